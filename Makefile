@@ -10,10 +10,10 @@ SEEDS ?=
 MINUTES ?=
 FUZZTIME ?= 30s
 
-# Whether stdout is a terminal or a log, nothing here is silent for more than three seconds.
+# No target is silent for more than three seconds, on a terminal or in a log.
 beat := scripts/with-heartbeat
 
-# Where go.dev says to unpack Go, for shells that do not have it in PATH yet.
+# The directory in which go.dev unpacks Go, for shells that do not have it in PATH yet.
 export PATH := $(PATH):/usr/local/go/bin
 
 .DEFAULT_GOAL := help
@@ -23,7 +23,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: setup
-setup: ## check Go, install what is missing (PostgreSQL) where root or sudo is there, download the modules
+setup: ## check Go, install PostgreSQL if it is missing (needs root or sudo), download the modules
 	@scripts/setup
 	@$(beat) "downloading modules" go mod download
 
@@ -32,7 +32,7 @@ build: ## bin/coterie
 	@CGO_ENABLED=0 $(beat) "building coterie $(VERSION)" go build -trimpath -ldflags '$(LDFLAGS)' -o bin/coterie ./cmd/coterie
 
 .PHONY: demo
-demo: setup build ## three servers here; kills the primary under load; shows what was lost (ARGS=--keep leaves them running)
+demo: setup build ## three servers here; kills the primary under load; counts the lost rows (ARGS=--keep leaves them running)
 	@bin/coterie demo $(ARGS)
 
 .PHONY: demo-broken
@@ -44,7 +44,7 @@ test: setup ## the quick proof, at most 15 minutes on 2 cores
 	@go run ./scripts/gotest -timeout 15m ./... $(ARGS)
 
 .PHONY: test-long
-test-long: setup ## what is longer, about 35 minutes; the result goes to docs/results/test-long.txt
+test-long: setup ## the longer tests, about 35 minutes; the result goes to docs/results/test-long.txt
 	@COTERIE_LONG=1 go run ./scripts/gotest -record docs/results/test-long.txt -timeout 60m -count=1 ./internal/test/e2e ./... $(ARGS)
 
 .PHONY: test-majors
@@ -64,21 +64,21 @@ mutants: ## put mistakes into the decision core, one by one: each must be found;
 	@COTERIE_EXPLORE=1 go run ./scripts/gotest -timeout 40m -count=1 -v -run 'TestMutants$$|TestSlips$$' ./internal/ag/agsim -update $(ARGS)
 
 .PHONY: sim
-sim: ## seeded simulation of the decision core (SEED=n repeats and tells one run, SEEDS=n plays so many)
+sim: ## seeded simulation of the decision core (SEED=n repeats one run and prints its events, SEEDS=n runs that many)
 	@COTERIE_SEED='$(SEED)' COTERIE_SEEDS='$(SEEDS)' go run ./scripts/gotest -timeout 40m -count=1 -v -run 'Sim|Run' ./internal/ag/agsim $(ARGS)
 
 .PHONY: chaos
-chaos: setup ## kill, stop, cut and cancel on real nodes, every fault once for each SEED, and judge what clients were told; writes docs/results/chaos.txt (root; MINUTES=n: as many as that allows)
+chaos: setup ## kill, stop, cut and cancel on real nodes, every fault once for each SEED, and judge the answers of clients; writes docs/results/chaos.txt (root; MINUTES=n: as many seeds as that allows)
 	@COTERIE_LONG=1 COTERIE_CHAOS_SEED='$(or $(SEED),1 2 3)' COTERIE_CHAOS_MINUTES='$(or $(MINUTES),0)' COTERIE_CHAOS_RECORD='$(CURDIR)/docs/results/chaos.txt' \
 		go run ./scripts/gotest -timeout 120m -count=1 -v -run 'TestEndToEndChaos$$' ./internal/test/e2e $(ARGS)
 
 .PHONY: storm
-storm: setup ## MINUTES (20) of faults that overlap, on any nodes, as the SEED says: kills, pauses, cuts, full and stalled disks, clocks; writes docs/results/storm.txt (root)
+storm: setup ## MINUTES (20) of faults that overlap, on any nodes, drawn from the SEED: kills, pauses, cuts, full and stalled disks, clocks; writes docs/results/storm.txt (root)
 	@COTERIE_LONG=1 COTERIE_STORM_SEED='$(or $(SEED),1)' COTERIE_STORM_MINUTES='$(or $(MINUTES),20)' COTERIE_STORM_RECORD='$(CURDIR)/docs/results/storm.txt' \
 		go run ./scripts/gotest -timeout 120m -count=1 -v -run 'TestEndToEndStorm$$' ./internal/test/e2e $(ARGS)
 
 .PHONY: overload
-overload: setup ## MINUTES (60) of more work than processors: no failover, no answer held; writes docs/results/overload.txt
+overload: setup ## MINUTES (60) of more work than the processors can do: no failover, no answer held; writes docs/results/overload.txt
 	@COTERIE_LONG=1 COTERIE_OVERLOAD_MINUTES='$(or $(MINUTES),60)' COTERIE_OVERLOAD_RECORD='$(CURDIR)/docs/results/overload.txt' \
 		go run ./scripts/gotest -timeout 120m -count=1 -v -run 'TestEndToEndOverload$$' ./internal/test/e2e $(ARGS)
 
@@ -103,7 +103,7 @@ bench-seeding: setup build ## copies, resumed and mended ones beside pg_baseback
 	@bin/coterie bench seeding $(ARGS)
 
 .PHONY: bench-linkem
-bench-linkem: build ## how true the lab's links are: round trips, loss, TCP against theory, throughput (root; ARGS=--json)
+bench-linkem: build ## accuracy of the lab's links: round trips, loss, TCP against theory, throughput (root; ARGS=--json)
 	@bin/coterie bench linkem $(ARGS)
 
 .PHONY: bench-listener
@@ -111,11 +111,11 @@ bench-listener: setup build ## the listener beside a direct connection, HAProxy 
 	@bin/coterie bench listener $(ARGS)
 
 .PHONY: bench-endpoint
-bench-endpoint: setup build ## the link between replicas beside plain TCP, over slow, lossy and short ways (root; ARGS='--only lan')
+bench-endpoint: setup build ## the link between replicas beside plain TCP, over slow, lossy and short links (root; ARGS='--only lan')
 	@bin/coterie bench endpoint $(ARGS)
 
 .PHONY: results
-results: setup build ## every question of coterie bench all, the reports go to docs/results/ (root; ARGS=--quick takes less than ten minutes)
+results: setup build ## every question of coterie bench all; the reports go to docs/results/ (root; ARGS=--quick takes less than ten minutes)
 	@bin/coterie bench all --report docs/results/bench-all $(ARGS)
 
 .PHONY: lint
@@ -123,18 +123,18 @@ lint: ## golangci-lint, pinned, with the rules of .golangci.yml
 	@scripts/lint $(GOLANGCI_LINT) $(ARGS)
 
 .PHONY: fmt
-fmt: ## format as lint wants it: gofumpt, and imports in three groups (standard, others, ours)
+fmt: ## format as lint requires: gofumpt, and imports in three groups (standard, others, ours)
 	@scripts/lint $(GOLANGCI_LINT) -fmt
 
 .PHONY: vuln
-vuln: ## known vulnerabilities in what is linked
+vuln: ## known vulnerabilities in the linked packages
 	@scripts/vuln $(GOVULNCHECK)
 
 .PHONY: check
-check: ## what CI runs
+check: ## the checks of CI
 	@.ci/run
 
 .PHONY: clean
-clean: ## remove what was built
+clean: ## remove the built files
 	@rm -rf bin
 	@go clean -testcache

@@ -44,7 +44,7 @@ const (
 	RulePromote      Rule = "promote"       // this copy was chosen
 	RulePromoteAgain Rule = "promote-again" // its promotion was interrupted before it led
 	RuleLead         Rule = "lead"          // promoted: take the rights (the point of no return)
-	RuleRelease      Rule = "release"       // the server crashed, or the chosen copy is gone: let others take over
+	RuleRelease      Rule = "release"       // the server crashed, or the chosen copy does not exist any more: another member may take over
 	RuleHandOver     Rule = "hand-over"     // planned failover
 	RuleSync         Rule = "sync"          // bring setting and record to what the group wants
 	RuleServe        Rule = "serve"         // lead, nothing to change
@@ -69,8 +69,8 @@ var Rules = []Rule{
 
 // Decide returns what replica v.Self should do next. It is a pure function of v, the same for every node.
 //
-// The order matters: what could lose or contradict data comes first. A failover reads claim → seal → choose → promote →
-// lead; its safety argument is in quorum.go and in docs/internals/safety.md, "Takeover".
+// The order matters: the conditions that could lose or contradict data come first. A failover reads claim → seal →
+// choose → promote → lead; its safety argument is in quorum.go and in docs/internals/safety.md, "Takeover".
 func Decide(v View) Plan {
 	switch {
 	case v.Local.Server == ServerWritable && v.deposed():
@@ -206,8 +206,8 @@ func (v View) release(why string) Plan {
 	return Plan{Rule: RuleRelease, Because: why, Commit: &Commit{Guard: Revisions{v.Record.Revs.Epoch, -1, -1}, Lead: &l}}
 }
 
-// lead is the turn of a leader in LEAD: serve, keep the bookkeeping, hand over when asked, release when the server is
-// gone.
+// lead returns the plan of a leader in LEAD: serve, keep the bookkeeping, hand over on request, release when the server
+// has ended.
 func (v View) lead() Plan {
 	if v.Local.Server != ServerWritable {
 		switch {
@@ -244,8 +244,8 @@ func (v View) lead() Plan {
 	return p
 }
 
-// open reports whether this node may take writes from clients. It must lead and hold its lease, and what it recovered
-// must be replicated as the commit rule asks, or the group be recorded as degraded (S6).
+// open reports whether this node may take writes from clients. It must lead and hold its lease. The WAL that it
+// recovered must be replicated as the commit rule requires, or the group be recorded as degraded (S6).
 func (v View) open() bool {
 	if !v.is(PhaseLead) || v.Local.Server != ServerWritable || !v.leaseHeld() || v.Local.Armed != v.epoch() {
 		return false
@@ -345,7 +345,7 @@ func (v View) counted() (why string, in bool) {
 // Diverged reports whether this copy holds WAL that is not in the leader's history (S7). Either its timeline is not one
 // of the leader's, or its WAL continues after the point where the leader's history left that timeline. Timeline ids are
 // never allotted twice, so this is exact; the checksum of the stream handshake guards against other mistakes. A
-// promotion that began here and did not lead counts as well, whatever the files contain: it may have written
+// promotion that began here and did not lead counts as well, independent of the files' content: it may have written
 // (docs/internals/safety.md, "Timelines").
 func (v View) Diverged() bool {
 	tls, at := v.Record.State.Timelines, v.Local.Position

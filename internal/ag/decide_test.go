@@ -275,7 +275,7 @@ func TestLeadStartsWithNothingItDoesNotKnow(t *testing.T) {
 	if !slices.Equal(s.Timelines, want) {
 		t.Errorf("timelines = %v, want %v", s.Timelines, want)
 	}
-	v.Local.History[2].Switch = 195 // what lies between was the beginning of a record
+	v.Local.History[2].Switch = 195 // the bytes between are the beginning of a record
 	st := *Decide(v).Commit.State
 	if got := st.Timelines[2]; got != (TimelineEntry{TLI: 5, Parent: 4, Switch: 195, Epoch: 4, Until: 200}) {
 		t.Errorf("timeline = %+v", got)

@@ -26,10 +26,10 @@ type EnlistError struct {
 
 func (e *EnlistError) Error() string { return e.Message }
 
-// Enlist adds a member to the group's configuration and assigns the votes anew. Of r it takes the name, the addresses,
-// the key pin, the PostgreSQL major version, and whether it is a witness (CONFIGURATION_ONLY); the settings of a new
-// member it makes itself. A replica of a draft stays detached and suspended until CREATE and JOIN make it one of the
-// group's.
+// Enlist adds a member to the group's configuration and assigns the votes anew. It takes the name, the addresses, the
+// key pin, the PostgreSQL major version and the kind (a witness is CONFIGURATION_ONLY) from r. Enlist itself chooses
+// the settings of a new member. A replica of a draft stays detached and suspended until CREATE and JOIN make it one of
+// the group's.
 //
 // A member whose name and key pin the group has already is not changed, so that a request can be repeated after its
 // answer got lost. Every refusal is an *EnlistError, and leaves the group as it was. The caller checks that the name is

@@ -10,7 +10,7 @@ import (
 type Check struct {
 	Condition string `json:"condition"`
 	Holds     bool   `json:"holds"`
-	Seen      string `json:"seen"` // what the view saw of it
+	Seen      string `json:"seen"` // what the view shows of it
 }
 
 // WhyClaim returns the conditions for this node to take the leadership over without a person, each with what the view

@@ -138,7 +138,7 @@ type Group struct {
 	// External is the number of voting members of the etcd on which an administrator founded the group; 0: the quorum
 	// is embedded in the group's nodes.
 	External int `json:"external_quorum,omitempty"`
-	// Draft means that there is no group yet, or none any more: only nodes with a quorum, one of which has the data.
+	// Draft means that the nodes have a quorum, and one of them has the data, but no group exists (yet, or any more).
 	// CREATE makes it a group.
 	Draft bool `json:"draft,omitempty"`
 	// Rotation is the change of the certificate authority under way; nil: none.
@@ -223,8 +223,8 @@ const (
 	DetectStrict FailureDetection = "STRICT"
 )
 
-// CommitBarrier is what a client is told about a commit whose wait was cut short. "": by revoking and holding. STRICT:
-// no answer leaves before the listener itself has seen the flush.
+// CommitBarrier selects the answer to a client about a commit whose wait was cut short. "": by revoking and holding.
+// STRICT: no answer leaves before the listener itself has seen the flush.
 type CommitBarrier string
 
 // BarrierStrict is COMMIT_BARRIER = STRICT.

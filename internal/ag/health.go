@@ -60,7 +60,7 @@ func (v View) relief() bool {
 	return v.Local.StoodDown == "" && v.transferee()
 }
 
-// transferee reports whether a synchronized member that is no worse off could take the leadership over now.
+// transferee reports whether a synchronized member at least as healthy as this one could take over the leadership now.
 func (v View) transferee() bool {
 	if v.Record.State.K < 1 || !v.quorumInReach() {
 		return false

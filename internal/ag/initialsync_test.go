@@ -89,7 +89,8 @@ func TestFirstSyncWaitsForTheHeirs(t *testing.T) {
 	}
 }
 
-// TestHandoverSyncSet: who stopped has everything; who streamed from it has a beginning of that.
+// TestHandoverSyncSet holds that the stopped primary has everything, and that the members that streamed from it have a
+// prefix of its log.
 func TestHandoverSyncSet(t *testing.T) {
 	v := leading()
 	if ms, k := v.HandoverSyncSet("b"); k != 1 || !slices.Equal(ms, []Member{{"a", "A"}, {"c", "C"}}) {

@@ -7,8 +7,8 @@ import (
 )
 
 // changes runs a holder whose profile is changed at random moments, on clocks of random rates, with renewals whose
-// answers are lost, and returns a moment at which another may claim while the holder, or the server it has to fence,
-// may still act; 0: there is none.
+// answers are lost. It returns a moment at which another may claim while the holder, or the server that it has to
+// fence, may still act; 0 if no such moment exists.
 func changes(r *rand.Rand, declare func(p Profile, left time.Duration) time.Duration) (early time.Duration) {
 	names := []string{"default", "fast", "wan"}
 	p := Profiles[names[r.IntN(3)]]

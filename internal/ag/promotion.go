@@ -91,7 +91,7 @@ func (v View) furthest(seals []SealReport) (best SealReport) {
 // may be promoted. Otherwise it is the furthest copy that may be promoted and is far enough (spared).
 //
 // While the members of V are enough, another candidate does not choose the last leader's copy. That copy may be the
-// furthest, but what it has more was never acknowledged, and its server has just gone down or fallen silent.
+// furthest, but its additional records were never acknowledged, and its server has just gone down or fallen silent.
 func (v View) best() (SealReport, bool) {
 	in := v.sealed()
 	best, ofV := v.furthest(in.all), v.furthest(in.ofV)
@@ -201,21 +201,21 @@ func (s State) begins(p, q Position) bool {
 	return i >= 0 && i < j && s.Timelines[i+1].Parent == p.Timeline && p.LSN <= s.Timelines[i+1].Switch
 }
 
-// Feeds returns the member that may stream from this node although this node does not lead: the candidate of the epoch
-// that is being sealed, AFTER this node has promised it that epoch. Nothing feeds this node then, so the log that is
-// streamed does not move.
+// Feeds returns the member that may stream from this node although this node does not lead. It is the candidate of the
+// epoch that is being sealed, AFTER this node has promised it that epoch. Nothing feeds this node then, so the log that
+// is streamed does not move.
 func (v View) Feeds() (to ReplicaID, ok bool) {
 	e, l := v.Record.Epoch, v.Local
 	return e.Leader, e.Phase == PhaseSeal && e.Leader != v.Self && l.Promised == e.Epoch && l.Source == "" && l.Server == ServerRecovery
 }
 
-// The next functions decide what a new epoch starts with: which members its first commits wait for, and which may lead
-// if its primary dies before any of them has connected (docs/internals/safety.md, "Promotion").
+// The next functions decide which members the first commits of a new epoch wait for, and which may lead if its primary
+// dies before any of them has connected (docs/internals/safety.md, "Promotion").
 //
 // The sealed members have promised the epoch, and their logs do not move until its leader feeds them. So the candidate
-// knows which of them hold everything that was ever acknowledged, and (V, k) of the new epoch begins with those. What
-// earlier epochs acknowledged is on them already. What this epoch acknowledges is on as many as the setting asks for,
-// which is in force before the promotion.
+// knows which of them hold everything that was ever acknowledged, and (V, k) of the new epoch begins with those. The
+// commits of earlier epochs are on them already. The commits of this epoch are on as many members as the setting
+// requires, which is in force before the promotion.
 
 // initialSyncSet returns the sealed members whose WAL is a prefix of the chosen member's, and how many of them hold
 // every acknowledged commit. Diverged members are left out: they must be rewound, and a member of V never is.
@@ -234,9 +234,9 @@ func (v View) initialSyncSet(chosen SealReport) (ms []Member, k int) {
 	return ms, k
 }
 
-// HandoverSyncSet returns what the epoch of a planned failover to a replica starts with, AFTER the server of this node
-// has stopped: this node, which has everything, and the members of V other than the target that streamed from it. Their
-// logs are prefixes of its log.
+// HandoverSyncSet returns the members that the epoch of a planned failover to a replica starts with, AFTER the server
+// of this node has stopped. They are this node, which has everything, and the members of V other than the target that
+// streamed from it. Their logs are prefixes of its log.
 func (v View) HandoverSyncSet(to ReplicaID) (ms []Member, k int) {
 	st, eligible := v.Record.State, v.Group.syncSecondaries(to)
 	if !slices.Contains(eligible, v.Self) {
@@ -264,8 +264,8 @@ func (v View) acknowledged(chosen Position) Position {
 	return in.ofV[n-1].Position
 }
 
-// firstSyncSet returns the (V, k) that the epoch starts with. k members hold what was acknowledged before. What is
-// acknowledged under the setting in force is on at least k members of V as well.
+// firstSyncSet returns the (V, k) that the epoch starts with. k members hold every commit that was acknowledged before.
+// A commit that is acknowledged under the setting in force is on at least k members of V as well.
 func (v View) firstSyncSet() ([]Member, int) {
 	e, set := v.Record.Epoch, v.Local.Sync
 	st := State{V: slices.Clone(e.V)}
@@ -353,9 +353,9 @@ func (v View) giveUp(why string) Plan {
 }
 
 // promoteAgain gives this copy another epoch and timeline id: its promotion ended, but its server went down before it
-// led, and no timeline id is used twice. No new seals are needed. Nobody led since the copy was chosen, the members
-// that sealed kept their promise, and the log passed through the timeline that was allotted to the choice, so it is the
-// log that was chosen.
+// led, and no timeline id is used twice. No new seals are needed: no member led since the copy was chosen, and the
+// members that sealed kept their promise. The log passed through the timeline that was allotted to the choice, so it is
+// the log that was chosen.
 func (v View) promoteAgain() Plan {
 	e := v.Record.Epoch
 	e.Epoch, e.MaxTLI, e.From = e.Epoch+1, e.MaxTLI+1, v.Local.Position

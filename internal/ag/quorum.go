@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// This file is the arithmetic of who must acknowledge a commit and who may lead.
+// This file is the arithmetic of the members that must acknowledge a commit and of those that may lead.
 //
 // The record says (V, k): every commit acknowledged so far is on at least k members of V, beside the leader.
 // PostgreSQL says (P, n): a commit is acknowledged when n members of P have flushed it.
@@ -114,7 +114,7 @@ func NextSync(v View) SyncStep {
 		return SyncStep{Prove: true, Because: "the setting is not yet proven to be in force"}
 	}
 	for _, id := range want.P {
-		if !v.copyKnown(id) && v.Record.State.Former.ID != id { // nobody could seal it: which copy was counted cannot be told
+		if !v.copyKnown(id) && v.Record.State.Former.ID != id { // no candidate could seal it: it is unknown which copy was counted
 			return SyncStep{Because: fmt.Sprintf("waiting for %s to stream", id)}
 		}
 	}
@@ -135,8 +135,8 @@ func NextSync(v View) SyncStep {
 	return SyncStep{State: &next, Because: fmt.Sprintf("V = %v, k = %d: flushed up to barrier %s", want.P, next.K, cur.Barrier)}
 }
 
-// changedCopy returns a member of V that streams with another copy than the one that V names. What the old copy
-// acknowledged says nothing about the new one (docs/internals/safety.md, "Copies").
+// changedCopy returns a member of V that streams with another copy than the one that V names. The acknowledgements of
+// the old copy prove nothing about the new one (docs/internals/safety.md, "Copies").
 func changedCopy(v View) (Member, bool) {
 	for _, m := range v.Record.State.V {
 		if s, ok := v.stream(m.ID); ok && s.Open && s.Copy != m.Copy {
@@ -198,8 +198,8 @@ func announce(v View, st State, want Sync) SyncStep {
 }
 
 // wantedSync returns the setting that the group should have now. P holds the members that stream closely enough, and
-// those already waited for unless they are lost. N is as many as the commit rule asks for and the members allow, never
-// below REQUIRED.
+// those already waited for unless they are lost. N is the number that the commit rule requires, as far as the members
+// allow it, and never below REQUIRED.
 func wantedSync(v View) Sync {
 	eligible := v.Group.syncSecondaries(v.Self)
 	n, required := v.Group.CommitTarget(len(eligible))
@@ -335,9 +335,9 @@ var (
 )
 
 // Acknowledged reports whether a commit that ends at or before lsn may be acknowledged, given what the streams of the
-// current epoch have flushed. It counts as PostgreSQL does: as many members of the setting in force as it asks for. A
-// copy other than the one that the record names does not count. PostgreSQL's own wait establishes the same, so
-// everything that follows from that wait (the three moves above) follows from this.
+// current epoch have flushed. It counts as PostgreSQL does: N members of the setting in force. A copy other than the
+// one that the record names does not count. PostgreSQL's own wait establishes the same, so everything that follows from
+// that wait (the three moves above) follows from this.
 //
 // lsn MUST be taken BEFORE the view. A setting that a later view shows as proven has sampled its barrier later still,
 // so that barrier lies at or behind lsn.

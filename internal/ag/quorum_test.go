@@ -58,7 +58,7 @@ func TestCommitTarget(t *testing.T) {
 	}
 }
 
-// TestHoldsAgainstEnumeration compares the arithmetic with a dumb look at every set: Holds is true exactly when each
+// TestHoldsAgainstEnumeration compares the arithmetic with an enumeration of all sets. Holds is true exactly when each
 // acknowledging set has k members of V, and then each sealing set meets each acknowledging set.
 func TestHoldsAgainstEnumeration(t *testing.T) {
 	const members = 4
@@ -104,9 +104,9 @@ func ids(set uint) (out []ReplicaID) {
 	return out
 }
 
-// TestNextSyncStepsAreTrue takes random situations and checks each step against its meaning: a setting is given only
-// when the record covers it; a record written while a setting is unproven follows from the old record alone; a
-// published one has flushed the barrier.
+// TestNextSyncStepsAreTrue takes random situations and checks each step against its meaning. A setting is given only
+// when the record covers it. A record that is written while a setting is unproven follows from the old record alone.
+// The members of a published one have flushed the barrier.
 func TestNextSyncStepsAreTrue(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 200_000 {
@@ -179,7 +179,7 @@ func promotedAlone(v *View, since time.Duration) {
 	v.Streams = []Stream{{Member: "b", Silent: since}, {Member: "c", Silent: since}}
 }
 
-// requiredGone: b and c are required, and b's copy is gone.
+// requiredGone: b and c are required, and b's copy does not exist any more.
 func requiredGone(v *View) {
 	two := 2
 	v.Group.Required = &two

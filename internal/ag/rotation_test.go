@@ -13,8 +13,8 @@ func rotating(ids ...ReplicaID) *Group {
 	return g
 }
 
-// Each phase waits for every member, and only for members; what is said twice, too late or of another rotation changes
-// nothing.
+// Each phase waits for every member, and only for members; a report that is repeated, late or of another rotation
+// changes nothing.
 func TestRotationPhases(t *testing.T) {
 	g := rotating("a", "b", "c")
 	for _, phase := range []RotationPhase{RotationTrust, RotationIssue, RotationDrop} {
@@ -33,7 +33,7 @@ func TestRotationPhases(t *testing.T) {
 	}
 }
 
-// A member that leaves is not waited for: whoever is through already says so again.
+// A member that leaves is not waited for: the other members report again that they have finished.
 func TestRotationWithoutMemberThatLeft(t *testing.T) {
 	g := rotating("a", "b")
 	g.RotationStep("a", "new", RotationTrust)
@@ -48,7 +48,7 @@ func TestRotationWithoutMemberThatLeft(t *testing.T) {
 	}
 }
 
-// A rotation that is held stays in TRUST until it is let go, and then goes on.
+// A rotation that is held stays in TRUST until it is released, and then continues.
 func TestRotationHeld(t *testing.T) {
 	g := rotating("a")
 	g.Rotation.Hold = true
@@ -63,7 +63,7 @@ func TestRotationHeld(t *testing.T) {
 	}
 }
 
-// Voters take their turn one after the other; who does not vote has none to wait for but those before it.
+// Voters take their turn one after the other. A member that does not vote waits only for the members before it.
 func TestRotationTurns(t *testing.T) {
 	g := rotating("a", "c", "b")
 	for _, want := range [][]ReplicaID{{"a"}, {"c", "b"}, {"b"}} {

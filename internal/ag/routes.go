@@ -2,7 +2,7 @@ package ag
 
 import "slices"
 
-// Intent is what a client asks for when it connects.
+// Intent is the access that a client requests when it connects.
 type Intent string
 
 // The two intents.

@@ -175,8 +175,8 @@ type Vote struct {
 	Rev         int64         `json:"-"`           // modification revision of the key
 }
 
-// Evidence names an agent whose death this node has seen. Its streams ended without a farewell, its endpoint then
-// refused two connections, and it has not renewed since. The zero value is no evidence.
+// Evidence names an agent whose death this node has seen. Its streams ended without a farewell, its endpoint
+// then refused two connections, and it has not renewed since. The zero value is no evidence.
 type Evidence struct {
 	Epoch       Epoch  `json:"epoch"`
 	Incarnation string `json:"incarnation"`

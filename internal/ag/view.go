@@ -29,7 +29,7 @@ const (
 )
 
 // Sync is the synchronous-replication setting of a primary as PostgreSQL has it: a commit waits for N of the members P.
-// N = 0 waits for nobody.
+// N = 0: commits wait for no member.
 type Sync struct {
 	P       []ReplicaID `json:"p"`
 	N       int         `json:"n"`
@@ -148,8 +148,8 @@ type View struct {
 //	Commit    is made BEFORE the Actions, by compare-and-swap on the record of the view. If it fails, the Actions MUST NOT be performed.
 //	Actions   are performed in order, AFTER the commit.
 //
-// What must follow an effect waits until a later view shows that effect. A plan is never resumed; the next view is
-// decided anew.
+// A step that must follow an effect waits until a later view shows that effect. A plan is never resumed; the next view
+// is decided anew.
 //
 // A promotion is therefore a sequence of plans, each of which rests on what the view shows:
 //
@@ -201,8 +201,8 @@ type (
 		Epoch   Epoch
 		Members []ReplicaID
 	}
-	// Promote promotes the server here onto timeline TLI. Sync MUST be in force BEFORE the keeper is armed, the keeper
-	// be armed BEFORE the promotion is marked on disk, and the mark be on disk BEFORE PostgreSQL is told to promote.
+	// Promote promotes the server here onto timeline TLI. Sync MUST be in force BEFORE the keeper is armed. The keeper
+	// MUST be armed BEFORE the promotion is marked on disk. The mark MUST be on disk BEFORE pg_promote is called.
 	Promote struct {
 		Epoch Epoch
 		TLI   Timeline

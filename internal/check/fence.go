@@ -14,7 +14,8 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/keeper"
 )
 
-// ProfileOf returns the lease profile of the group as the node in dir knows it; the default one if there is no node.
+// ProfileOf returns the lease profile of the group as the node in dir knows it; the default profile if dir holds no
+// node.
 func ProfileOf(dir string) string {
 	l, err := config.NewLayout(dir)
 	if err != nil {

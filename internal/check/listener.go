@@ -63,7 +63,7 @@ func judgeOffline(held [][]any, why []string) []Finding {
 			return nil // judgePlaces reports the failure
 		}
 	}
-	if len(held) == 0 || len(why) == 0 { // without a reason there is no primary that could hold them
+	if len(held) == 0 || len(why) == 0 { // without a reason, no primary exists that could hold them
 		return nil
 	}
 	return []Finding{{

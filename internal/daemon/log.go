@@ -14,8 +14,8 @@ import (
 const logQueue = 4096
 
 // OpenLog returns a logger to agent.log in the node directory dir, and to standard error if that is a terminal. Logging
-// never waits for the disk: the agent must go on deciding while a disk hangs. The caller calls end, which waits at most
-// a second for the queued lines.
+// never waits for the disk: the agent must still decide while a disk hangs. The caller calls end, which waits at most a
+// second for the queued lines.
 func OpenLog(dir string, verbose bool) (logger *slog.Logger, end func(), err error) {
 	logDir := filepath.Join(dir, "log")
 	if err := os.MkdirAll(logDir, 0o700); err != nil {

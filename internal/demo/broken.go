@@ -21,11 +21,10 @@ const (
 	brokenRows = 20
 )
 
-// breakProtection takes the protection from the primary that makes its acknowledgements true: its walsenders are
-// stopped, so that nothing leaves it any more, and synchronous_standby_names is emptied behind the agent's back, so
-// that commits wait for no secondary. It returns as soon as some rows were acknowledged that only this node has. The
-// agent finds the foreign value at its next look and fences; that takes part of a second, long enough for false
-// acknowledgements.
+// breakProtection removes the protection of the primary's acknowledgements. Its walsenders are stopped, so that no WAL
+// leaves it. synchronous_standby_names is emptied without the agent, so that commits wait for no secondary. It returns
+// as soon as some acknowledged rows exist on this node only. The agent finds the foreign value at its next check and
+// fences. That takes part of a second, long enough for false acknowledgements.
 func breakProtection(ctx context.Context, dsn string, postmaster int, ledger *ledger.Ledger) (rows int64, err error) {
 	conn, err := session.Open(ctx, dsn, "coterie demo")
 	if err != nil {

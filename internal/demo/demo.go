@@ -43,12 +43,12 @@ type demo struct {
 	lab    observe.Lab
 	ledger *ledger.Ledger
 	meter  *meter
-	now    atomic.Pointer[string] // what is waited for, beside the load
+	now    atomic.Pointer[string] // the awaited condition, beside the load
 	report Report
 }
 
 // Run tells the story and returns its verdict. An error means that the story did not end; losses are in the report, not
-// in the error. Everything it started is gone when it returns, unless Keep was asked for and the story came to its end.
+// in the error. Everything it started has ended when it returns, unless Keep is set and the story came to its end.
 func Run(ctx context.Context, o Options) (report Report, err error) {
 	if o.Clients <= 0 {
 		o.Clients = 8

@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// A change whose answer is lost has an unknown outcome, and worse: it may still be under way and be applied later. So
-// every change carries an attempt id and is guarded by the revision of the replica's attempt key, which it also
-// overwrites. Hence
+// A change whose answer is lost has an unknown outcome. Worse, it may still be under way and be applied later. So every
+// change carries an attempt id and is guarded by the revision of the replica's attempt key, which it also overwrites.
+// Hence
 //
-//   - the same transaction may be sent again, to any endpoint: at most one of the copies is applied, and each answer tells
+//   - the same transaction may be sent again, to any endpoint: at most one of the copies is applied, and each answer shows
 //     whether one was;
 //   - overwriting the attempt key with another value voids every copy that is still under way, so that "not made" also holds for
 //     the future.
@@ -40,12 +40,12 @@ type outcome struct {
 	reads txnResult // without the attempt key
 }
 
-// adoptions bounds how often one change starts over because its attempt key was not at the expected revision: once for
-// a new Store of a known replica, once more for a change of its own that came through late.
+// adoptions is how often one change may start over because its attempt key was not at the expected revision. The first
+// time is for a new Store of a known replica, the second for a change of its own that was applied late.
 const adoptions = 4
 
-// change makes w. It returns made; or not made, because a guard failed; or an error. An error other than ErrUnknown
-// means that the change was not made and will not be.
+// change applies w. It returns true if w was applied, false if a guard failed, or an error. An error other than
+// ErrUnknown means that the change was not made and will not be.
 func (s *Store) change(ctx context.Context, w write) (outcome, error) {
 	ctx, cancel := s.bounded(ctx, s.cfg.CallTimeout)
 	defer cancel()

@@ -82,8 +82,8 @@ func TestUnreachableIsNotMade(t *testing.T) {
 	}
 }
 
-// A change that is still under way when it is given up must never take effect: neither beside its own copy, nor after
-// it was reported as not made, nor after a later change of the same store.
+// A change that is still under way when it is given up must never take effect. That holds beside its own copy, after it
+// was reported as not made, and after a later change of the same store.
 func TestNothingIsAppliedLate(t *testing.T) {
 	t.Run("the copy was applied", func(t *testing.T) {
 		m, r := begunMemory(t)

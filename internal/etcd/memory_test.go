@@ -12,7 +12,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 )
 
-// Memory is a quorum store without etcd, for tests of the store's users: a Store (with the same code down to the
+// Memory is a quorum store without etcd, for tests of the store's users. It is a Store (with the same code down to the
 // transaction) over a map, with switches that make calls fail, lose their answers or arrive late. Open gives further
 // members a Store of their own over the same keys.
 type Memory struct {
@@ -25,7 +25,7 @@ func NewMemory(group ag.GroupID) *Memory {
 	m := &memory{keys: map[string]kv{}, watchers: map[chan []kv]struct{}{}, list: []MemberInfo{{ID: 1, Name: "memory"}}, nextID: 2}
 	s, err := openStore(StoreConfig{Group: group, Endpoints: []string{"memory"}, Attempt: "memory"}, m)
 	if err != nil {
-		panic(err) // a test gave a group id that is no UUID
+		panic(err) // a test gave a group id that is not a UUID
 	}
 	return &Memory{Store: s, back: m}
 }

@@ -158,9 +158,9 @@ const renewals = 4
 // from there.
 //
 // It does not wait for changes under way. It compares /lead with the last revision it saw, so that a renewal whose
-// answer was lost can never be applied after a later one: a released lease must not come back, nor may an echo release
-// one in force. A renewal that meets the release of its epoch by its own holder fails with ErrConflict: a release is
-// final.
+// answer was lost can never be applied after a later one. A released lease must not come back, nor may a late copy of a
+// release end a lease in force. A renewal that meets the release of its epoch by its own holder fails with ErrConflict:
+// a release is final.
 func (s *Store) Renew(ctx context.Context, epochRev int64, lead ag.Lead) (int64, error) {
 	b, err := encode(lead, maxRecordBytes)
 	if err = errors.Join(checkLead(lead), err); err != nil {

@@ -85,7 +85,7 @@ type Change struct {
 	Unvote ag.ReplicaID // whose vote is removed, if there is one; removing it makes void any write of it still under way
 }
 
-// Event tells which kinds of key changed. It is a hint to read again, never a fact to act on. Keys that are written
+// Event has the kinds of key that changed. It is a hint to read again, never a fact to act on. Keys that are written
 // often come with their values, so that a receiver can ignore a write that changes nothing of interest.
 type Event struct {
 	Record  bool // epoch, state or a vote; lead, if it was deleted or cannot be read

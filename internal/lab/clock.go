@@ -132,7 +132,8 @@ func (p process) setClock(offset time.Duration) error {
 	}
 }
 
-// shift shifts the clock while the process is stopped. Who was stopped before, by a pause of the lab, stays so.
+// shift shifts the clock while the process is stopped. A process that was stopped before, by a pause of the lab, stays
+// stopped.
 func (p process) shift(offset time.Duration) error {
 	now, ok := readProcess(p.pid)
 	if !ok || now.start != p.start {
@@ -144,7 +145,7 @@ func (p process) shift(offset time.Duration) error {
 	if err := p.signal(syscall.SIGSTOP); err != nil {
 		return err
 	}
-	defer func() { _ = p.signal(syscall.SIGCONT) }() // fails only if it is gone
+	defer func() { _ = p.signal(syscall.SIGCONT) }() // fails only if the process has ended
 	for range 500 {
 		if now, ok = readProcess(p.pid); !ok || now.stopped() {
 			return faketime.Shift(p.pid, offset)
@@ -212,8 +213,8 @@ func (l *Lab) endClocks() error {
 	return errors.Join(p.signal(syscall.SIGTERM), awaitGone([]process{*p}, 10*time.Second))
 }
 
-// KeepClocks is the hidden command: until no clock is wrong any more, the lab is gone or ctx is done, it looks for
-// programs of the nodes that have another time than their node.
+// KeepClocks is the hidden command that looks for programs of the nodes which have another time than their node. It
+// returns when no clock is wrong any more, the lab does not exist any more, or ctx is done.
 func KeepClocks(ctx context.Context, dir string) error {
 	l, err := Open(dir)
 	if err != nil {
@@ -226,7 +227,7 @@ func KeepClocks(ctx context.Context, dir string) error {
 		}
 		for _, n := range l.Nodes() {
 			if offset, ok := clocks[n.Name]; ok {
-				_ = l.setClocks(n, offset) // what could not be shifted now is tried again at the next turn
+				_ = l.setClocks(n, offset) // a clock that could not be shifted now is tried again at the next turn
 			}
 		}
 		select {

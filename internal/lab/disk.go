@@ -192,7 +192,7 @@ func (l *Lab) healDisks(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// removeDisks unmounts the disks and ends their servers. What is below them stays.
+// removeDisks unmounts the disks and ends their servers. The directories below them stay.
 func (l *Lab) removeDisks() error {
 	if !l.d.DiskFaults {
 		return nil

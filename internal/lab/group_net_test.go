@@ -137,7 +137,7 @@ type writer struct {
 	mu    sync.Mutex
 	acked []int
 	count atomic.Int64
-	last  atomic.Pointer[error] // what went wrong last
+	last  atomic.Pointer[error] // the last error
 }
 
 func startWriter(t *testing.T, uri string) *writer {

@@ -75,13 +75,13 @@ type Node struct {
 	host    string // its address; empty before the network was up
 	port    int    // of NetLoopback: its first
 	ports   [4]int // read-write, read-only, endpoint, http
-	disk    string // what is below the node's disk; empty: it has none of its own
+	disk    string // the directory below the node's disk; empty: the node has no disk of its own
 }
 
 // Address is the node's address.
 func (n Node) Address() string { return n.host }
 
-// The addresses of a node. A witness has no listeners.
+// Addresses of a node. A witness has no listeners.
 func (n Node) readWrite() string { return n.address(0) }
 func (n Node) readOnly() string  { return n.address(1) }
 func (n Node) endpoint() string  { return n.address(2) }

@@ -186,9 +186,9 @@ func (l *Lab) Cut(ctx context.Context, a, b string, reject, oneWay bool) ([]link
 	})
 }
 
-// Forget lets a stateful firewall between a and b lose its table: of TCP connections that began before nothing gets
-// through any more, in either direction, without a notice to their ends; new ones pass. Each call is one more loss.
-// Heal takes the firewall away.
+// Forget lets a stateful firewall between a and b lose its table. Packets of earlier TCP connections are then dropped
+// in both directions without a notice to their ends; new connections pass. Each call is one more loss. Heal takes the
+// firewall away.
 func (l *Lab) Forget(ctx context.Context, a, b string) ([]linkem.Stats, error) {
 	return l.change(ctx, a, b, false, func(_ Direction, now linkem.Shape) linkem.Shape {
 		now.Forgot++
@@ -271,7 +271,7 @@ type Network struct {
 	Subnet  string `json:"subnet,omitempty"`  // of the nodes' addresses
 	Client  string `json:"client,omitempty"`  // this host's address among them
 	PID     *int   `json:"network_pid"`       // of the process that passes the packets; null: none does
-	Finding string `json:"finding,omitempty"` // what is wrong with it, and what to do
+	Finding string `json:"finding,omitempty"` // its problem, and the remedy
 }
 
 // networkStatus reports the state of the network. Without an answer the links are those it will have again.

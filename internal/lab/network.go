@@ -36,7 +36,7 @@ const (
 // to be.
 const NetworkCommand = "network"
 
-// Client is the name of this host on the lab's links: what connects to the nodes from outside of them.
+// Client is the name of this host on the lab's links: the programs that connect to the nodes from outside of them.
 const Client = linkem.Client
 
 // The files of the network process in the lab's directory.
@@ -105,7 +105,7 @@ func (l *Lab) needNamespaces() error {
 	return usage("the lab in %s is on the loopback interface, where nodes have no links of their own; make one with coterie lab up --net netns (as root)", l.dir)
 }
 
-// within calls f on a thread in the node's network. What f starts runs there, too.
+// within calls f on a thread in the node's network. The processes that f starts run there, too.
 func (l *Lab) within(n Node, f func() error) error {
 	if !l.Namespaced() {
 		return f()
@@ -350,8 +350,8 @@ func lockFile(ctx context.Context, path string, patience time.Duration) (unlock 
 	}
 }
 
-// ServeNetwork is the network process: it makes the lab's network, with its links as they are to be, and changes them
-// on request until ctx is done or the lab's directory is gone. The namespaces stay as long as the lab does.
+// ServeNetwork is the network process. It makes the lab's network with the wanted links, and changes them on request
+// until ctx is done or the lab's directory does not exist any more. The namespaces stay as long as the lab does.
 func ServeNetwork(ctx context.Context, dir string, log *slog.Logger) (err error) {
 	l, err := Open(dir)
 	if err != nil {
@@ -421,7 +421,7 @@ func (l *Lab) listen(home *os.File) (net.Listener, error) {
 	return s, nil
 }
 
-// awaitEndOf returns when ctx is done or the file is gone: a lab that was removed by hand needs no network.
+// awaitEndOf returns when ctx is done or the file does not exist: a lab that was removed by hand needs no network.
 func awaitEndOf(ctx context.Context, path string) {
 	for {
 		select {

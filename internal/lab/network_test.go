@@ -45,7 +45,7 @@ func upNamespaced(t *testing.T, o Options) *Lab {
 	return l
 }
 
-// nothingLeft looks for namespaces, devices, routes and processes of a lab that is gone.
+// nothingLeft looks for namespaces, devices, routes and processes of a lab that was removed.
 func nothingLeft(t *testing.T, l *Lab) {
 	t.Helper()
 	left, _ := filepath.Glob("/run/netns/cot-" + networkOf(l.dir) + "*")
@@ -185,7 +185,7 @@ func TestLinks(t *testing.T) {
 		t.Errorf("the counters: %+v", k)
 	}
 
-	// One way, silently: what n1 sends vanishes, so that neither can connect to the other; it arrives from n2.
+	// One way, silently: the packets of n1 vanish, so that neither can connect to the other; those of n2 arrive.
 	if now, err = l.Cut(t.Context(), "n1", "n2", false, true); err != nil || len(now) != 1 || !now[0].Shape.Cut || now[0].Shape.Delay == 0 {
 		t.Fatalf("cut: %+v, %v", now, err)
 	}
@@ -340,7 +340,7 @@ func TestNetworkKilled(t *testing.T) {
 	if k := statsOf(t, l, "n2", "n3"); k.Shape.Delay != time.Millisecond {
 		t.Errorf("another link came back as %+v", k.Shape)
 	}
-	if _, err := dial(t, l, Client, n1, 5*time.Second); err != nil { // what listened there still does
+	if _, err := dial(t, l, Client, n1, 5*time.Second); err != nil { // a process that listened there still does
 		t.Errorf("to n1 over the new network: %v", err)
 	}
 

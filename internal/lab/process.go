@@ -50,7 +50,7 @@ func processes() ([]process, error) {
 	return out, nil
 }
 
-// readProcess reads one process; it is not ok when the process is gone or a zombie.
+// readProcess reads one process; ok is false if the process does not exist or is a zombie.
 func readProcess(pid int) (process, bool) {
 	dir := filepath.Join("/proc", strconv.Itoa(pid))
 	b, err := os.ReadFile(filepath.Join(dir, "stat"))
@@ -125,8 +125,8 @@ func allStopped(ps []process) bool {
 	return !slices.ContainsFunc(ps, func(p process) bool { return !p.stopped() })
 }
 
-// part returns the processes that what names: every one of the node, its agent, its keeper, or its server with all that
-// it forked.
+// part returns the processes named by what: all processes of the node, its agent, its keeper, or its server with all of
+// its forks.
 func (t tree) part(what string) []process {
 	switch {
 	case what == WhatAgent && t.agent != nil:
@@ -141,9 +141,8 @@ func (t tree) part(what string) []process {
 	return nil
 }
 
-// treeOf finds the processes of a node: its agent and its keeper by what they were started with, its servers by their
-// data directory, and everything these started. Processes of other users do not count, whatever their command lines
-// are.
+// treeOf finds the processes of a node: its agent and its keeper by their command lines, its servers by their data
+// directory, and all of their descendants. Processes of other users do not count, with any command line.
 func treeOf(ps []process, n Node, uid int) tree {
 	var t tree
 	in := map[int]bool{}
@@ -183,8 +182,8 @@ func treeOf(ps []process, n Node, uid int) tree {
 	return t
 }
 
-// isAgent recognizes what runs an agent of the node directory: coterie agent, or a coterie init or join that went on as
-// one.
+// isAgent reports whether a process runs an agent of the node directory: coterie agent, or a coterie init or join that
+// continued as one.
 func isAgent(p process, dir string) bool {
 	return isCommand(p.argv, dir, "agent", "init", "join", "witness") && !slices.Contains(p.argv, "--no-start")
 }
@@ -274,7 +273,7 @@ func awaitGone(ps []process, budget time.Duration) error {
 	return nil
 }
 
-// portsFree names every port of the lab that something else uses, and what that is.
+// portsFree names every port of the lab that another process uses, and that process.
 func (l *Lab) portsFree() error {
 	var taken []string
 	var sockets []string

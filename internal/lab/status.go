@@ -46,7 +46,7 @@ type Replica struct {
 	AgentAnswers bool         `json:"agent_answers"`
 	Position     string       `json:"position"`  // timeline:LSN; empty while not known
 	LagBytes     *int64       `json:"lag_bytes"` // behind the primary; null while not known
-	Now          string       `json:"now"`       // what it does or waits for
+	Now          string       `json:"now"`       // its present action or wait
 	Dir          string       `json:"dir"`
 	Address      string       `json:"address"`
 	Namespace    string       `json:"namespace,omitempty"` // of its network; see ip netns

@@ -19,7 +19,7 @@ import (
 	"github.com/coteriedb/coterie/internal/config"
 )
 
-// What Kill can kill and Pause can stop.
+// The parts of a node that Kill can kill and Pause can stop.
 const (
 	WhatNode     = "node"
 	WhatAgent    = "agent"
@@ -62,7 +62,7 @@ func (l *Lab) Kill(node, what string) error {
 }
 
 func (l *Lab) killNode(n Node) error {
-	all, frozen := l.freeze(n, WhatNode) // what could not be stopped is killed all the same
+	all, frozen := l.freeze(n, WhatNode) // a process that could not be stopped is killed all the same
 	if len(all) == 0 {
 		return errors.Join(frozen, notRunning(n.Name, "process"))
 	}
@@ -185,7 +185,7 @@ func (l *Lab) startAgent(n Node) (<-chan error, error) {
 func withoutNetwork(start func() error) error {
 	done := make(chan error)
 	go func() {
-		runtime.LockOSThread() // and never unlocked: what this thread may not do any more ends with it
+		runtime.LockOSThread() // and never unlocked: the thread ends, and its lack of capabilities with it
 		for _, c := range []uintptr{unix.CAP_NET_ADMIN, unix.CAP_NET_RAW} {
 			_ = unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0) // only root can, and only root's programs have them
 		}
@@ -291,7 +291,7 @@ func (l *Lab) takeDown(ctx context.Context, keep bool) error {
 	return errors.Join(errs...)
 }
 
-// terminate asks a node to end: its agent, which ends the rest, or what there is without one.
+// terminate ends a node: its agent, which ends the rest, or the processes that exist without an agent.
 func (l *Lab) terminate(n Node) error {
 	t, err := l.find(n)
 	if err != nil {

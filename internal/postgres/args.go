@@ -23,9 +23,9 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/settings"
 )
 
-// The floors of Args leave room for the members' slots and streams, seeding windows and backup tools, and keep a little
-// WAL for a copy that has no slot yet. More would only lengthen rewinds, which copy all WAL that is kept. What members
-// need is kept by their slots (EnsureSlots).
+// The floors of Args leave room for the members' slots and streams, seeding windows and backup tools. They keep a
+// little WAL for a copy that has no slot yet. More would only lengthen rewinds, which copy all WAL that is kept. The
+// WAL that members need is kept by their slots (EnsureSlots).
 const (
 	minWalSenders = 20
 	minSlots      = 20
@@ -95,7 +95,7 @@ func (i *Instance) constants() map[string]string {
 		delete(c, "idle_replication_slot_timeout")
 	}
 	if runtime.GOOS == "linux" {
-		c["client_connection_check_interval"] = "1s" // a backend whose listener died must not go on computing
+		c["client_connection_check_interval"] = "1s" // a backend whose listener died must stop computing
 	}
 	return c
 }
@@ -202,7 +202,7 @@ const (
 	slotKeepShare = 4        // a slot may hold a quarter of it,
 	slotKeepMost  = 64 << 10 // MB, at most
 	slotKeepLeast = 64       // MB
-	walKeepShare  = 8        // what is kept without a slot: an eighth of it, at most minWalKeepMB
+	walKeepShare  = 8        // the WAL kept without a slot: an eighth of it, at most minWalKeepMB
 )
 
 // walFileSystem returns the size of the file system that pg_wal is on, in MB.

@@ -73,7 +73,7 @@ func (i *Instance) restrictCancel(ctx context.Context) error {
 		cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 		cmd.WaitDelay = 10 * time.Second
 		out, err := cmd.CombinedOutput()
-		if err == nil && bytes.Contains(out, []byte("ERROR:")) { // it goes on after one and ends well
+		if err == nil && bytes.Contains(out, []byte("ERROR:")) { // it continues after one and succeeds
 			err = errors.New("refused")
 		}
 		if err != nil {

@@ -221,8 +221,8 @@ func testConflicts(t *testing.T, p, s *server) {
 	}
 }
 
-// testIdleWalsenders holds that the walsender that asks for the timeline exists only while the answer may be new,
-// because every commit would wake it.
+// testIdleWalsenders holds that the walsender that reads the timeline exists only while the answer may be new, because
+// every commit would wake it.
 func testIdleWalsenders(t *testing.T, p, s *server) {
 	for _, x := range []*server{p, s} {
 		want := x.observe().Timeline

@@ -256,8 +256,8 @@ const freshSegment = 1 << 20
 
 // FreshSegment makes a primary begin a new WAL segment, unless the present one is new, and returns where it begins,
 // flushed up to there; 0 if it did not. A standby that follows a new primary fetches the segment of the switch from its
-// beginning, whatever it already has of it (RequestXLogStreaming in PostgreSQL), and counts as synchronous only beyond
-// it.
+// beginning, even if it has a part of it already (RequestXLogStreaming in PostgreSQL). It counts as synchronous only
+// beyond that segment.
 func (i *Instance) FreshSegment(ctx context.Context) (ag.LSN, error) {
 	var begins ag.LSN
 	err := i.server.Fresh(ctx, func(c *pgx.Conn) error {
@@ -299,8 +299,9 @@ func (i *Instance) exec(ctx context.Context, sql string, args ...any) error {
 	})
 }
 
-// identify returns the timeline that the server writes or replays, and how far its WAL reaches there: on a primary the
-// flushed position, in recovery the higher of replayed and, if it is of the same timeline, received.
+// identify returns the timeline that the server writes or replays, and the end of its WAL there. On a primary that is
+// the flushed position. In recovery it is the higher of the replayed position and, if it is of the same timeline, the
+// received one.
 func (i *Instance) identify(ctx context.Context) (ag.Position, error) {
 	var p ag.Position
 	err := i.repl.Do(ctx, func(c *pgx.Conn) error {

@@ -13,8 +13,8 @@ import (
 )
 
 // PrepareStart prepares the files of the stopped server for a start in either role. It writes the private
-// authentication files and standby.signal, removes reserved settings from postgresql.auto.conf, and removes timeline
-// files of an interrupted promotion, which would make the server take the skipped id for the newest timeline and refuse
+// authentication files and standby.signal, and removes reserved settings from postgresql.auto.conf. It also removes
+// timeline files of an interrupted promotion: the server would take the skipped id for the newest timeline and refuse
 // to start. It fails while a rewind is unfinished. The keeper removes standby.signal while it starts a primary.
 func (i *Instance) PrepareStart(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
@@ -40,7 +40,7 @@ func (i *Instance) PrepareStart(ctx context.Context) error {
 }
 
 // removeTrailingSkips removes the empty history files above the newest timeline that exists here. Those below it must
-// stay: a secondary asks for the history file of every id up to the newest.
+// stay: a secondary requests the history file of every id up to the newest.
 func (i *Instance) removeTrailingSkips() error {
 	files, err := i.historyFiles()
 	if err != nil {

@@ -21,11 +21,11 @@ import (
 
 // EndOfWAL returns the position after the last WAL that this instance has on disk.
 //
-// A running primary is asked for its flushed position. For a standby that has streamed since its start, the WAL
-// after its replay position is read. For everything else all of pg_wal is read, record by record from the last
-// checkpoint: a server that is down or crashed, one that still replays what it had, and a standby that has not
-// streamed yet, whose functions do not know WAL received before its start. A running standby's own answer counts as
-// well if it is further. While a standby streams the result is a lower bound; sealing ends the stream first.
+// A running primary is asked for its flushed position. For a standby that has streamed since its start, the WAL after
+// its replay position is read. Otherwise all of pg_wal is read, record by record from the last checkpoint. That is the
+// case of a server that is down or crashed or still replays its own WAL, and of a standby that has not streamed yet,
+// whose functions do not know WAL received before its start. A running standby's own answer counts as well if it is
+// further. While a standby streams the result is a lower bound; sealing ends the stream first.
 func (i *Instance) EndOfWAL(ctx context.Context) (ag.Position, error) {
 	said, err := i.runningEnd(ctx)
 	running := err == nil
@@ -93,7 +93,7 @@ func (i *Instance) endBehindReplay(ctx context.Context, said saidEnd) (end ag.Po
 	if err != nil {
 		return ag.Position{}, false, err
 	}
-	for _, l := range slices.Backward(through) { // the newest timeline first, if a record of it is there
+	for _, l := range slices.Backward(through) { // the newest timeline first, if a record of it exists
 		w := pgfiles.OpenWAL(i.path("pg_wal"), pgfiles.Control{WalSegmentSize: said.segment, WalBlockSize: said.page}, l)
 		e, found, err := pgfiles.End(ctx, w, said.replayed, said.received)
 		w.Close()
@@ -230,7 +230,7 @@ func (i *Instance) lineagesThrough(ctx context.Context, pos ag.Position) ([]pgfi
 	if err != nil {
 		return nil, err
 	}
-	files[pos.Timeline] = 1 // the timeline itself, for which there is no file if it is the first
+	files[pos.Timeline] = 1 // the timeline itself, which has no file if it is the first
 	var through []pgfiles.Lineage
 	for _, tli := range slices.Sorted(maps.Keys(files)) {
 		if tli < pos.Timeline || files[tli] == 0 {
@@ -253,10 +253,10 @@ func (i *Instance) lineagesThrough(ctx context.Context, pos ag.Position) ([]pgfi
 // pollInterval is the pause between two looks for a change that the server does not announce.
 const pollInterval = 5 * time.Millisecond
 
-// History returns the ancestry of a timeline from its pg_wal/<tli>.history: one entry per timeline, from the oldest
-// that left its parent to tli itself, each with its parent and the LSN where it leaves it. Timeline 1 has no file and
-// an empty history. PostgreSQL does not know epochs: Epoch is zero. The error wraps os.ErrNotExist if the file is not
-// here.
+// History returns the ancestry of a timeline from its pg_wal/<tli>.history. It has one entry per timeline, from the
+// oldest that left its parent to tli itself, each with its parent and the LSN where it leaves it. Timeline 1 has no
+// file and an empty history. PostgreSQL does not know epochs: Epoch is zero. The error wraps os.ErrNotExist if the file
+// does not exist here.
 func (i *Instance) History(ctx context.Context, tli ag.Timeline) ([]ag.TimelineEntry, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("read the history of timeline %d: %w", tli, err)

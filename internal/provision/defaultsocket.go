@@ -17,8 +17,9 @@ import (
 const DefaultSocketDir = "/var/run/postgresql"
 
 // DefaultSocket returns the path of the socket that programs on the host expect for a server at the port of listen. It
-// returns "" if this node must not have the socket: the node listens at chosen addresses only, the directory dir does
-// not belong to its user, or a cluster of the distribution, with its configuration below clusters, has the port.
+// returns "" if this node must not have the socket. That is so if the node listens at chosen addresses only, if the
+// directory dir does not belong to its user, or if a cluster of the distribution, with its configuration below
+// clusters, has the port.
 func DefaultSocket(listen config.Address, dir, clusters string) string {
 	addresses, _ := listen.Places()
 	port := ""

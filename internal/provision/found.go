@@ -55,7 +55,7 @@ type FirstNode struct {
 	PostgreSQL *postgres.Instance
 	Major      int    // PostgreSQL version
 	Profile    string // lease profile
-	Draft      bool   // there is no group yet: CREATE AVAILABILITY GROUP makes it
+	Draft      bool   // no group exists yet: CREATE AVAILABILITY GROUP makes it
 }
 
 // FoundGroup writes the files that the first node needs to start: its certificates, its configuration, and the founding

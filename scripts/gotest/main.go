@@ -1,5 +1,5 @@
-// Command gotest runs `go test` with a log for people: which tests are running, the complete output of the tests that
-// failed and none of those that passed, and at the end all skipped tests with their reasons.
+// Command gotest runs `go test` with a log for people. It shows the running tests, the complete output of the tests
+// that failed and none of those that passed, and at the end all skipped tests with their reasons.
 //
 //	gotest [-record FILE] [-heartbeat 10s] [go test flags and packages]
 //

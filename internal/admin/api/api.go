@@ -86,7 +86,7 @@ func Unhealthy(message string) error {
 	return fail.Error{Kind: fail.Unhealthy, Err: errors.New(message)}
 }
 
-// FailoverRequest asks for a failover.
+// FailoverRequest is the request for a failover.
 type FailoverRequest struct {
 	To            ag.ReplicaID `json:"to"`
 	AllowDataLoss bool         `json:"allow_data_loss,omitempty"`
@@ -98,13 +98,13 @@ type FailoverRequest struct {
 	NoWait bool `json:"no_wait,omitempty"`
 }
 
-// RestartRequest asks for a restart of the agent in place; Drain and Cut are as for a failover.
+// RestartRequest is the request for a restart of the agent in place. Drain and Cut are as for a failover.
 type RestartRequest struct {
 	Drain time.Duration `json:"drain_ns,omitempty"`
 	Cut   bool          `json:"cut,omitempty"`
 }
 
-// SeedRequest asks for a copy of the data on a replica.
+// SeedRequest is the request for a copy of the data on a replica.
 type SeedRequest struct {
 	Replica ag.ReplicaID `json:"replica"`
 	// Full allows the replacement of a complete copy: every byte is compared with the source, and the differences are
@@ -116,7 +116,7 @@ type SeedRequest struct {
 	Verify bool `json:"verify,omitempty"`
 }
 
-// RotateRequest asks for a rotation of the certificate authority.
+// RotateRequest is the request for a rotation of the certificate authority.
 type RotateRequest struct {
 	Hold    bool `json:"hold,omitempty"`    // both authorities stay trusted until a request without Hold
 	Abandon bool `json:"abandon,omitempty"` // end the rotation, as long as no member uses a certificate of the new authority
@@ -130,7 +130,7 @@ type FailoverResult struct {
 	Took  time.Duration `json:"took_ns"`
 }
 
-// TokenRequest asks for a join token.
+// TokenRequest is the request for a join token.
 type TokenRequest struct {
 	Role string        `json:"role"` // replica or witness
 	TTL  time.Duration `json:"ttl_ns"`

@@ -21,8 +21,9 @@ var ErrNoAgent = errors.New("no agent is running")
 // Client talks to the agent of one node through its private socket.
 type Client struct{ http http.Client }
 
-// NewClient returns a client of the agent that listens at the socket. The agent must run as the user owner, or as root: the socket may lie
-// below /tmp, where another user could have made it first. A call to any other process fails before anything is sent.
+// NewClient returns a client of the agent that listens at the socket. The agent must run as the user owner, or as root:
+// the socket may lie below /tmp, where another user could have made it first. A call to any other process fails before
+// anything is sent.
 func NewClient(socket string, owner int) *Client {
 	return &Client{http.Client{Transport: &http.Transport{
 		DisableKeepAlives: true,
@@ -54,36 +55,36 @@ func checkAgent(c net.Conn, owner int) error {
 	return nil
 }
 
-// Status asks for the group's status as this node knows it.
+// Status returns the group's status as this node knows it.
 func (c *Client) Status(ctx context.Context) (Status, error) {
 	var s Status
 	return s, c.call(ctx, "GET", "status", nil, &s)
 }
 
-// Decisions asks for the node's last decisions, oldest first.
+// Decisions returns the node's last decisions, oldest first.
 func (c *Client) Decisions(ctx context.Context) ([]Decision, error) {
 	var all []Decision
 	return all, c.call(ctx, "GET", "decisions", nil, &all)
 }
 
-// Explain asks for the changes of leadership that all reachable members remember, as raw JSON.
+// Explain returns the changes of leadership that all reachable members remember, as raw JSON.
 func (c *Client) Explain(ctx context.Context) (json.RawMessage, error) {
 	var raw json.RawMessage
 	return raw, c.call(ctx, "GET", "explain", nil, &raw)
 }
 
-// Failover asks for a failover and waits for its end.
+// Failover requests a failover and waits for its end.
 func (c *Client) Failover(ctx context.Context, r FailoverRequest) (FailoverResult, error) {
 	var out FailoverResult
 	return out, c.call(ctx, "POST", "failover", r, &out)
 }
 
-// Restart asks for the replacement of the agent by a new one. The answer may be lost with the old agent.
+// Restart requests the replacement of the agent by a new one. The answer may be lost with the old agent.
 func (c *Client) Restart(ctx context.Context, r RestartRequest) error {
 	return c.call(ctx, "POST", "restart", r, nil)
 }
 
-// CreateToken asks for a join token.
+// CreateToken returns a new join token.
 func (c *Client) CreateToken(ctx context.Context, r TokenRequest) (TokenResult, error) {
 	var out TokenResult
 	return out, c.call(ctx, "POST", "token", r, &out)
@@ -111,7 +112,7 @@ func (c *Client) Trust(ctx context.Context, id ag.ReplicaID) (string, error) {
 	return was, c.call(ctx, "POST", "trust", id, &was)
 }
 
-// Seed asks for a new copy on a replica, or for the verification of its copy; out receives the operation.
+// Seed requests a new copy on a replica, or the verification of its copy. out receives the operation.
 func (c *Client) Seed(ctx context.Context, r SeedRequest, out any) error {
 	return c.call(ctx, "POST", "seed", r, out)
 }
@@ -121,7 +122,7 @@ func (c *Client) CancelSeeding(ctx context.Context, id ag.ReplicaID, out any) er
 	return c.call(ctx, "POST", "seed/cancel", id, out)
 }
 
-// Seedings asks for a replica's copies and verifications, oldest first.
+// Seedings returns a replica's copies and verifications, oldest first.
 func (c *Client) Seedings(ctx context.Context, id ag.ReplicaID, out any) error {
 	return c.call(ctx, "POST", "seedings", id, out)
 }

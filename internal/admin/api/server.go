@@ -26,8 +26,8 @@ const (
 	maxAnswer = 30 * time.Minute
 )
 
-// maxHTTPConns bounds the connections of the HTTP port, which takes requests from anybody. Others wait in the kernel's
-// backlog until one ends; a connection that sends nothing ends after idleHTTP.
+// maxHTTPConns bounds the connections of the HTTP port, which takes requests from any client. Further ones wait in the
+// kernel's backlog until one ends; a connection that sends nothing ends after idleHTTP.
 const (
 	maxHTTPConns = 256
 	idleHTTP     = 10 * time.Second

@@ -399,8 +399,7 @@ var readable = sync.OnceValue(func() map[string]bool {
 	return out
 })
 
-// authorize is the engine's answer whether it may compile an operation. Whatever is refused marks the engine, which is
-// then not used again.
+// authorize tells SQLite whether it may compile an operation. A refusal marks the engine, which is then not used again.
 func (e *engine) authorize(action sqlite.AuthorizerActionCode, arg1, arg2, database string) sqlite.AuthorizerReturnCode {
 	if !e.trusted && !reading(action, arg1, arg2, database) {
 		e.denied = true

@@ -110,7 +110,7 @@ const (
 	kindAccepted // accepted, and without an effect here: DISCARD, LISTEN, …
 )
 
-// kinds by the first words of statements. The parser of the language recognises its own.
+// firstWords maps the first word of a statement to its kind. The parser of the language recognises its own.
 var firstWords = map[string]kind{
 	"SELECT": kindQuery, "WITH": kindQuery, "VALUES": kindQuery, "TABLE": kindQuery, "(": kindQuery,
 	"BEGIN": kindBegin, "START": kindBegin,

@@ -114,7 +114,7 @@ func (s *Session) assign(name, value string) error {
 	return nil
 }
 
-// showName returns the name that SHOW asks for.
+// showName returns the name of the setting that a SHOW names.
 func showName(text string) string {
 	fields := strings.Fields(strings.TrimRight(stripComments(text), "; \n\t"))
 	name := strings.ToLower(strings.Join(fields[1:], " "))

@@ -16,7 +16,7 @@ const (
 	tokWord              // bare: a keyword or a name
 	tokName              // [bracketed] or "quoted": always a name
 	tokString            // 'text' or N'text'
-	tokEscaped           // E'text' of PostgreSQL, which is no string of the language; Split must know where it ends
+	tokEscaped           // E'text' of PostgreSQL. The language has no such strings, but Split must know where one ends.
 	tokNumber            // digits, perhaps with a fraction
 	tokSign              // one character
 )
@@ -29,7 +29,7 @@ type token struct {
 	end  int // byte offset behind its last byte
 }
 
-// what returns the token as an error quotes it.
+// what returns the token as an error message quotes it.
 func (t token) what() string {
 	switch t.kind {
 	case tokEnd:

@@ -125,8 +125,8 @@ func (m *Model) checkRepair(w *World, i int) {
 	}
 }
 
-// check holds in every world. Whatever copies of V a candidate could seal, one of them has the last acknowledged
-// commit, and so every one. In other words, of the copies of V that still exist, fewer than SealsNeeded lack it.
+// check holds in every world. Of any copies of V that a candidate can seal, one has the last acknowledged commit, and
+// so every acknowledged commit. In other words, of the copies of V that still exist, fewer than SealsNeeded lack it.
 func (m *Model) check(w *World) {
 	if m.votes {
 		m.checkAnswers(w)

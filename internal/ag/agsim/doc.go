@@ -6,8 +6,8 @@
 // without clocks; Run plays one long random history with clocks, heals it, and requires that the group comes to rest.
 // After every event the same invariants are checked (check.go).
 //
-// It must not know the adapters, nor decide anything itself: what the agent would do with a plan is in step.go, and
-// only that.
+// It must not know the adapters, nor decide anything itself: step.go has the agent's handling of a plan, and nothing
+// more.
 //
 // Start reading at World in world.go, then events in explore.go, then check.go.
 package agsim

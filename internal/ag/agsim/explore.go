@@ -59,7 +59,7 @@ const (
 	doExpire      // the lease runs out, and the agent notices
 	doWipe
 	doRestore // from a backup that lacks the last record
-	doPlanned // an operator asks for j
+	doPlanned // an operator requests j
 	doForced
 	doLose // node i gives up waiting for its transaction
 	doLate // that transaction then takes effect

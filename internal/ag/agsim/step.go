@@ -314,7 +314,8 @@ func (m *Model) promote(w *World, i int, b pending) {
 	n.sync, n.older, n.olders, n.proven, n.barrier = b.sync, [3]setting{}, 0, false, 0
 }
 
-// setSync puts a setting in force for some; what was in force before may be so for others until the new one is proven.
+// setSync puts a setting in force for some backends. The setting before it may still be in force for others, until the
+// new one is proven.
 func (m *Model) setSync(n *node, s setting) {
 	if n.server != writable || n.sync == s {
 		return
@@ -458,7 +459,7 @@ func (m *Model) write(w *World, i int) bool {
 	return true
 }
 
-// hold points the upstream of node i at nobody.
+// hold removes the source of node i's upstream.
 func (w *World) hold(i int) {
 	n := &w.nodes[i]
 	n.source, n.sourceEp, n.refused = 0, 0, false

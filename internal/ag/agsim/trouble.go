@@ -365,8 +365,8 @@ func (m *Model) restore(w *World, i int, depth uint16) {
 	w.nodes[i].log, w.nodes[i].copy = m.logs.at(w.nodes[i].log, depth), w.copies
 }
 
-// This file is what is wrong with a server that runs: it is ill, its storage lost a write, somebody changed a reserved
-// setting, or a member has two walsenders.
+// This file has the faults of a server that runs: it is unhealthy, its storage lost a write, a reserved setting was
+// changed, or a member has two walsenders.
 
 // addHealth is what a node's probes, its marks and the other nodes' reports say.
 func (m *Model) addHealth(v *ag.View, w *World, i int, e env) {
@@ -397,8 +397,8 @@ func (m *Model) addHealth(v *ag.View, w *World, i int, e env) {
 	}
 }
 
-// distrust is a write that the storage of node i lost: its server ends, and its copy is put under quarantine. What was
-// flushed is there; nobody believes that it is.
+// distrust is a write that the storage of node i lost: its server ends, and its copy is put under quarantine. The
+// flushed records exist, but no node relies on that.
 func (w *World) distrust(i int) {
 	n := &w.nodes[i]
 	n.halfPromoted()
@@ -416,9 +416,9 @@ func (w *World) resume(i int, trust bool) {
 	n.quarantine = false
 }
 
-// twice gives member j a second walsender on primary i. A session is admitted only after the walsender of the one
-// before has gone, so this one is a stranger's, and the answers that rest on it are held (flawDoubled: it is not, and
-// they are not).
+// twice gives member j a second walsender on primary i. A session is admitted only after the earlier walsender has
+// gone, so the second one is a stranger's, and the answers that rest on it are held. With flawDoubled it is admitted,
+// and they are not held.
 func (w *World) twice(i, j int) { w.nodes[i].doubled |= one(j) }
 
 // endTwice ends both.

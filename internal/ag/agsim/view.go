@@ -70,7 +70,7 @@ func NewGroup(replicas int, witness bool, rule ag.CommitRule) ag.Group {
 	return g
 }
 
-// steady is a group in which a has led the first epoch for a while and everybody streams.
+// steady is a group in which a has led the first epoch for a while and every replica streams.
 func (m *Model) steady() World {
 	w := m.born()
 	w.epoch.phase = lead

@@ -35,7 +35,7 @@ func (a Account) Newer(b Account) int {
 	return a.Position.Compare(b.Position)
 }
 
-// Request is what an administrator asks for. Every member of the group has an account or is declared lost.
+// Request is the request of an administrator. Every member of the group has an account or is declared lost.
 type Request struct {
 	Group    ag.Group     // as the choosing node last saw it
 	Lead     ag.ReplicaID // the member that is to lead

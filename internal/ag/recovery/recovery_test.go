@@ -23,7 +23,7 @@ func account(id ag.ReplicaID, promised, seen ag.Epoch, seq uint64, lsn ag.LSN) A
 
 func TestRecoveryTakesNothingBack(t *testing.T) {
 	a, b := account("a", 4, 5, 17, 100), account("b", 8, 5, 16, 200)
-	b.MaxTLI = 6 // it began a promotion that nobody heard of
+	b.MaxTLI = 6 // it began a promotion that no other member knows of
 	r, err := Recover(Request{Group: lostGroup(), Lead: "a", Accounts: []Account{a, b}, Lost: []ag.ReplicaID{"w"}, History: []ag.TimelineEntry{{TLI: 3}}})
 	if err != nil {
 		t.Fatal(err)
@@ -47,7 +47,8 @@ func TestRecoveryTakesNothingBack(t *testing.T) {
 	}
 }
 
-// TestRecoverySparesWhoIsAhead: the person may choose the shorter copy, but nobody throws the longer one away for it.
+// TestRecoverySparesWhoIsAhead holds that the administrator may choose the shorter copy, and that the longer one is not
+// discarded for it.
 func TestRecoverySparesWhoIsAhead(t *testing.T) {
 	for name, b := range map[string]Account{
 		"later record": account("b", 1, 1, 18, 50), "longer log": account("b", 1, 1, 17, 101),

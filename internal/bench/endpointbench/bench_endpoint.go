@@ -237,8 +237,8 @@ func (b *EndpointBench) published(ctx context.Context, profile string, limit tim
 	return nil
 }
 
-// floor adds how much less time than plain TCP with BBR the workload can take at best: its inserts while no commit
-// waits for the secondary, which receives them nevertheless, and a round trip for each commit.
+// floor adds the least time that the workload can take, relative to plain TCP with BBR. It is the time of its inserts
+// while no commit waits for the secondary (which still receives them), and a round trip for each commit.
 func (b *EndpointBench) floor(ctx context.Context, profile string, w workload.Tunnel, bbr []float64) error {
 	alone := wayOurs
 	alone.name, alone.local = "ours, waited for by nobody", true

@@ -271,7 +271,7 @@ func closeConn(c *pgx.Conn) {
 	_ = c.Close(ctx) // the connection is not used again
 }
 
-// until waits until f returns true, at most for patience. what names the condition in the error.
+// until waits at most patience until f returns true. The error names the condition by what.
 func until(ctx context.Context, patience time.Duration, what string, f func(context.Context) (bool, error)) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("waited %v for %s", patience, what))
 	defer cancel()

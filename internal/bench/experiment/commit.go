@@ -24,7 +24,7 @@ func (c Cell) String() string { return fmt.Sprintf("%d × %d", c.Inserts, c.Rows
 // PublishedCells are the cells of the published matrix.
 var PublishedCells = []Cell{{1, 1_000_000}, {10, 100_000}, {100, 10_000}, {1_000, 1_000}, {10_000, 100}, {100_000, 10}, {1_000_000, 1}}
 
-// CommitOptions says what Commit inserts, and over which links.
+// CommitOptions are the rows that Commit inserts, and the links that it inserts them over.
 type CommitOptions struct {
 	Cells       []Cell
 	Compression []string                             // values of LOG_COMPRESSION for every secondary, each in turn; empty: unchanged

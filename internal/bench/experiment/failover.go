@@ -29,7 +29,7 @@ const (
 // Actions lists every action.
 var Actions = []Action{Kill, Pause, Cut, Planned}
 
-// FailoverOptions says what happens to the primary, and how the clients write.
+// FailoverOptions are the fault of the primary and the load of the clients.
 type FailoverOptions struct {
 	Actions []Action
 	Runs    int           // of each action

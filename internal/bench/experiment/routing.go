@@ -14,7 +14,7 @@ import (
 	"github.com/coteriedb/coterie/internal/measure/workload"
 )
 
-// RoutingOptions says what Routing queries, and how often.
+// RoutingOptions are the queries of Routing and their number.
 type RoutingOptions struct {
 	Threads    []int
 	SQL        string // default: an aggregate over 2,000 rows of our own table
@@ -115,8 +115,9 @@ func (o RoutingOptions) runTime(threads int) time.Duration {
 	return o.WarmUp + o.Duration
 }
 
-// readArms returns the arms for readers: the primary alone and all replicas; or all but the primary, which for a client
-// at a node are that node and the others; or the two of a pair. end restores the group's own routing.
+// readArms returns the arms for readers: the primary alone and all replicas, or all replicas but the primary, or the
+// two of a pair. For a client at a node, all but the primary are that node and the others. end restores the group's own
+// routing.
 func (b *Bed) readArms(ctx context.Context, all bool) (arms []arm, end func(), err error) {
 	if b.Group == nil {
 		return []arm{{name: armA, dsn: b.A}, {name: armB, dsn: b.B}}, func() {}, nil

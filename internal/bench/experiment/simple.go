@@ -10,7 +10,7 @@ import (
 	"github.com/coteriedb/coterie/internal/measure/workload"
 )
 
-// ReadOptions says how many rows Read reads, and how.
+// ReadOptions are the number of rows that Read reads, and how it reads them.
 type ReadOptions struct {
 	Rows    int
 	Formats []workload.Format
@@ -19,7 +19,7 @@ type ReadOptions struct {
 // PublishedRows is the number of rows of the published experiment.
 const PublishedRows = 1_000_000
 
-// temperature says whether the rows are in the memory of the machine that reads them.
+// temperature names the place of the rows: in the memory of the machine that reads them, or not.
 type temperature string
 
 const (
@@ -178,7 +178,7 @@ func (b *Bed) readReport(e *report.Experiment, o ReadOptions, r readSamples) err
 	return nil
 }
 
-// ConnectOptions says how clients log in, and how many.
+// ConnectOptions are the number of clients and how they log in.
 type ConnectOptions struct {
 	Clients  []int
 	Duration time.Duration

@@ -11,7 +11,7 @@ import (
 	"github.com/coteriedb/coterie/internal/measure/workload"
 )
 
-// TunnelOptions says what is inserted through the tunnel.
+// TunnelOptions are the rows that are inserted through the tunnel.
 type TunnelOptions struct {
 	Tunnel   workload.Tunnel
 	Payloads []workload.Payload                                                           // each is measured; Tunnel.Payload is ignored

@@ -132,7 +132,7 @@ func (l *listenerBed) close() {
 	_ = os.RemoveAll(l.dir)
 }
 
-// write makes a file that the server's user can read, and nobody changes.
+// write makes a file that only the server's user can read and that is never changed.
 func (l *listenerBed) write(name, text string) error {
 	path := filepath.Join(l.dir, name)
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {

@@ -82,7 +82,7 @@ func anonymous(pid int) float64 {
 	return float64(kb) / 1024
 }
 
-// stubServer greets everybody as PostgreSQL does, and then says nothing.
+// stubServer accepts every login as PostgreSQL does, and then sends nothing.
 type stubServer struct {
 	l     net.Listener
 	wg    sync.WaitGroup

@@ -33,7 +33,7 @@ import (
 type listenerNode struct {
 	Listen  string `json:"listen"`
 	Socket  string `json:"socket"` // of the server
-	DSN     string `json:"dsn"`    // the same, to ask about roles; empty: nobody is asked, the backends do nothing
+	DSN     string `json:"dsn"`    // the same server, for queries about roles; empty: no queries are sent, and the backends do nothing
 	Cert    string `json:"cert"`
 	Key     string `json:"key"`
 	NoLoops bool   `json:"no_loops,omitempty"`
@@ -122,7 +122,7 @@ var benchRoutes = &ag.Routes{
 	Targets: []ag.Target{{ID: "a", Local: true, Healthy: true}},
 }
 
-// benchRules are as those of the server: a password for one role, none for the others.
+// benchRules are the same as the server's rules: a password for one role, none for the others.
 func benchRules() []hba.Rule {
 	rules, err := hba.Parse(strings.NewReader("host all secret all scram-sha-256\nhost all all all trust\n"))
 	if err != nil {
@@ -165,7 +165,7 @@ func (b *benchRoles) mark(ctx context.Context, user, database string) (listener.
 	return listener.LoginFingerprint{Text: m.Text, Exclusive: m.Exclusive, NotReusable: m.NotReusable}, err
 }
 
-// lend opens a session for the listener's event loops to ask on.
+// lend opens a session for the queries of the listener's event loops.
 func (b *benchRoles) lend(ctx context.Context) (net.Conn, error) {
 	if b.dsn == "" {
 		return nil, errors.New("nothing is asked here")

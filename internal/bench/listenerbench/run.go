@@ -53,9 +53,9 @@ func (l *listenerBed) pgbench(ctx context.Context, w listenerWork, way string, s
 	return tps, n, errors.Join(err1, err2)
 }
 
-// connects is pgbench -S -C by as many clients of pgx: a session with a password for each transaction. libpq has the
-// proof of a password in 2 to 3 ms of a processor, which is more than the server takes; pgx in a quarter of that, so
-// that more of what is measured is the way.
+// connects runs the load of pgbench -S -C with clients of pgx: a session with a password for each transaction. libpq
+// needs 2 to 3 ms of a processor for the proof of a password, which is more than the server takes. pgx needs a quarter
+// of that, so that the measured path has a larger share of the result.
 func (l *listenerBed) connects(ctx context.Context, w listenerWork, way string, seconds int) (tps float64, n int, err error) {
 	c, err := l.secret(way)
 	if err != nil {
@@ -104,9 +104,9 @@ func (l *listenerBed) processorTime(way string) time.Duration {
 	return spent
 }
 
-// workersTime is what each of the kernel's worker threads has had of the processors. One of them writes what the kernel
-// passes on from a session to its server and back; which one, and for whom, nobody says: so they are all counted, in
-// every way.
+// workersTime returns the processor time of each of the kernel's worker threads. One of them writes the data that the
+// kernel relays between a session and its server. The kernel does not report which one, nor for which session, so all
+// of them are counted on every path.
 func workersTime() map[string]time.Duration {
 	all := make(map[string]time.Duration)
 	files, _ := filepath.Glob("/proc/[0-9]*/stat")

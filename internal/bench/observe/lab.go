@@ -38,7 +38,8 @@ type Agent interface {
 	Failover(ctx context.Context, r api.FailoverRequest) (api.FailoverResult, error)
 }
 
-// Deadlines for what the group does. They are far above the expected times, because a slow machine is not a failure.
+// Deadlines for the actions of the group. They are far above the expected times, because a slow machine is not a
+// failure.
 const (
 	FailoverBudget = 90 * time.Second
 	RejoinBudget   = 2 * time.Minute

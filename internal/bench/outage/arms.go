@@ -17,8 +17,8 @@ import (
 // Arm is one kind of fault that Measure repeats.
 type Arm string
 
-// The arms. The primary's node dies; it falls silent (every process stops, and the network shows nothing); the
-// leadership moves as planned; a synchronous secondary's node dies and returns; the witness dies.
+// The arms. The primary's node dies, or it falls silent (every process stops, and the network shows nothing). The
+// leadership moves as planned. A synchronous secondary's node dies and returns. The witness dies.
 const (
 	ArmDeath     Arm = "death"
 	ArmSilent    Arm = "silent"

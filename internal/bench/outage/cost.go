@@ -34,9 +34,9 @@ const (
 	costFor     = 10 * time.Second
 )
 
-// CostRound has the commits per second with one synchronous secondary, of four runs in turn on one machine: plain
-// PostgreSQL; the same with clients and replication through processes that only copy bytes, one for each agent of the
-// group; the group's primary directly; and through its listener.
+// CostRound has the commits per second with one synchronous secondary, of four runs in turn on one machine. The first
+// is plain PostgreSQL. In the second, its clients and its replication go through processes that only copy bytes, one
+// for each agent of the group. The third is the group's primary directly, the fourth through its listener.
 type CostRound struct {
 	Plain    float64 `json:"plain"`
 	Relayed  float64 `json:"relayed"`

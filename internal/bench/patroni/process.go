@@ -164,7 +164,7 @@ func (n *node) postmaster() int {
 	return pid
 }
 
-// roots are the processes from which all of the node's descend.
+// roots returns the processes from which all processes of the node descend.
 func (n *node) roots() []int {
 	var out []int
 	if n.container != nil {

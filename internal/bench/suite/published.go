@@ -18,8 +18,8 @@ const (
 	PublishedRoutingRows = 3 * experiment.PublishedRows
 )
 
-// Sizes of the published TPROC-C: the transactions of each user, the warehouses of its second table (the first states
-// none), and the fewest warehouses that hold the million customers read on the same servers.
+// Sizes of the published TPROC-C: the transactions of each user, and the warehouses of its second table (the first
+// states none). leastWarehouses is the fewest that hold the million customers which are read on the same servers.
 const (
 	PublishedTransactions = 50_000
 	PublishedWarehouses   = 100

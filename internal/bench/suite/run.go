@@ -19,7 +19,7 @@ import (
 	"github.com/coteriedb/coterie/internal/measure/workload"
 )
 
-// Options are the flags that all experiments share: what they run on and where their results go.
+// Options are the flags that all experiments share: the bed and the place of the results.
 type Options struct {
 	Lab                    lab.Options
 	TargetA, TargetB       string // connection strings of two targets to compare; "": none

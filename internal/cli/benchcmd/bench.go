@@ -128,7 +128,7 @@ func judge(limits []string, parsed []benchreport.Limit, changes []benchreport.Ch
 	return errors.Join(errs...)
 }
 
-// sampleOutput says where the samples of a measurement go.
+// sampleOutput is the destination of the samples of a measurement.
 type sampleOutput struct {
 	file   string // for the samples as JSON
 	asJSON bool   // print the samples instead of the figures

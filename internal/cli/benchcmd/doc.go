@@ -1,4 +1,4 @@
 // Package benchcmd has the commands that measure: bench and its experiments.
 //
-// It parses flags and prints; what is measured is in the packages below bench.
+// It parses flags and prints. The measurements are in the packages below bench.
 package benchcmd

@@ -276,7 +276,7 @@ func linkWord(flag, standard string) string {
 	return standard
 }
 
-// catalogue lists the experiments: command, question, source, what it needs.
+// catalogue lists the experiments: command, question, source, requirements.
 var catalogue = [][4]string{
 	{"routing", "Does read-only routing pay?", "read_only_routing_2016.csv", "limited nodes: a lab as root, or real machines"},
 	{"tprocc", "Is the TPC-C-derived mix faster with its read-only transactions routed?", "oltp_2016.csv", "the same"},

@@ -26,7 +26,7 @@ import (
 type login struct {
 	Node     string   `json:"node"`
 	Carrier  string   `json:"carrier"`
-	Intent   string   `json:"intent"`                // that the session asks for
+	Intent   string   `json:"intent"`                // that the session requests
 	Answered string   `json:"answered_by,omitempty"` // the replica that ran the session
 	Primary  bool     `json:"primary"`               // that replica was the primary
 	Entry    int      `json:"list_entry,omitempty"`  // number of the chosen entry of the routing list

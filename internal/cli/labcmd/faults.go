@@ -146,7 +146,7 @@ func labKeepClocks() *cobra.Command {
 	}
 }
 
-// machine is what lab up is told about the machines that its nodes are to be.
+// machine has the flags of lab up that describe the machines of its nodes.
 type machine struct {
 	disks  bool
 	cpu    float64

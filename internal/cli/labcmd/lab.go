@@ -247,7 +247,7 @@ func labLogs() *cobra.Command {
 			e := json.NewEncoder(w)
 			return l.Logs(c.Context(), node, last, follow, func(line lab.LogLine) {
 				if asJSON {
-					_ = e.Encode(line) // standard output is gone when this fails
+					_ = e.Encode(line) // standard output is closed when this fails
 					return
 				}
 				_, _ = fmt.Fprintf(w, "%s %s: %s\n", line.Node, line.File, line.Line)

@@ -109,7 +109,7 @@ func shapeWords(s linkem.Shape, both bool) string {
 	return rest
 }
 
-// printNetwork tells of the network of a lab that has one: what is wrong, and the links that are not perfect.
+// printNetwork prints the network of a lab that has one: its problems, and the links that are not perfect.
 func printNetwork(w io.Writer, s lab.Status) error {
 	if s.Net.Kind != lab.NetNamespaces {
 		return nil

@@ -169,7 +169,7 @@ func nonEmpty(a string) error {
 
 func yes(a string) bool { return strings.EqualFold(a, "yes") }
 
-// replica asks for the name and the role of the node on host.
+// replica prompts for the name and the role of the node on host.
 func (w *wizard) replica(host string, text func(question, otherwise string, accept func(string) error) string) plannedReplica {
 	r := plannedReplica{host: host, name: sanitizeName(host), mode: ag.AsynchronousCommit, failover: ag.Manual}
 	r.name = text("  its name as a node", r.name, config.CheckName)

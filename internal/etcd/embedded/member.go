@@ -135,8 +135,8 @@ func Start(ctx context.Context, c Config) (*Member, error) {
 		err = fmt.Errorf("%w: %s holds member %x, %s says that this node is member %x; %s",
 			ErrLost, c.Dir, m.ID(), c.IdentityFile, was.MemberID, lostFix)
 	} else if was != (identity{MemberID: m.ID(), Started: true}) {
-		// After the start, so that a start that failed can be repeated. What is lost by a crash in between is the mark,
-		// not the directory; losing both at once is beyond us.
+		// After the start, so that a start that failed can be repeated. A crash in between loses the identity file, not
+		// the directory. A loss of both at once cannot be detected.
 		err = durable.ReplaceJSON(c.IdentityFile, identity{MemberID: m.ID(), Started: true})
 	}
 	if err != nil {
@@ -336,8 +336,8 @@ func (m *Member) Ready(ctx context.Context) error {
 // Done is closed when the member has stopped, by Close or because the quorum removed it. A failed member does not stop.
 func (m *Member) Done() <-chan struct{} { return m.server.StopNotify() }
 
-// Err says why the member does not serve any more: ErrFailed, also ErrNoSpace if that was for want of room; ErrRemoved
-// if the quorum removed it, else ErrClosed; nil while it runs.
+// Err returns why the member does not serve any more, and nil while it runs. The error is ErrFailed (also ErrNoSpace if
+// the disk was full), ErrRemoved if the quorum removed the member, or else ErrClosed.
 func (m *Member) Err() error {
 	if err := m.failure.err(); err != nil {
 		return err

@@ -23,7 +23,7 @@ const (
 	localDial       = 5 * time.Second // a client waits as long for a member that has not found a quorum yet
 )
 
-// services serves peers and clients on connections that are handed over, instead of on sockets of its own: a socket in
+// services serves peers and clients on connections that are handed over, instead of on sockets of its own. A socket in
 // between would cost two more wake-ups of the process for every message of an idle quorum.
 type services struct {
 	peers, clients *handover

@@ -219,7 +219,7 @@ type Usage struct {
 	OOMKills    int64         `json:"memory_processes_killed"` // for want of memory
 }
 
-// Read reads the usage of the group of a name. What is not limited is zero.
+// Read returns the usage of the group of a name. A limit that is not set is zero.
 func Read(name string) Usage {
 	all, err := find()
 	if err != nil {

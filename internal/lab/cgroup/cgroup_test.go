@@ -72,7 +72,7 @@ func TestVersion2Files(t *testing.T) {
 	}
 }
 
-// group makes a group that is gone when the test ends, or skips the test where this user may not.
+// group makes a group that is removed when the test ends. It skips the test where this user may not make one.
 func group(t *testing.T, l Limits) (*Group, string) {
 	t.Helper()
 	name := fmt.Sprintf("coterie-test-%d-%s", os.Getpid(), t.Name())

@@ -5,8 +5,9 @@ import "encoding/binary"
 // machine is the ELF machine that the code is for.
 const machine = "x86-64"
 
-// The added code, as it lies in the vDSO: eight bytes by which it is known, the offset in seconds, and one routine for
-// each function. All of it is position-independent, touches only what a callee may, and uses no stack.
+// The added code, as it lies in the vDSO. It begins with eight bytes by which it is recognised and the offset in
+// seconds, and has one routine for each function. All of it is position-independent, touches only what a callee may,
+// and uses no stack.
 //
 //	magic:         "COTERIE", 1
 //	offset:        8 bytes

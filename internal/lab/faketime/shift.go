@@ -115,7 +115,7 @@ func open(pid, flag int) (*vdso, error) {
 		}
 	}
 	if v.start == 0 {
-		return nil, os.ErrNotExist // a process that is going, or one of the kernel's own
+		return nil, os.ErrNotExist // a process that is ending, or a thread of the kernel
 	}
 	if v.mem, err = os.OpenFile(filepath.Join(dir, "mem"), flag, 0); err != nil { //nolint:gosec // the same
 		return nil, err
@@ -208,7 +208,7 @@ func clear(pid int, jumps map[uint64][]byte) error {
 		if err != nil {
 			return err
 		}
-		f := strings.Fields(string(b)) // "running", or what it does in the kernel, its stack pointer and, last, its place
+		f := strings.Fields(string(b)) // "running", or the system call with its arguments, the stack pointer and, last, the program counter
 		if len(f) < 2 {
 			return fmt.Errorf("%w: %s", ErrBusy, bytes.TrimSpace(b))
 		}

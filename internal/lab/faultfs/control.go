@@ -119,7 +119,7 @@ func answer(l net.Listener, g *gate) {
 		if err != nil {
 			a.Error = err.Error()
 		}
-		_ = json.NewEncoder(c).Encode(a) // the client is gone when this fails
+		_ = json.NewEncoder(c).Encode(a) // the client has closed the connection when this fails
 		_ = c.Close()
 	}
 }

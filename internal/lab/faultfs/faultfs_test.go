@@ -42,7 +42,7 @@ type disk struct {
 	server *exec.Cmd
 }
 
-// newDisk mounts a disk that is gone when the test ends.
+// newDisk mounts a disk that is unmounted when the test ends.
 func newDisk(t *testing.T) *disk {
 	t.Helper()
 	if err := Possible(); err != nil {

@@ -11,11 +11,11 @@ import (
 // Kind is what is wrong with a disk.
 type Kind string
 
-// The kinds of fault. Reading is never refused or held up: what a server reads again and again is in memory, as it is
-// above any disk.
+// The kinds of fault. Reading is never refused or held up: the pages that a server reads often are in memory, as they
+// are above any disk.
 const (
 	Healthy Kind = ""      // nothing
-	Full    Kind = "full"  // what needs another block ends in ENOSPC; blocks that a file has can be overwritten, and removing makes no room
+	Full    Kind = "full"  // a write that needs another block fails with ENOSPC; existing blocks can be overwritten, and removing makes no room
 	Slow    Kind = "slow"  // every change and every sync takes Delay longer
 	Stalled Kind = "stall" // every change and every sync waits in the kernel until the disk is healed; not even SIGKILL ends the wait
 	Failing Kind = "fail"  // every sync ends in EIO; writes still succeed

@@ -106,13 +106,13 @@ func (n *node) Rename(ctx context.Context, name string, to fs.InodeEmbedder, new
 
 func (n *node) Setattr(ctx context.Context, h fs.FileHandle, in *fuse.SetAttrIn, out *fuse.AttrOut) syscall.Errno {
 	n.gate.pass()
-	if f, ok := h.(*file); ok { // the one below looks for what it knows
+	if f, ok := h.(*file); ok { // LoopbackNode looks for its own type of handle
 		return f.LoopbackFile.Setattr(ctx, in, out)
 	}
 	return n.LoopbackNode.Setattr(ctx, h, in, out)
 }
 
-// Statfs shows a full disk as full, which is how one notices before it is.
+// Statfs shows a full disk as full, so that monitoring sees it in time.
 func (n *node) Statfs(ctx context.Context, out *fuse.StatfsOut) syscall.Errno {
 	errno := n.LoopbackNode.Statfs(ctx, out)
 	if n.gate.fault.Load().Kind == Full {

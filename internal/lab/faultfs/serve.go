@@ -28,7 +28,7 @@ type Options struct {
 	GID    int
 }
 
-// Possible returns why a disk with faults cannot be had here, and what to do about it; nil: it can.
+// Possible returns why a disk with faults is not possible here, and how to make it so; nil if it is possible.
 func Possible() error {
 	f, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
 	switch {

@@ -6,14 +6,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A TUN device passes what a network card with offloads would: up to 64 kB of a TCP connection at a time, with one
-// header, to be cut into packets by the sender to the wire, and checksums that are still to be completed. In front of
-// each stands the kernel's struct virtio_net_hdr, which describes it: flags, kind, length of the headers, payload of
-// each packet, where the checksum begins and where in that it is kept (section 5.1.6 of the Virtio specification, in
-// the machine's byte order).
+// vnetHeader is the length of the kernel's struct virtio_net_hdr in front of each buffer of a TUN device. The device
+// passes buffers as a network card with offloads does. A buffer has up to 64 kB of a TCP connection with one header,
+// which the sender cuts into packets, and its checksums are still to be completed. The struct has the flags, the kind,
+// the length of the headers, the payload of each packet, and the place of the checksum (section 5.1.6 of the Virtio
+// specification, in the machine's byte order).
 const vnetHeader = 10
 
-// maxBurst is the largest that a device passes, with the header in front.
+// maxBurst is the size of the largest buffer that a device passes, with the header in front.
 const maxBurst = vnetHeader + 65535
 
 // Offsets in the header in front.

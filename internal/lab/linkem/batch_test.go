@@ -138,7 +138,8 @@ func TestTogether(t *testing.T) {
 	}
 }
 
-// TestStreamsArriveWhole: what is cut, delayed, lost, doubled, reordered and damaged is the same stream at its end.
+// TestStreamsArriveWhole holds that a stream whose packets are cut, delayed, lost, doubled, reordered and damaged is
+// the same at its end.
 func TestStreamsArriveWhole(t *testing.T) {
 	n := start(t, Shape{}, "n1", "n2")
 	l := listen(t, n, "n2")

@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ringLength is how many packets a device keeps while its port's thread waits for a processor; what exceeds it is lost,
-// and counted by Overruns.
+// ringLength is how many packets a device keeps while its port's thread waits for a processor. Further packets are
+// lost, and counted by Overruns.
 const ringLength = 8192
 
 // openDevice makes a TUN device in the calling thread's network namespace. It goes with the descriptor.
@@ -97,7 +97,7 @@ func (o Options) addresses() (netip.Prefix, error) {
 	return o.Subnet, err
 }
 
-// Guard keeps packets for a lab's subnet on this machine also while no network has it: without that they would leave by
+// Guard keeps packets for a lab's subnet on this machine also while no network has it. Otherwise they would leave by
 // its default route, with passwords in them, and strangers would answer. Sweep ends it.
 func Guard(lab string, subnet netip.Prefix) error {
 	dst := &net.IPNet{IP: subnet.Addr().AsSlice(), Mask: net.CIDRMask(subnet.Bits(), 32)}
@@ -147,8 +147,8 @@ func allRoutes() ([]netlink.Route, error) {
 	return routes, nil
 }
 
-// freeSubnet returns a /24 that no route of this machine touches but a default one, tried in an order of the lab's own,
-// so that a lab keeps its addresses from start to start as a rule.
+// freeSubnet returns a /24 that no route of this machine touches but a default one. Each lab tries them in an order of
+// its own, so that it usually keeps its addresses from start to start.
 func freeSubnet(lab string) (netip.Prefix, error) {
 	routes, err := allRoutes()
 	if err != nil {

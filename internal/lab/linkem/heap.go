@@ -8,7 +8,7 @@ type packet struct {
 	path    *path
 	home    *pool
 	slot    []byte // as large as the pool makes them
-	b       []byte // what is written, in slot
+	b       []byte // the bytes to write, a part of slot
 	packets int    // in it; see burst
 	size    int    // their bytes on the wire
 	ordered bool

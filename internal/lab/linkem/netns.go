@@ -135,7 +135,7 @@ func remove(name string) error {
 }
 
 // lock prepares the folder of names as ip netns does, shared with other mount namespaces so that a name removed here is
-// removed everywhere, and keeps other labs from choosing addresses at the same time.
+// removed everywhere. It also keeps other labs from choosing addresses at the same time.
 func lock() (unlock func(), err error) {
 	if err := os.MkdirAll(namespaces, 0o755); err != nil { //nolint:gosec // what ip netns makes
 		return nil, err
@@ -177,9 +177,9 @@ func flock(f *os.File, patience time.Duration) error {
 // ErrRunning is returned when the process that runs the lab's network is alive.
 var ErrRunning = errors.New("the lab's network is running")
 
-// Sweep removes what the network of a lab left behind when its process was killed: the namespaces' names, and what
-// Guard made. The devices are gone with the process. Namespaces in which processes still run end when those do. It
-// returns ErrRunning if the network's process lives, and nil when there is nothing to remove.
+// Sweep removes the remains of a lab's network whose process was killed: the namespaces' names, and the routes of
+// Guard. The devices ended with the process. Namespaces in which processes still run end when those do. It returns
+// ErrRunning if the network's process lives, and nil when there is nothing to remove.
 func Sweep(lab string) error {
 	if err := checkName("lab", lab, maxLab); err != nil {
 		return err
@@ -226,7 +226,7 @@ func awaitNoOwner(lab string) error {
 		if err != nil {
 			return fmt.Errorf("look for device %s: %w", device(lab), err)
 		}
-		if time.Now().After(end) { // a killed process is gone by then
+		if time.Now().After(end) { // a killed process has ended by then
 			return fmt.Errorf("lab %s: %w", lab, ErrRunning)
 		}
 	}

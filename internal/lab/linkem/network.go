@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Client is the node that is this host: what runs outside of all namespaces. Its links are like any others.
+// Client is the node that is this host, outside of all namespaces. Its links are like any others.
 const Client = "client"
 
 // Any stands for every node in Set.
@@ -34,7 +34,7 @@ type Options struct {
 	Seed  uint64   // of everything random
 
 	// Subnet is the lab's addresses, a /24 that must be free; the zero value takes one that is. A lab whose nodes
-	// remember their addresses asks for the same again.
+	// remember their addresses sets the same subnet again.
 	Subnet netip.Prefix
 
 	// KeepNamespaces leaves the namespaces when the network ends, and finds them when it starts, with what runs in
@@ -83,7 +83,7 @@ type Network struct {
 	closed  bool
 }
 
-// Start makes the namespaces, devices and links of a lab. What a killed process of the same lab left behind is removed
+// Start makes the namespaces, devices and links of a lab. The remains of a killed process of the same lab are removed
 // first, but for namespaces that Options.KeepNamespaces keeps. It raises GOMAXPROCS: the thread of a port keeps a
 // processor of Go's also while it sleeps.
 func Start(o Options) (*Network, error) {

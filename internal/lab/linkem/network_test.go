@@ -387,7 +387,7 @@ func timedOut(err error) bool {
 	return errors.As(err, &e) && e.Timeout()
 }
 
-// TestCutOneWay: what n2 sends arrives, what n1 sends does not.
+// TestCutOneWay holds that the packets of n2 arrive and those of n1 do not.
 func TestCutOneWay(t *testing.T) {
 	n := start(t, Shape{}, "n1", "n2")
 	mustSet(t, n, "n2", "n1", Shape{Cut: true})

@@ -15,11 +15,11 @@ type nanos int64
 const maxUnderWay = 1 << 16
 
 // path is one direction of a link: the model of what happens to its packets. Only the thread of the sending port uses
-// it; want and the counters are for everybody.
+// it; any thread may use want and the counters.
 type path struct {
 	to   *port
-	want atomic.Pointer[Shape] // what was asked for last
-	used *Shape                // what is in force: want, as soon as the thread has seen it
+	want atomic.Pointer[Shape] // the shape that was set last
+	used *Shape                // the shape in force: want, as soon as the thread has seen it
 	rand *rand.Rand
 	loss lossModel
 	seen flows // by the firewall of Shape.Forgot
@@ -160,9 +160,9 @@ func (s *Shape) together(size int) int {
 // hold is for how long a reordered packet is kept back.
 func (s *Shape) hold() nanos { return nanos(max(2*time.Millisecond, s.Delay/4)) }
 
-// reshape puts want into force at now. Of under, the packets that are under way on this path in the order in which they
-// were sent, those that still waited are sent at the new rate and delayed by the new delay; what is on the wire arrives
-// as it would have. It returns false when none of them arrives at all.
+// reshape puts want into force at now. under are the packets under way on this path, in the order of their sending.
+// Those that still wait are sent at the new rate and with the new delay; the others arrive as they would have. It
+// returns false when none of them arrives at all.
 func (p *path) reshape(now nanos, under []*packet) bool {
 	p.adopt()
 	s := p.used
@@ -193,9 +193,9 @@ func (p *path) reshape(now nanos, under []*packet) bool {
 	return true
 }
 
-// lossModel decides which packets of one direction are lost. In bursts it is a Gilbert-Elliott chain that loses
-// everything in its bad state and nothing in its good one, so that runs of losses are geometric with the mean that was
-// asked for.
+// lossModel decides which packets of one direction are lost. For bursts it is a Gilbert-Elliott chain that loses
+// everything in its bad state and nothing in its good one. The lengths of runs of losses so have a geometric
+// distribution with the mean that was set.
 type lossModel struct {
 	enter float64 // probability of the next packet being lost after one that was not
 	stay  float64 // and after one that was

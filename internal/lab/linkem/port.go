@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// port is one node's end of all its links: its TUN device, and the thread that reads what the node sends and writes it
-// to the devices of the others when its time has come. Everything about a packet happens on the thread of the port that
-// sent it.
+// port is one node's end of all its links: its TUN device and a thread. The thread reads the packets that the node
+// sends, and writes each to the device of its receiver when its time has come. Everything about a packet happens on the
+// thread of the port that sent it.
 type port struct {
 	node  string
 	octet byte // last of its address
@@ -38,7 +38,7 @@ type port struct {
 	cut     []byte // part of it that is written at once
 	order   uint64
 	reply   []byte
-	waking  nanos // what it takes, averaged
+	waking  nanos // the time that a wake-up takes, averaged
 	woken   bool  // by a packet, not read yet
 	stamp   nanos // of the last packet
 }

@@ -10,7 +10,7 @@ import (
 	"sync"
 )
 
-// request is what a Remote asks; one JSON object per line. Add names a node; Set has From.
+// request is a request of a Remote, one JSON object per line. Add names a node; Set has From.
 type request struct {
 	Add   string `json:"add,omitempty"`
 	From  string `json:"from,omitempty"`

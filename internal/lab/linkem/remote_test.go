@@ -23,7 +23,7 @@ func own(lab string) int {
 	if err != nil {
 		return 1
 	}
-	if err := n.Serve(stdio{os.Stdin, os.Stdout}); err != nil { // until the test is gone
+	if err := n.Serve(stdio{os.Stdin, os.Stdout}); err != nil { // until the test has ended
 		fmt.Fprintln(os.Stderr, err)
 	}
 	if err := n.Close(); err != nil {

@@ -27,13 +27,13 @@ type Shape struct {
 	Reject    bool          `json:"reject,omitempty"`    // like Cut, with a notice to the sender: TCP is reset, all else gets ICMP port unreachable
 	Closed    bool          `json:"closed,omitempty"`    // as by a firewall that accepts no connection: TCP connections cannot begin in this direction, and UDP does not get through
 
-	// Forgot counts how often a stateful firewall on the way has lost its table: TCP connections that began before the
-	// last time are dropped without a word, new ones pass, and all else does. 0: there is none. Set in both directions,
-	// as one firewall sees both.
+	// Forgot is how often a stateful firewall on the link has lost its table. Packets of TCP connections that began
+	// before the last loss are dropped without a notice; all others pass. 0: the link has no such firewall. Set it in
+	// both directions, as one firewall sees both.
 	Forgot int `json:"forgot,omitempty"`
 }
 
-// Limits of what Validate takes: beyond them a typing error is likelier than a wish.
+// Limits of what Validate takes: a larger value is more likely a typing error than intended.
 const (
 	maxDelay = 10 * time.Second
 	minRate  = 1000
@@ -91,9 +91,9 @@ func (s Shape) queue() int64 {
 	return max(s.RateBits/8/20, 32*1024)
 }
 
-// Set changes what key names to value, both as the command line spells them: rtt, delay and jitter (60ms), loss,
-// reorder, duplicate and corrupt (1%), burst (5), rate (20mbit), queue (256kb), forgot (1). rtt sets the delay of one
-// direction: half of it.
+// Set sets the property of a key to value, both as the command line spells them. The keys are rtt, delay and jitter
+// (60ms), loss, reorder, duplicate and corrupt (1%), burst (5), rate (20mbit), queue (256kb), forgot (1). rtt sets the
+// delay of one direction to half of the value.
 func (s *Shape) Set(key, value string) (err error) {
 	switch key {
 	case "rtt":

@@ -24,8 +24,8 @@ func realTime(thread int, flags uint64) error {
 }
 
 // Dedicate gives all threads of this process, and those that they make, real-time priority. It is for a process that
-// does nothing but serve a network: Go moves a port from thread to thread now and then, and whichever takes part must
-// not wait for a processor. Child processes would inherit it.
+// does nothing but serve a network. Go moves a port from thread to thread now and then, and none of these threads may
+// wait for a processor. Child processes would inherit the priority.
 func Dedicate() error {
 	threads, err := os.ReadDir("/proc/self/task")
 	if err != nil {
@@ -43,9 +43,9 @@ func Dedicate() error {
 	return nil
 }
 
-// The system calls of a port's thread do not tell Go's scheduler. An ordinary call gives away the right to run Go code,
-// and to get it back the thread has to wait for a lock that threads without its priority hold: on a busy machine, for
-// tens of milliseconds. To stop all Go code, the runtime interrupts these calls with a signal.
+// The system calls of a port's thread bypass Go's scheduler. An ordinary call gives up the right to run Go code. To get
+// it back, the thread has to wait for a lock that threads without its priority hold, on a busy machine for tens of
+// milliseconds. To stop all Go code, the runtime interrupts these calls with a signal.
 
 func rawRead(fd int, b []byte) (int, unix.Errno) {
 	n, _, errno := unix.RawSyscall(unix.SYS_READ, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b))) //nolint:gosec // see above

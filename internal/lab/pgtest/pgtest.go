@@ -40,7 +40,7 @@ type Options struct {
 	Settings []string                 // name=value
 	Port     int                      // among Settings, too; 0: 5432
 	In       func(func() error) error // calls its argument where the server is to be started; nil: here
-	Trust    bool                     // anybody may connect, also for replication, and by TCP
+	Trust    bool                     // every user may connect, also for replication, and by TCP
 }
 
 // New makes a cluster and starts it. fsync is off.

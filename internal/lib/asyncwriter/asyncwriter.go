@@ -1,8 +1,8 @@
-// Package asyncwriter performs best-effort writes off the goroutine that asks for them: a write to a hung disk does not
-// return, and the goroutine that decides must not wait for it.
+// Package asyncwriter performs best-effort writes on a goroutine of its own. A write to a hung disk does not return,
+// and the goroutine that decides must not wait for it.
 //
-// It owns bounded queues. What does not fit is dropped, and the caller is told or the loss is counted. Start reading at
-// Queue; Writer is an io.Writer on the same principle.
+// It owns bounded queues. A job that does not fit is dropped, and the result says so or the loss is counted. Start
+// reading at Queue; Writer is an io.Writer on the same principle.
 package asyncwriter
 
 import (

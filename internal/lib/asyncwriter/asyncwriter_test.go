@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// TestQueueDropsWhatDoesNotFit holds that a job which hangs delays nobody, and that the queued ones are run once it
+// TestQueueDropsWhatDoesNotFit holds that a job which hangs delays no caller, and that the queued ones are run once it
 // returns.
 func TestQueueDropsWhatDoesNotFit(t *testing.T) {
 	t.Parallel()
@@ -66,8 +66,8 @@ func (d *slowDisk) Write(b []byte) (int, error) {
 	return d.text.Write(b)
 }
 
-// TestWriterCountsLostLines holds that lines for which there was no room are reported as soon as there is, in their
-// place.
+// TestWriterCountsLostLines holds that the number of dropped lines is reported in their place, as soon as the queue has
+// room.
 func TestWriterCountsLostLines(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

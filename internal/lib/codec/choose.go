@@ -70,8 +70,8 @@ type Path struct {
 	Rate int64 // bits per second
 }
 
-// Choose returns the encoding to use: the one set, or for AUTO the one that suits the path and what is in use now. It
-// never returns a codec that is not in known, which are those of the other side.
+// Choose returns the encoding to use: the one set, or for AUTO the one that suits the path and the encoding in use now.
+// It returns only codecs in known, which are those of the other side.
 func Choose(w Setting, known []ID, now Encoding, p Path) Encoding {
 	s := w.Encoding
 	if w.Auto {

@@ -91,7 +91,7 @@ func TestChange(t *testing.T) {
 	}
 }
 
-// TestDamage flips a bit, cuts, swaps and repeats blocks: whatever comes out of a decoder was put in.
+// TestDamage flips a bit, cuts, swaps and repeats blocks, and holds that every byte that a decoder returns was encoded.
 func TestDamage(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(11, 5))
@@ -213,7 +213,7 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// FuzzDecode gives the decoder what nobody encoded.
+// FuzzDecode gives the decoder bytes that no encoder made.
 func FuzzDecode(f *testing.F) {
 	for _, s := range settings {
 		var e Encoder

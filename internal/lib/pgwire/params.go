@@ -12,10 +12,10 @@ const MaxName = 63
 // Parameter is one name and value of a startup packet.
 type Parameter struct{ Name, Value string }
 
-// Replication is the kind of session that the parameter "replication" of a startup packet asks for.
+// Replication is the kind of session that the parameter "replication" of a startup packet requests.
 type Replication int
 
-// What a startup packet asks for in the parameter replication.
+// The kinds of session that the parameter "replication" can request.
 const (
 	ReplicationNone Replication = iota
 	ReplicationLogical

@@ -24,8 +24,8 @@ import (
 )
 
 const (
-	blockFor   = 5 * time.Millisecond // of a nap; after an idle one a reader waits in a way that the scheduler knows of
-	maxBlocked = 4                    // readers that nap at a time
+	blockFor   = 5 * time.Millisecond // of one blocking read(2); after one without data a reader waits through the scheduler
+	maxBlocked = 4                    // readers that block in read(2) at a time
 )
 
 // MaxBlocked returns how many readers may block at a time. Each holds a place of GOMAXPROCS meanwhile, so a program
@@ -94,7 +94,7 @@ func (c *Conn) Read(p []byte) (int, error) {
 		}
 		n, err := c.receive(p)
 		switch {
-		case n == 0 && c.closed.Load(): // whatever errno is
+		case n == 0 && c.closed.Load(): // for every errno
 			return 0, net.ErrClosed
 		case err == nil && n == 0:
 			return 0, io.EOF

@@ -82,13 +82,13 @@ func TestReaderWakesFromEachKindOfWait(t *testing.T) {
 	})
 }
 
-// TestCloseEndsWaits closes while a goroutine reads, in a nap and in a long wait, and while one writes what nobody
-// reads.
+// TestCloseEndsWaits closes while a goroutine reads, in a blocking read and in a long wait, and while one writes to a
+// peer that does not read.
 func TestCloseEndsWaits(t *testing.T) {
 	for _, after := range []time.Duration{blockFor / 5, 4 * blockFor} {
 		pairs(t, func(t *testing.T, c *Conn, other net.Conn) {
 			_, _ = other.Write([]byte("x"))
-			if _, err := c.Read(make([]byte, 1)); err != nil { // from here on it naps
+			if _, err := c.Read(make([]byte, 1)); err != nil { // from here on it blocks in read(2)
 				t.Fatal(err)
 			}
 			ended := make(chan error, 2)

@@ -1,8 +1,7 @@
-// Package reexec starts helper processes: this very program again, as a named helper with a configuration.
+// Package reexec starts helper processes: this program again, as a named helper with a configuration.
 //
-// It owns their command line, their pipes and what they say when they fail. It does not know which helpers there are:
-// main has the table (Helpers), and asks it before it looks at its command line. Start reading at Helpers.Run and
-// Start.
+// It owns their command line, their pipes and their error messages. It does not know which helpers exist: main has the
+// table (Helpers), and consults it before the command line. Start reading at Helpers.Run and Start.
 package reexec
 
 import (
@@ -70,7 +69,7 @@ func Parse[T any](argv []string, name string) (config T, ok bool) {
 	return config, json.Unmarshal([]byte(argv[3]), &config) == nil
 }
 
-// Spec says which helper to start, and how.
+// Spec is the helper to start, with its configuration.
 type Spec struct {
 	Exe    string // the program; "": the one that runs
 	Name   string

@@ -122,7 +122,7 @@ func TestStartFails(t *testing.T) {
 	}
 }
 
-// TestRun holds which command lines are of a helper, and what is told of those that cannot be run.
+// TestRun holds which command lines are of a helper, and the errors of those that cannot be run.
 func TestRun(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {

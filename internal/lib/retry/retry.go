@@ -1,6 +1,6 @@
 // Package retry waits: for a condition, for the next turn, for a while. Every wait ends with its context.
 //
-// It is for conditions that can only be polled. Where a channel or a watch tells of a change, wait for that. Start
+// It is for conditions that can only be polled. Where a channel or a watch reports a change, wait for that. Start
 // reading at Until.
 package retry
 

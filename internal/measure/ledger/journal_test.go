@@ -128,7 +128,7 @@ func TestLedgerRefusesWhatIsNotOne(t *testing.T) {
 	}
 }
 
-// TestFailedDiskStopsTheLedger: what cannot be written down must not count.
+// TestFailedDiskStopsTheLedger holds that an outcome which cannot be written to disk does not count.
 func TestFailedDiskStopsTheLedger(t *testing.T) {
 	t.Parallel()
 	l := open(t, t.TempDir())

@@ -77,8 +77,8 @@ func (c clock) boottime(t time.Time) time.Duration {
 	return c.boot + t.Sub(c.wall)
 }
 
-// Open opens the ledger in dir, or begins one. What an earlier process wrote is part of it. Only one process may have
-// it open.
+// Open opens the ledger in dir, or begins one. The entries of an earlier process are part of it. Only one process may
+// have it open.
 func Open(dir string) (*Ledger, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("open ledger: %w", err)

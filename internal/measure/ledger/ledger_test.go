@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// lend returns the server for the test's own use, with a ledger prepared on it.
+// lend returns the shared server for the use of one test, with a ledger prepared on it.
 func lend(t *testing.T) (*pgtest.Server, *Ledger) {
 	t.Helper()
 	shared.mu.Lock()
@@ -229,7 +229,7 @@ func TestTimeIsUp(t *testing.T) {
 	}
 }
 
-// TestServerSaysNo: an ERROR is a failure, a FATAL that does not speak of a rollback is a doubt.
+// TestServerSaysNo: an ERROR is a failure, a FATAL that does not prove a rollback is a doubt.
 func TestServerSaysNo(t *testing.T) {
 	s, l := lend(t)
 	exec(t, s, `alter table coterie_ledger.entry add constraint no check (seq <> 2) not valid`)

@@ -171,9 +171,9 @@ func (w *writer) connect(ctx context.Context) error {
 	return w.ledger.note(record{op: opConnect, at: boottime.Now(), client: w.client, host: w.session.Host()})
 }
 
-// insert is one transaction of one round trip. What it returns says which server on which timeline answered this very
-// row, and not which one answered when the connection was made: a listener may move a session to another server. The
-// position is that of the row, which is no later than its commit.
+// insert is one transaction of one round trip. The result names the server and the timeline that answered this row, not
+// those that answered the connect: a listener may move a session to another server. The position is that of the row,
+// which is no later than its commit.
 const insert = `insert into coterie_ledger.entry (run, client, seq, payload) values ($1, $2, $3, $4)
 	returning left(pg_walfile_name(pg_current_wal_insert_lsn()), 8), pg_current_wal_insert_lsn()::text,
 	(extract(epoch from pg_postmaster_start_time()) * 1000000)::bigint`

@@ -49,7 +49,7 @@ type Comparison struct {
 	Verdict Verdict `json:"verdict"`
 	Why     string  `json:"why,omitempty"` // of Withheld
 
-	// What the blocks measured, in their order, so that a reader can judge again.
+	// The measurements of the blocks, in their order, so that a reader can judge again.
 	AValues []float64 `json:"a_values,omitempty"`
 	BValues []float64 `json:"b_values,omitempty"`
 }
@@ -70,15 +70,15 @@ func (c Comparison) Withhold(why string) Comparison {
 	return c
 }
 
-// ClientBound reports whether there is no verdict because the client may have been the limit.
+// ClientBound reports whether the verdict is withheld because the client may have been the limit.
 func (c Comparison) ClientBound() bool {
 	return c.Verdict == Withheld && strings.HasPrefix(c.Why, clientBound)
 }
 
-// Compare judges b beside a: a[i] and b[i] were measured in block i. The ratio is that of the medians. Its interval is
-// wide enough for two methods that fail in different ways: the bootstrap over blocks, which is too narrow for few
-// blocks, and the exact signed-rank interval of the blocks' own ratios, which a drift of the machine from block to
-// block does not touch. There is no verdict without MinBlocks, nor where a value is not positive.
+// Compare judges b beside a: a[i] and b[i] were measured in block i. The ratio is that of the medians. Its interval
+// covers those of two methods that fail in different ways. The bootstrap over blocks is too narrow for few blocks. The
+// exact signed-rank interval is of the blocks' own ratios, which a drift of the machine from block to block does not
+// touch. Compare gives no verdict below MinBlocks, nor where a value is not positive.
 func Compare(a, b []float64, better Better) Comparison {
 	n := min(len(a), len(b))
 	a, b = a[:n], b[:n]

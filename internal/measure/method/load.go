@@ -23,9 +23,9 @@ type Event struct {
 	Bytes   int64
 }
 
-// Worker is one client. Do runs one operation; it connects where it has to, and a worker whose server is gone looks for
-// it again in its next Do: it never leaves the run. An error of Do ends the whole run and is for what no waiting can
-// mend.
+// Worker is one client. Do runs one operation, and connects first where it has to. A worker that lost its server looks
+// for it again in its next Do: it never leaves the run. An error of Do ends the whole run, and is for failures that no
+// waiting can mend.
 type Worker interface {
 	Do(ctx context.Context) (Event, error)
 	Close()
@@ -50,11 +50,11 @@ type Load struct {
 	Tick       func(Point)   // is called with every point as it ends, by one goroutine
 }
 
-// ErrLoad means that a Load asks for nothing.
+// ErrLoad means that a Load has no operations.
 var ErrLoad = errors.New("say how long, or how many operations: a load needs Duration or Iterations")
 
-// Run asks for operations until the load is done or ctx ends; the end of ctx is not an error. Every operation that
-// began is completed.
+// Run starts operations until the load is done or ctx ends; the end of ctx is not an error. Every operation that began
+// is completed.
 func Run(ctx context.Context, l Load, worker func(client int) (Worker, error)) (Result, error) {
 	l.Clients = max(l.Clients, 1)
 	if l.Every <= 0 {
@@ -149,7 +149,7 @@ func (r *run) endAfter(ctx context.Context, cancel context.CancelCauseFunc) {
 	}
 }
 
-// client runs one worker. What began before counting did is not counted.
+// client runs one worker. An operation that began before counting is not counted.
 func (r *run) client(ctx context.Context, w Worker) error {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()

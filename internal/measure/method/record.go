@@ -22,7 +22,7 @@ const (
 // NewHistogram holds 1 µs to 1 h with three digits.
 func NewHistogram() *hdrhistogram.Histogram { return hdrhistogram.New(1, time.Hour.Microseconds(), 3) }
 
-// Observe records d; what is beyond the histogram's ends counts as the end.
+// Observe records d. A value beyond the histogram's ends counts as the end.
 func Observe(h *hdrhistogram.Histogram, d time.Duration) {
 	_ = h.RecordValue(min(max(d.Microseconds(), 1), time.Hour.Microseconds())) // within the ends it cannot fail
 }

@@ -27,7 +27,7 @@ type Op struct {
 	Kind         Kind
 	Expect       int64 // of a Swap
 	Value        int64 // written, or read; no value is written twice
-	Swapped      bool  // what a Swap said
+	Swapped      bool  // the answer of a Swap
 	Outcome      session.Outcome
 	Call, Return time.Duration
 	Host         string // whom it was sent to
@@ -87,7 +87,7 @@ type Violation struct {
 // Check looks for histories that are not linearizable, within the limit. undecided counts the registers for which it
 // was too short.
 func Check(ops []Op, limit time.Duration) (bad []Violation, undecided int) {
-	seen := map[int64]bool{} // values somebody read, or expected
+	seen := map[int64]bool{} // values that some client read, or expected
 	missed := map[int]bool{} // registers in which a swap did not find what it expected: any write may be why
 	for _, o := range ops {
 		if o.Outcome == session.OK && o.Kind == Swap && !o.Swapped {

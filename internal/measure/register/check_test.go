@@ -20,7 +20,7 @@ func swap(expect, value int64, done bool, call, ret time.Duration) Op {
 	return Op{Kind: Swap, Expect: expect, Value: value, Swapped: done, Call: call, Return: ret}
 }
 
-// TestCheck: what must be found is found, and nothing else.
+// TestCheck holds that each planted violation is found, and no other.
 func TestCheck(t *testing.T) {
 	for _, tt := range []struct {
 		name string

@@ -48,9 +48,9 @@ type Load struct {
 	sessions int
 	keys     [inUse]struct {
 		key, ops, doubts int
-		last             int64 // value that somebody read or wrote last, for a swap to expect
+		last             int64 // the value that some client read or wrote last, for a swap to expect
 	}
-	retired   []int // left alone but for a look now and then: what was written there must stay
+	retired   []int // no longer written, and read now and then: their values must stay
 	nextKey   int
 	nextValue int64
 	done      int // operations that succeeded
@@ -121,12 +121,12 @@ func (l *Load) Done() int {
 	return l.done
 }
 
-// repeat connects when there is no connection, and does one step after the other.
+// repeat connects when it has no connection, and does one step after the other.
 func (l *Load) repeat(ctx context.Context, s *session.Session, step func(context.Context) bool) {
 	defer s.Close()
 	for ctx.Err() == nil {
 		if s.Conn() == nil && s.Connect(ctx) != nil {
-			session.Pause(ctx) // what was refused may be let in later: the primary is elsewhere, or nowhere
+			session.Pause(ctx) // a refused login may be accepted later: the primary is elsewhere, or none exists now
 			continue
 		}
 		if !step(ctx) {

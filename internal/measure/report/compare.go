@@ -104,7 +104,7 @@ func PrintDiff(w io.Writer, changes []Change) error {
 	return t.Flush()
 }
 
-// Limit is a change that somebody will not have: p99>+10%.
+// Limit is a change that the caller does not accept: p99>+10%.
 type Limit struct {
 	metric  string // the last part of a metric's name, or more of it
 	above   bool
@@ -124,14 +124,14 @@ func ParseLimit(s string) (Limit, error) {
 	if l.percent, err = strconv.ParseFloat(m[3], 64); err != nil {
 		return l, err
 	}
-	if l.above && l.percent < 0 || !l.above && l.percent >= 0 { // somebody who writes what is allowed
+	if l.above && l.percent < 0 || !l.above && l.percent >= 0 { // a caller who writes the allowed change
 		return l, fmt.Errorf("%q forbids that nothing changes: a limit says what is too much, such as 'p99>+10%%' or 'rate<-5%%'", s)
 	}
 	return l, nil
 }
 
-// Broken returns the changes that the limit forbids. What the intervals of both results explain is not among them;
-// known is false if the limit names no metric at all.
+// Broken returns the changes that the limit forbids. Changes within the intervals of both results are left out. known
+// is false if the limit names no metric at all.
 func (l Limit) Broken(changes []Change) (broken []Change, known bool) {
 	for _, c := range changes {
 		full := c.Experiment + "/" + c.Name

@@ -64,7 +64,7 @@ func (p *Progress) Step(d time.Duration, format string, a ...any) {
 	}
 }
 
-// Live shows what the step measures right now. Where there is no terminal it is not shown.
+// Live shows the present measurement of the step. It is not shown without a terminal.
 func (p *Progress) Live(format string, a ...any) {
 	if p == nil || !p.terminal {
 		return
@@ -74,8 +74,8 @@ func (p *Progress) Live(format string, a ...any) {
 	p.show(fmt.Sprintf(format, a...))
 }
 
-// Within tells how much of the step that runs is done, from 0 to 1. Steps of so much work take as long as they take,
-// and the first of them can take hours.
+// Within sets the finished share of the running step, from 0 to 1. Steps of so much work take as long as they take, and
+// the first of them can take hours.
 func (p *Progress) Within(share float64) {
 	if p == nil {
 		return
@@ -86,7 +86,8 @@ func (p *Progress) Within(share float64) {
 }
 
 // Loading returns the function that a load calls with its progress. It prints every tenth of a load that takes longer
-// than a few seconds, with how long the rest will take. What was there at the first call was made by an earlier load.
+// than a few seconds, with the expected time of the rest. The rows that exist at the first call were made by an earlier
+// load.
 func (p *Progress) Loading(what string) func(done, total int64) {
 	start, from, next := time.Now(), int64(-1), 0.1
 	return func(done, total int64) {
@@ -140,7 +141,7 @@ func (p *Progress) left() string {
 		return ""
 	}
 	switch did := p.done + time.Duration(p.share*float64(p.step)); {
-	case p.share > 0: // what is planned is so much work
+	case p.share > 0: // the planned steps are amounts of work
 		rest = time.Duration(float64(p.planned-did) * float64(time.Since(p.first)-p.idle) / float64(did))
 	case p.done > 0:
 		rest = time.Duration(float64(rest)*max(0.5, float64(p.at.Sub(p.first)-p.idle)/float64(p.done))) - time.Since(p.at)

@@ -44,7 +44,7 @@ type Experiment struct {
 	Title       string           `json:"title"`
 	Question    string           `json:"question"`
 	Answer      string           `json:"answer"`           // a sentence, with its numbers
-	Beside      string           `json:"published_answer"` // what was published to the same question, in a sentence; empty: nothing
+	Beside      string           `json:"published_answer"` // the published answer to the same question, in a sentence; empty: none
 	NotRun      string           `json:"not_run"`          // why; empty: it ran
 	Scaled      bool             `json:"scaled"`
 	Conditions  []string         `json:"conditions"`
@@ -108,7 +108,7 @@ type Event struct {
 // Bars is a value for each of several things, such as the outage of each client.
 type Bars struct {
 	Title string `json:"title"`
-	Each  string `json:"each"` // what each bar is of
+	Each  string `json:"each"` // the subject of each bar
 	Unit  string `json:"unit"`
 	Bars  []Bar  `json:"bars"`
 }

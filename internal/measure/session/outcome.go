@@ -14,7 +14,7 @@ import (
 // Outcome is what a client may conclude about a transaction.
 type Outcome uint8
 
-// The outcomes. There is no fourth: a client without an answer is in doubt.
+// The outcomes. A fourth does not exist: a client without an answer is in doubt.
 const (
 	OK      Outcome = iota // the server acknowledged the commit
 	Fail                   // the server said that it rolled back, or nothing was ever sent
@@ -34,13 +34,13 @@ func (o Outcome) String() string {
 	return "outcome?"
 }
 
-// Classify returns what err means for a statement that is a transaction of its own, and the SQLSTATE, or for an error
-// that did not come from a server a word in its place (timeout, reset, eof, refused, not-sent, client).
+// Classify returns the outcome that err means for a statement that is a transaction of its own, and the SQLSTATE. For
+// an error that did not come from a server it returns a word instead (timeout, reset, eof, refused, not-sent, client).
 //
-// An ERROR proves a rollback, and so does class 40 at any severity, whose name is "transaction rollback": a listener
-// that gives a session up says 40001 only of what was not committed. Other FATALs do not: a backend that is told to end
-// while its commit waits for a synchronous secondary has already committed locally. Nor do class 08 and 40003, which
-// say in so many words that the fate is not known. (PostgreSQL manual, Appendix A, Error Codes.)
+// An ERROR proves a rollback, and so does class 40 ("transaction rollback") at any severity: a listener that gives a
+// session up answers 40001 only for a transaction that was not committed. Other FATALs do not: a backend that is
+// terminated while its commit waits for a synchronous secondary has already committed locally. Nor do class 08 and
+// 40003, whose meaning is that the fate is not known. (PostgreSQL manual, Appendix A, Error Codes.)
 func Classify(err error) (Outcome, string) {
 	if err == nil {
 		return OK, "00000"

@@ -106,8 +106,8 @@ func (s *Session) Host() string {
 }
 
 // Connect connects to the first host that accepts the client, until ctx ends. It returns an error only if every host
-// gives an answer that waiting cannot change, and only while the session never had a connection: a wrong password, a
-// database that is not there.
+// gives an answer that waiting cannot change (a wrong password, a database that does not exist), and only while the
+// session never had a connection.
 func (s *Session) Connect(ctx context.Context) error {
 	pause := firstPause
 	for {
@@ -136,7 +136,7 @@ func (s *Session) Connect(ctx context.Context) error {
 
 func (s *Session) dial(ctx context.Context) error {
 	i := s.next
-	s.next = (i + 1) % len(s.hosts) // whatever happens next, this host has had its turn
+	s.next = (i + 1) % len(s.hosts) // this host has had its turn, with any result
 	cfg := s.hosts[i].Copy()
 	w := &wire{dial: cfg.DialFunc}
 	cfg.DialFunc = w.open
@@ -159,9 +159,9 @@ func hopeless(err error) bool {
 	return strings.HasPrefix(pg.Code, "28") || pg.Code == "3D000" || pg.Code == "42501"
 }
 
-// Do runs op with the session's deadline and returns its outcome. op must be one transaction. The deadline is of what
-// op waits for on the connection, the context that op gets has none, and ending ctx does not cut op short: that would
-// only turn an answer that is on its way into a doubt. After any doubt the connection is given up; the caller calls
+// Do runs op with the session's deadline and returns its outcome. op must be one transaction. The deadline applies to
+// the waits of op on the connection; the context that op gets has none. The end of ctx does not cut op short: that
+// would only turn an answer under way into a doubt. After any doubt the connection is given up; the caller calls
 // Connect again.
 func (s *Session) Do(ctx context.Context, op func(context.Context, *pgx.Conn) error) (Outcome, string, error) {
 	if s.conn == nil {
@@ -208,8 +208,8 @@ func (s *Session) Close() {
 	s.conn, s.wire = nil, nil
 }
 
-// wire is the socket under a connection. Once a connection is made it dials no more, which is how cancel requests, that
-// pgx would send for a statement whose time is up, are kept from changing the outcome that is being measured.
+// wire is the socket under a connection. It does not dial again once a connection is made. pgx would dial to send a
+// cancel request for a statement whose time is up, and that would change the measured outcome.
 type wire struct {
 	dial  pgconn.DialFunc
 	taken atomic.Bool

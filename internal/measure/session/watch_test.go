@@ -29,7 +29,7 @@ func TestWatch(t *testing.T) {
 			}
 			w.stop()
 		})
-		synctest.Test(t, func(t *testing.T) { // the bubble ends, so nothing of the watch goes on
+		synctest.Test(t, func(t *testing.T) { // the bubble ends, so no part of the watch still runs
 			w := newWatch(limit, func() { t.Error("nothing was under way") })
 			time.Sleep(before)
 			w.stop()

@@ -45,7 +45,7 @@ func connect(t *testing.T, dsn string) *pgx.Conn {
 // patience of clients of a machine that has much else to do: a transaction that is slow there is not lost.
 const patience = time.Minute
 
-// TestLoadRunCheck is the life of a benchmark: what was loaded holds, and still does after a run.
+// TestLoadRunCheck is the life of a benchmark: the loaded rows pass the checks, also after a run.
 func TestLoadRunCheck(t *testing.T) {
 	dsn := loaded(t)
 	mustHold(t, dsn)
@@ -109,7 +109,7 @@ func TestLoadRunCheck(t *testing.T) {
 	}
 }
 
-// vacuumInTurns: what is forbidden for a measurement is allowed again after it, also one that was given up.
+// vacuumInTurns holds that autovacuum is allowed again after a measurement, also after one that was given up.
 func vacuumInTurns(t *testing.T, dsn string) {
 	t.Helper()
 	forbidden := func() (n int) {

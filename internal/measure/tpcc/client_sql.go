@@ -107,7 +107,7 @@ func oneLine(ctx context.Context, tx pgx.Tx, o order, id, i int) error {
 	return err
 }
 
-// linesAtOnce takes two round trips for all lines: what they are, and the lines themselves.
+// linesAtOnce takes two round trips for all lines: one for their items and stock, one for the lines themselves.
 func linesAtOnce(ctx context.Context, tx pgx.Tx, o order, id int) error {
 	first := &pgx.Batch{}
 	prices, dists := make([]string, len(o.lines)), make([]string, len(o.lines))

@@ -19,8 +19,8 @@ const (
 
 // stream is one independent sequence of random numbers. Everything that is loaded comes from a stream named after the
 // seed, the table and the place in it, so that a row does not depend on the order in which rows are made. The
-// arithmetic on top of PCG is our own: package math/rand/v2 may change how it draws from a range, and a seed must give
-// the same bytes for ever.
+// arithmetic on top of PCG is our own, since math/rand/v2 may change how it draws from a range, and a seed must always
+// give the same bytes.
 type stream struct{ pcg *rand.PCG }
 
 func newStream(seed uint64, table string, at ...int) stream {

@@ -63,7 +63,7 @@ func newRecorder() *recorder {
 	return r
 }
 
-// begin starts to count. What began before is not added.
+// begin starts to count. A transaction that began before is not added.
 func (r *recorder) begin() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -74,9 +74,9 @@ type ClientResult struct {
 }
 
 // Run connects every terminal and runs the mix until Duration is over, every terminal has had its Transactions, or ctx
-// ends, which is not an error. A transaction that is under way then is completed. What failed with a serialization
-// failure or a deadlock, and nothing else, is sent again, with the same inputs. A terminal that loses its server looks
-// for another until the end.
+// ends, which is not an error. A transaction that is under way then is completed. A transaction that failed with a
+// serialization failure or a deadlock, and no other, is sent again with the same inputs. A terminal that loses its
+// server looks for another until the end.
 func Run(ctx context.Context, o RunOptions) (Result, error) {
 	if o.Clients <= 0 {
 		o.Clients = 8

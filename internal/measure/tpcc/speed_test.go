@@ -14,8 +14,8 @@ import (
 	"github.com/coteriedb/coterie/internal/measure/method"
 )
 
-// TestLoaderBesideCopy compares a load with plain COPY of the same rows, made before, on as many connections and with
-// the same indexes: what the generator costs.
+// TestLoaderBesideCopy measures the cost of the generator: it compares a load with plain COPY of the same rows, made
+// before, on as many connections and with the same indexes.
 func TestLoaderBesideCopy(t *testing.T) {
 	if os.Getenv("COTERIE_LONG") == "" {
 		t.Skip("longer than the quick proof allows; make test-long runs it (COTERIE_LONG=1)")

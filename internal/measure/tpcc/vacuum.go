@@ -11,8 +11,9 @@ import (
 	"github.com/coteriedb/coterie/internal/measure/session"
 )
 
-// ForbidAutovacuum keeps autovacuum away from the tables until allow is called: where a server has half a processor it
-// takes a good part of a run of seconds, and whichever arm it meets looks slow. Vacuum does its work between the runs.
+// ForbidAutovacuum disables autovacuum on the tables until allow is called. On a server with half a processor,
+// autovacuum takes a good part of a run of seconds, and the arm that it meets looks slow. Vacuum does its work between
+// the runs.
 func ForbidAutovacuum(ctx context.Context, dsn string) (allow func() error, err error) {
 	allow = func() error {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second) // also after Ctrl-C

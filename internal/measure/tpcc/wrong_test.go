@@ -55,8 +55,8 @@ var rules = []rule{
 	},
 }
 
-// wrongGeneratorIsCaught: what was just loaded keeps the rules of the population, and each rule notices the mistake
-// that it is made for.
+// wrongGeneratorIsCaught holds that freshly loaded rows keep the rules of the population, and that each rule finds the
+// mistake that it is made for.
 func wrongGeneratorIsCaught(t *testing.T, dsn string) {
 	conn := connect(t, dsn)
 	ask := func(tx pgx.Tx, r rule) bool {

@@ -84,13 +84,13 @@ type asker struct {
 const server = `coalesce(nullif(current_setting('coterie.replica', true), ''), nullif(current_setting('cluster_name'), ''),
 	host(inet_server_addr()) || ':' || inet_server_port(), 'started ' || to_char(pg_postmaster_start_time(), 'HH24:MI:SS.US'))`
 
-// ServerName asks the server that answers for its name: of a group, the replica's.
+// ServerName returns the name of the server that answers: in a group, the replica's.
 const ServerName = "select " + server
 
-// who asks for the name, and whether the server replays.
+// who returns the server's name, and whether the server is in recovery.
 const who = "select pg_is_in_recovery(), " + server
 
-// ready connects where need be. An error is for what no waiting mends; an Event, for what went wrong on the way.
+// ready connects if necessary. An error means a failure that no waiting mends; an Event is a failed attempt.
 func (c *asker) ready(ctx context.Context) (*method.Event, error) {
 	if c.again {
 		c.session.Close()
@@ -214,8 +214,8 @@ func (q *querier) ask(ctx context.Context, conn *pgx.Conn, args []any, e *method
 	return rows.Err()
 }
 
-// askPrepared asks by a prepared statement, and looks at no more of the answer than its size: what pgx does on top of
-// that for a caller who wants the values is a tenth of what a small query costs its client.
+// askPrepared sends a prepared statement, and looks at no more of the answer than its size. The work of pgx for a
+// caller that wants the values is a tenth of the client's cost of a small query.
 func (q *querier) askPrepared(ctx context.Context, conn *pgx.Conn, args []any, e *method.Event) (err error) {
 	if q.prepared == nil || q.preparedOn != conn {
 		if q.prepared, err = conn.Prepare(ctx, "coterie_bench_query", q.SQL); err != nil {

@@ -11,7 +11,7 @@ import (
 )
 
 // LooksUsed returns why the server at dsn may be in use; empty: no sign of it. A benchmark that takes all of a server's
-// processors is felt in all of its databases, so clients of the others count, too; tables can only be seen in this one.
+// processors slows all of its databases down, so clients of the others count, too. Tables can only be seen in this one.
 func LooksUsed(ctx context.Context, dsn string) (string, error) {
 	conn, err := session.Open(ctx, dsn, appName)
 	if err != nil {

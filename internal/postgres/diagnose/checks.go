@@ -98,9 +98,9 @@ type Fault struct {
 	Err      string
 }
 
-// Databases checks the named databases, or all that allow connections: a connection, a read of the catalog, on a
-// primary a tiny write, and the directory and the file of pg_class on the disk. A failure of the server as a whole is
-// an error.
+// Databases checks the named databases, or all that allow connections. It connects, reads the catalog, makes a tiny
+// write on a primary, and looks at the directory and the file of pg_class on the disk. A failure of the server as a
+// whole is an error.
 func (k *Checks) Databases(ctx context.Context, names []string) ([]Fault, error) {
 	type row struct {
 		Name string
@@ -205,8 +205,8 @@ func readable(path string) error {
 // Place is a directory with data of this instance.
 type Place struct {
 	Name string
-	Dir  string // what a symbolic link leads to
-	Has  string // a pattern of what must be in it: a directory that a file system was to be mounted on is there, but empty
+	Dir  string // the target of a symbolic link
+	Has  string // a pattern of a file that it must have: if a file system is not mounted, its directory exists, but is empty
 	WAL  bool
 }
 
@@ -226,7 +226,7 @@ func (k *Checks) Places(context.Context) ([]Place, error) {
 		if l.Type()&fs.ModeSymlink == 0 {
 			continue
 		}
-		dir, err := os.Readlink(k.path("pg_tblspc", l.Name())) // not resolved further: it may not be there
+		dir, err := os.Readlink(k.path("pg_tblspc", l.Name())) // not resolved further: it may not exist
 		if err != nil {
 			continue // dropped since
 		}

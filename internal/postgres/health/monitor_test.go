@@ -339,8 +339,8 @@ func TestReadingTheMachine(t *testing.T) {
 	}
 }
 
-// A lost write is forgotten at once, not with the next look; a look that began before comes too late to bring it back;
-// one that a probe finds afterwards counts.
+// A lost write is forgotten at once, not with the next look. A look that began before does not bring it back. A lost
+// write that a probe finds afterwards counts.
 func TestForgetHoldsAtOnce(t *testing.T) {
 	m := New(Config{Logger: slog.New(slog.DiscardHandler), Found: func() {}})
 	lost := func() {
@@ -374,7 +374,7 @@ func TestForgetHoldsAtOnce(t *testing.T) {
 	}
 }
 
-// Which errors of a probe tell that what was written before may not be on the disk.
+// Which errors of a probe mean that an earlier write may not be on the disk.
 func TestLostWrite(t *testing.T) {
 	for err, lost := range map[syscall.Errno]bool{syscall.EIO: true, syscall.EROFS: true, syscall.ENOSPC: false, syscall.EACCES: false, syscall.EMFILE: false} {
 		if got := lostWrite(&os.PathError{Op: "write", Path: "x", Err: err}); errors.Is(got, errWriteLost) != lost || !errors.Is(got, err) {

@@ -24,7 +24,7 @@ const probeFile = "coterie.probe"
 // maxPlaces bounds the directories that are probed. Further tablespaces are not.
 const maxPlaces = 64
 
-// walSegment is the size of a WAL file unless initdb was told otherwise.
+// walSegment is the size of a WAL file unless initdb was run with --wal-segsize.
 const walSegment = 16 << 20
 
 // block is what is written at a time: a page, as PostgreSQL does, and aligned for reading past the page cache.

@@ -92,8 +92,9 @@ func (c *Client) Fence(ctx context.Context, reason string) error {
 	return wrap("fence", err)
 }
 
-// Stop stops the server; mode is "smart", "fast" or "immediate". After budget, what is still alive is ended as by
-// Fence. clean reports whether the server wrote its shutdown checkpoint; if none runs, whether the last one did.
+// Stop stops the server; mode is "smart", "fast" or "immediate". After budget, processes that are still alive are ended
+// as by Fence. clean reports whether the server wrote its shutdown checkpoint or, if none runs, whether the last one
+// did.
 func (c *Client) Stop(ctx context.Context, mode string, budget time.Duration) (clean bool, err error) {
 	m, err := c.call(ctx, max(budget, 0)+slowly, request{Op: opStop, Mode: mode, Budget: budget})
 	return m.Clean, wrap("stop PostgreSQL", err)
@@ -213,7 +214,7 @@ func (c *Client) send(ctx context.Context, r request) error {
 	}
 	c.writing.Lock()
 	defer c.writing.Unlock()
-	if err := ctx.Err(); err != nil { // the caller's deadline passed before the request was sent, which does not mean that the keeper is gone
+	if err := ctx.Err(); err != nil { // the caller's deadline passed before the request was sent, which does not mean that the keeper has ended
 		return err
 	}
 	deadline, _ := ctx.Deadline()

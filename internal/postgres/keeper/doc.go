@@ -1,4 +1,4 @@
-// Package keeper is the parent of the postmaster: a tiny process that ends PostgreSQL, with everything it ever forked,
+// Package keeper is the parent of the postmaster. It is a tiny process that ends PostgreSQL, with all of its forks,
 // when the agent that leads the group dies, stops, or lets its lease run out.
 //
 // It owns the postmaster process, the fence deadline, standby.signal in the data directory, and the keeper folder of

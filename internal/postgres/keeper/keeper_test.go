@@ -343,7 +343,7 @@ func TestKeeperKilled(t *testing.T) {
 	n.killKeeper()
 	n.wait0("the postmaster to die", func() bool { return !alive(pid) })
 
-	// Its backends do not: no one told them. The next keeper does.
+	// Its backends do not: they got no signal. The next keeper sends it.
 	if len(findServers(n.pgdata, n.postgres)) == 0 {
 		t.Error("nothing left to clean up; the test proves nothing")
 	}
@@ -434,7 +434,7 @@ func TestFloodOfQuestionsFencesNothing(t *testing.T) {
 	}
 	wrote := make(chan error, 1)
 	go func() { _, err := c.nc.Write(line); wrote <- err }()
-	time.Sleep(500 * time.Millisecond) // no condition to wait for: what must not happen is a fence
+	time.Sleep(500 * time.Millisecond) // no condition to wait for: a fence must not happen
 	c.mu.Unlock()
 	must(t, <-wrote)
 	if st, err := c.Status(t.Context()); err != nil || !st.Armed || st.Postmaster == 0 {

@@ -68,7 +68,7 @@ type keeper struct {
 type server struct {
 	pid      int // 0: none
 	req      StartRequest
-	before   datadir.PIDFile // what postmaster.pid was before it started
+	before   datadir.PIDFile // postmaster.pid before it started
 	ready    bool            // accepts writes
 	covered  bool            // and standby.signal is back in place
 	watching bool            // a look at postmaster.pid is under way

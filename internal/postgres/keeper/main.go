@@ -206,8 +206,8 @@ func listen(path string) (*net.UnixListener, error) {
 	return l, nil
 }
 
-// patientWriter is an io.Writer with a bounded queue: logging to a hung disk must not block the loop. Lines that do not
-// fit are dropped.
+// patientWriter is an io.Writer with a bounded queue: logging to a hung disk must not block the loop. Lines that do not fit
+// are dropped.
 type patientWriter struct {
 	lines chan []byte
 	done  sync.WaitGroup

@@ -21,8 +21,9 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/keeper/proc"
 )
 
-// The test binary plays every part: the tests, their supervisor (which runs them as an ordinary user and kills what
-// they leave behind, however they end), the keeper, a stand-in for the postmaster and its backends, and an agent.
+// The test binary has every role: the tests, their supervisor, the keeper, a stand-in for the postmaster and its
+// backends, and an agent. The supervisor runs the tests as an ordinary user and kills their remaining processes, also
+// after a crash of the tests.
 //
 // Parts are chosen by the first argument, never by the environment, which children inherit: a part that ran the tests
 // again would start more parts, without end. The tests themselves run only as a direct child of their supervisor.
@@ -223,7 +224,7 @@ func writeFile(path, text string) {
 	}
 }
 
-// alive tells whether a process runs; one that is dead and not yet collected does not.
+// alive reports whether a process runs. A zombie does not.
 func alive(pid int) bool {
 	st, err := proc.ReadStat(pid)
 	return err == nil && st.State != 'Z' && unix.Kill(pid, 0) == nil

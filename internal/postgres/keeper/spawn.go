@@ -89,8 +89,8 @@ func spawn(exe, nodeDir, runDir string) (<-chan int, error) {
 // defaultSlack is the kernel's own timer slack.
 const defaultSlack = 50 * time.Microsecond
 
-// startPunctually starts a process without capabilities and with the kernel's default timer slack, whatever the
-// caller's own slack is: a process inherits the slack of the thread that creates it, and passes it on to the server.
+// startPunctually starts a process without capabilities and with the kernel's default timer slack, independent of the
+// caller's. A process inherits the slack of the thread that creates it, and passes it on to the server.
 func startPunctually(cmd *exec.Cmd) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

@@ -28,7 +28,7 @@ type starting struct {
 	reply     func(pid int, err error)
 	cancelled string
 
-	log    *os.File // what preparation made
+	log    *os.File // the files that preparation made
 	before datadir.PIDFile
 }
 
@@ -270,7 +270,7 @@ func shortly() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.Background(), 10*time.Second)
 }
 
-// remembered is the content of the keeper's state file: what the next keeper must clean up.
+// remembered is the content of the keeper's state file: the server that the next keeper must clean up.
 type remembered struct {
 	PGData     string   `json:"pgdata"`
 	Postgres   string   `json:"postgres"`

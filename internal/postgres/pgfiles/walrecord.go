@@ -11,9 +11,9 @@ import (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// End follows the records from start, where one begins, to the last whole one that ends at or before the limit, and
-// returns the position after it: the end of WAL that PostgreSQL's recovery would find. The timeline is that of the last
-// record. found is false if not even the record at start is here.
+// End follows the records from start, where one begins, to the last whole one that ends at or before the limit. It
+// returns the position after that record, which is the end of WAL that PostgreSQL's recovery would find. The timeline
+// is that of the last record. found is false if not even the record at start exists here.
 func End(ctx context.Context, w *WAL, start, limit ag.LSN) (end ag.Position, found bool, err error) {
 	r := recordReader{files: w}
 	at, prev := start, ag.LSN(0)

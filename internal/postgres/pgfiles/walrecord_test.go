@@ -152,7 +152,7 @@ func TestWALEnd(t *testing.T) {
 		b.record(400, 0, 0)
 		b.record(350, 0, 0)
 		want := b.end()
-		b.prev = 8 // what follows has another past
+		b.prev = 8 // the next record has another predecessor
 		b.record(100, 0, 0)
 		b.data = append(b.data, make([]byte, old)...)
 		b.wantEnd("what follows is of a former life", want)
@@ -173,7 +173,7 @@ func TestWALEnd(t *testing.T) {
 			ends = append(ends, b.end())
 			b.record(n*37%9000, 0, 0)
 		}
-		b.write() // behind what was received lies what was there before: here the same records
+		b.write() // behind the received records lie older ones: here the same
 		w := OpenWAL(b.dir, testControl, NewLineage(1, nil))
 		defer w.Close()
 		for k := 0; k+9 < len(ends); k += 9 {
@@ -194,7 +194,7 @@ func TestWALEnd(t *testing.T) {
 	})
 }
 
-// FuzzWALEnd: whatever is in the files, reading them ends, and does not panic.
+// FuzzWALEnd holds that reading ends, and does not panic, with any content of the files.
 func FuzzWALEnd(f *testing.F) {
 	b := &walBuilder{tli: 1}
 	b.record(100, 0, 0)

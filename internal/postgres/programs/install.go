@@ -26,7 +26,7 @@ type Install struct {
 	Version string // "15.18"
 	BinDir  string
 	Num     int  // server_version_num: 150018
-	Rewind  bool // pg_rewind is there (some distributions package it apart)
+	Rewind  bool // pg_rewind is installed (some distributions package it apart)
 }
 
 // binDirPatterns are where distributions put the server's binaries, which are seldom in PATH.

@@ -58,7 +58,7 @@ func TestFindRefusesForeignPrograms(t *testing.T) {
 	}
 }
 
-// Who lists directories in COTERIE_PG_BINDIRS gets the first of them, whatever is newer elsewhere.
+// A list of directories in COTERIE_PG_BINDIRS gives the first of them, even if another place has a newer version.
 func TestFindTakesTheFirstListed(t *testing.T) {
 	var dirs []string
 	for _, version := range []string{"14.7", "18.1", "16.2"} {

@@ -66,8 +66,8 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestFeed: while an epoch is being sealed its candidate may stream WAL from a node that does not lead, and nobody may
-// do anything else.
+// TestFeed: while an epoch is being sealed its candidate may stream WAL from a node that does not lead, and nothing
+// else is allowed to any member.
 func TestFeed(t *testing.T) {
 	t.Parallel()
 	var leads atomic.Bool

@@ -40,7 +40,7 @@ const (
 	answerTimeout = 30 * time.Second // for the other node to verify, to end an old stream, and to connect
 )
 
-// Hello is the first frame that a secondary's agent sends on a stream: who connects, in which epoch, with what data.
+// Hello is the first frame that a secondary's agent sends on a stream: its member, epoch and data.
 type Hello struct {
 	Kind        string             `json:"kind"`
 	Member      ag.ReplicaID       `json:"member"`

@@ -13,12 +13,12 @@ import (
 
 const (
 	maxMarks      = 4096        // blocks of WAL in flight; more are not measured
-	penaltyWindow = time.Minute // what percentiles cover, and up to as much again
+	penaltyWindow = time.Minute // the least time that percentiles cover; the most is twice that
 )
 
-// Penalty measures the cost of synchronous commits: for each block of WAL, the time from its sending to the first
-// stream until as many members had flushed it as a commit waits for. The wait of a commit is that of the block that
-// ends with it. The methods may be called from several goroutines.
+// Penalty measures the cost of synchronous commits. For each block of WAL it takes the time from its sending to the
+// first stream until as many members have flushed it as a commit waits for. The wait of a commit is that of the block
+// that ends with it. The methods may be called from several goroutines.
 type Penalty struct {
 	inForce func() (members []ag.ReplicaID, k int)
 

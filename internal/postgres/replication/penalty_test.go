@@ -14,7 +14,7 @@ func TestPenalty(t *testing.T) {
 	p.sent(boottime.Now(), 100)
 	p.sent(boottime.Now(), 100) // the other stream carries it, too
 	p.sent(boottime.Now(), 200)
-	p.acknowledged(boottime.Now(), "d", 500) // nobody waits for it
+	p.acknowledged(boottime.Now(), "d", 500) // no commit waits for it
 	if n := p.Totals().Blocks; n != 0 {
 		t.Errorf("%d blocks counted before anybody who counts had them", n)
 	}

@@ -357,7 +357,7 @@ func (p *pair) testProveAndHold(ctx context.Context) {
 	waitFor(t, "the commit to wait", func() bool {
 		return mustQuery(t, p.admin, "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'") == "1"
 	})
-	p.waitFlushed() // what is held is known nevertheless
+	p.waitFlushed() // a position that is held is known nevertheless
 	if err := p.down.Prove(ctx, []ag.ReplicaID{"s1"}); err != nil {
 		t.Errorf("prove while held: %v", err)
 	}

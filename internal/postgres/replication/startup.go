@@ -83,8 +83,8 @@ func parseParams(b []byte) (map[string]string, error) {
 }
 
 // kind tells a walreceiver, an ordinary session and a base backup apart. replication=database is taken as a backup,
-// since a walreceiver never asks for it and tools that copy a cluster do; pg_basebackup is known by the name it gives
-// itself.
+// since a walreceiver never requests it and tools that copy a cluster do. pg_basebackup is known by its
+// application_name.
 func (s startup) kind() (string, error) {
 	value, ok := s.params["replication"]
 	if !ok {
@@ -120,8 +120,8 @@ func (s startup) negotiation() []byte {
 	return pgwire.NegotiateVersion(0, extensions)
 }
 
-// startupPacket builds the packet that the primary's agent sends to its server for a stream: nothing of it is the
-// peer's wish. The name of a WAL stream carries the epoch, so that a walsender of an older epoch satisfies no commit of
+// startupPacket builds the packet that the primary's agent sends to its server for a stream: nothing of it comes from
+// the peer. The name of a WAL stream carries the epoch, so that a walsender of an older epoch satisfies no commit of
 // this one.
 func startupPacket(h Hello, user string) []byte {
 	params := []pgwire.Parameter{{Name: "user", Value: user}}

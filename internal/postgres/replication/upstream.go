@@ -148,7 +148,7 @@ func (u *Upstream) Serve(ctx context.Context) error {
 }
 
 // SetSource changes the source; nil holds every connection. Connections of another source or epoch begin to close at
-// once; Seal waits until they are closed.
+// once. Seal waits until they are closed.
 func (u *Upstream) SetSource(s *Source) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -234,7 +234,7 @@ type localConn struct {
 	net.Conn
 	kind     string
 	greeting []byte // sent before the source's first byte
-	early    []byte // what the client sent while it waited
+	early    []byte // the bytes that the client sent while it waited
 }
 
 // attach tries to join c to the source in force until it has been joined, and returns when that has ended. The error is
@@ -246,7 +246,7 @@ func (u *Upstream) attach(ctx context.Context, c *localConn) error {
 		u.mu.Lock()
 		src, changed := u.source, u.changed
 		u.mu.Unlock()
-		var again <-chan time.Time // never, while there is no source
+		var again <-chan time.Time // never, without a source
 		if src != nil {
 			joined, err := u.try(ctx, c, src)
 			var refused *RefusedError

@@ -10,10 +10,10 @@ import (
 )
 
 // chooser picks the codec of the next chunk. With a codec set by hand it is that one. AUTO tries each candidate for a
-// while and keeps the one by which most bytes of files arrive per second, which is what the operator waits for: it
-// takes link, CPU of both sides and data into account without a model of any. The trial is repeated, since links, data
-// and the limit change. No codec brings more than the limit allows, so the first that brings nearly as much is kept: it
-// is the cheapest.
+// while and keeps the one with the highest rate of file bytes, which is the rate that the operator waits for. It so
+// takes the link, the CPU of both sides and the data into account without a model of any. The trial is repeated, since
+// links, data and the limit change. No codec brings more than the limit allows, so the first that brings nearly as much
+// is kept: it is the cheapest.
 type chooser struct {
 	limit func() int64 // bytes of files per second; 0: none
 
@@ -36,13 +36,13 @@ type chooser struct {
 	older   int    // and of rounds before
 }
 
-// candidates are tried in this order. The first two tell which side is the limit: if the tighter one is faster it is
-// the link, and one tighter still is tried; else it is the processors, and none at all is tried, unless the data shrink
-// so well that to encrypt and send the rest of them costs more than to pack them, on any machine.
+// candidates are tried in this order. The first two show the limit. If the tighter one is faster, the limit is the
+// link, and one tighter still is tried. Else the limit is the processors, and no codec is tried. That trial is left out
+// if the data shrink so well that sending them unpacked costs more than packing them, on any machine.
 var candidates = []wire.Codec{{Kind: wire.CodecMinLZ}, {Kind: wire.CodecZstd, Level: 1}, {Kind: wire.CodecZstd, Level: 2}, {Kind: wire.CodecNone, Level: 0}}
 
 const (
-	trialBytes = 32 << 20               // of files, at least, per candidate: what comes in a few hundredths of a second is chance
+	trialBytes = 32 << 20               // of files, at least, per candidate: the rate of a few hundredths of a second is chance
 	trialTime  = 400 * time.Millisecond // and at most this long, once something came
 	steadyMin  = 512 << 20              // bytes between trials
 	steadyTime = 20 * time.Second       // and at least this long
@@ -70,9 +70,9 @@ func (c *chooser) begin() {
 	c.use(candidates[0])
 }
 
-// resume begins with what an interrupted attempt has learned: to find it out again would cost a slow link as much as
-// some hundred MB of files. It is tried anew as ever. What was learned without a limit is nothing to begin with under
-// one.
+// resume begins with the codec that an interrupted attempt has learned. A new trial would cost a slow link as much as
+// some hundred MB of files. Later trials take place as usual. A codec that was learned without a limit is not used
+// under one.
 func (c *chooser) resume(learned string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -140,8 +140,8 @@ func (c *chooser) shown() (use string, packed bool) {
 	return c.choice(), c.current().Kind != wire.CodecNone
 }
 
-// arrived notes n bytes of files that came, as that many on the wire, with data that was asked for in that round. It
-// tells whether there is another lesson.
+// arrived records n bytes of files that arrived as wire bytes, for a question of that round. It reports whether another
+// codec was learned.
 func (c *chooser) arrived(n, sent, round int, now time.Time) (learned bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -141,7 +141,7 @@ func (c *control) ask(ctx context.Context, kind byte, question []byte) (answer [
 	return answer, err
 }
 
-// ending asks for the end of the window.
+// ending requests the end of the window.
 func (c *control) ending(ctx context.Context) (e wire.Ending, err error) {
 	body, err := c.ask(ctx, wire.FrameEnd, nil)
 	if err == nil {
@@ -184,8 +184,8 @@ func (c *control) keepAlive(ctx context.Context, quit <-chan struct{}) error {
 	}
 }
 
-// farewell reports to the source and the primary that the copy is installed. It is best-effort: if the report is lost
-// they find out later.
+// farewell reports to the source and the primary that the copy is installed. It is best-effort: if the report is
+// lost they find out later.
 func (s *seeder) farewell() {
 	for _, c := range []*control{s.ctl, s.anchor} {
 		if c != nil {

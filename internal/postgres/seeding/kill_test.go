@@ -93,7 +93,7 @@ func runChild(text string) int {
 	return 0
 }
 
-// start runs a target in a process of its own, and returns whether it was killed by itself.
+// start runs a target in a process of its own, and returns whether the target killed itself.
 func (c child) run(t *testing.T) (killed bool) {
 	t.Helper()
 	text, err := json.Marshal(c)
@@ -134,11 +134,11 @@ func TestTargetKilled(t *testing.T) {
 			if c.Phase+c.File == "" {
 				c.Rate = 16 << 20
 			}
-			if c.Percent == 90 || c.Percent == 99 { // what is left then has to last longer than it takes until progress is shown
+			if c.Percent == 90 || c.Percent == 99 { // the rest then has to last longer than it takes until progress is shown
 				c.Rate = 4 << 20
 			}
 			killed := c.run(t)
-			if !killed && c.File == "" && c.Percent != 99 { // what was seen may be over before the signal arrives, or the last chunk have made it 99
+			if !killed && c.File == "" && c.Percent != 99 { // the observed state may be over before the signal arrives, or the last chunk have made it 99
 				t.Fatal("it ended before it was killed")
 			}
 			whole := fileio.Exists(filepath.Join(o.Target, datadir.ControlFile))
@@ -170,7 +170,7 @@ func TestSourceKilled(t *testing.T) {
 	b := newBed(t)
 	sock := b.source(t)
 	s := b.station(t, sock)
-	all := t // what comes back serves the points after it as well
+	all := t // the server that comes back serves the points after it as well
 	for _, percent := range []int64{1, 10, 50, 90, 99} {
 		t.Run(fmt.Sprintf("%d %%", percent), func(t *testing.T) {
 			o := s.options(t)
@@ -474,8 +474,9 @@ func offsetsOf(x, y []byte) (out []string) {
 	return out
 }
 
-// masked is a page without what PostgreSQL changes or leaves unlogged: its checksum, the flags of the page and of its
-// line pointers, what lies between rows, and in rows their hints and the number of the command within its transaction.
+// masked is a page without the parts that PostgreSQL changes or leaves unlogged. They are its checksum, the flags of
+// the page and of its line pointers, the bytes between rows, and in rows their hints and the number of the command
+// within its transaction.
 func masked(page []byte) []byte {
 	le := func(at int) int { return int(page[at]) | int(page[at+1])<<8 }
 	lower, special := le(12), le(16)

@@ -37,8 +37,8 @@ func deadSource(conn net.Conn, info wire.Window) {
 	}
 }
 
-// TestDeadSecondaryIsGivenUp lets a secondary die before the copy from it begins and while it is made: after half a
-// minute the attempt ends, so that the next can be made from the primary. A primary is waited for.
+// TestDeadSecondaryIsGivenUp lets a secondary die before the copy from it begins and while it is made. After half a
+// minute the attempt ends, so that the next can be made from the primary. A dead primary is waited for.
 func TestDeadSecondaryIsGivenUp(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -51,7 +51,7 @@ type Operation struct {
 	Failure  *Failure          `json:"failure,omitempty"`
 	FailedAt time.Time         `json:"failed_at,omitzero"`
 	Progress progress.Progress `json:"progress"`
-	ETA      float64           `json:"eta_seconds,omitempty"` // of the attempt under way; 0: cannot be told
+	ETA      float64           `json:"eta_seconds,omitempty"` // of the attempt under way; 0: unknown
 	Report   *pagesum.Report   `json:"report,omitempty"`      // of a verification
 	Absent   string            `json:"absent,omitempty"`      // why this is only the last known state, in words; never set for the node's own operations
 }

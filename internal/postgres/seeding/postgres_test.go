@@ -446,8 +446,8 @@ func TestSeesADatabaseThatIsBeingCreated(t *testing.T) {
 	}
 }
 
-// TestSeesACreationOlderThanTheWindow begins with a database that is created by copying files, has its directory and
-// its WAL, and is not committed before the window ends: its commit waits for a standby that nobody has.
+// TestSeesACreationOlderThanTheWindow begins with a database that is created by copying files and has its directory and
+// its WAL. It is not committed before the window ends, since its commit waits for a standby that does not exist.
 func TestSeesACreationOlderThanTheWindow(t *testing.T) {
 	t.Parallel()
 	b, sock, s, o := begin(t)
@@ -464,7 +464,7 @@ func TestSeesACreationOlderThanTheWindow(t *testing.T) {
 	}
 	defer conn.Close(context.WithoutCancel(t.Context()))
 	var creating sync.WaitGroup
-	creating.Go(func() { _, _ = conn.Exec(t.Context(), "CREATE DATABASE slow"+strategy) }) // who looks at the copy sees whether it went well
+	creating.Go(func() { _, _ = conn.Exec(t.Context(), "CREATE DATABASE slow"+strategy) }) // a look at the copy shows whether it went well
 	waitFor(t, "the creation to wait for its standby", func() error {
 		n, err := b.query(t, sock, "SELECT count(*)::text FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND query LIKE 'CREATE DATABASE%'")
 		if err == nil && n != "1" {
@@ -493,7 +493,7 @@ func TestSeesACreationOlderThanTheWindow(t *testing.T) {
 	}
 }
 
-// slowUntil is a rate that leaves time for what has to happen while a copy is made.
+// slowUntil is a rate that leaves time for the events that have to happen while a copy is made.
 func slowUntil(done *atomic.Bool) func() int64 {
 	return func() int64 {
 		if done.Load() {

@@ -26,7 +26,7 @@ type seeder struct {
 	files []wire.File
 	tree  *tree.Tree
 	from  *starting // where else to look; may be nil
-	fresh bool      // there was no older copy
+	fresh bool      // no older copy existed
 	had   []int64   // the length of each file here when the window began
 	queue *queue
 

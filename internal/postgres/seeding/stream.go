@@ -152,7 +152,7 @@ func (c *fetcher) fillers() int {
 	return max(wire.FillLeast, min(wire.FillWire/max(c.long, 1), wire.FillMost))
 }
 
-// question asks for one chunk, with the hashes of its present contents. The source begins while the next chunk is read
+// question requests one chunk, with the hashes of its present contents. The source begins while the next chunk is read
 // here.
 func (c *fetcher) question(slot int, it item) error {
 	f := c.s.files[it.file]
@@ -298,7 +298,7 @@ func (s *seeder) shorter(i int, size int64) {
 	}
 }
 
-// zero makes n bytes zero: a hole, if something was there or room was reserved.
+// zero makes n bytes zero: a hole, if they had content or reserved room.
 func (c *fetcher) zero(f wire.File, q *asked, n int) error {
 	empty := q.had == 0 || q.away != nil // bytes found elsewhere are not in this file, which holds only zeros there
 	if n == 0 || empty && f.Size <= wire.ChunkSize {

@@ -25,9 +25,9 @@ type Server struct {
 	Major     int
 }
 
-// Params are the settings of the agent's sessions (docs/internals/postgresql.md, "Sessions of the agent"). Whatever is
-// set for roles or databases, these sessions do not time out, do not wait for secondaries, and do not find other users'
-// functions.
+// Params are the settings of the agent's sessions (docs/internals/postgresql.md, "Sessions of the agent"). They
+// override the settings of roles and databases: these sessions do not time out, do not wait for secondaries, and do not
+// find other users' functions.
 func (v Server) Params() map[string]string {
 	p := map[string]string{
 		"application_name":                    Name,

@@ -46,7 +46,7 @@ func reach(ctx context.Context, host, port string) string {
 	return filtered
 }
 
-// Other examines another host from this one. The other host, which runs an Answerer, tries the way back.
+// Other examines another host from this one. The other host, which runs an Answerer, tries the opposite direction.
 func Other(ctx context.Context, own HostFacts, host string, ports []string) ([]check.Finding, error) {
 	var out []check.Finding
 	find := func(level check.Level, why, run, format string, args ...any) {

@@ -14,7 +14,7 @@ var (
 	testFunc  = regexp.MustCompile(`(?m)^func (Test[A-Za-z0-9]+)\(t \*testing\.T\)`)
 	bold      = regexp.MustCompile(`(?s)\*\*.*?\*\*`)
 	italic    = regexp.MustCompile(`\*([^*]+)\*`)
-	notMutant = map[string]bool{"To whom": true} // what else is in italics
+	notMutant = map[string]bool{"To whom": true} // other text in italics
 )
 
 // tests lists every test of the program.

@@ -56,12 +56,12 @@ func badInput(t *testing.T, g *group) {
 	}
 }
 
-// desk is where mistakes are made: a directory beside the lab, with what the mistakes need.
+// desk is the directory beside the lab in which mistakes are made, with their files and addresses.
 type desk struct {
 	g       *group
 	primary string // its node directory
 	dir     string
-	node    string // a node directory that is not there
+	node    string // a node directory that does not exist
 	ports   []string
 	taken   string // an address that another process listens on
 }
@@ -105,7 +105,7 @@ func (d *desk) make(t *testing.T, m mistake) {
 	}
 }
 
-// picture lists everything in dir with owner, mode and content, but for empty directories: root makes one for the user
+// picture lists everything in dir with owner, mode and content, but for empty directories. Root makes one for the user
 // that is to run the node, and that user cannot remove it from another user's directory.
 func picture(t *testing.T, dir string) string {
 	t.Helper()

@@ -14,9 +14,9 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 )
 
-// cancelsAcrossNodes cancels the statement of a client of one listener through another one, as a client does behind a
-// name with several addresses: on each data path, for a session of the listener's own server and one that it carries to
-// another node's.
+// cancelsAcrossNodes cancels the statement of a client of one listener through another listener, as a client does
+// behind a name with several addresses. It does so on each data path, for a session of the listener's own server and
+// for one of another node's server.
 func cancelsAcrossNodes(t *testing.T, g *group) {
 	g.ready(t)
 	u, err := url.Parse(g.ReadWrite())

@@ -128,7 +128,7 @@ func (c *chaos) begin(t *testing.T, seed uint64) {
 	t.Helper()
 	s := c.ready(t)
 	o := register.Options{ReadWrite: []string{c.ReadWrite()}, Clients: 8, Every: 10 * time.Millisecond, Timeout: 10 * time.Second, Seed: seed}
-	for _, r := range s.Replicas { // clients that stay with a node, whatever it is: only they ask an old primary again
+	for _, r := range s.Replicas { // clients that stay with a node in any role: only they query an old primary again
 		o.ReadWrite = append(o.ReadWrite, r.Listener.ReadWrite)
 		o.ReadOnly = append(o.ReadOnly, r.Listener.ReadOnly)
 	}

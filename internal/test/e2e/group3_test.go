@@ -112,9 +112,9 @@ func thereAndBack(t *testing.T, g *group) {
 // silent asserts that nothing is acknowledged for a while.
 func (g *group) silent(t *testing.T, during time.Duration) {
 	t.Helper()
-	time.Sleep(time.Second) // what was on its way
+	time.Sleep(time.Second) // the bytes that were under way
 	before := g.ledger.Progress().Acknowledged
-	time.Sleep(during) // nothing may happen, so there is no condition to wait for
+	time.Sleep(during) // nothing may happen, so no condition can be waited for
 	if now := g.ledger.Progress().Acknowledged; now != before {
 		t.Errorf("%d rows were acknowledged that no secondary has", now-before)
 	}

@@ -56,8 +56,8 @@ func postmasterHangs(t *testing.T, g *group) {
 	g.judgeAndGoOn(t)
 }
 
-// reopens crashes a primary that must not be replaced, while nothing of it is replicated: rows that were written and
-// never acknowledged must not be readable before it is on a secondary (S6).
+// reopens crashes a primary that must not be replaced, while nothing of it is replicated. Rows that were written and
+// never acknowledged must not be readable before they are on a secondary (S6).
 func reopens(t *testing.T, g *group) {
 	was := g.ready(t)
 	sql(t, g.ReadWrite(), "create table if not exists unseen (id int)")
@@ -161,7 +161,7 @@ func failoverWhileSeeding(t *testing.T, g *group) {
 	if err := g.Kill(*was.Primary, lab.WhatNode); err != nil {
 		t.Fatal(err)
 	}
-	// The group asks for a synchronized secondary, so no replica takes writes before the copy is made, which is not
+	// The group requires a synchronized secondary, so no replica takes writes before the copy is made, which is not
 	// throttled then.
 	now := g.newPrimary(t, was)
 	if *now.Primary == victim {

@@ -19,7 +19,7 @@ import (
 // overloadMinutes is how long the overload of the long proof lasts; make overload MINUTES=n takes its time.
 const overloadMinutes = 2
 
-// burnersPerCPU is how many busy processes run for each processor, beside those of the group.
+// burnersPerCPU is how many busy processes run for each processor, beside the group's own.
 const burnersPerCPU = 2
 
 // TestEndToEndOverload keeps more processes than processors busy and checks that this causes neither a failover nor

@@ -20,7 +20,7 @@ func TestEndToEndLeaseProfile(t *testing.T) {
 	g := newGroup(t, lab.Options{})
 	for _, step := range []struct {
 		profile string
-		below   time.Duration // what a profile that is no longer in force would have asked for
+		below   time.Duration // the time of a profile that is no longer in force
 	}{
 		{"WAN", patience},
 		{"FAST", ag.Profiles["wan"].Observer},

@@ -101,7 +101,7 @@ func primaryServerDies(t *testing.T, g *group) {
 	}
 	g.nextEpoch(t, was)
 	g.acknowledged(t, 20)
-	g.ready(t) // by itself
+	g.ready(t) // without a command
 	g.cameBack(t, old, mark, before)
 	g.judgeAndGoOn(t)
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/coteriedb/coterie/internal/lab"
 )
 
-// TestQuorumIsLost: the primary's machine is gone for good, and so are the quorum directories of the other two. No
-// replica leads without help; a person has the furthest copy lead, and every acknowledged row is present.
+// TestQuorumIsLost loses the primary's machine for good, and the quorum directories of the other two. No replica leads
+// without help. An administrator has the furthest copy lead, and every acknowledged row is present.
 func TestQuorumIsLost(t *testing.T) {
 	long(t)
 	g := newGroup(t, lab.Options{})

@@ -11,9 +11,9 @@ import (
 	"github.com/coteriedb/coterie/internal/lab"
 )
 
-// TestEndToEndRelay cuts the primary from its only secondary while both see the witness, and mends that, both times
-// without an error on the connection: the witness relays, commits still wait for the secondary, and when the direct
-// link is back it is used again.
+// TestEndToEndRelay cuts the primary from its only secondary while both see the witness, and heals the cut. Neither
+// causes an error on the connection. The witness relays, commits still wait for the secondary, and the direct link is
+// used again after it has healed.
 func TestEndToEndRelay(t *testing.T) {
 	long(t)
 	g := newGroup(t, lab.Options{Replicas: 2, Witness: true, Net: lab.NetNamespaces})

@@ -17,8 +17,8 @@ import (
 	"github.com/coteriedb/coterie/internal/lab"
 )
 
-// TestEndToEndRepair brings back a primary that wrote rows that no other replica has: by a rewind where pg_rewind
-// exists, else by a new copy, and its diverged tail is kept in both cases.
+// TestEndToEndRepair brings back a primary that wrote rows that no other replica has. It is rewound where pg_rewind
+// exists, else copied anew, and its diverged tail is kept in both cases.
 func TestEndToEndRepair(t *testing.T) {
 	long(t)
 	g := newGroup(t, lab.Options{})

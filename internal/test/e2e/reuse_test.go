@@ -9,8 +9,8 @@ import (
 	"github.com/coteriedb/coterie/internal/lab"
 )
 
-// TestBackendReuse lets one server process serve one client after the other, in a real group: not before the option is
-// on, not across a failover, and not past a change of the role.
+// TestBackendReuse holds that one server process serves one client after the other in a real group, but not before the
+// option is on, not across a failover, and not past a change of the role.
 func TestBackendReuse(t *testing.T) {
 	long(t)
 	g := raise(t, lab.Options{Replicas: 2, Witness: true})

@@ -187,8 +187,8 @@ func rotateAndAbandon(t *testing.T, g *group) {
 	}
 }
 
-// rotateUnderKills kills each node's agent during the rotation, also that of the node where it was asked for. A phase
-// waits for absent nodes, and the members of the quorum do not start again meanwhile.
+// rotateUnderKills kills each node's agent during the rotation, also on the node where it was requested. A phase waits
+// for absent nodes, and the members of the quorum do not start again meanwhile.
 func rotateUnderKills(t *testing.T, g *group) {
 	old, _ := g.authorityFile(t, "n1")
 	must(t, "ca", "rotate", "--hold", "--node", g.node("n1"))

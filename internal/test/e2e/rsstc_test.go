@@ -19,8 +19,8 @@ const (
 	waits  = "commits wait" // no row is committed before what was lost is back
 )
 
-// outcome is a cell of the table that is published for REQUIRED_SYNCHRONIZED_SECONDARIES_TO_COMMIT: what was lost, what
-// SQL Server's group does then, and what this one does, which is that or better.
+// outcome is a cell of the table that is published for REQUIRED_SYNCHRONIZED_SECONDARIES_TO_COMMIT: the loss, the
+// behaviour of SQL Server's group, and the behaviour of this one, which is the same or better.
 type outcome struct{ lost, published, here, want string }
 
 // layout is a group of that table, with its outcomes by how many are required.

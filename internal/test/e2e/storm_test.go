@@ -17,10 +17,10 @@ import (
 // stormMinutes is how long the storm of the long proof lasts.
 const stormMinutes = 1
 
-// TestEndToEndStorm lets several faults overlap, on any nodes, the majority among them: kills, pauses, cuts, slow
-// links, full, slow and stalled disks, wrong clocks. After each squall every fault is ended, the group must become
-// whole without a person, and the judges of chaos, which is proved there to see a loss, compare the answers that
-// clients got with the rows that exist.
+// TestEndToEndStorm lets several faults overlap, on any nodes, a majority included: kills, pauses, cuts, slow links,
+// full, slow and stalled disks, wrong clocks. After each squall every fault is ended, and the group must become whole
+// without an administrator. The judges of the chaos test, which is proved there to see a loss, then compare the answers
+// that clients got with the rows that exist.
 func TestEndToEndStorm(t *testing.T) {
 	long(t)
 	if os.Getuid() != 0 {
@@ -54,7 +54,7 @@ func (s *storm) squall(t *testing.T, n int) {
 	for range 2 + s.rng.IntN(4) {
 		name, do := s.fault(t)
 		if err := do(); err != nil {
-			name += " (" + err.Error() + ")" // what it was to hit is gone, or hangs
+			name += " (" + err.Error() + ")" // its target has ended, or hangs
 		}
 		names = append(names, name)
 		time.Sleep([]time.Duration{0, 300 * time.Millisecond, time.Second, 3 * time.Second, 8 * time.Second}[s.rng.IntN(5)])

@@ -10,8 +10,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// bothPorts connects by one string with the addresses of both ports, where the driver chooses by what a server reports
-// of itself, and by the read-write ports with an intent.
+// bothPorts connects by one string with the addresses of both ports, where the driver chooses by the state that a
+// server reports, and by the read-write ports with an intent.
 func bothPorts(t *testing.T, g *group) {
 	g.ready(t)
 	writes, err := url.Parse(g.ReadWrite())

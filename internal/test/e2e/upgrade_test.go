@@ -18,9 +18,9 @@ import (
 // were moved.
 const earlier = "61b08b8"
 
-// TestUpgrade starts a lab that an earlier program has made. The directory of a node stays valid, a group of both
-// programs replicates and fails over in both directions, and every acknowledged row is still present when the last node
-// has been upgraded.
+// TestUpgrade starts a lab that an earlier program has made. The directory of a node stays valid, and a group of both
+// programs replicates and fails over in both directions. Every acknowledged row is still present when the last node has
+// been upgraded.
 func TestUpgrade(t *testing.T) {
 	long(t)
 	old := buildEarlier(t)

@@ -129,7 +129,7 @@ func forced(t *testing.T, g *group) {
 	was := g.ready(t)
 	primary, secondary := *was.Primary, secondaries(was)[0]
 	sql(t, g.ReadWrite(), "create table if not exists lost (id int)")
-	g.judge(t) // the writer rests: what the primary acknowledges alone is going to be lost
+	g.judge(t) // the writer rests: a row that the primary acknowledges alone will be lost
 	if err := g.Kill(secondary, lab.WhatNode); err != nil {
 		t.Fatal(err)
 	}

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// rule says what the packages below a folder may import of this module, with the reason.
+// rule lists the packages of this module that those below a folder may import, with the reason.
 type rule struct {
 	folder string   // the longest folder that contains a package decides
 	may    []string // folders whose packages it may import; "x/" is everything below x, "x" is x alone

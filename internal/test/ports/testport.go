@@ -1,10 +1,9 @@
 // Package ports gives tests TCP ports that no other process takes before they are used. Only tests import it.
 //
-// A port that was free when a test looked, and that a program opens later, can be taken in between: by a connection
-// that goes out, if the port is one of those that the kernel gives to them; by another test process that looked at the
-// same moment; by the same test, which drew it twice. So ports are drawn here from blocks below the kernel's range, a
-// block belongs to one process of the machine as long as that lives, and a process is given none twice before it has
-// been given all.
+// A port that is free when a test looks can be taken before a program opens it. It can be taken by an outgoing
+// connection, if the kernel gives the port to those, by another test process that looked at the same moment, or by the
+// same test, which drew it twice. So ports are drawn here from blocks below the kernel's range. A block belongs to one
+// process of the machine as long as that lives, and a process gets no port twice before it has got all of its block.
 package ports
 
 import (

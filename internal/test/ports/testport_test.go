@@ -31,7 +31,7 @@ func TestNoPortTwice(t *testing.T) {
 	}
 }
 
-// TestBlocksBelongToProcesses: what this process holds, another does not get.
+// TestBlocksBelongToProcesses holds that another process does not get a block that this process holds.
 func TestBlocksBelongToProcesses(t *testing.T) {
 	const child = "COTERIE_TESTPORT_CHILD"
 	if os.Getenv(child) != "" {

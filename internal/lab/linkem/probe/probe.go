@@ -86,8 +86,8 @@ func ping(to netip.Addr, e Echoes) (p Pings, err error) {
 	return p, nil
 }
 
-// onTime gives this thread real-time priority until the returned function is called, where that is allowed: on a busy
-// machine it would otherwise be its own waiting for a processor that is measured.
+// onTime gives this thread real-time priority, where that is allowed, until the returned function is called. On a busy
+// machine the measurement would otherwise include its own wait for a processor.
 func onTime() (back func()) {
 	runtime.LockOSThread()
 	priority := func(policy, priority uint32) error {

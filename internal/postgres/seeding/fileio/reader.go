@@ -19,9 +19,9 @@ type Reader struct {
 }
 
 // Read fills buf from off on, from a file of that place, which open opens with more flags of open(2). It returns how
-// much the file has there. What the page cache has comes from there. What it lacks is read past it: to fill it costs
-// ten times the processor time of the read itself, and it belongs to the server's own reads. The kernel writes down
-// what it holds of such a range before it is read.
+// much the file has there. Pages in the page cache come from there. Other pages are read past it: filling the cache
+// costs ten times the processor time of the read itself, and the cache belongs to the server's own reads. The kernel
+// writes dirty pages of such a range to disk before it is read.
 func (r *Reader) Read(of Entry, open func(flags int) (*os.File, error), buf []byte, off int64) (int, error) {
 	in, err := r.cached.Open(of, 0, func() (*os.File, error) { return open(0) })
 	if err != nil {
@@ -60,7 +60,7 @@ func mostlyCached(in *os.File, off int64, n int) bool {
 }
 
 // readDirect is readAt past the page cache, and may end early. Whole blocks are read, the last into the room behind
-// buf, which must be there.
+// buf, which the caller must provide.
 func readDirect(in *os.File, buf []byte, off int64) (int, error) {
 	whole := (len(buf) + DirectBlock - 1) / DirectBlock * DirectBlock
 	if whole > cap(buf) {

@@ -13,7 +13,8 @@ import (
 )
 
 // TestReadsPastTheCacheOrNot reads chunks of a file that is in the page cache and of one that is not, whole ones and
-// the last: all hold what was written, also lately, and what was not in the cache is not there afterwards.
+// the last. All hold the written bytes, also recent ones, and pages that were not in the cache are not there
+// afterwards.
 func TestReadsPastTheCacheOrNot(t *testing.T) {
 	t.Parallel()
 	content := make([]byte, 2*wire.ChunkSize+100_001)

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Pacer keeps all connections together within a rate that may change meanwhile. It counts bytes of files read, whatever
+// Pacer keeps all connections together within a rate that may change meanwhile. It counts bytes of files read, not
 // their size on the network: reading is the work that a limit spares the source.
 type Pacer struct {
 	Rate func() int64 // bytes per second; nil or 0: no limit

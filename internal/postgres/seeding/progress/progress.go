@@ -33,8 +33,8 @@ type Progress struct {
 	NetWait  time.Duration `json:"net_wait_ns"`  // and on the source's answers
 }
 
-// ETA estimates the remaining time from the bytes of files and their recent rate, whatever their size on the network.
-// It returns 0 if there is no estimate, as while the source is gone.
+// ETA estimates the remaining time from the bytes of files and their recent rate, independent of their size on the
+// network. It returns 0 without an estimate, as while the source is lost.
 func (p Progress) ETA() time.Duration {
 	if p.Pace <= 0 || p.Total == 0 || p.Waiting != "" {
 		return 0

@@ -29,7 +29,7 @@ type Watcher struct {
 	now   Progress
 	past  []sample  // of the last paceWindow, without the time spent waiting
 	seen  time.Time // when the last snapshot was made
-	gone  string    // the reason why there is no source
+	gone  string    // the reason why the source is lost
 	asked int       // connections that wait for an answer
 	heard time.Time // when a question or an answer last passed on any connection
 }
@@ -184,7 +184,7 @@ func (w *Watcher) Again(why string) {
 	w.mu.Unlock()
 }
 
-// Lost shows the reason why there is no source, until Found is called.
+// Lost shows the reason why the source is lost, until Found is called.
 func (w *Watcher) Lost(why string) {
 	w.mu.Lock()
 	w.gone = why

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// TestEstimateWhileTheSourceIsGone holds that no remaining time is shown while the source is gone, and the right one
+// TestEstimateWhileTheSourceIsGone holds that no remaining time is shown while the source is lost, and the right one
 // after its return.
 func TestEstimateWhileTheSourceIsGone(t *testing.T) {
 	t.Parallel()

@@ -50,7 +50,7 @@ type window struct {
 // slotPrefix begins the names of slots that keep WAL for a seeding. The rest of the name is the member.
 const slotPrefix = "cot_seed_"
 
-// open begins a backup window for the member. If it fails, what was created is removed.
+// open begins a backup window for the member. If it fails, the parts created so far are removed.
 func (s *Source) open(ctx context.Context, h wire.Hello) (*window, error) {
 	ctx, cancel := context.WithTimeout(ctx, wire.WindowTimeout)
 	defer cancel()
@@ -66,7 +66,7 @@ func (s *Source) open(ctx context.Context, h wire.Hello) (*window, error) {
 	return w, nil
 }
 
-// enter opens the kind of window that the member asks for: first the slot, then the checkpoint
+// enter opens the kind of window that the member requests: first the slot, then the checkpoint
 // (docs/internals/postgresql.md, "Seeding").
 func (w *window) enter(ctx context.Context, h wire.Hello) (err error) {
 	if err := w.identify(ctx); err != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/seeding/wire"
 )
 
-// MapTablespaces asks for the place of each tablespace of the source and refuses unusable places.
+// MapTablespaces gets the place of each tablespace of the source from ask, and refuses unusable places.
 func MapTablespaces(target string, ask func(oid uint32, location string) (string, error), spaces []wire.Space) (map[uint32]string, error) {
 	places := map[uint32]string{}
 	used := map[string]uint32{}

@@ -26,7 +26,7 @@ const unfinishedName = "seeding.json"
 type Unfinished struct {
 	Target      string                 `json:"target"`
 	Started     time.Time              `json:"started"`
-	Fresh       bool                   `json:"fresh,omitempty"` // there was no older copy
+	Fresh       bool                   `json:"fresh,omitempty"` // no older copy existed
 	Tablespaces []UnfinishedTablespace `json:"tablespaces,omitempty"`
 	Codec       string                 `json:"codec,omitempty"` // the best one for this link according to AUTO
 }
@@ -70,9 +70,9 @@ func CheckPlaces(target, stateDir string) (string, error) {
 
 // Prepare makes a checked target ready to be filled, and reports whether it holds nothing of an older copy. An older
 // copy cannot be started from the first step on; its files stay, to be compared. A missing or empty directory is
-// accepted; a directory with other contents than a PostgreSQL cluster is refused untouched. The caller must have
+// accepted. A directory with other contents than a PostgreSQL cluster is refused untouched. The caller must have
 // stopped the server, and saved the files of the old copy that are still needed. spaces are the places beside the
-// target that are going to be filled.
+// target that will be filled.
 func Prepare(target, stateDir string, spaces map[uint32]string, major int) (fresh bool, err error) {
 	if err := makeDir(target); err != nil {
 		return false, err

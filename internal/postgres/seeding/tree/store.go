@@ -20,9 +20,9 @@ type Chunk struct {
 }
 
 // Store writes those parts of a chunk. Long parts go directly to the disk. Filling the page cache costs more processor
-// time than all other work on a chunk, and evicts pages that this machine needs. The other parts go through the kernel,
-// which is told to begin writing at once if they are large, so that the end is not one long flush. Neither is durable
-// before disks.sync. h belongs to the caller and is kept from one call to the next.
+// time than all other work on a chunk, and evicts pages that this machine needs. The other parts go through the page
+// cache. If they are large, their writing begins at once (sync_file_range), so that the end is not one long flush.
+// Neither is durable before disks.sync. h belongs to the caller and is kept from one call to the next.
 func (t *Tree) Store(h *fileio.LastOpen, c Chunk) error {
 	if direct(c.Off, c.Runs) && !t.cached.Load() {
 		err := t.put(h, c, unix.O_DIRECT)

@@ -205,7 +205,7 @@ func (t *Tree) Install(control []byte) error {
 // Sync makes everything written so far durable.
 func (t *Tree) Sync() error { return t.disks.sync() }
 
-// disks are the file systems a copy lies on, each held open from before the first write: syncfs reports only the write
+// disks are the file systems of a copy, each held open from before the first write. syncfs reports only the write
 // errors that happened since its descriptor was opened (Linux 5.8; older kernels report none).
 type disks struct {
 	open map[uint64]*os.File

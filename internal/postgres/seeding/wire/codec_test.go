@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// samples are chunks as they occur: rows, text, what does not compress, and what is hardly there.
+// samples are chunks as they occur: rows, text, incompressible bytes, and almost empty chunks.
 func samples() map[string][]byte {
 	noise := make([]byte, ChunkSize)
 	_, _ = rand.Read(noise)
@@ -45,8 +45,8 @@ func TestCodecsGiveBackWhatTheyTook(t *testing.T) {
 	}
 }
 
-// FuzzDecompress: whatever arrives, unpacking ends within its room, with an error or with just as many bytes as were
-// said.
+// FuzzDecompress holds that unpacking of any input ends within its room, with an error or with exactly the announced
+// number of bytes.
 func FuzzDecompress(f *testing.F) {
 	src := samples()["odd"]
 	for kind := CodecNone; kind <= CodecZstd; kind++ {

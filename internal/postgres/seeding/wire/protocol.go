@@ -39,7 +39,7 @@ const (
 	FramePatch   = 'x' // source: the pages that differ
 	FrameGone    = 'G' // source: the file no longer exists
 	FrameEnd     = 'e' // target: nothing more to ask; source: ending
-	FrameDone    = 'F' // target: the copy is installed; there is no answer
+	FrameDone    = 'F' // target: the copy is installed; it has no answer
 )
 
 // Sizes. A chunk is the unit of comparison and of transfer.
@@ -70,14 +70,14 @@ type Hello struct {
 	Version  int          `json:"version"`
 	Member   ag.ReplicaID `json:"member"`
 	Epoch    ag.Epoch     `json:"epoch"`
-	Window   string       `json:"window,omitempty"` // of a data connection: which; of a control connection: the one to go on with, if any
+	Window   string       `json:"window,omitempty"` // of a data connection: its window; of a control connection: the window to continue, if any
 	Data     bool         `json:"data,omitempty"`
 	Listed   bool         `json:"listed,omitempty"`    // the list of that window is here already
-	SystemID string       `json:"system_id,omitempty"` // of the copy that is there
+	SystemID string       `json:"system_id,omitempty"` // of the copy that exists here
 	Spread   bool         `json:"spread,omitempty"`    // a checkpoint without a burst of writes
 	Corrupt  bool         `json:"corrupt,omitempty"`   // the operator accepts pages whose checksum is wrong
 	Anchor   bool         `json:"anchor,omitempty"`    // to the primary: keep the WAL of a copy that is made from a secondary
-	After    *Anchor      `json:"after,omitempty"`     // to a secondary: what the primary keeps
+	After    *Anchor      `json:"after,omitempty"`     // to a secondary: the WAL that the primary keeps
 }
 
 // Anchor is the WAL that a primary keeps for a copy that is made from a secondary: from Since on, in its slot. A
@@ -187,8 +187,8 @@ type Ending struct {
 	Again   string `json:"again,omitempty"` // why one more window is needed
 }
 
-// Question asks for one chunk. Hash is of the hashes of the pages that the target has there, and Tags is how each of
-// these begins; if it has nothing, there are none.
+// Question is the request for one chunk. Hash is the hash over the hashes of the pages that the target has there. Tags
+// has the first bytes of each page hash. Both are empty if the target has nothing there.
 type Question struct {
 	Slot  uint8
 	File  uint32
