@@ -87,8 +87,8 @@ const server = `coalesce(nullif(current_setting('coterie.replica', true), ''), n
 // ServerName returns the name of the server that answers: in a group, the replica's.
 const ServerName = "select " + server
 
-// who returns the server's name, and whether the server is in recovery.
-const who = "select pg_is_in_recovery(), " + server
+// identity returns the server's name, and whether the server is in recovery.
+const identity = "select pg_is_in_recovery(), " + server
 
 // ready connects if necessary. An error means a failure that no waiting mends; an Event is a failed attempt.
 func (c *asker) ready(ctx context.Context) (*method.Event, error) {
@@ -104,7 +104,7 @@ func (c *asker) ready(ctx context.Context) (*method.Event, error) {
 		return nil, nil //nolint:nilnil // nothing went wrong
 	}
 	outcome, state, err := c.session.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
-		return conn.QueryRow(ctx, who, pgx.QueryExecModeSimpleProtocol).Scan(&c.routed, &c.server)
+		return conn.QueryRow(ctx, identity, pgx.QueryExecModeSimpleProtocol).Scan(&c.routed, &c.server)
 	})
 	if err != nil {
 		session.Pause(ctx)

@@ -51,7 +51,7 @@ func Main(args []string) int {
 		fmt.Fprintln(os.Stderr, "coterie keeper: --dir and --run are needed; it is started by coterie agent, not by hand")
 		return exitUsage
 	}
-	out := newPatientWriter(os.Stderr)
+	out := newAsyncLog(os.Stderr)
 	defer out.close()
 	log := slog.New(slog.NewTextHandler(out, nil))
 	if err := serve(log, *dir, *run); err != nil {
@@ -206,15 +206,15 @@ func listen(path string) (*net.UnixListener, error) {
 	return l, nil
 }
 
-// patientWriter is an io.Writer with a bounded queue: logging to a hung disk must not block the loop. Lines that do not fit
+// asyncLog is an io.Writer with a bounded queue: logging to a hung disk must not block the loop. Lines that do not fit
 // are dropped.
-type patientWriter struct {
+type asyncLog struct {
 	lines chan []byte
 	done  sync.WaitGroup
 }
 
-func newPatientWriter(w io.Writer) *patientWriter {
-	p := &patientWriter{lines: make(chan []byte, 256)}
+func newAsyncLog(w io.Writer) *asyncLog {
+	p := &asyncLog{lines: make(chan []byte, 256)}
 	p.done.Go(func() {
 		for b := range p.lines {
 			_, _ = w.Write(b)
@@ -224,7 +224,7 @@ func newPatientWriter(w io.Writer) *patientWriter {
 }
 
 // Write queues a line.
-func (p *patientWriter) Write(b []byte) (int, error) {
+func (p *asyncLog) Write(b []byte) (int, error) {
 	select {
 	case p.lines <- append([]byte(nil), b...):
 	default:
@@ -232,7 +232,7 @@ func (p *patientWriter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-func (p *patientWriter) close() {
+func (p *asyncLog) close() {
 	close(p.lines)
 	p.done.Wait()
 }

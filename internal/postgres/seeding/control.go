@@ -65,7 +65,7 @@ func (s *seeder) attach(ctx context.Context) error {
 
 // attach opens a window and returns the files in it.
 func (c *control) attach(ctx context.Context) (files []wire.File, err error) {
-	err = c.s.patiently(ctx, func() error {
+	err = c.s.retryLost(ctx, func() error {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		f, info, end, err := c.s.dial(ctx, c.how, c.h)
@@ -116,7 +116,7 @@ func receiveList(f *wire.Conn) ([]wire.File, error) {
 
 // ask sends a question and returns the body of its answer, over a new connection if the old one is lost.
 func (c *control) ask(ctx context.Context, kind byte, question []byte) (answer []byte, err error) {
-	err = c.s.patiently(ctx, func() error {
+	err = c.s.retryLost(ctx, func() error {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if c.f == nil {
@@ -184,9 +184,9 @@ func (c *control) keepAlive(ctx context.Context, quit <-chan struct{}) error {
 	}
 }
 
-// farewell reports to the source and the primary that the copy is installed. It is best-effort: if the report is
+// reportInstalled reports to the source and the primary that the copy is installed. It is best-effort: if the report is
 // lost they find out later.
-func (s *seeder) farewell() {
+func (s *seeder) reportInstalled() {
 	for _, c := range []*control{s.ctl, s.anchor} {
 		if c != nil {
 			c.tell(wire.FrameDone)

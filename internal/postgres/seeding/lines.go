@@ -23,8 +23,8 @@ const (
 	sourceGone = 30 * time.Second
 )
 
-// patiently repeats f, with growing pauses, while it fails because of a connection and not because of a refusal.
-func (s *seeder) patiently(ctx context.Context, f func() error) error {
+// retryLost repeats f, with growing pauses, while it fails because of a connection and not because of a refusal.
+func (s *seeder) retryLost(ctx context.Context, f func() error) error {
 	pause, good := retryFirst, time.Now()
 	for {
 		began, done := time.Now(), s.watch.Done()

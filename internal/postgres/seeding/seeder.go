@@ -180,7 +180,7 @@ func (s *seeder) transfer(ctx context.Context, ahead *lines) error {
 	for range cap(ahead.open) {
 		all.Go(func() {
 			open := ahead.take // the first time
-			err := s.patiently(ctx, func() error {
+			err := s.retryLost(ctx, func() error {
 				l := open(ctx)
 				open = s.line
 				if l.err != nil {

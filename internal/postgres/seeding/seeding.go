@@ -143,7 +143,7 @@ func (s *seeder) install(ctx context.Context, end wire.Ending) (Result, error) {
 	if err := tree.RemoveUnfinished(s.o.StateDir); err != nil {
 		return Result{}, err
 	}
-	s.farewell()
+	s.reportInstalled()
 	s.watch.Enter(progress.PhaseDone)
 	r.Progress = s.watch.Snapshot()
 	return r, nil

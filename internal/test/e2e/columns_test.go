@@ -304,8 +304,8 @@ func (g *group) settingsDiffer(t *testing.T) {
 	})
 }
 
-// nobody waits until no session exists. A session closes a moment after its client.
-func (g *group) nobody(t *testing.T, node string) {
+// noSessions waits until no session exists. A session closes a moment after its client.
+func (g *group) noSessions(t *testing.T, node string) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
 		r, err := g.answered(t, node, "SELECT session_id FROM coterie.sessions")
@@ -494,7 +494,7 @@ func (g *group) facts(t *testing.T) []fact {
 					t.Fatal(err)
 				}
 				_ = replay.Close(context.Background())
-				g.nobody(t, "n2")
+				g.noSessions(t, "n2")
 			},
 			moves: map[string]string{"sys.dm_hadr_database_replica_states": "redo_queue_size", "coterie.replicas": "estimated_recovery"},
 		},
