@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/lib/fail"
 )
 
@@ -28,14 +27,8 @@ func Report(err error) int {
 		fmt.Fprintln(os.Stderr, "coterie: "+msg)
 	}
 	var other ExitError
-	var known fail.Error
-	switch {
-	case errors.As(err, &other):
+	if errors.As(err, &other) {
 		return other.Code
-	case errors.As(err, &known):
-		return known.Kind.ExitCode()
-	case errors.Is(err, api.ErrNoAgent):
-		return fail.Unhealthy.ExitCode()
 	}
-	return fail.Ordinary.ExitCode()
+	return fail.KindOf(err).ExitCode()
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/endpoint/certs"
+	"github.com/coteriedb/coterie/internal/lib/fail"
 )
 
 const (
@@ -284,12 +285,14 @@ func (c *Control) run(w http.ResponseWriter, r *http.Request, s *stream) (result
 	return f(ctx, s.peer, body)
 }
 
-// remoteError turns any error into one that may be sent.
+// remoteError turns any error into one that may be sent. A kind of failure becomes its code.
 func remoteError(err error) *RemoteError {
 	out := &RemoteError{CodeError, err.Error()}
 	var re *RemoteError
 	if errors.As(err, &re) {
 		*out = *re
+	} else if code, text, ok := fail.Remote(err); ok {
+		*out = RemoteError{code, text}
 	} else if errors.Is(err, context.DeadlineExceeded) {
 		out.Code = CodeDeadline
 	}

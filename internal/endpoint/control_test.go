@@ -17,6 +17,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/endpoint/certs"
+	"github.com/coteriedb/coterie/internal/lib/fail"
 )
 
 // controlPair serves a with some methods, and returns the Control of b and a as a replica.
@@ -36,6 +37,9 @@ func controlPair(t *testing.T, rules *allow) (b *Control, to ag.Replica, a *Endp
 			return nil, fmt.Errorf("seal: %w", &RemoteError{"sealed_already", "epoch 7 is sealed"})
 		})
 		c.Handle("plain", func(context.Context, certs.Identity, json.RawMessage) (any, error) { return nil, errors.New("no luck") })
+		c.Handle("kind", func(context.Context, certs.Identity, json.RawMessage) (any, error) {
+			return nil, fmt.Errorf("seal: %w", fail.Numberedf(41142, "it would lose data").WithHint("wait"))
+		})
 		c.Handle("panic", func(context.Context, certs.Identity, json.RawMessage) (any, error) { panic("a bug") })
 		c.Handle("big", func(context.Context, certs.Identity, json.RawMessage) (any, error) {
 			return strings.Repeat("x", 2*maxBody), nil
@@ -84,6 +88,7 @@ func TestCallErrors(t *testing.T) {
 	for method, want := range map[string]RemoteError{
 		"fail":    {"sealed_already", "epoch 7 is sealed"},
 		"plain":   {CodeError, "no luck"},
+		"kind":    {"API_REFUSED", "it would lose data (wait)"},
 		"panic":   {CodeInternal, "the method failed by a bug; the node's log has the details"},
 		"missing": {CodeUnknownMethod, `no method "missing" here`},
 		"big":     {CodeTooLarge, fmt.Sprintf("the result has %d bytes, at most %d are sent", 2*maxBody+2, maxBody-64)},

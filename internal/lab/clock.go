@@ -12,8 +12,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/lab/faketime"
+	"github.com/coteriedb/coterie/internal/lib/fail"
 )
 
 // ClockCommand is the hidden command that gives the programs that nodes start the clock of their node: `coterie lab
@@ -41,7 +41,7 @@ func (l *Lab) Clock(node string, offset time.Duration) (ClockStatus, error) {
 		return ClockStatus{}, usage("%s", err)
 	}
 	if err := faketime.Possible(); err != nil {
-		return ClockStatus{}, api.Refused(err.Error())
+		return ClockStatus{}, fail.Refusedf("%w", err)
 	}
 	unlock, err := l.lock()
 	if err != nil {
@@ -107,7 +107,7 @@ func (l *Lab) setClocks(n Node, offset time.Duration) error {
 	for _, p := range t.all {
 		if err := p.setClock(offset); err != nil {
 			if errors.Is(err, os.ErrPermission) {
-				return api.Refused(fmt.Sprintf("this user may not change the clock of %s (%s); run this as root, or with kernel.yama.ptrace_scope = 0", n.Name, err))
+				return fail.Refusedf("this user may not change the clock of %s (%s); run this as root, or with kernel.yama.ptrace_scope = 0", n.Name, err)
 			}
 			return err
 		}

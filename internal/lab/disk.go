@@ -12,8 +12,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/lab/faultfs"
+	"github.com/coteriedb/coterie/internal/lib/fail"
 )
 
 // DiskCommand is the hidden command that serves the disk of one node: `coterie lab DiskCommand --below DIR --mount DIR
@@ -46,7 +46,7 @@ func (l *Lab) Disk(ctx context.Context, node string, f faultfs.Fault) (faultfs.S
 	}
 	s, err := faultfs.Set(ctx, l.diskSocket(n), f)
 	if err != nil {
-		return s, api.Unhealthy(fmt.Sprintf("the disk of %s is not served: %s; coterie lab up mounts it again", node, err))
+		return s, fail.Unhealthyf("the disk of %s is not served: %s; coterie lab up mounts it again", node, err)
 	}
 	return s, nil
 }
@@ -62,7 +62,7 @@ func (l *Lab) ShowDisk(ctx context.Context, node string) (faultfs.State, error) 
 	case s == nil:
 		return faultfs.State{}, noDisks()
 	case !s.Served:
-		return s.State, api.Unhealthy(fmt.Sprintf("the disk of %s is not served; coterie lab up mounts it again", node))
+		return s.State, fail.Unhealthyf("the disk of %s is not served; coterie lab up mounts it again", node)
 	}
 	return s.State, nil
 }
@@ -88,7 +88,7 @@ func (l *Lab) mountDisks(ctx context.Context) error {
 		return nil
 	}
 	if err := faultfs.Possible(); err != nil {
-		return api.Refused(err.Error())
+		return fail.Refusedf("%w", err)
 	}
 	for _, n := range l.Nodes() {
 		if err := l.mountDisk(ctx, n); err != nil {

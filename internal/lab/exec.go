@@ -18,10 +18,10 @@ import (
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sys/unix"
 
-	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/lab/cgroup"
 	"github.com/coteriedb/coterie/internal/lab/linkem"
+	"github.com/coteriedb/coterie/internal/lib/fail"
 )
 
 // Exec becomes the command, in the network of a node or of the Client: it does not return but with an error. In a
@@ -186,7 +186,7 @@ func (l *Lab) tryCaps() error {
 	}
 	name := l.capName(Node{Name: "try"})
 	if _, err := cgroup.Create(name, l.d.Caps); err != nil {
-		return api.Refused(fmt.Sprintf("limits of processor and memory cannot be set here: %s; nothing was made", err))
+		return fail.Refusedf("limits of processor and memory cannot be set here: %s; nothing was made", err)
 	}
 	return cgroup.Remove(name)
 }

@@ -18,7 +18,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/lab/cgroup"
@@ -195,7 +194,7 @@ func create(o Options) (*Lab, error) {
 		return nil, err
 	}
 	if entries, err := os.ReadDir(l.dir); err == nil && len(entries) > 0 {
-		return nil, api.Refused(fmt.Sprintf("%s is not empty and holds no lab; choose another directory with --dir", l.dir))
+		return nil, fail.Refusedf("%s is not empty and holds no lab; choose another directory with --dir", l.dir)
 	}
 	if l.Namespaced() {
 		err = canNamespaces()
@@ -207,7 +206,7 @@ func create(o Options) (*Lab, error) {
 	}
 	if o.Disks {
 		if err := faultfs.Possible(); err != nil {
-			return nil, api.Refused(err.Error() + "; nothing was made")
+			return nil, fail.Refusedf("%w; nothing was made", err)
 		}
 	}
 	if err := makeDir(l.dir); err != nil {
@@ -284,7 +283,7 @@ func ownedByUs(path string) error {
 		return err
 	}
 	if owner := int(st.Sys().(*syscall.Stat_t).Uid); owner != os.Getuid() {
-		return api.Refused(fmt.Sprintf("%s belongs to user %d and not to you; run this as its owner, or choose another directory with --dir", path, owner))
+		return fail.Refusedf("%s belongs to user %d and not to you; run this as its owner, or choose another directory with --dir", path, owner)
 	}
 	return nil
 }

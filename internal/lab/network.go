@@ -21,8 +21,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/lab/linkem"
+	"github.com/coteriedb/coterie/internal/lib/fail"
 )
 
 // The networks of a lab.
@@ -92,7 +92,7 @@ func canNamespaces() error {
 		return usage("a lab with --net netns makes network namespaces and TUN devices, which only root may do: run it with sudo, or use --net loopback, where links cannot be shaped or cut")
 	}
 	if _, err := os.Stat("/dev/net/tun"); err != nil {
-		return api.Unhealthy(fmt.Sprintf("a lab with --net netns needs TUN devices: %v; run modprobe tun, give the container /dev/net/tun, or use --net loopback", err))
+		return fail.Unhealthyf("a lab with --net netns needs TUN devices: %v; run modprobe tun, give the container /dev/net/tun, or use --net loopback", err)
 	}
 	return nil
 }
@@ -166,7 +166,7 @@ func (l *Lab) network(ctx context.Context) (*links, error) {
 	if p, ok, err := l.networkProcess(); err != nil {
 		return nil, err
 	} else if ok {
-		return nil, api.Unhealthy(fmt.Sprintf("the process of the lab's network, %d, does not answer; end it with kill -9 %[1]d, and repeat this", p.pid))
+		return nil, fail.Unhealthyf("the process of the lab's network, %d, does not answer; end it with kill -9 %[1]d, and repeat this", p.pid)
 	}
 	if err := l.outside(); err != nil {
 		return nil, err

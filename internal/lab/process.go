@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/coteriedb/coterie/internal/admin/api"
+	"github.com/coteriedb/coterie/internal/lib/fail"
 )
 
 // process is one process as /proc shows it. Its start time tells it from a later one with the same number.
@@ -298,7 +298,7 @@ func (l *Lab) portsFree() error {
 	if who := holders(sockets); len(who) > 0 {
 		by = " by " + strings.Join(who, ", ")
 	}
-	return api.Refused(fmt.Sprintf("ports of 127.0.0.1 are in use: %s%s; nothing was made: stop what uses them (a lab: coterie lab down --dir DIR), or choose other ports with --port", strings.Join(taken, ", "), by))
+	return fail.Refusedf("ports of 127.0.0.1 are in use: %s%s; nothing was made: stop what uses them (a lab: coterie lab down --dir DIR), or choose other ports with --port", strings.Join(taken, ", "), by)
 }
 
 // listening returns the sockets that listen on a TCP port, as links to them read in /proc/PID/fd.

@@ -18,6 +18,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/lib/fail"
 )
 
 // Up makes the lab, or starts the nodes of an existing one that are down, and returns when every replica is
@@ -110,7 +111,7 @@ func (l *Lab) lock() (unlock func(), err error) {
 	}
 	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		_ = f.Close()
-		return nil, api.Unhealthy(fmt.Sprintf("another command works on the lab in %s; wait for its end, or end it", l.dir))
+		return nil, fail.Unhealthyf("another command works on the lab in %s; wait for its end, or end it", l.dir)
 	}
 	return func() { _ = f.Close() }, nil
 }

@@ -15,8 +15,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/config"
+	"github.com/coteriedb/coterie/internal/lib/fail"
 )
 
 // The parts of a node that Kill can kill and Pause can stop.
@@ -31,7 +31,7 @@ const (
 const startTimeout = 60 * time.Second
 
 func notRunning(node, what string) error {
-	return api.Unhealthy(fmt.Sprintf("%s has no running %s; coterie lab status shows what runs", node, what))
+	return fail.Unhealthyf("%s has no running %s; coterie lab status shows what runs", node, what)
 }
 
 // Kill ends a node, or one of its processes, by SIGKILL. All processes of a node are stopped first, so that they die at
@@ -132,7 +132,7 @@ func (l *Lab) Start(node string) error {
 
 func (l *Lab) start(ctx context.Context, n Node) error {
 	if !n.made() {
-		return api.Unhealthy(fmt.Sprintf("%s is not made yet: coterie lab up does it", n.Name))
+		return fail.Unhealthyf("%s is not made yet: coterie lab up does it", n.Name)
 	}
 	if err := errors.Join(l.mountDisk(ctx, n), l.resumeClocks()); err != nil {
 		return err
@@ -142,7 +142,7 @@ func (l *Lab) start(ctx context.Context, n Node) error {
 		return err
 	}
 	if t.paused() {
-		return api.Unhealthy(fmt.Sprintf("%s is paused; continue it with coterie lab resume %s", n.Name, n.Name))
+		return fail.Unhealthyf("%s is paused; continue it with coterie lab resume %s", n.Name, n.Name)
 	}
 	var ended <-chan error
 	if t.agent == nil {

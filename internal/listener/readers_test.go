@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/lib/fail"
 )
 
 // What a client is told when nothing serves it, by the numbers known from availability groups.
@@ -22,22 +23,23 @@ func TestRefusalsHaveTheirNumbers(t *testing.T) {
 		g.publish(&r)
 	}
 	for _, c := range []struct {
-		name, address, number, state string
-		change                       func(*ag.Routes)
+		name, address string
+		number        int
+		change        func(*ag.Routes)
 	}{
-		{"no primary, to write", g.rw, "(983)", "57P03", func(r *ag.Routes) { r.Primary, r.WriteOpen = "", false }},
-		{"the primary's gate is closed", g.rw, "(983)", "57P03", func(r *ag.Routes) { r.WriteOpen = false }},
-		{"no readable secondary, the primary is not listed", g.ro, "(982)", "57P03", func(r *ag.Routes) {
+		{"no primary, to write", g.rw, 983, func(r *ag.Routes) { r.Primary, r.WriteOpen = "", false }},
+		{"the primary's gate is closed", g.rw, 983, func(r *ag.Routes) { r.WriteOpen = false }},
+		{"no readable secondary, the primary is not listed", g.ro, 982, func(r *ag.Routes) {
 			r.ReadList = [][]ag.ReplicaID{{"b", "c"}}
 			r.Targets[1].Readable, r.Targets[2].Readable = false, false
 		}},
-		{"the primary takes no readers and lists nobody", g.ro, "(979)", "28000", func(r *ag.Routes) { r.ReadList = [][]ag.ReplicaID{{}, {}} }},
+		{"the primary takes no readers and lists nobody", g.ro, 979, func(r *ag.Routes) { r.ReadList = [][]ag.ReplicaID{{}, {}} }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			routes(c.change)
 			_, err := g.dial(c.address, "user=postgres")
-			if sqlstate(err) != c.state || !strings.Contains(err.Error(), c.number) {
-				t.Errorf("%v, want %s %s", err, c.state, c.number)
+			if state := fail.StateOf(c.number); sqlstate(err) != state || !strings.Contains(err.Error(), fmt.Sprintf("(%d)", c.number)) {
+				t.Errorf("%v, want %s (%d)", err, state, c.number)
 			}
 		})
 	}

@@ -69,6 +69,7 @@ type Decision struct {
 // failure is the document of an error. The client makes a fail.Error of it.
 type failure struct {
 	Kind    fail.Kind `json:"kind"`
+	Number  int       `json:"number,omitempty"`
 	Message string    `json:"message"`
 }
 

@@ -15,8 +15,8 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/fail"
 )
 
-// ErrNoAgent is returned when no agent serves the node directory.
-var ErrNoAgent = errors.New("no agent is running")
+// ErrNoAgent is returned when no agent serves the node directory. It is a fail.Error.
+var ErrNoAgent error = fail.Error{Kind: fail.Unhealthy, Err: errors.New("no agent is running")}
 
 // Client talks to the agent of one node through its private socket.
 type Client struct{ http http.Client }
@@ -171,7 +171,7 @@ func (c *Client) call(ctx context.Context, method, path string, in, out any) err
 		if err := dec.Decode(&e); err != nil || e.Message == "" {
 			return fmt.Errorf("the agent answered %s", resp.Status)
 		}
-		return fail.Error{Kind: e.Kind, Err: errors.New(e.Message)}
+		return fail.Error{Kind: e.Kind, Number: e.Number, Err: errors.New(e.Message)}
 	}
 	if out == nil {
 		return nil

@@ -159,12 +159,12 @@ func handle[T any](mux *http.ServeMux, pattern string, f func(context.Context, T
 		// attack.
 		rc := http.NewResponseController(w)
 		if err := errors.Join(rc.SetReadDeadline(time.Time{}), rc.SetWriteDeadline(time.Now().Add(maxAnswer))); err != nil {
-			write(w, http.StatusInternalServerError, failure{fail.Ordinary, err.Error()})
+			write(w, http.StatusInternalServerError, failure{Kind: fail.Ordinary, Message: err.Error()})
 			return
 		}
 		var in T
 		if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody)).Decode(&in); err != nil {
-			write(w, http.StatusBadRequest, failure{fail.Usage, err.Error()})
+			write(w, http.StatusBadRequest, failure{Kind: fail.Usage, Message: err.Error()})
 			return
 		}
 		out, err := f(r.Context(), in)
@@ -182,9 +182,9 @@ func handle[T any](mux *http.ServeMux, pattern string, f func(context.Context, T
 func refusal(err error) (int, failure) {
 	var known fail.Error
 	if errors.As(err, &known) {
-		return http.StatusConflict, failure{known.Kind, known.Error()}
+		return http.StatusConflict, failure{known.Kind, known.Number, known.Error()}
 	}
-	return http.StatusInternalServerError, failure{fail.Ordinary, err.Error()}
+	return http.StatusInternalServerError, failure{Kind: fail.Ordinary, Message: err.Error()}
 }
 
 func write(w http.ResponseWriter, code int, v any) {

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/coteriedb/coterie/internal/admin/ddl"
+	"github.com/coteriedb/coterie/internal/lib/fail"
 )
 
 // Type is the OID of a PostgreSQL type.
@@ -85,6 +86,7 @@ func (e *Error) WithHint(hint string) *Error {
 func asError(err error) *Error {
 	var known *Error
 	var refused *ddl.Error
+	var kind fail.Error
 	switch {
 	case errors.As(err, &known):
 		out := *known
@@ -95,12 +97,14 @@ func asError(err error) *Error {
 			out.Position = refused.Pos.Offset + 1
 		}
 		return out
+	case errors.As(err, &kind):
+		return &Error{State: kind.SQLState(), Number: kind.Number, Message: kind.Err.Error(), Hint: kind.Hint}
 	case errors.Is(err, context.DeadlineExceeded):
 		return Errorf("57014", "the statement took too long: %v", err)
 	case errors.Is(err, context.Canceled):
 		return Errorf("57P01", "the node is stopping")
 	}
-	return Errorf("XX000", "%s", strings.TrimSpace(err.Error()))
+	return Errorf(fail.Ordinary.SQLState(), "%s", strings.TrimSpace(err.Error()))
 }
 
 // Principal is the user of a session.

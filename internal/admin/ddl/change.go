@@ -131,14 +131,14 @@ func (s Statement) check(g ag.Group, where Context) *Error {
 		if s.Group == "" && s.Kind() == KindReport {
 			return nil
 		}
-		bad := s.Pos.errorf(15151, StateUndefined, "cannot alter the availability group %s, because it does not exist", Literal(clip(s.Group)))
+		bad := s.Pos.messagef(15151, "cannot alter the availability group %s, because it does not exist", Literal(clip(s.Group)))
 		if g.Draft {
 			return bad.WithHint("these nodes have no group yet: CREATE AVAILABILITY GROUP makes it")
 		}
 		return bad.WithHint("the group of these nodes is %s", Brackets(g.Name))
 	}
 	if s.Strict && s.onPrimary() && where.Self != where.Primary {
-		return s.Pos.errorf(41140, StateWrongState, "availability group %s cannot process the command here: the local replica is not the primary", Literal(g.Name)).
+		return s.Pos.messagef(41140, "availability group %s cannot process the command here: the local replica is not the primary", Literal(g.Name)).
 			WithHint("connect to %s and run it again, or leave WITH STRICT away", orNobody(where.Primary))
 	}
 	return nil
@@ -190,10 +190,10 @@ func (c *change) apply(s Statement) *Error {
 	case TraceFlags:
 		return c.traceFlags(a)
 	case SetSecondary:
-		return c.pos.errorf(0, StateNotSupported, "SET (ROLE = SECONDARY) is refused: it would leave the group without a primary").
+		return c.pos.errorf(StateNotSupported, "SET (ROLE = SECONDARY) is refused: it would leave the group without a primary").
 			WithHint("ALTER AVAILABILITY GROUP %s FAILOVER, on the replica that is to lead", Brackets(c.group.Name))
 	case Offline:
-		return c.pos.errorf(0, StateNotSupported, "OFFLINE is refused: there is no way back from it").
+		return c.pos.errorf(StateNotSupported, "OFFLINE is refused: there is no way back from it").
 			WithHint("ALTER AVAILABILITY GROUP %s SUSPEND stops data movement", Brackets(c.group.Name))
 	default:
 		return nil
@@ -260,7 +260,7 @@ func (c *change) modifyReplica(r Replica) *Error {
 }
 
 func (c *change) noReplica(number int, server string, pos Pos) *Error {
-	return pos.errorf(number, StateUndefined, "availability replica %s is not in availability group %s", Literal(clip(server)), Literal(c.group.Name)).
+	return pos.messagef(number, "availability replica %s is not in availability group %s", Literal(clip(server)), Literal(c.group.Name)).
 		WithHint("its replicas are %s", memberNames(*c.group))
 }
 
@@ -268,10 +268,10 @@ func (c *change) addReplica(r Replica) *Error {
 	m, ok := node(*c.group, r.Server)
 	switch {
 	case !ok:
-		return r.pos.errorf(41167, StateUndefined, "no node %s has joined", Literal(clip(r.Server))).
+		return r.pos.messagef(41167, "no node %s has joined", Literal(clip(r.Server))).
 			WithHint("coterie token create here, then coterie join TOKEN --name %s there", ReplicaID(r.Server))
 	case m.Part():
-		return r.pos.errorf(35282, StateDuplicate, "availability replica %s is in availability group %s already", Literal(string(m.ID)), Literal(c.group.Name)).
+		return r.pos.messagef(35282, "availability replica %s is in availability group %s already", Literal(string(m.ID)), Literal(c.group.Name)).
 			WithHint("MODIFY REPLICA ON changes its options")
 	}
 	m.Join, c.replica = ag.NotJoined, m
@@ -291,9 +291,9 @@ func (c *change) removeReplica(server string) *Error {
 	case !ok:
 		return c.noReplica(35283, server, c.pos)
 	case m.ID == c.context.Primary:
-		return c.pos.errorf(35284, StateWrongState, "availability replica %s cannot be removed: it is the primary", Literal(string(m.ID))).WithHint("fail over first")
+		return c.pos.messagef(35284, "availability replica %s cannot be removed: it is the primary", Literal(string(m.ID))).WithHint("fail over first")
 	case !m.HasData():
-		return c.pos.errorf(0, StateWrongState, "%s is the witness: its vote would stay", m.ID).WithHint("coterie remove %s takes the node out", m.ID)
+		return c.pos.errorf(StateWrongState, "%s is the witness: its vote would stay", m.ID).WithHint("coterie remove %s takes the node out", m.ID)
 	}
 	detach(m)
 	for i := range c.group.Replicas {
@@ -308,7 +308,7 @@ func (c *change) removeReplica(server string) *Error {
 		}
 	}
 	if n := max(syncReplicas(*c.group)-1, 0); c.group.Required != nil && *c.group.Required > n {
-		return c.pos.errorf(0, StateInvalid, "REQUIRED_SYNCHRONIZED_SECONDARIES_TO_COMMIT is %d and %d synchronous secondaries would be left", *c.group.Required, n).
+		return c.pos.errorf(StateInvalid, "REQUIRED_SYNCHRONIZED_SECONDARIES_TO_COMMIT is %d and %d synchronous secondaries would be left", *c.group.Required, n).
 			WithHint("lower it first")
 	}
 	c.notice("%s stays a node of the quorum and keeps its copy as it is; coterie remove %s takes it out for good", m.ID, m.ID)
@@ -330,7 +330,7 @@ func (c *change) join(server string) *Error {
 	m, ok := node(*c.group, server)
 	switch {
 	case !ok || m.Join == ag.Detached:
-		return c.pos.errorf(41158, StateWrongState, "%s cannot join availability group %s: it was not added to it", who, Literal(c.group.Name)).
+		return c.pos.messagef(41158, "%s cannot join availability group %s: it was not added to it", who, Literal(c.group.Name)).
 			WithHint("ALTER AVAILABILITY GROUP %s ADD REPLICA ON %s first, on any node", Brackets(c.group.Name), Literal(clip(server)))
 	case m.Join == "":
 		c.notice("%s has joined already", m.ID)

@@ -12,7 +12,7 @@ import (
 func (c *change) create(name string, a Create) *Error {
 	g := c.group
 	if !g.Draft {
-		return c.pos.errorf(41042, StateDuplicate, "the availability group %s already exists: a node is in one group", Literal(g.Name)).
+		return c.pos.messagef(41042, "the availability group %s already exists: a node is in one group", Literal(g.Name)).
 			WithHint("ALTER AVAILABILITY GROUP %s changes it", Brackets(g.Name))
 	}
 	first := false
@@ -21,16 +21,16 @@ func (c *change) create(name string, a Create) *Error {
 		m, ok := node(*g, r.Server)
 		switch {
 		case !ok:
-			return r.pos.errorf(41167, StateUndefined, "no node %s has joined", Literal(clip(r.Server))).
+			return r.pos.messagef(41167, "no node %s has joined", Literal(clip(r.Server))).
 				WithHint("coterie token create here, then coterie join TOKEN --name %s there", ReplicaID(r.Server))
 		case slices.Contains(typed, m.ID):
-			return r.pos.errorf(35282, StateDuplicate, "replica %s is given twice", Literal(clip(r.Server)))
+			return r.pos.messagef(35282, "replica %s is given twice", Literal(clip(r.Server)))
 		}
 		typed = append(typed, m.ID)
 		first = first || m.ID == c.context.Primary
 	}
 	if !first {
-		return c.pos.errorf(35237, StateInvalid, "none of the replicas is %s, which has the data and is to be the first primary", orNobody(c.context.Primary)).
+		return c.pos.messagef(35237, "none of the replicas is %s, which has the data and is to be the first primary", orNobody(c.context.Primary)).
 			WithHint("add REPLICA ON %s", Literal(string(c.context.Primary)))
 	}
 	g.Draft, g.Name = false, name
@@ -93,16 +93,16 @@ func (c *change) drop() *Error {
 
 func (c *change) addDatabase(name string) *Error {
 	if slices.Contains(c.group.Options.Databases, name) {
-		return c.pos.errorf(35280, StateDuplicate, "database %s is in availability group %s already", Literal(name), Literal(c.group.Name))
+		return c.pos.messagef(35280, "database %s is in availability group %s already", Literal(name), Literal(c.group.Name))
 	}
 	switch name {
 	case "template0", "template1":
-		return c.pos.errorf(0, StateInvalid, "%s is a template", name)
+		return c.pos.errorf(StateInvalid, "%s is a template", name)
 	case "coterie":
-		return c.pos.errorf(0, StateInvalid, "coterie is the name of the console")
+		return c.pos.errorf(StateInvalid, "coterie is the name of the console")
 	}
 	if len(c.group.Options.Databases) >= 200 {
-		return c.pos.errorf(0, StateInvalid, "a group registers at most 200 databases")
+		return c.pos.errorf(StateInvalid, "a group registers at most 200 databases")
 	}
 	c.group.Options.Databases = append(c.group.Options.Databases, name)
 	return nil
@@ -110,7 +110,7 @@ func (c *change) addDatabase(name string) *Error {
 
 func (c *change) removeDatabase(name string) *Error {
 	if !slices.Contains(c.group.Options.Databases, name) {
-		return c.pos.errorf(35281, StateUndefined, "database %s is not in availability group %s", Literal(clip(name)), Literal(c.group.Name)).
+		return c.pos.messagef(35281, "database %s is not in availability group %s", Literal(clip(name)), Literal(c.group.Name)).
 			WithHint("its databases are: %s", orNone(c.group.Options.Databases))
 	}
 	c.group.Options.Databases = without(c.group.Options.Databases, name)
@@ -135,7 +135,7 @@ func orNone(list []string) string {
 
 func (c *change) joinDatabase(name string) *Error {
 	if !slices.Contains(c.group.Options.Databases, name) {
-		return c.pos.errorf(41148, StateUndefined, "database %s is not in availability group %s", Literal(clip(name)), Literal(c.group.Name)).
+		return c.pos.messagef(41148, "database %s is not in availability group %s", Literal(clip(name)), Literal(c.group.Name)).
 			WithHint("ALTER AVAILABILITY GROUP %s ADD DATABASE %s", Brackets(c.group.Name), Brackets(name))
 	}
 	c.notice("database %s is on every replica already: the whole instance is replicated", name)
@@ -144,9 +144,9 @@ func (c *change) joinDatabase(name string) *Error {
 
 func (c *change) leaveDatabase(name string) *Error {
 	if !slices.Contains(c.group.Options.Databases, name) {
-		return c.pos.errorf(35242, StateUndefined, "database %s is not in availability group %s", Literal(clip(name)), Literal(c.group.Name))
+		return c.pos.messagef(35242, "database %s is not in availability group %s", Literal(clip(name)), Literal(c.group.Name))
 	}
-	return c.pos.errorf(0, StateNotSupported, "one replica cannot leave a database out: the whole instance is replicated").
+	return c.pos.errorf(StateNotSupported, "one replica cannot leave a database out: the whole instance is replicated").
 		WithHint("ALTER AVAILABILITY GROUP %s REMOVE DATABASE %s takes it off the register of all", Brackets(c.group.Name), Brackets(name))
 }
 
@@ -155,7 +155,7 @@ func (c *change) suspend(server, database string, on bool) *Error {
 	verb := map[bool]string{true: "SUSPEND", false: "RESUME"}[on]
 	g := c.group
 	if database != "" && !slices.Contains(g.Options.Databases, database) {
-		return c.pos.errorf(35239, StateUndefined, "SET HADR %s failed: database %s is not in availability group %s", verb, Literal(clip(database)), Literal(g.Name)).
+		return c.pos.messagef(35239, "SET HADR %s failed: database %s is not in availability group %s", verb, Literal(clip(database)), Literal(g.Name)).
 			WithHint("ALTER AVAILABILITY GROUP %s %s needs no database", Brackets(g.Name), verb)
 	}
 	if database != "" && len(g.Options.Databases) > 1 {
@@ -169,7 +169,7 @@ func (c *change) suspend(server, database string, on bool) *Error {
 			return c.noReplica(41167, server, c.pos)
 		}
 		if m.ID == c.context.Primary {
-			return c.pos.errorf(0, StateWrongState, "%s is the primary: nothing moves to it", m.ID)
+			return c.pos.errorf(StateWrongState, "%s is the primary: nothing moves to it", m.ID)
 		}
 		whom = append(whom, m)
 	case c.context.Self == c.context.Primary:
@@ -187,7 +187,7 @@ func (c *change) suspend(server, database string, on bool) *Error {
 	}
 	for _, m := range whom {
 		if !m.HasData() || m.Join != "" {
-			return c.pos.errorf(0, StateWrongState, "no data moves to %s", m.ID)
+			return c.pos.errorf(StateWrongState, "no data moves to %s", m.ID)
 		}
 		if m.Suspended == on {
 			c.notice("%s is %s already", m.ID, map[bool]string{true: "suspended", false: "not suspended"}[on])
@@ -205,18 +205,18 @@ func (c *change) addListener(l Listener) *Error {
 	list := c.group.Options.Listeners
 	switch {
 	case slices.ContainsFunc(list, func(x ag.Listener) bool { return strings.EqualFold(x.Name, l.Name) }):
-		return l.pos.errorf(0, StateDuplicate, "availability group %s has a listener %s already", Literal(c.group.Name), Literal(l.Name))
+		return l.pos.errorf(StateDuplicate, "availability group %s has a listener %s already", Literal(c.group.Name), Literal(l.Name))
 	case len(list) > 0:
-		return l.pos.errorf(0, StateInvalid, "a group has one listener, and %s has %s", Literal(c.group.Name), Literal(list[0].Name)).
+		return l.pos.errorf(StateInvalid, "a group has one listener, and %s has %s", Literal(c.group.Name), Literal(list[0].Name)).
 			WithHint("MODIFY LISTENER %s (ADD IP …) gives it another address", Literal(list[0].Name))
 	case l.DHCP:
-		return l.pos.errorf(0, StateNotSupported, "WITH DHCP is refused: the address must not change").WithHint("WITH IP ((N'10.0.0.9', N'255.255.255.0'))")
+		return l.pos.errorf(StateNotSupported, "WITH DHCP is refused: the address must not change").WithHint("WITH IP ((N'10.0.0.9', N'255.255.255.0'))")
 	}
 	x := ag.Listener{Name: l.Name, Port: l.Port}
 	for _, a := range l.Addresses {
 		text := a.prefix()
 		if slices.Contains(x.Addresses, text) {
-			return l.pos.errorf(0, StateDuplicate, "address %s is given twice", Literal(a.IP))
+			return l.pos.errorf(StateDuplicate, "address %s is given twice", Literal(a.IP))
 		}
 		x.Addresses = append(x.Addresses, text)
 	}
@@ -256,7 +256,7 @@ func (c *change) findListener(name string, pos Pos) (*ag.Listener, *Error) {
 			return &c.group.Options.Listeners[i], nil
 		}
 	}
-	return nil, pos.errorf(0, StateUndefined, "availability group %s has no listener %s", Literal(c.group.Name), Literal(clip(name)))
+	return nil, pos.errorf(StateUndefined, "availability group %s has no listener %s", Literal(c.group.Name), Literal(clip(name)))
 }
 
 func (c *change) modifyListener(l Listener) *Error {
@@ -270,10 +270,10 @@ func (c *change) modifyListener(l Listener) *Error {
 	}
 	text := l.Addresses[0].prefix()
 	if slices.Contains(x.Addresses, text) {
-		return l.pos.errorf(0, StateDuplicate, "listener %s has address %s already", Literal(x.Name), Literal(l.Addresses[0].IP))
+		return l.pos.errorf(StateDuplicate, "listener %s has address %s already", Literal(x.Name), Literal(l.Addresses[0].IP))
 	}
 	if len(x.Addresses) >= maxEntries {
-		return l.pos.errorf(0, StateInvalid, "a listener has at most %d addresses", maxEntries)
+		return l.pos.errorf(StateInvalid, "a listener has at most %d addresses", maxEntries)
 	}
 	x.Addresses = append(x.Addresses, text)
 	return nil

@@ -3,6 +3,8 @@ package ddl
 import (
 	"fmt"
 	"strings"
+
+	"github.com/coteriedb/coterie/internal/lib/fail"
 )
 
 // Pos is a place in a text: Line and Column count from 1, Column and Offset in characters, Offset from 0.
@@ -30,7 +32,7 @@ const (
 // Error is the reason why a statement is refused. Nothing was changed.
 type Error struct {
 	Pos     Pos    // place of the error; zero: the whole statement
-	Number  int    // number of the corresponding availability-group message; 0: none corresponds
+	Number  int    // number of the corresponding message, of those in package fail; 0: none corresponds
 	State   string // SQLSTATE
 	Message string
 	Hint    string // what to do instead
@@ -52,9 +54,9 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
-// Errorf returns an error with that message number and SQLSTATE, and without a place.
-func Errorf(number int, state, format string, a ...any) *Error {
-	return &Error{Number: number, State: state, Message: fmt.Sprintf(format, a...)}
+// errorf returns an error with that SQLSTATE, and without a place.
+func errorf(state, format string, a ...any) *Error {
+	return &Error{State: state, Message: fmt.Sprintf(format, a...)}
 }
 
 // WithHint adds advice on what to do instead.
@@ -63,9 +65,16 @@ func (e *Error) WithHint(format string, a ...any) *Error {
 	return e
 }
 
-// errorf returns an error at the place, with that message number and SQLSTATE.
-func (p Pos) errorf(number int, state, format string, a ...any) *Error {
-	e := Errorf(number, state, format, a...)
+// errorf returns an error at the place, with that SQLSTATE.
+func (p Pos) errorf(state, format string, a ...any) *Error {
+	e := errorf(state, format, a...)
 	e.Pos = p
+	return e
+}
+
+// messagef returns an error at the place, with that message number and the SQLSTATE of the message.
+func (p Pos) messagef(number int, format string, a ...any) *Error {
+	e := p.errorf(fail.StateOf(number), format, a...)
+	e.Number = number
 	return e
 }

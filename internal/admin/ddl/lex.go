@@ -64,10 +64,10 @@ type lexer struct {
 
 func lex(text string) ([]token, *Error) {
 	if len(text) > MaxText {
-		return nil, Errorf(0, "54000", "the text has %d bytes; at most %d are parsed", len(text), MaxText)
+		return nil, errorf("54000", "the text has %d bytes; at most %d are parsed", len(text), MaxText)
 	}
 	if i := invalidUTF8(text); i >= 0 {
-		return nil, Errorf(0, "22021", "the text is not valid UTF-8 from byte %d on", i)
+		return nil, errorf("22021", "the text is not valid UTF-8 from byte %d on", i)
 	}
 	l := &lexer{text: text, pos: Pos{1, 1, 0}}
 	var out []token
@@ -158,7 +158,7 @@ func (l *lexer) blockComment() *Error {
 			l.step()
 		}
 	}
-	return start.errorf(NumberUnclosedComment, StateSyntax, "missing end comment mark '*/'")
+	return start.messagef(NumberUnclosedComment, "missing end comment mark '*/'")
 }
 
 func (l *lexer) next() (token, *Error) {
@@ -215,7 +215,7 @@ func (l *lexer) quoted(kind tokenKind, closing rune) (token, *Error) {
 		}
 		b.WriteRune(l.step())
 	}
-	return token{}, start.errorf(NumberUnclosedQuote, StateSyntax, "unclosed quotation mark, expected %c", closing)
+	return token{}, start.messagef(NumberUnclosedQuote, "unclosed quotation mark, expected %c", closing)
 }
 
 // escaped reads E'text', in which a backslash takes its meaning from the next character.
@@ -233,7 +233,7 @@ func (l *lexer) escaped() (token, *Error) {
 			return token{kind: tokEscaped, text: l.text[from:l.at], pos: start}, nil
 		}
 	}
-	return token{}, start.errorf(NumberUnclosedQuote, StateSyntax, "unclosed quotation mark, expected '")
+	return token{}, start.messagef(NumberUnclosedQuote, "unclosed quotation mark, expected '")
 }
 
 // Literal returns s as a string of the language.

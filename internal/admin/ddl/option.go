@@ -126,7 +126,7 @@ func setRequired(c *change, v Value) *Error {
 	}
 	n, most := int(v.number()), syncReplicas(*c.group)-1
 	if n > max(most, 0) {
-		return c.pos.errorf(0, StateInvalid, "the group has %d synchronous secondaries; requiring %d would stop every commit", max(most, 0), n).
+		return c.pos.errorf(StateInvalid, "the group has %d synchronous secondaries; requiring %d would stop every commit", max(most, 0), n).
 			WithHint("make another replica SYNCHRONOUS_COMMIT first")
 	}
 	c.group.Required = &n

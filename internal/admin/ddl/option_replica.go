@@ -169,7 +169,7 @@ func checkURL(pos Pos, option, text string) *Error {
 	n, convErr := strconv.Atoi(port)
 	if !ok || err != nil || convErr != nil || host == "" || n < 1 || n > 65535 || len(text) > 512 || strings.ContainsAny(host, " \t\r\n'\"") ||
 		!strings.EqualFold(scheme, "tcp") && !strings.EqualFold(scheme, "quic") && !strings.EqualFold(scheme, "tunnel") {
-		return pos.errorf(0, StateInvalid, "%s is %s; expected TCP://host:port", option, Literal(clip(text)))
+		return pos.errorf(StateInvalid, "%s is %s; expected TCP://host:port", option, Literal(clip(text)))
 	}
 	return nil
 }
@@ -178,7 +178,7 @@ func setMode(c *change, v Value) *Error {
 	mode := ag.AvailabilityMode(v.Text)
 	r := c.replica
 	if (mode == ag.ConfigurationOnly) != (r.AvailabilityMode == ag.ConfigurationOnly) {
-		return c.pos.errorf(0, StateWrongState, "availability mode CONFIGURATION_ONLY cannot be altered to or from: %s %s", r.ID,
+		return c.pos.errorf(StateWrongState, "availability mode CONFIGURATION_ONLY cannot be altered to or from: %s %s", r.ID,
 			map[bool]string{true: "holds data", false: "is a witness"}[r.HasData()]).WithHint("a witness is made by coterie witness, a replica by coterie join")
 	}
 	r.AvailabilityMode = mode
@@ -187,7 +187,7 @@ func setMode(c *change, v Value) *Error {
 		c.notice("%s commits asynchronously from now on, so its failover mode is MANUAL", r.ID)
 	}
 	if n := syncReplicas(*c.group) - 1; c.group.Required != nil && *c.group.Required > max(n, 0) {
-		return c.pos.errorf(0, StateInvalid, "REQUIRED_SYNCHRONIZED_SECONDARIES_TO_COMMIT is %d and %d synchronous secondaries would be left", *c.group.Required, max(n, 0)).
+		return c.pos.errorf(StateInvalid, "REQUIRED_SYNCHRONIZED_SECONDARIES_TO_COMMIT is %d and %d synchronous secondaries would be left", *c.group.Required, max(n, 0)).
 			WithHint("lower it first")
 	}
 	return nil
@@ -201,7 +201,7 @@ func setFailoverMode(c *change, v Value) *Error {
 		c.notice("FAILOVER_MODE = EXTERNAL is read as MANUAL: no outside cluster manager decides here")
 	}
 	if mode == ag.Automatic && r.AvailabilityMode != ag.SynchronousCommit {
-		return c.pos.errorf(0, StateInvalid, "FAILOVER_MODE = AUTOMATIC needs AVAILABILITY_MODE = SYNCHRONOUS_COMMIT; %s is %s", r.ID, r.AvailabilityMode)
+		return c.pos.errorf(StateInvalid, "FAILOVER_MODE = AUTOMATIC needs AVAILABILITY_MODE = SYNCHRONOUS_COMMIT; %s is %s", r.ID, r.AvailabilityMode)
 	}
 	r.FailoverMode = mode
 	return nil
@@ -224,12 +224,12 @@ func setRoutes(c *change, v Value) *Error {
 			r, ok := member(*c.group, name)
 			switch {
 			case !ok:
-				return c.pos.errorf(41167, StateUndefined, "availability replica %s of the routing list is not in availability group %s", Literal(name), Literal(c.group.Name)).
+				return c.pos.messagef(41167, "availability replica %s of the routing list is not in availability group %s", Literal(name), Literal(c.group.Name)).
 					WithHint("its replicas are %s", memberNames(*c.group))
 			case !r.HasData():
-				return c.pos.errorf(0, StateInvalid, "%s is a witness: it has nothing to read", r.ID)
+				return c.pos.errorf(StateInvalid, "%s is a witness: it has nothing to read", r.ID)
 			case seen[r.ID]:
-				return c.pos.errorf(0, StateInvalid, "%s is in the routing list twice", r.ID)
+				return c.pos.errorf(StateInvalid, "%s is in the routing list twice", r.ID)
 			}
 			seen[r.ID] = true
 			ids = append(ids, r.ID)

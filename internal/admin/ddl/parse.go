@@ -185,7 +185,7 @@ func (p *parser) replicas() ([]Replica, *Error) {
 			return nil, bad
 		}
 		if out = append(out, r); len(out) > 10 {
-			return nil, r.pos.errorf(35233, StateInvalid, "a group has at most its primary, eight secondaries and a witness")
+			return nil, r.pos.messagef(35233, "a group has at most its primary, eight secondaries and a witness")
 		}
 		if !p.takeSign(",") {
 			return out, nil
@@ -429,7 +429,7 @@ func (p *parser) traceFlags() (Action, *Error) {
 		case negative && n == 1:
 			f.Global = true
 		case negative || !known:
-			return nil, t.pos.errorf(2520, StateInvalid, "trace flag %d means nothing here", n).
+			return nil, t.pos.messagef(2520, "trace flag %d means nothing here", n).
 				WithHint("9592 and 1462 are other names of LOG_COMPRESSION, 9567 of SEED_COMPRESSION")
 		case !slices.Contains(f.Flags, n):
 			f.Flags = append(f.Flags, n)

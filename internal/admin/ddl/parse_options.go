@@ -15,7 +15,7 @@ func mustOption(place Place, name string) Option {
 }
 
 func refusal(pos Pos, o Option) *Error {
-	return pos.errorf(0, StateNotSupported, "%s is refused: %s", o.Name, o.Why)
+	return pos.errorf(StateNotSupported, "%s is refused: %s", o.Name, o.Why)
 }
 
 // optionList parses ( option [,] option ... ). The commas are optional, as they are in SQL Server's roles.
@@ -31,7 +31,7 @@ func (p *parser) optionList(place Place, creating bool) ([]Setting, *Error) {
 		}
 		for _, other := range list {
 			if other.Name == s.Name {
-				return nil, s.pos.errorf(0, StateSyntax, "%s is given twice", s.Name)
+				return nil, s.pos.errorf(StateSyntax, "%s is given twice", s.Name)
 			}
 		}
 		list = append(list, s)
@@ -47,7 +47,7 @@ func (p *parser) option(place Place, creating bool) (Setting, *Error) {
 	o, ok := findOption(place, t.text)
 	if t.kind != tokWord || !ok || o.OnlyNew && !creating {
 		if ok && o.OnlyNew {
-			return Setting{}, t.pos.errorf(0, StateWrongState, "%s can be given to CREATE AVAILABILITY GROUP only", o.Name)
+			return Setting{}, t.pos.errorf(StateWrongState, "%s can be given to CREATE AVAILABILITY GROUP only", o.Name)
 		}
 		return Setting{}, p.expected("an option: " + strings.Join(names(place, creating), ", "))
 	}
@@ -140,7 +140,7 @@ func (p *parser) numberValue(o Option) (Value, *Error) {
 		}
 	}
 	if n < o.Min || n > o.Max {
-		return Value{}, t.pos.errorf(0, StateInvalid, "%s = %d is out of range: expected %s", o.Name, n, want)
+		return Value{}, t.pos.errorf(StateInvalid, "%s = %d is out of range: expected %s", o.Name, n, want)
 	}
 	return number(n), nil
 }
@@ -182,7 +182,7 @@ func (p *parser) route() ([]string, *Error) {
 	var set []string
 	for {
 		if p.tok().isSign("(") {
-			return nil, p.tok().pos.errorf(0, StateSyntax, "sets in a routing list cannot be nested more than once")
+			return nil, p.tok().pos.errorf(StateSyntax, "sets in a routing list cannot be nested more than once")
 		}
 		server, bad := p.server()
 		if bad != nil {
@@ -225,7 +225,7 @@ func (p *parser) replicaOption(r *Replica, creating bool) *Error {
 			continue
 		}
 		if len(*list) > 0 {
-			return p.tok().pos.errorf(0, StateSyntax, "%s is given twice", place)
+			return p.tok().pos.errorf(StateSyntax, "%s is given twice", place)
 		}
 		p.at++
 		p.takeSign("=")
@@ -242,7 +242,7 @@ func (p *parser) replicaOption(r *Replica, creating bool) *Error {
 	}
 	for _, other := range r.Options {
 		if other.Name == s.Name {
-			return s.pos.errorf(0, StateSyntax, "%s is given twice", s.Name)
+			return s.pos.errorf(StateSyntax, "%s is given twice", s.Name)
 		}
 	}
 	r.Options = append(r.Options, s)

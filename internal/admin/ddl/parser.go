@@ -15,7 +15,7 @@ func (p *parser) ahead(n int) token { return p.tokens[min(p.at+n, len(p.tokens)-
 
 // expected returns the error of a token that the grammar does not allow at its place.
 func (p *parser) expected(what string) *Error {
-	return p.tok().pos.errorf(102, StateSyntax, "incorrect syntax near %s: expected %s", p.tok().what(), what)
+	return p.tok().pos.messagef(102, "incorrect syntax near %s: expected %s", p.tok().what(), what)
 }
 
 // take skips the keywords if all of them follow, and reports whether they do.
@@ -60,10 +60,10 @@ func (p *parser) name(what string) (string, *Error) {
 		return "", p.expected(what)
 	}
 	if t.text == "" {
-		return "", t.pos.errorf(1038, StateSyntax, "a name must not be empty")
+		return "", t.pos.messagef(1038, "a name must not be empty")
 	}
 	if n := len([]rune(t.text)); n > maxName {
-		return "", t.pos.errorf(103, StateSyntax, "%s has %d characters; at most %d are allowed", what, n, maxName)
+		return "", t.pos.messagef(103, "%s has %d characters; at most %d are allowed", what, n, maxName)
 	}
 	if bad := printable(t, what); bad != nil {
 		return "", bad
@@ -83,7 +83,7 @@ func (p *parser) server() (string, *Error) {
 
 func (p *parser) short(t token, what string, most int) (string, *Error) {
 	if n := len([]rune(t.text)); n == 0 || n > most {
-		return "", t.pos.errorf(0, StateInvalid, "%s must have 1 to %d characters", what, most)
+		return "", t.pos.errorf(StateInvalid, "%s must have 1 to %d characters", what, most)
 	}
 	if bad := printable(t, what); bad != nil {
 		return "", bad
@@ -95,12 +95,12 @@ func (p *parser) short(t token, what string, most int) (string, *Error) {
 func printable(t token, what string) *Error {
 	for _, r := range t.text {
 		if r < ' ' || r == 0x7f || r == 0xfeff || r == 0x2028 || r == 0x2029 {
-			return t.pos.errorf(0, StateInvalid, "%s must not have control characters in it", what)
+			return t.pos.errorf(StateInvalid, "%s must not have control characters in it", what)
 		}
 	}
 	return nil
 }
 
 func (p *parser) tooMany(what string) *Error {
-	return p.tok().pos.errorf(0, StateInvalid, "too many %s in one statement", what)
+	return p.tok().pos.errorf(StateInvalid, "too many %s in one statement", what)
 }

@@ -33,7 +33,7 @@ func SQL() *cobra.Command {
 		Long: `Runs statements on this node's console, as psql does on the database coterie of the listener, but through the node's private socket: it
 needs no password and works whatever PostgreSQL does. Without -c and -f it reads statements from the terminal, or from standard input.
 
-Statements are separated by semicolons, or by lines that hold GO alone. The first that fails ends it, with exit code 1.`,
+Statements are separated by semicolons, or by lines that hold GO alone. The first that fails ends it; the exit code tells why.`,
 		Example: `  coterie sql -c 'SELECT * FROM coterie.replicas'
   coterie sql -c "ALTER AVAILABILITY GROUP [orders] MODIFY REPLICA ON N'n1' WITH (PRIMARY_ROLE (READ_ONLY_ROUTING_LIST = (('n2','n3'),'n1')))"
   coterie sql -f group.sql --json`,
@@ -130,16 +130,7 @@ func AskWithin(ctx context.Context, c *cobra.Command, cl *api.Client, text strin
 		if err := json.Unmarshal(a.Error, &bad); err != nil {
 			return r, err
 		}
-		kind := fail.Ordinary
-		switch bad.State {
-		case ddl.StateSyntax:
-			kind = fail.Usage
-		case "57P03":
-			kind = fail.Unhealthy
-		case ddl.StateWrongState:
-			kind = fail.Refused
-		}
-		return r, fail.Error{Kind: kind, Err: &bad}
+		return r, fail.Error{Kind: fail.KindOfState(bad.State), Number: bad.Number, Err: &bad}
 	}
 	d := json.NewDecoder(jsonbytes.NewReader(a.Result))
 	d.UseNumber() // positions have more digits than a float

@@ -83,12 +83,8 @@ func (e Executor) Execute(ctx context.Context, who console.Principal, s ddl.Stat
 
 // withSQLState gives the errors of the management paths a state.
 func withSQLState(err error) error {
-	var known fail.Error
-	switch {
-	case errors.As(err, &known):
-		return console.Errorf(known.Kind.SQLState(), "%s", known.Error())
-	case errors.Is(err, etcd.ErrNoQuorum):
-		return &console.Error{State: "57P03", Number: 988, Message: "no majority of the quorum answers: nothing was changed", Hint: "SELECT * FROM sys.dm_hadr_cluster_members"}
+	if errors.Is(err, etcd.ErrNoQuorum) {
+		return fail.Numberedf(988, "no majority of the quorum answers: nothing was changed").WithHint("SELECT * FROM sys.dm_hadr_cluster_members")
 	}
 	return err
 }

@@ -5,10 +5,10 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/coteriedb/coterie/internal/admin/console"
 	"github.com/coteriedb/coterie/internal/admin/ddl"
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/etcd"
+	"github.com/coteriedb/coterie/internal/lib/fail"
 )
 
 // TestFailoverRefusals holds the numbers that administrators know against what is known before a failover begins.
@@ -58,7 +58,7 @@ func TestFailoverRefusals(t *testing.T) {
 			tt.change(&x)
 		}
 		got, hint := 0, "-"
-		var known *console.Error
+		var known fail.Error
 		if errors.As(failoverRefusal(x, ddl.Failover{Force: tt.force}, tt.to), &known) {
 			got, hint = known.Number, known.Hint
 		}
@@ -66,8 +66,8 @@ func TestFailoverRefusals(t *testing.T) {
 			t.Errorf("%s: %d (%s), want %d", tt.name, got, hint, tt.want)
 		}
 	}
-	var known *console.Error
-	if !errors.As(withSQLState(etcd.ErrNoQuorum), &known) || known.Number != 988 || known.State != "57P03" {
-		t.Errorf("no quorum: %+v", known)
+	var noQuorum fail.Error
+	if !errors.As(withSQLState(etcd.ErrNoQuorum), &noQuorum) || noQuorum.Number != 988 || noQuorum.Kind != fail.Unhealthy {
+		t.Errorf("no quorum: %+v", noQuorum)
 	}
 }

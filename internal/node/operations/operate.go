@@ -12,6 +12,7 @@ import (
 	"github.com/coteriedb/coterie/internal/admin/ddl"
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/etcd"
+	"github.com/coteriedb/coterie/internal/lib/fail"
 	"github.com/coteriedb/coterie/internal/node/rpc"
 	"github.com/coteriedb/coterie/internal/postgres/seeding"
 )
@@ -182,7 +183,7 @@ func (e Executor) awaitOpen(ctx context.Context, primary ag.ReplicaID) {
 // failoverRefusal says what is known beforehand, with the numbers administrators know.
 func failoverRefusal(x etcd.Snapshot, f ddl.Failover, to ag.ReplicaID) error {
 	refuse := func(number int, hint, format string, a ...any) error {
-		return &console.Error{State: "55000", Number: number, Message: fmt.Sprintf(format, a...), Hint: hint}
+		return fail.Numberedf(number, format, a...).WithHint("%s", hint)
 	}
 	r, ok := x.Group.Replica(to)
 	_, synced := x.Record.State.InV(to)

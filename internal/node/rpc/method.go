@@ -7,7 +7,9 @@ import (
 	"fmt"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/endpoint"
 	"github.com/coteriedb/coterie/internal/endpoint/certs"
+	"github.com/coteriedb/coterie/internal/lib/fail"
 )
 
 // Method is a call between nodes that sends a Req and is answered with a Resp.
@@ -21,8 +23,9 @@ type Caller interface {
 	Call(ctx context.Context, to ag.Replica, method string, in, out any) error
 }
 
-// Call runs a method at another node. ctx must have a deadline. The errors are those of endpoint.Control.Call: after an error of Dial
-// nothing was sent; after any other it is unknown whether the method ran.
+// Call runs a method at another node. ctx must have a deadline. The errors are those of endpoint.Control.Call: after an
+// error of Dial nothing was sent; after any other it is unknown whether the method ran. An answer with a kind of
+// failure is the same fail.Error here.
 func Call[Req, Resp any](ctx context.Context, c Caller, to ag.Replica, m Method[Req, Resp], req Req) (resp Resp, err error) {
 	var in, out any = req, &resp
 	if _, none := in.(Nothing); none {
@@ -32,6 +35,12 @@ func Call[Req, Resp any](ctx context.Context, c Caller, to ag.Replica, m Method[
 		out = nil
 	}
 	err = c.Call(ctx, to, m.name, in, out)
+	var remote *endpoint.RemoteError
+	if errors.As(err, &remote) {
+		if known := fail.FromRemote(remote.Code, remote.Message); known != nil {
+			return resp, known
+		}
+	}
 	return resp, err
 }
 

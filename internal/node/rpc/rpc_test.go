@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -11,7 +12,9 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/endpoint"
 	"github.com/coteriedb/coterie/internal/endpoint/certs"
+	"github.com/coteriedb/coterie/internal/lib/fail"
 )
 
 // wire carries calls to handlers in the same process, as JSON, and is called with whom it carries them to.
@@ -61,6 +64,24 @@ func TestTypedCall(t *testing.T) {
 	}
 	if _, err := Call(t.Context(), w, ag.Replica{}, tell, "x"); told != "x" || err != nil {
 		t.Errorf("tell: %q, %v", told, err)
+	}
+}
+
+// TestKindsTravel holds that an answer with a kind of failure is that failure at the caller, and that any other error
+// stays as it is.
+func TestKindsTravel(t *testing.T) {
+	t.Parallel()
+	w, m := wire{}, Method[Nothing, Nothing]{"m"}
+	for code, want := range map[string]fail.Kind{"API_REFUSED": fail.Refused, "API_USAGE": fail.Usage, "token_used": fail.Ordinary} {
+		answer := &endpoint.RemoteError{Code: code, Message: "text"}
+		Handle(w, m, func(context.Context, certs.Identity, Nothing) (Nothing, error) {
+			return Nothing{}, fmt.Errorf("call m: %w", answer)
+		})
+		_, err := Call(t.Context(), w, ag.Replica{}, m, Nothing{})
+		var remote *endpoint.RemoteError
+		if kind := fail.KindOf(err); kind != want || errors.As(err, &remote) != (want == fail.Ordinary) || want != fail.Ordinary && err.Error() != "text" {
+			t.Errorf("%s arrives as %s: %v", code, kind, err)
+		}
 	}
 }
 

@@ -11,7 +11,6 @@ import (
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent"
-	"github.com/coteriedb/coterie/internal/endpoint"
 	"github.com/coteriedb/coterie/internal/lib/fail"
 	"github.com/coteriedb/coterie/internal/postgres/seeding"
 )
@@ -129,7 +128,7 @@ func (c *Client) controllerOf(id ag.ReplicaID) (*Controller, ag.Replica, error) 
 	r, ok := c.c.Replica(id)
 	switch {
 	case !ok:
-		return nil, r, fail.Refusedf("the group has no replica %s; see coterie status", id)
+		return nil, r, fail.Numberedf(41167, "the group has no replica %s", id).WithHint("see coterie status")
 	case !r.HasData():
 		return nil, r, fail.Refusedf("%s is a witness and holds no data", id)
 	case id == c.c.Self:
@@ -143,11 +142,9 @@ func call[T any](ctx context.Context, to ag.Replica, ask func(context.Context) (
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	out, err := ask(ctx)
-	var remote *endpoint.RemoteError
-	if errors.As(err, &remote) {
-		if kind, ok := fail.KindOfCode(remote.Code); ok {
-			return out, fail.Error{Kind: kind, Err: errors.New(remote.Message)}
-		}
+	var known fail.Error
+	if errors.As(err, &known) {
+		return out, known
 	}
 	if err != nil {
 		return out, fail.Unhealthyf("ask %s: %v", to.ID, err)
@@ -176,10 +173,5 @@ func answer[T any](c *Client, ask func(*Controller) (T, error)) (none T, err err
 	if own == nil {
 		return none, errNoData
 	}
-	out, err := ask(own)
-	var known fail.Error
-	if errors.As(err, &known) {
-		return none, &endpoint.RemoteError{Code: known.Kind.Code(), Message: known.Error()}
-	}
-	return out, err
+	return ask(own)
 }

@@ -88,7 +88,7 @@ func TestNoCopyToAskFor(t *testing.T) {
 		id         ag.ReplicaID
 		kind, text string
 	}{
-		{"n9", "refused", "the group has no replica n9"},
+		{"n9", "usage", "the group has no replica n9"},
 		{"w", "refused", "w is a witness and holds no data"},
 		{"n2", "unhealthy", "ask n2: no route"},
 	} {

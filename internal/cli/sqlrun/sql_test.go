@@ -1,0 +1,54 @@
+package sqlrun
+
+import (
+	"encoding/json"
+	"errors"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/spf13/cobra"
+
+	"github.com/coteriedb/coterie/internal/admin/api"
+	"github.com/coteriedb/coterie/internal/admin/console"
+	"github.com/coteriedb/coterie/internal/lib/fail"
+)
+
+// TestKindOfARefusedStatement holds that a statement which fails ends its command with the exit code of the kind that
+// its SQLSTATE tells.
+func TestKindOfARefusedStatement(t *testing.T) {
+	t.Parallel()
+	sock := filepath.Join(t.TempDir(), "s")
+	l, err := net.Listen("unix", sock)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var answer console.Error // written before a request, read while it is answered
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		text, err := json.Marshal(answer)
+		if err == nil {
+			err = json.NewEncoder(w).Encode(api.SQLAnswer{Error: text})
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	})}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(l) }()
+	t.Cleanup(func() {
+		_ = server.Close()
+		_ = <-served
+	})
+	c := &cobra.Command{}
+	c.SetContext(t.Context())
+	for state, want := range map[string]int{"42601": 2, "42704": 2, "22023": 2, "0A000": 2, "57P03": 3, "55006": 3, "55000": 4, "XX000": 1, "57014": 1} {
+		answer = console.Error{State: state, Number: 41167, Message: "no", Hint: "try"}
+		_, err := Ask(c, api.NewClient(sock, os.Getuid()), "SELECT 1")
+		var same *console.Error
+		if !errors.As(err, &same) || *same != answer || fail.KindOf(err).ExitCode() != want {
+			t.Errorf("%s ends with exit code %d, want %d: %v", state, fail.KindOf(err).ExitCode(), want, err)
+		}
+	}
+}

@@ -1,0 +1,42 @@
+package docs
+
+import (
+	"regexp"
+	"strconv"
+	"testing"
+
+	"github.com/coteriedb/coterie/internal/lib/fail"
+)
+
+// TestExitCodes holds that docs/reference/exit-codes.md has the kinds and the numbered messages of package fail, each
+// as it is there.
+func TestExitCodes(t *testing.T) {
+	text := pages(t)["docs/reference/exit-codes.md"]
+	kinds := map[fail.Kind]bool{fail.Ordinary: true, fail.Usage: true, fail.Unhealthy: true, fail.Refused: true}
+	for _, m := range regexp.MustCompile(`(?m)^\| (\d) \| (\w+) \| (\w{5}) \|`).FindAllStringSubmatch(text, -1) {
+		k := fail.Kind(m[2])
+		if code := strconv.Itoa(k.ExitCode()); !kinds[k] || code != m[1] || k.SQLState() != m[3] {
+			t.Errorf("%s has exit code %s and SQLSTATE %s, or is no kind; the page says %s and %s", k, code, k.SQLState(), m[1], m[3])
+		}
+		delete(kinds, k)
+	}
+	for k := range kinds {
+		t.Errorf("the page lacks the kind %s", k)
+	}
+	listed := map[int]bool{}
+	for _, m := range regexp.MustCompile(`(?m)^\| (\d{3,5}) \| (\w{5}) \| (\w+) \|`).FindAllStringSubmatch(text, -1) {
+		n, err := strconv.Atoi(m[1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		listed[n] = true
+		if e := fail.Numberedf(n, "text"); e.SQLState() != m[2] || string(e.Kind) != m[3] {
+			t.Errorf("message %d has the SQLSTATE %s and is %s; the page says %s and %s", n, e.SQLState(), e.Kind, m[2], m[3])
+		}
+	}
+	for n := range 65536 {
+		if known := fail.StateOf(n) != fail.Ordinary.SQLState(); known != listed[n] {
+			t.Errorf("message %d is known: %v; the page lists it: %v", n, known, listed[n])
+		}
+	}
+}
