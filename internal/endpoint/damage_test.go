@@ -2,8 +2,6 @@ package endpoint
 
 import (
 	"bytes"
-	"crypto/sha256"
-	"io"
 	"math/rand/v2"
 	"net"
 	"sync"
@@ -90,13 +88,13 @@ func (d *damaging) pass(from, to net.Conn) {
 func TestDamagedWay(t *testing.T) {
 	t.Parallel()
 	d := &damaging{}
-	n := wayBy(t, link.PreferTCP, func(c *Conn) link.Transport { return c }, func(addr string) string {
+	n := wayBy(t, link.PreferTCP, func(c *Conn) link.Transport { return c }, func(addr string) (tcp, quic string) {
 		d.to = addr
-		return d.start(t)
+		return d.start(t), addr
 	})
 	p := linktest.Open(t, n, linktest.Config("ZSTD"))
 	stop := make(chan struct{})
-	var damage, pumps sync.WaitGroup
+	var damage sync.WaitGroup
 	damage.Go(func() {
 		for {
 			d.due.Store(1)
@@ -107,27 +105,7 @@ func TestDamagedWay(t *testing.T) {
 			}
 		}
 	})
-	for i, x := range []struct{ from, to *link.Conn }{{p.Near, p.Far}, {p.Far, p.Near}} {
-		sent, got := sha256.New(), sha256.New()
-		var both sync.WaitGroup
-		both.Go(func() {
-			if err := linktest.Pump(x.from, uint64(i), 16<<20, sent); err != nil {
-				t.Errorf("write: %v", err)
-			}
-		})
-		both.Go(func() {
-			if _, err := io.Copy(got, x.to); err != nil {
-				t.Errorf("read: %v", err)
-			}
-		})
-		pumps.Go(func() {
-			both.Wait()
-			if !bytes.Equal(sent.Sum(nil), got.Sum(nil)) {
-				t.Errorf("direction %d: what was read is not what was written", i)
-			}
-		})
-	}
-	pumps.Wait()
+	linktest.BothWays(t, p, 16<<20)
 	close(stop)
 	damage.Wait()
 	if p.Near.Status().Resent+p.Far.Status().Resent == 0 {

@@ -94,7 +94,7 @@ func (e *Endpoint) serveQUIC(ctx context.Context, wg *sync.WaitGroup) {
 func (e *Endpoint) serveQUICConn(ctx context.Context, qc *quic.Conn) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	s := &quicStream{conn: qc}
+	s := newQUICStream(qc)
 	c := &Conn{Conn: s, raw: quicRaw{s}, e: e, inbound: true, since: time.Now(), cancel: cancel}
 	defer s.abort()
 	cs := qc.ConnectionState().TLS
@@ -132,7 +132,7 @@ func (e *Endpoint) dialQUIC(ctx context.Context, addr string, class Class, want 
 	if err != nil {
 		return nil, quicError(err)
 	}
-	s := &quicStream{conn: qc}
+	s := newQUICStream(qc)
 	c.Conn, c.raw = s, quicRaw{s}
 	return c, e.conclude(ctx, c, func() error { return s.open(ctx) })
 }
@@ -157,6 +157,14 @@ func resolveUDP(ctx context.Context, addr string) (*net.UDPAddr, error) {
 type quicStream struct {
 	conn   *quic.Conn
 	stream *quic.Stream
+
+	// writing is taken for a Write, and to close the stream: the library does not support both at once. A Write that waits for
+	// room while the stream is closed would wait for ever, even after the end of the connection.
+	writing chan struct{}
+}
+
+func newQUICStream(conn *quic.Conn) *quicStream {
+	return &quicStream{conn: conn, writing: make(chan struct{}, 1)}
 }
 
 func (s *quicStream) open(ctx context.Context) (err error) {
@@ -205,24 +213,44 @@ func (s *quicStream) Read(p []byte) (int, error) {
 }
 
 func (s *quicStream) Write(p []byte) (int, error) {
+	s.writing <- struct{}{}
+	defer func() { <-s.writing }()
 	n, err := s.stream.Write(p)
 	return n, quicError(err)
 }
 
-// CloseWrite ends this direction.
-func (s *quicStream) CloseWrite() error { return s.stream.Close() }
+// CloseWrite ends this direction once a Write under way has returned.
+func (s *quicStream) CloseWrite() error {
+	s.writing <- struct{}{}
+	defer func() { <-s.writing }()
+	return s.stream.Close()
+}
 
-// Close ends the stream and gives the peer a moment to read the data under way.
+// Close ends the stream and gives the peer a moment to read the data under way. A Write that is under way has the same moment
+// to end by itself; then the connection is cut, which ends that Write, too.
 func (s *quicStream) Close() error {
-	if s.stream != nil && s.stream.Close() == nil {
-		t := time.NewTimer(quicLinger)
-		defer t.Stop()
-		select {
-		case <-s.conn.Context().Done():
-		case <-t.C:
-		}
+	defer s.abort()
+	if s.stream == nil {
+		return nil
 	}
-	s.abort()
+	t := time.NewTimer(quicLinger)
+	defer t.Stop()
+	select {
+	case s.writing <- struct{}{}:
+	case <-s.conn.Context().Done():
+		return nil
+	case <-t.C:
+		return nil
+	}
+	err := s.stream.Close()
+	<-s.writing
+	if err != nil {
+		return nil //nolint:nilerr // it was cancelled: nothing is under way
+	}
+	select {
+	case <-s.conn.Context().Done():
+	case <-t.C:
+	}
 	return nil
 }
 

@@ -30,11 +30,11 @@ func way(t *testing.T, prefer link.Preference) linktest.Net {
 
 // wayOf is way with a wrapper of accepted connections.
 func wayOf(t *testing.T, prefer link.Preference, accept func(*Conn) link.Transport) linktest.Net {
-	return wayBy(t, prefer, accept, func(addr string) string { return addr })
+	return wayBy(t, prefer, accept, func(addr string) (tcp, quic string) { return addr, addr })
 }
 
-// wayBy is wayOf by an address behind which the other end is.
-func wayBy(t *testing.T, prefer link.Preference, accept func(*Conn) link.Transport, by func(addr string) string) linktest.Net {
+// wayBy is wayOf by addresses behind which the other end is.
+func wayBy(t *testing.T, prefer link.Preference, accept func(*Conn) link.Transport, by func(addr string) (tcp, quic string)) linktest.Net {
 	ca := newTestCA(t, groupA)
 	var mu sync.Mutex
 	var hub *link.Hub
@@ -49,7 +49,7 @@ func wayBy(t *testing.T, prefer link.Preference, accept func(*Conn) link.Transpo
 		},
 	}})
 	near := startBeside(t, Config{Node: newTestNode(t, ca, "near"), Handlers: map[Class]Handler{ClassWAL: echo}})
-	addr := by(server.Addr().String())
+	tcp, quic := by(server.Addr().String())
 	return linktest.Net{
 		Prefer: prefer,
 		Attach: func(h *link.Hub) {
@@ -58,7 +58,15 @@ func wayBy(t *testing.T, prefer link.Preference, accept func(*Conn) link.Transpo
 			hub = h
 		},
 		Open: func(ctx context.Context, kind string) (link.Transport, error) {
-			return near.DialBy(ctx, kind, addr, ClassWAL, "far")
+			addr := tcp
+			if kind == KindQUIC {
+				addr = quic
+			}
+			c, err := near.DialBy(ctx, kind, addr, ClassWAL, "far")
+			if err != nil {
+				return nil, err
+			}
+			return c, nil
 		},
 		Cut: func() { // as a network does: without notice to either end
 			for _, c := range server.live() {

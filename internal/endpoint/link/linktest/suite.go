@@ -10,6 +10,7 @@ import (
 	"errors"
 	"io"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -82,11 +83,41 @@ func Open(t *testing.T, n Net, cfg link.Config) *Pair {
 	}
 	t.Cleanup(func() {
 		_ = near.Close()
-		near.Wait()
+		p.within(t, "the end of every goroutine of the near side", near.Wait)
 		close(p.stop)
-		p.Hub.Close()
+		p.within(t, "the end of every goroutine of the far side", p.Hub.Close)
 	})
 	return p
+}
+
+// patience bounds every wait of the suite; a loaded machine takes seconds.
+const patience = 2 * time.Minute
+
+// within runs f, which waits for what. If f has not returned after patience, it ends the link, so that f and its helpers
+// can return, and fails the test with the state of both sides and the stacks of all goroutines.
+func (p *Pair) within(t *testing.T, what string, f func()) {
+	t.Helper()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f()
+	}()
+	select {
+	case <-done:
+		return
+	case <-time.After(patience):
+	}
+	stacks := make([]byte, 4<<20)
+	stacks = stacks[:runtime.Stack(stacks, true)]
+	t.Errorf("waited %v in vain for %s\nnear: %+v\nfar: %+v\n%s", patience, what, p.Near.Status(), p.Far.Status(), stacks)
+	_ = p.Near.Close()
+	_ = p.Far.Close()
+	select {
+	case <-done:
+	case <-time.After(10 * time.Second):
+		t.Errorf("the end of the link did not end the wait for %s", what)
+	}
+	t.FailNow()
 }
 
 // Run runs the suite over ways that make returns, one per test.
@@ -95,7 +126,7 @@ func Run(t *testing.T, make func(t *testing.T) Net) {
 		t.Run("both ways/"+compression, func(t *testing.T) {
 			t.Parallel()
 			p := Open(t, make(t), Config(compression))
-			bothWays(t, p, 4<<20)
+			BothWays(t, p, 4<<20)
 		})
 	}
 	t.Run("ends", func(t *testing.T) { t.Parallel(); ends(t, Open(t, make(t), Config("ZSTD"))) })
@@ -144,7 +175,7 @@ func silent(t *testing.T, n Net, p *Pair) {
 		time.Sleep(20 * time.Millisecond) // somewhere in the middle
 		n.Silence()
 	})
-	bothWays(t, p, 4<<20)
+	BothWays(t, p, 4<<20)
 	wg.Wait()
 }
 
@@ -171,7 +202,9 @@ func Pump(c *link.Conn, seed uint64, size int, sum io.Writer) error {
 	return c.CloseWrite()
 }
 
-func bothWays(t *testing.T, p *Pair, size int) {
+// BothWays sends size bytes in each direction at once and compares them with what arrives.
+func BothWays(t *testing.T, p *Pair, size int) {
+	t.Helper()
 	var wg sync.WaitGroup
 	for i, dir := range []struct{ from, to *link.Conn }{{p.Near, p.Far}, {p.Far, p.Near}} {
 		sent, got := sha256.New(), sha256.New()
@@ -199,7 +232,7 @@ func bothWays(t *testing.T, p *Pair, size int) {
 			}
 		})
 	}
-	wg.Wait()
+	p.within(t, "the data of both directions", wg.Wait)
 }
 
 // ends closes one side: the other reads the data written before, and then an error.
@@ -232,6 +265,7 @@ func deadlines(t *testing.T, p *Pair) {
 	if _, err := p.Far.Write([]byte("x")); err != nil {
 		t.Fatal(err)
 	}
+	_ = p.Near.SetReadDeadline(time.Now().Add(patience))
 	if n, err := p.Near.Read(make([]byte, 1)); n != 1 || err != nil {
 		t.Errorf("after a deadline: %d, %v", n, err)
 	}
@@ -257,17 +291,20 @@ func slowReader(t *testing.T, p *Pair) {
 	if n := written.Load(); n >= size {
 		t.Errorf("%d bytes were written though nobody reads", n)
 	}
-	var read int64
-	if err := p.Far.Receive(func(b []byte) error { read += int64(len(b)); return nil }); err != nil || read != size {
-		t.Errorf("%d bytes were read, %v", read, err)
-	}
-	wg.Wait()
+	wg.Go(func() {
+		var read int64
+		if err := p.Far.Receive(func(b []byte) error { read += int64(len(b)); return nil }); err != nil || read != size {
+			t.Errorf("%d bytes were read, %v", read, err)
+		}
+	})
+	p.within(t, "64 MiB to a reader that begins late", wg.Wait)
 }
 
 func status(t *testing.T, p *Pair) {
 	if _, err := p.Near.Write(bytes.Repeat([]byte("again and "), 5000)); err != nil {
 		t.Fatal(err)
 	}
+	_ = p.Far.SetReadDeadline(time.Now().Add(patience))
 	if _, err := io.ReadFull(p.Far, make([]byte, 50000)); err != nil {
 		t.Fatal(err)
 	}
@@ -303,7 +340,7 @@ func cuts(t *testing.T, n Net, p *Pair) {
 			}
 		}
 	})
-	bothWays(t, p, 24<<20)
+	BothWays(t, p, 24<<20)
 	close(stop)
 	cutting.Wait()
 	if s := p.Near.Status(); cuts > 2 && s.Resent == 0 && p.Far.Status().Resent == 0 {
