@@ -375,6 +375,34 @@ func TestDivergedAndForkPoint(t *testing.T) {
 	}
 }
 
+func TestReadable(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		edit func(*View)
+		want bool
+	}{
+		{"it follows", func(*View) {}, true},
+		{"no leader", func(v *View) { v.Record.Epoch.Phase = PhaseSeal }, true},
+		{"no quorum", func(v *View) { v.Quorum = false }, true},
+		{"the server is down", func(v *View) { v.Local.Server = ServerDown }, false},
+		{"the server is a primary", func(v *View) { v.Local.Server = ServerWritable }, false},
+		{"a long action is under way", func(v *View) { v.Busy = "rewind" }, false},
+		{"another copy", func(v *View) { v.Local.Data = DataForeign }, false},
+		{"diverged", func(v *View) { v.Local.Position = Position{1, 101} }, false},
+		{"diverged, and no leader", func(v *View) { v.Local.Position, v.Record.Epoch.Phase = Position{1, 101}, PhaseSeal }, false},
+		{"diverged, and no quorum", func(v *View) { v.Local.Position, v.Quorum = Position{1, 101}, false }, false},
+		{"a promotion began and did not lead", func(v *View) { v.Local.Began = 7 }, false},
+		{"refused by its leader", func(v *View) { v.Local.Refused = true }, false},
+		{"quarantined", func(v *View) { v.Local.Quarantine = "an fsync failed" }, false},
+		{"to be made anew", func(v *View) { v.Local.Renew = "resumed" }, false},
+	} {
+		v := following()
+		if tt.edit(&v); v.Readable() != tt.want {
+			t.Errorf("%s: readable = %v", tt.name, v.Readable())
+		}
+	}
+}
+
 func TestRole(t *testing.T) {
 	down := leading()
 	down.Local.Server = ServerDown

@@ -268,6 +268,29 @@ func (v View) Role() Role {
 	return RoleResolving
 }
 
+// Unreadable returns why readers may not see this copy; "": they may, while its server is in recovery. What it shows
+// must be a state of the group's history (S7), and nothing may be about to rewrite it.
+func (v View) Unreadable() string {
+	switch {
+	case v.Local.Data != DataPresent:
+		return "the data directory is " + string(v.Local.Data)
+	case v.Diverged():
+		return "this copy holds WAL that is not in the group's history"
+	case v.Local.Refused:
+		return "the leader refuses this copy"
+	case v.Local.Quarantine != "":
+		return "this copy is under quarantine: " + v.Local.Quarantine
+	case v.Local.Renew != "":
+		return "this copy is to be made anew: " + v.Local.Renew
+	}
+	return ""
+}
+
+// Readable reports whether this node's server may take read-only sessions as a secondary's.
+func (v View) Readable() bool {
+	return v.Local.Server == ServerRecovery && v.Busy == "" && v.Unreadable() == ""
+}
+
 // ForkPoint returns where this copy's WAL leaves the leader's history. It is the copy's position if it does not leave
 // it, and the start of its timeline if nothing is known about that.
 func (v View) ForkPoint() Position {

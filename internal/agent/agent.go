@@ -114,6 +114,7 @@ type Agent struct {
 	rewoundIn  ag.Epoch      // the epoch of the last successful rewind; if the source refuses the copy again in it, the copy is made anew
 	repairedAt time.Duration // boottime of the last rewind or seeding; earlier refusals do not count
 	leading    *leadership   // nil: this node does not lead
+	unread     bool          // the server is in recovery, and its copy may not be read: its readers were ended
 	feedingAt  ag.Epoch      // the candidate of that epoch may stream from here; 0: no member may
 	task       *task
 	failed     map[string]time.Duration // boottime before which the action of that name is not tried again

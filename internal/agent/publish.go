@@ -79,7 +79,7 @@ func (a *Agent) status(v ag.View, p ag.Plan) Status {
 		return s
 	}
 	s.Wellness, s.Fence = a.wellness(v), a.cfg.Fence
-	s.Readable = v.Local.Server == ag.ServerRecovery && v.Local.Data == ag.DataPresent && v.Busy == ""
+	s.Readable = v.Readable()
 	s.Stream = a.cfg.Upstream.Status().Connected && v.Local.Server == ag.ServerRecovery
 	if v.Local.Server == ag.ServerWritable {
 		s.SyncP, s.SyncN = v.Local.Sync.P, v.Local.Sync.N
@@ -119,6 +119,7 @@ func (a *Agent) publish(_ context.Context, v ag.View, p ag.Plan) {
 	}
 	r := a.makeRoutes(v, p)
 	old := a.routes.Load()
+	defer a.endReaders(v) // AFTER the routes say that no reader comes here
 	if old != nil && sameRoutes(old, r) {
 		return
 	}
@@ -133,6 +134,16 @@ func (a *Agent) publish(_ context.Context, v ag.View, p ag.Plan) {
 	if old != nil && old.Epoch != r.Epoch {
 		a.cfg.Sessions.CloseOlder(r.Epoch, "the primary has changed")
 	}
+}
+
+// endReaders ends this node's readers once its copy may not be read any more.
+func (a *Agent) endReaders(v ag.View) {
+	why := v.Unreadable()
+	if why != "" && !a.unread && v.Local.Server == ag.ServerRecovery {
+		a.log.Warn("readers are ended", "because", why)
+		a.cfg.Sessions.CloseReaders(why)
+	}
+	a.unread = why != "" && v.Local.Server == ag.ServerRecovery
 }
 
 // publishClosed takes the primary out of this node's routes at once.
@@ -163,7 +174,7 @@ func (a *Agent) makeRoutes(v ag.View, p ag.Plan) *ag.Routes {
 		st := statuses[rep.ID]
 		t := ag.Target{ID: rep.ID, Local: rep.ID == v.Self, Healthy: rep.ID == v.Self || slices.Contains(v.Reach, rep.ID)}
 		if t.Local {
-			t.Readable = v.Local.Server == ag.ServerRecovery && v.Local.Data == ag.DataPresent && v.Busy == ""
+			t.Readable = v.Readable()
 			t.Healthy = t.Readable || v.Local.Server == ag.ServerWritable
 		} else {
 			t.Readable = st.Readable

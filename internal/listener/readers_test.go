@@ -190,3 +190,48 @@ func TestRoleIsLookedAtOnceMore(t *testing.T) {
 	}
 	g.publish(before)
 }
+
+// The routes of the node that sent a reader may be older than those of the node that would serve it. It is refused at
+// its placement and, if the copy stops taking readers after that, when the session is registered.
+func TestReaderOfAnUnreadableCopy(t *testing.T) {
+	g := newGroup(t, nil)
+	before, _ := promoting()
+	after := *before
+	after.Targets = slices.Clone(before.Targets)
+	after.Targets[1].Readable = false
+	for _, relayed := range []bool{true, false} {
+		g.publish(before)
+		x := &session{srv: g.srv, relayed: relayed, intent: ag.ReadOnly, cut: make(chan struct{})}
+		x.drained.local = true
+		if bad := x.place(); bad != nil {
+			t.Fatal(bad)
+		}
+		g.publish(&after)
+		if g.srv.activate(nil, x) {
+			t.Errorf("relayed %t: a reader was opened on a copy that takes none", relayed)
+			x.forget()
+		}
+		if bad := x.place(); bad == nil {
+			t.Error("a reader was placed on a copy that takes none")
+		}
+	}
+	g.publish(before)
+}
+
+// A reader that was sent to a primary because it was open is refused once that is started again in its epoch: what it
+// would read may not be replicated yet (S6).
+func TestReaderOfAPrimaryThatIsNotOpen(t *testing.T) {
+	g := newGroup(t, nil)
+	r := *fullRoutes(1)
+	r.WriteOpen = false
+	g.publish(&r)
+	for _, intent := range []ag.Intent{ag.ReadOnly, ag.ReadWrite} {
+		if bad := (&session{srv: g.srv, relayed: true, intent: intent}).place(); bad == nil {
+			t.Errorf("a %s session was placed on a primary that is not open", intent)
+		}
+	}
+	g.publish(fullRoutes(1))
+	if bad := (&session{srv: g.srv, relayed: true, intent: ag.ReadOnly}).place(); bad != nil {
+		t.Error(bad)
+	}
+}

@@ -229,8 +229,13 @@ func (x *session) place() *pgwire.Error {
 	}
 	x.replica, x.epoch = routes.Self, routes.Epoch
 	x.onPrimary = routes.Primary == routes.Self && routes.Self != ""
-	if x.intent == ag.ReadWrite && !(x.onPrimary && routes.WriteOpen) {
+	switch t, _ := routes.Target(routes.Self); {
+	case x.onPrimary && !routes.WriteOpen: // what a reader would see here may not be replicated yet (S6)
+		return pgwire.Fatal("moved", pgwire.StateCannotConnect, "this replica is the primary and is not open yet")
+	case x.intent == ag.ReadWrite && !x.onPrimary:
 		return pgwire.Fatal("moved", pgwire.StateCannotConnect, "this replica does not take READ_WRITE sessions")
+	case !x.onPrimary && !t.Readable:
+		return pgwire.Fatal("moved", pgwire.StateCannotConnect, "this replica takes no readers")
 	}
 	return nil
 }

@@ -126,7 +126,11 @@ func (s *Server) roleHolds(x *session) bool {
 		return true
 	}
 	r := s.cfg.Routes()
-	return r != nil && !r.Promoting && x.onPrimary == (r.Primary == x.replica)
+	if r == nil || r.Promoting || x.onPrimary != (r.Primary == x.replica) {
+		return false
+	}
+	t, _ := r.Target(x.replica)
+	return x.onPrimary || t.Readable
 }
 
 // activate registers the session for CloseEpoch and the like. It reports false if its attempt was overtaken.

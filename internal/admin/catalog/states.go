@@ -310,6 +310,8 @@ func (f Facts) notReadable(id ag.ReplicaID, routes *ag.Routes) string {
 		return "ALLOW_CONNECTIONS = NO"
 	case !t.Healthy:
 		return "does not answer"
+	case !t.Readable && f.Nodes[id].Because != "":
+		return "takes no readers at present: " + f.Nodes[id].Because
 	}
 	return "takes no readers at present"
 }

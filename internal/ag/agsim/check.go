@@ -117,6 +117,22 @@ func (m *Model) checkTimeline(w *World, tli uint16) {
 	}
 }
 
+// checkReadable is called with the view of node i. While the view is of the present record and that names a leader, a
+// copy that serves readers is a state of the leader's history (S7).
+func (m *Model) checkReadable(w *World, i int, e env, v ag.View) {
+	n := &w.nodes[i]
+	reads := v.Readable()
+	if m.flaw == flawReadable {
+		reads = v.Local.Server == ag.ServerRecovery && v.Local.Data == ag.DataPresent && v.Busy == ""
+	}
+	if !reads || e.noQuorum || w.epoch.phase != lead || e.epoch != w.epoch || e.state != w.state {
+		return
+	}
+	if !m.logs.in(n.log, w.state.basis) && !m.logs.in(w.state.basis, n.log) {
+		fail("%s serves readers at %s, which is not in the history of epoch %d (S7)", names[i], m.logs.position(n.log), w.state.epoch)
+	}
+}
+
 // checkRepair is called when a copy is about to be rewound or replaced: the record must not count it (S5).
 func (m *Model) checkRepair(w *World, i int) {
 	n := &w.nodes[i]

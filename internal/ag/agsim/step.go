@@ -36,6 +36,7 @@ func (m *Model) turn(w *World, i int, e env) ag.Plan {
 	m.look(w, i, e)
 	v := m.view(w, i, e)
 	m.feed(w, i, v)
+	m.checkReadable(w, i, e, v)
 	p := m.decide(v)
 	m.fired[p.Rule]++
 	if n := &w.nodes[i]; !e.noQuorum {

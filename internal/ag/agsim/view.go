@@ -46,6 +46,7 @@ const (
 	flawDetached           // a keeper whose agent restarts in place ignores every deadline
 	flawResume             // a hand-over whose answer was lost is given up like any other
 	flawBelieve            // a record that is older than one seen before is believed
+	flawReadable           // a copy that has diverged serves readers
 	flawDistrusted         // a candidate is not told that a copy is under quarantine
 )
 

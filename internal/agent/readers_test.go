@@ -1,0 +1,52 @@
+package agent_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/ag"
+)
+
+// readable reports whether a node sends readers to itself, and whether it tells the others to.
+func (l *lab) readable(id ag.ReplicaID) (own, told bool) {
+	r := l.Node(id).State().Routes
+	if r == nil {
+		return false, false
+	}
+	t, _ := r.Target(id)
+	return t.Readable, l.Record.Snapshot().Statuses[id].Readable
+}
+
+// A copy that has diverged and cannot be repaired yet, because its leader is out of reach, serves no reader. Those that
+// it served before it knew are ended within a second.
+func TestDivergedCopyServesNoReader(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		l.write("a")
+		l.Isolate("a", true)
+		if err := l.WriteWithin("a", time.Second); err == nil {
+			t.Error("a commit that no other member has was acknowledged")
+		}
+		next := l.leader(20*time.Second, "a")
+		l.write(next)
+		l.wait("a's server is a standby that serves readers", time.Minute, func() bool { own, _ := l.readable("a"); return own })
+		l.Isolate("a", false)
+		l.Cut("a", next, true)
+		l.wait("a knows that it has diverged", 10*time.Second, func() bool { v := l.agents["a"].View(); return v.Quorum && v.Diverged() })
+		l.wait("no reader is sent to a, and its readers are ended", time.Second, func() bool {
+			own, told := l.readable("a")
+			ended := slices.ContainsFunc(l.Node("a").State().Events, func(e string) bool { return strings.Contains(e, "not in the group's history") })
+			return !own && !told && ended
+		})
+		for range 300 {
+			if own, told := l.readable("a"); own || told {
+				t.Fatal("a serves readers again, and has still diverged")
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		l.Cut("a", next, false)
+		l.formed(next, time.Minute)
+		l.wait("a serves readers again", time.Minute, func() bool { own, told := l.readable("a"); return own && told })
+	})
+}
