@@ -24,7 +24,7 @@ func Report(err error) int {
 		return 0
 	}
 	if msg := err.Error(); msg != "" {
-		fmt.Fprintln(os.Stderr, "coterie: "+msg)
+		fmt.Fprintln(os.Stderr, "coterie: "+Printable(msg))
 	}
 	var other ExitError
 	if errors.As(err, &other) {

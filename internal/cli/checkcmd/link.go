@@ -39,7 +39,7 @@ code 3 if one of them does not answer.`,
 			if asJSON {
 				return cli.PrintJSON(c, l)
 			}
-			_, err = fmt.Fprint(c.OutOrStdout(), describeLink(from, l))
+			_, err = fmt.Fprint(cli.Out(c), describeLink(from, l))
 			return err
 		},
 	}

@@ -240,7 +240,7 @@ func printLogins(c *cobra.Command, found []login, asJSON bool) error {
 			return err
 		}
 	} else {
-		t := tabwriter.NewWriter(c.OutOrStdout(), 2, 8, 2, ' ', 0)
+		t := tabwriter.NewWriter(cli.Out(c), 2, 8, 2, ' ', 0)
 		_, _ = fmt.Fprintln(t, "THROUGH\tSAYS\tANSWERED\tLIST ENTRY\tPASSED OVER\tTOOK")
 		for _, l := range found {
 			who, entry := l.Answered, "-"

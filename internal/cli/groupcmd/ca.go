@@ -45,7 +45,7 @@ certificate has left.`,
 			if err != nil {
 				return err
 			}
-			_, err = c.OutOrStdout().Write(b)
+			_, err = cli.Out(c).Write(b)
 			return err
 		},
 	}

@@ -51,7 +51,7 @@ sign" how long ago the leader last renewed its right to lead.`,
 			if asJSON {
 				return cli.PrintJSON(c, e)
 			}
-			return printExplanation(c.OutOrStdout(), e, all)
+			return printExplanation(cli.Out(c), e, all)
 		},
 	}
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON, with the view each decision saw")

@@ -152,7 +152,7 @@ func confirmLoss(c *cobra.Command, cl *api.Client) error {
 	if err != nil {
 		return cli.NoAgent(c, err)
 	}
-	if err := (dashboard{Status: s}).render(c.OutOrStdout()); err != nil {
+	if err := (dashboard{Status: s}).render(cli.Out(c)); err != nil {
 		return err
 	}
 	if !term.IsTerminal(int(os.Stdin.Fd())) {

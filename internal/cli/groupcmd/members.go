@@ -106,7 +106,7 @@ once, and it expires. Treat it as a password until then.`,
 				return cli.PrintJSON(c, r)
 			}
 			cli.Say(c, "on the new node, until %s:", r.Expires.Local().Format("15:04"))
-			_, err = fmt.Fprintln(c.OutOrStdout(), r.Command)
+			_, err = fmt.Fprintln(cli.Out(c), r.Command)
 			return err
 		},
 	}

@@ -76,7 +76,7 @@ func accountCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			_, err = fmt.Fprintln(c.OutOrStdout(), text)
+			_, err = fmt.Fprintln(cli.Out(c), text)
 			return err
 		},
 	}

@@ -126,9 +126,9 @@ func (o *seedFlags) follow(c *cobra.Command, cl *api.Client, op seeding.Operatio
 		if line := seedLine(op); !o.json && line != said && line != "" {
 			said = line
 			if bar {
-				_, _ = fmt.Fprintf(out, "\r%s\x1b[K", line)
+				_, _ = fmt.Fprintf(out, "\r%s\x1b[K", cli.Printable(line))
 			} else {
-				_, _ = fmt.Fprintln(c.OutOrStdout(), line)
+				_, _ = fmt.Fprintln(cli.Out(c), line)
 			}
 		}
 		select {

@@ -149,7 +149,7 @@ func showStatus(c *cobra.Command, cl *api.Client, asJSON bool) error {
 	if asJSON {
 		err = cli.PrintJSON(c, d)
 	} else {
-		err = d.render(c.OutOrStdout())
+		err = d.render(cli.Out(c))
 	}
 	if err == nil && !d.WriteOpen {
 		err = cli.ErrUnhealthy
@@ -171,7 +171,7 @@ func watchStatus(c *cobra.Command, cl *api.Client) error {
 		_, _ = fmt.Fprintf(&page, "\n%s; every second until Ctrl-C", time.Now().Format("15:04:05"))
 		// The end of each line and the rest of the screen are cleared, instead of the whole screen, which would
 		// flicker.
-		text := strings.ReplaceAll(page.String(), "\n", "\x1b[K\r\n")
+		text := strings.ReplaceAll(cli.Printable(page.String()), "\n", "\x1b[K\r\n")
 		if _, err := fmt.Fprint(c.OutOrStdout(), "\x1b[H"+text+"\x1b[K\x1b[J"); err != nil {
 			return err
 		}
@@ -180,7 +180,7 @@ func watchStatus(c *cobra.Command, cl *api.Client) error {
 		case <-time.After(time.Second):
 		}
 	}
-	_, _ = fmt.Fprintln(c.OutOrStdout())
+	_, _ = fmt.Fprintln(cli.Out(c))
 	return nil
 }
 

@@ -158,7 +158,7 @@ func (p Printer) Print(r console.Result) error {
 		out.Flush()
 		return out.Error()
 	}
-	t := tabwriter.NewWriter(w, 2, 8, 2, ' ', 0)
+	t := tabwriter.NewWriter(cli.Out(p.C), 2, 8, 2, ' ', 0)
 	_, _ = fmt.Fprintln(t, strings.Join(headings(r), "\t"))
 	for _, row := range r.Rows {
 		_, _ = fmt.Fprintln(t, strings.Join(cells(row), "\t"))
