@@ -23,7 +23,7 @@ const (
 	startBackoff  = 2 * time.Second
 )
 
-// job is a long action: what the worker does for one action of a plan.
+// job is a long action, which the worker performs for one action of a plan.
 type job struct {
 	name   string
 	epoch  ag.Epoch // the job is cancelled when the record leaves this epoch; 0: never
@@ -394,7 +394,7 @@ type task struct {
 
 type taskResult struct {
 	name    string
-	applied func() // what the action learned; the loop runs it
+	applied func() // applies the result of the action; the loop runs it
 	err     error
 }
 

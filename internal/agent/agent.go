@@ -186,8 +186,8 @@ func New(c Config) (*Agent, error) {
 // writerQueue is how many writes may wait for the disk.
 const writerQueue = 256
 
-// writeLater performs a best-effort write off the loop: a hung disk must not stop decisions. What does not fit into the queue is not
-// written.
+// writeLater performs a best-effort write off the loop: a hung disk must not stop decisions. A job that does not fit
+// into the queue is not written.
 func (a *Agent) writeLater(job func() error) {
 	queued := a.writer.Do(func() {
 		if err := job(); err != nil {
@@ -225,8 +225,8 @@ func (a *Agent) Position(ctx context.Context) (Positions, error) {
 	return Positions{Flush: o.Position, Replay: o.Replay}, err
 }
 
-// ServeHeartbeats answers the heartbeats of another member's agent; the endpoint calls it for each stream. It returns after the stream
-// has ended. Where the end may be a death, it returns after that was confirmed or disproved.
+// ServeHeartbeats answers the heartbeats of another member's agent; the endpoint calls it for each stream. It returns
+// after the stream has ended. Where the end may be a death, it returns after that was confirmed or disproved.
 func (a *Agent) ServeHeartbeats(ctx context.Context, from ag.ReplicaID, s liveness.HeartbeatStream) {
 	if !a.voter.Serve(from, s) {
 		return
@@ -238,7 +238,8 @@ func (a *Agent) ServeHeartbeats(ctx context.Context, from ag.ReplicaID, s livene
 	}
 }
 
-// ping asks a member for a sign of life, and takes over what the member has seen of the record: the store may have forgotten it.
+// ping asks a member for a sign of life, and takes over what the member has seen of the record: the store may have
+// forgotten it.
 func (a *Agent) ping(ctx context.Context, r ag.Replica) error {
 	seen, err := a.cfg.Peers.Ping(ctx, r)
 	if err == nil {
@@ -256,14 +257,14 @@ func (a *Agent) others() []ag.Replica {
 	return slices.DeleteFunc(slices.Clone(snap.Group.Replicas), func(r ag.Replica) bool { return r.ID == a.cfg.Self })
 }
 
-// Heard returns when another member last gave a sign of life, to about a second and by this machine's clock. It is for people. Zero:
-// the member has given none since the agent started. Any goroutine may call it.
+// Heard returns when another member last gave a sign of life, to about a second and by this machine's clock. It is for
+// people. Zero: the member has given none since the agent started. Any goroutine may call it.
 func (a *Agent) Heard(id ag.ReplicaID) time.Time { return a.pinger.Reach().Heard(id) }
 
 // Gate returns the boottime until which bytes of the local primary may reach clients: the end of its lease, or of its
 // answer lease if that is earlier. 0 means no limit, because the local server is not a primary (S3). From the moment
-// the keeper is armed for a promotion until this node leads and has opened, the gate is shut: PostgreSQL keeps the
-// sessions of a standby over its promotion, and what they write then is not protected by the record yet.
+// the keeper is armed for a promotion until this node leads and has opened, the gate is shut. PostgreSQL keeps the
+// sessions of a standby over its promotion, and their writes are not protected by the record yet.
 func (a *Agent) Gate() time.Duration {
 	switch e := a.lease.Armed(); {
 	case e == 0:
@@ -359,7 +360,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	err = orImpossible(func() error { return a.loop(inner) })
 	if x := (impossible{}); errors.As(err, &x) {
 		a.log.Error("the agent ends", "err", err)
-		end(err) // the worker and what else is under way
+		end(err) // the worker and all else under way
 	}
 	stop()
 	wg.Wait()

@@ -151,7 +151,8 @@ func (l *lab) wait(what string, budget time.Duration, cond func() bool) {
 	}
 }
 
-// formed waits until id leads and every other replica with a link to it is counted and no more than the target is waited for.
+// formed waits until id leads and every other replica with a link to it is counted and no more than the target is
+// waited for.
 func (l *lab) formed(id ag.ReplicaID, budget time.Duration) {
 	l.Helper()
 	l.wait(string(id)+" leads and both others are synchronized", budget, func() bool {
@@ -188,8 +189,8 @@ func (l *lab) write(id ag.ReplicaID) {
 	}
 }
 
-// sound checks what must be true of every history: records only go forward, timelines belong to one epoch, and no acknowledged
-// commit is missing on the one who leads.
+// sound checks what must be true of every history: records only go forward, timelines belong to one epoch, and no
+// acknowledged commit is missing on the one who leads.
 func (l *lab) sound() {
 	l.Helper()
 	past := l.Record.Past()

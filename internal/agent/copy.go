@@ -144,9 +144,10 @@ func (a *Agent) leaveToOther() error {
 	return errDisplaced
 }
 
-// checkPast looks once, before this node gives any seal, whether its copy is as far as it said it was when it was last heard of. A copy
-// that is not was restored from an older state, node directory and all: it no longer holds what it acknowledged, so it becomes another
-// copy, which nobody counts on (docs/internals/safety.md, "Copies").
+// checkPast checks once, before this node gives any seal, whether its copy is at least at the position of its last
+// report. A copy behind that was restored from an older state, together with the node directory. It no longer holds
+// every commit that it acknowledged, so it becomes another copy, on which no member relies (docs/internals/safety.md,
+// "Copies").
 func (a *Agent) checkPast(v ag.View) {
 	switch {
 	case a.checked.Load() || !v.Quorum || v.Local.Data == ag.DataForeign:

@@ -50,7 +50,7 @@ func TestGateShutsAtTheDeadline(t *testing.T) {
 	inBubble(t, func(l *lab) {
 		a := l.agents["a"]
 		l.Node("a").Store.Cut(true)
-		time.Sleep(2 * time.Second) // what was on its way has ended
+		time.Sleep(2 * time.Second) // all messages under way have arrived
 		deadline := a.LeaseUntil()
 		time.Sleep(boottime.Until(deadline) - time.Millisecond)
 		l.write("a")
@@ -144,7 +144,7 @@ func TestForeignSettingFences(t *testing.T) {
 	})
 }
 
-// A setting whose outcome is not known is not somebody else's: the primary lives on, and nothing is recorded on the strength of it.
+// A setting whose outcome is not known is not taken for a foreign one: the primary lives on, and no record rests on it.
 func TestSettingOfUnknownOutcome(t *testing.T) {
 	inBubble(t, func(l *lab) {
 		n := l.Node("a")
@@ -225,8 +225,8 @@ func TestTaskEndsWithItsEpoch(t *testing.T) {
 	})
 }
 
-// The renewal that is on its way when the new primary takes its rights is refused, because the epoch's key has changed: by the
-// node itself, which is no reason to fence.
+// The renewal under way when the new primary takes its rights is refused, because the epoch's key has changed. The node
+// itself changed it, so that is not a reason to fence.
 func TestTakingTheRightsOvertakesARenewal(t *testing.T) {
 	inBubble(t, func(l *lab) {
 		for _, id := range []ag.ReplicaID{"b", "c"} {
@@ -264,7 +264,7 @@ func TestSilentKeeperIsNoDeadServer(t *testing.T) {
 }
 
 // PostgreSQL keeps the sessions of a standby over its promotion, and they can write from then on. They are ended before
-// the promotion, and nothing of the server reaches a client before the node leads and has opened.
+// the promotion, and no byte of the server reaches a client before the node leads and has opened.
 func TestNoAnswerBetweenPromotionAndOpening(t *testing.T) {
 	inBubble(t, func(l *lab) {
 		l.Record.SetGroup(func(g *ag.Group) {

@@ -7,8 +7,8 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 )
 
-// A member that comes back without its data says so, and is neither waited for nor counted any more, long before it would count as lost: else
-// nobody could take over from a primary that died meanwhile.
+// A member that comes back without its data reports that, and is neither waited for nor counted any more, long before
+// it would count as lost. Otherwise no member could take over from a primary that died meanwhile.
 func TestMemberWithoutItsDataIsDropped(t *testing.T) {
 	inBubble(t, func(l *lab) {
 		l.write("a")
@@ -32,7 +32,7 @@ func TestMemberWithoutItsDataIsDropped(t *testing.T) {
 	})
 }
 
-// What a member said of the copy to it stays with the others while it is gone, and they know since when they have not heard of it.
+// The other members keep the last report of a member about its copy while it is away, and know the time of that report.
 func TestWordOfACopyStays(t *testing.T) {
 	inBubble(t, func(l *lab) {
 		l.kill("b")

@@ -66,7 +66,7 @@ func (a *Agent) prepare(ctx context.Context, v ag.View, op ag.Op) {
 		if err == nil {
 			err = a.checkpoints(ctx)
 		}
-		if err == nil { // what was true before the checkpoint may have changed
+		if err == nil { // the conditions may have changed during the checkpoint
 			err = a.checkTarget(ctx, *a.view.Load(), op.To)
 		}
 		if err != nil {
@@ -193,7 +193,7 @@ func (a *Agent) endOp(rev int64, o Outcome) {
 
 // handover is one planned failover under way on the primary (docs/internals/safety.md, "Planned failover"). Its order:
 // new transactions wait (drain), the gate is shut, the target MUST have everything (quiet) BEFORE the server is
-// stopped, and the leadership is given away AFTER the server has stopped. Until the server is told to stop, the
+// stopped, and the leadership is given away AFTER the server has stopped. Until the stop of the server begins, the
 // failover can be abandoned without a trace. From then until the commit it is abandoned by starting the server again.
 type handover struct {
 	a          *Agent
@@ -237,7 +237,7 @@ func (a *Agent) handOver(ctx context.Context, v ag.View, op ag.Op, generation ui
 	}
 	return func() {
 		a.sync, a.tried = ag.Sync{P: v.Local.Sync.P, N: v.Local.Sync.N}, nil
-		a.restart = end // BEFORE the gate opens: nobody may read what is not replicated (S6)
+		a.restart = end // BEFORE the gate opens: no client may read a commit that is not replicated (S6)
 		a.answered.Store(0)
 		reopen()
 	}, fmt.Errorf("given up, %s leads again in the same epoch: %w", v.Self, err)

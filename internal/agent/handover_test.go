@@ -13,7 +13,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 )
 
-// plan asks for a planned failover and waits until the request is closed.
+// plan requests a planned failover and waits until the request is closed.
 func (l *lab) plan(to ag.ReplicaID) {
 	l.Helper()
 	l.Record.SetOp(ag.Op{ID: "1", Kind: ag.OpPlanned, To: to, Epoch: l.epoch()})
@@ -41,7 +41,7 @@ func TestPlannedFailover(t *testing.T) {
 		}
 		var told []string
 		for _, e := range s.Events[slices.Index(s.Events, "hold true"):] {
-			if !strings.HasPrefix(e, "close local") && !strings.HasPrefix(e, "close older") { // there is nobody left then
+			if !strings.HasPrefix(e, "close local") && !strings.HasPrefix(e, "close older") { // no other member is left then
 				told = append(told, e)
 			}
 		}
@@ -51,7 +51,7 @@ func TestPlannedFailover(t *testing.T) {
 	})
 }
 
-// What is refused or fails before the server stops changes nothing: not even the server is restarted.
+// A failover that is refused or fails before the server stops changes nothing: not even the server is restarted.
 func TestPlannedFailoverAbandonedBeforeTheStop(t *testing.T) {
 	for name, spoil := range map[string]func(l *lab){
 		"target not counted": func(l *lab) {
@@ -89,8 +89,8 @@ func TestPlannedFailoverAbandonedBeforeTheStop(t *testing.T) {
 	}
 }
 
-// After the stop the primary starts again where it stopped: same epoch, same timeline, no promotion; and it lets nobody read before
-// what it has is replicated.
+// After the stop the primary starts again where it stopped: same epoch, same timeline, no promotion. It lets no client
+// read before its WAL is replicated.
 func TestPlannedFailoverAbandonedAfterTheStop(t *testing.T) {
 	for name, spoil := range map[string]func(l *lab){
 		"target cut off":        func(l *lab) { l.Cut("a", "c", true) },
@@ -145,7 +145,8 @@ func TestPrimaryStartedAgainWaitsForReplicas(t *testing.T) {
 	})
 }
 
-// What cannot start again, or may not because the record is out of reach, leaves the field to the others.
+// A primary that cannot start again, or may not because the record is out of reach, leaves the leadership to the
+// others.
 func TestPlannedFailoverThatCannotBeUndone(t *testing.T) {
 	for name, spoil := range map[string]func(l *lab){
 		"server does not start": func(l *lab) {
@@ -196,7 +197,7 @@ func TestPlannedFailoverDrains(t *testing.T) {
 	})
 }
 
-// Workers that do not end let the primary go on.
+// If workers do not end, the primary continues.
 func TestPlannedFailoverWithAWriterThatStays(t *testing.T) {
 	inBubble(t, func(l *lab) {
 		was := l.epoch()
@@ -260,8 +261,8 @@ func TestPlannedFailoverOfUnknownOutcome(t *testing.T) {
 	})
 }
 
-// A server that did not stop in order may have WAL that nobody got: it is taken over only with all that was acknowledged, and the next epoch
-// does not start with its copy.
+// A server that did not stop in order may have WAL that no other member has. It is taken over only with every
+// acknowledged commit, and the next epoch does not start with its copy.
 func TestPlannedFailoverWithAHardStop(t *testing.T) {
 	inBubble(t, func(l *lab) {
 		l.write("a")
@@ -277,7 +278,7 @@ func TestPlannedFailoverWithAHardStop(t *testing.T) {
 	})
 }
 
-// While the hand-over looks how far the target is, no client may be told of a later commit.
+// While the hand-over checks the position of the target, no later commit may be acknowledged to a client.
 func TestPlannedFailoverShutsTheGate(t *testing.T) {
 	inBubble(t, func(l *lab) {
 		l.Node("a").Before("stop", func() {

@@ -40,8 +40,8 @@ type Space struct {
 
 // Wellness is what a node reports about its health.
 type Wellness struct {
-	Ill        string  `json:"ill,omitempty"`        // what counts as a failure at the group's FAILURE_CONDITION_LEVEL
-	Concern    string  `json:"concern,omitempty"`    // what would count at a higher level
+	Ill        string  `json:"ill,omitempty"`        // the failures at the group's FAILURE_CONDITION_LEVEL
+	Concern    string  `json:"concern,omitempty"`    // the failures at a higher level only
 	Quarantine string  `json:"quarantine,omitempty"` // why the copy is not trusted
 	StoodDown  string  `json:"stood_down,omitempty"` // when it last gave up the leadership for its health or a crash, as long as that counts
 	Space      []Space `json:"space,omitempty"`
@@ -61,7 +61,7 @@ func (a *Agent) wellness(v ag.View) Wellness {
 // CrashReport is the reason why a server ended.
 type CrashReport struct {
 	Lost   string // an fsync failed
-	NoRoom string // there was no room for WAL
+	NoRoom string // the disk had no room for WAL
 	Panic  string // another reason for which it gave up
 }
 
@@ -338,7 +338,7 @@ func (a *Agent) distrust(why string) {
 }
 
 // unpromotable reports whether this copy, even with the longest log, must not be promoted: it is under quarantine, or
-// its server would find no room for WAL. A candidate that asks for a seal is told so. Any goroutine may call it.
+// its server would find no room for WAL. The answer to a candidate's seal request says so. Any goroutine may call it.
 func (a *Agent) unpromotable() bool { return a.distrusted.Load() || a.findings().NoRoom != "" }
 
 func (a *Agent) saveQuarantine() {

@@ -86,7 +86,7 @@ func TestAnIllPrimaryStepsDown(t *testing.T) {
 		}
 		l.probes[last].find(agent.Findings{Health: ag.Health{Level: 3, Because: "a shared ill"}})
 		time.Sleep(time.Minute)
-		l.write(last) // nobody is left who was not ill himself: it goes on
+		l.write(last) // every other member was unhealthy too: it continues
 		if l.epoch() != was+1 {
 			t.Errorf("more than n-1 failovers: epoch %d", l.epoch())
 		}

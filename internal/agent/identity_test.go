@@ -16,12 +16,13 @@ func TestACloneTakesTheNameOver(t *testing.T) {
 		next := l.leader(30*time.Second, "a")
 		l.write(next)
 		l.stop("a")
-		l.start("a") // who starts it again wins the name back
+		l.start("a") // the copy that is started again wins the name back
 		l.formed(next, time.Minute)
 	})
 }
 
-// A whole node that was put back to an older state has the copy id and the promise of then, but not what it acknowledged since.
+// A whole node that was put back to an older state has the copy id and the promise of then, but not what it
+// acknowledged since.
 func TestARestoredCopyIsAnotherCopy(t *testing.T) {
 	inBubble(t, func(l *lab) {
 		l.write("a")

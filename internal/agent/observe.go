@@ -269,7 +269,7 @@ func (a *Agent) observeStreams(v ag.View) []ag.Stream {
 		s, isOpen := open[r.ID]
 		if isOpen {
 			if f.copy != "" && f.copy != s.Copy {
-				a.sync.Proven = false // what the old copy flushed says nothing about this one
+				a.sync.Proven = false // the flushed position of the old copy proves nothing about this one
 				a.copyChanges++
 			}
 			f.open, f.session, f.copy, f.flush, f.apply = true, s.Session, s.Copy, s.Flush, s.Apply
@@ -327,8 +327,8 @@ const (
 )
 
 // stuck detects a standby that cannot read what it has received and does not ask for it again. The startup process of
-// PostgreSQL believes that the log continues to where the last walreceiver had flushed it. If a record before that is
-// unreadable, it ends each new walreceiver before it has connected, and reads the same bytes again
+// PostgreSQL assumes that the log continues to the position that the last walreceiver has flushed. If a record before
+// that is unreadable, it ends each new walreceiver before it has connected, and reads the same bytes again
 // (WaitForWALToBecomeAvailable in xlogrecovery.c; the log says "invalid record length" or "unexpected pageaddr" every
 // wal_retrieve_retry_interval). After a restart it knows of no flushed end, and fetches the whole segment again.
 type stuck struct {

@@ -43,8 +43,8 @@ func (n *node) Read(context.Context) (Snapshot, error) {
 
 func (n *node) Streams() []Stream { return []Stream{{Member: "b", Copy: n.copy, Flush: 100}} }
 
-// What a member's old copy flushed says nothing about the new one: the proof of the setting is void in the very view that
-// shows the new copy, and a proof that is under way counts no more.
+// The flushed position of a member's old copy proves nothing about the new one. The proof of the setting is void in the
+// very view that shows the new copy, and a proof under way counts no more.
 func TestAnotherCopyVoidsTheProofAtOnce(t *testing.T) {
 	n := &node{copy: "old"}
 	a, err := New(Config{
@@ -69,7 +69,7 @@ func TestAnotherCopyVoidsTheProofAtOnce(t *testing.T) {
 	}
 }
 
-// What a member said of another copy says nothing of the one that is counted.
+// A member's report about another copy says nothing about the copy that is counted.
 func TestSaysGone(t *testing.T) {
 	for _, tt := range []struct {
 		name string

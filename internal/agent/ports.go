@@ -211,7 +211,7 @@ type TakeoverRequest struct {
 // ErrRefused is the error of Peers when a member's endpoint actively refused a connection: nothing listens there.
 var ErrRefused = liveness.ErrRefused
 
-// SealRequest asks for the promise never again to take WAL of an epoch before Epoch.
+// SealRequest requests the promise never again to take WAL of an epoch before Epoch.
 type SealRequest struct {
 	Epoch     ag.Epoch     `json:"epoch"`
 	Candidate ag.ReplicaID `json:"candidate"`
@@ -236,8 +236,7 @@ type Sessions interface {
 	CloseReaders(why string)
 	// Hold keeps new connections waiting during a planned failover.
 	Hold(on bool)
-	// Drain keeps requests waiting that would begin a transaction on this node's server, whatever node their clients
-	// are connected to.
+	// Drain holds requests that would begin a transaction on this node's server, from clients of every node.
 	Drain(on bool)
 	// Busy counts the sessions of this node's server that have a transaction or request under way.
 	Busy() int
@@ -255,9 +254,10 @@ type Seeder interface {
 	Seed(ctx context.Context, from ag.Replica, e ag.Epoch, progress func(string)) (ag.CopyID, error)
 }
 
-// SeedRequests are the requests of operators for a new copy on this node. The loop asks at every turn: both methods answer from memory.
+// SeedRequests are the requests of operators for a new copy on this node. The loop asks at every turn: both methods
+// answer from memory.
 type SeedRequests interface {
-	// ReseedReason returns why the copy is to be replaced by a new one; empty if no operator asks for that.
+	// ReseedReason returns why the copy is to be replaced by a new one; empty if no operator requested that.
 	ReseedReason(copy ag.CopyID) string
 	// BlockedReason returns why no copy is to be made in that epoch for now; empty if one may be made.
 	BlockedReason(e ag.Epoch) string

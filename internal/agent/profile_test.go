@@ -10,7 +10,8 @@ import (
 
 func (l *lab) profile(name string) { l.Record.SetGroup(func(g *ag.Group) { g.Profile = name }) }
 
-// The profile is changed while the group runs: the takeover waits for what the old primary declared, and no answer of it leaves afterwards.
+// The profile is changed while the group runs: the takeover waits for what the old primary declared, and no answer of
+// it leaves afterwards.
 func TestChangeOfTheLeaseProfile(t *testing.T) {
 	silence := func(l *lab) time.Duration {
 		at := boottime.Now()

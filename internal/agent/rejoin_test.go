@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// diverge leaves a with a tail that nobody else has and makes another lead.
+// diverge leaves a with a tail that no other member has, and makes another lead.
 func (l *lab) diverge() {
 	l.Helper()
 	l.write("a")

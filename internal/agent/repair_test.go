@@ -29,7 +29,8 @@ func TestRepairingMark(t *testing.T) {
 	}
 }
 
-// TestRepairCutShort checks that a node that died while its copy was made anew makes it anew again instead of calling it foreign.
+// TestRepairCutShort checks that a node that died while its copy was made anew makes it anew again instead of calling
+// it foreign.
 func TestRepairCutShort(t *testing.T) {
 	inBubble(t, func(l *lab) {
 		l.stop("c")

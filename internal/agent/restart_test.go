@@ -22,7 +22,7 @@ func (l *lab) makeRoom(id ag.ReplicaID) {
 	if err := l.agents[id].Restart(ctx, agent.RestartOptions{}); err != nil {
 		l.Fatal(err)
 	}
-	synctest.Wait() // until it has ended by itself: told to end before that, it stops its server
+	synctest.Wait() // until it has ended: an order to end before that would stop its server
 	l.stop(id)
 }
 
@@ -82,7 +82,7 @@ func TestRestartThatTakesTooLong(t *testing.T) {
 	})
 }
 
-// A successor takes nothing over that the record gave to somebody else meanwhile, nor what was not announced.
+// A successor takes nothing over that the record gave to another member meanwhile, nor anything that was not announced.
 func TestRestartFindsAnotherLeader(t *testing.T) {
 	inBubble(t, func(l *lab) {
 		l.write("a")
@@ -165,7 +165,8 @@ func TestRestartProvesTheSettingFirst(t *testing.T) {
 	})
 }
 
-// What the server waits for when it is taken over need not keep the record true: it is rewritten before anything else happens.
+// The setting of a server that is taken over need not keep the record true: it is rewritten before anything else
+// happens.
 func TestRestartRewritesTheSetting(t *testing.T) {
 	inBubble(t, func(l *lab) {
 		l.write("a")

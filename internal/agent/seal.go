@@ -35,11 +35,11 @@ type sealer struct {
 }
 
 // readers is whether replay wins over this node's readers. It does from the first seal of an epoch until a replica
-// leads, because one long read could delay a promotion without bound. PostgreSQL is told in the background, and no seal
-// waits for it.
+// leads, because one long read could delay a promotion without bound. The setting is sent to PostgreSQL in the
+// background, and no seal waits for it.
 type readers struct {
 	lose atomic.Bool // as it should be
-	mu   sync.Mutex  // guards told, and is held while PostgreSQL is told
+	mu   sync.Mutex  // guards told, and is held while PostgreSQL gets the setting
 	told *bool       // as this agent last told PostgreSQL; nil: not yet
 	work sync.WaitGroup
 }
@@ -103,8 +103,8 @@ func (s *sealer) follow(ctx context.Context, leader ag.Replica, e ag.Epoch) erro
 	return nil
 }
 
-// Seal answers a candidate. Its order: the promise MUST be on disk BEFORE older sources are closed; a server that still
-// leads an older epoch is fenced; the walreceiver has ended BEFORE the end of WAL is read. The report stays true until
+// Seal answers a candidate. Its order: the promise MUST be on disk BEFORE older sources are closed. A server that still
+// leads an older epoch is fenced. The walreceiver has ended BEFORE the end of WAL is read. The report stays true until
 // a leader of that epoch or a later one feeds this node (docs/internals/safety.md, "Seal").
 func (s *sealer) Seal(ctx context.Context, req SealRequest) (ag.SealReport, error) {
 	ctx, cancel := context.WithTimeout(ctx, SealTimeout)

@@ -61,7 +61,8 @@ func TestSealWaitsForTheWalreceiver(t *testing.T) {
 	})
 }
 
-// TestSealDoesNotWaitForReplay: a primary that dies while it writes leaves the beginning of a record, which is never replayed.
+// TestSealDoesNotWaitForReplay: a primary that dies while it writes leaves the beginning of a record, which is never
+// replayed.
 func TestSealDoesNotWaitForReplay(t *testing.T) {
 	inBubble(t, func(l *lab) {
 		l.write("a")

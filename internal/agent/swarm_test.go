@@ -10,8 +10,8 @@ import (
 	"github.com/coteriedb/coterie/internal/agent/agenttest"
 )
 
-// TestSwarm lets seeded faults loose on a group under writes, then heals everything: no acknowledged commit may be missing,
-// and the group must be whole again.
+// TestSwarm lets seeded faults loose on a group under writes, then heals everything: no acknowledged commit may be
+// missing, and the group must be whole again.
 func TestSwarm(t *testing.T) {
 	seeds := uint64(12)
 	if testing.Short() {

@@ -34,7 +34,7 @@ func (l *lab) fetching() {
 	})
 }
 
-// undecided asserts that nobody is chosen for a while.
+// undecided asserts that no member is chosen for a while.
 func (l *lab) undecided(during time.Duration) {
 	l.Helper()
 	for end := time.Now().Add(during); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
@@ -63,7 +63,8 @@ func TestTailIsFetchedFromAManualReplica(t *testing.T) {
 	})
 }
 
-// The log is had of a server that is started for it; its source and the candidate may die at any time, and nothing is decided without it.
+// The log is had of a server that is started for it; its source and the candidate may die at any time, and nothing is
+// decided without it.
 func TestTailIsWaitedFor(t *testing.T) {
 	inBubble(t, func(l *lab) {
 		l.behind()

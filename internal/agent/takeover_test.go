@@ -11,7 +11,8 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 )
 
-// A dead node whose death the network shows is replaced once no answer of it can be on its way, not after a silence of O.
+// A dead node whose death the network shows is replaced once no answer of it can be on its way, not after a silence of
+// O.
 func TestKilledPrimaryIsReplacedByVotes(t *testing.T) {
 	inBubble(t, func(l *lab) {
 		l.write("a")
@@ -56,7 +57,8 @@ func TestVotesNeedFast(t *testing.T) {
 	}
 }
 
-// A firewall that refuses everything around the primary, both ways, looks like its death. It is replaced, and by then it holds its answers.
+// A firewall that refuses everything around the primary, both ways, looks like its death. It is replaced, and by then
+// it holds its answers.
 func TestRejectedPrimaryHoldsItsAnswers(t *testing.T) {
 	inBubble(t, func(l *lab) {
 		l.write("a")
@@ -82,7 +84,8 @@ func TestRejectedPrimaryHoldsItsAnswers(t *testing.T) {
 	})
 }
 
-// One voter's view is no majority. Its vote is taken back when it hears of the primary again, and only then does it acknowledge.
+// One voter's view is no majority. Its vote is taken back when it hears of the primary again, and only then does it
+// acknowledge.
 func TestOneSidedRejectChangesNothing(t *testing.T) {
 	inBubble(t, func(l *lab) {
 		was := l.epoch()
@@ -145,7 +148,8 @@ func TestResetStreamsAreNoEvidence(t *testing.T) {
 	})
 }
 
-// An agent that begins acknowledges nothing until it has undone what an earlier one voted: that one may have voted in this very epoch.
+// An agent that begins acknowledges nothing until it has undone what an earlier one voted: that one may have voted in
+// this very epoch.
 func TestVoteOfAnEarlierAgentIsVoid(t *testing.T) {
 	inBubble(t, func(l *lab) {
 		l.Reject("b", "a", true)
@@ -192,8 +196,8 @@ func TestDoubleFailover(t *testing.T) {
 	}
 }
 
-// The death of the new primary as soon as the record says that it leads, before anybody streams from it, needs nobody's word: whoever was sealed
-// with it has everything, and leads. It never comes back.
+// The new primary dies as soon as the record says that it leads, before any member streams from it, and never comes
+// back. A member that was sealed with it has everything, and leads.
 func TestPrimaryDiesAsItLeads(t *testing.T) {
 	for _, planned := range []bool{false, true} {
 		inBubble(t, func(l *lab) {
@@ -224,7 +228,8 @@ func TestPrimaryDiesAsItLeads(t *testing.T) {
 	}
 }
 
-// A member that acknowledges twice: answers are held until both walsenders are gone and the setting is proven anew (docs/internals/safety.md, "Streams").
+// A member that acknowledges twice: answers are held until both walsenders are gone and the setting is proven anew
+// (docs/internals/safety.md, "Streams").
 func TestDoubledMemberHoldsAnswers(t *testing.T) {
 	inBubble(t, func(l *lab) {
 		l.write("a")
@@ -250,7 +255,8 @@ func TestDoubledMemberHoldsAnswers(t *testing.T) {
 	})
 }
 
-// A promotion that was begun and did not come to lead may have written, whatever the files say: the copy is rewound (safety 1.3).
+// A promotion that was begun and did not come to lead may have written, even if the files do not show it: the copy is
+// rewound (docs/internals/safety.md, "Timelines").
 func TestBegunPromotionIsDiverged(t *testing.T) {
 	inBubble(t, func(l *lab) {
 		l.write("a")
@@ -279,7 +285,8 @@ func TestBegunPromotionIsDiverged(t *testing.T) {
 	})
 }
 
-// A promotion that makes no progress is outbid, also by a candidate that is not better; one that replays for long is not.
+// A promotion that makes no progress is outbid, also by a candidate that is not better; one that replays for long is
+// not.
 func TestHungPromotionIsOutbid(t *testing.T) {
 	inBubble(t, func(l *lab) {
 		l.write("a")
@@ -298,7 +305,8 @@ func TestHungPromotionIsOutbid(t *testing.T) {
 	})
 }
 
-// Starting a server may take long, and the loop does not stand still meanwhile: who is to be promoted says how far it is, and nobody bids more.
+// The start of a server may take long, and the loop continues meanwhile: the member to be promoted reports its
+// progress, and no member outbids it.
 func TestSlowStartIsNotOutbid(t *testing.T) {
 	inBubble(t, func(l *lab) {
 		l.Cut("a", "c", true)

@@ -9,8 +9,8 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 )
 
-// A store that was put back to an earlier record is believed by nobody who has seen a later one: the primary serves no longer than its
-// lease, and no one is promoted, not even after a restart.
+// A store that was put back to an earlier record is not trusted by a member that has seen a later one. The primary
+// serves no longer than its lease, and no member is promoted, not even after a restart.
 func TestStoreThatGoesBackInTime(t *testing.T) {
 	inBubble(t, func(l *lab) {
 		l.write("a")
@@ -51,8 +51,8 @@ func TestStoreThatGoesBackInTime(t *testing.T) {
 	})
 }
 
-// A member that was away does not remember that the record has moved on. Where the store has gone back to what it remembers, and counts on
-// its copy alone, those who were there tell it: nobody is promoted over commits that it lacks.
+// A member that was away does not know that the record has advanced. If the store has gone back to the record that this
+// member knows, and counts on its copy alone, the other members tell it: it is not promoted over commits that it lacks.
 func TestStoreThatGoesBackBehindAMembersBack(t *testing.T) {
 	inBubble(t, func(l *lab) {
 		counted := func(id ag.ReplicaID) func() bool {

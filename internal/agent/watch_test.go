@@ -28,7 +28,7 @@ func TestRenewalsDoNotTurnTheLoop(t *testing.T) {
 	})
 }
 
-// A watch that tells nothing is no silence: before anybody is deposed the record is read.
+// A watch without events is not silence of the leader: the record is read before any leader is deposed.
 func TestDeafWatchIsNoSilence(t *testing.T) {
 	inBubble(t, func(l *lab) {
 		was := l.epoch()
@@ -43,7 +43,7 @@ func TestDeafWatchIsNoSilence(t *testing.T) {
 	})
 }
 
-// What a renewal says counts, whether it comes with the watch or not: a release is acted upon at once.
+// The content of a renewal counts, from the watch or from a read: a release takes effect at once.
 func TestReleaseTurnsTheLoop(t *testing.T) {
 	inBubble(t, func(l *lab) {
 		time.Sleep(10*time.Second + 100*time.Millisecond)

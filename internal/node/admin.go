@@ -14,7 +14,7 @@ type admin struct {
 // operate is another name of the service, so that admin can embed two types called Service.
 type operate = operations.Service
 
-// newStatus returns what this node says of itself and of the group. Every part of the node exists.
+// newStatus returns the part that reports on this node and the group. Every other part of the node must exist.
 func (n *node) newStatus() *status.Service {
 	c := status.Config{
 		Self: n.self, Node: n.cfg, Layout: n.layout, Members: n.members, Agent: n.agent, Clients: n.clients, Calls: n.control, Endpoint: n.endpoint,

@@ -16,8 +16,8 @@ import (
 	"github.com/coteriedb/coterie/internal/node/membership"
 )
 
-// TestWhoMayOpenWhat dials every class of stream as every kind of peer, over TLS, at an endpoint that asks the node as an agent's does.
-// What is not said to be allowed is refused.
+// TestWhoMayOpenWhat dials every class of stream as every kind of peer, over TLS, at an endpoint that asks the node as
+// an agent's does. A class that is not listed as allowed is refused.
 func TestWhoMayOpenWhat(t *testing.T) {
 	t.Parallel()
 	ca, other := authority(t, "0d5a8f7e-6f0b-4f0e-9d0c-6a4f1f5c2b11"), authority(t, "0d5a8f7e-6f0b-4f0e-9d0c-6a4f1f5c2b11")
@@ -113,7 +113,7 @@ func serving(t *testing.T, self *certs.Node, authorize func(certs.Identity, stri
 	return e.Addr().String()
 }
 
-// A node answers before all of it is there: it says that it is here, and everything else waits, as long as whoever asks.
+// A node answers before all of its parts exist. It answers pings, and every other call waits as long as its caller.
 func TestMethodsWaitForTheNode(t *testing.T) {
 	t.Parallel()
 	ca := authority(t, "0d5a8f7e-6f0b-4f0e-9d0c-6a4f1f5c2b11")

@@ -15,7 +15,8 @@ import (
 	"github.com/coteriedb/coterie/internal/node/membership"
 )
 
-// TestSealInOwnNameOnly: a member may ask for a promise, or for readiness, in its own name only. The agent is not reached otherwise.
+// TestSealInOwnNameOnly: a member may ask for a promise, or for readiness, in its own name only. The agent is not
+// reached otherwise.
 func TestSealInOwnNameOnly(t *testing.T) {
 	t.Parallel()
 	ca := authority(t, "0d5a8f7e-6f0b-4f0e-9d0c-6a4f1f5c2b11")

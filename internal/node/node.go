@@ -74,7 +74,7 @@ type node struct {
 	ready    chan struct{} // closed once there is an agent
 }
 
-// openNode reads what the node in dir is, and makes sure that nobody else runs it.
+// openNode reads the configuration of the node in dir, and makes sure that no other process runs the node.
 func openNode(dir string, log *slog.Logger) (n *node, unlock func(), err error) {
 	layout, err := config.NewLayout(dir)
 	if err != nil {
@@ -147,7 +147,8 @@ func Run(ctx context.Context, dir string, log *slog.Logger) (err error) {
 	var running sync.WaitGroup
 	defer running.Wait()
 	defer stop(nil)
-	// The port between nodes outlives the agent: what it stops in order still goes out, its farewell and its release as well.
+	// The port between nodes outlives the agent: the agent's farewell, its release and its other last messages still go
+	// out.
 	open, hangUp := context.WithCancel(context.WithoutCancel(ctx))
 	defer hangUp()
 	// run starts a part of the node; the end of any part ends all.
@@ -200,7 +201,7 @@ func Run(ctx context.Context, dir string, log *slog.Logger) (err error) {
 	return err
 }
 
-// startChores starts what goes on beside the agent's loop.
+// startChores starts the background work beside the agent's loop.
 func (n *node) startChores(run func(string, func(context.Context) error)) {
 	if n.probes != nil {
 		run("health", n.probes.Run)
@@ -232,7 +233,7 @@ func (n *node) openEndpoint(run func(string, func(context.Context) error)) error
 		c.Join = func(ctx context.Context, tokenID string, verify func([]byte) bool, req endpoint.JoinRequest) (endpoint.JoinGrant, error) {
 			return n.operate.Admit(ctx, tokenID, verify, req)
 		}
-		runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + rawconn.MaxBlocked()) // readers that nap keep them
+		runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + rawconn.MaxBlocked()) // readers that block in read(2) occupy them
 		n.links = walstream.NewLinks(n.self, n.members.Options, n.log.With("part", "link"), n.serveLink)
 		c.Handlers[endpoint.ClassWAL] = n.links.Serve
 		c.Handlers[endpoint.ClassSeed] = n.serveSeed
@@ -337,7 +338,7 @@ func (n *node) openPorts(run func(string, func(context.Context) error)) error {
 	return nil
 }
 
-// awaitReady returns true once every part of the node that a stream may need is there.
+// awaitReady returns true once every part of the node that a stream may need exists.
 func (n *node) awaitReady(ctx context.Context) bool {
 	select {
 	case <-n.ready:
@@ -354,7 +355,7 @@ func (n *node) serveLink(ctx context.Context, peer ag.ReplicaID, conn net.Conn) 
 	}
 }
 
-// relays lists the members that may know a way to one that does not answer.
+// relays lists the members that may be able to relay to one that does not answer.
 func (n *node) relays(to ag.ReplicaID) (vias []endpoint.Relay) {
 	g := n.members.Group()
 	if g == nil {
@@ -368,7 +369,7 @@ func (n *node) relays(to ag.ReplicaID) (vias []endpoint.Relay) {
 	return vias
 }
 
-// groupChanged takes a new configuration over: who may connect, whom to ask for the quorum.
+// groupChanged applies a new configuration: the members that may connect, and the members of the quorum.
 func (n *node) groupChanged(g ag.Group) {
 	if g.ID == "" {
 		return

@@ -9,7 +9,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/capabilities"
 )
 
-// partsBudget is how long what this agent serves may take to say goodbye before it gives way to its successor: a primary's keeper
+// partsBudget is how long the parts of this agent may take to end before its successor replaces it: a primary's keeper
 // waits for that one already.
 const partsBudget = 300 * time.Millisecond
 
@@ -23,8 +23,8 @@ func awaitBriefly(running *sync.WaitGroup) {
 }
 
 // succeed replaces this process by a new one of the program as it is on disk now. The process id stays, so its parent
-// notices nothing; only the standard streams are inherited. The quorum member is not stopped in order; its log is made for
-// that. succeed returns only if it fails.
+// notices nothing. Only the standard streams are inherited. The quorum member is not stopped in order; its log is made
+// for that. succeed returns only if it fails.
 func (n *node) succeed() error {
 	exe, err := os.Executable()
 	if err != nil {
@@ -34,8 +34,8 @@ func (n *node) succeed() error {
 	return capabilities.Exec(exe, successorArgs(os.Args, n.layout.Dir), os.Environ())
 }
 
-// successorArgs returns the command line of the agent's successor. An agent that init or join started in the foreground is
-// followed by coterie agent: the node directory exists already.
+// successorArgs returns the command line of the agent's successor. An agent that init or join started in the foreground
+// is followed by coterie agent: the node directory exists already.
 func successorArgs(args []string, dir string) []string {
 	if len(args) < 2 || slices.Contains(args[1:], "agent") {
 		return args

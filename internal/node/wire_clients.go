@@ -18,7 +18,8 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/login"
 )
 
-// newClientPort returns this node's client ports, which are opened when everything else exists. Most of what they ask is made later.
+// newClientPort returns this node's client ports, which are opened when everything else exists. Most of what they ask
+// is made later.
 func (n *node) newClientPort() *clientport.Port {
 	return clientport.New(clientport.Config{
 		Self: n.self, Node: n.cfg, Layout: n.layout, Logger: n.log,

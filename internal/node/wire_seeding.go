@@ -16,8 +16,8 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/seeding"
 )
 
-// openSeeding opens what copies this node's server to other members, and what fills this node's data directory. The agent that they ask
-// may be made later: neither asks it before they run.
+// openSeeding opens what copies this node's server to other members, and what fills this node's data directory. The
+// agent that they ask may be made later: neither asks it before they run.
 func (n *node) openSeeding() (err error) {
 	log := n.log.With("part", "seeding")
 	n.seeds = seedjobs.NewSource(seedjobs.SourceConfig{

@@ -151,7 +151,7 @@ func (w *World) Reject(from, to ag.ReplicaID, on bool) {
 	}
 }
 
-// hangUp ends the streams of a node whose process is gone.
+// hangUp ends the streams of a node whose process has ended.
 func (w *World) hangUp(id ag.ReplicaID) {
 	for _, o := range w.wires {
 		if o.a == id || o.b == id {
@@ -160,8 +160,8 @@ func (w *World) hangUp(id ag.ReplicaID) {
 	}
 }
 
-// Kill ends everything of a node at one instant: its server, and its agent, which gets no notice and reaches no node any
-// more. The caller must nevertheless end the agent's goroutines.
+// Kill ends everything of a node at one instant: its server, and its agent, which gets no notice and reaches no node
+// any more. The caller must nevertheless end the agent's goroutines.
 func (n *Node) Kill() {
 	n.Store.Kill(true)
 	n.locked(func() {

@@ -196,7 +196,8 @@ func (k *keeper) Status(ctx context.Context) (s agent.KeeperState, err error) {
 
 func (k *keeper) Exits() <-chan string { return k.exits }
 
-// Detached is the end of the agent's process: an armed server is fenced at once, as by the end of the keeper's connection.
+// Detached is the end of the agent's process: an armed server is fenced at once, as by the end of the keeper's
+// connection.
 func (n *Node) Detached() {
 	n.locked(func() {
 		n.agent, n.source, n.sourceEp, n.leading, n.held = nil, "", 0, 0, false

@@ -11,8 +11,8 @@ import (
 	"github.com/coteriedb/coterie/internal/agent"
 )
 
-// Node models one node: its data directory, its server, its keeper and its ends of the WAL streams. The agent's ports are
-// its methods Instance, Keeper, Upstream, Downstream, Peers, Sessions and Seeder.
+// Node models one node: its data directory, its server, its keeper and its ends of the WAL streams. The agent's ports
+// are its methods Instance, Keeper, Upstream, Downstream, Peers, Sessions and Seeder.
 type Node struct {
 	ID    ag.ReplicaID
 	Store *Store
@@ -109,7 +109,7 @@ func (n *Node) Before(call string, do func()) {
 	})
 }
 
-// Stall makes calls of that name ("seed", "rewind", "promote") hang until they are cancelled, or lets them go on.
+// Stall makes calls of that name ("seed", "rewind", "promote") hang until they are cancelled, or lets them continue.
 func (n *Node) Stall(call string, on bool) {
 	n.locked(func() {
 		if n.jam == nil {

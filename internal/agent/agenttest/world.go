@@ -36,7 +36,8 @@ type World struct {
 	stale   []string
 }
 
-// NewWorld returns a world of the group's replicas. first leads epoch 1 in the record; every other data directory is empty.
+// NewWorld returns a world of the group's replicas. first leads epoch 1 in the record; every other data directory is
+// empty.
 func NewWorld(g ag.Group, first ag.ReplicaID) *World {
 	w := &World{nodes: map[ag.ReplicaID]*Node{}, cuts: map[[2]ag.ReplicaID]bool{}, refuses: map[[2]ag.ReplicaID]bool{}}
 	tls := []ag.TimelineEntry{{TLI: 1, Epoch: 1}}
@@ -139,7 +140,8 @@ func (w *World) settle() {
 // ErrNoAnswer is a client's error when the outcome of its commit is unknown.
 var ErrNoAnswer = errors.New("no answer")
 
-// Write commits on a node as a client of it. It succeeds when the server acknowledges and the gate lets the answer pass.
+// Write commits on a node as a client of it. It succeeds when the server acknowledges and the gate lets the answer
+// pass.
 func (w *World) Write(ctx context.Context, id ag.ReplicaID) (int, error) {
 	n := w.nodes[id]
 	w.mu.Lock()

@@ -63,8 +63,8 @@ func (e *Explanation) Tell(told map[ag.ReplicaID]Report) {
 	e.Changes = Changes(e.Decisions)
 }
 
-// Pick chooses the change to explain: that of the epoch, or, with epoch 0, the last one that made another replica the primary, or else
-// the last one. It reports whether there is such a change; with epoch 0 that is not required.
+// Pick chooses the change to explain: that of the epoch, or, with epoch 0, the last one that made another replica the
+// primary, or else the last one. It reports whether there is such a change; with epoch 0 that is not required.
 func (e *Explanation) Pick(epoch ag.Epoch) bool {
 	for _, c := range slices.Backward(e.Changes) {
 		if epoch != 0 && c.Epoch == epoch || epoch == 0 && c.From != c.To {

@@ -12,9 +12,10 @@ import (
 // unlimited is the end of an answer lease that limits nothing.
 const unlimited = time.Duration(math.MaxInt64)
 
-// Answers is the answer lease of a primary: until when the answers of its server may reach clients. Voters extend it by acknowledging
-// heartbeats. It obeys every declaration that /lead may hold: a declaration counts from BEFORE it is written until another one of the
-// epoch is known to be written (docs/internals/safety.md, "Fast takeover"). Its methods may be called from any goroutine.
+// Answers is the answer lease of a primary: until when the answers of its server may reach clients. Voters extend it by
+// acknowledging heartbeats. It obeys every declaration that /lead may hold: a declaration counts from BEFORE it is
+// written until another one of the epoch is known to be written (docs/internals/safety.md, "Fast takeover"). Its
+// methods may be called from any goroutine.
 type Answers struct {
 	self ag.ReplicaID
 
@@ -46,7 +47,8 @@ func (a *Answers) Declaring(e ag.Epoch, d ag.Answer) {
 	a.settle()
 }
 
-// Declared is called AFTER a renewal of the epoch that declares d was written, when no older one can be written any more.
+// Declared is called AFTER a renewal of the epoch that declares d was written, when no older one can be written any
+// more.
 func (a *Answers) Declared(e ag.Epoch, d ag.Answer) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -57,7 +59,8 @@ func (a *Answers) Declared(e ag.Epoch, d ag.Answer) {
 	a.settle()
 }
 
-// Acknowledged is called when a voter has acknowledged a heartbeat of the epoch. sent is a boottime before that heartbeat was sent.
+// Acknowledged is called when a voter has acknowledged a heartbeat of the epoch. sent is a boottime before that
+// heartbeat was sent.
 func (a *Answers) Acknowledged(e ag.Epoch, by ag.ReplicaID, sent time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

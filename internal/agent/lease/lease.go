@@ -21,7 +21,7 @@ type Store interface {
 	Renew(ctx context.Context, epochRev int64, l ag.Lead) error
 }
 
-// Keeper is told of each new deadline, and fences when it passes.
+// Keeper gets each new deadline, and fences when it passes.
 type Keeper interface {
 	Extend(ctx context.Context, e ag.Epoch, deadline time.Duration) error
 }
@@ -58,11 +58,12 @@ type Config struct {
 	Alive func() bool
 }
 
-// Lease renews /lead and knows until when this node may act. Make it with New and run Run. Other methods may be called from any
-// goroutine.
+// Lease renews /lead and knows until when this node may act. Make it with New and run Run. Other methods may be called
+// from any goroutine.
 //
-// The deadline is counted from BEFORE a renewal is sent, and only from a renewal that succeeded (docs/internals/safety.md, "Lease").
-// A lease that was voided MUST NOT come back with a renewal that was on its way: only a renewal of what is still held counts.
+// The deadline is counted from BEFORE a renewal is sent, and only from a renewal that succeeded
+// (docs/internals/safety.md, "Lease"). A lease that was voided MUST NOT come back with a renewal that was on its way:
+// only a renewal of what is still held counts.
 type Lease struct {
 	c Config
 
@@ -79,7 +80,7 @@ type Lease struct {
 	announced atomic.Bool // the last renewal announced a restart of the agent
 }
 
-// New returns a lease that nobody holds.
+// New returns a lease that is not held.
 func New(c Config) *Lease { return &Lease{c: c, kick: make(chan struct{}, 1)} }
 
 // Hold makes Run renew h from now on; nil stops it.
@@ -106,7 +107,8 @@ func (l *Lease) State() ag.Lease {
 // Until returns the boottime until which this node may act.
 func (l *Lease) Until() time.Duration { return time.Duration(l.deadline.Load()) }
 
-// AnswersUntil returns the boottime until which answers may reach clients: the lease's, or the answer lease's where that is earlier.
+// AnswersUntil returns the boottime until which answers may reach clients: the lease's, or the answer lease's where
+// that is earlier.
 func (l *Lease) AnswersUntil() time.Duration { return min(l.Until(), l.c.Answers.until()) }
 
 // Armed returns the epoch that the keeper is armed for; 0 if it is not armed.
@@ -227,8 +229,8 @@ func (l *Lease) wants(h Holding) bool {
 	return now != nil && now.term(h)
 }
 
-// Renewed puts a new deadline in force after a renewal of h was written. counts is false if the lease was voided, or belongs to another
-// epoch by now; first is true if it is the first renewal of its epoch.
+// Renewed puts a new deadline in force after a renewal of h was written. counts is false if the lease was voided, or
+// belongs to another epoch by now; first is true if it is the first renewal of its epoch.
 func (l *Lease) Renewed(h Holding, deadline time.Duration) (first, counts bool) {
 	l.change.Lock()
 	defer l.change.Unlock()
@@ -265,7 +267,7 @@ func (l *Lease) Announce(ctx context.Context, budget time.Duration) error {
 	return nil
 }
 
-// Rest stops renewing and waits until no renewal is under way: a late one would take back what the keeper is told next.
+// Rest stops renewing and waits until no renewal is under way: a late one would revoke the next order to the keeper.
 func (l *Lease) Rest() {
 	l.Hold(nil)
 	l.renewing.Lock()

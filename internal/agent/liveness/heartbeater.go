@@ -12,16 +12,17 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 )
 
-// Heartbeat is one frame of a heartbeat stream. The first frame names the agent; the others are heartbeats, their echoes, or a farewell.
+// Heartbeat is one frame of a heartbeat stream. The first frame names the agent; the others are heartbeats, their
+// echoes, or a farewell.
 type Heartbeat struct {
 	Epoch       ag.Epoch
 	Sent        time.Duration // boottime of the sender, which the echo returns
 	Incarnation string        // in the first frame only
-	Farewell    bool          // the agent ends in order: what follows is not evidence of its death
+	Farewell    bool          // the agent ends in order: the end of the stream is not evidence of its death
 }
 
-// HeartbeatStream is a stream of heartbeats between two agents. Send and Receive may be called at the same time. Each fails within a
-// few seconds if the other side does not take part, and after Close.
+// HeartbeatStream is a stream of heartbeats between two agents. Send and Receive may be called at the same time. Each
+// fails within a few seconds if the other side does not take part, and after Close.
 type HeartbeatStream interface {
 	Send(b Heartbeat) error
 	Receive() (Heartbeat, error)
@@ -31,8 +32,9 @@ type HeartbeatStream interface {
 // dialRetry separates two attempts to reach a voter.
 const dialRetry = 100 * time.Millisecond
 
-// silent returns how long heartbeats may stay without an echo before their stream is replaced by a new one. A middlebox may have
-// forgotten the connection while it would pass a new one. TCP gives up only after ten seconds, in which answers to clients are held.
+// silent returns how long heartbeats may stay without an echo before their stream is replaced by a new one. A middlebox
+// may have forgotten the connection while it would pass a new one. TCP gives up only after ten seconds, in which
+// answers to clients are held.
 func silent(p ag.Profile) time.Duration { return max(2*time.Second, 4*p.Answer) }
 
 // HeartbeatConfig is what a Heartbeater depends on.
@@ -60,7 +62,7 @@ type target struct {
 	voters []ag.Replica
 }
 
-// NewHeartbeater returns a heartbeater that sends to nobody yet.
+// NewHeartbeater returns a heartbeater without a receiver yet.
 func NewHeartbeater(c HeartbeatConfig) *Heartbeater {
 	return &Heartbeater{c: c, moved: make(chan struct{}, 1), answered: newAnswered()}
 }
@@ -208,8 +210,8 @@ func (h *Heartbeater) receive(from ag.ReplicaID, s HeartbeatStream, x *echoes) {
 	}
 }
 
-// untilNext returns how long to wait for the next instant at which heartbeats of that interval are due. The instant is the same for all
-// voters: one wake-up of an idle process serves them all.
+// untilNext returns how long to wait for the next instant at which heartbeats of that interval are due. The instant is
+// the same for all voters: one wake-up of an idle process serves them all.
 func untilNext(every time.Duration) time.Duration { return every - boottime.Now()%every }
 
 func pause(ctx context.Context, d time.Duration) {

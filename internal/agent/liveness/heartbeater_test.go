@@ -56,8 +56,8 @@ func (p *hearing) dial(context.Context, ag.Replica) (HeartbeatStream, error) {
 	return newDeafStream(p.echoes(len(p.opened))), nil
 }
 
-// A stream whose heartbeats get no echo is replaced long before TCP would give it up. A stream whose heartbeats are answered, or on
-// which none are to be sent, is kept.
+// A stream whose heartbeats get no echo is replaced long before TCP would give it up. A stream whose heartbeats are
+// answered, or on which none are to be sent, is kept.
 func TestSilentStreamIsReplaced(t *testing.T) {
 	const ever = 1 << 30
 	for name, c := range map[string]struct {

@@ -32,8 +32,8 @@ type Reachability struct {
 // Refused reports whether the member's endpoint refused a connection.
 func (r *Reachability) Refused(id ag.ReplicaID) bool { return slices.Contains(r.refuses, id) }
 
-// Heard returns when the member last gave a sign of life, to about a second and by this machine's clock; it is for people. Zero: it
-// has given none since the agent started.
+// Heard returns when the member last gave a sign of life, to about a second and by this machine's clock; it is for
+// people. Zero: it has given none since the agent started.
 func (r *Reachability) Heard(id ag.ReplicaID) time.Time { return r.heard[id] }
 
 // answered is when members have answered heartbeats: those need not be pinged. Any goroutine may use it.
@@ -81,16 +81,16 @@ type PingConfig struct {
 	Changed func() // called when the members that are reached, or that refuse, have changed
 }
 
-// Pinger asks every other member for a sign of life, unless the member has just answered a heartbeat. The answers decide nothing that
-// needs proof: they keep a candidate from deposing a leader in vain, and a primary from waiting for a member that provably does not
-// run.
+// Pinger asks every other member for a sign of life, unless the member has just answered a heartbeat. The answers
+// decide nothing that needs proof: they keep a candidate from deposing a leader in vain, and a primary from waiting for
+// a member that provably does not run.
 type Pinger struct {
 	c        PingConfig
 	answered *answered
 	reach    atomic.Pointer[Reachability]
 }
 
-// NewPinger returns a pinger that has reached nobody. It relies on the heartbeats that h sends.
+// NewPinger returns a pinger that has reached no member yet. It relies on the heartbeats that h sends.
 func NewPinger(c PingConfig, h *Heartbeater) *Pinger {
 	p := &Pinger{c: c, answered: h.answered}
 	p.reach.Store(&Reachability{heard: map[ag.ReplicaID]time.Time{}})
@@ -113,8 +113,8 @@ func (p *Pinger) Run(ctx context.Context) {
 	}
 }
 
-// once asks the members that have not answered heartbeats lately, or all of them. A member that takes no connections learns only from
-// the answers to its own calls that others want it to dial, so all of them are asked now and then.
+// once asks the members that have not answered heartbeats lately, or all of them. A member that takes no connections
+// learns only from the answers to its own calls that others want it to dial, so all of them are asked now and then.
 func (p *Pinger) once(ctx context.Context, all bool) {
 	members := p.c.Members()
 	if members == nil {

@@ -22,11 +22,11 @@ const (
 	heartStreams = 4
 )
 
-// Voter is this node as a member that acknowledges a primary's heartbeats, and that may vote for the primary's replacement. Make it
-// with NewVoter. Its methods may be called from any goroutine.
+// Voter is this node as a member that acknowledges a primary's heartbeats, and that may vote for the primary's
+// replacement. Make it with NewVoter. Its methods may be called from any goroutine.
 //
-// A vote promises that this node acknowledges no heartbeat of the epoch. So the agent MUST call Withhold BEFORE it writes a vote, and
-// MUST call Resume only AFTER the vote was removed from the record.
+// A vote promises that this node acknowledges no heartbeat of the epoch. So the agent MUST call Withhold BEFORE it
+// writes a vote, and MUST call Resume only AFTER the vote was removed from the record.
 type Voter struct {
 	dial func(context.Context, ag.Replica) error
 	wake func()
@@ -52,8 +52,8 @@ type heard struct {
 	probing     bool
 }
 
-// NewVoter returns a voter that acknowledges nothing yet. dial makes a connection to a member's endpoint and drops it; its error wraps
-// ErrRefused where nothing listens. wake is called when evidence was found.
+// NewVoter returns a voter that acknowledges nothing yet. dial makes a connection to a member's endpoint and drops it;
+// its error wraps ErrRefused where nothing listens. wake is called when evidence was found.
 func NewVoter(dial func(context.Context, ag.Replica) error, wake func(), log *slog.Logger) *Voter {
 	return &Voter{dial: dial, wake: wake, log: log, fresh: true, last: boottime.Now(), members: map[ag.ReplicaID]*heard{}}
 }
@@ -67,8 +67,8 @@ func (v *Voter) of(id ag.ReplicaID) *heard {
 	return h
 }
 
-// acknowledge reports whether a heartbeat of that epoch may be acknowledged, and records that it is. It does so BEFORE the
-// acknowledgement is sent: the answer lease may count from then on.
+// acknowledge reports whether a heartbeat of that epoch may be acknowledged, and records that it is. It does so BEFORE
+// the acknowledgement is sent: the answer lease may count from then on.
 func (v *Voter) acknowledge(e ag.Epoch) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -93,8 +93,8 @@ func (v *Voter) Resume() {
 	v.fresh, v.withheld = false, 0
 }
 
-// Serve answers the heartbeats of one stream until it ends. died reports whether the end may be a death: it was the last stream of an
-// agent that held an epoch, and came without a farewell.
+// Serve answers the heartbeats of one stream until it ends. died reports whether the end may be a death: it was the
+// last stream of an agent that held an epoch, and came without a farewell.
 func (v *Voter) Serve(from ag.ReplicaID, s HeartbeatStream) (died bool) {
 	first, err := s.Receive()
 	if err != nil || first.Incarnation == "" {
@@ -151,8 +151,8 @@ func (v *Voter) over(from ag.ReplicaID, incarnation string, farewell bool) bool 
 	return h.open == 0 && !farewell && h.incarnation == incarnation && h.epoch != 0
 }
 
-// Probe looks for evidence against a member whose streams ended: two refused connections in a row. It continues until the member is
-// heard from again, a later epoch is known, or ctx is done. At most one probe of a member runs at a time.
+// Probe looks for evidence against a member whose streams ended: two refused connections in a row. It continues until
+// the member is heard from again, a later epoch is known, or ctx is done. At most one probe of a member runs at a time.
 func (v *Voter) Probe(ctx context.Context, to ag.Replica) {
 	v.mu.Lock()
 	h := v.of(to.ID)
@@ -198,8 +198,8 @@ func (v *Voter) refused(ctx context.Context, to ag.Replica) bool {
 	return errors.Is(v.dial(ctx, to), ErrRefused)
 }
 
-// Look returns this node's part in fast takeover, as of a record that was requested at the boottime asked. again names a member to be
-// probed again: its evidence ended because it renewed, perhaps before it died.
+// Look returns this node's part in fast takeover, as of a record that was requested at the boottime asked. again names
+// a member to be probed again: its evidence ended because it renewed, perhaps before it died.
 func (v *Voter) Look(r ag.Record, asked time.Duration) (now ag.Voting, again ag.ReplicaID) {
 	v.mu.Lock()
 	defer v.mu.Unlock()

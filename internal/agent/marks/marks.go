@@ -60,14 +60,14 @@ func (m *Marks) Promoting() (Promotion, error) {
 	return readMark[Promotion](m, "promoting.json")
 }
 
-// SetPromoting stores a promotion. It MUST be on disk BEFORE PostgreSQL is told to promote.
+// SetPromoting stores a promotion. It MUST be on disk BEFORE PostgreSQL is promoted.
 func (m *Marks) SetPromoting(p Promotion) error { return m.write("promoting.json", p) }
 
 // ClearPromoting removes the promotion.
 func (m *Marks) ClearPromoting() error { return m.clear("promoting.json") }
 
 // Repairing reports whether a rewind or seeding of this copy began and did not end. The data directory then holds no
-// valid copy, whatever its own mark says.
+// valid copy, even if its own mark names one.
 func (m *Marks) Repairing() bool {
 	_, err := os.Lstat(filepath.Join(m.dir, "repairing.json"))
 	return !errors.Is(err, fs.ErrNotExist)

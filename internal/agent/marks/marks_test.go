@@ -45,7 +45,8 @@ func TestMarksAreKept(t *testing.T) {
 	}
 }
 
-// A crash between the temporary file and the rename leaves the old mark; whatever is in the temporary file is overwritten.
+// A crash between the temporary file and the rename leaves the old mark. The content of the temporary file is
+// overwritten.
 func TestMarkSurvivesACrashBeforeTheRename(t *testing.T) {
 	dir := t.TempDir()
 	m := Open(dir)

@@ -12,13 +12,14 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 )
 
-// ErrUntrusted means that the quorum's store has gone back in time: it was restored from a backup, made anew, or recovered by force.
-// What it says about which member holds which commits is no longer true, so no promotion may rest on it (docs/internals/safety.md, "Untrusted store").
+// ErrUntrusted means that the quorum's store has gone back in time: it was restored from a backup, made anew, or
+// recovered by force. Its statement of which member holds which commits is no longer true, so no promotion may rest on
+// it (docs/internals/safety.md, "Untrusted store").
 var ErrUntrusted = errors.New("the quorum's store is older than what this node has seen")
 
-// Guard remembers the latest record seen, in memory at once and on disk within a moment (Keep). A failover does not wait for the disk:
-// a crash in between loses one step of many, and every other member has seen that step too. Make it with New. All methods may be
-// called from any goroutine.
+// Guard remembers the latest record seen, in memory at once and on disk within a moment (Keep). A failover does not
+// wait for the disk: a crash in between loses one step of many, and every other member has seen that step too. Make it
+// with New. All methods may be called from any goroutine.
 type Guard struct {
 	mu    sync.Mutex // guards seen and peers
 	seen  marks.Seen
@@ -36,8 +37,8 @@ type peerSeen struct {
 // New returns a guard that has seen a record.
 func New(seen marks.Seen) *Guard { return &Guard{seen: seen, changed: make(chan struct{}, 1)} }
 
-// Hear records what another member has seen. A member that was away cannot know that the store has gone back to the record that it
-// remembers; the members that stayed tell it.
+// Hear records what another member has seen. A member that was away cannot know that the store has gone back to the
+// record that it remembers; the members that stayed tell it.
 func (g *Guard) Hear(s marks.Seen) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -47,11 +48,13 @@ func (g *Guard) Hear(s marks.Seen) {
 	}
 }
 
-// CheckMonotonic refuses a record that is older than one seen before, with an error that wraps ErrUntrusted. asked is the boottime at
-// which the record was requested: what another member reported before that moment counts as well, because a store that keeps its
-// promises returns everything that any member has read. A record of another store is refused too.
+// CheckMonotonic refuses a record that is older than one seen before, with an error that wraps ErrUntrusted. asked is
+// the boottime at which the record was requested. Reports of other members from before that moment count as well,
+// because a store that keeps its promises returns everything that any member has read. A record of another store is
+// refused too.
 //
-// One caller at a time may read a record and have it checked. Of two reads under way at once, the later one might end first.
+// One caller at a time may read a record and have it checked. Of two reads under way at once, the later one might end
+// first.
 func (g *Guard) CheckMonotonic(now marks.Seen, asked time.Duration) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -80,7 +83,8 @@ func (g *Guard) CheckMonotonic(now marks.Seen, asked time.Duration) error {
 	return nil
 }
 
-// Remember replaces the latest record seen by what the node's disk holds. The agent calls it once, before it reads a record.
+// Remember replaces the latest record seen by what the node's disk holds. The agent calls it once, before it reads a
+// record.
 func (g *Guard) Remember(s marks.Seen) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

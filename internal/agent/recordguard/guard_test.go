@@ -8,8 +8,8 @@ import (
 	"github.com/coteriedb/coterie/internal/agent/marks"
 )
 
-// A store is told by its identity and its revision too: one put back can hold the epoch and state that were seen last, and votes that
-// were taken back since.
+// A store is recognised by its identity and its revision too. One that was put back can hold the epoch and state that
+// were seen last, and votes that were taken back since.
 func TestAnotherStoreIsNotBelieved(t *testing.T) {
 	snap := func(epoch ag.Epoch, seq, store uint64, rev int64) marks.Seen {
 		return marks.Seen{Epoch: epoch, Seq: seq, Store: store, Rev: rev}

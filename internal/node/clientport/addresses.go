@@ -27,8 +27,8 @@ type binder interface {
 	LeaveAddress(ctx context.Context, a netip.Addr, why string)
 }
 
-// ListenerAddresses keeps this node's part of the group's listener: a port, the virtual addresses while it is the primary, and the name in
-// its certificate.
+// ListenerAddresses keeps this node's part of the group's listener: a port, the virtual addresses while it is the
+// primary, and the name in its certificate.
 type ListenerAddresses struct {
 	port   *Port
 	server binder
@@ -74,8 +74,8 @@ func prefixes(l ag.Listener) (out []netip.Prefix) {
 	return out
 }
 
-// addressesUntil returns the BOOTTIME until which this node may hold the virtual addresses: the end of its lease while sessions go to it as
-// the primary, else 0.
+// addressesUntil returns the BOOTTIME until which this node may hold the virtual addresses: the end of its lease while
+// sessions go to it as the primary, else 0.
 func (p *Port) addressesUntil() time.Duration {
 	if r := p.routes.Load(); r == nil || r.Primary != p.c.Self {
 		return 0
@@ -119,7 +119,8 @@ func (a *ListenerAddresses) reconcile() {
 	}
 }
 
-// openPorts has the listener serve exactly the addresses of l and the sockets of this node, and records which of them it could not open.
+// openPorts has the listener serve exactly the addresses of l and the sockets of this node, and records which of them
+// it could not open.
 func (a *ListenerAddresses) openPorts(l ag.Listener) {
 	own, sockets := a.port.c.Node.ReadWrite.Places()
 	wanted := append(sockets, listenAt(l, own)...)
@@ -141,8 +142,8 @@ func (a *ListenerAddresses) openPorts(l ag.Listener) {
 	a.served.Store(&places)
 }
 
-// listenAt returns where the listener is served beside own, this node's own addresses: on its virtual addresses if it has any, else on all
-// addresses of this machine.
+// listenAt returns where the listener is served beside own, this node's own addresses: on its virtual addresses if it
+// has any, else on all addresses of this machine.
 func listenAt(l ag.Listener, own []string) (out []string) {
 	var ownPort string
 	var everywhere bool

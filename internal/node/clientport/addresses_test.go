@@ -54,8 +54,8 @@ func (b *fakeBinder) SetNamed(addresses []string) map[string]error {
 
 func (b *fakeBinder) LeaveAddress(context.Context, netip.Addr, string) {}
 
-// TestReconcile holds that the ports, what the views show of them, and the names in the certificate follow the group's listener, and that a
-// port that cannot be opened keeps nothing else from it.
+// TestReconcile holds that the ports, their rows in the views and the names in the certificate follow the group's
+// listener. A port that cannot be opened does not keep the others closed.
 func TestReconcile(t *testing.T) {
 	t.Parallel()
 	n := primary()
@@ -89,7 +89,8 @@ func TestReconcile(t *testing.T) {
 	}
 }
 
-// TestAddressesUntil holds that virtual addresses are held for as long as the lease, and only by the node that sessions go to.
+// TestAddressesUntil holds that virtual addresses are held for as long as the lease, and only by the node that sessions
+// go to.
 func TestAddressesUntil(t *testing.T) {
 	t.Parallel()
 	p := primary().port(t)

@@ -9,8 +9,8 @@ import (
 	"github.com/coteriedb/coterie/internal/listener"
 )
 
-// forwardCancel asks the other nodes, all at once, which of them minted the key. There are at most eight, and one that is dead does not keep
-// the others from being asked. The first that knows the key ends the search.
+// forwardCancel asks the other nodes, all at once, which of them minted the key. There are at most eight, and one that
+// is dead does not keep the others from being asked. The first that knows the key ends the search.
 func (p *Port) forwardCancel(ctx context.Context, _ uint8, key listener.CancelKey) error {
 	ctx, found := context.WithCancel(ctx)
 	defer found()

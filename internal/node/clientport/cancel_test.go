@@ -11,8 +11,8 @@ import (
 	"github.com/coteriedb/coterie/internal/listener"
 )
 
-// TestForwardCancel holds that every other node with clients is asked, that the first that knows the key ends the search for the others, and
-// that a dead node keeps nobody from being asked.
+// TestForwardCancel holds that every other node with clients is asked, that the first that knows the key ends the
+// search for the others, and that a dead node does not keep others from being asked.
 func TestForwardCancel(t *testing.T) {
 	t.Parallel()
 	hang := func(ctx context.Context, _ ag.ReplicaID) error {

@@ -10,8 +10,8 @@ import (
 	"github.com/coteriedb/coterie/internal/listener"
 )
 
-// consoleRoles are the roles of the console, created by the primary once in an epoch. A viewer's rights are included in an operator's, and
-// those in an administrator's.
+// consoleRoles are the roles of the console, created by the primary once in an epoch. A viewer's rights are included in
+// an operator's, and those in an administrator's.
 var consoleRoles = []string{"coterie_viewer", "coterie_operator", "coterie_admin"}
 
 // How often KeepRoles looks for a new epoch, and how long the server may take to create the roles.

@@ -10,8 +10,8 @@ import (
 	"github.com/coteriedb/coterie/internal/listener"
 )
 
-// durablePoll is how often the synchronous setting in force is looked at again while an answer waits for it: the record and the setting
-// change without a change of the streams.
+// durablePoll is how often the synchronous setting in force is looked at again while an answer waits for it: the record
+// and the setting change without a change of the streams.
 const durablePoll = 50 * time.Millisecond
 
 var (
@@ -31,8 +31,9 @@ func (p *Port) progressOf(ctx context.Context, id ag.ReplicaID) (listener.Progre
 	return p.c.Peers.Progress(ctx, r)
 }
 
-// Progress returns how far this node is: as the primary what it has flushed, as a secondary what it has replayed. A secondary without an
-// open stream from the primary has no progress: its copy may have diverged, and then its position means something else there.
+// Progress returns how far this node is: as the primary what it has flushed, as a secondary what it has replayed. A
+// secondary without an open stream from the primary has no progress: its copy may have diverged, and then its position
+// means something else there.
 func (p *Port) Progress(ctx context.Context) (x listener.Progress, err error) {
 	server, routes := p.c.Server(), p.routes.Load()
 	switch {
@@ -51,8 +52,8 @@ func (p *Port) Progress(ctx context.Context) (x listener.Progress, err error) {
 	return x, err
 }
 
-// durable returns nil once the members of the synchronous setting in force have flushed WAL up to lsn. It waits while that cannot be known,
-// until ctx ends. A secondary asks the primary.
+// durable returns nil once the members of the synchronous setting in force have flushed WAL up to lsn. It waits while
+// that cannot be known, until ctx ends. A secondary asks the primary.
 func (p *Port) durable(ctx context.Context, lsn ag.LSN) error {
 	for {
 		moved := p.c.Moved() // before the positions: a change between the two would be missed
@@ -72,8 +73,8 @@ func (p *Port) durable(ctx context.Context, lsn ag.LSN) error {
 	}
 }
 
-// askDurable asks the primary about a position that this secondary has replayed. Without an open stream from the primary the copy may have
-// diverged, and then the position means something else there: the error is ag.ErrNotLeading.
+// askDurable asks the primary about a position that this secondary has replayed. Without an open stream from the
+// primary the copy may have diverged, and then the position means something else there: the error is ag.ErrNotLeading.
 func (p *Port) askDurable(ctx context.Context, lsn ag.LSN) (bool, error) {
 	up := p.c.Upstream()
 	primary, err := p.replica(up.Source)
@@ -83,8 +84,8 @@ func (p *Port) askDurable(ctx context.Context, lsn ag.LSN) (bool, error) {
 	return p.c.Peers.Durable(ctx, primary, up.Epoch, lsn)
 }
 
-// Durable reports whether a position is durable that a secondary has replayed, of the history that it streams in epoch e. It does not wait.
-// Where e is not the epoch in force, the error is ag.ErrNotLeading.
+// Durable reports whether a position is durable that a secondary has replayed, of the history that it streams in epoch
+// e. It does not wait. Where e is not the epoch in force, the error is ag.ErrNotLeading.
 func (p *Port) Durable(e ag.Epoch, lsn ag.LSN) (bool, error) {
 	if view := p.c.View(); p.c.Server() == nil || view == nil || view.Record.Epoch.Epoch != e {
 		return false, ag.ErrNotLeading
@@ -92,7 +93,8 @@ func (p *Port) Durable(e ag.Epoch, lsn ag.LSN) (bool, error) {
 	return p.acknowledged(lsn)
 }
 
-// acknowledged reports whether everything up to lsn is durable by the view of this node, which must lead. lsn must have been taken before.
+// acknowledged reports whether everything up to lsn is durable by the view of this node, which must lead. lsn must have
+// been taken before.
 func (p *Port) acknowledged(lsn ag.LSN) (bool, error) {
 	view := p.c.View()
 	if view == nil {

@@ -12,8 +12,9 @@ import (
 	"github.com/coteriedb/coterie/internal/listener"
 )
 
-// TestDurable holds when a commit at 100 counts as durable on the primary: as many members of the setting in force as it asks for have
-// flushed it, of the copies that the record names. In every other case durable waits until ctx ends, and says why.
+// TestDurable holds when a commit at 100 counts as durable on the primary: as many members of the setting in force as
+// it requires have flushed it, of the copies that the record names. In every other case durable waits until ctx ends,
+// and says why.
 func TestDurable(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -54,8 +55,8 @@ func TestDurable(t *testing.T) {
 	}
 }
 
-// TestDurableAwaitsMoves holds that a waiting commit is answered as soon as a stream moves, and within durablePoll when only the setting
-// does.
+// TestDurableAwaitsMoves holds that a waiting commit is answered as soon as a stream moves, and within durablePoll when
+// only the setting does.
 func TestDurableAwaitsMoves(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -90,8 +91,8 @@ func TestDurableAwaitsMoves(t *testing.T) {
 	}
 }
 
-// TestDurableOfASecondary holds whom a secondary asks about a position that it has replayed: the primary that it streams from, in the epoch
-// of that stream, and nobody while no stream is open.
+// TestDurableOfASecondary holds which member a secondary asks about a position that it has replayed: the primary that
+// it streams from, in the epoch of that stream, and none while no stream is open.
 func TestDurableOfASecondary(t *testing.T) {
 	t.Parallel()
 	n := secondary()
@@ -127,7 +128,8 @@ func TestDurableOfASecondary(t *testing.T) {
 	}
 }
 
-// TestDurableForASecondary holds that a primary answers for the epoch in force only: in another one the same position is another history.
+// TestDurableForASecondary holds that a primary answers for the epoch in force only: in another one the same position
+// is another history.
 func TestDurableForASecondary(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -154,8 +156,8 @@ func TestDurableForASecondary(t *testing.T) {
 	}
 }
 
-// TestProgress holds what a node's position means: of the epoch that it leads, of the epoch whose primary it streams from, and nothing
-// while it does neither.
+// TestProgress holds what a node's position means: of the epoch that it leads, of the epoch whose primary it streams
+// from, and nothing while it does neither.
 func TestProgress(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -192,7 +194,8 @@ func TestProgress(t *testing.T) {
 	}
 }
 
-// TestConfirmLead holds that only the quorum's word for this node, and for the epoch whose sessions it serves, lets a confirmed read pass.
+// TestConfirmLead holds that only the quorum's word for this node, and for the epoch whose sessions it serves, lets a
+// confirmed read pass.
 func TestConfirmLead(t *testing.T) {
 	t.Parallel()
 	broken := errors.New("no majority")

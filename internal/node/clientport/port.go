@@ -27,8 +27,8 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/login"
 )
 
-// Config is what a Port needs of its node. Its functions are called from many goroutines, none of them before Open or before the first
-// call of another node; only Group is called earlier. No function may be nil.
+// Config is what a Port needs of its node. Its functions are called from many goroutines, none of them before Open or
+// before the first call of another node; only Group is called earlier. No function may be nil.
 type Config struct {
 	Self   ag.ReplicaID
 	Node   config.Config
@@ -38,7 +38,7 @@ type Config struct {
 	Group    func() *ag.Group                              // as this node last saw it; nil: not known yet
 	View     func() *ag.View                               // the agent's; nil before its first turn
 	Plan     func() *ag.Plan                               // the agent's; nil before its first turn
-	Snapshot func() *agent.Snapshot                        // what the agent last read; nil before that
+	Snapshot func() *agent.Snapshot                        // the agent's last reading; nil before that
 	Gate     func() time.Duration                          // as listener.Config.Gate
 	Lease    func() time.Duration                          // BOOTTIME until which this node may act as the primary
 	Read     func(context.Context) (agent.Snapshot, error) // asks the quorum
@@ -64,8 +64,8 @@ type Server interface {
 
 // Peers asks the ports of other nodes.
 type Peers interface {
-	// Role returns a role as that node's server has it, and how old its copy may be. An unknown role is login.ErrNoRole, or an error of
-	// another node with its text.
+	// Role returns a role as that node's server has it, and how old its copy may be. An unknown role is
+	// login.ErrNoRole, or an error of another node with its text.
 	Role(ctx context.Context, to ag.Replica, user string) (login.Role, time.Duration, error)
 	Progress(ctx context.Context, to ag.Replica) (listener.Progress, error)
 	// Durable asks the primary whether a position of the history of epoch e is durable.
@@ -89,7 +89,8 @@ type Port struct {
 // New returns the ports of a node, which Open opens.
 func New(c Config) *Port { return &Port{c: c, changed: make(chan struct{})} }
 
-// Open opens the client ports, unless coterie.yaml names none, and starts their parts with run. When it returns, the ports are served.
+// Open opens the client ports, unless coterie.yaml names none, and starts their parts with run. When it returns, the
+// ports are served.
 func (p *Port) Open(run func(name string, part func(context.Context) error)) error {
 	if p.c.Node.ReadWrite.Listen == "" && p.c.Node.ReadOnly.Listen == "" {
 		return nil
@@ -174,8 +175,8 @@ func (p *Port) ServeBackend(ctx context.Context, conn net.Conn) {
 	}
 }
 
-// GroupChanged applies the rules of a configuration that Group returns since now, and has everything that waits on Changed look again.
-// Rules that cannot be used leave the present ones in force.
+// GroupChanged applies the rules of a configuration that Group returns since now, and has everything that waits on
+// Changed look again. Rules that cannot be used leave the present ones in force.
 func (p *Port) GroupChanged() {
 	if s := p.server.Load(); s != nil {
 		if rules, err := p.rules(); err == nil {
@@ -187,8 +188,8 @@ func (p *Port) GroupChanged() {
 	p.touch()
 }
 
-// CertificateRenewed reads the listener's certificate again. It may have been issued for the names that the listener had before: the
-// addresses are looked at again.
+// CertificateRenewed reads the listener's certificate again. It may have been issued for the names that the listener
+// had before: the addresses are looked at again.
 func (p *Port) CertificateRenewed() error {
 	if p.server.Load() == nil {
 		return nil // no clients are served here
@@ -197,8 +198,8 @@ func (p *Port) CertificateRenewed() error {
 	return p.loadCertificate()
 }
 
-// Restart reads the certificates and the rules again, and opens the port of the group's listener again. Sessions continue. On an error
-// nothing has changed but the certificates that could be read.
+// Restart reads the certificates and the rules again, and opens the port of the group's listener again. Sessions
+// continue. On an error nothing has changed but the certificates that could be read.
 func (p *Port) Restart() error {
 	s := p.server.Load()
 	if s == nil {
@@ -246,8 +247,8 @@ func (p *Port) loadClientCAs() error {
 	return nil
 }
 
-// rules returns the rules for logins: those of this node's own file if coterie.yaml names one, else the group's, else scram-sha-256 for
-// everybody.
+// rules returns the rules for logins: those of this node's own file if coterie.yaml names one, else the group's, else
+// scram-sha-256 for every client.
 func (p *Port) rules() ([]hba.Rule, error) {
 	if p.c.Node.HBA != "" {
 		rules, err := hba.ParseFile(p.c.Node.HBA)
@@ -276,8 +277,9 @@ func (p *Port) rules() ([]hba.Rule, error) {
 	return rules, nil
 }
 
-// nodeNumber returns this node's number in cancel keys: its place among the members when the node starts. Two nodes may share a number
-// after members came and went. A key that a node does not know is asked about at every other node, so that is no harm.
+// nodeNumber returns this node's number in cancel keys: its place among the members when the node starts. Two nodes may
+// share a number after members came and went. That is harmless, because a node asks every other node about a key that
+// it does not know.
 func (p *Port) nodeNumber() uint8 {
 	if g := p.c.Group(); g != nil {
 		for i, r := range g.Replicas {
@@ -299,7 +301,8 @@ func (p *Port) replica(id ag.ReplicaID) (ag.Replica, error) {
 	return ag.Replica{}, fmt.Errorf("the group has no replica %s", id)
 }
 
-// backend opens a connection to a replica's PostgreSQL: by the private socket on this node, through the endpoint elsewhere.
+// backend opens a connection to a replica's PostgreSQL: by the private socket on this node, through the endpoint
+// elsewhere.
 func (p *Port) backend(ctx context.Context, id ag.ReplicaID, _ listener.BackendHello) (net.Conn, error) {
 	if id == p.c.Self {
 		return (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(p.c.Layout.Sockets(), ".s.PGSQL.5432"))

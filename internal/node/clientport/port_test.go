@@ -21,7 +21,7 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/login"
 )
 
-// fakeNode is everything that a port asks for, as n1 of the group of n1, n2, n3 and the witness w.
+// fakeNode is everything that a port needs, as n1 of the group of n1, n2, n3 and the witness w.
 type fakeNode struct {
 	mu       sync.Mutex // guards what change changes while the port runs: view, plan and streams
 	group    *ag.Group
@@ -224,7 +224,8 @@ func TestChanged(t *testing.T) {
 	}
 }
 
-// TestNodeWithoutClients holds that a node that serves no clients answers everything that the agent and other nodes ask of its port.
+// TestNodeWithoutClients holds that a node that serves no clients answers everything that the agent and other nodes ask
+// of its port.
 func TestNodeWithoutClients(t *testing.T) {
 	t.Parallel()
 	p := primary().port(t)
@@ -248,8 +249,9 @@ func TestNodeWithoutClients(t *testing.T) {
 	}
 }
 
-// TestRules holds whose rules are in force: the node's own file before the group's before the default. Rules that cannot be used are an
-// error, except the group's that ask for certificates: they came from another node, and its other rules are good.
+// TestRules holds whose rules are in force: the node's own file before the group's before the default. Rules that
+// cannot be used are an error, except the group's that ask for certificates: they came from another node, and its other
+// rules are good.
 func TestRules(t *testing.T) {
 	t.Parallel()
 	file := func(text string) string {
@@ -349,8 +351,8 @@ func TestGroupOptions(t *testing.T) {
 	}
 }
 
-// TestRestart holds that a restart reads certificate and rules again where clients are served, keeps what was in force where one cannot be
-// read, and that a renewed certificate is in use at once.
+// TestRestart holds that a restart reads certificate and rules again where clients are served, and keeps the old one if
+// a file cannot be read. A renewed certificate is in use at once.
 func TestRestart(t *testing.T) {
 	t.Parallel()
 	n := primary()
@@ -394,7 +396,8 @@ func TestRestart(t *testing.T) {
 	told("restart without a certificate", p.Restart, false)
 }
 
-// TestListenerConfig holds that a witness offers nothing that needs a server, and that a replica's limits are those of coterie.yaml.
+// TestListenerConfig holds that a witness offers nothing that needs a server, and that a replica's limits are those of
+// coterie.yaml.
 func TestListenerConfig(t *testing.T) {
 	t.Parallel()
 	for name, n := range map[string]*fakeNode{"replica": primary(), "witness": primary()} {

@@ -16,7 +16,8 @@ import (
 // roleTimeout bounds one question about a role that logs in to the console.
 const roleTimeout = 3 * time.Second
 
-// verifier returns the facts of a role from the node that will run the session. A role that does not exist there is not an error.
+// verifier returns the facts of a role from the node that will run the session. A role that does not exist there is not
+// an error.
 func (p *Port) verifier(ctx context.Context, id ag.ReplicaID, user string) (listener.Role, error) {
 	var role login.Role
 	var age time.Duration
@@ -64,14 +65,14 @@ func isNoRole(err error) bool {
 // roleOf returns the facts of a role as the listener wants them.
 func roleOf(role login.Role) listener.Role {
 	out := listener.Role{Found: true, Password: role.Password, CanLogin: role.CanLogin, Super: role.Super, Replication: role.Replication, MemberOf: role.MemberOf}
-	if role.ValidUntil != nil { // '-infinity' is the zero time, which is no limit to the listener: it becomes 1970
+	if role.ValidUntil != nil { // '-infinity' is the zero time, which means no limit to the listener: it becomes 1970
 		out.ValidUntil = time.Unix(max(role.ValidUntil.Unix(), 1), 0)
 	}
 	return out
 }
 
-// consoleRole returns the facts of a role that logs in to the console, which answers also where PostgreSQL does not. The primary's are
-// asked for first, then those of copies that are not too old to say who may log in.
+// consoleRole returns the facts of a role that logs in to the console, which answers also where PostgreSQL does not.
+// The primary's are asked for first, then those of copies that are not too old to say who may log in.
 func (p *Port) consoleRole(ctx context.Context, user string) (listener.Role, error) {
 	var leader ag.ReplicaID
 	if s := p.c.Snapshot(); s != nil {
@@ -104,7 +105,8 @@ func (p *Port) askOrder(leader ag.ReplicaID) []ag.ReplicaID {
 	return order
 }
 
-// firstCurrent asks replicas in order about a role. It returns the first answer that is the leader's, or of a copy no older than staleness.
+// firstCurrent asks replicas in order about a role. It returns the first answer that is the leader's, or of a copy no
+// older than staleness.
 func firstCurrent(order []ag.ReplicaID, leader ag.ReplicaID, staleness time.Duration, ask func(ag.ReplicaID) (listener.Role, error)) (listener.Role, error) {
 	var why []error
 	for _, id := range order {

@@ -16,14 +16,15 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/login"
 )
 
-// TestFirstCurrent holds that the leader's word about a role counts whatever its age, and a copy's only while the copy is known to be young.
+// TestFirstCurrent holds that the leader's word about a role counts whatever its age, and a copy's only while the copy
+// is known to be young.
 func TestFirstCurrent(t *testing.T) {
 	type answers map[ag.ReplicaID]any // time.Duration: the copy's age; error
 	dead := errors.New("dead")
 	for name, c := range map[string]struct {
 		leader ag.ReplicaID
 		said   answers
-		from   string // "": nobody
+		from   string // "": no role
 	}{
 		"the leader answers":      {"n2", answers{"n2": listener.UnknownAge, "n1": time.Duration(0)}, "n2"},
 		"a young copy":            {"n2", answers{"n2": dead, "n1": 59 * time.Second}, "n1"},
@@ -46,8 +47,8 @@ func TestFirstCurrent(t *testing.T) {
 	}
 }
 
-// TestVerifier holds where the facts of a role come from, and that a role that does not exist is an answer while a node that does not answer
-// is an error.
+// TestVerifier holds where the facts of a role come from, and that a role that does not exist is an answer while a node
+// that does not answer is an error.
 func TestVerifier(t *testing.T) {
 	t.Parallel()
 	broken := errors.New("broken")
@@ -108,8 +109,8 @@ func TestRoleOf(t *testing.T) {
 	}
 }
 
-// TestConsoleRole holds who is asked about a role that logs in to the console: the primary, then this node, then the other replicas, and
-// never a witness. auth_staleness bounds what a copy may say.
+// TestConsoleRole holds who is asked about a role that logs in to the console: the primary, then this node, then the
+// other replicas, and never a witness. auth_staleness bounds what a copy may say.
 func TestConsoleRole(t *testing.T) {
 	t.Parallel()
 	n := secondary()
@@ -135,8 +136,8 @@ func TestConsoleRole(t *testing.T) {
 	}
 }
 
-// TestKeepRoles holds that the console's roles are created once in each epoch in which this node takes writes, again after a failure, and
-// never elsewhere.
+// TestKeepRoles holds that the console's roles are created once in each epoch in which this node takes writes, again
+// after a failure, and never elsewhere.
 func TestKeepRoles(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

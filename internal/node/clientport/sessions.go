@@ -13,7 +13,8 @@ func (p *Port) Publish(r *ag.Routes) {
 // Routes returns the routes in force; nil before the agent published any.
 func (p *Port) Routes() *ag.Routes { return p.routes.Load() }
 
-// Changed returns a channel that is closed at the next change of the routes or of the configuration. Take it before you look at either.
+// Changed returns a channel that is closed at the next change of the routes or of the configuration. Take it before you
+// look at either.
 func (p *Port) Changed() <-chan struct{} {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -1,5 +1,5 @@
-// Package fencetime knows how long this host takes to fence a server: it measures the time when a node is made, keeps the measurement in
-// the node directory, and holds it against a lease profile.
+// Package fencetime knows how long this host takes to fence a server. It measures the time when a node is made, keeps
+// the measurement in the node directory, and compares it with a lease profile.
 //
 // It must not know the group: a caller names the profile.
 //

@@ -30,8 +30,8 @@ type measurement struct {
 
 func file(l config.Layout) string { return filepath.Join(l.State(), "fence.json") }
 
-// measure measures it: once, or the middle of three where the first is too long for the profile, so that one bad moment of a busy
-// host decides nothing.
+// measure measures it: once, or the middle of three where the first is too long for the profile, so that one bad moment
+// of a busy host decides nothing.
 func measure(ctx context.Context, fits func(time.Duration) error) (time.Duration, error) {
 	var all []time.Duration
 	for range 3 {

@@ -10,12 +10,13 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/durable"
 )
 
-// Founding is the record that the first start of a new group's first node creates; it is in FoundingFile of the node directory.
+// Founding is the record that the first start of a new group's first node creates; it is in FoundingFile of the node
+// directory.
 type Founding struct {
 	Group ag.Group       `json:"group"`
 	Epoch ag.EpochRecord `json:"epoch"`
 	State ag.State       `json:"state"`
-	// Token keeps this quorum apart from an earlier one of the group; "" if there was none.
+	// Token distinguishes this quorum from an earlier one of the group; "" if no earlier one existed.
 	Token string `json:"token,omitempty"`
 }
 

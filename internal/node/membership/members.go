@@ -11,7 +11,8 @@ import (
 	"github.com/coteriedb/coterie/internal/endpoint/certs"
 )
 
-// Members is the group's configuration as this node last saw it, also while the quorum does not answer. Any goroutine may use it.
+// Members is the group's configuration as this node last saw it, also while the quorum does not answer. Any goroutine
+// may use it.
 type Members struct {
 	self   ag.ReplicaID
 	layout config.Layout
@@ -36,8 +37,8 @@ func (m *Members) Load() error {
 // Set takes a configuration over without saving it.
 func (m *Members) Set(g ag.Group) { m.group.Store(&g) }
 
-// Update takes a new configuration over and saves it. A configuration that cannot be saved counts all the same: the log says why, and
-// the next start knows the older one.
+// Update takes a new configuration over and saves it. A configuration that cannot be saved counts all the same: the log
+// says why, and the next start knows the older one.
 func (m *Members) Update(g ag.Group) {
 	m.Set(g)
 	if err := SaveGroup(m.layout, g); err != nil {
@@ -104,7 +105,8 @@ func (m *Members) Address(id ag.ReplicaID) (string, bool) {
 	return r.Endpoint, ok
 }
 
-// Authorize decides by the configuration which peer may open what here. A witness may use the quorum and control, and no data.
+// Authorize decides by the configuration which peer may open what here. A witness may use the quorum and control, and
+// no data.
 func (m *Members) Authorize(peer certs.Identity, pin string, class endpoint.Class) error {
 	r, ok := m.Replica(peer.ID)
 	if !ok || r.KeyPin != pin {

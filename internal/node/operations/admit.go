@@ -14,8 +14,8 @@ import (
 	"github.com/coteriedb/coterie/internal/node/fencetime"
 )
 
-// Admit is the group's side of coterie join: the token is checked and consumed, the member written into the configuration, its
-// certificate issued. Repeating it with the same key after a lost answer gives the same answer.
+// Admit is the group's side of coterie join: the token is checked and consumed, the member written into the
+// configuration, its certificate issued. Repeating it with the same key after a lost answer gives the same answer.
 func (s *Service) Admit(ctx context.Context, tokenID string, verify func([]byte) bool, req endpoint.JoinRequest) (endpoint.JoinGrant, error) {
 	var none endpoint.JoinGrant
 	stored, err := s.Store.Token(ctx, tokenID)

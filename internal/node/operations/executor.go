@@ -19,8 +19,8 @@ import (
 	"github.com/coteriedb/coterie/internal/node/rpc"
 )
 
-// Executor runs statements of administrators on this node: those that change the configuration, operations, and queries on the views. It
-// implements console.Backend.
+// Executor runs statements of administrators on this node: those that change the configuration, operations, and queries
+// on the views. It implements console.Backend.
 type Executor struct{ *Service }
 
 // Version is PostgreSQL's.
@@ -109,7 +109,7 @@ func (e Executor) where(r ag.Record) ddl.Context {
 	return c
 }
 
-// change makes one compare-and-swap of the configuration, again from the start where somebody else was quicker.
+// change makes one compare-and-swap of the configuration, again from the start if another change was made first.
 func (e Executor) change(ctx context.Context, s ddl.Statement) (console.Result, error) {
 	r := console.Result{Tag: s.Verb()}
 	for {
@@ -153,7 +153,8 @@ func (e Executor) change(ctx context.Context, s ddl.Statement) (console.Result, 
 	}
 }
 
-// createDatabases creates the databases that the change registers and that are absent, on the primary, before anything is written.
+// createDatabases creates the databases that the change registers and that are absent, on the primary, before anything
+// is written.
 func (e Executor) createDatabases(ctx context.Context, x etcd.Snapshot, next ag.Group) (made []string, err error) {
 	for _, name := range next.Options.Databases {
 		if slices.Contains(x.Group.Options.Databases, name) {
@@ -179,7 +180,7 @@ func (e Executor) createDatabases(ctx context.Context, x etcd.Snapshot, next ag.
 	return made, nil
 }
 
-// CreateDatabase creates a database on this node, which must be the primary, unless it is there.
+// CreateDatabase creates a database on this node, which must be the primary, unless the database exists.
 func (s *Service) CreateDatabase(ctx context.Context, name string) (bool, error) {
 	if v := s.Agent.View(); s.Server == nil || v == nil || v.Role() != ag.RolePrimary {
 		return false, errors.New("this node is not the primary")
@@ -189,7 +190,7 @@ func (s *Service) CreateDatabase(ctx context.Context, name string) (bool, error)
 	return s.Server.CreateDatabase(ctx, name)
 }
 
-// SQL runs one statement for whoever may open the management socket: an administrator.
+// SQL runs one statement for a client of the management socket, which is an administrator.
 func (s *Service) SQL(ctx context.Context, text string) (any, error) {
 	session := console.NewSession(Executor{s}, console.Principal{User: "coterie", May: ddl.MayAdminister})
 	r, err := session.Run(ctx, text)

@@ -13,7 +13,7 @@ import (
 	"github.com/coteriedb/coterie/internal/etcd"
 )
 
-// Failover asks for a failover through the store, so that it is carried out by whoever must, and waits for its end.
+// Failover requests a failover through the store, so that the responsible member carries it out, and waits for its end.
 func (s *Service) Failover(ctx context.Context, req api.FailoverRequest) (api.FailoverResult, error) {
 	start := time.Now()
 	x, err := s.Store.Read(ctx)
@@ -131,7 +131,7 @@ func (s *Service) awaitFailover(ctx context.Context, start time.Time, was etcd.S
 	}
 }
 
-// givenUp says why a failover did not take place: the primary that was to carry it out publishes that.
+// givenUp returns the reason why a failover did not take place, which the primary that was to carry it out publishes.
 func (s *Service) givenUp(ctx context.Context, primary, leader ag.ReplicaID, op ag.Op) error {
 	for range 40 {
 		x, err := s.Store.Read(ctx)

@@ -10,7 +10,7 @@ import (
 	"github.com/coteriedb/coterie/internal/node/walstream"
 )
 
-// Link says what the way between two members is like: the first one is asked.
+// Link describes the path between two members. The first one is asked.
 func (s *Service) Link(ctx context.Context, req api.LinkRequest) (a api.Link, err error) {
 	for _, id := range []ag.ReplicaID{req.From, req.To} {
 		if _, known := s.Members.Replica(id); !known {

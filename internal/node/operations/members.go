@@ -48,8 +48,8 @@ func (s *Service) CreateToken(ctx context.Context, req api.TokenRequest) (api.To
 	return api.TokenResult{Token: text, Role: req.Role, Expires: stored.Expires, Command: "coterie " + verb + " " + text}, nil
 }
 
-// Remove takes a member out in an order that is safe at every step: it is dropped from V, its vote is taken, then its place in the
-// configuration, which revokes its certificate and lets its slot be dropped.
+// Remove takes a member out in an order that is safe at every step. It is dropped from V, then its vote is taken, then
+// its place in the configuration. The last revokes its certificate and lets its slot be dropped.
 func (s *Service) Remove(ctx context.Context, id ag.ReplicaID) error {
 	x, err := s.Store.Read(ctx)
 	if err != nil {

@@ -17,11 +17,11 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/seeding"
 )
 
-// effectLimit is how long a statement waits for its effect before it says that it is still to come.
+// effectLimit is how long a statement waits for its effect before it reports that the effect is still to come.
 const effectLimit = 90 * time.Second
 
-// await waits until every node that answers acts on the configuration, and until each replica that the change touched is where it was
-// told to be. What is still to come is told.
+// await waits until every node that answers acts on the configuration, and until each replica that the change touched
+// is in its new state. It reports the effects that are still to come.
 func (e Executor) await(ctx context.Context, was, is ag.Group, rev int64) []console.Notice {
 	ctx, cancel := context.WithTimeout(ctx, effectLimit)
 	defer cancel()
@@ -113,7 +113,8 @@ func (e Executor) operate(ctx context.Context, s ddl.Statement) (console.Result,
 	}
 }
 
-// restartListeners has every node read its listener's certificate and rules again. A node that does not answer does so when it starts.
+// restartListeners has every node read its listener's certificate and rules again. A node that does not answer does so
+// when it starts.
 func (e Executor) restartListeners(ctx context.Context, s ddl.Statement, a ddl.RestartListener, g ag.Group) (console.Result, error) {
 	r := console.Result{Tag: s.Verb()}
 	if !slices.ContainsFunc(g.Options.Listeners, func(x ag.Listener) bool { return strings.EqualFold(x.Name, a.Name) }) {
@@ -180,7 +181,7 @@ func (e Executor) awaitOpen(ctx context.Context, primary ag.ReplicaID) {
 	}
 }
 
-// failoverRefusal says what is known beforehand, with the numbers administrators know.
+// failoverRefusal returns the refusal that is known beforehand, with the numbers that administrators know.
 func failoverRefusal(x etcd.Snapshot, f ddl.Failover, to ag.ReplicaID) error {
 	refuse := func(number int, hint, format string, a ...any) error {
 		return fail.Numberedf(number, format, a...).WithHint("%s", hint)
@@ -246,7 +247,8 @@ func (e Executor) runReport(ctx context.Context, s ddl.Statement) (console.Resul
 	return r, nil
 }
 
-// seed runs SEED REPLICA: a present copy is compared as a whole and replaced where it differs. It returns once the copy is asked for.
+// seed runs SEED REPLICA: a present copy is compared as a whole and replaced where it differs. It returns once the copy
+// is asked for.
 func (e Executor) seed(ctx context.Context, s ddl.Statement, req api.SeedRequest) (console.Result, error) {
 	op, err := e.Seeds.Seed(ctx, req)
 	return seedResult(s, op, err)

@@ -63,7 +63,8 @@ type Agent interface {
 	Restart(ctx context.Context, o agent.RestartOptions) error
 }
 
-// PKI is the part of *pki.Service that a Service uses. While it is locked, nothing else changes the authorities in the pki directory.
+// PKI is the part of *pki.Service that a Service uses. While it is locked, nothing else changes the authorities in the
+// pki directory.
 type PKI interface {
 	sync.Locker
 	CA() *certs.CA // nil on a witness

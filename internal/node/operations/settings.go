@@ -13,7 +13,7 @@ import (
 	"github.com/coteriedb/coterie/internal/node/fencetime"
 )
 
-// Set changes settings; what cannot be is refused before anything is written.
+// Set changes settings. An impossible combination is refused before anything is written.
 func (s *Service) Set(ctx context.Context, req api.SettingsRequest) error {
 	return s.Update(ctx, func(g *ag.Group) error {
 		if r := req.CommitRule; r != nil {
@@ -47,8 +47,9 @@ func setRequired(g *ag.Group, required *int) error {
 	return nil
 }
 
-// holdsEverywhere refuses a change of the group's lease profile that the host of a replica cannot hold, and shows why. A replica that has not
-// said how long its host takes is not asked here: its agent refuses to start where it is too long.
+// holdsEverywhere refuses a change of the group's lease profile that the host of a replica cannot hold, and shows why.
+// A replica that has not said how long its host takes is not asked here: its agent refuses to start where it is too
+// long.
 func (s *Service) holdsEverywhere(now, next string) error {
 	p, ok := ag.Profiles[next]
 	snap := s.Agent.Snapshot()

@@ -1,5 +1,5 @@
-// Package pgserver is PostgreSQL, its keeper and its health probes as the agent wants them: it translates between the adapters below
-// package postgres and the ports of package agent.
+// Package pgserver is PostgreSQL, its keeper and its health probes as the agent wants them: it translates between the
+// adapters below package postgres and the ports of package agent.
 //
 // It must not know the group or other nodes.
 //

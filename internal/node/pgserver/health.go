@@ -11,7 +11,8 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/health"
 )
 
-// The room that must stay free where PostgreSQL writes: for WAL some files more than it needs next, elsewhere enough to go on logging.
+// The room that must stay free where PostgreSQL writes: for WAL some files more than it needs next, elsewhere enough
+// for its log.
 const (
 	walFloor  = 48 << 20
 	dataFloor = 16 << 20

@@ -22,8 +22,8 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/settings"
 )
 
-// CopyFile keeps the copy id inside the data directory; pg_rewind and backups overwrite it, which is how a copy that was
-// changed behind the agent is told from the one it made.
+// CopyFile keeps the copy id inside the data directory; pg_rewind and backups overwrite it. It so distinguishes a copy
+// that was changed without the agent from the one that the agent made.
 const CopyFile = "coterie.copy"
 
 // Instance is the PostgreSQL server as the agent wants it.
@@ -39,8 +39,8 @@ type Instance struct {
 
 func (i *Instance) data() string { return i.Instance.Config().PGData }
 
-// Data returns what is in the data directory. A cluster of another group, and files that are not a cluster, are foreign: nothing touches
-// them.
+// Data returns what is in the data directory. A cluster of another group, and files that are not a cluster, are
+// foreign: nothing touches them.
 func (i *Instance) Data() ag.DataState {
 	if tree.HalfSeeded(i.data(), i.Layout.State()) || i.Instance.Interrupted() {
 		return ag.DataPartial
@@ -103,7 +103,7 @@ func (i *Instance) Observe(ctx context.Context) (agent.Observation, error) {
 	}
 	s, err := settings.ParseSync(o.SyncNames)
 	if err != nil {
-		out.N = -1 // not ours, whatever it is
+		out.N = -1 // not ours
 		return out, nil
 	}
 	out.N = s.Num
@@ -167,16 +167,18 @@ func (i *Instance) RestoreConflicts(ctx context.Context) error {
 	return i.Instance.RestoreConflicts(ctx)
 }
 
-// Rewind makes a diverged copy a prefix of the history that it will follow. note is told of its progress.
+// Rewind makes a diverged copy a prefix of the history that it will follow. note receives its progress.
 func (i *Instance) Rewind(ctx context.Context, note func(string)) error { return i.rewind(ctx, note) }
 
-// ProbeCommit begins a commit and returns the channel of its outcome, and a function that reports whether it waits for a standby.
+// ProbeCommit begins a commit and returns the channel of its outcome, and a function that reports whether it waits for
+// a standby.
 func (i *Instance) ProbeCommit(ctx context.Context) (<-chan error, func(context.Context) bool, error) {
 	done, pid, err := i.Instance.ProbeCommit(ctx)
 	return done, func(ctx context.Context) bool { return i.Instance.WaitingInSyncRep(ctx, pid) }, err
 }
 
-// EnsureSlots makes one replication slot for each of these members, no further than the given positions, and drops all others of the group.
+// EnsureSlots makes one replication slot for each of these members, no further than the given positions, and drops all
+// others of the group.
 func (i *Instance) EnsureSlots(ctx context.Context, at map[ag.ReplicaID]ag.LSN) error {
 	var want []string
 	lsn := map[string]ag.LSN{}

@@ -35,8 +35,9 @@ type seen struct {
 // seenFor is how old a state may be that is shown.
 const seenFor = 100 * time.Millisecond
 
-// Seen returns the keeper's state, at most 100 ms old. However many ask at once, the keeper is asked once: the connection that keeps the
-// deadline carries nothing that callers can multiply. It takes 300 ms at most, and then returns the state of before with the error.
+// Seen returns the keeper's state, at most 100 ms old. However many ask at once, the keeper is asked once: the
+// connection that keeps the deadline carries nothing that callers can multiply. It takes 300 ms at most, and then
+// returns the state of before with the error.
 func (s *Server) Seen() (keeper.State, error) {
 	s.seen.mu.Lock()
 	defer s.seen.mu.Unlock()
@@ -92,7 +93,8 @@ func (s *Server) start(ctx context.Context, r keeper.StartRequest) error {
 	return err
 }
 
-// serverEnv is the environment of the server: nothing of the administrator's shell but the time zone and where programs are.
+// serverEnv is the environment of the server: nothing of the administrator's shell but the time zone and where programs
+// are.
 func serverEnv() []string {
 	env := []string{"LC_ALL=C.UTF-8"}
 	for _, k := range []string{"PATH", "TZ", "LD_LIBRARY_PATH", "HOME"} {
@@ -106,8 +108,8 @@ func serverEnv() []string {
 // Exits receives how each postmaster ended.
 func (s *Server) Exits() <-chan string { return s.exits }
 
-// Stop waits while a server is starting, which the keeper does not interrupt: an agent that gave up then would end and leave the
-// server behind.
+// Stop waits while a server is starting, which the keeper does not interrupt: an agent that gave up then would end and
+// leave the server behind.
 func (s *Server) Stop(ctx context.Context, budget time.Duration) (bool, error) {
 	for {
 		clean, err := s.Client.Stop(ctx, "fast", budget)
@@ -122,7 +124,7 @@ func (s *Server) Stop(ctx context.Context, budget time.Duration) (bool, error) {
 	}
 }
 
-// Status returns the keeper's state. Only the agent's loop calls it; anybody else uses Seen.
+// Status returns the keeper's state. Only the agent's loop calls it; every other caller uses Seen.
 func (s *Server) Status(ctx context.Context) (agent.KeeperState, error) {
 	st, err := s.Client.Status(ctx)
 	out := agent.KeeperState{KeeperPID: st.KeeperPID, ServerPID: st.Postmaster, Generation: st.Generation}

@@ -43,7 +43,8 @@ type Service struct {
 	mu       sync.Mutex // guards the authorities in the pki directory
 }
 
-// Open reads this node's identity and, on a replica, the authority's key. Expired certificates are renewed first, if the key is here.
+// Open reads this node's identity and, on a replica, the authority's key. Expired certificates are renewed first, if
+// the key is here.
 func Open(c Config) (*Service, error) {
 	id, err := loadIdentity(c.Dir)
 	if err != nil {

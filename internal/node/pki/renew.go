@@ -30,8 +30,8 @@ func (s *Service) askForCertificate(ctx context.Context, csr []byte) ([]byte, er
 	return chain, err
 }
 
-// RenewFor signs a member's request, for the key and the address that the group's configuration has of that member. Any other key is
-// refused.
+// RenewFor signs a member's request, for the key and the address that the group's configuration has of that member. Any
+// other key is refused.
 func (s *Service) RenewFor(_ context.Context, peer certs.Identity, csr []byte) ([]byte, error) {
 	ca := s.ca.Load()
 	if ca == nil {
@@ -53,8 +53,8 @@ func (s *Service) RenewFor(_ context.Context, peer certs.Identity, csr []byte) (
 	return chain, nil
 }
 
-// loadIdentity reads this node's identity. A certificate that expired while the node was down is renewed first, if the authority's key is
-// here.
+// loadIdentity reads this node's identity. A certificate that expired while the node was down is renewed first, if the
+// authority's key is here.
 func loadIdentity(pki string) (*certs.Node, error) {
 	if _, err := certs.RenewOwn(pki); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err

@@ -20,8 +20,8 @@ import (
 	"github.com/coteriedb/coterie/internal/node/rpc"
 )
 
-// TestWitnessAsksForCertificate: a witness does not hold the authority's key. A replica signs for it, over a real connection, for the key
-// and the address in the group's configuration, and for no other.
+// TestWitnessAsksForCertificate: a witness does not hold the authority's key. A replica signs for it, over a real
+// connection, for the key and the address in the group's configuration, and for no other.
 func TestWitnessAsksForCertificate(t *testing.T) {
 	t.Parallel()
 	ca := authority(t, "0d5a8f7e-6f0b-4f0e-9d0c-6a4f1f5c2b11")

@@ -12,9 +12,9 @@ import (
 	"github.com/coteriedb/coterie/internal/node/rpc"
 )
 
-// The group's certificate authority is replaced without an interruption (decision 58). The record names the new authority and the phase of
-// the rotation. Every member does its part of a phase, on disk first, and then reports it by compare-and-swap. Each part can be repeated
-// after a crash at any point of it.
+// The group's certificate authority is replaced without an interruption (decision 58). The record names the new
+// authority and the phase of the rotation. Every member does its part of a phase, on disk first, and then reports it by
+// compare-and-swap. Each part can be repeated after a crash at any point of it.
 
 // RunRotation carries out this node's part in a rotation of the group's authority, until ctx is done.
 func (s *Service) RunRotation(ctx context.Context) error {
@@ -111,8 +111,8 @@ func (s *Service) fetchAuthorityKey(ctx context.Context, pin string) error {
 	return s.changeAuthorities(func(pki string) error { return certs.SaveAuthorityKey(pki, key) })
 }
 
-// AuthorityKey returns the key of the authority that the group rotates to, for another replica, which may admit and issue as this one may.
-// Every other peer and every other authority is refused.
+// AuthorityKey returns the key of the authority that the group rotates to, for another replica, which may admit and
+// issue as this one may. Every other peer and every other authority is refused.
 func (s *Service) AuthorityKey(_ context.Context, peer certs.Identity, pin string) ([]byte, error) {
 	if r, ok := s.Members.Replica(peer.ID); !ok || !r.HasData() {
 		return nil, fmt.Errorf("%s is no replica of this group: only replicas hold the authority's key", peer.ID)

@@ -100,7 +100,8 @@ func TestRotationTurn(t *testing.T) {
 	turn(3, 1)
 }
 
-// TestRotationTurnRefuses: nothing is reported, and nothing trusted, where this node's part cannot be done or is not asked for.
+// TestRotationTurnRefuses: nothing is reported, and nothing trusted, where this node's part cannot be done or is not
+// asked for.
 func TestRotationTurnRefuses(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*bed)
@@ -135,7 +136,8 @@ func TestRotationGivenUp(t *testing.T) {
 	}
 }
 
-// TestAuthorityKey: the new authority's key is for replicas of the group, during the rotation to it, and for no other peer.
+// TestAuthorityKey: the new authority's key is for replicas of the group, during the rotation to it, and for no other
+// peer.
 func TestAuthorityKey(t *testing.T) {
 	b := newBed(t)
 	if err := certs.SaveAuthorityKey(b.Dir, b.next.KeyPEM()); err != nil {

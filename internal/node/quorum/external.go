@@ -23,7 +23,8 @@ func External(cfg config.Config) etcd.External {
 // external reports whether an administrator runs the quorum's etcd.
 func (s *Service) external() bool { return s.Node.Quorum != nil }
 
-// sameQuorum returns an error if the node's configuration file and its group disagree on what the quorum is. The node must not start then.
+// sameQuorum returns an error if the node's configuration file and its group disagree on what the quorum is. The node
+// must not start then.
 func sameQuorum(cfg config.Config, g ag.Group) error {
 	switch {
 	case cfg.Quorum == nil && g.External > 0:
@@ -39,8 +40,8 @@ func sameQuorum(cfg config.Config, g ag.Group) error {
 	return nil
 }
 
-// foundExternal writes the first record into the external etcd or, after the loss of that etcd, the new record. After a crash it can be
-// called again.
+// foundExternal writes the first record into the external etcd or, after the loss of that etcd, the new record. After a
+// crash it can be called again.
 func (s *Service) foundExternal(ctx context.Context, f membership.Founding) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()

@@ -13,18 +13,18 @@ import (
 
 // A full disk below etcd/ must cost no more than this node's vote: the agent, the server and the other nodes continue.
 //
-// With little space left the member is stopped in order, while that still works. If the disk fills up faster, etcd gives up, and its
-// remains in this process disappear only with the process. Once there is space, the agent is then restarted in place, as by coterie
-// restart, which leaves the server and the leadership where they are.
+// With little space left the member is stopped in order, while that still works. If the disk fills up faster, etcd
+// gives up, and its remains in this process disappear only with the process. Once there is space, the agent is then
+// restarted in place, as by coterie restart, which leaves the server and the leadership where they are.
 
 const (
-	// suspendBelow is the free space below which the member is stopped. etcd allocates its next log file of 4 MB ahead, and its database
-	// grows by pages.
+	// suspendBelow is the free space below which the member is stopped. etcd allocates its next log file of 4 MB ahead,
+	// and its database grows by pages.
 	suspendBelow = 4 << 20
 	// startAbove is the free space needed to start the member: four log files.
 	startAbove = 16 << 20
-	// fullPause and brokenPause are the least time between two restarts of the agent for a member that failed, on a full disk and for
-	// another reason.
+	// fullPause and brokenPause are the least time between two restarts of the agent for a member that failed, on a
+	// full disk and for another reason.
 	fullPause, brokenPause = time.Minute, 10 * time.Minute
 )
 
@@ -51,8 +51,8 @@ func freeBytes(dir string) (int64, error) {
 	return int64(st.Bavail) * st.Bsize, nil
 }
 
-// startMember starts the member that this node had, if there is space for it. It returns nil if there is none: the node continues without
-// its member.
+// startMember starts the member that this node had, if there is space for it. It returns nil if there is none: the node
+// continues without its member.
 func (s *Service) startMember(ctx context.Context) error {
 	free, err := s.freeBytes(s.Layout.Etcd())
 	if err == nil && free < startAbove {
@@ -71,8 +71,8 @@ func (s *Service) startMember(ctx context.Context) error {
 	return err
 }
 
-// supervise looks after the member and its disk; has reports whether the group's configuration knows the member. done means that
-// nothing else may be done about the membership in this turn.
+// supervise looks after the member and its disk; has reports whether the group's configuration knows the member. done
+// means that nothing else may be done about the membership in this turn.
 func (s *Service) supervise(ctx context.Context, has bool) (done bool, err error) {
 	m := s.running()
 	switch {
@@ -89,7 +89,7 @@ func (s *Service) supervise(ctx context.Context, has bool) (done bool, err error
 	return false, nil
 }
 
-// watchMember suspends the member that runs if its disk is nearly full, and reports whether it is gone.
+// watchMember suspends the member that runs if its disk is nearly full, and reports whether it has ended.
 func (s *Service) watchMember(m member) (gone bool, err error) {
 	if err := m.Err(); errors.Is(err, embedded.ErrFailed) {
 		s.memberFailed(err)
@@ -112,7 +112,8 @@ func (s *Service) lowOn(free int64) string {
 	return fmt.Sprintf("%d MB are free in %s", free>>20, s.Layout.Etcd())
 }
 
-// suspendMember records why this node does not vote. From now on the node asks the others for the quorum. The caller closes the member.
+// suspendMember records why this node does not vote. From now on the node asks the others for the quorum. The caller
+// closes the member.
 func (s *Service) suspendMember(why string) {
 	s.member.Store(nil)
 	s.store.Refresh()

@@ -10,8 +10,8 @@ import (
 	"github.com/coteriedb/coterie/internal/etcd/embedded"
 )
 
-// TestSuperviseSuspends: a member whose disk is nearly full is closed, the others are asked from then on, and the member starts again
-// when there is space for it.
+// TestSuperviseSuspends: a member whose disk is nearly full is closed, the others are asked from then on, and the
+// member starts again when there is space for it.
 func TestSuperviseSuspends(t *testing.T) {
 	b := newBed(t)
 	m := b.run(t)
@@ -44,8 +44,8 @@ func TestSuperviseSuspends(t *testing.T) {
 	}
 }
 
-// TestSuperviseFailed: a member that gave up, or that could not be closed, is never started again by this process. The agent restarts in
-// place once there is space, and not more often than the pause allows.
+// TestSuperviseFailed: a member that gave up, or that could not be closed, is never started again by this process. The
+// agent restarts in place once there is space, and not more often than the pause allows.
 func TestSuperviseFailed(t *testing.T) {
 	full := fmt.Errorf("%w: %w", embedded.ErrFailed, embedded.ErrNoSpace)
 	for name, c := range map[string]struct {
@@ -79,7 +79,8 @@ func TestSuperviseFailed(t *testing.T) {
 	}
 }
 
-// TestSuperviseLeavesAlone: a node without a member of its own, and one that the configuration does not know, start none.
+// TestSuperviseLeavesAlone: a node without a member of its own, and one that the configuration does not know, start
+// none.
 func TestSuperviseLeavesAlone(t *testing.T) {
 	b := newBed(t)
 	if done, err := b.supervise(t.Context(), true); done || err != nil || len(b.started) > 0 {
@@ -99,8 +100,8 @@ func TestSuperviseLeavesAlone(t *testing.T) {
 	}
 }
 
-// TestSuperviseRestartsForTrust: the member restarts for a new authority only in this node's turn, with the quorum, and while every other
-// voter answers.
+// TestSuperviseRestartsForTrust: the member restarts for a new authority only in this node's turn, with the quorum, and
+// while every other voter answers.
 func TestSuperviseRestartsForTrust(t *testing.T) {
 	for name, c := range map[string]struct {
 		change   func(*bed)

@@ -22,8 +22,8 @@ import (
 	"github.com/coteriedb/coterie/internal/node/membership"
 )
 
-// Config is what a Service needs of its node. Snapshot, View and Restart are the agent's, and are not called before Run. No function may
-// be nil.
+// Config is what a Service needs of its node. Snapshot, View and Restart are the agent's, and are not called before
+// Run. No function may be nil.
 type Config struct {
 	Node        config.Config
 	Layout      config.Layout
@@ -39,8 +39,8 @@ type Config struct {
 	Restart  func(context.Context) error // restarts the agent in place
 }
 
-// Service is this node's part in the quorum. Before Open has returned, only ServeClient, ServePeer and NoVote may be called. Run may be
-// called once, after Open.
+// Service is this node's part in the quorum. Before Open has returned, only ServeClient, ServePeer and NoVote may be
+// called. Run may be called once, after Open.
 type Service struct {
 	Config
 	self    ag.ReplicaID
@@ -50,7 +50,7 @@ type Service struct {
 
 	// Set by Open.
 	etcd  *etcd.Store
-	calls calls // what Service itself calls of etcd
+	calls calls // the part of etcd that Service itself calls
 	store *Store
 
 	// The fields below are used by Open, and then by Run's goroutine only.
@@ -102,7 +102,8 @@ func New(c Config) *Service {
 	}
 }
 
-// Open opens the client of the quorum and, on a voter of an embedded one, its member. Close must be called if it returns nil.
+// Open opens the client of the quorum and, on a voter of an embedded one, its member. Close must be called if it
+// returns nil.
 func (s *Service) Open(ctx context.Context) error {
 	c := etcd.StoreConfig{
 		Group: ag.GroupID(s.Node.Group), Dial: s.dial, Replica: s.self, Attempt: s.Incarnation,
@@ -226,8 +227,8 @@ func (s *Service) dial(ctx context.Context, name string) (net.Conn, error) {
 	return s.Dial(ctx, r)
 }
 
-// ServeClient serves another node's client of the quorum's store. A node whose own member does not run closes the connection; the other
-// node asks again.
+// ServeClient serves another node's client of the quorum's store. A node whose own member does not run closes the
+// connection; the other node asks again.
 func (s *Service) ServeClient(ctx context.Context, _ certs.Identity, conn net.Conn) {
 	if m := s.running(); m != nil {
 		m.ServeClient(ctx, conn)
@@ -241,8 +242,8 @@ func (s *Service) ServePeer(ctx context.Context, _ certs.Identity, conn net.Conn
 	}
 }
 
-// UpdateGroup changes the group's configuration by compare-and-swap. When another writer was first, it reads the configuration again and
-// calls change again. An error of change is returned as it is, and nothing is written.
+// UpdateGroup changes the group's configuration by compare-and-swap. When another writer was first, it reads the
+// configuration again and calls change again. An error of change is returned as it is, and nothing is written.
 func (s *Service) UpdateGroup(ctx context.Context, change func(*ag.Group) error) error {
 	for {
 		x, err := s.calls.Read(ctx)

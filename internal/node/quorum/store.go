@@ -19,7 +19,8 @@ type Store struct {
 	self   ag.ReplicaID
 	member func() member // nil while this node does not vote
 	voters func() []ag.Replica
-	// external means that the store is an administrator's etcd. The configuration file names its endpoints in order of preference.
+	// external means that the store is an administrator's etcd. The configuration file names its endpoints in order of
+	// preference.
 	external bool
 
 	primary atomic.Pointer[ag.ReplicaID]
@@ -100,7 +101,7 @@ func (s *Store) Watch(ctx context.Context) <-chan agent.Hint {
 	return hints
 }
 
-// hintOf returns what the agent is told of an event. said has the last status report of each replica, without its position.
+// hintOf returns the agent's hint for an event. said has the last status report of each replica, without its position.
 func hintOf(e etcd.Event, said map[ag.ReplicaID]string) agent.Hint {
 	h := agent.Hint{Changed: e.Record || e.Group || e.Op || e.Status}
 	if e.Renewal != nil {
@@ -132,8 +133,8 @@ func (s *Store) CloseOp(ctx context.Context, opRev int64) error {
 	return s.etcd.DeleteOp(ctx, opRev, -1)
 }
 
-// Prefer has this node's own member asked first, because it is nearest, but last while this node is the primary. A call then never hangs
-// on the member whose disk the database writes to.
+// Prefer has this node's own member asked first, because it is nearest, but last while this node is the primary. A call
+// then never hangs on the member whose disk the database writes to.
 func (s *Store) Prefer(primary ag.ReplicaID) {
 	if old := s.primary.Load(); s.external || old != nil && *old == primary {
 		return
@@ -163,7 +164,8 @@ func (s *Store) endpoints(primary ag.ReplicaID) []string {
 	return names
 }
 
-// Refresh orders the members to ask anew. It must be called when the voters may have changed, or when the own member starts or stops.
+// Refresh orders the members to ask anew. It must be called when the voters may have changed, or when the own member
+// starts or stops.
 func (s *Store) Refresh() {
 	if s.external {
 		return
@@ -178,8 +180,8 @@ func (s *Store) Refresh() {
 // yieldEvery bounds how often the quorum's leadership is moved (docs/internals/safety.md, "Quorum store").
 const yieldEvery = 10 * time.Second
 
-// Yield moves the quorum's leadership away from this node, to one of the voters in among, a witness first. It returns nothing: the agent
-// calls it again.
+// Yield moves the quorum's leadership away from this node, to one of the voters in among, a witness first. It returns
+// nothing: the agent calls it again.
 func (s *Store) Yield(ctx context.Context, among []ag.ReplicaID) {
 	m := s.member()
 	now := time.Now().UnixNano()
@@ -196,9 +198,9 @@ func (s *Store) Yield(ctx context.Context, among []ag.ReplicaID) {
 	_ = m.MoveLeader(ctx, to) // best-effort: a later turn tries again
 }
 
-// transferee returns the etcd id of the voter that takes the quorum's leadership over from self; 0: none. It is one of among, the
-// members in reach. A leader that transfers to a dead member accepts no change of the record until the transfer times out, and
-// still has the leadership if it then dies itself.
+// transferee returns the etcd id of the voter that takes the quorum's leadership over from self; 0: none. It is one of
+// among, the members in reach. A leader that transfers to a dead member accepts no change of the record until the
+// transfer times out, and still has the leadership if it then dies itself.
 func transferee(voters []ag.Replica, self ag.ReplicaID, among []ag.ReplicaID) (to uint64) {
 	for _, r := range voters {
 		if r.ID != self && r.EtcdID != 0 && slices.Contains(among, r.ID) && (to == 0 || !r.HasData()) {

@@ -8,15 +8,16 @@ import (
 	"github.com/coteriedb/coterie/internal/etcd/embedded"
 )
 
-// MemberTrusts reports whether this node's member of the quorum, if it has one, trusts the authorities that the node trusts. The member
-// reads them when it starts, and not again.
+// MemberTrusts reports whether this node's member of the quorum, if it has one, trusts the authorities that the node
+// trusts. The member reads them when it starts, and not again.
 func (s *Service) MemberTrusts() bool {
 	was := s.trusted.Load()
 	return s.running() == nil || was != nil && *was == s.TrustedCAs()
 }
 
-// mayRestartMember reports whether the member is to be restarted now so that it trusts what the node trusts. The group's members do so
-// one after the other, and only while every other voter answers, so that the quorum keeps its majority.
+// mayRestartMember reports whether the member is to be restarted now so that it trusts what the node trusts. The
+// group's members do so one after the other, and only while every other voter answers, so that the quorum keeps its
+// majority.
 func (s *Service) mayRestartMember() bool {
 	snap, v := s.Snapshot(), s.View()
 	if s.MemberTrusts() || snap == nil || v == nil || !v.Quorum || !snap.Group.RotationTurn(s.self) {

@@ -15,8 +15,8 @@ import (
 // turnEvery is the pause between two turns of Run.
 const turnEvery = 500 * time.Millisecond
 
-// Run keeps this node's part in the quorum as the group's configuration wants it, until ctx is done: the node joins as a learner and
-// becomes a voter, or leaves.
+// Run keeps this node's part in the quorum as the group's configuration wants it, until ctx is done: the node joins as
+// a learner and becomes a voter, or leaves.
 func (s *Service) Run(ctx context.Context) error {
 	logged := ""
 	for {
@@ -76,9 +76,9 @@ func (s *Service) comesBack() bool {
 	return err == nil
 }
 
-// waitsFor returns the member that is to become a voter before this one; "": none. Members become voters one at a time, in the order of
-// the configuration: the quorum accepts one learner at a time, and a second learner that it rejects stays behind in its members'
-// connections for ever.
+// waitsFor returns the member that is to become a voter before this one; "": none. Members become voters one at a time,
+// in the order of the configuration. The quorum accepts one learner at a time, and a rejected second learner stays in
+// its members' connections for ever.
 func waitsFor(g ag.Group, self ag.ReplicaID) ag.ReplicaID {
 	for _, r := range g.Replicas {
 		if r.ID == self {
@@ -91,8 +91,8 @@ func waitsFor(g ag.Group, self ag.ReplicaID) ag.ReplicaID {
 	return ""
 }
 
-// becomeVoter adds this node to the quorum as a learner, starts its member, and promotes it once it has caught up. Every step can be
-// repeated.
+// becomeVoter adds this node to the quorum as a learner, starts its member, and promotes it once it has caught up.
+// Every step can be repeated.
 func (s *Service) becomeVoter(ctx context.Context) error {
 	id, initial, err := s.calls.AddLearner(ctx, "https://"+s.Node.Endpoint.Advertise)
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 
 func seconds(n int64) time.Duration { return time.Duration(n) * time.Second }
 
-// TestMembershipTurnJoins: a node with a vote in the configuration becomes a learner, starts its member, is promoted, and writes its id
-// into the configuration.
+// TestMembershipTurnJoins: a node with a vote in the configuration becomes a learner, starts its member, is promoted,
+// and writes its id into the configuration.
 func TestMembershipTurnJoins(t *testing.T) {
 	b := newBed(t)
 	b.alter(func(g *ag.Group) { g.Replicas[0].EtcdID = 0 })
@@ -31,7 +31,8 @@ func TestMembershipTurnJoins(t *testing.T) {
 	}
 }
 
-// TestMembershipTurnWaits: nothing is begun before it is this node's turn, and a step that failed is repeated without another start.
+// TestMembershipTurnWaits: nothing is begun before it is this node's turn, and a step that failed is repeated without
+// another start.
 func TestMembershipTurnWaits(t *testing.T) {
 	b := newBed(t)
 	b.alter(func(g *ag.Group) {
@@ -57,8 +58,8 @@ func TestMembershipTurnWaits(t *testing.T) {
 	}
 }
 
-// TestMembershipTurnLeaves: a member whose vote was taken is closed and its log deleted. A configuration without members, which no group
-// has, deletes nothing.
+// TestMembershipTurnLeaves: a member whose vote was taken is closed and its log deleted. A configuration without
+// members, which no group has, deletes nothing.
 func TestMembershipTurnLeaves(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*ag.Group)
@@ -98,7 +99,8 @@ func TestMembershipTurnComesBack(t *testing.T) {
 	}
 }
 
-// TestCountExternal: the primary alone keeps the number of the external etcd's members, at most once in countEvery, and never writes 0.
+// TestCountExternal: the primary alone keeps the number of the external etcd's members, at most once in countEvery, and
+// never writes 0.
 func TestCountExternal(t *testing.T) {
 	b := newBed(t)
 	b.Node.Quorum = &config.Quorum{}

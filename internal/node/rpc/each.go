@@ -9,8 +9,8 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 )
 
-// Each asks every one of the replicas at the same time, until ctx ends, and returns the answers and the errors by replica. ask is called
-// in a goroutine of its own for each; Each waits for all of them.
+// Each asks every one of the replicas at the same time, until ctx ends, and returns the answers and the errors by
+// replica. ask is called in a goroutine of its own for each; Each waits for all of them.
 func Each[T any](ctx context.Context, replicas []ag.Replica, ask func(context.Context, ag.Replica) (T, error)) (answers map[ag.ReplicaID]T, failed map[ag.ReplicaID]error) {
 	answers, failed = map[ag.ReplicaID]T{}, map[ag.ReplicaID]error{}
 	var mu sync.Mutex // guards both
@@ -31,8 +31,8 @@ func Each[T any](ctx context.Context, replicas []ag.Replica, ask func(context.Co
 	return answers, failed
 }
 
-// First asks the replicas one after the other, each for at most try, and returns the first answer. It fails with what every one of them
-// said; with no error and no answer where there are none to ask.
+// First asks the replicas one after the other, each for at most try, and returns the first answer. It fails with what
+// every one of them said; with no error and no answer where there are none to ask.
 func First[T any](ctx context.Context, replicas []ag.Replica, try time.Duration, ask func(context.Context, ag.Replica) (T, error)) (answer T, found bool, err error) {
 	var tried []error
 	for _, r := range replicas {

@@ -17,8 +17,8 @@ import (
 	"github.com/coteriedb/coterie/internal/endpoint"
 )
 
-// A stream of heartbeats is made of frames of one kind byte and, for a hello, a length byte and the incarnation, or for a beat and
-// its echo, epoch and time of sending with eight bytes each.
+// A stream of heartbeats is made of frames that begin with one kind byte. A hello has a length byte and the
+// incarnation. A heartbeat and its echo have the epoch and the time of sending, with eight bytes each.
 const (
 	heartHello    = 1
 	heartBeat     = 2
@@ -96,8 +96,8 @@ func (p *Peers) Heartbeats(ctx context.Context, r ag.Replica) (liveness.Heartbea
 	return NewHeart(conn), nil
 }
 
-// Probe connects to every address of a member's endpoint. Only where each of them refuses does it say so: a firewall that drops, a
-// route that is missing and a program that is too busy to accept are something else.
+// Probe connects to every address of a member's endpoint. Only where each of them refuses does it say so: a firewall
+// that drops, a route that is missing and a program that is too busy to accept are something else.
 func (p *Peers) Probe(ctx context.Context, r ag.Replica) error {
 	host, port, err := net.SplitHostPort(r.Endpoint)
 	if err != nil {

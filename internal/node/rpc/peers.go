@@ -17,7 +17,8 @@ type Peers struct {
 	Endpoint *endpoint.Endpoint
 }
 
-// Ping asks a member what record it saw last. The error is agent.ErrRefused where the member's host refuses the connection.
+// Ping asks a member what record it saw last. The error is agent.ErrRefused where the member's host refuses the
+// connection.
 func (p *Peers) Ping(ctx context.Context, r ag.Replica) (marks.Seen, error) {
 	seen, err := Call(ctx, p.Control, r, Ping, Nothing{})
 	if errors.Is(err, syscall.ECONNREFUSED) {

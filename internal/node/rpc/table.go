@@ -14,7 +14,8 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/seeding"
 )
 
-// The methods that nodes call at each other. Package node offers each of them; docs/internals/protocol.md describes them.
+// The methods that nodes call at each other. Package node offers each of them; docs/internals/protocol.md describes
+// them.
 var (
 	// Ping answers with the newest record that the node has seen, as soon as the node answers at all.
 	Ping = Method[Nothing, marks.Seen]{"ping"}
@@ -35,7 +36,7 @@ var (
 	// AuthorityKey asks another replica for the key of the authority with this pin.
 	AuthorityKey = Method[string, []byte]{"authority-key"}
 
-	// Report asks a node for what its views show of itself.
+	// Report returns the facts that a node shows of itself in the views.
 	Report = Method[Nothing, catalog.Node]{"report"}
 	// Journal asks a node for its latest decisions and events.
 	Journal = Method[Nothing, catalog.Journal]{"journal"}
@@ -45,7 +46,8 @@ var (
 	CreateDatabase = Method[string, bool]{"database"}
 	// RestartListener asks a node to open its client ports anew.
 	RestartListener = Method[Nothing, Nothing]{"restart-listener"}
-	// Role asks a replica for a role that logs in, and for the age of the copy that it was read from. A witness is refused.
+	// Role asks a replica for a role that logs in, and for the age of the copy that it was read from. A witness is
+	// refused.
 	Role = Method[string, AgedRole]{"role"}
 	// Progress asks a replica how far its server is in the history of an epoch.
 	Progress = Method[Nothing, listener.Progress]{"standing"}

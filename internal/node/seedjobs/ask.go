@@ -16,12 +16,13 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/seeding/source"
 )
 
-// firstViewPatience bounds how long a request waits for the agent's first turn. It is well below callTimeout, so that a request from
-// another node gets the answer and does not run into its own deadline.
+// firstViewPatience bounds how long a request waits for the agent's first turn. It is well below callTimeout, so that a
+// request from another node gets the answer and does not run into its own deadline.
 const firstViewPatience = 5 * time.Second
 
-// firstView returns the agent's view. An agent that has just started has none before its first turn, and firstView waits for that turn: an
-// operator who was told that the node is up would otherwise be refused for no reason of theirs. It returns nil when patience or ctx ends.
+// firstView returns the agent's view. An agent that has just started has none before its first turn, and firstView
+// waits for that turn. Otherwise an operator who sees that the node is up would be refused without a reason of their
+// own. It returns nil when patience or ctx ends.
 func firstView(ctx context.Context, view func() *ag.View) *ag.View {
 	ctx, cancel := context.WithTimeout(ctx, firstViewPatience)
 	defer cancel()
@@ -39,8 +40,8 @@ func firstView(ctx context.Context, view func() *ag.View) *ag.View {
 	}
 }
 
-// Ask takes an operator's request for a new copy, or for a verification of the present one. It returns the operation once the request
-// is on disk. A request that cannot be met is a fail.Error.
+// Ask takes an operator's request for a new copy, or for a verification of the present one. It returns the operation
+// once the request is on disk. A request that cannot be met is a fail.Error.
 func (c *Controller) Ask(ctx context.Context, req api.SeedRequest) (seeding.Operation, error) {
 	v := firstView(ctx, c.View)
 	if v == nil {
@@ -105,8 +106,8 @@ func (c *Controller) refusal(v *ag.View, req api.SeedRequest) error {
 	return nil
 }
 
-// Cancel ends the copy or the verification under way. Where a copy is still needed, none begins before an operator asks for one. It is
-// refused where nothing is under way.
+// Cancel ends the copy or the verification under way. Where a copy is still needed, none begins before an operator
+// requests one. It is refused where nothing is under way.
 func (c *Controller) Cancel() (seeding.Operation, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -36,8 +36,8 @@ type ClientConfig struct {
 	List   func(ctx context.Context, to ag.Replica) ([]seeding.Operation, error)
 }
 
-// Client takes requests for the copy of any replica: this node's Controller answers for its own, the other node for another. It also
-// answers the calls of other nodes. Its refusals are fail.Error.
+// Client takes requests for the copy of any replica: this node's Controller answers for its own, the other node for
+// another. It also answers the calls of other nodes. Its refusals are fail.Error.
 type Client struct{ c ClientConfig }
 
 // NewClient returns a client.
@@ -67,8 +67,8 @@ func (c *Client) Cancel(ctx context.Context, id ag.ReplicaID) (seeding.Operation
 	return call(ctx, r, func(ctx context.Context) (seeding.Operation, error) { return c.c.Cancel(ctx, r) })
 }
 
-// List returns a replica's copies and verifications, the oldest first. Of a replica that does not answer it returns the copy that was
-// under way when it was last heard of.
+// List returns a replica's copies and verifications, the oldest first. Of a replica that does not answer it returns the
+// copy that was under way when it was last heard of.
 func (c *Client) List(ctx context.Context, id ag.ReplicaID) ([]seeding.Operation, error) {
 	own, r, err := c.controllerOf(id)
 	switch {
@@ -90,8 +90,8 @@ func (c *Client) List(ctx context.Context, id ag.ReplicaID) ([]seeding.Operation
 	return askOrLast(v == nil || slices.Contains(v.Reach, id), ask, last)
 }
 
-// askOrLast returns what a replica answers about its copies, or else what was last heard of them. A replica that has just died still
-// counts as reached for a moment and does not answer.
+// askOrLast returns what a replica answers about its copies, or else what was last heard of them. A replica that has
+// just died still counts as reached for a moment and does not answer.
 func askOrLast(reached bool, ask func() ([]seeding.Operation, error), last func() []seeding.Operation) ([]seeding.Operation, error) {
 	if !reached {
 		if ops := last(); ops != nil {
@@ -107,8 +107,8 @@ func askOrLast(reached bool, ask func() ([]seeding.Operation, error), last func(
 	return out, err
 }
 
-// LastKnown returns the copy to a replica that does not answer as its last status tells it, if one was under way or was to be continued.
-// heard is when the replica gave its last sign of life; zero: not since this agent started.
+// LastKnown returns the copy to a replica that does not answer as its last status tells it, if one was under way or was
+// to be continued. heard is when the replica gave its last sign of life; zero: not since this agent started.
 func LastKnown(id ag.ReplicaID, st agent.Status, heard time.Time) []seeding.Operation {
 	var op seeding.Operation
 	if len(st.Copying) == 0 || json.Unmarshal(st.Copying, &op) != nil || op.ID == "" { // or of another release
@@ -123,7 +123,8 @@ func LastKnown(id ag.ReplicaID, st agent.Status, heard time.Time) []seeding.Oper
 	return []seeding.Operation{op}
 }
 
-// controllerOf returns this node's controller if id is this node, and the replica in any case. An id without a copy is refused.
+// controllerOf returns this node's controller if id is this node, and the replica in any case. An id without a copy is
+// refused.
 func (c *Client) controllerOf(id ag.ReplicaID) (*Controller, ag.Replica, error) {
 	r, ok := c.c.Replica(id)
 	switch {

@@ -17,8 +17,8 @@ import (
 // errNoRoute is the error of a call to a node that cannot be reached.
 var errNoRoute = errors.New("no route")
 
-// clientOf returns the client of the node self in the group of n1, n2, n3 and the witness w. there answers at every other node; nil: no
-// other node answers.
+// clientOf returns the client of the node self in the group of n1, n2, n3 and the witness w. there answers at every
+// other node; nil: no other node answers.
 func clientOf(self ag.ReplicaID, own *Controller, there *Client) *Client {
 	group := ag.Group{Replicas: []ag.Replica{{ID: "n1"}, {ID: "n2"}, {ID: "n3"}, {ID: "w", AvailabilityMode: ag.ConfigurationOnly}}}
 	return NewClient(ClientConfig{
@@ -49,7 +49,8 @@ func clientOf(self ag.ReplicaID, own *Controller, there *Client) *Client {
 	})
 }
 
-// TestRequestsTravel asks for a copy of n3 at n1, whose calls a client of n3 answers: requests, refusals and errors arrive as they are.
+// TestRequestsTravel requests a copy of n3 at n1, whose calls a client of n3 answers. Requests, refusals and errors
+// arrive unchanged.
 func TestRequestsTravel(t *testing.T) {
 	t.Parallel()
 	n := secondary()
@@ -80,7 +81,8 @@ func TestRequestsTravel(t *testing.T) {
 	}
 }
 
-// TestNoCopyToAskFor holds the refusals that need no other node, and what a witness and a node that does not answer come to.
+// TestNoCopyToAskFor holds the refusals that need no other node, and the answers for a witness and for a node that does
+// not answer.
 func TestNoCopyToAskFor(t *testing.T) {
 	t.Parallel()
 	c := clientOf("n1", nil, nil)
@@ -112,8 +114,8 @@ func TestNoCopyToAskFor(t *testing.T) {
 	}
 }
 
-// TestListOfAReplicaThatDied holds that the copy of a target that has just died, and still counts as reached, is the one that was last
-// heard of.
+// TestListOfAReplicaThatDied holds that the copy of a target that has just died, and still counts as reached, is the
+// one that was last heard of.
 func TestListOfAReplicaThatDied(t *testing.T) {
 	t.Parallel()
 	c := clientOf("n1", nil, nil)
@@ -146,8 +148,8 @@ func TestListOfAReplicaThatDied(t *testing.T) {
 	}
 }
 
-// TestLastKnownCopy holds that the other nodes show what a node reported of a copy to it while it does not answer, and nothing of a copy
-// that has ended.
+// TestLastKnownCopy holds that the other nodes show what a node reported of a copy to it while it does not answer, and
+// nothing of a copy that has ended.
 func TestLastKnownCopy(t *testing.T) {
 	t.Parallel()
 	c := secondary().open(t, t.TempDir())

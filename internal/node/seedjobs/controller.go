@@ -38,18 +38,18 @@ type Config struct {
 	Data         string                                   // the data directory
 	Connect      func(context.Context) (*pgx.Conn, error) // to the server that runs on it
 	ForgetRewind func() error                             // removes the mark of a rewind that failed before
-	Tablespaces  map[string]string                        // where a tablespace of the source goes on this node; others keep their path
+	Tablespaces  map[string]string                        // the place of a tablespace of the source on this node; others keep their path
 	NodeFiles    func(ag.CopyID) map[string][]byte        // files that must be in a copy before it can be started
 }
 
-// Controller keeps the operators' requests for this node's copy and their history, and carries them out. It implements agent.SeedRequests
-// and agent.Seeder.
+// Controller keeps the operators' requests for this node's copy and their history, and carries them out. It implements
+// agent.SeedRequests and agent.Seeder.
 type Controller struct {
 	Config
 	journal *seeding.Journal
 	verify  chan string // ids of verifications to run
 
-	// What copies and what verifies; tests replace them.
+	// The functions that copy and verify; tests replace them.
 	run   func(context.Context, seeding.Options) (seeding.Result, error)
 	check func(context.Context, source.VerifyOptions) (pagesum.Report, error)
 
@@ -69,7 +69,7 @@ type Request struct {
 	Copy      ag.CopyID `json:"copy,omitempty"` // the one to be replaced
 	From      string    `json:"from,omitempty"` // a directory to begin with
 	Because   string    `json:"because,omitempty"`
-	Cancelled string    `json:"cancelled,omitempty"` // when; no copy is made until an operator asks for one
+	Cancelled string    `json:"cancelled,omitempty"` // when; no copy is made until an operator requests one
 }
 
 // The pause after a failed copy is retryFirst, doubled with each failure in a row up to retryMost.
@@ -78,8 +78,9 @@ const (
 	retryMost  = time.Minute
 )
 
-// Open returns the controller of a node with the request and the history that an earlier process left in c.StateDir. A history that
-// cannot be read begins anew; a request that cannot be read is an error, because it may have cancelled seeding.
+// Open returns the controller of a node with the request and the history that an earlier process left in c.StateDir. A
+// history that cannot be read begins anew; a request that cannot be read is an error, because it may have cancelled
+// seeding.
 func Open(c Config) (*Controller, error) {
 	j, err := seeding.OpenJournal(filepath.Join(c.StateDir, "seedings.json"))
 	if err != nil {
@@ -146,7 +147,8 @@ func (c *Controller) BlockedReason(e ag.Epoch) string {
 // Operations returns this node's copies and verifications, the oldest first.
 func (c *Controller) Operations() []seeding.Operation { return c.journal.List() }
 
-// Copying returns the copy that has not ended, as JSON for this node's status; nil: none. It implements agent.Config.Copying.
+// Copying returns the copy that has not ended, as JSON for this node's status; nil: none. It implements
+// agent.Config.Copying.
 func (c *Controller) Copying() json.RawMessage {
 	op, ok := c.journal.Last()
 	if !ok || op.State.Ended() || op.Report != nil {

@@ -21,7 +21,7 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/seeding/source"
 )
 
-// fakeNode is the node around a controller: what the agent sees, and how often it was woken.
+// fakeNode is the node around a controller: the agent's view, and how often the agent was woken.
 type fakeNode struct {
 	view  *ag.View
 	snap  *agent.Snapshot
@@ -69,8 +69,8 @@ func kindOf(err error) string {
 	return ""
 }
 
-// TestRequestIsKeptUntilItIsMet holds that a request is on disk before it is acted on, names the copy that it replaces, and is gone once
-// a copy was made.
+// TestRequestIsKeptUntilItIsMet holds that a request is on disk before it is acted on, names the copy that it replaces,
+// and is removed once a copy was made.
 func TestRequestIsKeptUntilItIsMet(t *testing.T) {
 	t.Parallel()
 	dir, n := t.TempDir(), secondary()
@@ -181,7 +181,8 @@ func TestRefusedRequests(t *testing.T) {
 	}
 }
 
-// TestRequestsBesideAnAttempt holds what may be asked while a copy is being made: the same again, and nothing that would need another.
+// TestRequestsBesideAnAttempt holds what may be asked while a copy is being made: the same again, and nothing that
+// would need another.
 func TestRequestsBesideAnAttempt(t *testing.T) {
 	t.Parallel()
 	c := secondary().open(t, t.TempDir())
@@ -196,8 +197,8 @@ func TestRequestsBesideAnAttempt(t *testing.T) {
 	}
 }
 
-// TestPauseAfterFailure holds that each failure in a row doubles the pause, up to a minute, and that another epoch or an interruption
-// begins anew.
+// TestPauseAfterFailure holds that each failure in a row doubles the pause, up to a minute, and that another epoch or
+// an interruption begins anew.
 func TestPauseAfterFailure(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -245,8 +246,8 @@ func TestPauseAfterFailure(t *testing.T) {
 	})
 }
 
-// TestCancelledCopyStaysCancelled holds that Cancel ends the attempt under way, and that no other begins before an operator asks, also
-// after a restart of the agent.
+// TestCancelledCopyStaysCancelled holds that Cancel ends the attempt under way, and that no other begins before an
+// operator asks, also after a restart of the agent.
 func TestCancelledCopyStaysCancelled(t *testing.T) {
 	t.Parallel()
 	dir, n := t.TempDir(), secondary()
@@ -278,8 +279,8 @@ func TestCancelledCopyStaysCancelled(t *testing.T) {
 	}
 }
 
-// TestCancelledRequestLeavesAWholeCopy holds that a request that has not begun is dropped, and that a node with a copy is not kept from
-// seeding later.
+// TestCancelledRequestLeavesAWholeCopy holds that a request that has not begun is dropped, and that a node with a copy
+// is not kept from seeding later.
 func TestCancelledRequestLeavesAWholeCopy(t *testing.T) {
 	t.Parallel()
 	n := secondary()
@@ -316,8 +317,8 @@ func TestVoidRequest(t *testing.T) {
 	}
 }
 
-// TestVerification holds what becomes of a verification that finds nothing, one that finds damage, one that fails and one that is
-// cancelled before it begins.
+// TestVerification holds what becomes of a verification that finds nothing, one that finds damage, one that fails and
+// one that is cancelled before it begins.
 func TestVerification(t *testing.T) {
 	t.Parallel()
 	broken := errors.New("the server is gone")
@@ -386,8 +387,8 @@ func TestVerificationBehindACancelledOne(t *testing.T) {
 	}
 }
 
-// TestFirstViewIsWaitedFor holds that a request that comes before the agent's first turn waits for it, but not longer than firstViewPatience
-// and not for a caller who has gone.
+// TestFirstViewIsWaitedFor holds that a request that comes before the agent's first turn waits for it, but not longer
+// than firstViewPatience and not for a caller who has gone.
 func TestFirstViewIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

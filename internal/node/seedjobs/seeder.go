@@ -22,8 +22,8 @@ type attempt struct {
 	from, leader ag.Replica // from is leader, or a secondary
 }
 
-// Seed fills the data directory from the primary of epoch e, or from a secondary in its place, and returns the id of the copy. note gets
-// a line of progress now and then. It implements agent.Seeder.
+// Seed fills the data directory from the primary of epoch e, or from a secondary in its place, and returns the id of
+// the copy. note gets a line of progress now and then. It implements agent.Seeder.
 func (c *Controller) Seed(ctx context.Context, leader ag.Replica, e ag.Epoch, note func(string)) (ag.CopyID, error) {
 	from, why := c.chooseSource(leader)
 	ctx, a := c.start(ctx, from, why)
@@ -65,8 +65,8 @@ func (c *Controller) show(id string, p progress.Progress) {
 	c.journal.Change(id, func(o *seeding.Operation) { o.Progress, o.ETA = p, p.ETA().Seconds() })
 }
 
-// finish records the end of an attempt. interrupted reports whether the agent ended it: such an end is not a failure, and the next attempt
-// begins at once.
+// finish records the end of an attempt. interrupted reports whether the agent ended it: such an end is not a failure,
+// and the next attempt begins at once.
 func (c *Controller) finish(a attempt, interrupted bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -137,12 +137,13 @@ func (c *Controller) maxRate() int64 {
 	return me.Options.SeedMaxRate
 }
 
-// spreadCheckpoint reports whether a copy begins with a checkpoint that takes its time, most of checkpoint_timeout. A copy with a limit must
-// not take the source from its work. While writes are not open there is no such work, and it may be this copy that writes wait for.
+// spreadCheckpoint reports whether a copy begins with a checkpoint that takes its time, most of checkpoint_timeout. A
+// copy with a limit must not disturb the work of the source. While writes are not open the source has no such work, and
+// writes may wait for this very copy.
 func spreadCheckpoint(limit int64, r *ag.Routes) bool { return limit > 0 && r != nil && r.WriteOpen }
 
-// chooseSource returns the replica to copy from, and why. That is the primary, unless a healthy secondary has a higher BACKUP_PRIORITY.
-// After a copy from a secondary that failed, the next one is from the primary.
+// chooseSource returns the replica to copy from, and why. That is the primary, unless a healthy secondary has a higher
+// BACKUP_PRIORITY. After a copy from a secondary that failed, the next one is from the primary.
 func (c *Controller) chooseSource(leader ag.Replica) (ag.Replica, string) {
 	v, snap := c.View(), c.Snapshot()
 	if v == nil || snap == nil {
@@ -154,7 +155,8 @@ func (c *Controller) chooseSource(leader ag.Replica) (ag.Replica, string) {
 	return bestSource(v, snap.Statuses, c.Self, leader)
 }
 
-// bestSource returns the healthy secondary with the highest BACKUP_PRIORITY above the primary's, or else the primary, and why.
+// bestSource returns the healthy secondary with the highest BACKUP_PRIORITY above the primary's, or else the primary,
+// and why.
 func bestSource(v *ag.View, statuses map[ag.ReplicaID]agent.Status, self ag.ReplicaID, leader ag.Replica) (ag.Replica, string) {
 	if v.Group.Options.BackupPreference == ag.BackupPrimary {
 		return leader, "the primary: AUTOMATED_BACKUP_PREFERENCE is PRIMARY"

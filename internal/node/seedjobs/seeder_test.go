@@ -60,8 +60,8 @@ func TestSpreadCheckpoint(t *testing.T) {
 	}
 }
 
-// TestSeedFromASecondary makes two attempts: the first from the secondary with the higher BACKUP_PRIORITY and anchored at the primary, the
-// one after its failure from the primary. The options in force are the replica's own.
+// TestSeedFromASecondary makes two attempts: the first from the secondary with the higher BACKUP_PRIORITY and anchored
+// at the primary, the one after its failure from the primary. The options in force are the replica's own.
 func TestSeedFromASecondary(t *testing.T) {
 	t.Parallel()
 	n := secondary()
@@ -110,7 +110,8 @@ func TestSeedFromASecondary(t *testing.T) {
 	}
 }
 
-// TestSeedingMode holds that a replica that denies seeding is not filled, and one with SEEDING_MODE = MANUAL only when an operator asks.
+// TestSeedingMode holds that a replica that denies seeding is not filled, and one with SEEDING_MODE = MANUAL only when
+// an operator asks.
 func TestSeedingMode(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -143,8 +144,8 @@ func TestSeedingMode(t *testing.T) {
 	}
 }
 
-// TestSeedInterrupted holds that an end that the agent wanted is no failure to wait after, and that one an operator wanted is not called
-// an interruption.
+// TestSeedInterrupted holds that an end that the agent wanted is no failure to wait after, and that one an operator
+// wanted is not called an interruption.
 func TestSeedInterrupted(t *testing.T) {
 	t.Parallel()
 	c := secondary().open(t, t.TempDir())
@@ -173,7 +174,8 @@ func TestSeedInterrupted(t *testing.T) {
 	}
 }
 
-// TestFollows holds when a secondary serves copies: while its own is sound and follows the primary of the epoch in force.
+// TestFollows holds when a secondary serves copies: while its own is sound and follows the primary of the epoch in
+// force.
 func TestFollows(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

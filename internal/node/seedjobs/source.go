@@ -21,7 +21,8 @@ type SourceConfig struct {
 	Logger  *slog.Logger
 }
 
-// NewSource returns what serves copies of this node's server to the other members, while this node leads or follows the primary.
+// NewSource returns what serves copies of this node's server to the other members, while this node leads or follows the
+// primary.
 func NewSource(c SourceConfig) *source.Source {
 	return source.New(source.Config{
 		Data: c.Data, Connect: c.Connect, Logger: c.Logger, AtOnce: c.AtOnce,
@@ -33,7 +34,8 @@ func NewSource(c SourceConfig) *source.Source {
 	})
 }
 
-// follows returns the epoch whose primary this node's copy replays, and reports whether that epoch is in force and the copy sound.
+// follows returns the epoch whose primary this node's copy replays, and reports whether that epoch is in force and the
+// copy sound.
 func follows(v *ag.View) (ag.Epoch, bool) {
 	if v == nil || v.Local.Server != ag.ServerRecovery || v.Local.Data != ag.DataPresent || v.Local.Quarantine != "" || v.Local.Source != v.Record.Epoch.Leader {
 		return 0, false

@@ -1,5 +1,6 @@
-// Package status has all that this node says of itself and of the group: the status and the metrics, the facts behind the views, the
-// journal of what happened, and the explanation of past decisions. It answers from memory, or asks every member in reach within a bound.
+// Package status reports on this node and the group: the status and the metrics, the facts behind the views, the
+// journal of events, and the explanation of past decisions. It answers from memory, or asks every member in reach
+// within a bound.
 //
 // It must not change anything: package operations does.
 //

@@ -17,7 +17,7 @@ import (
 // reportLimit is how long another node may take to say how it is; then what it published last is shown.
 const reportLimit = 700 * time.Millisecond
 
-// Facts gathers what the whole group says of itself: from each node that answers, at this moment, and from the record.
+// Facts gathers the facts of the whole group: from each node that answers, at this moment, and from the record.
 func (s *Service) Facts(ctx context.Context) catalog.Facts {
 	f := catalog.Facts{Now: time.Now(), Self: s.Self, Nodes: map[ag.ReplicaID]catalog.Node{}, Version: s.Version()}
 	v, snap := s.Agent.View(), s.Agent.Snapshot()
@@ -60,7 +60,7 @@ func (s *Service) Facts(ctx context.Context) catalog.Facts {
 	return f
 }
 
-// published is what a node that does not answer said of itself last.
+// published has the last facts that a node published which does not answer now.
 func (s *Service) published(id ag.ReplicaID, st agent.Status) catalog.Node {
 	return catalog.Node{
 		Role: ag.RoleResolving, Data: st.Data, Position: st.Position, Because: "does not answer", Seedings: seedings(seedjobs.LastKnown(id, st, s.Agent.Heard(id))),

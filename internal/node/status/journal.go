@@ -82,7 +82,8 @@ func (s *Service) Journal() catalog.Journal {
 // NoteStatement keeps a statement that was executed on this node for the journal.
 func (s *Service) NoteStatement(user, text string) { s.executed.add(user, text) }
 
-// journals asks every node in reach for its own. What a node that does not answer remembers is told by the node itself: coterie explain.
+// journals asks every node in reach for its own. The journal of a node that does not answer is shown on that node:
+// coterie explain.
 func (s *Service) journals(ctx context.Context, g ag.Group, reach []ag.ReplicaID) map[ag.ReplicaID]catalog.Journal {
 	return ofNodes(ctx, s.membersIn(g, reach), func(ctx context.Context, r ag.Replica) (catalog.Journal, error) {
 		if r.ID == s.Self {
@@ -102,7 +103,7 @@ func (s *Service) settings(ctx context.Context, g ag.Group, reach []ag.ReplicaID
 	})
 }
 
-// Settings returns the settings of this node's server; none where there is no server.
+// Settings returns the settings of this node's server; none on a node without a server.
 func (s *Service) Settings(ctx context.Context) ([]catalog.Setting, error) {
 	if s.Server == nil {
 		return nil, nil

@@ -8,8 +8,8 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 )
 
-// TestReadyMeansThatSomebodyTakesOver: what status says is what the agents do. Of two replicas the one that has the only vote takes over
-// from the other, and not the other way round.
+// TestReadyMeansThatSomebodyTakesOver holds that the agents act as the status says. Of two replicas, the one with the
+// only vote takes over from the other, and not the other way round.
 func TestReadyMeansThatSomebodyTakesOver(t *testing.T) {
 	r := func(id ag.ReplicaID, voter bool) ag.Replica {
 		out := ag.Replica{ID: id, AvailabilityMode: ag.SynchronousCommit, FailoverMode: ag.Automatic, Voter: voter}

@@ -20,8 +20,8 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/seeding"
 )
 
-// Config is what a Service shows, and what it asks. The parts that only a replica has are nil on a witness: Links, Server,
-// Upstream, Downstream, Commits, Keeper and Seedings. No other field may be nil.
+// Config has the sources of a Service. The parts that only a replica has are nil on a witness: Links, Server, Upstream,
+// Downstream, Commits, Keeper and Seedings. No other field may be nil.
 type Config struct {
 	Self    ag.ReplicaID
 	Node    config.Config

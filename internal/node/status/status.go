@@ -84,7 +84,8 @@ func failoverReady(v ag.View) string {
 	return unanswered(v)
 }
 
-// unanswered is what keeps those that answer now from taking over, should the primary die: too few voters, or too few of the synchronized.
+// unanswered is what keeps those that answer now from taking over, should the primary die: too few voters, or too few
+// of the synchronized.
 func unanswered(v ag.View) string {
 	leader, votes := v.Record.Epoch.Leader, 0
 	for _, r := range v.Group.Replicas {

@@ -1,5 +1,5 @@
-// Package walstream joins what carries WAL between nodes: links, the endpoint and replication. It decides which copy may stream from this
-// node, and describes the links and the paths they take.
+// Package walstream joins what carries WAL between nodes: links, the endpoint and replication. It decides which copy
+// may stream from this node, and describes the links and the paths they take.
 //
 // It must not know who is a member: it is given lookups.
 //

@@ -98,7 +98,7 @@ func (l *Links) Dial(ctx context.Context, to ag.Replica) (net.Conn, error) {
 	return c, nil
 }
 
-// dialer returns the one that remembers what the way to that replica is like.
+// dialer returns the dialer that remembers the properties of the path to that replica.
 func (l *Links) dialer(to ag.Replica) *link.Dialer {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -47,7 +47,7 @@ func describeStatus(s link.Status) api.Link {
 const PathLimit = 8 * time.Second
 
 const (
-	linkPings = 5 // on a way that carries no WAL, so that there is something to measure
+	linkPings = 5 // on a path that carries no WAL, so that it can be measured
 )
 
 // Paths describes the links of this node and the paths that they would take.
@@ -59,7 +59,7 @@ type Paths struct {
 	Control  *endpoint.Control
 }
 
-// Describe describes the link of WAL with a member, or, if there is none now, the way to it and what a link would choose.
+// Describe describes the link of WAL with a member, or, if none exists now, the path to it and the choices of a link.
 func (p *Paths) Describe(ctx context.Context, id ag.ReplicaID) (a api.Link, err error) {
 	to, known := p.Members.Replica(id)
 	if !known || id == p.Self {

@@ -32,7 +32,7 @@ func (u *Upstream) Follow(leader ag.Replica, e ag.Epoch) {
 	}})
 }
 
-// Hold makes the local walreceiver stream from nobody.
+// Hold removes the local walreceiver's source: its connections are held until another source is set.
 func (u *Upstream) Hold() { u.Upstream.SetSource(nil) }
 
 // Status returns what the local walreceiver is doing.
@@ -65,13 +65,13 @@ func (d *Downstream) Streams() []agent.Stream {
 	return out
 }
 
-// Streams are the WAL streams of this node in both directions, as replication asks for them. Its functions may be called only once Ready is
-// closed, but for InForce.
+// Streams are the WAL streams of this node in both directions, as package replication needs them. Its functions may be
+// called only once Ready is closed, but for InForce.
 type Streams struct {
 	StreamsConfig
 }
 
-// StreamsConfig says what streams are joined of.
+// StreamsConfig has the parts of Streams.
 type StreamsConfig struct {
 	Self        ag.ReplicaID
 	Incarnation string // of this process
@@ -122,7 +122,8 @@ func (s *Streams) Facts() replication.PrimaryFacts {
 	return out
 }
 
-// Verify refuses a copy that is not a prefix of this primary's history, by its timeline and by the checksum of its last WAL.
+// Verify refuses a copy that is not a prefix of this primary's history, by its timeline and by the checksum of its last
+// WAL.
 func (s *Streams) Verify(ctx context.Context, h replication.Hello) replication.Answer {
 	f := s.Agent().Facts()
 	theirs := ag.View{Local: ag.Local{Position: h.Position}, Record: ag.Record{State: ag.State{Timelines: f.Timelines}}}
@@ -141,7 +142,8 @@ func (s *Streams) Verify(ctx context.Context, h replication.Hello) replication.A
 	return replication.Answer{OK: true}
 }
 
-// OldRowGone waits until no walsender of the member is left: PostgreSQL counts every row of a name as an acknowledgement.
+// OldRowGone waits until no walsender of the member is left: PostgreSQL counts every row of a name as an
+// acknowledgement.
 func (s *Streams) OldRowGone(ctx context.Context, member ag.ReplicaID) error {
 	for {
 		rows, err := s.Server.WalsenderRows(ctx, string(member))
