@@ -201,8 +201,10 @@ type Options struct {
 	NoDBFailover     bool             `json:"db_failover_off,omitempty"`             // DB_FAILOVER = OFF
 	BackupPreference BackupPreference `json:"automated_backup_preference,omitempty"` // "": SECONDARY
 	BackendReuse     bool             `json:"backend_reuse,omitempty"`               // BACKEND_REUSE = ON
-	Databases        []string         `json:"databases,omitempty"`                   // registered for health, routing and views
-	Listeners        []Listener       `json:"listeners,omitempty"`
+	// AllowRelaxedCommit allows a default of synchronous_commit below on (ALLOW_RELAXED_COMMIT = ON).
+	AllowRelaxedCommit bool       `json:"allow_relaxed_commit,omitempty"`
+	Databases          []string   `json:"databases,omitempty"` // registered for health, routing and views
+	Listeners          []Listener `json:"listeners,omitempty"`
 	// Recorded holds accepted options that have no effect here, by their name in the language.
 	Recorded map[string]string `json:"recorded,omitempty"`
 }

@@ -1,13 +1,17 @@
 package listener
 
 import (
+	"bytes"
 	"context"
+	"fmt"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/listener/startup"
+	"github.com/coteriedb/coterie/internal/listener/stmt"
 )
 
 // intentOf returns the client's intent.
@@ -88,4 +92,82 @@ func (d *defaultsCache) ask(ctx context.Context, s *Server, user, database strin
 	}
 	d.known[[2]string{user, database}] = knownDefaults{set, at}
 	return set, nil
+}
+
+// The functions below refuse statements that change a setting of the group, or weaken commits of other sessions
+// (docs/internals/postgresql.md, "Settings of the agent"). A statement that arrives in one piece is replaced by one with
+// which PostgreSQL reports the refusal, in its place among the answers. The session of any other is ended before
+// PostgreSQL has all of it.
+
+// textPiece is a piece of a Query or a Parse.
+type textPiece struct {
+	typ       byte
+	b         []byte
+	begins    bool // it is the first of the message,
+	ends      bool // or the last
+	hasHeader bool // the message begins in this chunk, so PostgreSQL has nothing of it
+}
+
+// observeChange follows a piece of a message that goes to the local server.
+func (x *session) observeChange(p textPiece) {
+	if x.srv.cfg.Reserved == nil || !x.drained.local {
+		return
+	}
+	if p.begins {
+		if x.changed = !p.ends || stmt.MentionsAlter(p.b); x.changed {
+			x.changes.Begin(p.typ)
+		}
+	}
+	if !x.changed {
+		return
+	}
+	x.changes.Piece(p.b, x.srv.refuse)
+	bad := x.changes.Refused()
+	if !p.ends || bad == nil {
+		return
+	}
+	x.srv.counts.reject(endSetting)
+	x.srv.log.Warn("a change of a setting is refused", "session", x.id, "user", x.user, "reason", bad.Message)
+	if !p.hasHeader {
+		x.end(ending{reason: endSetting, why: bad.Message + "; " + bad.Hint})
+		return
+	}
+	name := []byte(nil)
+	if p.typ == 'P' {
+		name, _, _ = bytes.Cut(p.b, []byte{0})
+	}
+	x.instead = refusing(p.typ, name, bad)
+}
+
+func (s *Server) refuse(c stmt.Change) *stmt.Refusal {
+	return stmt.Refuse(c, s.cfg.Reserved, s.cfg.RelaxedCommit != nil && s.cfg.RelaxedCommit())
+}
+
+// replaced returns what is written in place of a chunk whose last message is refused; else the chunk.
+func (x *session) replaced(chunk []byte) []byte {
+	if x.instead == nil {
+		return chunk
+	}
+	chunk, x.instead = x.instead, nil
+	return chunk
+}
+
+// refusing returns a Query, or a Parse of that name, that fails with the refusal.
+func refusing(typ byte, name []byte, bad *stmt.Refusal) []byte {
+	text := fmt.Sprintf("DO LANGUAGE plpgsql $coterie$ BEGIN RAISE EXCEPTION USING ERRCODE = 'insufficient_privilege', MESSAGE = %s, DETAIL = %s, HINT = %s; END $coterie$",
+		literal(bad.Message), literal(bad.Detail), literal(bad.Hint))
+	var body []byte
+	if typ == 'P' {
+		body = append(append(body, name...), 0)
+	}
+	body = pgwire.AppendCString(body, text)
+	if typ == 'P' {
+		body = append(body, 0, 0) // no types of parameters
+	}
+	return pgwire.AppendMessage(nil, typ, body)
+}
+
+// literal returns a string constant with that text, in which it leaves out signs that other settings give a meaning.
+func literal(text string) string {
+	return "'" + strings.NewReplacer("'", "''", `\`, "", "$", "").Replace(text) + "'"
 }

@@ -112,7 +112,7 @@ func (x *session) forward(seen *pgwire.Framer, chunk []byte) (bad, err error) {
 			return nil, nil
 		}
 		if n > 0 {
-			if _, err := x.backend.Write(chunk[:n]); err != nil {
+			if _, err := x.backend.Write(x.replaced(chunk[:n])); err != nil {
 				return nil, err
 			}
 			chunk = chunk[n:]
@@ -148,6 +148,13 @@ func (x *session) release(seen *pgwire.Framer, chunk []byte) (n int, d *activeDr
 		var used int
 		used, bad = x.follow(seen, chunk[n:])
 		n += used
+		if x.ended.Load() != nil { // refused, after its beginning went out: PostgreSQL does not get its end
+			return 0, nil, nil
+		}
+		if x.instead != nil {
+			x.instead = append(append([]byte(nil), chunk[:n-used]...), x.instead...)
+			break
+		}
 		if n == terminateLength && x.terminated.Load() && x.mayKeepBackend() {
 			x.keepsBackend.Store(true)
 			return 0, nil, nil

@@ -81,7 +81,7 @@ func (p *loopSession) forward(chunk []byte) {
 			p.hold(d, chunk)
 			return
 		}
-		if err := p.backend.send(chunk[:n], p.mayQueue()); err != nil {
+		if err := p.backend.send(x.replaced(chunk[:n]), p.mayQueue()); err != nil {
 			p.sendFailed(&p.backend)
 			break
 		}

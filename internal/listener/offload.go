@@ -122,9 +122,6 @@ func (x *session) arm(s *offload.Slot) bool {
 
 // slotFlags returns what the program has to check. open is false if the gate does not allow offloading now.
 func (x *session) slotFlags() (flags uint32, open bool) {
-	if x.guarded {
-		flags |= offload.FlagGuarded
-	}
 	if x.gate == nil {
 		return flags, true
 	}

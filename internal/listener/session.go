@@ -54,7 +54,10 @@ type session struct {
 	backendFrom string
 	reusable    *backend // how its backend may be offered to another client; nil: it may not
 
-	text textEnd // of upstream: what observeText has seen of the current message
+	text    textEnd      // of upstream: what observeText has seen of the current message
+	changes stmt.Changes // of upstream: what observeChange has seen of it
+	changed bool         // changes follows the current message
+	instead []byte       // of upstream: goes to PostgreSQL in place of the last message, which is refused
 
 	// Fields of downstream:
 	answers      pgwire.Framer
@@ -96,6 +99,7 @@ type ending struct {
 const (
 	endUnconfirmed = "unconfirmed"
 	endDrain       = "drain"
+	endSetting     = "setting" // a change of a setting is refused
 )
 
 // setInput reads the backend, through the gate if gate is set. Until the session is open, done ends a wait at the
@@ -267,7 +271,7 @@ func (x *session) outcomeError(why string) *pgwire.Error {
 	case e == nil:
 	case e.reason == endUnconfirmed:
 		v = stmt.Unknown // whatever it was, PostgreSQL reported it done
-	case e.reason == endDrain && v == stmt.Aborted:
+	case (e.reason == endDrain || e.reason == endSetting) && v == stmt.Aborted:
 		v = stmt.Idle // a request that takes too long for a planned failover is cut (docs/internals/safety.md, "Planned failover")
 	}
 	switch {

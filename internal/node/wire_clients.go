@@ -16,6 +16,7 @@ import (
 	"github.com/coteriedb/coterie/internal/node/rpc"
 	"github.com/coteriedb/coterie/internal/node/walstream"
 	"github.com/coteriedb/coterie/internal/postgres/login"
+	"github.com/coteriedb/coterie/internal/postgres/settings"
 )
 
 // newClientPort returns this node's client ports, which are opened when everything else exists. Most of what they ask
@@ -24,6 +25,7 @@ func (n *node) newClientPort() *clientport.Port {
 	return clientport.New(clientport.Config{
 		Self: n.self, Node: n.cfg, Layout: n.layout, Logger: n.log,
 		Group:    n.members.Group,
+		Reserved: settings.Reserved,
 		View:     func() *ag.View { return n.agent.View() },
 		Plan:     func() *ag.Plan { return n.agent.Plan() },
 		Snapshot: func() *agent.Snapshot { return n.agent.Snapshot() },

@@ -264,6 +264,14 @@ var groupOptions = []Option{
 		},
 	},
 	{
+		Name: "ALLOW_RELAXED_COMMIT", Place: InGroup, Form: Word, Words: []string{"ON", "OFF"}, Default: "OFF", Verdict: InEffect,
+		About: "Whether ALTER SYSTEM, ALTER ROLE and ALTER DATABASE may set a default of synchronous_commit below on. A session's own SET is always allowed.",
+		set:   func(c *change, v Value) *Error { c.group.Options.AllowRelaxedCommit = v.Text == "ON"; return nil },
+		get: func(g ag.Group, _ ag.Replica) (Value, bool) {
+			return onOff(g.Options.AllowRelaxedCommit), g.Options.AllowRelaxedCommit
+		},
+	},
+	{
 		Name: "FAILURE_DETECTION", Place: InGroup, Form: Word, Words: []string{"FAST", "STRICT"}, Default: "FAST", Verdict: InEffect,
 		About: "How a takeover may begin: FAST also by evidence and votes, STRICT by silence alone.",
 		set: func(c *change, v Value) *Error {

@@ -39,7 +39,6 @@ const (
 
 // Flags of a session.
 const (
-	FlagGuarded  = 1 // texts that mention client_min_messages go to the loop
 	FlagUngated  = 2 // answers pass while there is no deadline
 	FlagDeadline = 4 // answers pass until the deadline
 )
@@ -191,7 +190,7 @@ func (p *assembly) request() {
 	}
 	p.add(asm.LongJump(p.back(whyPart)))
 
-	// A text: client_min_messages is found by its second word.
+	// A text: client_min_messages is found by its second word, ALTER by its beginning.
 	p.at("query")
 	p.add(
 		asm.LoadMem(asm.R1, rBase, 5, asm.Word),
@@ -203,13 +202,7 @@ func (p *assembly) request() {
 	p.at("parsed")
 	p.add(asm.Mov.Imm(asm.R1, 0))
 	p.at("text")
-	p.add(
-		asm.StoreMem(rSlot, slotSingle, asm.R1, asm.Word),
-		asm.LoadMem(asm.R1, rSlot, slotFlags, asm.Word),
-		asm.And.Imm(asm.R1, FlagGuarded),
-		asm.JEq.Imm(asm.R1, 0, "forward"),
-		asm.Mov.Imm(asm.R0, 0),
-	)
+	p.add(asm.StoreMem(rSlot, slotSingle, asm.R1, asm.Word), asm.Mov.Imm(asm.R0, 0))
 	p.at("scan")
 	p.add(
 		asm.Mov.Reg(asm.R1, rBase),
@@ -218,6 +211,7 @@ func (p *assembly) request() {
 		asm.HostTo(asm.BE, asm.R1, asm.Word),
 		asm.Or.Imm(asm.R1, 0x20202020),
 		asm.JEq.Imm32(asm.R1, 0x7f6d696e, p.back(whyText)), // _min, in any case
+		asm.JEq.Imm32(asm.R1, 0x616c7465, p.back(whyText)), // alte: an ALTER may be refused, wherever it stands
 		asm.Add.Imm(asm.R0, 1),
 		asm.JGE.Imm(asm.R0, longestRequest, "forward"),
 		asm.JLT.Reg(asm.R0, rLen, "scan"),

@@ -49,7 +49,8 @@ type Config struct {
 	Moved    func() <-chan struct{}                              // closed at the next change of Streams
 	Dial     func(context.Context, ag.Replica) (net.Conn, error) // opens a connection to the PostgreSQL of another replica
 	Peers    Peers
-	Console  func() console.Backend // runs the statements of administrators
+	Console  func() console.Backend                               // runs the statements of administrators
+	Reserved func(setting string) (instead string, reserved bool) // as listener.Config.Reserved
 }
 
 // Server is the PostgreSQL of this node. *postgres.Instance implements it.
@@ -143,7 +144,7 @@ func (p *Port) listenerConfig() (listener.Config, error) {
 	}
 	if server := p.c.Server(); server != nil {
 		c.FlushLSN, c.Durable, c.Confirm, c.Strict = server.CurrentFlush, p.durable, p.confirmLead, p.strict
-		c.Position = p.progressOf
+		c.Position, c.Reserved, c.RelaxedCommit = p.progressOf, p.c.Reserved, p.relaxedCommit
 		c.Defaults = server.Defaults
 		c.Reuse = p.reuse
 		c.Fingerprint = func(ctx context.Context, user, database string) (listener.LoginFingerprint, error) {
@@ -324,4 +325,10 @@ func (p *Port) strict() bool {
 func (p *Port) reuse() bool {
 	g := p.c.Group()
 	return g != nil && g.Options.BackendReuse
+}
+
+// relaxedCommit reports whether the group lets defaults of synchronous_commit be below on (ALLOW_RELAXED_COMMIT = ON).
+func (p *Port) relaxedCommit() bool {
+	g := p.c.Group()
+	return g != nil && g.Options.AllowRelaxedCommit
 }
