@@ -12,11 +12,12 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 )
 
-// This file makes copies of the data yield to WAL (decision 64). A copy would fill every queue between two nodes, and a commit would wait
-// behind it. While this node has a WAL link over a long path, copies over long paths pass a token bucket, one for each destination machine.
-// The bucket's rate follows the queue, which is the round trip beyond the shortest recent one. Once a round trip, when the queue grows, the
-// rate drops by as much as empties it within a round trip, no matter which sender filled it (after LEDBAT, RFC 6817). When a WAL stream to
-// the same machine has bytes that wait for their first transmission, copies slow down at once.
+// This file makes copies of the data yield to WAL (decision 64). A copy would fill every queue between two nodes, and a
+// commit would wait behind it. While this node has a WAL link over a long path, copies over long paths pass a token
+// bucket, one for each destination machine. The bucket's rate follows the queue, which is the round trip beyond the
+// shortest recent one. Once a round trip, when the queue grows, the rate drops by as much as empties it within a round
+// trip, no matter which sender filled it (after LEDBAT, RFC 6817). When a WAL stream to the same machine has bytes that
+// wait for their first transmission, copies slow down at once.
 
 const (
 	paceTick  = 10 * time.Millisecond  // between looks at the sockets
@@ -27,8 +28,8 @@ const (
 	paceBase  = 20 * time.Second       // for which the shortest round trip is kept, at least
 	paceSaved = 5 * time.Millisecond   // of its rate that a bucket saves up, for senders that wake late
 
-	// paceLeast is the lowest rate of copies, in bytes per second: a chunk on each stream well within the minute that a seeding
-	// waits for an answer.
+	// paceLeast is the lowest rate of copies, in bytes per second: a chunk on each stream well within the minute that a
+	// seeding waits for an answer.
 	paceLeast = 160 << 10
 )
 
@@ -127,7 +128,8 @@ type pacer struct {
 	got   uint64        // bytes acknowledged since
 }
 
-// step returns the new rate. trip is the shortest smoothed round trip among the copies, acked the bytes acknowledged since the last step.
+// step returns the new rate. trip is the shortest smoothed round trip among the copies, acked the bytes acknowledged
+// since the last step.
 func (y *pacer) step(now, trip time.Duration, acked uint64) float64 {
 	base := y.shortest(now, trip)
 	y.got += acked

@@ -17,7 +17,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 )
 
-// TestYielding plays copies over a way with a queue, beside WAL that takes its full demand.
+// TestPacing sends copies over a path with a queue, beside WAL that takes its full demand.
 func TestYielding(t *testing.T) {
 	t.Parallel()
 	const capacity, base, tick = 2.5e6, 60 * time.Millisecond, 10 * time.Millisecond
@@ -91,7 +91,7 @@ func TestBucket(t *testing.T) {
 	}
 }
 
-// TestWALBeforeCopies commits over an emulated long way, alone and beside a copy that takes all free capacity.
+// TestWALBeforeCopies commits over an emulated long path, alone and beside a copy that takes all free capacity.
 func TestWALBeforeCopies(t *testing.T) {
 	if os.Getenv("COTERIE_LONG") == "" {
 		t.Skip("sends for seconds; COTERIE_LONG=1 runs it")
@@ -172,7 +172,7 @@ func TestWALBeforeCopies(t *testing.T) {
 		}
 		return n
 	}
-	// The machine may be busy, which makes the way longer than configured: one good stretch is enough.
+	// The machine may be busy, which makes the path longer than configured: one good stretch is enough.
 	var beside time.Duration
 	var rate float64
 	for range 12 {

@@ -110,8 +110,8 @@ func openly(t *testing.T, from, to *rotatingNode) *dialling {
 	return d
 }
 
-// Two replicas and a witness go through a rotation, one after the other in each phase, while each of them dials the next
-// one. No stream ends and none is refused. Afterwards, signatures of the old authority are no longer accepted.
+// Two replicas and a witness go through a rotation, one after the other in each phase, while each of them dials the
+// next one. No stream ends and none is refused. Afterwards, signatures of the old authority are no longer accepted.
 func TestRotateAuthority(t *testing.T) {
 	t.Parallel()
 	ca, next := newTestCA(t, groupA), newTestCA(t, groupA)
@@ -190,7 +190,8 @@ func TestRotateAuthority(t *testing.T) {
 	}
 }
 
-// Certificates with a life of two minutes are renewed again and again under streams of both transports; nothing ends and nothing is refused.
+// Certificates with a life of two minutes are renewed again and again under streams of both transports; nothing ends
+// and nothing is refused.
 func TestShortLivesUnderLoad(t *testing.T) {
 	t.Parallel()
 	if os.Getenv("COTERIE_LONG") == "" {

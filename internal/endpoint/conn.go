@@ -134,10 +134,12 @@ func tune(raw net.Conn, class Class) error {
 	return nil
 }
 
-// nearTrip is the round trip up to which the reader of a WAL stream blocks in the system call: waking it costs more than the path.
+// nearTrip is the round trip up to which the reader of a WAL stream blocks in the system call: waking it costs more
+// than the path.
 const nearTrip = 1500 * time.Microsecond
 
-// readBlocking makes the reader of a WAL stream over a short path block in the system call (rawconn). Call it before the stream is used.
+// readBlocking makes the reader of a WAL stream over a short path block in the system call (rawconn). Call it before
+// the stream is used.
 func (c *Conn) readBlocking() error {
 	if _, ok := c.raw.(*net.TCPConn); !ok || c.class != ClassWAL {
 		return nil
@@ -153,11 +155,12 @@ func (c *Conn) readBlocking() error {
 	return nil
 }
 
-// plug is the connection below the TLS of an accepted connection. It can be replaced after the handshake, when the class is known.
+// plug is the connection below the TLS of an accepted connection. It can be replaced after the handshake, when the
+// class is known.
 type plug struct{ net.Conn }
 
 // Each stream but those of the classes join and etcd-peer begins with the accepting side's verdict, so that a Dial that
-// returned without error was allowed: one byte, and after a refusal its text with a two-byte length.
+// returned without error was allowed. The verdict is one byte, and after a refusal its text with a two-byte length.
 const (
 	verdictRefused  = 0
 	verdictAccepted = 1
@@ -202,9 +205,10 @@ func readVerdict(r io.Reader) (refusal string, err error) {
 	return string(text), nil
 }
 
-// Dial opens a stream of that class to the node want at addr, and returns once that node has allowed it. It fails when the
-// node at addr is another one (ErrIdentity), is not of this group, or refuses (*RefusedError). An empty want takes any member.
-// Without an earlier deadline in ctx it gives up after twice the handshake timeout. The connection is a *Conn.
+// Dial opens a stream of that class to the node want at addr, and returns once that node has allowed it. It fails when
+// the node at addr is another one (ErrIdentity), is not of this group, or refuses (*RefusedError). An empty want takes
+// any member. Without an earlier deadline in ctx it gives up after twice the handshake timeout. The connection is a
+// *Conn.
 func (e *Endpoint) Dial(ctx context.Context, addr string, class Class, want ag.ReplicaID) (net.Conn, error) {
 	if class == ClassJoin || class == ClassEtcdPeer || class == ClassRelay || !slices.Contains(ordered, class) {
 		return nil, fmt.Errorf("class %q is not dialled", class)
@@ -284,7 +288,8 @@ func (e *Endpoint) greet(c *Conn) error {
 	return nil
 }
 
-// clientTLS verifies the peer by its identity in place of a host name; InsecureSkipVerify turns off the check of the name.
+// clientTLS verifies the peer by its identity in place of a host name; InsecureSkipVerify turns off the check of the
+// name.
 func (e *Endpoint) clientTLS(c *Conn, want ag.ReplicaID) *tls.Config {
 	config := e.baseTLS()
 	config.NextProtos = []string{c.class.proto()}

@@ -25,7 +25,7 @@ const (
 	maxBody       = 1 << 20 // of a request and of a reply
 	maxErrorText  = 4 << 10
 	bodyTimeout   = 10 * time.Second
-	callTimeout   = 10 * time.Minute // at most, whatever the caller asks for
+	callTimeout   = 10 * time.Minute // at most, also if the caller's deadline is later
 	timeoutHeader = "Coterie-Timeout"
 )
 
@@ -40,7 +40,8 @@ const (
 	CodeDeadline      = "deadline" // the method did not finish in the caller's time
 )
 
-// RemoteError is an error that another node answered. A control method, or Config.Join, that returns one chooses its code.
+// RemoteError is an error that another node answered. A control method, or Config.Join, that returns one chooses its
+// code.
 type RemoteError struct {
 	Code    string `json:"code"`
 	Message string `json:"message"`
@@ -102,9 +103,10 @@ func (c *Control) Handle(method string, f func(ctx context.Context, peer certs.I
 // Close closes the connections that calls left open for the next ones.
 func (c *Control) Close() { c.client.CloseIdleConnections() }
 
-// Call runs a method at another node, of which it uses ID and Endpoint, and decodes the result into out. in and out may be
-// nil. ctx must have a deadline, which the other node keeps as well. If the other node answers with an error, that is a
-// *RemoteError. After an error of Dial nothing was sent; after any other error it is unknown whether the method ran.
+// Call runs a method at another node, of which it uses ID and Endpoint, and decodes the result into out. in and out may
+// be nil. ctx must have a deadline, which the other node keeps as well. If the other node answers with an error, that
+// is a *RemoteError. After an error of Dial nothing was sent; after any other error it is unknown whether the method
+// ran.
 func (c *Control) Call(ctx context.Context, to ag.Replica, method string, in, out any) error {
 	if err := c.call(ctx, to, method, in, out); err != nil {
 		return fmt.Errorf("call %s on %s: %w", method, to.ID, err)
@@ -162,8 +164,8 @@ func (c *Control) call(ctx context.Context, to ag.Replica, method string, in, ou
 	return nil
 }
 
-// poolKey encodes the address and the node as a host name, by which http.Transport keeps its connections apart: a connection to
-// one node is never used for another that took over its address.
+// poolKey encodes the address and the node as a host name, by which http.Transport keeps its connections apart. A
+// connection to one node is so never used for another that took over its address.
 func poolKey(addr string, want ag.ReplicaID) string {
 	return hex.EncodeToString([]byte(want)) + "." + hex.EncodeToString([]byte(addr)) + ".x"
 }
@@ -240,7 +242,7 @@ func (c *Control) serve(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_, _ = w.Write(body) // a caller that is gone does not matter
+	_, _ = w.Write(body) // a caller that has closed its connection does not matter
 }
 
 // run reads a request, checks the authorisation once more, and runs the method within the caller's deadline.

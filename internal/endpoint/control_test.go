@@ -138,7 +138,8 @@ func TestCallDeadline(t *testing.T) {
 	waitFor(t, "the method to end at the other node", func() bool { return len(a.Peers()) == 0 })
 }
 
-// TestServeEndsRunningCalls holds that the end of Serve cancels a method under way and waits for it (start checks that).
+// TestServeEndsRunningCalls holds that the end of Serve cancels a method under way and waits for it (start checks
+// that).
 func TestServeEndsRunningCalls(t *testing.T) {
 	b, to, a := controlPair(t, new(allow))
 	failed := make(chan error, 1)

@@ -13,7 +13,7 @@ import (
 	"github.com/coteriedb/coterie/internal/endpoint/link/linktest"
 )
 
-// damaging is a way on which bytes are flipped, left out, repeated or reordered, once for each request, after the
+// damaging is a path on which bytes are flipped, left out, repeated or reordered, once for each request, after the
 // handshake.
 type damaging struct {
 	to   string
@@ -21,7 +21,7 @@ type damaging struct {
 	done [4]atomic.Int32
 }
 
-// start returns the address by which the way is taken.
+// start returns the address of the path.
 func (d *damaging) start(t *testing.T) string {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

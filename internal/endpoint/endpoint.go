@@ -15,8 +15,8 @@ import (
 	"github.com/coteriedb/coterie/internal/endpoint/certs"
 )
 
-// Class is a kind of stream between nodes. The dialling side names it by ALPN, the accepting side decides from the record
-// whether that peer may open it.
+// Class is a kind of stream between nodes. The dialling side names it by ALPN, the accepting side decides from the
+// record whether that peer may open it.
 type Class string
 
 // The classes.
@@ -59,10 +59,10 @@ func classOf(proto string) Class {
 	return ""
 }
 
-// userTimeout bounds how long sent bytes may stay unacknowledged before the connection is given up. Linux counts a receiver
-// that does not read (a zero window) as silence too, so the classes whose receiver may rightly be slow, a client that pauses
-// in a result or a disk that is written to, and what may carry them, go without: their death is noticed by keep-alives or by the
-// other classes.
+// userTimeout bounds how long sent bytes may stay unacknowledged before the connection is given up. Linux counts a
+// receiver that does not read (a zero window) as silence too. So the classes whose receiver may rightly be slow (a
+// client that pauses in a result, or a disk), and the connections that may carry them, have no such bound. Their death
+// is noticed by keep-alives or by the other classes.
 func (c Class) userTimeout() time.Duration {
 	if c == ClassSQL || c == ClassSeed || c == ClassRelay || c == ClassBack {
 		return 0
@@ -80,9 +80,9 @@ type Config struct {
 	Node   *certs.Node
 	Listen string // host:port
 
-	// Authorize decides from the record whether a member, known by its identity and the pin of its key, may open a class
-	// of stream here. It is asked for every connection and again by CloseUnauthorised; the peer is told its error. It must
-	// not block.
+	// Authorize decides from the record whether a member, known by its identity and the pin of its key, may open a
+	// class of stream here. It is called for every connection and again by CloseUnauthorised; its error is sent to the
+	// peer. It must not block.
 	Authorize func(peer certs.Identity, pin string, class Class) error
 
 	// Trust, if set, returns an error if a dialled member is not trusted. Without it the certificate suffices.
@@ -97,9 +97,9 @@ type Config struct {
 	// Handlers serve the classes; a class without a handler is not offered. NewControl adds class control.
 	Handlers map[Class]Handler
 
-	// Join admits a node that proved nothing yet: verify reports whether the joiner knows the secret of a stored token's
-	// hash, and holds for this TLS session only. Consuming the token (by compare-and-swap) is Join's business; see
-	// StoredToken.Check. Nil: class join is not offered.
+	// Join admits a node that proved nothing yet: verify reports whether the joiner knows the secret of a stored
+	// token's hash, and holds for this TLS session only. Consuming the token (by compare-and-swap) is Join's business;
+	// see StoredToken.Check. Nil: class join is not offered.
 	Join func(ctx context.Context, tokenID string, verify func(secretHash []byte) bool, req JoinRequest) (JoinGrant, error)
 
 	Logger *slog.Logger
@@ -254,8 +254,8 @@ func (e *Endpoint) Peers() []Peer {
 	return peers
 }
 
-// CloseUnauthorised asks again about every live connection, closes those that would be refused now, and returns how many.
-// Call it when the record changed: a member removed there is cut off at once.
+// CloseUnauthorised asks again about every live connection, closes those that would be refused now, and returns how
+// many. Call it when the record changed: a member removed there is cut off at once.
 func (e *Endpoint) CloseUnauthorised() int {
 	n := 0
 	for _, c := range e.live() {
@@ -297,8 +297,8 @@ func (e *Endpoint) live() []*Conn {
 	return conns
 }
 
-// track makes the connection one that Peers lists and that CloseUnauthorised and the end of Serve close. Accepted ones are
-// limited per peer and class.
+// track makes the connection one that Peers lists and that CloseUnauthorised and the end of Serve close. Accepted ones
+// are limited per peer and class.
 func (e *Endpoint) track(c *Conn) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -391,8 +391,8 @@ func (e *Endpoint) memberTLS(classes []Class) *tls.Config {
 	return base
 }
 
-// baseTLS holds what both sides share. Sessions are not resumed: a full handshake takes as many round trips, and each one
-// proves the key again. Records are full-sized from the start, since streams are long.
+// baseTLS holds what both sides share. Sessions are not resumed: a full handshake takes as many round trips, and each
+// one proves the key again. Records are full-sized from the start, since streams are long.
 func (e *Endpoint) baseTLS() *tls.Config {
 	cert := e.cfg.Node.Certificate // a method: the certificate is renewed while the endpoint serves
 	return &tls.Config{

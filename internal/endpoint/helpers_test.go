@@ -78,7 +78,7 @@ func start(t *testing.T, c Config, prepare ...func(*Endpoint)) *Endpoint {
 	return startBeside(t, c, prepare...)
 }
 
-// startBeside is start for tests that run beside others, whose goroutines cannot be told apart.
+// startBeside is start for tests that run beside others, whose goroutines cannot be distinguished.
 func startBeside(t *testing.T, c Config, prepare ...func(*Endpoint)) *Endpoint {
 	t.Helper()
 	c.Listen = "127.0.0.1:0"

@@ -38,7 +38,8 @@ const (
 	joinDial       = 10 * time.Second
 )
 
-// ErrWrongGroup means that the node at a token's address does not belong to the token's group, as far as the token can tell.
+// ErrWrongGroup means that the node at a token's address does not belong to the token's group, as far as the token can
+// tell.
 var ErrWrongGroup = errors.New("the node there does not belong to the token's group, or the group's authority was rotated after the token was made")
 
 // JoinRequest describes a node that wants to join.
@@ -119,8 +120,8 @@ func Admit(ca *certs.CA, req JoinRequest) (JoinGrant, error) {
 //	mask  = HMAC-SHA256(key = SHA-256(secret), label || TLS exporter || SHA-256(request))
 //	proof = secret XOR mask
 //
-// The verifier makes the mask from the stored hash, gets the secret back and hashes it. The stored hash alone makes no proof,
-// and a proof is noise in any other session, or for any other request.
+// The verifier makes the mask from the stored hash, gets the secret back and hashes it. The stored hash alone makes no
+// proof, and a proof is noise in any other session, or for any other request.
 func proofOf(secret [32]byte, exporter, request []byte) []byte {
 	hash := sha256.Sum256(secret[:])
 	proof := make([]byte, sha256.Size)
@@ -151,8 +152,8 @@ func joinExporter(cs tls.ConnectionState) ([]byte, error) {
 	return cs.ExportKeyingMaterial("EXPORTER-coterie-join", nil, 32)
 }
 
-// Join asks the group of the token to admit this node, at each of the token's addresses until one decides. A refusal is a
-// *RemoteError. Repeating it with the same key after a lost answer is safe: the token then still belongs to that key.
+// Join asks the group of the token to admit this node, at each of the token's addresses until one decides. A refusal is
+// a *RemoteError. Repeating it with the same key after a lost answer is safe: the token then still belongs to that key.
 func Join(ctx context.Context, t Token, req JoinRequest, key *ecdsa.PrivateKey) (JoinGrant, error) {
 	var err error
 	if req.CSR, err = certs.NewCSR(key); err != nil {

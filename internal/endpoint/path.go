@@ -35,8 +35,8 @@ func (c *Conn) Congestion() string {
 	return name
 }
 
-// Steer chooses the congestion controller: BBR for a long path, since it does not take loss for congestion, and the system's own for a
-// short one. It returns the name of the one in force, and an error if BBR was refused.
+// Steer chooses the congestion controller: BBR for a long path, since it does not take loss for congestion, and the
+// system's own for a short one. It returns the name of the one in force, and an error if BBR was refused.
 func (c *Conn) Steer(far bool) (inForce string, refused error) {
 	if far {
 		return c.Use("bbr")
@@ -44,7 +44,8 @@ func (c *Conn) Steer(far bool) (inForce string, refused error) {
 	return c.Congestion(), nil
 }
 
-// Use sets the congestion controller; with TCP only. It returns the name of the one in force, and an error if the other was refused.
+// Use sets the congestion controller; with TCP only. It returns the name of the one in force, and an error if the other
+// was refused.
 func (c *Conn) Use(controller string) (inForce string, refused error) {
 	if c.Kind() == KindTCP {
 		c.socket(func(fd int) { refused = unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, controller) })
@@ -52,11 +53,13 @@ func (c *Conn) Use(controller string) (inForce string, refused error) {
 	return c.Congestion(), refused
 }
 
-// freshPace is about the bytes per round trip that a new connection is paced with: ten packets, and what BBR adds to probe for more.
+// freshPace is about the bytes per round trip that a new connection is paced with: ten packets, and what BBR adds to
+// probe for more.
 const freshPace = 32 << 10
 
-// Freshen resets BBR on an idle connection that would be paced slower than a new one. On a connection that carries little, BBR's estimate
-// is that little, so it would spread the next burst over a round trip. With another controller Freshen does nothing.
+// Freshen resets BBR on an idle connection that would be paced slower than a new one. On a connection that carries
+// little, BBR's estimate is that little, so it would spread the next burst over a round trip. With another controller
+// Freshen does nothing.
 func (c *Conn) Freshen() {
 	if c.Congestion() != "bbr" {
 		return
@@ -72,8 +75,8 @@ func (c *Conn) Freshen() {
 	})
 }
 
-// Counters returns the smoothed round trip, the packets with data sent from here, and how many of them were lost. Zeros mean that the
-// system does not report them.
+// Counters returns the smoothed round trip, the packets with data sent from here, and how many of them were lost. Zeros
+// mean that the system does not report them.
 func (c *Conn) Counters() (rtt time.Duration, sent, lost uint64) {
 	if s, ok := c.Conn.(*quicStream); ok {
 		st := s.conn.ConnectionStats()
@@ -88,8 +91,9 @@ func (c *Conn) Counters() (rtt time.Duration, sent, lost uint64) {
 	return rtt, sent, lost
 }
 
-// Rate returns the transport's estimate of the bandwidth in bytes per second, 0 if it has none. With TCP it is the recent delivery rate, so
-// that little traffic gives a low figure; with QUIC it is the congestion window per round trip.
+// Rate returns the transport's estimate of the bandwidth in bytes per second, 0 if it has none. With TCP it is the
+// recent delivery rate, so that little traffic gives a low figure; with QUIC it is the congestion window per round
+// trip.
 func (c *Conn) Rate() (rate int64) {
 	s, ok := c.Conn.(*quicStream)
 	if !ok {
@@ -126,7 +130,7 @@ func (c *Conn) ReceiveDatagram(ctx context.Context) ([]byte, error) {
 
 // PathStats is what the kernel reports about the path to a member, from the live TCP connections with it.
 type PathStats struct {
-	RTT        time.Duration // the shortest smoothed one; 0: there is no connection
+	RTT        time.Duration // the shortest smoothed one; 0: no connection exists
 	Sent, Lost uint64        // packets from here since the connections began
 	Rate       int64         // bytes per second, the highest recent delivery rate; little traffic gives a low figure
 	Congestion string        // the controller of one of them

@@ -158,8 +158,8 @@ type quicStream struct {
 	conn   *quic.Conn
 	stream *quic.Stream
 
-	// writing is taken for a Write, and to close the stream: the library does not support both at once. A Write that waits for
-	// room while the stream is closed would wait for ever, even after the end of the connection.
+	// writing is taken for a Write, and to close the stream: the library does not support both at once. A Write that
+	// waits for room while the stream is closed would wait for ever, even after the end of the connection.
 	writing chan struct{}
 }
 
@@ -226,8 +226,8 @@ func (s *quicStream) CloseWrite() error {
 	return s.stream.Close()
 }
 
-// Close ends the stream and gives the peer a moment to read the data under way. A Write that is under way has the same moment
-// to end by itself; then the connection is cut, which ends that Write, too.
+// Close ends the stream and gives the peer a moment to read the data under way. A Write that is under way has the same
+// moment to end by itself; then the connection is cut, which ends that Write, too.
 func (s *quicStream) Close() error {
 	defer s.abort()
 	if s.stream == nil {

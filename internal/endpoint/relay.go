@@ -17,9 +17,10 @@ import (
 	"github.com/coteriedb/coterie/internal/endpoint/certs"
 )
 
-// This file reaches a member that does not answer through another member (decision 59). The dialling side opens a stream of class relay to
-// a third member and names the member it wants. The relay connects to that member's address in the record and copies bytes. The two ends
-// shake hands inside that stream, as on a direct connection: the relay sees only their TLS.
+// This file reaches a member that does not answer through another member (decision 59). The dialling side opens a
+// stream of class relay to a third member and names the member it wants. The relay connects to that member's address in
+// the record and copies bytes. The two ends shake hands inside that stream, as on a direct connection: the relay sees
+// only their TLS.
 
 const (
 	relayAfter    = 700 * time.Millisecond // that a direct connection has before relays are tried
@@ -32,8 +33,8 @@ const (
 	relayForgets  = 10 * relayReturn       // without use, after which the direct path is not tried any more
 )
 
-// relayedClasses are the classes that may be relayed. Heartbeats and the quorum's own traffic are not: a vote is about what the voter
-// itself sees of the network.
+// relayedClasses are the classes that may be relayed. Heartbeats and the quorum's own traffic are not: a vote is about
+// what the voter itself sees of the network.
 var relayedClasses = []Class{ClassControl, ClassWAL, ClassSeed, ClassSQL}
 
 // Relay is a member that may relay.
@@ -110,8 +111,8 @@ func (e *Endpoint) Relayed() RelayStatus {
 	return RelayStatus{e.relayCache.pipes.Load(), e.relayCache.total.Load(), e.relayCache.sent.Load()}
 }
 
-// unanswered reports whether the member may live in spite of this error of a direct connection. After a refusal, or the answer of another
-// node, it does not.
+// unanswered reports whether the member may live in spite of this error of a direct connection. After a refusal, or the
+// answer of another node, it does not.
 func unanswered(err error) bool {
 	var ne net.Error
 	return errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.ENETUNREACH) || errors.Is(err, context.DeadlineExceeded) ||
@@ -128,8 +129,8 @@ type attempt struct {
 // final reports whether no other attempt need be waited for.
 func (a attempt) final() bool { return a.err == nil || !a.relayed && !unanswered(a.err) }
 
-// dialTCP connects directly. If that takes long or the network does not answer, it also tries other members as relays. It returns the first
-// connection that succeeds.
+// dialTCP connects directly. If that takes long or the network does not answer, it also tries other members as relays.
+// It returns the first connection that succeeds.
 func (e *Endpoint) dialTCP(ctx context.Context, addr string, class Class, want ag.ReplicaID) (*Conn, error) {
 	if want == "" || e.cfg.Relays == nil || !slices.Contains(relayedClasses, class) {
 		return e.dialDirect(ctx, addr, class, want)
@@ -176,7 +177,8 @@ func (e *Endpoint) dialTCP(ctx context.Context, addr string, class Class, want a
 	return nil, errs
 }
 
-// abandon cuts connections that came too late. It returns when the attempts have ended, which their context makes them do.
+// abandon cuts connections that came too late. It returns when the attempts have ended, which their context makes them
+// do.
 func abandon(results <-chan attempt, running int) {
 	for range running {
 		if a := <-results; a.err == nil {
@@ -277,8 +279,8 @@ func (e *Endpoint) markUnreachable(id ag.ReplicaID, addr string, via ag.ReplicaI
 	e.relayCache.wg.Go(func() { e.watchDirect(id, addr) })
 }
 
-// watchDirect tries to connect to a member directly until that succeeds, no relayed connection is in use any more, or the endpoint is
-// closed. When it succeeds, relayed connections are cut, so that they are opened again directly.
+// watchDirect tries to connect to a member directly until that succeeds, no relayed connection is in use any more, or
+// the endpoint is closed. When it succeeds, relayed connections are cut, so that they are opened again directly.
 func (e *Endpoint) watchDirect(id ag.ReplicaID, addr string) {
 	used := time.Now()
 	back := false
@@ -360,7 +362,8 @@ func (c *Conn) relays() ag.ReplicaID {
 	return ""
 }
 
-// relayTarget reads the name of the wanted member and connects to its address in the record, never to one that the caller names.
+// relayTarget reads the name of the wanted member and connects to its address in the record, never to one that the
+// caller names.
 func (e *Endpoint) relayTarget(ctx context.Context, c *Conn) (net.Conn, error) {
 	var n [1]byte
 	if _, err := io.ReadFull(c, n[:]); err != nil {

@@ -16,8 +16,8 @@ import (
 	"github.com/coteriedb/coterie/internal/endpoint/certs"
 )
 
-// street stands between a node and another one's port: it accepts, and passes bytes on while it is open. Closed, it is a
-// network that drops everything.
+// street stands between a node and another one's port: it accepts, and passes bytes on while it is open. Closed, it is
+// a network that drops everything.
 type street struct {
 	l    net.Listener
 	open atomic.Bool
@@ -137,7 +137,7 @@ func (x *triangle) dial(t *testing.T, class Class) (*Conn, error) {
 }
 
 // Two nodes that cannot reach each other talk by way of the witness, which sees their addresses and none of their data.
-// When the direct way is back, a relayed connection ends as a lost one does, and the next one is direct.
+// When the direct path is back, a relayed connection ends as a lost one does, and the next one is direct.
 func TestRelay(t *testing.T) {
 	t.Parallel()
 	x := newTriangle(t)

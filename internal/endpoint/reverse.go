@@ -13,9 +13,9 @@ import (
 	"github.com/coteriedb/coterie/internal/endpoint/certs"
 )
 
-// This file reaches a member that accepts no connections, through one that it dials itself. A node that dialled it in vain sets a header in
-// its answers to that member's calls. The member then parks a stream of class back there. It serves a connection that the other side opens
-// inside the stream as if it had accepted that at its own port.
+// This file reaches a member that accepts no connections, through one that it dials itself. A node that dialled it in
+// vain sets a header in its answers to that member's calls. The member then parks a stream of class back there. It
+// serves a connection that the other side opens inside the stream as if it had accepted that at its own port.
 
 const (
 	wantedHeader = "Coterie-Wanted" // in the answer to a call: this node could not dial the caller

@@ -18,7 +18,8 @@ import (
 	"github.com/coteriedb/coterie/internal/endpoint/link/linktest"
 )
 
-// lossyBBR is a connection over a far and lossy way. Of its datagrams one in twenty is lost, one comes twice and one late.
+// lossyBBR is a connection over a far and lossy path. Of its datagrams one in twenty is lost, one comes twice and one
+// late.
 type lossyBBR struct {
 	*Conn
 	asked atomic.Uint64
@@ -69,7 +70,7 @@ func (c *lossyBBR) Counters() (time.Duration, uint64, uint64) {
 	return 60 * time.Millisecond, 1000 * n, 20 * n
 }
 
-// scattering is a way of TCP and QUIC over which frames travel as shards. TCP connections can be cut.
+// scattering is a path of TCP and QUIC over which frames travel as shards. TCP connections can be cut.
 func scattering(t *testing.T) linktest.Net {
 	var mu sync.Mutex
 	var accepted []*Conn
@@ -101,7 +102,7 @@ func scattering(t *testing.T) linktest.Net {
 	return n
 }
 
-// TestScatteredLink runs the suite on a way where datagrams are lost, doubled and overtaken.
+// TestScatteredLink runs the suite on a path where datagrams are lost, doubled and overtaken.
 func TestScatteredLink(t *testing.T) {
 	if os.Getenv("COTERIE_LONG") == "" {
 		t.Skip("takes a quarter of a minute: set COTERIE_LONG=1")
@@ -110,8 +111,8 @@ func TestScatteredLink(t *testing.T) {
 	linktest.Run(t, scattering)
 }
 
-// TestScatteredFrames waits until a link sends shards, and writes frames that are cut into them. Some frames are rebuilt
-// from the parities.
+// TestScatteredFrames waits until a link sends shards, and writes frames that are cut into them. Some frames are
+// rebuilt from the parities.
 func TestScatteredFrames(t *testing.T) {
 	t.Parallel()
 	p := linktest.Open(t, scattering(t), linktest.Config("OFF"))

@@ -21,8 +21,8 @@ const (
 	certForServer = x509.ExtKeyUsageServerAuth
 )
 
-// Serve accepts streams until ctx is done, then closes every live connection, dialled ones included, and returns when all
-// handlers have. It can be called once.
+// Serve accepts streams until ctx is done, then closes every live connection, dialled ones included, and returns when
+// all handlers have. It can be called once.
 func (e *Endpoint) Serve(ctx context.Context) error {
 	if err := e.Listen(); err != nil {
 		return err
@@ -182,8 +182,8 @@ func recovered(log *slog.Logger, c *Conn) {
 	}
 }
 
-// handshakeGrace is how long a connection may take to authenticate before it can be evicted for another one. An honest handshake takes a
-// few round trips.
+// handshakeGrace is how long a connection may take to authenticate before it can be evicted for another one. An honest
+// handshake takes a few round trips.
 const handshakeGrace = 500 * time.Millisecond
 
 // handshakes is the set of connections that have not authenticated yet. It is bounded; when it is full, the oldest
@@ -273,7 +273,8 @@ func (h *handshakes) len() int {
 	return len(h.live)
 }
 
-// hostOf returns the key that a connection is counted by: its IPv4 address, or its IPv6 /64, since one host has many IPv6 addresses.
+// hostOf returns the key that a connection is counted by: its IPv4 address, or its IPv6 /64, since one host has many
+// IPv6 addresses.
 func hostOf(addr net.Addr) string {
 	ap, err := netip.ParseAddrPort(addr.String())
 	if err != nil {

@@ -45,9 +45,9 @@ type Token struct {
 	Quorum    TokenQuorum // of a group with an external quorum
 }
 
-// TokenQuorum describes an external quorum to a joiner: its endpoints, and the files in which the maker of the token has its authority,
-// certificate and key. Administrators tend to keep these at the same path on every node. It holds no secret. The zero value means that the
-// quorum is embedded.
+// TokenQuorum describes an external quorum to a joiner: its endpoints, and the files in which the maker of the token
+// has its authority, certificate and key. Administrators tend to keep these at the same path on every node. It holds no
+// secret. The zero value means that the quorum is embedded.
 type TokenQuorum struct {
 	Endpoints     []string
 	CA, Cert, Key string // paths; "": none
@@ -56,7 +56,7 @@ type TokenQuorum struct {
 // parts returns the strings that a token carries, in their order.
 func (q TokenQuorum) parts() []string { return append([]string{q.CA, q.Cert, q.Key}, q.Endpoints...) }
 
-// StoredToken is what the group keeps of a token. The hash admits nobody: see proofOf.
+// StoredToken is the part of a token that the group keeps. The hash alone admits no node: see proofOf.
 type StoredToken struct {
 	ID         string    `json:"id"`
 	SecretHash []byte    `json:"secret_hash"`
@@ -94,9 +94,9 @@ func NewToken(ca *certs.CA, o TokenOptions, ttl time.Duration) (string, StoredTo
 	return text, StoredToken{ID: t.ID, SecretHash: hash[:], Role: o.Role, Expires: t.Expires}, nil
 }
 
-// Check decides whether the token admits a joiner of that role and key; verify is the one given to Config.Join. Until the
-// secret is proved every refusal is token_unknown. A token already used by the same key is good: its first answer got lost.
-// The caller then consumes the token by storing it, by compare-and-swap, with UsedBy set to keyPin.
+// Check decides whether the token admits a joiner of that role and key; verify is the one given to Config.Join. Until
+// the secret is proved every refusal is token_unknown. A token already used by the same key is good: its first answer
+// got lost. The caller then consumes the token by storing it, by compare-and-swap, with UsedBy set to keyPin.
 func (s StoredToken) Check(verify func(secretHash []byte) bool, role, keyPin string, now time.Time) error {
 	switch {
 	case len(s.SecretHash) != sha256.Size || !verify(s.SecretHash):
@@ -111,7 +111,8 @@ func (s StoredToken) Check(verify func(secretHash []byte) bool, role, keyPin str
 	return nil
 }
 
-// ParseToken reads a token's text; it may have been wrapped into several lines. After ErrTokenExpired, which goes by this machine's clock, the token is returned as well.
+// ParseToken reads a token's text; it may have been wrapped into several lines. After ErrTokenExpired, which goes by
+// this machine's clock, the token is returned as well.
 func ParseToken(text string) (Token, error) {
 	if len(text) > maxToken {
 		return Token{}, fmt.Errorf("%w: it is too long", ErrTokenMalformed)
@@ -150,8 +151,8 @@ func checksum(b []byte) []byte {
 	return sum[:tokenSum]
 }
 
-// encode writes group, pin, id, secret, expiry, role, name, addresses and, where it is external, the quorum; strings carry their length in
-// one byte.
+// encode writes group, pin, id, secret, expiry, role, name, addresses and, where it is external, the quorum; strings
+// carry their length in one byte.
 func (t Token) encode() (string, error) {
 	if err := t.validate(); err != nil {
 		return "", err

@@ -23,17 +23,17 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/rawconn"
 )
 
-// way is two endpoints between which a link's legs are opened.
+// newPath returns two endpoints between which a link's legs are opened.
 func way(t *testing.T, prefer link.Preference) linktest.Net {
 	return wayOf(t, prefer, func(c *Conn) link.Transport { return c })
 }
 
-// wayOf is way with a wrapper of accepted connections.
+// newPathOf is newPath with a wrapper of accepted connections.
 func wayOf(t *testing.T, prefer link.Preference, accept func(*Conn) link.Transport) linktest.Net {
 	return wayBy(t, prefer, accept, func(addr string) (tcp, quic string) { return addr, addr })
 }
 
-// wayBy is wayOf by addresses behind which the other end is.
+// newPathBy is newPathOf by addresses behind which the other end is.
 func wayBy(t *testing.T, prefer link.Preference, accept func(*Conn) link.Transport, by func(addr string) (tcp, quic string)) linktest.Net {
 	ca := newTestCA(t, groupA)
 	var mu sync.Mutex
@@ -94,7 +94,7 @@ func TestLinkOverQUIC(t *testing.T) {
 	})
 }
 
-// lossyCubic is a connection over a far way whose controller takes each loss for congestion, and which reports many
+// lossyCubic is a connection over a far path whose controller takes each loss for congestion, and which reports many
 // losses.
 type lossyCubic struct {
 	*Conn
@@ -219,7 +219,7 @@ func TestRevokedLink(t *testing.T) {
 	}
 }
 
-// TestWayTo looks at the way to a member that there is a connection with.
+// TestPathTo looks at the path to a member with a connection.
 func TestWayTo(t *testing.T) {
 	ca := newTestCA(t, groupA)
 	server := start(t, Config{Node: newTestNode(t, ca, "far"), Handlers: map[Class]Handler{ClassSQL: echo}})
@@ -285,8 +285,8 @@ func openSockets(t *testing.T) []string {
 	return all
 }
 
-// TestNearStreamsNap holds that both ends of a stream of WAL over a short way are read without Go's poller, and those of
-// no other class.
+// TestNearStreamsBlock holds that both ends of a stream of WAL over a short path are read without Go's poller, and
+// those of no other class.
 func TestNearStreamsNap(t *testing.T) {
 	t.Parallel()
 	ca := newTestCA(t, groupA)
@@ -313,8 +313,8 @@ func TestNearStreamsNap(t *testing.T) {
 	}
 }
 
-// TestFreshen holds that a connection whose controller begins anew keeps the controller and continues. A connection with
-// another controller is left alone.
+// TestFreshen holds that a connection whose controller begins anew keeps the controller and continues. A connection
+// with another controller is left alone.
 func TestFreshen(t *testing.T) {
 	t.Parallel()
 	ca := newTestCA(t, groupA)

@@ -57,7 +57,7 @@ func TestLoopsGiveSessions(t *testing.T) {
 	}
 }
 
-// A login completed by a loop on a pooled backend still gets what its role has to be told.
+// A login completed by a loop on a pooled backend still gets the notices for its role.
 func TestLoopsHearOfChanges(t *testing.T) {
 	g := poolGroup(t, reusing(), nil)
 	g.role("door", "login")
@@ -200,8 +200,8 @@ func answering(t *testing.T, before func()) func(context.Context) (net.Conn, err
 	}
 }
 
-// A planned failover that begins while a loop asks for a fingerprint finds no session opened after it: the client
-// waits as others do.
+// A planned failover that begins while a loop queries a fingerprint finds no session opened after it: the client waits
+// as others do.
 func TestDoorstepHeld(t *testing.T) {
 	var hold atomic.Bool
 	var g *group

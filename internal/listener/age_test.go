@@ -48,7 +48,7 @@ func TestOldCopyJudgesNobody(t *testing.T) {
 	g.mustDial(g.ro, "user=alice password=secret")
 }
 
-// The primary decides about memberships that a rule asks for: a copy may not have replayed the GRANT yet.
+// The primary decides about memberships that a rule requires: a copy may not have replayed the GRANT yet.
 func TestMembersAreJudgedByThePrimary(t *testing.T) {
 	rules, err := hba.Parse(strings.NewReader("host all +suspended all reject\nhost all all all trust\n"))
 	if err != nil {
@@ -69,7 +69,7 @@ func TestMembersAreJudgedByThePrimary(t *testing.T) {
 	}
 }
 
-// What a copy has replayed stays replayed when the primary is gone: its age counts from there.
+// A copy keeps its replayed WAL when the primary has died: its age counts from there.
 func TestAgeOfACopy(t *testing.T) {
 	at := &standings{at: map[ag.ReplicaID]Progress{"a": {1, 1000}, "b": {1, 900}}}
 	routes := fullRoutes(1)

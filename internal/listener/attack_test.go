@@ -308,7 +308,7 @@ func TestNegotiateProtocolVersion(t *testing.T) {
 	}
 }
 
-// Protocol 3.1 is the same as 3.0 and was never released; PostgreSQL 18 speaks it with any client that asks for it.
+// Protocol 3.1 is the same as 3.0 and was never released; PostgreSQL 18 speaks it with any client that requests it.
 func TestProtocol31(t *testing.T) {
 	g := newGroup(t, trusting)
 	conn := g.rawDial(g.rw)

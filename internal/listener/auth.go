@@ -31,8 +31,8 @@ const (
 	authSASLFinal = 12
 )
 
-// passwordFailure returns the one answer to every login whose user or password is wrong. The log has which. A login that no rule admits
-// is answered by noRule.
+// passwordFailure returns the one answer to every login whose user or password is wrong. The log has which. A login
+// that no rule admits is answered by noRule.
 func passwordFailure(user string) *pgwire.Error {
 	return pgwire.Fatal("password", pgwire.StateInvalidPassword, "password authentication failed for user %q", user)
 }
@@ -169,8 +169,8 @@ func malformed(err error) error {
 	return err
 }
 
-// splitInitial reads a SASLInitialResponse: mechanism, length, message. given is false if the length is -1: there is
-// no message yet.
+// splitInitial reads a SASLInitialResponse: mechanism, length, message. given is false if the length is -1: the client
+// sends no message yet.
 func splitInitial(body []byte) (mechanism, message string, given, ok bool) {
 	mechanism, rest, found := strings.Cut(string(body), "\x00")
 	if !found || len(rest) < 4 {

@@ -18,16 +18,16 @@ import (
 )
 
 // A backend costs PostgreSQL a process and its caches, some milliseconds of a processor. A client need not wait for
-// that in two cases: a backend was opened by startup packet: one is being opened ahead, where logins of one kind follow each other closely; or, with
-// BACKEND_REUSE = ON, the backend of a client that has left is reused (reuse.go). Neither is a new session. So both
-// are handed out only if the difference cannot be seen:
+// that in two cases: a backend was opened by startup packet: one is being opened ahead, where logins of one kind follow
+// each other closely; or, with BACKEND_REUSE = ON, the backend of a client that has left is reused (reuse.go). Neither
+// is a new session. So both are handed out only if the difference cannot be seen:
 //
 //   - the startup packet is the same, byte by byte: user, database, every parameter, the client's host, TLS and intent;
 //   - the server's fingerprint of role, database and settings is the same as before the backend was opened;
 //   - nothing has happened that ends sessions of this kind: an epoch, a drain, a closed gate, a statement about databases.
 //
-// The pool holds backends of the local server only. A server's own refusals (NOLOGIN, CONNECT, connection limits)
-// occur when a backend is opened; what they depend on is part of the fingerprint.
+// The pool holds backends of the local server only. A server's own refusals (NOLOGIN, CONNECT, connection limits) occur
+// when a backend is opened; the facts that they depend on are part of the fingerprint.
 
 // LoginFingerprint is the server's description of a role and a database.
 type LoginFingerprint struct {
@@ -131,8 +131,8 @@ func (b *backend) setFingerprint(m LoginFingerprint, start *startup.Message) {
 	b.fingerprint, b.notReusable = m.Text, m.NotReusable || start.FixesRole()
 }
 
-// sharedAddress returns the client's address as the server is told it if several clients may use the backend in turn:
-// without a port.
+// sharedAddress returns the client's address in the form that the server gets if several clients may use the backend in
+// turn: without a port.
 func (c *client) sharedAddress() string {
 	if c.login.Local {
 		return "local"

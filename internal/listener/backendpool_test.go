@@ -179,7 +179,7 @@ func TestBackendIsOpenedAhead(t *testing.T) {
 	waitFor(t, "nobody wants it: it goes", func() bool { return g.left() == 0 && len(g.backends("warm")) == 0 })
 }
 
-// Anything a session does that DISCARD ALL does not undo ends its backend; what it undoes is undone.
+// A change of the session that DISCARD ALL does not undo ends its backend. Every other change is undone.
 func TestWhatASessionLeavesBehind(t *testing.T) {
 	g := poolGroup(t, reusing(), nil)
 	g.role("warm", "login")

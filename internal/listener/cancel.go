@@ -92,7 +92,7 @@ func (s *Server) mintKey(pid uint32, long bool) CancelKey {
 	}
 }
 
-// cancelRequest serves a connection that brought a CancelRequest. As in PostgreSQL, there is no answer.
+// cancelRequest serves a connection that brought a CancelRequest. As in PostgreSQL, it gets no answer.
 func (c *client) cancelRequest(ctx context.Context, body []byte) {
 	s := c.srv
 	if s.wrong.over(c.limitKey, time.Now(), s.cfg.Limits.WrongCancels) {
@@ -128,7 +128,7 @@ func (c *client) cancelRequest(ctx context.Context, body []byte) {
 	}
 }
 
-// Cancel delivers a cancel request whose key this node minted. It reports false if there is no such session.
+// Cancel delivers a cancel request whose key this node minted. It reports false if no such session exists.
 func (s *Server) Cancel(ctx context.Context, key CancelKey) bool {
 	s.mu.Lock()
 	x, ok := s.keys[key]

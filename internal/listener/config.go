@@ -21,7 +21,7 @@ type BackendHello struct {
 	User       string    // empty for a cancel request
 	Database   string    // without any @ro suffix
 	ClientAddr string    // host:port of the client, or "local"
-	Intent     ag.Intent // what the client asked for
+	Intent     ag.Intent // the client's intent
 	Epoch      ag.Epoch  // of the routes by which the replica was chosen
 	Cancel     bool      // the connection carries one CancelRequest packet and nothing else
 }
@@ -62,29 +62,32 @@ type Config struct {
 	// Certificate returns the certificate in use, nil for none; a nil function means no TLS. Its signature decides
 	// whether SCRAM-SHA-256-PLUS can be offered (ECDSA or RSA with SHA-2, not Ed25519).
 	Certificate func() *tls.Certificate
-	// ClientCAs returns the authorities of client certificates; nil means that the cert method matches nobody.
+	// ClientCAs returns the authorities of client certificates; nil means that the cert method matches no client.
 	ClientCAs func() *x509.CertPool
 	// Routes returns the current immutable snapshot; nil while there is none.
 	Routes func() *ag.Routes
-	// Changed returns a channel that is closed at the next change of Routes. It is read before Routes. Nil = Routes is polled.
+	// Changed returns a channel that is closed at the next change of Routes. It is read before Routes. Nil = Routes is
+	// polled.
 	Changed func() <-chan struct{}
 	// Backend opens a raw connection to the private socket of that replica's PostgreSQL. The context bounds the
 	// opening only: the connection outlives it. The connection must honour SetDeadline.
 	Backend func(context.Context, ag.ReplicaID, BackendHello) (net.Conn, error)
-	// Verifier returns role facts from the node that will run the session. An unknown role is Found false, not an error.
+	// Verifier returns role facts from the node that will run the session. An unknown role is Found false, not an
+	// error.
 	Verifier func(ctx context.Context, id ag.ReplicaID, user string) (Role, error)
 	// Position returns how far that replica has flushed or replayed. Nil = coterie.max_lag is not available.
 	Position func(ctx context.Context, id ag.ReplicaID) (Progress, error)
 	// Defaults returns the settings of the role in the database that matter here: coterie.intent, coterie.max_lag,
 	// default_transaction_read_only, client_min_messages. They are cached for a second. Nil = there are none.
 	Defaults func(ctx context.Context, user, database string) (map[string]string, error)
-	// Console serves the database ConsoleDatabase; nil = there is none. ConsoleRole returns the facts of a role that
-	// logs in there, from any node that knows them; an unknown role is Found false, not an error.
+	// Console serves the database ConsoleDatabase; nil = this listener has none. ConsoleRole returns the facts of a
+	// role that logs in there, from any node that knows them; an unknown role is Found false, not an error.
 	Console     ConsoleFunc
 	ConsoleRole func(ctx context.Context, user string) (Role, error)
 	// Node is this node's number in minted cancel keys, 0 to 15, different on each node of the group.
 	Node uint8
-	// ForwardCancel hands a cancel request minted by another node to that node, which calls Server.Cancel. Nil = dropped.
+	// ForwardCancel hands a cancel request minted by another node to that node, which calls Server.Cancel. Nil =
+	// dropped.
 	ForwardCancel func(ctx context.Context, node uint8, key CancelKey) error
 	// Gate returns the instant of CLOCK_BOOTTIME until which bytes of the local PostgreSQL as primary may be passed;
 	// 0 = no limit (it is a secondary). Nil = never a limit.
@@ -94,22 +97,22 @@ type Config struct {
 	GateHold time.Duration
 	// HoldMax is how long a request waits while a planned failover drains the server; default 8 s.
 	HoldMax time.Duration
-	// FlushLSN asks the local PostgreSQL how far it has flushed its WAL, or replayed it on a secondary. Whatever a
-	// session can see lies before that position, except commits that waited for nothing. Durable returns when as many
-	// members of the synchronous setting in force as it demands have flushed up to there, at once if it demands none.
-	// It also waits while that cannot be known, as on a node that does not lead. Nil = commits are never confirmed
-	// here.
+	// FlushLSN asks the local PostgreSQL how far it has flushed its WAL, or replayed it on a secondary. Every commit
+	// that a session can see lies before that position, except commits that waited for nothing. Durable returns when as
+	// many members of the synchronous setting in force as it demands have flushed up to there, at once if it demands
+	// none. It also waits while that cannot be known, as on a node that does not lead. Nil = commits are never
+	// confirmed here.
 	FlushLSN func(context.Context) (ag.LSN, error)
 	Durable  func(context.Context, ag.LSN) error
-	// Confirm returns nil if this node leads according to a majority that was asked after the call (reads = confirmed). Nil = such
-	// sessions are refused.
+	// Confirm returns nil if this node leads according to a majority that was asked after the call (reads = confirmed).
+	// Nil = such sessions are refused.
 	Confirm func(context.Context) error
-	// Fingerprint asks the local server for the fingerprint of a login of the role to the database. Pooled backends
-	// are given to clients only as long as it is the same. Nil = there is no pool.
+	// Fingerprint asks the local server for the fingerprint of a login of the role to the database. Pooled backends are
+	// given to clients only as long as it is the same. Nil = no pool.
 	Fingerprint func(ctx context.Context, user, database string) (LoginFingerprint, error)
 	// FingerprintSession opens a session of the local server on which FingerprintStatement is prepared. Executed with
 	// the names of a role and of a database as text, it returns the columns of LoginFingerprint, or no row if only
-	// Exclusive can be told. With it, event loops complete logins on pooled backends themselves. Nil = goroutines do.
+	// Exclusive is known. With it, event loops complete logins on pooled backends themselves. Nil = goroutines do.
 	FingerprintSession func(context.Context) (net.Conn, error)
 	// Reuse reports whether a backend may serve another client after its own has left (BACKEND_REUSE = ON). Nil = it
 	// may not.
@@ -117,18 +120,20 @@ type Config struct {
 	// Strict reports whether every commit is confirmed here before it is answered (COMMIT_BARRIER = STRICT). Nil = it
 	// is not.
 	Strict func() bool
-	// Reserved reports whether a setting belongs to the group, and what is to be used instead. ALTER SYSTEM of it is refused.
-	// Nil = no change of a setting is refused.
+	// Reserved reports whether a setting belongs to the group, and what is to be used instead. ALTER SYSTEM of it is
+	// refused. Nil = no change of a setting is refused.
 	Reserved func(setting string) (instead string, reserved bool)
-	// RelaxedCommit reports whether sessions may set defaults of synchronous_commit below on (ALLOW_RELAXED_COMMIT = ON).
-	// Nil = they may not.
+	// RelaxedCommit reports whether sessions may set defaults of synchronous_commit below on (ALLOW_RELAXED_COMMIT =
+	// ON). Nil = they may not.
 	RelaxedCommit func() bool
-	// ConnectWait is how long a client waits at login while nothing serves its intent; default 30 s, negative = not at all.
+	// ConnectWait is how long a client waits at login while nothing serves its intent; default 30 s, negative = not at
+	// all.
 	ConnectWait time.Duration
 	// Rules decide who may log in and how; nil = DefaultRules(false). Server.SetRules replaces them.
 	Rules []hba.Rule
 	// MockSecret returns the secret that makes the salt of unknown users stable, and cancel keys of one node known to
-	// the others: the same 32 bytes on every node, secret to all others. It may change. Nil = random per process.
+	// the others. It is the same 32 bytes on every node, and secret to all others. It may change. Nil = random per
+	// process.
 	MockSecret func() []byte
 	// AuthStaleness is how old a replica's role facts may be to decide a reader's login while the primary does not
 	// answer; default 60 s.
@@ -137,7 +142,8 @@ type Config struct {
 	AllowPlainMD5 bool
 	// NameClient puts the client's address into the session's application_name, after the client's own text.
 	NameClient bool
-	// Loops is how many event loops carry plain sessions of the local server; 0 = Loops(), negative = none, goroutines carry all.
+	// Loops is how many event loops carry plain sessions of the local server; 0 = Loops(), negative = none, goroutines
+	// carry all.
 	Loops int
 	// NoKernelPath keeps every request on the loops, even where the kernel could relay it.
 	NoKernelPath bool

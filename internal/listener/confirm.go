@@ -16,10 +16,10 @@ import (
 )
 
 // A commit waits in PostgreSQL until the synchronous secondaries have flushed it. That wait can be cancelled: by a
-// cancel request, by pg_cancel_backend, by a statement_timeout inside CALL. PostgreSQL then reports the commit as
-// done, with a warning that the client may have switched off. This file finds the sessions to which that may have
-// happened. It holds what they would take for an acknowledgement until the secondaries have in fact flushed it. An
-// answer that cannot be confirmed is discarded, and the client is told that the outcome is unknown.
+// cancel request, by pg_cancel_backend, by a statement_timeout inside CALL. PostgreSQL then reports the commit as done,
+// with a warning that the client may have switched off. This file finds the sessions to which that may have happened.
+// It holds the bytes that they would take for an acknowledgement until the secondaries have in fact flushed the commit.
+// An answer that cannot be confirmed is discarded, and the client gets the error that the outcome is unknown.
 //
 // A session needs confirmation from one of these events on:
 //

@@ -24,7 +24,7 @@ type cut struct {
 	do      func(t *testing.T, p *pair, conn *pgx.Conn)
 	// ends: the session ends with the wait, so nothing can be confirmed afterwards.
 	ends bool
-	// alone: the wait ends by itself, perhaps before it was seen.
+	// alone: the wait may end before it was seen.
 	alone bool
 }
 
@@ -220,8 +220,8 @@ func TestStrictBarrier(t *testing.T) {
 	}
 }
 
-// A read in a session whose warnings are off waits for what it may have committed, longer than a doubtful answer
-// would be held. A cancel request ends that, and a command that commits nothing does not wait.
+// A read in a session whose warnings are off waits for its possible commits, longer than a doubtful answer would be
+// held. A cancel request ends that, and a command that commits nothing does not wait.
 func TestReadsOfMutedSessionsWait(t *testing.T) {
 	p := thePair(t)
 	g := p.group(t, func(c *Config) { c.GateHold = 200 * time.Millisecond })

@@ -56,7 +56,7 @@ func (c *consoles) remove(k CancelKey) {
 	delete(c.keys, k)
 }
 
-// cancel asks the session of that key to cancel its statement. It reports false if there is no such session.
+// cancel asks the session of that key to cancel its statement. It reports false if no such session exists.
 func (c *consoles) cancel(k CancelKey) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

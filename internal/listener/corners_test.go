@@ -139,9 +139,9 @@ func anEd25519(t *testing.T, name string) (*tls.Certificate, *x509.CertPool) {
 	return &tls.Certificate{Certificate: [][]byte{raw}, PrivateKey: key}, pool
 }
 
-// With an Ed25519 certificate there is no hash to bind to (RFC 5929 takes it from the signature, which names none),
-// so -PLUS is not offered. libpq, which would fail with it, logs in without, and refuses if it is told to require it.
-// A client's Ed25519 certificate works as any other.
+// An Ed25519 certificate has no hash to bind to (RFC 5929 takes it from the signature, which names none), so -PLUS is
+// not offered. libpq, which would fail with it, logs in without, and refuses if channel binding is required. A client's
+// Ed25519 certificate works as any other.
 func TestEd25519Certificates(t *testing.T) {
 	cert, pool := anEd25519(t, "localhost")
 	client, clients := anEd25519(t, "alice")

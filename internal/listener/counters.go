@@ -34,8 +34,8 @@ type SessionInfo struct {
 	Backend    string       `json:"backend"` // own, ahead or reused
 }
 
-// What carries a session's bytes: the kernel alone, an event loop, or two goroutines (for sessions from or to another
-// node).
+// The carriers of a session's bytes: the kernel alone, an event loop, or two goroutines (for sessions from or to
+// another node).
 const (
 	PathKernel     = "kernel"
 	PathLoop       = "loop"

@@ -119,7 +119,7 @@ func serveWithFew(t *testing.T, how string) {
 		}
 	}()
 	rw, _ := srv.Addrs()
-	visit(t, rw[0].String()) // what opens files once has them
+	visit(t, rw[0].String()) // code that opens files once has them
 	open, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
 		t.Fatal(err)

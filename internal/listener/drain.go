@@ -7,10 +7,10 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 )
 
-// A drain is the listener's part in a planned failover (docs/internals/safety.md, "Planned failover"). While it lasts, requests that
-// would begin a transaction on the local server wait here, at a message boundary; the client's later bytes stay in
-// its socket. Open transactions run to their end. Every session of the local server passes this listener, including
-// those of other nodes' clients, so no other node has to be told.
+// A drain is the listener's part in a planned failover (docs/internals/safety.md, "Planned failover"). While it lasts,
+// requests that would begin a transaction on the local server wait here, at a message boundary; the client's later
+// bytes stay in its socket. Open transactions run to their end. Every session of the local server passes this listener,
+// including those of other nodes' clients, so no other node takes part.
 
 // activeDrain is a drain that is in force.
 type activeDrain struct {
@@ -18,7 +18,7 @@ type activeDrain struct {
 }
 
 // drainPoll is how often a client is checked that sends its next request before the answer to the last: only that
-// answer tells whether its transaction has ended.
+// answer shows whether its transaction has ended.
 const drainPoll = time.Millisecond
 
 // draining is the part of a session that a drain looks at.
@@ -67,8 +67,8 @@ func (s *Server) CutBusy(why string) int {
 	return s.endWhere(ending{reason: endDrain, why: why}, func(x *session) bool { return x.drained.local && x.busy() })
 }
 
-// CloseServer ends all sessions of the local server, and returns how many. Sessions with a held request are told that
-// it never began (40001), idle ones that they are closed (57P01).
+// CloseServer ends all sessions of the local server, and returns how many. Sessions with a held request get the error
+// that it never began (40001), idle ones that they are closed (57P01).
 func (s *Server) CloseServer(why string) int {
 	return s.endWhere(ending{reason: "planned failover", why: why}, func(x *session) bool { return x.drained.local })
 }

@@ -32,7 +32,7 @@ func TestDrivers(t *testing.T) {
 	for _, d := range []struct {
 		name, needs string
 		command     []string
-		idle        string // what an idle connection hears
+		idle        string // the message that an idle connection gets
 	}{
 		{"node-postgres", filepath.Join(dir, "node_modules", "pg"), []string{"node", "testdata/drivers/node.js"}, "57P01"},
 		{"pgjdbc", java, []string{"java", "-cp", java, "testdata/drivers/Drive.java"}, "57P01"},

@@ -14,8 +14,8 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/startup"
 )
 
-// In these tests all bytes have arrived before a loop reads: exactly a full buffer, one byte less or more, the end of
-// the stream right after the last bytes, an urgent byte among them.
+// In these tests all bytes have arrived before a loop reads. They are exactly a full buffer, one byte less or more, the
+// end of the stream right after the last bytes, or an urgent byte among them.
 
 // stalled calls f while the server's loop, if there is one, does nothing.
 func (g *group) stalled(f func()) {
@@ -136,7 +136,7 @@ func TestEndBehindTheLastBytes(t *testing.T) {
 	}
 }
 
-// A read ends before an urgent byte, which no PostgreSQL server asks for and the kernel leaves out.
+// A read ends before an urgent byte, which no PostgreSQL server requests and the kernel leaves out.
 func TestUrgentByte(t *testing.T) {
 	t.Parallel()
 	got := make(chan string, 1)

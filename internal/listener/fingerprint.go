@@ -31,7 +31,7 @@ const maxFingerprint = 64 << 10
 // its own time of the last reload. So there is one connection, on the first loop, and goroutines use it, too.
 type fingerprintConn struct {
 	loop     *loop
-	fd       int // -1: there is no session
+	fd       int // -1: no session is open
 	waiting  []pendingQuery
 	in       []byte           // an incomplete message
 	answer   LoginFingerprint // the answer to waiting[0]
@@ -52,7 +52,7 @@ type pendingQuery struct {
 
 func newFingerprintConn(l *loop) fingerprintConn { return fingerprintConn{loop: l, fd: -1, opened: -1} }
 
-// ask asks for the fingerprint of a role in a database. It calls answer on the loop later, or reports false and never
+// ask queries the fingerprint of a role in a database. It calls answer on the loop later, or reports false and never
 // calls it.
 func (a *fingerprintConn) ask(user, database string, answer func(m LoginFingerprint, ok bool)) bool {
 	if a.fd < 0 && !a.begin() {

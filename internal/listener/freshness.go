@@ -18,8 +18,8 @@ import (
 // with the moment before the question, on this node's clock. A copy that has replayed up to a sample holds everything
 // that was flushed at its moment. So it is behind by no more than the time since then.
 
-// Progress is a position in the history of an epoch: what a primary has flushed, or what a secondary has replayed of
-// an open stream from the epoch's primary.
+// Progress is a position in the history of an epoch. It is the flushed position of a primary, or the replayed position
+// of a secondary with an open stream from the epoch's primary.
 type Progress struct {
 	Epoch ag.Epoch `json:"epoch"`
 	LSN   ag.LSN   `json:"lsn"`
@@ -179,7 +179,7 @@ func (c *client) takeLag(ctx context.Context) *pgwire.Error {
 
 // If the primary does not answer, a reader's login is checked against the role facts of the copy that it will read.
 // Those may be outdated: a role was dropped, a password has expired. So every node with a copy measures how old its
-// copy may be, by asking the primary regularly. What a copy has replayed stays replayed when the primary is gone.
+// copy may be, by asking the primary regularly. A copy keeps its replayed WAL when the primary has died.
 
 // UnknownAge is the age of a copy that was never compared.
 const UnknownAge = time.Duration(math.MaxInt64)

@@ -64,7 +64,7 @@ func TestMaxLag(t *testing.T) {
 	if st := g.srv.Stats(); st.Lagged == 0 || st.FellBack == 0 {
 		t.Errorf("passed over %d times, fell back %d times", st.Lagged, st.FellBack)
 	}
-	// Without the primary in the list no replica serves it, and it is told why.
+	// Without the primary in the list no replica serves it, and its error has the reason.
 	only := fullRoutes(1)
 	only.ReadList = [][]ag.ReplicaID{{"b", "c"}}
 	g.publish(only)

@@ -92,7 +92,7 @@ func TestWhatAClientHears(t *testing.T) {
 	}
 }
 
-// What psycopg 3 reports for the three verdicts, if it is installed, as docs/connecting.md describes.
+// psycopg 3, if it is installed, reports the three verdicts as docs/connecting.md describes.
 func TestPsycopgHears(t *testing.T) {
 	python := "python3"
 	if dir := os.Getenv("COTERIE_DRIVERS"); dir != "" {

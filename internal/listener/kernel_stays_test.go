@@ -61,7 +61,7 @@ func TestKernelPathStays(t *testing.T) {
 	}
 }
 
-// The final error is about the last request, whatever the kernel has relayed and forgotten before it.
+// The final error is about the last request, not about requests that the kernel has relayed before it.
 func TestKernelPathKnowsTheLast(t *testing.T) {
 	g := offloadGroup(t, nil)
 	again := unnamed("")[len(pgwire.AppendMessage(nil, 'P', append(pgwire.AppendCString(pgwire.AppendCString(nil, ""), ""), 0, 0))):] // of the unnamed statement there is

@@ -322,8 +322,8 @@ func TestReplication(t *testing.T) {
 	}
 }
 
-// Physical replication passes where a rule names it: a role for it, a whole copy with its log, on the ports of the
-// primary and the readers, and never under the name of a member.
+// Physical replication passes where a rule names it, with a role for it: a whole copy with its log, on the ports of the
+// primary and the readers. It is never accepted under the name of a member.
 func TestPhysicalReplication(t *testing.T) {
 	rules, err := hba.Parse(strings.NewReader("host replication cdc,alice all scram-sha-256\n"))
 	if err != nil {

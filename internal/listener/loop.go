@@ -170,7 +170,7 @@ func (l *loop) cameBack(slot uint32) {
 // work to do adds as many.
 func Loops() int { return max(1, runtime.NumCPU()/4) }
 
-// firstLoop returns the loop that accepts clients and asks for fingerprints; nil if there is none.
+// firstLoop returns the loop that accepts clients and queries fingerprints; nil without loops.
 func (s *Server) firstLoop() *loop {
 	if list := s.loops.Load(); list != nil && len(*list) > 0 {
 		return (*list)[0]

@@ -89,7 +89,7 @@ func isSocket(c net.Conn) bool {
 	return false
 }
 
-// toLoop hands the session to a loop. It reports false if there is no loop or the session cannot be carried by one.
+// toLoop hands the session to a loop. It reports false if no loop runs or the session cannot be carried by one.
 // finished is called once, when the session has ended.
 func (x *session) toLoop(finished func()) bool {
 	l := x.srv.leastLoaded()

@@ -176,7 +176,7 @@ func (p *loopSession) terminate(last *pgwire.Error) {
 func (p *loopSession) linger() {
 	p.phase = lingering
 	if p.tls != nil {
-		_ = p.tls.CloseWrite() // a short record; what the socket does not take is lost with the connection
+		_ = p.tls.CloseWrite() // a short record; bytes that the socket does not take are lost with the connection
 	}
 	_ = unix.Shutdown(p.client.fd, unix.SHUT_WR)
 	if p.client.eof {

@@ -84,8 +84,8 @@ func (u *loopConn) SetWriteDeadline(t time.Time) error {
 	return nil
 }
 
-// fromTLS carries decrypted bytes, as far as they may be read now. The kernel does not see what stays in TLS:
-// updateInterest asks for it.
+// fromTLS carries decrypted bytes, as far as they may be read now. epoll does not report bytes that stay in TLS:
+// updateInterest looks for them.
 func (p *loopSession) fromTLS(events bool) {
 	if events {
 		p.tlsConn.dry = false

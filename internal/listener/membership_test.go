@@ -7,7 +7,7 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/hba"
 )
 
-// Memberships are those of the server that will run the session.
+// The server that will run the session decides about memberships.
 func TestMembershipRule(t *testing.T) {
 	rules, err := hba.Parse(strings.NewReader("host all +staff all trust\nhost all all all reject\n"))
 	if err != nil {

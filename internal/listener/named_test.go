@@ -39,7 +39,7 @@ func TestNamedPorts(t *testing.T) {
 	g.mustDial(two, "user=postgres")
 }
 
-// Only clients that are connected to a leaving address are told.
+// Only clients that are connected to a leaving address get the error.
 func TestLeaveAddress(t *testing.T) {
 	g := newGroup(t, func(c *Config) { c.Rules, c.ReadWrite = trustAll, "0.0.0.0:0" })
 	_, port, err := net.SplitHostPort(g.rw)

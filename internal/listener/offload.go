@@ -151,7 +151,7 @@ func (p *loopSession) register() bool {
 	p.returns.open(p, p.kernel.Returns)
 	p.loop.setWatcher(p.returns.fd, &p.returns)
 	p.x.tainted.Store(true) // its backend cannot leave the program without losing unsolicited messages
-	// What arrived before the program knew the socket is not in its counters.
+	// Bytes that arrived before the program knew the socket are not in its counters.
 	var one [1]byte
 	if _, _, err := unix.Recvfrom(p.backend.fd, one[:], unix.MSG_DONTWAIT|unix.MSG_PEEK); err == nil {
 		// PostgreSQL sent something unsolicited, or closed, in these microseconds. Whether the program saw it cannot
@@ -237,7 +237,7 @@ func (p *loopSession) applyRelayed() error {
 func (p *loopSession) awaitBacklog(again time.Duration) {
 	d := p.kernel
 	n, waiting, err := offload.BytesWritten(p.client.fd)
-	if err != nil { // the client is gone, and PostgreSQL may be writing into a backlog that is no longer emptied
+	if err != nil { // the client has left, and PostgreSQL may be writing into a backlog that nothing empties
 		p.client.stuck = false
 		p.terminate(p.x.passFailed(errClient))
 		return

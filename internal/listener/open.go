@@ -43,7 +43,7 @@ func (c *client) open(ctx context.Context, rule hba.Rule) error {
 // proven is what a client has proved in its login, over all its tries.
 type proven struct {
 	rule          hba.Rule
-	replication   bool         // it asks for replication, which needs a role with that right
+	replication   bool         // it requests replication, which needs a role with that right
 	judge         ag.ReplicaID // the replica whose role facts were used
 	asked         time.Time    // when it was asked
 	role          Role
@@ -111,7 +111,7 @@ func (c *client) admit(ctx context.Context, rule hba.Rule, role Role) error {
 }
 
 // memberships returns the roles of which the user is a member, as the judging replica knows them. The client is not
-// authenticated, so it is told nothing of them.
+// authenticated, so no error to it mentions them.
 func (c *client) memberships(ctx context.Context) ([]string, error) {
 	p := c.newLoginBudget()
 	for {
@@ -195,8 +195,8 @@ func sameLogin(was, is Role) bool {
 // errClient is a failure of the client's side while its session was being opened.
 var errClient = errors.New("client lost")
 
-// connect opens the session on the replica of the route and sends the greeting. An error that is neither a
-// pgwire.Error nor errClient may be temporary, and the client has not been told of it.
+// connect opens the session on the replica of the route and sends the greeting. An error that is neither a pgwire.Error
+// nor errClient may be temporary, and was not sent to the client.
 func (c *client) connect(ctx context.Context, r route) (*session, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	a := &attempt{route: r, intent: c.intent, cancel: cancel}
@@ -315,8 +315,8 @@ type greeting struct {
 
 func (g greeting) pid() uint32 { return binary.BigEndian.Uint32(g.key[:]) }
 
-// packet returns the startup packet of the client's session on that replica; addr is the client's address as the
-// server is told.
+// packet returns the startup packet of the client's session on that replica; addr is the client's address for the
+// server.
 func (c *client) packet(addr string, id ag.ReplicaID) []byte {
 	tls := ""
 	if c.tlsState != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/stmt"
 )
 
-// pgModel is PostgreSQL as far as transactions matter, message by message. Whatever it executes may fail.
+// pgModel is PostgreSQL as far as transactions matter, message by message. Every statement may fail.
 type pgModel struct {
 	status  byte // I, T, E
 	commits int  // transactions that had an effect and were committed
@@ -195,8 +195,8 @@ func modelStream(r *rand.Rand) (out []struct {
 	return out
 }
 
-// Random pipelines against the model: a client that is told that nothing was committed has had nothing committed,
-// whatever failed and wherever the session was cut.
+// Random pipelines against the model: if a client gets the error that nothing was committed, nothing was, after any
+// failure and any cut of the session.
 func TestVerdictAgainstModel(t *testing.T) {
 	seeds := 60_000
 	if os.Getenv("COTERIE_LONG") != "" {
@@ -260,7 +260,7 @@ func TestVerdictAgainstModel(t *testing.T) {
 	}
 }
 
-// The table: what a client is told in each case.
+// The table: the client's error in each case.
 func TestVerdicts(t *testing.T) {
 	q := func(sql string) []byte { return pgwire.AppendMessage(nil, 'Q', pgwire.AppendCString(nil, sql)) }
 	ext := func(sql string, sync bool) []byte {

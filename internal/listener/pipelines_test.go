@@ -156,7 +156,7 @@ func (p *pipeline) run(t *testing.T, network, address string, timing uint64) (go
 			if !whole {
 				n = 1 + rng.IntN(n)
 			}
-			_, _ = conn.Write(request[:n]) // that it is closed is told by reading
+			_, _ = conn.Write(request[:n]) // the end is learned by reading
 			if request = request[n:]; rng.IntN(8) == 0 {
 				time.Sleep(time.Duration(rng.IntN(1000)) * time.Microsecond)
 			}

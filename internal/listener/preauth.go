@@ -45,8 +45,8 @@ type acceptor struct {
 	released bool           // fd is closed
 }
 
-// open has a loop accept the clients of the port. It reports false where a goroutine has to: there is no loop, or no
-// login could be completed on one.
+// open has a loop accept the clients of the port. It reports false where a goroutine has to: no loop runs, or no login
+// could be completed on one.
 func (d *acceptor) open(s *Server, p port) bool {
 	l := s.firstLoop()
 	listener, ok := p.Listener.(*net.TCPListener)
@@ -317,7 +317,7 @@ func (st *preauthConn) peek() []byte {
 	return b[4:n]
 }
 
-// simple reports whether the login can be completed here, as far as can be seen before the server has told the
+// simple reports whether the login can be completed here, as far as can be seen before the server has sent the
 // fingerprint.
 func (st *preauthConn) simple(start *startup.Message) bool {
 	c := st.c

@@ -13,7 +13,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/fail"
 )
 
-// What a client is told when nothing serves it, by the numbers known from availability groups.
+// The errors of a client that no replica serves, with the numbers known from availability groups.
 func TestRefusalsHaveTheirNumbers(t *testing.T) {
 	g := newGroup(t, func(c *Config) { c.Rules, c.ConnectWait = trustAll, 50*time.Millisecond })
 	routes := func(change func(*ag.Routes)) {
@@ -130,8 +130,8 @@ func promoting() (before, during *ag.Routes) {
 	return &r, &d
 }
 
-// A reader whose server is promoted is ended. What it had under way may be executed after the promotion, as a write:
-// it is not told that nothing was committed.
+// A reader whose server is promoted is ended. Its request under way may be executed after the promotion, as a write:
+// its error does not say that nothing was committed.
 func TestReaderOfAPromotedServer(t *testing.T) {
 	g := newGroup(t, func(c *Config) { c.Rules, c.ConnectWait = trustAll, 200*time.Millisecond })
 	g.servers["b"].sql(t, "create table if not exists heard(a int)")

@@ -53,7 +53,7 @@ func (s *relayBuf) free() {
 	}
 }
 
-// linger is how long a client may take to read the final error, while what it still sends is discarded.
+// linger is how long a client may take to read the final error, while its further bytes are discarded.
 const linger = 250 * time.Millisecond
 
 // relay carries bytes both ways until either side ends, and returns when both directions have.

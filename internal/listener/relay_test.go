@@ -306,7 +306,7 @@ func TestGateHoldsBytes(t *testing.T) {
 	if _, err := conn.Exec(t.Context(), "select 1"); sqlstate(err) != "08007" {
 		t.Errorf("gate stayed closed: %v", err)
 	}
-	// the role is gone while an answer is held: it is never passed, although a secondary has no gate
+	// the role is lost while an answer is held: it is never passed, although a secondary has no gate
 	g.gate.Store(openGate())
 	conn = g.mustDial(g.rw, "user=postgres")
 	g.gate.Store(closedGate())

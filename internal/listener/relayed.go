@@ -221,7 +221,7 @@ func (x *session) readHello(packet []byte) *pgwire.Error {
 	return x.place()
 }
 
-// place checks the session against this node's own routes: those of the other node may be older.
+// place checks the session against this node's own routes: the other node's routes may be older.
 func (x *session) place() *pgwire.Error {
 	routes := x.srv.cfg.Routes()
 	if routes == nil || routes.Promoting {

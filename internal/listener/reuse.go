@@ -9,10 +9,10 @@ import (
 )
 
 // With BACKEND_REUSE = ON the backend of a client that has sent Terminate may serve another client of the same kind
-// (backendpool.go). DISCARD ALL removes most of what a session leaves behind, but not all: a setting with a dot is an
-// empty string afterwards where it was NULL, and libraries and languages keep state in the process. So each session
+// (backendpool.go). DISCARD ALL removes most of the state that a session leaves, but not all. A setting with a dot is
+// an empty string afterwards where it was NULL, and libraries and languages keep state in the process. So each session
 // is observed. Its backend is reused only if all it sent was queries and transactions that call nothing but known
-// functions. What a view, a trigger or an operator calls is not seen, as docs/connecting.md says.
+// functions. Functions that a view, a trigger or an operator calls are not seen, as docs/connecting.md says.
 
 // offerBackend notes how the session's backend may be offered to another client.
 func (x *session) offerBackend(b *backend, g greeting) {
@@ -25,7 +25,7 @@ func (x *session) offerBackend(b *backend, g greeting) {
 	x.reusable = b
 }
 
-// observeUse follows what the client of a local session asks for. text is a part of the message's body: its beginning
+// observeUse follows the requests of the client of a local session. text is a part of the message's body: its beginning
 // if begun is true, its end if whole is.
 func (x *session) observeUse(typ byte, text []byte, begun, whole bool) {
 	switch typ {

@@ -107,8 +107,8 @@ func (s *Server) addWaiting(n int) {
 	s.mu.Unlock()
 }
 
-// retry pauses after a try on r that failed for a temporary reason: until other routes are in force than those that
-// named r, which may be the case already, or for a while.
+// retry pauses after a try on r that failed for a temporary reason. It returns when other routes are in force than
+// those that named r, which may be so already, or after a while.
 func (c *client) retry(ctx context.Context, p *loginBudget, r route, err error) error {
 	if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
 		return outOfFiles() // waiting clients, each with the descriptor that another one needs, could all wait in vain

@@ -304,7 +304,7 @@ func TestHoldNew(t *testing.T) {
 		done <- err
 	}()
 	waitFor(t, "the login is held", func() bool { return g.srv.Stats().Waiting == 1 })
-	g.mustDial(g.ro, "user=postgres") // reads go on
+	g.mustDial(g.ro, "user=postgres") // reads continue
 	g.srv.HoldNew(false)
 	if err := <-done; err != nil {
 		t.Error(err)

@@ -39,7 +39,7 @@ type client struct {
 	slot     preauthSlot
 	counted  bool         // counted among the sessions of its address
 	preauth  *preauthConn // its login on a loop; nil: a goroutine serves it. Written with Server.mu held
-	rejected bool         // there was no pre-auth slot for it
+	rejected bool         // no pre-auth slot was free for it
 	picked   *route       // where its session goes, if that was chosen before
 	withNext []byte       // AuthenticationOk, sent with the greeting or the refusal, so that the client wakes once
 	unhook   func() bool
@@ -85,8 +85,8 @@ func (c *client) serve() {
 	}
 }
 
-// run takes the client from its first packet to its session. An error means that it got no session; the client is
-// told if it is a pgwire.Error.
+// run takes the client from its first packet to its session. An error means that it got no session; a pgwire.Error is
+// sent to the client.
 func (c *client) run(ctx context.Context) error {
 	c.arm(ctx)
 	c.waits()
@@ -279,7 +279,7 @@ func (c *client) arm(ctx context.Context) {
 	}
 }
 
-// refuse tells the client why it gets no session, if it can be told.
+// refuse sends the client the reason why it gets no session, if that is possible.
 func (c *client) refuse(ctx context.Context, err error) {
 	bad, ok := pgwire.AsError(err)
 	if !ok {

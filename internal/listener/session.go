@@ -54,7 +54,7 @@ type session struct {
 	backendFrom string
 	reusable    *backend // how its backend may be offered to another client; nil: it may not
 
-	text    textEnd      // of upstream: what observeText has seen of the current message
+	text    textEnd      // of upstream: the state of observeText in the current message
 	changes stmt.Changes // of upstream: what observeChange has seen of it
 	changed bool         // changes follows the current message
 	instead []byte       // of upstream: goes to PostgreSQL in place of the last message, which is refused
@@ -65,9 +65,9 @@ type session struct {
 	confirmation confirmState
 	midMessage   bool // the client has received half a message
 
-	// What the two directions saw. status is that of the last ReadyForQuery; owed counts Query, Sync and FunctionCall
-	// without one; unsynced: extended messages were forwarded without a Sync after them; bySync: a Sync was counted
-	// in owed.
+	// The state that the two directions have seen. status is that of the last ReadyForQuery. owed counts Query, Sync
+	// and FunctionCall without one. unsynced: extended messages were forwarded without a Sync after them. bySync: a
+	// Sync was counted in owed.
 	status             atomic.Uint32
 	owed               atomic.Int32
 	unsynced, bySync   atomic.Bool
@@ -90,12 +90,12 @@ type session struct {
 // ending is why the listener ended a session.
 type ending struct {
 	reason string // the name under which it is counted
-	why    string // the reason that the client is told
+	why    string // the reason that the client gets
 	broken bool   // the client violated the protocol
 }
 
-// Reasons that change what the client is told: its last answer was discarded because it could not be confirmed; it
-// was busy for too long in a planned failover.
+// Reasons that change the client's error. Its last answer was discarded because it could not be confirmed, or it was
+// busy for too long in a planned failover.
 const (
 	endUnconfirmed = "unconfirmed"
 	endDrain       = "drain"
@@ -181,7 +181,7 @@ func (x *session) mint(g greeting) []byte {
 	return slices.Insert(g.bytes, g.keyAt+8, x.key.Long[:]...)
 }
 
-// end ends the session from outside. Held bytes are discarded, and the client is told why if it is between two
+// end ends the session from outside. Held bytes are discarded, and the client gets the reason if it is between two
 // messages. It reports false if the session had ended before. It never blocks.
 func (x *session) end(e ending) bool {
 	if !x.ended.CompareAndSwap(nil, &e) {
@@ -270,7 +270,7 @@ func (x *session) outcomeError(why string) *pgwire.Error {
 	switch e := x.ended.Load(); {
 	case e == nil:
 	case e.reason == endUnconfirmed:
-		v = stmt.Unknown // whatever it was, PostgreSQL reported it done
+		v = stmt.Unknown // PostgreSQL reported it done
 	case (e.reason == endDrain || e.reason == endSetting) && v == stmt.Aborted:
 		v = stmt.Idle // a request that takes too long for a planned failover is cut (docs/internals/safety.md, "Planned failover")
 	}

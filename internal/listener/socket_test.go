@@ -21,7 +21,7 @@ func TestUsualSocket(t *testing.T) {
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	path := filepath.Join(dir, ".s.PGSQL.5432")
 	lock := path + ".lock"
-	g := newGroup(t, nil) // the rules that hold where there is no file
+	g := newGroup(t, nil) // the rules that hold without a file
 	write := func(text string) {
 		t.Helper()
 		if err := os.WriteFile(lock, []byte(text), 0o600); err != nil {
@@ -35,7 +35,7 @@ func TestUsualSocket(t *testing.T) {
 	if b, err := os.ReadFile(lock); err != nil || !strings.Contains(string(b), "15/main") {
 		t.Fatalf("the other server's lock is %q: %v", b, err)
 	}
-	write("2147480000\n/var/lib/postgresql/15/main\n") // one that is gone
+	write("2147480000\n/var/lib/postgresql/15/main\n") // one that has ended
 	if failed := g.srv.SetNamed([]string{path}); len(failed) != 0 {
 		t.Fatalf("failed: %v", failed)
 	}

@@ -24,7 +24,7 @@ type bareConn struct {
 	conn net.Conn // guarded by mu; not nil once Go watches it: fd is -1 then
 
 	local, remote net.Addr // of a client; nil: a Unix socket without a name
-	lastMessage   []byte   // what a client is sent if Go cannot watch its socket; nil: nothing
+	lastMessage   []byte   // the bytes for a client whose socket Go cannot watch; nil: none
 }
 
 // take gives the descriptor away, for good. It reports false if Go watches the socket.
@@ -181,8 +181,8 @@ func peek(conn net.Conn) (waiting, gone bool) {
 	return waiting, gone
 }
 
-// socket is a Unix socket with a lock file beside it, as PostgreSQL's own has one: a server that is started there
-// sees that the name is taken, and does not remove it.
+// socket is a Unix socket with a lock file beside it, as PostgreSQL's own has one. A server that is started there sees
+// that the name is taken, and does not remove it.
 type socket struct {
 	net.Listener
 	lock string
@@ -215,8 +215,8 @@ func openSocket(ctx context.Context, path string) (net.Listener, error) {
 // Close removes the socket and its lock file.
 func (s socket) Close() error { return errors.Join(s.Listener.Close(), os.Remove(s.lock)) }
 
-// claimName makes the lock file. Its first line is the process that has the name, as a postmaster reads and writes
-// it. A file is replaced if its process is gone, or is this one before it executed itself again.
+// claimName makes the lock file. Its first line is the process that has the name, as a postmaster reads and writes it.
+// A file is replaced if its process has ended, or is this one before it executed itself again.
 func claimName(lock, path string) error {
 	for range 10 {
 		f, err := os.OpenFile(lock, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)

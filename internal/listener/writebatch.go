@@ -9,10 +9,10 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/uring"
 )
 
-// The sessions of a loop write in batches: what they write in one turn of the loop goes to the kernel in one system call at the
-// end of the turn, when everything that had arrived was read. A write counts as sent as soon as it is queued: the gate was checked
-// and the request was counted before. Only short writes are queued, and only while a session relays. The end of a session writes
-// what is queued for it first.
+// The sessions of a loop write in batches. Their writes in one turn of the loop go to the kernel in one system call at
+// the end of the turn, when all bytes that had arrived were read. A write counts as sent as soon as it is queued: the
+// gate was checked and the request was counted before. Only short writes are queued, and only while a session relays.
+// The end of a session writes its queued bytes first.
 
 const (
 	// maxQueuedWrite is the longest write that is queued, in bytes. A longer one is not worth the copy.
@@ -26,8 +26,8 @@ type writeBatch struct {
 	ring     *uring.Ring    // nil: nothing is queued, each write is a system call of its own
 	pending  []uring.Write  // are written at the end of the turn
 	telling  []uring.Write  // were written; their writers are being told
-	bytes    []byte         // what both refer to
-	spare    [][]byte       // buffers for what a peer did not take yet
+	bytes    []byte         // the storage that both refer to
+	spare    [][]byte       // buffers for bytes that a peer did not take yet
 	together *atomic.Uint64 // counts writes that shared a system call with others
 }
 
@@ -63,7 +63,8 @@ func (b *writeBatch) holds(w uring.Writer) bool {
 	return slices.ContainsFunc(b.pending, func(e uring.Write) bool { return e.By == w })
 }
 
-// remove drops the queued writes of w, and the results that w was not told yet. A writer that is being told may call it.
+// remove drops the queued writes of w, and the results that w was not told yet. A writer that is being told may call
+// it.
 func (b *writeBatch) remove(w uring.Writer) {
 	for _, list := range [][]uring.Write{b.pending, b.telling} {
 		for i := range list {
@@ -74,7 +75,7 @@ func (b *writeBatch) remove(w uring.Writer) {
 	}
 }
 
-// flush writes what is queued, and what the writers queue when they are told the results.
+// flush writes the queued bytes, and those that the writers queue when they get the results.
 func (b *writeBatch) flush() {
 	for len(b.pending) > 0 {
 		b.flushOnce()
@@ -82,7 +83,8 @@ func (b *writeBatch) flush() {
 	b.bytes = b.bytes[:0]
 }
 
-// flushOnce writes what is queued now. While it tells the results, more may be queued, and a writer may remove its other results.
+// flushOnce writes what is queued now. While it tells the results, more may be queued, and a writer may remove its
+// other results.
 func (b *writeBatch) flushOnce() {
 	list := b.pending[:0]
 	for _, w := range b.pending {
@@ -108,13 +110,14 @@ func (b *writeBatch) flushOnce() {
 	b.telling = list[:0]
 }
 
-// socketWriter writes to one non-blocking socket: queued to the end of the turn, at once, or, what the peer does not take, later.
+// socketWriter writes to one non-blocking socket: queued to the end of the turn, at once, or later if the peer does not
+// take the bytes.
 type socketWriter struct {
 	fd     int
 	batch  *writeBatch
-	by     uring.Writer // is told the results of queued writes
+	by     uring.Writer // receives the results of queued writes
 	queued int          // index of its write among batch.pending, counted from 1; 0: nothing is queued
-	out    []byte       // what the peer did not take yet
+	out    []byte       // the bytes that the peer did not take yet
 	room   []byte       // the buffer of out
 	stuck  bool         // the kernel may still have something to write to this socket first: nothing is written
 }
@@ -122,7 +125,8 @@ type socketWriter struct {
 // full reports whether the socket takes nothing now.
 func (w *socketWriter) full() bool { return len(w.out) > 0 || w.stuck }
 
-// send writes p. With queue it may wait for the end of the turn; what the peer does not take is kept. p may be reused.
+// send writes p. With queue it may wait for the end of the turn. Bytes that the peer does not take are kept. p may be
+// reused.
 func (w *socketWriter) send(p []byte, queue bool) error {
 	if err := w.flushQueued(); err != nil {
 		return err

@@ -183,7 +183,7 @@ func TestLastRequestComesBeforeTheEnd(t *testing.T) {
 	}
 }
 
-// heldBack keeps what is written, once it is told to.
+// heldBack keeps the written bytes once it is switched on.
 type heldBack struct {
 	net.Conn
 	holds bool

@@ -15,7 +15,7 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/uring"
 )
 
-// talkative is a writer that calls a function when it is told a result.
+// talkative is a writer that calls a function when it gets a result.
 type talkative struct {
 	told []string
 	then func(w *uring.Write)
@@ -54,7 +54,8 @@ func batchingLoop(t *testing.T) *loop {
 	return l
 }
 
-// A writer that is told may remove others that are not told yet, and queue more, which is written in the same turn.
+// A writer that gets its result may remove others that have not got theirs yet, and queue more, which is written in the
+// same turn.
 func TestWritersAreToldWhileOthersGo(t *testing.T) {
 	l := batchingLoop(t)
 	pair := socketPair(t)
@@ -104,7 +105,7 @@ func fingerprintConnOn(t *testing.T) (l *loop, server int) {
 	return l, pair[1]
 }
 
-// Two queries of one turn go to a server that has just gone: both callers are told, once.
+// Two queries of one turn go to a server that has just ended: both callers get one error each.
 func TestTwoAskWhereNobodyAnswers(t *testing.T) {
 	l, server := fingerprintConnOn(t)
 	_ = unix.Shutdown(server, unix.SHUT_RDWR)

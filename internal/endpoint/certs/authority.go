@@ -78,8 +78,8 @@ func ValidateID(id ag.ReplicaID) error {
 // ValidGroup reports whether id is a UUID in lower case, as every group's is.
 func ValidGroup(id ag.GroupID) bool { return groupPattern.MatchString(string(id)) }
 
-// identityOf reads the identity from a certificate. The certificate must have exactly one URI, well-formed, so that it cannot be
-// read in two ways.
+// identityOf reads the identity from a certificate. The certificate must have exactly one URI, well-formed, so that it
+// cannot be read in two ways.
 func identityOf(cert *x509.Certificate) (Identity, error) {
 	if len(cert.URIs) != 1 {
 		return Identity{}, errors.New("the certificate names no node of a group")
@@ -96,8 +96,8 @@ func identityOf(cert *x509.Certificate) (Identity, error) {
 	return id, nil
 }
 
-// KeyPin returns the hex SHA-256 of the certificate's public key (its SubjectPublicKeyInfo), by which the record and the
-// join tokens know a key.
+// KeyPin returns the hex SHA-256 of the certificate's public key (its SubjectPublicKeyInfo), by which the record and
+// the join tokens know a key.
 func KeyPin(cert *x509.Certificate) string {
 	sum := sha256.Sum256(cert.RawSubjectPublicKeyInfo)
 	return hex.EncodeToString(sum[:])
@@ -108,7 +108,7 @@ func NewKey() (*ecdsa.PrivateKey, error) {
 	return ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 }
 
-// CSRKey checks a certificate request's signature and returns the key it asks for, with the key's pin.
+// CSRKey checks a certificate request's signature and returns its key, with the key's pin.
 func CSRKey(der []byte) (crypto.PublicKey, string, error) {
 	csr, err := x509.ParseCertificateRequest(der)
 	if err != nil {
@@ -132,7 +132,8 @@ func requireP256(pub crypto.PublicKey) error {
 	return nil
 }
 
-// CA is a group's certificate authority: ECDSA P-256 with SHA-256, ten years. Replicas hold its key, the witness does not.
+// CA is a group's certificate authority: ECDSA P-256 with SHA-256, ten years. Replicas hold its key, the witness does
+// not.
 type CA struct {
 	CertPEM []byte
 	Cert    *x509.Certificate
@@ -198,7 +199,8 @@ func parseCACert(der []byte) (*x509.Certificate, error) {
 	return cert, requireP256(cert.PublicKey)
 }
 
-// ParseCA reads the issuing authority from the PEM files of a pki directory: the first certificate, and the key that belongs to it.
+// ParseCA reads the issuing authority from the PEM files of a pki directory: the first certificate, and the key that
+// belongs to it.
 func ParseCA(certPEM, keyPEM []byte) (*CA, error) {
 	all, err := parseAuthorities(certPEM)
 	if err != nil {
@@ -244,7 +246,8 @@ func (ca *CA) Save(dir string) error {
 	return nil
 }
 
-// KeyPEM returns the content of ca.key: the private keys of this and the other trusted authorities. Their holder can admit nodes.
+// KeyPEM returns the content of ca.key: the private keys of this and the other trusted authorities. Their holder can
+// admit nodes.
 func (ca *CA) KeyPEM() []byte { return ca.keysPEM }
 
 // Pin returns the pin of the authority's key, as join tokens carry it.
@@ -253,8 +256,8 @@ func (ca *CA) Pin() string { return KeyPin(ca.Cert) }
 // Name returns the group's name at the time the authority was made.
 func (ca *CA) Name() string { return strings.TrimPrefix(ca.Cert.Subject.CommonName, "Coterie group ") }
 
-// IssueNode signs the certificate of a node, valid for 90 days as client and as server under the addresses of hosts and of
-// the machine itself. It returns the chain in PEM: the node's certificate, then the authority's.
+// IssueNode signs the certificate of a node, valid for 90 days as client and as server under the addresses of hosts and
+// of the machine itself. It returns the chain in PEM: the node's certificate, then the authority's.
 func (ca *CA) IssueNode(id Identity, pub crypto.PublicKey, hosts []string) ([]byte, error) {
 	if err := id.Validate(); err != nil {
 		return nil, fmt.Errorf("issue a node certificate: %w", err)
@@ -368,8 +371,8 @@ type Grant struct {
 	CAKeyPEM  []byte `json:"ca_key,omitempty"` // replicas only
 }
 
-// Admit makes the grant for a node whose token was checked and consumed: its certificate, for the key and the names of the request, and
-// for a replica the authority's key.
+// Admit makes the grant for a node whose token was checked and consumed: its certificate, for the key and the names of
+// the request, and for a replica the authority's key.
 func (ca *CA) Admit(id Identity, csr []byte, hosts []string) (Grant, error) {
 	pub, _, err := CSRKey(csr)
 	if err != nil {

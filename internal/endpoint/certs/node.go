@@ -29,7 +29,8 @@ const (
 	fileListenerKey  = "listener.key"
 )
 
-// Node is this node's identity with the key that proves it. Its certificate can be replaced while it is in use (Reload).
+// Node is this node's identity with the key that proves it. Its certificate can be replaced while it is in use
+// (Reload).
 type Node struct {
 	Identity Identity
 	Pin      string // of the node's key, as the record carries it
@@ -54,8 +55,8 @@ func (n *Node) TrustedPins() (pins []string) {
 	return pins
 }
 
-// Reload reads the certificate and the authorities from pkiDir and uses them for new connections; existing connections keep theirs. The
-// identity and the key must be unchanged.
+// Reload reads the certificate and the authorities from pkiDir and uses them for new connections; existing connections
+// keep theirs. The identity and the key must be unchanged.
 func (n *Node) Reload(pkiDir string) error {
 	n.reloading.Lock()
 	defer n.reloading.Unlock()
@@ -209,8 +210,8 @@ func ListenerFiles(pkiDir string) (cert, key string) {
 	return filepath.Join(pkiDir, fileListenerCert), filepath.Join(pkiDir, fileListenerKey)
 }
 
-// TLSFiles returns the paths of the node's certificate, its key and the authorities' certificates, for programs that load them
-// themselves.
+// TLSFiles returns the paths of the node's certificate, its key and the authorities' certificates, for programs that
+// load them themselves.
 func TLSFiles(pkiDir string) (cert, key, ca string) {
 	return filepath.Join(pkiDir, fileNodeCert), filepath.Join(pkiDir, fileNodeKey), filepath.Join(pkiDir, fileCACert)
 }

@@ -25,25 +25,26 @@ const (
 	renewRetry = time.Minute   // after a renewal that failed
 )
 
-// renewalTime returns when a certificate is renewed: after two thirds of its life and up to a tenth more. The tenth depends on
-// the serial number, so that the nodes of a group do not all renew at once.
+// renewalTime returns when a certificate is renewed: after two thirds of its life and up to a tenth more. The tenth
+// depends on the serial number, so that the nodes of a group do not all renew at once.
 func renewalTime(c *x509.Certificate) time.Time {
 	life := c.NotAfter.Sub(c.NotBefore)
 	share := new(big.Int).Mod(c.SerialNumber, big.NewInt(1000)).Int64()
 	return c.NotBefore.Add(life*2/3 + life/10*time.Duration(share)/1000)
 }
 
-// Renewer keeps the certificates in a node's pki directory from expiring. Their keys do not change, so neither do the pins in the record.
+// Renewer keeps the certificates in a node's pki directory from expiring. Their keys do not change, so neither do the
+// pins in the record.
 type Renewer struct {
 	Dir  string
 	Node *Node // the identity in use
 
-	// Issue requests a certificate for this node's key from the group: a chain in PEM, as CA.IssueNode returns it. ctx has a deadline.
-	// Only a node without the authority's key needs it.
+	// Issue requests a certificate for this node's key from the group: a chain in PEM, as CA.IssueNode returns it. ctx
+	// has a deadline. Only a node without the authority's key needs it.
 	Issue func(ctx context.Context, csr []byte) (chain []byte, err error)
 
-	// Renewed is called with each renewed file after the node's own certificate is in use, and again until it returns no error. It may
-	// be nil.
+	// Renewed is called with each renewed file after the node's own certificate is in use, and again until it returns
+	// no error. It may be nil.
 	Renewed func(file string) error
 
 	Logger *slog.Logger
@@ -99,8 +100,9 @@ func listenerDue(pkiDir string) (due time.Time, ok bool) {
 	return renewalTime(c), true
 }
 
-// Renew issues due certificates again and then uses the files of the directory. On a node with the authority's key, a certificate is due if
-// it is too old or if another authority of the group issued it. On other nodes the node's own certificate is always due.
+// Renew issues due certificates again and then uses the files of the directory. On a node with the authority's key, a
+// certificate is due if it is too old or if another authority of the group issued it. On other nodes the node's own
+// certificate is always due.
 func (r *Renewer) Renew(ctx context.Context) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -172,9 +174,10 @@ func ownsAuthority(pkiDir string) bool {
 	return err == nil
 }
 
-// RenewOwn issues due certificates again, expired ones included, in a directory that holds the authority's key. It returns the names of
-// the files it replaced, and fs.ErrNotExist if the key is missing. Call it before LoadNode, which refuses an expired certificate.
-// It does not touch a listener's certificate that a foreign authority has signed: that is its administrator's.
+// RenewOwn issues due certificates again, expired ones included, in a directory that holds the authority's key. It
+// returns the names of the files it replaced, and fs.ErrNotExist if the key is missing. Call it before LoadNode, which
+// refuses an expired certificate. It does not touch a listener's certificate that a foreign authority has signed: that
+// is its administrator's.
 func RenewOwn(pkiDir string) (renewed []string, err error) { return renewOwn(pkiDir, leafLifetime) }
 
 func renewOwn(pkiDir string, life time.Duration) (renewed []string, err error) {
@@ -213,7 +216,8 @@ func renewOwn(pkiDir string, life time.Duration) (renewed []string, err error) {
 	return renewed, nil
 }
 
-// renewFile replaces one certificate if an authority of the group issued it, and it is due or not of the issuing authority.
+// renewFile replaces one certificate if an authority of the group issued it, and it is due or not of the issuing
+// authority.
 func renewFile(dir, name string, believed *trust, issue func(*x509.Certificate) ([]byte, error)) (done bool, err error) {
 	old, err := readCertificate(dir, name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -261,7 +265,8 @@ func hostsOf(c *x509.Certificate) (hosts []string) {
 	return hosts
 }
 
-// RenewFor signs the certificate request of the member peer for hosts. The request must be for the key with that pin, as in the record.
+// RenewFor signs the certificate request of the member peer for hosts. The request must be for the key with that pin,
+// as in the record.
 func (ca *CA) RenewFor(peer Identity, pin string, csr []byte, hosts []string) ([]byte, error) {
 	pub, got, err := CSRKey(csr)
 	if err != nil {
@@ -278,9 +283,9 @@ func (ca *CA) issueListener(pub crypto.PublicKey, hosts []string) ([]byte, error
 	return ca.issue(pub, leaf{name: "Coterie listener", usage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}, hosts)
 }
 
-// NameListener issues the listener's certificate in pkiDir again, for the same key, unless its names are exactly hosts. It reports whether
-// it did, and returns the hosts that no certificate can name, which it leaves out. It does nothing to a certificate that a foreign
-// authority has signed. The directory must hold the authority's key.
+// NameListener issues the listener's certificate in pkiDir again, for the same key, unless its names are exactly hosts.
+// It reports whether it did, and returns the hosts that no certificate can name, which it leaves out. It does nothing
+// to a certificate that a foreign authority has signed. The directory must hold the authority's key.
 func NameListener(pkiDir string, hosts []string) (done bool, unnamed []string, err error) {
 	ca, err := LoadCA(pkiDir)
 	if err != nil {

@@ -189,7 +189,7 @@ func TestRenewOwnLeavesForeignListener(t *testing.T) {
 	})
 }
 
-// What an issuer must not sign, and what a node must not install.
+// The requests that an issuer must not sign, and the certificates that a node must not install.
 func TestRenewalRefusals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ca := newTestCA(t, groupA)

@@ -14,9 +14,9 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 )
 
-// This file changes which authorities a node trusts. ca.crt holds their certificates; the first one issues. On a replica, ca.key holds
-// their keys in any order. Each step replaces one file after the other, in such an order that the directory is valid after every write:
-// a key without a certificate does no harm.
+// This file changes which authorities a node trusts. ca.crt holds their certificates; the first one issues. On a
+// replica, ca.key holds their keys in any order. Each step replaces one file after the other, in such an order that the
+// directory is valid after every write: a key without a certificate does no harm.
 
 // maxAuthorities is how many authorities a node trusts at once: the group's, and during a rotation the next one.
 const maxAuthorities = 2
@@ -95,8 +95,8 @@ func PinOfAuthority(certPEM []byte, group ag.GroupID) (string, error) {
 	return KeyPin(all[0]), nil
 }
 
-// SaveAuthorityKey adds the key of the next authority to ca.key, so that a replica can issue with it. It removes the keys of authorities
-// that are not trusted.
+// SaveAuthorityKey adds the key of the next authority to ca.key, so that a replica can issue with it. It removes the
+// keys of authorities that are not trusted.
 func SaveAuthorityKey(pkiDir string, keyPEM []byte) error {
 	believed, keys, err := readAuthorities(pkiDir)
 	if err != nil {
@@ -124,7 +124,8 @@ func saveKeys(pkiDir string, all []*x509.Certificate, keys, extra []byte) error 
 	return writeFile(pkiDir, fileCAKey, out, 0o600)
 }
 
-// AuthorityKey returns the key of the authority with that pin from ca.key, in PEM, or an error if it is not there. Its holder can admit nodes.
+// AuthorityKey returns the key of the authority with that pin from ca.key, in PEM, or an error if it is not there. Its
+// holder can admit nodes.
 func AuthorityKey(pkiDir, pin string) ([]byte, error) {
 	keys, err := readPrivate(filepath.Join(pkiDir, fileCAKey))
 	if err != nil {
@@ -151,8 +152,8 @@ func TrustAuthority(pkiDir string, certPEM []byte) error {
 	})
 }
 
-// PreferAuthority makes the authority with that pin the one that issues. It must be trusted already, and on a replica ca.key must hold its
-// key.
+// PreferAuthority makes the authority with that pin the one that issues. It must be trusted already, and on a replica
+// ca.key must hold its key.
 func PreferAuthority(pkiDir, pin string) error {
 	all, keys, err := readAuthorities(pkiDir)
 	if err != nil {
@@ -223,8 +224,8 @@ func readAuthorities(pkiDir string) (all []*x509.Certificate, keys []byte, err e
 // ErrNotPinned means that a chain holds no authority with the pin.
 var ErrNotPinned = errors.New("the chain holds no authority with that pin")
 
-// VerifyPinned returns the identity in the first certificate of a chain. The chain must hold the authority with that pin, which must have
-// signed the certificate; ErrNotPinned otherwise if it holds no such authority.
+// VerifyPinned returns the identity in the first certificate of a chain. The chain must hold the authority with that
+// pin, which must have signed the certificate; ErrNotPinned otherwise if it holds no such authority.
 func VerifyPinned(chain []*x509.Certificate, pin string, usage x509.ExtKeyUsage) (Identity, error) {
 	i := slices.IndexFunc(chain, func(c *x509.Certificate) bool { return c.IsCA && KeyPin(c) == pin })
 	if i < 1 {

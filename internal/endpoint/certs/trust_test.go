@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// A crash leaves any of a step's files replaced and the others not. The node starts from that state, and the step can be
-// repeated.
+// A crash leaves any of a step's files replaced and the others not. The node starts from that state, and the step can
+// be repeated.
 func TestRotationSurvivesCrashes(t *testing.T) {
 	t.Parallel()
 	ca, next := newTestCA(t, groupA), newTestCA(t, groupA)

@@ -2,8 +2,8 @@ package link
 
 import "sync"
 
-// Estimator keeps the bandwidth that links to each peer had, so that the next link begins with it. The zero value is empty; nil keeps
-// nothing.
+// Estimator keeps the bandwidth that links to each peer had, so that the next link begins with it. The zero value is
+// empty; nil keeps nothing.
 type Estimator struct {
 	mu    sync.Mutex
 	rates map[string]float64 // bytes per second
@@ -21,8 +21,8 @@ func (f *Estimator) Rate(peer string) int64 {
 	return int64(f.rates[peer])
 }
 
-// note records a bandwidth sample taken while the link was full. Higher samples replace the estimate at once; lower ones, which may be
-// cross traffic, decay it slowly.
+// note records a bandwidth sample taken while the link was full. Higher samples replace the estimate at once; lower
+// ones, which may be cross traffic, decay it slowly.
 func (f *Estimator) note(peer string, rate float64) {
 	if f == nil {
 		return

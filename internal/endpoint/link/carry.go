@@ -12,7 +12,8 @@ const (
 	maxHedged  = 1500      // bytes of a frame that travels twice
 )
 
-// bucket limits the copies that a leg takes: a copy that its congestion controller holds back comes too late to be of use.
+// bucket limits the copies that a leg takes: a copy that its congestion controller holds back comes too late to be of
+// use.
 type bucket struct {
 	rate  float64 // bytes per second; 0: unknown, and unbounded
 	depth float64 // bytes
@@ -24,7 +25,7 @@ type bucket struct {
 // askEvery is how long the controller's rate is used before it is read again: a loss halves its window.
 const askEvery = 10 * time.Millisecond
 
-// set sets the rate that the controller allows, and the depth: what it allows within one round trip.
+// set sets the rate that the controller allows, and the depth: the bytes that it allows within one round trip.
 func (b *bucket) set(now time.Duration, rate int64, trip time.Duration) {
 	b.rate, b.depth, b.asked = float64(rate), float64(rate)*trip.Seconds(), now
 }
@@ -39,9 +40,9 @@ func (b *bucket) room(now time.Duration) float64 {
 	return b.level
 }
 
-// hedge sends a frame, or a copy of it, so that a loss does not delay it. It reports whether the main leg need not carry the frame for now;
-// mu is held. A short frame goes by the main leg too: its bytes travel twice. A longer one goes as shards with parities, and by the main
-// leg only if it is not acknowledged in time.
+// hedge sends a frame, or a copy of it, so that a loss does not delay it. It reports whether the main leg need not
+// carry the frame for now; mu is held. A short frame goes by the main leg too: its bytes travel twice. A longer one
+// goes as shards with parities, and by the main leg only if it is not acknowledged in time.
 func (c *Conn) hedge(f *frame, main *leg) (enough bool) {
 	n := len(f.buf)
 	switch {
@@ -89,8 +90,8 @@ func (c *Conn) scatter(f *frame) bool {
 	return true
 }
 
-// loose returns one leg for each of up to count datagrams of n bytes, as far as the congestion controllers allow. It takes the room on the
-// leg that has most of it each time; mu is held.
+// loose returns one leg for each of up to count datagrams of n bytes, as far as the congestion controllers allow. It
+// takes the room on the leg that has most of it each time; mu is held.
 func (c *Conn) loose(n, count int, now time.Duration) (to []*leg) {
 	for _, l := range c.legs {
 		if l.packet != nil && now-l.bucket.asked >= askEvery {
@@ -124,8 +125,8 @@ func (c *Conn) giveBack(to []*leg, n int) {
 	}
 }
 
-// patience returns how long to wait for the acknowledgement of a frame that went as datagrams only: two round trips and the time of a
-// flush; mu is held.
+// patience returns how long to wait for the acknowledgement of a frame that went as datagrams only: two round trips and
+// the time of a flush; mu is held.
 func (c *Conn) patience() time.Duration { return 2*c.trip() + 20*time.Millisecond }
 
 // makeUp sends by the main leg the frames that went as datagrams only and were not acknowledged in time.
@@ -141,8 +142,9 @@ func (c *Conn) makeUp() {
 	}
 }
 
-// Without BBR, one TCP connection is slow on a lossy path: each loss halves its window. When there is much to send, the frames are striped
-// over several connections, which rarely lose at the same time. The receiver puts the frames in order as usual.
+// Without BBR, one TCP connection is slow on a lossy path: each loss halves its window. When there is much to send, the
+// frames are striped over several connections, which rarely lose at the same time. The receiver puts the frames in
+// order as usual.
 
 const (
 	stripes     = 12        // TCP connections of such a link
@@ -150,8 +152,8 @@ const (
 	stripeQueue = 256 << 10 // bytes under way on each stripe at most: bytes that wait there cannot be overtaken
 )
 
-// carrier returns the leg for the next frame, and whether it is a stripe; mu is held. When much is under way, that is a TCP leg with BBR
-// if there is one, else the stripe with the least under way.
+// carrier returns the leg for the next frame, and whether it is a stripe; mu is held. When much is under way, that is a
+// TCP leg with BBR if there is one, else the stripe with the least under way.
 func (c *Conn) carrier() (best *leg, striped bool) {
 	if c.main == nil || c.cost < bulkQueue || c.main.standsLoss() {
 		return c.main, false

@@ -31,7 +31,8 @@ func (t *taken) Counters() (rtt time.Duration, sent, lost uint64)          { ret
 func (t *taken) SendDatagram([]byte) error                                 { return nil }
 func (t *taken) ReceiveDatagram(ctx context.Context) (b []byte, err error) { return nil, ctx.Err() }
 
-// hedged is a link of which short frames travel twice: TCP that carries, TCP beside it, and three QUIC legs of such rates.
+// hedged is a link of which short frames travel twice: TCP that carries, TCP beside it, and three QUIC legs of such
+// rates.
 func hedged(rates ...int64) (c *Conn, main, beside *taken) {
 	c = newConn("0123456789abcdef", "p", Config{})
 	c.hedging, c.shards = true, true
@@ -44,7 +45,7 @@ func hedged(rates ...int64) (c *Conn, main, beside *taken) {
 	return c, main, beside
 }
 
-// copies takes what is to be sent besides what the main leg carries: what goes as datagrams, and what goes by TCP.
+// copies takes the bytes that are sent besides those of the main leg: the ones in datagrams, and the ones by TCP.
 func copies(c *Conn) (loose, tcp [][]byte) {
 	for _, l := range c.legs {
 		for len(l.copies) > 0 {
@@ -73,8 +74,9 @@ func noise(r *rand.Rand, n int) []byte {
 	return p
 }
 
-// TestHedgeCosts writes all sizes to links whose controllers let pass more or less: nothing costs more than twice its bytes, everything is
-// on its way at least once, and what went as shards only goes by the main leg, too, when nobody acknowledges it.
+// TestHedgeCosts writes all sizes to links whose controllers let pass more or less. No frame costs more than twice its
+// bytes, and each is sent at least once. A frame that was sent as shards only is also sent by the main leg if the peer
+// does not acknowledge it.
 func TestHedgeCosts(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(7, 7))
@@ -134,8 +136,8 @@ func TestHedgeCosts(t *testing.T) {
 	}
 }
 
-// TestHedgeLoss has as many datagrams of each write be lost as it has parities, and the others come in any order, some many times: the
-// other side has everything, though nothing came by TCP, and says so.
+// TestHedgeLoss loses as many datagrams of each write as it has parities; the others come in any order, some many
+// times. The other side has everything, though nothing came by TCP, and acknowledges it.
 func TestHedgeLoss(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(80) {
@@ -201,7 +203,8 @@ func TestHedgedOnlyWhereUnderstood(t *testing.T) {
 	}
 }
 
-// TestFreshen: a leg of a long way without loss begins anew with its controller when nothing is under way, and only then.
+// TestFreshen holds that a leg of a long path without loss begins anew with its controller when nothing is under way,
+// and only then.
 func TestFreshen(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(76, 76))

@@ -76,8 +76,8 @@ func (c choice) same(d choice) bool {
 	return c.Main == d.Main && c.Hedge == d.Hedge && slices.Equal(c.Legs, d.Legs)
 }
 
-// chooser decides how a link is carried. It gets a measure every heartbeat, keeps its state between links to the same peer, and has no
-// clock.
+// chooser decides how a link is carried. It gets a measure every heartbeat, keeps its state between links to the same
+// peer, and has no clock.
 type chooser struct {
 	prefer Preference
 	calm   time.Duration // how long a link must be free of loss before it counts as such again
@@ -109,8 +109,8 @@ func (ch *chooser) next(now time.Duration, m measure) choice {
 	return choice{Main: TCP, Legs: append(ch.tcp(m), QUIC), Reason: why}
 }
 
-// tcp returns the TCP legs: one, a second one for copies on a lossy path, and on a far path without BBR as many as make up for the
-// losses together.
+// tcp returns the TCP legs: one, a second one for copies on a lossy path, and on a far path without BBR as many as make
+// up for the losses together.
 func (ch *chooser) tcp(m measure) []string {
 	switch {
 	case ch.far && m.congestion != "bbr":
@@ -135,7 +135,8 @@ type Options struct {
 	Compression codec.Setting
 }
 
-// Predict returns the status that a new link over the path would have: its legs, the main one, the codec and the reason.
+// Predict returns the status that a new link over the path would have: its legs, the main one, the codec and the
+// reason.
 func Predict(p PathStats, o Options) Status {
 	ch := chooser{prefer: o.Prefer}
 	lost := min(p.Lost, p.Sent)
@@ -229,9 +230,9 @@ func (w *lossWindow) add(sent, lost uint64) {
 	w.lost[w.at] += lost
 }
 
-// watch returns how many datagrams to send only to measure loss, after a heartbeat in which sent packets went. A path is measured closely
-// at first, and whenever recent losses contradict the mode in force: a loss while nothing is hedged, none while frames are. Otherwise a few
-// datagrams suffice, or none.
+// watch returns how many datagrams to send only to measure loss, after a heartbeat in which sent packets went. A path
+// is measured closely at first, and whenever recent losses contradict the mode in force: a loss while nothing is
+// hedged, none while frames are. Otherwise a few datagrams suffice, or none.
 func (w *lossWindow) watch(far bool, sent uint64, hedging bool) int {
 	_, lost := w.sum()
 	switch {

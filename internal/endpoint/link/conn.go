@@ -32,7 +32,7 @@ type Config struct {
 	DeadAfter   time.Duration        // silence after which a leg is given up; default 10 s
 	Suspect     time.Duration        // silence of all legs after which another one is opened in their place; default 1.8 s
 	Grace       time.Duration        // how long a link without a leg is kept, beside 8 round trips; default 400 ms
-	Bandwidth   *Estimator           // what links carried, shared by all links of a node; nil: not kept
+	Bandwidth   *Estimator           // the totals of all links of a node; nil: not kept
 	Logger      *slog.Logger         // nil: none
 }
 
@@ -86,7 +86,7 @@ type Conn struct {
 	cost     int // of unacked: the buffers
 	under    int // and the bytes in them
 	known    []codec.ID
-	setting  codec.Encoding // what enc is to use
+	setting  codec.Encoding // the encoding that enc is to use
 	shards   bool           // the other side understands them
 	hedging  bool
 	writeEnd time.Time
@@ -149,7 +149,8 @@ func (c *Conn) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// plan returns the codec for a write of n bytes, and the bytes per frame. A write that may be hedged is cut to fit datagrams.
+// plan returns the codec for a write of n bytes, and the bytes per frame. A write that may be hedged is cut to fit
+// datagrams.
 func (c *Conn) plan(n int) (use codec.Encoding, piece int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -257,7 +258,8 @@ func (c *Conn) CloseWrite() error {
 	return c.launch(newFrame(headerLen), header{kind: typeEnd}, nil)
 }
 
-// Close ends the link and notifies the other side. Its legs are closed in the background within about a second; Wait waits for that.
+// Close ends the link and notifies the other side. Its legs are closed in the background within about a second; Wait
+// waits for that.
 func (c *Conn) Close() error {
 	c.end(net.ErrClosed, "closed")
 	return nil
@@ -369,8 +371,8 @@ func (c *Conn) SetWriteDeadline(t time.Time) error {
 // Read returns what the other side has written.
 func (c *Conn) Read(p []byte) (int, error) { return c.in.read(c, p) }
 
-// Receive calls f with what the other side has written, in order, until its end (nil), an error of f, or the end of the link. No call
-// of f runs when Receive has returned. The bytes are good until f returns.
+// Receive calls f with what the other side has written, in order, until its end (nil), an error of f, or the end of the
+// link. No call of f runs when Receive has returned. The bytes are good until f returns.
 func (c *Conn) Receive(f func([]byte) error) error { return c.in.receive(c, f) }
 
 // failure returns why the link ended.
@@ -380,7 +382,8 @@ func (c *Conn) failure() error {
 	return c.cause
 }
 
-// attach adds a leg whose other side has received all frames below received. It returns the function that reads the leg until it ends.
+// attach adds a leg whose other side has received all frames below received. It returns the function that reads the leg
+// until it ends.
 func (c *Conn) attach(t Transport, received uint64, main bool) (serve func(context.Context) error, err error) {
 	c.acknowledged(received)
 	l := newLeg(c, t)

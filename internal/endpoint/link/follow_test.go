@@ -16,7 +16,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/codec"
 )
 
-// weather is what a way between two nodes is like; it changes.
+// weather is the properties of a path between two nodes; they change.
 type weather struct {
 	delay atomic.Int64 // of each direction
 	lossy atomic.Bool
@@ -53,8 +53,9 @@ func newSlow(c net.Conn, kind string, w *weather) *slow {
 	return s
 }
 
-// deliver writes what is due until the transport is closed, and then what was accepted before. A write that fails does not close the
-// connection: the peer has gone, which the reader is to learn from it, whereas a connection closed here says that this node did it.
+// deliver writes the packets that are due until the transport is closed, and then those that were accepted before. A
+// write that fails does not close the connection: the reader is to learn the end from the peer, whereas the error of a
+// connection closed here names this node.
 func (s *slow) deliver() {
 	defer s.Conn.Close()
 	put := func(l lateWrite) {
@@ -106,7 +107,7 @@ func (s *slow) Counters() (time.Duration, uint64, uint64) {
 	return 2 * time.Duration(s.w.delay.Load()), sent, lost
 }
 
-// newWeather returns a way with two transports.
+// newWeather returns a path with two transports.
 func newWeather(t *testing.T) (*weather, linktest.Net) {
 	w := &weather{began: time.Now()}
 	kinds := map[string]net.Listener{}
@@ -153,8 +154,8 @@ func newWeather(t *testing.T) (*weather, linktest.Net) {
 	}
 }
 
-// TestFollow turns a local network into a lossy long way and back, under load: transport and codec follow, each change says why, and
-// the stream is never interrupted.
+// TestFollow turns a local network into a lossy long path and back, under load: transport and codec follow, each change
+// says why, and the stream is never interrupted.
 func TestFollow(t *testing.T) {
 	t.Parallel()
 	w, n := newWeather(t)
@@ -235,7 +236,7 @@ func TestFollow(t *testing.T) {
 			t.Errorf("no event says %q: %q", want, told)
 		}
 	}
-	lost := func(s string) bool { // and not closed by this side, as those for the lossy way are
+	lost := func(s string) bool { // and not closed by this side, as those for the lossy path are
 		return strings.Contains(s, "leg lost: tcp") && !strings.Contains(s, net.ErrClosed.Error())
 	}
 	if p.Near.Status().Sent == 0 || slices.ContainsFunc(told, lost) {

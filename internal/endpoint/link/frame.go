@@ -33,8 +33,8 @@ const (
 
 var errFrame = errors.New("malformed frame")
 
-// header is what precedes the payload of a frame: type, codec, flags, a zero byte, then big-endian length, number, acknowledgement,
-// size before encoding, checksum.
+// header is what precedes the payload of a frame: type, codec, flags, a zero byte, then big-endian length, number,
+// acknowledgement, size before encoding, checksum.
 type header struct {
 	kind   byte
 	codec  codec.ID
@@ -83,8 +83,8 @@ func (h header) block(body []byte) codec.Block {
 	return codec.Block{Codec: h.codec, First: h.first, Size: h.size, CRC: h.crc, Body: body}
 }
 
-// frame is a numbered frame that the other side may not have yet. Its bytes do not change, but for the acknowledgement in the header,
-// which is written again each time. A user of the bytes holds a reference.
+// frame is a numbered frame that the other side may not have yet. Its bytes do not change, but for the acknowledgement
+// in the header, which is written again each time. A user of the bytes holds a reference.
 type frame struct {
 	number uint64
 	buf    []byte

@@ -13,8 +13,8 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/codec"
 )
 
-// TestOrder gives a link its frames in any order, some of them many times, as two legs and an attacker who replays may: every byte is
-// passed on once and in order.
+// TestOrder gives a link its frames in any order, some of them many times, as two legs and an attacker who replays may:
+// every byte is passed on once and in order.
 func TestOrder(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(200) {

@@ -26,8 +26,8 @@ type Transport interface {
 	net.Conn
 	Kind() string       // TCP or QUIC
 	Congestion() string // the controller in force, such as bbr
-	// Counters returns what the transport knows of its path: the smoothed round trip, and how many packets were sent from here and how
-	// many of them were lost. Zero means unknown.
+	// Counters returns what the transport knows of its path: the smoothed round trip, and how many packets were sent
+	// from here and how many of them were lost. Zero means unknown.
 	Counters() (rtt time.Duration, sent, lost uint64)
 }
 
@@ -159,7 +159,7 @@ func (l *leg) enqueue(x copied) bool {
 	}
 }
 
-// sendCopies sends the queued copies until the link is over or the leg is gone.
+// sendCopies sends the queued copies until the link or the leg has ended.
 func (l *leg) sendCopies(gone <-chan struct{}) {
 	for {
 		select {

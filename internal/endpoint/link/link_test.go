@@ -18,7 +18,7 @@ type plain struct {
 	net.Conn
 	loss func() (sent, lost uint64)
 	slow time.Duration
-	mute atomic.Bool // what is written vanishes
+	mute atomic.Bool // written bytes vanish
 }
 
 func (p *plain) Write(b []byte) (int, error) {
@@ -38,7 +38,7 @@ func (p *plain) Counters() (time.Duration, uint64, uint64) {
 	return p.slow, s, l
 }
 
-// loopback is a way over which legs can be cut.
+// loopback is a path over which legs can be cut.
 type loopback struct {
 	t  *testing.T
 	l  net.Listener

@@ -149,7 +149,8 @@ func (c *Conn) again(gone *leg) {
 	c.resent += uint64(c.send(func(f *frame) bool { return f.leg == gone || f.leg == nil }))
 }
 
-// send sends by the main leg, if there is one, those unacknowledged frames that which selects. It returns their bytes; mu is held.
+// send sends by the main leg, if there is one, those unacknowledged frames that which selects. It returns their bytes;
+// mu is held.
 func (c *Conn) send(which func(*frame) bool) (n int) {
 	main := c.main
 	var list []*frame
@@ -267,8 +268,8 @@ func (c *Conn) suspicious() bool {
 	return !slices.ContainsFunc(c.legs, func(l *leg) bool { return l.silent(now) <= c.cfg.Suspect })
 }
 
-// replaceSilent gives up the legs that have been silent for long, except the new one; mu is held. No new frame is put on them, and the
-// frames under way on them go by the new leg once their readers have ended.
+// replaceSilent gives up the legs that have been silent for long, except the new one; mu is held. No new frame is put
+// on them, and the frames under way on them go by the new leg once their readers have ended.
 func (c *Conn) replaceSilent(by *leg) {
 	now := boottime.Awake()
 	c.legs = slices.DeleteFunc(c.legs, func(l *leg) bool {
@@ -309,7 +310,8 @@ func (c *Conn) decide(d *Dialer) choice {
 	return want
 }
 
-// compare returns a kind of leg that is missing, a leg that is superfluous, and the leg that should be the main one; mu is held.
+// compare returns a kind of leg that is missing, a leg that is superfluous, and the leg that should be the main one; mu
+// is held.
 func (c *Conn) compare(want choice) (missing string, extra, main *leg) {
 	free := slices.Clone(c.legs)
 	for _, kind := range want.Legs {
@@ -407,8 +409,8 @@ func (c *Conn) follow(l *leg, hedge bool) {
 	c.main, c.hedging = l, hedge
 }
 
-// tasks counts the goroutines of a link. Unlike a sync.WaitGroup it may grow while Wait is under way: a link can be closed while its legs
-// still end.
+// tasks counts the goroutines of a link. Unlike a sync.WaitGroup it may grow while Wait is under way: a link can be
+// closed while its legs still end.
 type tasks struct {
 	mu   sync.Mutex
 	done sync.Cond // of mu

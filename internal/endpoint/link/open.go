@@ -47,7 +47,7 @@ type opened struct {
 // RefusedError is the other side's refusal of a leg.
 type RefusedError struct{ Message string }
 
-// Error says why the leg was refused.
+// Error returns the reason why the leg was refused.
 func (e *RefusedError) Error() string { return "the other side refused the leg: " + e.Message }
 
 func writeMessage(w io.Writer, v any) error {
@@ -88,8 +88,8 @@ type Hub struct {
 	wg     sync.WaitGroup
 }
 
-// Handle serves a leg of an authenticated peer until the leg ends. The end of ctx ends the leg and its link: it means that the peer is no
-// longer allowed.
+// Handle serves a leg of an authenticated peer until the leg ends. The end of ctx ends the leg and its link: it means
+// that the peer is no longer allowed.
 func (h *Hub) Handle(ctx context.Context, peer string, t Transport) error {
 	_ = t.SetDeadline(time.Now().Add(openTimeout))
 	var o opening
@@ -229,8 +229,8 @@ func (d *Dialer) Dial(ctx context.Context) (*Conn, error) {
 	return c, nil
 }
 
-// first opens the first leg of a link: the preferred transport, and after a while the other one beside it. A refused TCP connection means
-// that the peer does not run, so the other transport is not tried.
+// first opens the first leg of a link: the preferred transport, and after a while the other one beside it. A refused
+// TCP connection means that the peer does not run, so the other transport is not tried.
 func (d *Dialer) first(ctx context.Context) (Transport, error) {
 	kinds := []string{TCP, QUIC}
 	switch d.prefer() {

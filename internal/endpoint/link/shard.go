@@ -11,8 +11,9 @@ import (
 	"github.com/klauspost/reedsolomon"
 )
 
-// A frame that is longer than a datagram travels as shards: pieces of one length, and parities computed from them. Any subset of as many
-// shards as there are pieces reconstructs the frame (Reed and Solomon, 1960), so a loss costs no retransmission.
+// A frame that is longer than a datagram travels as shards: pieces of one length, and parities computed from them. Any
+// subset of as many shards as there are pieces reconstructs the frame (Reed and Solomon, 1960), so a loss costs no
+// retransmission.
 
 const (
 	pieceMost  = maxDatagram - shardHead // bytes
@@ -28,7 +29,8 @@ const (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// coder returns the encoder for that many pieces. A parity depends on the pieces only, not on how many parities are sent.
+// coder returns the encoder for that many pieces. A parity depends on the pieces only, not on how many parities are
+// sent.
 func coder(pieces int) (reedsolomon.Encoder, error) {
 	coders.Lock()
 	defer coders.Unlock()
@@ -54,8 +56,8 @@ func cut(n int) (pieces, each int) {
 	return pieces, each
 }
 
-// spares returns how many parities a frame gets if that share of the packets is lost: so many that more losses are rare (rareLoss), and at
-// most one for each four pieces.
+// spares returns how many parities a frame gets if that share of the packets is lost: so many that more losses are rare
+// (rareLoss), and at most one for each four pieces.
 func spares(pieces int, share float64) (n int) {
 	mean := float64(pieces) * max(share, usualLoss)
 	term := math.Exp(-mean) // rare, independent losses: Poisson distribution
@@ -106,8 +108,8 @@ type gatherer struct {
 	bytes int // of the parts
 }
 
-// note takes a shard and returns the frame once it is complete. made reports whether a lost part was reconstructed. A malformed shard is
-// dropped: the sender sends an unacknowledged frame again by another leg.
+// note takes a shard and returns the frame once it is complete. made reports whether a lost part was reconstructed. A
+// malformed shard is dropped: the sender sends an unacknowledged frame again by another leg.
 func (g *gatherer) note(h header, body []byte) (frame []byte, made bool) {
 	if len(body) < 2 || h.size <= headerLen || h.size > scatterTo {
 		return nil, false

@@ -67,8 +67,8 @@ func TestShards(t *testing.T) {
 	}
 }
 
-// TestShardsOnTheWire pins the bytes of a parity: both sides must agree, whatever version of the library they were built
-// with.
+// TestShardsOnTheWire pins the bytes of a parity: both sides must agree, whatever version of the library they were
+// built with.
 func TestShardsOnTheWire(t *testing.T) {
 	t.Parallel()
 	body := make([]byte, 4000)
@@ -108,7 +108,8 @@ func TestSpares(t *testing.T) {
 	}
 }
 
-// TestShardsFlood sends shards of frames that never become whole: what is kept of them is bounded, and a frame after them is made.
+// TestShardsFlood sends shards of frames that never become whole. The memory for them is bounded, and a later frame is
+// still made.
 func TestShardsFlood(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(6, 6))

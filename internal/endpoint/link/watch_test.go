@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// idleWay is a far way with a link that carries nothing, heartbeat by heartbeat, with losses by chance.
+// idlePath is a far path with a link that carries nothing, heartbeat by heartbeat, with losses by chance.
 type idleWay struct {
 	r        *rand.Rand
 	ch       chooser
@@ -48,9 +48,9 @@ func (i *idleWay) until(armed bool, loss float64, most int) (beats int) {
 	return beats
 }
 
-// TestWatch holds that the state of an idle way is known when traffic comes, at the cost of a few datagrams a second. A
-// lossy way is recognised soon after it is opened, and stays so for as long as it loses packets. A way that turns lossy
-// while nothing travels is recognised, too.
+// TestWatch holds that the state of an idle path is known when traffic comes, at the cost of a few datagrams a second.
+// A lossy path is recognised soon after it is opened, and stays so for as long as it loses packets. A path that turns
+// lossy while nothing travels is recognised, too.
 func TestWatch(t *testing.T) {
 	t.Parallel()
 	const minutes = 10 * 60

@@ -81,7 +81,7 @@ type Rule struct {
 	ClientCert string // "", "verify-ca" or "verify-full": demanded in addition to the method
 }
 
-// AskForCertificates reports whether a rule asks for a client certificate.
+// AskForCertificates reports whether a rule requires a client certificate.
 func AskForCertificates(rules []Rule) bool {
 	return slices.ContainsFunc(rules, func(r Rule) bool { return r.Method == MethodCert || r.ClientCert != "" })
 }

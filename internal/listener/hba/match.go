@@ -16,7 +16,7 @@ type Login struct {
 	User        string
 	Database    string
 	Replication pgwire.Replication
-	MemberOf    []string // roles of which the user is a member, if a rule asks for that
+	MemberOf    []string // roles of which the user is a member, if a rule depends on them
 }
 
 // member reports whether the user is that role, or a direct or indirect member of it.

@@ -21,8 +21,9 @@ const (
 	diagBody         = 16
 )
 
-// SenderCookie returns the cookie under which the program sees what arrives on a connected socket. It is the socket's
-// own for TCP. On a Unix socket it is that of the other end, since bytes belong to their sender until they are read.
+// SenderCookie returns the cookie under which the program sees the bytes that arrive on a connected socket. It is the
+// socket's own for TCP. On a Unix socket it is that of the other end, since bytes belong to their sender until they are
+// read.
 func SenderCookie(fd int) (uint64, error) {
 	if IsTCP(fd) {
 		return unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_COOKIE)
@@ -89,8 +90,8 @@ func askUnix(nl int, inode uint32) (cookie uint64, peer uint32, err error) {
 // tcpClosed is a state of a TCP socket: tcp(7), linux/tcp_states.h.
 const tcpClosed = 7
 
-// BytesWritten returns how many bytes were ever written to a TCP socket, up to a constant: those that were
-// acknowledged and those that wait for it. waiting is the number of the latter. It fails if the connection is gone.
+// BytesWritten returns how many bytes were ever written to a TCP socket, up to a constant: those that were acknowledged
+// and those that wait for it. waiting is the number of the latter. It fails if the connection has ended.
 func BytesWritten(fd int) (all uint64, waiting int, err error) {
 	for {
 		before, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)

@@ -1,6 +1,7 @@
-// Package offload relays sessions inside the kernel: an eBPF program passes simple requests and their answers from socket to
-// socket, and leaves everything else to the event loop.
+// Package offload relays sessions inside the kernel: an eBPF program passes simple requests and their answers from
+// socket to socket, and leaves everything else to the event loop.
 //
-// It owns the program, its maps, one slot of shared memory per session, and the self-test that decides whether this kernel can be
-// used. It must not know what a session is: its caller decides when a session is offloaded, and takes it back.
+// It owns the program, its maps, one slot of shared memory per session, and the self-test that decides whether this
+// kernel can be used. It must not know what a session is: its caller decides when a session is offloaded, and takes it
+// back.
 package offload

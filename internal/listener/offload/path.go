@@ -16,11 +16,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The kernel's path: simple requests and answers of a plain session go from socket to socket inside the kernel, and
-// no thread of the listener wakes for them. A session begins on an event loop, and is offloaded between two requests
-// when that is expected to pay. It comes back with the first piece that is not simple (program.go), or when the
-// listener needs it: for a drain, a cancel request, the end of the session. What it did meanwhile is in its slot:
-// counters, and the last request.
+// The kernel's path: simple requests and answers of a plain session go from socket to socket inside the kernel, and no
+// thread of the listener wakes for them. A session begins on an event loop, and is offloaded between two requests when
+// that is expected to pay. It comes back with the first piece that is not simple (program.go), or when the listener
+// needs it: for a drain, a cancel request, the end of the session. The record of that time is in its slot: counters,
+// and the last request.
 //
 // The path needs Linux 6.16, CAP_BPF, CAP_PERFMON (for a program that reads at computed offsets) and CAP_NET_ADMIN.
 // Without them, loops carry everything.
@@ -53,12 +53,12 @@ var ErrUnavailable = errors.New("no path through the kernel")
 // Config is what a path needs to know.
 type Config struct {
 	Sessions int                  // how many sessions there may be
-	Gate     func() time.Duration // returns the deadline of the gate, CLOCK_BOOTTIME; nil: there is no gate
+	Gate     func() time.Duration // returns the deadline of the gate, CLOCK_BOOTTIME; nil: no gate
 	Woken    func(slot uint32)    // is called for the slot of each session that came back
 }
 
-// New loads the program and its maps. It fails where the kernel, or this process's rights, do not allow that; sessions are then
-// relayed by the loop.
+// New loads the program and its maps. It fails where the kernel, or this process's rights, do not allow that; sessions
+// are then relayed by the loop.
 func New(cfg Config) (k *Path, err error) {
 	if err := supported(); err != nil {
 		return nil, err
@@ -163,7 +163,7 @@ func supported() error {
 const returnFlag = 1 << 31
 
 // Add makes two sockets known to the program, which leaves everything to the loop until the slot is armed. sender is
-// the cookie of PostgreSQL's end of the connection: what PostgreSQL sends on a Unix socket carries that one.
+// the cookie of PostgreSQL's end of the connection: bytes that PostgreSQL sends on a Unix socket carry that one.
 func (k *Path) Add(client, backend int, sender uint64) (d *Session, err error) {
 	if len(k.Free) == 0 {
 		return nil, fmt.Errorf("%w: all %d places are taken", ErrUnavailable, k.Slots)

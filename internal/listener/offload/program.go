@@ -39,7 +39,7 @@ const (
 
 // Flags of a session.
 const (
-	FlagUngated  = 2 // answers pass while there is no deadline
+	FlagUngated  = 2 // answers pass without a deadline
 	FlagDeadline = 4 // answers pass until the deadline
 )
 

@@ -14,7 +14,7 @@ type Slot struct {
 	Flags      uint32
 	inside     uint32 // runs of the program that use the slot now
 	generation uint32 // counts the slot's sessions
-	// What the program has relayed, in pieces and bytes.
+	// Amounts that the program has relayed, in pieces and bytes.
 	Ups, Downs, upBytes, DownBytes uint64
 	// Bytes that it left to the loop, and how many of them the loop had read when it armed the slot.
 	UpLeft, UpTaken, DownLeft, DownTaken uint64

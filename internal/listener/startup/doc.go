@@ -1,6 +1,6 @@
-// Package startup gives a startup packet one meaning: who wants which database, with which settings, to read or to write, and how
-// far its reads must be trusted.
+// Package startup gives a startup packet one meaning: the role, the database, the settings, the intent to read or to
+// write, and the guarantee for its reads.
 //
-// The packet for PostgreSQL is built anew from that meaning, so that what was checked is what is run. It must not know routes,
-// rules or connections.
+// The packet for PostgreSQL is built anew from that meaning, so that PostgreSQL runs exactly the checked request. It
+// must not know routes, rules or connections.
 package startup

@@ -11,8 +11,8 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 )
 
-// Message is the only meaning of a StartupMessage. The packet for PostgreSQL is built anew from it, so that what was
-// checked is what is run.
+// Message is the only meaning of a StartupMessage. The packet for PostgreSQL is built anew from it, so that PostgreSQL
+// runs exactly the checked request.
 type Message struct {
 	User, Database string
 	Replication    pgwire.Replication
@@ -214,7 +214,8 @@ func IntentOf(readOnly bool, start *Message, set map[string]string) ag.Intent {
 	return ag.ReadWrite
 }
 
-// Reads is how far a session's reads may be trusted (docs/internals/safety.md, "Reads"), by its startup parameter coterie.reads.
+// Reads is how far a session's reads may be trusted (docs/internals/safety.md, "Reads"), by its startup parameter
+// coterie.reads.
 type Reads string
 
 const (

@@ -114,7 +114,7 @@ func TestSplitOptions(t *testing.T) {
 	}
 }
 
-// What is built for PostgreSQL reads back as itself: it has no second meaning.
+// The packet that is built for PostgreSQL reads back as itself: it has no second meaning.
 func checkRebuilt(t *testing.T, s *Message) {
 	t.Helper()
 	packet := s.Packet(pgwire.Parameter{Name: "coterie.intent", Value: "READ_WRITE"})

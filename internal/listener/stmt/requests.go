@@ -5,10 +5,10 @@ import (
 	"cmp"
 )
 
-// When the listener ends a session, the client is told what became of its last request: nothing was in progress
+// When the listener ends a session, the client's error has the outcome of its last request. Nothing was in progress
 // (57P01), it cannot have been committed and may be run again (40001), or the outcome is unknown (08007). This file
-// follows requests closely enough to report the second only where it is certain (docs/internals/safety.md, "Answers
-// in doubt"). It knows no SQL but the first word of a statement, and takes an unknown word for a COMMIT.
+// follows requests closely enough to report the second only where it is certain (docs/internals/safety.md, "Answers in
+// doubt"). It knows no SQL but the first word of a statement, and takes an unknown word for a COMMIT.
 
 // class is what a statement can do to a transaction. The classes of one request are combined by then.
 type class uint8
@@ -19,7 +19,7 @@ const (
 	classBegin                 // opens a block, unless it fails
 	classRollback              // closes a block, unless it fails, and commits nothing
 	classWork                  // is committed with its transaction, which is its own outside a block
-	classOwn                   // as classWork in a block; outside one it may commit by itself, at any time
+	classOwn                   // as classWork in a block; outside one it may commit on its own, at any time
 	classCommit                // commits, or may
 )
 
@@ -67,17 +67,17 @@ func (c class) then(d class) class {
 	return classCommit
 }
 
-// Verdict is what a client is told of its last request.
+// Verdict is the outcome of a client's last request, as its error states it.
 type Verdict uint8
 
-// What is known of the outcome.
+// The possible verdicts.
 const (
 	Idle    Verdict = iota // nothing was in progress
 	Aborted                // it cannot have been committed
 	Unknown                // it may have been
 )
 
-// maxOutstanding is how many unanswered requests are told apart.
+// maxOutstanding is how many unanswered requests are distinguished.
 const maxOutstanding = 1024
 
 // Requests are the requests that were forwarded and not answered, in order. The caller guards them by a lock.
@@ -202,8 +202,8 @@ func (r *Requests) bound(kept []byte) {
 	}
 }
 
-// ForgetUnnamed notes that the kernel relayed requests that were not seen here. They used no named statement or
-// portal. What the unnamed statement is now, is unknown.
+// ForgetUnnamed notes that the kernel relayed requests that were not seen here. They used no named statement or portal.
+// The unnamed statement is unknown afterwards.
 func (r *Requests) ForgetUnnamed() { r.unnamed, r.mixed = classCommit, true }
 
 // SyncIgnored notes that PostgreSQL ignored a Sync because it arrived during COPY.

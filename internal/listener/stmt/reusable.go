@@ -6,8 +6,8 @@ import (
 )
 
 // OnlyQueries reports whether a text has only queries and transaction statements, and calls only functions that leave
-// nothing in the session that DISCARD ALL does not remove. It knows tokens and no grammar, and reports false for what
-// it does not understand.
+// nothing in the session that DISCARD ALL does not remove. It knows tokens and no grammar, and reports false for a text
+// that it does not understand.
 func OnlyQueries(text []byte) bool {
 	q := queries{rest: text, first: true}
 	for len(q.rest) > 0 {

@@ -10,7 +10,7 @@ import (
 
 // Ring is an io_uring that writes to many sockets in one system call, without waiting. A process that a write wakes
 // does not run before the call ends, so a loop is not suspended between two of its writes
-// (docs/adr/0073-writes-together.md). The layouts are those of the kernel's linux/io_uring.h. All operations are
+// (docs/adr/0073-writes-together.md). The layouts are the same as in the kernel's linux/io_uring.h. All operations are
 // complete when the system call returns.
 type Ring struct {
 	fd            int
@@ -30,7 +30,7 @@ type Write struct {
 	Err error // EAGAIN: nothing fitted
 }
 
-// Writer is told the results of its writes.
+// Writer receives the results of its writes.
 type Writer interface{ Wrote(w *Write) }
 
 // Size is how many writes fit into one system call.
@@ -59,7 +59,7 @@ type ringCall struct {
 // ringResult is an io_uring_cqe.
 type ringResult struct {
 	mark uint64
-	n    int32 // what the system call would have returned
+	n    int32 // as the system call would have returned
 	_    uint32
 }
 

@@ -7,8 +7,8 @@ import (
 	"net/netip"
 )
 
-// The frames by which neighbours learn an address and claim one: ARP (RFC 826, announcements and probes of RFC 5227)
-// and neighbour discovery (RFC 4861, unsolicited advertisements in 7.2.6; duplicate detection of RFC 4862).
+// The frames by which neighbours learn an address and claim one. They are ARP (RFC 826, announcements and probes of RFC
+// 5227) and neighbour discovery (RFC 4861, unsolicited advertisements in 7.2.6; duplicate detection of RFC 4862).
 
 const (
 	etherARP  = 0x0806
@@ -109,7 +109,8 @@ func multicast(group netip.Addr) net.HardwareAddr {
 	return net.HardwareAddr{0x33, 0x33, g[12], g[13], g[14], g[15]}
 }
 
-// claim returns the address that a frame claims and the host that claims it: the sender of ARP, or the target of an advertisement.
+// claim returns the address that a frame claims and the host that claims it: the sender of ARP, or the target of an
+// advertisement.
 func claim(frame []byte) (a netip.Addr, by net.HardwareAddr, ok bool) {
 	if len(frame) < headerLen {
 		return a, nil, false

@@ -31,8 +31,8 @@ const (
 	listenFor = 500 * time.Millisecond
 )
 
-// announceAt are the moments after an address was taken at which the neighbours are told. The last ones are for
-// neighbours that the previous holder has told otherwise meanwhile.
+// announceAt are the moments after an address was taken at which it is announced to the neighbours. The last ones are
+// for neighbours that got another announcement from the previous holder meanwhile.
 var announceAt = []time.Duration{0, 200 * time.Millisecond, time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second}
 
 // State is the state of an address on this node.
@@ -50,7 +50,7 @@ type Address struct {
 	Prefix  netip.Prefix `json:"prefix"`
 	State   State        `json:"state"`
 	Device  string       `json:"device,omitempty"`
-	Problem string       `json:"problem,omitempty"` // what is wrong, and what to do
+	Problem string       `json:"problem,omitempty"` // the problem, and the remedy
 }
 
 // Config configures a Holder.
@@ -62,8 +62,8 @@ type Config struct {
 	Until func() time.Duration
 	// Changed returns a channel that is closed when Listed or Until may have changed. It is read before them.
 	Changed func() <-chan struct{}
-	// Leaving is called before an address is removed, so that its clients can still be told. It may take a moment.
-	// Nil = clients are not told.
+	// Leaving is called before an address is removed, so that its clients can still get an error. It may take a moment.
+	// Nil = clients get none.
 	Leaving func(netip.Addr)
 	Logger  *slog.Logger // nil = discard
 }
@@ -270,8 +270,8 @@ func (h *Holder) hold(a netip.Addr, link netlink.Link, left time.Duration) error
 			return errDuplicate(a, h.tries[a].by)
 		}
 	}
-	// In whole seconds, and never beyond what is left: with less than one second left the kernel keeps the previous
-	// lifetime.
+	// In whole seconds, and never beyond the remaining time: with less than one second left the kernel keeps the
+	// previous lifetime.
 	if seconds := int(min(left, lifetime) / time.Second); seconds > 0 {
 		if err := h.links.AddrReplace(link, lasting(a, seconds)); err != nil {
 			if k != nil {

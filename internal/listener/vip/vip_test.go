@@ -73,7 +73,7 @@ func newPlace(t *testing.T) *place {
 	p.must(err)
 	p.nl = nl
 	lo, err := nl.LinkByName("lo")
-	p.must(err, nl.LinkSetUp(lo)) // without ::1 the net package takes it that there is no IPv6
+	p.must(err, nl.LinkSetUp(lo)) // without ::1 the net package assumes that the host has no IPv6
 	t.Cleanup(func() { p.nl.Close(); _ = p.ns.Close() })
 	return p
 }
@@ -178,7 +178,7 @@ func (p *place) ask(a netip.Addr) (who string) {
 	return who
 }
 
-// holder is a Holder that runs in a place, and what it is told.
+// holder is a Holder that runs in a place, with its input.
 type holder struct {
 	*Holder
 	until   atomic.Int64 // CLOCK_BOOTTIME

@@ -21,15 +21,15 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/codec"
 )
 
-// Net is a way between two nodes.
+// Net is a path between two nodes.
 type Net struct {
 	// Open opens a leg of a kind; its other end is given to the hub.
 	Open func(ctx context.Context, kind string) (link.Transport, error)
 	// Attach sets the hub that receives the other ends of Open's legs.
 	Attach func(h *link.Hub)
-	// Cut breaks every leg that is open now; nil if the way does not support it.
+	// Cut breaks every leg that is open now; nil if the path does not support it.
 	Cut func()
-	// Silence makes every leg that is open now silent both ways, while new ones work; nil if the way does not support
+	// Silence makes every leg that is open now silent both ways, while new ones work; nil if the path does not support
 	// it.
 	Silence func()
 	// Kinds are the transports it has.
@@ -93,8 +93,8 @@ func Open(t *testing.T, n Net, cfg link.Config) *Pair {
 // patience bounds every wait of the suite; a loaded machine takes seconds.
 const patience = 2 * time.Minute
 
-// within runs f, which waits for what. If f has not returned after patience, it ends the link, so that f and its helpers
-// can return, and fails the test with the state of both sides and the stacks of all goroutines.
+// within runs f, which waits for what. If f has not returned after patience, it ends the link, so that f and its
+// helpers can return, and fails the test with the state of both sides and the stacks of all goroutines.
 func (p *Pair) within(t *testing.T, what string, f func()) {
 	t.Helper()
 	done := make(chan struct{})
@@ -120,7 +120,7 @@ func (p *Pair) within(t *testing.T, what string, f func()) {
 	t.FailNow()
 }
 
-// Run runs the suite over ways that make returns, one per test.
+// Run runs the suite over paths that make returns, one per test.
 func Run(t *testing.T, make func(t *testing.T) Net) {
 	for _, compression := range []string{"OFF", "LZ4", "ZSTD:1", "ZSTD:3"} {
 		t.Run("both ways/"+compression, func(t *testing.T) {
