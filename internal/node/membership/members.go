@@ -106,13 +106,15 @@ func (m *Members) Address(id ag.ReplicaID) (string, bool) {
 }
 
 // Authorize decides by the configuration which peer may open what here. A witness may use the quorum and control, and
-// no data.
+// no data. A peer is a replica only if both the configuration and its certificate say so: a witness takes part in
+// writing the configuration, and has no part in issuing certificates.
 func (m *Members) Authorize(peer certs.Identity, pin string, class endpoint.Class) error {
 	r, ok := m.Replica(peer.ID)
 	if !ok || r.KeyPin != pin {
 		return fmt.Errorf("%s is not a member of this group", peer.ID)
 	}
-	if !r.HasData() && (class == endpoint.ClassWAL || class == endpoint.ClassSeed || class == endpoint.ClassSQL) {
+	data := class == endpoint.ClassWAL || class == endpoint.ClassSeed || class == endpoint.ClassSQL
+	if data && (!r.HasData() || peer.Kind != certs.KindReplica) {
 		return fmt.Errorf("%s is a witness: it votes, and has no business with data", peer.ID)
 	}
 	return nil

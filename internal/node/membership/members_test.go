@@ -35,22 +35,24 @@ func TestAuthorize(t *testing.T) {
 	votes := []endpoint.Class{endpoint.ClassControl, endpoint.ClassHeart, endpoint.ClassQuorum}
 	for _, tt := range []struct {
 		id          ag.ReplicaID
-		pin         string
+		kind, pin   string
 		data, votes bool
 	}{
-		{"n2", "p2", true, true},
-		{"n2", "p3", false, false}, // another member's key
-		{"n9", "p2", false, false}, // no member, or no longer one
-		{"w1", "p4", false, true},
-		{"", "", false, false},
+		{"n2", certs.KindReplica, "p2", true, true},
+		{"n2", certs.KindReplica, "p3", false, false}, // another member's key
+		{"n9", certs.KindReplica, "p2", false, false}, // no member, or no longer one
+		{"w1", certs.KindWitness, "p4", false, true},
+		{"n2", certs.KindWitness, "p2", false, true}, // a witness that the configuration calls a replica
+		{"w1", certs.KindReplica, "p4", false, true}, // a replica that the configuration calls a witness
+		{"", "", "", false, false},
 	} {
 		for want, classes := range map[bool][]endpoint.Class{tt.data: data, tt.votes: votes} {
 			if tt.data == tt.votes {
 				classes = append(append([]endpoint.Class{}, data...), votes...)
 			}
 			for _, class := range classes {
-				if err := members().Authorize(certs.Identity{ID: tt.id}, tt.pin, class); (err == nil) != want {
-					t.Errorf("%s with %s opens %s: %v", tt.id, tt.pin, class, err)
+				if err := members().Authorize(certs.Identity{ID: tt.id, Kind: tt.kind}, tt.pin, class); (err == nil) != want {
+					t.Errorf("%s %s with %s opens %s: %v", tt.kind, tt.id, tt.pin, class, err)
 				}
 			}
 		}

@@ -114,7 +114,7 @@ func (s *Service) fetchAuthorityKey(ctx context.Context, pin string) error {
 // AuthorityKey returns the key of the authority that the group rotates to, for another replica, which may admit and
 // issue as this one may. Every other peer and every other authority is refused.
 func (s *Service) AuthorityKey(_ context.Context, peer certs.Identity, pin string) ([]byte, error) {
-	if r, ok := s.Members.Replica(peer.ID); !ok || !r.HasData() {
+	if r, ok := s.Members.Replica(peer.ID); !ok || !r.HasData() || peer.Kind != certs.KindReplica {
 		return nil, fmt.Errorf("%s is no replica of this group: only replicas hold the authority's key", peer.ID)
 	}
 	g := s.Members.Group()

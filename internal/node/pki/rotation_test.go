@@ -152,9 +152,10 @@ func TestAuthorityKey(t *testing.T) {
 		"a replica":                           {certs.Identity{Kind: certs.KindReplica, ID: "n2"}, b.next.Pin(), nil, ""},
 		"a witness":                           {certs.Identity{Kind: certs.KindWitness, ID: "w1"}, b.next.Pin(), nil, "only replicas"},
 		"a witness that says it is a replica": {certs.Identity{Kind: certs.KindReplica, ID: "w1"}, b.next.Pin(), nil, "only replicas"},
-		"not a member":                        {certs.Identity{Kind: certs.KindReplica, ID: "n9"}, b.next.Pin(), nil, "only replicas"},
-		"the old authority":                   {certs.Identity{Kind: certs.KindReplica, ID: "n2"}, b.CA().Pin(), nil, "no rotation to that authority"},
-		"no rotation":                         {certs.Identity{Kind: certs.KindReplica, ID: "n2"}, b.next.Pin(), func(g *ag.Group) { g.Rotation = nil }, "no rotation to that authority"},
+		"a witness that the configuration calls a replica": {certs.Identity{Kind: certs.KindWitness, ID: "n2"}, b.next.Pin(), nil, "only replicas"},
+		"not a member":      {certs.Identity{Kind: certs.KindReplica, ID: "n9"}, b.next.Pin(), nil, "only replicas"},
+		"the old authority": {certs.Identity{Kind: certs.KindReplica, ID: "n2"}, b.CA().Pin(), nil, "no rotation to that authority"},
+		"no rotation":       {certs.Identity{Kind: certs.KindReplica, ID: "n2"}, b.next.Pin(), func(g *ag.Group) { g.Rotation = nil }, "no rotation to that authority"},
 	} {
 		g := b.group
 		if c.change != nil {

@@ -13,7 +13,27 @@ import (
 )
 
 // Method is a call between nodes that sends a Req and is answered with a Resp.
-type Method[Req, Resp any] struct{ name string }
+type Method[Req, Resp any] struct {
+	name string
+	from callers
+}
+
+// callers are the members that may call a method. A witness has no data and serves no client, so it may call nothing that
+// takes a promise, changes a copy or a server, or tells what a client could not ask.
+type callers int
+
+const (
+	members  callers = iota // every member of the group
+	replicas                // members whose certificate is a replica's
+)
+
+// refuse returns an error if the peer, as its certificate names it, is not one of the callers.
+func (c callers) refuse(peer certs.Identity, method string) error {
+	if c == replicas && peer.Kind != certs.KindReplica {
+		return fail.Refusedf("%s is a witness, and only a replica may ask for %q: run the command on a replica", peer.ID, method)
+	}
+	return nil
+}
 
 // Nothing is sent or answered by methods that need no request or give no answer.
 type Nothing struct{}
@@ -49,9 +69,13 @@ type Registrar interface {
 	Handle(method string, f func(ctx context.Context, peer certs.Identity, body json.RawMessage) (any, error))
 }
 
-// Handle offers a method to the other nodes. A request that cannot be decoded is refused before f is called.
+// Handle offers a method to the other nodes. A caller that may not call it, and a request that cannot be decoded, are
+// refused before f is called.
 func Handle[Req, Resp any](r Registrar, m Method[Req, Resp], f func(ctx context.Context, peer certs.Identity, req Req) (Resp, error)) {
 	r.Handle(m.name, func(ctx context.Context, peer certs.Identity, body json.RawMessage) (any, error) {
+		if err := m.from.refuse(peer, m.name); err != nil {
+			return nil, err
+		}
 		var req Req
 		if _, none := any(req).(Nothing); !none {
 			if err := json.Unmarshal(body, &req); err != nil {

@@ -46,7 +46,7 @@ type pair struct{ A, B int }
 func TestTypedCall(t *testing.T) {
 	t.Parallel()
 	w := wire{}
-	sum, ask, tell := Method[pair, int]{"sum"}, Method[Nothing, string]{"ask"}, Method[string, Nothing]{"tell"}
+	sum, ask, tell := Method[pair, int]{"sum", members}, Method[Nothing, string]{"ask", members}, Method[string, Nothing]{"tell", members}
 	told := ""
 	Handle(w, sum, func(_ context.Context, _ certs.Identity, p pair) (int, error) { return p.A + p.B, nil })
 	Handle(w, ask, func(_ context.Context, peer certs.Identity, _ Nothing) (string, error) {
@@ -71,7 +71,7 @@ func TestTypedCall(t *testing.T) {
 // stays as it is.
 func TestKindsTravel(t *testing.T) {
 	t.Parallel()
-	w, m := wire{}, Method[Nothing, Nothing]{"m"}
+	w, m := wire{}, Method[Nothing, Nothing]{"m", members}
 	for code, want := range map[string]fail.Kind{"API_REFUSED": fail.Refused, "API_USAGE": fail.Usage, "token_used": fail.Ordinary} {
 		answer := &endpoint.RemoteError{Code: code, Message: "text"}
 		Handle(w, m, func(context.Context, certs.Identity, Nothing) (Nothing, error) {
@@ -89,10 +89,37 @@ func TestKindsTravel(t *testing.T) {
 func TestRequestThatIsNoneIsRefused(t *testing.T) {
 	t.Parallel()
 	w, ran := wire{}, false
-	Handle(w, Method[pair, int]{"sum"}, func(context.Context, certs.Identity, pair) (int, error) { ran = true; return 0, nil })
+	Handle(w, Method[pair, int]{"sum", members}, func(context.Context, certs.Identity, pair) (int, error) { ran = true; return 0, nil })
 	for _, body := range []string{"", "{", `"x"`, `{"A":"x"}`, "[]"} {
 		if _, err := w["sum"](t.Context(), certs.Identity{}, json.RawMessage(body)); err == nil || ran {
 			t.Errorf("%q: ran %v, %v", body, ran, err)
+		}
+	}
+}
+
+// TestOnlyReplicasMayCall holds that a witness is refused, before its request is read, wherever a method takes a promise,
+// changes something or serves clients.
+func TestOnlyReplicasMayCall(t *testing.T) {
+	t.Parallel()
+	w, ran := wire{}, 0
+	Handle(w, Method[pair, int]{"any", members}, func(context.Context, certs.Identity, pair) (int, error) { ran++; return 0, nil })
+	Handle(w, Method[pair, int]{"some", replicas}, func(context.Context, certs.Identity, pair) (int, error) { ran++; return 0, nil })
+	for i, kind := range []string{certs.KindWitness, "", certs.KindReplica} {
+		if _, err := w["any"](t.Context(), certs.Identity{ID: "x", Kind: kind}, json.RawMessage("{}")); err != nil || ran != i+1 {
+			t.Errorf("%q calls a method of every member: ran %d times, %v", kind, ran, err)
+		}
+		_, err := w["some"](t.Context(), certs.Identity{ID: "x", Kind: kind}, json.RawMessage("{}"))
+		if (err == nil) != (kind == certs.KindReplica) || err != nil && fail.KindOf(err) != fail.Refused {
+			t.Errorf("%q calls a method of replicas: %v", kind, err)
+		}
+	}
+	for name, from := range map[string]callers{
+		Seal.name: Seal.from, PrepareTakeover.name: PrepareTakeover.from, Trust.name: Trust.from, AuthorityKey.name: AuthorityKey.from,
+		CreateDatabase.name: CreateDatabase.from, RestartListener.name: RestartListener.from, Role.name: Role.from, Cancel.name: Cancel.from,
+		Progress.name: Progress.from, Durable.name: Durable.from, Seed.name: Seed.from, CancelSeeding.name: CancelSeeding.from,
+	} {
+		if from != replicas {
+			t.Errorf("a witness may call %s", name)
 		}
 	}
 }
@@ -102,7 +129,7 @@ func TestGate(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w, ready := wire{}, make(chan struct{})
-		m := Method[Nothing, bool]{"m"}
+		m := Method[Nothing, bool]{"m", members}
 		Handle(Gate{w, ready}, m, func(context.Context, certs.Identity, Nothing) (bool, error) { return true, nil })
 		brief, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()

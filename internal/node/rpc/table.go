@@ -14,55 +14,54 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/seeding"
 )
 
-// The methods that nodes call at each other. Package node offers each of them; docs/internals/protocol.md describes
-// them.
+// The methods that nodes call at each other. Package node offers each of them to the
+// callers that its line names; docs/internals/protocol.md describes them.
 var (
 	// Ping answers with the newest record that the node has seen, as soon as the node answers at all.
-	Ping = Method[Nothing, marks.Seen]{"ping"}
+	Ping = Method[Nothing, marks.Seen]{"ping", members}
 	// Seal asks a member for its promise, and for the end of its WAL.
-	Seal = Method[agent.SealRequest, ag.SealReport]{"seal"}
+	Seal = Method[agent.SealRequest, ag.SealReport]{"seal", replicas}
 	// Position asks a member how far its copy is.
-	Position = Method[Nothing, agent.Positions]{"position"}
+	Position = Method[Nothing, agent.Positions]{"position", members}
 	// PrepareTakeover asks the target of a planned failover to be ready for it.
-	PrepareTakeover = Method[agent.TakeoverRequest, Nothing]{"stand-ready"}
+	PrepareTakeover = Method[agent.TakeoverRequest, Nothing]{"stand-ready", replicas}
 	// Trust lifts the quarantine of a member's copy; the answer is why it was under quarantine.
-	Trust = Method[Nothing, string]{"trust"}
+	Trust = Method[Nothing, string]{"trust", replicas}
 
 	// Decisions asks a node what it decided lately and why, and what it sees.
-	Decisions = Method[Nothing, decisions.Report]{"decisions"}
+	Decisions = Method[Nothing, decisions.Report]{"decisions", members}
 
 	// Renew has a replica sign a certificate request; the answer is the chain.
-	Renew = Method[[]byte, []byte]{"renew-certificate"}
+	Renew = Method[[]byte, []byte]{"renew-certificate", members}
 	// AuthorityKey asks another replica for the key of the authority with this pin.
-	AuthorityKey = Method[string, []byte]{"authority-key"}
+	AuthorityKey = Method[string, []byte]{"authority-key", replicas}
 
 	// Report returns the facts that a node shows of itself in the views.
-	Report = Method[Nothing, catalog.Node]{"report"}
+	Report = Method[Nothing, catalog.Node]{"report", members}
 	// Journal asks a node for its latest decisions and events.
-	Journal = Method[Nothing, catalog.Journal]{"journal"}
+	Journal = Method[Nothing, catalog.Journal]{"journal", members}
 	// Settings asks a node for its server's settings.
-	Settings = Method[Nothing, []catalog.Setting]{"settings"}
+	Settings = Method[Nothing, []catalog.Setting]{"settings", members}
 	// CreateDatabase asks the primary for a database; the answer is whether it was created.
-	CreateDatabase = Method[string, bool]{"database"}
+	CreateDatabase = Method[string, bool]{"database", replicas}
 	// RestartListener asks a node to open its client ports anew.
-	RestartListener = Method[Nothing, Nothing]{"restart-listener"}
-	// Role asks a replica for a role that logs in, and for the age of the copy that it was read from. A witness is
-	// refused.
-	Role = Method[string, AgedRole]{"role"}
+	RestartListener = Method[Nothing, Nothing]{"restart-listener", replicas}
+	// Role asks a replica for a role that logs in, and for the age of the copy that it was read from.
+	Role = Method[string, AgedRole]{"role", replicas}
 	// Progress asks a replica how far its server is in the history of an epoch.
-	Progress = Method[Nothing, listener.Progress]{"standing"}
+	Progress = Method[Nothing, listener.Progress]{"standing", replicas}
 	// Durable asks the primary whether a position that a secondary has replayed is durable.
-	Durable = Method[DurableRequest, bool]{"durable"}
+	Durable = Method[DurableRequest, bool]{"durable", replicas}
 	// Cancel asks a node to cancel the statement of the session with that key.
-	Cancel = Method[listener.CancelKey, Nothing]{"cancel"}
+	Cancel = Method[listener.CancelKey, Nothing]{"cancel", replicas}
 	// Seed asks a replica for a new copy, or for a verification of the one it has.
-	Seed = Method[api.SeedRequest, seeding.Operation]{"seed"}
+	Seed = Method[api.SeedRequest, seeding.Operation]{"seed", replicas}
 	// CancelSeeding ends the copy or the verification that is under way at a replica.
-	CancelSeeding = Method[Nothing, seeding.Operation]{"seed-cancel"}
+	CancelSeeding = Method[Nothing, seeding.Operation]{"seed-cancel", replicas}
 	// Seedings asks a replica for its copies and verifications, the oldest first.
-	Seedings = Method[Nothing, []seeding.Operation]{"seedings"}
+	Seedings = Method[Nothing, []seeding.Operation]{"seedings", members}
 	// Link asks a node to describe its link to a member.
-	Link = Method[ag.ReplicaID, api.Link]{"link"}
+	Link = Method[ag.ReplicaID, api.Link]{"link", members}
 )
 
 // AgedRole is a role as a node's server has it, and how old the copy may be that it was read from.
