@@ -136,19 +136,19 @@ func TestNamesOfSectionsInComments(t *testing.T) {
 }
 
 var (
-	methodRow = regexp.MustCompile("(?m)^\\| `([a-z-]+)` \\|")
-	// registered is an entry of the table of methods in package rpc, or a method that is offered by its name.
-	registered = regexp.MustCompile(`\bMethod\[.*\]\{"([a-z]+(?:-[a-z]+)*)"\}|\bn\.handle\("([a-z]+(?:-[a-z]+)*)",`)
+	methodRow = regexp.MustCompile("(?m)^\\| `([a-z-]+)` \\| (members|replicas) \\|")
+	// registered is an entry of the table of methods in package rpc: a name and its callers.
+	registered = regexp.MustCompile(`\bMethod\[.*\]\{"([a-z]+(?:-[a-z]+)*)", (members|replicas)\}`)
 )
 
 // TestInternalsListEveryMethod checks that the page about the protocol lists the remote calls that the program answers,
-// and no others.
+// with their callers, and no others.
 func TestInternalsListEveryMethod(t *testing.T) {
 	_, text, _ := strings.Cut(pages(t)["docs/internals/protocol.md"], "\n## Methods\n")
 	text, _, _ = strings.Cut(text, "\n## ")
 	listed := map[string]bool{}
 	for _, m := range methodRow.FindAllStringSubmatch(text, -1) {
-		listed[m[1]] = true
+		listed[m[1]+" of "+m[2]] = true
 	}
 	inCode := map[string]bool{}
 	for file, text := range sources(t) {
@@ -156,7 +156,7 @@ func TestInternalsListEveryMethod(t *testing.T) {
 			continue
 		}
 		for _, m := range registered.FindAllStringSubmatch(text, -1) {
-			inCode[m[1]+m[2]] = true
+			inCode[m[1]+" of "+m[2]] = true
 		}
 	}
 	for m := range inCode {
