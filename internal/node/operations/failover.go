@@ -20,12 +20,9 @@ func (s *Service) Failover(ctx context.Context, req api.FailoverRequest) (api.Fa
 	if err != nil {
 		return api.FailoverResult{}, api.Unhealthy("no majority of the quorum answers, and nobody may be promoted without it: " + err.Error())
 	}
-	to, err := failoverTarget(x, req)
+	to, err := failoverTarget(x, req.To, req.AllowDataLoss)
 	if err != nil {
 		return api.FailoverResult{}, err
-	}
-	if x.Op != nil && opEpoch(x.Op) == x.Record.Epoch.Epoch {
-		return api.FailoverResult{}, api.Unhealthy("another failover is under way; see coterie status")
 	}
 	op := ag.Op{
 		ID: string(agent.NewCopyID()), Kind: ag.OpPlanned, To: to, Epoch: x.Record.Epoch.Epoch, Drain: req.Drain, Cut: req.Cut,
@@ -58,36 +55,6 @@ func opEpoch(raw json.RawMessage) ag.Epoch {
 	var op ag.Op
 	_ = json.Unmarshal(raw, &op) // void when unreadable
 	return op.Epoch
-}
-
-// failoverTarget checks what can be known beforehand.
-func failoverTarget(x etcd.Snapshot, req api.FailoverRequest) (ag.ReplicaID, error) {
-	leader := x.Record.Epoch.Leader
-	if req.To == "" {
-		for _, mem := range x.Record.State.V {
-			if req.To == "" {
-				req.To = mem.ID
-			}
-		}
-		if req.To == "" {
-			return "", api.Unhealthy("no secondary is synchronized; a failover now would lose data: name one with --to and --allow-data-loss to accept that")
-		}
-	}
-	r, ok := x.Group.Replica(req.To)
-	_, synced := x.Record.State.InV(req.To)
-	switch {
-	case !ok:
-		return "", api.Refused(fmt.Sprintf("the group has no replica %s; see coterie status", req.To))
-	case !r.HasData():
-		return "", api.Refused(fmt.Sprintf("%s is a witness and holds no data", req.To))
-	case req.To == leader && x.Record.Epoch.Phase == ag.PhaseLead:
-		return "", api.Refused(fmt.Sprintf("%s is the primary already", req.To))
-	case !req.AllowDataLoss && x.Record.Epoch.Phase != ag.PhaseLead:
-		return "", api.Unhealthy("the group has no primary at the moment; a planned failover needs one")
-	case !req.AllowDataLoss && (!synced || x.Record.State.K == 0):
-		return "", api.Refused(fmt.Sprintf("%s is not SYNCHRONIZED: a planned failover to it could lose commits; wait for it, or accept loss with --allow-data-loss", req.To))
-	}
-	return req.To, nil
 }
 
 // suspendOthers keeps every other copy as it is after a forced failover, until a person has looked and resumes it.

@@ -5,69 +5,90 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/coteriedb/coterie/internal/admin/ddl"
+	"github.com/coteriedb/coterie/internal/admin/console"
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/etcd"
 	"github.com/coteriedb/coterie/internal/lib/fail"
 )
 
-// TestFailoverRefusals holds the numbers that administrators know against what is known before a failover begins.
+// opOf returns a failover that was asked for in epoch e.
+func opOf(t *testing.T, e ag.Epoch) json.RawMessage {
+	t.Helper()
+	b, err := json.Marshal(ag.Op{ID: "other", Kind: ag.OpPlanned, To: "b", Epoch: e})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// TestFailoverRefusals holds what is known before a failover begins, with the kind that a command is told and the SQLSTATE and number that a
+// statement is told. Each names what to run instead in either language.
 func TestFailoverRefusals(t *testing.T) {
-	snapshot := func() etcd.Snapshot {
-		replica := func(id ag.ReplicaID) ag.Replica {
-			return ag.Replica{ID: id, AvailabilityMode: ag.SynchronousCommit, FailoverMode: ag.Automatic, Voter: true}
-		}
-		w := replica("w")
-		w.AvailabilityMode = ag.ConfigurationOnly
-		return etcd.Snapshot{
-			Group: ag.Group{Name: "DemoAG", Replicas: []ag.Replica{replica("a"), replica("b"), replica("c"), w}},
-			Record: ag.Record{
-				Epoch: ag.EpochRecord{Epoch: 7, Phase: ag.PhaseLead, Leader: "a"},
-				State: ag.State{Leader: "a", V: []ag.Member{{ID: "b"}}, K: 1},
-			},
-		}
-	}
-	operation := func(e ag.Epoch) json.RawMessage {
-		b, err := json.Marshal(ag.Op{Epoch: e})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return b
-	}
+	t.Parallel()
+	const none, refused, unhealthy = fail.Ordinary, fail.Refused, fail.Unhealthy
 	for _, tt := range []struct {
 		name   string
 		to     ag.ReplicaID
 		force  bool
 		change func(*etcd.Snapshot)
-		want   int
+		kind   fail.Kind
+		state  string
+		number int
+		target ag.ReplicaID
 	}{
-		{"to a synchronized one", "b", false, nil, 0},
-		{"to the primary", "a", false, nil, 41122},
-		{"to one that is not synchronized", "c", false, nil, 41142},
-		{"to one that is not synchronized, by force", "c", true, nil, 0},
-		{"with nobody to wait for", "b", false, func(x *etcd.Snapshot) { x.Record.State.K = 0 }, 41142},
-		{"to the witness", "w", true, nil, 41121},
-		{"to nobody", "z", true, nil, 41167},
-		{"to one that has not joined", "b", true, func(x *etcd.Snapshot) { x.Group.Replicas[1].Join = ag.NotJoined }, 41142},
-		{"to a node without a part", "b", true, func(x *etcd.Snapshot) { x.Group.Replicas[1].Join = ag.Detached }, 41167},
-		{"while one is under way", "b", false, func(x *etcd.Snapshot) { x.Op = operation(7) }, 41113},
-		{"after one of an earlier epoch", "b", false, func(x *etcd.Snapshot) { x.Op = operation(6) }, 0},
+		{"to a synchronized one", "b", false, nil, none, "", 0, "b"},
+		{"to the first synchronized one", "", false, nil, none, "", 0, "b"},
+		{"to any, of which none is synchronized", "", false, func(x *etcd.Snapshot) { x.Record.State.V = nil }, unhealthy, "57P03", 0, ""},
+		{"to any, by force, of which none is synchronized", "", true, func(x *etcd.Snapshot) { x.Record.State.V = nil }, unhealthy, "57P03", 0, ""},
+		{"to the primary", "a", false, nil, refused, "55000", 41122, ""},
+		{"to the primary, by force", "a", true, nil, refused, "55000", 41122, ""},
+		{"to the one that led last, by force", "a", true, func(x *etcd.Snapshot) { x.Record.Epoch.Phase = ag.PhaseSeal }, none, "", 0, "a"},
+		{"to one that is not synchronized", "c", false, nil, refused, "55000", 41142, ""},
+		{"to one that is not synchronized, by force", "c", true, nil, none, "", 0, "c"},
+		{"with nobody to wait for", "b", false, func(x *etcd.Snapshot) { x.Record.State.K = 0 }, refused, "55000", 41142, ""},
+		{"to the witness", "w", true, nil, refused, "55000", 41121, ""},
+		{"to nobody", "z", true, nil, refused, "42704", 41167, ""},
+		{"to one that has not joined", "b", true, func(x *etcd.Snapshot) { x.Group.Replicas[1].Join = ag.NotJoined }, refused, "55000", 41142, ""},
+		{"to a node without a part", "b", true, func(x *etcd.Snapshot) { x.Group.Replicas[1].Join = ag.Detached }, refused, "42704", 41167, ""},
+		{"while one is under way", "b", false, func(x *etcd.Snapshot) { x.Op = opOf(t, 7) }, unhealthy, "55006", 41113, ""},
+		{"while one is under way, by force", "c", true, func(x *etcd.Snapshot) { x.Op = opOf(t, 7) }, unhealthy, "55006", 41113, ""},
+		{"after one of an earlier epoch", "b", false, func(x *etcd.Snapshot) { x.Op = opOf(t, 6) }, none, "", 0, "b"},
+		{"after one that cannot be read", "b", false, func(x *etcd.Snapshot) { x.Op = json.RawMessage("{") }, none, "", 0, "b"},
+		{"without a primary", "b", false, func(x *etcd.Snapshot) { x.Record.Epoch.Phase = ag.PhaseSeal }, unhealthy, "57P03", 0, ""},
+		{"without a primary, by force", "b", true, func(x *etcd.Snapshot) { x.Record.Epoch.Phase = ag.PhaseSeal }, none, "", 0, "b"},
 	} {
-		x := snapshot()
+		x := newBed(t).store.x
 		if tt.change != nil {
 			tt.change(&x)
 		}
-		got, hint := 0, "-"
-		var known fail.Error
-		if errors.As(failoverRefusal(x, ddl.Failover{Force: tt.force}, tt.to), &known) {
-			got, hint = known.Number, known.Hint
+		to, err := failoverTarget(x, tt.to, tt.force)
+		if kind := fail.KindOf(err); kind != tt.kind || to != tt.target || (err == nil) != (tt.target != "") {
+			t.Errorf("%s: to %q, %s: %v, want to %q, %s", tt.name, to, kind, err, tt.target, tt.kind)
 		}
-		if got != tt.want || hint == "" {
-			t.Errorf("%s: %d (%s), want %d", tt.name, got, hint, tt.want)
+		if err == nil {
+			continue
+		}
+		var told *console.Error
+		if !errors.As(withSQLState(err), &told) || told.State != tt.state || told.Number != tt.number {
+			t.Errorf("%s: a statement is told %+v, want %s, %d", tt.name, told, tt.state, tt.number)
+			continue
+		}
+		var command fail.Error
+		if !errors.As(err, &command) || command.Number != tt.number || command.Hint == "" || told.Hint == "" || command.Hint == told.Hint ||
+			err.Error() != told.Message+" ("+command.Hint+")" {
+			t.Errorf("%s: a command is told %q (%s), a statement %q (%s)", tt.name, err, command.Hint, told.Message, told.Hint)
 		}
 	}
-	var noQuorum fail.Error
-	if !errors.As(withSQLState(etcd.ErrNoQuorum), &noQuorum) || noQuorum.Number != 988 || noQuorum.Kind != fail.Unhealthy {
-		t.Errorf("no quorum: %+v", noQuorum)
+}
+
+// TestWithSQLState holds the number of the error that every statement may meet, and that others stay as they are.
+func TestWithSQLState(t *testing.T) {
+	t.Parallel()
+	var told fail.Error
+	if !errors.As(withSQLState(etcd.ErrNoQuorum), &told) || told.Number != 988 || told.Kind != fail.Unhealthy {
+		t.Errorf("no quorum: %+v", told)
+	}
+	if err := withSQLState(etcd.ErrClosed); !errors.Is(err, etcd.ErrClosed) {
+		t.Errorf("another: %v", err)
 	}
 }

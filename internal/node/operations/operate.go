@@ -11,8 +11,6 @@ import (
 	"github.com/coteriedb/coterie/internal/admin/console"
 	"github.com/coteriedb/coterie/internal/admin/ddl"
 	"github.com/coteriedb/coterie/internal/ag"
-	"github.com/coteriedb/coterie/internal/etcd"
-	"github.com/coteriedb/coterie/internal/lib/fail"
 	"github.com/coteriedb/coterie/internal/node/rpc"
 	"github.com/coteriedb/coterie/internal/postgres/seeding"
 )
@@ -100,7 +98,7 @@ func (e Executor) operate(ctx context.Context, s ddl.Statement) (console.Result,
 	}
 	switch a := s.Action.(type) {
 	case ddl.Failover:
-		return e.failover(ctx, s, a, x)
+		return e.failover(ctx, s, a)
 	case ddl.RestartListener:
 		return e.restartListeners(ctx, s, a, x.Group)
 	case ddl.Seed:
@@ -136,13 +134,10 @@ func (e Executor) restartListeners(ctx context.Context, s ddl.Statement, a ddl.R
 	return r, nil
 }
 
-func (e Executor) failover(ctx context.Context, s ddl.Statement, f ddl.Failover, x etcd.Snapshot) (console.Result, error) {
+func (e Executor) failover(ctx context.Context, s ddl.Statement, f ddl.Failover) (console.Result, error) {
 	to := e.Self
 	if f.To != "" {
 		to = ddl.ReplicaID(f.To)
-	}
-	if err := failoverRefusal(x, f, to); err != nil {
-		return console.Result{}, err
 	}
 	r, err := e.Failover(ctx, api.FailoverRequest{To: to, AllowDataLoss: f.Force, NoWait: s.NoWait})
 	if err != nil {
@@ -179,33 +174,6 @@ func (e Executor) awaitOpen(ctx context.Context, primary ag.ReplicaID) {
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
-}
-
-// failoverRefusal returns the refusal that is known beforehand, with the numbers that administrators know.
-func failoverRefusal(x etcd.Snapshot, f ddl.Failover, to ag.ReplicaID) error {
-	refuse := func(number int, hint, format string, a ...any) error {
-		return fail.Numberedf(number, format, a...).WithHint("%s", hint)
-	}
-	r, ok := x.Group.Replica(to)
-	_, synced := x.Record.State.InV(to)
-	leads := x.Record.Epoch.Leader == to && x.Record.Epoch.Phase == ag.PhaseLead
-	switch {
-	case !ok || !r.Part():
-		return refuse(41167, "SELECT replica_server_name FROM sys.availability_replicas", "availability replica %q is not in availability group %q", to, x.Group.Name)
-	case !r.HasData():
-		return refuse(41121, "run it on the replica that is to lead, or say FAILOVER TO N'name'", "%s is a witness and cannot become the primary", to)
-	case leads:
-		return refuse(41122, "run it on the replica that is to lead, or say FAILOVER TO N'name'",
-			"cannot fail over availability group %q to %s: it is the primary already", x.Group.Name, to)
-	case r.Join != "":
-		return refuse(41142, "ALTER AVAILABILITY GROUP … JOIN on it first", "%s cannot become the primary: it has not joined", to)
-	case x.Op != nil && opEpoch(x.Op) == x.Record.Epoch.Epoch:
-		return refuse(41113, "wait for its end: SELECT * FROM coterie.record", "cannot fail over availability group %q: a failover is under way", x.Group.Name)
-	case !f.Force && (!synced || x.Record.State.K == 0):
-		return refuse(41142, "wait until it is SYNCHRONIZED; FORCE_FAILOVER_ALLOW_DATA_LOSS accepts the loss of commits",
-			"%s cannot become the primary of availability group %q: it is not synchronized", to, x.Group.Name)
-	}
-	return nil
 }
 
 // runReport answers the statements that change nothing.

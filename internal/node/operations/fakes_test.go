@@ -1,0 +1,363 @@
+package operations
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/admin/api"
+	"github.com/coteriedb/coterie/internal/admin/catalog"
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/agent"
+	"github.com/coteriedb/coterie/internal/config"
+	"github.com/coteriedb/coterie/internal/endpoint/certs"
+	"github.com/coteriedb/coterie/internal/etcd"
+	"github.com/coteriedb/coterie/internal/node/membership"
+	"github.com/coteriedb/coterie/internal/postgres/seeding"
+)
+
+var errTest = errors.New("it failed in a test")
+
+// bed is the service of replica a, the primary of epoch 7 of the group of a, b, c and the witness w, with everything around it faked. b is
+// synchronized and counted.
+type bed struct {
+	*Service
+	store   *fakeStore
+	agent   *fakeAgent
+	pki     *fakePKI
+	server  *fakeServer
+	clients *fakeClients
+	seeds   *fakeSeeds
+	calls   fakeCalls
+	status  *fakeStatus
+	changed []ag.Group // the configurations that the node was told of
+}
+
+func newBed(t *testing.T) *bed {
+	t.Helper()
+	replica := func(id ag.ReplicaID, vote uint64) ag.Replica {
+		return ag.Replica{
+			ID: id, AvailabilityMode: ag.SynchronousCommit, FailoverMode: ag.Automatic, Voter: true, EtcdID: vote, KeyPin: "pin-" + string(id),
+			Endpoint: string(id) + ":5022", Major: 15,
+		}
+	}
+	w := replica("w", 4)
+	w.AvailabilityMode, w.Major = ag.ConfigurationOnly, 0
+	g := ag.Group{ID: groupID, Name: "DemoAG", Profile: "default", Replicas: []ag.Replica{replica("a", 1), replica("b", 2), replica("c", 0), w}}
+	g.Replicas[2].Voter = false
+	b := &bed{
+		store: &fakeStore{
+			rev: 1, tokens: map[string]etcd.Token{}, x: etcd.Snapshot{Group: g, GroupRev: 1, Record: ag.Record{
+				Epoch: ag.EpochRecord{Epoch: 7, Phase: ag.PhaseLead, Leader: "a"},
+				State: ag.State{Epoch: 7, Leader: "a", V: []ag.Member{{ID: "b"}}, K: 1},
+			}},
+		},
+		server: &fakeServer{}, clients: &fakeClients{}, seeds: &fakeSeeds{}, calls: fakeCalls{}, status: &fakeStatus{},
+		pki: &fakePKI{},
+	}
+	b.agent = &fakeAgent{store: b.store, view: &ag.View{Self: "a", Reach: []ag.ReplicaID{"b", "c", "w"}}}
+	b.agent.view.Record, b.agent.view.Local.Server = b.store.x.Record, ag.ServerWritable
+	layout := config.Layout{Dir: t.TempDir()}
+	log := slog.New(slog.DiscardHandler)
+	members := membership.New("a", layout, log)
+	members.Set(g)
+	b.Service = New(Config{
+		Self: "a", Node: config.Config{Node: "a", Group: string(groupID)}, Layout: layout, Logger: log, Members: members,
+		Store: b.store, Update: b.store.update, Agent: b.agent, PKI: b.pki, Server: b.server, Clients: b.clients, Seeds: b.seeds, Calls: b.calls,
+		Status: b.status, Views: fakeViews{},
+		Path:         func(_ context.Context, to ag.ReplicaID) (api.Link, error) { return api.Link{Peer: to}, nil },
+		GroupChanged: func(g ag.Group) { b.changed = append(b.changed, g) },
+	})
+	return b
+}
+
+const groupID ag.GroupID = "0d5a8f7e-6f0b-4f0e-9d0c-6a4f1f5c2b11"
+
+// group returns the group in the record.
+func (b *bed) group() ag.Group {
+	x, _ := b.store.read()
+	return x.Group
+}
+
+// replica returns a member in the record.
+func (b *bed) replica(id ag.ReplicaID) ag.Replica {
+	r, _ := b.group().Replica(id)
+	return r
+}
+
+// alter changes what the record holds, as another node would.
+func (b *bed) alter(change func(x *etcd.Snapshot)) { b.store.alter(change) }
+
+// fakeStore holds one record. Its compare-and-swap is that of the real one.
+type fakeStore struct {
+	mu        sync.Mutex // guards the fields below
+	x         etcd.Snapshot
+	rev       int64
+	tokens    map[string]etcd.Token
+	overtaken int      // so many changes of the group lose against another writer, which calls other
+	other     func()   // what the other writer does beside; mu is not held
+	readErr   error    // of Read
+	tokenErr  error    // of Token, unless the token is known
+	opErr     error    // of PutOp
+	removed   []uint64 // votes that were taken
+	removeErr error
+	deleted   []ag.ReplicaID // statuses that were deleted
+}
+
+func (s *fakeStore) read() (etcd.Snapshot, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	x := s.x
+	x.Group.Replicas = slices.Clone(x.Group.Replicas)
+	x.Group.Options.Databases = slices.Clone(x.Group.Options.Databases)
+	return x, s.readErr
+}
+
+func (s *fakeStore) alter(change func(x *etcd.Snapshot)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	change(&s.x)
+	s.rev++
+	s.x.GroupRev = s.rev
+}
+
+func (s *fakeStore) Read(context.Context) (etcd.Snapshot, error) { return s.read() }
+
+func (s *fakeStore) UpdateGroup(_ context.Context, rev int64, g ag.Group) (int64, error) {
+	s.mu.Lock()
+	beaten := s.overtaken > 0
+	if beaten {
+		s.overtaken--
+	}
+	s.mu.Unlock()
+	if beaten {
+		s.alter(func(x *etcd.Snapshot) { x.Group.SessionTimeout += time.Second })
+		if s.other != nil {
+			s.other()
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if rev != s.x.GroupRev {
+		return 0, etcd.ErrConflict
+	}
+	s.rev++
+	s.x.Group, s.x.GroupRev = g, s.rev
+	return s.rev, nil
+}
+
+// update is quorum.Service.UpdateGroup.
+func (s *fakeStore) update(ctx context.Context, change func(*ag.Group) error) error {
+	for {
+		x, err := s.Read(ctx)
+		if err != nil {
+			return err
+		}
+		if err := change(&x.Group); err != nil {
+			return err
+		}
+		if _, err = s.UpdateGroup(ctx, x.GroupRev, x.Group); !errors.Is(err, etcd.ErrConflict) {
+			return err
+		}
+	}
+}
+
+func (s *fakeStore) PutOp(_ context.Context, _, _ int64, request json.RawMessage) (int64, error) {
+	if s.opErr != nil {
+		return 0, s.opErr
+	}
+	s.alter(func(x *etcd.Snapshot) { x.Op = request })
+	return s.rev, nil
+}
+
+func (s *fakeStore) PutToken(_ context.Context, t etcd.Token) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tokens[t.ID] = t
+	return s.tokenErr
+}
+
+func (s *fakeStore) Token(_ context.Context, id string) (etcd.Token, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t, ok := s.tokens[id]
+	switch {
+	case s.tokenErr != nil:
+		return etcd.Token{}, s.tokenErr
+	case !ok:
+		return etcd.Token{}, etcd.ErrTokenUnknown
+	case t.Used:
+		return t, etcd.ErrTokenUsed
+	}
+	return t, nil
+}
+
+func (s *fakeStore) ConsumeToken(ctx context.Context, id string) (etcd.Token, error) {
+	t, err := s.Token(ctx, id)
+	if err != nil {
+		return t, err
+	}
+	t.Used = true
+	return t, s.PutToken(ctx, t)
+}
+
+func (s *fakeStore) RemoveMember(_ context.Context, id uint64) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.removeErr != nil {
+		return s.removeErr
+	}
+	s.removed = append(s.removed, id)
+	return nil
+}
+
+func (s *fakeStore) DeleteStatus(_ context.Context, id ag.ReplicaID) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.deleted = append(s.deleted, id)
+	return nil
+}
+
+// fakeAgent has read what the store holds, and every member acts on it.
+type fakeAgent struct {
+	store    *fakeStore
+	view     *ag.View
+	statuses map[ag.ReplicaID]agent.Status // nil: every member follows
+	blind    bool                          // it has read nothing yet
+	stale    bool                          // the members have not read the configuration
+	woken    int
+	trusted  int
+	restarts []agent.RestartOptions
+	err      error // of Trust and Restart
+}
+
+func (a *fakeAgent) View() *ag.View { return a.view }
+
+func (a *fakeAgent) Snapshot() *agent.Snapshot {
+	if a.blind {
+		return nil
+	}
+	x, _ := a.store.read()
+	snap := &agent.Snapshot{Group: x.Group, GroupRev: x.GroupRev, Record: x.Record, Statuses: a.statuses}
+	if a.statuses == nil {
+		snap.Statuses = map[ag.ReplicaID]agent.Status{}
+		for _, r := range x.Group.Replicas {
+			st := agent.Status{Config: x.GroupRev, Stream: true}
+			if a.stale {
+				st.Config--
+			}
+			snap.Statuses[r.ID] = st
+		}
+	}
+	return snap
+}
+
+func (a *fakeAgent) Wake() { a.woken++ }
+
+func (a *fakeAgent) Trust(context.Context) (string, error) { a.trusted++; return "damage", a.err }
+
+func (a *fakeAgent) Restart(_ context.Context, o agent.RestartOptions) error {
+	a.restarts = append(a.restarts, o)
+	return a.err
+}
+
+// fakePKI is a witness's unless it has an authority.
+type fakePKI struct {
+	sync.Mutex
+	ca   *certs.CA
+	node *certs.Node
+}
+
+func (p *fakePKI) CA() *certs.CA         { return p.ca }
+func (p *fakePKI) Identity() *certs.Node { return p.node }
+
+// fakeServer has databases.
+type fakeServer struct {
+	databases []string
+	err       error
+}
+
+func (s *fakeServer) CreateDatabase(_ context.Context, name string) (bool, error) {
+	if s.err != nil || slices.Contains(s.databases, name) {
+		return false, s.err
+	}
+	s.databases = append(s.databases, name)
+	return true, nil
+}
+
+type fakeClients struct {
+	routes    *ag.Routes
+	restarted int
+	err       error
+}
+
+func (c *fakeClients) Routes() *ag.Routes { return c.routes }
+func (c *fakeClients) Restart() error     { c.restarted++; return c.err }
+
+type fakeSeeds struct {
+	asked     []api.SeedRequest
+	cancelled []ag.ReplicaID
+	err       error
+}
+
+func (s *fakeSeeds) Seed(_ context.Context, req api.SeedRequest) (seeding.Operation, error) {
+	s.asked = append(s.asked, req)
+	return seeding.Operation{ID: "1", Target: req.Replica, State: seeding.Pending}, s.err
+}
+
+func (s *fakeSeeds) Cancel(_ context.Context, id ag.ReplicaID) (seeding.Operation, error) {
+	s.cancelled = append(s.cancelled, id)
+	return seeding.Operation{ID: "1", Target: id, State: seeding.Cancelled}, s.err
+}
+
+func (s *fakeSeeds) List(context.Context, ag.ReplicaID) ([]seeding.Operation, error) {
+	return []seeding.Operation{{ID: "1"}}, s.err
+}
+
+// fakeCalls answers a method of another node, as JSON travels. A method without a function fails.
+type fakeCalls map[string]func(to ag.ReplicaID, in any) (any, error)
+
+func (c fakeCalls) Call(_ context.Context, to ag.Replica, method string, in, out any) error {
+	f, ok := c[method]
+	if !ok {
+		return errTest
+	}
+	answer, err := f(to.ID, in)
+	if err != nil || out == nil {
+		return err
+	}
+	b, err := json.Marshal(answer)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(b, out)
+}
+
+type fakeStatus struct {
+	facts catalog.Facts
+	noted []string
+}
+
+func (s *fakeStatus) Facts(context.Context) catalog.Facts { return s.facts }
+func (s *fakeStatus) Version() string                     { return "15.9" }
+func (s *fakeStatus) NoteStatement(user, text string)     { s.noted = append(s.noted, user+": "+text) }
+
+// fakeViews answers every query with one row, except one that is "bad".
+type fakeViews struct{}
+
+func (fakeViews) Describe(_ context.Context, query string, given []uint32) ([]catalog.Column, []uint32, error) {
+	if query == "bad" {
+		return nil, nil, &catalog.Error{State: "42P01", Message: "no such view", Hint: "SELECT 1"}
+	}
+	return []catalog.Column{{Name: "x", Type: 25}}, given, nil
+}
+
+func (v fakeViews) Query(ctx context.Context, user, query string, _ []any) ([]catalog.Column, [][]any, error) {
+	columns, _, err := v.Describe(ctx, query, nil)
+	return columns, [][]any{{user}}, err
+}

@@ -1,0 +1,85 @@
+package operations
+
+import (
+	"fmt"
+
+	"github.com/coteriedb/coterie/internal/admin/console"
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/etcd"
+	"github.com/coteriedb/coterie/internal/lib/fail"
+)
+
+// refusal is the reason why a failover is refused, with advice for a shell and for a statement. A command is told the one as a fail.Error, a
+// statement the other as a *console.Error.
+type refusal struct {
+	statement fail.Error // Hint is advice for a statement
+	command   string     // advice for a shell
+}
+
+// refuse returns the refusal of a numbered message.
+func refuse(number int, command, hint, format string, a ...any) error {
+	e := fail.Numberedf(number, format, a...).WithHint("%s", hint)
+	if e.Kind == fail.Usage { // a member that does not exist: every command refuses that, and scripts know the exit code
+		e.Kind = fail.Refused
+	}
+	return &refusal{e, command}
+}
+
+// notNow returns the refusal of a failover that the state of the group does not allow, for which there is no number.
+func notNow(command, hint, format string, a ...any) error {
+	return &refusal{fail.Error{Kind: fail.Unhealthy, Hint: hint, Err: fmt.Errorf(format, a...)}, command}
+}
+
+// Error returns the text for a command.
+func (r *refusal) Error() string { return r.forCommand().Error() }
+
+// forCommand returns the refusal with the advice for a shell.
+func (r *refusal) forCommand() fail.Error { return r.statement.WithHint("%s", r.command) }
+
+// Unwrap returns the refusal as each way of asking tells it.
+func (r *refusal) Unwrap() []error {
+	s := r.statement
+	return []error{r.forCommand(), &console.Error{State: s.SQLState(), Number: s.Number, Message: s.Err.Error(), Hint: s.Hint}}
+}
+
+// failoverTarget returns the replica that a failover is for: the one that was named, or else the first synchronized one. It refuses all that
+// can be known beforehand to be impossible, or to lose commits that nobody has given up. These are all refusals, however it was asked for.
+func failoverTarget(x etcd.Snapshot, to ag.ReplicaID, force bool) (ag.ReplicaID, error) {
+	group, record := x.Group, x.Record
+	if to == "" && len(record.State.V) > 0 {
+		to = record.State.V[0].ID
+	}
+	r, known := group.Replica(to)
+	_, counted := record.State.InV(to)
+	led := record.Epoch.Phase == ag.PhaseLead
+	switch {
+	case to == "":
+		return "", notNow("name a replica with --to and --allow-data-loss to accept that", "FORCE_FAILOVER_ALLOW_DATA_LOSS accepts that",
+			"no secondary is synchronized: a failover now would lose commits")
+	case !known || !r.Part():
+		return "", refuse(41167, "see coterie status", "SELECT replica_server_name FROM sys.availability_replicas",
+			"availability replica %q is not in availability group %q", to, group.Name)
+	case !r.HasData():
+		return "", refuse(41121, "name another replica with --to", "run it on the replica that is to lead, or say FAILOVER TO N'name'",
+			"%s is a witness and cannot become the primary", to)
+	case led && record.Epoch.Leader == to:
+		return "", refuse(41122, "name another replica with --to", "run it on the replica that is to lead, or say FAILOVER TO N'name'",
+			"cannot fail over availability group %q to %s: it is the primary already", group.Name, to)
+	case r.Join != "":
+		return "", refuse(41142, "on it run ALTER AVAILABILITY GROUP … JOIN with coterie sql first", "ALTER AVAILABILITY GROUP … JOIN on it first",
+			"%s cannot become the primary: it has not joined", to)
+	case x.Op != nil && opEpoch(x.Op) == record.Epoch.Epoch:
+		return "", refuse(41113, "wait for its end: coterie status", "wait for its end: SELECT * FROM coterie.record",
+			"cannot fail over availability group %q: a failover is under way", group.Name)
+	case force:
+		return to, nil
+	case !led:
+		return "", notNow("see coterie status", "SELECT * FROM coterie.record",
+			"availability group %q has no primary at the moment, and a planned failover needs one", group.Name)
+	case !counted || record.State.K == 0:
+		return "", refuse(41142, "wait for it, or accept the loss with --allow-data-loss",
+			"wait until it is SYNCHRONIZED; FORCE_FAILOVER_ALLOW_DATA_LOSS accepts the loss of commits",
+			"%s cannot become the primary of availability group %q: it is not SYNCHRONIZED, and commits could be lost", to, group.Name)
+	}
+	return to, nil
+}
