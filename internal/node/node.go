@@ -230,9 +230,7 @@ func (n *node) openEndpoint(run func(string, func(context.Context) error)) error
 		},
 	}
 	if n.pki.CA() != nil {
-		c.Join = func(ctx context.Context, tokenID string, verify func([]byte) bool, req endpoint.JoinRequest) (endpoint.JoinGrant, error) {
-			return n.operate.Admit(ctx, tokenID, verify, req)
-		}
+		c.Join = n.admit
 		runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + rawconn.MaxBlocked()) // readers that block in read(2) occupy them
 		n.links = walstream.NewLinks(n.self, n.members.Options, n.log.With("part", "link"), n.serveLink)
 		c.Handlers[endpoint.ClassWAL] = n.links.Serve
@@ -346,6 +344,19 @@ func (n *node) awaitReady(ctx context.Context) bool {
 	case <-ctx.Done():
 		return false
 	}
+}
+
+// admitWait bounds how long a joiner waits for a node that is starting. Then the joiner asks the next member.
+const admitWait = 10 * time.Second
+
+// admit admits a joiner once every part of this node exists. The endpoint takes joins before that.
+func (n *node) admit(ctx context.Context, tokenID string, verify func([]byte) bool, req endpoint.JoinRequest) (endpoint.JoinGrant, error) {
+	wait, cancel := context.WithTimeout(ctx, admitWait)
+	defer cancel()
+	if !n.awaitReady(wait) {
+		return endpoint.JoinGrant{}, &endpoint.RemoteError{Code: endpoint.CodeUnavailable, Message: "this node is still starting; try again"}
+	}
+	return n.operate.Admit(ctx, tokenID, verify, req)
 }
 
 // serveLink serves an accepted link, until ctx is done at the latest.

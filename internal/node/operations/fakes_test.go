@@ -62,7 +62,13 @@ func newBed(t *testing.T) *bed {
 	}
 	b.agent = &fakeAgent{store: b.store, view: &ag.View{Self: "a", Reach: []ag.ReplicaID{"b", "c", "w"}}}
 	b.agent.view.Record, b.agent.view.Local.Server = b.store.x.Record, ag.ServerWritable
-	layout := config.Layout{Dir: t.TempDir()}
+	layout, err := config.NewLayout(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := layout.Make(); err != nil {
+		t.Fatal(err)
+	}
 	log := slog.New(slog.DiscardHandler)
 	members := membership.New("a", layout, log)
 	members.Set(g)
