@@ -11,6 +11,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent"
 	"github.com/coteriedb/coterie/internal/etcd"
+	"github.com/coteriedb/coterie/internal/lib/fail"
 )
 
 // Failover requests a failover through the store, so that the responsible member carries it out, and waits for its end.
@@ -37,18 +38,27 @@ func (s *Service) Failover(ctx context.Context, req api.FailoverRequest) (api.Fa
 	if err != nil {
 		return api.FailoverResult{}, err
 	}
-	_, err = s.Store.PutOp(ctx, x.OpRev, x.Record.Revs.Epoch, b)
-	switch {
-	case errors.Is(err, etcd.ErrConflict):
-		return api.FailoverResult{}, api.Unhealthy("somebody else has asked for a failover, or one has happened, at this very moment; see coterie status")
-	case err != nil:
-		return api.FailoverResult{}, fmt.Errorf("ask for the failover: %w", err)
+	if _, err = s.Store.PutOp(ctx, x.OpRev, x.Record.Revs.Epoch, b); err != nil {
+		return api.FailoverResult{}, notAsked(err, op)
 	}
 	s.Agent.Wake()
 	if req.NoWait {
 		return api.FailoverResult{From: x.Record.Epoch.Leader, To: to, Epoch: x.Record.Epoch.Epoch}, nil
 	}
 	return s.awaitFailover(ctx, start, x, op)
+}
+
+// notAsked returns the error of a failover that could not be asked for. What a forced one has suspended stays so: another administrator, who
+// asked at the same moment, may rely on it.
+func notAsked(err error, op ag.Op) error {
+	suspended := ""
+	if op.Kind == ag.OpForced {
+		suspended = fmt.Sprintf("; every copy but %s was suspended for it: coterie resume NAME for each that shall go on", op.To)
+	}
+	if errors.Is(err, etcd.ErrConflict) {
+		return fail.Unhealthyf("somebody else has asked for a failover, or one has happened, at this very moment; see coterie status%s", suspended)
+	}
+	return fmt.Errorf("ask for the failover: %w%s", err, suspended)
 }
 
 func opEpoch(raw json.RawMessage) ag.Epoch {

@@ -4,9 +4,13 @@ import (
 	"encoding/json"
 	"errors"
 	"testing"
+	"testing/synctest"
+	"time"
 
+	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/admin/console"
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/agent"
 	"github.com/coteriedb/coterie/internal/etcd"
 	"github.com/coteriedb/coterie/internal/lib/fail"
 )
@@ -90,5 +94,99 @@ func TestWithSQLState(t *testing.T) {
 	}
 	if err := withSQLState(etcd.ErrClosed); !errors.Is(err, etcd.ErrClosed) {
 		t.Errorf("another: %v", err)
+	}
+}
+
+// leads has the failover that was asked for succeed: its target leads the next epoch.
+func leads(x *etcd.Snapshot) {
+	var op ag.Op
+	_ = json.Unmarshal(x.Op, &op)
+	x.Record.Epoch = ag.EpochRecord{Epoch: x.Record.Epoch.Epoch + 1, Phase: ag.PhaseLead, Leader: op.To}
+	x.Op = nil
+}
+
+// refuses has the primary publish why it does not carry out the failover that was asked for, and withdraw it.
+func refuses(t *testing.T, outcome func(id string) agent.Outcome) func(x *etcd.Snapshot) {
+	return func(x *etcd.Snapshot) {
+		var op ag.Op
+		_ = json.Unmarshal(x.Op, &op)
+		h := outcome(op.ID)
+		b, err := json.Marshal(agent.Status{HandOver: &h})
+		if err != nil {
+			t.Error(err)
+		}
+		x.Statuses = map[ag.ReplicaID]json.RawMessage{"a": b}
+		x.Op = nil
+	}
+}
+
+// TestFailover asks for failovers and holds what is written and what the administrator is told at the end.
+func TestFailover(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		req   api.FailoverRequest
+		then  func(x *etcd.Snapshot) // what happens a second after the request
+		opErr error
+		kind  fail.Kind
+		text  string
+		to    ag.ReplicaID
+		took  time.Duration
+	}{
+		"planned":               {req: api.FailoverRequest{To: "b", Drain: time.Minute}, then: leads, to: "b", took: time.Second},
+		"planned, to any":       {then: leads, to: "b", took: time.Second},
+		"forced":                {req: api.FailoverRequest{To: "c", AllowDataLoss: true}, then: leads, to: "c", took: time.Second},
+		"not waited for":        {req: api.FailoverRequest{To: "b", NoWait: true}, to: "b"},
+		"refused":               {req: api.FailoverRequest{To: "w"}, kind: fail.Refused, text: "is a witness"},
+		"asked at once":         {req: api.FailoverRequest{To: "b"}, opErr: etcd.ErrConflict, kind: fail.Unhealthy, text: "somebody else has asked"},
+		"forced, asked at once": {req: api.FailoverRequest{To: "c", AllowDataLoss: true}, opErr: etcd.ErrConflict, kind: fail.Unhealthy, text: "every copy but c was suspended"},
+		"the store is full":     {req: api.FailoverRequest{To: "b"}, opErr: etcd.ErrNoSpace, kind: fail.Ordinary, text: "ask for the failover"},
+		"never ends":            {req: api.FailoverRequest{To: "b", Drain: time.Minute}, kind: fail.Unhealthy, text: "has not ended after 13m0s", took: failoverBudget + time.Minute},
+		"forced, never ends":    {req: api.FailoverRequest{To: "c", AllowDataLoss: true}, kind: fail.Unhealthy, text: "has not ended after 1m0s", took: time.Minute},
+		"another one is first":  {req: api.FailoverRequest{To: "b"}, then: func(x *etcd.Snapshot) { leads(x); x.Record.Epoch.Leader = "c" }, kind: fail.Unhealthy, text: "was given up and c leads", took: 3 * time.Second},
+		"the primary refuses": {
+			req: api.FailoverRequest{To: "b"}, kind: fail.Refused, text: "planned failover to b: sessions are open", took: time.Second,
+			then: refuses(t, func(id string) agent.Outcome {
+				return agent.Outcome{Op: id, Error: "sessions are open", Refused: true}
+			}),
+		},
+		"the primary fails": {
+			req: api.FailoverRequest{To: "b"}, kind: fail.Unhealthy, text: "planned failover to b: it hung", took: time.Second,
+			then: refuses(t, func(id string) agent.Outcome { return agent.Outcome{Op: id, Error: "it hung"} }),
+		},
+		"another one's refusal": {
+			req: api.FailoverRequest{To: "b"}, kind: fail.Unhealthy, text: "was given up and a leads", took: 3 * time.Second,
+			then: refuses(t, func(string) agent.Outcome { return agent.Outcome{Op: "other", Error: "x", Refused: true} }),
+		},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			b := newBed(t)
+			b.store.opErr = tt.opErr
+			if tt.then != nil {
+				defer time.AfterFunc(time.Second, func() { b.store.alter(tt.then) }).Stop()
+			}
+			began := time.Now()
+			r, err := b.Failover(t.Context(), tt.req)
+			if kind := fail.KindOf(err); kind != tt.kind && !(err == nil && tt.kind == "") || r.To != tt.to || tt.text != "" && (err == nil || !strings.Contains(err.Error(), tt.text)) {
+				t.Errorf("%s: %+v, %v", name, r, err)
+			}
+			if took := time.Since(began).Round(time.Second); took != tt.took {
+				t.Errorf("%s: it took %v", name, took)
+			}
+			held := b.replica("b").Suspended
+			if forced := tt.req.AllowDataLoss; held != forced || forced && (b.replica("a").SuspendedBy != ag.SuspendPartner || b.replica("c").Suspended) {
+				t.Errorf("%s: %+v", name, b.group().Replicas)
+			}
+		})
+	}
+}
+
+// TestFailoverWithoutQuorum: nothing is asked for where the record cannot be read.
+func TestFailoverWithoutQuorum(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	b.store.readErr = etcd.ErrNoQuorum
+	_, err := b.Failover(t.Context(), api.FailoverRequest{To: "b"})
+	if fail.KindOf(err) != fail.Unhealthy || b.store.x.Op != nil || b.agent.woken > 0 {
+		t.Errorf("%v, %s", err, b.store.x.Op)
 	}
 }
