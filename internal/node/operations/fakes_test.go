@@ -96,9 +96,6 @@ func (b *bed) replica(id ag.ReplicaID) ag.Replica {
 	return r
 }
 
-// alter changes what the record holds, as another node would.
-func (b *bed) alter(change func(x *etcd.Snapshot)) { b.store.alter(change) }
-
 // fakeStore holds one record. Its compare-and-swap is that of the real one.
 type fakeStore struct {
 	mu        sync.Mutex // guards the fields below
@@ -124,6 +121,7 @@ func (s *fakeStore) read() (etcd.Snapshot, error) {
 	return x, s.readErr
 }
 
+// alter changes what the record holds, as another node would.
 func (s *fakeStore) alter(change func(x *etcd.Snapshot)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
