@@ -16,18 +16,21 @@ type refusal struct {
 	command   string     // advice for a shell
 }
 
+// advice is what to run instead, in a shell and as a statement.
+type advice struct{ command, statement string }
+
 // refuse returns the refusal of a numbered message.
-func refuse(number int, command, hint, format string, a ...any) error {
-	e := fail.Numberedf(number, format, a...).WithHint("%s", hint)
+func refuse(number int, do advice, format string, a ...any) error {
+	e := fail.Numberedf(number, format, a...).WithHint("%s", do.statement)
 	if e.Kind == fail.Usage { // a member that does not exist: every command refuses that, and scripts know the exit code
 		e.Kind = fail.Refused
 	}
-	return &refusal{e, command}
+	return &refusal{e, do.command}
 }
 
 // notNow returns the refusal of a failover that the state of the group does not allow, for which there is no number.
-func notNow(command, hint, format string, a ...any) error {
-	return &refusal{fail.Error{Kind: fail.Unhealthy, Hint: hint, Err: fmt.Errorf(format, a...)}, command}
+func notNow(do advice, format string, a ...any) error {
+	return &refusal{fail.Error{Kind: fail.Unhealthy, Hint: do.statement, Err: fmt.Errorf(format, a...)}, do.command}
 }
 
 // Error returns the text for a command.
@@ -54,31 +57,30 @@ func failoverTarget(x etcd.Snapshot, to ag.ReplicaID, force bool) (ag.ReplicaID,
 	led := record.Epoch.Phase == ag.PhaseLead
 	switch {
 	case to == "":
-		return "", notNow("name a replica with --to and --allow-data-loss to accept that", "FORCE_FAILOVER_ALLOW_DATA_LOSS accepts that",
+		return "", notNow(advice{"name a replica with --to and --allow-data-loss to accept that", "FORCE_FAILOVER_ALLOW_DATA_LOSS accepts that"},
 			"no secondary is synchronized: a failover now would lose commits")
 	case !known || !r.Part():
-		return "", refuse(41167, "see coterie status", "SELECT replica_server_name FROM sys.availability_replicas",
+		return "", refuse(41167, advice{"see coterie status", "SELECT replica_server_name FROM sys.availability_replicas"},
 			"availability replica %q is not in availability group %q", to, group.Name)
 	case !r.HasData():
-		return "", refuse(41121, "name another replica with --to", "run it on the replica that is to lead, or say FAILOVER TO N'name'",
+		return "", refuse(41121, advice{"name another replica with --to", "run it on the replica that is to lead, or say FAILOVER TO N'name'"},
 			"%s is a witness and cannot become the primary", to)
 	case led && record.Epoch.Leader == to:
-		return "", refuse(41122, "name another replica with --to", "run it on the replica that is to lead, or say FAILOVER TO N'name'",
+		return "", refuse(41122, advice{"name another replica with --to", "run it on the replica that is to lead, or say FAILOVER TO N'name'"},
 			"cannot fail over availability group %q to %s: it is the primary already", group.Name, to)
 	case r.Join != "":
-		return "", refuse(41142, "on it run ALTER AVAILABILITY GROUP … JOIN with coterie sql first", "ALTER AVAILABILITY GROUP … JOIN on it first",
+		return "", refuse(41142, advice{"on it run ALTER AVAILABILITY GROUP … JOIN with coterie sql first", "ALTER AVAILABILITY GROUP … JOIN on it first"},
 			"%s cannot become the primary: it has not joined", to)
 	case x.Op != nil && opEpoch(x.Op) == record.Epoch.Epoch:
-		return "", refuse(41113, "wait for its end: coterie status", "wait for its end: SELECT * FROM coterie.record",
+		return "", refuse(41113, advice{"wait for its end: coterie status", "wait for its end: SELECT * FROM coterie.record"},
 			"cannot fail over availability group %q: a failover is under way", group.Name)
 	case force:
 		return to, nil
 	case !led:
-		return "", notNow("see coterie status", "SELECT * FROM coterie.record",
+		return "", notNow(advice{"see coterie status", "SELECT * FROM coterie.record"},
 			"availability group %q has no primary at the moment, and a planned failover needs one", group.Name)
 	case !counted || record.State.K == 0:
-		return "", refuse(41142, "wait for it, or accept the loss with --allow-data-loss",
-			"wait until it is SYNCHRONIZED; FORCE_FAILOVER_ALLOW_DATA_LOSS accepts the loss of commits",
+		return "", refuse(41142, advice{"wait for it, or accept the loss with --allow-data-loss", "wait until it is SYNCHRONIZED; FORCE_FAILOVER_ALLOW_DATA_LOSS accepts the loss of commits"},
 			"%s cannot become the primary of availability group %q: it is not SYNCHRONIZED, and commits could be lost", to, group.Name)
 	}
 	return to, nil
