@@ -281,9 +281,9 @@ func TestNextSync(t *testing.T) {
 			return s.Set == nil && s.State != nil && s.State.K == 0 && s.State.Setting.N == 0
 		}},
 		{"nor any of those whom the epoch started with", func(v *View) {
-			heirs := v.Record.State.V
+			first := v.Record.State.V
 			promotedAlone(v, FirstMemberTimeout)
-			v.Record.State.V, v.Record.State.K, v.Local.Opened = heirs, 1, 0
+			v.Record.State.V, v.Record.State.K, v.Local.Opened = first, 1, 0
 		}, func(s SyncStep) bool {
 			return s.Set == nil && s.State != nil && s.State.K == 0 && s.State.Setting.N == 0
 		}},

@@ -216,7 +216,7 @@ func (a *Agent) housekeep(ctx context.Context, v ag.View) {
 		return
 	}
 	a.holdLease(v)
-	a.beat(v)
+	a.sendHeartbeats(v)
 	a.disarm(ctx, v)
 	a.feed(v)
 	a.lead(v)
@@ -317,8 +317,8 @@ func (a *Agent) progressOf(v ag.View) string {
 	return fmt.Sprintf("%s, %s, replayed %s, %s", v.Local.Server, v.Local.Position, a.observed.Replay, step)
 }
 
-// beat sends heartbeats to the voters while this node leads or is about to lead.
-func (a *Agent) beat(v ag.View) {
+// sendHeartbeats sends heartbeats to the voters while this node leads or is about to lead.
+func (a *Agent) sendHeartbeats(v ag.View) {
 	if !v.Quorum {
 		return // heartbeats continue: the lease bounds what they extend
 	}

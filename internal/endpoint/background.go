@@ -200,7 +200,7 @@ func (e *Endpoint) rank(c *Conn) {
 
 // pace adjusts the rates of the copies until none is left.
 func (e *Endpoint) pace() {
-	ways := map[string]*copyPath{}
+	paths := map[string]*copyPath{}
 	t := time.NewTimer(paceTick)
 	defer t.Stop()
 	for {
@@ -223,7 +223,7 @@ func (e *Endpoint) pace() {
 			return
 		}
 		wait := paceIdle
-		if e.paceRound(boottime.Now(), ways, seeds, wal) {
+		if e.paceRound(boottime.Now(), paths, seeds, wal) {
 			wait = paceTick
 		}
 		t.Reset(wait)
@@ -241,17 +241,17 @@ type copyPath struct {
 }
 
 // paceRound sets the rate of each path with copies. It reports whether WAL needs a long path.
-func (e *Endpoint) paceRound(now time.Duration, ways map[string]*copyPath, seeds, wal []*Conn) (giving bool) {
-	for _, w := range ways {
+func (e *Endpoint) paceRound(now time.Duration, paths map[string]*copyPath, seeds, wal []*Conn) (giving bool) {
+	for _, w := range paths {
 		w.trip, w.moved, w.pressed = 0, 0, false
 		maps.DeleteFunc(w.acked, func(c *Conn, _ uint64) bool { return !slices.Contains(seeds, c) })
 	}
 	for _, c := range seeds {
 		host := hostOf(c.raw.RemoteAddr())
-		w := ways[host]
+		w := paths[host]
 		if w == nil {
 			w = &copyPath{acked: map[*Conn]uint64{}}
-			ways[host] = w
+			paths[host] = w
 		}
 		if f, ok := c.socketState(); ok && f.best >= paceFar {
 			w.note(now, c, f)
@@ -260,12 +260,12 @@ func (e *Endpoint) paceRound(now time.Duration, ways map[string]*copyPath, seeds
 	for _, c := range wal {
 		trip, _, _ := c.Counters()
 		giving = giving || trip >= paceFar
-		if w := ways[hostOf(c.raw.RemoteAddr())]; w != nil {
+		if w := paths[hostOf(c.raw.RemoteAddr())]; w != nil {
 			f, ok := c.socketState()
 			w.pressed = w.pressed || ok && f.unsent > 0
 		}
 	}
-	for _, w := range ways {
+	for _, w := range paths {
 		w.judge(now, giving)
 	}
 	return giving

@@ -18,7 +18,7 @@ import (
 )
 
 // TestPacing sends copies over a path with a queue, beside WAL that takes its full demand.
-func TestYielding(t *testing.T) {
+func TestPacing(t *testing.T) {
 	t.Parallel()
 	const capacity, base, tick = 2.5e6, 60 * time.Millisecond, 10 * time.Millisecond
 	var y pacer
@@ -52,12 +52,12 @@ func TestYielding(t *testing.T) {
 	play(2*time.Second, 0.6*capacity) // WAL comes
 	play(10*time.Second, 0.6*capacity)
 	if sent < 0.25*capacity || sent > 0.42*capacity || waited > 0.02 {
-		t.Errorf("beside WAL at 60 %% copies have %.2f of the way, and the queue reaches %.0f ms", sent/capacity, waited*1000)
+		t.Errorf("beside WAL at 60 %% copies have %.2f of the path, and the queue reaches %.0f ms", sent/capacity, waited*1000)
 	}
 	play(5*time.Second, 0)
 	play(5*time.Second, 0)
 	if sent < 0.8*capacity || waited > 0.02 {
-		t.Errorf("once the WAL is gone copies have %.2f of the way, and the queue reaches %.0f ms", sent/capacity, waited*1000)
+		t.Errorf("once the WAL is gone copies have %.2f of the path, and the queue reaches %.0f ms", sent/capacity, waited*1000)
 	}
 	play(2*time.Second, 1.2*capacity)
 	if rate != paceLeast {
@@ -96,8 +96,8 @@ func TestWALBeforeCopies(t *testing.T) {
 	if os.Getenv("COTERIE_LONG") == "" {
 		t.Skip("sends for seconds; COTERIE_LONG=1 runs it")
 	}
-	way := linkem.Shape{Delay: 20 * time.Millisecond, RateBits: 40_000_000, Queue: 1 << 20} // a queue of 200 ms
-	network, err := linkem.Start(linkem.Options{Lab: "yield", Nodes: []string{"a", "b"}, Shape: way})
+	shape := linkem.Shape{Delay: 20 * time.Millisecond, RateBits: 40_000_000, Queue: 1 << 20} // a queue of 200 ms
+	network, err := linkem.Start(linkem.Options{Lab: "yield", Nodes: []string{"a", "b"}, Shape: shape})
 	if errors.Is(err, linkem.ErrNotRoot) {
 		t.Skip(err)
 	}

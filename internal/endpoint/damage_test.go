@@ -88,7 +88,7 @@ func (d *damaging) pass(from, to net.Conn) {
 func TestDamagedWay(t *testing.T) {
 	t.Parallel()
 	d := &damaging{}
-	n := wayBy(t, link.PreferTCP, func(c *Conn) link.Transport { return c }, func(addr string) (tcp, quic string) {
+	n := newPathBy(t, link.PreferTCP, func(c *Conn) link.Transport { return c }, func(addr string) (tcp, quic string) {
 		d.to = addr
 		return d.start(t), addr
 	})

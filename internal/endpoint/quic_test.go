@@ -162,7 +162,7 @@ func TestQUICCut(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var gate *udpGate
-			n := wayBy(t, link.PreferQUIC, func(c *Conn) link.Transport { return c }, func(addr string) (tcp, quic string) {
+			n := newPathBy(t, link.PreferQUIC, func(c *Conn) link.Transport { return c }, func(addr string) (tcp, quic string) {
 				gate = newUDPGate(t, addr)
 				return addr, gate.front.LocalAddr().String()
 			})

@@ -167,7 +167,7 @@ func TestRelay(t *testing.T) {
 	x.direct.open.Store(true)
 	_, err = c.Read(got)
 	if !errors.Is(err, errDirect) || errors.Is(err, net.ErrClosed) {
-		t.Errorf("a relayed stream whose direct way is back: %v", err)
+		t.Errorf("a relayed stream whose direct path is back: %v", err)
 	}
 	if c, err := x.dial(t, ClassWAL); err != nil || c.Via() != "" {
 		t.Errorf("after that: %v", err)
@@ -286,6 +286,6 @@ func TestRelayRefusals(t *testing.T) {
 	short, done := context.WithTimeout(t.Context(), 1500*time.Millisecond)
 	defer done()
 	if _, err := x.a.Dial(short, x.direct.l.Addr().String(), ClassWAL, "b"); err == nil {
-		t.Error("a stream came about without any way")
+		t.Error("a stream came about without any path")
 	}
 }

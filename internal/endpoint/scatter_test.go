@@ -74,7 +74,7 @@ func (c *lossyBBR) Counters() (time.Duration, uint64, uint64) {
 func scattering(t *testing.T) linktest.Net {
 	var mu sync.Mutex
 	var accepted []*Conn
-	n := wayOf(t, link.PreferAuto, func(c *Conn) link.Transport {
+	n := newPathOf(t, link.PreferAuto, func(c *Conn) link.Transport {
 		mu.Lock()
 		defer mu.Unlock()
 		accepted = append(accepted, c)

@@ -24,17 +24,17 @@ import (
 )
 
 // newPath returns two endpoints between which a link's legs are opened.
-func way(t *testing.T, prefer link.Preference) linktest.Net {
-	return wayOf(t, prefer, func(c *Conn) link.Transport { return c })
+func newPath(t *testing.T, prefer link.Preference) linktest.Net {
+	return newPathOf(t, prefer, func(c *Conn) link.Transport { return c })
 }
 
 // newPathOf is newPath with a wrapper of accepted connections.
-func wayOf(t *testing.T, prefer link.Preference, accept func(*Conn) link.Transport) linktest.Net {
-	return wayBy(t, prefer, accept, func(addr string) (tcp, quic string) { return addr, addr })
+func newPathOf(t *testing.T, prefer link.Preference, accept func(*Conn) link.Transport) linktest.Net {
+	return newPathBy(t, prefer, accept, func(addr string) (tcp, quic string) { return addr, addr })
 }
 
 // newPathBy is newPathOf by addresses behind which the other end is.
-func wayBy(t *testing.T, prefer link.Preference, accept func(*Conn) link.Transport, by func(addr string) (tcp, quic string)) linktest.Net {
+func newPathBy(t *testing.T, prefer link.Preference, accept func(*Conn) link.Transport, by func(addr string) (tcp, quic string)) linktest.Net {
 	ca := newTestCA(t, groupA)
 	var mu sync.Mutex
 	var hub *link.Hub
@@ -82,13 +82,13 @@ func wayBy(t *testing.T, prefer link.Preference, accept func(*Conn) link.Transpo
 
 func TestLinkOverTCP(t *testing.T) {
 	t.Parallel()
-	linktest.Run(t, func(t *testing.T) linktest.Net { return way(t, link.PreferTCP) })
+	linktest.Run(t, func(t *testing.T) linktest.Net { return newPath(t, link.PreferTCP) })
 }
 
 func TestLinkOverQUIC(t *testing.T) {
 	t.Parallel()
 	linktest.Run(t, func(t *testing.T) linktest.Net {
-		n := way(t, link.PreferQUIC)
+		n := newPath(t, link.PreferQUIC)
 		n.Cut = nil // a QUIC connection that is cut is silent for 10 s; TestQUICCut
 		return n
 	})
@@ -119,7 +119,7 @@ func (c *lossyCubic) Counters() (time.Duration, uint64, uint64) {
 func TestStripedLink(t *testing.T) {
 	t.Parallel()
 	striped := func(t *testing.T) linktest.Net {
-		n := wayOf(t, link.PreferTCP, func(c *Conn) link.Transport { return &lossyCubic{Conn: c} })
+		n := newPathOf(t, link.PreferTCP, func(c *Conn) link.Transport { return &lossyCubic{Conn: c} })
 		open := n.Open
 		n.Open = func(ctx context.Context, kind string) (link.Transport, error) {
 			c, err := open(ctx, kind)
@@ -220,7 +220,7 @@ func TestRevokedLink(t *testing.T) {
 }
 
 // TestPathTo looks at the path to a member with a connection.
-func TestWayTo(t *testing.T) {
+func TestPathTo(t *testing.T) {
 	ca := newTestCA(t, groupA)
 	server := start(t, Config{Node: newTestNode(t, ca, "far"), Handlers: map[Class]Handler{ClassSQL: echo}})
 	near := client(newTestNode(t, ca, "near"))
@@ -287,7 +287,7 @@ func openSockets(t *testing.T) []string {
 
 // TestNearStreamsBlock holds that both ends of a stream of WAL over a short path are read without Go's poller, and
 // those of no other class.
-func TestNearStreamsNap(t *testing.T) {
+func TestNearStreamsBlock(t *testing.T) {
 	t.Parallel()
 	ca := newTestCA(t, groupA)
 	accepted := make(chan *Conn, 2)

@@ -107,7 +107,7 @@ func TestLoopsAreNotAnswered(t *testing.T) {
 					if answer != "" {
 						_, _ = unix.Write(pair[1], []byte(answer))
 					}
-					f := os.NewFile(uintptr(mustDup(t, pair[0])), "marks")
+					f := os.NewFile(uintptr(mustDup(t, pair[0])), "fingerprints")
 					defer func() { _ = f.Close() }()
 					return net.FileConn(f)
 				}
@@ -194,7 +194,7 @@ func answering(t *testing.T, before func()) func(context.Context) (net.Conn, err
 		}
 	}()
 	return func(context.Context) (net.Conn, error) {
-		f := os.NewFile(uintptr(mustDup(t, pair[0])), "marks")
+		f := os.NewFile(uintptr(mustDup(t, pair[0])), "fingerprints")
 		defer func() { _ = f.Close() }()
 		return net.FileConn(f)
 	}
@@ -205,12 +205,12 @@ func answering(t *testing.T, before func()) func(context.Context) (net.Conn, err
 func TestDoorstepHeld(t *testing.T) {
 	var hold atomic.Bool
 	var g *group
-	marks := answering(t, func() {
+	fingerprints := answering(t, func() {
 		if hold.Swap(false) {
 			g.srv.HoldNew(true)
 		}
 	})
-	g = poolGroup(t, reusing(), func(c *Config) { c.FingerprintSession = marks })
+	g = poolGroup(t, reusing(), func(c *Config) { c.FingerprintSession = fingerprints })
 	g.role("door", "login")
 	g.byLoops()
 	before := g.srv.Stats().LoopLogins

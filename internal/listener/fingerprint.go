@@ -78,8 +78,8 @@ func (a *fingerprintConn) ask(user, database string, answer func(m LoginFingerpr
 func (s *Server) fingerprintOf(ctx context.Context, user, database string) (LoginFingerprint, error) {
 	if l := s.firstLoop(); l != nil && s.cfg.FingerprintSession != nil {
 		type reply struct {
-			mark LoginFingerprint
-			ok   bool
+			fingerprint LoginFingerprint
+			ok          bool
 		}
 		there := make(chan reply, 1)
 		l.post(func() {
@@ -91,7 +91,7 @@ func (s *Server) fingerprintOf(ctx context.Context, user, database string) (Logi
 		select {
 		case r := <-there:
 			if r.ok {
-				return r.mark, nil
+				return r.fingerprint, nil
 			}
 		case <-ctx.Done():
 			return LoginFingerprint{}, context.Cause(ctx)

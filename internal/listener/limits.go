@@ -31,14 +31,14 @@ func (c *client) enterPreAuth(limit bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if limit && len(s.preauth) >= s.cfg.Limits.PreAuth {
-		idler := s.oldestIdle()
-		if idler == nil {
+		oldest := s.oldestIdle()
+		if oldest == nil {
 			return false
 		}
-		delete(s.preauth, idler)
-		idler.slot.counted, idler.slot.evicted = false, true
-		close(idler.slot.taken)
-		idler.evict()
+		delete(s.preauth, oldest)
+		oldest.slot.counted, oldest.slot.evicted = false, true
+		close(oldest.slot.taken)
+		oldest.evict()
 	}
 	if !c.slot.counted {
 		c.slot.counted = true

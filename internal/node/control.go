@@ -23,7 +23,7 @@ import (
 // serveHeart answers another member's heartbeats, once this node's agent exists.
 func (n *node) serveHeart(ctx context.Context, peer certs.Identity, conn net.Conn) {
 	if n.awaitReady(ctx) {
-		n.agent.ServeHeartbeats(ctx, peer.ID, rpc.NewHeart(conn))
+		n.agent.ServeHeartbeats(ctx, peer.ID, rpc.NewHeartbeatStream(conn))
 	}
 }
 

@@ -192,8 +192,8 @@ func Run(ctx context.Context, dir string, log *slog.Logger) (err error) {
 	if errors.Is(err, agent.ErrRestart) {
 		stop(nil)
 		hangUp()
-		awaitBriefly(&running)
-		return n.succeed()
+		waitAtMost(&running)
+		return n.reexec()
 	}
 	if cause := context.Cause(life); ctx.Err() == nil && cause != nil {
 		err = errors.Join(cause, err)

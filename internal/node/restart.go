@@ -13,7 +13,7 @@ import (
 // waits for that one already.
 const partsBudget = 300 * time.Millisecond
 
-func awaitBriefly(running *sync.WaitGroup) {
+func waitAtMost(running *sync.WaitGroup) {
 	done := make(chan struct{})
 	go func() { running.Wait(); close(done) }() // ends with the process, which is about to be replaced
 	select {
@@ -22,10 +22,10 @@ func awaitBriefly(running *sync.WaitGroup) {
 	}
 }
 
-// succeed replaces this process by a new one of the program as it is on disk now. The process id stays, so its parent
+// reexec replaces this process by a new one of the program as it is on disk now. The process id stays, so its parent
 // notices nothing. Only the standard streams are inherited. The quorum member is not stopped in order; its log is made
-// for that. succeed returns only if it fails.
-func (n *node) succeed() error {
+// for that. reexec returns only if it fails.
+func (n *node) reexec() error {
 	exe, err := os.Executable()
 	if err != nil {
 		return err

@@ -81,7 +81,7 @@ func (n listenerNode) run(ctx context.Context, cancel func(), in *bufio.Scanner,
 		Backend: func(ctx context.Context, _ ag.ReplicaID, _ listener.BackendHello) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "unix", n.Socket)
 		},
-		Fingerprint: roles.mark, FingerprintSession: roles.lend, Reuse: func() bool { return n.Reuse },
+		Fingerprint: roles.fingerprint, FingerprintSession: roles.session, Reuse: func() bool { return n.Reuse },
 		Verifier: roles.ask, Gate: func() time.Duration { return lease },
 		FlushLSN: func(context.Context) (ag.LSN, error) { return 0, errors.New("nothing is confirmed here") },
 		Durable:  func(context.Context, ag.LSN) error { return errors.New("nothing is confirmed here") },
@@ -151,8 +151,8 @@ func (b *benchRoles) ask(ctx context.Context, _ ag.ReplicaID, user string) (r li
 	return r, err
 }
 
-// mark is what the agent asks about a login, too.
-func (b *benchRoles) mark(ctx context.Context, user, database string) (listener.LoginFingerprint, error) {
+// fingerprint returns the fingerprint of a login, as the agent does.
+func (b *benchRoles) fingerprint(ctx context.Context, user, database string) (listener.LoginFingerprint, error) {
 	if b.dsn == "" {
 		return listener.LoginFingerprint{Exclusive: true}, nil
 	}
@@ -165,8 +165,8 @@ func (b *benchRoles) mark(ctx context.Context, user, database string) (listener.
 	return listener.LoginFingerprint{Text: m.Text, Exclusive: m.Exclusive, NotReusable: m.NotReusable}, err
 }
 
-// lend opens a session for the queries of the listener's event loops.
-func (b *benchRoles) lend(ctx context.Context) (net.Conn, error) {
+// session opens a session for the queries of the listener's event loops.
+func (b *benchRoles) session(ctx context.Context) (net.Conn, error) {
 	if b.dsn == "" {
 		return nil, errors.New("nothing is asked here")
 	}

@@ -216,7 +216,7 @@ func TestFollow(t *testing.T) {
 	await("a local network", local)
 	w.delay.Store(int64(5 * time.Millisecond))
 	w.lossy.Store(true)
-	await("a lossy way", func(near, far link.Status) bool {
+	await("a lossy path", func(near, far link.Status) bool {
 		return main(near) == link.QUIC && main(far) == link.QUIC && near.Twice && far.Twice && near.Codec == "ZSTD:1"
 	})
 	w.delay.Store(0)

@@ -8,7 +8,7 @@ import (
 )
 
 // idlePath is a far path with a link that carries nothing, heartbeat by heartbeat, with losses by chance.
-type idleWay struct {
+type idlePath struct {
 	r        *rand.Rand
 	ch       chooser
 	w        lossWindow
@@ -19,7 +19,7 @@ type idleWay struct {
 }
 
 // beat is a second in which that share of the packets is lost.
-func (i *idleWay) beat(loss float64) {
+func (i *idlePath) heartbeat(loss float64) {
 	legs := 1
 	if i.armed {
 		legs = 3
@@ -40,9 +40,9 @@ func (i *idleWay) beat(loss float64) {
 }
 
 // until beats until the hedge is armed, or is not, and returns how often; at most so many times.
-func (i *idleWay) until(armed bool, loss float64, most int) (beats int) {
+func (i *idlePath) until(armed bool, loss float64, most int) (beats int) {
 	for i.armed != armed && beats < most {
-		i.beat(loss)
+		i.heartbeat(loss)
 		beats++
 	}
 	return beats
@@ -56,24 +56,24 @@ func TestWatch(t *testing.T) {
 	const minutes = 10 * 60
 	var opened, turned, calmed []int
 	for seed := range uint64(100) {
-		i := &idleWay{r: rand.New(rand.NewPCG(seed, 76)), ch: chooser{prefer: PreferAuto, calm: 30 * time.Second}}
+		i := &idlePath{r: rand.New(rand.NewPCG(seed, 76)), ch: chooser{prefer: PreferAuto, calm: 30 * time.Second}}
 		opened = append(opened, i.until(true, 0.01, 200))
 		i.answered = 0
 		for n := range minutes {
-			if i.beat(0.01); !i.armed {
+			if i.heartbeat(0.01); !i.armed {
 				t.Fatalf("seed %d: not known as lossy after %d s without traffic", seed, n)
 			}
 		}
 		if perSecond := i.answered / minutes; perSecond > 12 {
-			t.Errorf("seed %d: %d datagrams a second on a lossy way", seed, perSecond)
+			t.Errorf("seed %d: %d datagrams a second on a lossy path", seed, perSecond)
 		}
 		calmed = append(calmed, i.until(false, 0, 300))
 		i.answered = 0
 		for range minutes {
-			i.beat(0)
+			i.heartbeat(0)
 		}
 		if perSecond := i.answered / minutes; i.armed || perSecond > 8 {
-			t.Errorf("seed %d: lossy %t, %d datagrams a second on a way without loss", seed, i.armed, perSecond)
+			t.Errorf("seed %d: lossy %t, %d datagrams a second on a path without loss", seed, i.armed, perSecond)
 		}
 		turned = append(turned, i.until(true, 0.01, 300))
 	}

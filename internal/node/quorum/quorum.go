@@ -124,7 +124,7 @@ func (s *Service) Open(ctx context.Context) error {
 	s.store = &Store{etcd: store, self: s.self, member: s.running, voters: s.Members.Voters, external: s.external()}
 	founder := s.Layout.FoundingFile()
 	if _, err := os.Stat(founder); err == nil {
-		if err := s.found(ctx, founder); err != nil {
+		if err := s.foundGroup(ctx, founder); err != nil {
 			return err
 		}
 	} else if s.wasMember() {
@@ -160,8 +160,8 @@ func (s *Service) running() member {
 	return nil
 }
 
-// found starts the first member and writes the first record. After a crash it can be called again.
-func (s *Service) found(ctx context.Context, path string) error {
+// foundGroup starts the first member and writes the first record. After a crash it can be called again.
+func (s *Service) foundGroup(ctx context.Context, path string) error {
 	b, err := os.ReadFile(path)
 	if err != nil {
 		return err

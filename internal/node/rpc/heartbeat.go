@@ -27,18 +27,18 @@ const (
 	heartWrite = 2 * time.Second // for one frame: it fits any buffer
 )
 
-// heart is a stream of heartbeats on a connection of that class.
-type heart struct {
+// heartbeatStream is a stream of heartbeats on a connection of that class.
+type heartbeatStream struct {
 	conn net.Conn
 	in   *bufio.Reader
 }
 
-// NewHeart returns the stream of heartbeats on a connection of that class.
-func NewHeart(conn net.Conn) liveness.HeartbeatStream {
-	return &heart{conn, bufio.NewReaderSize(conn, 512)}
+// NewHeartbeatStream returns the stream of heartbeats on a connection of that class.
+func NewHeartbeatStream(conn net.Conn) liveness.HeartbeatStream {
+	return &heartbeatStream{conn, bufio.NewReaderSize(conn, 512)}
 }
 
-func (h *heart) Send(b liveness.Heartbeat) error {
+func (h *heartbeatStream) Send(b liveness.Heartbeat) error {
 	var frame []byte
 	switch {
 	case b.Farewell:
@@ -59,7 +59,7 @@ func (h *heart) Send(b liveness.Heartbeat) error {
 	return err
 }
 
-func (h *heart) Receive() (liveness.Heartbeat, error) {
+func (h *heartbeatStream) Receive() (liveness.Heartbeat, error) {
 	kind, err := h.in.ReadByte()
 	if err != nil {
 		return liveness.Heartbeat{}, err
@@ -85,7 +85,7 @@ func (h *heart) Receive() (liveness.Heartbeat, error) {
 	return liveness.Heartbeat{}, fmt.Errorf("no frame of heartbeats begins with %d", kind)
 }
 
-func (h *heart) Close() error { return h.conn.Close() }
+func (h *heartbeatStream) Close() error { return h.conn.Close() }
 
 // Heartbeats opens a stream of heartbeats to a member.
 func (p *Peers) Heartbeats(ctx context.Context, r ag.Replica) (liveness.HeartbeatStream, error) {
@@ -93,7 +93,7 @@ func (p *Peers) Heartbeats(ctx context.Context, r ag.Replica) (liveness.Heartbea
 	if err != nil {
 		return nil, err
 	}
-	return NewHeart(conn), nil
+	return NewHeartbeatStream(conn), nil
 }
 
 // Probe connects to every address of a member's endpoint. Only where each of them refuses does it say so: a firewall

@@ -10,7 +10,7 @@ import (
 
 func TestHeartFrames(t *testing.T) {
 	x, y := net.Pipe()
-	a, b := NewHeart(x), NewHeart(y)
+	a, b := NewHeartbeatStream(x), NewHeartbeatStream(y)
 	for _, want := range []liveness.Heartbeat{
 		{Incarnation: "n1-17-4711"}, {Epoch: 7, Sent: 3 * time.Hour}, {Epoch: 1<<63 + 1, Sent: 1}, {Farewell: true},
 	} {

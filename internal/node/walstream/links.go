@@ -21,13 +21,13 @@ import (
 
 // Links are the links of WAL between this node and others, dialled and accepted.
 type Links struct {
-	Endpoint *endpoint.Endpoint
-	hub      *link.Hub
-	options  func(ag.ReplicaID) ag.ReplicaOptions // as the group's configuration has them now
-	self     ag.ReplicaID
-	log      *slog.Logger
-	found    link.Estimator
-	Adapt    func(*endpoint.Conn) link.Transport // nil: as they are; a measurement may have them do without something
+	Endpoint  *endpoint.Endpoint
+	hub       *link.Hub
+	options   func(ag.ReplicaID) ag.ReplicaOptions // as the group's configuration has them now
+	self      ag.ReplicaID
+	log       *slog.Logger
+	bandwidth link.Estimator
+	Adapt     func(*endpoint.Conn) link.Transport // nil: as they are; a measurement may have them do without something
 
 	mu      sync.Mutex // guards what follows
 	dialers map[string]*link.Dialer
@@ -46,7 +46,7 @@ func NewLinks(self ag.ReplicaID, options func(ag.ReplicaID) ag.ReplicaOptions, l
 
 // config is that of a link whose secondary is the named one: its options say how it is fed.
 func (l *Links) config(secondary ag.ReplicaID) link.Config {
-	return link.Config{Logger: l.log, Bandwidth: &l.found, Compression: func() codec.Setting {
+	return link.Config{Logger: l.log, Bandwidth: &l.bandwidth, Compression: func() codec.Setting {
 		w, err := codec.Parse("LOG_COMPRESSION", l.options(secondary).LogCompression)
 		if err != nil {
 			return codec.Setting{Auto: true}

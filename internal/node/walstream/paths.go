@@ -91,7 +91,7 @@ func (p *Paths) Describe(ctx context.Context, id ag.ReplicaID) (a api.Link, err 
 	}
 	carried := int64(0)
 	if p.Links != nil {
-		carried = p.Links.found.Rate(string(id))
+		carried = p.Links.bandwidth.Rate(string(id))
 	}
 	s := link.Predict(link.PathStats{RTT: w.RTT, Sent: w.Sent, Lost: w.Lost, Congestion: w.Congestion, Carried: carried}, link.Options{Prefer: prefer, Compression: wish})
 	s.Peer = string(id)

@@ -59,12 +59,12 @@ func PrepareFingerprints(ctx context.Context, c *pgx.Conn, statement string) (ne
 	_, err := c.Prepare(ctx, statement, fingerprintQuery)
 	if err != nil {
 		session.Close(c)
-		return nil, fmt.Errorf("prepare the question for marks: %w", err)
+		return nil, fmt.Errorf("prepare the fingerprint statement: %w", err)
 	}
 	h, err := c.PgConn().Hijack()
 	if err != nil {
 		session.Close(c)
-		return nil, fmt.Errorf("take over the session for marks: %w", err)
+		return nil, fmt.Errorf("take over the session for fingerprints: %w", err)
 	}
 	return h.Conn, nil
 }

@@ -24,8 +24,8 @@ type wire struct {
 
 func (x *wire) end() { x.once.Do(func() { close(x.closed) }) }
 
-// heart is one end.
-type heart struct {
+// heartbeatStream is one end.
+type heartbeatStream struct {
 	*wire
 	side int // 0 at a, 1 at b
 }
@@ -33,7 +33,7 @@ type heart struct {
 var errStreamEnded = errors.New("the stream has ended")
 
 // Send implements liveness.HeartbeatStream.
-func (h heart) Send(b liveness.Heartbeat) error {
+func (h heartbeatStream) Send(b liveness.Heartbeat) error {
 	select {
 	case <-h.closed:
 		return errStreamEnded
@@ -57,7 +57,7 @@ func (h heart) Send(b liveness.Heartbeat) error {
 }
 
 // Receive implements liveness.HeartbeatStream.
-func (h heart) Receive() (liveness.Heartbeat, error) {
+func (h heartbeatStream) Receive() (liveness.Heartbeat, error) {
 	select {
 	case b := <-h.frames[h.side]:
 		return b, nil
@@ -77,7 +77,7 @@ func (h heart) Receive() (liveness.Heartbeat, error) {
 }
 
 // Close implements liveness.HeartbeatStream.
-func (h heart) Close() error {
+func (h heartbeatStream) Close() error {
 	h.end()
 	return nil
 }
@@ -111,10 +111,10 @@ func (p *peers) Heartbeats(ctx context.Context, r ag.Replica) (liveness.Heartbea
 		return nil, agent.ErrRefused
 	}
 	go func() {
-		a.ServeHeartbeats(life, p.ID, heart{x, 1})
+		a.ServeHeartbeats(life, p.ID, heartbeatStream{x, 1})
 		x.end()
 	}()
-	return heart{x, 0}, nil
+	return heartbeatStream{x, 0}, nil
 }
 
 // Probe implements agent.Peers.
