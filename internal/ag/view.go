@@ -132,7 +132,7 @@ type View struct {
 	Lease     Lease         `json:"lease"`
 	Voting    Voting        `json:"voting,omitzero"`
 	Local     Local         `json:"local"`
-	Reach     []ReplicaID   `json:"reach"`           // members that gave a sign of life lately, and this node
+	Reach     []ReplicaID   `json:"reach"`           // other members that gave a sign of life lately
 	Unfit     []ReplicaID   `json:"unfit,omitempty"` // members that an ill primary should not leave the leadership to, by their own reports
 	Seals     []SealReport  `json:"seals,omitempty"`
 	Sealed    time.Duration `json:"sealed"` // since enough seals were in; 0 if they are not

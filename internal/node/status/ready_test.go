@@ -56,6 +56,13 @@ func TestReadyMeansThatSomebodyTakesOver(t *testing.T) {
 		"two of five, one is dead":       {without(loose, "c"), "2 of the synchronized"},
 		"an external quorum":             {without(external, "c"), "ready"},
 	} {
+		for _, self := range c.v.Reach { // each member that answers says the same
+			v := without(c.v, self) // a node does not hear itself
+			v.Self = self
+			if got := failoverReady(v); !strings.Contains(got, c.want) || (c.want == "ready") != (got == "ready") {
+				t.Errorf("%s, says %s: %s", name, self, got)
+			}
+		}
 		if got := failoverReady(c.v); !strings.Contains(got, c.want) || (c.want == "ready") != (got == "ready") {
 			t.Errorf("%s: %s", name, got)
 		}

@@ -89,7 +89,7 @@ func failoverReady(v ag.View) string {
 func unanswered(v ag.View) string {
 	leader, votes := v.Record.Epoch.Leader, 0
 	for _, r := range v.Group.Replicas {
-		if r.ID != leader && v.Group.Votes(r) && slices.Contains(v.Reach, r.ID) {
+		if r.ID != leader && v.Group.Votes(r) && answers(v, r.ID) {
 			votes++
 		}
 	}
@@ -98,7 +98,7 @@ func unanswered(v ag.View) string {
 	}
 	var there []ag.ReplicaID
 	for _, m := range v.Record.State.V {
-		if slices.Contains(v.Reach, m.ID) {
+		if answers(v, m.ID) {
 			there = append(there, m.ID)
 		}
 	}
@@ -110,6 +110,9 @@ func unanswered(v ag.View) string {
 	}
 	return "ready"
 }
+
+// answers reports whether a member gave a sign of life lately. This node, which is not in Reach, does.
+func answers(v ag.View, id ag.ReplicaID) bool { return id == v.Self || slices.Contains(v.Reach, id) }
 
 // takesOver reports whether a member's agent may claim the leadership of its own accord.
 func takesOver(g ag.Group, id ag.ReplicaID) bool {
