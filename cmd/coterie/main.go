@@ -10,8 +10,11 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/coteriedb/coterie/internal/bench/endpointbench"
 	"github.com/coteriedb/coterie/internal/bench/linkbench"
+	"github.com/coteriedb/coterie/internal/bench/listenerbench"
 	"github.com/coteriedb/coterie/internal/bench/outage"
+	"github.com/coteriedb/coterie/internal/bench/seedbench"
 	"github.com/coteriedb/coterie/internal/cli"
 	"github.com/coteriedb/coterie/internal/cli/benchcmd"
 	"github.com/coteriedb/coterie/internal/cli/checkcmd"
@@ -19,6 +22,7 @@ import (
 	"github.com/coteriedb/coterie/internal/cli/labcmd"
 	"github.com/coteriedb/coterie/internal/cli/nodecmd"
 	"github.com/coteriedb/coterie/internal/cli/sqlrun"
+	"github.com/coteriedb/coterie/internal/lab"
 	"github.com/coteriedb/coterie/internal/lib/buildinfo"
 	"github.com/coteriedb/coterie/internal/lib/capabilities"
 	"github.com/coteriedb/coterie/internal/lib/fail"
@@ -44,8 +48,8 @@ func main() {
 
 // helpers returns the functions that child processes of this program run.
 func helpers() reexec.Helpers {
-	h := reexec.Helpers{}
-	for _, add := range []func() (string, reexec.Helper){outage.ForwarderHelper, linkbench.Network} {
+	h := lab.Helpers()
+	for _, add := range []func() (string, reexec.Helper){outage.ForwarderHelper, linkbench.Network, endpointbench.Node, listenerbench.Node, seedbench.Target} {
 		name, run := add()
 		h[name] = run
 	}

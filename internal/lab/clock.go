@@ -6,9 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"slices"
 	"syscall"
 	"time"
 
@@ -16,9 +14,9 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/fail"
 )
 
-// ClockCommand is the hidden command that gives the programs that nodes start the clock of their node: `coterie lab
-// ClockCommand --dir DIR`. It ends when no clock is wrong any more.
-const ClockCommand = "keep-clocks"
+// clockName is the name, among the helpers, of the process that gives the programs that nodes start the clock of their
+// node. It ends when no clock is wrong any more.
+const clockName = "lab-clocks"
 
 // clockTurn is how long a new program has the true time at most, on an idle machine.
 const clockTurn = 300 * time.Millisecond
@@ -160,9 +158,10 @@ func (l *Lab) keepClocks() error {
 	if kept, err := l.clockKeeper(); err != nil || kept != nil {
 		return err
 	}
-	cmd := exec.Command(l.d.Exe, "lab", ClockCommand, "--dir", l.dir) //nolint:noctx // it outlives every one of ours
-	cmd.Dir = "/"
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	cmd, err := l.helper(clockName, labDir{l.dir}, nil)
+	if err != nil {
+		return err
+	}
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start what keeps the clocks: %w", err)
 	}
@@ -194,7 +193,7 @@ func (l *Lab) clockKeeper() (*process, error) {
 		return nil, err
 	}
 	for i, p := range ps {
-		if p.uid == os.Getuid() && slices.Contains(p.argv, ClockCommand) && hasOption(p.argv, "--dir", l.dir) {
+		if p.uid == os.Getuid() && p.serves(clockName, l.dir) {
 			return &ps[i], nil
 		}
 	}
@@ -213,9 +212,9 @@ func (l *Lab) endClocks() error {
 	return errors.Join(p.signal(syscall.SIGTERM), awaitGone([]process{*p}, 10*time.Second))
 }
 
-// KeepClocks is the hidden command that looks for programs of the nodes which have another time than their node. It
+// keepWrongClocks looks for programs of the nodes which have another time than their node. It
 // returns when no clock is wrong any more, the lab does not exist any more, or ctx is done.
-func KeepClocks(ctx context.Context, dir string) error {
+func keepWrongClocks(ctx context.Context, dir string) error {
 	l, err := Open(dir)
 	if err != nil {
 		return err

@@ -5,21 +5,18 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"slices"
-	"strconv"
 	"syscall"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/lab/faultfs"
 	"github.com/coteriedb/coterie/internal/lib/fail"
+	"github.com/coteriedb/coterie/internal/lib/reexec"
 )
 
-// DiskCommand is the hidden command that serves the disk of one node: `coterie lab DiskCommand --below DIR --mount DIR
-// --socket FILE --uid N --gid N`. It is a process of its own, as a device is: nothing that befalls the node or the
-// lab's commands ends it.
-const DiskCommand = "serve-disk"
+// diskName is the name, among the helpers, of the process that serves the disk of one node. It is a process of its own,
+// as a device is: nothing that befalls the node or the lab's commands ends it.
+const diskName = "lab-disk"
 
 // DiskStatus is the disk of a node as its server tells it.
 type DiskStatus struct {
@@ -149,11 +146,10 @@ func (l *Lab) serveDisk(ctx context.Context, n Node) error {
 		return err
 	}
 	defer func() { _ = log.Close() }()
-	cmd := exec.Command(l.d.Exe, "lab", DiskCommand, "--below", n.disk, "--mount", n.Dir, "--socket", l.diskSocket(n), //nolint:noctx // it outlives every one of ours
-		"--uid", strconv.Itoa(uid), "--gid", strconv.Itoa(gid))
-	cmd.Dir = "/"
-	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	cmd, err := l.helper(diskName, faultfs.Options{Below: n.disk, Mount: n.Dir, Socket: l.diskSocket(n), UID: uid, GID: gid}, log)
+	if err != nil {
+		return err
+	}
 	if err := cmd.Start(); err != nil {
 		return err
 	}
@@ -224,7 +220,7 @@ func (l *Lab) endDiskServer(n Node) error {
 	}
 	var errs []error
 	for _, p := range ps {
-		if (p.uid == uid || p.uid == os.Getuid()) && slices.Contains(p.argv, DiskCommand) && hasOption(p.argv, "--mount", n.Dir) {
+		if c, ok := reexec.Parse[faultfs.Options](p.argv, diskName); ok && c.Mount == n.Dir && (p.uid == uid || p.uid == os.Getuid()) {
 			errs = append(errs, p.signal(syscall.SIGKILL), awaitGone([]process{p}, 5*time.Second))
 		}
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lab/cgroup"
 	"github.com/coteriedb/coterie/internal/lab/linkem"
 	"github.com/coteriedb/coterie/internal/lib/fail"
+	"github.com/coteriedb/coterie/internal/lib/reexec"
 )
 
 // Exec becomes the command, in the network of a node or of the Client: it does not return but with an error. In a
@@ -97,10 +98,14 @@ func overHosts(path string) error {
 	return nil
 }
 
-// RoleCommand is the hidden command that makes the lab's role: `coterie lab RoleCommand SOCKETDIR`, the password on
-// standard input. It is a process of its own because only the user of the servers may open their private socket as
-// their superuser.
-const RoleCommand = "make-role"
+// roleName is the name, among the helpers, of the process that makes the lab's role, with the password on its input. It
+// is a process of its own because only the user of the servers may open their private socket as their superuser.
+const roleName = "lab-role"
+
+// roleConfig has the directory of the server's socket.
+type roleConfig struct {
+	Sockets string `json:"sockets"`
+}
 
 // makeRole makes the superuser of the lab's connection strings on the primary. It may be repeated.
 func (l *Lab) makeRole(ctx context.Context, n Node) error {
@@ -110,7 +115,10 @@ func (l *Lab) makeRole(ctx context.Context, n Node) error {
 	if err != nil {
 		return err
 	}
-	cmd := exec.CommandContext(ctx, l.d.Exe, "lab", RoleCommand, layout.Sockets())
+	cmd, err := reexec.Spec{Exe: l.d.Exe, Name: roleName, Config: roleConfig{layout.Sockets()}}.Command(ctx)
+	if err != nil {
+		return err
+	}
 	cmd.Dir = "/"
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH")}
 	cmd.Stdin = strings.NewReader(l.d.Password)
@@ -128,8 +136,8 @@ func (l *Lab) makeRole(ctx context.Context, n Node) error {
 	return nil
 }
 
-// MakeRole is the hidden command: it makes the role in the server of socketDir with the password that in holds.
-func MakeRole(ctx context.Context, socketDir string, in io.Reader) error {
+// makeRoleOn makes the role in the server of socketDir with the password that in holds.
+func makeRoleOn(ctx context.Context, socketDir string, in io.Reader) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	b, err := io.ReadAll(io.LimitReader(in, 200))

@@ -11,7 +11,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -31,10 +30,9 @@ const (
 	NetNamespaces = "netns"    // every node in a network namespace of its own, on the same ports, with links that can be shaped and cut
 )
 
-// NetworkCommand is the hidden command that passes the packets of a lab with NetNamespaces: `coterie lab NetworkCommand
-// --dir DIR`. It is a process of its own, because a network that waits for a processor is slower than its links are set
-// to be.
-const NetworkCommand = "network"
+// networkName is the name, among the helpers, of the process that passes the packets of a lab with NetNamespaces. It is a
+// process of its own, because a network that waits for a processor is slower than its links are set to be.
+const networkName = "lab-network"
 
 // Client is the name of this host on the lab's links: the programs that connect to the nodes from outside of them.
 const Client = linkem.Client
@@ -221,10 +219,10 @@ func (l *Lab) startNetwork(ctx context.Context) (*links, error) {
 		return nil, err
 	}
 	defer out.Close()
-	cmd := exec.Command(l.d.Exe, "lab", NetworkCommand, "--dir", l.dir) //nolint:noctx // it outlives every context of ours
-	cmd.Dir = "/"
-	cmd.Stdout, cmd.Stderr = out, out
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	cmd, err := l.helper(networkName, labDir{l.dir}, out)
+	if err != nil {
+		return nil, err
+	}
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
@@ -277,7 +275,7 @@ func (l *Lab) networkProcess() (process, bool, error) {
 }
 
 func isNetwork(p process, dir string) bool {
-	return p.uid == os.Getuid() && len(p.argv) > 2 && p.argv[1] == "lab" && p.argv[2] == NetworkCommand && hasOption(p.argv, "--dir", dir)
+	return p.uid == os.Getuid() && p.serves(networkName, dir)
 }
 
 // endNetwork ends the network process, every process that is still in the namespaces, and removes these. It is the last
@@ -350,9 +348,9 @@ func lockFile(ctx context.Context, path string, patience time.Duration) (unlock 
 	}
 }
 
-// ServeNetwork is the network process. It makes the lab's network with the wanted links, and changes them on request
+// serveNetwork is the network process. It makes the lab's network with the wanted links, and changes them on request
 // until ctx is done or the lab's directory does not exist any more. The namespaces stay as long as the lab does.
-func ServeNetwork(ctx context.Context, dir string, log *slog.Logger) (err error) {
+func serveNetwork(ctx context.Context, dir string, log *slog.Logger) (err error) {
 	l, err := Open(dir)
 	if err != nil {
 		return err

@@ -5,8 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"os"
+	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -16,7 +19,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coteriedb/coterie/internal/lab/faultfs"
 	"github.com/coteriedb/coterie/internal/lib/fail"
+	"github.com/coteriedb/coterie/internal/lib/reexec"
 )
 
 // process is one process as /proc shows it. Its start time tells it from a later one with the same number.
@@ -346,4 +351,47 @@ func holders(sockets []string) (who []string) {
 		who = append(who, fmt.Sprintf("%d more", more))
 	}
 	return who
+}
+
+// labDir is the configuration of a helper that serves a whole lab.
+type labDir struct {
+	Dir string `json:"dir"`
+}
+
+// serves reports whether the process is the helper of that name for the lab in dir.
+func (p process) serves(name, dir string) bool {
+	c, ok := reexec.Parse[labDir](p.argv, name)
+	return ok && c.Dir == dir
+}
+
+// helper returns the command of a helper in a session of its own, which outlives this process. Its output goes to out;
+// nil: nowhere.
+func (l *Lab) helper(name string, config any, out *os.File) (*exec.Cmd, error) {
+	cmd, err := reexec.Spec{Exe: l.d.Exe, Name: name, Config: config}.Command(context.Background())
+	if err != nil {
+		return nil, err
+	}
+	cmd.Dir, cmd.SysProcAttr = "/", &syscall.SysProcAttr{Setsid: true}
+	if out != nil {
+		cmd.Stdout, cmd.Stderr = out, out
+	}
+	return cmd, nil
+}
+
+// Helpers returns the processes of labs by their names.
+func Helpers() reexec.Helpers {
+	return reexec.Helpers{
+		networkName: reexec.Typed(func(ctx context.Context, c labDir, s reexec.Streams) error {
+			return serveNetwork(ctx, c.Dir, slog.New(slog.NewTextHandler(s.Err, nil)))
+		}),
+		reaperName: reexec.Typed(func(ctx context.Context, c labDir, s reexec.Streams) error {
+			signal.Ignore(os.Interrupt, syscall.SIGTERM) // the end of the pipe is the end
+			return reap(context.WithoutCancel(ctx), c.Dir, s.In)
+		}),
+		diskName:  reexec.Typed(func(ctx context.Context, o faultfs.Options, _ reexec.Streams) error { return faultfs.Serve(ctx, o) }),
+		clockName: reexec.Typed(func(ctx context.Context, c labDir, _ reexec.Streams) error { return keepWrongClocks(ctx, c.Dir) }),
+		roleName: reexec.Typed(func(ctx context.Context, c roleConfig, s reexec.Streams) error {
+			return makeRoleOn(context.WithoutCancel(ctx), c.Sockets, s.In)
+		}),
+	}
 }

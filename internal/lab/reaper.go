@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -16,17 +15,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ReaperCommand is the hidden command of the reaper, the process that removes a bound lab when the lab's maker has
-// ended: `coterie lab ReaperCommand --dir DIR`. The reaper reads a pipe that only the maker writes to. So it notices
-// any end of the maker, SIGKILL included. The word itself is older than the name: a reaper of another version is found
-// by it.
-const ReaperCommand = "undertake"
+// reaperName is the name of the reaper among the helpers: the process that removes a bound lab when the lab's maker has
+// ended. The reaper reads a pipe that only the maker writes to. So it notices any end of the maker, SIGKILL included.
+const reaperName = "lab-reaper"
 
 // leave is what the maker writes to keep its lab.
 const leave = "leave"
 
 // reaperLog is the reaper's output, in the lab's directory.
-const reaperLog = "undertaker.log"
+const reaperLog = "reaper.log"
 
 // lifeline ties a lab to the process that made it.
 type lifeline struct {
@@ -41,9 +38,10 @@ func (l *Lab) bind() error {
 		return err
 	}
 	defer out.Close()
-	cmd := exec.Command(l.d.Exe, "lab", ReaperCommand, "--dir", l.dir) //nolint:noctx // it outlives every context of ours
-	cmd.Dir, cmd.Stdout, cmd.Stderr = "/", out, out
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	cmd, err := l.helper(reaperName, labDir{l.dir}, out)
+	if err != nil {
+		return err
+	}
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		return err
@@ -86,18 +84,16 @@ func (l *Lab) dismiss() error {
 // reaperOf finds the reaper of the lab in dir.
 func reaperOf(dir string) (process, bool, error) {
 	all, err := processes()
-	i := slices.IndexFunc(all, func(p process) bool {
-		return len(p.argv) > 2 && p.argv[1] == "lab" && p.argv[2] == ReaperCommand && hasOption(p.argv, "--dir", dir)
-	})
+	i := slices.IndexFunc(all, func(p process) bool { return p.serves(reaperName, dir) })
 	if i < 0 {
 		return process{}, false, err
 	}
 	return all[i], true, nil
 }
 
-// Reap reads from until it ends, and then takes the lab in dir down and removes it. It does nothing if it read leave,
+// reap reads from until it ends, and then takes the lab in dir down and removes it. It does nothing if it read leave,
 // or if the lab no longer exists.
-func Reap(ctx context.Context, dir string, from io.Reader) error {
+func reap(ctx context.Context, dir string, from io.Reader) error {
 	mine, err := Open(dir)
 	if err != nil {
 		return err

@@ -17,13 +17,12 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/spf13/cobra"
-
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/endpoint"
 	"github.com/coteriedb/coterie/internal/endpoint/certs"
 	"github.com/coteriedb/coterie/internal/endpoint/link"
 	"github.com/coteriedb/coterie/internal/lib/rawconn"
+	"github.com/coteriedb/coterie/internal/lib/reexec"
 	"github.com/coteriedb/coterie/internal/node/walstream"
 	"github.com/coteriedb/coterie/internal/postgres/replication"
 )
@@ -63,21 +62,17 @@ const (
 	benchCopies  = 4 // connections, as many as a seeding has
 )
 
-// BenchEndpointNode returns the hidden command that runs a benchNode. It answers each line of its input with the links'
-// status, or with the bytes that copies have received, and ends when its input ends.
-func BenchEndpointNode() *cobra.Command {
-	return &cobra.Command{
-		Use: "node SETTINGS", Hidden: true, Args: cobra.ExactArgs(1),
-		RunE: func(c *cobra.Command, a []string) error {
-			var n benchNode
-			if err := json.Unmarshal([]byte(a[0]), &n); err != nil {
-				return err
-			}
-			ctx, cancel := context.WithCancel(c.Context())
-			defer cancel()
-			return n.run(ctx, bufio.NewScanner(c.InOrStdin()), json.NewEncoder(c.OutOrStdout()), slog.New(slog.NewTextHandler(c.ErrOrStderr(), nil)))
-		},
-	}
+// nodeName is the name under which this program runs Node.
+const nodeName = "bench-endpoint-node"
+
+// Node returns the name and the helper that runs a benchNode. It answers each line of its input with the links' status,
+// or with the bytes that copies have received, and ends when its input ends.
+func Node() (name string, h reexec.Helper) {
+	return nodeName, reexec.Typed(func(ctx context.Context, n benchNode, s reexec.Streams) error {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		return n.run(ctx, bufio.NewScanner(s.In), json.NewEncoder(s.Out), slog.New(slog.NewTextHandler(s.Err, nil)))
+	})
 }
 
 func (n benchNode) run(ctx context.Context, in *bufio.Scanner, out *json.Encoder, log *slog.Logger) (err error) {
@@ -222,10 +217,9 @@ func benchPKI(dir string) error {
 
 // benchEnd is a running benchNode.
 type benchEnd struct {
-	mu   sync.Mutex
-	do   *bufio.Scanner
-	ask  *os.File
-	stop func() error
+	*reexec.Process
+	mu      sync.Mutex // held while a line and its answer pass
+	answers *bufio.Scanner
 }
 
 // status requests the links of that end.
@@ -235,11 +229,11 @@ func (e *benchEnd) status() (s []link.Status, err error) { return s, e.tell("", 
 func (e *benchEnd) tell(line string, answer any) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if _, err := fmt.Fprintln(e.ask, line); err != nil {
+	if _, err := fmt.Fprintln(e.In, line); err != nil {
 		return err
 	}
-	if !e.do.Scan() {
-		return errors.Join(errors.New("the measured node has ended"), e.do.Err())
+	if !e.answers.Scan() {
+		return errors.Join(errors.New("the measured node has ended"), e.answers.Err())
 	}
-	return json.Unmarshal(e.do.Bytes(), answer)
+	return json.Unmarshal(e.answers.Bytes(), answer)
 }

@@ -3,14 +3,11 @@ package endpointbench
 import (
 	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -19,6 +16,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/endpoint/link"
 	"github.com/coteriedb/coterie/internal/lab/pgtest"
+	"github.com/coteriedb/coterie/internal/lib/reexec"
 	"github.com/coteriedb/coterie/internal/measure/method"
 )
 
@@ -126,7 +124,7 @@ func (s *Pair) Close(ctx context.Context) error {
 // disconnect ends the processes of our link, and the tunnels.
 func (s *Pair) disconnect() (err error) {
 	for _, e := range s.ends {
-		err = errors.Join(err, e.stop())
+		err = errors.Join(err, e.Stop())
 	}
 	s.ends = nil
 	for _, end := range s.tunnels {
@@ -249,50 +247,12 @@ func (s *Pair) start(a arm) error {
 }
 
 func (s *Pair) spawn(at Site, n benchNode) (*benchEnd, error) {
-	self, err := os.Executable()
+	p, err := reexec.Start(context.Background(), reexec.Spec{Name: nodeName, Config: n}, reexec.Within(at.In), reexec.Stderr(s.log)) // it ends with its input
 	if err != nil {
 		return nil, err
 	}
-	text, err := json.Marshal(n)
-	if err != nil {
-		return nil, err
-	}
-	ourIn, theirIn, err := pipes()
-	if err != nil {
-		return nil, err
-	}
-	theirOut, ourOut, err := pipes()
-	if err != nil {
-		return nil, err
-	}
-	child := exec.Command(self, "bench", "endpoint", "node", string(text)) //nolint:noctx // ends with its input
-	child.Stdin, child.Stdout, child.Stderr = theirIn, theirOut, s.log
-	if err := at.In(child.Start); err != nil {
-		return nil, err
-	}
-	_, _ = theirIn.Close(), theirOut.Close()
-	e := &benchEnd{ask: ourIn, do: bufio.NewScanner(ourOut)}
-	e.do.Buffer(nil, 1<<20)
-	e.stop = func() error {
-		_ = ourIn.Close()
-		err := child.Wait()
-		_ = ourOut.Close()
-		if err != nil {
-			text, _ := os.ReadFile(s.log.Name())
-			err = fmt.Errorf("a measured node: %w: %s", err, lastLines(string(text), 5))
-		}
-		return err
-	}
+	e := &benchEnd{Process: p, answers: bufio.NewScanner(p.Out)}
+	e.answers.Buffer(nil, 1<<20)
 	_, err = e.status() // the answer shows that it runs
 	return e, err
-}
-
-func pipes() (w, r *os.File, err error) {
-	r, w, err = os.Pipe()
-	return w, r, err
-}
-
-func lastLines(text string, n int) string {
-	lines := strings.Split(strings.TrimSpace(text), "\n")
-	return strings.Join(lines[max(0, len(lines)-n):], "\n")
 }

@@ -9,6 +9,7 @@ import (
 	"os/user"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -140,4 +141,9 @@ func (s *Pair) serverUser() (name string, attr *syscall.SysProcAttr, err error) 
 		return "", nil, err
 	}
 	return u.Username, attr, nil
+}
+
+func lastLines(text string, n int) string {
+	lines := strings.Split(strings.TrimSpace(text), "\n")
+	return strings.Join(lines[max(0, len(lines)-n):], "\n")
 }

@@ -34,13 +34,14 @@ type listenerBed struct {
 	reusing  *measuredListener // with BACKEND_REUSE = ON
 	second   *measuredListener // without event loops; nil if not asked for
 	ports    map[string]int
-	proxies  map[string]*exec.Cmd
+	proxies  map[string]int // process numbers by way
+	peerCmds []*exec.Cmd    // the other proxies
 	end      context.CancelFunc
 }
 
 func newListenerBed(ctx context.Context, b *ListenerBench) (_ *listenerBed, err error) {
 	ctx, cancel := context.WithCancel(ctx)
-	bed := &listenerBed{proxies: map[string]*exec.Cmd{}, end: cancel}
+	bed := &listenerBed{proxies: map[string]int{}, end: cancel}
 	defer func() {
 		if err != nil {
 			bed.close()
@@ -83,17 +84,17 @@ func (l *listenerBed) listeners(ctx context.Context, b *ListenerBench) (err erro
 	if l.listener, err = l.startListener(ctx, wayListener, socket, l.server.DSN()); err != nil {
 		return err
 	}
-	l.proxies[wayListener] = l.listener.cmd
+	l.proxies[wayListener] = l.listener.Pid()
 	if l.reusing, err = l.startListener(ctx, wayReuse, socket, l.server.DSN()); err != nil {
 		return err
 	}
-	l.proxies[wayReuse] = l.reusing.cmd
+	l.proxies[wayReuse] = l.reusing.Pid()
 	if !b.O.Both {
 		b.Missing[wayPlain] = "not asked for"
 		return nil
 	}
 	if l.second, err = l.startListener(ctx, wayPlain, socket, l.server.DSN()); err == nil {
-		l.proxies[wayPlain] = l.second.cmd
+		l.proxies[wayPlain] = l.second.Pid()
 	}
 	return err
 }
@@ -116,14 +117,11 @@ func processorProfile(way string) string {
 func (l *listenerBed) close() {
 	for _, m := range []*measuredListener{l.listener, l.reusing, l.second} {
 		if m != nil {
-			_ = m.stop()
+			_ = m.Stop()
 		}
 	}
-	delete(l.proxies, wayListener)
-	delete(l.proxies, wayPlain)
-	delete(l.proxies, wayReuse)
 	l.end()
-	for _, p := range l.proxies {
+	for _, p := range l.peerCmds {
 		_ = p.Wait() // killed by the end of its context
 	}
 	if l.server != nil {
@@ -259,7 +257,7 @@ func (l *listenerBed) start(ctx context.Context, way, file, text string, command
 	if err := cmd.Start(); err != nil {
 		return err
 	}
-	l.proxies[way] = cmd
+	l.proxies[way], l.peerCmds = cmd.Process.Pid, append(l.peerCmds, cmd)
 	address := "127.0.0.1:" + strconv.Itoa(l.ports[way])
 	for end := time.Now().Add(10 * time.Second); ; time.Sleep(20 * time.Millisecond) {
 		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)

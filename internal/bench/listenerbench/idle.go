@@ -40,13 +40,13 @@ func (b *ListenerBench) idle(ctx context.Context, bed *listenerBed, kind string)
 	}
 	defer stub.close()
 	// The other listener holds the port.
-	if err := bed.listener.stop(); err != nil {
+	if err := bed.listener.Stop(); err != nil {
 		return err
 	}
 	if bed.listener, err = bed.startListener(ctx, wayListener, filepath.Join(dir, ".s.PGSQL.5432"), ""); err != nil {
 		return err
 	}
-	v := idle{Sessions: n, Empty: anonymous(bed.listener.cmd.Process.Pid)}
+	v := idle{Sessions: n, Empty: anonymous(bed.listener.Pid())}
 	clients, err := openIdle(ctx, n, "127.0.0.1:"+strconv.Itoa(bed.ports[wayListener]), kind == "tls")
 	defer func() {
 		for _, c := range clients {
@@ -57,7 +57,7 @@ func (b *ListenerBench) idle(ctx context.Context, bed *listenerBed, kind string)
 		return err
 	}
 	time.Sleep(5 * time.Second)
-	v.MB = anonymous(bed.listener.cmd.Process.Pid)
+	v.MB = anonymous(bed.listener.Pid())
 	held := v.MB
 	if n < b.O.Sessions { // the rest is reckoned
 		v.MB = v.Empty + (v.MB-v.Empty)*float64(b.O.Sessions)/float64(n)

@@ -7,10 +7,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
-	"os/exec"
 	"runtime"
 	"runtime/pprof"
 	"slices"
@@ -19,11 +17,11 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
+	"github.com/coteriedb/coterie/internal/lib/reexec"
 	"github.com/coteriedb/coterie/internal/listener"
 	"github.com/coteriedb/coterie/internal/listener/hba"
 	"github.com/coteriedb/coterie/internal/postgres/login"
@@ -41,21 +39,17 @@ type listenerNode struct {
 	Profile string `json:"profile,omitempty"`
 }
 
-// BenchListenerNode is that listener as a process. It answers each line of its input with how late it was, and ends
-// with its input.
-func BenchListenerNode() *cobra.Command {
-	return &cobra.Command{
-		Use: "node SETTINGS", Hidden: true, Args: cobra.ExactArgs(1),
-		RunE: func(c *cobra.Command, a []string) error {
-			var n listenerNode
-			if err := json.Unmarshal([]byte(a[0]), &n); err != nil {
-				return err
-			}
-			ctx, cancel := context.WithCancel(c.Context())
-			defer cancel()
-			return n.run(ctx, cancel, bufio.NewScanner(c.InOrStdin()), json.NewEncoder(c.OutOrStdout()))
-		},
-	}
+// nodeName is the name under which this program runs Node.
+const nodeName = "bench-listener-node"
+
+// Node returns the name and the helper that runs a listenerNode. It answers each line of its input with how late it
+// was, and ends with its input.
+func Node() (name string, h reexec.Helper) {
+	return nodeName, reexec.Typed(func(ctx context.Context, n listenerNode, s reexec.Streams) error {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		return n.run(ctx, cancel, bufio.NewScanner(s.In), json.NewEncoder(s.Out))
+	})
 }
 
 func (n listenerNode) run(ctx context.Context, cancel func(), in *bufio.Scanner, out *json.Encoder) error {
@@ -242,54 +236,29 @@ func moreFiles() (files int, err error) {
 
 // measuredListener is a listenerNode that runs.
 type measuredListener struct {
-	cmd *exec.Cmd
-	in  io.WriteCloser
-	out *bufio.Scanner
+	*reexec.Process
+	answers *bufio.Scanner
 }
 
 func startListener(ctx context.Context, n listenerNode) (*measuredListener, error) {
-	self, err := os.Executable()
+	p, err := reexec.Start(ctx, reexec.Spec{Name: nodeName, Config: n}, reexec.Stderr(os.Stderr))
 	if err != nil {
 		return nil, err
 	}
-	text, err := json.Marshal(n)
-	if err != nil {
-		return nil, err
-	}
-	cmd := exec.CommandContext(ctx, self, "bench", "listener", "node", string(text))
-	cmd.Stderr = os.Stderr
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		return nil, err
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		return nil, err
-	}
-	runtime.LockOSThread() // the death signal is the thread's
-	defer runtime.UnlockOSThread()
-	if err := cmd.Start(); err != nil {
-		return nil, err
-	}
-	m := &measuredListener{cmd, in, bufio.NewScanner(out)}
-	if !m.out.Scan() {
-		return nil, errors.Join(errors.New("the listener did not start"), m.stop())
+	m := &measuredListener{p, bufio.NewScanner(p.Out)}
+	if !m.answers.Scan() {
+		return nil, errors.Join(errors.New("the listener did not start"), m.Stop())
 	}
 	return m, nil
 }
 
 func (m *measuredListener) late() (*late, error) {
-	if _, err := fmt.Fprintln(m.in); err != nil {
+	if _, err := fmt.Fprintln(m.In); err != nil {
 		return nil, err
 	}
-	if !m.out.Scan() {
+	if !m.answers.Scan() {
 		return nil, errors.New("the listener has ended")
 	}
 	var l late
-	return &l, json.Unmarshal(m.out.Bytes(), &l)
-}
-
-func (m *measuredListener) stop() error {
-	_ = m.in.Close()
-	return m.cmd.Wait()
+	return &l, json.Unmarshal(m.answers.Bytes(), &l)
 }

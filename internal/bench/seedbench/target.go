@@ -10,7 +10,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime/pprof"
 	"strconv"
@@ -18,9 +17,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/spf13/cobra"
-
 	"github.com/coteriedb/coterie/internal/lab/linkem"
+	"github.com/coteriedb/coterie/internal/lib/reexec"
 	"github.com/coteriedb/coterie/internal/postgres/seeding"
 	"github.com/coteriedb/coterie/internal/postgres/seeding/progress"
 )
@@ -42,19 +40,15 @@ type seedTargetLine struct {
 	Err      string            `json:"error,omitempty"`
 }
 
-// BenchSeedingTarget returns the hidden command that runs a seedTarget. Its argument is the target as JSON; it prints a
-// seedTargetLine for each progress report and one at its end.
-func BenchSeedingTarget() *cobra.Command {
-	return &cobra.Command{
-		Use: "target SETTINGS", Hidden: true, Args: cobra.ExactArgs(1),
-		RunE: func(c *cobra.Command, a []string) error {
-			var s seedTarget
-			if err := json.Unmarshal([]byte(a[0]), &s); err != nil {
-				return err
-			}
-			return s.run(c.Context(), json.NewEncoder(c.OutOrStdout()))
-		},
-	}
+// targetName is the name under which this program runs Target.
+const targetName = "bench-seeding-target"
+
+// Target returns the name and the helper that runs a seedTarget. It prints a seedTargetLine for each progress report and
+// one at its end.
+func Target() (name string, h reexec.Helper) {
+	return targetName, reexec.Typed(func(ctx context.Context, t seedTarget, s reexec.Streams) error {
+		return t.run(ctx, json.NewEncoder(s.Out))
+	})
 }
 
 func (s seedTarget) run(ctx context.Context, out *json.Encoder) error {
@@ -94,42 +88,30 @@ var errKilled = errors.New("killed")
 // fill runs a target until its end. It calls each with the target's process id and every progress report; when each
 // returns false, it kills the target.
 func (b *seedBench) fill(ctx context.Context, s seedTarget, each func(pid int, p progress.Progress) bool) (progress.Progress, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return progress.Progress{}, err
-	}
 	s.Addr = b.addr
-	settings, err := json.Marshal(s)
+	target, err := reexec.Start(ctx, reexec.Spec{Name: targetName, Config: s}, reexec.Within(func(start func() error) error {
+		return linkem.Enter(b.net.Namespace("n2"), start)
+	}))
 	if err != nil {
-		return progress.Progress{}, err
-	}
-	cmd := exec.CommandContext(ctx, self, "bench", "seeding", "target", string(settings))
-	var said strings.Builder
-	cmd.Stderr = &said
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		return progress.Progress{}, err
-	}
-	if err := linkem.Enter(b.net.Namespace("n2"), cmd.Start); err != nil {
 		return progress.Progress{}, err
 	}
 	last, killed := seedTargetLine{}, false
-	lines := json.NewDecoder(bufio.NewReader(out))
+	lines := json.NewDecoder(bufio.NewReader(target.Out))
 	for lines.Decode(&last) == nil {
-		if !last.Ended && !killed && !each(cmd.Process.Pid, last.Progress) {
+		if !last.Ended && !killed && !each(target.Pid(), last.Progress) {
 			killed = true
-			_ = cmd.Process.Kill()
+			target.Kill()
 		}
 	}
-	_, _ = io.Copy(io.Discard, out) // output that is not JSON
-	err = cmd.Wait()
+	_, _ = io.Copy(io.Discard, target.Out) // output that is not JSON
+	err = target.Stop()
 	switch {
 	case killed:
 		return last.Progress, errKilled
 	case ctx.Err() != nil:
 		return last.Progress, context.Cause(ctx)
 	case err != nil:
-		return last.Progress, fmt.Errorf("the target: %w: %s", err, strings.TrimSpace(said.String()))
+		return last.Progress, err
 	case last.Err != "":
 		return last.Progress, errors.New(last.Err)
 	}

@@ -37,7 +37,6 @@ is no --preset. It needs root.`,
 			})
 		},
 	}
-	c.AddCommand(endpointbench.BenchEndpointNode())
 	withoutPreset(c, "the published workload is always of its published size, and of the rest nobody published conditions")
 	c.Flags().Uint64Var(&o.Seed, "seed", 1, "of the links' randomness")
 	c.Flags().IntVar(&o.Rounds, "rounds", 3, "how often each arm runs, in turn")

@@ -33,7 +33,6 @@ there is no --preset.`,
 			return saveSamples(c, s, out, s.Print)
 		},
 	}
-	c.AddCommand(listenerbench.BenchListenerNode())
 	withoutPreset(c, "nobody published these conditions")
 	c.Flags().IntVar(&o.Rounds, "rounds", 5, "how often each run is repeated, in turn with the others")
 	c.Flags().IntVar(&o.Seconds, "seconds", 2, "how long each run of pgbench is")

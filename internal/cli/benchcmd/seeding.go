@@ -67,7 +67,6 @@ of 32 GB, which --preset published takes, too; a smaller one is a scaled run and
 			return err
 		},
 	}
-	c.AddCommand(seedbench.BenchSeedingTarget())
 	c.Flags().StringVar(&preset, "preset", suite.PresetScaled, "size: scaled, which takes minutes, or published, 32 GB, which takes hours")
 	c.Flags().IntVar(&o.SizeMB, "size", o.SizeMB, "MB of the pgbench database")
 	c.Flags().IntVar(&o.Rounds, "rounds", o.Rounds, "rounds in which every arm runs once")

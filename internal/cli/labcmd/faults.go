@@ -2,9 +2,7 @@ package labcmd
 
 import (
 	"fmt"
-	"os/signal"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -19,7 +17,7 @@ import (
 
 // labFaultCommands are the verbs that break a node's disk and clock.
 func labFaultCommands() []*cobra.Command {
-	return []*cobra.Command{labDisk(), labClock(), labServeDisk(), labKeepClocks()}
+	return []*cobra.Command{labDisk(), labClock()}
 }
 
 func labDisk() *cobra.Command {
@@ -113,37 +111,6 @@ Not shifted: CLOCK_MONOTONIC and CLOCK_BOOTTIME, so no lease and no timeout; the
 	c.Flags().DurationVar(&offset, "offset", 0, "from the true time, as 1h or -30m")
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return c
-}
-
-// labServeDisk is the process behind the disk of one node.
-func labServeDisk() *cobra.Command {
-	var o faultfs.Options
-	c := &cobra.Command{
-		Use: lab.DiskCommand, Hidden: true, Args: cli.Args(0, "no arguments"),
-		RunE: func(c *cobra.Command, _ []string) error {
-			ctx, stop := signal.NotifyContext(c.Context(), syscall.SIGTERM)
-			defer stop()
-			return faultfs.Serve(ctx, o)
-		},
-	}
-	f := c.Flags()
-	f.StringVar(&o.Below, "below", "", "what is shown")
-	f.StringVar(&o.Mount, "mount", "", "where it is shown")
-	f.StringVar(&o.Socket, "socket", "", "where faults are set")
-	f.IntVar(&o.UID, "uid", -1, "owner of the files")
-	f.IntVar(&o.GID, "gid", -1, "group of the owner")
-	return c
-}
-
-// labKeepClocks is the process that gives new programs the clock of their node.
-func labKeepClocks() *cobra.Command {
-	return &cobra.Command{
-		Use: lab.ClockCommand, Hidden: true, Args: cli.Args(0, "no arguments"),
-		RunE: func(c *cobra.Command, _ []string) error {
-			dir, _ := c.Flags().GetString("dir")
-			return lab.KeepClocks(c.Context(), dir)
-		},
-	}
 }
 
 // machine has the flags of lab up that describe the machines of its nodes.

@@ -1,7 +1,6 @@
 package labcmd
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"path/filepath"
@@ -45,7 +44,7 @@ As root the lab is in /var/tmp/coterie-lab and its servers run as user ` + daemo
 		labVerb("start", "Start a node that is down", "%s runs", (*lab.Lab).Start),
 		labPause(),
 		labVerb("resume", "Continue a paused node", "%s goes on", (*lab.Lab).Resume),
-		labLink(), labCut(), labHeal(), labExec(), labNetwork(), labReaper(), labMakeRole())
+		labLink(), labCut(), labHeal(), labExec())
 	c.AddCommand(labFaultCommands()...)
 	return []*cobra.Command{c}
 }
@@ -326,16 +325,6 @@ func labVerb(verb, short, done string, do func(*lab.Lab, string) error) *cobra.C
 			}
 			cli.Say(c, done, a[0])
 			return nil
-		},
-	}
-}
-
-// labMakeRole runs as the user of the servers, for a lab of root.
-func labMakeRole() *cobra.Command {
-	return &cobra.Command{
-		Use: lab.RoleCommand + " SOCKETDIR", Hidden: true, Args: cli.Args(1, "a socket directory"),
-		RunE: func(c *cobra.Command, a []string) error {
-			return lab.MakeRole(context.WithoutCancel(c.Context()), a[0], c.InOrStdin())
 		},
 	}
 }

@@ -1,14 +1,9 @@
 package labcmd
 
 import (
-	"context"
 	"fmt"
-	"log/slog"
-	"os"
-	"os/signal"
 	"slices"
 	"strings"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -190,29 +185,6 @@ on. What is still there when the lab goes down is killed.`,
 				return err
 			}
 			return l.Exec(a[0], a[1:])
-		},
-	}
-}
-
-// labNetwork is the process that passes the packets of a lab with namespaces.
-func labNetwork() *cobra.Command {
-	return &cobra.Command{
-		Use: lab.NetworkCommand, Hidden: true, Args: cli.Args(0, "no arguments"),
-		RunE: func(c *cobra.Command, _ []string) error {
-			dir, _ := c.Flags().GetString("dir")
-			return lab.ServeNetwork(c.Context(), dir, slog.New(slog.NewTextHandler(c.ErrOrStderr(), nil)))
-		},
-	}
-}
-
-// labReaper is the process that removes a lab whose maker has died.
-func labReaper() *cobra.Command {
-	return &cobra.Command{
-		Use: lab.ReaperCommand, Hidden: true, Args: cli.Args(0, "no arguments"),
-		RunE: func(c *cobra.Command, _ []string) error {
-			signal.Ignore(os.Interrupt, syscall.SIGTERM) // the end of the pipe is the end
-			dir, _ := c.Flags().GetString("dir")
-			return lab.Reap(context.WithoutCancel(c.Context()), dir, c.InOrStdin())
 		},
 	}
 }

@@ -39,7 +39,9 @@ func TestKindOfARefusedStatement(t *testing.T) {
 	go func() { served <- server.Serve(l) }()
 	t.Cleanup(func() {
 		_ = server.Close()
-		_ = <-served
+		if err := <-served; !errors.Is(err, http.ErrServerClosed) {
+			t.Error(err)
+		}
 	})
 	c := &cobra.Command{}
 	c.SetContext(t.Context())
