@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coteriedb/coterie/internal/lib/admission"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 )
 
@@ -247,7 +248,7 @@ func (e *Endpoint) paceRound(now time.Duration, paths map[string]*copyPath, seed
 		maps.DeleteFunc(w.acked, func(c *Conn, _ uint64) bool { return !slices.Contains(seeds, c) })
 	}
 	for _, c := range seeds {
-		host := hostOf(c.raw.RemoteAddr())
+		host := admission.Key(c.raw.RemoteAddr())
 		w := paths[host]
 		if w == nil {
 			w = &copyPath{acked: map[*Conn]uint64{}}
@@ -260,7 +261,7 @@ func (e *Endpoint) paceRound(now time.Duration, paths map[string]*copyPath, seed
 	for _, c := range wal {
 		trip, _, _ := c.Counters()
 		giving = giving || trip >= paceFar
-		if w := paths[hostOf(c.raw.RemoteAddr())]; w != nil {
+		if w := paths[admission.Key(c.raw.RemoteAddr())]; w != nil {
 			f, ok := c.socketState()
 			w.pressed = w.pressed || ok && f.unsent > 0
 		}

@@ -278,6 +278,9 @@ func (e *Endpoint) greet(c *Conn) error {
 	if err := e.permit(c); err != nil {
 		return fmt.Errorf("%s is not trusted: %w", c.peer.ID, err)
 	}
+	if c.via == "" {
+		e.handshakes.met(c.raw.RemoteAddr())
+	}
 	refusal, err := readVerdict(c.Conn)
 	if err != nil {
 		return fmt.Errorf("wait for %s to allow a %s stream: %w", c.peer.ID, c.class, err)

@@ -14,6 +14,7 @@ import (
 	"github.com/quic-go/quic-go"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/lib/admission"
 )
 
 // The transports of a stream.
@@ -69,12 +70,26 @@ func (e *Endpoint) listenQUIC(tcp net.Addr) (*quicPort, error) {
 		return nil, err
 	}
 	// A source address counts only after an answer from it, so that this node cannot be made to flood another one.
-	t := &quic.Transport{Conn: socket, VerifySourceAddress: func(net.Addr) bool { return true }}
+	t := &quic.Transport{Conn: socket, VerifySourceAddress: func(net.Addr) bool { return true }, ConnContext: e.admitQUIC}
 	l, err := t.Listen(e.memberTLS(quicClasses), quicConfig(e.cfg.HandshakeTimeout))
 	if err != nil {
 		return nil, errors.Join(err, socket.Close())
 	}
 	return &quicPort{t, l, socket}, nil
+}
+
+// handshakePlace is the key of a connection's place among those that have not authenticated yet, in its context.
+type handshakePlace struct{}
+
+// admitQUIC gives a connection whose source address is proven a place for its handshake. It keeps the place until
+// identify has verified the peer, or until its end.
+func (e *Endpoint) admitQUIC(ctx context.Context, from *quic.ClientInfo) (context.Context, error) {
+	hs := e.handshakes.admit(from.RemoteAddr, nil)
+	if hs == nil {
+		return nil, errors.New("too many connections are being opened")
+	}
+	context.AfterFunc(ctx, hs.Leave)
+	return context.WithValue(ctx, handshakePlace{}, hs), nil
 }
 
 // serveQUIC accepts until ctx is done or the socket is closed.
@@ -105,6 +120,9 @@ func (e *Endpoint) serveQUICConn(ctx context.Context, qc *quic.Conn) {
 	}
 	if err == nil {
 		err = s.accept(ctx, e.cfg.HandshakeTimeout)
+	}
+	if hs, ok := qc.Context().Value(handshakePlace{}).(*admission.Place); ok {
+		hs.Leave()
 	}
 	if err != nil {
 		e.log.Debug("connection refused", "remote", qc.RemoteAddr().String(), "reason", err)

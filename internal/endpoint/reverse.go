@@ -127,9 +127,7 @@ func (e *Endpoint) parkOne(id ag.ReplicaID, addr string) error {
 		return errors.Join(errors.New("nobody used the stream"), err)
 	}
 	_ = c.SetDeadline(time.Time{})
-	admitting, cancel := context.WithTimeout(context.Background(), e.cfg.HandshakeTimeout)
-	defer cancel()
-	hs := e.handshakes.admit(admitting, outer{c})
+	hs := e.handshakes.admit(c.raw.RemoteAddr(), c.abort)
 	if hs == nil {
 		c.abort()
 		return errors.New("too many handshakes")

@@ -8,12 +8,13 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/netip"
 	"runtime/debug"
 	"sync"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/endpoint/certs"
+	"github.com/coteriedb/coterie/internal/lib/admission"
+	"github.com/coteriedb/coterie/internal/lib/boottime"
 )
 
 const (
@@ -49,10 +50,10 @@ func (e *Endpoint) Serve(ctx context.Context) error {
 			}
 			return fmt.Errorf("accept on the endpoint's port: %w", err)
 		}
-		hs := e.handshakes.admit(ctx, raw)
+		hs := e.handshakes.admit(raw.RemoteAddr(), func() { _ = raw.Close() })
 		if hs == nil {
 			_ = raw.Close()
-			return nil
+			continue
 		}
 		wg.Go(func() { e.serveConn(ctx, raw, hs, config) })
 	}
@@ -77,7 +78,7 @@ func (e *Endpoint) accept(ctx context.Context) (net.Conn, error) {
 }
 
 // serveConn authenticates one connection and hands it to its class. One goroutine per connection.
-func (e *Endpoint) serveConn(ctx context.Context, raw net.Conn, hs *handshake, config *tls.Config) {
+func (e *Endpoint) serveConn(ctx context.Context, raw net.Conn, hs *admission.Place, config *tls.Config) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	under := &plug{raw}
@@ -90,7 +91,7 @@ func (e *Endpoint) serveConn(ctx context.Context, raw net.Conn, hs *handshake, c
 		err = c.readBlocking()
 		under.Conn = c.raw
 	}
-	e.handshakes.done(hs)
+	hs.Leave()
 	if err != nil {
 		e.log.Debug("connection refused", "remote", raw.RemoteAddr().String(), "reason", err)
 		return
@@ -120,6 +121,7 @@ func (e *Endpoint) serveAuthenticated(ctx context.Context, c *Conn) {
 		_ = c.Close()
 		return
 	}
+	e.handshakes.met(c.raw.RemoteAddr())
 	if err := c.SetDeadline(time.Time{}); err != nil {
 		return
 	}
@@ -142,7 +144,7 @@ func (e *Endpoint) authenticate(ctx context.Context, c *Conn, server *tls.Conn) 
 		return err
 	}
 	if c.class == ClassJoin {
-		c.key = countKey{ClassJoin, hostOf(c.raw.RemoteAddr())}
+		c.key = countKey{ClassJoin, admission.Key(c.raw.RemoteAddr())}
 		return nil
 	}
 	return e.identify(c, cs)
@@ -182,109 +184,62 @@ func recovered(log *slog.Logger, c *Conn) {
 	}
 }
 
-// handshakeGrace is how long a connection may take to authenticate before it can be evicted for another one. An honest
-// handshake takes a few round trips.
-const handshakeGrace = 500 * time.Millisecond
+// Bounds for connections that have not authenticated yet. A stranger is a caller of an address by which this node has
+// met no member since it started, in either direction.
+const (
+	// handshakeGrace is how long a connection may take to authenticate before it can be evicted for another one of its
+	// own address, or where no address has more than its share. An honest handshake takes a few round trips.
+	handshakeGrace = 500 * time.Millisecond
 
-// handshakes is the set of connections that have not authenticated yet. It is bounded; when it is full, the oldest
-// connection of the address that holds the most places makes room, so that a flood from one address harms that address.
+	eachStranger  = 8    // part of the places that one stranger may have: 1/8
+	memberPlaces  = 1024 // of the addresses of members
+	eachMember    = 512  // of one such address: after a failover a node opens a connection for each client session
+	rememberedFor = 1024 // addresses
+)
+
+// Handshakes of strangers, by what they cost: a signature and a key exchange, some tenth of a millisecond.
+var (
+	eachStrangersRate = admission.Rate{PerSecond: 64, Burst: 128}
+	allStrangersRate  = admission.Rate{PerSecond: 256, Burst: 512}
+)
+
+// handshakes bounds the connections that have not authenticated yet. It never makes the accepting goroutine wait: a
+// connection without a place is closed at once, or takes the place of another one.
 type handshakes struct {
-	max   int
-	freed chan struct{}
-
-	mu   sync.Mutex
-	live map[*handshake]struct{}
-}
-
-type handshake struct {
-	conn  net.Conn
-	host  string
-	began time.Time
+	strangers *admission.Places
+	members   *admission.Places
+	datagrams *admission.Places // of strangers by QUIC; the library cannot evict them
+	rate      *admission.Budget // and remembers the addresses of members
 }
 
 func newHandshakes(limit int) *handshakes {
-	return &handshakes{max: limit, freed: make(chan struct{}, 1), live: make(map[*handshake]struct{})}
-}
-
-// admit waits for a place and returns it, or nil when ctx ended first. One goroutine, the accepting one, calls it.
-func (h *handshakes) admit(ctx context.Context, conn net.Conn) *handshake {
-	hs := &handshake{conn: conn, host: hostOf(conn.RemoteAddr()), began: time.Now()}
-	for {
-		wait := h.try(hs)
-		if wait <= 0 {
-			return hs
-		}
-		t := time.NewTimer(wait)
-		select {
-		case <-h.freed:
-		case <-t.C:
-		case <-ctx.Done():
-			t.Stop()
-			return nil
-		}
-		t.Stop()
+	return &handshakes{
+		strangers: admission.NewPlaces(limit, limit/eachStranger, handshakeGrace),
+		members:   admission.NewPlaces(memberPlaces, eachMember, handshakeGrace),
+		datagrams: admission.NewPlaces(limit/2, limit/2/eachStranger, handshakeGrace),
+		rate:      admission.NewBudget(eachStrangersRate, allStrangersRate, rememberedFor),
 	}
 }
 
-// try takes a place if one is free or can be freed, else it returns how long until one can be freed.
-func (h *handshakes) try(hs *handshake) time.Duration {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if len(h.live) >= h.max {
-		victim := h.victim()
-		if wait := handshakeGrace - time.Since(victim.began); wait > 0 {
-			return wait
-		}
-		delete(h.live, victim)
-		_ = victim.conn.Close()
+// admit returns a place for a connection from that address, nil if there is none. evict ends the connection if its
+// place is given to another one; nil means that it cannot be ended.
+func (h *handshakes) admit(from net.Addr, evict func()) *admission.Place {
+	host, now := admission.Key(from), boottime.Now()
+	switch {
+	case h.rate.Known(host):
+		return h.members.Enter(host, now, evict)
+	case !h.rate.Spend(host, 1, now):
+		return nil
+	case evict == nil:
+		return h.datagrams.Enter(host, now, nil)
 	}
-	h.live[hs] = struct{}{}
-	return 0
+	return h.strangers.Enter(host, now, evict)
 }
 
-func (h *handshakes) victim() *handshake {
-	held := make(map[string]int)
-	for hs := range h.live {
-		held[hs.host]++
-	}
-	var worst *handshake
-	for hs := range h.live {
-		if worst == nil || held[hs.host] > held[worst.host] || held[hs.host] == held[worst.host] && hs.began.Before(worst.began) {
-			worst = hs
-		}
-	}
-	return worst
-}
+// met notes that a member has authenticated itself from that address, or answered there.
+func (h *handshakes) met(at net.Addr) { h.rate.Succeeded(admission.Key(at), 1) }
 
-// done releases the place of a connection that has authenticated or ended.
-func (h *handshakes) done(hs *handshake) {
-	h.mu.Lock()
-	delete(h.live, hs)
-	h.mu.Unlock()
-	select {
-	case h.freed <- struct{}{}:
-	default:
-	}
-}
-
-func (h *handshakes) len() int {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return len(h.live)
-}
-
-// hostOf returns the key that a connection is counted by: its IPv4 address, or its IPv6 /64, since one host has many
-// IPv6 addresses.
-func hostOf(addr net.Addr) string {
-	ap, err := netip.ParseAddrPort(addr.String())
-	if err != nil {
-		return addr.String()
-	}
-	ip := ap.Addr().Unmap()
-	if ip.Is6() {
-		if p, err := ip.Prefix(64); err == nil {
-			return p.String()
-		}
-	}
-	return ip.String()
+// refused returns how many connections got no place.
+func (h *handshakes) refused() uint64 {
+	return h.rate.Refused() + h.strangers.Refused() + h.members.Refused() + h.datagrams.Refused()
 }
