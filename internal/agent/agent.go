@@ -100,6 +100,7 @@ type Agent struct {
 	stuck      stuck
 	seals      map[ag.ReplicaID]ag.SealReport
 	sealing    map[ag.ReplicaID]ag.Epoch // asked, not answered yet
+	unsealed   map[ag.ReplicaID]unsealed // refused or did not answer
 	sealedAt   time.Duration
 	endOfRec   ag.LSN
 	timelines  []ag.TimelineEntry
@@ -157,7 +158,7 @@ func New(c Config) (*Agent, error) {
 		cfg: c, log: c.Logger, wake: make(chan struct{}, 1), reports: make(chan sealAnswer, 16), done: make(chan taskResult, 1),
 		prepared: make(chan preparation, 1), restarts: make(chan restartRequest),
 		guard: recordguard.New(marks.Seen{}),
-		seals: map[ag.ReplicaID]ag.SealReport{}, sealing: map[ag.ReplicaID]ag.Epoch{},
+		seals: map[ag.ReplicaID]ag.SealReport{}, sealing: map[ag.ReplicaID]ag.Epoch{}, unsealed: map[ag.ReplicaID]unsealed{},
 		failed: map[string]time.Duration{}, history: decisions.NewLog(), writer: asyncwriter.NewQueue(writerQueue),
 		trust: make(chan chan<- string), crashReports: make(chan CrashReport, 4), suspended: make(chan struct{}, 1),
 	}

@@ -103,6 +103,29 @@ func TestSealFencesAnOlderPrimary(t *testing.T) {
 	})
 }
 
+// A candidate asks a member that refuses again and again, with growing pauses, and is given its seal soon after the
+// member can answer.
+func TestRefusedSealIsAskedAgainAfterAPause(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		l.write("a")
+		l.Record.SetGroup(func(g *ag.Group) { g.Replicas[2].FailoverMode = ag.Manual }) // it does not claim itself
+		time.Sleep(time.Second)
+		l.Node("c").Fail("seal", errors.New("it is not ready"))
+		l.kill("a")
+		l.wait("b is a candidate", time.Minute, func() bool {
+			r := l.Record.Snapshot().Record.Epoch
+			return r.Phase == ag.PhaseSeal && r.Leader == "b"
+		})
+		before := l.Calls("seal c")
+		time.Sleep(time.Minute)
+		if n := l.Calls("seal c") - before; n < 30 || n > 70 {
+			t.Errorf("c was asked %d times in a minute", n)
+		}
+		l.Node("c").Fail("seal", nil)
+		l.leader(3*time.Second, "a")
+	})
+}
+
 func TestWitnessSealsNothing(t *testing.T) {
 	l := &lab{T: t}
 	a, err := agent.New(agent.Config{Self: "w", Marks: marks.Open(t.TempDir()), Store: none{}, Peers: none{}, Sessions: none{}, Logger: l.logger("w")})

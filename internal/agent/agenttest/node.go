@@ -9,6 +9,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent"
+	"github.com/coteriedb/coterie/internal/lib/boottime"
 )
 
 // Node models one node: its data directory, its server, its keeper and its ends of the WAL streams. The agent's ports
@@ -34,10 +35,11 @@ type Node struct {
 	// The server.
 	pid       int
 	recovery  bool
-	hung      bool // answers nothing, but lives
-	lingering bool // its walreceiver does not go away
-	streamed  bool // it has received something since its start
-	torn      bool // the last record that it received is not replayed
+	hung      bool          // answers nothing, but lives
+	lingering bool          // its walreceiver does not go away
+	silent    time.Duration // boottime since which its walreceiver hangs; 0: it does not
+	streamed  bool          // it has received something since its start
+	torn      bool          // the last record that it received is not replayed
 	syncP     []ag.ReplicaID
 	syncN     int
 	syncEpoch ag.Epoch
@@ -89,7 +91,7 @@ func (n *Node) locked(do func()) {
 }
 
 // Fail makes every call of that name fail with err, until err is nil: "start", "promote", "rewind", "seed", "set-sync",
-// "fence", "stop", "detach", "status", "checkpoint", "history", "extend".
+// "fence", "stop", "detach", "status", "checkpoint", "history", "extend", "seal".
 func (n *Node) Fail(call string, err error) {
 	n.locked(func() {
 		if n.fail == nil {
@@ -169,6 +171,25 @@ func (n *Node) Busy(sessions int) { n.locked(func() { n.busy = sessions }) }
 
 // Linger keeps the walreceiver alive after its source has gone, or ends it.
 func (n *Node) Linger(on bool) { n.locked(func() { n.lingering = on }) }
+
+// Silence makes the walreceiver hang, as in an fsync that does not end: its stream stays open, nothing is flushed, and
+// nothing is reported.
+func (n *Node) Silence(on bool) {
+	n.locked(func() {
+		n.silent = 0
+		if on {
+			n.silent = boottime.Now()
+		}
+	})
+}
+
+// heardAt returns when the last report of the walreceiver was sent.
+func (n *Node) heardAt() time.Duration {
+	if n.silent != 0 {
+		return n.silent
+	}
+	return boottime.Now()
+}
 
 // Torn makes the last record received one that no node has whole: it cannot be replayed.
 func (n *Node) Torn(on bool) { n.locked(func() { n.torn = on }) }
@@ -252,6 +273,9 @@ func (n *Node) receiving() bool {
 
 func (n *Node) receive() {
 	p := n.up()
+	if n.silent != 0 {
+		return
+	}
 	n.streamed = n.streamed || p != nil && n.prefix(p)
 	if p != nil && n.prefix(p) && (len(n.log) < len(p.log) || len(n.tls) != len(p.tls)) {
 		n.log, n.tls = slices.Clone(p.log), slices.Clone(p.tls)

@@ -63,7 +63,7 @@ func (d *downstream) Feed(e ag.Epoch, to ag.ReplicaID) {
 func (d *downstream) Streams() (out []agent.Stream) {
 	d.n().locked(func() {
 		for _, s := range d.n().streamers() {
-			out = append(out, agent.Stream{Member: s.ID, Copy: s.inside, Flush: s.end(), Apply: s.end(), Session: 1, LastFeedback: boottime.Now()})
+			out = append(out, agent.Stream{Member: s.ID, Copy: s.inside, Flush: s.end(), Apply: s.end(), Session: 1, LastFeedback: s.heardAt()})
 		}
 	})
 	return out
@@ -111,8 +111,12 @@ func (p *peers) Ping(ctx context.Context, r ag.Replica) (marks.Seen, error) {
 }
 
 func (p *peers) Seal(ctx context.Context, r ag.Replica, req agent.SealRequest) (ag.SealReport, error) {
+	p.w.called("seal " + string(r.ID))
 	a, err := p.reach(ctx, r)
 	if err != nil {
+		return ag.SealReport{}, err
+	}
+	if err := p.w.nodes[r.ID].begin(ctx, "seal"); err != nil {
 		return ag.SealReport{}, err
 	}
 	return a.Seal(ctx, req)

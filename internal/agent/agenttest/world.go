@@ -34,12 +34,26 @@ type World struct {
 	last    int // the last ID given
 	acked   []int
 	stale   []string
+	calls   map[string]int // between nodes, by name and the node called
+}
+
+// Calls returns how often a node was called: "seal c".
+func (w *World) Calls(name string) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.calls[name]
+}
+
+func (w *World) called(name string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.calls[name]++
 }
 
 // NewWorld returns a world of the group's replicas. first leads epoch 1 in the record; every other data directory is
 // empty.
 func NewWorld(g ag.Group, first ag.ReplicaID) *World {
-	w := &World{nodes: map[ag.ReplicaID]*Node{}, cuts: map[[2]ag.ReplicaID]bool{}, refuses: map[[2]ag.ReplicaID]bool{}}
+	w := &World{nodes: map[ag.ReplicaID]*Node{}, cuts: map[[2]ag.ReplicaID]bool{}, refuses: map[[2]ag.ReplicaID]bool{}, calls: map[string]int{}}
 	tls := []ag.TimelineEntry{{TLI: 1, Epoch: 1}}
 	w.Record = NewRecord(g, ag.Record{
 		Epoch: ag.EpochRecord{Epoch: 1, Phase: ag.PhaseLead, Leader: first, TLI: 1, MaxTLI: 1},
