@@ -145,6 +145,14 @@ type Group struct {
 	Rotation *Rotation `json:"rotation,omitempty"`
 }
 
+// Timeout returns the SESSION_TIMEOUT of a replica: its own, or the group's.
+func (g Group) Timeout(r Replica) time.Duration {
+	if r.Options.SessionTimeout > 0 {
+		return r.Options.SessionTimeout
+	}
+	return g.SessionTimeout
+}
+
 // Replica returns the configured replica with that id.
 func (g Group) Replica(id ReplicaID) (Replica, bool) {
 	for _, r := range g.Replicas {

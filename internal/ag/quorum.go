@@ -207,7 +207,8 @@ func wantedSync(v View) Sync {
 	for _, id := range eligible {
 		s, known := v.stream(id)
 		was := slices.Contains(v.Local.Sync.P, id)
-		if known && s.Open && (s.Close || was) || was && !v.lost(id) && (v.came(id) || s.Silent < v.firstStream()) {
+		streams := known && s.Open && (s.Close || was)
+		if !v.lost(id) && (streams || was && (v.came(id) || s.Silent < v.firstStream())) { // an open stream says nothing: its end may hang
 			p = append(p, id)
 		}
 	}
@@ -267,11 +268,7 @@ func (v View) lost(id ReplicaID) bool {
 	if !ok || r.Suspended || !known {
 		return true
 	}
-	timeout := v.Group.SessionTimeout
-	if r.Options.SessionTimeout > 0 {
-		timeout = r.Options.SessionTimeout
-	}
-	return v.gone(id) || s.Silent >= timeout || !s.Open && s.Refused && s.Silent >= RefusedTimeout
+	return v.gone(id) || s.Silent >= v.Group.Timeout(r) || !s.Open && s.Refused && s.Silent >= RefusedTimeout
 }
 
 // allLost reports whether commits wait only for members that are lost, because of REQUIRED.

@@ -241,6 +241,21 @@ func TestNextSync(t *testing.T) {
 		}, func(s SyncStep) bool {
 			return s.State != nil && s.State.K == 0 && s.State.Setting.Same(Setting{[]ReplicaID{"b", "c"}, 1})
 		}},
+		{"an open stream that is silent for SESSION_TIMEOUT leaves the setting", func(v *View) {
+			v.Streams[0].Silent = 10 * time.Second
+		}, func(s SyncStep) bool { return s.State != nil && slices.Equal(s.State.Setting.P, []ReplicaID{"c"}) }},
+		{"the replica's own timeout counts", func(v *View) {
+			v.Group.Replicas = slices.Clone(v.Group.Replicas)
+			v.Group.Replicas[1].Options.SessionTimeout = 3 * time.Second
+			v.Streams[0].Silent, v.Streams[1].Silent = 3*time.Second, 3*time.Second
+		}, func(s SyncStep) bool { return s.State != nil && slices.Equal(s.State.Setting.P, []ReplicaID{"c"}) }},
+		{"a silent stream is not admitted", func(v *View) {
+			v.Streams[0].Silent = 10 * time.Second
+			v.Local.Sync.P, v.Record.State.Setting.P = []ReplicaID{"c"}, []ReplicaID{"c"}
+			v.Record.State.V = []Member{{"c", "C"}}
+		}, func(s SyncStep) bool {
+			return s.Set == nil && (s.State == nil || !slices.Contains(s.State.Setting.P, "b"))
+		}},
 		{"a refused endpoint is enough after a second", func(v *View) {
 			v.Streams[0] = Stream{Member: "b", Copy: "B", Refused: true, Silent: RefusedTimeout}
 		}, func(s SyncStep) bool { return s.State != nil && len(s.State.Setting.P) == 1 }},

@@ -49,3 +49,44 @@ func TestWordOfACopyStays(t *testing.T) {
 		}
 	})
 }
+
+// A member whose walreceiver hangs keeps its stream open and reports nothing. It is waited for as long as
+// SESSION_TIMEOUT says, and no longer.
+func TestSilentStreamIsDroppedAfterSessionTimeout(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		l.Record.SetGroup(func(g *ag.Group) { g.CommitRule, g.SessionTimeout = ag.RuleAll, 3*time.Second })
+		l.wait("commits wait for both", time.Minute, func() bool { return l.Node("a").State().SyncN == 2 })
+		l.write("a")
+		l.Node("b").Silence(true)
+		begin := time.Now()
+		l.write("a")
+		if took := time.Since(begin); took < 2500*time.Millisecond || took > 5*time.Second {
+			t.Errorf("the commit was acknowledged after %v", took)
+		}
+		l.wait("the record does not count it any more", time.Minute, func() bool { return !l.counted("b") })
+		l.Node("b").Silence(false)
+		l.formed("a", time.Minute)
+	})
+}
+
+// A leader that was stopped itself does not take its members for silent.
+func TestOwnPauseIsNoSilence(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		l.Record.SetGroup(func(g *ag.Group) { g.SessionTimeout = 3 * time.Second })
+		time.Sleep(2 * time.Second)
+		n, seq := l.Node("a"), l.Record.Snapshot().Record.State.Seq
+		over := make(chan struct{})
+		n.Before("status", func() {
+			l.Node("b").Silence(true)
+			time.Sleep(4 * time.Second)
+			close(over)
+		})
+		<-over
+		time.Sleep(500 * time.Millisecond)
+		l.Node("b").Silence(false)
+		time.Sleep(3 * time.Second)
+		if s := l.Record.Snapshot().Record.State; s.Seq != seq || len(s.V) != 2 {
+			t.Errorf("the record was changed: %+v", s)
+		}
+	})
+}

@@ -17,6 +17,10 @@ import (
 // slowAnswer is how long a standby that answered before may take to answer again before it counts as not ready.
 const slowAnswer = 10 * time.Second
 
+// ownPause is how long after its last turn the loop takes the silence of a member for its own: it was stopped, or waited.
+// A leader's loop turns every second.
+const ownPause = 2 * idleTurn
+
 // closeLag is how close a member's flush position must be before commits are made to wait for the member.
 const closeLag = 16 << 20
 
@@ -251,6 +255,7 @@ func (a *Agent) observeStreams(v ag.View) []ag.Stream {
 		return nil
 	}
 	now := boottime.Now()
+	own := now-time.Duration(a.turned.Load()) > ownPause // this process did not run: the silence may be its own
 	open := map[ag.ReplicaID]Stream{}
 	for _, s := range a.cfg.Downstream.Streams() {
 		open[s.Member] = s
@@ -274,6 +279,9 @@ func (a *Agent) observeStreams(v ag.View) []ag.Stream {
 			}
 			f.open, f.session, f.copy, f.flush, f.apply = true, s.Session, s.Copy, s.Flush, s.Apply
 			f.feedback = max(f.feedback, s.LastFeedback)
+			if own {
+				f.feedback = now
+			}
 		} else {
 			f.open = false
 		}

@@ -389,4 +389,19 @@ func (n *node) groupChanged(g ag.Group) {
 	n.clients.GroupChanged()
 	n.endpoint.CloseUnauthorised()
 	n.ports.Refresh()
+	if n.down != nil {
+		n.down.SetProbeAfter(probeAfter(g))
+	}
+}
+
+// probeAfter returns after what silence a member's stream is probed. A member that is alive must not be silent for its
+// SESSION_TIMEOUT.
+func probeAfter(g ag.Group) time.Duration {
+	d := 3 * time.Second
+	for _, r := range g.Replicas {
+		if t := g.Timeout(r); t > 0 {
+			d = min(d, t/4)
+		}
+	}
+	return max(d, 500*time.Millisecond)
 }

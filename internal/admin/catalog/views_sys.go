@@ -250,10 +250,7 @@ func (f Facts) configured(r ag.Replica) []any {
 	if url == "" {
 		url = "TCP://" + r.Endpoint
 	}
-	timeout := f.Group.SessionTimeout
-	if r.Options.SessionTimeout > 0 {
-		timeout = r.Options.SessionTimeout
-	}
+	timeout := f.Group.Timeout(r)
 	readOnly, readWrite := r.Options.ReadOnlyURL, r.Options.ReadWriteURL
 	if readOnly == "" && r.ReadOnly != "" {
 		readOnly = "TCP://" + r.ReadOnly

@@ -50,7 +50,7 @@ type DownstreamConfig struct {
 	Logger     *slog.Logger // nil: none
 
 	// ProbeAfter is the silence, in either direction, after which a WAL stream in streaming mode gets a keepalive that
-	// wants a reply; default 3 s. DeadAfter is the silence of the peer after that which ends the stream; default 10 s.
+	// wants a reply; default 3 s, and SetProbeAfter changes it. DeadAfter is the silence of the peer after that which ends the stream; default 10 s.
 	ProbeAfter, DeadAfter time.Duration
 }
 
@@ -77,6 +77,7 @@ type Stream struct {
 // member, and none of an epoch other than the one SetEpoch named last.
 type Downstream struct {
 	cfg     DownstreamConfig
+	probe   atomic.Int64 // the ProbeAfter in force, in nanoseconds
 	log     *slog.Logger
 	holding atomic.Bool
 	changed chan struct{}
@@ -99,11 +100,19 @@ func NewDownstream(cfg DownstreamConfig) *Downstream {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Downstream{
+	d := &Downstream{
 		cfg: cfg, log: cfg.Logger, changed: make(chan struct{}, 1),
 		streams: make(map[*stream]struct{}), wal: make(map[ag.ReplicaID]*stream),
 	}
+	d.SetProbeAfter(cfg.ProbeAfter)
+	return d
 }
+
+// SetProbeAfter changes DownstreamConfig.ProbeAfter, of open streams too. A member that is alive is silent for twice as
+// long at most, and the time that its answer takes.
+func (d *Downstream) SetProbeAfter(after time.Duration) { d.probe.Store(int64(after)) }
+
+func (d *Downstream) probeAfter() time.Duration { return time.Duration(d.probe.Load()) }
 
 func (d *Downstream) signal() {
 	if moved := d.moved.Swap(nil); moved != nil {
@@ -144,7 +153,7 @@ func (d *Downstream) Handle(ctx context.Context, peer ag.ReplicaID, conn net.Con
 	}
 	log := d.log.With("peer", peer, "kind", st.hello.Kind, "epoch", st.hello.Epoch, "session", st.session)
 	log.Info("stream joined", "position", st.hello.Position.String())
-	st.run(d.cfg.ProbeAfter, d.cfg.DeadAfter)
+	st.run(d.probeAfter, d.cfg.DeadAfter)
 	log.Info("stream ended", "cause", st.ended())
 }
 

@@ -307,6 +307,26 @@ func TestEpochMovesDuringVerify(t *testing.T) {
 	}
 }
 
+// TestProbeAfterChanges checks that a shorter silence holds for a stream that is open.
+func TestProbeAfterChanges(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, func(c *DownstreamConfig) { c.ProbeAfter = 300 * time.Millisecond })
+	p, w := b.stream()
+	w.write(walMessage(0x5000, 200))
+	p.mustRead()
+	b.d.SetProbeAfter(30 * time.Millisecond)
+	p.mustRead() // the last probe by the longer one
+	begin := time.Now()
+	for range 5 {
+		p.mustRead()
+		p.write(plainStatus(status{1, 1, 1}))
+		w.mustRead()
+	}
+	if took := time.Since(begin); took > 5*300*time.Millisecond {
+		t.Errorf("5 probes in %v", took)
+	}
+}
+
 // TestLiveness checks that an idle stream is probed in both directions, and that a silent peer is given up.
 func TestLiveness(t *testing.T) {
 	t.Parallel()

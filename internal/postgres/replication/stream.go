@@ -150,7 +150,7 @@ func (st *stream) join(server net.Conn) error {
 
 // run joins both connections until either ends. The last messages of a walsender reach the peer: they may be the
 // shutdown checkpoint that a planned failover waits for.
-func (st *stream) run(probeAfter, deadAfter time.Duration) {
+func (st *stream) run(probeAfter func() time.Duration, deadAfter time.Duration) {
 	up, down := st.upRaw, st.downRaw
 	var wg sync.WaitGroup
 	if st.hello.Kind == KindWAL {
@@ -397,17 +397,18 @@ func (st *stream) observeStatus(now time.Duration, s status) {
 
 // watch keeps traffic on a silent stream, and ends the stream if the peer stays silent. The injected keepalive requests
 // a reply, so both directions have traffic: the peer's Upstream takes silence for the death of this node.
-func (st *stream) watch(probeAfter, deadAfter time.Duration) {
-	interval := probeAfter / 3
-	ticker := time.NewTicker(interval)
-	defer ticker.Stop()
+func (st *stream) watch(probes func() time.Duration, deadAfter time.Duration) {
 	last := boottime.Now()
 	probed := last
 	for {
+		probeAfter := probes()
+		interval := probeAfter / 3
+		timer := time.NewTimer(interval)
 		select {
 		case <-st.closing:
+			timer.Stop()
 			return
-		case <-ticker.C:
+		case <-timer.C:
 		}
 		now := boottime.Now()
 		if now-last > 3*interval {
