@@ -12,6 +12,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent/lease"
 	"github.com/coteriedb/coterie/internal/agent/marks"
+	"github.com/coteriedb/coterie/internal/lib/boottime"
 )
 
 // SealTimeout bounds how long a member takes to answer a seal; a candidate asks again.
@@ -175,6 +176,92 @@ func (s *sealer) report(ctx context.Context, req SealRequest) (ag.SealReport, er
 		case <-time.After(5 * time.Millisecond):
 		}
 	}
+}
+
+type sealAnswer struct {
+	member ag.ReplicaID
+	epoch  ag.Epoch
+	report ag.SealReport
+	err    error
+}
+
+// Pauses after a seal that was refused. The pause doubles each time, up to mostSealPause: a member that is being started
+// is asked again soon, and one that stays away costs little, however long a candidate waits for it.
+const (
+	sealPause     = 100 * time.Millisecond
+	mostSealPause = time.Second
+)
+
+// unsealed is a member that did not give its seal of an epoch.
+type unsealed struct {
+	epoch ag.Epoch
+	pause time.Duration
+	until time.Duration // boottime before which it is not asked again
+	said  string        // its last error, which is logged when it changes
+}
+
+// askSeals asks each member that has not answered, is not being asked, and did not refuse a moment ago. This node's own seal takes the same way.
+func (a *Agent) askSeals(ctx context.Context, v ag.View, act ag.AskSeals) {
+	for _, id := range act.Members {
+		if _, have := a.seals[id]; have || a.sealing[id] == act.Epoch {
+			continue
+		}
+		if u := a.unsealed[id]; u.epoch == act.Epoch && boottime.Now() < u.until {
+			continue
+		}
+		r, ok := v.Group.Replica(id)
+		if !ok {
+			continue
+		}
+		a.sealing[id] = act.Epoch
+		a.children.Go(func() {
+			call, cancel := context.WithTimeout(ctx, SealTimeout)
+			defer cancel()
+			req := SealRequest{Epoch: act.Epoch, Candidate: a.cfg.Self}
+			ans := sealAnswer{member: id, epoch: act.Epoch}
+			if id == a.cfg.Self {
+				ans.report, ans.err = a.seal.Seal(call, req)
+			} else {
+				ans.report, ans.err = a.cfg.Peers.Seal(call, r, req)
+			}
+			if ans.err == nil && (ans.report.Member != id || ans.report.Epoch != act.Epoch) {
+				ans.err = fmt.Errorf("it answered for %s in epoch %d", ans.report.Member, ans.report.Epoch)
+			}
+			select {
+			case a.reports <- ans:
+			case <-ctx.Done(): // no loop reads them any more
+			}
+		})
+	}
+}
+
+func (a *Agent) sealAnswered(ans sealAnswer) {
+	if a.sealing[ans.member] == ans.epoch {
+		delete(a.sealing, ans.member)
+	}
+	if ans.err != nil {
+		a.noSeal(ans)
+		return
+	}
+	delete(a.unsealed, ans.member)
+	a.log.Info("sealed", "member", ans.member, "epoch", ans.epoch, "position", ans.report.Position.String())
+	a.seals[ans.member] = ans.report
+}
+
+// noSeal notes when the member is asked again.
+func (a *Agent) noSeal(ans sealAnswer) {
+	u := a.unsealed[ans.member]
+	if u.epoch != ans.epoch {
+		u = unsealed{epoch: ans.epoch}
+	}
+	level := slog.LevelDebug
+	if u.said != ans.err.Error() {
+		level = slog.LevelInfo
+	}
+	u.pause = min(max(2*u.pause, sealPause), mostSealPause)
+	u.until, u.said = boottime.Now()+u.pause, ans.err.Error()
+	a.unsealed[ans.member] = u
+	a.log.Log(context.Background(), level, "no seal", "member", ans.member, "epoch", ans.epoch, "again_in", u.pause, "err", ans.err)
 }
 
 // preset is a synchronous setting that was put before a secondary's server for the epoch that it may lead next.

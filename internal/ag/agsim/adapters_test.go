@@ -44,7 +44,7 @@ var slips = []slip{
 	{"readers stay on a copy that has diverged", "agent/publish.go", []string{"		a.cfg.Sessions.CloseReaders(why)\n", ""}, "TestDivergedCopyServesNoReader"},
 	{"a reader is opened on a copy that takes none any more", "listener/session.go", []string{"x.onPrimary || t.Readable", "x.onPrimary || t.Readable || true"}, "TestReaderOfAnUnreadableCopy"},
 	{"a reader is opened on a primary that is not open", "listener/relayed.go", []string{"case x.onPrimary && !routes.WriteOpen:", "case x.onPrimary && x.intent == ag.ReadWrite && !routes.WriteOpen:"}, "TestReaderOfAPrimaryThatIsNotOpen"},
-	{"a seal that was refused is asked for again at once", "agent/act.go", []string{"u.epoch == act.Epoch && boottime.Now() < u.until", "u.epoch == act.Epoch && boottime.Now() < 0"}, "TestRefusedSealIsAskedAgainAfterAPause"},
+	{"a seal that was refused is asked for again at once", "agent/seal.go", []string{"u.epoch == act.Epoch && boottime.Now() < u.until", "u.epoch == act.Epoch && boottime.Now() < 0"}, "TestRefusedSealIsAskedAgainAfterAPause"},
 	{"a member whose stream is open is waited for, however long it is silent", "ag/quorum.go", []string{"if !v.lost(id) && (streams || was && (", "if streams || was && !v.lost(id) && (true && ("}, "TestNextSync"},
 	{"a leader takes its own standing still for the silence of its members", "agent/observe.go", []string{"			if own {\n", "			if own && false {\n"}, "TestOwnPauseIsNoSilence"},
 	{"a seal does not wait for the walreceiver", "agent/seal.go", []string{"gone := err == nil && !obs.Receiving", "gone := true"}, "TestSealWaitsForTheWalreceiver"},
