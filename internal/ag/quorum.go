@@ -15,10 +15,10 @@ import (
 //
 // Three moves keep the meaning of (V, k) true, and every transition below is made of them:
 //
-//	shed     (V - x, k - 1)           what is on k of V is on k - 1 of the rest
+//	shed     (V - x, k - 1)           commits on k of V are on k - 1 of the rest
 //	weaken   (V + x, k), (V, k - 1)   a larger set, a smaller number
-//	publish  (V', k')                 if (P, n) is proven in force with barrier B, k' <= n - |P \ V'|, and k' members of V'
-//	                                  have flushed B: commits from before B are on those, later ones on n of P
+//	publish  (V', k')                 if (P, n) is proven in force with barrier B, k' <= n - |P \ V'|, and k' members
+//	                                  of V' have flushed B: commits from before B are on those, later ones on n of P
 //
 // and PostgreSQL may be given (P', n') whenever k <= n' - |P' \ V|: then every commit it acknowledges keeps (V, k)
 // true, whether a backend still uses the old setting or already the new one (docs/internals/safety.md, "Bookkeeping").

@@ -145,7 +145,8 @@ type View struct {
 // Plan is what the node should do now. Its order is a contract:
 //
 //	Fence     comes BEFORE anything else, and needs no record.
-//	Commit    is made BEFORE the Actions, by compare-and-swap on the record of the view. If it fails, the Actions MUST NOT be performed.
+//	Commit    is made BEFORE the Actions, by compare-and-swap on the record of the view. If it fails, the Actions MUST
+//	          NOT be performed.
 //	Actions   are performed in order, AFTER the commit.
 //
 // A step that must follow an effect waits until a later view shows that effect. A plan is never resumed; the next view
@@ -154,7 +155,8 @@ type View struct {
 // A promotion is therefore a sequence of plans, each of which rests on what the view shows:
 //
 //  1. claim:    the epoch is raised. The transaction MUST compare all three keys, so that (V, k) is final.
-//  2. seal:     each member makes its promise durable BEFORE it closes its older streams, and closes them BEFORE it reports its position.
+//  2. seal:     each member makes its promise durable BEFORE it closes its older streams, and closes them BEFORE it
+//     reports its position.
 //  3. choose:   the best copy and a new timeline id are recorded BEFORE any server is promoted.
 //  4. promote:  see Promote.
 //  5. lead:     LEAD and the new state are recorded AFTER the server is seen writable. Only LEAD gives rights.
@@ -268,8 +270,8 @@ func (v View) Role() Role {
 	return RoleResolving
 }
 
-// Unreadable returns why readers may not see this copy; "": they may, while its server is in recovery. What it shows
-// must be a state of the group's history (S7), and nothing may be about to rewrite it.
+// Unreadable returns why readers may not see this copy; "": they may, while its server is in recovery. The state that
+// it shows must be one of the group's history (S7), and nothing may be about to rewrite it.
 func (v View) Unreadable() string {
 	switch {
 	case v.Local.Data != DataPresent:

@@ -17,8 +17,8 @@ import (
 // slowAnswer is how long a standby that answered before may take to answer again before it counts as not ready.
 const slowAnswer = 10 * time.Second
 
-// ownPause is how long after its last turn the loop takes the silence of a member for its own: it was stopped, or waited.
-// A leader's loop turns every second.
+// ownPause is how long after its last turn the loop takes the silence of a member for its own: it was stopped, or
+// waited. A leader's loop turns every second.
 const ownPause = 2 * idleTurn
 
 // closeLag is how close a member's flush position must be before commits are made to wait for the member.

@@ -185,8 +185,8 @@ type sealAnswer struct {
 	err    error
 }
 
-// Pauses after a seal that was refused. The pause doubles each time, up to mostSealPause: a member that is being started
-// is asked again soon, and one that stays away costs little, however long a candidate waits for it.
+// Pauses after a seal that was refused. The pause doubles each time, up to mostSealPause: a member that is being
+// started is asked again soon, and one that stays away costs little, however long a candidate waits for it.
 const (
 	sealPause     = 100 * time.Millisecond
 	mostSealPause = time.Second
@@ -200,7 +200,8 @@ type unsealed struct {
 	said  string        // its last error, which is logged when it changes
 }
 
-// askSeals asks each member that has not answered, is not being asked, and did not refuse a moment ago. This node's own seal takes the same way.
+// askSeals asks each member that has not answered, is not being asked, and did not refuse a moment ago. This node's own
+// seal takes the same way.
 func (a *Agent) askSeals(ctx context.Context, v ag.View, act ag.AskSeals) {
 	for _, id := range act.Members {
 		if _, have := a.seals[id]; have || a.sealing[id] == act.Epoch {

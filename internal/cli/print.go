@@ -18,7 +18,8 @@ func PrintJSON(c *cobra.Command, v any) error {
 	return e.Encode(v)
 }
 
-// Say prints a message for the user on standard error, with its control characters escaped. Standard output is for data.
+// Say prints a message for the user on standard error, with its control characters escaped. Standard output is for
+// data.
 func Say(c *cobra.Command, format string, a ...any) {
 	_, _ = fmt.Fprintln(c.ErrOrStderr(), Printable(fmt.Sprintf(format, a...)))
 }
@@ -37,9 +38,9 @@ func (w textWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Printable returns the text with each control character but newline and tab, and each byte that is not UTF-8, written as
-// its code: \x1b. Names in a group are chosen by clients (a TLS server name, an application's name), and a terminal obeys
-// control characters.
+// Printable returns the text with each control character but newline and tab, and each byte that is not UTF-8, written
+// as its code: \x1b. Names in a group are chosen by clients (a TLS server name, an application's name), and a terminal
+// obeys control characters.
 func Printable(text string) string {
 	unsafe := func(r rune) bool { return r != '\n' && r != '\t' && (r == utf8.RuneError || unicode.IsControl(r)) }
 	if strings.IndexFunc(text, unsafe) < 0 {

@@ -115,7 +115,8 @@ func Admit(ca *certs.CA, req JoinRequest) (JoinGrant, error) {
 	return JoinGrant{Grant: g}, err
 }
 
-// The proof shows knowledge of the secret to a verifier that stores only its hash, for one request in one TLS session:
+// proofOf returns a proof of the secret for a verifier that stores only its hash. It is of one request in one TLS
+// session:
 //
 //	mask  = HMAC-SHA256(key = SHA-256(secret), label || TLS exporter || SHA-256(request))
 //	proof = secret XOR mask

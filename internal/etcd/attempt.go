@@ -12,10 +12,10 @@ import (
 // change carries an attempt id and is guarded by the revision of the replica's attempt key, which it also overwrites.
 // Hence
 //
-//   - the same transaction may be sent again, to any endpoint: at most one of the copies is applied, and each answer shows
-//     whether one was;
-//   - overwriting the attempt key with another value voids every copy that is still under way, so that "not made" also holds for
-//     the future.
+//   - the same transaction may be sent again, to any endpoint: at most one of the copies is applied, and each answer
+//     shows whether one was;
+//   - overwriting the attempt key with another value voids every copy that is still under way, so that "not made" also
+//     holds for the future.
 
 // attempts is the state of a Store's attempt key.
 type attempts struct {

@@ -80,7 +80,8 @@ type Node struct {
 // Address is the node's address.
 func (n Node) Address() string { return n.host }
 
-// Addresses of a node. A witness has no listeners.
+// The addresses of a node's ports. A witness has no listeners.
+
 func (n Node) readWrite() string { return n.address(0) }
 func (n Node) readOnly() string  { return n.address(1) }
 func (n Node) endpoint() string  { return n.address(2) }

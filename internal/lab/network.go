@@ -30,8 +30,8 @@ const (
 	NetNamespaces = "netns"    // every node in a network namespace of its own, on the same ports, with links that can be shaped and cut
 )
 
-// networkName is the name, among the helpers, of the process that passes the packets of a lab with NetNamespaces. It is a
-// process of its own, because a network that waits for a processor is slower than its links are set to be.
+// networkName is the name, among the helpers, of the process that passes the packets of a lab with NetNamespaces. It is
+// a process of its own, because a network that waits for a processor is slower than its links are set to be.
 const networkName = "lab-network"
 
 // Client is the name of this host on the lab's links: the programs that connect to the nodes from outside of them.

@@ -17,14 +17,15 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/startup"
 )
 
-// A backend costs PostgreSQL a process and its caches, some milliseconds of a processor. A client need not wait for
-// that in two cases: a backend was opened by startup packet: one is being opened ahead, where logins of one kind follow
-// each other closely; or, with BACKEND_REUSE = ON, the backend of a client that has left is reused (reuse.go). Neither
-// is a new session. So both are handed out only if the difference cannot be seen:
+// A backend costs PostgreSQL a process and its caches, some milliseconds of a processor. In two cases a client need not
+// wait for that. Where logins with one startup packet follow each other closely, a backend is opened ahead. With
+// BACKEND_REUSE = ON, the backend of a client that has left is reused (reuse.go). Neither is a new session. So both are
+// handed out only if the difference cannot be seen:
 //
 //   - the startup packet is the same, byte by byte: user, database, every parameter, the client's host, TLS and intent;
 //   - the server's fingerprint of role, database and settings is the same as before the backend was opened;
-//   - nothing has happened that ends sessions of this kind: an epoch, a drain, a closed gate, a statement about databases.
+//   - nothing has happened that ends sessions of this kind: an epoch, a drain, a closed gate, a statement about
+//     databases.
 //
 // The pool holds backends of the local server only. A server's own refusals (NOLOGIN, CONNECT, connection limits) occur
 // when a backend is opened; the facts that they depend on are part of the fingerprint.

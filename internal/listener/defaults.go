@@ -95,8 +95,8 @@ func (d *defaultsCache) ask(ctx context.Context, s *Server, user, database strin
 }
 
 // The functions below refuse statements that change a setting of the group, or weaken commits of other sessions
-// (docs/internals/postgresql.md, "Settings of the agent"). A statement that arrives in one piece is replaced by one with
-// which PostgreSQL reports the refusal, in its place among the answers. The session of any other is ended before
+// (docs/internals/postgresql.md, "Settings of the agent"). A statement that arrives in one piece is replaced by one
+// with which PostgreSQL reports the refusal, in its place among the answers. The session of any other is ended before
 // PostgreSQL has all of it.
 
 // textPiece is a piece of a Query or a Parse.

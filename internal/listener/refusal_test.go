@@ -21,8 +21,8 @@ func refusesSettings(c *Config) {
 	c.Reserved = func(name string) (string, bool) { return "do $this instead", strings.HasPrefix(name, "cot_test.") }
 }
 
-// A setting of the group is not changed by ALTER SYSTEM, in whatever spelling, protocol and number of pieces. The session
-// goes on where PostgreSQL had nothing of the statement yet. Others pass.
+// A setting of the group is not changed by ALTER SYSTEM, in whatever spelling, protocol and number of pieces. The
+// session goes on where PostgreSQL had nothing of the statement yet. Others pass.
 func TestChangesOfSettingsAreRefused(t *testing.T) {
 	g := newGroup(t, refusesSettings)
 	server, err := g.servers["a"].connect(t.Context(), "postgres")

@@ -19,8 +19,8 @@ func (noStore) Token(context.Context, string) (etcd.Token, error) {
 	return etcd.Token{}, etcd.ErrNoQuorum
 }
 
-// TestJoinWaitsForTheNode: a join that arrives while the node starts reaches the store when there is one, and is refused as unavailable if
-// that takes too long or the joiner's time is over.
+// TestJoinWaitsForTheNode: a join that arrives while the node starts reaches the store when there is one, and is
+// refused as unavailable if that takes too long or the joiner's time is over.
 func TestJoinWaitsForTheNode(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

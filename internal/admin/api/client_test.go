@@ -12,7 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestClientAsksOnlyTheNodesUser checks that a client sends nothing to a process that made the agent's socket as another user.
+// TestClientAsksOnlyTheNodesUser checks that a client sends nothing to a process that made the agent's socket as
+// another user.
 func TestClientAsksOnlyTheNodesUser(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root, to listen as another user")

@@ -43,8 +43,8 @@ type seedTargetLine struct {
 // targetName is the name under which this program runs Target.
 const targetName = "bench-seeding-target"
 
-// Target returns the name and the helper that runs a seedTarget. It prints a seedTargetLine for each progress report and
-// one at its end.
+// Target returns the name and the helper that runs a seedTarget. It prints a seedTargetLine for each progress report
+// and one at its end.
 func Target() (name string, h reexec.Helper) {
 	return targetName, reexec.Typed(func(ctx context.Context, t seedTarget, s reexec.Streams) error {
 		return t.run(ctx, json.NewEncoder(s.Out))

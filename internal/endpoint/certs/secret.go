@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// A Secret is 32 bytes for one purpose that only the replicas of a group have. It is derived (HKDF, RFC 5869) from the
+// Secret is 32 bytes for one purpose that only the replicas of a group have. It is derived (HKDF, RFC 5869) from the
 // private key of the issuing authority, which witnesses and clients do not hold, so it changes when the authority is
 // rotated.
 type Secret struct {

@@ -8,9 +8,10 @@ import (
 // Places are the places of callers that have proved nothing yet: a bounded number in all, and of each caller. Entering
 // never waits. A newcomer that finds no place takes that of another caller, or is refused at once:
 //
-//   - A caller that holds as many places as one may have gives up its own oldest one, once that has lasted longer than the grace.
-//   - When all places are taken, the caller that holds the most gives up its oldest one. If it holds more than an equal share,
-//     that happens at once, else after the grace.
+//   - A caller that holds as many places as one may have gives up its own oldest one, once that has lasted longer than
+//     the grace.
+//   - When all places are taken, the caller that holds the most gives up its oldest one. If it holds more than an equal
+//     share, that happens at once, else after the grace.
 type Places struct {
 	most, each int
 	grace      time.Duration

@@ -32,7 +32,8 @@ func playInheritance() {
 	fmt.Println(Exec(cat, []string{"cat", "/proc/self/status"}, os.Environ()))
 }
 
-// TestNoProgramInheritsCapabilities checks that programs which a node runs have no capability, and that the node's own successor has them.
+// TestNoProgramInheritsCapabilities checks that programs which a node runs have no capability, and that the node's own
+// successor has them.
 func TestNoProgramInheritsCapabilities(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root, to make a process of another user with ambient capabilities")
@@ -61,7 +62,8 @@ func TestNoProgramInheritsCapabilities(t *testing.T) {
 	}
 }
 
-// withoutC builds this package's test binary without C, as released binaries are built, where every user may execute it.
+// withoutC builds this package's test binary without C, as released binaries are built, where every user may execute
+// it.
 func withoutC(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/tmp", "coterie-capabilities-test")

@@ -1,4 +1,5 @@
-// Package capabilities decides which programs get the capabilities of this process when it executes them: by default none.
+// Package capabilities decides which programs get the capabilities of this process when it executes them: by default
+// none.
 //
 // Start reading at Withhold.
 package capabilities

@@ -11,9 +11,9 @@ type Refusal struct{ Message, Detail, Hint string }
 // flushed are the values of synchronous_commit with which a commit waits until a secondary has flushed it.
 var flushed = []string{"on", "remote_apply", "true", "yes", "1"}
 
-// Refuse returns why a session may not make a change that outlives it: the setting belongs to the group, or commits of other
-// sessions would wait for less than the group wants; nil: it may. reserved says what to use instead of a setting that
-// belongs to the group. relaxed allows a default of synchronous_commit below on.
+// Refuse returns why a session may not make a change that outlives it: the setting belongs to the group, or commits of
+// other sessions would wait for less than the group wants; nil: it may. reserved says what to use instead of a setting
+// that belongs to the group. relaxed allows a default of synchronous_commit below on.
 func Refuse(c Change, reserved func(name string) (instead string, is bool), relaxed bool) *Refusal {
 	system := c.Scope == ScopeSystem
 	switch instead, is := reserved(c.Setting); {

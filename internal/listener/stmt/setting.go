@@ -5,9 +5,10 @@ import (
 	"strings"
 )
 
-// Change is a statement that changes a setting beyond its own session: ALTER SYSTEM, ALTER ROLE, ALTER USER or ALTER DATABASE with
-// SET or RESET. PostgreSQL runs ALTER SYSTEM only as a statement of its own: not in a function, a procedure or a DO, and not beside
-// other statements of one Query. So a Query or a Parse shows each of them. The others may hide in a function or a DO.
+// Change is a statement that changes a setting beyond its own session: ALTER SYSTEM, ALTER ROLE, ALTER USER or ALTER
+// DATABASE with SET or RESET. PostgreSQL runs ALTER SYSTEM only as a statement of its own: not in a function, a
+// procedure or a DO, and not beside other statements of one Query. So a Query or a Parse shows each of them. The others
+// may hide in a function or a DO.
 type Change struct {
 	Scope   Scope
 	Setting string // in lower case, as PostgreSQL compares names; "": the spelling is not understood
@@ -26,8 +27,9 @@ const (
 	ScopeDatabase Scope = "DATABASE"
 )
 
-// Changes looks for changes in the text of a Query or a Parse, piece by piece. It knows tokens, with comments, quotes and dollar
-// quotes. Where standard_conforming_strings is off, a string that ends in a backslash can hide the statements behind it.
+// Changes looks for changes in the text of a Query or a Parse, piece by piece. It knows tokens, with comments, quotes
+// and dollar quotes. Where standard_conforming_strings is off, a string that ends in a backslash can hide the
+// statements behind it.
 type Changes struct {
 	state   lexState
 	after   lexState // of lexQuote: what the quote ends
@@ -362,7 +364,8 @@ func changeOf(t []token) (Change, bool) {
 	return c, true
 }
 
-// settingName returns the name at the beginning of t, and what follows it. It returns "" for a name with Unicode escapes.
+// settingName returns the name at the beginning of t, and what follows it. It returns "" for a name with Unicode
+// escapes.
 func settingName(t []token) (string, []token) {
 	var name strings.Builder
 	for len(t) > 0 && t[0].kind != tokenSign && t[0].kind != tokenText {

@@ -70,8 +70,8 @@ func csrOf(t *testing.T, key *ecdsa.PrivateKey) []byte {
 
 func proved([]byte) bool { return true }
 
-// TestAdmit holds that a joiner is written into the configuration, that its token is spent, that the node is told, and that asking again
-// with the same key after a lost answer is no second member.
+// TestAdmit holds that a joiner is written into the configuration, that its token is spent, that the node is told, and
+// that asking again with the same key after a lost answer is no second member.
 func TestAdmit(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
@@ -106,8 +106,8 @@ func TestAdmit(t *testing.T) {
 	}
 }
 
-// TestAdmitRefuses holds who is not admitted. The configuration does not change, and the token stays good, except where another node has
-// spent it.
+// TestAdmitRefuses holds who is not admitted. The configuration does not change, and the token stays good, except where
+// another node has spent it.
 func TestAdmitRefuses(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -202,7 +202,8 @@ type staleTokens struct {
 
 func (s staleTokens) Token(context.Context, string) (etcd.Token, error) { return s.token, nil }
 
-// TestCreateToken holds that a token names the replicas that can admit, is stored without its secret, and is not made where it could not be.
+// TestCreateToken holds that a token names the replicas that can admit, is stored without its secret, and is not made
+// where it could not be.
 func TestCreateToken(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)

@@ -48,8 +48,8 @@ func (s *Service) Failover(ctx context.Context, req api.FailoverRequest) (api.Fa
 	return s.awaitFailover(ctx, start, x, op)
 }
 
-// notAsked returns the error of a failover that could not be asked for. What a forced one has suspended stays so: another administrator, who
-// asked at the same moment, may rely on it.
+// notAsked returns the error of a failover that could not be asked for. The replicas that a forced one has suspended
+// stay so: another administrator, who asked at the same moment, may rely on it.
 func notAsked(err error, op ag.Op) error {
 	suspended := ""
 	if op.Kind == ag.OpForced {

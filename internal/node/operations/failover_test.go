@@ -26,8 +26,8 @@ func opOf(t *testing.T, e ag.Epoch) json.RawMessage {
 	return b
 }
 
-// TestFailoverRefusals holds what is known before a failover begins, with the kind that a command is told and the SQLSTATE and number that a
-// statement is told. Each names what to run instead in either language.
+// TestFailoverRefusals holds what is known before a failover begins, with the kind that a command is told and the
+// SQLSTATE and number that a statement is told. Each names what to run instead in either language.
 func TestFailoverRefusals(t *testing.T) {
 	t.Parallel()
 	const none, refused, unhealthy = fail.Ordinary, fail.Refused, fail.Unhealthy

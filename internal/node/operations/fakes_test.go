@@ -23,8 +23,8 @@ import (
 
 var errTest = errors.New("it failed in a test")
 
-// bed is the service of replica a, the primary of epoch 7 of the group of a, b, c and the witness w, with everything around it faked. b is
-// synchronized and counted.
+// bed is the service of replica a, the primary of epoch 7 of the group of a, b, c and the witness w, with everything
+// around it faked. b is synchronized and counted.
 type bed struct {
 	*Service
 	store   *fakeStore

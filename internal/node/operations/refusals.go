@@ -9,8 +9,8 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/fail"
 )
 
-// refusal is the reason why a failover is refused, with advice for a shell and for a statement. A command is told the one as a fail.Error, a
-// statement the other as a *console.Error.
+// refusal is the reason why a failover is refused, with advice for a shell and for a statement. A command is told the
+// one as a fail.Error, a statement the other as a *console.Error.
 type refusal struct {
 	statement fail.Error // Hint is advice for a statement
 	command   string     // advice for a shell
@@ -45,8 +45,9 @@ func (r *refusal) Unwrap() []error {
 	return []error{r.forCommand(), &console.Error{State: s.SQLState(), Number: s.Number, Message: s.Err.Error(), Hint: s.Hint}}
 }
 
-// failoverTarget returns the replica that a failover is for: the one that was named, or else the first synchronized one. It refuses all that
-// can be known beforehand to be impossible, or to lose commits that nobody has given up. These are all refusals, however it was asked for.
+// failoverTarget returns the replica that a failover is for: the one that was named, or else the first synchronized
+// one. It refuses all that can be known beforehand to be impossible, or to lose commits that nobody has given up. These
+// are all refusals, however it was asked for.
 func failoverTarget(x etcd.Snapshot, to ag.ReplicaID, force bool) (ag.ReplicaID, error) {
 	group, record := x.Group, x.Record
 	if to == "" && len(record.State.V) > 0 {

@@ -18,8 +18,8 @@ type Method[Req, Resp any] struct {
 	from callers
 }
 
-// callers are the members that may call a method. A witness has no data and serves no client, so it may call nothing that
-// takes a promise, changes a copy or a server, or tells what a client could not ask.
+// callers are the members that may call a method. A witness has no data and serves no client, so it may call nothing
+// that takes a promise, changes a copy or a server, or tells what a client could not ask.
 type callers int
 
 const (

@@ -97,8 +97,8 @@ func TestRequestThatIsNoneIsRefused(t *testing.T) {
 	}
 }
 
-// TestOnlyReplicasMayCall holds that a witness is refused, before its request is read, wherever a method takes a promise,
-// changes something or serves clients.
+// TestOnlyReplicasMayCall holds that a witness is refused, before its request is read, wherever a method takes a
+// promise, changes something or serves clients.
 func TestOnlyReplicasMayCall(t *testing.T) {
 	t.Parallel()
 	w, ran := wire{}, 0

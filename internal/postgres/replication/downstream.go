@@ -50,7 +50,8 @@ type DownstreamConfig struct {
 	Logger     *slog.Logger // nil: none
 
 	// ProbeAfter is the silence, in either direction, after which a WAL stream in streaming mode gets a keepalive that
-	// wants a reply; default 3 s, and SetProbeAfter changes it. DeadAfter is the silence of the peer after that which ends the stream; default 10 s.
+	// wants a reply; default 3 s, and SetProbeAfter changes it. DeadAfter is the silence of the peer after that which
+	// ends the stream; default 10 s.
 	ProbeAfter, DeadAfter time.Duration
 }
 

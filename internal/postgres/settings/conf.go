@@ -10,8 +10,8 @@ import (
 // SynchronousNames is the setting that says for which secondaries commits wait.
 const SynchronousNames = "synchronous_standby_names"
 
-// Reserved reports whether a setting belongs to the group and may not stay in postgresql.auto.conf (docs/internals/postgresql.md,
-// "Settings of the agent"), and what is to be used instead.
+// Reserved reports whether a setting belongs to the group and may not stay in postgresql.auto.conf
+// (docs/internals/postgresql.md, "Settings of the agent"), and what is to be used instead.
 func Reserved(name string) (instead string, reserved bool) {
 	switch name {
 	case SynchronousNames:
