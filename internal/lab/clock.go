@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/lab/faketime"
+	"github.com/coteriedb/coterie/internal/lib/durable"
 	"github.com/coteriedb/coterie/internal/lib/fail"
 )
 
@@ -51,7 +52,7 @@ func (l *Lab) Clock(node string, offset time.Duration) (ClockStatus, error) {
 		return ClockStatus{}, err
 	}
 	clocks[n.Name] = offset
-	if err := l.writeClocks(clocks); err != nil {
+	if err := durable.ReplaceJSON(l.clocksFile(), clocks); err != nil {
 		return ClockStatus{}, err
 	}
 	if err := l.setClocks(n, offset); err != nil {
@@ -82,18 +83,6 @@ func (l *Lab) clocks() (map[string]time.Duration, error) {
 		return nil, fmt.Errorf("%s: %w", l.clocksFile(), err)
 	}
 	return out, nil
-}
-
-func (l *Lab) writeClocks(clocks map[string]time.Duration) error {
-	b, err := json.Marshal(clocks)
-	if err != nil {
-		return err
-	}
-	next := l.clocksFile() + ".new"
-	if err := os.WriteFile(next, b, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(next, l.clocksFile())
 }
 
 // setClocks gives every process of the node the offset.

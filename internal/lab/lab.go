@@ -23,6 +23,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lab/cgroup"
 	"github.com/coteriedb/coterie/internal/lab/faultfs"
 	"github.com/coteriedb/coterie/internal/lab/linkem"
+	"github.com/coteriedb/coterie/internal/lib/durable"
 	"github.com/coteriedb/coterie/internal/lib/fail"
 )
 
@@ -116,7 +117,7 @@ type description struct {
 	Quorum     []string      `json:"quorum,omitempty"`
 }
 
-func (d description) write(dir string) error { return writeJSON(filepath.Join(dir, file), d) }
+func (d description) write(dir string) error { return durable.ReplaceJSON(filepath.Join(dir, file), d) }
 
 // DefaultDir returns where a lab is by default: in /var/tmp for root, whose home the user of the servers cannot enter.
 func DefaultDir() string {

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/coteriedb/coterie/internal/lab/linkem"
+	"github.com/coteriedb/coterie/internal/lib/durable"
 )
 
 // linksFile keeps the shapes of the links, so that a killed network comes back with them. The shapes at first are in
@@ -58,20 +59,7 @@ func (l *Lab) readPlan() (plan, error) {
 }
 
 func (l *Lab) writePlan(p plan) error {
-	return writeJSON(filepath.Join(l.dir, linksFile), p)
-}
-
-// writeJSON replaces a file that only the lab's user may read, as a whole or not at all.
-func writeJSON(path string, v any) error {
-	b, err := json.MarshalIndent(v, "", "  ")
-	if err != nil {
-		return err
-	}
-	next := path + ".next"
-	if err := os.WriteFile(next, append(b, '\n'), 0o600); err != nil {
-		return err
-	}
-	return os.Rename(next, path)
+	return durable.ReplaceJSON(filepath.Join(l.dir, linksFile), p)
 }
 
 // shape is what the direction is to be like.

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/lib/durable"
 )
 
 // Decision is one rule that fired, with the view that it saw.
@@ -152,7 +153,7 @@ func (d *Log) Write(x Decision) error {
 		return fmt.Errorf("record a decision: its view has %d bytes", len(line))
 	}
 	if d.size+int64(len(line)) > decisionFile {
-		if err := os.Rename(d.path, filepath.Join(filepath.Dir(d.path), "decisions.1.jsonl")); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := durable.Rename(d.path, filepath.Join(filepath.Dir(d.path), "decisions.1.jsonl")); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("record a decision: %w", err)
 		}
 		d.size = 0
@@ -161,9 +162,14 @@ func (d *Log) Write(x Decision) error {
 	if err != nil {
 		return fmt.Errorf("record a decision: %w", err)
 	}
+	first := d.size == 0 // the file may be new, and then its name has to be flushed as well
 	n, err := f.Write(line)
 	d.size += int64(n)
-	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
+	err = errors.Join(err, f.Sync(), f.Close())
+	if err == nil && first {
+		err = durable.SyncDir(filepath.Dir(d.path))
+	}
+	if err != nil {
 		return fmt.Errorf("record a decision: %w", err)
 	}
 	return nil

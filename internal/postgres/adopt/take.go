@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/coteriedb/coterie/internal/lib/durable"
 )
 
 // RecordFile is the name of the adoption's record in the node's state directory.
@@ -46,7 +48,7 @@ func (a *Adopted) save(stateDir string) error {
 	if err != nil {
 		return err
 	}
-	return writeDurably(filepath.Join(stateDir, RecordFile), b, 0o600)
+	return durable.Replace(filepath.Join(stateDir, RecordFile), b, 0o600)
 }
 
 // Take takes over the cluster that r describes; r must have no refusals. clean removes the reserved settings from
@@ -76,7 +78,7 @@ func Take(r *Report, binDir, stateDir string, clean func() error) (*Adopted, err
 
 func (a *Adopted) change(r *Report, stateDir string, clean func() error) error {
 	// From here on an accidental start is that of a standby, which writes nothing.
-	if err := writeDurably(filepath.Join(a.Data, "standby.signal"), nil, 0o600); err != nil {
+	if err := durable.Replace(filepath.Join(a.Data, "standby.signal"), nil, 0o600); err != nil {
 		return fmt.Errorf("create standby.signal: %w", err)
 	}
 	if a.Start.Conf != "" {
@@ -106,7 +108,7 @@ func (a *Adopted) change(r *Report, stateDir string, clean func() error) error {
 		}
 	}
 	if a.Generated {
-		if err := writeDurably(filepath.Join(a.Data, "postgresql.conf"), []byte(generatedConf(r.Settings, a.autoConf())), 0o600); err != nil {
+		if err := durable.Replace(filepath.Join(a.Data, "postgresql.conf"), []byte(generatedConf(r.Settings, a.autoConf())), 0o600); err != nil {
 			return fmt.Errorf("write the configuration of joining nodes: %w", err)
 		}
 	}
@@ -159,7 +161,7 @@ func (a *Adopted) Undo(clean func() error) error {
 	}
 	if len(errs) == 0 { // last: while standby.signal exists, an accidental start does no harm
 		step("remove standby.signal", os.Remove(filepath.Join(a.Data, "standby.signal")))
-		step("flush the data directory", syncPath(a.Data))
+		step("flush the data directory", durable.SyncDir(a.Data))
 	}
 	return errors.Join(errs...)
 }
@@ -188,7 +190,7 @@ func (a *Adopted) restoreAutoConf(clean func() error) error {
 	for _, line := range restored {
 		out.WriteString(line + "\n")
 	}
-	return writeDurably(a.autoConf(), []byte(out.String()), 0o600)
+	return durable.Replace(a.autoConf(), []byte(out.String()), 0o600)
 }
 
 // removeMemberSlots removes the group's slots of a stopped server, because nothing would ever advance them again.
@@ -214,24 +216,6 @@ func (a *Adopted) Releasable(state string) error {
 	return refuse(fmt.Sprintf("the server was not cleanly shut down (its state is %q)", state), "start the agent, wait until it is healthy, and stop it in order")
 }
 
-// writeDurably replaces a file, so that either the old or the new one exists after a power loss.
-func writeDurably(path string, content []byte, mode os.FileMode) error {
-	tmp := path + ".coterie-tmp"
-	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, mode)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(content)
-	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
-		err = os.Rename(tmp, path)
-	}
-	if err != nil {
-		_ = os.Remove(tmp)
-		return err
-	}
-	return syncPath(filepath.Dir(path))
-}
-
 // writeInPlace writes a file without replacing it: it keeps the owner and the mode of a file in a directory that may
 // belong to another user.
 func writeInPlace(path, content string) error {
@@ -241,13 +225,4 @@ func writeInPlace(path, content string) error {
 	}
 	_, err = f.WriteString(content)
 	return errors.Join(err, f.Sync(), f.Close())
-}
-
-func syncPath(path string) error {
-	f, err := os.Open(path) //nolint:gosec // of the recorded data directory
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	return f.Sync()
 }

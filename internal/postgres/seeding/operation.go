@@ -2,7 +2,6 @@ package seeding
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -13,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/lib/durable"
 	"github.com/coteriedb/coterie/internal/postgres/seeding/fileio"
 	"github.com/coteriedb/coterie/internal/postgres/seeding/pagesum"
 	"github.com/coteriedb/coterie/internal/postgres/seeding/progress"
@@ -142,13 +142,11 @@ func (j *Journal) Change(id string, f func(*Operation)) {
 	}
 }
 
-// save writes the journal, best-effort: it is history, and losing it on a full disk does no harm.
+// save replaces the journal on disk, so that a power loss leaves the old or the new one, and never an empty file. An
+// error is ignored: the journal is history, and losing its newest entry on a full disk does no harm.
 func (j *Journal) save() {
 	b, err := json.Marshal(j.ops)
-	if err != nil {
-		return
-	}
-	if err := errors.Join(os.MkdirAll(filepath.Dir(j.path), 0o700), os.WriteFile(j.path+".tmp", b, 0o600)); err == nil {
-		_ = os.Rename(j.path+".tmp", j.path)
+	if err == nil && os.MkdirAll(filepath.Dir(j.path), 0o700) == nil {
+		_ = durable.Replace(j.path, b, 0o600)
 	}
 }

@@ -204,14 +204,8 @@ func refuseOccupied(place, prefix string, ours []UnfinishedTablespace) error {
 
 // disable renames pg_control, without which a directory cannot be started.
 func disable(target string) error {
-	err := os.Rename(filepath.Join(target, datadir.ControlFile), filepath.Join(target, datadir.ControlOld))
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	return durable.SyncDir(filepath.Join(target, "global"))
+	err := durable.Rename(filepath.Join(target, datadir.ControlFile), filepath.Join(target, datadir.ControlOld))
+	return fileio.IgnoreMissing(err)
 }
 
 // linkedTablespaces lists the tablespaces of the old copy, with its version.
