@@ -27,7 +27,7 @@ const (
 	RuleFenceForeign Rule = "fence-foreign" // acknowledgements no longer keep the record true
 	RuleStepDown     Rule = "step-down"     // the primary is ill and another can take over: release
 	RuleRestart      Rule = "restart"       // the primary is ill, no other can take over, and a restart may help
-	RuleDoubled      Rule = "two-streams"   // one member acknowledges twice: hold answers, end both
+	RuleDoubled      Rule = "two-streams"   // a member acknowledges twice, or another program in its name: hold answers, end them
 	RuleAwaitQuorum  Rule = "await-quorum"  // no majority of the quorum answers: nothing may be decided (S8)
 	RuleVote         Rule = "vote"          // the leader's death was seen: stop acknowledging it, then record the vote
 	RuleAcknowledge  Rule = "acknowledge"   // the leader is alive, or this agent has just begun: remove the vote, then acknowledge
@@ -81,7 +81,7 @@ func Decide(v View) Plan {
 		return v.fence(RuleFenceForeign, v.whyContradicts())
 	case v.is(PhaseLead) && v.Local.Server == ServerWritable && len(v.Local.Doubled) > 0:
 		return Plan{
-			Rule: RuleDoubled, Because: fmt.Sprintf("two walsenders of %v run: what they acknowledge counts twice", v.Local.Doubled), Open: v.open(),
+			Rule: RuleDoubled, Because: fmt.Sprintf("a walsender of %v is not the member's: what it acknowledges counts, and no member has it", v.Local.Doubled), Open: v.open(),
 			Actions: []Action{EndStreams{Members: v.Local.Doubled}},
 		}
 	case !v.Quorum:

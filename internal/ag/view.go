@@ -57,7 +57,7 @@ type Local struct {
 	Foreign  string          `json:"foreign,omitempty"`  // a reserved setting has a value that the agent did not set
 	EndOfRec LSN             `json:"end_of_recovery"`    // where the promotion of this epoch ended
 	History  []TimelineEntry `json:"history,omitempty"`  // the timelines of this copy, oldest first, known after promotion
-	Doubled  []ReplicaID     `json:"doubled,omitempty"`  // members for which two walsenders run: PostgreSQL counts both
+	Doubled  []ReplicaID     `json:"doubled,omitempty"`  // members in whose names two walsenders run, or one of another program: PostgreSQL counts them
 	Opened   Epoch           `json:"opened"`             // the epoch in which the gate was opened here
 	Attached bool            `json:"attached,omitempty"` // another agent left the server running, and the setting of its commits is not proven yet
 	Restart  LSN             `json:"restart,omitempty"`  // the end of its WAL when the server was restarted within the epoch; 0: it was not

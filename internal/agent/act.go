@@ -172,16 +172,46 @@ func (a *Agent) follow(ctx context.Context, v ag.View, act ag.Follow) {
 	a.Wake()
 }
 
-// endStreams holds every answer from now on, and ends the walsenders that acknowledged twice. Too few members may have
-// acknowledged the last commits. So the setting is proven again, and its barrier flushed, BEFORE any answer leaves.
-func (a *Agent) endStreams(ctx context.Context, members []ag.ReplicaID) {
-	a.suspect.Store(true)
+// strayEvery is how often a primary looks for walsenders that its agent did not open.
+const strayEvery = 100 * time.Millisecond
+
+// watchStrays holds every answer as soon as a walsender runs in a member's name that this agent did not open. The loop
+// ends it (endStreams). If it ended by itself, its acknowledgements are doubtful all the same.
+func (a *Agent) watchStrays(ctx context.Context) {
+	t := time.NewTicker(strayEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+		v := a.view.Load()
+		if v == nil || v.Local.Server != ag.ServerWritable || v.Local.Sync.N == 0 && v.Record.State.K == 0 {
+			continue
+		}
+		if found, err := a.cfg.Instance.Strays(ctx); err == nil && len(found) > 0 {
+			a.suspect()
+			a.Wake()
+		}
+	}
+}
+
+// suspect holds every answer until the setting is proven again.
+func (a *Agent) suspect() {
+	a.suspected.Add(1)
 	a.cfg.Sessions.GateMoved()
-	a.sync.Proven = false
+}
+
+// endStreams holds every answer from now on, and ends the walsenders of members that acknowledged twice, or in whose
+// names another program did. Too few members may have acknowledged the last commits. So the setting is proven again,
+// and its barrier flushed, BEFORE any answer leaves.
+func (a *Agent) endStreams(ctx context.Context, members []ag.ReplicaID) {
+	a.suspect()
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	for _, id := range members {
-		a.log.Error("two walsenders run for one member; answers are held and both are ended", "member", id)
+		a.log.Error("a walsender runs in the name of a member and is not the member's; answers are held, and all walsenders of that name are ended", "member", id)
 		a.cfg.Downstream.Drop(id, "another walsender of its name runs")
 		if err := a.cfg.Instance.EndWalsenders(ctx, id); err != nil {
 			a.log.Error("walsenders not ended", "member", id, "err", err)

@@ -80,12 +80,14 @@ type Agent struct {
 	writer   *asyncwriter.Queue // marks and decisions, off the loop
 	trust    chan chan<- string // an operator confirms that the copy may be trusted
 	turned   atomic.Int64       // boottime of the loop's last turn
-	suspect  atomic.Bool        // one member acknowledged twice: no answer leaves before the setting is proven again
-	shut     atomic.Bool        // set by the worker: the gate is shut for a planned failover
-	answered atomic.Uint64      // the epoch in which this node has opened, so that its answers may leave; 0: none
-	outcome  atomic.Pointer[Outcome]
-	guard    *recordguard.Guard
-	preset   atomic.Pointer[preset]
+	// suspected counts the findings of walsenders that are no member's; cleared is its value when the setting was last
+	// proven. No answer leaves while they differ.
+	suspected, cleared atomic.Uint64
+	shut               atomic.Bool   // set by the worker: the gate is shut for a planned failover
+	answered           atomic.Uint64 // the epoch in which this node has opened, so that its answers may leave; 0: none
+	outcome            atomic.Pointer[Outcome]
+	guard              *recordguard.Guard
+	preset             atomic.Pointer[preset]
 	// restarting is the stage of a restart in place; set by the worker.
 	restarting atomic.Int32
 
@@ -129,6 +131,7 @@ type Agent struct {
 	answeredAt time.Duration // boottime of the server's last answer while it was to be promoted
 
 	tried       *ag.Sync // a setting that may be in force too; nil: none
+	reproved    uint64   // the value of suspected for which the proof of the setting was dropped
 	copyChanges uint64   // number of streams that came back with another copy
 	fencing     bool     // a fence is not confirmed yet
 	refusal     refusal  // the last refusal
@@ -270,7 +273,7 @@ func (a *Agent) Gate() time.Duration {
 	switch e := a.lease.Armed(); {
 	case e == 0:
 		return 0
-	case a.shut.Load(), a.suspect.Load(), a.answered.Load() != uint64(e):
+	case a.shut.Load(), a.suspected.Load() != a.cleared.Load(), a.answered.Load() != uint64(e):
 		return 1
 	}
 	return max(a.lease.AnswersUntil(), 1)
@@ -349,6 +352,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		wg.Go(func() { a.lease.Run(background) })
 		wg.Go(func() { a.heartbeats.Run(background) })
 		wg.Go(func() { a.chores(background) })
+		wg.Go(func() { a.watchStrays(background) })
 	}
 	if a.cfg.Probes != nil && a.cfg.Keeper != nil {
 		a.children.Go(func() { a.lastWords(background) })

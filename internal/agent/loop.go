@@ -158,7 +158,7 @@ func (a *Agent) turn(ctx context.Context) (again bool) {
 			"server", v.Local.Server, "position", v.Local.Position.String())
 	}
 	if p.Rule == ag.RuleServe || v.Local.Server != ag.ServerWritable {
-		a.suspect.Store(false) // proven and flushed, or no longer a primary
+		a.cleared.Store(a.reproved) // proven and flushed, or no longer a primary
 	}
 	a.publish(ctx, v, p)
 	if p.Commit != nil {

@@ -216,6 +216,7 @@ func (a *Agent) observeServer(ctx context.Context, l *ag.Local, ks KeeperState) 
 		l.Sync, l.EndOfRec, l.History = ag.Sync{}, 0, nil
 		return
 	}
+	suspected := a.suspected.Load() // before the server is asked: what is found later is for the next turn
 	o, err := a.cfg.Instance.Observe(ctx)
 	if err != nil {
 		l.Server, l.Position = ag.ServerStarting, a.observed.Position
@@ -234,6 +235,9 @@ func (a *Agent) observeServer(ctx context.Context, l *ag.Local, ks KeeperState) 
 	if !o.InRecovery {
 		l.Server = ag.ServerWritable
 		l.Foreign, l.Doubled = a.foreign(o), o.Doubled
+	}
+	if s := suspected; s != a.reproved {
+		a.reproved, a.sync.Proven = s, false
 	}
 }
 

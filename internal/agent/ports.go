@@ -67,7 +67,7 @@ type Observation struct {
 	Streamed   bool // a walreceiver has received something since the server started and had replayed all it had
 	P          []ag.ReplicaID
 	N          int
-	Doubled    []ag.ReplicaID // members with more than one walsender
+	Doubled    []ag.ReplicaID // members in whose names more than one walsender runs, or one that this node's agent did not open
 	SyncEpoch  ag.Epoch       // of the names in it; 0: none, or of several epochs
 	Waiters    int            // sessions waiting for synchronous replication
 }
@@ -90,6 +90,8 @@ type Instance interface {
 	// SetSync puts the setting before PostgreSQL and waits until a new session sees it. The names carry the epoch.
 	SetSync(ctx context.Context, p []ag.ReplicaID, n int, e ag.Epoch) error
 	FlushLSN(ctx context.Context) (ag.LSN, error)
+	// Strays returns what Observe returns in Doubled. It is called ten times a second.
+	Strays(ctx context.Context) ([]ag.ReplicaID, error)
 	// EndWalsenders ends every walsender of a member.
 	EndWalsenders(ctx context.Context, member ag.ReplicaID) error
 	Checkpoint(ctx context.Context) error

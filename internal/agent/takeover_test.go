@@ -255,6 +255,32 @@ func TestDoubledMemberHoldsAnswers(t *testing.T) {
 	})
 }
 
+// A walsender in a member's name that no agent opened is noticed within a tenth of a second. If it ends before the loop
+// sees it, answers are held all the same until the setting is proven anew.
+func TestStrayWalsenderHoldsAnswers(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		l.write("a")
+		n := l.Node("a")
+		time.Sleep(time.Second)
+		barrier := l.agents["a"].View().Local.Sync.Barrier
+		n.Fail("end-walsenders", errors.New("no answer"))
+		n.Double("b")
+		time.Sleep(110 * time.Millisecond)
+		if l.agents["a"].Gate() > boottime.Now() {
+			t.Error("answers leave a tenth of a second after the stray began")
+		}
+		n.Fail("end-walsenders", nil)
+		if err := n.Instance().EndWalsenders(t.Context(), "b"); err != nil {
+			t.Fatal(err)
+		}
+		l.wait("answers leave again", 10*time.Second, func() bool { return l.agents["a"].Gate() > boottime.Now() })
+		if v := l.agents["a"].View(); !v.Local.Sync.Proven || v.Local.Sync.Barrier <= barrier {
+			t.Errorf("the setting was not proven anew: %+v, barrier before %s", v.Local.Sync, barrier)
+		}
+		l.write("a")
+	})
+}
+
 // A promotion that was begun and did not come to lead may have written, even if the files do not show it: the copy is
 // rewound (docs/internals/safety.md, "Timelines").
 func TestBegunPromotionIsDiverged(t *testing.T) {

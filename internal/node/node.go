@@ -304,7 +304,7 @@ func (n *node) openAgent() error {
 		Sessions: n.clients, Logger: n.log.With("part", "agent"), OnGroup: n.groupChanged, NoVote: n.quorum.NoVote,
 	}
 	if n.pg != nil {
-		c.Instance = &pgserver.Instance{Instance: n.pg, Layout: n.layout, Self: n.self, GroupSystemID: n.members.SystemID, Log: n.log.With("part", "postgres")}
+		c.Instance = &pgserver.Instance{Instance: n.pg, Layout: n.layout, Self: n.self, GroupSystemID: n.members.SystemID, Owns: n.down.Owns, Log: n.log.With("part", "postgres")}
 		n.server = pgserver.NewServer(n.keeper, n.pg, n.layout)
 		c.Keeper = n.server
 		c.Upstream = walstream.NewUpstream(n.up, n.links)

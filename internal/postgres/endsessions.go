@@ -226,6 +226,7 @@ func (i *Instance) EndWalsenders(ctx context.Context, member string) error {
 			if m, _, ok := settings.ParseApplication(w.Application); !ok || string(m) != member {
 				continue
 			}
+			i.log.Warn("ended a walsender", "member", member, "application_name", w.Application, "pid", w.PID, "user", w.User, "address", w.Address, "state", w.State, "flushed", w.Flush.String())
 			if _, err := c.Exec(ctx, "SELECT pg_terminate_backend($1)", w.PID); err != nil {
 				return err
 			}

@@ -54,6 +54,7 @@ type Instance struct {
 	auth   *session.Session // of Roles and Facts, so that a login never waits behind an observation
 	repl   *session.Session // IDENTIFY_SYSTEM; open only while that may tell something new
 	wal    *session.Session // CurrentFlush, for which a client waits
+	watch  *session.Session // Walsenders, ten times a second
 
 	replays atomic.Pointer[replayed]
 }
@@ -73,7 +74,7 @@ func New(c Config) *Instance {
 	server := session.Server{SocketDir: c.SocketDir, Superuser: c.Superuser, Major: c.Install.Major}
 	i := &Instance{
 		cfg: c, log: log, server: server,
-		main: session.New(server), auth: session.New(server), repl: session.NewReplication(server), wal: session.New(server),
+		main: session.New(server), auth: session.New(server), repl: session.NewReplication(server), wal: session.New(server), watch: session.New(server),
 	}
 	i.Roles, i.Facts, i.Checks = login.New(server, i.auth), newFacts(i.auth), diagnose.New(server, c.PGData)
 	return i
@@ -81,7 +82,7 @@ func New(c Config) *Instance {
 
 // Close ends the instance's permanent sessions. The server is not affected.
 func (i *Instance) Close() error {
-	return errors.Join(i.main.Close(), i.auth.Close(), i.repl.Close(), i.wal.Close())
+	return errors.Join(i.main.Close(), i.auth.Close(), i.repl.Close(), i.wal.Close(), i.watch.Close())
 }
 
 // Config returns what New was given, with its defaults filled in.

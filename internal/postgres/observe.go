@@ -48,6 +48,8 @@ type WalReceiver struct {
 type Walsender struct {
 	PID         int
 	Application string
+	User        string
+	Address     string // of its client; empty behind a Unix socket
 	State       string
 	SyncState   string
 	Sent        ag.LSN
@@ -89,7 +91,7 @@ SELECT coalesce(pid, 0), coalesce(status, ''), coalesce(received_tli, 0), writte
 FROM pg_stat_wal_receiver`
 
 const walsendersQuery = `
-SELECT pid, coalesce(application_name, ''), coalesce(state, ''), coalesce(sync_state, ''), sent_lsn::text, write_lsn::text,
+SELECT pid, coalesce(application_name, ''), coalesce(usename::text, ''), coalesce(host(client_addr), ''), coalesce(state, ''), coalesce(sync_state, ''), sent_lsn::text, write_lsn::text,
        flush_lsn::text, replay_lsn::text, reply_time
 FROM pg_stat_replication WHERE application_name IS DISTINCT FROM $1 ORDER BY application_name, pid`
 
@@ -170,7 +172,7 @@ func (o *Observation) scanWalReceiver(rows pgx.Rows) error {
 func (o *Observation) scanWalsenders(rows pgx.Rows) error {
 	for rows.Next() {
 		w, reply := Walsender{}, (*time.Time)(nil)
-		if err := rows.Scan(&w.PID, &w.Application, &w.State, &w.SyncState, lsn(&w.Sent), lsn(&w.Write), lsn(&w.Flush), lsn(&w.Replay), &reply); err != nil {
+		if err := rows.Scan(&w.PID, &w.Application, &w.User, &w.Address, &w.State, &w.SyncState, lsn(&w.Sent), lsn(&w.Write), lsn(&w.Flush), lsn(&w.Replay), &reply); err != nil {
 			return err
 		}
 		if reply != nil {
@@ -209,6 +211,25 @@ func (s *lsnScanner) Scan(src any) error {
 		return err
 	}
 	return fmt.Errorf("%T is not the text of a WAL position", src)
+}
+
+// Walsenders returns the walsenders of members' names, in a session of its own.
+func (i *Instance) Walsenders(ctx context.Context) ([]Walsender, error) {
+	ctx, cancel := context.WithTimeout(ctx, session.Limit)
+	defer cancel()
+	var o Observation
+	err := i.watch.Do(ctx, func(c *pgx.Conn) error {
+		o.Replication = nil
+		rows, err := c.Query(ctx, walsendersQuery, session.Name)
+		if err != nil {
+			return err
+		}
+		return errors.Join(o.scanWalsenders(rows), rows.Err())
+	})
+	if err != nil {
+		return nil, fmt.Errorf("look for walsenders: %w", err)
+	}
+	return o.Replication, nil
 }
 
 // CurrentFlush returns how far a primary has flushed its WAL, or a standby has replayed it. It uses a session of its

@@ -132,6 +132,11 @@ func (i *instance) FlushLSN(ctx context.Context) (l ag.LSN, err error) {
 	return l, i.running(ctx)
 }
 
+func (i *instance) Strays(context.Context) (found []ag.ReplicaID, err error) {
+	i.n().locked(func() { found = slices.Clone(i.doubled) })
+	return found, nil
+}
+
 func (i *instance) EndWalsenders(ctx context.Context, member ag.ReplicaID) error {
 	if err := i.n().begin(ctx, "end-walsenders"); err != nil {
 		return err

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -32,7 +33,8 @@ type Instance struct {
 	Layout config.Layout
 	Self   ag.ReplicaID
 
-	GroupSystemID func() string // of the group; nil: any will do
+	GroupSystemID func() string      // of the group; nil: any will do
+	Owns          func(pid int) bool // whether this node's agent opened the connection of that walsender; nil: not known
 	Log           *slog.Logger
 	foreign       atomic.Pointer[string] // why the data directory is not this node's, when that was last said
 }
@@ -97,7 +99,7 @@ func (i *Instance) Observe(ctx context.Context) (agent.Observation, error) {
 		InRecovery: o.InRecovery, Position: ag.Position{Timeline: o.Timeline, LSN: o.Flush}, Replay: o.Replay,
 		Receiving: o.WalReceiver != nil, Streamed: o.Receive != 0, Waiters: o.SyncRepWaiters,
 	}
-	out.Doubled = doubled(o.Replication)
+	out.Doubled = i.notOurs(o.Replication)
 	if o.WalReceiver != nil && o.WalReceiver.ReceivedTLI > out.Position.Timeline {
 		out.Position.Timeline = o.WalReceiver.ReceivedTLI
 	}
@@ -121,6 +123,30 @@ func (i *Instance) Observe(ctx context.Context) (agent.Observation, error) {
 		out.P = append(out.P, m)
 	}
 	return out, nil
+}
+
+// Strays returns the members in whose names walsenders run that this node's agent did not open, or more than one.
+func (i *Instance) Strays(ctx context.Context) ([]ag.ReplicaID, error) {
+	senders, err := i.Instance.Walsenders(ctx)
+	return i.notOurs(senders), err
+}
+
+// notOurs returns the members for which PostgreSQL counts acknowledgements that they may not have given.
+func (i *Instance) notOurs(senders []postgres.Walsender) []ag.ReplicaID {
+	out := append(doubled(senders), strays(senders, i.Owns)...)
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// strays finds the members in whose names walsenders run that owns does not know. One in state startup acknowledges
+// nothing yet, and its process may not be known yet.
+func strays(senders []postgres.Walsender, owns func(pid int) bool) (out []ag.ReplicaID) {
+	for _, w := range senders {
+		if m, _, ok := settings.ParseApplication(w.Application); ok && w.State != "startup" && owns != nil && !owns(w.PID) {
+			out = append(out, m)
+		}
+	}
+	return out
 }
 
 // doubled finds the members for which more than one walsender of a name runs: PostgreSQL counts each of them.

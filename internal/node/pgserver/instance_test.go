@@ -32,3 +32,30 @@ func TestDoubled(t *testing.T) {
 		}
 	}
 }
+
+// TestStrays finds walsenders in a member's name that this agent did not open, also where the member has no stream of
+// its own.
+func TestStrays(t *testing.T) {
+	t.Parallel()
+	row := func(pid int, name, state string) postgres.Walsender {
+		return postgres.Walsender{PID: pid, Application: name, State: state}
+	}
+	owns := func(pid int) bool { return pid < 100 }
+	for _, tt := range []struct {
+		name string
+		rows []postgres.Walsender
+		want []ag.ReplicaID
+	}{
+		{"the member's own", []postgres.Walsender{row(1, "cot_n2_3", "streaming")}, nil},
+		{"one stray", []postgres.Walsender{row(100, "cot_n2_3", "streaming")}, []ag.ReplicaID{"n2"}},
+		{"in other letters", []postgres.Walsender{row(100, "COT_N2_3", "catchup")}, []ag.ReplicaID{"n2"}},
+		{"beside the member's own", []postgres.Walsender{row(1, "cot_n2_3", "streaming"), row(100, "cot_n2_3", "streaming")}, []ag.ReplicaID{"n2"}},
+		{"not begun", []postgres.Walsender{row(100, "cot_n2_3", "startup")}, nil},
+		{"a name of nobody", []postgres.Walsender{row(100, "pg_receivewal", "streaming"), row(101, "cot_seed_n2", "backup")}, nil},
+	} {
+		i := &Instance{Owns: owns}
+		if got := i.notOurs(tt.rows); !slices.Equal(got, tt.want) {
+			t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
+		}
+	}
+}

@@ -223,7 +223,7 @@ func (b *bench) open(h Hello) (*peer, *walsender) {
 func (b *bench) stream() (*peer, *walsender) {
 	b.t.Helper()
 	p, w := b.open(walHello)
-	p.write(message('Q', "START_REPLICATION 0/1000\x00"))
+	p.write(message('Q', "START_REPLICATION SLOT \"cot_s1\" 0/1000\x00"))
 	if f := w.mustRead(); f.kind != 'Q' {
 		b.t.Fatalf("server got %q", f.kind)
 	}

@@ -92,6 +92,7 @@ type Downstream struct {
 	session uint64
 	streams map[*stream]struct{} // from the first byte of a connection to its end
 	wal     map[ag.ReplicaID]*stream
+	past    map[int]time.Duration // processes of streams that have ended, and the boottime of that
 }
 
 // NewDownstream returns a Downstream that refuses every stream until SetEpoch reports that this node leads.
@@ -103,7 +104,7 @@ func NewDownstream(cfg DownstreamConfig) *Downstream {
 	}
 	d := &Downstream{
 		cfg: cfg, log: cfg.Logger, changed: make(chan struct{}, 1),
-		streams: make(map[*stream]struct{}), wal: make(map[ag.ReplicaID]*stream),
+		streams: make(map[*stream]struct{}), wal: make(map[ag.ReplicaID]*stream), past: make(map[int]time.Duration),
 	}
 	d.SetProbeAfter(cfg.ProbeAfter)
 	return d
@@ -174,6 +175,7 @@ func (d *Downstream) leave(st *stream) {
 	st.close(errEnded)
 	d.mu.Lock()
 	delete(d.streams, st)
+	d.notePast(st)
 	if d.wal[st.hello.Member] == st {
 		delete(d.wal, st.hello.Member)
 	}

@@ -202,13 +202,14 @@ func newPair(t *testing.T) *pair {
 	p.primary.run("initdb", "-D", p.primary.data, "-U", "postgres", "-A", "trust", "--no-sync", "--locale=C")
 	p.primary.start("")
 	p.admin = p.primary.connect()
+	mustQuery(t, p.admin, "SELECT pg_create_physical_replication_slot('cot_s1', true)")
 	p.connectAgents()
 	p.primary.run("pg_basebackup", "-h", p.upDir, "-p", "5432", "-U", "postgres", "-D", p.secondary.data, "-c", "fast", "-X", "stream", "--no-sync")
 	signal := filepath.Join(p.secondary.data, "standby.signal")
 	if err := os.WriteFile(signal, nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	p.secondary.start(fmt.Sprintf(`-c wal_retrieve_retry_interval=100ms -c "primary_conninfo=host=%s port=5432 user=postgres application_name=x"`, p.upDir))
+	p.secondary.start(fmt.Sprintf(`-c wal_retrieve_retry_interval=100ms -c "primary_conninfo=host=%s port=5432 user=postgres application_name=coterie" -c primary_slot_name=cot_s1`, p.upDir))
 	return p
 }
 
@@ -315,6 +316,10 @@ func TestServers(t *testing.T) {
 	defer cancel()
 	mustQuery(t, p.admin, "CREATE TABLE t(i int)")
 	p.waitFlushed()
+	pid, err := strconv.Atoi(mustQuery(t, p.admin, "SELECT pid FROM pg_stat_replication WHERE state = 'streaming'"))
+	if err != nil || !p.down.Owns(pid) || p.down.Owns(pid+1) || p.down.Owns(0) {
+		t.Errorf("the walsender %d: %v, is owned: %t", pid, err, p.down.Owns(pid))
+	}
 	if got := mustQuery(t, p.admin, "SELECT application_name FROM pg_stat_replication"); got != "cot_s1_1" {
 		t.Fatalf("the walsenders are named %q, want cot_s1_1", got)
 	}

@@ -82,6 +82,10 @@ func parseParams(b []byte) (map[string]string, error) {
 	}
 }
 
+// Walreceiver is the application_name in the primary_conninfo of each member. A program that streams under another
+// name is not the walreceiver of this node's server, and would acknowledge commits in its place.
+const Walreceiver = "coterie"
+
 // kind tells a walreceiver, an ordinary session and a base backup apart. replication=database is taken as a backup,
 // since a walreceiver never requests it and tools that copy a cluster do. pg_basebackup is known by its
 // application_name.
@@ -101,8 +105,10 @@ func (s startup) kind() (string, error) {
 		return KindQuery, nil
 	case s.params["application_name"] == "pg_basebackup":
 		return KindBackup, nil
+	case s.params["application_name"] == Walreceiver:
+		return KindWAL, nil
 	}
-	return KindWAL, nil
+	return "", fmt.Errorf("only this node's own walreceiver streams from here, and %q is another program", s.params["application_name"])
 }
 
 // negotiation returns the message that tells a client of a newer protocol that it gets version 3.0 without extensions,

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -94,6 +95,7 @@ type stream struct {
 	walEnd       ag.LSN
 	sent         ag.LSN        // end of the WAL handed over
 	lastSent     time.Duration // boottime of that
+	pid          int           // of the server's process; 0: not told yet
 	streaming    bool
 	started      chan struct{} // closed when streaming begins for the first time
 	owed         []chan bool   // replies the walsender owes, in order; nil for one that the peer asked for
@@ -267,6 +269,10 @@ func (st *stream) observeDown(now time.Duration, f frame) bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	switch f.kind {
+	case 'K': // BackendKeyData
+		if f.whole() && f.size >= headerLen+4 {
+			st.pid = int(binary.BigEndian.Uint32(f.head[headerLen:]))
+		}
 	case 'W':
 		st.startStreaming()
 	case 'c', 'C', 'E':
@@ -322,6 +328,9 @@ func (st *stream) upWAL() error {
 			if f.isStatus() {
 				st.observeStatus(now, f.status())
 			}
+			if f.kind == 'Q' && !st.asksForOwnSlot(f.head[headerLen:]) {
+				return fmt.Errorf("the command is not a walreceiver's of %s: %.100q", st.hello.Member, f.head[headerLen:])
+			}
 			return st.passUp(f)
 		})
 		return failed
@@ -331,6 +340,16 @@ func (st *stream) upWAL() error {
 	}
 	return peerFailed(err)
 }
+
+// asksForOwnSlot reports whether a command is not a request to stream, or is one from the member's own slot, as its
+// walreceiver makes it.
+func (st *stream) asksForOwnSlot(command []byte) bool {
+	text := string(command)
+	return !strings.HasPrefix(text, "START_REPLICATION") || strings.HasPrefix(text, `START_REPLICATION SLOT "`+slotName(st.hello.Member)+`" `)
+}
+
+// slotName returns the name of a member's slot, which is the primary_slot_name of its server.
+func slotName(member ag.ReplicaID) string { return "cot_" + string(member) }
 
 // frontend cuts what a walreceiver sends into messages.
 type frontend struct{ kept []byte } // the beginning of a message

@@ -74,7 +74,11 @@ func (s *station) connect(kind string) *peer {
 	s.t.Cleanup(func() { _ = conn.Close() })
 	_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
 	p := &peer{t: s.t, conn: conn, r: bufio.NewReader(conn)}
-	p.write(startupPacket(Hello{Kind: kind, Member: "x"}, "anyone"))
+	packet := startupPacket(Hello{Kind: kind, Member: "x"}, "anyone")
+	if kind == KindWAL {
+		packet = pgwire.StartupMessage(pgwire.Parameter{Name: "user", Value: "anyone"}, pgwire.Parameter{Name: "replication", Value: "true"}, pgwire.Parameter{Name: "application_name", Value: Walreceiver})
+	}
+	p.write(packet)
 	return p
 }
 
