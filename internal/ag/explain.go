@@ -10,7 +10,7 @@ import (
 type Check struct {
 	Condition string `json:"condition"`
 	Holds     bool   `json:"holds"`
-	Seen      string `json:"seen"` // what the view shows of it
+	Seen      string `json:"seen"` // the facts of it in the view
 }
 
 // WhyClaim returns the conditions for this node to take the leadership over without a person, each with what the view

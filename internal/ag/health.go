@@ -14,7 +14,7 @@ const IllGrace = 5 * time.Second
 // healthy.
 type Health struct {
 	Level    int    `json:"level,omitempty"`   // the lowest FAILURE_CONDITION_LEVEL that counts Because as a failure; 0: none does
-	Because  string `json:"because,omitempty"` // what is wrong
+	Because  string `json:"because,omitempty"` // the problem
 	Restart  bool   `json:"restart,omitempty"` // a restart of the server may cure it
 	Database string `json:"database,omitempty"`
 }

@@ -21,7 +21,7 @@ func changes(r *rand.Rand, declare func(p Profile, left time.Duration) time.Dura
 		}
 		t0 := time.Duration(float64(now) * holder)
 		o := declare(p, deadline-t0)
-		if r.IntN(5) > 0 { // else it is committed, and the holder never hears of it
+		if r.IntN(5) > 0 { // else it is committed, and the holder never gets the answer
 			deadline = max(deadline, t0+p.Lease)
 		}
 		// The observer sees this renewal last, at the earliest when it was sent.

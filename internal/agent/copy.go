@@ -136,7 +136,7 @@ func (a *Agent) displaced() bool {
 	return a.seenSelf && said != "" && said != a.cfg.Incarnation
 }
 
-// leaveToOther fences, and makes way for the agent that now runs under this node's name.
+// leaveToOther fences, and ends in favour of the agent that now runs under this node's name.
 func (a *Agent) leaveToOther() error {
 	if s := a.snapshot.Load(); a.cfg.Keeper != nil {
 		a.fence("another agent runs under this node's name", s.Record.Epoch.Epoch)

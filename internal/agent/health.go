@@ -94,7 +94,7 @@ const (
 	crashReportLimit = 10 * time.Second
 )
 
-// loopLimit is how long the loop may stand still, for instance on a dead disk, before the lease is no longer renewed.
+// loopLimit is how long the loop may block, for instance on a dead disk, before the lease is no longer renewed.
 const loopLimit = 10 * time.Second
 
 // turns reports whether the loop has turned lately: only a node that decides may hold a lease.

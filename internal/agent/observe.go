@@ -331,7 +331,7 @@ func sameMembers(x, y []ag.ReplicaID) bool {
 	return slices.Equal(x, y)
 }
 
-// stuckAfter is how long a standby may stand still before it is restarted. It doubles, up to stuckMost, with every
+// stuckAfter is how long a standby may make no progress before it is restarted. It doubles, up to stuckMost, with every
 // restart that did not help.
 const (
 	stuckAfter = 10 * time.Second

@@ -84,8 +84,8 @@ func TestRejectedPrimaryHoldsItsAnswers(t *testing.T) {
 	})
 }
 
-// One voter's view is no majority. Its vote is taken back when it hears of the primary again, and only then does it
-// acknowledge.
+// One voter's view is not a majority. Its vote is taken back when it gets a heartbeat of the primary again, and only
+// then does it acknowledge.
 func TestOneSidedRejectChangesNothing(t *testing.T) {
 	inBubble(t, func(l *lab) {
 		was := l.epoch()

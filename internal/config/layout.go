@@ -37,8 +37,8 @@ func NewLayout(dir string) (Layout, error) {
 	return l, nil
 }
 
-// Owner returns the id of the user that owns the node directory, and so runs the node. It is this process's user if
-// there is no directory.
+// Owner returns the id of the user that owns the node directory, and so runs the node. It is this process's user if the
+// directory does not exist.
 func (l Layout) Owner() int {
 	if st, err := os.Stat(l.Dir); err == nil { // root may ask about a node of another user
 		return int(st.Sys().(*syscall.Stat_t).Uid)

@@ -244,8 +244,8 @@ func (s *quicStream) CloseWrite() error {
 	return s.stream.Close()
 }
 
-// Close ends the stream and gives the peer a moment to read the data under way. A Write that is under way has the same
-// moment to end by itself; then the connection is cut, which ends that Write, too.
+// Close ends the stream and gives the peer a moment to read the data under way. A Write under way has the same moment
+// to end. Then the connection is cut, which ends that Write, too.
 func (s *quicStream) Close() error {
 	defer s.abort()
 	if s.stream == nil {

@@ -150,7 +150,7 @@ func (g *udpGate) back(client *net.UDPAddr) *net.UDPConn {
 	return b
 }
 
-// TestQUICCut makes UDP silent in both directions while a link by QUIC is written to: the link goes on by TCP, and
+// TestQUICCut makes UDP silent in both directions while a link by QUIC is written to: the link continues by TCP, and
 // every byte arrives. That holds for a leg that this side closes because it was silent for too long, and for one that
 // another leg replaces.
 func TestQUICCut(t *testing.T) {

@@ -174,7 +174,7 @@ func (l *Lab) serveDisk(ctx context.Context, n Node) error {
 }
 
 // healDisks releases the operations that the disks hold up, so that the processes on them can end. A server that does
-// not answer is killed: then the kernel lets go.
+// not answer is killed: then the kernel ends the operations.
 func (l *Lab) healDisks(ctx context.Context) error {
 	if !l.d.DiskFaults {
 		return nil

@@ -95,7 +95,7 @@ func TestMakerDies(t *testing.T) {
 	}
 }
 
-// TestLeave: a lab whose maker lets go of it, and one that is taken down, need no reaper.
+// TestLeave holds that a lab that Leave keeps, and one that is taken down, need no reaper.
 func TestLeave(t *testing.T) {
 	for name, end := range map[string]func(*Lab){
 		"left": (*Lab).Leave,

@@ -252,7 +252,7 @@ func (l *Lab) down(ctx context.Context, keep bool) error {
 	return l.takeDown(ctx, keep)
 }
 
-// Leave lets go of a lab that would end with this process: it stays as it is.
+// Leave keeps a lab that would end with this process: it stays as it is.
 func (l *Lab) Leave() { l.unbind() }
 
 // takeDown asks every agent to end, waits, and kills the processes that remain.

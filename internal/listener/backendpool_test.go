@@ -21,7 +21,7 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/login"
 )
 
-// poolGroup is a group whose local server has a pool, and reuses backends if reuse says so.
+// poolGroup is a group whose local server has a pool, and reuses backends if reuse returns true.
 func poolGroup(t *testing.T, reuse *atomic.Bool, change func(*Config)) *group {
 	t.Helper()
 	var g *group

@@ -120,8 +120,8 @@ type Config struct {
 	// Strict reports whether every commit is confirmed here before it is answered (COMMIT_BARRIER = STRICT). Nil = it
 	// is not.
 	Strict func() bool
-	// Reserved reports whether a setting belongs to the group, and what is to be used instead. ALTER SYSTEM of it is
-	// refused. Nil = no change of a setting is refused.
+	// Reserved reports whether a setting belongs to the group, and what to use instead. ALTER SYSTEM of it is refused.
+	// Nil = no change of a setting is refused.
 	Reserved func(setting string) (instead string, reserved bool)
 	// RelaxedCommit reports whether sessions may set defaults of synchronous_commit below on (ALLOW_RELAXED_COMMIT =
 	// ON). Nil = they may not.

@@ -230,7 +230,7 @@ func (x *session) place() *pgwire.Error {
 	x.replica, x.epoch = routes.Self, routes.Epoch
 	x.onPrimary = routes.Primary == routes.Self && routes.Self != ""
 	switch t, _ := routes.Target(routes.Self); {
-	case x.onPrimary && !routes.WriteOpen: // what a reader would see here may not be replicated yet (S6)
+	case x.onPrimary && !routes.WriteOpen: // the rows that a reader would see here may not be replicated yet (S6)
 		return pgwire.Fatal("moved", pgwire.StateCannotConnect, "this replica is the primary and is not open yet")
 	case x.intent == ag.ReadWrite && !x.onPrimary:
 		return pgwire.Fatal("moved", pgwire.StateCannotConnect, "this replica does not take READ_WRITE sessions")

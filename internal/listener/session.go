@@ -55,7 +55,7 @@ type session struct {
 	reusable    *backend // how its backend may be offered to another client; nil: it may not
 
 	text    textEnd      // of upstream: the state of observeText in the current message
-	changes stmt.Changes // of upstream: what observeChange has seen of it
+	changes stmt.Changes // of upstream: the state of observeChange in it
 	changed bool         // changes follows the current message
 	instead []byte       // of upstream: goes to PostgreSQL in place of the last message, which is refused
 

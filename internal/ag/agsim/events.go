@@ -99,7 +99,7 @@ func (m *Model) oddities(w *World, i int, evs []event) []event {
 	return evs
 }
 
-// voting lists what node i may do as a voter, and what its voters may do for it.
+// voting lists the events that node i may cause as a voter, and those of its own voters.
 func (m *Model) voting(w *World, i int, evs []event) []event {
 	n, x := &w.nodes[i], uint8(i)
 	if m.voters.has(i) && n.busy.kind != committing && w.epoch.phase == lead && int(w.epoch.leader) != i+1 {

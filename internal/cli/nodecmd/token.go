@@ -12,8 +12,8 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/fail"
 )
 
-// tokenEnv is the environment variable that may hold a join token. Only the user of the process can read it, and
-// everybody the arguments.
+// tokenEnv is the environment variable that may hold a join token. Only the user of the process can read it, whereas
+// every user can read the arguments.
 const tokenEnv = "COTERIE_JOIN_TOKEN" //nolint:gosec // the name, not a token
 
 // maxToken is the largest text, in bytes, that is read as a token.

@@ -26,8 +26,8 @@ const (
 	MinMemory = 4 << 20
 )
 
-// period is over how long the use of processors is counted, in µs: the kernel's own default. A group that has used its
-// share stands still for the rest of it.
+// period is the time over which the use of processors is counted, in µs: the kernel's own default. A group that has
+// used its share is stopped for the rest of it.
 const period = 100_000
 
 // Check returns what is wrong with the limits.

@@ -238,7 +238,8 @@ func TestFailing(t *testing.T) {
 	}
 }
 
-// A stalled disk holds a process where not even SIGKILL reaches it, as a dead device does; healed, it lets go.
+// A stalled disk holds a process where not even SIGKILL reaches it, as a dead device does. Healed, it releases the
+// process.
 func TestStalled(t *testing.T) {
 	d := newDisk(t)
 	if err := os.WriteFile(d.path("readable"), []byte("still"), 0o600); err != nil {

@@ -55,7 +55,7 @@ func (p *path) adopt() {
 	p.loss.set(p.used.Loss, p.used.Burst)
 }
 
-// verdict is what becomes of a packet that a node sent.
+// verdict is the fate of a packet that a node sent.
 type verdict uint8
 
 const (
@@ -76,8 +76,8 @@ type fate struct {
 	ordered bool
 }
 
-// admit decides what becomes of some packets that were sent now, size bytes in all: of one, or of as many as
-// Shape.together allows. Later calls have later times.
+// admit decides the fate of packets that were sent now, size bytes in all: of one, or of as many as Shape.together
+// allows. Later calls have later times.
 func (p *path) admit(now nanos, packets, size int) fate {
 	s := p.used
 	switch {

@@ -51,7 +51,7 @@ func TestBudget(t *testing.T) {
 	if b.Refused() != 980+990 {
 		t.Errorf("%d were refused", b.Refused())
 	}
-	for range 1000 { // what succeeds costs nothing
+	for range 1000 { // a success costs nothing
 		if !b.Spend("busy", 2, 2*time.Second) {
 			t.Fatal("a caller that succeeds was refused")
 		}

@@ -5,7 +5,7 @@ import "time"
 // origin is an hour before the start of the process, so that Awake never returns a value near 0, which can mean never.
 var origin = time.Now().Add(-time.Hour)
 
-// Awake returns the time of a clock of this process that stands still while the machine is suspended. Unlike Now it
-// needs no system call: Go's runtime reads its own clocks from the vDSO. Use it only for deadlines of connections and
-// for measuring messages. Leases, fences and all times on which another node relies need Now.
+// Awake returns the time of a clock of this process that stops while the machine is suspended. Unlike Now it needs no
+// system call: Go's runtime reads its own clocks from the vDSO. Use it only for deadlines of connections and for
+// measuring messages. Leases, fences and all times on which another node relies need Now.
 func Awake() time.Duration { return time.Since(origin) }

@@ -1,8 +1,8 @@
 // Package boottime reads CLOCK_BOOTTIME, the clock on which every lease and fence deadline of Coterie is counted.
 //
-// Go's monotonic clock is CLOCK_MONOTONIC, which stands still while the machine is suspended; a primary that slept
-// through its lease would still take it for valid. CLOCK_BOOTTIME continues (clock_gettime(2)). Wall time never decides
-// anything here.
+// Go's monotonic clock is CLOCK_MONOTONIC, which stops while the machine is suspended; a primary that slept through its
+// lease would still take it for valid. CLOCK_BOOTTIME continues (clock_gettime(2)). Wall time never decides anything
+// here.
 package boottime
 
 import (

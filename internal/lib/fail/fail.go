@@ -99,7 +99,7 @@ func FromRemote(code, text string) error {
 type Error struct {
 	Kind   Kind
 	Number int    // number of the message that administrators know (messages); 0: none
-	Hint   string // what to do, for clients that show it apart; "": Err says it
+	Hint   string // the advice, for clients that show it apart; "": Err contains it
 	Err    error
 }
 

@@ -46,7 +46,7 @@ func TestUntil(t *testing.T) {
 	}
 }
 
-// TestUntilAsksOnce holds that a condition which is true already is seen, whatever became of the context.
+// TestUntilAsksOnce holds that a condition which is true already is seen, also after the end of the context.
 func TestUntilAsksOnce(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancelCause(t.Context())

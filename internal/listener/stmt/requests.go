@@ -225,7 +225,7 @@ func (r *Requests) Answered(status byte, all bool) {
 	}
 }
 
-// Verdict returns what became of the requests that were forwarded and not answered.
+// Verdict returns the outcome of the requests that were forwarded and not answered.
 func (r *Requests) Verdict() Verdict {
 	at, lost := blockNone, false
 	if r.status == 'T' || r.status == 'E' {

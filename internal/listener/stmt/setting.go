@@ -32,7 +32,7 @@ const (
 // statements behind it.
 type Changes struct {
 	state   lexState
-	after   lexState // of lexQuote: what the quote ends
+	after   lexState // of lexQuote: the end of the quote
 	depth   int      // of nested comments
 	last    byte     // the byte before, within a comment
 	skip    int      // NUL bytes before the text; -1: the text is over

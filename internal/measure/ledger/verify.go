@@ -14,7 +14,7 @@ import (
 	"github.com/coteriedb/coterie/internal/measure/session"
 )
 
-// Verdict is what became of the ledger's rows on one server.
+// Verdict is the state of the ledger's rows on one server.
 type Verdict struct {
 	Acknowledged   int64 // rows whose commit a server acknowledged
 	Lost           int64 // of these, not on this server, or not as sent

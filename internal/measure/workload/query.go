@@ -128,7 +128,7 @@ func (c *asker) prepare(ctx context.Context) error {
 	return nil
 }
 
-// do runs op and tells what became of it.
+// do runs op and returns its outcome.
 func (c *asker) do(ctx context.Context, op func(context.Context, *pgx.Conn, *method.Event) error) (method.Event, error) {
 	if e, err := c.ready(ctx); err != nil || e != nil {
 		if e == nil {

@@ -175,7 +175,8 @@ func TestAdmitWhileTheAuthorityChanges(t *testing.T) {
 	}
 }
 
-// TestTwoJoinersOneToken: a token that another node of the group spends in this moment admits nobody here.
+// TestTwoJoinersOneToken holds that a token which another node of the group spends in this moment admits no joiner
+// here.
 func TestTwoJoinersOneToken(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)

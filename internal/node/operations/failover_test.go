@@ -121,12 +121,12 @@ func refuses(t *testing.T, outcome func(id string) agent.Outcome) func(x *etcd.S
 	}
 }
 
-// TestFailover asks for failovers and holds what is written and what the administrator is told at the end.
+// TestFailover requests failovers, and holds the writes to the store and the administrator's answer at the end.
 func TestFailover(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		req   api.FailoverRequest
-		then  func(x *etcd.Snapshot) // what happens a second after the request
+		then  func(x *etcd.Snapshot) // the event a second after the request
 		opErr error
 		kind  fail.Kind
 		text  string

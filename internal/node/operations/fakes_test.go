@@ -103,7 +103,7 @@ type fakeStore struct {
 	rev       int64
 	tokens    map[string]etcd.Token
 	overtaken int      // so many changes of the group lose against another writer, which calls other
-	other     func()   // what the other writer does beside; mu is not held
+	other     func()   // the action of the other writer; mu is not held
 	readErr   error    // of Read
 	tokenErr  error    // of Token, unless the token is known
 	opErr     error    // of PutOp

@@ -28,7 +28,7 @@ func refuse(number int, do advice, format string, a ...any) error {
 	return &refusal{e, do.command}
 }
 
-// notNow returns the refusal of a failover that the state of the group does not allow, for which there is no number.
+// notNow returns the refusal of a failover that the state of the group does not allow, and that has no number.
 func notNow(do advice, format string, a ...any) error {
 	return &refusal{fail.Error{Kind: fail.Unhealthy, Hint: do.statement, Err: fmt.Errorf(format, a...)}, do.command}
 }
@@ -46,8 +46,8 @@ func (r *refusal) Unwrap() []error {
 }
 
 // failoverTarget returns the replica that a failover is for: the one that was named, or else the first synchronized
-// one. It refuses all that can be known beforehand to be impossible, or to lose commits that nobody has given up. These
-// are all refusals, however it was asked for.
+// one. It refuses all that can be known beforehand to be impossible, or to lose commits whose loss is not accepted.
+// These are all refusals, however it was asked for.
 func failoverTarget(x etcd.Snapshot, to ag.ReplicaID, force bool) (ag.ReplicaID, error) {
 	group, record := x.Group, x.Record
 	if to == "" && len(record.State.V) > 0 {

@@ -9,8 +9,8 @@ import (
 	"github.com/coteriedb/coterie/internal/node/status"
 )
 
-// RotateAuthority begins a rotation, the key of which is on this node's disk before the record names the authority, or
-// holds or lets go the one under way.
+// RotateAuthority begins a rotation, or holds or releases the one under way. The key of a new rotation is on this
+// node's disk before the record names the authority.
 func (s *Service) RotateAuthority(ctx context.Context, req api.RotateRequest) (api.Rotation, error) {
 	if s.PKI.CA() == nil {
 		return api.Rotation{}, api.Refused("a witness does not hold the authority's key; run this on a replica")

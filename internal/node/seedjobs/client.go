@@ -68,7 +68,7 @@ func (c *Client) Cancel(ctx context.Context, id ag.ReplicaID) (seeding.Operation
 }
 
 // List returns a replica's copies and verifications, the oldest first. Of a replica that does not answer it returns the
-// copy that was under way when it was last heard of.
+// copy of its last status, if one was under way then.
 func (c *Client) List(ctx context.Context, id ag.ReplicaID) ([]seeding.Operation, error) {
 	own, r, err := c.controllerOf(id)
 	switch {
@@ -90,8 +90,8 @@ func (c *Client) List(ctx context.Context, id ag.ReplicaID) ([]seeding.Operation
 	return askOrLast(v == nil || slices.Contains(v.Reach, id), ask, last)
 }
 
-// askOrLast returns what a replica answers about its copies, or else what was last heard of them. A replica that has
-// just died still counts as reached for a moment and does not answer.
+// askOrLast returns a replica's answer about its copies, or else the last known state of them. A replica that has just
+// died still counts as reached for a moment and does not answer.
 func askOrLast(reached bool, ask func() ([]seeding.Operation, error), last func() []seeding.Operation) ([]seeding.Operation, error) {
 	if !reached {
 		if ops := last(); ops != nil {

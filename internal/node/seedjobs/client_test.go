@@ -115,7 +115,7 @@ func TestNoCopyToAskFor(t *testing.T) {
 }
 
 // TestListOfAReplicaThatDied holds that the copy of a target that has just died, and still counts as reached, is the
-// one that was last heard of.
+// one of its last status.
 func TestListOfAReplicaThatDied(t *testing.T) {
 	t.Parallel()
 	c := clientOf("n1", nil, nil)

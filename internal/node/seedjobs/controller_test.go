@@ -317,7 +317,7 @@ func TestVoidRequest(t *testing.T) {
 	}
 }
 
-// TestVerification holds what becomes of a verification that finds nothing, one that finds damage, one that fails and
+// TestVerification holds the outcomes of a verification that finds nothing, one that finds damage, one that fails and
 // one that is cancelled before it begins.
 func TestVerification(t *testing.T) {
 	t.Parallel()

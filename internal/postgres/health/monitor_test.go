@@ -241,7 +241,7 @@ func TestAttemptsDoNotPileUp(t *testing.T) {
 	watch(t, 3, func(f *fake, m *Monitor, _ *running) {
 		before := f.get().asked
 		release := make(chan struct{})
-		f.set(func(f *fake) { f.answer = func(context.Context) error { <-release; return nil } }) // the kernel does not let go
+		f.set(func(f *fake) { f.answer = func(context.Context) error { <-release; return nil } }) // the kernel does not release it
 		time.Sleep(time.Hour)
 		if n := f.get().asked - before; n > 1 {
 			t.Errorf("%d attempts at once", n)

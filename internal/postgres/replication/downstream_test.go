@@ -388,7 +388,7 @@ func TestClose(t *testing.T) {
 	}
 }
 
-// Each of several readers hears of the next move, once.
+// Each of several readers gets the next move, once.
 func TestMoved(t *testing.T) {
 	d := NewDownstream(DownstreamConfig{})
 	x, y := d.Moved(), d.Moved()

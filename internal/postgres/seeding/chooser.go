@@ -26,7 +26,7 @@ type chooser struct {
 	rates []float64
 	began time.Time
 	bytes int64 // of files, that came in this round
-	wire  int64 // and what they were on the wire
+	wire  int64 // and their size on the wire
 	warm  int   // answers that came so far
 
 	learned string // the codec that the next attempt may begin with, if this one is interrupted; "": not known

@@ -9,7 +9,7 @@ import (
 )
 
 // TestExitCodes holds that docs/reference/exit-codes.md has the kinds and the numbered messages of package fail, each
-// as it is there.
+// with its text.
 func TestExitCodes(t *testing.T) {
 	text := pages(t)["docs/reference/exit-codes.md"]
 	kinds := map[fail.Kind]bool{fail.Ordinary: true, fail.Usage: true, fail.Unhealthy: true, fail.Refused: true}

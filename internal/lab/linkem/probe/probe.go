@@ -158,7 +158,7 @@ type Burst struct {
 	Wait      time.Duration // for the next one, before the rest counts as lost
 }
 
-// Heard is what became of a Burst.
+// Heard is the result of a Burst.
 type Heard struct {
 	Order     []uint32      // numbers as they arrived
 	Copies    []uint8       // how often each arrived
