@@ -27,18 +27,26 @@ func (s *Service) RotateAuthority(ctx context.Context, req api.RotateRequest) (a
 	if x.Group.Rotation == nil {
 		return s.beginRotation(ctx, x.Group.Name, req.Hold)
 	}
-	var out api.Rotation
-	return out, s.Update(ctx, func(g *ag.Group) error {
+	return s.holdRotation(ctx, req.Hold)
+}
+
+// holdRotation holds the rotation under way in its phase, or lets it go on, and returns it as it is then.
+func (s *Service) holdRotation(ctx context.Context, hold bool) (out api.Rotation, err error) {
+	err = s.Update(ctx, func(g *ag.Group) error {
 		if g.Rotation == nil {
 			return api.Unhealthy("the rotation ended in this moment; see coterie status")
 		}
 		next := *g.Rotation
-		next.Hold = req.Hold
-		g.Rotation, out = &next, *status.RotationOf(*g)
+		next.Hold = hold
+		g.Rotation = &next
+		out = *status.RotationOf(*g)
 		return nil
 	})
+	return out, err
 }
 
+// beginRotation makes an authority, and has the record name it unless another rotation was begun at the same moment. It returns the one
+// that is under way then.
 func (s *Service) beginRotation(ctx context.Context, name string, hold bool) (out api.Rotation, err error) {
 	ca, err := certs.NewCA(ag.GroupID(s.Node.Group), name)
 	if err != nil {
@@ -48,15 +56,17 @@ func (s *Service) beginRotation(ctx context.Context, name string, hold bool) (ou
 		return out, err
 	}
 	s.Logger.Info("the certificate authority is rotated", "from", s.PKI.Identity().Authority(), "to", ca.Pin())
-	return out, s.Update(ctx, func(g *ag.Group) error {
+	err = s.Update(ctx, func(g *ag.Group) error {
 		if g.Rotation == nil {
 			g.Rotation = &ag.Rotation{Pin: ca.Pin(), Certificate: string(ca.CertPEM), Phase: ag.RotationTrust, Hold: hold}
 		}
 		out = *status.RotationOf(*g)
 		return nil
 	})
+	return out, err
 }
 
+// abandonRotation gives a rotation up, which it refuses once a certificate of the new authority may be in use.
 func (s *Service) abandonRotation(ctx context.Context) error {
 	return s.Update(ctx, func(g *ag.Group) error {
 		switch {
