@@ -1,0 +1,154 @@
+package operations
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/admin/api"
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/etcd"
+	"github.com/coteriedb/coterie/internal/lib/fail"
+)
+
+// TestRemove holds the order in which a member goes: held off, out of V, its vote, its place, and then what is left of it. An even number of
+// votes is not left.
+func TestRemove(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		id      ag.ReplicaID
+		counted bool // it is in V, until the primary drops it after a second
+		removed []uint64
+		voters  string
+	}{
+		"counted, with a vote":   {"b", true, []uint64{2}, "a c w"},
+		"not counted, no vote":   {"c", false, nil, "a b w"},
+		"the witness":            {"w", false, []uint64{4}, "a b c"},
+		"counted, votes to even": {"b", true, []uint64{2, 5}, "a c w"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			b := newBed(t)
+			if strings.HasSuffix(name, "to even") { // five members, five votes: one of the four that stay gives its vote up
+				b.store.alter(func(x *etcd.Snapshot) {
+					x.Group.Replicas[2].Voter, x.Group.Replicas[2].EtcdID = true, 3
+					x.Group.Replicas = append(x.Group.Replicas, ag.Replica{ID: "d", Voter: true, EtcdID: 5, AvailabilityMode: ag.SynchronousCommit})
+				})
+			}
+			if tt.counted {
+				defer time.AfterFunc(time.Second, func() {
+					if r := b.replica(tt.id); !r.Suspended || len(b.store.removed) > 0 {
+						t.Errorf("%s: while it counts: %+v, votes taken: %v", name, r, b.store.removed)
+					}
+					b.store.alter(func(x *etcd.Snapshot) { x.Record.State.V, x.Record.State.K = nil, 0 })
+				}).Stop()
+			}
+			began := time.Now()
+			if err := b.Remove(t.Context(), tt.id); err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			if took := time.Since(began); took >= time.Second != tt.counted {
+				t.Errorf("%s: it took %v", name, took)
+			}
+			var voters []string
+			for _, r := range b.group().Replicas {
+				if r.Voter {
+					voters = append(voters, string(r.ID))
+				}
+			}
+			_, there := b.group().Replica(tt.id)
+			if there || !slices.Equal(b.store.removed, tt.removed) || strings.Join(voters, " ") != tt.voters || !slices.Equal(b.store.deleted, []ag.ReplicaID{tt.id}) {
+				t.Errorf("%s: there %v, votes taken %v, voters %v, statuses deleted %v", name, there, b.store.removed, voters, b.store.deleted)
+			}
+		})
+	}
+}
+
+// TestRemoveRefuses holds what is not removed, and that a member that still counts is not.
+func TestRemoveRefuses(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		id     ag.ReplicaID
+		change func(b *bed)
+		kind   fail.Kind
+		text   string
+	}{
+		"the primary":            {"a", nil, fail.Refused, "failover first"},
+		"nobody":                 {"z", nil, fail.Refused, "the group has no member z"},
+		"without a quorum":       {"b", func(b *bed) { b.store.readErr = etcd.ErrNoQuorum }, fail.Ordinary, etcd.ErrNoQuorum.Error()},
+		"it is never dropped":    {"b", nil, fail.Ordinary, "has not dropped b"},
+		"the vote is not taken":  {"w", func(b *bed) { b.store.removeErr = errTest }, fail.Ordinary, "take the vote of w"},
+		"gone in this moment":    {"c", func(b *bed) { b.store.overtaken, b.store.other = 1, func() { b.leaves("c") } }, fail.Refused, "the group has no member c"},
+		"a primary that retires": {"b", func(b *bed) { b.store.x.Record.Epoch.Leader = "b" }, fail.Refused, "failover first"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			b := newBed(t)
+			if tt.change != nil {
+				tt.change(b)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			err := b.Remove(ctx, tt.id)
+			if err == nil || fail.KindOf(err) != tt.kind || !strings.Contains(err.Error(), tt.text) {
+				t.Errorf("%s: %v", name, err)
+			}
+			if _, there := b.store.x.Group.Replica(tt.id); there != (tt.id != "z" && tt.id != "c") || len(b.store.removed) > 0 || len(b.store.deleted) > 0 {
+				t.Errorf("%s: there %v, votes taken %v", name, there, b.store.removed)
+			}
+		})
+	}
+}
+
+// leaves has a member leave the configuration, by another administrator.
+func (b *bed) leaves(id ag.ReplicaID) {
+	b.store.alter(func(x *etcd.Snapshot) {
+		x.Group.Replicas = slices.DeleteFunc(slices.Clone(x.Group.Replicas), func(r ag.Replica) bool { return r.ID == id })
+	})
+}
+
+// TestLink holds who is asked for the path between two members.
+func TestLink(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	b.calls["link"] = func(to ag.ReplicaID, in any) (any, error) {
+		return api.Link{Peer: "asked " + to, Reason: fmt.Sprint(in)}, nil
+	}
+	for _, tt := range []struct {
+		from, to ag.ReplicaID
+		peer     ag.ReplicaID
+		refused  string
+	}{
+		{"a", "b", "b", ""},
+		{"b", "a", "asked b", ""},
+		{"a", "z", "", "z is not a member"},
+		{"z", "a", "", "z is not a member"},
+		{"b", "b", "", "two members"},
+	} {
+		l, err := b.Link(t.Context(), api.LinkRequest{From: tt.from, To: tt.to})
+		if l.Peer != tt.peer || (err == nil) != (tt.refused == "") || err != nil && (fail.KindOf(err) != fail.Usage || !strings.Contains(err.Error(), tt.refused)) {
+			t.Errorf("from %s to %s: %+v, %v", tt.from, tt.to, l, err)
+		}
+	}
+}
+
+// TestRestart holds that a witness, which has no server to keep running, is not restarted in place, and that a restart that fails says so.
+func TestRestart(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	if err := b.Restart(t.Context(), api.RestartRequest{Drain: time.Minute, Cut: true}); err != nil || len(b.agent.restarts) != 1 ||
+		b.agent.restarts[0].Drain != time.Minute || !b.agent.restarts[0].Cut {
+		t.Errorf("%+v, %v", b.agent.restarts, err)
+	}
+	b.agent.err = errors.New("it is busy")
+	if err := b.Restart(t.Context(), api.RestartRequest{}); fail.KindOf(err) != fail.Unhealthy || !strings.Contains(err.Error(), "it is busy") {
+		t.Errorf("an agent that does not want to: %v", err)
+	}
+	b.Service.Server = nil
+	if err := b.Restart(t.Context(), api.RestartRequest{}); fail.KindOf(err) != fail.Refused || len(b.agent.restarts) != 2 {
+		t.Errorf("a witness: %v", err)
+	}
+}
