@@ -112,6 +112,7 @@ func (e Executor) where(r ag.Record) ddl.Context {
 // change makes one compare-and-swap of the configuration, again from the start if another change was made first.
 func (e Executor) change(ctx context.Context, s ddl.Statement) (console.Result, error) {
 	r := console.Result{Tag: s.Verb()}
+	var created []string // also by an attempt that another writer overtook
 	for {
 		x, err := e.Store.Read(ctx)
 		if err != nil {
@@ -128,11 +129,12 @@ func (e Executor) change(ctx context.Context, s ddl.Statement) (console.Result, 
 		if err != nil {
 			return r, err
 		}
+		created = append(created, made...)
 		r.Notices = nil
 		for _, n := range notices {
 			r.Notices = append(r.Notices, console.Notice{Severity: "NOTICE", Message: n.Message})
 		}
-		for _, name := range made {
+		for _, name := range created {
 			r.Notices = append(r.Notices, console.Notice{Severity: "NOTICE", Message: fmt.Sprintf("database %s was created", name)})
 		}
 		if reflect.DeepEqual(next, x.Group) {
