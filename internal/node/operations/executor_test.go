@@ -38,8 +38,8 @@ func (b *bed) run(t *testing.T, text string) (console.Result, string, error) {
 
 const alter = "ALTER AVAILABILITY GROUP [DemoAG] "
 
-// TestChange holds that a change is one compare-and-swap of what the record holds then, and that a statement returns when every node that
-// answers acts on it.
+// TestChange holds that a change is one compare-and-swap of what the record holds then, and that a statement returns
+// when every node that answers acts on it.
 func TestChange(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -95,7 +95,8 @@ func TestChange(t *testing.T) {
 	}
 }
 
-// TestChangeRefuses holds that nothing is written where a statement, the hosts, the primary or the quorum do not allow it.
+// TestChangeRefuses holds that nothing is written where a statement, the hosts, the primary or the quorum do not allow
+// it.
 func TestChangeRefuses(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -148,7 +149,8 @@ func asClient(t *testing.T, b *bed, text string) (e console.Error) {
 	return e
 }
 
-// TestCreateDatabases holds where a database of the group is created: on the primary, before the record names it, and only if it is absent.
+// TestCreateDatabases holds where a database of the group is created: on the primary, before the record names it, and
+// only if it is absent.
 func TestCreateDatabases(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

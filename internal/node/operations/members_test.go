@@ -16,8 +16,8 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/fail"
 )
 
-// TestRemove holds the order in which a member goes: held off, out of V, its vote, its place, and then what is left of it. An even number of
-// votes is not left.
+// TestRemove holds the order in which a member goes: held off, out of V, its vote, its place, and then what is left of
+// it. An even number of votes is not left.
 func TestRemove(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -135,7 +135,8 @@ func TestLink(t *testing.T) {
 	}
 }
 
-// TestRestart holds that a witness, which has no server to keep running, is not restarted in place, and that a restart that fails says so.
+// TestRestart holds that a witness, which has no server to keep running, is not restarted in place, and that a restart
+// that fails says so.
 func TestRestart(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)

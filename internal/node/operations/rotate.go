@@ -45,8 +45,8 @@ func (s *Service) holdRotation(ctx context.Context, hold bool) (out api.Rotation
 	return out, err
 }
 
-// beginRotation makes an authority, and has the record name it unless another rotation was begun at the same moment. It returns the one
-// that is under way then.
+// beginRotation makes an authority, and has the record name it unless another rotation was begun at the same moment. It
+// returns the one that is under way then.
 func (s *Service) beginRotation(ctx context.Context, name string, hold bool) (out api.Rotation, err error) {
 	ca, err := certs.NewCA(ag.GroupID(s.Node.Group), name)
 	if err != nil {

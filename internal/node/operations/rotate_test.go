@@ -12,8 +12,8 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/fail"
 )
 
-// TestRotateAuthority begins a rotation, holds it, lets it go and gives it up. The record never names an authority whose key is not on this
-// node's disk.
+// TestRotateAuthority begins a rotation, holds it, lets it go and gives it up. The record never names an authority
+// whose key is not on this node's disk.
 func TestRotateAuthority(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
@@ -91,7 +91,8 @@ func TestRotateAuthorityRefuses(t *testing.T) {
 	}
 }
 
-// TestTwoRotationsAtOnce: of two nodes that begin a rotation at the same moment, the later answers with the rotation of the other.
+// TestTwoRotationsAtOnce: of two nodes that begin a rotation at the same moment, the later answers with the rotation of
+// the other.
 func TestTwoRotationsAtOnce(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
