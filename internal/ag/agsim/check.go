@@ -1,9 +1,21 @@
 package agsim
 
-import "github.com/coteriedb/coterie/internal/ag"
+import (
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/ag/planguard"
+)
 
 // This file is what must hold in every world. S1 and so on are the properties of docs/internals/safety.md,
 // "Properties".
+
+// decideAndCheck is Decide, and the check that the agent makes before it carries a plan out.
+func decideAndCheck(v ag.View) ag.Plan {
+	p := ag.Decide(v)
+	if err := planguard.Check(v, p); err != nil {
+		fail("%v", err)
+	}
+	return p
+}
 
 // checkAck is called when a server reports a commit to its client.
 func (m *Model) checkAck(w *World, i int, c wal, by setting) {

@@ -52,7 +52,7 @@ const (
 
 // NewModel returns a model of that group, whose replicas must be called a, b, c, ... in order.
 func NewModel(g ag.Group) *Model {
-	m := &Model{logs: newLogs(), group: g, groups: map[set]ag.Group{}, n: len(g.Replicas), decide: ag.Decide, fired: map[ag.Rule]int{}}
+	m := &Model{logs: newLogs(), group: g, groups: map[set]ag.Group{}, n: len(g.Replicas), decide: decideAndCheck, fired: map[ag.Rule]int{}}
 	m.answer = g.Answers(ag.Profiles["default"])
 	m.voters = setOf(m.answer.Voters)
 	return m

@@ -20,13 +20,14 @@ var leaves = []string{"ag", "config", "lib/"}
 var rules = []rule{
 	{"ag", nil, "the decision is pure: it can be replayed and explored"},
 	{"ag/recovery", []string{"ag"}, "making a lost record anew is as pure as deciding on one"},
-	{"ag/agsim", []string{"ag"}, "the explorer runs the decision and nothing else"},
+	{"ag/planguard", []string{"ag"}, "a check of decisions is as pure as they are"},
+	{"ag/agsim", []string{"ag", "ag/planguard"}, "the explorer runs the decision and nothing else"},
 	{"lib", []string{"lib/"}, "a library that knows the product is not a library"},
 	{"config", []string{"lib/"}, "the layout of a node directory depends on nobody"},
 
 	{
 		"agent",
-		[]string{"ag", "agent/decisions", "agent/lease", "agent/liveness", "agent/marks", "agent/recordguard", "lib/"},
+		[]string{"ag", "ag/planguard", "agent/decisions", "agent/lease", "agent/liveness", "agent/marks", "agent/recordguard", "lib/"},
 		"the loop sees everything else through ports.go",
 	},
 	{"agent/decisions", []string{"ag", "lib/"}, "a record of decisions makes none"},
