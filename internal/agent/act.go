@@ -9,6 +9,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent/marks"
+	"github.com/coteriedb/coterie/internal/lib/assert"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 )
 
@@ -79,7 +80,7 @@ func (a *Agent) act(ctx context.Context, v ag.View, act ag.Action) {
 		a.prepare(ctx, v, act.Op)
 	case ag.Stop, ag.Promote, ag.SetSync, ag.ProveSync, ag.Rewind, ag.Seed, ag.HandOver:
 		j, ok := a.jobOf(v, act)
-		assert(ok, "no job for action %T", act)
+		assert.That(ok, "no job for action %T", act)
 		a.work(ctx, j)
 	}
 }
@@ -274,6 +275,7 @@ func (a *Agent) promote(ctx context.Context, act ag.Promote) (func(), error) {
 func (a *Agent) arm(ctx context.Context, e ag.Epoch) error {
 	for {
 		if l := a.lease.State(); l.Valid && l.Epoch == e {
+			assert.That(a.lease.Armed() <= e, "to be armed for epoch %d after epoch %d", e, a.lease.Armed())
 			if err := a.cfg.Keeper.Arm(ctx, e, a.lease.Until()); err != nil {
 				return fmt.Errorf("arm the keeper: %w", err)
 			}
@@ -291,6 +293,8 @@ func (a *Agent) arm(ctx context.Context, e ag.Epoch) error {
 // setSync puts a setting before PostgreSQL. If that fails, the setting may be in force or not. Until one is known to
 // be, the old setting and this one both count as the agent's own, and nothing is proven.
 func (a *Agent) setSync(ctx context.Context, v ag.View, s ag.Sync) (func(), error) {
+	assert.That(v.Record.State.Epoch == v.Record.Epoch.Epoch && v.Record.State.Holds(s),
+		"commits would wait for %d of %v, which does not keep (V %v, k %d) true", s.N, s.P, v.Record.State.V, v.Record.State.K)
 	err := a.cfg.Instance.SetSync(ctx, s.P, s.N, v.Record.Epoch.Epoch)
 	if err != nil {
 		return func() { a.sync.Proven, a.tried = false, &s }, err
@@ -322,6 +326,7 @@ func (a *Agent) proveSync(ctx context.Context, v ag.View, copies uint64) (func()
 		return nil, err
 	}
 	return func() {
+		assert.That(barrier >= a.endOfRec, "the barrier %s lies before the end of recovery, %s", barrier, a.endOfRec)
 		if a.sync.N == s.N && sameMembers(a.sync.P, s.P) && a.copyChanges == copies {
 			a.sync.Proven, a.sync.Barrier, a.tried, a.attached = true, barrier, nil, false
 		}
@@ -387,7 +392,11 @@ func (a *Agent) work(ctx context.Context, j job) {
 	a.children.Go(func() {
 		ctx, stop := context.WithTimeoutCause(ctx, j.budget, fmt.Errorf("%s did not end within %v", j.name, j.budget))
 		defer stop()
-		applied, err := j.do(ctx)
+		var applied func()
+		err := assert.Guard(func() (err error) {
+			applied, err = j.do(ctx)
+			return err
+		})
 		if err != nil && ctx.Err() != nil {
 			err = errors.Join(err, context.Cause(ctx))
 		}
@@ -403,7 +412,8 @@ func (a *Agent) cancelTask(why string) {
 
 // taskEnded takes over what the worker's action learned. The loop calls it.
 func (a *Agent) taskEnded(r taskResult) {
-	assert(a.task != nil && a.task.name == r.name, "%s ended, and was not under way", r.name)
+	assert.That(a.task != nil && a.task.name == r.name, "%s ended, and was not under way", r.name)
+	assert.That(!assert.Violated(r.err), "%s: %v", r.name, r.err)
 	took := boottime.Now() - a.task.since
 	a.task.cancel(nil)
 	a.task = nil
@@ -424,33 +434,3 @@ func (a *Agent) taskEnded(r taskResult) {
 }
 
 func (a *Agent) showProgress(s string) { a.progress.Store(&s) }
-
-// impossible is the panic of assert.
-type impossible struct{ what string }
-
-func (x impossible) Error() string {
-	return "a state that cannot be: " + x.what + "; this node gives up what it holds and ends: start it again, and report this"
-}
-
-// assert panics if a condition does not hold that only a mistake in this program can break. Only the loop calls it. Run
-// then releases the leadership, stops the server and returns the error. The agent does not continue, because a decision
-// may rest on the mistake.
-func assert(holds bool, format string, args ...any) {
-	if !holds {
-		panic(impossible{fmt.Sprintf(format, args...)})
-	}
-}
-
-// orImpossible runs the loop and returns the error of a failed assertion in it. Any other panic passes through.
-func orImpossible(loop func() error) (err error) {
-	defer func() {
-		switch r := recover().(type) {
-		case nil:
-		case impossible:
-			err = r
-		default:
-			panic(r)
-		}
-	}()
-	return loop()
-}

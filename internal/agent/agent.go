@@ -17,6 +17,7 @@ import (
 	"github.com/coteriedb/coterie/internal/agent/liveness"
 	"github.com/coteriedb/coterie/internal/agent/marks"
 	"github.com/coteriedb/coterie/internal/agent/recordguard"
+	"github.com/coteriedb/coterie/internal/lib/assert"
 	"github.com/coteriedb/coterie/internal/lib/asyncwriter"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 )
@@ -88,6 +89,7 @@ type Agent struct {
 	outcome            atomic.Pointer[Outcome]
 	guard              *recordguard.Guard
 	preset             atomic.Pointer[preset]
+	violation          atomic.Pointer[error] // of the first assertion that did not hold; nil: all did
 	// restarting is the stage of a restart in place; set by the worker.
 	restarting atomic.Int32
 
@@ -217,7 +219,15 @@ func (a *Agent) Seal(ctx context.Context, req SealRequest) (ag.SealReport, error
 		return ag.SealReport{}, errors.New("a witness holds no data to seal")
 	}
 	defer a.Wake()
-	return a.seal.Seal(ctx, req)
+	var r ag.SealReport
+	err := assert.Guard(func() (err error) {
+		r, err = a.seal.Seal(ctx, req)
+		return err
+	})
+	if assert.Violated(err) {
+		a.violated(err)
+	}
+	return r, err
 }
 
 // Position returns how far this node's copy is; the endpoint calls it.
@@ -270,10 +280,14 @@ func (a *Agent) Heard(id ag.ReplicaID) time.Time { return a.pinger.Reach().Heard
 // the keeper is armed for a promotion until this node leads and has opened, the gate is shut. PostgreSQL keeps the
 // sessions of a standby over its promotion, and their writes are not protected by the record yet.
 func (a *Agent) Gate() time.Duration {
+	answered := a.answered.Load() // BEFORE the epoch: an epoch that is opened was armed first
 	switch e := a.lease.Armed(); {
 	case e == 0:
 		return 0
-	case a.shut.Load(), a.suspected.Load() != a.cleared.Load(), a.answered.Load() != uint64(e):
+	case answered > uint64(e): // a caller's own goroutine: a shut gate is its end
+		a.violated(assert.ViolationError{What: fmt.Sprintf("clients are answered in epoch %d, and the keeper is armed for epoch %d", answered, e)})
+		return 1
+	case a.shut.Load(), a.violation.Load() != nil, a.suspected.Load() != a.cleared.Load(), answered != uint64(e):
 		return 1
 	}
 	return max(a.lease.AnswersUntil(), 1)
@@ -362,10 +376,10 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	inner, end := context.WithCancelCause(ctx)
 	defer end(nil)
-	err = orImpossible(func() error { return a.loop(inner) })
-	if x := (impossible{}); errors.As(err, &x) {
-		a.log.Error("the agent ends", "err", err)
+	err = assert.Guard(func() error { return a.loop(inner) })
+	if assert.Violated(err) {
 		end(err) // the worker and all else under way
+		err = a.abdicate(err)
 	}
 	stop()
 	wg.Wait()
@@ -375,6 +389,28 @@ func (a *Agent) Run(ctx context.Context) error {
 		err = errors.Join(err, a.shutdown())
 	}
 	return err
+}
+
+// violated shuts the gate, and makes the loop end with the error of an assertion that another goroutine found violated.
+// Any goroutine may call it, also one that asks for the gate.
+func (a *Agent) violated(err error) {
+	if a.violation.CompareAndSwap(nil, &err) {
+		a.Wake()
+	}
+}
+
+// abdicate ends the epoch, and with it the agent, after an assertion was violated: no decision of this node may rest on
+// the mistake. The server is fenced BEFORE the leadership is released.
+func (a *Agent) abdicate(broken error) error {
+	a.violated(broken)
+	a.log.Error("the agent ends", "err", broken, "epoch", a.lease.Armed())
+	if e := a.lease.Armed(); e != 0 && a.cfg.Keeper != nil {
+		a.fence(broken.Error(), e)
+		if !a.fencing {
+			a.release(context.Background(), e)
+		}
+	}
+	return fmt.Errorf("%w; this node has given up what it held: start it again (coterie agent), and report this", broken)
 }
 
 // shutdown stops the server in order, and releases the leadership if it is held, so that the others need not wait for

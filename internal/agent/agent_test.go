@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -35,6 +36,8 @@ type lab struct {
 	born   int
 	lossy  bool // an operator has accepted the loss of commits
 	probes map[ag.ReplicaID]*probes
+	wrap   func(*agent.Config) // changes the configuration of the agents that start next
+	ended  sync.Map            // of ag.ReplicaID: the error with which its agent ended by itself
 }
 
 // group is three synchronous, automatic replicas.
@@ -97,13 +100,17 @@ func (l *lab) start(id ag.ReplicaID) *agent.Agent {
 	l.Helper()
 	n := l.Node(id)
 	l.born++
-	a, err := agent.New(agent.Config{
+	c := agent.Config{
 		Self: id, Incarnation: fmt.Sprintf("%s-%d", id, l.born), Marks: marks.Open(l.dirs[id]), Store: n.Store,
 		Instance: n.Instance(), Keeper: n.Keeper(), Upstream: n.Upstream(), Downstream: n.Downstream(), Peers: n.Peers(),
 		Sessions: n.Sessions(), Seeder: n.Seeder(), Logger: l.logger(id), Probes: l.probes[id],
 		Suspend: func(context.Context) error { l.suspend(id, true); return nil },
 		Copying: func() json.RawMessage { return json.RawMessage(`"to ` + id + `"`) },
-	})
+	}
+	if l.wrap != nil {
+		l.wrap(&c)
+	}
+	a, err := agent.New(c)
 	if err != nil {
 		l.Fatal(err)
 	}
@@ -116,6 +123,7 @@ func (l *lab) start(id ag.ReplicaID) *agent.Agent {
 		defer close(done)
 		if err := a.Run(ctx); err != nil {
 			l.Logf("%s ended: %v", id, err)
+			l.ended.Store(id, err)
 		}
 	}()
 	l.ends[id] = func() {

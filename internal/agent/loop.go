@@ -7,7 +7,9 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/ag/planguard"
 	"github.com/coteriedb/coterie/internal/agent/lease"
+	"github.com/coteriedb/coterie/internal/lib/assert"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 )
 
@@ -29,6 +31,9 @@ func (a *Agent) loop(ctx context.Context) error {
 	var calm <-chan time.Time // not nil: flush positions are ignored until it fires
 	var due time.Duration     // boottime of the next turn if nothing happens; 0: now
 	for {
+		if broken := a.violation.Load(); broken != nil {
+			return *broken
+		}
 		if due == 0 {
 			due = boottime.Now() + a.idleFor(a.turn(ctx))
 			if a.displaced() {
@@ -149,6 +154,8 @@ func (a *Agent) turn(ctx context.Context) (again bool) {
 	a.keepQuarantine(ctx, v)
 	a.checkPast(v)
 	p := ag.Decide(v)
+	broken := planguard.Check(v, p)
+	assert.That(broken == nil, "%v", broken)
 	a.plan.Store(&p)
 	if made, isNew, keep := a.history.Note(v, p); isNew {
 		if keep {
@@ -239,6 +246,7 @@ func (a *Agent) lead(v ag.View) {
 	writable := v.Local.Server == ag.ServerWritable
 	leads := e.Leader == v.Self && e.Phase == ag.PhaseLead && writable && v.Local.Armed == e.Epoch
 	if leads && (a.leading == nil || a.leading.epoch != e.Epoch) {
+		assert.That(a.leading == nil || a.leading.epoch < e.Epoch, "epoch %d is led after a later one", e.Epoch)
 		a.leading = &leadership{e.Epoch, map[ag.ReplicaID]*streamFacts{}}
 		a.cfg.Downstream.Lead(e.Epoch, true)
 		if err := a.cfg.Marks.ClearPromoting(); err != nil {

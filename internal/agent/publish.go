@@ -10,6 +10,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent/decisions"
+	"github.com/coteriedb/coterie/internal/lib/assert"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 )
 
@@ -119,6 +120,9 @@ func (a *Agent) publish(_ context.Context, v ag.View, p ag.Plan) {
 	}
 	r := a.makeRoutes(v, p)
 	old := a.routes.Load()
+	assert.That(epochOf(old) <= r.Epoch, "routes of epoch %d after those of epoch %d", r.Epoch, epochOf(old))
+	assert.That(r.Primary != v.Self || !r.WriteOpen || a.answered.Load() == uint64(v.Lease.Epoch) && v.Lease.Epoch == r.Epoch,
+		"writes are sent here in epoch %d, under a lease of epoch %d", r.Epoch, v.Lease.Epoch)
 	defer a.endReaders(v) // AFTER the routes say that no reader comes here
 	if old != nil && sameRoutes(old, r) {
 		return
@@ -144,6 +148,14 @@ func (a *Agent) endReaders(v ag.View) {
 		a.cfg.Sessions.CloseReaders(why)
 	}
 	a.unread = why != "" && v.Local.Server == ag.ServerRecovery
+}
+
+// epochOf returns the epoch of routes; 0 if there are none.
+func epochOf(r *ag.Routes) ag.Epoch {
+	if r == nil {
+		return 0
+	}
+	return r.Epoch
 }
 
 // publishClosed takes the primary out of this node's routes at once.

@@ -12,6 +12,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent/lease"
 	"github.com/coteriedb/coterie/internal/agent/marks"
+	"github.com/coteriedb/coterie/internal/lib/assert"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 )
 
@@ -100,6 +101,8 @@ func (s *sealer) follow(ctx context.Context, leader ag.Replica, e ag.Epoch) erro
 			return err
 		}
 	}
+	promised, err = s.marks.Promised()
+	assert.That(err != nil || promised >= e, "WAL of epoch %d is to be taken, and epoch %d is what was promised", e, promised)
 	s.upstream.Follow(leader, e)
 	return nil
 }
@@ -139,6 +142,8 @@ func (s *sealer) Seal(ctx context.Context, req SealRequest) (ag.SealReport, erro
 		}
 		s.lease.SetDisarmed()
 	}
+	up := s.upstream.Status()
+	assert.That(up.Source == "" || up.Epoch >= req.Epoch, "WAL of epoch %d of %s is taken after the seal of epoch %d", up.Epoch, up.Source, req.Epoch)
 	return s.report(ctx, req)
 }
 

@@ -245,9 +245,11 @@ type gated struct {
 	// sticky: the gate had a deadline once, so this session has received bytes of a primary. When the gate has none
 	// any more the role has ended, and bytes that are still held were produced under it.
 	sticky bool
+	passed bool // what was read last has passed
 }
 
 func (g *gated) Read(p []byte) (int, error) {
+	g.passed = false
 	n, err := g.conn.Read(p)
 	if n > 0 {
 		if gate := g.pass(); gate != nil {
@@ -290,10 +292,12 @@ func (g *gated) look(s *Server) (open bool, err error) {
 		if g.sticky {
 			return false, errGate
 		}
+		g.passed = true
 		return true, nil
 	}
 	g.sticky = true
-	return boottime.Now() < deadline, nil
+	g.passed = boottime.Now() < deadline
+	return g.passed, nil
 }
 
 // warningsSetting is the setting that can hide the warning.

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/lib/assert"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 )
 
@@ -524,5 +525,21 @@ func TestMentionsAcrossPieces(t *testing.T) {
 				t.Errorf("%q cut at %d: hidden %t", text, cut, got)
 			}
 		}
+	}
+}
+
+// Bytes that have not passed the gate are not passed on: the assertion ends the session.
+func TestAnswerThatPassedNoGate(t *testing.T) {
+	x := &session{gate: &gated{}}
+	pass := func() error {
+		_, _, err := x.advance(&passing{})
+		return err
+	}
+	if err := assert.Guard(pass); !assert.Violated(err) {
+		t.Errorf("passed on: %v", err)
+	}
+	x.gate.passed = true
+	if err := assert.Guard(pass); err != nil {
+		t.Error(err)
 	}
 }

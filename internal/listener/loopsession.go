@@ -360,6 +360,7 @@ func (p *loopSession) fromBackend() {
 	}
 	p.held = p.held[:0]
 	if x.gate != nil {
+		x.gate.passed = false
 		open, err := x.gate.look(x.srv)
 		if err != nil {
 			p.terminate(x.passFailed(err))

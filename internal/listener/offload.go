@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coteriedb/coterie/internal/lib/assert"
 	"github.com/coteriedb/coterie/internal/listener/offload"
 	"github.com/coteriedb/coterie/internal/listener/startup"
 )
@@ -167,7 +168,7 @@ func (p *loopSession) register() bool {
 // counters.
 func (p *loopSession) finishReclaim() {
 	x, d := p.x, p.kernel
-	assert(d != nil, "an offloaded session has no slot")
+	assert.That(d != nil, "an offloaded session has no slot")
 	s := d.Slot
 	s.Disarm()
 	passed := s.Ups - d.Began
@@ -308,7 +309,7 @@ func (x *session) reclaim() {
 		return
 	}
 	p := x.onLoop.Load()
-	assert(p != nil, "an offloaded session is on no loop")
+	assert.That(p != nil, "an offloaded session is on no loop")
 	x.drained.mu.Lock() // it may be about to arm the slot
 	p.kernel.Slot.Disarm()
 	x.drained.mu.Unlock()

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/lib/assert"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/listener/startup"
 	"github.com/coteriedb/coterie/internal/listener/stmt"
@@ -157,7 +158,8 @@ type passing struct {
 // is not NoEffect, and the caller calls again after the confirmation. out is to be written first. Both data paths go
 // through this function.
 func (x *session) advance(p *passing) (out []byte, s stmt.Effect, err error) {
-	assert(p.from <= p.begin && p.begin <= p.at, "bytes of an answer are passed on before they are checked")
+	assert.That(p.from <= p.begin && p.begin <= p.at, "bytes of an answer are passed on before they are checked")
+	assert.That(x.gate == nil || x.gate.passed, "bytes of an answer have not passed the gate")
 	for p.judged || p.at < len(p.b) {
 		if !p.judged {
 			used, whole, err := x.answers.Next(p.b[p.at:])

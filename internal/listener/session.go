@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/lib/assert"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/listener/startup"
 	"github.com/coteriedb/coterie/internal/listener/stmt"
@@ -150,6 +151,7 @@ func (s *Server) activate(a *attempt, x *session) bool {
 		}
 		delete(s.attempts, a)
 	}
+	assert.That(!x.drained.local || x.gate != nil || s.cfg.Gate == nil, "a session of the local server has no answer gate")
 	s.lastID++
 	x.id = s.lastID
 	x.status.Store('I')
@@ -171,7 +173,7 @@ func (s *Server) activate(a *attempt, x *session) bool {
 
 // mint replaces the backend's cancel key in the greeting by a key of the listener.
 func (x *session) mint(g greeting) []byte {
-	assert(g.keyAt >= 5 && g.keyAt+8 <= len(g.bytes), "a greeting has no cancel key")
+	assert.That(g.keyAt >= 5 && g.keyAt+8 <= len(g.bytes), "a greeting has no cancel key")
 	binary.BigEndian.PutUint32(g.bytes[g.keyAt:], x.key.PID)
 	binary.BigEndian.PutUint32(g.bytes[g.keyAt+4:], x.key.Secret)
 	if !x.longKey {

@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coteriedb/coterie/internal/lib/assert"
 	"github.com/coteriedb/coterie/internal/listener/uring"
 )
 
@@ -139,7 +140,7 @@ func (w *socketWriter) send(p []byte, queue bool) error {
 
 // queue has p written at the end of the turn. It reports false where that is not possible. Nothing else may be queued.
 func (w *socketWriter) queue(p []byte) bool {
-	assert(w.queued == 0, "a second write of one socket is queued in a turn")
+	assert.That(w.queued == 0, "a second write of one socket is queued in a turn")
 	if !w.batch.queue(w.by, w.fd, p) {
 		return false
 	}
@@ -162,7 +163,7 @@ func (w *socketWriter) unqueue() []byte {
 		return nil
 	}
 	q := &w.batch.pending[w.queued-1]
-	assert(q.By == w.by, "a queued write belongs to another socket")
+	assert.That(q.By == w.by, "a queued write belongs to another socket")
 	q.By, w.queued = nil, 0
 	return q.B
 }
