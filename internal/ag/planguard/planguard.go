@@ -135,8 +135,8 @@ func led(v ag.View, p ag.Plan) string {
 	return wellFormed(v, *st)
 }
 
-// recorded: each /state that a leader writes is true of what was acknowledged before, and of what PostgreSQL acknowledges
-// now (S9).
+// recorded: each /state that a leader writes is true of the commits acknowledged before, and of those that PostgreSQL
+// acknowledges now (S9).
 func recorded(v ag.View, p ag.Plan) string {
 	if p.Commit == nil || p.Commit.State == nil || p.Commit.Epoch != nil {
 		return ""

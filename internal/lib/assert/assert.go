@@ -10,8 +10,8 @@ type ViolationError struct{ What string }
 
 func (x ViolationError) Error() string { return "a state that cannot be: " + x.What }
 
-// That panics with a ViolationError unless the condition holds. A goroutine that calls it has a caller that runs Guard, or
-// that recovers and ends what the goroutine was doing.
+// That panics with a ViolationError unless the condition holds. A goroutine that calls it has a caller that runs Guard,
+// or that recovers and ends its work.
 func That(holds bool, format string, args ...any) {
 	if !holds {
 		panic(ViolationError{fmt.Sprintf(format, args...)})
