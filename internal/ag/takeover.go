@@ -184,10 +184,11 @@ type Evidence struct {
 
 // Voting is a node's own part in fast takeover.
 type Voting struct {
-	Evidence Evidence      `json:"evidence,omitzero"`
-	Withheld Epoch         `json:"withheld,omitempty"` // no heartbeat of this epoch is acknowledged; 0: none is withheld
-	Fresh    bool          `json:"fresh,omitempty"`    // an earlier process of this node may have voted, and the vote is not removed yet: nothing is acknowledged
-	Quiet    time.Duration `json:"quiet,omitempty"`    // since the last acknowledgement was sent, or this process began
+	Evidence Evidence `json:"evidence,omitzero"`
+	Withheld Epoch    `json:"withheld,omitempty"` // no heartbeat of this epoch is acknowledged; 0: none is withheld
+	// An earlier process of this node may have voted, and the vote is not removed yet: nothing is acknowledged.
+	Fresh bool          `json:"fresh,omitempty"`
+	Quiet time.Duration `json:"quiet,omitempty"` // since the last acknowledgement was sent, or this process began
 }
 
 // suspects reports whether this node has evidence against the present leader, and a vote against it could count.

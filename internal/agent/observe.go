@@ -340,7 +340,7 @@ const (
 
 // stuck detects a standby that cannot read what it has received and does not ask for it again. The startup process of
 // PostgreSQL assumes that the log continues to the position that the last walreceiver has flushed. If a record before
-// that is unreadable, it ends each new walreceiver before it has connected, and reads the same bytes again
+// that is unreadable, it ends each new walreceiver before that has connected, and reads the same bytes again
 // (WaitForWALToBecomeAvailable in xlogrecovery.c; the log says "invalid record length" or "unexpected pageaddr" every
 // wal_retrieve_retry_interval). After a restart it knows of no flushed end, and fetches the whole segment again.
 type stuck struct {

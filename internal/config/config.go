@@ -100,7 +100,9 @@ func (l Limits) validate() (errs []error) {
 
 // Address is a port this node serves.
 type Address struct {
-	Listen    string `yaml:"listen"`              // host:port to bind; ":5022" binds every address. A client port may have several, separated by commas, and paths of Unix sockets
+	// Host:port to bind; ":5022" binds every address. A client port may have several, separated by commas, and paths of
+	// Unix sockets.
+	Listen    string `yaml:"listen"`
 	Advertise string `yaml:"advertise,omitempty"` // host:port as others reach it
 }
 

@@ -218,8 +218,8 @@ func TestReaderOfAnUnreadableCopy(t *testing.T) {
 	g.publish(before)
 }
 
-// A reader that was sent to a primary because it was open is refused once that is started again in its epoch: the rows
-// that it would read may not be replicated yet (S6).
+// A reader that was sent to an open primary is refused once that is started again in its epoch: the rows that it would
+// read may not be replicated yet (S6).
 func TestReaderOfAPrimaryThatIsNotOpen(t *testing.T) {
 	g := newGroup(t, nil)
 	r := *fullRoutes(1)

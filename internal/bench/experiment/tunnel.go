@@ -14,9 +14,10 @@ import (
 // TunnelOptions are the rows that are inserted through the tunnel.
 type TunnelOptions struct {
 	Tunnel   workload.Tunnel
-	Payloads []workload.Payload                                                           // each is measured; Tunnel.Payload is ignored
-	Link     string                                                                       // shape of the links, in words
-	CSV      func(at time.Time, took time.Duration, payload workload.Payload, arm string) // called after every run with the values that the published script logs; may be nil
+	Payloads []workload.Payload // each is measured; Tunnel.Payload is ignored
+	Link     string             // shape of the links, in words
+	// Called after every run with the values that the published script logs; may be nil.
+	CSV func(at time.Time, took time.Duration, payload workload.Payload, arm string)
 }
 
 // Tunnel measures what compression of the link gives. It inserts rows with one long column, with a commit after a

@@ -29,12 +29,13 @@ const (
 
 // Options describes what Measure measures.
 type Options struct {
-	Up       func(ctx context.Context, progress func(string)) (observe.Lab, error) // three replicas
-	Witness  func(ctx context.Context, progress func(string)) (observe.Lab, error) // two replicas and a witness; nil: not measured
-	Fast     func(ctx context.Context, progress func(string)) (observe.Lab, error) // three replicas at the profile fast; nil: not measured
-	Peers    func(ctx context.Context) ([]Peer, func() error, error)               // starts the other systems to measure, and returns a function that ends them; nil: none
-	PeersWhy string                                                                // why Peers is nil
-	Relay    func(ctx context.Context, to string) (Relay, error)                   // starts a process that copies bytes, for ArmCost
+	Up      func(ctx context.Context, progress func(string)) (observe.Lab, error) // three replicas
+	Witness func(ctx context.Context, progress func(string)) (observe.Lab, error) // two replicas and a witness; nil: not measured
+	Fast    func(ctx context.Context, progress func(string)) (observe.Lab, error) // three replicas at the profile fast; nil: not measured
+	// Starts the other systems to measure, and returns a function that ends them; nil: none.
+	Peers    func(ctx context.Context) ([]Peer, func() error, error)
+	PeersWhy string                                              // why Peers is nil
+	Relay    func(ctx context.Context, to string) (Relay, error) // starts a process that copies bytes, for ArmCost
 	Screen   *observe.Screen
 	Dir      string // directory of the ledgers
 	Runs     int    // repetitions of every arm

@@ -57,7 +57,8 @@ func (t *track) run() {
 		case now := <-tick.C:
 			for _, c := range t.curves {
 				n := c.count()
-				c.points = append(c.points, [2]float64{now.Sub(t.began).Seconds(), max(0, c.unit*(n-c.was)/now.Sub(was).Seconds())}) // a process that has ended counts nothing
+				// A process that has ended counts nothing.
+				c.points = append(c.points, [2]float64{now.Sub(t.began).Seconds(), max(0, c.unit*(n-c.was)/now.Sub(was).Seconds())})
 				c.was = n
 			}
 			was = now

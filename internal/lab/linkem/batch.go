@@ -9,8 +9,8 @@ import (
 // vnetHeader is the length of the kernel's struct virtio_net_hdr in front of each buffer of a TUN device. The device
 // passes buffers as a network card with offloads does. A buffer has up to 64 kB of a TCP connection with one header,
 // which the sender cuts into packets, and its checksums are still to be completed. The struct has the flags, the kind,
-// the length of the headers, the payload of each packet, and the place of the checksum (section 5.1.6 of the Virtio
-// specification, in the machine's byte order).
+// the length of the headers, the payload of each packet, and the place of the checksum. It is section 5.1.6 of the
+// Virtio specification, in the machine's byte order.
 const vnetHeader = 10
 
 // maxBurst is the size of the largest buffer that a device passes, with the header in front.

@@ -25,7 +25,9 @@ type Shape struct {
 	Corrupt   float64       `json:"corrupt,omitempty"`   // one bit flipped
 	Cut       bool          `json:"cut,omitempty"`       // no packet arrives, including those under way
 	Reject    bool          `json:"reject,omitempty"`    // like Cut, with a notice to the sender: TCP is reset, all else gets ICMP port unreachable
-	Closed    bool          `json:"closed,omitempty"`    // as by a firewall that accepts no connection: TCP connections cannot begin in this direction, and UDP does not get through
+	// As by a firewall that accepts no connection: TCP connections cannot begin in this direction, and UDP does not get
+	// through.
+	Closed bool `json:"closed,omitempty"`
 
 	// Forgot is how often a stateful firewall on the link has lost its table. Packets of TCP connections that began
 	// before the last loss are dropped without a notice; all others pass. 0: the link has no such firewall. Set it in

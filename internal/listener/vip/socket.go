@@ -49,7 +49,8 @@ func openWire(index int, own net.HardwareAddr) (*wire, error) {
 	if err != nil {
 		return nil, err
 	}
-	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0) // without a protocol: receives nothing until the filter is set
+	// Without a protocol: receives nothing until the filter is set.
+	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return nil, fmt.Errorf("open a packet socket: %w", err)
 	}

@@ -131,7 +131,8 @@ func TestPageInChromium(t *testing.T) {
 		run("--screenshot="+filepath.Join(keep, "dark.png"), "--force-dark-mode", "--blink-settings=preferredColorScheme=0")
 	}
 	for len(requests) > 0 {
-		if r := <-requests; !strings.Contains(r, "google") && !strings.Contains(r, "gvt1.com") { // the browser's own business, where its switches do not stop it
+		// The browser's own business, where its switches do not stop it.
+		if r := <-requests; !strings.Contains(r, "google") && !strings.Contains(r, "gvt1.com") {
 			t.Errorf("the page made a request: %s", r)
 		}
 	}

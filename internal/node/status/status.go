@@ -139,7 +139,8 @@ func (s *Service) replica(v ag.View, snap *agent.Snapshot, r ag.Replica, head ag
 		out.Role, out.Connected, out.Server, out.Busy, out.Progress, out.Because = ag.RoleResolving, "DISCONNECTED", "", "", "", "does not answer"
 		return out
 	}
-	if out.Role == "" || out.Role == ag.RolePrimary && (r.ID != v.Record.Epoch.Leader || !mine && st.Epoch != v.Record.Epoch.Epoch) { // it reported that before it hung or died
+	// It reported that before it hung or died.
+	if out.Role == "" || out.Role == ag.RolePrimary && (r.ID != v.Record.Epoch.Leader || !mine && st.Epoch != v.Record.Epoch.Epoch) {
 		out.Role = ag.RoleResolving
 	}
 	if !r.HasData() {

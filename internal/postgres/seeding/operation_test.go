@@ -8,8 +8,8 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/durable"
 )
 
-// TestJournalIsReplacedAsAWhole holds that the journal is replaced by package durable, which flushes it: where the file
-// that is to take its place cannot be written, the old journal stays on disk as it was, and the new entry in memory.
+// TestJournalIsReplacedAsAWhole holds that the journal is replaced by package durable, which flushes it. If the new
+// file cannot be written, the old journal stays on disk as it was, and the new entry in memory.
 func TestJournalIsReplacedAsAWhole(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "state", "seedings.json")

@@ -15,8 +15,8 @@ import (
 	"github.com/coteriedb/coterie/internal/lab"
 )
 
-// TestEndToEndSeed gives a secondary a new copy on request: one that is repaired after a page of it was damaged, one
-// that dies in the middle of a copy, and one that begins with a directory.
+// TestEndToEndSeed gives a secondary a new copy on request: a copy with a damaged page, one whose target dies in the
+// middle, and one that begins with a directory.
 func TestEndToEndSeed(t *testing.T) {
 	long(t)
 	g := newGroup(t, lab.Options{})

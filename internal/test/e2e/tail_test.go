@@ -27,7 +27,8 @@ func TestEndToEndTail(t *testing.T) {
 	signal(t, receiver, syscall.SIGSTOP)
 	thaw := func() { _ = syscall.Kill(receiver, syscall.SIGCONT) } // it may have been killed meanwhile
 	defer thaw()
-	sql(t, g.ReadWrite(), "CREATE TABLE tail AS SELECT n, repeat('x', 1000) AS filler FROM generate_series(1, 60000) n") // more than any buffer on the way holds
+	// More than any buffer on the way holds.
+	sql(t, g.ReadWrite(), "CREATE TABLE tail AS SELECT n, repeat('x', 1000) AS filler FROM generate_series(1, 60000) n")
 	g.acknowledged(t, 50)
 	if err := g.Kill(*was.Primary, lab.WhatNode); err != nil {
 		t.Fatal(err)
