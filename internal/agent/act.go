@@ -11,6 +11,7 @@ import (
 	"github.com/coteriedb/coterie/internal/agent/marks"
 	"github.com/coteriedb/coterie/internal/lib/assert"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
+	"github.com/coteriedb/coterie/internal/lib/retry"
 )
 
 // Budgets of the long actions. A promotion replays what it received first, so its budget is long.
@@ -282,10 +283,8 @@ func (a *Agent) arm(ctx context.Context, e ag.Epoch) error {
 			a.lease.SetArmed(e)
 			return nil
 		}
-		select {
-		case <-ctx.Done():
+		if retry.Sleep(ctx, 5*time.Millisecond) != nil {
 			return fmt.Errorf("no lease of epoch %d: %w", e, ctx.Err())
-		case <-time.After(5 * time.Millisecond):
 		}
 	}
 }

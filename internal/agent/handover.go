@@ -8,6 +8,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
+	"github.com/coteriedb/coterie/internal/lib/retry"
 )
 
 // Budgets of a planned failover (docs/internals/safety.md, "Planned failover"). handOverBudget is above their sum and
@@ -135,7 +136,7 @@ func (a *Agent) awaitFlush(ctx context.Context, r ag.Replica, to ag.LSN, budget 
 		if ctx.Err() != nil {
 			return errors.Join(fmt.Errorf("%s has not flushed %s within %v", r.ID, to, budget), err)
 		}
-		pause(ctx, 2*time.Millisecond)
+		_ = retry.Sleep(ctx, 2*time.Millisecond)
 	}
 }
 
@@ -187,7 +188,7 @@ func (a *Agent) endOp(rev int64, o Outcome) {
 			a.log.Warn("the request was not closed", "err", err)
 			return
 		}
-		pause(ctx, 50*time.Millisecond)
+		_ = retry.Sleep(ctx, 50*time.Millisecond)
 	}
 }
 
@@ -278,7 +279,7 @@ func (h *handover) awaitIdle(ctx context.Context, budget time.Duration) int {
 		if busy == 0 || ctx.Err() != nil {
 			return busy
 		}
-		pause(ctx, 2*time.Millisecond)
+		_ = retry.Sleep(ctx, 2*time.Millisecond)
 	}
 }
 
@@ -303,7 +304,7 @@ func (h *handover) quiet(ctx context.Context) (ag.LSN, error) {
 		if ctx.Err() != nil {
 			return 0, errors.Join(fmt.Errorf("%s has not flushed and replayed %s within %v", h.to.ID, x, quietBudget), err)
 		}
-		pause(ctx, 2*time.Millisecond)
+		_ = retry.Sleep(ctx, 2*time.Millisecond)
 	}
 }
 
@@ -396,7 +397,7 @@ func (h *handover) leadAgain(ctx context.Context) (end ag.LSN, err error) {
 		if ctx.Err() != nil {
 			return 0, fmt.Errorf("the server does not answer: %w", err)
 		}
-		pause(ctx, 5*time.Millisecond)
+		_ = retry.Sleep(ctx, 5*time.Millisecond)
 	}
 	if err := a.cfg.Instance.SetSync(ctx, was.P, was.N, h.v.Record.Epoch.Epoch); err != nil {
 		return 0, err
@@ -419,13 +420,6 @@ func (h *handover) stillLeads(ctx context.Context) error {
 		case err == nil:
 			return nil
 		}
-		pause(ctx, 20*time.Millisecond)
-	}
-}
-
-func pause(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
+		_ = retry.Sleep(ctx, 20*time.Millisecond)
 	}
 }

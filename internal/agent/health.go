@@ -10,6 +10,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent/marks"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
+	"github.com/coteriedb/coterie/internal/lib/retry"
 )
 
 // Probes watches this node's server and disks, independently of the loop.
@@ -423,7 +424,7 @@ func (a *Agent) askToSuspend(ctx context.Context) {
 	defer cancel()
 	if err := a.cfg.Suspend(ctx); err != nil {
 		a.log.Warn("the group was not told of the quarantine yet", "err", err)
-		pause(ctx, time.Second)
+		_ = retry.Sleep(ctx, time.Second)
 	}
 	a.suspended <- struct{}{} // there is room: only one goroutine asks at a time
 	a.Wake()

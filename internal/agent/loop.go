@@ -11,6 +11,7 @@ import (
 	"github.com/coteriedb/coterie/internal/agent/lease"
 	"github.com/coteriedb/coterie/internal/lib/assert"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
+	"github.com/coteriedb/coterie/internal/lib/retry"
 )
 
 // How often the loop turns when nothing wakes it. calmTurn applies where every possible event wakes it; idleTurn
@@ -362,10 +363,8 @@ func (a *Agent) disarm(ctx context.Context, v ag.View) {
 // member can follow any other after a failover, and moves the quorum's leadership away from the primary.
 func (a *Agent) chores(ctx context.Context) {
 	for {
-		select {
-		case <-ctx.Done():
+		if retry.Sleep(ctx, 3*time.Second) != nil {
 			return
-		case <-time.After(3 * time.Second):
 		}
 		v, snap := a.view.Load(), a.snapshot.Load()
 		if v == nil || snap == nil || !v.Quorum {

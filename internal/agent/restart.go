@@ -10,6 +10,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent/lease"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
+	"github.com/coteriedb/coterie/internal/lib/retry"
 )
 
 // Budgets of a restart in place (docs/internals/safety.md, "Restart in place").
@@ -182,7 +183,7 @@ func (a *Agent) firstRead(ctx context.Context) (Snapshot, error) {
 		if err == nil || ctx.Err() != nil {
 			return snap, err
 		}
-		pause(ctx, 20*time.Millisecond)
+		_ = retry.Sleep(ctx, 20*time.Millisecond)
 	}
 }
 

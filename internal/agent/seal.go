@@ -14,6 +14,7 @@ import (
 	"github.com/coteriedb/coterie/internal/agent/marks"
 	"github.com/coteriedb/coterie/internal/lib/assert"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
+	"github.com/coteriedb/coterie/internal/lib/retry"
 )
 
 // SealTimeout bounds how long a member takes to answer a seal; a candidate asks again.
@@ -175,10 +176,8 @@ func (s *sealer) report(ctx context.Context, req SealRequest) (ag.SealReport, er
 			r.Promotable = err == nil && !s.distrusted()
 			return r, err
 		}
-		select {
-		case <-ctx.Done():
+		if retry.Sleep(ctx, 5*time.Millisecond) != nil {
 			return r, fmt.Errorf("the walreceiver did not end: %w", ctx.Err())
-		case <-time.After(5 * time.Millisecond):
 		}
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/bench/observe"
+	"github.com/coteriedb/coterie/internal/lib/retry"
 	"github.com/coteriedb/coterie/internal/measure/ledger"
 	"github.com/coteriedb/coterie/internal/measure/tpcc"
 )
@@ -242,7 +243,7 @@ func (d *demo) death(ctx context.Context) error {
 	old := string(s.Node)
 	stage := "while " + old + " led"
 	d.meter.in(stage)
-	if err := observe.Pause(ctx, d.Before); err != nil {
+	if err := retry.Sleep(ctx, d.Before); err != nil {
 		return err
 	}
 	d.report.Reads = append(d.report.Reads, Reads{Stage: stage, ByNode: d.meter.byNode(stage)})
@@ -373,7 +374,7 @@ func (d *demo) comeBack(ctx context.Context) error {
 func (d *demo) handOver(ctx context.Context) (err error) {
 	d.meter.learn(ctx, d.lab)
 	d.report.Handover, _, err = d.underLoad(ctx, 3, func(ctx context.Context) error {
-		if err := observe.Pause(ctx, d.Settle); err != nil {
+		if err := retry.Sleep(ctx, d.Settle); err != nil {
 			return err
 		}
 		w := observe.Watch(ctx, d.lab, d.screen)
@@ -391,7 +392,7 @@ func (d *demo) settle(ctx context.Context, leader string) error {
 	stage := "while " + leader + " led"
 	d.meter.learn(ctx, d.lab)
 	d.meter.in(stage)
-	if err := observe.Pause(ctx, d.Settle); err != nil {
+	if err := retry.Sleep(ctx, d.Settle); err != nil {
 		return err
 	}
 	d.meter.in("")

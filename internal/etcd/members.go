@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/coteriedb/coterie/internal/lib/retry"
 )
 
 // Members lists the quorum's members, by a linearizable read.
@@ -37,19 +39,14 @@ const reconfigurePause = 100 * time.Millisecond
 func (s *Store) reconfigure(ctx context.Context, again func(error) bool, try func(ctx context.Context, endpoint string) error) error {
 	ctx, cancel := s.bounded(ctx, membershipTimeout)
 	defer cancel()
-	for {
+	var err error
+	_ = retry.Until(ctx, reconfigurePause, func() (bool, error) { // the last try's error says more than the end of ctx
 		call, cancelCall := s.bounded(ctx, s.cfg.CallTimeout)
-		_, err := s.each(call, try)
-		cancelCall()
-		if err == nil || !again(err) {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return err
-		case <-time.After(reconfigurePause):
-		}
-	}
+		defer cancelCall()
+		_, err = s.each(call, try)
+		return err == nil || !again(err), nil
+	})
+	return err
 }
 
 func notYet(err error) bool { return errors.Is(err, errUnhealthy) || errors.Is(err, ErrNoQuorum) }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/lib/retry"
 )
 
 const (
@@ -194,10 +195,8 @@ func (s *Store) each(ctx context.Context, try func(ctx context.Context, endpoint
 				return maySent, noQuorum(ctx, tried)
 			}
 		}
-		select {
-		case <-ctx.Done():
+		if retry.Sleep(ctx, roundPause) != nil {
 			return maySent, noQuorum(ctx, tried)
-		case <-time.After(roundPause):
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/lib/retry"
 )
 
 // watchStream is a watch at one endpoint, to be cancelled when that endpoint fails.
@@ -89,10 +90,7 @@ func (s *Store) follow(ctx context.Context, hints chan<- Event) {
 		} else {
 			s.fell(endpoint)
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(pause):
-		}
+		_ = retry.Sleep(ctx, pause)
 		pause = min(2*pause, watchPauseMax)
 	}
 }

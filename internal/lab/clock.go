@@ -13,6 +13,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lab/faketime"
 	"github.com/coteriedb/coterie/internal/lib/durable"
 	"github.com/coteriedb/coterie/internal/lib/fail"
+	"github.com/coteriedb/coterie/internal/lib/retry"
 )
 
 // clockName is the name, among the helpers, of the process that gives the programs that nodes start the clock of their
@@ -208,22 +209,22 @@ func keepWrongClocks(ctx context.Context, dir string) error {
 	if err != nil {
 		return err
 	}
-	for {
+	err = retry.Until(ctx, clockTurn, func() (bool, error) {
 		clocks, err := l.clocks()
 		if err != nil || !wrong(clocks) {
-			return err
+			return true, err
 		}
 		for _, n := range l.Nodes() {
 			if offset, ok := clocks[n.Name]; ok {
 				_ = l.setClocks(n, offset) // a clock that could not be shifted now is tried again at the next turn
 			}
 		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(clockTurn):
-		}
+		return false, nil
+	})
+	if ctx.Err() != nil {
+		return nil
 	}
+	return err
 }
 
 // clockStatus counts the node's processes by their clocks.

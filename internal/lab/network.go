@@ -22,6 +22,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/lab/linkem"
 	"github.com/coteriedb/coterie/internal/lib/fail"
+	"github.com/coteriedb/coterie/internal/lib/retry"
 )
 
 // The networks of a lab.
@@ -339,11 +340,9 @@ func lockFile(ctx context.Context, path string, patience time.Duration) (unlock 
 			_ = f.Close()
 			return nil, fmt.Errorf("%s has been locked for %v by another command: %w", path, patience, err)
 		}
-		select {
-		case <-ctx.Done():
+		if retry.Sleep(ctx, 20*time.Millisecond) != nil {
 			_ = f.Close()
 			return nil, context.Cause(ctx)
-		case <-time.After(20 * time.Millisecond):
 		}
 	}
 }
@@ -421,16 +420,10 @@ func (l *Lab) listen(home *os.File) (net.Listener, error) {
 
 // awaitEndOf returns when ctx is done or the file does not exist: a lab that was removed by hand needs no network.
 func awaitEndOf(ctx context.Context, path string) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(time.Second):
-		}
-		if _, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) {
-			return
-		}
-	}
+	_ = retry.Until(ctx, time.Second, func() (bool, error) { // it fails only by the end of ctx
+		_, err := os.Lstat(path)
+		return errors.Is(err, os.ErrNotExist), nil
+	})
 }
 
 // serveLinks answers commands until ctx is done.

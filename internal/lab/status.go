@@ -17,6 +17,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/lab/linkem"
+	"github.com/coteriedb/coterie/internal/lib/retry"
 )
 
 // askTimeout bounds the wait for one agent, so that a status takes at most a second even if nodes are dead.
@@ -301,10 +302,8 @@ func (l *Lab) Logs(ctx context.Context, node string, last int, follow bool, to f
 		}
 	}
 	for follow {
-		select {
-		case <-ctx.Done():
+		if retry.Sleep(ctx, 200*time.Millisecond) != nil {
 			return nil
-		case <-time.After(200 * time.Millisecond):
 		}
 		for _, t := range tails {
 			for _, line := range t.more() {

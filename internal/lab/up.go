@@ -19,7 +19,11 @@ import (
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/fail"
+	"github.com/coteriedb/coterie/internal/lib/retry"
 )
+
+// lookPause is the time between two looks at the nodes while the lab waits for them.
+const lookPause = 100 * time.Millisecond
 
 // Up makes the lab, or starts the nodes of an existing one that are down, and returns when every replica is
 // SYNCHRONIZED. If that fails, it takes everything down again, unless Options.Keep.
@@ -255,7 +259,7 @@ func (l *Lab) awaitPrimary(ctx context.Context) (Node, error) {
 		if s.Primary != nil {
 			return l.node(*s.Primary)
 		}
-		if err := pause(ctx); err != nil {
+		if err := retry.Sleep(ctx, lookPause); err != nil {
 			return Node{}, nodeError{l.Nodes()[0].Name, fmt.Errorf("no primary takes writes: %w", err)}
 		}
 	}
@@ -293,7 +297,7 @@ func (l *Lab) awaitReady(ctx context.Context) error {
 			waiting = append(waiting, cuts)
 		}
 		l.progress.doing("waiting: " + strings.Join(waiting, "; "))
-		if err := pause(ctx); err != nil {
+		if err := retry.Sleep(ctx, lookPause); err != nil {
 			return nodeError{lagging[0], fmt.Errorf("not every replica is SYNCHRONIZED: %s: %w", strings.Join(waiting, "; "), err)}
 		}
 	}
@@ -320,15 +324,6 @@ func (l *Lab) look(ctx context.Context) (Status, error) {
 		}
 	}
 	return s, nil
-}
-
-func pause(ctx context.Context) error {
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-time.After(100 * time.Millisecond):
-		return nil
-	}
 }
 
 // ByHand are the commands that form the group of an empty lab, for a reader to type: each node's in a terminal of its

@@ -17,6 +17,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/lib/fail"
+	"github.com/coteriedb/coterie/internal/lib/retry"
 )
 
 // The parts of a node that Kill can kill and Pause can stop.
@@ -324,14 +325,12 @@ func (l *Lab) awaitEnd(ctx context.Context, n Node) error {
 			}
 			alone = time.Now().Add(time.Minute) // once is enough
 		}
-		select {
-		case <-ctx.Done():
+		if retry.Sleep(ctx, 20*time.Millisecond) != nil {
 			l.progress.line(n.Name + " has not ended by itself; killing it. What it logged last:")
 			for _, line := range (&tail{node: n, file: "agent.log"}).lastLines(5) {
 				l.progress.line(line)
 			}
 			return l.killNode(n)
-		case <-time.After(20 * time.Millisecond):
 		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/coteriedb/coterie/internal/lib/durable"
+	"github.com/coteriedb/coterie/internal/lib/retry"
 	"github.com/coteriedb/coterie/internal/postgres/session"
 	"github.com/coteriedb/coterie/internal/postgres/settings"
 )
@@ -120,7 +121,7 @@ func (i *Instance) endBlockers(ctx context.Context) error {
 		if n > 0 {
 			quiet = -1
 		}
-		if err := sleep(ctx, 2*pollInterval); err != nil {
+		if err := retry.Sleep(ctx, 2*pollInterval); err != nil {
 			return fmt.Errorf("sessions still hold up replay: %w", err)
 		}
 	}
@@ -207,7 +208,7 @@ func (i *Instance) EndWriters(ctx context.Context) error {
 				first = append(first, w.PID)
 			}
 		}
-		if err := sleep(ctx, pollInterval); err != nil {
+		if err := retry.Sleep(ctx, pollInterval); err != nil {
 			return fmt.Errorf("%s of user %q in database %q (process %d) does not end: %w", left[0].Type, left[0].User, left[0].Database, left[0].PID, err)
 		}
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/coteriedb/coterie/internal/lib/retry"
 	"github.com/coteriedb/coterie/internal/postgres/diagnose"
 	"github.com/coteriedb/coterie/internal/postgres/login"
 	"github.com/coteriedb/coterie/internal/postgres/pgfiles"
@@ -138,20 +139,8 @@ func (i *Instance) Control(ctx context.Context) (pgfiles.Control, error) {
 		if err == nil || try == 4 {
 			return c, err
 		}
-		if err := sleep(ctx, 20*time.Millisecond); err != nil {
+		if err := retry.Sleep(ctx, 20*time.Millisecond); err != nil {
 			return pgfiles.Control{}, err
 		}
-	}
-}
-
-// sleep waits for d or the end of ctx.
-func sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-t.C:
-		return nil
 	}
 }

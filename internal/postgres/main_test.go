@@ -19,6 +19,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/coteriedb/coterie/internal/lib/retry"
 	"github.com/coteriedb/coterie/internal/postgres/programs"
 	"github.com/coteriedb/coterie/internal/postgres/session"
 )
@@ -256,7 +257,7 @@ func (s *server) waitFor(what string, f func(context.Context) error) {
 		if last == nil || ctx.Err() == nil { // an error at the end of the time means nothing
 			last = err
 		}
-		if sleep(ctx, 20*time.Millisecond) != nil {
+		if retry.Sleep(ctx, 20*time.Millisecond) != nil {
 			s.t.Fatalf("waited too long for %s: %v", what, last)
 		}
 	}

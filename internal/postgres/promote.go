@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/lib/retry"
 )
 
 // ErrTimeline means that a promotion did not, or could not, take the requested timeline id. If the server has left
@@ -112,7 +113,7 @@ func (i *Instance) leaveRecovery(ctx context.Context) error {
 			if !recovery {
 				return nil
 			}
-			if err := sleep(ctx, pollInterval); err != nil {
+			if err := retry.Sleep(ctx, pollInterval); err != nil {
 				return err
 			}
 		}

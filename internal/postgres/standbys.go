@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/lib/retry"
 	"github.com/coteriedb/coterie/internal/postgres/session"
 	"github.com/coteriedb/coterie/internal/postgres/settings"
 )
@@ -87,7 +88,7 @@ func (i *Instance) reload(ctx context.Context) error {
 		if now.After(before) {
 			return nil
 		}
-		if err := sleep(ctx, 2*time.Millisecond); err != nil {
+		if err := retry.Sleep(ctx, 2*time.Millisecond); err != nil {
 			return fmt.Errorf("wait for the configuration to be loaded: %w", err)
 		}
 	}

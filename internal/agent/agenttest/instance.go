@@ -9,6 +9,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent"
+	"github.com/coteriedb/coterie/internal/lib/retry"
 )
 
 type instance Node
@@ -41,10 +42,7 @@ func (i *instance) running(ctx context.Context) error {
 	case pid == 0:
 		return errors.New("no server answers")
 	case hung:
-		select {
-		case <-ctx.Done():
-		case <-time.After(time.Second):
-		}
+		_ = retry.Sleep(ctx, time.Second)
 		return errors.New("the server does not answer")
 	}
 	return ctx.Err()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent"
+	"github.com/coteriedb/coterie/internal/lib/retry"
 )
 
 // Record is a group's record in memory, shared by the stores made from it.
@@ -255,10 +256,8 @@ func (s *Store) call(ctx context.Context, name string, do func() error) error {
 		return f.Err
 	}
 	if f.Late > 0 {
-		select {
-		case <-ctx.Done():
+		if retry.Sleep(ctx, f.Late) != nil {
 			return errors.Join(ErrUnreachable, ctx.Err())
-		case <-time.After(f.Late):
 		}
 	}
 	if err := ctx.Err(); err != nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/coteriedb/coterie/internal/agent"
 	"github.com/coteriedb/coterie/internal/agent/marks"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
+	"github.com/coteriedb/coterie/internal/lib/retry"
 )
 
 // Upstream returns the node's agent.Upstream.
@@ -95,10 +96,7 @@ type peers Node
 const rtt = time.Millisecond
 
 func (p *peers) reach(ctx context.Context, r ag.Replica) (Agent, error) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(rtt):
-	}
+	_ = retry.Sleep(ctx, rtt)
 	return p.w.reach(ctx, p.ID, r.ID)
 }
 

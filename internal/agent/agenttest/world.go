@@ -12,6 +12,7 @@ import (
 	"github.com/coteriedb/coterie/internal/agent/liveness"
 	"github.com/coteriedb/coterie/internal/agent/marks"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
+	"github.com/coteriedb/coterie/internal/lib/retry"
 )
 
 // Entry is one WAL record of the model.
@@ -200,10 +201,8 @@ func (n *Node) pass(ctx context.Context, pid int) error {
 		case boottime.Now() < gate:
 			return nil
 		}
-		select {
-		case <-ctx.Done():
+		if retry.Sleep(ctx, 2*time.Millisecond) != nil {
 			return fmt.Errorf("the gate is shut: %w", ErrNoAnswer)
-		case <-time.After(2 * time.Millisecond):
 		}
 	}
 }

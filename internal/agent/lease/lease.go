@@ -10,6 +10,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
+	"github.com/coteriedb/coterie/internal/lib/retry"
 )
 
 // ErrConflict is the error of a Store whose guarded key has changed: the caller must read again.
@@ -258,10 +259,8 @@ func (l *Lease) Announce(ctx context.Context, budget time.Duration) error {
 	next.Lead.Restarting = true
 	l.Hold(&next)
 	for !l.announced.Load() {
-		select {
-		case <-ctx.Done():
+		if retry.Sleep(ctx, 2*time.Millisecond) != nil {
 			return errors.New("the record was not written in time")
-		case <-time.After(2 * time.Millisecond):
 		}
 	}
 	return nil

@@ -10,6 +10,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
+	"github.com/coteriedb/coterie/internal/lib/retry"
 )
 
 // Heartbeat is one frame of a heartbeat stream. The first frame names the agent; the others are heartbeats, their
@@ -133,7 +134,7 @@ func (h *Heartbeater) reach(ctx context.Context, to ag.Replica) {
 		} else if ctx.Err() == nil {
 			h.c.Log.Debug("no heartbeats to a voter", "to", to.ID, "err", err)
 		}
-		pause(ctx, dialRetry)
+		_ = retry.Sleep(ctx, dialRetry)
 	}
 }
 
@@ -213,10 +214,3 @@ func (h *Heartbeater) receive(from ag.ReplicaID, s HeartbeatStream, x *echoes) {
 // untilNext returns how long to wait for the next instant at which heartbeats of that interval are due. The instant is
 // the same for all voters: one wake-up of an idle process serves them all.
 func untilNext(every time.Duration) time.Duration { return every - boottime.Now()%every }
-
-func pause(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
-	}
-}

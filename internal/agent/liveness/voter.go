@@ -9,6 +9,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
+	"github.com/coteriedb/coterie/internal/lib/retry"
 )
 
 const (
@@ -171,7 +172,7 @@ func (v *Voter) Probe(ctx context.Context, to ag.Replica) {
 	for ctx.Err() == nil {
 		refused := v.refused(ctx, to)
 		if refused {
-			pause(ctx, dialGap)
+			_ = retry.Sleep(ctx, dialGap)
 			refused = v.refused(ctx, to)
 		}
 		v.mu.Lock()
@@ -188,7 +189,7 @@ func (v *Voter) Probe(ctx context.Context, to ag.Replica) {
 			v.wake()
 			return
 		}
-		pause(ctx, dialAgain)
+		_ = retry.Sleep(ctx, dialAgain)
 	}
 }
 

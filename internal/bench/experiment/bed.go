@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/coteriedb/coterie/internal/lib/retry"
 	"github.com/coteriedb/coterie/internal/measure/method"
 	"github.com/coteriedb/coterie/internal/measure/report"
 	"github.com/coteriedb/coterie/internal/measure/session"
@@ -276,20 +277,17 @@ func until(ctx context.Context, patience time.Duration, what string, f func(cont
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("waited %v for %s", patience, what))
 	defer cancel()
 	var last error
-	for {
+	err := retry.Until(ctx, 50*time.Millisecond, func() (bool, error) {
 		ok, err := f(ctx)
-		if ok && err == nil {
-			return nil
-		}
 		if ctx.Err() == nil || last == nil { // the last error is more useful than the end of the time
 			last = err
 		}
-		select {
-		case <-ctx.Done():
-			return errors.Join(context.Cause(ctx), last)
-		case <-time.After(50 * time.Millisecond):
-		}
+		return ok && err == nil, nil
+	})
+	if err != nil {
+		return errors.Join(err, last)
 	}
+	return nil
 }
 
 // Follower is a group that reports how far its members have replayed, for a group whose servers cannot be reached.

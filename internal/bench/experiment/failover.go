@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/lib/retry"
 	"github.com/coteriedb/coterie/internal/measure/ledger"
 	"github.com/coteriedb/coterie/internal/measure/method"
 	"github.com/coteriedb/coterie/internal/measure/report"
@@ -212,7 +213,7 @@ func (b *Bed) strike(ctx context.Context, l *ledger.Ledger, o FailoverOptions, a
 	if err := until(ctx, time.Minute, "the writers to begin", func(context.Context) (bool, error) { return l.Progress().Acknowledged > 0, nil }); err != nil {
 		return "", at, err
 	}
-	if err := pause(ctx, o.Before); err != nil {
+	if err := retry.Sleep(ctx, o.Before); err != nil {
 		return "", at, err
 	}
 	if old, err = b.Group.Primary(ctx); err != nil {
@@ -233,16 +234,7 @@ func (b *Bed) strike(ctx context.Context, l *ledger.Ledger, o FailoverOptions, a
 	if err := until(ctx, 2*time.Minute, "an acknowledged row", func(context.Context) (bool, error) { return l.Progress().LastAck.After(since), nil }); err != nil {
 		return old, at, err
 	}
-	return old, at, pause(ctx, o.After)
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-time.After(d):
-		return nil
-	}
+	return old, at, retry.Sleep(ctx, o.After)
 }
 
 func (t told) row(action Action, run int) []any {

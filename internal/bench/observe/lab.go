@@ -10,6 +10,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/lib/retry"
 )
 
 // Lab is a running group on this machine.
@@ -79,23 +80,17 @@ func Await(ctx context.Context, budget time.Duration, what string, ok func(conte
 	ctx, cancel := context.WithTimeoutCause(ctx, budget, fmt.Errorf("waited %v for %s", budget, what))
 	defer cancel()
 	var last error
-	for {
+	err := retry.Until(ctx, 50*time.Millisecond, func() (bool, error) {
 		done, err := ok(ctx)
-		if done {
-			return nil
-		}
 		if err != nil && ctx.Err() == nil {
 			last = err
 		}
-		select {
-		case <-ctx.Done():
-			if last != nil {
-				return fmt.Errorf("%w; last seen: %w", context.Cause(ctx), last)
-			}
-			return context.Cause(ctx)
-		case <-time.After(50 * time.Millisecond):
-		}
+		return done, nil
+	})
+	if err != nil && last != nil {
+		return fmt.Errorf("%w; last seen: %w", err, last)
 	}
+	return err
 }
 
 // Synchronized reports whether the primary counts at least n replicas as synchronized, itself included, and whether
@@ -144,14 +139,4 @@ func Target(s api.Status, avoid string) ag.ReplicaID {
 		}
 	}
 	return to
-}
-
-// Pause waits for t, or returns the cause of the end of ctx.
-func Pause(ctx context.Context, t time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-time.After(t):
-		return nil
-	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/bench/observe"
+	"github.com/coteriedb/coterie/internal/lib/retry"
 	"github.com/coteriedb/coterie/internal/measure/goals"
 	"github.com/coteriedb/coterie/internal/measure/ledger"
 	"github.com/coteriedb/coterie/internal/measure/method"
@@ -141,7 +142,7 @@ func (m *measurement) secondary(ctx context.Context, run int, a Arm, replicas in
 			if err := fault(ctx, to); err != nil {
 				return Sample{}, fmt.Errorf("%s of %s: %w", name, to, err)
 			}
-			return Sample{From: from, To: from}, observe.Pause(ctx, gapFor)
+			return Sample{From: from, To: from}, retry.Sleep(ctx, gapFor)
 		})
 		s.To = to
 		return s, err
@@ -187,7 +188,7 @@ func (m *measurement) witnessDeath(ctx context.Context, witness string) (out []S
 			if err := m.lab.Kill(ctx, witness); err != nil {
 				return s, fmt.Errorf("kill %s: %w", witness, err)
 			}
-			return s, observe.Pause(ctx, gapFor)
+			return s, retry.Sleep(ctx, gapFor)
 		})
 		if err != nil {
 			return out, err
@@ -197,7 +198,7 @@ func (m *measurement) witnessDeath(ctx context.Context, witness string) (out []S
 		if err := m.lab.Start(ctx, witness); err != nil {
 			return out, err
 		}
-		if err := observe.Pause(ctx, settleIn); err != nil {
+		if err := retry.Sleep(ctx, settleIn); err != nil {
 			return out, err
 		}
 	}

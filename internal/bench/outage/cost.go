@@ -17,6 +17,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/bench/observe"
 	"github.com/coteriedb/coterie/internal/lab/pgtest"
+	"github.com/coteriedb/coterie/internal/lib/retry"
 	"github.com/coteriedb/coterie/internal/measure/goals"
 )
 
@@ -152,9 +153,9 @@ func commits(ctx context.Context, c *pgx.ConnConfig) (perSecond float64, err err
 	for client := range costClients {
 		wg.Go(func() { failed <- insertUntil(ctx, c, client, &n, &ends) })
 	}
-	err = observe.Pause(ctx, costWarmUp)
+	err = retry.Sleep(ctx, costWarmUp)
 	before, began := n.Load(), time.Now()
-	err = errors.Join(err, observe.Pause(ctx, costFor))
+	err = errors.Join(err, retry.Sleep(ctx, costFor))
 	perSecond = float64(n.Load()-before) / time.Since(began).Seconds()
 	ends.Store(true)
 	wg.Wait()

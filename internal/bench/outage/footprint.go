@@ -11,12 +11,13 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/bench/observe"
+	"github.com/coteriedb/coterie/internal/lib/retry"
 )
 
 // idle measures the memory and the processor time of idle processes.
 func (m *measurement) idle(ctx context.Context, pids map[string]int) ([]Idle, error) {
 	m.Screen.Busy("idle agents, %v", settleIn+idleFor)
-	if err := observe.Pause(ctx, settleIn); err != nil {
+	if err := retry.Sleep(ctx, settleIn); err != nil {
 		return nil, err
 	}
 	start, before := time.Now(), map[string]time.Duration{}
@@ -27,7 +28,7 @@ func (m *measurement) idle(ctx context.Context, pids map[string]int) ([]Idle, er
 		}
 		before[n] = t
 	}
-	if err := observe.Pause(ctx, idleFor); err != nil {
+	if err := retry.Sleep(ctx, idleFor); err != nil {
 		return nil, err
 	}
 	var out []Idle

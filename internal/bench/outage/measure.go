@@ -14,6 +14,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/bench/observe"
+	"github.com/coteriedb/coterie/internal/lib/retry"
 	"github.com/coteriedb/coterie/internal/measure/goals"
 	"github.com/coteriedb/coterie/internal/measure/ledger"
 )
@@ -214,7 +215,7 @@ func (m *measurement) writerOn(ctx context.Context, name string, o ledger.Writer
 		wrote <- l.Write(wctx, o)
 	}()
 	s, err = func() (Sample, error) {
-		if err := observe.Pause(ctx, warmUp); err != nil {
+		if err := retry.Sleep(ctx, warmUp); err != nil {
 			return Sample{}, err
 		}
 		start := time.Now()
@@ -222,7 +223,7 @@ func (m *measurement) writerOn(ctx context.Context, name string, o ledger.Writer
 		if err != nil {
 			return s, err
 		}
-		if err := observe.Pause(ctx, coolDown); err != nil {
+		if err := retry.Sleep(ctx, coolDown); err != nil {
 			return s, err
 		}
 		o := l.OutageBetween(start, time.Now())

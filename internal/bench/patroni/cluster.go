@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/coteriedb/coterie/internal/lib/retry"
 )
 
 // readyTimeout bounds each wait for the cluster: with default settings a replica looks every ten seconds.
@@ -172,12 +174,7 @@ func (c *Cluster) Use(ctx context.Context, s Settings) error {
 	}
 	old := c.settings
 	c.settings = s
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-time.After(time.Duration(max(old.LoopWait, s.LoopWait)+2) * time.Second):
-		return nil
-	}
+	return retry.Sleep(ctx, time.Duration(max(old.LoopWait, s.LoopWait)+2)*time.Second)
 }
 
 // Ready waits until two replicas stream, one of them synchronously, and HAProxy has found the primary for either
@@ -227,17 +224,15 @@ func (c *Cluster) uri(port int) string {
 func (c *Cluster) await(ctx context.Context, what string, ok func(context.Context) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, readyTimeout, fmt.Errorf("waited %v for %s", readyTimeout, what))
 	defer cancel()
-	for {
-		err := ok(ctx)
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("%w; last seen: %w; the logs are in %s", context.Cause(ctx), err, c.dir)
-		case <-time.After(200 * time.Millisecond):
-		}
+	var last error
+	err := retry.Until(ctx, 200*time.Millisecond, func() (bool, error) {
+		last = ok(ctx)
+		return last == nil, nil
+	})
+	if err != nil {
+		return fmt.Errorf("%w; last seen: %w; the logs are in %s", err, last, c.dir)
 	}
+	return nil
 }
 
 const callTimeout = 2 * time.Second

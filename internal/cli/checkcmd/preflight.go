@@ -2,13 +2,13 @@ package checkcmd
 
 import (
 	"context"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/coteriedb/coterie/internal/check"
 	"github.com/coteriedb/coterie/internal/cli"
 	"github.com/coteriedb/coterie/internal/cli/nodecmd"
+	"github.com/coteriedb/coterie/internal/lib/retry"
 	"github.com/coteriedb/coterie/internal/provision/preflight"
 )
 
@@ -47,9 +47,6 @@ func answerPreflights(c *cobra.Command, dir string, f *nodecmd.NodeFlags) error 
 	}
 	defer a.Close()
 	cli.Say(c, "answering preflights on port %s for %v; Ctrl-C ends it", ports[0], preflight.AnswerLimit)
-	select {
-	case <-c.Context().Done():
-	case <-time.After(preflight.AnswerLimit):
-	}
+	_ = retry.Sleep(c.Context(), preflight.AnswerLimit)
 	return nil
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/cli"
 	"github.com/coteriedb/coterie/internal/lib/fail"
+	"github.com/coteriedb/coterie/internal/lib/retry"
 )
 
 // Failover returns the command failover, which makes another replica the primary.
@@ -130,14 +131,7 @@ func showSteps(c *cobra.Command, cl *api.Client) (stop func()) {
 	look() // an operation that is already running is not part of this failover, but explains delays
 	var running sync.WaitGroup
 	running.Go(func() {
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-time.After(20 * time.Millisecond):
-				look()
-			}
-		}
+		retry.Every(ctx, 20*time.Millisecond, look)
 	})
 	return func() {
 		cancel()

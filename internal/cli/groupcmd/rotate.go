@@ -13,6 +13,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/cli"
 	"github.com/coteriedb/coterie/internal/lib/fail"
+	"github.com/coteriedb/coterie/internal/lib/retry"
 )
 
 func rotateCommand() *cobra.Command {
@@ -63,13 +64,11 @@ func watchRotation(ctx context.Context, c *cobra.Command, cl *api.Client, r api.
 			said = line
 			cli.Say(c, "%s", line)
 		}
-		select {
-		case <-ctx.Done():
+		if retry.Sleep(ctx, 100*time.Millisecond) != nil {
 			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 				return fail.Unhealthyf("the rotation is not complete and goes on: %s; start what is down, or take it out with coterie remove", said)
 			}
 			return ctx.Err()
-		case <-time.After(100 * time.Millisecond):
 		}
 		s, err := cl.Status(ctx)
 		switch {

@@ -16,6 +16,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/cli"
 	"github.com/coteriedb/coterie/internal/lib/fail"
+	"github.com/coteriedb/coterie/internal/lib/retry"
 	"github.com/coteriedb/coterie/internal/lib/units"
 	"github.com/coteriedb/coterie/internal/postgres/seeding"
 	"github.com/coteriedb/coterie/internal/postgres/seeding/pagesum"
@@ -131,13 +132,11 @@ func (o *seedFlags) follow(c *cobra.Command, cl *api.Client, op seeding.Operatio
 				_, _ = fmt.Fprintln(cli.Out(c), line)
 			}
 		}
-		select {
-		case <-c.Context().Done():
+		if retry.Sleep(c.Context(), every) != nil {
 			if bar {
 				_, _ = fmt.Fprintln(out)
 			}
 			return op, fmt.Errorf("no longer watched; it goes on: coterie seed %s --watch, or --cancel", o.req.Replica)
-		case <-time.After(every):
 		}
 		next, err := o.look(c.Context(), cl, op.ID)
 		if err != nil {

@@ -16,6 +16,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/cli"
 	"github.com/coteriedb/coterie/internal/cli/sqlrun"
+	"github.com/coteriedb/coterie/internal/lib/retry"
 	"github.com/coteriedb/coterie/internal/lib/units"
 )
 
@@ -175,10 +176,7 @@ func watchStatus(c *cobra.Command, cl *api.Client) error {
 		if _, err := fmt.Fprint(c.OutOrStdout(), "\x1b[H"+text+"\x1b[K\x1b[J"); err != nil {
 			return err
 		}
-		select {
-		case <-c.Context().Done():
-		case <-time.After(time.Second):
-		}
+		_ = retry.Sleep(c.Context(), time.Second)
 	}
 	_, _ = fmt.Fprintln(cli.Out(c))
 	return nil

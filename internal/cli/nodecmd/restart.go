@@ -10,6 +10,7 @@ import (
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/cli"
 	"github.com/coteriedb/coterie/internal/lib/fail"
+	"github.com/coteriedb/coterie/internal/lib/retry"
 )
 
 // Restart returns the command restart, which replaces the agent and keeps PostgreSQL running.
@@ -69,10 +70,8 @@ func restart(c *cobra.Command, cl *api.Client, req api.RestartRequest) error {
 			cli.Say(c, "the agent of %s was restarted in %v; PostgreSQL went on", s.Node, time.Since(began).Round(time.Millisecond))
 			return nil
 		}
-		select {
-		case <-ctx.Done():
+		if retry.Sleep(ctx, 20*time.Millisecond) != nil {
 			return fail.Unhealthyf("the new agent has not answered within %v; see its log, and coterie status", successorBudget)
-		case <-time.After(20 * time.Millisecond):
 		}
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/cli"
 	"github.com/coteriedb/coterie/internal/config"
+	"github.com/coteriedb/coterie/internal/lib/retry"
 )
 
 // startOrSay runs the agent in the foreground at the end of init and join. With noStart it prints the command that
@@ -106,10 +107,8 @@ func awaitNext(ctx context.Context, c *cobra.Command, abs string) error {
 			said = time.Now()
 			cli.Say(c, "waiting for the group: %s", st.Because)
 		}
-		select {
-		case <-ctx.Done():
+		if retry.Sleep(ctx, 200*time.Millisecond) != nil {
 			return nil
-		case <-time.After(200 * time.Millisecond):
 		}
 	}
 	cli.Say(c, "this node is up: coterie status --node %s", abs)

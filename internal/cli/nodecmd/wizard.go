@@ -25,6 +25,7 @@ import (
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/daemon"
 	"github.com/coteriedb/coterie/internal/lib/fail"
+	"github.com/coteriedb/coterie/internal/lib/retry"
 	"github.com/coteriedb/coterie/internal/provision/preflight"
 )
 
@@ -439,19 +440,15 @@ func (p plan) missing(s api.Status) []string {
 
 // await polls the status until missing returns nothing. It passes every other result to tell.
 func (p plan) await(ctx context.Context, cl *api.Client, missing func(api.Status) []string, tell func([]string)) error {
-	for {
+	return retry.Until(ctx, 300*time.Millisecond, func() (bool, error) {
 		s, err := cl.Status(ctx)
-		if err == nil {
-			list := missing(s)
-			if len(list) == 0 {
-				return nil
-			}
+		if err != nil {
+			return false, nil //nolint:nilerr // the agent may be starting
+		}
+		list := missing(s)
+		if len(list) > 0 {
 			tell(list)
 		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(300 * time.Millisecond):
-		}
-	}
+		return len(list) == 0, nil
+	})
 }

@@ -18,6 +18,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/coteriedb/coterie/internal/lib/retry"
 )
 
 const (
@@ -61,9 +63,7 @@ func (r *Renewer) Run(ctx context.Context) error {
 		if err != nil {
 			r.Logger.Warn("certificates are not as they should be", "expires", r.Node.NotAfter(), "error", err, "retry_in", renewRetry)
 		}
-		select {
-		case <-time.After(next):
-		case <-ctx.Done():
+		if retry.Sleep(ctx, next) != nil {
 			return nil
 		}
 	}

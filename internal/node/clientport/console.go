@@ -7,6 +7,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/admin/console"
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/lib/retry"
 	"github.com/coteriedb/coterie/internal/listener"
 )
 
@@ -38,7 +39,7 @@ func (p *Port) KeepRoles(ctx context.Context) error {
 		return nil
 	}
 	var done ag.Epoch
-	for {
+	retry.Every(ctx, rolesEvery, func() {
 		v, plan := p.c.View(), p.c.Plan()
 		if v != nil && plan != nil && plan.Open && v.Record.Epoch.Epoch != done {
 			c, cancel := context.WithTimeout(ctx, rolesTimeout)
@@ -49,10 +50,6 @@ func (p *Port) KeepRoles(ctx context.Context) error {
 			}
 			cancel()
 		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(rolesEvery):
-		}
-	}
+	})
+	return nil
 }

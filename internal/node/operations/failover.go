@@ -12,6 +12,7 @@ import (
 	"github.com/coteriedb/coterie/internal/agent"
 	"github.com/coteriedb/coterie/internal/etcd"
 	"github.com/coteriedb/coterie/internal/lib/fail"
+	"github.com/coteriedb/coterie/internal/lib/retry"
 )
 
 // Failover requests a failover through the store, so that the responsible member carries it out, and waits for its end.
@@ -100,10 +101,8 @@ func (s *Service) awaitFailover(ctx context.Context, start time.Time, was etcd.S
 		case err == nil && e.Phase == ag.PhaseLead && (e.Epoch > was.Record.Epoch.Epoch || x.Op == nil):
 			return api.FailoverResult{}, s.givenUp(ctx, was.Record.Epoch.Leader, e.Leader, op)
 		}
-		select {
-		case <-ctx.Done():
+		if retry.Sleep(ctx, 20*time.Millisecond) != nil {
 			return api.FailoverResult{}, api.Unhealthy(fmt.Sprintf("the failover to %s has not ended after %v; see coterie status", op.To, budget))
-		case <-time.After(20 * time.Millisecond):
 		}
 	}
 }
@@ -120,10 +119,7 @@ func (s *Service) givenUp(ctx context.Context, primary, leader ag.ReplicaID, op 
 			}
 			return api.Unhealthy(text)
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(50 * time.Millisecond):
-		}
+		_ = retry.Sleep(ctx, 50*time.Millisecond)
 	}
 	return api.Unhealthy(fmt.Sprintf("the failover to %s was given up and %s leads; coterie explain shows why", op.To, leader))
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/coteriedb/coterie/internal/endpoint"
 	"github.com/coteriedb/coterie/internal/etcd"
 	"github.com/coteriedb/coterie/internal/lib/fail"
+	"github.com/coteriedb/coterie/internal/lib/retry"
 	"github.com/coteriedb/coterie/internal/node/rpc"
 	"github.com/coteriedb/coterie/internal/node/walstream"
 )
@@ -108,10 +109,8 @@ func (s *Service) awaitDropped(ctx context.Context, id ag.ReplicaID) error {
 		if _, in := x.Record.State.InV(id); !in {
 			return nil
 		}
-		select {
-		case <-ctx.Done():
+		if retry.Sleep(ctx, 50*time.Millisecond) != nil {
 			return fmt.Errorf("the primary has not dropped %s from the synchronized set: %w", id, ctx.Err())
-		case <-time.After(50 * time.Millisecond):
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/coteriedb/coterie/internal/admin/console"
 	"github.com/coteriedb/coterie/internal/admin/ddl"
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/lib/retry"
 	"github.com/coteriedb/coterie/internal/node/rpc"
 	"github.com/coteriedb/coterie/internal/postgres/seeding"
 )
@@ -29,10 +30,8 @@ func (e Executor) await(ctx context.Context, was, is ag.Group, rev int64) []cons
 		if len(waiting) == 0 {
 			return nil
 		}
-		select {
-		case <-ctx.Done():
+		if retry.Sleep(ctx, 30*time.Millisecond) != nil {
 			return []console.Notice{{Severity: "WARNING", Message: "recorded; the effect is still to come: " + strings.Join(waiting, "; ")}}
-		case <-time.After(30 * time.Millisecond):
 		}
 	}
 }
@@ -168,10 +167,8 @@ func (e Executor) awaitOpen(ctx context.Context, primary ag.ReplicaID) {
 		if r := e.Clients.Routes(); r != nil && r.Primary == primary && r.WriteOpen {
 			return
 		}
-		select {
-		case <-ctx.Done():
+		if retry.Sleep(ctx, 20*time.Millisecond) != nil {
 			return
-		case <-time.After(20 * time.Millisecond):
 		}
 	}
 }

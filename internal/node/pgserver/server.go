@@ -11,6 +11,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent"
 	"github.com/coteriedb/coterie/internal/config"
+	"github.com/coteriedb/coterie/internal/lib/retry"
 	"github.com/coteriedb/coterie/internal/postgres"
 	"github.com/coteriedb/coterie/internal/postgres/keeper"
 )
@@ -111,17 +112,13 @@ func (s *Server) Exits() <-chan string { return s.exits }
 // Stop waits while a server is starting, which the keeper does not interrupt: an agent that gave up then would end and
 // leave the server behind.
 func (s *Server) Stop(ctx context.Context, budget time.Duration) (bool, error) {
-	for {
-		clean, err := s.Client.Stop(ctx, "fast", budget)
-		if !errors.Is(err, keeper.ErrBusy) {
-			return clean, err
-		}
-		select {
-		case <-ctx.Done():
-			return false, errors.Join(ctx.Err(), err)
-		case <-time.After(20 * time.Millisecond):
-		}
-	}
+	var clean bool
+	var err error
+	ended := retry.Until(ctx, 20*time.Millisecond, func() (bool, error) {
+		clean, err = s.Client.Stop(ctx, "fast", budget)
+		return !errors.Is(err, keeper.ErrBusy), nil
+	})
+	return clean, errors.Join(ended, err)
 }
 
 // Status returns the keeper's state. Only the agent's loop calls it; every other caller uses Seen.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/endpoint/certs"
+	"github.com/coteriedb/coterie/internal/lib/retry"
 	"github.com/coteriedb/coterie/internal/node/rpc"
 )
 
@@ -19,17 +20,13 @@ import (
 // RunRotation carries out this node's part in a rotation of the group's authority, until ctx is done.
 func (s *Service) RunRotation(ctx context.Context) error {
 	logged := ""
-	for {
+	retry.Every(ctx, 500*time.Millisecond, func() {
 		if err := s.rotationTurn(ctx); err != nil && ctx.Err() == nil && err.Error() != logged {
 			logged = err.Error()
 			s.Logger.Warn("the rotation of the certificate authority does not get on", "err", err)
 		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(500 * time.Millisecond):
-		}
-	}
+	})
+	return nil
 }
 
 // rotationTurn does this node's part of the rotation's phase and reports it, if the phase waits for this node.

@@ -11,6 +11,7 @@ import (
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/etcd"
 	"github.com/coteriedb/coterie/internal/lib/durable"
+	"github.com/coteriedb/coterie/internal/lib/retry"
 	"github.com/coteriedb/coterie/internal/node/membership"
 )
 
@@ -58,10 +59,8 @@ func (s *Service) foundExternal(ctx context.Context, f membership.Founding) erro
 		if errors.Is(err, etcd.ErrConflict) {
 			return fmt.Errorf("quorum: %w; whoever wrote it goes on: see coterie status there", err)
 		}
-		select {
-		case <-ctx.Done():
+		if retry.Sleep(ctx, 200*time.Millisecond) != nil {
 			return fmt.Errorf("quorum: %w", errors.Join(err, readErr))
-		case <-time.After(200 * time.Millisecond):
 		}
 	}
 }

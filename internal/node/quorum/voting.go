@@ -10,6 +10,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/etcd/embedded"
 	"github.com/coteriedb/coterie/internal/lib/durable"
+	"github.com/coteriedb/coterie/internal/lib/retry"
 )
 
 // turnEvery is the pause between two turns of Run.
@@ -19,17 +20,13 @@ const turnEvery = 500 * time.Millisecond
 // a learner and becomes a voter, or leaves.
 func (s *Service) Run(ctx context.Context) error {
 	logged := ""
-	for {
+	retry.Every(ctx, turnEvery, func() {
 		if err := s.membershipTurn(ctx); err != nil && ctx.Err() == nil && err.Error() != logged {
 			logged = err.Error()
 			s.Logger.Warn("quorum membership not settled yet", "err", err)
 		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(turnEvery):
-		}
-	}
+	})
+	return nil
 }
 
 // membershipTurn takes one step towards the part in the quorum that the configuration wants.

@@ -10,6 +10,7 @@ import (
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/fail"
+	"github.com/coteriedb/coterie/internal/lib/retry"
 	"github.com/coteriedb/coterie/internal/postgres/seeding"
 	"github.com/coteriedb/coterie/internal/postgres/seeding/pagesum"
 	"github.com/coteriedb/coterie/internal/postgres/seeding/progress"
@@ -26,18 +27,12 @@ const firstViewPatience = 5 * time.Second
 func firstView(ctx context.Context, view func() *ag.View) *ag.View {
 	ctx, cancel := context.WithTimeout(ctx, firstViewPatience)
 	defer cancel()
-	look := time.NewTicker(50 * time.Millisecond)
-	defer look.Stop()
-	for {
-		if v := view(); v != nil {
-			return v
-		}
-		select {
-		case <-look.C:
-		case <-ctx.Done():
-			return nil
-		}
-	}
+	var v *ag.View
+	_ = retry.Until(ctx, 50*time.Millisecond, func() (bool, error) { // it fails only by the end of ctx
+		v = view()
+		return v != nil, nil
+	})
+	return v
 }
 
 // Ask takes an operator's request for a new copy, or for a verification of the present one. It returns the operation

@@ -9,6 +9,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent"
+	"github.com/coteriedb/coterie/internal/lib/retry"
 	"github.com/coteriedb/coterie/internal/postgres/replication"
 )
 
@@ -145,17 +146,16 @@ func (s *Streams) Verify(ctx context.Context, h replication.Hello) replication.A
 // OldRowGone waits until no walsender of the member is left: PostgreSQL counts every row of a name as an
 // acknowledgement.
 func (s *Streams) OldRowGone(ctx context.Context, member ag.ReplicaID) error {
-	for {
+	var last error
+	err := retry.Until(ctx, 10*time.Millisecond, func() (bool, error) {
 		rows, err := s.Server.WalsenderRows(ctx, string(member))
-		if err == nil && rows == 0 {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return errors.Join(fmt.Errorf("the old walsender of %s is still there", member), ctx.Err(), err)
-		case <-time.After(10 * time.Millisecond):
-		}
+		last = err
+		return err == nil && rows == 0, nil
+	})
+	if err != nil {
+		return errors.Join(fmt.Errorf("the old walsender of %s is still there", member), err, last)
 	}
+	return nil
 }
 
 // InForce is what commits on this node wait for: so many of those members.

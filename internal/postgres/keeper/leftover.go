@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coteriedb/coterie/internal/lib/retry"
 	"github.com/coteriedb/coterie/internal/postgres/keeper/datadir"
 	"github.com/coteriedb/coterie/internal/postgres/keeper/proc"
 )
@@ -54,10 +55,8 @@ func endLeftovers(ctx context.Context, log *slog.Logger, pgdata, binary string) 
 			}
 		}
 		pids := closeAll(found)
-		select {
-		case <-ctx.Done():
+		if retry.Sleep(ctx, 10*time.Millisecond) != nil {
 			return fmt.Errorf("end the server that was left behind in %s: processes %v are still alive: %w", pgdata, pids, ctx.Err())
-		case <-time.After(10 * time.Millisecond):
 		}
 	}
 }

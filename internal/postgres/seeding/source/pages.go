@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/lib/retry"
 	"github.com/coteriedb/coterie/internal/postgres/seeding/datadir"
 	"github.com/coteriedb/coterie/internal/postgres/seeding/fileio"
 	"github.com/coteriedb/coterie/internal/postgres/seeding/pagesum"
@@ -80,10 +81,8 @@ func (r *pageReader) page(ctx context.Context, in *os.File, at pagePosition, pag
 		if try == pageTries {
 			return &pagesum.CorruptError{File: at.file.Name, Block: at.block, LSN: lsn}
 		}
-		select {
-		case <-ctx.Done():
+		if retry.Sleep(ctx, pagePause) != nil {
 			return ctx.Err()
-		case <-time.After(pagePause):
 		}
 		if n, err := fileio.ReadAt(in, page, at.off); err != nil {
 			return err
@@ -106,10 +105,8 @@ func (w *window) control(ctx context.Context) ([]byte, error) {
 		if try >= 50 {
 			return nil, err
 		}
-		select {
-		case <-ctx.Done():
+		if retry.Sleep(ctx, 10*time.Millisecond) != nil {
 			return nil, ctx.Err()
-		case <-time.After(10 * time.Millisecond):
 		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/lib/retry"
 	"github.com/coteriedb/coterie/internal/postgres/seeding/datadir"
 	"github.com/coteriedb/coterie/internal/postgres/seeding/pagesum"
 	"github.com/coteriedb/coterie/internal/postgres/seeding/wire"
@@ -144,20 +145,15 @@ func (w *window) keep(ctx context.Context, slot string) error {
 
 // catchUp waits until this secondary has replayed to lsn.
 func (w *window) catchUp(ctx context.Context, lsn ag.LSN) error {
-	for {
-		now, err := w.insertLSN(ctx)
-		if err != nil {
-			return err
-		}
-		if now >= lsn {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("this secondary has replayed up to %s and not to %s: %w", now, lsn, ctx.Err())
-		case <-time.After(50 * time.Millisecond):
-		}
+	var now ag.LSN
+	err := retry.Until(ctx, 50*time.Millisecond, func() (ok bool, err error) {
+		now, err = w.insertLSN(ctx)
+		return now >= lsn, err
+	})
+	if err != nil {
+		return fmt.Errorf("this secondary has replayed up to %s and not to %s: %w", now, lsn, err)
 	}
+	return nil
 }
 
 // identify reads the properties that both copies must have in common, and refuses a source that cannot give a
@@ -276,17 +272,11 @@ func (w *window) underWay(ctx context.Context) (yes bool, err error) {
 
 // quiet waits until no database is being created, for at most w.patience.
 func (w *window) quiet(ctx context.Context) error {
-	for until := time.Now().Add(w.patience); ; {
+	until := time.Now().Add(w.patience)
+	return retry.Until(ctx, 100*time.Millisecond, func() (bool, error) {
 		busy, err := w.underWay(ctx)
-		if err != nil || !busy || time.Now().After(until) {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-time.After(100 * time.Millisecond):
-		}
-	}
+		return !busy || time.Now().After(until), err
+	})
 }
 
 // changed returns the reason why a change of databases makes one more window necessary, or "". A creation whose WAL
