@@ -57,6 +57,8 @@ func (s *Server) ServeAdmin(ctx context.Context, path string) error {
 	}
 	mux := http.NewServeMux()
 	s.readPaths(mux)
+	mux.HandleFunc("GET /api/v1/status", func(w http.ResponseWriter, _ *http.Request) { write(w, http.StatusOK, s.m.Status()) })
+	mux.HandleFunc("GET /api/v1/explain", func(w http.ResponseWriter, _ *http.Request) { write(w, http.StatusOK, s.m.Explain()) })
 	handle(mux, "POST /api/v1/failover", func(ctx context.Context, r FailoverRequest) (any, error) { return s.m.Failover(ctx, r) })
 	handle(mux, "POST /api/v1/restart", func(ctx context.Context, r RestartRequest) (any, error) { return nil, s.m.Restart(ctx, r) })
 	handle(mux, "POST /api/v1/token", func(ctx context.Context, r TokenRequest) (any, error) { return s.m.CreateToken(ctx, r) })
@@ -75,7 +77,8 @@ func (s *Server) ServeAdmin(ctx context.Context, path string) error {
 	return s.serve(ctx, ownUser{l}, mux)
 }
 
-// ServeHTTP serves health checks, metrics and status until ctx is done. Nothing on this port changes anything.
+// ServeHTTP serves health checks, metrics and status until ctx is done. Nothing on this port changes anything, and
+// nothing makes this node ask others: any stranger may call, as often as it likes.
 func (s *Server) ServeHTTP(ctx context.Context, addr string) error {
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
 	if err != nil {
@@ -83,6 +86,7 @@ func (s *Server) ServeHTTP(ctx context.Context, addr string) error {
 	}
 	mux := http.NewServeMux()
 	s.readPaths(mux)
+	mux.HandleFunc("GET /api/v1/status", func(w http.ResponseWriter, _ *http.Request) { write(w, http.StatusOK, public(s.m.Status())) })
 	return s.serve(ctx, netutil.LimitListener(l, maxHTTPConns), mux)
 }
 
@@ -99,37 +103,19 @@ func (s *Server) serve(ctx context.Context, l net.Listener, h http.Handler) erro
 	return nil
 }
 
-func (s *Server) readPaths(mux *http.ServeMux) {
-	mux.HandleFunc("GET /api/v1/status", func(w http.ResponseWriter, _ *http.Request) { write(w, http.StatusOK, s.m.Status()) })
-	mux.HandleFunc("GET /api/v1/decisions", func(w http.ResponseWriter, _ *http.Request) { write(w, http.StatusOK, s.m.Decisions()) })
-	mux.HandleFunc("GET /api/v1/explain", func(w http.ResponseWriter, _ *http.Request) { write(w, http.StatusOK, s.m.Explain()) })
-	mux.HandleFunc("GET /metrics", s.metrics)
-	for path, healthy := range checks {
-		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, _ *http.Request) {
-			st := s.m.Status()
-			code := http.StatusServiceUnavailable
-			if healthy(st, st.self()) {
-				code = http.StatusOK
-			}
-			write(w, code, st.self())
-		})
+// public returns the status without the directories and processes of this host.
+func public(st Status) Status {
+	st.Replicas = slices.Clone(st.Replicas)
+	for i := range st.Replicas {
+		st.Replicas[i].Local = nil
 	}
+	return st
 }
 
-// checks are the health checks that load balancers and orchestrators know from Patroni. /primary succeeds only while
-// writes are open.
-var checks = map[string]func(Status, Replica) bool{
-	"/primary":      func(s Status, r Replica) bool { return s.Primary == r.Name && s.WriteOpen },
-	"/read-write":   func(s Status, r Replica) bool { return s.Primary == r.Name && s.WriteOpen },
-	"/replica":      func(_ Status, r Replica) bool { return r.Role == ag.RoleSecondary && r.Server == ag.ServerRecovery },
-	"/read-only":    func(_ Status, r Replica) bool { return r.Role != ag.RoleResolving },
-	"/synchronous":  func(_ Status, r Replica) bool { return r.Role == ag.RoleSecondary && r.Sync == ag.Synchronized },
-	"/asynchronous": func(_ Status, r Replica) bool { return r.Role == ag.RoleSecondary && r.Sync != ag.Synchronized },
-	"/health": func(_ Status, r Replica) bool {
-		return r.Mode == ag.ConfigurationOnly || r.Server == ag.ServerRecovery || r.Server == ag.ServerWritable
-	},
-	"/liveness":  func(Status, Replica) bool { return true },
-	"/readiness": func(_ Status, r Replica) bool { return r.Role != ag.RoleResolving || r.Mode == ag.ConfigurationOnly },
+func (s *Server) readPaths(mux *http.ServeMux) {
+	mux.HandleFunc("GET /api/v1/decisions", func(w http.ResponseWriter, _ *http.Request) { write(w, http.StatusOK, s.m.Decisions()) })
+	mux.HandleFunc("GET /metrics", s.metrics)
+	s.healthChecks(mux)
 }
 
 func (s Status) self() Replica {

@@ -1,0 +1,76 @@
+package api
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/coteriedb/coterie/internal/ag"
+)
+
+// stated is a Node with a status.
+type stated struct {
+	Node
+	st Status
+}
+
+func (s *stated) Status() Status { return s.st }
+
+// TestHealthChecks asks every check in the ways that load balancers do.
+func TestHealthChecks(t *testing.T) {
+	t.Parallel()
+	lag := int64(5 << 20)
+	primary := Status{Node: "n1", Primary: "n1", WriteOpen: true, Replicas: []Replica{{Name: "n1", Role: ag.RolePrimary, Server: ag.ServerWritable, Sync: ag.Synchronized}}}
+	behind := Status{Node: "n2", Primary: "n1", WriteOpen: true, Replicas: []Replica{
+		{Name: "n1", Role: ag.RolePrimary}, {Name: "n2", Role: ag.RoleSecondary, Server: ag.ServerRecovery, Sync: ag.Synchronizing, LagBytes: &lag, Local: &Process{Dir: "/secret"}},
+	}}
+	suspended := Status{Node: "n2", Primary: "n1", Replicas: []Replica{{Name: "n2", Role: ag.RoleSecondary, Server: ag.ServerRecovery, Suspended: true}}}
+	shut := Status{Node: "n1", Primary: "n1", Replicas: primary.Replicas}
+	for _, tt := range []struct {
+		st           Status
+		method, path string
+		want         int
+	}{
+		{primary, "GET", "/primary", 200},
+		{primary, "OPTIONS", "/primary", 200},
+		{primary, "HEAD", "/primary", 200},
+		{primary, "OPTIONS", "/", 200},
+		{primary, "GET", "/leader", 200},
+		{primary, "GET", "/master", 200},
+		{primary, "GET", "/replica", 503},
+		{primary, "GET", "/read-only", 200},
+		{primary, "GET", "/primary?lag=0", 200},
+		{primary, "POST", "/primary", 405},
+		{primary, "GET", "/nothing", 404},
+		{shut, "GET", "/primary", 503},
+		{behind, "GET", "/", 503},
+		{behind, "GET", "/replica", 200},
+		{behind, "OPTIONS", "/replica", 200},
+		{behind, "GET", "/replica?lag=10MB", 200},
+		{behind, "GET", "/replica?lag=1MB", 503},
+		{behind, "GET", "/replica?lag=0", 503},
+		{behind, "GET", "/replica?lag=soon", 400},
+		{behind, "GET", "/sync", 503},
+		{behind, "GET", "/async", 200},
+		{behind, "GET", "/read-only?lag=6MiB", 200},
+		{behind, "GET", "/health", 200},
+		{suspended, "GET", "/replica", 503},
+		{suspended, "GET", "/replica?lag=1GB", 503},
+		{suspended, "GET", "/liveness", 200},
+	} {
+		mux := http.NewServeMux()
+		NewServer(&stated{st: tt.st}, nil).healthChecks(mux)
+		w := httptest.NewRecorder()
+		mux.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), tt.method, tt.path, nil))
+		if w.Code != tt.want {
+			t.Errorf("%s %s of %s: %d, want %d", tt.method, tt.path, tt.st.Node, w.Code, tt.want)
+		}
+		if strings.Contains(w.Body.String(), "secret") {
+			t.Errorf("%s %s tells a directory of the host", tt.method, tt.path)
+		}
+	}
+	if public(behind).Replicas[1].Local != nil || behind.Replicas[1].Local == nil {
+		t.Error("the public status has a directory of the host, or the private one has none")
+	}
+}
