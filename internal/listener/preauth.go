@@ -16,6 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/lib/admission"
+	"github.com/coteriedb/coterie/internal/lib/boottime"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/listener/hba"
 	"github.com/coteriedb/coterie/internal/listener/startup"
@@ -26,6 +28,15 @@ const (
 	maxAccepts = 16
 	// acceptPause is how long a loop accepts nothing after an error.
 	acceptPause = 50 * time.Millisecond
+	// maxPeeked is the longest startup packet in bytes that a loop reads. Those of usual drivers have 100 to 300.
+	maxPeeked = 1 << 10
+)
+
+// Startup packets that a loop reads although it cannot complete their logins, of one address and of all. Beyond it a
+// goroutine reads them, so that no flood of them takes the loop's time from the sessions that it carries.
+var (
+	eachPeeks = admission.Rate{PerSecond: 200, Burst: 400}
+	allPeeks  = admission.Rate{PerSecond: 2000, Burst: 4000}
 )
 
 // acceptor is a port whose clients an event loop accepts. It has its own descriptor of the port's socket.
@@ -292,7 +303,10 @@ func (st *preauthConn) handOff() {
 func (st *preauthConn) Ready(uint32) { st.guarded(st.readStartup)() }
 
 func (st *preauthConn) readStartup() {
-	packet := st.peek()
+	var packet []byte
+	if st.c.srv.peeks.Spend(st.c.limitKey, 1, boottime.Now()) {
+		packet = st.peek()
+	}
 	if packet == nil {
 		st.handOff()
 		return
@@ -305,9 +319,9 @@ func (st *preauthConn) readStartup() {
 }
 
 // peek returns the StartupMessage without its length, in the loop's buffer. It is nil if the socket holds anything
-// but one whole StartupMessage. The bytes stay in the socket.
+// but one whole StartupMessage of at most maxPeeked bytes. The bytes stay in the socket.
 func (st *preauthConn) peek() []byte {
-	b := st.loop.buf[:st.c.srv.cfg.Limits.StartupPacket+1]
+	b := st.loop.buf[:min(maxPeeked, st.c.srv.cfg.Limits.StartupPacket)+1]
 	r, _, errno := syscall.RawSyscall6(unix.SYS_RECVFROM, uintptr(st.conn.fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), unix.MSG_PEEK|unix.MSG_DONTWAIT, 0, 0) //nolint:gosec // the kernel fills b
 	n := int(r)
 	if errno != 0 || n < 8 || n == len(b) || int(binary.BigEndian.Uint32(b)) != n || binary.BigEndian.Uint32(b[4:])>>16 != 3 {
@@ -409,6 +423,7 @@ func (st *preauthConn) opened(x *session, greeting []byte) {
 	st.detach()
 	c.leavePreAuth()
 	s.counts.loopLogins.Add(1)
+	s.peeks.Succeeded(c.limitKey, 1)
 	c.logOpened(x, st.route)
 	finished := func() { c.release(); s.wg.Done() }
 	backend, err := take(x.backend)

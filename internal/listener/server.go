@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/lib/admission"
 	"github.com/coteriedb/coterie/internal/listener/hba"
 )
 
@@ -29,7 +30,8 @@ type Server struct {
 	turn          atomic.Uint64 // round robin over readable replicas
 	defaultsCache defaultsCache
 	failures      failures
-	wrong         rate // cancel requests without a session
+	wrong         rate              // cancel requests without a session
+	peeks         *admission.Budget // startup packets that loops read in vain
 	counts        counters
 	consoles      consoles
 	pool          backendPool
@@ -99,6 +101,7 @@ func New(cfg Config) (*Server, error) {
 		closed:         make(chan struct{}),
 		firstOffloaded: make(chan struct{}, 1),
 		starting:       make(chan struct{}, full.Limits.Starting),
+		peeks:          admission.NewBudget(eachPeeks, allPeeks, maxAddresses),
 	}
 	s.pool.srv, s.pool.unused, s.pool.answer = s, poolIdle, poolAnswer
 	s.SetRules(full.Rules)

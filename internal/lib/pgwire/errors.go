@@ -15,6 +15,7 @@ const (
 	StateAdminShutdown     = "57P01"
 	StateCannotConnect     = "57P03"
 	StateTooMany           = "53300"
+	StateLimit             = "54000"
 	StateNotSupported      = "0A000"
 	StateSyntax            = "42601"
 	StateUndefinedObject   = "42704"

@@ -9,6 +9,9 @@ import (
 // MaxName is the longest name of PostgreSQL in bytes. The server cuts longer ones, so they are cut here first.
 const MaxName = 63
 
+// MaxParameters is how many parameters a startup packet may have. PostgreSQL has no such limit; drivers send a dozen.
+const MaxParameters = 160
+
 // Parameter is one name and value of a startup packet.
 type Parameter struct{ Name, Value string }
 
@@ -23,7 +26,7 @@ const (
 )
 
 // SplitParameters splits the body of a startup packet, after the version, into its parameters. The errors are those of
-// PostgreSQL.
+// PostgreSQL, except that for more than MaxParameters.
 func SplitParameters(body []byte) ([]Parameter, *Error) {
 	var out []Parameter
 	for {
@@ -43,6 +46,9 @@ func SplitParameters(body []byte) ([]Parameter, *Error) {
 		}
 		if !utf8.Valid(name) || !utf8.Valid(value) {
 			return nil, Fatal("malformed", StateEncoding, "the startup packet is not valid UTF-8")
+		}
+		if len(out) == MaxParameters {
+			return nil, Fatal("malformed", StateLimit, "the startup packet has more than %d parameters", MaxParameters)
 		}
 		out = append(out, Parameter{string(name), string(value)})
 		body = rest

@@ -26,6 +26,9 @@ type Message struct {
 	suffix         bool               // the database had the suffix @ro
 }
 
+// MaxSettings is how many settings a startup packet may have, those of its options included.
+const MaxSettings = 128
+
 // Parse reads a StartupMessage without its length: version, then parameters.
 func Parse(packet []byte) (*Message, *pgwire.Error) {
 	version := binary.BigEndian.Uint32(packet)
@@ -69,10 +72,11 @@ func Parse(packet []byte) (*Message, *pgwire.Error) {
 	if bad != nil {
 		return nil, bad
 	}
-	// PostgreSQL applies options first and the direct parameters after them.
-	for _, p := range append(fromOptions, direct...) {
-		s.set(p)
+	if len(fromOptions)+len(direct) > MaxSettings {
+		return nil, pgwire.Fatal("malformed", pgwire.StateLimit, "the startup packet has more than %d settings", MaxSettings)
 	}
+	// PostgreSQL applies options first and the direct parameters after them.
+	s.Settings = lastOfEach(append(fromOptions, direct...))
 	s.nameDatabase()
 	if bad := s.takeIntent(); bad != nil {
 		return nil, bad
@@ -80,15 +84,30 @@ func Parse(packet []byte) (*Message, *pgwire.Error) {
 	return s, nil
 }
 
-// set adds a setting. It replaces one of the same name, in any case of letters.
-func (s *Message) set(p pgwire.Parameter) {
-	for i := range s.Settings {
-		if strings.EqualFold(s.Settings[i].Name, p.Name) {
-			s.Settings = append(s.Settings[:i], s.Settings[i+1:]...)
-			break
+// lastOfEach returns the settings without those that a later one of the same name replaces, in any case of ASCII letters,
+// as PostgreSQL compares names. It takes time in proportion to their number: a client that has proved nothing sent them.
+func lastOfEach(list []pgwire.Parameter) []pgwire.Parameter {
+	last := make(map[string]int, len(list))
+	for i, p := range list {
+		last[lowerASCII(p.Name)] = i
+	}
+	kept := list[:0]
+	for i, p := range list {
+		if last[lowerASCII(p.Name)] == i {
+			kept = append(kept, p)
 		}
 	}
-	s.Settings = append(s.Settings, p)
+	return kept
+}
+
+// lowerASCII returns the name with A to Z in lower case.
+func lowerASCII(name string) string {
+	return strings.Map(func(r rune) rune {
+		if 'A' <= r && r <= 'Z' {
+			return r + 'a' - 'A'
+		}
+		return r
+	}, name)
 }
 
 // WithClientName returns the message with the client's address in its application_name, cut to the length of a name.
@@ -101,7 +120,7 @@ func (s *Message) WithClientName(addr string) *Message {
 			name = strings.ToValidUTF8(p.Value[:min(len(p.Value), max(0, pgwire.MaxName-len(addr)-3))], "") + " - " + addr
 		}
 	}
-	named.set(pgwire.Parameter{Name: "application_name", Value: name})
+	named.Settings = lastOfEach(append(named.Settings, pgwire.Parameter{Name: "application_name", Value: name}))
 	return &named
 }
 

@@ -2,6 +2,7 @@ package startup
 
 import (
 	"encoding/binary"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -192,5 +193,35 @@ func TestParseLag(t *testing.T) {
 		if d, bad := ParseLag(pgwire.Parameter{Name: "coterie.max_lag", Value: text}); bad != nil || d != want {
 			t.Errorf("%q: %v %v", text, d, bad)
 		}
+	}
+}
+
+// TestManyParameters holds that a startup packet costs little, whatever a client without a password puts in it.
+func TestManyParameters(t *testing.T) {
+	var many []string
+	for i := range 2171 {
+		many = append(many, strconv.FormatInt(int64(i), 36), "")
+	}
+	packet := message(append([]string{"user", "u"}, many...)...)
+	fastest := time.Hour
+	for range 20 {
+		began := time.Now()
+		if _, bad := Parse(packet); bad == nil || bad.Code != pgwire.StateLimit {
+			t.Fatalf("%d parameters: %v", len(many)/2, bad)
+		}
+		fastest = min(fastest, time.Since(began))
+	}
+	if fastest > time.Millisecond {
+		t.Errorf("a packet of %d bytes takes %v", len(packet), fastest)
+	}
+	atMost := append([]string{"user", "u"}, many[:2*MaxSettings]...)
+	if s, bad := Parse(message(atMost...)); bad != nil || len(s.Settings) != MaxSettings {
+		t.Errorf("%d settings: %v", MaxSettings, bad)
+	}
+	if _, bad := Parse(message(append(atMost, "options", "-c one=more")...)); bad == nil || bad.Code != pgwire.StateLimit {
+		t.Errorf("one setting more, by options: %v", bad)
+	}
+	if _, bad := Parse(message("user", "u", "options", strings.Repeat("-ca=b ", 1500))); bad == nil || bad.Code != pgwire.StateLimit {
+		t.Errorf("many options: %v", bad)
 	}
 }
