@@ -8,8 +8,8 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"net"
-	"net/netip"
 	"os/user"
 	"strconv"
 	"strings"
@@ -17,6 +17,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coteriedb/coterie/internal/lib/admission"
+	"github.com/coteriedb/coterie/internal/lib/boottime"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/listener/hba"
 	"github.com/coteriedb/coterie/internal/listener/scram"
@@ -59,7 +61,7 @@ func (c *client) authenticate(rule hba.Rule, role Role) error {
 		if !errors.Is(why, scram.ErrBadProof) {
 			return why
 		}
-		c.log.Info("login failed", "user", c.start.User, "database", c.start.Database, "reason", why.Error())
+		c.failedLogin(why.Error())
 		return passwordFailure(c.start.User)
 	default:
 		return pgwire.Fatal("rule", pgwire.StateInvalidAuth, "authentication method %q is not available", string(rule.Method))
@@ -234,7 +236,7 @@ func (c *client) checkCertificate(rule hba.Rule) *pgwire.Error {
 	}
 	name := c.tlsState.PeerCertificates[0].Subject.CommonName
 	if rule.ClientCert == "verify-full" && name != c.start.User {
-		c.log.Info("login failed", "user", c.start.User, "reason", "the certificate is for another name", "name", pgwire.Clip(name))
+		c.logFailure(fmt.Sprintf("the certificate is for another name, %q", pgwire.Clip(name)))
 		return pgwire.Fatal("certificate", pgwire.StateInvalidAuth, "certificate authentication failed for user %q", c.start.User)
 	}
 	return nil
@@ -243,28 +245,84 @@ func (c *client) checkCertificate(rule hba.Rule) *pgwire.Error {
 // near reports whether the client's packets stay on this machine.
 func (c *client) near() bool { return c.login.Local || c.login.Addr.IsLoopback() }
 
-// delayFailure slows guessing down: each failure of an address doubles its delay, up to 32 times the first. The delay
-// ends early when the client's pre-auth slot is needed.
-func (c *client) delayFailure(ctx context.Context) {
-	d := c.srv.failures.next(c.limitKey, time.Now(), c.srv.cfg.Limits.FailureDelay)
-	t := time.NewTimer(d)
+// siteFailures is how many logins of one address may fail, whatever their names, before further ones are delayed, and
+// siteDelay the first delay then. A name that fails is delayed from its first failure on.
+const (
+	siteFailures = 20
+	siteDelay    = 100 * time.Millisecond
+	// mostDelay is the longest delay of an attempt. One that would have to wait longer is refused.
+	mostDelay = 5 * time.Second
+)
+
+// awaitTurn delays an attempt to log in with a password, by what failed before from its address: with the same name, or
+// with any. It delays the attempt and not the answer, so that a guesser who hangs up gains nothing. Another client may
+// take the place of one that waits.
+func (c *client) awaitTurn(ctx context.Context) error {
+	s, now := c.srv, boottime.Now()
+	wait, ok := s.guesses.Begin(c.guessKey(), now, s.cfg.Limits.FailureDelay, mostDelay)
+	if ok {
+		var more time.Duration
+		more, ok = s.sites.Begin(c.siteKey, now, siteDelay, mostDelay)
+		wait = max(wait, more)
+	}
+	if !ok {
+		bad := pgwire.Fatal("guessing", pgwire.StateTooMany, "too many logins from this address have failed")
+		bad.Hint = "Try again in a moment."
+		return bad
+	}
+	if wait == 0 {
+		return nil
+	}
+	c.until = c.until.Add(wait) // not the client's own time
+	c.waits()
+	defer c.heard()
+	t := time.NewTimer(wait)
 	defer t.Stop()
 	select {
 	case <-ctx.Done():
+		return ctx.Err()
 	case <-c.slot.taken:
+		return tooManyEnter()
 	case <-t.C:
+		return nil
 	}
 }
 
-// limitKeyOf returns the key under which a client is counted and limited: its address, or the /64 network of an IPv6
-// address, since one host has all of it.
-func limitKeyOf(addr net.Addr, host string) string {
-	if t, ok := addr.(*net.TCPAddr); ok {
-		if ip := t.AddrPort().Addr().Unmap(); ip.Is6() {
-			return netip.PrefixFrom(ip.WithZone(""), 64).Masked().String()
-		}
+// guessKey is the key under which failures of this name from this address are counted.
+func (c *client) guessKey() string { return c.limitKey + "\x00" + c.start.User }
+
+// failedLogin counts a failed proof of a name, and logs it.
+func (c *client) failedLogin(why string) {
+	s, now := c.srv, boottime.Now()
+	s.guesses.Failed(c.guessKey(), now, s.cfg.Limits.FailureDelay)
+	s.sites.Failed(c.siteKey, now, siteDelay)
+	c.logFailure(why)
+}
+
+// Lines about failed logins in the log, of one address and of all.
+var (
+	eachFailureLines = admission.Rate{PerSecond: 1, Burst: 20}
+	allFailureLines  = admission.Rate{PerSecond: 20, Burst: 200}
+)
+
+// logFailure logs why a login failed, and for whom: packaging/fail2ban reads the line. The address comes first, because
+// a name is the client's choice. Lines beyond the limit are counted in the next one.
+func (c *client) logFailure(why string) {
+	s := c.srv
+	if !s.failureLines.Spend(c.limitKey, 1, boottime.Now()) {
+		s.unlogged.Add(1)
+		return
 	}
-	return host
+	c.log.Info("login failed", "client", c.host, "user", c.start.User, "database", c.start.Database, "reason", why, "not_logged", s.unlogged.Swap(0))
+}
+
+// limitKeysOf returns the keys under which a client is counted and limited: its address, or the /64 network of an IPv6
+// address, since one host has all of it; and its address or the /48 network, since one customer may have all of that.
+func limitKeysOf(addr net.Addr, host string) (key, site string) {
+	if t, ok := addr.(*net.TCPAddr); ok {
+		return admission.Key(t), admission.Site(t)
+	}
+	return host, host
 }
 
 // hostOf returns the client's address without the port.
@@ -295,7 +353,7 @@ func (c *client) checkPeer() error {
 	}
 	who, err := user.LookupId(strconv.FormatUint(uint64(cred.Uid), 10))
 	if err != nil || who.Username != c.start.User {
-		c.log.Info("login failed", "user", c.start.User, "reason", "the peer is another user", "uid", cred.Uid)
+		c.logFailure(fmt.Sprintf("the peer is another user, uid %d", cred.Uid))
 		return refused
 	}
 	return nil

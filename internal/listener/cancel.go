@@ -92,39 +92,67 @@ func (s *Server) mintKey(pid uint32, long bool) CancelKey {
 	}
 }
 
-// cancelRequest serves a connection that brought a CancelRequest. As in PostgreSQL, it gets no answer.
+// maxForwards is how many cancel requests of all clients other nodes are asked about at once.
+const maxForwards = 16
+
+// cancelPause is how long a cancel request waits until it tries again for a place among those that may be asked about.
+const cancelPause = 20 * time.Millisecond
+
+// cancelRequest serves a connection that brought a CancelRequest. As in PostgreSQL, there is no answer. A request whose
+// session is here is always delivered, and one that no node can know costs nothing. Any other one counts as wrong until
+// another node has found its session: other nodes are asked about at most WrongCancels of an address at once, and as
+// many wrong ones a second. The rest waits, and its places may be taken.
 func (c *client) cancelRequest(ctx context.Context, body []byte) {
 	s := c.srv
-	if s.wrong.over(c.limitKey, time.Now(), s.cfg.Limits.WrongCancels) {
+	key, ok := s.readKey(body)
+	ctx, cancel := context.WithTimeout(ctx, cancelTime)
+	defer cancel()
+	if ok && s.Cancel(ctx, key) {
+		return
+	}
+	if !ok || s.cfg.ForwardCancel == nil || s.twin(key) {
+		s.counts.reject("wrong cancel")
+		return
+	}
+	c.waits() // its slot may be taken from now on
+	counted, turn := c.awaitCancel(ctx)
+	if !turn {
 		s.counts.reject("cancel limit")
 		return
 	}
-	key, ok := s.readKey(body)
-	if !ok {
-		s.wrong.add(c.limitKey, time.Now())
-		s.counts.reject("wrong cancel")
+	select {
+	case s.forwards <- struct{}{}:
+		defer func() { <-s.forwards }()
+	case <-ctx.Done():
+		s.counts.reject("cancel limit")
 		return
-	}
-	ctx, cancel := context.WithTimeout(ctx, cancelTime)
-	defer cancel()
-	if s.Cancel(ctx, key) {
-		return
-	}
-	began, guessed := time.Now(), key.Long == [longKey]byte{}
-	if guessed { // another node knows whether it hits, and then it is taken back; a long key cannot be guessed
-		s.wrong.add(c.limitKey, began)
-	}
-	if s.cfg.ForwardCancel == nil || s.twin(key) {
-		s.counts.reject("wrong cancel")
+	case <-c.slot.taken:
+		s.counts.reject("cancel limit")
 		return
 	}
 	if err := s.cfg.ForwardCancel(ctx, key.node(), key); err != nil {
 		s.counts.reject("wrong cancel")
-		s.log.Info("no other node knows the session of a cancel request", "error", err)
+		s.log.Info("no other node knows the session of a cancel request", "client", c.host, "error", err)
 		return
 	}
-	if guessed {
-		s.wrong.takeBack(c.limitKey, began)
+	s.wrong.takeBack(c.limitKey, counted)
+}
+
+// awaitCancel counts a cancel request as wrong, as soon as its address has had fewer than WrongCancels in the second.
+// It reports false if that is not so in time, or the client's place is needed.
+func (c *client) awaitCancel(ctx context.Context) (counted time.Time, ok bool) {
+	for {
+		now := time.Now()
+		if c.srv.wrong.add(c.limitKey, now, c.srv.cfg.Limits.WrongCancels) {
+			return now, true
+		}
+		select {
+		case <-ctx.Done():
+			return now, false
+		case <-c.slot.taken:
+			return now, false
+		case <-time.After(cancelPause):
+		}
 	}
 }
 

@@ -46,7 +46,7 @@ type Limits struct {
 	PerAddress       int           // sessions per client address, of IPv6 per /64; default no limit of its own
 	PreAuth          int           // connections that are not authenticated yet and not waiting for a primary; default 200
 	WrongCancels     int           // wrong cancel requests per second and address; default 10
-	FailureDelay     time.Duration // delay of the first "authentication failed" to an address, doubled up to 32 times; default 50 ms
+	FailureDelay     time.Duration // between a failed login of a name from an address and the next one; doubled by each failure, up to 32 times; default 50 ms
 	BackendHandshake time.Duration // from dialling a replica's PostgreSQL to its ReadyForQuery; default 15 s
 	Starting         int           // sessions that the local server starts at once, for clients of all nodes; default 4 per processor, at least 8
 	PoolSize         int           // pooled backends; default 32

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/lib/admission"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/listener/startup"
 	"github.com/coteriedb/coterie/internal/listener/stmt"
@@ -49,14 +50,14 @@ func (s *Server) checkReads(r startup.Reads, intent ag.Intent) *pgwire.Error {
 const (
 	// defaultsAge is how long defaults of a role are cached.
 	defaultsAge = time.Second
-	// maxDefaults is how many pairs of role and database are cached.
+	// maxDefaults is how many pairs of role and database are cached. Names come from clients that have proved nothing.
 	maxDefaults = 1000
 )
 
 // defaultsCache caches the settings of roles in databases for a moment, so that a storm of logins asks once.
 type defaultsCache struct {
 	mu    sync.Mutex
-	known map[[2]string]knownDefaults // guarded by mu
+	known *admission.Recent[[2]string, knownDefaults] // guarded by mu; nil: empty
 }
 
 type knownDefaults struct {
@@ -71,8 +72,11 @@ func (d *defaultsCache) now(s *Server, user, database string) (set map[string]st
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	k, ok := d.known[[2]string{user, database}]
-	return k.set, ok && time.Since(k.at) < defaultsAge
+	if key := [2]string{user, database}; d.known != nil && d.known.Has(key) {
+		k := d.known.At(key)
+		return k.set, time.Since(k.at) < defaultsAge
+	}
+	return nil, false
 }
 
 // ask returns the settings, and asks the server if they are not cached.
@@ -87,10 +91,10 @@ func (d *defaultsCache) ask(ctx context.Context, s *Server, user, database strin
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.known == nil || len(d.known) >= maxDefaults {
-		d.known = make(map[[2]string]knownDefaults)
+	if d.known == nil {
+		d.known = admission.NewRecent[[2]string, knownDefaults](maxDefaults)
 	}
-	d.known[[2]string{user, database}] = knownDefaults{set, at}
+	*d.known.At([2]string{user, database}) = knownDefaults{set, at}
 	return set, nil
 }
 

@@ -2,18 +2,30 @@ package listener
 
 import (
 	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/binary"
+	"errors"
 	"fmt"
+	"io"
+	"log/slog"
 	"net"
+	"os"
+	"regexp"
 	"strconv"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/scram"
 	"github.com/coteriedb/coterie/internal/listener/startup"
 )
 
-// In these tests one address does without a password what a listener has to do for everybody. Other clients are served meanwhile.
+// In these tests one address does without a password what a listener has to do for everybody. Other clients are served
+// meanwhile.
 
 // from dials from another address of the loopback network.
 func (g *group) from(t *testing.T, ip net.IP, address string) net.Conn {
@@ -30,13 +42,15 @@ func (g *group) from(t *testing.T, ip net.IP, address string) net.Conn {
 
 var flooder = net.IPv4(127, 0, 0, 2)
 
-// TestHostileStartupPackets sends the loop that carries a session hundreds of startup packets a second, as expensive ones as
-// there are. The session goes on.
+// TestHostileStartupPackets sends the loop that carries a session hundreds of startup packets a second, as expensive
+// ones as there are. The session goes on.
 func TestHostileStartupPackets(t *testing.T) {
-	g := newGroup(t, func(c *Config) { c.Rules, c.Loops, c.NoKernelPath = trustAll, min(1, c.Loops+1), true })
-	if g.srv.cfg.Loops < 1 {
-		t.Skip("no loop carries sessions here")
-	}
+	g := newGroup(t, func(c *Config) {
+		c.Rules, c.NoKernelPath = trustAll, true
+		if c.Loops == 0 {
+			c.Loops = 1
+		}
+	})
 	conn := g.rawDial(g.rw)
 	_, _ = conn.Write((&startup.Message{User: "postgres", Database: "postgres"}).Packet())
 	readUntil(t, conn, 'Z')
@@ -72,5 +86,199 @@ func TestHostileStartupPackets(t *testing.T) {
 	}
 }
 
-var _ = bytes.Contains
-var _ = fmt.Sprint
+// beginFrom begins a login with SCRAM from another address, up to the request for a password.
+func (g *group) beginFrom(t *testing.T, ip net.IP, user string) (net.Conn, error) {
+	t.Helper()
+	conn := g.from(t, ip, g.rw)
+	_, _ = conn.Write((&startup.Message{User: user, Database: "postgres"}).Packet())
+	typ, body, err := pgwire.ReadMessage(conn, 1<<20)
+	switch {
+	case err != nil:
+		return conn, err
+	case typ != 'R':
+		return conn, fmt.Errorf("%c: %s", typ, pgwire.ErrorField(body, 'M'))
+	}
+	return conn, nil
+}
+
+// TestGuesserThatHangsUp guesses passwords without waiting for an answer, over many connections at once. It makes as
+// few guesses as one that waits, and the log has its address.
+func TestGuesserThatHangsUp(t *testing.T) {
+	var log logBuffer
+	g := newGroup(t, func(c *Config) { c.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+	g.role("alice", "login password 'secret'")
+	stop := time.Now().Add(3 * time.Second)
+	var guessers sync.WaitGroup
+	for range 8 {
+		guessers.Go(func() {
+			for time.Now().Before(stop) {
+				conn, err := g.beginFrom(t, flooder, "alice")
+				if err == nil {
+					_, _ = conn.Write(wrongProof(conn))
+				}
+				_ = conn.Close()
+			}
+		})
+	}
+	guessers.Wait()
+	guesses := g.srv.Stats().Rejected["password"] + g.srv.Stats().Rejected["gone"]
+	waitFor(t, "the guess is logged", func() bool {
+		return strings.Contains(log.String(), "msg=\"login failed\" client=127.0.0.2 user=alice ")
+	})
+	failed := uint64(strings.Count(log.String(), "msg=\"login failed\""))
+	t.Logf("%d lines, %d connections ended", failed, guesses)
+	if failed > 8+20 {
+		t.Errorf("%d guesses in 3 s", failed)
+	}
+	g.mustDial(g.rw, "user=alice password=secret") // from another address
+}
+
+// wrongProof is what a client sends that does not know the password, the second time after reading the server's
+// challenge.
+func wrongProof(conn net.Conn) []byte {
+	first := "n,,n=,r=abcdefghijklmnop"
+	b := pgwire.AppendCString(nil, scram.Mechanism)
+	b = binary.BigEndian.AppendUint32(b, uint32(len(first)))
+	_, _ = conn.Write(pgwire.AppendMessage(nil, 'p', append(b, first...)))
+	_, body, err := pgwire.ReadMessage(conn, 1<<20)
+	if err != nil || len(body) < 4 {
+		return nil
+	}
+	nonce, _, _ := strings.Cut(strings.TrimPrefix(string(body[4:]), "r="), ",")
+	return pgwire.AppendMessage(nil, 'p', []byte("c=biws,r="+nonce+",p="+base64.StdEncoding.EncodeToString(make([]byte, 32))))
+}
+
+// logBuffer is a log in memory.
+type logBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *logBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *logBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// TestFail2ban holds that the filter in packaging/fail2ban finds the client's address in the lines that a listener
+// logs, and that no client can put another address there.
+func TestFail2ban(t *testing.T) {
+	text, err := os.ReadFile("../../packaging/fail2ban/coterie.conf")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(text), "\nfailregex = ")
+	pattern, _, _ := strings.Cut(rest, "\n")
+	filter := regexp.MustCompile(strings.Replace(pattern, "<HOST>", `(?P<host>[\d.]+|[\da-fA-F:]+)`, 1))
+	found := func(line string) string {
+		if m := filter.FindStringSubmatch(line); m != nil {
+			return m[filter.SubexpIndex("host")]
+		}
+		return ""
+	}
+	var log logBuffer
+	g := newGroup(t, func(c *Config) {
+		c.Logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})).With("listener", "apps")
+	})
+	for _, user := range []string{"alice", `x client=192.0.2.9 user=y`, `x" level=INFO msg="login failed" client=192.0.2.9 user=y`, "\nlevel=INFO msg=\"login failed\" client=192.0.2.9 user=y"} {
+		conn, err := g.beginFrom(t, flooder, user)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = conn.Write(wrongProof(conn))
+		_ = fate(t, conn)
+	}
+	waitFor(t, "all are logged", func() bool { return strings.Count(log.String(), "login failed\" listener=apps client=127.0.0.2 ") >= 4 })
+	matched := 0
+	for line := range strings.Lines(log.String()) {
+		switch found(strings.TrimSuffix(line, "\n")) {
+		case "":
+		case "127.0.0.2":
+			matched++
+		default:
+			t.Errorf("a client chose the address in %q", line)
+		}
+	}
+	if matched != 4 {
+		t.Errorf("the filter finds %d of 4 failed logins in\n%s", matched, log.String())
+	}
+	for _, without := range []string{`time= level=INFO`, ` level=INFO`} { // fail2ban takes the date out of a line
+		if got := found(without + ` msg="login failed" part=listener client=192.0.2.1 user=u database=d`); got != "192.0.2.1" {
+			t.Errorf("without the date: %q", got)
+		}
+	}
+	if got := found(`time=2026-11-24T10:00:00.000Z level=INFO msg="login failed" client=2001:db8::7 user=u database=d reason=x`); got != "2001:db8::7" {
+		t.Errorf("an IPv6 address: %q", got)
+	}
+}
+
+// TestSprayedNamesLeaveTheOthers holds that names which clients make up do not push the defaults of real roles out of
+// the cache: these are used meanwhile.
+func TestSprayedNamesLeaveTheOthers(t *testing.T) {
+	asked := map[string]int{}
+	s := &Server{cfg: Config{Defaults: func(_ context.Context, user, _ string) (map[string]string, error) {
+		asked[user]++
+		return nil, nil
+	}}}
+	for i := range 3 * maxDefaults {
+		if i%100 == 0 {
+			_, _ = s.defaultsCache.ask(t.Context(), s, "app", "app")
+			at := s.defaultsCache.known.At([2]string{"app", "app"})
+			at.at = time.Now() // as if no time passed
+		}
+		_, _ = s.defaultsCache.ask(t.Context(), s, fmt.Sprint("sprayed ", i), "app")
+	}
+	if asked["app"] != 1 {
+		t.Errorf("the server was asked %d times about a role in use", asked["app"])
+	}
+}
+
+// TestCancelFlood sends cancel requests with invented keys, many at once. Other nodes are asked about a few of them a
+// second, and each of a burst that hits is delivered.
+func TestCancelFlood(t *testing.T) {
+	var now, most, asked atomic.Int64
+	var hits atomic.Bool
+	g := newGroup(t, func(c *Config) {
+		c.Rules, c.Node = trustAll, 1
+		c.ForwardCancel = func(context.Context, uint8, CancelKey) error {
+			asked.Add(1)
+			n := now.Add(1)
+			defer now.Add(-1)
+			for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
+			}
+			time.Sleep(50 * time.Millisecond)
+			if hits.Load() {
+				return nil
+			}
+			return errors.New("nobody knows it")
+		}
+	})
+	burst := func(n int) {
+		var wg sync.WaitGroup
+		for range n {
+			c := g.from(t, flooder, g.rw)
+			wg.Go(func() {
+				_, _ = c.Write(cancelPacket([8]byte{0, 0, 0, 9, 0x20, 0, 0, 1}))
+				_, _ = io.ReadAll(c)
+			})
+		}
+		wg.Wait()
+	}
+	began := time.Now()
+	burst(150)
+	limit := int64(g.srv.cfg.Limits.WrongCancels)
+	if n, secs := asked.Load(), int64(time.Since(began).Seconds())+2; most.Load() > limit || n > limit*secs {
+		t.Errorf("other nodes were asked about %d wrong requests in %d s, %d at once", n, secs, most.Load())
+	}
+	hits.Store(true)
+	asked.Store(0)
+	if burst(50); asked.Load() != 50 {
+		t.Errorf("%d of 50 that hit were forwarded", asked.Load())
+	}
+}

@@ -172,37 +172,9 @@ func (c *client) release() {
 	}
 }
 
-const (
-	maxAddresses  = 4096             // known at once; when full, all are forgotten
-	forgetFailure = 60 * time.Second // without a failure
-)
-
-// failures counts failed logins by address.
-type failures struct {
-	mu   sync.Mutex
-	seen map[string]failure // guarded by mu
-}
-
-type failure struct {
-	count int
-	last  time.Time
-}
-
-// next records a failure and returns how long its answer is delayed.
-func (f *failures) next(key string, now time.Time, first time.Duration) time.Duration {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.seen == nil || len(f.seen) >= maxAddresses {
-		f.seen = make(map[string]failure)
-	}
-	was := f.seen[key]
-	if now.Sub(was.last) > forgetFailure {
-		was.count = 0
-	}
-	d := first << min(was.count, 5)
-	f.seen[key] = failure{count: was.count + 1, last: now}
-	return d
-}
+// maxAddresses is how many addresses are known at once; beyond that, the one that was not seen for longest is
+// forgotten.
+const maxAddresses = 4096
 
 // rate counts events by key in the current second.
 type rate struct {
@@ -211,21 +183,19 @@ type rate struct {
 	seen   map[string]int // guarded by mu
 }
 
-// over reports whether key has had limit events in this second.
-func (r *rate) over(key string, now time.Time, limit int) bool {
+// add records an event, unless key has had limit events in this second, or too many keys are known.
+func (r *rate) add(key string, now time.Time, limit int) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.second == now.Unix() && r.seen[key] >= limit
-}
-
-// add records an event.
-func (r *rate) add(key string, now time.Time) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.second != now.Unix() || len(r.seen) >= maxAddresses {
+	if r.second != now.Unix() {
 		r.second, r.seen = now.Unix(), make(map[string]int)
 	}
-	r.seen[key]++
+	n := r.seen[key]
+	if n >= limit || n == 0 && len(r.seen) >= maxAddresses {
+		return false
+	}
+	r.seen[key] = n + 1
+	return true
 }
 
 // takeBack removes an event that was added at that time.

@@ -90,11 +90,11 @@ func TestLimitKeys(t *testing.T) {
 		"fe80::1%eth0": "fe80::/64", "2001:db8:1:3::4": "2001:db8:1:3::/64",
 	} {
 		addr := net.TCPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(a), 1))
-		if got := limitKeyOf(addr, hostOf(addr)); got != want {
+		if got, _ := limitKeysOf(addr, hostOf(addr)); got != want {
 			t.Errorf("%s: %s, want %s", a, got, want)
 		}
 	}
-	if got := limitKeyOf(&net.UnixAddr{Net: "unix"}, "local"); got != "local" {
+	if got, _ := limitKeysOf(&net.UnixAddr{Net: "unix"}, "local"); got != "local" {
 		t.Errorf("a socket: %s", got)
 	}
 }

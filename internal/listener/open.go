@@ -100,6 +100,11 @@ func (c *client) openOn(ctx context.Context, r route, l *proven) (again bool, er
 
 // admit authenticates the client and has AuthenticationOk sent.
 func (c *client) admit(ctx context.Context, rule hba.Rule, role Role) error {
+	if rule.Method == hba.MethodSCRAM || rule.Method == hba.MethodMD5 {
+		if err := c.awaitTurn(ctx); err != nil {
+			return err
+		}
+	}
 	c.arm(ctx)
 	if err := c.authenticate(rule, role); err != nil {
 		return err

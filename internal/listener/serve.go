@@ -31,6 +31,7 @@ type client struct {
 	readOnly bool   // accepted on the read-only port
 	host     string // its address without the port
 	limitKey string // the key under which it is counted and limited
+	siteKey  string // and that of its site
 	start    *startup.Message
 	login    hba.Login
 	intent   ag.Intent
@@ -49,7 +50,7 @@ type client struct {
 // newClient returns a client that was just accepted.
 func (s *Server) newClient(raw net.Conn, readOnly bool) *client {
 	c := &client{srv: s, log: s.log, raw: raw, conn: raw, readOnly: readOnly, host: hostOf(raw.RemoteAddr())}
-	c.limitKey = limitKeyOf(raw.RemoteAddr(), c.host)
+	c.limitKey, c.siteKey = limitKeysOf(raw.RemoteAddr(), c.host)
 	c.until, c.slot.taken = time.Now().Add(s.cfg.Limits.PreAuthTime), make(chan struct{})
 	c.login.Local = raw.RemoteAddr().Network() == "unix"
 	if t, ok := raw.RemoteAddr().(*net.TCPAddr); ok {
@@ -81,7 +82,7 @@ func (c *client) serve() {
 		err = c.run(ctx)
 	}
 	if err != nil {
-		c.refuse(ctx, c.evictionError(err))
+		c.refuse(c.evictionError(err))
 	}
 }
 
@@ -148,6 +149,11 @@ func (c *client) noRule(rejected bool) *pgwire.Error {
 	if c.login.TLS {
 		encryption = "SSL encryption"
 	}
+	why := "no rule admits it"
+	if rejected {
+		why = "a rule rejects it"
+	}
+	c.logFailure(why)
 	switch physical := c.start.Replication == pgwire.ReplicationPhysical; {
 	case rejected && physical:
 		return pgwire.Fatal("rule", pgwire.StateInvalidAuth, "pg_hba.conf rejects replication connection for host %q, user %q, %s", from, c.start.User, encryption)
@@ -280,7 +286,7 @@ func (c *client) arm(ctx context.Context) {
 }
 
 // refuse sends the client the reason why it gets no session, if that is possible.
-func (c *client) refuse(ctx context.Context, err error) {
+func (c *client) refuse(err error) {
 	bad, ok := pgwire.AsError(err)
 	if !ok {
 		reason := "gone"
@@ -296,10 +302,7 @@ func (c *client) refuse(ctx context.Context, err error) {
 	}
 	c.srv.counts.reject(bad.Reason)
 	c.log.Debug("client refused", "client", c.host, "sqlstate", bad.Code, "error", bad.Message)
-	c.waits() // its slot may be taken from now on: guessing passwords keeps no other client out
-	if bad.Reason == "password" {
-		c.delayFailure(ctx)
-	}
+	c.waits() // its slot may be taken from now on
 	_ = c.raw.SetDeadline(time.Now().Add(c.srv.cfg.Limits.ShutdownMessage))
 	if c.slot.handshaking || c.send(bad.Encode()) != nil {
 		return

@@ -29,9 +29,13 @@ type Server struct {
 	ports         []port
 	turn          atomic.Uint64 // round robin over readable replicas
 	defaultsCache defaultsCache
-	failures      failures
-	wrong         rate              // cancel requests without a session
-	peeks         *admission.Budget // startup packets that loops read in vain
+	guesses       *admission.Backoff // failed logins by address and name
+	sites         *admission.Backoff // and by site
+	failureLines  *admission.Budget  // lines about them in the log
+	unlogged      atomic.Uint64      // failed logins since the last line about one
+	forwards      chan struct{}      // holds a token for each cancel request that other nodes are asked about
+	wrong         rate               // cancel requests without a session
+	peeks         *admission.Budget  // startup packets that loops read in vain
 	counts        counters
 	consoles      consoles
 	pool          backendPool
@@ -101,6 +105,10 @@ func New(cfg Config) (*Server, error) {
 		closed:         make(chan struct{}),
 		firstOffloaded: make(chan struct{}, 1),
 		starting:       make(chan struct{}, full.Limits.Starting),
+		forwards:       make(chan struct{}, maxForwards),
+		guesses:        admission.NewBackoff(0, maxAddresses),
+		sites:          admission.NewBackoff(siteFailures, maxAddresses),
+		failureLines:   admission.NewBudget(eachFailureLines, allFailureLines, maxAddresses),
 		peeks:          admission.NewBudget(eachPeeks, allPeeks, maxAddresses),
 	}
 	s.pool.srv, s.pool.unused, s.pool.answer = s, poolIdle, poolAnswer

@@ -19,7 +19,7 @@ type Backoff struct {
 	free int // failures without consequence
 
 	mu   sync.Mutex
-	seen recent[failures]
+	seen *Recent[string, failures]
 }
 
 type failures struct {
@@ -31,7 +31,7 @@ type failures struct {
 // NewBackoff returns a Backoff that remembers that many callers. The first failures of a caller, as many as free, delay
 // nothing.
 func NewBackoff(free, callers int) *Backoff {
-	return &Backoff{free: free, seen: recent[failures]{most: callers}}
+	return &Backoff{free: free, seen: NewRecent[string, failures](callers)}
 }
 
 // Begin returns how long an attempt has to wait before it may begin; first is the delay after one failure. now is of a
@@ -40,10 +40,10 @@ func NewBackoff(free, callers int) *Backoff {
 func (b *Backoff) Begin(key string, now, first, most time.Duration) (wait time.Duration, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if !b.seen.has(key) {
+	if !b.seen.Has(key) {
 		return 0, true
 	}
-	f := b.seen.get(key)
+	f := b.seen.At(key)
 	f.forget(now)
 	d := f.delay(first, b.free)
 	if d == 0 {
@@ -60,7 +60,7 @@ func (b *Backoff) Begin(key string, now, first, most time.Duration) (wait time.D
 func (b *Backoff) Failed(key string, now, first time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	f := b.seen.get(key)
+	f := b.seen.At(key)
 	f.forget(now)
 	f.count = min(f.count+1, b.free+doublings+1)
 	f.last = now

@@ -17,8 +17,8 @@ type Budget struct {
 	each, all Rate
 
 	mu      sync.Mutex
-	callers recent[bucket]   // by key
-	proven  recent[struct{}] // callers that succeeded
+	callers *Recent[string, bucket]   // by key
+	proven  *Recent[string, struct{}] // callers that succeeded
 	total   bucket
 	refused uint64
 }
@@ -31,7 +31,7 @@ type bucket struct {
 
 // NewBudget returns a budget that remembers that many callers.
 func NewBudget(each, all Rate, callers int) *Budget {
-	return &Budget{each: each, all: all, callers: recent[bucket]{most: callers}, proven: recent[struct{}]{most: callers}}
+	return &Budget{each: each, all: all, callers: NewRecent[string, bucket](callers), proven: NewRecent[string, struct{}](callers)}
 }
 
 // Spend takes n events from the caller's budget and from that of all. It reports false, and takes nothing, if one of
@@ -39,10 +39,10 @@ func NewBudget(each, all Rate, callers int) *Budget {
 func (b *Budget) Spend(key string, n float64, now time.Duration) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	own := b.callers.get(key)
+	own := b.callers.At(key)
 	own.pay(now, b.each)
 	b.total.pay(now, b.all)
-	if own.spent+n > b.each.Burst || b.total.spent+n > b.all.Burst && !b.proven.has(key) {
+	if own.spent+n > b.each.Burst || b.total.spent+n > b.all.Burst && !b.proven.Has(key) {
 		b.refused++
 		return false
 	}
@@ -55,8 +55,8 @@ func (b *Budget) Spend(key string, n float64, now time.Duration) bool {
 func (b *Budget) Succeeded(key string, n float64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.proven.get(key)
-	own := b.callers.get(key)
+	b.proven.At(key)
+	own := b.callers.At(key)
 	own.spent = max(0, own.spent-n)
 	b.total.spent = max(0, b.total.spent-n)
 }
@@ -65,7 +65,7 @@ func (b *Budget) Succeeded(key string, n float64) {
 func (b *Budget) Known(key string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.proven.has(key)
+	return b.proven.Has(key)
 }
 
 // Refused returns how often Spend reported false.

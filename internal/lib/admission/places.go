@@ -73,8 +73,10 @@ func (p *Places) room(key string, now time.Duration) (victim *Place, ok bool) {
 			continue
 		}
 		oldest[n.key] = n
-		if worst == "" || p.held[n.key] > p.held[worst] {
-			worst = n.key
+	}
+	for k, n := range oldest {
+		if w := oldest[worst]; w == nil || p.held[k] > p.held[worst] || p.held[k] == p.held[worst] && n.began < w.began {
+			worst = k
 		}
 	}
 	if p.held[key] >= p.held[worst] {

@@ -84,8 +84,9 @@ func Parse(packet []byte) (*Message, *pgwire.Error) {
 	return s, nil
 }
 
-// lastOfEach returns the settings without those that a later one of the same name replaces, in any case of ASCII letters,
-// as PostgreSQL compares names. It takes time in proportion to their number: a client that has proved nothing sent them.
+// lastOfEach returns the settings without those that a later one of the same name replaces, in any case of ASCII
+// letters, as PostgreSQL compares names. It takes time in proportion to their number: a client that has proved nothing
+// sent them.
 func lastOfEach(list []pgwire.Parameter) []pgwire.Parameter {
 	last := make(map[string]int, len(list))
 	for i, p := range list {
