@@ -94,27 +94,24 @@ type Agent struct {
 	restarting atomic.Int32
 
 	// Owned by the loop.
+	serving
+	promoted
 	seen       ag.Revisions
 	seenAt     time.Duration
 	observed   Observation
 	up         bool          // the server answered in this turn
 	upAt       time.Duration // boottime of its last answer
 	generation uint64
-	sync       ag.Sync
 	stuck      stuck
 	seals      map[ag.ReplicaID]ag.SealReport
 	sealing    map[ag.ReplicaID]ag.Epoch // asked, not answered yet
 	unsealed   map[ag.ReplicaID]unsealed // refused or did not answer
 	sealedAt   time.Duration
-	endOfRec   ag.LSN
-	timelines  []ag.TimelineEntry
 	opened     ag.Epoch
-	restart    ag.LSN // not 0: the server was restarted in this epoch, and its WAL ended here
 	prep       preparation
 	prepared   chan preparation
 	restarts   chan restartRequest
 	leave      bool // the loop must end, for a successor
-	attached   bool // the previous agent left the server running, and its setting is not proven yet
 	noRewind   ag.CopyID
 	rewoundIn  ag.Epoch      // the epoch of the last successful rewind; if the source refuses the copy again in it, the copy is made anew
 	repairedAt time.Duration // boottime of the last rewind or seeding; earlier refusals do not count
@@ -132,11 +129,10 @@ type Agent struct {
 	startRetry time.Duration
 	answeredAt time.Duration // boottime of the server's last answer while it was to be promoted
 
-	tried       *ag.Sync // a setting that may be in force too; nil: none
-	reproved    uint64   // the value of suspected for which the proof of the setting was dropped
-	copyChanges uint64   // number of streams that came back with another copy
-	fencing     bool     // a fence is not confirmed yet
-	refusal     refusal  // the last refusal
+	reproved    uint64  // the value of suspected for which the proof of the setting was dropped
+	copyChanges uint64  // number of streams that came back with another copy
+	fencing     bool    // a fence is not confirmed yet
+	refusal     refusal // the last refusal
 
 	cond         condition
 	distrusted   atomic.Bool // the copy is under quarantine
@@ -145,6 +141,21 @@ type Agent struct {
 	crashReports chan CrashReport
 	suspended    chan struct{}
 	pid          int // of the postmaster; 0: none
+}
+
+// serving is the state of a server that leads: it begins anew whenever the server has ended, unless a hand-over may
+// start it again in the same epoch.
+type serving struct {
+	sync     ag.Sync
+	tried    *ag.Sync // a setting that may be in force too; nil: none
+	restart  ag.LSN   // not 0: the server was restarted in this epoch, and its WAL ended here
+	attached bool     // the previous agent left the server running, and its setting is not proven yet
+}
+
+// promoted is the result of a promotion. It ends with the server.
+type promoted struct {
+	endOfRec  ag.LSN
+	timelines []ag.TimelineEntry
 }
 
 // streamFacts is what is known about a member's stream, also after its end.

@@ -210,9 +210,9 @@ func (a *Agent) observeServer(ctx context.Context, l *ag.Local, ks KeeperState) 
 		}
 		l.Position = a.observed.Position
 		if !a.handingOver() { // a hand-over may start it again, with the same setting
-			a.sync, a.tried, a.restart, a.attached = ag.Sync{}, nil, 0, false
+			a.serving = serving{}
 		}
-		a.endOfRec, a.timelines = 0, nil
+		a.promoted = promoted{}
 		l.Sync, l.EndOfRec, l.History = ag.Sync{}, 0, nil
 		return
 	}
