@@ -1,0 +1,171 @@
+package status
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/admin/api"
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/agent"
+	"github.com/coteriedb/coterie/internal/config"
+	"github.com/coteriedb/coterie/internal/listener"
+)
+
+// TestStatus holds what the primary says of the group and of each member.
+func TestStatus(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	b.listener.sessions = make([]listener.SessionInfo, 3)
+	b.noVote = "its disk is full"
+	s := b.Status()
+	if s.Group != "DemoAG" || s.Node != "a" || s.Epoch != 7 || s.Phase != ag.PhaseLead || !s.Quorum || s.Primary != "a" || !s.WriteOpen || s.SyncCount != 1 ||
+		s.Rule != ag.RuleLead || s.Because != "all is well" || s.WaitsFor != "1 of [b]" || s.Authority != "pin" || s.Rotation != nil || !strings.HasSuffix(s.AnswersUntil, " left") {
+		t.Errorf("the group: %+v", s)
+	}
+	if len(s.Links) != 1 || len(s.Relays) != 1 || s.Relays[0] != (api.Relay{From: "c", To: "b", Since: time.Unix(9, 0)}) {
+		t.Errorf("links %+v, relays %+v", s.Links, s.Relays)
+	}
+	r := map[ag.ReplicaID]api.Replica{}
+	for _, x := range s.Replicas {
+		r[x.Name] = x
+	}
+	if p := r["a"].Local; r["a"].Role != ag.RolePrimary || r["a"].Sync != ag.Synchronized || r["a"].NoVote != b.noVote || p == nil || p.Keeper != 11 || p.Postgres != 12 || p.Sessions != 3 {
+		t.Errorf("a: %+v, %+v", r["a"], p)
+	}
+	if x := r["b"]; x.Role != ag.RoleSecondary || x.Sync != ag.Synchronized || x.Connected != "CONNECTED" || x.LagBytes == nil || *x.LagBytes != 100 || x.Local != nil {
+		t.Errorf("b: %+v", x)
+	}
+	if x := r["c"]; x.Role != ag.RoleResolving || x.Connected != "DISCONNECTED" || x.Because != "does not answer" || x.Sync != ag.NotSynchronizing {
+		t.Errorf("c: %+v", x)
+	}
+	if x := r["w"]; x.Sync != ag.NotSynchronizing || x.LagBytes != nil {
+		t.Errorf("w: %+v", x)
+	}
+}
+
+// TestStatusBeforeTheFirstTurn: a node that has just begun tells the group as it last saw it, and takes nothing for
+// well.
+func TestStatusBeforeTheFirstTurn(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	b.agent.view, b.agent.snap, b.agent.plan, b.clients.routes, b.listener = nil, nil, nil, nil, nil
+	b.keeper.err = errTest
+	b.Config.Node.Quorum = &config.Quorum{Endpoints: []string{"q:2379"}}
+	s := b.Status()
+	if s.Group != "DemoAG" || len(s.Replicas) != 4 || s.Quorum || s.Primary != "" || s.WriteOpen || s.FailoverReady == "ready" || s.AnswersUntil != "" || len(s.QuorumEndpoints) != 1 {
+		t.Errorf("%+v", s)
+	}
+	if p := s.Replicas[0].Local; s.Replicas[0].Role != ag.RoleResolving || p == nil || p.Keeper != 0 || p.Sessions != 0 {
+		t.Errorf("%+v, %+v", s.Replicas[0], p)
+	}
+}
+
+// TestStatusOfAWitness: a witness has no links, server or keeper to tell of.
+func TestStatusOfAWitness(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	b.witness()
+	s := b.Status()
+	if s.Links != nil || s.Primary != "a" || !s.WriteOpen || s.Replicas[3].Local == nil || s.Replicas[3].Local.Keeper != 0 || s.Replicas[3].LagBytes != nil {
+		t.Errorf("%+v", s)
+	}
+}
+
+// TestStaleWords holds that what a primary said before it died, hung or was deposed is not repeated as present.
+func TestStaleWords(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(b *bed){
+		"it does not answer":         func(b *bed) { b.agent.view.Reach = []ag.ReplicaID{"w"} },
+		"it said so of another time": func(b *bed) { b.status("b", func(s *agent.Status) { s.Epoch = 6 }) },
+		"another leads":              func(b *bed) { b.agent.view.Record.Epoch.Leader = "c" },
+		"it has said nothing yet":    func(b *bed) { b.status("b", func(s *agent.Status) { s.Role = "" }) },
+	} {
+		b := newBed(t)
+		b.agent.view.Record.Epoch.Leader, b.agent.view.Local.Server = "b", ag.ServerRecovery
+		b.clients.routes = &ag.Routes{Primary: "b", WriteOpen: true}
+		b.status("b", func(s *agent.Status) { s.Role = ag.RolePrimary })
+		if s := b.Status(); s.Replicas[1].Role != ag.RolePrimary || !s.WriteOpen {
+			t.Fatalf("%s: before, %+v", name, s.Replicas[1])
+		}
+		change(b)
+		s := b.Status()
+		if s.Replicas[1].Role != ag.RoleResolving || name == "it does not answer" && s.WriteOpen {
+			t.Errorf("%s: %+v, write open %v", name, s.Replicas[1], s.WriteOpen)
+		}
+	}
+}
+
+// status changes what a member has published.
+func (b *bed) status(id ag.ReplicaID, change func(*agent.Status)) {
+	st := b.agent.snap.Statuses[id]
+	change(&st)
+	b.agent.snap.Statuses[id] = st
+}
+
+// TestSyncState holds the synchronization state of a member by its stream, the record and what it does.
+func TestSyncState(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		change func(s *agent.Status, v *ag.View)
+		want   ag.SyncState
+	}{
+		"counted, with a stream":     {nil, ag.Synchronized},
+		"counted, without a stream":  {func(s *agent.Status, _ *ag.View) { s.Stream = false }, ag.NotSynchronizing},
+		"not counted":                {func(_ *agent.Status, v *ag.View) { v.Record.State.V = nil }, ag.Synchronizing},
+		"counted, nobody waits":      {func(_ *agent.Status, v *ag.View) { v.Record.State.K = 0 }, ag.Synchronizing},
+		"a copy is made":             {func(s *agent.Status, _ *ag.View) { s.Busy = "seed" }, ag.Initializing},
+		"it is rewound":              {func(s *agent.Status, _ *ag.View) { s.Busy = "rewind" }, ag.Reverting},
+		"neither the one nor other":  {func(s *agent.Status, _ *ag.View) { s.Role = ag.RoleResolving }, ag.NotSynchronizing},
+		"a primary of another epoch": {func(s *agent.Status, _ *ag.View) { s.Role = ag.RolePrimary }, ag.NotSynchronizing},
+	} {
+		b := newBed(t)
+		if tt.change != nil {
+			b.status("b", func(s *agent.Status) { tt.change(s, b.agent.view) })
+		}
+		if got := b.Status().Replicas[1].Sync; got != tt.want {
+			t.Errorf("%s: %s, want %s", name, got, tt.want)
+		}
+	}
+}
+
+// TestRotationOf holds how a rotation is shown.
+func TestRotationOf(t *testing.T) {
+	t.Parallel()
+	g := newBed(t).agent.view.Group
+	if RotationOf(g) != nil {
+		t.Error("a rotation where there is none")
+	}
+	g.Rotation = &ag.Rotation{Pin: "p", Phase: ag.RotationTrust, Hold: true, Done: []ag.ReplicaID{"a", "w"}}
+	if r := RotationOf(g); r.Pin != "p" || !r.Held || len(r.WaitsFor) != 2 || r.WaitsFor[0] != "b" {
+		t.Errorf("%+v", r)
+	}
+}
+
+// TestMetrics holds that the names are there that a node of each kind has.
+func TestMetrics(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	b.listener.stats = listener.Stats{
+		Accepted: 5, KernelPath: map[string]uint64{"cold": 1}, Routed: map[listener.RoutedKey]uint64{{Intent: "read", Replica: "b"}: 2},
+		LastMinute: []listener.Second{{Readers: 2, Routed: 1}}, Pool: listener.PoolStats{Dropped: map[string]uint64{"old": 1}},
+	}
+	m := b.Metrics()
+	for name, want := range map[string]float64{
+		"coterie_uptime_seconds": 60, `coterie_rule_fired_total{rule="` + string(ag.RuleLead) + `"}`: 3, "coterie_epoch": 7, "coterie_quorum": 1, "coterie_primary": 1,
+		"coterie_sessions_accepted_total": 5, `coterie_sessions_back_from_kernel_total{reason="cold"}`: 1, `coterie_backends_dropped_total{reason="old"}`: 1,
+		`coterie_sessions_routed_total{intent="read",replica="b"}`: 2, "coterie_routed_pct": 50, "coterie_link_test": 1, "coterie_relays_open": 1, "coterie_relayed_bytes_total": 3,
+	} {
+		if got, ok := m[name]; !ok || got != want {
+			t.Errorf("%s is %v, want %v", name, got, want)
+		}
+	}
+	b.witness()
+	b.agent.view = nil
+	m = b.Metrics()
+	for name := range m {
+		if strings.Contains(name, "session") || strings.Contains(name, "link") || name == "coterie_epoch" {
+			t.Errorf("a witness before its first turn has %s", name)
+		}
+	}
+}
