@@ -8,7 +8,6 @@ package api
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
@@ -77,14 +76,6 @@ type failure struct {
 type SQLAnswer struct {
 	Result json.RawMessage `json:"result,omitempty"`
 	Error  json.RawMessage `json:"error,omitempty"`
-}
-
-// Refused returns the error of an operation that would not be safe.
-func Refused(message string) error { return fail.Error{Kind: fail.Refused, Err: errors.New(message)} }
-
-// Unhealthy returns the error of an operation that the group's state does not allow now.
-func Unhealthy(message string) error {
-	return fail.Error{Kind: fail.Unhealthy, Err: errors.New(message)}
 }
 
 // FailoverRequest is the request for a failover.

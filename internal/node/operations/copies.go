@@ -8,6 +8,7 @@ import (
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/admin/ddl"
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/lib/fail"
 	"github.com/coteriedb/coterie/internal/node/rpc"
 )
 
@@ -16,9 +17,9 @@ func (s *Service) Trust(ctx context.Context, id ag.ReplicaID) (string, error) {
 	r, ok := s.Members.Replica(id)
 	switch {
 	case !ok:
-		return "", api.Refused(fmt.Sprintf("the group has no member %s", id))
+		return "", fail.Numberedf(41167, "the group has no member %s", id).WithHint("see coterie status")
 	case !r.HasData():
-		return "", api.Refused(fmt.Sprintf("%s is a witness and holds no data", id))
+		return "", fail.Refusedf("%s is a witness and holds no data", id)
 	case id == s.Self:
 		return s.Agent.Trust(ctx)
 	}
@@ -35,7 +36,7 @@ func (s *Service) Trust(ctx context.Context, id ag.ReplicaID) (string, error) {
 func (s *Service) Resume(ctx context.Context, id ag.ReplicaID) error {
 	if snap := s.Agent.Snapshot(); snap != nil && snap.Record.Epoch.Leader == id {
 		if st, ok := snap.Statuses[id]; ok && st.Quarantine != "" {
-			return api.Refused(fmt.Sprintf("%s led last, its copy is under quarantine, and there is no primary to make it anew from: check its storage and run coterie resume %s --trust, or coterie failover --to another --allow-data-loss", id, id))
+			return fail.Refusedf("%s led last, its copy is under quarantine, and there is no primary to make it anew from: check its storage and run coterie resume %s --trust, or coterie failover --to another --allow-data-loss", id, id)
 		}
 	}
 	return s.Update(ctx, func(g *ag.Group) error { return setSuspended(g, id, false) })
@@ -50,7 +51,7 @@ func setSuspended(g *ag.Group, id ag.ReplicaID, on bool) error {
 	for i := range g.Replicas {
 		if g.Replicas[i].ID == id {
 			if !on && g.Replicas[i].Join != "" {
-				return api.Refused(fmt.Sprintf("%s is no replica of the group; on it run: coterie sql -c 'ALTER AVAILABILITY GROUP %s JOIN'", id, ddl.Brackets(g.Name)))
+				return fail.Refusedf("%s is no replica of the group; on it run: coterie sql -c 'ALTER AVAILABILITY GROUP %s JOIN'", id, ddl.Brackets(g.Name))
 			}
 			g.Replicas[i].Suspended, g.Replicas[i].SuspendedBy = on, ""
 			if on {
@@ -59,7 +60,7 @@ func setSuspended(g *ag.Group, id ag.ReplicaID, on bool) error {
 			return nil
 		}
 	}
-	return api.Refused(fmt.Sprintf("the group has no member %s", id))
+	return fail.Numberedf(41167, "the group has no member %s", id).WithHint("see coterie status")
 }
 
 // Seed has a replica's copy made anew, or verified.

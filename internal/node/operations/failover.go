@@ -20,7 +20,7 @@ func (s *Service) Failover(ctx context.Context, req api.FailoverRequest) (api.Fa
 	start := time.Now()
 	x, err := s.Store.Read(ctx)
 	if err != nil {
-		return api.FailoverResult{}, api.Unhealthy("no majority of the quorum answers, and nobody may be promoted without it: " + err.Error())
+		return api.FailoverResult{}, fail.Unhealthyf("no majority of the quorum answers, and nobody may be promoted without it: %w", err)
 	}
 	to, err := failoverTarget(x, req.To, req.AllowDataLoss)
 	if err != nil {
@@ -102,7 +102,7 @@ func (s *Service) awaitFailover(ctx context.Context, start time.Time, was etcd.S
 			return api.FailoverResult{}, s.givenUp(ctx, was.Record.Epoch.Leader, e.Leader, op)
 		}
 		if retry.Sleep(ctx, 20*time.Millisecond) != nil {
-			return api.FailoverResult{}, api.Unhealthy(fmt.Sprintf("the failover to %s has not ended after %v; see coterie status", op.To, budget))
+			return api.FailoverResult{}, fail.Unhealthyf("the failover to %s has not ended after %v; see coterie status", op.To, budget)
 		}
 	}
 }
@@ -115,11 +115,11 @@ func (s *Service) givenUp(ctx context.Context, primary, leader ag.ReplicaID, op 
 		if err == nil && json.Unmarshal(x.Statuses[primary], &st) == nil && st.HandOver != nil && st.HandOver.Op == op.ID {
 			text := fmt.Sprintf("planned failover to %s: %s", op.To, st.HandOver.Error)
 			if st.HandOver.Refused {
-				return api.Refused(text)
+				return fail.Error{Kind: fail.Refused, Err: errors.New(text)}
 			}
-			return api.Unhealthy(text)
+			return fail.Error{Kind: fail.Unhealthy, Err: errors.New(text)}
 		}
 		_ = retry.Sleep(ctx, 50*time.Millisecond)
 	}
-	return api.Unhealthy(fmt.Sprintf("the failover to %s was given up and %s leads; coterie explain shows why", op.To, leader))
+	return fail.Unhealthyf("the failover to %s was given up and %s leads; coterie explain shows why", op.To, leader)
 }

@@ -30,7 +30,7 @@ func opOf(t *testing.T, e ag.Epoch) json.RawMessage {
 // SQLSTATE and number that a statement is told. Each names what to run instead in either language.
 func TestFailoverRefusals(t *testing.T) {
 	t.Parallel()
-	const none, refused, unhealthy = fail.Ordinary, fail.Refused, fail.Unhealthy
+	const none, usage, refused, unhealthy = fail.Ordinary, fail.Usage, fail.Refused, fail.Unhealthy
 	for _, tt := range []struct {
 		name   string
 		to     ag.ReplicaID
@@ -52,9 +52,9 @@ func TestFailoverRefusals(t *testing.T) {
 		{"to one that is not synchronized, by force", "c", true, nil, none, "", 0, "c"},
 		{"with nobody to wait for", "b", false, func(x *etcd.Snapshot) { x.Record.State.K = 0 }, refused, "55000", 41142, ""},
 		{"to the witness", "w", true, nil, refused, "55000", 41121, ""},
-		{"to nobody", "z", true, nil, refused, "42704", 41167, ""},
+		{"to nobody", "z", true, nil, usage, "42704", 41167, ""},
 		{"to one that has not joined", "b", true, func(x *etcd.Snapshot) { x.Group.Replicas[1].Join = ag.NotJoined }, refused, "55000", 41142, ""},
-		{"to a node without a part", "b", true, func(x *etcd.Snapshot) { x.Group.Replicas[1].Join = ag.Detached }, refused, "42704", 41167, ""},
+		{"to a node without a part", "b", true, func(x *etcd.Snapshot) { x.Group.Replicas[1].Join = ag.Detached }, usage, "42704", 41167, ""},
 		{"while one is under way", "b", false, func(x *etcd.Snapshot) { x.Op = opOf(t, 7) }, unhealthy, "55006", 41113, ""},
 		{"while one is under way, by force", "c", true, func(x *etcd.Snapshot) { x.Op = opOf(t, 7) }, unhealthy, "55006", 41113, ""},
 		{"after one of an earlier epoch", "b", false, func(x *etcd.Snapshot) { x.Op = opOf(t, 6) }, none, "", 0, "b"},

@@ -21,7 +21,7 @@ import (
 func (s *Service) CreateToken(ctx context.Context, req api.TokenRequest) (api.TokenResult, error) {
 	ca := s.PKI.CA()
 	if ca == nil {
-		return api.TokenResult{}, api.Refused("a witness cannot admit members; run this on a replica")
+		return api.TokenResult{}, fail.Refusedf("a witness cannot admit members; run this on a replica")
 	}
 	var addresses []string
 	for _, r := range s.Members.Group().Replicas {
@@ -60,10 +60,10 @@ func (s *Service) Remove(ctx context.Context, id ag.ReplicaID) error {
 	}
 	r, ok := x.Group.Replica(id)
 	if !ok {
-		return api.Refused(fmt.Sprintf("the group has no member %s", id))
+		return fail.Numberedf(41167, "the group has no member %s", id).WithHint("see coterie status")
 	}
 	if x.Record.Epoch.Leader == id {
-		return api.Refused(fmt.Sprintf("%s is the primary; coterie failover first", id))
+		return fail.Refusedf("%s is the primary; coterie failover first", id)
 	}
 	if err := s.Update(ctx, func(g *ag.Group) error { return setSuspended(g, id, true) }); err != nil {
 		return err

@@ -78,11 +78,11 @@ func TestRemoveRefuses(t *testing.T) {
 		text   string
 	}{
 		"the primary":            {"a", nil, fail.Refused, "failover first"},
-		"nobody":                 {"z", nil, fail.Refused, "the group has no member z"},
+		"nobody":                 {"z", nil, fail.Usage, "the group has no member z"},
 		"without a quorum":       {"b", func(b *bed) { b.store.readErr = etcd.ErrNoQuorum }, fail.Ordinary, etcd.ErrNoQuorum.Error()},
 		"it is never dropped":    {"b", nil, fail.Ordinary, "has not dropped b"},
 		"the vote is not taken":  {"w", func(b *bed) { b.store.removeErr = errTest }, fail.Ordinary, "take the vote of w"},
-		"gone in this moment":    {"c", func(b *bed) { b.store.overtaken, b.store.other = 1, func() { b.leaves("c") } }, fail.Refused, "the group has no member c"},
+		"gone in this moment":    {"c", func(b *bed) { b.store.overtaken, b.store.other = 1, func() { b.leaves("c") } }, fail.Usage, "the group has no member c"},
 		"a primary that retires": {"b", func(b *bed) { b.store.x.Record.Epoch.Leader = "b" }, fail.Refused, "failover first"},
 	} {
 		synctest.Test(t, func(t *testing.T) {

@@ -21,11 +21,7 @@ type advice struct{ command, statement string }
 
 // refuse returns the refusal of a numbered message.
 func refuse(number int, do advice, format string, a ...any) error {
-	e := fail.Numberedf(number, format, a...).WithHint("%s", do.statement)
-	if e.Kind == fail.Usage { // a member that does not exist: every command refuses that, and scripts know the exit code
-		e.Kind = fail.Refused
-	}
-	return &refusal{e, do.command}
+	return &refusal{fail.Numberedf(number, format, a...).WithHint("%s", do.statement), do.command}
 }
 
 // notNow returns the refusal of a failover that the state of the group does not allow, and that has no number.

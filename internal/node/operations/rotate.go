@@ -6,6 +6,7 @@ import (
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/endpoint/certs"
+	"github.com/coteriedb/coterie/internal/lib/fail"
 	"github.com/coteriedb/coterie/internal/node/status"
 )
 
@@ -13,7 +14,7 @@ import (
 // node's disk before the record names the authority.
 func (s *Service) RotateAuthority(ctx context.Context, req api.RotateRequest) (api.Rotation, error) {
 	if s.PKI.CA() == nil {
-		return api.Rotation{}, api.Refused("a witness does not hold the authority's key; run this on a replica")
+		return api.Rotation{}, fail.Refusedf("a witness does not hold the authority's key; run this on a replica")
 	}
 	s.PKI.Lock()
 	defer s.PKI.Unlock()
@@ -34,7 +35,7 @@ func (s *Service) RotateAuthority(ctx context.Context, req api.RotateRequest) (a
 func (s *Service) holdRotation(ctx context.Context, hold bool) (out api.Rotation, err error) {
 	err = s.Update(ctx, func(g *ag.Group) error {
 		if g.Rotation == nil {
-			return api.Unhealthy("the rotation ended in this moment; see coterie status")
+			return fail.Unhealthyf("the rotation ended in this moment; see coterie status")
 		}
 		next := *g.Rotation
 		next.Hold = hold
@@ -71,9 +72,9 @@ func (s *Service) abandonRotation(ctx context.Context) error {
 	return s.Update(ctx, func(g *ag.Group) error {
 		switch {
 		case g.Rotation == nil:
-			return api.Refused("no rotation of the certificate authority is under way")
+			return fail.Refusedf("no rotation of the certificate authority is under way")
 		case g.Rotation.Phase != ag.RotationTrust:
-			return api.Refused("certificates of the new authority are in use: the rotation can only be completed; see in coterie status whom it waits for")
+			return fail.Refusedf("certificates of the new authority are in use: the rotation can only be completed; see in coterie status whom it waits for")
 		}
 		g.Rotation = nil
 		return nil

@@ -2,7 +2,6 @@ package operations
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/admin/api"
@@ -41,7 +40,7 @@ func setRequired(g *ag.Group, required *int) error {
 		return nil
 	}
 	if most := g.SynchronousBeside("") - 1; *required > most {
-		return api.Refused(fmt.Sprintf("the group has %d synchronous secondaries; requiring %d would stop every commit", most, *required))
+		return fail.Refusedf("the group has %d synchronous secondaries; requiring %d would stop every commit", most, *required)
 	}
 	g.Required = required
 	return nil

@@ -302,13 +302,13 @@ func (d *desk) commands() []mistake {
 		{"unknown flag", at("status", "--verbose"), exitUsage, "--verbose"},
 		{"wrong value of a flag", at("token", "create", "--ttl", "soon"), exitUsage, "soon"},
 		{"argument too many", at("status", "now"), exitUsage, "no arguments"},
-		{"failover to nobody known", at("failover", "--to", "n77"), exitRefused, "n77"},
+		{"failover to nobody known", at("failover", "--to", "n77"), exitUsage, "n77"},
 		{"failover to the primary", at("failover", "--to", filepath.Base(d.primary)), exitRefused, "already"},
 		{"forced failover to nobody", at("failover", "--allow-data-loss", "--yes"), exitUsage, "--to"},
 		{"forced failover without a yes", at("failover", "--to", "n2", "--allow-data-loss"), exitRefused, "--yes"},
-		{"remove nobody known", at("remove", "n77"), exitRefused, "n77"},
+		{"remove nobody known", at("remove", "n77"), exitUsage, "n77"},
 		{"remove the primary", at("remove", filepath.Base(d.primary)), exitRefused, "primary"},
-		{"resume nobody known", at("resume", "n77"), exitRefused, "n77"},
+		{"resume nobody known", at("resume", "n77"), exitUsage, "n77"},
 	}
 }
 
@@ -321,7 +321,7 @@ func (d *desk) admitted(t *testing.T) {
 			_ = os.RemoveAll(run)
 		}
 		must(t, "remove", "n9", "--node", d.primary)
-		if a := coterie(t, "failover", "--to", "n9", "--node", d.primary); a.code != exitRefused {
+		if a := coterie(t, "failover", "--to", "n9", "--node", d.primary); a.code != exitUsage {
 			t.Errorf("failover to a member that was removed: %d %s", a.code, a.err)
 		}
 	}()
