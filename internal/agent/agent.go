@@ -27,15 +27,18 @@ import (
 type Config struct {
 	Self        ag.ReplicaID
 	Incarnation string
-	Marks       *marks.Marks
-	Store       Store
-	Instance    Instance
-	Keeper      Keeper
-	Upstream    Upstream
-	Downstream  Downstream
-	Peers       Peers
-	Sessions    Sessions
-	Seeder      Seeder
+	// Place identifies the node directory on a running machine. Two agents with one Place never run at the same time:
+	// the lock of the directory sees to that. A copy of the directory is another place.
+	Place      string
+	Marks      *marks.Marks
+	Store      Store
+	Instance   Instance
+	Keeper     Keeper
+	Upstream   Upstream
+	Downstream Downstream
+	Peers      Peers
+	Sessions   Sessions
+	Seeder     Seeder
 	// SeedRequests are the requests of operators for a new copy here; nil: there are none.
 	SeedRequests SeedRequests
 	Logger       *slog.Logger
@@ -129,10 +132,14 @@ type Agent struct {
 	startRetry time.Duration
 	answeredAt time.Duration // boottime of the server's last answer while it was to be promoted
 
-	reproved    uint64  // the value of suspected for which the proof of the setting was dropped
-	copyChanges uint64  // number of streams that came back with another copy
-	fencing     bool    // a fence is not confirmed yet
-	refusal     refusal // the last refusal
+	admitted    bool          // this agent acts under its name; see comeIn
+	lastSaid    Status        // what an agent in another place last reported under this name
+	saidAt      time.Duration // boottime of that
+	beat        uint64        // number of statuses published
+	reproved    uint64        // the value of suspected for which the proof of the setting was dropped
+	copyChanges uint64        // number of streams that came back with another copy
+	fencing     bool          // a fence is not confirmed yet
+	refusal     refusal       // the last refusal
 
 	cond         condition
 	distrusted   atomic.Bool // the copy is under quarantine

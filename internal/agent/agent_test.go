@@ -101,7 +101,7 @@ func (l *lab) start(id ag.ReplicaID) *agent.Agent {
 	n := l.Node(id)
 	l.born++
 	c := agent.Config{
-		Self: id, Incarnation: fmt.Sprintf("%s-%d", id, l.born), Marks: marks.Open(l.dirs[id]), Store: n.Store,
+		Self: id, Incarnation: fmt.Sprintf("%s-%d", id, l.born), Place: "of " + string(id), Marks: marks.Open(l.dirs[id]), Store: n.Store,
 		Instance: n.Instance(), Keeper: n.Keeper(), Upstream: n.Upstream(), Downstream: n.Downstream(), Peers: n.Peers(),
 		Sessions: n.Sessions(), Seeder: n.Seeder(), Logger: l.logger(id), Probes: l.probes[id],
 		Suspend: func(context.Context) error { l.suspend(id, true); return nil },

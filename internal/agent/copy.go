@@ -119,11 +119,44 @@ var (
 	// errDisplaced ends an agent whose name another agent has taken over.
 	errDisplaced = errors.New("another agent runs under this node's name since, from a copy of its node directory; this one ends: " +
 		"keep one of the two, and join the other machine again under another name")
+	// errOccupied ends an agent under whose name another agent runs in another place.
+	errOccupied = errors.New("an agent runs under this node's name elsewhere, and reports to the group: this node directory is a copy of its. " +
+		"To keep that one, remove this directory and join this machine under another name (coterie join). To move the node here, stop it there first " +
+		"(systemctl stop coterie), then start this one")
 	errNotChecked = errors.New("this node has just started and has not yet checked that its copy is as far as it was")
 )
 
-// displaced reports whether another agent publishes under this node's name: a machine was cloned, or its snapshot
-// restored, while this agent still runs. The newest wins: the older one sees what the newer wrote, and ends.
+// occupiedFor is how long a newcomer in another place waits for a sign of life of the agent that last reported under
+// its name. A living one that reaches the quorum reports every statusEvery.
+const occupiedFor = statusEvery + 3*time.Second
+
+// comeIn reports whether this agent may act under its name. It may at once in the place from which the name was last
+// reported: the lock of the node directory proves that the earlier agent has ended. In any other place it may when
+// the earlier one has reported nothing for occupiedFor; if that reports, the error is errOccupied
+// (docs/adr/0097-a-clone-does-not-take-the-place-of-the-living.md).
+func (a *Agent) comeIn(v ag.View) (bool, error) {
+	snap := a.snapshot.Load()
+	if a.admitted || !v.Quorum || snap == nil {
+		return a.admitted, nil
+	}
+	said := snap.Statuses[v.Self]
+	switch {
+	case said.Incarnation == "", said.Incarnation == a.cfg.Incarnation, said.Place == "", said.Place == a.cfg.Place: // "": it was an older version
+		a.admitted = true
+	case a.lastSaid.Incarnation == "":
+		a.lastSaid, a.saidAt = said, boottime.Now()
+		a.log.Warn("this node last ran in another place; it waits for a sign of life from there", "wait", occupiedFor, "incarnation", said.Incarnation)
+	case said.Incarnation != a.lastSaid.Incarnation || said.Beat != a.lastSaid.Beat:
+		return false, errOccupied
+	case boottime.Now()-a.saidAt >= occupiedFor:
+		a.log.Warn("there was no sign of life from the place where this node last ran; it continues here", "incarnation", said.Incarnation)
+		a.admitted = true
+	}
+	return a.admitted, nil
+}
+
+// displaced reports whether another agent publishes under this node's name since: this one could not report for so long
+// that a newcomer took it for dead. It sees what the newcomer wrote, before it publishes anything itself, and ends.
 func (a *Agent) displaced() bool {
 	s := a.snapshot.Load()
 	if s == nil {

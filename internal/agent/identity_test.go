@@ -1,13 +1,85 @@
 package agent_test
 
 import (
+	"context"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent"
+	"github.com/coteriedb/coterie/internal/agent/marks"
 )
 
-func TestACloneTakesTheNameOver(t *testing.T) {
+// An agent in a copy of the node directory never takes the place of one that lives, and the living one never notices
+// it.
+func TestACloneDoesNotTakeTheNameOver(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		l.write("a")
+		for _, id := range []ag.ReplicaID{"a", "b"} {
+			living := l.agents[id]
+			if err := l.clone(id, "elsewhere", 2*time.Minute); err == nil || !strings.Contains(err.Error(), "elsewhere, and reports") || !strings.Contains(err.Error(), "coterie join") {
+				t.Errorf("the clone of %s ended: %v", id, err)
+			}
+			if l.agents[id] != living || !l.Node(id).State().Running {
+				t.Errorf("%s does not run", id)
+			}
+		}
+		if p := l.leader(time.Second); p != "a" {
+			t.Errorf("%s leads", p)
+		}
+		l.write("a")
+	})
+}
+
+// A node that was moved with its disk comes back without an operator once the old one is silent, and one that is
+// restarted where it was does at once.
+func TestAMovedNodeComesBack(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		l.kill("c")
+		began := time.Now()
+		if err := l.clone("c", "elsewhere", 20*time.Second); err != nil {
+			t.Errorf("the moved node ended: %v", err)
+		}
+		if s := l.Record.Snapshot().Statuses["c"]; s.Place != "elsewhere" {
+			t.Errorf("it did not come in: %+v", s)
+		}
+		l.Logf("looked for %v", time.Since(began))
+		if err := l.clone("c", "elsewhere", 1500*time.Millisecond); err != nil {
+			t.Errorf("the restarted node ended: %v", err)
+		}
+		if s := l.Record.Snapshot().Statuses["c"]; s.Incarnation != "clone of c, elsewhere, 1.5s" {
+			t.Errorf("a restart in place waits: %+v", s)
+		}
+	})
+}
+
+// clone runs an agent under a name, in another place, for a while, and returns how it ended. It has data where the
+// node's own agent does not run.
+func (l *lab) clone(id ag.ReplicaID, place string, d time.Duration) error {
+	l.Helper()
+	n := l.Node(id)
+	n.Store.Kill(false)
+	c := agent.Config{
+		Self: id, Incarnation: fmt.Sprintf("clone of %s, %s, %v", id, place, d), Place: place, Marks: marks.Open(l.TempDir()), Store: n.Store,
+		Peers: n.Peers(), Sessions: n.Sessions(), Logger: l.logger(id),
+	}
+	if l.ends[id] == nil {
+		c.Marks, c.Instance, c.Keeper, c.Upstream, c.Downstream, c.Seeder = marks.Open(l.dirs[id]), n.Instance(), n.Keeper(), n.Upstream(), n.Downstream(), n.Seeder()
+		defer n.Detached()
+	}
+	a, err := agent.New(c)
+	if err != nil {
+		l.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), d)
+	defer cancel()
+	return a.Run(ctx)
+}
+
+// An agent that could not report for so long that a newcomer took it for dead makes way once it sees that.
+func TestADisplacedAgentEnds(t *testing.T) {
 	inBubble(t, func(l *lab) {
 		if err := l.Node("a").Store.PutStatus(l.Context(), "a", agent.Status{Incarnation: "a clone's"}); err != nil {
 			t.Fatal(err)

@@ -36,10 +36,11 @@ func (a *Agent) loop(ctx context.Context) error {
 			return *broken
 		}
 		if due == 0 {
-			due = boottime.Now() + a.idleFor(a.turn(ctx))
-			if a.displaced() {
-				return a.leaveToOther()
+			again, err := a.turn(ctx)
+			if err != nil {
+				return err
 			}
+			due = boottime.Now() + a.idleFor(again)
 		}
 		timer := time.NewTimer(min(boottime.Until(due), a.untilSilence()))
 		next := time.Duration(0)
@@ -143,13 +144,19 @@ func (a *Agent) calm() time.Duration {
 	return idleTurn
 }
 
-// turn makes one view and one plan. It returns true if another turn should follow soon.
-func (a *Agent) turn(ctx context.Context) (again bool) {
+// turn makes one view and one plan. It returns true if another turn should follow soon. An error ends the agent.
+func (a *Agent) turn(ctx context.Context) (again bool, err error) {
 	v := a.observe(ctx)
 	if ctx.Err() != nil {
-		return false // an observation under a cancelled context means nothing
+		return false, nil // an observation under a cancelled context means nothing
 	}
 	a.turned.Store(int64(boottime.Now()))
+	if a.displaced() {
+		return false, a.leaveToOther()
+	}
+	if in, err := a.comeIn(v); !in && v.Quorum {
+		return false, err
+	}
 	a.view.Store(&v)
 	a.housekeep(ctx, v)
 	a.keepQuarantine(ctx, v)
@@ -171,7 +178,7 @@ func (a *Agent) turn(ctx context.Context) (again bool) {
 	a.publish(ctx, v, p)
 	if p.Commit != nil {
 		if !a.commit(ctx, v, p) {
-			return true
+			return true, nil
 		}
 		a.noteStandDown(v, p)
 		again = true
@@ -180,7 +187,7 @@ func (a *Agent) turn(ctx context.Context) (again bool) {
 		a.act(ctx, v, act)
 	}
 	a.report(ctx, v, p)
-	return again || p.Rule == ag.RuleSeal || p.Rule == ag.RuleDoubled || v.Record.Epoch.Phase != ag.PhaseLead
+	return again || p.Rule == ag.RuleSeal || p.Rule == ag.RuleDoubled || v.Record.Epoch.Phase != ag.PhaseLead, nil
 }
 
 // commit makes the plan's transaction. false means that the record has changed, so the actions are void.

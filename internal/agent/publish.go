@@ -40,6 +40,8 @@ type Status struct {
 
 	NoVote      string        `json:"no_vote,omitempty"`     // why its vote in the quorum is not cast; "": it is, or it has none
 	Incarnation string        `json:"incarnation,omitempty"` // of the agent that reports
+	Place       string        `json:"place,omitempty"`       // Config.Place
+	Beat        uint64        `json:"beat,omitempty"`        // how many statuses that agent has published
 	Fence       time.Duration `json:"fence,omitempty"`       // how long its host takes to fence a server; 0: not measured
 
 	Copying json.RawMessage `json:"copying,omitempty"` // Config.Copying
@@ -60,7 +62,7 @@ func (s Status) Key() string {
 
 func (a *Agent) status(v ag.View, p ag.Plan) Status {
 	s := Status{
-		Incarnation: a.cfg.Incarnation, Epoch: v.Record.Epoch.Epoch, Rule: p.Rule, Because: p.Because, Role: v.Role(), Data: v.Local.Data, Server: v.Local.Server,
+		Incarnation: a.cfg.Incarnation, Place: a.cfg.Place, Epoch: v.Record.Epoch.Epoch, Rule: p.Rule, Because: p.Because, Role: v.Role(), Data: v.Local.Data, Server: v.Local.Server,
 		Copy: v.Local.Copy, Position: v.Local.Position, Open: p.Open && !a.shut.Load(), Busy: v.Busy,
 	}
 	if pr := a.progress.Load(); pr != nil {
@@ -227,6 +229,8 @@ func (a *Agent) report(ctx context.Context, v ag.View, p ag.Plan) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, v.Profile.Request)
 	defer cancel()
+	a.beat++
+	s.Beat = a.beat
 	if err := a.cfg.Store.PutStatus(ctx, v.Self, s); err != nil {
 		a.log.Debug("status not published", "err", err)
 		return

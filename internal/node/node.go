@@ -300,7 +300,7 @@ func (n *node) closeServer() {
 
 func (n *node) openAgent() error {
 	c := agent.Config{
-		Self: n.self, Incarnation: n.incarnation, Marks: marks.Open(n.layout.State()), Store: n.ports, Peers: &rpc.Peers{Control: n.control, Endpoint: n.endpoint},
+		Self: n.self, Incarnation: n.incarnation, Place: config.Place(n.layout), Marks: marks.Open(n.layout.State()), Store: n.ports, Peers: &rpc.Peers{Control: n.control, Endpoint: n.endpoint},
 		Sessions: n.clients, Logger: n.log.With("part", "agent"), OnGroup: n.groupChanged, NoVote: n.quorum.NoVote,
 	}
 	if n.pg != nil {
