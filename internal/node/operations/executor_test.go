@@ -248,15 +248,24 @@ func TestFailoverStatement(t *testing.T) {
 // TestRestartListener holds that every node is asked, and that one that does not answer is named.
 func TestRestartListener(t *testing.T) {
 	t.Parallel()
+	synctest.Test(t, restartListener)
+}
+
+func restartListener(t *testing.T) {
 	b := newBed(t)
 	b.store.x.Group.Options.Listeners = []ag.Listener{{Name: "sales"}}
 	b.calls["restart-listener"] = func(to ag.ReplicaID, _ any) (any, error) {
+		time.Sleep(time.Second) // all at the same time
 		if to == "c" {
 			return nil, errTest
 		}
 		return nil, nil
 	}
+	began := time.Now()
 	_, notices, err := b.run(t, alter+"RESTART LISTENER N'Sales'")
+	if took := time.Since(began); took != time.Second {
+		t.Errorf("it took %v", took)
+	}
 	if err != nil || notices != "WARNING: c: it failed in a test" || b.clients.restarted != 1 {
 		t.Errorf("%q, %d, %v", notices, b.clients.restarted, err)
 	}

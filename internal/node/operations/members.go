@@ -100,7 +100,14 @@ func (s *Service) Remove(ctx context.Context, id ag.ReplicaID) error {
 	return s.Store.DeleteStatus(ctx, id)
 }
 
+// dropLimit bounds the wait until the primary has dropped a member that is to be removed, which takes it a turn. The
+// command waits a minute for the answer.
+const dropLimit = 45 * time.Second
+
+// awaitDropped returns once a suspended member counts for no commit any more.
 func (s *Service) awaitDropped(ctx context.Context, id ag.ReplicaID) error {
+	ctx, cancel := context.WithTimeout(ctx, dropLimit)
+	defer cancel()
 	for {
 		x, err := s.Store.Read(ctx)
 		if err != nil {
@@ -110,7 +117,8 @@ func (s *Service) awaitDropped(ctx context.Context, id ag.ReplicaID) error {
 			return nil
 		}
 		if retry.Sleep(ctx, 50*time.Millisecond) != nil {
-			return fmt.Errorf("the primary has not dropped %s from the synchronized set: %w", id, ctx.Err())
+			return fail.Unhealthyf("the primary has not dropped %s from the synchronized set, and it was not removed: %w; it is suspended: see coterie status, "+
+				"then coterie remove %s again, or coterie resume %s", id, ctx.Err(), id, id)
 		}
 	}
 }

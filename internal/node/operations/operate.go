@@ -110,6 +110,9 @@ func (e Executor) operate(ctx context.Context, s ddl.Statement) (console.Result,
 	}
 }
 
+// restartLimit bounds the restart of the listeners of all nodes.
+const restartLimit = 5 * time.Second
+
 // restartListeners has every node read its listener's certificate and rules again. A node that does not answer does so
 // when it starts.
 func (e Executor) restartListeners(ctx context.Context, s ddl.Statement, a ddl.RestartListener, g ag.Group) (console.Result, error) {
@@ -117,16 +120,16 @@ func (e Executor) restartListeners(ctx context.Context, s ddl.Statement, a ddl.R
 	if !slices.ContainsFunc(g.Options.Listeners, func(x ag.Listener) bool { return strings.EqualFold(x.Name, a.Name) }) {
 		return r, console.Errorf("42704", "availability group %s has no listener %s", g.Name, a.Name).WithHint("SELECT dns_name FROM sys.availability_group_listeners")
 	}
-	for _, m := range g.Replicas {
-		var err error
+	ctx, cancel := context.WithTimeout(ctx, restartLimit)
+	defer cancel()
+	_, failed := rpc.Each(ctx, g.Replicas, func(ctx context.Context, m ag.Replica) (rpc.Nothing, error) {
 		if m.ID == e.Self {
-			err = e.Clients.Restart()
-		} else {
-			c, cancel := context.WithTimeout(ctx, 5*time.Second)
-			_, err = rpc.Call(c, e.Calls, m, rpc.RestartListener, rpc.Nothing{})
-			cancel()
+			return rpc.Nothing{}, e.Clients.Restart()
 		}
-		if err != nil {
+		return rpc.Call(ctx, e.Calls, m, rpc.RestartListener, rpc.Nothing{})
+	})
+	for _, m := range g.Replicas {
+		if err := failed[m.ID]; err != nil {
 			r.Notices = append(r.Notices, console.Notice{Severity: "WARNING", Message: fmt.Sprintf("%s: %v", m.ID, err)})
 		}
 	}
