@@ -144,7 +144,9 @@ type Agent struct {
 	cond         condition
 	distrusted   atomic.Bool // the copy is under quarantine
 	checked      atomic.Bool // the copy was checked: it is as far as the group last saw it
-	seenSelf     bool        // this agent has read back what it published
+	held         chan heldWAL
+	comparing    bool // the files are asked whether they hold what this copy had
+	seenSelf     bool // this agent has read back what it published
 	crashReports chan CrashReport
 	suspended    chan struct{}
 	pid          int // of the postmaster; 0: none
@@ -184,6 +186,7 @@ func New(c Config) (*Agent, error) {
 		seals: map[ag.ReplicaID]ag.SealReport{}, sealing: map[ag.ReplicaID]ag.Epoch{}, unsealed: map[ag.ReplicaID]unsealed{},
 		failed: map[string]time.Duration{}, history: decisions.NewLog(), writer: asyncwriter.NewQueue(writerQueue),
 		trust: make(chan chan<- string), crashReports: make(chan CrashReport, 4), suspended: make(chan struct{}, 1),
+		held: make(chan heldWAL, 1),
 	}
 	if c.Store == nil || c.Peers == nil || c.Sessions == nil || c.Marks == nil {
 		return nil, errors.New("agent: Store, Peers, Sessions and Marks are required")
@@ -254,7 +257,7 @@ func (a *Agent) Position(ctx context.Context) (Positions, error) {
 		return Positions{}, errors.New("a witness holds no data")
 	}
 	o, err := a.cfg.Instance.Observe(ctx)
-	return Positions{Flush: o.Position, Replay: o.Replay}, err
+	return Positions{Flush: o.Flushed, Replay: o.Replay}, err
 }
 
 // ServeHeartbeats answers the heartbeats of another member's agent; the endpoint calls it for each stream. It returns

@@ -10,6 +10,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent/marks"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
+	"github.com/coteriedb/coterie/internal/lib/retry"
 )
 
 const stopBudget = 10 * time.Second
@@ -112,9 +113,6 @@ func NewCopyID() ag.CopyID {
 	return ag.CopyID(fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:]))
 }
 
-// walFile is the size of a WAL file, unless initdb was given another.
-const walFile = 16 << 20
-
 var (
 	// errDisplaced ends an agent whose name another agent has taken over.
 	errDisplaced = errors.New("another agent runs under this node's name since, from a copy of its node directory; this one ends: " +
@@ -177,11 +175,13 @@ func (a *Agent) leaveToOther() error {
 	return errDisplaced
 }
 
-// checkPast checks once, before this node gives any seal, whether its copy is at least at the position of its last
-// report. A copy behind that was restored from an older state, together with the node directory. It no longer holds
-// every commit that it acknowledged, so it becomes another copy, on which no member relies (docs/internals/safety.md,
-// "Copies").
-func (a *Agent) checkPast(v ag.View) {
+// checkPast looks once, before this node gives any seal, whether its copy is as far as it said it was when it was last
+// heard of. A copy that is not was restored from an older state, node directory and all: it no longer holds what it
+// acknowledged, so it becomes another copy, which nobody counts on (docs/internals/safety.md, "Copies").
+//
+// A copy that ends earlier may nevertheless hold what it said: a crash leaves the beginning of a record, before which
+// recovery ends. So the files decide.
+func (a *Agent) checkPast(ctx context.Context, v ag.View) {
 	switch {
 	case a.checked.Load() || !v.Quorum || v.Local.Data == ag.DataForeign:
 		return
@@ -197,8 +197,54 @@ func (a *Agent) checkPast(v ag.View) {
 		a.checked.Store(true)
 		return
 	}
+	select {
+	case held := <-a.held:
+		a.comparing = false
+		if held.pos == st.Position {
+			a.judgePast(v, held)
+		}
+	default:
+		if !a.comparing {
+			a.comparing = true
+			a.children.Go(func() { a.compare(ctx, st.Position) })
+		}
+	}
+}
+
+// heldWAL is whether the files hold WAL up to a position.
+type heldWAL struct {
+	pos  ag.Position
+	held bool
+}
+
+// compareBudget bounds the reading of the files.
+const compareBudget = time.Minute
+
+// compare asks the files. The loop takes the answer over.
+func (a *Agent) compare(ctx context.Context, pos ag.Position) {
+	for ctx.Err() == nil {
+		c, cancel := context.WithTimeout(ctx, compareBudget)
+		held, err := a.cfg.Instance.Holds(c, pos)
+		cancel()
+		if err == nil {
+			a.held <- heldWAL{pos, held} // there is room: the loop asks once at a time
+			a.Wake()
+			return
+		}
+		a.log.Warn("it is not known yet whether the files hold what this copy had; it seals nothing until it is", "had", pos.String(), "err", err)
+		_ = retry.Sleep(ctx, time.Second)
+	}
+}
+
+// judgePast accepts the copy, or makes it another one.
+func (a *Agent) judgePast(v ag.View, was heldWAL) {
+	if was.held {
+		a.log.Info("the files hold what this copy had: it ends with the beginning of a record", "at", v.Local.Position.String(), "was", was.pos.String())
+		a.checked.Store(true)
+		return
+	}
 	a.log.Error("this copy is older than it was: it was restored, and counts as another copy from now on",
-		"at", at.String(), "was", st.Position.String(), "copy", v.Local.Copy)
+		"at", v.Local.Position.String(), "was", was.pos.String(), "copy", v.Local.Copy)
 	if err := a.newCopy("", v); err != nil {
 		a.log.Error("the copy was not marked as another one; it seals nothing until it is", "err", err)
 		return
@@ -207,11 +253,7 @@ func (a *Agent) checkPast(v ag.View) {
 	a.Wake()
 }
 
-// behind reports whether a copy ends before where it once was. A standby that waits for the rest of a record counts the
-// whole file in which the record begins.
+// behind reports whether a copy ends before where it once was.
 func behind(at, was ag.Position) bool {
-	if was.LSN%walFile == 0 && was.LSN-at.LSN < walFile {
-		return false
-	}
 	return at.Timeline < was.Timeline || at.Timeline == was.Timeline && at.LSN < was.LSN
 }

@@ -117,3 +117,25 @@ func TestARestoredCopyIsAnotherCopy(t *testing.T) {
 		})
 	})
 }
+
+// A copy reported what it had received, which ended inside a record. After a crash it ends before that record, and has
+// lost nothing: it stays the same copy, and is sealed.
+func TestTornTailIsNoOlderCopy(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		l.write("a")
+		l.kill("a")
+		l.stop("b")
+		was := l.Node("b").State()
+		l.Node("b").Begin(0x80)
+		said := was.Position
+		said.LSN += 0x40
+		if err := l.Node("c").Store.PutStatus(l.Context(), "b", agent.Status{Copy: was.Copy, Position: said}); err != nil {
+			t.Fatal(err)
+		}
+		l.start("b")
+		l.leader(time.Minute, "a")
+		if s := l.Node("b").State(); s.Copy != was.Copy {
+			t.Errorf("b's copy %s became %s although nothing was lost", was.Copy, s.Copy)
+		}
+	})
+}

@@ -160,7 +160,7 @@ func (a *Agent) turn(ctx context.Context) (again bool, err error) {
 	a.view.Store(&v)
 	a.housekeep(ctx, v)
 	a.keepQuarantine(ctx, v)
-	a.checkPast(v)
+	a.checkPast(ctx, v)
 	p := ag.Decide(v)
 	broken := planguard.Check(v, p)
 	assert.That(broken == nil, "%v", broken)

@@ -291,7 +291,7 @@ func (a *Agent) observeStreams(v ag.View) []ag.Stream {
 		}
 		out = append(out, ag.Stream{
 			Member: r.ID, Copy: f.copy, Open: f.open, Flush: f.flush, Silent: now - f.feedback,
-			Close: f.open && f.flush != 0 && f.flush+closeLag >= v.Local.Position.LSN, Refused: !f.open && reach.Refused(r.ID),
+			Close: f.open && f.flush != 0 && f.flush+closeLag >= max(a.observed.Flushed.LSN, v.Local.Position.LSN), Refused: !f.open && reach.Refused(r.ID),
 			Gone: !f.open && a.saysGone(v, r.ID),
 		})
 	}
@@ -356,10 +356,10 @@ func (s *stuck) look(o Observation, up UpstreamStatus, now time.Duration) string
 	if o.Replay > s.where {
 		s.starts = 0
 	}
-	still := o.InRecovery && o.Streamed && o.Replay < o.Position.LSN && o.Position == s.at && o.Replay == s.replay
+	still := o.InRecovery && o.Streamed && o.Replay < o.Flushed.LSN && o.Flushed == s.at && o.Replay == s.replay
 	asks := up.Connected || up.Held || up.Source == ""
 	if !still || asks {
-		s.at, s.replay, s.since = o.Position, o.Replay, now
+		s.at, s.replay, s.since = o.Flushed, o.Replay, now
 		return ""
 	}
 	if now-s.since < min(stuckAfter<<min(s.starts, 10), stuckMost) {
@@ -369,7 +369,7 @@ func (s *stuck) look(o Observation, up UpstreamStatus, now time.Duration) string
 	if s.starts > 0 {
 		again = fmt.Sprintf("; %d starts did not help: see PostgreSQL's log, and coterie seed NAME makes the copy anew", s.starts)
 	}
-	return fmt.Sprintf("its server has replayed up to %s of %s, cannot read on, and does not ask for it again%s", o.Replay, o.Position.LSN, again)
+	return fmt.Sprintf("its server has replayed up to %s of %s, cannot read on, and does not ask for it again%s", o.Replay, o.Flushed.LSN, again)
 }
 
 // restarted records that the server was stopped for this reason.

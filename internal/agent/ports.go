@@ -61,7 +61,8 @@ type Hint struct {
 // Observation is what the running server reports about itself.
 type Observation struct {
 	InRecovery bool
-	Position   ag.Position // end of WAL held durably here
+	Position   ag.Position // end of the whole records held durably here; a lower bound while WAL comes in
+	Flushed    ag.Position // end of the bytes held durably here, which may lie inside a record
 	Replay     ag.LSN
 	Receiving  bool // a walreceiver is alive
 	Streamed   bool // a walreceiver has received something since the server started and had replayed all it had
@@ -83,6 +84,9 @@ type Instance interface {
 	Observe(ctx context.Context) (Observation, error)
 	// EndOfWAL reads the end of WAL, from the files when the server is down.
 	EndOfWAL(ctx context.Context) (ag.Position, error)
+	// Holds reports whether the files hold WAL up to a position that this copy reported once, the beginning of a record
+	// included. It may read much.
+	Holds(ctx context.Context, pos ag.Position) (bool, error)
 	// History returns the timelines that lead to tli, oldest first, tli last.
 	History(ctx context.Context, tli ag.Timeline) ([]ag.TimelineEntry, error)
 	// Promote leaves recovery on exactly that timeline, and returns the flushed end of recovery.

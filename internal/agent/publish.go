@@ -77,6 +77,9 @@ func (a *Agent) status(v ag.View, p ag.Plan) Status {
 	}
 	if snap := a.snapshot.Load(); snap != nil {
 		s.Config = snap.GroupRev
+		if was, ok := snap.Statuses[v.Self]; ok && !a.checked.Load() && was.Copy == s.Copy && behind(s.Position, was.Position) {
+			s.Position = was.Position // until checkPast has compared it: it must not be forgotten
+		}
 	}
 	if a.cfg.Instance == nil {
 		return s

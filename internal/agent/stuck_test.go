@@ -9,7 +9,7 @@ import (
 )
 
 func TestStuck(t *testing.T) {
-	halted := Observation{InRecovery: true, Streamed: true, Position: ag.Position{Timeline: 2, LSN: 300}, Replay: 200}
+	halted := Observation{InRecovery: true, Streamed: true, Flushed: ag.Position{Timeline: 2, LSN: 300}, Replay: 200}
 	with := func(change func(*Observation)) Observation {
 		o := halted
 		change(&o)
@@ -42,7 +42,7 @@ func TestStuck(t *testing.T) {
 }
 
 func TestStuckWaitsLonger(t *testing.T) {
-	o := Observation{InRecovery: true, Streamed: true, Position: ag.Position{Timeline: 2, LSN: 300}, Replay: 200}
+	o := Observation{InRecovery: true, Streamed: true, Flushed: ag.Position{Timeline: 2, LSN: 300}, Replay: 200}
 	up := UpstreamStatus{Source: "n1"}
 	var s stuck
 	now := time.Hour
@@ -63,10 +63,10 @@ func TestStuckWaitsLonger(t *testing.T) {
 		}
 		s.restarted()
 		begins := o // as after every start: from the last checkpoint, nothing received yet
-		begins.Streamed, begins.Replay, begins.Position.LSN = false, 100, 200
+		begins.Streamed, begins.Replay, begins.Flushed.LSN = false, 100, 200
 		s.look(begins, up, now)
 	}
-	o.Replay, o.Position.LSN = 250, 400 // it got on, and stops elsewhere
+	o.Replay, o.Flushed.LSN = 250, 400 // it got on, and stops elsewhere
 	if got := until(o); got != stuckAfter {
 		t.Errorf("at another place after %v", got)
 	}

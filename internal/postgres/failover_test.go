@@ -321,13 +321,35 @@ func testTorn(t *testing.T, p, s *server) {
 		}
 		return nil
 	})
+	said := p.observe()
 	p.kill(syscall.SIGQUIT)
 	<-ended
+	if e, err := p.EndOfWAL(t.Context()); err != nil || said.Whole.LSN == 0 || e.Compare(said.Whole) < 0 {
+		t.Errorf("the primary published %s (flushed %s) and ends at %s after its crash, %v", said.Whole, said.Flush, e, err)
+	}
 	s.disconnected()
 	o := s.observe()
-	if end := wantSameEnd(t, s); o.Receive <= o.Replay || end.LSN > o.Receive {
+	end := wantSameEnd(t, s)
+	if o.Receive <= o.Replay || end.LSN >= o.Receive {
 		t.Errorf("whole records up to %s, received %s, replayed %s: not torn", end, o.Receive, o.Replay)
 	}
+	sealed, err := s.EndOfWAL(t.Context())
+	if o = s.observe(); o.Whole != end || sealed != end || err != nil {
+		t.Errorf("whole records end at %s; published %s, sealed %s, %v", end, o.Whole, sealed, err)
+	}
+	received := ag.Position{Timeline: end.Timeline, LSN: o.Receive}
+	s.kill(syscall.SIGQUIT)
+	holds := func(pos ag.Position, want bool) {
+		t.Helper()
+		if got, err := s.Holds(t.Context(), pos); got != want || err != nil {
+			t.Errorf("a copy that ends at %s and received up to %s holds %s: %v, %v", end, received, pos, got, err)
+		}
+	}
+	holds(end, true)
+	holds(received, true)
+	holds(ag.Position{Timeline: end.Timeline, LSN: (received.LSN/(1<<20) + 65) << 20}, false)
+	holds(ag.Position{Timeline: end.Timeline + 1, LSN: end.LSN}, false)
+	s.start(false)
 	p.start(true)
 	s.streams(p)
 }

@@ -57,7 +57,8 @@ type Instance struct {
 	wal    *session.Session // CurrentFlush, for which a client waits
 	watch  *session.Session // Walsenders, ten times a second
 
-	replays atomic.Pointer[replayed]
+	replays  atomic.Pointer[replayed]
+	wholeEnd wholeEnd
 }
 
 // New returns the instance described by c. It neither reads files nor connects.

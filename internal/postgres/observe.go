@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/postgres/pgfiles"
 	"github.com/coteriedb/coterie/internal/postgres/session"
 )
 
@@ -20,6 +23,9 @@ type Observation struct {
 	Replay          ag.LSN      // in recovery: replayed
 	Insert          ag.LSN      // as primary
 	Flush           ag.LSN      // as primary: flushed; in recovery: the highest of Receive and Replay
+	Whole           ag.Position // the end of whole records that are flushed; 0: not known yet. A lower bound while WAL comes in
+	SegmentSize     int
+	BlockSize       int
 	ReplayPaused    bool
 	WalReceiver     *WalReceiver
 	SyncNames       string // synchronous_standby_names in force in the observing session
@@ -80,6 +86,7 @@ SELECT r.yes,
        s.setting, coalesce(s.sourcefile, ''),
        pg_conf_load_time(), pg_postmaster_start_time(),
        current_setting('server_version_num')::int,
+       pg_size_bytes(current_setting('wal_segment_size'))::int, current_setting('wal_block_size')::int,
        (SELECT count(*)::int FROM pg_stat_activity WHERE wait_event_type = 'IPC' AND wait_event = 'SyncRep'),
        CASE WHEN NOT r.yes THEN ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::bigint ELSE 0 END
 FROM pg_settings s, (SELECT pg_is_in_recovery() AS yes) r
@@ -118,12 +125,14 @@ func (i *Instance) Observe(ctx context.Context) (Observation, error) {
 	}
 	if !o.InRecovery {
 		i.repl.Rest()
+		o.Whole = i.whole(ctx, o)
 		return o, nil
 	}
 	o.Flush = max(o.Receive, o.Replay)
 	if o.Timeline, err = i.replayTimeline(ctx, o); err != nil {
 		return Observation{}, fmt.Errorf("observe PostgreSQL: %w", err)
 	}
+	o.Whole = i.whole(ctx, o)
 	return o, nil
 }
 
@@ -150,7 +159,7 @@ type replayed struct {
 
 func (o *Observation) scanServer(row pgx.Row) error {
 	return row.Scan(&o.InRecovery, lsn(&o.Receive), lsn(&o.Replay), lsn(&o.Insert), lsn(&o.Flush), &o.ReplayPaused,
-		&o.SyncNames, &o.SyncSource, &o.ConfLoadTime, &o.PostmasterStart, &o.ServerVersion, &o.SyncRepWaiters, &o.Timeline)
+		&o.SyncNames, &o.SyncSource, &o.ConfLoadTime, &o.PostmasterStart, &o.ServerVersion, &o.SegmentSize, &o.BlockSize, &o.SyncRepWaiters, &o.Timeline)
 }
 
 func (o *Observation) scanWalReceiver(rows pgx.Rows) error {
@@ -346,4 +355,109 @@ func (i *Instance) identify(ctx context.Context) (ag.Position, error) {
 		return ag.Position{}, fmt.Errorf("ask for the timeline: %w", err)
 	}
 	return p, nil
+}
+
+// The ends that a running server reports may lie inside a record. A walsender sends as far as WAL is flushed, and a
+// background flush ends at a page. After a crash the end is that of the last whole record, which is earlier. So what
+// others remember of a copy must be the end of a whole record that is flushed here.
+
+// wholeEnd is the end of whole records of a running server, as far as it is known. It only moves forward while the
+// server runs.
+type wholeEnd struct {
+	mu      sync.Mutex // guards the fields below
+	of      time.Time  // start of that server
+	at      ag.Position
+	pending ag.LSN // of a primary: the end of the last record that was inserted when it was last observed
+	tried   ag.LSN // of a standby: what it had received when its WAL was read to the end
+}
+
+// Budget of one reading of a standby's WAL behind its replay position. The rest is read at the next observation.
+const (
+	wholeChunk  = 8 << 20
+	wholeBudget = 50 * time.Millisecond
+)
+
+// whole returns the end of whole records that are flushed. While WAL comes in it is a lower bound; 0: not known yet.
+func (i *Instance) whole(ctx context.Context, o Observation) ag.Position {
+	w := &i.wholeEnd
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.of.Equal(o.PostmasterStart) {
+		w.of, w.at, w.pending, w.tried = o.PostmasterStart, ag.Position{}, 0, 0
+	}
+	if !o.InRecovery {
+		w.flushed(o)
+		return w.at
+	}
+	if o.Replay >= w.at.LSN {
+		w.at = ag.Position{Timeline: o.Timeline, LSN: o.Replay}
+	}
+	if o.Receive > w.at.LSN && o.Receive != w.tried {
+		i.readOn(ctx, w, o)
+	}
+	return w.at
+}
+
+// flushed moves the end of a primary. The position at which the next record will be inserted is the end of a record.
+// Once everything before it is flushed, it counts.
+func (w *wholeEnd) flushed(o Observation) {
+	for range 2 {
+		if w.pending != 0 && w.pending <= o.Flush {
+			w.at = ag.Position{Timeline: o.Timeline, LSN: max(w.at.LSN, w.pending)}
+		} else if w.pending != 0 {
+			return
+		}
+		w.pending = beforeHeader(o.Insert, o.SegmentSize)
+	}
+}
+
+// beforeHeader returns the end of the record before an insert position. At the beginning of a page PostgreSQL reports
+// the position behind the page's header.
+func beforeHeader(at ag.LSN, segment int) ag.LSN {
+	const page, short, long = 8192, 24, 40 // bytes; with larger pages the result may be lower than it need be
+	switch {
+	case segment > 0 && at%ag.LSN(segment) == long:
+		return at - long
+	case at%page == short:
+		return at - short
+	}
+	return at
+}
+
+// readOn follows the records of a standby behind the last known end. A record counts only if all of it was received:
+// the rest of a file may be old content.
+func (i *Instance) readOn(ctx context.Context, w *wholeEnd, o Observation) {
+	through, err := i.lineagesThrough(ctx, w.at)
+	if err != nil {
+		return // a file was removed meanwhile: the next observation reads again
+	}
+	until := time.Now().Add(wholeBudget)
+	for _, l := range slices.Backward(through) { // the newest timeline first
+		files := pgfiles.OpenWAL(i.path("pg_wal"), pgfiles.Control{WalSegmentSize: o.SegmentSize, WalBlockSize: o.BlockSize}, l)
+		moved, err := w.follow(ctx, files, o.Receive, until)
+		files.Close()
+		if err != nil || moved {
+			return
+		}
+	}
+	w.tried = o.Receive
+}
+
+// follow reads until the budget or the WAL ends. It reports whether it came further.
+func (w *wholeEnd) follow(ctx context.Context, files *pgfiles.WAL, receive ag.LSN, until time.Time) (moved bool, err error) {
+	for time.Now().Before(until) && w.at.LSN < receive {
+		limit := min(receive, w.at.LSN+wholeChunk)
+		end, found, err := pgfiles.End(ctx, files, w.at.LSN, limit)
+		if err == nil && !found && limit < receive { // one long record
+			end, found, err = pgfiles.End(ctx, files, w.at.LSN, receive)
+		}
+		switch {
+		case err != nil && !errors.Is(err, pgfiles.ErrNoWAL):
+			return moved, err
+		case err != nil || !found:
+			return moved, nil
+		}
+		w.at, moved = end, true
+	}
+	return moved, nil
 }

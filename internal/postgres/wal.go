@@ -24,8 +24,9 @@ import (
 // A running primary is asked for its flushed position. For a standby that has streamed since its start, the WAL after
 // its replay position is read. Otherwise all of pg_wal is read, record by record from the last checkpoint. That is the
 // case of a server that is down or crashed or still replays its own WAL, and of a standby that has not streamed yet,
-// whose functions do not know WAL received before its start. A running standby's own answer counts as well if it is
-// further. While a standby streams the result is a lower bound; sealing ends the stream first.
+// whose functions do not know WAL received before its start. The replayed position of a running standby counts as well
+// if it is further. Its received position does not: it may lie inside a record. While a standby streams the result is a
+// lower bound; sealing ends the stream first.
 func (i *Instance) EndOfWAL(ctx context.Context) (ag.Position, error) {
 	said, err := i.runningEnd(ctx)
 	running := err == nil
@@ -45,8 +46,8 @@ func (i *Instance) EndOfWAL(ctx context.Context) (ag.Position, error) {
 	if err != nil {
 		return ag.Position{}, fmt.Errorf("find the end of WAL in %s: %w", i.cfg.PGData, err)
 	}
-	if running && said.at.Compare(end) > 0 {
-		end = said.at
+	if replayed := (ag.Position{Timeline: said.at.Timeline, LSN: said.replayed}); running && replayed.Compare(end) > 0 {
+		end = replayed
 	}
 	return end, nil
 }
@@ -109,6 +110,38 @@ func (i *Instance) endBehindReplay(ctx context.Context, said saidEnd) (end ag.Po
 		}
 	}
 	return ag.Position{}, false, nil
+}
+
+// Holds reports whether this instance holds its WAL up to a position that it reported once. The bytes behind the last
+// whole record count as well, as far as they belong to a record that began. Recovery ends before them after a crash,
+// and nothing was lost.
+func (i *Instance) Holds(ctx context.Context, pos ag.Position) (bool, error) {
+	if said, err := i.runningEnd(ctx); err == nil && said.at.Timeline >= pos.Timeline && max(said.at.LSN, said.received) >= pos.LSN {
+		return true, nil
+	}
+	c, err := i.Control(ctx)
+	if err != nil {
+		return false, err
+	}
+	tips, err := i.tips(ctx, c)
+	if err != nil {
+		return false, err
+	}
+	for _, l := range tips {
+		if !l.Contains(pos) {
+			continue
+		}
+		if pos.LSN <= c.CheckPoint {
+			return true, nil
+		}
+		w := pgfiles.OpenWAL(i.path("pg_wal"), c, l)
+		holds, err := pgfiles.Holds(ctx, w, c.CheckPoint, pos.LSN)
+		w.Close()
+		if holds || err != nil {
+			return holds, err
+		}
+	}
+	return false, nil
 }
 
 // endOnDisk finds the end of WAL from the files alone.

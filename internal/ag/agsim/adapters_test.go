@@ -47,6 +47,8 @@ var slips = []slip{
 	{"a seal that was refused is asked for again at once", "agent/seal.go", []string{"u.epoch == act.Epoch && boottime.Now() < u.until", "u.epoch == act.Epoch && boottime.Now() < 0"}, "TestRefusedSealIsAskedAgainAfterAPause"},
 	{"a member whose stream is open is waited for, however long it is silent", "ag/quorum.go", []string{"if !v.lost(id) && (streams || was && (", "if streams || was && !v.lost(id) && (true && ("}, "TestNextSync"},
 	{"a leader takes its own standing still for the silence of its members", "agent/observe.go", []string{"			if own {\n", "			if own && false {\n"}, "TestOwnPauseIsNoSilence"},
+	{"a copy that ends before a record that began is another copy", "agent/copy.go", []string{"	if was.held {\n", "	if was.held && false {\n"}, "TestTornTailIsNoOlderCopy"},
+	{"a seal names what was received, the beginning of a record included", "postgres/wal.go", []string{"LSN: said.replayed}); running", "LSN: said.at.LSN}); running"}, "TestFailover"},
 	{"a seal does not wait for the walreceiver", "agent/seal.go", []string{"gone := err == nil && !obs.Receiving", "gone := true"}, "TestSealWaitsForTheWalreceiver"},
 	{"a seal leaves an older primary running (agent)", "agent/seal.go", []string{"armed != 0 && armed < req.Epoch", "armed > req.Epoch"}, "TestSealFencesAnOlderPrimary"},
 	{"a hand-over given up leads again without asking the record", "agent/handover.go", []string{"	if err := h.stillLeads(ctx); err != nil {\n		return 0, err\n	}\n", ""}, "TestPlannedFailoverThatCannotBeUndone"},

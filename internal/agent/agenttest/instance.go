@@ -54,7 +54,7 @@ func (i *instance) Observe(ctx context.Context) (o agent.Observation, err error)
 	}
 	i.n().locked(func() {
 		o = agent.Observation{
-			InRecovery: i.recovery, Position: i.n().position(), Replay: i.n().end(), Receiving: i.n().receiving(), Streamed: i.recovery && i.streamed,
+			InRecovery: i.recovery, Position: i.n().position(), Flushed: i.n().flushed(), Replay: i.n().end(), Receiving: i.n().receiving(), Streamed: i.recovery && i.streamed,
 			P: slices.Clone(i.syncP), N: i.syncN, SyncEpoch: i.syncEpoch, Doubled: slices.Clone(i.doubled), Waiters: len(i.waits),
 		}
 		if i.torn {
@@ -70,6 +70,14 @@ func (i *instance) EndOfWAL(ctx context.Context) (p ag.Position, err error) {
 		err = errors.New("no WAL here")
 	}
 	return p, errors.Join(err, ctx.Err())
+}
+
+func (i *instance) Holds(ctx context.Context, pos ag.Position) (held bool, err error) {
+	i.n().locked(func() {
+		at := i.n().flushed()
+		held = at.Timeline >= pos.Timeline && at.LSN >= pos.LSN
+	})
+	return held, ctx.Err()
 }
 
 func (i *instance) History(_ context.Context, tli ag.Timeline) (h []ag.TimelineEntry, err error) {

@@ -26,6 +26,7 @@ type Node struct {
 	// The data directory.
 	data   ag.DataState
 	inside ag.CopyID
+	begun  ag.LSN // bytes of a record behind the last whole one
 	log    []Entry
 	tls    []ag.TimelineEntry
 	forks  []ag.Position
@@ -189,6 +190,16 @@ func (n *Node) heardAt() time.Duration {
 		return n.silent
 	}
 	return boottime.Now()
+}
+
+// Begin makes the copy hold the beginning of a record behind its last whole one.
+func (n *Node) Begin(bytes ag.LSN) { n.locked(func() { n.begun = bytes }) }
+
+// flushed returns the end of the bytes here, which may lie inside a record.
+func (n *Node) flushed() ag.Position {
+	p := n.position()
+	p.LSN += n.begun
+	return p
 }
 
 // Torn makes the last record received one that no node has whole: it cannot be replayed.

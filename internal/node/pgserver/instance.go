@@ -96,12 +96,12 @@ func (i *Instance) Observe(ctx context.Context) (agent.Observation, error) {
 		return agent.Observation{}, err
 	}
 	out := agent.Observation{
-		InRecovery: o.InRecovery, Position: ag.Position{Timeline: o.Timeline, LSN: o.Flush}, Replay: o.Replay,
+		InRecovery: o.InRecovery, Position: o.Whole, Flushed: ag.Position{Timeline: o.Timeline, LSN: o.Flush}, Replay: o.Replay,
 		Receiving: o.WalReceiver != nil, Streamed: o.Receive != 0, Waiters: o.SyncRepWaiters,
 	}
 	out.Doubled = i.notOurs(o.Replication)
-	if o.WalReceiver != nil && o.WalReceiver.ReceivedTLI > out.Position.Timeline {
-		out.Position.Timeline = o.WalReceiver.ReceivedTLI
+	if o.WalReceiver != nil && o.WalReceiver.ReceivedTLI > out.Flushed.Timeline {
+		out.Flushed.Timeline = o.WalReceiver.ReceivedTLI
 	}
 	s, err := settings.ParseSync(o.SyncNames)
 	if err != nil {

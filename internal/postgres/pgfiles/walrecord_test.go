@@ -215,3 +215,45 @@ func FuzzWALEnd(f *testing.F) {
 		}
 	})
 }
+
+// TestHolds: a crash leaves the beginning of a record. The bytes of it that were received are held, and nothing beyond.
+func TestHolds(t *testing.T) {
+	holds := func(b *walBuilder, to ag.LSN) bool {
+		t.Helper()
+		b.write()
+		w := OpenWAL(b.dir, testControl, NewLineage(b.tli, nil))
+		defer w.Close()
+		held, err := Holds(b.t.Context(), w, testStart, to)
+		if err != nil {
+			t.Error(err)
+		}
+		return held
+	}
+	for _, cut := range []int{9000, 15000, 19000} {
+		b := newWAL(t)
+		b.record(500, 0, 0)
+		whole := b.end()
+		b.record(20000, cut, 0)
+		for _, to := range []ag.LSN{whole, whole + 8, whole + 100, b.end() - 8, b.end()} {
+			if !holds(b, to) {
+				t.Errorf("cut by %d: whole records end at %s, the files at %s, and %s is not held", cut, whole, b.end(), to)
+			}
+		}
+		if to := b.end() + 64<<10; holds(b, to) {
+			t.Errorf("cut by %d: the files end at %s, and %s is held", cut, b.end(), to)
+		}
+	}
+	b := newWAL(t)
+	b.record(500, 0, 0)
+	whole := b.end()
+	if b.data = append(b.data, make([]byte, 4096)...); holds(b, whole+64) {
+		t.Error("what was never received is held")
+	}
+	b = newWAL(t)
+	b.record(500, 0, 0)
+	whole = b.end()
+	b.prev = 8
+	if b.record(500, 100, 0); holds(b, whole+200) {
+		t.Error("what follows is of a former life, and is held")
+	}
+}
