@@ -1,12 +1,15 @@
 package groupcmd
 
 import (
+	"bufio"
 	"context"
 	"fmt"
+	"os"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
 
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/ag"
@@ -14,16 +17,20 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/fail"
 )
 
-// Remove returns the command remove, which removes a member from the group.
+// Remove returns the command remove, which takes a member out of the group.
 func Remove() *cobra.Command {
-	return &cobra.Command{
+	var yes bool
+	c := &cobra.Command{
 		Use: "remove NAME", GroupID: "group", Short: "Take a member out of the group",
 		Long: `Takes a member out: the primary stops counting it, its vote is taken, its certificate is refused, its replication slot is dropped. Its
-own node directory is left as it is.`,
+own node directory is left as it is. Run it on any other member. If it ends before it is done, run it again: it continues.`,
 		Args: cli.Args(1, "the member's name"),
 		RunE: func(c *cobra.Command, a []string) error {
 			cl, err := cli.Client(c)
 			if err != nil {
+				return err
+			}
+			if err := confirmRemoval(c, a[0], yes); err != nil {
 				return err
 			}
 			ctx, cancel := context.WithTimeout(c.Context(), time.Minute)
@@ -35,6 +42,22 @@ own node directory is left as it is.`,
 			return nil
 		},
 	}
+	c.Flags().BoolVar(&yes, "yes", false, "do not ask for the name on a terminal")
+	return c
+}
+
+// confirmRemoval has a person type the member's name. A script is not asked.
+func confirmRemoval(c *cobra.Command, name string, yes bool) error {
+	in, isFile := c.InOrStdin().(*os.File)
+	if yes || !isFile || !term.IsTerminal(int(in.Fd())) {
+		return nil
+	}
+	cli.Say(c, "%s leaves the group: its copy no longer counts, its vote is taken, and it can come back only by joining anew. Type its name to go on:", name)
+	line, _ := bufio.NewReader(in).ReadString('\n')
+	if strings.TrimSpace(line) != name {
+		return fail.Refusedf("not confirmed; nothing was changed")
+	}
+	return nil
 }
 
 // Set returns the command set, which changes how the group commits and fails over.

@@ -77,6 +77,7 @@ func TestRemoveRefuses(t *testing.T) {
 		text   string
 	}{
 		"the primary":            {"a", nil, fail.Refused, "failover first"},
+		"itself":                 {"a", func(b *bed) { b.store.x.Record.Epoch.Leader = "b" }, fail.Refused, "Run it on another member"},
 		"nobody":                 {"z", nil, fail.Usage, "the group has no member z"},
 		"without a quorum":       {"b", func(b *bed) { b.store.readErr = etcd.ErrNoQuorum }, fail.Ordinary, etcd.ErrNoQuorum.Error()},
 		"it is never dropped":    {"b", nil, fail.Unhealthy, "has not dropped b"},
