@@ -116,6 +116,16 @@ func (c *Client) Status(ctx context.Context) (State, error) {
 	return *m.State, nil
 }
 
+// Log returns the log of the servers that the keeper starts: a file in memory that only grows. The caller closes it. A keeper that is older
+// refuses.
+func (c *Client) Log(ctx context.Context) (*os.File, error) {
+	m, err := c.call(ctx, quickly, request{Op: opLog})
+	if err == nil && m.file == nil {
+		err = refuse(ErrRefused, "LOG: no descriptor came with the answer")
+	}
+	return m.file, wrap("ask the keeper for the server's log", err)
+}
+
 // Shutdown ends the keeper; only with no server running.
 func (c *Client) Shutdown(ctx context.Context) error {
 	_, err := c.call(ctx, quickly, request{Op: opShutdown})
@@ -135,7 +145,9 @@ func (c *Client) Close() error {
 
 // read delivers replies and exits until the connection ends.
 func (c *Client) read() {
-	in := newLines(c.nc)
+	files := &fileReader{nc: c.nc}
+	defer files.close()
+	in := newLines(files)
 	for {
 		var m message
 		if err := in.next(&m); err != nil {
@@ -148,12 +160,18 @@ func (c *Client) read() {
 			}
 			continue
 		}
+		if m.Log {
+			m.file = files.take()
+		}
 		c.mu.Lock()
 		reply := c.pending[m.ID]
 		delete(c.pending, m.ID)
 		c.mu.Unlock()
-		if reply != nil {
+		switch {
+		case reply != nil:
 			reply <- m
+		case m.file != nil:
+			_ = m.file.Close() // the caller has given up
 		}
 	}
 	_ = c.nc.Close()

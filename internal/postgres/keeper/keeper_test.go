@@ -56,6 +56,31 @@ func (c *Client) ask(ctx context.Context, op string) error {
 	return err
 }
 
+// The log of the server reaches the agent as a file in memory, and is in the server's file when the agent hears of the end.
+func TestLogInMemory(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	c, _ := n.dial("a")
+	log, err := c.Log(t.Context())
+	must(t, err)
+	defer func() { _ = log.Close() }()
+	n.startDummy(c, n.dummy(2), 2)
+	_, err = c.Stop(t.Context(), "fast", 5*time.Second)
+	must(t, err)
+	<-c.Exits()
+	said := make([]byte, 1<<16)
+	at, _ := log.ReadAt(said, 0)
+	if b, err := os.ReadFile(n.logFile); at == 0 || err != nil || string(b) != string(said[:at]) {
+		t.Errorf("the log in memory is %q, the file %q, %v", said[:at], b, err)
+	}
+	again, err := c.Log(t.Context())
+	must(t, err)
+	_ = again.Close()
+	observer, _ := n.dial("")
+	_, err = observer.Log(t.Context())
+	wantErr(t, err, ErrObserver)
+}
+
 func TestStandbyOutlivesItsAgent(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -505,6 +530,7 @@ func TestImports(t *testing.T) {
 		"github.com/coteriedb/coterie/internal/lib/boottime":            true,
 		"github.com/coteriedb/coterie/internal/lib/durable":             true,
 		"github.com/coteriedb/coterie/internal/postgres/keeper/datadir": true,
+		"github.com/coteriedb/coterie/internal/postgres/keeper/memlog":  true,
 		"github.com/coteriedb/coterie/internal/postgres/keeper/proc":    true,
 	}
 	for _, name := range files {

@@ -12,6 +12,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 	"github.com/coteriedb/coterie/internal/lib/durable"
 	"github.com/coteriedb/coterie/internal/postgres/keeper/datadir"
+	"github.com/coteriedb/coterie/internal/postgres/keeper/memlog"
 	"github.com/coteriedb/coterie/internal/postgres/keeper/proc"
 )
 
@@ -33,6 +34,7 @@ type keeper struct {
 	dir   string // NODE/keeper
 	fork  proc.Forker
 	alarm *alarm
+	out   *memlog.Log // what servers say; nil: it goes to the disk at once
 	disk  chan diskJob
 	inbox chan func()   // functions of other goroutines, to be run in the loop
 	gone  chan struct{} // closed when the loop has ended
@@ -268,6 +270,9 @@ func (k *keeper) settle() {
 		}
 		if e.exit != nil && e.exit.Clean {
 			e.exit.Clean = datadir.ShutDown(pgdata)
+		}
+		if k.out != nil {
+			defer k.out.Flush() // the agent looks there why the server ended
 		}
 		return datadir.Seal(pgdata)
 	}

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coteriedb/coterie/internal/lib/boottime"
+	"github.com/coteriedb/coterie/internal/postgres/keeper/memlog"
 	"github.com/coteriedb/coterie/internal/postgres/keeper/proc"
 )
 
@@ -90,6 +91,11 @@ func serve(log *slog.Logger, nodeDir, runDir string) error {
 	k := &keeper{
 		log: log, dir: dir, fork: proc.StartForker(), alarm: alarm,
 		disk: make(chan diskJob, 256), inbox: make(chan func()), gone: make(chan struct{}),
+	}
+	if k.out, err = memlog.New(); err != nil {
+		log.Warn("the server's log goes to the disk at once: the agent cannot read it, and has each commit confirmed", "err", err)
+	} else {
+		defer k.out.Close()
 	}
 	k.cleanUp()
 	l, err := listen(filepath.Join(runDir, SocketName))

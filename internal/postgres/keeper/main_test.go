@@ -153,6 +153,7 @@ func playPostmaster(args []string) {
 		saw = "standby"
 	}
 	writeFile("saw", saw)
+	fmt.Fprintln(os.Stderr, "LOG:  playing a", saw)
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, syscall.SIGUSR1, syscall.SIGINT, syscall.SIGTERM)
 	if strings.Contains(traits, "deaf") {

@@ -1,7 +1,6 @@
 package keeper
 
 import (
-	"encoding/json"
 	"errors"
 	"net"
 	"os"
@@ -142,10 +141,13 @@ func (c *conn) write() {
 	defer func() { _ = c.nc.Close() }()
 	broken := false
 	for m := range c.out {
-		b, err := json.Marshal(m)
+		b, control, err := m.encode()
 		if err == nil && !broken {
 			_ = c.nc.SetWriteDeadline(time.Now().Add(5 * time.Second))
-			_, err = c.nc.Write(append(b, '\n'))
+			err = c.writeLine(b, control)
+		}
+		if m.file != nil {
+			_ = m.file.Close()
 		}
 		if err != nil && !broken {
 			broken = true
@@ -156,6 +158,19 @@ func (c *conn) write() {
 			<-c.answers
 		}
 	}
+}
+
+// writeLine writes a line, and a descriptor with its first byte.
+func (c *conn) writeLine(b, control []byte) error {
+	if len(control) > 0 {
+		n, _, err := c.nc.WriteMsgUnix(b[:1], control, nil)
+		if err != nil {
+			return err
+		}
+		b = b[n:]
+	}
+	_, err := c.nc.Write(b)
+	return err
 }
 
 // send queues a message for the peer. An answer always finds room, since a request is read only once its answer has a
@@ -246,6 +261,13 @@ func (k *keeper) command(c *conn, r request, reply func(message, error)) {
 		k.end.waiters = append(k.end.waiters, func(bool) { reply(message{}, nil) })
 	case opStop:
 		k.stop(r, func(clean bool, err error) { reply(message{Clean: clean}, err) })
+	case opLog:
+		if k.out == nil {
+			reply(message{}, refuse(ErrRefused, "the server's log is not in memory"))
+			return
+		}
+		f, err := k.out.Reader()
+		reply(message{Log: err == nil, file: f}, err)
 	case opShutdown:
 		if k.server.pid != 0 || k.starting != nil || k.end != nil {
 			reply(message{}, refuse(ErrBusy, "shut down: a server is running, starting or ending"))

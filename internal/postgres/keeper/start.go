@@ -28,7 +28,7 @@ type starting struct {
 	reply     func(pid int, err error)
 	cancelled string
 
-	log    *os.File // the files that preparation made
+	log    *os.File // what preparation made: where the server's output goes, if not into memory
 	before datadir.PIDFile
 }
 
@@ -117,7 +117,11 @@ func (k *keeper) prepare(s *starting, memory remembered) error {
 		if err != nil {
 			return fmt.Errorf("open the server's log: %w", err)
 		}
-		s.log = f
+		if k.out != nil {
+			k.out.CopyTo(f)
+		} else {
+			s.log = f
+		}
 	}
 	s.before = datadir.ReadPIDFile(req.PGData)
 	return nil
@@ -164,8 +168,11 @@ func (k *keeper) exec(s *starting) (int, error) {
 	}
 	defer func() { _ = null.Close() }()
 	out := uintptr(unix.Stderr)
-	if s.log != nil {
+	switch {
+	case s.log != nil:
 		out = s.log.Fd()
+	case k.out != nil && s.req.LogFile != "":
+		out = k.out.Output().Fd()
 	}
 	env := s.req.Env
 	if len(env) == 0 {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -29,6 +30,7 @@ const (
 	opDetach   = "DETACH"
 	opStatus   = "STATUS"
 	opShutdown = "SHUTDOWN"
+	opLog      = "LOG"
 )
 
 // request is one line from the agent. Requests may overlap: a FENCE does not wait for a STOP.
@@ -54,6 +56,57 @@ type message struct {
 	Clean bool   `json:"clean,omitempty"`
 	State *State `json:"state,omitempty"`
 	Exit  *Exit  `json:"exit,omitempty"`
+	Log   bool   `json:"log,omitempty"` // a descriptor of the server's log comes with the message
+
+	file *os.File // that log; the writer of the message closes it
+}
+
+// encode returns the message as a line, and the control message that carries the descriptor of file.
+func (m *message) encode() (line, control []byte, err error) {
+	line, err = json.Marshal(m)
+	if m.file != nil {
+		control = unix.UnixRights(int(m.file.Fd()))
+	}
+	return append(line, '\n'), control, err
+}
+
+// fileReader reads a connection, and keeps the files that come with the bytes.
+type fileReader struct {
+	nc    *net.UnixConn
+	files []*os.File
+}
+
+func (r *fileReader) Read(b []byte) (int, error) {
+	control := make([]byte, unix.CmsgSpace(4*4))
+	n, c, _, _, err := r.nc.ReadMsgUnix(b, control)
+	if list, bad := unix.ParseSocketControlMessage(control[:c]); bad == nil {
+		for _, m := range list {
+			fds, _ := unix.ParseUnixRights(&m) // other control messages have none
+			for _, fd := range fds {
+				unix.CloseOnExec(fd)
+				r.files = append(r.files, os.NewFile(uintptr(fd), "from the keeper"))
+			}
+		}
+	}
+	if err == nil && n == 0 && len(b) > 0 {
+		err = io.EOF
+	}
+	return n, err
+}
+
+// take returns the first file that came; nil if there is none.
+func (r *fileReader) take() (f *os.File) {
+	if len(r.files) > 0 {
+		f, r.files = r.files[0], r.files[1:]
+	}
+	return f
+}
+
+// close closes the files that nobody took.
+func (r *fileReader) close() {
+	for f := r.take(); f != nil; f = r.take() {
+		_ = f.Close()
+	}
 }
 
 func (m *message) setError(err error) {
