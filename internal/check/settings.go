@@ -63,7 +63,22 @@ WHERE availability_mode <> 'CONFIGURATION_ONLY' AND join_state = 'JOINED' ORDER 
 	if len(found) == 0 && compared > 1 {
 		found = []Finding{{Level: OK, What: fmt.Sprintf("the servers of %d replicas have the same settings", compared)}}
 	}
+	if st, err := cl.Status(ctx); err == nil {
+		found = append(found, judgeLog(st)...)
+	}
 	return append(out, found...), nil
+}
+
+// judgeLog returns a finding if the node's server does not log cancelled waits where the agent reads them.
+func judgeLog(s api.Status) []Finding {
+	if s.LogWeakness == "" {
+		return nil
+	}
+	what, run, _ := strings.Cut(s.LogWeakness, "; ")
+	return []Finding{{
+		Level: Warning, What: fmt.Sprintf("the log of %s does not tell of cancelled waits: %s", s.Node, what),
+		Why: "as primary it has each commit confirmed by the secondaries once more before it answers, which takes longer, and reads wait with it", Run: run,
+	}}
 }
 
 // isTrue reports whether a value of the console is true. Expressions have no boolean type there, so they are numbers.

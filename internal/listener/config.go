@@ -13,6 +13,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/listener/hba"
+	"github.com/coteriedb/coterie/internal/listener/serverlog"
 )
 
 // BackendHello describes for whom a connection to a replica's PostgreSQL is opened. The session's own startup packet
@@ -78,7 +79,7 @@ type Config struct {
 	// Position returns how far that replica has flushed or replayed. Nil = coterie.max_lag is not available.
 	Position func(ctx context.Context, id ag.ReplicaID) (Progress, error)
 	// Defaults returns the settings of the role in the database that matter here: coterie.intent, coterie.max_lag,
-	// default_transaction_read_only, client_min_messages. They are cached for a second. Nil = there are none.
+	// default_transaction_read_only. They are cached for a second. Nil = there are none.
 	Defaults func(ctx context.Context, user, database string) (map[string]string, error)
 	// Console serves the database ConsoleDatabase; nil = this listener has none. ConsoleRole returns the facts of a
 	// role that logs in there, from any node that knows them; an unknown role is Found false, not an error.
@@ -104,6 +105,9 @@ type Config struct {
 	// confirmed here.
 	FlushLSN func(context.Context) (ag.LSN, error)
 	Durable  func(context.Context, ag.LSN) error
+	// Log tells from the local server's log whether a commit's wait was cancelled. The listener sets its OnSuspicion.
+	// Nil = each answer that may have ended a commit is confirmed.
+	Log *serverlog.Reader
 	// Confirm returns nil if this node leads according to a majority that was asked after the call (reads = confirmed).
 	// Nil = such sessions are refused.
 	Confirm func(context.Context) error

@@ -5,44 +5,44 @@ import (
 	"context"
 	"errors"
 	"net"
-	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/lib/boottime"
-	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/listener/startup"
 	"github.com/coteriedb/coterie/internal/listener/stmt"
 )
 
 // A commit waits in PostgreSQL until the synchronous secondaries have flushed it. That wait can be cancelled: by a
-// cancel request, by pg_cancel_backend, by a statement_timeout inside CALL. PostgreSQL then reports the commit as done,
-// with a warning that the client may have switched off. This file finds the sessions to which that may have happened.
-// It holds the bytes that they would take for an acknowledgement until the secondaries have in fact flushed the commit.
-// An answer that cannot be confirmed is discarded, and the client gets the error that the outcome is unknown.
+// cancel request, by pg_cancel_backend, by a statement_timeout inside CALL. PostgreSQL then reports the commit as
+// done. It logs a warning first, which no ordinary role can prevent: the server's log is looked at when an answer that
+// may end a commit has arrived. If a warning may have come since the session's requests began, the answer is held
+// until the secondaries have in fact flushed what the server had flushed after it. An answer that cannot be confirmed
+// is discarded, and the client is told that the outcome is unknown.
 //
-// A session needs confirmation from one of these events on:
+// An answer needs confirmation in these cases:
 //
-//	a cancel request for it was forwarded       until it is idle after the delivery
-//	PostgreSQL warned that a wait was cancelled until the answer that follows is confirmed
-//	its warnings may be switched off            for good
-//	a CALL or DO ended outside a block          until it is idle again
-//	COMMIT_BARRIER = STRICT                     always
-//	coterie.reads = durable                     always
+//	the log tells of a cancelled wait since the request began
+//	the log cannot be relied on
+//	a cancel request for the session was forwarded, and it was not idle since the delivery
+//	PostgreSQL warned the session itself of a cancelled wait
+//	COMMIT_BARRIER = STRICT
+//	coterie.reads = durable
 //
-// The others cost three checks of a flag per CommandComplete and ReadyForQuery.
+// The others cost one system call for each piece of the server's bytes that has a CommandComplete or ReadyForQuery of
+// something that may have been committed.
 
 // cancelState is what other goroutines than downstream know about cancelled waits of a session.
 type cancelState struct {
 	started, delivered atomic.Uint64 // cancel requests for the session
-	warningsHidden     atomic.Bool   // client_min_messages may hide the warning
 }
 
 // confirmState is what downstream knows about the answers of a session.
 type confirmState struct {
 	cleared uint64      // cancel requests that can no longer have an effect
-	warned  bool        // PostgreSQL warned that a wait was cancelled
-	called  bool        // a CALL or DO ended outside a block since the last ReadyForQuery
+	warned  bool        // PostgreSQL warned the session that a wait was cancelled
+	logged  uint64      // suspicions in the server's log when it was last looked at
+	weak    bool        // the log could not be relied on then
 	block   bool        // inside a transaction block, by the answers so far
 	failed  bool        // an error came since the last ReadyForQuery
 	effect  stmt.Effect // of the commands answered since the last ReadyForQuery
@@ -63,22 +63,57 @@ func (x *session) waitCancelled() bool {
 	return x.confirmation.warned || x.cancels.started.Load() != x.confirmation.cleared
 }
 
-// needsConfirmation reports whether a commit that PostgreSQL reports as done may not be replicated.
+// needsConfirmation reports whether a commit that PostgreSQL reports as done may not be replicated. The log was looked
+// at after the report had arrived.
 func (x *session) needsConfirmation() bool {
-	return x.waitCancelled() || x.confirmation.called || x.cancels.warningsHidden.Load() || x.reads == startup.ReadsDurable || x.srv.cfg.Strict != nil && x.srv.cfg.Strict()
+	d := &x.confirmation
+	return x.waitCancelled() || d.weak || d.logged != x.logBefore.Load() || x.confirmsAll()
 }
 
-// effectAtStake returns the effect that could be lost if an answer is sent before it is confirmed.
-func (x *session) effectAtStake(typ byte, body []byte) stmt.Effect {
+// confirmsAll reports whether the session has each commit confirmed.
+func (x *session) confirmsAll() bool {
+	return x.reads == startup.ReadsDurable || x.srv.cfg.Strict != nil && x.srv.cfg.Strict()
+}
+
+// lookAtLog finds out whether waits were cancelled. The answer that the caller decides about must have arrived before.
+func (x *session) lookAtLog() {
+	sound := false
+	if log := x.srv.cfg.Log; log != nil {
+		x.confirmation.logged, sound = log.Look()
+	}
+	x.confirmation.weak = !sound
+}
+
+// requestBegins is called before the first message of a request is forwarded. If nothing is under way, warnings that
+// are in the log already are not of this request. It may know less than there is, which costs a confirmation.
+func (x *session) requestBegins() {
+	if log := x.srv.cfg.Log; x.guarded && log != nil && x.owed.Load() <= 0 && !x.unsynced.Load() {
+		x.logBefore.Store(log.Count())
+	}
+}
+
+// effectAtStake returns the effect that could be lost if an answer is sent before it is confirmed. looked is whether
+// the log was looked at since the answer arrived.
+func (x *session) effectAtStake(typ byte, body []byte, looked *bool) stmt.Effect {
 	if !x.guarded || typ != 'C' && typ != 'Z' {
 		return stmt.NoEffect
 	}
-	if typ == 'C' && !x.confirmation.block && stmt.CommitsInside(body) {
-		x.confirmation.called, x.calls = true, true
+	s := x.mayHaveCommitted(typ, body)
+	if s == stmt.NoEffect || x.reads == startup.ReadsConfirmed {
+		return s
 	}
-	if x.reads != startup.ReadsConfirmed && !x.needsConfirmation() {
+	if !*looked {
+		x.lookAtLog()
+		*looked = true
+	}
+	if !x.needsConfirmation() {
 		return stmt.NoEffect
 	}
+	return s
+}
+
+// mayHaveCommitted returns what the commands may have committed of which a CommandComplete or ReadyForQuery tells.
+func (x *session) mayHaveCommitted(typ byte, body []byte) stmt.Effect {
 	if typ == 'Z' { // commits by Sync; after an error nothing was committed
 		if x.confirmation.failed || len(body) == 0 || body[0] != 'I' {
 			return stmt.NoEffect
@@ -111,7 +146,7 @@ func (x *session) commandEnded(body []byte) {
 // cycleEnded is called at ReadyForQuery.
 func (x *session) cycleEnded() {
 	d := &x.confirmation
-	d.block, d.failed, d.warned, d.called, d.effect = x.status.Load() != 'I', false, false, false, stmt.NoEffect
+	d.block, d.failed, d.warned, d.effect = x.status.Load() != 'I', false, false, stmt.NoEffect
 	// A cancel request that was delivered while nothing ran has no effect: PostgreSQL forgets it at the next command.
 	// owed is read last, so nothing ran at some moment after all counted requests had been delivered.
 	delivered := x.cancels.delivered.Load()
@@ -130,52 +165,6 @@ func (x *session) observeNotice(tail []byte) {
 	}
 }
 
-// textEnd is the end of what a message has brought so far: a name may arrive in two pieces.
-type textEnd struct {
-	b [len(warningsSetting) - 1]byte
-	n int
-}
-
-// add appends a piece.
-func (t *textEnd) add(piece []byte) {
-	piece = piece[max(0, len(piece)-len(t.b)):]
-	if over := t.n + len(piece) - len(t.b); over > 0 {
-		t.n = copy(t.b[:], t.b[over:t.n])
-	}
-	t.n += copy(t.b[t.n:], piece)
-}
-
-// observeText looks for the one setting that hides the warning, in a piece of a message that may bring it: a Query, a
-// Parse, a Bind or a FunctionCall. It does not parse: a mention is enough, except in a whole Query or Parse that only
-// switches warnings on. A function that sets it is found by COMMIT_BARRIER = STRICT only, as docs/guarantees.md says.
-func (x *session) observeText(typ byte, piece []byte, begins, whole bool) {
-	if begins {
-		x.text.n = 0
-	}
-	var seam [2 * (len(warningsSetting) - 1)]byte
-	n := copy(seam[:], x.text.b[:x.text.n])
-	n += copy(seam[n:n+min(len(piece), len(x.text.b))], piece)
-	split := x.text.n > 0 && stmt.Mentions(seam[:n], warningsSetting)
-	if split || stmt.Mentions(piece, warningsSetting) {
-		one := begins && whole && (typ == 'Q' || typ == 'P')
-		if !one || !stmt.ShowsWarningsOnly(piece) {
-			x.cancels.warningsHidden.Store(true)
-		}
-	}
-	if !whole {
-		x.text.add(piece)
-	}
-}
-
-// noteWarnings finds out whether the session begins with the warning hidden: by its startup packet, else by the
-// defaults of its role or database.
-func (x *session) noteWarnings(ctx context.Context, settings []pgwire.Parameter) {
-	if !x.guarded {
-		return
-	}
-	x.cancels.warningsHidden.Store(hidesWarnings(settings, func() map[string]string { return x.srv.defaults(ctx, x.user, x.database) }))
-}
-
 // confirm returns when all conditions of the session's answer hold. If it needs confirmation, all WAL that was
 // flushed before the call is flushed where the synchronous setting demands it. If it reads "confirmed", this node is
 // known to lead. The gate is open. An error means that the answer must be discarded. A read that is held only because
@@ -186,6 +175,9 @@ func (x *session) confirm(s stmt.Effect) error {
 	defer func() { x.srv.counts.heldTime.Add(int64(time.Since(began))) }()
 	var err error
 	if x.needsConfirmation() {
+		if x.confirmation.weak && x.srv.cfg.Log != nil && !x.confirmsAll() {
+			x.srv.cfg.Log.Confirm()
+		}
 		err = x.within(x.durable)
 		for errors.Is(err, context.DeadlineExceeded) && s == stmt.Reads && !x.waitCancelled() {
 			err = x.within(x.durable)
@@ -199,6 +191,7 @@ func (x *session) confirm(s stmt.Effect) error {
 		x.srv.log.Warn("an answer is discarded: it was not confirmed", "session", x.id, "user", x.user, "error", err)
 		return errUnconfirmed
 	}
+	x.logBefore.Store(x.confirmation.logged) // what was logged until the look is covered
 	if x.gate == nil {
 		return nil
 	}
@@ -298,22 +291,4 @@ func (g *gated) look(s *Server) (open bool, err error) {
 	g.sticky = true
 	g.passed = boottime.Now() < deadline
 	return g.passed, nil
-}
-
-// warningsSetting is the setting that can hide the warning.
-const warningsSetting = "client_min_messages"
-
-// hidesWarnings reports whether a session begins with warnings hidden: by its startup packet, else by the defaults of
-// its role or database.
-func hidesWarnings(settings []pgwire.Parameter, defaults func() map[string]string) bool {
-	level, said := "", false
-	for _, p := range settings {
-		if strings.EqualFold(p.Name, warningsSetting) {
-			level, said = p.Value, true
-		}
-	}
-	if !said {
-		level, said = defaults()[warningsSetting]
-	}
-	return said && !stmt.ShowsWarnings(level)
 }

@@ -12,7 +12,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/assert"
-	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/serverlog"
 )
 
 // cut is a way to cancel a commit's wait for the secondaries before they have flushed it.
@@ -182,8 +182,7 @@ func TestUnconfirmedIsUnknown(t *testing.T) {
 	}
 }
 
-// COMMIT_BARRIER = STRICT covers what the wire does not show: warnings switched off by a function, a lowered
-// synchronous_commit.
+// COMMIT_BARRIER = STRICT also covers a lowered synchronous_commit.
 func TestStrictBarrier(t *testing.T) {
 	p := thePair(t)
 	var strict atomic.Bool
@@ -216,18 +215,18 @@ func TestStrictBarrier(t *testing.T) {
 	}
 	strict.Store(false)
 	p.reset(t)
-	if err := <-out.attempt(t, p, g); err != nil {
-		t.Errorf("this is what STRICT is for, and guarantees.md says so; without it: %v", err)
+	if err := <-out.attempt(t, p, g); sqlstate(err) != "08007" {
+		t.Errorf("warnings switched off by a function, without STRICT: %v", err)
 	}
 }
 
-// A read in a session whose warnings are off waits for its possible commits, longer than a doubtful answer would be
-// held. A cancel request ends that, and a command that commits nothing does not wait.
-func TestReadsOfMutedSessionsWait(t *testing.T) {
+// Where the log cannot be relied on, a read waits for what it may have committed, longer than a doubtful answer would
+// be held. A cancel request ends that, and a command that commits nothing does not wait.
+func TestReadsWaitWithoutTheLog(t *testing.T) {
 	p := thePair(t)
-	g := p.group(t, func(c *Config) { c.GateHold = 200 * time.Millisecond })
+	g := p.group(t, func(c *Config) { c.GateHold, c.Log = 200*time.Millisecond, nil })
 	p.reset(t)
-	conn := g.mustDial(g.rw, "user=postgres synchronous_commit=on client_min_messages=error")
+	conn := g.mustDial(g.rw, "user=postgres synchronous_commit=on")
 	read := func() <-chan error {
 		heard := make(chan error, 1)
 		go func() {
@@ -307,26 +306,6 @@ func TestSuspicionEnds(t *testing.T) {
 	sqlOn(t, conn, "insert into acks values (2)", "set client_min_messages = warning", "insert into acks values (3)")
 	if held := g.srv.Stats().Held; held != 1 {
 		t.Errorf("held %d", held)
-	}
-}
-
-// Warnings that are off by a default of the role, or may be, count as off.
-func TestMutedByDefault(t *testing.T) {
-	p := thePair(t)
-	for _, answer := range []error{nil, context.DeadlineExceeded} {
-		g := p.group(t, func(c *Config) {
-			c.GateHold = 300 * time.Millisecond
-			c.Defaults = func(context.Context, string, string) (map[string]string, error) {
-				return map[string]string{"client_min_messages": "error"}, answer
-			}
-		})
-		p.primary.sql(t, "alter role postgres set client_min_messages = error")
-		err := <-cut{sql: insert, do: superuserCancel}.attempt(t, p, g)
-		p.primary.sql(t, "alter role postgres reset client_min_messages")
-		if sqlstate(err) != "08007" {
-			t.Errorf("%v: heard %v", answer, err)
-		}
-		p.relay.freeze(false)
 	}
 }
 
@@ -503,27 +482,41 @@ func TestConfirmedReads(t *testing.T) {
 	}
 }
 
-// The name of the setting is found in any message that can bring it, in any case, and across any cut.
-func TestMentionsAcrossPieces(t *testing.T) {
-	for text, hides := range map[string]bool{
-		"Qset Client_Min_Messages = error\x00": true, "Pp\x00select set_config('CLIENT_MIN_MESSAGEs', 'error', false)\x00\x00\x00": true,
-		"B\x00s\x00\x00\x00\x00\x01\x00\x00\x00\x13client_min_messages\x00\x00": true, "F____client_min_messages": true,
-		"Qselect client_min_message_s, _\x00": false, "Qset client_min_messages = notice\x00": false,
-	} {
-		wire := pgwire.AppendMessage(nil, text[0], []byte(text[1:]))
-		wire = pgwire.AppendMessage(wire, 'Q', []byte("select a_b_c\x00"))
-		for cut := range len(wire) {
-			x, f := &session{srv: &Server{}, guarded: true}, pgwire.Framer{}
-			for _, piece := range [][]byte{wire[:cut], wire[cut:]} {
-				for len(piece) > 0 {
-					used, err := x.follow(&f, piece)
-					must(t, err)
-					piece = piece[used:]
-				}
+// While the log cannot be relied on, each answer that may have ended a commit is confirmed, and no session is in the
+// kernel. When it can be relied on again, none is.
+func TestWeakLogConfirmsAll(t *testing.T) {
+	p := thePair(t)
+	for _, path := range []string{PathLoop, PathGoroutines} {
+		g := p.group(t, func(c *Config) {
+			if c.offloadAfter = 1; path == PathGoroutines {
+				c.Loops = -1
 			}
-			if got := x.cancels.warningsHidden.Load(); got != hides && (hides || cut == 0) {
-				t.Errorf("%q cut at %d: hidden %t", text, cut, got)
+		})
+		log := g.srv.cfg.Log
+		p.reset(t)
+		conn := g.mustDial(g.rw, "user=postgres synchronous_commit=on")
+		sqlOn(t, conn, "select 1", "insert into acks values (1)")
+		if st := g.srv.Stats(); st.Held != 0 {
+			t.Errorf("%s: %d answers were confirmed without need", path, st.Held)
+		}
+		silent := serverlog.Settings{Destination: []string{"stderr"}, MinMessages: []string{"error"}, Messages: []string{"C"}}
+		log.Rely(silent, log.Ask())
+		sqlOn(t, conn, "insert into acks values (2)", "begin", "insert into acks values (3)", "commit", "do $$ begin end $$", "set work_mem = '1MB'")
+		if st := g.srv.Stats(); st.Held < 3 || log.Confirmed() < 3 {
+			t.Errorf("%s: %d answers were confirmed, %d because of the log, want 3", path, st.Held, log.Confirmed())
+		}
+		for _, x := range g.srv.localSessions() {
+			if x.offloaded.Load() {
+				t.Errorf("%s: the kernel carries a session", path)
 			}
+		}
+		silent.MinMessages = []string{"warning"}
+		log.Rely(silent, log.Ask())
+		sqlOn(t, conn, "select 1", "select 1")
+		held := g.srv.Stats().Held
+		sqlOn(t, conn, "insert into acks values (4)", "do $$ begin end $$")
+		if now := g.srv.Stats().Held; now != held {
+			t.Errorf("%s: %d answers were confirmed without need", path, now-held)
 		}
 	}
 }

@@ -24,12 +24,12 @@ func (c *client) intentOf(ctx context.Context) ag.Intent {
 	return startup.IntentOf(c.readOnly, c.start, set)
 }
 
-// defaults returns the settings of the role in the database. If they cannot be read, warnings count as switched off.
+// defaults returns the settings of the role in the database. It returns none if they cannot be read.
 func (s *Server) defaults(ctx context.Context, user, database string) map[string]string {
 	set, err := s.defaultsCache.ask(ctx, s, user, database)
 	if err != nil {
 		s.log.Debug("defaults of the role not known", "user", user, "error", err)
-		return map[string]string{warningsSetting: "unknown"}
+		return nil
 	}
 	return set
 }

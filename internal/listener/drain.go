@@ -145,6 +145,9 @@ func (x *session) release(seen *pgwire.Framer, chunk []byte) (n int, d *activeDr
 		if seen.AtBoundary() && x.outOfTurn(chunk[n]) {
 			return 0, nil, nil
 		}
+		if seen.AtBoundary() {
+			x.requestBegins()
+		}
 		var used int
 		used, bad = x.follow(seen, chunk[n:])
 		n += used

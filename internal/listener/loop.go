@@ -148,7 +148,11 @@ func (l *loop) enableOffload() {
 		return
 	}
 	n := l.srv.cfg.Limits.Connections
-	k, err := offload.New(offload.Config{Sessions: n, Gate: l.srv.cfg.Gate, Woken: l.cameBack})
+	c := offload.Config{Sessions: n, Gate: l.srv.cfg.Gate, Woken: l.cameBack}
+	if log := l.srv.cfg.Log; log != nil {
+		c.Log = max(log.Descriptor(), 0)
+	}
+	k, err := offload.New(c)
 	if err == nil {
 		err = l.watch(k.EventFD(), k, unix.EPOLL_CTL_ADD, unix.EPOLLIN)
 	}
@@ -157,6 +161,9 @@ func (l *loop) enableOffload() {
 		return
 	}
 	l.path, l.offloaded = k, make([]*loopSession, k.Slots)
+	if c.Log > 0 {
+		l.srv.cfg.Log.Reached(k.LogReached)
+	}
 }
 
 // cameBack takes the session of a slot back.

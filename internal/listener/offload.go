@@ -45,7 +45,13 @@ func (p *loopSession) canOffload() bool {
 // checked again when the session is offloaded.
 func (x *session) mayOffload() bool {
 	return x.ended.Load() == nil && !x.terminated.Load() && !x.fatalSent.Load() && x.srv.drain.Load() == nil &&
-		x.reads != startup.ReadsConfirmed && !x.confirmation.warned && (!x.guarded || !x.calls && !x.needsConfirmation())
+		x.reads != startup.ReadsConfirmed && !x.confirmation.warned && (!x.guarded || x.logWatched() && !x.waitCancelled() && !x.confirmsAll())
+}
+
+// logWatched reports whether the eBPF program sees in the server's log whether waits were cancelled.
+func (x *session) logWatched() bool {
+	log := x.srv.cfg.Log
+	return log != nil && log.Sound()
 }
 
 // beforeAnswer registers the sockets with the eBPF program just before the last response is written. A client does
@@ -94,6 +100,9 @@ func (p *loopSession) offload() {
 	p.setInterest(&p.client, unix.EPOLLRDHUP) // only the end of the stream is for the loop
 	p.setInterest(&p.backend, unix.EPOLLRDHUP)
 	k.SetDeadline()
+	if log := x.srv.cfg.Log; log != nil {
+		x.logBefore.Store(log.Count()) // nothing is under way
+	}
 	if !x.arm(s) {
 		p.updateInterest()
 		return
@@ -123,6 +132,9 @@ func (x *session) arm(s *offload.Slot) bool {
 
 // slotFlags returns what the program has to check. open is false if the gate does not allow offloading now.
 func (x *session) slotFlags() (flags uint32, open bool) {
+	if x.guarded {
+		flags |= offload.FlagGuarded
+	}
 	if x.gate == nil {
 		return flags, true
 	}
@@ -325,6 +337,12 @@ func (s *Server) reclaimWhere(which func(*session) bool) {
 	}
 }
 
+// reclaimGuarded reclaims the sessions with answers that may have to be confirmed. When it returns, none of their
+// answers passes in the kernel. A session that it does not meet was offloaded later, with nothing under way.
+func (s *Server) reclaimGuarded() {
+	s.reclaimWhere(func(x *session) bool { return x.guarded && x.offloaded.Load() })
+}
+
 // GateMoved must be called when Gate may return less than before for another reason than time. After it returns, no
 // answer passes that the new gate would hold.
 func (s *Server) GateMoved() {
@@ -389,7 +407,7 @@ func (s *Server) checkOffloaded(loops []*loop) {
 		}
 	}
 	if s.cfg.Strict != nil && s.cfg.Strict() {
-		s.reclaimWhere(func(x *session) bool { return x.guarded && x.offloaded.Load() })
+		s.reclaimGuarded()
 	}
 }
 

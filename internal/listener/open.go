@@ -263,7 +263,6 @@ func (c *client) join(ctx context.Context, r route, lease *backend) (*session, g
 	}
 	x := c.newSession(r, conn)
 	x.setInput(r.Local, ctx.Done())
-	x.noteWarnings(ctx, c.start.Settings)
 	unhook := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	g, err := c.greet(x, warm, own.ClientAddr)
 	if err == nil && x.replicates {

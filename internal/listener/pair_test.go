@@ -150,7 +150,7 @@ func (p *pair) durable(ctx context.Context, lsn ag.LSN) error {
 func (p *pair) group(t *testing.T, change func(*Config)) *group {
 	t.Helper()
 	g := newGroup(t, func(c *Config) {
-		c.Rules, c.FlushLSN, c.Durable = trustAll, p.flushLSN, p.durable
+		c.Rules, c.FlushLSN, c.Durable, c.Log = trustAll, p.flushLSN, p.durable, p.primary.reader(t)
 		if change != nil {
 			change(c)
 		}

@@ -23,7 +23,7 @@ import (
 )
 
 // relayTests are the tests of open sessions, which hold on all data paths.
-const relayTests = "^(TestCancel|TestCancelled.*|TestUnconfirmedIsUnknown|TestStrictBarrier|TestReadsOfMutedSessionsWait|TestCancelOfARunningQueryIsNotHeld|" +
+const relayTests = "^(TestCancel|TestCancelled.*|TestUnconfirmedIsUnknown|TestStrictBarrier|TestReadsWaitWithoutTheLog|TestCancelOfARunningQueryIsNotHeld|" +
 	"TestSuspicionEnds|TestEndOfSessionEndsTheHold|TestDurableReads|TestConfirmedReads|TestDrain.*|TestCloseServerSaysWhatBecameOfIt|TestHeldRequestsHaveALimit|" +
 	"TestWhatAClientHears|TestCopy.*|TestPipelineAndNotifications|TestGateHoldsBytes|TestBackendLost|TestShutdownIsPolite|TestCloseEpoch|TestLengthLiesInASession|" +
 	"TestSlowReaderPushesBack|TestLastRequestComesBeforeTheEnd|TestNothingIsLeft|TestReplication|TestLogicalStreamIsNoMember)$"

@@ -24,9 +24,11 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"golang.org/x/sys/unix"
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
+	"github.com/coteriedb/coterie/internal/listener/serverlog"
 	"github.com/coteriedb/coterie/internal/postgres/login"
 )
 
@@ -35,6 +37,7 @@ type server struct {
 	name, dir string // dir holds data/ and is the socket directory
 	cmd       *exec.Cmd
 	args      []string // further ones
+	log       *os.File // its standard error
 }
 
 // The three servers of the tests: independent copies of one cluster, told apart by cluster_name.
@@ -153,6 +156,7 @@ func startServers() error {
 }
 
 func (s *server) start(bin string) error {
+	var err error
 	s.cmd = exec.Command(filepath.Join(bin, "postgres"), append([]string{
 		"-D", s.dir + "/data", "-c", "listen_addresses=", "-c", "port=5432",
 		"-c", "unix_socket_directories=" + s.dir, "-c", "unix_socket_permissions=0777", "-c", "fsync=off", "-c", "cluster_name=" + s.name,
@@ -161,22 +165,69 @@ func (s *server) start(bin string) error {
 	if err := asServer(s.cmd); err != nil {
 		return err
 	}
-	log, err := os.Create(filepath.Join(servers.root, s.name+".log"))
-	if err != nil {
+	if s.log, err = memoryLog(s.name); err != nil {
 		return err
 	}
-	s.cmd.Stdout, s.cmd.Stderr = log, log
+	s.cmd.Stdout, s.cmd.Stderr = s.log, s.log
 	if err := s.cmd.Start(); err != nil {
 		return err
 	}
-	_ = log.Close()
 	for end := time.Now().Add(60 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		if conn, err := s.connect(context.Background(), "postgres"); err == nil {
 			return conn.Close(context.Background())
 		}
 	}
-	text, _ := os.ReadFile(log.Name())
-	return fmt.Errorf("PostgreSQL %s did not start:\n%s", s.name, text)
+	text := make([]byte, 1<<16)
+	n, _ := s.log.ReadAt(text, 0)
+	return fmt.Errorf("PostgreSQL %s did not start:\n%s", s.name, text[:n])
+}
+
+// memoryLog returns what the keeper gives a server as its standard error.
+func memoryLog(name string) (*os.File, error) {
+	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return nil, err
+	}
+	_, err1 := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK)
+	_, err2 := unix.FcntlInt(uintptr(fd), unix.F_SETFL, unix.O_APPEND)
+	return os.NewFile(uintptr(fd), name), errors.Join(err1, err2)
+}
+
+// reader returns a reader of the server's log that relies on it.
+func (s *server) reader(t *testing.T) *serverlog.Reader {
+	t.Helper()
+	return readerOf(t, s.log)
+}
+
+func readerOf(t *testing.T, log *os.File) *serverlog.Reader {
+	t.Helper()
+	f, err := os.Open(fmt.Sprintf("/proc/self/fd/%d", log.Fd()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := serverlog.NewReader()
+	if err := r.Use(f); err != nil {
+		t.Fatal(err)
+	}
+	rely := func() {
+		r.Rely(serverlog.Settings{Destination: []string{"stderr"}, MinMessages: []string{"warning"}, Messages: []string{"C"}}, r.Ask())
+	}
+	rely()
+	var reading sync.WaitGroup
+	ctx, cancel := context.WithCancel(context.Background())
+	t.Cleanup(func() { cancel(); reading.Wait(); _ = r.Close() })
+	reading.Go(func() {
+		for {
+			select {
+			case <-r.Changed():
+				rely()
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+	waitFor(t, "the log is relied on", r.Sound)
+	return r
 }
 
 func (s *server) stop() {

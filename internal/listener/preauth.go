@@ -206,15 +206,14 @@ func addressOf(raw *unix.RawSockaddrAny) netip.AddrPort {
 // is complete nothing is taken from the socket and nothing is written, so handing off is always possible, and
 // refusals are sent by that goroutine only.
 type preauthConn struct {
-	c              *client
-	loop           *loop
-	conn           *bareConn
-	size           int         // of the startup packet, in bytes
-	wants          *backend    // the backend that would fit, without the fingerprint
-	warningsHidden bool        // the session begins with warnings hidden
-	route          route       // where the session goes
-	late           *time.Timer // ends the wait for the startup packet
-	gone           bool        // the login is complete or handed off
+	c     *client
+	loop  *loop
+	conn  *bareConn
+	size  int         // of the startup packet, in bytes
+	wants *backend    // the backend that would fit, without the fingerprint
+	route route       // where the session goes
+	late  *time.Timer // ends the wait for the startup packet
+	gone  bool        // the login is complete or handed off
 }
 
 // outOfFilesMessage is sent to a client whose login cannot be handed off for want of descriptors.
@@ -363,7 +362,6 @@ func (st *preauthConn) simple(start *startup.Message) bool {
 	if !r.Local {
 		return false
 	}
-	st.warningsHidden = hidesWarnings(start.Settings, func() map[string]string { return set })
 	st.wants = c.wantedBackend(r)
 	return s.pool.has(st.wants.packet)
 }
@@ -400,7 +398,6 @@ func (st *preauthConn) enter(m LoginFingerprint) bool {
 	}
 	x := c.newSession(r, b.conn)
 	x.setGate(true, nil)
-	x.cancels.warningsHidden.Store(x.guarded && st.warningsHidden)
 	if x.gate != nil {
 		if open, err := x.gate.look(s); !open || err != nil {
 			s.pool.drop(b, "gate")

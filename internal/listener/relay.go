@@ -152,6 +152,7 @@ type passing struct {
 	begin  int  // where the current message begins
 	asked  bool // confirmed once: the confirmation came after the read, so it covers all of b
 	judged bool // the current message is whole and was checked
+	looked bool // at the server's log, after the read
 }
 
 // advance follows a chunk to its end, or to an answer that must be confirmed before it is sent. In the second case s
@@ -171,7 +172,7 @@ func (x *session) advance(p *passing) (out []byte, s stmt.Effect, err error) {
 			}
 		}
 		typ, body := x.answers.Type(), x.answers.Kept()
-		if s := x.effectAtStake(typ, body); !p.asked && s != stmt.NoEffect {
+		if s := x.effectAtStake(typ, body, &p.looked); !p.asked && s != stmt.NoEffect {
 			p.asked, p.judged = true, true
 			out, p.from = p.b[p.from:p.begin], p.begin
 			return out, s, nil
@@ -316,17 +317,12 @@ func (x *session) follow(f *pgwire.Framer, b []byte) (used int, err error) {
 	if err != nil {
 		return used, err
 	}
-	switch typ, text := f.Type(), b[min(head, used):used]; typ {
-	case 'Q', 'P', 'B', 'F':
-		if x.guarded && used >= head {
-			x.observeText(typ, text, head > 0, whole)
-		}
-		if typ == 'Q' {
-			x.requests.QueryText(text)
-		}
-		if used >= head && (typ == 'Q' || typ == 'P') {
-			x.observeChange(textPiece{typ, text, head > 0, whole, used == len(text)+5})
-		}
+	typ, text := f.Type(), b[min(head, used):used]
+	if typ == 'Q' {
+		x.requests.QueryText(text)
+	}
+	if used >= head && (typ == 'Q' || typ == 'P') {
+		x.observeChange(textPiece{typ, text, head > 0, whole, used == len(text)+5})
 	}
 	if x.ended.Load() != nil {
 		return used, nil // it is not forwarded

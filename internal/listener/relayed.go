@@ -84,7 +84,6 @@ func (x *session) serveRelayed(ctx context.Context, socketDir string) *pgwire.Er
 		return nil
 	}
 	x.setInput(true, x.cut)
-	x.noteWarnings(ctx, x.settings)
 	_ = backend.SetDeadline(time.Time{})
 	_ = x.client.SetDeadline(time.Time{})
 	if !s.activate(nil, x) {
@@ -211,7 +210,6 @@ func (x *session) readHello(packet []byte) *pgwire.Error {
 			x.reads = startup.Reads(p.Value)
 		}
 	}
-	x.settings = params
 	if bad := x.srv.checkReads(x.reads, x.intent); bad != nil {
 		return bad
 	}

@@ -54,7 +54,7 @@ func (x *session) observeUse(typ byte, text []byte, begun, whole bool) {
 func (x *session) mayKeepBackend() bool {
 	s := x.srv
 	return x.reusable != nil && !x.tainted.Load() && x.idle() && !x.drained.midway && x.ended.Load() == nil && x.cancels.started.Load() == 0 &&
-		!x.cancels.warningsHidden.Load() && s.drain.Load() == nil && s.cfg.Reuse()
+		s.drain.Load() == nil && s.cfg.Reuse()
 }
 
 // A backend is reset as soon as its client has left, on the session's loop (resetBackend) or by a goroutine

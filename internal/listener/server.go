@@ -188,6 +188,9 @@ func (s *Server) Serve(ctx context.Context) error {
 	if !s.enter() {
 		return errors.New("listener: Serve after Shutdown")
 	}
+	if log := s.cfg.Log; log != nil {
+		log.OnSuspicion(s.reclaimGuarded)
+	}
 	stopLoops, err := s.startLoops()
 	if err != nil {
 		s.beginClosing()

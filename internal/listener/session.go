@@ -50,12 +50,11 @@ type session struct {
 	in          *bufio.Reader // from the backend, through the gate
 	guarded     bool          // the backend is local, and answers may have to be confirmed
 	cancels     cancelState
-	settings    []pgwire.Parameter // of a relayed session: from its startup packet
-	started     func()             // of a relayed session: ends its turn to start
+	logBefore   atomic.Uint64 // suspicions in the server's log that are not of the session's requests
+	started     func()        // of a relayed session: ends its turn to start
 	backendFrom string
 	reusable    *backend // how its backend may be offered to another client; nil: it may not
 
-	text    textEnd      // of upstream: the state of observeText in the current message
 	changes stmt.Changes // of upstream: the state of observeChange in it
 	changed bool         // changes follows the current message
 	instead []byte       // of upstream: goes to PostgreSQL in place of the last message, which is refused
@@ -81,7 +80,6 @@ type session struct {
 	registered, closed atomic.Bool
 	tainted            atomic.Bool // its backend may not serve another client
 	offloaded          atomic.Bool // the kernel relays it
-	calls              bool        // it has executed a CALL or DO; downstream's own
 	copies             bool        // it has prepared a statement that may be a COPY; upstream's own
 	keepsBackend       atomic.Bool // the client sent Terminate, and its backend is kept
 	drained            draining

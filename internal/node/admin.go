@@ -28,7 +28,7 @@ func (n *node) newStatus() *status.Service {
 		},
 	}
 	if n.pg != nil {
-		c.Links, c.Server, c.Upstream, c.Downstream, c.Commits, c.Keeper, c.Seedings = n.links, n.pg, n.up, n.down, n.penalty, n.server, n.seedJobs.Operations
+		c.Links, c.Server, c.Upstream, c.Downstream, c.Commits, c.Keeper, c.Seedings, c.Log = n.links, n.pg, n.up, n.down, n.penalty, n.server, n.seedJobs.Operations, n.serverSays
 	}
 	return status.New(c)
 }

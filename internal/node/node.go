@@ -21,6 +21,7 @@ import (
 	"github.com/coteriedb/coterie/internal/endpoint"
 	"github.com/coteriedb/coterie/internal/etcd"
 	"github.com/coteriedb/coterie/internal/lib/rawconn"
+	"github.com/coteriedb/coterie/internal/listener/serverlog"
 	"github.com/coteriedb/coterie/internal/node/clientport"
 	"github.com/coteriedb/coterie/internal/node/fencetime"
 	"github.com/coteriedb/coterie/internal/node/membership"
@@ -47,31 +48,32 @@ type node struct {
 	incarnation string
 	log         *slog.Logger
 
-	members  *membership.Members
-	pki      *pki.Service
-	endpoint *endpoint.Endpoint
-	control  *endpoint.Control
-	quorum   *quorum.Service
-	store    *etcd.Store
-	ports    *quorum.Store
-	pg       *postgres.Instance // nil on a witness
-	keeper   *keeper.Client
-	server   *pgserver.Server // nil on a witness
-	up       *replication.Upstream
-	down     *replication.Downstream
-	penalty  *replication.Penalty // nil on a witness
-	seeds    *source.Source
-	seedJobs *seedjobs.Controller // nil on a witness
-	seedOps  *seedjobs.Client
-	clients  *clientport.Port
-	fence    time.Duration // how long this host takes to fence a server
-	probes   *pgserver.Probes
-	links    *walstream.Links // nil on a witness
-	views    *catalog.Catalog
-	status   *status.Service
-	operate  *operations.Service
-	agent    *agent.Agent
-	ready    chan struct{} // closed once there is an agent
+	members    *membership.Members
+	pki        *pki.Service
+	endpoint   *endpoint.Endpoint
+	control    *endpoint.Control
+	quorum     *quorum.Service
+	store      *etcd.Store
+	ports      *quorum.Store
+	pg         *postgres.Instance // nil on a witness
+	serverSays *serverlog.Reader  // what its log says of cancelled waits
+	keeper     *keeper.Client
+	server     *pgserver.Server // nil on a witness
+	up         *replication.Upstream
+	down       *replication.Downstream
+	penalty    *replication.Penalty // nil on a witness
+	seeds      *source.Source
+	seedJobs   *seedjobs.Controller // nil on a witness
+	seedOps    *seedjobs.Client
+	clients    *clientport.Port
+	fence      time.Duration // how long this host takes to fence a server
+	probes     *pgserver.Probes
+	links      *walstream.Links // nil on a witness
+	views      *catalog.Catalog
+	status     *status.Service
+	operate    *operations.Service
+	agent      *agent.Agent
+	ready      chan struct{} // closed once there is an agent
 }
 
 // openNode reads the configuration of the node in dir, and makes sure that no other process runs the node.
@@ -94,6 +96,7 @@ func openNode(dir string, log *slog.Logger) (n *node, unlock func(), err error) 
 		cfg: cfg, layout: layout, self: ag.ReplicaID(cfg.Node), log: log.With("node", cfg.Node),
 		incarnation: fmt.Sprintf("%s-%d-%d", cfg.Node, os.Getpid(), time.Now().UnixNano()),
 		ready:       make(chan struct{}),
+		serverSays:  serverlog.NewReader(),
 	}
 	n.members = membership.New(n.self, layout, n.log)
 	n.quorum = n.newQuorum()
@@ -274,6 +277,8 @@ func (n *node) openServer(ctx context.Context, run func(string, func(context.Con
 	if n.keeper, _, err = keeper.Dial(c, n.layout.KeeperSock(), n.incarnation); err != nil {
 		return fmt.Errorf("attach to the keeper: %w", err)
 	}
+	said := pgserver.NewServerLog(c, n.serverSays, n.keeper, n.pg, n.log.With("part", "server log"))
+	run("server log", said.Run)
 	log := n.log.With("part", "replication")
 	streams := &walstream.Streams{StreamsConfig: walstream.StreamsConfig{Self: n.self, Incarnation: n.incarnation, Server: n.pg, Agent: func() walstream.Decider { return n.agent }, Ready: n.ready}}
 	n.up = replication.NewUpstream(replication.UpstreamConfig{Dir: n.layout.Upstream(), Hello: streams.Hello, Logger: log})
@@ -295,6 +300,7 @@ func (n *node) closeServer() {
 		n.log.Debug("keeper stays", "err", err)
 	}
 	_ = n.keeper.Close()
+	_ = n.serverSays.Close()
 	_ = n.pg.Close()
 }
 
@@ -305,7 +311,7 @@ func (n *node) openAgent() error {
 	}
 	if n.pg != nil {
 		c.Instance = &pgserver.Instance{Instance: n.pg, Layout: n.layout, Self: n.self, GroupSystemID: n.members.SystemID, Owns: n.down.Owns, Log: n.log.With("part", "postgres")}
-		n.server = pgserver.NewServer(n.keeper, n.pg, n.layout)
+		n.server = pgserver.NewServer(n.keeper, n.pg, n.layout, n.serverSays)
 		c.Keeper = n.server
 		c.Upstream = walstream.NewUpstream(n.up, n.links)
 		c.Downstream = &walstream.Downstream{Downstream: n.down}

@@ -38,6 +38,7 @@ func (n *node) newClientPort() *clientport.Port {
 			}
 			return n.pg
 		},
+		Log:      n.serverSays,
 		Upstream: func() agent.UpstreamStatus { return walstream.NewUpstream(n.up, n.links).Status() },
 		Streams:  func() []agent.Stream { return (&walstream.Downstream{Downstream: n.down}).Streams() },
 		Moved:    func() <-chan struct{} { return n.down.Moved() },

@@ -60,6 +60,7 @@ func TestPrimary(t *testing.T) {
 	sub(t, "slots", func(t *testing.T) { testSlots(t, p) }, p)
 	sub(t, "roles", func(t *testing.T) { testRoles(t, p) }, p)
 	sub(t, "cancelling by SQL", func(t *testing.T) { testRestrictCancel(t, p) }, p)
+	sub(t, "settings of the log", func(t *testing.T) { testLogSettings(t, p) }, p)
 	sub(t, "defaults of roles", func(t *testing.T) { testDefaults(t, p) }, p)
 	sub(t, "what a session begins with", func(t *testing.T) { testMark(t, p) }, p)
 	sub(t, "flushed now", func(t *testing.T) { testCurrentFlush(t, p) }, p)

@@ -2,10 +2,12 @@ package postgres
 
 import (
 	"maps"
+	"slices"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/coteriedb/coterie/internal/postgres/diagnose"
 	"github.com/coteriedb/coterie/internal/postgres/login"
 	"github.com/coteriedb/coterie/internal/postgres/session"
 )
@@ -103,17 +105,17 @@ func testMark(t *testing.T, p *server) {
 }
 
 func testDefaults(t *testing.T, p *server) {
-	p.sql("create role reader login", "create database shop", "alter role all set client_min_messages = 'log'",
-		"alter database shop set client_min_messages = 'error'", "alter role reader set default_transaction_read_only = on",
+	p.sql("create role reader login", "create database shop", "alter role all set coterie.max_lag = '7s'",
+		"alter database shop set coterie.max_lag = '9s'", "alter role reader set default_transaction_read_only = on",
 		"alter role reader in database shop set coterie.intent = 'READ_WRITE'", "alter role reader set work_mem = '1MB'")
 	for _, c := range []struct {
 		user, database string
 		want           map[string]string
 	}{
-		{"reader", "shop", map[string]string{"client_min_messages": "error", "default_transaction_read_only": "on", "coterie.intent": "READ_WRITE"}},
-		{"reader", "postgres", map[string]string{"client_min_messages": "log", "default_transaction_read_only": "on"}},
-		{"nobody", "shop", map[string]string{"client_min_messages": "error"}},
-		{"nobody", "nowhere", map[string]string{"client_min_messages": "log"}},
+		{"reader", "shop", map[string]string{"coterie.max_lag": "9s", "default_transaction_read_only": "on", "coterie.intent": "READ_WRITE"}},
+		{"reader", "postgres", map[string]string{"coterie.max_lag": "7s", "default_transaction_read_only": "on"}},
+		{"nobody", "shop", map[string]string{"coterie.max_lag": "9s"}},
+		{"nobody", "nowhere", map[string]string{"coterie.max_lag": "7s"}},
 	} {
 		got, err := p.Defaults(t.Context(), c.user, c.database)
 		if err != nil || !maps.Equal(got, c.want) {
@@ -121,4 +123,46 @@ func testDefaults(t *testing.T, p *server) {
 		}
 	}
 	p.sql("alter role all reset all", "drop database shop", "drop role reader")
+}
+
+// testLogSettings finds each value of the settings of the log that may be in force: in the session, in the files, as a
+// default of others than superusers, and what others may change.
+func testLogSettings(t *testing.T, p *server) {
+	read := func() diagnose.LogSettings {
+		t.Helper()
+		s, err := p.LogSettings(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	s := read()
+	if !slices.Equal(s.Values["logging_collector"], []string{"off"}) || !slices.Contains(s.Values["log_destination"], "stderr") || len(s.Values["log_min_messages"]) == 0 || len(s.Values["lc_messages"]) == 0 || len(s.Defaults)+len(s.Granted) > 0 {
+		t.Errorf("at first: %+v", s)
+	}
+	p.sql("alter system set log_min_messages = 'panic'") // not reloaded: in the file only
+	if v := read().Values["log_min_messages"]; !slices.Contains(v, "panic") || !slices.Contains(v, "warning") {
+		t.Errorf("a value that is in the file only: %q", v)
+	}
+	p.sql("alter system reset log_min_messages", "create role app login", "create role boss superuser",
+		"alter role app set log_min_messages = 'error'", "alter role boss set log_min_messages = 'error'", "alter database postgres set lc_messages = 'POSIX'",
+		"alter role app in database postgres set log_min_messages = 'fatal'", "alter role app set work_mem = '1MB'")
+	found := read().Defaults
+	for _, want := range []diagnose.LogDefault{{Of: "role app", Name: "log_min_messages", Value: "error"}, {Of: "database postgres", Name: "lc_messages", Value: "POSIX"}, {Of: "role app in database postgres", Name: "log_min_messages", Value: "fatal"}} {
+		if !slices.Contains(found, want) {
+			t.Errorf("%+v is not in %+v", want, found)
+		}
+	}
+	if len(found) != 3 {
+		t.Errorf("%+v", found)
+	}
+	p.sql("alter database postgres reset all", "alter role app in database postgres reset all")
+	if p.Config().Install.Major >= 15 {
+		p.sql("grant set on parameter log_min_messages to app", "grant alter system on parameter logging_collector to public", "grant set on parameter lc_messages to boss")
+		if granted := read().Granted; len(granted) != 2 || !slices.Contains(granted, "log_min_messages") || !slices.Contains(granted, "logging_collector") {
+			t.Errorf("granted: %q", granted)
+		}
+		p.sql("revoke all on parameter log_min_messages, lc_messages from app, boss", "revoke all on parameter logging_collector from public")
+	}
+	p.sql("drop role app, boss")
 }

@@ -165,16 +165,19 @@ type Status struct {
 	SyncCount       int           `json:"k"`
 	WaitsFor        string        `json:"commits_wait_for"`
 	FailoverReady   string        `json:"automatic_failover"` // ready, or why not
-	Timeline        ag.Timeline   `json:"timeline"`
-	Rule            ag.Rule       `json:"rule"` // the last decision of this node
-	Because         string        `json:"because"`
-	Operation       string        `json:"operation,omitempty"`
-	Replicas        []Replica     `json:"replicas"`
-	AnswersUntil    string        `json:"lease,omitempty"`  // of this node, as primary
-	Links           []Link        `json:"links,omitempty"`  // that carry WAL from or to this node
-	Relays          []Relay       `json:"relays,omitempty"` // connections of others that this node relays
-	Authority       string        `json:"authority"`        // pin of the authority that issued this node's certificate
-	Rotation        *Rotation     `json:"authority_rotation,omitempty"`
+	// LogWeakness is why the log of the answering node's server cannot be relied on to tell of cancelled waits, and
+	// what to change. As primary the node has each commit confirmed once more then. Empty: it can be.
+	LogWeakness  string      `json:"log_weakness,omitempty"`
+	Timeline     ag.Timeline `json:"timeline"`
+	Rule         ag.Rule     `json:"rule"` // the last decision of this node
+	Because      string      `json:"because"`
+	Operation    string      `json:"operation,omitempty"`
+	Replicas     []Replica   `json:"replicas"`
+	AnswersUntil string      `json:"lease,omitempty"`  // of this node, as primary
+	Links        []Link      `json:"links,omitempty"`  // that carry WAL from or to this node
+	Relays       []Relay     `json:"relays,omitempty"` // connections of others that this node relays
+	Authority    string      `json:"authority"`        // pin of the authority that issued this node's certificate
+	Rotation     *Rotation   `json:"authority_rotation,omitempty"`
 }
 
 // Relay is a connection between two other members that the answering node relays.

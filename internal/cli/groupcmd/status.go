@@ -245,6 +245,9 @@ func (d dashboard) printReplicas(w io.Writer) error {
 	}
 	_, _ = fmt.Fprintf(w, "group %s   primary %s   epoch %d %s   timeline %d\n", s.Group, primary, s.Epoch, s.Phase, s.Timeline)
 	_, _ = fmt.Fprintf(w, "quorum %s (%s)   commits wait for %s   automatic failover: %s\n", quorum, votes, s.WaitsFor, s.FailoverReady)
+	if s.LogWeakness != "" {
+		_, _ = fmt.Fprintf(w, "%s confirms each commit once more while it is primary: %s\n", s.Node, s.LogWeakness)
+	}
 	if s.Operation != "" {
 		_, _ = fmt.Fprintf(w, "under way: failover, %s\n", s.Operation)
 	}

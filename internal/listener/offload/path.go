@@ -32,8 +32,11 @@ type Path struct {
 	directions *ebpf.Map // from the cookie of a socket to its slot and direction
 	peers      *ebpf.Map // from slot and direction to the socket that a piece goes to
 	program    *ebpf.Program
-	memory     []byte     // of the slots. It stays mapped: another goroutine may still hold a slot
-	Deadline   *uint64    // of the gate, for the program
+	memory     []byte  // of the slots. It stays mapped: another goroutine may still hold a slot
+	Deadline   *uint64 // of the gate, for the program
+	// LogReached is the size of the server's log up to which it was found harmless. An answer that may have ended a
+	// commit passes only while the log has that size.
+	LogReached *atomic.Uint64
 	moving     sync.Mutex // held while the deadline is changed
 	events     eventRing
 	Free       []uint32
@@ -55,6 +58,7 @@ type Config struct {
 	Sessions int                  // how many sessions there may be
 	Gate     func() time.Duration // returns the deadline of the gate, CLOCK_BOOTTIME; nil: no gate
 	Woken    func(slot uint32)    // is called for the slot of each session that came back
+	Log      int                  // descriptor of the server's log, a file in memory; 0: there is none, and no answer of a guarded session passes
 }
 
 // New loads the program and its maps. It fails where the kernel, or this process's rights, do not allow that; sessions
@@ -74,7 +78,7 @@ func New(cfg Config) (k *Path, err error) {
 	k.directions = k.newMap(&err, ebpf.MapSpec{Name: "coterie_ways", Type: ebpf.Hash, KeySize: 8, ValueSize: 8, MaxEntries: 4 * n})
 	k.peers = k.newMap(&err, ebpf.MapSpec{Name: "coterie_peers", Type: ebpf.SockHash, KeySize: 4, ValueSize: 4, MaxEntries: 3 * n})
 	slots := k.newMap(&err, ebpf.MapSpec{Name: "coterie_slots", Type: ebpf.Array, KeySize: 4, ValueSize: slotSize, MaxEntries: n, Flags: unix.BPF_F_MMAPABLE})
-	common := k.newMap(&err, ebpf.MapSpec{Name: "coterie_common", Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1, Flags: unix.BPF_F_MMAPABLE})
+	common := k.newMap(&err, ebpf.MapSpec{Name: "coterie_common", Type: ebpf.Array, KeySize: 4, ValueSize: commonSize, MaxEntries: 1, Flags: unix.BPF_F_MMAPABLE})
 	ring := k.newMap(&err, ebpf.MapSpec{Name: "coterie_bell", Type: ebpf.RingBuf, MaxEntries: eventRingSize})
 	if err != nil {
 		return k, err
@@ -86,12 +90,22 @@ func New(cfg Config) (k *Path, err error) {
 	if err != nil {
 		return k, fmt.Errorf("mapping the deadline: %w", err)
 	}
-	k.Deadline = (*uint64)(unsafe.Pointer(&page[0])) //nolint:gosec // the mapping is a page
+	k.Deadline = (*uint64)(unsafe.Pointer(&page[0]))                         //nolint:gosec // the mapping is a page
+	k.LogReached = (*atomic.Uint64)(unsafe.Pointer(&page[commonLogReached])) //nolint:gosec // the mapping is a page
+	logSizeAt := (*atomic.Uint64)(unsafe.Pointer(&page[commonLogSizeAt]))    //nolint:gosec // the mapping is a page
+	k.LogReached.Store(^uint64(0))
+	if cfg.Log > 0 {
+		at, err := sizeAddress(cfg.Log)
+		if err != nil {
+			return k, err
+		}
+		logSizeAt.Store(at)
+	}
 	if err = k.events.open(ring.FD()); err != nil {
 		return k, err
 	}
 	k.program, err = ebpf.NewProgram(&ebpf.ProgramSpec{
-		Name: "coterie_relay", Type: ebpf.SkSKB, AttachType: ebpf.AttachSkSKBVerdict, License: "Apache-2.0",
+		Name: "coterie_relay", Type: ebpf.SkSKB, AttachType: ebpf.AttachSkSKBVerdict, License: license,
 		Instructions: program(descriptors{ways: k.directions.FD(), slots: slots.FD(), peers: k.peers.FD(), common: common.FD(), bell: ring.FD()}),
 	})
 	if err != nil {

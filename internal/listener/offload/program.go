@@ -37,8 +37,17 @@ const (
 	slotSize       = 2048
 )
 
+// Offsets in what all sessions share.
+const (
+	commonDeadline   = 0
+	commonLogSizeAt  = 8  // the kernel's address of the size of the server's log; 0: there is none
+	commonLogReached = 16 // the size up to which it was read and found harmless
+	commonSize       = 24
+)
+
 // Flags of a session.
 const (
+	FlagGuarded  = 1 // an answer passes only while everything in the server's log is known to be harmless
 	FlagUngated  = 2 // answers pass without a deadline
 	FlagDeadline = 4 // answers pass until the deadline
 )
@@ -63,12 +72,13 @@ const (
 	whySlow  // the client does not read
 	whyGate
 	whyUnasked
+	WhyLog   // the server has logged something
 	WhyCount // how many there are
 )
 
 // WhyNames are the reasons for which a session came back from the kernel, as metrics name them.
 var WhyNames = [WhyCount]string{
-	"called", "order", "pipelined", "long", "unreadable", "in parts", "message", "statement", "slow client", "gate", "unasked",
+	"called", "order", "pipelined", "long", "unreadable", "in parts", "message", "statement", "slow client", "gate", "unasked", "log",
 }
 
 // Registers and stack slots with a fixed meaning.
@@ -190,7 +200,7 @@ func (p *assembly) request() {
 	}
 	p.add(asm.LongJump(p.back(whyPart)))
 
-	// A text: client_min_messages is found by its second word, ALTER by its beginning.
+	// A text: an ALTER is found by its beginning.
 	p.at("query")
 	p.add(
 		asm.LoadMem(asm.R1, rBase, 5, asm.Word),
@@ -210,7 +220,6 @@ func (p *assembly) request() {
 		asm.LoadMem(asm.R1, asm.R1, 0, asm.Word),
 		asm.HostTo(asm.BE, asm.R1, asm.Word),
 		asm.Or.Imm(asm.R1, 0x20202020),
-		asm.JEq.Imm32(asm.R1, 0x7f6d696e, p.back(whyText)), // _min, in any case
 		asm.JEq.Imm32(asm.R1, 0x616c7465, p.back(whyText)), // alte: an ALTER may be refused, wherever it stands
 		asm.Add.Imm(asm.R0, 1),
 		asm.JGE.Imm(asm.R0, longestRequest, "forward"),
@@ -302,7 +311,6 @@ func (p *assembly) ofDatabases() {
 		asm.JEq.Imm32(asm.R1, 0x64726f70, p.back(whyText)), // drop
 		asm.JEq.Imm32(asm.R1, 0x63726561, p.back(whyText)), // create
 		asm.JEq.Imm32(asm.R1, 0x616c7465, p.back(whyText)), // alter
-		asm.JEq.Imm32(asm.R1, 0x63616c6c, p.back(whyText)), // call: its answer may have to be confirmed
 	)
 }
 
@@ -330,7 +338,7 @@ func (p *assembly) answer(common int) {
 		asm.And.Imm(asm.R2, FlagUngated|FlagDeadline),
 		asm.JEq.Imm(asm.R2, 0, "open"),
 		asm.LoadMapValue(asm.R3, common, 0),
-		asm.LoadMem(asm.R3, asm.R3, 0, asm.DWord),
+		asm.LoadMem(asm.R3, asm.R3, commonDeadline, asm.DWord),
 		asm.And.Imm(asm.R1, FlagDeadline),
 		asm.JNE.Imm(asm.R1, 0, "deadline"),
 		asm.JNE.Imm(asm.R3, 0, p.back(whyGate)),
@@ -344,6 +352,7 @@ func (p *assembly) answer(common int) {
 		asm.JGE.Reg(asm.R0, asm.R3, p.back(whyGate)),
 	)
 	p.at("open")
+	p.watchLog(common)
 	p.answerParts()
 }
 

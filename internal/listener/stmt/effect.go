@@ -1,9 +1,6 @@
 package stmt
 
-import (
-	"bytes"
-	"strings"
-)
+import "bytes"
 
 // Effect is what a failover could undo of a command.
 type Effect int
@@ -26,25 +23,17 @@ func EndsBlock(tag []byte) bool {
 	return string(tag) == "COMMIT" || string(tag) == "PREPARE TRANSACTION"
 }
 
-// CommitsInside reports whether a CommandComplete is of a statement that may have committed while it ran: its wait can
-// then be cut by the session's own statement_timeout.
-func CommitsInside(body []byte) bool {
-	return len(body) > 2 && (string(body[:3]) == "DO\x00" || len(body) > 4 && string(body[:5]) == "CALL\x00")
-}
-
-// Mentions reports whether the text contains a name of PostgreSQL, in whatever case. The name has an underscore.
-func Mentions(text []byte, name string) bool {
-	before := strings.IndexByte(name, '_')
-	for at := 0; ; at++ {
-		i := bytes.IndexByte(text[at:], '_')
-		if i < 0 {
-			return false
-		}
-		at += i
-		if begin := at - before; begin >= 0 && begin+len(name) <= len(text) && equalFold(text[begin:begin+len(name)], name) {
-			return true
-		}
+// EffectOf returns what a statement with this tag may have committed.
+func EffectOf(tag []byte) Effect {
+	switch string(tag) {
+	case "BEGIN", "START TRANSACTION", "ROLLBACK", "SAVEPOINT", "RELEASE", "SET", "SHOW", "RESET", "PREPARE", "DEALLOCATE",
+		"DEALLOCATE ALL", "CLOSE CURSOR", "CLOSE CURSOR ALL", "LISTEN", "UNLISTEN":
+		return NoEffect
 	}
+	if bytes.HasPrefix(tag, []byte("SELECT ")) || bytes.HasPrefix(tag, []byte("FETCH ")) { // also CREATE TABLE AS
+		return Reads
+	}
+	return Writes
 }
 
 // equalFold compares with a name in lower case, as PostgreSQL compares the names of its settings: by ASCII letters.
@@ -58,17 +47,4 @@ func equalFold(text []byte, name string) bool {
 		}
 	}
 	return true
-}
-
-// EffectOf returns what a statement with this tag may have committed.
-func EffectOf(tag []byte) Effect {
-	switch string(tag) {
-	case "BEGIN", "START TRANSACTION", "ROLLBACK", "SAVEPOINT", "RELEASE", "SET", "SHOW", "RESET", "PREPARE", "DEALLOCATE",
-		"DEALLOCATE ALL", "CLOSE CURSOR", "CLOSE CURSOR ALL", "LISTEN", "UNLISTEN":
-		return NoEffect
-	}
-	if bytes.HasPrefix(tag, []byte("SELECT ")) || bytes.HasPrefix(tag, []byte("FETCH ")) { // also CREATE TABLE AS
-		return Reads
-	}
-	return Writes
 }

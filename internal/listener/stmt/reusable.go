@@ -204,24 +204,3 @@ func NeedsDatabaseAlone(text []byte) bool {
 	}
 	return false
 }
-
-// ShowsWarningsOnly reports whether the text only sets client_min_messages to a level that shows warnings.
-func ShowsWarningsOnly(text []byte) bool {
-	words := strings.FieldsFunc(strings.ToLower(string(text)), func(r rune) bool { return strings.ContainsRune(" \t\r\n=';\x00", r) })
-	if len(words) > 1 && (words[1] == "session" || words[1] == "local") {
-		words = append(words[:1], words[2:]...)
-	}
-	if len(words) > 2 && words[2] == "to" {
-		words = append(words[:2], words[3:]...)
-	}
-	return len(words) == 3 && words[0] == "set" && words[1] == "client_min_messages" && ShowsWarnings(words[2])
-}
-
-// ShowsWarnings reports whether a session with that client_min_messages receives warnings.
-func ShowsWarnings(level string) bool {
-	switch strings.ToLower(level) {
-	case "debug", "debug5", "debug4", "debug3", "debug2", "debug1", "log", "notice", "warning":
-		return true
-	}
-	return false
-}

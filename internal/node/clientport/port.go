@@ -24,6 +24,7 @@ import (
 	"github.com/coteriedb/coterie/internal/endpoint/certs"
 	"github.com/coteriedb/coterie/internal/listener"
 	"github.com/coteriedb/coterie/internal/listener/hba"
+	"github.com/coteriedb/coterie/internal/listener/serverlog"
 	"github.com/coteriedb/coterie/internal/postgres/login"
 )
 
@@ -44,6 +45,7 @@ type Config struct {
 	Read     func(context.Context) (agent.Snapshot, error) // asks the quorum
 
 	Server   func() Server                                       // this node's PostgreSQL; nil on a witness
+	Log      *serverlog.Reader                                   // what that says of cancelled waits
 	Upstream func() agent.UpstreamStatus                         // the stream from the primary
 	Streams  func() []agent.Stream                               // the streams to the members
 	Moved    func() <-chan struct{}                              // closed at the next change of Streams
@@ -143,7 +145,7 @@ func (p *Port) listenerConfig() (listener.Config, error) {
 		p.c.Logger.Warn("the listeners' common secret cannot be read", "error", err)
 	}
 	if server := p.c.Server(); server != nil {
-		c.FlushLSN, c.Durable, c.Confirm, c.Strict = server.CurrentFlush, p.durable, p.confirmLead, p.strict
+		c.FlushLSN, c.Durable, c.Log, c.Confirm, c.Strict = server.CurrentFlush, p.durable, p.c.Log, p.confirmLead, p.strict
 		c.Position, c.Reserved, c.RelaxedCommit = p.progressOf, p.c.Reserved, p.relaxedCommit
 		c.Defaults = server.Defaults
 		c.Reuse = p.reuse

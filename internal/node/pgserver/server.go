@@ -12,6 +12,7 @@ import (
 	"github.com/coteriedb/coterie/internal/agent"
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/lib/retry"
+	"github.com/coteriedb/coterie/internal/listener/serverlog"
 	"github.com/coteriedb/coterie/internal/postgres"
 	"github.com/coteriedb/coterie/internal/postgres/keeper"
 )
@@ -22,6 +23,7 @@ type Server struct {
 	pg     *postgres.Instance
 	layout config.Layout
 	exits  chan string
+	log    *serverlog.Reader
 
 	seen seen
 }
@@ -55,9 +57,9 @@ func (s *Server) Seen() (keeper.State, error) {
 	return s.seen.state, err
 }
 
-// NewServer returns the keeper of pg. Its exits end when the keeper's connection does.
-func NewServer(c *keeper.Client, pg *postgres.Instance, l config.Layout) *Server {
-	s := &Server{Client: c, pg: pg, layout: l, exits: make(chan string, 4)}
+// NewServer returns the keeper of pg. Its exits end when the keeper's connection does. log is told of each start.
+func NewServer(c *keeper.Client, pg *postgres.Instance, l config.Layout, log *serverlog.Reader) *Server {
+	s := &Server{Client: c, pg: pg, layout: l, exits: make(chan string, 4), log: log}
 	go func() { // ends when the keeper's connection does
 		defer close(s.exits)
 		for e := range c.Exits() {
@@ -90,6 +92,7 @@ func (s *Server) start(ctx context.Context, r keeper.StartRequest) error {
 	r.Postgres, r.PGData, r.Args, r.Env = s.pg.Binary(), s.pg.Config().PGData, s.pg.Args(), serverEnv()
 	r.LogFile = filepath.Join(s.layout.Log(), "postgres.log")
 	s.pg.MarkLogs(r.LogFile)
+	s.log.ServerStarts()
 	_, err := s.Client.Start(ctx, r)
 	return err
 }

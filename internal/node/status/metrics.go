@@ -23,6 +23,13 @@ func (s *Service) Metrics() map[string]float64 {
 		out["coterie_sessions_open"] = float64(st.Open)
 		out["coterie_answers_held_total"] = float64(st.Gated)
 		out["coterie_answers_held_seconds_total"] = st.GatedTime.Seconds()
+		out["coterie_answers_confirmed_total"] = float64(st.Held)
+		out["coterie_answers_confirmed_seconds_total"] = st.HeldTime.Seconds()
+		out["coterie_answers_unconfirmed_total"] = float64(st.Unconfirmed)
+		if s.Log != nil {
+			out["coterie_answers_confirmed_without_log_total"] = float64(s.Log.Confirmed())
+			out["coterie_server_log_sound"] = truth(s.Log.Sound())
+		}
 		out["coterie_logins_by_loops_total"] = float64(st.LoopLogins)
 		out["coterie_writes_together_total"] = float64(st.BatchedWrites)
 		out["coterie_sessions_lent_to_kernel_total"] = float64(st.Offloaded)

@@ -21,7 +21,7 @@ import (
 )
 
 // Config has the sources of a Service. The parts that only a replica has are nil on a witness: Links, Server, Upstream,
-// Downstream, Commits, Keeper and Seedings. No other field may be nil.
+// Downstream, Commits, Keeper, Seedings and Log. No other field may be nil.
 type Config struct {
 	Self    ag.ReplicaID
 	Node    config.Config
@@ -43,6 +43,7 @@ type Config struct {
 	Commits    Commits
 	Keeper     Keeper
 	Seedings   func() []seeding.Operation // the copies to this node, and the verifications
+	Log        ServerLog
 }
 
 // Agent is the part of *agent.Agent that a Service shows. View, Plan and Snapshot are nil before its first turn.
@@ -101,6 +102,14 @@ type Downstream interface {
 // Commits is the part of *replication.Penalty that a Service shows.
 type Commits interface {
 	Totals() replication.PenaltyTotals
+}
+
+// ServerLog is the part of *serverlog.Reader that a Service shows.
+type ServerLog interface {
+	Weakness() string
+	Unread() bool
+	Sound() bool
+	Confirmed() uint64
 }
 
 // Keeper is the part of *pgserver.Server that a Service shows.

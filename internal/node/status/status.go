@@ -64,6 +64,9 @@ func (s *Service) Status() api.Status {
 	leader := snap.Statuses[e.Leader]
 	out.WaitsFor = fmt.Sprintf("%d of %v", leader.SyncN, leader.SyncP)
 	out.FailoverReady = failoverReady(*v)
+	if s.Log != nil && !s.Log.Unread() {
+		out.LogWeakness = s.Log.Weakness()
+	}
 	out.Rotation, out.Authority = RotationOf(v.Group), s.Authority()
 	return out
 }

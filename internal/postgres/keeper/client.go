@@ -116,8 +116,8 @@ func (c *Client) Status(ctx context.Context) (State, error) {
 	return *m.State, nil
 }
 
-// Log returns the log of the servers that the keeper starts: a file in memory that only grows. The caller closes it. A keeper that is older
-// refuses.
+// Log returns the log of the servers that the keeper starts: a file in memory that only grows. The caller closes it. A
+// keeper that is older refuses.
 func (c *Client) Log(ctx context.Context) (*os.File, error) {
 	m, err := c.call(ctx, quickly, request{Op: opLog})
 	if err == nil && m.file == nil {

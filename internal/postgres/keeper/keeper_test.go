@@ -56,7 +56,8 @@ func (c *Client) ask(ctx context.Context, op string) error {
 	return err
 }
 
-// The log of the server reaches the agent as a file in memory, and is in the server's file when the agent hears of the end.
+// The log of the server reaches the agent as a file in memory, and is in the server's file when the agent hears of the
+// end.
 func TestLogInMemory(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)

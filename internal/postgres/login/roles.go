@@ -76,21 +76,18 @@ func (r *Roles) Verifier(ctx context.Context, user string) (Role, error) {
 	return role, nil
 }
 
-// A setting of the pair takes precedence over one of the role, of the database, of all, and of the configuration file.
+// A setting of the pair takes precedence over one of the role, of the database, and of all.
 const defaultsQuery = `
 SELECT split_part(d.text, '=', 1), substr(d.text, strpos(d.text, '=') + 1)
-FROM (SELECT -1 AS rank, name || '=' || setting AS text FROM pg_file_settings WHERE applied AND name = 'client_min_messages'
-      UNION ALL
-      SELECT CASE WHEN setrole <> 0 AND setdatabase <> 0 THEN 3 WHEN setrole <> 0 THEN 2 WHEN setdatabase <> 0 THEN 1 ELSE 0 END, c
+FROM (SELECT CASE WHEN setrole <> 0 AND setdatabase <> 0 THEN 3 WHEN setrole <> 0 THEN 2 WHEN setdatabase <> 0 THEN 1 ELSE 0 END AS rank, c AS text
       FROM pg_db_role_setting, unnest(setconfig) c
       WHERE setrole IN (0, (SELECT oid FROM pg_roles WHERE rolname = $1))
         AND setdatabase IN (0, (SELECT oid FROM pg_database WHERE datname = $2))) d
-WHERE split_part(d.text, '=', 1) IN ('client_min_messages', 'default_transaction_read_only', 'coterie.intent', 'coterie.max_lag')
+WHERE split_part(d.text, '=', 1) IN ('default_transaction_read_only', 'coterie.intent', 'coterie.max_lag')
 ORDER BY d.rank`
 
-// Defaults returns which of client_min_messages, default_transaction_read_only, coterie.intent and coterie.max_lag are
-// set for sessions of the role in the database (ALTER ROLE, ALTER DATABASE). client_min_messages is also read from the
-// configuration file.
+// Defaults returns which of default_transaction_read_only, coterie.intent and coterie.max_lag are set for sessions of
+// the role in the database (ALTER ROLE, ALTER DATABASE).
 func (r *Roles) Defaults(ctx context.Context, user, database string) (map[string]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, session.Limit)
 	defer cancel()

@@ -116,7 +116,7 @@ var rules = []rule{
 	},
 	{
 		"node/pgserver",
-		[]string{"agent", "postgres", "postgres/", "ag", "config", "lib/"},
+		[]string{"agent", "listener/serverlog", "postgres", "postgres/", "ag", "config", "lib/"},
 		"a service of a node gets what is above it as functions, and knows no other service",
 	},
 	{

@@ -11,14 +11,17 @@ import (
 )
 
 const (
-	// Bound is how many bytes wait for the disk at most. What is older is dropped, and the copy says so.
+	// Bound is how many bytes wait for the disk at most. Older bytes are dropped, and the copy says so.
 	Bound = 64 << 20
-	// room is how many bytes of memory are reserved ahead of the end, so that a message finds room on a machine that is short of memory.
+	// room is how many bytes of memory are reserved ahead of the end, so that a message finds room on a machine that
+	// is short of memory.
 	room = 1 << 20
-	// freeEvery is how many copied bytes are given back to the system at once, and behind is how many are kept for an agent that reads late.
+	// freeEvery is how many copied bytes are given back to the system at once, and behind is how many are kept for an
+	// agent that reads late.
 	freeEvery = 256 << 10
 	behind    = 1 << 20
-	// pause is the shortest time between two rounds of copying: a server that logs a lot does not wake the copier for each line.
+	// pause is the shortest time between two rounds of copying: a server that logs a lot does not wake the copier for
+	// each line.
 	pause = 20 * time.Millisecond
 	// idle is how often the log is looked at where the kernel does not tell that it has grown.
 	idle = time.Second
@@ -178,7 +181,7 @@ func (l *Log) Flush() {
 	}
 }
 
-// step copies a piece and reports whether there may be more. What the disk does not take is dropped.
+// step copies a piece and reports whether there may be more. Bytes that the disk does not take are dropped.
 func (l *Log) step() bool {
 	l.mu.Lock()
 	to, from, dropped := l.to, l.from, l.dropped

@@ -28,7 +28,7 @@ func opened(t *testing.T) (l *Log, path string) {
 	return l, path
 }
 
-// What is logged arrives in the file without being asked for, in order, and is complete when the log is closed.
+// Messages arrive in the file without being asked for, in order, and all of them are there when the log is closed.
 func TestCopies(t *testing.T) {
 	t.Parallel()
 	l, path := opened(t)
@@ -63,7 +63,8 @@ func TestCopies(t *testing.T) {
 	}
 }
 
-// A program that opens the server's standard error anew must not truncate it, nor may anybody else: readers compare sizes.
+// A program that opens the server's standard error anew must not truncate it, nor may anybody else: readers compare
+// sizes.
 func TestNeverShrinks(t *testing.T) {
 	t.Parallel()
 	l, _ := opened(t)
