@@ -112,10 +112,11 @@ type textPiece struct {
 	hasHeader bool // the message begins in this chunk, so PostgreSQL has nothing of it
 }
 
-// observeChange follows a piece of a message that goes to the local server.
-func (x *session) observeChange(p textPiece) {
+// observeChange follows a piece of a message that goes to the local server. It reports whether it has ended the
+// session for that message.
+func (x *session) observeChange(p textPiece) (ended bool) {
 	if x.srv.cfg.Reserved == nil || !x.drained.local {
-		return
+		return false
 	}
 	if p.begins {
 		if x.changed = !p.ends || stmt.MentionsAlter(p.b); x.changed {
@@ -123,24 +124,25 @@ func (x *session) observeChange(p textPiece) {
 		}
 	}
 	if !x.changed {
-		return
+		return false
 	}
 	x.changes.Piece(p.b, x.srv.refuse)
 	bad := x.changes.Refused()
 	if !p.ends || bad == nil {
-		return
+		return false
 	}
 	x.srv.counts.reject(endSetting)
 	x.srv.log.Warn("a change of a setting is refused", "session", x.id, "user", x.user, "reason", bad.Message)
 	if !p.hasHeader {
 		x.end(ending{reason: endSetting, why: bad.Message + "; " + bad.Hint})
-		return
+		return true
 	}
 	name := []byte(nil)
 	if p.typ == 'P' {
 		name, _, _ = bytes.Cut(p.b, []byte{0})
 	}
 	x.instead = refusing(p.typ, name, bad)
+	return false
 }
 
 func (s *Server) refuse(c stmt.Change) *stmt.Refusal {

@@ -321,10 +321,7 @@ func (x *session) follow(f *pgwire.Framer, b []byte) (used int, err error) {
 	if typ == 'Q' {
 		x.requests.QueryText(text)
 	}
-	if used >= head && (typ == 'Q' || typ == 'P') {
-		x.observeChange(textPiece{typ, text, head > 0, whole, used == len(text)+5})
-	}
-	if x.ended.Load() != nil {
+	if used >= head && (typ == 'Q' || typ == 'P') && x.observeChange(textPiece{typ, text, head > 0, whole, used == len(text)+5}) {
 		return used, nil // it is not forwarded
 	}
 	if x.drained.local && x.srv.cfg.Fingerprint != nil {
