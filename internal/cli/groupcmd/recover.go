@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -93,7 +94,7 @@ func describeAccount(a recovery.Account) string {
 
 func leadCommand() *cobra.Command {
 	var texts, lost []string
-	var yes bool
+	var ok consent
 	c := &cobra.Command{
 		Use: "lead", Short: "Found a new quorum on this stopped member, which leads the group from then on",
 		Example: "  coterie recover lead --account account1.eyJnc… --lost n3", Args: cli.Args(0, "no arguments"),
@@ -107,18 +108,22 @@ func leadCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return recoverLead(c, s, plan, yes)
+			return recoverLead(c, s, plan, ok)
 		},
 	}
 	c.Flags().StringArrayVar(&texts, "account", nil, "what coterie recover account printed on another member (repeat)")
 	c.Flags().StringArrayVar(&lost, "lost", nil, "a member that is gone for good, and leaves the group (repeat)")
-	c.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	c.Flags().BoolVar(&ok.yes, "yes", false, "do not ask")
+	c.Flags().BoolVar(&ok.loss, "allow-data-loss", false, "lead although another member's copy goes further: what only that one has is lost")
 	return c
 }
 
+// consent is what the user agreed to in advance.
+type consent struct{ yes, loss bool }
+
 // recoverLead founds the new quorum on this node, after the user has confirmed the plan and its losses.
-func recoverLead(c *cobra.Command, s *provision.StoppedNode, plan provision.RecoveryPlan, yes bool) error {
-	if err := confirmRecovery(c, s, plan, yes); err != nil {
+func recoverLead(c *cobra.Command, s *provision.StoppedNode, plan provision.RecoveryPlan, ok consent) error {
+	if err := confirmRecovery(c, s.Group.Name, plan, ok); err != nil {
 		return err
 	}
 	if err := s.Refound(plan.Recovery); err != nil {
@@ -133,8 +138,32 @@ func recoverLead(c *cobra.Command, s *provision.StoppedNode, plan provision.Reco
 	return nil
 }
 
-// confirmRecovery prints the plan. Unless yes is set, the user must type the name of the group.
-func confirmRecovery(c *cobra.Command, s *provision.StoppedNode, p provision.RecoveryPlan, yes bool) error {
+// confirmRecovery prints the plan. Unless ok says yes, the user must type the name of the group. A plan with which
+// commits are known to be lost needs the user's word for that beside it.
+func confirmRecovery(c *cobra.Command, group string, p provision.RecoveryPlan, ok consent) error {
+	if err := printRecovery(c, p); err != nil {
+		return err
+	}
+	if ahead := p.Recovery.Ahead; len(ahead) > 0 && !ok.loss {
+		return fail.Refusedf("the copy of %s goes further than the one of %s: with %[2]s as the leader, commits that only the other has are lost; nothing was changed. "+
+			"Run coterie recover lead on %[1]s instead, or add --allow-data-loss", ahead[0], p.Recovery.Epoch.Leader)
+	}
+	if ok.yes {
+		return nil
+	}
+	if !term.IsTerminal(int(os.Stdin.Fd())) {
+		return fail.Refusedf("commits may be lost, and two primaries are possible if a member that is called lost is not; add --yes to do it from a script")
+	}
+	cli.Say(c, "\nThis is not undone. Type the group's name (%s) to go on:", group)
+	line, _ := bufio.NewReader(c.InOrStdin()).ReadString('\n')
+	if strings.TrimSpace(line) != group {
+		return fail.Refusedf("not confirmed; nothing was changed")
+	}
+	return nil
+}
+
+// printRecovery prints the plan as a table.
+func printRecovery(c *cobra.Command, p provision.RecoveryPlan) error {
 	w := tabwriter.NewWriter(c.ErrOrStderr(), 0, 0, 3, ' ', 0)
 	_, _ = fmt.Fprintln(w, "MEMBER\tCOPY ENDS AT\tLAST RECORD SEEN\tPROMISED\tAFTERWARDS")
 	for _, a := range p.Accounts {
@@ -142,32 +171,17 @@ func confirmRecovery(c *cobra.Command, s *provision.StoppedNode, p provision.Rec
 		switch {
 		case a.Copy == "" || a.Unfit != "":
 			at = "-"
-		case a.ID == s.Self:
+		case a.ID == p.Recovery.Epoch.Leader:
 			then = "leads"
-		}
-		for _, id := range p.Recovery.Ahead {
-			if id == a.ID {
-				then = "is AHEAD: suspended until coterie resume; what it has beyond the leader is LOST to the group"
-			}
+		case slices.Contains(p.Recovery.Ahead, a.ID):
+			then = "is AHEAD: suspended until coterie resume; what it has beyond the leader is LOST to the group"
 		}
 		_, _ = fmt.Fprintf(w, "%s\t%s\tepoch %d, state %d\tepoch %d\t%s\n", a.ID, at, a.Epoch, a.Seq, a.Promised, then)
 	}
 	for _, id := range p.Gone {
 		_, _ = fmt.Fprintf(w, "%s\tunknown\tunknown\tunknown\tleaves the group; must never be started again as it is\n", id)
 	}
-	if err := w.Flush(); err != nil || yes {
-		return err
-	}
-	if !term.IsTerminal(int(os.Stdin.Fd())) {
-		return fail.Refusedf("commits may be lost, and two primaries are possible if a member that is called lost is not; add --yes to do it from a script")
-	}
-	name := s.Group.Name
-	cli.Say(c, "\nThis is not undone. Type the group's name (%s) to go on:", name)
-	line, _ := bufio.NewReader(c.InOrStdin()).ReadString('\n')
-	if strings.TrimSpace(line) != name {
-		return fail.Refusedf("not confirmed; nothing was changed")
-	}
-	return nil
+	return w.Flush()
 }
 
 func followCommand() *cobra.Command {
