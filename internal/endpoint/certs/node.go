@@ -157,7 +157,8 @@ func parseNode(chain, keyPEM, caPEM []byte, now time.Time) (*Node, error) {
 	}
 	leaf := pair.Leaf
 	if now.After(leaf.NotAfter) {
-		return nil, fmt.Errorf("the node's certificate expired on %s: join the node again with a new token", leaf.NotAfter.Format(time.DateTime))
+		return nil, fmt.Errorf("the node's certificate expired on %s, while no agent ran here that could renew it. On a replica: coterie remove %s, then coterie token create --role witness; "+
+			"here: remove this node directory and run the command that token create prints", leaf.NotAfter.Format(time.DateTime), leaf.Subject.CommonName)
 	}
 	if now.Before(leaf.NotBefore) {
 		return nil, fmt.Errorf("the node's certificate is valid from %s on, and this machine's clock says %s: set the clock",

@@ -23,8 +23,9 @@ import (
 )
 
 const (
-	renewLook  = 6 * time.Hour // the longest time between two checks of the certificates
-	renewRetry = time.Minute   // after a renewal that failed
+	renewLook   = 6 * time.Hour    // the longest time between two checks of the files
+	renewGlance = 10 * time.Second // between two looks at the clock, which may have been set, or gone on while the machine slept
+	renewRetry  = time.Minute      // after a renewal that failed
 )
 
 // renewalTime returns when a certificate is renewed: after two thirds of its life and up to a tenth more. The tenth
@@ -63,15 +64,23 @@ func (r *Renewer) Run(ctx context.Context) error {
 		if err != nil {
 			r.Logger.Warn("certificates are not as they should be", "expires", r.Node.NotAfter(), "error", err, "retry_in", renewRetry)
 		}
-		if retry.Sleep(ctx, next) != nil {
-			return nil
+		// A timer does not run while the machine sleeps and knows nothing of a clock that is set. So the time of day,
+		// without the monotonic clock, decides.
+		due := now().Round(0).Add(next)
+		for left := next; left > 0; left = due.Sub(now().Round(0)) {
+			if retry.Sleep(ctx, min(left, renewGlance)) != nil {
+				return nil
+			}
 		}
 	}
 }
 
+// now is the time of day. Tests replace it.
+var now = time.Now
+
 // round renews due certificates and returns how long to wait for the next check.
 func (r *Renewer) round(ctx context.Context) (next time.Duration, err error) {
-	if !time.Now().Before(renewalTime(r.Node.cert.Load().Leaf)) || ownsAuthority(r.Dir) {
+	if !now().Before(renewalTime(r.Node.cert.Load().Leaf)) || ownsAuthority(r.Dir) {
 		if err := r.Renew(ctx); err != nil {
 			return renewRetry, err
 		}
@@ -80,7 +89,7 @@ func (r *Renewer) round(ctx context.Context) (next time.Duration, err error) {
 	if t, ok := listenerDue(r.Dir); ok && t.Before(due) {
 		due = t
 	}
-	return min(renewLook, max(time.Until(due), time.Second)), nil
+	return min(renewLook, max(due.Sub(now()), time.Second)), nil
 }
 
 // listenerDue returns when this node renews the listener's certificate; ok is false if it does not.
@@ -227,7 +236,7 @@ func renewFile(dir, name string, believed *trust, issue func(*x509.Certificate) 
 		return false, err
 	}
 	by := believed.issuer(old)
-	if by == nil || by.Equal(believed.cas[0]) && time.Now().Before(renewalTime(old)) {
+	if by == nil || by.Equal(believed.cas[0]) && now().Before(renewalTime(old)) {
 		return false, nil
 	}
 	chain, err := issue(old)

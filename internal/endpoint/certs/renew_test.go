@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -98,6 +99,32 @@ func TestRenewerOverAYear(t *testing.T) {
 		if err := leafIn(t, dir, fileNodeCert).VerifyHostname("10.0.0.7"); err != nil {
 			t.Error(err)
 		}
+	})
+}
+
+// A clock that is set, or that went on while the machine slept, is noticed within seconds: a certificate that is due
+// by it is renewed at once.
+func TestRenewerFollowsTheClock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var ahead atomic.Int64
+		now = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
+		defer func() { now = time.Now }()
+		dir, n := aNodeDir(t, newTestCA(t, groupA), KindReplica)
+		var renewed atomic.Int64
+		r := &Renewer{Dir: dir, Node: n, Renewed: func(string) error { renewed.Add(1); return nil }, Logger: slog.New(slog.DiscardHandler)}
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() { _ = r.Run(ctx) }()
+		time.Sleep(time.Minute)
+		if renewed.Load() != 0 {
+			t.Error("renewed before the time")
+		}
+		ahead.Store(int64(leafLifetime - 30*time.Second))
+		time.Sleep(2 * renewGlance)
+		if renewed.Load() == 0 {
+			t.Error("a clock that was set forward is not noticed")
+		}
+		cancel()
+		synctest.Wait()
 	})
 }
 
