@@ -45,7 +45,7 @@ func TestResume(t *testing.T) {
 		"quarantined":      {"b", func(b *bed) { b.quarantine("b") }, ""},
 		"led last":         {"b", func(b *bed) { b.quarantine("b"); b.store.x.Record.Epoch.Leader = "b" }, "no primary to make it anew from"},
 		"led last, sound":  {"b", func(b *bed) { b.store.x.Record.Epoch.Leader = "b" }, ""},
-		"before any turn":  {"b", func(b *bed) { b.agent.blind = true }, ""},
+		"before any turn":  {"b", func(b *bed) { b.agent.blind.Store(true) }, ""},
 		"without a quorum": {"b", func(b *bed) { b.store.readErr = etcd.ErrNoQuorum }, etcd.ErrNoQuorum.Error()},
 	} {
 		b := newBed(t)

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -232,8 +233,8 @@ type fakeAgent struct {
 	store    *fakeStore
 	view     *ag.View
 	statuses map[ag.ReplicaID]agent.Status // nil: every member follows
-	blind    bool                          // it has read nothing yet
-	stale    bool                          // the members have not read the configuration
+	blind    atomic.Bool                   // it has read nothing yet
+	stale    atomic.Bool                   // the members have not read the configuration
 	woken    int
 	trusted  int
 	restarts []agent.RestartOptions
@@ -243,7 +244,7 @@ type fakeAgent struct {
 func (a *fakeAgent) View() *ag.View { return a.view }
 
 func (a *fakeAgent) Snapshot() *agent.Snapshot {
-	if a.blind {
+	if a.blind.Load() {
 		return nil
 	}
 	x, _ := a.store.read()
@@ -252,7 +253,7 @@ func (a *fakeAgent) Snapshot() *agent.Snapshot {
 		snap.Statuses = map[ag.ReplicaID]agent.Status{}
 		for _, r := range x.Group.Replicas {
 			st := agent.Status{Config: x.GroupRev, Stream: true}
-			if a.stale {
+			if a.stale.Load() {
 				st.Config--
 			}
 			snap.Statuses[r.ID] = st

@@ -95,7 +95,7 @@ func TestProfileOfTheSameHost(t *testing.T) {
 		{"default", "unheard of", false, true}, // the grammar refuses it
 		{"default", "fast", true, true},        // the agents refuse to start
 	} {
-		b.agent.blind = tt.blind
+		b.agent.blind.Store(tt.blind)
 		if err := b.holdsEverywhere(tt.now, tt.next); (err == nil) != tt.ok {
 			t.Errorf("from %s to %s: %v", tt.now, tt.next, err)
 		}
