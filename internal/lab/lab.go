@@ -10,7 +10,6 @@ import (
 	"net/netip"
 	"net/url"
 	"os"
-	"os/user"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -20,15 +19,13 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/config"
+	"github.com/coteriedb/coterie/internal/daemon"
 	"github.com/coteriedb/coterie/internal/lab/cgroup"
 	"github.com/coteriedb/coterie/internal/lab/faultfs"
 	"github.com/coteriedb/coterie/internal/lab/linkem"
 	"github.com/coteriedb/coterie/internal/lib/durable"
 	"github.com/coteriedb/coterie/internal/lib/fail"
 )
-
-// serverUser runs the nodes where the lab's user is root; the commands become it without help.
-const serverUser = "postgres"
 
 // role is the superuser that the lab's connection strings name.
 const role = "lab"
@@ -306,13 +303,8 @@ func nodeUser() (uid, gid int, err error) {
 	if os.Getuid() != 0 {
 		return os.Getuid(), os.Getgid(), nil
 	}
-	u, err := user.Lookup(serverUser)
-	if err != nil {
-		return 0, 0, fmt.Errorf("there is no user %s, and PostgreSQL refuses to run as root: install PostgreSQL, or run this as an ordinary user", serverUser)
-	}
-	uid, err1 := strconv.Atoi(u.Uid)
-	gid, err2 := strconv.Atoi(u.Gid)
-	return uid, gid, errors.Join(err1, err2)
+	u, err := daemon.ServerUser()
+	return u.UID, u.GID, err
 }
 
 // Dir is the lab's directory.

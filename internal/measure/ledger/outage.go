@@ -2,7 +2,6 @@ package ledger
 
 import (
 	"maps"
-	"math"
 	"slices"
 	"time"
 
@@ -24,15 +23,8 @@ type Outage struct {
 	TimeTo90     time.Duration    // from Start to 90 % of the rate before it; negative: not reached
 }
 
-// Outage returns the longest interruption of all that was written. It is zero if nothing was acknowledged.
-func (l *Ledger) Outage() Outage {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.outage(0, math.MaxInt64)
-}
-
-// OutageBetween is Outage for the interruptions that overlap the time from one instant to another: those of one fault
-// among several in a run.
+// OutageBetween returns the longest interruption of those that overlap the time from one instant to another: those of
+// one fault among several in a run. It is zero if nothing was acknowledged.
 func (l *Ledger) OutageBetween(from, to time.Time) Outage {
 	l.mu.Lock()
 	defer l.mu.Unlock()

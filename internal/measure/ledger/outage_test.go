@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"math"
 	"testing"
 	"time"
 )
@@ -117,4 +118,11 @@ func TestTwoServers(t *testing.T) {
 			t.Errorf("%s: %t, want %t", c.name, got, c.want)
 		}
 	}
+}
+
+// Outage returns the longest interruption of all that was written. It is zero if nothing was acknowledged.
+func (l *Ledger) Outage() Outage {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.outage(0, math.MaxInt64)
 }

@@ -1,7 +1,6 @@
 package report
 
 import (
-	_ "embed" // the schema
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,12 +15,6 @@ import (
 
 // Schema names the version of result.json. Any change that a reader could notice makes another.
 const Schema = "coterie-bench/3"
-
-//go:embed schema.json
-var schemaJSON []byte
-
-// SchemaJSON returns the JSON Schema of result.json.
-func SchemaJSON() []byte { return schemaJSON }
 
 // Report is one run of a command.
 type Report struct {

@@ -2,6 +2,7 @@ package report
 
 import (
 	"bytes"
+	_ "embed"
 	"encoding/csv"
 	"encoding/json"
 	"errors"
@@ -18,6 +19,9 @@ import (
 
 	"github.com/coteriedb/coterie/internal/measure/method"
 )
+
+//go:embed schema.json
+var schemaJSON []byte // the JSON Schema of result.json
 
 // sample is a report with one of everything.
 func sample() *Report {
@@ -83,7 +87,7 @@ func TestSchema(t *testing.T) {
 		return v
 	}
 	c := jsonschema.NewCompiler()
-	if err := c.AddResource("schema.json", parse(SchemaJSON())); err != nil {
+	if err := c.AddResource("schema.json", parse(schemaJSON)); err != nil {
 		t.Fatal(err)
 	}
 	schema, err := c.Compile("schema.json")

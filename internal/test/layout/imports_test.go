@@ -174,7 +174,7 @@ var rules = []rule{
 	{"cli/labcmd", []string{"cli", "cli/", "lab", "lab/", "demo", "bench/", "measure/", "daemon", "ag", "config", "lib/"}, "a command parses and prints"},
 	{"cli/benchcmd", []string{"cli", "cli/", "lab", "lab/", "bench/", "measure/", "demo", "daemon", "postgres", "admin/ddl", "lib/", "ag", "config"}, "a command parses and prints"},
 
-	{"lab", []string{"lab/", "admin/api", "ag", "config", "lib/"}, "the lab runs the product through its commands"},
+	{"lab", []string{"lab/", "admin/api", "daemon", "ag", "config", "lib/"}, "the lab runs the product through its commands"},
 	{"lab/adminsocket", []string{"lab", "config", "lib/"}, "a way into the servers of a lab"},
 	{"lab/linkem", []string{"lib/"}, "a network knows no product"},
 	{"lab/linkem/probe", []string{"lab/linkem", "lib/"}, "measures a link"},
