@@ -46,6 +46,7 @@ type Limits struct {
 	Connections      int           // sessions in total; default 2,000
 	PerAddress       int           // sessions per client address, of IPv6 per /64; default no limit of its own
 	PreAuth          int           // connections that are not authenticated yet and not waiting for a primary; default 200
+	Waiting          int           // connections that are not authenticated and wait for a primary; default as Connections, which they do not count among
 	WrongCancels     int           // wrong cancel requests per second and address; default 10
 	FailureDelay     time.Duration // between a failed login of a name from an address and the next one; doubled by each failure, up to 32 times; default 50 ms
 	BackendHandshake time.Duration // from dialling a replica's PostgreSQL to its ReadyForQuery; default 15 s
@@ -187,6 +188,7 @@ func (c *Config) withDefaults() (Config, error) {
 	setDefault(&d.Limits.StartupPacket, 10_000)
 	setDefault(&d.Limits.Connections, 2_000)
 	setDefault(&d.Limits.PreAuth, 200)
+	setDefault(&d.Limits.Waiting, d.Limits.Connections)
 	setDefault(&d.Limits.Starting, max(8, 4*runtime.NumCPU()))
 	setDefault(&d.Limits.PoolSize, 32)
 	setDefault(&d.Limits.PoolAhead, 2)

@@ -77,9 +77,14 @@ func (c *client) wantsConsole() bool {
 
 // console authenticates the client by its rule, and hands the connection over until the session ends.
 func (c *client) console(ctx context.Context, rule hba.Rule) error {
-	asking, cancel := context.WithTimeout(ctx, c.srv.cfg.Limits.BackendHandshake)
+	if err := c.spend(ctx); err != nil {
+		return err
+	}
+	asking, done := c.asking(ctx)
+	asking, cancel := context.WithTimeout(asking, c.srv.cfg.Limits.BackendHandshake)
 	role, err := c.srv.cfg.ConsoleRole(asking, c.start.User)
 	cancel()
+	done()
 	if err != nil {
 		bad := pgwire.Fatal("console", pgwire.StateCannotConnect, "the role %q could not be looked up", c.start.User)
 		bad.Hint = "The console needs one replica whose server runs to log in; \"coterie sql\" on a node needs none."

@@ -19,7 +19,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/hba"
 	"github.com/coteriedb/coterie/internal/listener/scram"
 	"github.com/coteriedb/coterie/internal/listener/startup"
 )
@@ -273,12 +275,122 @@ func TestCancelFlood(t *testing.T) {
 	began := time.Now()
 	burst(150)
 	limit := int64(g.srv.cfg.Limits.WrongCancels)
-	if n, secs := asked.Load(), int64(time.Since(began).Seconds())+2; most.Load() > limit || n > limit*secs {
+	if n, secs := asked.Load(), int64(time.Since(began).Seconds())+2; most.Load() > 2*limit || n > limit*secs {
 		t.Errorf("other nodes were asked about %d wrong requests in %d s, %d at once", n, secs, most.Load())
 	}
 	hits.Store(true)
 	asked.Store(0)
 	if burst(50); asked.Load() != 50 {
 		t.Errorf("%d of 50 that hit were forwarded", asked.Load())
+	}
+}
+
+// TestWaitingLoginsTakeNoPlace opens, while there is no primary, more logins than there are places, all from one
+// address and without a password. A client of another address waits with them, and is served as soon as there is a
+// primary.
+func TestWaitingLoginsTakeNoPlace(t *testing.T) {
+	const places = 20
+	for name, rules := range map[string]string{"password": "host all all all scram-sha-256", "member of a role": "host all +pg_monitor all trust\nhost all all all scram-sha-256"} {
+		t.Run(name, func(t *testing.T) {
+			parsed, err := hba.Parse(strings.NewReader(rules))
+			if err != nil {
+				t.Fatal(err)
+			}
+			g := newGroup(t, func(c *Config) {
+				c.Rules, c.Limits.Connections, c.Limits.PreAuth = parsed, places, places
+			})
+			g.role("alice", "login password 'secret'")
+			g.publish(&ag.Routes{Epoch: 1})
+			for range 2 * places {
+				conn := g.from(t, flooder, g.rw)
+				_, _ = conn.Write((&startup.Message{User: "alice", Database: "postgres"}).Packet())
+			}
+			waitFor(t, "the flood waits", func() bool { return g.srv.Stats().Waiting >= places })
+			var honest sync.WaitGroup
+			for range 5 {
+				honest.Go(func() {
+					conn, err := g.dial(g.rw, "user=alice password=secret")
+					if err != nil {
+						t.Errorf("an honest client: %v", err)
+						return
+					}
+					_ = conn.Close(context.Background())
+				})
+			}
+			waitFor(t, "the honest ones wait", func() bool {
+				return g.srv.waiters.Taken() == places && g.srv.Stats().Rejected["pre-auth limit"] >= places+5
+			})
+			g.srv.mu.Lock()
+			taken := g.srv.open
+			g.srv.mu.Unlock()
+			if taken != 0 {
+				t.Errorf("%d places are taken by clients that proved nothing", taken)
+			}
+			g.publish(fullRoutes(2))
+			honest.Wait()
+		})
+	}
+}
+
+// TestQuestionsOfAFlood holds that clients for which the listener asks a server about a role give way to clients of
+// other addresses, and that their questions are given up.
+func TestQuestionsOfAFlood(t *testing.T) {
+	const places = 8
+	var asking, given atomic.Int64
+	g := newGroup(t, func(c *Config) {
+		c.Limits.PreAuth = places
+		ask := c.Verifier
+		c.Verifier = func(ctx context.Context, id ag.ReplicaID, user string) (Role, error) {
+			if user != "nobody" {
+				return ask(ctx, id, user)
+			}
+			asking.Add(1)
+			<-ctx.Done()
+			given.Add(1)
+			return Role{}, ctx.Err()
+		}
+	})
+	g.role("alice", "login password 'secret'")
+	for range places {
+		conn := g.from(t, flooder, g.rw)
+		_, _ = conn.Write((&startup.Message{User: "nobody", Database: "postgres"}).Packet())
+	}
+	waitFor(t, "the server is asked for the flood", func() bool { return asking.Load() == places })
+	g.mustDial(g.rw, "user=alice password=secret")
+	waitFor(t, "a question is given up", func() bool { return given.Load() >= 1 })
+}
+
+// TestUnprovenWorkIsPaced holds that clients of one address which never log in cause a bounded number of questions a
+// second, and that those which do are not limited.
+func TestUnprovenWorkIsPaced(t *testing.T) {
+	var asked atomic.Int64
+	g := newGroup(t, func(c *Config) {
+		ask := c.Verifier
+		c.Verifier = func(ctx context.Context, id ag.ReplicaID, user string) (Role, error) {
+			if user != "nobody" {
+				return ask(ctx, id, user)
+			}
+			asked.Add(1)
+			return Role{}, nil
+		}
+	})
+	g.role("alice", "login password 'secret'")
+	began, stop := time.Now(), time.Now().Add(4*time.Second)
+	var flood sync.WaitGroup
+	for range 16 {
+		flood.Go(func() {
+			for time.Now().Before(stop) {
+				conn, _ := g.beginFrom(t, flooder, "nobody")
+				_ = conn.Close()
+			}
+		})
+	}
+	for time.Now().Before(stop) {
+		conn := g.mustDial(g.rw, "user=alice password=secret")
+		_ = conn.Close(t.Context())
+	}
+	flood.Wait()
+	if most := eachUnproven.Burst + eachUnproven.PerSecond*(time.Since(began).Seconds()+1); float64(asked.Load()) > most {
+		t.Errorf("%d questions for one address, want at most %.0f", asked.Load(), most)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/lib/admission"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 )
@@ -19,26 +20,30 @@ type preauthSlot struct {
 	// since is when the listener began to wait for the client, CLOCK_BOOTTIME; 0: it is the listener's turn. Only the
 	// client's goroutine writes it.
 	since       atomic.Int64
-	handshaking bool          // a TLS handshake is in progress: no error can be sent
-	taken       chan struct{} // closed when the slot was given to another client
+	handshaking bool // a TLS handshake is in progress: no error can be sent
+	// kept ends when the slot was given to another client; taken is its Done, lose ends it.
+	kept  context.Context
+	taken <-chan struct{}
+	lose  context.CancelFunc
+	spent float64 // of the budget of those that have proved nothing; only the client's goroutine writes it
 }
 
 // enterPreAuth takes a pre-auth slot. With limit there are no more slots than the configured number: a client that
-// keeps the listener waiting is evicted, and the newcomer is refused only if there is none. A client that returns
-// from waiting for a primary is not limited.
+// keeps the listener waiting is evicted, else one of an address that has more than its share, and the newcomer is
+// refused only if there is neither. A client that returns from waiting for a primary is not limited.
 func (c *client) enterPreAuth(limit bool) bool {
 	s := c.srv
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if limit && len(s.preauth) >= s.cfg.Limits.PreAuth {
-		oldest := s.oldestIdle()
-		if oldest == nil {
+		victim := s.oldestIdle()
+		if victim == nil {
+			victim = s.oneOfTooMany(c.limitKey)
+		}
+		if victim == nil {
 			return false
 		}
-		delete(s.preauth, oldest)
-		oldest.slot.counted, oldest.slot.evicted = false, true
-		close(oldest.slot.taken)
-		oldest.evict()
+		victim.evict()
 	}
 	if !c.slot.counted {
 		c.slot.counted = true
@@ -47,13 +52,101 @@ func (c *client) enterPreAuth(limit bool) bool {
 	return true
 }
 
-// evict ends the login of the client. The caller holds mu.
+// evict ends the login of the client, whose place another one gets. The caller holds mu.
 func (c *client) evict() {
+	delete(c.srv.preauth, c)
+	c.slot.counted, c.slot.evicted = false, true
 	if st := c.preauth; st != nil {
 		st.loop.post(st.guarded(st.handOff))
-		return
+	} else {
+		_ = c.raw.SetDeadline(time.Unix(1, 0))
 	}
-	_ = c.raw.SetDeadline(time.Unix(1, 0))
+	c.slot.lose() // after its deadline was set: it sets another one to send its error
+}
+
+// oneOfTooMany returns a connection to evict although it is the listener's turn: of the address with the most pre-auth
+// slots, if that has more than an equal share, and more than the newcomer's address. The question that the listener
+// asks for it is given up. The caller holds mu.
+func (s *Server) oneOfTooMany(newcomer string) (found *client) {
+	held := map[string]int{newcomer: 0}
+	for c := range s.preauth {
+		held[c.limitKey]++
+	}
+	most := max(held[newcomer], max(1, len(s.preauth)/len(held)))
+	for c := range s.preauth {
+		if n := held[c.limitKey]; n > most && c.preauth == nil {
+			found, most = c, n
+		}
+	}
+	return found
+}
+
+// awaitPrimary takes the client from its pre-auth slot to a place among those that have proved nothing and wait for a
+// replica. It reports false if all those places are taken by others with a better right to them: the client that has
+// waited longest, of the address with the most places, gives way. leave gives the place back.
+func (c *client) awaitPrimary() (leave func(), ok bool) {
+	c.leavePreAuth()
+	p := c.srv.waiters.Enter(c.limitKey, boottime.Now(), func() {
+		c.srv.mu.Lock()
+		defer c.srv.mu.Unlock()
+		c.evict()
+	})
+	if p == nil {
+		return nil, false
+	}
+	return func() {
+		p.Leave()
+		c.enterPreAuth(false)
+	}, true
+}
+
+// eachUnproven and allUnproven bound the work for clients that are not authenticated, of one address and of all: a TLS
+// handshake counts as one, and so does a question about a role. A login that succeeds costs nothing, and its address is
+// not subject to the bound of all.
+var (
+	eachUnproven = admission.Rate{PerSecond: 100, Burst: 500}
+	allUnproven  = admission.Rate{PerSecond: 1000, Burst: 4000}
+)
+
+// spendPause is how long a client without budget waits until it tries again.
+const spendPause = 20 * time.Millisecond
+
+// spend waits until the budget allows one more handshake or question for the client, if it is not authenticated. The
+// wait ends with the client's time, and its place may be taken.
+func (c *client) spend(ctx context.Context) error {
+	if !c.holdsSlot() {
+		return nil
+	}
+	waits := false
+	for !c.srv.unproven.Spend(c.limitKey, 1, boottime.Now()) {
+		if !waits {
+			waits = true
+			c.waits()
+			defer c.heard()
+		}
+		if !time.Now().Before(c.until) {
+			return tooManyEnter()
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-c.slot.taken:
+			return tooManyEnter()
+		case <-time.After(spendPause):
+		}
+	}
+	c.slot.spent++
+	return nil
+}
+
+// asking returns a context for a question that is asked for the client. It ends when the client loses its place.
+func (c *client) asking(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(c.slot.kept, func() { cancel(tooManyEnter()) })
+	return ctx, func() {
+		stop()
+		cancel(nil)
+	}
 }
 
 // oldestIdle returns the connection to evict: the longest-waiting one of the address that holds the most pre-auth
@@ -136,20 +229,34 @@ func (s *Server) startOne(ctx context.Context) (done func(), err error) {
 	return func() { late.Stop(); end() }, nil
 }
 
-// count takes a place among the sessions, if the client has none yet. Cancel requests never need one, so a full
-// server can still be helped.
+// full returns the error of a client for whom there would be no place among the sessions. It takes none: a client that
+// has proved nothing has no right to one.
+func (c *client) full() *pgwire.Error {
+	c.srv.mu.Lock()
+	defer c.srv.mu.Unlock()
+	return c.noPlace()
+}
+
+// noPlace is full; the caller holds mu.
+func (c *client) noPlace() *pgwire.Error {
+	switch s, limits := c.srv, c.srv.cfg.Limits; {
+	case c.counted:
+	case s.open >= limits.Connections:
+		return pgwire.Fatal("connection limit", pgwire.StateTooMany, "sorry, too many clients already")
+	case limits.PerAddress > 0 && s.perAddress[c.limitKey] >= limits.PerAddress:
+		return pgwire.Fatal("address limit", pgwire.StateTooMany, "too many connections from this address")
+	}
+	return nil
+}
+
+// count takes a place among the sessions for a client that is authenticated, if it has none yet. Cancel requests never
+// need one, so a full server can still be helped.
 func (c *client) count() *pgwire.Error {
-	s, limits := c.srv, c.srv.cfg.Limits
+	s := c.srv
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if c.counted {
-		return nil
-	}
-	if s.open >= limits.Connections {
-		return pgwire.Fatal("connection limit", pgwire.StateTooMany, "sorry, too many clients already")
-	}
-	if limits.PerAddress > 0 && s.perAddress[c.limitKey] >= limits.PerAddress {
-		return pgwire.Fatal("address limit", pgwire.StateTooMany, "too many connections from this address")
+	if bad := c.noPlace(); bad != nil || c.counted {
+		return bad
 	}
 	s.open++
 	s.perAddress[c.limitKey]++

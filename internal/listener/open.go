@@ -109,6 +109,11 @@ func (c *client) admit(ctx context.Context, rule hba.Rule, role Role) error {
 	if err := c.authenticate(rule, role); err != nil {
 		return err
 	}
+	if bad := c.count(); bad != nil {
+		return bad
+	}
+	c.srv.unproven.Succeeded(c.limitKey, c.slot.spent)
+	c.slot.spent = 0
 	c.withNext = pgwire.AppendAuth(c.withNext, authOK, nil)
 	c.leavePreAuth()
 	_ = c.raw.SetDeadline(time.Time{})
@@ -175,6 +180,11 @@ func (s *Server) primarySilent() bool {
 // roleFacts asks the route's replica about the role. The end of that replica's leadership ends the question, so a
 // silent replica is waited for no longer than the group does.
 func (c *client) roleFacts(ctx context.Context, r route) (Role, error) {
+	if err := c.spend(ctx); err != nil {
+		return Role{}, err
+	}
+	ctx, done := c.asking(ctx)
+	defer done()
 	ctx, cancel := context.WithCancelCause(ctx)
 	a := &attempt{route: r, intent: c.intent, cancel: cancel}
 	defer c.srv.abandon(a)
@@ -186,6 +196,9 @@ func (c *client) roleFacts(ctx context.Context, r route) (Role, error) {
 	began := time.Now()
 	defer func() { c.until = c.until.Add(time.Since(began)) }() // not the client's own time
 	role, err := c.srv.cfg.Verifier(ctx, r.ID, c.start.User)
+	if bad, evicted := pgwire.AsError(context.Cause(ctx)); err != nil && evicted {
+		return role, bad
+	}
 	if err != nil {
 		return role, fmt.Errorf("ask replica %s about the role: %w", r.ID, err)
 	}

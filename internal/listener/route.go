@@ -80,14 +80,17 @@ func (c *client) route(ctx context.Context, p *loginBudget) (route, error) {
 		c.until = c.until.Add(time.Since(began)) // not the client's own time
 		return r, nil
 	}
-	c.leavePreAuth()
+	if unproved {
+		leave, ok := c.awaitPrimary()
+		if !ok {
+			return route{}, tooManyEnter()
+		}
+		defer leave()
+	}
 	c.srv.addWaiting(1)
 	defer func() {
 		c.srv.addWaiting(-1)
 		c.until = c.until.Add(time.Since(began)) // not the client's own time
-		if unproved {
-			c.enterPreAuth(false)
-		}
 	}()
 	for !ok {
 		if bad := c.neverServed(); bad != nil {
@@ -133,6 +136,8 @@ func (c *client) sleep(ctx context.Context, p *loginBudget, next <-chan struct{}
 	select {
 	case <-next:
 	case <-t.C:
+	case <-c.slot.taken:
+		return tooManyEnter()
 	case <-ctx.Done():
 		return pgwire.Fatal("stopping", pgwire.StateAdminShutdown, "the listener of this node is stopping")
 	}

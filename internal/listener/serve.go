@@ -51,7 +51,9 @@ type client struct {
 func (s *Server) newClient(raw net.Conn, readOnly bool) *client {
 	c := &client{srv: s, log: s.log, raw: raw, conn: raw, readOnly: readOnly, host: hostOf(raw.RemoteAddr())}
 	c.limitKey, c.siteKey = limitKeysOf(raw.RemoteAddr(), c.host)
-	c.until, c.slot.taken = time.Now().Add(s.cfg.Limits.PreAuthTime), make(chan struct{})
+	c.until = time.Now().Add(s.cfg.Limits.PreAuthTime)
+	c.slot.kept, c.slot.lose = context.WithCancel(context.Background())
+	c.slot.taken = c.slot.kept.Done()
 	c.login.Local = raw.RemoteAddr().Network() == "unix"
 	if t, ok := raw.RemoteAddr().(*net.TCPAddr); ok {
 		c.login.Addr = t.AddrPort().Addr().Unmap().WithZone("")
@@ -119,10 +121,10 @@ func (c *client) run(ctx context.Context) error {
 		return bad
 	}
 	rules := *c.srv.rules.Load()
+	if bad := c.full(); bad != nil {
+		return bad
+	}
 	if hba.NeedsMemberships(rules) {
-		if bad := c.count(); bad != nil { // it may wait for a primary, and counts as a session then
-			return bad
-		}
 		if c.login.MemberOf, err = c.memberships(ctx); err != nil {
 			return err
 		}
@@ -130,9 +132,6 @@ func (c *client) run(ctx context.Context) error {
 	rule, ok := hba.Match(rules, c.login)
 	if !ok || rule.Method == hba.MethodReject {
 		return c.noRule(ok)
-	}
-	if bad := c.count(); bad != nil {
-		return bad
 	}
 	if c.wantsConsole() {
 		return c.console(ctx, rule)
@@ -177,6 +176,10 @@ func (c *client) negotiate(ctx context.Context) ([]byte, error) {
 	var in io.Reader = &prefixConn{Conn: c.raw, prefix: first[:]}
 	ssl, gss := false, false
 	if cert := c.certificate(); first[0] == pgwire.FirstTLSByte && cert != nil {
+		c.slot.handshaking = true
+		if err := c.spend(ctx); err != nil {
+			return nil, err
+		}
 		if err := c.startTLS(ctx, &prefixConn{Conn: c.raw, prefix: first[:]}, cert, true); err != nil {
 			return nil, err
 		}
@@ -226,6 +229,9 @@ func (c *client) answerSSL(ctx context.Context) error {
 	}
 	if waiting, _ := peek(c.raw); waiting {
 		return pgwire.Fatal("protocol", pgwire.StateProtocolViolation, "received unencrypted data after SSL request")
+	}
+	if err := c.spend(ctx); err != nil {
+		return err
 	}
 	if err := c.send([]byte{'S'}); err != nil {
 		return err

@@ -33,6 +33,8 @@ type Server struct {
 	sites         *admission.Backoff // and by site
 	failureLines  *admission.Budget  // lines about them in the log
 	unlogged      atomic.Uint64      // failed logins since the last line about one
+	waiters       *admission.Places  // of clients that have proved nothing and wait for a replica
+	unproven      *admission.Budget  // work for clients that are not authenticated
 	forwards      chan struct{}      // holds a token for each cancel request that other nodes are asked about
 	wrong         rate               // cancel requests without a session
 	peeks         *admission.Budget  // startup packets that loops read in vain
@@ -69,7 +71,7 @@ type Server struct {
 	perAddress map[string]int
 	preauth    map[*client]struct{} // not authenticated yet
 	waiting    int
-	open       int           // clients past their startup packet
+	open       int           // clients that are authenticated
 	minEpoch   ag.Epoch      // no read-write session is opened under an older epoch
 	held       chan struct{} // not nil while HoldNew is in force; closed at its end
 	closed     chan struct{} // closed when closing begins
@@ -105,6 +107,8 @@ func New(cfg Config) (*Server, error) {
 		closed:         make(chan struct{}),
 		firstOffloaded: make(chan struct{}, 1),
 		starting:       make(chan struct{}, full.Limits.Starting),
+		waiters:        admission.NewPlaces(full.Limits.Waiting, full.Limits.Waiting, 0),
+		unproven:       admission.NewBudget(eachUnproven, allUnproven, maxAddresses),
 		forwards:       make(chan struct{}, maxForwards),
 		guesses:        admission.NewBackoff(0, maxAddresses),
 		sites:          admission.NewBackoff(siteFailures, maxAddresses),

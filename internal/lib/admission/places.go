@@ -85,8 +85,12 @@ func (p *Places) room(key string, now time.Duration) (victim *Place, ok bool) {
 	if victim = oldest[worst]; victim == nil {
 		return nil, false
 	}
-	share := p.most / len(p.held)
-	return victim, worst != key && p.held[worst] > share || now-victim.began > p.grace
+	callers := len(p.held)
+	if p.held[key] == 0 {
+		callers++ // the newcomer
+	}
+	over := p.held[worst] > 1 && p.held[worst]*callers > p.most
+	return victim, worst != key && over || now-victim.began > p.grace
 }
 
 // oldest returns the caller's oldest place that can be taken away; mu is held.
