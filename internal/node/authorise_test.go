@@ -4,7 +4,10 @@ import (
 	"context"
 	"log/slog"
 	"net"
+	"os"
+	"regexp"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -113,7 +116,8 @@ func serving(t *testing.T, self *certs.Node, authorize func(certs.Identity, stri
 	return e.Addr().String()
 }
 
-// A node answers before all of its parts exist. It answers pings, and every other call waits as long as its caller.
+// A node answers before all of its parts exist. It answers pings, and every other call of the table is offered and
+// waits as long as its caller.
 func TestMethodsWaitForTheNode(t *testing.T) {
 	t.Parallel()
 	ca := authority(t, "0d5a8f7e-6f0b-4f0e-9d0c-6a4f1f5c2b11")
@@ -134,12 +138,35 @@ func TestMethodsWaitForTheNode(t *testing.T) {
 	if err := c.Call(ctx, ag.Replica{ID: "n1", Endpoint: addr}, "ping", nil, &seen); err != nil || seen != (marks.Seen{}) {
 		t.Errorf("a ping: %+v, %v", seen, err)
 	}
-	for _, method := range []string{"position", "report", "journal", "seedings"} {
-		brief, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
-		err := c.Call(brief, ag.Replica{ID: "n1", Endpoint: addr}, method, nil, nil)
-		cancel()
-		if err == nil || strings.Contains(err.Error(), "by a bug") || strings.Contains(err.Error(), endpoint.CodeUnknownMethod) {
-			t.Errorf("%s: %v", method, err)
+	var calls sync.WaitGroup
+	for _, method := range methods(t) {
+		if method == "ping" {
+			continue
 		}
+		calls.Go(func() {
+			brief, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
+			defer cancel()
+			err := c.Call(brief, ag.Replica{ID: "n1", Endpoint: addr}, method, nil, nil)
+			if err == nil || strings.Contains(err.Error(), "by a bug") || strings.Contains(err.Error(), endpoint.CodeUnknownMethod) {
+				t.Errorf("%s: %v", method, err)
+			}
+		})
 	}
+	calls.Wait()
+}
+
+// methods returns the names of all calls between nodes, as the table of package rpc has them.
+func methods(t *testing.T) (names []string) {
+	t.Helper()
+	table, err := os.ReadFile("rpc/table.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range regexp.MustCompile(`= Method\[.*\]\{"([a-z-]+)"`).FindAllStringSubmatch(string(table), -1) {
+		names = append(names, m[1])
+	}
+	if len(names) < 20 {
+		t.Fatalf("the table has %q", names)
+	}
+	return names
 }
