@@ -3,6 +3,7 @@ package node
 import (
 	"github.com/coteriedb/coterie/internal/node/operations"
 	"github.com/coteriedb/coterie/internal/node/status"
+	"github.com/coteriedb/coterie/internal/node/walstream"
 )
 
 // admin is the node as administrators see it. It implements api.Node.
@@ -43,4 +44,9 @@ func (n *node) newOperations() *operations.Service {
 		c.Server = n.pg
 	}
 	return operations.New(c)
+}
+
+// paths returns what describes the paths from this node to the others.
+func (n *node) paths() *walstream.Paths {
+	return &walstream.Paths{Self: n.self, Members: n.members, Links: n.links, Endpoint: n.endpoint, Control: n.control}
 }

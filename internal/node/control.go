@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net"
-	"path/filepath"
 
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/admin/catalog"
@@ -15,8 +14,6 @@ import (
 	"github.com/coteriedb/coterie/internal/endpoint/certs"
 	"github.com/coteriedb/coterie/internal/listener"
 	"github.com/coteriedb/coterie/internal/node/rpc"
-	"github.com/coteriedb/coterie/internal/node/walstream"
-	"github.com/coteriedb/coterie/internal/postgres/health"
 	"github.com/coteriedb/coterie/internal/postgres/seeding"
 )
 
@@ -114,20 +111,4 @@ func (n *node) serveStatements(gate rpc.Gate) {
 	rpc.Handle(gate, rpc.CreateDatabase, func(ctx context.Context, _ certs.Identity, name string) (bool, error) {
 		return n.operate.CreateDatabase(ctx, name)
 	})
-}
-
-// serverLog is where the standard error of the server goes.
-func (n *node) serverLog() string { return filepath.Join(n.layout.Log(), "postgres.log") }
-
-// probeTarget is what the agent's loop last saw there is to probe.
-func (n *node) probeTarget() health.Target {
-	t := n.agent.Target()
-	return health.Target{
-		Data: t.Data, Running: t.Running, PID: t.PID, Writable: t.Writable, Wait: t.Options.HealthWait(), Level: t.Options.Level(),
-		Databases: t.Databases, DBOff: t.Options.NoDBFailover,
-	}
-}
-
-func (n *node) paths() *walstream.Paths {
-	return &walstream.Paths{Self: n.self, Members: n.members, Links: n.links, Endpoint: n.endpoint, Control: n.control}
 }
