@@ -24,6 +24,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/reexec"
 	"github.com/coteriedb/coterie/internal/listener"
 	"github.com/coteriedb/coterie/internal/listener/hba"
+	"github.com/coteriedb/coterie/internal/listener/serverlog"
 	"github.com/coteriedb/coterie/internal/postgres/login"
 )
 
@@ -67,6 +68,11 @@ func (n listenerNode) run(ctx context.Context, cancel func(), in *bufio.Scanner,
 		loops = listener.Loops()
 		runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + loops) // like the agent
 	}
+	log, err := silentLog()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = log.Close() }()
 	lease := boottime.Now() + 24*time.Hour
 	srv, err := listener.New(listener.Config{
 		Loops:     loops,
@@ -79,6 +85,7 @@ func (n listenerNode) run(ctx context.Context, cancel func(), in *bufio.Scanner,
 		Verifier: roles.ask, Gate: func() time.Duration { return lease },
 		FlushLSN: func(context.Context) (ag.LSN, error) { return 0, errors.New("nothing is confirmed here") },
 		Durable:  func(context.Context, ag.LSN) error { return errors.New("nothing is confirmed here") },
+		Log:      log,
 		Rules:    benchRules(), Limits: listener.Limits{Connections: 40_000, PreAuth: 40_000},
 	})
 	if err != nil {
@@ -109,6 +116,23 @@ func (n listenerNode) run(ctx context.Context, cancel func(), in *bufio.Scanner,
 		}
 	}
 	return in.Err()
+}
+
+// silentLog returns the log of a server that logs nothing, which is looked at as that of a node's own server is.
+func silentLog() (*serverlog.Reader, error) {
+	fd, err := unix.MemfdCreate("server log", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return nil, fmt.Errorf("a log in memory: %w", err)
+	}
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK); err != nil {
+		return nil, fmt.Errorf("a log in memory: %w", err)
+	}
+	r := serverlog.NewReader()
+	if err := r.Use(os.NewFile(uintptr(fd), "server log")); err != nil {
+		return nil, err
+	}
+	r.Rely(serverlog.Settings{Destination: []string{"stderr"}, MinMessages: []string{"warning"}, Messages: []string{"C"}}, r.Ask())
+	return r, nil
 }
 
 var benchRoutes = &ag.Routes{
