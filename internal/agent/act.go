@@ -95,7 +95,7 @@ func (a *Agent) stopStuck(ctx context.Context) (func(), error) {
 // settleSync returns a job that proves the setting in force. A setting of unknown outcome is put before PostgreSQL
 // again first: otherwise the proof would be about whatever setting PostgreSQL has.
 func (a *Agent) settleSync(v ag.View) func(context.Context) (func(), error) {
-	unsure, copies := a.tried != nil, a.copyChanges
+	unsure, copies := a.tried != nil || a.rewrite, a.copyChanges
 	return func(ctx context.Context) (func(), error) {
 		if unsure {
 			if applied, err := a.setSync(ctx, v, v.Local.Sync); err != nil {
@@ -298,7 +298,7 @@ func (a *Agent) setSync(ctx context.Context, v ag.View, s ag.Sync) (func(), erro
 	if err != nil {
 		return func() { a.sync.Proven, a.tried = false, &s }, err
 	}
-	return func() { a.sync, a.tried = ag.Sync{P: s.P, N: s.N}, nil }, nil
+	return func() { a.sync, a.tried, a.rewrite = ag.Sync{P: s.P, N: s.N}, nil, false }, nil
 }
 
 // proveSync establishes that no backend and no walsender uses an older setting, and samples the barrier AFTER that.

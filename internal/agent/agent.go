@@ -136,6 +136,7 @@ type Agent struct {
 	lastSaid    Status        // what an agent in another place last reported under this name
 	saidAt      time.Duration // boottime of that
 	beat        uint64        // number of statuses published
+	rewrite     bool          // the setting is put before PostgreSQL again: another program wrote one that is not in force yet
 	reproved    uint64        // the value of suspected for which the proof of the setting was dropped
 	copyChanges uint64        // number of streams that came back with another copy
 	fencing     bool          // a fence is not confirmed yet

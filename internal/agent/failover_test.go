@@ -144,6 +144,39 @@ func TestForeignSettingFences(t *testing.T) {
 	})
 }
 
+// A setting that another program wrote and that is not in force yet is replaced, before anybody's reload can put it in
+// force, and nothing is fenced.
+func TestForeignSettingInTheFileIsReplaced(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		n := l.Node("a")
+		for _, w := range []ag.Sync{{}, {N: -1}, {P: []ag.ReplicaID{"z"}, N: 1}} {
+			n.WriteSyncByHand(w.P, w.N)
+			l.wait("it is replaced", 2*time.Second, func() bool { return !n.SyncWrittenByHand() })
+			l.wait("the setting is proven", 10*time.Second, func() bool { return l.agents["a"].View().Local.Sync.Proven })
+			l.write("a")
+		}
+		if f := n.State().Fences; len(f) != 0 {
+			t.Errorf("fenced: %v", f)
+		}
+	})
+}
+
+// A foreign setting is noticed while a planned failover waits for transactions, too.
+func TestForeignSettingFencesInADrain(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		n := l.Node("a")
+		n.Busy(1)
+		l.Record.SetOp(ag.Op{ID: "1", Kind: ag.OpPlanned, To: "b", Epoch: l.epoch()})
+		l.wait("the drain", 10*time.Second, func() bool { return l.agents["a"].View().Busy == "hand-over" })
+		time.Sleep(2 * time.Second)
+		if l.agents["a"].View().Busy != "hand-over" {
+			t.Fatal("the planned failover does not wait")
+		}
+		n.SetSyncByHand(nil, 0)
+		l.wait("the gate shuts", 1500*time.Millisecond, func() bool { return len(n.State().Fences) > 0 })
+	})
+}
+
 // A setting whose outcome is not known is not taken for a foreign one: the primary lives on, and no record rests on it.
 func TestSettingOfUnknownOutcome(t *testing.T) {
 	inBubble(t, func(l *lab) {

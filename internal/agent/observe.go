@@ -235,6 +235,11 @@ func (a *Agent) observeServer(ctx context.Context, l *ag.Local, ks KeeperState) 
 	if !o.InRecovery {
 		l.Server = ag.ServerWritable
 		l.Foreign, l.Doubled = a.foreign(o), o.Doubled
+		if w := o.Written; w != nil && l.Foreign == "" && a.ownsSync() && !a.gaveSync(w.P, w.N) {
+			a.rewrite, a.sync.Proven = true, false
+			a.log.Error("another program wrote a synchronous_standby_names that the next reload puts in force: it is replaced. "+
+				"Settings of the group are changed by ALTER AVAILABILITY GROUP", "waits_for", w.N, "members", w.P)
+		}
 	}
 	if s := suspected; s != a.reproved {
 		a.reproved, a.sync.Proven = s, false
@@ -243,14 +248,19 @@ func (a *Agent) observeServer(ctx context.Context, l *ag.Local, ks KeeperState) 
 
 // foreign returns the name of a reserved setting that has another value than this agent gave it last; else "".
 func (a *Agent) foreign(o Observation) string {
-	if a.task != nil || a.leading == nil {
-		return ""
-	}
-	is := func(s ag.Sync) bool { return o.N == s.N && sameMembers(o.P, s.P) }
-	if is(a.sync) || a.tried != nil && is(*a.tried) {
+	if !a.ownsSync() || a.gaveSync(o.P, o.N) {
 		return ""
 	}
 	return "synchronous_standby_names"
+}
+
+// ownsSync reports whether the setting is this agent's and no task is changing it. A hand-over leaves it as it is.
+func (a *Agent) ownsSync() bool { return a.leading != nil && (a.task == nil || a.handingOver()) }
+
+// gaveSync reports whether this agent gave PostgreSQL that setting last, or may have.
+func (a *Agent) gaveSync(p []ag.ReplicaID, n int) bool {
+	is := func(s ag.Sync) bool { return n == s.N && sameMembers(p, s.P) }
+	return is(a.sync) || a.tried != nil && is(*a.tried)
 }
 
 // observeStreams describes every other replica's stream, open or not.

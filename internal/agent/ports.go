@@ -68,9 +68,12 @@ type Observation struct {
 	Streamed   bool // a walreceiver has received something since the server started and had replayed all it had
 	P          []ag.ReplicaID
 	N          int
-	Doubled    []ag.ReplicaID // members in whose names more than one walsender runs, or one that this node's agent did not open
-	SyncEpoch  ag.Epoch       // of the names in it; 0: none, or of several epochs
-	Waiters    int            // sessions waiting for synchronous replication
+	// Written is the setting that is in force after the next reload, which any session may ask for; nil: not known. N
+	// is -1 if it is not one of the agent's.
+	Written   *ag.Sync
+	Doubled   []ag.ReplicaID // members in whose names more than one walsender runs, or one that this node's agent did not open
+	SyncEpoch ag.Epoch       // of the names in it; 0: none, or of several epochs
+	Waiters   int            // sessions waiting for synchronous replication
 }
 
 // Instance is this node's PostgreSQL: its files and, while it runs, its server.

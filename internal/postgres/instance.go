@@ -58,6 +58,7 @@ type Instance struct {
 	watch  *session.Session // Walsenders, ten times a second
 
 	replays  atomic.Pointer[replayed]
+	written  atomic.Pointer[writtenSync]
 	wholeEnd wholeEnd
 }
 

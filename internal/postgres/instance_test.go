@@ -276,6 +276,15 @@ func testEndOfWAL(t *testing.T, p *server) {
 func testForeignSettings(t *testing.T, p *server) {
 	p.sql("ALTER SYSTEM SET work_mem = '7MB'", "ALTER SYSTEM SET primary_conninfo = 'host=elsewhere'",
 		"ALTER SYSTEM SET recovery_min_apply_delay = '1h'", "ALTER SYSTEM SET port = 6000", "ALTER SYSTEM SET synchronous_standby_names = 'x'")
+	if o := p.observe(); o.InRecovery || o.SyncWritten != "x" || !o.IsWritten || o.SyncNames == "x" {
+		t.Errorf("a setting that waits for a reload: in force %q, written %q", o.SyncNames, o.SyncWritten)
+	}
+	p.sql("ALTER SYSTEM RESET ALL")
+	if o := p.observe(); o.IsWritten {
+		t.Errorf("after RESET ALL %q is written", o.SyncWritten)
+	}
+	p.sql("ALTER SYSTEM SET work_mem = '7MB'", "ALTER SYSTEM SET primary_conninfo = 'host=elsewhere'",
+		"ALTER SYSTEM SET recovery_min_apply_delay = '1h'", "ALTER SYSTEM SET port = 6000", "ALTER SYSTEM SET synchronous_standby_names = 'x'")
 	p.kill(syscall.SIGINT)
 	p.start(true)
 	if got := p.value("SHOW port"); got != "5432" {

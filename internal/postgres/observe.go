@@ -30,6 +30,8 @@ type Observation struct {
 	WalReceiver     *WalReceiver
 	SyncNames       string // synchronous_standby_names in force in the observing session
 	SyncSource      string // file that value comes from
+	SyncWritten     string // synchronous_standby_names in postgresql.auto.conf, in force after the next reload
+	IsWritten       bool   // it is there
 	ConfLoadTime    time.Time
 	Replication     []Walsender
 	Slots           []Slot
@@ -126,6 +128,9 @@ func (i *Instance) Observe(ctx context.Context) (Observation, error) {
 	if !o.InRecovery {
 		i.repl.Rest()
 		o.Whole = i.whole(ctx, o)
+		if o.SyncWritten, o.IsWritten, err = i.writtenSync(); err != nil {
+			return Observation{}, fmt.Errorf("observe PostgreSQL: %w", err)
+		}
 		return o, nil
 	}
 	o.Flush = max(o.Receive, o.Replay)

@@ -91,6 +91,33 @@ func (i *Instance) ownSync() (map[string]*string, error) {
 	return map[string]*string{"synchronous_standby_names": &value}, nil
 }
 
+// writtenSync is the synchronous_standby_names in a postgresql.auto.conf.
+type writtenSync struct {
+	file  os.FileInfo
+	value string
+	ok    bool // the file has one
+}
+
+// writtenSync returns the synchronous_standby_names that postgresql.auto.conf has. It reads the file only if that was
+// replaced since: ALTER SYSTEM writes a new one.
+func (i *Instance) writtenSync() (value string, ok bool, err error) {
+	st, err := os.Stat(i.autoConf())
+	if err != nil {
+		return "", false, err
+	}
+	if w := i.written.Load(); w != nil && os.SameFile(w.file, st) && w.file.ModTime().Equal(st.ModTime()) && w.file.Size() == st.Size() {
+		return w.value, w.ok, nil
+	}
+	content, err := os.ReadFile(i.autoConf())
+	if err != nil {
+		return "", false, err
+	}
+	w := writtenSync{file: st}
+	w.value, w.ok = settings.AutoConfValue(string(content), settings.SynchronousNames)
+	i.written.Store(&w)
+	return w.value, w.ok, nil
+}
+
 // WriteAutoConf edits postgresql.auto.conf of a stopped server. It sets the settings of set (nil removes one), removes
 // reserved ones that set does not name, and keeps every other line. A running server would overwrite the file: use
 // ALTER SYSTEM there.

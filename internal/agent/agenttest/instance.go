@@ -57,6 +57,10 @@ func (i *instance) Observe(ctx context.Context) (o agent.Observation, err error)
 			InRecovery: i.recovery, Position: i.n().position(), Flushed: i.n().flushed(), Replay: i.n().end(), Receiving: i.n().receiving(), Streamed: i.recovery && i.streamed,
 			P: slices.Clone(i.syncP), N: i.syncN, SyncEpoch: i.syncEpoch, Doubled: slices.Clone(i.doubled), Waiters: len(i.waits),
 		}
+		if i.written != nil {
+			w := *i.written
+			o.Written = &w
+		}
 		if i.torn {
 			o.Replay--
 		}
@@ -125,7 +129,7 @@ func (i *instance) SetSync(ctx context.Context, p []ag.ReplicaID, k int, e ag.Ep
 		return err
 	}
 	i.n().locked(func() {
-		i.syncP, i.syncN, i.syncEpoch = slices.Clone(p), k, e
+		i.syncP, i.syncN, i.syncEpoch, i.written = slices.Clone(p), k, e, nil
 		if k == 0 {
 			i.syncP, i.syncEpoch = nil, 0
 		}

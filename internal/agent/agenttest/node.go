@@ -42,6 +42,7 @@ type Node struct {
 	streamed  bool          // it has received something since its start
 	torn      bool          // the last record that it received is not replayed
 	syncP     []ag.ReplicaID
+	written   *ag.Sync // the setting in the file, where it is another one than that in force
 	syncN     int
 	syncEpoch ag.Epoch
 	doubled   []ag.ReplicaID // members that a stray receiver acknowledges for as well
@@ -204,6 +205,17 @@ func (n *Node) flushed() ag.Position {
 
 // Torn makes the last record received one that no node has whole: it cannot be replayed.
 func (n *Node) Torn(on bool) { n.locked(func() { n.torn = on }) }
+
+// WriteSyncByHand lets another program write a setting that the next reload puts in force.
+func (n *Node) WriteSyncByHand(p []ag.ReplicaID, k int) {
+	n.locked(func() { n.written = &ag.Sync{P: p, N: k} })
+}
+
+// SyncWrittenByHand reports whether such a setting is still there.
+func (n *Node) SyncWrittenByHand() (is bool) {
+	n.locked(func() { is = n.written != nil })
+	return is
+}
 
 // SetSyncByHand changes the synchronous setting as a superuser would.
 func (n *Node) SetSyncByHand(p []ag.ReplicaID, k int) { n.locked(func() { n.syncP, n.syncN = p, k }) }

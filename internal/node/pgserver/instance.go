@@ -103,6 +103,9 @@ func (i *Instance) Observe(ctx context.Context) (agent.Observation, error) {
 	if o.WalReceiver != nil && o.WalReceiver.ReceivedTLI > out.Flushed.Timeline {
 		out.Flushed.Timeline = o.WalReceiver.ReceivedTLI
 	}
+	if !o.InRecovery {
+		out.Written = writtenSync(o)
+	}
 	s, err := settings.ParseSync(o.SyncNames)
 	if err != nil {
 		out.N = -1 // not ours
@@ -123,6 +126,23 @@ func (i *Instance) Observe(ctx context.Context) (agent.Observation, error) {
 		out.P = append(out.P, m)
 	}
 	return out, nil
+}
+
+// writtenSync returns the setting that the server's next reload puts in force.
+func writtenSync(o postgres.Observation) *ag.Sync {
+	s, err := settings.ParseSync(o.SyncWritten)
+	if err != nil || !o.IsWritten {
+		return &ag.Sync{N: -1}
+	}
+	w := ag.Sync{N: s.Num}
+	for _, name := range s.Names {
+		m, _, ok := settings.ParseApplication(name)
+		if !ok {
+			return &ag.Sync{N: -1}
+		}
+		w.P = append(w.P, m)
+	}
+	return &w
 }
 
 // Strays returns the members in whose names walsenders run that this node's agent did not open, or more than one.
