@@ -239,7 +239,10 @@ func (h *handshakes) admit(from net.Addr, evict func()) *admission.Place {
 // met notes that a member has authenticated itself from that address, or answered there.
 func (h *handshakes) met(at net.Addr) { h.rate.Succeeded(admission.Key(at), 1) }
 
-// refused returns how many connections got no place.
+// Refused returns how many connections were closed at once since the start, because their address or all together had
+// as many that had not authenticated as there are places for, or were too many a second.
+func (e *Endpoint) Refused() uint64 { return e.handshakes.refused() }
+
 func (h *handshakes) refused() uint64 {
 	return h.rate.Refused() + h.strangers.Refused() + h.members.Refused() + h.datagrams.Refused()
 }

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/lib/admission"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/listener/hba"
 	"github.com/coteriedb/coterie/internal/listener/scram"
@@ -392,5 +393,25 @@ func TestUnprovenWorkIsPaced(t *testing.T) {
 	flood.Wait()
 	if most := eachUnproven.Burst + eachUnproven.PerSecond*(time.Since(began).Seconds()+1); float64(asked.Load()) > most {
 		t.Errorf("%d questions for one address, want at most %.0f", asked.Load(), most)
+	}
+}
+
+// TestStatementsAboutDatabasesAreCounted holds that a role cannot keep the pool of backends empty by statements about
+// databases, which it need not be allowed to run, and that those of other roles still empty it.
+func TestStatementsAboutDatabasesAreCounted(t *testing.T) {
+	s := &Server{flushes: admission.NewBudget(eachFlush, allFlushes, maxFlushers)}
+	s.pool.srv = s
+	send := func(user string, times int) uint64 {
+		before := s.pool.generation
+		for range times {
+			(&session{srv: s, user: user}).observeUse('Q', []byte("drop database orders\x00"), true, true)
+		}
+		return s.pool.generation - before
+	}
+	if n := send("mallory", 200); n < 5 || n > 10 {
+		t.Errorf("200 statements of a role emptied the pool %d times", n)
+	}
+	if send("admin", 1) != 1 {
+		t.Error("a statement of another role does not empty it")
 	}
 }

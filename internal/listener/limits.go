@@ -313,3 +313,17 @@ func (r *rate) takeBack(key string, at time.Time) {
 		r.seen[key]--
 	}
 }
+
+// eachFlush and allFlushes bound how often statements about databases empty the pool, by one role and by all:
+// PostgreSQL refuses such a statement of most roles, but only after the pool has been emptied for it. Beyond the bound
+// a pooled backend leaves by itself within poolIdle, for which PostgreSQL waits.
+var (
+	eachFlush  = admission.Rate{PerSecond: 0.2, Burst: 5}
+	allFlushes = admission.Rate{PerSecond: 1, Burst: 20}
+)
+
+// maxFlushers is the number of roles that are remembered for that.
+const maxFlushers = 256
+
+// mayFlush reports whether a statement of that role about a database may empty the pool.
+func (s *Server) mayFlush(user string) bool { return s.flushes.Spend(user, 1, boottime.Now()) }

@@ -33,7 +33,7 @@ func (x *session) observeUse(typ byte, text []byte, begun, whole bool) {
 		if typ == 'P' && begun {
 			_, text, _ = bytes.Cut(text, []byte{0})
 		}
-		if begun && stmt.NeedsDatabaseAlone(text) {
+		if begun && stmt.NeedsDatabaseAlone(text) && x.srv.mayFlush(x.user) {
 			x.srv.pool.flush("database")
 		}
 		if x.reusable == nil || x.tainted.Load() {

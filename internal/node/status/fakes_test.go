@@ -127,6 +127,8 @@ func (fakeEndpoint) Peers() []endpoint.Peer {
 	return []endpoint.Peer{{Identity: certs.Identity{ID: "b"}}, {Identity: certs.Identity{ID: "c"}, RelayTo: "b", Since: time.Unix(9, 0)}}
 }
 
+func (fakeEndpoint) Refused() uint64 { return 0 }
+
 func (fakeEndpoint) Relayed() endpoint.RelayStatus {
 	return endpoint.RelayStatus{Open: 1, Total: 2, Bytes: 3}
 }

@@ -21,6 +21,10 @@ func (s *Service) Metrics() map[string]float64 {
 		st := l.Stats()
 		out["coterie_sessions_accepted_total"] = float64(st.Accepted)
 		out["coterie_sessions_open"] = float64(st.Open)
+		out["coterie_logins_waiting"] = float64(st.Waiting)
+		for why, k := range st.Rejected {
+			out[fmt.Sprintf("coterie_clients_rejected_total{reason=%q}", why)] = float64(k)
+		}
 		out["coterie_answers_held_total"] = float64(st.Gated)
 		out["coterie_answers_held_seconds_total"] = st.GatedTime.Seconds()
 		out["coterie_answers_confirmed_total"] = float64(st.Held)
@@ -56,6 +60,7 @@ func (s *Service) Metrics() map[string]float64 {
 	if s.Links != nil {
 		s.Links.Metrics(out)
 	}
+	out["coterie_endpoint_refused_total"] = float64(s.Endpoint.Refused())
 	r := s.Endpoint.Relayed()
 	out["coterie_relays_open"], out["coterie_relays_total"], out["coterie_relayed_bytes_total"] = float64(r.Open), float64(r.Total), float64(r.Bytes)
 	return out

@@ -74,6 +74,7 @@ type Listener interface {
 type Endpoint interface {
 	Peers() []endpoint.Peer
 	Relayed() endpoint.RelayStatus
+	Refused() uint64
 }
 
 // Links is the part of *walstream.Links that a Service shows.
