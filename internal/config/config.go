@@ -48,6 +48,9 @@ type Config struct {
 	// ClientCA is the file with the authorities, in PEM, that issue client certificates; empty: rules that require one
 	// refuse every client.
 	ClientCA string `yaml:"client_ca,omitempty"`
+	// ClientCRL is the file, or the directory of files, with the revocation lists of client certificates, in PEM;
+	// empty: none is revoked. With it every authority of a chain needs a list that is valid.
+	ClientCRL string `yaml:"client_crl,omitempty"`
 	// TLSOnly refuses clients without TLS.
 	TLSOnly bool `yaml:"tls_only,omitempty"`
 	// NameClients appends the client's address to the application_name of every session, in pg_stat_activity and the
@@ -195,6 +198,12 @@ func (c Config) Validate() error {
 	}
 	if c.ClientCA != "" && !filepath.IsAbs(c.ClientCA) {
 		errs = append(errs, fmt.Errorf("client_ca: %q must begin with /", c.ClientCA))
+	}
+	if c.ClientCRL != "" && !filepath.IsAbs(c.ClientCRL) {
+		errs = append(errs, fmt.Errorf("client_crl: %q must begin with /", c.ClientCRL))
+	}
+	if c.ClientCRL != "" && c.ClientCA == "" {
+		errs = append(errs, errors.New("client_crl: client_ca is missing, without which no client certificate is asked for"))
 	}
 	if c.AuthStaleness < 0 {
 		errs = append(errs, fmt.Errorf("auth_staleness: %s is no age", c.AuthStaleness))

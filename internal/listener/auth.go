@@ -20,6 +20,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/admission"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/clientcert"
 	"github.com/coteriedb/coterie/internal/listener/hba"
 	"github.com/coteriedb/coterie/internal/listener/scram"
 )
@@ -234,9 +235,16 @@ func (c *client) checkCertificate(rule hba.Rule) *pgwire.Error {
 	if c.tlsState == nil || len(c.tlsState.VerifiedChains) == 0 {
 		return pgwire.Fatal("certificate", pgwire.StateInvalidAuth, "connection requires a valid client certificate")
 	}
-	name := c.tlsState.PeerCertificates[0].Subject.CommonName
-	if rule.ClientCert == "verify-full" && name != c.start.User {
-		c.logFailure(fmt.Sprintf("the certificate is for another name, %q", pgwire.Clip(name)))
+	if rule.ClientCert != "verify-full" {
+		return nil
+	}
+	name, err := clientcert.Name(c.tlsState.PeerCertificates[0])
+	if err != nil || name != c.start.User {
+		reason := fmt.Sprintf("the certificate is for another name, %q", pgwire.Clip(name))
+		if err != nil {
+			reason = err.Error()
+		}
+		c.logFailure(reason)
 		return pgwire.Fatal("certificate", pgwire.StateInvalidAuth, "certificate authentication failed for user %q", c.start.User)
 	}
 	return nil

@@ -66,6 +66,9 @@ type Config struct {
 	Certificate func() *tls.Certificate
 	// ClientCAs returns the authorities of client certificates; nil means that the cert method matches no client.
 	ClientCAs func() *x509.CertPool
+	// CheckClient returns an error if none of a client certificate's verified chains may be believed, as after its
+	// revocation; the TLS handshake fails then. Nil = all may.
+	CheckClient func(chains [][]*x509.Certificate) error
 	// Routes returns the current immutable snapshot; nil while there is none.
 	Routes func() *ag.Routes
 	// Changed returns a channel that is closed at the next change of Routes. It is read before Routes. Nil = Routes is

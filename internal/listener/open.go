@@ -13,6 +13,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/clientcert"
 	"github.com/coteriedb/coterie/internal/listener/hba"
 	"github.com/coteriedb/coterie/internal/listener/startup"
 )
@@ -416,7 +417,7 @@ func (c *client) newSession(r route, backend net.Conn) *session {
 	if c.tlsState != nil {
 		x.tls, x.asked = tlsName(c.tlsState.Version), c.tlsState.ServerName
 		if len(c.tlsState.VerifiedChains) > 0 {
-			x.identity = c.tlsState.PeerCertificates[0].Subject.CommonName
+			x.identity, _ = clientcert.Name(c.tlsState.PeerCertificates[0])
 		}
 	}
 	x.longKey = c.start.Minor >= 2

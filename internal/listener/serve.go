@@ -14,6 +14,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/clientcert"
 	"github.com/coteriedb/coterie/internal/listener/hba"
 	"github.com/coteriedb/coterie/internal/listener/scram"
 	"github.com/coteriedb/coterie/internal/listener/startup"
@@ -251,7 +252,7 @@ func (c *client) startTLS(ctx context.Context, below net.Conn, cert *tls.Certifi
 	}
 	if c.srv.cfg.ClientCAs != nil {
 		if cfg.ClientCAs = c.srv.cfg.ClientCAs(); cfg.ClientCAs != nil {
-			cfg.ClientAuth = tls.VerifyClientCertIfGiven
+			cfg.ClientAuth, cfg.VerifyConnection = tls.VerifyClientCertIfGiven, c.verifyClient
 		}
 	}
 	conn := tls.Server(&loopConn{Conn: below}, cfg)
@@ -267,6 +268,25 @@ func (c *client) startTLS(ctx context.Context, below net.Conn, cert *tls.Certifi
 	}
 	c.conn, c.tlsState, c.binding = conn, &state, scram.ChannelBinding(cert)
 	return nil
+}
+
+// verifyClient ends the handshake of a client whose certificate is revoked, or has a name that is not plain text. Its
+// chain is verified already.
+func (c *client) verifyClient(s tls.ConnectionState) error {
+	if len(s.VerifiedChains) == 0 {
+		return nil // it gave none
+	}
+	_, err := clientcert.Name(s.PeerCertificates[0])
+	if errors.Is(err, clientcert.ErrManyNames) {
+		err = nil // only a rule that compares the name minds
+	}
+	if err == nil && c.srv.cfg.CheckClient != nil {
+		err = c.srv.cfg.CheckClient(s.VerifiedChains)
+	}
+	if err != nil {
+		c.log.Info("client certificate refused", "client", c.host, "error", err)
+	}
+	return err
 }
 
 // newestMinor is the newest minor version spoken with clients: 3.2, which differs from 3.0 in the length of cancel

@@ -23,6 +23,7 @@ import (
 	"github.com/coteriedb/coterie/internal/daemon"
 	"github.com/coteriedb/coterie/internal/lib/durable"
 	"github.com/coteriedb/coterie/internal/lib/fail"
+	"github.com/coteriedb/coterie/internal/listener/clientcert"
 	"github.com/coteriedb/coterie/internal/listener/hba"
 	"github.com/coteriedb/coterie/internal/node/pgserver"
 	"github.com/coteriedb/coterie/internal/postgres"
@@ -135,6 +136,7 @@ func (x *adoption) inspect(c *cobra.Command, group string) error {
 	x.report, err = adopt.Inspect(ctx, cluster, adopt.Options{
 		BinDir: x.install.BinDir, NodeDir: x.layout.Dir, DropStandbys: x.dropStandbys,
 		CheckRule: func(line string) error { _, err := hba.Parse(strings.NewReader(line)); return err },
+		CheckCRL:  func(path string) error { _, err := clientcert.Open(path, nil); return err },
 		Overrides: func() map[string]string { return commandLine(x.pg.Args()) },
 	})
 	if err != nil {
@@ -250,7 +252,7 @@ func (x *adoption) take(c *cobra.Command, profile string) (err error) {
 	if _, err := hba.Parse(strings.NewReader(string(rules))); err != nil {
 		return fmt.Errorf("%s changed while it was looked at: %w", x.report.HBAFile, err)
 	}
-	x.cfg.HBA, x.cfg.ClientCA = filepath.Join(l.Dir, "pg_hba.conf"), x.report.ClientCA
+	x.cfg.HBA, x.cfg.ClientCA, x.cfg.ClientCRL = filepath.Join(l.Dir, "pg_hba.conf"), x.report.ClientCA, x.report.ClientCRL
 	if err := durable.Replace(x.cfg.HBA, rules, 0o600); err != nil {
 		return err
 	}

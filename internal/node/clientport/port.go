@@ -23,6 +23,7 @@ import (
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/endpoint/certs"
 	"github.com/coteriedb/coterie/internal/listener"
+	"github.com/coteriedb/coterie/internal/listener/clientcert"
 	"github.com/coteriedb/coterie/internal/listener/hba"
 	"github.com/coteriedb/coterie/internal/listener/serverlog"
 	"github.com/coteriedb/coterie/internal/postgres/login"
@@ -83,6 +84,7 @@ type Port struct {
 	server    atomic.Pointer[listener.Server]   // nil: this node serves no clients, or not yet
 	cert      atomic.Pointer[tls.Certificate]   // of the client ports
 	clientCAs atomic.Pointer[x509.CertPool]     // the authorities of client certificates; nil: none
+	clientCRL atomic.Pointer[clientcert.CRL]    // the revocation lists of client certificates; nil: none
 	addresses atomic.Pointer[ListenerAddresses] // nil: as server
 
 	mu      sync.Mutex // guards changed
@@ -132,7 +134,7 @@ func (p *Port) listenerConfig() (listener.Config, error) {
 	readWrite, _ := n.ReadWrite.Places() // its sockets are opened, and tried again, with the group's own port
 	c := listener.Config{
 		ReadWrite: strings.Join(readWrite, ","), ReadOnly: n.ReadOnly.Listen, Rules: rules, Logger: p.c.Logger.With("part", "listener"),
-		Certificate: p.cert.Load, ClientCAs: p.clientCAs.Load, Routes: p.routes.Load, Changed: p.Changed,
+		Certificate: p.cert.Load, ClientCAs: p.clientCAs.Load, CheckClient: p.checkClient, Routes: p.routes.Load, Changed: p.Changed,
 		Backend: p.backend, Verifier: p.verifier, Gate: p.c.Gate, Node: p.nodeNumber(), ForwardCancel: p.forwardCancel,
 		NameClient: n.NameClients, AuthStaleness: n.AuthStaleness, NoKernelPath: n.NoKernelPath,
 		Console: p.serveConsole, ConsoleRole: p.consoleRole,
@@ -222,7 +224,9 @@ func (p *Port) Restart() error {
 }
 
 // loadCertificates reads the certificate of the ports and the authorities of client certificates.
-func (p *Port) loadCertificates() error { return errors.Join(p.loadCertificate(), p.loadClientCAs()) }
+func (p *Port) loadCertificates() error {
+	return errors.Join(p.loadCertificate(), p.loadClientCAs(), p.loadClientCRL())
+}
 
 func (p *Port) loadCertificate() error {
 	cert, err := tls.LoadX509KeyPair(certs.ListenerFiles(p.c.Layout.PKI()))
@@ -247,6 +251,36 @@ func (p *Port) loadClientCAs() error {
 		return fmt.Errorf("authorities of client certificates (client_ca): no certificate in PEM is in %s", p.c.Node.ClientCA)
 	}
 	p.clientCAs.Store(pool)
+	return nil
+}
+
+// loadClientCRL reads the revocation lists of client certificates, if coterie.yaml names any. Lists that were read
+// before stay in force after an error.
+func (p *Port) loadClientCRL() error {
+	if p.c.Node.ClientCRL == "" {
+		return nil
+	}
+	if old := p.clientCRL.Load(); old != nil {
+		if err := old.Read(); err != nil {
+			return fmt.Errorf("revocation lists of client certificates (client_crl): %w", err)
+		}
+		return nil
+	}
+	crl, err := clientcert.Open(p.c.Node.ClientCRL, func(err error) {
+		p.c.Logger.Error("client_crl has changed and cannot be used; the revocation lists read before stay in force", "err", err)
+	})
+	if err != nil {
+		return fmt.Errorf("revocation lists of client certificates (client_crl): %w", err)
+	}
+	p.clientCRL.Store(crl)
+	return nil
+}
+
+// checkClient returns an error if every one of the chains has a revoked certificate, or one that cannot be checked.
+func (p *Port) checkClient(chains [][]*x509.Certificate) error {
+	if crl := p.clientCRL.Load(); crl != nil {
+		return crl.Check(chains, time.Now())
+	}
 	return nil
 }
 

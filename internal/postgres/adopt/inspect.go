@@ -1,6 +1,7 @@
 package adopt
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -22,6 +23,8 @@ type Options struct {
 	DropStandbys bool // drop physical slots rather than refuse the cluster
 	// CheckRule returns the reason why the listener cannot honour one line of pg_hba.conf, or "".
 	CheckRule func(line string) error
+	// CheckCRL returns the reason why the listener cannot use the revocation lists at a path, or nil.
+	CheckCRL func(path string) error
 	// Overrides are the settings that will be on the server's command line.
 	Overrides func() map[string]string
 }
@@ -33,6 +36,7 @@ type Report struct {
 	Checksums                          bool
 	HBAFile, IdentFile                 string
 	ClientCA                           string // ssl_ca_file; "": none
+	ClientCRL                          string // ssl_crl_file or ssl_crl_dir; "": none
 	Port                               string
 	Addresses                          string   // listen_addresses
 	Sockets                            []string // unix_socket_directories
@@ -226,9 +230,7 @@ func (x *inspection) checkSettings(ctx context.Context) bool {
 	}
 	x.checkDangerous(get)
 	x.HBAFile, x.IdentFile = get("hba_file"), get("ident_file")
-	if x.ClientCA = get("ssl_ca_file"); x.ClientCA != "" && !filepath.IsAbs(x.ClientCA) {
-		x.ClientCA = filepath.Join(x.Data, x.ClientCA)
-	}
+	x.checkClientCertificates(get)
 	x.Port, x.Addresses = get("port"), get("listen_addresses")
 	for d := range strings.SplitSeq(get("unix_socket_directories"), ",") {
 		if d = strings.Trim(strings.TrimSpace(d), `"`); filepath.IsAbs(d) {
@@ -237,6 +239,32 @@ func (x *inspection) checkSettings(ctx context.Context) bool {
 	}
 	x.ArchiveMode, x.ArchiveCommand, x.SyncNames = get("archive_mode"), get("archive_command"), get("synchronous_standby_names")
 	return true
+}
+
+// checkClientCertificates finds the authorities of client certificates and their revocation lists. It refuses lists
+// that the listener could not use, since what they revoke would be good again.
+func (x *inspection) checkClientCertificates(get func(string) string) {
+	path := func(name string) string {
+		p := get(name)
+		if p != "" && !filepath.IsAbs(p) {
+			p = filepath.Join(x.Data, p)
+		}
+		return p
+	}
+	if x.ClientCA = path("ssl_ca_file"); x.ClientCA == "" {
+		return // no client is asked for a certificate
+	}
+	file, dir := path("ssl_crl_file"), path("ssl_crl_dir")
+	if file != "" && dir != "" {
+		x.refuse("both ssl_crl_file and ssl_crl_dir are set; the listener reads revocation lists from one place", "put %s into %s, run openssl rehash %s, and remove ssl_crl_file from the configuration", file, dir, dir)
+		return
+	}
+	if x.ClientCRL = cmp.Or(file, dir); x.ClientCRL == "" {
+		return
+	}
+	if err := x.opt.CheckCRL(x.ClientCRL); err != nil {
+		x.refuse(fmt.Sprintf("the listener cannot use the revocation lists of client certificates: %v", err), "put the whole list of each authority in PEM into %s, or remove ssl_crl_file and ssl_crl_dir from the configuration if no certificate is revoked", x.ClientCRL)
+	}
 }
 
 func (x *inspection) checkDangerous(get func(string) string) {

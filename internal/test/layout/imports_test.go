@@ -78,9 +78,10 @@ var rules = []rule{
 	{"endpoint/link/linktest", []string{"endpoint/link", "lib/"}, "a link between two ends of one process"},
 	{
 		"listener",
-		[]string{"ag", "config", "lib/", "listener/hba", "listener/scram", "listener/startup", "listener/stmt", "listener/offload", "listener/serverlog", "listener/uring"},
+		[]string{"ag", "config", "lib/", "listener/clientcert", "listener/hba", "listener/scram", "listener/startup", "listener/stmt", "listener/offload", "listener/serverlog", "listener/uring"},
 		"adapters do not know each other: the consumer declares the interface it needs",
 	},
+	{"listener/clientcert", leaves, "satellites have a reason of their own to change"},
 	{"listener/hba", leaves, "satellites have a reason of their own to change"},
 	{"listener/scram", leaves, "satellites have a reason of their own to change"},
 	{"listener/startup", leaves, "satellites have a reason of their own to change"},
@@ -101,7 +102,7 @@ var rules = []rule{
 	},
 	{
 		"node/clientport",
-		[]string{"agent", "admin/catalog", "admin/console", "endpoint", "endpoint/certs", "listener", "listener/hba", "listener/serverlog", "listener/vip", "postgres/login", "ag", "config", "lib/"},
+		[]string{"agent", "admin/catalog", "admin/console", "endpoint", "endpoint/certs", "listener", "listener/clientcert", "listener/hba", "listener/serverlog", "listener/vip", "postgres/login", "ag", "config", "lib/"},
 		"a service of a node gets what is above it as functions, and knows no other service",
 	},
 	{"node/fencetime", []string{"postgres/keeper", "ag", "config", "lib/"}, "measures this host, and knows no other service"},
@@ -165,7 +166,7 @@ var rules = []rule{
 	{"cli", []string{"admin/api", "ag", "config", "lib/"}, "what commands share"},
 	{
 		"cli/nodecmd",
-		[]string{"cli", "cli/", "node", "node/", "provision", "provision/", "check", "daemon", "admin/", "agent", "etcd", "etcd/embedded", "postgres", "postgres/", "endpoint", "endpoint/certs", "listener/hba", "ag", "config", "lib/"},
+		[]string{"cli", "cli/", "node", "node/", "provision", "provision/", "check", "daemon", "admin/", "agent", "etcd", "etcd/embedded", "postgres", "postgres/", "endpoint", "endpoint/certs", "listener/clientcert", "listener/hba", "ag", "config", "lib/"},
 		"a command parses and prints",
 	},
 	{"cli/groupcmd", []string{"postgres/seeding", "postgres/seeding/pagesum", "postgres/seeding/progress", "cli", "cli/", "provision", "provision/", "check", "daemon", "admin/", "agent", "agent/decisions", "ag/recovery", "endpoint", "endpoint/certs", "ag", "config", "lib/"}, "a command parses and prints"},
