@@ -172,6 +172,10 @@ func (x *session) advance(p *passing) (out []byte, s stmt.Effect, err error) {
 			}
 		}
 		typ, body := x.answers.Type(), x.answers.Kept()
+		if x.recoveryOver(typ, body) {
+			x.end(ending{reason: endPromoted, why: "its replica was promoted"})
+			return nil, stmt.NoEffect, errPromoted
+		}
 		if s := x.effectAtStake(typ, body, &p.looked); !p.asked && s != stmt.NoEffect {
 			p.asked, p.judged = true, true
 			out, p.from = p.b[p.from:p.begin], p.begin
@@ -230,7 +234,7 @@ func (x *session) write(b []byte) error {
 func (x *session) passFailed(err error) *pgwire.Error {
 	switch {
 	case errors.Is(err, errClient):
-	case errors.Is(err, errUnconfirmed), errors.Is(err, errGate):
+	case errors.Is(err, errUnconfirmed), errors.Is(err, errGate), errors.Is(err, errPromoted):
 		return x.finalError(err)
 	default:
 		x.srv.log.Error("PostgreSQL sent an invalid message", "session", x.id, "error", err)

@@ -17,6 +17,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/listener/startup"
+	"github.com/coteriedb/coterie/internal/listener/stmt"
 )
 
 // socketName is the file name of PostgreSQL's private socket: its port is always 5432.
@@ -255,4 +256,29 @@ func (s *Server) cancelRelayed(key []byte) (delivered func()) {
 func (x *session) observeKey(body []byte) {
 	key := bytes.Clone(body)
 	x.backendKey.Store(&key)
+}
+
+// hotStandby is the parameter by which PostgreSQL 14 and later report whether the server is in recovery.
+const hotStandby = "in_hot_standby"
+
+// errPromoted means that an answer must be discarded: it is of a server that was promoted under the session.
+var errPromoted = errors.New("the replica was promoted")
+
+// recoveryOver reports whether an answer shows that recovery has ended on a server that was in recovery when the
+// session began. Such a session may write since, with no right of the node behind it. PostgreSQL reports the end
+// before the ReadyForQuery of the first request after it; a tag that no standby sends may come earlier.
+func (x *session) recoveryOver(typ byte, body []byte) bool {
+	switch typ {
+	case 'S':
+		name, value, _ := bytes.Cut(body, []byte{0})
+		if string(name) != hotStandby {
+			return false
+		}
+		was := x.inRecovery
+		x.inRecovery = string(bytes.TrimRight(value, "\x00")) == "on"
+		return was && !x.inRecovery
+	case 'C':
+		return x.inRecovery && stmt.OnlyOnPrimary(stmt.CommandTag(body))
+	}
+	return false
 }

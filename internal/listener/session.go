@@ -2,6 +2,7 @@ package listener
 
 import (
 	"bufio"
+	"bytes"
 	"cmp"
 	"crypto/tls"
 	"encoding/binary"
@@ -64,6 +65,7 @@ type session struct {
 	starting     bool // the session holds a turn to start, and its backend is not ready yet
 	confirmation confirmState
 	midMessage   bool // the client has received half a message
+	inRecovery   bool // the session began on a server in recovery (known from PostgreSQL 14 on)
 
 	// The state that the two directions have seen. status is that of the last ReadyForQuery. owed counts Query, Sync
 	// and FunctionCall without one. unsynced: extended messages were forwarded without a Sync after them. bySync: a
@@ -98,7 +100,8 @@ type ending struct {
 const (
 	endUnconfirmed = "unconfirmed"
 	endDrain       = "drain"
-	endSetting     = "setting" // a change of a setting is refused
+	endSetting     = "setting"  // a change of a setting is refused
+	endPromoted    = "promoted" // its server was promoted under it
 )
 
 // setInput reads the backend, through the gate if gate is set. Until the session is open, done ends a wait at the
@@ -172,6 +175,7 @@ func (s *Server) activate(a *attempt, x *session) bool {
 // mint replaces the backend's cancel key in the greeting by a key of the listener.
 func (x *session) mint(g greeting) []byte {
 	assert.That(g.keyAt >= 5 && g.keyAt+8 <= len(g.bytes), "a greeting has no cancel key")
+	x.inRecovery = bytes.Contains(g.bytes, []byte(hotStandby+"\x00on\x00"))
 	binary.BigEndian.PutUint32(g.bytes[g.keyAt:], x.key.PID)
 	binary.BigEndian.PutUint32(g.bytes[g.keyAt+4:], x.key.Secret)
 	if !x.longKey {
@@ -255,7 +259,7 @@ func (x *session) judge() (v stmt.Verdict, neverBegun bool) {
 	if v = x.requests.Verdict(); v == stmt.Idle && x.drained.midway {
 		v = stmt.Aborted
 	}
-	if !x.onPrimary && !x.promoted() {
+	if e := x.ended.Load(); !x.onPrimary && !x.promoted() && (e == nil || e.reason != endPromoted) {
 		v = stmt.Idle
 	}
 	return v, x.drained.held && x.idle()

@@ -23,6 +23,16 @@ func EndsBlock(tag []byte) bool {
 	return string(tag) == "COMMIT" || string(tag) == "PREPARE TRANSACTION"
 }
 
+// OnlyOnPrimary reports whether the tag is of a statement that a standby refuses, whatever its text.
+func OnlyOnPrimary(tag []byte) bool {
+	word, _, _ := bytes.Cut(tag, []byte{' '})
+	switch string(word) {
+	case "INSERT", "UPDATE", "DELETE", "MERGE", "TRUNCATE", "CREATE", "ALTER", "DROP", "VACUUM", "REINDEX", "GRANT", "REVOKE", "NOTIFY":
+		return true
+	}
+	return string(tag) == "PREPARE TRANSACTION" || string(tag) == "COMMIT PREPARED"
+}
+
 // EffectOf returns what a statement with this tag may have committed.
 func EffectOf(tag []byte) Effect {
 	switch string(tag) {
