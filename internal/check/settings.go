@@ -59,7 +59,11 @@ WHERE availability_mode <> 'CONFIGURATION_ONLY' AND join_state = 'JOINED' ORDER 
 		}
 		out = append(out, Finding{Level: Warning, What: fmt.Sprintf("%v does not say what its settings are", r[0]), Why: "its server does not answer", Run: "coterie status"})
 	}
-	found := judgeSettings(all, primary)
+	found, err := findReserved(ctx, cl)
+	if err != nil {
+		return nil, err
+	}
+	found = append(found, judgeSettings(all, primary)...)
 	if len(found) == 0 && compared > 1 {
 		found = []Finding{{Level: OK, What: fmt.Sprintf("the servers of %d replicas have the same settings", compared)}}
 	}
@@ -79,6 +83,47 @@ func judgeLog(s api.Status) []Finding {
 		Level: Warning, What: fmt.Sprintf("the log of %s does not tell of cancelled waits: %s", s.Node, what),
 		Why: "as primary it has each commit confirmed by the secondaries once more before it answers, which takes longer, and reads wait with it", Run: run,
 	}}
+}
+
+// settingsOfTheGroup selects defaults of synchronous_commit, and entries of settings that belong to the group.
+const settingsOfTheGroup = `SELECT DISTINCT name, value FROM coterie.settings
+WHERE name = 'synchronous_commit' OR name LIKE 'synchronous_commit of %' OR name LIKE '% written in %' ORDER BY name`
+
+// findReserved returns a finding for each default with which commits are acknowledged before a secondary has them, and
+// for each entry in a configuration file that has no effect because the agent decides the setting.
+func findReserved(ctx context.Context, cl *api.Client) ([]Finding, error) {
+	rows, err := rowsOf(ctx, cl, settingsOfTheGroup)
+	if err != nil {
+		return nil, err
+	}
+	var out []Finding
+	for _, r := range rows {
+		if f, bad := judgeReserved(fmt.Sprint(r[0]), fmt.Sprint(r[1])); bad {
+			out = append(out, f)
+		}
+	}
+	return out, nil
+}
+
+// judgeReserved returns the finding about one of settingsOfTheGroup; bad is false if there is none.
+func judgeReserved(name, value string) (f Finding, bad bool) {
+	if entry, file, is := strings.Cut(name, " written in "); is {
+		return Finding{
+			Level: Warning, What: fmt.Sprintf("%s is set in %s, and has no effect", entry, file), Why: "the setting belongs to the availability group: the agent sets it",
+			Run: "remove the line from " + file,
+		}, true
+	}
+	if slices.Contains([]string{"on", "remote_apply", "true", "yes", "1"}, strings.ToLower(value)) {
+		return Finding{}, false
+	}
+	of, run := "of every session", "ALTER SYSTEM RESET synchronous_commit, and remove it from postgresql.conf; then SELECT pg_reload_conf()"
+	if _, who, is := strings.Cut(name, " of "); is {
+		of, run = "of "+who, "ALTER ROLE or ALTER DATABASE … RESET synchronous_commit"
+	}
+	return Finding{
+		Level: Warning, What: fmt.Sprintf("synchronous_commit %s is %s by default", of, value), Why: "their commits are acknowledged before a secondary has them, and a failover loses them",
+		Run: run + "; a session that wants it sets it for itself",
+	}, true
 }
 
 // isTrue reports whether a value of the console is true. Expressions have no boolean type there, so they are numbers.

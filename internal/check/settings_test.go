@@ -41,3 +41,19 @@ func TestJudgeSettings(t *testing.T) {
 		t.Errorf("%d findings of two settings", n)
 	}
 }
+
+func TestJudgeReserved(t *testing.T) {
+	for _, c := range []struct{ name, value, want string }{
+		{"synchronous_commit", "on", ""},
+		{"synchronous_commit", "remote_apply", ""},
+		{"synchronous_commit", "off", "synchronous_commit of every session is off"},
+		{"synchronous_commit of role app in database shop", "local", "synchronous_commit of role app in database shop is local"},
+		{"synchronous_commit of all roles", "on", ""},
+		{"primary_conninfo written in /data/postgresql.auto.conf", "host=x", "primary_conninfo is set in /data/postgresql.auto.conf"},
+	} {
+		f, bad := judgeReserved(c.name, c.value)
+		if bad != (c.want != "") || !strings.HasPrefix(f.What, c.want) || bad && (f.Run == "" || f.Why == "") {
+			t.Errorf("%s = %s: %+v", c.name, c.value, f)
+		}
+	}
+}

@@ -91,6 +91,19 @@ SELECT 'collation version of libc', max(pg_collation_actual_version(oid)), 'the 
 UNION ALL
 SELECT 'collation version of ICU', pg_collation_actual_version(oid), 'the operating system', false FROM pg_collation WHERE collname = 'und-x-icu'
 UNION ALL
+SELECT 'synchronous_commit of ' || concat_ws(' in ', 'role ' || quote_ident(r.rolname), 'database ' || quote_ident(d.datname)), split_part(c, '=', 2),
+       'ALTER ROLE or ALTER DATABASE', false
+    FROM pg_db_role_setting s LEFT JOIN pg_roles r ON r.oid = s.setrole LEFT JOIN pg_database d ON d.oid = s.setdatabase, unnest(s.setconfig) c
+    WHERE split_part(c, '=', 1) = 'synchronous_commit' AND (r.oid IS NOT NULL OR d.oid IS NOT NULL)
+UNION ALL
+SELECT 'synchronous_commit of all roles', split_part(c, '=', 2), 'ALTER ROLE', false
+    FROM pg_db_role_setting s, unnest(s.setconfig) c
+    WHERE split_part(c, '=', 1) = 'synchronous_commit' AND s.setrole = 0 AND s.setdatabase = 0
+UNION ALL
+SELECT f.name || ' written in ' || f.sourcefile, f.setting, 'configuration file', false
+    FROM pg_file_settings f
+    WHERE f.name IN ('primary_conninfo', 'primary_slot_name', 'restore_command') OR f.name LIKE 'recovery\_target%' OR f.name = 'recovery_min_apply_delay'
+UNION ALL
 SELECT s.name, coalesce(f.setting, s.boot_val, ''), CASE WHEN f.setting IS NULL THEN 'default' ELSE 'configuration file' END, false
     FROM pg_settings s LEFT JOIN (SELECT DISTINCT ON (name) name, setting FROM pg_file_settings WHERE applied ORDER BY name, seqno DESC) f ON f.name = s.name
     WHERE s.source IN ('client', 'session') AND s.name <> ALL ($1)`

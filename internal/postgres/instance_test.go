@@ -297,6 +297,7 @@ func testForeignSettings(t *testing.T, p *server) {
 		t.Errorf("synchronous_standby_names %q survived the start", got)
 	}
 	testSettings(t, p)
+	testReservedSettings(t, p)
 	b, err := os.ReadFile(p.autoConf())
 	if err != nil {
 		t.Fatal(err)
@@ -345,5 +346,25 @@ func testSettings(t *testing.T, p *server) {
 	}
 	if len(got) < 200 || got["max_connections"].Value == "" {
 		t.Errorf("%d settings: %+v", len(got), got["max_connections"])
+	}
+}
+
+// Defaults of synchronous_commit, and entries of settings that belong to the group, are among the settings.
+func testReservedSettings(t *testing.T, p *server) {
+	p.sql("ALTER ROLE postgres IN DATABASE template1 SET synchronous_commit = off", "ALTER DATABASE template1 SET synchronous_commit = local",
+		"ALTER ROLE ALL SET synchronous_commit = remote_write", "ALTER SYSTEM SET restore_command = 'cp'")
+	defer p.sql("ALTER ROLE postgres IN DATABASE template1 RESET synchronous_commit", "ALTER DATABASE template1 RESET synchronous_commit",
+		"ALTER ROLE ALL RESET synchronous_commit", "ALTER SYSTEM RESET restore_command")
+	found, err := p.Settings(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{
+		"synchronous_commit of role postgres in database template1": "off", "synchronous_commit of database template1": "local",
+		"synchronous_commit of all roles": "remote_write", "restore_command written in " + p.autoConf(): "cp",
+	} {
+		if i := slices.IndexFunc(found, func(s Setting) bool { return s.Name == name }); i < 0 || found[i].Value != want {
+			t.Errorf("%s is not %s among the settings", name, want)
+		}
 	}
 }
