@@ -187,15 +187,6 @@ func (v View) forced() bool {
 		(v.Record.Epoch.Leader != v.Self || v.is(PhaseSeal))
 }
 
-func (v View) force() Plan {
-	tli := v.Record.Epoch.MaxTLI + 1
-	e := EpochRecord{
-		Epoch: v.epoch() + 1, Phase: PhasePromote, Leader: v.Self, TLI: tli, MaxTLI: tli, From: v.Local.Position, Copy: v.Local.Copy, Forced: true,
-		Reason: "forced by an operator who accepted data loss",
-	}
-	return Plan{Rule: RuleForce, Because: e.Reason, Commit: &Commit{Guard: v.Record.Revs, Epoch: &e}}
-}
-
 // released reports whether the holder of the present epoch has released it.
 func (v View) released() bool { return v.Record.Lead.Released && v.Record.Lead.Epoch == v.epoch() }
 
@@ -237,6 +228,9 @@ func (v View) lead() Plan {
 		p.Actions = []Action{ProveSync{}}
 	case step.Because == "":
 		p.Rule, p.Because = RuleServe, fmt.Sprintf("leads epoch %d", v.epoch())
+		if said := v.Outgoing(); said != "" {
+			p.Because += "; " + said
+		}
 	}
 	if planned { // serving and bookkeeping continue, however long a checkpoint takes
 		p.Actions = append(p.Actions, Prepare{v.Op})
@@ -254,6 +248,9 @@ func (v View) open() bool {
 		return false
 	}
 	if v.Local.Restart != 0 && !v.replicated(v.Local.Restart) {
+		return false
+	}
+	if _, waits := v.awaits(); waits {
 		return false
 	}
 	switch st := v.Record.State; {

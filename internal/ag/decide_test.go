@@ -375,6 +375,63 @@ func TestDivergedAndForkPoint(t *testing.T) {
 	}
 }
 
+// TestOutgoing: which leader a forced failover has to wait for, and for how long the next one does not open.
+func TestOutgoing(t *testing.T) {
+	forced := func(edit func(*View)) Outgoing {
+		v := following()
+		v.Op = Op{Kind: OpForced, To: "b", Epoch: 3}
+		v.Record.Lead.Answer = Answer{Voters: []ReplicaID{"a", "b", "c"}, Lease: 400 * time.Millisecond}
+		edit(&v)
+		p := Decide(v)
+		if p.Rule != RuleForce {
+			t.Fatalf("%+v", p)
+		}
+		return p.Commit.Epoch.Outgoing
+	}
+	if o := forced(func(v *View) { v.Silence = time.Second }); o.Leader != "a" || o.Epoch != 3 || o.Wait != 5500*time.Millisecond || o.Now || len(o.Answer.Voters) != 3 {
+		t.Errorf("%+v", o)
+	}
+	if o := forced(func(v *View) { v.Op.Now = true }); !o.Now || o.Wait == 0 {
+		t.Errorf("%+v", o)
+	}
+	for name, edit := range map[string]func(*View){
+		"silent for long": func(v *View) { v.Silence = 7 * time.Second },
+		"released":        func(v *View) { v.Record.Lead.Released = true },
+	} {
+		if o := forced(edit); o.Leader != "" {
+			t.Errorf("%s: %+v", name, o)
+		}
+	}
+	earlier := Outgoing{Leader: "c", Epoch: 2, Wait: 17 * time.Second}
+	if o := forced(func(v *View) { v.Record.Epoch.Outgoing = earlier }); o.Leader != "a" || o.Wait != earlier.Wait || len(o.Answer.Voters) != 0 {
+		t.Errorf("the leader deposed before it is forgotten: %+v", o)
+	}
+	if o := forced(func(v *View) { v.Record.Epoch.Outgoing, v.Silence = earlier, 7*time.Second }); o.Leader != "c" {
+		t.Errorf("the leader deposed before it is forgotten: %+v", o)
+	}
+	opens := func(edit func(*View)) bool {
+		v := leading()
+		v.Record.Epoch.Outgoing = Outgoing{Leader: "c", Epoch: 2, Wait: 6 * time.Second, Answer: Answer{Voters: []ReplicaID{"a", "b", "c"}, Lease: 400 * time.Millisecond}}
+		v.Local.Opened = 0
+		edit(&v)
+		return Decide(v).Open
+	}
+	for name, tt := range map[string]struct {
+		edit func(*View)
+		want bool
+	}{
+		"it may answer":          {func(*View) {}, false},
+		"silent for long":        {func(v *View) { v.Since = 6 * time.Second }, true},
+		"superseded":             {func(v *View) { v.Superseded = 450 * time.Millisecond }, true},
+		"not superseded so long": {func(v *View) { v.Superseded = 400 * time.Millisecond }, false},
+		"an operator accepts it": {func(v *View) { v.Record.Epoch.Outgoing.Now = true }, true},
+	} {
+		if opens(tt.edit) != tt.want {
+			t.Errorf("%s: opens = %v", name, !tt.want)
+		}
+	}
+}
+
 func TestReadable(t *testing.T) {
 	for _, tt := range []struct {
 		name string

@@ -103,7 +103,9 @@ type EpochRecord struct {
 	V      []Member `json:"v,omitempty"`
 	K      int      `json:"k,omitempty"`
 	Forced bool     `json:"forced,omitempty"` // an operator accepted the loss
-	Reason string   `json:"reason,omitempty"`
+	// Outgoing is the leader that a forced failover deposed, if it may still answer clients.
+	Outgoing Outgoing `json:"outgoing,omitzero"`
+	Reason   string   `json:"reason,omitempty"`
 }
 
 // State is the value of the store's /state key. It means that every commit acknowledged so far is on at least K members

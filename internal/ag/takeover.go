@@ -92,7 +92,7 @@ func (v View) mayOutbid() bool {
 // that the old leader could write (docs/internals/safety.md, "Takeover"). If the leader has not been silent for long,
 // the transaction compares the votes as well.
 func (v View) claim(r Rule, why string) Plan {
-	e := EpochRecord{Epoch: v.epoch() + 1, Phase: PhaseSeal, Leader: v.Self, MaxTLI: max(v.Record.Epoch.MaxTLI, v.Record.Epoch.TLI), Reason: why}
+	e := EpochRecord{Epoch: v.epoch() + 1, Phase: PhaseSeal, Leader: v.Self, MaxTLI: max(v.Record.Epoch.MaxTLI, v.Record.Epoch.TLI), Outgoing: v.pending(), Reason: why}
 	c := &Commit{Guard: v.Record.Revs, Epoch: &e}
 	if r == RuleClaim && !v.silent() {
 		c.Votes = v.votes()
@@ -276,4 +276,84 @@ func (v View) votes() []Vote {
 		return nil
 	}
 	return out
+}
+
+// Outgoing is a leader that was deposed by a forced failover and may still answer clients. The zero value is none.
+// The epoch that follows it is promoted at once, and opens when the outgoing leader can answer nobody any more: after
+// its silence, or after its answer lease (docs/internals/safety.md, "Forced failover").
+type Outgoing struct {
+	Leader ReplicaID     `json:"leader,omitempty"`
+	Epoch  Epoch         `json:"epoch,omitempty"`
+	Wait   time.Duration `json:"wait,omitempty"`  // counted from when a node first sees the epoch that follows
+	Answer Answer        `json:"answer,omitzero"` // its answer lease; without voters only Wait counts
+	Now    bool          `json:"now,omitempty"`   // an operator accepted that both answer for so long
+}
+
+// force makes this node's copy the next primary. It needs nobody else.
+func (v View) force() Plan {
+	tli := v.Record.Epoch.MaxTLI + 1
+	e := EpochRecord{
+		Epoch: v.epoch() + 1, Phase: PhasePromote, Leader: v.Self, TLI: tli, MaxTLI: tli, From: v.Local.Position, Copy: v.Local.Copy, Forced: true,
+		Outgoing: v.outgoing(), Reason: "forced by an operator who accepted data loss",
+	}
+	c := &Commit{Guard: v.Record.Revs, Epoch: &e, Votes: v.votes()}
+	return Plan{Rule: RuleForce, Because: e.Reason, Commit: c}
+}
+
+// pending returns the outgoing leader of the present epoch, as long as it may still answer clients for all that this
+// node's stopwatch tells.
+func (v View) pending() Outgoing {
+	if o := v.Record.Epoch.Outgoing; v.Since < o.Wait {
+		return o
+	}
+	return Outgoing{}
+}
+
+// Pending is pending, for the record of the epoch that follows a planned failover.
+func (v View) Pending() Outgoing { return v.pending() }
+
+// outgoing returns what a forced failover has to wait for: the present leader, unless it has released, a majority has
+// voted against it, or its silence was long enough; and the outgoing leader that itself was waited for.
+func (v View) outgoing() Outgoing {
+	e, old := v.Record.Epoch, v.pending()
+	old.Now = old.Leader != "" && v.Op.Now
+	if e.Phase != PhaseLead || e.Leader == v.Self || v.released() || v.votes() != nil || v.Silence >= v.Patience() {
+		return old
+	}
+	o := Outgoing{Leader: e.Leader, Epoch: e.Epoch, Wait: v.Patience() - v.Silence, Answer: v.Record.Lead.Answer, Now: v.Op.Now}
+	if v.Record.Lead.Epoch != e.Epoch {
+		o.Answer = Answer{} // it has declared none yet
+	}
+	if old.Leader != "" {
+		o.Wait, o.Answer = max(o.Wait, old.Wait), Answer{}
+	}
+	return o
+}
+
+// awaits returns the outgoing leader for which this node does not open yet.
+func (v View) awaits() (o Outgoing, yes bool) {
+	o = v.pending()
+	return o, o.Leader != "" && !o.Now && !v.superseded(o)
+}
+
+// Outgoing returns what is to be said of an outgoing leader; "" if nothing is.
+func (v View) Outgoing() string {
+	o := v.pending()
+	switch _, waits := v.awaits(); {
+	case o.Leader == "" || !v.is(PhaseLead):
+		return ""
+	case waits:
+		return fmt.Sprintf("opens when %s of epoch %d can answer nobody any more, at the latest %v after epoch %d began; coterie failover --allow-data-loss --now would not have waited",
+			o.Leader, o.Epoch, o.Wait.Round(100*time.Millisecond), v.epoch())
+	case o.Now && !v.superseded(o):
+		return fmt.Sprintf("opened at once by an operator: until %v after epoch %d began, clients of %s may still be given answers of epoch %d, which lack what is written here",
+			o.Wait.Round(100*time.Millisecond), v.epoch(), o.Leader, o.Epoch)
+	}
+	return ""
+}
+
+// superseded reports whether the answer lease of an outgoing leader has ended: a majority of its voters acknowledged
+// this epoch so long ago, and acknowledges no heartbeat of an earlier one since.
+func (v View) superseded(o Outgoing) bool {
+	return len(o.Answer.Voters) > 0 && v.Superseded > o.Answer.VoteWait()
 }

@@ -111,6 +111,7 @@ type Op struct {
 	// ends them, instead of giving the failover up.
 	Drain time.Duration `json:"drain_ns,omitempty"`
 	Cut   bool          `json:"cut,omitempty"`
+	Now   bool          `json:"now,omitempty"` // a forced failover opens although the old leader may still answer clients
 }
 
 // Lease is this node's hold on the leadership, by its own renewals and clock.
@@ -128,18 +129,22 @@ type View struct {
 	Untrusted string        `json:"untrusted,omitempty"` // why the store is not believed: it has gone back in time; Quorum is false then
 	Quorum    bool          `json:"quorum"`              // Record is from a linearizable read of this turn
 	Record    Record        `json:"record"`
-	Silence   time.Duration `json:"silence"` // since this node last saw /lead or /epoch change
-	Lease     Lease         `json:"lease"`
-	Voting    Voting        `json:"voting,omitzero"`
-	Local     Local         `json:"local"`
-	Reach     []ReplicaID   `json:"reach"`           // other members that gave a sign of life lately
-	Unfit     []ReplicaID   `json:"unfit,omitempty"` // members that an ill primary should not leave the leadership to, by their own reports
-	Seals     []SealReport  `json:"seals,omitempty"`
-	Sealed    time.Duration `json:"sealed"` // since enough seals were in; 0 if they are not
-	Streams   []Stream      `json:"streams,omitempty"`
-	Op        Op            `json:"op,omitzero"`
-	Ready     string        `json:"ready,omitempty"` // the operator's request for which this node is prepared
-	Busy      string        `json:"busy,omitempty"`  // the long action under way
+	Silence   time.Duration `json:"silence"`         // since this node last saw /lead or /epoch change
+	Since     time.Duration `json:"since,omitempty"` // since this node first saw the present epoch
+	// Superseded is how long ago a majority of the voters of the outgoing leader had acknowledged a heartbeat of the
+	// present epoch; 0: they have not.
+	Superseded time.Duration `json:"superseded,omitempty"`
+	Lease      Lease         `json:"lease"`
+	Voting     Voting        `json:"voting,omitzero"`
+	Local      Local         `json:"local"`
+	Reach      []ReplicaID   `json:"reach"`           // other members that gave a sign of life lately
+	Unfit      []ReplicaID   `json:"unfit,omitempty"` // members that an ill primary should not leave the leadership to, by their own reports
+	Seals      []SealReport  `json:"seals,omitempty"`
+	Sealed     time.Duration `json:"sealed"` // since enough seals were in; 0 if they are not
+	Streams    []Stream      `json:"streams,omitempty"`
+	Op         Op            `json:"op,omitzero"`
+	Ready      string        `json:"ready,omitempty"` // the operator's request for which this node is prepared
+	Busy       string        `json:"busy,omitempty"`  // the long action under way
 }
 
 // Plan is what the node should do now. Its order is a contract:

@@ -108,6 +108,8 @@ type Agent struct {
 	stuck      stuck
 	seals      map[ag.ReplicaID]ag.SealReport
 	sealing    map[ag.ReplicaID]ag.Epoch // asked, not answered yet
+	epochSeen  ag.Epoch                  // the epoch of the record
+	epochAt    time.Duration             // boottime at which it was first seen
 	unsealed   map[ag.ReplicaID]unsealed // refused or did not answer
 	sealedAt   time.Duration
 	opened     ag.Epoch

@@ -329,3 +329,64 @@ func TestNoAnswerBetweenPromotionAndOpening(t *testing.T) {
 		l.write("b")
 	})
 }
+
+// forceB makes the leader a hear of nothing in the store, and an operator force a failover to b. It returns when b's
+// gate is open, and fails if a's is then.
+func (l *lab) forceB(now bool) (took time.Duration, both bool) {
+	l.Helper()
+	l.write("a")
+	l.lossy = true
+	l.Node("a").Store.Cut(true)
+	time.Sleep(100 * time.Millisecond)
+	begin := time.Now()
+	l.Record.SetOp(ag.Op{ID: "1", Kind: ag.OpForced, To: "b", Epoch: l.epoch(), Now: now})
+	for end := begin.Add(time.Minute); !l.leads("b"); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			l.Fatalf("b does not open: %+v", l.agents["b"].Plan())
+		}
+	}
+	for took = time.Since(begin); time.Since(begin) < 10*time.Second; time.Sleep(time.Millisecond) {
+		both = both || l.agents["a"].Gate() > boottime.Now()
+	}
+	return took, both
+}
+
+// A forced failover opens when the old leader, which has lost the store and not its voters, can answer nobody any more.
+func TestForcedFailoverOpensWhenNobodyElseAnswers(t *testing.T) {
+	for name, most := range map[ag.FailureDetection]time.Duration{ag.DetectFast: 2 * time.Second, ag.DetectStrict: 8 * time.Second} {
+		t.Run(string(name), func(t *testing.T) {
+			inBubble(t, func(l *lab) {
+				l.Record.SetGroup(func(g *ag.Group) { g.Options.FailureDetection = name })
+				time.Sleep(3 * time.Second)
+				took, both := l.forceB(false)
+				if both {
+					t.Error("a answers after b has opened")
+				}
+				if took > most {
+					t.Errorf("b opened after %v", took)
+				}
+			})
+		})
+	}
+}
+
+func TestForcedFailoverNow(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		l.Record.SetGroup(func(g *ag.Group) { g.Options.FailureDetection = ag.DetectStrict })
+		time.Sleep(3 * time.Second)
+		took, both := l.forceB(true)
+		if took > time.Second || !both {
+			t.Errorf("b opened after %v; a answered meanwhile: %v", took, both)
+		}
+		if e := l.Record.Snapshot().Record.Epoch; e.Outgoing.Leader != "a" || e.Outgoing.Wait < 5*time.Second || !e.Outgoing.Now {
+			t.Errorf("the record does not say until when a may answer: %+v", e)
+		}
+		said := false
+		for _, d := range l.agents["b"].Decisions() {
+			said = said || strings.Contains(d.Because, "opened at once by an operator")
+		}
+		if !said {
+			t.Error("no decision says so")
+		}
+	})
+}

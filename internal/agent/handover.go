@@ -350,7 +350,7 @@ func (h *handover) commit(ctx context.Context, final ag.Position, clean bool) er
 	}
 	e.Copy = m.Copy // no other copy than the counted one may be promoted
 	e.MaxTLI++
-	e.TLI, e.Forced = e.MaxTLI, false
+	e.TLI, e.Forced, e.Outgoing = e.MaxTLI, false, h.v.Pending()
 	if clean {
 		e.V, e.K = h.v.HandoverSyncSet(h.op.To)
 	}

@@ -112,6 +112,8 @@ func (a *Agent) idleFor(again bool) time.Duration {
 		return idleTurn
 	case p.Rule == ag.RuleSync:
 		return idleTurn / 20 // the gate may be waiting for it
+	case !p.Open && v.Outgoing() != "":
+		return idleTurn / 20
 	}
 	if in, ok := v.VoteIn(); ok {
 		return in + time.Millisecond

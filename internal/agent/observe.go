@@ -62,6 +62,7 @@ func (a *Agent) observe(ctx context.Context) ag.View {
 	}
 	v.Profile = a.profile()
 	v.Silence = boottime.Now() - a.seenAt
+	a.observeEpoch(&v)
 	v.Lease = a.lease.State()
 	v.Reach = a.pinger.Reach().Reached
 	v.Voting = a.observeVoting(ctx, v, asked)
@@ -94,6 +95,15 @@ func (a *Agent) observe(ctx context.Context) ag.View {
 	}
 	v.Ready = a.ready()
 	return v
+}
+
+// observeEpoch measures for how long this node has known the present epoch, and what has become of an outgoing leader.
+func (a *Agent) observeEpoch(v *ag.View) {
+	e := v.Record.Epoch
+	if a.epochSeen != e.Epoch {
+		a.epochSeen, a.epochAt = e.Epoch, boottime.Now()
+	}
+	v.Since, v.Superseded = boottime.Now()-a.epochAt, a.answers.Superseded(e.Epoch, e.Outgoing)
 }
 
 // observeVoting returns this node's part in fast takeover. A leader that renewed after its death was seen is probed

@@ -68,6 +68,9 @@ func (a *Agent) status(v ag.View, p ag.Plan) Status {
 	if pr := a.progress.Load(); pr != nil {
 		s.Progress = *pr
 	}
+	if said := v.Outgoing(); said != "" && s.Progress == "" {
+		s.Progress = said
+	}
 	s.HandOver = a.outcome.Load()
 	if a.cfg.NoVote != nil {
 		s.NoVote = a.cfg.NoVote()

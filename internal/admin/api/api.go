@@ -82,6 +82,7 @@ type SQLAnswer struct {
 type FailoverRequest struct {
 	To            ag.ReplicaID `json:"to"`
 	AllowDataLoss bool         `json:"allow_data_loss,omitempty"`
+	Now           bool         `json:"now,omitempty"` // with AllowDataLoss: open although the old primary may still answer clients
 	// Drain is how long running transactions may take to end before a planned failover is abandoned; 0: 10 s. With Cut
 	// they are terminated instead.
 	Drain time.Duration `json:"drain_ns,omitempty"`

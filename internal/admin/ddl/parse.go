@@ -249,11 +249,13 @@ func (p *parser) alteration() (Action, *Error) {
 }
 
 func (p *parser) failover(force bool) (Action, *Error) {
+	f := Failover{Force: force, Now: force && p.take("NOW")}
 	if !p.take("TO") {
-		return Failover{Force: force}, nil
+		return f, nil
 	}
 	to, bad := p.server()
-	return Failover{To: to, Force: force}, bad
+	f.To = to
+	return f, bad
 }
 
 // movement parses SEED, CANCEL SEEDING, SUSPEND and RESUME.

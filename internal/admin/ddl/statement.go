@@ -50,6 +50,7 @@ type (
 	Failover struct {
 		To    string
 		Force bool
+		Now   bool // with Force: it opens although the old primary may still answer clients
 	}
 	// AddListener adds a client address.
 	AddListener struct{ Listener Listener }
@@ -275,6 +276,9 @@ func (f Failover) text() string {
 	t := "FAILOVER"
 	if f.Force {
 		t = "FORCE_FAILOVER_ALLOW_DATA_LOSS"
+	}
+	if f.Now {
+		t += " NOW"
 	}
 	if f.To != "" {
 		t += " TO " + Literal(f.To)

@@ -374,7 +374,7 @@ func (m *Model) odd(w *World, ev event) {
 
 // env returns the information for node i's turn, as the bits define it.
 func (m *Model) env(w *World, i int, saw uint8) env {
-	e := env{epoch: w.epoch, state: w.state, released: w.released, sealed: time.Hour, votes: w.votes, against: w.against, evidence: saw&sawDeath != 0}
+	e := env{epoch: w.epoch, state: w.state, released: w.released, sealed: time.Hour, since: time.Hour, votes: w.votes, against: w.against, evidence: saw&sawDeath != 0}
 	e.restarting, e.incarnation = w.restarting, w.incarnation
 	if saw&sawQuiet != 0 {
 		e.quiet = time.Hour

@@ -229,6 +229,9 @@ var mutants = []mutant{
 		}
 	})},
 	{name: "a copy that has diverged serves readers", group: trio, bounds: Bounds{Epochs: 2, Writes: 1, Faults: 1, States: 400_000}, because: "S7", flaw: flawReadable, decide: ag.Decide},
+	{name: "a forced failover opens while the old leader may answer", group: strict, seeds: 3000, only: odds{forced: 100, cutStore: 100}, because: "S3", decide: see(func(v *ag.View) {
+		v.Since = time.Hour
+	})},
 	{name: "a promise is forgotten by a crash", slow: true, group: trio, bounds: Bounds{Epochs: 2, Writes: 1, Faults: 1, States: 600_000}, flaw: flawForgetPromise, decide: staleFollow},
 	{name: "a planned failover does not wait for its target", group: trio, bounds: Bounds{Epochs: 2, Writes: 1, Ops: 1, States: 400_000}, seeds: 600, because: "S1", flaw: flawHandLag, decide: ag.Decide},
 	{name: "silence is counted from before the first read", group: strict, seeds: 6000, only: odds{crash: 40, pause: 40, cutStore: 40}, because: "still writable", flaw: flawEarlyWatch, decide: ag.Decide},

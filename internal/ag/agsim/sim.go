@@ -52,6 +52,8 @@ type simNode struct {
 	downUntil, pausedUntil int
 	seenAt                 int
 	seenEpoch, seenLead    int
+	epochSeen              uint16 // the epoch of the record that was read last
+	epochAt                int    // when it was first read
 	last                   env
 	want                   uint16 // the epoch whose lease is being renewed
 	renewAt, renewed       int    // the next renewal, and the last that succeeded
@@ -145,7 +147,7 @@ func (s *Sim) tick() {
 				continue
 			}
 			n.up = true
-			t.seenAt, t.quietAt = s.now, s.now
+			t.seenAt, t.quietAt, t.epochSeen = s.now, s.now, 0
 		}
 		s.timers(i)
 		if t.pausedUntil <= s.now {
@@ -409,6 +411,10 @@ func (s *Sim) env(i int) env {
 	}
 	e.noQuorum = !s.quorum(i) || e.untrusted
 	e.silence, e.quiet = s.elapsed(i, t.seenAt), s.elapsed(i, t.quietAt)
+	if t.epochSeen != e.epoch.epoch {
+		t.epochSeen, t.epochAt = e.epoch.epoch, s.now
+	}
+	e.since = s.elapsed(i, t.epochAt)
 	e.evidence = s.death(i, e)
 	e.reach = 0
 	for j := range s.m.n {
@@ -444,16 +450,13 @@ func (s *Sim) clients(i int) {
 	}
 }
 
-// exclusive checks that two servers never both accept writes under a lease that they consider valid, unless an operator
-// forced it (S3).
+// exclusive checks that two servers never both answer clients under a lease that they consider valid (S3). That holds
+// after a forced failover as well.
 func (s *Sim) exclusive() {
-	if s.w.epoch.forced {
-		return
-	}
 	first := -1
 	for i := range s.m.n {
 		n := &s.w.nodes[i]
-		if n.server != writable || n.lease == 0 || n.opened != n.armed || n.armed < s.w.ackEpoch || !s.m.answers(&s.w, i) {
+		if n.server != writable || n.lease == 0 || n.opened != n.armed || !s.m.answers(&s.w, i) {
 			continue
 		}
 		if first >= 0 {

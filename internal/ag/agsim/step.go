@@ -147,6 +147,9 @@ func (m *Model) commitOf(n *node, e env, c ag.Commit) pending {
 		if c.Epoch.Copy != "" {
 			b.epoch.copy = copyOf(c.Epoch.Copy)
 		}
+		if o := c.Epoch.Outgoing; o.Leader != "" {
+			b.epoch.outgoing, b.epoch.ticks = uint8(index(o.Leader)+1), uint16(ticks(o.Wait)+1)
+		}
 		b.epoch.k = uint8(c.Epoch.K)
 		for _, x := range c.Epoch.V {
 			b.epoch.v[index(x.ID)] = copyOf(x.Copy)

@@ -155,6 +155,7 @@ type env struct {
 	state    stateRec
 	released bool
 	silence  time.Duration
+	since    time.Duration // since the node first saw the present epoch
 	sealed   time.Duration
 	reach    set
 	silent   [maxMembers]time.Duration // streams
@@ -174,7 +175,7 @@ func (m *Model) view(w *World, i int, e env) ag.View {
 	n := &w.nodes[i]
 	v := ag.View{
 		Self: names[i], Group: m.groupWith(w.suspended), Profile: ag.Profiles["default"], Quorum: !e.noQuorum,
-		Record: m.record(e), Silence: e.silence, Lease: ag.Lease{Epoch: ag.Epoch(n.lease), Valid: n.lease != 0}, Reach: e.reach.ids(),
+		Record: m.record(e), Silence: e.silence, Since: e.since, Lease: ag.Lease{Epoch: ag.Epoch(n.lease), Valid: n.lease != 0}, Reach: e.reach.ids(),
 	}
 	v.Local = ag.Local{
 		Data: dataStates[n.data], Server: serverStates[n.server], Copy: n.copy.id(), Position: m.logs.position(n.log),
@@ -265,6 +266,9 @@ func (m *Model) record(e env) ag.Record {
 		Epoch: ag.Epoch(e.epoch.epoch), Phase: phases[e.epoch.phase], TLI: ag.Timeline(e.epoch.tli),
 		MaxTLI: ag.Timeline(e.epoch.maxTLI), Forced: e.epoch.forced, Copy: e.epoch.copy.id(), Leader: names[e.epoch.leader-1], Reason: "claimed",
 		From: ag.Position{Timeline: ag.Timeline(e.epoch.fromTLI), LSN: ag.LSN(e.epoch.fromLSN)}, V: members(e.epoch.v), K: int(e.epoch.k),
+	}
+	if o := e.epoch.outgoing; o != 0 {
+		r.Epoch.Outgoing = ag.Outgoing{Leader: names[o-1], Wait: time.Duration(e.epoch.ticks) * tick}
 	}
 	r.State = ag.State{
 		Epoch: ag.Epoch(e.state.epoch), Copy: e.state.copy.id(), K: int(e.state.k), V: members(e.state.v),

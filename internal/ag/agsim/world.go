@@ -113,6 +113,9 @@ type epochRec struct {
 	tli    uint16
 	maxTLI uint16
 	forced bool
+	// outgoing is the leader that a forced failover deposed, counted from 1, and ticks for how long it is waited for.
+	outgoing uint8
+	ticks    uint16
 
 	fromTLI, fromLSN uint16
 	copy             copyID

@@ -49,10 +49,21 @@ func unfounded(v ag.View, p ag.Plan) string {
 
 // opened: clients are let in only by a leader within its lease (S3, S6).
 func opened(v ag.View, p ag.Plan) string {
+	if p.Open && !superseded(v) {
+		return fmt.Sprintf("opens while %s may still answer", v.Record.Epoch.Outgoing.Leader)
+	}
 	if p.Open && !serves(v) {
 		return fmt.Sprintf("opens with a server that is %s, armed for %d, under a lease of epoch %d (valid: %t)", v.Local.Server, v.Local.Armed, v.Lease.Epoch, v.Lease.Valid)
 	}
 	return ""
+}
+
+// superseded reports whether the leader that a forced failover deposed can answer nobody any more (S3), or an operator
+// accepted that it does.
+func superseded(v ag.View) bool {
+	o := v.Record.Epoch.Outgoing
+	lease := float64(o.Answer.Lease) * (1 + ag.Rho) / (1 - ag.Rho)
+	return o.Leader == "" || o.Now || v.Since >= o.Wait || len(o.Answer.Voters) > 0 && float64(v.Superseded) > lease
 }
 
 // guarded: a key of the record is written only if nobody has changed it since it was read (S2, S9).

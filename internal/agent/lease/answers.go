@@ -2,11 +2,13 @@ package lease
 
 import (
 	"math"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/lib/boottime"
 )
 
 // unlimited is the end of an answer lease that limits nothing.
@@ -23,6 +25,7 @@ type Answers struct {
 	epoch    ag.Epoch
 	declared []ag.Answer
 	acked    map[ag.ReplicaID]time.Duration // boottime before the newest acknowledged heartbeat was sent
+	first    map[ag.ReplicaID]time.Duration // boottime after the first acknowledgement of the epoch came
 
 	end   atomic.Int64 // boottime nanoseconds
 	moved func()
@@ -65,16 +68,44 @@ func (a *Answers) Acknowledged(e ag.Epoch, by ag.ReplicaID, sent time.Duration) 
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.enter(e)
+	if _, known := a.first[by]; e == a.epoch && !known {
+		a.first[by] = boottime.Now()
+	}
 	if e == a.epoch && sent > a.acked[by] {
 		a.acked[by] = sent
 		a.settle()
 	}
 }
 
+// Superseded returns how long ago a majority of the voters of an outgoing leader, the leader itself left out, had
+// acknowledged a heartbeat of the epoch. 0: it has not. A voter that acknowledges an epoch acknowledges no earlier one.
+func (a *Answers) Superseded(e ag.Epoch, o ag.Outgoing) time.Duration {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if e != a.epoch || len(o.Answer.Voters) == 0 {
+		return 0
+	}
+	var at []time.Duration
+	need := o.Answer.Majority()
+	for _, id := range o.Answer.Voters {
+		if id == a.self && id != o.Leader {
+			need-- // this node leads the epoch
+		} else if t, ok := a.first[id]; ok && id != o.Leader {
+			at = append(at, t)
+		}
+	}
+	if need <= 0 || len(at) < need {
+		return 0
+	}
+	slices.Sort(at)
+	return boottime.Now() - at[need-1]
+}
+
 // enter forgets what belongs to an earlier epoch.
 func (a *Answers) enter(e ag.Epoch) {
 	if e > a.epoch {
 		a.epoch, a.declared, a.acked = e, nil, map[ag.ReplicaID]time.Duration{}
+		a.first = map[ag.ReplicaID]time.Duration{}
 		a.moveTo(0)
 	}
 }

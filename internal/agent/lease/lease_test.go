@@ -92,3 +92,38 @@ func TestOwnChangeOfTheEpochKeepsTheLease(t *testing.T) {
 		t.Error("lost")
 	}
 }
+
+// An answer lease has ended once a majority of its voters, its leader left out, has acknowledged a later epoch for
+// long.
+func TestSuperseded(t *testing.T) {
+	three := ag.Outgoing{Leader: "a", Epoch: 2, Answer: ag.Answer{Voters: []ag.ReplicaID{"a", "b", "c"}, Lease: time.Second}}
+	five := three
+	five.Answer.Voters = []ag.ReplicaID{"a", "b", "c", "d", "e"}
+	began := boottime.Now()
+	for _, tt := range []struct {
+		name string
+		of   ag.Outgoing
+		from []ag.ReplicaID
+		want bool
+	}{
+		{"this node alone", three, nil, false},
+		{"this node and another", three, []ag.ReplicaID{"c"}, true},
+		{"the outgoing leader does not count", three, []ag.ReplicaID{"a"}, false},
+		{"a node that did not vote does not count", three, []ag.ReplicaID{"d"}, false},
+		{"one of five", five, []ag.ReplicaID{"c"}, false},
+		{"two of five", five, []ag.ReplicaID{"c", "e"}, true},
+		{"no answer lease", ag.Outgoing{Leader: "a"}, []ag.ReplicaID{"c", "e"}, false},
+	} {
+		a := NewAnswers("b", nil)
+		for _, id := range tt.from {
+			a.Acknowledged(3, id, began)
+		}
+		time.Sleep(time.Millisecond)
+		if got := a.Superseded(3, tt.of); got > 0 != tt.want {
+			t.Errorf("%s: %v", tt.name, got)
+		}
+		if got := a.Superseded(4, tt.of); got != 0 {
+			t.Errorf("%s: acknowledgements of another epoch count: %v", tt.name, got)
+		}
+	}
+}

@@ -76,6 +76,7 @@ func (v *Voter) acknowledge(e ag.Epoch) bool {
 	if v.fresh || e == v.withheld || e < v.known {
 		return false
 	}
+	v.known = max(v.known, e) // no earlier epoch is acknowledged from now on
 	v.last = boottime.Now()
 	return true
 }

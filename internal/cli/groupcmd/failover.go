@@ -35,7 +35,9 @@ Transactions that still run after --drain make it give up, with nothing changed,
 any failure ends with the old primary leading on, in the same epoch. The steps are shown as they happen.
 
 --allow-data-loss promotes a replica that may lack acknowledged commits, when the primary is gone for good. The other copies are left
-as they are, suspended, until coterie resume brings each back; what they had beyond the new primary is kept in their forked/ directory.`,
+as they are, suspended, until coterie resume brings each back; what they had beyond the new primary is kept in their forked/ directory.
+It is promoted at once and opens when the old primary can answer no client any more: within the answer lease if a majority of voters
+answers, else after its silence, 6.5 s by default. With --now it opens at once, and clients of the old primary may read old data meanwhile.`,
 		Example: "  coterie failover --to n2\n  coterie failover --to n2 --drain 1m --cut\n  coterie failover --to n3 --allow-data-loss",
 		Args:    cli.Args(0, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -51,6 +53,9 @@ as they are, suspended, until coterie resume brings each back; what they had bey
 			}
 			if err := checkFailover(c, cl, req, yes); err != nil {
 				return err
+			}
+			if req.Now {
+				cli.Say(c, "warning: %s opens at once: until the lease of the old primary ends, its clients may still read rows as they were, without what is written on %s", req.To, req.To)
 			}
 			stop := func() {}
 			if !asJSON {
@@ -73,6 +78,7 @@ as they are, suspended, until coterie resume brings each back; what they had bey
 	c.Flags().BoolVar(&req.Cut, "cut", false, "end transactions that still run then, instead of giving up")
 	c.Flags().BoolVar(&away, "away", false, "only if this node is the primary; else do nothing (what the service unit does before a stop)")
 	c.Flags().BoolVar(&req.AllowDataLoss, "allow-data-loss", false, "promote it even if it may lack acknowledged commits")
+	c.Flags().BoolVar(&req.Now, "now", false, "with --allow-data-loss: open at once, even if the old primary may still answer clients with old data")
 	c.Flags().BoolVar(&yes, "yes", false, "do not ask")
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return c
@@ -100,6 +106,8 @@ func checkFailover(c *cobra.Command, cl *api.Client, req api.FailoverRequest, ye
 	switch {
 	case req.Drain < time.Millisecond || req.Drain > cli.MaxDrain:
 		return fail.Usagef("--drain %v: choose between 1ms and %v", req.Drain, cli.MaxDrain)
+	case req.Now && !req.AllowDataLoss:
+		return fail.Usagef("--now belongs to --allow-data-loss: a planned failover has stopped the old primary before the new one opens")
 	case !req.AllowDataLoss:
 		return nil
 	case req.To == "":

@@ -30,7 +30,7 @@ func (s *Service) Failover(ctx context.Context, req api.FailoverRequest) (api.Fa
 		ID: string(agent.NewCopyID()), Kind: ag.OpPlanned, To: to, Epoch: x.Record.Epoch.Epoch, Drain: req.Drain, Cut: req.Cut,
 	}
 	if req.AllowDataLoss {
-		op.Kind = ag.OpForced
+		op.Kind, op.Now = ag.OpForced, req.Now
 		if err := s.suspendOthers(ctx, to); err != nil {
 			return api.FailoverResult{}, err
 		}
@@ -96,6 +96,8 @@ func (s *Service) awaitFailover(ctx context.Context, start time.Time, was etcd.S
 		x, err := s.Store.Read(ctx)
 		e := x.Record.Epoch
 		switch {
+		case err == nil && waitsToOpen(x, op) && time.Since(start) < openWait:
+			// it waits until the old leader can answer nobody any more; its progress says so
 		case err == nil && e.Leader == op.To && e.Phase == ag.PhaseLead && e.Epoch > was.Record.Epoch.Epoch:
 			return api.FailoverResult{From: was.Record.Epoch.Leader, To: op.To, Epoch: e.Epoch, Took: time.Since(start)}, nil
 		case err == nil && e.Phase == ag.PhaseLead && (e.Epoch > was.Record.Epoch.Epoch || x.Op == nil):
@@ -105,6 +107,20 @@ func (s *Service) awaitFailover(ctx context.Context, start time.Time, was etcd.S
 			return api.FailoverResult{}, fail.Unhealthyf("the failover to %s has not ended after %v; see coterie status", op.To, budget)
 		}
 	}
+}
+
+// openWait is how long a forced failover is waited for to open.
+const openWait = 45 * time.Second
+
+// waitsToOpen reports whether the target of a forced failover leads and waits for an outgoing leader.
+func waitsToOpen(x etcd.Snapshot, op ag.Op) bool {
+	e := x.Record.Epoch
+	if e.Leader != op.To || e.Phase != ag.PhaseLead || e.Outgoing.Leader == "" || e.Outgoing.Now {
+		return false
+	}
+	var st agent.Status
+	opened := json.Unmarshal(x.Statuses[op.To], &st) == nil && st.Open && st.Epoch == e.Epoch
+	return op.Kind == ag.OpForced && !opened
 }
 
 // givenUp returns the reason why a failover did not take place, which the primary that was to carry it out publishes.

@@ -141,7 +141,7 @@ func (e Executor) failover(ctx context.Context, s ddl.Statement, f ddl.Failover)
 	if f.To != "" {
 		to = ddl.ReplicaID(f.To)
 	}
-	r, err := e.Failover(ctx, api.FailoverRequest{To: to, AllowDataLoss: f.Force, NoWait: s.NoWait})
+	r, err := e.Failover(ctx, api.FailoverRequest{To: to, AllowDataLoss: f.Force, Now: f.Now, NoWait: s.NoWait})
 	if err != nil {
 		return console.Result{}, err
 	}
@@ -154,12 +154,20 @@ func (e Executor) failover(ctx context.Context, s ddl.Statement, f ddl.Failover)
 	out.Notices = []console.Notice{{
 		Severity: "NOTICE", Message: fmt.Sprintf("%s is the primary in epoch %d after %v (was %s)", r.To, r.Epoch, r.Took.Round(time.Millisecond), r.From),
 	}}
+	if f.Now {
+		out.Notices = append(out.Notices, console.Notice{Severity: "WARNING", Message: olderAnswers(r.From, r.To)})
+	}
 	if f.Force {
 		out.Notices = append(out.Notices, console.Notice{
 			Severity: "WARNING", Message: "every other copy is suspended as it is: look at what it has, then ALTER AVAILABILITY GROUP … RESUME REPLICA ON it",
 		})
 	}
 	return out, nil
+}
+
+// olderAnswers returns the warning about what NOW accepts.
+func olderAnswers(from, to ag.ReplicaID) string {
+	return fmt.Sprintf("%s opened at once: until its lease ends, clients of %s may still be given answers that lack what is written on %s; coterie.record says for how long", to, from, to)
 }
 
 // awaitOpen waits, for a while, until this node's listener knows that the new primary takes writes.
