@@ -390,3 +390,19 @@ func TestForcedFailoverNow(t *testing.T) {
 		}
 	})
 }
+
+// A keeper that is stopped takes no deadline and fences nothing. Its node does not lead beyond the last deadline that
+// the keeper took, and another replica takes over.
+func TestStoppedKeeperEndsTheLeadership(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		n := l.Node("a")
+		for _, call := range []string{"extend", "fence", "status"} {
+			n.Fail(call, errors.New("the keeper does not answer"))
+		}
+		l.wait("a's gate is shut", ag.Profiles["default"].Lease+time.Second, func() bool { return l.agents["a"].Gate() <= boottime.Now() })
+		l.write(l.leader(30*time.Second, "a"))
+		for _, call := range []string{"extend", "fence", "status"} {
+			n.Fail(call, nil)
+		}
+	})
+}

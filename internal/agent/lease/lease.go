@@ -200,17 +200,18 @@ func (l *Lease) renew(ctx context.Context, h Holding) bool {
 		l.c.Log.Warn("lease not renewed", "epoch", h.Epoch, "left", boottime.Until(l.Until()).Round(time.Millisecond), "err", err)
 		return false
 	}
-	deadline := max(t0+p.Lease, held) // it never moves back, even if the profile has become a shorter one
+	deadline := max(t0+p.Lease, held)               // it never moves back, even if the profile has become a shorter one
+	if e := l.Armed(); e == h.Epoch && l.wants(h) { // BEFORE the deadline counts: without a keeper that fences there is no lease
+		if err := l.c.Keeper.Extend(ctx, e, deadline); err != nil {
+			l.c.Log.Warn("the keeper did not take the new deadline, so the lease is not extended", "epoch", e, "left", boottime.Until(l.Until()).Round(time.Millisecond), "err", err)
+			return false
+		}
+	}
 	first, counts := l.Renewed(h, deadline)
 	if !counts {
 		return true
 	}
 	l.announced.Store(h.Lead.Restarting)
-	if e := l.Armed(); e == h.Epoch {
-		if err := l.c.Keeper.Extend(ctx, e, deadline); err != nil {
-			l.c.Log.Warn("keeper did not take the new deadline", "epoch", e, "err", err)
-		}
-	}
 	if first {
 		l.c.Changed()
 	}
