@@ -2,6 +2,8 @@ package provision
 
 import (
 	"context"
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
@@ -24,13 +26,19 @@ import (
 // NewGroup returns an id for a new group.
 func NewGroup() ag.GroupID { return ag.GroupID(uuid.NewString()) }
 
-// EmptyLayout returns the layout of the node directory dir. It is refused if the directory is not empty.
+// EmptyLayout returns the layout of the node directory dir. It is refused if the directory is not empty, or cannot be
+// listed.
 func EmptyLayout(dir string) (config.Layout, error) {
 	l, err := config.NewLayout(dir)
 	if err != nil {
 		return l, err
 	}
-	if entries, err := os.ReadDir(l.Dir); err == nil && len(entries) > 0 {
+	entries, err := os.ReadDir(l.Dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil: // what is there is not known, so it counts as used
+		return l, fail.Refusedf("%s cannot be used: %w; nothing was changed: choose another --node directory", l.Dir, err)
+	case len(entries) > 0:
 		return l, fail.Refusedf("%s is not empty; nothing was changed: choose another --node directory, or start what is there with coterie agent", l.Dir)
 	}
 	return l, nil

@@ -146,7 +146,9 @@ func decodeAccount(text string) (a recovery.Account, err error) {
 	if err == nil {
 		d := json.NewDecoder(strings.NewReader(string(b)))
 		d.DisallowUnknownFields()
-		err = d.Decode(&a)
+		if err = d.Decode(&a); err == nil && d.More() {
+			err = errors.New("more than one account")
+		}
 	}
 	if !ok || err != nil {
 		return a, fail.Usagef("%.40s… is not what coterie recover account prints; copy the whole line", text)
