@@ -7,24 +7,27 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
 
+	"modernc.org/libc"
 	"modernc.org/sqlite"
+	sqlite3 "modernc.org/sqlite/lib"
 )
 
 // Limits of a query.
 const (
 	maxRows    = 10000
-	maxBytes   = 16 << 20  // of an answer
-	maxGrowth  = 128 << 20 // bytes by which the process may grow during a query
+	maxBytes   = 16 << 20 // of an answer
+	maxHeap    = 96 << 20 // bytes that SQLite may have allocated, of all engines together
+	maxValue   = 64 << 10 // bytes of a value or a row in the engine
+	maxShown   = 8 << 10  // bytes of a text in a view; the rest of a longer one is cut off
 	queryLimit = 10 * time.Second
-	engines    = 3 // engines that exist at once; further queries wait
+	engines    = 3           // engines that exist at once; further queries wait
+	perUser    = engines - 1 // queries of one user that are under way at once; further ones wait
 )
 
 // Catalog answers queries. Make it with New and Close it at the end.
@@ -32,8 +35,10 @@ type Catalog struct {
 	facts func(context.Context) Facts
 	pool  chan *engine
 
-	mu   sync.Mutex // guards open
-	open []*engine
+	mu      sync.Mutex // guards the fields below
+	open    []*engine
+	running map[string]int // queries under way, by user
+	left    chan struct{}  // closed when a query ends, and replaced
 }
 
 // engine is an embedded database with the views as tables. One query uses it at a time.
@@ -55,7 +60,7 @@ type Column struct {
 
 // New returns a catalog of the facts. Each query calls facts once.
 func New(facts func(context.Context) Facts) *Catalog {
-	c := &Catalog{facts: facts, pool: make(chan *engine, engines)}
+	c := &Catalog{facts: facts, pool: make(chan *engine, engines), running: map[string]int{}, left: make(chan struct{})}
 	for range engines {
 		c.pool <- nil // opened at first use
 	}
@@ -94,7 +99,29 @@ func (c connector) Connect(context.Context) (driver.Conn, error) {
 }
 func (c connector) Driver() driver.Driver { return c.d }
 
+// limitHeap bounds the memory of SQLite in this process. It is called before the first database is opened: SQLite counts
+// its memory only if that is asked for by then, and without a count it does not keep the limit.
+var limitHeap = sync.OnceValue(func() error {
+	tls := libc.NewTLS()
+	defer tls.Close()
+	arg := libc.Xmalloc(tls, 8)
+	if arg == 0 {
+		return errors.New("limit the memory of the engine: no memory")
+	}
+	defer libc.Xfree(tls, arg)
+	if rc := sqlite3.Xsqlite3_config(tls, sqlite3.SQLITE_CONFIG_MEMSTATUS, libc.VaList(arg, int32(1))); rc != sqlite3.SQLITE_OK {
+		return fmt.Errorf("limit the memory of the engine: SQLite counts no memory: %d", rc)
+	}
+	if sqlite3.Xsqlite3_hard_heap_limit64(tls, maxHeap); sqlite3.Xsqlite3_hard_heap_limit64(tls, -1) != maxHeap {
+		return errors.New("limit the memory of the engine: SQLite takes no limit")
+	}
+	return nil
+})
+
 func (c *Catalog) newEngine(ctx context.Context) (*engine, error) {
+	if err := limitHeap(); err != nil {
+		return nil, err
+	}
 	e := &engine{facts: &Facts{}}
 	d := &sqlite.Driver{}
 	if err := registerPure(d); err != nil {
@@ -131,7 +158,7 @@ func (c *Catalog) newEngine(ctx context.Context) (*engine, error) {
 
 // limitsOfEngine are the limits of SQLite that an engine gets after its set-up, by their numbers in its C interface.
 var limitsOfEngine = map[int]int{
-	0:  1 << 20,   // SQLITE_LIMIT_LENGTH: bytes of a value or a row
+	0:  maxValue,  // SQLITE_LIMIT_LENGTH: one function call on such values takes milliseconds, and nothing interrupts it
 	1:  512 << 10, // SQL_LENGTH
 	2:  500,       // COLUMN
 	3:  200,       // EXPR_DEPTH
@@ -180,12 +207,44 @@ func (e *engine) setUp(ctx context.Context) error {
 	return nil
 }
 
+// enter waits until the user may have one more query under way. The caller calls leave at its end.
+func (c *Catalog) enter(ctx context.Context, user string) (leave func(), err error) {
+	for {
+		c.mu.Lock()
+		if c.running[user] < perUser {
+			c.running[user]++
+			c.mu.Unlock()
+			return func() { c.leave(user) }, nil
+		}
+		left := c.left
+		c.mu.Unlock()
+		select {
+		case <-left:
+		case <-ctx.Done():
+			return nil, &Error{State: "53300", Message: fmt.Sprintf("%d queries of %q were under way all the time; at most %d are executed at once", perUser, user, perUser)}
+		}
+	}
+}
+
+func (c *Catalog) leave(user string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.running[user]--; c.running[user] == 0 {
+		delete(c.running, user)
+	}
+	close(c.left)
+	c.left = make(chan struct{})
+}
+
 // use runs f on an engine whose tables contain the current facts. Only the tables that the query names are filled.
 func (c *Catalog) use(ctx context.Context, user string, t []token, f func(context.Context, *engine) error) error {
 	ctx, cancel := context.WithTimeout(ctx, queryLimit)
 	defer cancel()
-	ctx, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
+	leave, err := c.enter(ctx, user)
+	if err != nil {
+		return err
+	}
+	defer leave()
 	facts := c.facts(ctx)
 	facts.User = user
 	var e *engine
@@ -194,7 +253,8 @@ func (c *Catalog) use(ctx context.Context, user string, t []token, f func(contex
 	case <-ctx.Done():
 		return &Error{State: "53300", Message: "too many queries are under way"}
 	}
-	sound := false // an engine that was asked for a forbidden thing, or whose query panicked, is not used again
+	// An engine that was asked for a forbidden thing, that had no memory left, or whose query panicked, is not used again.
+	sound := false
 	defer func() {
 		if e != nil && !sound {
 			c.discard(e)
@@ -203,57 +263,27 @@ func (c *Catalog) use(ctx context.Context, user string, t []token, f func(contex
 		c.pool <- e
 	}()
 	if e == nil {
-		var err error
 		if e, err = c.newEngine(ctx); err != nil {
 			e = nil
-			return err
+			return queryError(err)
 		}
 	}
 	*e.facts = facts
 	if err := e.fill(ctx, t); err != nil {
-		return fmt.Errorf("fill the views: %w", err)
+		return queryError(fmt.Errorf("fill the views: %w", err))
 	}
-	go watchMemory(ctx, stop)
-	err := f(ctx, e)
-	sound = !e.denied
-	var known *Error
-	if err != nil && errors.As(context.Cause(ctx), &known) {
-		sound = false
-		return known
-	}
+	err = f(ctx, e)
+	sound = !e.denied && !errors.Is(err, errNoMemory)
 	if ctx.Err() != nil && err != nil {
 		return &Error{State: "57014", Message: fmt.Sprintf("the query took longer than %v", queryLimit)}
 	}
 	return err
 }
 
-// watchMemory stops the query when the process has grown by maxGrowth since it began. The engine's own heap limit does
-// not work: the library is built without SQLite's memory statistics. Growth that other parts of the process cause
-// counts, too.
-func watchMemory(ctx context.Context, stop context.CancelCauseFunc) {
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for begin := resident(); ; {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-		if resident() > begin+maxGrowth {
-			stop(&Error{State: "54000", Message: fmt.Sprintf("the query needs more than %d bytes of memory", maxGrowth)})
-			return
-		}
-	}
-}
-
-// resident returns the resident memory of the process in bytes; 0 where the kernel does not tell.
-func resident() int {
-	b, _ := os.ReadFile("/proc/self/statm")
-	if fields := strings.Fields(string(b)); len(fields) > 1 {
-		pages, _ := strconv.Atoi(fields[1])
-		return pages * os.Getpagesize()
-	}
-	return 0
+// errNoMemory is the error of a query that the limit of the engines' memory ended.
+var errNoMemory = &Error{
+	State: "54000", Message: fmt.Sprintf("the queries under way need more than %d bytes of memory", maxHeap),
+	Hint: "sort, group or join less at once",
 }
 
 // fill writes the rows of every view that the query names.
@@ -275,6 +305,11 @@ func (e *engine) fill(ctx context.Context, t []token) error {
 		for _, row := range v.rows(*e.facts) {
 			if len(row) != len(v.columns) {
 				return fmt.Errorf("%s has %d columns and a row of %d", v.full(), len(v.columns), len(row))
+			}
+			for i, x := range row {
+				if x, long := x.(string); long && len(x) > maxShown {
+					row[i] = strings.ToValidUTF8(x[:maxShown], "") + "…"
+				}
 			}
 			if _, err := e.conn.ExecContext(ctx, insert, row...); err != nil {
 				return err
@@ -301,10 +336,22 @@ func numbered(t []token) (string, int) {
 // maxParams is the maximum number of parameters of a query.
 const maxParams = 100
 
+// Rows receives the answer to a query. An error of a method ends the query, which returns it.
+type Rows interface {
+	Columns(list []Column) error // before the first row; once
+	Row(values []any) error      // bool, int64, float64, string, time.Time or nil; the slice is the receiver's
+}
+
+// described is the columns of a query of which nobody wants the rows.
+type described []Column
+
+func (d *described) Columns(list []Column) error { *d = list; return nil }
+func (d *described) Row([]any) error             { return nil }
+
 // Describe returns a query's columns and the types of its parameters, without its rows. The types in given are the
 // client's; 0: the client left it open.
-func (c *Catalog) Describe(ctx context.Context, query string, given []uint32) (columns []Column, params []uint32, err error) {
-	t, err := rewrite(query)
+func (c *Catalog) Describe(ctx context.Context, user, query string, given []uint32) ([]Column, []uint32, error) {
+	t, err := rewrite(ctx, query)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -312,63 +359,60 @@ func (c *Catalog) Describe(ctx context.Context, query string, given []uint32) (c
 	if n > maxParams {
 		return nil, nil, &Error{State: "54000", Message: fmt.Sprintf("at most %d parameters are taken", maxParams)}
 	}
-	params = guessParams(t, n, given)
+	params := guessParams(t, n, given)
 	args := make([]any, n)
 	for i, x := range t { // LIMIT does not accept NULL
 		if k, err := strconv.Atoi(strings.TrimPrefix(x.text, "$")); err == nil && x.kind == tokParam && k >= 1 && (at(t, i-1).is("LIMIT") || at(t, i-1).is("OFFSET")) {
 			args[k-1] = int64(1)
 		}
 	}
-	err = c.use(ctx, "", t, func(ctx context.Context, e *engine) error {
-		columns, _, err = e.run(ctx, sqlText, args, 1)
-		return err
+	var columns described
+	err = c.use(ctx, user, t, func(ctx context.Context, e *engine) error {
+		return e.run(ctx, sqlText, args, &answer{to: &columns, most: 1})
 	})
 	return columns, params, err
 }
 
-// Query runs a query for a user and returns its rows. Values are bool, int64, float64, string, time.Time and nil.
-func (c *Catalog) Query(ctx context.Context, user, query string, args []any) (columns []Column, rows [][]any, err error) {
-	t, err := rewrite(query)
+// Query runs a query for a user and sends its rows as they come. An engine is the query's until the last row is taken,
+// or its time is over.
+func (c *Catalog) Query(ctx context.Context, user, query string, args []any, to Rows) error {
+	t, err := rewrite(ctx, query)
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
 	sqlText, n := numbered(t)
 	if n != len(args) {
-		return nil, nil, &Error{State: "08P01", Message: fmt.Sprintf("the query has %d parameters, and %d are given", n, len(args))}
+		return &Error{State: "08P01", Message: fmt.Sprintf("the query has %d parameters, and %d are given", n, len(args))}
 	}
-	err = c.use(ctx, user, t, func(ctx context.Context, e *engine) error {
-		columns, rows, err = e.run(ctx, sqlText, args, maxRows)
-		return err
+	return c.use(ctx, user, t, func(ctx context.Context, e *engine) error {
+		return e.run(ctx, sqlText, args, &answer{to: to, most: maxRows})
 	})
-	return columns, rows, err
 }
 
 // pumpName is the function of the engine that executes the query of a client.
 const pumpName = "coterie_pump"
 
-// run executes the query and returns at most that many rows. The text must be one statement, and the authorizer lets it
-// read the views only.
+// run executes the query. The text must be one statement, and the authorizer lets it read the views only.
 //
 // The driver interrupts a statement up to its first row only. So the query runs inside a function of another statement,
 // whose first row comes when the query has ended: the end of ctx ends it at any row.
-func (e *engine) run(ctx context.Context, query string, args []any, most int) ([]Column, [][]any, error) {
+func (e *engine) run(ctx context.Context, query string, args []any, a *answer) error {
 	if !oneStatement(query) {
-		return nil, nil, &Error{State: "42601", Message: "the text is more than one statement"}
+		return &Error{State: "42601", Message: "the text is more than one statement"}
 	}
 	named := make([]driver.NamedValue, len(args))
 	for i, a := range args {
 		v, err := driver.DefaultParameterConverter.ConvertValue(a)
 		if err != nil {
-			return nil, nil, &Error{State: "22023", Message: fmt.Sprintf("parameter $%d: %v", i+1, err)}
+			return &Error{State: "22023", Message: fmt.Sprintf("parameter $%d: %v", i+1, err)}
 		}
 		named[i] = driver.NamedValue{Ordinal: i + 1, Value: v}
 	}
-	var a *answer
 	err := e.conn.Raw(func(c any) error {
 		var failed error
 		e.pump = func() error {
 			e.trusted = false
-			a, failed = read(c.(driver.QueryerContext), query, named, most)
+			failed = a.read(c.(driver.QueryerContext), query, named)
 			return failed
 		}
 		e.trusted = true
@@ -376,76 +420,10 @@ func (e *engine) run(ctx context.Context, query string, args []any, most int) ([
 		_, err := c.(driver.ExecerContext).ExecContext(ctx, "SELECT "+pumpName+"()", nil)
 		return cmp.Or(failed, err)
 	})
-	if err != nil {
-		return nil, nil, queryError(err)
+	if err != nil && a.refused == nil {
+		return queryError(err)
 	}
-	return a.typed()
-}
-
-// answer is what the engine answers to a query.
-type answer struct {
-	columns []Column
-	known   []bool // whether the column's type is known from its declaration
-	rows    [][]any
-}
-
-// read executes the query.
-func read(c driver.QueryerContext, query string, args []driver.NamedValue, most int) (*answer, error) {
-	rows, err := c.QueryContext(context.Background(), query, args)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = rows.Close() }()
-	a, bytes := &answer{}, 0
-	for i, name := range rows.Columns() {
-		t, ok := typeByDeclaration(rows.(driver.RowsColumnTypeDatabaseTypeName).ColumnTypeDatabaseTypeName(i))
-		if !ok {
-			t = typeText
-		}
-		a.columns, a.known = append(a.columns, Column{name, t.oid}), append(a.known, ok)
-	}
-	for {
-		values := make([]driver.Value, len(a.columns))
-		if err := rows.Next(values); errors.Is(err, io.EOF) {
-			return a, nil
-		} else if err != nil {
-			return nil, err
-		}
-		if len(a.rows) == most {
-			if most == maxRows {
-				return nil, &Error{State: "54000", Message: fmt.Sprintf("the answer has more than %d rows", maxRows), Hint: "add LIMIT"}
-			}
-			return a, nil
-		}
-		row := make([]any, len(values))
-		for i, v := range values {
-			row[i] = v
-			bytes += 16
-			switch v := v.(type) {
-			case string:
-				bytes += len(v)
-			case []byte:
-				bytes += len(v)
-			}
-		}
-		if bytes > maxBytes {
-			return nil, &Error{State: "54000", Message: fmt.Sprintf("the answer has more than %d bytes", maxBytes), Hint: "add LIMIT"}
-		}
-		a.rows = append(a.rows, row)
-	}
-}
-
-// typed gives every column its type, and every value the type of its column.
-func (a *answer) typed() ([]Column, [][]any, error) {
-	for i := range a.columns {
-		if !a.known[i] {
-			a.columns[i] = expressionColumn(a.columns[i].Name, a.rows, i)
-		}
-		for _, row := range a.rows {
-			row[i] = typed(row[i], a.columns[i].Type)
-		}
-	}
-	return a.columns, a.rows, nil
+	return a.refused
 }
 
 // queryError converts an error of the engine to one for a client.
@@ -469,7 +447,9 @@ func queryError(err error) error {
 		e.State, e.Hint = "42883", "docs/views.md lists the functions of the console; of psql's commands \\d, \\dv, \\dn and \\l work"
 	case strings.Contains(text, "not authorized"), strings.Contains(text, "prohibited"):
 		e.State, e.Message, e.Hint = "42501", "permission denied: "+text, "a query of the console reads the views, and does nothing else"
-	case strings.Contains(text, "out of memory"), strings.Contains(text, "too big"), strings.Contains(text, "too large"):
+	case strings.Contains(text, "out of memory"):
+		return errNoMemory
+	case strings.Contains(text, "too big"), strings.Contains(text, "too large"):
 		e.State = "54000"
 	case strings.Contains(text, "interrupted"):
 		return context.DeadlineExceeded

@@ -79,10 +79,26 @@ func open(t *testing.T, f *Facts) *Catalog {
 	return c
 }
 
+// kept is a whole answer.
+type kept struct {
+	columns []Column
+	rows    [][]any
+}
+
+func (k *kept) Columns(list []Column) error { k.columns = list; return nil }
+func (k *kept) Row(values []any) error      { k.rows = append(k.rows, values); return nil }
+
+// query returns the whole answer to a query of the user me.
+func query(ctx context.Context, c *Catalog, text string, args ...any) ([]Column, [][]any, error) {
+	var k kept
+	err := c.Query(ctx, "me", text, args, &k)
+	return k.columns, k.rows, err
+}
+
 // ask returns the answer to a query as lines of values joined by |.
-func ask(t *testing.T, c *Catalog, query string, args ...any) string {
+func ask(t *testing.T, c *Catalog, text string, args ...any) string {
 	t.Helper()
-	_, rows, err := c.Query(t.Context(), "me", query, args)
+	_, rows, err := query(t.Context(), c, text, args...)
 	if err != nil {
 		return "error: " + err.Error()
 	}
@@ -103,7 +119,7 @@ func TestEveryViewAnswers(t *testing.T) {
 	f.Nodes["c"] = Node{Connected: true, Busy: "seed", Seedings: []Seeding{{ID: "7a0e7f0e-4c1c-4d4e-9a63-0a9f3f6c1f11", Started: noon, State: "SEEDING", Text: "3 of 9 MiB", Source: "a", Attempts: 1}}}
 	c := open(t, &f)
 	for _, v := range views {
-		columns, rows, err := c.Query(t.Context(), "me", "SELECT * FROM "+v.full(), nil)
+		columns, rows, err := query(t.Context(), c, "SELECT * FROM "+v.full())
 		if err != nil {
 			t.Errorf("%s: %v", v.full(), err)
 			continue
@@ -272,7 +288,7 @@ func TestColumnsMove(t *testing.T) {
 func TestDescribe(t *testing.T) {
 	f := demo()
 	c := open(t, &f)
-	columns, params, err := c.Describe(t.Context(), "select replica_id, role, count(*) over () as n, is_local, now() from sys.dm_hadr_availability_replica_states where role_desc = $1 and role > $2 limit $3", nil)
+	columns, params, err := c.Describe(t.Context(), "me", "select replica_id, role, count(*) over () as n, is_local, now() from sys.dm_hadr_availability_replica_states where role_desc = $1 and role > $2 limit $3", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -283,7 +299,7 @@ func TestDescribe(t *testing.T) {
 	if diff := cmp.Diff([]uint32{25, 23, 20}, params); diff != "" {
 		t.Error(diff)
 	}
-	if _, params, err = c.Describe(t.Context(), "select 1 limit $1", []uint32{21}); err != nil || params[0] != 21 { // as psycopg does
+	if _, params, err = c.Describe(t.Context(), "me", "select 1 limit $1", []uint32{21}); err != nil || params[0] != 21 { // as psycopg does
 		t.Errorf("params %v, %v", params, err)
 	}
 }
@@ -297,7 +313,7 @@ func FuzzQuery(f *testing.F) {
 	c := New(func(context.Context) Facts { return facts })
 	f.Cleanup(c.Close)
 	f.Fuzz(func(t *testing.T, query string) {
-		if _, err := rewrite(query); err != nil {
+		if _, err := rewrite(t.Context(), query); err != nil {
 			var known *Error
 			if !errors.As(err, &known) || known.State == "" {
 				t.Fatalf("%q: %v", query, err)
@@ -306,7 +322,7 @@ func FuzzQuery(f *testing.F) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 		defer cancel()
-		_, _, _ = c.Describe(ctx, query, nil)
+		_, _, _ = c.Describe(ctx, "me", query, nil)
 	})
 }
 

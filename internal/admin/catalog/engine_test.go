@@ -4,13 +4,17 @@ import (
 	"context"
 	"database/sql/driver"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"modernc.org/libc"
 	"modernc.org/sqlite"
+	sqlite3 "modernc.org/sqlite/lib"
 
 	"github.com/coteriedb/coterie/internal/admin/ddl"
 )
@@ -39,10 +43,10 @@ func TestOneStatement(t *testing.T) {
 	for _, s := range smuggled {
 		s = strings.ReplaceAll(s, "FILE", file)
 		var known *Error
-		if _, _, err := c.Query(t.Context(), "me", s, nil); !errors.As(err, &known) {
+		if _, _, err := query(t.Context(), c, s); !errors.As(err, &known) {
 			t.Errorf("%s: %v", s, err)
 		}
-		if _, _, err := c.Describe(t.Context(), s, nil); !errors.As(err, &known) {
+		if _, _, err := c.Describe(t.Context(), "me", s, nil); !errors.As(err, &known) {
 			t.Errorf("describe %s: %v", s, err)
 		}
 		if _, err := os.Stat(file); err == nil {
@@ -59,8 +63,7 @@ func TestOneStatement(t *testing.T) {
 // bare runs a text in the engine without the translation and the look at its statements.
 func bare(e *engine, text string) error {
 	return e.conn.Raw(func(c any) error {
-		_, err := read(c.(driver.QueryerContext), text, nil, maxRows)
-		return err
+		return (&answer{to: &kept{}, most: maxRows}).read(c.(driver.QueryerContext), text, nil)
 	})
 }
 
@@ -107,35 +110,159 @@ func TestLimits(t *testing.T) {
 	f := demo()
 	c := open(t, &f)
 	long := "SELECT " + strings.Repeat("CAST(", 8000) + "1" + strings.Repeat(" AS int)", 8000)
-	for query, want := range map[string]string{
-		"WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x+1 FROM c) SELECT x FROM c WHERE x = 1":                                    "57014",
-		"WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x+1 FROM c) SELECT count(*) FROM c":                                         "57014",
-		"WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x+1 FROM c WHERE x < 200) SELECT hex(zeroblob(500000)) FROM c":              "54000",
-		"WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x+1 FROM c) SELECT x FROM c":                                                "54000",
-		"WITH RECURSIVE c(x, y) AS (SELECT 1, '' UNION ALL SELECT x+1, hex(zeroblob(400000)) FROM c) SELECT x, y FROM c ORDER BY y, x": "54000",
-		long: "54001",
+	for text, want := range map[string]string{
+		"WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x+1 FROM c) SELECT x FROM c WHERE x = 1":                                   "57014",
+		"WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x+1 FROM c) SELECT count(*) FROM c":                                        "57014",
+		"WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x+1 FROM c WHERE x < 2000) SELECT hex(zeroblob(30000)) FROM c":             "54000",
+		"WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x+1 FROM c) SELECT x FROM c":                                               "54000",
+		"WITH RECURSIVE c(x, y) AS (SELECT 1, '' UNION ALL SELECT x+1, hex(zeroblob(30000)) FROM c) SELECT x, y FROM c ORDER BY y, x": "54000",
+		"SELECT hex(zeroblob(40000))": "54000",
+		long:                          "54001",
 		"SELECT 1" + strings.Repeat("::int", 8000): "54001",
 		"SELECT " + strings.Repeat("(", 200) + "1": "54001",
 	} {
 		limit := time.Second
-		if strings.Contains(query, "ORDER BY") { // it fills the memory first
+		if strings.Contains(text, "ORDER BY") { // it fills the memory first
 			limit = queryLimit
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), limit)
 		start := time.Now()
-		_, _, err := c.Query(ctx, "me", query, nil)
+		_, _, err := query(ctx, c, text)
 		cancel()
 		var known *Error
 		if !errors.As(err, &known) || known.State != want {
-			t.Errorf("%.100s: %v, want %s", query, err, want)
+			t.Errorf("%.100s: %v, want %s", text, err, want)
 		}
 		if took := time.Since(start); took > limit+4*time.Second {
-			t.Errorf("%.100s took %v", query, took)
+			t.Errorf("%.100s took %v", text, took)
 		}
 	}
 	if got := ask(t, c, "select count(*) from coterie.replicas"); got != "4" {
 		t.Error(got)
 	}
+}
+
+// greedy are queries that keep more rows at once than there is memory for.
+var greedy = []string{
+	"WITH RECURSIVE c(x, y) AS (SELECT 1, '' UNION ALL SELECT x+1, hex(zeroblob(30000)) FROM c) SELECT x, y FROM c ORDER BY y, x",
+	"WITH RECURSIVE c(x, y) AS (SELECT 1, '' UNION SELECT x+1, x || hex(zeroblob(30000)) FROM c) SELECT count(*) FROM c",
+	"WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x+1 FROM c) SELECT x || hex(zeroblob(20000)), count(*) FROM c GROUP BY 1",
+	"WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x+1 FROM c) SELECT count(DISTINCT x || hex(zeroblob(20000))) FROM c",
+	"WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x+1 FROM c) SELECT x, max(hex(zeroblob(30000))) OVER (ORDER BY x DESC) FROM c",
+	"WITH RECURSIVE c(x, y) AS MATERIALIZED (SELECT 1, '' UNION ALL SELECT x+1, hex(zeroblob(30000)) FROM c) SELECT a.x FROM c a JOIN c b ON a.y = b.y AND a.x < 0",
+	"WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x+1 FROM c) SELECT x FROM c ORDER BY -x",
+}
+
+// TestMemoryIsBounded holds that queries which sort, group and join without end are refused when the engines have used
+// their memory, and that the memory is free again afterwards. SQLite itself counts.
+func TestMemoryIsBounded(t *testing.T) {
+	f := demo()
+	c := open(t, &f)
+	ask(t, c, "select 1")
+	tls := libc.NewTLS()
+	defer tls.Close()
+	var all sync.WaitGroup
+	sqlite3.Xsqlite3_memory_highwater(tls, 1)
+	for i, text := range greedy {
+		all.Go(func() {
+			err := c.Query(t.Context(), fmt.Sprint("user ", i), text, nil, &kept{})
+			var known *Error
+			if !errors.As(err, &known) || known.State != "54000" && known.State != "57014" && known.State != "53300" {
+				t.Errorf("%s: %v", text, err)
+			}
+		})
+	}
+	all.Wait()
+	if most := sqlite3.Xsqlite3_memory_highwater(tls, 0); most > maxHeap || most < maxHeap/2 {
+		t.Errorf("the engines had %d bytes, want at most %d and at least half of that", most, maxHeap)
+	}
+	if now := sqlite3.Xsqlite3_memory_used(tls); now > maxHeap/8 {
+		t.Errorf("%d bytes are used after the queries", now)
+	}
+	if got := ask(t, c, "select count(*) from coterie.replicas"); got != "4" {
+		t.Error(got)
+	}
+}
+
+// TestOneUserLeavesAnEngine holds that the queries of one user never occupy all engines, however slowly it reads.
+func TestOneUserLeavesAnEngine(t *testing.T) {
+	f := demo()
+	c := open(t, &f)
+	stuck := &stuckRows{entered: make(chan struct{}, 2*engines), free: make(chan struct{})}
+	var all sync.WaitGroup
+	for range 2 * engines {
+		all.Go(func() {
+			if err := c.Query(t.Context(), "slow", "select 1", nil, stuck); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	for range perUser {
+		<-stuck.entered
+	}
+	for range 2 * engines {
+		if got := ask(t, c, "select count(*) from coterie.replicas"); got != "4" {
+			t.Error(got)
+		}
+	}
+	if n := len(stuck.entered); n > 0 {
+		t.Errorf("%d queries of one user were under way", perUser+n)
+	}
+	close(stuck.free)
+	all.Wait()
+	if len(c.running) > 0 {
+		t.Errorf("%v are under way", c.running)
+	}
+}
+
+// stuckRows takes rows when it is free.
+type stuckRows struct {
+	kept
+	entered, free chan struct{}
+}
+
+func (s *stuckRows) Columns([]Column) error {
+	s.entered <- struct{}{}
+	<-s.free
+	return nil
+}
+
+func (s *stuckRows) Row([]any) error { return nil }
+
+// TestRowsAreSentAsTheyCome holds that rows are sent before the query has ended, with the type of the first value that
+// is not NULL, and that an error of the receiver ends the query and is returned.
+func TestRowsAreSentAsTheyCome(t *testing.T) {
+	f := demo()
+	c := open(t, &f)
+	lost := errors.New("lost")
+	endless := "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x+1 FROM c) SELECT nullif(x, 1) AS y, NULL AS z FROM c"
+	r := &failingRows{after: 2000, err: lost}
+	if err := c.Query(t.Context(), "me", endless, nil, r); !errors.Is(err, lost) || len(r.rows) != 2000 {
+		t.Errorf("%d rows, %v", len(r.rows), err)
+	}
+	if r.columns[0].Type != typeInt8.oid || r.columns[1].Type != typeText.oid || r.rows[0][0] != nil || r.rows[1][0] != int64(2) {
+		t.Errorf("columns %v, rows %v", r.columns, r.rows[:2])
+	}
+	if got := ask(t, c, "select nullif(1, 1) AS y"); got != "<nil>" {
+		t.Error(got)
+	}
+	if columns, _, err := query(t.Context(), c, "select name from coterie.replicas where 1 = 0"); err != nil || len(columns) != 1 {
+		t.Errorf("an answer without rows: %v, %v", columns, err)
+	}
+}
+
+// failingRows returns an error when it has taken so many rows.
+type failingRows struct {
+	kept
+	after int
+	err   error
+}
+
+func (f *failingRows) Row(values []any) error {
+	if len(f.rows) == f.after {
+		return f.err
+	}
+	return f.kept.Row(values)
 }
 
 // FuzzOneStatement holds the lexer of Split, that of scan and that of the engine against each other: a part of a text
@@ -168,7 +295,7 @@ func FuzzOneStatement(f *testing.F) {
 			return
 		}
 		for _, p := range parts {
-			tokens, err := rewrite(p.Text)
+			tokens, err := rewrite(t.Context(), p.Text)
 			if err != nil {
 				continue
 			}

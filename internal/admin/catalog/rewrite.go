@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strconv"
@@ -22,7 +23,8 @@ func unsupported(what string) error {
 }
 
 // rewrite translates the SQL of PostgreSQL and SQL Server clients into that of the engine.
-func rewrite(sql string) ([]token, error) {
+// It ends between two passes when ctx does.
+func rewrite(ctx context.Context, sql string) ([]token, error) {
 	t, err := scan(sql)
 	if err != nil {
 		return nil, err
@@ -31,6 +33,9 @@ func rewrite(sql string) ([]token, error) {
 		t = append([]token{{tokWord, "SELECT"}, {tokSign, "*"}, {tokWord, "FROM"}}, t[1:]...)
 	}
 	for _, pass := range []func([]token) ([]token, error){names, operators, expressions, arrays, casts, limits} {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
 		if t, err = pass(t); err != nil {
 			return nil, err
 		}

@@ -1,7 +1,11 @@
 package catalog
 
 import (
+	"context"
+	"database/sql/driver"
+	"errors"
 	"fmt"
+	"io"
 	"regexp"
 	"slices"
 	"strings"
@@ -234,4 +238,118 @@ func typed(v any, oid uint32) any {
 		}
 	}
 	return v
+}
+
+// A row is held back until each column has a type, and then sent; at most these rows and bytes are.
+const (
+	heldRows  = 100
+	heldBytes = 64 << 10
+)
+
+// answer sends what the engine answers to a query.
+type answer struct {
+	to   Rows
+	most int // rows that are taken; with maxRows, a further one is an error
+
+	columns []Column
+	known   []bool // whether the column's type is known
+	held    [][]any
+	begun   bool // the columns are sent, and nothing is held back any more
+	rows    int
+	bytes   int
+	refused error // of to
+}
+
+// read executes the query.
+func (a *answer) read(c driver.QueryerContext, query string, args []driver.NamedValue) error {
+	rows, err := c.QueryContext(context.Background(), query, args)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = rows.Close() }()
+	for i, name := range rows.Columns() {
+		t, ok := typeByDeclaration(rows.(driver.RowsColumnTypeDatabaseTypeName).ColumnTypeDatabaseTypeName(i))
+		if !ok {
+			t = typeText
+		}
+		a.columns, a.known = append(a.columns, Column{name, t.oid}), append(a.known, ok)
+	}
+	for {
+		values := make([]driver.Value, len(a.columns))
+		if err := rows.Next(values); errors.Is(err, io.EOF) {
+			return a.begin()
+		} else if err != nil {
+			return err
+		}
+		if a.rows == a.most {
+			if a.most == maxRows {
+				return &Error{State: "54000", Message: fmt.Sprintf("the answer has more than %d rows", maxRows), Hint: "add LIMIT"}
+			}
+			return a.begin()
+		}
+		if err := a.row(values); err != nil {
+			return err
+		}
+	}
+}
+
+// row sends a row, or holds it back.
+func (a *answer) row(values []driver.Value) error {
+	row := make([]any, len(values))
+	for i, v := range values {
+		row[i] = v
+		a.bytes += 16
+		switch v := v.(type) {
+		case string:
+			a.bytes += len(v)
+		case []byte:
+			a.bytes += len(v)
+		}
+	}
+	if a.rows++; a.bytes > maxBytes {
+		return &Error{State: "54000", Message: fmt.Sprintf("the answer has more than %d bytes", maxBytes), Hint: "add LIMIT"}
+	}
+	if a.begun {
+		return a.send(row)
+	}
+	a.held = append(a.held, row)
+	open := false
+	for i := range a.columns {
+		open = open || !a.known[i] && !slices.ContainsFunc(a.held, func(row []any) bool { return row[i] != nil })
+	}
+	if !open || len(a.held) >= heldRows || a.bytes > heldBytes {
+		return a.begin()
+	}
+	return nil
+}
+
+// begin gives every column its type, and sends the columns and the rows that were held back.
+func (a *answer) begin() error {
+	if a.begun {
+		return nil
+	}
+	a.begun = true
+	for i := range a.columns {
+		if !a.known[i] {
+			a.columns[i] = expressionColumn(a.columns[i].Name, a.held, i)
+		}
+	}
+	if a.refused = a.to.Columns(a.columns); a.refused != nil {
+		return a.refused
+	}
+	for _, row := range a.held {
+		if err := a.send(row); err != nil {
+			return err
+		}
+	}
+	a.held = nil
+	return nil
+}
+
+func (a *answer) send(row []any) error {
+	for i := range row {
+		row[i] = typed(row[i], a.columns[i].Type)
+	}
+	a.refused = a.to.Row(row)
+	return a.refused
 }
