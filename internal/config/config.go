@@ -81,22 +81,30 @@ type Quorum struct {
 	Key       string   `yaml:"key,omitempty"`  // file of its key, readable only by this node's user
 }
 
-// Limits bound the use of this node's listener by clients. A limit of 0 means its default.
+// Limits bound the use of this node's listener and console by clients. A limit of 0 means its default.
 type Limits struct {
 	Connections int           `yaml:"connections,omitempty"`             // sessions at once; default 2,000
 	PerAddress  int           `yaml:"connections_per_address,omitempty"` // sessions of one client address, or of one /64 of IPv6; default: no limit
 	Logins      int           `yaml:"logins,omitempty"`                  // connections during login; default 200
 	LoginTime   time.Duration `yaml:"login_time,omitempty"`              // the client's share of the time of a login; default 10s
+
+	Consoles         int           `yaml:"console_sessions,omitempty"`          // sessions of the console at once; default 32
+	ConsolesPerRole  int           `yaml:"console_sessions_per_role,omitempty"` // of one role; default 8
+	ConsoleIdle      time.Duration `yaml:"console_idle,omitempty"`              // between two messages of a client; default 1h
+	ConsoleStatement time.Duration `yaml:"console_statement,omitempty"`         // of a query; default 10s
 }
 
 func (l Limits) validate() (errs []error) {
-	for key, n := range map[string]int{"connections": l.Connections, "connections_per_address": l.PerAddress, "logins": l.Logins} {
+	for key, n := range map[string]int{"connections": l.Connections, "connections_per_address": l.PerAddress, "logins": l.Logins,
+		"console_sessions": l.Consoles, "console_sessions_per_role": l.ConsolesPerRole} {
 		if n < 0 {
 			errs = append(errs, fmt.Errorf("limits.%s: %d is no number of them", key, n))
 		}
 	}
-	if l.LoginTime < 0 {
-		errs = append(errs, fmt.Errorf("limits.login_time: %s is no time", l.LoginTime))
+	for key, d := range map[string]time.Duration{"login_time": l.LoginTime, "console_idle": l.ConsoleIdle, "console_statement": l.ConsoleStatement} {
+		if d < 0 {
+			errs = append(errs, fmt.Errorf("limits.%s: %s is no time", key, d))
+		}
 	}
 	return errs
 }

@@ -42,18 +42,21 @@ func TestLimits(t *testing.T) {
 	const node = "node: n1\nkind: witness\ngroup: g\nendpoint:\n  listen: :5022\n"
 	for text, want := range map[string]string{
 		"": "",
-		"limits:\n  connections: 500\n  connections_per_address: 20\n  logins: 50\n  login_time: 30s\n": "",
+		"limits:\n  connections: 500\n  connections_per_address: 20\n  logins: 50\n  login_time: 30s\n" +
+			"  console_sessions: 40\n  console_sessions_per_role: 10\n  console_idle: 2h\n  console_statement: 20s\n": "",
 		"limits:\n  connections: -1\n":             "limits.connections: -1",
 		"limits:\n  connections_per_address: -2\n": "limits.connections_per_address: -2",
 		"limits:\n  logins: -3\n":                  "limits.logins: -3",
 		"limits:\n  login_time: -4s\n":             "limits.login_time: -4s",
+		"limits:\n  console_sessions: -5\n":        "limits.console_sessions: -5",
+		"limits:\n  console_idle: -6s\n":           "limits.console_idle: -6s",
 		"limits:\n  max_connections: 5\n":          "max_connections",
 	} {
 		c, err := Parse([]byte(node + text))
 		if (want == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", text, err)
 		}
-		if want == "" && text != "" && c.Limits != (Limits{500, 20, 50, 30 * time.Second}) {
+		if want == "" && text != "" && c.Limits != (Limits{500, 20, 50, 30 * time.Second, 40, 10, 2 * time.Hour, 20 * time.Second}) {
 			t.Errorf("%+v", c.Limits)
 		}
 	}

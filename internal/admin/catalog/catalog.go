@@ -21,13 +21,13 @@ import (
 // Limits of a query.
 const (
 	maxRows    = 10000
-	maxBytes   = 16 << 20 // of an answer
-	maxHeap    = 96 << 20 // bytes that SQLite may have allocated, of all engines together
-	maxValue   = 64 << 10 // bytes of a value or a row in the engine
-	maxShown   = 8 << 10  // bytes of a text in a view; the rest of a longer one is cut off
-	queryLimit = 10 * time.Second
-	engines    = 3           // engines that exist at once; further queries wait
-	perUser    = engines - 1 // queries of one user that are under way at once; further ones wait
+	maxBytes   = 16 << 20         // of an answer
+	maxHeap    = 96 << 20         // bytes that SQLite may have allocated, of all engines together
+	maxValue   = 64 << 10         // bytes of a value or a row in the engine
+	maxShown   = 8 << 10          // bytes of a text in a view; the rest of a longer one is cut off
+	queryLimit = 10 * time.Second // unless the caller has a limit of its own
+	engines    = 3                // engines that exist at once; further queries wait
+	perUser    = engines - 1      // queries of one user that are under way at once; further ones wait
 )
 
 // Catalog answers queries. Make it with New and Close it at the end.
@@ -238,8 +238,12 @@ func (c *Catalog) leave(user string) {
 
 // use runs f on an engine whose tables contain the current facts. Only the tables that the query names are filled.
 func (c *Catalog) use(ctx context.Context, user string, t []token, f func(context.Context, *engine) error) error {
-	ctx, cancel := context.WithTimeout(ctx, queryLimit)
-	defer cancel()
+	start := time.Now()
+	if _, limited := ctx.Deadline(); !limited {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, queryLimit)
+		defer cancel()
+	}
 	leave, err := c.enter(ctx, user)
 	if err != nil {
 		return err
@@ -275,7 +279,7 @@ func (c *Catalog) use(ctx context.Context, user string, t []token, f func(contex
 	err = f(ctx, e)
 	sound = !e.denied && !errors.Is(err, errNoMemory)
 	if ctx.Err() != nil && err != nil {
-		return &Error{State: "57014", Message: fmt.Sprintf("the query took longer than %v", queryLimit)}
+		return &Error{State: "57014", Message: fmt.Sprintf("the query was ended after %v", time.Since(start).Round(time.Millisecond))}
 	}
 	return err
 }

@@ -46,12 +46,12 @@ func newWorld(t *testing.T) *world {
 
 func (w *world) Version() string { return "15.18" }
 
-func (w *world) Describe(ctx context.Context, sql string, given []Type) ([]Column, []Type, error) {
+func (w *world) Describe(ctx context.Context, who Principal, sql string, given []Type) ([]Column, []Type, error) {
 	oids := make([]uint32, len(given))
 	for i, g := range given {
 		oids[i] = uint32(g)
 	}
-	cols, params, err := w.views.Describe(ctx, sql, oids)
+	cols, params, err := w.views.Describe(ctx, who.User, sql, oids)
 	types := make([]Type, len(params))
 	for i, p := range params {
 		types[i] = Type(p)
@@ -59,10 +59,14 @@ func (w *world) Describe(ctx context.Context, sql string, given []Type) ([]Colum
 	return columns(cols), types, viewError(err)
 }
 
-func (w *world) Query(ctx context.Context, who Principal, sql string, args []any) (Result, error) {
-	cols, rows, err := w.views.Query(ctx, who.User, sql, args)
-	return Result{Columns: columns(cols), Rows: rows, Tag: "SELECT"}, viewError(err)
+func (w *world) Query(ctx context.Context, who Principal, sql string, args []any, to Rows) error {
+	return viewError(w.views.Query(ctx, who.User, sql, args, fromViews{to}))
 }
+
+// fromViews sends the rows of the views to a session.
+type fromViews struct{ Rows }
+
+func (f fromViews) Columns(list []catalog.Column) error { return f.Rows.Columns(columns(list)) }
 
 func columns(list []catalog.Column) []Column {
 	out := make([]Column, len(list))
@@ -238,12 +242,12 @@ func TestPrivileges(t *testing.T) {
 // slow is a Backend whose statements run until they are cancelled.
 type slow struct{ *world }
 
-func (s slow) Query(ctx context.Context, _ Principal, sql string, _ []any) (Result, error) {
+func (s slow) Query(ctx context.Context, _ Principal, sql string, _ []any, to Rows) error {
 	if !strings.Contains(sql, "forever") {
-		return Result{Columns: []Column{{"one", 23}}, Rows: [][]any{{int64(1)}}, Tag: "SELECT"}, nil
+		return errors.Join(to.Columns([]Column{{"one", 23}}), to.Row([]any{int64(1)}))
 	}
 	<-ctx.Done()
-	return Result{}, ctx.Err()
+	return ctx.Err()
 }
 
 func TestCancel(t *testing.T) {

@@ -25,7 +25,7 @@ func (w *wire) extended(ctx context.Context, m pgproto3.FrontendMessage) error {
 		} else {
 			delete(w.portals, m.Name)
 		}
-		w.b.Send(&pgproto3.CloseComplete{})
+		w.send(&pgproto3.CloseComplete{})
 		return nil
 	}
 	return Errorf("08P01", "unexpected message %T", m)
@@ -43,6 +43,9 @@ func (w *wire) parse(ctx context.Context, m *pgproto3.Parse) error {
 	case len(w.statements) >= maxPrepared:
 		return Errorf("54000", "a session keeps at most %d prepared statements", maxPrepared)
 	}
+	if used := w.keeps(); used+2*len(m.Query) > maxKept {
+		return w.tooMuch(used)
+	}
 	p := &prepared{}
 	if len(parts) == 1 {
 		p.text = parts[0].Text
@@ -55,7 +58,7 @@ func (w *wire) parse(ctx context.Context, m *pgproto3.Parse) error {
 		}
 	}
 	w.statements[m.Name] = p
-	w.b.Send(&pgproto3.ParseComplete{})
+	w.send(&pgproto3.ParseComplete{})
 	return nil
 }
 
@@ -69,7 +72,14 @@ func (w *wire) bind(m *pgproto3.Bind) error {
 	case len(w.portals) >= maxPrepared:
 		return Errorf("54000", "a session keeps at most %d portals", maxPrepared)
 	}
-	p := &portal{prepared: st, formats: append([]int16(nil), m.ResultFormatCodes...)}
+	size := 0
+	for _, b := range m.Parameters {
+		size += len(b)
+	}
+	if used := w.keeps(); used+size > maxKept {
+		return w.tooMuch(used)
+	}
+	p := &portal{prepared: st, formats: append([]int16(nil), m.ResultFormatCodes...), bytes: size}
 	for i, b := range m.Parameters {
 		v, err := decode(b, st.params[i], format(m.ParameterFormatCodes, i) == 1)
 		if err != nil {
@@ -78,7 +88,7 @@ func (w *wire) bind(m *pgproto3.Bind) error {
 		p.args = append(p.args, v)
 	}
 	w.portals[m.DestinationPortal] = p
-	w.b.Send(&pgproto3.BindComplete{})
+	w.send(&pgproto3.BindComplete{})
 	return nil
 }
 
@@ -92,7 +102,7 @@ func (w *wire) describe(m *pgproto3.Describe) error {
 		for _, t := range st.params {
 			d.ParameterOIDs = append(d.ParameterOIDs, uint32(t))
 		}
-		w.b.Send(d)
+		w.send(d)
 		w.rows(st.columns, nil)
 		return nil
 	}
@@ -106,10 +116,10 @@ func (w *wire) describe(m *pgproto3.Describe) error {
 
 func (w *wire) rows(columns []Column, formats []int16) {
 	if columns == nil {
-		w.b.Send(&pgproto3.NoData{})
+		w.send(&pgproto3.NoData{})
 		return
 	}
-	w.b.Send(rowDescription(columns, formats))
+	w.send(rowDescription(columns, formats))
 }
 
 func (w *wire) execute(ctx context.Context, m *pgproto3.Execute) error {
@@ -118,35 +128,86 @@ func (w *wire) execute(ctx context.Context, m *pgproto3.Execute) error {
 		return Errorf("34000", "portal %q does not exist", m.Portal)
 	}
 	if p.text == "" {
-		w.b.Send(&pgproto3.EmptyQueryResponse{})
+		w.send(&pgproto3.EmptyQueryResponse{})
 		return nil
 	}
+	if p.result == nil && m.MaxRows == 0 {
+		return w.executeAtOnce(ctx, p)
+	}
 	if p.result == nil {
-		r, err := w.s.run(ctx, p.text, p.args)
+		used := w.keeps()
+		if used >= maxKept {
+			return w.tooMuch(used)
+		}
+		k := &whole{most: maxKept - used}
+		r, err := w.s.run(ctx, p.text, p.args, k)
 		if err != nil {
 			return err
 		}
-		if len(r.Columns) != len(p.columns) {
-			return Errorf("0A000", "cached plan must not change result type")
+		if k.Result.Columns != nil {
+			r = k.Result
 		}
-		p.result = &r
+		if len(r.Columns) != len(p.columns) {
+			return errChanged
+		}
+		p.result, p.bytes = &r, p.bytes+k.bytes
 		w.notices(r)
 	}
 	sent := 0
 	for ; p.at < len(p.result.Rows); p.at++ {
 		if m.MaxRows > 0 && sent == int(m.MaxRows) {
-			w.b.Send(&pgproto3.PortalSuspended{})
+			w.send(&pgproto3.PortalSuspended{})
 			return nil
 		}
 		row, err := p.row(p.result.Rows[p.at])
 		if err != nil {
 			return err
 		}
-		w.b.Send(row)
+		w.send(row)
 		sent++
 	}
-	w.complete(*p.result)
+	w.complete(*p.result, len(p.result.Rows))
 	return nil
+}
+
+var errChanged = Errorf("0A000", "cached plan must not change result type")
+
+// executeAtOnce runs a portal all of whose rows are wanted. They are sent as they come, and none is kept.
+func (w *wire) executeAtOnce(ctx context.Context, p *portal) error {
+	to := w.newSender(p)
+	r, err := w.s.run(ctx, p.text, p.args, to)
+	if err != nil {
+		return err
+	}
+	w.notices(r)
+	if err := to.result(r); err != nil {
+		return err
+	}
+	if to.columns == nil && p.columns != nil {
+		return errChanged
+	}
+	p.result = &Result{Columns: r.Columns, Tag: r.Tag} // a further Execute finds no rows
+	if to.columns != nil {
+		p.result.Columns = to.columns
+	}
+	w.complete(*p.result, to.sent)
+	return nil
+}
+
+// keeps returns about how many bytes the session keeps for its client.
+func (w *wire) keeps() (n int) {
+	for _, st := range w.statements {
+		n += 2 * len(st.text)
+	}
+	for _, p := range w.portals {
+		n += 2*len(p.text) + p.bytes
+	}
+	return n
+}
+
+func (w *wire) tooMuch(used int) error {
+	return Errorf("54000", "a session keeps at most %d bytes of prepared statements, arguments and rows, and has %d", maxKept, used).
+		WithHint("close prepared statements and portals that are not needed any more")
 }
 
 // row encodes a row in the portal's formats and the announced types.

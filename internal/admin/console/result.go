@@ -45,6 +45,45 @@ type Result struct {
 	Notices []Notice `json:"notices,omitempty"`
 }
 
+// Rows receives the rows of a query. An error of a method ends the query, which returns it.
+type Rows interface {
+	Columns(list []Column) error // before the first row; once
+	Row(values []any) error      // the slice is the receiver's
+}
+
+// whole keeps an answer of at most most bytes; 0: of any size.
+type whole struct {
+	Result
+	bytes, most int
+}
+
+// Columns implements Rows.
+func (k *whole) Columns(list []Column) error {
+	k.Result = Result{Columns: list, Rows: [][]any{}, Tag: "SELECT"}
+	return nil
+}
+
+// Row implements Rows.
+func (k *whole) Row(values []any) error {
+	k.bytes += 24
+	for _, v := range values {
+		k.bytes += sizeOf(v)
+	}
+	if k.most > 0 && k.bytes > k.most {
+		return Errorf("54000", "the rows that a session keeps have more than %d bytes", maxKept).WithHint("close portals, or fetch all rows at once: those are not kept")
+	}
+	k.Rows = append(k.Rows, values)
+	return nil
+}
+
+// sizeOf returns about how many bytes a value takes.
+func sizeOf(v any) int {
+	if s, ok := v.(string); ok {
+		return 16 + len(s)
+	}
+	return 16
+}
+
 // Error is the error of a statement as a client receives it.
 type Error struct {
 	State    string `json:"state"`            // SQLSTATE
@@ -119,9 +158,9 @@ type Backend interface {
 	Execute(ctx context.Context, who Principal, s ddl.Statement) (Result, error)
 	// Describe returns the columns and the parameters' types of a query without running it. The types in given are the
 	// client's; 0: the client left it open.
-	Describe(ctx context.Context, sql string, given []Type) (columns []Column, params []Type, err error)
-	// Query runs a query on the views.
-	Query(ctx context.Context, who Principal, sql string, args []any) (Result, error)
+	Describe(ctx context.Context, who Principal, sql string, given []Type) (columns []Column, params []Type, err error)
+	// Query runs a query on the views and sends its rows as they come.
+	Query(ctx context.Context, who Principal, sql string, args []any, to Rows) error
 	// Version returns PostgreSQL's version in this group, as server_version shows it.
 	Version() string
 }

@@ -21,8 +21,11 @@ import (
 // maxMessage is the maximum size of a client's message in bytes.
 const maxMessage = 1 << 20
 
-// writeLimit is how long a client may take to read an answer.
-const writeLimit = time.Minute
+// How long a client may take to read what is sent at once, and how many bytes are collected before they are sent.
+const (
+	writeLimit = time.Minute
+	flushBytes = 64 << 10
+)
 
 // Hello is a client that the listener has authenticated.
 type Hello struct {
@@ -31,6 +34,7 @@ type Hello struct {
 	PID      uint32            // with Secret, the key of the client's cancel requests
 	Secret   uint32
 	Cancel   <-chan struct{} // requests to cancel the running statement; ignored while none runs. nil: there are none
+	Places   *Places         // of the node's console; nil: as for a console of its own
 	Logger   *slog.Logger
 }
 
@@ -43,17 +47,28 @@ func Serve(ctx context.Context, conn net.Conn, b Backend, hello Hello) (err erro
 			err = errors.New("the session failed by a bug; the node's log has the details")
 		}
 	}()
+	if hello.Places == nil {
+		hello.Places = NewPlaces(Limits{})
+	}
 	unhook := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	defer unhook()
 	w := &wire{
-		conn: conn, b: pgproto3.NewBackend(conn, conn), s: NewSession(b, hello.Who),
+		ctx: ctx, conn: conn, b: pgproto3.NewBackend(conn, conn), s: NewSession(b, hello.Who),
 		statements: map[string]*prepared{}, portals: map[string]*portal{},
 	}
-	w.hello, w.s.interrupt = hello, hello.Cancel
+	w.hello, w.s.interrupt, w.s.limits = hello, hello.Cancel, hello.Places.limits
+	w.s.late = func() { hello.Places.late.Add(1) }
 	w.b.SetMaxBodyLen(maxMessage)
 	if hello.Who.May < ddl.MayLook {
-		return w.deny(hello.Who)
+		return w.deny(Errorf("42501", "role %q may not use the console", hello.Who.User).
+			WithHint("GRANT coterie_viewer, coterie_operator or coterie_admin to it, in any other database of the group."))
 	}
+	leave, refused := hello.Places.enter(hello.Who)
+	if refused != nil {
+		hello.Logger.Warn("console session refused", "user", hello.Who.User, "err", refused.Message)
+		return w.deny(refused)
+	}
+	defer leave()
 	for name, value := range hello.Settings {
 		_ = w.s.assign(name, value) // a setting that cannot be changed at the start keeps its value
 	}
@@ -61,26 +76,48 @@ func Serve(ctx context.Context, conn net.Conn, b Backend, hello Hello) (err erro
 	if err := w.greet(); err != nil {
 		return err
 	}
+	return w.converse()
+}
+
+// converse serves the client's messages until it disconnects, is idle for too long, or the node stops.
+func (w *wire) converse() error {
+	idle := w.hello.Places.limits.Idle
 	for {
+		_ = w.conn.SetReadDeadline(time.Now().Add(idle))
+		if w.ctx.Err() != nil {
+			return nil // the deadline may have replaced that of the end
+		}
 		m, err := w.b.Receive()
-		if err != nil {
-			if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || ctx.Err() != nil {
-				return nil
-			}
+		var slow net.Error
+		switch {
+		case err == nil:
+		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), w.ctx.Err() != nil:
+			return nil
+		case errors.As(err, &slow) && slow.Timeout():
+			w.hello.Places.idle.Add(1)
+			return w.deny(Errorf("57P05", "terminating connection: nothing was asked for %v", idle).WithHint("limits.console_idle in coterie.yaml is that time."))
+		default:
 			return err
 		}
-		if err := w.handle(ctx, m); err != nil {
+		if err := w.handle(w.ctx, m); err != nil {
 			if errors.Is(err, errClosed) {
 				return nil
 			}
 			return err
+		}
+		if w.lost != nil {
+			return w.lost
 		}
 	}
 }
 
 // wire connects a session to its client.
 type wire struct {
+	ctx        context.Context // of the session
 	conn       net.Conn
+	out        []byte    // is sent at the next flush
+	lost       error     // of a write: nothing is sent any more
+	until      time.Time // end of the running query; zero: none sends rows
 	b          *pgproto3.Backend
 	hello      Hello
 	s          *Session
@@ -99,29 +136,54 @@ type portal struct {
 	*prepared
 	args    []any
 	formats []int16
+	bytes   int     // that are kept of arguments and rows
 	result  *Result // nil: not executed yet
 	at      int
 }
 
-func (w *wire) flush() error {
-	_ = w.conn.SetWriteDeadline(time.Now().Add(writeLimit))
-	return w.b.Flush()
+// send sends a message at the next flush, or now if there is much to send.
+func (w *wire) send(m pgproto3.BackendMessage) {
+	if w.lost != nil {
+		return
+	}
+	if w.out, w.lost = m.Encode(w.out); w.lost == nil && len(w.out) >= flushBytes {
+		_ = w.flush()
+	}
 }
 
-func (w *wire) deny(who Principal) error {
-	w.b.Send(&pgproto3.ErrorResponse{
-		Severity: "FATAL", SeverityUnlocalized: "FATAL", Code: "42501",
-		Message: fmt.Sprintf("role %q may not use the console", who.User),
-		Hint:    "GRANT coterie_viewer, coterie_operator or coterie_admin to it, in any other database of the group.",
+// flush sends what has been collected. After an error, which may be amid a message, nothing more is sent.
+func (w *wire) flush() error {
+	if w.lost != nil || len(w.out) == 0 {
+		return w.lost
+	}
+	until := time.Now().Add(writeLimit)
+	if !w.until.IsZero() && w.until.Before(until) {
+		until = w.until
+	}
+	_ = w.conn.SetWriteDeadline(until)
+	if w.ctx.Err() != nil { // the deadline may have replaced that of the end
+		_ = w.conn.SetWriteDeadline(time.Unix(1, 0))
+	}
+	_, w.lost = w.conn.Write(w.out)
+	if w.out = w.out[:0]; cap(w.out) > 2*flushBytes {
+		w.out = nil
+	}
+	return w.lost
+}
+
+// deny sends the error that ends the session.
+func (w *wire) deny(e *Error) error {
+	w.send(&pgproto3.ErrorResponse{
+		Severity: "FATAL", SeverityUnlocalized: "FATAL", Code: e.State, Message: e.Message, Hint: e.Hint,
 	})
 	return w.flush()
 }
 
 func (w *wire) greet() error {
 	for _, name := range reported {
-		w.b.Send(&pgproto3.ParameterStatus{Name: name, Value: w.s.settings[strings.ToLower(name)]})
+		w.send(&pgproto3.ParameterStatus{Name: name, Value: w.s.settings[strings.ToLower(name)]})
 	}
-	w.b.Send(&pgproto3.BackendKeyData{ProcessID: w.hello.PID, SecretKey: binary.BigEndian.AppendUint32(nil, w.hello.Secret)})
+	w.send(&pgproto3.BackendKeyData{ProcessID: w.hello.PID, SecretKey: binary.BigEndian.AppendUint32(nil, w.hello.Secret)})
 	return w.ready()
 }
 
@@ -129,15 +191,16 @@ func (w *wire) greet() error {
 func (w *wire) ready() error {
 	for _, key := range w.s.changed {
 		if i := slices.IndexFunc(reported, func(n string) bool { return strings.EqualFold(n, key) }); i >= 0 {
-			w.b.Send(&pgproto3.ParameterStatus{Name: reported[i], Value: w.s.settings[key]})
+			w.send(&pgproto3.ParameterStatus{Name: reported[i], Value: w.s.settings[key]})
 		}
 	}
 	w.s.changed = nil
-	w.b.Send(&pgproto3.ReadyForQuery{TxStatus: w.s.tx})
+	w.send(&pgproto3.ReadyForQuery{TxStatus: w.s.tx})
 	return w.flush()
 }
 
 func (w *wire) handle(ctx context.Context, m pgproto3.FrontendMessage) error {
+	defer func() { w.until = time.Time{} }()
 	switch m := m.(type) {
 	case *pgproto3.Query:
 		w.skipping = false
@@ -176,11 +239,16 @@ func (w *wire) simple(ctx context.Context, text string) {
 		return
 	}
 	if len(parts) == 0 {
-		w.b.Send(&pgproto3.EmptyQueryResponse{})
+		w.send(&pgproto3.EmptyQueryResponse{})
 		return
 	}
 	for _, p := range parts {
-		r, err := w.s.run(ctx, p.Text, nil)
+		to := w.newSender(nil)
+		r, err := w.s.run(ctx, p.Text, nil, to)
+		if err == nil {
+			w.notices(r)
+			err = to.result(r)
+		}
 		if err != nil {
 			bad := asError(err)
 			if bad.Position > 0 {
@@ -189,15 +257,66 @@ func (w *wire) simple(ctx context.Context, text string) {
 			w.fail(bad)
 			return
 		}
-		w.notices(r)
-		if r.Columns != nil {
-			w.b.Send(rowDescription(r.Columns, nil))
-		}
-		for _, row := range r.Rows {
-			w.b.Send(textRow(row, r.Columns))
-		}
-		w.complete(r)
+		r.Columns = to.columns
+		w.complete(r, to.sent)
 	}
+}
+
+// sender sends rows to the client as they come: as text, or in the formats of a portal.
+type sender struct {
+	w       *wire
+	portal  *portal // nil: the simple protocol
+	columns []Column
+	sent    int
+}
+
+// newSender returns the receiver of a statement that begins now.
+func (w *wire) newSender(p *portal) *sender {
+	w.until = time.Now().Add(w.s.limits.Statement)
+	return &sender{w: w, portal: p}
+}
+
+// Columns implements Rows. In the extended protocol the client has the columns already.
+func (s *sender) Columns(list []Column) error {
+	s.columns = list
+	switch {
+	case s.portal == nil:
+		s.w.send(rowDescription(list, nil))
+	case len(list) != len(s.portal.columns):
+		return errChanged
+	}
+	return s.w.lost
+}
+
+// Row implements Rows.
+func (s *sender) Row(values []any) error {
+	row := textRow(values, s.columns)
+	if s.portal != nil {
+		var err error
+		if row, err = s.portal.row(values); err != nil {
+			return err
+		}
+	}
+	s.sent++
+	s.w.send(row)
+	return s.w.lost
+}
+
+// result sends the rows of a statement that is no query.
+func (s *sender) result(r Result) error {
+	s.w.until = time.Time{}
+	if r.Columns == nil {
+		return nil
+	}
+	if err := s.Columns(r.Columns); err != nil {
+		return err
+	}
+	for _, row := range r.Rows {
+		if err := s.Row(row); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func textRow(row []any, columns []Column) *pgproto3.DataRow {
@@ -214,21 +333,22 @@ func (w *wire) notices(r Result) {
 		if code == "" {
 			code = "00000"
 		}
-		w.b.Send(&pgproto3.NoticeResponse{Severity: n.Severity, SeverityUnlocalized: n.Severity, Code: code, Message: n.Message})
+		w.send(&pgproto3.NoticeResponse{Severity: n.Severity, SeverityUnlocalized: n.Severity, Code: code, Message: n.Message})
 	}
 }
 
-func (w *wire) complete(r Result) {
+// complete ends the answer to a statement that has sent so many rows.
+func (w *wire) complete(r Result, rows int) {
 	tag := r.Tag
 	if r.Columns != nil && tag == "SELECT" {
-		tag = fmt.Sprintf("SELECT %d", len(r.Rows))
+		tag = fmt.Sprintf("SELECT %d", rows)
 	}
-	w.b.Send(&pgproto3.CommandComplete{CommandTag: []byte(tag)})
+	w.send(&pgproto3.CommandComplete{CommandTag: []byte(tag)})
 }
 
 func (w *wire) fail(err error) {
 	e := asError(err)
-	w.b.Send(&pgproto3.ErrorResponse{
+	w.send(&pgproto3.ErrorResponse{
 		Severity: "ERROR", SeverityUnlocalized: "ERROR", Code: e.State, Message: e.text(), Detail: e.Detail, Hint: e.Hint, Position: int32(e.Position),
 	})
 }

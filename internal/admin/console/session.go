@@ -15,6 +15,7 @@ import (
 const (
 	maxPrepared = 256
 	maxSettings = 256
+	maxKept     = 4 << 20 // bytes of prepared statements, arguments and rows of suspended portals
 )
 
 // Transaction states, as in ReadyForQuery.
@@ -31,9 +32,10 @@ type Session struct {
 	settings map[string]string // by lower-case name
 	changed  []string          // settings that are to be reported to the client
 	tx       byte
-	limit    time.Duration
+	limits   Limits
 
 	interrupt <-chan struct{} // requests to cancel the running statement; nil: there are none
+	late      func()          // is told of a statement that took too long; nil: nobody is
 }
 
 var errInterrupted = errors.New("canceling statement due to user request")
@@ -62,38 +64,70 @@ func (s *Session) interruptible(ctx context.Context) (out context.Context, stop 
 
 // NewSession returns a session of the principal.
 func NewSession(b Backend, who Principal) *Session {
-	s := &Session{backend: b, who: who, tx: txIdle, limit: 20 * time.Minute}
+	s := &Session{backend: b, who: who, tx: txIdle, limits: Limits{}.withDefaults()}
 	s.settings = s.defaults()
 	return s
 }
 
-// Run executes one statement. The error is an *Error.
+// Run executes one statement and returns its whole answer. The error is an *Error.
 func (s *Session) Run(ctx context.Context, text string) (Result, error) {
-	r, err := s.run(ctx, text, nil)
+	var k whole
+	r, err := s.run(ctx, text, nil, &k)
 	if err != nil {
 		return r, asError(err)
+	}
+	if k.Result.Columns != nil {
+		return k.Result, nil
 	}
 	return r, nil
 }
 
-// run executes a statement with the arguments of its parameters and maintains the state of the transaction.
-func (s *Session) run(ctx context.Context, text string, args []any) (Result, error) {
+// errLate is the cause of the end of a statement that took too long.
+var errLate = errors.New("the statement took too long")
+
+// limit returns how long a statement may take.
+func (s *Session) limit(k kind, text string) time.Duration {
+	if k == kindLanguage && s.who.May >= ddl.MayOperate {
+		if st, err := ddl.Parse(text); err == nil && st.Kind() != ddl.KindReport {
+			return s.limits.Operation
+		}
+	}
+	return s.limits.Statement
+}
+
+// run executes a statement with the arguments of its parameters and maintains the state of the transaction. The rows of
+// a query go to the receiver; those of other statements are in the result.
+func (s *Session) run(ctx context.Context, text string, args []any, to Rows) (Result, error) {
 	ctx, stop := s.interruptible(ctx)
 	defer stop()
-	ctx, cancel := context.WithTimeout(ctx, s.limit)
-	defer cancel()
 	kind := classify(text)
+	limit := s.limit(kind, text)
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, errLate)
+	defer cancel()
 	if s.tx == txFailed && kind != kindEnd {
 		return Result{}, Errorf("25P02", "current transaction is aborted, commands ignored until end of transaction block")
 	}
-	r, err := s.dispatch(ctx, kind, text, args)
-	if errors.Is(context.Cause(ctx), errInterrupted) && err != nil {
+	r, err := s.dispatch(ctx, kind, text, args, to)
+	switch cause := context.Cause(ctx); {
+	case err == nil:
+	case errors.Is(cause, errInterrupted):
 		err = Errorf("57014", "%v", errInterrupted)
+	case errors.Is(cause, errLate) && !waited(err):
+		if s.late != nil {
+			s.late()
+		}
+		err = Errorf("57014", "canceling statement: it took longer than %v", limit)
 	}
 	if err != nil && s.tx == txOpen {
 		s.tx = txFailed
 	}
 	return r, err
+}
+
+// waited reports whether the error says that the statement did not begin, as others were under way.
+func waited(err error) bool {
+	var known *Error
+	return errors.As(err, &known) && known.State == "53300"
 }
 
 // kind is the kind of a statement.
@@ -170,12 +204,12 @@ func stripComments(text string) string {
 	}
 }
 
-func (s *Session) dispatch(ctx context.Context, k kind, text string, args []any) (Result, error) {
+func (s *Session) dispatch(ctx context.Context, k kind, text string, args []any, to Rows) (Result, error) {
 	switch k {
 	case kindLanguage:
 		return s.language(ctx, text)
 	case kindQuery:
-		return s.backend.Query(ctx, s.who, text, args)
+		return Result{Tag: "SELECT"}, s.backend.Query(ctx, s.who, text, args, to)
 	case kindBegin:
 		s.tx = txOpen
 		return Result{Tag: strings.Join(words(text, 1), "")}, nil
@@ -264,7 +298,11 @@ func PrivilegeOf(super bool, user string, memberOf []string) ddl.Privilege {
 func (s *Session) describe(ctx context.Context, text string, given []Type) (columns []Column, params []Type, err error) {
 	switch classify(text) {
 	case kindQuery:
-		return s.backend.Describe(ctx, text, given)
+		ctx, stop := s.interruptible(ctx)
+		defer stop()
+		ctx, cancel := context.WithTimeoutCause(ctx, s.limits.Statement, errLate)
+		defer cancel()
+		return s.backend.Describe(ctx, s.who, text, given)
 	case kindShow:
 		return []Column{{showName(text), Text}}, given, nil
 	case kindLanguage:

@@ -25,7 +25,8 @@ const (
 func (p *Port) serveConsole(ctx context.Context, conn net.Conn, hello listener.ConsoleHello) {
 	who := console.Principal{User: hello.User, May: console.PrivilegeOf(hello.Role.Super, hello.User, hello.Role.MemberOf)}
 	if err := console.Serve(ctx, conn, p.c.Console(), console.Hello{
-		Who: who, Settings: hello.Settings, PID: hello.Key.PID, Secret: hello.Key.Secret, Cancel: hello.Cancel, Logger: p.c.Logger.With("part", "console"),
+		Who: who, Settings: hello.Settings, PID: hello.Key.PID, Secret: hello.Key.Secret, Cancel: hello.Cancel, Places: p.consoles,
+		Logger: p.c.Logger.With("part", "console"),
 	}); err != nil {
 		p.c.Logger.Debug("console session ended", "user", hello.User, "err", err)
 	}

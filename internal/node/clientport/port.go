@@ -87,12 +87,19 @@ type Port struct {
 	clientCRL atomic.Pointer[clientcert.CRL]    // the revocation lists of client certificates; nil: none
 	addresses atomic.Pointer[ListenerAddresses] // nil: as server
 
+	consoles *console.Places // sessions of the console
+
 	mu      sync.Mutex // guards changed
 	changed chan struct{}
 }
 
 // New returns the ports of a node, which Open opens.
-func New(c Config) *Port { return &Port{c: c, changed: make(chan struct{})} }
+func New(c Config) *Port {
+	l := c.Node.Limits
+	return &Port{c: c, changed: make(chan struct{}), consoles: console.NewPlaces(console.Limits{
+		Sessions: l.Consoles, PerRole: l.ConsolesPerRole, Idle: l.ConsoleIdle, Statement: l.ConsoleStatement,
+	})}
+}
 
 // Open opens the client ports, unless coterie.yaml names none, and starts their parts with run. When it returns, the
 // ports are served.
@@ -164,6 +171,9 @@ func (p *Port) listenerConfig() (listener.Config, error) {
 
 // Server returns the listener; nil where this node serves no clients, or not yet.
 func (p *Port) Server() *listener.Server { return p.server.Load() }
+
+// Metrics adds the metrics of the console. Those of the listener are in its Stats.
+func (p *Port) Metrics(out map[string]float64) { p.consoles.Metrics(out) }
 
 // Places returns the addresses and ports of the group's listener as they are on this node; nil where Server is nil.
 func (p *Port) Places() []catalog.Place {

@@ -27,12 +27,12 @@ type Executor struct{ *Service }
 func (e Executor) Version() string { return e.Status.Version() }
 
 // Describe returns what a query will answer.
-func (e Executor) Describe(ctx context.Context, query string, given []console.Type) ([]console.Column, []console.Type, error) {
+func (e Executor) Describe(ctx context.Context, who console.Principal, query string, given []console.Type) ([]console.Column, []console.Type, error) {
 	oids := make([]uint32, len(given))
 	for i, t := range given {
 		oids[i] = uint32(t)
 	}
-	columns, params, err := e.Views.Describe(ctx, query, oids)
+	columns, params, err := e.Views.Describe(ctx, who.User, query, oids)
 	types := make([]console.Type, len(params))
 	for i, p := range params {
 		types[i] = console.Type(p)
@@ -40,14 +40,16 @@ func (e Executor) Describe(ctx context.Context, query string, given []console.Ty
 	return columnsOf(columns), types, queryFailed(err)
 }
 
-// Query runs a query on the views.
-func (e Executor) Query(ctx context.Context, who console.Principal, query string, args []any) (console.Result, error) {
-	columns, rows, err := e.Views.Query(ctx, who.User, query, args)
-	if err != nil {
-		return console.Result{}, queryFailed(err)
-	}
-	return console.Result{Columns: columnsOf(columns), Rows: rows, Tag: "SELECT"}, nil
+// Query runs a query on the views and sends its rows as they come.
+func (e Executor) Query(ctx context.Context, who console.Principal, query string, args []any, to console.Rows) error {
+	return queryFailed(e.Views.Query(ctx, who.User, query, args, rowsFor{to}))
 }
+
+// rowsFor sends the rows of the views to a session of the console.
+type rowsFor struct{ console.Rows }
+
+// Columns implements catalog.Rows.
+func (r rowsFor) Columns(list []catalog.Column) error { return r.Rows.Columns(columnsOf(list)) }
 
 func columnsOf(columns []catalog.Column) []console.Column {
 	out := make([]console.Column, len(columns))

@@ -315,19 +315,19 @@ func TestReports(t *testing.T) {
 func TestQueries(t *testing.T) {
 	t.Parallel()
 	e := Executor{newBed(t).Service}
-	columns, params, err := e.Describe(t.Context(), "SELECT $1", []console.Type{console.Text})
+	columns, params, err := e.Describe(t.Context(), console.Principal{}, "SELECT $1", []console.Type{console.Text})
 	if err != nil || len(columns) != 1 || columns[0].Name != "x" || len(params) != 1 || params[0] != console.Text {
 		t.Errorf("%+v, %+v, %v", columns, params, err)
 	}
-	r, err := e.Query(t.Context(), console.Principal{User: "ann"}, "SELECT 1", nil)
-	if err != nil || r.Tag != "SELECT" || len(r.Rows) != 1 || r.Rows[0][0] != "ann" {
+	r, err := console.NewSession(e, console.Principal{User: "ann"}).Run(t.Context(), "SELECT 1")
+	if err != nil || r.Tag != "SELECT" || len(r.Columns) != 1 || len(r.Rows) != 1 || r.Rows[0][0] != "ann" {
 		t.Errorf("%+v, %v", r, err)
 	}
 	var told *console.Error
-	if _, err := e.Query(t.Context(), console.Principal{}, "bad", nil); !errors.As(err, &told) || told.State != "42P01" || told.Hint == "" {
+	if err := e.Query(t.Context(), console.Principal{}, "bad", nil, nil); !errors.As(err, &told) || told.State != "42P01" || told.Hint == "" {
 		t.Errorf("%v", err)
 	}
-	if _, _, err := e.Describe(t.Context(), "bad", nil); !errors.As(err, &told) {
+	if _, _, err := e.Describe(t.Context(), console.Principal{}, "bad", nil); !errors.As(err, &told) {
 		t.Errorf("%v", err)
 	}
 	if e.Version() != "15.9" {

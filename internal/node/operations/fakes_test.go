@@ -355,14 +355,17 @@ func (s *fakeStatus) NoteStatement(user, text string)     { s.noted = append(s.n
 // fakeViews answers every query with one row, except one that is "bad".
 type fakeViews struct{}
 
-func (fakeViews) Describe(_ context.Context, query string, given []uint32) ([]catalog.Column, []uint32, error) {
+func (fakeViews) Describe(_ context.Context, _, query string, given []uint32) ([]catalog.Column, []uint32, error) {
 	if query == "bad" {
 		return nil, nil, &catalog.Error{State: "42P01", Message: "no such view", Hint: "SELECT 1"}
 	}
 	return []catalog.Column{{Name: "x", Type: 25}}, given, nil
 }
 
-func (v fakeViews) Query(ctx context.Context, user, query string, _ []any) ([]catalog.Column, [][]any, error) {
-	columns, _, err := v.Describe(ctx, query, nil)
-	return columns, [][]any{{user}}, err
+func (v fakeViews) Query(ctx context.Context, user, query string, _ []any, to catalog.Rows) error {
+	columns, _, err := v.Describe(ctx, user, query, nil)
+	if err != nil {
+		return err
+	}
+	return errors.Join(to.Columns(columns), to.Row([]any{user}))
 }

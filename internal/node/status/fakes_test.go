@@ -110,8 +110,9 @@ func (a *fakeAgent) Uptime() time.Duration           { return time.Minute }
 
 type fakeClients struct{ routes *ag.Routes }
 
-func (c *fakeClients) Routes() *ag.Routes      { return c.routes }
-func (c *fakeClients) Places() []catalog.Place { return []catalog.Place{{}} }
+func (c *fakeClients) Routes() *ag.Routes             { return c.routes }
+func (c *fakeClients) Places() []catalog.Place        { return []catalog.Place{{}} }
+func (c *fakeClients) Metrics(out map[string]float64) { out["coterie_console_test"] = 1 }
 
 type fakeListener struct {
 	sessions []listener.SessionInfo

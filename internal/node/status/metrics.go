@@ -57,6 +57,7 @@ func (s *Service) Metrics() map[string]float64 {
 			out["coterie_routed_pct"] = last[len(last)-1].RoutedPct()
 		}
 	}
+	s.Clients.Metrics(out)
 	if s.Links != nil {
 		s.Links.Metrics(out)
 	}

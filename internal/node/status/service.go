@@ -62,6 +62,7 @@ type Agent interface {
 type Clients interface {
 	Routes() *ag.Routes
 	Places() []catalog.Place
+	Metrics(out map[string]float64)
 }
 
 // Listener is the part of *listener.Server that a Service shows.

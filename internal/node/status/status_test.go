@@ -154,7 +154,7 @@ func TestMetrics(t *testing.T) {
 	for name, want := range map[string]float64{
 		"coterie_uptime_seconds": 60, `coterie_rule_fired_total{rule="` + string(ag.RuleLead) + `"}`: 3, "coterie_epoch": 7, "coterie_quorum": 1, "coterie_primary": 1,
 		"coterie_sessions_accepted_total": 5, `coterie_sessions_back_from_kernel_total{reason="cold"}`: 1, `coterie_backends_dropped_total{reason="old"}`: 1,
-		`coterie_sessions_routed_total{intent="read",replica="b"}`: 2, "coterie_routed_pct": 50, "coterie_link_test": 1, "coterie_relays_open": 1, "coterie_relayed_bytes_total": 3,
+		`coterie_sessions_routed_total{intent="read",replica="b"}`: 2, "coterie_routed_pct": 50, "coterie_link_test": 1, "coterie_console_test": 1, "coterie_relays_open": 1, "coterie_relayed_bytes_total": 3,
 	} {
 		if got, ok := m[name]; !ok || got != want {
 			t.Errorf("%s is %v, want %v", name, got, want)
