@@ -99,8 +99,8 @@ func (c connector) Connect(context.Context) (driver.Conn, error) {
 }
 func (c connector) Driver() driver.Driver { return c.d }
 
-// limitHeap bounds the memory of SQLite in this process. It is called before the first database is opened: SQLite counts
-// its memory only if that is asked for by then, and without a count it does not keep the limit.
+// limitHeap bounds the memory of SQLite in this process. It is called before the first database is opened: SQLite
+// counts its memory only if that is asked for by then, and without a count it does not keep the limit.
 var limitHeap = sync.OnceValue(func() error {
 	tls := libc.NewTLS()
 	defer tls.Close()
@@ -257,7 +257,8 @@ func (c *Catalog) use(ctx context.Context, user string, t []token, f func(contex
 	case <-ctx.Done():
 		return &Error{State: "53300", Message: "too many queries are under way"}
 	}
-	// An engine that was asked for a forbidden thing, that had no memory left, or whose query panicked, is not used again.
+	// An engine that was asked for a forbidden thing, that had no memory left, or whose query panicked, is not used
+	// again.
 	sound := false
 	defer func() {
 		if e != nil && !sound {
