@@ -22,6 +22,22 @@ func unsupported(what string) error {
 	return &Error{State: "0A000", Message: what + " is not there in the console", Hint: "the views are plain tables: SELECT, WITH, joins, aggregates and window functions work"}
 }
 
+// maxSteps is how many tokens the passes of one rewrite look at beyond the one walk that each of them makes.
+const maxSteps = 100 * maxTokens
+
+// rewriter counts the work of a rewrite.
+type rewriter struct{ steps int }
+
+// step counts n tokens that are to be looked at or moved, and reports whether they may be.
+func (w *rewriter) step(n int) bool {
+	w.steps = min(w.steps+n, maxSteps+1)
+	return w.steps <= maxSteps
+}
+
+func tooComplex() *Error {
+	return &Error{State: "54001", Message: fmt.Sprintf("the query is too complex: at most %d words and signs, and %d nested brackets and casts, are taken", maxTokens, maxDepth)}
+}
+
 // rewrite translates the SQL of PostgreSQL and SQL Server clients into that of the engine.
 // It ends between two passes when ctx does.
 func rewrite(ctx context.Context, sql string) ([]token, error) {
@@ -29,14 +45,19 @@ func rewrite(ctx context.Context, sql string) ([]token, error) {
 	if err != nil {
 		return nil, err
 	}
+	w := &rewriter{}
 	if len(t) > 0 && t[0].is("TABLE") {
 		t = append([]token{{tokWord, "SELECT"}, {tokSign, "*"}, {tokWord, "FROM"}}, t[1:]...)
 	}
-	for _, pass := range []func([]token) ([]token, error){names, operators, expressions, arrays, casts, limits} {
+	for _, pass := range []func([]token) ([]token, error){w.names, operators, expressions, w.arrays, w.casts, w.limits} {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		if t, err = pass(t); err != nil {
+		t, err = pass(t)
+		if w.steps > maxSteps {
+			return nil, tooComplex()
+		}
+		if err != nil {
 			return nil, err
 		}
 	}
@@ -54,9 +75,9 @@ func at(t []token, i int) token {
 }
 
 // closing returns the index of the bracket that closes the one at i; -1 if it is not closed.
-func closing(t []token, i int) int {
+func (w *rewriter) closing(t []token, i int) int {
 	depth := 0
-	for ; i < len(t); i++ {
+	for ; i < len(t) && w.step(1); i++ {
 		switch {
 		case t[i].sign("(") || t[i].sign("["):
 			depth++
@@ -73,13 +94,13 @@ func closing(t []token, i int) int {
 var schemaPrefixes = []string{"pg_catalog", "sys", "coterie", "dbo", "master"}
 
 // names removes schemas before functions, SQL Server's database names and table hints, and collations.
-func names(t []token) ([]token, error) {
+func (w *rewriter) names(t []token) ([]token, error) {
 	var out []token
 	for i := 0; i < len(t); i++ {
 		schema := slices.ContainsFunc(schemaPrefixes, func(s string) bool { return t[i].is(s) || t[i].text == `"`+s+`"` })
 		switch {
 		case t[i].is("OPERATOR") && at(t, i+1).sign("("):
-			end := closing(t, i+1)
+			end := w.closing(t, i+1)
 			if end < 0 {
 				return nil, &Error{State: "42601", Message: "unclosed OPERATOR("}
 			}
@@ -165,7 +186,7 @@ func expressions(t []token) ([]token, error) {
 }
 
 // arrays replaces = ANY (ARRAY[…]) and = ANY (current_schemas(…)) by IN lists. Other arrays are not supported.
-func arrays(t []token) ([]token, error) {
+func (w *rewriter) arrays(t []token) ([]token, error) {
 	var out []token
 	for i := 0; i < len(t); i++ {
 		if !(t[i].is("ANY") || t[i].is("ALL")) || !at(t, i+1).sign("(") || !at(t, i-1).sign("=") && !at(t, i-1).sign("<>") && !at(t, i-1).sign("!=") {
@@ -173,7 +194,7 @@ func arrays(t []token) ([]token, error) {
 				return nil, unsupported("an array")
 			}
 			if t[i].sign("[") { // a subscript: supported for the search path only
-				from := operand(out, len(out))
+				from := w.operand(out, len(out))
 				if !slices.ContainsFunc(out[from:], func(x token) bool { return x.is("current_schemas") }) || !at(t, i+2).sign("]") {
 					return nil, unsupported("an array")
 				}
@@ -184,11 +205,11 @@ func arrays(t []token) ([]token, error) {
 			out = append(out, t[i])
 			continue
 		}
-		end := closing(t, i+1)
+		end := w.closing(t, i+1)
 		if end < 0 {
 			return nil, &Error{State: "42601", Message: "unclosed ANY("}
 		}
-		list, err := listOf(t[i+2 : end])
+		list, err := w.listOf(t[i+2 : end])
 		if err != nil {
 			return nil, err
 		}
@@ -204,7 +225,7 @@ func arrays(t []token) ([]token, error) {
 	return out, nil
 }
 
-func listOf(t []token) ([]token, error) {
+func (w *rewriter) listOf(t []token) ([]token, error) {
 	switch {
 	case len(t) > 0 && (t[0].is("current_schemas") || t[0].is("SELECT")):
 		if t[0].is("SELECT") {
@@ -212,7 +233,7 @@ func listOf(t []token) ([]token, error) {
 		}
 		return []token{{tokString, "'sys'"}, {tokSign, ","}, {tokString, "'coterie'"}, {tokSign, ","}, {tokString, "'pg_catalog'"}}, nil
 	case len(t) > 2 && t[0].is("ARRAY") && t[1].sign("["):
-		if end := closing(t, 1); end > 0 {
+		if end := w.closing(t, 1); end > 0 {
 			return t[2:end], nil
 		}
 	case len(t) > 0 && t[0].kind == tokString && strings.HasPrefix(t[0].text, "'{"):
@@ -241,7 +262,7 @@ var affinities = map[string]string{
 }
 
 // typeAt parses the name of a type, and returns the affinity and the number of tokens of the name.
-func typeAt(t []token, i int) (affinity string, used int, err error) {
+func (w *rewriter) typeAt(t []token, i int) (affinity string, used int, err error) {
 	start := i
 	if at(t, i).is("pg_catalog") && at(t, i+1).sign(".") {
 		i += 2
@@ -262,7 +283,7 @@ func typeAt(t []token, i int) (affinity string, used int, err error) {
 		}
 	}
 	if at(t, i).sign("(") {
-		if end := closing(t, i); end > 0 {
+		if end := w.closing(t, i); end > 0 {
 			i = end + 1
 		}
 	}
@@ -273,11 +294,11 @@ func typeAt(t []token, i int) (affinity string, used int, err error) {
 }
 
 // operand returns the index at which the operand that ends before i begins.
-func operand(t []token, i int) int {
+func (w *rewriter) operand(t []token, i int) int {
 	i--
 	if at(t, i).sign(")") {
 		depth := 0
-		for ; i >= 0; i-- {
+		for ; i >= 0 && w.step(1); i-- {
 			if t[i].sign(")") {
 				depth++
 			} else if t[i].sign("(") {
@@ -290,7 +311,7 @@ func operand(t []token, i int) int {
 			i--
 		}
 	}
-	for at(t, i-1).sign(".") {
+	for at(t, i-1).sign(".") && w.step(1) {
 		i -= 2
 	}
 	return max(i, 0)
@@ -301,20 +322,28 @@ func keyword(t token) bool {
 }
 
 // casts replaces x::type and CAST(x AS type) by the engine's casts, or drops those without a meaning for it.
-func casts(t []token) ([]token, error) {
+func (w *rewriter) casts(t []token) ([]token, error) {
 	var out []token
-	for i := 0; i < len(t); i++ {
+	chain, last := 0, -1 // casts of one operand, and the index behind the last one
+	for i := 0; i < len(t) && w.step(1); i++ {
 		switch {
 		case t[i].sign("::"):
-			affinity, used, err := typeAt(t, i+1)
+			if chain++; last != i {
+				chain = 1
+			}
+			if chain > maxDepth {
+				return nil, tooComplex()
+			}
+			affinity, used, err := w.typeAt(t, i+1)
 			if err != nil {
 				return nil, err
 			}
-			from := operand(out, len(out))
-			out = castTo(out, from, affinity)
+			from := w.operand(out, len(out))
+			out = w.castTo(out, from, affinity)
 			i += used
+			last = i + 1
 		case t[i].is("CAST") && at(t, i+1).sign("("):
-			inner, end, err := castCall(t, i)
+			inner, end, err := w.castCall(t, i)
 			if err != nil {
 				return nil, err
 			}
@@ -328,7 +357,10 @@ func casts(t []token) ([]token, error) {
 }
 
 // castTo wraps out[from:] in a cast.
-func castTo(out []token, from int, affinity string) []token {
+func (w *rewriter) castTo(out []token, from int, affinity string) []token {
+	if !w.step(len(out) - from) {
+		return out // and the whole query is refused
+	}
 	inner := slices.Clone(out[from:])
 	out = out[:from]
 	sign := func(s string) token { return token{tokSign, s} }
@@ -343,13 +375,13 @@ func castTo(out []token, from int, affinity string) []token {
 }
 
 // castCall parses CAST ( x AS type ).
-func castCall(t []token, i int) ([]token, int, error) {
-	end := closing(t, i+1)
+func (w *rewriter) castCall(t []token, i int) ([]token, int, error) {
+	end := w.closing(t, i+1)
 	if end < 0 {
 		return nil, 0, &Error{State: "42601", Message: "unclosed CAST("}
 	}
 	depth, as := 0, -1
-	for k := i + 1; k < end; k++ {
+	for k := i + 1; k < end && w.step(1); k++ {
 		switch {
 		case t[k].sign("("):
 			depth++
@@ -362,20 +394,20 @@ func castCall(t []token, i int) ([]token, int, error) {
 	if as < 0 {
 		return nil, 0, &Error{State: "42601", Message: "CAST without AS"}
 	}
-	affinity, _, err := typeAt(t, as+1)
+	affinity, _, err := w.typeAt(t, as+1)
 	if err != nil {
 		return nil, 0, err
 	}
-	inner, err := casts(t[i+2 : as])
+	inner, err := w.casts(t[i+2 : as])
 	if err != nil {
 		return nil, 0, err
 	}
 	inner = append(append([]token{{tokSign, "("}}, inner...), token{tokSign, ")"})
-	return castTo(inner, 0, affinity), end, nil
+	return w.castTo(inner, 0, affinity), end, nil
 }
 
 // limits replaces TOP n and FETCH FIRST n ROWS ONLY by LIMIT n.
-func limits(t []token) ([]token, error) {
+func (w *rewriter) limits(t []token) ([]token, error) {
 	var l limiter
 	for i := 0; i < len(t); i++ {
 		switch {
@@ -389,7 +421,7 @@ func limits(t []token) ([]token, error) {
 		case t[i].is("TOP") && (at(t, i-1).is("SELECT") || at(t, i-1).is("DISTINCT")) && (at(t, i+1).kind == tokNumber || at(t, i+1).sign("(")):
 			end := i + 1
 			if at(t, i+1).sign("(") {
-				if end = closing(t, i+1); end < 0 {
+				if end = w.closing(t, i+1); end < 0 {
 					return nil, &Error{State: "42601", Message: "unclosed TOP("}
 				}
 			}

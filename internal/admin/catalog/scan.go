@@ -32,10 +32,11 @@ func (t token) sign(s string) bool { return t.kind == tokSign && t.text == s }
 // signs are operators of more than one character, longest first.
 var signs = []string{"!~~*", "!~*", "!~~", "~~*", "::", "!~", "~*", "~~", "<>", "!=", "<=", ">=", "||", "@@", "->>", "->", "@>", "<@"}
 
-// Limits of a query's text. The passes of rewrite take time in proportion to their squares.
+// Limits of a query's text.
 const (
 	maxTokens = 4000
-	maxDepth  = 100 // of brackets
+	maxDepth  = 50  // of brackets, and of casts of one operand
+	maxQuoted = 256 // bytes of a name in [ ]
 )
 
 // scan divides the SQL of PostgreSQL and SQL Server clients into tokens. Comments and white space are dropped.
@@ -52,7 +53,7 @@ func scan(sql string) ([]token, error) {
 			depth--
 		}
 		if len(out) > maxTokens || depth > maxDepth {
-			return nil, &Error{State: "54001", Message: fmt.Sprintf("the query is too complex: at most %d words and signs, and %d nested brackets, are taken", maxTokens, maxDepth)}
+			return nil, tooComplex()
 		}
 		r, n := utf8.DecodeRuneInString(sql[i:])
 		rest := sql[i:]
@@ -110,7 +111,7 @@ func commentEnd(s string) int {
 // bracketName reports whether a [ begins a name, as in SQL Server, rather than an array or a subscript, as in
 // PostgreSQL. A name is separated from the text before it, and has the form of a name.
 func bracketName(sql string, i int, before []token) bool {
-	content, _, closed := strings.Cut(sql[i+1:], "]")
+	content, _, closed := strings.Cut(sql[i+1:min(len(sql), i+1+maxQuoted)], "]")
 	if !closed || len(before) > 0 && before[len(before)-1].is("ARRAY") {
 		return false
 	}

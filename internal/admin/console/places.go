@@ -10,6 +10,15 @@ import (
 	"github.com/coteriedb/coterie/internal/admin/ddl"
 )
 
+// The limits of a console of which coterie.yaml says nothing.
+const (
+	defaultSessions  = 32
+	defaultPerRole   = 8
+	defaultIdle      = time.Hour
+	defaultStatement = 10 * time.Second
+	defaultOperation = 20 * time.Minute
+)
+
 // Limits bound the use of the console by its clients. A limit of 0 means its default.
 type Limits struct {
 	Sessions  int           // at once; default 32
@@ -24,8 +33,8 @@ const Reserved = 4
 
 func (l Limits) withDefaults() Limits {
 	return Limits{
-		Sessions: cmp.Or(l.Sessions, 32), PerRole: cmp.Or(l.PerRole, 8), Idle: cmp.Or(l.Idle, time.Hour),
-		Statement: cmp.Or(l.Statement, 10*time.Second), Operation: cmp.Or(l.Operation, 20*time.Minute),
+		Sessions: cmp.Or(l.Sessions, defaultSessions), PerRole: cmp.Or(l.PerRole, defaultPerRole), Idle: cmp.Or(l.Idle, defaultIdle),
+		Statement: cmp.Or(l.Statement, defaultStatement), Operation: cmp.Or(l.Operation, defaultOperation),
 	}
 }
 
