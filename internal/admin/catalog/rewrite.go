@@ -22,22 +22,6 @@ func unsupported(what string) error {
 	return &Error{State: "0A000", Message: what + " is not there in the console", Hint: "the views are plain tables: SELECT, WITH, joins, aggregates and window functions work"}
 }
 
-// maxSteps is how many tokens the passes of one rewrite look at beyond the one walk that each of them makes.
-const maxSteps = 100 * maxTokens
-
-// rewriter counts the work of a rewrite.
-type rewriter struct{ steps int }
-
-// step counts n tokens that are to be looked at or moved, and reports whether they may be.
-func (w *rewriter) step(n int) bool {
-	w.steps = min(w.steps+n, maxSteps+1)
-	return w.steps <= maxSteps
-}
-
-func tooComplex() *Error {
-	return &Error{State: "54001", Message: fmt.Sprintf("the query is too complex: at most %d words and signs, and %d nested brackets and casts, are taken", maxTokens, maxDepth)}
-}
-
 // rewrite translates the SQL of PostgreSQL and SQL Server clients into that of the engine.
 // It ends between two passes when ctx does.
 func rewrite(ctx context.Context, sql string) ([]token, error) {

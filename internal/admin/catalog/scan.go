@@ -39,6 +39,22 @@ const (
 	maxQuoted = 256 // bytes of a name in [ ]
 )
 
+// maxSteps is how many tokens the passes of one rewrite look at beyond the one walk that each of them makes.
+const maxSteps = 100 * maxTokens
+
+// rewriter counts the work of a rewrite.
+type rewriter struct{ steps int }
+
+// step counts n tokens that are to be looked at or moved, and reports whether they may be.
+func (w *rewriter) step(n int) bool {
+	w.steps = min(w.steps+n, maxSteps+1)
+	return w.steps <= maxSteps
+}
+
+func tooComplex() *Error {
+	return &Error{State: "54001", Message: fmt.Sprintf("the query is too complex: at most %d words and signs, and %d nested brackets and casts, are taken", maxTokens, maxDepth)}
+}
+
 // scan divides the SQL of PostgreSQL and SQL Server clients into tokens. Comments and white space are dropped.
 func scan(sql string) ([]token, error) {
 	if strings.IndexByte(sql, 0) >= 0 {
