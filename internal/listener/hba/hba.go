@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 )
@@ -46,7 +45,7 @@ const (
 type Name struct {
 	Text   string
 	Quoted bool
-	Match  *regexp.Regexp // the pattern of a name that begins with a slash
+	Match  *Pattern // of a name that begins with a slash
 }
 
 func (n Name) keyword(word string) bool { return !n.Quoted && n.Text == word }
@@ -62,7 +61,7 @@ func (n Name) role() (string, bool) {
 // is reports whether the name matches a database or user.
 func (n Name) is(text string) bool {
 	if n.Match != nil {
-		return n.Match.MatchString(text)
+		return n.Match.Matches(text)
 	}
 	return n.Text == text
 }
@@ -310,7 +309,7 @@ func nameList(names []Name, what string, files listed) (out []Name, err error) {
 			out = append(out, more...)
 			continue
 		case strings.HasPrefix(n.Text, "/"): // quoted or not
-			if n.Match, err = regexp.Compile(n.Text[1:]); err != nil {
+			if n.Match, err = compile(n.Text[1:]); err != nil {
 				return nil, fmt.Errorf("%s %s: %w", what, n.Text, err)
 			}
 		case what == "database" && strings.HasPrefix(n.Text, "+") && !n.Quoted:

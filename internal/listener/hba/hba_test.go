@@ -45,7 +45,7 @@ func TestParseHBARefuses(t *testing.T) {
 		"host +admins all all md5":                           "databases have none",
 		"host all + all md5":                                 "empty user",
 		"host @dbs all all md5":                              "lists in files",
-		"host /^(a all all md5":                              "missing closing",
+		"host /^(a all all md5":                              "not closed",
 		"host all all example.org md5":                       "host names",
 		"host all all .example.org md5":                      "host names",
 		"host all all 10.0.0.0 md5":                          "mask",
