@@ -388,10 +388,11 @@ func release(c *cobra.Command, dir string) error {
 		if err := asServerUser(c.Context(), c.OutOrStdout(), c.ErrOrStderr(), []string{"release", "--node", l.Dir}); err != nil {
 			return err
 		}
-		if a.Start.Masked {
-			return adopt.Unmask(c.Context(), a.Start.Unit)
+		unit, err := a.MaskedUnit()
+		if err != nil || unit == "" {
+			return err
 		}
-		return nil
+		return adopt.Unmask(c.Context(), unit)
 	}
 	cfg, err := config.Load(l.Dir)
 	if err != nil {

@@ -269,7 +269,7 @@ func testAdopt(t *testing.T, b *bench, ordinary bool) {
 	checkReleased(t, b, dir, string(autoWas))
 	if systemctl != "" {
 		unit := "postgresql@" + strings.Replace(b.name(), "/", "-", 1) + ".service\n"
-		if got, _ := os.ReadFile(systemctl); string(got) != "mask "+unit+"unmask "+unit {
+		if got, _ := os.ReadFile(systemctl); string(got) != "mask -- "+unit+"unmask -- "+unit {
 			t.Errorf("systemctl was called with %q", got)
 		}
 	}

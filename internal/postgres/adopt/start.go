@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"time"
@@ -98,6 +99,27 @@ func disabledConf(content string) string {
 	return b.String() + "disabled\n"
 }
 
+// unitName is the form of the units that findUnit returns.
+var unitName = regexp.MustCompile(`^postgres[A-Za-z0-9_.@-]*\.service$`)
+
+// MaskedUnit returns the unit that the adoption masked, "" if it masked none. Root unmasks it, and the record that says
+// so may be written by the server's user. So the unit is found anew, and another one in the record is an error.
+func (a *Adopted) MaskedUnit() (string, error) {
+	if !a.Start.Masked {
+		return "", nil
+	}
+	unit := ""
+	if debianName.MatchString(a.Name) {
+		unit = "postgresql@" + strings.Replace(a.Name, "/", "-", 1) + ".service"
+	} else {
+		unit = findUnit(Cluster{Data: a.Data})
+	}
+	if unit != a.Start.Unit || !unitName.MatchString(unit) {
+		return "", fmt.Errorf("%s says that the unit %q was masked, but %q is that of the cluster; no unit was unmasked: look at systemctl list-unit-files --state=masked, and run systemctl unmask with the right one", RecordFile, a.Start.Unit, unit)
+	}
+	return unit, nil
+}
+
 // Mask keeps systemd from starting the unit. It needs root.
 func Mask(ctx context.Context, unit string) error { return systemctl(ctx, "mask", unit) }
 
@@ -107,7 +129,7 @@ func Unmask(ctx context.Context, unit string) error { return systemctl(ctx, "unm
 func systemctl(ctx context.Context, verb, unit string) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
-	if out, err := exec.CommandContext(ctx, "systemctl", verb, unit).CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(ctx, "systemctl", verb, "--", unit).CombinedOutput(); err != nil {
 		return fmt.Errorf("systemctl %s %s: %w: %s", verb, unit, err, strings.TrimSpace(string(out)))
 	}
 	return nil
