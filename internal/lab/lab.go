@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"net/url"
@@ -138,7 +139,7 @@ func Open(dir string) (*Lab, error) {
 		return nil, err
 	}
 	path := filepath.Join(dir, file)
-	b, err := os.ReadFile(path)
+	b, err := readOwned(dir)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
 		return nil, usage("there is no lab in %s; make one with coterie lab up, or name its directory with --dir", dir)
@@ -146,9 +147,6 @@ func Open(dir string) (*Lab, error) {
 		return nil, usage("the lab in %s belongs to another user; run this as its owner", dir)
 	case err != nil:
 		return nil, fmt.Errorf("open the lab: %w", err)
-	}
-	if err := ownedByUs(path); err != nil {
-		return nil, err
 	}
 	l := &Lab{dir: dir, progress: newProgress(nil)}
 	if err := json.Unmarshal(b, &l.d); err != nil {
@@ -158,12 +156,62 @@ func Open(dir string) (*Lab, error) {
 	if err := l.d.check(); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	if _, err := os.Stat(l.d.Exe); err != nil { // rebuilt elsewhere, or a copy that was pruned
+	if !trustedExe(l.d.Exe) { // or rebuilt elsewhere, or a copy that was pruned
 		if l.d.Exe, err = os.Executable(); err != nil {
 			return nil, err
 		}
 	}
 	return l, nil
+}
+
+// readOwned returns what lab.json in dir holds, if nobody else can have written it. Each of the two is opened once, and
+// what was opened is looked at: a name may be given to another file in between, as the parent may be everybody's.
+func readOwned(dir string) ([]byte, error) {
+	d, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = d.Close() }()
+	st, err := d.Stat(".")
+	if err == nil {
+		err = notWritableByOthers(dir, st)
+	}
+	if err != nil {
+		return nil, err
+	}
+	f, err := d.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	if st, err = f.Stat(); err == nil {
+		err = notWritableByOthers(f.Name(), st)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return io.ReadAll(io.LimitReader(f, maxDescription))
+}
+
+// maxDescription is the longest lab.json that is read, in bytes.
+const maxDescription = 1 << 20
+
+// notWritableByOthers refuses a file that another user owns or may write.
+func notWritableByOthers(path string, st os.FileInfo) error {
+	owner := int(st.Sys().(*syscall.Stat_t).Uid)
+	switch {
+	case owner != os.Getuid():
+		return fail.Refusedf("%s belongs to user %d and not to you; run this as its owner, or choose another directory with --dir", path, owner)
+	case st.Mode().Perm()&0o002 != 0:
+		return fail.Refusedf("%s may be written by every user; run chmod o-w %s if you know what is in it, or choose another directory with --dir", path, path)
+	}
+	return nil
+}
+
+// trustedExe reports whether the program that lab.json names exists, and is root's own where root would run it.
+func trustedExe(path string) bool {
+	st, err := os.Stat(path)
+	return err == nil && (os.Getuid() != 0 || st.Sys().(*syscall.Stat_t).Uid == 0 && st.Mode().Perm()&0o002 == 0)
 }
 
 // create makes the lab's directory and its description. Nothing is made if a port is taken.
