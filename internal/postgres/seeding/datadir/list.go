@@ -160,7 +160,11 @@ func relationOf(name string) (rel, fork string, ok bool) {
 	return dir + number, fork, err == nil
 }
 
-// CheckList refuses a list that is malformed or could lead out of its directories.
+// tablespaceDir is the form of the directory in a tablespace that holds the files of one version of PostgreSQL.
+var tablespaceDir = regexp.MustCompile(`^PG_[0-9]+_[0-9]+$`)
+
+// CheckList refuses a list that is malformed or could lead out of its directories. The place of a tablespace comes from
+// the source, so that nothing is written there but the directory of a version: the place may be that of something else.
 func CheckList(files []wire.File) error {
 	seen := make(map[fileio.Entry]bool, len(files))
 	for _, f := range files {
@@ -176,6 +180,9 @@ func CheckList(files []wire.File) error {
 		top, rest, _ := strings.Cut(f.Name, "/")
 		if f.Space == 0 && slices.Contains(Emptied, top) && rest != "" && f.Name != "pg_wal/archive_status" {
 			return fmt.Errorf("the source listed %q, which does not belong to a copy", f.Name)
+		}
+		if f.Space != 0 && !tablespaceDir.MatchString(top) {
+			return fmt.Errorf("the source listed %q in tablespace %d, where only the directory of a version of PostgreSQL belongs to a copy", f.Name, f.Space)
 		}
 		p := fileio.Entry{Space: f.Space, Name: f.Name}
 		if seen[p] {

@@ -9,17 +9,19 @@ import (
 func TestListsThatLeadElsewhere(t *testing.T) {
 	t.Parallel()
 	for name, bad := range map[string][]wire.File{
-		"outside":        {{Name: "../x"}},
-		"absolute":       {{Name: "/etc/passwd"}},
-		"not clean":      {{Name: "base/../x"}},
-		"negative":       {{Name: "base/1", Size: -1}},
-		"huge":           {{Name: "base/1", Size: 1 << 60}},
-		"twice":          {{Name: "base/1"}, {Name: "base/1"}},
-		"pg_control":     {{Name: ControlFile, Size: 8192}},
-		"postmaster.pid": {{Name: "postmaster.pid"}},
-		"ours":           {{Name: "coterie.copy"}},
-		"WAL":            {{Name: "pg_wal/000000010000000000000001"}},
-		"slots":          {{Name: "pg_replslot/x", Dir: true}},
+		"outside":               {{Name: "../x"}},
+		"absolute":              {{Name: "/etc/passwd"}},
+		"not clean":             {{Name: "base/../x"}},
+		"negative":              {{Name: "base/1", Size: -1}},
+		"huge":                  {{Name: "base/1", Size: 1 << 60}},
+		"twice":                 {{Name: "base/1"}, {Name: "base/1"}},
+		"pg_control":            {{Name: ControlFile, Size: 8192}},
+		"postmaster.pid":        {{Name: "postmaster.pid"}},
+		"ours":                  {{Name: "coterie.copy"}},
+		"WAL":                   {{Name: "pg_wal/000000010000000000000001"}},
+		"beside a tablespace":   {{Space: 5, Name: "authorized_keys", Size: 5}},
+		"before a tablespace's": {{Space: 5, Name: ".PG_15_1/x"}},
+		"slots":                 {{Name: "pg_replslot/x", Dir: true}},
 	} {
 		if err := CheckList(bad); err == nil {
 			t.Errorf("%s: taken", name)
