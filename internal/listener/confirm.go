@@ -179,8 +179,8 @@ func (x *session) confirm(s stmt.Effect) error {
 			x.srv.cfg.Log.Confirm()
 		}
 		err = x.within(x.durable)
-		// A session that asked for durable reads waits as a commit does. Another read is held only for a suspicion, which
-		// another session may have caused, and hears after GateHold that its outcome is unknown.
+		// A session that asked for durable reads waits as a commit does. Another read is held only for a suspicion,
+		// which another session may have caused, and hears after GateHold that its outcome is unknown.
 		for errors.Is(err, context.DeadlineExceeded) && s == stmt.Reads && x.confirmsAll() && !x.waitCancelled() {
 			err = x.within(x.durable)
 		}

@@ -94,7 +94,7 @@ func TestEndToEndCancelledWait(t *testing.T) {
 	for _, c := range commits {
 		var err error
 		if strings.Contains(c.id, "superuser") {
-			// Beside the listener, which holds every answer that comes after the cancelled wait until the members have it.
+			// Beside the listener, which holds each answer that is in flight then until the members have the commit.
 			err = g.privately(t, old, fmt.Sprintf("select pg_cancel_backend(%d)", c.conn.PgConn().PID()))
 		} else {
 			err = c.conn.PgConn().CancelRequest(ctx)
