@@ -95,8 +95,10 @@ type Limits struct {
 }
 
 func (l Limits) validate() (errs []error) {
-	for key, n := range map[string]int{"connections": l.Connections, "connections_per_address": l.PerAddress, "logins": l.Logins,
-		"console_sessions": l.Consoles, "console_sessions_per_role": l.ConsolesPerRole} {
+	for key, n := range map[string]int{
+		"connections": l.Connections, "connections_per_address": l.PerAddress, "logins": l.Logins,
+		"console_sessions": l.Consoles, "console_sessions_per_role": l.ConsolesPerRole,
+	} {
 		if n < 0 {
 			errs = append(errs, fmt.Errorf("limits.%s: %d is no number of them", key, n))
 		}

@@ -179,9 +179,10 @@ func (x *session) confirm(s stmt.Effect) error {
 			x.srv.cfg.Log.Confirm()
 		}
 		err = x.within(x.durable)
-		// A session that asked for durable reads waits as a commit does. Another read is held only for a suspicion,
-		// which another session may have caused, and hears after GateHold that its outcome is unknown.
-		for errors.Is(err, context.DeadlineExceeded) && s == stmt.Reads && x.confirmsAll() && !x.waitCancelled() {
+		// Where each answer is confirmed, a read waits as long as the members are silent. Elsewhere it is held only for
+		// a suspicion, which another session may have caused, and hears after GateHold that its outcome is unknown.
+		each := x.confirmsAll() || x.confirmation.weak
+		for errors.Is(err, context.DeadlineExceeded) && s == stmt.Reads && each && !x.waitCancelled() {
 			err = x.within(x.durable)
 		}
 	}

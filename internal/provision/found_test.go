@@ -90,7 +90,7 @@ func TestUnreadableDirIsNotEmpty(t *testing.T) {
 	if err := os.Chmod(dir, 0o300); err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = os.Chmod(dir, 0o700) }() //nolint:gosec // so that it can be removed
+	defer func() { _ = os.Chmod(dir, 0o700) }()
 	if _, err := FreshDir(dir); err == nil {
 		t.Error("a node was made in it")
 	}

@@ -217,7 +217,6 @@ func TestOneUserLeavesAnEngine(t *testing.T) {
 
 // stuckRows takes rows when it is free.
 type stuckRows struct {
-	kept
 	entered, free chan struct{}
 }
 
