@@ -54,6 +54,7 @@ func (c *client) authenticate(rule hba.Rule, role Role) error {
 	case hba.MethodSCRAM, hba.MethodMD5:
 		why := c.checkPassword(rule.Method, role)
 		if why == nil {
+			c.srv.guesses.Succeeded(c.guessKey())
 			return nil
 		}
 		if _, ok := pgwire.AsError(why); ok {
@@ -263,12 +264,14 @@ const (
 )
 
 // awaitTurn delays an attempt to log in with a password, by what failed before from its address: with the same name, or
-// with any. It delays the attempt and not the answer, so that a guesser who hangs up gains nothing. Another client may
-// take the place of one that waits.
+// with any. Failures of other names do not delay a name that has logged in from its address and has no failure of its
+// own: the address may be that of a pooler or of a whole network. It delays the attempt and not the answer, so that a
+// guesser who hangs up gains nothing. Another client may take the place of one that waits.
 func (c *client) awaitTurn(ctx context.Context) error {
 	s, now := c.srv, boottime.Now()
+	blameless := s.guesses.Blameless(c.guessKey(), now)
 	wait, ok := s.guesses.Begin(c.guessKey(), now, s.cfg.Limits.FailureDelay, mostDelay)
-	if ok {
+	if ok && !blameless {
 		var more time.Duration
 		more, ok = s.sites.Begin(c.siteKey, now, siteDelay, mostDelay)
 		wait = max(wait, more)

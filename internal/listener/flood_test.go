@@ -21,6 +21,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/admission"
+	"github.com/coteriedb/coterie/internal/lib/boottime"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/listener/hba"
 	"github.com/coteriedb/coterie/internal/listener/scram"
@@ -134,6 +135,36 @@ func TestGuesserThatHangsUp(t *testing.T) {
 		t.Errorf("%d guesses in 3 s", failed)
 	}
 	g.mustDial(g.rw, "user=alice password=secret") // from another address
+}
+
+// TestFailuresOfOthersDelayNoKnownName fails logins until every further one of the address would have to wait for
+// longer than it may. A name that has logged in from there before, as the users of a pooler have, still logs in at once.
+func TestFailuresOfOthersDelayNoKnownName(t *testing.T) {
+	g := newGroup(t, nil)
+	g.role("alice", "login password 'secret'")
+	g.role("bob", "login password 'secret'")
+	g.mustDial(g.rw, "user=alice password=secret")
+	for range 10 * siteFailures {
+		now := boottime.Now()
+		g.srv.sites.Failed("127.0.0.1", now, siteDelay)
+		_, _ = g.srv.sites.Begin("127.0.0.1", now, siteDelay, time.Hour)
+	}
+	if _, err := g.dial(g.rw, "user=bob password=secret"); sqlstate(err) != "53300" {
+		t.Errorf("a name that never logged in from there: %v", err)
+	}
+	began := time.Now()
+	for range 10 {
+		g.mustDial(g.rw, "user=alice password=secret")
+	}
+	if took := time.Since(began); took > mostDelay {
+		t.Errorf("10 logins took %v", took)
+	}
+	if _, err := g.dial(g.rw, "user=alice password=wrong"); sqlstate(err) != "28P01" {
+		t.Errorf("a wrong password: %v", err)
+	}
+	if _, err := g.dial(g.rw, "user=alice password=secret"); sqlstate(err) != "53300" {
+		t.Errorf("the name after a failure of its own: %v", err)
+	}
 }
 
 // wrongProof is what a client sends that does not know the password, the second time after reading the server's

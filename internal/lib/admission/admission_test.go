@@ -137,3 +137,26 @@ func TestBackoffWithFreeFailures(t *testing.T) {
 		t.Errorf("beyond them: %v", wait)
 	}
 }
+
+// TestBlameless holds that a caller is blameless once it has succeeded, and not while one of its failures counts.
+func TestBlameless(t *testing.T) {
+	b := NewBackoff(0, 100)
+	holds := func(now time.Duration, want bool) {
+		t.Helper()
+		if got := b.Blameless("k", now); got != want {
+			t.Errorf("after %v: %t, want %t", now, got, want)
+		}
+	}
+	holds(0, false)
+	b.Succeeded("k")
+	holds(0, true)
+	b.Failed("k", 0, time.Second)
+	holds(9*time.Second, false)
+	holds(10*time.Second, true)
+	for i := range 1000 {
+		b.Succeeded(fmt.Sprint("other ", i))
+	}
+	if holds(10*time.Second, false); len(b.proven.at) > 100 {
+		t.Errorf("%d callers are remembered", len(b.proven.at))
+	}
+}

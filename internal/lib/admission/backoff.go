@@ -18,8 +18,9 @@ const (
 type Backoff struct {
 	free int // failures without consequence
 
-	mu   sync.Mutex
-	seen *Recent[string, failures]
+	mu     sync.Mutex
+	seen   *Recent[string, failures]
+	proven *Recent[string, struct{}] // callers that succeeded
 }
 
 type failures struct {
@@ -31,7 +32,7 @@ type failures struct {
 // NewBackoff returns a Backoff that remembers that many callers. The first failures of a caller, as many as free, delay
 // nothing.
 func NewBackoff(free, callers int) *Backoff {
-	return &Backoff{free: free, seen: NewRecent[string, failures](callers)}
+	return &Backoff{free: free, seen: NewRecent[string, failures](callers), proven: NewRecent[string, struct{}](callers)}
 }
 
 // Begin returns how long an attempt has to wait before it may begin; first is the delay after one failure. now is of a
@@ -65,6 +66,28 @@ func (b *Backoff) Failed(key string, now, first time.Duration) {
 	f.count = min(f.count+1, b.free+doublings+1)
 	f.last = now
 	f.next = max(f.next, now+f.delay(first, b.free))
+}
+
+// Succeeded notes that an attempt of the caller has succeeded. Its failures still delay it.
+func (b *Backoff) Succeeded(key string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.proven.At(key)
+}
+
+// Blameless reports whether the caller was seen to succeed, and has no failure that is not forgotten.
+func (b *Backoff) Blameless(key string, now time.Duration) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.proven.Has(key) {
+		return false
+	}
+	if !b.seen.Has(key) {
+		return true
+	}
+	f := b.seen.At(key)
+	f.forget(now)
+	return f.count == 0
 }
 
 func (f *failures) forget(now time.Duration) {
