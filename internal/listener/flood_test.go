@@ -138,7 +138,8 @@ func TestGuesserThatHangsUp(t *testing.T) {
 }
 
 // TestFailuresOfOthersDelayNoKnownName fails logins until every further one of the address would have to wait for
-// longer than it may. A name that has logged in from there before, as the users of a pooler have, still logs in at once.
+// longer than it may. A name that has logged in from there before, as the users of a pooler have, still logs in at
+// once.
 func TestFailuresOfOthersDelayNoKnownName(t *testing.T) {
 	g := newGroup(t, nil)
 	g.role("alice", "login password 'secret'")
