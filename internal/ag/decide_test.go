@@ -425,6 +425,8 @@ func TestOutgoing(t *testing.T) {
 		"superseded":             {func(v *View) { v.Superseded = 450 * time.Millisecond }, true},
 		"not superseded so long": {func(v *View) { v.Superseded = 400 * time.Millisecond }, false},
 		"an operator accepts it": {func(v *View) { v.Record.Epoch.Outgoing.Now = true }, true},
+		"it was settled":         {func(v *View) { v.Record.Lead = Lead{Epoch: v.epoch(), Holder: v.Self, Settled: true} }, true},
+		"settled of an earlier":  {func(v *View) { v.Record.Lead = Lead{Epoch: v.epoch() - 1, Holder: v.Self, Settled: true} }, false},
 	} {
 		if opens(tt.edit) != tt.want {
 			t.Errorf("%s: opens = %v", name, !tt.want)

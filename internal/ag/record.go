@@ -147,12 +147,14 @@ type Lead struct {
 	// Observer is how long the holder must then be silent before another may claim its epoch; 0: as the configured
 	// profile says.
 	Observer time.Duration `json:"observer,omitempty"`
+	// Settled: the epoch's outgoing leader can answer nobody any more. The holder has seen that; a later agent cannot.
+	Settled bool `json:"settled,omitempty"`
 }
 
 // Same reports whether two heartbeats are equal, so that the newer one only renews the older.
 func (l Lead) Same(m Lead) bool {
 	return l.Epoch == m.Epoch && l.Holder == m.Holder && l.Incarnation == m.Incarnation && l.Released == m.Released &&
-		l.Restarting == m.Restarting && l.Progress == m.Progress && l.Answer.Same(m.Answer) && l.Observer == m.Observer
+		l.Restarting == m.Restarting && l.Progress == m.Progress && l.Answer.Same(m.Answer) && l.Observer == m.Observer && l.Settled == m.Settled
 }
 
 // Record is the agreed state of the group, with the store revisions at which it was read. Every change is a

@@ -301,12 +301,20 @@ func (v View) force() Plan {
 }
 
 // pending returns the outgoing leader of the present epoch, as long as it may still answer clients for all that this
-// node's stopwatch tells.
+// node's stopwatch and the holder of the epoch tell.
 func (v View) pending() Outgoing {
-	if o := v.Record.Epoch.Outgoing; v.Since < o.Wait {
+	l := v.Record.Lead
+	if o := v.Record.Epoch.Outgoing; v.Since < o.Wait && !(l.Epoch == v.epoch() && l.Settled) {
 		return o
 	}
 	return Outgoing{}
+}
+
+// Settled reports whether this node leads an epoch that had an outgoing leader, and that leader can answer nobody any
+// more. The holder says so in /lead: an agent that begins later has not seen when the epoch began.
+func (v View) Settled() bool {
+	o := v.pending()
+	return v.is(PhaseLead) && v.Record.Epoch.Outgoing.Leader != "" && (o.Leader == "" || v.superseded(o))
 }
 
 // Pending is pending, for the record of the epoch that follows a planned failover.

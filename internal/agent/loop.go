@@ -306,6 +306,7 @@ func (a *Agent) holdLease(v ag.View) {
 		Lead: ag.Lead{Epoch: e.Epoch, Holder: v.Self, Incarnation: a.cfg.Incarnation, Answer: v.Group.Answers(v.Profile)},
 	}
 	h.Lead.Restarting = restarting == restartAnnounced || a.attached
+	h.Lead.Settled = v.Settled()
 	if e.Phase != ag.PhaseLead {
 		h.ByProgress, h.Lead.Progress = true, a.progressOf(v)
 	}

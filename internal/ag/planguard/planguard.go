@@ -61,7 +61,10 @@ func opened(v ag.View, p ag.Plan) string {
 // superseded reports whether the leader that a forced failover deposed can answer nobody any more (S3), or an operator
 // accepted that it does.
 func superseded(v ag.View) bool {
-	o := v.Record.Epoch.Outgoing
+	o, l := v.Record.Epoch.Outgoing, v.Record.Lead
+	if l.Epoch == v.Record.Epoch.Epoch && l.Holder == v.Self && l.Settled {
+		return true
+	}
 	lease := float64(o.Answer.Lease) * (1 + ag.Rho) / (1 - ag.Rho)
 	return o.Leader == "" || o.Now || v.Since >= o.Wait || len(o.Answer.Voters) > 0 && float64(v.Superseded) > lease
 }

@@ -88,6 +88,11 @@ func chosen(_ *ag.Commit, e *ag.EpochRecord) {
 
 var writable = but(in(ag.PhasePromote), func(v *ag.View) { v.Local.Server, v.Local.Armed = ag.ServerWritable, 5 })
 
+// forced is the view of a leader that deposed c by a forced failover.
+var forced = but(leader(), func(v *ag.View) {
+	v.Record.Epoch.Outgoing = ag.Outgoing{Leader: "c", Epoch: 4, Wait: 6 * time.Second}
+})
+
 // fresh is the view of a leader that has recorded nothing of what its members hold.
 var fresh = but(leader(), func(v *ag.View) { v.Record.State.K = 0 })
 
@@ -107,6 +112,10 @@ func TestCheck(t *testing.T) {
 		"open without a lease":           {but(leader(), func(v *ag.View) { v.Lease.Valid = false }), ag.Plan{Open: true}, "opens with"},
 		"open unarmed":                   {but(leader(), func(v *ag.View) { v.Local.Armed = 4 }), ag.Plan{Open: true}, "opens with"},
 		"open as a secondary":            {secondary(), ag.Plan{Open: true}, "opens with"},
+		"open beside another":            {but(forced, func(v *ag.View) { v.Since = time.Second }), ag.Plan{Open: true}, "may still answer"},
+		"open after another's silence":   {but(forced, func(v *ag.View) { v.Since = 6 * time.Second }), ag.Plan{Open: true}, ""},
+		"open where it was settled":      {but(forced, func(v *ag.View) { v.Record.Lead = ag.Lead{Epoch: 5, Holder: "a", Settled: true} }), ag.Plan{Open: true}, ""},
+		"open as settled by another":     {but(forced, func(v *ag.View) { v.Record.Lead = ag.Lead{Epoch: 4, Holder: "b", Settled: true} }), ag.Plan{Open: true}, "may still answer"},
 		"start without quorum":           {but(secondary(), func(v *ag.View) { v.Quorum, v.Local.Server = false, ag.ServerDown }), do(ag.Start{}), ""},
 		"commit without quorum":          {but(secondary(), func(v *ag.View) { v.Quorum = false }), epoch(secondary(), claimed), "without having been read"},
 		"rewind without quorum":          {but(secondary(), func(v *ag.View) { v.Quorum = false }), do(ag.Rewind{Source: "a"}), "without a majority"},

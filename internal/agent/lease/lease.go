@@ -41,7 +41,7 @@ func (h Holding) term(o Holding) bool { return h.Epoch == o.Epoch && h.EpochRev 
 // same reports whether two holdings differ in their progress at most.
 func (h Holding) same(o Holding) bool {
 	return h.term(o) && h.ByProgress == o.ByProgress && h.Lead.Incarnation == o.Lead.Incarnation &&
-		h.Lead.Restarting == o.Lead.Restarting && h.Lead.Answer.Same(o.Lead.Answer)
+		h.Lead.Restarting == o.Lead.Restarting && h.Lead.Settled == o.Lead.Settled && h.Lead.Answer.Same(o.Lead.Answer)
 }
 
 // Config is what a lease depends on. Moved and Alive may be nil.
