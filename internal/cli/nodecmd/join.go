@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"os"
 	"strings"
 	"time"
 
@@ -63,7 +62,7 @@ which of them may lead. It needs no PostgreSQL. Make the token on a replica with
 			if err := daemon.BecomeServerUser(dir); err != nil {
 				return err
 			}
-			if err := os.Unsetenv(tokenEnv); err != nil { // the server, which this process may start, does not get it
+			if err := forgetToken(); err != nil { // the server, which this process may start, does not get it
 				return err
 			}
 			if err := joinNode(c, dir, &f, t); err != nil {

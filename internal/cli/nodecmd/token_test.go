@@ -47,13 +47,16 @@ func TestTokenText(t *testing.T) {
 		name       string
 		args       []string
 		file, env  string
+		again      bool // the process runs again as another user
 		stdin      string
 		want, fail string
 	}{
 		{name: "standard input", args: []string{"-"}, stdin: " from-input\n", want: "from-input"},
 		{name: "a file", file: file, want: "from-file"},
 		{name: "the environment", env: "from-env", want: "from-env"},
-		{name: "the environment of a command that runs again", args: []string{"-"}, env: "from-env", stdin: "spent", want: "from-env"},
+		{name: "a command that runs again", args: []string{"-"}, again: true, env: "from-env", stdin: "spent", want: "from-env"},
+		{name: "a command that runs again, whose new user cannot read the file", file: file + "x", again: true, env: "from-env", want: "from-env"},
+		{name: "standard input wins over the environment", args: []string{"-"}, env: "from-env", stdin: "from-input", want: "from-input"},
 		{name: "an argument wins over the environment", args: []string{"from-argument"}, env: "from-env", want: "from-argument"},
 		{name: "two places", args: []string{"x"}, file: file, fail: "not both"},
 		{name: "none", fail: "needs a join token"},
@@ -62,6 +65,7 @@ func TestTokenText(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Setenv(tokenEnv, tt.env)
+			t.Setenv(tokenReadEnv, map[bool]string{true: "1"}[tt.again])
 			c := &cobra.Command{Use: "join"}
 			c.SetIn(strings.NewReader(tt.stdin))
 			got, err := tokenText(c, tt.args, tt.file)
@@ -74,8 +78,11 @@ func TestTokenText(t *testing.T) {
 			if err != nil || got != tt.want {
 				t.Fatalf("%q, %v; want %q", got, err, tt.want)
 			}
-			if os.Getenv(tokenEnv) != tt.want {
-				t.Errorf("a process that runs again would read %q", os.Getenv(tokenEnv))
+			if again, err := tokenText(c, []string{"-"}, file+"x"); err != nil || again != tt.want {
+				t.Errorf("the process that runs again reads %q, %v", again, err)
+			}
+			if err := forgetToken(); err != nil || os.Getenv(tokenEnv) != "" || os.Getenv(tokenReadEnv) != "" {
+				t.Errorf("%v, and the environment still has the token", err)
 			}
 		})
 	}
