@@ -1,6 +1,7 @@
 package clientcert
 
 import (
+	"bytes"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -137,7 +138,7 @@ func TestListsThatAreRefused(t *testing.T) {
 	}
 	file := filepath.Join(t.TempDir(), "crl.pem")
 	for name, text := range map[string][]byte{
-		"empty": nil, "a delta": ca.revoke(t, delta, 3), "indirect": ca.revoke(t, indirect, 3), "cut": []byte("-----BEGIN X509 CRL-----\nMIIB\n-----END X509 CRL-----\n"),
+		"empty": nil, "the second one cut": append(ca.revoke(t, nil, 3), ca.revoke(t, nil, 4)[:100]...), "a delta": ca.revoke(t, delta, 3), "indirect": ca.revoke(t, indirect, 3), "cut": []byte("-----BEGIN X509 CRL-----\nMIIB\n-----END X509 CRL-----\n"),
 	} {
 		write(t, file, text)
 		if _, err := Open(file, nil); err == nil {
@@ -228,5 +229,40 @@ func TestName(t *testing.T) {
 		if got, err := Name(&x509.Certificate{RawSubject: subject}); got != tt.want || !errors.Is(err, tt.err) {
 			t.Errorf("%s: %q, %v; want %q, %v", name, got, err, tt.want, tt.err)
 		}
+	}
+}
+
+// TestListsThatBecomeReadable reads lists again that could not be read before, although neither their size nor the time
+// of their last change has changed.
+func TestListsThatBecomeReadable(t *testing.T) {
+	t.Parallel()
+	ca := newAuthority(t, nil, "root", 1)
+	chain := [][]*x509.Certificate{{issue(t, ca, &x509.Certificate{SerialNumber: big.NewInt(3)}).cert, ca.cert}}
+	file := filepath.Join(t.TempDir(), "crl.pem")
+	write(t, file, ca.revoke(t, nil))
+	warned := 0
+	c, err := Open(file, func(error) { warned++ })
+	if err != nil {
+		t.Fatal(err)
+	}
+	judge := func() error {
+		c.looked = time.Time{} // as if a while had passed
+		return c.Check(chain, time.Now())
+	}
+	text := ca.revoke(t, nil, 3)
+	write(t, file, bytes.Repeat([]byte("x"), len(text)))
+	changed := time.Now()
+	if err := os.Chtimes(file, changed, changed); err != nil {
+		t.Fatal(err)
+	}
+	if err := judge(); err != nil || warned != 1 {
+		t.Fatalf("unusable: %v, %d warnings", err, warned)
+	}
+	write(t, file, text)
+	if err := os.Chtimes(file, changed, changed); err != nil {
+		t.Fatal(err)
+	}
+	if err := judge(); !errors.Is(err, ErrRevoked) || warned != 1 {
+		t.Errorf("repaired: %v, %d warnings", err, warned)
 	}
 }

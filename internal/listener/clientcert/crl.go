@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -22,8 +23,15 @@ const (
 	maxFiles = 1024
 )
 
-// lookEvery is how often the files are looked at for a change, at most.
-const lookEvery = time.Second
+// lookEvery is how often the files are looked at for a change, at most. retryEvery is how often files that could not be
+// used are read again though they have not changed: the reason may be outside of them.
+const (
+	lookEvery  = time.Second
+	retryEvery = 10 * time.Second
+)
+
+// pemBegin begins each list in a file.
+const pemBegin = "-----BEGIN X509 CRL-----"
 
 // CRL has the certificate revocation lists in a file, or in the files of a directory, and reads them again when they
 // change. It is safe for concurrent use.
@@ -33,7 +41,8 @@ type CRL struct {
 
 	mu     sync.Mutex
 	looked time.Time
-	seen   string // the state of the files at the last reading, whether it succeeded or not
+	seen   string    // the state of the files at the last reading, whether it succeeded or not
+	failed time.Time // the time of the last reading if it failed, else the zero time
 	lists  []list
 }
 
@@ -59,7 +68,7 @@ func (c *CRL) Read() error {
 
 func (c *CRL) read() error {
 	files, state, err := c.files()
-	c.seen, c.looked = state, time.Now()
+	c.seen, c.looked, c.failed = state, time.Now(), time.Now()
 	if err != nil {
 		return err
 	}
@@ -68,7 +77,7 @@ func (c *CRL) read() error {
 		err = fmt.Errorf("no revocation list in PEM is in %s; convert one in DER with: openssl crl -inform DER -in LIST -out LIST.pem", c.path)
 	}
 	if err == nil {
-		c.lists = lists
+		c.lists, c.failed = lists, time.Time{}
 	}
 	return err
 }
@@ -101,7 +110,8 @@ func (c *CRL) files() (files []string, state string, err error) {
 		if err != nil || !st.Mode().IsRegular() {
 			return f != c.path
 		}
-		fmt.Fprintf(&b, "%s %d %d\n", f, st.Size(), st.ModTime().UnixNano())
+		changed := st.Sys().(*syscall.Stat_t).Ctim // the time of the last change of its permissions, too
+		fmt.Fprintf(&b, "%s %d %d %d\n", f, st.Size(), st.ModTime().UnixNano(), changed.Nano())
 		return false
 	})
 	return files, b.String(), nil
@@ -122,6 +132,7 @@ func readAll(files []string) (lists []list, err error) {
 		if left -= int64(len(text)); left < 0 {
 			return nil, fmt.Errorf("%s: the revocation lists have more than %d bytes", path, maxBytes)
 		}
+		read := 0
 		for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
 			if block.Type != "X509 CRL" {
 				continue // a directory of c_rehash has authorities, too
@@ -131,6 +142,10 @@ func readAll(files []string) (lists []list, err error) {
 				return nil, fmt.Errorf("revocation list in %s: %w", path, err)
 			}
 			lists = append(lists, l)
+			read++
+		}
+		if read < bytes.Count(text, []byte(pemBegin)) { // package pem passes over a block that is not whole
+			return nil, fmt.Errorf("a revocation list in %s is not whole", path)
 		}
 	}
 	return lists, nil
@@ -191,8 +206,10 @@ func (c *CRL) current() []list {
 		return c.lists
 	}
 	c.looked = time.Now()
-	if _, state, _ := c.files(); state != c.seen {
-		if err := c.read(); err != nil && c.warn != nil {
+	_, state, _ := c.files()
+	changed := state != c.seen
+	if changed || !c.failed.IsZero() && time.Since(c.failed) >= retryEvery {
+		if err := c.read(); err != nil && changed && c.warn != nil {
 			c.warn(err)
 		}
 	}
