@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"time"
@@ -34,7 +35,8 @@ type Finding struct {
 	Run   string `json:"run,omitempty"` // the command to run, or the change to make
 }
 
-// Probe makes one check. Findings without an Area get the area of the probe. An error becomes a finding.
+// Probe makes one check. Findings without an Area get the area of the probe. An error becomes a finding, and so does a
+// panic.
 type Probe func(ctx context.Context) ([]Finding, error)
 
 // Limit is how long a probe may take, unless Add is given another limit.
@@ -102,7 +104,7 @@ func (e entry) run(ctx context.Context) []Finding {
 	}
 	done := make(chan answer, 1) // a probe that ignores its context keeps running until the process ends
 	go func() {
-		found, err := e.probe(ctx)
+		found, err := e.recovered(ctx)
 		done <- answer{found, err}
 	}()
 	var a answer
@@ -120,6 +122,20 @@ func (e entry) run(ctx context.Context) []Finding {
 		}
 	}
 	return a.found
+}
+
+// recovered runs the probe. A panic of it becomes a finding of the level Problem, which names the probe by its area and
+// has the stack, so that the other probes still report.
+func (e entry) recovered(ctx context.Context) (found []Finding, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			found, err = []Finding{{
+				Level: Problem, What: fmt.Sprintf("not checked: the probe of %s panicked: %v", e.area, p),
+				Why: "that is a mistake in coterie: " + string(debug.Stack()), Run: "report it with this text",
+			}}, nil
+		}
+	}()
+	return e.probe(ctx)
 }
 
 // Worst returns the worst level of the findings; OK if there are none.

@@ -34,3 +34,22 @@ func TestRun(t *testing.T) {
 		t.Error(a)
 	}
 }
+
+// A probe that panics is a problem that names it, and the other probes still report.
+func TestPanicOfAProbe(t *testing.T) {
+	var r Registry
+	r.Add("store", 0, func(context.Context) ([]Finding, error) { return []Finding{{Level: OK, What: "three voters"}}, nil })
+	r.Add("fence", 0, func(context.Context) ([]Finding, error) {
+		var none []Finding
+		return none[:1], nil
+	})
+	found := r.Run(t.Context())
+	if len(found) != 2 || Worst(found) != Problem || found[1].What != "three voters" {
+		t.Fatalf("%+v", found)
+	}
+	f := found[0]
+	if f.Area != "fence" || !strings.Contains(f.What, "the probe of fence panicked: runtime error: slice bounds out of range") ||
+		!strings.Contains(f.Why, "TestPanicOfAProbe") || f.Run == "" {
+		t.Errorf("%+v", f)
+	}
+}
