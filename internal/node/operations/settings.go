@@ -67,7 +67,7 @@ func everyHostHolds(p ag.Profile, snap *agent.Snapshot) error {
 		if err := p.WithFence(took).Validate(); err != nil {
 			e := console.Errorf("55000", "the host of %s takes %v to fence a server of %d processes, which is too long: %v", r.ID,
 				took.Round(time.Millisecond), fencetime.Processes, err)
-			e.Hint = "coterie check --only fence measures it again; remove fence.json in the node's state directory and restart its agent to have it counted"
+			e.Hint = "coterie check fence measures it again; remove fence.json in the node's state directory and restart its agent to have it counted"
 			return e
 		}
 	}

@@ -139,7 +139,7 @@ func (c *tool) check(t *testing.T, line string) string {
 	if len(path) == 0 && len(fields) > 0 && !strings.HasPrefix(fields[0], "-") {
 		return "no such command"
 	}
-	if len(path) > 0 && strings.Contains(help, " [command]\n") && len(fields) > 0 && word.MatchString(fields[0]) {
+	if len(path) > 0 && strings.Contains(help, " [command]\n") && !strings.Contains(help, " [AREA...] ") && len(fields) > 0 && word.MatchString(fields[0]) {
 		return "no such command below coterie " + strings.Join(path, " ")
 	}
 	for _, f := range fields {
@@ -157,6 +157,44 @@ var (
 	atPrompt = regexp.MustCompile(`^(?:sudo (?:-u \w+ )?)?(?:/usr/local/bin/)?(coterie .*)$`)
 	remark   = regexp.MustCompile(`\s+#.*$`)
 )
+
+// said is a command with flags in a message of the program. Prose may follow it, and punctuation ends it.
+var said = regexp.MustCompile(`coterie [a-z]+(?: [\w%.=\'-]+)* --[a-z][a-z-]*`)
+
+// TestFlagsInMessagesExist holds that a command which the program tells its reader to run has the flags that are said.
+func TestFlagsInMessagesExist(t *testing.T) {
+	if testing.Short() {
+		t.Skip("builds the program")
+	}
+	c := &tool{program(t), map[string]string{}}
+	checked := 0
+	for path, text := range sources(t) {
+		if strings.HasSuffix(path, "_test.go") {
+			continue
+		}
+		set := token.NewFileSet()
+		f, err := parser.ParseFile(set, path, text, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(f, func(n ast.Node) bool {
+			lit, ok := n.(*ast.BasicLit)
+			if !ok || lit.Kind != token.STRING {
+				return true
+			}
+			for _, line := range said.FindAllString(lit.Value, -1) {
+				checked++
+				if bad := c.check(t, line); bad != "" {
+					t.Errorf("%s: %s: %s", set.Position(lit.Pos()), line, bad)
+				}
+			}
+			return true
+		})
+	}
+	if checked < 20 {
+		t.Errorf("only %d commands found: the pattern that finds them is wrong", checked)
+	}
+}
 
 // commands lists the command lines of a page: lines of its code blocks, and code within sentences.
 func commands(text string) []string {
