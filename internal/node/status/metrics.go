@@ -6,7 +6,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 )
 
-// Metrics are few until the metrics issue names them all.
+// Metrics returns the counters and gauges of this node, by the name and the labels that /metrics shows.
 func (s *Service) Metrics() map[string]float64 {
 	out := map[string]float64{"coterie_uptime_seconds": s.Agent.Uptime().Seconds()}
 	for rule, k := range s.Agent.Fired() {

@@ -3,13 +3,14 @@ package docs
 import (
 	"regexp"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/coteriedb/coterie/internal/lib/fail"
 )
 
 // TestExitCodes holds that docs/reference/exit-codes.md has the kinds and the numbered messages of package fail, each
-// with its text.
+// with its exit code, its SQLSTATE and its kind.
 func TestExitCodes(t *testing.T) {
 	text := pages(t)["docs/reference/exit-codes.md"]
 	kinds := map[fail.Kind]bool{fail.Ordinary: true, fail.Usage: true, fail.Unhealthy: true, fail.Refused: true}
@@ -37,6 +38,38 @@ func TestExitCodes(t *testing.T) {
 	for n := range 65536 {
 		if known := fail.StateOf(n) != fail.Ordinary.SQLState(); known != listed[n] {
 			t.Errorf("message %d is known: %v; the page lists it: %v", n, known, listed[n])
+		}
+	}
+}
+
+// TestStatesOfKinds holds that docs/reference/exit-codes.md has the beginnings of SQLSTATEs that tell a kind.
+func TestStatesOfKinds(t *testing.T) {
+	listed := map[string]fail.Kind{}
+	for _, row := range regexp.MustCompile(`(?m)^\| ([^|\n]*…[^|\n]*) \| (usage|unhealthy|refused) \|$`).FindAllStringSubmatch(pages(t)["docs/reference/exit-codes.md"], -1) {
+		for begin := range strings.SplitSeq(row[1], ", ") {
+			listed[strings.TrimSuffix(begin, "…")] = fail.Kind(row[2])
+		}
+	}
+	kindOf := func(state string) fail.Kind { // as the page says
+		for n := len(state); n > 0; n-- {
+			if k, ok := listed[state[:n]]; ok {
+				return k
+			}
+		}
+		return fail.Ordinary
+	}
+	const digits = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+	states := []string{"55006", "55P02"}
+	for _, a := range digits {
+		for _, b := range digits {
+			for _, c := range digits {
+				states = append(states, string([]rune{a, b, c, '0', '1'}))
+			}
+		}
+	}
+	for _, state := range states {
+		if in, page := fail.KindOfState(state), kindOf(state); in != page {
+			t.Errorf("%s is %s; the page says %s", state, in, page)
 		}
 	}
 }
