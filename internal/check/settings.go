@@ -167,7 +167,7 @@ func judgeSetting(of []serverSetting, primary string) []Finding {
 		return out
 	}
 	f := Finding{
-		Level: Warning, What: fmt.Sprintf("%s differs: %s", name, strings.Join(values, ", ")), Why: "whoever takes over serves with its own value",
+		Level: Warning, What: fmt.Sprintf("%s differs: %s", name, strings.Join(values, ", ")), Why: "a replica that takes over serves with its own value",
 		Run: "set it alike: ALTER SYSTEM on the primary, postgresql.conf or postgresql.auto.conf on the others",
 	}
 	switch below := belowPrimary(of, primary); {

@@ -43,7 +43,7 @@ func (x External) Check() error {
 			return fmt.Errorf("%q is not an endpoint such as https://10.0.0.1:2379", e)
 		}
 		if u.Scheme == "http" && !loopback(u.Hostname()) {
-			return fmt.Errorf("%s is not encrypted, and whoever can write there decides who leads; use https", e)
+			return fmt.Errorf("%s is not encrypted, and a program that can write there decides which node leads; use https", e)
 		}
 		if seen[e] {
 			return fmt.Errorf("%s is named twice", e)

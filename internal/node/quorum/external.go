@@ -57,7 +57,7 @@ func (s *Service) foundExternal(ctx context.Context, f membership.Founding) erro
 			return durable.Remove(s.Layout.FoundingFile())
 		}
 		if errors.Is(err, etcd.ErrConflict) {
-			return fmt.Errorf("quorum: %w; whoever wrote it goes on: see coterie status there", err)
+			return fmt.Errorf("quorum: %w; the node that wrote it goes on: see coterie status there", err)
 		}
 		if retry.Sleep(ctx, 200*time.Millisecond) != nil {
 			return fmt.Errorf("quorum: %w", errors.Join(err, readErr))
