@@ -116,26 +116,34 @@ func serving(t *testing.T, self *certs.Node, authorize func(certs.Identity, stri
 	return e.Addr().String()
 }
 
-// A node answers before all of its parts exist. It answers pings, and every other call of the table is offered and
-// waits as long as its caller.
-func TestMethodsWaitForTheNode(t *testing.T) {
-	t.Parallel()
+// called returns the means to call a node that offers its methods, and which waits for ready. The caller has the name
+// and the certificate of the node itself.
+func called(t *testing.T, ready chan struct{}) (*endpoint.Control, ag.Replica) {
+	t.Helper()
 	ca := authority(t, "0d5a8f7e-6f0b-4f0e-9d0c-6a4f1f5c2b11")
 	self, err := certs.CreateNode(t.TempDir(), ca, certs.Identity{Group: ca.Group, Kind: certs.KindReplica, ID: "n1"}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := &node{self: "n1", members: membership.New("n1", config.Layout{}, slog.New(slog.DiscardHandler)), ready: make(chan struct{})}
+	n := &node{self: "n1", members: membership.New("n1", config.Layout{}, slog.New(slog.DiscardHandler)), ready: ready}
 	addr := serving(t, self, func(certs.Identity, string, endpoint.Class) error { return nil }, nil, func(e *endpoint.Endpoint) {
 		n.control = endpoint.NewControl(e)
 		n.serveControl()
 	})
 	c := endpoint.NewControl(endpoint.New(endpoint.Config{Node: self}))
-	defer c.Close()
+	t.Cleanup(c.Close)
+	return c, ag.Replica{ID: "n1", Endpoint: addr}
+}
+
+// A node answers before all of its parts exist. It answers pings, and every other call of the table is offered and
+// waits as long as its caller.
+func TestMethodsWaitForTheNode(t *testing.T) {
+	t.Parallel()
+	control, self := called(t, make(chan struct{}))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	var seen marks.Seen
-	if err := c.Call(ctx, ag.Replica{ID: "n1", Endpoint: addr}, "ping", nil, &seen); err != nil || seen != (marks.Seen{}) {
+	if err := control.Call(ctx, self, "ping", nil, &seen); err != nil || seen != (marks.Seen{}) {
 		t.Errorf("a ping: %+v, %v", seen, err)
 	}
 	var calls sync.WaitGroup
@@ -146,7 +154,7 @@ func TestMethodsWaitForTheNode(t *testing.T) {
 		calls.Go(func() {
 			brief, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
 			defer cancel()
-			err := c.Call(brief, ag.Replica{ID: "n1", Endpoint: addr}, method, nil, nil)
+			err := control.Call(brief, self, method, nil, nil)
 			if err == nil || strings.Contains(err.Error(), "by a bug") || strings.Contains(err.Error(), endpoint.CodeUnknownMethod) {
 				t.Errorf("%s: %v", method, err)
 			}

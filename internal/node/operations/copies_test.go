@@ -1,6 +1,7 @@
 package operations
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	"github.com/coteriedb/coterie/internal/agent"
 	"github.com/coteriedb/coterie/internal/etcd"
 	"github.com/coteriedb/coterie/internal/lib/fail"
+	"github.com/coteriedb/coterie/internal/node/rpc/rpctest"
 	"github.com/coteriedb/coterie/internal/postgres/seeding"
 )
 
@@ -79,7 +81,7 @@ func (b *bed) quarantine(id ag.ReplicaID) {
 func TestTrust(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
-	b.calls["trust"] = func(to ag.ReplicaID, _ any) (any, error) { return "of " + string(to), nil }
+	b.calls["trust"] = func(_ context.Context, to ag.ReplicaID, _ any) (any, error) { return "of " + string(to), nil }
 	for _, tt := range []struct {
 		id        ag.ReplicaID
 		was, text string
@@ -97,7 +99,7 @@ func TestTrust(t *testing.T) {
 		}
 	}
 	delete(b.calls, "trust")
-	if was, err := b.Trust(t.Context(), "b"); was != "" || !errors.Is(err, errTest) || !strings.Contains(err.Error(), "tell b that its copy is trusted") {
+	if was, err := b.Trust(t.Context(), "b"); was != "" || !errors.Is(err, rpctest.ErrNoAnswer) || !strings.Contains(err.Error(), "tell b that its copy is trusted") {
 		t.Errorf("a node that does not answer: %q, %v", was, err)
 	}
 }

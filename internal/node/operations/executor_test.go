@@ -1,6 +1,7 @@
 package operations
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -170,7 +171,7 @@ func TestCreateDatabases(t *testing.T) {
 			b.server.databases, remote.databases = []string{"shop"}, []string{"shop"}
 		}
 		b.store.x.Record.Epoch.Leader, b.store.overtaken = tt.leader, tt.overtaken
-		b.calls["database"] = func(to ag.ReplicaID, in any) (any, error) {
+		b.calls["database"] = func(_ context.Context, to ag.ReplicaID, in any) (any, error) {
 			if slices.Contains(b.group().Options.Databases, "shop") {
 				t.Errorf("%s: the record names the database first", name)
 			}
@@ -253,7 +254,7 @@ func TestRestartListener(t *testing.T) {
 func restartListener(t *testing.T) {
 	b := newBed(t)
 	b.store.x.Group.Options.Listeners = []ag.Listener{{Name: "sales"}}
-	b.calls["restart-listener"] = func(to ag.ReplicaID, _ any) (any, error) {
+	b.calls["restart-listener"] = func(_ context.Context, to ag.ReplicaID, _ any) (any, error) {
 		time.Sleep(time.Second) // all at the same time
 		if to == "c" {
 			return nil, errTest

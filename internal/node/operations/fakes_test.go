@@ -19,6 +19,7 @@ import (
 	"github.com/coteriedb/coterie/internal/endpoint/certs"
 	"github.com/coteriedb/coterie/internal/etcd"
 	"github.com/coteriedb/coterie/internal/node/membership"
+	"github.com/coteriedb/coterie/internal/node/rpc/rpctest"
 	"github.com/coteriedb/coterie/internal/postgres/seeding"
 )
 
@@ -34,7 +35,7 @@ type bed struct {
 	server  *fakeServer
 	clients *fakeClients
 	seeds   *fakeSeeds
-	calls   fakeCalls
+	calls   rpctest.Calls
 	status  *fakeStatus
 	changed []ag.Group // the configurations that the node was told of
 }
@@ -58,7 +59,7 @@ func newBed(t *testing.T) *bed {
 				State: ag.State{Epoch: 7, Leader: "a", V: []ag.Member{{ID: "b"}}, K: 1},
 			}},
 		},
-		server: &fakeServer{}, clients: &fakeClients{}, seeds: &fakeSeeds{}, calls: fakeCalls{}, status: &fakeStatus{},
+		server: &fakeServer{}, clients: &fakeClients{}, seeds: &fakeSeeds{}, calls: rpctest.Calls{}, status: &fakeStatus{},
 		pki: &fakePKI{},
 	}
 	b.agent = &fakeAgent{store: b.store, view: &ag.View{Self: "a", Reach: []ag.ReplicaID{"b", "c", "w"}}}
@@ -322,25 +323,6 @@ func (s *fakeSeeds) Cancel(_ context.Context, id ag.ReplicaID) (seeding.Operatio
 
 func (s *fakeSeeds) List(context.Context, ag.ReplicaID) ([]seeding.Operation, error) {
 	return []seeding.Operation{{ID: "1"}}, s.err
-}
-
-// fakeCalls answers a method of another node, as JSON travels. A method without a function fails.
-type fakeCalls map[string]func(to ag.ReplicaID, in any) (any, error)
-
-func (c fakeCalls) Call(_ context.Context, to ag.Replica, method string, in, out any) error {
-	f, ok := c[method]
-	if !ok {
-		return errTest
-	}
-	answer, err := f(to.ID, in)
-	if err != nil || out == nil {
-		return err
-	}
-	b, err := json.Marshal(answer)
-	if err != nil {
-		return err
-	}
-	return json.Unmarshal(b, out)
 }
 
 type fakeStatus struct {

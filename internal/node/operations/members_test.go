@@ -1,6 +1,7 @@
 package operations
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -116,7 +117,7 @@ func (b *bed) leaves(id ag.ReplicaID) {
 func TestLink(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
-	b.calls["link"] = func(to ag.ReplicaID, in any) (any, error) {
+	b.calls["link"] = func(_ context.Context, to ag.ReplicaID, in any) (any, error) {
 		return api.Link{Peer: "asked " + to, Reason: fmt.Sprint(in)}, nil
 	}
 	for _, tt := range []struct {

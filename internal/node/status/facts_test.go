@@ -96,7 +96,7 @@ func TestFacts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := newBed(t)
-		b.calls["report"] = func(ctx context.Context, to ag.ReplicaID) (any, error) {
+		b.calls["report"] = func(ctx context.Context, to ag.ReplicaID, _ any) (any, error) {
 			if to == "w" { // hangs
 				<-ctx.Done()
 				return nil, ctx.Err()
@@ -188,7 +188,7 @@ func TestJournal(t *testing.T) {
 		t.Errorf("the first event is %+v", j.Events[0])
 	}
 	asked := 0
-	b.calls["journal"] = func(_ context.Context, to ag.ReplicaID) (any, error) {
+	b.calls["journal"] = func(_ context.Context, to ag.ReplicaID, _ any) (any, error) {
 		if to == "w" {
 			return nil, errTest
 		}
@@ -207,7 +207,7 @@ func TestJournal(t *testing.T) {
 func TestSettings(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
-	b.calls["settings"] = func(context.Context, ag.ReplicaID) (any, error) { return []catalog.Setting{{}, {}}, nil }
+	b.calls["settings"] = func(context.Context, ag.ReplicaID, any) (any, error) { return []catalog.Setting{{}, {}}, nil }
 	f := b.Facts(t.Context())
 	if s := f.Settings(); len(s["a"]) != 1 || len(s["b"]) != 2 || len(s) != 3 {
 		t.Errorf("%+v", s)
@@ -228,7 +228,7 @@ func TestExplain(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
 	b.agent.decisions = []decisions.Decision{{At: time.Unix(1, 0), Rule: ag.RuleLead, Because: "all is well", Epoch: 7}}
-	b.calls["decisions"] = func(_ context.Context, to ag.ReplicaID) (any, error) {
+	b.calls["decisions"] = func(_ context.Context, to ag.ReplicaID, _ any) (any, error) {
 		if to == "c" {
 			return nil, errTest
 		}

@@ -2,7 +2,6 @@ package status
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"log/slog"
 	"testing"
@@ -19,6 +18,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 	"github.com/coteriedb/coterie/internal/listener"
 	"github.com/coteriedb/coterie/internal/node/membership"
+	"github.com/coteriedb/coterie/internal/node/rpc/rpctest"
 	"github.com/coteriedb/coterie/internal/postgres"
 	"github.com/coteriedb/coterie/internal/postgres/keeper"
 	"github.com/coteriedb/coterie/internal/postgres/replication"
@@ -38,7 +38,7 @@ type bed struct {
 	up       *fakeUpstream
 	down     *fakeDownstream
 	keeper   *fakeKeeper
-	calls    fakeCalls
+	calls    rpctest.Calls
 	noVote   string
 }
 
@@ -65,7 +65,7 @@ func newBed(t *testing.T) *bed {
 			"c": {Role: ag.RoleSecondary, Stream: true, Position: ag.Position{LSN: 500}, Data: ag.DataPresent, Epoch: 7},
 		}}, plan: &ag.Plan{Rule: ag.RuleLead, Because: "all is well", Open: true}},
 		clients: &fakeClients{routes: &ag.Routes{Primary: "a", WriteOpen: true}}, listener: &fakeListener{}, server: &fakeServer{}, up: &fakeUpstream{},
-		down: &fakeDownstream{}, keeper: &fakeKeeper{}, calls: fakeCalls{},
+		down: &fakeDownstream{}, keeper: &fakeKeeper{}, calls: rpctest.Calls{},
 	}
 	members := membership.New("a", config.Layout{}, slog.New(slog.DiscardHandler))
 	members.Set(g)
@@ -173,23 +173,4 @@ type fakeKeeper struct{ err error }
 
 func (k *fakeKeeper) Seen() (keeper.State, error) {
 	return keeper.State{KeeperPID: 11, Postmaster: 12}, k.err
-}
-
-// fakeCalls answers a method of another node, as JSON travels. A method without a function fails.
-type fakeCalls map[string]func(ctx context.Context, to ag.ReplicaID) (any, error)
-
-func (c fakeCalls) Call(ctx context.Context, to ag.Replica, method string, _, out any) error {
-	f, ok := c[method]
-	if !ok {
-		return errTest
-	}
-	answer, err := f(ctx, to.ID)
-	if err != nil || out == nil {
-		return err
-	}
-	b, err := json.Marshal(answer)
-	if err != nil {
-		return err
-	}
-	return json.Unmarshal(b, out)
 }
