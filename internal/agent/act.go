@@ -95,14 +95,14 @@ func (a *Agent) stopStuck(ctx context.Context) (func(), error) {
 // settleSync returns a job that proves the setting in force. A setting of unknown outcome is put before PostgreSQL
 // again first: otherwise the proof would be about whatever setting PostgreSQL has.
 func (a *Agent) settleSync(v ag.View) func(context.Context) (func(), error) {
-	unsure, copies := a.tried != nil || a.rewrite, a.copyChanges
+	unsure, voided := a.tried != nil || a.rewrite, a.voided
 	return func(ctx context.Context) (func(), error) {
 		if unsure {
 			if applied, err := a.setSync(ctx, v, v.Local.Sync); err != nil {
 				return applied, err
 			}
 		}
-		return a.proveSync(ctx, v, copies)
+		return a.proveSync(ctx, v, voided)
 	}
 }
 
@@ -304,7 +304,7 @@ func (a *Agent) setSync(ctx context.Context, v ag.View, s ag.Sync) (func(), erro
 // proveSync establishes that no backend and no walsender uses an older setting, and samples the barrier AFTER that.
 // Every commit that an older setting could have acknowledged ends before the barrier (docs/internals/safety.md, "Proof
 // of a setting").
-func (a *Agent) proveSync(ctx context.Context, v ag.View, copies uint64) (func(), error) {
+func (a *Agent) proveSync(ctx context.Context, v ag.View, voided uint64) (func(), error) {
 	s := v.Local.Sync
 	if s.N > 0 {
 		streaming := slices.DeleteFunc(slices.Clone(s.P), func(id ag.ReplicaID) bool {
@@ -326,7 +326,7 @@ func (a *Agent) proveSync(ctx context.Context, v ag.View, copies uint64) (func()
 	}
 	return func() {
 		assert.That(barrier >= a.endOfRec, "the barrier %s lies before the end of recovery, %s", barrier, a.endOfRec)
-		if a.sync.N == s.N && sameMembers(a.sync.P, s.P) && a.copyChanges == copies {
+		if a.sync.N == s.N && sameMembers(a.sync.P, s.P) && a.voided == voided {
 			a.sync.Proven, a.sync.Barrier, a.tried, a.attached = true, barrier, nil, false
 		}
 	}, nil

@@ -134,15 +134,15 @@ type Agent struct {
 	startRetry time.Duration
 	answeredAt time.Duration // boottime of the server's last answer while it was to be promoted
 
-	admitted    bool          // this agent acts under its name; see comeIn
-	lastSaid    Status        // what an agent in another place last reported under this name
-	saidAt      time.Duration // boottime of that
-	beat        uint64        // number of statuses published
-	rewrite     bool          // the setting is put before PostgreSQL again: another program wrote one that is not in force yet
-	reproved    uint64        // the value of suspected for which the proof of the setting was dropped
-	copyChanges uint64        // number of streams that came back with another copy
-	fencing     bool          // a fence is not confirmed yet
-	refusal     refusal       // the last refusal
+	admitted bool          // this agent acts under its name; see comeIn
+	lastSaid Status        // what an agent in another place last reported under this name
+	saidAt   time.Duration // boottime of that
+	beat     uint64        // number of statuses published
+	rewrite  bool          // the setting is put before PostgreSQL again: another program wrote one that is not in force yet
+	reproved uint64        // the value of suspected for which the proof of the setting was dropped
+	voided   uint64        // how often the proof of the setting was voided: one under way counts only if this has not changed
+	fencing  bool          // a fence is not confirmed yet
+	refusal  refusal       // the last refusal
 
 	cond         condition
 	distrusted   atomic.Bool // the copy is under quarantine

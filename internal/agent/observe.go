@@ -252,7 +252,8 @@ func (a *Agent) observeServer(ctx context.Context, l *ag.Local, ks KeeperState) 
 		}
 	}
 	if s := suspected; s != a.reproved {
-		a.reproved, a.sync.Proven = s, false
+		a.reproved, a.sync.Proven = s, false // a commit behind the barrier may lack an acknowledgement
+		a.voided++
 	}
 }
 
@@ -299,7 +300,7 @@ func (a *Agent) observeStreams(v ag.View) []ag.Stream {
 		if isOpen {
 			if f.copy != "" && f.copy != s.Copy {
 				a.sync.Proven = false // the flushed position of the old copy proves nothing about this one
-				a.copyChanges++
+				a.voided++
 			}
 			f.open, f.session, f.copy, f.flush, f.apply = true, s.Session, s.Copy, s.Flush, s.Apply
 			f.feedback = max(f.feedback, s.LastFeedback)

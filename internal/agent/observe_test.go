@@ -59,13 +59,42 @@ func TestAnotherCopyVoidsTheProofAtOnce(t *testing.T) {
 	if v := a.observe(t.Context()); !v.Local.Sync.Proven || len(v.Streams) != 1 {
 		t.Fatalf("%+v", v)
 	}
-	before := a.copyChanges
+	before := a.voided
 	n.copy = "new"
 	if v := a.observe(t.Context()); v.Local.Sync.Proven || v.Streams[0].Copy != "new" {
 		t.Errorf("%+v, %+v", v.Local.Sync, v.Streams)
 	}
-	if a.copyChanges == before {
+	if a.voided == before {
 		t.Error("a proof under way would count")
+	}
+}
+
+func (nodeInstance) FlushLSN(context.Context) (ag.LSN, error) { return 60, nil }
+
+// A stray walsender that is found while a proof is under way may have acknowledged a commit behind the barrier of that
+// proof. So that proof releases no answer.
+func TestStrayVoidsAProofUnderWay(t *testing.T) {
+	n := &node{copy: "b1"}
+	a, err := New(Config{
+		Self: "a", Marks: marks.Open(t.TempDir()), Store: n, Instance: nodeInstance{}, Keeper: nodeKeeper{}, Upstream: nodeUpstream{},
+		Downstream: n, Peers: nodeOthers{}, Sessions: nodeOthers{}, Logger: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, found := range []bool{false, true} {
+		a.sync = ag.Sync{}
+		applied, err := a.settleSync(a.observe(t.Context()))(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if found {
+			a.suspected.Add(1)
+			a.observe(t.Context())
+		}
+		if applied(); a.sync.Proven == found {
+			t.Errorf("a stray was found: %t, and the proof counts: %t", found, a.sync.Proven)
+		}
 	}
 }
 
