@@ -18,6 +18,8 @@ const (
 	settingsEvery = 5 * time.Second
 	// settingsAgain is the pause after a failure, as when the server is down.
 	settingsAgain = 250 * time.Millisecond
+	// settingsLeast is the least time between the beginnings of two readings.
+	settingsLeast = 25 * time.Millisecond
 )
 
 // ServerLog keeps a reader of the server's log informed of the settings under which the server logs.
@@ -43,6 +45,7 @@ func NewServerLog(ctx context.Context, r *serverlog.Reader, c *keeper.Client, pg
 // Run reads the settings, at intervals and when the log tells of a change, until ctx is done.
 func (l *ServerLog) Run(ctx context.Context) error {
 	for {
+		began := time.Now()
 		pause := settingsEvery
 		if !l.read(ctx) {
 			pause = settingsAgain
@@ -52,7 +55,9 @@ func (l *ServerLog) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-l.Reader.Changed():
-			if !sleep(ctx, settingsAgain/10) { // a server that logs a lot in another language
+			// At once after a reload, because answers are confirmed until then. A server that logs a lot in another
+			// language announces a change with each message.
+			if !sleep(ctx, settingsLeast-time.Since(began)) {
 				return nil
 			}
 		case <-time.After(pause):
