@@ -17,6 +17,8 @@ type stated struct {
 
 func (s *stated) Status() Status { return s.st }
 
+func (s *stated) Metrics() map[string]float64 { return nil }
+
 // TestHealthChecks asks every check in the ways that load balancers do.
 func TestHealthChecks(t *testing.T) {
 	t.Parallel()

@@ -14,9 +14,8 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/net/netutil"
-
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/lib/admission"
 	"github.com/coteriedb/coterie/internal/lib/fail"
 )
 
@@ -26,21 +25,17 @@ const (
 	maxAnswer = 30 * time.Minute
 )
 
-// maxHTTPConns bounds the connections of the HTTP port, which takes requests from any client. Further ones wait in the
-// kernel's backlog until one ends; a connection that sends nothing ends after idleHTTP.
-const (
-	maxHTTPConns = 256
-	idleHTTP     = 10 * time.Second
-)
-
 // Server serves a Node.
 type Server struct {
-	m   Node
-	log *slog.Logger
+	m      Node
+	log    *slog.Logger
+	places *admission.Places // of connections to the HTTP port
 }
 
 // NewServer returns a server; ServeAdmin and ServeHTTP run it.
-func NewServer(m Node, log *slog.Logger) *Server { return &Server{m, log} }
+func NewServer(m Node, log *slog.Logger) *Server {
+	return &Server{m, log, admission.NewPlaces(maxHTTPConns, eachHTTPConns, graceHTTP)}
+}
 
 // ServeAdmin serves everything on a private Unix socket until ctx is done. A user who can open the socket may
 // administer: the socket has mode 0600, and the peer must run as this process's user or as root.
@@ -84,10 +79,14 @@ func (s *Server) ServeHTTP(ctx context.Context, addr string) error {
 	if err != nil {
 		return err
 	}
+	return s.serveHTTP(ctx, l)
+}
+
+func (s *Server) serveHTTP(ctx context.Context, l net.Listener) error {
 	mux := http.NewServeMux()
 	s.readPaths(mux)
 	mux.HandleFunc("GET /api/v1/status", func(w http.ResponseWriter, _ *http.Request) { write(w, http.StatusOK, public(s.m.Status())) })
-	return s.serve(ctx, netutil.LimitListener(l, maxHTTPConns), mux)
+	return s.serve(ctx, fairListener{l, s.places}, mux)
 }
 
 func (s *Server) serve(ctx context.Context, l net.Listener, h http.Handler) error {
@@ -137,6 +136,7 @@ func (s *Server) metrics(w http.ResponseWriter, _ *http.Request) {
 	for _, name := range names {
 		_, _ = fmt.Fprintf(w, "%s %g\n", name, m[name])
 	}
+	_, _ = fmt.Fprintf(w, "coterie_http_refused_total %d\n", s.places.Refused())
 }
 
 func handle[T any](mux *http.ServeMux, pattern string, f func(context.Context, T) (any, error)) {
