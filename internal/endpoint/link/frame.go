@@ -73,7 +73,7 @@ func parseHeader(b []byte) (header, error) {
 	switch {
 	case h.kind < typeData || h.kind > typeShard || h.kind == 8 || b[2] > 1 || b[3] != 0:
 		return h, fmt.Errorf("%w: type %d", errFrame, h.kind)
-	case h.length > limit || h.kind == typeData && (h.length == 0 || h.size == 0):
+	case h.length > limit || h.kind == typeData && (h.length == 0 || h.size == 0 || h.size > codec.MaxRaw):
 		return h, fmt.Errorf("%w: type %d with %d bytes for %d", errFrame, h.kind, h.length, h.size)
 	}
 	return h, nil

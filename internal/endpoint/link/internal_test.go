@@ -203,6 +203,37 @@ func TestWavering(t *testing.T) {
 	}
 }
 
+// TestHeadersThatAreRefused changes a header that a sender sends in one place at a time.
+func TestHeadersThatAreRefused(t *testing.T) {
+	t.Parallel()
+	data := header{kind: typeData, codec: codec.Zstd, first: true, length: 10, number: 5, ack: 6, size: 600, crc: 1}
+	for name, change := range map[string]func(h *header, b []byte){
+		"":                         nil,
+		"type 0":                   func(_ *header, b []byte) { b[0] = 0 },
+		"a type that is not sent":  func(_ *header, b []byte) { b[0] = 8 },
+		"a type of a later time":   func(_ *header, b []byte) { b[0] = typeShard + 1 },
+		"another flag":             func(_ *header, b []byte) { b[2] = 2 },
+		"a byte that is not zero":  func(_ *header, b []byte) { b[3] = 1 },
+		"a block without a body":   func(h *header, _ []byte) { h.length = 0 },
+		"a body that is too long":  func(h *header, _ []byte) { h.length = maxPayload + 1 },
+		"an empty block":           func(h *header, _ []byte) { h.size = 0 },
+		"a block that is too long": func(h *header, _ []byte) { h.size = codec.MaxRaw + 1 },
+		"a long ping":              func(h *header, _ []byte) { h.kind, h.length = typePing, maxControl+1 },
+	} {
+		h := data
+		if change != nil {
+			change(&h, make([]byte, headerLen))
+		}
+		b := h.append(nil)
+		if change != nil {
+			change(&h, b)
+		}
+		if _, err := parseHeader(b); (err == nil) != (change == nil) || err != nil && !errors.Is(err, errFrame) {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+}
+
 // FuzzHeader reads random headers: an accepted header is bounded, and encodes to the same bytes.
 func FuzzHeader(f *testing.F) {
 	f.Add(header{kind: typeData, codec: codec.Zstd, first: true, length: 10, number: 5, ack: 6, size: 600, crc: 1}.append(nil))
