@@ -174,14 +174,10 @@ func (l *Log) Flush() {
 	defer l.copying.Unlock()
 	for l.step() {
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if end := l.from - behind; end-l.freed >= freeEvery {
-		l.freeTo(end)
-	}
 }
 
-// step copies a piece and reports whether there may be more. Bytes that the disk does not take are dropped.
+// step copies a piece and reports whether there may be more. Bytes that the disk does not take are dropped. Memory is
+// given back with each step, since a server may log for as long as the copying takes.
 func (l *Log) step() bool {
 	l.mu.Lock()
 	to, from, dropped := l.to, l.from, l.dropped
@@ -208,6 +204,9 @@ func (l *Log) step() bool {
 		l.dropped += int64(n)
 	}
 	l.from = max(l.from, from+int64(n))
+	if end := l.from - behind; end-l.freed >= freeEvery {
+		l.freeTo(end)
+	}
 	return true
 }
 

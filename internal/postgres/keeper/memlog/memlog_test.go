@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -133,4 +134,40 @@ func TestDiskDoesNotKeepUp(t *testing.T) {
 		t.Errorf("%d bytes were copied, and nothing is said to be missing", len(s))
 	}
 	l.Close()
+}
+
+// Memory is given back while a server logs faster than the copying comes to an end.
+func TestFreesWhileItCopies(t *testing.T) {
+	t.Parallel()
+	l, err := New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	copied, disk, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.CopyTo(disk)
+	piece, got := bytes.Repeat([]byte("x"), 64<<10), make([]byte, 64<<10)
+	say := func() {
+		if _, err := l.Output().Write(piece); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 3 { // more than the pipe holds: the copier has a piece to copy whenever it looks
+		say()
+	}
+	for range 256 {
+		say()
+		if _, err := io.ReadFull(copied, got); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(int(l.Output().Fd()), &st); err != nil || st.Blocks*512 > behind+freeEvery+2*room {
+		t.Errorf("%d bytes of memory are used, %v", st.Blocks*512, err)
+	}
+	go func() { _, _ = io.Copy(io.Discard, copied) }()
+	l.Close()
+	_ = copied.Close()
 }
