@@ -99,14 +99,14 @@ func (x *session) effectAtStake(typ byte, body []byte, looked *bool) stmt.Effect
 		return stmt.NoEffect
 	}
 	s := x.mayHaveCommitted(typ, body)
-	if s == stmt.NoEffect || x.reads == startup.ReadsConfirmed {
+	if s == stmt.NoEffect {
 		return s
 	}
 	if !*looked {
 		x.lookAtLog()
 		*looked = true
 	}
-	if !x.needsConfirmation() {
+	if x.reads != startup.ReadsConfirmed && !x.needsConfirmation() {
 		return stmt.NoEffect
 	}
 	return s
