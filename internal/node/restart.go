@@ -2,7 +2,7 @@ package node
 
 import (
 	"os"
-	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -37,8 +37,22 @@ func (n *node) reexec() error {
 // successorArgs returns the command line of the agent's successor. An agent that init or join started in the foreground
 // is followed by coterie agent: the node directory exists already.
 func successorArgs(args []string, dir string) []string {
-	if len(args) < 2 || slices.Contains(args[1:], "agent") {
+	if len(args) < 2 || commandOf(args[1:]) == "agent" {
 		return args
 	}
 	return []string{args[0], "agent", "--node", dir}
+}
+
+// commandOf returns the first argument that is neither a flag nor the node directory, which may come before the
+// command.
+func commandOf(args []string) string {
+	for i := 0; i < len(args); i++ {
+		switch {
+		case args[i] == "--node":
+			i++
+		case !strings.HasPrefix(args[i], "-"):
+			return args[i]
+		}
+	}
+	return ""
 }

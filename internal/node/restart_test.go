@@ -12,6 +12,9 @@ func TestSuccessorArgs(t *testing.T) {
 		{[]string{"coterie", "agent", "-v", "--node", "/n"}, []string{"coterie", "agent", "-v", "--node", "/n"}},
 		{[]string{"coterie", "--node", "/n", "agent"}, []string{"coterie", "--node", "/n", "agent"}},
 		{[]string{"coterie", "init", "--group", "g"}, []string{"coterie", "agent", "--node", "/n"}},
+		{[]string{"coterie", "init", "--group", "agent"}, []string{"coterie", "agent", "--node", "/n"}},
+		{[]string{"coterie", "--node", "agent", "join", "-"}, []string{"coterie", "agent", "--node", "/n"}},
+		{[]string{"coterie", "--node=/n", "agent"}, []string{"coterie", "--node=/n", "agent"}},
 		{[]string{"coterie", "join", "-"}, []string{"coterie", "agent", "--node", "/n"}},
 	} {
 		if got := successorArgs(tt.args, "/n"); !slices.Equal(got, tt.want) {
