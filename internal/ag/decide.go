@@ -193,6 +193,7 @@ func (v View) released() bool { return v.Record.Lead.Released && v.Record.Lead.E
 // release gives the epoch up: this node no longer renews it.
 func (v View) release(why string) Plan {
 	l := v.Record.Lead
+	l.Settled = l.Settled && l.Epoch == v.epoch()
 	l.Epoch, l.Holder, l.Released = v.epoch(), v.Self, true
 	return Plan{Rule: RuleRelease, Because: why, Commit: &Commit{Guard: Revisions{v.Record.Revs.Epoch, -1, -1}, Lead: &l}}
 }

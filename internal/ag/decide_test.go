@@ -434,6 +434,20 @@ func TestOutgoing(t *testing.T) {
 	}
 }
 
+// A release says that the wait for an outgoing leader is over only if that was said in its own epoch.
+func TestReleaseSettlesNoOtherEpoch(t *testing.T) {
+	v := promoting()
+	v.Record.Epoch.Outgoing = Outgoing{Leader: "a", Epoch: 3, Wait: 6 * time.Second}
+	v.Record.Lead, v.Local.Copy = Lead{Epoch: 3, Holder: "a", Settled: true}, "another"
+	if p := Decide(v); p.Rule != RuleRelease || p.Commit.Lead.Settled {
+		t.Errorf("of an earlier epoch: %+v", p)
+	}
+	v.Record.Lead.Epoch = 4
+	if p := Decide(v); p.Rule != RuleRelease || !p.Commit.Lead.Settled {
+		t.Errorf("of this epoch: %+v", p)
+	}
+}
+
 func TestReadable(t *testing.T) {
 	for _, tt := range []struct {
 		name string

@@ -466,6 +466,7 @@ func (a *Agent) release(ctx context.Context, e ag.Epoch) {
 	}
 	a.lease.Void()
 	l := ag.Lead{Epoch: e, Holder: a.cfg.Self, Incarnation: a.cfg.Incarnation, Released: true}
+	l.Settled = snap.Record.Lead.Settled && snap.Record.Lead.Epoch == e
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	if err := a.cfg.Store.Renew(ctx, snap.Record.Revs.Epoch, l); err != nil {

@@ -373,26 +373,32 @@ func TestForcedFailoverOpensWhenNobodyElseAnswers(t *testing.T) {
 // An agent that begins in the epoch of a forced failover has not seen when that epoch began. It does not wait again:
 // not after a restart in place, and not after its node was started again.
 func TestForcedFailoverIsWaitedForOnce(t *testing.T) {
-	inBubble(t, func(l *lab) {
-		l.Record.SetGroup(func(g *ag.Group) { g.Options.FailureDetection = ag.DetectStrict })
-		time.Sleep(3 * time.Second)
-		l.forceB(false)
-		l.wait("the record says that a is over", 5*time.Second, func() bool { return l.Record.Snapshot().Record.Lead.Settled })
-		at := time.Now()
-		l.restart("b", 300*time.Millisecond)
-		l.wait("b is open", 10*time.Second, func() bool { return l.leads("b") })
-		if took := time.Since(at); took > 2*time.Second {
-			t.Errorf("opened %v after a restart in place", took)
-		}
-		l.wait("the restart is over", 10*time.Second, func() bool { return !l.Record.Snapshot().Record.Lead.Restarting })
-		l.kill("c")
-		l.kill("b")
-		l.start("b")
-		l.wait("b leads another epoch", 30*time.Second, func() bool { r := l.Record.Snapshot().Record; return r.Epoch.Epoch > r.State.Epoch })
-		if o := l.Record.Snapshot().Record.Epoch.Outgoing; o.Leader != "" {
-			t.Errorf("%+v is waited for again", o)
-		}
-	})
+	for _, orderly := range []bool{false, true} {
+		inBubble(t, func(l *lab) {
+			l.Record.SetGroup(func(g *ag.Group) { g.Options.FailureDetection = ag.DetectStrict })
+			time.Sleep(3 * time.Second)
+			l.forceB(false)
+			l.wait("the record says that a is over", 5*time.Second, func() bool { return l.Record.Snapshot().Record.Lead.Settled })
+			at := time.Now()
+			l.restart("b", 300*time.Millisecond)
+			l.wait("b is open", 10*time.Second, func() bool { return l.leads("b") })
+			if took := time.Since(at); took > 2*time.Second {
+				t.Errorf("opened %v after a restart in place", took)
+			}
+			l.wait("the restart is over", 10*time.Second, func() bool { return !l.Record.Snapshot().Record.Lead.Restarting })
+			l.kill("c")
+			if orderly {
+				l.stop("b")
+			} else {
+				l.kill("b")
+			}
+			l.start("b")
+			l.wait("b leads another epoch", 30*time.Second, func() bool { r := l.Record.Snapshot().Record; return r.Epoch.Epoch > r.State.Epoch })
+			if o := l.Record.Snapshot().Record.Epoch.Outgoing; o.Leader != "" {
+				t.Errorf("%+v is waited for again", o)
+			}
+		})
+	}
 }
 
 func TestForcedFailoverNow(t *testing.T) {
