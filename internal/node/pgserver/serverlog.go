@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/lib/retry"
 	"github.com/coteriedb/coterie/internal/listener/serverlog"
 	"github.com/coteriedb/coterie/internal/postgres"
 	"github.com/coteriedb/coterie/internal/postgres/diagnose"
@@ -57,7 +58,7 @@ func (l *ServerLog) Run(ctx context.Context) error {
 		case <-l.Reader.Changed():
 			// At once after a reload, because answers are confirmed until then. A server that logs a lot in another
 			// language announces a change with each message.
-			if !sleep(ctx, settingsLeast-time.Since(began)) {
+			if retry.Sleep(ctx, settingsLeast-time.Since(began)) != nil {
 				return nil
 			}
 		case <-time.After(pause):
@@ -103,13 +104,4 @@ func (l *ServerLog) say() {
 		return
 	}
 	l.log.Warn("each commit is confirmed by the secondaries once more before it is answered, as the server's log cannot be relied on", "because", why)
-}
-
-func sleep(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(d):
-		return true
-	}
 }
