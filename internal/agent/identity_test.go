@@ -118,6 +118,27 @@ func TestARestoredCopyIsAnotherCopy(t *testing.T) {
 	})
 }
 
+// A node that cannot read the record does not know how far its copy was when it last reported. It gives no seal, since
+// the copy may be an older one, until it can.
+func TestNoSealBeforeTheCopyIsChecked(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		l.write("a")
+		e := l.epoch()
+		l.stop("b")
+		l.Node("b").Store.Cut(true)
+		l.start("b")
+		time.Sleep(5 * time.Second)
+		if r, err := l.seal("b", e+1); err == nil || !strings.Contains(err.Error(), "has not yet checked") {
+			t.Errorf("%+v, %v", r, err)
+		}
+		l.Node("b").Store.Cut(false)
+		l.wait("b gives a seal", time.Minute, func() bool {
+			_, err := l.seal("b", e+1)
+			return err == nil
+		})
+	})
+}
+
 // A copy reported what it had received, which ended inside a record. After a crash it ends before that record, and has
 // lost nothing: it stays the same copy, and is sealed.
 func TestTornTailIsNoOlderCopy(t *testing.T) {
