@@ -160,3 +160,22 @@ func TestTornTailIsNoOlderCopy(t *testing.T) {
 		}
 	})
 }
+
+// A living agent reports well before a newcomer stops waiting for it, whenever events happen to wake it.
+func TestALivingAgentReportsInTime(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		beat := func() uint64 { return l.Record.Snapshot().Statuses["b"].Beat }
+		time.Sleep(10 * time.Second)
+		for range 5 {
+			was := beat()
+			l.wait("a report", 10*time.Second, func() bool { return beat() != was })
+			was = beat()
+			time.Sleep(4900 * time.Millisecond)
+			l.agents["b"].Wake()
+			time.Sleep(1600 * time.Millisecond)
+			if beat() == was {
+				t.Error("b has reported nothing for 6.5 s")
+			}
+		}
+	})
+}

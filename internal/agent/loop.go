@@ -119,7 +119,7 @@ func (a *Agent) idleFor(again bool) time.Duration {
 		return in + time.Millisecond
 	}
 	if p.Rule == ag.RuleWitness || p.Rule == ag.RuleStandBy && a.cfg.Upstream.Status().Connected {
-		return calmTurn
+		return min(calmTurn, max(idleTurn, a.statusAt+statusEvery-boottime.Now())) // the status is a sign of life
 	}
 	return idleTurn
 }
