@@ -88,3 +88,28 @@ func valuesOf(t *testing.T, pkg string) map[string]string {
 	}
 	return found
 }
+
+// TestMetricsOfTheDocumentationExist holds that the code has every counter and gauge that a page names, by its whole
+// name.
+func TestMetricsOfTheDocumentationExist(t *testing.T) {
+	name := regexp.MustCompile(`\bcoterie_[a-z_]+_(?:total|seconds|open|waiting|sound|pct|epoch|quorum)\b`)
+	known := map[string]bool{}
+	for path, text := range sources(t) {
+		if !strings.HasSuffix(path, "_test.go") {
+			for _, m := range name.FindAllString(text, -1) {
+				known[m] = true
+			}
+		}
+	}
+	named := 0
+	for page, text := range pages(t) {
+		for _, m := range name.FindAllString(text, -1) {
+			if named++; !known[m] {
+				t.Errorf("%s: there is no %s", page, m)
+			}
+		}
+	}
+	if named < 20 {
+		t.Errorf("only %d names found: the pattern that finds them is wrong", named)
+	}
+}
