@@ -194,7 +194,9 @@ func (x *session) confirm(s stmt.Effect) error {
 		x.srv.log.Warn("an answer is discarded: it was not confirmed", "session", x.id, "user", x.user, "error", err)
 		return errUnconfirmed
 	}
-	x.logBefore.Store(x.confirmation.logged) // what was logged until the look is covered
+	if log := x.srv.cfg.Log; log != nil && log.Covers(x.logBefore.Load()) {
+		x.logBefore.Store(x.confirmation.logged) // what was logged until the look is covered
+	}
 	if x.gate == nil {
 		return nil
 	}

@@ -91,3 +91,24 @@ func TestConfirmedReadsLookAtTheLog(t *testing.T) {
 		t.Errorf("a cancelled wait: the members were asked %d times, who leads %d times", flushes.Load(), leads.Load())
 	}
 }
+
+// A backend reads its settings again between two requests. So a request that began before the log could be relied on
+// may hide each of its commits, the later ones of one text, too.
+func TestRequestOfAWeakLog(t *testing.T) {
+	log, _ := writtenLog(t)
+	x, flushes, _ := onItsOwn(t, log)
+	log.Rely(serverlog.Settings{Destination: []string{"stderr"}, MinMessages: []string{"error"}, Messages: []string{"C"}}, log.Ask())
+	x.requestBegins()
+	x.owed.Store(1)
+	log.Rely(heardLog, log.Ask())
+	for i := range 3 {
+		if !commits(t, x, flushes) {
+			t.Errorf("commit %d of the request was not confirmed", i+1)
+		}
+	}
+	x.owed.Store(0)
+	x.requestBegins()
+	if commits(t, x, flushes) {
+		t.Error("a commit of the next request was confirmed without need")
+	}
+}

@@ -22,6 +22,7 @@ import (
 type Reader struct {
 	count     atomic.Uint64          // grows with each suspicion, before anything else tells of it
 	weakness  atomic.Pointer[string] // why the log cannot be relied on; nil: it can
+	relied    atomic.Uint64          // count when the log could last be relied on again
 	confirmed atomic.Uint64          // answers that had to be confirmed because of that
 	changed   chan struct{}          // has a value when the settings have to be read again
 	suspected func()                 // set before the first call of another method
@@ -181,6 +182,7 @@ func (r *Reader) Rely(s Settings, asked Asked) {
 		r.weaken(weak)
 	case weak == "" && now != nil:
 		r.suspect() // for the answers of requests that began before
+		r.relied.Store(r.count.Load())
 		r.weakness.Store(nil)
 		r.publish()
 	}
@@ -213,6 +215,10 @@ func (r *Reader) Sound() bool { return r.weakness.Load() == nil }
 
 // Count returns the number of suspicions so far. It reads nothing.
 func (r *Reader) Count() uint64 { return r.count.Load() }
+
+// Covers reports whether a request that began at that Count began after the log could last be relied on again. The
+// backend of an earlier one may still have the settings of before, and hide the warning of each of its commits.
+func (r *Reader) Covers(began uint64) bool { return began >= r.relied.Load() }
 
 // Look reads what was logged, and returns the number of suspicions. If it has grown since a request began, a wait of
 // that request's commits may have been cancelled. sound is false while the log cannot be relied on: then any wait may
