@@ -60,10 +60,13 @@ func TestResume(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		want := fail.Refused
-		if tt.id == "z" {
+		switch {
+		case tt.id == "z":
 			want = fail.Usage
+		case errors.Is(err, etcd.ErrNoQuorum):
+			want = fail.Unhealthy
 		}
-		if err != nil && fail.KindOf(err) != want && !errors.Is(err, etcd.ErrNoQuorum) {
+		if err != nil && fail.KindOf(err) != want {
 			t.Errorf("%s: %v is %s", name, err, fail.KindOf(err))
 		}
 		if r := b.store.x.Group.Replicas[1]; r.Suspended != (tt.text != "" || tt.id != "b") || r.Suspended == (r.SuspendedBy == "") {

@@ -18,7 +18,8 @@ import (
 )
 
 // CreateToken makes a join token that any replica of the group honours once.
-func (s *Service) CreateToken(ctx context.Context, req api.TokenRequest) (api.TokenResult, error) {
+func (s *Service) CreateToken(ctx context.Context, req api.TokenRequest) (out api.TokenResult, err error) {
+	defer func() { err = noQuorum(err) }()
 	ca := s.PKI.CA()
 	if ca == nil {
 		return api.TokenResult{}, fail.Refusedf("a witness cannot admit members; run this on a replica")
@@ -53,7 +54,8 @@ func (s *Service) CreateToken(ctx context.Context, req api.TokenRequest) (api.To
 
 // Remove takes a member out in an order that is safe at every step. It is dropped from V, then its vote is taken, then
 // its place in the configuration. The last revokes its certificate and lets its slot be dropped.
-func (s *Service) Remove(ctx context.Context, id ag.ReplicaID) error {
+func (s *Service) Remove(ctx context.Context, id ag.ReplicaID) (err error) {
+	defer func() { err = noQuorum(err) }()
 	x, err := s.Store.Read(ctx)
 	if err != nil {
 		return err

@@ -80,7 +80,7 @@ func TestRemoveRefuses(t *testing.T) {
 		"the primary":            {"a", nil, fail.Refused, "failover first"},
 		"itself":                 {"a", func(b *bed) { b.store.x.Record.Epoch.Leader = "b" }, fail.Refused, "Run it on another member"},
 		"nobody":                 {"z", nil, fail.Usage, "the group has no member z"},
-		"without a quorum":       {"b", func(b *bed) { b.store.readErr = etcd.ErrNoQuorum }, fail.Ordinary, etcd.ErrNoQuorum.Error()},
+		"without a quorum":       {"b", func(b *bed) { b.store.readErr = etcd.ErrNoQuorum }, fail.Unhealthy, etcd.ErrNoQuorum.Error()},
 		"it is never dropped":    {"b", nil, fail.Unhealthy, "has not dropped b"},
 		"the vote is not taken":  {"w", func(b *bed) { b.store.removeErr = errTest }, fail.Ordinary, "take the vote of w"},
 		"gone in this moment":    {"c", func(b *bed) { b.store.overtaken, b.store.other = 1, func() { b.leaves("c") } }, fail.Usage, "the group has no member c"},

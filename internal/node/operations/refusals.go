@@ -1,6 +1,7 @@
 package operations
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/coteriedb/coterie/internal/admin/console"
@@ -39,6 +40,14 @@ func (r *refusal) forCommand() fail.Error { return r.statement.WithHint("%s", r.
 func (r *refusal) Unwrap() []error {
 	s := r.statement
 	return []error{r.forCommand(), &console.Error{State: s.SQLState(), Number: s.Number, Message: s.Err.Error(), Hint: s.Hint}}
+}
+
+// noQuorum returns an error without an answer of the quorum as one of the kind Unhealthy, and any other as it is.
+func noQuorum(err error) error {
+	if errors.Is(err, etcd.ErrNoQuorum) {
+		return fail.Unhealthyf("no majority of the quorum answers: %w; see coterie status", err)
+	}
+	return err
 }
 
 // failoverTarget returns the replica that a failover is for: the one that was named, or else the first synchronized

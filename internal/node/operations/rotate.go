@@ -12,7 +12,8 @@ import (
 
 // RotateAuthority begins a rotation, or holds or releases the one under way. The key of a new rotation is on this
 // node's disk before the record names the authority.
-func (s *Service) RotateAuthority(ctx context.Context, req api.RotateRequest) (api.Rotation, error) {
+func (s *Service) RotateAuthority(ctx context.Context, req api.RotateRequest) (out api.Rotation, err error) {
+	defer func() { err = noQuorum(err) }()
 	if s.PKI.CA() == nil {
 		return api.Rotation{}, fail.Refusedf("a witness does not hold the authority's key; run this on a replica")
 	}

@@ -65,7 +65,7 @@ func TestRotateAuthorityRefuses(t *testing.T) {
 		"abandoned on a witness":  {api.RotateRequest{Abandon: true}, func(b *bed) { b.pki.ca = nil }, fail.Refused, "run this on a replica"},
 		"nothing to abandon":      {api.RotateRequest{Abandon: true}, nil, fail.Refused, "no rotation"},
 		"abandoned when in use":   {api.RotateRequest{Abandon: true}, func(b *bed) { b.store.x.Group.Rotation = used }, fail.Refused, "can only be completed"},
-		"without a quorum":        {api.RotateRequest{}, func(b *bed) { b.store.readErr = etcd.ErrNoQuorum }, fail.Ordinary, etcd.ErrNoQuorum.Error()},
+		"without a quorum":        {api.RotateRequest{}, func(b *bed) { b.store.readErr = etcd.ErrNoQuorum }, fail.Unhealthy, etcd.ErrNoQuorum.Error()},
 		"a disk that is not here": {api.RotateRequest{}, func(b *bed) { b.Service.Layout.Dir = "/nowhere" }, fail.Ordinary, "no such file"},
 		"it ends in this moment": {api.RotateRequest{Hold: true}, func(b *bed) {
 			b.store.x.Group.Rotation = used
