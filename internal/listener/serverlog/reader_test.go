@@ -251,8 +251,9 @@ func TestJudge(t *testing.T) {
 		"a role's default":         {func(s *Settings) { s.Defaults = []Default{{"role app", "log_min_messages", "panic"}} }, "role app", false},
 		"a role's harmless one":    {func(s *Settings) { s.Defaults = []Default{{"role app", "log_min_messages", "info"}} }, "", false},
 		"a role's language":        {func(s *Settings) { s.Defaults = []Default{{"role app", "lc_messages", "fr_FR"}} }, "", true},
-		"English":                  {func(s *Settings) { s.Messages = []string{"", "en_US.UTF-8", "C.UTF-8", "POSIX", "en"} }, "", false},
+		"English":                  {func(s *Settings) { s.Messages = []string{"en_US.UTF-8", "C.UTF-8", "POSIX", "en"} }, "", false},
 		"no English":               {func(s *Settings) { s.Messages = []string{"eng_DE"} }, "", true},
+		"empty":                    {func(s *Settings) { s.Messages = []string{"C", ""} }, "", true},
 		"nothing is known of them": {func(s *Settings) { *s = Settings{} }, "does not tell", false},
 	} {
 		s := good

@@ -63,17 +63,17 @@ func (s Settings) judge() (weak, foreign string) {
 	}
 	for _, l := range languages {
 		if !english(l) {
-			foreign = "lc_messages is " + l + ", so that each message may be a warning; set lc_messages = C"
+			foreign = fmt.Sprintf("lc_messages is %q, so that each message may be a warning; set lc_messages = C", l)
 		}
 	}
 	return "", foreign
 }
 
-// english reports whether messages of that locale are PostgreSQL's own. The server has LC_ALL=C.UTF-8 in its
-// environment, so an empty locale is one of them.
+// english reports whether messages of that locale are PostgreSQL's own. An empty locale is the environment's, in which
+// the server keeps the last locale that lc_messages had: it may be any.
 func english(locale string) bool {
 	l := strings.ToLower(locale)
-	return l == "" || l == "c" || l == "posix" || strings.HasPrefix(l, "c.") || l == "en" || strings.HasPrefix(l, "en_") || strings.HasPrefix(l, "en-") || strings.HasPrefix(l, "english")
+	return l == "c" || l == "posix" || strings.HasPrefix(l, "c.") || l == "en" || strings.HasPrefix(l, "en_") || strings.HasPrefix(l, "en-") || strings.HasPrefix(l, "english")
 }
 
 // wording is the message for a wait that was cancelled while the session goes on, as PostgreSQL's program has it.
