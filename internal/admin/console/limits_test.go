@@ -200,6 +200,36 @@ func TestSlowReader(t *testing.T) {
 	}
 }
 
+// late is slow, and describes every statement.
+type late struct{ slow }
+
+func (late) Describe(context.Context, Principal, string, []Type) ([]Column, []Type, error) {
+	return []Column{{"one", 23}}, nil, nil
+}
+
+// TestLateStatementKeepsItsSession holds that a statement which reaches its time limit is refused, and that the refusal
+// has the time of any answer: the session answers the next statement.
+func TestLateStatementKeepsItsSession(t *testing.T) {
+	for name, ask := range map[string][]pgproto3.FrontendMessage{
+		"simple":   {&pgproto3.Query{String: "SELECT forever"}},
+		"extended": {&pgproto3.Parse{Query: "SELECT forever"}, &pgproto3.Bind{}, &pgproto3.Execute{}, &pgproto3.Sync{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := NewPlaces(Limits{Statement: 10 * time.Millisecond})
+			f, _, _ := dial(t, late{slow{newWorld(t)}}, Hello{Who: Principal{"me", ddl.MayLook}, Places: p})
+			receive[*pgproto3.ReadyForQuery](t, f)
+			for _, m := range append(ask, &pgproto3.Query{String: "SELECT 1"}) {
+				f.Send(m)
+			}
+			go func() { _ = f.Flush() }()
+			if e := receive[*pgproto3.ErrorResponse](t, f); e.Code != "57014" {
+				t.Errorf("refused with %s: %s", e.Code, e.Message)
+			}
+			receive[*pgproto3.DataRow](t, f)
+		})
+	}
+}
+
 // TestKeptBytes holds that rows of suspended portals, arguments and prepared statements of a session are bounded
 // together, and free again when they are closed.
 func TestKeptBytes(t *testing.T) {

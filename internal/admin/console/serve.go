@@ -347,6 +347,7 @@ func (w *wire) complete(r Result, rows int) {
 }
 
 func (w *wire) fail(err error) {
+	w.until = time.Time{} // of the statement, and not of its refusal
 	e := asError(err)
 	w.send(&pgproto3.ErrorResponse{
 		Severity: "ERROR", SeverityUnlocalized: "ERROR", Code: e.State, Message: e.text(), Detail: e.Detail, Hint: e.Hint, Position: int32(e.Position),
