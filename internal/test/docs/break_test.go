@@ -17,6 +17,9 @@ import (
 	"github.com/coteriedb/coterie/internal/test/ports"
 )
 
+// breakIt is the page that this test reads.
+const breakIt = "docs/tutorials/break-it.md"
+
 // conditions are the results that the page promises, as shell conditions. P is the node that was broken.
 var conditions = map[string]string{
 	"another primary takes writes": `n=$(its primary); test -n "$n" && test "$n" != "$P"`,
@@ -38,12 +41,7 @@ type block struct{ kind, text string }
 
 func breakPage(t *testing.T) []block {
 	t.Helper()
-	_, section, ok := strings.Cut(pages(t)["README.md"], "\n## Break it yourself\n")
-	if !ok {
-		t.Fatal("README.md has no section \"Break it yourself\"")
-	}
-	section, _, _ = strings.Cut(section, "\n## ")
-	return blocksOf(t, section)
+	return blocksOf(t, pages(t)[breakIt])
 }
 
 // blocksOf returns the shell's blocks of a text. One without a mark is output, and is not run.

@@ -54,7 +54,7 @@ func TestLabFaults(t *testing.T) {
 		t.Skip("psql is not installed")
 	}
 	r := newReader(t)
-	r.prelude = lookup.FindString(pages(t)["README.md"])
+	r.prelude = lookup.FindString(pages(t)[breakIt])
 	for i, b := range faultBlocks(t) {
 		start := time.Now()
 		t.Logf("block %d:\n%s%s(%v)", i, b, r.run(script(t, b)), time.Since(start).Round(100*time.Millisecond))
