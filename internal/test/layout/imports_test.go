@@ -170,6 +170,7 @@ var rules = []rule{
 		"a command parses and prints",
 	},
 	{"cli/groupcmd", []string{"postgres/seeding", "postgres/seeding/pagesum", "postgres/seeding/progress", "cli", "cli/", "provision", "provision/", "check", "daemon", "admin/", "agent", "agent/decisions", "ag/recovery", "endpoint", "endpoint/certs", "ag", "config", "lib/"}, "a command parses and prints"},
+	{"cli/clitest", []string{"cli", "admin/", "ag", "config", "lib/"}, "a fake agent, for tests of commands"},
 	{"cli/sqlrun", []string{"cli", "admin/", "ag", "config", "lib/"}, "a command parses and prints"},
 	{"cli/checkcmd", []string{"cli", "cli/", "check", "provision/", "daemon", "admin/", "ag", "config", "lib/"}, "a command parses and prints"},
 	{"cli/labcmd", []string{"cli", "cli/", "lab", "lab/", "demo", "bench/", "measure/", "daemon", "ag", "config", "lib/"}, "a command parses and prints"},

@@ -1,0 +1,266 @@
+package groupcmd
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/cobra"
+
+	"github.com/coteriedb/coterie/internal/admin/api"
+	"github.com/coteriedb/coterie/internal/admin/console"
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/cli/clitest"
+	"github.com/coteriedb/coterie/internal/lib/fail"
+)
+
+// commands returns all commands of the package by name, new ones.
+func commands() map[string]*cobra.Command {
+	out := map[string]*cobra.Command{}
+	for _, c := range append(Clauses(), Status(), Failover(), Remove(), Resume(), Seed(), Set(), Explain(), Token(), CA(), Recover()) {
+		out[c.Name()] = c
+	}
+	return out
+}
+
+// TestFailoverRefusals checks that a request that makes no sense, or that may lose commits without consent, never
+// reaches the agent.
+func TestFailoverRefusals(t *testing.T) {
+	t.Parallel()
+	a := clitest.NewAgent(t)
+	a.SetStatus(threeNodes())
+	for _, tt := range []struct {
+		args string
+		code int
+		says string
+	}{
+		{"--to n2 --drain 0s", 2, "--drain 0s: choose between 1ms and 1h0m0s"},
+		{"--to n2 --drain 2h", 2, "--drain 2h0m0s"},
+		{"--to n2 --now", 2, "--now belongs to --allow-data-loss"},
+		{"--allow-data-loss", 2, "--allow-data-loss needs --to NAME"},
+		{"--away --to n2", 2, "leave --to and --allow-data-loss away"},
+		{"--away --allow-data-loss", 2, "leave --to and --allow-data-loss away"},
+		{"n2", 2, `does not know what to do with "n2"`},
+		{"--drain soon", 2, "--help"},
+	} {
+		r := clitest.Run(t, Failover(), a.Layout.Dir, strings.Fields(tt.args)...)
+		r.Refused(t, tt.code, tt.says)
+	}
+	r := clitest.Run(t, Failover(), a.Layout.Dir, "--to", "n3", "--allow-data-loss")
+	if r.Code != 4 || !strings.Contains(r.Err.Error(), "add --yes") || !strings.Contains(r.Out, "SYNCHRONIZING") {
+		t.Errorf("without consent: %d, %v\n%s", r.Code, r.Err, r.Out)
+	}
+	if n := a.Asked("Failover"); len(n) != 0 {
+		t.Errorf("the agent was asked for %v", n)
+	}
+}
+
+func TestFailover(t *testing.T) {
+	t.Parallel()
+	a := clitest.NewAgent(t)
+	s := threeNodes()
+	a.SetStatus(s)
+	a.On("Failover", func(any) (any, error) {
+		return api.FailoverResult{From: "n1", To: "n2", Epoch: 8, Took: 1234567 * time.Microsecond}, nil
+	})
+	r := clitest.Run(t, Failover(), a.Layout.Dir, "--to", "n2", "--drain", "1m", "--cut")
+	if r.Err != nil || r.Out != "" || !strings.Contains(r.Said, "n3: rewinding\n") || !strings.Contains(r.Said, "n2 is the primary in epoch 8 after 1.235s (was n1)") {
+		t.Errorf("%v %q %q", r.Err, r.Out, r.Said)
+	}
+	r = clitest.Run(t, Failover(), a.Layout.Dir, "--to", "n3", "--allow-data-loss", "--now", "--yes", "--json")
+	var result api.FailoverResult
+	if err := json.Unmarshal([]byte(r.Out), &result); err != nil || r.Err != nil || result.Epoch != 8 || !strings.Contains(r.Said, "warning: n3 opens at once") || strings.Contains(r.Said, "rewinding") {
+		t.Errorf("%v %v %q %q", err, r.Err, r.Out, r.Said)
+	}
+	// This node is n2, and the primary is n1: nothing is to be moved away from here.
+	r = clitest.Run(t, Failover(), a.Layout.Dir, "--away")
+	if r.Err != nil || !strings.Contains(r.Said, "n2 is not the primary; nothing to do") {
+		t.Errorf("--away on a secondary: %v %q", r.Err, r.Said)
+	}
+	s.Node = "n1"
+	a.SetStatus(s)
+	if r = clitest.Run(t, Failover(), a.Layout.Dir, "--away"); r.Err != nil {
+		t.Error(r.Err)
+	}
+	if r = clitest.Run(t, Failover(), t.TempDir(), "--away"); r.Err != nil {
+		t.Errorf("--away where no agent runs: %v", r.Err)
+	}
+	want := []any{
+		api.FailoverRequest{To: "n2", Drain: time.Minute, Cut: true},
+		api.FailoverRequest{To: "n3", Drain: 10 * time.Second, AllowDataLoss: true, Now: true},
+		api.FailoverRequest{Drain: 10 * time.Second},
+	}
+	if diff := cmp.Diff(want, a.Asked("Failover")); diff != "" {
+		t.Error(diff)
+	}
+	a.On("Failover", func(any) (any, error) { return nil, fail.Refusedf("n3 is not synchronized") })
+	clitest.Run(t, Failover(), a.Layout.Dir, "--to", "n3").Refused(t, 4, "n3 is not synchronized")
+}
+
+// TestClauses checks the statement that each command runs, and that nothing is run of arguments that cannot be one.
+func TestClauses(t *testing.T) {
+	t.Parallel()
+	a := clitest.NewAgent(t)
+	s := threeNodes()
+	s.Group = "the]shop"
+	a.SetStatus(s)
+	a.OnStatement("ALTER AVAILABILITY GROUP", "ALTER AVAILABILITY GROUP")
+	const of = "ALTER AVAILABILITY GROUP [the]]shop] "
+	for _, tt := range []struct {
+		args []string
+		want string // empty: refused with says, as a usage error
+		says string
+	}{
+		{[]string{"group", "set", "db-failover=ON", "commit_rule= ALL"}, of + "SET (DB_FAILOVER = ON, COMMIT_RULE = ALL)", ""},
+		{[]string{"group", "set", "db_failover"}, "", `"db_failover" is not OPTION=VALUE`},
+		{[]string{"group", "add", "a]b"}, of + "ADD DATABASE [a]]b]", ""},
+		{[]string{"group", "add"}, "", "needs DATABASE"},
+		{[]string{"group", "remove", "shop", "--no-wait"}, of + "REMOVE DATABASE [shop] WITH NOWAIT", ""},
+		{[]string{"group", "drop"}, "", `unknown command "drop"`},
+		{[]string{"replica", "add", "n'3"}, of + "ADD REPLICA ON N'n''3'", ""},
+		{[]string{"replica", "remove", "n3"}, of + "REMOVE REPLICA ON N'n3'", ""},
+		{
+			[]string{"replica", "set", "n2", "Secondary.allow_connections=NO", "backup_priority=90", "PRIMARY.allow_connections=READ_WRITE", "secondary.read_only_routing_url='TCP://a:1'"},
+			of + "MODIFY REPLICA ON N'n2' WITH (BACKUP_PRIORITY = 90, SECONDARY_ROLE (ALLOW_CONNECTIONS = NO, READ_ONLY_ROUTING_URL = N'TCP://a:1'), PRIMARY_ROLE (ALLOW_CONNECTIONS = READ_WRITE))", "",
+		},
+		{[]string{"replica", "set", "n2", "secondary.x"}, "", `"x" is not OPTION=VALUE`},
+		{[]string{"replica", "set", "n2"}, "", "needs NAME OPTION=VALUE…"},
+		{[]string{"routing", "set", "--when-primary", "n1", "--list", "(n2,n3),n1"}, of + "MODIFY REPLICA ON N'n1' WITH (PRIMARY_ROLE (READ_ONLY_ROUTING_LIST = ((n2,n3),n1)))", ""},
+		{[]string{"routing", "set", "--when-primary", "n1", "--list", " none "}, of + "MODIFY REPLICA ON N'n1' WITH (PRIMARY_ROLE (READ_ONLY_ROUTING_LIST = none))", ""},
+		{[]string{"routing", "set", "--list", "NONE"}, "", "needs --when-primary NAME and --list LIST"},
+		{[]string{"routing", "remove", "--when-primary", "n1"}, of + "MODIFY REPLICA ON N'n1' WITH (PRIMARY_ROLE (READ_ONLY_ROUTING_LIST = DEFAULT))", ""},
+		{[]string{"routing", "remove"}, "", "needs --when-primary NAME"},
+		{[]string{"listener", "restart", "shop-l"}, of + "RESTART LISTENER N'shop-l'", ""},
+	} {
+		before := len(a.Asked("SQL"))
+		r := clitest.Run(t, commands()[tt.args[0]], a.Layout.Dir, tt.args[1:]...)
+		asked := a.Asked("SQL")[before:]
+		if tt.want == "" {
+			r.Refused(t, 2, tt.says)
+			if len(asked) > 0 {
+				t.Errorf("%q ran %q", tt.args, asked)
+			}
+			continue
+		}
+		if r.Err != nil || len(asked) != 1 || asked[0] != tt.want || r.Out != "" || r.Said != "ALTER AVAILABILITY GROUP\n" {
+			t.Errorf("%q: %v, said %q, ran %q, want %q", tt.args, r.Err, r.Said, asked, tt.want)
+		}
+	}
+	a.RefuseSQL("REMOVE REPLICA", console.Error{State: "55000", Number: 41190, Message: "n1 is the primary", Hint: "fail over first"})
+	clitest.Run(t, commands()["replica"], a.Layout.Dir, "remove", "n1").Refused(t, 4, "n1 is the primary")
+}
+
+func TestShow(t *testing.T) {
+	t.Parallel()
+	a := clitest.NewAgent(t)
+	a.OnSQL("FROM coterie.options", []string{"option", "value"}, []any{"DB_FAILOVER", "ON"}, []any{"COST", nil})
+	a.OnSQL("SCRIPT", []string{"statement"}, []any{"CREATE AVAILABILITY GROUP [shop]"})
+	for _, tt := range []struct{ args, want string }{
+		{"show", "option value DB_FAILOVER ON COST"},
+		{"show --json", `[ { "option": "DB_FAILOVER", "value": "ON" }, { "option": "COST", "value": null } ]`},
+		{"show --script", "statement CREATE AVAILABILITY GROUP [shop]"},
+	} {
+		r := clitest.Run(t, commands()["group"], a.Layout.Dir, strings.Fields(tt.args)...)
+		if got := strings.Join(strings.Fields(r.Out), " "); r.Err != nil || got != tt.want {
+			t.Errorf("%s: %v, %s; want %s", tt.args, r.Err, got, tt.want)
+		}
+	}
+	clitest.Run(t, commands()["replica"], a.Layout.Dir, "show", "--script").Refused(t, 2, "unknown flag: --script")
+}
+
+func TestMembers(t *testing.T) {
+	t.Parallel()
+	a := clitest.NewAgent(t)
+	ok := func(any) (any, error) { return nil, nil } //nolint:nilnil // the method has no answer
+	for _, m := range []string{"Remove", "Set", "Resume"} {
+		a.On(m, ok)
+	}
+	a.On("Trust", func(any) (any, error) { return "a write was lost", nil })
+	a.On("CreateToken", func(any) (any, error) {
+		return api.TokenResult{Token: "secret", Role: "witness", Command: "coterie witness secret"}, nil
+	})
+	for _, tt := range []struct{ args, said, out string }{
+		{"remove n3", "n3 is not a member any more\n", ""},
+		{"resume n3", "n3 follows again\n", ""},
+		{"resume n3 --trust", "n3 is trusted again (it was under quarantine: a write was lost)\nn3 follows again\n", ""},
+		{"set --commit-rule all --required 0 --session-timeout 15s", "recorded; coterie status shows what commits wait for\n", ""},
+		{"token create --role witness --ttl 1m", "on the new node, until ", "coterie witness secret\n"},
+		{"token create --json", "", `"token": "secret"`},
+	} {
+		args := strings.Fields(tt.args)
+		r := clitest.Run(t, commands()[args[0]], a.Layout.Dir, args[1:]...)
+		if r.Err != nil || !strings.HasPrefix(r.Said, tt.said) || !strings.Contains(r.Out, tt.out) {
+			t.Errorf("%s: %v, said %q, printed %q", tt.args, r.Err, r.Said, r.Out)
+		}
+	}
+	rule, none, timeout := ag.CommitRule("ALL"), 0, 15*time.Second
+	if diff := cmp.Diff([]any{api.SettingsRequest{CommitRule: &rule, Required: &none, SessionTimeout: &timeout}}, a.Asked("Set")); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff([]any{api.TokenRequest{Role: "witness", TTL: time.Minute}, api.TokenRequest{Role: "replica", TTL: 15 * time.Minute}}, a.Asked("CreateToken")); diff != "" {
+		t.Error(diff)
+	}
+	clitest.Run(t, Set(), a.Layout.Dir).Refused(t, 2, "nothing to set; see coterie set --help")
+	clitest.Run(t, Remove(), a.Layout.Dir).Refused(t, 2, "needs the member's name")
+
+	// A copy that is not to be trusted is not resumed either.
+	before := len(a.Asked("Resume"))
+	a.On("Trust", func(any) (any, error) { return "", fail.Unhealthyf("n3 does not answer") })
+	clitest.Run(t, Resume(), a.Layout.Dir, "n3", "--trust").Refused(t, 3, "n3 does not answer")
+	if len(a.Asked("Resume")) != before {
+		t.Error("resumed")
+	}
+	a.On("Remove", func(any) (any, error) { return nil, fail.Refusedf("n1 is the primary") })
+	clitest.Run(t, Remove(), a.Layout.Dir, "n1").Refused(t, 4, "n1 is the primary")
+}
+
+func TestRotate(t *testing.T) {
+	t.Parallel()
+	const pin = "0123456789abcdef0123"
+	waiting := api.Status{Authority: "old", Rotation: &api.Rotation{Pin: pin, Phase: ag.RotationTrust, WaitsFor: []ag.ReplicaID{"n2"}}}
+	held := api.Status{Authority: "old", Rotation: &api.Rotation{Pin: pin, Phase: ag.RotationTrust, Held: true}}
+	for _, tt := range []struct {
+		name, args string
+		then       []api.Status
+		code       int
+		says       []string
+	}{
+		{"to the end", "", []api.Status{waiting, {Authority: pin}}, 0, []string{"phase TRUST (members learn to believe it), waits for n2\n", "the authority is 0123456789abcdef…; clients verify"}},
+		{"held", "--hold", []api.Status{waiting, held}, 0, []string{"all members believe both authorities"}},
+		{"too slow", "--wait 150ms", []api.Status{waiting}, 3, []string{"the rotation is not complete and goes on: to 0123456789abcdef…, phase TRUST"}},
+		{"given up", "--abandon", nil, 0, []string{"the rotation is given up"}},
+		// Another rotation may have begun: only the authority that this command asked for ends it.
+		{"another one", "--wait 150ms", []api.Status{{Authority: "third"}}, 3, []string{"not complete"}},
+	} {
+		a := clitest.NewAgent(t)
+		a.SetStatus(tt.then...)
+		a.On("RotateAuthority", func(any) (any, error) { return *waiting.Rotation, nil })
+		r := clitest.Run(t, CA(), a.Layout.Dir, append([]string{"rotate"}, strings.Fields(tt.args)...)...)
+		said := r.Said + fmt.Sprint(r.Err)
+		for _, want := range tt.says {
+			if r.Code != tt.code || !strings.Contains(said, want) {
+				t.Errorf("%s: exit code %d, said %s; want %d, %s", tt.name, r.Code, said, tt.code, want)
+			}
+		}
+		if want := (api.RotateRequest{Hold: tt.args == "--hold", Abandon: tt.args == "--abandon"}); a.Asked("RotateAuthority")[0] != want {
+			t.Errorf("%s: asked for %+v", tt.name, a.Asked("RotateAuthority"))
+		}
+	}
+}
+
+func TestCA(t *testing.T) {
+	t.Parallel()
+	a := clitest.NewAgent(t)
+	clitest.Run(t, CA(), a.Layout.Dir).Refused(t, 2, "there is no node in "+a.Layout.Dir)
+	if err := os.WriteFile(filepath.Join(a.Layout.PKI(), "ca.crt"), []byte("-----BEGIN\nPEM\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if r := clitest.Run(t, CA(), a.Layout.Dir); r.Err != nil || r.Out != "-----BEGIN\nPEM\n" {
+		t.Errorf("%v %q", r.Err, r.Out)
+	}
+}

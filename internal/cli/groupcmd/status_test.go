@@ -1,0 +1,185 @@
+package groupcmd
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/admin/api"
+	"github.com/coteriedb/coterie/internal/admin/console"
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/cli/clitest"
+	"github.com/coteriedb/coterie/internal/lib/retry"
+)
+
+// threeNodes is the status of a group whose primary n1 takes writes; n2 is synchronized, n3 behind, and w a witness.
+func threeNodes() api.Status {
+	behind := int64(3 << 20)
+	return api.Status{
+		Group: "shop", Node: "n2", Epoch: 7, Phase: ag.PhaseLead, Primary: "n1", WriteOpen: true, Quorum: true, Voters: 4,
+		WaitsFor: "1 of n2 n3", FailoverReady: "ready", Timeline: 3,
+		Replicas: []api.Replica{
+			{Name: "n1", Role: ag.RolePrimary, Mode: ag.SynchronousCommit, FailoverMode: ag.Automatic, Sync: ag.Synchronized, Connected: "CONNECTED", LagBytes: &behind},
+			{Name: "n2", Role: ag.RoleSecondary, Mode: ag.SynchronousCommit, FailoverMode: ag.Automatic, Sync: ag.Synchronized, Connected: "CONNECTED", Because: "streams"},
+			{Name: "n3", Role: ag.RoleSecondary, Mode: ag.AsynchronousCommit, FailoverMode: ag.Manual, Sync: ag.Synchronizing, Connected: "CONNECTED", LagBytes: &behind, Progress: "rewinding", Suspended: true},
+			{Name: "w", Mode: ag.ConfigurationOnly, Connected: "DISCONNECTED"},
+		},
+	}
+}
+
+// answerViews makes the views of the dashboard answer.
+func answerViews(a *clitest.Agent) {
+	a.OnSQL("FROM coterie.replicas", []string{"name", "failover_ready", "estimated_data_loss", "estimated_recovery"}, []any{"n2", true, 0, 1.5}, []any{"n3", false, 12.25, nil})
+	a.OnSQL("dm_hadr_database_replica_cluster_states", []string{"database_name", "replica", "sync", "ready"}, []any{"shop", "n2", "SYNCHRONIZED", true})
+	a.OnSQL("FROM coterie.policies", []string{"severity", "policy", "target", "finding"}, []any{"Critical", "Replica Connection State", "w", "w is not connected"})
+}
+
+// line returns the line of a text that begins with the word, with single spaces.
+func line(text, word string) string {
+	for l := range strings.Lines(text) {
+		if f := strings.Fields(l); len(f) > 0 && f[0] == word {
+			return strings.Join(f, " ")
+		}
+	}
+	return ""
+}
+
+func TestStatusText(t *testing.T) {
+	t.Parallel()
+	a := clitest.NewAgent(t)
+	a.SetStatus(threeNodes())
+	answerViews(a)
+	r := clitest.Run(t, Status(), a.Layout.Dir)
+	if r.Err != nil {
+		t.Fatal(r.Err)
+	}
+	for word, want := range map[string]string{
+		"group":    "group shop primary n1 epoch 7 LEAD timeline 3",
+		"quorum":   "quorum ok (4 voters) commits wait for 1 of n2 n3 automatic failover: ready",
+		"n1":       "n1 PRIMARY SYNCHRONIZED SYNCHRONOUS_COMMIT AUTOMATIC 0:0/0 - - - - CONNECTED", // a primary is behind nobody
+		"n2":       "n2 * SECONDARY SYNCHRONIZED SYNCHRONOUS_COMMIT AUTOMATIC 0:0/0 - No Data Loss 0s 1.5s CONNECTED streams",
+		"n3":       "n3 SECONDARY SYNCHRONIZING (SUSPENDED) ASYNCHRONOUS_COMMIT MANUAL 0:0/0 3.0 MiB Data Loss 12.25s - CONNECTED rewinding",
+		"w":        "w - witness - - - - - DISCONNECTED",
+		"shop":     "shop n2 SYNCHRONIZED No Data Loss",
+		"Critical": "Critical Replica Connection State w w is not connected",
+	} {
+		if got := line(r.Out, word); got != want {
+			t.Errorf("%s: %q, want %q", word, got, want)
+		}
+	}
+}
+
+func TestStatusJSON(t *testing.T) {
+	t.Parallel()
+	a := clitest.NewAgent(t)
+	a.SetStatus(threeNodes())
+	answerViews(a)
+	r := clitest.Run(t, Status(), a.Layout.Dir, "--json")
+	var d dashboard
+	if err := json.Unmarshal([]byte(r.Out), &d); err != nil || r.Err != nil {
+		t.Fatalf("%v, %v: %s", err, r.Err, r.Out)
+	}
+	if d.Group != "shop" || d.Epoch != 7 || len(d.Replicas) != 4 || d.Unknown != "" {
+		t.Errorf("%+v", d)
+	}
+	if len(d.Health) != 2 || d.Health[1].Ready || d.Health[1].Loss == nil || *d.Health[1].Loss != 12.25 || d.Health[1].Recovery != nil {
+		t.Errorf("an unknown time is null, not 0: %+v", d.Health)
+	}
+	if len(d.Databases) != 1 || !d.Databases[0].Ready || len(d.Issues) != 1 || d.Issues[0].Target != "w" {
+		t.Errorf("%+v %+v", d.Databases, d.Issues)
+	}
+}
+
+// TestStatusWithoutWrites checks that a group which takes no writes ends with exit code 3 in every form, after the
+// status was printed, and that views which do not answer are said, instead of "no issues".
+func TestStatusWithoutWrites(t *testing.T) {
+	t.Parallel()
+	a := clitest.NewAgent(t)
+	s := threeNodes()
+	s.WriteOpen, s.Quorum, s.External, s.QuorumEndpoints = false, false, 3, []string{"https://e1:2379", "https://e2:2379"}
+	s.Operation, s.LogWeakness = "n1 -> n2", "log_destination has no stderr"
+	s.Rotation = &api.Rotation{Pin: "0123456789abcdef0123", Phase: ag.RotationIssue, WaitsFor: []ag.ReplicaID{"n3", "w"}}
+	s.Replicas[0].Ill, s.Replicas[1].Quarantine, s.Replicas[2].Concern = "its disk is full", "a write was lost", "slow"
+	s.Replicas[0].StoodDown, s.Replicas[3].NoVote = "12:00:00", "its disk is slow"
+	a.SetStatus(s)
+	a.RefuseSQL("", console.Error{State: "57P03", Message: "n3 does not answer"})
+	r := clitest.Run(t, Status(), a.Layout.Dir)
+	if r.Code != 3 || r.Err.Error() != "" {
+		t.Errorf("exit code %d, %v", r.Code, r.Err)
+	}
+	for _, want := range []string{
+		"primary n1 (not open for writes yet)", "quorum NONE: what follows is what this node saw last, of https://e1:2379 https://e2:2379 (external etcd, members: 3)",
+		"under way: failover, n1 -> n2", "n2 confirms each commit once more while it is primary: log_destination has no stderr",
+		"rotation of the certificate authority, to 0123456789abcdef…, phase ISSUE (members get certificates of it), waits for n3 w",
+		"databases and issues are not known: n3 does not answer", "n1 is ILL: its disk is full", "n2 is under QUARANTINE: a write was lost",
+		"n3: slow (no failure at this FAILURE_CONDITION_LEVEL)", "w does not VOTE in the quorum: its disk is slow", "n1 gave up the leadership at 12:00:00",
+	} {
+		if !strings.Contains(r.Out, want) {
+			t.Errorf("nothing of %q in\n%s", want, r.Out)
+		}
+	}
+	if strings.Contains(r.Out, "no issues") {
+		t.Error("says that there are no issues, and does not know")
+	}
+	if r := clitest.Run(t, Status(), a.Layout.Dir, "--json"); r.Code != 3 || !strings.Contains(r.Out, `"views": "n3 does not answer"`) {
+		t.Errorf("--json: exit code %d\n%s", r.Code, r.Out)
+	}
+}
+
+func TestStatusOfNoGroupYet(t *testing.T) {
+	t.Parallel()
+	a := clitest.NewAgent(t)
+	a.SetStatus(api.Status{Draft: true, Primary: "n1", WriteOpen: true, Quorum: true, Replicas: []api.Replica{{Name: "n2", Join: ag.NotJoined, Suspended: true}}})
+	a.OnSQL("", []string{"none"})
+	r := clitest.Run(t, Status(), a.Layout.Dir)
+	if r.Err != nil || !strings.Contains(r.Out, "no group yet: CREATE AVAILABILITY GROUP makes it, in coterie sql on n1") || !strings.Contains(r.Out, "("+string(ag.NotJoined)+")") ||
+		strings.Contains(r.Out, "SUSPENDED") || strings.Contains(r.Out, "no issues") {
+		t.Errorf("%v\n%s", r.Err, r.Out)
+	}
+}
+
+// TestWatch checks that each page takes the place of the last one, that a page also tells that the agent is gone, and
+// that the end of the context is a regular end.
+func TestWatch(t *testing.T) {
+	t.Parallel()
+	a := clitest.NewAgent(t)
+	s := threeNodes()
+	s.Replicas[0].Because = "\x1b[31mred"
+	a.SetStatus(s)
+	a.OnSQL("", []string{"none"})
+	ctx, cancel := context.WithCancel(t.Context())
+	a.OnSQL("FROM coterie.policies", []string{"severity", "policy", "target", "finding"})
+	defer cancel()
+	go func() {
+		_ = retry.Until(ctx, time.Millisecond, func() (bool, error) { return len(a.Asked("SQL")) >= 3, nil }) // or the test has ended
+		cancel()
+	}()
+	r := clitest.RunIn(ctx, Status(), a.Layout.Dir, "--watch")
+	if r.Err != nil || !strings.HasPrefix(r.Out, "\x1b[H") || !strings.Contains(r.Out, "every second until Ctrl-C\x1b[K\x1b[J") {
+		t.Errorf("%v: %q", r.Err, r.Out)
+	}
+	if strings.Contains(r.Out, "\x1b[31m") {
+		t.Error("a name moves the terminal's cursor")
+	}
+}
+
+// TestNoAgent checks that every command of the group names the command that starts the agent, with exit code 3, and
+// that a directory without a node is a usage error.
+func TestNoAgent(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for name, args := range map[string][]string{
+		"status": nil, "failover": {"--to", "n2"}, "remove": {"n2"}, "resume": {"n2"}, "seed": {"n2"}, "set": {"--required", "1"}, "explain": nil,
+		"token": {"create"}, "ca": {"rotate"}, "group": {"show"}, "replica": {"add", "n2"}, "routing": {"show"}, "listener": {"show"},
+	} {
+		for where, want := range map[string]struct {
+			code int
+			says string
+		}{dir: {3, "start it with: coterie agent --node " + dir}, dir + "/none": {2, "there is no node directory"}} {
+			c := commands()[name]
+			clitest.Run(t, c, where, args...).Refused(t, want.code, want.says)
+		}
+	}
+}
