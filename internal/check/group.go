@@ -163,7 +163,11 @@ func rowsOf(ctx context.Context, cl *api.Client, query string) ([][]any, error) 
 		return nil, err
 	}
 	if a.Error != nil {
-		return nil, fmt.Errorf("%s", a.Error)
+		var refused console.Error
+		if err := json.Unmarshal(a.Error, &refused); err != nil {
+			return nil, err
+		}
+		return nil, &refused
 	}
 	var r console.Result
 	err = json.Unmarshal(a.Result, &r)

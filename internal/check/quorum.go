@@ -3,6 +3,8 @@ package check
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
@@ -12,7 +14,14 @@ import (
 
 // FindQuorum checks every endpoint of an external etcd from this node.
 func FindQuorum(ctx context.Context, dir string) ([]Finding, error) {
-	cfg, err := config.Load(dir)
+	l, err := config.NewLayout(dir)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := os.Stat(filepath.Join(l.Dir, config.File)); err != nil {
+		return noNode(l.Dir), nil //nolint:nilerr // the absence of a node is the finding
+	}
+	cfg, err := config.Load(l.Dir)
 	if err != nil {
 		return nil, err
 	}
