@@ -28,7 +28,7 @@ var impure = map[string]string{
 }
 
 // core are the packages of the core, from the folder of package ag.
-var core = []string{".", "planguard", "recovery"}
+var core = []string{".", "planguard", "recovery", "silence"}
 
 // self is the path of package ag, which its satellites import.
 const self = "github.com/coteriedb/coterie/internal/ag"
