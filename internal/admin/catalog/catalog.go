@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -16,6 +15,8 @@ import (
 	"modernc.org/libc"
 	"modernc.org/sqlite"
 	sqlite3 "modernc.org/sqlite/lib"
+
+	"github.com/coteriedb/coterie/internal/admin/dialect"
 )
 
 // Limits of a query.
@@ -237,7 +238,7 @@ func (c *Catalog) leave(user string) {
 }
 
 // use runs f on an engine whose tables contain the current facts. Only the tables that the query names are filled.
-func (c *Catalog) use(ctx context.Context, user string, t []token, f func(context.Context, *engine) error) error {
+func (c *Catalog) use(ctx context.Context, user string, t *dialect.Translation, f func(context.Context, *engine) error) error {
 	start := time.Now()
 	if _, limited := ctx.Deadline(); !limited {
 		var cancel context.CancelFunc
@@ -274,7 +275,7 @@ func (c *Catalog) use(ctx context.Context, user string, t []token, f func(contex
 		}
 	}
 	*e.facts = facts
-	if err := e.fill(ctx, t); err != nil {
+	if err := e.fill(ctx, t.Tables); err != nil {
 		return queryError(fmt.Errorf("fill the views: %w", err))
 	}
 	err = f(ctx, e)
@@ -292,15 +293,14 @@ var errNoMemory = &Error{
 }
 
 // fill writes the rows of every view that the query names.
-func (e *engine) fill(ctx context.Context, t []token) error {
+func (e *engine) fill(ctx context.Context, tables []string) error {
 	e.trusted = true
 	defer func() { e.trusted = false }()
 	if _, err := e.conn.ExecContext(ctx, "PRAGMA query_only = OFF"); err != nil {
 		return err
 	}
 	for _, v := range views {
-		named := slices.ContainsFunc(t, func(x token) bool { return x.is(v.name) || strings.EqualFold(x.text, `"`+v.name+`"`) })
-		if !named {
+		if !slices.ContainsFunc(tables, func(name string) bool { return strings.EqualFold(name, v.full()) }) {
 			continue
 		}
 		empty, insert := v.statements()
@@ -325,19 +325,6 @@ func (e *engine) fill(ctx context.Context, t []token) error {
 	return err
 }
 
-// numbered replaces $n by ?n, and returns the number of parameters.
-func numbered(t []token) (string, int) {
-	out, most := slices.Clone(t), 0
-	for i, x := range out {
-		if x.kind == tokParam {
-			n, _ := strconv.Atoi(x.text[1:])
-			most = max(most, n)
-			out[i].text = "?" + x.text[1:]
-		}
-	}
-	return join(out), most
-}
-
 // maxParams is the maximum number of parameters of a query.
 const maxParams = 100
 
@@ -345,6 +332,7 @@ const maxParams = 100
 type Rows interface {
 	Columns(list []Column) error // before the first row; once
 	Row(values []any) error      // bool, int64, float64, string, time.Time or nil; the slice is the receiver's
+	Notice(text string)          // of a clause that has no effect; before the columns
 }
 
 // described is the columns of a query of which nobody wants the rows.
@@ -352,28 +340,27 @@ type described []Column
 
 func (d *described) Columns(list []Column) error { *d = list; return nil }
 func (d *described) Row([]any) error             { return nil }
+func (d *described) Notice(string)               {}
 
 // Describe returns a query's columns and the types of its parameters, without its rows. The types in given are the
 // client's; 0: the client left it open.
 func (c *Catalog) Describe(ctx context.Context, user, query string, given []uint32) ([]Column, []uint32, error) {
-	t, err := rewrite(ctx, query)
+	t, err := translate(ctx, query)
 	if err != nil {
 		return nil, nil, err
 	}
-	sqlText, n := numbered(t)
-	if n > maxParams {
-		return nil, nil, &Error{State: "54000", Message: fmt.Sprintf("at most %d parameters are taken", maxParams)}
+	params := make([]uint32, len(t.Params))
+	copy(params, given)
+	for i := range params {
+		params[i] = cmp.Or(params[i], t.Params[i], typeText.oid)
 	}
-	params := guessParams(t, n, given)
-	args := make([]any, n)
-	for i, x := range t { // LIMIT does not accept NULL
-		if k, err := strconv.Atoi(strings.TrimPrefix(x.text, "$")); err == nil && x.kind == tokParam && k >= 1 && (at(t, i-1).is("LIMIT") || at(t, i-1).is("OFFSET")) {
-			args[k-1] = int64(1)
-		}
+	args := make([]any, len(params))
+	for _, n := range t.Limits { // LIMIT does not accept NULL
+		args[n-1] = int64(1)
 	}
 	var columns described
 	err = c.use(ctx, user, t, func(ctx context.Context, e *engine) error {
-		return e.run(ctx, sqlText, args, &answer{to: &columns, most: 1})
+		return e.run(ctx, t.SQL, args, newAnswer(&columns, 1, t))
 	})
 	return columns, params, err
 }
@@ -381,16 +368,18 @@ func (c *Catalog) Describe(ctx context.Context, user, query string, given []uint
 // Query runs a query for a user and sends its rows as they come. An engine is the query's until the last row is taken,
 // or its time is over.
 func (c *Catalog) Query(ctx context.Context, user, query string, args []any, to Rows) error {
-	t, err := rewrite(ctx, query)
+	t, err := translate(ctx, query)
 	if err != nil {
 		return err
 	}
-	sqlText, n := numbered(t)
-	if n != len(args) {
+	if n := len(t.Params); n != len(args) {
 		return &Error{State: "08P01", Message: fmt.Sprintf("the query has %d parameters, and %d are given", n, len(args))}
 	}
+	for _, n := range t.Notices {
+		to.Notice(n)
+	}
 	return c.use(ctx, user, t, func(ctx context.Context, e *engine) error {
-		return e.run(ctx, sqlText, args, &answer{to: to, most: maxRows})
+		return e.run(ctx, t.SQL, args, newAnswer(to, maxRows, t))
 	})
 }
 

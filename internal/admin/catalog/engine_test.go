@@ -227,6 +227,7 @@ func (s *stuckRows) Columns([]Column) error {
 }
 
 func (s *stuckRows) Row([]any) error { return nil }
+func (s *stuckRows) Notice(string)   {}
 
 // TestRowsAreSentAsTheyCome holds that rows are sent before the query has ended, with the type of the first value that
 // is not NULL, and that an error of the receiver ends the query and is returned.
@@ -264,66 +265,6 @@ func (f *failingRows) Row(values []any) error {
 	return f.kept.Row(values)
 }
 
-// longest returns a text of 256 KiB that repeats a part.
-func longest(begin, part string) string {
-	return begin + strings.Repeat(part, (ddl.MaxText-len(begin))/len(part))
-}
-
-// TestRewritingIsBounded holds that the work of a translation, counted in tokens, is in proportion to the limits of the
-// text and not to their squares, and that nesting is refused before it costs anything.
-func TestRewritingIsBounded(t *testing.T) {
-	texts := map[string]string{
-		"casts in a row":    "SELECT 1" + strings.Repeat("::int", 8000),
-		"dropped casts":     "SELECT (" + strings.Repeat("1,", 1900) + "1)" + strings.Repeat("::bool", 90),
-		"nested CAST":       "SELECT " + strings.Repeat("CAST(", 8000) + "1" + strings.Repeat(" AS int)", 8000),
-		"CAST in CAST":      "SELECT " + strings.Repeat("CAST(", 49) + strings.Repeat("1+", 1800) + "1" + strings.Repeat(" AS int)", 49),
-		"casts of brackets": "SELECT " + strings.Repeat("(", 49) + strings.Repeat("1+", 1700) + "1" + strings.Repeat(")::int", 49),
-		"many casts":        "SELECT " + strings.Repeat("(1)::int,", 600) + "1",
-		"many ANY":          "SELECT " + strings.Repeat("1 = ANY (ARRAY[1]),", 300) + "1",
-		"open ANY":          "SELECT " + strings.Repeat("1 = ANY (", 900),
-		"open TOP":          "SELECT " + strings.Repeat("SELECT TOP (", 900),
-		"dots":              "SELECT " + strings.Repeat("a.", 1900) + "a" + strings.Repeat("::int", 60),
-	}
-	for _, part := range []string{
-		"a ", "\"a\" ", "[a] ", "[", "[a", "'a' ", "E'\\'' ", "N'a' ", "1 ", "1E'a' ", "$1 ", "+", "::", "(", ")", "[1]", ".", "-- a\n", "/* a */", "/*", " ", "é ", ",", "''",
-		"CAST(", " AS int)", "::int", "1::int,", "= ANY (", "ARRAY[", "OPERATOR(", "COLLATE a.", "extract(a FROM ", "TOP (", "FETCH FIRST 1 ROW ", "LIMIT ALL ",
-	} {
-		texts["256 KiB of "+part] = longest("SELECT ", part)
-	}
-	for name, text := range texts {
-		tokens, err := scan(text)
-		var known *Error
-		if err != nil && !errors.As(err, &known) || len(tokens) > maxTokens+1 {
-			t.Errorf("%s: %d tokens, %v", name, len(tokens), err)
-			continue
-		}
-		w := &rewriter{}
-		for _, pass := range []func([]token) ([]token, error){w.names, operators, expressions, w.arrays, w.casts, w.limits} {
-			if err == nil {
-				tokens, err = pass(tokens)
-			}
-		}
-		if (w.steps > maxSteps) != (name == "CAST in CAST") {
-			t.Errorf("%s: %d steps", name, w.steps)
-		}
-		if _, err := rewrite(t.Context(), text); err != nil && !errors.As(err, &known) {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-	for name, want := range map[string]string{"casts in a row": "54001", "nested CAST": "54001", "dropped casts": "54001", "many casts": "", "many ANY": "", "casts of brackets": ""} {
-		_, err := rewrite(t.Context(), texts[name])
-		var known *Error
-		if errors.As(err, &known); want == "" && err != nil || want != "" && (known == nil || known.State != want) {
-			t.Errorf("%s: %v, want %q", name, err, want)
-		}
-	}
-	ended, cancel := context.WithCancel(t.Context())
-	cancel()
-	if _, err := rewrite(ended, "SELECT 1"); !errors.Is(err, context.Canceled) {
-		t.Errorf("after the end of its statement: %v", err)
-	}
-}
-
 // FuzzOneStatement holds the lexer of Split, that of scan and that of the engine against each other: a part of a text
 // that is handed to the engine is one statement there.
 func FuzzOneStatement(f *testing.F) {
@@ -354,17 +295,11 @@ func FuzzOneStatement(f *testing.F) {
 			return
 		}
 		for _, p := range parts {
-			tokens, err := rewrite(t.Context(), p.Text)
+			translated, err := translate(t.Context(), p.Text)
 			if err != nil {
 				continue
 			}
-			sent, n := numbered(tokens)
-			if !oneStatement(sent) {
-				t.Fatalf("%q: the engine would get %q", p.Text, sent)
-			}
-			if n > maxParams {
-				continue
-			}
+			sent, n := translated.SQL, len(translated.Params)
 			// The driver compiles a single statement once, and the first of several twice.
 			err = e.conn.Raw(func(c any) error {
 				asked = 0

@@ -5,18 +5,23 @@ import (
 	"fmt"
 	"math"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
 
 	"modernc.org/sqlite"
+
+	"github.com/coteriedb/coterie/internal/admin/dialect"
+	"github.com/coteriedb/coterie/internal/admin/scalar"
+	"github.com/coteriedb/coterie/internal/ag"
 )
 
 // maxPattern is the maximum length of a regular expression in bytes.
 const maxPattern = 1000
 
-type scalar = func(args []driver.Value) (driver.Value, error)
+type pureFunction = func(args []driver.Value) (driver.Value, error)
 
 func text(v driver.Value) string {
 	switch x := v.(type) {
@@ -30,21 +35,20 @@ func text(v driver.Value) string {
 	return fmt.Sprint(v)
 }
 
-func constant(v driver.Value) scalar {
+func constant(v driver.Value) pureFunction {
 	return func([]driver.Value) (driver.Value, error) { return v, nil }
 }
 
 // pure are the functions that do not need facts, by name, with their numbers of arguments (-1: any).
 var pure = map[string]struct {
 	args int32
-	f    scalar
+	f    pureFunction
 }{
 	"regexp":                          {2, regexpMatch},
 	"extract_field":                   {2, extractField},
 	"date_part":                       {2, extractField},
 	"date_trunc":                      {2, dateTrunc},
 	"to_timestamp":                    {1, toTimestamp},
-	"datediff":                        {3, dateDiff},
 	"pg_table_is_visible":             {1, constant(int64(1))},
 	"pg_type_is_visible":              {1, constant(int64(1))},
 	"pg_function_is_visible":          {1, constant(int64(1))},
@@ -76,21 +80,12 @@ var pure = map[string]struct {
 	"quote_literal": {1, func(a []driver.Value) (driver.Value, error) {
 		return "'" + strings.ReplaceAll(text(a[0]), "'", "''") + "'", nil
 	}},
-	"format_type":      {2, formatType},
-	"to_regclass":      {1, toRegclass},
-	"current_database": {0, constant("coterie")},
-	"current_catalog":  {0, constant("coterie")},
-	"current_schema":   {0, constant("sys")},
-	"db_name":          {-1, constant("coterie")},
-	"isnull": {2, func(a []driver.Value) (driver.Value, error) {
-		if a[0] == nil {
-			return a[1], nil
-		}
-		return a[0], nil
-	}},
-	"len":               {1, func(a []driver.Value) (driver.Value, error) { return int64(len([]rune(text(a[0])))), nil }},
+	"format_type":       {2, formatType},
+	"to_regclass":       {1, toRegclass},
+	"current_database":  {0, constant("coterie")},
+	"current_catalog":   {0, constant("coterie")},
+	"current_schema":    {0, constant("sys")},
 	"split_part":        {3, splitPart},
-	"btrim":             {1, func(a []driver.Value) (driver.Value, error) { return strings.TrimSpace(text(a[0])), nil }},
 	"txid_current":      {0, constant(int64(0))},
 	"pg_get_partkeydef": {1, constant(nil)},
 	"inet_server_addr":  {0, constant(nil)},
@@ -115,6 +110,15 @@ func registerPure(d *sqlite.Driver) error {
 		err := d.RegisterFunction(name, &sqlite.FunctionImpl{
 			NArgs: fn.args, Deterministic: true,
 			Scalar: func(_ *sqlite.FunctionContext, args []driver.Value) (driver.Value, error) { return f(args) },
+		})
+		if err != nil {
+			return fmt.Errorf("function %s: %w", name, err)
+		}
+	}
+	for name, fn := range scalar.Functions {
+		err := d.RegisterFunction(name, &sqlite.FunctionImpl{
+			NArgs: fn.Args, Deterministic: !fn.Free,
+			Scalar: func(_ *sqlite.FunctionContext, args []driver.Value) (driver.Value, error) { return fn.F(args) },
 		})
 		if err != nil {
 			return fmt.Errorf("function %s: %w", name, err)
@@ -219,22 +223,6 @@ func toTimestamp(a []driver.Value) (driver.Value, error) {
 	return timeText(time.UnixMicro(int64(f * 1e6))), nil
 }
 
-func dateDiff(a []driver.Value) (driver.Value, error) {
-	from, ok1 := parseTime(a[1])
-	to, ok2 := parseTime(a[2])
-	if !ok1 || !ok2 {
-		return nil, nil
-	}
-	unit, ok := map[string]time.Duration{
-		"millisecond": time.Millisecond, "ms": time.Millisecond, "second": time.Second, "ss": time.Second, "s": time.Second, "minute": time.Minute, "mi": time.Minute,
-		"hour": time.Hour, "hh": time.Hour, "day": 24 * time.Hour, "dd": 24 * time.Hour,
-	}[text(a[0])]
-	if !ok {
-		return nil, fmt.Errorf("unit %q is not known", text(a[0]))
-	}
-	return int64(to.Sub(from) / unit), nil
-}
-
 func formatType(a []driver.Value) (driver.Value, error) {
 	for _, t := range columnTypes {
 		if int64(t.oid) == integer(a[0]) {
@@ -267,11 +255,8 @@ var answers = map[string]struct {
 	args int32
 	f    func(Facts, []driver.Value) (driver.Value, error)
 }{
-	"now":             {0, func(f Facts, _ []driver.Value) (driver.Value, error) { return timeText(f.Now), nil }},
-	"getdate":         {0, func(f Facts, _ []driver.Value) (driver.Value, error) { return timeText(f.Now), nil }},
-	"sysdatetime":     {0, func(f Facts, _ []driver.Value) (driver.Value, error) { return timeText(f.Now), nil }},
-	"getutcdate":      {0, func(f Facts, _ []driver.Value) (driver.Value, error) { return timeText(f.Now), nil }},
-	"clock_timestamp": {0, func(f Facts, _ []driver.Value) (driver.Value, error) { return timeText(f.Now), nil }},
+	"now":      {0, func(f Facts, _ []driver.Value) (driver.Value, error) { return timeText(f.Now), nil }},
+	"co_today": {0, func(f Facts, _ []driver.Value) (driver.Value, error) { return f.Now.UTC().Format(time.DateOnly), nil }},
 	"pg_postmaster_start_time": {0, func(f Facts, _ []driver.Value) (driver.Value, error) {
 		return timeText(f.Now.Add(-f.Nodes[f.Self].Uptime)), nil
 	}},
@@ -285,6 +270,12 @@ var answers = map[string]struct {
 	"user":                                {0, func(f Facts, _ []driver.Value) (driver.Value, error) { return f.User, nil }},
 	"suser_sname":                         {-1, func(f Facts, _ []driver.Value) (driver.Value, error) { return f.User, nil }},
 	"serverproperty":                      {1, serverProperty},
+	"db_name":                             {-1, databaseName},
+	"db_id":                               {-1, databaseID},
+	"object_id":                           {-1, objectID},
+	"databasepropertyex":                  {2, databaseProperty},
+	"is_srvrolemember":                    {-1, func(Facts, []driver.Value) (driver.Value, error) { return int64(0), nil }},
+	"fn_hadr_distributed_ag_replica":      {2, func(Facts, []driver.Value) (driver.Value, error) { return nil, nil }},
 	"current_setting":                     {-1, currentSetting},
 	"backup_is_preferred_replica":         {-1, preferred},
 	"fn_hadr_backup_is_preferred_replica": {1, preferred},
@@ -318,16 +309,77 @@ func serverProperty(f Facts, a []driver.Value) (driver.Value, error) {
 	switch strings.ToLower(text(a[0])) {
 	case "servername", "machinename", "computernamephysicalnetbios":
 		return string(f.Self), nil
-	case "ishadrenabled":
+	case "ishadrenabled", "hadrmanagerstatus":
 		return int64(1), nil
-	case "hadrmanagerstatus":
-		return int64(1), nil
+	case "isclustered", "issingleuser", "isintegratedsecurityonly", "isfulltextinstalled":
+		return int64(0), nil
+	case "productmajorversion":
+		major, _, _ := strings.Cut(f.Version, ".")
+		return major, nil
+	case "productlevel":
+		return "RTM", nil
+	case "collation":
+		return "C", nil
 	case "productversion":
 		return f.Version, nil
 	case "edition":
 		return "PostgreSQL", nil
 	}
 	return nil, nil
+}
+
+// databaseName is DB_NAME. Without an argument it is the console's own database.
+func databaseName(f Facts, a []driver.Value) (driver.Value, error) {
+	if len(a) == 0 {
+		return "coterie", nil
+	}
+	for _, d := range f.allDatabases() {
+		if a[0] != nil && int64(d.OID) == integer(a[0]) {
+			return d.Name, nil
+		}
+	}
+	return nil, nil
+}
+
+// databaseID is DB_ID. The console's own database is none of the views, and has no id.
+func databaseID(f Facts, a []driver.Value) (driver.Value, error) {
+	for _, d := range f.allDatabases() {
+		if len(a) > 0 && a[0] != nil && strings.EqualFold(d.Name, text(a[0])) {
+			return int64(d.OID), nil
+		}
+	}
+	return nil, nil
+}
+
+// allDatabases returns the databases of the group and of this node.
+func (f Facts) allDatabases() []Database {
+	return append(slices.Clone(f.databases()), f.Nodes[f.Self].Databases...)
+}
+
+// objectID is OBJECT_ID: of a view, or NULL.
+func objectID(_ Facts, a []driver.Value) (driver.Value, error) {
+	return toRegclass([]driver.Value{strings.NewReplacer("[", "", "]", "", "master.", "").Replace(text(a[0]))})
+}
+
+func databaseProperty(f Facts, a []driver.Value) (driver.Value, error) {
+	id, _ := databaseID(f, a)
+	if id == nil {
+		return nil, nil
+	}
+	switch strings.ToLower(text(a[1])) {
+	case "status":
+		return "ONLINE", nil
+	case "updateability":
+		if f.Nodes[f.Self].Role != ag.RolePrimary {
+			return "READ_ONLY", nil
+		}
+		return "READ_WRITE", nil
+	case "useraccess":
+		return "MULTI_USER", nil
+	case "recovery":
+		return "FULL", nil
+	}
+	return nil, fmt.Errorf("DATABASEPROPERTYEX with %q is not supported: Status, Updateability, UserAccess and Recovery are", text(a[1]))
 }
 
 func currentSetting(f Facts, a []driver.Value) (driver.Value, error) {
@@ -387,6 +439,12 @@ var callable = sync.OnceValue(func() map[string]bool {
 	for name := range answers {
 		out[name] = true
 	}
+	for name := range scalar.Functions {
+		out[name] = true
+	}
+	for _, name := range dialect.EngineFunctions() {
+		out[name] = true
+	}
 	return out
 })
 
@@ -419,7 +477,7 @@ func reading(action sqlite.AuthorizerActionCode, arg1, arg2, database string) bo
 		return callable()[strings.ToLower(arg2)]
 	case sqlite.AuthRead:
 		// Without a column and a database it is a table of which no value is read, such as in count(*).
-		return arg2 == "" && database == "" || readable()[database+"."+arg1]
+		return arg2 == "" && database == "" || readable()[database+"."+arg1] || arg1 == "json_each"
 	default:
 		return false
 	}

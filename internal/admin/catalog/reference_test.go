@@ -6,6 +6,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/coteriedb/coterie/internal/admin/dialect"
 )
 
 var update = flag.Bool("update", false, "write docs/views.md")
@@ -13,9 +15,10 @@ var update = flag.Bool("update", false, "write docs/views.md")
 func reference() string {
 	var b strings.Builder
 	b.WriteString("# The views\n\n<!-- written by go test ./internal/admin/catalog -update from the views; do not edit -->\n\n" +
-		"Tables to SELECT from, in the database `coterie` of any node's listener and with `coterie sql`. The same on every node. Joins, aggregates, WITH and window functions work;\n" +
-		"`TOP n`, `[brackets]`, `N'…'`, `::type`, `ILIKE`, `~`, `extract(epoch from x)` are understood. Arrays and LATERAL are not there. Beside the columns, `boolean` ones compare with 0 and 1, too.\n\n" +
-		"Functions: `sys.fn_hadr_backup_is_preferred_replica('db')`, `sys.fn_hadr_is_primary_replica('db')`, `now()`, `version()`, `current_setting('…')`, `DATEDIFF`, `@@SERVERNAME`.\n")
+		"Tables to SELECT from, in the database `coterie` of any node's listener and with `coterie sql`. The same on every node. Queries are those of PostgreSQL and of T-SQL:\n" +
+		"joins, APPLY and LATERAL, aggregates, WITH and window functions work. Where the two languages differ: [T-SQL in the console](coming-from-sql-server.md#t-sql-in-the-console).\n" +
+		"Arrays do not exist. Columns that are `boolean` compare with 0 and 1, too. All times are UTC.\n\n")
+	b.WriteString("Functions: `" + strings.ToUpper(strings.Join(dialect.FunctionNames(), "`, `")) + "`, `version()`, `current_setting('…')`, and those of PostgreSQL that psql and other tools ask for. Any other is refused by its name.\n")
 	for _, schema := range []string{"sys", "coterie"} {
 		for _, v := range views {
 			if v.schema != schema || v.name == "columns" {

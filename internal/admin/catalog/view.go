@@ -6,10 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"regexp"
+	"math"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/coteriedb/coterie/internal/admin/dialect"
+	"github.com/coteriedb/coterie/internal/admin/scalar"
 )
 
 // columnType is the type of a column, for clients and for the SQL engine.
@@ -29,6 +32,8 @@ var (
 	typeFloat = columnType{701, "double precision", "FLOAT8_REAL", 8}
 	typeTime  = columnType{1184, "timestamp with time zone", "TIMESTAMPTZ_TEXT", 8}
 	typeUUID  = columnType{2950, "uuid", "UUID_TEXT", 16}
+
+	typeDecimal = columnType{1700, "numeric", "NUMERIC_REAL", -1} // of expressions only
 )
 
 var columnTypes = []columnType{typeBool, typeInt8, typeInt4, typeText, typeOID, typeFloat, typeTime, typeUUID}
@@ -162,41 +167,6 @@ network_subnet_prefix_length: addresses are not checked against interfaces
 network_subnet_ipv4_mask: addresses are not checked against interfaces
 `
 
-var (
-	aName = regexp.MustCompile(`^[\pL_][\pL\pN_ $#-]*$`)
-	aCall = regexp.MustCompile(`^(\w+) *\(`)
-)
-
-// functionTypes are the result types of functions, for results without a value.
-var functionTypes = map[string]uint32{
-	"count": typeInt8.oid, "sum": typeInt8.oid, "row_number": typeInt8.oid, "rank": typeInt8.oid, "datediff": typeInt8.oid, "len": typeInt8.oid, "length": typeInt8.oid,
-	"now": typeTime.oid, "getdate": typeTime.oid, "to_timestamp": typeTime.oid, "date_trunc": typeTime.oid, "clock_timestamp": typeTime.oid,
-	"extract_field": typeFloat.oid, "avg": typeFloat.oid, "backup_is_preferred_replica": typeInt8.oid, "fn_hadr_backup_is_preferred_replica": typeInt8.oid,
-}
-
-// expressionColumn returns name and type of a column that is an expression. The name is PostgreSQL's; the type follows
-// from the first value or, without values, from the function.
-func expressionColumn(name string, rows [][]any, i int) Column {
-	c := Column{name, inferred(rows, i)}
-	call := aCall.FindStringSubmatch(name)
-	if call != nil && !slices.ContainsFunc(rows, func(row []any) bool { return row[i] != nil }) {
-		if t, ok := functionTypes[strings.ToLower(call[1])]; ok {
-			c.Type = t
-		} else if strings.HasSuffix(name, "AS INTEGER )") {
-			c.Type = typeInt8.oid
-		}
-	}
-	switch {
-	case call != nil && strings.EqualFold(call[1], "CAST"):
-		c.Name = "?column?"
-	case call != nil:
-		c.Name = strings.Replace(strings.ToLower(call[1]), "extract_field", "extract", 1)
-	case !aName.MatchString(name):
-		c.Name = "?column?"
-	}
-	return c
-}
-
 // inferred returns the type of an expression: that of its first value.
 func inferred(rows [][]any, i int) uint32 {
 	for _, row := range rows {
@@ -222,13 +192,27 @@ func inferred(rows [][]any, i int) uint32 {
 }
 
 // typed converts a value of the engine to the type.
-func typed(v any, oid uint32) any {
+func typed(v any, oid uint32, scale int) any {
 	switch x := v.(type) {
 	case []byte:
-		return typed(string(x), oid)
+		return typed(string(x), oid, scale)
 	case int64:
-		if oid == typeBool.oid {
+		switch oid {
+		case typeBool.oid:
 			return x != 0
+		case typeDecimal.oid:
+			return scalar.Decimal(float64(x), scale)
+		case typeFloat.oid:
+			return float64(x)
+		}
+	case float64:
+		switch oid {
+		case typeDecimal.oid:
+			return scalar.Decimal(x, scale)
+		case typeInt8.oid, typeInt4.oid:
+			if x == math.Trunc(x) && math.Abs(x) < 1<<53 {
+				return int64(x)
+			}
 		}
 	case string:
 		if oid == typeTime.oid {
@@ -251,13 +235,20 @@ type answer struct {
 	to   Rows
 	most int // rows that are taken; with maxRows, a further one is an error
 
+	static  []dialect.Column // what the translation knows of the columns
 	columns []Column
+	scales  []int  // digits of the fraction of decimals
 	known   []bool // whether the column's type is known
 	held    [][]any
 	begun   bool // the columns are sent, and nothing is held back any more
 	rows    int
 	bytes   int
 	refused error // of to
+}
+
+// newAnswer returns the receiver of the answer to a translation.
+func newAnswer(to Rows, most int, t *dialect.Translation) *answer {
+	return &answer{to: to, most: most, static: t.Columns}
 }
 
 // read executes the query.
@@ -267,12 +258,22 @@ func (a *answer) read(c driver.QueryerContext, query string, args []driver.Named
 		return err
 	}
 	defer func() { _ = rows.Close() }()
-	for i, name := range rows.Columns() {
+	names := rows.Columns()
+	for i, name := range names {
 		t, ok := typeByDeclaration(rows.(driver.RowsColumnTypeDatabaseTypeName).ColumnTypeDatabaseTypeName(i))
-		if !ok {
-			t = typeText
+		c, scale := Column{name, typeText.oid}, 0
+		if ok {
+			c.Type = t.oid
+		} else if len(a.static) == len(names) {
+			of := a.static[i].Type
+			if oid := dialect.OIDOf(of); oid != 0 {
+				c.Type, ok, scale = oid, true, of.Scale
+			}
+			if of.Kind == dialect.Elapsed {
+				return &Error{State: "0A000", Message: "the difference of two times is not supported as a column", Hint: "DATEDIFF(second, a, b) is a number"}
+			}
 		}
-		a.columns, a.known = append(a.columns, Column{name, t.oid}), append(a.known, ok)
+		a.columns, a.scales, a.known = append(a.columns, c), append(a.scales, scale), append(a.known, ok)
 	}
 	for {
 		values := make([]driver.Value, len(a.columns))
@@ -331,7 +332,7 @@ func (a *answer) begin() error {
 	a.begun = true
 	for i := range a.columns {
 		if !a.known[i] {
-			a.columns[i] = expressionColumn(a.columns[i].Name, a.held, i)
+			a.columns[i].Type = inferred(a.held, i)
 		}
 	}
 	if a.refused = a.to.Columns(a.columns); a.refused != nil {
@@ -348,7 +349,7 @@ func (a *answer) begin() error {
 
 func (a *answer) send(row []any) error {
 	for i := range row {
-		row[i] = typed(row[i], a.columns[i].Type)
+		row[i] = typed(row[i], a.columns[i].Type, a.scales[i])
 	}
 	a.refused = a.to.Row(row)
 	return a.refused

@@ -359,7 +359,7 @@ func TestPsql(t *testing.T) {
 		{`\dn`, "coterie"},
 		{`\l`, "coterie"},
 		{`\dt`, "Did not find any relations."},
-		{`\du`, "is not there in the console"},
+		{`\du`, "is not supported in the console"},
 		{"select name from sys.availability_groups; script", "shop"},
 		{"alter availability group shop frob", "LINE 1: alter availability group shop frob"},
 		{"select 1; select nosuch", "no such column: nosuch"},

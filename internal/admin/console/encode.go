@@ -59,6 +59,8 @@ func encodeBinary(v any, t Type) ([]byte, error) {
 		return nil, nil
 	}
 	switch t {
+	case Text:
+		return encodeText(v, t), nil
 	case Bool:
 		switch x := v.(type) {
 		case bool:
@@ -87,10 +89,54 @@ func encodeBinary(v any, t Type) ([]byte, error) {
 				return b, nil
 			}
 		}
+	case Date:
+		if day, err := time.Parse(time.DateOnly, fmt.Sprint(v)); err == nil {
+			return binary.BigEndian.AppendUint32(nil, uint32(int32(day.Sub(epoch).Hours()/24))), nil
+		}
+	case Numeric:
+		if b, ok := encodeNumeric(fmt.Sprint(v)); ok {
+			return b, nil
+		}
 	default:
 		return encodeText(v, t), nil
 	}
 	return nil, Errorf("22P02", "the value %.40q is not of the type that was announced", fmt.Sprint(v))
+}
+
+// encodeNumeric returns a decimal in PostgreSQL's binary form: its digits to the base 10000, the weight of the first
+// one, the sign, and the number of decimal digits behind the point.
+func encodeNumeric(s string) ([]byte, bool) {
+	sign := uint16(0)
+	if s, _ = strings.CutPrefix(s, "+"); strings.HasPrefix(s, "-") {
+		sign, s = 0x4000, s[1:]
+	}
+	whole, fraction, _ := strings.Cut(s, ".")
+	if strings.Trim(whole+fraction, "0123456789") != "" || whole+fraction == "" {
+		return nil, false
+	}
+	scale := len(fraction)
+	whole = strings.Repeat("0", (4-len(whole)%4)%4) + whole
+	fraction += strings.Repeat("0", (4-len(fraction)%4)%4)
+	weight := len(whole)/4 - 1
+	digits := whole + fraction
+	for strings.HasPrefix(digits, "0000") {
+		digits, weight = digits[4:], weight-1
+	}
+	for strings.HasSuffix(digits, "0000") {
+		digits = digits[:len(digits)-4]
+	}
+	if digits == "" {
+		weight = 0
+	}
+	out := binary.BigEndian.AppendUint16(nil, uint16(len(digits)/4))
+	out = binary.BigEndian.AppendUint16(out, uint16(int16(weight)))
+	out = binary.BigEndian.AppendUint16(out, sign)
+	out = binary.BigEndian.AppendUint16(out, uint16(scale))
+	for i := 0; i < len(digits); i += 4 {
+		n, _ := strconv.ParseUint(digits[i:i+4], 10, 16)
+		out = binary.BigEndian.AppendUint16(out, uint16(n))
+	}
+	return out, true
 }
 
 func encodeInteger(n int64, t Type) ([]byte, error) {
@@ -160,6 +206,7 @@ func decode(b []byte, t Type, isBinary bool) (any, error) {
 		}
 	case Text, oidVarchar, oidUnknown, oidName, 0:
 		return string(b), nil
+	case Date, Numeric: // clients send these as text
 	}
 	return nil, bad
 }
@@ -172,7 +219,7 @@ func decodeText(s string, t Type) (any, error) {
 			return nil, Errorf("22P02", "invalid input syntax for type integer: %.40q", s)
 		}
 		return n, nil
-	case Float8, oidFloat4:
+	case Float8, oidFloat4, Numeric:
 		f, err := strconv.ParseFloat(strings.TrimSpace(s), 64)
 		if err != nil {
 			return nil, Errorf("22P02", "invalid input syntax for type double precision: %.40q", s)

@@ -23,6 +23,8 @@ const (
 	Float8      Type = 701
 	Timestamptz Type = 1184
 	UUID        Type = 2950
+	Date        Type = 1082 // a string, 2026-11-21
+	Numeric     Type = 1700 // a string, 1.50
 )
 
 // Column is one column of a result.
@@ -49,19 +51,24 @@ type Result struct {
 type Rows interface {
 	Columns(list []Column) error // before the first row; once
 	Row(values []any) error      // the slice is the receiver's
+	Notice(text string)          // of a clause that has no effect; before the columns
 }
 
 // whole keeps an answer of at most most bytes; 0: of any size.
 type whole struct {
 	Result
+	noted       []Notice
 	bytes, most int
 }
 
 // Columns implements Rows.
 func (k *whole) Columns(list []Column) error {
-	k.Result = Result{Columns: list, Rows: [][]any{}, Tag: "SELECT"}
+	k.Result = Result{Columns: list, Rows: [][]any{}, Tag: "SELECT", Notices: k.noted}
 	return nil
 }
+
+// Notice implements Rows.
+func (k *whole) Notice(text string) { k.noted = append(k.noted, Notice{"NOTICE", text}) }
 
 // Row implements Rows.
 func (k *whole) Row(values []any) error {

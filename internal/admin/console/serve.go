@@ -288,6 +288,9 @@ func (s *sender) Columns(list []Column) error {
 	return s.w.lost
 }
 
+// Notice implements Rows.
+func (s *sender) Notice(text string) { s.w.notices(Result{Notices: []Notice{{"NOTICE", text}}}) }
+
 // Row implements Rows.
 func (s *sender) Row(values []any) error {
 	row := textRow(values, s.columns)
@@ -368,7 +371,7 @@ func typeSize(t Type) int16 {
 	switch t {
 	case Bool:
 		return 1
-	case Int4, OID:
+	case Int4, OID, Date:
 		return 4
 	case Int8, Float8, Timestamptz:
 		return 8

@@ -93,8 +93,10 @@ var rules = []rule{
 	{"listener/vip", leaves, "satellites have a reason of their own to change"},
 	{"admin", leaves, "adapters do not know each other: the consumer declares the interface it needs"},
 	{"admin/ddl", []string{"ag", "lib/fail"}, "statements are pure: text in, a changed configuration out; fail is a table"},
-	{"admin/catalog", append([]string{"admin/ddl"}, leaves...), "views name the options of the statements"},
-	{"admin/console", append([]string{"admin/ddl"}, leaves...), "the console parses the statements"},
+	{"admin/scalar", []string{"lib/"}, "functions of values know no query"},
+	{"admin/dialect", []string{"lib/"}, "a translation knows neither the views nor their rows"},
+	{"admin/catalog", append([]string{"admin/ddl", "admin/dialect", "admin/scalar"}, leaves...), "views name the options of the statements"},
+	{"admin/console", append([]string{"admin/ddl", "admin/dialect"}, leaves...), "the console parses the statements"},
 	{"daemon", []string{"config", "lib/"}, "a process knows no group"},
 	{
 		"node",

@@ -1,0 +1,273 @@
+package dialect
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// find returns the column of that name, and its source. Inner scopes hide outer ones.
+func (s *scope) find(names []string) (Column, *bound, bool) {
+	name := names[len(names)-1]
+	for ; s != nil; s = s.parent {
+		for _, b := range s.sources {
+			if len(names) > 1 && !strings.EqualFold(b.name, names[len(names)-2]) {
+				continue
+			}
+			for _, c := range b.columns {
+				if strings.EqualFold(c.Name, name) {
+					return c, b, true
+				}
+			}
+			if len(names) > 1 {
+				return Column{Name: name}, b, false
+			}
+		}
+		if len(names) == 1 && s.open() {
+			break
+		}
+	}
+	return Column{Name: name}, nil, false
+}
+
+func (s *scope) open() bool {
+	for _, b := range s.sources {
+		if b.open {
+			return true
+		}
+	}
+	return false
+}
+
+// cteOf returns the query of WITH of that name.
+func (s *scope) cteOf(name string) (columns []Column, ok bool) {
+	for ; s != nil; s = s.parent {
+		if columns, ok = s.ctes[strings.ToLower(name)]; ok {
+			return columns, true
+		}
+	}
+	return nil, false
+}
+
+// source writes an entry of FROM, and adds what it names to the scope.
+func (w *writer) source(f *source, s *scope) string {
+	switch {
+	case f.join != "":
+		return w.join(f, s)
+	case f.query != nil && f.lateral:
+		return w.lateral(f, s)
+	case f.query != nil:
+		text, columns := w.query(f.query, s.parent)
+		b := &bound{name: f.alias, columns: columns, open: columns == nil}
+		if b.name == "" {
+			b.name = w.newName()
+		}
+		if f.columns != nil {
+			text = w.renamed(text, f.columns, b)
+		}
+		s.add(b)
+		return w.note("(" + text + ") AS " + quoteName(b.name))
+	}
+	return w.table(f, s)
+}
+
+func (s *scope) add(b *bound) {
+	for _, other := range s.sources {
+		if strings.EqualFold(other.name, b.name) {
+			panic(Errorf("42712", "table name %.40q specified more than once", b.name))
+		}
+	}
+	s.sources = append(s.sources, b)
+}
+
+// renamed gives the columns of a query other names.
+func (w *writer) renamed(text string, names []string, b *bound) string {
+	if b.columns != nil && len(names) != len(b.columns) {
+		panic(Errorf("42P10", "table %.40q has %d columns available but %d columns specified", b.name, len(b.columns), len(names)))
+	}
+	var list []string
+	columns := make([]Column, len(names))
+	for i, n := range names {
+		list = append(list, quoteName(n))
+		columns[i].Name = n
+		if i < len(b.columns) {
+			columns[i].Type = b.columns[i].Type
+		}
+	}
+	b.columns, b.open = columns, false
+	inner := quoteName(w.newName())
+	return w.note("WITH " + inner + "(" + strings.Join(list, ", ") + ") AS (" + text + ") SELECT * FROM " + inner)
+}
+
+// table writes a table's name.
+func (w *writer) table(f *source, s *scope) string {
+	name := f.names[len(f.names)-1]
+	alias := f.alias
+	if alias == "" {
+		alias = name
+	}
+	b := &bound{name: alias}
+	text := quoteName(name)
+	if columns, ok := s.cteOf(name); ok && len(f.names) == 1 {
+		b.columns, b.open = columns, columns == nil
+	} else {
+		schema := ""
+		if len(f.names) > 1 {
+			schema = f.names[len(f.names)-2]
+		}
+		if len(f.names) == 3 && !strings.EqualFold(f.names[0], "master") && !strings.EqualFold(f.names[0], "coterie") {
+			panic(unsupported("the database "+f.names[0]+" of a table's name", "the views are in this database; connect to another one for its tables"))
+		}
+		full, columns, ok := w.env.Table(schema, name)
+		if !ok {
+			panic(&Error{
+				State: "42P01", Message: "no such table: " + strings.TrimPrefix(schema+"."+name, "."),
+				Hint: "SELECT table_schema, table_name FROM information_schema.tables lists what there is; the data is in other databases",
+			})
+		}
+		w.tables = append(w.tables, full+"."+name)
+		text, b.columns = quoteName(full)+"."+text, columns
+	}
+	if f.columns != nil {
+		text = "(" + w.renamed("SELECT * FROM "+text, f.columns, b) + ")"
+	}
+	s.add(b)
+	return text + " AS " + quoteName(alias)
+}
+
+func (w *writer) join(f *source, s *scope) string {
+	left := w.source(f.left, s)
+	right := w.source(f.right, s)
+	if f.right.join != "" {
+		right = "(" + right + ")"
+	}
+	join := " " + f.join + " "
+	if f.natural {
+		join, s.merges = " NATURAL"+join, true
+	}
+	out := left + join + right
+	switch {
+	case f.on != nil:
+		text, _ := w.expr(f.on, s)
+		out += " ON " + text
+	case f.using != nil:
+		s.merges = true
+		var names []string
+		for _, n := range f.using {
+			names = append(names, quoteName(n))
+		}
+		out += " USING (" + strings.Join(names, ", ") + ")"
+	}
+	return w.note(out)
+}
+
+// lateral writes a query that sees the sources before it: APPLY and LATERAL. The engine has only functions that do, so
+// the query's rows are made an array, which json_each gives back row by row.
+func (w *writer) lateral(f *source, s *scope) string {
+	text, columns := w.query(f.query, s)
+	if columns == nil {
+		panic(unsupported("* of a table whose columns are unknown, within APPLY,", "name the columns"))
+	}
+	inner := w.newName()
+	b := &bound{name: f.alias, columns: columns, json: w.newName()}
+	if b.name == "" {
+		b.name = b.json
+	}
+	if f.columns == nil {
+		f.columns = make([]string, len(columns))
+		for i := range columns {
+			f.columns[i] = columns[i].Name
+		}
+	}
+	if len(f.columns) != len(columns) {
+		panic(Errorf("42P10", "table %.40q has %d columns available but %d columns specified", b.name, len(columns), len(f.columns)))
+	}
+	var names, list []string
+	b.columns = make([]Column, len(columns))
+	for i, n := range f.columns {
+		b.columns[i] = Column{n, columns[i].Type}
+		names = append(names, quoteName("c"+strconv.Itoa(i)))
+		list = append(list, quoteName(inner)+"."+names[i])
+	}
+	s.add(b)
+	return w.note(fmt.Sprintf("json_each((WITH %s(%s) AS (%s) SELECT json_group_array(json_array(%s)) FROM %s)) AS %s",
+		quoteName(inner), strings.Join(names, ", "), text, strings.Join(list, ", "), quoteName(inner), quoteName(b.json)))
+}
+
+// withTies writes a query that takes the first rows and those that sort like the last of them.
+func (w *writer) withTies(q *query, limit *expr, outer *scope) (string, []Column) {
+	sel := q.body.sel
+	switch {
+	case sel == nil || sel.distinct:
+		panic(unsupported("WITH TIES with DISTINCT or UNION", "put that into a query of its own: SELECT TOP ... FROM (...) AS x"))
+	case len(q.order) == 0:
+		panic(Errorf("42601", "WITH TIES needs ORDER BY"))
+	case q.offset != nil:
+		panic(unsupported("WITH TIES with OFFSET", ""))
+	}
+	s := &scope{parent: outer}
+	from := w.from(sel, s)
+	var texts []string
+	var columns []Column
+	byName := map[string]int{}
+	for _, it := range sel.items {
+		if it.star {
+			panic(unsupported("* with WITH TIES", "name the columns"))
+		}
+		text, t := w.expr(it.e, s)
+		name := it.alias
+		if name == "" {
+			name = w.nameOf(it.e, s)
+		} else {
+			byName[strings.ToLower(name)] = len(texts)
+		}
+		texts, columns = append(texts, text), append(columns, Column{name, t})
+	}
+	var keys, inner, names []string
+	for _, k := range q.order {
+		text, _ := w.expr(k.e, s)
+		if i, err := strconv.Atoi(k.e.text); k.e.kind == exNumber && err == nil && i >= 1 && i <= len(texts) {
+			text = texts[i-1]
+		} else if k.e.kind == exColumn && len(k.e.names) == 1 {
+			if i, ok := byName[strings.ToLower(k.e.names[0])]; ok {
+				text = texts[i]
+			}
+		}
+		if k.desc {
+			text += " DESC"
+		}
+		if k.nulls != "" {
+			text += " NULLS " + k.nulls
+		}
+		keys = append(keys, text)
+	}
+	for i, text := range texts {
+		c := quoteName("c" + strconv.Itoa(i))
+		inner = append(inner, text+" AS "+c)
+		names = append(names, c+" AS "+quoteName(columns[i].Name))
+	}
+	where := ""
+	if sel.where != nil {
+		text, _ := w.expr(sel.where, s)
+		where = " WHERE " + text
+	}
+	rank := quoteName(w.newName())
+	inner = append(inner, "rank() OVER (ORDER BY "+strings.Join(keys, ", ")+") AS "+rank)
+	return w.note("SELECT " + strings.Join(names, ", ") + " FROM (SELECT " + strings.Join(inner, ", ") + from + where + w.tail(sel, s) + ") WHERE " +
+		rank + " <= " + w.count(limit, outer) + " ORDER BY " + rank), columns
+}
+
+// joined writes FOR XML PATH(”), by which T-SQL joined the texts of several rows before it had STRING_AGG.
+func (w *writer) joined(q *query, outer *scope) string {
+	sel := q.body.sel
+	if sel == nil || len(sel.items) != 1 || sel.items[0].star || sel.items[0].alias != "" && sel.items[0].alias != "text()" {
+		panic(unsupported("FOR XML PATH('') of more than one column without a name", "STRING_AGG joins texts"))
+	}
+	plain := *q
+	plain.xml, plain.with = false, nil
+	c := *sel
+	c.items = []item{{e: sel.items[0].e, alias: "~x"}}
+	plain.body = &body{sel: &c}
+	text, _ := w.query(&plain, outer)
+	return w.note(`SELECT group_concat(co_xml("~x"), '') AS "?column?" FROM (` + text + ")")
+}

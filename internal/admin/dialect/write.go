@@ -1,0 +1,471 @@
+package dialect
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Env is what a query may refer to.
+type Env struct {
+	// Table returns the columns of a table. Without a schema it is looked for in all of them.
+	Table func(schema, name string) (fullSchema string, columns []Column, ok bool)
+	// Function reports whether the engine has a function of that lower-case name that a query may call.
+	Function func(name string) bool
+	// Variables are the variables of T-SQL, by lower-case names without @.
+	Variables map[string]Value
+}
+
+// Translation is a query for the engine.
+type Translation struct {
+	SQL     string
+	Tables  []string // schema.name of each table that it reads
+	Params  []uint32 // for each parameter the type of what it meets; 0: unknown
+	Limits  []int    // the parameters of LIMIT and OFFSET, which must not be NULL
+	Columns []Column // what is known of the columns; nil: not even their number
+	Notices []string // of clauses that have no effect
+}
+
+// Translate translates a query. The error is an *Error, or that of ctx.
+func Translate(ctx context.Context, sql string, env Env) (t *Translation, err error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	q, notices, err := parse(sql)
+	if err != nil {
+		return nil, err
+	}
+	w := &writer{env: env, params: map[int]uint32{}}
+	defer func() {
+		if r := recover(); r != nil {
+			bad, ok := r.(*Error)
+			if !ok {
+				panic(r)
+			}
+			t, err = nil, bad
+		}
+	}()
+	text, columns := w.query(q, nil)
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	t = &Translation{SQL: text, Tables: w.tables, Limits: w.limits, Columns: columns, Notices: notices}
+	for n := range w.params {
+		for len(t.Params) < n {
+			t.Params = append(t.Params, 0)
+		}
+	}
+	for n, oid := range w.params {
+		t.Params[n-1] = oid
+	}
+	return t, nil
+}
+
+// writer writes a tree as the engine's text. It ends a translation that fails by a panic with an *Error.
+type writer struct {
+	env     Env
+	tables  []string
+	params  map[int]uint32
+	limits  []int
+	made    int // names that this package has made
+	written int // bytes of all parts
+}
+
+// maxWritten bounds the work of a translation: the bytes of all parts that are written, each as often as it is moved.
+const maxWritten = 32 << 20
+
+// note counts the bytes of a part, and returns it.
+func (w *writer) note(text string) string {
+	if w.written += len(text); w.written > maxWritten {
+		panic(tooComplex())
+	}
+	return text
+}
+
+// scope is the names that an expression sees.
+type scope struct {
+	parent  *scope
+	ctes    map[string][]Column // by lower-case name; nil: the columns are unknown
+	sources []*bound
+	aliases map[string]Type // of the SELECT list, for ORDER BY
+	merges  bool            // a join names columns once that both sides have
+}
+
+// bound is a source with its columns.
+type bound struct {
+	name    string
+	columns []Column
+	open    bool   // there may be other columns
+	json    string // name of the engine's source whose values are arrays of the columns; "": a table or a query
+}
+
+// quoteName returns a name as the engine takes it.
+func quoteName(s string) string { return `"` + strings.ReplaceAll(s, `"`, `""`) + `"` }
+
+// quoteText returns a string as the engine takes it.
+func quoteText(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
+
+func (w *writer) newName() string {
+	w.made++
+	return "~" + strconv.Itoa(w.made)
+}
+
+// query writes a query, and returns its columns; nil if they are unknown.
+func (w *writer) query(q *query, outer *scope) (string, []Column) {
+	s := &scope{parent: outer, ctes: map[string][]Column{}}
+	var b strings.Builder
+	for i, c := range q.with {
+		if i == 0 {
+			b.WriteString("WITH ")
+			if q.recursive {
+				b.WriteString("RECURSIVE ")
+			}
+		} else {
+			b.WriteString(", ")
+		}
+		b.WriteString(w.cte(c, s))
+	}
+	if len(q.with) > 0 {
+		b.WriteString(" ")
+	}
+	if q.xml {
+		b.WriteString(w.joined(q, s))
+		return w.note(b.String()), []Column{{"?column?", Type{Kind: Text}}}
+	}
+	limit, ties := q.limit, q.ties
+	if sel := q.body.sel; sel != nil && sel.top != nil {
+		if limit != nil {
+			panic(Errorf("42601", "TOP and LIMIT or FETCH in one query"))
+		}
+		limit, ties = sel.top, sel.ties
+	}
+	if ties {
+		text, columns := w.withTies(q, limit, s)
+		b.WriteString(text)
+		return w.note(b.String()), columns
+	}
+	text, columns, inner := w.body(q.body, s)
+	b.WriteString(text)
+	b.WriteString(w.order(q.order, inner))
+	b.WriteString(w.limit(limit, q.offset, s))
+	return w.note(b.String()), columns
+}
+
+func (w *writer) cte(c cte, s *scope) string {
+	key := strings.ToLower(c.name)
+	if _, twice := s.ctes[key]; twice {
+		panic(Errorf("42712", "WITH query name %.40q specified more than once", c.name))
+	}
+	var named []Column
+	for _, n := range c.columns {
+		named = append(named, Column{Name: n})
+	}
+	s.ctes[key] = named // it may refer to itself
+	text, columns := w.query(c.q, s)
+	out := quoteName(c.name)
+	if c.columns != nil {
+		var names []string
+		for i, n := range c.columns {
+			names = append(names, quoteName(n))
+			if i < len(columns) {
+				named[i].Type = columns[i].Type
+			}
+		}
+		out += "(" + strings.Join(names, ", ") + ")"
+		columns = named
+	}
+	s.ctes[key] = columns
+	if c.hint != "" {
+		c.hint += " "
+	}
+	return out + " AS " + c.hint + "(" + text + ")"
+}
+
+func (w *writer) order(keys []sortKey, s *scope) string {
+	if len(keys) == 0 {
+		return ""
+	}
+	return " ORDER BY " + w.keys(keys, s)
+}
+
+func (w *writer) keys(keys []sortKey, s *scope) string {
+	var out []string
+	for _, k := range keys {
+		text, _ := w.expr(k.e, s)
+		if k.desc {
+			text += " DESC"
+		}
+		if k.nulls != "" {
+			text += " NULLS " + k.nulls
+		}
+		out = append(out, text)
+	}
+	return strings.Join(out, ", ")
+}
+
+func (w *writer) limit(limit, offset *expr, s *scope) string {
+	if limit == nil && offset == nil {
+		return ""
+	}
+	text := "-1"
+	if limit != nil {
+		text = w.count(limit, s)
+	}
+	if offset != nil {
+		return " LIMIT " + text + " OFFSET " + w.count(offset, s)
+	}
+	return " LIMIT " + text
+}
+
+// count writes a number of rows.
+func (w *writer) count(e *expr, s *scope) string {
+	if e.kind == exParam {
+		n, _ := strconv.Atoi(e.text)
+		w.limits = append(w.limits, n)
+		if w.params[n] == 0 {
+			w.params[n] = 20
+		}
+		return "?" + e.text
+	}
+	if e.kind == exNumber {
+		n, err := strconv.ParseUint(e.text, 10, 31)
+		if err != nil {
+			panic(Errorf("42601", "a number of rows is a whole number, not %.40q", e.text))
+		}
+		return strconv.FormatUint(n, 10)
+	}
+	text, _ := w.expr(e, &scope{parent: s})
+	return "co_rows(" + text + ")"
+}
+
+// body writes a body. The scope is that of ORDER BY.
+func (w *writer) body(b *body, s *scope) (string, []Column, *scope) {
+	switch {
+	case b.nested != nil:
+		text, columns := w.query(b.nested, s)
+		return "SELECT * FROM (" + text + ")", columns, outputs(columns, s)
+	case b.values != nil:
+		return w.values(b, s)
+	case b.op == "":
+		return w.selection(b.sel, s)
+	}
+	left, columns := w.side(b.left, s)
+	right, other := w.side(b.right, s)
+	if columns != nil && other != nil && len(columns) != len(other) {
+		panic(Errorf("42601", "each %s query must have the same number of columns", strings.Fields(b.op)[0]))
+	}
+	columns = slices.Clone(columns)
+	for i := range columns {
+		if i < len(other) {
+			columns[i].Type = common(columns[i].Type, other[i].Type)
+		}
+	}
+	return w.note(left + " " + b.op + " " + right), columns, outputs(columns, s)
+}
+
+// side writes a side of UNION. The engine takes neither brackets nor a limit of its own there.
+func (w *writer) side(b *body, s *scope) (string, []Column) {
+	if b.sel != nil && b.sel.top != nil {
+		b = &body{nested: &query{body: b}}
+	}
+	text, columns, _ := w.body(b, s)
+	if b.op != "" {
+		text = "SELECT * FROM (" + text + ")"
+	}
+	return text, columns
+}
+
+// outputs returns the scope of ORDER BY behind an operation on two queries.
+func outputs(columns []Column, s *scope) *scope {
+	out := &scope{parent: s, aliases: map[string]Type{}}
+	for _, c := range columns {
+		out.aliases[strings.ToLower(c.Name)] = c.Type
+	}
+	return out
+}
+
+func (w *writer) values(b *body, s *scope) (string, []Column, *scope) {
+	var rows []string
+	columns := make([]Column, len(b.values[0]))
+	for n, row := range b.values {
+		var list []string
+		for i, e := range row {
+			text, t := w.expr(e, s)
+			list = append(list, text)
+			if columns[i].Name = "column" + strconv.Itoa(i+1); n == 0 {
+				columns[i].Type = t
+			} else {
+				columns[i].Type = common(columns[i].Type, t)
+			}
+		}
+		rows = append(rows, "("+strings.Join(list, ", ")+")")
+	}
+	return w.note("VALUES " + strings.Join(rows, ", ")), columns, outputs(columns, s)
+}
+
+// selection writes SELECT up to HAVING. The scope is that of its expressions and of ORDER BY.
+func (w *writer) selection(sel *selection, outer *scope) (string, []Column, *scope) {
+	s := &scope{parent: outer}
+	from := w.from(sel, s)
+	list, columns := w.list(sel.items, s)
+	out := "SELECT "
+	if sel.distinct {
+		out += "DISTINCT "
+	}
+	out += strings.Join(list, ", ") + from
+	if sel.where != nil {
+		text, _ := w.expr(sel.where, s)
+		out += " WHERE " + text
+	}
+	s.aliases = map[string]Type{}
+	for i, it := range sel.items {
+		name := it.alias
+		if name == "" && !it.star {
+			name = w.nameOf(it.e, s)
+		}
+		if columns != nil && len(columns) == len(sel.items) {
+			s.aliases[strings.ToLower(name)] = columns[i].Type
+		} else if !it.star {
+			s.aliases[strings.ToLower(name)] = Type{}
+		}
+	}
+	return w.note(out + w.tail(sel, s)), columns, s
+}
+
+func (w *writer) from(sel *selection, s *scope) string {
+	var list []string
+	for _, f := range sel.from {
+		list = append(list, w.source(f, s))
+	}
+	if list == nil {
+		return ""
+	}
+	return " FROM " + strings.Join(list, ", ")
+}
+
+// tail writes GROUP BY to WINDOW.
+func (w *writer) tail(sel *selection, s *scope) string {
+	var b strings.Builder
+	if sel.group != nil {
+		b.WriteString(" GROUP BY " + w.list2(sel.group, s))
+	}
+	if sel.having != nil {
+		text, _ := w.expr(sel.having, s)
+		b.WriteString(" HAVING " + text)
+	}
+	for i, n := range sel.windows {
+		b.WriteString([]string{" WINDOW ", ", "}[min(i, 1)] + quoteName(n.name) + " AS " + w.window(n.w, s))
+	}
+	return b.String()
+}
+
+// list2 writes expressions with commas between them.
+func (w *writer) list2(list []*expr, s *scope) string {
+	var out []string
+	for _, e := range list {
+		text, _ := w.expr(e, s)
+		out = append(out, text)
+	}
+	return w.note(strings.Join(out, ", "))
+}
+
+// list writes a SELECT list, and returns its columns; nil if they are unknown.
+func (w *writer) list(items []item, s *scope) (list []string, columns []Column) {
+	known := true
+	for _, it := range items {
+		if it.star {
+			text, of, ok := w.star(it.of, s)
+			list, columns, known = append(list, text), append(columns, of...), known && ok
+			continue
+		}
+		text, t := w.expr(it.e, s)
+		name := it.alias
+		if name == "" {
+			name = w.nameOf(it.e, s)
+		}
+		if it.alias != "" || it.e.kind != exColumn || strings.HasPrefix(text, "json_extract") {
+			text += " AS " + quoteName(name)
+		}
+		list, columns = append(list, text), append(columns, Column{name, t})
+	}
+	if !known {
+		return list, nil
+	}
+	return list, columns
+}
+
+// star writes * or name.*, and returns its columns if they are known.
+func (w *writer) star(of string, s *scope) (string, []Column, bool) {
+	var columns []Column
+	var spelled []string
+	known, json, found := true, false, false
+	for _, b := range s.sources {
+		if of != "" && !strings.EqualFold(b.name, of) {
+			continue
+		}
+		found, known, json = true, known && !b.open, json || b.json != ""
+		columns = append(columns, b.columns...)
+		for i, c := range b.columns {
+			spelled = append(spelled, b.column(i)+" AS "+quoteName(c.Name))
+		}
+	}
+	switch {
+	case !found && of == "":
+		panic(Errorf("42601", "SELECT * without FROM"))
+	case !found:
+		panic(Errorf("42P01", "missing FROM-clause entry for table %.40q", of))
+	case json && !known:
+		panic(unsupported("* of a table whose columns are unknown", "name the columns"))
+	case json:
+		return strings.Join(spelled, ", "), columns, true
+	case of != "":
+		return quoteName(of) + ".*", columns, known
+	}
+	return "*", columns, known && !s.merges
+}
+
+// column writes the column i of a source.
+func (b *bound) column(i int) string {
+	if b.json != "" {
+		return fmt.Sprintf("json_extract(%s.value, '$[%d]')", quoteName(b.json), i)
+	}
+	return quoteName(b.name) + "." + quoteName(b.columns[i].Name)
+}
+
+// nameOf returns the name of a column without an alias, as PostgreSQL gives it.
+func (w *writer) nameOf(e *expr, s *scope) string {
+	switch e.kind {
+	case exColumn:
+		if c, _, ok := s.find(e.names); ok {
+			return c.Name
+		}
+		return e.names[len(e.names)-1]
+	case exCall:
+		return strings.TrimPrefix(strings.Replace(e.text, "extract_field", "extract", 1), "@@")
+	case exCase:
+		return "case"
+	case exCast:
+		if e.text == "::" || e.args[0].kind == exColumn {
+			if name := w.nameOf(e.args[0], s); name != "?column?" {
+				return name
+			}
+		}
+	case exExists:
+		return "exists"
+	case exBool:
+		return "bool"
+	case exQuery:
+		if sel := e.query.body.sel; sel != nil && len(sel.items) == 1 && !sel.items[0].star {
+			if sel.items[0].alias != "" {
+				return sel.items[0].alias
+			}
+			return w.nameOf(sel.items[0].e, nil)
+		}
+	case exCollate:
+		return w.nameOf(e.args[0], s)
+	default:
+	}
+	return "?column?"
+}

@@ -1,0 +1,498 @@
+package dialect
+
+import (
+	"strconv"
+	"strings"
+)
+
+// expr writes an expression, and returns its type.
+func (w *writer) expr(e *expr, s *scope) (string, Type) {
+	text, t := w.plain(e, s)
+	return w.note(text), t
+}
+
+func (w *writer) plain(e *expr, s *scope) (string, Type) {
+	switch e.kind {
+	case exNumber:
+		return number(e.text)
+	case exString:
+		return quoteText(e.text), Type{Kind: Text}
+	case exNull:
+		return "NULL", Type{Kind: Null}
+	case exBool:
+		return e.text, Type{Kind: Bit}
+	case exParam:
+		n, _ := strconv.Atoi(e.text)
+		if _, seen := w.params[n]; !seen {
+			w.params[n] = 0
+		}
+		return "?" + e.text, Type{}
+	case exVariable:
+		return w.variable(e.text)
+	case exColumn:
+		return w.column(e, s)
+	case exUnary:
+		return w.unary(e, s)
+	case exBinary:
+		return w.binary(e, s)
+	case exIn:
+		return w.in(e, s)
+	case exBetween:
+		low := &expr{kind: exBinary, text: ">=", args: []*expr{e.args[0], e.args[1]}}
+		high := &expr{kind: exBinary, text: "<=", args: []*expr{e.args[0], e.args[2]}}
+		a, _ := w.expr(low, s)
+		b, _ := w.expr(high, s)
+		return negated(e.not, "("+a+" AND "+b+")"), Type{Kind: Bit}
+	case exLike, exRegexp:
+		return w.matches(e, s)
+	case exIs:
+		return w.is(e, s)
+	case exCase:
+		return w.caseOf(e, s)
+	case exCast:
+		return w.cast(e, s)
+	case exCall:
+		return w.call(e, s)
+	case exQuery:
+		text, columns := w.query(e.query, s)
+		if columns == nil || len(columns) != 1 {
+			panic(Errorf("42601", "a query in an expression must return one column"))
+		}
+		return "(" + text + ")", columns[0].Type
+	case exExists:
+		text, _ := w.query(e.query, s)
+		return "EXISTS (" + text + ")", Type{Kind: Bit}
+	case exRow:
+		return "(" + w.list2(e.args, s) + ")", Type{}
+	case exCollate:
+		text, t := w.expr(e.args[0], s)
+		return "(" + text + " COLLATE " + e.text + ")", t
+	default:
+	}
+	panic(unsupported("an array", "IN (...) compares with a list"))
+}
+
+// number writes a number. One with a fraction is a decimal, as in T-SQL and PostgreSQL.
+func number(text string) (string, Type) {
+	if strings.ContainsAny(text, "eE") {
+		return text, Type{Kind: Float}
+	}
+	if _, fraction, ok := strings.Cut(text, "."); ok {
+		if len(fraction) == 0 {
+			text += "0"
+		}
+		return text, Type{Kind: Decimal, Scale: min(len(fraction), 38)}
+	}
+	if _, err := strconv.ParseInt(text, 10, 64); err != nil {
+		return text + ".0", Type{Kind: Decimal}
+	}
+	return text, Type{Kind: Int}
+}
+
+func (w *writer) variable(name string) (string, Type) {
+	v, ok := w.env.Variables[name]
+	if !ok {
+		panic(Errorf("42704", "must declare the scalar variable \"@%s\"", name).withHint("a variable lives until the end of the text that declares it, or until GO"))
+	}
+	switch x := v.V.(type) {
+	case int64:
+		return "(" + strconv.FormatInt(x, 10) + ")", v.Type
+	case float64:
+		return "(" + strconv.FormatFloat(x, 'e', -1, 64) + ")", v.Type
+	case string:
+		return quoteText(x), v.Type
+	}
+	return "NULL", v.Type
+}
+
+func (e *Error) withHint(hint string) *Error {
+	e.Hint = hint
+	return e
+}
+
+func (w *writer) column(e *expr, s *scope) (string, Type) {
+	name := e.names[len(e.names)-1]
+	c, b, ok := s.find(e.names)
+	switch {
+	case ok && b.json != "":
+		for i := range b.columns {
+			if b.columns[i].Name == c.Name {
+				return b.column(i), c.Type
+			}
+		}
+	case len(e.names) > 1:
+		table := e.names[len(e.names)-2]
+		if b == nil {
+			panic(Errorf("42P01", "missing FROM-clause entry for table %.60q", table))
+		}
+		if !ok && !b.open {
+			panic(noColumn(table+"."+name, name, []*bound{b}))
+		}
+		return quoteName(table) + "." + quoteName(name), c.Type
+	case !ok:
+		var seen []*bound
+		for up := s; up != nil; up = up.parent {
+			if t, found := up.aliases[strings.ToLower(name)]; found {
+				return quoteName(name), t
+			}
+			if up.open() {
+				return quoteName(name), Type{}
+			}
+			seen = append(seen, up.sources...)
+		}
+		panic(noColumn(name, name, seen))
+	}
+	return quoteName(name), c.Type
+}
+
+// noColumn returns the error of a column that no source has, with one that is spelled almost like it.
+func noColumn(shown, name string, in []*bound) *Error {
+	e := Errorf("42703", "no such column: %.60s", shown)
+	for _, b := range in {
+		for _, c := range b.columns {
+			if alike(strings.ToLower(c.Name), strings.ToLower(name)) {
+				return e.withHint("perhaps " + b.name + "." + c.Name)
+			}
+		}
+	}
+	return e
+}
+
+// alike reports whether two names differ by at most two letters that one of them has more.
+func alike(a, b string) bool {
+	if len(a) > len(b) {
+		a, b = b, a
+	}
+	if len(b)-len(a) > 2 || len(a) < 3 {
+		return false
+	}
+	i := 0
+	for i < len(a) && a[i] == b[i] {
+		i++
+	}
+	j := 0
+	for j < len(a)-i && a[len(a)-1-j] == b[len(b)-1-j] {
+		j++
+	}
+	return len(a)-i-j <= 1
+}
+
+func (w *writer) unary(e *expr, s *scope) (string, Type) {
+	text, t := w.expr(e.args[0], s)
+	switch e.text {
+	case "NOT":
+		return "(NOT " + text + ")", Type{Kind: Bit}
+	case "-":
+		if t.Kind == Bit {
+			t = Type{Kind: Int}
+		}
+		return "(- " + w.asNumber(text, t) + ")", calculated(t)
+	}
+	return "(~ " + w.asNumber(text, t) + ")", Type{Kind: Int}
+}
+
+// calculated returns the type of a result of arithmetic on the type.
+func calculated(t Type) Type {
+	if t.numeric() {
+		t.OID = 0
+		return t
+	}
+	return Type{}
+}
+
+// asNumber writes an operand of arithmetic. A text is converted, and one that is no number is an error.
+func (w *writer) asNumber(text string, t Type) string {
+	switch t.Kind {
+	case Int, Decimal, Float, Bit, Null, Elapsed:
+		return text
+	case Time, Date, UUID:
+		panic(unsupported("arithmetic with a "+map[Kind]string{Time: "time", Date: "date", UUID: "uuid"}[t.Kind], "DATEADD and DATEDIFF calculate with times"))
+	default:
+		return "co_number(" + text + ")"
+	}
+}
+
+// operand writes an operand of arithmetic, in which a parameter is a number.
+func (w *writer) operand(e *expr, s *scope) (string, Type) {
+	text, t := w.expr(e, s)
+	if e.kind == exParam {
+		return text, Type{}
+	}
+	return text, t
+}
+
+func (w *writer) binary(e *expr, s *scope) (string, Type) {
+	switch e.text {
+	case "AND", "OR":
+		a, _ := w.expr(e.args[0], s)
+		b, _ := w.expr(e.args[1], s)
+		return "(" + a + " " + e.text + " " + b + ")", Type{Kind: Bit}
+	case "=", "<>", "<", ">", "<=", ">=":
+		a, b := w.compared(e.args[0], e.args[1], s)
+		return "(" + a + " " + e.text + " " + b + ")", Type{Kind: Bit}
+	case "||":
+		a, ta := w.expr(e.args[0], s)
+		b, tb := w.expr(e.args[1], s)
+		return "(" + w.asText(a, ta) + " || " + w.asText(b, tb) + ")", Type{Kind: Text}
+	case "->", "->>":
+		a, _ := w.expr(e.args[0], s)
+		b, _ := w.expr(e.args[1], s)
+		return "(" + a + " " + e.text + " " + b + ")", Type{}
+	}
+	a, ta := w.operand(e.args[0], s)
+	b, tb := w.operand(e.args[1], s)
+	return w.arithmetic(e, [2]string{a, b}, [2]Type{ta, tb})
+}
+
+// arithmetic writes a sum, a difference, a product, a quotient, a remainder or an operation on bits.
+func (w *writer) arithmetic(e *expr, x [2]string, t [2]Type) (string, Type) {
+	if text, out, done := w.otherSum(e.text, x, t); done {
+		return text, out
+	}
+	a, b := w.asNumber(x[0], t[0]), w.asNumber(x[1], t[1])
+	out := Type{}
+	if t[0].numeric() && t[1].numeric() {
+		out = calculated(wider(t[0], t[1]))
+	}
+	if out.Kind == Bit || e.text == "&" || e.text == "|" {
+		out.Kind = Int
+	}
+	if e.text == "*" && out.Kind == Decimal {
+		out.Scale = min(scaleOf(t[0])+scaleOf(t[1]), 38)
+	}
+	if e.text == "/" || e.text == "%" {
+		if out.Kind == Decimal && e.text == "/" {
+			out = Type{Kind: Float}
+		}
+		if n := e.args[1]; n.kind != exNumber || strings.Trim(n.text, "0.") == "" || out.Kind != Int {
+			return map[string]string{"/": "co_div", "%": "co_mod"}[e.text] + "(" + a + ", " + b + ")", out
+		}
+	}
+	return "(" + a + " " + e.text + " " + b + ")", out
+}
+
+// otherSum writes a sum or a difference whose operands are not both numbers, and reports whether it is one.
+func (w *writer) otherSum(op string, x [2]string, t [2]Type) (string, Type, bool) {
+	moment := func(k Kind) bool { return k == Time || k == Date }
+	both := t[0].numeric() && t[1].numeric()
+	switch {
+	case op != "+" && op != "-" || both:
+		return "", Type{}, false
+	case op == "-" && moment(t[0].Kind) && moment(t[1].Kind):
+		return "co_elapsed(" + x[0] + ", " + x[1] + ")", Type{Kind: Elapsed}, true
+	case t[0].Kind == Time && t[1].Kind == Int:
+		return "co_dateadd('day', " + op + "(" + x[1] + "), " + x[0] + ")", t[0], true
+	case op == "-":
+		return "", Type{}, false
+	case t[0].Kind == Text && t[1].Kind == Text:
+		return "(" + x[0] + " || " + x[1] + ")", Type{Kind: Text}, true
+	case moment(t[0].Kind) || moment(t[1].Kind):
+		panic(unsupported("+ with a time", "CONVERT(varchar(19), x, 120) makes a text of it, DATEADD adds to it"))
+	}
+	out := Type{}
+	switch {
+	case t[0].Kind == Text && t[1].Kind == Null, t[0].Kind == Null && t[1].Kind == Text:
+		out.Kind = Text
+	case t[0].numeric() || t[1].numeric():
+		out = calculated(wider(numericOf(t[0]), numericOf(t[1])))
+	}
+	return "co_add(" + x[0] + ", " + x[1] + ")", out, true
+}
+
+func numericOf(t Type) Type {
+	if t.numeric() {
+		return t
+	}
+	return Type{Kind: Int}
+}
+
+// asText writes an operand of || or CONCAT as PostgreSQL shows it.
+func (w *writer) asText(text string, t Type) string {
+	switch t.Kind {
+	case Text, Null, UUID, Date:
+		return text
+	case Elapsed:
+		panic(unsupported("the difference of two times as a text", "DATEDIFF(second, a, b) is a number"))
+	default:
+		return "co_text(" + text + ", " + quoteText(t.code()) + ")"
+	}
+}
+
+// compared writes two operands of a comparison. A text that meets another type is converted to that.
+func (w *writer) compared(a, b *expr, s *scope) (string, string) {
+	x, tx := w.expr(a, s)
+	y, ty := w.expr(b, s)
+	w.guess(a, ty)
+	w.guess(b, tx)
+	if a.kind == exParam {
+		return w.converted(x, Type{Kind: Text}, ty), y
+	}
+	if b.kind == exParam {
+		return x, w.converted(y, Type{Kind: Text}, tx)
+	}
+	to := common(tx, ty)
+	return w.converted(x, tx, to), w.converted(y, ty, to)
+}
+
+// guess notes the type that a parameter meets.
+func (w *writer) guess(e *expr, t Type) {
+	if e.kind != exParam {
+		return
+	}
+	n, _ := strconv.Atoi(e.text)
+	if w.params[n] != 0 {
+		return
+	}
+	switch t.Kind { // as clients send them
+	case Decimal:
+		w.params[n] = 701
+	case Date:
+		w.params[n] = 25
+	default:
+		w.params[n] = OIDOf(t)
+	}
+}
+
+// OIDOf returns the type of PostgreSQL by which a client gets the values of an expression; 0: unknown.
+func OIDOf(t Type) uint32 {
+	if t.OID != 0 {
+		return t.OID
+	}
+	return map[Kind]uint32{Int: 20, Decimal: 1700, Float: 701, Text: 25, Time: 1184, Date: 1082, Bit: 16, UUID: 2950}[t.Kind]
+}
+
+// converted writes a value as one of the type, if that is not what it is.
+func (w *writer) converted(text string, from, to Type) string {
+	switch {
+	case from.Kind == to.Kind || from.Kind == Null || from.Kind == Unknown && to.Kind != Unknown && !to.numeric():
+		return text
+	case to.Kind == UUID && from.Kind == Text:
+		return "lower(" + text + ")"
+	case to.Kind == Bit && from.Kind == Text:
+		return "co_bit(" + text + ", 0)"
+	case to.numeric() && !from.numeric():
+		return "co_number(" + text + ")"
+	case to.Kind == Time && (from.Kind == Text || from.Kind == Date):
+		return "co_time(" + text + ", 0, 0)"
+	case to.Kind == Date && from.Kind == Text:
+		return "co_date(" + text + ", 0)"
+	}
+	return text
+}
+
+func negated(not bool, text string) string {
+	if not {
+		return "(NOT " + text + ")"
+	}
+	return text
+}
+
+func (w *writer) in(e *expr, s *scope) (string, Type) {
+	word := " IN ("
+	if e.not {
+		word = " NOT IN ("
+	}
+	left, t := w.expr(e.args[0], s)
+	if e.query != nil {
+		text, columns := w.query(e.query, s)
+		if len(columns) == 1 {
+			w.guess(e.args[0], columns[0].Type)
+			if to := common(t, columns[0].Type); to.Kind != columns[0].Type.Kind && columns[0].Type.Kind == Text {
+				panic(unsupported("IN (SELECT ...) of a text for a value that is none", "convert one of the two"))
+			}
+		}
+		return "(" + left + word + text + "))", Type{Kind: Bit}
+	}
+	types := []Type{t}
+	texts := make([]string, len(e.args))
+	for i, x := range e.args[1:] {
+		text, of := w.expr(x, s)
+		w.guess(x, t)
+		if x.kind == exParam {
+			of = Type{Kind: Null}
+		}
+		texts[i+1], types = text, append(types, of)
+	}
+	to := common(types...)
+	for i := range e.args[1:] {
+		texts[i+1] = w.converted(texts[i+1], types[i+1], to)
+	}
+	return "(" + w.converted(left, t, to) + word + strings.Join(texts[1:], ", ") + "))", Type{Kind: Bit}
+}
+
+// matches writes LIKE and the regular expressions of PostgreSQL.
+func (w *writer) matches(e *expr, s *scope) (string, Type) {
+	a, ta := w.expr(e.args[0], s)
+	b, _ := w.expr(e.args[1], s)
+	w.guess(e.args[0], Type{Kind: Text})
+	w.guess(e.args[1], Type{Kind: Text})
+	if e.args[0].kind == exCollate && e.args[0].text == "NOCASE" {
+		e.text = "LIKE NOCASE"
+	}
+	if e.kind == exLike {
+		escape := "NULL"
+		if len(e.args) > 2 {
+			escape, _ = w.expr(e.args[2], s)
+		}
+		a = w.asText(a, ta)
+		return negated(e.not, "co_like("+a+", "+b+", "+escape+", "+quoteText(e.text)+")"), Type{Kind: Bit}
+	}
+	if e.text == "~*" {
+		b = "('(?i)' || " + b + ")"
+	}
+	return negated(e.not, "regexp("+b+", "+a+")"), Type{Kind: Bit}
+}
+
+func (w *writer) is(e *expr, s *scope) (string, Type) {
+	a, t := w.expr(e.args[0], s)
+	word := " IS "
+	if e.not {
+		word = " IS NOT "
+	}
+	switch e.text {
+	case "NULL", "TRUE", "FALSE":
+		if e.text != "NULL" && t.Kind == Text {
+			a = "co_bit(" + a + ", 0)"
+		}
+		return "(" + a + word + e.text + ")", Type{Kind: Bit}
+	}
+	x, y := w.compared(e.args[0], e.args[1], s)
+	if word = " IS NOT "; e.not {
+		word = " IS "
+	}
+	return "(" + x + word + y + ")", Type{Kind: Bit}
+}
+
+// caseOf writes CASE. Its results are of one type: a text beside numbers is converted to a number, or is an error.
+func (w *writer) caseOf(e *expr, s *scope) (string, Type) {
+	last := len(e.args) - 1
+	var results []string
+	var types []Type
+	add := func(x *expr) {
+		text, t := w.expr(x, s)
+		results, types = append(results, text), append(types, t)
+	}
+	for i := 2; i < last; i += 2 {
+		add(e.args[i])
+	}
+	if e.args[last] != nil {
+		add(e.args[last])
+	}
+	to := common(types...)
+	var b strings.Builder
+	b.WriteString("CASE")
+	for i := 1; i < last; i += 2 {
+		when := e.args[i]
+		if e.args[0] != nil {
+			when = binary("=", e.args[0], when)
+		}
+		text, _ := w.expr(when, s)
+		k := i / 2
+		b.WriteString(" WHEN " + text + " THEN " + w.converted(results[k], types[k], to))
+	}
+	if e.args[last] != nil {
+		k := len(results) - 1
+		b.WriteString(" ELSE " + w.converted(results[k], types[k], to))
+	}
+	return b.String() + " END", to
+}
