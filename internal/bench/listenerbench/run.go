@@ -129,9 +129,12 @@ func spentSince(before map[string]time.Duration) (d time.Duration) {
 // statOf reads a process's name and processor time.
 func statOf(file string) (name string, spent time.Duration, ok bool) {
 	text, err := os.ReadFile(file)
-	head, rest, found := strings.Cut(string(text), ") ")
-	f := strings.Fields(rest)
-	if err != nil || !found || len(f) < 13 {
+	end := strings.LastIndex(string(text), ") ") // a name may have brackets of its own
+	if err != nil || end < 0 {
+		return "", 0, false
+	}
+	head, f := string(text[:end]), strings.Fields(string(text[end+1:]))
+	if len(f) < 13 {
 		return "", 0, false
 	}
 	user, _ := strconv.Atoi(f[11])

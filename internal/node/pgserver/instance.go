@@ -95,6 +95,11 @@ func (i *Instance) Observe(ctx context.Context) (agent.Observation, error) {
 	if err != nil {
 		return agent.Observation{}, err
 	}
+	return i.observation(o), nil
+}
+
+// observation returns the server's state in the terms of the group: members instead of the names of their streams.
+func (i *Instance) observation(o postgres.Observation) agent.Observation {
 	out := agent.Observation{
 		InRecovery: o.InRecovery, Position: o.Whole, Flushed: ag.Position{Timeline: o.Timeline, LSN: o.Flush}, Replay: o.Replay,
 		Receiving: o.WalReceiver != nil, Streamed: o.Receive != 0, Waiters: o.SyncRepWaiters,
@@ -109,7 +114,7 @@ func (i *Instance) Observe(ctx context.Context) (agent.Observation, error) {
 	s, err := settings.ParseSync(o.SyncNames)
 	if err != nil {
 		out.N = -1 // not ours
-		return out, nil
+		return out
 	}
 	out.N = s.Num
 	for k, name := range s.Names {
@@ -125,7 +130,7 @@ func (i *Instance) Observe(ctx context.Context) (agent.Observation, error) {
 		}
 		out.P = append(out.P, m)
 	}
-	return out, nil
+	return out
 }
 
 // writtenSync returns the setting that the server's next reload puts in force.

@@ -37,8 +37,10 @@ func (u *Upstream) Follow(leader ag.Replica, e ag.Epoch) {
 func (u *Upstream) Hold() { u.Upstream.SetSource(nil) }
 
 // Status returns what the local walreceiver is doing.
-func (u *Upstream) Status() agent.UpstreamStatus {
-	s := u.Upstream.Status()
+func (u *Upstream) Status() agent.UpstreamStatus { return describeUpstream(u.Upstream.Status()) }
+
+// describeUpstream takes over an answer only of the source and the epoch in force: an earlier one says nothing of them.
+func describeUpstream(s replication.UpstreamStatus) agent.UpstreamStatus {
 	answered := s.AnswerAt != 0 && s.AnswerEpoch == s.Epoch && s.AnswerFrom == s.Replica
 	return agent.UpstreamStatus{
 		Connected: s.Connected, Held: s.Held > 0, Source: s.Replica, Epoch: s.Epoch, Diverged: answered && s.Answer.Code == replication.CodeDiverged,
