@@ -21,6 +21,7 @@ import (
 	"github.com/coteriedb/coterie/internal/cli/groupcmd"
 	"github.com/coteriedb/coterie/internal/cli/labcmd"
 	"github.com/coteriedb/coterie/internal/cli/nodecmd"
+	"github.com/coteriedb/coterie/internal/cli/settingscmd"
 	"github.com/coteriedb/coterie/internal/cli/sqlrun"
 	"github.com/coteriedb/coterie/internal/lab"
 	"github.com/coteriedb/coterie/internal/lib/buildinfo"
@@ -81,6 +82,7 @@ Exit codes: 0 ok, 1 error, 2 usage, 3 unhealthy, 4 refused for safety.`,
 	root.AddCommand(nodecmd.Init(), nodecmd.Join(false), nodecmd.Join(true), nodecmd.Agent(), nodecmd.Config(), nodecmd.Release(),
 		groupcmd.Status(), checkcmd.Check(), groupcmd.Failover(), groupcmd.Recover(), nodecmd.Restart(), groupcmd.Token(), groupcmd.Remove(), groupcmd.Resume(), groupcmd.Seed(), groupcmd.Set(), groupcmd.Explain(), sqlrun.SQL(), groupcmd.CA())
 	root.AddCommand(groupcmd.Clauses()...)
+	root.AddCommand(settingscmd.Settings())
 	root.AddCommand(labcmd.Lab()...)
 	root.AddCommand(labcmd.Demo(), benchcmd.Bench())
 	cli.NeedCommand(root)

@@ -1,6 +1,7 @@
 package ag
 
 import (
+	"maps"
 	"slices"
 	"time"
 )
@@ -141,6 +142,9 @@ type Group struct {
 	// Draft means that the nodes have a quorum, and one of them has the data, but no group exists (yet, or any more).
 	// CREATE makes it a group.
 	Draft bool `json:"draft,omitempty"`
+	// Parameters are the settings of PostgreSQL that every replica's server has, by name. Read them through
+	// ParametersOf.
+	Parameters map[string]string `json:"parameters,omitempty"`
 	// Rotation is the change of the certificate authority under way; nil: none.
 	Rotation *Rotation `json:"rotation,omitempty"`
 }
@@ -166,6 +170,29 @@ func (g Group) Replica(id ReplicaID) (Replica, bool) {
 // Votes reports whether the member votes now. In an embedded quorum it does not vote before its learner is promoted. On
 // an external quorum a vote is about the death of a leader, and needs no member of the store.
 func (g Group) Votes(r Replica) bool { return r.Voter && (r.EtcdID != 0 || g.External > 0) }
+
+// ParametersOf returns the settings of PostgreSQL that the server of a replica is to have: those of the group, and its
+// own, which come first.
+func (g Group) ParametersOf(id ReplicaID) map[string]string {
+	want := maps.Clone(g.Parameters)
+	if want == nil {
+		want = map[string]string{}
+	}
+	if r, ok := g.Replica(id); ok {
+		maps.Copy(want, r.Options.Parameters)
+	}
+	return want
+}
+
+// ParameterNames returns the names of all settings of PostgreSQL that the configuration has for any replica, sorted.
+func (g Group) ParameterNames() []string {
+	names := slices.Collect(maps.Keys(g.Parameters))
+	for _, r := range g.Replicas {
+		names = slices.AppendSeq(names, maps.Keys(r.Options.Parameters))
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
 
 // Voting returns how many members vote now.
 func (g Group) Voting() (n int) {
@@ -298,6 +325,8 @@ type ReplicaOptions struct {
 	SeedCompression string        `json:"seed_compression,omitempty"`            // the same
 	SeedMaxRate     int64         `json:"seed_max_rate,omitempty"`               // bytes per second; 0: no limit
 	Transport       string        `json:"transport,omitempty"`                   // AUTO (""), TCP, QUIC
+	// Parameters are settings of PostgreSQL that this replica's server has, in place of the group's.
+	Parameters map[string]string `json:"parameters,omitempty"`
 }
 
 // PrimaryAllow is which intents a replica takes as the primary: ALL (also for "") or READ_WRITE, which refuses read

@@ -168,7 +168,7 @@ func judgeSetting(of []serverSetting, primary string) []Finding {
 	}
 	f := Finding{
 		Level: Warning, What: fmt.Sprintf("%s differs: %s", name, strings.Join(values, ", ")), Why: "a replica that takes over serves with its own value",
-		Run: "set it alike: ALTER SYSTEM on the primary, postgresql.conf or postgresql.auto.conf on the others",
+		Run: "coterie settings set " + name + "=VALUE, which gives it to all",
 	}
 	switch below := belowPrimary(of, primary); {
 	case len(below) > 0:

@@ -57,6 +57,7 @@ type node struct {
 	serverSays *serverlog.Reader  // what its log says of cancelled waits
 	keeper     *keeper.Client
 	server     *pgserver.Server // nil on a witness
+	params     *pgserver.Parameters
 	up         *replication.Upstream
 	down       *replication.Downstream
 	penalty    *replication.Penalty // nil on a witness
@@ -259,7 +260,7 @@ func (n *node) openAgent() error {
 	}
 	if n.pg != nil {
 		c.Instance = &pgserver.Instance{Instance: n.pg, Layout: n.layout, Self: n.self, GroupSystemID: n.members.SystemID, Owns: n.down.Owns, Log: n.log.With("part", "postgres")}
-		n.server = pgserver.NewServer(n.keeper, n.pg, n.layout, n.serverSays)
+		n.server = pgserver.NewServer(n.keeper, n.pg, n.serverSays, n.params)
 		c.Keeper = n.server
 		c.Upstream = walstream.NewUpstream(n.up, n.links)
 		c.Downstream = &walstream.Downstream{Downstream: n.down}
@@ -345,6 +346,7 @@ func (n *node) groupChanged(g ag.Group) {
 	n.ports.Refresh()
 	if n.down != nil {
 		n.down.SetProbeAfter(probeAfter(g))
+		n.params.GroupChanged()
 	}
 }
 

@@ -40,6 +40,10 @@ func (n *node) openServer(ctx context.Context, run func(string, func(context.Con
 	}
 	said := pgserver.NewServerLog(c, n.serverSays, n.keeper, n.pg, n.log.With("part", "server log"))
 	run("server log", said.Run)
+	n.params = pgserver.NewParameters(pgserver.ParametersConfig{
+		Self: n.self, Group: n.members.Group, Server: n.pg.Parameters(), Layout: n.layout, Log: n.log.With("part", "settings"),
+	})
+	run("settings", n.params.Run)
 	log := n.log.With("part", "replication")
 	streams := &walstream.Streams{StreamsConfig: walstream.StreamsConfig{Self: n.self, Incarnation: n.incarnation, Server: n.pg, Agent: func() walstream.Decider { return n.agent }, Ready: n.ready}}
 	n.up = replication.NewUpstream(replication.UpstreamConfig{Dir: n.layout.Upstream(), Hello: streams.Hello, Logger: log})

@@ -15,9 +15,11 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"golang.org/x/sys/unix"
 
 	"github.com/coteriedb/coterie/internal/lib/durable"
+	"github.com/coteriedb/coterie/internal/postgres/parameters"
 	"github.com/coteriedb/coterie/internal/postgres/programs"
 	"github.com/coteriedb/coterie/internal/postgres/session"
 	"github.com/coteriedb/coterie/internal/postgres/settings"
@@ -231,4 +233,38 @@ func (i *Instance) boundRetention(ctx context.Context, set map[string]string, fl
 	if own, err := i.fileSetting(ctx, "max_slot_wal_keep_size"); err == nil && own == "-1" {
 		set["max_slot_wal_keep_size"] = fmt.Sprintf("%dMB", slotKeep(mb))
 	}
+}
+
+// Parameters returns the server as the holder of the group's settings.
+func (i *Instance) Parameters() parameters.Server {
+	return parameters.Server{
+		PGData: i.cfg.PGData, ConfigFile: i.configFile(), Install: i.cfg.Install,
+		Fixed: func(name string) bool { _, is := i.constants()[name]; return is },
+		Held: func() []string {
+			if exists(i.conflictsFile()) {
+				return conflictSettings
+			}
+			return nil
+		},
+		Exec: func(ctx context.Context, sql string) error {
+			return i.server.Fresh(ctx, func(c *pgx.Conn) error {
+				_, err := c.Exec(ctx, sql)
+				return err
+			})
+		},
+		Text: func(ctx context.Context, sql string) (text string, err error) {
+			err = i.server.Fresh(ctx, func(c *pgx.Conn) error { return c.QueryRow(ctx, sql).Scan(&text) })
+			return text, err
+		},
+	}
+}
+
+// CheckParameter returns an error if the server could not have that setting, and whether it takes effect only at the
+// server's next start.
+func (i *Instance) CheckParameter(ctx context.Context, name, value string) (restart bool, err error) {
+	p := i.Parameters()
+	if err := p.Check(ctx, name, value); err != nil {
+		return false, err
+	}
+	return p.NeedsRestart(ctx, name)
 }

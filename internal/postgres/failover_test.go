@@ -482,7 +482,7 @@ func TestInterruptedRewind(t *testing.T) {
 	if err := i.writeRewindMark(&rewindMark{Phase: phaseRewind}); err != nil {
 		t.Fatal(err)
 	}
-	if err := i.PrepareStart(t.Context()); !errors.Is(err, ErrInterrupted) || !i.Interrupted() {
+	if err := i.PrepareStart(t.Context(), nil); !errors.Is(err, ErrInterrupted) || !i.Interrupted() {
 		t.Errorf("start of a half-rewound copy: %v", err)
 	}
 	if err := i.Rewind(t.Context(), RewindOptions{}); !errors.Is(err, ErrRewind) || !i.Interrupted() {

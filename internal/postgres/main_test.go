@@ -171,7 +171,7 @@ func (s *server) start(primary bool) {
 	if s.cmd != nil {
 		s.t.Fatal("the server is up already")
 	}
-	if err := s.PrepareStart(s.t.Context()); err != nil {
+	if err := s.PrepareStart(s.t.Context(), nil); err != nil {
 		s.t.Fatal(err)
 	}
 	if primary {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 
@@ -13,10 +14,11 @@ import (
 )
 
 // PrepareStart prepares the files of the stopped server for a start in either role. It writes the private
-// authentication files and standby.signal, and removes reserved settings from postgresql.auto.conf. It also removes
-// timeline files of an interrupted promotion: the server would take the skipped id for the newest timeline and refuse
-// to start. It fails while a rewind is unfinished. The keeper removes standby.signal while it starts a primary.
-func (i *Instance) PrepareStart(ctx context.Context) error {
+// authentication files and standby.signal, makes the settings of set in postgresql.auto.conf (nil removes one), and
+// removes reserved ones from it. It also removes timeline files of an interrupted promotion: the server would take the
+// skipped id for the newest timeline and refuse to start. It fails while a rewind is unfinished. The keeper removes
+// standby.signal while it starts a primary.
+func (i *Instance) PrepareStart(ctx context.Context, set map[string]*string) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("start PostgreSQL: %w", err)
 	}
@@ -31,6 +33,11 @@ func (i *Instance) PrepareStart(ctx context.Context) error {
 	}
 	keep, err := i.ownSync()
 	if err == nil {
+		keep = maps.Clone(keep)
+		if keep == nil {
+			keep = map[string]*string{}
+		}
+		maps.Copy(keep, set)
 		err = i.WriteAutoConf(keep)
 	}
 	if err != nil {

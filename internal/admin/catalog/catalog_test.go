@@ -37,7 +37,8 @@ func demo() Facts {
 		Now: noon, Self: "a", Primary: "a", WriteOpen: true, Quorum: true, Version: "15.18", Profile: "default",
 		Group: ag.Group{
 			ID: "0d9c6d8e-7e47-4b8a-8a4e-0123456789ab", Name: "DemoAG", CommitRule: ag.RuleQuorum, SessionTimeout: 10 * time.Second,
-			Replicas: []ag.Replica{replica("a"), replica("b"), replica("c"), w},
+			Replicas:   []ag.Replica{replica("a"), replica("b"), replica("c"), w},
+			Parameters: map[string]string{"max_connections": "200", "archive_command": "cp %p /secret"},
 		},
 		Record: ag.Record{
 			Epoch: ag.EpochRecord{Epoch: 7, Phase: ag.PhaseLead, Leader: "a", TLI: 2},
@@ -256,6 +257,8 @@ var changes = []struct {
 		f.Nodes["b"] = Node{Connected: true, Busy: "seed", Seedings: []Seeding{{ID: "x", Source: "a", State: "SEEDING", Started: noon, Attempts: 1, Done: 10, Total: 70, Rate: 2, Left: 30 * time.Second}}}
 	}, "select datediff(second, now(), estimate_time_complete_utc), transferred_size_bytes, database_size_bytes, transfer_rate_bytes_per_second from sys.dm_hadr_physical_seeding_stats", "30|10|70|2"},
 	{"a server has other settings", func(f *Facts) {}, "select node, value, pending_restart from coterie.settings where name = 'max_connections' order by 1", "a|100|false\nb|50|true"},
+	{"settings of the group", func(f *Facts) { f.Group.Replicas[2].Options.Parameters = map[string]string{"max_connections": "300"} }, "select node, value, of_replica, in_force, pending_restart from coterie.parameters where name = 'max_connections' order by 1", "a|200|false|100|false\nb|200|false|50|true\nc|300|true|<nil>|<nil>"},
+	{"settings that may be secret", func(*Facts) {}, "select distinct name, value from coterie.parameters where name like 'arch%'", "archive_command|<nil>"},
 	{"no majority", func(f *Facts) { f.Quorum = false }, "select quorum_state_desc, operational_state_desc from sys.dm_hadr_cluster, sys.dm_hadr_availability_replica_states where is_local", "UNKNOWN_QUORUM_STATE|FAILED_NO_QUORUM"},
 	{"no primary", func(f *Facts) { f.Primary, f.WriteOpen = "", false }, "select primary_replica, synchronization_health from sys.dm_hadr_availability_group_states", "|0"},
 	{"backups on the primary", func(f *Facts) { f.Group.Options.BackupPreference = ag.BackupPrimary }, "select fn_hadr_backup_is_preferred_replica('shop')", "1"},

@@ -2,6 +2,7 @@ package catalog
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -151,10 +152,47 @@ var ownViews = []view{
 		},
 	},
 	{
+		schema: "coterie", name: "parameters",
+		about:   "The settings of PostgreSQL that the group has for each replica, and what the server says. A value that may hold a secret is NULL.",
+		columns: cols("node t, name t, value t, of_replica b, in_force t, pending_restart b"),
+		rows:    parameterRows,
+	},
+	{
 		schema: "coterie", name: "policies", about: "The fourteen health policies, and what they found.",
 		columns: cols("policy t, level t, severity t, target t, ok b, finding t"),
 		rows:    policyRows,
 	},
+}
+
+func parameterRows(f Facts) [][]any {
+	if len(f.Group.ParameterNames()) == 0 {
+		return nil
+	}
+	servers := map[ag.ReplicaID][]Setting{}
+	if f.Settings != nil {
+		servers = f.Settings()
+	}
+	var out [][]any
+	for _, r := range f.Group.Replicas {
+		if !r.HasData() {
+			continue
+		}
+		want := f.Group.ParametersOf(r.ID)
+		for _, name := range slices.Sorted(maps.Keys(want)) {
+			_, own := r.Options.Parameters[name]
+			row := []any{string(r.ID), name, want[name], bit(own), nil, nil}
+			if ddl.MayBeSecret(name) {
+				row[2] = nil
+			}
+			for _, s := range servers[r.ID] {
+				if s.Name == name {
+					row[4], row[5] = s.Value, bit(s.Pending)
+				}
+			}
+			out = append(out, row)
+		}
+	}
+	return out
 }
 
 // remembered returns rows of the journals of all nodes that answer.

@@ -74,6 +74,7 @@ func Clone(g ag.Group) ag.Group {
 	g.Replicas = slices.Clone(g.Replicas)
 	for i := range g.Replicas {
 		o := &g.Replicas[i].Options
+		o.Parameters = maps.Clone(o.Parameters)
 		o.RoutingList = slices.Clone(o.RoutingList)
 		for k := range o.RoutingList {
 			o.RoutingList[k] = slices.Clone(o.RoutingList[k])
@@ -83,6 +84,7 @@ func Clone(g ag.Group) ag.Group {
 			o.BackupPriority = &n
 		}
 	}
+	g.Parameters = maps.Clone(g.Parameters)
 	if g.Required != nil {
 		n := *g.Required
 		g.Required = &n
@@ -159,6 +161,8 @@ func (c *change) apply(s Statement) *Error {
 		return c.drop()
 	case Set:
 		return c.settings(a.Options, nil)
+	case SetParameters:
+		return c.setParameters(a)
 	case AddDatabase:
 		return c.addDatabase(a.Name)
 	case RemoveDatabase:

@@ -207,12 +207,16 @@ func (p *parser) alter(s *Statement) (bad *Error) {
 	return bad
 }
 
-const alterations = "SET, ADD, MODIFY, REMOVE, JOIN, GRANT, DENY, FAILOVER, FORCE_FAILOVER_ALLOW_DATA_LOSS, RESTART LISTENER, " +
+const alterations = "SET, RESET PARAMETER, ADD, MODIFY, REMOVE, JOIN, GRANT, DENY, FAILOVER, FORCE_FAILOVER_ALLOW_DATA_LOSS, RESTART LISTENER, " +
 	"SEED REPLICA, CANCEL SEEDING, SUSPEND, RESUME or OFFLINE"
 
 func (p *parser) alteration() (Action, *Error) {
 	here := p.tok().pos
 	switch {
+	case p.take("SET", "PARAMETER"):
+		return p.parameters(false)
+	case p.take("RESET", "PARAMETER"):
+		return p.parameters(true)
 	case p.take("SET"):
 		return p.setOptions()
 	case p.tok().is("ADD"), p.tok().is("MODIFY"), p.tok().is("REMOVE"):

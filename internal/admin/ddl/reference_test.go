@@ -54,6 +54,18 @@ var chapters = []struct {
 		[]example{{"srv153", "ALTER AVAILABILITY GROUP [DemoAG] SET (REQUIRED_SYNCHRONIZED_SECONDARIES_TO_COMMIT = 1)"}, {"srv153", "ALTER AVAILABILITY GROUP [DemoAG] SET (COMMIT_RULE = ALL, FAILURE_DETECTION = STRICT)"}},
 	},
 	{
+		"SET PARAMETER, RESET PARAMETER",
+		`ALTER AVAILABILITY GROUP name SET PARAMETER setting = value [ , … ] [ FOR REPLICA 'replica' ]
+ALTER AVAILABILITY GROUP name RESET PARAMETER setting [ , … ] [ FOR REPLICA 'replica' ]`,
+		"Sets settings of PostgreSQL for the servers of all replicas, also of those that join later, or for one replica in place of the group's value. Each replica checks the value before it is written. " +
+			"A setting that needs a restart waits for one: `SELECT * FROM coterie.settings WHERE pending_restart`. What ALTER SYSTEM says otherwise on a server is put back.",
+		[]example{
+			{"srv153", "ALTER AVAILABILITY GROUP [DemoAG] SET PARAMETER work_mem = '64MB', max_connections = 200"},
+			{"srv153", "ALTER AVAILABILITY GROUP [DemoAG] SET PARAMETER work_mem = 1GB FOR REPLICA N'SRV155'"},
+			{"srv153", "ALTER AVAILABILITY GROUP [DemoAG] RESET PARAMETER max_connections"},
+		},
+	},
+	{
 		"MODIFY REPLICA", "ALTER AVAILABILITY GROUP name MODIFY REPLICA ON 'replica' WITH ( option [ , … ] )",
 		"Changes options of a replica: its own, those of its secondary role, those of its primary role. More than one may be given. The routing list is that of whoever is the primary now.",
 		[]example{

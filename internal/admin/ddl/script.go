@@ -7,7 +7,7 @@ import (
 )
 
 // ScriptOf returns the statements that create the group on nodes without one: CREATE, to be run on the node with the
-// data, and JOIN for each other replica. Executing them gives the same configuration.
+// data, JOIN for each other replica, and the settings of PostgreSQL. Executing them gives the same configuration.
 func ScriptOf(g ag.Group) []Statement {
 	c := Create{Databases: g.Options.Databases}
 	for _, o := range options {
@@ -30,7 +30,7 @@ func ScriptOf(g ag.Group) []Statement {
 		}
 		c.Listener = &x
 	}
-	return []Statement{{Group: g.Name, Action: c}}
+	return append([]Statement{{Group: g.Name, Action: c}}, parametersOf(g)...)
 }
 
 // replicaOf returns a replica with every option whose value is not the default.
@@ -65,6 +65,11 @@ func ScriptText(g ag.Group) string {
 	var b strings.Builder
 	for _, s := range ScriptOf(g) {
 		b.WriteString(s.String() + ";\n")
+	}
+	for _, name := range g.ParameterNames() {
+		if MayBeSecret(name) {
+			b.WriteString("-- the setting " + name + " of PostgreSQL is left out, since its value may be secret\n")
+		}
 	}
 	for _, r := range g.Replicas {
 		if r.Part() && r.HasData() {

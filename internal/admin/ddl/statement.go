@@ -32,6 +32,13 @@ type (
 	Drop struct{}
 	// Set changes options of the group.
 	Set struct{ Options []Setting }
+	// SetParameters sets settings of PostgreSQL for the servers of all replicas or for that of Server. With Reset it
+	// takes them back, and their values are empty.
+	SetParameters struct {
+		Parameters []Parameter
+		Server     string
+		Reset      bool
+	}
 	// AddDatabase registers a database, and creates it if it does not exist.
 	AddDatabase struct{ Name string }
 	// RemoveDatabase removes a database from the register; the database itself stays.
@@ -93,6 +100,7 @@ type (
 func (Create) action()          {}
 func (Drop) action()            {}
 func (Set) action()             {}
+func (SetParameters) action()   {}
 func (AddDatabase) action()     {}
 func (RemoveDatabase) action()  {}
 func (AddReplica) action()      {}
@@ -221,6 +229,8 @@ func clause(action Action) string {
 	switch a := action.(type) {
 	case Set:
 		return "SET (" + settings(a.Options) + ")"
+	case SetParameters:
+		return a.text()
 	case AddDatabase:
 		return "ADD DATABASE " + Brackets(a.Name)
 	case RemoveDatabase:
@@ -478,7 +488,7 @@ func (s Statement) Verb() string {
 // onPrimary reports whether the statement must run on the primary.
 func (s Statement) onPrimary() bool {
 	switch s.Action.(type) {
-	case Set, AddDatabase, RemoveDatabase, AddReplica, ModifyReplica, RemoveReplica, AddListener, ModifyListener, RestartListener, RemoveListener:
+	case Set, SetParameters, AddDatabase, RemoveDatabase, AddReplica, ModifyReplica, RemoveReplica, AddListener, ModifyListener, RestartListener, RemoveListener:
 		return true
 	default:
 		return false

@@ -71,14 +71,14 @@ func queryFailed(err error) error {
 func (e Executor) Execute(ctx context.Context, who console.Principal, s ddl.Statement) (console.Result, error) {
 	start := time.Now()
 	r, err := e.execute(ctx, s)
-	log := e.Logger.With("user", who.User, "statement", s.String(), "took", time.Since(start).Round(time.Millisecond).String())
+	log := e.Logger.With("user", who.User, "statement", s.Redacted(), "took", time.Since(start).Round(time.Millisecond).String())
 	switch {
 	case err != nil:
 		log.Info("statement failed", "err", err)
 		return r, withSQLState(err)
 	case s.Kind() != ddl.KindReport:
 		log.Info("statement executed")
-		e.Status.NoteStatement(who.User, s.String())
+		e.Status.NoteStatement(who.User, s.Redacted())
 	}
 	return r, nil
 }
@@ -127,12 +127,16 @@ func (e Executor) change(ctx context.Context, s ddl.Statement) (console.Result, 
 		if err := e.holdsEverywhere(x.Group.Profile, next.Profile); err != nil {
 			return r, err
 		}
+		warned, err := e.checkParameters(ctx, x.Group, next)
+		if err != nil {
+			return r, err
+		}
 		made, err := e.createDatabases(ctx, x, next)
 		if err != nil {
 			return r, err
 		}
 		created = append(created, made...)
-		r.Notices = nil
+		r.Notices = warned
 		for _, n := range notices {
 			r.Notices = append(r.Notices, console.Notice{Severity: "NOTICE", Message: n.Message})
 		}

@@ -282,10 +282,18 @@ type fakePKI struct {
 func (p *fakePKI) CA() *certs.CA         { return p.ca }
 func (p *fakePKI) Identity() *certs.Node { return p.node }
 
-// fakeServer has databases.
+// fakeServer has databases. It takes every setting of PostgreSQL but those with a reason in refuses, and needs a
+// restart for max_connections.
 type fakeServer struct {
 	databases []string
 	err       error
+	refuses   map[string]error
+	checked   []string
+}
+
+func (s *fakeServer) CheckParameter(_ context.Context, name, value string) (bool, error) {
+	s.checked = append(s.checked, name+"="+value)
+	return name == "max_connections", s.refuses[name]
 }
 
 func (s *fakeServer) CreateDatabase(_ context.Context, name string) (bool, error) {

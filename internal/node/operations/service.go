@@ -74,6 +74,7 @@ type PKI interface {
 // Server is the PostgreSQL of this node. *postgres.Instance implements it.
 type Server interface {
 	CreateDatabase(ctx context.Context, name string) (made bool, err error)
+	CheckParameter(ctx context.Context, name, value string) (restart bool, err error)
 }
 
 // Clients is the part of *clientport.Port that a Service uses.

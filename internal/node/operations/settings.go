@@ -2,6 +2,10 @@ package operations
 
 import (
 	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/admin/api"
@@ -10,6 +14,7 @@ import (
 	"github.com/coteriedb/coterie/internal/agent"
 	"github.com/coteriedb/coterie/internal/lib/fail"
 	"github.com/coteriedb/coterie/internal/node/fencetime"
+	"github.com/coteriedb/coterie/internal/node/rpc"
 )
 
 // Set changes settings. An impossible combination is refused before anything is written.
@@ -73,4 +78,100 @@ func everyHostHolds(p ag.Profile, snap *agent.Snapshot) error {
 		}
 	}
 	return nil
+}
+
+// checkTime is how long the replicas may take to judge new settings of PostgreSQL.
+const checkTime = 20 * time.Second
+
+// checkParameters has each replica judge the settings of PostgreSQL that its server would get, before anything is
+// written. A setting that one refuses is refused. Nobody answering is a refusal, too; a replica that does not answer,
+// beside others that do, is named in a notice.
+func (e Executor) checkParameters(ctx context.Context, old, next ag.Group) (notices []console.Notice, err error) {
+	ctx, cancel := context.WithTimeout(ctx, checkTime)
+	defer cancel()
+	asked := map[ag.ReplicaID]map[string]string{}
+	var replicas []ag.Replica
+	for _, r := range next.Replicas {
+		if values := newValues(old.ParametersOf(r.ID), next.ParametersOf(r.ID)); len(values) > 0 && r.HasData() {
+			asked[r.ID] = values
+			replicas = append(replicas, r)
+		}
+	}
+	if len(replicas) == 0 {
+		return nil, nil
+	}
+	for _, values := range asked {
+		if err := relaxes(next, values); err != nil {
+			return nil, err
+		}
+	}
+	answers, failed := rpc.Each(ctx, replicas, func(ctx context.Context, r ag.Replica) ([]string, error) {
+		if r.ID == e.Self {
+			return e.CheckParameters(ctx, asked[r.ID])
+		}
+		return rpc.Call(ctx, e.Calls, r, rpc.CheckParameters, asked[r.ID])
+	})
+	notice := func(format string, a ...any) {
+		notices = append(notices, console.Notice{Severity: "NOTICE", Message: fmt.Sprintf(format, a...)})
+	}
+	for _, id := range slices.Sorted(maps.Keys(failed)) {
+		kind := fail.KindOf(failed[id])
+		if kind == fail.Usage || kind == fail.Refused || len(answers) == 0 {
+			return nil, fmt.Errorf("on %s: %w", id, failed[id])
+		}
+		notice("%s did not say whether its server takes the settings: %v", id, failed[id])
+	}
+	var waits []string
+	for _, names := range answers {
+		waits = append(waits, names...)
+	}
+	slices.Sort(waits)
+	if waits = slices.Compact(waits); len(waits) > 0 {
+		notice("%s: in force when each server has been restarted; coterie check settings names those that wait", strings.Join(waits, ", "))
+	}
+	return notices, nil
+}
+
+// newValues returns the values of next that are not in old.
+func newValues(old, next map[string]string) map[string]string {
+	out := map[string]string{}
+	for name, value := range next {
+		if before, had := old[name]; !had || before != value {
+			out[name] = value
+		}
+	}
+	return out
+}
+
+// relaxes refuses a default of synchronous_commit with which commits are acknowledged before a secondary has them.
+func relaxes(g ag.Group, values map[string]string) error {
+	value, given := values["synchronous_commit"]
+	if !given || g.Options.AllowRelaxedCommit || slices.Contains([]string{"on", "remote_apply", "true", "yes", "1"}, strings.ToLower(value)) {
+		return nil
+	}
+	return fail.Error{
+		Kind: fail.Refused, Hint: "ALTER AVAILABILITY GROUP name SET (ALLOW_RELAXED_COMMIT = ON) allows it; a session may always choose for itself",
+		Err: fmt.Errorf("synchronous_commit = %s would have commits acknowledged before a secondary has them, and a failover would lose them", value),
+	}
+}
+
+// CheckParameters returns an error if this node's server could not have one of the settings, and the names of those
+// that take effect only at its next start.
+func (s *Service) CheckParameters(ctx context.Context, values map[string]string) (restart []string, err error) {
+	if s.Server == nil {
+		return nil, fail.Refusedf("a witness has no PostgreSQL")
+	}
+	if len(values) > 1000 {
+		return nil, fail.Usagef("%d settings at once", len(values))
+	}
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		later, err := s.Server.CheckParameter(ctx, name, values[name])
+		if err != nil {
+			return nil, err
+		}
+		if later {
+			restart = append(restart, name)
+		}
+	}
+	return restart, nil
 }

@@ -24,6 +24,7 @@ type Server struct {
 	layout config.Layout
 	exits  chan string
 	log    *serverlog.Reader
+	params *Parameters
 
 	seen seen
 }
@@ -57,9 +58,10 @@ func (s *Server) Seen() (keeper.State, error) {
 	return s.seen.state, err
 }
 
-// NewServer returns the keeper of pg. Its exits end when the keeper's connection does. log is told of each start.
-func NewServer(c *keeper.Client, pg *postgres.Instance, l config.Layout, log *serverlog.Reader) *Server {
-	s := &Server{Client: c, pg: pg, layout: l, exits: make(chan string, 4), log: log}
+// NewServer returns the keeper of pg. Its exits end when the keeper's connection does. log is told of each start, and
+// params gives the settings that the server is to have from its start.
+func NewServer(c *keeper.Client, pg *postgres.Instance, log *serverlog.Reader, params *Parameters) *Server {
+	s := &Server{Client: c, pg: pg, layout: params.Layout, exits: make(chan string, 4), log: log, params: params}
 	go func() { // ends when the keeper's connection does
 		defer close(s.exits)
 		for e := range c.Exits() {
@@ -86,14 +88,18 @@ func (s *Server) start(ctx context.Context, r keeper.StartRequest) error {
 	if err := s.pg.WriteHBA(); err != nil {
 		return err
 	}
-	if err := s.pg.PrepareStart(ctx); err != nil {
+	set, err := s.params.ForStart()
+	if err != nil {
+		return err
+	}
+	if err := s.pg.PrepareStart(ctx, set); err != nil {
 		return err
 	}
 	r.Postgres, r.PGData, r.Args, r.Env = s.pg.Binary(), s.pg.Config().PGData, s.pg.Args(), serverEnv()
 	r.LogFile = filepath.Join(s.layout.Log(), "postgres.log")
 	s.pg.MarkLogs(r.LogFile)
 	s.log.ServerStarts()
-	_, err := s.Client.Start(ctx, r)
+	_, err = s.Client.Start(ctx, r)
 	return err
 }
 

@@ -44,6 +44,9 @@ var (
 	Settings = Method[Nothing, []catalog.Setting]{"settings", members}
 	// CreateDatabase asks the primary for a database; the answer is whether it was created.
 	CreateDatabase = Method[string, bool]{"database", replicas}
+	// CheckParameters asks a replica whether its server could have these settings, by name; the answer is the names
+	// that take effect only at its next start.
+	CheckParameters = Method[map[string]string, []string]{"check-settings", replicas}
 	// RestartListener asks a node to open its client ports anew.
 	RestartListener = Method[Nothing, Nothing]{"restart-listener", replicas}
 	// Role asks a replica for a role that logs in, and for the age of the copy that it was read from.

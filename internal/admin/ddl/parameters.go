@@ -1,0 +1,225 @@
+package ddl
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/coteriedb/coterie/internal/ag"
+)
+
+// Limits of the settings of PostgreSQL in a configuration, which every node reads at each change.
+const (
+	maxParameters     = 200
+	maxParameterName  = 127  // bytes
+	maxParameterValue = 1000 // bytes
+)
+
+// Parameter is a setting of PostgreSQL: its name in lower case, with a prefix and a dot if an extension defines it, and
+// its value.
+type Parameter struct {
+	Name, Value string
+	pos         Pos
+}
+
+// parameters parses the settings after SET PARAMETER or RESET PARAMETER.
+func (p *parser) parameters(reset bool) (Action, *Error) {
+	a := SetParameters{Reset: reset}
+	for {
+		x := Parameter{pos: p.tok().pos}
+		var bad *Error
+		if x.Name, bad = p.parameterName(); bad != nil {
+			return nil, bad
+		}
+		if !reset {
+			if !p.take("TO") {
+				bad = p.needSign("=")
+			}
+			if bad == nil {
+				x.Value, bad = p.parameterValue()
+			}
+		}
+		if bad != nil {
+			return nil, bad
+		}
+		if slices.ContainsFunc(a.Parameters, func(y Parameter) bool { return y.Name == x.Name }) {
+			return nil, x.pos.errorf(StateDuplicate, "%s is given twice", x.Name)
+		}
+		if a.Parameters = append(a.Parameters, x); len(a.Parameters) > maxEntries {
+			return nil, p.tooMany("settings")
+		}
+		if !p.takeSign(",") {
+			break
+		}
+	}
+	if !p.take("FOR", "REPLICA") {
+		return a, nil
+	}
+	p.take("ON")
+	server, bad := p.server()
+	a.Server = server
+	return a, bad
+}
+
+func (p *parser) parameterName() (string, *Error) {
+	start := p.tok().pos
+	var parts []string
+	for {
+		part, bad := p.name("the name of a setting of PostgreSQL")
+		if bad != nil {
+			return "", bad
+		}
+		parts = append(parts, strings.ToLower(part))
+		if !p.takeSign(".") {
+			break
+		}
+	}
+	name := strings.Join(parts, ".")
+	if strings.IndexFunc(name, func(r rune) bool {
+		return (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '_' && r != '.' && r != '$'
+	}) >= 0 || len(name) > maxParameterName {
+		return "", start.errorf(StateInvalid, "%s is no name of a setting: letters, digits, _ and dots, at most %d", Literal(clip(name)), maxParameterName)
+	}
+	return name, nil
+}
+
+// parameterValue parses a string, a word, or a number with an optional unit, as 64MB.
+func (p *parser) parameterValue() (string, *Error) {
+	t := p.tok()
+	if t.kind == tokString {
+		if len(t.text) > maxParameterValue {
+			return "", t.pos.errorf(StateInvalid, "a value has at most %d bytes", maxParameterValue)
+		}
+		if bad := printable(t, "a value"); bad != nil {
+			return "", bad
+		}
+		p.at++
+		return t.text, nil
+	}
+	sign := ""
+	if p.takeSign("-") {
+		sign = "-"
+	}
+	t = p.tok()
+	switch {
+	case t.kind == tokNumber:
+		p.at++
+		if unit := p.tok(); unit.kind == tokWord && unit.from == t.end {
+			p.at++
+			return sign + t.text + unit.text, nil
+		}
+		return sign + t.text, nil
+	case t.kind == tokWord && sign == "":
+		p.at++
+		return t.text, nil
+	}
+	return "", p.expected("a value, as '64MB'")
+}
+
+// MayBeSecret reports whether the value of a setting of PostgreSQL may hold a password or a key. Such a value is shown
+// to nobody: more people may look at a group than may change it.
+func MayBeSecret(name string) bool {
+	return slices.ContainsFunc([]string{"command", "passphrase", "conninfo", "password", "secret", "key", "token"}, func(part string) bool {
+		return strings.Contains(name, part)
+	})
+}
+
+// Redacted returns the statement as it may be logged and shown: String with the values left out that may be secret. It
+// need not parse.
+func (s Statement) Redacted() string {
+	a, is := s.Action.(SetParameters)
+	if !is {
+		return s.String()
+	}
+	a.Parameters = slices.Clone(a.Parameters)
+	for i, x := range a.Parameters {
+		if MayBeSecret(x.Name) {
+			a.Parameters[i].Value = "…"
+		}
+	}
+	s.Action = a
+	return s.String()
+}
+
+func (a SetParameters) text() string {
+	words := []string{"SET PARAMETER "}
+	if a.Reset {
+		words[0] = "RESET PARAMETER "
+	}
+	for i, x := range a.Parameters {
+		if i > 0 {
+			words = append(words, ", ")
+		}
+		for j, part := range strings.Split(x.Name, ".") {
+			if j > 0 {
+				words = append(words, ".")
+			}
+			words = append(words, Brackets(part))
+		}
+		if !a.Reset {
+			words = append(words, " = ", Literal(x.Value))
+		}
+	}
+	if a.Server != "" {
+		words = append(words, " FOR REPLICA ", Literal(a.Server))
+	}
+	return strings.Join(words, "")
+}
+
+func (c *change) setParameters(a SetParameters) *Error {
+	of, whose := &c.group.Parameters, "the group"
+	if a.Server != "" {
+		r, ok := member(*c.group, a.Server)
+		switch {
+		case !ok:
+			return c.noReplica(41167, a.Server, c.pos)
+		case !r.HasData():
+			return c.pos.errorf(StateWrongState, "%s is the witness: it has no PostgreSQL", r.ID)
+		}
+		of, whose = &r.Options.Parameters, string(r.ID)
+	}
+	for _, x := range a.Parameters {
+		if a.Reset {
+			if _, had := (*of)[x.Name]; !had {
+				c.notice("%s has no %s already", whose, x.Name)
+			}
+			delete(*of, x.Name)
+			continue
+		}
+		if *of == nil {
+			*of = map[string]string{}
+		}
+		(*of)[x.Name] = x.Value
+	}
+	if len(*of) == 0 {
+		*of = nil
+	}
+	if len(*of) > maxParameters {
+		return c.pos.errorf(StateInvalid, "%s would have %d settings of PostgreSQL; at most %d are kept", whose, len(*of), maxParameters)
+	}
+	return nil
+}
+
+// parametersOf returns the statements that make the settings of PostgreSQL of a group, without values that may be
+// secret.
+func parametersOf(g ag.Group) (out []Statement) {
+	add := func(of map[string]string, server ag.ReplicaID) {
+		var list []Parameter
+		for name, value := range of {
+			if MayBeSecret(name) {
+				continue
+			}
+			list = append(list, Parameter{Name: name, Value: value})
+		}
+		slices.SortFunc(list, func(a, b Parameter) int { return strings.Compare(a.Name, b.Name) })
+		for some := range slices.Chunk(list, maxEntries) {
+			out = append(out, Statement{Group: g.Name, Action: SetParameters{Parameters: some, Server: string(server)}})
+		}
+	}
+	add(g.Parameters, "")
+	for _, r := range g.Replicas {
+		if r.Part() {
+			add(r.Options.Parameters, r.ID)
+		}
+	}
+	return out
+}

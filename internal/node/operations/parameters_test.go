@@ -1,0 +1,92 @@
+package operations
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/lib/fail"
+)
+
+// TestParametersAreJudgedFirst holds that nothing is written before each replica that answers has taken the values that
+// its own server would get.
+func TestParametersAreJudgedFirst(t *testing.T) {
+	t.Parallel()
+	refusal := fail.Refusedf("library x is not installed on this host")
+	for name, tt := range map[string]struct {
+		text    string
+		here    map[string]error
+		there   func(to ag.ReplicaID, values map[string]string) ([]string, error) // nil: nobody answers
+		kind    fail.Kind
+		says    string // of the error
+		notices string
+		written bool
+	}{
+		"all take it": {
+			text: "SET PARAMETER work_mem = '64MB'", there: func(ag.ReplicaID, map[string]string) ([]string, error) { return nil, nil }, written: true,
+		},
+		"for one replica, only that is asked": {
+			text: "SET PARAMETER work_mem = '64MB' FOR REPLICA b",
+			there: func(to ag.ReplicaID, values map[string]string) ([]string, error) {
+				if to != "b" || len(values) != 1 || values["work_mem"] != "64MB" {
+					return nil, errors.New("not asked for")
+				}
+				return nil, nil
+			}, written: true,
+		},
+		"here it is refused": {
+			text: "SET PARAMETER shared_preload_libraries = 'x'", here: map[string]error{"shared_preload_libraries": refusal},
+			there: func(ag.ReplicaID, map[string]string) ([]string, error) { return nil, nil }, kind: fail.Refused, says: "on a: library x",
+		},
+		"there it is refused": {
+			text:  "SET PARAMETER shared_preload_libraries = 'x'",
+			there: func(ag.ReplicaID, map[string]string) ([]string, error) { return nil, refusal }, kind: fail.Refused, says: "library x is not installed",
+		},
+		"one does not answer": {text: "SET PARAMETER work_mem = '64MB'", notices: "b did not say whether its server takes the settings", written: true},
+		"nobody answers": {
+			text: "SET PARAMETER work_mem = '64MB' FOR REPLICA b", kind: fail.Ordinary, says: "on b: the node does not answer",
+		},
+		"a restart is needed": {
+			text: "SET PARAMETER max_connections = 300", there: func(ag.ReplicaID, map[string]string) ([]string, error) { return []string{"max_connections"}, nil },
+			notices: "max_connections: in force when each server has been restarted", written: true,
+		},
+		"commits would not wait": {
+			text: "SET PARAMETER synchronous_commit = LOCAL", there: func(ag.ReplicaID, map[string]string) ([]string, error) { return nil, nil },
+			kind: fail.Refused, says: "ALLOW_RELAXED_COMMIT = ON",
+		},
+		"commits that wait longer": {
+			text: "SET PARAMETER synchronous_commit = remote_apply", there: func(ag.ReplicaID, map[string]string) ([]string, error) { return nil, nil }, written: true,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBed(t)
+			b.server.refuses = tt.here
+			if tt.there != nil {
+				b.calls["check-settings"] = func(_ context.Context, to ag.ReplicaID, in any) (any, error) {
+					return tt.there(to, in.(map[string]string))
+				}
+			}
+			was := b.store.rev
+			_, notices, err := b.run(t, alter+tt.text+" WITH NOWAIT")
+			if (err == nil) != tt.written || tt.says != "" && (err == nil || !strings.Contains(err.Error(), tt.says) || fail.KindOf(err) != tt.kind) {
+				t.Errorf("%v (%s)", err, fail.KindOf(err))
+			}
+			if !strings.Contains(notices, tt.notices) {
+				t.Errorf("notices: %s", notices)
+			}
+			if written := b.store.rev != was; written != tt.written {
+				t.Errorf("written: %v", written)
+			}
+		})
+	}
+}
+
+func TestAWitnessJudgesNoParameters(t *testing.T) {
+	b := newBed(t)
+	b.Server = nil
+	if _, err := b.CheckParameters(t.Context(), map[string]string{"work_mem": "1MB"}); fail.KindOf(err) != fail.Refused {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,169 @@
+package pgserver
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/config"
+	"github.com/coteriedb/coterie/internal/lib/durable"
+	"github.com/coteriedb/coterie/internal/postgres/parameters"
+)
+
+// parametersEvery is how often the settings of the server are compared with those of the group, if nothing changes.
+const parametersEvery = 5 * time.Second
+
+// ParametersConfig is what Parameters needs. No field may be zero.
+type ParametersConfig struct {
+	Self   ag.ReplicaID
+	Group  func() *ag.Group // as this node last saw it; nil before that
+	Server parameters.Server
+	Layout config.Layout
+	Log    *slog.Logger
+}
+
+// Parameters keeps the settings of PostgreSQL of this node's server those that the group has for it.
+type Parameters struct {
+	ParametersConfig
+	changed chan struct{}
+
+	mu   sync.Mutex // guards the file
+	said string     // the last error that was logged; of Run
+}
+
+// NewParameters returns the settings of a server.
+func NewParameters(c ParametersConfig) *Parameters {
+	return &Parameters{ParametersConfig: c, changed: make(chan struct{}, 1)}
+}
+
+// GroupChanged has the settings compared at once. It does not wait.
+func (p *Parameters) GroupChanged() {
+	select {
+	case p.changed <- struct{}{}:
+	default:
+	}
+}
+
+// Run puts the group's settings in force, at each change of the configuration and at intervals, until ctx is done.
+func (p *Parameters) Run(ctx context.Context) error {
+	for {
+		p.apply(ctx)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-p.changed:
+		case <-time.After(parametersEvery):
+		}
+	}
+}
+
+// ForStart returns what has to be written to postgresql.auto.conf of the stopped server. The caller writes it before
+// the server starts.
+func (p *Parameters) ForStart() (map[string]*string, error) {
+	want, ours, err := p.wanted()
+	if err != nil || len(ours) == 0 {
+		return nil, err
+	}
+	return p.Server.Missing(want, ours)
+}
+
+func (p *Parameters) apply(ctx context.Context) {
+	want, ours, err := p.wanted()
+	if err == nil && len(ours) == 0 {
+		return
+	}
+	var changed []string
+	if err == nil {
+		ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
+		defer cancel()
+		changed, err = p.Server.Apply(ctx, want, ours)
+	}
+	if len(changed) > 0 {
+		p.Log.Info("settings of PostgreSQL put in force", "settings", changed)
+	}
+	if err == nil {
+		err = p.forget()
+	}
+	if err == nil {
+		p.said = ""
+		return
+	}
+	if text := err.Error(); text != p.said && ctx.Err() == nil {
+		p.said = text
+		p.Log.Warn("settings of PostgreSQL are not in force", "err", err)
+	}
+}
+
+// wanted returns the settings that the server is to have, and the names that the group has or had. Those are on the
+// disk before the first of them is written for the server: one that the group gives up is then found.
+func (p *Parameters) wanted() (want map[string]string, ours []string, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	g := p.Group()
+	if g == nil {
+		return nil, nil, nil
+	}
+	before, err := p.remembered()
+	if err != nil {
+		return nil, nil, err
+	}
+	ours = append(g.ParameterNames(), before...)
+	slices.Sort(ours)
+	ours = slices.Compact(ours)
+	if !slices.Equal(ours, before) {
+		if err := p.remember(ours); err != nil {
+			return nil, nil, err
+		}
+	}
+	return g.ParametersOf(p.Self), ours, nil
+}
+
+// forget takes the names from the file that the group does not have any more. Their settings were removed.
+func (p *Parameters) forget() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.remember(p.Group().ParameterNames())
+}
+
+func (p *Parameters) file() string { return filepath.Join(p.Layout.State(), "parameters.json") }
+
+func (p *Parameters) remembered() (names []string, err error) {
+	content, err := os.ReadFile(p.file())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(content, &names)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read which settings of PostgreSQL are the group's: %w", err)
+	}
+	return names, nil
+}
+
+func (p *Parameters) remember(names []string) error {
+	before, err := p.remembered()
+	if err == nil && slices.Equal(before, names) {
+		return nil
+	}
+	if len(names) == 0 {
+		return durable.Remove(p.file())
+	}
+	content, err := json.Marshal(names)
+	if err != nil {
+		return err
+	}
+	if err := durable.Replace(p.file(), content, 0o600); err != nil {
+		return fmt.Errorf("write which settings of PostgreSQL are the group's: %w", err)
+	}
+	return nil
+}

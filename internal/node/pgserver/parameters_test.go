@@ -1,0 +1,85 @@
+package pgserver
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/config"
+	"github.com/coteriedb/coterie/internal/postgres/parameters"
+)
+
+// parametersBed is a server that records statements, and whose file is what the test writes.
+func parametersBed(t *testing.T) (p *Parameters, g *ag.Group, said *[]string, down *error) {
+	t.Helper()
+	layout, err := config.NewLayout(t.TempDir())
+	if err == nil {
+		err = os.MkdirAll(layout.State(), 0o700)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, said, down = &ag.Group{Replicas: []ag.Replica{{ID: "a"}, {ID: "b"}}}, new([]string), new(error)
+	p = NewParameters(ParametersConfig{
+		Self: "a", Group: func() *ag.Group { return g }, Layout: layout, Log: slog.New(slog.DiscardHandler),
+		Server: parameters.Server{
+			PGData: t.TempDir(), Held: func() []string { return nil },
+			Exec: func(_ context.Context, sql string) error {
+				if *down == nil {
+					*said = append(*said, sql)
+				}
+				return *down
+			},
+		},
+	})
+	return p, g, said, down
+}
+
+func (p *Parameters) inFile(t *testing.T, text string) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(p.Server.PGData, "postgresql.auto.conf"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestParametersAreTakenBack holds that a setting which the group gives up is removed from the server, also if the
+// server does not answer at first and the agent starts again, and that settings of others stay.
+func TestParametersAreTakenBack(t *testing.T) {
+	p, g, said, down := parametersBed(t)
+	p.apply(t.Context())
+	if len(*said) != 0 {
+		t.Fatalf("without settings: %q", *said)
+	}
+	g.Parameters = map[string]string{"work_mem": "64MB"}
+	g.Replicas[1].Options.Parameters = map[string]string{"jit": "off"} // of another replica
+	p.inFile(t, "jit = 'off'\nother = '1'\n")                          // as in a copy of that replica
+	p.apply(t.Context())
+	want := []string{`ALTER SYSTEM RESET "jit"`, `ALTER SYSTEM SET "work_mem" = '64MB'`, "SELECT pg_reload_conf()"}
+	if !slices.Equal(*said, want) {
+		t.Errorf("said %q, want %q", *said, want)
+	}
+	p.inFile(t, "work_mem = '64MB'\nother = '1'\n")
+	g.Parameters, g.Replicas[1].Options.Parameters = nil, nil
+	*down, *said = errors.New("the server is down"), nil
+	p.apply(t.Context())
+	again := NewParameters(p.ParametersConfig) // the agent starts again
+	if set, err := again.ForStart(); err != nil || len(set) != 1 || set["work_mem"] != nil {
+		t.Errorf("for a start: %v, %v", set, err)
+	}
+	*down = nil
+	again.apply(t.Context())
+	if want := []string{`ALTER SYSTEM RESET "work_mem"`, "SELECT pg_reload_conf()"}; !slices.Equal(*said, want) {
+		t.Errorf("said %q, want %q", *said, want)
+	}
+	again.inFile(t, "work_mem = '1MB'\nother = '1'\n") // an administrator's, now that the group has none
+	*said = nil
+	again.apply(t.Context())
+	if len(*said) != 0 {
+		t.Errorf("an administrator's own setting: %q", *said)
+	}
+}

@@ -1,0 +1,58 @@
+package e2e
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/coteriedb/coterie/internal/lab"
+)
+
+// TestEndToEndSettings sets settings of PostgreSQL for a group, and holds that every server has them: those that run,
+// one that is copied anew, and, after a restart, those that need one.
+func TestEndToEndSettings(t *testing.T) {
+	long(t)
+	g := newGroup(t, lab.Options{})
+	s := g.ready(t)
+	other := secondaries(s)[0]
+	has := func(name string) string {
+		r, err := g.answered(t, other, "SELECT string_agg(node || '=' || value, ' ') FROM (SELECT node, value FROM coterie.settings WHERE name = '"+name+"' ORDER BY node)")
+		if err != nil {
+			return err.Error()
+		}
+		return fmt.Sprint(r.Rows[0][0])
+	}
+	await := func(name, want string) {
+		t.Helper()
+		g.await(t, name+" to be "+want, func(lab.Status) bool { return has(name) == want })
+	}
+	g.says(t, other, "ALTER AVAILABILITY GROUP lab SET PARAMETER work_mem = '64MB', max_connections = 150, archive_command = 'false'")
+	await("work_mem", "n1=64MB n2=64MB n3=64MB")
+	g.says(t, other, "ALTER AVAILABILITY GROUP lab SET PARAMETER work_mem = '32MB' FOR REPLICA N'n3'")
+	await("work_mem", "n1=64MB n2=64MB n3=32MB")
+	if _, err := g.answered(t, other, "ALTER AVAILABILITY GROUP lab SET PARAMETER work_mem = 'lots'"); err == nil || !strings.Contains(err.Error(), "invalid value") {
+		t.Errorf("a value that is none: %v", err)
+	}
+	r, err := g.answered(t, other, "SELECT count(*), sum(pending_restart), max(value) FROM coterie.parameters WHERE name IN ('max_connections')")
+	if err != nil || fmt.Sprint(r.Rows[0]) != "[3 3 150]" {
+		t.Errorf("what waits for a restart: %v %v", r.Rows, err)
+	}
+	if r, err := g.answered(t, other, "SELECT count(value) FROM coterie.parameters WHERE name = 'archive_command'"); err != nil || fmt.Sprint(r.Rows[0]) != "[0]" {
+		t.Errorf("a value that may be secret is shown: %v %v", r.Rows, err)
+	}
+	for _, n := range secondaries(s) {
+		if err := g.Kill(n, lab.WhatNode); err != nil {
+			t.Fatal(err)
+		}
+		if err := g.Start(n); err != nil {
+			t.Fatal(err)
+		}
+		g.ready(t)
+	}
+	for _, n := range secondaries(s) {
+		g.await(t, "max_connections on "+n, func(lab.Status) bool { return strings.Contains(has("max_connections"), n+"=150") })
+	}
+	g.says(t, other, "ALTER AVAILABILITY GROUP lab RESET PARAMETER work_mem, archive_command")
+	await("work_mem", "n1=4MB n2=4MB n3=32MB")
+	g.down(t)
+}
