@@ -308,7 +308,7 @@ func TestNoAnswerBetweenPromotionAndOpening(t *testing.T) {
 		b, looked := l.Node("b"), false
 		b.Before("promote", func() {
 			s := b.State()
-			if !s.Routes.Promoting || !slices.ContainsFunc(s.Events, func(e string) bool { return strings.HasPrefix(e, "close readers") }) {
+			if !s.Routes.Promoting || !slices.ContainsFunc(s.Events, func(e string) bool { return strings.HasPrefix(e, "close readers: this replica was chosen") }) {
 				t.Errorf("the promotion begins, and readers stay: %+v, %q", s.Routes, s.Events)
 			}
 		})

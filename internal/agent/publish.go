@@ -140,6 +140,9 @@ func (a *Agent) publish(_ context.Context, v ag.View, p ag.Plan) {
 	if old != nil && old.Primary == v.Self && r.Primary != v.Self {
 		a.cfg.Sessions.CloseLocal("this node is not the primary any more")
 	}
+	if r.Promoting && (old == nil || !old.Promoting) {
+		a.cfg.Sessions.CloseReaders("this replica was chosen to lead; the readers' place is on a secondary")
+	}
 	if old != nil && old.Primary != v.Self && r.Primary == v.Self {
 		a.cfg.Sessions.CloseReaders("this replica has become the primary; the readers' place is on a secondary")
 	}

@@ -137,10 +137,12 @@ func (m *Model) checkReadable(w *World, i int, e env, v ag.View) {
 	if m.flaw == flawReadable {
 		reads = v.Local.Server == ag.ServerRecovery && v.Local.Data == ag.DataPresent && v.Busy == ""
 	}
-	if !reads || e.noQuorum || w.epoch.phase != lead || e.epoch != w.epoch || e.state != w.state {
+	if e.noQuorum || w.epoch.phase != lead || e.epoch != w.epoch || e.state != w.state {
 		return
 	}
-	if !m.logs.in(n.log, w.state.basis) && !m.logs.in(w.state.basis, n.log) {
+	inHistory := m.logs.in(n.log, w.state.basis) || m.logs.in(w.state.basis, n.log)
+	n.unfitToRead = m.clients && n.data == present && !inHistory
+	if reads && !inHistory {
 		fail("%s serves readers at %s, which is not in the history of epoch %d (S7)", names[i], m.logs.position(n.log), w.state.epoch)
 	}
 }

@@ -5,6 +5,11 @@ func (m *Model) events(w *World, b Bounds, evs []event) []event {
 	if w.late.kind != idle {
 		evs = append(evs, event{doLate, w.lateBy, 0})
 	}
+	for k := range w.sessions {
+		if m.clients {
+			evs = m.clientEvents(w, k, evs)
+		}
+	}
 	for i := range m.n {
 		if m.votes && w.nodes[i].up {
 			evs = m.voting(w, i, evs)

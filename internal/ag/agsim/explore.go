@@ -24,6 +24,9 @@ type Bounds struct {
 	Ills   uint8  // servers that fall ill, storages that lose a write, settings changed by others, second walsenders
 	// Restarts are those of a primary's agent while its server keeps running.
 	Restarts uint8
+	// Asks are what clients do: they connect, ask, and cancel. 0: there are no sessions. Otherwise a reader is on b and
+	// a client on the primary from the beginning.
+	Asks uint8
 }
 
 // spareCopies is the number of copies that may be made anew in one history.
@@ -76,6 +79,13 @@ const (
 	doAttach
 	doGone   // the keeper waited long enough
 	doGiveUp // of a hand-over
+
+	doConnect // a client asks node i for a session, session j&15; j>>4: 1 as that of a primary
+	doOpen    // it is opened there
+	doAsk     // j>>4: 1 to write
+	doWaited  // its commit is on enough members
+	doCut     // its wait is cancelled
+	doReply   // the answer arrives at the gate
 )
 
 // The part of the world that a turn sees, as bits of event.j.
@@ -90,7 +100,7 @@ const (
 // invariant.
 func (m *Model) Explore(b Bounds) (r Report) {
 	begin := time.Now()
-	m.votes = b.Deaths > 0
+	m.votes, m.clients = b.Deaths > 0, b.Asks > 0
 	defer func() { r.Elapsed = time.Since(begin) }()
 	first := m.first(b)
 	seed := maphash.MakeSeed()
@@ -177,7 +187,10 @@ func (m *Model) first(b Bounds) World {
 		w = m.born()
 	}
 	w.faults, w.writes, w.ops, w.wipes = b.Faults, b.Writes, b.Ops, b.Wipes
-	w.losses, w.deaths, w.ills, w.restarts = b.Losses, b.Deaths, b.Ills, b.Restarts
+	w.losses, w.deaths, w.ills, w.restarts, w.asks = b.Losses, b.Deaths, b.Ills, b.Restarts, b.Asks
+	if m.clients {
+		m.greet(&w)
+	}
 	return w
 }
 
@@ -303,6 +316,8 @@ func (m *Model) apply(w *World, ev event) (p ag.Plan) {
 		m.restore(w, i, m.logs.depth(n.log)-1)
 	case doLose, doLate, doPlanned, doForced:
 		m.request(w, ev)
+	case doConnect, doOpen, doAsk, doWaited, doCut, doReply:
+		m.client(w, ev)
 	default:
 		m.odd(w, ev)
 	}

@@ -34,6 +34,8 @@ type Sim struct {
 	epochRev, stateRev, leadRev int
 	late                        []lateCommit
 
+	events []event // of a session
+
 	nodes     [maxMembers]simNode
 	rate      [maxMembers]float64 // of the members' clocks
 	cut       [maxMembers]set     // links between members that carry no traffic
@@ -85,7 +87,8 @@ type lateCommit struct {
 // Run plays one history and returns the broken invariant, or nil. Equal seeds are equal histories.
 func (m *Model) Run(seed uint64, trace func(string)) (err error) {
 	s := &Sim{m: m, rng: rand.New(rand.NewPCG(seed, 0)), trace: trace}
-	m.votes, m.timed = true, true
+	m.votes, m.timed, m.clients = true, true, true
+	m.seenBy = func(i int) env { return s.nodes[i].last }
 	s.w = m.steady()
 	if s.chance(3000) {
 		s.w = m.born()
@@ -174,6 +177,7 @@ func (s *Sim) tick() {
 			}
 		}
 	}
+	s.sessions()
 	s.exclusive()
 }
 
@@ -435,35 +439,6 @@ func (s *Sim) env(i int) env {
 	e.sealed = time.Duration(s.now-t.sealedAt) * tick
 	t.last = e
 	return e
-}
-
-// clients write to an open server, and receive answers.
-func (s *Sim) clients(i int) {
-	n := &s.w.nodes[i]
-	if s.nodes[i].open && s.chance(3000) {
-		s.m.write(&s.w, i)
-	}
-	if c, by, ok := s.m.mayAck(&s.w, i); ok && s.chance(7000) {
-		if n.lease != 0 || s.w.epoch.epoch != n.armed || s.chance(2000) {
-			s.m.checkAck(&s.w, i, c, by)
-		}
-	}
-}
-
-// exclusive checks that two servers never both answer clients under a lease that they consider valid (S3). That holds
-// after a forced failover as well.
-func (s *Sim) exclusive() {
-	first := -1
-	for i := range s.m.n {
-		n := &s.w.nodes[i]
-		if n.server != writable || n.lease == 0 || n.opened != n.armed || !s.m.answers(&s.w, i) {
-			continue
-		}
-		if first >= 0 {
-			fail("%s and %s both take writes, in epochs %d and %d (S3)", names[first], names[i], s.w.nodes[first].armed, n.armed)
-		}
-		first = i
-	}
 }
 
 // atRest returns the reason why the group has not recovered yet, or "".

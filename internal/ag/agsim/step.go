@@ -39,6 +39,11 @@ func (m *Model) turn(w *World, i int, e env) ag.Plan {
 	m.checkReadable(w, i, e, v)
 	p := m.decide(v)
 	m.fired[p.Rule]++
+	if p.Open {
+		m.checkOpen(w, i, e)
+		w.nodes[i].opened, w.nodes[i].restart = e.epoch.epoch, 0
+	}
+	m.publish(w, i, v, p)
 	if n := &w.nodes[i]; !e.noQuorum {
 		n.gone = 0
 		if n.data != present || p.Rule == ag.RuleAwaitDrop {
@@ -51,10 +56,6 @@ func (m *Model) turn(w *World, i int, e env) ag.Plan {
 
 func (m *Model) begin(w *World, i int, e env, p ag.Plan) {
 	n := &w.nodes[i]
-	if p.Open {
-		m.checkOpen(w, i, e)
-		n.opened, n.restart = e.epoch.epoch, 0
-	}
 	if p.Commit != nil {
 		n.busy = m.commitOf(n, e, *p.Commit)
 		n.busy.standsDown = p.Rule == ag.RuleStepDown || p.Rule == ag.RuleRelease && e.epoch.phase == lead
@@ -90,6 +91,9 @@ func (m *Model) begin(w *World, i int, e env, p ag.Plan) {
 			w.hold(i)
 		case ag.Promote:
 			b.kind, b.tli, b.sync = promoting, uint16(a.TLI), setting{setOf(a.Sync.P), uint8(a.Sync.N)}
+			if !m.keepsReaders() {
+				m.endSessions(w, i, readersOnly)
+			}
 		case ag.SetSync:
 			b.kind, b.sync = setting1, setting{setOf(a.Sync.P), uint8(a.Sync.N)}
 		case ag.ProveSync:
@@ -282,7 +286,7 @@ func (m *Model) lapse(w *World, j int) {
 // answers reports whether a primary's answer lease is in force.
 func (m *Model) answers(w *World, i int) bool {
 	n := &w.nodes[i]
-	if m.flaw == flawNoAnswers || len(m.answer.Voters) == 0 {
+	if m.flaw == flawNoAnswers || !m.votes || len(m.answer.Voters) == 0 {
 		return true
 	}
 	have := n.answer & m.voters
@@ -340,6 +344,7 @@ func (m *Model) endRepair(w *World, i int, b pending) {
 	}
 	w.copies++
 	n.copy, n.data, n.log, n.noRewind, n.refused, n.began = w.copies, present, s.log, false, false, 0
+	n.unfitToRead = false
 	n.renew = false
 }
 
@@ -426,7 +431,14 @@ func (m *Model) mayAck(w *World, i int) (c wal, by setting, ok bool) {
 	if !n.isOpen() {
 		return 0, by, false
 	}
-	best := uint16(0)
+	best, by := m.replicated(w, i)
+	return m.logs.at(n.log, best), by, best > n.endOfRec
+}
+
+// replicated returns how far a server's log is on as many members as a commit waits for, by a setting that some backend
+// uses.
+func (m *Model) replicated(w *World, i int) (best uint16, by setting) {
+	n := &w.nodes[i]
 	for s := range int(n.olders) + 1 {
 		c := n.sync
 		if s < int(n.olders) {
@@ -445,7 +457,7 @@ func (m *Model) mayAck(w *World, i int) (c wal, by setting, ok bool) {
 			}
 		}
 	}
-	return m.logs.at(n.log, best), by, best > n.endOfRec
+	return best, by
 }
 
 // isOpen reports whether the gate of a primary was opened, and not shut again for its server's restart.

@@ -44,6 +44,8 @@ func (m *Model) tell(w *World, ev event) (line string) {
 		line = fmt.Sprintf("%s  acknowledges %s", i, m.logs.position(c))
 	case doLate:
 		line = fmt.Sprintf("what %s gave up takes effect", i)
+	case doConnect, doOpen, doAsk, doWaited, doCut, doReply:
+		line = tellClient(ev)
 	case doBeat:
 		line = fmt.Sprintf("%s  acknowledges a heartbeat of %s", j, i)
 	default:
@@ -85,6 +87,18 @@ func (m *Model) tell(w *World, ev event) (line string) {
 	m.tidy(w)
 	m.check(w)
 	return line
+}
+
+// tellClient describes what happens to a session.
+func tellClient(ev event) string {
+	said := map[what]string{
+		doConnect: "a client asks %s for session %d", doOpen: "%s opens session %d", doAsk: "%s's server runs what session %d asks",
+		doWaited: "%s's members have the commit of session %d", doCut: "on %s the wait of session %d is cancelled", doReply: "%s has an answer for session %d",
+	}[ev.what]
+	if ev.j>>4 == 1 {
+		said += map[what]string{doConnect: ", as that of a primary", doAsk: ", a write"}[ev.what]
+	}
+	return fmt.Sprintf(said, names[ev.i], ev.j&15)
 }
 
 func (m *Model) recordLine(w *World) string {

@@ -313,6 +313,8 @@ func (w *World) stop(i int) {
 	n := &w.nodes[i]
 	w.stopLeading(i)
 	w.dropStreams(i)
+	w.cutSessions(i)
+	n.takes &= isPromoting
 	n.server, n.endOfRec, n.proven, n.barrier = down, 0, false, 0
 	n.sync, n.older, n.olders = setting{}, [3]setting{}, 0
 	n.foreign, n.attached, n.restart = false, false, 0
@@ -336,7 +338,7 @@ func (w *World) crash(i int) {
 	n.halfPromoted()
 	w.stop(i)
 	w.hold(i)
-	n.busy, n.armed, n.lease, n.opened, n.inPlace = pending{}, 0, 0, 0, settled
+	n.busy, n.armed, n.lease, n.opened, n.inPlace, n.takes, n.unfitToRead = pending{}, 0, 0, 0, settled, 0, false
 	n.seals, n.unfit, n.sealEp = 0, 0, 0
 	n.sealLog, n.sealCpy = [maxMembers]wal{}, [maxMembers]copyID{}
 	n.noRewind = false

@@ -9,20 +9,22 @@ import (
 
 // Model is a group and the rules of its world.
 type Model struct {
-	logs   *logs
-	group  ag.Group
-	groups map[set]ag.Group // the group with these members suspended
-	n      int
-	decide func(ag.View) ag.Plan
-	fired  map[ag.Rule]int
-	flaw   flaw
-	only   odds // if any is set: the faults of a run, in place of those it would draw
-	votes  bool // the model has heartbeats and votes
-	answer ag.Answer
-	voters set
-	timed  bool // silence is measured by clocks, not chosen by an adversary
-	astray bool // the store has gone back in time, and its account of V is no longer true
-	loose  bool // the meaning of REQUIRED changes while the group runs: not checked
+	logs    *logs
+	group   ag.Group
+	groups  map[set]ag.Group // the group with these members suspended
+	n       int
+	decide  func(ag.View) ag.Plan
+	fired   map[ag.Rule]int
+	flaw    flaw
+	only    odds // if any is set: the faults of a run, in place of those it would draw
+	votes   bool // the model has heartbeats and votes
+	answer  ag.Answer
+	voters  set
+	timed   bool            // silence is measured by clocks, not chosen by an adversary
+	astray  bool            // the store has gone back in time, and its account of V is no longer true
+	clients bool            // the model has sessions
+	seenBy  func(i int) env // what node i knows of the record; nil: all of it
+	loose   bool            // the meaning of REQUIRED changes while the group runs: not checked
 }
 
 // flaw is a deliberate mistake in the execution of plans. Mistakes in the decisions are made by wrapping Decide.
@@ -47,6 +49,11 @@ const (
 	flawResume             // a hand-over whose answer was lost is given up like any other
 	flawBelieve            // a record that is older than one seen before is believed
 	flawReadable           // a copy that has diverged serves readers
+	flawReadersStay        // readers of a copy that has diverged are not ended
+	flawHidden             // a cancelled wait is seen only in what the session is sent, and it hides that (F1)
+	flawEarlyGate          // readers outlive the promotion, through a gate that is open from PROMOTE on (F2)
+	flawLateReader         // the role of a session is judged by its login (F2)
+	flawToldNothing        // a reader that wrote after a promotion is told that nothing was under way (F2)
 	flawDistrusted         // a candidate is not told that a copy is under quarantine
 )
 

@@ -269,18 +269,20 @@ type node struct {
 	answer   set    // these acknowledged a heartbeat that its answers may still rely on
 
 	// Health, and the state left by the previous agent (trouble.go, handover.go).
-	ill        illness
-	stood      bool // it gave up the leadership because of its health or a crash, and that still counts
-	quarantine bool // its storage lost a write
-	renew      bool // and an operator has resumed it since
-	foreign    bool // a reserved setting of its server was changed behind the agent's back
-	doubled    set  // members for which two walsenders run here
-	inPlace    inPlace
-	attached   bool   // the previous agent left the server running, and its setting is not proven yet
-	restart    uint16 // the server was restarted within its epoch: the end of its log at that time
-	feeds      uint16 // the epoch in which it lets its candidate stream from here, without leading; 0: none
-	feedTo     uint8
-	gone       copyID // the copy that it last reported as lost, or as waiting for V to drop; 0: none
+	ill         illness
+	stood       bool // it gave up the leadership because of its health or a crash, and that still counts
+	quarantine  bool // its storage lost a write
+	renew       bool // and an operator has resumed it since
+	foreign     bool // a reserved setting of its server was changed behind the agent's back
+	doubled     set  // members for which two walsenders run here
+	inPlace     inPlace
+	attached    bool   // the previous agent left the server running, and its setting is not proven yet
+	restart     uint16 // the server was restarted within its epoch: the end of its log at that time
+	feeds       uint16 // the epoch in which it lets its candidate stream from here, without leading; 0: none
+	feedTo      uint8
+	takes       routes // the sessions that its listener takes, by its last turn
+	unfitToRead bool   // it has found that its copy is not of the leader's history; a ghost
+	gone        copyID // the copy that it last reported as lost, or as waiting for V to drop; 0: none
 
 	seals   set // the members that answered it, as a candidate of the epoch in sealEp
 	unfit   set // of them, those that may not be promoted
@@ -304,6 +306,7 @@ type World struct {
 	against     [maxMembers]uint8  // the incarnation it saw die
 
 	nodes     [maxMembers]node
+	sessions  [maxSessions]session
 	suspended set
 	copies    copyID
 
@@ -317,7 +320,7 @@ type World struct {
 	byVotes  uint16 // the latest epoch that was claimed by votes
 
 	// The remaining faults and events that the explorer may spend.
-	faults, writes, ops, wipes, losses, deaths, ills, restarts uint8
+	faults, writes, ops, wipes, losses, deaths, ills, restarts, asks uint8
 }
 
 // wal is a write-ahead log: a node of the tree of all logs, the path from the root being its records.
