@@ -61,7 +61,7 @@ var slips = []slip{
 	{"an answer passes a gate that was looked at before it came, on goroutines", "listener/confirm.go", []string{
 		"	n, err := g.conn.Read(p)\n	if n > 0 {\n		if gate := g.pass(); gate != nil {\n			return 0, gate\n		}\n	}\n	return n, err\n",
 		"	if gate := g.pass(); gate != nil {\n		return 0, gate\n	}\n	return g.conn.Read(p)\n",
-	}, "TestBothPaths/gate"},
+	}, "TestBothPaths/goroutines/gate"},
 	{"what a primary produced is passed on when it is none any more", "listener/confirm.go", []string{"	g.sticky = true\n", ""}, "TestGateHoldsBytes"},
 	{"a read is confirmed by a word given before it", "listener/freshness.go", []string{"		s.next = nil\n		if a == nil {", "		if a == nil {", "		close(a.there)\n", "		s.mu.Lock()\n		s.next = nil\n		s.mu.Unlock()\n		close(a.there)\n"}, "TestAnAnswerIsNoOlderThanItsQuestion"},
 	{"a wait that was cut short counts as done", "listener/confirm.go", []string{"func (x *session) needsConfirmation() bool {\n", "func (x *session) needsConfirmation() bool {\n	if true {\n		return false\n	}\n"}, "TestUnconfirmedIsUnknown"},
