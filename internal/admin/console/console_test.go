@@ -305,6 +305,11 @@ var sessions = map[string][][2]string{
 		{"SELECT oid, typname FROM pg_catalog.pg_type ORDER BY oid LIMIT 1", "16"},
 		{"SHOW search_path", "sys, coterie"},
 	},
+	"a tutorial": {
+		{"CREATE ENDPOINT [Hadr_endpoint] AS TCP (LISTENER_PORT = 5022) FOR DATABASE_MIRRORING (ROLE = ALL)", "CREATE ENDPOINT"},
+		{"CREATE LOGIN dbm_login WITH PASSWORD = 'x'", "CREATE LOGIN"},
+		{"BACKUP CERTIFICATE c TO FILE = '/tmp/c.cer'", "BACKUP CERTIFICATE"},
+	},
 	"others": {
 		{"SET NAMES 'utf8'", "SET"},
 		{"SET TIME ZONE 'UTC'", "SET"},

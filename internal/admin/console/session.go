@@ -258,6 +258,9 @@ func (s *Session) language(ctx context.Context, text string) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
+	if n, ok := st.Action.(ddl.Needless); ok {
+		return Result{Tag: n.Words, Notices: []Notice{{"WARNING", "not needed, and nothing was done: " + n.Why()}}}, nil
+	}
 	if st.Needs() > s.who.May {
 		return Result{}, Errorf("42501", "permission denied: %s needs the role %s", st.Verb(), RoleFor(st.Needs())).
 			WithHint("GRANT " + RoleFor(st.Needs()) + " TO " + s.who.User + ", in any other database of the group")

@@ -164,22 +164,28 @@ func (c *change) apply(s Statement) *Error {
 	case SetParameters:
 		return c.setParameters(a)
 	case AddDatabase:
-		return c.addDatabase(a.Name)
+		return every(a.Names, c.addDatabase)
 	case RemoveDatabase:
-		return c.removeDatabase(a.Name)
+		return every(a.Names, c.removeDatabase)
 	case AddReplica:
-		return c.addReplica(a.Replica)
+		return every(a.Replicas, c.addReplica)
 	case ModifyReplica:
-		return c.modifyReplica(a.Replica)
+		return every(a.Replicas, c.modifyReplica)
 	case RemoveReplica:
-		return c.removeReplica(a.Server)
+		return every(a.Servers, c.removeReplica)
 	case Join:
+		if a.ClusterType != "" {
+			c.notice("CLUSTER_TYPE: accepted, without effect: the quorum is the group's own")
+		}
 		return c.join(a.Server)
 	case Consent:
 		return c.consent(a.Deny)
 	case AddListener:
 		return c.addListener(a.Listener)
 	case ModifyListener:
+		if a.Remove {
+			return c.removeAddress(a.Listener)
+		}
 		return c.modifyListener(a.Listener)
 	case RemoveListener:
 		return c.removeListener(a.Name)
@@ -202,6 +208,16 @@ func (c *change) apply(s Statement) *Error {
 	default:
 		return nil
 	}
+}
+
+// every applies a change to each entry of a list, up to the first that is refused.
+func every[T any](list []T, apply func(T) *Error) *Error {
+	for _, x := range list {
+		if bad := apply(x); bad != nil {
+			return bad
+		}
+	}
+	return nil
 }
 
 // settings applies options to the group, or to one replica. Modes are applied before the options that depend on them,

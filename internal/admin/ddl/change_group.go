@@ -279,6 +279,25 @@ func (c *change) modifyListener(l Listener) *Error {
 	return nil
 }
 
+// removeAddress removes an address of a listener. The last one stays: a listener has an address.
+func (c *change) removeAddress(l Listener) *Error {
+	x, bad := c.findListener(l.Name, l.pos)
+	if bad != nil {
+		return bad
+	}
+	i := slices.IndexFunc(x.Addresses, func(a string) bool { return address(a).IP == l.Addresses[0].IP })
+	switch {
+	case i < 0:
+		return l.pos.errorf(StateUndefined, "listener %s has no address %s", Literal(x.Name), Literal(l.Addresses[0].IP)).
+			WithHint("its addresses are: %s", orNone(x.Addresses))
+	case len(x.Addresses) == 1:
+		return l.pos.errorf(StateInvalid, "%s is the only address of listener %s", Literal(l.Addresses[0].IP), Literal(x.Name)).
+			WithHint("ADD IP another one first, or REMOVE LISTENER %s", Literal(x.Name))
+	}
+	x.Addresses = slices.Delete(x.Addresses, i, i+1)
+	return nil
+}
+
 func (c *change) removeListener(name string) *Error {
 	x, bad := c.findListener(name, c.pos)
 	if bad != nil {

@@ -77,6 +77,22 @@ var grammar = []struct{ text, canonical string }{
 	{"ALTER AVAILABILITY GROUP [g] ADD REPLICA ON N'c' WITH (AVAILABILITY_MODE = ASYNCHRONOUS_COMMIT, FAILOVER_MODE = MANUAL)", ""},
 	{"ALTER AVAILABILITY GROUP [g] REMOVE REPLICA ON N'c'", ""},
 	{"ALTER AVAILABILITY GROUP [g] JOIN", ""},
+	{"ALTER AVAILABILITY GROUP [g] JOIN WITH (CLUSTER_TYPE = EXTERNAL)", ""},
+	{"ALTER AVAILABILITY GROUP [g] JOIN REPLICA ON N'srv154' WITH (CLUSTER_TYPE = NONE) WITH NOWAIT", ""},
+	{"ALTER AVAILABILITY GROUP [g] ADD DATABASE [a], [b]", ""},
+	{"ALTER AVAILABILITY GROUP [g] REMOVE DATABASE a, b", "ALTER AVAILABILITY GROUP [g] REMOVE DATABASE [a], [b]"},
+	{"ALTER AVAILABILITY GROUP [g] MODIFY REPLICA ON N'b' WITH (BACKUP_PRIORITY = 1), N'c' WITH (BACKUP_PRIORITY = 2)", ""},
+	{"ALTER AVAILABILITY GROUP [g] ADD REPLICA ON N'b', N'c' WITH (BACKUP_PRIORITY = 2)", ""},
+	{"ALTER AVAILABILITY GROUP [g] REMOVE REPLICA ON N'b', N'c'", ""},
+	{"ALTER AVAILABILITY GROUP [g] MODIFY REPLICA ON N'b' WITH (SECONDARY_ROLE (READ_ONLY_ROUTING_URL = NONE))", ""},
+	{"ALTER AVAILABILITY GROUP [g] MODIFY LISTENER N'l' (REMOVE IP (N'10.0.0.9'))", ""},
+	{"ALTER AVAILABILITY GROUP [g] MODIFY LISTENER N'l' (REMOVE IP (N'10.0.0.9', N'255.0.0.0'))", "ALTER AVAILABILITY GROUP [g] MODIFY LISTENER N'l' (REMOVE IP (N'10.0.0.9'))"},
+	{"CREATE ENDPOINT [Hadr_endpoint] AS TCP (LISTENER_PORT = 5022) FOR DATABASE_MIRRORING (ROLE = ALL)", "CREATE ENDPOINT"},
+	{"ALTER ENDPOINT [Hadr_endpoint] STATE = STARTED", "ALTER ENDPOINT"},
+	{"CREATE CERTIFICATE c WITH SUBJECT = 'x'", "CREATE CERTIFICATE"},
+	{"CREATE LOGIN dbm_login WITH PASSWORD = 'x'", "CREATE LOGIN"},
+	{"CREATE MASTER KEY ENCRYPTION BY PASSWORD = 'x'", "CREATE MASTER KEY"},
+	{"GRANT CONNECT ON ENDPOINT::[Hadr_endpoint] TO [dbm_login]", "GRANT CONNECT ON ENDPOINT"},
 	{"ALTER AVAILABILITY GROUP [g] JOIN REPLICA ON N'srv154'", ""},
 	{"ALTER AVAILABILITY GROUP [g] GRANT CREATE ANY DATABASE", ""},
 	{"ALTER AVAILABILITY GROUP [g] DENY CREATE ANY DATABASE", ""},
@@ -194,6 +210,11 @@ var refusals = []struct{ text, want string }{
 	{"ALTER AVAILABILITY GROUP DemoAG ADD REPLICA ON 'SRV156.contoso.com'", "Msg 41167: line 1, column 48: no node N'SRV156.contoso.com' has joined (coterie token create here, then coterie join TOKEN --name srv156 there)"},
 	{"ALTER AVAILABILITY GROUP DemoAG REMOVE DATABASE x", "Msg 35281: line 1, column 1: database N'x' is not in availability group N'DemoAG' (its databases are: none registered)"},
 	{"ALTER DATABASE x SET HADR SUSPEND", "Msg 35239: line 1, column 1: SET HADR SUSPEND failed: database N'x' is not in availability group N'DemoAG' (ALTER AVAILABILITY GROUP [DemoAG] SUSPEND needs no database)"},
+	{"ALTER AVAILABILITY GROUP DemoAG ADD DATABASE a, b, a", "Msg 35280: line 1, column 1: database N'a' is in availability group N'DemoAG' already"},
+	{"ALTER AVAILABILITY GROUP DemoAG MODIFY REPLICA ON 'srv153' WITH (BACKUP_PRIORITY = 1), 'SRV153' WITH (BACKUP_PRIORITY = 2)", "Msg 35282: line 1, column 88: replica N'SRV153' is given twice"},
+	{"ALTER AVAILABILITY GROUP DemoAG MODIFY REPLICA ON 'srv153' WITH (BACKUP_PRIORITY = 1), 'srv9' WITH (BACKUP_PRIORITY = 2)", "Msg 41167: line 1, column 88: availability replica N'srv9' is not in availability group N'DemoAG' (its replicas are srv153, srv154, srv155, wit)"},
+	{"ALTER AVAILABILITY GROUP DemoAG JOIN WITH (CLUSTER_TYPE = SOLO)", "Msg 102: line 1, column 59: incorrect syntax near 'SOLO': expected WSFC, EXTERNAL or NONE"},
+	{"ALTER AVAILABILITY GROUP DemoAG MODIFY LISTENER 'l' (REMOVE IP ('10.0.0.9'))", "line 1, column 49: availability group N'DemoAG' has no listener N'l'"},
 	{"ALTER AVAILABILITY GROUP DemoAG OFFLINE", "line 1, column 1: OFFLINE is refused: there is no way back from it (ALTER AVAILABILITY GROUP [DemoAG] SUSPEND stops data movement)"},
 	{"ALTER AVAILABILITY GROUP DemoAG SET (ROLE = SECONDARY)", "line 1, column 1: SET (ROLE = SECONDARY) is refused: it would leave the group without a primary (ALTER AVAILABILITY GROUP [DemoAG] FAILOVER, on the replica that is to lead)"},
 	{"ALTER AVAILABILITY GROUP DemoAG ADD LISTENER 'l' (WITH DHCP)", "line 1, column 46: WITH DHCP is refused: the address must not change (WITH IP ((N'10.0.0.9', N'255.255.255.0')))"},
@@ -246,6 +267,43 @@ func TestThePublishedStatements(t *testing.T) {
 	}
 	if len(said) != 1 || !strings.Contains(said[0], "READ_ONLY_ROUTING_URL: accepted") || len(more) != 0 {
 		t.Errorf("said %q, %q", said, more)
+	}
+}
+
+// TestListsAndAddresses holds that a list in a statement is one change, and that addresses and URLs can be taken away.
+func TestListsAndAddresses(t *testing.T) {
+	g, _ := run(t, demo(), onPrimary, "ALTER AVAILABILITY GROUP DemoAG ADD DATABASE a, b")
+	if !cmp.Equal(g.Options.Databases, []string{"a", "b"}) {
+		t.Errorf("databases %v", g.Options.Databases)
+	}
+	if g, _ = run(t, g, onPrimary, "ALTER AVAILABILITY GROUP DemoAG REMOVE DATABASE a, b"); g.Options.Databases != nil {
+		t.Errorf("databases %v", g.Options.Databases)
+	}
+	g, _ = run(t, g, onPrimary, "ALTER AVAILABILITY GROUP DemoAG MODIFY REPLICA ON 'srv153' WITH (BACKUP_PRIORITY = 1), 'srv154' WITH (BACKUP_PRIORITY = 2, SECONDARY_ROLE (READ_ONLY_ROUTING_URL = 'TCP://x:1'))")
+	a, _ := g.Replica("srv153")
+	b, _ := g.Replica("srv154")
+	if *a.Options.BackupPriority != 1 || *b.Options.BackupPriority != 2 || b.Options.ReadOnlyURL == "" {
+		t.Errorf("%+v, %+v", a, b)
+	}
+	g, _ = run(t, g, onPrimary, "ALTER AVAILABILITY GROUP DemoAG MODIFY REPLICA ON 'srv154' WITH (SECONDARY_ROLE (READ_ONLY_ROUTING_URL = NONE))")
+	if b, _ = g.Replica("srv154"); b.Options.ReadOnlyURL != "" {
+		t.Errorf("%+v", b)
+	}
+	g, _ = run(t, g, onPrimary, "ALTER AVAILABILITY GROUP DemoAG ADD LISTENER 'l' (WITH IP (('10.0.0.9', '255.0.0.0'), ('fd00::9')))")
+	g, _ = run(t, g, onPrimary, "ALTER AVAILABILITY GROUP DemoAG MODIFY LISTENER 'l' (REMOVE IP ('10.0.0.9'))")
+	if got := g.Options.Listeners[0].Addresses; !cmp.Equal(got, []string{"fd00::9/64"}) {
+		t.Errorf("addresses %v", got)
+	}
+	s, err := Parse("ALTER AVAILABILITY GROUP DemoAG MODIFY LISTENER 'l' (REMOVE IP ('fd00::9'))")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := s.Change(g, onPrimary); err == nil || !strings.Contains(err.Error(), "is the only address of listener N'l'") {
+		t.Errorf("the last address: %v", err)
+	}
+	_, said := run(t, demo(), Context{Self: "srv154", Primary: "srv153"}, "ALTER AVAILABILITY GROUP DemoAG JOIN WITH (CLUSTER_TYPE = EXTERNAL)")
+	if len(said) != 2 || !strings.Contains(said[0], "CLUSTER_TYPE: accepted") {
+		t.Errorf("said %q", said)
 	}
 }
 

@@ -120,14 +120,10 @@ var roleOptions = []Option{
 		},
 	},
 	{
-		Name: "READ_ONLY_ROUTING_URL", Place: InSecondary, Form: Text, Verdict: NoEffect, Why: "the listener reaches every replica by its endpoint",
+		Name: "READ_ONLY_ROUTING_URL", Place: InSecondary, Form: Text, Words: []string{"NONE"}, Verdict: NoEffect, Why: "the listener reaches every replica by its endpoint",
 		About: "Where readers reach the replica, as TCP://host:port. Kept and shown.",
 		set: func(c *change, v Value) *Error {
-			if bad := checkURL(c.pos, "READ_ONLY_ROUTING_URL", v.Text); bad != nil {
-				return bad
-			}
-			c.replica.Options.ReadOnlyURL = v.Text
-			return nil
+			return setURL(c, &c.replica.Options.ReadOnlyURL, "READ_ONLY_ROUTING_URL", v)
 		},
 		get: func(_ ag.Group, r ag.Replica) (Value, bool) {
 			return textual(r.Options.ReadOnlyURL), r.Options.ReadOnlyURL != ""
@@ -147,19 +143,28 @@ var roleOptions = []Option{
 		set:   setRoutes, get: getRoutes,
 	},
 	{
-		Name: "READ_WRITE_ROUTING_URL", Place: InPrimary, Form: Text, Verdict: NoEffect, Why: "every node's listener passes writers on to the primary",
+		Name: "READ_WRITE_ROUTING_URL", Place: InPrimary, Form: Text, Words: []string{"NONE"}, Verdict: NoEffect, Why: "every node's listener passes writers on to the primary",
 		About: "Where writers reach the replica, as TCP://host:port. Kept and shown.",
 		set: func(c *change, v Value) *Error {
-			if bad := checkURL(c.pos, "READ_WRITE_ROUTING_URL", v.Text); bad != nil {
-				return bad
-			}
-			c.replica.Options.ReadWriteURL = v.Text
-			return nil
+			return setURL(c, &c.replica.Options.ReadWriteURL, "READ_WRITE_ROUTING_URL", v)
 		},
 		get: func(_ ag.Group, r ag.Replica) (Value, bool) {
 			return textual(r.Options.ReadWriteURL), r.Options.ReadWriteURL != ""
 		},
 	},
+}
+
+// setURL sets a URL for routing. The word NONE takes it away.
+func setURL(c *change, to *string, name string, v Value) *Error {
+	if v.Form == Word {
+		*to = ""
+		return nil
+	}
+	if bad := checkURL(c.pos, name, v.Text); bad != nil {
+		return bad
+	}
+	*to = v.Text
+	return nil
 }
 
 // checkURL returns an error unless text is scheme://host:port.

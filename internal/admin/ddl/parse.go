@@ -20,6 +20,9 @@ func Owns(text string) bool {
 		return false
 	}
 	p := parser{tokens: tokens}
+	if _, _, needless := p.needless(); needless {
+		return true
+	}
 	switch {
 	case p.tok().is("DBCC"), p.tok().is("SCRIPT"):
 		return true
@@ -58,6 +61,11 @@ func Parse(text string) (Statement, error) {
 func (p *parser) statement() (Statement, *Error) {
 	s := Statement{Pos: p.tok().pos}
 	var bad *Error
+	if words, _, ok := p.needless(); ok {
+		p.at = len(p.tokens) - 1
+		s.Action = Needless{words}
+		return s, nil
+	}
 	switch {
 	case p.take("CREATE"):
 		bad = p.create(&s)
@@ -147,7 +155,7 @@ func (p *parser) create(s *Statement) (bad *Error) {
 	if bad = p.need("REPLICA", "ON"); bad != nil {
 		return bad
 	}
-	if c.Replicas, bad = p.replicas(); bad != nil {
+	if c.Replicas, bad = p.replicas(true); bad != nil {
 		return bad
 	}
 	if p.take("LISTENER") {
@@ -177,12 +185,19 @@ func (p *parser) databases() ([]string, *Error) {
 	}
 }
 
-func (p *parser) replicas() ([]Replica, *Error) {
+// replicas parses servers with their options: of new replicas, or the options to change, of which each has one.
+func (p *parser) replicas(creating bool) ([]Replica, *Error) {
 	var out []Replica
 	for {
-		r, bad := p.replica(true)
+		r, bad := p.replica(creating)
 		if bad != nil {
 			return nil, bad
+		}
+		if !creating && len(r.Options)+len(r.Secondary)+len(r.Primary) == 0 {
+			return nil, p.expected("WITH and an option")
+		}
+		if slices.ContainsFunc(out, func(x Replica) bool { return !creating && ReplicaID(x.Server) == ReplicaID(r.Server) }) {
+			return nil, r.pos.messagef(35282, "replica %s is given twice", Literal(clip(r.Server)))
 		}
 		if out = append(out, r); len(out) > 10 {
 			return nil, r.pos.messagef(35233, "a group has at most its primary, eight secondaries and a witness")
@@ -225,14 +240,7 @@ func (p *parser) alteration() (Action, *Error) {
 		if p.tok().is("AVAILABILITY") {
 			return nil, refusal(here, mustOption(InGroup, "DISTRIBUTED"))
 		}
-		if !p.take("REPLICA") {
-			return Join{}, nil
-		}
-		if bad := p.need("ON"); bad != nil {
-			return nil, bad
-		}
-		server, bad := p.server()
-		return Join{Server: server}, bad
+		return p.join()
 	case p.take("GRANT"):
 		return Consent{}, p.need("CREATE", "ANY", "DATABASE")
 	case p.take("DENY"):
@@ -250,6 +258,33 @@ func (p *parser) alteration() (Action, *Error) {
 		return p.movement()
 	}
 	return nil, p.expected(alterations)
+}
+
+func (p *parser) join() (Action, *Error) {
+	var j Join
+	if p.take("REPLICA") {
+		bad := p.need("ON")
+		if bad == nil {
+			j.Server, bad = p.server()
+		}
+		if bad != nil {
+			return nil, bad
+		}
+	}
+	if !p.tok().is("WITH") || !p.ahead(1).isSign("(") || !p.ahead(2).is("CLUSTER_TYPE") {
+		return j, nil
+	}
+	p.at += 3
+	if bad := p.needSign("="); bad != nil {
+		return nil, bad
+	}
+	for _, w := range []string{"WSFC", "EXTERNAL", "NONE"} {
+		if p.take(w) {
+			j.ClusterType = w
+			return j, p.needSign(")")
+		}
+	}
+	return nil, p.expected("WSFC, EXTERNAL or NONE")
 }
 
 func (p *parser) failover(force bool) (Action, *Error) {
@@ -318,11 +353,11 @@ func (p *parser) parts() (Action, *Error) {
 	p.at++
 	switch {
 	case verb != "MODIFY" && p.take("DATABASE"):
-		db, bad := p.name("a database's name")
+		list, bad := p.databases()
 		if verb == "REMOVE" {
-			return RemoveDatabase{db}, bad
+			return RemoveDatabase{list}, bad
 		}
-		return AddDatabase{db}, bad
+		return AddDatabase{list}, bad
 	case p.take("REPLICA"):
 		return p.replicaPart(verb)
 	case p.take("LISTENER"):
@@ -341,20 +376,32 @@ func (p *parser) replicaPart(verb string) (Action, *Error) {
 		return nil, bad
 	}
 	if verb == "REMOVE" {
-		server, bad := p.server()
-		return RemoveReplica{server}, bad
+		list, bad := p.servers()
+		return RemoveReplica{list}, bad
 	}
-	r, bad := p.replica(verb == "ADD")
+	list, bad := p.replicas(verb == "ADD")
 	if bad != nil {
 		return nil, bad
 	}
 	if verb == "ADD" {
-		return AddReplica{r}, nil
+		return AddReplica{list}, nil
 	}
-	if len(r.Options)+len(r.Secondary)+len(r.Primary) == 0 {
-		return nil, p.expected("WITH and an option")
+	return ModifyReplica{list}, nil
+}
+
+func (p *parser) servers() (out []string, bad *Error) {
+	for {
+		server, bad := p.server()
+		if bad != nil {
+			return nil, bad
+		}
+		if out = append(out, server); len(out) > maxEntries {
+			return nil, p.tooMany("replicas")
+		}
+		if !p.takeSign(",") {
+			return out, nil
+		}
 	}
-	return ModifyReplica{r}, nil
 }
 
 func (p *parser) listenerPart(verb string) (Action, *Error) {
@@ -366,8 +413,8 @@ func (p *parser) listenerPart(verb string) (Action, *Error) {
 		name, bad := p.server()
 		return RemoveListener{name}, bad
 	}
-	l, bad := p.listenerChange()
-	return ModifyListener{l}, bad
+	m, bad := p.listenerChange()
+	return m, bad
 }
 
 func (p *parser) setHADR(s *Statement) *Error {

@@ -76,6 +76,9 @@ func (p *parser) value(o Option) (Value, *Error) {
 			if o.Form == Codec {
 				return p.level(v)
 			}
+			if o.Form == Text {
+				v.Form = Word
+			}
 			return v, nil
 		}
 	}
@@ -324,29 +327,52 @@ func (p *parser) port(l *Listener) *Error {
 	return nil
 }
 
-func (p *parser) listenerChange() (Listener, *Error) {
-	var l Listener
-	bad := p.listenerName(&l)
+func (p *parser) listenerChange() (m ModifyListener, bad *Error) {
+	l := &m.Listener
+	bad = p.listenerName(l)
 	if bad == nil {
 		bad = p.needSign("(")
 	}
 	if bad != nil {
-		return l, bad
+		return m, bad
 	}
 	switch {
 	case p.take("ADD", "IP"):
 		var a Address
 		a, bad = p.address()
 		l.Addresses = []Address{a}
+	case p.take("REMOVE", "IP"):
+		m.Remove = true
+		l.Addresses, bad = p.bareAddress()
 	case p.take("PORT"):
-		bad = p.port(&l)
+		bad = p.port(l)
 	default:
-		bad = p.expected("ADD IP or PORT")
+		bad = p.expected("ADD IP, REMOVE IP or PORT")
 	}
 	if bad == nil {
 		bad = p.needSign(")")
 	}
-	return l, bad
+	return m, bad
+}
+
+// bareAddress parses ( 'ip' [, 'mask'] ), of which the mask does not matter.
+func (p *parser) bareAddress() ([]Address, *Error) {
+	if bad := p.needSign("("); bad != nil {
+		return nil, bad
+	}
+	t := p.tok()
+	ip, err := netip.ParseAddr(t.text)
+	if t.kind != tokString || err != nil || ip.Zone() != "" || ip.Is4In6() {
+		return nil, p.expected("an address, as N'10.0.0.9'")
+	}
+	p.at++
+	if p.takeSign(",") {
+		if p.tok().kind != tokString {
+			return nil, p.expected("a subnet mask, as N'255.255.255.0'")
+		}
+		p.at++
+	}
+	return []Address{{IP: ip.String()}}, p.needSign(")")
 }
 
 // address parses ( 'ip4', 'mask' ) or ( 'ip6' ).

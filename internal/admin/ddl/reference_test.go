@@ -40,7 +40,7 @@ var chapters = []struct {
     LISTENER N'DemoAG-L' (WITH IP ((N'10.0.0.9', N'255.255.255.0')), PORT = 1433)`}},
 	},
 	{
-		"JOIN, GRANT and DENY CREATE ANY DATABASE", "ALTER AVAILABILITY GROUP name { JOIN [ REPLICA ON 'replica' ] | { GRANT | DENY } CREATE ANY DATABASE }",
+		"JOIN, GRANT and DENY CREATE ANY DATABASE", "ALTER AVAILABILITY GROUP name { JOIN [ REPLICA ON 'replica' ] [ WITH ( CLUSTER_TYPE = … ) ] | { GRANT | DENY } CREATE ANY DATABASE }",
 		"They run on the replica they are about; JOIN also on any other, for the one that is named. JOIN makes the node a copy: it is seeded, unless its SEEDING_MODE is MANUAL or seeding is denied. Seeding is permitted unless it is denied.",
 		[]example{
 			{"srv154", "ALTER AVAILABILITY GROUP [DemoAG] JOIN"},
@@ -66,7 +66,7 @@ ALTER AVAILABILITY GROUP name RESET PARAMETER setting [ , … ] [ FOR REPLICA 'r
 		},
 	},
 	{
-		"MODIFY REPLICA", "ALTER AVAILABILITY GROUP name MODIFY REPLICA ON 'replica' WITH ( option [ , … ] )",
+		"MODIFY REPLICA", "ALTER AVAILABILITY GROUP name MODIFY REPLICA ON { 'replica' WITH ( option [ , … ] ) } [ , … ]",
 		"Changes options of a replica: its own, those of its secondary role, those of its primary role. More than one may be given. The routing list is that of whoever is the primary now.",
 		[]example{
 			{"srv153", "ALTER AVAILABILITY GROUP [DemoAG] MODIFY REPLICA ON N'SRV153' WITH (SECONDARY_ROLE (ALLOW_CONNECTIONS = READ_ONLY, READ_ONLY_ROUTING_URL = N'TCP://SRV153.contoso.com:1433'))"},
@@ -76,20 +76,20 @@ ALTER AVAILABILITY GROUP name RESET PARAMETER setting [ , … ] [ FOR REPLICA 'r
 		},
 	},
 	{
-		"ADD and REMOVE DATABASE", "ALTER AVAILABILITY GROUP name { ADD | REMOVE } DATABASE name",
+		"ADD and REMOVE DATABASE", "ALTER AVAILABILITY GROUP name { ADD | REMOVE } DATABASE name [ , … ]",
 		"The whole instance is replicated, every database of it. ADD registers a database for health detection and the views, and creates it where it is absent; REMOVE takes it off the register and leaves it. Where none is registered the views show all.",
-		[]example{{"srv153", "ALTER AVAILABILITY GROUP [DemoAG] ADD DATABASE [orders]"}, {"srv153", "ALTER AVAILABILITY GROUP [DemoAG] REMOVE DATABASE [orders]"}},
+		[]example{{"srv153", "ALTER AVAILABILITY GROUP [DemoAG] ADD DATABASE [orders]"}, {"srv153", "ALTER AVAILABILITY GROUP [DemoAG] REMOVE DATABASE [orders]"}, {"srv153", "ALTER AVAILABILITY GROUP [DemoAG] ADD DATABASE [stock], [billing]"}},
 	},
 	{
-		"ADD and REMOVE REPLICA", "ALTER AVAILABILITY GROUP name { ADD REPLICA ON 'replica' [ WITH ( option [ , … ] ) ] | REMOVE REPLICA ON 'replica' }",
+		"ADD and REMOVE REPLICA", "ALTER AVAILABILITY GROUP name { ADD REPLICA ON 'replica' [ WITH ( option [ , … ] ) ] [ , … ] | REMOVE REPLICA ON 'replica' [ , … ] }",
 		"Of nodes that have joined. REMOVE leaves the node its vote and its copy as it is; `coterie remove` takes the node out for good. After ADD the replica runs JOIN.",
 		[]example{{"srv153", "ALTER AVAILABILITY GROUP [DemoAG] REMOVE REPLICA ON N'SRV155'"}, {"srv153", "ALTER AVAILABILITY GROUP [DemoAG] ADD REPLICA ON N'SRV155' WITH (AVAILABILITY_MODE = ASYNCHRONOUS_COMMIT, FAILOVER_MODE = MANUAL)"}, {"srv155", "ALTER AVAILABILITY GROUP [DemoAG] JOIN"}},
 	},
 	{
 		"LISTENER", `ALTER AVAILABILITY GROUP name
-    { ADD LISTENER 'name' ( … ) | MODIFY LISTENER 'name' ( { ADD IP ( … ) | PORT = port } ) | RESTART LISTENER 'name' | REMOVE LISTENER 'name' }`,
+    { ADD LISTENER 'name' ( … ) | MODIFY LISTENER 'name' ( { ADD IP ( … ) | REMOVE IP ( 'address' ) | PORT = port } ) | RESTART LISTENER 'name' | REMOVE LISTENER 'name' }`,
 		"A group has one named listener beside the ports of every node, which need none. Its addresses are put up on the node that is the primary, each on the device that is in its subnet, and follow it; its port is opened on every node, for read-write clients; its name and its addresses are in every node's certificate. All of it takes effect at once, and coterie.addresses shows it. Coterie writes nothing to DNS. WITH DHCP is refused. RESTART has every node read the certificate and the rules of its client ports and open the listener's port again; sessions go on.",
-		[]example{{"srv153", "ALTER AVAILABILITY GROUP [DemoAG] MODIFY LISTENER N'DemoAG-L' (ADD IP (N'fd00::9'))"}, {"srv153", "ALTER AVAILABILITY GROUP [DemoAG] RESTART LISTENER N'DemoAG-L'"}, {"srv153", "ALTER AVAILABILITY GROUP [DemoAG] REMOVE LISTENER N'DemoAG-L'"}, {"srv153", "ALTER AVAILABILITY GROUP [DemoAG] ADD LISTENER N'DemoAG-L' (PORT = 1433)"}},
+		[]example{{"srv153", "ALTER AVAILABILITY GROUP [DemoAG] MODIFY LISTENER N'DemoAG-L' (ADD IP (N'fd00::9'))"}, {"srv153", "ALTER AVAILABILITY GROUP [DemoAG] MODIFY LISTENER N'DemoAG-L' (REMOVE IP (N'fd00::9'))"}, {"srv153", "ALTER AVAILABILITY GROUP [DemoAG] RESTART LISTENER N'DemoAG-L'"}, {"srv153", "ALTER AVAILABILITY GROUP [DemoAG] REMOVE LISTENER N'DemoAG-L'"}, {"srv153", "ALTER AVAILABILITY GROUP [DemoAG] ADD LISTENER N'DemoAG-L' (PORT = 1433)"}},
 	},
 	{
 		"FAILOVER", "ALTER AVAILABILITY GROUP name { FAILOVER | FORCE_FAILOVER_ALLOW_DATA_LOSS [ NOW ] } [ TO 'replica' ]",

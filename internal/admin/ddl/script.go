@@ -1,6 +1,7 @@
 package ddl
 
 import (
+	"fmt"
 	"strings"
 
 	"github.com/coteriedb/coterie/internal/ag"
@@ -112,4 +113,94 @@ func Show(g ag.Group, r *ag.Replica) []Shown {
 		out = append(out, s)
 	}
 	return out
+}
+
+func (r Replica) text() string {
+	parts := make([]string, 0, len(r.Options)+2)
+	for _, o := range r.Options {
+		parts = append(parts, o.text())
+	}
+	if len(r.Secondary) > 0 {
+		parts = append(parts, "SECONDARY_ROLE ("+settings(r.Secondary)+")")
+	}
+	if len(r.Primary) > 0 {
+		parts = append(parts, "PRIMARY_ROLE ("+settings(r.Primary)+")")
+	}
+	if len(parts) == 0 {
+		return Literal(r.Server)
+	}
+	return Literal(r.Server) + " WITH (" + strings.Join(parts, ", ") + ")"
+}
+
+func (l Listener) text() string {
+	var parts []string
+	switch {
+	case l.DHCP && len(l.Addresses) > 0:
+		parts = append(parts, "WITH DHCP ON "+l.Addresses[0].text())
+	case l.DHCP:
+		parts = append(parts, "WITH DHCP")
+	case len(l.Addresses) > 0:
+		var ips []string
+		for _, a := range l.Addresses {
+			ips = append(ips, a.text())
+		}
+		parts = append(parts, "WITH IP ("+strings.Join(ips, ", ")+")")
+	}
+	if l.Port != 0 {
+		parts = append(parts, fmt.Sprintf("PORT = %d", l.Port))
+	}
+	return Literal(l.Name) + " (" + strings.Join(parts, ", ") + ")"
+}
+
+func (m ModifyListener) text() string {
+	name := Literal(m.Listener.Name)
+	switch {
+	case m.Listener.Port != 0:
+		return fmt.Sprintf("%s (PORT = %d)", name, m.Listener.Port)
+	case m.Remove:
+		return name + " (REMOVE IP (" + Literal(m.Listener.Addresses[0].IP) + "))"
+	}
+	return name + " (ADD IP " + m.Listener.Addresses[0].text() + ")"
+}
+
+// list returns the entries of a list as text, with commas between them.
+func list[T any](entries []T, text func(T) string) string {
+	var out []string
+	for _, e := range entries {
+		out = append(out, text(e))
+	}
+	return strings.Join(out, ", ")
+}
+
+func (a Address) text() string {
+	if a.Mask == "" {
+		return "(" + Literal(a.IP) + ")"
+	}
+	return "(" + Literal(a.IP) + ", " + Literal(a.Mask) + ")"
+}
+
+func routesText(list [][]string) string {
+	var sets []string
+	for _, set := range list {
+		var names []string
+		for _, n := range set {
+			names = append(names, Literal(n))
+		}
+		text := strings.Join(names, ", ")
+		if len(set) != 1 {
+			text = "(" + text + ")"
+		}
+		sets = append(sets, text)
+	}
+	return "(" + strings.Join(sets, ", ") + ")"
+}
+
+// Why returns the reason for which a statement is not needed.
+func (n Needless) Why() string {
+	for _, x := range needless {
+		if x.words == n.Words {
+			return x.why
+		}
+	}
+	return ""
 }

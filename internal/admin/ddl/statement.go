@@ -39,18 +39,19 @@ type (
 		Server     string
 		Reset      bool
 	}
-	// AddDatabase registers a database, and creates it if it does not exist.
-	AddDatabase struct{ Name string }
-	// RemoveDatabase removes a database from the register; the database itself stays.
-	RemoveDatabase struct{ Name string }
-	// AddReplica makes a joined node a replica of the group.
-	AddReplica struct{ Replica Replica }
-	// ModifyReplica changes options of a replica.
-	ModifyReplica struct{ Replica Replica }
-	// RemoveReplica removes a replica from the group; its node stays joined.
-	RemoveReplica struct{ Server string }
-	// Join makes Server, or the node on which it runs, a copy of the group that it was added to.
-	Join struct{ Server string }
+	// AddDatabase registers databases, and creates those that do not exist.
+	AddDatabase struct{ Names []string }
+	// RemoveDatabase removes databases from the register; they themselves stay.
+	RemoveDatabase struct{ Names []string }
+	// AddReplica makes joined nodes replicas of the group.
+	AddReplica struct{ Replicas []Replica }
+	// ModifyReplica changes options of replicas.
+	ModifyReplica struct{ Replicas []Replica }
+	// RemoveReplica removes replicas from the group; their nodes stay joined.
+	RemoveReplica struct{ Servers []string }
+	// Join makes Server, or the node on which it runs, a copy of the group that it was added to. ClusterType has no
+	// effect.
+	Join struct{ Server, ClusterType string }
 	// Consent is GRANT CREATE ANY DATABASE or, with Deny, DENY: whether the node on which it runs may be seeded.
 	Consent struct{ Deny bool }
 	// Failover makes To, or the node on which it runs, the primary; Force accepts the loss of commits.
@@ -61,8 +62,11 @@ type (
 	}
 	// AddListener adds a client address.
 	AddListener struct{ Listener Listener }
-	// ModifyListener adds an address to a listener, or changes its port.
-	ModifyListener struct{ Listener Listener }
+	// ModifyListener adds an address to a listener, removes one, or changes its port.
+	ModifyListener struct {
+		Listener Listener
+		Remove   bool
+	}
 	// RestartListener makes every node reload the configuration of its client ports.
 	RestartListener struct{ Name string }
 	// RemoveListener removes a client address.
@@ -95,6 +99,8 @@ type (
 	VerifyRouting struct{}
 	// Script prints the statements that create this group.
 	Script struct{}
+	// Needless is a statement on something that a group of SQL Server needs and this one does not.
+	Needless struct{ Words string }
 )
 
 func (Create) action()          {}
@@ -125,6 +131,7 @@ func (TraceFlags) action()      {}
 func (ExplainFailover) action() {}
 func (VerifyRouting) action()   {}
 func (Script) action()          {}
+func (Needless) action()        {}
 
 // Setting is an option with its value. A flag such as BASIC has no value.
 type Setting struct {
@@ -216,6 +223,8 @@ func (s Statement) text() string {
 		return "VERIFY ROUTING"
 	case Script:
 		return "SCRIPT"
+	case Needless:
+		return a.Words
 	default:
 	}
 	if s.Group == "" {
@@ -232,16 +241,19 @@ func clause(action Action) string {
 	case SetParameters:
 		return a.text()
 	case AddDatabase:
-		return "ADD DATABASE " + Brackets(a.Name)
+		return "ADD DATABASE " + list(a.Names, Brackets)
 	case RemoveDatabase:
-		return "REMOVE DATABASE " + Brackets(a.Name)
+		return "REMOVE DATABASE " + list(a.Names, Brackets)
 	case AddReplica:
-		return "ADD REPLICA ON " + a.Replica.text()
+		return "ADD REPLICA ON " + list(a.Replicas, Replica.text)
 	case ModifyReplica:
-		return "MODIFY REPLICA ON " + a.Replica.text()
+		return "MODIFY REPLICA ON " + list(a.Replicas, Replica.text)
 	case RemoveReplica:
-		return "REMOVE REPLICA ON " + Literal(a.Server)
+		return "REMOVE REPLICA ON " + list(a.Servers, Literal)
 	case Join:
+		if a.ClusterType != "" {
+			return "JOIN" + onServer(a.Server) + " WITH (CLUSTER_TYPE = " + a.ClusterType + ")"
+		}
 		return "JOIN" + onServer(a.Server)
 	case Consent:
 		if a.Deny {
@@ -253,7 +265,7 @@ func clause(action Action) string {
 	case AddListener:
 		return "ADD LISTENER " + a.Listener.text()
 	case ModifyListener:
-		return "MODIFY LISTENER " + a.Listener.change()
+		return "MODIFY LISTENER " + a.text()
 	case RestartListener:
 		return "RESTART LISTENER " + Literal(a.Name)
 	case RemoveListener:
@@ -358,73 +370,6 @@ func (v Value) String() string {
 	}
 }
 
-func routesText(list [][]string) string {
-	var sets []string
-	for _, set := range list {
-		var names []string
-		for _, n := range set {
-			names = append(names, Literal(n))
-		}
-		text := strings.Join(names, ", ")
-		if len(set) != 1 {
-			text = "(" + text + ")"
-		}
-		sets = append(sets, text)
-	}
-	return "(" + strings.Join(sets, ", ") + ")"
-}
-
-func (r Replica) text() string {
-	parts := make([]string, 0, len(r.Options)+2)
-	for _, o := range r.Options {
-		parts = append(parts, o.text())
-	}
-	if len(r.Secondary) > 0 {
-		parts = append(parts, "SECONDARY_ROLE ("+settings(r.Secondary)+")")
-	}
-	if len(r.Primary) > 0 {
-		parts = append(parts, "PRIMARY_ROLE ("+settings(r.Primary)+")")
-	}
-	if len(parts) == 0 {
-		return Literal(r.Server)
-	}
-	return Literal(r.Server) + " WITH (" + strings.Join(parts, ", ") + ")"
-}
-
-func (l Listener) text() string {
-	var parts []string
-	switch {
-	case l.DHCP && len(l.Addresses) > 0:
-		parts = append(parts, "WITH DHCP ON "+l.Addresses[0].text())
-	case l.DHCP:
-		parts = append(parts, "WITH DHCP")
-	case len(l.Addresses) > 0:
-		var ips []string
-		for _, a := range l.Addresses {
-			ips = append(ips, a.text())
-		}
-		parts = append(parts, "WITH IP ("+strings.Join(ips, ", ")+")")
-	}
-	if l.Port != 0 {
-		parts = append(parts, fmt.Sprintf("PORT = %d", l.Port))
-	}
-	return Literal(l.Name) + " (" + strings.Join(parts, ", ") + ")"
-}
-
-func (l Listener) change() string {
-	if l.Port != 0 {
-		return fmt.Sprintf("%s (PORT = %d)", Literal(l.Name), l.Port)
-	}
-	return Literal(l.Name) + " (ADD IP " + l.Addresses[0].text() + ")"
-}
-
-func (a Address) text() string {
-	if a.Mask == "" {
-		return "(" + Literal(a.IP) + ")"
-	}
-	return "(" + Literal(a.IP) + ", " + Literal(a.Mask) + ")"
-}
-
 // Kind is the way in which a statement is carried out.
 type Kind int
 
@@ -440,7 +385,7 @@ func (s Statement) Kind() Kind {
 	switch a := s.Action.(type) {
 	case Failover, Seed, CancelSeeding, RestartListener:
 		return KindOperation
-	case ExplainFailover, VerifyRouting, Script:
+	case ExplainFailover, VerifyRouting, Script, Needless:
 		return KindReport
 	case TraceFlags:
 		if a.Verb == "STATUS" {
@@ -478,6 +423,9 @@ func (s Statement) Needs() Privilege {
 // Verb returns the statement's first words, as a command tag.
 func (s Statement) Verb() string {
 	words := strings.Fields(s.text())
+	if n, ok := s.Action.(Needless); ok {
+		return n.Words
+	}
 	n := map[string]int{"CREATE": 3, "ALTER": 3, "DROP": 3, "DBCC": 2}[words[0]]
 	if words[0] == "ALTER" && words[1] == "DATABASE" {
 		n = 2
@@ -493,4 +441,52 @@ func (s Statement) onPrimary() bool {
 	default:
 		return false
 	}
+}
+
+// needless are the beginnings of statements on what this group does not need, with the reasons.
+var needless = []struct{ words, why string }{
+	{"CREATE ENDPOINT", becauseEndpoint},
+	{"ALTER ENDPOINT", becauseEndpoint},
+	{"DROP ENDPOINT", becauseEndpoint},
+	{"GRANT CONNECT ON ENDPOINT", becauseEndpoint},
+	{"CREATE CERTIFICATE", becauseCertificate},
+	{"ALTER CERTIFICATE", becauseCertificate},
+	{"DROP CERTIFICATE", becauseCertificate},
+	{"BACKUP CERTIFICATE", becauseCertificate},
+	{"CREATE MASTER KEY", becauseCertificate},
+	{"BACKUP MASTER KEY", becauseCertificate},
+	{"DROP MASTER KEY", becauseCertificate},
+	{"CREATE LOGIN", becauseLogin},
+	{"ALTER LOGIN", becauseLogin},
+	{"DROP LOGIN", becauseLogin},
+	{"CREATE USER", becauseLogin},
+	{"DROP USER", becauseLogin},
+	{"GRANT VIEW SERVER STATE", becauseGrant},
+	{"GRANT ALTER ANY AVAILABILITY GROUP", becauseGrant},
+	{"GRANT CONTROL ON AVAILABILITY GROUP", becauseGrant},
+	{"ALTER EVENT SESSION", becauseEvents},
+	{"CREATE EVENT SESSION", becauseEvents},
+	{"DROP EVENT SESSION", becauseEvents},
+}
+
+const (
+	becauseEndpoint    = "every node has its endpoint since coterie init and coterie join; sys.database_mirroring_endpoints shows it"
+	becauseCertificate = "nodes authenticate by certificates of the group's own authority, which coterie init and coterie join make"
+	becauseLogin       = "nodes authenticate by certificates, and need no logins. For a client: CREATE ROLE name LOGIN PASSWORD '...', in any other database"
+	becauseGrant       = "roles decide: GRANT coterie_viewer, coterie_operator or coterie_admin TO name, in any other database"
+	becauseEvents      = "coterie.events and coterie.decisions record what an event session would"
+)
+
+// needless returns the words and the reason if the statement is about something that this group does not need.
+func (p *parser) needless() (words, why string, ok bool) {
+	for _, n := range needless {
+		list, i := strings.Fields(n.words), 0
+		for i < len(list) && p.ahead(i).is(list[i]) {
+			i++
+		}
+		if i == len(list) {
+			return n.words, n.why, true
+		}
+	}
+	return "", "", false
 }
