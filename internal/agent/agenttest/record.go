@@ -71,6 +71,7 @@ func (r *Record) Restore(old ag.Record) {
 func (r *Record) SetGroup(change func(*ag.Group)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.snap.Group.Replicas = slices.Clone(r.snap.Group.Replicas) // agents read those of before
 	change(&r.snap.Group)
 	r.changed()
 }
