@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
@@ -137,7 +138,7 @@ func (a *Agent) fence(reason string, now ag.Epoch) {
 		a.log.Error("fence not confirmed; the keeper's deadline still holds", "err", err)
 		return
 	}
-	a.fencing = false
+	a.running = running{}
 	a.lease.SetDisarmed()
 	a.log.Warn("fenced", "reason", reason, "epoch", now)
 }
@@ -147,7 +148,7 @@ func (a *Agent) fence(reason string, now ag.Epoch) {
 // alive.
 func (a *Agent) start(ctx context.Context) {
 	now := boottime.Now()
-	if now < a.startRetry || a.task != nil {
+	if now < a.startRetry || a.task.Load() != nil {
 		return
 	}
 	a.startRetry = now + a.backoff()
@@ -367,12 +368,16 @@ func (a *Agent) proveWaiting(ctx context.Context) error {
 // retryPause separates two attempts of an action that failed.
 const retryPause = 300 * time.Millisecond
 
-// task is the one long action under way.
+// task is the one long action under way, with what holds only as long as it is. The loop makes and ends it. The action
+// itself, on the worker, finds it in Agent.task.
 type task struct {
 	name   string
 	epoch  ag.Epoch // the task is cancelled when the record leaves this epoch
 	cancel context.CancelCauseFunc
 	since  time.Duration
+
+	shut  atomic.Bool  // set by the action: no answer leaves until the task has ended
+	stage atomic.Int32 // of a restart in place; set by the action
 }
 
 type taskResult struct {
@@ -383,11 +388,11 @@ type taskResult struct {
 
 // work starts a long action, unless one is under way or it failed a moment ago.
 func (a *Agent) work(ctx context.Context, j job) {
-	if a.task != nil || a.failed[j.name] > boottime.Now() {
+	if a.task.Load() != nil || a.failed[j.name] > boottime.Now() {
 		return
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
-	a.task = &task{name: j.name, epoch: j.epoch, cancel: cancel, since: boottime.Now()}
+	a.task.Store(&task{name: j.name, epoch: j.epoch, cancel: cancel, since: boottime.Now()})
 	a.children.Go(func() {
 		ctx, stop := context.WithTimeoutCause(ctx, j.budget, fmt.Errorf("%s did not end within %v", j.name, j.budget))
 		defer stop()
@@ -404,18 +409,26 @@ func (a *Agent) work(ctx context.Context, j job) {
 }
 
 func (a *Agent) cancelTask(why string) {
-	if a.task != nil {
-		a.task.cancel(errors.New(why))
+	if t := a.task.Load(); t != nil {
+		t.cancel(errors.New(why))
 	}
 }
 
-// taskEnded takes over what the worker's action learned. The loop calls it.
-func (a *Agent) taskEnded(r taskResult) {
-	assert.That(a.task != nil && a.task.name == r.name, "%s ended, and was not under way", r.name)
+// isShut reports whether the action under way has shut the gate. Any goroutine may call it.
+func (a *Agent) isShut() bool {
+	t := a.task.Load()
+	return t != nil && t.shut.Load()
+}
+
+// taskEnded takes over what the worker's action learned, and ends the task AFTER that: its end may open the gate. The
+// loop calls it. It returns true if the loop must end for a successor. The task of that restart never ends, so that
+// nothing is renewed and no answer leaves any more.
+func (a *Agent) taskEnded(r taskResult) (leave bool) {
+	t := a.task.Load()
+	assert.That(t != nil && t.name == r.name, "%s ended, and was not under way", r.name)
 	assert.That(!assert.Violated(r.err), "%s: %v", r.name, r.err)
-	took := boottime.Now() - a.task.since
-	a.task.cancel(nil)
-	a.task = nil
+	took := boottime.Now() - t.since
+	t.cancel(nil)
 	a.progress.Store(nil)
 	if r.err != nil {
 		a.log.Warn("action failed", "action", r.name, "after", took.Round(time.Millisecond), "err", r.err)
@@ -430,6 +443,14 @@ func (a *Agent) taskEnded(r taskResult) {
 	if r.applied != nil {
 		r.applied()
 	}
+	if r.name == restartTask && r.err == nil {
+		return true
+	}
+	a.task.Store(nil)
+	if t.shut.Load() {
+		a.cfg.Sessions.GateMoved()
+	}
+	return false
 }
 
 func (a *Agent) showProgress(s string) { a.progress.Store(&s) }

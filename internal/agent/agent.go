@@ -87,18 +87,16 @@ type Agent struct {
 	// suspected counts the findings of walsenders that are no member's; cleared is its value when the setting was last
 	// proven. No answer leaves while they differ.
 	suspected, cleared atomic.Uint64
-	shut               atomic.Bool   // set by the worker: the gate is shut for a planned failover
 	answered           atomic.Uint64 // the epoch in which this node has opened, so that its answers may leave; 0: none
 	outcome            atomic.Pointer[Outcome]
 	guard              *recordguard.Guard
 	preset             atomic.Pointer[preset]
 	violation          atomic.Pointer[error] // of the first assertion that did not hold; nil: all did
-	// restarting is the stage of a restart in place; set by the worker.
-	restarting atomic.Int32
+	task               atomic.Pointer[task]  // the one long action under way; nil: none
 
 	// Owned by the loop.
 	serving
-	promoted
+	running
 	seen       ag.Revisions
 	seenAt     time.Duration
 	observed   Observation
@@ -116,14 +114,12 @@ type Agent struct {
 	prep       preparation
 	prepared   chan preparation
 	restarts   chan restartRequest
-	leave      bool // the loop must end, for a successor
 	noRewind   ag.CopyID
-	rewoundIn  ag.Epoch      // the epoch of the last successful rewind; if the source refuses the copy again in it, the copy is made anew
-	repairedAt time.Duration // boottime of the last rewind or seeding; earlier refusals do not count
-	leading    *leadership   // nil: this node does not lead
-	unread     bool          // the server is in recovery, and its copy may not be read: its readers were ended
-	feedingAt  ag.Epoch      // the candidate of that epoch may stream from here; 0: no member may
-	task       *task
+	rewoundIn  ag.Epoch                 // the epoch of the last successful rewind; if the source refuses the copy again in it, the copy is made anew
+	repairedAt time.Duration            // boottime of the last rewind or seeding; earlier refusals do not count
+	leading    *leadership              // nil: this node does not lead
+	unread     bool                     // the server is in recovery, and its copy may not be read: its readers were ended
+	feeding    *feeding                 // nil: no candidate may stream from here
 	failed     map[string]time.Duration // boottime before which the action of that name is not tried again
 	reports    chan sealAnswer
 	done       chan taskResult
@@ -141,7 +137,6 @@ type Agent struct {
 	rewrite  bool          // the setting is put before PostgreSQL again: another program wrote one that is not in force yet
 	reproved uint64        // the value of suspected for which the proof of the setting was dropped
 	voided   uint64        // how often the proof of the setting was voided: one under way counts only if this has not changed
-	fencing  bool          // a fence is not confirmed yet
 	refusal  refusal       // the last refusal
 
 	cond         condition
@@ -164,10 +159,12 @@ type serving struct {
 	attached bool     // the previous agent left the server running, and its setting is not proven yet
 }
 
-// promoted is the result of a promotion. It ends with the server.
-type promoted struct {
-	endOfRec  ag.LSN
-	timelines []ag.TimelineEntry
+// running is the state of the server that the keeper runs, whatever its role. It begins anew once no process of that
+// server is left.
+type running struct {
+	endOfRec  ag.LSN             // of its promotion
+	timelines []ag.TimelineEntry // of its promotion
+	fencing   bool               // it is to be fenced, and that is not confirmed yet
 }
 
 // streamFacts is what is known about a member's stream, also after its end.
@@ -311,7 +308,7 @@ func (a *Agent) Gate() time.Duration {
 	case answered > uint64(e): // a caller's own goroutine: a shut gate is its end
 		a.violated(assert.ViolationError{What: fmt.Sprintf("clients are answered in epoch %d, and the keeper is armed for epoch %d", answered, e)})
 		return 1
-	case a.shut.Load(), a.violation.Load() != nil, a.suspected.Load() != a.cleared.Load(), answered != uint64(e):
+	case a.isShut(), a.violation.Load() != nil, a.suspected.Load() != a.cleared.Load(), answered != uint64(e):
 		return 1
 	}
 	return max(a.lease.AnswersUntil(), 1)

@@ -214,21 +214,20 @@ func (a *Agent) handOver(ctx context.Context, v ag.View, op ag.Op, generation ui
 	defer a.cfg.Sessions.Hold(false)
 	a.cfg.Sessions.Drain(true)
 	defer a.cfg.Sessions.Drain(false)
-	reopen := func() { a.shut.Store(false) }
 	if err := h.drain(ctx); err != nil {
-		return reopen, fmt.Errorf("given up, %s serves on: %w", v.Self, err)
+		return nil, fmt.Errorf("given up, %s serves on: %w", v.Self, err)
 	}
-	a.shut.Store(true)
+	a.task.Load().shut.Store(true)
 	a.cfg.Sessions.GateMoved() // from here on no client learns of a commit that quiet does not see
 	a.Wake()                   // publishes the routes
 	x, err := h.quiet(ctx)
 	if err != nil {
-		return reopen, fmt.Errorf("given up, %s serves on: %w", v.Self, err)
+		return nil, fmt.Errorf("given up, %s serves on: %w", v.Self, err)
 	}
 	if err = h.finish(ctx, x); err == nil {
-		return reopen, nil
+		return nil, nil //nolint:nilnil // nothing to apply
 	}
-	unsure := func() { a.sync.Proven = false; reopen() }
+	unsure := func() { a.sync.Proven = false }
 	if errors.Is(err, ErrUnknown) {
 		return unsure, fmt.Errorf("it is not known whether %s leads now; the record will tell: %w", op.To, err)
 	}
@@ -240,7 +239,6 @@ func (a *Agent) handOver(ctx context.Context, v ag.View, op ag.Op, generation ui
 		a.sync, a.tried = ag.Sync{P: v.Local.Sync.P, N: v.Local.Sync.N}, nil
 		a.restart = end // BEFORE the gate opens: no client may read a commit that is not replicated (S6)
 		a.answered.Store(0)
-		reopen()
 	}, fmt.Errorf("given up, %s leads again in the same epoch: %w", v.Self, err)
 }
 

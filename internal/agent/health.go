@@ -214,7 +214,7 @@ func (a *Agent) noteStandDown(v ag.View, p ag.Plan) {
 // serverEnded records an end of the server that this node did not ask for.
 func (a *Agent) serverEnded(ctx context.Context, why string) {
 	c := &a.cond
-	if orderly(why) || a.fencing || a.task != nil && a.task.name != "sync" && a.task.name != "start" {
+	if orderly(why) || a.fencing || a.task.Load() != nil && !a.busyWith("sync", "start") {
 		c.quick = 0
 		return
 	}

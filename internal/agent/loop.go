@@ -78,7 +78,7 @@ func (a *Agent) loop(ctx context.Context) error {
 		case p := <-a.prepared:
 			a.notePrepared(p)
 		case r := <-a.done:
-			if a.taskEnded(r); a.leave {
+			if a.taskEnded(r) {
 				timer.Stop()
 				return ErrRestart
 			}
@@ -226,7 +226,7 @@ func (a *Agent) housekeep(ctx context.Context, v ag.View) {
 			delete(a.seals, id)
 		}
 	}
-	if a.task != nil && a.task.epoch != 0 && v.Quorum && a.task.epoch != e.Epoch {
+	if t := a.task.Load(); t != nil && t.epoch != 0 && v.Quorum && t.epoch != e.Epoch {
 		a.cancelTask("the epoch moved on")
 	}
 	if a.cfg.Instance == nil {
@@ -269,17 +269,21 @@ func (a *Agent) lead(v ag.View) {
 	}
 }
 
+// feeding is the part of a member whose log a candidate lacks the end of. It is made when the log is opened for the
+// candidate of an epoch, and dropped when it is closed.
+type feeding struct{ epoch ag.Epoch }
+
 // feed opens this node's log for a candidate that lacks its end, and closes it again. It is closed BEFORE this node
 // follows any member.
 func (a *Agent) feed(v ag.View) {
 	to, feeds := v.Feeds()
 	switch e := v.Record.Epoch.Epoch; {
-	case feeds && a.feedingAt != e:
-		a.feedingAt = e
+	case feeds && (a.feeding == nil || a.feeding.epoch != e):
+		a.feeding = &feeding{e}
 		a.cfg.Downstream.Feed(e, to)
-	case !feeds && a.feedingAt != 0:
-		a.cfg.Downstream.Lead(a.feedingAt, false)
-		a.feedingAt = 0
+	case !feeds && a.feeding != nil:
+		a.cfg.Downstream.Lead(a.feeding.epoch, false)
+		a.feeding = nil
 	}
 }
 
@@ -287,7 +291,7 @@ func (a *Agent) feed(v ag.View) {
 // the server is writable or is being handed over.
 func (a *Agent) holdLease(v ag.View) {
 	e := v.Record.Epoch
-	restarting := a.restarting.Load()
+	restarting := a.restarting()
 	if a.fencing || restarting == restartDetached {
 		a.lease.Hold(nil)
 		return
@@ -357,7 +361,7 @@ func (a *Agent) sendHeartbeats(v ag.View) {
 
 // disarm removes the deadline of a server that is down. It would otherwise end the standby that is started next.
 func (a *Agent) disarm(ctx context.Context, v ag.View) {
-	if v.Local.Server != ag.ServerDown || v.Local.Armed == 0 || a.task != nil {
+	if v.Local.Server != ag.ServerDown || v.Local.Armed == 0 || a.task.Load() != nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Second)

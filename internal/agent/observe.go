@@ -87,8 +87,8 @@ func (a *Agent) observe(ctx context.Context) ag.View {
 		v.Streams = a.observeStreams(v)
 		v.Local.Sync = a.sync // a stream of another copy voids the proof
 	}
-	if a.task != nil {
-		v.Busy = a.task.name
+	if t := a.task.Load(); t != nil {
+		v.Busy = t.name
 	}
 	if a.cfg.Instance != nil {
 		a.observeHealth(&v)
@@ -194,9 +194,6 @@ func (a *Agent) observeLocal(ctx context.Context) ag.Local {
 		return l
 	}
 	a.pid = ks.ServerPID
-	if ks.ServerPID == 0 {
-		a.fencing = false
-	}
 	a.generation = max(a.generation, ks.Generation)
 	if ks.Armed == 0 && a.lease.Armed() != 0 && ks.ServerPID == 0 {
 		a.lease.SetDisarmed() // the keeper fenced
@@ -222,7 +219,7 @@ func (a *Agent) observeServer(ctx context.Context, l *ag.Local, ks KeeperState) 
 		if !a.handingOver() { // a hand-over may start it again, with the same setting
 			a.serving = serving{}
 		}
-		a.promoted = promoted{}
+		a.running = running{}
 		l.Sync, l.EndOfRec, l.History = ag.Sync{}, 0, nil
 		return
 	}
@@ -266,7 +263,7 @@ func (a *Agent) foreign(o Observation) string {
 }
 
 // ownsSync reports whether the setting is this agent's and no task is changing it. A hand-over leaves it as it is.
-func (a *Agent) ownsSync() bool { return a.leading != nil && (a.task == nil || a.handingOver()) }
+func (a *Agent) ownsSync() bool { return a.leading != nil && (a.task.Load() == nil || a.handingOver()) }
 
 // gaveSync reports whether this agent gave PostgreSQL that setting last, or may have.
 func (a *Agent) gaveSync(p []ag.ReplicaID, n int) bool {
@@ -332,7 +329,8 @@ func (a *Agent) saysGone(v ag.View, id ag.ReplicaID) bool {
 }
 
 func (a *Agent) busyWith(names ...string) bool {
-	return a.task != nil && slices.Contains(names, a.task.name)
+	t := a.task.Load()
+	return t != nil && slices.Contains(names, t.name)
 }
 
 func (a *Agent) handingOver() bool { return a.busyWith("hand-over") }

@@ -63,7 +63,7 @@ func (s Status) Key() string {
 func (a *Agent) status(v ag.View, p ag.Plan) Status {
 	s := Status{
 		Incarnation: a.cfg.Incarnation, Place: a.cfg.Place, Epoch: v.Record.Epoch.Epoch, Rule: p.Rule, Because: p.Because, Role: v.Role(), Data: v.Local.Data, Server: v.Local.Server,
-		Copy: v.Local.Copy, Position: v.Local.Position, Open: p.Open && !a.shut.Load(), Busy: v.Busy,
+		Copy: v.Local.Copy, Position: v.Local.Position, Open: p.Open && !a.isShut(), Busy: v.Busy,
 	}
 	if pr := a.progress.Load(); pr != nil {
 		s.Progress = *pr
@@ -207,7 +207,7 @@ func (a *Agent) makeRoutes(v ag.View, p ag.Plan) *ag.Routes {
 	}
 	if e.Phase == ag.PhaseLead {
 		if e.Leader == v.Self {
-			r.WriteOpen = p.Open && !a.shut.Load()
+			r.WriteOpen = p.Open && !a.isShut()
 			r.Primary = v.Self
 			if v.Local.Server != ag.ServerWritable || !v.Lease.Valid {
 				r.Primary, r.WriteOpen = "", false

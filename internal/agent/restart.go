@@ -24,6 +24,9 @@ const (
 // stopped. The keeper of a primary fences after three seconds if the successor has not taken over.
 var ErrRestart = errors.New("the agent makes room for its successor")
 
+// restartTask is the name of the task of a restart in place.
+const restartTask = "restart"
+
 // The stages of a restart in place.
 const (
 	restartNone      = iota
@@ -64,8 +67,8 @@ func (a *Agent) Restart(ctx context.Context, o RestartOptions) error {
 func (a *Agent) beginRestart(ctx context.Context, r restartRequest) (leave bool) {
 	v := a.view.Load()
 	switch {
-	case a.task != nil:
-		r.done <- fmt.Errorf("this node is busy (%s); try again when that has ended", a.task.name)
+	case a.task.Load() != nil:
+		r.done <- fmt.Errorf("this node is busy (%s); try again when that has ended", a.task.Load().name)
 		return false
 	case a.lease.Armed() == 0: // its server, if there is one, may run without an agent
 		r.done <- nil
@@ -74,15 +77,20 @@ func (a *Agent) beginRestart(ctx context.Context, r restartRequest) (leave bool)
 		r.done <- errors.New("this node is becoming or ceasing to be the primary; try again in a moment")
 		return false
 	}
-	a.work(ctx, job{"restart", v.Record.Epoch.Epoch, restartBudget, func(ctx context.Context) (func(), error) {
+	a.work(ctx, job{restartTask, v.Record.Epoch.Epoch, restartBudget, func(ctx context.Context) (func(), error) {
 		err := a.detach(ctx, *v, r.RestartOptions)
 		r.done <- err
-		if err != nil {
-			return nil, err
-		}
-		return func() { a.leave = true }, nil
+		return nil, err
 	}})
 	return false
+}
+
+// restarting returns the stage of the restart under way.
+func (a *Agent) restarting() int32 {
+	if t := a.task.Load(); t != nil {
+		return t.stage.Load()
+	}
+	return restartNone
 }
 
 // detach drains the server, then announces the restart in the record, then stops renewing, then tells the keeper.
@@ -92,8 +100,6 @@ func (a *Agent) detach(ctx context.Context, v ag.View, o RestartOptions) (err er
 	a.cfg.Sessions.Drain(true)
 	defer func() {
 		if err != nil {
-			a.restarting.Store(restartNone)
-			a.shut.Store(false)
 			a.cfg.Sessions.Drain(false)
 			a.cfg.Sessions.Hold(false)
 			a.Wake()
@@ -103,15 +109,16 @@ func (a *Agent) detach(ctx context.Context, v ag.View, o RestartOptions) (err er
 	if err := h.drain(ctx); err != nil {
 		return err
 	}
-	a.shut.Store(true)
+	t := a.task.Load()
+	t.shut.Store(true)
 	a.cfg.Sessions.GateMoved()
 	a.showProgress("announcing the restart")
-	a.restarting.Store(restartAnnounced)
+	t.stage.Store(restartAnnounced)
 	if err := a.lease.Announce(ctx, commitBudget); err != nil {
 		return fmt.Errorf("announce the restart: %w", err)
 	}
 	a.cfg.Sessions.CloseServer("the agent of " + string(v.Self) + " restarts; connect again")
-	a.restarting.Store(restartDetached)
+	t.stage.Store(restartDetached)
 	a.lease.Rest()
 	until := min(boottime.Now()+detachFor, a.lease.Until())
 	if err := a.cfg.Keeper.Detach(ctx, v.Record.Epoch.Epoch, until); err != nil {

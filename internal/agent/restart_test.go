@@ -12,6 +12,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent"
 	"github.com/coteriedb/coterie/internal/agent/agenttest"
+	"github.com/coteriedb/coterie/internal/lib/boottime"
 )
 
 // makeRoom has a node's agent end with its server left running.
@@ -56,6 +57,30 @@ func TestRestartOfThePrimarysAgent(t *testing.T) {
 		}
 		l.Isolate("a", true) // it is as any other primary
 		l.write(l.leader(15*time.Second, "a"))
+	})
+}
+
+// An agent that has made room lets no answer leave any more, although its lease has not run out: its successor may
+// have lost what would be said.
+func TestNoAnswerAfterMakingRoom(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		l.write("a")
+		old := l.agents["a"]
+		if old.Gate() <= 1 {
+			t.Fatal("the gate of the primary is shut")
+		}
+		l.makeRoom("a")
+		if until := old.LeaseUntil(); until <= boottime.Now() {
+			t.Fatalf("the lease ran out at %v, so that nothing is tested", until)
+		}
+		if g := old.Gate(); g != 1 {
+			t.Errorf("answers may leave until %v", g)
+		}
+		l.start("a")
+		l.wait("a is open", 10*time.Second, func() bool { return l.leads("a") && l.agents["a"].Gate() > 1 })
+		if g := old.Gate(); g != 1 {
+			t.Errorf("answers may leave until %v beside the successor", g)
+		}
 	})
 }
 
@@ -116,7 +141,9 @@ func TestRestartIsRefusedOrUndone(t *testing.T) {
 				}
 				l.Node("a").Busy(0)
 				l.Node("a").Fail("detach", nil)
-				l.wait("a serves", 20*time.Second, func() bool { return l.leads("a") && l.Node("a").State().Routes.WriteOpen })
+				l.wait("a serves", 20*time.Second, func() bool {
+					return l.leads("a") && l.Node("a").State().Routes.WriteOpen && l.agents["a"].Gate() > 1
+				})
 				l.write("a")
 				time.Sleep(10 * time.Second)
 				if s := l.Node("a").State(); l.epoch() != was || len(s.Fences) != 0 {
