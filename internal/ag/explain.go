@@ -48,12 +48,15 @@ func yes(is bool, then, otherwise string) string {
 }
 
 func (v View) seenOfLeader() string {
-	s := fmt.Sprintf("last sign of life %v ago, silent from %v on", v.Silence.Round(10*time.Millisecond), v.Patience())
+	s := fmt.Sprintf("last renewal %v ago, silent from %v on", v.Silence.Round(10*time.Millisecond), v.Patience())
+	if h := v.Voting.Heard; h != "" && v.Group.JudgesSilence() {
+		s += "; " + h
+	}
 	if v.released() {
 		s = "it released the leadership"
 	}
 	if n := len(v.votes()); n > 0 {
-		s = fmt.Sprintf("%d voters saw it die", n)
+		s = fmt.Sprintf("%d voters %s", n, v.whatVotersSaw())
 	}
 	return s
 }

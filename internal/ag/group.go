@@ -230,6 +230,7 @@ func (g Group) Voters() int {
 // know the defaults.
 type Options struct {
 	FailureDetection FailureDetection `json:"failure_detection,omitempty"`
+	SilenceFloor     time.Duration    `json:"silence_floor,omitempty"` // of ADAPTIVE(ms); 0: the profile's
 	CommitBarrier    CommitBarrier    `json:"commit_barrier,omitempty"`
 	ConditionLevel   int              `json:"failure_condition_level,omitempty"`     // 1 to 5; 0: DefaultConditionLevel
 	HealthTimeout    time.Duration    `json:"health_check_timeout,omitempty"`        // 0: DefaultHealthTimeout
@@ -250,14 +251,16 @@ const (
 	DefaultHealthTimeout  = 10 * time.Second
 )
 
-// FailureDetection is what may begin a takeover: evidence and votes, or silence, for FAST (also for ""); silence alone
-// for STRICT.
+// FailureDetection is what may begin a takeover. FAST (also ""): evidence and votes, or the end of the leader's lease.
+// ADAPTIVE: the same, and an administrator says which pause of the leader is never evidence. STRICT: only the end of
+// the lease.
 type FailureDetection string
 
 // The values of FAILURE_DETECTION.
 const (
-	DetectFast   FailureDetection = "FAST"
-	DetectStrict FailureDetection = "STRICT"
+	DetectFast     FailureDetection = "FAST"
+	DetectStrict   FailureDetection = "STRICT"
+	DetectAdaptive FailureDetection = "ADAPTIVE"
 )
 
 // CommitBarrier selects the answer to a client about a commit whose wait was cut short. "": by revoking and holding.
@@ -301,12 +304,16 @@ func (o Options) HealthWait() time.Duration {
 	return o.HealthTimeout
 }
 
-// Detection returns FAILURE_DETECTION.
+// Detection returns FAILURE_DETECTION. A value that this version does not know counts as the most careful one.
 func (o Options) Detection() FailureDetection {
-	if o.FailureDetection == "" {
+	switch o.FailureDetection {
+	case "", DetectFast:
 		return DetectFast
+	case DetectAdaptive:
+		return DetectAdaptive
+	case DetectStrict:
 	}
-	return o.FailureDetection
+	return DetectStrict
 }
 
 // ReplicaOptions are the options of one replica beside its modes. The zero value means the defaults.

@@ -103,6 +103,8 @@ type EpochRecord struct {
 	V      []Member `json:"v,omitempty"`
 	K      int      `json:"k,omitempty"`
 	Forced bool     `json:"forced,omitempty"` // an operator accepted the loss
+	// Unheard is the leader that was deposed for its silence, before its lease had ended. It may have been alive.
+	Unheard Evidence `json:"unheard,omitzero"`
 	// Outgoing is the leader that a forced failover deposed, if it may still answer clients.
 	Outgoing Outgoing `json:"outgoing,omitzero"`
 	Reason   string   `json:"reason,omitempty"`
@@ -199,6 +201,7 @@ type Profile struct {
 	Observer time.Duration `json:"observer"`  // O: silence after which an observer may take over
 	Beat     time.Duration `json:"beat"`      // HB: the longest interval between two heartbeats of the leader to a voter
 	Answer   time.Duration `json:"answer"`    // G: the answer lease, counted from a heartbeat that a majority acknowledged
+	Floor    time.Duration `json:"floor"`     // a pause of the leader's heartbeats that is so long is never unusual
 }
 
 // Rho bounds how much the rate of any two clocks of the group may differ.
@@ -208,13 +211,13 @@ const Rho = 0.01
 var Profiles = map[string]Profile{
 	"default": {
 		"default", 750 * time.Millisecond, time.Second, 5 * time.Second, time.Second, 6500 * time.Millisecond,
-		100 * time.Millisecond, 400 * time.Millisecond,
+		100 * time.Millisecond, 400 * time.Millisecond, 1500 * time.Millisecond,
 	},
 	"fast": {
 		"fast", 300 * time.Millisecond, 500 * time.Millisecond, 2200 * time.Millisecond, 500 * time.Millisecond, 3 * time.Second,
-		50 * time.Millisecond, 200 * time.Millisecond,
+		50 * time.Millisecond, 200 * time.Millisecond, 600 * time.Millisecond,
 	},
-	"wan": {"wan", 2 * time.Second, 4 * time.Second, 15 * time.Second, time.Second, 17 * time.Second, 500 * time.Millisecond, 2 * time.Second},
+	"wan": {"wan", 2 * time.Second, 4 * time.Second, 15 * time.Second, time.Second, 17 * time.Second, 500 * time.Millisecond, 2 * time.Second, 4 * time.Second},
 }
 
 // Progress returns how long a candidate or a promotion may be silent before it may be outbid. It renews no more often

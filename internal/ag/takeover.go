@@ -66,7 +66,7 @@ func (v View) whyClaim() string {
 		return fmt.Sprintf("%s released the leadership", v.Record.Epoch.Leader)
 	}
 	if n := len(v.votes()); n > 0 && !v.silent() {
-		return fmt.Sprintf("%d of %d voters saw %s die", n, len(v.Record.Lead.Answer.Voters), v.Record.Epoch.Leader)
+		return fmt.Sprintf("%d of %d voters %s", n, len(v.Record.Lead.Answer.Voters), v.whatVotersSaw())
 	}
 	return fmt.Sprintf("%s has been silent for %v", v.Record.Epoch.Leader, v.Silence.Round(10*time.Millisecond))
 }
@@ -96,6 +96,9 @@ func (v View) claim(r Rule, why string) Plan {
 	c := &Commit{Guard: v.Record.Revs, Epoch: &e}
 	if r == RuleClaim && !v.silent() {
 		c.Votes = v.votes()
+		if l := v.Record.Lead; bySilence(c.Votes) {
+			e.Unheard = Evidence{Epoch: l.Epoch, Incarnation: l.Incarnation, Silent: v.Voting.Evidence.Silent}
+		}
 	}
 	return Plan{Rule: r, Because: why, Commit: c}
 }
@@ -146,7 +149,7 @@ const minVoters = 3
 // Answers returns what a leader of the group declares: no voters if a takeover is to rest on silence alone.
 func (g Group) Answers(p Profile) Answer {
 	few := g.Voters() < minVoters || g.External > 0 && g.External < minVoters
-	if g.Options.Detection() != DetectFast || g.Options.CommitBarrier == BarrierStrict || few {
+	if g.Options.Detection() == DetectStrict || g.Options.CommitBarrier == BarrierStrict || few {
 		return Answer{}
 	}
 	a := Answer{Lease: p.Answer}
@@ -157,6 +160,31 @@ func (g Group) Answers(p Profile) Answer {
 	}
 	slices.Sort(a.Voters)
 	return a
+}
+
+// JudgesSilence reports whether an unusual silence of the leader is evidence against it. It needs two secondaries, so
+// that commits stay protected when it was wrong, and the heartbeats and votes of an embedded quorum.
+func (g Group) JudgesSilence() bool {
+	copies := 0
+	for _, r := range g.Replicas {
+		if r.HasData() && r.Part() {
+			copies++
+		}
+	}
+	return copies >= 3 && g.External == 0 && len(g.Answers(Profile{}).Voters) >= minVoters
+}
+
+// SilenceFloor returns how long a pause of the leader, beside the usual interval, is never unusual. It is twice as long
+// if damped: a leader that was deposed for its silence lately was alive.
+func (g Group) SilenceFloor(p Profile, damped bool) time.Duration {
+	floor := p.Floor
+	if o := g.Options; o.Detection() == DetectAdaptive && o.SilenceFloor > 0 {
+		floor = o.SilenceFloor
+	}
+	if damped {
+		floor *= 2
+	}
+	return max(p.Answer, min(floor, p.Observer))
 }
 
 // VoteWait returns how long a voter must have acknowledged nothing before it votes. By then the answer lease has run
@@ -170,16 +198,35 @@ func (a Answer) VoteWait() time.Duration {
 type Vote struct {
 	Member      ReplicaID     `json:"member"`
 	Epoch       Epoch         `json:"epoch"`
-	Incarnation string        `json:"incarnation"` // of the leader's agent whose death it saw
-	Waited      time.Duration `json:"waited"`      // the answer lease, as the leader declared it, for which it has waited
-	Rev         int64         `json:"-"`           // modification revision of the key
+	Incarnation string        `json:"incarnation"`      // of the leader's agent whose death it saw
+	Waited      time.Duration `json:"waited"`           // the answer lease, as the leader declared it, for which it has waited
+	Silent      string        `json:"silent,omitempty"` // how the leader was silent, if only its silence speaks against it
+	Rev         int64         `json:"-"`                // modification revision of the key
 }
 
-// Evidence names an agent whose death this node has seen. Its streams ended without a farewell, its endpoint
-// then refused two connections, and it has not renewed since. The zero value is no evidence.
+// Evidence names an agent that this node takes for dead. Either its streams ended without a farewell and its endpoint
+// then refused two connections, or its silence is unusual. It has not renewed since. The zero value is no evidence.
 type Evidence struct {
 	Epoch       Epoch  `json:"epoch"`
 	Incarnation string `json:"incarnation"`
+	Silent      string `json:"silent,omitempty"` // how its silence is unusual, in words; "": its endpoint refuses connections
+}
+
+// Against reports whether the evidence is against that agent as the holder of that epoch.
+func (e Evidence) Against(epoch Epoch, incarnation string) bool {
+	return e.Epoch == epoch && e.Incarnation == incarnation && epoch != 0
+}
+
+// bySilence reports whether any of the votes rests on silence alone.
+func bySilence(votes []Vote) bool {
+	return slices.ContainsFunc(votes, func(x Vote) bool { return x.Silent != "" })
+}
+
+func (v View) whatVotersSaw() string {
+	if bySilence(v.votes()) {
+		return fmt.Sprintf("hear no more of %s", v.Record.Epoch.Leader)
+	}
+	return fmt.Sprintf("saw %s die", v.Record.Epoch.Leader)
 }
 
 // Voting is a node's own part in fast takeover.
@@ -189,6 +236,7 @@ type Voting struct {
 	// An earlier process of this node may have voted, and the vote is not removed yet: nothing is acknowledged.
 	Fresh bool          `json:"fresh,omitempty"`
 	Quiet time.Duration `json:"quiet,omitempty"` // since the last acknowledgement was sent, or this process began
+	Heard string        `json:"heard,omitempty"` // the rhythm in which this node hears of the leader, and which silence is unusual; "": not known
 }
 
 // suspects reports whether this node has evidence against the present leader, and a vote against it could count.
@@ -196,7 +244,7 @@ func (v View) suspects() bool {
 	e, l := v.Record.Epoch, v.Record.Lead
 	return e.Phase == PhaseLead && e.Leader != v.Self && v.Record.State.K >= 1 &&
 		l.Epoch == e.Epoch && l.Holder == e.Leader && !l.Released && !l.Restarting &&
-		v.Voting.Evidence == Evidence{e.Epoch, l.Incarnation} &&
+		v.Voting.Evidence.Against(e.Epoch, l.Incarnation) && (v.Voting.Evidence.Silent == "" || v.Group.JudgesSilence()) &&
 		len(l.Answer.Voters) >= minVoters && slices.Contains(l.Answer.Voters, v.Self)
 }
 
@@ -232,13 +280,16 @@ func (v View) mayVote() bool {
 // of this node can extend the leader's answer lease.
 func (v View) vote() Plan {
 	why := fmt.Sprintf("%s closed its streams without a farewell and its endpoint refuses connections", v.Record.Epoch.Leader)
+	if s := v.Voting.Evidence.Silent; s != "" {
+		why = fmt.Sprintf("%s is silent: %s", v.Record.Epoch.Leader, s)
+	}
 	if v.Voting.Withheld != v.epoch() {
 		return Plan{Rule: RuleVote, Because: why, Actions: []Action{Withhold{Epoch: v.epoch()}}}
 	}
 	l := v.Record.Lead
 	return Plan{Rule: RuleVote, Because: why, Commit: &Commit{
 		Guard: Revisions{v.Record.Revs.Epoch, -1, -1},
-		Vote:  &Vote{Member: v.Self, Epoch: v.epoch(), Incarnation: l.Incarnation, Waited: l.Answer.Lease},
+		Vote:  &Vote{Member: v.Self, Epoch: v.epoch(), Incarnation: l.Incarnation, Waited: l.Answer.Lease, Silent: v.Voting.Evidence.Silent},
 	}}
 }
 

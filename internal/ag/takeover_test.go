@@ -2,6 +2,7 @@ package ag
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
 )
@@ -11,7 +12,7 @@ func suspicious() View {
 	v := following()
 	v.Reach = []ReplicaID{"c"}
 	v.Record.Lead = Lead{Epoch: 3, Holder: "a", Incarnation: "a-1", Answer: Answer{Voters: []ReplicaID{"a", "b", "c"}, Lease: 400 * time.Millisecond}}
-	v.Voting = Voting{Evidence: Evidence{3, "a-1"}, Withheld: 3, Quiet: 410 * time.Millisecond}
+	v.Voting = Voting{Evidence: Evidence{Epoch: 3, Incarnation: "a-1"}, Withheld: 3, Quiet: 410 * time.Millisecond}
 	return v
 }
 
@@ -47,6 +48,17 @@ func TestVote(t *testing.T) {
 		{"no vote of who has none", suspicious(), func(v *View) { v.Record.Lead.Answer.Voters = []ReplicaID{"a", "c", "d"} }, RuleAcknowledge},
 		{"the evidence ended", suspicious(), func(v *View) { v.Voting.Evidence = Evidence{} }, RuleAcknowledge},
 		{"what was withheld in another epoch is over", suspicious(), func(v *View) { v.Voting = Voting{Withheld: 2} }, RuleStandBy},
+		{"silence is evidence", suspicious(), func(v *View) { v.Voting.Evidence.Silent = "for long" }, RuleVote},
+		{"silence is none with two copies", suspicious(), func(v *View) {
+			v.Voting.Evidence.Silent, v.Group.Replicas[2].AvailabilityMode = "for long", ConfigurationOnly
+		}, RuleAcknowledge},
+		{"silence is none on an external quorum", suspicious(), func(v *View) { v.Voting.Evidence.Silent, v.Group.External = "for long", 3 }, RuleAcknowledge},
+		{"silence is none with strict detection", suspicious(), func(v *View) {
+			v.Voting.Evidence.Silent, v.Group.Options.FailureDetection = "for long", DetectStrict
+		}, RuleAcknowledge},
+		{"silence is evidence for who was told when", suspicious(), func(v *View) {
+			v.Voting.Evidence.Silent, v.Group.Options.FailureDetection = "for long", DetectAdaptive
+		}, RuleVote},
 		{"a majority", outvoted(), func(*View) {}, RuleClaim},
 		{"a majority without this one", outvoted(), func(v *View) {
 			v.Voting.Quiet, v.Record.Votes[0].Member = 0, "d"
@@ -83,6 +95,54 @@ func TestClaimComparesVotes(t *testing.T) {
 	v.Silence = time.Hour
 	if c := Decide(v).Commit; c.Votes != nil {
 		t.Errorf("silence needs no votes: %+v", c.Votes)
+	}
+}
+
+// A leader that was deposed for its silence alone is named in the record: it may have been alive.
+func TestClaimBySilenceSaysSo(t *testing.T) {
+	v := outvoted()
+	if c := Decide(v).Commit; c.Epoch.Unheard != (Evidence{}) {
+		t.Errorf("deposed for its silence: %+v", c.Epoch.Unheard)
+	}
+	v.Voting.Evidence.Silent, v.Record.Votes[1].Silent = "for long", "for long"
+	p := Decide(v)
+	if u := p.Commit.Epoch.Unheard; u != (Evidence{3, "a-1", "for long"}) || !strings.Contains(p.Because, "2 of 3 voters hear no more of a") {
+		t.Errorf("%+v, %s", u, p.Because)
+	}
+	v.Record.Votes = nil
+	if x := Decide(v).Commit.Vote; x.Silent != "for long" {
+		t.Errorf("the vote does not say why: %+v", x)
+	}
+}
+
+func TestSilenceFloor(t *testing.T) {
+	adaptive := Group{Options: Options{FailureDetection: DetectAdaptive, SilenceFloor: 800 * time.Millisecond}}
+	for _, tt := range []struct {
+		g       Group
+		profile string
+		damped  bool
+		want    time.Duration
+	}{
+		{Group{}, "default", false, 1500 * time.Millisecond},
+		{Group{}, "default", true, 3 * time.Second},
+		{Group{}, "fast", false, 600 * time.Millisecond},
+		{Group{}, "wan", false, 4 * time.Second},
+		{adaptive, "default", false, 800 * time.Millisecond},
+		{adaptive, "default", true, 1600 * time.Millisecond},
+		{Group{Options: Options{FailureDetection: DetectAdaptive}}, "fast", false, 600 * time.Millisecond},
+		{Group{Options: Options{FailureDetection: DetectAdaptive, SilenceFloor: time.Minute}}, "default", false, 6500 * time.Millisecond},
+		{Group{Options: Options{FailureDetection: DetectAdaptive, SilenceFloor: time.Millisecond}}, "default", false, 400 * time.Millisecond},
+	} {
+		if got := tt.g.SilenceFloor(Profiles[tt.profile], tt.damped); got != tt.want {
+			t.Errorf("%+v at %s, damped %v: %v, want %v", tt.g.Options, tt.profile, tt.damped, got, tt.want)
+		}
+	}
+}
+
+// A value of a later version means the most careful one that this version knows.
+func TestUnknownDetectionIsStrict(t *testing.T) {
+	if d := (Options{FailureDetection: "CLAIRVOYANT"}).Detection(); d != DetectStrict {
+		t.Error(d)
 	}
 }
 

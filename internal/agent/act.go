@@ -68,6 +68,7 @@ func (a *Agent) act(ctx context.Context, v ag.View, act ag.Action) {
 	case ag.Withhold:
 		a.voter.Withhold(act.Epoch)
 		a.pinger.NoteDead(v.Record.Epoch.Leader)
+		a.Wake() // the vote may be due at once
 	case ag.Acknowledge:
 		a.voter.Resume()
 	case ag.Start:

@@ -84,6 +84,8 @@ type Agent struct {
 	writer   *asyncwriter.Queue // marks and decisions, off the loop
 	trust    chan chan<- string // an operator confirms that the copy may be trusted
 	turned   atomic.Int64       // boottime of the loop's last turn
+	renewal  atomic.Int64       // seenAt, for the voter
+	damped   atomic.Int64       // boottime until which the silence of a leader must be longer to be unusual
 	// suspected counts the findings of walsenders that are no member's; cleared is its value when the setting was last
 	// proven. No answer leaves while they differ.
 	suspected, cleared atomic.Uint64
@@ -99,6 +101,7 @@ type Agent struct {
 	running
 	seen       ag.Revisions
 	seenAt     time.Duration
+	unheard    ag.Evidence // the last leader that was deposed for its silence and is alive
 	observed   Observation
 	up         bool          // the server answered in this turn
 	upAt       time.Duration // boottime of its last answer
@@ -206,7 +209,7 @@ func New(c Config) (*Agent, error) {
 		log: c.Logger, turn: make(chan struct{}, 1), distrusted: a.unpromotable, checked: a.checked.Load,
 	}
 	a.seal.turn <- struct{}{}
-	a.seenAt = boottime.Now()
+	a.seenNow()
 	return a, nil
 }
 
@@ -382,6 +385,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	background, stop := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	wg.Go(func() { a.pinger.Run(background) })
+	wg.Go(func() { a.voter.Watch(background, a.watched) })
 	wg.Go(func() { a.guard.Keep(background, a.cfg.Marks.SetSeen, a.log) })
 	if a.cfg.Instance != nil {
 		wg.Go(func() { a.lease.Run(background) })

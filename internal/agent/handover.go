@@ -348,7 +348,7 @@ func (h *handover) commit(ctx context.Context, final ag.Position, clean bool) er
 	}
 	e.Copy = m.Copy // no other copy than the counted one may be promoted
 	e.MaxTLI++
-	e.TLI, e.Forced, e.Outgoing = e.MaxTLI, false, h.v.Pending()
+	e.TLI, e.Forced, e.Outgoing, e.Unheard = e.MaxTLI, false, h.v.Pending(), ag.Evidence{}
 	if clean {
 		e.V, e.K = h.v.HandoverSyncSet(h.op.To)
 	}

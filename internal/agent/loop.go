@@ -97,7 +97,8 @@ func (a *Agent) renewed(h Hint) bool {
 		return false
 	}
 	if h.LeadRev > a.seen.Lead {
-		a.seen.Lead, a.seenAt = h.LeadRev, boottime.Now()
+		a.seen.Lead = h.LeadRev
+		a.seenNow()
 	}
 	return true
 }

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/ag/silence"
+	"github.com/coteriedb/coterie/internal/agent/liveness"
 	"github.com/coteriedb/coterie/internal/agent/marks"
 	"github.com/coteriedb/coterie/internal/agent/recordguard"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
@@ -112,11 +114,68 @@ func (a *Agent) observeVoting(ctx context.Context, v ag.View, asked time.Duratio
 	if !v.Quorum {
 		return ag.Voting{}
 	}
-	now, again := a.voter.Look(v.Record, asked)
+	a.noteUnheard(v)
+	now, again := a.voter.Look(v.Record, asked, v.Silence)
 	if r, ok := v.Group.Replica(again); ok {
 		a.children.Go(func() { a.voter.Probe(ctx, r) })
 	}
 	return now
+}
+
+// seenNow restarts the stopwatch of the leader's renewals.
+func (a *Agent) seenNow() {
+	a.seenAt = boottime.Now()
+	a.renewal.Store(int64(a.seenAt))
+}
+
+// dampedFor is for how long a silence must be longer to be unusual, after a leader that was deposed for its silence
+// was found to be alive.
+const dampedFor = 10 * time.Minute
+
+// noteUnheard looks whether a leader that was deposed for its silence had been alive: the same agent has reported soon
+// after.
+func (a *Agent) noteUnheard(v ag.View) {
+	u, snap := v.Record.Epoch.Unheard, a.snapshot.Load()
+	if u == (ag.Evidence{}) || u == a.unheard || snap == nil {
+		return
+	}
+	for id, s := range snap.Statuses {
+		if s.Incarnation == u.Incarnation && s.Epoch > u.Epoch {
+			a.unheard = u
+			if v.Since > v.Profile.Observer {
+				return // it would have been deposed all the same: it was silent until its lease had ended
+			}
+			a.damped.Store(int64(boottime.Now() + dampedFor))
+			a.log.Warn("a primary that was deposed because nothing was heard of it is alive: for some minutes, only longer silences are unusual",
+				"member", id, "epoch", u.Epoch, "silence", u.Silent, "for", dampedFor)
+		}
+	}
+}
+
+// watched returns the leader whose silence this node judges. Any goroutine may call it.
+func (a *Agent) watched() liveness.Watched {
+	v, snap := a.view.Load(), a.snapshot.Load()
+	if v == nil || snap == nil || v.Record.Epoch.Leader == v.Self || v.Record.Epoch.Phase != ag.PhaseLead {
+		return liveness.Watched{}
+	}
+	id := v.Record.Epoch.Leader
+	damped := boottime.Now() < time.Duration(a.damped.Load())
+	w := liveness.Watched{
+		Leader: id, Damped: damped, Judge: v.Group.JudgesSilence(), Beat: v.Profile.Beat, Renewed: time.Duration(a.renewal.Load()),
+		Limits: silence.Limits{Floor: v.Group.SilenceFloor(v.Profile, damped), Most: v.Patience()},
+	}
+	if a.cfg.Upstream != nil {
+		if up := a.cfg.Upstream.Status(); up.Source == id {
+			w.WAL = up.LastRead
+		}
+	}
+	switch s := snap.Statuses[id]; {
+	case v.Record.Lead.Restarting:
+		w.Declared = "it has announced a restart"
+	case s.Ill != "" || s.Concern != "":
+		w.Declared = "it reports trouble: " + s.Ill + s.Concern
+	}
+	return w
 }
 
 // seenOf returns what a snapshot says about the record's progress.
@@ -127,7 +186,8 @@ func seenOf(s Snapshot) marks.Seen {
 // noteSnapshot restarts the stopwatch if /lead or /epoch has changed: only what this node itself saw counts.
 func (a *Agent) noteSnapshot(s Snapshot) {
 	if s.Record.Revs.Lead != a.seen.Lead || s.Record.Revs.Epoch != a.seen.Epoch {
-		a.seen, a.seenAt = s.Record.Revs, boottime.Now()
+		a.seen = s.Record.Revs
+		a.seenNow()
 	}
 	if old := a.snapshot.Load(); a.cfg.OnGroup != nil && (old == nil || !sameGroup(old.Group, s.Group)) {
 		a.cfg.OnGroup(s.Group)

@@ -169,6 +169,7 @@ type UpstreamStatus struct {
 	Gone      bool          // the source no longer keeps the WAL that this copy needs
 	At        time.Duration // boottime of the source's answer
 	Detail    string
+	LastRead  time.Duration // boottime of the last byte from a source on a WAL stream; 0: never
 }
 
 // Downstream feeds the members from this node's server.

@@ -8,7 +8,10 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 )
 
-func (l *lab) profile(name string) { l.Record.SetGroup(func(g *ag.Group) { g.Profile = name }) }
+// profile changes the profile of a group in which only the end of a lease begins a takeover.
+func (l *lab) profile(name string) {
+	l.Record.SetGroup(func(g *ag.Group) { g.Profile, g.Options.FailureDetection = name, ag.DetectStrict })
+}
 
 // The profile is changed while the group runs: the takeover waits for what the old primary declared, and no answer of
 // it leaves afterwards.

@@ -39,7 +39,7 @@ type Option struct {
 	Place    Place
 	Form     Form
 	Words    []string // Form Word: the values; Form Number: the words accepted beside numbers
-	Min, Max int64    // Form Number: the bounds
+	Min, Max int64    // Form Number: the bounds; Form Word: those of a number in parentheses that may follow the last word; 0: none may
 	Unit     string
 	Default  string
 	Verdict  Verdict
@@ -272,14 +272,21 @@ var groupOptions = []Option{
 		},
 	},
 	{
-		Name: "FAILURE_DETECTION", Place: InGroup, Form: Word, Words: []string{"FAST", "STRICT"}, Default: "FAST", Verdict: InEffect,
-		About: "How a takeover may begin: FAST also by evidence and votes, STRICT by silence alone.",
+		Name: "FAILURE_DETECTION", Place: InGroup, Form: Word, Words: []string{"FAST", "STRICT", "ADAPTIVE"}, Min: 200, Max: 60000, Unit: "ms", Default: "FAST", Verdict: InEffect,
+		About: "How a takeover may begin. FAST: also by evidence and votes, be it a death that the network shows or a silence that is unusual. STRICT: only when the primary's lease has ended. " +
+			"ADAPTIVE(ms): as FAST, and a pause of so long is never unusual; without a number the LEASE_PROFILE says how long.",
 		set: func(c *change, v Value) *Error {
-			c.group.Options.FailureDetection = ag.FailureDetection(v.Text)
+			name, floor, _ := strings.Cut(strings.TrimSuffix(v.Text, ")"), "(")
+			c.group.Options.FailureDetection = ag.FailureDetection(name)
+			c.group.Options.SilenceFloor = time.Duration(Value{Text: floor}.number()) * time.Millisecond
 			return nil
 		},
 		get: func(g ag.Group, _ ag.Replica) (Value, bool) {
-			return word(string(g.Options.FailureDetection)), g.Options.FailureDetection != ""
+			v := word(string(g.Options.FailureDetection))
+			if floor := g.Options.SilenceFloor; v.Text == string(ag.DetectAdaptive) && floor > 0 {
+				v.Text += "(" + itoa(floor.Milliseconds()) + ")"
+			}
+			return v, v.Text != ""
 		},
 	},
 	{

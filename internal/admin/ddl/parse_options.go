@@ -73,8 +73,11 @@ func (p *parser) value(o Option) (Value, *Error) {
 		if t.is(w) {
 			p.at++
 			v.Text = w
-			if o.Form == Codec {
+			switch {
+			case o.Form == Codec:
 				return p.level(v)
+			case o.Form == Word && o.Max > 0 && w == o.Words[len(o.Words)-1]:
+				return p.argument(v, o)
 			}
 			if o.Form == Text {
 				v.Form = Word
@@ -119,6 +122,21 @@ func (p *parser) level(v Value) (Value, *Error) {
 	p.at++
 	v.Text += ":" + strconv.Itoa(n)
 	return v, nil
+}
+
+// argument parses the number of ADAPTIVE(ms).
+func (p *parser) argument(v Value, o Option) (Value, *Error) {
+	if !p.takeSign("(") {
+		return v, nil
+	}
+	t := p.tok()
+	n, err := strconv.ParseInt(t.text, 10, 64)
+	if t.kind != tokNumber || err != nil || n < o.Min || n > o.Max {
+		return v, p.expected("a number from " + itoa(o.Min) + " to " + itoa(o.Max))
+	}
+	p.at++
+	v.Text += "(" + itoa(n) + ")"
+	return v, p.needSign(")")
 }
 
 var units = map[string]int64{"KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30}

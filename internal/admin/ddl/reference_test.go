@@ -183,7 +183,11 @@ func values(o Option) string {
 	case Flag:
 		return "(no value)"
 	default:
-		return strings.Join(o.Words, ", ")
+		s := strings.Join(o.Words, ", ")
+		if o.Max > 0 {
+			s += fmt.Sprintf("[(%d to %d %s)]", o.Min, o.Max, o.Unit)
+		}
+		return s
 	}
 }
 

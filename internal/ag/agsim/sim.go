@@ -26,6 +26,7 @@ type Sim struct {
 	m     *Model
 	w     World
 	rng   *rand.Rand
+	doubt *rand.Rand // of suspicions
 	now   int
 	odds  odds
 	trace func(string)
@@ -68,6 +69,7 @@ type simNode struct {
 	beatEp                 uint16          // the epoch of the last heartbeats heard
 	deathAt                int             // since when the member that sent them looks dead; 0: it does not
 	deathLead              int             // revision of /lead when that was found
+	suspectsUntil          int             // it takes the leader for silent, rightly or not
 	performAt              int
 	line                   string
 	open                   bool
@@ -96,6 +98,7 @@ func (m *Model) Run(seed uint64, trace func(string)) (err error) {
 	if s.draw(); m.only != (odds{}) {
 		s.odds = m.only
 	}
+	s.drawSuspicion(seed)
 	m.loose = s.odds.suspend > 0 || s.odds.distrust > 0
 	defer func() {
 		switch r := recover().(type) {
@@ -111,6 +114,7 @@ func (m *Model) Run(seed uint64, trace func(string)) (err error) {
 	}
 	for s.now = 0; s.now < troubled; s.now++ {
 		s.trouble()
+		s.suspicion()
 		s.tick()
 	}
 	s.heal()
@@ -419,7 +423,7 @@ func (s *Sim) env(i int) env {
 		t.epochSeen, t.epochAt = e.epoch.epoch, s.now
 	}
 	e.since = s.elapsed(i, t.epochAt)
-	e.evidence = s.death(i, e)
+	e.evidence, e.unheard = s.death(i, e), s.suspects(i, e)
 	e.reach = 0
 	for j := range s.m.n {
 		if j == i {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -149,5 +150,31 @@ func TestSimExercisesEveryRule(t *testing.T) {
 		case fired[r] > 0 && excused:
 			t.Errorf("rule %s fired, although: %s", r, reason)
 		}
+	}
+}
+
+// A suspicion for nothing deposes a leader that is well, and breaks nothing: neither with other faults nor alone.
+func TestFalseSuspicionIsHarmless(t *testing.T) {
+	for name, only := range map[string]odds{
+		"alone":      {suspicion: 300},
+		"and faults": {suspicion: 300, crash: 20, cutPeer: 30, cutStore: 20, lostAnswer: 1000, planned: 20},
+	} {
+		t.Run(name, func(t *testing.T) {
+			deposed := 0
+			for seed := range uint64(60) {
+				m := NewModel(shapeOf(seed))
+				m.only = only
+				if err := m.Run(seed, func(line string) {
+					if strings.Contains(line, "voters saw") {
+						deposed++
+					}
+				}); err != nil {
+					t.Fatalf("seed %d: %v", seed, err)
+				}
+			}
+			if deposed == 0 {
+				t.Error("no run deposed anybody by a suspicion")
+			}
+		})
 	}
 }

@@ -1,6 +1,7 @@
 package agsim
 
 import (
+	"math/rand/v2"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
@@ -10,7 +11,7 @@ import (
 // kinds of faults reach further than histories with all kinds (swarm testing).
 type odds struct {
 	crash, serverCrash, pause, cutStore, cutPeer, reject, storeDown, wipe, planned, forced, suspend, lostAnswer, badRewind, hang int
-	ill, distrust, foreign, twice, restart, giveUp, back                                                                         int
+	ill, distrust, foreign, twice, restart, giveUp, back, suspicion                                                              int
 }
 
 func (s *Sim) chance(of10000 int) bool { return s.rng.IntN(10000) < of10000 }
@@ -51,6 +52,36 @@ func (s *Sim) draw() {
 	if s.chance(500) {
 		s.odds.back = 20
 	}
+}
+
+// drawSuspicion draws how often voters suspect the leader for nothing. It has random numbers of its own, so that the
+// histories without suspicions stay what they are.
+func (s *Sim) drawSuspicion(seed uint64) {
+	s.doubt = rand.New(rand.NewPCG(seed, 1))
+	if s.m.only == (odds{}) && s.doubt.IntN(3) == 0 {
+		s.odds.suspicion = 1 + s.doubt.IntN(100)
+	}
+}
+
+// suspicion lets voters take the leader for silent, at any moment and for any time: whatever they measure may be wrong,
+// and nothing but the moment of the next takeover may depend on it.
+func (s *Sim) suspicion() {
+	if s.odds.suspicion == 0 || s.doubt.IntN(10000) >= s.odds.suspicion {
+		return
+	}
+	who, all := s.doubt.IntN(s.m.n), s.doubt.IntN(2) == 0
+	for i := range s.m.n {
+		if long := 1 + s.doubt.IntN(100); i == who || all {
+			s.nodes[i].suspectsUntil = s.now + long
+		}
+	}
+	s.say("%s suspects the leader, and everybody does: %v", names[who], all)
+}
+
+// suspects reports whether node i takes the leader of the epoch for silent. It has heard of it before.
+func (s *Sim) suspects(i int, e env) bool {
+	t := &s.nodes[i]
+	return s.now < t.suspectsUntil && t.beatEp == e.epoch.epoch && int(e.epoch.leader)-1 != i
 }
 
 // trouble draws this tick's faults.
@@ -297,7 +328,7 @@ func (s *Sim) heal() {
 	s.cutStore, s.cut, s.reject, s.storeDown, s.w.suspended, s.w.op = 0, [maxMembers]set{}, [maxMembers]set{}, 0, 0, ""
 	for i := range s.m.n {
 		t := &s.nodes[i]
-		t.pausedUntil, t.downUntil, t.illUntil = 0, min(t.downUntil, s.now), 0
+		t.pausedUntil, t.downUntil, t.illUntil, t.suspectsUntil = 0, min(t.downUntil, s.now), 0, 0
 		t.resumeAt = min(t.resumeAt, s.now+s.rng.IntN(100))
 	}
 }

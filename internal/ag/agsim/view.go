@@ -170,6 +170,7 @@ type env struct {
 	votes    [maxMembers]uint16
 	against  [maxMembers]uint8
 	evidence bool
+	unheard  bool // evidence by silence, rightly or not
 
 	restarting  bool
 	incarnation uint8
@@ -192,8 +193,11 @@ func (m *Model) view(w *World, i int, e env) ag.View {
 	m.addHealth(&v, w, i, e)
 	if m.votes {
 		v.Voting = ag.Voting{Withheld: ag.Epoch(n.withheld), Fresh: n.fresh, Quiet: e.quiet}
-		if e.evidence {
+		if e.evidence || e.unheard {
 			v.Voting.Evidence = ag.Evidence{Epoch: v.Record.Epoch.Epoch, Incarnation: v.Record.Lead.Incarnation}
+		}
+		if !e.evidence && e.unheard {
+			v.Voting.Evidence.Silent = "it seems so"
 		}
 	}
 	if n.data != present {

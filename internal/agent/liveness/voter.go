@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/ag/silence"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 	"github.com/coteriedb/coterie/internal/lib/retry"
 )
@@ -39,6 +40,7 @@ type Voter struct {
 	known    ag.Epoch      // heartbeats of older epochs are not acknowledged
 	last     time.Duration // boottime of the last acknowledgement, or of the beginning
 	members  map[ag.ReplicaID]*heard
+	doubts   doubts
 }
 
 // heard is what the heartbeats of one member say about it.
@@ -51,6 +53,10 @@ type heard struct {
 	found       time.Duration
 	leadRev     int64 // revision of /lead that the evidence rests on; 0: that of the first read that begins after it was found
 	probing     bool
+
+	rhythm    silence.Detector // in which this node hears of it
+	farewell  bool             // its last stream ended in order: its silence is expected
+	threshold time.Duration    // that its silence exceeded when it became evidence
 }
 
 // NewVoter returns a voter that acknowledges nothing yet. dial makes a connection to a member's endpoint and drops it;
@@ -114,11 +120,7 @@ func (v *Voter) Serve(from ag.ReplicaID, s HeartbeatStream) (died bool) {
 		if farewell = farewell || b.Farewell; farewell {
 			continue
 		}
-		v.mu.Lock()
-		if h := v.of(from); h.incarnation == first.Incarnation {
-			h.epoch = max(h.epoch, b.Epoch)
-		}
-		v.mu.Unlock()
+		v.beat(from, first.Incarnation, b.Epoch)
 		if v.acknowledge(b.Epoch) {
 			if err := s.Send(Heartbeat{Epoch: b.Epoch, Sent: b.Sent}); err != nil {
 				return v.over(from, first.Incarnation, farewell)
@@ -136,8 +138,9 @@ func (v *Voter) began(from ag.ReplicaID, incarnation string) bool {
 		return false
 	}
 	if h.incarnation != incarnation {
-		h.incarnation, h.epoch = incarnation, 0
+		h.incarnation, h.epoch, h.rhythm = incarnation, 0, silence.Detector{}
 	}
+	h.farewell = false
 	h.open++
 	h.generation++
 	h.evidence, h.leadRev = ag.Evidence{}, 0
@@ -150,6 +153,7 @@ func (v *Voter) over(from ag.ReplicaID, incarnation string, farewell bool) bool 
 	defer v.mu.Unlock()
 	h := v.of(from)
 	h.open--
+	h.farewell = farewell && h.incarnation == incarnation
 	return h.open == 0 && !farewell && h.incarnation == incarnation && h.epoch != 0
 }
 
@@ -158,7 +162,7 @@ func (v *Voter) over(from ag.ReplicaID, incarnation string, farewell bool) bool 
 func (v *Voter) Probe(ctx context.Context, to ag.Replica) {
 	v.mu.Lock()
 	h := v.of(to.ID)
-	if h.probing || h.open > 0 || h.evidence != (ag.Evidence{}) {
+	if h.probing || h.open > 0 || h.evidence != (ag.Evidence{}) && h.evidence.Silent == "" {
 		v.mu.Unlock()
 		return
 	}
@@ -200,18 +204,22 @@ func (v *Voter) refused(ctx context.Context, to ag.Replica) bool {
 	return errors.Is(v.dial(ctx, to), ErrRefused)
 }
 
-// Look returns this node's part in fast takeover, as of a record that was requested at the boottime asked. again names
-// a member to be probed again: its evidence ended because it renewed, perhaps before it died.
-func (v *Voter) Look(r ag.Record, asked time.Duration) (now ag.Voting, again ag.ReplicaID) {
+// Look returns this node's part in fast takeover, as of a record that was requested at the boottime asked. unrenewed is
+// for how long this node has seen no renewal of /lead, that read included. again names a member to be probed again: its
+// evidence ended because it renewed, perhaps before it died.
+func (v *Voter) Look(r ag.Record, asked, unrenewed time.Duration) (now ag.Voting, again ag.ReplicaID) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.known = max(v.known, r.Epoch.Epoch)
-	now = ag.Voting{Withheld: v.withheld, Fresh: v.fresh, Quiet: boottime.Now() - v.last}
+	now = ag.Voting{Withheld: v.withheld, Fresh: v.fresh, Quiet: boottime.Now() - v.last, Heard: v.doubts.said}
 	h := v.members[r.Epoch.Leader]
 	if h == nil || h.evidence == (ag.Evidence{}) {
 		return now, ""
 	}
-	switch {
+	switch silent := h.evidence.Silent != ""; {
+	case silent && unrenewed <= h.threshold, silent && h.leadRev != 0 && h.leadRev != r.Revs.Lead:
+		h.evidence, h.leadRev = ag.Evidence{}, 0 // it lives: it has renewed
+		return now, ""
 	case h.leadRev == 0 && asked < h.found:
 		return now, ""
 	case h.leadRev == 0:

@@ -38,6 +38,10 @@ var Arms = []Arm{ArmDeath, ArmPlanned, ArmSilent, ArmSecondary, ArmWitness, ArmL
 // gapFor is how long writes are watched after a fault that clients should not notice.
 const gapFor = 3 * time.Second
 
+// staysAway is how long a silent node stays away after another leads: longer than a lease of any profile that is
+// measured.
+const staysAway = 8 * time.Second
+
 // impatience is how long the writer waits for a statement, and for one listener, while a primary is silent. A client of
 // the silent node's own listener gets no answer at all: it sees the outage of the group and its own patience on top.
 const impatience = time.Second
@@ -83,7 +87,8 @@ func (m *measurement) round(ctx context.Context, i int, s *Samples) error {
 	return nil
 }
 
-// silent stops every process of the primary's node, and continues them when another node leads.
+// silent stops every process of the primary's node, and continues them when another node leads and its lease would have
+// ended. A node that came back earlier would be one that had only paused, which makes the group more patient.
 func (m *measurement) silent(ctx context.Context, run int, a Arm) (Sample, error) {
 	m.Screen.Busy("run %d of %d: the primary falls silent", run, m.Runs)
 	o := ledger.WriterOptions{DSN: m.lab.ReadWrite(), Timeout: impatience, PerHost: impatience}
@@ -97,7 +102,9 @@ func (m *measurement) silent(ctx context.Context, run int, a Arm) (Sample, error
 			return s, fmt.Errorf("pause %s: %w", s.From, err)
 		}
 		defer func() { err = errors.Join(err, m.lab.Resume(context.WithoutCancel(ctx), s.From)) }()
-		s.To, err = m.writesGoOn(ctx, l, s.From)
+		if s.To, err = m.writesGoOn(ctx, l, s.From); err == nil {
+			err = retry.Sleep(ctx, staysAway)
+		}
 		return s, err
 	})
 	if err != nil {

@@ -44,7 +44,7 @@ func describeUpstream(s replication.UpstreamStatus) agent.UpstreamStatus {
 	answered := s.AnswerAt != 0 && s.AnswerEpoch == s.Epoch && s.AnswerFrom == s.Replica
 	return agent.UpstreamStatus{
 		Connected: s.Connected, Held: s.Held > 0, Source: s.Replica, Epoch: s.Epoch, Diverged: answered && s.Answer.Code == replication.CodeDiverged,
-		Gone: answered && s.Answer.Code == replication.CodeGone, At: s.AnswerAt, Detail: s.Err,
+		Gone: answered && s.Answer.Code == replication.CodeGone, At: s.AnswerAt, Detail: s.Err, LastRead: s.LastRead,
 	}
 }
 
