@@ -169,6 +169,8 @@ var tsql = []struct{ expression, want string }{
 	{`YEAR(t) * 10000 + MONTH(t) * 100 + DAY(t)`, "20260305"},
 	{`EOMONTH(t)`, "2026-03-31"},
 	{`DATEFROMPARTS(2026, 2, 28)`, "2026-02-28"},
+	{`1 + t`, "2026-03-06 09:07:03.123+00"},
+	{`CONVERT(varchar(30), CAST('2026-03-05' AS datetime), 126)`, "2026-03-05T00:00:00"},
 	{`t - 1`, "2026-03-04 09:07:03.123+00"},
 	{`t + ' o''clock'`, "error: + with a time is not supported in the console"},
 	{`GETDATE() - t`, "error: the difference of two times is not supported as a column"},

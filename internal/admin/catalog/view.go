@@ -153,11 +153,25 @@ modify_date: the configuration keeps no dates; coterie.events has the statements
 last_connect_error_number: connections fail with texts, not with numbers
 last_connect_error_timestamp: the state of this moment is shown; coterie.events has what went before
 current_configuration_commit_start_time_utc: configuration changes are one compare-and-swap
-last_redone_time: a secondary tells how far it has replayed, not when; last_commit_time is the nearest
 filestream_send_rate: there is no FILESTREAM
 low_water_mark_for_ghosts: there are no ghost records
 signal_wait_time_ms: a commit is woken by the server itself, which does not tell when
 last_commit_lsn: the server tells when the last commit was, not where; last_hardened_lsn is the nearest
+principal_id: endpoints have no owner
+certificate_id: coterie ca shows the certificates
+program_name: application_name is the server's, see pg_stat_activity
+cpu_time: sessions are the server's processes; see pg_stat_activity
+memory_usage: sessions are the server's processes
+reads: sessions are the server's processes
+writes: sessions are the server's processes
+logical_reads: sessions are the server's processes
+num_reads: coterie.sessions counts bytes
+num_writes: coterie.sessions counts bytes
+last_request_start_time: the listener does not time statements; see pg_stat_activity
+last_request_end_time: the listener does not time statements; see pg_stat_activity
+auth_scheme: the rules of pg_hba.conf decide
+cpu_count: of the host
+physical_memory_kb: of the host
 quorum_commit_lsn: of Azure SQL Database
 quorum_commit_time: of Azure SQL Database
 ag_db_id: a copy is of all databases of the instance

@@ -12,12 +12,12 @@ import (
 // copyViews are the views of the data on each replica.
 var copyViews = []view{
 	{
-		schema: "sys", name: "dm_hadr_database_replica_states", about: "How each copy of each database is. LSNs are positions in bytes; coterie.replicas prints them as PostgreSQL does.",
+		schema: "sys", name: "dm_hadr_database_replica_states", about: "How each copy of each database is. LSNs are positions in bytes; coterie.replicas prints them as PostgreSQL does. last_redone_time is when the last transaction that was replayed had been committed, by the primary's clock.",
 		columns: cols("database_id i8, group_id u, replica_id u, group_database_id u, is_local b, is_primary_replica b, synchronization_state i4, " +
 			"synchronization_state_desc t, is_commit_participant b, synchronization_health i4, synchronization_health_desc t, database_state i4, " +
 			"database_state_desc t, is_suspended b, suspend_reason i4, suspend_reason_desc t, recovery_lsn i8, truncation_lsn i8, last_sent_lsn i8, " +
 			"last_sent_time ts, last_received_lsn i8, last_received_time ts, last_hardened_lsn i8, last_hardened_time ts, last_redone_lsn i8, " +
-			"last_redone_time ts!, log_send_queue_size i8, log_send_rate i8, redo_queue_size i8, redo_rate i8, filestream_send_rate i8!, end_of_log_lsn i8, " +
+			"last_redone_time ts, log_send_queue_size i8, log_send_rate i8, redo_queue_size i8, redo_rate i8, filestream_send_rate i8!, end_of_log_lsn i8, " +
 			"last_commit_lsn i8!, last_commit_time ts, low_water_mark_for_ghosts i8!, secondary_lag_seconds i8, quorum_commit_lsn i8!, quorum_commit_time ts!, " +
 			"unhardened_queue_size i8"),
 		rows: func(f Facts) [][]any { return perCopy(f, f.copyState) },
@@ -157,7 +157,7 @@ func (f Facts) copyState(r ag.Replica, d Database) []any {
 		}
 		lag = f.lag(n)
 	}
-	var commit any
+	var commit, redoneTime any
 	last := n.Commit
 	if primary {
 		last = f.lastCommit()
@@ -165,10 +165,13 @@ func (f Facts) copyState(r ag.Replica, d Database) []any {
 	if last != nil {
 		commit = timeText(*last)
 	}
+	if !primary && n.Commit != nil { // replay reports the time of the last commit that it has passed, by the primary's clock
+		redoneTime = timeText(*n.Commit)
+	}
 	return []any{
 		orNull(int64(d.OID)), string(f.Group.ID), ReplicaUUID(f.Group.ID, r.ID), DatabaseUUID(f.Group.ID, d.Name), bit(r.ID == f.Self), bit(primary),
 		state.n, state.desc, bit(participant), health.n, health.desc, db.n, db.desc, bit(suspended), reason, reasonDesc, lsn(f.recovered()), lsn(f.kept()),
-		sent, sentTime, received, hardenedTime, lsn(p.flushed), hardenedTime, redone, nil, sendQueue, sendRate, redoQueue, redoRate, nil, lsn(p.end), nil, commit, nil, lag, nil, nil, unhardened,
+		sent, sentTime, received, hardenedTime, lsn(p.flushed), hardenedTime, redone, redoneTime, sendQueue, sendRate, redoQueue, redoRate, nil, lsn(p.end), nil, commit, nil, lag, nil, nil, unhardened,
 	}
 }
 

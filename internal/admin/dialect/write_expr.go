@@ -284,6 +284,8 @@ func (w *writer) otherSum(op string, x [2]string, t [2]Type) (string, Type, bool
 		return "co_dateadd('day', " + op + "(" + x[1] + "), " + x[0] + ")", t[0], true
 	case op == "-":
 		return "", Type{}, false
+	case t[0].Kind == Int && t[1].Kind == Time:
+		return "co_dateadd('day', " + x[0] + ", " + x[1] + ")", t[1], true
 	case t[0].Kind == Text && t[1].Kind == Text:
 		return "(" + x[0] + " || " + x[1] + ")", Type{Kind: Text}, true
 	case moment(t[0].Kind) || moment(t[1].Kind):

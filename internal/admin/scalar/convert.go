@@ -262,6 +262,9 @@ func timeStyle(t time.Time, style int) (string, bool) {
 		return "", false
 	}
 	s := t.Format(layout)
+	if style == 126 || style == 127 { // without a fraction that is zero
+		s = strings.Replace(s, ".000", "", 1)
+	}
 	if slices.Contains([]int{9, 109, 13, 113, 14, 114}, style) { // a colon before the fraction
 		i := strings.LastIndex(s, ".")
 		s = s[:i] + ":" + s[i+1:]

@@ -1,0 +1,155 @@
+package catalog
+
+import (
+	"database/sql/driver"
+	"net"
+
+	"github.com/coteriedb/coterie/internal/ag"
+)
+
+// endpointName is the name that SQL Server's tools give an endpoint of availability groups.
+const endpointName = "Hadr_endpoint"
+
+// instanceViews are views of this node that scripts join to those of the group.
+var instanceViews = []view{
+	{
+		schema: "sys", name: "database_mirroring_endpoints", about: "This node's endpoint between nodes. It has mutual TLS 1.3 by certificates of the group's own authority.",
+		columns: cols("name t, endpoint_id i4, principal_id i4!, protocol i4, protocol_desc t, type i4, type_desc t, state i4, state_desc t, is_admin_endpoint b, role i4, role_desc t, " +
+			"is_encryption_enabled b, connection_auth i4, connection_auth_desc t, certificate_id i4!, encryption_algorithm i4, encryption_algorithm_desc t"),
+		rows: func(f Facts) [][]any {
+			r, ok := f.Group.Replica(f.Self)
+			if !ok {
+				return nil
+			}
+			role := code{3, "ALL"}
+			if !r.HasData() {
+				role = code{2, "WITNESS"}
+			}
+			return [][]any{{
+				endpointName, int64(firstEndpoint), nil, int64(2), "TCP", int64(4), "DATABASE_MIRRORING", int64(0), "STARTED", int64(0), role.n, role.desc,
+				int64(1), int64(4), "CERTIFICATE", nil, int64(2), "AES",
+			}}
+		},
+	},
+	{
+		schema: "sys", name: "tcp_endpoints", about: "This node's ports, by the names of SQL Server's endpoints.",
+		columns: cols("name t, endpoint_id i4, principal_id i4!, protocol i4, protocol_desc t, type i4, type_desc t, state i4, state_desc t, is_admin_endpoint b, " +
+			"port i4, is_dynamic_port b, ip_address t"),
+		rows: func(f Facts) [][]any {
+			var out [][]any
+			for _, e := range f.endpoints() {
+				host, _, _ := net.SplitHostPort(e.address)
+				out = append(out, []any{
+					e.name, e.id, nil, int64(2), "TCP", e.typ.n, e.typ.desc, int64(0), "STARTED", int64(0), portOf(e.address), int64(0), host,
+				})
+			}
+			return out
+		},
+	},
+	{
+		schema: "sys", name: "endpoints", about: "This node's ports, as sys.tcp_endpoints has them.",
+		columns: cols("name t, endpoint_id i4, principal_id i4!, protocol i4, protocol_desc t, type i4, type_desc t, state i4, state_desc t, is_admin_endpoint b"),
+		rows: func(f Facts) [][]any {
+			var out [][]any
+			for _, e := range f.endpoints() {
+				out = append(out, []any{e.name, e.id, nil, int64(2), "TCP", e.typ.n, e.typ.desc, int64(0), "STARTED", int64(0)})
+			}
+			return out
+		},
+	},
+	{
+		schema: "sys", name: "dm_exec_sessions", about: "The sessions of this node's listener. coterie.sessions has those of all nodes, with their routes.",
+		columns: cols("session_id i8, login_time ts, host_name t, program_name t!, host_process_id i8, login_name t, original_login_name t, status t, database_id i8, " +
+			"is_user_process b, cpu_time i8!, memory_usage i8!, reads i8!, writes i8!, logical_reads i8!, last_request_start_time ts!, last_request_end_time ts!"),
+		rows: func(f Facts) [][]any {
+			var out [][]any
+			for _, s := range f.Nodes[f.Self].Sessions {
+				status := "running"
+				if s.State == "idle" {
+					status = "sleeping"
+				}
+				id, _ := databaseID(f, []driver.Value{s.Database})
+				out = append(out, []any{
+					int64(s.ID), timeText(s.Since), clientHost(s), nil, orNull(int64(s.PID)), s.User, s.User, status, id, int64(1), nil, nil, nil, nil, nil, nil, nil,
+				})
+			}
+			return out
+		},
+	},
+	{
+		schema: "sys", name: "dm_exec_connections", about: "The connections of this node's listener.",
+		columns: cols("session_id i8, connect_time ts, net_transport t, protocol_type t, encrypt_option t, auth_scheme t!, client_net_address t, client_tcp_port i4, " +
+			"num_reads i8!, num_writes i8!"),
+		rows: func(f Facts) [][]any {
+			var out [][]any
+			for _, s := range f.Nodes[f.Self].Sessions {
+				encrypted := "FALSE"
+				if s.TLS != "" {
+					encrypted = "TRUE"
+				}
+				out = append(out, []any{int64(s.ID), timeText(s.Since), "TCP", "PostgreSQL", encrypted, nil, clientHost(s), portOf(s.Client), nil, nil})
+			}
+			return out
+		},
+	},
+	{
+		schema: "sys", name: "dm_hadr_ag_threads", about: "What moves the group's data on this node: a stream to each secondary captures, the server's startup process redoes.",
+		columns: cols("group_id u, name t, num_databases i4, num_capture_threads i4, num_redo_threads i4, num_parallel_redo_threads i4, num_hadr_threads i4"),
+		rows: func(f Facts) [][]any {
+			n, capture, redo := f.Nodes[f.Self], int64(0), int64(0)
+			for _, s := range n.Streams {
+				if s.Open {
+					capture++
+				}
+			}
+			if n.Server == ag.ServerRecovery {
+				redo = 1
+			}
+			return one(f, string(f.Group.ID), f.Group.Name, int64(len(f.databases())), capture, redo, int64(0), capture+redo)
+		},
+	},
+	{
+		schema: "sys", name: "dm_os_sys_info", about: "When this node's agent started.",
+		columns: cols("sqlserver_start_time ts, cpu_count i4!, physical_memory_kb i8!"),
+		rows: func(f Facts) [][]any {
+			return [][]any{{timeText(f.Now.Add(-f.Nodes[f.Self].Uptime)), nil, nil}}
+		},
+	},
+}
+
+// firstEndpoint is the id of the first endpoint: smaller ones belong to SQL Server's own.
+const firstEndpoint = 65536
+
+// endpoint is a port of this node.
+type endpoint struct {
+	name, address string
+	id            int64
+	typ           code
+}
+
+func (f Facts) endpoints() []endpoint {
+	r, ok := f.Group.Replica(f.Self)
+	if !ok {
+		return nil
+	}
+	var out []endpoint
+	for _, e := range []endpoint{
+		{endpointName, r.Endpoint, firstEndpoint, code{4, "DATABASE_MIRRORING"}},
+		{"TSQL Default TCP", r.Listener, 4, code{2, "TSQL"}},
+		{"TSQL Read Only TCP", r.ReadOnly, firstEndpoint + 1, code{2, "TSQL"}},
+	} {
+		if e.address != "" {
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+// clientHost returns the address of a session's client without its port.
+func clientHost(s Session) string {
+	host, _, err := net.SplitHostPort(s.Client)
+	if err != nil {
+		return s.Client
+	}
+	return host
+}
