@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/coteriedb/coterie/internal/check"
+	"github.com/coteriedb/coterie/internal/check/posture"
 	"github.com/coteriedb/coterie/internal/cli"
 	"github.com/coteriedb/coterie/internal/cli/nodecmd"
 	"github.com/coteriedb/coterie/internal/lib/fail"
@@ -22,6 +23,7 @@ func checks(dir string) *check.Registry {
 	r.Add("group", 0, func(ctx context.Context) ([]check.Finding, error) { return check.FindGroup(ctx, dir) })
 	r.Add("settings", 0, func(ctx context.Context) ([]check.Finding, error) { return check.FindSettings(ctx, dir) })
 	r.Add("quorum", 0, func(ctx context.Context) ([]check.Finding, error) { return check.FindQuorum(ctx, dir) })
+	r.Add("security", time.Minute, func(ctx context.Context) ([]check.Finding, error) { return posture.Find(ctx, dir) })
 	r.Add("fence", 3*time.Minute, func(ctx context.Context) ([]check.Finding, error) { return check.FindFence(ctx, check.ProfileOf(dir)) })
 	return r
 }
@@ -40,6 +42,8 @@ quorum   whether the endpoints of an external etcd answer, how fast, and how man
 certificates
          how long this node's certificates hold
 group    what the health policies find, which synchronous replicas can never take over by themselves, and URLs whose host has no address
+security which ports are open to whom, which rules for clients trust, who can read the keys, what the processes may do, and which roles
+         reach the node by its server: each with what to change
 settings which settings, libraries and collation versions differ between the replicas' servers, and which wait for a restart
 
 With --preflight, before there is a group, the arguments are the hosts that are to be its nodes: their names, the ports both ways, round

@@ -21,7 +21,7 @@ func TestCheckRefusals(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	for args, says := range map[string]string{
-		"fences":                        "there is nothing called fences to check; choose from: certificates, fence, group, quorum, settings",
+		"fences":                        "there is nothing called fences to check; choose from: certificates, fence, group, quorum, security, settings",
 		"group setting":                 "there is nothing called setting",
 		"--preflight --answer":          "choose one of --preflight and --answer",
 		"--preflight":                   "--preflight needs the hosts",

@@ -167,6 +167,7 @@ var rules = []rule{
 	},
 	{"provision/preflight", []string{"check", "endpoint", "endpoint/certs", "postgres", "postgres/", "ag", "config", "lib/"}, "there is no group and no node yet"},
 	{"check", []string{"node", "node/", "admin/", "etcd", "etcd/embedded", "postgres", "postgres/", "endpoint", "ag", "config", "lib/"}, "probes look at what a node is made of"},
+	{"check/posture", []string{"check", "admin/api", "listener/hba", "ag", "config", "lib/"}, "judges what a node is exposed to, by what an administrator could look at"},
 	{"cli", []string{"admin/api", "ag", "config", "lib/"}, "what commands share"},
 	{
 		"cli/nodecmd",
@@ -177,7 +178,7 @@ var rules = []rule{
 	{"cli/clitest", []string{"cli", "admin/", "ag", "config", "lib/"}, "a fake agent, for tests of commands"},
 	{"cli/settingscmd", []string{"cli", "cli/sqlrun", "admin/ddl", "lib/"}, "a command parses and prints"},
 	{"cli/sqlrun", []string{"cli", "admin/", "ag", "config", "lib/"}, "a command parses and prints"},
-	{"cli/checkcmd", []string{"cli", "cli/", "check", "provision/", "daemon", "admin/", "ag", "config", "lib/"}, "a command parses and prints"},
+	{"cli/checkcmd", []string{"cli", "cli/", "check", "check/", "provision/", "daemon", "admin/", "ag", "config", "lib/"}, "a command parses and prints"},
 	{"cli/labcmd", []string{"cli", "cli/", "lab", "lab/", "demo", "bench/", "measure/", "daemon", "ag", "config", "lib/"}, "a command parses and prints"},
 	{"cli/benchcmd", []string{"cli", "cli/", "lab", "lab/", "bench/", "measure/", "demo", "daemon", "postgres", "admin/ddl", "lib/", "ag", "config"}, "a command parses and prints"},
 

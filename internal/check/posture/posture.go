@@ -1,0 +1,214 @@
+package posture
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/coteriedb/coterie/internal/admin/api"
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/check"
+	"github.com/coteriedb/coterie/internal/config"
+	"github.com/coteriedb/coterie/internal/listener/hba"
+)
+
+// Find returns the findings about the node in dir. Without an agent, processes and roles are not checked.
+func Find(ctx context.Context, dir string) ([]check.Finding, error) {
+	l, err := config.NewLayout(dir)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := os.Stat(filepath.Join(l.Dir, config.File)); errors.Is(err, os.ErrNotExist) {
+		return []check.Finding{{Level: check.OK, What: "there is no node in " + l.Dir}}, nil
+	}
+	c, err := config.Load(l.Dir)
+	if err != nil {
+		return nil, err
+	}
+	out := judgePorts(c)
+	out = append(out, judgeRules(c)...)
+	out = append(out, judgeFiles(l)...)
+	out = append(out, judgeKeys(l, c)...)
+	s, err := api.NewClient(l.AgentSock(), l.Owner()).Status(ctx)
+	var local *api.Process
+	for _, r := range s.Replicas {
+		if r.Local != nil {
+			local = r.Local
+		}
+	}
+	if err != nil || local == nil {
+		return append(out, failed("processes and roles", errors.New("no agent runs here; start it with coterie agent"))), nil
+	}
+	out = append(out, judgeWitnesses(s)...)
+	out = append(out, judgeProcesses(local)...)
+	if c.PostgreSQL == nil || local.Postgres == 0 {
+		return out, nil
+	}
+	roles, err := findRoles(ctx, l, c.PostgreSQL.Superuser)
+	if err != nil {
+		return append(out, failed("roles", err)), nil
+	}
+	return append(out, roles...), nil
+}
+
+func ok(format string, args ...any) check.Finding {
+	return check.Finding{Level: check.OK, What: fmt.Sprintf(format, args...)}
+}
+
+func failed(what string, err error) check.Finding {
+	return check.Finding{Level: check.Failed, What: fmt.Sprintf("%s: not checked: %v", what, err)}
+}
+
+// judgePorts returns a finding for each port: where it is open, and to whom.
+func judgePorts(c config.Config) []check.Finding {
+	out := []check.Finding{ok("endpoint %s: mutual TLS 1.3; a stranger may only try to join by a token", c.Endpoint.Listen)}
+	for name, a := range map[string]config.Address{"read_write": c.ReadWrite, "read_only": c.ReadOnly} {
+		addresses, _ := a.Places()
+		if len(addresses) > 0 {
+			out = append(out, ok("%s %s: open to clients that can log in", name, strings.Join(addresses, ", ")))
+		}
+	}
+	switch addresses, _ := c.HTTP.Places(); {
+	case len(addresses) == 0:
+		out = append(out, ok("http: switched off"))
+	case inner(addresses):
+		out = append(out, ok("http %s: clear text, and bound to an inner address", strings.Join(addresses, ", ")))
+	default:
+		out = append(out, check.Finding{
+			Level: check.Warning, What: fmt.Sprintf("http %s: status and metrics in clear text, without a login, to everybody who reaches it", strings.Join(addresses, ", ")),
+			Why: "it tells the names, addresses and state of all members", Run: "set http.listen in coterie.yaml to an inner address such as 127.0.0.1:8008, or let a firewall admit the monitoring only; then coterie restart",
+		})
+	}
+	if tls := (check.Finding{
+		Level: check.Warning, What: "clients may log in without TLS", Why: "what they ask and what is answered can be read on the network; the password cannot",
+		Run: "set tls_only: true in coterie.yaml, or begin the rules of hba with hostssl; then coterie restart",
+	}); !c.TLSOnly && !onlyTLS(c) {
+		out = append(out, tls)
+	} else {
+		out = append(out, ok("clients need TLS"))
+	}
+	return out
+}
+
+// inner reports whether all addresses are of this machine or of a private network.
+func inner(addresses []string) bool {
+	for _, a := range addresses {
+		host, _, err := net.SplitHostPort(a)
+		ip := net.ParseIP(host)
+		if err != nil || host != "localhost" && (ip == nil || !ip.IsLoopback() && !ip.IsPrivate() && !ip.IsLinkLocalUnicast()) {
+			return false
+		}
+	}
+	return true
+}
+
+// rules returns the rules of the listener, as the agent reads them.
+func rules(c config.Config) ([]hba.Rule, error) {
+	if c.HBA == "" {
+		return hba.DefaultRules(c.TLSOnly), nil
+	}
+	return hba.ParseFile(c.HBA)
+}
+
+// onlyTLS reports whether no rule admits a client of the network without TLS.
+func onlyTLS(c config.Config) bool {
+	all, err := rules(c)
+	if err != nil {
+		return false
+	}
+	for _, r := range all {
+		if r.Type != hba.TypeLocal && r.Type != hba.TypeHostSSL && r.Method != hba.MethodReject {
+			return false
+		}
+	}
+	return true
+}
+
+// judgeRules returns the findings about the rules for clients.
+func judgeRules(c config.Config) (out []check.Finding) {
+	all, err := rules(c)
+	if err != nil {
+		return []check.Finding{{
+			Level: check.Problem, What: fmt.Sprintf("the rules in %s cannot be read: %v", c.HBA, err), Why: "the agent does not start with them",
+			Run: "mend the file; coterie check security reads it as the agent does",
+		}}
+	}
+	certificates := false
+	for _, r := range all {
+		finding := func(level check.Level, why, instead string) check.Finding {
+			return check.Finding{
+				Level: level, What: fmt.Sprintf("line %d of %s uses %s", r.Line, c.HBA, r.Method), Why: "the rule " + why,
+				Run: "use " + instead + " there, then coterie restart",
+			}
+		}
+		certificates = certificates || r.Method == hba.MethodCert || r.ClientCert != ""
+		switch {
+		case r.Method == hba.MethodTrust && r.Type == hba.TypeLocal:
+			out = append(out, finding(check.Warning, "admits every user of this machine as any role", "peer, or scram-sha-256"))
+		case r.Method == hba.MethodTrust:
+			out = append(out, finding(check.Problem, "admits everybody at its addresses without a password", "scram-sha-256"))
+		case r.Method == hba.MethodMD5:
+			out = append(out, finding(check.Warning, "accepts MD5, whose stored hash suffices for a login", "scram-sha-256"))
+		}
+	}
+	if certificates && c.ClientCRL == "" {
+		out = append(out, check.Finding{
+			Level: check.Warning, What: "client certificates are used, and no revocation list", Why: "a stolen certificate is good until it expires",
+			Run: "set client_crl in coterie.yaml",
+		})
+	}
+	if len(out) == 0 {
+		out = append(out, ok("no rule for clients trusts, and none accepts MD5"))
+	}
+	return out
+}
+
+// judgeFiles returns the findings about owners and modes of what is secret.
+func judgeFiles(l config.Layout) (out []check.Finding) {
+	private := []string{l.Dir, l.PKI(), l.State(), l.Run, filepath.Join(l.Dir, config.File)}
+	keys, _ := filepath.Glob(filepath.Join(l.PKI(), "*.key"))
+	for _, path := range append(private, keys...) {
+		st, err := os.Stat(path)
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			out = append(out, failed(path, err))
+			continue
+		}
+		forbidden := os.FileMode(0o077)
+		if path == private[len(private)-1] {
+			forbidden = 0o022 // it contains no secret
+		}
+		owner := int(st.Sys().(*syscall.Stat_t).Uid)
+		if st.Mode().Perm()&forbidden != 0 || owner != l.Owner() && owner != 0 {
+			out = append(out, check.Finding{
+				Level: check.Problem, What: fmt.Sprintf("%s has mode %04o and belongs to user %d", path, st.Mode().Perm(), owner),
+				Why: "another user may read or change it, and with it the node", Run: fmt.Sprintf("chmod go= %s; chown %d %[1]s", path, l.Owner()),
+			})
+		}
+	}
+	if len(out) == 0 {
+		out = append(out, ok("keys and directories are private to the node's user"))
+	}
+	return out
+}
+
+// judgeWitnesses returns a finding if the group has witnesses: their loss is more than that of a vote.
+func judgeWitnesses(s api.Status) []check.Finding {
+	var names []string
+	for _, r := range s.Replicas {
+		if r.Mode == ag.ConfigurationOnly {
+			names = append(names, string(r.Name))
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	return []check.Finding{ok("witnesses: %s; each is a full member of the quorum's store, so protect it as you protect a replica, and remove it at once when it is stolen", strings.Join(names, ", "))}
+}

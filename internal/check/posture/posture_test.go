@@ -1,0 +1,235 @@
+package posture
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/x509"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/coteriedb/coterie/internal/admin/api"
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/check"
+	"github.com/coteriedb/coterie/internal/cli/clitest"
+	"github.com/coteriedb/coterie/internal/config"
+	"github.com/coteriedb/coterie/internal/lab/pgtest"
+)
+
+// said returns each finding as level and text.
+func said(found []check.Finding) (out []string) {
+	for _, f := range found {
+		out = append(out, string(f.Level)+" "+f.What)
+	}
+	return out
+}
+
+// expect checks that a finding of that level has that text, and that each that asks for something says why and what.
+func expect(t *testing.T, found []check.Finding, want ...string) {
+	t.Helper()
+	all := said(found)
+	for _, w := range want {
+		if !slices.ContainsFunc(all, func(s string) bool { return strings.HasPrefix(s, w) }) {
+			t.Errorf("%q is not among\n%s", w, strings.Join(all, "\n"))
+		}
+	}
+	for _, f := range found {
+		if (f.Level == check.Warning || f.Level == check.Problem) && (f.Why == "" || f.Run == "") {
+			t.Errorf("%s: no reason, or nothing to do", f.What)
+		}
+	}
+}
+
+func TestJudgePorts(t *testing.T) {
+	t.Parallel()
+	c := config.Config{Endpoint: config.Address{Listen: ":5022"}, ReadWrite: config.Address{Listen: ":5432,/run/x"}, HTTP: config.Address{Listen: ":8008"}}
+	expect(t, judgePorts(c), "ok endpoint :5022", "ok read_write :5432:", "warning http :8008", "warning clients may log in without TLS")
+	c.HTTP.Listen, c.TLSOnly = "10.1.2.3:8008", true
+	expect(t, judgePorts(c), "ok http 10.1.2.3:8008", "ok clients need TLS")
+	c.HTTP.Listen = ""
+	expect(t, judgePorts(c), "ok http: switched off")
+	for a, want := range map[string]bool{"127.0.0.1:1": true, "localhost:1": true, "[::1]:1": true, "0.0.0.0:1": false, "db1:1": false, "192.0.2.1:1": false} {
+		if inner([]string{a}) != want {
+			t.Errorf("%s: want %t", a, want)
+		}
+	}
+}
+
+func TestJudgeRules(t *testing.T) {
+	t.Parallel()
+	c := config.Config{HBA: filepath.Join(t.TempDir(), "rules")}
+	for text, want := range map[string]string{
+		"host all all 10.0.0.0/8 trust":            "problem line 1 of " + c.HBA + " uses trust",
+		"local all all trust":                      "warning line 1 of " + c.HBA + " uses trust",
+		"hostssl all all all md5":                  "warning line 1 of " + c.HBA + " uses md5",
+		"hostssl all all all cert":                 "warning client certificates are used, and no revocation list",
+		"hostssl all all all scram-sha-256":        "ok no rule for clients trusts",
+		"hostssl all all all kerberos-of-the-moon": "problem the rules in ",
+	} {
+		if err := os.WriteFile(c.HBA, []byte(text+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		expect(t, judgeRules(c), want)
+		if got, want := onlyTLS(c), strings.HasPrefix(text, "hostssl") && !strings.Contains(text, "moon") || strings.HasPrefix(text, "local"); got != want {
+			t.Errorf("%s: only TLS is %t", text, got)
+		}
+	}
+	expect(t, judgeRules(config.Config{}), "ok no rule for clients trusts")
+}
+
+func TestJudgeFiles(t *testing.T) {
+	t.Parallel()
+	l := clitest.NewNode(t)
+	if err := os.Chmod(l.Dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for name, mode := range map[string]os.FileMode{"ca.key": 0o640, "node.key": 0o600} {
+		if err := os.MkdirAll(l.PKI(), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(l.PKI(), name), nil, mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	found := judgeFiles(l)
+	expect(t, found, "problem "+filepath.Join(l.PKI(), "ca.key")+" has mode 0640")
+	if len(found) != 1 {
+		t.Errorf("%q", said(found))
+	}
+	if err := os.Chmod(filepath.Join(l.PKI(), "ca.key"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, judgeFiles(l), "ok keys and directories are private")
+}
+
+func TestJudgeProcess(t *testing.T) {
+	t.Parallel()
+	const status = "Name:\tx\nUid:\t101\t101\t101\t101\nCapPrm:\t0000000000003000\nNoNewPrivs:\t1\n"
+	p, err := parseProcess(status)
+	if err != nil || p != (process{101, 0x3000, true}) {
+		t.Fatalf("%+v, %v", p, err)
+	}
+	if _, err := parseProcess("Name:\tx\n"); err == nil {
+		t.Error("half a status was read")
+	}
+	expect(t, judgeProcess("agent", p), "ok the agent has CAP_NET_ADMIN, CAP_NET_RAW")
+	expect(t, judgeProcess("server", p), "problem the server has CAP_NET_ADMIN, CAP_NET_RAW")
+	expect(t, judgeProcess("agent", process{user: 101}), "ok the agent has no capability", "warning the agent, and what it runs, may gain")
+	expect(t, judgeProcess("agent", process{capabilities: 1}), "problem the agent runs as root")
+	expect(t, judgeProcesses(&api.Process{Agent: os.Getpid(), Keeper: 1 << 30}), "failed keeper: not checked")
+	expect(t, []check.Finding{judgeScope("1", nil)}, "ok kernel.yama.ptrace_scope is 1")
+	expect(t, []check.Finding{judgeScope("0", nil)}, "warning kernel.yama.ptrace_scope is 0")
+	expect(t, []check.Finding{judgeScope("", errors.New("none"))}, "warning this kernel has no")
+}
+
+func TestWeakness(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	short, err := rsa.GenerateKey(rand.Reader, 1024) //nolint:gosec // a weak key is what the test is about
+	if err != nil {
+		t.Fatal(err)
+	}
+	good, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	small, err := ecdsa.GenerateKey(elliptic.P224(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for want, c := range map[string]*x509.Certificate{
+		"":                            {PublicKey: &good.PublicKey, NotAfter: now.Add(time.Hour)},
+		"has expired":                 {PublicKey: &good.PublicKey, NotAfter: now.Add(-time.Hour)},
+		"has an RSA key of 1024 bits": {PublicKey: &short.PublicKey, NotAfter: now.Add(time.Hour)},
+		"has an elliptic key of 224":  {PublicKey: &small.PublicKey, NotAfter: now.Add(time.Hour)},
+		"is signed with SHA1-RSA":     {SignatureAlgorithm: x509.SHA1WithRSA, PublicKey: &good.PublicKey, NotAfter: now.Add(time.Hour)},
+		"is signed with ECDSA-SHA1":   {SignatureAlgorithm: x509.ECDSAWithSHA1, PublicKey: &good.PublicKey, NotAfter: now.Add(time.Hour)},
+	} {
+		if got := weakness(c, now); !strings.HasPrefix(got, want) || want == "" && got != "" {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
+func TestFind(t *testing.T) {
+	t.Parallel()
+	a := clitest.NewAgent(t)
+	found, err := Find(t.Context(), a.Layout.Dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	expect(t, found, "ok there is no node in ")
+	text := "node: n3\nkind: witness\ngroup: 3b5ee5a4-4c9c-4b7c-9d7e-2f6f6c6c2c11\ngroup_name: g\nendpoint: {listen: ':5022'}\nhttp: {listen: ':8008'}\n"
+	if err := os.WriteFile(filepath.Join(a.Layout.Dir, config.File), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	a.SetStatus(api.Status{Node: "n3", Replicas: []api.Replica{{Name: "n3", Mode: ag.ConfigurationOnly, Local: &api.Process{Agent: os.Getpid()}}}})
+	if found, err = Find(t.Context(), a.Layout.Dir); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, found, "warning http :8008", "ok witnesses: n3;")
+}
+
+// TestRoles asks a real server, which has one of everything that the probe looks for, and before that nothing.
+func TestRoles(t *testing.T) {
+	if testing.Short() {
+		t.Skip("runs a real server")
+	}
+	t.Parallel()
+	s, err := pgtest.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Remove() })
+	judge := func() (out []check.Finding) {
+		t.Helper()
+		conn, err := pgx.Connect(t.Context(), s.DSN())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = conn.Close(context.Background()) }()
+		for _, q := range questions {
+			rows, err := conn.Query(t.Context(), q.query)
+			if err != nil {
+				t.Fatal(err)
+			}
+			names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+			if err != nil {
+				t.Fatalf("%s: %v", q.what, err)
+			}
+			out = append(out, q.judge(names))
+		}
+		return out
+	}
+	for _, f := range judge() {
+		if f.Level != check.OK {
+			t.Errorf("a new server: %s", f.What)
+		}
+	}
+	conn, err := pgx.Connect(t.Context(), s.DSN())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(context.Background()) }()
+	if _, err := conn.Exec(t.Context(), `CREATE ROLE boss SUPERUSER LOGIN PASSWORD 'x'; CREATE ROLE reader LOGIN; CREATE ROLE readers; GRANT pg_read_server_files TO readers; GRANT readers TO reader;
+CREATE ROLE copier REPLICATION; CREATE ROLE old PASSWORD 'md5d41d8cd98f00b204e9800998ecf8427e'; CREATE EXTENSION postgres_fdw;
+CREATE SERVER self FOREIGN DATA WRAPPER postgres_fdw; CREATE USER MAPPING FOR reader SERVER self OPTIONS (password_required 'false');
+UPDATE pg_language SET lanpltrusted = false WHERE lanname = 'plpgsql'; CREATE FUNCTION f() RETURNS int LANGUAGE plpgsql AS 'BEGIN RETURN 1; END'`); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, judge(), "warning superusers that can log in through the listener by a password: boss",
+		"warning roles that may read or write the server's files, or run programs as its user: reader, readers", "warning roles with REPLICATION: copier",
+		"warning roles with an MD5 password: old", "warning functions in untrusted languages: postgres.plpgsql", "warning user mappings with password_required=false: postgres.self (reader)")
+	if f := questions[0].judge(slices.Repeat([]string{"x"}, 13)); !strings.HasSuffix(f.What, "and 3 more") {
+		t.Error(f.What)
+	}
+}
