@@ -41,7 +41,7 @@ func NewBackoff(free, callers int) *Backoff {
 func (b *Backoff) Begin(key string, now, first, most time.Duration) (wait time.Duration, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if !b.seen.Has(key) {
+	if unbounded || !b.seen.Has(key) {
 		return 0, true
 	}
 	f := b.seen.At(key)

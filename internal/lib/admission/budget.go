@@ -42,6 +42,9 @@ func (b *Budget) Spend(key string, n float64, now time.Duration) bool {
 	own := b.callers.At(key)
 	own.pay(now, b.each)
 	b.total.pay(now, b.all)
+	if unbounded {
+		return true
+	}
 	if own.spent+n > b.each.Burst || b.total.spent+n > b.all.Burst && !b.proven.Has(key) {
 		b.refused++
 		return false

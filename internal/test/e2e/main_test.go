@@ -28,6 +28,13 @@ func TestMain(m *testing.M) {
 		reap(dir)
 		return
 	}
+	if text := os.Getenv(attackers); text != "" {
+		if err := attackMain(text); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
 	code, err := run(m)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
