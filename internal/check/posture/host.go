@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -175,8 +176,7 @@ func judgeKeys(l config.Layout, c config.Config) (out []check.Finding) {
 
 // weakness returns why a certificate should not be relied on, empty if there is no reason.
 func weakness(c *x509.Certificate, now time.Time) string {
-	switch c.SignatureAlgorithm {
-	case x509.MD5WithRSA, x509.SHA1WithRSA, x509.ECDSAWithSHA1, x509.DSAWithSHA1:
+	if slices.Contains([]x509.SignatureAlgorithm{x509.MD5WithRSA, x509.SHA1WithRSA, x509.ECDSAWithSHA1, x509.DSAWithSHA1}, c.SignatureAlgorithm) {
 		return "is signed with " + c.SignatureAlgorithm.String()
 	}
 	switch k := c.PublicKey.(type) {
