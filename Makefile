@@ -132,8 +132,14 @@ fmt: ## format as lint requires: gofumpt, and imports in three groups (standard,
 	@scripts/lint $(GOLANGCI_LINT) -fmt
 
 .PHONY: vuln
-vuln: ## known vulnerabilities in the linked packages
+vuln: ## known vulnerabilities in what is linked; says so, and passes, where the database is out of reach
 	@scripts/vuln $(GOVULNCHECK)
+
+.PHONY: sbom
+sbom: build ## what is linked, with licences: bin/coterie.cdx.json (CycloneDX) and docs/internals/dependencies.md
+	@go run ./scripts/sbom bin/coterie > bin/coterie.cdx.json
+	@go run ./scripts/sbom -page > docs/internals/dependencies.md
+	@echo "bin/coterie.cdx.json, docs/internals/dependencies.md"
 
 .PHONY: check
 check: ## the checks of CI
