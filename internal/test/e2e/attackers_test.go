@@ -289,7 +289,7 @@ func (a attack) start(t *testing.T) (end func() string) {
 		t.Fatal(err)
 	}
 	// A lower priority than that of the group, which in reality shares no processor with its attackers.
-	cmd := exec.CommandContext(t.Context(), "nice", "-n", "19", self)
+	cmd := exec.CommandContext(t.Context(), "nice", "-n", "10", self)
 	cmd.Env = append(os.Environ(), attackers+"="+string(text))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	var out, said strings.Builder
