@@ -15,9 +15,9 @@ const (
 	spreads = 4
 	// minute is the width of one bucket of the memory for extremes, and memory the number of buckets.
 	minute, memory = time.Minute, 10
-	// lateMemory is how many buckets the observer's own lateness is remembered for: its illness passes sooner than a
-	// link's habits.
-	lateMemory = 2
+	// convalescence is the time in which the observer's own lateness comes to count half: an observer that was stopped
+	// once is soon well, and one that gets too little processor time is late again and again.
+	convalescence = 5 * time.Second
 	// share is the part of a silence, one in share, that the observer's own lateness may reach.
 	share = 10
 )
@@ -30,22 +30,22 @@ type Limits struct {
 
 // Judgement is the finding of a detector about a silence, with what it rests on.
 type Judgement struct {
-	Silence   time.Duration `json:"silence"`             // since something was heard
-	Threshold time.Duration `json:"threshold"`           // a silence that is longer is unusual
-	Mean      time.Duration `json:"mean"`                // of the intervals between beats
-	Spread    time.Duration `json:"spread"`              // their standard deviation
-	Longest   time.Duration `json:"longest"`             // the longest pause of the last ten minutes
-	Late      time.Duration `json:"late,omitempty"`      // by which the observer itself was late during the silence
-	LateMost  time.Duration `json:"late_most,omitempty"` // the most by which it was late at once in the last minutes
-	Declared  string        `json:"declared,omitempty"`  // why the member is expected to be silent; "": it is not
-	Known     bool          `json:"known"`               // enough was heard to know the rhythm
-	Suspect   bool          `json:"suspect"`             // the silence is unusual, and it is not the observer's own
+	Silence   time.Duration `json:"silence"`            // since something was heard
+	Threshold time.Duration `json:"threshold"`          // a silence that is longer is unusual
+	Mean      time.Duration `json:"mean"`               // of the intervals between beats
+	Spread    time.Duration `json:"spread"`             // their standard deviation
+	Longest   time.Duration `json:"longest"`            // the longest pause of the last ten minutes
+	Late      time.Duration `json:"late,omitempty"`     // by which the observer itself was late during the silence
+	Ill       time.Duration `json:"ill,omitempty"`      // by which it was late at once, the less the longer ago
+	Declared  string        `json:"declared,omitempty"` // why the member is expected to be silent; "": it is not
+	Known     bool          `json:"known"`              // enough was heard to know the rhythm
+	Suspect   bool          `json:"suspect"`            // the silence is unusual, and it is not the observer's own
 }
 
-// bucket is what was extreme within one minute.
+// bucket is the longest pause that ended within one minute.
 type bucket struct {
-	number    int64 // of the minute; a bucket of another minute is empty
-	gap, late time.Duration
+	number int64 // of the minute; a bucket of another minute is empty
+	gap    time.Duration
 }
 
 // Detector is what one observer knows about the rhythm of one process of a member. The zero value has heard nothing.
@@ -56,6 +56,7 @@ type Detector struct {
 	intervals    int           // between beats, at most window
 	mean, square float64       // of the intervals in seconds: their mean and the mean square of their distance from it
 	late         time.Duration // of the observer, since anything was heard
+	ill, illAt   time.Duration // by how much the observer was late at once, and when
 	recent       [memory]bucket
 	declared     time.Duration
 	why          string
@@ -93,8 +94,13 @@ func (d *Detector) Late(at, by time.Duration) {
 		return
 	}
 	d.late += by
-	b := d.bucket(at)
-	b.late = max(b.late, by)
+	d.ill, d.illAt = max(by, d.illness(at)), at
+}
+
+// illness is how much of the observer's own lateness still counts.
+func (d *Detector) illness(at time.Duration) time.Duration {
+	since := max(0, at-d.illAt)
+	return time.Duration(float64(d.ill) * math.Exp2(-float64(since)/float64(convalescence)))
 }
 
 // Declare notes that the member said it may be silent for so long, and why. 0 withdraws it.
@@ -111,25 +117,21 @@ func (d *Detector) bucket(at time.Duration) *bucket {
 
 // Judge compares the silence at that time with what is usual. The threshold is the floor beside the mean interval and
 // its spread, or a quarter more than the longest pause that the member survived lately; longer by as much as the
-// observer itself was late at once, and never shorter than what the member declared.
+// observer itself was late at once lately, and never shorter than what the member declared.
 func (d *Detector) Judge(at time.Duration, l Limits) Judgement {
 	j := Judgement{
 		Silence: max(0, at-d.heard), Mean: seconds(d.mean), Spread: seconds(math.Sqrt(d.square)),
-		Late: d.late, Known: d.intervals >= enough,
+		Late: d.late, Ill: d.illness(at), Known: d.intervals >= enough,
 	}
 	for _, b := range d.recent {
-		age := int64(at/minute) - b.number
-		if age < memory {
+		if int64(at/minute)-b.number < memory {
 			j.Longest = max(j.Longest, b.gap)
-		}
-		if age < lateMemory {
-			j.LateMost = max(j.LateMost, b.late)
 		}
 	}
 	if d.declared > 0 {
 		j.Declared = d.why
 	}
-	j.Threshold = max(l.Floor+j.Mean+spreads*j.Spread, j.Longest+j.Longest/4) + j.LateMost
+	j.Threshold = max(l.Floor+j.Mean+spreads*j.Spread, j.Longest+j.Longest/4) + j.Ill
 	j.Threshold = max(j.Threshold, d.declared)
 	if l.Most > 0 {
 		j.Threshold = max(l.Floor, min(j.Threshold, l.Most))
@@ -153,8 +155,8 @@ func (j Judgement) Words() string {
 		return fmt.Sprintf("%s; a silence of %v is unusual: %s", rhythm, round(j.Threshold), j.Declared)
 	case j.Silence > j.Threshold:
 		return fmt.Sprintf("nothing was heard of it for %v, but this node itself was late by %v: %s", round(j.Silence), round(j.Late), rhythm)
-	case j.LateMost > j.Mean:
-		return fmt.Sprintf("%s; a silence of %v is unusual, as this node itself was late by %v", rhythm, round(j.Threshold), round(j.LateMost))
+	case j.Ill > j.Mean:
+		return fmt.Sprintf("%s; a silence of %v is unusual, as this node itself was late by %v", rhythm, round(j.Threshold), round(j.Ill))
 	}
 	return fmt.Sprintf("%s; a silence of %v is unusual", rhythm, round(j.Threshold))
 }

@@ -127,14 +127,20 @@ func TestOverloadedObserver(t *testing.T) {
 	x.calm(t, 1650*ms)
 }
 
-// One stop of the observer, longer than any threshold.
+// One stop of the observer, longer than any threshold. It is not ill for long.
 func TestStoppedObserver(t *testing.T) {
 	x := start()
 	x.beats(time.Minute, none)
-	x.until(x.now+beat, func() time.Duration { return time.Minute })
+	x.until(x.now+beat, func() time.Duration { return 8 * time.Second })
 	if w := x.d.Judge(x.now, limits).Words(); len(x.suspected) > 0 || !strings.Contains(w, "itself was late") {
 		t.Fatalf("suspected %v: %s", x.suspected, w)
 	}
+	x.d.Beat(x.now)
+	if j := x.d.Judge(x.now, limits); j.Threshold < limits.Most {
+		t.Errorf("well at once: %+v", j)
+	}
+	x.beats(40*time.Second, none)
+	x.calm(t, 1900*ms)
 }
 
 func TestLittleHeardIsNoRhythm(t *testing.T) {

@@ -42,7 +42,9 @@ func (v *Voter) beat(from ag.ReplicaID, incarnation string, e ag.Epoch) {
 	h := v.of(from)
 	ended := false
 	if h.incarnation == incarnation {
-		h.epoch = max(h.epoch, e)
+		if e > h.epoch { // it did not lead until now, hence sent nothing
+			h.epoch, h.rhythm = e, silence.Detector{}
+		}
 		h.rhythm.Beat(boottime.Now())
 		ended = h.heardAgain()
 	}
