@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"errors"
 	"os"
 	"runtime"
 	"time"
@@ -31,13 +30,16 @@ func reexec(exe string, argv, env []string) error {
 }
 
 // EnsureTimerSlack executes this process again if it lacks the timer slack. It returns if the process has the slack or
-// cannot get it.
+// cannot get it. A program file that cannot be executed any more, as after an update, costs processor time and is no
+// error.
 func EnsureTimerSlack() error {
 	asked := os.Getenv(slackEnv) != ""
 	now, err := unix.PrctlRetInt(unix.PR_GET_TIMERSLACK, 0, 0, 0, 0)
 	if asked || err != nil || now == int(timerSlack) {
 		return os.Unsetenv(slackEnv)
 	}
-	exe, err := os.Executable()
-	return errors.Join(err, reexec(exe, os.Args, append(os.Environ(), slackEnv+"=1")))
+	if exe, err := os.Executable(); err == nil {
+		_ = reexec(exe, os.Args, append(os.Environ(), slackEnv+"=1"))
+	}
+	return nil
 }

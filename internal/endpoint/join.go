@@ -12,11 +12,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/endpoint/certs"
+	"github.com/coteriedb/coterie/internal/lib/admission"
+	"github.com/coteriedb/coterie/internal/lib/boottime"
 )
 
 // Codes of a refused join, in a *RemoteError. Beside them CodeRefused, CodeMalformed and CodeInternal occur.
@@ -295,11 +298,23 @@ func (e *Endpoint) serveJoin(ctx context.Context, c *Conn) {
 		e.log.Info("node admitted", "id", req.ID, "kind", req.Kind, "remote", c.raw.RemoteAddr().String())
 	} else {
 		rep.Error = remoteError(err)
-		e.log.Warn("join refused", "id", req.ID, "remote", c.raw.RemoteAddr().String(), "code", rep.Error.Code, "reason", err)
+		e.handshakes.logJoin(e.log, c.raw.RemoteAddr(), string(req.ID), err)
 	}
 	if err := writeFrame(c.Conn, rep, maxJoinReply); err != nil {
 		e.log.Warn("the answer to a join could not be sent", "id", req.ID, "error", err)
 	}
+}
+
+// maxLoggedID is how much of a stranger's name for its node is logged.
+const maxLoggedID = 64
+
+// logJoin warns of a refused join. Lines beyond the limit are counted in the next one.
+func (h *handshakes) logJoin(log *slog.Logger, from net.Addr, id string, reason error) {
+	if !h.joinLines.Spend(admission.Key(from), 1, boottime.Now()) {
+		h.unlogged.Add(1)
+		return
+	}
+	log.Warn("join refused", "id", id[:min(len(id), maxLoggedID)], "remote", from.String(), "code", remoteError(reason).Code, "reason", reason, "not_logged", h.unlogged.Swap(0))
 }
 
 func (e *Endpoint) join(ctx context.Context, c *Conn, msg joinMessage) (JoinGrant, JoinRequest, error) {

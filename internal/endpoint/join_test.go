@@ -1,11 +1,13 @@
 package endpoint
 
 import (
+	"bytes"
 	"context"
 	"crypto/ecdsa"
 	"encoding/json"
 	"errors"
 	"io"
+	"log/slog"
 	"strings"
 	"sync"
 	"testing"
@@ -341,4 +343,35 @@ func TestJoinLimits(t *testing.T) {
 	}
 	defer func() { _ = silent.Close() }()
 	isCut(t, silent)
+}
+
+// TestRefusedJoinsFillNoLog holds that a stranger who tries to join again and again, under a name of many bytes, writes
+// few and short lines.
+func TestRefusedJoinsFillNoLog(t *testing.T) {
+	e, r := joinable(t)
+	var log bytes.Buffer // read after the answers, before which the lines are written
+	e.log = slog.New(slog.NewTextHandler(&log, nil))
+	tok := r.token(t, certs.KindReplica, time.Hour, e.Addr().String())
+	began := time.Now()
+	for range 60 {
+		conn, err := joinConn(within(t), tok.Addresses[0], tok)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var rep joinReply
+		if err := errors.Join(writeFrame(conn, joinMessage{TokenID: "x", Request: []byte(`{"id":"` + strings.Repeat("x", 30_000) + `"}`)}, 1<<20), readFrame(conn, &rep, 1<<20)); err != nil {
+			t.Fatal(err)
+		}
+		_ = conn.Close()
+	}
+	n, limit := strings.Count(log.String(), "join refused"), int(eachJoinLines.Burst)+int(time.Since(began).Seconds())+2
+	if n == 0 || n > limit {
+		t.Errorf("%d lines for 60 refused joins, want at most %d", n, limit)
+	}
+	if log.Len() > limit*1000 {
+		t.Errorf("%d bytes in the log", log.Len())
+	}
+	if e.handshakes.unlogged.Load() == 0 && n < 60 {
+		t.Error("what was not logged is not counted")
+	}
 }

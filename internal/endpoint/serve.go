@@ -10,6 +10,7 @@ import (
 	"net"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/endpoint/certs"
@@ -203,6 +204,12 @@ var (
 	allStrangersRate  = admission.Rate{PerSecond: 256, Burst: 512}
 )
 
+// Lines about refused joins in the log, of one address and of all.
+var (
+	eachJoinLines = admission.Rate{PerSecond: 1, Burst: 20}
+	allJoinLines  = admission.Rate{PerSecond: 20, Burst: 200}
+)
+
 // handshakes bounds the connections that have not authenticated yet. It never makes the accepting goroutine wait: a
 // connection without a place is closed at once, or takes the place of another one.
 type handshakes struct {
@@ -210,6 +217,8 @@ type handshakes struct {
 	members   *admission.Places
 	datagrams *admission.Places // of strangers by QUIC; the library cannot evict them
 	rate      *admission.Budget // and remembers the addresses of members
+	joinLines *admission.Budget // lines about refused joins in the log
+	unlogged  atomic.Uint64     // those that were not logged since the last line
 }
 
 func newHandshakes(limit int) *handshakes {
@@ -218,6 +227,7 @@ func newHandshakes(limit int) *handshakes {
 		members:   admission.NewPlaces(memberPlaces, eachMember, handshakeGrace),
 		datagrams: admission.NewPlaces(limit/2, limit/2/eachStranger, handshakeGrace),
 		rate:      admission.NewBudget(eachStrangersRate, allStrangersRate, rememberedFor),
+		joinLines: admission.NewBudget(eachJoinLines, allJoinLines, rememberedFor),
 	}
 }
 

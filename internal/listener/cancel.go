@@ -9,6 +9,7 @@ import (
 	"io"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/lib/boottime"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 )
 
@@ -132,7 +133,9 @@ func (c *client) cancelRequest(ctx context.Context, body []byte) {
 	}
 	if err := s.cfg.ForwardCancel(ctx, key.node(), key); err != nil {
 		s.counts.reject("wrong cancel")
-		s.log.Info("no other node knows the session of a cancel request", "client", c.host, "error", err)
+		if s.failureLines.Spend(c.limitKey, 1, boottime.Now()) {
+			s.log.Info("no other node knows the session of a cancel request", "client", c.host, "error", err)
+		}
 		return
 	}
 	s.wrong.takeBack(c.limitKey, counted)

@@ -279,8 +279,10 @@ func TestSprayedNamesLeaveTheOthers(t *testing.T) {
 func TestCancelFlood(t *testing.T) {
 	var now, most, asked atomic.Int64
 	var hits atomic.Bool
+	var log lines
 	g := newGroup(t, func(c *Config) {
 		c.Rules, c.Node = trustAll, 1
+		c.Logger = slog.New(slog.NewTextHandler(&log, nil))
 		c.ForwardCancel = func(context.Context, uint8, CancelKey) error {
 			asked.Add(1)
 			n := now.Add(1)
@@ -310,6 +312,9 @@ func TestCancelFlood(t *testing.T) {
 	limit := int64(g.srv.cfg.Limits.WrongCancels)
 	if n, secs := asked.Load(), int64(time.Since(began).Seconds())+2; most.Load() > 2*limit || n > limit*secs {
 		t.Errorf("other nodes were asked about %d wrong requests in %d s, %d at once", n, secs, most.Load())
+	}
+	if n, secs := log.with("no other node knows"), int(time.Since(began).Seconds())+2; n > int(eachFailureLines.Burst)+secs {
+		t.Errorf("%d lines in the log in %d s", n, secs)
 	}
 	hits.Store(true)
 	asked.Store(0)
@@ -446,4 +451,23 @@ func TestStatementsAboutDatabasesAreCounted(t *testing.T) {
 	if send("admin", 1) != 1 {
 		t.Error("a statement of another role does not empty it")
 	}
+}
+
+// lines is a log.
+type lines struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+// with returns how many lines have the text.
+func (l *lines) with(text string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Count(l.text.String(), text)
 }

@@ -132,13 +132,13 @@ func judgeScope(scope string, err error) check.Finding {
 	if err == nil && scope != "0" && scope != "" {
 		return ok("kernel.yama.ptrace_scope is %s: a process cannot read the memory of others of its user", scope)
 	}
-	what := "kernel.yama.ptrace_scope is 0"
+	what, run := "kernel.yama.ptrace_scope is 0", "sysctl -w kernel.yama.ptrace_scope=1, and keep it in /etc/sysctl.d"
 	if err != nil {
-		what = "this kernel has no kernel.yama.ptrace_scope"
+		what, run = "this kernel has no kernel.yama.ptrace_scope", "use a kernel with Yama, as distributions build it, or let no role run programs on the server"
 	}
 	return check.Finding{
 		Level: check.Warning, What: what + ": processes of one user may read each other's memory",
-		Why: "a program that a SQL role runs by pg_execute_server_program could read the agent's keys there", Run: "sysctl -w kernel.yama.ptrace_scope=1, and keep it in /etc/sysctl.d",
+		Why: "a program that a SQL role runs by pg_execute_server_program could read the agent's keys there", Run: run,
 	}
 }
 

@@ -64,7 +64,11 @@ func Exec(exe string, argv, env []string) error {
 			return err
 		}
 	}
-	return fmt.Errorf("run %s again: %w", exe, syscall.Exec(exe, argv, env))
+	err := syscall.Exec(exe, argv, env)
+	if withheld.Load() != nil { // this thread's next program gets nothing
+		err = errors.Join(err, passOn([2]uint32{}))
+	}
+	return fmt.Errorf("run %s again: %w", exe, err)
 }
 
 // passOn makes these capabilities inheritable and ambient for the calling thread, as far as they are permitted to it.

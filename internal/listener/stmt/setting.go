@@ -326,12 +326,12 @@ func changeOf(t []token) (Change, bool) {
 	case t[1].is("system"):
 		c.Scope, t = ScopeSystem, t[2:]
 	case t[1].is("role"), t[1].is("user"):
-		c.Scope, t = ScopeRole, t[3:]
+		c.Scope, t = ScopeRole, afterName(t[2:])
 		if len(t) > 3 && t[0].is("in") && t[1].is("database") {
-			t = t[3:]
+			t = afterName(t[2:])
 		}
 	case t[1].is("database"):
-		c.Scope, t = ScopeDatabase, t[3:]
+		c.Scope, t = ScopeDatabase, afterName(t[2:])
 	default:
 		return Change{}, false
 	}
@@ -362,6 +362,18 @@ func changeOf(t []token) (Change, bool) {
 		c.Setting = name
 	}
 	return c, true
+}
+
+// afterName returns the tokens behind the name of a role or a database at the beginning of t. The name may have Unicode
+// escapes: U&"x", or U&"x" UESCAPE '!'.
+func afterName(t []token) []token {
+	if len(t) < 3 || !t[0].is("u") || t[1].kind != tokenSign || t[1].text != "&" {
+		return t[min(1, len(t)):]
+	}
+	if t = t[3:]; len(t) > 1 && t[0].is("uescape") {
+		t = t[2:]
+	}
+	return t
 }
 
 // settingName returns the name at the beginning of t, and what follows it. It returns "" for a name with Unicode

@@ -125,8 +125,8 @@ func (s *Service) awaitDropped(ctx context.Context, id ag.ReplicaID) error {
 			return nil
 		}
 		if retry.Sleep(ctx, 50*time.Millisecond) != nil {
-			return fail.Unhealthyf("the primary has not dropped %s from the synchronized set, and it was not removed: %w; it is suspended: see coterie status, "+
-				"then coterie remove %s again, or coterie resume %s", id, ctx.Err(), id, id)
+			return fail.Unhealthyf("the primary has not dropped %s from the synchronized set within %v, so it was not removed; it is suspended now. See coterie status, "+
+				"then coterie remove %s again, or coterie resume %s", id, dropLimit, id, id)
 		}
 	}
 }
