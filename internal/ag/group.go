@@ -360,8 +360,9 @@ const (
 // Rotation is a change of the group's certificate authority under way. It does not contain the private key: replicas
 // hand that to each other.
 type Rotation struct {
-	Pin         string        `json:"pin"`         // hex SHA-256 of the new authority's public key
-	Certificate string        `json:"certificate"` // of the new authority, in PEM
+	Pin         string        `json:"pin"`                 // hex SHA-256 of the new authority's public key
+	Certificate string        `json:"certificate"`         // of the new authority, in PEM
+	Signature   []byte        `json:"signature,omitempty"` // of the certificate, by the authority that is replaced
 	Phase       RotationPhase `json:"phase"`
 	Done        []ReplicaID   `json:"done,omitempty"` // members that have completed the phase
 	Hold        bool          `json:"hold,omitempty"` // TRUST does not end without an administrator: clients must learn of the new authority, too

@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -62,7 +63,27 @@ type StoredToken struct {
 	SecretHash []byte    `json:"secret_hash"`
 	Role       string    `json:"role"`
 	Expires    time.Time `json:"expires"`
-	UsedBy     string    `json:"used_by,omitempty"` // pin of the key that was admitted
+	UsedBy     string    `json:"used_by,omitempty"`   // pin of the key that was admitted
+	Signature  []byte    `json:"signature,omitempty"` // of the replica that made the token: see Endorsed
+}
+
+// endorsedToken is the purpose of a token's signature.
+const endorsedToken = "join token"
+
+// signed is the part of the token that is signed.
+func (s StoredToken) signed() ([]byte, error) {
+	s.UsedBy, s.Signature = "", nil
+	return json.Marshal(s)
+}
+
+// Endorsed returns an error unless a replica of the group made the token. Every member of the quorum's store can write
+// one, a witness too. pkiDir is the admitting node's.
+func (s StoredToken) Endorsed(pkiDir string) error {
+	value, err := s.signed()
+	if err != nil {
+		return err
+	}
+	return certs.Endorsed(pkiDir, endorsedToken, value, s.Signature)
 }
 
 // TokenOptions describe the node that a new token admits, and how it reaches the group.
@@ -91,7 +112,15 @@ func NewToken(ca *certs.CA, o TokenOptions, ttl time.Duration) (string, StoredTo
 		return "", StoredToken{}, fmt.Errorf("make a token: %w", err)
 	}
 	hash := sha256.Sum256(t.Secret[:])
-	return text, StoredToken{ID: t.ID, SecretHash: hash[:], Role: o.Role, Expires: t.Expires}, nil
+	stored := StoredToken{ID: t.ID, SecretHash: hash[:], Role: o.Role, Expires: t.Expires}
+	value, err := stored.signed()
+	if err == nil {
+		stored.Signature, err = ca.Endorse(endorsedToken, value)
+	}
+	if err != nil {
+		return "", StoredToken{}, fmt.Errorf("sign a token: %w", err)
+	}
+	return text, stored, nil
 }
 
 // Check decides whether the token admits a joiner of that role and key; verify is the one given to Config.Join. Until

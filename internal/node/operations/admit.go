@@ -36,6 +36,10 @@ func (s *Service) Admit(ctx context.Context, tokenID string, verify func([]byte)
 	if err := t.Check(verify, req.Kind, pin, time.Now()); err != nil {
 		return none, err
 	}
+	if err := t.Endorsed(s.Layout.PKI()); err != nil {
+		s.Logger.Error("a join token in the record was not made by a replica: a witness may be stolen; coterie remove it", "token", tokenID, "err", err)
+		return none, &endpoint.RemoteError{Code: endpoint.CodeTokenUnknown, Message: "the join token was not made by a replica of this group"}
+	}
 	ca := s.PKI.CA()
 	grant, err := endpoint.Admit(ca, req)
 	if err != nil {

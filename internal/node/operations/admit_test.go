@@ -161,6 +161,37 @@ func (b *bed) expired() string {
 	return "old"
 }
 
+// TestTokenOfAWitness plays the thief of a witness, who writes a token of his own into the quorum's store, or makes one
+// that was used as good as new for another kind of node. It admits nobody.
+func TestTokenOfAWitness(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	b.withAuthority(t)
+	id := b.token(t, certs.KindWitness, time.Hour)
+	for name, change := range map[string]func(*endpoint.StoredToken){
+		"a token without a signature":  func(s *endpoint.StoredToken) { s.Signature = nil; s.Role = certs.KindReplica },
+		"a token for a replica":        func(s *endpoint.StoredToken) { s.Role = certs.KindReplica },
+		"a verifier of the thief":      func(s *endpoint.StoredToken) { s.Role = certs.KindReplica; s.SecretHash = make([]byte, 32) },
+		"a token that does not expire": func(s *endpoint.StoredToken) { s.Role = certs.KindReplica; s.Expires = s.Expires.Add(time.Hour) },
+	} {
+		var stored endpoint.StoredToken
+		if err := json.Unmarshal(b.store.tokens[id].Value, &stored); err != nil {
+			t.Fatal(err)
+		}
+		change(&stored)
+		value, err := json.Marshal(stored)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.store.tokens["thief"] = etcd.Token{ID: "thief", Value: value, Expires: stored.Expires}
+		_, err = b.Admit(t.Context(), "thief", proved, joiner(t, "d", certs.KindReplica))
+		var refused *endpoint.RemoteError
+		if !errors.As(err, &refused) || refused.Code != endpoint.CodeTokenUnknown || len(b.group().Replicas) != 4 {
+			t.Errorf("%s: %v, %d members", name, err, len(b.group().Replicas))
+		}
+	}
+}
+
 // TestAdmitWhileTheAuthorityChanges: a joiner gets no certificate of an authority that the group has left meanwhile.
 func TestAdmitWhileTheAuthorityChanges(t *testing.T) {
 	t.Parallel()

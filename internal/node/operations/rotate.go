@@ -57,10 +57,14 @@ func (s *Service) beginRotation(ctx context.Context, name string, hold bool) (ou
 	if err := certs.SaveAuthorityKey(s.Layout.PKI(), ca.KeyPEM()); err != nil {
 		return out, err
 	}
+	signature, err := s.PKI.CA().Endorse(certs.NextAuthority, ca.CertPEM)
+	if err != nil {
+		return out, err
+	}
 	s.Logger.Info("the certificate authority is rotated", "from", s.PKI.Identity().Authority(), "to", ca.Pin())
 	err = s.Update(ctx, func(g *ag.Group) error {
 		if g.Rotation == nil {
-			g.Rotation = &ag.Rotation{Pin: ca.Pin(), Certificate: string(ca.CertPEM), Phase: ag.RotationTrust, Hold: hold}
+			g.Rotation = &ag.Rotation{Pin: ca.Pin(), Certificate: string(ca.CertPEM), Signature: signature, Phase: ag.RotationTrust, Hold: hold}
 		}
 		out = *status.RotationOf(*g)
 		return nil

@@ -35,8 +35,12 @@ func newBed(t *testing.T) *bed {
 	if _, err := certs.CreateNode(dir, old, certs.Identity{Group: old.Group, Kind: certs.KindReplica, ID: "n1"}, nil); err != nil {
 		t.Fatal(err)
 	}
+	signature, err := old.Endorse(certs.NextAuthority, next.CertPEM)
+	if err != nil {
+		t.Fatal(err)
+	}
 	b := &bed{next: next, trusts: true, group: ag.Group{
-		ID: old.Group, Rotation: &ag.Rotation{Pin: next.Pin(), Certificate: string(next.CertPEM), Phase: ag.RotationTrust},
+		ID: old.Group, Rotation: &ag.Rotation{Pin: next.Pin(), Certificate: string(next.CertPEM), Signature: signature, Phase: ag.RotationTrust},
 		Replicas: []ag.Replica{
 			{ID: "n1", AvailabilityMode: ag.SynchronousCommit},
 			{ID: "n2", AvailabilityMode: ag.SynchronousCommit},
@@ -107,11 +111,15 @@ func TestRotationTurnRefuses(t *testing.T) {
 		change func(*bed)
 		want   string
 	}{
-		"no group yet":               {func(b *bed) { b.group.ID = "" }, ""},
-		"not a member":               {func(b *bed) { b.group.Replicas = b.group.Replicas[1:] }, ""},
-		"held, and done here":        {func(b *bed) { b.group.Rotation.Hold = true; b.group.Rotation.Done = []ag.ReplicaID{"n1", "n2", "w1"} }, ""},
-		"another pin":                {func(b *bed) { b.group.Rotation.Pin = "x" }, "not what its pin says"},
-		"no certificate":             {func(b *bed) { b.group.Rotation.Certificate = "" }, "not what its pin says"},
+		"no group yet":         {func(b *bed) { b.group.ID = "" }, ""},
+		"not a member":         {func(b *bed) { b.group.Replicas = b.group.Replicas[1:] }, ""},
+		"held, and done here":  {func(b *bed) { b.group.Rotation.Hold = true; b.group.Rotation.Done = []ag.ReplicaID{"n1", "n2", "w1"} }, ""},
+		"another pin":          {func(b *bed) { b.group.Rotation.Pin = "x" }, "not what its pin says"},
+		"no certificate":       {func(b *bed) { b.group.Rotation.Certificate = "" }, "not what its pin says"},
+		"written by a witness": {func(b *bed) { b.group.Rotation.Signature = nil }, "no replica of the group has signed it"},
+		"signed by itself": {func(b *bed) {
+			b.group.Rotation.Signature, _ = b.next.Endorse(certs.NextAuthority, b.next.CertPEM)
+		}, "no replica of the group has signed it"},
 		"no replica has the key":     {func(b *bed) { b.keyErr = errors.New("none here") }, "no replica that answers"},
 		"a phase of a later version": {func(b *bed) { b.group.Rotation.Phase = "LATER" }, "install the version"},
 	} {
