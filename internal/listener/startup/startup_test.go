@@ -135,7 +135,7 @@ func checkRebuilt(t *testing.T, s *Message) {
 		seen[name] = true
 		switch {
 		case name == "user" && p.Value != s.User, name == "database" && p.Value != s.Database,
-			name == "replication" && p.Value != "database",
+			name == "replication" && p.Value != map[pgwire.Replication]string{pgwire.ReplicationLogical: "database", pgwire.ReplicationPhysical: "true"}[s.Replication],
 			strings.HasPrefix(name, "coterie.") && p.Name != "coterie.intent":
 			t.Fatalf("%q has become %q in %q", p.Name, p.Value, packet)
 		}
