@@ -109,15 +109,16 @@ func (p process) setClock(offset time.Duration) error {
 	if is, err := faketime.Offset(p.pid); err == nil && is == offset {
 		return nil
 	}
-	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
-		err := p.shift(offset)
-		if !p.alive() {
-			return nil
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	var err error
+	_ = retry.Until(ctx, time.Millisecond, func() (bool, error) { // at its end the error of the last attempt counts
+		if err = p.shift(offset); !p.alive() {
+			err = nil
 		}
-		if !errors.Is(err, faketime.ErrBusy) || time.Now().After(deadline) {
-			return err
-		}
-	}
+		return !errors.Is(err, faketime.ErrBusy), nil
+	})
+	return err
 }
 
 // shift shifts the clock while the process is stopped. A process that was stopped before, by a pause of the lab, stays
@@ -134,11 +135,14 @@ func (p process) shift(offset time.Duration) error {
 		return err
 	}
 	defer func() { _ = p.signal(syscall.SIGCONT) }() // fails only if the process has ended
-	for range 500 {
-		if now, ok = readProcess(p.pid); !ok || now.stopped() {
-			return faketime.Shift(p.pid, offset)
-		}
-		time.Sleep(time.Millisecond)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	err := retry.Until(ctx, time.Millisecond, func() (bool, error) {
+		now, ok := readProcess(p.pid)
+		return !ok || now.stopped(), nil
+	})
+	if err == nil {
+		return faketime.Shift(p.pid, offset)
 	}
 	return fmt.Errorf("%w: process %d (%s) cannot be stopped: it waits in the kernel, as for a disk that hangs; heal that first", faketime.ErrBusy, p.pid, p.comm)
 }

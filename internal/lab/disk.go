@@ -12,6 +12,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lab/faultfs"
 	"github.com/coteriedb/coterie/internal/lib/fail"
 	"github.com/coteriedb/coterie/internal/lib/reexec"
+	"github.com/coteriedb/coterie/internal/lib/retry"
 )
 
 // diskName is the name, among the helpers, of the process that serves the disk of one node. It is a process of its own,
@@ -155,22 +156,24 @@ func (l *Lab) serveDisk(ctx context.Context, n Node) error {
 	}
 	ended := make(chan error, 1)
 	l.servers.Go(func() { ended <- cmd.Wait() })
-	for deadline := time.Now().Add(20 * time.Second); ; {
-		_, err := faultfs.Ask(ctx, l.diskSocket(n))
-		if err == nil {
-			return nil
+	starts, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	var last error // of the last question
+	err = retry.Until(starts, 20*time.Millisecond, func() (bool, error) {
+		if _, last = faultfs.Ask(ctx, l.diskSocket(n)); last == nil {
+			return true, nil
 		}
 		select {
 		case exit := <-ended:
-			return fmt.Errorf("its server ended: %w; see %s", errors.Join(exit, err), log.Name())
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-time.After(20 * time.Millisecond):
+			return false, fmt.Errorf("its server ended: %w; see %s", errors.Join(exit, last), log.Name())
+		default:
+			return false, nil
 		}
-		if time.Now().After(deadline) {
-			return err
-		}
+	})
+	if starts.Err() != nil && ctx.Err() == nil {
+		return last
 	}
+	return err
 }
 
 // healDisks releases the operations that the disks hold up, so that the processes on them can end. A server that does

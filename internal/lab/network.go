@@ -331,20 +331,26 @@ func lockFile(ctx context.Context, path string, patience time.Duration) (unlock 
 	if err != nil {
 		return nil, err
 	}
-	for end := time.Now().Add(patience); ; {
+	waits, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	err = retry.Until(waits, 20*time.Millisecond, func() (bool, error) {
 		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil {
-			return func() { _ = f.Close() }, nil
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return false, nil
 		}
-		if !errors.Is(err, unix.EWOULDBLOCK) || time.Now().After(end) {
-			_ = f.Close()
-			return nil, fmt.Errorf("%s has been locked for %v by another command: %w", path, patience, err)
-		}
-		if retry.Sleep(ctx, 20*time.Millisecond) != nil {
-			_ = f.Close()
-			return nil, context.Cause(ctx)
-		}
+		return true, err
+	})
+	switch {
+	case err == nil:
+		return func() { _ = f.Close() }, nil
+	case ctx.Err() != nil:
+		err = context.Cause(ctx)
+	case waits.Err() != nil:
+		err = fmt.Errorf("%s has been locked for %v by another command: %w", path, patience, unix.EWOULDBLOCK)
+	default:
+		err = fmt.Errorf("lock %s: %w", path, err)
 	}
+	return nil, errors.Join(err, f.Close())
 }
 
 // serveNetwork is the network process. It makes the lab's network with the wanted links, and changes them on request

@@ -22,6 +22,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lab/faultfs"
 	"github.com/coteriedb/coterie/internal/lib/fail"
 	"github.com/coteriedb/coterie/internal/lib/reexec"
+	"github.com/coteriedb/coterie/internal/lib/retry"
 )
 
 // process is one process as /proc shows it. Its start time tells it from a later one with the same number.
@@ -233,20 +234,22 @@ func (l *Lab) find(n Node) (tree, error) {
 // freeze stops what is named of a node and returns it. It is over when two looks in a row found the same processes, all
 // of them stopped: then none of them can have started another unseen.
 func (l *Lab) freeze(n Node, what string) ([]process, error) {
-	deadline := time.Now().Add(5 * time.Second)
-	still := 0
-	for size := -1; ; {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	var part []process
+	size, still := -1, 0
+	err := retry.Until(ctx, 2*time.Millisecond, func() (bool, error) {
 		t, err := l.find(n)
 		if err != nil {
-			return nil, err
+			return false, err
 		}
-		part := t.part(what)
+		part = t.part(what)
 		if !allStopped(part) || len(part) != size {
 			still = 0
 		}
 		size = len(part)
 		if still++; still > 2 || size == 0 {
-			return part, nil
+			return true, nil
 		}
 		var errs []error
 		for _, p := range part {
@@ -255,24 +258,23 @@ func (l *Lab) freeze(n Node, what string) ([]process, error) {
 			}
 		}
 		if err := errors.Join(errs...); err != nil {
-			return part, fmt.Errorf("stop the processes of %s: %w", n.Name, err)
+			return false, fmt.Errorf("stop the processes of %s: %w", n.Name, err)
 		}
-		if time.Now().After(deadline) {
-			return part, fmt.Errorf("the processes of %s did not all stop within 5 s", n.Name)
-		}
-		time.Sleep(2 * time.Millisecond)
+		return false, nil
+	})
+	if errors.Is(err, context.DeadlineExceeded) {
+		return part, fmt.Errorf("the processes of %s did not all stop within 5 s", n.Name)
 	}
+	return part, err
 }
 
 // awaitGone waits until the processes have ended.
 func awaitGone(ps []process, budget time.Duration) error {
-	deadline := time.Now().Add(budget)
+	ctx, cancel := context.WithTimeout(context.Background(), budget)
+	defer cancel()
 	for _, p := range ps {
-		for p.alive() {
-			if time.Now().After(deadline) {
-				return fmt.Errorf("process %d (%s) has not ended after %v", p.pid, p.comm, budget)
-			}
-			time.Sleep(5 * time.Millisecond)
+		if retry.Until(ctx, 5*time.Millisecond, func() (bool, error) { return !p.alive(), nil }) != nil {
+			return fmt.Errorf("process %d (%s) has not ended after %v", p.pid, p.comm, budget)
 		}
 	}
 	return nil

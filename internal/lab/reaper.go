@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/coteriedb/coterie/internal/lib/retry"
 )
 
 // reaperName is the name of the reaper among the helpers: the process that removes a bound lab when the lab's maker has
@@ -117,22 +119,25 @@ func reap(ctx context.Context, dir string, from io.Reader) error {
 			return nil
 		}
 	}
-	for deadline := time.Now().Add(startTimeout); ; { // the maker may have left something unfinished, and others may be at work
-		now, err := Open(dir)
+	tries, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	// The maker may have left something unfinished, and others may be at work. The error of the last attempt counts.
+	_ = retry.Until(tries, 200*time.Millisecond, func() (bool, error) {
+		var now *Lab
+		now, err = Open(dir)
 		if _, gone := os.Lstat(filepath.Join(mine.dir, file)); errors.Is(gone, os.ErrNotExist) {
-			return nil
+			err = nil
+			return true, nil
 		}
 		if err == nil && now.d.Password != mine.d.Password { // another lab was made there since
-			return nil
+			return true, nil
 		}
 		if err == nil {
 			err = now.Down(ctx)
 		}
-		if err == nil || ctx.Err() != nil || time.Now().After(deadline) {
-			return err
-		}
-		time.Sleep(200 * time.Millisecond)
-	}
+		return err == nil, nil
+	})
+	return err
 }
 
 // Maker returns the process with which the lab in dir ends, and its command line. ok is false if there is none.

@@ -1,6 +1,7 @@
 package cgroup
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -12,6 +13,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/coteriedb/coterie/internal/lib/retry"
 )
 
 // Limits is what a group may use. The zero value limits nothing.
@@ -200,15 +203,17 @@ func Remove(name string) error {
 
 // remove waits a moment for members that are dead and not quite gone.
 func remove(dir string) error {
-	for end := time.Now().Add(3 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-		err := syscall.Rmdir(dir)
-		switch {
-		case err == nil, errors.Is(err, syscall.ENOENT):
-			return nil
-		case !errors.Is(err, syscall.EBUSY) || time.Now().After(end):
-			return fmt.Errorf("remove the control group %s: %w", dir, err)
-		}
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
+	defer cancel()
+	var err error
+	ended := retry.Until(ctx, 10*time.Millisecond, func() (bool, error) {
+		err = syscall.Rmdir(dir)
+		return !errors.Is(err, syscall.EBUSY), nil
+	})
+	if ended == nil && (err == nil || errors.Is(err, syscall.ENOENT)) {
+		return nil
 	}
+	return fmt.Errorf("remove the control group %s: %w", dir, err)
 }
 
 // Usage is what a group has used and how often its limits were felt.

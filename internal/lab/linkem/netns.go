@@ -1,6 +1,7 @@
 package linkem
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -13,6 +14,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/coteriedb/coterie/internal/lib/retry"
 )
 
 // namespaces is where ip netns keeps its names: a file each, over which the namespace is mounted.
@@ -163,15 +166,19 @@ func lock() (unlock func(), err error) {
 }
 
 func flock(f *os.File, patience time.Duration) error {
-	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	err := retry.Until(ctx, 10*time.Millisecond, func() (bool, error) {
 		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil || !errors.Is(err, unix.EWOULDBLOCK) {
-			return err
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return false, nil
 		}
-		if time.Now().After(end) {
-			return fmt.Errorf("%s has been locked for %v: is another lab's network stuck while it starts?", f.Name(), patience)
-		}
+		return true, err
+	})
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("%s has been locked for %v: is another lab's network stuck while it starts?", f.Name(), patience)
 	}
+	return err
 }
 
 // ErrRunning is returned when the process that runs the lab's network is alive.
@@ -218,16 +225,20 @@ func sweep(lab string) error {
 
 // awaitNoOwner returns ErrRunning if a process runs the lab's network: the host's device lives exactly as long as that.
 func awaitNoOwner(lab string) error {
-	for end := time.Now().Add(3 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second) // a killed process has ended by then
+	defer cancel()
+	err := retry.Until(ctx, 20*time.Millisecond, func() (bool, error) {
 		_, err := netlink.LinkByName(device(lab))
 		if errors.As(err, &netlink.LinkNotFoundError{}) {
-			return nil
+			return true, nil
 		}
 		if err != nil {
-			return fmt.Errorf("look for device %s: %w", device(lab), err)
+			return false, fmt.Errorf("look for device %s: %w", device(lab), err)
 		}
-		if time.Now().After(end) { // a killed process has ended by then
-			return fmt.Errorf("lab %s: %w", lab, ErrRunning)
-		}
+		return false, nil
+	})
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("lab %s: %w", lab, ErrRunning)
 	}
+	return err
 }

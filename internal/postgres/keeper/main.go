@@ -19,7 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/coteriedb/coterie/internal/lib/boottime"
+	"github.com/coteriedb/coterie/internal/lib/retry"
 	"github.com/coteriedb/coterie/internal/postgres/keeper/memlog"
 	"github.com/coteriedb/coterie/internal/postgres/keeper/proc"
 )
@@ -149,19 +149,21 @@ const dyingTime = 10 * time.Second
 
 // lockFile locks the file, or returns its holder. It waits for a holder that is already dying.
 func lockFile(f *os.File) (holder string, err error) {
-	for end := boottime.Now() + dyingTime; ; time.Sleep(10 * time.Millisecond) {
-		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil || !errors.Is(err, unix.EWOULDBLOCK) {
-			return "", err
+	ctx, cancel := context.WithTimeout(context.Background(), dyingTime)
+	defer cancel()
+	_ = retry.Until(ctx, 10*time.Millisecond, func() (bool, error) { // at its end the last attempt counts
+		holder = ""
+		if err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); !errors.Is(err, unix.EWOULDBLOCK) {
+			return true, nil
 		}
 		b := make([]byte, 32)
 		n, _ := f.ReadAt(b, 0)
 		holder = string(b[:n])
 		pid, bad := strconv.Atoi(holder)
-		if st, gone := proc.ReadStat(pid); bad != nil || boottime.Now() > end || gone == nil && st.State != 'Z' {
-			return holder, err
-		}
-	}
+		st, gone := proc.ReadStat(pid)
+		return bad != nil || gone == nil && st.State != 'Z', nil
+	})
+	return holder, err
 }
 
 // settleIn prepares this process to outlive all others: reaper, signals, OOM score, locked memory.

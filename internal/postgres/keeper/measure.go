@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/lib/retry"
 	"github.com/coteriedb/coterie/internal/postgres/keeper/proc"
 )
 
@@ -68,23 +69,23 @@ func measure(children int) (time.Duration, error) {
 			return 0, err
 		}
 	}
-	for limit := time.Now().Add(20 * time.Second); len(proc.Descendants(os.Getpid())) < children+1; {
-		if time.Now().After(limit) {
-			return 0, fmt.Errorf("starting %d processes takes longer than 20 s", children)
-		}
-		time.Sleep(10 * time.Millisecond)
+	starting, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	err = retry.Until(starting, 10*time.Millisecond, func() (bool, error) { return len(proc.Descendants(os.Getpid())) > children, nil })
+	if err != nil {
+		return 0, fmt.Errorf("starting %d processes takes longer than 20 s", children)
 	}
 	began := time.Now()
 	_ = syscall.Kill(postmaster, syscall.SIGQUIT)
-	time.Sleep(KillAfter)
-	for {
+	dying, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	_ = retry.Sleep(dying, KillAfter) // shorter than its context
+	err = retry.Until(dying, time.Millisecond, func() (bool, error) {
 		proc.KillDescendants()
-		if proc.Reap(func(int, syscall.WaitStatus) {}) {
-			return time.Since(began), nil
-		}
-		if time.Since(began) > 30*time.Second {
-			return 0, fmt.Errorf("processes %v survive SIGKILL", proc.Descendants(os.Getpid()))
-		}
-		time.Sleep(time.Millisecond)
+		return proc.Reap(func(int, syscall.WaitStatus) {}), nil
+	})
+	if err != nil {
+		return 0, fmt.Errorf("processes %v survive SIGKILL", proc.Descendants(os.Getpid()))
 	}
+	return time.Since(began), nil
 }
