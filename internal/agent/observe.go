@@ -140,6 +140,9 @@ func (a *Agent) noteUnheard(v ag.View) {
 		return
 	}
 	for id, s := range snap.Statuses {
+		if id == v.Self {
+			continue // it may have been stopped, and saw the epoch only when it went on: it cannot tell how late that is
+		}
 		if s.Incarnation == u.Incarnation && s.Epoch > u.Epoch {
 			a.unheard = u
 			if v.Since > v.Profile.Observer {

@@ -130,7 +130,7 @@ func TestFalseSuspicionRaisesTheFloor(t *testing.T) {
 		first := fail("a")
 		next := l.Record.Snapshot().Record.Epoch.Leader
 		l.listen()
-		for _, id := range []ag.ReplicaID{"a", "b", "c"} {
+		for _, id := range []ag.ReplicaID{"b", "c"} { // a does not know for how long it was away
 			if v := l.agents[id].View(); id != next && !strings.Contains(v.Voting.Heard, "was alive") {
 				t.Errorf("%s does not say why it waits longer: %q", id, v.Voting.Heard)
 			}
@@ -141,6 +141,24 @@ func TestFalseSuspicionRaisesTheFloor(t *testing.T) {
 		time.Sleep(15 * time.Minute)
 		if third := fail(l.Record.Snapshot().Record.Epoch.Leader); third > first+500*time.Millisecond {
 			t.Errorf("after a quarter of an hour it takes %v, at first %v", third, first)
+		}
+	})
+}
+
+// A primary that comes back after its lease would have ended was as good as dead: nobody waits longer for the next one.
+func TestLateReturnIsNoFalseSuspicion(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		l.listen()
+		l.Isolate("a", true)
+		next := l.leader(5*time.Second, "a")
+		time.Sleep(10 * time.Second)
+		l.Isolate("a", false)
+		l.formed(next, time.Minute)
+		l.listen()
+		for _, id := range []ag.ReplicaID{"a", "b", "c"} {
+			if v := l.agents[id].View(); strings.Contains(v.Voting.Heard, "was alive") {
+				t.Errorf("%s waits longer: %q", id, v.Voting.Heard)
+			}
 		}
 	})
 }
