@@ -6,5 +6,5 @@
 // it is given functions.
 //
 // Start reading at Heartbeater, then Voter. Goroutines: Heartbeater.Run starts two for each voter and waits for them;
-// Pinger.Run starts one for each member and round, and waits for them.
+// Pinger.Run starts one for each member and round, and waits for them. Voter.Watch is one itself.
 package liveness
