@@ -237,6 +237,7 @@ type Options struct {
 	NoDBFailover     bool             `json:"db_failover_off,omitempty"`             // DB_FAILOVER = OFF
 	BackupPreference BackupPreference `json:"automated_backup_preference,omitempty"` // "": SECONDARY
 	BackendReuse     bool             `json:"backend_reuse,omitempty"`               // BACKEND_REUSE = ON
+	Continuity       Continuity       `json:"continuity,omitempty"`                  // "": SESSION
 	// AllowRelaxedCommit allows a default of synchronous_commit below on (ALLOW_RELAXED_COMMIT = ON).
 	AllowRelaxedCommit bool       `json:"allow_relaxed_commit,omitempty"`
 	Databases          []string   `json:"databases,omitempty"` // registered for health, routing and views
@@ -244,6 +245,13 @@ type Options struct {
 	// Recorded holds accepted options that have no effect here, by their name in the language.
 	Recorded map[string]string `json:"recorded,omitempty"`
 }
+
+// Continuity is what happens to client sessions in a planned failover.
+type Continuity string
+
+// ContinuityOff ends every session. With the zero value each session moves to the new primary whose state can be read
+// and made again there.
+const ContinuityOff Continuity = "OFF"
 
 // The defaults of Options that are not zero values.
 const (

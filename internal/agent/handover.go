@@ -17,6 +17,7 @@ const (
 	handOverBudget = 15 * time.Minute
 	drainBudget    = 10 * time.Second
 	cutBudget      = time.Second
+	stateBudget    = 2 * time.Second
 	quietBudget    = 2 * time.Second
 	stopServer     = time.Second
 	flushBudget    = 2 * time.Second
@@ -217,6 +218,7 @@ func (a *Agent) handOver(ctx context.Context, v ag.View, op ag.Op, generation ui
 	if err := h.drain(ctx); err != nil {
 		return nil, fmt.Errorf("given up, %s serves on: %w", v.Self, err)
 	}
+	h.readStates(ctx)
 	a.task.Load().shut.Store(true)
 	a.cfg.Sessions.GateMoved() // from here on no client learns of a commit that quiet does not see
 	a.Wake()                   // publishes the routes
@@ -266,6 +268,14 @@ func (h *handover) drain(ctx context.Context) error {
 		return fmt.Errorf("%d transactions still run after %v; allow longer with --drain, or end them with --cut", busy, budget)
 	}
 	return nil
+}
+
+// readStates has the state of the idle sessions read, with which they are continued on the new primary.
+func (h *handover) readStates(ctx context.Context) {
+	h.step("reading the state of sessions")
+	ctx, cancel := context.WithTimeout(ctx, stateBudget)
+	defer cancel()
+	h.a.cfg.Sessions.ReadStates(ctx)
 }
 
 // awaitIdle returns how many sessions are busy at the end of the budget, or 0 as soon as none is.

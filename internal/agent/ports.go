@@ -252,7 +252,11 @@ type Sessions interface {
 	Busy() int
 	// CutBusy ends those sessions.
 	CutBusy(why string)
-	// CloseServer ends all sessions of this node's server.
+	// ReadStates asks this node's server for the state of its sessions, so that CloseServer can move them. It is called
+	// during a drain, when nothing is busy any more, and returns at the latest when ctx ends.
+	ReadStates(ctx context.Context)
+	// CloseServer takes all sessions from this node's server. Those whose state was read are continued where the routes
+	// lead; the others end.
 	CloseServer(why string)
 	// GateMoved is called when Agent.Gate has come nearer, other than by time. It returns AFTER every decision that
 	// rests on the older gate has ended. It calls Agent.Gate and no other method of the agent.

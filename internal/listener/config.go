@@ -125,6 +125,9 @@ type Config struct {
 	// Reuse reports whether a backend may serve another client after its own has left (BACKEND_REUSE = ON). Nil = it
 	// may not.
 	Reuse func() bool
+	// Continuity reports whether sessions are moved to the new primary in a planned failover (CONTINUITY = SESSION).
+	// Nil = they end.
+	Continuity func() bool
 	// Strict reports whether every commit is confirmed here before it is answered (COMMIT_BARRIER = STRICT). Nil = it
 	// is not.
 	Strict func() bool

@@ -77,6 +77,8 @@ type Stats struct {
 	Held, Unconfirmed uint64
 	HeldTime          time.Duration     // in all
 	Cut               map[string]uint64 // sessions ended by the listener, by reason
+	Moved             uint64            // sessions moved to another server
+	Unmoved           map[string]uint64 // sessions that a planned failover had to end, by what could not be moved
 	Open              int               // sessions now
 	PreAuth           int               // connections not yet authenticated and not waiting now
 	Waiting           int               // logins that wait for a replica now
@@ -86,7 +88,7 @@ type Stats struct {
 // counters are Stats while they grow.
 type counters struct {
 	accepted, cancels, fellBack, lagged, gated, drained, queued, held, unconfirmed, batchedWrites, loopLogins atomic.Uint64
-	offloaded, passed                                                                                         atomic.Uint64
+	offloaded, passed, moved                                                                                  atomic.Uint64
 	back                                                                                                      [offload.WhyCount]atomic.Uint64
 	gatedTime, heldTime                                                                                       atomic.Int64
 	readers                                                                                                   readerSeconds
@@ -94,6 +96,7 @@ type counters struct {
 	mu       sync.Mutex
 	rejected map[string]uint64    // guarded by mu
 	cut      map[string]uint64    // guarded by mu
+	unmoved  map[string]uint64    // guarded by mu
 	routed   map[RoutedKey]uint64 // guarded by mu
 }
 
@@ -157,6 +160,7 @@ func (s *Server) Stats() Stats {
 	c.mu.Lock()
 	st.LastMinute = c.readers.list(time.Now())
 	st.Rejected, st.Cut, st.Routed = maps.Clone(c.rejected), maps.Clone(c.cut), maps.Clone(c.routed)
+	st.Moved, st.Unmoved = c.moved.Load(), maps.Clone(c.unmoved)
 	c.mu.Unlock()
 	s.mu.Lock()
 	st.Open, st.PreAuth, st.Waiting = len(s.sessions), len(s.preauth), s.waiting

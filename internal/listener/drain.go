@@ -67,10 +67,17 @@ func (s *Server) CutBusy(why string) int {
 	return s.endWhere(ending{reason: endDrain, why: why}, func(x *session) bool { return x.drained.local && x.busy() })
 }
 
-// CloseServer ends all sessions of the local server, and returns how many. Sessions with a held request get the error
-// that it never began (40001), idle ones that they are closed (57P01).
-func (s *Server) CloseServer(why string) int {
-	return s.endWhere(ending{reason: "planned failover", why: why}, func(x *session) bool { return x.drained.local })
+// CloseServer takes all sessions from the local server: those whose state was read leave it and are continued where the
+// routes lead, the others end. It returns how many end. Of these, sessions with a held request get the error that it
+// never began (40001), idle ones that they are closed (57P01).
+func (s *Server) CloseServer(why string) (ended int) {
+	s.moveServer()
+	for _, x := range s.localSessions() {
+		if x.end(x.unmoved(why)) {
+			ended++
+		}
+	}
+	return ended
 }
 
 // localSessions returns the sessions of the local server.
@@ -108,6 +115,10 @@ func (x *session) forward(seen *pgwire.Framer, chunk []byte) (bad, err error) {
 		if bad != nil {
 			return bad, nil
 		}
+		if x.moving.leaving.Load() {
+			x.moving.rest = append(x.moving.rest, chunk...)
+			return nil, nil
+		}
 		if x.ended.Load() != nil || x.keepsBackend.Load() { // the outcome may have been decided without what release has just counted
 			return nil, nil
 		}
@@ -136,7 +147,7 @@ const terminateLength = 5
 func (x *session) release(seen *pgwire.Framer, chunk []byte) (n int, d *activeDrain, bad error) {
 	x.drained.mu.Lock()
 	defer x.drained.mu.Unlock()
-	if x.requests.Sealed {
+	if x.requests.Sealed || x.moving.leaving.Load() {
 		return 0, nil, nil
 	}
 	d = x.srv.drain.Load()
@@ -164,7 +175,9 @@ func (x *session) release(seen *pgwire.Framer, chunk []byte) (n int, d *activeDr
 		}
 	}
 	x.drained.midway = !seen.AtBoundary()
-	x.drained.held = n == 0
+	if x.drained.held = n == 0; n > 0 {
+		x.moving.state = nil
+	}
 	return n, d, bad
 }
 
@@ -194,6 +207,7 @@ func (x *session) await(d *activeDrain, holds *time.Timer) {
 	select {
 	case <-d.over:
 	case <-x.cut:
+	case <-x.moving.leave:
 	case <-poll:
 	case <-holds.C:
 		x.end(ending{reason: "held", why: "the planned failover took too long"})

@@ -117,7 +117,11 @@ func (x *session) toLoop(finished func()) bool {
 	// The runtime's poller must not watch these sockets any more.
 	_, _ = x.raw.Close(), x.backend.Close()
 	x.in = nil
-	l.post(p.guarded(p.start))
+	l.post(p.guarded(func() {
+		p.start()
+		p.woken() // it may have been called before it was here
+		p.updateInterest()
+	}))
 	return true
 }
 
@@ -163,6 +167,10 @@ func (p *loopSession) start() {
 	if early := p.held; len(early) > 0 { // read after the greeting, and through the gate
 		p.held = nil
 		p.pass(early, 0)
+	}
+	if early := p.x.moving.early; len(early) > 0 && p.phase == relaying {
+		p.x.moving.early = nil
+		p.forward(early)
 	}
 	p.updateInterest()
 }
@@ -382,7 +390,20 @@ func (p *loopSession) fromBackend() {
 }
 
 // pass is session.pass without blocking.
-func (p *loopSession) pass(b []byte, seen int) { p.advance(&passing{b: b, at: seen}) }
+func (p *loopSession) pass(b []byte, seen int) {
+	if x := p.x; x.moving.asked != nil {
+		rest, aside, err := x.answered(b)
+		if err == nil && len(aside) > 0 {
+			err = p.toClient(aside)
+		}
+		if err != nil {
+			p.terminate(x.passFailed(err))
+			return
+		}
+		b, seen = rest, 0
+	}
+	p.advance(&passing{b: b, at: seen})
+}
 
 // advance carries on with a chunk of answers, and waits for confirmation in a goroutine where that is needed.
 func (p *loopSession) advance(c *passing) {

@@ -3,6 +3,8 @@ package listener
 import (
 	"errors"
 	"io"
+	"net"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -75,6 +77,10 @@ func (p *loopSession) forward(chunk []byte) {
 			return
 		}
 		if x.ended.Load() != nil { // the outcome may have been decided without what release has just counted
+			break
+		}
+		if n == 0 && x.moving.leaving.Load() {
+			p.rest = append([]byte(nil), chunk...)
 			break
 		}
 		if n == 0 {
@@ -226,4 +232,85 @@ func (p *loopSession) close() {
 	}
 	p.x.forget()
 	p.loop.ended = append(p.loop.ended, p)
+}
+
+// woken is session.woken on a loop.
+func (p *loopSession) woken() {
+	x := p.x
+	if p.phase != relaying || x.ended.Load() != nil {
+		return
+	}
+	if q := x.moving.wants.Swap(nil); q != nil {
+		boundary := !p.awaiting && len(p.held) == 0 && !p.backend.full() && !p.backend.eof
+		x.ask(q, boundary, func(b []byte) error { return p.backend.send(b, p.mayQueue()) })
+	}
+	if x.moving.leaving.Load() {
+		p.leave()
+	}
+}
+
+// leave is session.detach on a loop. A session that cannot leave at once is ended by the caller of moveServer.
+func (p *loopSession) leave() {
+	x := p.x
+	if p.backend.flushQueued() != nil || p.client.flushQueued() != nil || p.client.full() || p.client.eof || p.awaiting || len(p.held) > 0 {
+		return
+	}
+	conn, err := p.takeClient()
+	if err != nil {
+		x.srv.log.Warn("a session cannot be moved", "session", x.id, "error", err)
+		return
+	}
+	if !x.ended.CompareAndSwap(nil, movedOn) {
+		_ = conn.Close()
+		p.close()
+		return
+	}
+	x.moving.rest = p.rest
+	_, _ = writeSocket(p.backend.fd, pgwire.AppendMessage(nil, 'X', nil))
+	c, finished := x.moving.owner, p.finished
+	p.finished = func() {}
+	if c.raw, c.conn = conn, conn; p.tls != nil {
+		p.tlsConn.Conn, p.tlsConn.side, p.tlsConn.dry = conn, nil, false
+		c.conn = p.tls
+	}
+	p.close()
+	close(x.moving.left)
+	go c.carryOn(x, finished)
+}
+
+// takeClient takes the client's socket off the loop. One that the kernel knows stays known to it, or bytes that are
+// under way would be lost.
+func (p *loopSession) takeClient() (net.Conn, error) {
+	fd, err := unix.FcntlInt(uintptr(p.client.fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := (&bareConn{fd: fd}).watched()
+	if err != nil {
+		return nil, err
+	}
+	k, l := p.kernel, p.loop
+	tcp, ok := conn.(*net.TCPConn)
+	if k == nil || !ok {
+		return conn, nil
+	}
+	p.setInterest(&p.returns, 0)
+	l.sides[p.returns.fd], l.offloaded[k.Index], p.kernel = nil, nil, nil
+	return &lentConn{TCPConn: tcp, closed: sync.OnceFunc(func() {
+		l.post(func() {
+			l.path.Remove(k)
+			_ = unix.Close(k.Returns)
+		})
+	})}, nil
+}
+
+// lentConn is the socket of a client that the kernel's program knows. The program passes nothing on for it.
+type lentConn struct {
+	*net.TCPConn
+	closed func()
+}
+
+func (c *lentConn) Close() error {
+	defer c.closed()
+	return c.TCPConn.Close()
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"runtime/debug"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
@@ -90,12 +91,8 @@ func (c *client) openOn(ctx context.Context, r route, l *proven) (again bool, er
 	c.unhook() // from here on the session ends by its own means
 	c.srv.wg.Add(1)
 	finished := func() { c.release(); c.srv.wg.Done() }
-	if c.carried = true; !x.toLoop(finished) {
-		go func() { // on a new stack: this one has grown with the handshake
-			defer finished()
-			x.relay()
-		}()
-	}
+	c.carried = true
+	c.carry(x, finished)
 	return false, nil
 }
 
@@ -344,9 +341,14 @@ func (c *client) packet(addr string, id ag.ReplicaID) []byte {
 	if c.srv.cfg.NameClient && start.Replication == pgwire.ReplicationNone { // standbys are known by that name
 		start = start.WithClientName(addr)
 	}
-	return start.Packet(
-		pgwire.Parameter{Name: "coterie.client_addr", Value: addr}, pgwire.Parameter{Name: "coterie.tls", Value: tls}, pgwire.Parameter{Name: "coterie.intent", Value: string(c.intent)},
-		pgwire.Parameter{Name: "coterie.reads", Value: string(cmp.Or(c.start.Reads, startup.ReadsLease))}, pgwire.Parameter{Name: "coterie.replica", Value: string(id)})
+	own := []pgwire.Parameter{
+		{Name: "coterie.client_addr", Value: addr}, {Name: "coterie.tls", Value: tls}, {Name: "coterie.intent", Value: string(c.intent)},
+		{Name: "coterie.reads", Value: string(cmp.Or(c.start.Reads, startup.ReadsLease))}, {Name: "coterie.replica", Value: string(id)},
+	}
+	if c.takesBack(id) {
+		own = append(own, pgwire.Parameter{Name: movesParameter, Value: giveBackVersion})
+	}
+	return start.Packet(own...)
 }
 
 // startSession sends a startup packet to the server of that replica and reads up to ReadyForQuery.
@@ -412,7 +414,7 @@ func (c *client) newSession(r route, backend net.Conn) *session {
 	x := &session{
 		srv: c.srv, user: c.start.User, database: c.start.Database, addr: c.address(), intent: c.intent, reads: c.start.Reads,
 		replica: r.ID, epoch: r.epoch, since: time.Now(), client: c.conn, raw: c.raw, backend: backend,
-		replicates: c.start.Replication == pgwire.ReplicationLogical, onPrimary: c.intent == ag.ReadWrite || r.fellBack, fellBack: r.fellBack, entry: r.entry, cut: make(chan struct{}),
+		replicates: c.start.Replication == pgwire.ReplicationLogical, onPrimary: c.intent == ag.ReadWrite || r.fellBack, fellBack: r.fellBack, entry: r.entry, cut: make(chan struct{}), moving: newMoving(c),
 	}
 	if c.tlsState != nil {
 		x.tls, x.asked = tlsName(c.tlsState.Version), c.tlsState.ServerName
@@ -422,4 +424,38 @@ func (c *client) newSession(r route, backend net.Conn) *session {
 	}
 	x.longKey = c.start.Minor >= 2
 	return x
+}
+
+// carry has a loop or goroutines carry the session until it ends, or is continued by another one. finished is called
+// once, when the last has ended.
+func (c *client) carry(x *session, finished func()) {
+	if x.toLoop(finished) {
+		return
+	}
+	go func() { // on a new stack: this one has grown with the handshake
+		if x.relay() {
+			c.carryOn(x, finished)
+			return
+		}
+		finished()
+	}()
+}
+
+// carryOn continues a session that has left its backend.
+func (c *client) carryOn(x *session, finished func()) {
+	var y *session
+	func() {
+		defer func() {
+			if r := recover(); r != nil {
+				c.log.Error("session panicked", "session", x.id, "direction", "move", "panic", r, "stack", string(debug.Stack()))
+				c.lose(x, errors.New("internal error of the listener"))
+			}
+		}()
+		y = c.again(x)
+	}()
+	if y == nil {
+		finished()
+		return
+	}
+	c.carry(y, finished)
 }

@@ -455,6 +455,7 @@ func (p *loopSession) begin(greeting ...[]byte) {
 	if err := p.toClient(slices.Concat(greeting...)); err != nil {
 		p.terminate(p.x.passFailed(errClient))
 	}
+	p.woken()
 	p.updateInterest()
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"os"
 	"runtime/debug"
 	"strings"
 	"sync"
@@ -57,9 +58,14 @@ func (s *relayBuf) free() {
 // linger is how long a client may take to read the final error, while its further bytes are discarded.
 const linger = 250 * time.Millisecond
 
-// relay carries bytes both ways until either side ends, and returns when both directions have.
-func (x *session) relay() {
-	defer x.close()
+// relay carries bytes both ways until either side ends, and returns when both directions have. It reports whether the
+// session has left its backend and kept its client.
+func (x *session) relay() (moved bool) {
+	defer func() {
+		if !moved {
+			x.close()
+		}
+	}()
 	up := make(chan struct{})
 	go func() {
 		defer close(up)
@@ -70,6 +76,9 @@ func (x *session) relay() {
 		defer x.rescue("downstream")
 		x.downstream()
 	}()
+	if x.moving.leaving.Load() && x.ended.Load() == nil && x.detach(up) {
+		return true
+	}
 	keeps := x.keepsBackend.Load() && x.answers.AtBoundary() && x.in.Buffered() == 0
 	if !keeps {
 		_ = x.backend.Close()
@@ -84,12 +93,13 @@ func (x *session) relay() {
 	}
 	<-up
 	if !keeps {
-		return
+		return false
 	}
 	if fd, err := duplicate(x.backend); err == nil {
 		x.forget()
 		x.returnBackend(fd)
 	}
+	return false
 }
 
 // rescue keeps a panic of one session from the others.
@@ -137,6 +147,18 @@ func (x *session) downstream() {
 		if err != nil && x.keepsBackend.Load() && x.ended.Load() == nil {
 			return
 		}
+		if x.moving.given != nil && x.ended.Load() == nil {
+			x.drained.mu.Lock()
+			x.startLeaving()
+			x.drained.mu.Unlock()
+			return
+		}
+		if errors.Is(err, os.ErrDeadlineExceeded) && x.ended.Load() == nil {
+			if took = kept; x.woken(kept) {
+				return
+			}
+			continue
+		}
 		if err != nil || x.ended.Load() != nil {
 			x.sendFinal(x.finalError(err))
 			return
@@ -172,6 +194,11 @@ func (x *session) advance(p *passing) (out []byte, s stmt.Effect, err error) {
 			}
 		}
 		typ, body := x.answers.Type(), x.answers.Kept()
+		if typ == giveBackMessage && x.fromNode() {
+			x.moving.given = append([]byte{}, p.b[p.at:]...)
+			p.b, p.at = p.b[:p.begin], p.begin
+			break
+		}
 		if x.recoveryOver(typ, body) {
 			x.end(ending{reason: endPromoted, why: "its replica was promoted"})
 			return nil, stmt.NoEffect, errPromoted
@@ -199,6 +226,17 @@ func (p *passing) kept() []byte { return p.b[p.from:] }
 // pass writes b to the client and holds answers that have to be confirmed. The framer has seen the first seen bytes
 // before. kept is how many bytes, now at the front of b, are left for the next chunk.
 func (x *session) pass(b []byte, seen int) (kept int, err error) {
+	all := b
+	if x.moving.asked != nil {
+		rest, aside, err := x.answered(b)
+		if err == nil {
+			err = x.write(aside)
+		}
+		if err != nil {
+			return 0, err
+		}
+		b, seen = rest, 0
+	}
 	p := passing{b: b, at: seen}
 	for {
 		out, stake, err := x.advance(&p)
@@ -210,7 +248,7 @@ func (x *session) pass(b []byte, seen int) (kept int, err error) {
 		}
 		if stake == stmt.NoEffect {
 			x.midMessage = p.from > p.begin
-			return copy(b, p.kept()), nil
+			return copy(all, p.kept()), nil
 		}
 		if err := x.confirm(stake); err != nil {
 			return 0, err
@@ -286,6 +324,12 @@ func (x *session) upstream() {
 	var requests pgwire.Framer
 	var buf relayBuf
 	defer buf.free()
+	if early := x.moving.early; len(early) > 0 {
+		x.moving.early = nil
+		if bad, _ := x.forward(&requests, early); bad != nil {
+			x.end(ending{"protocol", "invalid message length", true})
+		}
+	}
 	for n := 0; ; {
 		buf.fit(n, 0)
 		var err error
@@ -302,6 +346,9 @@ func (x *session) upstream() {
 		}
 		if x.keepsBackend.Load() {
 			_ = x.backend.SetReadDeadline(time.Unix(1, 0)) // downstream has nothing more to wait for
+			return
+		}
+		if x.moving.leaving.Load() && (err == nil || errors.Is(err, os.ErrDeadlineExceeded)) {
 			return
 		}
 		if err != nil {
@@ -327,6 +374,9 @@ func (x *session) follow(f *pgwire.Framer, b []byte) (used int, err error) {
 	}
 	if used >= head && (typ == 'Q' || typ == 'P') && x.observeChange(textPiece{typ, text, head > 0, whole, used == len(text)+5}) {
 		return used, nil // it is not forwarded
+	}
+	if x.drained.local && (typ == 'Q' || typ == 'P') && used >= head {
+		x.moving.tracker.Text(text, head > 0, whole)
 	}
 	if x.drained.local && x.srv.cfg.Fingerprint != nil {
 		x.observeUse(f.Type(), b[min(head, used):used], head > 0, whole)

@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"path/filepath"
@@ -16,6 +18,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/continuity"
 	"github.com/coteriedb/coterie/internal/listener/startup"
 	"github.com/coteriedb/coterie/internal/listener/stmt"
 )
@@ -36,7 +39,7 @@ func (s *Server) ServeBackend(ctx context.Context, conn net.Conn, socketDir stri
 	defer cancel()
 	unhook := context.AfterFunc(s.life, cancel)
 	defer unhook()
-	x := &session{srv: s, relayed: true, since: time.Now(), client: conn, raw: conn, cut: make(chan struct{})}
+	x := &session{srv: s, relayed: true, since: time.Now(), client: conn, raw: conn, cut: make(chan struct{}), moving: newMoving(nil)}
 	defer func() { _ = conn.Close() }()
 	defer x.rescue("relayed")
 	if bad := x.serveRelayed(ctx, socketDir); bad != nil {
@@ -93,7 +96,9 @@ func (x *session) serveRelayed(ctx context.Context, socketDir string) *pgwire.Er
 	stop := context.AfterFunc(ctx, func() { x.end(stopping) })
 	defer stop()
 	unhook()
-	x.relay()
+	if x.relay() {
+		x.giveBack()
+	}
 	return nil
 }
 
@@ -207,6 +212,8 @@ func (x *session) readHello(packet []byte) *pgwire.Error {
 			x.tls = p.Value
 		case "coterie.intent":
 			x.intent = ag.Intent(p.Value)
+		case movesParameter:
+			x.moving.accepts = p.Value == giveBackVersion
 		case "coterie.reads":
 			x.reads = startup.Reads(p.Value)
 		}
@@ -281,4 +288,67 @@ func (x *session) recoveryOver(typ byte, body []byte) bool {
 		return x.inRecovery && stmt.OnlyOnPrimary(stmt.CommandTag(body))
 	}
 	return false
+}
+
+// A session that another node's client has on this server goes back in these messages. PostgreSQL has none of that
+// type. The first has the version of this exchange, the second the state. The client's node then ends its direction of
+// the stream, and gets what was not forwarded in the third.
+const (
+	giveBackMessage = '~'
+	giveBackVersion = "1"
+	maxGivenBack    = 4 << 20
+	giveBackTime    = 2 * time.Second
+)
+
+// movesParameter is in the startup packet of a session whose listener takes it back.
+const movesParameter = "coterie.moves"
+
+// giveBack gives a session that has left its backend to the listener of its client.
+func (x *session) giveBack() {
+	defer close(x.moving.left)
+	_ = x.raw.SetDeadline(time.Now().Add(giveBackTime))
+	state, err := json.Marshal(x.moving.state)
+	if err != nil {
+		return
+	}
+	b := pgwire.AppendMessage(nil, giveBackMessage, []byte(giveBackVersion))
+	if _, err := x.raw.Write(pgwire.AppendMessage(b, giveBackMessage, state)); err != nil {
+		return
+	}
+	rest, err := io.ReadAll(io.LimitReader(x.raw, maxGivenBack))
+	if rest = append(x.moving.rest, rest...); err == nil && len(rest) < maxGivenBack {
+		_, _ = x.raw.Write(pgwire.AppendMessage(nil, giveBackMessage, rest))
+	}
+}
+
+// fromNode reports whether the backend is behind another node's listener.
+func (x *session) fromNode() bool { return !x.drained.local && !x.relayed }
+
+// takeBack takes a session that its node gives back.
+func (x *session) takeBack() error {
+	halfClose(x.backend)
+	_ = x.backend.SetDeadline(time.Now().Add(giveBackTime))
+	in := io.MultiReader(bytes.NewReader(x.moving.given), x.in)
+	read := func() ([]byte, error) {
+		typ, body, err := pgwire.ReadMessage(in, maxGivenBack)
+		if err == nil && typ != giveBackMessage {
+			err = fmt.Errorf("message %q", typ)
+		}
+		return body, err
+	}
+	body, err := read()
+	if err != nil {
+		return fmt.Errorf("read its state: %w", err)
+	}
+	st := new(continuity.State)
+	if err := json.Unmarshal(body, st); err != nil {
+		return fmt.Errorf("read its state: %w", err)
+	}
+	rest, err := read()
+	if err != nil {
+		return fmt.Errorf("read what was not forwarded: %w", err)
+	}
+	x.moving.state, x.moving.rest = st, append(rest, x.moving.rest...)
+	x.moving.tracker.Remember(st.Names())
+	return nil
 }

@@ -309,3 +309,9 @@ func (s *Server) leaveUnlisted(r *ag.Routes, since map[ag.ReplicaID]time.Time) (
 	}
 	return left
 }
+
+// takesBack reports whether that replica is behind another node's listener, which may have to give sessions back.
+func (c *client) takesBack(id ag.ReplicaID) bool {
+	r := c.srv.cfg.Routes()
+	return r != nil && r.Self != id && c.srv.cfg.Continuity != nil && c.srv.cfg.Continuity() && c.start.Replication == pgwire.ReplicationNone
+}

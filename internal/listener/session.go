@@ -85,6 +85,7 @@ type session struct {
 	copies             bool        // it has prepared a statement that may be a COPY; upstream's own
 	keepsBackend       atomic.Bool // the client sent Terminate, and its backend is kept
 	drained            draining
+	moving             moving
 	requests           stmt.Requests // guarded by drained.mu
 }
 
@@ -153,8 +154,10 @@ func (s *Server) activate(a *attempt, x *session) bool {
 		delete(s.attempts, a)
 	}
 	assert.That(!x.drained.local || x.gate != nil || s.cfg.Gate == nil, "a session of the local server has no answer gate")
-	s.lastID++
-	x.id = s.lastID
+	if x.id == 0 { // it does not continue another one
+		s.lastID++
+		x.id = s.lastID
+	}
 	x.status.Store('I')
 	if x.gate != nil {
 		x.gate.done = x.cut
@@ -162,7 +165,9 @@ func (s *Server) activate(a *attempt, x *session) bool {
 	x.registered.Store(true)
 	s.sessions[x.id] = x
 	if !x.relayed {
-		x.key = s.mintKey(x.pid, x.longKey)
+		if x.key == (CancelKey{}) {
+			x.key = s.mintKey(x.pid, x.longKey)
+		}
 		s.keys[x.key] = x
 	}
 	s.counts.route(RoutedKey{x.replica, x.intent}, x.fellBack)
@@ -206,8 +211,10 @@ func (x *session) end(e ending) bool {
 func (x *session) forget() {
 	if x.registered.Load() {
 		x.srv.mu.Lock()
-		delete(x.srv.sessions, x.id)
-		if !x.relayed {
+		if x.srv.sessions[x.id] == x {
+			delete(x.srv.sessions, x.id)
+		}
+		if !x.relayed && x.ended.Load() != movedOn {
 			delete(x.srv.keys, x.key)
 		}
 		x.srv.mu.Unlock()

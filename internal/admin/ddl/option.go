@@ -264,6 +264,20 @@ var groupOptions = []Option{
 		},
 	},
 	{
+		Name: "CONTINUITY", Place: InGroup, Form: Word, Words: []string{"SESSION", "OFF"}, Default: "SESSION", Verdict: InEffect,
+		About: "Whether a planned failover moves client sessions with their state to the new primary. OFF: they end, and clients reconnect.",
+		set: func(c *change, v Value) *Error {
+			c.group.Options.Continuity = ""
+			if v.Text == "OFF" {
+				c.group.Options.Continuity = ag.ContinuityOff
+			}
+			return nil
+		},
+		get: func(g ag.Group, _ ag.Replica) (Value, bool) {
+			return word(string(g.Options.Continuity)), g.Options.Continuity != ""
+		},
+	},
+	{
 		Name: "ALLOW_RELAXED_COMMIT", Place: InGroup, Form: Word, Words: []string{"ON", "OFF"}, Default: "OFF", Verdict: InEffect,
 		About: "Whether ALTER SYSTEM, ALTER ROLE and ALTER DATABASE may set a default of synchronous_commit below on. A session's own SET is always allowed.",
 		set:   func(c *change, v Value) *Error { c.group.Options.AllowRelaxedCommit = v.Text == "ON"; return nil },

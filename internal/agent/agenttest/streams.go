@@ -151,8 +151,9 @@ func (s *sessions) CloseLocal(why string)             { s.note("close local: %s"
 func (s *sessions) CloseReaders(why string)           { s.note("close readers: %s", why) }
 func (s *sessions) Hold(on bool)                      { s.note("hold %v", on) }
 
-func (s *sessions) Drain(on bool)          { s.note("drain %v", on) }
-func (s *sessions) CloseServer(why string) { s.note("close server: %s", why) }
+func (s *sessions) Drain(on bool)              { s.note("drain %v", on) }
+func (s *sessions) ReadStates(context.Context) { s.note("read states") }
+func (s *sessions) CloseServer(why string)     { s.note("close server: %s", why) }
 
 // GateMoved does nothing, because nothing here remembers the gate.
 func (s *sessions) GateMoved() {}

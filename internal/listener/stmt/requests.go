@@ -206,6 +206,12 @@ func (r *Requests) bound(kept []byte) {
 // The unnamed statement is unknown afterwards.
 func (r *Requests) ForgetUnnamed() { r.unnamed, r.mixed = classCommit, true }
 
+// Continued returns the requests of an idle session that is continued by another backend, with the same prepared
+// statements and no other trace.
+func (r *Requests) Continued() Requests {
+	return Requests{status: 'I', named: r.named, unknown: r.unknown, unnamed: classCommit, portal: classCommit}
+}
+
 // SyncIgnored notes that PostgreSQL ignored a Sync because it arrived during COPY.
 func (r *Requests) SyncIgnored() {
 	r.open, r.batch = r.open[:0], classCommit

@@ -157,7 +157,7 @@ func (p *Port) listenerConfig() (listener.Config, error) {
 		c.FlushLSN, c.Durable, c.Log, c.Confirm, c.Strict = server.CurrentFlush, p.durable, p.c.Log, p.confirmLead, p.strict
 		c.Position, c.Reserved, c.RelaxedCommit = p.progressOf, p.c.Reserved, p.relaxedCommit
 		c.Defaults = server.Defaults
-		c.Reuse = p.reuse
+		c.Reuse, c.Continuity = p.reuse, p.continuity
 		c.Fingerprint = func(ctx context.Context, user, database string) (listener.LoginFingerprint, error) {
 			f, err := server.Fingerprint(ctx, user, database)
 			return listener.LoginFingerprint{Text: f.Text, Exclusive: f.Exclusive, NotReusable: f.NotReusable}, err
@@ -365,6 +365,12 @@ func (p *Port) backend(ctx context.Context, id ag.ReplicaID, _ listener.BackendH
 func (p *Port) strict() bool {
 	g := p.c.Group()
 	return g != nil && g.Options.CommitBarrier == ag.BarrierStrict
+}
+
+// continuity reports whether sessions survive a planned failover (CONTINUITY = SESSION).
+func (p *Port) continuity() bool {
+	g := p.c.Group()
+	return g != nil && g.Options.Continuity != ag.ContinuityOff
 }
 
 // reuse reports whether the group lets a backend serve one client after the other (BACKEND_REUSE = ON).

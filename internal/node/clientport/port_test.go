@@ -238,6 +238,7 @@ func TestNodeWithoutClients(t *testing.T) {
 	p.Hold(true)
 	p.Drain(true)
 	p.CutBusy("x")
+	p.ReadStates(t.Context())
 	p.CloseServer("x")
 	p.GateMoved()
 	p.ServeBackend(t.Context(), nil)

@@ -1,6 +1,8 @@
 package clientport
 
 import (
+	"context"
+
 	"github.com/coteriedb/coterie/internal/ag"
 )
 
@@ -76,6 +78,13 @@ func (p *Port) Busy() int {
 func (p *Port) CutBusy(why string) {
 	if s := p.server.Load(); s != nil {
 		s.CutBusy(why)
+	}
+}
+
+// ReadStates implements agent.Sessions.
+func (p *Port) ReadStates(ctx context.Context) {
+	if s := p.server.Load(); s != nil {
+		s.ReadStates(ctx)
 	}
 }
 

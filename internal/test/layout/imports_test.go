@@ -80,10 +80,12 @@ var rules = []rule{
 	{"endpoint/link/linktest", []string{"endpoint/link", "lib/"}, "a link between two ends of one process"},
 	{
 		"listener",
-		[]string{"ag", "config", "lib/", "listener/clientcert", "listener/hba", "listener/scram", "listener/startup", "listener/stmt", "listener/offload", "listener/serverlog", "listener/uring"},
+		[]string{"ag", "config", "lib/", "listener/clientcert", "listener/continuity", "listener/hba", "listener/scram", "listener/sessionstate", "listener/startup", "listener/stmt", "listener/offload", "listener/serverlog", "listener/uring"},
 		"adapters do not know each other: the consumer declares the interface it needs",
 	},
 	{"listener/clientcert", leaves, "satellites have a reason of their own to change"},
+	{"listener/continuity", leaves, "satellites have a reason of their own to change"},
+	{"listener/sessionstate", leaves, "satellites have a reason of their own to change"},
 	{"listener/hba", leaves, "satellites have a reason of their own to change"},
 	{"listener/scram", leaves, "satellites have a reason of their own to change"},
 	{"listener/startup", leaves, "satellites have a reason of their own to change"},

@@ -1,0 +1,221 @@
+package continuity
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/coteriedb/coterie/internal/lib/pgwire"
+)
+
+// ownStatement is the name of the statement by which a session is asked. It exists only while it is asked.
+const ownStatement = "coterie.session_state"
+
+// Bounds of a session's state, in bytes of the answer and in prepared statements.
+const (
+	maxAnswer     = 1 << 20
+	maxStatements = 2000
+)
+
+// reported are the settings that a server may report to its client (ParameterStatus).
+var reported = strings.Fields(`application_name client_encoding DateStyle default_transaction_read_only in_hot_standby integer_datetimes
+	IntervalStyle is_superuser scram_iterations search_path server_encoding server_version session_authorization
+	standard_conforming_strings TimeZone`)
+
+// Kinds of the rows of an answer.
+const (
+	rowSetting   = "setting"
+	rowReported  = "reported"
+	rowRole      = "role"
+	rowUser      = "user"
+	rowChannel   = "channel"
+	rowStatement = "statement" // of the protocol
+	rowPrepared  = "prepared"  // by PREPARE
+	rowRefusal   = "refusal"
+)
+
+// question asks a backend for everything that it can tell of its session. $1 is a list of settings that no view lists,
+// $2 the reported ones, $3 the name of the statement itself. Every name is of pg_catalog, whatever the search path.
+const question = `select '` + rowSetting + `', s.name, pg_catalog.current_setting(s.name), ''
+	from pg_catalog.pg_settings s
+	where s.source in ('session', 'client', 'user', 'database', 'database user') and s.context <> 'internal'
+		and s.name not in ('transaction_isolation', 'transaction_read_only', 'transaction_deferrable', 'session_authorization', 'role', 'seed')
+union all select '` + rowSetting + `', n, pg_catalog.current_setting(n, true), ''
+	from pg_catalog.unnest($1::pg_catalog.text[]) n where pg_catalog.current_setting(n, true) is not null
+union all select '` + rowReported + `', n, pg_catalog.current_setting(n, true), ''
+	from pg_catalog.unnest($2::pg_catalog.text[]) n where pg_catalog.current_setting(n, true) is not null
+union all select '` + rowRole + `', pg_catalog.current_setting('role'), '', ''
+union all select '` + rowUser + `', session_user::pg_catalog.text, '', ''
+union all select '` + rowChannel + `', c, '', '' from pg_catalog.pg_listening_channels() c
+union all select case when p.from_sql then '` + rowPrepared + `' else '` + rowStatement + `' end, p.name, p.statement,
+		(p.parameter_types::pg_catalog.oid[])::pg_catalog.text
+	from pg_catalog.pg_prepared_statements p where p.name <> $3
+union all select '` + rowRefusal + `', 'it has temporary objects', '', '' where pg_catalog.pg_my_temp_schema() <> 0 and (
+	exists (select from pg_catalog.pg_class c where c.relnamespace = pg_catalog.pg_my_temp_schema())
+	or exists (select from pg_catalog.pg_proc c where c.pronamespace = pg_catalog.pg_my_temp_schema())
+	or exists (select from pg_catalog.pg_type c where c.typnamespace = pg_catalog.pg_my_temp_schema()))
+union all select '` + rowRefusal + `', 'it holds an advisory lock', '', ''
+	where exists (select from pg_catalog.pg_locks l where l.pid = pg_catalog.pg_backend_pid() and l.locktype = 'advisory')
+union all select '` + rowRefusal + `', 'it has a cursor WITH HOLD', '', ''
+	where exists (select from pg_catalog.pg_cursors c where c.is_holdable)
+union all select '` + rowRefusal + `', 'its role cannot see every setting that it may have changed', '', ''
+	where current_user <> session_user and not pg_catalog.pg_has_role('pg_read_all_settings', 'usage')
+		and exists (select from pg_catalog.pg_roles r where r.rolname = session_user and r.rolsuper)`
+
+// Question returns the requests that ask a backend for the state of its session. names are settings with a dot, which
+// no view lists. The requests leave the session's unnamed statement as it is. Their answer ends with one ReadyForQuery.
+func Question(names []string) []byte {
+	b := appendParse(nil, ownStatement, question, []uint32{textArray, textArray, text})
+	b = appendBind(b, ownStatement, list(names), list(reported), ownStatement)
+	b = pgwire.AppendMessage(b, 'E', []byte{0, 0, 0, 0, 0})
+	b = pgwire.AppendMessage(b, 'C', pgwire.AppendCString([]byte{'S'}, ownStatement))
+	return pgwire.AppendMessage(b, 'S', nil)
+}
+
+// The types of the question's parameters.
+const (
+	text      = 25
+	textArray = 1009
+)
+
+// list returns names of letters, digits, dots, underscores and dollars as an array.
+func list(names []string) string { return "{" + strings.Join(names, ",") + "}" }
+
+func appendParse(b []byte, name, statement string, types []uint32) []byte {
+	body := pgwire.AppendCString(pgwire.AppendCString(nil, name), statement)
+	body = binary.BigEndian.AppendUint16(body, uint16(len(types)))
+	for _, t := range types {
+		body = binary.BigEndian.AppendUint32(body, t)
+	}
+	return pgwire.AppendMessage(b, 'P', body)
+}
+
+// appendBind binds the unnamed portal, with parameters and results as text.
+func appendBind(b []byte, statement string, values ...string) []byte {
+	body := pgwire.AppendCString([]byte{0}, statement)
+	body = binary.BigEndian.AppendUint16(body, 0)
+	body = binary.BigEndian.AppendUint16(body, uint16(len(values)))
+	for _, v := range values {
+		body = binary.BigEndian.AppendUint32(body, uint32(len(v)))
+		body = append(body, v...)
+	}
+	return pgwire.AppendMessage(b, 'B', binary.BigEndian.AppendUint16(body, 0))
+}
+
+// Answer is the answer to requests of this package while it arrives.
+type Answer struct {
+	Aside         []byte // messages that PostgreSQL sent the client meanwhile, in order
+	Notifications []byte // the notifications among them
+
+	status  [][2]string // ParameterStatus messages, in order
+	rows    [][4]string
+	failed  string // the first error
+	bytes   int
+	partial []byte // the beginning of a message
+}
+
+// errMalformed means that a backend's answer is not one of PostgreSQL.
+var errMalformed = errors.New("malformed answer of PostgreSQL")
+
+// Feed takes the next bytes of the backend. used is how many belong to the answer, which is whole with done. An answer
+// that is too long is read to its end, and counts as failed.
+func (a *Answer) Feed(b []byte) (used int, done bool, err error) {
+	for used < len(b) {
+		had := len(a.partial)
+		m := b[used:]
+		if had > 0 {
+			m = append(a.partial, m...)
+		}
+		if len(m) < 5 {
+			a.partial = append([]byte(nil), m...)
+			return len(b), false, nil
+		}
+		n := int(binary.BigEndian.Uint32(m[1:])) + 1
+		if n < 5 || n > 1<<30 {
+			return used, false, errMalformed
+		}
+		if n > maxAnswer {
+			return used, false, fmt.Errorf("%w: a message of %d bytes", errMalformed, n)
+		}
+		if len(m) < n {
+			a.partial = append([]byte(nil), m...)
+			return len(b), false, nil
+		}
+		a.partial = nil
+		used += n - had
+		if a.message(m[0], m[5:n]) {
+			return used, true, nil
+		}
+	}
+	return used, false, nil
+}
+
+// message takes one message, and reports whether the answer ends with it.
+func (a *Answer) message(typ byte, body []byte) (last bool) {
+	if a.bytes += len(body) + 5; a.bytes > maxAnswer {
+		a.rows = nil
+		a.fail("its state is too large")
+	}
+	switch typ {
+	case 'D':
+		if row, ok := fourColumns(body); ok && a.failed == "" {
+			a.rows = append(a.rows, row)
+		}
+	case 'E':
+		a.fail(pgwire.ErrorField(body, 'M'))
+	case 'S':
+		if f := strings.Split(string(body), "\x00"); len(f) >= 2 {
+			a.status = append(a.status, [2]string{f[0], f[1]})
+		}
+		a.aside(typ, body)
+	case 'A', 'N':
+		a.aside(typ, body)
+	case 'Z':
+		if string(body) != "I" {
+			a.fail("it is in a transaction")
+		}
+		return true
+	}
+	return false
+}
+
+// aside keeps a message for the client.
+func (a *Answer) aside(typ byte, body []byte) {
+	if len(a.Aside) > maxAnswer {
+		a.fail("too many notifications arrived meanwhile")
+	}
+	a.Aside = pgwire.AppendMessage(a.Aside, typ, body)
+	if typ == 'A' {
+		a.Notifications = pgwire.AppendMessage(a.Notifications, typ, body)
+	}
+}
+
+func (a *Answer) fail(why string) {
+	if a.failed == "" {
+		a.failed = why
+	}
+}
+
+// fourColumns reads a row of four columns as text; NULL is an empty text. Other rows are of other requests.
+func fourColumns(body []byte) (row [4]string, ok bool) {
+	if len(body) < 2 || binary.BigEndian.Uint16(body) != uint16(len(row)) {
+		return row, false
+	}
+	body = body[2:]
+	for i := range row {
+		if len(body) < 4 {
+			return row, false
+		}
+		n := int32(binary.BigEndian.Uint32(body))
+		body = body[4:]
+		if n < 0 {
+			continue
+		}
+		if int(n) > len(body) {
+			return row, false
+		}
+		row[i], body = string(body[:n]), body[n:]
+	}
+	return row, true
+}

@@ -1,0 +1,273 @@
+package continuity
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/coteriedb/coterie/internal/lib/pgwire"
+)
+
+// State is what a session has made of itself, as its backend told it.
+type State struct {
+	Settings   map[string]string    `json:"settings,omitempty"` // of the session, the startup packet, the role and the database
+	Reported   map[string]string    `json:"reported,omitempty"` // settings that a server reports to its client
+	Role       string               `json:"role"`               // of SET ROLE; none
+	User       string               `json:"user"`               // of SET SESSION AUTHORIZATION
+	Channels   []string             `json:"channels,omitempty"` // of LISTEN
+	Statements map[string]Statement `json:"statements,omitempty"`
+	Refusal    string               `json:"refusal,omitempty"` // why the session cannot be moved
+}
+
+// Statement is a prepared statement.
+type Statement struct {
+	Text    string   `json:"text"`
+	Types   []uint32 `json:"types,omitempty"` // of its parameters
+	FromSQL bool     `json:"from_sql,omitempty"`
+}
+
+// State returns the state that a whole answer to Question tells. names are those of the question.
+func (a *Answer) State() (State, error) {
+	st := State{Settings: map[string]string{}, Reported: map[string]string{}, Statements: map[string]Statement{}}
+	if a.failed != "" {
+		return st, fmt.Errorf("its state could not be read: %s", a.failed)
+	}
+	for _, r := range a.rows {
+		switch r[0] {
+		case rowSetting:
+			st.Settings[strings.ToLower(r[1])] = r[2]
+		case rowReported:
+			st.Reported[r[1]] = r[2]
+		case rowRole:
+			st.Role = r[1]
+		case rowUser:
+			st.User = r[1]
+		case rowChannel:
+			st.Channels = append(st.Channels, r[1])
+		case rowRefusal:
+			st.refuse(r[1])
+		case rowStatement, rowPrepared:
+			s := Statement{Text: r[2], FromSQL: r[0] == rowPrepared}
+			var err error
+			if s.Types, err = readTypes(r[3]); err != nil {
+				return st, err
+			}
+			if s.FromSQL && !singlePrepare(s.Text) {
+				st.refuse("its statement " + pgwire.Clip(r[1]) + " was prepared together with other statements")
+			}
+			st.Statements[r[1]] = s
+		}
+	}
+	slices.Sort(st.Channels)
+	switch _, changed := st.Settings["standard_conforming_strings"]; {
+	case st.User == "":
+		return st, errors.New("its state could not be read")
+	case len(st.Statements) > maxStatements:
+		st.refuse("it has too many prepared statements")
+	case changed && len(st.Statements) > 0:
+		st.refuse("it has prepared statements and has changed standard_conforming_strings")
+	}
+	return st, nil
+}
+
+func (s *State) refuse(why string) {
+	if s.Refusal == "" {
+		s.Refusal = why
+	}
+}
+
+// readTypes reads an array of type numbers.
+func readTypes(s string) (types []uint32, err error) {
+	s = strings.TrimSuffix(strings.TrimPrefix(s, "{"), "}")
+	if s == "" {
+		return nil, nil
+	}
+	for f := range strings.SplitSeq(s, ",") {
+		n, err := strconv.ParseUint(f, 10, 32)
+		if err != nil {
+			return nil, fmt.Errorf("types of a prepared statement: %w", err)
+		}
+		types = append(types, uint32(n))
+	}
+	return types, nil
+}
+
+// singlePrepare reports whether a text is one PREPARE and nothing else. Only such a text can be executed again.
+func singlePrepare(text string) bool {
+	text = strings.TrimSpace(strings.TrimRight(text, "; \t\r\n"))
+	return len(text) > 7 && strings.EqualFold(text[:7], "prepare") && strings.TrimLeft(text[7:8], " \t\r\n") == "" && !strings.Contains(text, ";")
+}
+
+// Differs returns in what the state of a session that was made again differs from what it was; "" if in nothing that
+// could be observed.
+func (s *State) Differs(again *State) string {
+	for _, n := range []string{"server_encoding", "integer_datetimes", "client_encoding"} {
+		if s.Reported[n] != again.Reported[n] {
+			return fmt.Sprintf("%s is %q there", n, again.Reported[n])
+		}
+	}
+	for _, n := range slices.Sorted(maps.Keys(s.Settings)) {
+		if v, ok := again.Settings[n]; !ok || v != s.Settings[n] {
+			return "setting " + n
+		}
+	}
+	for _, n := range slices.Sorted(maps.Keys(again.Settings)) {
+		if _, ok := s.Settings[n]; !ok {
+			return "setting " + n + ", which its role or database did not have before"
+		}
+	}
+	switch {
+	case major(s.Reported["server_version"]) != major(again.Reported["server_version"]):
+		return "the version of PostgreSQL"
+	case s.Role != again.Role:
+		return "role"
+	case s.User != again.User:
+		return "session authorization"
+	case !slices.Equal(s.Channels, again.Channels):
+		return "channels of LISTEN"
+	case again.Refusal != "":
+		return again.Refusal
+	}
+	if !maps.EqualFunc(s.Statements, again.Statements, sameStatement) {
+		return "prepared statements"
+	}
+	return ""
+}
+
+func sameStatement(a, b Statement) bool {
+	return a.Text == b.Text && a.FromSQL == b.FromSQL && slices.Equal(a.Types, b.Types)
+}
+
+func major(version string) string {
+	n, _, _ := strings.Cut(version, ".")
+	n, _, _ = strings.Cut(n, " ")
+	return n
+}
+
+// Names returns the settings of the state that the new backend may not list in any view.
+func (s *State) Names() (names []string) {
+	for n := range s.Settings {
+		if strings.Contains(n, ".") {
+			names = append(names, n)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// Restore returns the requests that make a new session, whose state is fresh, into one of state s, and how many
+// ReadyForQuery their answers have. Settings come first, by the role of the login, then authorization and role, then
+// what is understood under them.
+func (s *State) Restore(fresh *State) (requests []byte, answers int) {
+	var b []byte
+	set := func(name, value string) { // the name is in the text: the listener of the new server follows texts
+		b = appendParse(b, "", "select pg_catalog.set_config('"+strings.ReplaceAll(name, "'", "''")+"', $1, false)", []uint32{text})
+		b = appendBind(b, "", value)
+		b = pgwire.AppendMessage(b, 'E', []byte{0, 0, 0, 0, 0})
+	}
+	if v, ok := s.Settings["client_encoding"]; ok && v != fresh.Reported["client_encoding"] {
+		set("client_encoding", v) // what follows is in that encoding
+	}
+	for _, n := range slices.Sorted(maps.Keys(s.Settings)) {
+		if v, ok := fresh.Settings[n]; n != "client_encoding" && (!ok || v != s.Settings[n]) {
+			set(n, s.Settings[n])
+		}
+	}
+	if s.User != fresh.User {
+		set("session_authorization", s.User)
+	}
+	if s.Role != fresh.Role || s.User != fresh.User {
+		set("role", s.Role)
+	}
+	b = pgwire.AppendMessage(b, 'C', []byte{'S', 0}) // the client has no unnamed statement
+	b = pgwire.AppendMessage(b, 'S', nil)
+	answers = 1
+	for _, name := range slices.Sorted(maps.Keys(s.Statements)) {
+		st := s.Statements[name]
+		if st.FromSQL {
+			b = pgwire.AppendMessage(b, 'Q', pgwire.AppendCString(nil, st.Text))
+			answers++
+			continue
+		}
+		b = pgwire.AppendMessage(appendParse(b, name, st.Text, st.Types), 'S', nil)
+		answers++
+	}
+	if len(s.Channels) > 0 {
+		var all strings.Builder
+		for _, c := range s.Channels {
+			all.WriteString(`listen "` + strings.ReplaceAll(c, `"`, `""`) + `"; `)
+		}
+		b = pgwire.AppendMessage(b, 'Q', pgwire.AppendCString(nil, all.String()))
+		answers++
+	}
+	return b, answers
+}
+
+// Loses returns what a move would lose without the client noticing; "" if nothing.
+func (s *State) Loses() string {
+	switch {
+	case s.Refusal != "":
+		return s.Refusal
+	case len(s.Channels) > 0 && !slices.Contains(s.Channels, LostChannel):
+		return "it listens to channels: what is sent while it moves would be lost (LISTEN " + LostChannel + " to be told instead)"
+	}
+	return ""
+}
+
+// LostChannel is the channel on which a session that has moved is told that it may have missed notifications.
+const LostChannel = "coterie_lost"
+
+// Lost returns the notification on LostChannel for a session that listens to it; nil for any other.
+func (s *State) Lost(pid uint32) []byte {
+	if !slices.Contains(s.Channels, LostChannel) {
+		return nil
+	}
+	body := binary.BigEndian.AppendUint32(nil, pid)
+	return pgwire.AppendMessage(nil, 'A', pgwire.AppendCString(pgwire.AppendCString(body, LostChannel), "moved"))
+}
+
+// Err returns the error of a whole answer.
+func (a *Answer) Err() error {
+	if a.failed == "" {
+		return nil
+	}
+	return errors.New(a.failed)
+}
+
+// News returns the ParameterStatus messages for a client that knows the reported settings of s, when the greeting of
+// its new session and the answers after it reported what status holds.
+func (s *State) News(status map[string]string) (b []byte) {
+	for _, n := range slices.Sorted(maps.Keys(status)) {
+		if old, known := s.Reported[n]; !known || old != status[n] {
+			b = pgwire.AppendMessage(b, 'S', pgwire.AppendCString(pgwire.AppendCString(nil, n), status[n]))
+		}
+	}
+	return b
+}
+
+// Reports enters the ParameterStatus messages of the answer into status.
+func (a *Answer) Reports(status map[string]string) {
+	for _, s := range a.status {
+		status[s[0]] = s[1]
+	}
+}
+
+// Greeting returns the settings that the greeting of a session reports.
+func Greeting(b []byte) map[string]string {
+	status := map[string]string{}
+	for len(b) >= 5 {
+		n := int(binary.BigEndian.Uint32(b[1:])) + 1
+		if n < 5 || n > len(b) {
+			break
+		}
+		if f := strings.Split(string(b[5:n]), "\x00"); b[0] == 'S' && len(f) >= 2 {
+			status[f[0]] = f[1]
+		}
+		b = b[n:]
+	}
+	return status
+}

@@ -1,0 +1,497 @@
+package listener
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/continuity"
+	"github.com/coteriedb/coterie/internal/listener/sessionstate"
+)
+
+// In a planned failover sessions are moved to the new primary (docs/continuity.md). While a drain holds their requests,
+// the old server is asked for the state of each idle session (ReadStates). When it is closed, a session whose state is
+// known leaves its backend and keeps its client (CloseServer). A new session takes its place where the routes lead, is
+// brought into the same state, and takes the client's held requests (again). A session of another node's client is
+// given back to that node's listener (giveBack, takeBack), which does the same.
+
+// moving is the part of a session that a move uses.
+type moving struct {
+	owner   *client                  // its client; nil: the client is at another node
+	accepts bool                     // the listener of that node takes sessions back
+	tracker sessionstate.Tracker     // guarded by drained.mu, as are state, refusal and rest
+	state   *continuity.State        // what the server told; nil: nothing, or something was forwarded since
+	refusal string                   // why it cannot be moved
+	rest    []byte                   // from the client, not forwarded when the session left its backend
+	wants   atomic.Pointer[question] // is to be asked by downstream
+	asked   *question                // of downstream: the answer is arriving
+	given   []byte                   // of downstream: what followed the message that gives the session back; nil: none came
+	err     error                    // why it was not taken back
+	leave   chan struct{}            // closed when leaving is set
+	leaving atomic.Bool              // it leaves its backend
+	left    chan struct{}            // closed when it has left, or has ended instead
+	early   []byte                   // of a session that continues another: bytes of the client that came before it
+}
+
+// newMoving returns the state of a session that nobody moves.
+func newMoving(owner *client) moving {
+	return moving{owner: owner, leave: make(chan struct{}), left: make(chan struct{})}
+}
+
+// movedOn is the end of a session that another one continues. Nothing else may end it afterwards.
+var movedOn = &ending{reason: "moved"}
+
+// question asks a session's backend for its state.
+type question struct {
+	answer continuity.Answer
+	done   chan struct{} // closed when state and err are set
+	state  continuity.State
+	err    error
+}
+
+// readersAtOnce is how many sessions are asked at once: each costs the server some milliseconds of a processor.
+const readersAtOnce = 16
+
+// ReadStates asks the local server for the state of each of its sessions, during a drain, as long as ctx allows. It
+// returns when all have answered or cannot.
+func (s *Server) ReadStates(ctx context.Context) {
+	if s.cfg.Continuity == nil || !s.cfg.Continuity() {
+		return
+	}
+	turns := make(chan struct{}, readersAtOnce)
+	var all sync.WaitGroup
+	for _, x := range s.localSessions() {
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			select {
+			case turns <- struct{}{}:
+				defer func() { <-turns }()
+				x.readState(ctx)
+			case <-ctx.Done():
+				x.cannotMove("its state was not read in time")
+			}
+		}()
+	}
+	all.Wait()
+}
+
+// readState asks the session's backend for its state.
+func (x *session) readState(ctx context.Context) {
+	x.drained.mu.Lock()
+	x.moving.state, x.moving.refusal = nil, ""
+	why, streams := x.moving.tracker.Why(), x.drained.streaming || x.replicates
+	x.drained.mu.Unlock()
+	switch {
+	case why != "":
+	case streams:
+		why = "it is a session of logical replication"
+	case x.relayed && !x.moving.accepts:
+		why = "the listener of its node does not take sessions back"
+	case x.moving.owner == nil && !x.relayed:
+		why = "its client is not known"
+	}
+	if why == "" {
+		why = x.askState(ctx)
+	}
+	if why != "" {
+		x.cannotMove(why)
+	}
+}
+
+// askState asks, and returns why the session cannot be moved.
+func (x *session) askState(ctx context.Context) (why string) {
+	q := &question{done: make(chan struct{})}
+	x.moving.wants.Store(q)
+	x.wake()
+	select {
+	case <-q.done:
+	case <-x.cut:
+		return ""
+	case <-ctx.Done():
+		x.moving.wants.CompareAndSwap(q, nil)
+		return "its state was not read in time"
+	}
+	if q.err != nil {
+		return q.err.Error()
+	}
+	if why = q.state.Loses(); why == "" {
+		why = statefulLibrary(x.backendPID())
+	}
+	if why == "" {
+		x.drained.mu.Lock()
+		x.moving.state = &q.state
+		x.drained.mu.Unlock()
+	}
+	return why
+}
+
+func (x *session) cannotMove(why string) {
+	x.drained.mu.Lock()
+	x.moving.refusal = why
+	x.drained.mu.Unlock()
+}
+
+// backendPID returns the process of the session's backend on this node.
+func (x *session) backendPID() uint32 {
+	if key := x.backendKey.Load(); key != nil && len(*key) >= 4 {
+		return binary.BigEndian.Uint32(*key)
+	}
+	return x.pid
+}
+
+// stateful are libraries that keep state in a session which no view shows.
+var stateful = strings.Fields("plperl plpython3 plpython2 pltcl plv8 plr pljava dblink")
+
+// statefulLibrary returns why a session with the libraries of that process cannot be moved; "" if it can.
+func statefulLibrary(pid uint32) string {
+	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
+	if err != nil {
+		return "the libraries of its process are not known"
+	}
+	for _, name := range stateful {
+		if bytes.Contains(maps, []byte("/"+name+".so")) {
+			return "it has used " + name + ", which keeps state of its own"
+		}
+	}
+	return ""
+}
+
+// wake has the carrier of the session look whether it is to be asked, or leaves.
+func (x *session) wake() {
+	if p := x.onLoop.Load(); p != nil {
+		x.reclaim()
+		p.loop.post(p.guarded(func() { p.woken(); p.updateInterest() }))
+		return
+	}
+	_ = x.backend.SetReadDeadline(time.Unix(1, 0))
+}
+
+// woken is called by downstream when a read was interrupted. It reports whether the session leaves.
+func (x *session) woken(kept int) (leaves bool) {
+	_ = x.backend.SetReadDeadline(time.Time{})
+	if x.ended.Load() != nil { // end may have set the deadline before it was cleared
+		_ = x.backend.SetReadDeadline(time.Unix(1, 0))
+		return false
+	}
+	if q := x.moving.wants.Swap(nil); q != nil {
+		x.ask(q, kept == 0, func(b []byte) error { _, err := x.backend.Write(b); return err })
+	}
+	return x.moving.leaving.Load()
+}
+
+// ask sends the question, if nothing is under way. boundary is whether no message of the server has begun.
+func (x *session) ask(q *question, boundary bool, send func([]byte) error) {
+	x.drained.mu.Lock() // until the question is sent: a request after it is answered after it
+	defer x.drained.mu.Unlock()
+	if !boundary || x.drained.midway || !x.idle() || !x.answers.AtBoundary() || x.moving.asked != nil {
+		q.err = errors.New("it was busy when its state was to be read")
+		close(q.done)
+		return
+	}
+	x.moving.asked = q
+	if err := send(continuity.Question(append([]string{clientSetting}, x.moving.tracker.Names()...))); err != nil {
+		q.err = err
+		close(q.done)
+	}
+}
+
+// clientSetting is a setting of the startup packet that no view lists.
+const clientSetting = "coterie.client_addr"
+
+// answered takes what belongs to the answer to a question. rest is what does not, aside what the client gets before.
+func (x *session) answered(b []byte) (rest, aside []byte, err error) {
+	q := x.moving.asked
+	used, done, err := q.answer.Feed(b)
+	if err != nil || !done {
+		return nil, nil, err
+	}
+	x.moving.asked = nil
+	if q.err == nil {
+		q.state, q.err = q.answer.State()
+		close(q.done)
+	}
+	return b[used:], q.answer.Aside, nil
+}
+
+// depart has the session leave its backend, if its state is known. It does not wait.
+func (x *session) depart() bool {
+	x.drained.mu.Lock()
+	ok := x.moving.state != nil && !x.drained.midway && x.idle() && x.ended.Load() == nil && !x.terminated.Load()
+	if ok {
+		x.startLeaving()
+	}
+	x.drained.mu.Unlock()
+	if ok {
+		x.wake()
+	}
+	return ok
+}
+
+// startLeaving makes upstream stop. The caller holds drained.mu.
+func (x *session) startLeaving() {
+	if !x.moving.leaving.Swap(true) {
+		close(x.moving.leave)
+	}
+}
+
+// moveServer has those sessions of the local server leave that can be moved, and waits a moment until they have.
+func (s *Server) moveServer() {
+	var leaving []*session
+	for _, x := range s.localSessions() {
+		if x.depart() {
+			leaving = append(leaving, x)
+		}
+	}
+	t := time.NewTimer(leaveTimeout)
+	defer t.Stop()
+	for _, x := range leaving {
+		select {
+		case <-x.moving.left:
+		case <-x.cut:
+		case <-t.C:
+			return // what has not left is ended
+		}
+	}
+}
+
+// unmoved returns the ending of a session that cannot be moved, with the reason.
+func (x *session) unmoved(why string) ending {
+	x.drained.mu.Lock()
+	defer x.drained.mu.Unlock()
+	if x.moving.refusal != "" {
+		x.srv.counts.add(&x.srv.counts.unmoved, x.moving.refusal)
+		why += " (its session could not be moved: " + x.moving.refusal + ")"
+	}
+	return ending{reason: "planned failover", why: why}
+}
+
+// detach ends a session without its client, after downstream has stopped. It reports false if the session has ended
+// otherwise.
+func (x *session) detach(up <-chan struct{}) bool {
+	_ = x.raw.SetReadDeadline(time.Unix(1, 0))
+	<-up
+	if !x.ended.CompareAndSwap(nil, movedOn) {
+		x.sendFinal(x.finalError(nil))
+		return false
+	}
+	if x.moving.given != nil { // AFTER nothing else ends it: the other node waits for the end of the stream
+		x.moving.err = x.takeBack()
+	}
+	x.forget()
+	_ = x.raw.SetDeadline(time.Time{})
+	_ = x.backend.SetDeadline(time.Now().Add(x.srv.pool.answer))
+	_, _ = x.backend.Write(pgwire.AppendMessage(nil, 'X', nil))
+	_ = x.backend.Close()
+	if !x.relayed {
+		close(x.moving.left)
+	}
+	return true
+}
+
+// again opens the session that continues x. It returns nil if there is none: the client was told.
+func (c *client) again(x *session) *session {
+	s := c.srv
+	ctx, cancel := context.WithTimeout(s.life, s.cfg.HoldMax)
+	defer cancel()
+	if x.moving.err != nil {
+		c.lose(x, x.moving.err)
+		return nil
+	}
+	last := errors.New("no replica takes it")
+	for {
+		r, next, ok := c.pick(ctx)
+		if ok {
+			y, err := c.openAgain(ctx, r, x)
+			if err == nil {
+				return y
+			}
+			c.log.Debug("session not moved yet", "session", x.id, "replica", r.ID, "error", err)
+			if last = err; errors.Is(err, errClient) || errors.Is(err, errNotTheSame) {
+				break
+			}
+		}
+		if _, gone := peek(c.raw); gone || !c.pause(ctx, next) {
+			break
+		}
+	}
+	c.lose(x, last)
+	return nil
+}
+
+// movePause is how often a move that did not succeed is tried again while the routes stay the same.
+const movePause = 20 * time.Millisecond
+
+// pause waits for the next try. It reports false if there is none.
+func (c *client) pause(ctx context.Context, next <-chan struct{}) bool {
+	t := time.NewTimer(movePause)
+	defer t.Stop()
+	select {
+	case <-next:
+	case <-t.C:
+	case <-ctx.Done():
+	case <-c.srv.closed:
+		return false
+	}
+	return ctx.Err() == nil
+}
+
+// lose ends the client of a session that was not continued.
+func (c *client) lose(x *session, err error) {
+	s := c.srv
+	s.counts.end("not moved")
+	s.mu.Lock()
+	if s.keys[x.key] == x {
+		delete(s.keys, x.key)
+	}
+	s.mu.Unlock()
+	why := "its session could not be moved to the new primary: " + err.Error()
+	bad := pgwire.Fatal("", pgwire.StateAdminShutdown, "terminating connection: %s", why)
+	bad.Hint = "Reconnect; the listener finds the replica that serves the session."
+	if len(x.moving.rest) > 0 || x.owed.Load() > 0 || x.unsynced.Load() { // the other node has forwarded nothing of it
+		bad = pgwire.Fatal("", pgwire.StateSerialization, "terminating connection before the transaction was begun: %s", why)
+		bad.Hint = "Nothing of it was executed: reconnect and run it again."
+	}
+	c.log.Info("session cut", "session", x.id, "replica", x.replica, "user", x.user, "reason", why, "sqlstate", bad.Code)
+	_ = c.raw.SetDeadline(time.Now().Add(s.cfg.Limits.ShutdownMessage))
+	if _, err := c.conn.Write(bad.Encode()); err == nil {
+		halfClose(c.conn)
+		drain(c.raw)
+	}
+	_ = c.conn.Close()
+	_ = c.raw.Close()
+}
+
+// errNotTheSame means that a session cannot be brought into the state of the one that it continues.
+var errNotTheSame = errors.New("it would not be the same session")
+
+// openAgain opens a session on the replica of the route that continues x.
+func (c *client) openAgain(ctx context.Context, r route, x *session) (*session, error) {
+	s := c.srv
+	ctx, cancel := context.WithCancelCause(ctx)
+	a := &attempt{route: r, intent: c.intent, cancel: cancel}
+	defer s.abandon(a)
+	if !s.begin(a) {
+		return nil, errMoved
+	}
+	ctx, stopTimer := context.WithTimeout(ctx, s.cfg.Limits.BackendHandshake)
+	defer stopTimer()
+	if r.Local {
+		done, err := s.startOne(ctx)
+		if err != nil {
+			return nil, err
+		}
+		defer done()
+	}
+	conn, err := s.cfg.Backend(ctx, r.ID, BackendHello{User: c.start.User, Database: c.start.Database, ClientAddr: x.addr, Intent: c.intent, Epoch: r.epoch})
+	if err != nil {
+		return nil, fmt.Errorf("reach replica %s: %w", r.ID, err)
+	}
+	y := c.newSession(r, conn)
+	y.setInput(r.Local, ctx.Done())
+	unhook := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
+	news, err := y.become(x, c.packet(x.addr, r.ID))
+	if !unhook() {
+		err = errors.Join(err, context.Cause(ctx))
+	}
+	if err == nil && !s.activate(a, y) {
+		err = errMoved
+	}
+	if err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	s.counts.moved.Add(1)
+	c.log.Info("session moved", "session", y.id, "from", x.replica, "to", y.replica, "epoch", y.epoch, "pid", y.pid)
+	_ = c.raw.SetWriteDeadline(time.Now().Add(s.cfg.Limits.ShutdownMessage))
+	_, err = c.conn.Write(news)
+	_ = c.raw.SetWriteDeadline(time.Time{})
+	if err != nil {
+		y.close()
+		return nil, errClient
+	}
+	return y, nil
+}
+
+// become starts the session with that startup packet and brings it into the state of x. news is what the client gets.
+func (y *session) become(x *session, packet []byte) (news []byte, err error) {
+	g, err := startSession(y.backend, y.in, packet, y.replica)
+	if err != nil {
+		return nil, err
+	}
+	was := x.moving.state
+	status := continuity.Greeting(g.bytes)
+	heard, err := y.restore(was, status)
+	if err != nil {
+		return nil, err
+	}
+	y.pid, y.realKey, y.inRecovery = g.pid(), g.key, status[hotStandby] == "on"
+	y.id, y.key, y.longKey, y.since, y.addr = x.id, x.key, x.longKey, x.since, x.addr
+	y.copies = x.copies
+	y.tainted.Store(true)
+	y.requests = x.requests.Continued()
+	y.moving.tracker, y.moving.early = x.moving.tracker, x.moving.rest
+	return append(append(was.News(status), was.Lost(y.pid)...), heard...), nil
+}
+
+// restore brings a new session into a state, and checks that it is in it. It returns the notifications that arrived.
+func (y *session) restore(was *continuity.State, status map[string]string) (heard []byte, err error) {
+	question := continuity.Question(append([]string{clientSetting}, was.Names()...))
+	var states [2]continuity.State
+	for i := range states {
+		a, err := y.exchange(question, 1)
+		if err != nil {
+			return nil, err
+		}
+		if states[i], err = a.State(); err != nil {
+			return nil, fmt.Errorf("%w: %w", errNotTheSame, err)
+		}
+		heard = append(heard, a.Notifications...)
+		if i > 0 {
+			break
+		}
+		requests, n := was.Restore(&states[0])
+		if a, err = y.exchange(requests, n); err != nil {
+			return nil, err
+		}
+		if err := a.Err(); err != nil {
+			return nil, fmt.Errorf("%w: %w", errNotTheSame, err)
+		}
+		a.Reports(status)
+		heard = append(heard, a.Notifications...)
+	}
+	if d := was.Differs(&states[1]); d != "" {
+		return nil, fmt.Errorf("%w: %s", errNotTheSame, d)
+	}
+	return heard, nil
+}
+
+// exchange sends requests and reads the answers, which end with n ReadyForQuery.
+func (y *session) exchange(requests []byte, n int) (*continuity.Answer, error) {
+	if _, err := y.backend.Write(requests); err != nil {
+		return nil, err
+	}
+	a := new(continuity.Answer)
+	for n > 0 {
+		typ, body, err := pgwire.ReadMessage(y.in, pgwire.MaxControl)
+		if err != nil {
+			return nil, err
+		}
+		_, done, err := a.Feed(pgwire.AppendMessage(nil, typ, body))
+		if err != nil {
+			return nil, err
+		}
+		if done {
+			n--
+		}
+	}
+	return a, nil
+}

@@ -1,0 +1,238 @@
+package sessionstate
+
+import (
+	"bytes"
+	"slices"
+	"strings"
+)
+
+// Bounds of a Tracker.
+const (
+	maxNames = 64  // names of settings that are remembered
+	maxName  = 128 // bytes of one
+	overlap  = 160 // bytes of a piece that are looked at again with the next one
+)
+
+// Tracker follows one session. Its zero value is a session that has sent nothing.
+type Tracker struct {
+	names []string // settings with a dot that were set
+	why   string   // why the session cannot be moved; "": no reason was seen
+	tail  []byte   // the end of the last piece of a text that arrives in several
+	start bool     // tail is all of the text so far
+	body  bool     // the text is a program
+}
+
+// Names returns the settings with a dot in their name that the session may have set. No view of the server lists them.
+func (t *Tracker) Names() []string { return t.names }
+
+// Remember adds settings that the session is known to have set, as another Tracker has found them.
+func (t *Tracker) Remember(names []string) {
+	for _, n := range names {
+		t.note([]byte(n))
+	}
+}
+
+// Why returns why the session's state cannot be read from the server; "" if it can.
+func (t *Tracker) Why() string { return t.why }
+
+// Text follows a piece of the text of a Query or a Parse. begun means that it is the beginning, whole that it reaches
+// the end.
+func (t *Tracker) Text(piece []byte, begun, whole bool) {
+	text := piece
+	if begun {
+		t.start, t.body = true, false
+	} else if len(t.tail) > 0 {
+		text = append(t.tail, piece...)
+	}
+	t.calls(text)
+	switch {
+	case t.body:
+		t.program(text)
+	case t.start:
+		t.statement(text)
+	}
+	for rest := text; ; {
+		i := bytes.IndexByte(rest, ';')
+		if i < 0 {
+			break
+		}
+		rest = rest[i+1:]
+		t.statement(rest)
+	}
+	if whole {
+		t.tail = nil
+		return
+	}
+	t.start = t.start && len(text) <= overlap
+	t.tail = bytes.Clone(text[max(0, len(text)-overlap):])
+}
+
+// calls looks at what is called in the text: at the name before each parenthesis.
+func (t *Tracker) calls(text []byte) {
+	for at := 0; ; {
+		i := bytes.IndexByte(text[at:], '(')
+		if i < 0 {
+			return
+		}
+		at += i
+		if before := bytes.TrimRight(text[:at], " \t\r\n\f\""); len(before) > 0 {
+			t.call(before, text[at+1:])
+		}
+		at++
+	}
+}
+
+// call looks at one call. before ends with the name, arguments begins with the first argument.
+func (t *Tracker) call(before, arguments []byte) {
+	n := len(before)
+	for n > 0 && nameByte(before[n-1]) {
+		n--
+	}
+	name := before[n:]
+	if len(name) == 0 {
+		if bytes.HasSuffix(before, []byte("*/")) { // a comment hides the name
+			t.refuse("a call was written with a comment before its parenthesis")
+		}
+		return
+	}
+	switch len(name) {
+	case len("currval"), len("set_config"), len("dblink_connect"), len("dblink_connect_u"), len("pg_replication_origin_session_setup"):
+	default: // lastval and setseed are as long as currval
+		return
+	}
+	switch strings.ToLower(string(name)) {
+	case "currval", "lastval":
+		t.refuse("it has used currval or lastval")
+	case "setseed":
+		t.refuse("it has set the seed of random")
+	case "dblink_connect", "dblink_connect_u":
+		t.refuse("it has opened a connection by dblink")
+	case "pg_replication_origin_session_setup":
+		t.refuse("it has a replication origin")
+	case "set_config":
+		t.configured(arguments)
+	}
+}
+
+// configured notes the setting of a call of set_config.
+func (t *Tracker) configured(arguments []byte) {
+	a := bytes.TrimLeft(arguments, " \t\r\n\f")
+	if len(a) > 0 && a[0] == '\'' {
+		name, rest, found := bytes.Cut(a[1:], []byte{'\''})
+		if rest = bytes.TrimLeft(rest, " \t\r\n\f"); found && plainName(name) && len(rest) > 0 && rest[0] == ',' {
+			t.note(name)
+			return
+		}
+	}
+	t.refuse("it has called set_config with a name that its text does not show")
+}
+
+// statement looks at the beginning of a statement.
+func (t *Tracker) statement(text []byte) {
+	text = bytes.TrimLeft(text, " \t\r\n\f")
+	if len(text) < 2 {
+		return
+	}
+	switch text[0] | 0x20 {
+	case 's', 'l', 'd', '-' | 0x20, '/' | 0x20:
+	default:
+		return
+	}
+	word, rest := nextWord(text)
+	switch strings.ToLower(word) {
+	case "set":
+		t.set(rest)
+	case "load":
+		t.refuse("it has loaded a library")
+	case "do":
+		t.body = true
+		t.program(rest)
+	case "":
+		if bytes.HasPrefix(text, []byte("--")) || bytes.HasPrefix(text, []byte("/*")) {
+			t.body = true // the comment may hide what the statement is
+			t.program(text)
+		}
+	}
+}
+
+// set notes the setting of SET.
+func (t *Tracker) set(text []byte) {
+	name, rest := settingName(text)
+	if n := strings.ToLower(string(name)); n == "session" || n == "local" {
+		name, _ = settingName(rest)
+	}
+	if bytes.IndexByte(name, '.') >= 0 {
+		t.note(name)
+	}
+}
+
+// program looks for SET in a text that is a program, or may be one.
+func (t *Tracker) program(text []byte) {
+	for len(text) > 0 {
+		i := bytes.IndexAny(text, "sSlL")
+		if i < 0 {
+			return
+		}
+		word, rest := nextWord(text[i:])
+		begins := i == 0 || !nameByte(text[i-1])
+		if begins && strings.EqualFold(word, "set") {
+			t.set(rest)
+		}
+		if begins && strings.EqualFold(word, "load") {
+			t.refuse("it has loaded a library")
+		}
+		text = text[i+max(1, len(word)):]
+	}
+}
+
+// note remembers the name of a setting.
+func (t *Tracker) note(name []byte) {
+	switch {
+	case bytes.IndexByte(name, '.') < 0: // pg_settings lists it
+	case len(name) > maxName || !plainName(name):
+		t.refuse("it has set a setting with an unusual name")
+	case slices.ContainsFunc(t.names, func(n string) bool { return strings.EqualFold(n, string(name)) }):
+	case len(t.names) >= maxNames:
+		t.refuse("it has set too many settings of its own")
+	default:
+		t.names = append(t.names, string(name))
+	}
+}
+
+func (t *Tracker) refuse(why string) {
+	if t.why == "" {
+		t.why = why
+	}
+}
+
+// settingName returns the name at the beginning of the text, without quotes around its parts.
+func settingName(text []byte) (name, rest []byte) {
+	text = bytes.TrimLeft(text, " \t\r\n\f")
+	n := 0
+	for n < len(text) && (nameByte(text[n]) || text[n] == '.' || text[n] == '"') {
+		n++
+	}
+	return bytes.ReplaceAll(text[:n], []byte{'"'}, nil), text[n:]
+}
+
+func nextWord(text []byte) (word string, rest []byte) {
+	n := 0
+	for n < len(text) && nameByte(text[n]) {
+		n++
+	}
+	return string(text[:n]), text[n:]
+}
+
+// plainName reports whether a name consists of what is safe to write into a list of names.
+func plainName(name []byte) bool {
+	for _, c := range name {
+		if !nameByte(c) && c != '.' || c >= 0x80 {
+			return false
+		}
+	}
+	return len(name) > 0
+}
+
+func nameByte(c byte) bool {
+	return c|0x20 >= 'a' && c|0x20 <= 'z' || c >= '0' && c <= '9' || c == '_' || c == '$' || c >= 0x80
+}

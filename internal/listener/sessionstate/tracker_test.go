@@ -1,0 +1,94 @@
+package sessionstate
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestTrackerFindsNamesAndReasons(t *testing.T) {
+	for text, want := range map[string]struct {
+		names string
+		why   string // a part of it
+	}{
+		"select 1":                                              {},
+		"select f(1), g (2)":                                    {},
+		"set my.tenant = '42'":                                  {names: "my.tenant"},
+		"  SET  SESSION  my.Tenant to 42":                       {names: "my.Tenant"},
+		"set local my.a.b = 1":                                  {names: "my.a.b"},
+		`set "my"."x" = 1`:                                      {names: "my.x"},
+		"set work_mem = '1MB'":                                  {},
+		"select 1; set a.b = 1; set c.d = 2":                    {names: "a.b c.d"},
+		"update t set a.b = 1":                                  {},
+		"select set_config('app.user', $1, false)":              {names: "app.user"},
+		"select pg_catalog.set_config ( 'app.user', 'x', true)": {names: "app.user"},
+		`select "set_config"('app.user','x',true)`:              {names: "app.user"},
+		"select set_config('work_mem','1MB',false)":             {},
+		"select set_config('my.' || 'x', $2, false)":            {why: "set_config"},
+		"select set_config($1, $2, false)":                      {why: "set_config"},
+		"select set_config/**/('a.b','',false)":                 {why: "comment"},
+		"select CURRVAL('s')":                                   {why: "currval"},
+		"select lastval()":                                      {why: "lastval"},
+		"select setseed(0.5)":                                   {why: "seed"},
+		"load 'auto_explain'":                                   {why: "library"},
+		"do $$ begin set a.b = 1; end $$":                       {names: "a.b"},
+		"do $$ begin perform set_config('a.c','',true); end $$": {names: "a.c"},
+		"/* x */ set a.b = 1":                                   {names: "a.b"},
+		"-- x\nset a.b = 1":                                     {names: "a.b"},
+		"select dblink_connect('x')":                            {why: "dblink"},
+	} {
+		var whole Tracker
+		whole.Text([]byte(text+"\x00"), true, true)
+		check := func(how string, tr *Tracker) {
+			t.Helper()
+			if got := strings.Join(tr.Names(), " "); got != want.names || (want.why == "") != (tr.Why() == "") || !strings.Contains(tr.Why(), want.why) {
+				t.Errorf("%q %s: names %q, why %q", text, how, got, tr.Why())
+			}
+		}
+		check("whole", &whole)
+	}
+}
+
+// A text that arrives in pieces shows no less than it shows whole.
+func TestTrackerFollowsPieces(t *testing.T) {
+	text := "select 1; " + strings.Repeat(" ", 300) + "select set_config('app.user', 'x', false); set c.d = 1; select currval('s')"
+	for cut := 1; cut < len("set my.tenant = 1"); cut++ {
+		var tr Tracker
+		tr.Text([]byte("set my.tenant = 1")[:cut], true, false)
+		tr.Text([]byte("set my.tenant = 1")[cut:], false, true)
+		if !slices.Contains(tr.Names(), "my.tenant") {
+			t.Fatalf("cut at %d: names %q", cut, tr.Names())
+		}
+	}
+	for cut := 1; cut < len(text); cut++ {
+		var tr Tracker
+		tr.Text([]byte(text[:cut]), true, false)
+		tr.Text([]byte(text[cut:]), false, true)
+		if !slices.Contains(tr.Names(), "app.user") || !slices.Contains(tr.Names(), "c.d") {
+			if tr.Why() == "" {
+				t.Fatalf("cut at %d: names %q", cut, tr.Names())
+			}
+		}
+		if tr.Why() == "" {
+			t.Fatalf("cut at %d: currval is not seen", cut)
+		}
+	}
+}
+
+func TestTrackerIsBounded(t *testing.T) {
+	var tr Tracker
+	for i := range 1000 {
+		tr.Text([]byte("set a.x"+strings.Repeat("y", i)+" = 1"), true, true)
+	}
+	if len(tr.Names()) > maxNames || tr.Why() == "" {
+		t.Errorf("%d names, why %q", len(tr.Names()), tr.Why())
+	}
+}
+
+func BenchmarkText(b *testing.B) {
+	text := []byte("select abalance, coalesce(x, 0) from pgbench_accounts where aid = $1 and exists (select 1 from t where t.id = 3)\x00")
+	var tr Tracker
+	for b.Loop() {
+		tr.Text(text, true, true)
+	}
+}
