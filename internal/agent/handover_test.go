@@ -45,7 +45,7 @@ func TestPlannedFailover(t *testing.T) {
 				told = append(told, e)
 			}
 		}
-		if want := []string{"hold true", "drain true", "close server: planned failover to c", "drain false", "hold false"}; !slices.Equal(told, want) {
+		if want := []string{"hold true", "drain true", "read states", "close server: planned failover to c", "drain false", "hold false"}; !slices.Equal(told, want) {
 			t.Errorf("sessions were told %q", s.Events)
 		}
 	})

@@ -268,7 +268,8 @@ func (x *session) unmoved(why string) ending {
 	x.drained.mu.Lock()
 	defer x.drained.mu.Unlock()
 	if x.moving.refusal != "" {
-		x.srv.counts.add(&x.srv.counts.unmoved, x.moving.refusal)
+		kind, _, _ := strings.Cut(x.moving.refusal, ":") // without what a server added
+		x.srv.counts.add(&x.srv.counts.unmoved, kind)
 		why += " (its session could not be moved: " + x.moving.refusal + ")"
 	}
 	return ending{reason: "planned failover", why: why}

@@ -57,7 +57,7 @@ func (a *Answer) State() (State, error) {
 				return st, err
 			}
 			if s.FromSQL && !singlePrepare(s.Text) {
-				st.refuse("its statement " + pgwire.Clip(r[1]) + " was prepared together with other statements")
+				st.refuse("a prepared statement of it was prepared together with other statements")
 			}
 			st.Statements[r[1]] = s
 		}

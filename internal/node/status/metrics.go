@@ -49,6 +49,10 @@ func (s *Service) Metrics() map[string]float64 {
 		}
 		out["coterie_routing_fallbacks_total"] = float64(st.FellBack)
 		out["coterie_logins_queued_total"] = float64(st.Queued)
+		out["coterie_sessions_moved_total"] = float64(st.Moved)
+		for why, k := range st.Unmoved {
+			out[fmt.Sprintf("coterie_sessions_not_moved_total{reason=%q}", why)] = float64(k)
+		}
 		out["coterie_routing_lagged_total"] = float64(st.Lagged)
 		for k, count := range st.Routed {
 			out[fmt.Sprintf("coterie_sessions_routed_total{intent=%q,replica=%q}", k.Intent, k.Replica)] = float64(count)
