@@ -28,8 +28,8 @@ func Failover() *cobra.Command {
 		Use: "failover", GroupID: "group", Short: "Make another replica the primary",
 		Long: `Moves the leadership, without loss, to a SYNCHRONIZED secondary. The primary makes a checkpoint while it goes on serving; then new
 transactions wait and running ones end, the target catches up, the primary stops, the target is promoted, and the old primary becomes a
-secondary. Sessions are closed on the way: idle ones with SQLSTATE 57P01, those whose transaction was not begun yet with 40001; either may
-connect again at once. A request waits 8 s at most.
+secondary. Sessions move to the new primary with their state and keep their clients. Those that cannot be moved are closed: idle ones with
+SQLSTATE 57P01, those whose transaction was not begun yet with 40001; either may connect again at once. A request waits 8 s at most.
 
 Transactions that still run after --drain make it give up, with nothing changed, or are ended if --cut is given. Until the target leads,
 any failure ends with the old primary leading on, in the same epoch. The steps are shown as they happen.
