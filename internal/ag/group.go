@@ -253,6 +253,15 @@ type Continuity string
 // and made again there.
 const ContinuityOff Continuity = "OFF"
 
+// SessionMove is what a planned failover would do now with a session of the primary's server.
+type SessionMove struct {
+	User     string    `json:"user"`
+	Database string    `json:"database"`
+	Client   string    `json:"client"`
+	Since    time.Time `json:"since"`
+	Why      string    `json:"why,omitempty"` // why it would end; empty: it would move
+}
+
 // The defaults of Options that are not zero values.
 const (
 	DefaultConditionLevel = 3

@@ -1,9 +1,11 @@
 package listener
 
 import (
+	"context"
 	"sync"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 )
 
@@ -37,6 +39,9 @@ func (s *Server) Drain(on bool) {
 		defer s.pool.flush("drain") // after logins can see the drain
 	}
 	if on {
+		for _, x := range s.localSessions() {
+			x.cannotMove("") // until ReadStates
+		}
 		defer s.reclaimWhere(func(x *session) bool { return x.offloaded.Load() })
 	}
 	s.mu.Lock()
@@ -176,7 +181,7 @@ func (x *session) release(seen *pgwire.Framer, chunk []byte) (n int, d *activeDr
 	}
 	x.drained.midway = !seen.AtBoundary()
 	if x.drained.held = n == 0; n > 0 {
-		x.moving.state = nil
+		x.moving.state, x.moving.forwarded = nil, true
 	}
 	return n, d, bad
 }
@@ -213,3 +218,30 @@ func (x *session) await(d *activeDrain, holds *time.Timer) {
 		x.end(ending{reason: "held", why: "the planned failover took too long"})
 	}
 }
+
+// movesBudget bounds the questions to the server for Moves.
+const movesBudget = 5 * time.Second
+
+// Moves asks the local server for the state of each of its sessions, and returns which of them a planned failover would
+// move. Nothing waits for the answer but the sessions' own next answers.
+func (s *Server) Moves(ctx context.Context) []ag.SessionMove {
+	ctx, cancel := context.WithTimeout(ctx, movesBudget)
+	defer cancel()
+	s.ReadStates(ctx)
+	list := []ag.SessionMove{}
+	for _, x := range s.localSessions() {
+		m := ag.SessionMove{User: x.user, Database: x.database, Client: x.addr, Since: x.since}
+		x.drained.mu.Lock()
+		x.moving.state = nil // it is for this answer only
+		m.Why = x.moving.refusal
+		x.drained.mu.Unlock()
+		if s.cfg.Continuity == nil || !s.cfg.Continuity() {
+			m.Why = "CONTINUITY = OFF"
+		}
+		list = append(list, m)
+	}
+	return list
+}
+
+// clientSetting is a setting of the startup packet that no view lists.
+const clientSetting = "coterie.client_addr"

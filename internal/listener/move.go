@@ -1,12 +1,10 @@
 package listener
 
 import (
-	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -25,20 +23,22 @@ import (
 
 // moving is the part of a session that a move uses.
 type moving struct {
-	owner   *client                  // its client; nil: the client is at another node
-	accepts bool                     // the listener of that node takes sessions back
-	tracker sessionstate.Tracker     // guarded by drained.mu, as are state, refusal and rest
-	state   *continuity.State        // what the server told; nil: nothing, or something was forwarded since
-	refusal string                   // why it cannot be moved
-	rest    []byte                   // from the client, not forwarded when the session left its backend
-	wants   atomic.Pointer[question] // is to be asked by downstream
-	asked   *question                // of downstream: the answer is arriving
-	given   []byte                   // of downstream: what followed the message that gives the session back; nil: none came
-	err     error                    // why it was not taken back
-	leave   chan struct{}            // closed when leaving is set
-	leaving atomic.Bool              // it leaves its backend
-	left    chan struct{}            // closed when it has left, or has ended instead
-	early   []byte                   // of a session that continues another: bytes of the client that came before it
+	owner   *client              // its client; nil: the client is at another node
+	accepts bool                 // the listener of that node takes sessions back
+	tracker sessionstate.Tracker // guarded by drained.mu, as are state, refusal and rest
+	state   *continuity.State    // what the server told; nil: nothing, or something was forwarded since
+	refusal string               // why it cannot be moved
+	// forwarded is whether a request was forwarded since the server was asked.
+	forwarded bool
+	rest      []byte                   // from the client, not forwarded when the session left its backend
+	wants     atomic.Pointer[question] // is to be asked by downstream
+	asked     *question                // of downstream: the answer is arriving
+	given     []byte                   // of downstream: what followed the message that gives the session back; nil: none came
+	err       error                    // why it was not taken back
+	leave     chan struct{}            // closed when leaving is set
+	leaving   atomic.Bool              // it leaves its backend
+	left      chan struct{}            // closed when it has left, or has ended instead
+	early     []byte                   // of a session that continues another: bytes of the client that came before it
 }
 
 // newMoving returns the state of a session that nobody moves.
@@ -126,17 +126,20 @@ func (x *session) askState(ctx context.Context) (why string) {
 	if why = q.state.Loses(); why == "" {
 		why = statefulLibrary(x.backendPID())
 	}
-	if why == "" {
-		x.drained.mu.Lock()
+	x.drained.mu.Lock()
+	defer x.drained.mu.Unlock()
+	if why == "" { // what the kernel had relayed was entered before the question was sent
+		why = x.moving.tracker.Why()
+	}
+	if why == "" && !x.moving.forwarded {
 		x.moving.state = &q.state
-		x.drained.mu.Unlock()
 	}
 	return why
 }
 
 func (x *session) cannotMove(why string) {
 	x.drained.mu.Lock()
-	x.moving.refusal = why
+	x.moving.state, x.moving.refusal = nil, why
 	x.drained.mu.Unlock()
 }
 
@@ -146,23 +149,6 @@ func (x *session) backendPID() uint32 {
 		return binary.BigEndian.Uint32(*key)
 	}
 	return x.pid
-}
-
-// stateful are libraries that keep state in a session which no view shows.
-var stateful = strings.Fields("plperl plpython3 plpython2 pltcl plv8 plr pljava dblink")
-
-// statefulLibrary returns why a session with the libraries of that process cannot be moved; "" if it can.
-func statefulLibrary(pid uint32) string {
-	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
-	if err != nil {
-		return "the libraries of its process are not known"
-	}
-	for _, name := range stateful {
-		if bytes.Contains(maps, []byte("/"+name+".so")) {
-			return "it has used " + name + ", which keeps state of its own"
-		}
-	}
-	return ""
 }
 
 // wake has the carrier of the session look whether it is to be asked, or leaves.
@@ -197,15 +183,12 @@ func (x *session) ask(q *question, boundary bool, send func([]byte) error) {
 		close(q.done)
 		return
 	}
-	x.moving.asked = q
+	x.moving.asked, x.moving.forwarded = q, false
 	if err := send(continuity.Question(append([]string{clientSetting}, x.moving.tracker.Names()...))); err != nil {
 		q.err = err
 		close(q.done)
 	}
 }
-
-// clientSetting is a setting of the startup packet that no view lists.
-const clientSetting = "coterie.client_addr"
 
 // answered takes what belongs to the answer to a question. rest is what does not, aside what the client gets before.
 func (x *session) answered(b []byte) (rest, aside []byte, err error) {

@@ -20,7 +20,7 @@ func always() bool { return true }
 func movingGroup(t *testing.T, change func(*Config)) *group {
 	t.Helper()
 	return newGroup(t, func(c *Config) {
-		c.Rules, c.Continuity = trustAll, always
+		c.Rules, c.Continuity, c.NoKernelPath = trustAll, always, true
 		if change != nil {
 			change(c)
 		}
@@ -194,6 +194,35 @@ func TestMoveRefusesWhatWouldBeLost(t *testing.T) {
 	}
 	if st := g.srv.Stats(); st.Moved != 0 || len(st.Unmoved) == 0 {
 		t.Errorf("%+v", st)
+	}
+}
+
+// The kernel relays texts that are not looked at. A session with prepared statements is moved from there, others end.
+func TestMoveFromTheKernel(t *testing.T) {
+	g := offloadGroup(t, func(c *Config) { c.Continuity = always })
+	prepared, texts := g.mustDial(g.rw, "user=postgres"), g.mustDial(g.rw, "user=postgres")
+	if _, err := prepared.Prepare(t.Context(), "named", "select current_setting('cluster_name') || $1"); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 50 {
+		if got := g.one(prepared, "named", "!"); got != "a!" {
+			t.Fatalf("it returns %q", got)
+		}
+		if i < 10 {
+			must(t, <-later(texts, "select 1"))
+		}
+	}
+	if st := g.srv.Stats(); st.Offloaded == 0 {
+		t.Fatalf("%+v", st)
+	}
+	g.failOver("b")
+	for range 50 {
+		if got := g.one(prepared, "named", "!"); got != "b!" {
+			t.Fatalf("it returns %q", got)
+		}
+	}
+	if _, err := texts.Exec(t.Context(), "select 1"); err == nil || !strings.Contains(err.Error(), "the kernel has relayed") {
+		t.Errorf("%v; %+v", err, g.srv.Stats())
 	}
 }
 

@@ -96,7 +96,7 @@ func (p *loopSession) offload() {
 	d.Base, d.Began = base-s.DownBytes, d.Ups
 	s.Downs = s.Ups // the loop has passed on the rest
 	s.UpTaken, s.DownTaken, s.DownLimit = d.UpRead, d.DownRead, s.DownBytes+offload.MaxUnread
-	s.Flags, s.Logged, s.Why, s.Status = flags, 0, offload.WhyCalled, x.status.Load()
+	s.Flags, s.Logged, s.Why, s.Status, s.Texts = flags, 0, offload.WhyCalled, x.status.Load(), 0
 	p.setInterest(&p.client, unix.EPOLLRDHUP) // only the end of the stream is for the loop
 	p.setInterest(&p.backend, unix.EPOLLRDHUP)
 	k.SetDeadline()
@@ -223,6 +223,9 @@ func (p *loopSession) applyRelayed() error {
 	answered := func() {
 		x.owed.Store(0)
 		x.requests.Answered(byte(s.Status), true)
+	}
+	if s.Texts != 0 && s.Ups != d.Began {
+		x.moving.tracker.Unseen()
 	}
 	if s.Ups != d.Began { // all but the last were answered; they used no named statement or portal
 		answered()

@@ -2,6 +2,9 @@ package listener
 
 import (
 	"bytes"
+	"fmt"
+	"os"
+	"strings"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
@@ -147,4 +150,21 @@ func (p *loopSession) release() (fd int) {
 	fd = p.backend.fd
 	p.loop.sides[fd], p.backend.fd = nil, -1
 	return fd
+}
+
+// stateful are libraries that keep state in a session which no view shows.
+var stateful = strings.Fields("plperl plpython3 plpython2 pltcl plv8 plr pljava dblink")
+
+// statefulLibrary returns why a session with the libraries of that process cannot be moved; "" if it can.
+func statefulLibrary(pid uint32) string {
+	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
+	if err != nil {
+		return "the libraries of its process are not known"
+	}
+	for _, name := range stateful {
+		if bytes.Contains(maps, []byte("/"+name+".so")) {
+			return "it has used " + name + ", which keeps state of its own"
+		}
+	}
+	return ""
 }

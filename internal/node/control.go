@@ -102,6 +102,9 @@ func (n *node) serveStatements(gate rpc.Gate) {
 	rpc.Handle(gate, rpc.RestartListener, func(context.Context, certs.Identity, rpc.Nothing) (rpc.Nothing, error) {
 		return rpc.Nothing{}, n.clients.Restart()
 	})
+	rpc.Handle(gate, rpc.SessionMoves, func(ctx context.Context, _ certs.Identity, _ rpc.Nothing) ([]ag.SessionMove, error) {
+		return n.clients.Moves(ctx), nil
+	})
 	rpc.Handle(gate, rpc.Journal, func(context.Context, certs.Identity, rpc.Nothing) (catalog.Journal, error) {
 		return n.status.Journal(), nil
 	})

@@ -89,6 +89,8 @@ type FailoverRequest struct {
 	Cut   bool          `json:"cut,omitempty"`
 	// NoWait makes the call return as soon as the request is accepted.
 	NoWait bool `json:"no_wait,omitempty"`
+	// DryRun only asks what a planned failover would do with the sessions of clients.
+	DryRun bool `json:"dry_run,omitempty"`
 }
 
 // RestartRequest is the request for a restart of the agent in place. Drain and Cut are as for a failover.
@@ -121,6 +123,9 @@ type FailoverResult struct {
 	To    ag.ReplicaID  `json:"to"`
 	Epoch ag.Epoch      `json:"epoch"`
 	Took  time.Duration `json:"took_ns"`
+	// Of a dry run: nothing was changed, and Sessions are those of the primary's server.
+	DryRun   bool             `json:"dry_run,omitempty"`
+	Sessions []ag.SessionMove `json:"sessions,omitempty"`
 }
 
 // TokenRequest is the request for a join token.

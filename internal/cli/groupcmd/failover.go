@@ -4,9 +4,11 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"strings"
 	"sync"
+	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -38,7 +40,7 @@ any failure ends with the old primary leading on, in the same epoch. The steps a
 as they are, suspended, until coterie resume brings each back; what they had beyond the new primary is kept in their forked/ directory.
 It is promoted at once and opens when the old primary can answer no client any more: within the answer lease if a majority of voters
 answers, else after its silence, 6.5 s by default. With --now it opens at once, and clients of the old primary may read old data meanwhile.`,
-		Example: "  coterie failover --to n2\n  coterie failover --to n2 --drain 1m --cut\n  coterie failover --to n3 --allow-data-loss",
+		Example: "  coterie failover --to n2\n  coterie failover --to n2 --dry-run\n  coterie failover --to n2 --drain 1m --cut\n  coterie failover --to n3 --allow-data-loss",
 		Args:    cli.Args(0, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			cl, err := cli.Client(c)
@@ -58,7 +60,7 @@ answers, else after its silence, 6.5 s by default. With --now it opens at once, 
 				cli.Say(c, "warning: %s opens at once: until the lease of the old primary ends, its clients may still read rows as they were, without what is written on %s", req.To, req.To)
 			}
 			stop := func() {}
-			if !asJSON {
+			if !asJSON && !req.DryRun {
 				stop = showSteps(c, cl)
 			}
 			r, err := cl.Failover(c.Context(), req)
@@ -68,6 +70,9 @@ answers, else after its silence, 6.5 s by default. With --now it opens at once, 
 			}
 			if asJSON {
 				return cli.PrintJSON(c, r)
+			}
+			if req.DryRun {
+				return showMoves(c, r)
 			}
 			cli.Say(c, "%s is the primary in epoch %d after %v (was %s)", r.To, r.Epoch, r.Took.Round(time.Millisecond), r.From)
 			return nil
@@ -79,9 +84,30 @@ answers, else after its silence, 6.5 s by default. With --now it opens at once, 
 	c.Flags().BoolVar(&away, "away", false, "only if this node is the primary; else do nothing (what the service unit does before a stop)")
 	c.Flags().BoolVar(&req.AllowDataLoss, "allow-data-loss", false, "promote it even if it may lack acknowledged commits")
 	c.Flags().BoolVar(&req.Now, "now", false, "with --allow-data-loss: open at once, even if the old primary may still answer clients with old data")
+	c.Flags().BoolVar(&req.DryRun, "dry-run", false, "change nothing; list the sessions that a planned failover would end now, and why")
 	c.Flags().BoolVar(&yes, "yes", false, "do not ask")
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return c
+}
+
+// showMoves prints which sessions a planned failover would end.
+func showMoves(c *cobra.Command, r api.FailoverResult) error {
+	w := tabwriter.NewWriter(cli.Out(c), 2, 8, 2, ' ', 0)
+	lost := 0
+	for _, s := range r.Sessions {
+		if s.Why == "" {
+			continue
+		}
+		if lost++; lost == 1 {
+			_, _ = fmt.Fprintln(w, "USER\tDATABASE\tCLIENT\tSINCE\tWOULD END, BECAUSE")
+		}
+		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", s.User, s.Database, s.Client, s.Since.UTC().Format(time.RFC3339), s.Why)
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	cli.Say(c, "a failover from %s to %s would move %d of %d sessions and end %d; nothing was changed", r.From, r.To, len(r.Sessions)-lost, len(r.Sessions), lost)
+	return nil
 }
 
 // goesAway reports whether this node has the leadership, so that it can be moved to another one.
@@ -106,6 +132,8 @@ func checkFailover(c *cobra.Command, cl *api.Client, req api.FailoverRequest, ye
 	switch {
 	case req.Drain < time.Millisecond || req.Drain > cli.MaxDrain:
 		return fail.Usagef("--drain %v: choose between 1ms and %v", req.Drain, cli.MaxDrain)
+	case req.DryRun && req.AllowDataLoss:
+		return fail.Usagef("--dry-run is for a planned failover: one with --allow-data-loss moves no session")
 	case req.Now && !req.AllowDataLoss:
 		return fail.Usagef("--now belongs to --allow-data-loss: a planned failover has stopped the old primary before the new one opens")
 	case !req.AllowDataLoss:

@@ -33,6 +33,7 @@ const (
 	slotStatus     = 92
 	slotWhy        = 96
 	slotSingle     = 100
+	slotTexts      = 104
 	slotLog        = 128
 	slotSize       = 2048
 )
@@ -208,12 +209,11 @@ func (p *assembly) request() {
 		asm.Or.Imm(asm.R1, 0x20202020),
 	)
 	p.ofDatabases()
-	p.ofLetters()
-	p.add(asm.Mov.Imm(asm.R1, 1), asm.Mov.Imm(asm.R0, 5), asm.LongJump("text"))
+	p.add(asm.Mov.Imm(asm.R1, 1), asm.LongJump("text"))
 	p.at("parsed")
-	p.add(asm.Mov.Imm(asm.R1, 0), asm.Mov.Imm(asm.R0, 0))
+	p.add(asm.Mov.Imm(asm.R1, 0))
 	p.at("text")
-	p.add(asm.StoreMem(rSlot, slotSingle, asm.R1, asm.Word))
+	p.add(asm.StoreMem(rSlot, slotSingle, asm.R1, asm.Word), asm.Mov.Imm(asm.R1, 1), asm.StoreMem(rSlot, slotTexts, asm.R1, asm.Word), asm.Mov.Imm(asm.R0, 0))
 	p.at("scan")
 	p.add(
 		asm.Mov.Reg(asm.R1, rBase),
@@ -222,9 +222,6 @@ func (p *assembly) request() {
 		asm.HostTo(asm.BE, asm.R1, asm.Word),
 		asm.Or.Imm(asm.R1, 0x20202020),
 		asm.JEq.Imm32(asm.R1, 0x616c7465, p.back(whyText)), // alte: an ALTER may be refused, wherever it stands
-	)
-	p.ofState()
-	p.add(
 		asm.Add.Imm(asm.R0, 1),
 		asm.JGE.Imm(asm.R0, longestRequest, "forward"),
 		asm.JLT.Reg(asm.R0, rLen, "scan"),
@@ -296,11 +293,26 @@ func (p *assembly) requestPart(i int) {
 		asm.JEq.Imm32(asm.R1, 0x636f7079, p.back(whyText)), // copy
 	)
 	p.ofDatabases()
-	p.ofLetters()
+	p.add(
+		asm.LSh.Imm(asm.R1, 32),
+		asm.RSh.Imm(asm.R1, 56),
+		asm.JLT.Imm(asm.R1, 'a', p.back(whyText)),
+		asm.JGT.Imm(asm.R1, 'z', p.back(whyText)),
+	)
 	p.at(named) // a named portal stays open
 	p.add(asm.JNE.Imm(asm.R4, 0, p.back(whyOther)))
 	p.at(plain)
 	p.add(asm.Mov.Reg(asm.R0, asm.R0))
+}
+
+// ofDatabases leaves statements to the loop that may need a database without other sessions
+// (stmt.NeedsDatabaseAlone): the pool drops its backends for them. R1 has the first four letters in lower case.
+func (p *assembly) ofDatabases() {
+	p.add(
+		asm.JEq.Imm32(asm.R1, 0x64726f70, p.back(whyText)), // drop
+		asm.JEq.Imm32(asm.R1, 0x63726561, p.back(whyText)), // create
+		asm.JEq.Imm32(asm.R1, 0x616c7465, p.back(whyText)), // alter
+	)
 }
 
 // answer checks what PostgreSQL has sent.

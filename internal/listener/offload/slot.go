@@ -23,7 +23,8 @@ type Slot struct {
 	Status                               uint32 // of the last ReadyForQuery
 	Why                                  uint32 // why the session came back
 	Single                               uint32 // the last request was a Query
-	_                                    [slotLog - 104]byte
+	Texts                                uint32 // 1: a request with a text was relayed since the listener cleared this
+	_                                    [slotLog - 108]byte
 	Log                                  [slotSize - slotLog]byte // the last request that was relayed
 }
 

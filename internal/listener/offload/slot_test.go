@@ -16,7 +16,8 @@ func TestSlotLayout(t *testing.T) {
 		"downLeft": {unsafe.Offsetof(s.DownLeft), slotDownLeft}, "downTaken": {unsafe.Offsetof(s.DownTaken), slotDownTaken},
 		"downLimit": {unsafe.Offsetof(s.DownLimit), slotDownLimit}, "logged": {unsafe.Offsetof(s.Logged), slotLogged},
 		"status": {unsafe.Offsetof(s.Status), slotStatus}, "why": {unsafe.Offsetof(s.Why), slotWhy}, "single": {unsafe.Offsetof(s.Single), slotSingle},
-		"log": {unsafe.Offsetof(s.Log), slotLog}, "size": {unsafe.Sizeof(s), slotSize},
+		"texts": {unsafe.Offsetof(s.Texts), slotTexts},
+		"log":   {unsafe.Offsetof(s.Log), slotLog}, "size": {unsafe.Sizeof(s), slotSize},
 	} {
 		if got[0] != got[1] {
 			t.Errorf("%s is at %d, the program has it at %d", name, got[0], got[1])

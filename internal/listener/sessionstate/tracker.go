@@ -35,6 +35,11 @@ func (t *Tracker) Remember(names []string) {
 // Why returns why the session's state cannot be read from the server; "" if it can.
 func (t *Tracker) Why() string { return t.why }
 
+// Unseen notes that texts of the client passed that were not followed.
+func (t *Tracker) Unseen() {
+	t.refuse("the kernel has relayed texts of its statements, which were not looked at")
+}
+
 // Text follows a piece of the text of a Query or a Parse. begun means that it is the beginning, whole that it reaches
 // the end.
 func (t *Tracker) Text(piece []byte, begun, whole bool) {

@@ -88,6 +88,14 @@ func (p *Port) ReadStates(ctx context.Context) {
 	}
 }
 
+// Moves returns which sessions of this node's server a planned failover would move.
+func (p *Port) Moves(ctx context.Context) []ag.SessionMove {
+	if s := p.server.Load(); s != nil {
+		return s.Moves(ctx)
+	}
+	return nil
+}
+
 // CloseServer implements agent.Sessions.
 func (p *Port) CloseServer(why string) {
 	if s := p.server.Load(); s != nil {

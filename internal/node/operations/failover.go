@@ -13,6 +13,7 @@ import (
 	"github.com/coteriedb/coterie/internal/etcd"
 	"github.com/coteriedb/coterie/internal/lib/fail"
 	"github.com/coteriedb/coterie/internal/lib/retry"
+	"github.com/coteriedb/coterie/internal/node/rpc"
 )
 
 // Failover requests a failover through the store, so that the responsible member carries it out, and waits for its end.
@@ -25,6 +26,9 @@ func (s *Service) Failover(ctx context.Context, req api.FailoverRequest) (api.Fa
 	to, err := failoverTarget(x, req.To, req.AllowDataLoss)
 	if err != nil {
 		return api.FailoverResult{}, err
+	}
+	if req.DryRun {
+		return s.dryRun(ctx, x, to)
 	}
 	op := ag.Op{
 		ID: string(agent.NewCopyID()), Kind: ag.OpPlanned, To: to, Epoch: x.Record.Epoch.Epoch, Drain: req.Drain, Cut: req.Cut,
@@ -47,6 +51,24 @@ func (s *Service) Failover(ctx context.Context, req api.FailoverRequest) (api.Fa
 		return api.FailoverResult{From: x.Record.Epoch.Leader, To: to, Epoch: x.Record.Epoch.Epoch}, nil
 	}
 	return s.awaitFailover(ctx, start, x, op)
+}
+
+// dryRun returns what a planned failover would do with the sessions of the primary's server.
+func (s *Service) dryRun(ctx context.Context, x etcd.Snapshot, to ag.ReplicaID) (api.FailoverResult, error) {
+	e := x.Record.Epoch
+	r := api.FailoverResult{From: e.Leader, To: to, Epoch: e.Epoch, DryRun: true}
+	var moves []ag.SessionMove
+	var err error
+	if e.Leader == s.Self {
+		moves = s.Clients.Moves(ctx)
+	} else if m, known := x.Group.Replica(e.Leader); known {
+		moves, err = rpc.Call(ctx, s.Calls, m, rpc.SessionMoves, rpc.Nothing{})
+	}
+	if err != nil {
+		return r, fail.Unhealthyf("%s does not say what would become of its sessions: %w", e.Leader, err)
+	}
+	r.Sessions = moves
+	return r, nil
 }
 
 // notAsked returns the error of a failover that could not be asked for. The replicas that a forced one has suspended

@@ -312,6 +312,9 @@ type fakeClients struct {
 
 func (c *fakeClients) Routes() *ag.Routes { return c.routes }
 func (c *fakeClients) Restart() error     { c.restarted++; return c.err }
+func (c *fakeClients) Moves(context.Context) []ag.SessionMove {
+	return []ag.SessionMove{{User: "here"}}
+}
 
 type fakeSeeds struct {
 	asked     []api.SeedRequest

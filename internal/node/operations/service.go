@@ -81,6 +81,7 @@ type Server interface {
 type Clients interface {
 	Routes() *ag.Routes
 	Restart() error
+	Moves(ctx context.Context) []ag.SessionMove
 }
 
 // Seeds is the part of *seedjobs.Client that a Service uses.

@@ -49,6 +49,8 @@ var (
 	CheckParameters = Method[map[string]string, []string]{"check-settings", replicas}
 	// RestartListener asks a node to open its client ports anew.
 	RestartListener = Method[Nothing, Nothing]{"restart-listener", replicas}
+	// SessionMoves asks the primary which sessions of its server a planned failover would move.
+	SessionMoves = Method[Nothing, []ag.SessionMove]{"session-moves", replicas}
 	// Role asks a replica for a role that logs in, and for the age of the copy that it was read from.
 	Role = Method[string, AgedRole]{"role", replicas}
 	// Progress asks a replica how far its server is in the history of an epoch.
