@@ -405,33 +405,34 @@ func (c *client) openAgain(ctx context.Context, r route, x *session) (*session, 
 	return y, nil
 }
 
-// become starts the session with that startup packet and brings it into the state of x. news is what the client gets.
-func (y *session) become(x *session, packet []byte) (news []byte, err error) {
-	g, err := startSession(y.backend, y.in, packet, y.replica)
+// become starts the session with that startup packet and brings it into the state of from. news is what the client
+// gets.
+func (x *session) become(from *session, packet []byte) (news []byte, err error) {
+	g, err := startSession(x.backend, x.in, packet, x.replica)
 	if err != nil {
 		return nil, err
 	}
-	was := x.moving.state
+	was := from.moving.state
 	status := continuity.Greeting(g.bytes)
-	heard, err := y.restore(was, status)
+	heard, err := x.restore(was, status)
 	if err != nil {
 		return nil, err
 	}
-	y.pid, y.realKey, y.inRecovery = g.pid(), g.key, status[hotStandby] == "on"
-	y.id, y.key, y.longKey, y.since, y.addr = x.id, x.key, x.longKey, x.since, x.addr
-	y.copies = x.copies
-	y.tainted.Store(true)
-	y.requests = x.requests.Continued()
-	y.moving.tracker, y.moving.early = x.moving.tracker, x.moving.rest
-	return append(append(was.News(status), was.Lost(y.pid)...), heard...), nil
+	x.pid, x.realKey, x.inRecovery = g.pid(), g.key, status[hotStandby] == "on"
+	x.id, x.key, x.longKey, x.since, x.addr = from.id, from.key, from.longKey, from.since, from.addr
+	x.copies = from.copies
+	x.tainted.Store(true)
+	x.requests = from.requests.Continued()
+	x.moving.tracker, x.moving.early = from.moving.tracker, from.moving.rest
+	return append(append(was.News(status), was.Lost(x.pid)...), heard...), nil
 }
 
 // restore brings a new session into a state, and checks that it is in it. It returns the notifications that arrived.
-func (y *session) restore(was *continuity.State, status map[string]string) (heard []byte, err error) {
+func (x *session) restore(was *continuity.State, status map[string]string) (heard []byte, err error) {
 	question := continuity.Question(append([]string{clientSetting}, was.Names()...))
 	var states [2]continuity.State
 	for i := range states {
-		a, err := y.exchange(question, 1)
+		a, err := x.exchange(question, 1)
 		if err != nil {
 			return nil, err
 		}
@@ -443,7 +444,7 @@ func (y *session) restore(was *continuity.State, status map[string]string) (hear
 			break
 		}
 		requests, n := was.Restore(&states[0])
-		if a, err = y.exchange(requests, n); err != nil {
+		if a, err = x.exchange(requests, n); err != nil {
 			return nil, err
 		}
 		if err := a.Err(); err != nil {
@@ -459,13 +460,13 @@ func (y *session) restore(was *continuity.State, status map[string]string) (hear
 }
 
 // exchange sends requests and reads the answers, which end with n ReadyForQuery.
-func (y *session) exchange(requests []byte, n int) (*continuity.Answer, error) {
-	if _, err := y.backend.Write(requests); err != nil {
+func (x *session) exchange(requests []byte, n int) (*continuity.Answer, error) {
+	if _, err := x.backend.Write(requests); err != nil {
 		return nil, err
 	}
 	a := new(continuity.Answer)
 	for n > 0 {
-		typ, body, err := pgwire.ReadMessage(y.in, pgwire.MaxControl)
+		typ, body, err := pgwire.ReadMessage(x.in, pgwire.MaxControl)
 		if err != nil {
 			return nil, err
 		}

@@ -96,7 +96,7 @@ func TestMovedSessionsAreTheSame(t *testing.T) {
 	t.Logf("seed %d", seed)
 	refused := 0
 	for i := range scripts {
-		r := rand.New(rand.NewPCG(seed, uint64(i))) //nolint:gosec // a test's dice
+		r := rand.New(rand.NewPCG(seed, uint64(i)))
 		if !sameWhenMoved(t, g, stateScript(r), r.IntN(30)) {
 			refused++
 		}

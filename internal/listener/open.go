@@ -342,8 +342,11 @@ func (c *client) packet(addr string, id ag.ReplicaID) []byte {
 		start = start.WithClientName(addr)
 	}
 	own := []pgwire.Parameter{
-		{Name: "coterie.client_addr", Value: addr}, {Name: "coterie.tls", Value: tls}, {Name: "coterie.intent", Value: string(c.intent)},
-		{Name: "coterie.reads", Value: string(cmp.Or(c.start.Reads, startup.ReadsLease))}, {Name: "coterie.replica", Value: string(id)},
+		{Name: "coterie.client_addr", Value: addr},
+		{Name: "coterie.tls", Value: tls},
+		{Name: "coterie.intent", Value: string(c.intent)},
+		{Name: "coterie.reads", Value: string(cmp.Or(c.start.Reads, startup.ReadsLease))},
+		{Name: "coterie.replica", Value: string(id)},
 	}
 	if c.takesBack(id) {
 		own = append(own, pgwire.Parameter{Name: movesParameter, Value: giveBackVersion})
