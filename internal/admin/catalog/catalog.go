@@ -345,7 +345,7 @@ func (d *described) Notice(string)               {}
 // Describe returns a query's columns and the types of its parameters, without its rows. The types in given are the
 // client's; 0: the client left it open.
 func (c *Catalog) Describe(ctx context.Context, user, query string, given []uint32) ([]Column, []uint32, error) {
-	t, err := translate(ctx, query)
+	t, err := translate(ctx, query, nil)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -365,21 +365,28 @@ func (c *Catalog) Describe(ctx context.Context, user, query string, given []uint
 	return columns, params, err
 }
 
+// Question is a query of a user, with the arguments of its parameters and the variables that it may name.
+type Question struct {
+	User, Text string
+	Args       []any
+	Variables  map[string]dialect.Value
+}
+
 // Query runs a query for a user and sends its rows as they come. An engine is the query's until the last row is taken,
 // or its time is over.
-func (c *Catalog) Query(ctx context.Context, user, query string, args []any, to Rows) error {
-	t, err := translate(ctx, query)
+func (c *Catalog) Query(ctx context.Context, q Question, to Rows) error {
+	t, err := translate(ctx, q.Text, q.Variables)
 	if err != nil {
 		return err
 	}
-	if n := len(t.Params); n != len(args) {
-		return &Error{State: "08P01", Message: fmt.Sprintf("the query has %d parameters, and %d are given", n, len(args))}
+	if n := len(t.Params); n != len(q.Args) {
+		return &Error{State: "08P01", Message: fmt.Sprintf("the query has %d parameters, and %d are given", n, len(q.Args))}
 	}
 	for _, n := range t.Notices {
 		to.Notice(n)
 	}
-	return c.use(ctx, user, t, func(ctx context.Context, e *engine) error {
-		return e.run(ctx, t.SQL, args, newAnswer(to, maxRows, t))
+	return c.use(ctx, q.User, t, func(ctx context.Context, e *engine) error {
+		return e.run(ctx, t.SQL, q.Args, newAnswer(to, maxRows, t))
 	})
 }
 

@@ -94,7 +94,7 @@ func (k *kept) Notice(text string)          { k.notices = append(k.notices, text
 // query returns the whole answer to a query of the user me.
 func query(ctx context.Context, c *Catalog, text string, args ...any) ([]Column, [][]any, error) {
 	var k kept
-	err := c.Query(ctx, "me", text, args, &k)
+	err := c.Query(ctx, Question{User: "me", Text: text, Args: args}, &k)
 	return k.columns, k.rows, err
 }
 
@@ -318,7 +318,7 @@ func FuzzQuery(f *testing.F) {
 	c := New(func(context.Context) Facts { return facts })
 	f.Cleanup(c.Close)
 	f.Fuzz(func(t *testing.T, query string) {
-		if _, err := translate(t.Context(), query); err != nil {
+		if _, err := translate(t.Context(), query, nil); err != nil {
 			var known *Error
 			if !errors.As(err, &known) || known.State == "" {
 				t.Fatalf("%q: %v", query, err)

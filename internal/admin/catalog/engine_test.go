@@ -165,7 +165,7 @@ func TestMemoryIsBounded(t *testing.T) {
 	sqlite3.Xsqlite3_memory_highwater(tls, 1)
 	for i, text := range greedy {
 		all.Go(func() {
-			err := c.Query(t.Context(), fmt.Sprint("user ", i), text, nil, &kept{})
+			err := c.Query(t.Context(), Question{User: fmt.Sprint("user ", i), Text: text, Args: nil}, &kept{})
 			var known *Error
 			if !errors.As(err, &known) || known.State != "54000" && known.State != "57014" && known.State != "53300" {
 				t.Errorf("%s: %v", text, err)
@@ -192,7 +192,7 @@ func TestOneUserLeavesAnEngine(t *testing.T) {
 	var all sync.WaitGroup
 	for range 2 * engines {
 		all.Go(func() {
-			if err := c.Query(t.Context(), "slow", "select 1", nil, stuck); err != nil {
+			if err := c.Query(t.Context(), Question{User: "slow", Text: "select 1", Args: nil}, stuck); err != nil {
 				t.Error(err)
 			}
 		})
@@ -237,7 +237,7 @@ func TestRowsAreSentAsTheyCome(t *testing.T) {
 	lost := errors.New("lost")
 	endless := "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x+1 FROM c) SELECT nullif(x, 1) AS y, NULL AS z FROM c"
 	r := &failingRows{after: 2000, err: lost}
-	if err := c.Query(t.Context(), "me", endless, nil, r); !errors.Is(err, lost) || len(r.rows) != 2000 {
+	if err := c.Query(t.Context(), Question{User: "me", Text: endless, Args: nil}, r); !errors.Is(err, lost) || len(r.rows) != 2000 {
 		t.Errorf("%d rows, %v", len(r.rows), err)
 	}
 	if r.columns[0].Type != typeInt8.oid || r.columns[1].Type != typeText.oid || r.rows[0][0] != nil || r.rows[1][0] != int64(2) {
@@ -295,7 +295,7 @@ func FuzzOneStatement(f *testing.F) {
 			return
 		}
 		for _, p := range parts {
-			translated, err := translate(t.Context(), p.Text)
+			translated, err := translate(t.Context(), p.Text, nil)
 			if err != nil {
 				continue
 			}

@@ -48,8 +48,10 @@ func viewNamed(schema, name string) (view, bool) {
 }
 
 // translate returns a query as the engine gets it.
-func translate(ctx context.Context, text string) (*dialect.Translation, error) {
-	t, err := dialect.Translate(ctx, text, environment)
+func translate(ctx context.Context, text string, variables map[string]dialect.Value) (*dialect.Translation, error) {
+	env := environment
+	env.Variables = variables
+	t, err := dialect.Translate(ctx, text, env)
 	if err != nil {
 		return nil, err
 	}

@@ -59,8 +59,8 @@ func (w *world) Describe(ctx context.Context, who Principal, sql string, given [
 	return columns(cols), types, viewError(err)
 }
 
-func (w *world) Query(ctx context.Context, who Principal, sql string, args []any, to Rows) error {
-	return viewError(w.views.Query(ctx, who.User, sql, args, fromViews{to}))
+func (w *world) Query(ctx context.Context, who Principal, q Question, to Rows) error {
+	return viewError(w.views.Query(ctx, catalog.Question{User: who.User, Text: q.SQL, Args: q.Args, Variables: q.Variables}, fromViews{to}))
 }
 
 // fromViews sends the rows of the views to a session.
@@ -242,8 +242,8 @@ func TestPrivileges(t *testing.T) {
 // slow is a Backend whose statements run until they are cancelled.
 type slow struct{ *world }
 
-func (s slow) Query(ctx context.Context, _ Principal, sql string, _ []any, to Rows) error {
-	if !strings.Contains(sql, "forever") {
+func (s slow) Query(ctx context.Context, _ Principal, q Question, to Rows) error {
+	if !strings.Contains(q.SQL, "forever") {
 		return errors.Join(to.Columns([]Column{{"one", 23}}), to.Row([]any{int64(1)}))
 	}
 	<-ctx.Done()

@@ -5,7 +5,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgproto3"
 
-	"github.com/coteriedb/coterie/internal/admin/ddl"
+	"github.com/coteriedb/coterie/internal/admin/batch"
 )
 
 // extended handles the messages of the extended protocol.
@@ -32,12 +32,14 @@ func (w *wire) extended(ctx context.Context, m pgproto3.FrontendMessage) error {
 }
 
 func (w *wire) parse(ctx context.Context, m *pgproto3.Parse) error {
-	parts, err := ddl.Split(m.Query)
+	parts, err := batch.Split(m.Query)
 	switch {
 	case err != nil:
 		return err
 	case len(parts) > 1:
 		return Errorf("42601", "cannot insert multiple commands into a prepared statement")
+	case len(parts) == 1 && batch.Compound(parts[0].Text):
+		return Errorf("0A000", "a batch with variables or control flow cannot be prepared").WithHint("send it by the simple query protocol, as psql does")
 	case m.Name != "" && w.statements[m.Name] != nil:
 		return Errorf("42P05", "prepared statement %q already exists", m.Name)
 	case len(w.statements) >= maxPrepared:

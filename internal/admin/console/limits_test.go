@@ -141,7 +141,7 @@ type endless struct {
 	taken chan struct{} // closed when a query has ended
 }
 
-func (e endless) Query(ctx context.Context, _ Principal, _ string, _ []any, to Rows) error {
+func (e endless) Query(ctx context.Context, _ Principal, _ Question, to Rows) error {
 	defer close(e.taken)
 	if err := to.Columns([]Column{{"x", Text}}); err != nil {
 		return err

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/coteriedb/coterie/internal/admin/ddl"
+	"github.com/coteriedb/coterie/internal/admin/dialect"
 	"github.com/coteriedb/coterie/internal/lib/fail"
 )
 
@@ -45,6 +46,7 @@ type Result struct {
 	Rows    [][]any  `json:"rows,omitempty"`
 	Tag     string   `json:"tag"`
 	Notices []Notice `json:"notices,omitempty"`
+	Next    []Result `json:"next,omitempty"` // of the further statements of a batch
 }
 
 // Rows receives the rows of a query. An error of a method ends the query, which returns it.
@@ -159,6 +161,13 @@ type Principal struct {
 	May  ddl.Privilege
 }
 
+// Question is a query with the arguments of its parameters and the variables that it may name.
+type Question struct {
+	SQL       string
+	Args      []any
+	Variables map[string]dialect.Value
+}
+
 // Backend executes the statements of sessions. Its methods may be called by many goroutines at once.
 type Backend interface {
 	// Execute runs a statement of the availability-group language for the principal, whose privilege has been checked.
@@ -167,7 +176,7 @@ type Backend interface {
 	// client's; 0: the client left it open.
 	Describe(ctx context.Context, who Principal, sql string, given []Type) (columns []Column, params []Type, err error)
 	// Query runs a query on the views and sends its rows as they come.
-	Query(ctx context.Context, who Principal, sql string, args []any, to Rows) error
+	Query(ctx context.Context, who Principal, q Question, to Rows) error
 	// Version returns PostgreSQL's version in this group, as server_version shows it.
 	Version() string
 }

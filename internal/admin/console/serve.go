@@ -15,6 +15,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgproto3"
 
+	"github.com/coteriedb/coterie/internal/admin/batch"
 	"github.com/coteriedb/coterie/internal/admin/ddl"
 )
 
@@ -233,7 +234,7 @@ func (w *wire) handle(ctx context.Context, m pgproto3.FrontendMessage) error {
 
 // simple runs the statements of a text, up to the first one that fails.
 func (w *wire) simple(ctx context.Context, text string) {
-	parts, err := ddl.Split(text)
+	parts, err := batch.Split(text)
 	if err != nil {
 		w.fail(err)
 		return
@@ -243,13 +244,7 @@ func (w *wire) simple(ctx context.Context, text string) {
 		return
 	}
 	for _, p := range parts {
-		to := w.newSender(nil)
-		r, err := w.s.run(ctx, p.Text, nil, to)
-		if err == nil {
-			w.notices(r)
-			err = to.result(r)
-		}
-		if err != nil {
+		if err := w.part(ctx, p); err != nil {
 			bad := asError(err)
 			if bad.Position > 0 {
 				bad.Position += p.Offset
@@ -257,9 +252,44 @@ func (w *wire) simple(ctx context.Context, text string) {
 			w.fail(bad)
 			return
 		}
-		r.Columns = to.columns
-		w.complete(r, to.sent)
 	}
+}
+
+// part runs a part of a text: a statement, or a batch with variables and control flow.
+func (w *wire) part(ctx context.Context, p ddl.Part) error {
+	if !batch.Compound(p.Text) {
+		return w.statement(ctx, p.Text)
+	}
+	return w.s.compound(ctx, p.Text, func(s batch.Statement) error {
+		err := w.statement(ctx, s.Text)
+		if err == nil {
+			return nil
+		}
+		bad := asError(err)
+		if bad.Position > 0 {
+			bad.Position += s.Offset
+		}
+		return bad
+	}, func(r Result) {
+		w.notices(r)
+		w.complete(r, 0)
+	})
+}
+
+// statement runs a statement and sends its answer.
+func (w *wire) statement(ctx context.Context, text string) error {
+	to := w.newSender(nil)
+	r, err := w.s.run(ctx, text, nil, to)
+	if err != nil {
+		return err
+	}
+	w.notices(r)
+	if err := to.result(r); err != nil {
+		return err
+	}
+	r.Columns = to.columns
+	w.complete(r, to.sent)
+	return nil
 }
 
 // sender sends rows to the client as they come: as text, or in the formats of a portal.

@@ -8,7 +8,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/admin/batch"
 	"github.com/coteriedb/coterie/internal/admin/ddl"
+	"github.com/coteriedb/coterie/internal/admin/dialect"
 )
 
 // Limits of a session.
@@ -33,6 +35,8 @@ type Session struct {
 	changed  []string          // settings that are to be reported to the client
 	tx       byte
 	limits   Limits
+
+	variables map[string]dialect.Value // of the running batch, by name
 
 	interrupt <-chan struct{} // requests to cancel the running statement; nil: there are none
 	late      func()          // is told of a statement that took too long; nil: nobody is
@@ -69,8 +73,31 @@ func NewSession(b Backend, who Principal) *Session {
 	return s
 }
 
-// Run executes one statement and returns its whole answer. The error is an *Error.
+// Run executes one statement, or a batch, and returns its whole answer. The error is an *Error.
 func (s *Session) Run(ctx context.Context, text string) (Result, error) {
+	if !batch.Compound(text) {
+		return s.one(ctx, text)
+	}
+	var out []Result
+	err := s.compound(ctx, text, func(st batch.Statement) error {
+		r, err := s.one(ctx, st.Text)
+		if err == nil {
+			out = append(out, r)
+		}
+		return err
+	}, func(r Result) { out = append(out, r) })
+	if err != nil {
+		return Result{}, asError(err)
+	}
+	if len(out) == 0 {
+		return Result{}, nil
+	}
+	out[0].Next = out[1:]
+	return out[0], nil
+}
+
+// one executes one statement and returns its whole answer.
+func (s *Session) one(ctx context.Context, text string) (Result, error) {
 	var k whole
 	r, err := s.run(ctx, text, nil, &k)
 	if err != nil {
@@ -209,7 +236,7 @@ func (s *Session) dispatch(ctx context.Context, k kind, text string, args []any,
 	case kindLanguage:
 		return s.language(ctx, text)
 	case kindQuery:
-		return Result{Tag: "SELECT"}, s.backend.Query(ctx, s.who, text, args, to)
+		return Result{Tag: "SELECT"}, s.backend.Query(ctx, s.who, Question{text, args, s.variables}, to)
 	case kindBegin:
 		s.tx = txOpen
 		return Result{Tag: strings.Join(words(text, 1), "")}, nil
@@ -234,6 +261,9 @@ func notHere(text string) error {
 	name := "this"
 	if len(w) > 0 {
 		name = w[0]
+	}
+	if name == "EXEC" || name == "EXECUTE" {
+		return noProcedure(text)
 	}
 	return Errorf("0A000", "%s is not a statement of the console", name).
 		WithHint("the console takes SELECT on the views sys.* and coterie.*, and availability-group statements; for the data connect to another database")

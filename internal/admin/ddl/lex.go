@@ -242,6 +242,40 @@ func Literal(s string) string { return "N'" + strings.ReplaceAll(s, "'", "''") +
 // Brackets returns s as a name of the language.
 func Brackets(s string) string { return "[" + strings.ReplaceAll(s, "]", "]]") + "]" }
 
+// Token is a word, a name, a string, a number or a sign of a text.
+type Token struct {
+	Text     string // without quotes
+	Pos      Pos
+	From, To int // byte offsets
+	kind     tokenKind
+}
+
+// Is reports whether the token is that keyword, in upper or lower case.
+func (t Token) Is(word string) bool {
+	return t.kind == tokWord && t.To > 0 && strings.EqualFold(t.Text, word)
+}
+
+// Word reports whether the token is a bare word, such as a keyword or @variable.
+func (t Token) Word() bool { return t.kind == tokWord && t.To > 0 }
+
+// Sign reports whether the token is that sign.
+func (t Token) Sign(s string) bool { return t.kind == tokSign && t.Text == s }
+
+// Tokens divides a text into tokens, without the end. The error is an *Error.
+func Tokens(text string) ([]Token, error) {
+	list, bad := lex(text)
+	if bad != nil {
+		return nil, bad
+	}
+	var out []Token
+	for _, t := range list {
+		if t.kind != tokEnd {
+			out = append(out, Token{Text: t.text, Pos: t.pos, From: t.from, To: t.end, kind: t.kind})
+		}
+	}
+	return out, nil
+}
+
 // Part is one statement of a file, as text.
 type Part struct {
 	Text string

@@ -307,3 +307,26 @@ func bitOf(b bool) string {
 	}
 	return "0"
 }
+
+// TypeNamed returns the type that T-SQL's DECLARE gives a variable.
+func TypeNamed(name string) (t Type, bad *Error) {
+	tokens, err := scan(name)
+	if err != nil {
+		return Type{}, Errorf("42601", "%v", err)
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			var ok bool
+			if bad, ok = r.(*Error); !ok {
+				panic(r)
+			}
+		}
+	}()
+	p := &parser{tokens: tokens}
+	parsed := p.typeName()
+	if p.tok().kind != tokEnd {
+		p.fail()
+	}
+	to, bad := targetOf(parsed, false)
+	return to.typ, bad
+}

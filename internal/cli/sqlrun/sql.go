@@ -15,6 +15,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/coteriedb/coterie/internal/admin/api"
+	"github.com/coteriedb/coterie/internal/admin/batch"
 	"github.com/coteriedb/coterie/internal/admin/console"
 	"github.com/coteriedb/coterie/internal/admin/ddl"
 	"github.com/coteriedb/coterie/internal/cli"
@@ -94,7 +95,7 @@ type Printer struct {
 
 // Run executes the statements of a text and prints their results. It stops at the first error.
 func (p Printer) Run(ctx context.Context, cl *api.Client, text string) error {
-	parts, err := ddl.Split(text)
+	parts, err := batch.Split(text)
 	if err != nil {
 		return fail.Error{Kind: fail.Usage, Err: err}
 	}
@@ -106,8 +107,10 @@ func (p Printer) Run(ctx context.Context, cl *api.Client, text string) error {
 			}
 			return err
 		}
-		if err := p.Print(r); err != nil {
-			return err
+		for _, r := range append([]console.Result{r}, r.Next...) {
+			if err := p.Print(r); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

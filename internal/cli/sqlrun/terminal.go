@@ -16,6 +16,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/coteriedb/coterie/internal/admin/api"
+	"github.com/coteriedb/coterie/internal/admin/batch"
 	"github.com/coteriedb/coterie/internal/admin/ddl"
 )
 
@@ -109,13 +110,19 @@ func whole(text string) bool {
 		return true
 	}
 	last := text[strings.LastIndexByte(text, '\n')+1:]
-	if !strings.HasSuffix(text, ";") && !strings.EqualFold(strings.TrimSpace(last), "GO") {
+	words := strings.Fields(last)
+	goes := len(words) > 0 && len(words) < 3 && strings.EqualFold(words[0], "GO")
+	if !strings.HasSuffix(text, ";") && !goes {
 		return false
 	}
 	_, err := ddl.Split(text)
 	var bad *ddl.Error
 	unclosed := errors.As(err, &bad) && (bad.Number == ddl.NumberUnclosedQuote || bad.Number == ddl.NumberUnclosedComment)
-	return !unclosed
+	if unclosed || goes {
+		return !unclosed
+	}
+	_, err = batch.Parse(text) // a block whose END is missing
+	return !errors.As(err, &bad) || !strings.HasPrefix(bad.Message, "incorrect syntax near the end")
 }
 
 // interactive reads and runs statements from a terminal, with a history and completion of view names, until the input

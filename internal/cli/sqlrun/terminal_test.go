@@ -10,20 +10,23 @@ import (
 
 func TestWhole(t *testing.T) {
 	for text, want := range map[string]bool{
-		"":                        true,
-		"\n":                      true,
-		"select 1":                false,
-		"select 1;":               true,
-		"select 1;  \n":           true,
-		"select 1\nGO":            true,
-		"select 1\n go \n":        true,
-		"select 'a;":              false,
-		"select 'a;\nb';":         true,
-		"select [a;":              false,
-		"select 1 /* ;":           false,
-		"select 1 /* ;\n*/;":      true,
-		"alter availability go":   false,
-		"select 1; select 'x;\n;": false,
+		"":                              true,
+		"\n":                            true,
+		"select 1":                      false,
+		"select 1;":                     true,
+		"select 1;  \n":                 true,
+		"select 1\nGO":                  true,
+		"select 1\n go \n":              true,
+		"select 1\nGO 3":                true,
+		"if 1 = 1 begin print 1;":       false,
+		"if 1 = 1 begin print 1;\nend;": true,
+		"select 'a;":                    false,
+		"select 'a;\nb';":               true,
+		"select [a;":                    false,
+		"select 1 /* ;":                 false,
+		"select 1 /* ;\n*/;":            true,
+		"alter availability go":         false,
+		"select 1; select 'x;\n;":       false,
 	} {
 		if got := whole(text); got != want {
 			t.Errorf("%q: %v", text, got)

@@ -41,8 +41,8 @@ func (e Executor) Describe(ctx context.Context, who console.Principal, query str
 }
 
 // Query runs a query on the views and sends its rows as they come.
-func (e Executor) Query(ctx context.Context, who console.Principal, query string, args []any, to console.Rows) error {
-	return queryFailed(e.Views.Query(ctx, who.User, query, args, rowsFor{to}))
+func (e Executor) Query(ctx context.Context, who console.Principal, q console.Question, to console.Rows) error {
+	return queryFailed(e.Views.Query(ctx, catalog.Question{User: who.User, Text: q.SQL, Args: q.Args, Variables: q.Variables}, rowsFor{to}))
 }
 
 // rowsFor sends the rows of the views to a session of the console.

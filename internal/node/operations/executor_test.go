@@ -325,7 +325,7 @@ func TestQueries(t *testing.T) {
 		t.Errorf("%+v, %v", r, err)
 	}
 	var told *console.Error
-	if err := e.Query(t.Context(), console.Principal{}, "bad", nil, nil); !errors.As(err, &told) || told.State != "42P01" || told.Hint == "" {
+	if err := e.Query(t.Context(), console.Principal{}, console.Question{SQL: "bad"}, nil); !errors.As(err, &told) || told.State != "42P01" || told.Hint == "" {
 		t.Errorf("%v", err)
 	}
 	if _, _, err := e.Describe(t.Context(), console.Principal{}, "bad", nil); !errors.As(err, &told) {

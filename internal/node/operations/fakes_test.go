@@ -355,10 +355,10 @@ func (fakeViews) Describe(_ context.Context, _, query string, given []uint32) ([
 	return []catalog.Column{{Name: "x", Type: 25}}, given, nil
 }
 
-func (v fakeViews) Query(ctx context.Context, user, query string, _ []any, to catalog.Rows) error {
-	columns, _, err := v.Describe(ctx, user, query, nil)
+func (v fakeViews) Query(ctx context.Context, q catalog.Question, to catalog.Rows) error {
+	columns, _, err := v.Describe(ctx, q.User, q.Text, nil)
 	if err != nil {
 		return err
 	}
-	return errors.Join(to.Columns(columns), to.Row([]any{user}))
+	return errors.Join(to.Columns(columns), to.Row([]any{q.User}))
 }

@@ -101,7 +101,7 @@ type Status interface {
 // Views is the part of *catalog.Catalog that a Service uses.
 type Views interface {
 	Describe(ctx context.Context, user, query string, given []uint32) ([]catalog.Column, []uint32, error)
-	Query(ctx context.Context, user, query string, args []any, to catalog.Rows) error
+	Query(ctx context.Context, q catalog.Question, to catalog.Rows) error
 }
 
 // failoverBudget bounds the wait for a failover beside its drain: a checkpoint may take most of it.

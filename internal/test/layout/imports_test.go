@@ -99,7 +99,8 @@ var rules = []rule{
 	{"admin/scalar", []string{"lib/"}, "functions of values know no query"},
 	{"admin/dialect", []string{"lib/"}, "a translation knows neither the views nor their rows"},
 	{"admin/catalog", append([]string{"admin/ddl", "admin/dialect", "admin/scalar"}, leaves...), "views name the options of the statements"},
-	{"admin/console", append([]string{"admin/ddl", "admin/dialect"}, leaves...), "the console parses the statements"},
+	{"admin/batch", []string{"admin/ddl", "lib/"}, "a script is divided before anything of it is known"},
+	{"admin/console", append([]string{"admin/ddl", "admin/dialect", "admin/batch"}, leaves...), "the console parses the statements"},
 	{"daemon", []string{"config", "lib/"}, "a process knows no group"},
 	{
 		"node",

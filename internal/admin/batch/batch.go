@@ -1,0 +1,455 @@
+package batch
+
+import (
+	"strconv"
+	"strings"
+
+	"github.com/coteriedb/coterie/internal/admin/ddl"
+)
+
+// Limits of a script.
+const (
+	maxTimes  = 100  // GO n
+	maxParts  = 5000 // of a script, each as often as it is run
+	maxNested = 32   // IF and BEGIN in one another
+)
+
+// Kind is the kind of a statement.
+type Kind int
+
+// The kinds. Plain is SQL or a statement of the language.
+const (
+	Plain Kind = iota
+	Declare
+	Assign
+	If
+	Print
+	Raise
+	Return
+)
+
+// Statement is one statement of a batch.
+type Statement struct {
+	Kind      Kind
+	Text      string // Plain: all of it; If: the condition; Print and Raise: the message; Assign: what follows the expressions
+	Line      int    // of the text, from 1
+	Offset    int    // characters of the text before the statement
+	Variables []Variable
+	Severity  string // of Raise: an expression
+	Prefix    string // of Assign by SELECT: TOP or DISTINCT
+	Then      []Statement
+	Else      []Statement
+}
+
+// Variable is a variable that is declared or assigned to. Its name is in lower case and without @.
+type Variable struct {
+	Name, Type string // Type is empty in an assignment
+	Value      string // expression; "": none
+}
+
+// Split divides a script into parts: statements, and whole batches where one has variables or control flow. A batch is
+// repeated as often as GO n says. Quotes and comments that do not end are an *ddl.Error.
+func Split(text string) ([]ddl.Part, error) {
+	tokens, err := ddl.Tokens(text)
+	if err != nil {
+		return nil, err
+	}
+	var out []ddl.Part
+	for from := 0; from < len(tokens); {
+		to, next, times := goLine(tokens, from)
+		parts, err := partsOf(text, tokens[from:to])
+		if err != nil {
+			return nil, err
+		}
+		for range times {
+			if out = append(out, parts...); len(out) > maxParts {
+				return nil, &ddl.Error{State: "54000", Message: "the script has more than " + strconv.Itoa(maxParts) + " statements"}
+			}
+		}
+		from = next
+	}
+	return out, nil
+}
+
+// goLine returns the end of the batch that begins at from, the beginning of the next one, and how often it is run.
+func goLine(t []ddl.Token, from int) (to, next, times int) {
+	for i := from; i < len(t); i++ {
+		if !t[i].Is("GO") || i > 0 && t[i-1].Pos.Line == t[i].Pos.Line {
+			continue
+		}
+		end := i + 1
+		times = 1
+		if end < len(t) && t[end].Pos.Line == t[i].Pos.Line {
+			n, err := strconv.Atoi(t[end].Text)
+			if err != nil || n < 1 || n > maxTimes || end+1 < len(t) && t[end+1].Pos.Line == t[i].Pos.Line && !t[end+1].Sign(";") {
+				continue
+			}
+			times = n
+			end++
+		}
+		return i, end, times
+	}
+	return len(t), len(t), 1
+}
+
+// partsOf returns the parts of a batch.
+func partsOf(text string, tokens []ddl.Token) ([]ddl.Part, error) {
+	list, err := parse(text, tokens)
+	if err != nil || len(list) == 0 {
+		return nil, err
+	}
+	var out []ddl.Part
+	for _, s := range list {
+		if s.Kind != Plain {
+			first, last := tokens[0], tokens[len(tokens)-1]
+			return []ddl.Part{{Text: text[first.From:last.To], Line: first.Pos.Line, Offset: first.Pos.Offset}}, nil
+		}
+		out = append(out, ddl.Part{Text: s.Text, Line: s.Line, Offset: s.Offset})
+	}
+	return out, nil
+}
+
+// Parse returns the statements of one batch.
+func Parse(text string) ([]Statement, error) {
+	tokens, err := ddl.Tokens(text)
+	if err != nil {
+		return nil, err
+	}
+	return parse(text, tokens)
+}
+
+// Compound reports whether a text has variables or control flow.
+func Compound(text string) bool {
+	list, err := Parse(text)
+	if err != nil {
+		return true // and Parse says what is wrong
+	}
+	for _, s := range list {
+		if s.Kind != Plain {
+			return true
+		}
+	}
+	return len(list) > 1
+}
+
+func parse(text string, tokens []ddl.Token) ([]Statement, error) {
+	p := &parser{text: text, t: tokens}
+	list := p.statements(false)
+	if p.bad != nil {
+		return nil, p.bad
+	}
+	return list, nil
+}
+
+// parser reads tokens. After an error it reads nothing more.
+type parser struct {
+	text   string
+	t      []ddl.Token
+	at     int
+	nested int
+	bad    *ddl.Error
+}
+
+func (p *parser) done() bool { return p.bad != nil || p.at >= len(p.t) }
+
+// tok returns the token n ahead; behind the end an empty one.
+func (p *parser) tok(n int) ddl.Token {
+	if p.at+n < 0 || p.at+n >= len(p.t) {
+		return ddl.Token{}
+	}
+	return p.t[p.at+n]
+}
+
+func (p *parser) fail(pos ddl.Pos, state, message, hint string) {
+	if p.bad == nil {
+		p.bad = &ddl.Error{Pos: pos, State: state, Message: message, Hint: hint}
+	}
+	p.at = len(p.t)
+}
+
+func (p *parser) expected(what string) {
+	shown := "the end"
+	pos := ddl.Pos{Line: 1, Column: 1}
+	if p.at < len(p.t) {
+		shown, pos = "'"+p.t[p.at].Text+"'", p.t[p.at].Pos
+	} else if len(p.t) > 0 {
+		pos = p.t[len(p.t)-1].Pos
+	}
+	p.fail(pos, ddl.StateSyntax, "incorrect syntax near "+shown+": expected "+what, "")
+}
+
+// between returns the text of the tokens from i to the one before j.
+func (p *parser) between(i, j int) string {
+	if i >= j || j > len(p.t) {
+		return ""
+	}
+	return p.text[p.t[i].From:p.t[j-1].To]
+}
+
+// statements parses statements up to the end or, in a block, up to END.
+func (p *parser) statements(block bool) (out []Statement) {
+	for !p.done() {
+		switch {
+		case p.tok(0).Sign(";"):
+			p.at++
+		case block && p.tok(0).Is("END"):
+			return out
+		default:
+			out = append(out, p.statement()...)
+		}
+	}
+	return out
+}
+
+// refused are statements of T-SQL that are refused by their name, with what to do instead.
+var refused = map[string]string{
+	"WHILE": "repeat with GO n, or from the shell", "WAITFOR": "wait in the shell", "GOTO": "use IF and ELSE", "THROW": "use RAISERROR", "OPEN": "", "DEALLOCATE": "",
+}
+
+// statement parses one statement; a block is several.
+func (p *parser) statement() []Statement {
+	first := p.tok(0)
+	s := Statement{Line: first.Pos.Line, Offset: first.Pos.Offset}
+	if hint, ok := refused[strings.ToUpper(first.Text)]; ok && hint != "" && first.Word() {
+		p.fail(first.Pos, ddl.StateNotSupported, strings.ToUpper(first.Text)+" is not supported in the console", hint)
+		return nil
+	}
+	switch {
+	case first.Is("DECLARE") && strings.HasPrefix(p.tok(1).Text, "@"):
+		p.declare(&s)
+	case first.Is("SET") && strings.HasPrefix(p.tok(1).Text, "@") && p.tok(1).Word():
+		p.set(&s)
+	case first.Is("IF"):
+		p.condition(&s)
+	case first.Is("BEGIN") && p.block():
+		return p.beginEnd()
+	case first.Is("PRINT"):
+		s.Kind = Print
+		p.at++
+		s.Text = p.expression("an expression")
+	case first.Is("RAISERROR"):
+		p.raise(&s)
+	case first.Is("RETURN") && (p.at+1 >= len(p.t) || p.tok(1).Sign(";") || p.begins(p.at+1, true) || p.tok(1).Is("END") || p.tok(1).Is("ELSE")):
+		s.Kind = Return
+		p.at++
+	case first.Is("SELECT") && p.assigns():
+		p.selectInto(&s)
+	default:
+		from := p.at
+		p.at = p.end(first)
+		s.Text = p.between(from, p.at)
+	}
+	return []Statement{s}
+}
+
+// block reports whether BEGIN begins a block, and not a transaction of PostgreSQL or T-SQL.
+func (p *parser) block() bool {
+	t := p.tok(1)
+	if t.Is("TRY") || t.Is("CATCH") {
+		p.fail(p.tok(0).Pos, ddl.StateNotSupported, "TRY ... CATCH is not supported in the console", "a script ends at its first error")
+		return false
+	}
+	return p.nested > 0 || p.begins(p.at+1, true) && !t.Is("BEGIN")
+}
+
+func (p *parser) beginEnd() []Statement {
+	p.at++
+	if p.nested++; p.nested > maxNested {
+		p.fail(p.tok(-1).Pos, "54001", "too many statements are nested in one another", "")
+		return nil
+	}
+	list := p.statements(true)
+	p.nested--
+	if p.bad == nil && !p.tok(0).Is("END") {
+		p.expected("END")
+	}
+	p.at++
+	return list
+}
+
+// condition parses IF … [ELSE …].
+func (p *parser) condition(s *Statement) {
+	s.Kind = If
+	p.at++
+	if p.nested++; p.nested > maxNested {
+		p.fail(p.tok(-1).Pos, "54001", "too many statements are nested in one another", "")
+		return
+	}
+	defer func() { p.nested-- }()
+	s.Text = p.expression("a condition")
+	if p.done() {
+		p.expected("a statement")
+		return
+	}
+	s.Then = p.statement()
+	if p.tok(0).Sign(";") && p.tok(1).Is("ELSE") {
+		p.at++
+	}
+	if p.bad == nil && p.tok(0).Is("ELSE") {
+		if p.at++; p.done() {
+			p.expected("a statement")
+			return
+		}
+		s.Else = p.statement()
+	}
+}
+
+func (p *parser) declare(s *Statement) {
+	s.Kind = Declare
+	p.at++
+	for !p.done() {
+		name := p.tok(0)
+		if !name.Word() || !strings.HasPrefix(name.Text, "@") || strings.HasPrefix(name.Text, "@@") {
+			p.expected("a variable's name, as @name")
+			return
+		}
+		p.at++
+		if p.tok(0).Is("AS") {
+			p.at++
+		}
+		if t := p.tok(0); t.Is("TABLE") || t.Is("CURSOR") {
+			p.fail(t.Pos, ddl.StateNotSupported, "DECLARE ... "+strings.ToUpper(t.Text)+" is not supported in the console", "WITH name AS (...) holds a result within a query")
+			return
+		}
+		from := p.at
+		for depth := 0; !p.done() && (depth > 0 || !p.tok(0).Sign(",") && !p.tok(0).Sign("=") && !p.tok(0).Sign(";") && !p.begins(p.at, true)); p.at++ {
+			depth += bracket(p.tok(0))
+		}
+		v := Variable{Name: strings.ToLower(name.Text[1:]), Type: p.between(from, p.at)}
+		if v.Type == "" {
+			p.expected("a type")
+			return
+		}
+		if p.tok(0).Sign("=") {
+			p.at++
+			v.Value = p.expression("an expression")
+		}
+		s.Variables = append(s.Variables, v)
+		if !p.tok(0).Sign(",") {
+			return
+		}
+		p.at++
+	}
+}
+
+func (p *parser) set(s *Statement) {
+	s.Kind = Assign
+	v := Variable{Name: strings.ToLower(p.tok(1).Text[1:])}
+	name := p.tok(1).Text
+	p.at += 2
+	op := ""
+	if t := p.tok(0); (t.Sign("+") || t.Sign("-") || t.Sign("*") || t.Sign("/")) && p.tok(1).Sign("=") {
+		op = t.Text
+		p.at++
+	}
+	if !p.tok(0).Sign("=") {
+		p.expected("'='")
+		return
+	}
+	p.at++
+	v.Value = p.expression("an expression")
+	if op != "" {
+		v.Value = name + " " + op + " (" + v.Value + ")"
+	}
+	s.Variables = []Variable{v}
+}
+
+// raise parses RAISERROR (message, severity, state) [WITH option].
+func (p *parser) raise(s *Statement) {
+	s.Kind = Raise
+	p.at++
+	if !p.tok(0).Sign("(") {
+		p.expected("'('")
+		return
+	}
+	p.at++
+	var args []string
+	for !p.done() {
+		args = append(args, p.expression("an expression"))
+		if p.tok(0).Sign(")") {
+			break
+		}
+		if !p.tok(0).Sign(",") {
+			p.expected("')'")
+			return
+		}
+		p.at++
+	}
+	if len(args) != 3 || !p.tok(0).Sign(")") {
+		p.fail(p.tok(-1).Pos, ddl.StateNotSupported, "RAISERROR with other arguments than a message, a severity and a state is not supported in the console", "join the message with +")
+		return
+	}
+	p.at++
+	s.Text, s.Severity = args[0], args[1]
+	if p.tok(0).Is("WITH") {
+		p.at += 2
+	}
+}
+
+// assigns reports whether a SELECT assigns to variables.
+func (p *parser) assigns() bool {
+	i := p.prefix()
+	t := p.tok(i)
+	return t.Word() && strings.HasPrefix(t.Text, "@") && !strings.HasPrefix(t.Text, "@@") && (p.tok(i+1).Sign("=") || p.tok(i+2).Sign("=") && !p.tok(i+1).Sign("<") && !p.tok(i+1).Sign(">") && !p.tok(i+1).Sign("!") && p.tok(i+1).Sign("+"))
+}
+
+// prefix returns the number of tokens of SELECT with DISTINCT and TOP.
+func (p *parser) prefix() int {
+	i := 1
+	if p.tok(i).Is("DISTINCT") {
+		i++
+	}
+	if p.tok(i).Is("TOP") {
+		i++
+		if !p.tok(i).Sign("(") {
+			return i + 1
+		}
+		for depth := 0; p.at+i < len(p.t); i++ {
+			if depth += bracket(p.tok(i)); depth == 0 {
+				return i + 1
+			}
+		}
+	}
+	return i
+}
+
+// selectInto parses SELECT @a = x, @b = y FROM ….
+func (p *parser) selectInto(s *Statement) {
+	s.Kind = Assign
+	i := p.prefix()
+	s.Prefix = p.between(p.at+1, p.at+i)
+	p.at += i
+	for !p.done() {
+		name := p.tok(0)
+		if !name.Word() || !strings.HasPrefix(name.Text, "@") {
+			p.fail(name.Pos, ddl.StateNotSupported, "a SELECT that assigns to variables and returns columns is not supported in the console", "write two of them")
+			return
+		}
+		p.at++
+		op := ""
+		if p.tok(0).Sign("+") {
+			op = "+"
+			p.at++
+		}
+		if !p.tok(0).Sign("=") {
+			p.fail(name.Pos, ddl.StateNotSupported, "a SELECT that assigns to variables and returns columns is not supported in the console", "write two of them")
+			return
+		}
+		if op != "" {
+			p.fail(name.Pos, ddl.StateNotSupported, "SELECT @variable += ... is not supported in the console", "STRING_AGG joins the texts of several rows")
+			return
+		}
+		p.at++
+		v := Variable{Name: strings.ToLower(name.Text[1:]), Value: p.item()}
+		s.Variables = append(s.Variables, v)
+		if !p.tok(0).Sign(",") {
+			break
+		}
+		p.at++
+	}
+	from := p.at
+	if p.at < len(p.t) && (p.tok(0).Is("FROM") || p.tok(0).Is("WHERE")) {
+		p.at = p.end(ddl.Token{Text: "SELECT"})
+		s.Text = p.between(from, p.at)
+	}
+}

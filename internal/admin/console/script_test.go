@@ -1,0 +1,139 @@
+package console
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/coteriedb/coterie/internal/admin/batch"
+	"github.com/coteriedb/coterie/internal/admin/ddl"
+)
+
+// batches are scripts with what a session answers: notices, rows and tags, or the SQLSTATE and the text of an error.
+var batches = []struct{ text, want string }{
+	{"DECLARE @db sysname = 'postgres'; SELECT name FROM sys.databases WHERE name = @db", "DECLARE|[postgres] SELECT"},
+	{"DECLARE @n int\nSELECT @n = COUNT(*) FROM sys.availability_replicas\nPRINT 'replicas: ' + CAST(@n AS varchar(10))", "DECLARE|SET|'replicas: 2' PRINT"},
+	{"IF (SELECT role_desc FROM sys.dm_hadr_availability_replica_states WHERE is_local = 1) = 'PRIMARY' BEGIN PRINT 'primary' END ELSE BEGIN PRINT 'secondary' END", "'primary' PRINT"},
+	{"IF sys.fn_hadr_is_primary_replica('postgres') <> 1\nBEGIN\n  RAISERROR('not the primary', 16, 1)\n  RETURN\nEND\nSELECT 1 AS go_on", "IF|[1] SELECT"},
+	{"IF NOT EXISTS (SELECT 1 FROM sys.databases WHERE name = 'none') RAISERROR('no such database', 16, 1); SELECT 1", "P0001 no such database"},
+	{"IF EXISTS (SELECT 1 FROM sys.databases WHERE name = 'none') PRINT 'there' ELSE PRINT 'absent'", "'absent' PRINT"},
+	{"DECLARE @a int = 1, @b decimal(10,2) = 2.5, @c varchar(3) = 'abcdef', @d bit = 1, @e datetime = '2026-01-02'\nSELECT @a + 1, @b, @c, @d, YEAR(@e)", "DECLARE|[2 2.50 abc true 2026] SELECT"},
+	{"DECLARE @s nvarchar(max) = ''\nSET @s += 'it''s'\nSELECT @s + ';' AS x", "DECLARE|SET|[it's;] SELECT"},
+	{"DECLARE @x int = 5 SELECT @x = 7 WHERE 1 = 0 SELECT @x", "DECLARE|SET|[5] SELECT"},
+	{"DECLARE @x int; IF @x IS NULL PRINT 'null' ELSE PRINT 'set'", "DECLARE|'null' PRINT"},
+	{"PRINT 1 + 1 PRINT NULL RETURN PRINT 'never'", "'2' PRINT|'' PRINT"},
+	{"SELECT 1 SELECT 2", "[1] SELECT|[2] SELECT"},
+	{"DECLARE @x int = 'a'", "42601 conversion failed when converting the value \"a\" to an integer"},
+	{"SELECT @y", "42704 must declare the scalar variable \"@y\""},
+	{"SET @y = 1", "42704 must declare the scalar variable \"@y\""},
+	{"DECLARE @x int DECLARE @x int", "42710 the variable name @x has already been declared"},
+	{"DECLARE @x money", "0A000 the type money is not supported in the console"},
+	{"DECLARE @x varchar(50) = '''; DROP TABLE x --' SELECT @x", "DECLARE|['; DROP TABLE x --] SELECT"},
+	{"DECLARE @x int = 1) , (2", "0A000 2 is not a statement of the console"},
+	{"EXEC sp_server_diagnostics", "0A000 EXEC sp_server_diagnostics is not supported in the console"},
+	{"EXEC master.dbo.xp_readerrorlog 0, 1, N'x'", "0A000 EXEC xp_readerrorlog is not supported in the console"},
+	{"EXECUTE @rc = sp_who2", "0A000 EXEC sp_who2 is not supported in the console"},
+	{"EXEC ('SELECT 1')", "0A000 EXEC of a text is not supported in the console"},
+	{"WHILE 1 = 1 PRINT 'x'", "0A000 WHILE is not supported in the console"},
+	{"SET NOCOUNT ON\nDECLARE @who sysname\nSELECT @who = primary_replica FROM sys.dm_hadr_availability_group_states\nIF @who = @@SERVERNAME\n    SELECT 'here' AS [where]\nELSE\n    SELECT @who AS [where]", "SET|DECLARE|SET|[here] SELECT"},
+	{"IF 1 = 1 ALTER AVAILABILITY GROUP shop MODIFY REPLICA ON 'b' WITH (BACKUP_PRIORITY = 7)", "ALTER AVAILABILITY GROUP"},
+}
+
+// answered returns results in a short form.
+func answered(r Result, err error) string {
+	var known *Error
+	if errors.As(err, &known) {
+		return known.State + " " + known.Message
+	}
+	if err != nil {
+		return err.Error()
+	}
+	var out []string
+	for _, x := range append([]Result{r}, r.Next...) {
+		text := ""
+		for _, n := range x.Notices {
+			text += "'" + n.Message + "' "
+		}
+		for _, row := range x.Rows {
+			text += fmt.Sprint(row) + " "
+		}
+		out = append(out, text+x.Tag)
+	}
+	return strings.Join(out, "|")
+}
+
+// TestBatches holds what variables and control flow do.
+func TestBatches(t *testing.T) {
+	for _, tt := range batches {
+		s := NewSession(newWorld(t), Principal{"me", ddl.MayAdminister})
+		if got := answered(s.Run(t.Context(), tt.text)); got != tt.want {
+			t.Errorf("%s\n got %s\nwant %s", tt.text, got, tt.want)
+		}
+		if s.variables != nil {
+			t.Errorf("%s: variables are left", tt.text)
+		}
+	}
+}
+
+// TestBatchesNeedPermission holds that a statement within IF needs what it needs alone.
+func TestBatchesNeedPermission(t *testing.T) {
+	s := NewSession(newWorld(t), Principal{"me", ddl.MayLook})
+	if got := answered(s.Run(t.Context(), "IF 1 = 1 BEGIN ALTER AVAILABILITY GROUP shop SUSPEND END")); !strings.HasPrefix(got, "42501") {
+		t.Error(got)
+	}
+}
+
+// TestScriptsWithGo holds that a script's batches are repeated and do not share variables.
+func TestScriptsWithGo(t *testing.T) {
+	parts, err := batch.Split("DECLARE @x int = 1 PRINT @x\nGO 2\nSELECT @x")
+	if err != nil || len(parts) != 3 {
+		t.Fatal(parts, err)
+	}
+	s := NewSession(newWorld(t), Principal{"me", ddl.MayAdminister})
+	var got []string
+	for _, p := range parts {
+		got = append(got, answered(s.Run(t.Context(), p.Text)))
+	}
+	if want := "DECLARE|'1' PRINT, DECLARE|'1' PRINT, 42704 must declare the scalar variable \"@x\""; strings.Join(got, ", ") != want {
+		t.Error(got)
+	}
+}
+
+// TestBatchesByTheProtocol holds what a client of the simple protocol receives: each answer in turn, notices, and the
+// place of an error in the whole text.
+func TestBatchesByTheProtocol(t *testing.T) {
+	addr := serve(t, newWorld(t), Principal{"me", ddl.MayAdminister})
+	config, err := pgconn.ParseConfig(dsn(addr))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var notices []string
+	config.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) { notices = append(notices, n.Message) }
+	c, err := pgconn.ConnectConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close(t.Context()) }()
+	list, err := c.Exec(t.Context(), "DECLARE @x int = 5\nIF @x > 1 PRINT 'big'\nSELECT @x AS x\nSELECT name FROM sys.databases OPTION (RECOMPILE)\nGO 2\nSELECT 2 AS y").ReadAll()
+	var got []string
+	for _, r := range list {
+		text := r.CommandTag.String()
+		for _, row := range r.Rows {
+			text += fmt.Sprintf(" %s", row)
+		}
+		got = append(got, text)
+	}
+	once := "DECLARE, PRINT, SELECT 1 [5], SELECT 1 [postgres], "
+	if err != nil || strings.Join(got, ", ") != once+once+"SELECT 1 [2]" || len(notices) != 4 || notices[0] != "big" {
+		t.Errorf("%q, %q, %v", got, notices, err)
+	}
+	text := "DECLARE @x int = 5\nIF @x = 5 ALTER AVAILABILITY GROUP shop FROB"
+	_, err = c.Exec(t.Context(), text).ReadAll()
+	var bad *pgconn.PgError
+	if !errors.As(err, &bad) || int(bad.Position) != strings.Index(text, "FROB")+1 {
+		t.Errorf("%v, %+v", err, bad)
+	}
+}
