@@ -272,6 +272,19 @@ func FuzzOneStatement(f *testing.F) {
 		f.Add(s)
 	}
 	f.Add(`select [a b], "c""d", N'x', E'\\', 1e5, a.[b]::int, $1 from sys.databases where x = any('{1,2}') /* ; */ -- ;`)
+	scripts, err := os.ReadFile("testdata/scripts.sql")
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, s := range strings.Split(string(scripts), "\n-- name: ") {
+		f.Add("-- " + s)
+	}
+	for _, x := range tsql {
+		f.Add("SELECT " + x.expression + " FROM (SELECT GETDATE() AS t) AS x")
+	}
+	for _, s := range append(strings.Split(agreed, "\n"), agreedQueries...) {
+		f.Add("SELECT " + strings.ReplaceAll(s, "{t}", "sys.databases"))
+	}
 	facts := demo()
 	c := New(func(context.Context) Facts { return facts })
 	f.Cleanup(c.Close)

@@ -257,8 +257,8 @@ func (w *writer) argument(e *expr, i int, text string, t Type) string {
 	switch {
 	case kind == 'n':
 		return w.asNumber(text, t)
-	case kind == 's' && t.Kind != Text && t.Kind != Unknown:
-		return w.asText(text, t)
+	case kind == 's' && t.Kind != Text && t.Kind != Unknown && t.Kind != Null:
+		return w.asString(text, t)
 	case kind == 't' && t.Kind != Time:
 		return "co_time(" + text + ", 0, 0)"
 	case kind == 'x' && e.text == "format":

@@ -301,6 +301,18 @@ func (w *writer) cast(e *expr, s *scope) (string, Type) {
 	return to.conv + "(" + text + ", " + try + ")", to.typ
 }
 
+// asString writes an argument that is to be a text as T-SQL converts it. PostgreSQL refuses there what is none.
+func (w *writer) asString(text string, t Type) string {
+	switch t.Kind {
+	case Text, Unknown, Null, UUID:
+		return text
+	case Elapsed:
+		return w.asText(text, t) // which refuses it
+	default:
+		return "co_str(" + text + ", " + quoteText(t.code()) + ", -1, 0, -1, 0)"
+	}
+}
+
 func bitOf(b bool) string {
 	if b {
 		return "1"

@@ -436,7 +436,7 @@ func (w *writer) matches(e *expr, s *scope) (string, Type) {
 		if len(e.args) > 2 {
 			escape, _ = w.expr(e.args[2], s)
 		}
-		a = w.asText(a, ta)
+		a = w.asString(a, ta)
 		return negated(e.not, "co_like("+a+", "+b+", "+escape+", "+quoteText(e.text)+")"), Type{Kind: Bit}
 	}
 	if e.text == "~*" {
