@@ -79,6 +79,7 @@ func cut(a []driver.Value) (driver.Value, error) {
 
 // sized cuts a text to n characters, or fills it up to them. n is -1: any number of them.
 func sized(s string, n int, fill bool) (driver.Value, error) {
+	n = min(n, maxResult)
 	count := utf8.RuneCountInString(s)
 	switch {
 	case n >= 0 && count > n:

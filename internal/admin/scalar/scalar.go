@@ -262,6 +262,9 @@ func square(a []driver.Value) (driver.Value, error) {
 func extreme(a []driver.Value, sign int) driver.Value {
 	var out driver.Value
 	for _, v := range a {
+		if b, ok := v.([]byte); ok {
+			v = string(b)
+		}
 		if v != nil && (out == nil || compare(v, out)*sign > 0) {
 			out = v
 		}

@@ -96,7 +96,7 @@ func toClock(a []driver.Value) (driver.Value, error) {
 	if err != nil {
 		return nil, err
 	}
-	digits := int(integer(a[1]))
+	digits := int(min(max(integer(a[1]), 0), 7))
 	t = t.Round(time.Duration(math.Pow10(9 - digits)))
 	s := t.Format("15:04:05")
 	if digits > 0 {
