@@ -27,6 +27,8 @@ type Bounds struct {
 	// Asks are what clients do: they connect, ask, and cancel. 0: there are no sessions. Otherwise a reader is on b and
 	// a client on the primary from the beginning.
 	Asks uint8
+	// Tears are records of which the beginning arrives alone, and answers between members that arrive late and twice.
+	Tears uint8
 }
 
 // spareCopies is the number of copies that may be made anew in one history.
@@ -86,6 +88,11 @@ const (
 	doWaited  // its commit is on enough members
 	doCut     // its wait is cancelled
 	doReply   // the answer arrives at the gate
+
+	doTear      // the beginning of a record arrives at i
+	doSealLate  // j answers candidate i, and the answer is on its way
+	doFlushLate // the same of what j has flushed of primary i
+	doArrive    // what is on its way; j: 1 if it will arrive again
 )
 
 // The part of the world that a turn sees, as bits of event.j.
@@ -187,7 +194,7 @@ func (m *Model) first(b Bounds) World {
 		w = m.born()
 	}
 	w.faults, w.writes, w.ops, w.wipes = b.Faults, b.Writes, b.Ops, b.Wipes
-	w.losses, w.deaths, w.ills, w.restarts, w.asks = b.Losses, b.Deaths, b.Ills, b.Restarts, b.Asks
+	w.losses, w.deaths, w.ills, w.restarts, w.asks, w.tears = b.Losses, b.Deaths, b.Ills, b.Restarts, b.Asks, b.Tears
 	if m.clients {
 		m.greet(&w)
 	}
@@ -216,8 +223,11 @@ func (m *Model) tidy(w *World) {
 				n.got[j] = 0
 			}
 		}
+		if w.letter.over && m.flaw != flawOldReport {
+			w.letter = letter{}
+		}
 		if n.sealEp != w.epoch.epoch {
-			n.seals, n.unfit, n.sealEp, n.sealLog, n.sealCpy = 0, 0, 0, [maxMembers]wal{}, [maxMembers]copyID{}
+			n.seals, n.unfit, n.torn, n.sealEp, n.sealLog, n.sealCpy = 0, 0, 0, 0, [maxMembers]wal{}, [maxMembers]copyID{}
 		}
 		if n.feeds != 0 && n.feeds < w.epoch.epoch && w.nodes[n.feedTo-1].sourceEp != n.feeds {
 			n.feeds, n.feedTo = 0, 0
@@ -301,6 +311,7 @@ func (m *Model) apply(w *World, ev event) (p ag.Plan) {
 		if m.flaw == flawForgetPromise {
 			n.promised = 0
 		}
+		m.restarted(w, i)
 	case doServerCrash:
 		w.faults--
 		n.halfPromoted()
@@ -318,6 +329,8 @@ func (m *Model) apply(w *World, ev event) (p ag.Plan) {
 		m.request(w, ev)
 	case doConnect, doOpen, doAsk, doWaited, doCut, doReply:
 		m.client(w, ev)
+	case doTear, doSealLate, doFlushLate, doArrive:
+		m.mail(w, ev)
 	default:
 		m.odd(w, ev)
 	}
@@ -390,7 +403,7 @@ func (m *Model) odd(w *World, ev event) {
 // env returns the information for node i's turn, as the bits define it.
 func (m *Model) env(w *World, i int, saw uint8) env {
 	e := env{epoch: w.epoch, state: w.state, released: w.released, sealed: time.Hour, since: time.Hour, votes: w.votes, against: w.against, evidence: saw&sawDeath != 0}
-	e.restarting, e.incarnation = w.restarting, w.incarnation
+	e.restarting, e.incarnation, e.settled = w.restarting, w.incarnation, w.settled
 	if saw&sawQuiet != 0 {
 		e.quiet = time.Hour
 	}

@@ -50,6 +50,7 @@ func TestExplore(t *testing.T) {
 		{"three replicas, one of them manual, one fault", trioManual, Bounds{Epochs: 2, Writes: 1, Faults: 1, States: 600_000}, Bounds{Epochs: 3, Writes: 1, Faults: 2, Losses: 1, States: 6_000_000}},
 		{"pair and witness, clients", pair, Bounds{Epochs: 2, Asks: 2, States: 300_000}, Bounds{Epochs: 2, Asks: 3, Faults: 1, Ops: 1, Forced: true, States: 6_000_000}},
 		{"three replicas, clients, one fault", trio, Bounds{Epochs: 2, Asks: 2, Faults: 1, States: 300_000}, Bounds{Epochs: 3, Asks: 3, Faults: 1, States: 6_000_000}},
+		{"three replicas, late answers and torn records", trio, Bounds{Epochs: 2, Writes: 1, Tears: 1, States: 300_000}, Bounds{Epochs: 3, Writes: 2, Tears: 2, Faults: 1, States: 6_000_000}},
 		{"three replicas and witness", NewGroup(3, true, ag.RuleQuorum), Bounds{Epochs: 2, States: 30_000}, Bounds{Epochs: 2, Writes: 1, States: 6_000_000}},
 		{"four replicas", NewGroup(4, false, ag.RuleQuorum), Bounds{Epochs: 1, Writes: 1, States: 5_000}, Bounds{Epochs: 2, States: 6_000_000}},
 		{"four replicas and witness", NewGroup(4, true, ag.RuleQuorum), Bounds{Epochs: 1, Writes: 1, States: 20_000}, Bounds{Epochs: 2, Writes: 1, States: 2_000_000}},

@@ -114,7 +114,7 @@ func (m *Model) detach(w *World, i int) {
 	n := &w.nodes[i]
 	n.inPlace, n.up = away, false
 	n.busy = pending{}
-	n.seals, n.unfit, n.sealEp = 0, 0, 0
+	n.seals, n.unfit, n.torn, n.sealEp = 0, 0, 0, 0
 	n.sealLog, n.sealCpy = [maxMembers]wal{}, [maxMembers]copyID{}
 	n.withheld, n.known, n.fresh = 0, 0, true
 	w.stopLeading(i)

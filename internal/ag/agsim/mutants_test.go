@@ -38,7 +38,10 @@ var (
 	votes      = Bounds{Epochs: 2, Deaths: 2, States: 400_000}
 )
 
-var mutants = []mutant{
+var mutants = slices.Concat(decisionMutants, worldMutants)
+
+// decisionMutants are mistakes in the decisions, and in the steps that carry them out.
+var decisionMutants = []mutant{
 	{name: "the claim does not compare /state, and seals what it saw before", group: five, first: 940, seeds: 6000, because: "(S1)", only: odds{crash: 40, serverCrash: 40, cutPeer: 60, cutStore: 40, lostAnswer: 3000}, remembers: func() func(ag.View) ag.Plan {
 		seen := map[ag.ReplicaID]ag.State{}
 		return func(v ag.View) ag.Plan {
@@ -229,14 +232,9 @@ var mutants = []mutant{
 		}
 	})},
 	{name: "a copy that has diverged serves readers", group: trio, bounds: Bounds{Epochs: 2, Writes: 1, Faults: 1, States: 400_000}, because: "S7", flaw: flawReadable, decide: ag.Decide},
-	{name: "a forced failover opens while the old leader may answer", group: strict, seeds: 3000, only: odds{forced: 100, cutStore: 100}, because: "S3", decide: see(func(v *ag.View) {
+	{name: "a forced failover opens while the old leader may answer (F5)", group: strict, seeds: 3000, only: odds{forced: 100, cutStore: 100}, because: "S3", decide: see(func(v *ag.View) {
 		v.Since = time.Hour
 	})},
-	{name: "a cancelled wait is looked for in what the session is sent, which it hides (F1)", group: trio, bounds: Bounds{Epochs: 1, Asks: 2, States: 400_000}, because: "lack", flaw: flawHidden, decide: ag.Decide},
-	{name: "readers outlive a promotion, through a gate that opens with it (F2)", group: pair, bounds: Bounds{Epochs: 2, Asks: 1, States: 400_000}, because: "NoAnswerBetweenChosenAndOpen", flaw: flawEarlyGate, decide: ag.Decide},
-	{name: "a reader that wrote after a promotion is told that nothing was under way (F2)", group: pair, bounds: Bounds{Epochs: 2, Asks: 1, States: 400_000}, because: "OutcomesAreTrue", flaw: flawToldNothing, decide: ag.Decide},
-	{name: "a session has the role of its login, also where it is opened late (F2)", group: pair, seeds: 3000, because: "RoleOfThePresent", flaw: flawLateReader, decide: ag.Decide},
-	{name: "readers stay on a copy that has diverged (F3)", group: trio, seeds: 3000, because: "ReadableImpliesNotDiverged", flaw: flawReadersStay, decide: ag.Decide},
 	{name: "a promise is forgotten by a crash", slow: true, group: trio, bounds: Bounds{Epochs: 2, Writes: 1, Faults: 1, States: 600_000}, flaw: flawForgetPromise, decide: staleFollow},
 	{name: "a planned failover does not wait for its target", group: trio, bounds: Bounds{Epochs: 2, Writes: 1, Ops: 1, States: 400_000}, seeds: 600, because: "S1", flaw: flawHandLag, decide: ag.Decide},
 	{name: "silence is counted from before the first read", group: strict, seeds: 6000, only: odds{crash: 40, pause: 40, cutStore: 40}, because: "still writable", flaw: flawEarlyWatch, decide: ag.Decide},

@@ -259,7 +259,7 @@ func (m *Model) checkPassed(w *World, i int, s *session) {
 		fail("%s answers a reader although it has found that its copy has diverged (ReadableImpliesNotDiverged)", names[i])
 	case n.armed != 0 && n.armed < w.byVotes:
 		fail("%s answers a client in epoch %d after epoch %d was claimed by votes (S3)", names[i], n.armed, w.byVotes)
-	case m.timed && n.server == writable && !s.write && m.logs.in(s.since, w.acked) && !m.logs.in(s.since, s.at):
+	case m.timed && n.server == writable && !s.write && n.armed >= w.nowEpoch && m.logs.in(s.since, w.acked) && !m.logs.in(s.since, s.at):
 		fail("%s answers a read of epoch %d that lacks the commit %s, acknowledged before it began (S3)", names[i], n.armed, m.logs.position(s.since))
 	}
 	if s.write {
@@ -292,7 +292,7 @@ func (s *Sim) exclusive() {
 		if n.server != writable || n.lease == 0 || n.opened != n.armed || !s.m.answers(&s.w, i) {
 			continue
 		}
-		if first >= 0 {
+		if first >= 0 && min(n.armed, s.w.nodes[first].armed) >= s.w.nowEpoch {
 			fail("%s and %s both take writes, in epochs %d and %d (S3)", names[first], names[i], s.w.nodes[first].armed, n.armed)
 		}
 		first = i

@@ -36,6 +36,7 @@ type Sim struct {
 	late                        []lateCommit
 
 	events []event // of a session
+	mail   []ack
 
 	nodes     [maxMembers]simNode
 	rate      [maxMembers]float64 // of the members' clocks
@@ -65,6 +66,8 @@ type simNode struct {
 	sealedAt               int
 	heard                  [maxMembers]int // last feedback of a member's stream
 	quietAt                int             // its last acknowledgement of a heartbeat, or its start
+	first                  [maxMembers]int // when each voter acknowledged the epoch in firstEp for the first time
+	firstEp, settledEp     uint16          // settledEp: its outgoing leader has ended
 	acked                  [maxMembers]int // as a primary: when the newest heartbeat was sent that each voter acknowledged
 	beatEp                 uint16          // the epoch of the last heartbeats heard
 	deathAt                int             // since when the member that sent them looks dead; 0: it does not
@@ -142,6 +145,10 @@ func (s *Sim) tick() {
 			k--
 		}
 	}
+	s.acks()
+	if s.w.letter.kind != noLetter && s.chance(200) { // some are very late
+		m.arrive(&s.w, s.chance(3000))
+	}
 	for _, i := range s.rng.Perm(m.n) {
 		n, t := &s.w.nodes[i], &s.nodes[i]
 		s.person(i)
@@ -166,6 +173,14 @@ func (s *Sim) tick() {
 	}
 	for j := range m.n {
 		if src, ok := m.mayStream(&s.w, j); ok && s.linked(src, j) && s.chance(8000) {
+			if s.chance(s.odds.tear) && m.mayTear(&s.w, j) {
+				s.w.nodes[j].half = true
+				continue
+			}
+			if s.chance(s.odds.delay/10) && s.w.letter.kind == noLetter && s.w.nodes[src].got[j] != 0 && !s.well {
+				m.delay(&s.w, src, j, flushed)
+				continue
+			}
 			for range 1 + s.rng.IntN(6) {
 				if m.stream(&s.w, j, src); m.logs.depth(s.w.nodes[j].log) == m.logs.depth(s.w.nodes[src].log) {
 					break
@@ -192,41 +207,6 @@ func (s *Sim) linked(i, j int) bool {
 // elapsed returns the time that node i's clock has measured since a moment.
 func (s *Sim) elapsed(i, since int) time.Duration {
 	return time.Duration(float64(time.Duration(s.now-since)*tick) * s.rate[i])
-}
-
-// beats sends the heartbeats of node i that are acknowledged in this tick, and ends those that were.
-func (s *Sim) beats(i int) {
-	n, t, m := &s.w.nodes[i], &s.nodes[i], s.m
-	if n.answerEp != n.armed {
-		n.answerEp, n.answer = n.armed, 0
-	}
-	for j := range m.n {
-		o := &s.nodes[j]
-		if n.armed != 0 && j != i && m.voters.has(j) && s.linked(i, j) && t.pausedUntil <= s.now && o.pausedUntil <= s.now {
-			o.beatEp = n.armed
-			if m.acknowledges(&s.w, j, n.armed) {
-				o.quietAt, t.acked[j] = s.now, s.now
-				m.beat(&s.w, i, j)
-			}
-		}
-		if n.answer.has(j) && s.elapsed(i, t.acked[j]) >= m.answer.Lease {
-			n.answer &^= one(j)
-		}
-	}
-}
-
-// death reports whether node i has evidence against the leader of the epoch. It has if it heard the leader's
-// heartbeats, and its connections were ended and refused, twice, without a renewal since.
-func (s *Sim) death(i int, e env) bool {
-	t, p := &s.nodes[i], int(e.epoch.leader)-1
-	dead := t.beatEp == e.epoch.epoch && p != i && !s.cut[i].has(p) && (!s.w.nodes[p].up || s.reject[i].has(p))
-	switch {
-	case !dead:
-		t.deathAt = 0
-	case t.deathAt == 0 || t.deathLead != s.leadRev:
-		t.deathAt, t.deathLead = s.now, s.leadRev
-	}
-	return dead && t.deathAt < s.now
 }
 
 // timers are the keeper's deadline, the lease, and its renewal, which continues beside the loop.
@@ -261,6 +241,7 @@ func (s *Sim) timers(i int) {
 	t.renewed = s.now - s.rng.IntN(3)
 	s.leadRev++
 	s.w.restarting = n.inPlace == announced || n.attached
+	s.w.settled = s.w.settled || t.settledEp == s.w.epoch.epoch
 	for j := range s.m.n {
 		o := &s.w.nodes[j].busy
 		o.staleLead = o.staleLead || o.kind != idle
@@ -289,6 +270,9 @@ func (s *Sim) agent(i int) {
 	was := n.busy.kind
 	p := s.m.turn(&s.w, i, e)
 	t.open = p.Open
+	if s.m.settles(&s.w, i, e) {
+		t.settledEp = e.epoch.epoch
+	}
 	if line := fmt.Sprintf("%s  %s: %s", names[i], p.Rule, p.Because); s.trace != nil && line != t.line {
 		t.line = line
 		s.say("%s", line)
@@ -310,6 +294,10 @@ func (s *Sim) agent(i int) {
 	if p.Rule == ag.RuleSeal || p.Rule == ag.RuleFetch {
 		for _, id := range p.Actions[0].(ag.AskSeals).Members {
 			if j := index(id); s.linked(i, j) && n.sealEp == s.w.epoch.epoch && s.nodes[j].pausedUntil <= s.now && s.chance(7000) && !n.seals.has(j) {
+				if s.w.letter.kind == noLetter && s.chance(s.odds.delay) && !s.well {
+					s.m.delay(&s.w, i, j, sealGiven)
+					continue
+				}
 				s.m.seal(&s.w, i, j)
 			}
 		}
@@ -405,7 +393,7 @@ func (s *Sim) env(i int) env {
 	case s.quorum(i) && !e.untrusted:
 		e = env{
 			epoch: s.w.epoch, state: s.w.state, released: s.w.released, votes: s.w.votes, against: s.w.against,
-			restarting: s.w.restarting, incarnation: s.w.incarnation,
+			restarting: s.w.restarting, incarnation: s.w.incarnation, settled: s.w.settled,
 		}
 		if t.seenEpoch != s.epochRev || t.seenLead != s.leadRev {
 			first := t.seenEpoch == 0 && t.seenLead == 0
@@ -422,7 +410,7 @@ func (s *Sim) env(i int) env {
 	if t.epochSeen != e.epoch.epoch {
 		t.epochSeen, t.epochAt = e.epoch.epoch, s.now
 	}
-	e.since = s.elapsed(i, t.epochAt)
+	e.since, e.superseded = s.elapsed(i, t.epochAt), s.superseded(i, e.epoch)
 	e.evidence, e.unheard = s.death(i, e), s.suspects(i, e)
 	e.reach = 0
 	for j := range s.m.n {

@@ -2,7 +2,6 @@ package agsim
 
 import (
 	"fmt"
-	"math/bits"
 	"slices"
 
 	"github.com/coteriedb/coterie/internal/ag"
@@ -18,7 +17,7 @@ func (m *Model) look(w *World, i int, e env) {
 		return
 	}
 	if n.sealEp != e.epoch.epoch {
-		n.seals, n.unfit, n.sealEp = 0, 0, e.epoch.epoch
+		n.seals, n.unfit, n.torn, n.sealEp = 0, 0, 0, e.epoch.epoch
 		n.sealLog, n.sealCpy = [maxMembers]wal{}, [maxMembers]copyID{}
 	}
 	n.known = max(n.known, e.epoch.epoch)
@@ -153,6 +152,7 @@ func (m *Model) commitOf(n *node, e env, c ag.Commit) pending {
 		}
 		if o := c.Epoch.Outgoing; o.Leader != "" {
 			b.epoch.outgoing, b.epoch.ticks = uint8(index(o.Leader)+1), uint16(ticks(o.Wait)+1)
+			b.epoch.outAnswers, b.epoch.now = len(o.Answer.Voters) > 0, o.Now
 		}
 		b.epoch.k = uint8(c.Epoch.K)
 		for _, x := range c.Epoch.V {
@@ -231,6 +231,11 @@ func (m *Model) commit(w *World, i int, b pending) bool {
 	if b.hasEpoch {
 		if b.epoch.epoch != w.epoch.epoch {
 			w.released, w.restarting, w.incarnation = false, false, 0
+			w.settled = w.settled && m.flaw == flawSettled
+			w.op, w.opTo, w.opEpoch, w.opNow = "", 0, 0, false // a request is void in any other epoch
+			if b.epoch.now && b.epoch.forced {
+				w.nowEpoch = b.epoch.epoch
+			}
 		}
 		w.epoch = b.epoch
 		if b.hasState {
@@ -255,47 +260,6 @@ func (m *Model) castVote(w *World, i int, b pending) {
 	}
 }
 
-// acknowledges reports whether node j acknowledges a heartbeat of that epoch.
-func (m *Model) acknowledges(w *World, j int, epoch uint16) bool {
-	n := &w.nodes[j]
-	switch {
-	case !n.up || !m.voters.has(j):
-		return false
-	case n.fresh && m.flaw != flawForget, n.withheld == epoch && m.flaw != flawKeepAcking, n.known > epoch && m.flaw != flawAckOld:
-		return false
-	}
-	return true
-}
-
-// beat is a heartbeat of primary i that j acknowledges.
-func (m *Model) beat(w *World, i, j int) {
-	n := &w.nodes[i]
-	if n.answerEp != n.armed {
-		n.answerEp, n.answer = n.armed, 0
-	}
-	n.answer |= one(j)
-}
-
-// lapse is the time it takes until no answer rests on an acknowledgement of j.
-func (m *Model) lapse(w *World, j int) {
-	for i := range m.n {
-		w.nodes[i].answer &^= one(j)
-	}
-}
-
-// answers reports whether a primary's answer lease is in force.
-func (m *Model) answers(w *World, i int) bool {
-	n := &w.nodes[i]
-	if m.flaw == flawNoAnswers || !m.votes || len(m.answer.Voters) == 0 {
-		return true
-	}
-	have := n.answer & m.voters
-	if n.answerEp != n.armed {
-		have = 0
-	}
-	return bits.OnesCount8(uint8(have|one(i)&m.voters)) >= m.answer.Majority()
-}
-
 // outdate notes which keys another transaction changed since the view this plan was made from.
 func (b *pending) outdate(by pending, who int) {
 	if b.kind != idle {
@@ -314,7 +278,7 @@ func (m *Model) promote(w *World, i int, b pending) {
 	if n.quarantine {
 		fail("%s promotes a copy whose storage lost a write (F35)", names[i])
 	}
-	n.promised, n.began = b.at, b.tli
+	n.promised, n.began, n.half = b.at, b.tli, false
 	w.hold(i)
 	m.checkTimeline(w, b.tli)
 	n.log = m.logs.append(n.log, b.tli, m.writer(i, b.at))
@@ -344,7 +308,7 @@ func (m *Model) endRepair(w *World, i int, b pending) {
 	}
 	w.copies++
 	n.copy, n.data, n.log, n.noRewind, n.refused, n.began = w.copies, present, s.log, false, false, 0
-	n.unfitToRead = false
+	n.unfitToRead, n.half = false, false
 	n.renew = false
 }
 
@@ -395,17 +359,23 @@ func (m *Model) stream(w *World, j, src int) {
 		s.gotCopy[j] = n.copy
 	} else {
 		r := m.logs.of(m.logs.at(s.log, depth+1))
-		n.log = m.logs.append(n.log, r.tli, r.writer)
+		n.log, n.half = m.logs.append(n.log, r.tli, r.writer), false
 	}
 	s.got[j] = m.logs.depth(n.log)
 }
 
 // seal asks member j for its seal on behalf of candidate i.
 func (m *Model) seal(w *World, i, j int) {
-	c, n := &w.nodes[i], &w.nodes[j]
-	e := c.sealEp
+	if l := m.giveSeal(w, i, j); l.kind != noLetter {
+		w.nodes[i].takeSeal(j, l)
+	}
+}
+
+// giveSeal is the part of that at member j.
+func (m *Model) giveSeal(w *World, i, j int) (l letter) {
+	n, e := &w.nodes[j], w.nodes[i].sealEp
 	if n.promised > e {
-		return
+		return l
 	}
 	n.promised = e
 	if m.flaw != flawSealOpen {
@@ -415,13 +385,12 @@ func (m *Model) seal(w *World, i, j int) {
 		w.fence(j)
 	}
 	if n.data != present || n.server == writable && m.flaw != flawNoFence {
-		return
+		return l
 	}
-	c.seals |= one(j)
-	if (n.quarantine || n.renew) && m.flaw != flawDistrusted {
-		c.unfit |= one(j)
+	return letter{
+		kind: sealGiven, from: uint8(j + 1), to: uint8(i + 1), epoch: e, log: n.log, copy: n.copy,
+		unfit: (n.quarantine || n.renew) && m.flaw != flawDistrusted, torn: n.half,
 	}
-	c.sealLog[j], c.sealCpy[j] = n.log, n.copy
 }
 
 // mayAck returns the furthest commit that a server could report to its client as committed now, and the setting that
@@ -483,6 +452,7 @@ func (w *World) hold(i int) {
 }
 
 func (w *World) dropStreams(i int) {
+	w.ends(i, -1)
 	for j := range w.nodes {
 		w.nodes[j].streams &^= one(i)
 	}

@@ -11,7 +11,7 @@ import (
 // kinds of faults reach further than histories with all kinds (swarm testing).
 type odds struct {
 	crash, serverCrash, pause, cutStore, cutPeer, reject, storeDown, wipe, planned, forced, suspend, lostAnswer, badRewind, hang int
-	ill, distrust, foreign, twice, restart, giveUp, back, suspicion                                                              int
+	ill, distrust, foreign, twice, restart, giveUp, back, suspicion, tear, delay                                                 int
 }
 
 func (s *Sim) chance(of10000 int) bool { return s.rng.IntN(10000) < of10000 }
@@ -41,6 +41,8 @@ func (s *Sim) draw() {
 		{&s.odds.twice, 30},
 		{&s.odds.restart, 60},
 		{&s.odds.giveUp, 5000},
+		{&s.odds.tear, 500},
+		{&s.odds.delay, 3000},
 	} {
 		if s.chance(5000) {
 			*o.p = 1 + s.rng.IntN(o.max)
@@ -126,10 +128,10 @@ func (s *Sim) trouble() {
 		n.up = false
 	case s.chance(o.planned) && s.w.op == "" && data && s.w.epoch.phase == lead:
 		s.say("an operator plans a failover to %s", names[i])
-		s.w.op, s.w.opTo, s.w.opEpoch = ag.OpPlanned, uint8(i+1), s.w.epoch.epoch
+		s.w.op, s.w.opTo, s.w.opEpoch, s.w.opNow = ag.OpPlanned, uint8(i+1), s.w.epoch.epoch, false
 	case s.chance(o.forced) && data && n.data == present:
 		s.say("an operator forces a failover to %s", names[i])
-		s.w.op, s.w.opTo, s.w.opEpoch = ag.OpForced, uint8(i+1), s.w.epoch.epoch
+		s.w.op, s.w.opTo, s.w.opEpoch, s.w.opNow = ag.OpForced, uint8(i+1), s.w.epoch.epoch, s.chance(2000)
 	case s.chance(o.suspend) && data && !n.quarantine:
 		s.w.suspended ^= one(i)
 	default:
@@ -193,7 +195,7 @@ func (s *Sim) goBack() {
 	s.say("the store is restored to %v of epoch %d", phases[then.epoch.phase], then.epoch.epoch)
 	s.backwards, s.m.astray = true, true
 	s.w.epoch, s.w.state, s.seq = then.epoch, then.state, then.seq
-	s.w.released, s.w.restarting = false, false
+	s.w.released, s.w.restarting, s.w.settled = false, false, false
 	s.epochRev++
 	s.stateRev++
 	s.leadRev++
@@ -317,6 +319,7 @@ func (s *Sim) crash(i, long int) {
 	if s.m.flaw == flawForgetPromise {
 		s.w.nodes[i].promised = 0
 	}
+	s.m.restarted(&s.w, i)
 	s.w.nodes[i].up = false
 	line := s.nodes[i].line
 	s.nodes[i] = simNode{downUntil: s.now + long, line: line, quietAt: s.now + long}
@@ -335,6 +338,7 @@ func (s *Sim) heal() {
 
 func (w *World) stopLeading(i int) {
 	n := &w.nodes[i]
+	w.ends(-1, i)
 	n.leading, n.streams, n.doubled = 0, 0, 0
 	n.got, n.gotCopy = [maxMembers]uint16{}, [maxMembers]copyID{}
 }
@@ -370,7 +374,7 @@ func (w *World) crash(i int) {
 	w.stop(i)
 	w.hold(i)
 	n.busy, n.armed, n.lease, n.opened, n.inPlace, n.takes, n.unfitToRead = pending{}, 0, 0, 0, settled, 0, false
-	n.seals, n.unfit, n.sealEp = 0, 0, 0
+	n.seals, n.unfit, n.torn, n.sealEp = 0, 0, 0, 0
 	n.sealLog, n.sealCpy = [maxMembers]wal{}, [maxMembers]copyID{}
 	n.noRewind = false
 	n.feeds, n.feedTo = 0, 0
@@ -457,6 +461,9 @@ func (w *World) twice(i, j int) { w.nodes[i].doubled |= one(j) }
 // endTwice ends both.
 func (w *World) endTwice(i int, members set) {
 	n := &w.nodes[i]
+	for _, id := range members.ids() {
+		w.ends(index(id), i)
+	}
 	n.streams &^= members
 	n.doubled &^= members
 	n.proven, n.barrier = false, 0

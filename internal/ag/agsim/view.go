@@ -54,6 +54,11 @@ const (
 	flawEarlyGate          // readers outlive the promotion, through a gate that is open from PROMOTE on (F2)
 	flawLateReader         // the role of a session is judged by its login (F2)
 	flawToldNothing        // a reader that wrote after a promotion is told that nothing was under way (F2)
+	flawTornCopy           // a copy whose files end before a record that began is taken for an older one (F4)
+	flawTornSeal           // a seal names what was received, the beginning of a record included (F4)
+	flawOldReport          // what a stream said counts after its end
+	flawLateAck            // an answer lease is counted from the arrival of the acknowledgements
+	flawSettled            // the word that an outgoing leader has ended counts in later epochs as well
 	flawDistrusted         // a candidate is not told that a copy is under quarantine
 )
 
@@ -173,6 +178,8 @@ type env struct {
 	unheard  bool // evidence by silence, rightly or not
 
 	restarting  bool
+	settled     bool
+	superseded  time.Duration
 	incarnation uint8
 	untrusted   bool // the record that was read last is older than one seen before
 	quiet       time.Duration
@@ -183,7 +190,7 @@ func (m *Model) view(w *World, i int, e env) ag.View {
 	n := &w.nodes[i]
 	v := ag.View{
 		Self: names[i], Group: m.groupWith(w.suspended), Profile: ag.Profiles["default"], Quorum: !e.noQuorum,
-		Record: m.record(e), Silence: e.silence, Since: e.since, Lease: ag.Lease{Epoch: ag.Epoch(n.lease), Valid: n.lease != 0}, Reach: e.reach.ids(),
+		Record: m.record(e), Silence: e.silence, Since: e.since, Superseded: e.superseded, Lease: ag.Lease{Epoch: ag.Epoch(n.lease), Valid: n.lease != 0}, Reach: e.reach.ids(),
 	}
 	v.Local = ag.Local{
 		Data: dataStates[n.data], Server: serverStates[n.server], Copy: n.copy.id(), Position: m.logs.position(n.log),
@@ -211,7 +218,7 @@ func (m *Model) view(w *World, i int, e env) ag.View {
 	}
 	if w.op != "" {
 		v.Ready = "op" // a preparation changes nothing, so that it may count as done
-		v.Op = ag.Op{ID: "op", Kind: w.op, To: names[w.opTo-1], Epoch: ag.Epoch(w.opEpoch)}
+		v.Op = ag.Op{ID: "op", Kind: w.op, To: names[w.opTo-1], Epoch: ag.Epoch(w.opEpoch), Now: w.opNow}
 	}
 	if n.server == writable {
 		v.Local.Sync = ag.Sync{P: n.sync.p.ids(), N: int(n.sync.n), Proven: n.proven, Barrier: ag.LSN(n.barrier)}
@@ -223,10 +230,14 @@ func (m *Model) view(w *World, i int, e env) ag.View {
 	if n.sealEp == e.epoch.epoch {
 		for j := range m.n {
 			if n.seals.has(j) {
-				v.Seals = append(v.Seals, ag.SealReport{
+				r := ag.SealReport{
 					Member: names[j], Copy: n.sealCpy[j].id(), Epoch: ag.Epoch(n.sealEp),
 					Position: m.logs.position(n.sealLog[j]), Promotable: !n.unfit.has(j),
-				})
+				}
+				if n.torn.has(j) && m.flaw == flawTornSeal {
+					r.Position.LSN++
+				}
+				v.Seals = append(v.Seals, r)
 			}
 		}
 		if v.SealsSuffice() {
@@ -279,7 +290,10 @@ func (m *Model) record(e env) ag.Record {
 		From: ag.Position{Timeline: ag.Timeline(e.epoch.fromTLI), LSN: ag.LSN(e.epoch.fromLSN)}, V: members(e.epoch.v), K: int(e.epoch.k),
 	}
 	if o := e.epoch.outgoing; o != 0 {
-		r.Epoch.Outgoing = ag.Outgoing{Leader: names[o-1], Wait: time.Duration(e.epoch.ticks) * tick}
+		r.Epoch.Outgoing = ag.Outgoing{Leader: names[o-1], Epoch: r.Epoch.Epoch - 1, Wait: time.Duration(e.epoch.ticks) * tick, Now: e.epoch.now}
+		if e.epoch.outAnswers {
+			r.Epoch.Outgoing.Answer = m.answer
+		}
 	}
 	r.State = ag.State{
 		Epoch: ag.Epoch(e.state.epoch), Copy: e.state.copy.id(), K: int(e.state.k), V: members(e.state.v),
@@ -290,7 +304,7 @@ func (m *Model) record(e env) ag.Record {
 		r.State.Former = ag.Member{ID: names[e.state.former-1], Copy: e.state.fcopy.id()}
 	}
 	r.Lead = ag.Lead{
-		Epoch: r.Epoch.Epoch, Holder: r.Epoch.Leader, Incarnation: incarnation(e.incarnation), Released: e.released, Restarting: e.restarting,
+		Epoch: r.Epoch.Epoch, Holder: r.Epoch.Leader, Incarnation: incarnation(e.incarnation), Released: e.released, Restarting: e.restarting, Settled: e.settled,
 	}
 	if m.votes {
 		r.Lead.Answer = m.answer

@@ -114,8 +114,10 @@ type epochRec struct {
 	maxTLI uint16
 	forced bool
 	// outgoing is the leader that a forced failover deposed, counted from 1, and ticks for how long it is waited for.
-	outgoing uint8
-	ticks    uint16
+	outgoing   uint8
+	ticks      uint16
+	outAnswers bool // it had an answer lease
+	now        bool // an operator accepted that both answer
 
 	fromTLI, fromLSN uint16
 	copy             copyID
@@ -284,8 +286,10 @@ type node struct {
 	unfitToRead bool   // it has found that its copy is not of the leader's history; a ghost
 	gone        copyID // the copy that it last reported as lost, or as waiting for V to drop; 0: none
 
-	seals   set // the members that answered it, as a candidate of the epoch in sealEp
-	unfit   set // of them, those that may not be promoted
+	half    bool // the beginning of a record has arrived, and not its end
+	torn    set  // of the members that sealed: those that have received more than whole records
+	seals   set  // the members that answered it, as a candidate of the epoch in sealEp
+	unfit   set  // of them, those that may not be promoted
 	sealEp  uint16
 	sealLog [maxMembers]wal
 	sealCpy [maxMembers]copyID
@@ -301,6 +305,8 @@ type World struct {
 	opEpoch  uint16
 
 	restarting  bool               // /lead announces a restart in place
+	settled     bool               // /lead says that the outgoing leader can answer nobody any more
+	opNow       bool               // the operator that forces does not want to wait
 	incarnation uint8              // of the agent that leads, by /lead
 	votes       [maxMembers]uint16 // the epoch each member voted in; 0: no vote
 	against     [maxMembers]uint8  // the incarnation it saw die
@@ -312,15 +318,17 @@ type World struct {
 
 	late   pending // a transaction whose author no longer waits for the answer: it may still take effect
 	lateBy uint8
+	letter letter
 
 	// Ghosts: the memory of the checks, which no node has.
 	acked    wal    // the last acknowledged commit; every earlier one is on its path
 	ackEpoch uint16 // forced epochs forgive acknowledgements of epochs before
 	used     uint64 // timeline ids promoted onto
 	byVotes  uint16 // the latest epoch that was claimed by votes
+	nowEpoch uint16 // the latest epoch in which an operator accepted that its predecessor answers as well
 
 	// The remaining faults and events that the explorer may spend.
-	faults, writes, ops, wipes, losses, deaths, ills, restarts, asks uint8
+	faults, writes, ops, wipes, losses, deaths, ills, restarts, asks, tears uint8
 }
 
 // wal is a write-ahead log: a node of the tree of all logs, the path from the root being its records.

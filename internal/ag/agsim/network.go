@@ -1,0 +1,311 @@
+package agsim
+
+import (
+	"math/bits"
+	"slices"
+	"time"
+)
+
+// This file is the network: messages that arrive late, twice, in another order or without their answer, and records of
+// which the beginning alone has arrived.
+
+// letter is a message on its way: the seal of a member, or its word of what it has flushed.
+type letter struct {
+	kind     letterKind
+	from, to uint8 // counted from 1
+	epoch    uint16
+	log      wal
+	copy     copyID
+	unfit    bool
+	torn     bool
+	over     bool // its stream has ended since
+}
+
+type letterKind uint8
+
+const (
+	noLetter letterKind = iota
+	sealGiven
+	flushed
+)
+
+// arrive delivers the letter. It stays on its way, and may arrive again, if it is to be doubled.
+func (m *Model) arrive(w *World, again bool) {
+	l := w.letter
+	if !again {
+		w.letter = letter{}
+	}
+	i, j := int(l.to)-1, int(l.from)-1
+	n := &w.nodes[i]
+	switch l.kind {
+	case sealGiven:
+		if n.sealEp == l.epoch && int(w.epoch.leader) == i+1 {
+			n.takeSeal(j, l)
+		}
+	case flushed:
+		if !l.over || m.flaw == flawOldReport && n.streams.has(j) {
+			n.got[j] = max(n.got[j], m.logs.depth(l.log))
+		}
+	case noLetter:
+	}
+}
+
+// letters lists what may happen to messages.
+func (m *Model) letters(w *World, evs []event) []event {
+	if w.letter.kind != noLetter {
+		evs = append(evs, event{doArrive, 0, 0}, event{doArrive, 0, 1})
+	}
+	for i := range m.n {
+		n := &w.nodes[i]
+		if w.tears == 0 || !n.up {
+			continue
+		}
+		if m.mayTear(w, i) {
+			evs = append(evs, event{doTear, uint8(i), 0})
+		}
+		if w.letter.kind != noLetter {
+			continue
+		}
+		for j := range m.n {
+			if m.mayAskSeal(w, i, j) {
+				evs = append(evs, event{doSealLate, uint8(i), uint8(j)})
+			}
+		}
+		if src, ok := m.mayStream(w, i); ok && w.nodes[src].streams.has(i) && w.nodes[src].got[i] != 0 {
+			evs = append(evs, event{doFlushLate, uint8(src), uint8(i)})
+		}
+	}
+	return evs
+}
+
+// mayAskSeal reports whether candidate i may ask j for its seal now.
+func (m *Model) mayAskSeal(w *World, i, j int) bool {
+	n := &w.nodes[i]
+	return w.epoch.phase == seal && int(w.epoch.leader) == i+1 && n.sealEp == w.epoch.epoch && n.busy.kind != committing &&
+		!n.seals.has(j) && w.nodes[j].up && m.group.Replicas[j].HasData()
+}
+
+// mail is one of letters.
+func (m *Model) mail(w *World, ev event) {
+	i, j := int(ev.i), int(ev.j)
+	switch ev.what { //nolint:exhaustive // the others are no letters
+	case doTear:
+		w.tears--
+		w.nodes[i].half = true
+	case doSealLate:
+		w.tears--
+		m.delay(w, i, j, sealGiven)
+	case doFlushLate:
+		w.tears--
+		m.delay(w, i, j, flushed)
+	case doArrive:
+		m.arrive(w, ev.j == 1)
+	}
+}
+
+// takeSeal notes the seal of member j.
+func (n *node) takeSeal(j int, l letter) {
+	n.seals |= one(j)
+	n.torn &^= one(j)
+	if l.unfit {
+		n.unfit |= one(j)
+	}
+	if l.torn {
+		n.torn |= one(j)
+	}
+	n.sealLog[j], n.sealCpy[j] = l.log, l.copy
+}
+
+// ends marks what a stream between these two said: it has ended. An index below zero stands for any.
+func (w *World) ends(from, to int) {
+	l := &w.letter
+	if l.kind == flushed && (from < 0 || int(l.from) == from+1) && (to < 0 || int(l.to) == to+1) {
+		l.over = true
+	}
+}
+
+// delay puts the answer to what happens at node j on its way, instead of letting it arrive at once: its seal for the
+// candidate i, or its word of the record that it has flushed.
+func (m *Model) delay(w *World, i, j int, k letterKind) {
+	if k == sealGiven {
+		w.letter = m.giveSeal(w, i, j)
+		return
+	}
+	s := &w.nodes[i]
+	had := s.got[j]
+	m.stream(w, j, i)
+	if s.streams.has(j) && s.got[j] > had && had != 0 {
+		w.letter = letter{kind: flushed, from: uint8(j + 1), to: uint8(i + 1), log: w.nodes[j].log}
+		s.got[j] = had
+	}
+}
+
+// mayTear reports whether the beginning of a record can arrive at node j alone.
+func (m *Model) mayTear(w *World, j int) bool {
+	n := &w.nodes[j]
+	src, ok := m.mayStream(w, j)
+	return ok && !n.half && w.nodes[src].streams.has(j) && m.logs.depth(n.log) < m.logs.depth(w.nodes[src].log)
+}
+
+// restarted is what a node that begins again finds in its files: whole records. What it had said of itself is not more,
+// or its copy is an older one.
+func (m *Model) restarted(w *World, i int) {
+	n := &w.nodes[i]
+	half := n.half
+	n.half = false
+	if half && m.flaw == flawTornCopy && n.data == present {
+		w.copies++
+		n.copy = w.copies
+		fail("%s disowns its copy, which has lost nothing (NoCopyDisownedThatLostNothing)", names[i])
+	}
+}
+
+// acknowledges reports whether node j acknowledges a heartbeat of that epoch.
+func (m *Model) acknowledges(w *World, j int, epoch uint16) bool {
+	n := &w.nodes[j]
+	switch {
+	case !n.up || !m.voters.has(j):
+		return false
+	case n.fresh && m.flaw != flawForget, n.withheld == epoch && m.flaw != flawKeepAcking, n.known > epoch && m.flaw != flawAckOld:
+		return false
+	}
+	return true
+}
+
+// beat is a heartbeat of primary i that j acknowledges.
+func (m *Model) beat(w *World, i, j int) {
+	n := &w.nodes[i]
+	if n.answerEp != n.armed {
+		n.answerEp, n.answer = n.armed, 0
+	}
+	n.answer |= one(j)
+}
+
+// lapse is the time it takes until no answer rests on an acknowledgement of j.
+func (m *Model) lapse(w *World, j int) {
+	for i := range m.n {
+		w.nodes[i].answer &^= one(j)
+	}
+}
+
+// answers reports whether a primary's answer lease is in force.
+func (m *Model) answers(w *World, i int) bool {
+	n := &w.nodes[i]
+	if m.flaw == flawNoAnswers || !m.votes || len(m.answer.Voters) == 0 {
+		return true
+	}
+	have := n.answer & m.voters
+	if n.answerEp != n.armed {
+		have = 0
+	}
+	return bits.OnesCount8(uint8(have|one(i)&m.voters)) >= m.answer.Majority()
+}
+
+// beats sends the heartbeats of node i that are acknowledged in this tick, and ends those that were.
+func (s *Sim) beats(i int) {
+	n, t, m := &s.w.nodes[i], &s.nodes[i], s.m
+	if n.answerEp != n.armed {
+		n.answerEp, n.answer = n.armed, 0
+	}
+	for j := range m.n {
+		o := &s.nodes[j]
+		if n.armed != 0 && j != i && m.voters.has(j) && s.linked(i, j) && t.pausedUntil <= s.now && o.pausedUntil <= s.now {
+			o.beatEp = n.armed
+			if m.acknowledges(&s.w, j, n.armed) {
+				o.quietAt = s.now
+				s.w.nodes[j].known = max(s.w.nodes[j].known, n.armed) // it acknowledges no earlier epoch from now on
+				if s.chance(s.odds.delay) && len(s.mail) < 8 && !s.well {
+					s.mail = append(s.mail, ack{j, i, s.now, s.now + s.rng.IntN(12), n.armed})
+					continue
+				}
+				t.acked[j] = s.now
+				m.beat(&s.w, i, j)
+				s.first(i, j)
+			}
+		}
+		if n.answer.has(j) && s.elapsed(i, t.acked[j]) >= m.answer.Lease {
+			n.answer &^= one(j)
+		}
+	}
+}
+
+// death reports whether node i has evidence against the leader of the epoch. It has if it heard the leader's
+// heartbeats, and its connections were ended and refused, twice, without a renewal since.
+func (s *Sim) death(i int, e env) bool {
+	t, p := &s.nodes[i], int(e.epoch.leader)-1
+	dead := t.beatEp == e.epoch.epoch && p != i && !s.cut[i].has(p) && (!s.w.nodes[p].up || s.reject[i].has(p))
+	switch {
+	case !dead:
+		t.deathAt = 0
+	case t.deathAt == 0 || t.deathLead != s.leadRev:
+		t.deathAt, t.deathLead = s.now, s.leadRev
+	}
+	return dead && t.deathAt < s.now
+}
+
+// ack is the acknowledgement of a heartbeat, on its way.
+type ack struct {
+	from, to, sent, at int
+	epoch              uint16
+}
+
+// acks delivers what is due. An acknowledgement counts from when its heartbeat was sent.
+func (s *Sim) acks() {
+	s.mail = slices.DeleteFunc(s.mail, func(a ack) bool {
+		if a.at > s.now {
+			return false
+		}
+		n, t := &s.w.nodes[a.to], &s.nodes[a.to]
+		sent := a.sent
+		if s.m.flaw == flawLateAck {
+			sent = s.now
+		}
+		if n.armed == a.epoch && n.answerEp == a.epoch {
+			if t.acked[a.from] = max(t.acked[a.from], sent); s.elapsed(a.to, t.acked[a.from]) < s.m.answer.Lease {
+				s.m.beat(&s.w, a.to, a.from)
+			}
+			s.first(a.to, a.from)
+		}
+		return !s.chance(1000) // or it arrives again
+	})
+}
+
+// first notes when voter j acknowledged the epoch of primary i for the first time.
+func (s *Sim) first(i, j int) {
+	t, e := &s.nodes[i], s.w.nodes[i].armed
+	if t.firstEp != e {
+		t.firstEp, t.first = e, [maxMembers]int{}
+	}
+	if t.first[j] == 0 {
+		t.first[j] = s.now
+	}
+}
+
+// settles reports whether node i says in /lead that the outgoing leader has ended.
+func (m *Model) settles(w *World, i int, e env) bool {
+	return !e.noQuorum && e.epoch.outgoing != 0 && int(e.epoch.leader) == i+1 && e.epoch.phase == lead && m.view(w, i, e).Settled()
+}
+
+// superseded is Answers.Superseded in package agent/lease.
+func (s *Sim) superseded(i int, e epochRec) time.Duration {
+	t := &s.nodes[i]
+	if e.outgoing == 0 || !e.outAnswers || t.firstEp != e.epoch || s.w.nodes[i].armed != e.epoch {
+		return 0
+	}
+	voters := s.m.voters &^ one(int(e.outgoing)-1)
+	need := bits.OnesCount8(uint8(s.m.voters))/2 + 1
+	if voters.has(i) {
+		need--
+	}
+	var at []int
+	for j := range s.m.n {
+		if j != i && voters.has(j) && t.first[j] != 0 {
+			at = append(at, t.first[j])
+		}
+	}
+	if need <= 0 || len(at) < need {
+		return 0
+	}
+	slices.Sort(at)
+	return s.elapsed(i, at[need-1])
+}
