@@ -99,7 +99,7 @@ func (m *Model) oddities(w *World, i int, evs []event) []event {
 	if n.server == writable {
 		evs = append(evs, event{doIll, x, 0}, event{doIll, x, 1}, event{doForeign, x, 0})
 		for j := range m.n {
-			if n.streams.has(j) && !n.doubled.has(j) {
+			if j != i && m.group.Replicas[j].HasData() && !n.doubled.has(j) {
 				evs = append(evs, event{doTwice, x, uint8(j)})
 			}
 		}
@@ -187,12 +187,8 @@ func (m *Model) tell(w *World, ev event) (line string) {
 		line = fmt.Sprintf("what %s gave up takes effect", i)
 	case doConnect, doOpen, doAsk, doWaited, doCut, doReply:
 		line = tellClient(ev)
-	case doTear:
-		line = fmt.Sprintf("%s  receives the beginning of a record", i)
-	case doSealLate, doFlushLate:
-		line = fmt.Sprintf("%s  answers %s, and the answer is on its way", j, i)
-	case doArrive:
-		line = fmt.Sprintf("what %s said arrives", names[max(before.letter.from, 1)-1])
+	case doTear, doSealLate, doFlushLate, doArrive:
+		line = tellLetter(&before, ev)
 	case doBeat:
 		line = fmt.Sprintf("%s  acknowledges a heartbeat of %s", j, i)
 	default:
@@ -236,12 +232,27 @@ func (m *Model) tell(w *World, ev event) (line string) {
 	return line
 }
 
+// tellLetter describes what happens to a message.
+func tellLetter(before *World, ev event) string {
+	switch i, j := names[ev.i], names[ev.j%maxMembers]; ev.what {
+	case doTear:
+		return fmt.Sprintf("%s  receives the beginning of a record", i)
+	case doArrive:
+		return fmt.Sprintf("what %s said arrives", names[max(before.letter.from, 1)-1])
+	default:
+		return fmt.Sprintf("%s  answers %s, and the answer is on its way", j, i)
+	}
+}
+
 // tellClient describes what happens to a session.
 func tellClient(ev event) string {
 	said := map[what]string{
 		doConnect: "a client asks %s for session %d", doOpen: "%s opens session %d", doAsk: "%s's server runs what session %d asks",
 		doWaited: "%s's members have the commit of session %d", doCut: "on %s the wait of session %d is cancelled", doReply: "%s has an answer for session %d",
 	}[ev.what]
+	if ev.what == doAsk && ev.j>>4 == 2 {
+		said += ", to change reserved settings"
+	}
 	if ev.j>>4 == 1 {
 		said += map[what]string{doConnect: ", as that of a primary", doAsk: ", a write"}[ev.what]
 	}

@@ -15,6 +15,8 @@ var worldMutants = []mutant{
 	{name: "readers stay on a copy that has diverged (F3)", group: trio, seeds: 3000, because: "ReadableImpliesNotDiverged", flaw: flawReadersStay, decide: ag.Decide},
 	{name: "a copy that ends before a record that began is another copy (F4)", group: trio, bounds: Bounds{Epochs: 1, Writes: 1, Faults: 1, Tears: 1, States: 400_000}, because: "NoCopyDisowned", flaw: flawTornCopy, decide: ag.Decide},
 	{name: "a seal names the beginning of a record as well (F4)", group: trio, bounds: Bounds{Epochs: 2, Writes: 1, Tears: 1, States: 600_000}, because: "S1", flaw: flawTornSeal, decide: ag.Decide},
+	{name: "clients may change the settings that the agents rely on (F6)", group: trio, bounds: Bounds{Epochs: 1, Asks: 2, States: 400_000}, because: "lack", flaw: flawAlter, decide: ag.Decide},
+	{name: "a stray walsender in a member's name counts, and is not noticed (F7)", group: trio, bounds: Bounds{Epochs: 1, Writes: 1, Ills: 1, Faults: 1, States: 600_000}, because: "lack", flaw: flawStray, decide: see(func(v *ag.View) { v.Local.Doubled = nil })},
 	{name: "the word that an outgoing leader has ended counts in later epochs", group: strict, seeds: 400, only: odds{forced: 200, cutStore: 100}, because: "S3", flaw: flawSettled, decide: ag.Decide},
 	{name: "the second look at a plan does not know that an outgoing leader has ended", group: strict, seeds: 400, only: odds{forced: 200, restart: 200}, because: "may still answer", decide: func(v ag.View) ag.Plan {
 		p := ag.Decide(v)

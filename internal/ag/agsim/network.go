@@ -147,8 +147,8 @@ func (m *Model) mayTear(w *World, j int) bool {
 	return ok && !n.half && w.nodes[src].streams.has(j) && m.logs.depth(n.log) < m.logs.depth(w.nodes[src].log)
 }
 
-// restarted is what a node that begins again finds in its files: whole records. What it had said of itself is not more,
-// or its copy is an older one.
+// restarted is the look of a node that begins again at its files, which end with a whole record. If it had reported a
+// later position, its copy would be an older one.
 func (m *Model) restarted(w *World, i int) {
 	n := &w.nodes[i]
 	half := n.half

@@ -174,7 +174,7 @@ func (m *Model) clientEvents(w *World, k int, evs []event) []event {
 	switch n := &w.nodes[i]; {
 	case s.stage == quiet && w.asks > 0:
 		if evs = append(evs, event{doAsk, uint8(i), slot}); n.server == writable {
-			evs = append(evs, event{doAsk, uint8(i), slot | 1<<4})
+			evs = append(evs, event{doAsk, uint8(i), slot | 1<<4}, event{doAsk, uint8(i), slot | 2<<4})
 		}
 	case s.stage == waiting:
 		if best, _ := m.replicated(w, i); best >= m.logs.depth(s.at) {
@@ -202,6 +202,11 @@ func (m *Model) client(w *World, ev event) {
 		}
 	case doAsk:
 		w.asks--
+		if arg == 2 { // ALTER SYSTEM RESET ALL, and a reload: refused
+			n.foreign = m.flaw == flawAlter || n.foreign
+			n.free = m.flaw == flawAlter
+			return
+		}
 		s.write, s.since = arg == 1, w.acked
 		if s.stage = answered; s.write {
 			n.log = m.logs.append(n.log, m.logs.tli(n.log), m.writer(i, n.armed))

@@ -114,6 +114,9 @@ func (m *Model) Run(seed uint64, trace func(string)) (err error) {
 	}()
 	for i := range m.n {
 		s.rate[i] = 1 + (s.rng.Float64()*2-1)*ag.Rho
+		if s.chance(5000) { // at one end of what is permitted
+			s.rate[i] = 1 + float64(s.rng.IntN(2)*2-1)*ag.Rho
+		}
 	}
 	for s.now = 0; s.now < troubled; s.now++ {
 		s.trouble()

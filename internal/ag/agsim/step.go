@@ -416,11 +416,11 @@ func (m *Model) replicated(w *World, i int) (best uint16, by setting) {
 		for d := m.logs.depth(n.log); d > best; d-- {
 			have := 0
 			for j := range m.n {
-				if c.p.has(j) && n.streams.has(j) && n.got[j] >= d {
-					have += m.walsenders(n, j)
+				if c.p.has(j) {
+					have += m.counts(n, j, d)
 				}
 			}
-			if have >= int(c.n) {
+			if have >= int(c.n) || n.free {
 				best, by = d, c
 				break
 			}

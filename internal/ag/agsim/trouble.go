@@ -155,8 +155,8 @@ func (s *Sim) incident(i, j int) {
 	case s.chance(o.foreign) && n.server == writable:
 		s.say("somebody changes a setting of %s", names[i])
 		n.foreign = true
-	case s.chance(o.twice) && n.streams.has(j):
-		s.say("%s has two walsenders of %s", names[i], names[j])
+	case s.chance(o.twice) && n.server == writable && i != j && m.group.Replicas[j].HasData():
+		s.say("%s has a walsender in the name of %s that is not its own", names[i], names[j])
 		s.w.twice(i, j)
 	case s.chance(o.restart) && s.quorum(i) && t.pausedUntil <= s.now && m.mayRestart(&s.w, i):
 		s.say("%s's agent restarts", names[i])
@@ -352,7 +352,7 @@ func (w *World) stop(i int) {
 	n.takes &= isPromoting
 	n.server, n.endOfRec, n.proven, n.barrier = down, 0, false, 0
 	n.sync, n.older, n.olders = setting{}, [3]setting{}, 0
-	n.foreign, n.attached, n.restart = false, false, 0
+	n.foreign, n.free, n.attached, n.restart = false, false, false, 0
 }
 
 // fence makes writes impossible on node i and ends what it was doing.
@@ -475,4 +475,15 @@ func (m *Model) walsenders(n *node, j int) int {
 		return 2
 	}
 	return 1
+}
+
+// counts is for how many PostgreSQL counts member j towards a commit that ends there.
+func (m *Model) counts(n *node, j int, depth uint16) int {
+	if n.streams.has(j) && n.got[j] >= depth {
+		return m.walsenders(n, j)
+	}
+	if m.flaw == flawStray && n.doubled.has(j) {
+		return 1
+	}
+	return 0
 }

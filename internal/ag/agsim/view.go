@@ -59,6 +59,8 @@ const (
 	flawOldReport          // what a stream said counts after its end
 	flawLateAck            // an answer lease is counted from the arrival of the acknowledgements
 	flawSettled            // the word that an outgoing leader has ended counts in later epochs as well
+	flawAlter              // clients may change reserved settings (F6)
+	flawStray              // a walsender in the name of a member that has none counts (F7)
 	flawDistrusted         // a candidate is not told that a copy is under quarantine
 )
 

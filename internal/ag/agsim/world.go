@@ -276,7 +276,8 @@ type node struct {
 	quarantine  bool // its storage lost a write
 	renew       bool // and an operator has resumed it since
 	foreign     bool // a reserved setting of its server was changed behind the agent's back
-	doubled     set  // members for which two walsenders run here
+	free        bool // that setting lets commits wait for nobody
+	doubled     set  // members in whose names a walsender runs here that is not theirs
 	inPlace     inPlace
 	attached    bool   // the previous agent left the server running, and its setting is not proven yet
 	restart     uint16 // the server was restarted within its epoch: the end of its log at that time
