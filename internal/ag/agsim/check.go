@@ -1,6 +1,8 @@
 package agsim
 
 import (
+	"fmt"
+
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/ag/planguard"
 )
@@ -79,6 +81,9 @@ func (m *Model) checkCommit(w *World, b pending) {
 // led last.
 func (m *Model) checkChosen(w *World, e epochRec) {
 	i := e.leader - 1
+	if m.altered {
+		return // the mode may have changed since it was chosen
+	}
 	if m.group.Replicas[i].FailoverMode == ag.Manual && (w.state.leader != e.leader || w.state.copy != e.copy) {
 		fail("%s is promoted by the agents, and is MANUAL", names[i])
 	}
@@ -178,4 +183,82 @@ func (m *Model) lacking(w *World, st stateRec, c wal) (lacking int) {
 		}
 	}
 	return lacking
+}
+
+// recovers lets the group be repaired, fairly: every node answers, every message arrives, every illness ends, and a
+// person resumes what is under quarantine. It returns why the group does not come to rest; "" if it does. A world from
+// which no action of the model leads on would be one that is stuck for good.
+func (m *Model) recovers(w World) (stuck string) {
+	w.faults, w.writes, w.ops, w.wipes, w.losses, w.deaths, w.ills, w.restarts, w.asks, w.tears = 0, 0, 0, 0, 0, 9, 0, 0, 0, 0
+	w.op, w.opTo, w.opEpoch = "", 0, 0
+	silent, unmoved := -1, 0 // if nothing happens, one node after the other finds the silence of others to be long
+	for range 100 {
+		before := w
+		for i := range m.n {
+			m.help(&w, i, silent == i)
+		}
+		if stuck = m.restless(&w); stuck == "" || unmoved > 3*m.n {
+			return stuck
+		}
+		if silent = -1; w == before {
+			unmoved++
+			silent = unmoved % m.n
+		} else {
+			unmoved = 0
+		}
+	}
+	return stuck
+}
+
+// help lets node i do what it can.
+func (m *Model) help(w *World, i int, silence bool) {
+	n := &w.nodes[i]
+	if n.inPlace != settled {
+		m.expire(w, i)
+	}
+	n.ill, n.stood = healthy, false
+	if needed := int(w.state.leader) == i+1 || w.epoch.phase != lead; n.quarantine || n.renew && needed {
+		w.resume(i, needed)
+	}
+	if !m.group.Replicas[i].HasData() {
+		return
+	}
+	for range 12 {
+		if before := *w; before.nodes[i].busy.kind != idle {
+			m.apply(w, event{doPerform, uint8(i), 0})
+		} else {
+			saw := uint8(0)
+			if silence {
+				saw, silence = sawSilence, false
+			}
+			m.apply(w, event{doTurn, uint8(i), saw})
+		}
+		for j := range m.n {
+			if m.mayAskSeal(w, i, j) {
+				m.seal(w, i, j)
+			}
+			for k := 0; k < 20; k++ {
+				src, ok := m.mayStream(w, j)
+				if !ok {
+					break
+				}
+				m.stream(w, j, src)
+			}
+		}
+		m.check(w)
+	}
+}
+
+// restless returns why the group is not ready; "" if it is.
+func (m *Model) restless(w *World) string {
+	p := int(w.epoch.leader) - 1
+	if n := &w.nodes[p]; w.epoch.phase != lead || !n.isOpen() || n.armed != w.epoch.epoch {
+		return fmt.Sprintf("nobody serves: %s; %s", m.recordLine(w), m.nodeLine(w, p))
+	}
+	for j := range m.n {
+		if j != p && m.group.Replicas[j].HasData() && (w.state.v[j] == 0 || w.state.v[j] != w.nodes[j].copy) {
+			return fmt.Sprintf("%s stays out: %s", names[j], m.recordLine(w))
+		}
+	}
+	return ""
 }

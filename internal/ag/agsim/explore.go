@@ -31,6 +31,22 @@ type Bounds struct {
 	Tears uint8
 }
 
+// repaired is of how many worlds one is repaired.
+const repaired = 2000
+
+// left repairs a world, and returns the invariant that breaks.
+func (m *Model) left(w World) (flaw string) {
+	defer func() {
+		if v, ok := recover().(violation); ok {
+			flaw = "while it is repaired: " + string(v)
+		}
+	}()
+	if stuck := m.recovers(w); stuck != "" {
+		return stuck + " (NothingIsStuck)"
+	}
+	return ""
+}
+
 // spareCopies is the number of copies that may be made anew in one history.
 const spareCopies = 3
 
@@ -138,7 +154,16 @@ func (m *Model) Explore(b Bounds) (r Report) {
 				if _, old := seen[h]; old || w.epoch.epoch > b.Epochs || int(w.copies) > m.n+spareCopies {
 					continue
 				}
-				seen[h] = struct{}{}
+				if seen[h] = struct{}{}; len(seen)%repaired == 0 {
+					if flaw = m.left(w); flaw != "" {
+						path := []event{ev}
+						for at := p.step; at > 0; at = steps[at].from {
+							path = append([]event{steps[at].ev}, path...)
+						}
+						r.States, r.Flaw, r.Story = len(seen), flaw, m.story(b, path)
+						return r
+					}
+				}
 				steps = append(steps, step{p.step, ev})
 				next.add(w, int32(len(steps)-1))
 			}
@@ -403,7 +428,7 @@ func (m *Model) odd(w *World, ev event) {
 // env returns the information for node i's turn, as the bits define it.
 func (m *Model) env(w *World, i int, saw uint8) env {
 	e := env{epoch: w.epoch, state: w.state, released: w.released, sealed: time.Hour, since: time.Hour, votes: w.votes, against: w.against, evidence: saw&sawDeath != 0}
-	e.restarting, e.incarnation, e.settled = w.restarting, w.incarnation, w.settled
+	e.restarting, e.incarnation, e.settled, e.settings = w.restarting, w.incarnation, w.settled, w.settings
 	if saw&sawQuiet != 0 {
 		e.quiet = time.Hour
 	}

@@ -29,7 +29,7 @@ func (m *Model) handOver(w *World, i int) {
 
 // syncSet is View.HandoverSyncSet in package ag.
 func (m *Model) syncSet(w *World, i, to int) (v [maxMembers]copyID, k uint8) {
-	ms, have := m.view(w, i, env{epoch: w.epoch, state: w.state}).HandoverSyncSet(names[to])
+	ms, have := m.view(w, i, env{epoch: w.epoch, state: w.state, settings: w.settings}).HandoverSyncSet(names[to])
 	for _, x := range ms {
 		v[index(x.ID)] = copyOf(x.Copy)
 	}

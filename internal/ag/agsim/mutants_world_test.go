@@ -17,6 +17,19 @@ var worldMutants = []mutant{
 	{name: "a seal names the beginning of a record as well (F4)", group: trio, bounds: Bounds{Epochs: 2, Writes: 1, Tears: 1, States: 600_000}, because: "S1", flaw: flawTornSeal, decide: ag.Decide},
 	{name: "clients may change the settings that the agents rely on (F6)", group: trio, bounds: Bounds{Epochs: 1, Asks: 2, States: 400_000}, because: "lack", flaw: flawAlter, decide: ag.Decide},
 	{name: "a stray walsender in a member's name counts, and is not noticed (F7)", group: trio, bounds: Bounds{Epochs: 1, Writes: 1, Ills: 1, Faults: 1, States: 600_000}, because: "lack", flaw: flawStray, decide: see(func(v *ag.View) { v.Local.Doubled = nil })},
+	{name: "a change of the configuration is taken into the record before it is in force", group: trio, seeds: 400, only: odds{alter: 200, crash: 40, cutPeer: 40}, because: "lack", decide: edit(func(v ag.View, p *ag.Plan) {
+		if c := p.Commit; c != nil && p.Rule == ag.RuleSync {
+			n, _ := v.Group.CommitTarget(v.Group.SynchronousBeside(v.Self))
+			c.State.K = min(max(n, c.State.K), len(c.State.V))
+		}
+	})},
+	{name: "a copy that waits to be dropped is not made anew once it is", group: trio, bounds: Bounds{Epochs: 2, Writes: 1, States: 400_000}, because: "NothingIsStuck", decide: func(v ag.View) ag.Plan {
+		p := ag.Decide(v)
+		if p.Rule == ag.RuleRewind || p.Rule == ag.RuleReseed {
+			return ag.Plan{Rule: ag.RuleAwaitDrop, Because: "still", Actions: []ag.Action{ag.Hold{}}}
+		}
+		return p
+	}},
 	{name: "the word that an outgoing leader has ended counts in later epochs", group: strict, seeds: 400, only: odds{forced: 200, cutStore: 100}, because: "S3", flaw: flawSettled, decide: ag.Decide},
 	{name: "the second look at a plan does not know that an outgoing leader has ended", group: strict, seeds: 400, only: odds{forced: 200, restart: 200}, because: "may still answer", decide: func(v ag.View) ag.Plan {
 		p := ag.Decide(v)

@@ -67,7 +67,7 @@ func (m *Model) publish(w *World, i int, v ag.View, p ag.Plan) {
 			n.takes |= isOpen
 		}
 	}
-	if v.Readable() && n.takes&isPromoting == 0 && !w.suspended.has(i) {
+	if v.Readable() && n.takes&isPromoting == 0 && !w.settings.suspended.has(i) {
 		n.takes |= takesReaders
 	}
 	if n.takes&^old&isPromoting != 0 && !m.keepsReaders() {
@@ -244,7 +244,7 @@ func (m *Model) pass(w *World, k int) {
 
 // confirmed asks the agent of node i whether the members have flushed a commit.
 func (m *Model) confirmed(w *World, i int, at wal) bool {
-	e := env{epoch: w.epoch, state: w.state}
+	e := env{epoch: w.epoch, state: w.state, settings: w.settings}
 	if m.seenBy != nil {
 		e = m.seenBy(i)
 	}

@@ -102,7 +102,8 @@ func (m *Model) Run(seed uint64, trace func(string)) (err error) {
 		s.odds = m.only
 	}
 	s.drawSuspicion(seed)
-	m.loose = s.odds.suspend > 0 || s.odds.distrust > 0
+	m.altered = s.odds.alter > 0
+	m.loose = s.odds.suspend > 0 || s.odds.distrust > 0 || m.altered
 	defer func() {
 		switch r := recover().(type) {
 		case nil:
@@ -395,7 +396,7 @@ func (s *Sim) env(i int) env {
 	switch {
 	case s.quorum(i) && !e.untrusted:
 		e = env{
-			epoch: s.w.epoch, state: s.w.state, released: s.w.released, votes: s.w.votes, against: s.w.against,
+			epoch: s.w.epoch, state: s.w.state, released: s.w.released, votes: s.w.votes, against: s.w.against, settings: s.w.settings,
 			restarting: s.w.restarting, incarnation: s.w.incarnation, settled: s.w.settled,
 		}
 		if t.seenEpoch != s.epochRev || t.seenLead != s.leadRev {
@@ -465,4 +466,24 @@ func (s *Sim) say(format string, args ...any) {
 	if s.trace != nil {
 		s.trace(fmt.Sprintf("%7.1fs  ", float64(s.now)*tick.Seconds()) + fmt.Sprintf(format, args...))
 	}
+}
+
+// alter is an operator who changes one setting, of member i if it is a member's.
+func (s *Sim) alter(i int) {
+	c := &s.w.settings
+	switch s.rng.IntN(5) {
+	case 0:
+		if s.m.group.Replicas[i].HasData() {
+			c.async ^= one(i)
+		}
+	case 1:
+		c.manual ^= one(i)
+	case 2:
+		c.required = uint8(s.rng.IntN(s.m.withData() + 1))
+	case 3:
+		c.all = !c.all
+	case 4:
+		c.timeout = !c.timeout
+	}
+	s.say("an operator changes the configuration: %+v", *c)
 }

@@ -91,6 +91,7 @@ func TestSimOf(t *testing.T) {
 	}
 	for name, only := range map[string]odds{
 		"storage that loses writes, and disks": {distrust: 60, wipe: 30},
+		"configuration that changes":           {alter: 100, suspend: 40, crash: 40, planned: 80, forced: 20, cutPeer: 40},
 		"the same, and crashes":                {distrust: 60, wipe: 30, crash: 40, serverCrash: 40},
 		"the same, and planned failovers":      {distrust: 60, wipe: 30, planned: 80, giveUp: 3000, hang: 2000},
 	} {

@@ -11,7 +11,7 @@ import (
 // kinds of faults reach further than histories with all kinds (swarm testing).
 type odds struct {
 	crash, serverCrash, pause, cutStore, cutPeer, reject, storeDown, wipe, planned, forced, suspend, lostAnswer, badRewind, hang int
-	ill, distrust, foreign, twice, restart, giveUp, back, suspicion, tear, delay                                                 int
+	ill, distrust, foreign, twice, restart, giveUp, back, suspicion, tear, delay, alter                                          int
 }
 
 func (s *Sim) chance(of10000 int) bool { return s.rng.IntN(10000) < of10000 }
@@ -43,6 +43,7 @@ func (s *Sim) draw() {
 		{&s.odds.giveUp, 5000},
 		{&s.odds.tear, 500},
 		{&s.odds.delay, 3000},
+		{&s.odds.alter, 60},
 	} {
 		if s.chance(5000) {
 			*o.p = 1 + s.rng.IntN(o.max)
@@ -133,7 +134,9 @@ func (s *Sim) trouble() {
 		s.say("an operator forces a failover to %s", names[i])
 		s.w.op, s.w.opTo, s.w.opEpoch, s.w.opNow = ag.OpForced, uint8(i+1), s.w.epoch.epoch, s.chance(2000)
 	case s.chance(o.suspend) && data && !n.quarantine:
-		s.w.suspended ^= one(i)
+		s.w.settings.suspended ^= one(i)
+	case s.chance(o.alter):
+		s.alter(i)
 	default:
 		s.incident(i, j)
 	}
@@ -235,10 +238,10 @@ func (s *Sim) person(i int) {
 	}
 	needed := int(s.w.state.leader) == i+1 || s.w.epoch.phase != lead
 	if n.quarantine {
-		s.w.suspended |= one(i) // the agent asks for it
+		s.w.settings.suspended |= one(i) // the agent asks for it
 		if t.resumeAt <= s.now {
 			s.say("an operator resumes %s", names[i])
-			s.w.suspended &^= one(i)
+			s.w.settings.suspended &^= one(i)
 			s.w.resume(i, needed)
 		}
 	}
@@ -328,7 +331,7 @@ func (s *Sim) crash(i, long int) {
 func (s *Sim) heal() {
 	s.say("healed")
 	s.well = true
-	s.cutStore, s.cut, s.reject, s.storeDown, s.w.suspended, s.w.op = 0, [maxMembers]set{}, [maxMembers]set{}, 0, 0, ""
+	s.cutStore, s.cut, s.reject, s.storeDown, s.w.settings, s.w.op = 0, [maxMembers]set{}, [maxMembers]set{}, 0, settings{}, ""
 	for i := range s.m.n {
 		t := &s.nodes[i]
 		t.pausedUntil, t.downUntil, t.illUntil, t.suspectsUntil = 0, min(t.downUntil, s.now), 0, 0

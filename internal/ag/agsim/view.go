@@ -11,7 +11,7 @@ import (
 type Model struct {
 	logs    *logs
 	group   ag.Group
-	groups  map[set]ag.Group // the group with these members suspended
+	groups  map[settings]ag.Group // the group with these settings
 	n       int
 	decide  func(ag.View) ag.Plan
 	fired   map[ag.Rule]int
@@ -24,6 +24,7 @@ type Model struct {
 	astray  bool            // the store has gone back in time, and its account of V is no longer true
 	clients bool            // the model has sessions
 	seenBy  func(i int) env // what node i knows of the record; nil: all of it
+	altered bool            // the configuration changes while the group runs
 	loose   bool            // the meaning of REQUIRED changes while the group runs: not checked
 }
 
@@ -66,7 +67,7 @@ const (
 
 // NewModel returns a model of that group, whose replicas must be called a, b, c, ... in order.
 func NewModel(g ag.Group) *Model {
-	m := &Model{logs: newLogs(), group: g, groups: map[set]ag.Group{}, n: len(g.Replicas), decide: decideAndCheck, fired: map[ag.Rule]int{}}
+	m := &Model{logs: newLogs(), group: g, groups: map[settings]ag.Group{}, n: len(g.Replicas), decide: decideAndCheck, fired: map[ag.Rule]int{}}
 	m.answer = g.Answers(ag.Profiles["default"])
 	m.voters = setOf(m.answer.Voters)
 	return m
@@ -145,22 +146,6 @@ func (m *Model) withData() (n int) {
 // writer tells apart what different promotions wrote, even on a timeline id allotted twice.
 func (m *Model) writer(i int, epoch uint16) uint32 { return uint32(epoch)<<8 | uint32(i+1) }
 
-func (m *Model) groupWith(suspended set) ag.Group {
-	if suspended == 0 {
-		return m.group
-	}
-	g, ok := m.groups[suspended]
-	if !ok {
-		g = m.group
-		g.Replicas = slices.Clone(g.Replicas)
-		for i := range g.Replicas {
-			g.Replicas[i].Suspended = suspended.has(i)
-		}
-		m.groups[suspended] = g
-	}
-	return g
-}
-
 // env is the information from a node's clocks and network: in the explorer an adversary's choice, in the simulator
 // true.
 type env struct {
@@ -168,6 +153,7 @@ type env struct {
 	epoch    epochRec // the record as last read
 	state    stateRec
 	released bool
+	settings settings // the configuration as last read
 	silence  time.Duration
 	since    time.Duration // since the node first saw the present epoch
 	sealed   time.Duration
@@ -191,7 +177,7 @@ type env struct {
 func (m *Model) view(w *World, i int, e env) ag.View {
 	n := &w.nodes[i]
 	v := ag.View{
-		Self: names[i], Group: m.groupWith(w.suspended), Profile: ag.Profiles["default"], Quorum: !e.noQuorum,
+		Self: names[i], Group: m.groupWith(e.settings), Profile: ag.Profiles["default"], Quorum: !e.noQuorum,
 		Record: m.record(e), Silence: e.silence, Since: e.since, Superseded: e.superseded, Lease: ag.Lease{Epoch: ag.Epoch(n.lease), Valid: n.lease != 0}, Reach: e.reach.ids(),
 	}
 	v.Local = ag.Local{
@@ -317,4 +303,54 @@ func (m *Model) record(e env) ag.Record {
 		}
 	}
 	return r
+}
+
+// The next part is the configuration, which operators change at any moment, in the middle of a failover as well. The
+// voters do not change.
+
+// settings is how the configuration differs from the group that the model began with.
+type settings struct {
+	suspended set
+	async     set   // members with asynchronous commit
+	manual    set   // members whose failover mode is the other one
+	required  uint8 // REQUIRED and one; 0: by the table
+	all       bool  // the other commit rule
+	timeout   bool  // a SESSION_TIMEOUT of three seconds
+}
+
+// shortTimeout is the other SESSION_TIMEOUT.
+const shortTimeout = 3 * time.Second
+
+// groupWith returns the group with these settings. The result is shared.
+func (m *Model) groupWith(c settings) ag.Group {
+	if c == (settings{}) {
+		return m.group
+	}
+	g, ok := m.groups[c]
+	if !ok {
+		g = m.group
+		g.Replicas = slices.Clone(g.Replicas)
+		for i := range g.Replicas {
+			r := &g.Replicas[i]
+			r.Suspended = c.suspended.has(i)
+			if c.async.has(i) && r.HasData() {
+				r.AvailabilityMode, r.FailoverMode = ag.AsynchronousCommit, ag.Manual
+			}
+			if c.manual.has(i) && r.AvailabilityMode == ag.SynchronousCommit {
+				r.FailoverMode = map[ag.FailoverMode]ag.FailoverMode{ag.Manual: ag.Automatic, ag.Automatic: ag.Manual}[r.FailoverMode]
+			}
+		}
+		if c.required > 0 {
+			n := int(c.required) - 1
+			g.Required = &n
+		}
+		if c.all {
+			g.CommitRule = map[ag.CommitRule]ag.CommitRule{ag.RuleAll: ag.RuleQuorum, ag.RuleQuorum: ag.RuleAll}[g.CommitRule]
+		}
+		if c.timeout {
+			g.SessionTimeout = shortTimeout
+		}
+		m.groups[c] = g
+	}
+	return g
 }

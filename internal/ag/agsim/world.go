@@ -312,10 +312,10 @@ type World struct {
 	votes       [maxMembers]uint16 // the epoch each member voted in; 0: no vote
 	against     [maxMembers]uint8  // the incarnation it saw die
 
-	nodes     [maxMembers]node
-	sessions  [maxSessions]session
-	suspended set
-	copies    copyID
+	nodes    [maxMembers]node
+	sessions [maxSessions]session
+	settings settings
+	copies   copyID
 
 	late   pending // a transaction whose author no longer waits for the answer: it may still take effect
 	lateBy uint8
