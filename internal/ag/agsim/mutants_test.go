@@ -232,7 +232,7 @@ var decisionMutants = []mutant{
 		}
 	})},
 	{name: "a copy that has diverged serves readers", group: trio, bounds: Bounds{Epochs: 2, Writes: 1, Faults: 1, States: 400_000}, because: "S7", flaw: flawReadable, decide: ag.Decide},
-	{name: "a forced failover opens while the old leader may answer (F5)", group: strict, seeds: 3000, only: odds{forced: 100, cutStore: 100}, because: "S3", decide: see(func(v *ag.View) {
+	{name: "a forced failover opens while the old leader may answer", group: strict, seeds: 3000, only: odds{forced: 100, cutStore: 100}, because: "S3", decide: see(func(v *ag.View) {
 		v.Since = time.Hour
 	})},
 	{name: "a promise is forgotten by a crash", slow: true, group: trio, bounds: Bounds{Epochs: 2, Writes: 1, Faults: 1, States: 600_000}, flaw: flawForgetPromise, decide: staleFollow},
