@@ -284,7 +284,7 @@ var decisionMutants = []mutant{
 		v.Local.Quarantine, v.Local.Health = "", ag.Health{}
 	})},
 	{name: "a record older than one seen before is believed", group: five, seeds: 20000, flaw: flawBelieve, decide: ag.Decide},
-	{name: "a member whose copy is to be dropped is waited for", group: trioAll, first: 700, seeds: 2000, only: odds{distrust: 100, crash: 60, serverCrash: 60, planned: 80}, because: "healed", decide: see(func(v *ag.View) {
+	{name: "a member whose copy is to be dropped is waited for", group: trioAll, first: 2770, seeds: 6000, only: odds{distrust: 100, crash: 60, serverCrash: 60, planned: 80}, because: "healed", decide: see(func(v *ag.View) {
 		for i := range v.Streams {
 			v.Streams[i].Gone = false
 		}
