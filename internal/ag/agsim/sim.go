@@ -356,6 +356,11 @@ func (s *Sim) commit(i int, b pending) {
 // void drops the votes of node i that are still on their way once one was withdrawn. The store makes the changes of a
 // node one after the other, and a later one voids an earlier one that is under way.
 func (s *Sim) void(i int, b pending) {
+	if b.unvote && s.w.votes[i] == 0 || b.vote && s.w.votes[i] == b.at { // a claim that compares the vote comes too late
+		for k := range s.late {
+			s.late[k].b.staleVotes = s.late[k].b.staleVotes || s.late[k].b.votes.has(i)
+		}
+	}
 	if b.unvote && s.w.votes[i] == 0 && s.m.flaw != flawLateVote {
 		s.late = slices.DeleteFunc(s.late, func(l lateCommit) bool { return l.who == i && l.b.vote })
 	}
