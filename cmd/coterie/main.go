@@ -21,6 +21,7 @@ import (
 	"github.com/coteriedb/coterie/internal/cli/groupcmd"
 	"github.com/coteriedb/coterie/internal/cli/labcmd"
 	"github.com/coteriedb/coterie/internal/cli/nodecmd"
+	"github.com/coteriedb/coterie/internal/cli/restartcmd"
 	"github.com/coteriedb/coterie/internal/cli/settingscmd"
 	"github.com/coteriedb/coterie/internal/cli/sqlrun"
 	"github.com/coteriedb/coterie/internal/lab"
@@ -80,7 +81,7 @@ Exit codes: 0 ok, 1 error, 2 usage, 3 unhealthy, 4 refused for safety.`,
 	root.PersistentFlags().String("node", cli.DefaultNode, "the node directory")
 	root.AddGroup(&cobra.Group{ID: "node", Title: "A node:"}, &cobra.Group{ID: "group", Title: "The group:"}, &cobra.Group{ID: "try", Title: "To try it:"})
 	root.AddCommand(nodecmd.Init(), nodecmd.Join(false), nodecmd.Join(true), nodecmd.Agent(), nodecmd.Config(), nodecmd.Release(),
-		groupcmd.Status(), checkcmd.Check(), groupcmd.Failover(), groupcmd.Recover(), nodecmd.Restart(), groupcmd.Token(), groupcmd.Remove(), groupcmd.Resume(), groupcmd.Seed(), groupcmd.Set(), groupcmd.Explain(), sqlrun.SQL(), groupcmd.CA())
+		groupcmd.Status(), checkcmd.Check(), groupcmd.Failover(), groupcmd.Recover(), restartcmd.Restart(), groupcmd.Token(), groupcmd.Remove(), groupcmd.Resume(), groupcmd.Seed(), groupcmd.Set(), groupcmd.Explain(), sqlrun.SQL(), groupcmd.CA())
 	root.AddCommand(groupcmd.Clauses()...)
 	root.AddCommand(settingscmd.Settings())
 	root.AddCommand(labcmd.Lab()...)

@@ -117,6 +117,9 @@ type Agent struct {
 	prep       preparation
 	prepared   chan preparation
 	restarts   chan restartRequest
+
+	serverRestarts chan serverRequest
+
 	noRewind   ag.CopyID
 	rewoundIn  ag.Epoch                 // the epoch of the last successful rewind; if the source refuses the copy again in it, the copy is made anew
 	repairedAt time.Duration            // boottime of the last rewind or seeding; earlier refusals do not count
@@ -184,7 +187,7 @@ type streamFacts struct {
 func New(c Config) (*Agent, error) {
 	a := &Agent{
 		cfg: c, log: c.Logger, wake: make(chan struct{}, 1), reports: make(chan sealAnswer, 16), done: make(chan taskResult, 1),
-		prepared: make(chan preparation, 1), restarts: make(chan restartRequest),
+		prepared: make(chan preparation, 1), restarts: make(chan restartRequest), serverRestarts: make(chan serverRequest),
 		guard: recordguard.New(marks.Seen{}),
 		seals: map[ag.ReplicaID]ag.SealReport{}, sealing: map[ag.ReplicaID]ag.Epoch{}, unsealed: map[ag.ReplicaID]unsealed{},
 		failed: map[string]time.Duration{}, history: decisions.NewLog(), writer: asyncwriter.NewQueue(writerQueue),

@@ -75,6 +75,8 @@ func (a *Agent) loop(ctx context.Context) error {
 				timer.Stop()
 				return ErrRestart
 			}
+		case r := <-a.serverRestarts:
+			a.beginServerRestart(ctx, r)
 		case p := <-a.prepared:
 			a.notePrepared(p)
 		case r := <-a.done:

@@ -45,6 +45,54 @@ type restartRequest struct {
 	done chan error
 }
 
+// serverRequest asks for a restart of the server.
+type serverRequest struct{ done chan error }
+
+// RestartServer stops the server of a secondary in order, and returns when it has ended; the next plan starts it again.
+// It refuses while this node is not a plain secondary of a primary that leads: a server that is stopped then might be
+// the one that is to be promoted. Any goroutine may call it.
+func (a *Agent) RestartServer(ctx context.Context) error {
+	r := serverRequest{make(chan error, 1)}
+	select {
+	case a.serverRestarts <- r:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	select {
+	case err := <-r.done:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("the restart of the server goes on by itself: %w", ctx.Err())
+	}
+}
+
+// beginServerRestart is the loop's part of RestartServer.
+func (a *Agent) beginServerRestart(ctx context.Context, r serverRequest) {
+	v := a.view.Load()
+	switch t := a.task.Load(); {
+	case t != nil:
+		r.done <- fmt.Errorf("this node is busy (%s); try again when that has ended", t.name)
+		return
+	case a.lease.Armed() != 0 || v.Record.Epoch.Leader == v.Self:
+		r.done <- errors.New("this node is the primary")
+		return
+	case !v.Quorum || v.Record.Epoch.Phase != ag.PhaseLead:
+		r.done <- errors.New("no primary leads at the moment: this server may be the next one's")
+		return
+	case v.Local.Server != ag.ServerRecovery:
+		r.done <- fmt.Errorf("its server does not run as a secondary (%s)", v.Local.Server)
+		return
+	}
+	a.work(ctx, job{"restart-server", v.Record.Epoch.Epoch, startBudget, func(ctx context.Context) (func(), error) {
+		_, err := a.cfg.Keeper.Stop(ctx, stopBudget)
+		r.done <- err
+		return nil, err
+	}})
+	if a.task.Load() == nil {
+		r.done <- errors.New("an attempt failed a moment ago; try again in a few seconds")
+	}
+}
+
 // Restart makes this agent end with ErrRestart while its server keeps running. A secondary's agent ends at once; a
 // primary's ends AFTER no transaction runs and the record and the keeper know of the restart. After an error everything
 // is as before. Any goroutine may call it.

@@ -208,3 +208,25 @@ func TestRestartRewritesTheSetting(t *testing.T) {
 		}
 	})
 }
+
+// TestRestartOfTheServer holds that a secondary's server is restarted once, that the leadership stays, and that a
+// primary's is refused.
+func TestRestartOfTheServer(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		was, starts := l.Record.Snapshot().Record.Epoch, l.Node("b").State().Starts
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if err := l.agents["a"].RestartServer(ctx); err == nil {
+			t.Error("the primary's server was restarted")
+		}
+		if err := l.agents["b"].RestartServer(ctx); err != nil {
+			t.Fatal(err)
+		}
+		l.write("a")
+		l.wait("b runs again", time.Minute, func() bool { s := l.Node("b").State(); return s.Running && s.Starts == starts+1 })
+		l.formed("a", time.Minute)
+		if now := l.Record.Snapshot().Record.Epoch; !reflect.DeepEqual(now, was) {
+			t.Errorf("%+v after %+v", now, was)
+		}
+	})
+}

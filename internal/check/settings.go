@@ -159,7 +159,7 @@ func judgeSetting(of []serverSetting, primary string) []Finding {
 		if s.pending {
 			out = append(out, Finding{
 				Level: Warning, What: fmt.Sprintf("%s of %s was changed, and the change waits for a restart of its server", name, s.node),
-				Why: "until then " + orEmpty(s.value) + " is in force", Run: "there: systemctl restart coterie, which moves the leadership away first",
+				Why: "until then " + orEmpty(s.value) + " is in force", Run: "coterie restart --postgres --pending, which restarts one server after the other",
 			})
 		}
 	}

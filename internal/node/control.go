@@ -114,6 +114,9 @@ func (n *node) serveStatements(gate rpc.Gate) {
 	rpc.Handle(gate, rpc.CreateDatabase, func(ctx context.Context, _ certs.Identity, name string) (bool, error) {
 		return n.operate.CreateDatabase(ctx, name)
 	})
+	rpc.Handle(gate, rpc.RestartServer, func(ctx context.Context, _ certs.Identity, _ rpc.Nothing) (none rpc.Nothing, err error) {
+		return none, n.operate.RestartServer(ctx)
+	})
 	rpc.Handle(gate, rpc.CheckParameters, func(ctx context.Context, _ certs.Identity, values map[string]string) ([]string, error) {
 		return n.operate.CheckParameters(ctx, values)
 	})

@@ -97,6 +97,9 @@ type FailoverRequest struct {
 type RestartRequest struct {
 	Drain time.Duration `json:"drain_ns,omitempty"`
 	Cut   bool          `json:"cut,omitempty"`
+	// Server restarts PostgreSQL instead, of a secondary: Replica, or this node for "".
+	Server  bool         `json:"server,omitempty"`
+	Replica ag.ReplicaID `json:"replica,omitempty"`
 }
 
 // SeedRequest is the request for a copy of the data on a replica.

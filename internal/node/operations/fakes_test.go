@@ -239,6 +239,7 @@ type fakeAgent struct {
 	woken    int
 	trusted  int
 	restarts []agent.RestartOptions
+	servers  int   // restarts of the server
 	err      error // of Trust and Restart
 }
 
@@ -266,6 +267,8 @@ func (a *fakeAgent) Snapshot() *agent.Snapshot {
 func (a *fakeAgent) Wake() { a.woken++ }
 
 func (a *fakeAgent) Trust(context.Context) (string, error) { a.trusted++; return "damage", a.err }
+
+func (a *fakeAgent) RestartServer(context.Context) error { a.servers++; return a.err }
 
 func (a *fakeAgent) Restart(_ context.Context, o agent.RestartOptions) error {
 	a.restarts = append(a.restarts, o)

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/fail"
 )
@@ -88,5 +89,32 @@ func TestAWitnessJudgesNoParameters(t *testing.T) {
 	b.Server = nil
 	if _, err := b.CheckParameters(t.Context(), map[string]string{"work_mem": "1MB"}); fail.KindOf(err) != fail.Refused {
 		t.Error(err)
+	}
+}
+
+// TestRestartOfAServer holds whose server may be restarted, and that another node's is asked for there.
+func TestRestartOfAServer(t *testing.T) {
+	b := newBed(t)
+	if err := b.Restart(t.Context(), api.RestartRequest{Server: true}); fail.KindOf(err) != fail.Refused || b.agent.servers != 0 {
+		t.Errorf("of the primary: %v", err)
+	}
+	var asked []ag.ReplicaID
+	b.calls["restart-server"] = func(_ context.Context, to ag.ReplicaID, _ any) (any, error) {
+		asked = append(asked, to)
+		return struct{}{}, nil
+	}
+	if err := b.Restart(t.Context(), api.RestartRequest{Server: true, Replica: "b"}); err != nil || len(asked) != 1 || asked[0] != "b" || len(b.agent.restarts) != 0 {
+		t.Errorf("of another: %v, %v", err, asked)
+	}
+	if err := b.Restart(t.Context(), api.RestartRequest{Server: true, Replica: "nobody"}); fail.KindOf(err) != fail.Usage {
+		t.Errorf("of nobody: %v", err)
+	}
+	b.agent.view.Local.Server, b.agent.view.Record.Epoch.Leader, b.agent.err = ag.ServerRecovery, "b", errors.New("this node is busy")
+	if err := b.RestartServer(t.Context()); fail.KindOf(err) != fail.Unhealthy || !strings.Contains(err.Error(), "busy") {
+		t.Errorf("of a busy node: %v", err)
+	}
+	b.Server = nil
+	if err := b.RestartServer(t.Context()); fail.KindOf(err) != fail.Refused {
+		t.Errorf("of a witness: %v", err)
 	}
 }

@@ -2,19 +2,84 @@ package operations
 
 import (
 	"context"
+	"time"
 
 	"github.com/coteriedb/coterie/internal/admin/api"
+	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent"
 	"github.com/coteriedb/coterie/internal/lib/fail"
+	"github.com/coteriedb/coterie/internal/lib/retry"
+	"github.com/coteriedb/coterie/internal/node/rpc"
 )
 
-// Restart has the agent replace itself.
+// Restart has the agent replace itself or, if the request says so, restarts the PostgreSQL server of a secondary, here
+// or on another node.
 func (s *Service) Restart(ctx context.Context, req api.RestartRequest) error {
+	if req.Server {
+		return s.restartServerOf(ctx, req.Replica)
+	}
 	if s.Server == nil {
 		return fail.Refusedf("a witness has no server to keep running; restart it with its service unit")
 	}
 	if err := s.Agent.Restart(ctx, agent.RestartOptions{Drain: req.Drain, Cut: req.Cut}); err != nil {
 		return fail.Unhealthyf("not restarted, everything goes on as before: %w", err)
+	}
+	return nil
+}
+
+func (s *Service) restartServerOf(ctx context.Context, id ag.ReplicaID) error {
+	if id == "" || id == s.Self {
+		return s.RestartServer(ctx)
+	}
+	g := s.Members.Group()
+	if g == nil {
+		return fail.Unhealthyf("this node has not seen its group yet; try again in a moment")
+	}
+	r, ok := g.Replica(id)
+	if !ok {
+		return fail.Usagef("the group has no replica %s", id)
+	}
+	ctx, cancel := context.WithTimeout(ctx, backAgain+callTime)
+	defer cancel()
+	_, err := rpc.Call(ctx, s.Calls, r, rpc.RestartServer, rpc.Nothing{})
+	return err
+}
+
+const (
+	// backAgain is how long RestartServer waits for the server, within the time of a control call.
+	backAgain = 20 * time.Second
+	// callTime is how much longer than the work a call of another node may take.
+	callTime = 5 * time.Second
+)
+
+// RestartServer restarts the PostgreSQL server of this node, which must be a secondary. It returns when the server
+// answers again as a secondary.
+func (s *Service) RestartServer(ctx context.Context) error {
+	if s.Server == nil {
+		return fail.Refusedf("%s is a witness: it has no PostgreSQL", s.Self)
+	}
+	if v := s.Agent.View(); v != nil && v.Role() == ag.RolePrimary {
+		return fail.Refusedf("%s is the primary; make another replica the primary first: coterie failover", s.Self)
+	}
+	if err := s.Agent.RestartServer(ctx); err != nil {
+		return fail.Unhealthyf("PostgreSQL of %s was not restarted: %w", s.Self, err)
+	}
+	s.Logger.Info("PostgreSQL is restarted, as an administrator asked")
+	ctx, cancel := context.WithTimeout(ctx, backAgain)
+	defer cancel()
+	// The agent has seen its server down before it starts it.
+	is := func(want bool) func() (bool, error) {
+		return func() (bool, error) {
+			v := s.Agent.View()
+			return v != nil && (v.Local.Server == ag.ServerRecovery) == want, nil
+		}
+	}
+	err := retry.Until(ctx, 10*time.Millisecond, is(false))
+	if err == nil {
+		err = retry.Until(ctx, 50*time.Millisecond, is(true))
+	}
+	if err != nil {
+		return fail.Unhealthyf("PostgreSQL of %s was stopped and does not answer as a secondary after %v; see log/postgres.log there, and coterie status", s.Self, backAgain)
 	}
 	return nil
 }

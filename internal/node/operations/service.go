@@ -61,6 +61,7 @@ type Agent interface {
 	Wake()
 	Trust(ctx context.Context) (was string, err error)
 	Restart(ctx context.Context, o agent.RestartOptions) error
+	RestartServer(ctx context.Context) error
 }
 
 // PKI is the part of *pki.Service that a Service uses. While it is locked, nothing else changes the authorities in the

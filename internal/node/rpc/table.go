@@ -47,6 +47,8 @@ var (
 	// CheckParameters asks a replica whether its server could have these settings, by name; the answer is the names
 	// that take effect only at its next start.
 	CheckParameters = Method[map[string]string, []string]{"check-settings", replicas}
+	// RestartServer asks a secondary to restart its PostgreSQL server.
+	RestartServer = Method[Nothing, Nothing]{"restart-server", replicas}
 	// RestartListener asks a node to open its client ports anew.
 	RestartListener = Method[Nothing, Nothing]{"restart-listener", replicas}
 	// SessionMoves asks the primary which sessions of its server a planned failover would move.

@@ -8,8 +8,8 @@ import (
 	"github.com/coteriedb/coterie/internal/lab"
 )
 
-// TestEndToEndSettings sets settings of PostgreSQL for a group, and holds that every server has them: those that run,
-// one that is copied anew, and, after a restart, those that need one.
+// TestEndToEndSettings sets settings of PostgreSQL for a group, and holds that every server has them: at once, or after
+// a rolling restart those that need one.
 func TestEndToEndSettings(t *testing.T) {
 	long(t)
 	g := newGroup(t, lab.Options{})
@@ -40,17 +40,13 @@ func TestEndToEndSettings(t *testing.T) {
 	if r, err := g.answered(t, other, "SELECT count(value) FROM coterie.parameters WHERE name = 'archive_command'"); err != nil || fmt.Sprint(r.Rows[0]) != "[0]" {
 		t.Errorf("a value that may be secret is shown: %v %v", r.Rows, err)
 	}
-	for _, n := range secondaries(s) {
-		if err := g.Kill(n, lab.WhatNode); err != nil {
-			t.Fatal(err)
-		}
-		if err := g.Start(n); err != nil {
-			t.Fatal(err)
-		}
-		g.ready(t)
+	a := must(t, "restart", "--postgres", "--pending", "--json", "--node", g.node(other))
+	if got := strings.Count(a.out, `"replica"`); got != 3 {
+		t.Errorf("%d servers were restarted:\n%s%s", got, a.out, a.err)
 	}
-	for _, n := range secondaries(s) {
-		g.await(t, "max_connections on "+n, func(lab.Status) bool { return strings.Contains(has("max_connections"), n+"=150") })
+	await("max_connections", "n1=150 n2=150 n3=150")
+	if now := g.ready(t); *now.Primary == *s.Primary {
+		t.Errorf("%s restarted and leads as before", *s.Primary)
 	}
 	g.says(t, other, "ALTER AVAILABILITY GROUP lab RESET PARAMETER work_mem, archive_command")
 	await("work_mem", "n1=4MB n2=4MB n3=32MB")
