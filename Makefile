@@ -5,6 +5,7 @@ LDFLAGS := -s -w -X github.com/coteriedb/coterie/internal/lib/buildinfo.Version=
 GOLANGCI_LINT := v2.15.0
 GOVULNCHECK := v1.8.0
 ARGS ?=
+POINTS ?=
 SEED ?=
 SEEDS ?=
 MINUTES ?=
@@ -76,6 +77,11 @@ chaos: setup ## kill, stop, cut and cancel on real nodes, every fault once for e
 storm: setup ## MINUTES (20) of faults that overlap, on any nodes, drawn from the SEED: kills, pauses, cuts, full and stalled disks, clocks; writes docs/results/storm.txt (root)
 	@COTERIE_LONG=1 COTERIE_STORM_SEED='$(or $(SEED),1)' COTERIE_STORM_MINUTES='$(or $(MINUTES),20)' COTERIE_STORM_RECORD='$(CURDIR)/docs/results/storm.txt' \
 		go run ./scripts/gotest -timeout 120m -count=1 -v -run 'TestEndToEndStorm$$' ./internal/test/e2e $(ARGS)
+
+.PHONY: crashpoints
+crashpoints: setup ## end a process of a real group at every named crash point in turn, and judge every row; writes docs/results/crashpoints.txt (POINTS='promote seal': only those that begin so)
+	@COTERIE_LONG=1 COTERIE_CRASHPOINTS='$(or $(POINTS),all)' COTERIE_CRASHPOINTS_RECORD='$(if $(POINTS),,$(CURDIR)/docs/results/crashpoints.txt)' \
+		go run ./scripts/gotest -timeout 120m -count=1 -v -run 'TestCrashPoints' ./internal/test/e2e $(ARGS)
 
 .PHONY: overload
 overload: setup ## MINUTES (60) of more work than the processors can do: no failover, no answer held; writes docs/results/overload.txt

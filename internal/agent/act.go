@@ -12,6 +12,7 @@ import (
 	"github.com/coteriedb/coterie/internal/agent/marks"
 	"github.com/coteriedb/coterie/internal/lib/assert"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
+	"github.com/coteriedb/coterie/internal/lib/fault"
 	"github.com/coteriedb/coterie/internal/lib/retry"
 )
 
@@ -133,12 +134,14 @@ func (a *Agent) fence(reason string, now ag.Epoch) {
 	a.fencing = true // until no process of the server is left: no renewal may open the gate again
 	a.lease.Void()
 	a.publishClosed(reason)
+	fault.Point("fence.shut") // the gate is shut; the server runs
 	ctx, cancel := context.WithTimeout(context.Background(), fenceBudget)
 	defer cancel()
 	if err := a.cfg.Keeper.Fence(ctx, reason); err != nil {
 		a.log.Error("fence not confirmed; the keeper's deadline still holds", "err", err)
 		return
 	}
+	fault.Point("fence.fenced") // the server is fenced; the agent believes itself armed
 	a.running = running{}
 	a.lease.SetDisarmed()
 	a.log.Warn("fenced", "reason", reason, "epoch", now)
@@ -241,9 +244,11 @@ func (a *Agent) promote(ctx context.Context, act ag.Promote) (func(), error) {
 			return nil, err
 		}
 	}
+	fault.Point("promote.promised") // the promise is on disk; older sources are open
 	if err := a.cfg.Upstream.Seal(ctx); err != nil {
 		return nil, err
 	}
+	fault.Point("promote.sealed") // older sources are closed; readers are still here
 	a.cfg.Sessions.CloseReaders("this replica is being promoted; the readers' place is on a secondary")
 	a.showProgress("protecting")
 	if !a.isPreset(ctx, act.Epoch, act.Sync) {
@@ -251,18 +256,22 @@ func (a *Agent) promote(ctx context.Context, act ag.Promote) (func(), error) {
 			return nil, fmt.Errorf("put the synchronous setting in force before promotion: %w", err)
 		}
 	}
+	fault.Point("promote.protected") // PostgreSQL has the synchronous setting; the keeper is not armed
 	a.showProgress("arming")
 	if err := a.arm(ctx, act.Epoch); err != nil {
 		return nil, err
 	}
+	fault.Point("promote.armed") // the keeper is armed; no mark says that the promotion began
 	if err := a.cfg.Marks.SetPromoting(marks.Promotion{Epoch: act.Epoch, TLI: act.TLI}); err != nil {
 		return nil, err
 	}
+	fault.Point("promote.marked") // the mark is on disk; PostgreSQL is still a standby
 	a.showProgress("promoting")
 	end, err := a.cfg.Instance.Promote(ctx, act.TLI)
 	if err != nil {
 		return nil, fmt.Errorf("promote to timeline %d: %w", act.TLI, err)
 	}
+	fault.Point("promote.promoted") // PostgreSQL accepts writes; the record says PROMOTE
 	a.showProgress("promoted")
 	h, err := a.cfg.Instance.History(ctx, act.TLI)
 	if err != nil {
@@ -296,10 +305,12 @@ func (a *Agent) arm(ctx context.Context, e ag.Epoch) error {
 func (a *Agent) setSync(ctx context.Context, v ag.View, s ag.Sync) (func(), error) {
 	assert.That(v.Record.State.Epoch == v.Record.Epoch.Epoch && v.Record.State.Holds(s),
 		"commits would wait for %d of %v, which does not keep (V %v, k %d) true", s.N, s.P, v.Record.State.V, v.Record.State.K)
+	fault.Point("sync.announced") // the record knows of the setting; PostgreSQL does not
 	err := a.cfg.Instance.SetSync(ctx, s.P, s.N, v.Record.Epoch.Epoch)
 	if err != nil {
 		return func() { a.sync.Proven, a.tried = false, &s }, err
 	}
+	fault.Point("sync.inforce") // PostgreSQL has the setting; nothing is proven
 	return func() { a.sync, a.tried, a.rewrite = ag.Sync{P: s.P, N: s.N}, nil, false }, nil
 }
 
@@ -318,10 +329,12 @@ func (a *Agent) proveSync(ctx context.Context, v ag.View, voided uint64) (func()
 		if err := a.proveWaiting(ctx); err != nil {
 			return nil, err
 		}
+		fault.Point("sync.waiting") // commits were seen to wait; the walsenders are not asked yet
 		if err := a.cfg.Downstream.Prove(ctx, streaming); err != nil {
 			return nil, fmt.Errorf("a walsender did not take the setting over: %w", err)
 		}
 	}
+	fault.Point("sync.proven") // the setting is proven; the barrier is not known
 	barrier, err := a.cfg.Instance.FlushLSN(ctx)
 	if err != nil {
 		return nil, err

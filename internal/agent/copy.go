@@ -10,6 +10,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent/marks"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
+	"github.com/coteriedb/coterie/internal/lib/fault"
 	"github.com/coteriedb/coterie/internal/lib/retry"
 )
 
@@ -26,13 +27,16 @@ func (a *Agent) rewind(ctx context.Context, v ag.View, source ag.ReplicaID) (fun
 	if err := a.keepFork(ctx, v); err != nil {
 		return nil, err
 	}
+	fault.Point("rewind.kept") // the diverged tail is kept; no mark says that a repair begins
 	a.showProgress("rewinding")
 	if err := a.cfg.Marks.SetRepairing(source); err != nil {
 		return nil, err
 	}
+	fault.Point("rewind.marked") // the mark of the repair is on disk; nothing is changed
 	if err := a.cfg.Instance.Rewind(ctx, a.showProgress); err != nil {
 		return failed, fmt.Errorf("rewind: %w; this copy will be made anew from %s", err, source)
 	}
+	fault.Point("rewind.done") // the copy is rewound; it still has its old identity
 	fresh := a.repaired(boottime.Now())
 	return func() { fresh(); a.rewoundIn = v.Record.Epoch.Epoch }, a.newCopy("", v)
 }
@@ -59,10 +63,12 @@ func (a *Agent) reseed(ctx context.Context, v ag.View, source ag.ReplicaID) (fun
 	if err := a.cfg.Marks.SetRepairing(source); err != nil {
 		return nil, err
 	}
+	fault.Point("seed.marked") // the mark of the repair is on disk; nothing is changed
 	id, err := a.cfg.Seeder.Seed(ctx, from, v.Record.Epoch.Epoch, a.showProgress)
 	if err != nil {
 		return nil, fmt.Errorf("seed from %s: %w", source, err)
 	}
+	fault.Point("seed.done") // the copy is installed; the marks know the old one
 	return a.repaired(boottime.Now()), a.newCopy(id, v)
 }
 
@@ -75,6 +81,7 @@ func (a *Agent) stopForRepair(ctx context.Context, v ag.View, source ag.ReplicaI
 	if _, err := a.cfg.Keeper.Stop(ctx, stopBudget); err != nil {
 		return fmt.Errorf("stop the server: %w", err)
 	}
+	fault.Point("repair.stopped") // the server is stopped for a repair; the source is not named
 	return a.seal.follow(ctx, leader, v.Record.Epoch.Epoch)
 }
 
@@ -96,12 +103,15 @@ func (a *Agent) newCopy(id ag.CopyID, v ag.View) error {
 	if err := a.cfg.Instance.WriteCopy(id); err != nil {
 		return fmt.Errorf("mark the copy: %w", err)
 	}
+	fault.Point("copy.inside") // the data directory has the copy's new identity; the marks have the old one
 	if err := a.cfg.Marks.SetCopy(marks.Copy{Copy: id, Epoch: v.Record.Epoch.Epoch, Seq: v.Record.State.Seq}); err != nil {
 		return err
 	}
+	fault.Point("copy.marked") // the marks have the new identity; the mark of a promotion is still there
 	if err := a.cfg.Marks.ClearPromoting(); err != nil {
 		return err
 	}
+	fault.Point("copy.unpromoted") // the promotion's mark is gone; the repair's mark is still there
 	return a.cfg.Marks.ClearRepairing()
 }
 

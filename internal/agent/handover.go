@@ -8,6 +8,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
+	"github.com/coteriedb/coterie/internal/lib/fault"
 	"github.com/coteriedb/coterie/internal/lib/retry"
 )
 
@@ -61,6 +62,7 @@ func (a *Agent) prepare(ctx context.Context, v ag.View, op ag.Op) {
 	a.children.Go(func() {
 		ctx, cancel := context.WithTimeout(ctx, prepareBudget)
 		defer cancel()
+		fault.Point("handover.asked") // the request is in the record; nothing is prepared
 		err := a.checkTarget(ctx, v, op.To)
 		if err == nil {
 			err = a.freshSegment(ctx, v, op.To)
@@ -174,6 +176,7 @@ func (a *Agent) ready() string {
 // endOp publishes the result of a request, then removes the request. The client that asked waits for both.
 func (a *Agent) endOp(rev int64, o Outcome) {
 	a.outcome.Store(&o)
+	fault.Point("handover.unclosed") // the outcome is known here; the request is still in the record
 	if o.Error != "" {
 		a.log.Warn("planned failover ended", "err", o.Error)
 	}
@@ -219,6 +222,7 @@ func (a *Agent) handOver(ctx context.Context, v ag.View, op ag.Op, generation ui
 		return nil, fmt.Errorf("given up, %s serves on: %w", v.Self, err)
 	}
 	h.readStates(ctx)
+	fault.Point("handover.drained") // no transaction runs; the gate is open
 	a.task.Load().shut.Store(true)
 	a.cfg.Sessions.GateMoved() // from here on no client learns of a commit that quiet does not see
 	a.Wake()                   // publishes the routes
@@ -226,6 +230,7 @@ func (a *Agent) handOver(ctx context.Context, v ag.View, op ag.Op, generation ui
 	if err != nil {
 		return nil, fmt.Errorf("given up, %s serves on: %w", v.Self, err)
 	}
+	fault.Point("handover.quiet") // the target has everything; the server runs
 	if err = h.finish(ctx, x); err == nil {
 		return nil, nil //nolint:nilnil // nothing to apply
 	}
@@ -331,6 +336,7 @@ func (h *handover) finish(ctx context.Context, x ag.LSN) error {
 	if err != nil {
 		return fmt.Errorf("stop the server: %w", err)
 	}
+	fault.Point("handover.stopped") // the server is stopped; the record names this node
 	final, err := a.cfg.Instance.EndOfWAL(ctx)
 	if err != nil {
 		return fmt.Errorf("read the final position: %w", err)
@@ -343,6 +349,7 @@ func (h *handover) finish(ctx context.Context, x ag.LSN) error {
 		return err
 	}
 	h.step("handing over to " + string(h.op.To))
+	fault.Point("handover.flushed") // the target has the end of the log; the record names this node
 	return h.commit(ctx, need, clean)
 }
 
@@ -369,12 +376,14 @@ func (h *handover) commit(ctx context.Context, final ag.Position, clean bool) er
 	if err := a.cfg.Store.Commit(ctx, ag.Commit{Guard: guard, Epoch: &e}); err != nil {
 		return fmt.Errorf("write that %s leads: %w", h.op.To, err)
 	}
+	fault.Point("handover.named") // the record names the target; the keeper here is armed
 	a.lease.Void()
 	ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), commitBudget) // the new epoch cancels this action
 	defer cancel()
 	if err := a.cfg.Keeper.Disarm(ctx, h.v.Record.Epoch.Epoch); err != nil {
 		a.log.Warn("keeper not disarmed", "err", err)
 	}
+	fault.Point("handover.disarmed") // the keeper is disarmed; the agent believes itself armed
 	a.lease.SetDisarmed()
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/coteriedb/coterie/internal/agent/lease"
 	"github.com/coteriedb/coterie/internal/lib/assert"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
+	"github.com/coteriedb/coterie/internal/lib/fault"
 	"github.com/coteriedb/coterie/internal/lib/retry"
 )
 
@@ -211,13 +212,32 @@ func (a *Agent) commit(ctx context.Context, v ag.View, p ag.Plan) bool {
 	if c.Epoch != nil {
 		a.lease.Hold(nil) // otherwise a renewal guarded by the revision that is about to change would look like a lost lease
 	}
+	fault.Point("record.unwritten") // the plan is made and the lease given up for it; the record has not changed
 	err := a.cfg.Store.Commit(ctx, c)
 	if err != nil {
 		a.log.Info("record not changed", "rule", p.Rule, "err", err)
 		return false
 	}
+	changed(c)
 	a.Wake()
 	return true
+}
+
+// changed is where a test ends this process as soon as the record has changed.
+func changed(c ag.Commit) {
+	switch {
+	case c.Epoch == nil && c.State != nil:
+		fault.Point("record.state") // the record promises something else; PostgreSQL does as before
+	case c.Epoch == nil && c.Lead != nil && c.Lead.Released:
+		fault.Point("record.released") // the record says that this node leads no more; its agent has not acted
+	case c.Epoch == nil:
+	case c.Epoch.Phase == ag.PhaseSeal:
+		fault.Point("record.claimed") // the record says SEAL; nobody was asked for a seal
+	case c.Epoch.Phase == ag.PhasePromote:
+		fault.Point("record.chosen") // the record says PROMOTE; the chosen one has not begun
+	case c.Epoch.Phase == ag.PhaseLead:
+		fault.Point("record.led") // the record says LEAD; the gate is shut
+	}
 }
 
 // housekeep follows what the view shows. It drops seals and tasks of another epoch, renews the lease exactly while this
@@ -262,12 +282,14 @@ func (a *Agent) lead(v ag.View) {
 		assert.That(a.leading == nil || a.leading.epoch < e.Epoch, "epoch %d is led after a later one", e.Epoch)
 		a.leading = &leadership{e.Epoch, map[ag.ReplicaID]*streamFacts{}}
 		a.cfg.Downstream.Lead(e.Epoch, true)
+		fault.Point("lead.streams") // the streams of the epoch are open; the mark of the promotion is still there
 		if err := a.cfg.Marks.ClearPromoting(); err != nil {
 			a.log.Warn("promotion mark not cleared", "err", err)
 		}
 	}
 	if l := a.leading; l != nil && (e.Leader != v.Self || e.Epoch != l.epoch || !writable) && !a.handingOver() {
 		a.cfg.Downstream.Lead(l.epoch, false)
+		fault.Point("lead.ended") // the streams of the epoch are closed; the server may still run
 		a.leading = nil
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent/lease"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
+	"github.com/coteriedb/coterie/internal/lib/fault"
 	"github.com/coteriedb/coterie/internal/lib/retry"
 )
 
@@ -165,13 +166,16 @@ func (a *Agent) detach(ctx context.Context, v ag.View, o RestartOptions) (err er
 	if err := a.lease.Announce(ctx, commitBudget); err != nil {
 		return fmt.Errorf("announce the restart: %w", err)
 	}
+	fault.Point("restart.announced") // the record announces the restart; sessions are open
 	a.cfg.Sessions.CloseServer("the agent of " + string(v.Self) + " restarts; connect again")
 	t.stage.Store(restartDetached)
 	a.lease.Rest()
+	fault.Point("restart.rested") // nothing is renewed any more; the keeper knows of no restart
 	until := min(boottime.Now()+detachFor, a.lease.Until())
 	if err := a.cfg.Keeper.Detach(ctx, v.Record.Epoch.Epoch, until); err != nil {
 		return fmt.Errorf("tell the keeper: %w", err)
 	}
+	fault.Point("restart.detached") // the keeper waits for a successor; this process has not made room
 	return nil
 }
 
@@ -217,6 +221,7 @@ func (a *Agent) takeOver(ctx context.Context, ks KeeperState) error {
 	if err := a.cfg.Store.Commit(ctx, ag.Commit{Guard: guard, Lead: &l}); err != nil {
 		return fmt.Errorf("renew in the name of the agent before: %w", err)
 	}
+	fault.Point("attach.renewed") // the lease is renewed by the successor; the keeper still waits
 	a.snapshot.Store(&snap)
 	h := &lease.Holding{Epoch: e.Epoch, EpochRev: snap.Record.Revs.Epoch, Lead: l}
 	a.lease.Hold(h)
@@ -224,6 +229,7 @@ func (a *Agent) takeOver(ctx context.Context, ks KeeperState) error {
 	if err := a.cfg.Keeper.Extend(ctx, e.Epoch, a.lease.Until()); err != nil {
 		return err
 	}
+	fault.Point("attach.extended") // the keeper has the new deadline; the setting is not written again
 	a.lease.SetArmed(e.Epoch)
 	a.generation, a.attached = ks.Generation, true
 	return a.rewriteSync(ctx, snap.Record)
@@ -262,6 +268,7 @@ func (a *Agent) rewriteSync(ctx context.Context, r ag.Record) error {
 	if err := a.cfg.Instance.SetSync(ctx, now.P, now.N, r.Epoch.Epoch); err != nil {
 		return fmt.Errorf("rewrite the synchronous setting: %w", err)
 	}
+	fault.Point("attach.rewritten") // the setting is written again; it is not proven
 	a.sync, a.tried = now, nil
 	return nil
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/coteriedb/coterie/internal/agent/marks"
 	"github.com/coteriedb/coterie/internal/lib/assert"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
+	"github.com/coteriedb/coterie/internal/lib/fault"
 	"github.com/coteriedb/coterie/internal/lib/retry"
 )
 
@@ -104,6 +105,7 @@ func (s *sealer) follow(ctx context.Context, leader ag.Replica, e ag.Epoch) erro
 	}
 	promised, err = s.marks.Promised()
 	assert.That(err != nil || promised >= e, "WAL of epoch %d is to be taken, and epoch %d is what was promised", e, promised)
+	fault.Point("follow.promised") // the promise is on disk; the source is not changed
 	s.upstream.Follow(leader, e)
 	return nil
 }
@@ -133,9 +135,11 @@ func (s *sealer) Seal(ctx context.Context, req SealRequest) (ag.SealReport, erro
 			return ag.SealReport{}, err
 		}
 	}
+	fault.Point("seal.promised") // the promise is on disk; the sources of older epochs are open
 	if err := s.upstream.Seal(ctx); err != nil {
 		return ag.SealReport{}, fmt.Errorf("close older streams: %w", err)
 	}
+	fault.Point("seal.closed") // older sources are closed; the candidate has no answer
 	if armed := s.lease.Armed(); armed != 0 && armed < req.Epoch {
 		s.lease.Void() // the gate first: it takes no time
 		if err := s.keeper.Fence(ctx, fmt.Sprintf("%s seals epoch %d", req.Candidate, req.Epoch)); err != nil {
@@ -304,6 +308,7 @@ func (a *Agent) PrepareTakeover(ctx context.Context, req TakeoverRequest) error 
 	if err := a.cfg.Instance.SetSync(ctx, p.sync.P, p.sync.N, p.epoch); err != nil {
 		return err
 	}
+	fault.Point("takeover.preset") // the setting of the next epoch is before PostgreSQL; the agent does not know
 	a.preset.Store(&p)
 	return nil
 }

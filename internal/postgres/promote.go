@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/lib/fault"
 	"github.com/coteriedb/coterie/internal/lib/retry"
 )
 
@@ -41,10 +42,12 @@ func (i *Instance) Promote(ctx context.Context, tli ag.Timeline, budget time.Dur
 		if err := i.skipTo(o.Timeline, tli); err != nil {
 			return 0, fmt.Errorf("promote to timeline %d: %w", tli, err)
 		}
+		fault.Point("promote.skipped") // the timeline ids in between are taken; PostgreSQL is not promoted
 		if err := i.leaveRecovery(ctx); err != nil {
 			return 0, fmt.Errorf("promote to timeline %d: %w", tli, err)
 		}
 	}
+	fault.Point("promote.left") // PostgreSQL has left recovery; its timeline is not checked
 	p, err := i.identify(ctx)
 	if err != nil {
 		return 0, fmt.Errorf("promote to timeline %d: %w", tli, err)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/durable"
+	"github.com/coteriedb/coterie/internal/lib/fault"
 	"github.com/coteriedb/coterie/internal/postgres/pgfiles"
 	"github.com/coteriedb/coterie/internal/postgres/programs"
 	"github.com/coteriedb/coterie/internal/postgres/session"
@@ -124,6 +125,7 @@ func (i *Instance) beginRewind(ctx context.Context, o RewindOptions, mark *rewin
 			return nil, err
 		}
 	}
+	fault.Point("rewind.begun") // the rewind's mark is on disk; the copy is as it was
 	if c.Clean() {
 		return mark, nil
 	}
@@ -221,6 +223,7 @@ func (i *Instance) recover(ctx context.Context) error {
 	if err := durable.Remove(i.path("standby.signal")); err != nil { // single-user mode refuses to be a standby
 		return err
 	}
+	fault.Point("rewind.nosignal") // standby.signal is away for the recovery; recovery has not begun
 	cmd := exec.CommandContext(ctx, i.Binary(), "--single", "-D", i.cfg.PGData,
 		"-c", "config_file="+i.configFile(), "-c", "data_directory="+i.cfg.PGData,
 		"-c", "hba_file="+i.cfg.HBAFile, "-c", "ident_file="+i.identFile(),
@@ -231,6 +234,7 @@ func (i *Instance) recover(ctx context.Context) error {
 	cmd.WaitDelay = 10 * time.Second
 	out, err := cmd.CombinedOutput() // standard input is /dev/null: it recovers and leaves
 	i.keepLog("recovery", out)
+	fault.Point("rewind.recovered") // the copy is recovered to its own end; standby.signal is away
 	if serr := i.createStandbySignal(); serr != nil {
 		return serr
 	}
@@ -248,6 +252,7 @@ func (i *Instance) runRewind(ctx context.Context, o RewindOptions, mark *rewindM
 	if err := i.writeRewindMark(mark); err != nil {
 		return err
 	}
+	fault.Point("rewind.phase") // the mark says that pg_rewind runs; it does not yet
 	args := []string{"--target-pgdata", i.cfg.PGData, "--source-server", o.SourceConninfo, "--progress"}
 	if i.cfg.Install.Major >= 15 {
 		args = append(args, "--config-file", i.configFile())
@@ -264,12 +269,14 @@ func (i *Instance) runRewind(ctx context.Context, o RewindOptions, mark *rewindM
 	if err != nil {
 		return err
 	}
+	fault.Point("rewind.ran") // pg_rewind has ended; the mark says that it runs
 	mark.Phase = phaseFinish
 	return i.writeRewindMark(mark)
 }
 
 // finishRewind restores this node's own files and removes the mark.
 func (i *Instance) finishRewind(mark *rewindMark) error {
+	fault.Point("rewind.finish") // the mark says that only this node's files are missing; they are
 	own := settings.AutoConfHeader
 	if mark.AutoConf != nil {
 		own = *mark.AutoConf
@@ -281,9 +288,11 @@ func (i *Instance) finishRewind(mark *rewindMark) error {
 	if err := durable.Replace(i.autoConf(), []byte(edited), 0o600); err != nil {
 		return err
 	}
+	fault.Point("rewind.conf") // this node's settings are back; standby.signal is not
 	if err := i.createStandbySignal(); err != nil {
 		return err
 	}
+	fault.Point("rewind.signal") // the copy is a standby again; the rewind's mark is still there
 	return i.ForgetRewind()
 }
 

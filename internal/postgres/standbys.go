@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/lib/fault"
 	"github.com/coteriedb/coterie/internal/lib/retry"
 	"github.com/coteriedb/coterie/internal/postgres/session"
 	"github.com/coteriedb/coterie/internal/postgres/settings"
@@ -27,12 +28,14 @@ func (i *Instance) SetSync(ctx context.Context, s settings.Sync) error {
 	if err := i.alterSystem(ctx, "synchronous_standby_names", s.String()); err != nil {
 		return fmt.Errorf("set synchronous_standby_names: %w", err)
 	}
+	fault.Point("sync.altered") // the setting is in postgresql.auto.conf; no process has read it
 	if err := i.reload(ctx); err != nil {
 		return fmt.Errorf("set synchronous_standby_names: %w", err)
 	}
 	if err := i.reload(ctx); err != nil {
 		return fmt.Errorf("set synchronous_standby_names: %w", err)
 	}
+	fault.Point("sync.reloaded") // PostgreSQL was told to read the setting; no new session has seen it
 	got, source, err := i.SyncInForce(ctx)
 	if err != nil {
 		return err

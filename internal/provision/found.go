@@ -17,6 +17,7 @@ import (
 	"github.com/coteriedb/coterie/internal/endpoint/certs"
 	"github.com/coteriedb/coterie/internal/lib/durable"
 	"github.com/coteriedb/coterie/internal/lib/fail"
+	"github.com/coteriedb/coterie/internal/lib/fault"
 	"github.com/coteriedb/coterie/internal/node/fencetime"
 	"github.com/coteriedb/coterie/internal/node/membership"
 	"github.com/coteriedb/coterie/internal/node/pgserver"
@@ -88,6 +89,7 @@ func FoundGroup(ctx context.Context, n FirstNode) error {
 	if err := ca.Save(l.PKI()); err != nil {
 		return err
 	}
+	fault.Point("found.authority") // the authority is on disk; the node has no identity
 	hosts := config.CertificateHosts(cfg)
 	id := certs.Identity{Group: ag.GroupID(cfg.Group), Kind: "replica", ID: ag.ReplicaID(cfg.Node)}
 	identity, err := certs.CreateNode(l.PKI(), ca, id, hosts)
@@ -105,6 +107,7 @@ func FoundGroup(ctx context.Context, n FirstNode) error {
 	if err := (&pgserver.Instance{Instance: pg, Layout: l}).WriteCopy(cp); err != nil {
 		return err
 	}
+	fault.Point("found.copy") // the data directory names the copy; the marks do not
 	if err := marks.Open(l.State()).SetCopy(marks.Copy{Copy: cp}); err != nil {
 		return err
 	}
@@ -128,9 +131,11 @@ func FoundGroup(ctx context.Context, n FirstNode) error {
 	if err := durable.ReplaceJSON(l.FoundingFile(), f); err != nil {
 		return err
 	}
+	fault.Point("found.founding") // the founding file is there; the node knows no group
 	if err := membership.SaveGroup(l, f.Group); err != nil {
 		return err
 	}
+	fault.Point("found.group") // the node knows the group; it has no configuration
 	return cfg.Save(l.Dir)
 }
 

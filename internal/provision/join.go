@@ -4,6 +4,7 @@ import (
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/endpoint"
 	"github.com/coteriedb/coterie/internal/endpoint/certs"
+	"github.com/coteriedb/coterie/internal/lib/fault"
 	"github.com/coteriedb/coterie/internal/node/membership"
 )
 
@@ -13,6 +14,7 @@ func WriteJoined(l config.Layout, cfg config.Config, grant endpoint.JoinGrant, i
 	if _, err := install(); err != nil {
 		return err
 	}
+	fault.Point("join.identity") // the joiner has its identity; it knows no group
 	if cfg.Kind == "replica" {
 		ca, err := certs.LoadCA(l.PKI())
 		if err != nil {
@@ -24,8 +26,10 @@ func WriteJoined(l config.Layout, cfg config.Config, grant endpoint.JoinGrant, i
 	} else {
 		cfg.ReadWrite, cfg.ReadOnly = config.Address{}, config.Address{}
 	}
+	fault.Point("join.listener") // the joiner has its certificates; it knows no group
 	if err := membership.SaveGroup(l, grant.Group); err != nil {
 		return err
 	}
+	fault.Point("join.group") // the joiner knows the group; it has no configuration
 	return cfg.Save(l.Dir)
 }

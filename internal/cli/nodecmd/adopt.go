@@ -23,6 +23,7 @@ import (
 	"github.com/coteriedb/coterie/internal/daemon"
 	"github.com/coteriedb/coterie/internal/lib/durable"
 	"github.com/coteriedb/coterie/internal/lib/fail"
+	"github.com/coteriedb/coterie/internal/lib/fault"
 	"github.com/coteriedb/coterie/internal/listener/clientcert"
 	"github.com/coteriedb/coterie/internal/listener/hba"
 	"github.com/coteriedb/coterie/internal/node/pgserver"
@@ -256,6 +257,7 @@ func (x *adoption) take(c *cobra.Command, profile string) (err error) {
 	if err := durable.Replace(x.cfg.HBA, rules, 0o600); err != nil {
 		return err
 	}
+	fault.Point("adopt.rules") // the rules are copied; the cluster is as it was
 	x.report.Start.Masked = x.report.Start.Unit != "" && os.Getenv(maskedEnv) == x.report.Start.Unit
 	if taken, err = adopt.Take(x.report, x.install.BinDir, l.State(), x.cleanAutoConf); err != nil {
 		return fmt.Errorf("adopt %s: %w", x.report.Data, err)

@@ -19,6 +19,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/lib/fault"
 	"github.com/coteriedb/coterie/internal/lib/retry"
 )
 
@@ -125,6 +126,7 @@ func (r *Renewer) Renew(ctx context.Context) error {
 	for _, f := range renewed {
 		r.Logger.Info("certificate renewed", "file", f)
 	}
+	fault.Point("renew.written") // the renewed certificates are on disk; the old ones are in use
 	// Also if nothing was renewed: an earlier Reload may have failed.
 	err = r.Node.Reload(r.Dir)
 	files := append(r.late, renewed...)

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/coteriedb/coterie/internal/lib/durable"
+	"github.com/coteriedb/coterie/internal/lib/fault"
 )
 
 // Errors of a member. Test with errors.Is; the text around them names the member or the directory.
@@ -137,6 +138,7 @@ func Start(ctx context.Context, c Config) (*Member, error) {
 	} else if was != (identity{MemberID: m.ID(), Started: true}) {
 		// After the start, so that a start that failed can be repeated. A crash in between loses the identity file, not
 		// the directory. A loss of both at once cannot be detected.
+		fault.Point("vote.unnamed") // the member runs for the first time; no file names it
 		err = durable.ReplaceJSON(c.IdentityFile, identity{MemberID: m.ID(), Started: true})
 	}
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/coteriedb/coterie/internal/endpoint"
 	"github.com/coteriedb/coterie/internal/endpoint/certs"
 	"github.com/coteriedb/coterie/internal/etcd"
+	"github.com/coteriedb/coterie/internal/lib/fault"
 	"github.com/coteriedb/coterie/internal/node/fencetime"
 )
 
@@ -65,6 +66,7 @@ func (s *Service) Admit(ctx context.Context, tokenID string, verify func([]byte)
 			return none, &endpoint.RemoteError{Code: "token_used", Message: err.Error()}
 		}
 	}
+	fault.Point("admit.spent") // the token is spent; the configuration does not list the joiner
 	err = s.Update(ctx, func(g *ag.Group) error {
 		if s.PKI.CA() != ca { // the joiner would not know what the others have come to believe meanwhile
 			return &endpoint.RemoteError{Code: endpoint.CodeUnavailable, Message: "the certificate authority is being rotated; try again"}
@@ -74,6 +76,7 @@ func (s *Service) Admit(ctx context.Context, tokenID string, verify func([]byte)
 	if err != nil {
 		return none, err
 	}
+	fault.Point("admit.listed") // the configuration lists the joiner, which has no answer
 	if x, err = s.Store.Read(ctx); err != nil {
 		return none, err
 	}

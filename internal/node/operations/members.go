@@ -12,6 +12,7 @@ import (
 	"github.com/coteriedb/coterie/internal/endpoint"
 	"github.com/coteriedb/coterie/internal/etcd"
 	"github.com/coteriedb/coterie/internal/lib/fail"
+	"github.com/coteriedb/coterie/internal/lib/fault"
 	"github.com/coteriedb/coterie/internal/lib/retry"
 	"github.com/coteriedb/coterie/internal/node/rpc"
 	"github.com/coteriedb/coterie/internal/node/walstream"
@@ -73,14 +74,17 @@ func (s *Service) Remove(ctx context.Context, id ag.ReplicaID) (err error) {
 	if err := s.Update(ctx, func(g *ag.Group) error { return setSuspended(g, id, true) }); err != nil {
 		return err
 	}
+	fault.Point("remove.suspended") // the member is suspended; the primary still counts it
 	if err := s.awaitDropped(ctx, id); err != nil {
 		return err
 	}
+	fault.Point("remove.dropped") // nobody counts the member; it has its vote
 	if r.EtcdID != 0 {
 		if err := s.Store.RemoveMember(ctx, r.EtcdID); err != nil {
 			return fmt.Errorf("take the vote of %s: %w", id, err)
 		}
 	}
+	fault.Point("remove.unvoted") // the member has no vote; the configuration lists it
 	var unvote []ag.Replica
 	err = s.Update(ctx, func(g *ag.Group) error {
 		unvote = nil
@@ -97,11 +101,13 @@ func (s *Service) Remove(ctx context.Context, id ag.ReplicaID) (err error) {
 	if err != nil {
 		return err
 	}
+	fault.Point("remove.unlisted") // the configuration does not list the member; votes are still to be taken from others
 	for _, r := range unvote {
 		if err := s.Store.RemoveMember(ctx, r.EtcdID); err != nil {
 			return fmt.Errorf("an even number of votes is no use, but %s keeps its own: %w", r.ID, err)
 		}
 	}
+	fault.Point("remove.settled")                         // the votes are as they should be; the member's status is still there
 	if err := s.Store.DeleteStatus(ctx, id); err != nil { // nobody reads the status of one that is not a member
 		s.Logger.Warn("the status of a removed member is left behind", "member", id, "err", err)
 	}

@@ -7,6 +7,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/endpoint/certs"
 	"github.com/coteriedb/coterie/internal/lib/fail"
+	"github.com/coteriedb/coterie/internal/lib/fault"
 	"github.com/coteriedb/coterie/internal/node/status"
 )
 
@@ -61,6 +62,7 @@ func (s *Service) beginRotation(ctx context.Context, name string, hold bool) (ou
 	if err != nil {
 		return out, err
 	}
+	fault.Point("rotate.key") // the new authority's key is on disk; the record does not name it
 	s.Logger.Info("the certificate authority is rotated", "from", s.PKI.Identity().Authority(), "to", ca.Pin())
 	err = s.Update(ctx, func(g *ag.Group) error {
 		if g.Rotation == nil {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/endpoint/certs"
+	"github.com/coteriedb/coterie/internal/lib/fault"
 	"github.com/coteriedb/coterie/internal/lib/retry"
 	"github.com/coteriedb/coterie/internal/node/rpc"
 )
@@ -57,6 +58,7 @@ func (s *Service) rotationTurn(ctx context.Context) error {
 			return nil // the quorum's member must restart first
 		}
 		s.Logger.Info("this node is through with a phase of the authority's rotation", "phase", r.Phase, "authority", r.Pin)
+		fault.Point("rotate.done") // this node has done its part on disk; the record does not say so
 		return s.Update(ctx, func(g *ag.Group) error { g.RotationStep(s.Self, r.Pin, r.Phase); return nil })
 	}
 }
@@ -74,6 +76,7 @@ func (s *Service) rotate(ctx context.Context, r ag.Rotation) error {
 		if err != nil {
 			return err
 		}
+		fault.Point("rotate.preferred") // the new authority issues here; the certificates are of the old one
 		return s.renewer.Renew(ctx)
 	case ag.RotationDrop:
 		return s.changeAuthorities(certs.ForgetAuthorities)
@@ -97,6 +100,7 @@ func (s *Service) trustAuthority(ctx context.Context, r ag.Rotation) error {
 			}
 		}
 	}
+	fault.Point("rotate.fetched") // the new authority's key is on disk; it is not trusted
 	return s.changeAuthorities(func(pki string) error { return certs.TrustAuthority(pki, []byte(r.Certificate)) })
 }
 
@@ -131,6 +135,7 @@ func (s *Service) changeAuthorities(change func(pki string) error) error {
 	if err := change(s.Dir); err != nil {
 		return err
 	}
+	fault.Point("rotate.changed") // the authorities on disk have changed; those in use have not
 	if s.ca.Load() != nil {
 		if err := s.loadCA(); err != nil {
 			return err

@@ -19,6 +19,7 @@ import (
 	"github.com/coteriedb/coterie/internal/etcd"
 	"github.com/coteriedb/coterie/internal/etcd/embedded"
 	"github.com/coteriedb/coterie/internal/lib/durable"
+	"github.com/coteriedb/coterie/internal/lib/fault"
 	"github.com/coteriedb/coterie/internal/node/membership"
 )
 
@@ -187,8 +188,10 @@ func (s *Service) foundGroup(ctx context.Context, path string) error {
 			f.Group.Replicas[i].EtcdID = m.ID()
 		}
 	}
+	fault.Point("found.launched") // the first member runs; there is no record
 	s.store.Refresh()
 	err = s.calls.Bootstrap(ctx, f.Group, f.Epoch, f.State)
+	fault.Point("found.bootstrapped") // the record is written; the founding file is still there
 	if _, readErr := s.calls.Read(ctx); readErr != nil {
 		return errors.Join(err, readErr)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/etcd/embedded"
 	"github.com/coteriedb/coterie/internal/lib/durable"
+	"github.com/coteriedb/coterie/internal/lib/fault"
 	"github.com/coteriedb/coterie/internal/lib/retry"
 )
 
@@ -95,14 +96,17 @@ func (s *Service) becomeVoter(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	fault.Point("vote.learner") // the quorum knows this node as a learner; no member runs here
 	if s.running() == nil {
 		if err := s.launch(ctx, embedded.Config{Token: s.Node.Group, Initial: initial}); err != nil {
 			return err
 		}
 	}
+	fault.Point("vote.launched") // the member runs as a learner; it has no vote
 	if err := s.calls.PromoteLearner(ctx, id); err != nil {
 		return err
 	}
+	fault.Point("vote.promoted") // the member votes; the configuration does not say so
 	s.Logger.Info("this node votes in the quorum now", "member", fmt.Sprintf("%x", id))
 	return s.UpdateGroup(ctx, func(g *ag.Group) error {
 		for i := range g.Replicas {

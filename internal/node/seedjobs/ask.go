@@ -10,6 +10,7 @@ import (
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/fail"
+	"github.com/coteriedb/coterie/internal/lib/fault"
 	"github.com/coteriedb/coterie/internal/lib/retry"
 	"github.com/coteriedb/coterie/internal/postgres/seeding"
 	"github.com/coteriedb/coterie/internal/postgres/seeding/pagesum"
@@ -63,6 +64,7 @@ func (c *Controller) Ask(ctx context.Context, req api.SeedRequest) (seeding.Oper
 	if err := c.save(r); err != nil {
 		return seeding.Operation{}, err
 	}
+	fault.Point("seed.asked") // the operator's request is on disk; the agent does not know of it
 	c.failures, c.retryAt = 0, time.Time{}
 	c.begin(r.Because)
 	c.Wake()

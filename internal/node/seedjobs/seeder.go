@@ -10,6 +10,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent"
+	"github.com/coteriedb/coterie/internal/lib/fault"
 	"github.com/coteriedb/coterie/internal/postgres/seeding"
 	"github.com/coteriedb/coterie/internal/postgres/seeding/progress"
 )
@@ -39,6 +40,7 @@ func (c *Controller) Seed(ctx context.Context, leader ag.Replica, e ag.Epoch, no
 	p := r.Progress
 	c.Logger.Info("seeded", "from", from.ID, "bytes", p.Done, "same", p.Same, "wire", p.Wire, "took", p.Took.Round(time.Millisecond), "codec", p.Codec,
 		"windows", p.Windows, "cuts", p.Cuts)
+	fault.Point("seed.unforgotten") // the copy is whole; the mark of an older rewind may be there
 	return r.Copy, c.ForgetRewind() // a rewind of the copy that was replaced is void
 }
 

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/coteriedb/coterie/internal/lib/durable"
+	"github.com/coteriedb/coterie/internal/lib/fault"
 )
 
 // RecordFile is the name of the adoption's record in the node's state directory.
@@ -73,6 +74,7 @@ func Take(r *Report, binDir, stateDir string, clean func() error) (*Adopted, err
 	if err := a.save(stateDir); err != nil {
 		return a, fmt.Errorf("record the adoption: %w", err)
 	}
+	fault.Point("adopt.recorded") // the record of the adoption is on disk; the cluster is as it was
 	return a, a.change(r, stateDir, clean)
 }
 
@@ -81,14 +83,17 @@ func (a *Adopted) change(r *Report, stateDir string, clean func() error) error {
 	if err := durable.Replace(filepath.Join(a.Data, "standby.signal"), nil, 0o600); err != nil {
 		return fmt.Errorf("create standby.signal: %w", err)
 	}
+	fault.Point("adopt.signal") // the cluster starts as a standby; its own start is still enabled
 	if a.Start.Conf != "" {
 		if err := writeInPlace(a.Start.Conf, disabledConf(a.Start.Content)); err != nil {
 			return fmt.Errorf("take over the start: %w", err)
 		}
 	}
+	fault.Point("adopt.disabled") // the cluster's own start is disabled; its settings are as they were
 	if err := clean(); err != nil {
 		return err
 	}
+	fault.Point("adopt.cleaned") // reserved settings are away; the record does not list them
 	now, err := os.ReadFile(a.autoConf())
 	if err != nil {
 		return err
@@ -102,6 +107,7 @@ func (a *Adopted) change(r *Report, stateDir string, clean func() error) error {
 	if err := a.save(stateDir); err != nil {
 		return fmt.Errorf("record the adoption: %w", err)
 	}
+	fault.Point("adopt.listed") // the record lists what was taken away; slots are as they were
 	for _, name := range a.Dropped {
 		if err := os.RemoveAll(filepath.Join(a.Data, "pg_replslot", name)); err != nil {
 			return fmt.Errorf("drop slot %s: %w", name, err)
@@ -112,6 +118,7 @@ func (a *Adopted) change(r *Report, stateDir string, clean func() error) error {
 			return fmt.Errorf("write the configuration of joining nodes: %w", err)
 		}
 	}
+	fault.Point("adopt.changed") // the cluster is changed; no group exists
 	return nil
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 	"github.com/coteriedb/coterie/internal/lib/durable"
+	"github.com/coteriedb/coterie/internal/lib/fault"
 	"github.com/coteriedb/coterie/internal/postgres/keeper/datadir"
 	"github.com/coteriedb/coterie/internal/postgres/keeper/memlog"
 	"github.com/coteriedb/coterie/internal/postgres/keeper/proc"
@@ -268,6 +269,7 @@ func (k *keeper) settle() {
 				return err
 			}
 		}
+		fault.Point("keeper.recorded") // the end of the server is on disk; standby.signal may be missing
 		if e.exit != nil && e.exit.Clean {
 			e.exit.Clean = datadir.ShutDown(pgdata)
 		}
@@ -292,6 +294,7 @@ func (k *keeper) settle() {
 }
 
 func (k *keeper) settled() {
+	fault.Point("keeper.settled") // standby.signal is there; nobody was answered
 	e := k.end
 	k.end = nil
 	if e.fence {

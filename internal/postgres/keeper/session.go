@@ -12,6 +12,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 	"github.com/coteriedb/coterie/internal/lib/durable"
+	"github.com/coteriedb/coterie/internal/lib/fault"
 	"github.com/coteriedb/coterie/internal/postgres/keeper/datadir"
 )
 
@@ -307,6 +308,7 @@ func (k *keeper) arm(c *conn, r request) error {
 		k.rememberEpoch(r.Epoch)
 	}
 	k.armed, k.epoch, k.deadline, k.until = true, r.Epoch, r.Deadline, 0
+	fault.Point("keeper.armed") // the keeper is armed; the agent has no answer
 	c.detached = false
 	k.server.next = 0 // look for a promotion soon
 	return nil
@@ -345,6 +347,7 @@ func (k *keeper) detach(c *conn, r request) error {
 		return refuse(ErrDeadline, "DETACH until %s from now: must be ahead and not beyond the deadline, %s from now", r.Deadline-now, k.deadline-now)
 	}
 	k.until, c.detached = r.Deadline, true
+	fault.Point("keeper.detached") // the keeper waits for a successor; the agent has no answer
 	k.log.Info("agent detaches", "epoch", r.Epoch, "for", r.Deadline-now)
 	return nil
 }
@@ -387,6 +390,7 @@ func (k *keeper) disarm(r request, reply func(error)) {
 }
 
 func (k *keeper) disarmed() {
+	fault.Point("keeper.disarmed") // the keeper is disarmed; the agent has no answer
 	k.armed, k.deadline, k.until = false, 0, 0
 	k.log.Info("disarmed", "epoch", k.epoch)
 }

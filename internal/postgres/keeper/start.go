@@ -18,6 +18,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 	"github.com/coteriedb/coterie/internal/lib/durable"
+	"github.com/coteriedb/coterie/internal/lib/fault"
 	"github.com/coteriedb/coterie/internal/postgres/keeper/datadir"
 	"github.com/coteriedb/coterie/internal/postgres/keeper/proc"
 )
@@ -104,14 +105,17 @@ func (k *keeper) prepare(s *starting, memory remembered) error {
 	if err := endLeftovers(ctx, k.log, req.PGData, req.Postgres); err != nil {
 		return refuse(ErrBusy, "%v", err)
 	}
+	fault.Point("keeper.emptied") // no process of an older server is left; the keeper has not noted the new one
 	if err := durable.ReplaceJSON(filepath.Join(k.dir, "state"), memory); err != nil {
 		return err
 	}
+	fault.Point("keeper.noted") // the keeper has noted the new server; standby.signal may be missing
 	if !req.Leader {
 		if err := datadir.PutStandbySignal(req.PGData); err != nil {
 			return err
 		}
 	}
+	fault.Point("keeper.signal") // standby.signal is there; no server runs
 	if req.LogFile != "" {
 		f, err := os.OpenFile(req.LogFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 		if err != nil {
@@ -156,6 +160,7 @@ func (k *keeper) launch(s *starting) (int, error) {
 		})
 		return 0, err
 	}
+	fault.Point("keeper.forked") // the postmaster runs; neither keeper nor agent has noted it
 	k.server = server{pid: pid, req: s.req, before: s.before, next: boottime.Now() + watchClosely}
 	k.log.Info("postmaster started", "pid", pid, "generation", k.generation, "primary", s.req.Leader, "epoch", s.req.Epoch)
 	return pid, nil

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coteriedb/coterie/internal/lib/durable"
+	"github.com/coteriedb/coterie/internal/lib/fault"
 	"github.com/coteriedb/coterie/internal/postgres/seeding/datadir"
 	"github.com/coteriedb/coterie/internal/postgres/seeding/fileio"
 )
@@ -111,9 +112,11 @@ func Prepare(target, stateDir string, spaces map[uint32]string, major int) (fres
 	if err := disable(target); err != nil {
 		return false, err
 	}
+	fault.Point("seed.disabled") // the old copy cannot be started; no mark says why
 	if err := WriteUnfinished(stateDir, m); err != nil {
 		return false, err
 	}
+	fault.Point("seed.unfinished") // the mark of an unfinished copy is on disk; no byte has come
 	return m.Fresh, removeUnused(ours, spaces, major)
 }
 

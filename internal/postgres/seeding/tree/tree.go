@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coteriedb/coterie/internal/lib/durable"
+	"github.com/coteriedb/coterie/internal/lib/fault"
 	"github.com/coteriedb/coterie/internal/postgres/seeding/datadir"
 	"github.com/coteriedb/coterie/internal/postgres/seeding/fileio"
 	"github.com/coteriedb/coterie/internal/postgres/seeding/wire"
@@ -160,6 +161,7 @@ func (t *Tree) WriteNodeFiles(label []byte, files map[string][]byte) error {
 		}
 		all[name] = content
 	}
+	fault.Point("seed.copied") // the source's files are there; this node's own are not
 	for name, content := range all {
 		if err := t.write(name, content); err != nil {
 			return err
@@ -187,18 +189,21 @@ func stripAutoConf(text []byte) []byte {
 
 // Install makes the copy durable and then startable. The rename is the commit point.
 func (t *Tree) Install(control []byte) error {
+	fault.Point("seed.filled") // all files are there; none is flushed
 	if err := t.write(datadir.ControlNew, control); err != nil {
 		return err
 	}
 	if err := t.disks.sync(); err != nil {
 		return err
 	}
+	fault.Point("seed.flushed") // all files are flushed; the copy cannot be started
 	if err := t.main.Rename(datadir.ControlNew, datadir.ControlFile); err != nil {
 		return err
 	}
 	if err := durable.SyncDir(filepath.Join(t.target, "global")); err != nil {
 		return err
 	}
+	fault.Point("seed.installed") // the copy can be started; the old pg_control is still there
 	return fileio.IgnoreMissing(t.main.Remove(datadir.ControlOld))
 }
 
