@@ -29,8 +29,8 @@ type crash struct {
 	told   strings.Builder // a line for each point
 }
 
-// deed does something to the group, which is ready, so that a process comes to the point. A step that fails because that
-// process dies is no error.
+// deed does something to the group, which is ready, so that a process comes to the point. A step that fails because
+// that process dies is no error.
 type deed func(t *testing.T, c *crash, was lab.Status)
 
 // plays are those of crashpoints.Scenarios that are played on one group.
