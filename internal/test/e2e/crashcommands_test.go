@@ -161,8 +161,8 @@ func TestCrashPointsOfFounding(t *testing.T) {
 	}
 }
 
-// TestCrashPointsOfAdoption ends coterie init --adopt at each of its points. coterie release then gives the cluster back
-// as it was.
+// TestCrashPointsOfAdoption ends coterie init --adopt at each of its points. coterie release then gives the cluster
+// back as it was.
 func TestCrashPointsOfAdoption(t *testing.T) {
 	d := commandsArmable(t)
 	for _, name := range selected(points("a cluster is adopted")) {
