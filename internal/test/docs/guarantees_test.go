@@ -43,7 +43,7 @@ func tests(t *testing.T) map[string]bool {
 	return found
 }
 
-// TestGuaranteesAreHeld: every test that a document names exists, and every mistake that the guarantees name is in the
+// TestGuaranteesAreHeld: every test that a document names exists, and every mistake that the evidence names is in the
 // table of those that were made and found.
 func TestGuaranteesAreHeld(t *testing.T) {
 	all, there := pages(t), tests(t)
@@ -54,9 +54,9 @@ func TestGuaranteesAreHeld(t *testing.T) {
 			}
 		}
 	}
-	text := all["docs/guarantees.md"]
+	text := all["docs/internals/evidence.md"]
 	if n := len(testName.FindAllString(text, -1)); n < 60 {
-		t.Errorf("the guarantees name only %d tests: the pattern that finds them is wrong", n)
+		t.Errorf("the evidence names only %d tests: the pattern that finds them is wrong", n)
 	}
 	mutants := 0
 	for _, m := range italic.FindAllStringSubmatch(bold.ReplaceAllString(text, ""), -1) {
@@ -65,10 +65,53 @@ func TestGuaranteesAreHeld(t *testing.T) {
 			continue
 		}
 		if mutants++; !strings.Contains(all["docs/mutants.md"], "| "+name+" |") {
-			t.Errorf("docs/guarantees.md names the mistake %q, which is not in docs/mutants.md", name)
+			t.Errorf("docs/internals/evidence.md names the mistake %q, which is not in docs/mutants.md", name)
 		}
 	}
 	if mutants < 30 {
 		t.Errorf("only %d mistakes found: the pattern that finds them is wrong", mutants)
+	}
+	if m := testName.FindString(all["docs/guarantees.md"]); m != "" {
+		t.Errorf("docs/guarantees.md is for administrators and names %s: docs/internals/evidence.md is for that", m)
+	}
+}
+
+var (
+	promise  = regexp.MustCompile(`(?m)^\d+\. \*\*`)
+	evidence = regexp.MustCompile(`(?m)^   Rule: \[([^\]]+)\]\(safety\.md#[a-z-]+\)\. Code: (.+)\.$`)
+	codeIn   = regexp.MustCompile("((?:`[A-Za-z.]+`(?: and )?)+) in package `([a-z]+)`")
+)
+
+// TestEvidenceNamesRuleAndCode checks that each promise names a section of the rules, and code that exists.
+func TestEvidenceNamesRuleAndCode(t *testing.T) {
+	all := pages(t)
+	text := all["docs/internals/evidence.md"]
+	titles := map[string]bool{}
+	for _, h := range heading.FindAllStringSubmatch(all["docs/internals/safety.md"], -1) {
+		titles[h[1]] = true
+	}
+	found := evidence.FindAllStringSubmatch(text, -1)
+	if n := len(promise.FindAllString(text, -1)); n != len(found) || n < 35 {
+		t.Errorf("%d promises, of which %d name a rule and code", n, len(found))
+	}
+	known := map[string]map[string]bool{}
+	for _, m := range found {
+		if !titles[m[1]] {
+			t.Errorf("docs/internals/safety.md has no section %q", m[1])
+		}
+		places := codeIn.FindAllStringSubmatch(m[2], -1)
+		if len(places) == 0 {
+			t.Errorf("%q names no code", m[2])
+		}
+		for _, p := range places {
+			if known[p[2]] == nil {
+				known[p[2]] = declared(t, p[2])
+			}
+			for name := range strings.SplitSeq(p[1], " and ") {
+				if name = strings.Trim(name, "`"); !known[p[2]][name] {
+					t.Errorf("package %s has no %s", p[2], name)
+				}
+			}
+		}
 	}
 }
