@@ -396,17 +396,23 @@ func release(c *cobra.Command, dir string) error {
 		}
 		return adopt.Unmask(c.Context(), unit)
 	}
-	cfg, err := config.Load(l.Dir)
-	if err != nil {
-		return err
+	cfg := config.Config{PostgreSQL: a.Server()}
+	_, missing := os.Stat(filepath.Join(l.Dir, config.File))
+	finished := !errors.Is(missing, fs.ErrNotExist) // else no agent has ever run here, and no group has the data
+	if finished {
+		if cfg, err = config.Load(l.Dir); err != nil {
+			return err
+		}
 	}
 	unlock, err := config.Lock(l)
 	if err != nil {
 		return fail.Refusedf("%w; stop it first", err)
 	}
 	defer unlock()
-	if err := lastOfGroup(l, cfg.Node); err != nil {
-		return err
+	if finished {
+		if err := lastOfGroup(l, cfg.Node); err != nil {
+			return err
+		}
 	}
 	pg, err := pgserver.NewInstance(cfg, l, nil)
 	if err != nil {
@@ -423,8 +429,10 @@ func release(c *cobra.Command, dir string) error {
 	if err := a.Undo(func() error { return pg.WriteAutoConf(nil) }); err != nil {
 		return fmt.Errorf("release %s: %w", a.Data, err)
 	}
-	if err := durable.Rename(filepath.Join(l.Dir, config.File), filepath.Join(l.Dir, config.File+".released")); err != nil {
-		return err
+	if finished {
+		if err := durable.Rename(filepath.Join(l.Dir, config.File), filepath.Join(l.Dir, config.File+".released")); err != nil {
+			return err
+		}
 	}
 	cli.Say(c, "released %s; start it with: %s", a.Data, a.StartCommand(a.BinDir))
 	return nil

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/lib/durable"
 	"github.com/coteriedb/coterie/internal/lib/fault"
 )
@@ -42,6 +43,15 @@ func Load(stateDir string) (*Adopted, error) {
 		return nil, fmt.Errorf("%s: %w", RecordFile, err)
 	}
 	return &a, nil
+}
+
+// Server describes the cluster as the configuration of a node does.
+func (a *Adopted) Server() *config.PostgreSQL {
+	p := &config.PostgreSQL{BinDir: a.BinDir, Data: a.Data, Superuser: "postgres"}
+	if a.Apart() {
+		p.ConfigFile = a.ConfigFile
+	}
+	return p
 }
 
 func (a *Adopted) save(stateDir string) error {
