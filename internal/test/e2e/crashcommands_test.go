@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"os/user"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -323,22 +324,23 @@ func (c *cluster) single(t *testing.T, statements ...string) string {
 	return c.feed(t, strings.Join(statements, "\n")+"\n", "postgres", "--single", "-D", c.data, "postgres")
 }
 
-// settings are what the cluster's files say about its start.
+// settings are the lines of the cluster's configuration, in alphabetical order.
 func (c *cluster) settings(t *testing.T) string {
 	t.Helper()
-	var b strings.Builder
+	var all []string
 	for _, name := range []string{"postgresql.auto.conf", "postgresql.conf", "pg_hba.conf"} {
 		text, err := os.ReadFile(filepath.Join(c.data, name))
 		if err != nil {
 			t.Fatal(err)
 		}
 		for line := range strings.Lines(string(text)) {
-			if !strings.HasPrefix(line, "#") && strings.TrimSpace(line) != "" {
-				b.WriteString(line)
+			if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") {
+				all = append(all, line)
 			}
 		}
 	}
-	return b.String()
+	slices.Sort(all)
+	return strings.Join(all, "\n")
 }
 
 // holdsItsRow checks that the cluster starts as a primary and has its row.
