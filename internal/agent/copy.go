@@ -27,8 +27,8 @@ func (a *Agent) rewind(ctx context.Context, v ag.View, source ag.ReplicaID) (fun
 	if err := a.keepFork(ctx, v); err != nil {
 		return nil, err
 	}
-	fault.Point("rewind.kept") // the diverged tail is kept; no mark says that a repair begins
 	a.showProgress("rewinding")
+	fault.Point("rewind.kept") // the diverged tail is kept; no mark says that a repair begins
 	if err := a.cfg.Marks.SetRepairing(source); err != nil {
 		return nil, err
 	}

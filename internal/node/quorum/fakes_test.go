@@ -26,6 +26,7 @@ type fakeMember struct {
 	closed        bool
 }
 
+func (m *fakeMember) ID() uint64   { return 1 }
 func (m *fakeMember) Err() error   { return m.err }
 func (m *fakeMember) Close() error { m.closed = true; return m.closeErr }
 
@@ -39,6 +40,7 @@ type fakeEtcd struct {
 	voting    int
 	learners  int
 	promoted  []uint64
+	removed   []uint64
 	endpoints []string
 }
 
@@ -74,6 +76,13 @@ func (e *fakeEtcd) AddLearner(context.Context, string) (uint64, map[string]strin
 func (e *fakeEtcd) PromoteLearner(_ context.Context, id uint64) error {
 	if e.err == nil {
 		e.promoted = append(e.promoted, id)
+	}
+	return e.err
+}
+
+func (e *fakeEtcd) RemoveMember(_ context.Context, id uint64) error {
+	if e.err == nil {
+		e.removed = append(e.removed, id)
 	}
 	return e.err
 }

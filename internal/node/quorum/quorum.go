@@ -86,6 +86,7 @@ type calls interface {
 	Replace(context.Context, ag.Group, ag.EpochRecord, ag.State) error
 	AddLearner(ctx context.Context, peerURL string) (id uint64, initial map[string]string, err error)
 	PromoteLearner(ctx context.Context, id uint64) error
+	RemoveMember(ctx context.Context, id uint64) error
 	VotingMembers(context.Context) (int, error)
 }
 

@@ -63,6 +63,11 @@ func (s *Service) membershipTurn(ctx context.Context) error {
 		}
 		return err
 	case (!ok || !self.Voter) && m != nil && len(snap.Group.Replicas) > 0:
+		if ok { // of a node that is no member of the group any more the vote was taken first
+			if err := s.giveBackVote(ctx, m); err != nil {
+				return err
+			}
+		}
 		return s.stopVoting(m)
 	}
 	return nil
@@ -116,6 +121,17 @@ func (s *Service) becomeVoter(ctx context.Context) error {
 		}
 		return nil
 	})
+}
+
+// giveBackVote has the quorum count this node's member no more. The member MUST run until then: without it the others
+// may be no majority, and could never take its vote.
+func (s *Service) giveBackVote(ctx context.Context, m member) error {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	if err := s.calls.RemoveMember(ctx, m.ID()); err != nil {
+		return fmt.Errorf("give this node's vote back: %w", err)
+	}
+	return nil
 }
 
 // stopVoting closes a member that the group has removed, and deletes its log, which must never be used again.

@@ -83,6 +83,22 @@ func TestMembershipTurnLeaves(t *testing.T) {
 	}
 }
 
+// TestVoteIsGivenBackBeforeItsMemberEnds: a member that is to vote no more, of a node that stays in the group, runs until
+// the quorum does not count it. One of two voters that ended before would take the majority with it, for ever.
+func TestVoteIsGivenBackBeforeItsMemberEnds(t *testing.T) {
+	b := newBed(t)
+	m := b.run(t)
+	b.alter(func(g *ag.Group) { g.Replicas[0].Voter, g.Replicas[0].EtcdID = false, 0 })
+	b.etcd.err = errTest
+	if err := b.membershipTurn(t.Context()); err == nil || m.closed || b.running() == nil {
+		t.Errorf("the member ended while the quorum counts it: %v", err)
+	}
+	b.etcd.err = nil
+	if err := b.membershipTurn(t.Context()); err != nil || !m.closed || len(b.etcd.removed) != 1 || b.etcd.removed[0] != 1 {
+		t.Errorf("closed %v, votes given back %v: %v", m.closed, b.etcd.removed, err)
+	}
+}
+
 // TestMembershipTurnComesBack: after coterie recover the votes are assigned anew, once.
 func TestMembershipTurnComesBack(t *testing.T) {
 	b := newBed(t)
