@@ -83,8 +83,8 @@ func TestMembershipTurnLeaves(t *testing.T) {
 	}
 }
 
-// TestVoteIsGivenBackBeforeItsMemberEnds: a member that is to vote no more, of a node that stays in the group, runs until
-// the quorum does not count it. One of two voters that ended before would take the majority with it, for ever.
+// TestVoteIsGivenBackBeforeItsMemberEnds: a member that is to vote no more, of a node that stays in the group, runs
+// until the quorum does not count it. One of two voters that ended before would take the majority with it, for ever.
 func TestVoteIsGivenBackBeforeItsMemberEnds(t *testing.T) {
 	b := newBed(t)
 	m := b.run(t)
