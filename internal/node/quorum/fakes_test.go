@@ -39,6 +39,7 @@ type fakeEtcd struct {
 	err       error // of AddLearner, PromoteLearner and VotingMembers
 	voting    int
 	learners  int
+	taken     bool // a voter has the address
 	promoted  []uint64
 	removed   []uint64
 	endpoints []string
@@ -69,7 +70,9 @@ func (e *fakeEtcd) Bootstrap(context.Context, ag.Group, ag.EpochRecord, ag.State
 func (e *fakeEtcd) Replace(context.Context, ag.Group, ag.EpochRecord, ag.State) error { return nil }
 
 func (e *fakeEtcd) AddLearner(context.Context, string) (uint64, map[string]string, error) {
-	e.learners++
+	if e.learners++; e.taken {
+		return 0, nil, errTest
+	}
 	return 7, map[string]string{"n2": "https://b:1"}, e.err
 }
 

@@ -95,14 +95,18 @@ func waitsFor(g ag.Group, self ag.ReplicaID) ag.ReplicaID {
 }
 
 // becomeVoter adds this node to the quorum as a learner, starts its member, and promotes it once it has caught up.
-// Every step can be repeated.
+// Every step can be repeated: a member that runs is known to the quorum, as a learner or as a voter by now.
 func (s *Service) becomeVoter(ctx context.Context) error {
-	id, initial, err := s.calls.AddLearner(ctx, "https://"+s.Node.Endpoint.Advertise)
-	if err != nil {
-		return err
-	}
-	fault.Point("vote.learner") // the quorum knows this node as a learner; no member runs here
-	if s.running() == nil {
+	var id uint64
+	if m := s.running(); m != nil {
+		id = m.ID()
+	} else {
+		added, initial, err := s.calls.AddLearner(ctx, "https://"+s.Node.Endpoint.Advertise)
+		if err != nil {
+			return err
+		}
+		id = added
+		fault.Point("vote.learner") // the quorum knows this node as a learner; no member runs here
 		if err := s.launch(ctx, embedded.Config{Token: s.Node.Group, Initial: initial}); err != nil {
 			return err
 		}

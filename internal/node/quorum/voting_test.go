@@ -83,6 +83,18 @@ func TestMembershipTurnLeaves(t *testing.T) {
 	}
 }
 
+// TestVoteThatWasNotRecorded: a node whose member became a voter, and which died before the configuration said so, has
+// only that left to do. Its member's address is taken, by itself.
+func TestVoteThatWasNotRecorded(t *testing.T) {
+	b := newBed(t)
+	b.run(t)
+	b.alter(func(g *ag.Group) { g.Replicas[0].EtcdID = 0 })
+	b.etcd.taken = true
+	if err := b.membershipTurn(t.Context()); err != nil || b.etcd.group.Replicas[0].EtcdID != 1 {
+		t.Errorf("the configuration has %+v: %v", b.etcd.group.Replicas[0], err)
+	}
+}
+
 // TestVoteIsGivenBackBeforeItsMemberEnds: a member that is to vote no more, of a node that stays in the group, runs
 // until the quorum does not count it. One of two voters that ended before would take the majority with it, for ever.
 func TestVoteIsGivenBackBeforeItsMemberEnds(t *testing.T) {
