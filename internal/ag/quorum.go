@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -357,4 +358,53 @@ func (v View) Acknowledged(lsn LSN, streams []Stream) (bool, error) {
 		}
 	}
 	return n >= set.N, nil
+}
+
+// FeedbackTimeout is how long a member with an open stream may be silent before its acknowledgement counts as missing.
+// A stream without traffic is probed every 3 s.
+const FeedbackTimeout = 4 * time.Second
+
+// CommitsWait reports whether the commits of this primary wait for acknowledgements that do not come, for how long they
+// have, and why. because is "" if commits are acknowledged, or if this node is not the primary.
+func (v View) CommitsWait() (since time.Duration, because string) {
+	set := v.Local.Sync
+	if v.Role() != RolePrimary || set.N == 0 {
+		return 0, ""
+	}
+	var silences []time.Duration
+	var missing []ReplicaID
+	for _, id := range set.P {
+		s, known := v.stream(id)
+		if known && s.Open && s.Silent < FeedbackTimeout {
+			silences = append(silences, 0)
+			continue
+		}
+		missing = append(missing, id)
+		silences = append(silences, s.Silent)
+	}
+	slices.Sort(silences)
+	if len(set.P)-len(missing) >= set.N {
+		return 0, ""
+	}
+	if set.N <= len(silences) {
+		since = silences[set.N-1]
+	}
+	_, required := v.Group.CommitTarget(len(v.Group.syncSecondaries(v.Self)))
+	because = fmt.Sprintf("commits wait for %d of %s, and %s do not acknowledge", set.N, Names(set.P), Names(missing))
+	if len(missing) == 1 {
+		because = fmt.Sprintf("commits wait for %d of %s, and %s does not acknowledge", set.N, Names(set.P), Names(missing))
+	}
+	if len(v.Group.syncSecondaries(v.Self))-len(missing) < required {
+		because += fmt.Sprintf("; REQUIRED_SYNCHRONIZED_SECONDARIES_TO_COMMIT asks for %d", required)
+	}
+	return since, because
+}
+
+// Names returns ids as a text: a, b, c.
+func Names(ids []ReplicaID) string {
+	texts := make([]string, len(ids))
+	for i, id := range ids {
+		texts[i] = string(id)
+	}
+	return strings.Join(texts, ", ")
 }

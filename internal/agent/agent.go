@@ -52,6 +52,8 @@ type Config struct {
 	// NoVote returns why this node does not cast its vote in the quorum although it has one; "": it does, or has none.
 	// It may be nil.
 	NoVote func() string
+	// Relays returns the pairs of members whose connections this node relays. nil: it relays none.
+	Relays func() [][2]ag.ReplicaID
 	// Copying describes the copy to this node that is under way or is to continue, for the node that asked for it.
 	// Other nodes show it while this node does not answer. The agent passes it on unchanged; nil, or JSON of nothing:
 	// there is none. It must answer from memory.
@@ -78,6 +80,7 @@ type Agent struct {
 	view     atomic.Pointer[ag.View]
 	plan     atomic.Pointer[ag.Plan]
 	routes   atomic.Pointer[ag.Routes]
+	own      atomic.Pointer[Status] // of the last turn, published or not
 	progress atomic.Pointer[string] // of the worker's action
 	history  *decisions.Log
 	target   atomic.Pointer[ProbeTarget]

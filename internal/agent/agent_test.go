@@ -64,14 +64,19 @@ func inBubble(t *testing.T, test func(l *lab)) {
 
 func inBubbleUnformed(t *testing.T, test func(l *lab)) {
 	t.Helper()
+	inBubbleOf(t, group("a", "b", "c"), test)
+}
+
+// inBubbleOf runs a test on a group whose first member, a, leads. Nothing runs yet.
+func inBubbleOf(t *testing.T, g ag.Group, test func(l *lab)) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		l := &lab{
-			T: t, World: agenttest.NewWorld(group("a", "b", "c"), "a"), ids: []ag.ReplicaID{"a", "b", "c"},
-			dirs: map[ag.ReplicaID]string{}, agents: map[ag.ReplicaID]*agent.Agent{}, ends: map[ag.ReplicaID]func(){},
-			probes: map[ag.ReplicaID]*probes{"a": {}, "b": {}, "c": {}},
+			T: t, World: agenttest.NewWorld(g, "a"), dirs: map[ag.ReplicaID]string{}, agents: map[ag.ReplicaID]*agent.Agent{},
+			ends: map[ag.ReplicaID]func(){}, probes: map[ag.ReplicaID]*probes{},
 		}
-		for _, id := range l.ids {
-			l.dirs[id] = t.TempDir()
+		for _, r := range g.Replicas {
+			l.ids, l.dirs[r.ID], l.probes[r.ID] = append(l.ids, r.ID), t.TempDir(), &probes{}
 		}
 		if err := marks.Open(l.dirs["a"]).SetCopy(marks.Copy{Copy: "copy-a", Epoch: 1, Seq: 1}); err != nil {
 			t.Fatal(err)

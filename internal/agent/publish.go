@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/ag/availability"
 	"github.com/coteriedb/coterie/internal/agent/decisions"
 	"github.com/coteriedb/coterie/internal/lib/assert"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
@@ -36,6 +37,12 @@ type Status struct {
 	Config   int64                   `json:"config_revision"`     // of the configuration on which this node acts
 	HandOver *Outcome                `json:"hand_over,omitempty"` // of the last planned failover that this node had to carry out
 
+	Mute  []ag.ReplicaID    `json:"mute,omitempty"`      // as primary: members whose stream is open and that do not acknowledge
+	Waits time.Duration     `json:"waits_ns,omitempty"`  // as primary: how long commits have waited for acknowledgements that do not come; 0: they do not
+	Why   string            `json:"waits_why,omitempty"` // and why
+	Sees  []ag.ReplicaID    `json:"sees"`                // the other members that answer this node
+	Relay [][2]ag.ReplicaID `json:"relays,omitempty"`    // the pairs of members whose connections it relays
+
 	Wellness
 
 	NoVote      string        `json:"no_vote,omitempty"`     // why its vote in the quorum is not cast; "": it is, or it has none
@@ -50,7 +57,7 @@ type Status struct {
 // Key identifies what is worth publishing at once. Two statuses with one key differ only in positions and progress.
 func (s Status) Key() string {
 	key := fmt.Sprint(s.Epoch, s.Rule, s.Role, s.Data, s.Server, s.Copy, s.Readable, s.Open, s.Stream, s.Busy, s.Members, s.SyncP, s.SyncN, s.Config)
-	key += fmt.Sprint(s.Ill != "", s.Concern != "", s.Quarantine, s.StoodDown, s.NoVote != "", s.Copying != nil)
+	key += fmt.Sprint(s.Ill != "", s.Concern != "", s.Quarantine, s.StoodDown, s.NoVote != "", s.Copying != nil, s.Mute, s.Why != "", s.Sees, s.Relay)
 	if s.HandOver != nil {
 		key += s.HandOver.Op
 	}
@@ -84,6 +91,10 @@ func (a *Agent) status(v ag.View, p ag.Plan) Status {
 			s.Position = was.Position // until checkPast has compared it: it must not be forgotten
 		}
 	}
+	s.Sees = append([]ag.ReplicaID{}, v.Reach...)
+	if a.cfg.Relays != nil {
+		s.Relay = a.cfg.Relays()
+	}
 	if a.cfg.Instance == nil {
 		return s
 	}
@@ -92,15 +103,57 @@ func (a *Agent) status(v ag.View, p ag.Plan) Status {
 	s.Stream = a.cfg.Upstream.Status().Connected && v.Local.Server == ag.ServerRecovery
 	if v.Local.Server == ag.ServerWritable {
 		s.SyncP, s.SyncN = v.Local.Sync.P, v.Local.Sync.N
+		s.Waits, s.Why = v.CommitsWait()
 		s.Flushed = map[ag.ReplicaID]ag.LSN{}
 		for _, st := range v.Streams {
 			if st.Open {
+				if st.Silent >= ag.FeedbackTimeout {
+					s.Mute = append(s.Mute, st.Member)
+				}
 				s.Members = append(s.Members, ag.Member{ID: st.Member, Copy: st.Copy})
 				s.Flushed[st.Member] = st.Flush
 			}
 		}
 	}
 	return s
+}
+
+// Known returns what this node knows of the group, for its judgement. Before the first turn it knows nothing.
+func (a *Agent) Known() availability.Facts {
+	v, snap := a.View(), a.Snapshot()
+	if v == nil || snap == nil {
+		return availability.Facts{}
+	}
+	f := availability.Facts{View: *v, Members: map[ag.ReplicaID]availability.Member{}}
+	if r := a.routes.Load(); r != nil {
+		// a primary that died has said that it is open
+		f.Open = r.WriteOpen && r.Primary == v.Record.Epoch.Leader && (r.Primary == v.Self || slices.Contains(v.Reach, r.Primary))
+	}
+	for _, r := range v.Group.Replicas {
+		m := snap.Statuses[r.ID].member()
+		if heard := a.Heard(r.ID); r.ID != v.Self && !heard.IsZero() {
+			m.Silent = time.Since(heard)
+		}
+		f.Members[r.ID] = m
+	}
+	if own := a.own.Load(); own != nil {
+		f.Members[v.Self] = own.member()
+	}
+	return f
+}
+
+// member returns what the judgement of the group needs of a status.
+func (s Status) member() availability.Member {
+	m := availability.Member{
+		Copy: s.Copy, Data: s.Data, Server: s.Server, Position: s.Position, Sync: ag.Sync{P: s.SyncP, N: s.SyncN}, Waits: s.Waits, WaitsWhy: s.Why,
+		Sees: s.Sees, Relays: s.Relay, Ill: s.Ill, Quarantine: s.Quarantine, NoVote: s.NoVote, Busy: s.Busy, Progress: s.Progress,
+	}
+	for _, x := range s.Members {
+		if !slices.Contains(s.Mute, x.ID) {
+			m.Streams = append(m.Streams, x.ID)
+		}
+	}
+	return m
 }
 
 // Fired returns how often each rule fired since the agent started.
@@ -231,6 +284,7 @@ const statusEvery = 5 * time.Second
 // report publishes this node's status: at once if it contains news, else as a sign of life.
 func (a *Agent) report(ctx context.Context, v ag.View, p ag.Plan) {
 	s := a.status(v, p)
+	a.own.Store(&s)
 	key := s.Key()
 	now := boottime.Now()
 	if !v.Quorum || key == a.statusWas && now-a.statusAt < statusEvery {

@@ -82,7 +82,7 @@ func judgeCertificate(name string, left time.Duration) Finding {
 	return f
 }
 
-// FindGroup returns the findings of the policies, and the replicas that could not lead.
+// FindGroup returns what is wrong with the group, as coterie status says it, and the replicas that could not lead.
 func FindGroup(ctx context.Context, dir string) ([]Finding, error) {
 	l, err := config.NewLayout(dir)
 	if err != nil {
@@ -92,20 +92,23 @@ func FindGroup(ctx context.Context, dir string) ([]Finding, error) {
 		return noNode(l.Dir), nil //nolint:nilerr // the absence of a node is the finding
 	}
 	cl := api.NewClient(l.AgentSock(), l.Owner())
-	policies, err := rowsOf(ctx, cl, "SELECT severity, policy, target, finding FROM coterie.policies WHERE NOT ok")
+	problems, err := rowsOf(ctx, cl, "SELECT severity, finding, run FROM coterie.problems")
 	if err != nil {
 		return nil, err
 	}
 	var out []Finding
-	for _, p := range policies {
-		f := Finding{Level: Warning, What: fmt.Sprintf("%v: %v", p[2], p[3]), Why: fmt.Sprintf("policy: %v", p[1]), Run: "coterie status; coterie explain"}
+	for _, p := range problems {
+		f := Finding{Level: Warning, What: fmt.Sprint(p[1]), Why: "the group survives fewer failures than it was made for", Run: "coterie status; coterie explain"}
 		if p[0] == "Critical" {
-			f.Level = Problem
+			f.Level, f.Why = Problem, "clients have no service, or the next failure takes it away"
+		}
+		if p[2] != nil {
+			f.Run = fmt.Sprint(p[2])
 		}
 		out = append(out, f)
 	}
 	if len(out) == 0 {
-		out = append(out, Finding{Level: OK, What: "all policies are kept"})
+		out = append(out, Finding{Level: OK, What: "the group takes writes, acknowledges commits, and misses nothing"})
 	}
 	urls, err := rowsOf(ctx, cl, "SELECT replica, option, value FROM coterie.options WHERE is_set AND option LIKE '%_URL' ORDER BY replica, option")
 	if err != nil {

@@ -66,8 +66,7 @@ func TestNoNode(t *testing.T) {
 func TestFindGroup(t *testing.T) {
 	t.Parallel()
 	a := node(t, "")
-	a.OnSQL("FROM coterie.policies", []string{"severity", "policy", "target", "finding"},
-		[]any{"Critical", "Replica Connection State", "n3", "is not connected"}, []any{"Warning", "Join State", "n4", "has not joined"})
+	a.OnSQL("FROM coterie.problems", []string{"severity", "finding", "run"}, []any{"Critical", "n3 does not answer", "start it"}, []any{"Warning", "n4 has not joined", nil})
 	a.OnSQL("FROM coterie.options", []string{"replica", "option", "value"}, []any{"n1", "ENDPOINT_URL", "TCP://127.0.0.1:5022"}, []any{"n2", "ENDPOINT_URL", "TCP://%zz"})
 	a.OnSQL("availability_group_listeners", []string{"dns_name"}, []any{"127.0.0.1"})
 	a.OnSQL("availability_group_listener_ip_addresses", []string{"ip_address", "state_desc"}, []any{"10.0.0.9", "OFFLINE"})
@@ -79,7 +78,7 @@ func TestFindGroup(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []string{
-		"problem n3: is not connected", "warning n4: has not joined",
+		"problem n3 does not answer", "warning n4 has not joined",
 		`warning ENDPOINT_URL of n2 is TCP://%zz, which has no address here: parse "TCP://%zz": invalid URL escape "%zz"`,
 		"problem n1 does not serve 10.0.1.9/24 of the listener: no right",
 		"problem no address of the listener is up: no device is in 10.0.0.0/24",
@@ -101,7 +100,7 @@ func TestFindGroupOfAHealthyOne(t *testing.T) {
 	a := node(t, "")
 	a.OnSQL("", []string{"none"})
 	found, err := FindGroup(t.Context(), a.Layout.Dir)
-	if got := said(found); err != nil || !slices.Equal(got, []string{"ok all policies are kept"}) {
+	if got := said(found); err != nil || !slices.Equal(got, []string{"ok the group takes writes, acknowledges commits, and misses nothing"}) {
 		t.Errorf("%q, %v", got, err)
 	}
 }
@@ -115,7 +114,7 @@ func TestViewsThatFail(t *testing.T) {
 		"settings": func(dir string) ([]Finding, error) { return FindSettings(t.Context(), dir) },
 	}
 	for view, area := range map[string]string{
-		"FROM coterie.policies": "group", "FROM coterie.options": "group", "availability_group_listeners": "group", "listener_ip_addresses": "group",
+		"FROM coterie.problems": "group", "FROM coterie.options": "group", "availability_group_listeners": "group", "listener_ip_addresses": "group",
 		"state = 'FAILED'": "group", "state = 'OFFLINE'": "group", "failover_mode <> 'AUTOMATIC'": "group",
 		"pending_restart": "settings", "EXISTS (SELECT 1": "settings", "written in": "settings",
 	} {
@@ -186,7 +185,7 @@ func TestFindQuorum(t *testing.T) {
 		}
 	}
 	save()
-	if found, err := FindQuorum(t.Context(), l.Dir); err != nil || said(found)[0] != "ok the quorum is embedded in the group's nodes" {
+	if found, err := FindQuorum(t.Context(), l.Dir); err != nil || !strings.HasPrefix(said(found)[0], "ok the quorum is embedded in the group's nodes; no agent answers here") {
 		t.Errorf("embedded: %+v, %v", found, err)
 	}
 	write(t, filepath.Join(l.Dir, config.File), "node: [")

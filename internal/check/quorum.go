@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/node/quorum"
@@ -26,7 +27,7 @@ func FindQuorum(ctx context.Context, dir string) ([]Finding, error) {
 		return nil, err
 	}
 	if cfg.Quorum == nil {
-		return []Finding{{Level: OK, What: "the quorum is embedded in the group's nodes"}}, nil
+		return findEmbedded(ctx, dir)
 	}
 	var out []Finding
 	members := 0
@@ -57,6 +58,30 @@ func FindQuorum(ctx context.Context, dir string) ([]Finding, error) {
 		})
 	}
 	return out, nil
+}
+
+// findEmbedded compares the embedded quorum's own list of members with the configuration, as the agent has read both.
+func findEmbedded(ctx context.Context, dir string) ([]Finding, error) {
+	f := Finding{Level: OK, What: "the quorum is embedded in the group's nodes"}
+	l, err := config.NewLayout(dir)
+	if err != nil {
+		return nil, err
+	}
+	st, err := api.NewClient(l.AgentSock(), l.Owner()).Status(ctx)
+	switch {
+	case err != nil:
+		f.What += "; no agent answers here, so its list of members was not compared with the configuration"
+	case st.Availability.QuorumDiffers != "":
+		f = Finding{
+			Level: Problem, What: st.Availability.QuorumDiffers, Why: "the votes that are counted are not those that exist: a failure that looks survivable may not be",
+			Run: "do what the line above says, then coterie check quorum",
+		}
+	case !st.Quorum:
+		f = Finding{Level: Problem, What: "no majority of the quorum answers this node", Why: "nothing can be decided", Run: "start the members that do not answer; coterie recover --help if most are lost for good"}
+	default:
+		f.What += fmt.Sprintf("; its members are the %d voters of the configuration", st.Voters)
+	}
+	return []Finding{f}, nil
 }
 
 // slowQuorum is longer than a read of a healthy etcd takes, even at another site.

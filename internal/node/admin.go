@@ -1,6 +1,9 @@
 package node
 
 import (
+	"slices"
+
+	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/node/operations"
 	"github.com/coteriedb/coterie/internal/node/status"
 	"github.com/coteriedb/coterie/internal/node/walstream"
@@ -21,6 +24,8 @@ func (n *node) newStatus() *status.Service {
 		Self: n.self, Node: n.cfg, Layout: n.layout, Members: n.members, Agent: n.agent, Clients: n.clients, Calls: n.control, Endpoint: n.endpoint,
 		Authority: func() string { return n.pki.Identity().Authority() },
 		NoVote:    n.quorum.NoVote,
+		Disowned:  n.peers.Disowned,
+		Roster:    func() ([]uint64, string) { r := n.quorum.Roster(); return r.Voters, r.Stray },
 		Listener: func() status.Listener {
 			if s := n.clients.Server(); s != nil {
 				return s
@@ -32,6 +37,16 @@ func (n *node) newStatus() *status.Service {
 		c.Links, c.Server, c.Upstream, c.Downstream, c.Commits, c.Keeper, c.Seedings, c.Log = n.links, n.pg, n.up, n.down, n.penalty, n.server, n.seedJobs.Operations, n.serverSays
 	}
 	return status.New(c)
+}
+
+// relayed returns the pairs of members whose connections this node relays.
+func (n *node) relayed() (out [][2]ag.ReplicaID) {
+	for _, p := range n.endpoint.Peers() {
+		if pair := [2]ag.ReplicaID{p.Identity.ID, p.RelayTo}; p.RelayTo != "" && !slices.Contains(out, pair) {
+			out = append(out, pair)
+		}
+	}
+	return out
 }
 
 // newOperations returns what carries out the requests of administrators. Every part of the node exists.

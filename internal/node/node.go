@@ -49,6 +49,7 @@ type node struct {
 	members    *membership.Members
 	pki        *pki.Service
 	endpoint   *endpoint.Endpoint
+	peers      *rpc.Peers
 	control    *endpoint.Control
 	quorum     *quorum.Service
 	store      *etcd.Store
@@ -254,9 +255,10 @@ func (n *node) openEndpoint(run func(string, func(context.Context) error)) error
 }
 
 func (n *node) openAgent() error {
+	n.peers = &rpc.Peers{Control: n.control, Endpoint: n.endpoint}
 	c := agent.Config{
-		Self: n.self, Incarnation: n.incarnation, Place: config.Place(n.layout), Marks: marks.Open(n.layout.State()), Store: n.ports, Peers: &rpc.Peers{Control: n.control, Endpoint: n.endpoint},
-		Sessions: n.clients, Logger: n.log.With("part", "agent"), OnGroup: n.groupChanged, NoVote: n.quorum.NoVote,
+		Self: n.self, Incarnation: n.incarnation, Place: config.Place(n.layout), Marks: marks.Open(n.layout.State()), Store: n.ports, Peers: n.peers,
+		Sessions: n.clients, Logger: n.log.With("part", "agent"), OnGroup: n.groupChanged, NoVote: n.quorum.NoVote, Relays: n.relayed,
 	}
 	if n.pg != nil {
 		c.Instance = &pgserver.Instance{Instance: n.pg, Layout: n.layout, Self: n.self, GroupSystemID: n.members.SystemID, Owns: n.down.Owns, Log: n.log.With("part", "postgres")}

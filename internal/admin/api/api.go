@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/ag/availability"
 	"github.com/coteriedb/coterie/internal/lib/fail"
 )
 
@@ -174,6 +175,9 @@ type Status struct {
 	SyncCount       int           `json:"k"`
 	WaitsFor        string        `json:"commits_wait_for"`
 	FailoverReady   string        `json:"automatic_failover"` // ready, or why not
+	// Availability is the judgement of the group: whether it takes writes and acknowledges commits, which failures it
+	// survives, and what is wrong.
+	Availability availability.Report `json:"availability"`
 	// LogWeakness is why the log of the answering node's server cannot be relied on to tell of cancelled waits, and
 	// what to change. As primary the node has each commit confirmed once more then. Empty: it can be.
 	LogWeakness  string      `json:"log_weakness,omitempty"`

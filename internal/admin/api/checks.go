@@ -4,6 +4,7 @@ import (
 	"net/http"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/ag/availability"
 	"github.com/coteriedb/coterie/internal/lib/units"
 )
 
@@ -32,6 +33,12 @@ var checks = func() map[string]check {
 	}
 }()
 
+// health is the body of an answer to a health check.
+type health struct {
+	Replica
+	Group availability.Report `json:"group"` // how the group is, as this node judges it
+}
+
 // healthChecks serves the checks, by GET, HEAD and OPTIONS. With ?lag=SIZE (bytes, or 16MB) a secondary that is further
 // behind fails, and so does one whose lag is unknown; the lag of the primary is 0. The answer is the node's own part of
 // the status. A lag that is no size is refused with 400.
@@ -54,7 +61,7 @@ func (s *Server) healthChecks(mux *http.ServeMux) {
 				code = http.StatusOK
 			}
 			own.Local = nil
-			write(w, code, own)
+			write(w, code, health{own, st.Availability})
 		}
 		mux.HandleFunc("GET "+path, answer)
 		mux.HandleFunc("OPTIONS "+path, answer)

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/ag/availability"
 )
 
 var noon = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
@@ -35,6 +36,11 @@ func demo() Facts {
 	}
 	return Facts{
 		Now: noon, Self: "a", Primary: "a", WriteOpen: true, Quorum: true, Version: "15.18", Profile: "default",
+		Availability: availability.Report{
+			Level: availability.Degraded, Primary: "a", Writable: true, Automatic: availability.Ready,
+			Failures: []availability.Failure{{Member: "b", Outcome: availability.Survived, Primary: "a"}},
+			Problems: []availability.Problem{{Severity: availability.Warning, Target: "w", Finding: "w does not vote", Run: "look there"}},
+		},
 		Group: ag.Group{
 			ID: "0d9c6d8e-7e47-4b8a-8a4e-0123456789ab", Name: "DemoAG", CommitRule: ag.RuleQuorum, SessionTimeout: 10 * time.Second,
 			Replicas:   []ag.Replica{replica("a"), replica("b"), replica("c"), w},
@@ -268,7 +274,9 @@ var changes = []struct {
 	}, "select fn_hadr_backup_is_preferred_replica('shop')", "1"},
 	{"a database of nobody's is backed up here", func(*Facts) {}, "select fn_hadr_backup_is_preferred_replica('tmp')", "1"},
 	{"policies see it", func(f *Facts) { n := f.Nodes["c"]; n.Connected = false; f.Nodes["c"] = n }, "select count(*), sum(severity = 'Critical') from coterie.policies where not ok", "9|2"},
-	{"no automatic target", func(f *Facts) { f.Record.State.K = 0 }, "select finding from coterie.policies where policy like '%failover readiness'", "failover is automatic, and no automatic target is synchronized"},
+	{"no automatic target", func(f *Facts) { f.Availability.Automatic = "not ready: why" }, "select finding from coterie.policies where policy like '%failover readiness'", "automatic failover is not ready: why"},
+	{"commits are blocked", func(f *Facts) { f.Availability.Blocked, f.Availability.Because = true, "nobody streams" }, "select severity, finding from coterie.policies where policy like '%online state'", "Critical|no commit is acknowledged: nobody streams"},
+	{"the quorum lacks a member", func(f *Facts) { f.Voters = []uint64{7}; f.Group.Replicas[0].EtcdID = 7 }, "select sum(number_of_quorum_votes) from sys.dm_hadr_cluster_members", "1"},
 	{"an added replica has not joined", func(f *Facts) { r := &f.Group.Replicas[2]; r.Join, r.Suspended = ag.NotJoined, true }, "select join_state, join_state_desc from sys.dm_hadr_availability_replica_cluster_states where replica_server_name = 'c'", "0|NOT_JOINED"},
 	{"a removed one is a node and no replica", func(f *Facts) { f.Group.Replicas[2].Join = ag.Detached }, "select (select count(*) from sys.availability_replicas), (select count(*) from sys.dm_hadr_cluster_members)", "3|4"},
 	{"no group", func(f *Facts) { f.Group.Draft = true }, "select (select count(*) from sys.availability_groups), (select count(*) from sys.availability_replicas), (select count(*) from sys.dm_hadr_cluster_members)", "0|0|4"},

@@ -6,6 +6,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/ag/availability"
 )
 
 // Facts are the knowledge of one node about the group at one moment.
@@ -23,6 +24,10 @@ type Facts struct {
 	Version   string                            // version of PostgreSQL, such as 15.18
 	User      string                            // user of the query
 	Profile   string
+	// Availability is the judgement of the group by the node that answers. Voters are the ids of the quorum's voting
+	// members by its own list; nil: not known.
+	Availability availability.Report
+	Voters       []uint64
 }
 
 // Node is the report of one node about itself.

@@ -3,6 +3,7 @@ package catalog
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/coteriedb/coterie/internal/ag"
 )
@@ -151,6 +152,12 @@ func (f Facts) operational(r ag.Replica) code {
 	return code{2, "ONLINE"}
 }
 
+// hasVote reports whether a member votes in the quorum: by the configuration, and by the quorum's own list where that
+// is known.
+func (f Facts) hasVote(r ag.Replica) bool {
+	return f.Group.Votes(r) && f.Group.External == 0 && (f.Voters == nil || slices.Contains(f.Voters, r.EtcdID))
+}
+
 // failoverReady reports whether the copy certainly has every acknowledged commit, because the record counts it.
 func (f Facts) failoverReady(r ag.Replica) bool {
 	if r.ID == f.Record.Epoch.Leader {
@@ -225,10 +232,6 @@ func (f Facts) hinders(r ag.Replica) string {
 		return "a witness: it votes, and holds no data"
 	case r.ID == f.Record.Epoch.Leader:
 		return "it leads already"
-	case !f.Quorum:
-		return "no majority of the quorum answers"
-	case !f.Group.Survives(f.Record.Epoch.Leader):
-		return "the primary has the vote that decides, and two nodes cannot tell a dead primary from a cut link: add a witness or a third replica"
 	case r.Join != "":
 		return "it has not joined"
 	case r.Suspended:
@@ -241,6 +244,8 @@ func (f Facts) hinders(r ag.Replica) string {
 		return "it does not answer"
 	case !f.failoverReady(r):
 		return "it is not SYNCHRONIZED: the record does not count it"
+	case !f.Availability.Ready():
+		return strings.TrimPrefix(f.Availability.Automatic, "not ready: ")
 	}
 	return ""
 }

@@ -158,6 +158,28 @@ var ownViews = []view{
 		rows:    parameterRows,
 	},
 	{
+		schema: "coterie", name: "problems", about: "What is wrong, as status says it: root causes, the worst first, each with what to run.",
+		columns: cols("severity t, target t, finding t, run t"),
+		rows: func(f Facts) [][]any {
+			var out [][]any
+			for _, p := range f.Availability.Problems {
+				out = append(out, []any{string(p.Severity), p.Target, p.Finding, orNull(p.Run)})
+			}
+			return out
+		},
+	},
+	{
+		schema: "coterie", name: "failures", about: "What the death of each member would lead to now: SURVIVED, BLOCKED (a primary whose commits wait), STOPS (no primary) or DOWN (it does not answer now).",
+		columns: cols("member t, outcome t, primary_replica t, because t"),
+		rows: func(f Facts) [][]any {
+			var out [][]any
+			for _, x := range f.Availability.Failures {
+				out = append(out, []any{string(x.Member), string(x.Outcome), orNull(string(x.Primary)), orNull(x.Because)})
+			}
+			return out
+		},
+	},
+	{
 		schema: "coterie", name: "policies", about: "The fourteen health policies, and what they found.",
 		columns: cols("policy t, level t, severity t, target t, ok b, finding t"),
 		rows:    policyRows,
@@ -312,8 +334,14 @@ func Policies(f Facts) []Policy {
 		return out
 	}
 	g := f.Group.Name
-	add("Availability group online state", "group", "Critical", g, !f.WriteOpen, "no primary takes writes")
-	add("Availability group automatic failover readiness", "group", "Critical", g, !f.automaticReady(), "failover is automatic, and no automatic target is synchronized")
+	state := f.Availability
+	switch {
+	case state.Blocked:
+		add("Availability group online state", "group", "Critical", g, true, "no commit is acknowledged: %s", state.Because)
+	default:
+		add("Availability group online state", "group", "Critical", g, !state.Writable, "no primary takes writes: %s", state.Because)
+	}
+	add("Availability group automatic failover readiness", "group", "Critical", g, f.wantsAutomatic() && !state.Ready(), "automatic failover is %s", state.Automatic)
 	var not, notSync, odd, away []string
 	for _, r := range f.members() {
 		s, role := f.syncState(r), f.role(r)
@@ -362,23 +390,12 @@ func (f Facts) replicaPolicies(r ag.Replica, add func(name, level, severity, tar
 	}
 }
 
-// automaticReady reports whether an automatic failover has a target, if the group is configured for one.
-func (f Facts) automaticReady() bool {
+// wantsAutomatic reports whether the group is configured for an automatic failover.
+func (f Facts) wantsAutomatic() bool {
 	leader, ok := f.leader()
-	if !ok {
-		return false
-	}
-	wanted := false
-	for _, r := range f.members() {
-		if r.ID == leader.ID || r.FailoverMode != ag.Automatic || r.AvailabilityMode != ag.SynchronousCommit {
-			continue
-		}
-		wanted = true
-		if f.failoverReady(r) {
-			return true
-		}
-	}
-	return !wanted
+	return !ok || slices.ContainsFunc(f.members(), func(r ag.Replica) bool {
+		return r.ID != leader.ID && r.FailoverMode == ag.Automatic && r.AvailabilityMode == ag.SynchronousCommit
+	})
 }
 
 func policyRows(f Facts) [][]any {

@@ -184,7 +184,7 @@ var sysViews = []view{
 				if f.Nodes[r.ID].Connected {
 					state = code{1, "UP"}
 				}
-				out = append(out, []any{string(r.ID), int64(0), "CLUSTER_NODE", state.n, state.desc, bit(f.Group.Votes(r) && f.Group.External == 0)})
+				out = append(out, []any{string(r.ID), int64(0), "CLUSTER_NODE", state.n, state.desc, bit(f.hasVote(r))})
 			}
 			return out
 		},

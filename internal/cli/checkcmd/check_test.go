@@ -50,14 +50,14 @@ func TestCheckPrints(t *testing.T) {
 	}
 	a.OnSQL("", []string{"none"})
 	finding := func(severity string) {
-		a.OnSQL("FROM coterie.policies", []string{"severity", "policy", "target", "finding"}, []any{severity, "Connection", "n3\x1b[2J", "is not connected"})
+		a.OnSQL("FROM coterie.problems", []string{"severity", "finding", "run"}, []any{severity, "n3\x1b[2J does not answer", "start it"})
 	}
 	for severity, want := range map[string]struct {
 		code int
 		out  string
 	}{
-		"Warning":  {0, "warning  group: n3\\x1b[2J: is not connected\n         policy: Connection\n         coterie status; coterie explain\n"},
-		"Critical": {3, "problem  group: n3\\x1b[2J: is not connected\n         policy: Connection\n         coterie status; coterie explain\n"},
+		"Warning":  {0, "warning  group: n3\\x1b[2J does not answer\n         the group survives fewer failures than it was made for\n         start it\n"},
+		"Critical": {3, "problem  group: n3\\x1b[2J does not answer\n         clients have no service, or the next failure takes it away\n         start it\n"},
 	} {
 		finding(severity)
 		r := clitest.Run(t, Check(), a.Layout.Dir, "group")

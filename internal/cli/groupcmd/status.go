@@ -14,6 +14,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/ag/availability"
 	"github.com/coteriedb/coterie/internal/cli"
 	"github.com/coteriedb/coterie/internal/cli/sqlrun"
 	"github.com/coteriedb/coterie/internal/lib/retry"
@@ -152,7 +153,7 @@ func showStatus(c *cobra.Command, cl *api.Client, asJSON bool) error {
 	} else {
 		err = d.render(cli.Out(c))
 	}
-	if err == nil && !d.WriteOpen {
+	if err == nil && (!d.WriteOpen || d.Availability.Level == availability.Down) {
 		err = cli.ErrUnhealthy
 	}
 	return err
@@ -245,6 +246,9 @@ func (d dashboard) printReplicas(w io.Writer) error {
 	}
 	_, _ = fmt.Fprintf(w, "group %s   primary %s   epoch %d %s   timeline %d\n", s.Group, primary, s.Epoch, s.Phase, s.Timeline)
 	_, _ = fmt.Fprintf(w, "quorum %s (%s)   commits wait for %s   automatic failover: %s\n", quorum, votes, s.WaitsFor, s.FailoverReady)
+	if s.Availability.Blocked {
+		_, _ = fmt.Fprintf(w, "NO COMMIT IS ACKNOWLEDGED, for %s: %s\n", availability.Age(time.Duration(s.Availability.BlockedSeconds*float64(time.Second))), s.Availability.Because)
+	}
 	if s.LogWeakness != "" {
 		_, _ = fmt.Fprintf(w, "%s confirms each commit once more while it is primary: %s\n", s.Node, s.LogWeakness)
 	}

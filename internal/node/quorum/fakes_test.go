@@ -43,6 +43,7 @@ type fakeEtcd struct {
 	promoted  []uint64
 	removed   []uint64
 	endpoints []string
+	members   []etcd.MemberInfo
 }
 
 func (e *fakeEtcd) Read(context.Context) (etcd.Snapshot, error) {
@@ -64,6 +65,8 @@ func (e *fakeEtcd) UpdateGroup(_ context.Context, rev int64, g ag.Group) (int64,
 	e.group = g
 	return e.rev, nil
 }
+
+func (e *fakeEtcd) Members(context.Context) ([]etcd.MemberInfo, error) { return e.members, e.err }
 
 func (e *fakeEtcd) Bootstrap(context.Context, ag.Group, ag.EpochRecord, ag.State) error { return nil }
 

@@ -59,6 +59,9 @@ type Service struct {
 	restarted time.Time // when a member failed, or a restart of the agent was last tried
 	counted   time.Time // when the members of an external quorum were last counted
 
+	roster  atomic.Pointer[Roster]
+	strayed time.Time // when the list of members and the configuration were first seen to differ; zero: they do not
+
 	// Tests replace these.
 	start     func(context.Context, embedded.Config) (member, error)
 	freeBytes func(dir string) (int64, error)
@@ -88,6 +91,7 @@ type calls interface {
 	PromoteLearner(ctx context.Context, id uint64) error
 	RemoveMember(ctx context.Context, id uint64) error
 	VotingMembers(context.Context) (int, error)
+	Members(context.Context) ([]etcd.MemberInfo, error)
 }
 
 // New returns the service of a node. It opens nothing.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
@@ -20,6 +21,9 @@ const turnEvery = 500 * time.Millisecond
 // Run keeps this node's part in the quorum as the group's configuration wants it, until ctx is done: the node joins as
 // a learner and becomes a voter, or leaves.
 func (s *Service) Run(ctx context.Context) error {
+	var lister sync.WaitGroup
+	defer lister.Wait()
+	lister.Go(func() { retry.Every(ctx, rosterEvery, func() { s.rosterTurn(ctx) }) })
 	logged := ""
 	retry.Every(ctx, turnEvery, func() {
 		if err := s.membershipTurn(ctx); err != nil && ctx.Err() == nil && err.Error() != logged {

@@ -9,7 +9,9 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/agent"
 	"github.com/coteriedb/coterie/internal/config"
+	"github.com/coteriedb/coterie/internal/etcd"
 	"github.com/coteriedb/coterie/internal/etcd/embedded"
 )
 
@@ -194,5 +196,46 @@ func TestSameQuorum(t *testing.T) {
 		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// TestRosterDiffers holds that a difference between the quorum's own list of members and the configuration is told,
+// and only after it has lasted longer than a member takes to join or leave.
+func TestRosterDiffers(t *testing.T) {
+	g := ag.Group{Replicas: []ag.Replica{{ID: "n1", Voter: true, EtcdID: 1}, {ID: "n2", Voter: true, EtcdID: 2}, {ID: "n3", Voter: true, EtcdID: 3}}}
+	all := []etcd.MemberInfo{{ID: 1, Name: "n1"}, {ID: 2, Name: "n2"}, {ID: 3, Name: "n3"}}
+	learner := append(slices.Clone(all[:2]), etcd.MemberInfo{ID: 3, Name: "n3", Learner: true})
+	for name, c := range map[string]struct {
+		members []etcd.MemberInfo
+		want    string
+	}{
+		"alike":                    {all, ""},
+		"half removed":             {all[:2], "the configuration counts the vote of n3, and the quorum has no such member"},
+		"a learner":                {learner, "in the quorum it does not vote yet"},
+		"another member":           {append(slices.Clone(all), etcd.MemberInfo{ID: 4, Name: "n4"}), "a voting member that the configuration does not count: n4"},
+		"another one, not started": {append(slices.Clone(all), etcd.MemberInfo{ID: 10}), "a, which has never started"},
+		"a learner that joins":     {append(slices.Clone(all), etcd.MemberInfo{ID: 4, Name: "n4", Learner: true}), ""},
+	} {
+		if got := compareRoster(g, c.members); !strings.Contains(got, c.want) || (c.want == "") != (got == "") {
+			t.Errorf("%s: %q", name, got)
+		}
+	}
+
+	b := newBed(t)
+	b.snap = &agent.Snapshot{Group: g}
+	b.etcd.members = all[:2]
+	b.rosterTurn(t.Context())
+	if r := b.Roster(); r.Stray != "" || len(r.Voters) != 2 {
+		t.Errorf("at once: %+v", r)
+	}
+	b.clock = b.clock.Add(rosterPatience)
+	b.rosterTurn(t.Context())
+	if r := b.Roster(); r.Stray == "" {
+		t.Errorf("after %v nothing is said", rosterPatience)
+	}
+	b.etcd.members = all
+	b.rosterTurn(t.Context())
+	if r := b.Roster(); r.Stray != "" || len(r.Voters) != 3 {
+		t.Errorf("mended: %+v", r)
 	}
 }

@@ -3,6 +3,8 @@ package rpc
 import (
 	"context"
 	"errors"
+	"strings"
+	"sync"
 	"syscall"
 
 	"github.com/coteriedb/coterie/internal/ag"
@@ -15,12 +17,36 @@ import (
 type Peers struct {
 	Control  *endpoint.Control
 	Endpoint *endpoint.Endpoint
+
+	disowned sync.Map // of ag.ReplicaID: the members that answered last that this node is no member
+}
+
+// Disowned reports whether a member answered last that this node is not a member of its group.
+func (p *Peers) Disowned() bool {
+	some := false
+	p.disowned.Range(func(_, _ any) bool { some = true; return false })
+	return some
+}
+
+// notMember is the end of the answer of a member whose configuration does not have the caller
+// (membership.Members.Authorize).
+const notMember = "is not a member of this group"
+
+// heed remembers a member's answer to a ping.
+func (p *Peers) heed(id ag.ReplicaID, err error) {
+	switch {
+	case err == nil:
+		p.disowned.Delete(id)
+	case strings.Contains(err.Error(), notMember):
+		p.disowned.Store(id, true)
+	}
 }
 
 // Ping asks a member what record it saw last. The error is agent.ErrRefused where the member's host refuses the
 // connection.
 func (p *Peers) Ping(ctx context.Context, r ag.Replica) (marks.Seen, error) {
 	seen, err := Call(ctx, p.Control, r, Ping, Nothing{})
+	p.heed(r.ID, err)
 	if errors.Is(err, syscall.ECONNREFUSED) {
 		err = errors.Join(agent.ErrRefused, err)
 	}

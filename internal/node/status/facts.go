@@ -29,6 +29,8 @@ func (s *Service) Facts(ctx context.Context) catalog.Facts {
 		f.Group = *g
 	}
 	f.Profile = f.Group.Profile
+	f.Availability = s.Availability()
+	f.Voters, _ = s.Roster()
 	if r := s.Clients.Routes(); r != nil {
 		f.Primary = r.Primary
 		f.WriteOpen = r.WriteOpen && (r.Primary == s.Self || slices.Contains(v.Reach, r.Primary))

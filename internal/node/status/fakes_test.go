@@ -10,6 +10,7 @@ import (
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/admin/catalog"
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/ag/availability"
 	"github.com/coteriedb/coterie/internal/agent"
 	"github.com/coteriedb/coterie/internal/agent/decisions"
 	"github.com/coteriedb/coterie/internal/config"
@@ -40,6 +41,8 @@ type bed struct {
 	keeper   *fakeKeeper
 	calls    rpctest.Calls
 	noVote   string
+	stray    string
+	disowned bool
 }
 
 func newBed(t *testing.T) *bed {
@@ -72,6 +75,8 @@ func newBed(t *testing.T) *bed {
 	b.Service = New(Config{
 		Self: "a", Node: config.Config{Node: "a", Group: "g", GroupName: "sales"}, Layout: config.Layout{Dir: "/node"}, Members: members, Agent: b.agent,
 		Clients: b.clients, Calls: b.calls, Endpoint: fakeEndpoint{}, Authority: func() string { return "pin" }, NoVote: func() string { return b.noVote },
+		Disowned: func() bool { return b.disowned },
+		Roster:   func() ([]uint64, string) { return nil, b.stray },
 		Listener: func() Listener {
 			if b.listener == nil {
 				return nil
@@ -99,7 +104,20 @@ type fakeAgent struct {
 	decisions []decisions.Decision
 }
 
-func (a *fakeAgent) View() *ag.View                  { return a.view }
+func (a *fakeAgent) View() *ag.View { return a.view }
+func (a *fakeAgent) Known() (f availability.Facts) {
+	if a.view == nil || a.snap == nil {
+		return f
+	}
+	f = availability.Facts{View: *a.view, Open: true, Members: map[ag.ReplicaID]availability.Member{}}
+	for id, s := range a.snap.Statuses {
+		f.Members[id] = availability.Member{
+			Copy: s.Copy, Data: s.Data, Server: s.Server, Position: s.Position, Sync: ag.Sync{P: s.SyncP, N: s.SyncN}, Waits: s.Waits, WaitsWhy: s.Why,
+			Streams: []ag.ReplicaID{"b"},
+		}
+	}
+	return f
+}
 func (a *fakeAgent) Plan() *ag.Plan                  { return a.plan }
 func (a *fakeAgent) Snapshot() *agent.Snapshot       { return a.snap }
 func (a *fakeAgent) Decisions() []decisions.Decision { return a.decisions }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/ag/availability"
 )
 
 // Metrics returns the counters and gauges of this node, by the name and the labels that /metrics shows.
@@ -17,6 +18,7 @@ func (s *Service) Metrics() map[string]float64 {
 		out["coterie_quorum"] = truth(v.Quorum)
 		out["coterie_primary"] = truth(v.Role() == ag.RolePrimary)
 	}
+	addAvailability(out, s.Availability())
 	if l := s.Listener(); l != nil {
 		st := l.Stats()
 		out["coterie_sessions_accepted_total"] = float64(st.Accepted)
@@ -69,6 +71,24 @@ func (s *Service) Metrics() map[string]float64 {
 	r := s.Endpoint.Relayed()
 	out["coterie_relays_open"], out["coterie_relays_total"], out["coterie_relayed_bytes_total"] = float64(r.Open), float64(r.Total), float64(r.Bytes)
 	return out
+}
+
+// addAvailability adds the judgement of the group, as this node gives it.
+func addAvailability(out map[string]float64, r availability.Report) {
+	out["coterie_writable"], out["coterie_commits_blocked"], out["coterie_commits_blocked_seconds"] = truth(r.Writable), truth(r.Blocked), r.BlockedSeconds
+	out["coterie_automatic_failover_ready"] = truth(r.Ready())
+	for _, f := range r.Failures {
+		out[fmt.Sprintf("coterie_failure_survived{member=%q}", f.Member)] = truth(f.Outcome == availability.Survived)
+	}
+	for _, severity := range []availability.Severity{availability.Critical, availability.Warning} {
+		n := 0
+		for _, p := range r.Problems {
+			if p.Severity == severity {
+				n++
+			}
+		}
+		out[fmt.Sprintf("coterie_problems{severity=%q}", severity)] = float64(n)
+	}
 }
 
 func truth(b bool) float64 {

@@ -7,6 +7,7 @@ import (
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/admin/catalog"
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/ag/availability"
 	"github.com/coteriedb/coterie/internal/agent"
 	"github.com/coteriedb/coterie/internal/agent/decisions"
 	"github.com/coteriedb/coterie/internal/config"
@@ -35,6 +36,10 @@ type Config struct {
 	Endpoint  Endpoint
 	Authority func() string // the pin of the authority that issued this node's certificate
 	NoVote    func() string // why this node's member of the quorum does not run; "": it does, or there is none
+	Disowned  func() bool   // whether a member answered that this node is not one
+	// Roster returns the ids of the quorum's voting members by its own list, nil if that is not known, and how the list
+	// and the configuration differ, "" if they do not.
+	Roster func() (voters []uint64, stray string)
 
 	Links      Links
 	Server     Server
@@ -51,6 +56,7 @@ type Agent interface {
 	View() *ag.View
 	Plan() *ag.Plan
 	Snapshot() *agent.Snapshot
+	Known() availability.Facts
 	Decisions() []decisions.Decision
 	Fired() map[ag.Rule]uint64
 	Heard(id ag.ReplicaID) time.Time
@@ -128,3 +134,20 @@ type Service struct {
 
 // New returns the service of a node whose parts all exist.
 func New(c Config) *Service { return &Service{Config: c} }
+
+// Availability returns the judgement of the group. Everything that says how the group is says this.
+func (s *Service) Availability() availability.Report {
+	f := s.Agent.Known()
+	if f.View.Self == "" {
+		f.View.Self = s.Self
+		if g := s.Members.Group(); g != nil {
+			f.View.Group = *g
+		}
+	}
+	f.Voters, f.Stray = s.Roster()
+	if g := f.View.Group; len(g.Replicas) > 0 {
+		_, in := g.Replica(s.Self)
+		f.Removed = !in || len(f.View.Reach) == 0 && s.Disowned()
+	}
+	return availability.Assess(f)
+}

@@ -63,64 +63,13 @@ func (s *Service) Status() api.Status {
 	}
 	leader := snap.Statuses[e.Leader]
 	out.WaitsFor = fmt.Sprintf("%d of %v", leader.SyncN, leader.SyncP)
-	out.FailoverReady = failoverReady(*v)
+	out.Availability = s.Availability()
+	out.FailoverReady = out.Availability.Automatic
 	if s.Log != nil && !s.Log.Unread() {
 		out.LogWeakness = s.Log.Weakness()
 	}
 	out.Rotation, out.Authority = RotationOf(v.Group), s.Authority()
 	return out
-}
-
-func failoverReady(v ag.View) string {
-	switch {
-	case v.Untrusted != "":
-		return "not ready: " + v.Untrusted + "; a person must decide who leads"
-	case !v.Quorum:
-		return "not ready: no majority of the quorum answers"
-	case v.Record.State.K == 0:
-		return "not ready: no secondary is synchronized"
-	case !v.Group.Survives(v.Record.Epoch.Leader):
-		return "not ready: the primary has the vote that decides, and two nodes cannot tell a dead primary from a cut link; add a witness or a third replica"
-	case !slices.ContainsFunc(v.Record.State.V, func(m ag.Member) bool { return takesOver(v.Group, m.ID) }):
-		return "not ready: no synchronized secondary may take over by itself (FAILOVER_MODE = MANUAL, or suspended)"
-	}
-	return unanswered(v)
-}
-
-// unanswered is what keeps those that answer now from taking over, should the primary die: too few voters, or too few
-// of the synchronized.
-func unanswered(v ag.View) string {
-	leader, votes := v.Record.Epoch.Leader, 0
-	for _, r := range v.Group.Replicas {
-		if r.ID != leader && v.Group.Votes(r) && answers(v, r.ID) {
-			votes++
-		}
-	}
-	if voting := v.Group.Voting(); v.Group.External == 0 && votes <= voting/2 {
-		return fmt.Sprintf("not ready: without the primary %d of %d votes would be left, which is no majority; start what does not answer", votes, voting)
-	}
-	var there []ag.ReplicaID
-	for _, m := range v.Record.State.V {
-		if answers(v, m.ID) {
-			there = append(there, m.ID)
-		}
-	}
-	if need := v.Record.State.SealsNeeded(); len(there) < need {
-		return fmt.Sprintf("not ready: %d of the synchronized secondaries would have to answer, and %d do; start those that do not", need, len(there))
-	}
-	if !slices.ContainsFunc(there, func(id ag.ReplicaID) bool { return takesOver(v.Group, id) }) {
-		return "not ready: no synchronized secondary that answers may take over by itself (FAILOVER_MODE = MANUAL, or suspended)"
-	}
-	return "ready"
-}
-
-// answers reports whether a member gave a sign of life lately. This node, which is not in Reach, does.
-func answers(v ag.View, id ag.ReplicaID) bool { return id == v.Self || slices.Contains(v.Reach, id) }
-
-// takesOver reports whether a member's agent may claim the leadership of its own accord.
-func takesOver(g ag.Group, id ag.ReplicaID) bool {
-	r, ok := g.Replica(id)
-	return ok && r.FailoverMode == ag.Automatic && r.AvailabilityMode == ag.SynchronousCommit && !r.Suspended
 }
 
 func (s *Service) replica(v ag.View, snap *agent.Snapshot, r ag.Replica, head ag.Position) api.Replica {

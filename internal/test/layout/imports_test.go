@@ -14,12 +14,13 @@ type rule struct {
 }
 
 // leaves are what any package may import: the vocabulary, the configuration of a node, and small libraries.
-var leaves = []string{"ag", "config", "lib/"}
+var leaves = []string{"ag", "ag/availability", "config", "lib/"}
 
 // rules are the import rules of the tree. Test files are free, except where TestCoreIsPure says otherwise.
 var rules = []rule{
 	{"ag", nil, "the decision is pure: it can be replayed and explored"},
 	{"ag/recovery", []string{"ag"}, "making a lost record anew is as pure as deciding on one"},
+	{"ag/availability", []string{"ag"}, "a judgement of the group asks the decision, and nothing else"},
 	{"ag/planguard", []string{"ag"}, "a check of decisions is as pure as they are"},
 	{"ag/silence", nil, "a judgement of intervals knows nothing of those who are silent"},
 	{"ag/agsim", []string{"ag", "ag/planguard"}, "the explorer runs the decision and nothing else"},
@@ -28,7 +29,7 @@ var rules = []rule{
 
 	{
 		"agent",
-		[]string{"ag", "ag/planguard", "ag/silence", "agent/decisions", "agent/lease", "agent/liveness", "agent/marks", "agent/recordguard", "lib/"},
+		[]string{"ag", "ag/availability", "ag/planguard", "ag/silence", "agent/decisions", "agent/lease", "agent/liveness", "agent/marks", "agent/recordguard", "lib/"},
 		"the loop sees everything else through ports.go",
 	},
 	{"agent/decisions", []string{"ag", "lib/"}, "a record of decisions makes none"},
@@ -154,7 +155,7 @@ var rules = []rule{
 		"node/status",
 		[]string{
 			"node/membership", "node/rpc", "node/seedjobs", "agent", "agent/decisions", "admin/api", "admin/catalog", "endpoint", "listener",
-			"postgres", "postgres/keeper", "postgres/replication", "postgres/seeding", "ag", "config", "lib/",
+			"postgres", "postgres/keeper", "postgres/replication", "postgres/seeding", "ag", "ag/availability", "config", "lib/",
 		},
 		"it shows what the services below it know, and changes nothing",
 	},
@@ -177,7 +178,7 @@ var rules = []rule{
 		[]string{"cli", "cli/", "node", "node/", "provision", "provision/", "check", "daemon", "admin/", "agent", "etcd", "etcd/embedded", "postgres", "postgres/", "endpoint", "endpoint/certs", "listener/clientcert", "listener/hba", "ag", "config", "lib/"},
 		"a command parses and prints",
 	},
-	{"cli/groupcmd", []string{"postgres/seeding", "postgres/seeding/pagesum", "postgres/seeding/progress", "cli", "cli/", "provision", "provision/", "check", "daemon", "admin/", "agent", "agent/decisions", "ag/recovery", "endpoint", "endpoint/certs", "ag", "config", "lib/"}, "a command parses and prints"},
+	{"cli/groupcmd", []string{"postgres/seeding", "postgres/seeding/pagesum", "postgres/seeding/progress", "cli", "cli/", "provision", "provision/", "check", "daemon", "admin/", "agent", "agent/decisions", "ag/availability", "ag/recovery", "endpoint", "endpoint/certs", "ag", "config", "lib/"}, "a command parses and prints"},
 	{"cli/clitest", []string{"cli", "admin/", "ag", "config", "lib/"}, "a fake agent, for tests of commands"},
 	{"cli/restartcmd", []string{"cli", "cli/sqlrun", "admin/api", "ag", "lib/"}, "a command parses and prints"},
 	{"cli/settingscmd", []string{"cli", "cli/sqlrun", "admin/ddl", "lib/"}, "a command parses and prints"},

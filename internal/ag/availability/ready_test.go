@@ -1,0 +1,166 @@
+package availability
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/ag"
+)
+
+// automatic returns what the judgement says of an automatic failover, where every member that answers is well.
+func automatic(v ag.View) string {
+	v.Record.State.V = slices.Clone(v.Record.State.V)
+	for i, m := range v.Record.State.V {
+		v.Record.State.V[i].Copy = ag.CopyID("copy of " + m.ID)
+	}
+	f := Facts{View: v, Open: true, Members: map[ag.ReplicaID]Member{}}
+	for _, r := range v.Group.Replicas {
+		m := Member{Copy: ag.CopyID("copy of " + r.ID), Data: ag.DataPresent, Server: ag.ServerRecovery}
+		if r.ID == v.Record.Epoch.Leader {
+			m.Server = ag.ServerWritable
+			for _, x := range v.Record.State.V {
+				m.Sync.P, m.Sync.N = append(m.Sync.P, x.ID), v.Record.State.K
+			}
+			for _, x := range v.Group.Replicas {
+				if x.ID == v.Self || slices.Contains(v.Reach, x.ID) {
+					m.Streams = append(m.Streams, x.ID)
+				}
+			}
+		}
+		f.Members[r.ID] = m
+	}
+	return Assess(f).Automatic
+}
+
+// TestReadyMeansThatSomebodyTakesOver holds that the agents act as the status says. Of two replicas, the one with the
+// only vote takes over from the other, and not the other way round.
+func TestReadyMeansThatSomebodyTakesOver(t *testing.T) {
+	r := func(id ag.ReplicaID, voter bool) ag.Replica {
+		out := ag.Replica{ID: id, AvailabilityMode: ag.SynchronousCommit, FailoverMode: ag.Automatic, Voter: voter}
+		if voter {
+			out.EtcdID = 7
+		}
+		return out
+	}
+	view := func(leader ag.ReplicaID, v ag.ReplicaID, members ...ag.Replica) ag.View {
+		out := ag.View{Quorum: true, Group: ag.Group{Replicas: members, SessionTimeout: 10 * time.Second}}
+		for i := range members {
+			members[i].EtcdID *= uint64(i + 1)
+		}
+		for _, m := range members {
+			out.Reach = append(out.Reach, m.ID)
+		}
+		out.Record.Epoch = ag.EpochRecord{Epoch: 1, Phase: ag.PhaseLead, Leader: leader}
+		out.Record.State.Epoch, out.Record.State.Leader = 1, leader
+		if v != "" {
+			out.Record.State.V, out.Record.State.K = []ag.Member{{ID: v}}, 1
+		}
+		return out
+	}
+	without := func(v ag.View, id ag.ReplicaID) ag.View {
+		v.Reach = slices.DeleteFunc(slices.Clone(v.Reach), func(x ag.ReplicaID) bool { return x == id })
+		return v
+	}
+	loose := view("a", "b", r("a", true), r("b", true), r("c", true), r("d", true), r("e", true))
+	loose.Record.State.V = append(loose.Record.State.V, ag.Member{ID: "c"}) // one of both: a seal of each is needed
+	external := view("a", "b", r("a", true), r("b", true), r("c", true))
+	external.Group.External = 3
+	alone := without(external, "c")
+	alone.Group.Required = new(int)
+	manual, suspended, pending := r("b", true), r("b", true), r("c", true)
+	manual.FailoverMode, suspended.Suspended, pending.EtcdID = ag.Manual, true, 0
+	for name, c := range map[string]struct {
+		v    ag.View
+		want string
+	}{
+		"three":                          {view("a", "b", r("a", true), r("b", true), r("c", true)), "ready"},
+		"two, the primary votes":         {view("a", "b", r("a", true), r("b", false)), "add a witness"},
+		"two, the secondary votes":       {view("a", "b", r("a", false), r("b", true)), "ready"},
+		"two votes and one not there":    {view("a", "b", r("a", true), r("b", true), pending), "add a witness"},
+		"nobody is counted":              {view("a", "", r("a", true), r("b", true), r("c", true)), "no secondary"},
+		"the only secondary is manual":   {view("a", "b", r("a", true), manual, r("c", true)), "FAILOVER_MODE"},
+		"the only secondary is held off": {view("a", "b", r("a", true), suspended, r("c", true)), "suspended"},
+		"the third is dead":              {without(view("a", "b", r("a", true), r("b", true), r("c", true)), "c"), "1 of 3 votes"},
+		"the only synchronized is dead":  {without(view("a", "b", r("a", true), r("b", true), r("c", true), r("d", true), r("e", true)), "b"), "and 0 do"},
+		"two of five, both answer":       {loose, "ready"},
+		"two of five, one is dead":       {without(loose, "c"), "2 of the synchronized"},
+		"an external quorum":             {external, "ready"},
+		"nobody would be left to commit": {without(external, "c"), "b would not take writes"},
+		"commits may be on one copy":     {alone, "ready"},
+	} {
+		for _, self := range c.v.Reach { // each member that answers says the same
+			v := without(c.v, self) // a node does not hear itself
+			v.Self = self
+			if got := automatic(v); !strings.Contains(got, c.want) || (c.want == "ready") != (got == "ready") {
+				t.Errorf("%s, says %s: %s", name, self, got)
+			}
+		}
+	}
+}
+
+// TestRootCauses holds that one cause is one problem, the worst first, and that a difference between the quorum and the
+// configuration is critical and not ready.
+func TestRootCauses(t *testing.T) {
+	healthy := func() Facts {
+		g := ag.Group{Name: "g", SessionTimeout: 10 * time.Second}
+		for i, id := range []ag.ReplicaID{"a", "b", "c"} {
+			g.Replicas = append(g.Replicas, ag.Replica{ID: id, AvailabilityMode: ag.SynchronousCommit, FailoverMode: ag.Automatic, Voter: true, EtcdID: uint64(i + 1)})
+		}
+		v := ag.View{Self: "a", Quorum: true, Group: g, Reach: []ag.ReplicaID{"b", "c"}}
+		v.Record.Epoch = ag.EpochRecord{Epoch: 1, Phase: ag.PhaseLead, Leader: "a"}
+		v.Record.State = ag.State{Epoch: 1, Leader: "a", V: []ag.Member{{ID: "b", Copy: "b"}, {ID: "c", Copy: "c"}}, K: 1, Setting: ag.Setting{P: []ag.ReplicaID{"b", "c"}, N: 1}}
+		f := Facts{View: v, Open: true, Members: map[ag.ReplicaID]Member{
+			"a": {Copy: "a", Data: ag.DataPresent, Server: ag.ServerWritable, Sync: ag.Sync{P: []ag.ReplicaID{"b", "c"}, N: 1}, Streams: []ag.ReplicaID{"b", "c"}},
+			"b": {Copy: "b", Data: ag.DataPresent, Server: ag.ServerRecovery}, "c": {Copy: "c", Data: ag.DataPresent, Server: ag.ServerRecovery},
+		}}
+		return f
+	}
+	edit := func(f Facts, id ag.ReplicaID, change func(*Member)) Facts {
+		m := f.Members[id]
+		change(&m)
+		f.Members[id] = m
+		return f
+	}
+	for name, c := range map[string]struct {
+		change func(Facts) Facts
+		level  Level
+		want   []string // the findings begin so
+		ready  bool
+	}{
+		"all is well": {func(f Facts) Facts { return f }, Healthy, nil, true},
+		"one is dead": {func(f Facts) Facts {
+			f.View.Reach = []ag.ReplicaID{"b"}
+			f = edit(f, "a", func(m *Member) { m.Streams = []ag.ReplicaID{"b"} })
+			return edit(f, "c", func(m *Member) { m.Silent = 10 * time.Second })
+		}, Degraded, []string{"Warning c does not answer for 10 s", "Warning automatic failover is not ready: without the primary 1 of 3 votes"}, false},
+		"commits wait": {func(f Facts) Facts {
+			return edit(f, "a", func(m *Member) { m.Waits, m.WaitsWhy, m.Streams = 20*time.Second, "nobody acknowledges", nil })
+		}, Down, []string{"Critical no commit is acknowledged for 20 s: nobody acknowledges", "Warning b receives nothing", "Warning c receives nothing", "Warning automatic failover"}, false},
+		"the quorum has another member": {func(f Facts) Facts { f.Stray = "the quorum has no such member"; return f }, Degraded, []string{"Critical the quorum has no such member"}, false},
+		"half of the votes are gone":    {func(f Facts) Facts { f.Voters = []uint64{1, 2}; return f }, Degraded, []string{"Warning automatic failover is not ready: without the primary 1 of 2 votes"}, false},
+		"this node was removed":         {func(f Facts) Facts { f.Removed = true; return f }, Down, []string{"Critical this node is no member of the group any more"}, false},
+		"no majority": {func(f Facts) Facts { f.View.Quorum, f.View.Reach, f.Open = false, nil, false; return f }, Down,
+			[]string{"Critical no primary takes writes: no majority of the quorum answers this node", "Warning b does not answer", "Warning c does not answer"}, false},
+		"a copy under quarantine": {func(f Facts) Facts { return edit(f, "b", func(m *Member) { m.Quarantine = "a lost write" }) }, Degraded,
+			[]string{"Warning the copy of b is under quarantine", "Warning automatic failover is not ready: c would claim"}, false},
+	} {
+		r := Assess(c.change(healthy()))
+		got := len(r.Problems) == len(c.want)
+		for i := 0; got && i < len(c.want); i++ {
+			got = strings.HasPrefix(string(r.Problems[i].Severity)+" "+r.Problems[i].Finding, c.want[i])
+		}
+		if !got || r.Level != c.level || r.Ready() != c.ready {
+			t.Errorf("%s: %s, ready %q, problems %+v", name, r.Level, r.Automatic, r.Problems)
+		}
+	}
+}
+
+func TestAge(t *testing.T) {
+	for want, d := range map[string]time.Duration{"8 s": 8500 * time.Millisecond, "3 min": 200 * time.Second, "2 h": 150 * time.Minute, "4 d": 100 * time.Hour} {
+		if got := Age(d); got != want {
+			t.Errorf("%v: %s, not %s", d, got, want)
+		}
+	}
+}
