@@ -156,7 +156,8 @@ type TokenResult struct {
 // Status is the group as one node knows it.
 type Status struct {
 	Group     string       `json:"group"`
-	Draft     bool         `json:"draft,omitempty"` // the nodes have joined each other, and the group does not exist yet
+	Version   string       `json:"postgresql,omitempty"` // version of PostgreSQL, of the answering node or, on a witness, the major of a replica
+	Draft     bool         `json:"draft,omitempty"`      // the nodes have joined each other, and the group does not exist yet
 	GroupID   ag.GroupID   `json:"group_id"`
 	Node      ag.ReplicaID `json:"node"`
 	Epoch     ag.Epoch     `json:"epoch"`

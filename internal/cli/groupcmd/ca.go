@@ -1,17 +1,24 @@
 package groupcmd
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/coteriedb/coterie/internal/admin/api"
+	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/cli"
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/endpoint/certs"
 	"github.com/coteriedb/coterie/internal/lib/fail"
+	"github.com/coteriedb/coterie/internal/lib/retry"
 )
 
 // CA returns the command ca, which prints the group's CA certificate or rotates the authority.
@@ -51,4 +58,86 @@ certificate has left.`,
 	}
 	c.AddCommand(rotateCommand())
 	return c
+}
+
+func rotateCommand() *cobra.Command {
+	var req api.RotateRequest
+	var wait time.Duration
+	c := &cobra.Command{
+		Use: "rotate", Short: "Replace the group's certificate authority while everything goes on",
+		Long: `Makes a new certificate authority. In phase TRUST every member learns to believe it beside the old one, in phase ISSUE every member has its
+certificates issued by it, the listener's too, and in phase DROP every member forgets the old one. Streams and sessions go on. It waits
+for members that are down; coterie status names them.
+
+The rotation goes on without this command, and by itself on a node that was restarted. Run again, the command watches one that is under
+way. Exit code 3 if it is not complete after --wait. Join tokens made before do not work any more.
+
+Clients that verify listeners must know the new authority before phase ISSUE. Where there are such clients, hold the rotation in TRUST, give
+them what coterie ca prints then, which is both authorities, and run the command again.`,
+		Example: "  coterie ca rotate --hold\n  coterie ca > group.crt      # for clients with sslrootcert\n  coterie ca rotate",
+		Args:    cli.Args(0, "no arguments"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			cl, err := cli.Client(c)
+			if err != nil {
+				return err
+			}
+			ctx, cancel := context.WithTimeout(c.Context(), wait)
+			defer cancel()
+			r, err := cl.RotateAuthority(ctx, req)
+			switch {
+			case err != nil:
+				return cli.NoAgent(c, err)
+			case req.Abandon:
+				cli.Say(c, "the rotation is given up: the authority stays as it was")
+				return nil
+			}
+			return watchRotation(ctx, c, cl, r)
+		},
+	}
+	c.Flags().BoolVar(&req.Hold, "hold", false, "stay in phase TRUST, until run again without this: clients can learn of the new authority meanwhile")
+	c.Flags().BoolVar(&req.Abandon, "abandon", false, "give up a rotation that is in phase TRUST still")
+	c.Flags().DurationVar(&wait, "wait", 2*time.Minute, "how long to watch the rotation")
+	return c
+}
+
+// watchRotation prints the progress of the rotation until it ends.
+func watchRotation(ctx context.Context, c *cobra.Command, cl *api.Client, r api.Rotation) error {
+	said := ""
+	for last := r; ; {
+		if line := describeRotation(last); line != said {
+			said = line
+			cli.Say(c, "%s", line)
+		}
+		if retry.Sleep(ctx, 100*time.Millisecond) != nil {
+			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+				return fail.Unhealthyf("the rotation is not complete and goes on: %s; start what is down, or take it out with coterie remove", said)
+			}
+			return ctx.Err()
+		}
+		s, err := cl.Status(ctx)
+		switch {
+		case err != nil && ctx.Err() == nil:
+			return cli.NoAgent(c, err)
+		case err != nil:
+		case s.Rotation == nil && s.Authority == r.Pin:
+			cli.Say(c, "the authority is %.16s…; clients verify by what coterie ca prints now", r.Pin)
+			return nil
+		case s.Rotation != nil && s.Rotation.Held && len(s.Rotation.WaitsFor) == 0:
+			cli.Say(c, "all members believe both authorities; give clients what coterie ca prints, then run coterie ca rotate")
+			return nil
+		case s.Rotation != nil:
+			last = *s.Rotation
+		}
+	}
+}
+
+func describeRotation(r api.Rotation) string {
+	names := make([]string, len(r.WaitsFor))
+	for i, id := range r.WaitsFor {
+		names[i] = string(id)
+	}
+	what := map[ag.RotationPhase]string{
+		ag.RotationTrust: "members learn to believe it", ag.RotationIssue: "members get certificates of it", ag.RotationDrop: "members forget the old one",
+	}
+	return fmt.Sprintf("to %.16s…, phase %s (%s), waits for %s", r.Pin, r.Phase, what[r.Phase], strings.Join(names, " "))
 }

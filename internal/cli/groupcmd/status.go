@@ -23,34 +23,49 @@ import (
 
 // Status returns the command status.
 func Status() *cobra.Command {
-	var asJSON, watch bool
+	var o statusOptions
 	c := &cobra.Command{
 		Use: "status", GroupID: "group", Short: "Show the group as this node knows it",
-		Long: `Shows what the dashboard of an availability group shows: the replicas, who is primary, what commits wait for, whether an automatic
-failover could happen now and what a failover to each replica would cost, the databases, and what is wrong, with its severity.
+		Long: `Shows whether the group takes writes, what commits wait for, the replicas, how to connect, and what is wrong: root causes, the worst
+first, each with what to run. Every node answers from its own memory, whatever else is dead; estimates and pending restarts come from the
+views and may take a moment when a node hangs. The line with * is the node that answers.
 
-It answers from this node's memory, whatever else is dead; estimates, databases and issues come from the views and may take a moment
-when a node hangs. Exit code 3 when the group has no primary that takes writes.`,
-		Args: cli.Args(0, "no arguments"),
+--wide adds positions, modes, the databases and the policies. --json prints everything; its field "format" is 1 and grows when a field is
+removed or changes its meaning.
+
+Exit codes: 3 when there is no primary that takes writes, or when no commit is acknowledged. With --check, which prints one line, also 5
+when the group is degraded: a problem is shown and clients have their service. 0 otherwise.`,
+		Example: "  coterie status\n  coterie status --check || echo wake somebody",
+		Args:    cli.Args(0, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			cl, err := cli.Client(c)
 			if err != nil {
 				return err
 			}
-			if watch {
-				return watchStatus(c, cl)
+			if o.watch {
+				return watchStatus(c, cl, o)
 			}
-			return showStatus(c, cl, asJSON)
+			return showStatus(c, cl, o)
 		},
 	}
-	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	c.Flags().BoolVar(&watch, "watch", false, "refresh in place every second until Ctrl-C")
+	c.Flags().BoolVar(&o.asJSON, "json", false, "print JSON")
+	c.Flags().BoolVar(&o.watch, "watch", false, "refresh in place every second until Ctrl-C")
+	c.Flags().BoolVar(&o.wide, "wide", false, "show positions, modes, databases and policies as well, in long lines")
+	c.Flags().BoolVar(&o.check, "check", false, "print one line; exit code 0 healthy, 3 no service, 5 degraded")
 	return c
 }
 
+// statusOptions are the options of coterie status.
+type statusOptions struct{ asJSON, watch, wide, check bool }
+
+// exitDegraded is the exit code of status --check for a group with a problem whose clients have their service.
+const exitDegraded = 5
+
 // dashboard is the output of coterie status: the status from the agent's memory, and the rows of the views.
 type dashboard struct {
+	Format int `json:"format"`
 	api.Status
+	Restart   []string         `json:"pending_restart,omitempty"` // nodes with a setting that waits for a restart of their server
 	Health    []replicaHealth  `json:"health,omitempty"`
 	Databases []databaseHealth `json:"databases,omitempty"`
 	Issues    []issue          `json:"issues,omitempty"`
@@ -86,7 +101,8 @@ const (
 	databaseQuery = `SELECT c.database_name, r.replica_server_name, s.synchronization_state_desc, c.is_failover_ready
 FROM sys.dm_hadr_database_replica_cluster_states c JOIN sys.dm_hadr_database_replica_states s USING (replica_id, group_database_id)
 JOIN sys.availability_replicas r USING (replica_id) ORDER BY 1, 2 LIMIT 200`
-	issueQuery = "SELECT severity, policy, target, finding FROM coterie.policies WHERE NOT ok ORDER BY severity, level, target LIMIT 50"
+	restartQuery = "SELECT DISTINCT node FROM coterie.settings WHERE pending_restart ORDER BY 1"
+	issueQuery   = "SELECT severity, policy, target, finding FROM coterie.policies WHERE NOT ok ORDER BY severity, level, target LIMIT 50"
 )
 
 // viewsLimit bounds the wait for the views. The status itself comes from memory and does not depend on other nodes.
@@ -100,7 +116,7 @@ func look(c *cobra.Command, cl *api.Client) (dashboard, error) {
 	if err != nil {
 		return dashboard{}, cli.NoAgent(c, err)
 	}
-	d := dashboard{Status: s}
+	d := dashboard{Format: 1, Status: s}
 	if err := d.askViews(c, cl); err != nil {
 		d.Unknown = strings.TrimSpace(err.Error())
 	}
@@ -131,6 +147,7 @@ func (d *dashboard) askViews(c *cobra.Command, cl *api.Client) error {
 		{issueQuery, func(r []any) {
 			d.Issues = append(d.Issues, issue{fmt.Sprint(r[0]), fmt.Sprint(r[1]), fmt.Sprint(r[2]), fmt.Sprint(r[3])})
 		}},
+		{restartQuery, func(r []any) { d.Restart = append(d.Restart, fmt.Sprint(r[0])) }},
 	} {
 		r, err := sqlrun.AskWithin(ctx, c, cl, q.text)
 		if err != nil {
@@ -143,29 +160,63 @@ func (d *dashboard) askViews(c *cobra.Command, cl *api.Client) error {
 	return nil
 }
 
-func showStatus(c *cobra.Command, cl *api.Client, asJSON bool) error {
+func showStatus(c *cobra.Command, cl *api.Client, o statusOptions) error {
 	d, err := look(c, cl)
 	if err != nil {
 		return err
 	}
-	if asJSON {
+	down := !d.WriteOpen || d.Availability.Level == availability.Down
+	switch {
+	case o.asJSON:
 		err = cli.PrintJSON(c, d)
-	} else {
+	case o.check:
+		_, err = fmt.Fprintln(cli.Out(c), d.verdict(down))
+	case o.wide:
 		err = d.render(cli.Out(c))
+	default:
+		_, err = io.WriteString(c.OutOrStdout(), cli.Paint(c, cli.Printable(d.short())))
 	}
-	if err == nil && (!d.WriteOpen || d.Availability.Level == availability.Down) {
-		err = cli.ErrUnhealthy
+	switch {
+	case err != nil:
+		return err
+	case down:
+		return cli.ErrUnhealthy
+	case o.check && d.Availability.Level == availability.Degraded:
+		return cli.ExitError{Code: exitDegraded}
 	}
-	return err
+	return nil
+}
+
+// verdict returns the state of the group in one line.
+func (d dashboard) verdict(down bool) string {
+	level := d.level(down)
+	if p := d.Availability.Problems; len(p) > 0 {
+		return level + ": " + p[0].Finding
+	}
+	return level
+}
+
+// level returns the state of the group in one word.
+func (d dashboard) level(down bool) string {
+	switch {
+	case down:
+		return "DOWN"
+	case d.Availability.Level == "":
+		return string(availability.Healthy)
+	}
+	return string(d.Availability.Level)
 }
 
 // watchStatus prints the status every second in place of the last one, until the context ends.
-func watchStatus(c *cobra.Command, cl *api.Client) error {
+func watchStatus(c *cobra.Command, cl *api.Client, o statusOptions) error {
 	for c.Context().Err() == nil {
 		var page bytes.Buffer
 		d, err := look(c, cl)
-		if err == nil {
+		switch {
+		case err == nil && o.wide:
 			err = d.render(&page)
+		case err == nil:
+			_, err = page.WriteString(d.short())
 		}
 		if err != nil {
 			_, _ = fmt.Fprintln(&page, err)

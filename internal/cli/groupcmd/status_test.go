@@ -3,6 +3,7 @@ package groupcmd
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -10,6 +11,8 @@ import (
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/admin/console"
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/ag/availability"
+	"github.com/coteriedb/coterie/internal/cli"
 	"github.com/coteriedb/coterie/internal/cli/clitest"
 	"github.com/coteriedb/coterie/internal/lib/retry"
 )
@@ -33,6 +36,7 @@ func threeNodes() api.Status {
 func answerViews(a *clitest.Agent) {
 	a.OnSQL("FROM coterie.replicas", []string{"name", "failover_ready", "estimated_data_loss", "estimated_recovery"}, []any{"n2", true, 0, 1.5}, []any{"n3", false, 12.25, nil})
 	a.OnSQL("dm_hadr_database_replica_cluster_states", []string{"database_name", "replica", "sync", "ready"}, []any{"shop", "n2", "SYNCHRONIZED", true})
+	a.OnSQL("pending_restart", []string{"node"}, []any{"n3"})
 	a.OnSQL("FROM coterie.policies", []string{"severity", "policy", "target", "finding"}, []any{"Critical", "Replica Connection State", "w", "w is not connected"})
 }
 
@@ -51,7 +55,7 @@ func TestStatusText(t *testing.T) {
 	a := clitest.NewAgent(t)
 	a.SetStatus(threeNodes())
 	answerViews(a)
-	r := clitest.Run(t, Status(), a.Layout.Dir)
+	r := clitest.Run(t, Status(), a.Layout.Dir, "--wide")
 	if r.Err != nil {
 		t.Fatal(r.Err)
 	}
@@ -105,7 +109,7 @@ func TestStatusWithoutWrites(t *testing.T) {
 	s.Replicas[0].StoodDown, s.Replicas[3].NoVote = "12:00:00", "its disk is slow"
 	a.SetStatus(s)
 	a.RefuseSQL("", console.Error{State: "57P03", Message: "n3 does not answer"})
-	r := clitest.Run(t, Status(), a.Layout.Dir)
+	r := clitest.Run(t, Status(), a.Layout.Dir, "--wide")
 	if r.Code != 3 || r.Err.Error() != "" {
 		t.Errorf("exit code %d, %v", r.Code, r.Err)
 	}
@@ -133,7 +137,7 @@ func TestStatusOfNoGroupYet(t *testing.T) {
 	a := clitest.NewAgent(t)
 	a.SetStatus(api.Status{Draft: true, Primary: "n1", WriteOpen: true, Quorum: true, Replicas: []api.Replica{{Name: "n2", Join: ag.NotJoined, Suspended: true}}})
 	a.OnSQL("", []string{"none"})
-	r := clitest.Run(t, Status(), a.Layout.Dir)
+	r := clitest.Run(t, Status(), a.Layout.Dir, "--wide")
 	if r.Err != nil || !strings.Contains(r.Out, "no group yet: CREATE AVAILABILITY GROUP makes it, in coterie sql on n1") || !strings.Contains(r.Out, "("+string(ag.NotJoined)+")") ||
 		strings.Contains(r.Out, "SUSPENDED") || strings.Contains(r.Out, "no issues") {
 		t.Errorf("%v\n%s", r.Err, r.Out)
@@ -180,6 +184,92 @@ func TestNoAgent(t *testing.T) {
 		}{dir: {3, "start it with: coterie agent --node " + dir}, dir + "/none": {2, "there is no node directory"}} {
 			c := commands()[name]
 			clitest.Run(t, c, where, args...).Refused(t, want.code, want.says)
+		}
+	}
+}
+
+// TestStatusShort holds what people see: within 100 columns, the root cause first, and the exit codes.
+func TestStatusShort(t *testing.T) {
+	t.Parallel()
+	base := func() api.Status {
+		s := threeNodes()
+		s.Version, s.Voters, s.WaitsFor = "15.18", 3, "1 of [n2 n3]"
+		for i, r := range s.Replicas {
+			s.Replicas[i].Endpoint = "10.0.0." + string(rune('1'+i)) + ":5022"
+			if r.Mode != ag.ConfigurationOnly {
+				s.Replicas[i].Listener, s.Replicas[i].ReadOnly = "10.0.0."+string(rune('1'+i))+":5432", "10.0.0."+string(rune('1'+i))+":5433"
+			}
+		}
+		s.Replicas[2].Progress, s.Replicas[2].Suspended, s.Replicas[3].Connected = "", false, "CONNECTED"
+		s.Availability = availability.Report{Level: availability.Healthy, Primary: "n1", Writable: true, Automatic: availability.Ready}
+		return s
+	}
+	degraded, down := base(), base()
+	degraded.Replicas[3].Connected, degraded.Availability.Level = "DISCONNECTED", availability.Degraded
+	degraded.Availability.Problems = []availability.Problem{{Severity: availability.Warning, Target: "w", Finding: "w does not answer for 10 s", Run: "on w: systemctl status coterie, or start its agent"}}
+	down.FailoverReady = "not ready: and why"
+	down.Availability = availability.Report{Level: availability.Down, Primary: "n1", Writable: true, Blocked: true, Problems: []availability.Problem{{
+		Severity: availability.Critical, Target: "shop", Run: "start the secondaries that do not acknowledge; coterie explain",
+		Finding: "no commit is acknowledged for 20 s: commits wait for 1 of n2, n3, and n2, n3 do not acknowledge; REQUIRED_SYNCHRONIZED_SECONDARIES_TO_COMMIT asks for 1",
+	}}}
+	const connect = `Connect  postgresql://10.0.0.1:5432,10.0.0.2:5432,10.0.0.3:5432/
+to read  postgresql://10.0.0.1:5433,10.0.0.2:5433,10.0.0.3:5433/
+
+`
+	for name, c := range map[string]struct {
+		s           api.Status
+		want, check string
+		code        int // of --check
+	}{
+		"healthy": {base(), `Group shop   healthy   primary n1   PostgreSQL 15.18   automatic failover: ready
+Commits wait for 1 of n2, n3   quorum of 3 votes   epoch 7, timeline 3
+` + connect + `  NAME  ROLE       STATE    HOST           SYNC   LAG      FAILOVER TO IT  NOTE
+  n1    primary    running  10.0.0.1:5432  -      -        -
+* n2    secondary  running  10.0.0.2:5432  sync   ?        no loss, 1 s
+  n3    secondary  running  10.0.0.3:5432  async  3.0 MiB  may lose data   restart pending, manual
+  w     witness    running  10.0.0.4:5022  -      -        -
+
+no problems
+`, "healthy", 0},
+		"degraded": {degraded, `Group shop   degraded   primary n1   PostgreSQL 15.18   automatic failover: ready
+Commits wait for 1 of n2, n3   quorum of 3 votes   epoch 7, timeline 3
+` + connect + `  NAME  ROLE       STATE      HOST           SYNC   LAG      FAILOVER TO IT  NOTE
+  n1    primary    running    10.0.0.1:5432  -      -        -
+* n2    secondary  running    10.0.0.2:5432  sync   ?        no loss, 1 s
+  n3    secondary  running    10.0.0.3:5432  async  3.0 MiB  may lose data   restart pending, manual
+  w     witness    NO ANSWER  10.0.0.4:5022  -      -        -
+
+Problems
+  Warning  w does not answer for 10 s
+            run: on w: systemctl status coterie, or start its agent
+`, "degraded: w does not answer for 10 s", 5},
+		"down": {down, `Group shop   DOWN   primary n1   PostgreSQL 15.18   automatic failover: NOT READY
+Commits wait for 1 of n2, n3   quorum of 3 votes   epoch 7, timeline 3
+` + connect + `  NAME  ROLE       STATE    HOST           SYNC   LAG      FAILOVER TO IT  NOTE
+  n1    primary    running  10.0.0.1:5432  -      -        -
+* n2    secondary  running  10.0.0.2:5432  sync   ?        no loss, 1 s
+  n3    secondary  running  10.0.0.3:5432  async  3.0 MiB  may lose data   restart pending, manual
+  w     witness    running  10.0.0.4:5022  -      -        -
+
+Problems
+  Critical  no commit is acknowledged for 20 s: commits wait for 1 of n2, n3, and n2, n3 do not
+            acknowledge; REQUIRED_SYNCHRONIZED_SECONDARIES_TO_COMMIT asks for 1
+            run: start the secondaries that do not acknowledge; coterie explain
+`, "DOWN: no commit is acknowledged for 20 s", 3},
+	} {
+		a := clitest.NewAgent(t)
+		a.SetStatus(c.s)
+		answerViews(a)
+		if r := clitest.Run(t, Status(), a.Layout.Dir); r.Out != c.want || (r.Code == 3) != (c.code == 3) {
+			t.Errorf("%s: exit code %d\n%s\nwant\n%s", name, r.Code, r.Out, c.want)
+		}
+		r := clitest.Run(t, Status(), a.Layout.Dir, "--check")
+		code := r.Code
+		if other := (cli.ExitError{}); errors.As(r.Err, &other) {
+			code = other.Code
+		}
+		if code != c.code || !strings.HasPrefix(r.Out, c.check) || strings.Count(r.Out, "\n") != 1 {
+			t.Errorf("%s --check: exit code %d, %q", name, code, r.Out)
 		}
 	}
 }

@@ -1,0 +1,242 @@
+package groupcmd
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/admin/api"
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/ag/availability"
+	"github.com/coteriedb/coterie/internal/lib/units"
+)
+
+// columns is the width within which the status is printed.
+const columns = 100
+
+// short returns the status for people.
+func (d dashboard) short() string {
+	var b strings.Builder
+	d.head(&b)
+	d.members(&b)
+	if p := d.Availability.Problems; len(p) > 0 {
+		b.WriteString("\nProblems\n")
+		for _, x := range p {
+			writeWrapped(&b, "  "+string(x.Severity)+"  ", x.Finding)
+			if x.Run != "" {
+				writeWrapped(&b, "            run: ", x.Run)
+			}
+		}
+	} else if d.Availability.Level == availability.Healthy && !d.Draft {
+		b.WriteString("\nno problems\n")
+	}
+	if d.Unknown != "" {
+		writeWrapped(&b, "\nestimates and pending restarts are not known: ", d.Unknown)
+	}
+	for _, r := range d.Replicas { // no problems of the group, and worth knowing
+		if r.Concern != "" {
+			writeWrapped(&b, "\n"+string(r.Name)+": ", r.Concern+" (no failure at this FAILURE_CONDITION_LEVEL)")
+		}
+		if r.StoodDown != "" {
+			writeWrapped(&b, "\n", fmt.Sprintf("%s gave up the leadership at %s, and is not chosen before others for now; coterie resume %s --trust forgets it", r.Name, r.StoodDown, r.Name))
+		}
+	}
+	return b.String()
+}
+
+// head prints what holds for the whole group.
+func (d dashboard) head(b *strings.Builder) {
+	s := d.Status
+	if s.Draft {
+		writeWrapped(b, "", fmt.Sprintf("no group yet: CREATE AVAILABILITY GROUP makes it, in coterie sql on %s", s.Primary))
+		return
+	}
+	primary, ready := "no primary", "ready"
+	if s.Primary != "" && s.WriteOpen {
+		primary = "primary " + string(s.Primary)
+	}
+	if s.FailoverReady != availability.Ready {
+		ready = "NOT READY"
+	}
+	version := ""
+	if s.Version != "" {
+		version = "   PostgreSQL " + s.Version
+	}
+	_, _ = fmt.Fprintf(b, "Group %s   %s   %s%s   automatic failover: %s\n", s.Group, d.level(!s.WriteOpen || s.Availability.Level == availability.Down), primary, version, ready)
+	quorum := fmt.Sprintf("quorum of %d votes", s.Voters)
+	if s.External > 0 {
+		quorum = fmt.Sprintf("quorum: external etcd of %d", s.External)
+	}
+	if !s.Quorum {
+		quorum += " does NOT answer: this is what the node saw last"
+	}
+	_, _ = fmt.Fprintf(b, "Commits wait for %s   %s   epoch %d, timeline %d\n", waitsFor(s.WaitsFor), quorum, s.Epoch, s.Timeline)
+	if url := address(s.Replicas, func(r api.Replica) string { return r.Listener }); url != "" {
+		_, _ = fmt.Fprintf(b, "Connect  postgresql://%s/\n", url)
+	}
+	if url := address(s.Replicas, func(r api.Replica) string { return r.ReadOnly }); url != "" {
+		_, _ = fmt.Fprintf(b, "to read  postgresql://%s/\n", url)
+	}
+	for _, line := range []struct{ about, text string }{
+		{"under way: failover, ", s.Operation},
+		{string(s.Node) + " confirms each commit once more while it is primary: ", s.LogWeakness},
+	} {
+		if line.text != "" {
+			writeWrapped(b, line.about, line.text)
+		}
+	}
+	if s.Rotation != nil {
+		writeWrapped(b, "under way: rotation of the certificate authority, ", describeRotation(*s.Rotation))
+	}
+}
+
+// waitsFor returns "1 of n2, n3" for "1 of [n2 n3]".
+func waitsFor(text string) string {
+	k, members, ok := strings.Cut(strings.TrimSuffix(text, "]"), " of [")
+	if !ok {
+		return text
+	}
+	if members == "" {
+		return "no secondary"
+	}
+	return k + " of " + strings.ReplaceAll(members, " ", ", ")
+}
+
+// address returns the hosts and ports of a connection string, as many as fit into a line: any of them is enough.
+func address(replicas []api.Replica, of func(api.Replica) string) string {
+	var out string
+	for _, r := range replicas {
+		switch a := of(r); {
+		case a == "" || len(out)+len(a) > columns-25:
+		case out == "":
+			out = a
+		default:
+			out += "," + a
+		}
+	}
+	return out
+}
+
+// members prints a line for each node.
+func (d dashboard) members(b *strings.Builder) {
+	var table strings.Builder
+	t := tabwriter.NewWriter(&table, 2, 8, 2, ' ', 0)
+	_, _ = fmt.Fprintln(t, "  NAME\tROLE\tSTATE\tHOST\tSYNC\tLAG\tFAILOVER TO IT\tNOTE")
+	for _, r := range d.Replicas {
+		mark := "  "
+		if r.Name == d.Node {
+			mark = "* "
+		}
+		host := r.Listener
+		if host == "" {
+			host = r.Endpoint
+		}
+		_, _ = fmt.Fprintf(t, "%s%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", mark, r.Name, role(r), state(r), host, synchronization(r), lag(r), d.failoverTo(r), d.note(r))
+	}
+	_ = t.Flush()
+	b.WriteString("\n")
+	for line := range strings.Lines(table.String()) {
+		line = strings.TrimRight(line, " \n")
+		if text := []rune(line); len(text) > columns {
+			line = string(text[:columns-1]) + "…"
+		}
+		b.WriteString(line + "\n")
+	}
+}
+
+func role(r api.Replica) string {
+	if r.Mode == ag.ConfigurationOnly {
+		return "witness"
+	}
+	return strings.ToLower(string(r.Role))
+}
+
+func state(r api.Replica) string {
+	switch {
+	case r.Connected != "CONNECTED":
+		return "NO ANSWER"
+	case r.Join != "" && r.Mode != ag.ConfigurationOnly:
+		return "not joined"
+	case r.Quarantine != "":
+		return "quarantine"
+	case r.Suspended:
+		return "suspended"
+	case r.Busy != "":
+		return r.Busy
+	case r.Ill != "":
+		return "ill"
+	case r.Server == ag.ServerDown || r.Server == ag.ServerStarting:
+		return strings.ToLower(string(r.Server))
+	}
+	return "running"
+}
+
+func synchronization(r api.Replica) string {
+	switch {
+	case r.Mode == ag.ConfigurationOnly || r.Role == ag.RolePrimary:
+		return "-"
+	case r.Sync == ag.Synchronized:
+		return "sync"
+	case r.Sync == ag.Synchronizing && r.Mode == ag.AsynchronousCommit:
+		return "async"
+	case r.Sync == ag.Synchronizing:
+		return "catching up"
+	}
+	return "no"
+}
+
+func lag(r api.Replica) string {
+	switch {
+	case r.Mode == ag.ConfigurationOnly || r.Role == ag.RolePrimary:
+		return "-"
+	case r.LagBytes == nil || r.Connected != "CONNECTED":
+		return "?"
+	}
+	return units.Bytes(*r.LagBytes)
+}
+
+// failoverTo returns the cost of a failover to a replica.
+func (d dashboard) failoverTo(r api.Replica) string {
+	i := slices.IndexFunc(d.Health, func(h replicaHealth) bool { return h.Replica == string(r.Name) })
+	switch {
+	case i < 0 || r.Name == d.Primary || r.Mode == ag.ConfigurationOnly:
+		return "-"
+	case !d.Health[i].Ready:
+		return "may lose data"
+	case d.Health[i].Recovery == nil:
+		return "no loss"
+	case *d.Health[i].Recovery < 1:
+		return "no loss, < 1 s"
+	}
+	return "no loss, " + availability.Age(time.Duration(*d.Health[i].Recovery*float64(time.Second)))
+}
+
+func (d dashboard) note(r api.Replica) string {
+	var notes []string
+	if slices.Contains(d.Restart, string(r.Name)) {
+		notes = append(notes, "restart pending")
+	}
+	if r.Mode != ag.ConfigurationOnly && r.FailoverMode == ag.Manual {
+		notes = append(notes, "manual")
+	}
+	if r.Progress != "" {
+		notes = append(notes, r.Progress)
+	}
+	return strings.Join(notes, ", ")
+}
+
+// writeWrapped prints a text after a heading, in lines that fit; further lines are indented.
+func writeWrapped(b *strings.Builder, heading, text string) {
+	indent := strings.Repeat(" ", min(12, len(heading)))
+	line := heading
+	for _, word := range strings.Fields(text) {
+		if len([]rune(line))+len([]rune(word)) > columns && strings.TrimSpace(line) != "" {
+			b.WriteString(strings.TrimRight(line, " ") + "\n")
+			line = indent
+		}
+		line += word + " "
+	}
+	b.WriteString(strings.TrimRight(line, " ") + "\n")
+}
