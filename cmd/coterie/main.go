@@ -27,7 +27,6 @@ import (
 	"github.com/coteriedb/coterie/internal/lab"
 	"github.com/coteriedb/coterie/internal/lib/buildinfo"
 	"github.com/coteriedb/coterie/internal/lib/capabilities"
-	"github.com/coteriedb/coterie/internal/lib/fail"
 	"github.com/coteriedb/coterie/internal/lib/reexec"
 	"github.com/coteriedb/coterie/internal/postgres/keeper"
 )
@@ -70,15 +69,13 @@ To see it work on this machine:      coterie demo
 To form a group on three machines:   coterie init            (on the first; it prints the next command)
                                      coterie join TOKEN      (on each other)
 
-Exit codes: 0 ok, 1 error, 2 usage, 3 unhealthy, 4 refused for safety.`,
+Exit codes: 0 ok, 1 error, 2 usage, 3 unhealthy, 4 refused for safety; coterie status --check also 5 degraded.`,
 		Version:       buildinfo.Version,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
-		return fail.Usagef("%w; see %s --help", err, c.CommandPath())
-	})
-	root.PersistentFlags().String("node", cli.DefaultNode, "the node directory")
+	root.SetFlagErrorFunc(cli.FlagError)
+	root.PersistentFlags().String("node", cli.NodeDirectory(), "the node directory; the variable COTERIE_NODE names another default")
 	root.AddGroup(&cobra.Group{ID: "node", Title: "A node:"}, &cobra.Group{ID: "group", Title: "The group:"}, &cobra.Group{ID: "try", Title: "To try it:"})
 	root.AddCommand(nodecmd.Init(), nodecmd.Join(false), nodecmd.Join(true), nodecmd.Agent(), nodecmd.Config(), nodecmd.Release(),
 		groupcmd.Status(), checkcmd.Check(), groupcmd.Failover(), groupcmd.Recover(), restartcmd.Restart(), groupcmd.Token(), groupcmd.Remove(), groupcmd.Resume(), groupcmd.Seed(), groupcmd.Set(), groupcmd.Explain(), sqlrun.SQL(), groupcmd.CA())

@@ -2,7 +2,11 @@ package cli
 
 import (
 	"errors"
+	"fmt"
+	"io/fs"
 	"os"
+	"os/user"
+	"strconv"
 
 	"github.com/spf13/cobra"
 
@@ -18,17 +22,41 @@ func Client(c *cobra.Command) (*api.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := os.Stat(l.Dir); err != nil {
+	if _, err := os.Stat(l.Dir); errors.Is(err, fs.ErrPermission) {
+		return nil, notPermitted(l)
+	} else if err != nil {
 		return nil, fail.Usagef("there is no node directory %s; name one with --node DIR, or make one with coterie init", l.Dir)
 	}
 	return api.NewClient(l.AgentSock(), l.Owner()), nil
 }
 
-// NoAgent replaces api.ErrNoAgent by an unhealthy error with the command that starts the agent. It returns other errors
-// unchanged.
+// notPermitted returns the error of a user who may not talk to a node, with whom to be.
+func notPermitted(l config.Layout) error {
+	who := "root, or the user of the node"
+	if u, err := user.LookupId(strconv.Itoa(l.Owner())); err == nil {
+		who = "root, or " + u.Username
+	}
+	return fail.Error{Kind: fail.Refused, Err: fmt.Errorf("permission denied: only %s may administer the node in %s; run the command with sudo", who, l.Dir)}
+}
+
+// NodeDirectory returns the node directory of a command that names none: COTERIE_NODE, or the usual one.
+func NodeDirectory() string {
+	if dir := os.Getenv("COTERIE_NODE"); dir != "" {
+		return dir
+	}
+	return DefaultNode
+}
+
+// NoAgent replaces api.ErrNoAgent by an unhealthy error with the command that starts the agent, and a refusal of the
+// socket by one that names the user to be. It returns other errors unchanged.
 func NoAgent(c *cobra.Command, err error) error {
+	dir, _ := c.Flags().GetString("node")
+	if errors.Is(err, fs.ErrPermission) {
+		if l, layoutErr := config.NewLayout(dir); layoutErr == nil {
+			return notPermitted(l)
+		}
+	}
 	if errors.Is(err, api.ErrNoAgent) {
-		dir, _ := c.Flags().GetString("node")
 		return fail.Unhealthyf("no agent runs %s; start it with: coterie agent --node %s", dir, dir)
 	}
 	return err

@@ -15,8 +15,8 @@ func IsTerminal(w io.Writer) bool {
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// Paint returns a status with its worst words in colour where standard output is a terminal and NO_COLOR is not set. The
-// text must have no control characters.
+// Paint returns a status with its worst words in colour where standard output is a terminal and NO_COLOR is not set.
+// The text must have no control characters.
 func Paint(c *cobra.Command, text string) string {
 	if !IsTerminal(c.OutOrStdout()) || os.Getenv("NO_COLOR") != "" || os.Getenv("TERM") == "dumb" {
 		return text

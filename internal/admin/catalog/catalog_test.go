@@ -275,6 +275,11 @@ var changes = []struct {
 	{"a database of nobody's is backed up here", func(*Facts) {}, "select fn_hadr_backup_is_preferred_replica('tmp')", "1"},
 	{"policies see it", func(f *Facts) { n := f.Nodes["c"]; n.Connected = false; f.Nodes["c"] = n }, "select count(*), sum(severity = 'Critical') from coterie.policies where not ok", "9|2"},
 	{"no automatic target", func(f *Facts) { f.Availability.Automatic = "not ready: why" }, "select finding from coterie.policies where policy like '%failover readiness'", "automatic failover is not ready: why"},
+	{"next to nothing to replay, at the rate of an idle server", func(f *Facts) {
+		n := f.Nodes["b"]
+		n.LogRate = 10
+		f.Nodes["b"] = n
+	}, "select estimated_recovery from coterie.replicas where name = 'b'", "0"},
 	{"commits are blocked", func(f *Facts) { f.Availability.Blocked, f.Availability.Because = true, "nobody streams" }, "select severity, finding from coterie.policies where policy like '%online state'", "Critical|no commit is acknowledged: nobody streams"},
 	{"the quorum lacks a member", func(f *Facts) { f.Voters = []uint64{7}; f.Group.Replicas[0].EtcdID = 7 }, "select sum(number_of_quorum_votes) from sys.dm_hadr_cluster_members", "1"},
 	{"an added replica has not joined", func(f *Facts) { r := &f.Group.Replicas[2]; r.Join, r.Suspended = ag.NotJoined, true }, "select join_state, join_state_desc from sys.dm_hadr_availability_replica_cluster_states where replica_server_name = 'c'", "0|NOT_JOINED"},

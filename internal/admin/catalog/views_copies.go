@@ -234,13 +234,16 @@ func (f Facts) dataLossByRate(r ag.Replica) any {
 	switch {
 	case f.head() == 0 || !p.known:
 		return nil
-	case queue == 0:
+	case queue == 0, queue < little && rate < little*1024: // the rate of an idle server says nothing
 		return float64(0)
 	case rate <= 0:
 		return nil
 	}
 	return float64(queue) * 1024 / rate
 }
+
+// little is how much of the log, in KiB, is replayed in no time that a person would notice; by second, a slow replay.
+const little = 1024
 
 // recovery returns the estimated time that a promotion would spend on replay, in seconds.
 func (f Facts) recovery(r ag.Replica) any {
@@ -249,7 +252,7 @@ func (f Facts) recovery(r ag.Replica) any {
 	switch {
 	case r.ID == f.Record.Epoch.Leader || !p.known || p.replayed == 0:
 		return nil
-	case queue == 0:
+	case queue == 0, queue < little && rate < little*1024: // the rate of an idle server says nothing
 		return float64(0)
 	case rate <= 0:
 		return nil

@@ -145,12 +145,13 @@ func (f Facts) settle(v ag.View) ag.View {
 			v.Record.State, changed = *p.Commit.State, true
 		}
 		for _, a := range p.Actions {
-			switch a := a.(type) {
-			case ag.SetSync:
-				v.Local.Sync, changed = ag.Sync{P: a.Sync.P, N: a.Sync.N}, true
-			case ag.ProveSync:
+			if set, ok := a.(ag.SetSync); ok {
+				v.Local.Sync, changed = ag.Sync{P: set.Sync.P, N: set.Sync.N}, true
+			}
+			if _, ok := a.(ag.ProveSync); ok {
 				v.Local.Sync.Proven, changed = true, true
-			case ag.Fence:
+			}
+			if _, ok := a.(ag.Fence); ok {
 				v.Local.Server = ag.ServerDown
 			}
 		}

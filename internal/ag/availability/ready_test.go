@@ -141,10 +141,13 @@ func TestRootCauses(t *testing.T) {
 		"the quorum has another member": {func(f Facts) Facts { f.Stray = "the quorum has no such member"; return f }, Degraded, []string{"Critical the quorum has no such member"}, false},
 		"half of the votes are gone":    {func(f Facts) Facts { f.Voters = []uint64{1, 2}; return f }, Degraded, []string{"Warning automatic failover is not ready: without the primary 1 of 2 votes"}, false},
 		"this node was removed":         {func(f Facts) Facts { f.Removed = true; return f }, Down, []string{"Critical this node is no member of the group any more"}, false},
-		"no majority": {func(f Facts) Facts { f.View.Quorum, f.View.Reach, f.Open = false, nil, false; return f }, Down,
-			[]string{"Critical no primary takes writes: no majority of the quorum answers this node", "Warning b does not answer", "Warning c does not answer"}, false},
-		"a copy under quarantine": {func(f Facts) Facts { return edit(f, "b", func(m *Member) { m.Quarantine = "a lost write" }) }, Degraded,
-			[]string{"Warning the copy of b is under quarantine", "Warning automatic failover is not ready: c would claim"}, false},
+		"no majority": {func(f Facts) Facts {
+			f.View.Quorum, f.View.Reach, f.Open = false, nil, false
+			return f
+		}, Down, []string{"Critical no primary takes writes: no majority of the quorum answers this node", "Warning b does not answer", "Warning c does not answer"}, false},
+		"a copy under quarantine": {func(f Facts) Facts {
+			return edit(f, "b", func(m *Member) { m.Quarantine = "a lost write" })
+		}, Degraded, []string{"Warning the copy of b is under quarantine", "Warning automatic failover is not ready: c would claim"}, false},
 	} {
 		r := Assess(c.change(healthy()))
 		got := len(r.Problems) == len(c.want)

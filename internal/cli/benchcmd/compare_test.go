@@ -156,7 +156,7 @@ func TestBenchRefusals(t *testing.T) {
 		"linkem now":                                      `does not know what to do with "now"`,
 		"dance":                                           `unknown command "dance"`,
 		"tunnel --rows 0":                                 "--rows 0",
-		"connect --group z --node-cpu much --threads 1,2": "invalid argument \"much\"",
+		"connect --group z --node-cpu much --threads 1,2": "\"much\" of \"--node-cpu\" is not a number",
 	} {
 		clitest.Run(t, Bench(), "", strings.Fields(args)...).Refused(t, 2, says)
 	}

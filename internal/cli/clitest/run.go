@@ -31,9 +31,7 @@ func Run(t *testing.T, c *cobra.Command, dir string, args ...string) Ran {
 func RunIn(ctx context.Context, c *cobra.Command, dir string, args ...string) Ran {
 	root := &cobra.Command{Use: "coterie", SilenceUsage: true, SilenceErrors: true}
 	root.PersistentFlags().String("node", dir, "")
-	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
-		return fail.Usagef("%w; see %s --help", err, c.CommandPath())
-	})
+	root.SetFlagErrorFunc(cli.FlagError)
 	root.AddGroup(&cobra.Group{ID: c.GroupID})
 	root.AddCommand(c)
 	cli.NeedCommand(root)

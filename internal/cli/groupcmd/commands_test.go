@@ -45,7 +45,7 @@ func TestFailoverRefusals(t *testing.T) {
 		{"--allow-data-loss", 2, "--allow-data-loss needs --to NAME"},
 		{"--away --to n2", 2, "leave --to and --allow-data-loss away"},
 		{"--away --allow-data-loss", 2, "leave --to and --allow-data-loss away"},
-		{"n2", 2, `does not know what to do with "n2"`},
+		{"n2", 2, `name the replica as in coterie failover --to n2`},
 		{"--drain soon", 2, "--help"},
 	} {
 		r := clitest.Run(t, Failover(), a.Layout.Dir, strings.Fields(tt.args)...)

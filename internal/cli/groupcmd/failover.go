@@ -41,7 +41,12 @@ as they are, suspended, until coterie resume brings each back; what they had bey
 It is promoted at once and opens when the old primary can answer no client any more: within the answer lease if a majority of voters
 answers, else after its silence, 6.5 s by default. With --now it opens at once, and clients of the old primary may read old data meanwhile.`,
 		Example: "  coterie failover --to n2\n  coterie failover --to n2 --dry-run\n  coterie failover --to n2 --drain 1m --cut\n  coterie failover --to n3 --allow-data-loss",
-		Args:    cli.Args(0, "no arguments"),
+		Args: func(c *cobra.Command, a []string) error {
+			if len(a) > 0 {
+				return fail.Usagef("%s needs no arguments; name the replica as in %s --to %s", c.CommandPath(), c.CommandPath(), a[0])
+			}
+			return nil
+		},
 		RunE: func(c *cobra.Command, _ []string) error {
 			cl, err := cli.Client(c)
 			if err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -41,6 +42,10 @@ lets a replica that gave up the leadership for its health, or because its server
 					cli.Say(c, "%s is trusted again (it was under quarantine: %s)", a[0], was)
 				}
 			}
+			if !trust && followsAlready(ctx, cl, ag.ReplicaID(a[0])) {
+				cli.Say(c, "%s is not suspended, and its copy is trusted; nothing was changed", a[0])
+				return nil
+			}
 			if err := cl.Resume(ctx, ag.ReplicaID(a[0])); err != nil {
 				return cli.NoAgent(c, err)
 			}
@@ -50,6 +55,13 @@ lets a replica that gave up the leadership for its health, or because its server
 	}
 	c.Flags().BoolVar(&trust, "trust", false, "keep a copy under quarantine as it is, and forget crashes and ills")
 	return c
+}
+
+// followsAlready reports whether a replica is known, and known to be neither suspended nor under quarantine.
+func followsAlready(ctx context.Context, cl *api.Client, id ag.ReplicaID) bool {
+	s, err := cl.Status(ctx)
+	i := slices.IndexFunc(s.Replicas, func(r api.Replica) bool { return r.Name == id })
+	return err == nil && s.Quorum && i >= 0 && s.Replicas[i].Connected == "CONNECTED" && !s.Replicas[i].Suspended && s.Replicas[i].Quarantine == "" && s.Replicas[i].Join == ""
 }
 
 // printHealth prints the replicas with problems below a status, each with the command that helps.

@@ -297,9 +297,7 @@ func (d dashboard) printReplicas(w io.Writer) error {
 	}
 	_, _ = fmt.Fprintf(w, "group %s   primary %s   epoch %d %s   timeline %d\n", s.Group, primary, s.Epoch, s.Phase, s.Timeline)
 	_, _ = fmt.Fprintf(w, "quorum %s (%s)   commits wait for %s   automatic failover: %s\n", quorum, votes, s.WaitsFor, s.FailoverReady)
-	if s.Availability.Blocked {
-		_, _ = fmt.Fprintf(w, "NO COMMIT IS ACKNOWLEDGED, for %s: %s\n", availability.Age(time.Duration(s.Availability.BlockedSeconds*float64(time.Second))), s.Availability.Because)
-	}
+	printBlocked(w, s.Availability)
 	if s.LogWeakness != "" {
 		_, _ = fmt.Fprintf(w, "%s confirms each commit once more while it is primary: %s\n", s.Node, s.LogWeakness)
 	}
@@ -336,6 +334,13 @@ func (d dashboard) printReplicas(w io.Writer) error {
 		_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", name, r.Role, sync, mode, r.FailoverMode, pos, lag, ready, loss, recovery, r.Connected, now)
 	}
 	return t.Flush()
+}
+
+// printBlocked prints a line if no commit is acknowledged.
+func printBlocked(w io.Writer, r availability.Report) {
+	if r.Blocked {
+		_, _ = fmt.Fprintf(w, "NO COMMIT IS ACKNOWLEDGED, for %s: %s\n", availability.Age(time.Duration(r.BlockedSeconds*float64(time.Second))), r.Because)
+	}
 }
 
 // estimates returns a replica's readiness, data loss and recovery time as texts; "-" for unknown.

@@ -273,3 +273,13 @@ Problems
 		}
 	}
 }
+
+// TestResumeOfOneThatFollows holds that resuming what is not suspended changes nothing, and says so.
+func TestResumeOfOneThatFollows(t *testing.T) {
+	t.Parallel()
+	a := clitest.NewAgent(t)
+	a.SetStatus(threeNodes())
+	if r := clitest.Run(t, Resume(), a.Layout.Dir, "n2"); r.Err != nil || !strings.Contains(r.Said, "n2 is not suspended, and its copy is trusted; nothing was changed") || len(a.Asked("Resume")) != 0 {
+		t.Errorf("%v, %q", r.Err, r.Said)
+	}
+}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"regexp"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -127,6 +128,9 @@ changes nothing until --yes is given. coterie release gives the cluster back.`,
 			if _, ok := ag.Profiles[profile]; !ok {
 				return fail.Usagef("--profile %q: default, fast or wan", profile)
 			}
+			if !groupName.MatchString(group) {
+				return fail.Usagef("--group %q: a group's name has letters, digits, and _ - . between them, 128 at most", group)
+			}
 			if a.target != "" {
 				return adoptNode(c, &f, &a, newGroup{dir: dir, name: group, profile: profile})
 			}
@@ -161,6 +165,9 @@ changes nothing until --yes is given. coterie release gives the cluster back.`,
 	c.Flags().BoolVar(&interactive, "interactive", false, "ask for everything, validate it, and make the group once the other nodes have joined; or write the script that does")
 	return c
 }
+
+// groupName is what a group may be called: its name is typed in shells and statements.
+var groupName = regexp.MustCompile(`^[\pL\d][\pL\d_.-]{0,127}$`)
 
 // check looks for problems of a new node before root makes its directory and gives it to another user. A refusal
 // therefore leaves no trace. The user that runs the node checks again, with its own permissions.

@@ -1,0 +1,103 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/coteriedb/coterie/internal/cli"
+	"github.com/coteriedb/coterie/internal/lib/fail"
+)
+
+// TestInputs holds what is answered to commands as people type them on a machine without a node: the exit code, and
+// words that say what happened and what to run. No answer has words of the language that the program is written in.
+func TestInputs(t *testing.T) {
+	none := t.TempDir() + "/none"
+	for typed, want := range map[string]struct {
+		code int
+		says string
+	}{
+		"stauts":               {2, `unknown command "stauts": did you mean coterie status`},
+		"failvoer --to n2":     {2, "did you mean coterie failover"},
+		"ststus":               {2, "did you mean coterie status"},
+		"chekc":                {2, "did you mean coterie check"},
+		"replcia show":         {2, "did you mean coterie replica"},
+		"jion x":               {2, "did you mean coterie join"},
+		"switchover":           {2, "coterie failover --to NAME is a planned failover"},
+		"switchover --to n2":   {2, "coterie failover --to NAME is a planned failover"},
+		"list":                 {2, "coterie status shows the members"},
+		"topology":             {2, "coterie status shows the members"},
+		"members":              {2, "coterie status shows the members"},
+		"reinit n2":            {2, "coterie seed NAME --full makes a replica's copy anew"},
+		"pause":                {2, "coterie replica set NAME failover_mode=MANUAL"},
+		"reload":               {2, "coterie listener restart"},
+		"history":              {2, "coterie explain --all"},
+		"show-config":          {2, "coterie group show"},
+		"edit-config":          {2, "coterie settings"},
+		"dsn":                  {2, "under Connect"},
+		"psql":                 {2, "under Connect"},
+		"promote":              {2, "coterie failover --to NAME"},
+		"suspend n2":           {2, "coterie resume NAME continues"},
+		"logs":                 {2, "log/agent.log"},
+		"version":              {2, "coterie --version"},
+		"add n4":               {2, "coterie token create"},
+		"stop":                 {2, "systemctl stop coterie"},
+		"nonsense":             {2, `unknown command "nonsense"; see coterie --help`},
+		"replica sho":          {2, "did you mean coterie replica set, or coterie replica show"},
+		"replica frobnicate":   {2, "see coterie replica --help"},
+		"token creat":          {2, "did you mean coterie token create"},
+		"lab strt n1":          {2, "did you mean coterie lab start"},
+		"status extra":         {2, `does not know what to do with "extra"`},
+		"status":               {2, "there is no node directory"},
+		"status --wid":         {2, "unknown flag: --wid"},
+		"check nosucharea":     {2, "choose from"},
+		"failover n3":          {2, "coterie failover needs no arguments; name the replica as in coterie failover --to n3"},
+		"failover --drain abc": {2, `"abc" of "--drain" is not a duration: write a number with its unit, as in 500ms, 30s or 2m`},
+		"failover --drain 10":  {2, "is not a duration"},
+		"seed":                 {2, "needs"},
+		"remove":               {2, "coterie remove needs the member's name"},
+		"resume":               {2, "coterie resume needs the replica's name"},
+		"join garbage":         {2, "this is not a whole join token"},
+		"set":                  {2, "no node directory"},
+		"set --required x":     {2, "is not a number"},
+		"token create --ttl x": {2, "is not a duration"},
+		"init --group bad!":    {2, "letters, digits"},
+	} {
+		root := newRoot()
+		var out bytes.Buffer
+		root.SetOut(&out)
+		root.SetErr(&out)
+		root.SetIn(strings.NewReader(""))
+		root.SetArgs(append([]string{"--node", none}, strings.Fields(typed)...))
+		err := root.ExecuteContext(t.Context())
+		if err == nil {
+			t.Errorf("%s: no error", typed)
+			continue
+		}
+		code := fail.KindOf(err).ExitCode()
+		if other := (cli.ExitError{}); errors.As(err, &other) {
+			code = other.Code
+		}
+		if code != want.code || !strings.Contains(err.Error(), want.says) {
+			t.Errorf("%s: exit code %d, %q; want %d, %q", typed, code, err, want.code, want.says)
+		}
+		for _, word := range []string{"strconv", "time: ", "dial unix", "context deadline", "rpc error", "Msg ", "%!"} {
+			if strings.Contains(err.Error(), word) {
+				t.Errorf("%s: %q has %q", typed, err, word)
+			}
+		}
+	}
+}
+
+// TestNodeFromTheEnvironment holds that COTERIE_NODE names the node directory, and that --node has the last word.
+func TestNodeFromTheEnvironment(t *testing.T) {
+	t.Setenv("COTERIE_NODE", "/of/the/environment")
+	for args, want := range map[string]string{"status": "/of/the/environment", "--node /of/the/flag status": "/of/the/flag"} {
+		root := newRoot()
+		root.SetArgs(strings.Fields(args))
+		if err := root.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", args, err)
+		}
+	}
+}
