@@ -124,7 +124,8 @@ func (d dashboard) members(b *strings.Builder) {
 	var table strings.Builder
 	t := tabwriter.NewWriter(&table, 2, 8, 2, ' ', 0)
 	_, _ = fmt.Fprintln(t, "  NAME\tROLE\tSTATE\tHOST\tSYNC\tLAG\tFAILOVER TO IT\tNOTE")
-	for _, r := range d.Replicas {
+	byName := slices.SortedFunc(slices.Values(d.Replicas), func(x, y api.Replica) int { return strings.Compare(string(x.Name), string(y.Name)) })
+	for _, r := range byName {
 		mark := "  "
 		if r.Name == d.Node {
 			mark = "* "

@@ -20,7 +20,7 @@ const (
 
 // Roster is the quorum's own list of members, as this node read it last.
 type Roster struct {
-	Voters []uint64 // ids of the voting members; nil: not known, or the quorum is external
+	Voters []uint64 // ids of the voting members, if two reads found that they are not those of the configuration; else nil
 	Stray  string   // how the list and the configuration have differed for a while; "": they do not
 }
 
@@ -43,19 +43,20 @@ func (s *Service) rosterTurn(ctx context.Context) {
 		return // without a majority there is nothing to compare with; status tells of that by itself
 	}
 	var next Roster
-	for _, m := range members {
-		if !m.Learner {
-			next.Voters = append(next.Voters, m.ID)
-		}
-	}
-	differs := compareRoster(snap.Group, members)
-	switch {
+	switch differs := compareRoster(snap.Group, members); {
 	case differs == "":
 		s.strayed = time.Time{}
-	case s.strayed.IsZero():
+	case s.strayed.IsZero(): // a member may just have joined or left
 		s.strayed = s.now()
-	case s.now().Sub(s.strayed) >= rosterPatience:
-		next.Stray = differs
+	default:
+		for _, m := range members {
+			if !m.Learner {
+				next.Voters = append(next.Voters, m.ID)
+			}
+		}
+		if s.now().Sub(s.strayed) >= rosterPatience {
+			next.Stray = differs
+		}
 	}
 	s.roster.Store(&next)
 }
