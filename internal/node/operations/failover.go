@@ -53,10 +53,15 @@ func (s *Service) Failover(ctx context.Context, req api.FailoverRequest) (api.Fa
 	return s.awaitFailover(ctx, start, x, op)
 }
 
+// dryRunBudget bounds the question to the primary, which asks its server for at most 5 s.
+const dryRunBudget = 8 * time.Second
+
 // dryRun returns what a planned failover would do with the sessions of the primary's server.
 func (s *Service) dryRun(ctx context.Context, x etcd.Snapshot, to ag.ReplicaID) (api.FailoverResult, error) {
 	e := x.Record.Epoch
 	r := api.FailoverResult{From: e.Leader, To: to, Epoch: e.Epoch, DryRun: true}
+	ctx, cancel := context.WithTimeout(ctx, dryRunBudget)
+	defer cancel()
 	var moves []ag.SessionMove
 	var err error
 	if e.Leader == s.Self {
