@@ -530,6 +530,7 @@ func TestImports(t *testing.T) {
 		"github.com/coteriedb/coterie/internal/ag":                      true,
 		"github.com/coteriedb/coterie/internal/lib/boottime":            true,
 		"github.com/coteriedb/coterie/internal/lib/durable":             true,
+		"github.com/coteriedb/coterie/internal/lib/fault":               true, // the places at which tests end it
 		"github.com/coteriedb/coterie/internal/lib/retry":               true,
 		"github.com/coteriedb/coterie/internal/postgres/keeper/datadir": true,
 		"github.com/coteriedb/coterie/internal/postgres/keeper/memlog":  true,

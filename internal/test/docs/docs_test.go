@@ -156,6 +156,7 @@ var (
 	inline   = regexp.MustCompile("`(coterie [^`]+)`")
 	atPrompt = regexp.MustCompile(`^(?:sudo (?:-u \w+ )?)?(?:/usr/local/bin/)?(coterie .*)$`)
 	remark   = regexp.MustCompile(`\s+#.*$`)
+	inQuotes = regexp.MustCompile(`"[^"]*"`)
 )
 
 // said is a command with flags in a message of the program. Prose may follow it, and punctuation ends it.
@@ -203,7 +204,8 @@ func commands(text string) []string {
 		for line := range strings.Lines(block[2]) {
 			line = remark.ReplaceAllString(strings.TrimSpace(line), "")
 			if m := atPrompt.FindStringSubmatch(line); m != nil && strings.HasPrefix(block[1], "sh") {
-				found = append(found, m[1])
+				own, _, _ := strings.Cut(inQuotes.ReplaceAllString(m[1], "text"), " && ") // another program's command may follow
+				found = append(found, own)
 			}
 		}
 	}
