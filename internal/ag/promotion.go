@@ -106,7 +106,9 @@ func (v View) best() (SealReport, bool) {
 	return best, (in.suffice || in.leaderIn) && best.Promotable
 }
 
-// mayLead reports whether the agents may promote the member without a person.
+// mayLead reports whether the configuration allows that the agents promote the member without a person. It judges
+// members of which this node knows no more: whether a member's copy is sound and in V, its own electable says, by the
+// Promotable of its seal.
 func (v View) mayLead(id ReplicaID) bool {
 	r, ok := v.Group.Replica(id)
 	return ok && r.FailoverMode == Automatic && !r.Suspended

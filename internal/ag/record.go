@@ -210,14 +210,17 @@ const Rho = 0.01
 // Profiles are the lease profiles of the design, by name.
 var Profiles = map[string]Profile{
 	"default": {
-		"default", 750 * time.Millisecond, time.Second, 5 * time.Second, time.Second, 6500 * time.Millisecond,
-		100 * time.Millisecond, 400 * time.Millisecond, 1500 * time.Millisecond,
+		Name: "default", Heart: 750 * time.Millisecond, Request: time.Second, Lease: 5 * time.Second, Fence: time.Second,
+		Observer: 6500 * time.Millisecond, Beat: 100 * time.Millisecond, Answer: 400 * time.Millisecond, Floor: 1500 * time.Millisecond,
 	},
 	"fast": {
-		"fast", 300 * time.Millisecond, 500 * time.Millisecond, 2200 * time.Millisecond, 500 * time.Millisecond, 3 * time.Second,
-		50 * time.Millisecond, 200 * time.Millisecond, 600 * time.Millisecond,
+		Name: "fast", Heart: 300 * time.Millisecond, Request: 500 * time.Millisecond, Lease: 2200 * time.Millisecond, Fence: 500 * time.Millisecond,
+		Observer: 3 * time.Second, Beat: 50 * time.Millisecond, Answer: 200 * time.Millisecond, Floor: 600 * time.Millisecond,
 	},
-	"wan": {"wan", 2 * time.Second, 4 * time.Second, 15 * time.Second, time.Second, 17 * time.Second, 500 * time.Millisecond, 2 * time.Second, 4 * time.Second},
+	"wan": {
+		Name: "wan", Heart: 2 * time.Second, Request: 4 * time.Second, Lease: 15 * time.Second, Fence: time.Second,
+		Observer: 17 * time.Second, Beat: 500 * time.Millisecond, Answer: 2 * time.Second, Floor: 4 * time.Second,
+	},
 }
 
 // Progress returns how long a candidate or a promotion may be silent before it may be outbid. It renews no more often

@@ -16,7 +16,8 @@ import (
 // a client any more, as after silence of O (docs/internals/safety.md, "Fast takeover").
 
 // electable reports whether this copy may be promoted without a person. It must be in V, because then it may hold every
-// acknowledged commit, and its replica must be configured for automatic failover.
+// acknowledged commit, and its replica must be configured for automatic failover. It judges this node; what is known of
+// another is judged by mayLead. Whether the moment has come is decided by mayClaim, and which copy it is by best.
 func (v View) electable() bool {
 	m, in := v.Record.State.InV(v.Self)
 	r := v.me()

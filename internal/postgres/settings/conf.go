@@ -11,7 +11,8 @@ import (
 const SynchronousNames = "synchronous_standby_names"
 
 // Reserved reports whether a setting belongs to the group and may not stay in postgresql.auto.conf
-// (docs/internals/postgresql.md, "Settings of the agent"), and what is to be used instead.
+// (docs/internals/postgresql.md, "Settings of the agent"), and what is to be used instead. Settings that the agent
+// gives to the server at each start are listed elsewhere, in Instance.constants of package postgres.
 func Reserved(name string) (instead string, reserved bool) {
 	switch name {
 	case SynchronousNames:
