@@ -31,6 +31,8 @@ const (
 	calmAfter = 10 * time.Second
 	// loginP99 is how long 99 of 100 logins may take, outside of failovers.
 	loginP99 = 2 * time.Second
+	// ownProcessors is from how many processors on the attackers leave the group as much as it needs to be judged by.
+	ownProcessors = 4
 	// attackMemory is what an agent may have grown by, in bytes: the console's engines, and buffers of all places.
 	attackMemory = 512 << 20
 )
@@ -107,7 +109,10 @@ func suffer(t *testing.T, program string, during, every time.Duration) (told str
 		}
 	}
 	quiet := min(before.tps, after.tps) // other work on this host changes both
-	add(attacked.tps < quiet/2, "%.0f transactions/s under attack, %.0f before and %.0f after", attacked.tps, before.tps, after.tps)
+	if runtime.NumCPU() < ownProcessors {
+		t.Logf("NOT JUDGED: throughput, as the attackers take their part of %d processors; %d are needed", runtime.NumCPU(), ownProcessors)
+	}
+	add(runtime.NumCPU() >= ownProcessors && attacked.tps < quiet/2, "%.0f transactions/s under attack, %.0f before and %.0f after", attacked.tps, before.tps, after.tps)
 	add(attacked.p99 > loginP99, "p99 of logins is %v", attacked.p99)
 	add(attacked.failed > 0, "%d honest logins failed, outside of failovers: %s", attacked.failed, attacked.why)
 	add(int(now.Epoch-s.Epoch) != asked, "%d failovers, %d were asked for", now.Epoch-s.Epoch, asked)
