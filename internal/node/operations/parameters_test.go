@@ -46,8 +46,12 @@ func TestParametersAreJudgedFirst(t *testing.T) {
 			there: func(ag.ReplicaID, map[string]string) ([]string, error) { return nil, refusal }, kind: fail.Refused, says: "library x is not installed",
 		},
 		"one does not answer": {text: "SET PARAMETER work_mem = '64MB'", notices: "b did not say whether its server takes the settings", written: true},
-		"nobody answers": {
-			text: "SET PARAMETER work_mem = '64MB' FOR REPLICA b", kind: fail.Ordinary, says: "on b: the node does not answer",
+		"the only one that is asked does not answer": {
+			text: "SET PARAMETER work_mem = '64MB' FOR REPLICA b", notices: "b did not say whether its server takes the settings", written: true,
+		},
+		"nor would this server take it": {
+			text: "SET PARAMETER work_mem = 'lots' FOR REPLICA b", here: map[string]error{"work_mem": fail.Usagef("invalid value")},
+			kind: fail.Usage, says: "in place of b",
 		},
 		"a restart is needed": {
 			text: "SET PARAMETER max_connections = 300", there: func(ag.ReplicaID, map[string]string) ([]string, error) { return []string{"max_connections"}, nil },

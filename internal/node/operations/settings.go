@@ -115,11 +115,16 @@ func (e Executor) checkParameters(ctx context.Context, old, next ag.Group) (noti
 		notices = append(notices, console.Notice{Severity: "NOTICE", Message: fmt.Sprintf(format, a...)})
 	}
 	for _, id := range slices.Sorted(maps.Keys(failed)) {
-		kind := fail.KindOf(failed[id])
-		if kind == fail.Usage || kind == fail.Refused || len(answers) == 0 {
-			return nil, fmt.Errorf("on %s: %w", id, failed[id])
+		err := failed[id]
+		if kind := fail.KindOf(err); kind == fail.Usage || kind == fail.Refused {
+			return nil, fmt.Errorf("on %s: %w", id, err)
 		}
-		notice("%s did not say whether its server takes the settings: %v", id, failed[id])
+		if len(answers) == 0 { // as of a replica without a copy yet: this server judges in its place
+			if _, err := e.CheckParameters(ctx, asked[id]); err != nil {
+				return nil, fmt.Errorf("in place of %s, which did not say (%w): %w", id, failed[id], err)
+			}
+		}
+		notice("%s did not say whether its server takes the settings: %v", id, err)
 	}
 	var waits []string
 	for _, names := range answers {

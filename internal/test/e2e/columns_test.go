@@ -28,6 +28,7 @@ var fixed = map[string]string{
 	"coterie.parameters.of_replica":                                            "the same",
 	"coterie.parameters.in_force":                                              "the same",
 	"coterie.parameters.pending_restart":                                       "the same",
+	"sys.dm_hadr_database_replica_states.last_redone_time":                     "the commit time of the last transaction that was replayed; nothing is written between two looks",
 	"coterie.addresses.device":                                                 "tested with the addresses",
 	"coterie.routes.lagged":                                                    "only a reader that asks for less lag than there is moves it",
 	"sys.availability_groups.is_contained":                                     "roles, grants and settings are in the instance and always replicated",
@@ -262,6 +263,19 @@ func absent(t *testing.T) map[string]bool {
 	return out
 }
 
+// elsewhere are views whose columns other tests move, or that say what never changes, with the place.
+var elsewhere = map[string]string{
+	"sys.database_mirroring_endpoints": "a node's endpoint stays as the node was made",
+	"sys.tcp_endpoints":                "the same",
+	"sys.endpoints":                    "the same",
+	"sys.dm_exec_sessions":             "sessions as coterie.sessions has them, whose columns move here",
+	"sys.dm_exec_connections":          "the same",
+	"sys.dm_hadr_ag_threads":           "numbers that no agent has, as monitoring scripts join them: internal/admin/catalog",
+	"sys.dm_os_sys_info":               "when the server started",
+	"coterie.problems":                 "tested with every fact in internal/ag/availability",
+	"coterie.failures":                 "the same",
+}
+
 // TestColumns changes facts of a lab and checks that every column of every view follows.
 func TestColumns(t *testing.T) {
 	long(t)
@@ -273,7 +287,7 @@ func TestColumns(t *testing.T) {
 	null := absent(t)
 	for c := range g.columns(t, "n2", g.views(t, "n2")) {
 		view := c[:strings.LastIndex(c, ".")]
-		if !seen[c] && fixed[c] == "" && !null[c] && !null[view] {
+		if !seen[c] && fixed[c] == "" && elsewhere[view] == "" && !null[c] && !null[view] {
 			t.Errorf("no fact moves %s, and no reason is given", c)
 		}
 		if seen[c] && (fixed[c] != "" || null[c]) {

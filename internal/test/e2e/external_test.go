@@ -82,7 +82,7 @@ func externalIsShown(t *testing.T, g *group, etcd *standalone.Server) {
 		}
 	}
 	at := g.node(*was.Primary)
-	if a := must(t, "status", "--node", at); !strings.Contains(a.out, "external etcd, members: 1") {
+	if a := must(t, "status", "--node", at); !strings.Contains(a.out, "external etcd of 1") {
 		t.Errorf("%s", a.out)
 	}
 	if a := must(t, "check", "quorum", "--node", at); !strings.Contains(a.out, "answers in") || !strings.Contains(a.out, "no fast takeover") {
