@@ -376,7 +376,7 @@ func (x *session) follow(f *pgwire.Framer, b []byte) (used int, err error) {
 		return used, nil // it is not forwarded
 	}
 	if x.drained.local && (typ == 'Q' || typ == 'P') && used >= head {
-		x.moving.tracker.Text(text, head > 0, whole)
+		x.moving.tracker.Message(typ, text, head > 0, whole)
 	}
 	if x.drained.local && x.srv.cfg.Fingerprint != nil {
 		x.observeUse(f.Type(), b[min(head, used):used], head > 0, whole)

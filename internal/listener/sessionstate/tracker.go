@@ -19,6 +19,7 @@ type Tracker struct {
 	why   string   // why the session cannot be moved; "": no reason was seen
 	tail  []byte   // the end of the last piece of a text that arrives in several
 	start bool     // tail is all of the text so far
+	skips bool     // the name of a statement, which stands before its text, goes on
 	body  bool     // the text is a program
 }
 
@@ -38,6 +39,22 @@ func (t *Tracker) Why() string { return t.why }
 // Unseen notes that texts of the client passed that were not followed.
 func (t *Tracker) Unseen() {
 	t.refuse("the kernel has relayed texts of its statements, which were not looked at")
+}
+
+// Message follows a piece of the body of a Query ('Q') or a Parse ('P'). begun means that it is the beginning, whole
+// that it reaches the end.
+func (t *Tracker) Message(typ byte, piece []byte, begun, whole bool) {
+	if begun {
+		t.skips = typ == 'P'
+	}
+	if t.skips {
+		i := bytes.IndexByte(piece, 0)
+		if i < 0 {
+			return
+		}
+		t.skips, begun, piece = false, true, piece[i+1:]
+	}
+	t.Text(piece, begun, whole)
 }
 
 // Text follows a piece of the text of a Query or a Parse. begun means that it is the beginning, whole that it reaches
@@ -80,12 +97,34 @@ func (t *Tracker) calls(text []byte) {
 			return
 		}
 		at += i
-		if before := bytes.TrimRight(text[:at], " \t\r\n\f\""); len(before) > 0 {
-			t.call(before, text[at+1:])
-		}
+		t.called(text[:at], text[at+1:])
 		at++
 	}
 }
+
+// called looks at one call. before ends with the name and what may stand behind a name.
+func (t *Tracker) called(before, arguments []byte) {
+	name := bytes.TrimRight(before, space+`"`)
+	if len(name) == 0 {
+		return
+	}
+	t.call(name, arguments)
+	if quoted := bytes.TrimRight(before, space); len(quoted) > len(name) {
+		if begin := bytes.LastIndexByte(name, '"'); begin > 0 && name[begin-1] == '&' {
+			t.refuse("a call was written with a name in Unicode escapes")
+		}
+	}
+	if !bytes.ContainsAny(before[len(name):], "\r\n") {
+		return
+	}
+	line := bytes.LastIndexAny(name, "\r\n") + 1
+	if comment := bytes.Index(name[line:], []byte("--")); comment >= 0 { // the name may stand before it
+		t.called(append(name[:line+comment:line+comment], ' '), arguments)
+	}
+}
+
+// space are the bytes that PostgreSQL takes for space between words.
+const space = " \t\r\n\f\v"
 
 // call looks at one call. before ends with the name, arguments begins with the first argument.
 func (t *Tracker) call(before, arguments []byte) {
@@ -121,10 +160,10 @@ func (t *Tracker) call(before, arguments []byte) {
 
 // configured notes the setting of a call of set_config.
 func (t *Tracker) configured(arguments []byte) {
-	a := bytes.TrimLeft(arguments, " \t\r\n\f")
+	a := bytes.TrimLeft(arguments, space)
 	if len(a) > 0 && a[0] == '\'' {
 		name, rest, found := bytes.Cut(a[1:], []byte{'\''})
-		if rest = bytes.TrimLeft(rest, " \t\r\n\f"); found && plainName(name) && len(rest) > 0 && rest[0] == ',' {
+		if rest = bytes.TrimLeft(rest, space); found && plainName(name) && len(rest) > 0 && rest[0] == ',' {
 			t.note(name)
 			return
 		}
@@ -134,7 +173,7 @@ func (t *Tracker) configured(arguments []byte) {
 
 // statement looks at the beginning of a statement.
 func (t *Tracker) statement(text []byte) {
-	text = bytes.TrimLeft(text, " \t\r\n\f")
+	text = bytes.TrimLeft(text, space)
 	if len(text) < 2 {
 		return
 	}
@@ -166,9 +205,7 @@ func (t *Tracker) set(text []byte) {
 	if n := strings.ToLower(string(name)); n == "session" || n == "local" {
 		name, _ = settingName(rest)
 	}
-	if bytes.IndexByte(name, '.') >= 0 {
-		t.note(name)
-	}
+	t.note(name)
 }
 
 // program looks for SET in a text that is a program, or may be one.
@@ -193,6 +230,8 @@ func (t *Tracker) program(text []byte) {
 // note remembers the name of a setting.
 func (t *Tracker) note(name []byte) {
 	switch {
+	case strings.EqualFold(string(name), "seed"):
+		t.refuse("it has set the seed of random")
 	case bytes.IndexByte(name, '.') < 0: // pg_settings lists it
 	case len(name) > maxName || !plainName(name):
 		t.refuse("it has set a setting with an unusual name")
@@ -210,14 +249,47 @@ func (t *Tracker) refuse(why string) {
 	}
 }
 
-// settingName returns the name at the beginning of the text, without quotes around its parts.
+// settingName returns the name at the beginning of the text, without quotes and space around its parts. A name in
+// Unicode escapes is returned with a sign that no plain name has.
 func settingName(text []byte) (name, rest []byte) {
-	text = bytes.TrimLeft(text, " \t\r\n\f")
-	n := 0
-	for n < len(text) && (nameByte(text[n]) || text[n] == '.' || text[n] == '"') {
-		n++
+	for {
+		text = afterSpace(text)
+		word, rest := nextWord(text)
+		switch {
+		case word == "" && len(text) > 0 && text[0] == '"':
+			part, after, _ := bytes.Cut(text[1:], []byte{'"'})
+			name, text = append(name, part...), after
+		case bytes.HasPrefix(rest, []byte(`&"`)):
+			return []byte("&."), rest
+		default:
+			name, text = append(name, word...), rest
+		}
+		after := afterSpace(text)
+		if len(after) == 0 || after[0] != '.' {
+			return name, text
+		}
+		name, text = append(name, '.'), after[1:]
 	}
-	return bytes.ReplaceAll(text[:n], []byte{'"'}, nil), text[n:]
+}
+
+// afterSpace returns the text without space and comments at its beginning.
+func afterSpace(text []byte) []byte {
+	for {
+		text = bytes.TrimLeft(text, space)
+		end := -1
+		switch {
+		case bytes.HasPrefix(text, []byte("--")):
+			end = bytes.IndexAny(text, "\r\n")
+		case bytes.HasPrefix(text, []byte("/*")):
+			if end = bytes.Index(text, []byte("*/")); end >= 0 {
+				end += 2
+			}
+		}
+		if end < 0 {
+			return text
+		}
+		text = text[end:]
+	}
 }
 
 func nextWord(text []byte) (word string, rest []byte) {

@@ -36,6 +36,16 @@ func TestTrackerFindsNamesAndReasons(t *testing.T) {
 		"/* x */ set a.b = 1":                                   {names: "a.b"},
 		"-- x\nset a.b = 1":                                     {names: "a.b"},
 		"select dblink_connect('x')":                            {why: "dblink"},
+		"set /* a */ my.x = 1":                                  {names: "my.x"},
+		"set session -- a\n my . \"x\" = 1":                     {names: "my.x"},
+		`set "my"."odd name" = 1`:                               {why: "unusual"},
+		`set U&"m\0079".x = 1`:                                  {why: "unusual"},
+		"\vset\vmy.x = 1":                                       {names: "my.x"},
+		"set seed = 0.5":                                        {why: "seed"},
+		"select set_config('seed', '0.5', false)":               {why: "seed"},
+		"select set_config -- a\n('my.x', '1', false)":          {names: "my.x"},
+		"select set_config -- a\n-- b\n('my.x', '1', false)":    {names: "my.x"},
+		`select U&"s\0065t_config"('my.x', '1', false)`:         {why: "escapes"},
 	} {
 		var whole Tracker
 		whole.Text([]byte(text+"\x00"), true, true)
@@ -46,6 +56,13 @@ func TestTrackerFindsNamesAndReasons(t *testing.T) {
 			}
 		}
 		check("whole", &whole)
+		for cut := range len("name") + 3 { // a Parse has the name before the text
+			body := []byte("name\x00" + text + "\x00\x00\x00")
+			var parsed Tracker
+			parsed.Message('P', body[:cut], true, false)
+			parsed.Message('P', body[cut:], false, true)
+			check("parsed", &parsed)
+		}
 	}
 }
 
