@@ -59,3 +59,110 @@ func TestMoveKeepsSettingsHoweverTheyAreSet(t *testing.T) {
 		}
 	}
 }
+
+// A setting of one's own that a role brings is that with which the session began.
+func TestMoveKeepsSettingsOfTheRole(t *testing.T) {
+	g := movingGroup(t, nil)
+	g.role("mover", "login")
+	all := func(statement string) {
+		for _, s := range g.servers {
+			s.sql(t, statement)
+		}
+	}
+	all("alter role mover set my.x = 'first'")
+	defer all("alter role mover reset all")
+	conn := g.mustDial(g.rw, "user=mover")
+	all("alter role mover set my.x = 'second'")
+	g.failOver("b")
+	if got := g.one(conn, "select current_setting('my.x', true)"); got != "first" {
+		t.Errorf("my.x is %q", got)
+	}
+	was := g.one(conn, "show work_mem")
+	all("alter role all set work_mem = '9MB'")
+	defer all("alter role all reset all")
+	g.failOver("a")
+	g.lostOrSame(conn, "show work_mem", was)
+}
+
+// Any kind of temporary object keeps a session where it is.
+func TestMoveSeesTemporaryObjects(t *testing.T) {
+	g := movingGroup(t, nil)
+	for _, statement := range []string{
+		"create collation pg_temp.c (locale = 'C')", "create operator pg_temp.### (function = int4pl, leftarg = int4, rightarg = int4)",
+		"create text search configuration pg_temp.c (copy = simple)", "create view pg_temp.v as select 1", "create sequence pg_temp.s",
+		"create domain pg_temp.d as int", "create function pg_temp.f() returns int language sql as 'select 1'",
+		"do $$ begin create temp table t (x int); end $$", "set seed = 0.5", "select set_config('seed', '0.5', false)",
+	} {
+		conn := g.mustDial(g.rw, "user=postgres")
+		g.do(conn, statement)
+		g.failOver("b")
+		if _, err := conn.Exec(t.Context(), "select 1"); err == nil || !strings.Contains(err.Error(), "57P01") {
+			t.Errorf("%s: %v", statement, err)
+		}
+		g.failOver("a")
+	}
+}
+
+// A session cannot hide settings of a superuser behind another user.
+func TestMoveSeesSettingsOfTheSuperuser(t *testing.T) {
+	g := movingGroup(t, nil)
+	g.role("mover", "login")
+	conn := g.mustDial(g.rw, "user=postgres")
+	g.do(conn, "set dynamic_library_path = '/kept'", "set session authorization mover")
+	g.failOver("b")
+	if err := <-later(conn, "reset session authorization"); err == nil || !strings.Contains(err.Error(), "57P01") {
+		g.lostOrSame(conn, "show dynamic_library_path", "/kept")
+	}
+}
+
+// The question means the same under every search path.
+func TestMoveAsksUnderAnySearchPath(t *testing.T) {
+	g := movingGroup(t, nil)
+	all := func(statement string) {
+		for _, s := range g.servers {
+			s.sql(t, statement)
+		}
+	}
+	all("drop schema if exists evil cascade")
+	all("create schema evil")
+	defer all("drop schema evil cascade")
+	for _, of := range []string{"text", "name", "oid", "int4", "bool"} {
+		for _, op := range []string{"=", "<>"} {
+			all("create or replace function evil.no(" + of + ", " + of + ") returns bool language plpgsql as 'begin raise exception ''called''; end'")
+			all("create operator evil." + op + " (function = evil.no, leftarg = " + of + ", rightarg = " + of + ")")
+		}
+	}
+	conn := g.mustDial(g.rw, "user=postgres")
+	g.do(conn, "prepare p as select 'p'", "set work_mem = '7MB'", "set search_path = evil, pg_catalog")
+	g.failOver("b")
+	var got string
+	if err := conn.QueryRow(t.Context(), "show work_mem", pgx.QueryExecModeSimpleProtocol).Scan(&got); err != nil || got != "7MB" {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
+// A statement whose result has other columns since it was prepared fails, as it does without a move.
+func TestMoveNoticesChangedResults(t *testing.T) {
+	g := movingGroup(t, nil)
+	all := func(statement string) {
+		for _, s := range g.servers {
+			s.sql(t, statement)
+		}
+	}
+	all("drop table if exists public.changing")
+	all("create table public.changing as select 1 x")
+	defer all("drop table public.changing")
+	conn := g.mustDial(g.rw, "user=postgres")
+	if version := g.one(conn, "show server_version_num"); version < "160000" {
+		t.Skip("PostgreSQL tells the types of results from 16 on; this is", version)
+	}
+	if _, err := conn.Prepare(t.Context(), "named", "select x from public.changing"); err != nil {
+		t.Fatal(err)
+	}
+	all("alter table public.changing alter column x type text")
+	g.failOver("b")
+	r := conn.PgConn().ExecPrepared(t.Context(), "named", nil, nil, []int16{1}).Read()
+	if r.Err == nil {
+		t.Errorf("a client that expects a number gets %q", r.Rows)
+	}
+}

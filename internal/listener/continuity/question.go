@@ -36,32 +36,40 @@ const (
 )
 
 // question asks a backend for everything that it can tell of its session. $1 is a list of settings that no view lists,
-// $2 the reported ones, $3 the name of the statement itself. Every name is of pg_catalog, whatever the search path.
+// $2 the reported ones, $3 the name of the statement itself. Every name and operator is of pg_catalog, whatever the
+// search path. PostgreSQL 16 and later tell the types of results.
 const question = `select '` + rowSetting + `', s.name, pg_catalog.current_setting(s.name), ''
 	from pg_catalog.pg_settings s
-	where s.source in ('session', 'client', 'user', 'database', 'database user') and s.context <> 'internal'
-		and s.name not in ('transaction_isolation', 'transaction_read_only', 'transaction_deferrable', 'session_authorization', 'role', 'seed')
+	where s.source operator(pg_catalog.=) any ('{session,client,user,database,"database user",global}'::pg_catalog.text[])
+		and s.context operator(pg_catalog.<>) 'internal'
+		and s.name operator(pg_catalog.<>) all ('{transaction_isolation,transaction_read_only,transaction_deferrable,session_authorization,role,seed}'::pg_catalog.text[])
 union all select '` + rowSetting + `', n, pg_catalog.current_setting(n, true), ''
 	from pg_catalog.unnest($1::pg_catalog.text[]) n where pg_catalog.current_setting(n, true) is not null
+union all select '` + rowSetting + `', n.name, pg_catalog.current_setting(n.name, true), ''
+	from (select pg_catalog.split_part(c, '=', 1) as name from pg_catalog.pg_db_role_setting d, pg_catalog.unnest(d.setconfig) c
+		where d.setrole operator(pg_catalog.=) 0::pg_catalog.oid or d.setrole operator(pg_catalog.=) ` + loginUser + `) n
+	where pg_catalog.strpos(n.name, '.') operator(pg_catalog.>) 0 and pg_catalog.current_setting(n.name, true) is not null
 union all select '` + rowReported + `', n, pg_catalog.current_setting(n, true), ''
 	from pg_catalog.unnest($2::pg_catalog.text[]) n where pg_catalog.current_setting(n, true) is not null
 union all select '` + rowRole + `', pg_catalog.current_setting('role'), '', ''
 union all select '` + rowUser + `', session_user::pg_catalog.text, '', ''
 union all select '` + rowChannel + `', c, '', '' from pg_catalog.pg_listening_channels() c
 union all select case when p.from_sql then '` + rowPrepared + `' else '` + rowStatement + `' end, p.name, p.statement,
-		(p.parameter_types::pg_catalog.oid[])::pg_catalog.text
-	from pg_catalog.pg_prepared_statements p where p.name <> $3
-union all select '` + rowRefusal + `', 'it has temporary objects', '', '' where pg_catalog.pg_my_temp_schema() <> 0 and (
-	exists (select from pg_catalog.pg_class c where c.relnamespace = pg_catalog.pg_my_temp_schema())
-	or exists (select from pg_catalog.pg_proc c where c.pronamespace = pg_catalog.pg_my_temp_schema())
-	or exists (select from pg_catalog.pg_type c where c.typnamespace = pg_catalog.pg_my_temp_schema()))
-union all select '` + rowRefusal + `', 'it holds an advisory lock', '', ''
-	where exists (select from pg_catalog.pg_locks l where l.pid = pg_catalog.pg_backend_pid() and l.locktype = 'advisory')
+		pg_catalog.concat((p.parameter_types::pg_catalog.oid[])::pg_catalog.text, ' ', pg_catalog.to_jsonb(p) operator(pg_catalog.->>) 'result_types')
+	from pg_catalog.pg_prepared_statements p where p.name operator(pg_catalog.<>) $3
+union all select '` + rowRefusal + `', 'it has temporary objects', '', '' where exists (select from pg_catalog.pg_depend d
+	where d.refclassid operator(pg_catalog.=) 'pg_catalog.pg_namespace'::pg_catalog.regclass::pg_catalog.oid
+		and d.refobjid operator(pg_catalog.=) pg_catalog.pg_my_temp_schema() and d.refobjid operator(pg_catalog.<>) 0::pg_catalog.oid)
+union all select '` + rowRefusal + `', 'it holds an advisory lock', '', '' where exists (select from pg_catalog.pg_locks l
+	where l.pid operator(pg_catalog.=) pg_catalog.pg_backend_pid() and l.locktype operator(pg_catalog.=) 'advisory')
 union all select '` + rowRefusal + `', 'it has a cursor WITH HOLD', '', ''
 	where exists (select from pg_catalog.pg_cursors c where c.is_holdable)
 union all select '` + rowRefusal + `', 'its role cannot see every setting that it may have changed', '', ''
-	where current_user <> session_user and not pg_catalog.pg_has_role('pg_read_all_settings', 'usage')
-		and exists (select from pg_catalog.pg_roles r where r.rolname = session_user and r.rolsuper)`
+	where not pg_catalog.pg_has_role('pg_read_all_settings', 'usage')
+		and exists (select from pg_catalog.pg_roles r where r.rolsuper and r.oid operator(pg_catalog.=) ` + loginUser + `)`
+
+// loginUser is the user that has logged in, whatever SET SESSION AUTHORIZATION says.
+const loginUser = `(select a.usesysid from pg_catalog.pg_stat_get_activity(pg_catalog.pg_backend_pid()) a)`
 
 // Question returns the requests that ask a backend for the state of its session. names are settings with a dot, which
 // no view lists. The requests leave the session's unnamed statement as it is. Their answer ends with one ReadyForQuery.

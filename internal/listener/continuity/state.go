@@ -26,7 +26,8 @@ type State struct {
 // Statement is a prepared statement.
 type Statement struct {
 	Text    string   `json:"text"`
-	Types   []uint32 `json:"types,omitempty"` // of its parameters
+	Types   []uint32 `json:"types,omitempty"`   // of its parameters
+	Results string   `json:"results,omitempty"` // types of its results when it was prepared, if the server tells
 	FromSQL bool     `json:"from_sql,omitempty"`
 }
 
@@ -51,9 +52,10 @@ func (a *Answer) State() (State, error) {
 		case rowRefusal:
 			st.refuse(r[1])
 		case rowStatement, rowPrepared:
-			s := Statement{Text: r[2], FromSQL: r[0] == rowPrepared}
+			types, results, _ := strings.Cut(r[3], " ")
+			s := Statement{Text: r[2], Results: results, FromSQL: r[0] == rowPrepared}
 			var err error
-			if s.Types, err = readTypes(r[3]); err != nil {
+			if s.Types, err = readTypes(types); err != nil {
 				return st, err
 			}
 			if s.FromSQL && !singlePrepare(s.Text) {
@@ -139,7 +141,7 @@ func (s *State) Differs(again *State) string {
 }
 
 func sameStatement(a, b Statement) bool {
-	return a.Text == b.Text && a.FromSQL == b.FromSQL && slices.Equal(a.Types, b.Types)
+	return a.Text == b.Text && a.Results == b.Results && a.FromSQL == b.FromSQL && slices.Equal(a.Types, b.Types)
 }
 
 func major(version string) string {
