@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/coteriedb/coterie/internal/ag"
 )
 
 // lostOrSame checks that a session either has kept what query shows, or was ended with a reason.
@@ -165,4 +167,35 @@ func TestMoveNoticesChangedResults(t *testing.T) {
 	if r.Err == nil {
 		t.Errorf("a client that expects a number gets %q", r.Rows)
 	}
+}
+
+// A session of another node's client keeps texts that are not UTF-8, and settings that only a prepared statement sets.
+func TestMoveOfAnotherNodesSessionKeepsItsBytes(t *testing.T) {
+	far, near := movingGroup(t, nil), movingGroup(t, nil)
+	near.remote["a"] = far.srv
+	near.routes.Store(&ag.Routes{Epoch: 1, Self: "b", Primary: "a", WriteOpen: true, Targets: []ag.Target{{ID: "a", Healthy: true}, {ID: "b", Local: true, Healthy: true}}})
+	conn := near.mustDial(near.rw, "user=postgres")
+	near.do(conn, "set client_encoding = latin1", "prepare p as select '\xfc'::text, length('\xfc')::text", "set my.x = '\xfc'",
+		"prepare q as select set_config('my.q', 'kept', false)")
+	far.srv.Drain(true)
+	far.drained()
+	far.srv.ReadStates(t.Context())
+	far.srv.CloseServer("planned failover")
+	near.publish(&ag.Routes{Epoch: 2, Self: "b", Primary: "b", WriteOpen: true, Targets: []ag.Target{{ID: "a", Healthy: true}, {ID: "b", Local: true, Healthy: true}}})
+	near.srv.CloseEpoch(2, "the primary has changed")
+	for query, want := range map[string]string{"execute p": "\xfc", "show my.x": "\xfc", "execute q": "kept"} {
+		results, err := conn.PgConn().Exec(t.Context(), query).ReadAll()
+		if err != nil || string(results[0].Rows[0][0]) != want {
+			t.Errorf("%s: %v, %v; want %q", query, results, err, want)
+		}
+	}
+	near.srv.Drain(true)
+	near.drained()
+	near.srv.ReadStates(t.Context())
+	for _, x := range near.srv.localSessions() {
+		if st := x.moving.state; st == nil || st.Settings["my.q"] != "kept" {
+			t.Errorf("state %+v, refusal %q", st, x.moving.refusal)
+		}
+	}
+	near.srv.Drain(false)
 }

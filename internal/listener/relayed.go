@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
-	"encoding/json"
+	"encoding/gob"
 	"errors"
 	"fmt"
 	"io"
@@ -291,11 +291,11 @@ func (x *session) recoveryOver(typ byte, body []byte) bool {
 }
 
 // A session that another node's client has on this server goes back in these messages. PostgreSQL has none of that
-// type. The first has the version of this exchange, the second the state. The client's node then ends its direction of
-// the stream, and gets what was not forwarded in the third.
+// type. The first has the version of this exchange, the second the state, whose texts may be in any encoding. The
+// client's node then ends its direction of the stream, and gets what was not forwarded in the third.
 const (
 	giveBackMessage = '~'
-	giveBackVersion = "1"
+	giveBackVersion = "2"
 	maxGivenBack    = 4 << 20
 	giveBackTime    = 2 * time.Second
 )
@@ -307,12 +307,12 @@ const movesParameter = "coterie.moves"
 func (x *session) giveBack() {
 	defer close(x.moving.left)
 	_ = x.raw.SetDeadline(time.Now().Add(giveBackTime))
-	state, err := json.Marshal(x.moving.state)
-	if err != nil {
+	var state bytes.Buffer
+	if gob.NewEncoder(&state).Encode(x.moving.state) != nil {
 		return
 	}
 	b := pgwire.AppendMessage(nil, giveBackMessage, []byte(giveBackVersion))
-	if _, err := x.raw.Write(pgwire.AppendMessage(b, giveBackMessage, state)); err != nil {
+	if _, err := x.raw.Write(pgwire.AppendMessage(b, giveBackMessage, state.Bytes())); err != nil {
 		return
 	}
 	rest, err := io.ReadAll(io.LimitReader(x.raw, maxGivenBack))
@@ -341,7 +341,7 @@ func (x *session) takeBack() error {
 		return fmt.Errorf("read its state: %w", err)
 	}
 	st := new(continuity.State)
-	if err := json.Unmarshal(body, st); err != nil {
+	if err := gob.NewDecoder(bytes.NewReader(body)).Decode(st); err != nil {
 		return fmt.Errorf("read its state: %w", err)
 	}
 	rest, err := read()
@@ -350,5 +350,8 @@ func (x *session) takeBack() error {
 	}
 	x.moving.state, x.moving.rest = st, append(rest, x.moving.rest...)
 	x.moving.tracker.Remember(st.Names())
+	for _, q := range st.Statements { // they may set more of them
+		x.moving.tracker.Text([]byte(q.Text), true, true)
+	}
 	return nil
 }

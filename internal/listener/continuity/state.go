@@ -14,21 +14,21 @@ import (
 
 // State is what a session has made of itself, as its backend told it.
 type State struct {
-	Settings   map[string]string    `json:"settings,omitempty"` // of the session, the startup packet, the role and the database
-	Reported   map[string]string    `json:"reported,omitempty"` // settings that a server reports to its client
-	Role       string               `json:"role"`               // of SET ROLE; none
-	User       string               `json:"user"`               // of SET SESSION AUTHORIZATION
-	Channels   []string             `json:"channels,omitempty"` // of LISTEN
-	Statements map[string]Statement `json:"statements,omitempty"`
-	Refusal    string               `json:"refusal,omitempty"` // why the session cannot be moved
+	Settings   map[string]string // of the session, the startup packet, the role and the database
+	Reported   map[string]string // settings that a server reports to its client
+	Role       string            // of SET ROLE; none
+	User       string            // of SET SESSION AUTHORIZATION
+	Channels   []string          // of LISTEN
+	Statements map[string]Statement
+	Refusal    string // why the session cannot be moved
 }
 
 // Statement is a prepared statement.
 type Statement struct {
-	Text    string   `json:"text"`
-	Types   []uint32 `json:"types,omitempty"`   // of its parameters
-	Results string   `json:"results,omitempty"` // types of its results when it was prepared, if the server tells
-	FromSQL bool     `json:"from_sql,omitempty"`
+	Text    string
+	Types   []uint32 // of its parameters
+	Results string   // types of its results when it was prepared, if the server tells
+	FromSQL bool
 }
 
 // State returns the state that a whole answer to Question tells. names are those of the question.
