@@ -199,3 +199,22 @@ func TestMoveOfAnotherNodesSessionKeepsItsBytes(t *testing.T) {
 	}
 	near.srv.Drain(false)
 }
+
+// The unnamed statement is not lost between the two halves of a request.
+func TestMoveBetweenParseAndBind(t *testing.T) {
+	g := movingGroup(t, nil)
+	conn := g.mustDial(g.rw, "user=postgres").PgConn()
+	if _, err := conn.Prepare(t.Context(), "", "select $1::text", nil); err != nil {
+		t.Fatal(err)
+	}
+	g.failOver("b")
+	r := conn.ExecPrepared(t.Context(), "", [][]byte{[]byte("x")}, nil, nil).Read()
+	if r.Err != nil && !strings.Contains(r.Err.Error(), "57P01") && !strings.Contains(r.Err.Error(), "40001") {
+		t.Error(r.Err)
+	}
+	g.failOver("a")
+	whole := g.mustDial(g.rw, "user=postgres")
+	g.extended(whole, "select 1")
+	g.failOver("b")
+	g.extended(whole, "select 1")
+}

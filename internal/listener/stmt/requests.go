@@ -90,6 +90,7 @@ type Requests struct {
 	unknown  bool             // there were too many of those
 	unnamed  class            // the unnamed statement, if it was parsed in this batch; else the worst that it may be
 	mixed    bool             // the unnamed statement was of another class than classWork once
+	waits    bool             // the unnamed statement was parsed, and not bound since
 	portal   class            // the unnamed portal, if it was bound in this batch
 	portals  class            // all named portals, until the end of the transaction
 	multiple bool             // the current Query has several statements
@@ -116,7 +117,7 @@ func (r *Requests) Forwarded(typ byte, kept []byte) {
 		if r.multiple {
 			c = classCommit
 		}
-		r.multiple, r.tail = false, false
+		r.multiple, r.tail, r.waits = false, false, false
 		r.close(r.batch.then(c))
 	case 'F':
 		r.close(r.batch.then(classWork))
@@ -157,6 +158,7 @@ func (r *Requests) parsed(kept []byte) {
 		c = classify(text)
 	}
 	old, known := r.named[string(name)]
+	r.waits = r.waits || len(name) == 0
 	switch {
 	case ok && len(name) == 0:
 		r.unnamed, r.mixed = c, r.mixed || c != classWork
@@ -192,6 +194,7 @@ func (r *Requests) bound(kept []byte) {
 	case len(name) == 0:
 		c = r.unnamed
 	}
+	r.waits = r.waits && len(name) > 0
 	switch {
 	case len(portal) == 0 && ok:
 		r.portal = c
@@ -205,6 +208,10 @@ func (r *Requests) bound(kept []byte) {
 // ForgetUnnamed notes that the kernel relayed requests that were not seen here. They used no named statement or portal.
 // The unnamed statement is unknown afterwards.
 func (r *Requests) ForgetUnnamed() { r.unnamed, r.mixed = classCommit, true }
+
+// UnnamedWaits reports whether the unnamed statement was parsed, and was not bound since: a driver that describes it
+// first binds it in its next request.
+func (r *Requests) UnnamedWaits() bool { return r.waits }
 
 // Continued returns the requests of an idle session that is continued by another backend, with the same prepared
 // statements and no other trace.
