@@ -131,6 +131,9 @@ func (x *session) askState(ctx context.Context) (why string) {
 	if why == "" { // what the kernel had relayed was entered before the question was sent
 		why = x.moving.tracker.Why()
 	}
+	if why == "" && x.moving.tracker.Turned() && q.state.HasConstants() {
+		why = "it has changed DateStyle, IntervalStyle or TimeZone after it prepared statements with constants"
+	}
 	if why == "" && x.requests.UnnamedWaits() {
 		why = "it has parsed an unnamed statement that it has not executed"
 	}

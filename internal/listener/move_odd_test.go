@@ -218,3 +218,26 @@ func TestMoveBetweenParseAndBind(t *testing.T) {
 	g.failOver("b")
 	g.extended(whole, "select 1")
 }
+
+// A prepared statement means what it meant, or the session ends.
+func TestMoveKeepsTheMeaningOfStatements(t *testing.T) {
+	g := movingGroup(t, nil)
+	dates := g.mustDial(g.rw, "user=postgres")
+	g.do(dates, "set datestyle = 'iso, dmy'", "prepare p as select date '01/02/2024'::text", "prepare d as select extract(month from date '01/02/2024')::text", "set datestyle = 'iso, mdy'")
+	zone := g.mustDial(g.rw, "user=postgres")
+	g.do(zone, "prepare d as select extract(epoch from timestamptz '2024-01-02 00:00')::int::text")
+	kept := g.mustDial(g.rw, "user=postgres")
+	g.do(kept, "set datestyle = 'iso, dmy'", "prepare d as select extract(month from date '01/02/2024')::text")
+	params := g.mustDial(g.rw, "user=postgres")
+	g.do(params, "prepare d (int) as select ($1 + 1)::text", "set time zone 'Asia/Tokyo'")
+	epoch := g.one(zone, "select extract(epoch from timestamptz '2024-01-02 00:00')::int::text")
+	g.do(zone, "set time zone 'Asia/Tokyo'")
+	g.failOver("b")
+	g.lostOrSame(dates, "execute d", "2")
+	for statement, conn := range map[string]*pgx.Conn{"execute d": kept, "execute d(1)": params} {
+		if err := <-later(conn, statement); err != nil {
+			t.Errorf("%s: %v", statement, err)
+		}
+	}
+	g.lostOrSame(zone, "execute d", epoch)
+}

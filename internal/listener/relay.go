@@ -450,6 +450,7 @@ func (x *session) observeAnswer(typ byte, body []byte) {
 		x.observeNotice(body)
 	case 'S', 'A': // a setting has changed, or a notification arrived
 		x.tainted.Store(true)
+		x.reported(typ, body)
 		if typ == 'S' && x.posesAsMember(body) {
 			x.end(ending{"replication", startup.RefuseMember().Message, true})
 		}

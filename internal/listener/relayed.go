@@ -351,7 +351,7 @@ func (x *session) takeBack() error {
 	x.moving.state, x.moving.rest = st, append(rest, x.moving.rest...)
 	x.moving.tracker.Remember(st.Names())
 	for _, q := range st.Statements { // they may set more of them
-		x.moving.tracker.Text([]byte(q.Text), true, true)
+		x.moving.tracker.Message('P', []byte("named\x00"+q.Text), true, true)
 	}
 	return nil
 }

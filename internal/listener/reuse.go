@@ -152,6 +152,17 @@ func (p *loopSession) release() (fd int) {
 	return fd
 }
 
+// reported follows a ParameterStatus.
+func (x *session) reported(typ byte, body []byte) {
+	if typ != 'S' || !x.drained.local {
+		return
+	}
+	name, _, _ := bytes.Cut(body, []byte{0})
+	x.drained.mu.Lock()
+	x.moving.tracker.Reported(string(name))
+	x.drained.mu.Unlock()
+}
+
 // stateful are libraries that keep state in a session which no view shows.
 var stateful = strings.Fields("plperl plpython3 plpython2 pltcl plv8 plr pljava dblink")
 

@@ -209,6 +209,21 @@ func (s *State) Restore(fresh *State) (requests []byte, answers int) {
 	return b, answers
 }
 
+// HasConstants reports whether a prepared statement may have a constant whose meaning depends on settings: quoted text.
+func (s *State) HasConstants() bool {
+	for _, q := range s.Statements {
+		if strings.Contains(q.Text, "'") {
+			return true
+		}
+		for i := strings.IndexByte(q.Text, '$'); i >= 0 && i+1 < len(q.Text); i++ {
+			if c := q.Text[i+1]; q.Text[i] == '$' && (c < '0' || c > '9') { // not a parameter
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // Loses returns what a move would lose without the client noticing; "" if nothing.
 func (s *State) Loses() string {
 	switch {

@@ -19,6 +19,8 @@ type Tracker struct {
 	why   string   // why the session cannot be moved; "": no reason was seen
 	tail  []byte   // the end of the last piece of a text that arrives in several
 	start bool     // tail is all of the text so far
+	holds bool     // a statement may have been prepared
+	turns bool     // a setting by which constants are read has changed since
 	skips bool     // the name of a statement, which stands before its text, goes on
 	body  bool     // the text is a program
 }
@@ -36,6 +38,18 @@ func (t *Tracker) Remember(names []string) {
 // Why returns why the session's state cannot be read from the server; "" if it can.
 func (t *Tracker) Why() string { return t.why }
 
+// Reported follows a setting that the server reports (ParameterStatus).
+func (t *Tracker) Reported(name string) {
+	switch strings.ToLower(name) {
+	case "datestyle", "intervalstyle", "timezone":
+		t.turns = t.turns || t.holds
+	}
+}
+
+// Turned reports whether constants in the session's prepared statements may have been read by another DateStyle,
+// IntervalStyle or TimeZone than the session has now.
+func (t *Tracker) Turned() bool { return t.turns }
+
 // Unseen notes that texts of the client passed that were not followed.
 func (t *Tracker) Unseen() {
 	t.refuse("the kernel has relayed texts of its statements, which were not looked at")
@@ -49,6 +63,7 @@ func (t *Tracker) Message(typ byte, piece []byte, begun, whole bool) {
 	}
 	if t.skips {
 		i := bytes.IndexByte(piece, 0)
+		t.holds = t.holds || i != 0 && len(piece) > 0
 		if i < 0 {
 			return
 		}
@@ -178,7 +193,7 @@ func (t *Tracker) statement(text []byte) {
 		return
 	}
 	switch text[0] | 0x20 {
-	case 's', 'l', 'd', '-' | 0x20, '/' | 0x20:
+	case 's', 'l', 'd', 'p', '-' | 0x20, '/' | 0x20:
 	default:
 		return
 	}
@@ -188,12 +203,14 @@ func (t *Tracker) statement(text []byte) {
 		t.set(rest)
 	case "load":
 		t.refuse("it has loaded a library")
+	case "prepare":
+		t.holds = true
 	case "do":
-		t.body = true
+		t.body, t.holds = true, true
 		t.program(rest)
 	case "":
 		if bytes.HasPrefix(text, []byte("--")) || bytes.HasPrefix(text, []byte("/*")) {
-			t.body = true // the comment may hide what the statement is
+			t.body, t.holds = true, true // the comment may hide what the statement is
 			t.program(text)
 		}
 	}

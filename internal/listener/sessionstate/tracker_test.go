@@ -92,6 +92,27 @@ func TestTrackerFollowsPieces(t *testing.T) {
 	}
 }
 
+// A setting by which constants are read counts once a statement was prepared.
+func TestTrackerNoticesHowConstantsAreRead(t *testing.T) {
+	for typ, body := range map[byte]string{'P': "name\x00select 1\x00", 'Q': "prepare p as select 1\x00"} {
+		var tr Tracker
+		tr.Reported("TimeZone")
+		tr.Message('P', []byte("\x00select 1\x00"), true, true)
+		tr.Reported("TimeZone")
+		if tr.Turned() {
+			t.Error("nothing was prepared")
+		}
+		tr.Message(typ, []byte(body), true, true)
+		tr.Reported("application_name")
+		if tr.Turned() {
+			t.Error("application_name reads no constants")
+		}
+		if tr.Reported("DateStyle"); !tr.Turned() {
+			t.Errorf("%c %q: not noticed", typ, body)
+		}
+	}
+}
+
 func TestTrackerIsBounded(t *testing.T) {
 	var tr Tracker
 	for i := range 1000 {
