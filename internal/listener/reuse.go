@@ -163,8 +163,10 @@ func (x *session) reported(typ byte, body []byte) {
 	x.drained.mu.Unlock()
 }
 
-// stateful are libraries that keep state in a session which no view shows.
-var stateful = strings.Fields("plperl plpython3 plpython2 pltcl plv8 plr pljava dblink")
+// stateful are libraries that keep state in a session which no view shows. Their files may begin with lib, and go on
+// with a version.
+var stateful = strings.Fields(`plperl plpython3 plpython2 pltcl plv8 plr pljava dblink hypopg orafce pg_variables pgtt set_user
+	session_variable`)
 
 // statefulLibrary returns why a session with the libraries of that process cannot be moved; "" if it can.
 func statefulLibrary(pid uint32) string {
@@ -172,9 +174,20 @@ func statefulLibrary(pid uint32) string {
 	if err != nil {
 		return "the libraries of its process are not known"
 	}
-	for _, name := range stateful {
-		if bytes.Contains(maps, []byte("/"+name+".so")) {
-			return "it has used " + name + ", which keeps state of its own"
+	if name := statefulIn(maps); name != "" {
+		return "it has used " + name + ", which keeps state of its own"
+	}
+	return ""
+}
+
+// statefulIn returns one of the stateful libraries in the memory map of a process; "" if there is none.
+func statefulIn(maps []byte) string {
+	for line := range bytes.Lines(maps) {
+		file := string(bytes.TrimPrefix(line[bytes.LastIndexByte(line, '/')+1:], []byte("lib")))
+		for _, name := range stateful {
+			if after, ok := strings.CutPrefix(file, name); ok && strings.Contains(after, ".") && strings.IndexByte("-.", after[0]) >= 0 {
+				return name
+			}
 		}
 	}
 	return ""
