@@ -79,10 +79,12 @@ func TestMoveKeepsSettingsOfTheRole(t *testing.T) {
 	if got := g.one(conn, "select current_setting('my.x', true)"); got != "first" {
 		t.Errorf("my.x is %q", got)
 	}
+	g.failOver("a")
+	conn = g.mustDial(g.rw, "user=mover")
 	was := g.one(conn, "show work_mem")
 	all("alter role all set work_mem = '9MB'")
 	defer all("alter role all reset all")
-	g.failOver("a")
+	g.failOver("b")
 	g.lostOrSame(conn, "show work_mem", was)
 }
 
@@ -240,4 +242,24 @@ func TestMoveKeepsTheMeaningOfStatements(t *testing.T) {
 		}
 	}
 	g.lostOrSame(zone, "execute d", epoch)
+}
+
+// A failover that is given up after the server was closed leaves the sessions' state as it was.
+func TestMoveBackToTheSameServer(t *testing.T) {
+	g := movingGroup(t, nil)
+	conn, open := g.mustDial(g.rw, "user=postgres"), g.mustDial(g.rw, "user=postgres")
+	g.do(conn, "set my.x = 'kept'", "prepare p as select 'prepared'")
+	g.do(open, "begin", "set local my.x = 'local'", "select set_config('my.y', 'local', true)", "declare c cursor for select 1", "commit")
+	for range 3 {
+		g.failOver("a")
+	}
+	g.lostOrSame(conn, "select current_setting('my.x')", "kept")
+	g.lostOrSame(conn, "execute p", "prepared")
+	g.lostOrSame(open, "select concat(current_setting('my.x', true), current_setting('my.y', true))", "")
+	g.do(conn, "discard all")
+	g.failOver("b")
+	g.lostOrSame(conn, "select count(*)::text from pg_prepared_statements", "0")
+	if st := g.srv.Stats(); st.Moved < 3 {
+		t.Errorf("%+v", st)
+	}
 }
