@@ -17,14 +17,14 @@ import (
 
 // How long the primary acknowledges without protection, and how many rows are enough.
 const (
-	brokenFor  = time.Second
+	brokenFor  = 10 * time.Second // its clients have to connect again first
 	brokenRows = 20
 )
 
-// breakProtection removes the protection of the primary's acknowledgements. Its walsenders are stopped, so that no WAL
-// leaves it. synchronous_standby_names is emptied without the agent, so that commits wait for no secondary. It returns
-// as soon as some acknowledged rows exist on this node only. The agent finds the foreign value at its next check and
-// fences. That takes part of a second, long enough for false acknowledgements.
+// breakProtection removes the protection of the primary's acknowledgements: a default of synchronous_commit below on is
+// set past the listener, and the clients have to connect again. Then the walsenders are stopped, so that no WAL leaves
+// the server. It returns as soon as some acknowledged rows exist on this node only. (An empty synchronous_standby_names
+// would not do: the agent holds answers until it has judged a changed setting, and fences.)
 func breakProtection(ctx context.Context, dsn string, postmaster int, ledger *ledger.Ledger) (rows int64, err error) {
 	conn, err := session.Open(ctx, dsn, "coterie demo")
 	if err != nil {
@@ -35,10 +35,8 @@ func breakProtection(ctx context.Context, dsn string, postmaster int, ledger *le
 		defer cancel()
 		_ = conn.Close(c)
 	}()
-	// The checkpointer tells the server's processes that commits wait for no secondary; one that is at a checkpoint
-	// does so too late.
-	if _, err := conn.Exec(ctx, "checkpoint"); err != nil {
-		return 0, fmt.Errorf("break the protection: checkpoint: %w", err)
+	if _, err := conn.Exec(ctx, "alter role all set synchronous_commit = local"); err != nil {
+		return 0, fmt.Errorf("break the protection: %w", err)
 	}
 	senders := children(postmaster, "walsender")
 	if len(senders) == 0 {
@@ -50,10 +48,9 @@ func breakProtection(ctx context.Context, dsn string, postmaster int, ledger *le
 		}
 	}
 	before := ledger.Progress().Acknowledged
-	for _, sql := range []string{"alter system set synchronous_standby_names = ''", "select pg_reload_conf()"} {
-		if _, err := conn.Exec(ctx, sql); err != nil {
-			return 0, fmt.Errorf("break the protection: %s: %w", sql, err)
-		}
+	_, err = conn.Exec(ctx, "select pg_terminate_backend(pid) from pg_stat_activity where backend_type = 'client backend' and usename = 'lab' and pid <> pg_backend_pid()")
+	if err != nil {
+		return 0, fmt.Errorf("break the protection: end the sessions: %w", err)
 	}
 	for end := time.Now().Add(brokenFor); time.Now().Before(end) && rows < brokenRows && ctx.Err() == nil; {
 		time.Sleep(5 * time.Millisecond)

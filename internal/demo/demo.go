@@ -284,7 +284,7 @@ func (d *demo) sabotage(ctx context.Context, s api.Status) error {
 	if err != nil {
 		return err
 	}
-	d.screen.At(time.Now(), "BROKEN ON PURPOSE: synchronous_standby_names emptied on %s, its walsenders stopped: %d rows acknowledged that nobody else has", s.Node, rows)
+	d.screen.At(time.Now(), "BROKEN ON PURPOSE: synchronous_commit = local for everybody on %s, its walsenders stopped: %d rows acknowledged that nobody else has", s.Node, rows)
 	return nil
 }
 

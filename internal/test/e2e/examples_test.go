@@ -37,7 +37,7 @@ func TestLanguageExamples(t *testing.T) {
 				if f.To != "" {
 					to = string(ddl.ReplicaID(f.To))
 				}
-				g.followed(t, to)
+				g.followed(t, to, f.Force)
 			}
 			r, err := g.answered(t, on, text)
 			if err != nil {
@@ -59,7 +59,7 @@ func TestLanguageExamples(t *testing.T) {
 
 // followed waits until the group has a primary, which is not to, and a secondary is synchronized: a statement WITH
 // NOWAIT has taken effect.
-func (g *group) followed(t *testing.T, to string) {
+func (g *group) followed(t *testing.T, to string, forced bool) {
 	t.Helper()
 	g.await(t, "a primary other than "+to+", and a secondary that is synchronized", func(s lab.Status) bool {
 		n := 0
@@ -68,6 +68,6 @@ func (g *group) followed(t *testing.T, to string) {
 				n++
 			}
 		}
-		return s.Primary != nil && *s.Primary != to && n > 1
+		return s.Primary != nil && *s.Primary != to && (n > 1 || forced) // a forced one before has suspended all others
 	})
 }

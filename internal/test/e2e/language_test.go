@@ -117,7 +117,7 @@ func (g *group) commands(t *testing.T) {
 			t.Errorf("status: %s is ready %v", h.Replica, h.Ready)
 		}
 	}
-	if a := must(t, "status", "--node", g.node("n3")); !strings.Contains(a.out, "No Data Loss") {
+	if a := must(t, "status", "--node", g.node("n3")); !strings.Contains(a.out, "no loss") {
 		t.Errorf("status printed\n%s", a.out)
 	}
 	u, err := url.Parse(g.DSN("n1"))
