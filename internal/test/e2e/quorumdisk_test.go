@@ -59,7 +59,7 @@ func TestQuorumDiskIsFull(t *testing.T) {
 		fill(leave)
 		g.await(t, x+" does not vote", func(lab.Status) bool { return strings.Contains(noVote(), "begins again by itself") })
 		g.acknowledged(t, 100)
-		if a := must(t, "status", "--node", g.node(*was.Primary)); !strings.Contains(a.out, x+" does not VOTE in the quorum") {
+		if a := must(t, "status", "--node", g.node(*was.Primary)); !strings.Contains(a.out, x+" does not vote: ") {
 			t.Errorf("%s", a.out)
 		}
 		if err := os.Remove(ballast); err != nil {
