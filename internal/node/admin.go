@@ -56,7 +56,7 @@ func (n *node) newOperations() *operations.Service {
 		Clients: n.clients, Seeds: n.seedOps, Calls: n.control, Status: n.status, Views: n.views, Path: n.paths().Describe, GroupChanged: n.groupChanged,
 	}
 	if n.pg != nil {
-		c.Server = n.pg
+		c.Server, c.Vouch = n.pg, n.params.Vouch
 	}
 	return operations.New(c)
 }

@@ -232,7 +232,7 @@ func TestPrivileges(t *testing.T) {
 		user  string
 		roles []string
 		want  ddl.Privilege
-	}{{true, "x", nil, 3}, {false, "coterie_viewer", nil, 1}, {false, "x", []string{"coterie_viewer", "coterie_operator"}, 2}, {false, "x", []string{"coterie_admin"}, 3}, {false, "x", nil, 0}} {
+	}{{true, "x", nil, ddl.MayConfigureServers}, {false, "coterie_viewer", nil, 1}, {false, "x", []string{"coterie_viewer", "coterie_operator"}, 2}, {false, "x", []string{"coterie_admin"}, 3}, {false, "x", nil, 0}} {
 		if got := PrivilegeOf(tt.super, tt.user, tt.roles); got != tt.want {
 			t.Errorf("%+v: got %d", tt, got)
 		}
@@ -434,5 +434,19 @@ func TestSmuggledStatements(t *testing.T) {
 	var n int
 	if err := conn.QueryRow(t.Context(), "SELECT count(*) FROM coterie.replicas").Scan(&n); err != nil || n != 2 {
 		t.Errorf("%d replicas, %v", n, err)
+	}
+}
+
+// TestSettingsNeedASuperuser holds that a role which may administer the group cannot have its servers run programs.
+func TestSettingsNeedASuperuser(t *testing.T) {
+	if PrivilegeOf(true, "any", nil) != ddl.MayConfigureServers || PrivilegeOf(false, "x", []string{"coterie_admin"}) != ddl.MayAdminister {
+		t.Error("superusers and coterie_admin have the same privilege")
+	}
+	for may, want := range map[ddl.Privilege]string{ddl.MayLook: "42501", ddl.MayOperate: "42501", ddl.MayAdminister: "42501", ddl.MayConfigureServers: ""} {
+		_, err := NewSession(newWorld(t), Principal{"me", may}).Run(t.Context(), "ALTER AVAILABILITY GROUP shop SET PARAMETER archive_command = 'touch /tmp/x'")
+		var known *Error
+		if denied := errors.As(err, &known) && known.State == "42501"; denied != (want != "") {
+			t.Errorf("privilege %d: %v", may, err)
+		}
 	}
 }

@@ -291,6 +291,10 @@ func (s *Session) language(ctx context.Context, text string) (Result, error) {
 	if n, ok := st.Action.(ddl.Needless); ok {
 		return Result{Tag: n.Words, Notices: []Notice{{"WARNING", "not needed, and nothing was done: " + n.Why()}}}, nil
 	}
+	if st.Needs() == ddl.MayConfigureServers && s.who.May < ddl.MayConfigureServers {
+		return Result{}, Errorf("42501", "permission denied: settings of PostgreSQL need a superuser, since some run programs on the servers").
+			WithHint("log in as a superuser, or run coterie settings set on a node")
+	}
 	if st.Needs() > s.who.May {
 		return Result{}, Errorf("42501", "permission denied: %s needs the role %s", st.Verb(), RoleFor(st.Needs())).
 			WithHint("GRANT " + RoleFor(st.Needs()) + " TO " + s.who.User + ", in any other database of the group")
@@ -317,7 +321,7 @@ func RoleFor(p ddl.Privilege) string {
 // PrivilegeOf returns the privilege that a role has by its memberships.
 func PrivilegeOf(super bool, user string, memberOf []string) ddl.Privilege {
 	if super {
-		return ddl.MayAdminister
+		return ddl.MayConfigureServers
 	}
 	for _, p := range []ddl.Privilege{ddl.MayAdminister, ddl.MayOperate, ddl.MayLook} {
 		if user == RoleFor(p) || slices.Contains(memberOf, RoleFor(p)) {

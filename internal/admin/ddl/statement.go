@@ -399,12 +399,13 @@ func (s Statement) Kind() Kind {
 // Privilege is a level of permission. Each includes the ones before it.
 type Privilege int
 
-// The privileges: those of the roles coterie_viewer, coterie_operator and coterie_admin.
+// The privileges: those of the roles coterie_viewer, coterie_operator and coterie_admin, and that of superusers.
 const (
 	MayNothing Privilege = iota
 	MayLook
 	MayOperate
 	MayAdminister
+	MayConfigureServers // settings of PostgreSQL can run programs on the servers
 )
 
 // Needs returns the privilege that is needed to run the statement.
@@ -415,6 +416,8 @@ func (s Statement) Needs() Privilege {
 	switch s.Action.(type) {
 	case Failover, Suspend, Resume, Seed, CancelSeeding, RestartListener:
 		return MayOperate
+	case SetParameters:
+		return MayConfigureServers
 	default:
 		return MayAdminister
 	}

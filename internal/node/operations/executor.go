@@ -200,7 +200,7 @@ func (s *Service) CreateDatabase(ctx context.Context, name string) (bool, error)
 
 // SQL runs one statement for a client of the management socket, which is an administrator.
 func (s *Service) SQL(ctx context.Context, text string) (any, error) {
-	session := console.NewSession(Executor{s}, console.Principal{User: "coterie", May: ddl.MayAdminister})
+	session := console.NewSession(Executor{s}, console.Principal{User: "coterie", May: ddl.MayConfigureServers})
 	r, err := session.Run(ctx, text)
 	if err != nil {
 		b, marshalErr := json.Marshal(err)

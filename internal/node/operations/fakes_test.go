@@ -79,6 +79,7 @@ func newBed(t *testing.T) *bed {
 		Store: b.store, Update: b.store.update, Agent: b.agent, PKI: b.pki, Server: b.server, Clients: b.clients, Seeds: b.seeds, Calls: b.calls,
 		Status: b.status, Views: fakeViews{},
 		Path:         func(_ context.Context, to ag.ReplicaID) (api.Link, error) { return api.Link{Peer: to}, nil },
+		Vouch:        func(map[string]string) error { return nil },
 		GroupChanged: func(g ag.Group) { b.changed = append(b.changed, g) },
 	})
 	return b

@@ -39,6 +39,7 @@ type Config struct {
 	Views   Views
 
 	Path         func(ctx context.Context, to ag.ReplicaID) (api.Link, error) // as walstream.Paths.Describe
+	Vouch        func(values map[string]string) error                         // as pgserver.Parameters.Vouch; nil on a witness
 	GroupChanged func(g ag.Group)                                             // takes a configuration over that was just written
 }
 

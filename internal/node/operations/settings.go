@@ -178,5 +178,5 @@ func (s *Service) CheckParameters(ctx context.Context, values map[string]string)
 			restart = append(restart, name)
 		}
 	}
-	return restart, nil
+	return restart, s.Vouch(values)
 }

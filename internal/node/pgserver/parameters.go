@@ -2,6 +2,8 @@ package pgserver
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -124,7 +126,84 @@ func (p *Parameters) wanted() (want map[string]string, ours []string, err error)
 			return nil, nil, err
 		}
 	}
-	return g.ParametersOf(p.Self), ours, nil
+	want, err = p.vouched(g.ParametersOf(p.Self))
+	return want, ours, err
+}
+
+// vouched leaves out the settings that can run a program and that no replica has asked this node to judge. A member of
+// the quorum's store can write the configuration without being a replica, as the thief of a witness can.
+func (p *Parameters) vouched(want map[string]string) (map[string]string, error) {
+	known, err := p.vouchers()
+	if err != nil {
+		return nil, err
+	}
+	for name, value := range want {
+		if parameters.RunsPrograms(name) && known[name] != digest(value) {
+			delete(want, name)
+			p.unvouched(name)
+		}
+	}
+	return want, nil
+}
+
+func (p *Parameters) unvouched(name string) {
+	if text := "unvouched " + name; p.said != text {
+		p.said = text
+		p.Log.Warn("a setting of PostgreSQL that can run programs is not put in force: it was not set while this node answered; set it again",
+			"setting", name)
+	}
+}
+
+// Vouch remembers settings that a replica, or an administrator of this node, has asked this node to judge.
+func (p *Parameters) Vouch(values map[string]string) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	known, err := p.vouchers()
+	if err != nil {
+		return err
+	}
+	changed := false
+	for name, value := range values {
+		if parameters.RunsPrograms(name) && known[name] != digest(value) {
+			known[name], changed = digest(value), true
+		}
+	}
+	if !changed {
+		return nil
+	}
+	content, err := json.Marshal(known)
+	if err != nil {
+		return err
+	}
+	if err := durable.Replace(p.vouchersFile(), content, 0o600); err != nil {
+		return fmt.Errorf("write which settings of PostgreSQL replicas have set: %w", err)
+	}
+	return nil
+}
+
+func (p *Parameters) vouchersFile() string {
+	return filepath.Join(p.Layout.State(), "vouched-parameters.json")
+}
+
+// vouchers returns the digest of the last value of each setting that can run programs.
+func (p *Parameters) vouchers() (map[string]string, error) {
+	known := map[string]string{}
+	content, err := os.ReadFile(p.vouchersFile())
+	if errors.Is(err, fs.ErrNotExist) {
+		return known, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(content, &known)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read which settings of PostgreSQL replicas have set: %w", err)
+	}
+	return known, nil
+}
+
+func digest(value string) string {
+	sum := sha256.Sum256([]byte(value))
+	return hex.EncodeToString(sum[:])
 }
 
 // forget takes the names from the file that the group does not have any more. Their settings were removed.

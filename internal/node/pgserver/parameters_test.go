@@ -83,3 +83,28 @@ func TestParametersAreTakenBack(t *testing.T) {
 		t.Errorf("an administrator's own setting: %q", *said)
 	}
 }
+
+// TestUnvouchedParameters holds that a setting that can run programs is not put in force unless a replica has asked
+// this node to judge that very value, also after the agent has started again.
+func TestUnvouchedParameters(t *testing.T) {
+	p, g, said, _ := parametersBed(t)
+	g.Parameters = map[string]string{"work_mem": "64MB", "archive_command": "evil", "shared_preload_libraries": "x", "auto_explain.log_min_duration": "1"}
+	p.apply(t.Context())
+	if want := []string{`ALTER SYSTEM SET "work_mem" = '64MB'`, "SELECT pg_reload_conf()"}; !slices.Equal(*said, want) {
+		t.Errorf("said %q, want %q", *said, want)
+	}
+	if err := p.Vouch(map[string]string{"archive_command": "good", "work_mem": "1MB"}); err != nil {
+		t.Fatal(err)
+	}
+	p = NewParameters(p.ParametersConfig)
+	p.inFile(t, "work_mem = '64MB'\n")
+	*said = nil
+	if p.apply(t.Context()); len(*said) != 0 {
+		t.Errorf("another value than that which was judged: %q", *said)
+	}
+	g.Parameters["archive_command"] = "good"
+	p.apply(t.Context())
+	if want := []string{`ALTER SYSTEM SET "archive_command" = 'good'`, "SELECT pg_reload_conf()"}; !slices.Equal(*said, want) {
+		t.Errorf("said %q, want %q", *said, want)
+	}
+}

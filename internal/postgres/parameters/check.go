@@ -115,3 +115,14 @@ func (s Server) NeedsRestart(ctx context.Context, name string) (bool, error) {
 	context, err := s.Text(ctx, "SELECT coalesce((SELECT context FROM pg_settings WHERE name = "+settings.QuoteLiteral(name)+"), 'postmaster')")
 	return context == "postmaster", err
 }
+
+// RunsPrograms reports whether a setting can have the server run a program, load a library, or write a file of
+// somebody's choice.
+func RunsPrograms(name string) bool {
+	for _, part := range []string{"command", "library", "libraries", "path", "directory", "file", "provider", "conninfo", "hook", "program"} {
+		if strings.Contains(name, part) && name != "search_path" {
+			return true
+		}
+	}
+	return strings.Contains(name, ".") // of an extension: its meaning is not known here
+}
