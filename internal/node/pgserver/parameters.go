@@ -38,8 +38,10 @@ type Parameters struct {
 	ParametersConfig
 	changed chan struct{}
 
-	mu   sync.Mutex // guards the file
-	said string     // the last error that was logged; of Run
+	said string // the last error that was logged; of Run
+
+	mu        sync.Mutex // guards the files and the field below
+	unvouched []string   // the settings that were last left as they are
 }
 
 // NewParameters returns the settings of a server.
@@ -126,32 +128,34 @@ func (p *Parameters) wanted() (want map[string]string, ours []string, err error)
 			return nil, nil, err
 		}
 	}
-	want, err = p.vouched(g.ParametersOf(p.Self))
+	want, ours, err = p.vouched(g.ParametersOf(p.Self), ours)
 	return want, ours, err
 }
 
-// vouched leaves out the settings that can run a program and that no replica has asked this node to judge. A member of
-// the quorum's store can write the configuration without being a replica, as the thief of a witness can.
-func (p *Parameters) vouched(want map[string]string) (map[string]string, error) {
+// vouched leaves out the settings that can run a program and that no replica has asked this node to judge; the server
+// keeps what it has of them. A member of the quorum's store can write the configuration without being a replica, as the
+// thief of a witness can. The caller holds mu.
+func (p *Parameters) vouched(want map[string]string, ours []string) (map[string]string, []string, error) {
 	known, err := p.vouchers()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
+	var left []string
 	for name, value := range want {
 		if parameters.RunsPrograms(name) && known[name] != digest(value) {
-			delete(want, name)
-			p.unvouched(name)
+			left = append(left, name)
 		}
 	}
-	return want, nil
-}
-
-func (p *Parameters) unvouched(name string) {
-	if text := "unvouched " + name; p.said != text {
-		p.said = text
-		p.Log.Warn("a setting of PostgreSQL that can run programs is not put in force: it was not set while this node answered; set it again",
-			"setting", name)
+	for _, name := range left {
+		delete(want, name)
 	}
+	slices.Sort(left)
+	if !slices.Equal(left, p.unvouched) && len(left) > 0 {
+		p.Log.Warn("settings of PostgreSQL that can run programs are left as they are: they were not set while this node answered; set them again",
+			"settings", left)
+	}
+	p.unvouched = left
+	return want, slices.DeleteFunc(slices.Clone(ours), func(name string) bool { return slices.Contains(left, name) }), nil
 }
 
 // Vouch remembers settings that a replica, or an administrator of this node, has asked this node to judge.

@@ -97,7 +97,7 @@ func TestUnvouchedParameters(t *testing.T) {
 		t.Fatal(err)
 	}
 	p = NewParameters(p.ParametersConfig)
-	p.inFile(t, "work_mem = '64MB'\n")
+	p.inFile(t, "work_mem = '64MB'\nshared_preload_libraries = 'ours'\n") // as of a copy's source
 	*said = nil
 	if p.apply(t.Context()); len(*said) != 0 {
 		t.Errorf("another value than that which was judged: %q", *said)
