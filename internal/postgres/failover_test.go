@@ -304,23 +304,43 @@ func testReplayBehind(t *testing.T, p, s *server) {
 	s.streams(p)
 }
 
+// tornRecord makes the primary write a record of 100 MB and stops the writing process within it, after the secondary
+// has received its beginning. On a busy machine the whole record may get through first; then another one is written.
+func tornRecord(t *testing.T, p, s *server) (ended <-chan struct{}) {
+	const size = 100_000_000
+	for range 20 {
+		from, pid, done := p.observe().Flush, make(chan int, 1), make(chan struct{})
+		go func() {
+			defer close(done)
+			_ = p.server.Fresh(context.Background(), func(c *pgx.Conn) error { // ends with the server
+				pid <- int(c.PgConn().PID())
+				_, err := c.Exec(context.Background(), fmt.Sprintf("SELECT pg_logical_emit_message(false, 'test', repeat('z', %d))", size))
+				return err
+			})
+		}()
+		s.waitFor("the beginning of a record", func(context.Context) error {
+			if o := s.observe(); o.Receive < from+1<<20 {
+				return fmt.Errorf("%s received of what follows %s", o.Receive, from)
+			}
+			return nil
+		})
+		writer := <-pid
+		stopped := syscall.Kill(writer, syscall.SIGSTOP) == nil // otherwise it has ended
+		if stopped && p.observe().Flush < from+size {
+			return done
+		}
+		_ = syscall.Kill(writer, syscall.SIGCONT)
+		<-done
+		s.streams(p)
+	}
+	t.Fatal("each of 20 records was whole before its writer could be stopped")
+	return nil
+}
+
 // testTorn holds that a primary that dies while it writes leaves the secondary with the beginning of a record, which
 // can never be replayed.
 func testTorn(t *testing.T, p, s *server) {
-	from, ended := p.observe().Flush, make(chan struct{})
-	go func() {
-		defer close(ended)
-		_ = p.server.Fresh(context.Background(), func(c *pgx.Conn) error { // ends with the server
-			_, err := c.Exec(context.Background(), "SELECT pg_logical_emit_message(false, 'test', repeat('z', 100000000))")
-			return err
-		})
-	}()
-	s.waitFor("the beginning of a record", func(context.Context) error {
-		if o := s.observe(); o.Receive < from+1<<20 {
-			return fmt.Errorf("%s received of what follows %s", o.Receive, from)
-		}
-		return nil
-	})
+	ended := tornRecord(t, p, s)
 	said := p.observe()
 	p.kill(syscall.SIGQUIT)
 	<-ended
