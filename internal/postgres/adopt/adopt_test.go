@@ -240,6 +240,8 @@ func testAdopt(t *testing.T, b *bench, ordinary bool) {
 			if !ordinary {
 				checkJoin(t, b, dir)
 			}
+		case c[0] == "status": // just after a secondary was stopped, commits still wait for it
+			b.waitPrimary(t, ordinary, node)
 		case c[0] == "release":
 			if out, code := b.run(ordinary, c...); code != 4 || !strings.Contains(out, "already runs") {
 				t.Errorf("release beside a running agent: exit %d:\n%s", code, out)
