@@ -2,20 +2,17 @@ package posture
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"os"
-	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
-	"syscall"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/coteriedb/coterie/internal/check"
 	"github.com/coteriedb/coterie/internal/config"
+	"github.com/coteriedb/coterie/internal/lib/unixuser"
 )
 
 // question asks the server for names, and says what they mean.
@@ -119,7 +116,7 @@ func ask(ctx context.Context, l config.Layout, user, database, query string) ([]
 	cfg.Host, cfg.User, cfg.Database = l.Sockets(), user, database
 	cfg.RuntimeParams = map[string]string{"search_path": "pg_catalog", "application_name": "coterie check", "statement_timeout": "10s", "default_transaction_read_only": "on"}
 	if os.Getuid() == 0 {
-		cfg.DialFunc = func(_ context.Context, _, address string) (net.Conn, error) { return dialAs(address, l.Owner()) }
+		cfg.DialFunc = func(_ context.Context, _, address string) (net.Conn, error) { return unixuser.Dial(address, l.Owner()) }
 	}
 	conn, err := pgx.ConnectConfig(ctx, cfg)
 	if err != nil {
@@ -131,39 +128,4 @@ func ask(ctx context.Context, l config.Layout, user, database, query string) ([]
 		return nil, err
 	}
 	return pgx.CollectRows(rows, pgx.RowTo[string])
-}
-
-// dialAs connects as the user, which root does for the node's own: the server judges by the credentials of the thread
-// that connects.
-func dialAs(socket string, uid int) (net.Conn, error) {
-	type answer struct {
-		conn net.Conn
-		err  error
-	}
-	got := make(chan answer)
-	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine, and its user with it
-		if _, _, e := syscall.RawSyscall(syscall.SYS_SETRESUID, ^uintptr(0), uintptr(uid), ^uintptr(0)); e != 0 {
-			got <- answer{nil, e}
-			return
-		}
-		c, err := dialHere(socket)
-		got <- answer{c, err}
-	}()
-	a := <-got
-	return a.conn, a.err
-}
-
-// dialHere connects on the calling thread. net.Dial does not promise that.
-func dialHere(socket string) (net.Conn, error) {
-	fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return nil, err
-	}
-	f := os.NewFile(uintptr(fd), filepath.Base(socket))
-	defer func() { _ = f.Close() }() // FileConn has a descriptor of its own
-	if err := syscall.Connect(fd, &syscall.SockaddrUnix{Name: socket}); err != nil {
-		return nil, errors.Join(fmt.Errorf("connect to %s", socket), err)
-	}
-	return net.FileConn(f)
 }

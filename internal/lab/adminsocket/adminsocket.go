@@ -7,17 +7,16 @@ package adminsocket
 
 import (
 	"context"
-	"errors"
 	"io"
 	"net"
 	"os"
 	"path/filepath"
-	"runtime"
 	"sync"
 	"syscall"
 
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/lab"
+	"github.com/coteriedb/coterie/internal/lib/unixuser"
 )
 
 // Sockets are the administrators' sockets of a lab. A server's private socket accepts the user that runs it and, from
@@ -125,7 +124,7 @@ func (d *Sockets) open(n lab.Node) error {
 // proxy joins a client with the server's socket until either ends.
 func proxy(client net.Conn, socket string, uid int) {
 	defer func() { _ = client.Close() }()
-	server, err := dialAs(socket, uid)
+	server, err := unixuser.Dial(socket, uid)
 	if err != nil {
 		return
 	}
@@ -139,38 +138,4 @@ func proxy(client net.Conn, socket string, uid int) {
 		})
 	}
 	wg.Wait()
-}
-
-// dialAs connects as the user: the server sees the credentials of the thread that connected.
-func dialAs(socket string, uid int) (net.Conn, error) {
-	type answer struct {
-		conn net.Conn
-		err  error
-	}
-	got := make(chan answer)
-	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine, and its user with it
-		if _, _, e := syscall.RawSyscall(syscall.SYS_SETRESUID, ^uintptr(0), uintptr(uid), ^uintptr(0)); e != 0 {
-			got <- answer{nil, e}
-			return
-		}
-		c, err := dialHere(socket)
-		got <- answer{c, err}
-	}()
-	a := <-got
-	return a.conn, a.err
-}
-
-// dialHere connects on the calling thread. net.Dial does not promise that.
-func dialHere(socket string) (net.Conn, error) {
-	fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return nil, err
-	}
-	f := os.NewFile(uintptr(fd), socket)
-	defer func() { _ = f.Close() }() // FileConn has a descriptor of its own
-	if err := syscall.Connect(fd, &syscall.SockaddrUnix{Name: socket}); err != nil {
-		return nil, errors.Join(errors.New("connect to "+socket), err)
-	}
-	return net.FileConn(f)
 }
