@@ -24,6 +24,7 @@ import (
 	"github.com/coteriedb/coterie/internal/cli/restartcmd"
 	"github.com/coteriedb/coterie/internal/cli/settingscmd"
 	"github.com/coteriedb/coterie/internal/cli/sqlrun"
+	"github.com/coteriedb/coterie/internal/cli/supportcmd"
 	"github.com/coteriedb/coterie/internal/lab"
 	"github.com/coteriedb/coterie/internal/lib/buildinfo"
 	"github.com/coteriedb/coterie/internal/lib/capabilities"
@@ -80,7 +81,7 @@ Exit codes: 0 ok, 1 error, 2 usage, 3 unhealthy, 4 refused for safety; coterie s
 	root.AddCommand(nodecmd.Init(), nodecmd.Join(false), nodecmd.Join(true), nodecmd.Agent(), nodecmd.Config(), nodecmd.Release(),
 		groupcmd.Status(), checkcmd.Check(), groupcmd.Failover(), groupcmd.Recover(), restartcmd.Restart(), groupcmd.Token(), groupcmd.Remove(), groupcmd.Resume(), groupcmd.Seed(), groupcmd.Set(), groupcmd.Explain(), sqlrun.SQL(), groupcmd.CA())
 	root.AddCommand(groupcmd.Clauses()...)
-	root.AddCommand(settingscmd.Settings())
+	root.AddCommand(settingscmd.Settings(), supportcmd.Bundle())
 	root.AddCommand(labcmd.Lab()...)
 	root.AddCommand(labcmd.Demo(), benchcmd.Bench())
 	cli.NeedCommand(root)

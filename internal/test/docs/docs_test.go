@@ -125,7 +125,7 @@ func (c *tool) knows(t *testing.T, path ...string) bool {
 	return strings.Contains(h, "Usage:\n  coterie "+strings.Join(path, " ")+" ") || strings.Contains(h, "Usage:\n  coterie "+strings.Join(path, " ")+"\n")
 }
 
-var word = regexp.MustCompile(`^[a-z]+$`)
+var word = regexp.MustCompile(`^[a-z][a-z-]*$`)
 
 // check returns what is wrong with a command line, or "".
 func (c *tool) check(t *testing.T, line string) string {

@@ -172,6 +172,8 @@ var rules = []rule{
 	{"provision/preflight", []string{"check", "endpoint", "endpoint/certs", "postgres", "postgres/", "ag", "config", "lib/"}, "there is no group and no node yet"},
 	{"check", []string{"node", "node/", "admin/", "etcd", "etcd/embedded", "postgres", "postgres/", "endpoint", "ag", "config", "lib/"}, "probes look at what a node is made of"},
 	{"check/posture", []string{"check", "admin/api", "listener/hba", "ag", "config", "lib/"}, "judges what a node is exposed to, by what an administrator could look at"},
+	{"support", []string{"lib/"}, "reads files and removes secrets, and asks nobody"},
+	{"cli/supportcmd", []string{"cli", "cli/sqlrun", "support", "admin/api", "admin/console", "config", "lib/"}, "a command parses and prints"},
 	{"cli", []string{"admin/api", "ag", "config", "lib/"}, "what commands share"},
 	{
 		"cli/nodecmd",
@@ -212,7 +214,7 @@ var rules = []rule{
 var proving = []string{"lab", "bench", "demo", "measure", "test"}
 
 // product are the folders that run on a node.
-var product = []string{"ag", "agent", "node", "etcd", "postgres", "endpoint", "listener", "admin", "config", "provision", "check", "daemon", "lib"}
+var product = []string{"ag", "agent", "node", "etcd", "postgres", "endpoint", "listener", "admin", "config", "provision", "check", "support", "daemon", "lib"}
 
 func within(pkg, folder string) bool { return pkg == folder || strings.HasPrefix(pkg, folder+"/") }
 
