@@ -41,6 +41,8 @@ type Config struct {
 	ReadOnly  Address `yaml:"read_only"`
 	// HTTP is the port of health checks, metrics and the read-only API.
 	HTTP Address `yaml:"http"`
+	// HTTPS is the port of the console in the browser and of the API, with TLS and a login; absent: there is none.
+	HTTPS Address `yaml:"https,omitempty"`
 	// PostgreSQL is absent on a witness.
 	PostgreSQL *PostgreSQL `yaml:"postgresql,omitempty"`
 	// HBA is the file with the listener's rules in pg_hba.conf syntax; empty: scram-sha-256 for every client.
@@ -236,7 +238,7 @@ func (c Config) checkPorts() (errs []error) {
 			}
 		}
 	}
-	for name, a := range map[string]Address{"endpoint": c.Endpoint, "http": c.HTTP} {
+	for name, a := range map[string]Address{"endpoint": c.Endpoint, "http": c.HTTP, "https": c.HTTPS} {
 		if a.Listen != "" {
 			check(name, a.Listen)
 		}

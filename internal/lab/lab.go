@@ -72,7 +72,7 @@ type Node struct {
 	Witness bool
 	host    string // its address; empty before the network was up
 	port    int    // of NetLoopback: its first
-	ports   [4]int // read-write, read-only, endpoint, http
+	ports   [5]int // read-write, read-only, endpoint, http, https
 	disk    string // the directory below the node's disk; empty: the node has no disk of its own
 }
 
@@ -85,6 +85,7 @@ func (n Node) readWrite() string { return n.address(0) }
 func (n Node) readOnly() string  { return n.address(1) }
 func (n Node) endpoint() string  { return n.address(2) }
 func (n Node) http() string      { return n.address(3) }
+func (n Node) https() string     { return n.address(4) }
 
 func (n Node) address(i int) string { return net.JoinHostPort(n.host, strconv.Itoa(n.ports[i])) }
 
@@ -283,7 +284,7 @@ func (d description) checkNet() error {
 	switch d.Net {
 	case NetNamespaces:
 		if d.Port != 0 {
-			return usage("--port %d: with --net netns every node has an address of its own, and the ports 5432, 5433, 5022 and 8008", d.Port)
+			return usage("--port %d: with --net netns every node has an address of its own, and the ports 5432, 5433, 5022, 8008 and 8443", d.Port)
 		}
 		if err := d.Links.Validate(); err != nil {
 			return usage("%v", err)

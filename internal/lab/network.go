@@ -48,8 +48,8 @@ const (
 // networkTimeout bounds the wait for the network process, which does nothing that takes longer than milliseconds.
 const networkTimeout = 5 * time.Second
 
-// nodePorts are the ports of every node with NetNamespaces: read-write, read-only, endpoint, http.
-var nodePorts = [4]int{5432, 5433, 5022, 8008}
+// nodePorts are the ports of every node with NetNamespaces: read-write, read-only, endpoint, http, https.
+var nodePorts = [5]int{5432, 5433, 5022, 8008, 8443}
 
 // firstHost is the last byte of the first node's address; see linkem.
 const firstHost = 11
@@ -73,7 +73,7 @@ func (l *Lab) namespace(n Node) string {
 
 // place gives a node its address on the lab's network.
 func (l *Lab) place(n *Node, i int) {
-	n.host, n.ports = "127.0.0.1", [4]int{n.port, n.port + 1, n.port + 2, n.port + 3}
+	n.host, n.ports = "127.0.0.1", [5]int{n.port, n.port + 1, n.port + 2, n.port + 3, n.port + 4}
 	if !l.Namespaced() {
 		return
 	}

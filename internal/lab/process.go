@@ -285,8 +285,8 @@ func (l *Lab) portsFree() error {
 	var taken []string
 	var sockets []string
 	for _, n := range l.Nodes() {
-		for i := range 4 {
-			if n.Witness && i < 2 {
+		for i := range n.ports {
+			if n.Witness && (i < 2 || i == 4) {
 				continue
 			}
 			s, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", n.address(i))

@@ -52,6 +52,7 @@ type Replica struct {
 	Address      string       `json:"address"`
 	Namespace    string       `json:"namespace,omitempty"` // of its network; see ip netns
 	HTTP         string       `json:"http"`
+	Console      string       `json:"console,omitempty"` // address of its console in the browser; a witness has none
 	Endpoint     string       `json:"endpoint"`
 	Listener     *Listener    `json:"listener,omitempty"` // its own; a witness has none
 	PIDs         PIDs         `json:"pids"`
@@ -215,7 +216,7 @@ func (l *Lab) replica(n Node, own, group *api.Status) Replica {
 		Address: n.host, Namespace: l.namespace(n), Endpoint: n.endpoint(), Now: "does not answer",
 	}
 	if !n.Witness {
-		r.Listener = &Listener{l.uri(Node.readWrite, n), l.uri(Node.readOnly, n)}
+		r.Listener, r.Console = &Listener{l.uri(Node.readWrite, n), l.uri(Node.readOnly, n)}, "https://"+n.https()+"/"
 	}
 	if own == nil {
 		return r

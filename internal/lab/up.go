@@ -198,11 +198,11 @@ func (l *Lab) initArgs(n Node) []string {
 
 // flags are what init, join and witness need to know about the node.
 func (n Node) flags() []string {
-	rw, ro := n.readWrite(), n.readOnly()
+	rw, ro, https := n.readWrite(), n.readOnly(), n.https()
 	if n.Witness {
-		rw, ro = "", ""
+		rw, ro, https = "", "", ""
 	}
-	return []string{"--node", n.Dir, "--name", n.Name, "--endpoint", n.endpoint(), "--read-write", rw, "--read-only", ro, "--http", n.http()}
+	return []string{"--node", n.Dir, "--name", n.Name, "--endpoint", n.endpoint(), "--read-write", rw, "--read-only", ro, "--http", n.http(), "--https", https}
 }
 
 // join has a replica or witness admitted, and starts it.

@@ -268,17 +268,8 @@ const (
 // own: the address may be that of a pooler or of a whole network. It delays the attempt and not the answer, so that a
 // guesser who hangs up gains nothing. Another client may take the place of one that waits.
 func (c *client) awaitTurn(ctx context.Context) error {
-	s, now := c.srv, boottime.Now()
-	blameless := s.guesses.Blameless(c.guessKey(), now)
-	wait, ok := s.guesses.Begin(c.guessKey(), now, s.cfg.Limits.FailureDelay, mostDelay)
-	if ok && !blameless {
-		var more time.Duration
-		more, ok = s.sites.Begin(c.siteKey, now, siteDelay, mostDelay)
-		wait = max(wait, more)
-	}
-	if !ok {
-		bad := pgwire.Fatal("guessing", pgwire.StateTooMany, "too many logins from this address have failed")
-		bad.Hint = "Try again in a moment."
+	wait, bad := c.srv.nextTry(c.guessKey(), c.siteKey)
+	if bad != nil {
 		return bad
 	}
 	if wait == 0 {
@@ -297,6 +288,25 @@ func (c *client) awaitTurn(ctx context.Context) error {
 	case <-t.C:
 		return nil
 	}
+}
+
+// nextTry returns how long an attempt to log in has to wait, by the key of its name and address and by that of its
+// site.
+func (s *Server) nextTry(guess, site string) (time.Duration, *pgwire.Error) {
+	now := boottime.Now()
+	blameless := s.guesses.Blameless(guess, now)
+	wait, ok := s.guesses.Begin(guess, now, s.cfg.Limits.FailureDelay, mostDelay)
+	if ok && !blameless {
+		var more time.Duration
+		more, ok = s.sites.Begin(site, now, siteDelay, mostDelay)
+		wait = max(wait, more)
+	}
+	if !ok {
+		bad := pgwire.Fatal("guessing", pgwire.StateTooMany, "too many logins from this address have failed")
+		bad.Hint = "Try again in a moment."
+		return 0, bad
+	}
+	return wait, nil
 }
 
 // guessKey is the key under which failures of this name from this address are counted.

@@ -9,8 +9,11 @@ import (
 	"net"
 	"sync"
 
+	"github.com/coteriedb/coterie/internal/lib/boottime"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/lib/retry"
 	"github.com/coteriedb/coterie/internal/listener/hba"
+	"github.com/coteriedb/coterie/internal/listener/scram"
 )
 
 // ConsoleDatabase is the name of the administrators' console, a database without a PostgreSQL.
@@ -115,3 +118,73 @@ func (c *client) console(ctx context.Context, rule hba.Rule) error {
 
 // ConsoleFunc serves a console session on an authenticated connection. It returns when the session has ended.
 type ConsoleFunc func(ctx context.Context, conn net.Conn, hello ConsoleHello)
+
+// PasswordLogin is an attempt to log in to the console by a password that came over TLS on another port.
+type PasswordLogin struct {
+	User, Password string
+	Client         *net.TCPAddr
+}
+
+// CheckPassword checks the password of a user of the console. Rules, roles and verifiers are those of a login over TLS
+// to the database coterie, and an attempt that fails delays the next one there and here. A rule must ask for a
+// password, and for no certificate. The error is a *pgwire.Error, or that of ctx.
+func (s *Server) CheckPassword(ctx context.Context, l PasswordLogin) (Role, error) {
+	key, site := limitKeysOf(l.Client, hostOf(l.Client))
+	if !s.unproven.Spend(key, 1, boottime.Now()) {
+		return Role{}, tooManyEnter()
+	}
+	wait, bad := s.nextTry(key+"\x00"+l.User, site)
+	if bad != nil {
+		return Role{}, bad
+	}
+	if err := retry.Sleep(ctx, wait); err != nil {
+		return Role{}, err
+	}
+	asking, cancel := context.WithTimeout(ctx, s.cfg.Limits.BackendHandshake)
+	role, err := s.cfg.ConsoleRole(asking, l.User)
+	cancel()
+	if err != nil {
+		bad := pgwire.Fatal("console", pgwire.StateCannotConnect, "the role %q could not be looked up", pgwire.Clip(l.User))
+		bad.Hint = "The console needs one replica whose server runs to log in."
+		return Role{}, errors.Join(bad, err)
+	}
+	why := s.judge(l, role)
+	if why == "" {
+		s.guesses.Succeeded(key + "\x00" + l.User)
+		s.unproven.Succeeded(key, 1)
+		return role, nil
+	}
+	s.guesses.Failed(key+"\x00"+l.User, boottime.Now(), s.cfg.Limits.FailureDelay)
+	s.sites.Failed(site, boottime.Now(), siteDelay)
+	if s.failureLines.Spend(key, 1, boottime.Now()) {
+		s.cfg.Logger.Info("login failed", "client", hostOf(l.Client), "user", l.User, "database", ConsoleDatabase, "reason", why, "not_logged", s.unlogged.Swap(0))
+	} else {
+		s.unlogged.Add(1)
+	}
+	return Role{}, passwordFailure(l.User)
+}
+
+// judge returns why a password does not let its user in; "": it does. It takes as long for a role that does not exist.
+func (s *Server) judge(l PasswordLogin, role Role) string {
+	verifier, ok := scram.ParseVerifier(role.Password)
+	if !ok || !role.Found || !role.CanLogin {
+		verifier = scram.MockVerifier(s.cfg.MockSecret(), l.User)
+	}
+	proved := verifier.Matches(l.Password)
+	rule, ok := hba.Match(*s.rules.Load(), hba.Login{
+		TLS: true, Addr: l.Client.AddrPort().Addr().Unmap().WithZone(""), User: l.User, Database: ConsoleDatabase, MemberOf: role.MemberOf,
+	})
+	switch {
+	case !ok:
+		return "no rule admits it"
+	case rule.Method != hba.MethodSCRAM && rule.Method != hba.MethodMD5 && rule.Method != hba.MethodTrust || rule.ClientCert != "":
+		return "its rule asks for more than a password, or rejects it"
+	case verifier.Mock:
+		return (&mockError{}).Error()
+	case !proved:
+		return scram.ErrBadProof.Error()
+	case checkValidUntil(role) != nil:
+		return errExpired.Error()
+	}
+	return ""
+}

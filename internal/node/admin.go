@@ -3,6 +3,7 @@ package node
 import (
 	"slices"
 
+	"github.com/coteriedb/coterie/internal/admin/web"
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/node/operations"
 	"github.com/coteriedb/coterie/internal/node/status"
@@ -13,6 +14,16 @@ import (
 type admin struct {
 	*status.Service
 	*operate
+	browsers *web.Server // nil: this node serves none
+}
+
+// Metrics returns the metrics of the node's parts.
+func (a *admin) Metrics() map[string]float64 {
+	out := a.Service.Metrics()
+	if a.browsers != nil {
+		a.browsers.Metrics(out)
+	}
+	return out
 }
 
 // operate is another name of the service, so that admin can embed two types called Service.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/admin/catalog"
+	"github.com/coteriedb/coterie/internal/admin/web"
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent"
 	"github.com/coteriedb/coterie/internal/agent/marks"
@@ -285,7 +286,12 @@ func (n *node) openPorts(run func(string, func(context.Context) error)) error {
 	if err := n.clients.Open(run); err != nil {
 		return err
 	}
-	server := api.NewServer(&admin{n.status, n.operate}, n.log.With("part", "api"))
+	var browsers *web.Server
+	if n.cfg.HTTPS.Listen != "" {
+		browsers = n.newWeb()
+		run("console in the browser", func(ctx context.Context) error { return browsers.Serve(ctx, n.cfg.HTTPS.Listen) })
+	}
+	server := api.NewServer(&admin{n.status, n.operate, browsers}, n.log.With("part", "api"))
 	run("management socket", func(ctx context.Context) error { return server.ServeAdmin(ctx, n.layout.AgentSock()) })
 	if n.cfg.HTTP.Listen != "" {
 		run("http", func(ctx context.Context) error { return server.ServeHTTP(ctx, n.cfg.HTTP.Listen) })

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/admin/console"
+	"github.com/coteriedb/coterie/internal/admin/web"
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent"
 	"github.com/coteriedb/coterie/internal/endpoint"
@@ -47,6 +48,17 @@ func (n *node) newClientPort() *clientport.Port {
 		},
 		Peers:   clientPeers{n},
 		Console: func() console.Backend { return operations.Executor{Service: n.operate} },
+	})
+}
+
+// newWeb returns the console in the browser. Logins are checked as those at the client ports are.
+func (n *node) newWeb() *web.Server {
+	return web.New(web.Config{
+		Self: n.self, Logger: n.log.With("part", "web"), Status: n.status.Status, Certificate: n.clients.Certificate, Look: n.clients.Look,
+		Backend: func() console.Backend { return operations.Executor{Service: n.operate} },
+		LogIn: func(ctx context.Context, a web.Attempt) (console.Principal, error) {
+			return n.clients.LogIn(ctx, listener.PasswordLogin(a))
+		},
 	})
 }
 

@@ -86,7 +86,7 @@ func (s *Server) serveHTTP(ctx context.Context, l net.Listener) error {
 	mux := http.NewServeMux()
 	s.readPaths(mux)
 	mux.HandleFunc("GET /api/v1/status", func(w http.ResponseWriter, _ *http.Request) { write(w, http.StatusOK, public(s.m.Status())) })
-	return s.serve(ctx, fairListener{l, s.places}, mux)
+	return s.serve(ctx, admission.Listener{Listener: l, Places: s.places}, mux)
 }
 
 func (s *Server) serve(ctx context.Context, l net.Listener, h http.Handler) error {

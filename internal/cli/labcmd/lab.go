@@ -64,9 +64,9 @@ func labUp() *cobra.Command {
 		Long: `Makes a lab and returns when every replica is SYNCHRONIZED. Of a lab that is there it starts what is down; number, ports, profile,
 disks and limits are then as they were made. If it fails, nothing stays but with --keep.
 
-On the loopback interface node i has four ports: clients that write at port + 10(i-1), clients that read at the next, then the
-endpoint and http. With --net netns every node has a network namespace and an address of its own, and the same ports: 5432, 5433, 5022
-and 8008; this host reaches them all. That needs root, and the program stays what it is: coterie init, join, witness and agent.`,
+On the loopback interface node i has five ports: clients that write at port + 10(i-1), clients that read at the next, then the
+endpoint, http and https. With --net netns every node has a network namespace and an address of its own, and the same ports: 5432, 5433,
+5022, 8008 and 8443; this host reaches them all. That needs root, and the program stays what it is: coterie init, join, witness and agent.`,
 
 		RunE: func(c *cobra.Command, _ []string) error {
 			o.Dir, _ = c.Flags().GetString("dir")
@@ -179,7 +179,14 @@ func printLab(c *cobra.Command, l *lab.Lab, asJSON bool) error {
 	if err := t.Flush(); err != nil {
 		return err
 	}
-	_, _ = fmt.Fprintf(w, "\nread-write  %s\nread-only   %s\nnodes are in %s\n", s.Listener.ReadWrite, s.Listener.ReadOnly, s.Dir)
+	_, _ = fmt.Fprintf(w, "\nread-write  %s\nread-only   %s\n", s.Listener.ReadWrite, s.Listener.ReadOnly)
+	for _, r := range s.Replicas {
+		if r.Console != "" && r.AgentAnswers {
+			_, _ = fmt.Fprintf(w, "console     %s in a browser, with user and password of the lines above\n", r.Console)
+			break
+		}
+	}
+	_, _ = fmt.Fprintf(w, "nodes are in %s\n", s.Dir)
 	return printNetwork(w, s)
 }
 

@@ -9,11 +9,11 @@ import (
 
 // NodeFlags are the common flags of init, join and witness.
 type NodeFlags struct {
-	name, address, Endpoint, ReadWrite, ReadOnly, HTTP, binDir string
-	superuser                                                  string
-	noStart                                                    bool
-	major                                                      int
-	quorum                                                     quorumFlags
+	name, address, Endpoint, ReadWrite, ReadOnly, HTTP, HTTPS, binDir string
+	superuser                                                         string
+	noStart                                                           bool
+	major                                                             int
+	quorum                                                            quorumFlags
 }
 
 // sanitizeName makes a valid node name from a host name.

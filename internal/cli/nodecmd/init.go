@@ -33,6 +33,7 @@ func (f *NodeFlags) add(c *cobra.Command, founds bool) {
 	fl.StringVar(&f.ReadWrite, "read-write", ":5432", "port for clients that write; empty: none")
 	fl.StringVar(&f.ReadOnly, "read-only", ":5433", "port for clients that only read; empty: none")
 	fl.StringVar(&f.HTTP, "http", ":8008", "port for health checks and metrics; empty: none")
+	fl.StringVar(&f.HTTPS, "https", "", "port for the console in the browser and the API, with TLS and a login; empty: none")
 	fl.StringVar(&f.binDir, "pg-bindir", "", "directory of the PostgreSQL binaries (default: the newest supported version found)")
 	fl.IntVar(&f.major, "pg-major", 0, "PostgreSQL major version to use (default: the newest found)")
 	fl.StringVar(&f.superuser, "superuser", "", "the bootstrap superuser of a cluster that was adopted (default: with --adopt the one found, else postgres)")
@@ -57,7 +58,7 @@ func (f *NodeFlags) config(ctx context.Context, kind string) (config.Config, err
 		flag string
 		in   string
 		out  *config.Address
-	}{{"endpoint", f.Endpoint, &c.Endpoint}, {"read-write", f.ReadWrite, &c.ReadWrite}, {"read-only", f.ReadOnly, &c.ReadOnly}, {"http", f.HTTP, &c.HTTP}} {
+	}{{"endpoint", f.Endpoint, &c.Endpoint}, {"read-write", f.ReadWrite, &c.ReadWrite}, {"read-only", f.ReadOnly, &c.ReadOnly}, {"http", f.HTTP, &c.HTTP}, {"https", f.HTTPS, &c.HTTPS}} {
 		if p.in == "" {
 			continue
 		}

@@ -2,6 +2,7 @@ package scram
 
 import (
 	"crypto/hmac"
+	"crypto/pbkdf2"
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/sha512"
@@ -13,6 +14,9 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"unicode/utf8"
+
+	"golang.org/x/text/unicode/norm"
 )
 
 // Names of the SASL mechanisms.
@@ -67,6 +71,26 @@ func MockVerifier(secret []byte, user string) Verifier {
 	m := hmac.New(sha256.New, secret)
 	m.Write([]byte(user))
 	return Verifier{iterations: scramIterations, salt: m.Sum(nil)[:scramSaltLen], Mock: true}
+}
+
+// MaxRounds is the number of rounds of a verifier beyond which Matches does not compute them.
+const MaxRounds = 100_000
+
+// Matches reports whether the password is the verifier's. It takes a processor as long as the rounds of the verifier
+// do, of a mock one, too. It is false for a verifier of more than MaxRounds.
+func (v Verifier) Matches(password string) bool {
+	if v.iterations > MaxRounds {
+		return false
+	}
+	if prepared := norm.NFKC.String(password); utf8.ValidString(password) && prepared != "" {
+		password = prepared
+	}
+	salted, err := pbkdf2.Key(sha256.New, password, v.salt, v.iterations, sha256.Size)
+	if err != nil {
+		return false
+	}
+	stored := sha256.Sum256(hmacSHA256(salted, []byte("Client Key")))
+	return subtle.ConstantTimeCompare(stored[:], v.storedKey[:]) == 1 && !v.Mock
 }
 
 var (

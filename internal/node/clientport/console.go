@@ -2,11 +2,14 @@ package clientport
 
 import (
 	"context"
+	"crypto/tls"
 	"net"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/admin/console"
+	"github.com/coteriedb/coterie/internal/admin/ddl"
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/lib/retry"
 	"github.com/coteriedb/coterie/internal/listener"
 )
@@ -23,13 +26,44 @@ const (
 
 // serveConsole runs a session of the console on a connection that the listener has authenticated.
 func (p *Port) serveConsole(ctx context.Context, conn net.Conn, hello listener.ConsoleHello) {
-	who := console.Principal{User: hello.User, May: console.PrivilegeOf(hello.Role.Super, hello.User, hello.Role.MemberOf)}
+	who := principalOf(hello.User, hello.Role)
 	if err := console.Serve(ctx, conn, p.c.Console(), console.Hello{
 		Who: who, Settings: hello.Settings, PID: hello.Key.PID, Secret: hello.Key.Secret, Cancel: hello.Cancel, Places: p.consoles,
 		Logger: p.c.Logger.With("part", "console"),
 	}); err != nil {
 		p.c.Logger.Debug("console session ended", "user", hello.User, "err", err)
 	}
+}
+
+// LogIn checks a password that came over TLS on another port of this node, as a login to the console does. An error is
+// a *pgwire.Error, or that of ctx.
+func (p *Port) LogIn(ctx context.Context, l listener.PasswordLogin) (console.Principal, error) {
+	s := p.server.Load()
+	if s == nil {
+		return console.Principal{}, pgwire.Fatal("console", pgwire.StateCannotConnect, "this node serves no clients: use the console of a replica")
+	}
+	role, err := s.CheckPassword(ctx, l)
+	if err != nil {
+		return console.Principal{}, err
+	}
+	return principalOf(l.User, role), nil
+}
+
+// Look returns the privilege that a role has at the console now; MayNothing if it may not log in. An error means that
+// no replica could be asked.
+func (p *Port) Look(ctx context.Context, user string) (console.Principal, error) {
+	role, err := p.consoleRole(ctx, user)
+	if err != nil || !role.Found || !role.CanLogin {
+		return console.Principal{User: user, May: ddl.MayNothing}, err
+	}
+	return principalOf(user, role), nil
+}
+
+// Certificate returns the certificate of the client ports; nil where there is none yet.
+func (p *Port) Certificate() *tls.Certificate { return p.cert.Load() }
+
+func principalOf(user string, role listener.Role) console.Principal {
+	return console.Principal{User: user, May: console.PrivilegeOf(role.Super, user, role.MemberOf)}
 }
 
 // KeepRoles creates the console's roles wherever this node is the primary, until ctx is done.

@@ -102,6 +102,7 @@ var rules = []rule{
 	{"admin/catalog", append([]string{"admin/ddl", "admin/dialect", "admin/scalar"}, leaves...), "views name the options of the statements"},
 	{"admin/batch", []string{"admin/ddl", "lib/"}, "a script is divided before anything of it is known"},
 	{"admin/console", append([]string{"admin/ddl", "admin/dialect", "admin/batch"}, leaves...), "the console parses the statements"},
+	{"admin/web", append([]string{"admin/api", "admin/console", "admin/ddl"}, leaves...), "a browser gets what the status and the console say"},
 	{"daemon", []string{"config", "lib/"}, "a process knows no group"},
 	{
 		"node",
@@ -110,7 +111,7 @@ var rules = []rule{
 	},
 	{
 		"node/clientport",
-		[]string{"agent", "admin/catalog", "admin/console", "endpoint", "endpoint/certs", "listener", "listener/clientcert", "listener/hba", "listener/serverlog", "listener/vip", "postgres/login", "ag", "config", "lib/"},
+		[]string{"agent", "admin/catalog", "admin/console", "admin/ddl", "endpoint", "endpoint/certs", "listener", "listener/clientcert", "listener/hba", "listener/serverlog", "listener/vip", "postgres/login", "ag", "config", "lib/"},
 		"a service of a node gets what is above it as functions, and knows no other service",
 	},
 	{"node/fencetime", []string{"postgres/keeper", "ag", "config", "lib/"}, "measures this host, and knows no other service"},

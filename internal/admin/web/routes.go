@@ -1,0 +1,235 @@
+package web
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"mime"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/admin/console"
+	"github.com/coteriedb/coterie/internal/admin/ddl"
+	"github.com/coteriedb/coterie/internal/lib/pgwire"
+)
+
+// policy is the Content-Security-Policy of every answer: scripts, styles and data of this port only, nothing inline.
+const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+
+// headers are those of every answer.
+var headers = map[string]string{
+	"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "X-Frame-Options": "DENY",
+	"Cross-Origin-Opener-Policy": "same-origin", "Cross-Origin-Resource-Policy": "same-origin", "Cache-Control": "no-store",
+	"Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+}
+
+// route is a path of the port. Without public it needs a session.
+type route struct {
+	method, path string
+	public       bool
+	serve        func(s *Server, w http.ResponseWriter, r *http.Request, n *session)
+}
+
+// routes are all paths of the port but the files of the page. Every other path is refused.
+var routes = []route{
+	{"POST", "/api/v1/session", true, (*Server).logIn},
+	{"GET", "/api/v1/openapi.json", true, (*Server).openAPI},
+	{"GET", "/api/v1/session", false, (*Server).whoAmI},
+	{"DELETE", "/api/v1/session", false, (*Server).logOut},
+	{"GET", "/api/v1/status", false, (*Server).status},
+	{"GET", "/api/v1/views", false, (*Server).listViews},
+	{"GET", "/api/v1/views/{name}", false, (*Server).view},
+	{"GET", "/api/v1/events", false, (*Server).events},
+	{"POST", "/api/v1/query", false, (*Server).query},
+}
+
+// routed returns the handler of the port.
+func (s *Server) routed() http.Handler {
+	mux := http.NewServeMux()
+	for _, x := range routes {
+		h := s.private(x)
+		if x.public {
+			h = func(w http.ResponseWriter, r *http.Request) { x.serve(s, w, r, nil) }
+		}
+		mux.HandleFunc(x.method+" "+x.path, h)
+	}
+	mux.HandleFunc("GET /", page)
+	foreign := http.NewCrossOriginProtection()
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !s.begin() {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		defer s.running.Done()
+		for name, value := range headers {
+			w.Header().Set(name, value)
+		}
+		if err := foreign.Check(r); err != nil {
+			refuse(w, http.StatusForbidden, &console.Error{State: "42501", Message: "the request comes from a page of another origin"})
+			return
+		}
+		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+		mux.ServeHTTP(w, r)
+	})
+}
+
+// private wraps a path that needs a session: its request counts against the session's limits, and its role is looked up
+// again when the last answer is old.
+func (s *Server) private(x route) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		n := s.sessionOf(r)
+		if n == nil {
+			refuse(w, http.StatusUnauthorized, &console.Error{State: "28000", Message: "log in first", Hint: "POST /api/v1/session"})
+			return
+		}
+		leave, ok := s.sessions.enter(n)
+		if !ok {
+			w.Header().Set("Retry-After", "1")
+			refuse(w, http.StatusTooManyRequests, &console.Error{State: "53300", Message: fmt.Sprintf("this session has %d requests under way, or sends more than %.0f a second", maxAtOnce, eachRequests.PerSecond)})
+			return
+		}
+		defer leave()
+		if s.sessions.due(n) {
+			who, err := s.c.Look(r.Context(), n.who.User)
+			if err == nil && who.May < ddl.MayLook {
+				s.c.Logger.Info("console session in the browser ended: its role may not log in any more", "user", n.who.User)
+				s.sessions.close(n)
+				refuse(w, http.StatusUnauthorized, &console.Error{State: "28000", Message: "the role may not log in any more"})
+				return
+			}
+		}
+		x.serve(s, w, r, n)
+	}
+}
+
+// Login is the document about a session.
+type Login struct {
+	User    string    `json:"user"`
+	Role    string    `json:"role"`
+	Node    string    `json:"node"`
+	Expires time.Time `json:"expires"`
+	// CertificateExpires is the end of the certificate of this port.
+	CertificateExpires time.Time `json:"certificate_expires,omitzero"`
+}
+
+func (s *Server) who(n *session) Login {
+	w := Login{User: n.who.User, Role: console.RoleFor(n.who.May), Node: string(s.c.Self), Expires: n.began.Add(lifetime)}
+	if n.who.May > ddl.MayAdminister {
+		w.Role = "superuser"
+	}
+	if c := s.c.Certificate(); c != nil && c.Leaf != nil {
+		w.CertificateExpires = c.Leaf.NotAfter
+	}
+	return w
+}
+
+func (s *Server) logIn(w http.ResponseWriter, r *http.Request, _ *session) {
+	var in struct {
+		User     string `json:"user"`
+		Password string `json:"password"`
+	}
+	if !readJSON(w, r, &in) {
+		return
+	}
+	from, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
+	client, err := net.ResolveTCPAddr("tcp", r.RemoteAddr)
+	if !ok || from == nil || err != nil || in.User == "" || len(in.User) > 63 || len(in.Password) > 1024 {
+		refuse(w, http.StatusBadRequest, &console.Error{State: "22023", Message: "a login has a user of at most 63 bytes and a password of at most 1024"})
+		return
+	}
+	select {
+	case s.logins <- struct{}{}:
+		defer func() { <-s.logins }()
+	case <-r.Context().Done():
+		return
+	case <-time.After(readTime):
+		refuse(w, http.StatusTooManyRequests, &console.Error{State: "53300", Message: "too many logins are under way", Hint: "Try again in a moment."})
+		return
+	}
+	_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // the rest takes as long as the check does
+	ctx, cancel := context.WithTimeout(r.Context(), writeTime/2)
+	defer cancel()
+	who, err := s.c.LogIn(ctx, Attempt{User: in.User, Password: in.Password, Client: client})
+	if err != nil {
+		refuseLogin(w, err)
+		return
+	}
+	if who.May < ddl.MayLook {
+		refuse(w, http.StatusForbidden, &console.Error{State: "42501", Message: "the console needs the role coterie_viewer", Hint: "GRANT coterie_viewer TO " + in.User})
+		return
+	}
+	if old := s.sessionOf(r); old != nil {
+		s.sessions.close(old)
+	}
+	n, secret, ok := s.sessions.open(who)
+	if !ok {
+		refuse(w, http.StatusServiceUnavailable, &console.Error{State: "53300", Message: fmt.Sprintf("this node's console has %d sessions in browsers", maxSessions), Hint: "Log out elsewhere, or open the console of another member."})
+		return
+	}
+	s.c.Logger.Info("console opened in a browser", "user", who.User, "client", client.String())
+	s.setCookie(w, secret)
+	answer(w, http.StatusOK, s.who(n))
+}
+
+// refuseLogin answers a login that failed.
+func refuseLogin(w http.ResponseWriter, err error) {
+	bad, ok := pgwire.AsError(err)
+	if !ok {
+		refuse(w, http.StatusServiceUnavailable, &console.Error{State: "57P03", Message: "the login took too long", Hint: "Try again in a moment."})
+		return
+	}
+	code := http.StatusUnauthorized
+	switch bad.Code {
+	case pgwire.StateTooMany:
+		w.Header().Set("Retry-After", "2")
+		code = http.StatusTooManyRequests
+	case pgwire.StateCannotConnect:
+		code = http.StatusServiceUnavailable
+	}
+	refuse(w, code, &console.Error{State: bad.Code, Message: bad.Message, Hint: bad.Hint})
+}
+
+func (s *Server) whoAmI(w http.ResponseWriter, _ *http.Request, n *session) {
+	answer(w, http.StatusOK, s.who(n))
+}
+
+func (s *Server) logOut(w http.ResponseWriter, _ *http.Request, n *session) {
+	s.sessions.close(n)
+	s.setCookie(w, "")
+	w.WriteHeader(http.StatusNoContent)
+}
+
+// readJSON reads the body of a request, and answers one that is none. A form of another page cannot send JSON.
+func readJSON(w http.ResponseWriter, r *http.Request, into any) bool {
+	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
+		refuse(w, http.StatusUnsupportedMediaType, &console.Error{State: "22023", Message: "the body must be application/json"})
+		return false
+	}
+	d := json.NewDecoder(r.Body)
+	d.DisallowUnknownFields()
+	if err := d.Decode(into); err != nil {
+		code := http.StatusBadRequest
+		var large *http.MaxBytesError
+		if errors.As(err, &large) {
+			code = http.StatusRequestEntityTooLarge
+		}
+		refuse(w, code, &console.Error{State: "22023", Message: "the body is not the JSON that is expected: " + err.Error()})
+		return false
+	}
+	return true
+}
+
+func answer(w http.ResponseWriter, code int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(v) // it fails only if the client has gone
+}
+
+// problem is the document of an error.
+type problem struct {
+	Error *console.Error `json:"error"`
+}
+
+func refuse(w http.ResponseWriter, code int, err *console.Error) { answer(w, code, problem{err}) }

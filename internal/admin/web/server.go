@@ -1,0 +1,158 @@
+package web
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/admin/api"
+	"github.com/coteriedb/coterie/internal/admin/console"
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/lib/admission"
+	"github.com/coteriedb/coterie/internal/lib/retry"
+)
+
+// Config is what the port needs of its node. No function may be nil; all are called from many goroutines.
+type Config struct {
+	Self   ag.ReplicaID
+	Logger *slog.Logger
+	// Status returns what this node knows. It never blocks.
+	Status func() api.Status
+	// Backend runs queries on the views.
+	Backend func() console.Backend
+	// LogIn checks a password as the listener does. Its error is a *pgwire.Error, or that of ctx.
+	LogIn func(ctx context.Context, a Attempt) (console.Principal, error)
+	// Look returns the present privilege of a user, MayNothing if it may not log in any more. An error means that no
+	// replica could be asked.
+	Look func(ctx context.Context, user string) (console.Principal, error)
+	// Certificate returns the certificate of the port; nil: there is none yet.
+	Certificate func() *tls.Certificate
+}
+
+// Attempt is an attempt to log in.
+type Attempt struct {
+	User, Password string
+	Client         *net.TCPAddr
+}
+
+// Bounds for connections and requests. A newcomer that finds no place takes the oldest connection of its own address,
+// or of the address with the most, or is closed at once; see admission.Places.
+const (
+	maxConns   = 256
+	eachConns  = 64 // of one address
+	graceConns = time.Second
+	headerTime = 5 * time.Second // of the TLS handshake, and of the head of a request
+	readTime   = 10 * time.Second
+	writeTime  = 30 * time.Second
+	idleTime   = 30 * time.Second
+	maxHeader  = 16 << 10
+	maxBody    = 64 << 10
+)
+
+// listenPause is the time between two attempts to open a port that another program uses.
+const listenPause = 5 * time.Second
+
+// Server serves the port. Make it with New.
+type Server struct {
+	c        Config
+	places   *admission.Places
+	sessions *sessions
+	views    *views
+	hub      *hub
+	logins   chan struct{} // has room for the checks of passwords that may be under way
+	handler  http.Handler
+
+	mu      sync.Mutex // guards closed, and Add of running
+	closed  bool
+	running sync.WaitGroup // requests
+}
+
+// New returns a server; Serve runs it.
+func New(c Config) *Server {
+	s := &Server{
+		c: c, places: admission.NewPlaces(maxConns, eachConns, graceConns), sessions: newSessions(time.Now), logins: make(chan struct{}, maxChecks),
+	}
+	s.views = newViews(s.askView)
+	s.hub = newHub(s.statusDocument, s.askEvents)
+	s.handler = s.routed()
+	return s
+}
+
+// Serve opens the address and serves it until ctx is done. An address that cannot be opened is tried again: the console
+// is no reason to end a node.
+func (s *Server) Serve(ctx context.Context, addr string) error {
+	var l net.Listener
+	told := false
+	err := retry.Until(ctx, listenPause, func() (bool, error) {
+		var err error
+		if l, err = (&net.ListenConfig{}).Listen(ctx, "tcp", addr); err != nil && !told {
+			told = true
+			s.c.Logger.Error("the port of the console in the browser cannot be opened; it is tried again: end the program that uses it, or change https.listen in coterie.yaml", "address", addr, "err", err)
+		}
+		return err == nil, nil
+	})
+	if err != nil {
+		return nil //nolint:nilerr // the node stops
+	}
+	s.c.Logger.Info("console in the browser", "address", "https://"+l.Addr().String()+"/")
+	return s.serve(ctx, l)
+}
+
+func (s *Server) serve(ctx context.Context, l net.Listener) error {
+	srv := &http.Server{
+		Handler: s.handler, ReadHeaderTimeout: headerTime, ReadTimeout: readTime, WriteTimeout: writeTime, IdleTimeout: idleTime,
+		MaxHeaderBytes: maxHeader, ErrorLog: slog.NewLogLogger(s.c.Logger.Handler(), slog.LevelDebug),
+		BaseContext:  func(net.Listener) context.Context { return ctx },
+		TLSNextProto: map[string]func(*http.Server, *tls.Conn, http.Handler){}, // no HTTP/2: one request of a connection at a time
+		TLSConfig: &tls.Config{MinVersion: tls.VersionTLS13, NextProtos: []string{"http/1.1"}, GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+			if c := s.c.Certificate(); c != nil {
+				return c, nil
+			}
+			return nil, errors.New("this node has no certificate for clients yet")
+		}},
+	}
+	watching := make(chan struct{})
+	ctx, cancel := context.WithCancel(ctx)
+	go func() { defer close(watching); s.hub.run(ctx) }()
+	defer func() { cancel(); <-watching; s.awaitRequests() }()
+	stop := context.AfterFunc(ctx, func() { _ = srv.Close() })
+	defer stop()
+	if err := srv.ServeTLS(admission.Listener{Listener: l, Places: s.places}, "", ""); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// begin counts a request, unless the server ends. The caller calls running.Done at its end.
+func (s *Server) begin() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.closed {
+		s.running.Add(1)
+	}
+	return !s.closed
+}
+
+// awaitRequests lets no request begin any more and waits for the end of those under way, whose contexts are done.
+func (s *Server) awaitRequests() {
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	s.running.Wait()
+}
+
+// Metrics adds the metrics of the port.
+func (s *Server) Metrics(out map[string]float64) {
+	out["coterie_https_refused_total"] = float64(s.places.Refused())
+	out["coterie_https_sessions_open"] = float64(s.sessions.count())
+	for why, n := range s.sessions.refused() {
+		out[`coterie_https_limit_reached_total{limit="`+why+`"}`] = float64(n)
+	}
+	out["coterie_https_streams_open"] = float64(s.hub.open())
+	out["coterie_https_streams_dropped_total"] = float64(s.hub.dropped.Load())
+}

@@ -1,0 +1,198 @@
+package web
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/admin/console"
+	"github.com/coteriedb/coterie/internal/lib/admission"
+	"github.com/coteriedb/coterie/internal/lib/boottime"
+)
+
+// Bounds of sessions.
+const (
+	maxSessions  = 64 // of all roles
+	roleSessions = 8  // of one role
+	lifetime     = 12 * time.Hour
+	idleSession  = time.Hour
+	lookEvery    = time.Minute // how old the answer may be that the role may still log in
+	maxChecks    = 4           // of passwords at once
+	maxAtOnce    = 8           // requests of one session, its streams not counted
+)
+
+// Requests of one session, and of all.
+var (
+	eachRequests = admission.Rate{PerSecond: 20, Burst: 100}
+	allRequests  = admission.Rate{PerSecond: 400, Burst: 2000}
+)
+
+// key is the hash of the secret in a cookie.
+type key [sha256.Size]byte
+
+// session is a login of a browser. Its secret is in the browser's cookie only.
+type session struct {
+	id    key
+	who   console.Principal
+	began time.Time
+	ended chan struct{} // closed at its end
+
+	mu      sync.Mutex // guards the fields below
+	used    time.Time
+	looked  time.Time // when the role was last looked up
+	running int
+	streams int
+}
+
+// sessions are the logins of a node.
+type sessions struct {
+	now    func() time.Time
+	budget *admission.Budget
+
+	mu   sync.Mutex // guards live
+	live map[key]*session
+
+	full, busy, fast atomic.Uint64
+}
+
+func newSessions(now func() time.Time) *sessions {
+	return &sessions{now: now, budget: admission.NewBudget(eachRequests, allRequests, 2*maxSessions), live: map[key]*session{}}
+}
+
+// open makes a session and returns it with its secret. The oldest session of a role that has its number of them ends.
+// It reports false if all places are taken.
+func (s *sessions) open(who console.Principal) (n *session, secret string, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.now()
+	var oldest *session
+	mine := 0
+	for _, x := range s.live {
+		if s.over(x, now) {
+			s.end(x)
+			continue
+		}
+		if x.who.User == who.User {
+			if mine++; oldest == nil || x.began.Before(oldest.began) {
+				oldest = x
+			}
+		}
+	}
+	if mine >= roleSessions {
+		s.end(oldest)
+	}
+	if len(s.live) >= maxSessions {
+		s.full.Add(1)
+		return nil, "", false
+	}
+	var b [32]byte
+	_, _ = rand.Read(b[:]) // never fails
+	secret = base64.RawURLEncoding.EncodeToString(b[:])
+	n = &session{id: sha256.Sum256([]byte(secret)), who: who, began: now, used: now, looked: now, ended: make(chan struct{})}
+	s.live[n.id] = n
+	return n, secret, true
+}
+
+// find returns the session of a secret; nil if there is none any more.
+func (s *sessions) find(secret string) *session {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := s.live[sha256.Sum256([]byte(secret))]
+	if n != nil && s.over(n, s.now()) {
+		s.end(n)
+		return nil
+	}
+	return n
+}
+
+func (s *sessions) over(n *session, now time.Time) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return now.Sub(n.began) > lifetime || n.streams == 0 && now.Sub(n.used) > idleSession
+}
+
+// end ends a session; mu is held.
+func (s *sessions) end(n *session) {
+	if _, ok := s.live[n.id]; ok {
+		delete(s.live, n.id)
+		close(n.ended)
+	}
+}
+
+// close ends a session.
+func (s *sessions) close(n *session) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.end(n)
+}
+
+func (s *sessions) count() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.live)
+}
+
+// refused counts what was refused, by the limit.
+func (s *sessions) refused() map[string]uint64 {
+	return map[string]uint64{"sessions": s.full.Load(), "at_once": s.busy.Load(), "rate": s.fast.Load()}
+}
+
+// enter begins a request of the session. It reports false if too many are under way or come too fast. The caller calls
+// leave at its end.
+func (s *sessions) enter(n *session) (leave func(), ok bool) {
+	if !s.budget.Spend(string(n.id[:]), 1, boottime.Now()) {
+		s.fast.Add(1)
+		return nil, false
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.running >= maxAtOnce {
+		s.busy.Add(1)
+		return nil, false
+	}
+	n.running++
+	n.used = s.now()
+	return func() {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		n.running--
+		n.used = s.now()
+	}, true
+}
+
+// due reports whether the session's role is to be looked up again, and has others not do the same.
+func (s *sessions) due(n *session) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	now := s.now()
+	if now.Sub(n.looked) < lookEvery {
+		return false
+	}
+	n.looked = now
+	return true
+}
+
+// cookieName names the cookie of this node: a host may have several, and a cookie is sent to all ports of a host.
+func (s *Server) cookieName() string { return "__Host-coterie-" + string(s.c.Self) }
+
+// setCookie gives the browser a secret; "" takes it back.
+func (s *Server) setCookie(w http.ResponseWriter, secret string) {
+	c := &http.Cookie{Name: s.cookieName(), Value: secret, Path: "/", Secure: true, HttpOnly: true, SameSite: http.SameSiteStrictMode, MaxAge: int(lifetime.Seconds())}
+	if secret == "" {
+		c.MaxAge = -1
+	}
+	http.SetCookie(w, c)
+}
+
+// sessionOf returns the session of a request; nil if it has none.
+func (s *Server) sessionOf(r *http.Request) *session {
+	c, err := r.Cookie(s.cookieName())
+	if err != nil {
+		return nil
+	}
+	return s.sessions.find(c.Value)
+}

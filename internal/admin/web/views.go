@@ -1,0 +1,227 @@
+package web
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"regexp"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/admin/console"
+	"github.com/coteriedb/coterie/internal/admin/ddl"
+)
+
+// viewAge is how old the rows of a view may be that several browsers get: each question has a node ask all others.
+// maxViews is how many views are kept.
+const (
+	viewAge  = time.Second
+	maxViews = 100
+)
+
+// reader is the user under which this port reads the views for all its sessions.
+var reader = console.Principal{User: "console in the browser", May: ddl.MayLook}
+
+// viewName is what a view is called; all others do not exist.
+var viewName = regexp.MustCompile(`^(sys|coterie)\.[a-z_]{1,60}$`)
+
+// Table is the document of a view, or of the answer to a query.
+type Table struct {
+	Name    string   `json:"name,omitempty"`
+	At      string   `json:"at"`
+	Columns []Column `json:"columns"`
+	Rows    [][]any  `json:"rows"`
+	Notices []string `json:"notices,omitempty"`
+}
+
+// Column is a column of a Table.
+type Column struct {
+	Name string `json:"name"`
+	Type string `json:"type"` // as PostgreSQL calls it
+}
+
+// typeNames are PostgreSQL's names of the types of the console.
+var typeNames = map[console.Type]string{
+	console.Bool: "boolean", console.Int8: "bigint", console.Int4: "integer", console.Text: "text", console.OID: "oid", console.Float8: "double precision",
+	console.Timestamptz: "timestamp with time zone", console.UUID: "uuid", console.Date: "date", console.Numeric: "numeric",
+}
+
+// tableOf returns the document of a result.
+func tableOf(name string, r console.Result, at time.Time) Table {
+	t := Table{Name: name, At: at.UTC().Format(time.RFC3339Nano), Columns: make([]Column, len(r.Columns)), Rows: r.Rows}
+	if t.Rows == nil {
+		t.Rows = [][]any{}
+	}
+	for i, c := range r.Columns {
+		t.Columns[i] = Column{c.Name, typeNames[c.Type]}
+		if t.Columns[i].Type == "" {
+			t.Columns[i].Type = "text"
+		}
+	}
+	for _, n := range r.Notices {
+		t.Notices = append(t.Notices, n.Message)
+	}
+	return t
+}
+
+// views keeps the rows of views for a moment, and asks for those of each once at a time.
+type views struct {
+	ask func(ctx context.Context, name string) (Table, error)
+
+	mu   sync.Mutex // guards kept
+	kept map[string]*kept
+}
+
+// kept is the answer of a view. Its fields are final when done is closed.
+type kept struct {
+	done  chan struct{}
+	at    time.Time
+	table Table
+	err   error
+	left  bool // the request that asked has ended, and the answer may be an error for that
+}
+
+func newViews(ask func(context.Context, string) (Table, error)) *views {
+	return &views{ask: ask, kept: map[string]*kept{}}
+}
+
+// get returns the rows of a view, at most viewAge old. The first that asks has them read, within its own context.
+func (v *views) get(ctx context.Context, name string) (Table, error) {
+	for {
+		v.mu.Lock()
+		k := v.kept[name]
+		mine := k == nil || k.old()
+		if mine {
+			if len(v.kept) >= maxViews {
+				clear(v.kept)
+			}
+			k = &kept{done: make(chan struct{})}
+			v.kept[name] = k
+		}
+		v.mu.Unlock()
+		if mine {
+			k.table, k.err = v.ask(ctx, name)
+			k.at, k.left = time.Now(), ctx.Err() != nil
+			close(k.done)
+			return k.table, k.err
+		}
+		select {
+		case <-k.done:
+			if !k.left {
+				return k.table, k.err
+			}
+		case <-ctx.Done():
+			return Table{}, ctx.Err()
+		}
+	}
+}
+
+// old reports whether the answer is there and is not current.
+func (k *kept) old() bool {
+	select {
+	case <-k.done:
+		return time.Since(k.at) > viewAge || k.err != nil
+	default:
+		return false
+	}
+}
+
+// askView reads a view as the console does, within its time and its limits.
+func (s *Server) askView(ctx context.Context, name string) (Table, error) {
+	at := time.Now()
+	r, err := console.NewSession(s.c.Backend(), reader).Run(ctx, "SELECT * FROM "+name)
+	return tableOf(name, r, at), err
+}
+
+func (s *Server) view(w http.ResponseWriter, r *http.Request, _ *session) {
+	name := r.PathValue("name")
+	if !viewName.MatchString(name) {
+		refuse(w, http.StatusNotFound, &console.Error{State: "42P01", Message: "there is no such view", Hint: "GET /api/v1/views lists them"})
+		return
+	}
+	t, err := s.views.get(r.Context(), name)
+	if err != nil {
+		refuseQuery(w, err)
+		return
+	}
+	answer(w, http.StatusOK, t)
+}
+
+// listViews answers with the names of the views and what they are about.
+func (s *Server) listViews(w http.ResponseWriter, r *http.Request, _ *session) {
+	t, err := s.run(r.Context(), reader, "SELECT table_schema || '.' || table_name AS name FROM information_schema.tables WHERE table_schema IN ('sys', 'coterie') ORDER BY 1")
+	if err != nil {
+		refuseQuery(w, err)
+		return
+	}
+	answer(w, http.StatusOK, t)
+}
+
+// query runs one query of a session's user, with the rights of a viewer.
+func (s *Server) query(w http.ResponseWriter, r *http.Request, n *session) {
+	var in struct {
+		SQL string `json:"sql"`
+	}
+	if !readJSON(w, r, &in) {
+		return
+	}
+	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
+	t, err := s.run(r.Context(), console.Principal{User: n.who.User, May: ddl.MayLook}, in.SQL)
+	if err != nil {
+		refuseQuery(w, err)
+		return
+	}
+	answer(w, http.StatusOK, t)
+}
+
+func (s *Server) run(ctx context.Context, who console.Principal, text string) (Table, error) {
+	ctx, cancel := context.WithTimeout(ctx, queryTime)
+	defer cancel()
+	at := time.Now()
+	r, err := console.NewSession(s.c.Backend(), who).Run(ctx, text)
+	return tableOf("", r, at), err
+}
+
+// queryTime is how long the statements of one request may take together.
+const queryTime = 15 * time.Second
+
+// refuseQuery answers a query that failed.
+func refuseQuery(w http.ResponseWriter, err error) {
+	var known *console.Error
+	if !errors.As(err, &known) {
+		known = &console.Error{State: "57014", Message: err.Error()}
+	}
+	code := http.StatusBadRequest
+	switch known.State {
+	case "42P01":
+		code = http.StatusNotFound
+	case "42501":
+		code = http.StatusForbidden
+	case "53300":
+		code = http.StatusTooManyRequests
+	case "57014", "57P01":
+		code = http.StatusServiceUnavailable
+	}
+	refuse(w, code, known)
+}
+
+// statusDocument returns the status without the directories and processes of this host.
+func (s *Server) statusDocument() []byte {
+	st := s.c.Status()
+	st.Replicas = slices.Clone(st.Replicas)
+	for i := range st.Replicas {
+		st.Replicas[i].Local = nil
+	}
+	b, err := json.Marshal(st)
+	if err != nil {
+		return []byte("{}")
+	}
+	return b
+}
+
+func (s *Server) status(w http.ResponseWriter, _ *http.Request, _ *session) {
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(s.statusDocument()) // it fails only if the client has gone
+}
