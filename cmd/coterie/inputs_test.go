@@ -30,7 +30,7 @@ func TestInputs(t *testing.T) {
 		"topology":             {2, "coterie status shows the members"},
 		"members":              {2, "coterie status shows the members"},
 		"reinit n2":            {2, "coterie seed NAME --full makes a replica's copy anew"},
-		"pause":                {2, "coterie replica set NAME failover_mode=MANUAL"},
+		"pause":                {2, "coterie maintenance on"},
 		"reload":               {2, "coterie listener restart"},
 		"history":              {2, "coterie explain --all"},
 		"show-config":          {2, "coterie group show"},

@@ -19,7 +19,10 @@ func (v View) WhyClaim() []Check {
 	e, st := v.Record.Epoch, v.Record.State
 	m, in := st.InV(v.Self)
 	r := v.me()
-	may := r.AvailabilityMode == SynchronousCommit && r.FailoverMode == Automatic && !r.Suspended
+	may, work := r.MayTakeOver(), ""
+	if m := v.Group.Maintenance; m != nil {
+		work = "maintenance " + m.String()
+	}
 	reached := 0
 	for _, x := range st.V {
 		if v.reaches(x.ID) {
@@ -33,10 +36,11 @@ func (v View) WhyClaim() []Check {
 		{"commits are on at least one secondary (k ≥ 1)", st.K >= 1, fmt.Sprintf("k = %d of %d counted", st.K, len(st.V))},
 		{"this copy is one of those that are counted", in && m.Copy == v.Local.Copy, yes(in && m.Copy == v.Local.Copy, "it is", yes(in, "another copy of this replica is", "it is not synchronized"))},
 		{"this copy is sound", v.sound(), v.seenOfCopy()},
-		{"this replica may lead by itself", may, fmt.Sprintf("%s, %s%s", r.AvailabilityMode, r.FailoverMode, yes(r.Suspended, ", suspended", ""))},
+		{"this replica may lead by itself", may, fmt.Sprintf("%s, %s%s", r.AvailabilityMode, r.FailoverMode, yes(r.Suspended, ", suspended", yes(r.Options.Maintenance != nil, ", under maintenance", "")))},
 		{"enough members answer to seal the epoch", v.quorumInReach(), fmt.Sprintf("%d of %d counted members answer, %d needed", reached, len(st.V), st.SealsNeeded())},
 		{"it is well, or nobody else came forward", !v.yields(), yes(v.illness() == "", "well", v.illness())},
 		{"it did not itself give up the leadership lately, or nobody else came forward", !v.defers(), yes(v.Local.StoodDown == "", "it did not", v.Local.StoodDown)},
+		{"automatic failover is not switched off", work == "", yes(work == "", "it is on", work)},
 	}
 }
 
@@ -146,6 +150,7 @@ func (v View) Slim() View {
 	for i, r := range v.Group.Replicas {
 		v.Group.Replicas[i] = Replica{
 			ID: r.ID, AvailabilityMode: r.AvailabilityMode, FailoverMode: r.FailoverMode, Voter: r.Voter, Suspended: r.Suspended,
+			Options: ReplicaOptions{Maintenance: r.Options.Maintenance},
 		}
 	}
 	const history = 3

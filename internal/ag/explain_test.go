@@ -25,6 +25,8 @@ func TestWhyClaimIsMayClaim(t *testing.T) {
 			func() { v.Group.Replicas[1].FailoverMode = Manual },
 			func() { v.Group.Replicas[1].Suspended = true },
 			func() { v.Reach = nil },
+			func() { v.Group.Maintenance = &Maintenance{Reason: "power"} },
+			func() { v.Group.Replicas[1].Options.Maintenance = &Maintenance{} },
 			func() { v.Record.Epoch.Phase = PhaseSeal },
 			func() { v.Local.Health = Health{Level: 2, Because: "no answer"} },
 			func() { v.Local.StoodDown = "just now" },

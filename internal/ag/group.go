@@ -145,6 +145,8 @@ type Group struct {
 	// Parameters are the settings of PostgreSQL that every replica's server has, by name. Read them through
 	// ParametersOf.
 	Parameters map[string]string `json:"parameters,omitempty"`
+	// Maintenance keeps takeovers from beginning; nil: none does.
+	Maintenance *Maintenance `json:"maintenance,omitempty"`
 	// Rotation is the change of the certificate authority under way; nil: none.
 	Rotation *Rotation `json:"rotation,omitempty"`
 }
@@ -349,6 +351,8 @@ type ReplicaOptions struct {
 	SeedCompression string        `json:"seed_compression,omitempty"`            // the same
 	SeedMaxRate     int64         `json:"seed_max_rate,omitempty"`               // bytes per second; 0: no limit
 	Transport       string        `json:"transport,omitempty"`                   // AUTO (""), TCP, QUIC
+	// Maintenance keeps this replica from being promoted by the agents, and from readers; nil: nothing does.
+	Maintenance *Maintenance `json:"maintenance,omitempty"`
 	// Parameters are settings of PostgreSQL that this replica's server has, in place of the group's.
 	Parameters map[string]string `json:"parameters,omitempty"`
 }

@@ -62,7 +62,7 @@ func (v View) relief() bool {
 
 // transferee reports whether a synchronized member at least as healthy as this one could take over the leadership now.
 func (v View) transferee() bool {
-	if v.Record.State.K < 1 || !v.quorumInReach() {
+	if v.Group.Maintenance != nil || v.Record.State.K < 1 || !v.quorumInReach() {
 		return false
 	}
 	return slices.ContainsFunc(v.Record.State.V, func(m Member) bool {
@@ -101,4 +101,64 @@ func (v View) quarantined() Plan {
 // sound reports whether this node has a copy that may lead.
 func (v View) sound() bool {
 	return v.Local.Data == DataPresent && v.Local.Quarantine == "" && v.Local.Renew == ""
+}
+
+// Maintenance is work of an administrator, announced so that the group does not interfere.
+//
+// That of the group keeps any takeover from beginning: no member votes against the leader, claims its epoch or is left
+// the leadership by an ill one. A takeover that has begun is brought to its end, and an operator's failover happens.
+// That of a replica keeps its copy from being promoted, as FAILOVER_MODE = MANUAL does, and readers away from it. It
+// keeps its vote, and commits may wait for it.
+type Maintenance struct {
+	Until  time.Time `json:"until,omitzero"` // by the clock of the member that ends it; zero: an administrator does
+	Reason string    `json:"reason,omitempty"`
+}
+
+// String says until when, and the reason.
+func (m Maintenance) String() string {
+	s := "until it is switched off"
+	if !m.Until.IsZero() {
+		s = "until " + m.Until.UTC().Format(time.RFC3339)
+	}
+	if m.Reason != "" {
+		s += ": " + m.Reason
+	}
+	return s
+}
+
+// over reports whether its time has come.
+func (m *Maintenance) over(now time.Time) bool {
+	return m != nil && !m.Until.IsZero() && !now.Before(m.Until)
+}
+
+// MayTakeOver reports whether the configuration allows that the agents promote a replica without a person. It judges
+// the replica alone: while the group is under maintenance, no takeover begins.
+func (r Replica) MayTakeOver() bool {
+	return r.AvailabilityMode == SynchronousCommit && r.FailoverMode == Automatic && !r.Suspended && r.Options.Maintenance == nil
+}
+
+// MaintenanceOver lists the maintenance whose time has come: the names of replicas, and "" for the group's.
+func (g Group) MaintenanceOver(now time.Time) (names []ReplicaID) {
+	if g.Maintenance.over(now) {
+		names = append(names, "")
+	}
+	for _, r := range g.Replicas {
+		if r.Options.Maintenance.over(now) {
+			names = append(names, r.ID)
+		}
+	}
+	return names
+}
+
+// EndMaintenance ends the maintenance whose time has come. It does not modify what other copies of g share.
+func (g *Group) EndMaintenance(now time.Time) {
+	if g.Maintenance.over(now) {
+		g.Maintenance = nil
+	}
+	g.Replicas = slices.Clone(g.Replicas)
+	for i := range g.Replicas {
+		if o := &g.Replicas[i].Options; o.Maintenance.over(now) {
+			o.Maintenance = nil
+		}
+	}
 }

@@ -111,7 +111,7 @@ func (v View) best() (SealReport, bool) {
 // Promotable of its seal.
 func (v View) mayLead(id ReplicaID) bool {
 	r, ok := v.Group.Replica(id)
-	return ok && r.FailoverMode == Automatic && !r.Suspended
+	return ok && r.FailoverMode == Automatic && !r.Suspended && r.Options.Maintenance == nil
 }
 
 // SealsSuffice reports whether a copy can be chosen from the seals so far. View.Sealed is measured from that moment.

@@ -20,9 +20,7 @@ import (
 // another is judged by mayLead. Whether the moment has come is decided by mayClaim, and which copy it is by best.
 func (v View) electable() bool {
 	m, in := v.Record.State.InV(v.Self)
-	r := v.me()
-	return in && m.Copy == v.Local.Copy && v.sound() && !r.Suspended &&
-		r.AvailabilityMode == SynchronousCommit && r.FailoverMode == Automatic
+	return in && m.Copy == v.Local.Copy && v.sound() && v.me().MayTakeOver()
 }
 
 // ledLast reports whether the last LEAD named this copy. Then it may lead again with no other seal than its own.
@@ -58,7 +56,7 @@ func (v View) Patience() time.Duration {
 }
 
 func (v View) mayClaim() bool {
-	return v.Record.Epoch.Phase == PhaseLead && v.Record.Epoch.Leader != v.Self && v.Record.State.K >= 1 &&
+	return v.Group.Maintenance == nil && v.Record.Epoch.Phase == PhaseLead && v.Record.Epoch.Leader != v.Self && v.Record.State.K >= 1 &&
 		(v.silent() || v.votes() != nil) && v.electable() && v.quorumInReach() && !v.yields() && !v.defers()
 }
 
@@ -85,6 +83,9 @@ func (v View) mayOutbid() bool {
 	}
 	if v.ledLast() && v.Local.Server == ServerRecovery {
 		return true
+	}
+	if v.Group.Maintenance != nil && e.Leader == v.Record.State.Leader {
+		return false // the last leader comes back: no takeover has begun
 	}
 	return v.Record.State.K >= 1 && v.electable() && v.quorumInReach() && e.Leader != v.Self
 }
@@ -243,7 +244,7 @@ type Voting struct {
 // suspects reports whether this node has evidence against the present leader, and a vote against it could count.
 func (v View) suspects() bool {
 	e, l := v.Record.Epoch, v.Record.Lead
-	return e.Phase == PhaseLead && e.Leader != v.Self && v.Record.State.K >= 1 &&
+	return v.Group.Maintenance == nil && e.Phase == PhaseLead && e.Leader != v.Self && v.Record.State.K >= 1 &&
 		l.Epoch == e.Epoch && l.Holder == e.Leader && !l.Released && !l.Restarting &&
 		v.Voting.Evidence.Against(e.Epoch, l.Incarnation) && (v.Voting.Evidence.Silent == "" || v.Group.JudgesSilence()) &&
 		len(l.Answer.Voters) >= minVoters && slices.Contains(l.Answer.Voters, v.Self)

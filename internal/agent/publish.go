@@ -255,7 +255,7 @@ func (a *Agent) makeRoutes(v ag.View, p ag.Plan) *ag.Routes {
 		} else {
 			t.Readable = st.Readable
 		}
-		t.Readable = t.Readable && !(t.Local && r.Promoting) && rep.Allow != ag.AllowNo && !rep.Suspended
+		t.Readable = t.Readable && !(t.Local && r.Promoting) && rep.Allow != ag.AllowNo && !rep.Suspended && rep.Options.Maintenance == nil
 		r.Targets = append(r.Targets, t)
 	}
 	if e.Phase == ag.PhaseLead {

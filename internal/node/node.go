@@ -214,6 +214,7 @@ func (n *node) startChores(run func(string, func(context.Context) error)) {
 	run("console roles", n.clients.KeepRoles)
 	run("certificates", n.pki.RunRenewal)
 	run("authority", n.pki.RunRotation)
+	run("maintenance", n.operate.RunMaintenance)
 }
 
 func (n *node) openEndpoint(run func(string, func(context.Context) error)) error {

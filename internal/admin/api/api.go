@@ -192,6 +192,8 @@ type Status struct {
 	Relays       []Relay     `json:"relays,omitempty"` // connections of others that this node relays
 	Authority    string      `json:"authority"`        // pin of the authority that issued this node's certificate
 	Rotation     *Rotation   `json:"authority_rotation,omitempty"`
+	// Maintenance is why no automatic failover begins; nil: it may.
+	Maintenance *ag.Maintenance `json:"maintenance,omitempty"`
 }
 
 // Relay is a connection between two other members that the answering node relays.
@@ -242,7 +244,8 @@ type Replica struct {
 	Listener     string              `json:"listener,omitempty"`
 	ReadOnly     string              `json:"read_only,omitempty"`
 	HTTP         string              `json:"http,omitempty"`
-	Local        *Process            `json:"process,omitempty"` // of the answering node only
+	Maintenance  *ag.Maintenance     `json:"maintenance,omitempty"` // why it takes no readers and does not take over
+	Local        *Process            `json:"process,omitempty"`     // of the answering node only
 }
 
 // Link is a link that carries WAL, as the answering node sees it.

@@ -16,7 +16,7 @@ type check func(Status, Replica) bool
 var checks = func() map[string]check {
 	primary := func(s Status, r Replica) bool { return s.Primary == r.Name && s.WriteOpen }
 	secondary := func(r Replica) bool {
-		return r.Role == ag.RoleSecondary && r.Server == ag.ServerRecovery && !r.Suspended
+		return r.Role == ag.RoleSecondary && r.Server == ag.ServerRecovery && !r.Suspended && r.Maintenance == nil
 	}
 	replica := func(_ Status, r Replica) bool { return secondary(r) }
 	sync := func(_ Status, r Replica) bool { return secondary(r) && r.Sync == ag.Synchronized }

@@ -236,6 +236,8 @@ func (f Facts) hinders(r ag.Replica) string {
 		return "it has not joined"
 	case r.Suspended:
 		return "its data movement is suspended"
+	case r.Options.Maintenance != nil:
+		return "it is under maintenance " + r.Options.Maintenance.String()
 	case r.AvailabilityMode != ag.SynchronousCommit:
 		return "it commits asynchronously"
 	case r.FailoverMode != ag.Automatic:
@@ -311,6 +313,8 @@ func (f Facts) notReadable(id ag.ReplicaID, routes *ag.Routes) string {
 		return "the primary is not open"
 	case r.Suspended:
 		return "suspended"
+	case r.Options.Maintenance != nil:
+		return "under maintenance"
 	case r.Allow == ag.AllowNo:
 		return "ALLOW_CONNECTIONS = NO"
 	case !t.Healthy:

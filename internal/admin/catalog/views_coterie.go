@@ -15,7 +15,7 @@ var ownViews = []view{
 		schema: "coterie", name: "replicas", about: "One line for each node: what it is and how it does.",
 		columns: cols("name t, role t, synchronization_state t, health t, availability_mode t, failover_mode t, join_state t, connected b, suspended b, suspended_by t, " +
 			"voter b, position t, replayed t, behind_bytes i8, failover_ready b, progress t, because t, estimated_data_loss f, estimated_data_loss_by_rate f, " +
-			"estimated_recovery f, endpoint t, listener t, read_only t, http t"),
+			"estimated_recovery f, endpoint t, listener t, read_only t, http t, maintenance t"),
 		rows: ownReplicas,
 	},
 	{
@@ -260,7 +260,10 @@ func ownReplicas(f Facts) [][]any {
 		row := []any{
 			string(r.ID), string(f.role(r)), nil, f.replicaHealth(r).code().desc, string(r.AvailabilityMode), string(r.FailoverMode), join, bit(n.Connected),
 			bit(r.Suspended), orNull(string(r.SuspendedBy)), bit(f.Group.Votes(r)), nil, nil, nil, bit(f.failoverReady(r)), orNull(n.Progress),
-			orNull(n.Because), nil, nil, nil, r.Endpoint, orNull(r.Listener), orNull(r.ReadOnly), orNull(r.HTTP),
+			orNull(n.Because), nil, nil, nil, r.Endpoint, orNull(r.Listener), orNull(r.ReadOnly), orNull(r.HTTP), nil,
+		}
+		if m := r.Options.Maintenance; m != nil {
+			row[24] = m.String()
 		}
 		if r.HasData() {
 			row[2] = string(f.syncState(r))

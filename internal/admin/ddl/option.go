@@ -158,6 +158,55 @@ func onOff(b bool) Value {
 	return word("OFF")
 }
 
+// maintenanceForm is the form of MAINTENANCE, for its errors.
+const maintenanceForm = "ON, OFF, or N'until 2026-11-25T18:00:00Z: reason'"
+
+// setMaintenance sets or ends maintenance. A text is the reason, after until, a time and a colon if it ends by itself.
+func setMaintenance(c *change, to **ag.Maintenance, v Value) *Error {
+	if v.Form == Word {
+		*to = nil
+		if v.Text == "ON" {
+			*to = &ag.Maintenance{}
+		}
+		return nil
+	}
+	m := ag.Maintenance{Reason: v.Text}
+	if rest, dated := strings.CutPrefix(v.Text, "until "); dated {
+		at, reason, _ := strings.Cut(rest, ": ")
+		until, err := time.Parse(time.RFC3339, at)
+		if err != nil {
+			return c.pos.errorf(StateInvalid, "MAINTENANCE is %s; expected %s", Literal(clip(v.Text)), maintenanceForm)
+		}
+		m = ag.Maintenance{Until: until.UTC(), Reason: reason}
+	}
+	*to = &m
+	return nil
+}
+
+func setReplicaMaintenance(c *change, v Value) *Error {
+	on := v.Form != Word || v.Text == "ON"
+	switch r := c.replica; {
+	case on && !r.HasData():
+		return c.pos.errorf(StateInvalid, "%s is a witness: it takes no readers and is never promoted, and maintenance would change nothing", r.ID)
+	case on && r.ID == c.context.Primary:
+		return c.pos.errorf(StateWrongState, "%s is the primary, which cannot be taken out of routing", r.ID).
+			WithHint("make another replica the primary first, or switch automatic failover off: ALTER AVAILABILITY GROUP %s SET (MAINTENANCE = ON)", Brackets(c.group.Name))
+	}
+	return setMaintenance(c, &c.replica.Options.Maintenance, v)
+}
+
+func getMaintenance(m *ag.Maintenance) (Value, bool) {
+	switch {
+	case m == nil:
+		return Value{}, false
+	case *m == ag.Maintenance{}:
+		return word("ON"), true
+	case m.Until.IsZero():
+		return textual(m.Reason), true
+	}
+	return textual(m.String()), true
+}
+
 // groupOptions are in the order of the reference: SQL Server's options, then our own.
 var groupOptions = []Option{
 	{
@@ -302,6 +351,12 @@ var groupOptions = []Option{
 			}
 			return v, v.Text != ""
 		},
+	},
+	{
+		Name: "MAINTENANCE", Place: InGroup, Form: Text, Words: []string{"ON", "OFF"}, Default: "OFF", Verdict: InEffect,
+		About: "While it is on, no automatic failover begins; planned and forced ones happen. N'until 2026-11-25T18:00:00Z: reason' ends by itself; coterie maintenance writes it.",
+		set:   func(c *change, v Value) *Error { return setMaintenance(c, &c.group.Maintenance, v) },
+		get:   func(g ag.Group, _ ag.Replica) (Value, bool) { return getMaintenance(g.Maintenance) },
 	},
 	{
 		Name: "LEASE_PROFILE", Place: InGroup, Form: Word, Words: []string{"DEFAULT", "FAST", "WAN"}, Default: "DEFAULT", Verdict: InEffect,

@@ -36,6 +36,12 @@ var replicaOptions = []Option{
 		get: func(_ ag.Group, r ag.Replica) (Value, bool) { return word(string(r.FailoverMode)), r.HasData() },
 	},
 	{
+		Name: "MAINTENANCE", Place: InReplica, Form: Text, Words: []string{"ON", "OFF"}, Default: "OFF", Verdict: InEffect,
+		About: "While it is on, the replica takes no readers and does not take over. It keeps its vote, and commits may wait for it. Written as that of the group.",
+		set:   setReplicaMaintenance,
+		get:   func(_ ag.Group, r ag.Replica) (Value, bool) { return getMaintenance(r.Options.Maintenance) },
+	},
+	{
 		Name: "SEEDING_MODE", Place: InReplica, Form: Word, Words: []string{"AUTOMATIC", "MANUAL"}, Default: "AUTOMATIC", Verdict: InEffect,
 		About: "Whether an empty replica is given a copy by itself. SQL Server's default is MANUAL.",
 		set:   func(c *change, v Value) *Error { c.replica.Options.ManualSeeding = v.Text == "MANUAL"; return nil },

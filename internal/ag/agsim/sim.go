@@ -476,7 +476,7 @@ func (s *Sim) say(format string, args ...any) {
 // alter is an operator who changes one setting, of member i if it is a member's.
 func (s *Sim) alter(i int) {
 	c := &s.w.settings
-	switch s.rng.IntN(5) {
+	switch s.rng.IntN(7) {
 	case 0:
 		if s.m.group.Replicas[i].HasData() {
 			c.async ^= one(i)
@@ -489,6 +489,10 @@ func (s *Sim) alter(i int) {
 		c.all = !c.all
 	case 4:
 		c.timeout = !c.timeout
+	case 5:
+		c.maintenance = !c.maintenance
+	case 6:
+		c.maintained ^= one(i)
 	}
 	s.say("an operator changes the configuration: %+v", *c)
 }

@@ -316,6 +316,9 @@ type settings struct {
 	required  uint8 // REQUIRED and one; 0: by the table
 	all       bool  // the other commit rule
 	timeout   bool  // a SESSION_TIMEOUT of three seconds
+
+	maintenance bool // of the group
+	maintained  set  // members under maintenance
 }
 
 // shortTimeout is the other SESSION_TIMEOUT.
@@ -333,6 +336,9 @@ func (m *Model) groupWith(c settings) ag.Group {
 		for i := range g.Replicas {
 			r := &g.Replicas[i]
 			r.Suspended = c.suspended.has(i)
+			if c.maintained.has(i) && r.HasData() {
+				r.Options.Maintenance = &ag.Maintenance{}
+			}
 			if c.async.has(i) && r.HasData() {
 				r.AvailabilityMode, r.FailoverMode = ag.AsynchronousCommit, ag.Manual
 			}
@@ -346,6 +352,9 @@ func (m *Model) groupWith(c settings) ag.Group {
 		}
 		if c.all {
 			g.CommitRule = map[ag.CommitRule]ag.CommitRule{ag.RuleAll: ag.RuleQuorum, ag.RuleQuorum: ag.RuleAll}[g.CommitRule]
+		}
+		if c.maintenance {
+			g.Maintenance = &ag.Maintenance{}
 		}
 		if c.timeout {
 			g.SessionTimeout = shortTimeout

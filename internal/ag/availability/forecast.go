@@ -270,18 +270,20 @@ func (f Facts) hinders(dead ag.ReplicaID) string {
 	}
 	votes, of := f.mostVotes(dead)
 	switch {
+	case v.Group.Maintenance != nil:
+		return "it is switched off for maintenance " + v.Group.Maintenance.String()
 	case st.K == 0:
 		return "no secondary is synchronized"
 	case !v.Group.Survives(dead):
 		return "the primary has the vote that decides, and two nodes cannot tell a dead primary from a cut link; add a witness or a third replica"
 	case len(able) == 0:
-		return "no synchronized secondary may take over by itself (FAILOVER_MODE = MANUAL, or suspended)"
+		return "no synchronized secondary may take over by itself (FAILOVER_MODE = MANUAL, suspended, or under maintenance)"
 	case !f.majority(votes, of):
 		return fmt.Sprintf("without the primary %d of %d votes would be left, which is no majority; start the members that do not answer", votes, of)
 	case len(there) < st.SealsNeeded():
 		return fmt.Sprintf("%d of the synchronized secondaries would have to answer, and %d do; start those that do not", st.SealsNeeded(), len(there))
 	case !slices.ContainsFunc(there, func(id ag.ReplicaID) bool { return mayLead(v.Group, id) }):
-		return "no synchronized secondary that answers may take over by itself (FAILOVER_MODE = MANUAL, or suspended)"
+		return "no synchronized secondary that answers may take over by itself (FAILOVER_MODE = MANUAL, suspended, or under maintenance)"
 	}
 	why := ""
 	for _, m := range there {
@@ -312,5 +314,5 @@ func (f Facts) mostVotes(dead ag.ReplicaID) (votes, of int) {
 // mayLead reports whether a member's agent may claim the leadership of its own accord.
 func mayLead(g ag.Group, id ag.ReplicaID) bool {
 	r, ok := g.Replica(id)
-	return ok && r.FailoverMode == ag.Automatic && r.AvailabilityMode == ag.SynchronousCommit && !r.Suspended
+	return ok && r.MayTakeOver()
 }

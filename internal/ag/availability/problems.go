@@ -32,7 +32,9 @@ func (f Facts) problems(r Report) []Problem {
 	for _, x := range v.Group.Replicas {
 		out = append(out, f.memberProblems(x)...)
 	}
-	if r.Writable && !v.Group.Draft && f.wantsAutomatic() && !r.Ready() && f.Stray == "" {
+	if m := v.Group.Maintenance; m != nil {
+		add(Warning, group, "coterie maintenance off", "automatic failover is switched off for maintenance %s", *m)
+	} else if r.Writable && !v.Group.Draft && f.wantsAutomatic() && !r.Ready() && f.Stray == "" {
 		add(Warning, group, "", "automatic failover is %s", r.Automatic)
 	}
 	slices.SortStableFunc(out, func(a, b Problem) int { return strings.Compare(string(a.Severity), string(b.Severity)) }) // Critical before Warning
@@ -56,13 +58,16 @@ func (f Facts) wantsAutomatic() bool {
 	})
 }
 
-// memberProblems returns at most one root cause for a member, and the loss of its vote.
+// memberProblems returns at most one root cause for a member, beside its maintenance and the loss of its vote.
 func (f Facts) memberProblems(x ag.Replica) []Problem {
 	m, id := f.Members[x.ID], string(x.ID)
 	leader := f.View.Record.Epoch.Leader
 	var out []Problem
 	add := func(s Severity, run, format string, a ...any) {
 		out = append(out, Problem{s, id, fmt.Sprintf(format, a...), run})
+	}
+	if m := x.Options.Maintenance; m != nil {
+		add(Warning, "coterie maintenance off "+id, "%s is under maintenance %s", id, *m)
 	}
 	if !f.answers(x.ID) {
 		since := ""

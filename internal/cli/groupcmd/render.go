@@ -219,6 +219,9 @@ func (d dashboard) note(r api.Replica) string {
 	if slices.Contains(d.Restart, string(r.Name)) {
 		notes = append(notes, "restart pending")
 	}
+	if r.Maintenance != nil {
+		notes = append(notes, "maintenance")
+	}
 	if r.Mode != ag.ConfigurationOnly && r.FailoverMode == ag.Manual {
 		notes = append(notes, "manual")
 	}

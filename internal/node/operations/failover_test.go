@@ -26,6 +26,9 @@ func opOf(t *testing.T, e ag.Epoch) json.RawMessage {
 	return b
 }
 
+// maintained puts replica b under maintenance.
+func maintained(x *etcd.Snapshot) { x.Group.Replicas[1].Options.Maintenance = &ag.Maintenance{} }
+
 // TestFailoverRefusals holds what is known before a failover begins, with the kind that a command is told and the
 // SQLSTATE and number that a statement is told. Each names what to run instead in either language.
 func TestFailoverRefusals(t *testing.T) {
@@ -50,6 +53,9 @@ func TestFailoverRefusals(t *testing.T) {
 		{"to the one that led last, by force", "a", true, func(x *etcd.Snapshot) { x.Record.Epoch.Phase = ag.PhaseSeal }, none, "", 0, "a"},
 		{"to one that is not synchronized", "c", false, nil, refused, "55000", 41142, ""},
 		{"to one that is not synchronized, by force", "c", true, nil, none, "", 0, "c"},
+		{"to one under maintenance", "b", false, maintained, refused, "55000", 41142, ""},
+		{"to one under maintenance, by force", "b", true, maintained, none, "", 0, "b"},
+		{"to any, of which all are under maintenance", "", false, maintained, unhealthy, "57P03", 0, ""},
 		{"with nobody to wait for", "b", false, func(x *etcd.Snapshot) { x.Record.State.K = 0 }, refused, "55000", 41142, ""},
 		{"to the witness", "w", true, nil, refused, "55000", 41121, ""},
 		{"to nobody", "z", true, nil, usage, "42704", 41167, ""},

@@ -50,13 +50,23 @@ func noQuorum(err error) error {
 	return err
 }
 
+// chosen returns the synchronized secondary that leads after a planned failover without a named target; "" if none may.
+func chosen(x etcd.Snapshot) ag.ReplicaID {
+	for _, m := range x.Record.State.V {
+		if r, _ := x.Group.Replica(m.ID); r.Options.Maintenance == nil {
+			return m.ID
+		}
+	}
+	return ""
+}
+
 // failoverTarget returns the replica that a failover is for: the one that was named, or else the first synchronized
 // one. It refuses all that can be known beforehand to be impossible, or to lose commits whose loss is not accepted.
 // These are all refusals, however it was asked for.
 func failoverTarget(x etcd.Snapshot, to ag.ReplicaID, force bool) (ag.ReplicaID, error) {
 	group, record := x.Group, x.Record
-	if to == "" && len(record.State.V) > 0 {
-		to = record.State.V[0].ID
+	if to == "" {
+		to = chosen(x)
 	}
 	r, known := group.Replica(to)
 	_, counted := record.State.InV(to)
@@ -85,6 +95,9 @@ func failoverTarget(x etcd.Snapshot, to ag.ReplicaID, force bool) (ag.ReplicaID,
 	case !led:
 		return "", notNow(advice{"see coterie status", "SELECT * FROM coterie.record"},
 			"availability group %q has no primary at the moment, and a planned failover needs one", group.Name)
+	case r.Options.Maintenance != nil:
+		return "", refuse(41142, advice{"coterie maintenance off " + string(to) + " ends that", "MODIFY REPLICA … WITH (MAINTENANCE = OFF) ends that"},
+			"%s is under maintenance %s", to, *r.Options.Maintenance)
 	case !counted || record.State.K == 0:
 		return "", refuse(41142, advice{"wait for it, or accept the loss with --allow-data-loss", "wait until it is SYNCHRONIZED; FORCE_FAILOVER_ALLOW_DATA_LOSS accepts the loss of commits"},
 			"%s cannot become the primary of availability group %q: it is not SYNCHRONIZED, and commits could be lost", to, group.Name)

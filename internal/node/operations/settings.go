@@ -13,6 +13,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent"
 	"github.com/coteriedb/coterie/internal/lib/fail"
+	"github.com/coteriedb/coterie/internal/lib/retry"
 	"github.com/coteriedb/coterie/internal/node/fencetime"
 	"github.com/coteriedb/coterie/internal/node/rpc"
 )
@@ -179,4 +180,35 @@ func (s *Service) CheckParameters(ctx context.Context, values map[string]string)
 		}
 	}
 	return restart, s.Vouch(values)
+}
+
+const (
+	// maintenanceEvery is how often a node looks for maintenance whose time has come.
+	maintenanceEvery = time.Second
+	// leaderFirst is how much later than the leader another node ends maintenance, which it does where none leads.
+	leaderFirst = 15 * time.Second
+)
+
+// RunMaintenance ends maintenance of the group and of replicas at its time, by this node's clock, until ctx is done.
+func (s *Service) RunMaintenance(ctx context.Context) error {
+	retry.Every(ctx, maintenanceEvery, func() {
+		v := s.Agent.View()
+		if v == nil || !v.Quorum {
+			return
+		}
+		now := time.Now()
+		if v.Record.Epoch.Leader != s.Self {
+			now = now.Add(-leaderFirst)
+		}
+		over := v.Group.MaintenanceOver(now)
+		if len(over) == 0 {
+			return
+		}
+		ctx, cancel := context.WithTimeout(ctx, checkTime)
+		defer cancel()
+		err := s.Update(ctx, func(g *ag.Group) error { g.EndMaintenance(now); return nil })
+		s.Logger.Info("maintenance ends at its time", "of", over, "err", err)
+		s.Agent.Wake()
+	})
+	return nil
 }

@@ -17,6 +17,12 @@ func (s *Service) Metrics() map[string]float64 {
 		out["coterie_epoch"] = float64(v.Record.Epoch.Epoch)
 		out["coterie_quorum"] = truth(v.Quorum)
 		out["coterie_primary"] = truth(v.Role() == ag.RolePrimary)
+		out["coterie_maintenance"] = truth(v.Group.Maintenance != nil)
+		for _, r := range v.Group.Replicas {
+			if r.HasData() {
+				out[fmt.Sprintf("coterie_replica_maintenance{replica=%q}", r.ID)] = truth(r.Options.Maintenance != nil)
+			}
+		}
 	}
 	addAvailability(out, s.Availability())
 	if l := s.Listener(); l != nil {

@@ -68,7 +68,7 @@ func (s *Service) Status() api.Status {
 	if s.Log != nil && !s.Log.Unread() {
 		out.LogWeakness = s.Log.Weakness()
 	}
-	out.Rotation, out.Authority = RotationOf(v.Group), s.Authority()
+	out.Rotation, out.Authority, out.Maintenance = RotationOf(v.Group), s.Authority(), v.Group.Maintenance
 	return out
 }
 
@@ -77,7 +77,7 @@ func (s *Service) replica(v ag.View, snap *agent.Snapshot, r ag.Replica, head ag
 	out := api.Replica{
 		Name: r.ID, Role: st.Role, Mode: r.AvailabilityMode, FailoverMode: r.FailoverMode, Voter: v.Group.Votes(r), Suspended: r.Suspended, Join: r.Join,
 		Endpoint: r.Endpoint, Listener: r.Listener, ReadOnly: r.ReadOnly, HTTP: r.HTTP, Position: st.Position, Server: st.Server, Data: st.Data,
-		Busy: st.Busy, Progress: st.Progress, Because: st.Because, Connected: "CONNECTED", Sync: ag.NotSynchronizing,
+		Busy: st.Busy, Progress: st.Progress, Because: st.Because, Connected: "CONNECTED", Sync: ag.NotSynchronizing, Maintenance: r.Options.Maintenance,
 	}
 	out.NoVote = st.NoVote
 	if mine {

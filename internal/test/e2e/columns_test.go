@@ -68,6 +68,7 @@ var fixed = map[string]string{
 	"coterie.replicas.http":                                                    "the same",
 	"coterie.replicas.voter":                                                   "the same; internal/admin/catalog has it in a table",
 	"coterie.replicas.progress":                                                "while a copy is made or rewound; tested with the seeding",
+	"coterie.replicas.maintenance":                                             "tested in TestEndToEndMaintenance",
 	"sys.dm_hadr_automatic_seeding.failure_state":                              "of a copy that failed; internal/admin/catalog has it in a table",
 	"sys.dm_hadr_automatic_seeding.failure_state_desc":                         "the same",
 	"sys.dm_hadr_automatic_seeding.error_code":                                 "the same",

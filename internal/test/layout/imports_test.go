@@ -185,6 +185,7 @@ var rules = []rule{
 	{"cli/clitest", []string{"cli", "admin/", "ag", "config", "lib/"}, "a fake agent, for tests of commands"},
 	{"cli/restartcmd", []string{"cli", "cli/sqlrun", "admin/api", "ag", "lib/"}, "a command parses and prints"},
 	{"cli/settingscmd", []string{"cli", "cli/sqlrun", "admin/ddl", "lib/"}, "a command parses and prints"},
+	{"cli/maintenancecmd", []string{"cli", "cli/sqlrun", "admin/api", "admin/ddl", "ag", "lib/"}, "a command parses and prints"},
 	{"cli/sqlrun", []string{"cli", "admin/", "ag", "config", "lib/"}, "a command parses and prints"},
 	{"cli/checkcmd", []string{"cli", "cli/", "check", "check/", "provision/", "daemon", "admin/", "ag", "config", "lib/"}, "a command parses and prints"},
 	{"cli/labcmd", []string{"cli", "cli/", "lab", "lab/", "demo", "bench/", "measure/", "daemon", "ag", "config", "lib/"}, "a command parses and prints"},
