@@ -1,7 +1,12 @@
 # Everything that CI does is a target here. `make help` lists them.
 
-VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
-LDFLAGS := -s -w -X github.com/coteriedb/coterie/internal/lib/buildinfo.Version=$(VERSION)
+VERSION ?= 0.1.0-dev
+COMMIT := $(shell git describe --always --dirty --exclude '*' 2>/dev/null || echo unknown)
+DATE := $(shell git log -1 --format=%cd --date=format-local:%Y-%m-%dT%H:%M:%SZ 2>/dev/null || echo unknown)
+INFO := github.com/coteriedb/coterie/internal/lib/buildinfo
+LDFLAGS := -s -w -X $(INFO).Version=$(VERSION) -X $(INFO).Commit=$(COMMIT) -X $(INFO).Date=$(DATE)
+NFPM := v2.45.2
+export TZ := UTC
 GOLANGCI_LINT := v2.15.0
 GOVULNCHECK := v1.8.0
 ARGS ?=
@@ -30,7 +35,7 @@ setup: ## check Go, install PostgreSQL if it is missing (needs root or sudo), do
 
 .PHONY: build
 build: ## bin/coterie
-	@CGO_ENABLED=0 $(beat) "building coterie $(VERSION)" go build -trimpath -ldflags '$(LDFLAGS)' -o bin/coterie ./cmd/coterie
+	@CGO_ENABLED=0 $(beat) "building coterie $(VERSION) $(COMMIT)" go build -trimpath -ldflags '$(LDFLAGS)' -o bin/coterie ./cmd/coterie
 
 .PHONY: demo
 demo: setup build ## three servers here; kills the primary under load; counts the lost rows (ARGS=--keep leaves them running)
@@ -147,11 +152,15 @@ sbom: build ## what is linked, with licences: bin/coterie.cdx.json (CycloneDX) a
 	@go run ./scripts/sbom -page > docs/internals/dependencies.md
 	@echo "bin/coterie.cdx.json, docs/internals/dependencies.md"
 
+.PHONY: release-snapshot
+release-snapshot: ## dist/: deb, rpm and tarballs for amd64 and arm64, with checksums and SBOM (VERSION=1.2.3; ARGS='-arch amd64')
+	@$(beat) "building the packages of $(VERSION)" go run ./scripts/release -version $(VERSION) -nfpm $(NFPM) $(ARGS)
+
 .PHONY: check
 check: ## the checks of CI
 	@.ci/run
 
 .PHONY: clean
 clean: ## remove the built files
-	@rm -rf bin
+	@rm -rf bin dist
 	@go clean -testcache

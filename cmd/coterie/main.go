@@ -21,6 +21,7 @@ import (
 	"github.com/coteriedb/coterie/internal/cli/groupcmd"
 	"github.com/coteriedb/coterie/internal/cli/labcmd"
 	"github.com/coteriedb/coterie/internal/cli/maintenancecmd"
+	"github.com/coteriedb/coterie/internal/cli/mancmd"
 	"github.com/coteriedb/coterie/internal/cli/nodecmd"
 	"github.com/coteriedb/coterie/internal/cli/restartcmd"
 	"github.com/coteriedb/coterie/internal/cli/settingscmd"
@@ -72,7 +73,7 @@ To form a group on three machines:   coterie init            (on the first; it p
                                      coterie join TOKEN      (on each other)
 
 Exit codes: 0 ok, 1 error, 2 usage, 3 unhealthy, 4 refused for safety; coterie status --check also 5 degraded.`,
-		Version:       buildinfo.Version,
+		Version:       buildinfo.String(),
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
@@ -82,7 +83,7 @@ Exit codes: 0 ok, 1 error, 2 usage, 3 unhealthy, 4 refused for safety; coterie s
 	root.AddCommand(nodecmd.Init(), nodecmd.Join(false), nodecmd.Join(true), nodecmd.Agent(), nodecmd.Config(), nodecmd.Release(),
 		groupcmd.Status(), checkcmd.Check(), groupcmd.Failover(), groupcmd.Recover(), restartcmd.Restart(), groupcmd.Token(), groupcmd.Remove(), groupcmd.Resume(), groupcmd.Seed(), groupcmd.Set(), groupcmd.Explain(), sqlrun.SQL(), groupcmd.CA())
 	root.AddCommand(groupcmd.Clauses()...)
-	root.AddCommand(settingscmd.Settings(), maintenancecmd.Maintenance(), supportcmd.Bundle())
+	root.AddCommand(settingscmd.Settings(), maintenancecmd.Maintenance(), mancmd.Man(), supportcmd.Bundle())
 	root.AddCommand(labcmd.Lab()...)
 	root.AddCommand(labcmd.Demo(), benchcmd.Bench())
 	cli.NeedCommand(root)

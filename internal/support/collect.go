@@ -149,7 +149,8 @@ func list(root *os.Root) []byte {
 
 // Host adds facts of the machine and of the disk that the node directory is on, and the version of this program.
 func (b *Bundle) Host(dir string) {
-	version := map[string]any{"version": buildinfo.Version, "go": runtime.Version(), "os": runtime.GOOS, "arch": runtime.GOARCH}
+	commit, date := buildinfo.Source()
+	version := map[string]any{"version": buildinfo.Version, "commit": commit, "date": date, "go": runtime.Version(), "os": runtime.GOOS, "arch": runtime.GOARCH}
 	b.JSON("version.json", version)
 	facts := map[string]any{"processors": runtime.NumCPU(), "time": time.Now().UTC(), "user": os.Geteuid()}
 	var u unix.Utsname

@@ -47,7 +47,7 @@ func (b *EndpointBench) figure(f goals.Figure) { b.Figures = append(b.Figures, f
 // Run measures the chosen parts. A figure that could not be measured is in the samples with its reason, so Run returns
 // no error.
 func (b *EndpointBench) Run(ctx context.Context) *Samples {
-	b.Version, b.Cores, b.Seed = buildinfo.Version, runtime.NumCPU(), b.O.Seed
+	b.Version, b.Cores, b.Seed = buildinfo.Describe(), runtime.NumCPU(), b.O.Seed
 	b.Kernel, b.Congestion = report.KernelText("kernel/osrelease"), report.KernelText("net/ipv4/tcp_available_congestion_control")
 	b.Times, b.Links = map[string][]float64{}, map[string]*link.Status{}
 	emulated := []endpointPart{

@@ -60,7 +60,7 @@ type linkBench struct {
 // MeasureLinks makes a network with that seed, runs every measurement in turn and prints what it does to progress. The
 // figures of a measurement that fails are in the samples as not run, with the reason.
 func MeasureLinks(ctx context.Context, seed uint64, progress io.Writer) Samples {
-	b := &linkBench{Samples: Samples{Version: buildinfo.Version, Cores: runtime.NumCPU(), Seed: seed, Flows: map[string]flowSet{}}}
+	b := &linkBench{Samples: Samples{Version: buildinfo.Describe(), Cores: runtime.NumCPU(), Seed: seed, Flows: map[string]flowSet{}}}
 	b.Kernel, b.Congestion = report.KernelText("kernel/osrelease"), report.KernelText("net/ipv4/tcp_available_congestion_control")
 	steps := []struct {
 		what    string

@@ -277,7 +277,7 @@ func (b *ListenerBench) say(format string, a ...any) {
 
 // Run measures the chosen parts. The samples have the reason of each part that failed, so Run returns no error.
 func (b *ListenerBench) Run(ctx context.Context) *Samples {
-	b.Version, b.Date, b.Cores = buildinfo.Version, time.Now().UTC(), runtime.NumCPU()
+	b.Version, b.Date, b.Cores = buildinfo.Describe(), time.Now().UTC(), runtime.NumCPU()
 	b.Kernel = report.KernelText("kernel/osrelease")
 	b.Programs, b.Settings, b.Missing, b.Failed = map[string]string{}, map[string]string{}, map[string]string{}, map[string]string{}
 	b.IdleMB = map[string]idle{}

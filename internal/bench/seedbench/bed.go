@@ -55,7 +55,7 @@ type seedBench struct {
 }
 
 func newSeedBench(ctx context.Context, o SeedingOptions, say func(string, ...any)) (_ *seedBench, err error) {
-	b := &seedBench{o: o, say: say, samples: &Samples{Version: buildinfo.Version, SizeMB: o.SizeMB, Scaled: o.SizeMB < PublishedSeedMB, Date: time.Now().UTC()}}
+	b := &seedBench{o: o, say: say, samples: &Samples{Version: buildinfo.Describe(), SizeMB: o.SizeMB, Scaled: o.SizeMB < PublishedSeedMB, Date: time.Now().UTC()}}
 	b.ctx, b.cancel = context.WithCancel(ctx)
 	defer func() {
 		if err != nil {

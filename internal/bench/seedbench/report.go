@@ -134,7 +134,7 @@ func SeedingReport(s *Samples) (*benchreport.Report, error) {
 		return nil, err
 	}
 	return &benchreport.Report{
-		Title: "Seeding", Scaled: s.Scaled, Command: benchreport.CommandLine(os.Args), Version: buildinfo.Version, Started: s.Date, Ended: time.Now(),
+		Title: "Seeding", Scaled: s.Scaled, Command: benchreport.CommandLine(os.Args), Version: buildinfo.Describe(), Started: s.Date, Ended: time.Now(),
 		Machine: benchreport.Describe(os.TempDir()), Experiments: []benchreport.Experiment{e},
 	}, nil
 }

@@ -157,7 +157,7 @@ func measure(c *cobra.Command, o outage.Options, lo lab.Options, peers bool) (s 
 		return s, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(ledgers)) }()
-	o.Dir, o.Version, o.Server = ledgers, buildinfo.Version, in.Version
+	o.Dir, o.Version, o.Server = ledgers, buildinfo.Describe(), in.Version
 	if peers {
 		withPeers(c.Context(), &o, lo.Dir+"-patroni", in.BinDir)
 	}

@@ -71,7 +71,7 @@ func measureAll(c *cobra.Command, f *suite.Options, title string, stages []suite
 	}
 	ctx := c.Context()
 	r := &benchreport.Report{
-		Title: title, Command: benchreport.CommandLine(os.Args), Version: buildinfo.Version, Started: time.Now(), Seed: f.Seed,
+		Title: title, Command: benchreport.CommandLine(os.Args), Version: buildinfo.Describe(), Started: time.Now(), Seed: f.Seed,
 		Settings: map[string]string{"blocks": fmt.Sprint(f.Blocks), "go": runtime.Version()},
 	}
 	if f.Preset != "" {

@@ -46,7 +46,7 @@ the agent's back. What the primary acknowledges then is on no other node: the de
 			if asJSON {
 				o.Out = c.ErrOrStderr()
 			}
-			o.Terminal, o.Dir, o.Version, o.Server = cli.IsTerminal(o.Out), lo.Dir, buildinfo.Version, in.Version+" in "+in.BinDir
+			o.Terminal, o.Dir, o.Version, o.Server = cli.IsTerminal(o.Out), lo.Dir, buildinfo.Describe(), in.Version+" in "+in.BinDir
 			o.Up = func(ctx context.Context, progress func(string)) (observe.Lab, error) {
 				return bed.UpLab(ctx, lo, progress)
 			}
