@@ -8,20 +8,21 @@ import (
 	"path/filepath"
 
 	"github.com/coteriedb/coterie/internal/lib/asyncwriter"
+	"github.com/coteriedb/coterie/internal/lib/rotating"
 )
 
 // logQueue is the number of lines that may wait for the disk. Further ones are lost, and counted.
 const logQueue = 4096
 
-// OpenLog returns a logger to agent.log in the node directory dir, and to standard error if that is a terminal. Logging
-// never waits for the disk: the agent must still decide while a disk hangs. The caller calls end, which waits at most a
-// second for the queued lines.
+// OpenLog returns a logger to agent.log in the node directory dir, and to standard error if that is a terminal. A large
+// file is replaced by a new one. Logging never waits for the disk: the agent must still decide while a disk hangs. The
+// caller calls end, which waits at most a second for the queued lines.
 func OpenLog(dir string, verbose bool) (logger *slog.Logger, end func(), err error) {
 	logDir := filepath.Join(dir, "log")
 	if err := os.MkdirAll(logDir, 0o700); err != nil {
 		return nil, nil, err
 	}
-	f, err := os.OpenFile(filepath.Join(logDir, "agent.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	f, err := rotating.Open(filepath.Join(logDir, "agent.log"))
 	if err != nil {
 		return nil, nil, fmt.Errorf("open the log: %w", err)
 	}

@@ -37,10 +37,12 @@ func (b *Bundle) Node(dir string, statements bool) {
 			b.Missing("log/"+name, err)
 		}
 	}
-	if data, err := tail(root, "log/postgres.log"); err == nil {
-		b.ServerLog("log/postgres.log", data, statements)
-	} else {
-		b.Missing("log/postgres.log", err)
+	for _, name := range []string{"postgres.log", "postgres.log.1"} {
+		if data, err := tail(root, "log/"+name); err == nil {
+			b.ServerLog("log/"+name, data, statements)
+		} else if !strings.HasSuffix(name, ".1") {
+			b.Missing("log/"+name, err)
+		}
 	}
 	if data, err := tail(root, "state/decisions.jsonl"); err == nil {
 		b.Log("state/decisions.jsonl", data)

@@ -24,7 +24,7 @@ type Checks struct {
 	server  session.Server
 	dataDir string
 
-	logMarks atomic.Pointer[map[string]int64] // how long the logs were before the last start
+	logMarks atomic.Pointer[map[string]logMark] // the ends of the logs before the last start
 }
 
 // New returns the checks of a server and its data directory.

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -31,7 +32,7 @@ func (k *Checks) CrashReport(ctx context.Context, serverLog string) (CrashReport
 		if ctx.Err() != nil {
 			return c, ctx.Err()
 		}
-		tail, err := tailOf(path, k.logMark(path))
+		tail, err := sinceMark(path, k.logMark(path))
 		if err != nil {
 			errs = append(errs, err)
 			continue
@@ -66,20 +67,52 @@ func (k *Checks) collectorLogs() []string {
 
 // MarkLogs records the lengths of the logs, so that CrashReport skips what was logged before the next start.
 func (k *Checks) MarkLogs(serverLog string) {
-	marks := map[string]int64{}
+	marks := map[string]logMark{}
 	for _, path := range append([]string{serverLog}, k.collectorLogs()...) {
 		if st, err := os.Stat(path); err == nil {
-			marks[path] = st.Size()
+			marks[path] = logMark{st.Size(), st}
 		}
 	}
 	k.logMarks.Store(&marks)
 }
 
-func (k *Checks) logMark(path string) int64 {
+// logMark is the end of a log when a server was started.
+type logMark struct {
+	size int64
+	file os.FileInfo
+}
+
+func (k *Checks) logMark(path string) logMark {
 	if m := k.logMarks.Load(); m != nil {
 		return (*m)[path]
 	}
-	return 0
+	return logMark{}
+}
+
+// sinceMark reads a log from a mark on, and at most its last maxLog bytes. If the log was rotated since, the end of the
+// old file comes first: why a server ended may be in there.
+func sinceMark(path string, m logMark) ([]byte, error) {
+	st, err := os.Stat(path)
+	gone := errors.Is(err, os.ErrNotExist) // for a moment, while it is rotated
+	if m.file == nil || err != nil && !gone || err == nil && os.SameFile(st, m.file) {
+		return tailOf(path, m.size)
+	}
+	var before []byte
+	if old, err := os.Stat(path + ".1"); err == nil {
+		from := int64(0)
+		if os.SameFile(old, m.file) {
+			from = m.size
+		}
+		if before, err = tailOf(path+".1", from); err != nil {
+			return nil, err
+		}
+	}
+	now, err := tailOf(path, 0)
+	if errors.Is(err, os.ErrNotExist) && before != nil {
+		err = nil
+	}
+	all := slices.Concat(before, now)
+	return all[max(0, len(all)-maxLog):], err
 }
 
 // tailOf reads a file from a position on, and at most its last maxLog bytes.

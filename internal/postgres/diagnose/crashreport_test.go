@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/coteriedb/coterie/internal/lib/rotating"
 	"github.com/coteriedb/coterie/internal/postgres/session"
 )
 
@@ -68,5 +69,72 @@ func TestAutopsyReadsTheCollectorsLogAndNothingOld(t *testing.T) {
 	i.MarkLogs(own)
 	if c, err := i.CrashReport(t.Context(), own); err != nil || c != (CrashReport{}) {
 		t.Fatalf("what was logged before the last start counts: %+v, %v", c, err)
+	}
+}
+
+// TestAutopsyReadsWhatWasRotated holds that the reason of an end is found in the old file if the log was rotated since
+// the server started, once and twice, and that nothing from before the start counts.
+func TestAutopsyReadsWhatWasRotated(t *testing.T) {
+	const panicked = "PANIC:  could not fsync file \"base/1/1\": Input/output error\n"
+	own := filepath.Join(t.TempDir(), "postgres.log")
+	write := func(path, text string) {
+		t.Helper()
+		f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.WriteString(text); err != nil {
+			t.Fatal(err)
+		}
+		if err := f.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	lost := func(i *Checks) bool {
+		t.Helper()
+		c, err := i.CrashReport(t.Context(), own)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c.Lost != ""
+	}
+	for name, tt := range map[string]struct {
+		before, started, later string
+		want                   bool
+	}{
+		"before the start":      {panicked, "LOG:  fine\n", "LOG:  fine\n", false},
+		"in the old file":       {"", "LOG:  fine\n" + panicked, "LOG:  shut down\n", true},
+		"in the new one":        {panicked, "LOG:  fine\n", panicked, true},
+		"a new one that is big": {"", panicked, strings.Repeat("LOG:  fine\n", 100), true},
+	} {
+		for _, path := range []string{own, own + ".1", own + ".2"} {
+			_ = os.Remove(path)
+		}
+		write(own, tt.before)
+		i := New(session.Server{}, filepath.Dir(own))
+		i.MarkLogs(own)
+		write(own, tt.started)
+		if err := rotating.Shift(own); err != nil {
+			t.Fatal(err)
+		}
+		if got := lost(i); got != (strings.Contains(tt.started, "PANIC")) {
+			t.Errorf("%s: between the two files: %v", name, got)
+		}
+		write(own, tt.later)
+		if got := lost(i); got != tt.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+	write(own, panicked)
+	i := New(session.Server{}, filepath.Dir(own))
+	i.MarkLogs(own)
+	for _, text := range []string{"LOG:  fine\n" + panicked, "LOG:  fine\n"} {
+		if err := rotating.Shift(own); err != nil {
+			t.Fatal(err)
+		}
+		write(own, text)
+	}
+	if !lost(i) {
+		t.Error("rotated twice: the reason is not found")
 	}
 }

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/coteriedb/coterie/internal/lib/rotating"
 )
 
 // Spawn makes sure that a keeper serves runDir. If none answers it starts `exe keeper` for nodeDir in a session of its
@@ -66,6 +68,7 @@ func spawn(exe, nodeDir, runDir string) (<-chan int, error) {
 	if err := errors.Join(err1, err2, err3, os.MkdirAll(filepath.Join(nodeDir, "log"), 0o700)); err != nil {
 		return nil, err
 	}
+	rotating.ShiftLarge(filepath.Join(nodeDir, "log", "keeper.log")) // a keeper writes a few lines for each start
 	log, err := os.OpenFile(filepath.Join(nodeDir, "log", "keeper.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, err

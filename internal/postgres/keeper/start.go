@@ -19,6 +19,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 	"github.com/coteriedb/coterie/internal/lib/durable"
 	"github.com/coteriedb/coterie/internal/lib/fault"
+	"github.com/coteriedb/coterie/internal/lib/rotating"
 	"github.com/coteriedb/coterie/internal/postgres/keeper/datadir"
 	"github.com/coteriedb/coterie/internal/postgres/keeper/proc"
 )
@@ -117,18 +118,28 @@ func (k *keeper) prepare(s *starting, memory remembered) error {
 	}
 	fault.Point("keeper.signal") // standby.signal is there; no server runs
 	if req.LogFile != "" {
-		f, err := os.OpenFile(req.LogFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-		if err != nil {
+		if err := k.openLog(s); err != nil {
 			return fmt.Errorf("open the server's log: %w", err)
-		}
-		if k.out != nil {
-			k.out.CopyTo(f)
-		} else {
-			s.log = f
 		}
 	}
 	s.before = datadir.ReadPIDFile(req.PGData)
 	return nil
+}
+
+// openLog opens the server's log. The copy of the log in memory rotates itself; one that the server writes rotates when
+// a server starts.
+func (k *keeper) openLog(s *starting) error {
+	if k.out != nil {
+		f, err := rotating.Open(s.req.LogFile)
+		if err == nil {
+			k.out.CopyTo(f)
+		}
+		return err
+	}
+	rotating.ShiftLarge(s.req.LogFile)
+	var err error
+	s.log, err = os.OpenFile(s.req.LogFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	return err
 }
 
 // launch forks the postmaster, in the loop, where the state may have changed since the request. No process of a server

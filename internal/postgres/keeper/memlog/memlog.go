@@ -3,6 +3,7 @@ package memlog
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"sync"
 	"time"
@@ -40,10 +41,10 @@ type Log struct {
 	piece   [64 << 10]byte
 
 	mu      sync.Mutex
-	to      *os.File // guarded by mu; nil: nothing is copied
-	from    int64    // guarded by mu: where copying goes on
-	freed   int64    // guarded by mu: everything before it was given back
-	dropped int64    // guarded by mu: bytes that were not copied, and that the copy does not tell of yet
+	to      io.WriteCloser // guarded by mu; nil: nothing is copied
+	from    int64          // guarded by mu: where copying goes on
+	freed   int64          // guarded by mu: everything before it was given back
+	dropped int64          // guarded by mu: bytes that were not copied, and that the copy does not tell of yet
 }
 
 // New makes an empty log.
@@ -105,7 +106,7 @@ func (l *Log) Output() *os.File { return l.file }
 func (l *Log) Reader() (*os.File, error) { return os.Open(name(l.file)) }
 
 // CopyTo has everything copied to f from now on, and closes the file to which it was copied before. The log owns f.
-func (l *Log) CopyTo(f *os.File) {
+func (l *Log) CopyTo(f io.WriteCloser) {
 	l.Flush() // what the last server said goes to its own file
 	l.mu.Lock()
 	defer l.mu.Unlock()
