@@ -28,6 +28,9 @@ func TestHealthChecks(t *testing.T) {
 		{Name: "n1", Role: ag.RolePrimary}, {Name: "n2", Role: ag.RoleSecondary, Server: ag.ServerRecovery, Sync: ag.Synchronizing, LagBytes: &lag, Local: &Process{Dir: "/secret"}},
 	}}
 	suspended := Status{Node: "n2", Primary: "n1", Replicas: []Replica{{Name: "n2", Role: ag.RoleSecondary, Server: ag.ServerRecovery, Suspended: true}}}
+	maintained := behind
+	maintained.Replicas = []Replica{behind.Replicas[0], behind.Replicas[1]}
+	maintained.Replicas[1].Maintenance = &ag.Maintenance{}
 	shut := Status{Node: "n1", Primary: "n1", Replicas: primary.Replicas}
 	for _, tt := range []struct {
 		st           Status
@@ -58,6 +61,11 @@ func TestHealthChecks(t *testing.T) {
 		{behind, "GET", "/read-only?lag=6MiB", 200},
 		{behind, "GET", "/health", 200},
 		{suspended, "GET", "/replica", 503},
+		{maintained, "GET", "/replica", 503},
+		{maintained, "GET", "/async", 503},
+		{maintained, "GET", "/read-only", 503},
+		{maintained, "GET", "/health", 200},
+		{maintained, "GET", "/readiness", 200},
 		{suspended, "GET", "/replica?lag=1GB", 503},
 		{suspended, "GET", "/liveness", 200},
 	} {

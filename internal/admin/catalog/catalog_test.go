@@ -272,6 +272,12 @@ var changes = []struct {
 		zero := 0
 		f.Group.Replicas[1].Options.BackupPriority, f.Group.Replicas[2].Options.BackupPriority = &zero, &zero
 	}, "select fn_hadr_backup_is_preferred_replica('shop')", "1"},
+	{"a replica is under maintenance", func(f *Facts) {
+		f.Group.Replicas[1].Options.Maintenance = &ag.Maintenance{Reason: "new memory"}
+	}, "select maintenance, (select value from coterie.options where replica = 'b' and option = 'MAINTENANCE') from coterie.replicas where name = 'b'", "until it is switched off: new memory|new memory"},
+	{"nobody but replicas under maintenance may back up", func(f *Facts) {
+		f.Group.Replicas[1].Options.Maintenance, f.Group.Replicas[2].Options.Maintenance = &ag.Maintenance{}, &ag.Maintenance{}
+	}, "select fn_hadr_backup_is_preferred_replica('shop')", "1"},
 	{"a database of nobody's is backed up here", func(*Facts) {}, "select fn_hadr_backup_is_preferred_replica('tmp')", "1"},
 	{"policies see it", func(f *Facts) { n := f.Nodes["c"]; n.Connected = false; f.Nodes["c"] = n }, "select count(*), sum(severity = 'Critical') from coterie.policies where not ok", "9|2"},
 	{"no automatic target", func(f *Facts) { f.Availability.Automatic = "not ready: why" }, "select finding from coterie.policies where policy like '%failover readiness'", "automatic failover is not ready: why"},

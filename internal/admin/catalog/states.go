@@ -179,7 +179,7 @@ func (f Facts) PreferredForBackup(id ag.ReplicaID) bool {
 	for _, r := range f.members() {
 		p := priority(r)
 		n := f.Nodes[r.ID]
-		usable := r.HasData() && p > 0 && (r.ID == f.Self || n.Connected) && f.role(r) != ag.RoleResolving && !r.Suspended && r.Join == ""
+		usable := r.HasData() && p > 0 && (r.ID == f.Self || n.Connected) && f.role(r) != ag.RoleResolving && !r.Suspended && r.Join == "" && r.Options.Maintenance == nil
 		if !usable || r.ID == leader && pref != ag.BackupNone {
 			continue
 		}

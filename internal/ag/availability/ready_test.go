@@ -71,24 +71,30 @@ func TestReadyMeansThatSomebodyTakesOver(t *testing.T) {
 	alone.Group.Required = new(int)
 	manual, suspended, pending := r("b", true), r("b", true), r("c", true)
 	manual.FailoverMode, suspended.Suspended, pending.EtcdID = ag.Manual, true, 0
+	maintained := r("b", true)
+	maintained.Options.Maintenance = &ag.Maintenance{Reason: "new memory"}
+	work := view("a", "b", r("a", true), r("b", true), r("c", true))
+	work.Group.Maintenance = &ag.Maintenance{Reason: "new switches"}
 	for name, c := range map[string]struct {
 		v    ag.View
 		want string
 	}{
-		"three":                          {view("a", "b", r("a", true), r("b", true), r("c", true)), "ready"},
-		"two, the primary votes":         {view("a", "b", r("a", true), r("b", false)), "add a witness"},
-		"two, the secondary votes":       {view("a", "b", r("a", false), r("b", true)), "ready"},
-		"two votes and one not there":    {view("a", "b", r("a", true), r("b", true), pending), "add a witness"},
-		"nobody is counted":              {view("a", "", r("a", true), r("b", true), r("c", true)), "no secondary"},
-		"the only secondary is manual":   {view("a", "b", r("a", true), manual, r("c", true)), "FAILOVER_MODE"},
-		"the only secondary is held off": {view("a", "b", r("a", true), suspended, r("c", true)), "suspended"},
-		"the third is dead":              {without(view("a", "b", r("a", true), r("b", true), r("c", true)), "c"), "1 of 3 votes"},
-		"the only synchronized is dead":  {without(view("a", "b", r("a", true), r("b", true), r("c", true), r("d", true), r("e", true)), "b"), "and 0 do"},
-		"two of five, both answer":       {loose, "ready"},
-		"two of five, one is dead":       {without(loose, "c"), "2 of the synchronized"},
-		"an external quorum":             {external, "ready"},
-		"nobody would be left to commit": {without(external, "c"), "b would not take writes"},
-		"commits may be on one copy":     {alone, "ready"},
+		"three":                                   {view("a", "b", r("a", true), r("b", true), r("c", true)), "ready"},
+		"two, the primary votes":                  {view("a", "b", r("a", true), r("b", false)), "add a witness"},
+		"two, the secondary votes":                {view("a", "b", r("a", false), r("b", true)), "ready"},
+		"two votes and one not there":             {view("a", "b", r("a", true), r("b", true), pending), "add a witness"},
+		"nobody is counted":                       {view("a", "", r("a", true), r("b", true), r("c", true)), "no secondary"},
+		"the only secondary is under maintenance": {view("a", "b", r("a", true), maintained, r("c", true)), "under maintenance"},
+		"the group is under maintenance":          {work, "switched off for maintenance until it is switched off: new switches"},
+		"the only secondary is manual":            {view("a", "b", r("a", true), manual, r("c", true)), "FAILOVER_MODE"},
+		"the only secondary is held off":          {view("a", "b", r("a", true), suspended, r("c", true)), "suspended"},
+		"the third is dead":                       {without(view("a", "b", r("a", true), r("b", true), r("c", true)), "c"), "1 of 3 votes"},
+		"the only synchronized is dead":           {without(view("a", "b", r("a", true), r("b", true), r("c", true), r("d", true), r("e", true)), "b"), "and 0 do"},
+		"two of five, both answer":                {loose, "ready"},
+		"two of five, one is dead":                {without(loose, "c"), "2 of the synchronized"},
+		"an external quorum":                      {external, "ready"},
+		"nobody would be left to commit":          {without(external, "c"), "b would not take writes"},
+		"commits may be on one copy":              {alone, "ready"},
 	} {
 		for _, self := range c.v.Reach { // each member that answers says the same
 			v := without(c.v, self) // a node does not hear itself

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -40,8 +41,9 @@ func TestEndToEndMaintenance(t *testing.T) {
 	}
 	must(t, "maintenance", "on", others[1], "--node", g.node(primary))
 	g.await(t, "readers to be kept from "+others[1], func(lab.Status) bool {
-		r, err := g.answered(t, others[0], "SELECT count(*) FROM coterie.replicas WHERE name = '"+others[1]+"' AND maintenance IS NOT NULL AND NOT failover_ready")
-		return err == nil && len(r.Rows) == 1
+		r, err := g.answered(t, others[0], "SELECT (SELECT count(*) FROM coterie.replicas WHERE name = '"+others[1]+"' AND maintenance = 'until it is switched off'), "+
+			"(SELECT count(*) FROM coterie.routes WHERE target = '"+others[1]+"' AND readable)")
+		return err == nil && fmt.Sprint(r.Rows[0]) == "[1 0]"
 	})
 	if a := coterie(t, "failover", "--to", others[1], "--node", g.node(primary)); a.code != 4 || !strings.Contains(a.err, "under maintenance") {
 		t.Errorf("a planned failover to a replica under maintenance: %d %s%s", a.code, a.out, a.err)
