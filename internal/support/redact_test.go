@@ -80,8 +80,12 @@ func TestSecretsAreRemoved(t *testing.T) {
 		}
 	}
 	for _, row := range []map[string]any{
-		{"name": "app.api_key", "value": mark}, {"name": "my.secret", "in_force": mark}, {"name": "ssl_passphrase_command", "setting": mark, "group_value": mark},
-		{"tokens": []string{mark}}, {"secret_hash": mark}, {"deep": map[string]any{"Password": mark}},
+		{"name": "app.api_key", "value": mark},
+		{"name": "my.secret", "in_force": mark},
+		{"name": "ssl_passphrase_command", "setting": mark, "group_value": mark},
+		{"tokens": []string{mark}},
+		{"secret_hash": mark},
+		{"deep": map[string]any{"Password": mark}},
 	} {
 		raw, err := json.Marshal([]any{row})
 		if err != nil {

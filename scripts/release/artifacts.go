@@ -76,7 +76,7 @@ func (r *release) tarball(dir, base string) (err error) {
 		if err != nil {
 			return err
 		}
-		text, err := os.ReadFile(path)
+		text, err := fs.ReadFile(os.DirFS(dir), name)
 		if err != nil {
 			return err
 		}

@@ -13,7 +13,8 @@ import (
 func TestMaintenance(t *testing.T) {
 	until := time.Date(2026, 11, 25, 18, 0, 0, 0, time.UTC)
 	g := ag.Group{Name: "g", Replicas: []ag.Replica{
-		{ID: "n1", AvailabilityMode: ag.SynchronousCommit, FailoverMode: ag.Automatic}, {ID: "n2", AvailabilityMode: ag.SynchronousCommit, FailoverMode: ag.Automatic},
+		{ID: "n1", AvailabilityMode: ag.SynchronousCommit, FailoverMode: ag.Automatic},
+		{ID: "n2", AvailabilityMode: ag.SynchronousCommit, FailoverMode: ag.Automatic},
 		{ID: "w", AvailabilityMode: ag.ConfigurationOnly, FailoverMode: ag.Manual},
 	}}
 	change := func(clause string) (ag.Group, error) {

@@ -59,8 +59,12 @@ func TestRefusals(t *testing.T) {
 		code int
 		says string
 	}{
-		{[]string{"on", "--for", "5s"}, 2, "choose between"}, {[]string{"on", "--for", "soon"}, 2, "not a duration"}, {[]string{"on", "--reason", "until noon"}, 2, "--for"},
-		{[]string{"on", "n1", "n2"}, 2, "[NAME]"}, {[]string{"off", "n2", "--all"}, 2, "choose one"}, {[]string{"on", "n1"}, 4, "n1 is the primary"},
+		{[]string{"on", "--for", "5s"}, 2, "choose between"},
+		{[]string{"on", "--for", "soon"}, 2, "not a duration"},
+		{[]string{"on", "--reason", "until noon"}, 2, "--for"},
+		{[]string{"on", "n1", "n2"}, 2, "[NAME]"},
+		{[]string{"off", "n2", "--all"}, 2, "choose one"},
+		{[]string{"on", "n1"}, 4, "n1 is the primary"},
 	} {
 		clitest.Run(t, Maintenance(), a.Layout.Dir, tt.args...).Refused(t, tt.code, tt.says)
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"strings"
 	"time"
@@ -91,7 +90,7 @@ func write(c *cobra.Command, cl *api.Client, l config.Layout, o options) (result
 		name = cfg.Node
 	}
 	folder := fmt.Sprintf("coterie-%s-%s", name, now.UTC().Format("20060102T150405Z"))
-	out, path := io.Writer(c.OutOrStdout()), o.output
+	out, path := c.OutOrStdout(), o.output
 	if path == "" {
 		path = folder + ".tar.gz"
 	}

@@ -117,7 +117,7 @@ func TestAutopsyReadsWhatWasRotated(t *testing.T) {
 		if err := rotating.Shift(own); err != nil {
 			t.Fatal(err)
 		}
-		if got := lost(i); got != (strings.Contains(tt.started, "PANIC")) {
+		if got := lost(i); got != strings.Contains(tt.started, "PANIC") {
 			t.Errorf("%s: between the two files: %v", name, got)
 		}
 		write(own, tt.later)
