@@ -105,6 +105,13 @@ func TestIdentityAndParameters(t *testing.T) {
 	if got := value[string](t, conn, "select current_setting('my.tenant')||current_setting('application_name')||current_setting('coterie.intent')"); got != "4 2appREAD_WRITE" {
 		t.Errorf("settings %s", got)
 	}
+	// docs/connecting.md says that a session can change what it is told of its address.
+	if _, err := conn.Exec(t.Context(), "set coterie.client_addr = '6.6.6.6:1'"); err != nil {
+		t.Fatal(err)
+	}
+	if got := value[string](t, conn, "select current_setting('coterie.client_addr')"); got != "6.6.6.6:1" {
+		t.Errorf("client_addr that the session has set: %s", got)
+	}
 	if _, err := conn.Exec(t.Context(), "discard all"); err != nil {
 		t.Fatal(err)
 	}
