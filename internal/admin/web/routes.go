@@ -36,7 +36,7 @@ type route struct {
 var routes = []route{
 	{"POST", "/api/v1/session", true, (*Server).logIn},
 	{"GET", "/api/v1/openapi.json", true, (*Server).openAPI},
-	{"GET", "/api/v1/session", false, (*Server).whoAmI},
+	{"GET", "/api/v1/session", true, (*Server).whoAmI},
 	{"DELETE", "/api/v1/session", false, (*Server).logOut},
 	{"GET", "/api/v1/status", false, (*Server).status},
 	{"GET", "/api/v1/views", false, (*Server).listViews},
@@ -191,7 +191,13 @@ func refuseLogin(w http.ResponseWriter, err error) {
 	refuse(w, code, &console.Error{State: bad.Code, Message: bad.Message, Hint: bad.Hint})
 }
 
-func (s *Server) whoAmI(w http.ResponseWriter, _ *http.Request, n *session) {
+// whoAmI answers with nothing where there is no session: a page that opens asks for it, and that is no error.
+func (s *Server) whoAmI(w http.ResponseWriter, r *http.Request, _ *session) {
+	n := s.sessionOf(r)
+	if n == nil {
+		w.WriteHeader(http.StatusNoContent)
+		return
+	}
 	answer(w, http.StatusOK, s.who(n))
 }
 

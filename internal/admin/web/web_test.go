@@ -206,6 +206,8 @@ func TestWhoMayReadWhat(t *testing.T) {
 			}
 			want := want
 			switch {
+			case x.path == "/api/v1/session" && x.public && want == 401:
+				want = 204 // there is no session to tell of
 			case x.public:
 				want = 200
 			case x.method == "DELETE" && want == 200:

@@ -1,1 +1,208 @@
-// page
+import { api, follow, Refused } from './api.js';
+import { h, show } from './dom.js';
+import { ago, timeOf } from './format.js';
+import { overview } from './overview.js';
+import { sign } from './parts.js';
+import { databases, events, members, replicas } from './screens.js';
+import { sql } from './sql.js';
+
+// The screens, with the views that each one looks at while it is open.
+const screens = {
+  '': { label: 'Overview', draw: overview, views: ['coterie.replicas', 'coterie.streams'] },
+  replicas: { label: 'Replicas', draw: replicas, views: ['coterie.replicas', 'coterie.streams', 'coterie.policies'] },
+  databases: { label: 'Databases', draw: databases, views: ['sys.dm_hadr_database_replica_states', 'sys.dm_hadr_database_replica_cluster_states', 'sys.availability_replicas', 'coterie.databases'] },
+  events: { label: 'Events', draw: events, views: [] },
+  members: { label: 'Members', draw: members, views: ['sys.dm_hadr_cluster_members'] },
+  sql: { label: 'SQL', draw: sql, views: [] },
+};
+
+const lookEvery = 2000; // between two looks at the views of a screen
+const staleAfter = 12000; // the node sends its status at least every four seconds
+
+const app = {
+  me: undefined, // undefined: not known yet; null: not logged in
+  status: null,
+  events: [],
+  views: {},
+  heard: 0,
+  lost: false,
+  sql: {},
+  error: '',
+  rows: (name) => app.views[name],
+  set(change) {
+    Object.assign(app, change);
+    draw();
+  },
+  failed(e) {
+    if (e instanceof Refused && e.code === 401) leave('Your session has ended. Log in again.');
+  },
+};
+
+let end = () => {};
+let pending = false;
+
+function draw() {
+  if (pending) return;
+  pending = true;
+  // A page in the background draws nothing; a timer draws it where animation frames are held back.
+  (document.hidden ? (f) => setTimeout(f, 500) : requestAnimationFrame)(() => {
+    pending = false;
+    show(document.getElementById('app'), app.me === undefined ? starting() : app.me === null ? door() : frame());
+    document.title = title();
+  });
+}
+
+function title() {
+  const a = app.status?.availability;
+  if (!app.me || !a) return 'Coterie';
+  return `${a.level === 'healthy' ? '' : a.level === 'down' ? '✕ ' : '! '}${app.status.group} · Coterie`;
+}
+
+const screen = () => screens[location.hash.replace(/^#\/?/, '')] ?? screens[''];
+
+const starting = () => h('p', { class: 'blank', 'data-key': 'start' }, app.lost ? 'This node does not answer. Trying again…' : 'Connecting…');
+
+function door() {
+  const submit = async (e) => {
+    e.preventDefault();
+    const form = new FormData(e.target);
+    app.set({ busy: true, error: '' });
+    try {
+      enter(await api.logIn(form.get('user'), form.get('password')));
+    } catch (err) {
+      app.set({ busy: false, error: err instanceof Refused ? err.message + (err.hint ? ` ${err.hint}` : '') : 'This node does not answer.' });
+    }
+  };
+  return h('main', { class: 'door', 'data-key': 'door' }, h('form', { class: 'card', method: 'post', onsubmit: submit },
+    h('h1', null, mark(), 'Coterie'),
+    h('p', { class: 'quiet' }, 'Log in with a role of PostgreSQL that has coterie_viewer, and its password.'),
+    h('label', { for: 'user' }, 'User'), h('input', { id: 'user', name: 'user', autocomplete: 'username', required: true, maxlength: '63', autofocus: true }),
+    h('label', { for: 'password' }, 'Password'), h('input', { id: 'password', name: 'password', type: 'password', autocomplete: 'current-password', maxlength: '1024' }),
+    h('p', { class: 'error', role: 'alert' }, app.error),
+    h('button', { class: 'main', type: 'submit', disabled: app.busy }, app.busy ? 'Checking…' : 'Log in')));
+}
+
+const mark = () => h('img', { src: '/icon.svg', alt: '', width: '22', height: '22' });
+
+function frame() {
+  const now = screen();
+  const st = app.status;
+  const old = st && Date.now() - app.heard > staleAfter;
+  return h('div', { class: `frame${app.lost || old ? ' old' : ''}`, 'data-key': 'frame' },
+    h('a', { class: 'skip', href: '#content', onclick: (e) => { e.preventDefault(); document.getElementById('content').focus(); } }, 'Skip to content'),
+    h('header', { class: 'top' },
+      h('a', { class: 'brand', href: '#/' }, mark(), h('b', null, st?.group ?? 'Coterie'), st?.postgresql && h('span', { class: 'quiet' }, ` PostgreSQL ${st.postgresql}`)),
+      h('nav', { 'aria-label': 'screens' }, Object.entries(screens).map(([path, x]) => h('a', { href: `#/${path}`, 'aria-current': x === now ? 'page' : null }, x.label, x === screens[''] && badge(st)))),
+      h('div', { class: 'who' }, live(old),
+        h('button', { type: 'button', class: 'ghost', onclick: theme, title: 'light or dark', 'aria-label': 'change between light and dark' }, '◐'),
+        h('button', { type: 'button', class: 'ghost', onclick: logOut }, 'Log out'))),
+    banner(old),
+    h('main', { id: 'content', tabindex: '-1', 'data-screen': now.label }, h('h1', { class: 'hidden' }, now.label), now.draw(app)));
+}
+
+function badge(st) {
+  const n = st?.availability.problems?.length;
+  return n ? h('span', { class: 'count' }, n, h('span', { class: 'hidden' }, n === 1 ? ' problem' : ' problems')) : null;
+}
+
+function live(old) {
+  const tone = app.lost ? 'bad' : old || !app.status ? 'warn' : 'good';
+  return h('span', { class: `live ${tone}`, role: 'status', title: `${app.me.user} on ${app.me.node}` }, sign(tone), app.lost ? 'disconnected' : old ? 'stale' : app.status ? 'live' : 'waiting', h('span', { class: 'quiet node' }, ` ${app.me.node}`));
+}
+
+function banner(old) {
+  if (!app.lost && !old) return null;
+  const others = (app.status?.replicas ?? []).filter((r) => r.name !== app.me.node && r.listener);
+  const host = (r) => r.endpoint.replace(/:\d+$/, '');
+  return h('div', { class: 'banner', role: 'alert' }, sign(app.lost ? 'bad' : 'warn'), h('p', null,
+    h('b', null, app.lost ? `${app.me.node} does not answer.` : `Nothing was heard of ${app.me.node} for ${ago(app.heard).replace(' ago', '')}.`),
+    app.heard ? ` What you see is as of ${timeOf(app.heard)}. Trying again by itself. ` : ' Trying again by itself. ',
+    others.length > 0 && ['Other members have a console, too: ', others.map((r, i) => [i > 0 && ', ',
+      host(r) === location.hostname ? r.name : h('a', { href: `${location.protocol}//${host(r)}:${location.port || 443}/${location.hash}`, rel: 'noreferrer' }, r.name)]), '.']));
+}
+
+function theme() {
+  const dark = getComputedStyle(document.documentElement).colorScheme === 'dark';
+  document.documentElement.dataset.theme = dark ? 'light' : 'dark';
+  localStorage.setItem('theme', document.documentElement.dataset.theme);
+}
+
+async function logOut() {
+  await api.logOut().catch(() => {});
+  leave('');
+}
+
+function leave(error) {
+  end();
+  end = () => {};
+  app.set({ me: null, status: null, events: [], views: {}, sql: {}, lost: false, busy: false, error });
+}
+
+function enter(me) {
+  end();
+  app.set({ me, busy: false, error: '', lost: false, heard: Date.now() });
+  end = follow((kind, doc) => {
+    if (kind === 'ended') return leave('Your session has ended. Log in again.');
+    if (kind === 'lost') return app.lost || app.set({ lost: true });
+    if (app.lost) look();
+    app.lost = false;
+    app.heard = Date.now();
+    if (kind === 'reset') app.events = [];
+    if (kind === 'event') insert(doc);
+    if (kind === 'status') {
+      if (doc.epoch !== app.status?.epoch || doc.write_open !== app.status?.write_open) look();
+      app.status = doc;
+    }
+    draw();
+  });
+  look();
+}
+
+// Events arrive in the order in which the node hears of them; they are shown by their time.
+function insert(e) {
+  let i = app.events.length;
+  while (i > 0 && app.events[i - 1].at > e.at) i--;
+  app.events.splice(i, 0, e);
+  if (app.events.length > 3000) app.events.shift();
+}
+
+let looking = false;
+
+async function look() {
+  if (looking || !app.me || document.hidden) return;
+  looking = true;
+  await Promise.all(screen().views.map(async (name) => {
+    try {
+      app.views[name] = (await api.view(name)).rows;
+    } catch (e) {
+      app.failed(e);
+    }
+  }));
+  looking = false;
+  if (app.me) draw();
+}
+
+async function start() {
+  try {
+    const me = await api.session();
+    if (me) enter(me);
+    else app.set({ me: null });
+  } catch {
+    app.set({ lost: true });
+    setTimeout(start, 1000);
+  }
+}
+
+const kept = localStorage.getItem('theme');
+if (kept === 'dark' || kept === 'light') document.documentElement.dataset.theme = kept;
+addEventListener('hashchange', () => {
+  draw();
+  look();
+  scrollTo(0, 0);
+});
+addEventListener('visibilitychange', look);
+addEventListener('resize', draw);
+setInterval(look, lookEvery);
+setInterval(() => app.me && draw(), 1000); // ages grow
+draw();
+start();

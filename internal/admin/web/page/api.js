@@ -1,0 +1,76 @@
+// The API of the node that the page comes from: nothing else is asked.
+
+/** Refused is the error of an answer that is not what was asked for. */
+export class Refused extends Error {
+  constructor(code, error) {
+    super(error?.message ?? `the node answered ${code}`);
+    this.code = code;
+    this.hint = error?.hint ?? '';
+    this.position = error?.position ?? 0;
+  }
+}
+
+async function call(method, path, body) {
+  const answer = await fetch('/api/v1/' + path, {
+    method,
+    headers: body === undefined ? {} : { 'Content-Type': 'application/json' },
+    body: body === undefined ? undefined : JSON.stringify(body),
+    signal: AbortSignal.timeout(20000),
+  });
+  if (answer.status === 204) return null;
+  const doc = await answer.json().catch(() => null);
+  if (!answer.ok) throw new Refused(answer.status, doc?.error);
+  return doc;
+}
+
+export const api = {
+  session: () => call('GET', 'session'),
+  logIn: (user, password) => call('POST', 'session', { user, password }),
+  logOut: () => call('DELETE', 'session'),
+  view: async (name) => rowsOf(await call('GET', 'views/' + name)),
+  views: async () => rowsOf(await call('GET', 'views')).rows.map((r) => r.name),
+  query: (sql) => call('POST', 'query', { sql }),
+};
+
+/** rowsOf gives a table rows with names. */
+export function rowsOf(table) {
+  const names = table.columns.map((c) => c.name);
+  return { at: table.at, rows: table.rows.map((r) => Object.fromEntries(r.map((v, i) => [names[i], v]))) };
+}
+
+/**
+ * follow opens the stream of events, and opens it again whenever it ends. It calls back with each message, and with
+ * "lost" when there is no connection. It returns a function that ends it.
+ */
+export function follow(on) {
+  let source, timer, wait = 500, over = false;
+  const open = () => {
+    source = new EventSource('/api/v1/events');
+    for (const kind of ['reset', 'event', 'status', 'ended']) {
+      source.addEventListener(kind, (e) => {
+        wait = 500;
+        on(kind, JSON.parse(e.data));
+      });
+    }
+    source.onerror = () => {
+      on('lost');
+      if (source.readyState !== EventSource.CLOSED) return; // the browser tries again
+      timer = setTimeout(again, wait * (0.75 + Math.random() / 2));
+      wait = Math.min(wait * 2, 8000);
+    };
+  };
+  const again = async () => {
+    try {
+      if ((await api.session()) === null) return on('ended');
+    } catch {
+      // The node does not answer: the stream is tried, and fails likewise.
+    }
+    if (!over) open();
+  };
+  open();
+  return () => {
+    over = true;
+    clearTimeout(timer);
+    source.close();
+  };
+}
