@@ -30,7 +30,7 @@ func Find(ctx context.Context, dir string) ([]check.Finding, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := judgePorts(c)
+	out := append(judgePorts(c), judgeConsole(l, c)...)
 	out = append(out, judgeRules(c)...)
 	out = append(out, judgeFiles(l)...)
 	out = append(out, judgeKeys(l, c)...)
@@ -53,7 +53,11 @@ func Find(ctx context.Context, dir string) ([]check.Finding, error) {
 	if err != nil {
 		return append(out, failed("roles", err)), nil
 	}
-	return append(out, roles...), nil
+	out = append(out, roles...)
+	if c.HTTPS.Listen != "" {
+		out = append(out, findConsoleLogins(ctx, l, c.PostgreSQL.Superuser))
+	}
+	return out, nil
 }
 
 func ok(format string, args ...any) check.Finding {

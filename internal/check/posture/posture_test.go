@@ -229,6 +229,18 @@ UPDATE pg_language SET lanpltrusted = false WHERE lanname = 'plpgsql'; CREATE FU
 	expect(t, judge(), "warning superusers that can log in through the listener by a password: boss",
 		"warning roles that may read or write the server's files, or run programs as its user: reader, readers", "warning roles with REPLICATION: copier",
 		"warning roles with an MD5 password: old", "warning functions in untrusted languages: postgres.plpgsql", "warning user mappings with password_required=false: postgres.self (reader)")
+	if _, err := conn.Exec(t.Context(), `CREATE ROLE coterie_viewer; CREATE ROLE coterie_admin; GRANT coterie_viewer TO coterie_admin;
+CREATE ROLE vera LOGIN PASSWORD 'x' IN ROLE coterie_viewer; CREATE ROLE anna LOGIN PASSWORD 'x' IN ROLE coterie_admin;
+CREATE ROLE nina LOGIN PASSWORD 'x'; CREATE ROLE vito LOGIN IN ROLE coterie_viewer; CREATE ROLE vera_group PASSWORD 'x' IN ROLE coterie_viewer`); err != nil {
+		t.Fatal(err)
+	}
+	rows, err := conn.Query(t.Context(), consoleLogins.query)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := pgx.CollectRows(rows, pgx.RowTo[string]); err != nil || !slices.Equal(got, []string{"anna", "boss", "vera"}) {
+		t.Errorf("logins to the console: %v, %v", got, err)
+	}
 	if f := questions[0].judge(slices.Repeat([]string{"x"}, 13)); !strings.HasSuffix(f.What, "and 3 more") {
 		t.Error(f.What)
 	}

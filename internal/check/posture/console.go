@@ -1,0 +1,106 @@
+package posture
+
+import (
+	"context"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/coteriedb/coterie/internal/check"
+	"github.com/coteriedb/coterie/internal/config"
+	"github.com/coteriedb/coterie/internal/listener/hba"
+)
+
+// consoleLogins asks which roles may log in to the console in the browser.
+var consoleLogins = question{
+	query: `SELECT r.rolname FROM pg_authid r WHERE r.rolcanlogin AND r.rolpassword LIKE 'SCRAM-SHA-256$%' AND (r.rolsuper OR EXISTS (SELECT 1 FROM pg_roles c
+WHERE c.rolname IN ('coterie_viewer', 'coterie_operator', 'coterie_admin') AND pg_has_role(r.oid, c.oid, 'MEMBER'))) ORDER BY 1`,
+	what: "roles that may log in to the console in the browser", good: "no role may log in to the console in the browser: GRANT coterie_viewer to one that has a password",
+}
+
+// findConsoleLogins returns which roles may log in to the console in the browser.
+func findConsoleLogins(ctx context.Context, l config.Layout, superuser string) check.Finding {
+	names, err := ask(ctx, l, superuser, "postgres", consoleLogins.query)
+	if err != nil {
+		return failed("logins to the console in the browser", err)
+	}
+	return judgeConsoleLogins(names)
+}
+
+// judgeConsoleLogins lists the roles: that they may log in is what was asked for.
+func judgeConsoleLogins(names []string) check.Finding {
+	f := consoleLogins.judge(names)
+	f.Level = check.OK
+	return f
+}
+
+// judgeConsole returns the findings about the HTTPS port: where it is open, to whom, and by which certificate.
+func judgeConsole(l config.Layout, c config.Config) []check.Finding {
+	addresses, _ := c.HTTPS.Places()
+	where := strings.Join(addresses, ", ")
+	switch {
+	case len(addresses) == 0:
+		return []check.Finding{ok("https: switched off")}
+	case inner(addresses):
+		return []check.Finding{ok("https %s: TLS 1.3 and a login, and bound to an inner address", where), judgeConsoleName(l, c)}
+	case !admitsStrangers(c):
+		return []check.Finding{ok("https %s: TLS 1.3 and a login; the rules admit nobody of a public address", where), judgeConsoleName(l, c)}
+	}
+	return []check.Finding{{
+		Level: check.Warning, What: fmt.Sprintf("https %s: the console's login is open to everybody who reaches it", where),
+		Why: "a password that is guessed or stolen shows the names, addresses and state of all members",
+		Run: "set https.listen in coterie.yaml to an inner address, or have a rule of hba admit the database coterie from your addresses only; then coterie restart",
+	}, judgeConsoleName(l, c)}
+}
+
+// admitsStrangers reports whether the rules admit a login to the console by a password from a public address. Rules
+// that cannot be read count as such.
+func admitsStrangers(c config.Config) bool {
+	all, err := rules(c)
+	if err != nil {
+		return true
+	}
+	for _, from := range []string{"192.0.2.1", "2001:db8::1"} {
+		rule, found := hba.Match(all, hba.Login{TLS: true, Addr: netip.MustParseAddr(from), User: "viewer", Database: "coterie"})
+		if found && rule.Method != hba.MethodReject && rule.Method != hba.MethodCert {
+			return true
+		}
+	}
+	return false
+}
+
+// judgeConsoleName returns whether the certificate of the client ports, which the console has too, is for the name by
+// which others reach it.
+func judgeConsoleName(l config.Layout, c config.Config) check.Finding {
+	host, _, err := net.SplitHostPort(c.HTTPS.Advertise)
+	if err != nil || host == "" {
+		return ok("https: it has the certificate of the client ports")
+	}
+	path := filepath.Join(l.PKI(), "listener.crt")
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return failed("the certificate of https", err)
+	}
+	block, _ := pem.Decode(b)
+	if block == nil {
+		return failed(path, errors.New("it has no certificate"))
+	}
+	cert, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		return failed(path, err)
+	}
+	if cert.VerifyHostname(host) != nil {
+		return check.Finding{
+			Level: check.Warning, What: fmt.Sprintf("https: the certificate is not for %s, by which the console is reached", host),
+			Why: "a browser warns, and people who are used to that do not see another's certificate",
+			Run: "set https.advertise in coterie.yaml to a name or an address of this node's other ports, or add a listener of that name; then coterie restart",
+		}
+	}
+	return ok("https: the certificate is for %s; browsers believe it with the authority that coterie ca prints", host)
+}
