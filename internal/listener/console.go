@@ -119,6 +119,10 @@ func (c *client) console(ctx context.Context, rule hba.Rule) error {
 // ConsoleFunc serves a console session on an authenticated connection. It returns when the session has ended.
 type ConsoleFunc func(ctx context.Context, conn net.Conn, hello ConsoleHello)
 
+// maxChecks is how many passwords are compared with verifiers at once, which takes processor time. An attempt that
+// waits for its turn because earlier ones failed is not one of them: a guesser keeps nobody else out.
+const maxChecks = 4
+
 // PasswordLogin is an attempt to log in to the console by a password that came over TLS on another port.
 type PasswordLogin struct {
 	User, Password string
@@ -148,7 +152,13 @@ func (s *Server) CheckPassword(ctx context.Context, l PasswordLogin) (Role, erro
 		bad.Hint = "The console needs one replica whose server runs to log in."
 		return Role{}, errors.Join(bad, err)
 	}
+	select {
+	case s.checks <- struct{}{}:
+	case <-ctx.Done():
+		return Role{}, ctx.Err()
+	}
 	why := s.judge(l, role)
+	<-s.checks
 	if why == "" {
 		s.guesses.Succeeded(key + "\x00" + l.User)
 		s.unproven.Succeeded(key, 1)

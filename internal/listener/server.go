@@ -35,6 +35,7 @@ type Server struct {
 	unlogged      atomic.Uint64      // failed logins since the last line about one
 	waiters       *admission.Places  // of clients that have proved nothing and wait for a replica
 	unproven      *admission.Budget  // work for clients that are not authenticated
+	checks        chan struct{}      // has room for the passwords that may be checked at once
 	flushes       *admission.Budget  // statements that empty the pool
 	forwards      chan struct{}      // holds a token for each cancel request that other nodes are asked about
 	wrong         rate               // cancel requests without a session
@@ -109,6 +110,7 @@ func New(cfg Config) (*Server, error) {
 		firstOffloaded: make(chan struct{}, 1),
 		starting:       make(chan struct{}, full.Limits.Starting),
 		waiters:        admission.NewPlaces(full.Limits.Waiting, full.Limits.Waiting, 0),
+		checks:         make(chan struct{}, maxChecks),
 		unproven:       admission.NewBudget(eachUnproven, allUnproven, maxAddresses),
 		flushes:        admission.NewBudget(eachFlush, allFlushes, maxFlushers),
 		forwards:       make(chan struct{}, maxForwards),

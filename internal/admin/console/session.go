@@ -96,6 +96,9 @@ func (s *Session) Run(ctx context.Context, text string) (Result, error) {
 	return out[0], nil
 }
 
+// IsScript reports whether a text is more than one statement, or has variables or control flow.
+func IsScript(text string) bool { return batch.Compound(text) }
+
 // one executes one statement and returns its whole answer.
 func (s *Session) one(ctx context.Context, text string) (Result, error) {
 	var k whole

@@ -1,14 +1,19 @@
 package web
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"mime"
 	"net"
 	"net/http"
+	"strings"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/coteriedb/coterie/internal/admin/console"
 	"github.com/coteriedb/coterie/internal/admin/ddl"
@@ -66,13 +71,23 @@ func (s *Server) routed() http.Handler {
 		for name, value := range headers {
 			w.Header().Set(name, value)
 		}
-		if err := foreign.Check(r); err != nil {
+		if err := foreign.Check(r); err != nil || asksFromElsewhere(r) {
 			refuse(w, http.StatusForbidden, &console.Error{State: "42501", Message: "the request comes from a page of another origin"})
 			return
 		}
 		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
 		mux.ServeHTTP(w, r)
 	})
+}
+
+// asksFromElsewhere reports whether a page of another origin, on another port of this host too, asks the API. Such a
+// page could read no answer, but hold the requests and streams of the session whose cookie its browser sends.
+func asksFromElsewhere(r *http.Request) bool {
+	switch r.Header.Get("Sec-Fetch-Site") {
+	case "", "none", "same-origin":
+		return false
+	}
+	return strings.HasPrefix(r.URL.Path, "/api/")
 }
 
 // private wraps a path that needs a session: its request counts against the session's limits, and its role is looked up
@@ -91,17 +106,27 @@ func (s *Server) private(x route) http.HandlerFunc {
 			return
 		}
 		defer leave()
-		if s.sessions.due(n) {
-			who, err := s.c.Look(r.Context(), n.who.User)
-			if err == nil && who.May < ddl.MayLook {
-				s.c.Logger.Info("console session in the browser ended: its role may not log in any more", "user", n.who.User)
-				s.sessions.close(n)
-				refuse(w, http.StatusUnauthorized, &console.Error{State: "28000", Message: "the role may not log in any more"})
-				return
-			}
+		if !s.mayStay(r.Context(), n) {
+			refuse(w, http.StatusUnauthorized, &console.Error{State: "28000", Message: "the role may not log in any more"})
+			return
 		}
 		x.serve(s, w, r, n)
 	}
+}
+
+// mayStay reports whether the role of a session may still log in, by an answer that is not old. If not, the session is
+// ended.
+func (s *Server) mayStay(ctx context.Context, n *session) bool {
+	if !s.sessions.due(n) {
+		return true
+	}
+	who, err := s.c.Look(ctx, n.who.User)
+	if err != nil || who.May >= ddl.MayLook {
+		return true
+	}
+	s.c.Logger.Info("console session in the browser ended: its role may not log in any more", "user", n.who.User)
+	s.sessions.close(n)
+	return false
 }
 
 // Login is the document about a session.
@@ -157,7 +182,7 @@ func (s *Server) logIn(w http.ResponseWriter, r *http.Request, _ *session) {
 		return
 	}
 	if who.May < ddl.MayLook {
-		refuse(w, http.StatusForbidden, &console.Error{State: "42501", Message: "the console needs the role coterie_viewer", Hint: "GRANT coterie_viewer TO " + in.User})
+		refuse(w, http.StatusForbidden, &console.Error{State: "42501", Message: "the console needs the role coterie_viewer", Hint: "GRANT coterie_viewer TO " + pgx.Identifier{in.User}.Sanitize()})
 		return
 	}
 	if old := s.sessionOf(r); old != nil {
@@ -213,9 +238,12 @@ func readJSON(w http.ResponseWriter, r *http.Request, into any) bool {
 		refuse(w, http.StatusUnsupportedMediaType, &console.Error{State: "22023", Message: "the body must be application/json"})
 		return false
 	}
-	d := json.NewDecoder(r.Body)
-	d.DisallowUnknownFields()
-	if err := d.Decode(into); err != nil {
+	// The whole body is read here, within the time for it: a server reads the rest of one before it answers.
+	text, err := io.ReadAll(r.Body)
+	if err == nil {
+		err = decodeOne(text, into)
+	}
+	if err != nil {
 		code := http.StatusBadRequest
 		var large *http.MaxBytesError
 		if errors.As(err, &large) {
@@ -225,6 +253,19 @@ func readJSON(w http.ResponseWriter, r *http.Request, into any) bool {
 		return false
 	}
 	return true
+}
+
+// decodeOne reads JSON that is one value with the fields of into.
+func decodeOne(text []byte, into any) error {
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	if err := d.Decode(into); err != nil {
+		return err
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("something follows it")
+	}
+	return nil
 }
 
 func answer(w http.ResponseWriter, code int, v any) {

@@ -64,8 +64,11 @@ type Server struct {
 	sessions *sessions
 	views    *views
 	hub      *hub
-	logins   chan struct{} // has room for the checks of passwords that may be under way
-	handler  http.Handler
+	logins   chan struct{} // has room for the logins that may be under way
+	queries  *queries
+	// lookEvery is how often a stream has its role looked up.
+	lookEvery time.Duration
+	handler   http.Handler
 
 	mu      sync.Mutex // guards closed, and Add of running
 	closed  bool
@@ -75,7 +78,8 @@ type Server struct {
 // New returns a server; Serve runs it.
 func New(c Config) *Server {
 	s := &Server{
-		c: c, places: admission.NewPlaces(maxConns, eachConns, graceConns), sessions: newSessions(time.Now), logins: make(chan struct{}, maxChecks),
+		c: c, places: admission.NewPlaces(maxConns, eachConns, graceConns), sessions: newSessions(time.Now), logins: make(chan struct{}, maxLogins),
+		queries: &queries{of: map[string]int{}}, lookEvery: lookEvery,
 	}
 	s.views = newViews(s.askView)
 	s.hub = newHub(s.statusDocument, s.askEvents)
@@ -106,7 +110,7 @@ func (s *Server) Serve(ctx context.Context, addr string) error {
 func (s *Server) serve(ctx context.Context, l net.Listener) error {
 	srv := &http.Server{
 		Handler: s.handler, ReadHeaderTimeout: headerTime, ReadTimeout: readTime, WriteTimeout: writeTime, IdleTimeout: idleTime,
-		MaxHeaderBytes: maxHeader, ErrorLog: slog.NewLogLogger(s.c.Logger.Handler(), slog.LevelDebug),
+		MaxHeaderBytes: maxHeader, DisableGeneralOptionsHandler: true, ErrorLog: slog.NewLogLogger(s.c.Logger.Handler(), slog.LevelDebug),
 		BaseContext:  func(net.Listener) context.Context { return ctx },
 		TLSNextProto: map[string]func(*http.Server, *tls.Conn, http.Handler){}, // no HTTP/2: one request of a connection at a time
 		TLSConfig: &tls.Config{MinVersion: tls.VersionTLS13, NextProtos: []string{"http/1.1"}, GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
@@ -116,10 +120,11 @@ func (s *Server) serve(ctx context.Context, l net.Listener) error {
 			return nil, errors.New("this node has no certificate for clients yet")
 		}},
 	}
-	watching := make(chan struct{})
 	ctx, cancel := context.WithCancel(ctx)
-	go func() { defer close(watching); s.hub.run(ctx) }()
-	defer func() { cancel(); <-watching; s.awaitRequests() }()
+	var watching sync.WaitGroup
+	watching.Go(func() { s.hub.run(ctx) })
+	watching.Go(func() { s.hub.runEvents(ctx) })
+	defer func() { cancel(); watching.Wait(); s.awaitRequests() }()
 	stop := context.AfterFunc(ctx, func() { _ = srv.Close() })
 	defer stop()
 	if err := srv.ServeTLS(admission.Listener{Listener: l, Places: s.places}, "", ""); !errors.Is(err, http.ErrServerClosed) {

@@ -21,7 +21,7 @@ const (
 	lifetime     = 12 * time.Hour
 	idleSession  = time.Hour
 	lookEvery    = time.Minute // how old the answer may be that the role may still log in
-	maxChecks    = 4           // of passwords at once
+	maxLogins    = 128         // at once; twice what one address has connections
 	maxAtOnce    = 8           // requests of one session, its streams not counted
 )
 

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/admin/console"
+	"github.com/coteriedb/coterie/internal/lib/retry"
 )
 
 // Bounds of streams.
@@ -58,6 +59,8 @@ type hub struct {
 	ask    func(ctx context.Context) ([]Event, error)
 	life   string // begins the ids of this agent's events
 	wake   chan struct{}
+	// wakeEvents is the same for runEvents.
+	wakeEvents chan struct{}
 
 	dropped atomic.Uint64 // streams whose readers were too slow
 
@@ -79,7 +82,7 @@ type stream struct {
 }
 
 func newHub(status func() []byte, ask func(context.Context) ([]Event, error)) *hub {
-	return &hub{status: status, ask: ask, life: strings.ToLower(rand.Text()[:8]), wake: make(chan struct{}, 1), streams: map[*stream]struct{}{}, seen: map[string]bool{}, next: 1}
+	return &hub{status: status, ask: ask, life: strings.ToLower(rand.Text()[:8]), wake: make(chan struct{}, 1), wakeEvents: make(chan struct{}, 1), streams: map[*stream]struct{}{}, seen: map[string]bool{}, next: 1}
 }
 
 func (h *hub) open() int {
@@ -106,11 +109,28 @@ func (h *hub) run(ctx context.Context) {
 			h.send(message("status", "", doc))
 			last, sent = doc, time.Now()
 		}
-		h.refresh(ctx, lookEvents)
 		select {
 		case <-ctx.Done():
 			return
 		case <-t.C:
+		}
+	}
+}
+
+// runEvents asks for events while a stream is open, until ctx is done. It is apart from run: a node that does not
+// answer keeps the events waiting, and must not delay the status, which says that it does not.
+func (h *hub) runEvents(ctx context.Context) {
+	for {
+		if h.open() == 0 {
+			select {
+			case <-ctx.Done():
+				return
+			case <-h.wakeEvents:
+			}
+		}
+		h.refresh(ctx, lookEvents/2)
+		if retry.Sleep(ctx, lookEvents) != nil {
+			return
 		}
 	}
 }
@@ -206,9 +226,11 @@ func (h *hub) enter(id string) (s *stream, missed []Event, resumed, ok bool) {
 	s = &stream{out: make(chan []byte, streamQueue), slow: make(chan struct{})}
 	h.streams[s] = struct{}{}
 	missed, resumed = h.after(id)
-	select {
-	case h.wake <- struct{}{}:
-	default:
+	for _, wake := range []chan struct{}{h.wake, h.wakeEvents} {
+		select {
+		case wake <- struct{}{}:
+		default:
+		}
 	}
 	return s, missed, resumed, true
 }
@@ -302,6 +324,8 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request, n *session) {
 		first.Write(eventMessage(e))
 	}
 	first.Write(message("status", "", s.statusDocument()))
+	look := time.NewTicker(s.lookEvery)
+	defer look.Stop()
 	for ok := write(first.Bytes()); ok; {
 		select {
 		case m := <-stream.out:
@@ -311,6 +335,8 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request, n *session) {
 		case <-n.ended:
 			ok = false
 			write(message("ended", "", []byte("{}")))
+		case <-look.C:
+			s.mayStay(r.Context(), n) // or ended is closed
 		case <-time.After(time.Until(n.began.Add(lifetime))):
 			ok = false
 		case <-r.Context().Done():

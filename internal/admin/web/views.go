@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"regexp"
 	"slices"
@@ -102,9 +103,7 @@ func (v *views) get(ctx context.Context, name string) (Table, error) {
 		}
 		v.mu.Unlock()
 		if mine {
-			k.table, k.err = v.ask(ctx, name)
-			k.at, k.left = time.Now(), ctx.Err() != nil
-			close(k.done)
+			v.fill(ctx, name, k)
 			return k.table, k.err
 		}
 		select {
@@ -116,6 +115,16 @@ func (v *views) get(ctx context.Context, name string) (Table, error) {
 			return Table{}, ctx.Err()
 		}
 	}
+}
+
+// fill asks for the rows of a view. Those who wait for them hear of it however that ends.
+func (v *views) fill(ctx context.Context, name string, k *kept) {
+	k.err = errors.New("the view could not be read")
+	defer func() {
+		k.at, k.left = time.Now(), ctx.Err() != nil
+		close(k.done)
+	}()
+	k.table, k.err = v.ask(ctx, name)
 }
 
 // old reports whether the answer is there and is not current.
@@ -131,7 +140,7 @@ func (k *kept) old() bool {
 // askView reads a view as the console does, within its time and its limits.
 func (s *Server) askView(ctx context.Context, name string) (Table, error) {
 	at := time.Now()
-	r, err := console.NewSession(s.c.Backend(), reader).Run(ctx, "SELECT * FROM "+name)
+	r, err := console.NewSession(&bounded{s.c.Backend(), maxAnswer}, reader).Run(ctx, "SELECT * FROM "+name)
 	return tableOf(name, r, at), err
 }
 
@@ -167,6 +176,17 @@ func (s *Server) query(w http.ResponseWriter, r *http.Request, n *session) {
 	if !readJSON(w, r, &in) {
 		return
 	}
+	if console.IsScript(in.SQL) {
+		refuse(w, http.StatusBadRequest, &console.Error{State: "42601", Message: "a request runs one statement, without variables and control flow", Hint: "Scripts run in coterie sql, and in psql on the database coterie."})
+		return
+	}
+	leave, ok := s.queries.enter(n.who.User)
+	if !ok {
+		w.Header().Set("Retry-After", "1")
+		refuse(w, http.StatusTooManyRequests, &console.Error{State: "53300", Message: fmt.Sprintf("this role has %d queries under way, or this node has %d", userQueries, maxQueries)})
+		return
+	}
+	defer leave() // once the answer is written: it is in memory until then
 	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 	t, err := s.run(r.Context(), console.Principal{User: n.who.User, May: ddl.MayLook}, in.SQL)
 	if err != nil {
@@ -180,7 +200,7 @@ func (s *Server) run(ctx context.Context, who console.Principal, text string) (T
 	ctx, cancel := context.WithTimeout(ctx, queryTime)
 	defer cancel()
 	at := time.Now()
-	r, err := console.NewSession(s.c.Backend(), who).Run(ctx, text)
+	r, err := console.NewSession(&bounded{s.c.Backend(), maxAnswer}, who).Run(ctx, text)
 	return tableOf("", r, at), err
 }
 

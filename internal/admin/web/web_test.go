@@ -87,6 +87,16 @@ func (g *group) Query(ctx context.Context, who console.Principal, q console.Ques
 			}
 		}
 		return nil
+	case strings.Contains(q.SQL, "large"):
+		if err := to.Columns([]console.Column{{Name: "name", Type: console.Text}}); err != nil {
+			return err
+		}
+		for range maxAnswer/1000 + 1 {
+			if err := to.Row([]any{strings.Repeat("x", 1000)}); err != nil {
+				return err
+			}
+		}
+		return nil
 	case strings.Contains(q.SQL, "nothing"):
 		return console.Errorf("42P01", "no such table")
 	}
@@ -136,6 +146,7 @@ func serve(t *testing.T, g *group) *browser {
 	ctx, stop := context.WithCancel(t.Context())
 	var hub sync.WaitGroup
 	hub.Go(func() { s.hub.run(ctx) })
+	hub.Go(func() { s.hub.runEvents(ctx) })
 	t.Cleanup(func() { stop(); hub.Wait(); srv.CloseClientConnections(); srv.Close() })
 	return &browser{t: t, s: s, at: srv.URL, client: srv.Client()}
 }
@@ -334,7 +345,7 @@ func TestLimitsOfRequests(t *testing.T) {
 	g.mu.Unlock()
 	var waiting sync.WaitGroup
 	for range maxAtOnce {
-		r := b.request("POST", "/api/v1/query", `{"sql":"SELECT 1"}`)
+		r := b.request("GET", "/api/v1/views", "")
 		waiting.Go(func() {
 			if resp, err := b.client.Do(r); err == nil {
 				_ = resp.Body.Close()

@@ -58,7 +58,10 @@ function title() {
   return `${a.level === 'healthy' ? '' : a.level === 'down' ? '✕ ' : '! '}${app.status.group} · Coterie`;
 }
 
-const screen = () => screens[location.hash.replace(/^#\/?/, '')] ?? screens[''];
+const screen = () => {
+  const path = location.hash.replace(/^#\/?/, '');
+  return screens[Object.hasOwn(screens, path) ? path : ''];
+};
 
 const starting = () => h('p', { class: 'blank', 'data-key': 'start' }, app.lost ? 'This node does not answer. Trying again…' : 'Connecting…');
 
