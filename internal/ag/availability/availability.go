@@ -18,6 +18,9 @@ type Facts struct {
 	// Stray is how the quorum's list of members and the configuration differ, if they do for longer than a change of
 	// the members takes; "": they do not.
 	Stray string
+	// Logins are the reasons for which this node refuses clients that its configuration would admit, as when its file
+	// of rules cannot be read.
+	Logins []string
 	// Removed reports that the configuration does not have this node any more.
 	Removed bool
 }

@@ -32,6 +32,9 @@ func (f Facts) problems(r Report) []Problem {
 	for _, x := range v.Group.Replicas {
 		out = append(out, f.memberProblems(x)...)
 	}
+	for _, why := range f.Logins {
+		add(Warning, string(v.Self), "mend what it says; the node looks again by itself", "%s", why)
+	}
 	if m := v.Group.Maintenance; m != nil {
 		add(Warning, group, "coterie maintenance off", "automatic failover is switched off for maintenance %s", *m)
 	} else if r.Writable && !v.Group.Draft && f.wantsAutomatic() && !r.Ready() && f.Stray == "" {

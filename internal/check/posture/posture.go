@@ -14,6 +14,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/check"
 	"github.com/coteriedb/coterie/internal/config"
+	"github.com/coteriedb/coterie/internal/listener/clientcert"
 	"github.com/coteriedb/coterie/internal/listener/hba"
 )
 
@@ -32,6 +33,7 @@ func Find(ctx context.Context, dir string) ([]check.Finding, error) {
 	}
 	out := append(judgePorts(c), judgeConsole(l, c)...)
 	out = append(out, judgeRules(c)...)
+	out = append(out, judgeClientCertificates(c)...)
 	out = append(out, judgeFiles(l)...)
 	out = append(out, judgeKeys(l, c)...)
 	s, err := api.NewClient(l.AgentSock(), l.Owner()).Status(ctx)
@@ -138,8 +140,8 @@ func judgeRules(c config.Config) (out []check.Finding) {
 	all, err := rules(c)
 	if err != nil {
 		return []check.Finding{{
-			Level: check.Problem, What: fmt.Sprintf("the rules in %s cannot be read: %v", c.HBA, err), Why: "the agent does not start with them",
-			Run: "mend the file; coterie check security reads it as the agent does",
+			Level: check.Problem, What: fmt.Sprintf("the rules in %s cannot be read: %v", c.HBA, err), Why: "an agent that starts with them admits nobody but the node's user, on a Unix socket",
+			Run: "mend the file; the agent reads it again by itself",
 		}}
 	}
 	certificates := false
@@ -168,6 +170,27 @@ func judgeRules(c config.Config) (out []check.Finding) {
 	}
 	if len(out) == 0 {
 		out = append(out, ok("no rule for clients trusts, and none accepts MD5"))
+	}
+	return out
+}
+
+// judgeClientCertificates returns a finding for each file about client certificates that cannot be used.
+func judgeClientCertificates(c config.Config) (out []check.Finding) {
+	finding := func(setting, path string, err error) {
+		out = append(out, check.Finding{
+			Level: check.Problem, What: fmt.Sprintf("%s %s cannot be used: %v", setting, path, err),
+			Why: "an agent that starts with it admits no client by its certificate", Run: "mend the file; the agent reads it again by itself",
+		})
+	}
+	if c.ClientCA != "" {
+		if _, err := clientcert.Authorities(c.ClientCA); err != nil {
+			finding("client_ca", c.ClientCA, err)
+		}
+	}
+	if c.ClientCRL != "" {
+		if _, err := clientcert.Open(c.ClientCRL, nil); err != nil {
+			finding("client_crl", c.ClientCRL, err)
+		}
 	}
 	return out
 }

@@ -64,6 +64,19 @@ func TestJudgePorts(t *testing.T) {
 	}
 }
 
+// TestJudgeClientCertificates holds that files about client certificates are read as the agent reads them.
+func TestJudgeClientCertificates(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "none.pem")
+	if err := os.WriteFile(file, []byte("none"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, judgeClientCertificates(config.Config{ClientCA: "/nowhere/ca.pem", ClientCRL: file}), "problem client_ca /nowhere/ca.pem cannot be used", "problem client_crl "+file+" cannot be used")
+	if found := judgeClientCertificates(config.Config{}); found != nil {
+		t.Errorf("without the settings: %v", found)
+	}
+}
+
 func TestJudgeRules(t *testing.T) {
 	t.Parallel()
 	c := config.Config{HBA: filepath.Join(t.TempDir(), "rules")}

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -24,7 +23,6 @@ import (
 	"github.com/coteriedb/coterie/internal/endpoint/certs"
 	"github.com/coteriedb/coterie/internal/listener"
 	"github.com/coteriedb/coterie/internal/listener/clientcert"
-	"github.com/coteriedb/coterie/internal/listener/hba"
 	"github.com/coteriedb/coterie/internal/listener/serverlog"
 	"github.com/coteriedb/coterie/internal/postgres/login"
 )
@@ -81,10 +79,11 @@ type Peers interface {
 type Port struct {
 	c         Config
 	routes    atomic.Pointer[ag.Routes]
-	server    atomic.Pointer[listener.Server]   // nil: this node serves no clients, or not yet
-	cert      atomic.Pointer[tls.Certificate]   // of the client ports
-	clientCAs atomic.Pointer[x509.CertPool]     // the authorities of client certificates; nil: none
-	clientCRL atomic.Pointer[clientcert.CRL]    // the revocation lists of client certificates; nil: none
+	server    atomic.Pointer[listener.Server] // nil: this node serves no clients, or not yet
+	cert      atomic.Pointer[tls.Certificate] // of the client ports
+	clientCAs atomic.Pointer[x509.CertPool]   // the authorities of client certificates; nil: none
+	clientCRL atomic.Pointer[clientcert.CRL]  // the revocation lists of client certificates; nil: none, or not read yet
+	files     files
 	addresses atomic.Pointer[ListenerAddresses] // nil: as server
 
 	consoles *console.Places // sessions of the console
@@ -102,7 +101,8 @@ func New(c Config) *Port {
 }
 
 // Open opens the client ports, unless coterie.yaml names none, and starts their parts with run. When it returns, the
-// ports are served.
+// ports are served. Rules, authorities and revocation lists that cannot be used are no error: who is admitted by them
+// is refused, and LoginProblems says so.
 func (p *Port) Open(run func(name string, part func(context.Context) error)) error {
 	if p.c.Node.ReadWrite.Listen == "" && p.c.Node.ReadOnly.Listen == "" {
 		return nil
@@ -118,6 +118,7 @@ func (p *Port) Open(run func(name string, part func(context.Context) error)) err
 	p.server.Store(s)
 	runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + listener.Loops()) // an event loop that is busy occupies one
 	run("listener", s.Serve)
+	run("files of the listener", p.keepFiles)
 	a := p.newAddresses(s)
 	p.addresses.Store(a)
 	a.reconcile() // before the node reports that it runs
@@ -130,18 +131,15 @@ func (p *Port) Open(run func(name string, part func(context.Context) error)) err
 
 // listenerConfig returns the configuration of the listener. It reads certificates and rules.
 func (p *Port) listenerConfig() (listener.Config, error) {
-	rules, err := p.rules()
-	if err != nil {
+	if err := p.loadCertificate(); err != nil {
 		return listener.Config{}, err
 	}
-	if err := p.loadCertificates(); err != nil {
-		return listener.Config{}, err
-	}
+	_ = p.loadClientCertificates() // noted: no client is admitted by a certificate until they can be read
 	n := p.c.Node
 	readWrite, _ := n.ReadWrite.Places() // its sockets are opened, and tried again, with the group's own port
 	c := listener.Config{
-		ReadWrite: strings.Join(readWrite, ","), ReadOnly: n.ReadOnly.Listen, Rules: rules, Logger: p.c.Logger.With("part", "listener"),
-		Certificate: p.cert.Load, ClientCAs: p.clientCAs.Load, CheckClient: p.checkClient, Routes: p.routes.Load, Changed: p.Changed,
+		ReadWrite: strings.Join(readWrite, ","), ReadOnly: n.ReadOnly.Listen, Rules: p.firstRules(), Logger: p.c.Logger.With("part", "listener"),
+		Certificate: p.cert.Load, ClientCAs: p.authorities, CheckClient: p.checkClient, Routes: p.routes.Load, Changed: p.Changed,
 		Backend: p.backend, Verifier: p.verifier, Gate: p.c.Gate, Node: p.nodeNumber(), ForwardCancel: p.forwardCancel,
 		NameClient: n.NameClients, AuthStaleness: n.AuthStaleness, NoKernelPath: n.NoKernelPath,
 		Console: p.serveConsole, ConsoleRole: p.consoleRole,
@@ -194,11 +192,7 @@ func (p *Port) ServeBackend(ctx context.Context, conn net.Conn) {
 // Changed look again. Rules that cannot be used leave the present ones in force.
 func (p *Port) GroupChanged() {
 	if s := p.server.Load(); s != nil {
-		if rules, err := p.rules(); err == nil {
-			s.SetRules(rules)
-		} else {
-			p.c.Logger.Error("the listener keeps its rules", "err", err)
-		}
+		p.renewRules(s)
 	}
 	p.touch()
 }
@@ -220,108 +214,19 @@ func (p *Port) Restart() error {
 	if s == nil {
 		return nil
 	}
-	rules, err := p.rules()
+	p.files.apply.Lock()
+	defer p.files.apply.Unlock()
+	rules, err := p.readRules()
 	if err != nil {
 		return err
 	}
-	if err := p.loadCertificates(); err != nil {
+	if err := errors.Join(p.loadCertificate(), p.loadClientCertificates()); err != nil {
 		return err
 	}
 	s.SetRules(rules)
 	s.SetNamed(nil) // reconcile opens them again
 	p.touch()
 	return nil
-}
-
-// loadCertificates reads the certificate of the ports and the authorities of client certificates.
-func (p *Port) loadCertificates() error {
-	return errors.Join(p.loadCertificate(), p.loadClientCAs(), p.loadClientCRL())
-}
-
-func (p *Port) loadCertificate() error {
-	cert, err := tls.LoadX509KeyPair(certs.ListenerFiles(p.c.Layout.PKI()))
-	if err != nil {
-		return fmt.Errorf("listener certificate: %w", err)
-	}
-	p.cert.Store(&cert)
-	return nil
-}
-
-// loadClientCAs reads the authorities of client certificates, if coterie.yaml names any.
-func (p *Port) loadClientCAs() error {
-	if p.c.Node.ClientCA == "" {
-		return nil
-	}
-	b, err := os.ReadFile(p.c.Node.ClientCA)
-	if err != nil {
-		return fmt.Errorf("authorities of client certificates (client_ca): %w", err)
-	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(b) {
-		return fmt.Errorf("authorities of client certificates (client_ca): no certificate in PEM is in %s", p.c.Node.ClientCA)
-	}
-	p.clientCAs.Store(pool)
-	return nil
-}
-
-// loadClientCRL reads the revocation lists of client certificates, if coterie.yaml names any. Lists that were read
-// before stay in force after an error.
-func (p *Port) loadClientCRL() error {
-	if p.c.Node.ClientCRL == "" {
-		return nil
-	}
-	if old := p.clientCRL.Load(); old != nil {
-		if err := old.Read(); err != nil {
-			return fmt.Errorf("revocation lists of client certificates (client_crl): %w", err)
-		}
-		return nil
-	}
-	crl, err := clientcert.Open(p.c.Node.ClientCRL, func(err error) {
-		p.c.Logger.Error("client_crl has changed and cannot be used; the revocation lists read before stay in force", "err", err)
-	})
-	if err != nil {
-		return fmt.Errorf("revocation lists of client certificates (client_crl): %w", err)
-	}
-	p.clientCRL.Store(crl)
-	return nil
-}
-
-// checkClient returns an error if every one of the chains has a revoked certificate, or one that cannot be checked.
-func (p *Port) checkClient(chains [][]*x509.Certificate) error {
-	if crl := p.clientCRL.Load(); crl != nil {
-		return crl.Check(chains, time.Now())
-	}
-	return nil
-}
-
-// rules returns the rules for logins: those of this node's own file if coterie.yaml names one, else the group's, else
-// scram-sha-256 for every client.
-func (p *Port) rules() ([]hba.Rule, error) {
-	if p.c.Node.HBA != "" {
-		rules, err := hba.ParseFile(p.c.Node.HBA)
-		if err != nil {
-			return nil, fmt.Errorf("listener rules in %s: %w", p.c.Node.HBA, err)
-		}
-		if p.c.Node.ClientCA == "" && hba.AskForCertificates(rules) {
-			return nil, fmt.Errorf("listener rules in %s: client certificates can only be checked if client_ca in coterie.yaml names the file of their authorities", p.c.Node.HBA)
-		}
-		return rules, nil
-	}
-	text := ""
-	if g := p.c.Group(); g != nil {
-		text = g.HBA
-	}
-	if text == "" {
-		return hba.DefaultRules(p.c.Node.TLSOnly), nil
-	}
-	rules, err := hba.Parse(strings.NewReader(text))
-	if err != nil {
-		return nil, fmt.Errorf("listener rules in the group's record: %w", err)
-	}
-	if p.c.Node.ClientCA == "" && hba.AskForCertificates(rules) { // another node's directory brought them, and its other rules are good
-		p.c.Logger.Warn("rules of the group that ask for client certificates let nobody in here: client_ca in coterie.yaml names no authorities")
-	}
-	return rules, nil
 }
 
 // nodeNumber returns this node's number in cancel keys: its place among the members when the node starts. Two nodes may

@@ -126,9 +126,13 @@ func (a *fakeAgent) Heard(ag.ReplicaID) time.Time    { return time.Time{} }
 func (a *fakeAgent) LeaseUntil() time.Duration       { return boottime.Now() + time.Hour }
 func (a *fakeAgent) Uptime() time.Duration           { return time.Minute }
 
-type fakeClients struct{ routes *ag.Routes }
+type fakeClients struct {
+	routes  *ag.Routes
+	refused []string
+}
 
 func (c *fakeClients) Routes() *ag.Routes             { return c.routes }
+func (c *fakeClients) LoginProblems() []string        { return c.refused }
 func (c *fakeClients) Places() []catalog.Place        { return []catalog.Place{{}} }
 func (c *fakeClients) Metrics(out map[string]float64) { out["coterie_console_test"] = 1 }
 

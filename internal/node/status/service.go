@@ -68,6 +68,7 @@ type Agent interface {
 type Clients interface {
 	Routes() *ag.Routes
 	Places() []catalog.Place
+	LoginProblems() []string // why clients are refused that coterie.yaml would admit
 	Metrics(out map[string]float64)
 }
 
@@ -145,6 +146,7 @@ func (s *Service) Availability() availability.Report {
 		}
 	}
 	f.Voters, f.Stray = s.Roster()
+	f.Logins = s.Clients.LoginProblems()
 	if g := f.View.Group; len(g.Replicas) > 0 {
 		_, in := g.Replica(s.Self)
 		f.Removed = !in || len(f.View.Reach) == 0 && s.Disowned()

@@ -61,6 +61,19 @@ func TestStatusBeforeTheFirstTurn(t *testing.T) {
 	}
 }
 
+// TestRefusedLoginsAreAProblem holds that files of the listener that cannot be used are among the problems.
+func TestRefusedLoginsAreAProblem(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	b.clients.refused = []string{"nobody is admitted: rules cannot be read"}
+	for _, p := range b.Availability().Problems {
+		if p.Finding == b.clients.refused[0] && p.Target == "a" && p.Run != "" {
+			return
+		}
+	}
+	t.Errorf("the problems are %+v", b.Availability().Problems)
+}
+
 // TestStatusOfAWitness: a witness has no links, server or keeper to tell of.
 func TestStatusOfAWitness(t *testing.T) {
 	t.Parallel()
