@@ -152,8 +152,8 @@ func (a *Agent) fence(reason string, now ag.Epoch) {
 // alive.
 func (a *Agent) start(ctx context.Context) {
 	now := boottime.Now()
-	if now < a.startRetry || a.task.Load() != nil {
-		return
+	if now < a.startRetry || now < a.cond.autopsy || a.task.Load() != nil {
+		return // while it is not known why the last one ended, its storage may have lost a write
 	}
 	a.startRetry = now + a.backoff()
 	if !a.mayStart() {

@@ -400,6 +400,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		wg.Go(func() { a.watchStrays(background) })
 	}
 	if a.cfg.Probes != nil && a.cfg.Keeper != nil {
+		a.cond.autopsy = boottime.Now() + crashReportLimit
 		a.children.Go(func() { a.lastWords(background) })
 	}
 	if a.cfg.Instance != nil {

@@ -118,6 +118,7 @@ type condition struct {
 	answered int              // pid of the server that answered
 	mark     marks.Quarantine // zero: the copy is trusted
 	asking   bool             // the group is being told about the quarantine
+	autopsy  time.Duration    // boottime up to which a start waits for the reason of the server's end
 	gone     refusal          // the source that no longer keeps the WAL which this copy needs
 	noRoom   string           // logged once
 }
@@ -230,6 +231,7 @@ func (a *Agent) serverEnded(ctx context.Context, why string) {
 	if a.cfg.Probes == nil {
 		return
 	}
+	c.autopsy = now + crashReportLimit
 	a.children.Go(func() {
 		ctx, cancel := context.WithTimeout(ctx, crashReportLimit)
 		defer cancel()
@@ -248,12 +250,11 @@ func (a *Agent) serverEnded(ctx context.Context, why string) {
 func (a *Agent) lastWords(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, crashReportLimit)
 	defer cancel()
-	if ks, err := a.cfg.Keeper.Status(ctx); err != nil || ks.ServerPID != 0 {
-		return
-	}
-	found, err := a.cfg.Probes.CrashReport(ctx)
-	if err != nil || found.Lost == "" {
-		return
+	var found CrashReport
+	if ks, err := a.cfg.Keeper.Status(ctx); err == nil && ks.ServerPID == 0 {
+		if found, err = a.cfg.Probes.CrashReport(ctx); err != nil {
+			found = CrashReport{}
+		}
 	}
 	select {
 	case a.crashReports <- CrashReport{Lost: found.Lost}:
@@ -267,6 +268,7 @@ func orderly(why string) bool {
 }
 
 func (a *Agent) noteCrash(found CrashReport) {
+	a.cond.autopsy = 0
 	switch {
 	case found.Lost != "":
 		a.log.Error("the server ended because the storage lost a write", "said", found.Lost)

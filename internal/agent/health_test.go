@@ -19,6 +19,7 @@ type probes struct {
 	mu      sync.Mutex
 	now     agent.Findings
 	autopsy agent.CrashReport
+	slow    time.Duration // of the autopsy
 }
 
 func (p *probes) find(f agent.Findings) {
@@ -34,6 +35,7 @@ func (p *probes) Report() agent.Findings {
 }
 
 func (p *probes) CrashReport(context.Context) (agent.CrashReport, error) {
+	time.Sleep(p.slow)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.autopsy, nil
@@ -190,6 +192,29 @@ func TestALostWriteIsQuarantined(t *testing.T) {
 		}
 		if q, err := marks.Open(l.dirs["a"]).Quarantine(); err != nil || q.Why != "" {
 			t.Errorf("%+v, %v", q, err)
+		}
+	})
+}
+
+// A server is not started before the log of the last one was read, however long that takes: its storage may have lost a
+// write.
+func TestALostWriteIsNoticedBeforeTheNextStart(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		l.probes["c"].autopsy, l.probes["c"].slow = agent.CrashReport{Lost: "PANIC: could not fdatasync"}, 3*time.Second
+		l.Node("c").Crash()
+		for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+			if l.Node("c").State().Running {
+				t.Fatal("started before it was known why the server had ended")
+			}
+		}
+		if why := l.agents["c"].View().Local.Quarantine; why == "" {
+			t.Error("not under quarantine")
+		}
+		l.stop("c") // nor when the agent was started again
+		l.start("c")
+		time.Sleep(20 * time.Second)
+		if l.Node("c").State().Running {
+			t.Error("started under quarantine")
 		}
 	})
 }
