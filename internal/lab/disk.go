@@ -65,6 +65,48 @@ func (l *Lab) ShowDisk(ctx context.Context, node string) (faultfs.State, error) 
 	return s.State, nil
 }
 
+// PowerLoss takes the power of nodes at one moment, as a rack that goes dark does. Their processes end, and what was
+// written to their disks and not synced is lost, or part of it. Start brings a node back. It returns what each disk has
+// lost.
+func (l *Lab) PowerLoss(ctx context.Context, loss faultfs.Loss, names ...string) (map[string]faultfs.Lost, error) {
+	if !l.d.DiskFaults {
+		return nil, noDisks()
+	}
+	if loss.Kept < 0 || loss.Kept > 1 {
+		return nil, usage("%v of what was not synced: choose 0 to 1", loss.Kept)
+	}
+	var nodes []Node
+	for _, name := range names {
+		n, err := l.node(name)
+		if err != nil {
+			return nil, err
+		}
+		nodes = append(nodes, n)
+	}
+	running := map[string][]process{}
+	var errs []error
+	for _, n := range nodes { // all stand still before the first is without power
+		all, err := l.freeze(n, WhatNode)
+		running[n.Name] = all
+		errs = append(errs, err)
+	}
+	lost := map[string]faultfs.Lost{}
+	for _, n := range nodes {
+		is, err := faultfs.LosePower(ctx, l.diskSocket(n), loss)
+		if err != nil {
+			errs = append(errs, nodeError{n.Name, fmt.Errorf("take the power of %s: %w", n.Name, err)})
+		}
+		lost[n.Name] = is
+	}
+	for _, n := range nodes {
+		for _, p := range running[n.Name] {
+			errs = append(errs, p.signal(syscall.SIGKILL))
+		}
+		errs = append(errs, awaitGone(running[n.Name], 10*time.Second), l.unmountDisk(n))
+	}
+	return lost, errors.Join(errs...)
+}
+
 func noDisks() error {
 	return usage("this lab was made without disks that can fail: make one with coterie lab up --disk-faults")
 }

@@ -17,12 +17,13 @@ import (
 
 // labFaultCommands are the verbs that break a node's disk and clock.
 func labFaultCommands() []*cobra.Command {
-	return []*cobra.Command{labDisk(), labClock()}
+	return []*cobra.Command{labDisk(), labPowerLoss(), labClock()}
 }
 
 func labDisk() *cobra.Command {
-	var full, stall, failing, heal, asJSON bool
+	var full, stall, failing, broken, heal, asJSON bool
 	var slow time.Duration
+	var files string
 	c := &cobra.Command{
 		Use: "disk NODE", Short: "Make a node's disk full, slow, stalled or failing, or heal it", Args: cli.Args(1, "the node's name"),
 		Long: `Breaks the disk of one node of a lab made with coterie lab up --disk-faults; PostgreSQL, the agent and the quorum member are all on it.
@@ -32,9 +33,13 @@ A new fault takes the place of the last. Reading goes on in all of them.
   --slow D  every change and every sync takes D longer
   --stall   every change and every sync waits in the kernel, where not even SIGKILL ends it, until --heal
   --fail    every sync gets EIO; writing goes on
+  --break   every write and every sync gets EIO
+
+With --files the last two are of the files that match: a pattern for the path below the node's directory, or for the name if the
+pattern has no slash.
 
 Without any of them it only shows the disk.`,
-		Example: "  coterie lab disk n2 --slow 50ms\n  coterie lab disk n2 --heal",
+		Example: "  coterie lab disk n2 --slow 50ms\n  coterie lab disk n2 --fail --files 'pgdata/pg_wal/0*'\n  coterie lab disk n2 --heal",
 		RunE: func(c *cobra.Command, a []string) error {
 			l, err := openLab(c)
 			if err != nil {
@@ -42,7 +47,7 @@ Without any of them it only shows the disk.`,
 			}
 			chosen := map[faultfs.Fault]bool{
 				{Kind: faultfs.Full}: full, {Kind: faultfs.Slow, Delay: slow}: c.Flags().Changed("slow"), {Kind: faultfs.Stalled}: stall,
-				{Kind: faultfs.Failing}: failing, {}: heal,
+				{Kind: faultfs.Failing, Files: files}: failing, {Kind: faultfs.Broken, Files: files}: broken, {}: heal,
 			}
 			f, n := faultfs.Fault{}, 0
 			for k, on := range chosen {
@@ -53,7 +58,9 @@ Without any of them it only shows the disk.`,
 			var s faultfs.State
 			switch {
 			case n > 1:
-				return fail.Usagef("choose one of --full, --slow, --stall, --fail and --heal")
+				return fail.Usagef("choose one of --full, --slow, --stall, --fail, --break and --heal")
+			case files != "" && !failing && !broken:
+				return fail.Usagef("--files needs --fail or --break")
 			case n == 1:
 				s, err = l.Disk(c.Context(), a[0], f)
 			default:
@@ -74,8 +81,37 @@ Without any of them it only shows the disk.`,
 	fs.DurationVar(&slow, "slow", 0, "every change and sync takes `D` longer")
 	fs.BoolVar(&stall, "stall", false, "changes and syncs wait until the disk is healed")
 	fs.BoolVar(&failing, "fail", false, "syncs fail")
+	fs.BoolVar(&broken, "break", false, "writes and syncs fail")
+	fs.StringVar(&files, "files", "", "of --fail and --break: only the files that match the `PATTERN`")
 	fs.BoolVar(&heal, "heal", false, "end the fault")
 	fs.BoolVar(&asJSON, "json", false, "print the disk's state as JSON")
+	return c
+}
+
+func labPowerLoss() *cobra.Command {
+	var loss faultfs.Loss
+	c := &cobra.Command{
+		Use: "power-loss NODE...", Short: "Take the power of nodes at one moment", Args: cobra.MinimumNArgs(1),
+		Long: `Ends every process of the nodes at one moment and takes from their disks what was written and not synced, names of files too, in a
+lab made with coterie lab up --disk-faults. As on a real disk a sync of a file keeps its contents and its name, a sync of a directory the
+names in it; what is older than a minute has reached the disk by itself. coterie lab start brings a node back.`,
+		Example: "  coterie lab power-loss n1 n2\n  coterie lab power-loss n1 --kept 0.5",
+		RunE: func(c *cobra.Command, a []string) error {
+			l, err := openLab(c)
+			if err != nil {
+				return err
+			}
+			lost, err := l.PowerLoss(c.Context(), loss, a...)
+			for _, n := range a {
+				if is, ok := lost[n]; ok {
+					cli.Say(c, "%s is without power; lost %d blocks of %d files and %d changes of names", n, is.Blocks, is.Files, is.Names)
+				}
+			}
+			return err
+		},
+	}
+	c.Flags().Float64Var(&loss.Kept, "kept", 0, "share of what was not synced that has reached the disk all the same, 0 to 1")
+	c.Flags().Uint64Var(&loss.Seed, "seed", 0, "of the choice which share")
 	return c
 }
 

@@ -17,14 +17,19 @@ import (
 // askTimeout bounds one question to the server of a disk, which answers at once whatever the disk does.
 const askTimeout = 2 * time.Second
 
-// request is one line to the server: the fault to put in force, or none to ask only.
+// lossTimeout bounds a loss of power, which looks at every file of the disk.
+const lossTimeout = time.Minute
+
+// request is one line to the server: the fault to put in force, a loss of power, or none to ask only.
 type request struct {
-	Set *Fault `json:"set,omitempty"`
+	Set  *Fault `json:"set,omitempty"`
+	Lose *Loss  `json:"lose,omitempty"`
 }
 
 // reply is one line back.
 type reply struct {
 	State
+	Lost  *Lost  `json:"lost,omitempty"`
 	Error string `json:"error,omitempty"`
 }
 
@@ -36,11 +41,16 @@ func Set(ctx context.Context, socket string, f Fault) (State, error) {
 	if err := f.Check(); err != nil {
 		return State{}, err
 	}
-	return call(ctx, socket, request{&f})
+	return call(ctx, socket, request{Set: &f})
 }
 
 func call(ctx context.Context, socket string, r request) (State, error) {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	a, err := callWithin(ctx, askTimeout, socket, r)
+	return a.State, err
+}
+
+func callWithin(ctx context.Context, limit time.Duration, socket string, r request) (reply, error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	var c net.Conn
 	err := short(socket, func(path string) (err error) {
@@ -48,22 +58,22 @@ func call(ctx context.Context, socket string, r request) (State, error) {
 		return err
 	})
 	if err != nil {
-		return State{}, fmt.Errorf("reach the disk's server: %w", err)
+		return reply{}, fmt.Errorf("reach the disk's server: %w", err)
 	}
 	defer func() { _ = c.Close() }()
 	deadline, _ := ctx.Deadline()
 	_ = c.SetDeadline(deadline) // a socket takes one
 	if err := json.NewEncoder(c).Encode(r); err != nil {
-		return State{}, fmt.Errorf("ask the disk's server: %w", err)
+		return reply{}, fmt.Errorf("ask the disk's server: %w", err)
 	}
 	var a reply
 	if err := json.NewDecoder(io.LimitReader(c, 4096)).Decode(&a); err != nil {
-		return State{}, fmt.Errorf("ask the disk's server: %w", err)
+		return reply{}, fmt.Errorf("ask the disk's server: %w", err)
 	}
 	if a.Error != "" {
-		return State{}, errors.New(a.Error)
+		return a, errors.New(a.Error)
 	}
-	return a.State, nil
+	return a, nil
 }
 
 // short calls do with a name of the socket that is short whatever its directory is: names of sockets have at most 107
@@ -98,7 +108,7 @@ func listen(socket string) (net.Listener, error) {
 }
 
 // answer serves one question at a time until the listener is closed.
-func answer(l net.Listener, g *gate) {
+func answer(l net.Listener, g *gate, j *journal) {
 	for {
 		c, err := l.Accept()
 		if err != nil {
@@ -116,6 +126,13 @@ func answer(l net.Listener, g *gate) {
 			}
 		}
 		a := reply{State: g.state(os.Getpid())}
+		if err == nil && r.Lose != nil {
+			_ = c.SetDeadline(time.Now().Add(lossTimeout)) // a socket takes one
+			g.set(Fault{})                                 // what waits for the disk gets an error
+			var lost Lost
+			lost, err = j.lose(*r.Lose)
+			a.Lost = &lost
+		}
 		if err != nil {
 			a.Error = err.Error()
 		}

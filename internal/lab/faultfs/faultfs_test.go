@@ -190,7 +190,7 @@ func TestSlow(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = f.Close() }()
-	d.set(t, Fault{Slow, 150 * time.Millisecond})
+	d.set(t, Fault{Kind: Slow, Delay: 150 * time.Millisecond})
 	for what, do := range map[string]func() error{"write": func() error { _, err := f.WriteString("x"); return err }, "sync": f.Sync} {
 		began := time.Now()
 		if err := do(); err != nil {
@@ -200,7 +200,7 @@ func TestSlow(t *testing.T) {
 			t.Errorf("%s took %v", what, took)
 		}
 	}
-	d.set(t, Fault{Slow, MaxDelay})
+	d.set(t, Fault{Kind: Slow, Delay: MaxDelay})
 	done := make(chan error, 1)
 	go func() { _, err := f.WriteString("x"); done <- err }()
 	eventually(t, "the write waits", func() bool { s, err := Ask(t.Context(), d.Socket); return err == nil && s.Waiting == 1 })

@@ -2,6 +2,9 @@ package faultfs
 
 import (
 	"fmt"
+	"path"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -19,6 +22,7 @@ const (
 	Slow    Kind = "slow"  // every change and every sync takes Delay longer
 	Stalled Kind = "stall" // every change and every sync waits in the kernel until the disk is healed; not even SIGKILL ends the wait
 	Failing Kind = "fail"  // every sync ends in EIO; writes still succeed
+	Broken  Kind = "break" // every write and every sync ends in EIO
 )
 
 // MaxDelay is the longest Fault.Delay: longer is a stall.
@@ -28,6 +32,25 @@ const MaxDelay = time.Minute
 type Fault struct {
 	Kind  Kind          `json:"kind"`
 	Delay time.Duration `json:"delay_ns,omitempty"` // of Slow
+	// Files limits Failing and Broken to the files that match: a pattern of path.Match for the path on the disk, or for
+	// the last element of it if the pattern has no slash. Empty: all.
+	Files string `json:"files,omitempty"`
+}
+
+// hits reports whether the fault is of a kind, and of this file.
+func (f Fault) hits(name func() string, kinds ...Kind) bool {
+	if !slices.Contains(kinds, f.Kind) {
+		return false
+	}
+	if f.Files == "" {
+		return true
+	}
+	file := name()
+	if !strings.Contains(f.Files, "/") {
+		file = path.Base(file)
+	}
+	is, _ := path.Match(f.Files, file) // Check has seen the pattern
+	return is
 }
 
 func (f Fault) String() string {
@@ -36,6 +59,11 @@ func (f Fault) String() string {
 		return "healthy"
 	case Slow:
 		return "slow by " + f.Delay.String()
+	case Failing, Broken:
+		if f.Files != "" {
+			return string(f.Kind) + " for " + f.Files
+		}
+		return string(f.Kind)
 	default:
 		return string(f.Kind)
 	}
@@ -44,12 +72,17 @@ func (f Fault) String() string {
 // Check returns what is wrong with the fault.
 func (f Fault) Check() error {
 	switch {
-	case f.Kind != Healthy && f.Kind != Full && f.Kind != Slow && f.Kind != Stalled && f.Kind != Failing:
+	case !slices.Contains([]Kind{Healthy, Full, Slow, Stalled, Failing, Broken}, f.Kind):
 		return fmt.Errorf("unknown fault %q", f.Kind)
 	case f.Kind == Slow && (f.Delay <= 0 || f.Delay > MaxDelay):
 		return fmt.Errorf("a delay of %v: choose one above 0 and up to %v", f.Delay, MaxDelay)
 	case f.Kind != Slow && f.Delay != 0:
 		return fmt.Errorf("a disk that is %s has no delay", f)
+	case f.Files != "" && f.Kind != Failing && f.Kind != Broken:
+		return fmt.Errorf("a disk that is %s is so for all files", f)
+	}
+	if _, err := path.Match(f.Files, ""); err != nil {
+		return fmt.Errorf("files %q: %w", f.Files, err)
 	}
 	return nil
 }
@@ -132,9 +165,14 @@ func (g *gate) room() syscall.Errno {
 	return syscall.ENOSPC
 }
 
-// sync is EIO where syncing fails.
-func (g *gate) sync() syscall.Errno {
-	if g.fault.Load().Kind != Failing {
+// sync is EIO where syncing a file fails.
+func (g *gate) sync(name func() string) syscall.Errno { return g.eio(name, Failing, Broken) }
+
+// write is EIO where writing a file fails.
+func (g *gate) write(name func() string) syscall.Errno { return g.eio(name, Broken) }
+
+func (g *gate) eio(name func() string, kinds ...Kind) syscall.Errno {
+	if !g.fault.Load().hits(name, kinds...) {
 		return 0
 	}
 	g.refused.Add(1)

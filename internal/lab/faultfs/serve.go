@@ -53,12 +53,23 @@ func Possible() error {
 func Serve(ctx context.Context, o Options) error {
 	syscall.Umask(0) // the kernel has applied the caller's
 	g := newGate()
+	aside := o.Below + ".aside"
+	if err := os.Mkdir(aside, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	if err := os.Lchown(aside, o.UID, o.GID); err != nil {
+		return err
+	}
+	j, err := newJournal(o.Below, aside)
+	if err != nil {
+		return err
+	}
 	control, err := listen(o.Socket)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = control.Close() }()
-	server, err := mount(o, g)
+	server, err := mount(o, &device{gate: g, journal: j})
 	if err != nil {
 		return err
 	}
@@ -68,23 +79,31 @@ func Serve(ctx context.Context, o Options) error {
 	done := make(chan struct{})
 	go func() { server.Wait(); close(done) }()
 	answering := make(chan struct{})
-	go func() { answer(control, g); close(answering) }()
-	select {
-	case <-done:
-	case <-ctx.Done():
-		g.set(Fault{})
+	go func() { answer(control, g, j); close(answering) }()
+	tick := time.NewTicker(writeBack / 6)
+	defer tick.Stop()
+	for serving := true; serving; {
+		select {
+		case <-tick.C:
+			j.age()
+		case <-done:
+			serving = false
+		case <-ctx.Done():
+			g.set(Fault{})
+			serving = false
+		}
 	}
 	_ = control.Close()
 	<-answering
 	return nil
 }
 
-func mount(o Options, g *gate) (*fuse.Server, error) {
+func mount(o Options, d *device) (*fuse.Server, error) {
 	var st syscall.Stat_t
 	if err := syscall.Stat(o.Below, &st); err != nil {
 		return nil, fmt.Errorf("look at %s: %w", o.Below, err)
 	}
-	root := &node{&fs.LoopbackNode{RootData: &fs.LoopbackRoot{Path: o.Below, Dev: st.Dev}}, g}
+	root := &node{&fs.LoopbackNode{RootData: &fs.LoopbackRoot{Path: o.Below, Dev: st.Dev}}, d}
 	cache := time.Minute // no other process changes the files below
 	server, err := fs.Mount(o.Mount, root, &fs.Options{
 		AttrTimeout: &cache, EntryTimeout: &cache,

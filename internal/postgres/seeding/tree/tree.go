@@ -3,6 +3,7 @@ package tree
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
@@ -214,7 +215,11 @@ func (t *Tree) Sync() error { return t.disks.sync() }
 // errors that happened since its descriptor was opened (Linux 5.8; older kernels report none).
 type disks struct {
 	open map[uint64]*os.File
+	dirs []string // of file systems that do not take part in syncfs
 }
+
+// fuseMagic is the type of a file system in user space. The kernel does not pass syncfs on to most of them.
+const fuseMagic = 0x65735546
 
 func (d *disks) add(dir string) error {
 	f, err := os.Open(dir)
@@ -224,6 +229,10 @@ func (d *disks) add(dir string) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
 		return errors.Join(fmt.Errorf("stat %s: %w", dir, err), f.Close())
+	}
+	var kind unix.Statfs_t
+	if err := unix.Fstatfs(int(f.Fd()), &kind); err == nil && kind.Type == fuseMagic {
+		d.dirs = append(d.dirs, dir)
 	}
 	if d.open == nil {
 		d.open = map[uint64]*os.File{}
@@ -241,7 +250,26 @@ func (d *disks) sync() error {
 			return fmt.Errorf("sync the file system of %s: %w", f.Name(), err)
 		}
 	}
+	for _, dir := range d.dirs {
+		if err := syncAll(dir); err != nil {
+			return err
+		}
+	}
 	return nil
+}
+
+// syncAll syncs every file and directory below a directory, one by one.
+func syncAll(dir string) error {
+	return filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || !e.IsDir() && !e.Type().IsRegular() {
+			return err
+		}
+		f, err := os.Open(path)
+		if err != nil {
+			return err
+		}
+		return errors.Join(f.Sync(), f.Close())
+	})
 }
 
 func (d *disks) close() {
