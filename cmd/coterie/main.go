@@ -18,6 +18,7 @@ import (
 	"github.com/coteriedb/coterie/internal/cli"
 	"github.com/coteriedb/coterie/internal/cli/benchcmd"
 	"github.com/coteriedb/coterie/internal/cli/checkcmd"
+	"github.com/coteriedb/coterie/internal/cli/completion"
 	"github.com/coteriedb/coterie/internal/cli/groupcmd"
 	"github.com/coteriedb/coterie/internal/cli/labcmd"
 	"github.com/coteriedb/coterie/internal/cli/maintenancecmd"
@@ -87,5 +88,6 @@ Exit codes: 0 ok, 1 error, 2 usage, 3 unhealthy, 4 refused for safety; coterie s
 	root.AddCommand(labcmd.Lab()...)
 	root.AddCommand(labcmd.Demo(), benchcmd.Bench())
 	cli.NeedCommand(root)
+	completion.Add(root)
 	return root
 }

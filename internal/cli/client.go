@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/user"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -17,17 +18,49 @@ import (
 
 // Client returns a client of the agent that runs the node directory.
 func Client(c *cobra.Command) (*api.Client, error) {
-	dir, _ := c.Flags().GetString("node")
-	l, err := config.NewLayout(dir)
+	l, err := config.NewLayout(Node(c))
 	if err != nil {
 		return nil, err
 	}
 	if _, err := os.Stat(l.Dir); errors.Is(err, fs.ErrPermission) {
 		return nil, notPermitted(l)
 	} else if err != nil {
-		return nil, fail.Usagef("there is no node directory %s; name one with --node DIR, or make one with coterie init", l.Dir)
+		return nil, noDirectory(l.Dir)
 	}
 	return api.NewClient(l.AgentSock(), l.Owner()), nil
+}
+
+// Node returns the node directory of a command that speaks with a node. If none is named and there is none at the usual
+// place, it is that of the only node on this machine, which is said.
+func Node(c *cobra.Command) string {
+	dir, _ := c.Flags().GetString("node")
+	if c.Flags().Changed("node") || os.Getenv("COTERIE_NODE") != "" {
+		return dir
+	}
+	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
+		return dir
+	}
+	found := config.Nodes()
+	if len(found) != 1 {
+		return dir
+	}
+	Say(c, "node directory %s, the only one on this machine", found[0])
+	_ = c.Flags().Set("node", found[0]) // a command that asks again is not told again
+	return found[0]
+}
+
+// noDirectory returns the error for a node directory that does not exist. It names those that do.
+func noDirectory(dir string) error {
+	const most = 5
+	found := config.Nodes()
+	if len(found) == 0 {
+		return fail.Usagef("there is no node directory %s; name one with --node DIR, or make one with coterie init", dir)
+	}
+	more := ""
+	if len(found) > most {
+		more = fmt.Sprintf(" and %d more", len(found)-most)
+	}
+	return fail.Usagef("there is no node directory %s; name one with --node DIR, or by COTERIE_NODE. On this machine: %s%s", dir, strings.Join(found[:min(len(found), most)], ", "), more)
 }
 
 // notPermitted returns the error of a user who may not talk to a node, with whom to be.
@@ -50,7 +83,7 @@ func NodeDirectory() string {
 // NoAgent replaces api.ErrNoAgent by an unhealthy error with the command that starts the agent, and a refusal of the
 // socket by one that names the user to be. It returns other errors unchanged.
 func NoAgent(c *cobra.Command, err error) error {
-	dir, _ := c.Flags().GetString("node")
+	dir := Node(c)
 	if errors.Is(err, fs.ErrPermission) {
 		if l, layoutErr := config.NewLayout(dir); layoutErr == nil {
 			return notPermitted(l)

@@ -54,7 +54,7 @@ Exit code 3 when there is a problem, or something could not be checked.`,
 		Args:    cobra.ArbitraryArgs,
 		Example: "  coterie check\n  coterie check fence --json\n  coterie check --answer                   # on db2 and db3\n  coterie check --preflight db2 db3        # on db1",
 		RunE: func(c *cobra.Command, areas []string) error {
-			dir, _ := c.Flags().GetString("node")
+			dir := cli.Node(c)
 			switch {
 			case before && answer:
 				return fail.Usagef("choose one of --preflight and --answer")

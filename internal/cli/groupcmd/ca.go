@@ -39,7 +39,7 @@ certificate has left.`,
 		Example: "  coterie ca > group.crt",
 		Args:    cli.Args(0, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
-			dir, _ := c.Flags().GetString("node")
+			dir := cli.Node(c)
 			l, err := config.NewLayout(dir)
 			if err != nil {
 				return err

@@ -25,18 +25,19 @@ import (
 func Explain() *cobra.Command {
 	var asJSON, all, last bool
 	var epoch uint64
+	var verbose int
 	c := &cobra.Command{
 		Use: "explain", GroupID: "group", Short: "Say why the last failover happened, or did not", Args: cli.Args(0, "no arguments"),
-		Long: `Says why the leadership changed hands the last time, rule by rule, with what each node saw when it decided, and what would happen if the
-primary failed now. It asks every member in reach; a node whose agent does not run is read from its record on disk.
+		Long: `Says why the leadership changed hands the last time, in a few lines, and what would happen if the primary failed now. It asks every
+member in reach; a node whose agent does not run is read from its record on disk.
 
-The order of the steps is that of the group's record: by epoch, then by revision. Times are of each node's own clock; clocks of two
-nodes are never compared.
+-v adds every step with its rule, -vv also what each node saw when it decided. The order of the steps is that of the group's record: by
+epoch, then by revision. Times are of each node's own clock; clocks of two nodes are never compared.
 
 Of what a node saw: "counted [a b] k=1" says that each acknowledged commit is on at least 1 of a and b, "sealed at" how far the copy of a
 member goes that has promised to take nothing more of the old epoch, "answering" who of the others answered this node, "leader's last
 sign" how long ago the leader last renewed its right to lead.`,
-		Example: "  coterie explain\n  coterie explain --epoch 7\n  coterie explain --all --json",
+		Example: "  coterie explain\n  coterie explain -v\n  coterie explain --epoch 7\n  coterie explain --all --json",
 		RunE: func(c *cobra.Command, _ []string) error {
 			e, err := explain(c)
 			if err != nil {
@@ -51,12 +52,14 @@ sign" how long ago the leader last renewed its right to lead.`,
 			if asJSON {
 				return cli.PrintJSON(c, e)
 			}
-			return printExplanation(cli.Out(c), e, all)
+			return printExplanation(cli.Out(c), e, detail{steps: verbose > 0, views: verbose > 1, all: all})
 		},
 	}
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON, with the view each decision saw")
 	c.Flags().BoolVar(&all, "all", false, "every decision that is remembered")
+	c.Flags().CountVarP(&verbose, "verbose", "v", "every step with its rule; twice: also what each node saw")
 	c.Flags().BoolVar(&last, "last-failover", true, "the last failover (this is what it does anyway)")
+	_ = c.Flags().MarkHidden("last-failover") // scripts have it
 	c.Flags().Uint64Var(&epoch, "epoch", 0, "the change of leadership that began this epoch")
 	return c
 }
@@ -85,7 +88,7 @@ func explain(c *cobra.Command) (*decisions.Explanation, error) {
 	if err == nil {
 		return e, json.Unmarshal(raw, e)
 	}
-	dir, _ := c.Flags().GetString("node")
+	dir := cli.Node(c)
 	l, lerr := config.NewLayout(dir)
 	if lerr != nil {
 		return nil, err
@@ -101,12 +104,19 @@ func explain(c *cobra.Command) (*decisions.Explanation, error) {
 	return e, nil
 }
 
-func printExplanation(w io.Writer, e *decisions.Explanation, all bool) error {
+// detail is how much of an explanation is printed.
+type detail struct {
+	steps bool // each decision, with its rule
+	views bool // with what its node saw
+	all   bool // every decision that is remembered
+}
+
+func printExplanation(w io.Writer, e *decisions.Explanation, how detail) error {
 	switch {
 	case e.Last == nil && len(e.Changes) == 0:
 		_, _ = fmt.Fprintln(w, "No change of leadership is remembered.")
 	case e.Last != nil:
-		printChange(w, *e.Last)
+		printChange(w, *e.Last, how)
 	}
 	if len(e.Missing) > 0 && len(e.Missing) >= len(e.Asked) {
 		_, _ = fmt.Fprintf(w, "\nThose who do not answer %s may have changed the leadership since: ask another node, too.\n", e.Node)
@@ -115,9 +125,12 @@ func printExplanation(w io.Writer, e *decisions.Explanation, all bool) error {
 		_, _ = fmt.Fprintf(w, "\n%s did not answer, so what it decided is not in this: %s\n", id, e.Missing[id])
 	}
 	printForecast(w, e.Now)
-	if all {
+	switch {
+	case how.all:
 		_, _ = fmt.Fprintln(w, "\nEvery decision that is remembered:")
-		return printSteps(w, e.Decisions)
+		return printSteps(w, e.Decisions, how)
+	case e.Last != nil && !how.steps:
+		_, _ = fmt.Fprintln(w, "\nEvery step: coterie explain -v; with what each node saw: -vv")
 	}
 	return nil
 }
@@ -127,7 +140,7 @@ var lastWords = []ag.Rule{
 	ag.RuleStepDown, ag.RuleRelease, ag.RuleFenceDeposed, ag.RuleFenceExpired, ag.RuleFenceForeign, ag.RuleRestart, ag.RuleQuarantined,
 }
 
-func printChange(w io.Writer, c decisions.Change) {
+func printChange(w io.Writer, c decisions.Change, how detail) {
 	kind := "Failover"
 	switch {
 	case c.From == c.To:
@@ -139,24 +152,49 @@ func printChange(w io.Writer, c decisions.Change) {
 	}
 	_, _ = fmt.Fprintf(w, "%s: %s -> %s, epoch %d -> %d\n", kind, c.From, c.To, c.Before, c.Epoch)
 	_, _ = fmt.Fprintf(w, "  why      %s\n", c.Reason)
-	for _, d := range c.Decision { // the old primary's last decision, which caused the others
-		if d.Node == c.From && d.Epoch == c.Before && slices.Contains(lastWords, d.Rule) {
-			_, _ = fmt.Fprintf(w, "  %-8s %s: %s\n", d.Node, d.Rule.Meaning(), d.Because)
-		}
+	for _, d := range story(c) {
+		_, _ = fmt.Fprintf(w, "  %-8s %s %s: %s\n", d.Node, d.At.Local().Format("15:04:05.000"), d.Rule.Meaning(), d.Because)
 	}
 	if took := took(c); took != "" {
 		_, _ = fmt.Fprintf(w, "  took     %s\n", took)
 	}
-	_, _ = fmt.Fprintln(w, "\nStep by step, in the order of the group's record:")
-	_ = printSteps(w, c.Decision)
+	if how.steps {
+		_, _ = fmt.Fprintln(w, "\nStep by step, in the order of the group's record:")
+		_ = printSteps(w, c.Decision, how)
+	}
 }
 
-func printSteps(w io.Writer, ds []decisions.Decision) error {
+// story returns the decisions that tell a change in short: the last one of the old primary, which caused the others,
+// the first by which another member acted, the choice of the copy, and the one by which the new primary led.
+func story(c decisions.Change) []decisions.Decision {
+	var told []decisions.Decision
+	first := func(chosen func(decisions.Decision) bool) {
+		if i := slices.IndexFunc(c.Decision, chosen); i >= 0 {
+			told = append(told, c.Decision[i])
+		}
+	}
+	for _, d := range c.Decision {
+		if d.Node == c.From && d.Epoch == c.Before && slices.Contains(lastWords, d.Rule) {
+			told = append(told, d)
+		}
+	}
+	first(func(d decisions.Decision) bool { return slices.Contains(firstActs, d.Rule) })
+	first(func(d decisions.Decision) bool { return d.Rule == ag.RuleChoose && d.Epoch == c.Epoch })
+	first(func(d decisions.Decision) bool { return d.Rule == ag.RuleLead && d.Epoch == c.Epoch && d.Node == c.To })
+	return told
+}
+
+// firstActs are the rules by which a member begins a change of leadership.
+var firstActs = []ag.Rule{ag.RuleClaim, ag.RuleRetake, ag.RuleForce, ag.RuleHandOver}
+
+func printSteps(w io.Writer, ds []decisions.Decision, how detail) error {
 	t := tabwriter.NewWriter(w, 2, 8, 2, ' ', 0)
 	_, _ = fmt.Fprintln(t, "  EPOCH\tREV\tNODE\tITS CLOCK\tRULE\tWHAT IT DID, AND WHY")
 	for _, d := range ds {
 		_, _ = fmt.Fprintf(t, "  %d\t%d\t%s\t%s\t%s\t%s: %s\n", d.Epoch, d.Revision(), d.Node, d.At.Local().Format("15:04:05.000"), d.Rule, d.Rule.Meaning(), d.Because)
-		_, _ = fmt.Fprintf(t, "  \t\t\t\t\t  saw %s\n", saw(d.View))
+		if how.views {
+			_, _ = fmt.Fprintf(t, "  \t\t\t\t\t  saw %s\n", saw(d.View))
+		}
 	}
 	return t.Flush()
 }

@@ -23,7 +23,7 @@ func TestExplanationOfACutOffNode(t *testing.T) {
 		"all answer":        {[]ag.ReplicaID{"n1", "n2", "n3"}, nil, false},
 	} {
 		var b strings.Builder
-		if err := printExplanation(&b, &decisions.Explanation{Node: "n2", Asked: c.asked, Missing: c.missing}, false); err != nil {
+		if err := printExplanation(&b, &decisions.Explanation{Node: "n2", Asked: c.asked, Missing: c.missing}, detail{}); err != nil {
 			t.Fatal(err)
 		}
 		if warns := strings.Contains(b.String(), "ask another node"); warns != c.warns {

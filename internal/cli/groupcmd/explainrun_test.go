@@ -14,7 +14,7 @@ import (
 
 // at is a decision of a node, ms milliseconds after noon of its clock.
 func at(node ag.ReplicaID, ms int, rule ag.Rule, epoch ag.Epoch) decisions.Decision {
-	noon := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	noon := time.Date(2026, 1, 1, 12, 0, 0, 0, time.Local)
 	return decisions.Decision{Node: node, Seq: uint64(ms), At: noon.Add(time.Duration(ms) * time.Millisecond), Rule: rule, Because: "a reason", Epoch: epoch, View: ag.View{Self: node}}
 }
 
@@ -58,12 +58,12 @@ func TestPrintChange(t *testing.T) {
 		{decisions.Change{From: "n1", To: "n2", Reason: "planned by an operator"}, []string{"Planned failover: n1 -> n2"}, "FORCED"},
 		{decisions.Change{From: "n1", To: "n2", Reason: "planned", Forced: true}, []string{"FORCED failover: n1 -> n2"}, "Planned"},
 		{decisions.Change{From: "n1", To: "n1", Reason: "its server ended"}, []string{"Restart of the primary: n1 -> n1"}, "Failover"},
-		{decisions.Change{From: "n1", To: "n2", Decision: []decisions.Decision{release}}, []string{"  n1       gave up the leadership, so that others need not wait for silence: a reason\n"}, "took"},
-		{decisions.Change{From: "n3", To: "n2", Decision: []decisions.Decision{release}}, []string{"Failover: n3 -> n2"}, "  n1       gave up"}, // not the old primary
+		{decisions.Change{From: "n1", To: "n2", Decision: []decisions.Decision{release}}, []string{"  n1       12:00:00.050 gave up the leadership, so that others need not wait for silence: a reason\n"}, "took"},
+		{decisions.Change{From: "n3", To: "n2", Decision: []decisions.Decision{release}}, []string{"Failover: n3 -> n2"}, "gave up"}, // not the old primary
 	} {
 		tt.c.Before, tt.c.Epoch = 3, 4
 		var b strings.Builder
-		printChange(&b, tt.c)
+		printChange(&b, tt.c, detail{})
 		for _, want := range tt.want {
 			if !strings.Contains(b.String(), want) || strings.Contains(b.String(), tt.not) {
 				t.Errorf("%+v: nothing of %q, or something of %q in\n%s", tt.c, want, tt.not, b.String())

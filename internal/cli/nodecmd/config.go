@@ -17,7 +17,7 @@ func Config() *cobra.Command {
 	c.AddCommand(&cobra.Command{
 		Use: "check", Short: "Check coterie.yaml: unknown keys, wrong values, by line", Args: cli.Args(0, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
-			dir, _ := c.Flags().GetString("node")
+			dir := cli.Node(c)
 			cfg, err := config.Load(dir)
 			if err != nil {
 				return fail.Error{Kind: fail.Usage, Err: err}

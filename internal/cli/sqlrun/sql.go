@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/csv"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -116,9 +117,19 @@ func (p Printer) Run(ctx context.Context, cl *api.Client, text string) error {
 	return nil
 }
 
-// Ask runs one statement on this node's console.
+// Ask runs one statement that a command has written on this node's console. The text of its error has no message
+// number: numbers are for those who write statements.
 func Ask(c *cobra.Command, cl *api.Client, text string) (console.Result, error) {
-	return AskWithin(c.Context(), c, cl, text)
+	r, err := AskWithin(c.Context(), c, cl, text)
+	var failed fail.Error
+	var refused *console.Error
+	if errors.As(err, &failed) && errors.As(err, &refused) {
+		plain := *refused
+		plain.Number = 0
+		failed.Err = &plain
+		return r, failed
+	}
+	return r, err
 }
 
 // AskWithin is Ask with a context other than the command's. A refused statement is a fail.Error around a console.Error.

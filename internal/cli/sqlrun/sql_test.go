@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/spf13/cobra"
@@ -45,12 +46,14 @@ func TestKindOfARefusedStatement(t *testing.T) {
 	})
 	c := &cobra.Command{}
 	c.SetContext(t.Context())
-	for state, want := range map[string]int{"42601": 2, "42704": 2, "22023": 2, "0A000": 2, "57P03": 3, "55006": 3, "55000": 4, "XX000": 1, "57014": 1} {
+	for state, code := range map[string]int{"42601": 2, "42704": 2, "22023": 2, "0A000": 2, "57P03": 3, "55006": 3, "55000": 4, "XX000": 1, "57014": 1} {
 		answer = console.Error{State: state, Number: 41167, Message: "no", Hint: "try"}
 		_, err := Ask(c, api.NewClient(sock, os.Getuid()), "SELECT 1")
 		var same *console.Error
-		if !errors.As(err, &same) || *same != answer || fail.KindOf(err).ExitCode() != want {
-			t.Errorf("%s ends with exit code %d, want %d: %v", state, fail.KindOf(err).ExitCode(), want, err)
+		want := answer
+		want.Number = 0 // which only those who write statements know
+		if !errors.As(err, &same) || *same != want || strings.Contains(err.Error(), "Msg") || fail.KindOf(err).ExitCode() != code {
+			t.Errorf("%s ends with exit code %d, want %d: %v", state, fail.KindOf(err).ExitCode(), code, err)
 		}
 	}
 }

@@ -47,7 +47,7 @@ you give it to somebody: a secret that your own names do not show as one cannot 
 The file has at most 32 MB before it is compressed, can be read by its owner only, and is never written over another one.`,
 		Example: "  coterie support-bundle\n  coterie support-bundle --output /tmp/n1.tar.gz\n  coterie support-bundle --output - | ssh helper 'cat > n1.tar.gz'",
 		RunE: func(c *cobra.Command, _ []string) error {
-			dir, _ := c.Flags().GetString("node")
+			dir := cli.Node(c)
 			if asJSON && output == "-" {
 				return fail.Usagef("--json and --output - both write to standard output: choose one")
 			}

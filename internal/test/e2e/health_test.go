@@ -39,7 +39,7 @@ func postmasterHangs(t *testing.T, g *group) {
 	now := g.newPrimary(t, was)
 	t.Logf("%s leads after %v", *now.Primary, time.Since(began).Round(100*time.Millisecond))
 	g.acknowledged(t, 50)
-	a := must(t, "explain", "--node", g.node(secondaries(now)[0]))
+	a := must(t, "explain", "-v", "--node", g.node(secondaries(now)[0]))
 	for _, want := range []string{"Failover: " + victim + " -> " + *now.Primary, "has not answered a new connection", "its postmaster is stopped", "would take over"} {
 		if !strings.Contains(a.out, want) {
 			t.Errorf("coterie explain does not say %q:\n%s", want, a.out)

@@ -45,7 +45,7 @@ func TestEndToEndLeaseProfile(t *testing.T) {
 		var now lab.Status
 		g.pause(t, was, *was.Primary, lab.WhatNode, func() { now = g.newPrimary(t, was) })
 		g.ready(t)
-		told := must(t, "explain", "--node", g.node(*now.Primary), "--epoch", fmt.Sprint(now.Epoch)).out
+		told := must(t, "explain", "-v", "--node", g.node(*now.Primary), "--epoch", fmt.Sprint(now.Epoch)).out
 		found := silentFor.FindStringSubmatch(told)
 		if found == nil {
 			t.Fatalf("%s: nobody claims after silence:\n%s", step.profile, told)

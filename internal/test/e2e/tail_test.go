@@ -44,7 +44,7 @@ func TestEndToEndTail(t *testing.T) {
 	if !strings.Contains(g.log(other, "agent.log"), "fetch-tail") {
 		t.Errorf("%s leads without having fetched anything", other)
 	}
-	if said := must(t, "explain", "--node", g.node(other)).out; !strings.Contains(said, "fetch-tail") {
+	if said := must(t, "explain", "-v", "--node", g.node(other)).out; !strings.Contains(said, "fetch-tail") {
 		t.Errorf("coterie explain does not say where the log came from:\n%s", said)
 	}
 	g.acknowledged(t, 50)
