@@ -411,7 +411,7 @@ func TestLongCancelKeys(t *testing.T) {
 	if st := g.srv.Stats(); st.Cancels != 0 || st.Rejected["wrong cancel"] != 4 {
 		t.Errorf("wrong keys: %d delivered, %d rejected", st.Cancels, st.Rejected["wrong cancel"])
 	}
-	other, _ := New(Config{Node: 5, MockSecret: g.srv.cfg.MockSecret, Routes: g.routes.Load, Backend: g.backend, Verifier: g.verifier})
+	other, _ := New(Config{Node: 5, KeySecret: g.srv.cfg.KeySecret, Routes: g.routes.Load, Backend: g.backend, Verifier: g.verifier})
 	foreign := other.mintKey(7, true)
 	cancel(append(binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(nil, foreign.PID), foreign.Secret), foreign.Long[:]...))
 	if got := <-forwarded; got != foreign {
@@ -531,7 +531,7 @@ func TestForwardedCancelsAreNotWrong(t *testing.T) {
 func TestCancelKeysOutliveTheSecret(t *testing.T) {
 	secret := []byte("before")
 	s, err := New(Config{
-		MockSecret: func() []byte { return secret }, Routes: func() *ag.Routes { return nil },
+		KeySecret: func() []byte { return secret }, Routes: func() *ag.Routes { return nil },
 		Backend:  func(context.Context, ag.ReplicaID, BackendHello) (net.Conn, error) { return nil, errors.New("none") },
 		Verifier: func(context.Context, ag.ReplicaID, string) (Role, error) { return Role{}, nil },
 	})

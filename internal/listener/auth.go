@@ -82,7 +82,7 @@ func (c *client) checkPassword(method hba.Method, role Role) error {
 	}
 	verifier, ok := scram.ParseVerifier(role.Password)
 	if !ok || !role.Found || !role.CanLogin {
-		verifier = scram.MockVerifier(c.srv.cfg.MockSecret(), c.start.User)
+		verifier = scram.MockVerifier(c.srv.cfg.MockSecret(), c.start.User, role.Rounds)
 	}
 	return c.exchangeSCRAM(verifier, role)
 }

@@ -39,7 +39,7 @@ func (s *Server) extend(k CancelKey) CancelKey {
 }
 
 func (s *Server) keyCode(k CancelKey) []byte {
-	m := hmac.New(sha256.New, s.cfg.MockSecret())
+	m := hmac.New(sha256.New, s.cfg.KeySecret())
 	m.Write([]byte("cancel key\x00"))
 	m.Write(binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(nil, k.PID), k.Secret))
 	m.Write(k.Long[:longNonce])
@@ -47,7 +47,7 @@ func (s *Server) keyCode(k CancelKey) []byte {
 }
 
 // readKey reads the body of a CancelRequest. The request has no protocol version: its length tells. Keys of up to 256
-// bytes are legal, but none is ours. A key that belongs to an open session is valid even if MockSecret has changed
+// bytes are legal, but none is ours. A key that belongs to an open session is valid even if KeySecret has changed
 // since.
 func (s *Server) readKey(body []byte) (k CancelKey, ok bool) {
 	if len(body) != 8 && len(body) != 8+longKey {

@@ -36,6 +36,7 @@ type Role struct {
 	Super       bool          // rolsuper
 	Replication bool          // rolreplication
 	MemberOf    []string      // roles of which it is a member, directly or not
+	Rounds      int           // of the verifier that stands in for a missing one; 0 = PostgreSQL's default
 	Age         time.Duration // how old these facts may be: 0 on a primary, Server.Age on a secondary
 }
 
@@ -142,10 +143,12 @@ type Config struct {
 	ConnectWait time.Duration
 	// Rules decide who may log in and how; nil = DefaultRules(false). Server.SetRules replaces them.
 	Rules []hba.Rule
-	// MockSecret returns the secret that makes the salt of unknown users stable, and cancel keys of one node known to
-	// the others. It is the same 32 bytes on every node, and secret to all others. It may change. Nil = random per
-	// process.
+	// MockSecret returns the secret that makes the salt of unknown users stable. It is the same 32 bytes on every node
+	// for the life of the group, and secret to all others. Nil = random per process.
 	MockSecret func() []byte
+	// KeySecret returns the secret by which a node knows the cancel keys of the others. It is the same 32 bytes on
+	// every node, and secret to all others. It may change. Nil = random per process.
+	KeySecret func() []byte
 	// AuthStaleness is how old a replica's role facts may be to decide a reader's login while the primary does not
 	// answer; default 60 s.
 	AuthStaleness time.Duration
@@ -164,6 +167,15 @@ type Config struct {
 	Logger       *slog.Logger // nil = discard
 }
 
+// setSecret sets a secret that nobody has set to random bytes.
+func setSecret(get *func() []byte) {
+	if *get == nil {
+		secret := make([]byte, 32)
+		_, _ = rand.Read(secret) // never fails
+		*get = func() []byte { return secret }
+	}
+}
+
 func (c *Config) withDefaults() (Config, error) {
 	d := *c
 	if d.Routes == nil || d.Backend == nil || d.Verifier == nil {
@@ -178,11 +190,8 @@ func (c *Config) withDefaults() (Config, error) {
 	if d.Rules == nil {
 		d.Rules = hba.DefaultRules(false)
 	}
-	if d.MockSecret == nil {
-		secret := make([]byte, 32)
-		_, _ = rand.Read(secret) // never fails
-		d.MockSecret = func() []byte { return secret }
-	}
+	setSecret(&d.MockSecret)
+	setSecret(&d.KeySecret)
 	if d.Logger == nil {
 		d.Logger = slog.New(slog.DiscardHandler)
 	}

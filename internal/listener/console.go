@@ -178,7 +178,7 @@ func (s *Server) CheckPassword(ctx context.Context, l PasswordLogin) (Role, erro
 func (s *Server) judge(l PasswordLogin, role Role) string {
 	verifier, ok := scram.ParseVerifier(role.Password)
 	if !ok || !role.Found || !role.CanLogin {
-		verifier = scram.MockVerifier(s.cfg.MockSecret(), l.User)
+		verifier = scram.MockVerifier(s.cfg.MockSecret(), l.User, role.Rounds)
 	}
 	proved := verifier.Matches(l.Password)
 	rule, ok := hba.Match(*s.rules.Load(), hba.Login{

@@ -14,6 +14,7 @@ import (
 	"github.com/coteriedb/coterie/internal/endpoint/certs"
 	"github.com/coteriedb/coterie/internal/listener"
 	"github.com/coteriedb/coterie/internal/node/rpc"
+	"github.com/coteriedb/coterie/internal/postgres/login"
 	"github.com/coteriedb/coterie/internal/postgres/seeding"
 )
 
@@ -81,6 +82,9 @@ func (n *node) serveControl() {
 func (n *node) serveClientPort(gate rpc.Gate) {
 	rpc.Handle(gate, rpc.Role, func(ctx context.Context, _ certs.Identity, user string) (r rpc.AgedRole, err error) {
 		r.Role, r.Age, err = n.clients.Role(ctx, user)
+		if errors.Is(err, login.ErrNoRole) {
+			r.Missing, err = true, nil
+		}
 		return r, err
 	})
 	rpc.Handle(gate, rpc.Progress, func(ctx context.Context, _ certs.Identity, _ rpc.Nothing) (listener.Progress, error) {

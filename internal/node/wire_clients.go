@@ -74,6 +74,9 @@ type clientPeers struct{ n *node }
 
 func (p clientPeers) Role(ctx context.Context, to ag.Replica, user string) (login.Role, time.Duration, error) {
 	r, err := rpc.Call(ctx, p.n.control, to, rpc.Role, user)
+	if err == nil && r.Missing {
+		err = login.ErrNoRole
+	}
 	return r.Role, r.Age, err
 }
 

@@ -210,8 +210,11 @@ func testSlots(t *testing.T, p *server) {
 }
 
 func testRoles(t *testing.T, p *server) {
+	key := strings.Repeat("A", 43) + "="
 	p.sql("CREATE ROLE staff", "CREATE ROLE ops IN ROLE staff",
 		"CREATE ROLE alice LOGIN REPLICATION PASSWORD 'x' VALID UNTIL '2001-02-03 04:05:06+00' CONNECTION LIMIT 3 IN ROLE ops",
+		// Most roles have 20,000 rounds.
+		"CREATE ROLE r1 LOGIN PASSWORD 'SCRAM-SHA-256$20000:"+key[:22]+"==$"+key+":"+key+"'", "CREATE ROLE r2 LOGIN PASSWORD 'SCRAM-SHA-256$20000:"+key[:22]+"==$"+key+":"+key+"'",
 		"CREATE ROLE bob LOGIN VALID UNTIL 'infinity'", "CREATE ROLE carol VALID UNTIL '-infinity'")
 	a, err := p.Verifier(t.Context(), "alice")
 	if err != nil {
@@ -225,7 +228,7 @@ func testRoles(t *testing.T, p *server) {
 		t.Errorf("alice is valid until %v, want %v", a.ValidUntil, until)
 	}
 	a.Password, a.ValidUntil = "", nil
-	if diff := cmp.Diff(login.Role{Name: "alice", CanLogin: true, Replication: true, ConnLimit: 3, MemberOf: []string{"ops", "staff"}}, a); diff != "" {
+	if diff := cmp.Diff(login.Role{Name: "alice", CanLogin: true, Replication: true, ConnLimit: 3, MemberOf: []string{"ops", "staff"}, Rounds: 20000}, a); diff != "" {
 		t.Errorf("alice (-want +got):\n%s", diff)
 	}
 	if b, err := p.Verifier(t.Context(), "bob"); err != nil || b.ValidUntil != nil || b.Password != "" {
@@ -234,8 +237,8 @@ func testRoles(t *testing.T, p *server) {
 	if c, err := p.Verifier(t.Context(), "carol"); err != nil || c.ValidUntil == nil || c.CanLogin {
 		t.Errorf("carol: %+v, %v", c, err)
 	}
-	if _, err := p.Verifier(t.Context(), "nobody; DROP ROLE alice"); !errors.Is(err, login.ErrNoRole) {
-		t.Errorf("a role that is not there: %v", err)
+	if r, err := p.Verifier(t.Context(), "nobody; DROP ROLE alice"); !errors.Is(err, login.ErrNoRole) || r.Rounds != 20000 {
+		t.Errorf("a role that is not there: %+v, %v", r, err)
 	}
 }
 

@@ -369,6 +369,7 @@ type Grant struct {
 	CertPEM   []byte `json:"cert"` // the node's certificate, then the authority's
 	CACertPEM []byte `json:"ca_cert"`
 	CAKeyPEM  []byte `json:"ca_key,omitempty"` // replicas only
+	Salts     []byte `json:"salts,omitempty"`  // replicas only: see the function Salts
 }
 
 // Admit makes the grant for a node whose token was checked and consumed: its certificate, for the key and the names of

@@ -85,7 +85,8 @@ func CreateNode(pkiDir string, ca *CA, id Identity, hosts []string) (*Node, erro
 	return saveNode(pkiDir, chain, ca.CertPEM, key)
 }
 
-// InstallNode writes the files of a grant into pkiDir: node.key, node.crt, ca.crt and, for a replica, ca.key.
+// InstallNode writes the files of a grant into pkiDir: node.key, node.crt, ca.crt and, for a replica, ca.key
+// and salts.key.
 func InstallNode(pkiDir string, grant Grant, key *ecdsa.PrivateKey) (*Node, error) {
 	if len(grant.CAKeyPEM) > 0 {
 		ca, err := ParseCA(grant.CACertPEM, grant.CAKeyPEM)
@@ -93,6 +94,11 @@ func InstallNode(pkiDir string, grant Grant, key *ecdsa.PrivateKey) (*Node, erro
 			return nil, fmt.Errorf("install the granted identity: %w", err)
 		}
 		if err := ca.Save(pkiDir); err != nil {
+			return nil, err
+		}
+	}
+	if len(grant.Salts) > 0 {
+		if err := saveSalts(pkiDir, grant.Salts); err != nil {
 			return nil, err
 		}
 	}

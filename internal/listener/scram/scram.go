@@ -65,12 +65,15 @@ func decodeKey(dst []byte, s string) bool {
 	return err == nil && copy(dst, b) == len(dst) && len(b) == len(dst)
 }
 
-// MockVerifier returns a verifier for a role without one. Its salt is the same at each try, so that it reveals
-// nothing.
-func MockVerifier(secret []byte, user string) Verifier {
+// MockVerifier returns a verifier for a role without one. Its salt is the same at each try, and its rounds are those of
+// other roles, so that it reveals nothing; 0 means PostgreSQL's default.
+func MockVerifier(secret []byte, user string, rounds int) Verifier {
+	if rounds <= 0 {
+		rounds = scramIterations
+	}
 	m := hmac.New(sha256.New, secret)
 	m.Write([]byte(user))
-	return Verifier{iterations: scramIterations, salt: m.Sum(nil)[:scramSaltLen], Mock: true}
+	return Verifier{iterations: rounds, salt: m.Sum(nil)[:scramSaltLen], Mock: true}
 }
 
 // MaxRounds is the number of rounds of a verifier beyond which Matches does not compute them.

@@ -72,7 +72,7 @@ func TestSCRAM(t *testing.T) {
 		{"plus without p", Exchange{Verifier: v, Binding: []byte("hash"), Plus: true}, "secret", "n,,", "", ErrMalformed},
 		{"p without plus", Exchange{Verifier: v}, "secret", "p=tls-server-end-point,,", "hash", ErrMalformed},
 		{"authorization identity", Exchange{Verifier: v}, "secret", "n,a=x,", "", ErrMalformed},
-		{"mock", Exchange{Verifier: MockVerifier([]byte("k"), "u")}, "secret", "n,,", "", ErrBadProof},
+		{"mock", Exchange{Verifier: MockVerifier([]byte("k"), "u", 0)}, "secret", "n,,", "", ErrBadProof},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -84,10 +84,13 @@ func TestSCRAM(t *testing.T) {
 }
 
 func TestMockSaltIsStable(t *testing.T) {
-	a, b := MockVerifier([]byte("k"), "u"), MockVerifier([]byte("k"), "u")
-	other := MockVerifier([]byte("k"), "v")
+	a, b := MockVerifier([]byte("k"), "u", 0), MockVerifier([]byte("k"), "u", 0)
+	other := MockVerifier([]byte("k"), "v", 0)
 	if string(a.salt) != string(b.salt) || string(a.salt) == string(other.salt) || len(a.salt) != 16 || a.iterations != 4096 {
 		t.Error("a mock salt must be the same for a name and differ between names")
+	}
+	if more := MockVerifier([]byte("k"), "u", 20000); string(a.salt) != string(more.salt) || more.iterations != 20000 {
+		t.Error("the rounds of a mock verifier are those of other roles, with the same salt")
 	}
 }
 

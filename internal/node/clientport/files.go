@@ -149,6 +149,22 @@ func (p *Port) loadClientCRL() error {
 	return said(err)
 }
 
+// readSecrets reads the secrets that the listeners of a group have in common. Without them each node has its own: salts
+// of unknown users differ, and long cancel keys are known on their own node only.
+func (p *Port) readSecrets(c *listener.Config) {
+	salts, err := certs.Salts(p.c.Layout.PKI())
+	if err == nil {
+		c.MockSecret = func() []byte { return salts }
+	}
+	keys, errKeys := certs.NewSecret(p.c.Layout.PKI(), "listener")
+	if errKeys == nil {
+		c.KeySecret = keys.Get
+	}
+	if err = errors.Join(err, errKeys); err != nil {
+		p.c.Logger.Warn("the listeners' common secrets cannot be read", "error", err)
+	}
+}
+
 // effectOnCertificates returns the effect of authorities or revocation lists that cannot be used, in words; before
 // reports that earlier ones are in force.
 func effectOnCertificates(before bool) string {

@@ -20,7 +20,6 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent"
 	"github.com/coteriedb/coterie/internal/config"
-	"github.com/coteriedb/coterie/internal/endpoint/certs"
 	"github.com/coteriedb/coterie/internal/listener"
 	"github.com/coteriedb/coterie/internal/listener/clientcert"
 	"github.com/coteriedb/coterie/internal/listener/serverlog"
@@ -146,11 +145,7 @@ func (p *Port) listenerConfig() (listener.Config, error) {
 		// The listener has a default for each limit that coterie.yaml does not name.
 		Limits: listener.Limits{Connections: n.Limits.Connections, PerAddress: n.Limits.PerAddress, PreAuth: n.Limits.Logins, PreAuthTime: n.Limits.LoginTime},
 	}
-	if secret, err := certs.NewSecret(p.c.Layout.PKI(), "listener"); err == nil {
-		c.MockSecret = secret.Get
-	} else { // each node has its own: salts of unknown users differ, and long cancel keys are known on their own node only
-		p.c.Logger.Warn("the listeners' common secret cannot be read", "error", err)
-	}
+	p.readSecrets(&c)
 	if server := p.c.Server(); server != nil {
 		c.FlushLSN, c.Durable, c.Log, c.Confirm, c.Strict = server.CurrentFlush, p.durable, p.c.Log, p.confirmLead, p.strict
 		c.Position, c.Reserved, c.RelaxedCommit = p.progressOf, p.c.Reserved, p.relaxedCommit

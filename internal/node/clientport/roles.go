@@ -32,7 +32,7 @@ func (p *Port) verifier(ctx context.Context, id ag.ReplicaID, user string) (list
 		role, age, err = p.c.Peers.Role(ctx, r, user)
 	}
 	if isNoRole(err) {
-		return listener.Role{}, nil
+		return listener.Role{Rounds: role.Rounds}, nil
 	}
 	if err != nil {
 		return listener.Role{}, err
@@ -64,7 +64,7 @@ func isNoRole(err error) bool {
 
 // roleOf returns the facts of a role as the listener wants them.
 func roleOf(role login.Role) listener.Role {
-	out := listener.Role{Found: true, Password: role.Password, CanLogin: role.CanLogin, Super: role.Super, Replication: role.Replication, MemberOf: role.MemberOf}
+	out := listener.Role{Found: true, Password: role.Password, CanLogin: role.CanLogin, Super: role.Super, Replication: role.Replication, MemberOf: role.MemberOf, Rounds: role.Rounds}
 	if role.ValidUntil != nil { // '-infinity' is the zero time, which means no limit to the listener: it becomes 1970
 		out.ValidUntil = time.Unix(max(role.ValidUntil.Unix(), 1), 0)
 	}

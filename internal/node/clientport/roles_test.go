@@ -67,12 +67,15 @@ func TestVerifier(t *testing.T) {
 		"another does not answer":     {"n2", errNoRoute, false, errNoRoute},
 	} {
 		n := primary()
-		n.server.role, n.server.roleErr = login.Role{Password: "secret", CanLogin: true}, tt.err
+		n.server.role, n.server.roleErr = login.Role{Password: "secret", CanLogin: true, Rounds: 9}, tt.err
 		n.peers.role = func(ag.ReplicaID) (login.Role, time.Duration, error) { return n.server.role, 3 * time.Second, tt.err }
 		r, err := n.port(t).verifier(t.Context(), tt.at, "app")
 		var remote *endpoint.RemoteError
 		if r.Found != tt.found || !errors.Is(err, tt.want) && !(errors.As(tt.want, &remote) && errors.As(err, &remote)) || (r.Password == "secret") != tt.found {
 			t.Errorf("%s: %+v, %v", name, r, err)
+		}
+		if (tt.want == nil) != (r.Rounds == 9) {
+			t.Errorf("%s: %d rounds", name, r.Rounds)
 		}
 		if age := map[ag.ReplicaID]time.Duration{"n1": listener.UnknownAge, "n2": 3 * time.Second}[tt.at]; tt.found && r.Age != age {
 			t.Errorf("%s: %v old, want %v", name, r.Age, age)

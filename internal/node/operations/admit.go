@@ -42,7 +42,7 @@ func (s *Service) Admit(ctx context.Context, tokenID string, verify func([]byte)
 		return none, &endpoint.RemoteError{Code: endpoint.CodeTokenUnknown, Message: "the join token was not made by a replica of this group"}
 	}
 	ca := s.PKI.CA()
-	grant, err := endpoint.Admit(ca, req)
+	grant, err := s.grant(ca, req)
 	if err != nil {
 		return none, err
 	}
@@ -84,6 +84,15 @@ func (s *Service) Admit(ctx context.Context, tokenID string, verify func([]byte)
 	s.GroupChanged(x.Group)
 	s.Logger.Info("member admitted", "member", req.ID, "kind", req.Kind, "endpoint", req.Endpoint)
 	return grant, nil
+}
+
+// grant returns the certificates of the joiner, and for a replica the secrets that replicas share.
+func (s *Service) grant(ca *certs.CA, req endpoint.JoinRequest) (endpoint.JoinGrant, error) {
+	grant, err := endpoint.Admit(ca, req)
+	if err == nil && req.Kind == certs.KindReplica {
+		grant.Salts, err = certs.Salts(s.Layout.PKI())
+	}
+	return grant, err
 }
 
 // enlist adds the joiner to the configuration. A refusal is an *endpoint.RemoteError.

@@ -55,6 +55,9 @@ func Open(c Config) (*Service, error) {
 		if err := s.loadCA(); err != nil {
 			return nil, err
 		}
+		if _, err := certs.Salts(c.Dir); err != nil { // made now, before a rotation changes the authority
+			c.Logger.Error("the secret of invented salts cannot be used: this node tells names that exist from others", "err", err)
+		}
 	}
 	s.renewer = &certs.Renewer{
 		Dir: c.Dir, Node: id, Issue: s.askForCertificate, Logger: c.Logger.With("part", "certificates"),

@@ -74,7 +74,8 @@ var (
 // AgedRole is a role as a node's server has it, and how old the copy may be that it was read from.
 type AgedRole struct {
 	login.Role
-	Age time.Duration
+	Age     time.Duration
+	Missing bool // the role does not exist; Rounds is known nevertheless
 }
 
 // DurableRequest is a position of the history that a secondary streams from the primary in that epoch.

@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/coteriedb/coterie/internal/lib/boottime"
 	"github.com/coteriedb/coterie/internal/postgres/session"
 )
 
@@ -22,6 +24,7 @@ type Role struct {
 	Replication bool
 	ConnLimit   int      // -1 for none
 	MemberOf    []string // direct and indirect memberships as granted, itself not included
+	Rounds      int      // of SCRAM, of most roles of the server, whether this one exists or not; 0 if not known
 }
 
 // LogValue keeps the verifier out of logs.
@@ -34,10 +37,14 @@ func (r Role) LogValue() slog.Value {
 type Roles struct {
 	server session.Server
 	s      *session.Session // used for short questions only
+
+	mu      sync.Mutex
+	rounds  int           // of SCRAM, of most roles; 0: not known yet
+	counted time.Duration // when rounds was last read, CLOCK_BOOTTIME; 0: never
 }
 
 // New returns the roles of a server, read in the session s.
-func New(server session.Server, s *session.Session) *Roles { return &Roles{server, s} }
+func New(server session.Server, s *session.Session) *Roles { return &Roles{server: server, s: s} }
 
 // ErrNoRole means that the role does not exist.
 var ErrNoRole = errors.New("no such role")
@@ -54,20 +61,52 @@ SELECT rolname, coalesce(rolpassword, ''), rolcanlogin,
        ARRAY(SELECT a.rolname::text FROM granted g JOIN pg_authid a ON a.oid = g.oid ORDER BY 1)
 FROM pg_authid WHERE rolname = $1`
 
-// Verifier returns the role of that name, or ErrNoRole. It reads the role at every call, in a session that observation
-// does not use.
+// roundsQuery returns the rounds of SCRAM of most roles that may log in, or those of new passwords if none has any.
+const roundsQuery = `
+SELECT coalesce(
+    (SELECT n::int FROM (SELECT substring(rolpassword FROM '^SCRAM-SHA-256\$([0-9]{1,9}):') AS n FROM pg_authid WHERE rolcanlogin) x
+     WHERE n IS NOT NULL GROUP BY n ORDER BY count(*) DESC, n LIMIT 1),
+    current_setting('scram_iterations', true)::int, 0)`
+
+// countEvery is how often the rounds are counted, at most. It does not depend on the name that is asked for.
+const countEvery = time.Minute
+
+// usualRounds returns the rounds of SCRAM of most roles; 0 if they could not be counted yet.
+func (r *Roles) usualRounds(ctx context.Context, c *pgx.Conn) int {
+	r.mu.Lock()
+	known, due := r.rounds, r.counted == 0 || boottime.Now()-r.counted >= countEvery
+	if due {
+		r.counted = boottime.Now()
+	}
+	r.mu.Unlock()
+	if !due {
+		return known
+	}
+	n := 0
+	if err := c.QueryRow(ctx, roundsQuery).Scan(&n); err != nil {
+		return known
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.rounds = n
+	return n
+}
+
+// Verifier returns the role of that name. ErrNoRole comes with a Role that has only Rounds. It reads the role at every
+// call, in a session that observation does not use.
 func (r *Roles) Verifier(ctx context.Context, user string) (Role, error) {
 	ctx, cancel := context.WithTimeout(ctx, session.Limit)
 	defer cancel()
 	var role Role
 	var never bool
 	err := r.s.Do(ctx, func(c *pgx.Conn) error {
+		role.Rounds = r.usualRounds(ctx, c)
 		return c.QueryRow(ctx, roleQuery, user).Scan(&role.Name, &role.Password, &role.CanLogin, &role.ValidUntil, &never,
 			&role.Super, &role.Replication, &role.ConnLimit, &role.MemberOf)
 	})
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
-		return Role{}, ErrNoRole
+		return Role{Rounds: role.Rounds}, ErrNoRole
 	case err != nil:
 		return Role{}, fmt.Errorf("read the role: %w", err)
 	case never:
