@@ -105,9 +105,9 @@ func Decide(v View) Plan {
 	case v.mayClaim():
 		return v.claim(RuleClaim, v.whyClaim())
 	case v.mayRetake():
-		return v.claim(RuleRetake, "this copy led last and nobody has led since")
+		return v.claim(RuleRetake, saidRetaken)
 	case v.mayOutbid():
-		return v.claim(RuleOutbid, fmt.Sprintf("%s by %s made no progress for %v", v.Record.Epoch.Phase, v.Record.Epoch.Leader, v.Profile.Progress()))
+		return v.claim(RuleOutbid, fmt.Sprintf("%s by %s %s %v", v.Record.Epoch.Phase, v.Record.Epoch.Leader, saidStalled, v.Profile.Progress()))
 	case v.is(PhaseSeal):
 		return v.sealOrChoose()
 	case v.is(PhasePromote):

@@ -3,6 +3,7 @@ package ag
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -157,4 +158,63 @@ func (v View) Slim() View {
 	v.Local.History = v.Local.History[max(0, len(v.Local.History)-history):]
 	v.Record.State.Timelines = v.Record.State.Timelines[max(0, len(v.Record.State.Timelines)-history):]
 	return v
+}
+
+// Cause is why an epoch began, in one word of a few. EpochRecord.Reason says it to people.
+type Cause string
+
+// The causes of an epoch. CausePlanned and CauseOperator are those of a planned and of a forced failover.
+const (
+	CausePlanned     Cause = "planned"
+	CauseOperator    Cause = "operator"
+	CauseReleased    Cause = "released"    // the leader released it: its server crashed, it was ill, or its node was stopped
+	CauseSilent      Cause = "silent"      // the leader was silent for as long as its lease
+	CauseUnheard     Cause = "unheard"     // the voters found the leader's silence unusual
+	CauseDied        Cause = "died"        // the voters saw the leader's process end
+	CauseRetaken     Cause = "retaken"     // the leader came back before another replica led
+	CauseStalled     Cause = "stalled"     // a candidate or a promotion made no progress
+	CauseInterrupted Cause = "interrupted" // a promotion was interrupted
+	CauseOther       Cause = "other"       // the group was founded, or the record is of another version
+)
+
+// Causes are all causes.
+var Causes = []Cause{
+	CausePlanned, CauseOperator, CauseReleased, CauseSilent, CauseUnheard, CauseDied, CauseRetaken, CauseStalled, CauseInterrupted, CauseOther,
+}
+
+// The words of a reason by which its cause is known.
+const (
+	saidPlanned     = "planned failover from"
+	saidReleased    = "released the leadership"
+	saidSilent      = "has been silent for"
+	saidUnheard     = "hear no more of"
+	saidDied        = "die"
+	saidRetaken     = "this copy led last and nobody has led since"
+	saidStalled     = "made no progress for"
+	saidInterrupted = "was interrupted"
+)
+
+// causeOf are the words for each cause. The first that occurs counts.
+var causeOf = []struct {
+	said  string
+	cause Cause
+}{
+	{saidPlanned, CausePlanned}, {saidReleased, CauseReleased}, {saidSilent, CauseSilent}, {saidUnheard, CauseUnheard}, {" " + saidDied, CauseDied},
+	{saidRetaken, CauseRetaken}, {saidStalled, CauseStalled}, {saidInterrupted, CauseInterrupted},
+}
+
+// PlannedFrom returns the reason of an epoch that a planned failover from that member began.
+func PlannedFrom(id ReplicaID) string { return saidPlanned + " " + string(id) }
+
+// Cause returns why the epoch began.
+func (e EpochRecord) Cause() Cause {
+	if e.Forced {
+		return CauseOperator
+	}
+	for _, c := range causeOf {
+		if strings.Contains(e.Reason, c.said) {
+			return c.cause
+		}
+	}
+	return CauseOther
 }

@@ -82,3 +82,50 @@ func TestEveryRuleHasAMeaning(t *testing.T) {
 		t.Errorf("%d meanings of %d rules", len(meanings), len(Rules))
 	}
 }
+
+// TestCause holds that the cause of an epoch is known by the reason that the decision gives it, also once a copy was
+// chosen.
+func TestCause(t *testing.T) {
+	for want, v := range map[Cause]View{
+		CauseReleased: changed(following(), func(v *View) { v.Record.Lead.Released = true }),
+		CauseSilent:   changed(following(), func(v *View) { v.Silence = time.Minute }),
+		CauseDied:     outvoted(),
+		CauseUnheard:  changed(outvoted(), func(v *View) { v.Record.Votes[0].Silent, v.Record.Votes[1].Silent = "for long", "for long" }),
+		CauseOperator: changed(following(), func(v *View) { v.Op = Op{Kind: OpForced, To: "b", Epoch: 3} }),
+		CauseStalled: changed(sealing(), func(v *View) {
+			v.Record.Epoch.Leader, v.Silence = "c", time.Minute
+		}),
+		CauseRetaken: changed(following(), func(v *View) {
+			v.Record.Epoch.Leader, v.Record.State.Leader, v.Record.State.Copy = v.Self, v.Self, v.Local.Copy
+		}),
+	} {
+		p := Decide(v)
+		if p.Commit == nil || p.Commit.Epoch == nil {
+			t.Errorf("%s: no epoch begins: %s, %s", want, p.Rule, p.Because)
+			continue
+		}
+		e := *p.Commit.Epoch
+		if got := e.Cause(); got != want {
+			t.Errorf("%q is %s, want %s", e.Reason, got, want)
+		}
+		e.Reason += ": the copy of c is promoted, sealed at 1/0/100, the furthest of 2"
+		if got := e.Cause(); got != want {
+			t.Errorf("%q is %s, want %s", e.Reason, got, want)
+		}
+	}
+	interrupted := changed(promoting(), func(v *View) { v.Silence = time.Minute })
+	if p := interrupted.promoteAgain(); p.Commit == nil || p.Commit.Epoch.Cause() != CauseInterrupted {
+		t.Errorf("%+v", p)
+	}
+	if got := (EpochRecord{Reason: PlannedFrom("died")}).Cause(); got != CausePlanned {
+		t.Errorf("a planned failover is %s", got)
+	}
+	if got := (EpochRecord{Reason: "the group was founded"}).Cause(); got != CauseOther {
+		t.Errorf("a founding is %s", got)
+	}
+}
+
+func changed(v View, change func(*View)) View {
+	change(&v)
+	return v
+}

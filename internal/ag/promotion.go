@@ -362,7 +362,7 @@ func (v View) promoteAgain() Plan {
 	e := v.Record.Epoch
 	e.Epoch, e.MaxTLI, e.From = e.Epoch+1, e.MaxTLI+1, v.Local.Position
 	e.TLI = e.MaxTLI
-	e.Reason = fmt.Sprintf("the promotion to timeline %d was interrupted", v.Record.Epoch.TLI)
+	e.Reason = fmt.Sprintf("the promotion to timeline %d %s", v.Record.Epoch.TLI, saidInterrupted)
 	return Plan{Rule: RulePromoteAgain, Because: e.Reason, Commit: &Commit{Guard: Revisions{v.Record.Revs.Epoch, v.Record.Revs.State, -1}, Epoch: &e}}
 }
 

@@ -62,12 +62,12 @@ func (v View) mayClaim() bool {
 
 func (v View) whyClaim() string {
 	if v.released() {
-		return fmt.Sprintf("%s released the leadership", v.Record.Epoch.Leader)
+		return fmt.Sprintf("%s %s", v.Record.Epoch.Leader, saidReleased)
 	}
 	if n := len(v.votes()); n > 0 && !v.silent() {
 		return fmt.Sprintf("%d of %d voters %s", n, len(v.Record.Lead.Answer.Voters), v.whatVotersSaw())
 	}
-	return fmt.Sprintf("%s has been silent for %v", v.Record.Epoch.Leader, v.Silence.Round(10*time.Millisecond))
+	return fmt.Sprintf("%s %s %v", v.Record.Epoch.Leader, saidSilent, v.Silence.Round(10*time.Millisecond))
 }
 
 // mayRetake reports whether this node may lead again: the record names it, its server was restarted and does not lead,
@@ -226,9 +226,9 @@ func bySilence(votes []Vote) bool {
 
 func (v View) whatVotersSaw() string {
 	if bySilence(v.votes()) {
-		return fmt.Sprintf("hear no more of %s", v.Record.Epoch.Leader)
+		return fmt.Sprintf("%s %s", saidUnheard, v.Record.Epoch.Leader)
 	}
-	return fmt.Sprintf("saw %s die", v.Record.Epoch.Leader)
+	return fmt.Sprintf("saw %s %s", v.Record.Epoch.Leader, saidDied)
 }
 
 // Voting is a node's own part in fast takeover.

@@ -369,7 +369,7 @@ func (h *handover) commit(ctx context.Context, final ag.Position, clean bool) er
 	if clean {
 		e.V, e.K = h.v.HandoverSyncSet(h.op.To)
 	}
-	e.Reason = fmt.Sprintf("planned failover from %s", a.cfg.Self)
+	e.Reason = ag.PlannedFrom(a.cfg.Self)
 	ctx, cancel := context.WithTimeout(ctx, commitBudget)
 	defer cancel()
 	guard := ag.Revisions{Epoch: h.v.Record.Revs.Epoch, State: h.v.Record.Revs.State, Lead: -1}

@@ -156,8 +156,11 @@ func (s Status) member() availability.Member {
 	return m
 }
 
-// Fired returns how often each rule fired since the agent started.
-func (a *Agent) Fired() map[ag.Rule]uint64 { return a.history.Fired() }
+// Transitions returns how often each rule fired, since the agent started, where another one had fired before.
+func (a *Agent) Transitions() map[ag.Rule]uint64 { return a.history.Transitions() }
+
+// Failovers returns the changes of the leadership that this node saw since the agent started.
+func (a *Agent) Failovers() decisions.Failovers { return a.history.Failovers() }
 
 // Decisions returns the last decisions, oldest first.
 func (a *Agent) Decisions() []decisions.Decision { return a.history.Kept() }

@@ -50,7 +50,7 @@ func TestTailIsFetchedFromAManualReplica(t *testing.T) {
 		if next := l.leader(30*time.Second, "a"); next != "c" {
 			t.Fatalf("%s leads, and only a person may promote it", next)
 		}
-		if l.agents["c"].Fired()[ag.RuleFetch] == 0 {
+		if l.agents["c"].Transitions()[ag.RuleFetch] == 0 {
 			t.Error("c leads without having fetched anything")
 		}
 		l.write("c")

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/listener/offload"
 )
 
@@ -59,6 +60,7 @@ type RoutedKey struct {
 type Stats struct {
 	Accepted        uint64
 	Rejected        map[string]uint64 // clients that got no session, by reason
+	Refused         map[string]uint64 // those of them that were told why, by SQLSTATE
 	Cancels         uint64            // delivered to a replica
 	Routed          map[RoutedKey]uint64
 	FellBack        uint64            // read-only sessions sent to the primary because no secondary could take them
@@ -95,6 +97,7 @@ type counters struct {
 
 	mu       sync.Mutex
 	rejected map[string]uint64    // guarded by mu
+	refused  map[string]uint64    // guarded by mu
 	cut      map[string]uint64    // guarded by mu
 	unmoved  map[string]uint64    // guarded by mu
 	routed   map[RoutedKey]uint64 // guarded by mu
@@ -102,6 +105,12 @@ type counters struct {
 
 func (c *counters) reject(reason string) { c.add(&c.rejected, reason) }
 func (c *counters) end(reason string)    { c.add(&c.cut, reason) }
+
+// refuse counts a client that is told why it gets no session.
+func (c *counters) refuse(bad *pgwire.Error) {
+	c.reject(bad.Reason)
+	c.add(&c.refused, bad.Code)
+}
 
 func (c *counters) add(m *map[string]uint64, reason string) {
 	c.mu.Lock()
@@ -159,7 +168,7 @@ func (s *Server) Stats() Stats {
 	}
 	c.mu.Lock()
 	st.LastMinute = c.readers.list(time.Now())
-	st.Rejected, st.Cut, st.Routed = maps.Clone(c.rejected), maps.Clone(c.cut), maps.Clone(c.routed)
+	st.Rejected, st.Refused, st.Cut, st.Routed = maps.Clone(c.rejected), maps.Clone(c.refused), maps.Clone(c.cut), maps.Clone(c.routed)
 	st.Moved, st.Unmoved = c.moved.Load(), maps.Clone(c.unmoved)
 	c.mu.Unlock()
 	s.mu.Lock()

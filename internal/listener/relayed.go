@@ -43,7 +43,7 @@ func (s *Server) ServeBackend(ctx context.Context, conn net.Conn, socketDir stri
 	defer func() { _ = conn.Close() }()
 	defer x.rescue("relayed")
 	if bad := x.serveRelayed(ctx, socketDir); bad != nil {
-		s.counts.reject(bad.Reason)
+		s.counts.refuse(bad)
 		_ = conn.SetDeadline(time.Now().Add(s.cfg.Limits.ShutdownMessage))
 		_, _ = conn.Write(bad.Encode())
 	}

@@ -326,7 +326,7 @@ func (c *client) refuse(err error) {
 		c.srv.counts.reject(reason)
 		return
 	}
-	c.srv.counts.reject(bad.Reason)
+	c.srv.counts.refuse(bad)
 	c.log.Debug("client refused", "client", c.host, "sqlstate", bad.Code, "error", bad.Message)
 	c.waits() // its slot may be taken from now on
 	_ = c.raw.SetDeadline(time.Now().Add(c.srv.cfg.Limits.ShutdownMessage))

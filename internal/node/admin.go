@@ -1,10 +1,13 @@
 package node
 
 import (
+	"net/http"
 	"slices"
+	"time"
 
 	"github.com/coteriedb/coterie/internal/admin/web"
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/node/metrics"
 	"github.com/coteriedb/coterie/internal/node/operations"
 	"github.com/coteriedb/coterie/internal/node/status"
 	"github.com/coteriedb/coterie/internal/node/walstream"
@@ -14,16 +17,29 @@ import (
 type admin struct {
 	*status.Service
 	*operate
-	browsers *web.Server // nil: this node serves none
+	browsers *web.Server   // nil: this node serves none
+	refused  func() uint64 // connections refused at the HTTP port
+	metrics  http.Handler
 }
 
-// Metrics returns the metrics of the node's parts.
-func (a *admin) Metrics() map[string]float64 {
-	out := a.Service.Metrics()
+// newAdmin returns the node as its ports for administrators serve it. The caller sets refused before they are open.
+func (n *node) newAdmin(browsers *web.Server) *admin {
+	a := &admin{Service: n.status, operate: n.operate, browsers: browsers}
+	a.metrics = metrics.Handler(a.measured, n.log.With("part", "metrics"))
+	return a
+}
+
+// Metrics serves the metrics of the node's parts.
+func (a *admin) Metrics() http.Handler { return a.metrics }
+
+func (a *admin) measured() metrics.Facts {
+	f := a.Measured()
+	f.HTTP = a.refused()
 	if a.browsers != nil {
-		a.browsers.Metrics(out)
+		c := a.browsers.Counts()
+		f.Browsers = &c
 	}
-	return out
+	return f
 }
 
 // operate is another name of the service, so that admin can embed two types called Service.
@@ -33,6 +49,7 @@ type operate = operations.Service
 func (n *node) newStatus() *status.Service {
 	c := status.Config{
 		Self: n.self, Node: n.cfg, Layout: n.layout, Members: n.members, Agent: n.agent, Clients: n.clients, Calls: n.control, Endpoint: n.endpoint,
+		Expiry:    n.certificates,
 		Authority: func() string { return n.pki.Identity().Authority() },
 		NoVote:    n.quorum.NoVote,
 		Disowned:  n.peers.Disowned,
@@ -46,8 +63,21 @@ func (n *node) newStatus() *status.Service {
 	}
 	if n.pg != nil {
 		c.Links, c.Server, c.Upstream, c.Downstream, c.Commits, c.Keeper, c.Seedings, c.Log = n.links, n.pg, n.up, n.down, n.penalty, n.server, n.seedJobs.Operations, n.serverSays
+		c.Observed, c.Parameters = n.observed, n.params
 	}
 	return status.New(c)
+}
+
+// certificates returns when this node's certificates end.
+func (n *node) certificates() map[string]time.Time {
+	out := map[string]time.Time{"node": n.pki.Identity().NotAfter()}
+	if c := n.clients.Certificate(); c != nil && c.Leaf != nil {
+		out["listener"] = c.Leaf.NotAfter
+	}
+	if ca := n.pki.CA(); ca != nil {
+		out["authority"] = ca.Cert.NotAfter
+	}
+	return out
 }
 
 // relayed returns the pairs of members whose connections this node relays.

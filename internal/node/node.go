@@ -60,6 +60,7 @@ type node struct {
 	keeper     *keeper.Client
 	server     *pgserver.Server // nil on a witness
 	params     *pgserver.Parameters
+	observed   *pgserver.Observed // nil on a witness
 	up         *replication.Upstream
 	down       *replication.Downstream
 	penalty    *replication.Penalty // nil on a witness
@@ -263,7 +264,8 @@ func (n *node) openAgent() error {
 		Sessions: n.clients, Logger: n.log.With("part", "agent"), OnGroup: n.groupChanged, NoVote: n.quorum.NoVote, Relays: n.relayed,
 	}
 	if n.pg != nil {
-		c.Instance = &pgserver.Instance{Instance: n.pg, Layout: n.layout, Self: n.self, GroupSystemID: n.members.SystemID, Owns: n.down.Owns, Log: n.log.With("part", "postgres")}
+		n.observed = &pgserver.Observed{}
+		c.Instance = &pgserver.Instance{Instance: n.pg, Layout: n.layout, Self: n.self, GroupSystemID: n.members.SystemID, Owns: n.down.Owns, Seen: n.observed, Log: n.log.With("part", "postgres")}
 		n.server = pgserver.NewServer(n.keeper, n.pg, n.serverSays, n.params)
 		c.Keeper = n.server
 		c.Upstream = walstream.NewUpstream(n.up, n.links)
@@ -292,7 +294,9 @@ func (n *node) openPorts(run func(string, func(context.Context) error)) error {
 		browsers = n.newWeb()
 		run("console in the browser", func(ctx context.Context) error { return browsers.Serve(ctx, n.cfg.HTTPS.Listen) })
 	}
-	server := api.NewServer(&admin{n.status, n.operate, browsers}, n.log.With("part", "api"))
+	a := n.newAdmin(browsers)
+	server := api.NewServer(a, n.log.With("part", "api"))
+	a.refused = server.Refused
 	run("management socket", func(ctx context.Context) error { return server.ServeAdmin(ctx, n.layout.AgentSock()) })
 	if n.cfg.HTTP.Listen != "" {
 		run("http", func(ctx context.Context) error { return server.ServeHTTP(ctx, n.cfg.HTTP.Listen) })

@@ -8,6 +8,7 @@ package api
 import (
 	"context"
 	"encoding/json"
+	"net/http"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
@@ -54,8 +55,8 @@ type Node interface {
 	// SQL runs one statement of the console as an administrator, and returns its result. Its errors are those of the
 	// console.
 	SQL(ctx context.Context, text string) (any, error)
-	// Metrics returns the values of the metrics by their Prometheus names.
-	Metrics() map[string]float64
+	// Metrics serves what the node counts and measures, for Prometheus.
+	Metrics() http.Handler
 }
 
 // Decision is a decision of a node, without the view that it was based on.

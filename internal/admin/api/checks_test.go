@@ -17,7 +17,7 @@ type stated struct {
 
 func (s *stated) Status() Status { return s.st }
 
-func (s *stated) Metrics() map[string]float64 { return nil }
+func (s *stated) Metrics() http.Handler { return http.NotFoundHandler() }
 
 // TestHealthChecks asks every check in the ways that load balancers do.
 func TestHealthChecks(t *testing.T) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
@@ -36,6 +35,9 @@ type Server struct {
 func NewServer(m Node, log *slog.Logger) *Server {
 	return &Server{m, log, admission.NewPlaces(maxHTTPConns, eachHTTPConns, graceHTTP)}
 }
+
+// Refused returns how many connections to the HTTP port were refused for want of a place.
+func (s *Server) Refused() uint64 { return s.places.Refused() }
 
 // ServeAdmin serves everything on a private Unix socket until ctx is done. A user who can open the socket may
 // administer: the socket has mode 0600, and the peer must run as this process's user or as root.
@@ -113,7 +115,7 @@ func public(st Status) Status {
 
 func (s *Server) readPaths(mux *http.ServeMux) {
 	mux.HandleFunc("GET /api/v1/decisions", func(w http.ResponseWriter, _ *http.Request) { write(w, http.StatusOK, s.m.Decisions()) })
-	mux.HandleFunc("GET /metrics", s.metrics)
+	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) { s.m.Metrics().ServeHTTP(w, r) })
 	s.healthChecks(mux)
 }
 
@@ -123,20 +125,6 @@ func (s Status) self() Replica {
 		return Replica{Name: s.Node, Role: ag.RoleResolving}
 	}
 	return s.Replicas[i]
-}
-
-func (s *Server) metrics(w http.ResponseWriter, _ *http.Request) {
-	w.Header().Set("Content-Type", "text/plain; version=0.0.4")
-	m := s.m.Metrics()
-	names := make([]string, 0, len(m))
-	for name := range m {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	for _, name := range names {
-		_, _ = fmt.Fprintf(w, "%s %g\n", name, m[name])
-	}
-	_, _ = fmt.Fprintf(w, "coterie_http_refused_total %d\n", s.places.Refused())
 }
 
 func handle[T any](mux *http.ServeMux, pattern string, f func(context.Context, T) (any, error)) {

@@ -46,10 +46,8 @@ func TestPlaces(t *testing.T) {
 	if _, err := p.enter(Principal{"viewer 0", ddl.MayLook}); err == nil || !strings.Contains(err.Message, `role "viewer 0": 3 of 3`) {
 		t.Errorf("beyond the places of a role: %v", err)
 	}
-	m := map[string]float64{}
-	p.Metrics(m)
-	if m["coterie_console_sessions_open"] != 10 || m[`coterie_console_limit_reached_total{limit="sessions"}`] != 3 || m[`coterie_console_limit_reached_total{limit="sessions_per_role"}`] != 3 {
-		t.Errorf("%v", m)
+	if c := p.Counts(); c.Sessions != 10 || c.Limits["sessions"] != 3 || c.Limits["sessions_per_role"] != 3 {
+		t.Errorf("%+v", c)
 	}
 	for _, leave := range leaves {
 		leave()

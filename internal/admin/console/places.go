@@ -2,7 +2,6 @@ package console
 
 import (
 	"cmp"
-	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -84,12 +83,18 @@ func (p *Places) leave(user string) {
 	}
 }
 
-// Metrics adds the metrics of the console.
-func (p *Places) Metrics(out map[string]float64) {
+// Counts are the sessions of a console now, and how often each limit was reached, by its name.
+type Counts struct {
+	Sessions int
+	Limits   map[string]uint64
+}
+
+// Counts returns the sessions now, and how often each limit was reached since the start.
+func (p *Places) Counts() Counts {
 	p.mu.Lock()
-	out["coterie_console_sessions_open"] = float64(p.all)
+	all := p.all
 	p.mu.Unlock()
-	for limit, n := range map[string]*atomic.Uint64{"sessions": &p.full, "sessions_per_role": &p.roleFull, "idle": &p.idle, "statement": &p.late} {
-		out[fmt.Sprintf("coterie_console_limit_reached_total{limit=%q}", limit)] = float64(n.Load())
-	}
+	return Counts{Sessions: all, Limits: map[string]uint64{
+		"sessions": p.full.Load(), "sessions_per_role": p.roleFull.Load(), "idle": p.idle.Load(), "statement": p.late.Load(),
+	}}
 }

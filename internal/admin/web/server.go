@@ -151,13 +151,18 @@ func (s *Server) awaitRequests() {
 	s.running.Wait()
 }
 
-// Metrics adds the metrics of the port.
-func (s *Server) Metrics(out map[string]float64) {
-	out["coterie_https_refused_total"] = float64(s.places.Refused())
-	out["coterie_https_sessions_open"] = float64(s.sessions.count())
-	for why, n := range s.sessions.refused() {
-		out[`coterie_https_limit_reached_total{limit="`+why+`"}`] = float64(n)
+// Counts are what the port has now, and what it has counted since the start.
+type Counts struct {
+	Refused  uint64 // connections
+	Sessions int    // logged in now
+	Limits   map[string]uint64
+	Streams  int    // of events, now
+	Dropped  uint64 // streams that ended because their reader was slow
+}
+
+// Counts returns what the port has now, and what it has counted. Limits has each limit of sessions, by its name.
+func (s *Server) Counts() Counts {
+	return Counts{
+		Refused: s.places.Refused(), Sessions: s.sessions.count(), Limits: s.sessions.refused(), Streams: s.hub.open(), Dropped: s.hub.dropped.Load(),
 	}
-	out["coterie_https_streams_open"] = float64(s.hub.open())
-	out["coterie_https_streams_dropped_total"] = float64(s.hub.dropped.Load())
 }

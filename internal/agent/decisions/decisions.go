@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/lib/boottime"
 	"github.com/coteriedb/coterie/internal/lib/durable"
 )
 
@@ -45,12 +46,14 @@ const (
 	longDecision  = 256 << 10
 )
 
-// Log is the bounded record of decisions. Note, Kept and Fired may be called from any goroutine; only one goroutine
-// calls Write.
+// Log is the bounded record of decisions. Note, Kept, Transitions and Failovers may be called from any goroutine; only
+// one goroutine calls Write.
 type Log struct {
 	mu    sync.Mutex // guards the fields below
 	kept  []Decision
 	count map[ag.Rule]uint64
+	rule  ag.Rule // the last that fired
+	moves failovers
 	last  string
 	calm  string // the last everyday decision that was written
 	seq   uint64
@@ -113,7 +116,11 @@ func Read(dir string) ([]Decision, error) {
 func (d *Log) Note(v ag.View, p ag.Plan) (made Decision, isNew, keep bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.count[p.Rule]++
+	if p.Rule != d.rule {
+		d.rule = p.Rule
+		d.count[p.Rule]++
+	}
+	d.moves.note(v, p.Open, boottime.Now())
 	key := fmt.Sprint(p.Rule, v.Record.Epoch.Epoch, v.Record.Epoch.Phase, v.Local.Server, v.Quorum, p.Open)
 	if p.Rule != ag.RuleSeal && p.Rule != ag.RuleBusy && p.Rule != ag.RuleSync && p.Rule != ag.RuleQuarantined {
 		key += p.Because
@@ -182,8 +189,8 @@ func (d *Log) Kept() []Decision {
 	return slices.Clone(d.kept)
 }
 
-// Fired returns how often each rule fired since the agent started.
-func (d *Log) Fired() map[ag.Rule]uint64 {
+// Transitions returns how often each rule fired, since the agent started, where another one had fired before.
+func (d *Log) Transitions() map[ag.Rule]uint64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	m := make(map[ag.Rule]uint64, len(ag.Rules))

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"os"
 	"strings"
 	"sync"
@@ -174,7 +175,7 @@ func (n node) Status() api.Status {
 
 func (n node) Decisions() []api.Decision { return nil }
 
-func (n node) Metrics() map[string]float64 { return nil }
+func (n node) Metrics() http.Handler { return http.NotFoundHandler() }
 
 func (n node) Explain() any {
 	v, err := reply[any](n.a, "Explain", nil)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"sync/atomic"
 )
 
 const (
@@ -26,6 +27,12 @@ type File struct {
 	file *os.File
 	size int64
 }
+
+// replaced and failed count the files of this process that were replaced, and the attempts that failed.
+var replaced, failed atomic.Uint64
+
+// Counts returns how many files this process has replaced since its start, and how often it could not.
+func Counts() (files, failures uint64) { return replaced.Load(), failed.Load() }
 
 // Open opens a log for appending, and makes it if there is none.
 func Open(path string) (*File, error) {
@@ -72,8 +79,11 @@ func (f *File) replace() {
 		return
 	}
 	if Shift(f.path) != nil || f.open() != nil {
+		failed.Add(1)
 		f.size = f.most - over
+		return
 	}
+	replaced.Add(1)
 }
 
 // Close closes the log.

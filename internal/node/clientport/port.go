@@ -165,8 +165,8 @@ func (p *Port) listenerConfig() (listener.Config, error) {
 // Server returns the listener; nil where this node serves no clients, or not yet.
 func (p *Port) Server() *listener.Server { return p.server.Load() }
 
-// Metrics adds the metrics of the console. Those of the listener are in its Stats.
-func (p *Port) Metrics(out map[string]float64) { p.consoles.Metrics(out) }
+// Consoles counts the sessions of the console. The counters of the listener are in its Stats.
+func (p *Port) Consoles() console.Counts { return p.consoles.Counts() }
 
 // Places returns the addresses and ports of the group's listener as they are on this node; nil where Server is nil.
 func (p *Port) Places() []catalog.Place {

@@ -36,6 +36,7 @@ type Instance struct {
 	GroupSystemID func() string      // of the group; nil: any will do
 	Owns          func(pid int) bool // whether this node's agent opened the connection of that walsender; nil: not known
 	Log           *slog.Logger
+	Seen          *Observed              // gets each observation; nil: nobody looks
 	foreign       atomic.Pointer[string] // why the data directory is not this node's, when that was last said
 }
 
@@ -94,6 +95,9 @@ func (i *Instance) Observe(ctx context.Context) (agent.Observation, error) {
 	o, err := i.Instance.Observe(ctx)
 	if err != nil {
 		return agent.Observation{}, err
+	}
+	if i.Seen != nil {
+		i.Seen.note(o)
 	}
 	return i.observation(o), nil
 }

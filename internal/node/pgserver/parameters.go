@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
@@ -23,6 +24,9 @@ import (
 
 // parametersEvery is how often the settings of the server are compared with those of the group, if nothing changes.
 const parametersEvery = 5 * time.Second
+
+// pendingEvery is how often the server is asked which settings wait for a restart.
+const pendingEvery = 30 * time.Second
 
 // ParametersConfig is what Parameters needs. No field may be zero.
 type ParametersConfig struct {
@@ -38,7 +42,8 @@ type Parameters struct {
 	ParametersConfig
 	changed chan struct{}
 
-	said string // the last error that was logged; of Run
+	said    string       // the last error that was logged; of Run
+	pending atomic.Int64 // settings that wait for a restart, and 1; 0: not known
 
 	mu        sync.Mutex // guards the files and the field below
 	unvouched []string   // the settings that were last left as they are
@@ -59,8 +64,13 @@ func (p *Parameters) GroupChanged() {
 
 // Run puts the group's settings in force, at each change of the configuration and at intervals, until ctx is done.
 func (p *Parameters) Run(ctx context.Context) error {
+	var counted time.Time
 	for {
 		p.apply(ctx)
+		if time.Since(counted) >= pendingEvery {
+			p.countPending(ctx)
+			counted = time.Now()
+		}
 		select {
 		case <-ctx.Done():
 			return nil
@@ -68,6 +78,25 @@ func (p *Parameters) Run(ctx context.Context) error {
 		case <-time.After(parametersEvery):
 		}
 	}
+}
+
+// countPending asks the server how many settings wait for its restart.
+func (p *Parameters) countPending(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, parametersEvery)
+	defer cancel()
+	n, err := p.Server.PendingRestarts(ctx)
+	if err != nil {
+		p.pending.Store(0)
+		return
+	}
+	p.pending.Store(int64(n) + 1)
+}
+
+// PendingRestarts returns how many settings wait for a restart of the server, as it was up to half a minute ago; ok is
+// false if the server did not say.
+func (p *Parameters) PendingRestarts() (n int, ok bool) {
+	k := p.pending.Load()
+	return int(k - 1), k > 0
 }
 
 // ForStart returns what has to be written to postgresql.auto.conf of the stopped server. The caller writes it before

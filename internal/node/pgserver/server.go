@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
@@ -25,9 +26,13 @@ type Server struct {
 	exits  chan string
 	log    *serverlog.Reader
 	params *Parameters
+	fences atomic.Uint64
 
 	seen seen
 }
+
+// Fences returns how often the server was fenced while this agent was attached to its keeper.
+func (s *Server) Fences() uint64 { return s.fences.Load() }
 
 // seen is the keeper's state as others than the agent's loop last asked for it.
 type seen struct {
@@ -66,6 +71,7 @@ func NewServer(c *keeper.Client, pg *postgres.Instance, log *serverlog.Reader, p
 		defer close(s.exits)
 		for e := range c.Exits() {
 			if e.Fenced {
+				s.fences.Add(1)
 				e.Status = "fenced: " + e.Status
 			}
 			s.exits <- e.Status

@@ -9,6 +9,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/admin/catalog"
+	"github.com/coteriedb/coterie/internal/admin/console"
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/ag/availability"
 	"github.com/coteriedb/coterie/internal/agent"
@@ -39,13 +40,15 @@ type bed struct {
 	up       *fakeUpstream
 	down     *fakeDownstream
 	keeper   *fakeKeeper
+	observed *fakeObserved
+	params   *fakeParameters
 	calls    rpctest.Calls
 	noVote   string
 	stray    string
 	disowned bool
 }
 
-func newBed(t *testing.T) *bed {
+func newBed(t testing.TB) *bed {
 	t.Helper()
 	replica := func(id ag.ReplicaID) ag.Replica {
 		return ag.Replica{ID: id, AvailabilityMode: ag.SynchronousCommit, FailoverMode: ag.Automatic, Voter: true, EtcdID: 1, Endpoint: string(id) + ":5022", Major: 16}
@@ -68,13 +71,15 @@ func newBed(t *testing.T) *bed {
 			"c": {Role: ag.RoleSecondary, Stream: true, Position: ag.Position{LSN: 500}, Data: ag.DataPresent, Epoch: 7},
 		}}, plan: &ag.Plan{Rule: ag.RuleLead, Because: "all is well", Open: true}},
 		clients: &fakeClients{routes: &ag.Routes{Primary: "a", WriteOpen: true}}, listener: &fakeListener{}, server: &fakeServer{}, up: &fakeUpstream{},
-		down: &fakeDownstream{}, keeper: &fakeKeeper{}, calls: rpctest.Calls{},
+		down: &fakeDownstream{}, keeper: &fakeKeeper{}, observed: &fakeObserved{}, params: &fakeParameters{pending: -1}, calls: rpctest.Calls{},
 	}
 	members := membership.New("a", config.Layout{}, slog.New(slog.DiscardHandler))
 	members.Set(g)
 	b.Service = New(Config{
 		Self: "a", Node: config.Config{Node: "a", Group: "g", GroupName: "sales"}, Layout: config.Layout{Dir: "/node"}, Members: members, Agent: b.agent,
-		Clients: b.clients, Calls: b.calls, Endpoint: fakeEndpoint{}, Authority: func() string { return "pin" }, NoVote: func() string { return b.noVote },
+		Clients: b.clients, Calls: b.calls, Endpoint: fakeEndpoint{}, Authority: func() string { return "pin" },
+		Expiry:   func() map[string]time.Time { return map[string]time.Time{"node": time.Unix(99, 0)} },
+		NoVote:   func() string { return b.noVote },
 		Disowned: func() bool { return b.disowned },
 		Roster:   func() ([]uint64, string) { return nil, b.stray },
 		Listener: func() Listener {
@@ -83,7 +88,7 @@ func newBed(t *testing.T) *bed {
 			}
 			return b.listener
 		},
-		Links: fakeLinks{}, Server: b.server, Upstream: b.up, Downstream: b.down, Commits: fakeCommits{}, Keeper: b.keeper,
+		Links: fakeLinks{}, Server: b.server, Upstream: b.up, Downstream: b.down, Observed: b.observed, Parameters: b.params, Commits: fakeCommits{}, Keeper: b.keeper,
 		Seedings: func() []seeding.Operation { return []seeding.Operation{{ID: "1", State: seeding.Completed}} },
 	})
 	return b
@@ -93,6 +98,7 @@ func newBed(t *testing.T) *bed {
 func (b *bed) witness() {
 	c := &b.Config
 	c.Self, c.Links, c.Server, c.Upstream, c.Downstream, c.Commits, c.Keeper, c.Seedings = "w", nil, nil, nil, nil, nil, nil, nil
+	c.Observed, c.Parameters = nil, nil
 	b.listener, b.agent.view.Self, b.agent.view.Reach = nil, "w", []ag.ReplicaID{"a", "b"}
 	b.agent.view.Local = ag.Local{}
 }
@@ -102,6 +108,7 @@ type fakeAgent struct {
 	snap      *agent.Snapshot
 	plan      *ag.Plan
 	decisions []decisions.Decision
+	failovers decisions.Failovers
 }
 
 func (a *fakeAgent) View() *ag.View { return a.view }
@@ -121,7 +128,8 @@ func (a *fakeAgent) Known() (f availability.Facts) {
 func (a *fakeAgent) Plan() *ag.Plan                  { return a.plan }
 func (a *fakeAgent) Snapshot() *agent.Snapshot       { return a.snap }
 func (a *fakeAgent) Decisions() []decisions.Decision { return a.decisions }
-func (a *fakeAgent) Fired() map[ag.Rule]uint64       { return map[ag.Rule]uint64{ag.RuleLead: 3} }
+func (a *fakeAgent) Failovers() decisions.Failovers  { return a.failovers }
+func (a *fakeAgent) Transitions() map[ag.Rule]uint64 { return map[ag.Rule]uint64{ag.RuleLead: 3} }
 func (a *fakeAgent) Heard(ag.ReplicaID) time.Time    { return time.Time{} }
 func (a *fakeAgent) LeaseUntil() time.Duration       { return boottime.Now() + time.Hour }
 func (a *fakeAgent) Uptime() time.Duration           { return time.Minute }
@@ -131,10 +139,10 @@ type fakeClients struct {
 	refused []string
 }
 
-func (c *fakeClients) Routes() *ag.Routes             { return c.routes }
-func (c *fakeClients) LoginProblems() []string        { return c.refused }
-func (c *fakeClients) Places() []catalog.Place        { return []catalog.Place{{}} }
-func (c *fakeClients) Metrics(out map[string]float64) { out["coterie_console_test"] = 1 }
+func (c *fakeClients) Routes() *ag.Routes       { return c.routes }
+func (c *fakeClients) Places() []catalog.Place  { return []catalog.Place{{}} }
+func (c *fakeClients) Consoles() console.Counts { return console.Counts{Sessions: 1} }
+func (c *fakeClients) LoginProblems() []string  { return c.refused }
 
 type fakeListener struct {
 	sessions []listener.SessionInfo
@@ -161,8 +169,6 @@ type fakeLinks struct{}
 func (fakeLinks) Describe() []api.Link {
 	return []api.Link{{Peer: "b", Codec: "lz4", Events: []api.LinkEvent{{At: time.Unix(20, 0), What: "codec lz4", Reason: "it is quicker"}}}}
 }
-
-func (fakeLinks) Metrics(out map[string]float64) { out["coterie_link_test"] = 1 }
 
 // fakeServer answers with what it has.
 type fakeServer struct {
@@ -194,5 +200,23 @@ func (fakeCommits) Totals() replication.PenaltyTotals { return replication.Penal
 type fakeKeeper struct{ err error }
 
 func (k *fakeKeeper) Seen() (keeper.State, error) {
-	return keeper.State{KeeperPID: 11, Postmaster: 12}, k.err
+	return keeper.State{KeeperPID: 11, Postmaster: 12, ExitCount: 2, Fenced: &keeper.Fenced{At: time.Unix(7, 0)}}, k.err
 }
+
+func (k *fakeKeeper) Fences() uint64 { return 1 }
+
+// fakeObserved has seen nothing while seen is false. A copy is a second behind for each byte that it lacks.
+type fakeObserved struct {
+	last postgres.Observation
+	seen bool
+}
+
+func (o *fakeObserved) Latest() (postgres.Observation, bool) { return o.last, o.seen }
+func (o *fakeObserved) Behind(lsn ag.LSN) time.Duration {
+	return time.Duration(behind(o.last.Flush, lsn)) * time.Second
+}
+func (o *fakeObserved) ReplayRate() float64 { return 5 }
+
+type fakeParameters struct{ pending int }
+
+func (p *fakeParameters) PendingRestarts() (int, bool) { return p.pending, p.pending >= 0 }

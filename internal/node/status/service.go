@@ -6,6 +6,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/admin/catalog"
+	"github.com/coteriedb/coterie/internal/admin/console"
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/ag/availability"
 	"github.com/coteriedb/coterie/internal/agent"
@@ -22,7 +23,7 @@ import (
 )
 
 // Config has the sources of a Service. The parts that only a replica has are nil on a witness: Links, Server, Upstream,
-// Downstream, Commits, Keeper, Seedings and Log. No other field may be nil.
+// Downstream, Observed, Parameters, Commits, Keeper, Seedings and Log. No other field may be nil.
 type Config struct {
 	Self    ag.ReplicaID
 	Node    config.Config
@@ -34,9 +35,10 @@ type Config struct {
 
 	Listener  func() Listener // nil where this node serves no clients, or not yet
 	Endpoint  Endpoint
-	Authority func() string // the pin of the authority that issued this node's certificate
-	NoVote    func() string // why this node's member of the quorum does not run; "": it does, or there is none
-	Disowned  func() bool   // whether a member answered that this node is not one
+	Expiry    func() map[string]time.Time // when this node's certificates end, by what they are for
+	Authority func() string               // the pin of the authority that issued this node's certificate
+	NoVote    func() string               // why this node's member of the quorum does not run; "": it does, or there is none
+	Disowned  func() bool                 // whether a member answered that this node is not one
 	// Roster returns the ids of the quorum's voting members by its own list, nil if that is not known, and how the list
 	// and the configuration differ, "" if they do not.
 	Roster func() (voters []uint64, stray string)
@@ -45,6 +47,8 @@ type Config struct {
 	Server     Server
 	Upstream   Upstream
 	Downstream Downstream
+	Observed   Observed
+	Parameters Parameters
 	Commits    Commits
 	Keeper     Keeper
 	Seedings   func() []seeding.Operation // the copies to this node, and the verifications
@@ -58,7 +62,8 @@ type Agent interface {
 	Snapshot() *agent.Snapshot
 	Known() availability.Facts
 	Decisions() []decisions.Decision
-	Fired() map[ag.Rule]uint64
+	Transitions() map[ag.Rule]uint64
+	Failovers() decisions.Failovers
 	Heard(id ag.ReplicaID) time.Time
 	LeaseUntil() time.Duration
 	Uptime() time.Duration
@@ -69,7 +74,7 @@ type Clients interface {
 	Routes() *ag.Routes
 	Places() []catalog.Place
 	LoginProblems() []string // why clients are refused that coterie.yaml would admit
-	Metrics(out map[string]float64)
+	Consoles() console.Counts
 }
 
 // Listener is the part of *listener.Server that a Service shows.
@@ -88,7 +93,6 @@ type Endpoint interface {
 // Links is the part of *walstream.Links that a Service shows.
 type Links interface {
 	Describe() []api.Link
-	Metrics(out map[string]float64)
 }
 
 // Server is the part of *postgres.Instance that a Service shows.
@@ -124,6 +128,7 @@ type ServerLog interface {
 // Keeper is the part of *pgserver.Server that a Service shows.
 type Keeper interface {
 	Seen() (keeper.State, error)
+	Fences() uint64
 }
 
 // Service answers what this node, and the group as this node sees it, is like. Any goroutine may call its methods.

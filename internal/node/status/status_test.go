@@ -154,31 +154,3 @@ func TestRotationOf(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 }
-
-// TestMetrics holds that the names are there that a node of each kind has.
-func TestMetrics(t *testing.T) {
-	t.Parallel()
-	b := newBed(t)
-	b.listener.stats = listener.Stats{
-		Accepted: 5, KernelPath: map[string]uint64{"cold": 1}, Routed: map[listener.RoutedKey]uint64{{Intent: "read", Replica: "b"}: 2},
-		LastMinute: []listener.Second{{Readers: 2, Routed: 1}}, Pool: listener.PoolStats{Dropped: map[string]uint64{"old": 1}},
-	}
-	m := b.Metrics()
-	for name, want := range map[string]float64{
-		"coterie_uptime_seconds": 60, `coterie_rule_fired_total{rule="` + string(ag.RuleLead) + `"}`: 3, "coterie_epoch": 7, "coterie_quorum": 1, "coterie_primary": 1,
-		"coterie_sessions_accepted_total": 5, `coterie_sessions_back_from_kernel_total{reason="cold"}`: 1, `coterie_backends_dropped_total{reason="old"}`: 1,
-		`coterie_sessions_routed_total{intent="read",replica="b"}`: 2, "coterie_routed_pct": 50, "coterie_link_test": 1, "coterie_console_test": 1, "coterie_relays_open": 1, "coterie_relayed_bytes_total": 3,
-	} {
-		if got, ok := m[name]; !ok || got != want {
-			t.Errorf("%s is %v, want %v", name, got, want)
-		}
-	}
-	b.witness()
-	b.agent.view = nil
-	m = b.Metrics()
-	for name := range m {
-		if strings.Contains(name, "session") || strings.Contains(name, "link") || name == "coterie_epoch" {
-			t.Errorf("a witness before its first turn has %s", name)
-		}
-	}
-}

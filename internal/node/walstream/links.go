@@ -3,7 +3,6 @@ package walstream
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"maps"
 	"net"
@@ -158,25 +157,5 @@ func (l *Links) Close() {
 	for _, c := range all {
 		_ = c.Close()
 		c.Wait()
-	}
-}
-
-// Metrics are the counters of the links, for Prometheus.
-func (l *Links) Metrics(out map[string]float64) {
-	for _, s := range l.Status() {
-		for name, v := range map[string]float64{
-			"coterie_link_sent_bytes":             float64(s.Sent),
-			"coterie_link_sent_encoded_bytes":     float64(s.SentEncoded),
-			"coterie_link_encode_seconds":         s.SendBusy.Seconds(),
-			"coterie_link_received_bytes":         float64(s.Received),
-			"coterie_link_received_encoded_bytes": float64(s.ReceivedCoded),
-			"coterie_link_decode_seconds":         s.ReceiveBusy.Seconds(),
-			"coterie_link_sent_twice_bytes":       float64(s.SentTwice),
-			"coterie_link_resent_bytes":           float64(s.Resent),
-		} {
-			out[fmt.Sprintf("%s{peer=%q}", name, s.Peer)] += v
-		}
-		out[fmt.Sprintf("coterie_link_round_trip_seconds{peer=%q}", s.Peer)] = s.RTT.Seconds()
-		out[fmt.Sprintf("coterie_link_carried_bytes_per_second{peer=%q}", s.Peer)] = float64(s.Carried)
 	}
 }

@@ -116,6 +116,19 @@ func (s Server) NeedsRestart(ctx context.Context, name string) (bool, error) {
 	return context == "postmaster", err
 }
 
+// PendingRestarts returns how many settings have another value in the files that waits for a restart of the server.
+func (s Server) PendingRestarts(ctx context.Context) (int, error) {
+	text, err := s.Text(ctx, "SELECT count(*)::text FROM pg_settings WHERE pending_restart")
+	if err != nil {
+		return 0, err
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		return 0, fmt.Errorf("the settings that wait for a restart: %w", err)
+	}
+	return n, nil
+}
+
 // RunsPrograms reports whether a setting can have the server run a program, load a library, or write a file of
 // somebody's choice.
 func RunsPrograms(name string) bool {

@@ -117,6 +117,14 @@ var rules = []rule{
 	{"node/fencetime", []string{"postgres/keeper", "ag", "config", "lib/"}, "measures this host, and knows no other service"},
 	{"node/membership", []string{"endpoint", "endpoint/certs", "ag", "config", "lib/"}, "looks members up, and knows no other service"},
 	{
+		"node/metrics",
+		[]string{
+			"agent", "agent/decisions", "admin/api", "admin/console", "admin/web", "endpoint", "listener", "postgres/replication", "postgres/seeding",
+			"ag", "ag/availability", "lib/",
+		},
+		"names values that others gather: it knows what they are called, and no service",
+	},
+	{
 		"node/operations",
 		[]string{
 			"node/fencetime", "node/membership", "node/rpc", "node/status", "node/walstream", "agent", "admin/", "endpoint", "endpoint/certs", "etcd",
@@ -155,7 +163,7 @@ var rules = []rule{
 	{
 		"node/status",
 		[]string{
-			"node/membership", "node/rpc", "node/seedjobs", "agent", "agent/decisions", "admin/api", "admin/catalog", "endpoint", "listener",
+			"node/membership", "node/metrics", "node/rpc", "node/seedjobs", "agent", "agent/decisions", "admin/api", "admin/catalog", "admin/console", "endpoint", "listener",
 			"postgres", "postgres/keeper", "postgres/replication", "postgres/seeding", "ag", "ag/availability", "config", "lib/",
 		},
 		"it shows what the services below it know, and changes nothing",
