@@ -142,7 +142,7 @@ func (r *release) build(ctx context.Context, to, arch string) error {
 
 // common makes the files that are the same for every architecture: manual pages, completions, units and texts.
 func (r *release) common(ctx context.Context, dir string) error {
-	for _, d := range []string{"man", "completions", "fail2ban"} {
+	for _, d := range []string{"man", "completions", "fail2ban", "prometheus", "grafana"} {
 		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil { //nolint:gosec // for everybody
 			return err
 		}
@@ -175,7 +175,7 @@ func (r *release) common(ctx context.Context, dir string) error {
 			return err
 		}
 	}
-	for from, to := range map[string]string{"LICENSE": "LICENSE", "README.md": "README.md", "CHANGELOG.md": "CHANGELOG.md", "packaging/fail2ban/coterie.conf": "fail2ban/coterie.conf"} {
+	for from, to := range documents {
 		text, err := os.ReadFile(filepath.Join(r.root, from))
 		if err != nil {
 			return err
@@ -185,6 +185,13 @@ func (r *release) common(ctx context.Context, dir string) error {
 		}
 	}
 	return nil
+}
+
+// documents are the files of the source that packages have among their documentation, and where.
+var documents = map[string]string{
+	"LICENSE": "LICENSE", "README.md": "README.md", "CHANGELOG.md": "CHANGELOG.md", "packaging/fail2ban/coterie.conf": "fail2ban/coterie.conf",
+	"packaging/prometheus/scrape.yml": "prometheus/scrape.yml", "packaging/prometheus/coterie.rules.yml": "prometheus/coterie.rules.yml",
+	"packaging/grafana/coterie.json": "grafana/coterie.json",
 }
 
 // units returns the units of the packages, by name: coterie.service for the program where packages put it, and

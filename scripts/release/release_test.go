@@ -53,6 +53,11 @@ func TestConfigurationIsFilled(t *testing.T) {
 			t.Errorf("%s is left in\n%s", left, text)
 		}
 	}
+	for from := range documents {
+		if _, err := os.Stat("../../" + from); err != nil {
+			t.Error(err)
+		}
+	}
 	for _, script := range []string{"postinstall", "preremove", "postremove"} {
 		path := "../../packaging/scripts/" + script
 		if !strings.Contains(text, "/root-of-the-source/packaging/scripts/"+script) {
