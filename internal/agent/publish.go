@@ -121,8 +121,11 @@ func (a *Agent) status(v ag.View, p ag.Plan) Status {
 // Known returns what this node knows of the group, for its judgement. Before the first turn it knows nothing.
 func (a *Agent) Known() availability.Facts {
 	v, snap := a.View(), a.Snapshot()
-	if v == nil || snap == nil {
+	if v == nil {
 		return availability.Facts{}
+	}
+	if snap == nil { // nothing was read yet that is to be believed
+		snap = &Snapshot{}
 	}
 	f := availability.Facts{View: *v, Members: map[ag.ReplicaID]availability.Member{}}
 	if r := a.routes.Load(); r != nil {

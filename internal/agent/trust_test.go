@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/ag/availability"
 	"github.com/coteriedb/coterie/internal/agent/marks"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 )
@@ -41,6 +42,9 @@ func TestStoreThatGoesBackInTime(t *testing.T) {
 			}
 			if p := l.agents[id].Plan(); p == nil || p.Rule != ag.RuleAwaitQuorum {
 				t.Errorf("%s: %+v", id, p)
+			}
+			if r := availability.Assess(l.agents[id].Known()); r.Untrusted == "" || r.Because != r.Untrusted || r.Writable {
+				t.Errorf("%s does not say why nobody leads: %+v", id, r)
 			}
 		}
 		if now := l.Record.Snapshot().Record; now.Epoch.Epoch != old.Epoch.Epoch {

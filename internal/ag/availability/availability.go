@@ -107,6 +107,8 @@ type Report struct {
 	Next           string    `json:"next,omitempty"`
 	// QuorumDiffers is how the quorum's list of members and the configuration differ; "": they do not.
 	QuorumDiffers string `json:"quorum_differs,omitempty"`
+	// Untrusted is why this node does not believe the quorum's store; "": it does.
+	Untrusted string `json:"quorum_untrusted,omitempty"`
 }
 
 // Ready is the value of Report.Automatic if a replica would take over from the primary.
@@ -131,9 +133,12 @@ func (r Report) Survives() (yes, no []ag.ReplicaID) {
 
 // Assess returns the judgement. Every node that has the same facts returns the same.
 func Assess(f Facts) Report {
-	r := Report{Problems: []Problem{}, Failures: []Failure{}, QuorumDiffers: f.Stray}
+	r := Report{Problems: []Problem{}, Failures: []Failure{}, QuorumDiffers: f.Stray, Untrusted: f.View.Untrusted}
 	leader := f.View.Record.Epoch.Leader
 	leads := f.View.Record.Epoch.Phase == ag.PhaseLead && f.answers(leader)
+	if f.View.Untrusted != "" && leader != f.View.Self {
+		leads = false // that is what the record said before; the leader is fenced when its lease has ended
+	}
 	r.Writable = leads && f.Open && !f.Removed
 	if leads && !f.Removed {
 		r.Primary = leader

@@ -21,10 +21,10 @@ func (f Facts) forecast(dead ag.ReplicaID) Failure {
 	switch {
 	case !f.answers(dead):
 		return Failure{Member: dead, Outcome: Gone, Because: "it does not answer"}
+	case v.Untrusted != "": // Quorum is false then
+		return Failure{Member: dead, Outcome: Stops, Because: v.Untrusted + "; a person must decide who leads"}
 	case !v.Quorum:
 		return Failure{Member: dead, Outcome: Stops, Because: "no majority of the quorum answers"}
-	case v.Untrusted != "":
-		return Failure{Member: dead, Outcome: Stops, Because: v.Untrusted + "; a person must decide who leads"}
 	case dead == leader || !f.answers(leader) || v.Record.Epoch.Phase != ag.PhaseLead:
 		return f.forecastTakeover(dead)
 	}

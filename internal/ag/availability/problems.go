@@ -45,6 +45,9 @@ func (f Facts) problems(r Report) []Problem {
 }
 
 func (f Facts) nextWithoutPrimary() string {
+	if f.View.Untrusted != "" {
+		return "a person decides who leads: coterie recover --help"
+	}
 	if !f.View.Quorum {
 		return "start the members that do not answer; if most of them are lost for good: coterie recover --help"
 	}

@@ -151,6 +151,10 @@ func TestRootCauses(t *testing.T) {
 			f.View.Quorum, f.View.Reach, f.Open = false, nil, false
 			return f
 		}, Down, []string{"Critical no primary takes writes: no majority of the quorum answers this node", "Warning b does not answer", "Warning c does not answer"}, false},
+		"the store has gone back, and a secondary still knows who led": {func(f Facts) Facts {
+			f.View.Self, f.View.Reach, f.View.Quorum, f.View.Untrusted = "b", []ag.ReplicaID{"a", "c"}, false, "the store is older"
+			return f
+		}, Down, []string{"Critical no primary takes writes: the store is older"}, false},
 		"a copy under quarantine": {func(f Facts) Facts {
 			return edit(f, "b", func(m *Member) { m.Quarantine = "a lost write" })
 		}, Degraded, []string{"Warning the copy of b is under quarantine", "Warning automatic failover is not ready: c would claim"}, false},

@@ -69,7 +69,10 @@ func (d dashboard) head(b *strings.Builder) {
 	if s.External > 0 {
 		quorum = fmt.Sprintf("quorum: external etcd of %d", s.External)
 	}
-	if !s.Quorum {
+	switch {
+	case s.Availability.Untrusted != "":
+		quorum += " is NOT believed: this is what the node saw last"
+	case !s.Quorum:
 		quorum += " does NOT answer: this is what the node saw last"
 	}
 	_, _ = fmt.Fprintf(b, "Commits wait for %s   %s   epoch %d, timeline %d\n", waitsFor(s.WaitsFor), quorum, s.Epoch, s.Timeline)
