@@ -102,3 +102,31 @@ func TestCapsRefused(t *testing.T) {
 		t.Error("the refusal left a directory")
 	}
 }
+
+func TestPowerLoss(t *testing.T) {
+	if err := faultfs.Possible(); err != nil {
+		t.Skip(err)
+	}
+	l := emptyLab(t, Options{Disks: true})
+	n := l.Nodes()[0]
+	path := filepath.Join(n.Dir, "one")
+	if err := os.WriteFile(path, []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.PowerLoss(t.Context(), faultfs.Loss{Kept: 2}, n.Name); err == nil {
+		t.Error("more is kept than there was")
+	}
+	if _, err := l.PowerLoss(t.Context(), faultfs.Loss{}, n.Name, "x"); err == nil {
+		t.Error("the power of a node that does not exist was taken")
+	}
+	lost, err := l.PowerLoss(t.Context(), faultfs.Loss{}, n.Name)
+	if err != nil || lost[n.Name].Names != 1 {
+		t.Fatalf("%+v %v", lost, err)
+	}
+	if err := l.mountDisk(t.Context(), n); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(path); err == nil {
+		t.Error("a file that nobody synced has outlived a loss of power")
+	}
+}

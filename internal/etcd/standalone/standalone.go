@@ -5,6 +5,7 @@
 package standalone
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -21,7 +22,9 @@ import (
 	"testing"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"go.etcd.io/etcd/client/pkg/v3/transport"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
 )
@@ -90,6 +93,78 @@ func (s *Server) Stop() {
 func (s *Server) Forget() {
 	s.t.Helper()
 	s.must(os.RemoveAll(filepath.Join(s.dir, "data")))
+}
+
+// Save keeps a copy of the stopped server's contents for Restore.
+func (s *Server) Save() {
+	s.t.Helper()
+	s.must(os.RemoveAll(filepath.Join(s.dir, "saved")))
+	s.must(os.CopyFS(filepath.Join(s.dir, "saved"), os.DirFS(filepath.Join(s.dir, "data"))))
+}
+
+// Restore puts back into the stopped server what Save kept, as a restored disk does: it is the same store, at an
+// earlier revision.
+func (s *Server) Restore() {
+	s.t.Helper()
+	s.Forget()
+	s.must(os.CopyFS(filepath.Join(s.dir, "data"), os.DirFS(filepath.Join(s.dir, "saved"))))
+}
+
+// Dump returns every key of the running server.
+func (s *Server) Dump() map[string]string {
+	s.t.Helper()
+	all := map[string]string{}
+	s.with(func(ctx context.Context, c *clientv3.Client) error {
+		a, err := c.Get(ctx, "", clientv3.WithPrefix())
+		if err == nil {
+			for _, kv := range a.Kvs {
+				all[string(kv.Key)] = string(kv.Value)
+			}
+		}
+		return err
+	})
+	return all
+}
+
+// Load puts keys into the running server.
+func (s *Server) Load(all map[string]string) {
+	s.t.Helper()
+	s.with(func(ctx context.Context, c *clientv3.Client) error {
+		for k, v := range all {
+			if _, err := c.Put(ctx, k, v); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// Compact discards every revision but the latest: a watch that is behind gets an error.
+func (s *Server) Compact() {
+	s.t.Helper()
+	s.with(func(ctx context.Context, c *clientv3.Client) error {
+		a, err := c.Get(ctx, "none")
+		if err == nil {
+			_, err = c.Compact(ctx, a.Header.Revision)
+		}
+		if errors.Is(err, rpctypes.ErrCompacted) {
+			return nil // nothing has changed since the last time
+		}
+		return err
+	})
+}
+
+// with runs f with a client of the running server.
+func (s *Server) with(f func(context.Context, *clientv3.Client) error) {
+	s.t.Helper()
+	config, err := transport.TLSInfo{CertFile: s.Cert, KeyFile: s.Key, TrustedCAFile: s.CA}.ClientConfig()
+	s.must(err)
+	c, err := clientv3.New(clientv3.Config{Endpoints: []string{s.Endpoint()}, TLS: config, DialTimeout: patience, Logger: zap.NewNop()})
+	s.must(err)
+	defer func() { _ = c.Close() }()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	s.must(f(ctx, c))
 }
 
 func (s *Server) must(err error) {

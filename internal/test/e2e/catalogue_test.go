@@ -14,7 +14,9 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgproto3"
 
+	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lab"
+	"github.com/coteriedb/coterie/internal/measure/ledger"
 )
 
 // TestEndToEndCatalogue plays faults of docs/internals/faults.md that no other test has, each under its number.
@@ -28,6 +30,7 @@ func TestEndToEndCatalogue(t *testing.T) {
 		{"F02", backendDies},
 		{"F22", clientsVanish},
 		{"F27", temporaryTables},
+		{"F28", firstCommits},
 		{"F30", preparedTransaction},
 	} {
 		if !t.Run(f.name, func(t *testing.T) { f.test(t, g) }) {
@@ -170,4 +173,58 @@ func preparedTransaction(t *testing.T, g *group) {
 		t.Errorf("%s rows of a prepared transaction", got)
 	}
 	g.judgeAndGoOn(t)
+}
+
+// firstCommits kills the primary, or its server, under clients that try to commit all the time, and kills the next
+// primary's node as soon as it has acknowledged anything. The rows that it acknowledged must be on another node.
+func firstCommits(t *testing.T, g *group) {
+	for i := range 6 {
+		was := g.ready(t)
+		g.judge(t)
+		g.hammer(t)
+		if err := g.Kill(*was.Primary, []string{lab.WhatNode, lab.WhatPostgres}[i%2]); err != nil {
+			t.Fatal(err)
+		}
+		before := g.ledger.Progress().Acknowledged
+		next := g.leader(t, was)
+		for end := time.Now().Add(patience); g.ledger.Progress().Acknowledged == before; time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatal("nothing is acknowledged")
+			}
+		}
+		if err := g.Kill(next, lab.WhatNode); err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("%s after %s, killed after %d rows", next, *was.Primary, g.ledger.Progress().Acknowledged-before)
+		g.revive(t, *was.Primary, next)
+		g.judgeAndGoOn(t)
+	}
+}
+
+// hammer starts a writer of many clients, which end asks to stop.
+func (g *group) hammer(t *testing.T) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- g.ledger.Write(ctx, ledger.WriterOptions{DSN: g.ReadWrite(), Clients: 16, Every: time.Millisecond})
+		close(ended)
+	}()
+	g.end, g.ended = cancel, ended
+	g.acknowledged(t, 50)
+}
+
+// leader returns the node that leads the first later epoch in the record.
+func (g *group) leader(t *testing.T, was lab.Status) string {
+	t.Helper()
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
+		for _, r := range was.Replicas {
+			s, err := g.status(t, r.Name)
+			if err == nil && s.Phase == ag.PhaseLead && s.Epoch > was.Epoch && member(s, r.Name).Role == ag.RolePrimary {
+				return r.Name
+			}
+		}
+	}
+	t.Fatal("nobody leads")
+	return ""
 }

@@ -14,16 +14,21 @@ import (
 	"github.com/coteriedb/coterie/internal/measure/ledger"
 )
 
-// earlier is the commit whose program made the labs that TestUpgrade starts. It is the last one before the packages
-// were moved.
-const earlier = "61b08b8"
+// earlier are the commits whose programs made the labs that TestUpgrade starts: the last one before the packages were
+// moved, and the last one before the next release was begun.
+var earlier = []string{"61b08b8", "556a763"}
 
-// TestUpgrade starts a lab that an earlier program has made. The directory of a node stays valid, and a group of both
-// programs replicates and fails over in both directions. Every acknowledged row is still present when the last node has
-// been upgraded.
+// TestUpgrade starts a lab that an earlier program has made, as fault F54 of docs/internals/faults.md says. The
+// directory of a node stays valid, and a group of both programs replicates and fails over in both directions. Every
+// acknowledged row is still present when the last node has been upgraded.
 func TestUpgrade(t *testing.T) {
 	long(t)
-	old := buildEarlier(t)
+	for _, commit := range earlier {
+		t.Run("F54 from "+commit, func(t *testing.T) { upgradeFrom(t, buildEarlier(t, commit)) })
+	}
+}
+
+func upgradeFrom(t *testing.T, old string) {
 	u := newUpgrade(t, old)
 	must := func(what string, err error) {
 		t.Helper()
@@ -171,7 +176,7 @@ func (u *upgrade) moveTo(t *testing.T, node string) {
 
 // buildEarlier builds the program of the earlier commit. The test is skipped where the repository does not have that
 // commit.
-func buildEarlier(t *testing.T) (program string) {
+func buildEarlier(t *testing.T, earlier string) (program string) {
 	t.Helper()
 	top, err := exec.CommandContext(t.Context(), "git", "rev-parse", "--show-toplevel").Output()
 	if err != nil {
