@@ -210,8 +210,9 @@ func (c *crash) whole(t *testing.T) {
 	for _, n := range c.Nodes() {
 		names = append(names, n.Name)
 	}
-	s := c.revive(t, names...)
+	var s lab.Status
 	c.await(t, "no rotation is under way", func(lab.Status) bool {
+		s = c.revive(t, names...) // again: a node may have ended since it was asked
 		st, err := c.status(t, *s.Primary)
 		return err == nil && st.Rotation == nil
 	})
