@@ -113,6 +113,12 @@ func judgeReserved(name, value string) (f Finding, bad bool) {
 			Run: "remove the line from " + file,
 		}, true
 	}
+	return RelaxedDefault(name, value)
+}
+
+// RelaxedDefault returns a finding if a default of synchronous_commit has commits acknowledged before a secondary has
+// them. The name is that of the view coterie.settings: synchronous_commit, or synchronous_commit of a role or database.
+func RelaxedDefault(name, value string) (f Finding, relaxed bool) {
 	if slices.Contains([]string{"on", "remote_apply", "true", "yes", "1"}, strings.ToLower(value)) {
 		return Finding{}, false
 	}

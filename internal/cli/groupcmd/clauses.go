@@ -151,7 +151,7 @@ func placed(list []string) (string, error) {
 func groupCommand() *cobra.Command {
 	c := &cobra.Command{Use: "group", GroupID: "group", Short: "Show and change the group's options and databases"}
 	c.AddCommand(
-		show("Show the group's options", "SELECT option, value, is_set, verdict FROM coterie.options WHERE replica IS NULL"),
+		show("Show the group's options", "SELECT option, value, is_set, verdict FROM coterie.options WHERE replica IS NULL AND (is_set OR verdict <> 'accepted, no effect')"),
 		alter(usage{"set OPTION=VALUE…", "Change options of the group", "  coterie group set db_failover=ON commit_rule=ALL"}, 1, func(a []string) (string, error) {
 			list, err := assignments(a)
 			return "SET (" + list + ")", err

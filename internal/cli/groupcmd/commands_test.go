@@ -161,9 +161,9 @@ func TestShow(t *testing.T) {
 	a.OnSQL("FROM coterie.options", []string{"option", "value"}, []any{"DB_FAILOVER", "ON"}, []any{"COST", nil})
 	a.OnSQL("SCRIPT", []string{"statement"}, []any{"CREATE AVAILABILITY GROUP [shop]"})
 	for _, tt := range []struct{ args, want string }{
-		{"show", "option value DB_FAILOVER ON COST"},
+		{"show", "OPTION VALUE DB_FAILOVER ON COST"},
 		{"show --json", `[ { "option": "DB_FAILOVER", "value": "ON" }, { "option": "COST", "value": null } ]`},
-		{"show --script", "statement CREATE AVAILABILITY GROUP [shop]"},
+		{"show --script", "STATEMENT CREATE AVAILABILITY GROUP [shop]"},
 	} {
 		r := clitest.Run(t, commands()["group"], a.Layout.Dir, strings.Fields(tt.args)...)
 		if got := strings.Join(strings.Fields(r.Out), " "); r.Err != nil || got != tt.want {

@@ -15,7 +15,8 @@ import (
 const listenerShown = `SELECT dns_name AS listener, port, ip_configuration_string_from_cluster AS addresses FROM sys.availability_group_listeners;
 SELECT node, address, 'clients of the group' AS serves, state, device, problem FROM coterie.addresses
 UNION ALL
-SELECT node_name, CASE WHEN is_ipv4 THEN ip_address ELSE '[' || ip_address || ']' END || ':' || port, type_desc, state_desc, NULL, NULL
+SELECT node_name, CASE WHEN is_ipv4 THEN ip_address ELSE '[' || ip_address || ']' END || ':' || port,
+ CASE type_desc WHEN 'TSQL' THEN 'clients that write' WHEN 'TSQL_READ_ONLY' THEN 'clients that read' ELSE 'other nodes' END, state_desc, NULL, NULL
 FROM sys.dm_tcp_listener_states`
 
 func listenerCommand() *cobra.Command {

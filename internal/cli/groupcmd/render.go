@@ -35,6 +35,9 @@ func (d dashboard) short() string {
 	if d.Unknown != "" {
 		writeWrapped(&b, "\nestimates and pending restarts are not known: ", d.Unknown)
 	}
+	for _, what := range d.Relaxed {
+		writeWrapped(&b, "\nnot protected: ", what+"; commits under it are lost by a failover; coterie check settings says what to run")
+	}
 	for _, r := range d.Replicas { // no problems of the group, and worth knowing
 		if r.Concern != "" {
 			writeWrapped(&b, "\n"+string(r.Name)+": ", r.Concern+" (no failure at this FAILURE_CONDITION_LEVEL)")

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/ag/availability"
+	"github.com/coteriedb/coterie/internal/check"
 	"github.com/coteriedb/coterie/internal/cli"
 	"github.com/coteriedb/coterie/internal/cli/sqlrun"
 	"github.com/coteriedb/coterie/internal/lib/retry"
@@ -65,7 +67,9 @@ const exitDegraded = 5
 type dashboard struct {
 	Format int `json:"format"`
 	api.Status
-	Restart   []string         `json:"pending_restart,omitempty"` // nodes with a setting that waits for a restart of their server
+	Restart []string `json:"pending_restart,omitempty"` // nodes with a setting that waits for a restart of their server
+	// Relaxed are defaults with which commits are acknowledged before a secondary has them.
+	Relaxed   []string         `json:"relaxed_defaults,omitempty"`
 	Health    []replicaHealth  `json:"health,omitempty"`
 	Databases []databaseHealth `json:"databases,omitempty"`
 	Issues    []issue          `json:"issues,omitempty"`
@@ -101,8 +105,9 @@ const (
 	databaseQuery = `SELECT c.database_name, r.replica_server_name, s.synchronization_state_desc, c.is_failover_ready
 FROM sys.dm_hadr_database_replica_cluster_states c JOIN sys.dm_hadr_database_replica_states s USING (replica_id, group_database_id)
 JOIN sys.availability_replicas r USING (replica_id) ORDER BY 1, 2 LIMIT 200`
-	restartQuery = "SELECT DISTINCT node FROM coterie.settings WHERE pending_restart ORDER BY 1"
-	issueQuery   = "SELECT severity, policy, target, finding FROM coterie.policies WHERE NOT ok ORDER BY severity, level, target LIMIT 50"
+	settingsQuery = `SELECT DISTINCT node, name, value, pending_restart FROM coterie.settings
+WHERE pending_restart OR name = 'synchronous_commit' OR name LIKE 'synchronous_commit of %' ORDER BY 1, 2 LIMIT 1000`
+	issueQuery = "SELECT severity, policy, target, finding FROM coterie.policies WHERE NOT ok ORDER BY severity, level, target LIMIT 50"
 )
 
 // viewsLimit bounds the wait for the views. The status itself comes from memory and does not depend on other nodes.
@@ -147,7 +152,7 @@ func (d *dashboard) askViews(c *cobra.Command, cl *api.Client) error {
 		{issueQuery, func(r []any) {
 			d.Issues = append(d.Issues, issue{fmt.Sprint(r[0]), fmt.Sprint(r[1]), fmt.Sprint(r[2]), fmt.Sprint(r[3])})
 		}},
-		{restartQuery, func(r []any) { d.Restart = append(d.Restart, fmt.Sprint(r[0])) }},
+		{settingsQuery, d.addSetting},
 	} {
 		r, err := sqlrun.AskWithin(ctx, c, cl, q.text)
 		if err != nil {
@@ -158,6 +163,20 @@ func (d *dashboard) askViews(c *cobra.Command, cl *api.Client) error {
 		}
 	}
 	return nil
+}
+
+// addSetting adds a row of settingsQuery.
+func (d *dashboard) addSetting(r []any) {
+	node, name, value := fmt.Sprint(r[0]), fmt.Sprint(r[1]), fmt.Sprint(r[2])
+	if (r[3] == true || fmt.Sprint(r[3]) == "1") && !slices.Contains(d.Restart, node) {
+		d.Restart = append(d.Restart, node)
+	}
+	if name != "synchronous_commit" && !strings.HasPrefix(name, "synchronous_commit of ") {
+		return
+	}
+	if f, relaxed := check.RelaxedDefault(name, value); relaxed && !slices.Contains(d.Relaxed, f.What) {
+		d.Relaxed = append(d.Relaxed, f.What)
+	}
 }
 
 func showStatus(c *cobra.Command, cl *api.Client, o statusOptions) error {

@@ -36,7 +36,8 @@ func threeNodes() api.Status {
 func answerViews(a *clitest.Agent) {
 	a.OnSQL("FROM coterie.replicas", []string{"name", "failover_ready", "estimated_data_loss", "estimated_recovery"}, []any{"n2", true, 0, 1.5}, []any{"n3", false, 12.25, nil})
 	a.OnSQL("dm_hadr_database_replica_cluster_states", []string{"database_name", "replica", "sync", "ready"}, []any{"shop", "n2", "SYNCHRONIZED", true})
-	a.OnSQL("pending_restart", []string{"node"}, []any{"n3"})
+	a.OnSQL("pending_restart", []string{"node", "name", "value", "pending_restart"}, []any{"n1", "synchronous_commit", "on", false},
+		[]any{"n3", "max_connections", "200", true}, []any{"n3", "wal_level", "logical", true})
 	a.OnSQL("FROM coterie.policies", []string{"severity", "policy", "target", "finding"}, []any{"Critical", "Replica Connection State", "w", "w is not connected"})
 }
 
@@ -72,6 +73,20 @@ func TestStatusText(t *testing.T) {
 		if got := line(r.Out, word); got != want {
 			t.Errorf("%s: %q, want %q", word, got, want)
 		}
+	}
+}
+
+// TestStatusNamesRelaxedDefaults checks that the status says whose commits a failover loses, once for all nodes.
+func TestStatusNamesRelaxedDefaults(t *testing.T) {
+	t.Parallel()
+	a := clitest.NewAgent(t)
+	a.SetStatus(threeNodes())
+	answerViews(a)
+	off := func(node string) []any { return []any{node, "synchronous_commit of role batch", "off", false} }
+	a.OnSQL("pending_restart", []string{"node", "name", "value", "pending_restart"}, off("n1"), off("n2"), []any{"n1", "synchronous_commit", "on", false})
+	r := clitest.Run(t, Status(), a.Layout.Dir)
+	if text := strings.Join(strings.Fields(r.Out), " "); strings.Count(text, "not protected: synchronous_commit of role batch is off by default") != 1 || strings.Count(text, "not protected") != 1 {
+		t.Error(r.Out)
 	}
 }
 

@@ -45,7 +45,7 @@ Statements are separated by semicolons, or by lines that hold GO alone. The firs
 			if err != nil {
 				return err
 			}
-			p := Printer{C: c, JSON: asJSON, csv: asCSV}
+			p := Printer{C: c, JSON: asJSON, csv: asCSV, names: true}
 			switch {
 			case asJSON && asCSV:
 				return fail.Usagef("choose one of --json and --csv")
@@ -92,6 +92,7 @@ func readScript(c *cobra.Command, file string) (string, error) {
 type Printer struct {
 	C         *cobra.Command
 	JSON, csv bool
+	names     bool // tables are headed by the names of columns, as a statement can use them, and not by words
 }
 
 // Run executes the statements of a text and prints their results. It stops at the first error.
@@ -173,7 +174,11 @@ func (p Printer) Print(r console.Result) error {
 		return out.Error()
 	}
 	t := tabwriter.NewWriter(cli.Out(p.C), 2, 8, 2, ' ', 0)
-	_, _ = fmt.Fprintln(t, strings.Join(headings(r), "\t"))
+	heading := strings.Join(headings(r), "\t")
+	if !p.names {
+		heading = strings.ToUpper(strings.ReplaceAll(heading, "_", " "))
+	}
+	_, _ = fmt.Fprintln(t, heading)
 	for _, row := range r.Rows {
 		_, _ = fmt.Fprintln(t, strings.Join(cells(row), "\t"))
 	}
