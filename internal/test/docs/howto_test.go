@@ -1,0 +1,223 @@
+package docs
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/postgres/programs"
+	"github.com/coteriedb/coterie/internal/test/ports"
+)
+
+// howTo are the pages whose commands TestHowToPages runs, in this order, with the kinds of their blocks.
+var howTo = []struct{ page, kinds string }{
+	{"docs/how-to/upgrade.md", "secondary any former any set any"},
+	{"docs/how-to/restore.md", "set server set server set server server adopt"},
+	{"docs/how-to/leave.md", "set stays stays adopted set root server"},
+}
+
+// TestHowToPagesCanBeRead holds that a shell understands the blocks, and that they are those which the long test runs.
+func TestHowToPagesCanBeRead(t *testing.T) {
+	all := pages(t)
+	for _, h := range howTo {
+		var kinds []string
+		for _, b := range blocksOf(t, all[h.page]) {
+			kinds = append(kinds, b.kind)
+			cmd := exec.CommandContext(t.Context(), "sh", "-n")
+			cmd.Stdin = strings.NewReader(b.text)
+			if out, err := cmd.CombinedOutput(); err != nil {
+				t.Errorf("%s: a block that the shell does not understand: %v\n%s\n%s", h.page, err, out, b.text)
+			}
+		}
+		if got := strings.Join(kinds, " "); got != h.kinds {
+			t.Errorf("%s has the blocks %q, want %q", h.page, got, h.kinds)
+		}
+	}
+}
+
+// TestHowToPages runs the commands of the pages on a group of two replicas and a witness. The last page ends the group.
+func TestHowToPages(t *testing.T) {
+	switch {
+	case os.Getenv("COTERIE_LONG") == "":
+		t.Skip("upgrades, restores and leaves a group; COTERIE_LONG=1 runs it")
+	case os.Geteuid() != 0:
+		t.Skip("NOT RUN: the pages are for root, and for the server's user")
+	}
+	h := newHowTo(t)
+	h.run("create table notes (id int primary key, t text)")
+	h.run("insert into notes select i, 'kept' from generate_series(1, 1000) i")
+	for _, p := range howTo {
+		for i, b := range blocksOf(t, pages(t)[p.page]) {
+			h.settle()
+			start := time.Now()
+			t.Logf("%s, block %d:\n%s%s(%v)", p.page, i, b.text, h.block(b), time.Since(start).Round(100*time.Millisecond))
+			if p.page == "docs/how-to/restore.md" && strings.Contains(b.text, "pg_verifybackup") {
+				h.run("delete from notes where id % 2 = 0") // the mistake
+			}
+		}
+		if p.page == "docs/how-to/leave.md" {
+			break
+		}
+		if got := h.run("select count(*) from notes"); got != "1000" {
+			t.Fatalf("after %s: %s of 1000 rows", p.page, got)
+		}
+	}
+	if got := h.as("server", `psql -Atd postgres -c "select count(*) from notes"; pg_ctl -w -D "$data" stop >&2`); !strings.HasPrefix(got, "1000\n") {
+		t.Errorf("the server that left has %s rows", got)
+	}
+}
+
+// manual is a reader of the how-to pages, who has a lab in place of machines.
+type manual struct {
+	*reader
+	group  string            // the connection string of the lab
+	values map[string]string // what the reader sets in place of a page's examples
+	former string            // the node that was the primary before the failover of a page
+	ended  bool              // whether the group has been given up
+}
+
+func newHowTo(t *testing.T) *manual {
+	t.Helper()
+	found, err := programs.Find(t.Context())
+	if err != nil || len(found) == 0 {
+		t.Fatal(err)
+	}
+	h := &manual{reader: newReader(t)}
+	mine, bin, port := filepath.Join(h.dir, "mine"), filepath.Join(h.dir, "bin"), ports.Range(t, 8)
+	for _, dir := range []string{mine, bin} {
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Chmod(mine, 0o777); err != nil { //nolint:gosec // the server's user makes its directories in it
+		t.Fatal(err)
+	}
+	path := ""
+	for _, e := range h.env {
+		if strings.HasPrefix(e, "PATH=") {
+			path = strings.TrimPrefix(e, "PATH=")
+		}
+	}
+	inner, _, _ := strings.Cut(path, ":")
+	h.wrap(filepath.Join(bin, "coterie"), fmt.Sprintf("case $1 in init) shift; exec %[1]s/coterie init --no-start --node %[2]s/node --address 127.0.0.1 "+
+		"--endpoint 127.0.0.1:%[3]d --read-write 127.0.0.1:%[4]d --read-only 127.0.0.1:%[5]d --http 127.0.0.1:%[6]d \"$@\" ;; esac\nexec %[1]s/coterie \"$@\"\n",
+		inner, mine, port, port+1, port+2, port+3))
+	h.wrap(filepath.Join(bin, "systemctl"), "pid=$(pgrep -f \"agent --node $COTERIE_NODE\" | head -n 1)\nkill \"$pid\"\nwhile kill -0 \"$pid\" 2>/dev/null; do sleep 0.1; done\n")
+	h.env = append(h.env, "PATH="+bin+":"+found[0].BinDir+":"+path, fmt.Sprintf("PGPORT=%d", port+4), "PGCONNECT_TIMEOUT=10")
+	lab := filepath.Join(h.dir, "lab")
+	h.values = map[string]string{
+		"socket": "$(sed -n 's/.*--run \\([^ ]*\\).*/\\1/p' " + mine + "/keeper)/pg",
+		"backup": mine + "/backup", "copy": mine + "/copy", "database": "postgres", "table": "notes",
+		"node": lab + "/$stays", "data": mine + "/left",
+		"new": fmt.Sprintf("'host=%s port=%d dbname=postgres'", mine, port+5),
+	}
+	h.reader.run("coterie lab up --replicas 2 --witness")
+	uri := regexp.MustCompile(`read-write +(postgresql://\S+)`).FindStringSubmatch(h.reader.run("coterie lab status"))
+	if uri == nil {
+		t.Fatal("the lab says no connection string")
+	}
+	h.group, h.values["group"], h.values["old"] = uri[1], "'"+uri[1]+"'", "'"+uri[1]+"'"
+	h.as("server", fmt.Sprintf("cd %s; initdb -A trust new >&2; pg_ctl -w -D new -l new.log -o \"-p %d -k %s -c listen_addresses=''\" start >&2", mine, port+5, mine))
+	t.Cleanup(func() {
+		for _, d := range []string{"new", "copy", "left"} { // those that run
+			_ = exec.Command("runuser", "-u", "postgres", "--", filepath.Join(found[0].BinDir, "pg_ctl"), "-m", "immediate", "-D", filepath.Join(mine, d), "stop").Run()
+		}
+	})
+	return h
+}
+
+// wrap writes a program of the shell.
+func (h *manual) wrap(path, text string) {
+	h.t.Helper()
+	if err := os.WriteFile(path, []byte("#!/bin/sh\n"+text), 0o755); err != nil { //nolint:gosec // a program
+		h.t.Fatal(err)
+	}
+}
+
+// run runs a statement in the group.
+func (h *manual) run(statement string) string {
+	h.t.Helper()
+	return strings.TrimSpace(h.reader.run(fmt.Sprintf("psql -XAtd '%s' -c \"%s\"", h.group, statement)))
+}
+
+// as runs a text as a person who has done the earlier blocks: on the machine of a node, or as the server's user.
+func (h *manual) as(kind, text string) string {
+	h.t.Helper()
+	if kind != "server" {
+		return h.reader.run(text)
+	}
+	file := filepath.Join(h.dir, "block")
+	h.wrap(file, "set -e\ncd "+filepath.Join(h.dir, "mine")+"\n"+h.prelude+"\n"+text)
+	return h.reader.run("runuser -u postgres -- " + file)
+}
+
+// settle waits until every replica is synchronized, as the pages say before they go on.
+func (h *manual) settle() {
+	h.t.Helper()
+	for end := time.Now().Add(5 * time.Minute); !h.ended; time.Sleep(200 * time.Millisecond) {
+		s := h.reader.run("coterie lab status --json || true")
+		if strings.Count(s, `"synchronization_state": "SYNCHRONIZED"`) == 2 && strings.Count(s, `"connected_state": "CONNECTED"`) == 3 && primaryOf(s) != "" {
+			return
+		}
+		if time.Now().After(end) {
+			h.t.Fatalf("not synchronized: %s", s)
+		}
+	}
+}
+
+func primaryOf(status string) string {
+	m := regexp.MustCompile(`"primary": "(n\d)"`).FindStringSubmatch(status)
+	if m == nil {
+		return ""
+	}
+	return m[1]
+}
+
+// block runs a block of a page at its place.
+func (h *manual) block(b block) string {
+	h.t.Helper()
+	primary, other := "", "n1"
+	if !h.ended {
+		primary = primaryOf(h.reader.run("coterie lab status --json"))
+	}
+	if primary == "n1" {
+		other = "n2"
+	}
+	at := map[string]string{"secondary": other, "any": primary, "former": h.former, "stays": h.values["stays"]}[b.kind]
+	switch {
+	case b.kind == "adopted":
+		return "NOT RUN: this group is not an adopted one; the tests of adoption release theirs\n"
+	case b.kind == "set":
+		return h.set(b.text, primary, other)
+	case strings.Contains(b.text, "coterie remove"):
+		h.ended = true
+	}
+	h.former = primary
+	if at != "" {
+		b.text = "export COTERIE_NODE=" + filepath.Join(h.dir, "lab", at) + "\n" + b.text
+	}
+	return h.as(b.kind, b.text)
+}
+
+// set gives the names of a block values that fit the lab.
+func (h *manual) set(text, primary, other string) string {
+	h.t.Helper()
+	if !h.ended {
+		h.values["stays"], h.values["others"] = other, "'"+primary+" w'"
+		h.reader.run("tr '\\0' ' ' < /proc/$(pgrep -f 'keeper --dir " + filepath.Join(h.dir, "lab", primary) + "' | head -n 1)/cmdline > mine/keeper")
+	}
+	for line := range strings.Lines(text) {
+		name, _, ok := strings.Cut(line, "=")
+		if value := h.values[name]; ok && value != "" {
+			h.prelude += name + "=" + value + "\n"
+		} else {
+			h.t.Fatalf("no value for %q", line)
+		}
+	}
+	return h.prelude
+}
