@@ -9,6 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/coteriedb/coterie/internal/lab"
 )
 
 var update = flag.Bool("update", false, "write docs/reference/cli.md")
@@ -75,6 +77,7 @@ func describe(b *strings.Builder, c *cobra.Command) {
 			b.WriteString("\n| flag | default | meaning |\n|---|---|---|\n")
 		}
 		kind, usage := pflag.UnquoteUsage(f)
+		usage = strings.ReplaceAll(usage, lab.DefaultDir(), "/var/tmp/coterie-lab") // which is root's
 		name := strings.TrimSpace("--" + f.Name + " " + kind)
 		if f.Shorthand != "" {
 			name = "-" + f.Shorthand + ", " + name

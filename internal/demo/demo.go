@@ -30,6 +30,7 @@ type Options struct {
 	Dir      string        // of the ledger and of the lab's nodes
 	Version  string        // of this program
 	Server   string        // which PostgreSQL
+	Program  string        // how this program was called; default coterie
 	Broken   bool          // take the protection away before the kill: the demo must then report a loss
 	Keep     bool          // leave the group running, if the story came to its end
 	Clients  int           // default 8
@@ -68,13 +69,25 @@ func Run(ctx context.Context, o Options) (report Report, err error) {
 		report = d.report
 	}()
 	d.stage(1, "coterie %s   PostgreSQL %s   %d processors", o.Version, o.Server, runtime.NumCPU())
-	for _, step := range []func(context.Context) error{d.up, d.load, d.nodeDeath, d.comeBack, d.handOver, d.verify} {
-		if err := step(ctx); err != nil {
+	for _, step := range []struct {
+		name string
+		run  func(context.Context) error
+	}{
+		{"lab up", d.up},
+		{"data", d.load},
+		{"node killed", d.nodeDeath},
+		{"back again", d.comeBack},
+		{"planned failover", d.handOver},
+		{"comparison", d.verify},
+	} {
+		began := time.Now()
+		if err := step.run(ctx); err != nil {
 			if ctx.Err() != nil {
 				err = errors.New("interrupted")
 			}
 			return d.report, err
 		}
+		d.report.Parts = append(d.report.Parts, Part{step.name, time.Since(began).Seconds()})
 	}
 	d.report.Seconds = time.Since(start).Seconds()
 	d.report.judge()

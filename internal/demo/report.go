@@ -1,6 +1,7 @@
 package demo
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -15,6 +16,7 @@ type Report struct {
 	PostgreSQL string  `json:"postgresql"`
 	CPUs       int     `json:"cpus"`
 	Seconds    float64 `json:"seconds"`
+	Parts      []Part  `json:"parts"`
 	UpSeconds  float64 `json:"lab_up_seconds"`
 	Rows       int64   `json:"rows_loaded"`
 	TPS        float64 `json:"transactions_per_second"` // with the outage in it
@@ -39,6 +41,12 @@ type Report struct {
 	Wrong        []string  `json:"wrong"` // every promise that was not kept, in words
 	Sound        bool      `json:"sound"`
 	Kept         bool      `json:"kept_running"`
+}
+
+// Part is how long one part of the story took.
+type Part struct {
+	Name    string  `json:"name"`
+	Seconds float64 `json:"seconds"`
 }
 
 // Replica is the state of one replica at the end.
@@ -182,13 +190,31 @@ func (d *demo) tell() {
 	case !d.report.Sound:
 		word = "NOT SOUND"
 	}
-	d.stage(stages, "verdict: %s   (%.0f s in all)", word, d.report.Seconds)
+	d.stage(stages, "verdict: %s   (%.0f s: %s)", word, d.report.Seconds, d.report.parts())
 	for _, l := range d.report.lines() {
 		d.screen.Say("%s", l)
 	}
-	if !d.Keep {
-		d.screen.Say("next: coterie demo --keep leaves the group running; coterie init founds a real one")
+	if d.Keep {
+		return
 	}
+	program := cmp.Or(d.Program, "coterie")
+	d.screen.Say("three commands to try next:")
+	for _, l := range [][2]string{
+		{"demo --keep", "the same, and the group is left running"},
+		{"lab up", "a group to break yourself: docs/tutorials/break-it.md"},
+		{"init --group orders", "a real one, on the first of three machines"},
+	} {
+		d.screen.Say("  %-30s # %s", program+" "+l[0], l[1])
+	}
+}
+
+// parts says how long each part took.
+func (r *Report) parts() string {
+	var all []string
+	for _, p := range r.Parts {
+		all = append(all, fmt.Sprintf("%s %.0f", p.Name, p.Seconds))
+	}
+	return strings.Join(all, ", ")
 }
 
 // tellKept prints the commands for the group that was left running.

@@ -3,6 +3,7 @@ package labcmd
 import (
 	"context"
 	"errors"
+	"os"
 
 	"github.com/spf13/cobra"
 
@@ -46,7 +47,7 @@ the agent's back. What the primary acknowledges then is on no other node: the de
 			if asJSON {
 				o.Out = c.ErrOrStderr()
 			}
-			o.Terminal, o.Dir, o.Version, o.Server = cli.IsTerminal(o.Out), lo.Dir, buildinfo.Describe(), in.Version+" in "+in.BinDir
+			o.Program, o.Terminal, o.Dir, o.Version, o.Server = os.Args[0], cli.IsTerminal(o.Out), lo.Dir, buildinfo.Describe(), in.Version+" in "+in.BinDir
 			o.Up = func(ctx context.Context, progress func(string)) (observe.Lab, error) {
 				return bed.UpLab(ctx, lo, progress)
 			}
