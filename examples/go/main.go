@@ -7,7 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log"
+	"log/slog"
 	"os"
 	"slices"
 	"time"
@@ -33,7 +33,8 @@ func main() {
 	lines := bufio.NewScanner(os.Stdin)
 	for lines.Scan() {
 		if err := db.order(context.Background(), lines.Text()); err != nil {
-			log.Fatal(err)
+			slog.Error("gave up", "error", err)
+			os.Exit(1)
 		}
 		fmt.Println(lines.Text())
 	}
@@ -62,7 +63,7 @@ func (db *database) order(ctx context.Context, key string) error {
 		case answered: // a mistake in the statement, or no permission: the next attempt would end in the same way
 			return fmt.Errorf("order %s: %w", key, err)
 		}
-		log.Printf("order %s: again, unknown=%t: %v", key, unknown, err)
+		slog.Warn("again", "order", key, "unknown", unknown, "error", err)
 	}
 }
 

@@ -94,7 +94,7 @@ func newHowTo(t *testing.T) *manual {
 			t.Fatal(err)
 		}
 	}
-	if err := os.Chmod(mine, 0o777); err != nil { //nolint:gosec // the server's user makes its directories in it
+	if err := os.Chmod(mine, 0o777); err != nil { // the server's user makes its directories in it
 		t.Fatal(err)
 	}
 	path := ""
@@ -121,6 +121,9 @@ func newHowTo(t *testing.T) *manual {
 	if uri == nil {
 		t.Fatal("the lab says no connection string")
 	}
+	_, password, _ := strings.Cut(strings.TrimPrefix(uri[1], "postgresql://"), ":")
+	password, _, _ = strings.Cut(password, "@")
+	h.env = append(h.env, "PGPASSWORD="+password)
 	h.group, h.values["group"], h.values["old"] = uri[1], "'"+uri[1]+"'", "'"+uri[1]+"'"
 	h.as("server", fmt.Sprintf("cd %s; initdb -A trust new >&2; pg_ctl -w -D new -l new.log -o \"-p %d -k %s -c listen_addresses=''\" start >&2", mine, port+5, mine))
 	t.Cleanup(func() {
@@ -134,7 +137,7 @@ func newHowTo(t *testing.T) *manual {
 // wrap writes a program of the shell.
 func (h *manual) wrap(path, text string) {
 	h.t.Helper()
-	if err := os.WriteFile(path, []byte("#!/bin/sh\n"+text), 0o755); err != nil { //nolint:gosec // a program
+	if err := os.WriteFile(path, []byte("#!/bin/sh\n"+text), 0o755); err != nil {
 		h.t.Fatal(err)
 	}
 }
