@@ -78,7 +78,7 @@ function door() {
   };
   return h('main', { class: 'door', 'data-key': 'door' }, h('form', { class: 'card', method: 'post', onsubmit: submit },
     h('h1', null, mark(), 'Coterie'),
-    h('p', { class: 'quiet' }, 'Log in with a role of PostgreSQL that has coterie_viewer, and its password.'),
+    h('p', { class: 'quiet' }, h('b', null, location.host), ': log in with a role of PostgreSQL that has coterie_viewer, and its password.'),
     h('label', { for: 'user' }, 'User'), h('input', { id: 'user', name: 'user', autocomplete: 'username', required: true, maxlength: '63', autofocus: true }),
     h('label', { for: 'password' }, 'Password'), h('input', { id: 'password', name: 'password', type: 'password', autocomplete: 'current-password', maxlength: '1024' }),
     h('p', { class: 'error', role: 'alert' }, app.error),
@@ -91,7 +91,8 @@ function frame() {
   const now = screen();
   const st = app.status;
   const old = st && Date.now() - app.heard > staleAfter;
-  return h('div', { class: `frame${app.lost || old ? ' old' : ''}`, 'data-key': 'frame' },
+  app.old = Boolean(app.lost || old); // what is shown is of the past
+  return h('div', { class: `frame${app.old ? ' old' : ''}`, 'data-key': 'frame' },
     h('a', { class: 'skip', href: '#content', onclick: (e) => { e.preventDefault(); document.getElementById('content').focus(); } }, 'Skip to content'),
     h('header', { class: 'top' },
       h('a', { class: 'brand', href: '#/' }, mark(), h('b', null, st?.group ?? 'Coterie'), st?.postgresql && h('span', { class: 'quiet' }, ` PostgreSQL ${st.postgresql}`)),
@@ -117,10 +118,10 @@ function banner(old) {
   if (!app.lost && !old) return null;
   const others = (app.status?.replicas ?? []).filter((r) => r.name !== app.me.node && r.listener);
   const host = (r) => r.endpoint.replace(/:\d+$/, '');
-  return h('div', { class: 'banner', role: 'alert' }, sign(app.lost ? 'bad' : 'warn'), h('p', null,
+  return h('div', { class: `banner${app.lost ? ' lost' : ''}`, role: 'alert' }, sign(app.lost ? 'bad' : 'warn'), h('p', null,
     h('b', null, app.lost ? `${app.me.node} does not answer.` : `Nothing was heard of ${app.me.node} for ${ago(app.heard).replace(' ago', '')}.`),
     app.heard ? ` What you see is as of ${timeOf(app.heard)}. Trying again by itself. ` : ' Trying again by itself. ',
-    others.length > 0 && ['Other members have a console, too: ', others.map((r, i) => [i > 0 && ', ',
+    others.length > 0 && ['Look at another replica, if its console is switched on: ', others.map((r, i) => [i > 0 && ', ',
       host(r) === location.hostname ? r.name : h('a', { href: `${location.protocol}//${host(r)}:${location.port || 443}/${location.hash}`, rel: 'noreferrer' }, r.name)]), '.']));
 }
 

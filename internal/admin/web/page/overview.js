@@ -34,6 +34,11 @@ const outcomes = {
   SURVIVED: ['good', 'can fail'], BLOCKED: ['warn', 'must not fail: commits would wait'], STOPS: ['bad', 'must not fail: no primary would be left'], DOWN: ['bad', 'does not answer'],
 };
 
+// asOf turns an answer of a node that is not heard any more into one about the past: nobody may take it for the present.
+function asOf(app, [, short, long]) {
+  return ['calm', 'Not known now', `At ${timeOf(app.heard)} ${app.me.node} said: ${short}. ${long}`];
+}
+
 const answer = (question, [tone, short, long], more) => h('section', { class: `card answer ${tone}` },
   h('h2', null, question), h('p', { class: 'short' }, sign(tone), short), h('p', { class: 'long' }, long), more);
 
@@ -56,18 +61,19 @@ function problems(st) {
   const all = st.availability.problems ?? [];
   if (all.length === 0) return null;
   return h('section', { class: 'card problems' }, h('header', null, h('h2', null, all.length === 1 ? 'One problem' : `${all.length} problems`)),
-    h('ul', null, all.map((p) => h('li', null, state(p.severity === 'Critical' ? 'bad' : 'warn', p.severity), h('div', null, h('b', null, p.target), ' ', p.finding,
+    h('ul', null, all.map((p) => h('li', null, state(p.severity === 'Critical' ? 'bad' : 'warn', p.severity), h('div', null, !p.finding.startsWith(`${p.target} `) && h('b', null, p.target), ' ', p.finding,
       p.run && h('p', { class: 'run' }, h('span', { class: 'quiet' }, 'next: '), h('code', null, p.run)))))));
 }
 
 export function overview(app) {
   const st = app.status;
   if (!st) return [h('div', { class: 'answers' }, [1, 2, 3].map(() => h('section', { class: 'card answer' }, skeleton(3)))), h('section', { class: 'card' }, skeleton(6))];
+  const now = (a) => (app.old ? asOf(app, a) : a);
   const lately = app.events.filter((e) => e.kind !== 'link').slice(-7).reverse();
   return [
     h('div', { class: 'answers' },
-      answer('Is my data safe?', safe(st)),
-      answer('Can I fail over now?', ready(st), failures(st)),
+      answer('Is my data safe?', now(safe(st))),
+      answer('Can I fail over now?', now(ready(st)), !app.old && failures(st)),
       happened(app.events, st)),
     problems(st),
     h('div', { class: 'two' },

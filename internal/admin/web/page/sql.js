@@ -31,7 +31,7 @@ export function sql(app) {
     api.views().then((names) => app.set({ sql: { ...app.sql, names } }), (e) => app.failed(e));
   }
   return h('div', { class: 'sql' },
-    card('Views', null, h('nav', { class: 'names', 'aria-label': 'views' }, q.names.length ? q.names.map((n) => h('button', { type: 'button', 'data-key': n, onclick: () => choose(n) }, n)) : skeleton(6))),
+    card('Views', null, h('nav', { class: 'names', 'aria-label': 'views' }, q.names.length ? q.names.map((n) => h('button', { type: 'button', 'data-key': n, title: n, onclick: () => choose(n) }, n)) : skeleton(6))),
     h('div', null,
       card('Query', h('span', { class: 'quiet' }, 'reads the views; the data is in other databases'),
         h('label', { class: 'hidden', for: 'sql' }, 'SQL on the views'),
