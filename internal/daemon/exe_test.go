@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -65,5 +66,27 @@ func TestPrepareForForeignDirectory(t *testing.T) {
 	}
 	if owner := int(st.Sys().(*syscall.Stat_t).Uid); owner != os.Getuid() {
 		t.Fatalf("the directory was given to user %d", owner)
+	}
+}
+
+// TestPrepareForPlaceOfOthers checks that root gives no new or empty directory away that another user could change, and
+// follows no link that has taken its place.
+func TestPrepareForPlaceOfOthers(t *testing.T) {
+	for name, make := range map[string]func(dir string) error{
+		"all may write to it":   func(dir string) error { return errors.Join(os.Mkdir(dir, 0o700), os.Chmod(dir, 0o777)) },
+		"all may write above":   func(dir string) error { return os.Chmod(filepath.Dir(dir), 0o777) },
+		"a link to a wide open": func(dir string) error { return os.Symlink("/tmp", dir) },
+	} {
+		base := t.TempDir()
+		if err := os.Chmod(base, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		dir := filepath.Join(base, "node")
+		if err := make(dir); err != nil {
+			t.Fatal(err)
+		}
+		if err := prepareFor(dir, os.Getuid(), os.Getgid()); !strings.Contains(fmt.Sprint(err), "every user may write to") && !strings.Contains(fmt.Sprint(err), "not a node directory") {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }

@@ -18,7 +18,7 @@ import (
 
 // ServerUserName is the name of the user that runs agent, keeper and servers if the administrator is root. PostgreSQL
 // refuses to run as root.
-const ServerUserName = "postgres"
+const ServerUserName = config.ServerUser
 
 // User is a user of this host.
 type User struct {
@@ -111,7 +111,9 @@ func prepareFor(dir string, uid, gid int) error {
 	if err != nil {
 		return err
 	}
+	fresh := true
 	if entries, err := os.ReadDir(abs); err == nil && len(entries) > 0 {
+		fresh = false
 		if _, err := os.Stat(filepath.Join(abs, config.File)); err != nil {
 			return fail.Refusedf("%s is not a node directory and not empty: it is not given to user %s; choose another --node directory", abs, ServerUserName)
 		}
@@ -131,7 +133,12 @@ func prepareFor(dir string, uid, gid int) error {
 	if err := os.MkdirAll(abs, 0o700); err != nil {
 		return err
 	}
-	if err := os.Lchown(abs, uid, gid); err != nil {
+	if fresh { // also what was made on the way there is looked at; an existing node is as its administrator left it
+		if err := config.CheckPlace(abs); err != nil {
+			return fail.Refusedf("%s is not given to user %s: %w", abs, ServerUserName, err)
+		}
+	}
+	if err := give(abs, uid, gid); err != nil {
 		return fmt.Errorf("give %s to user %s: %w", abs, ServerUserName, err)
 	}
 	run := "/run/coterie"
@@ -139,6 +146,20 @@ func prepareFor(dir string, uid, gid int) error {
 		return nil //nolint:nilerr // without /run, the run directory is in /tmp
 	}
 	return os.Lchown(run, uid, gid)
+}
+
+// give changes the owner of a directory, and of nothing that has taken its place since it was looked at.
+func give(dir string, uid, gid int) error {
+	real, err := filepath.EvalSymlinks(dir)
+	if err != nil {
+		return err
+	}
+	f, err := os.OpenFile(real, os.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NOFOLLOW, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	return f.Chown(uid, gid)
 }
 
 // mayEnter reports whether the user with that uid and gid may enter a directory. A gid of -1 means that no group is

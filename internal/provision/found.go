@@ -3,6 +3,7 @@ package provision
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -27,12 +28,15 @@ import (
 // NewGroup returns an id for a new group.
 func NewGroup() ag.GroupID { return ag.GroupID(uuid.NewString()) }
 
-// EmptyLayout returns the layout of the node directory dir. It is refused if the directory is not empty, or cannot be
-// listed.
+// EmptyLayout returns the layout of the node directory dir. It is refused if the directory is not empty, cannot be
+// listed, or is where another user could change it or put another one in its place.
 func EmptyLayout(dir string) (config.Layout, error) {
 	l, err := config.NewLayout(dir)
 	if err != nil {
 		return l, err
+	}
+	if err := config.CheckPlace(dir); err != nil {
+		return l, fail.Refusedf("%s cannot be a node directory: %w; nothing was changed", dir, err)
 	}
 	entries, err := os.ReadDir(l.Dir)
 	switch {
@@ -53,6 +57,9 @@ func FreshDir(dir string) (config.Layout, error) {
 	}
 	if err := l.Make(); err != nil {
 		return l, err
+	}
+	if err := os.Chmod(l.Dir, 0o700); err != nil { // it may have been there, empty
+		return l, fmt.Errorf("make %s private: %w", l.Dir, err)
 	}
 	return config.NewLayout(dir)
 }
