@@ -279,7 +279,7 @@ func (e *Endpoint) greet(c *Conn) error {
 		return fmt.Errorf("%s is not trusted: %w", c.peer.ID, err)
 	}
 	if c.via == "" {
-		e.handshakes.met(c.raw.RemoteAddr())
+		e.handshakes.met(c.raw.RemoteAddr(), c.peer, c.pin)
 	}
 	refusal, err := readVerdict(c.Conn)
 	if err != nil {

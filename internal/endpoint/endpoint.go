@@ -265,6 +265,9 @@ func (e *Endpoint) CloseUnauthorised() int {
 			n++
 		}
 	}
+	if e.cfg.Trust != nil {
+		e.handshakes.forget(e.cfg.Trust)
+	}
 	return n
 }
 

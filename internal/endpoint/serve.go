@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -122,7 +123,7 @@ func (e *Endpoint) serveAuthenticated(ctx context.Context, c *Conn) {
 		_ = c.Close()
 		return
 	}
-	e.handshakes.met(c.raw.RemoteAddr())
+	e.handshakes.met(c.raw.RemoteAddr(), c.peer, c.pin)
 	if err := c.SetDeadline(time.Time{}); err != nil {
 		return
 	}
@@ -217,9 +218,20 @@ type handshakes struct {
 	members   *admission.Places
 	datagrams *admission.Places // of strangers by QUIC; the library cannot evict them
 	rate      *admission.Budget // and remembers the addresses of members
-	joinLines *admission.Budget // lines about refused joins in the log
-	unlogged  atomic.Uint64     // those that were not logged since the last line
+	mu        sync.Mutex
+	owners    *admission.Recent[string, []owner] // the members met by those addresses; guarded by mu
+	joinLines *admission.Budget                  // lines about refused joins in the log
+	unlogged  atomic.Uint64                      // those that were not logged since the last line
 }
+
+// owner is a member that was met by an address. Several may be behind one.
+type owner struct {
+	peer certs.Identity
+	pin  string
+}
+
+// maxOwners is how many members of one address are remembered.
+const maxOwners = 32
 
 func newHandshakes(limit int) *handshakes {
 	return &handshakes{
@@ -227,6 +239,7 @@ func newHandshakes(limit int) *handshakes {
 		members:   admission.NewPlaces(memberPlaces, eachMember, handshakeGrace),
 		datagrams: admission.NewPlaces(limit/2, limit/2/eachStranger, handshakeGrace),
 		rate:      admission.NewBudget(eachStrangersRate, allStrangersRate, rememberedFor),
+		owners:    admission.NewRecent[string, []owner](rememberedFor),
 		joinLines: admission.NewBudget(eachJoinLines, allJoinLines, rememberedFor),
 	}
 }
@@ -247,7 +260,30 @@ func (h *handshakes) admit(from net.Addr, evict func()) *admission.Place {
 }
 
 // met notes that a member has authenticated itself from that address, or answered there.
-func (h *handshakes) met(at net.Addr) { h.rate.Succeeded(admission.Key(at), 1) }
+func (h *handshakes) met(at net.Addr, peer certs.Identity, pin string) {
+	key := admission.Key(at)
+	h.rate.Succeeded(key, 1)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	who := h.owners.At(key)
+	if m := (owner{peer, pin}); !slices.Contains(*who, m) && len(*who) < maxOwners {
+		*who = append(*who, m)
+	}
+}
+
+// forget makes the addresses strangers' again by which only members were met that are not trusted any more.
+func (h *handshakes) forget(trusted func(certs.Identity, string) error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, key := range h.owners.Keys() {
+		who := h.owners.At(key)
+		*who = slices.DeleteFunc(*who, func(m owner) bool { return trusted(m.peer, m.pin) != nil })
+		if len(*who) == 0 {
+			h.owners.Drop(key)
+			h.rate.Forget(key)
+		}
+	}
+}
 
 // Refused returns how many connections were closed at once since the start, because their address or all together had
 // as many that had not authenticated as there are places for, or were too many a second.

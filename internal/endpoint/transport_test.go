@@ -20,6 +20,7 @@ import (
 	"github.com/coteriedb/coterie/internal/endpoint/certs"
 	"github.com/coteriedb/coterie/internal/endpoint/link"
 	"github.com/coteriedb/coterie/internal/endpoint/link/linktest"
+	"github.com/coteriedb/coterie/internal/lib/admission"
 	"github.com/coteriedb/coterie/internal/lib/rawconn"
 )
 
@@ -342,4 +343,56 @@ func TestFreshen(t *testing.T) {
 		t.Errorf("%s is in force", c.Congestion())
 	}
 	roundTrip(t, c)
+}
+
+// TestAddressOfARemovedMember holds that the address of a member is a stranger's again once the member was removed,
+// unless another member is behind it too.
+func TestAddressOfARemovedMember(t *testing.T) {
+	t.Parallel()
+	h := newHandshakes(16)
+	alone, shared := &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1)}, &net.TCPAddr{IP: net.IPv4(192, 0, 2, 2)}
+	b, c := certs.Identity{Group: groupA, Kind: certs.KindReplica, ID: "b"}, certs.Identity{Group: groupA, Kind: certs.KindReplica, ID: "c"}
+	h.met(alone, b, "pin-b")
+	h.met(shared, b, "pin-b")
+	h.met(shared, c, "pin-c")
+	known := func(a net.Addr) bool { return h.rate.Known(admission.Key(a)) }
+	h.forget(func(certs.Identity, string) error { return nil })
+	if !known(alone) || !known(shared) {
+		t.Error("addresses of members are forgotten")
+	}
+	h.forget(func(_ certs.Identity, pin string) error {
+		if pin == "pin-b" {
+			return errors.New("it was removed")
+		}
+		return nil
+	})
+	if known(alone) || !known(shared) {
+		t.Errorf("after the removal of b: its own address is known: %t; one that it shares with c: %t", known(alone), known(shared))
+	}
+	h.forget(func(certs.Identity, string) error { return errors.New("removed") })
+	if known(shared) {
+		t.Error("after the removal of both the address is known")
+	}
+}
+
+// TestRemovalMakesAnAddressAStrangers holds the same of an endpoint whose configuration changes.
+func TestRemovalMakesAnAddressAStrangers(t *testing.T) {
+	t.Parallel()
+	ca := newTestCA(t, groupA)
+	var removed atomic.Bool
+	trust := func(certs.Identity, string) error {
+		if removed.Load() {
+			return errors.New("no member")
+		}
+		return nil
+	}
+	e := start(t, Config{Node: newTestNode(t, ca, "a"), Trust: trust, Handlers: map[Class]Handler{ClassControl: echo}})
+	_ = mustDial(t, client(newTestNode(t, ca, "b")), e, ClassControl, "a").Close()
+	key := admission.Key(&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	waitFor(t, "the address to be known", func() bool { return e.handshakes.rate.Known(key) })
+	removed.Store(true)
+	e.CloseUnauthorised()
+	if e.handshakes.rate.Known(key) {
+		t.Error("the address of a removed member has the places of members")
+	}
 }

@@ -71,6 +71,13 @@ func (b *Budget) Known(key string) bool {
 	return b.proven.Has(key)
 }
 
+// Forget undoes what Succeeded remembered of the caller.
+func (b *Budget) Forget(key string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.proven.Drop(key)
+}
+
 // Refused returns how often Spend reported false.
 func (b *Budget) Refused() uint64 {
 	b.mu.Lock()

@@ -1,6 +1,10 @@
 package admission
 
-import "container/list"
+import (
+	"container/list"
+	"maps"
+	"slices"
+)
 
 // Recent is a map of bounded size. Beyond it, the entry that was not used for longest is forgotten. Callers exclude
 // each other. Use NewRecent.
@@ -34,6 +38,17 @@ func (r *Recent[K, V]) At(key K) *V {
 	r.at[key] = r.order.PushFront(e)
 	return &e.value
 }
+
+// Drop forgets a key.
+func (r *Recent[K, V]) Drop(key K) {
+	if e := r.at[key]; e != nil {
+		r.order.Remove(e)
+		delete(r.at, key)
+	}
+}
+
+// Keys returns the keys in no order.
+func (r *Recent[K, V]) Keys() []K { return slices.Collect(maps.Keys(r.at)) }
 
 // Has reports whether the key is remembered. It does not count as a use.
 func (r *Recent[K, V]) Has(key K) bool { return r.at[key] != nil }
