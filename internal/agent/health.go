@@ -98,6 +98,9 @@ const (
 // loopLimit is how long the loop may block, for instance on a dead disk, before the lease is no longer renewed.
 const loopLimit = 10 * time.Second
 
+// Turned returns the BOOTTIME of the loop's last turn, or of its beginning; 0 before that.
+func (a *Agent) Turned() time.Duration { return time.Duration(a.turned.Load()) }
+
 // turns reports whether the loop has turned lately: only a node that decides may hold a lease.
 func (a *Agent) turns() bool {
 	late := boottime.Now() - time.Duration(a.turned.Load())

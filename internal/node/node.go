@@ -170,6 +170,7 @@ func Run(ctx context.Context, dir string, log *slog.Logger) (err error) {
 	if err := n.openEndpoint(part(open)); err != nil {
 		return err
 	}
+	defer n.tellManager()()
 	if err := n.quorum.Open(life); err != nil {
 		return err
 	}

@@ -154,3 +154,33 @@ func mustAbs(t *testing.T, path string) string {
 	}
 	return abs
 }
+
+// mostExposure is the exposure of the unit above which systemd-analyze refuses it, times ten. packaging/coterie.service
+// says what remains, and why.
+const mostExposure = "27"
+
+// TestUnitsAreConfined holds what systemd-analyze judges of the units.
+func TestUnitsAreConfined(t *testing.T) {
+	t.Parallel()
+	analyze, err := exec.LookPath("systemd-analyze")
+	if err != nil {
+		t.Skip("SKIPPED: systemd-analyze is not installed")
+	}
+	source, err := os.ReadFile("../../packaging/coterie.service")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range units(string(source)) {
+		path := filepath.Join(t.TempDir(), strings.Replace(name, "@", "@x", 1))
+		if err := put(path, text); err != nil {
+			t.Fatal(err)
+		}
+		out, err := exec.CommandContext(t.Context(), analyze, "security", "--offline=true", "--no-pager", "--threshold="+mostExposure, path).CombinedOutput()
+		if strings.Contains(string(out), "unrecognized option") {
+			t.Skip("SKIPPED: this systemd-analyze judges no unit that is not loaded (it is older than version 250)")
+		}
+		if err != nil || !strings.Contains(string(out), "Overall exposure level") {
+			t.Errorf("%s: %v\n%s", name, err, out)
+		}
+	}
+}

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coteriedb/coterie/internal/lib/rotating"
+	"github.com/coteriedb/coterie/internal/lib/sdnotify"
 )
 
 // Spawn makes sure that a keeper serves runDir. If none answers it starts `exe keeper` for nodeDir in a session of its
@@ -75,7 +76,7 @@ func spawn(exe, nodeDir, runDir string) (<-chan int, error) {
 	}
 	defer func() { _ = log.Close() }()
 	cmd := exec.Command(exe, "keeper", "--dir", nodeDir, "--run", runDir) //nolint:noctx // it must outlive every context of ours
-	cmd.Dir = "/"
+	cmd.Dir, cmd.Env = "/", sdnotify.Without(os.Environ())
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := startPunctually(cmd); err != nil {
