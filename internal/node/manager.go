@@ -14,8 +14,8 @@ import (
 
 // Times of what the service manager is told.
 const (
-	// readyAtLatest is when a node that has not decided anything yet is called ready all the same: it may be waiting for
-	// others, and a manager that waits too long would end it.
+	// readyAtLatest is when a node that has not decided anything yet is called ready all the same: it may be waiting
+	// for others, and a manager that waits too long would end it.
 	readyAtLatest = time.Minute
 	startingLook  = 100 * time.Millisecond // how often a node that is starting is looked at
 	mostPause     = 10 * time.Second       // between two messages
