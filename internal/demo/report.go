@@ -208,7 +208,7 @@ func (d *demo) tell() {
 	}
 }
 
-// parts says how long each part took.
+// parts returns how long each part took, as text.
 func (r *Report) parts() string {
 	var all []string
 	for _, p := range r.Parts {

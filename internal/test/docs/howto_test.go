@@ -48,6 +48,9 @@ func TestHowToPages(t *testing.T) {
 	case os.Geteuid() != 0:
 		t.Skip("NOT RUN: the pages are for root, and for the server's user")
 	}
+	if _, err := os.Stat("/var/run/postgresql"); err != nil {
+		t.Skipf("NOT RUN: a server by itself would have no place for its socket: %v", err)
+	}
 	h := newHowTo(t)
 	h.run("create table notes (id int primary key, t text)")
 	h.run("insert into notes select i, 'kept' from generate_series(1, 1000) i")
@@ -108,13 +111,13 @@ func newHowTo(t *testing.T) *manual {
 		"--endpoint 127.0.0.1:%[3]d --read-write 127.0.0.1:%[4]d --read-only 127.0.0.1:%[5]d --http 127.0.0.1:%[6]d \"$@\" ;; esac\nexec %[1]s/coterie \"$@\"\n",
 		inner, mine, port, port+1, port+2, port+3))
 	h.wrap(filepath.Join(bin, "systemctl"), "pid=$(pgrep -f \"agent --node $COTERIE_NODE\" | head -n 1)\nkill \"$pid\"\nwhile kill -0 \"$pid\" 2>/dev/null; do sleep 0.1; done\n")
-	h.env = append(h.env, "PATH="+bin+":"+found[0].BinDir+":"+path, fmt.Sprintf("PGPORT=%d", port+4), "PGCONNECT_TIMEOUT=10")
+	h.env = append(h.env, "PATH="+bin+":"+found[0].BinDir+":"+path, "PGCONNECT_TIMEOUT=10")
 	lab := filepath.Join(h.dir, "lab")
 	h.values = map[string]string{
 		"socket": "$(sed -n 's/.*--run \\([^ ]*\\).*/\\1/p' " + mine + "/keeper)/pg",
 		"backup": mine + "/backup", "copy": mine + "/copy", "database": "postgres", "table": "notes",
-		"node": lab + "/$stays", "data": mine + "/left",
-		"new": fmt.Sprintf("'host=%s port=%d dbname=postgres'", mine, port+5),
+		"node": lab + "/$stays", "data": fmt.Sprintf("%s/left\nexport PGPORT=%d", mine, port+4),
+		"new": fmt.Sprintf("'host=%s port=%d dbname=postgres user=postgres'", mine, port+5),
 	}
 	h.reader.run("coterie lab up --replicas 2 --witness")
 	uri := regexp.MustCompile(`read-write +(postgresql://\S+)`).FindStringSubmatch(h.reader.run("coterie lab status"))
@@ -212,7 +215,7 @@ func (h *manual) set(text, primary, other string) string {
 	h.t.Helper()
 	if !h.ended {
 		h.values["stays"], h.values["others"] = other, "'"+primary+" w'"
-		h.reader.run("tr '\\0' ' ' < /proc/$(pgrep -f 'keeper --dir " + filepath.Join(h.dir, "lab", primary) + "' | head -n 1)/cmdline > mine/keeper")
+		h.reader.run("tr '\\0' ' ' < /proc/$(pgrep -f '[k]eeper --dir " + filepath.Join(h.dir, "lab", primary) + "' | head -n 1)/cmdline > mine/keeper")
 	}
 	for line := range strings.Lines(text) {
 		name, _, ok := strings.Cut(line, "=")
