@@ -248,11 +248,11 @@ func (j *journal) changing(fd int, off, end int64) syscall.Errno {
 			continue
 		}
 		b := make([]byte, min(block, c.size-at))
-		if n, err := unix.Pread(fd, b, at); err != nil {
-			return err.(syscall.Errno)
-		} else if n < len(b) {
-			clear(b[n:])
+		n, err := unix.Pread(fd, b, at)
+		if err != nil {
+			return syscall.EIO
 		}
+		clear(b[n:])
 		if c.blocks == nil {
 			c.blocks = map[int64][]byte{}
 		}
