@@ -220,8 +220,8 @@ func TestLimits(t *testing.T) {
 	if got := fate(t, first); got != "53300" {
 		t.Errorf("who kept silent longest: %s", got)
 	}
-	if st := g.srv.Stats(); st.Rejected["pre-auth limit"] != 1 || st.PreAuth != 3 {
-		t.Errorf("%d rejected, %d left", st.Rejected["pre-auth limit"], st.PreAuth)
+	if st := g.srv.Stats(); st.Rejected["pre-auth limit"] != 1 || st.Refused["53300"] < 1 || st.PreAuth != 3 {
+		t.Errorf("%d rejected, %v told why, %d left", st.Rejected["pre-auth limit"], st.Refused, st.PreAuth)
 	}
 }
 

@@ -24,6 +24,7 @@ func opened(t *testing.T, most int64) (f *File, path string) {
 // are left are the last ones, whole and in order.
 func TestRotates(t *testing.T) {
 	f, path := opened(t, 100)
+	before, _ := Counts()
 	const lines = 1000
 	for i := range lines {
 		if n, err := fmt.Fprintf(f, "line %d\n", i); err != nil || n == 0 {
@@ -33,6 +34,9 @@ func TestRotates(t *testing.T) {
 	files, err := filepath.Glob(path + "*")
 	if err != nil || len(files) != MaxOld+1 {
 		t.Fatal(files, err)
+	}
+	if now, _ := Counts(); now < before+uint64(MaxOld) {
+		t.Errorf("%d files are counted", now-before)
 	}
 	var all strings.Builder
 	for i := MaxOld; i >= 0; i-- {

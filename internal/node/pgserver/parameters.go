@@ -67,8 +67,7 @@ func (p *Parameters) Run(ctx context.Context) error {
 	var counted time.Time
 	for {
 		p.apply(ctx)
-		if time.Since(counted) >= pendingEvery {
-			p.countPending(ctx)
+		if time.Since(counted) >= pendingEvery && p.countPending(ctx) {
 			counted = time.Now()
 		}
 		select {
@@ -80,16 +79,17 @@ func (p *Parameters) Run(ctx context.Context) error {
 	}
 }
 
-// countPending asks the server how many settings wait for its restart.
-func (p *Parameters) countPending(ctx context.Context) {
+// countPending asks the server how many settings wait for its restart, and reports whether it said.
+func (p *Parameters) countPending(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, parametersEvery)
 	defer cancel()
 	n, err := p.Server.PendingRestarts(ctx)
 	if err != nil {
 		p.pending.Store(0)
-		return
+		return false
 	}
 	p.pending.Store(int64(n) + 1)
+	return true
 }
 
 // PendingRestarts returns how many settings wait for a restart of the server, as it was up to half a minute ago; ok is

@@ -108,3 +108,27 @@ func TestUnvouchedParameters(t *testing.T) {
 		t.Errorf("said %q, want %q", *said, want)
 	}
 }
+
+// TestPendingRestarts holds that the number of settings that wait for a restart is known only while the server says it.
+func TestPendingRestarts(t *testing.T) {
+	p, _, _, down := parametersBed(t)
+	answer := "2"
+	p.Server.Text = func(context.Context, string) (string, error) { return answer, *down }
+	if n, ok := p.PendingRestarts(); ok {
+		t.Errorf("%d before the server was asked", n)
+	}
+	for _, step := range []struct {
+		answer string
+		down   error
+		want   int
+		known  bool
+	}{{"2", nil, 2, true}, {"0", nil, 0, true}, {"1", errors.New("it does not answer"), 0, false}, {"1", nil, 1, true}, {"many", nil, 0, false}} {
+		answer, *down = step.answer, step.down
+		if said := p.countPending(t.Context()); said != step.known {
+			t.Errorf("%+v: said %v", step, said)
+		}
+		if n, ok := p.PendingRestarts(); ok != step.known || ok && n != step.want {
+			t.Errorf("%+v: %d, %v", step, n, ok)
+		}
+	}
+}
