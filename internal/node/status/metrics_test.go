@@ -81,8 +81,8 @@ func TestMeasuredElsewhere(t *testing.T) {
 	}
 }
 
-// BenchmarkMetrics measures an answer of /metrics of a primary with 1,000 sessions, facts included. The goal is 5 ms of a
-// processor: cpu-ns/op, which other work on the machine does not change.
+// BenchmarkMetrics measures an answer of /metrics of a primary with 1,000 sessions, facts included. The goal is 5 ms of
+// a processor: cpu-ns/op, which other work on the machine does not change.
 func BenchmarkMetrics(b *testing.B) {
 	bed := newBed(b)
 	for i := range 1000 {
