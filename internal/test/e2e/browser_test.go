@@ -183,7 +183,7 @@ func (g *group) watchFailover(t *testing.T, s lab.Status, dying, other *consoleP
 	dying.picture("dead.png", 900)
 	other.Await(pageTime, fmt.Sprintf("document.querySelector('.topology .node.primary') && !document.querySelector('.topology .node.primary').textContent.startsWith(%q)", primary))
 	t.Logf("the page of %s shows another primary after %v", other.node, time.Since(began).Round(time.Millisecond))
-	other.Await(pageTime, "document.querySelector('.problems')")
+	other.Await(pageTime, "document.querySelector('.problems') && document.querySelector('tbody .role.primary')") // status and views
 	other.picture("degraded.webp", 1000)
 	other.picture("degraded.png", 1400)
 	other.clean("a failover")
