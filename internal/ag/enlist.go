@@ -1,6 +1,9 @@
 package ag
 
-import "fmt"
+import (
+	"errors"
+	"fmt"
+)
 
 // The limits of a group's size.
 const (
@@ -106,4 +109,42 @@ func (g Group) SynchronousBeside(id ReplicaID) int {
 		}
 	}
 	return n
+}
+
+// MemberStep is what a member tells of its own part in the group. A witness, which cannot sign the configuration, has a
+// replica write it. The replica accepts nothing else from it.
+type MemberStep struct {
+	EtcdID   uint64        `json:"etcd_id,omitempty"`   // it votes in the embedded store, with this member id
+	CameBack bool          `json:"came_back,omitempty"` // the quorum was founded anew without it: votes are assigned again
+	Pin      string        `json:"pin,omitempty"`       // of the authority of the rotation whose phase it has completed
+	Phase    RotationPhase `json:"phase,omitempty"`
+}
+
+// Apply writes the step of the member with that name into the configuration. Every error leaves the group as it was.
+func (s MemberStep) Apply(g *Group, id ReplicaID) error {
+	at := -1
+	for i, r := range g.Replicas {
+		switch {
+		case r.ID == id:
+			at = i
+		case s.EtcdID != 0 && r.EtcdID == s.EtcdID:
+			return fmt.Errorf("%x is the member of %s in the quorum, and not that of %s", s.EtcdID, r.ID, id)
+		}
+	}
+	switch {
+	case at < 0:
+		return fmt.Errorf("%s is no member of the group", id)
+	case s.EtcdID != 0 && (g.External > 0 || !g.Replicas[at].Voter):
+		return errors.New("the group has no place in the quorum for " + string(id))
+	}
+	if s.EtcdID != 0 {
+		g.Replicas[at].EtcdID = s.EtcdID
+	}
+	if s.CameBack {
+		g.AssignVotes()
+	}
+	if s.Phase != "" {
+		g.RotationStep(id, s.Pin, s.Phase)
+	}
+	return nil
 }

@@ -149,6 +149,10 @@ type Group struct {
 	Maintenance *Maintenance `json:"maintenance,omitempty"`
 	// Rotation is the change of the certificate authority under way; nil: none.
 	Rotation *Rotation `json:"rotation,omitempty"`
+	// Serial numbers the signed configurations: each has a greater one than those before it (package endorsement).
+	Serial uint64 `json:"serial,omitempty"`
+	// SignedOnly means that every member's program signs the configuration: none without a signature is used any more.
+	SignedOnly bool `json:"signed_only,omitempty"`
 }
 
 // Timeout returns the SESSION_TIMEOUT of a replica: its own, or the group's.

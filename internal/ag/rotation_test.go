@@ -1,6 +1,7 @@
 package ag
 
 import (
+	"reflect"
 	"slices"
 	"testing"
 )
@@ -79,5 +80,46 @@ func TestRotationTurns(t *testing.T) {
 	}
 	if g.Rotation = nil; g.RotationTurn("a") {
 		t.Error("a turn without a rotation")
+	}
+}
+
+// TestMemberStep: a member changes its own entry, and only what the step says.
+func TestMemberStep(t *testing.T) {
+	group := func() Group {
+		return Group{Rotation: &Rotation{Pin: "p", Phase: RotationIssue}, Replicas: []Replica{
+			{ID: "n1", Voter: true, EtcdID: 1, AvailabilityMode: SynchronousCommit},
+			{ID: "n2", AvailabilityMode: SynchronousCommit},
+			{ID: "w", Voter: true, AvailabilityMode: ConfigurationOnly},
+		}}
+	}
+	for _, tt := range []struct {
+		name  string
+		step  MemberStep
+		id    ReplicaID
+		alter func(*Group) // the group before
+		want  func(*Group) // what changes; nil: it is refused
+	}{
+		{"it votes", MemberStep{EtcdID: 3}, "w", nil, func(g *Group) { g.Replicas[2].EtcdID = 3 }},
+		{"another's member", MemberStep{EtcdID: 1}, "w", nil, nil},
+		{"a stranger", MemberStep{EtcdID: 3}, "x", nil, nil},
+		{"no place for a vote", MemberStep{EtcdID: 3}, "n2", nil, nil},
+		{"an external quorum", MemberStep{EtcdID: 3}, "w", func(g *Group) { g.External = 3 }, nil},
+		{"it came back", MemberStep{CameBack: true}, "w", nil, func(g *Group) { g.AssignVotes() }},
+		{"its part of a rotation", MemberStep{Pin: "p", Phase: RotationIssue}, "w", nil, func(g *Group) { g.RotationStep("w", "p", RotationIssue) }},
+		{"a rotation that is over", MemberStep{Pin: "q", Phase: RotationIssue}, "w", nil, func(*Group) {}},
+		{"nothing", MemberStep{}, "w", nil, func(*Group) {}},
+	} {
+		got, want := group(), group()
+		if tt.alter != nil {
+			tt.alter(&got)
+			tt.alter(&want)
+		}
+		err := tt.step.Apply(&got, tt.id)
+		if tt.want != nil {
+			tt.want(&want)
+		}
+		if (err == nil) != (tt.want != nil) || !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: %v: %+v", tt.name, err, got)
+		}
 	}
 }

@@ -58,6 +58,9 @@ type JoinRequest struct {
 	Major    int          `json:"major,omitempty"`             // PostgreSQL's, 0 for a witness
 	SystemID string       `json:"system_identifier,omitempty"` // of data the node has already
 
+	// Signs means that the node's program knows signed configurations.
+	Signs bool `json:"signs,omitempty"`
+
 	Fence time.Duration `json:"fence,omitempty"` // how long the node's host takes to fence a server; 0: not measured
 }
 

@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,8 +13,8 @@ import (
 
 // UpdateGroup replaces the configuration if it is still at revision rev, and returns its new revision.
 func (s *Store) UpdateGroup(ctx context.Context, rev int64, g ag.Group) (int64, error) {
-	b, err := encode(g, maxConfigBytes)
-	if err = errors.Join(checkGroup(g, s.cfg.Group), err); err != nil {
+	b, err := s.encodeGroup(g)
+	if err != nil {
 		return 0, fmt.Errorf("change the configuration: %w", err)
 	}
 	if rev <= 0 {
@@ -23,7 +24,59 @@ func (s *Store) UpdateGroup(ctx context.Context, rev int64, g ag.Group) (int64, 
 	if err != nil {
 		return 0, fmt.Errorf("change the configuration: %w", err)
 	}
+	s.wroteGroup(b)
 	return newRev, nil
+}
+
+// RestoreGroup replaces the value of the configuration by another that was in its place before, if it is still there.
+func (s *Store) RestoreGroup(ctx context.Context, value, by []byte) error {
+	res, err := s.read(ctx, get(s.keys.config))
+	if err != nil {
+		return fmt.Errorf("restore the configuration: %w", err)
+	}
+	now := res.one(0)
+	if !bytes.Equal(now.value, value) || len(by) > maxConfigBytes {
+		return nil
+	}
+	if _, err := s.swap(ctx, []guard{{s.keys.config, now.rev}}, put(s.keys.config, by)); err != nil && !errors.Is(err, ErrConflict) {
+		return fmt.Errorf("restore the configuration: %w", err)
+	}
+	return nil
+}
+
+// encodeGroup returns the value of a configuration, signed.
+func (s *Store) encodeGroup(g ag.Group) ([]byte, error) {
+	if err := checkGroup(g, s.cfg.Group); err != nil {
+		return nil, err
+	}
+	if s.cfg.Endorser == nil {
+		return encode(g, maxConfigBytes)
+	}
+	b, err := s.cfg.Endorser.Sign(g)
+	if err == nil && len(b) > maxConfigBytes {
+		err = fmt.Errorf("%w: %d bytes, the limit is %d", ErrTooLarge, len(b), maxConfigBytes)
+	}
+	return b, err
+}
+
+// wroteGroup is called with a value of encodeGroup that was written.
+func (s *Store) wroteGroup(b []byte) {
+	if s.cfg.Endorser != nil {
+		s.cfg.Endorser.Wrote(b)
+	}
+}
+
+// reading returns what a read about to begin does with the value of the configuration: it replaces it by the one that
+// is to be used.
+func (s *Store) reading() func(kv) kv {
+	if s.cfg.Endorser == nil {
+		return func(k kv) kv { return k }
+	}
+	use := s.cfg.Endorser.Reading()
+	return func(k kv) kv {
+		k.value = use(k.value)
+		return k
+	}
 }
 
 // PutOp writes the operator's request if it is at revision rev (0: absent, -1: not compared) and the epoch is at

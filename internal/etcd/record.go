@@ -11,6 +11,7 @@ import (
 // Read returns everything that the group's members act on, as of one revision, by one linearizable transaction. It
 // fails with ErrNoRecord when the group does not exist in this store, and with ErrCorrupt when it exists in part.
 func (s *Store) Read(ctx context.Context) (Snapshot, error) {
+	use := s.reading()
 	res, err := s.read(ctx, get(s.keys.epoch), get(s.keys.state), get(s.keys.lead), get(s.keys.config), get(s.keys.op),
 		list(s.keys.status, maxStatuses), list(s.keys.vote, maxReplicas))
 	if err != nil {
@@ -28,7 +29,7 @@ func (s *Store) Read(ctx context.Context) (Snapshot, error) {
 	if snap.Record, err = decodeRecord(epoch, state, res.one(2)); err != nil {
 		return Snapshot{}, err
 	}
-	if err := decode(config, maxConfigBytes, &snap.Group); err != nil {
+	if err := decode(use(config), maxConfigBytes, &snap.Group); err != nil {
 		return Snapshot{}, err
 	}
 	if err := checkGroup(snap.Group, s.cfg.Group); err != nil {
@@ -208,10 +209,10 @@ func (s *Store) Renew(ctx context.Context, epochRev int64, lead ag.Lead) (int64,
 // Replace overwrites a group's configuration and record after the loss of its quorum. It fails with ErrConflict if the
 // store already holds an epoch as late as e. Calling it again after it was made changes nothing.
 func (s *Store) Replace(ctx context.Context, g ag.Group, e ag.EpochRecord, st ag.State) error {
-	config, err1 := encode(g, maxConfigBytes)
+	config, err1 := s.encodeGroup(g)
 	epoch, err2 := encode(e, maxRecordBytes)
 	state, err3 := encode(st, maxRecordBytes)
-	if err := errors.Join(checkGroup(g, s.cfg.Group), checkEpoch(e), checkState(st), err1, err2, err3); err != nil {
+	if err := errors.Join(checkEpoch(e), checkState(st), err1, err2, err3); err != nil {
 		return fmt.Errorf("replace the group's record: %w", err)
 	}
 	res, err := s.read(ctx, get(s.keys.epoch), get(s.keys.state), get(s.keys.lead), get(s.keys.config))
@@ -240,15 +241,16 @@ func (s *Store) Replace(ctx context.Context, g ag.Group, e ag.EpochRecord, st ag
 	if err != nil {
 		return fmt.Errorf("replace the group's record: %w", err)
 	}
+	s.wroteGroup(config)
 	return nil
 }
 
 // Bootstrap writes the first configuration and record of a group. It fails with ErrConflict if there is any.
 func (s *Store) Bootstrap(ctx context.Context, g ag.Group, e ag.EpochRecord, st ag.State) error {
-	config, err1 := encode(g, maxConfigBytes)
+	config, err1 := s.encodeGroup(g)
 	epoch, err2 := encode(e, maxRecordBytes)
 	state, err3 := encode(st, maxRecordBytes)
-	if err := errors.Join(checkGroup(g, s.cfg.Group), checkEpoch(e), checkState(st), err1, err2, err3); err != nil {
+	if err := errors.Join(checkEpoch(e), checkState(st), err1, err2, err3); err != nil {
 		return fmt.Errorf("create the group's record: %w", err)
 	}
 	out, err := s.change(ctx, write{
@@ -261,5 +263,6 @@ func (s *Store) Bootstrap(ctx context.Context, g ag.Group, e ag.EpochRecord, st 
 	if err != nil {
 		return fmt.Errorf("create the group's record: %w", err)
 	}
+	s.wroteGroup(config)
 	return nil
 }

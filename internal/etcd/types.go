@@ -60,6 +60,20 @@ type StoreConfig struct {
 	Logger *slog.Logger
 	// Now is the wall clock, for the expiry of join tokens only. Default time.Now.
 	Now func() time.Time
+	// Endorser signs the configuration, and decides which one is used. nil: it is written and read as it is.
+	Endorser Endorser
+}
+
+// Endorser signs the configuration that is written, and verifies the one that is read: every member of the quorum can
+// write it, a witness too. All methods may be called concurrently.
+type Endorser interface {
+	// Sign returns the value of a configuration.
+	Sign(g ag.Group) (value []byte, err error)
+	// Reading is called before a read begins. The function that it returns takes the value that was read, and returns
+	// the configuration that is to be used, in JSON: of that value or, if it is refused, of the last good one.
+	Reading() func(value []byte) (use []byte)
+	// Wrote takes over a value of Sign that was written.
+	Wrote(value []byte)
 }
 
 // Snapshot is everything below the group's prefix that its members act on, as of one revision.

@@ -1,12 +1,14 @@
 package node
 
 import (
+	"context"
 	"net/http"
 	"slices"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/admin/web"
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/node/endorsement"
 	"github.com/coteriedb/coterie/internal/node/metrics"
 	"github.com/coteriedb/coterie/internal/node/operations"
 	"github.com/coteriedb/coterie/internal/node/status"
@@ -52,6 +54,7 @@ func (n *node) newStatus() *status.Service {
 		Expiry:    n.certificates,
 		Authority: func() string { return n.pki.Identity().Authority() },
 		NoVote:    n.quorum.NoVote,
+		Endorsed:  n.endorsed,
 		Disowned:  n.peers.Disowned,
 		Roster:    func() ([]uint64, string) { r := n.quorum.Roster(); return r.Voters, r.Stray },
 		Listener: func() status.Listener {
@@ -79,6 +82,17 @@ func (n *node) certificates() map[string]time.Time {
 	}
 	return out
 }
+
+// newEndorsement returns this node's part in the signed configuration.
+func (n *node) newEndorsement() *endorsement.Service {
+	return endorsement.New(endorsement.Config{
+		Self: n.self, Judge: n.judge, Logger: n.log.With("part", "configuration"), Members: n.members, Calls: n.control, Snapshot: n.agent.Snapshot,
+		Update: n.quorum.UpdateGroup, Restore: n.store.RestoreGroup, Votes: n.quorum.IsVoter,
+	})
+}
+
+// tell writes what this node tells of its own part in the group, once its agent exists.
+func (n *node) tell(ctx context.Context, step ag.MemberStep) error { return n.endorsed.Tell(ctx, step) }
 
 // relayed returns the pairs of members whose connections this node relays.
 func (n *node) relayed() (out [][2]ag.ReplicaID) {

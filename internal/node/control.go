@@ -56,6 +56,12 @@ func (n *node) serveControl() {
 	})
 	rpc.Handle(gate, rpc.Renew, n.pki.RenewFor)
 	rpc.Handle(gate, rpc.AuthorityKey, n.pki.AuthorityKey)
+	rpc.Handle(gate, rpc.Signs, func(ctx context.Context, peer certs.Identity, none rpc.Nothing) (bool, error) {
+		return n.endorsed.Signs(ctx, peer, none)
+	})
+	rpc.Handle(gate, rpc.Tell, func(ctx context.Context, peer certs.Identity, step ag.MemberStep) (rpc.Nothing, error) {
+		return n.endorsed.WriteFor(ctx, peer, step)
+	})
 	rpc.Handle(gate, rpc.Seed, func(ctx context.Context, _ certs.Identity, req api.SeedRequest) (seeding.Operation, error) {
 		return n.seedOps.AnswerSeed(ctx, req)
 	})

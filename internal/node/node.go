@@ -23,6 +23,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/rawconn"
 	"github.com/coteriedb/coterie/internal/listener/serverlog"
 	"github.com/coteriedb/coterie/internal/node/clientport"
+	"github.com/coteriedb/coterie/internal/node/endorsement"
 	"github.com/coteriedb/coterie/internal/node/membership"
 	"github.com/coteriedb/coterie/internal/node/operations"
 	"github.com/coteriedb/coterie/internal/node/pgserver"
@@ -49,6 +50,8 @@ type node struct {
 
 	members    *membership.Members
 	pki        *pki.Service
+	judge      *endorsement.Judge
+	endorsed   *endorsement.Service
 	endpoint   *endpoint.Endpoint
 	peers      *rpc.Peers
 	control    *endpoint.Control
@@ -115,6 +118,8 @@ func (n *node) newQuorum() *quorum.Service {
 			return n.endpoint.Dial(ctx, r.Endpoint, endpoint.ClassQuorum, r.ID)
 		},
 		TrustedCAs: func() string { return n.pki.TrustedCAs() },
+		Endorser:   func() etcd.Endorser { return n.judge },
+		Tell:       n.tell,
 		Snapshot:   func() *agent.Snapshot { return n.agent.Snapshot() },
 		View:       func() *ag.View { return n.agent.View() },
 		Restart:    func(ctx context.Context) error { return n.agent.Restart(ctx, agent.RestartOptions{}) },
@@ -133,7 +138,7 @@ func (n *node) openPKI() (*pki.Service, error) {
 		},
 		Renewed:      n.clients.CertificateRenewed,
 		Snapshot:     func() *agent.Snapshot { return n.agent.Snapshot() },
-		Update:       n.quorum.UpdateGroup,
+		Tell:         n.tell,
 		MemberTrusts: n.quorum.MemberTrusts,
 	})
 }
@@ -213,6 +218,7 @@ func (n *node) startChores(run func(string, func(context.Context) error)) {
 		run("health", n.probes.Run)
 	}
 	run("quorum membership", n.quorum.Run)
+	run("signed configuration", n.endorsed.Run)
 	run("console roles", n.clients.KeepRoles)
 	run("certificates", n.pki.RunRenewal)
 	run("authority", n.pki.RunRotation)
@@ -225,6 +231,9 @@ func (n *node) openEndpoint(run func(string, func(context.Context) error)) error
 	}
 	var err error
 	if n.pki, err = n.openPKI(); err != nil {
+		return err
+	}
+	if n.judge, err = endorsement.NewJudge(n.pki, *n.members.Group(), n.log.With("part", "configuration")); err != nil {
 		return err
 	}
 	log := n.log.With("part", "endpoint")
@@ -279,6 +288,7 @@ func (n *node) openAgent() error {
 	if n.agent, err = agent.New(c); err != nil {
 		return err
 	}
+	n.endorsed = n.newEndorsement()
 	n.status = n.newStatus()
 	n.operate = n.newOperations()
 	close(n.ready)

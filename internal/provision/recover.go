@@ -224,7 +224,10 @@ func (s *StoppedNode) Follow() error {
 	if _, err := os.Stat(s.Layout.FoundingFile()); err == nil {
 		return fail.Refusedf("this member is to found the new quorum at its next start (coterie recover lead was run here); it follows nobody")
 	}
-	return errors.Join(s.putMemberAside(), s.forgetStore(), durable.Replace(s.Layout.ComebackFile(), nil, 0o600))
+	// The configuration of the new quorum may have a lower number than one of the lost quorum that this member saw.
+	g := s.Group
+	g.Serial = 0
+	return errors.Join(s.putMemberAside(), s.forgetStore(), membership.SaveGroup(s.Layout, g), durable.Replace(s.Layout.ComebackFile(), nil, 0o600))
 }
 
 // putMemberAside renames the directory of the old quorum member, so that a new one can be made. The old directory is

@@ -195,6 +195,19 @@ type Status struct {
 	Rotation     *Rotation   `json:"authority_rotation,omitempty"`
 	// Maintenance is why no automatic failover begins; nil: it may.
 	Maintenance *ag.Maintenance `json:"maintenance,omitempty"`
+	// Configuration is what the answering node knows of the group's signed configuration.
+	Configuration Configuration `json:"configuration"`
+}
+
+// Configuration is how far the group uses signed configurations only, and which others a node has refused.
+type Configuration struct {
+	Serial     uint64         `json:"serial"` // of the configuration in use
+	SignedOnly bool           `json:"signed_only"`
+	WaitsFor   []ag.ReplicaID `json:"waits_for,omitempty"` // as primary: the members that did not say that their programs sign
+	Refused    uint64         `json:"refused"`             // configurations refused since the agent started
+	Why        string         `json:"why,omitempty"`       // the last one was refused
+	At         *time.Time     `json:"at,omitempty"`        // by the node's own clock
+	Stands     bool           `json:"stands,omitempty"`    // the store still holds it
 }
 
 // Relay is a connection between two other members that the answering node relays.

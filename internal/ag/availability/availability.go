@@ -21,6 +21,8 @@ type Facts struct {
 	// Logins are the reasons for which this node refuses clients that its configuration would admit, as when its file
 	// of rules cannot be read.
 	Logins []string
+	// Refused is why a configuration in the quorum's store was refused lately; "": none was.
+	Refused string
 	// Removed reports that the configuration does not have this node any more.
 	Removed bool
 }

@@ -23,6 +23,9 @@ func (f Facts) problems(r Report) []Problem {
 	if f.Stray != "" {
 		add(Critical, group, "coterie check quorum", "%s", f.Stray)
 	}
+	if f.Refused != "" {
+		add(Critical, group, "coterie check security; a witness may be stolen: coterie remove it", "%s", f.Refused)
+	}
 	if r.Blocked {
 		add(Critical, group, "start the secondaries that do not acknowledge; coterie explain", "no commit is acknowledged for %v: %s", Age(time.Duration(r.BlockedSeconds*float64(time.Second))), r.Because)
 	}

@@ -54,6 +54,10 @@ type Recovery struct {
 	Ahead []ag.ReplicaID
 }
 
+// serials is how far the number of the configuration jumps at a recovery. No group makes so many changes, so that no
+// configuration of the lost store, which a member may have seen and the chosen one not, counts as a later one.
+const serials = 1 << 32
+
 // ErrUnsafe means that the recovery may not be made as requested.
 var ErrUnsafe = errors.New("this recovery would not be safe")
 
@@ -68,6 +72,7 @@ func Recover(q Request) (Recovery, error) {
 	}
 	r := Recovery{Group: q.Group}
 	r.Group.Replicas = nil
+	r.Group.Serial += serials
 	var epoch ag.Epoch
 	var seq uint64
 	var tli ag.Timeline

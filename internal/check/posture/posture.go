@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/ag"
@@ -47,6 +48,7 @@ func Find(ctx context.Context, dir string) ([]check.Finding, error) {
 		return append(out, failed("processes and roles", errors.New("no agent runs here; start it with coterie agent"))), nil
 	}
 	out = append(out, judgeWitnesses(s)...)
+	out = append(out, judgeConfiguration(s.Configuration))
 	out = append(out, judgeProcesses(local)...)
 	if c.PostgreSQL == nil || local.Postgres == 0 {
 		return out, nil
@@ -224,6 +226,31 @@ func judgeFiles(l config.Layout) (out []check.Finding) {
 		out = append(out, ok("keys and directories are private to the node's user"))
 	}
 	return out
+}
+
+// judgeConfiguration returns a finding about who can write what decides who enters and what runs.
+func judgeConfiguration(c api.Configuration) check.Finding {
+	switch {
+	case c.Refused > 0 && c.At != nil:
+		return check.Finding{
+			Level: check.Problem, What: fmt.Sprintf("configurations in the quorum's store were refused since the agent started: %d, the last at %s: %s", c.Refused, c.At.UTC().Format(time.RFC3339), c.Why),
+			Why: "no replica wrote them: a witness, or the administrator's etcd, may be in other hands; none of them was used", Run: "coterie remove the witness that may be stolen; coterie status",
+		}
+	case !c.SignedOnly:
+		waits := ""
+		for _, id := range c.WaitsFor {
+			waits += " " + string(id)
+		}
+		if waits != "" {
+			waits = "; the primary waits for" + waits
+		}
+		return check.Finding{
+			Level: check.Warning, What: "a configuration of the group is used without a signature" + waits,
+			Why: "whoever has a witness can change the rules for clients, the superuser and the settings of the servers",
+			Run: "install this version on every member, and coterie restart; when all answer, the primary ends it by itself",
+		}
+	}
+	return ok("only configurations of the group that a replica has signed are used")
 }
 
 // judgeWitnesses returns a finding if the group has witnesses: their loss is more than that of a vote.

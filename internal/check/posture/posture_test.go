@@ -189,7 +189,13 @@ func TestFind(t *testing.T) {
 	if found, err = Find(t.Context(), a.Layout.Dir); err != nil {
 		t.Fatal(err)
 	}
-	expect(t, found, "warning http :8008", "ok witnesses: n3;")
+	expect(t, found, "warning http :8008", "ok witnesses: n3;", "warning a configuration of the group is used without a signature")
+	at := time.Now()
+	expect(t, []check.Finding{judgeConfiguration(api.Configuration{WaitsFor: []ag.ReplicaID{"n2", "w"}})},
+		"warning a configuration of the group is used without a signature; the primary waits for n2 w")
+	expect(t, []check.Finding{judgeConfiguration(api.Configuration{SignedOnly: true})}, "ok only configurations")
+	expect(t, []check.Finding{judgeConfiguration(api.Configuration{SignedOnly: true, Refused: 2, At: &at, Why: "it has no signature"})},
+		"problem configurations in the quorum's store were refused since the agent started: 2,")
 }
 
 // TestRoles asks a real server, which has one of everything that the probe looks for, and before that nothing.

@@ -31,13 +31,26 @@ func (ca *CA) Endorse(purpose string, value []byte) ([]byte, error) {
 	return ecdsa.SignASN1(rand.Reader, ca.key, digest(purpose, string(ca.Group), value))
 }
 
+// Configuration is the purpose of the signature of the group's configuration.
+const Configuration = "group configuration"
+
 // Endorsed returns ErrNotEndorsed if none of the authorities in pkiDir has signed the value for that purpose.
 func Endorsed(pkiDir, purpose string, value, signature []byte) error {
 	all, _, err := readAuthorities(pkiDir)
 	if err != nil {
 		return err
 	}
-	for _, ca := range all {
+	return newTrust(all...).endorsed(purpose, value, signature)
+}
+
+// Endorsed returns ErrNotEndorsed if none of the authorities that the node trusts now has signed the value for that
+// purpose. It reads no file.
+func (n *Node) Endorsed(purpose string, value, signature []byte) error {
+	return n.trust.Load().endorsed(purpose, value, signature)
+}
+
+func (t *trust) endorsed(purpose string, value, signature []byte) error {
+	for _, ca := range t.cas {
 		if key, ok := ca.PublicKey.(*ecdsa.PublicKey); ok && ecdsa.VerifyASN1(key, digest(purpose, string(groupOf(ca)), value), signature) {
 			return nil
 		}

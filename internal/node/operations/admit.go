@@ -58,6 +58,10 @@ func (s *Service) Admit(ctx context.Context, tokenID string, verify func([]byte)
 	if err := enlist(&x.Group, req, pin); err != nil { // refused before the token is spent
 		return none, err
 	}
+	if x.Group.SignedOnly && !req.Signs {
+		return none, &endpoint.RemoteError{Code: endpoint.CodeVersionMismatch, Message: "the group's configuration is signed, which the joining node's program does not know: " +
+			"install the version of the other nodes there, and join again"}
+	}
 	if err := fencetime.Holds(x.Group.Profile, req.Fence); err != nil {
 		return none, &endpoint.RemoteError{Code: endpoint.CodeRefused, Message: err.Error()}
 	}

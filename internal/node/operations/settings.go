@@ -12,6 +12,7 @@ import (
 	"github.com/coteriedb/coterie/internal/admin/console"
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent"
+	"github.com/coteriedb/coterie/internal/endpoint/certs"
 	"github.com/coteriedb/coterie/internal/lib/fail"
 	"github.com/coteriedb/coterie/internal/lib/retry"
 	"github.com/coteriedb/coterie/internal/node/fencetime"
@@ -193,7 +194,7 @@ const (
 func (s *Service) RunMaintenance(ctx context.Context) error {
 	retry.Every(ctx, maintenanceEvery, func() {
 		v := s.Agent.View()
-		if v == nil || !v.Quorum {
+		if v == nil || !v.Quorum || s.Node.Kind == certs.KindWitness { // which does not sign the configuration
 			return
 		}
 		now := time.Now()

@@ -28,10 +28,10 @@ type Config struct {
 	AskCertificate func(ctx context.Context, of ag.Replica, csr []byte) (chain []byte, err error)
 	AskKey         func(ctx context.Context, of ag.Replica, pin string) (key []byte, err error)
 
-	Renewed      func() error           // puts a renewed certificate of the listener into use
-	Snapshot     func() *agent.Snapshot // nil before the agent's first read of the record
-	Update       func(ctx context.Context, change func(*ag.Group) error) error
-	MemberTrusts func() bool // whether this node's member of the quorum trusts what the node trusts
+	Renewed      func() error                                        // puts a renewed certificate of the listener into use
+	Snapshot     func() *agent.Snapshot                              // nil before the agent's first read of the record
+	Tell         func(ctx context.Context, step ag.MemberStep) error // as endorsement.Service.Tell
+	MemberTrusts func() bool                                         // whether this node's member of the quorum trusts what the node trusts
 }
 
 // Service is this node's part in the group's certificates. Any goroutine may call its methods.

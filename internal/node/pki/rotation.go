@@ -59,7 +59,7 @@ func (s *Service) rotationTurn(ctx context.Context) error {
 		}
 		s.Logger.Info("this node is through with a phase of the authority's rotation", "phase", r.Phase, "authority", r.Pin)
 		fault.Point("rotate.done") // this node has done its part on disk; the record does not say so
-		return s.Update(ctx, func(g *ag.Group) error { g.RotationStep(s.Self, r.Pin, r.Phase); return nil })
+		return s.Tell(ctx, ag.MemberStep{Pin: r.Pin, Phase: r.Phase})
 	}
 }
 

@@ -53,7 +53,7 @@ func newBed(t *testing.T) *bed {
 		AskKey:       func(context.Context, ag.Replica, string) ([]byte, error) { return next.KeyPEM(), b.keyErr },
 		Renewed:      func() error { return nil },
 		Snapshot:     func() *agent.Snapshot { return &agent.Snapshot{Group: b.group} },
-		Update:       func(_ context.Context, change func(*ag.Group) error) error { b.updates++; return change(&b.group) },
+		Tell:         func(_ context.Context, step ag.MemberStep) error { b.updates++; return step.Apply(&b.group, "n1") },
 		MemberTrusts: func() bool { return b.trusts },
 	})
 	if err != nil {

@@ -136,9 +136,12 @@ func newBed(t *testing.T) *bed {
 		Node: config.Config{Node: "n1", Group: "g"}, Layout: layout, Logger: log, Members: members,
 		Dial:       func(context.Context, ag.Replica) (net.Conn, error) { return nil, errTest },
 		TrustedCAs: func() string { return b.trusts },
-		Snapshot:   func() *agent.Snapshot { return b.snap },
-		View:       func() *ag.View { return b.view },
-		Restart:    func(context.Context) error { b.restarts++; return nil },
+		Tell: func(ctx context.Context, step ag.MemberStep) error {
+			return b.UpdateGroup(ctx, func(g *ag.Group) error { return step.Apply(g, "n1") })
+		},
+		Snapshot: func() *agent.Snapshot { return b.snap },
+		View:     func() *ag.View { return b.view },
+		Restart:  func(context.Context) error { b.restarts++; return nil },
 	})
 	b.Service.calls = b.etcd
 	b.Service.store = &Store{etcd: b.etcd, self: "n1", member: b.running, voters: members.Voters}

@@ -24,7 +24,7 @@ import (
 )
 
 // Config is what a Service needs of its node. Snapshot, View and Restart are the agent's, and are not called before
-// Run. No function may be nil.
+// Run, as Tell is. No function may be nil.
 type Config struct {
 	Node        config.Config
 	Layout      config.Layout
@@ -34,6 +34,8 @@ type Config struct {
 
 	Dial       func(ctx context.Context, voter ag.Replica) (net.Conn, error) // opens a stream to another node's member
 	TrustedCAs func() string                                                 // names the authorities that this node trusts now
+	Endorser   func() etcd.Endorser                                          // signs and verifies the configuration
+	Tell       func(ctx context.Context, step ag.MemberStep) error           // as endorsement.Service.Tell
 
 	Snapshot func() *agent.Snapshot      // nil before the agent's first read of the record
 	View     func() *ag.View             // nil before the agent's first turn
@@ -113,7 +115,7 @@ func New(c Config) *Service {
 func (s *Service) Open(ctx context.Context) error {
 	c := etcd.StoreConfig{
 		Group: ag.GroupID(s.Node.Group), Dial: s.dial, Replica: s.self, Attempt: s.Incarnation,
-		Endpoints: []string{string(s.self)}, Logger: s.Logger.With("part", "quorum"),
+		Endpoints: []string{string(s.self)}, Logger: s.Logger.With("part", "quorum"), Endorser: s.Endorser(),
 	}
 	if err := sameQuorum(s.Node, *s.Members.Group()); err != nil {
 		return err

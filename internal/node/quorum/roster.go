@@ -61,6 +61,14 @@ func (s *Service) rosterTurn(ctx context.Context) {
 	s.roster.Store(&next)
 }
 
+// IsVoter reports whether a voter of the embedded quorum with that id is the member's, by the quorum's own list.
+func (s *Service) IsVoter(ctx context.Context, id uint64, member ag.ReplicaID) (bool, error) {
+	members, err := s.calls.Members(ctx)
+	return slices.ContainsFunc(members, func(m etcd.MemberInfo) bool {
+		return m.ID == id && m.Name == string(member) && !m.Learner
+	}), err
+}
+
 // compareRoster returns how the quorum's list of members and the configuration differ; "": they do not.
 func compareRoster(g ag.Group, members []etcd.MemberInfo) string {
 	for _, r := range g.Replicas {

@@ -43,7 +43,7 @@ func (s *Service) membershipTurn(ctx context.Context) error {
 	self, ok := snap.Group.Replica(s.self)
 	m := s.running()
 	if ok && s.comesBack() {
-		if err := s.UpdateGroup(ctx, func(g *ag.Group) error { g.AssignVotes(); return nil }); err != nil {
+		if err := s.Tell(ctx, ag.MemberStep{CameBack: true}); err != nil {
 			return err
 		}
 		return durable.Remove(s.Layout.ComebackFile())
@@ -121,14 +121,7 @@ func (s *Service) becomeVoter(ctx context.Context) error {
 	}
 	fault.Point("vote.promoted") // the member votes; the configuration does not say so
 	s.Logger.Info("this node votes in the quorum now", "member", fmt.Sprintf("%x", id))
-	return s.UpdateGroup(ctx, func(g *ag.Group) error {
-		for i := range g.Replicas {
-			if g.Replicas[i].ID == s.self {
-				g.Replicas[i].EtcdID = id
-			}
-		}
-		return nil
-	})
+	return s.Tell(ctx, ag.MemberStep{EtcdID: id})
 }
 
 // giveBackVote has the quorum count this node's member no more. The member MUST run until then: without it the others

@@ -36,6 +36,12 @@ var (
 	// AuthorityKey asks another replica for the key of the authority with this pin.
 	AuthorityKey = Method[string, []byte]{"authority-key", replicas}
 
+	// Signs asks a member whether its program knows signed configurations.
+	Signs = Method[Nothing, bool]{"signs", members}
+	// Tell has a replica write what a member tells of its own part in the group: a witness cannot sign the
+	// configuration.
+	Tell = Method[ag.MemberStep, Nothing]{"tell", members}
+
 	// Report returns the facts that a node shows of itself in the views.
 	Report = Method[Nothing, catalog.Node]{"report", members}
 	// Journal asks a node for its latest decisions and events.

@@ -80,6 +80,7 @@ func newBed(t testing.TB) *bed {
 		Clients: b.clients, Calls: b.calls, Endpoint: fakeEndpoint{}, Authority: func() string { return "pin" },
 		Expiry:   func() map[string]time.Time { return map[string]time.Time{"node": time.Unix(99, 0)} },
 		NoVote:   func() string { return b.noVote },
+		Endorsed: fakeEndorsed{},
 		Disowned: func() bool { return b.disowned },
 		Roster:   func() ([]uint64, string) { return nil, b.stray },
 		Listener: func() Listener {
@@ -220,3 +221,11 @@ func (o *fakeObserved) ReplayRate() float64 { return 5 }
 type fakeParameters struct{ pending int }
 
 func (p *fakeParameters) PendingRestarts() (int, bool) { return p.pending, p.pending >= 0 }
+
+// fakeEndorsed has refused two configurations, and the store holds neither.
+type fakeEndorsed struct{}
+
+func (fakeEndorsed) Report() api.Configuration {
+	return api.Configuration{Serial: 4, SignedOnly: true, Refused: 2}
+}
+func (fakeEndorsed) Problem() string { return "" }

@@ -38,7 +38,8 @@ type Config struct {
 	Expiry    func() map[string]time.Time // when this node's certificates end, by what they are for
 	Authority func() string               // the pin of the authority that issued this node's certificate
 	NoVote    func() string               // why this node's member of the quorum does not run; "": it does, or there is none
-	Disowned  func() bool                 // whether a member answered that this node is not one
+	Endorsed  Endorsed
+	Disowned  func() bool // whether a member answered that this node is not one
 	// Roster returns the ids of the quorum's voting members by its own list, nil if that is not known, and how the list
 	// and the configuration differ, "" if they do not.
 	Roster func() (voters []uint64, stray string)
@@ -88,6 +89,12 @@ type Endpoint interface {
 	Peers() []endpoint.Peer
 	Relayed() endpoint.RelayStatus
 	Refused() uint64
+}
+
+// Endorsed is the part of *endorsement.Service that a Service shows.
+type Endorsed interface {
+	Report() api.Configuration
+	Problem() string // why the store may have been written by a thief; "": nothing speaks for it
 }
 
 // Links is the part of *walstream.Links that a Service shows.
@@ -152,6 +159,7 @@ func (s *Service) Availability() availability.Report {
 	}
 	f.Voters, f.Stray = s.Roster()
 	f.Logins = s.Clients.LoginProblems()
+	f.Refused = s.Endorsed.Problem()
 	if g := f.View.Group; len(g.Replicas) > 0 {
 		_, in := g.Replica(s.Self)
 		f.Removed = !in || len(f.View.Reach) == 0 && s.Disowned()

@@ -114,6 +114,11 @@ var rules = []rule{
 		[]string{"agent", "admin/catalog", "admin/console", "admin/ddl", "endpoint", "endpoint/certs", "listener", "listener/clientcert", "listener/hba", "listener/serverlog", "listener/vip", "postgres/login", "ag", "config", "lib/"},
 		"a service of a node gets what is above it as functions, and knows no other service",
 	},
+	{
+		"node/endorsement",
+		[]string{"node/membership", "node/rpc", "agent", "admin/api", "endpoint/certs", "ag", "lib/"},
+		"a service of a node gets what is above it as functions, and knows no other service but the calls between nodes",
+	},
 	{"node/fencetime", []string{"postgres/keeper", "ag", "config", "lib/"}, "measures this host, and knows no other service"},
 	{"node/membership", []string{"endpoint", "endpoint/certs", "ag", "config", "lib/"}, "looks members up, and knows no other service"},
 	{
