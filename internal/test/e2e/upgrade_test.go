@@ -67,6 +67,9 @@ func upgradeFrom(t *testing.T, old string) {
 	u.runsProgram(t, "n1", exe)
 	u.runsProgram(t, "n2", old)
 	u.use(t, exe)
+	if s, err := u.status(t, "n1"); err != nil || s.Configuration.SignedOnly {
+		t.Errorf("with two members of the earlier program the configuration is to be signed: %v", err)
+	}
 
 	// The leadership moves from either program to the other, as planned and by a death.
 	u.moveTo(t, "n1")
@@ -89,6 +92,7 @@ func upgradeFrom(t *testing.T, old string) {
 	must("start n3", u.Start("n3"))
 	u.ready(t)
 	u.runsProgram(t, "n3", exe)
+	u.awaitSigned(t, names...)
 	u.judge(t)
 	if n := sql(t, u.ReadWrite(), "SELECT count(*) FROM kept"); n != "10000" {
 		t.Errorf("%s of the 10000 rows that the earlier program took are present", n)
