@@ -90,8 +90,8 @@ func TestCheckPlaceAsOrdinaryUser(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(os.WriteFile(filepath.Join(dir, "test"), exe, 0o755), os.Mkdir(filepath.Join(dir, "tmp"), 0o700), //nolint:gosec // another user executes it
-		os.Chown(filepath.Join(dir, "tmp"), stranger, stranger), os.Chmod(dir, 0o755)); err != nil { //nolint:gosec // and enters it
+	if err := errors.Join(os.WriteFile(filepath.Join(dir, "test"), exe, 0o755), os.Mkdir(filepath.Join(dir, "tmp"), 0o700),
+		os.Chown(filepath.Join(dir, "tmp"), stranger, stranger), os.Chmod(dir, 0o755)); err != nil {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(filepath.Join(dir, "test"), "-test.run", "^TestCheckPlace$")
