@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"slices"
 	"time"
@@ -33,7 +32,7 @@ func main() {
 	lines := bufio.NewScanner(os.Stdin)
 	for lines.Scan() {
 		if err := db.order(context.Background(), lines.Text()); err != nil {
-			slog.Error("gave up", "error", err)
+			fmt.Fprintln(os.Stderr, "gave up:", err)
 			os.Exit(1)
 		}
 		fmt.Println(lines.Text())
@@ -63,7 +62,7 @@ func (db *database) order(ctx context.Context, key string) error {
 		case answered: // a mistake in the statement, or no permission: the next attempt would end in the same way
 			return fmt.Errorf("order %s: %w", key, err)
 		}
-		slog.Warn("again", "order", key, "unknown", unknown, "error", err)
+		fmt.Fprintf(os.Stderr, "order %s again, unknown %t: %v\n", key, unknown, err)
 	}
 }
 

@@ -199,8 +199,14 @@ var causeOf = []struct {
 	said  string
 	cause Cause
 }{
-	{saidPlanned, CausePlanned}, {saidReleased, CauseReleased}, {saidSilent, CauseSilent}, {saidUnheard, CauseUnheard}, {" " + saidDied, CauseDied},
-	{saidRetaken, CauseRetaken}, {saidStalled, CauseStalled}, {saidInterrupted, CauseInterrupted},
+	{saidPlanned, CausePlanned},
+	{saidReleased, CauseReleased},
+	{saidSilent, CauseSilent},
+	{saidUnheard, CauseUnheard},
+	{" " + saidDied, CauseDied},
+	{saidRetaken, CauseRetaken},
+	{saidStalled, CauseStalled},
+	{saidInterrupted, CauseInterrupted},
 }
 
 // PlannedFrom returns the reason of an epoch that a planned failover from that member began.

@@ -58,7 +58,7 @@ func FreshDir(dir string) (config.Layout, error) {
 	if err := l.Make(); err != nil {
 		return l, err
 	}
-	if err := os.Chmod(l.Dir, 0o700); err != nil { // it may have been there, empty
+	if err := os.Chmod(l.Dir, 0o700); err != nil { //nolint:gosec // a directory, which may have been there, empty
 		return l, fmt.Errorf("make %s private: %w", l.Dir, err)
 	}
 	return config.NewLayout(dir)

@@ -209,7 +209,7 @@ func (p *Page) Picture(file string, maxHeight int) {
 	}, &out)
 	b, err := base64.StdEncoding.DecodeString(out.Data)
 	if err == nil {
-		err = os.WriteFile(file, b, 0o644)
+		err = os.WriteFile(file, b, 0o600)
 	}
 	if err != nil {
 		p.b.t.Fatal(err)

@@ -23,8 +23,12 @@ const pageTime = 3 * time.Minute
 
 // screens of the console in the browser, with a text that each shows once it has its data.
 var screens = []struct{ path, name, shows string }{
-	{"", "overview", "Is my data safe?"}, {"replicas", "replicas", "not replayed"}, {"databases", "databases", "<img src=x"},
-	{"events", "events", "leadership"}, {"members", "members", "quorum is there"}, {"sql", "sql", "coterie.replicas"},
+	{"", "overview", "Is my data safe?"},
+	{"replicas", "replicas", "not replayed"},
+	{"databases", "databases", "<img src=x"},
+	{"events", "events", "leadership"},
+	{"members", "members", "quorum is there"},
+	{"sql", "sql", "coterie.replicas"},
 }
 
 // TestConsoleInABrowser opens the console of a live group in a real browser: each screen at three widths, light and
