@@ -303,6 +303,10 @@ func refoundTwice(t *testing.T, s *StoppedNode, texts, lost []string) {
 		if len(f.Group.Replicas) != 2 || f.Group.Replicas[0].FailoverMode != ag.Manual || f.Group.Replicas[1].Voter {
 			t.Errorf("run %d: %+v", i+1, f.Group.Replicas)
 		}
+		if f.Group.Serial < first.Group.Serial {
+			t.Errorf("run %d: the configuration has the number %d, lower than %d", i+1, f.Group.Serial, first.Group.Serial)
+		}
+		f.Group.Serial = first.Group.Serial // a later run may give a greater one
 		if !reflect.DeepEqual(f, first) {
 			t.Errorf("run %d makes another record", i+1)
 		}

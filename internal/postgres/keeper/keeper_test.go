@@ -533,6 +533,7 @@ func TestImports(t *testing.T) {
 		"github.com/coteriedb/coterie/internal/lib/fault":               true, // the places at which tests end it
 		"github.com/coteriedb/coterie/internal/lib/retry":               true,
 		"github.com/coteriedb/coterie/internal/lib/rotating":            true, // renames on the copier's goroutine
+		"github.com/coteriedb/coterie/internal/lib/sdnotify":            true, // the agent's socket is kept from the keeper
 		"github.com/coteriedb/coterie/internal/postgres/keeper/datadir": true,
 		"github.com/coteriedb/coterie/internal/postgres/keeper/memlog":  true,
 		"github.com/coteriedb/coterie/internal/postgres/keeper/proc":    true,
