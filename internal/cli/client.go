@@ -60,7 +60,7 @@ func noDirectory(dir string) error {
 	if len(found) > most {
 		more = fmt.Sprintf(" and %d more", len(found)-most)
 	}
-	return fail.Usagef("there is no node directory %s; name one with --node DIR, or by COTERIE_NODE. On this machine: %s%s", dir, strings.Join(found[:min(len(found), most)], ", "), more)
+	return fail.Usagef("there is no node directory %s; name one with --node DIR or by COTERIE_NODE, or make one with coterie init. On this machine: %s%s", dir, strings.Join(found[:min(len(found), most)], ", "), more)
 }
 
 // notPermitted returns the error of a user who may not talk to a node, with whom to be.

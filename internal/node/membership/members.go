@@ -3,6 +3,7 @@ package membership
 import (
 	"fmt"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 
 	"github.com/coteriedb/coterie/internal/ag"
@@ -18,6 +19,7 @@ type Members struct {
 	layout config.Layout
 	log    *slog.Logger
 	group  atomic.Pointer[ag.Group]
+	saving sync.Mutex // held while a configuration is taken over and saved
 }
 
 // New returns the members of the group of the node self. Load or Update must follow before anything is looked up.
@@ -40,6 +42,8 @@ func (m *Members) Set(g ag.Group) { m.group.Store(&g) }
 // Update takes a new configuration over and saves it. A configuration that cannot be saved counts all the same: the log
 // says why, and the next start knows the older one.
 func (m *Members) Update(g ag.Group) {
+	m.saving.Lock() // an admission and the watch of the store may come at once
+	defer m.saving.Unlock()
 	m.Set(g)
 	if err := SaveGroup(m.layout, g); err != nil {
 		m.log.Warn("the group's configuration was not saved", "err", err)

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/coteriedb/coterie/internal/ag"
@@ -124,5 +125,34 @@ func TestUpdateIsKept(t *testing.T) {
 	}
 	if err := next.Load(); err == nil || !strings.Contains(err.Error(), "group.json") {
 		t.Errorf("a torn file: %v", err)
+	}
+}
+
+// TestUpdatesAtOnce checks that configurations which come at the same moment, as by an admission and by the watch of
+// the store, are each saved whole, and that the file and the memory agree in the end.
+func TestUpdatesAtOnce(t *testing.T) {
+	t.Parallel()
+	l := config.Layout{Dir: t.TempDir()}
+	if err := os.Mkdir(l.State(), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	var log bytes.Buffer
+	m := New("n1", l, slog.New(slog.NewTextHandler(&log, nil)))
+	var all sync.WaitGroup
+	for i := range 8 {
+		all.Go(func() {
+			g := group()
+			g.Name = strings.Repeat("x", 1+i*1000) // of different lengths
+			for range 20 {
+				m.Update(g)
+			}
+		})
+	}
+	all.Wait()
+	if log.Len() > 0 {
+		t.Error(log.String())
+	}
+	if saved, err := ReadGroup(l); err != nil || saved.Name != m.Group().Name {
+		t.Errorf("saved %d bytes of a name, has %d: %v", len(saved.Name), len(m.Group().Name), err)
 	}
 }
