@@ -4,8 +4,8 @@ import (
 	"crypto/x509"
 	"fmt"
 	"io"
-	"os"
-	"syscall"
+
+	"github.com/coteriedb/coterie/internal/lib/regular"
 )
 
 // maxAuthorities is the size of a file of authorities, in bytes, above which it is refused.
@@ -13,16 +13,11 @@ const maxAuthorities = 16 << 20
 
 // Authorities reads the authorities that issue client certificates, in PEM, from a file.
 func Authorities(path string) (*x509.CertPool, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a named pipe would be waited for
+	f, err := regular.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = f.Close() }()
-	if st, err := f.Stat(); err != nil {
-		return nil, err
-	} else if !st.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s is not a file", path)
-	}
 	text, err := io.ReadAll(io.LimitReader(f, maxAuthorities+1))
 	if err != nil {
 		return nil, err

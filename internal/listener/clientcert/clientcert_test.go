@@ -13,6 +13,8 @@ import (
 	"math/big"
 	"os"
 	"path/filepath"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -264,5 +266,31 @@ func TestListsThatBecomeReadable(t *testing.T) {
 	}
 	if err := judge(); !errors.Is(err, ErrRevoked) || warned != 1 {
 		t.Errorf("repaired: %v, %d warnings", err, warned)
+	}
+}
+
+// TestPipeIsNoList holds that a named pipe in the place of the lists or the authorities is refused at once: a node that
+// starts would wait for somebody to write to it.
+func TestPipeIsNoList(t *testing.T) {
+	t.Parallel()
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	refused := make(chan [2]error, 1)
+	go func() {
+		_, lists := Open(pipe, nil)
+		_, authorities := Authorities(pipe)
+		refused <- [2]error{lists, authorities}
+	}()
+	select {
+	case errs := <-refused:
+		for _, err := range errs {
+			if err == nil || !strings.Contains(err.Error(), "is not a file") {
+				t.Error(err)
+			}
+		}
+	case <-time.After(time.Minute):
+		t.Error("it is waited for")
 	}
 }

@@ -15,6 +15,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/coteriedb/coterie/internal/lib/regular"
 )
 
 // Limits of what is read: bytes of all lists together, and files of a directory.
@@ -120,7 +122,7 @@ func (c *CRL) files() (files []string, state string, err error) {
 func readAll(files []string) (lists []list, err error) {
 	left := int64(maxBytes)
 	for _, path := range files {
-		f, err := os.Open(path)
+		f, err := regular.Open(path)
 		if err != nil {
 			return nil, err
 		}

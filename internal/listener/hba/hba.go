@@ -1,17 +1,16 @@
 package hba
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
+
+	"github.com/coteriedb/coterie/internal/lib/regular"
 )
 
 // maxRules is the longest rules file that is read, in bytes.
@@ -105,7 +104,7 @@ func Parse(r io.Reader) ([]Rule, error) { return parse(r, nil) }
 
 // ParseFile is Parse for a file. Lists in files are looked for beside it.
 func ParseFile(path string) ([]Rule, error) {
-	f, err := open(path)
+	f, err := regular.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("read rules: %w", err)
 	}
@@ -118,23 +117,10 @@ func ParseFile(path string) ([]Rule, error) {
 	})
 }
 
-// open opens a file for reading. Anything else than a file is an error: a named pipe would be waited for.
-func open(path string) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, err
-	}
-	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
-		_ = f.Close()
-		return nil, cmp.Or(err, fmt.Errorf("%s is not a file", path))
-	}
-	return f, nil
-}
-
 // listFile reads names from a file, separated by white space, lines or commas. A missing file is an error here; in
 // PostgreSQL it matches no name.
 func listFile(path string) ([]Name, error) {
-	f, err := open(path)
+	f, err := regular.Open(path)
 	if err != nil {
 		return nil, err
 	}
