@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/lib/boottime"
@@ -18,6 +19,7 @@ const (
 	// for others, and a manager that waits too long would end it.
 	readyAtLatest = time.Minute
 	startingLook  = 100 * time.Millisecond // how often a node that is starting is looked at
+	statusLook    = time.Second            // how often the text about a node is
 	mostPause     = 10 * time.Second       // between two messages
 )
 
@@ -30,27 +32,32 @@ type told struct {
 	log      *slog.Logger
 }
 
-// run tells until ctx is done.
+// run tells until ctx is done. Signs of life do not wait for the text, which looks at more.
 func (m *told) run(ctx context.Context) {
+	var both sync.WaitGroup
+	both.Go(func() { m.tellSigns(ctx) })
+	both.Go(func() { m.tellStatus(ctx) })
+	both.Wait()
+}
+
+// tellSigns tells when the node is ready, until the manager has heard it, and that it is alive.
+func (m *told) tellSigns(ctx context.Context) {
 	began, ready, failed := boottime.Now(), false, false
 	for {
-		messages := []string{}
-		if !ready && (m.turned() != 0 || boottime.Now()-began >= readyAtLatest) {
-			ready = true
+		var messages []string
+		is := m.turned() != 0 || boottime.Now()-began >= readyAtLatest
+		if is && !ready {
 			messages = append(messages, sdnotify.Ready)
 		}
 		if m.alive() {
 			messages = append(messages, sdnotify.Alive)
 		}
-		// A sign of life does not wait for the text, which looks at more.
 		err := m.send(messages)
-		if err == nil {
-			err = m.tell(sdnotify.Status + m.status())
-		}
 		if err != nil && !failed {
 			m.log.Warn("the service manager does not hear this node", "err", err)
 		}
 		failed = err != nil
+		ready = ready || is && !failed
 		pause := mostPause
 		if m.watchdog > 0 {
 			pause = min(pause, m.watchdog/6)
@@ -69,6 +76,21 @@ func (m *told) send(messages []string) error {
 		return nil
 	}
 	return m.tell(messages...)
+}
+
+// tellStatus tells how the node is, when that has changed and at intervals.
+func (m *told) tellStatus(ctx context.Context) {
+	said, at := "", time.Duration(0)
+	for {
+		if text, now := m.status(), boottime.Now(); text != said || now-at >= mostPause {
+			if m.tell(sdnotify.Status+text) == nil {
+				said, at = text, now
+			}
+		}
+		if retry.Sleep(ctx, statusLook) != nil {
+			return
+		}
+	}
 }
 
 // alive reports whether the loop that decides turns, or has not begun to.

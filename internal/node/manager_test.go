@@ -78,6 +78,66 @@ func TestToldManager(t *testing.T) {
 	})
 }
 
+// TestSignsOfLifeWaitForNoText holds that a text which does not come, as while something else is stuck, keeps the manager
+// from no sign of life.
+func TestSignsOfLifeWaitForNoText(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		origin := time.Now()
+		defer boottime.SetForTest(func() time.Duration { return time.Since(origin) + time.Second })()
+		h, stuck := &heard{}, make(chan struct{})
+		m := &told{
+			tell: h.tell, watchdog: time.Minute, turned: boottime.Now, log: slog.New(slog.DiscardHandler),
+			status: func() string { <-stuck; return "x" },
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { m.run(ctx) })
+		for range 10 {
+			time.Sleep(mostPause)
+			synctest.Wait()
+			if got := h.take(); !slices.Contains(got, sdnotify.Alive) {
+				t.Errorf("while the text is stuck: %q", got)
+			}
+		}
+		close(stuck)
+		stop()
+		running.Wait()
+	})
+}
+
+// TestReadyIsHeard holds that a node is called ready until a manager that could not hear has heard it: it would end the
+// node otherwise.
+func TestReadyIsHeard(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		origin := time.Now()
+		defer boottime.SetForTest(func() time.Duration { return time.Since(origin) + time.Second })()
+		h := &heard{}
+		var deaf atomic.Bool
+		deaf.Store(true)
+		m := &told{
+			tell: func(messages ...string) error {
+				if deaf.Load() {
+					return errors.New("nobody hears")
+				}
+				return h.tell(messages...)
+			},
+			turned: boottime.Now, status: func() string { return "x" }, log: slog.New(slog.DiscardHandler),
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { m.run(ctx) })
+		time.Sleep(time.Minute)
+		deaf.Store(false)
+		time.Sleep(mostPause)
+		synctest.Wait()
+		if got := h.take(); !slices.Contains(got, sdnotify.Ready) {
+			t.Errorf("a manager that hears: %q", got)
+		}
+		stop()
+		running.Wait()
+	})
+}
+
 // TestToldThatItWaits holds that a node that waits for others is called ready after a while, and lives.
 func TestToldThatItWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
