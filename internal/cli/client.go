@@ -30,6 +30,9 @@ func Client(c *cobra.Command) (*api.Client, error) {
 	return api.NewClient(l.AgentSock(), l.Owner()), nil
 }
 
+// nodes returns the node directories on this machine; tests replace it.
+var nodes = config.Nodes
+
 // Node returns the node directory of a command that speaks with a node. If none is named and there is none at the usual
 // place, it is that of the only node on this machine, which is said.
 func Node(c *cobra.Command) string {
@@ -40,7 +43,7 @@ func Node(c *cobra.Command) string {
 	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
 		return dir
 	}
-	found := config.Nodes()
+	found := nodes()
 	if len(found) != 1 {
 		return dir
 	}
@@ -52,7 +55,7 @@ func Node(c *cobra.Command) string {
 // noDirectory returns the error for a node directory that does not exist. It names those that do.
 func noDirectory(dir string) error {
 	const most = 5
-	found := config.Nodes()
+	found := nodes()
 	if len(found) == 0 {
 		return fail.Usagef("there is no node directory %s; name one with --node DIR, or make one with coterie init", dir)
 	}

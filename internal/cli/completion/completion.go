@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/admin/ddl"
 	"github.com/coteriedb/coterie/internal/cli"
 	"github.com/coteriedb/coterie/internal/cli/sqlrun"
@@ -109,43 +110,46 @@ func suffixed(next words, end string) words {
 	}
 }
 
-// members returns the names of the group's members.
-func members(c *cobra.Command, _ []string) (out []string) {
+// asked returns the words that an agent gives in time; none without one.
+func asked(c *cobra.Command, ask func(context.Context, *api.Client) []string) []string {
 	cl, err := cli.Client(c)
 	if err != nil {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(c.Context(), patience)
 	defer cancel()
-	s, err := cl.Status(ctx)
-	if err != nil {
-		return nil
-	}
-	for _, r := range s.Replicas {
-		out = append(out, string(r.Name))
-	}
-	return out
+	return ask(ctx, cl)
+}
+
+// members returns the names of the group's members.
+func members(c *cobra.Command, _ []string) []string {
+	return asked(c, func(ctx context.Context, cl *api.Client) (out []string) {
+		s, err := cl.Status(ctx)
+		if err != nil {
+			return nil
+		}
+		for _, r := range s.Replicas {
+			out = append(out, string(r.Name))
+		}
+		return out
+	})
 }
 
 // query offers the first column of a query on the views.
 func query(text string) words {
-	return func(c *cobra.Command, _ []string) (out []string) {
-		cl, err := cli.Client(c)
-		if err != nil {
-			return nil
-		}
-		ctx, cancel := context.WithTimeout(c.Context(), patience)
-		defer cancel()
-		r, err := sqlrun.AskWithin(ctx, c, cl, text)
-		if err != nil {
-			return nil
-		}
-		for _, row := range r.Rows {
-			if len(row) > 0 {
-				out = append(out, fmt.Sprint(row[0]))
+	return func(c *cobra.Command, _ []string) []string {
+		return asked(c, func(ctx context.Context, cl *api.Client) (out []string) {
+			r, err := sqlrun.AskWithin(ctx, c, cl, text)
+			if err != nil {
+				return nil
 			}
-		}
-		return out
+			for _, row := range r.Rows {
+				if len(row) > 0 {
+					out = append(out, fmt.Sprint(row[0]))
+				}
+			}
+			return out
+		})
 	}
 }
 

@@ -1,0 +1,53 @@
+package cli
+
+import (
+	"bytes"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+)
+
+// TestOnlyNode checks which node directory a command takes that names none, and what it says.
+func TestOnlyNode(t *testing.T) {
+	before := nodes
+	defer func() { nodes = before }()
+	there, absent := t.TempDir(), filepath.Join(t.TempDir(), "absent")
+	for _, tt := range []struct {
+		name, usual, flag, variable string
+		found                       []string
+		want, says                  string
+	}{
+		{name: "the usual place", usual: there, found: []string{"/other"}, want: there},
+		{name: "the only one elsewhere", usual: absent, found: []string{"/other"}, want: "/other", says: "node directory /other, the only one on this machine\n"},
+		{name: "none", usual: absent, want: absent},
+		{name: "two", usual: absent, found: []string{"/a", "/b"}, want: absent},
+		{name: "named", usual: absent, flag: "/named", found: []string{"/other"}, want: "/named"},
+		{name: "named by the variable", usual: absent, variable: absent, found: []string{"/other"}, want: absent},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			nodes = func() []string { return tt.found }
+			t.Setenv("COTERIE_NODE", tt.variable)
+			c := &cobra.Command{Use: "coterie"}
+			c.Flags().String("node", tt.usual, "")
+			var said bytes.Buffer
+			c.SetErr(&said)
+			if tt.flag != "" {
+				if err := c.Flags().Set("node", tt.flag); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if got := Node(c); got != tt.want || said.String() != tt.says {
+				t.Errorf("%q, said %q", got, said.String())
+			}
+			if got := Node(c); got != tt.want || said.String() != tt.says {
+				t.Errorf("asked again: %q, said %q", got, said.String())
+			}
+		})
+	}
+	nodes = func() []string { return []string{"/1", "/2", "/3", "/4", "/5", "/6", "/7"} }
+	if text := noDirectory("/absent").Error(); !strings.Contains(text, "/5 and 2 more") || !strings.Contains(text, "coterie init") {
+		t.Error(text)
+	}
+}
