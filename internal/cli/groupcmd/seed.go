@@ -44,9 +44,9 @@ there are any.
 is compared with the source by hash, and only what differs travels.
 --from begins with another copy of the same cluster, in a directory on the replica's machine: a restored backup, a mounted snapshot. It
 is only read; what is right in it does not travel.
---cancel ends what is under way. What has arrived stays, and counts when the copy is asked for again. Nobody begins it until then.
+--cancel ends what is under way. The part that has arrived stays, and counts when the copy is asked for again. Nobody begins it until then.
 
-What is made and what was made: SELECT * FROM sys.dm_hadr_automatic_seeding, and for its progress sys.dm_hadr_physical_seeding_stats.`,
+Copies under way and those before: SELECT * FROM sys.dm_hadr_automatic_seeding, and for its progress sys.dm_hadr_physical_seeding_stats.`,
 		Example: "  coterie seed n3 --watch\n  coterie seed n3 --verify\n  coterie seed n3 --full --watch\n  coterie seed n3 --from /mnt/restored/pgdata --watch\n  coterie seed n3 --cancel",
 		Args:    cli.Args(1, "the replica's name"),
 		RunE: func(c *cobra.Command, a []string) error {

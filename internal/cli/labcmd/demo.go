@@ -31,7 +31,7 @@ contents. It takes about two minutes, and nothing of it is left afterwards but w
 Exit code 1 if anything acknowledged was lost, if a condition is violated or if the replicas differ.
 
 --broken shows that it can fail: just before the kill it stops the primary's walsenders and empties synchronous_standby_names behind
-the agent's back. What the primary acknowledges then is on no other node: the demo must find it lost.`,
+the agent's back. Commits that the primary acknowledges then are on no other node: the demo must find them lost.`,
 		Args: cli.Args(0, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			var err error

@@ -169,7 +169,7 @@ func labExec() *cobra.Command {
 		Use: "exec NODE -- COMMAND...", Short: "Run a command in a node's network",
 		Long: `Runs a command in the network namespace of a node, or of the client, which is this host. There it has the node's address and its links, and
 the names of all nodes are addresses. It is otherwise an ordinary command of this machine, with this terminal, and its exit code is passed
-on. What is still there when the lab goes down is killed.`,
+on. A process that is left when the lab goes down is killed.`,
 		Example: `  coterie lab exec n2 -- curl -s http://n1:8008/health
   coterie lab exec n2 -- ip addr
   coterie lab exec w -- sh`,
