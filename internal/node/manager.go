@@ -40,7 +40,7 @@ func (m *told) run(ctx context.Context) {
 	both.Wait()
 }
 
-// tellSigns tells when the node is ready, until the manager has heard it, and that it is alive.
+// tellSigns sends that the node is ready, until the manager has heard it, and that it is alive.
 func (m *told) tellSigns(ctx context.Context) {
 	began, ready, failed := boottime.Now(), false, false
 	for {
@@ -78,7 +78,7 @@ func (m *told) send(messages []string) error {
 	return m.tell(messages...)
 }
 
-// tellStatus tells how the node is, when that has changed and at intervals.
+// tellStatus sends the state of the node in a line, when that has changed and at intervals.
 func (m *told) tellStatus(ctx context.Context) {
 	said, at := "", time.Duration(0)
 	for {

@@ -78,8 +78,8 @@ func TestToldManager(t *testing.T) {
 	})
 }
 
-// TestSignsOfLifeWaitForNoText holds that a text which does not come, as while something else is stuck, keeps the manager
-// from no sign of life.
+// TestSignsOfLifeWaitForNoText holds that a text which does not come, as while something else is stuck, keeps the
+// manager from no sign of life.
 func TestSignsOfLifeWaitForNoText(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		origin := time.Now()

@@ -1,4 +1,5 @@
-// Package regular opens files whose paths an administrator has written down, and that may turn out to be something else.
+// Package regular opens files whose paths an administrator has written down, and that may turn out to be something
+// else.
 package regular
 
 import (
