@@ -433,7 +433,8 @@ func (l *Lab) uri(address func(Node) string, nodes ...Node) string {
 	return u.String()
 }
 
-// DemoDir is a directory that holds nothing yet.
+// DemoDir returns the directory for a lab that Up makes and binds: it holds nothing, or an abandoned lab, which Up
+// removes.
 func DemoDir(dir, what string) (string, error) {
 	if dir == "" {
 		dir = DefaultDir() + "-" + what
@@ -448,8 +449,12 @@ func DemoDir(dir, what string) (string, error) {
 	if pid, command, ok := Maker(dir); ok {
 		return "", fail.Refusedf("%s holds the lab of a command that still runs, process %d (%s): wait for its end, or give this one a place of its own with --dir%s", dir, pid, command, orPort(dir))
 	}
-	if _, err := Open(dir); err != nil {
+	l, err := Open(dir)
+	if err != nil {
 		return "", fail.Refusedf("%s is not empty and holds no lab: choose another directory with --dir", dir)
+	}
+	if is, err := l.abandoned(); is || err != nil {
+		return dir, err
 	}
 	return "", fail.Refusedf("%s holds a lab of an earlier command; see it with: coterie lab status --dir %[1]s, end and remove it with: coterie lab down --dir %[1]s", dir)
 }

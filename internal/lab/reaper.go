@@ -24,7 +24,7 @@ const reaperName = "lab-reaper"
 // leave is what the maker writes to keep its lab.
 const leave = "leave"
 
-// reaperLog is the reaper's output, in the lab's directory.
+// reaperLog is the reaper's output, in the lab's directory. It exists as long as the lab is bound.
 const reaperLog = "reaper.log"
 
 // lifeline ties a lab to the process that made it.
@@ -65,7 +65,8 @@ func (l *Lab) unbind() {
 	if l.lifeline == nil {
 		return
 	}
-	_, _ = io.WriteString(l.lifeline.in, leave) // a reaper that has ended needs none
+	_ = os.Remove(filepath.Join(l.dir, reaperLog)) // it went with the directory if the lab was removed
+	_, _ = io.WriteString(l.lifeline.in, leave)    // a reaper that has ended needs none
 	_ = l.lifeline.in.Close()
 	select {
 	case <-l.lifeline.ended:
@@ -138,6 +139,23 @@ func reap(ctx context.Context, dir string, from io.Reader) error {
 		return err == nil, nil
 	})
 	return err
+}
+
+// abandoned reports whether the lab's maker and its reaper both ended and left the lab behind. This happens when a
+// machine stops or when all processes of a user are killed. A lab with a running node is not abandoned.
+func (l *Lab) abandoned() (bool, error) {
+	if _, err := os.Lstat(filepath.Join(l.dir, reaperLog)); err != nil {
+		return false, nil // not bound: it was left on purpose, or made by coterie lab up
+	}
+	if _, bound, err := reaperOf(l.dir); bound || err != nil {
+		return false, err
+	}
+	for _, n := range l.Nodes() {
+		if t, err := l.find(n); err != nil || t.running() {
+			return false, err
+		}
+	}
+	return true, nil
 }
 
 // Maker returns the process with which the lab in dir ends, and its command line. ok is false if there is none.

@@ -123,6 +123,47 @@ func TestLeave(t *testing.T) {
 	}
 }
 
+// TestAbandoned kills the reaper of a lab and forgets the lab, as a machine that stops does. The next command in the
+// same place makes its lab there. A lab that was left on purpose, or that a command still holds, is refused and stays.
+func TestAbandoned(t *testing.T) {
+	dir := newDir(t)
+	up := func() *Lab {
+		l, err := Up(t.Context(), Options{Dir: dir, Exe: program(t), Port: freePort(t), Empty: true, Bound: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	first := up()
+	if _, err := DemoDir(dir, "demo"); err == nil || !strings.Contains(err.Error(), "still runs") {
+		t.Errorf("the place of a lab whose maker runs: %v", err)
+	}
+	reaper, ok, err := reaperOf(dir)
+	if !ok || err != nil {
+		t.Fatalf("no reaper: %v", err)
+	}
+	if err := errors.Join(reaper.signal(syscall.SIGKILL), awaitGone([]process{reaper}, 5*time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if place, err := DemoDir(dir, "demo"); err != nil || place != dir {
+		t.Errorf("the place of an abandoned lab: %s, %v", place, err)
+	}
+	second := up()
+	if first.d.Password == second.d.Password {
+		t.Error("the abandoned lab was taken for the new one")
+	}
+	second.Leave()
+	if _, err := DemoDir(dir, "demo"); err == nil || !strings.Contains(err.Error(), "lab down --dir "+dir) {
+		t.Errorf("the place of a lab that was left on purpose: %v", err)
+	}
+	if err := second.Down(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if all := left(t, dir); len(all) > 0 {
+		t.Errorf("still there: %v", all)
+	}
+}
+
 // TestPortsTaken: a lab whose ports are taken gets an error that names their holders.
 func TestPortsTaken(t *testing.T) {
 	l := &Lab{d: description{Replicas: 1, Port: freePort(t), Net: NetLoopback}}

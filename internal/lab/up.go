@@ -29,6 +29,9 @@ const lookPause = 100 * time.Millisecond
 // SYNCHRONIZED. If that fails, it takes everything down again, unless Options.Keep.
 func Up(ctx context.Context, o Options) (*Lab, error) {
 	o.setDefaults()
+	if err := o.clear(ctx); err != nil {
+		return nil, err
+	}
 	l, fresh, err := openOrCreate(o)
 	if err != nil {
 		return nil, err
@@ -90,6 +93,25 @@ func (o *Options) setDefaults() {
 	if o.Timeout == 0 {
 		o.Timeout = 3 * time.Minute
 	}
+}
+
+// clear removes an abandoned lab from the place of one that will be bound.
+func (o *Options) clear(ctx context.Context) error {
+	if !o.Bound {
+		return nil
+	}
+	l, err := Open(o.Dir)
+	if err != nil {
+		return nil //nolint:nilerr // openOrCreate says whether that matters
+	}
+	if is, err := l.abandoned(); !is || err != nil {
+		return err
+	}
+	newProgress(o.Progress).line("removing the lab that an interrupted command left in " + l.dir)
+	if err := l.Down(ctx); err != nil {
+		return fmt.Errorf("remove the lab that an interrupted command left in %s: %w", l.dir, err)
+	}
+	return nil
 }
 
 func openOrCreate(o Options) (l *Lab, fresh bool, err error) {

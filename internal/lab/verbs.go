@@ -256,6 +256,22 @@ func (l *Lab) down(ctx context.Context, keep bool) error {
 // Leave keeps a lab that would end with this process: it stays as it is.
 func (l *Lab) Leave() { l.unbind() }
 
+// remove removes the lab's directory. The files that show it to be a lab go last, so an interrupted removal can be
+// repeated.
+func (l *Lab) remove() error {
+	entries, err := os.ReadDir(l.dir)
+	errs := []error{err}
+	for _, e := range entries {
+		if e.Name() != file && e.Name() != reaperLog {
+			errs = append(errs, os.RemoveAll(filepath.Join(l.dir, e.Name())))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	return os.RemoveAll(l.dir)
+}
+
 // takeDown asks every agent to end, waits, and kills the processes that remain.
 func (l *Lab) takeDown(ctx context.Context, keep bool) error {
 	budget := 10 * time.Second
@@ -287,7 +303,7 @@ func (l *Lab) takeDown(ctx context.Context, keep bool) error {
 		errs = append(errs, removeRunDir(n))
 	}
 	if !keep {
-		errs = append(errs, os.RemoveAll(l.dir))
+		errs = append(errs, l.remove())
 	}
 	return errors.Join(errs...)
 }
