@@ -82,7 +82,14 @@ func (s *Store) reading() func(kv) kv {
 // PutOp writes the operator's request if it is at revision rev (0: absent, -1: not compared) and the epoch is at
 // epochRev (-1: not compared). It returns the request's new revision.
 func (s *Store) PutOp(ctx context.Context, rev, epochRev int64, request json.RawMessage) (int64, error) {
-	if err := raw(request, maxOpBytes); err != nil {
+	var err error
+	if s.cfg.Endorser != nil {
+		request, err = s.cfg.Endorser.SignRequest(request)
+	}
+	if err == nil {
+		err = raw(request, maxOpBytes)
+	}
+	if err != nil {
 		return 0, fmt.Errorf("write the operator's request: %w", err)
 	}
 	newRev, err := s.swap(ctx, s.opGuards(rev, epochRev), put(s.keys.op, request))
@@ -90,6 +97,20 @@ func (s *Store) PutOp(ctx context.Context, rev, epochRev int64, request json.Raw
 		return 0, fmt.Errorf("write the operator's request: %w", err)
 	}
 	return newRev, nil
+}
+
+// request returns the operator's request that was read in that epoch, if it is to be carried out.
+func (s *Store) request(op kv, epoch ag.Epoch) (json.RawMessage, error) {
+	if op.rev == 0 {
+		return nil, nil
+	}
+	if s.cfg.Endorser != nil {
+		op.value = s.cfg.Endorser.Request(op.value, op.rev, epoch)
+		if op.value == nil {
+			return nil, nil
+		}
+	}
+	return readRaw(op, maxOpBytes)
 }
 
 // DeleteOp removes the operator's request, guarded as PutOp.

@@ -35,10 +35,8 @@ func (s *Store) Read(ctx context.Context) (Snapshot, error) {
 	if err := checkGroup(snap.Group, s.cfg.Group); err != nil {
 		return Snapshot{}, fmt.Errorf("%w: %s: %w", ErrCorrupt, config.key, err)
 	}
-	if op.rev != 0 {
-		if snap.Op, err = readRaw(op, maxOpBytes); err != nil {
-			return Snapshot{}, err
-		}
+	if snap.Op, err = s.request(op, snap.Record.Epoch.Epoch); err != nil {
+		return Snapshot{}, err
 	}
 	var bad, badVotes []error
 	snap.Statuses, bad = decodeStatuses(s.keys.status, res.reads[5])

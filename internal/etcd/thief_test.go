@@ -124,6 +124,46 @@ func TestThiefOfAWitness(t *testing.T) {
 		})
 	}
 
+	t.Run("requests of operators", func(t *testing.T) {
+		now, err := n2.Read(ctx)
+		ok(t, err)
+		op, err := json.Marshal(ag.Op{ID: "1", Kind: ag.OpForced, To: "n2", Epoch: now.Record.Epoch.Epoch})
+		ok(t, err)
+		if _, err := n1.PutOp(ctx, now.OpRev, now.Record.Revs.Epoch, op); err != nil {
+			t.Fatal(err)
+		}
+		held := func(want string) {
+			t.Helper()
+			for who, s := range map[string]*Store{"n1": n1, "n2": n2} {
+				got, err := s.Read(ctx)
+				ok(t, err)
+				var is ag.Op
+				if got.Op != nil {
+					ok(t, json.Unmarshal(got.Op, &is))
+				}
+				if is.ID != want || got.OpRev == 0 {
+					t.Errorf("%s carries out %s, want %q", who, got.Op, want)
+				}
+			}
+		}
+		held("1")
+		y, err := thief.Read(ctx)
+		ok(t, err)
+		signed := y.Op
+		for _, value := range [][]byte{op, []byte("{"), bytes.Replace(signed, []byte(`"n2"`), []byte(`"n1"`), 1), signed, bytes.Repeat([]byte("x"), maxOpBytes+1)} {
+			ok(t, thief.blind(ctx, put(thief.keys.op, value)))
+			held("")
+		}
+		y, err = n1.Read(ctx)
+		ok(t, err)
+		next, err := json.Marshal(ag.Op{ID: "2", Kind: ag.OpPlanned, To: "n2", Epoch: y.Record.Epoch.Epoch})
+		ok(t, err)
+		if _, err := n1.PutOp(ctx, y.OpRev, y.Record.Revs.Epoch, next); err != nil {
+			t.Errorf("a request over a refused one: %v", err)
+		}
+		held("2")
+	})
+
 	t.Run("a change over a refused value", func(t *testing.T) {
 		ok(t, thief.blind(ctx, put(thief.keys.config, []byte("{"))))
 		y, err := n2.Read(ctx)

@@ -60,12 +60,13 @@ type StoreConfig struct {
 	Logger *slog.Logger
 	// Now is the wall clock, for the expiry of join tokens only. Default time.Now.
 	Now func() time.Time
-	// Endorser signs the configuration, and decides which one is used. nil: it is written and read as it is.
+	// Endorser signs the configuration and the operator's request, and decides which are used. nil: they are written
+	// and read as they are.
 	Endorser Endorser
 }
 
-// Endorser signs the configuration that is written, and verifies the one that is read: every member of the quorum can
-// write it, a witness too. All methods may be called concurrently.
+// Endorser signs what is written by which others act, and verifies what is read: every member of the quorum can write
+// it, a witness too. All methods may be called concurrently.
 type Endorser interface {
 	// Sign returns the value of a configuration.
 	Sign(g ag.Group) (value []byte, err error)
@@ -74,6 +75,11 @@ type Endorser interface {
 	Reading() func(value []byte) (use []byte)
 	// Wrote takes over a value of Sign that was written.
 	Wrote(value []byte)
+	// SignRequest returns the value of an operator's request.
+	SignRequest(request json.RawMessage) (value json.RawMessage, err error)
+	// Request is called with the value of an operator's request, its revision and the epoch that were read, AFTER the
+	// configuration of the same read was judged. It returns the request that is to be carried out; nil: none is.
+	Request(value []byte, rev int64, epoch ag.Epoch) (use json.RawMessage)
 }
 
 // Snapshot is everything below the group's prefix that its members act on, as of one revision.

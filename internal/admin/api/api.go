@@ -197,6 +197,15 @@ type Status struct {
 	Maintenance *ag.Maintenance `json:"maintenance,omitempty"`
 	// Configuration is what the answering node knows of the group's signed configuration.
 	Configuration Configuration `json:"configuration"`
+	// Requests are the requests of operators, such as forced failovers, that the answering node has refused.
+	Requests Refusals `json:"operator_requests"`
+}
+
+// Refusals are values of one kind that a node found in the quorum's store and refused since its agent started.
+type Refusals struct {
+	Refused uint64     `json:"refused"`
+	Why     string     `json:"why,omitempty"` // the last one was refused
+	At      *time.Time `json:"at,omitempty"`  // by the node's own clock
 }
 
 // Configuration is how far the group uses signed configurations only, and which others a node has refused.

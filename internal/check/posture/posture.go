@@ -49,6 +49,7 @@ func Find(ctx context.Context, dir string) ([]check.Finding, error) {
 	}
 	out = append(out, judgeWitnesses(s)...)
 	out = append(out, judgeConfiguration(s.Configuration))
+	out = append(out, judgeRefusals("requests of operators", s.Requests)...)
 	out = append(out, judgeProcesses(local)...)
 	if c.PostgreSQL == nil || local.Postgres == 0 {
 		return out, nil
@@ -251,6 +252,17 @@ func judgeConfiguration(c api.Configuration) check.Finding {
 		}
 	}
 	return ok("only configurations of the group that a replica has signed are used")
+}
+
+// judgeRefusals returns a finding if values of a kind in the quorum's store were refused.
+func judgeRefusals(kind string, r api.Refusals) []check.Finding {
+	if r.Refused == 0 || r.At == nil {
+		return nil
+	}
+	return []check.Finding{{
+		Level: check.Problem, What: fmt.Sprintf("%s in the quorum's store were refused since the agent started: %d, the last at %s: %s", kind, r.Refused, r.At.UTC().Format(time.RFC3339), r.Why),
+		Why: "if no replica wrote them, a witness, or the administrator's etcd, may be in other hands; none of them was carried out", Run: "coterie remove the witness that may be stolen; coterie status",
+	}}
 }
 
 // judgeWitnesses returns a finding if the group has witnesses: their loss is more than that of a vote.

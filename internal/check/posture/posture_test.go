@@ -196,6 +196,9 @@ func TestFind(t *testing.T) {
 	expect(t, []check.Finding{judgeConfiguration(api.Configuration{SignedOnly: true})}, "ok only configurations")
 	expect(t, []check.Finding{judgeConfiguration(api.Configuration{SignedOnly: true, Refused: 2, At: &at, Why: "it has no signature"})},
 		"problem configurations in the quorum's store were refused since the agent started: 2,")
+	expect(t, judgeRefusals("requests of operators", api.Refusals{}))
+	expect(t, judgeRefusals("requests of operators", api.Refusals{Refused: 1, At: &at, Why: "it was put back"}),
+		"problem requests of operators in the quorum's store were refused since the agent started: 1,")
 }
 
 // TestRoles asks a real server, which has one of everything that the probe looks for, and before that nothing.

@@ -34,6 +34,9 @@ func (ca *CA) Endorse(purpose string, value []byte) ([]byte, error) {
 // Configuration is the purpose of the signature of the group's configuration.
 const Configuration = "group configuration"
 
+// OperatorRequest is the purpose of the signature of an operator's request, such as a forced failover.
+const OperatorRequest = "request of an operator"
+
 // Endorsed returns ErrNotEndorsed if none of the authorities in pkiDir has signed the value for that purpose.
 func Endorsed(pkiDir, purpose string, value, signature []byte) error {
 	all, _, err := readAuthorities(pkiDir)

@@ -3,7 +3,6 @@ package endorsement
 import (
 	"bytes"
 	"crypto/sha256"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"log/slog"
@@ -42,6 +41,8 @@ type Judge struct {
 	turn    uint64        // grows with every other that comes into use
 	refused refusal
 	count   uint64 // different values refused, one after the other
+
+	requests requests
 }
 
 // configuration is a configuration that is used, or would be.
@@ -75,31 +76,6 @@ func NewJudge(keys Keys, g ag.Group, log *slog.Logger) (*Judge, error) {
 		return nil, err
 	}
 	return &Judge{keys: keys, log: log, last: configuration{body: body, facts: facts{g.Serial, g.SignedOnly, g.Rotation}}}, nil
-}
-
-// signature begins the last member of the object that a signed value is. The signature is of the bytes of the object
-// without that member.
-const signature = `,"signature":"`
-
-// join returns the value of a signed configuration.
-func join(body, sig []byte) []byte {
-	out := append(bytes.Clone(body[:len(body)-1]), signature...)
-	out = base64.StdEncoding.AppendEncode(out, sig)
-	return append(out, `"}`...)
-}
-
-// split returns what is signed of a value, and the signature; the whole value and nil if it has none.
-func split(value []byte) (body, sig []byte) {
-	at := bytes.LastIndex(value, []byte(signature))
-	text, ends := bytes.CutSuffix(value, []byte(`"}`))
-	if at < 0 || !ends || at+len(signature) > len(text) {
-		return value, nil
-	}
-	sig, err := base64.StdEncoding.Strict().DecodeString(string(text[at+len(signature):]))
-	if err != nil || len(sig) == 0 {
-		return value, nil
-	}
-	return append(bytes.Clone(value[:at]), '}'), sig
 }
 
 // Sign implements etcd.Endorser. The configuration gets the next number. A witness cannot sign, and is refused once the

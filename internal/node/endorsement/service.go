@@ -181,10 +181,23 @@ func (s *Service) Report() api.Configuration {
 	return r
 }
 
+// Requests returns what this node says of refused requests of operators.
+func (s *Service) Requests() api.Refusals {
+	refused, count := s.Judge.refusedRequests()
+	r := api.Refusals{Refused: count}
+	if refused.why != nil {
+		r.Why, r.At = refused.why.Error(), &refused.at
+	}
+	return r
+}
+
 // Problem returns why the store may have been written by a thief; "": nothing speaks for it.
 func (s *Service) Problem() string {
 	_, refused, count := s.Judge.state()
+	asked, _ := s.Judge.refusedRequests()
 	switch {
+	case (refused.why == nil || !refused.stands) && asked.why != nil && time.Since(asked.at) < recent && !errors.As(asked.why, new(otherConfiguration)):
+		return fmt.Sprintf("an operator's request in the quorum's store was refused: %v", asked.why)
 	case refused.why == nil || !refused.stands && time.Since(refused.at) > recent:
 		return ""
 	case refused.stands:

@@ -30,6 +30,9 @@ func (s *Service) Failover(ctx context.Context, req api.FailoverRequest) (api.Fa
 	if req.DryRun {
 		return s.dryRun(ctx, x, to)
 	}
+	if x.Group.SignedOnly && s.PKI.CA() == nil {
+		return api.FailoverResult{}, fail.Refusedf("a witness does not hold the authority's key, which signs the request; run this on a replica, such as %s: coterie failover --to %[1]s", to)
+	}
 	op := ag.Op{
 		ID: string(agent.NewCopyID()), Kind: ag.OpPlanned, To: to, Epoch: x.Record.Epoch.Epoch, Drain: req.Drain, Cut: req.Cut,
 	}

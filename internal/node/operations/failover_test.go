@@ -187,6 +187,20 @@ func TestFailover(t *testing.T) {
 	}
 }
 
+// TestFailoverOnAWitness: once only signed values are used, a witness writes nothing of a failover, and names the
+// command for a replica.
+func TestFailoverOnAWitness(t *testing.T) {
+	t.Parallel()
+	for _, force := range []bool{false, true} {
+		b := newBed(t)
+		b.store.alter(func(x *etcd.Snapshot) { x.Group.SignedOnly = true })
+		_, err := b.Failover(t.Context(), api.FailoverRequest{To: "b", AllowDataLoss: force})
+		if fail.KindOf(err) != fail.Refused || !strings.Contains(err.Error(), "coterie failover --to b") || b.store.x.Op != nil || b.replica("b").Suspended || b.replica("a").Suspended {
+			t.Errorf("%v, %s, %+v", err, b.store.x.Op, b.group().Replicas)
+		}
+	}
+}
+
 // TestFailoverWithoutQuorum: nothing is asked for where the record cannot be read.
 func TestFailoverWithoutQuorum(t *testing.T) {
 	t.Parallel()

@@ -228,4 +228,6 @@ type fakeEndorsed struct{}
 func (fakeEndorsed) Report() api.Configuration {
 	return api.Configuration{Serial: 4, SignedOnly: true, Refused: 2}
 }
+func (fakeEndorsed) Requests() api.Refusals { return api.Refusals{Refused: 3} }
+
 func (fakeEndorsed) Problem() string { return "" }

@@ -94,6 +94,7 @@ type Endpoint interface {
 // Endorsed is the part of *endorsement.Service that a Service shows.
 type Endorsed interface {
 	Report() api.Configuration
+	Requests() api.Refusals
 	Problem() string // why the store may have been written by a thief; "": nothing speaks for it
 }
 
