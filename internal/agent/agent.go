@@ -96,6 +96,7 @@ type Agent struct {
 	outcome            atomic.Pointer[Outcome]
 	guard              *recordguard.Guard
 	preset             atomic.Pointer[preset]
+	readers            departure
 	violation          atomic.Pointer[error] // of the first assertion that did not hold; nil: all did
 	task               atomic.Pointer[task]  // the one long action under way; nil: none
 

@@ -18,6 +18,7 @@ const (
 	handOverBudget = 15 * time.Minute
 	drainBudget    = 10 * time.Second
 	cutBudget      = time.Second
+	releaseBudget  = time.Second
 	stateBudget    = 2 * time.Second
 	quietBudget    = 2 * time.Second
 	stopServer     = time.Second
@@ -221,6 +222,7 @@ func (a *Agent) handOver(ctx context.Context, v ag.View, op ag.Op, generation ui
 	if err := h.drain(ctx); err != nil {
 		return nil, fmt.Errorf("given up, %s serves on: %w", v.Self, err)
 	}
+	defer h.releaseReaders(ctx)()
 	h.readStates(ctx)
 	fault.Point("handover.drained") // no transaction runs; the gate is open
 	a.task.Load().shut.Store(true)
@@ -281,6 +283,24 @@ func (h *handover) readStates(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, stateBudget)
 	defer cancel()
 	h.a.cfg.Sessions.ReadStates(ctx)
+}
+
+// releaseReaders asks the target, which is about to be promoted, to move its readers. Nothing waits for that. A reader
+// that has not left by then is ended, as in any failover. The caller calls end, which takes the request back.
+func (h *handover) releaseReaders(ctx context.Context) (end func()) {
+	ctx, cancel := context.WithTimeout(ctx, releaseBudget)
+	done := make(chan struct{})
+	go func() { // returns when the target has answered or end was called
+		defer close(done)
+		req := TakeoverRequest{Epoch: h.v.Record.Epoch.Epoch, From: h.v.Self}
+		if err := h.a.cfg.Peers.ReleaseReaders(ctx, h.to, req); err != nil && ctx.Err() == nil {
+			h.a.log.Info("the target did not release its readers", "to", h.op.To, "err", err)
+		}
+	}()
+	return func() {
+		cancel()
+		<-done
+	}
 }
 
 // awaitIdle returns how many sessions are busy at the end of the budget, or 0 as soon as none is.

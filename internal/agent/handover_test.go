@@ -24,6 +24,7 @@ func TestPlannedFailover(t *testing.T) {
 	inBubble(t, func(l *lab) {
 		l.write("a")
 		was, at := l.epoch(), boottime.Now()
+		l.Node("a").Before("stop", func() { time.Sleep(100 * time.Millisecond) }) // as a server does
 		l.plan("c")
 		l.leader(5*time.Second, "a", "b")
 		if took := boottime.Now() - at; took > 2*time.Second {
@@ -48,6 +49,39 @@ func TestPlannedFailover(t *testing.T) {
 		if want := []string{"hold true", "drain true", "read states", "close server: planned failover to c", "drain false", "hold false"}; !slices.Equal(told, want) {
 			t.Errorf("sessions were told %q", s.Events)
 		}
+		told = l.Node("c").State().Events
+		moved := slices.Index(told, "continue readers")
+		ended := slices.IndexFunc(told, func(e string) bool { return strings.HasPrefix(e, "close readers") })
+		if moved < 0 || ended < moved {
+			t.Errorf("the target's readers were told %q", told)
+		}
+	})
+}
+
+// A target whose readers do not leave in time is promoted all the same, and one that refuses to release them, too: they
+// are ended as in any failover.
+func TestPlannedFailoverWaitsForNoReader(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		l.write("a")
+		l.Node("c").Fail("release", errors.New("no such method"))
+		l.plan("c")
+		l.leader(5*time.Second, "a", "b")
+		l.write("c")
+		told := l.Node("c").State().Events
+		if !slices.ContainsFunc(told, func(e string) bool { return strings.HasPrefix(e, "close readers") }) || slices.Contains(told, "continue readers") {
+			t.Errorf("the target's readers were told %q", told)
+		}
+	})
+	inBubble(t, func(l *lab) {
+		l.write("a")
+		l.Node("c").StuckReaders(true)
+		at := boottime.Now()
+		l.plan("c")
+		l.leader(5*time.Second, "a", "b")
+		if took := boottime.Now() - at; took > time.Second {
+			t.Errorf("took %v", took)
+		}
+		l.write("c")
 	})
 }
 
@@ -119,6 +153,9 @@ func TestPlannedFailoverAbandonedAfterTheStop(t *testing.T) {
 				}
 				if o := l.Record.Snapshot().Statuses["a"].HandOver; o == nil || o.Error == "" || o.Refused {
 					t.Errorf("the outcome is %+v", o)
+				}
+				if name == "commit refused" || name == "commit conflict" {
+					l.wait("c takes readers again", 10*time.Second, func() bool { own, told := l.readable("c"); return own && told })
 				}
 			})
 		})

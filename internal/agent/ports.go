@@ -209,10 +209,12 @@ type Peers interface {
 	Probe(ctx context.Context, r ag.Replica) error
 	// PrepareTakeover asks the target of a planned failover to do in advance what it can.
 	PrepareTakeover(ctx context.Context, r ag.Replica, req TakeoverRequest) error
+	// ReleaseReaders asks the target of a planned failover to have its readers continue elsewhere.
+	ReleaseReaders(ctx context.Context, r ag.Replica, req TakeoverRequest) error
 }
 
-// TakeoverRequest asks the target of a planned failover to prepare to lead the next epoch. The error is what speaks
-// against it.
+// TakeoverRequest asks the target of a planned failover to prepare to lead the next epoch, or to release its readers.
+// The error is what speaks against it.
 type TakeoverRequest struct {
 	Epoch ag.Epoch     `json:"epoch"` // the present epoch; the target would lead the next one
 	From  ag.ReplicaID `json:"from"`
@@ -244,6 +246,9 @@ type Sessions interface {
 	// CloseReaders ends the read-only sessions on this node's server, which did not ask for a primary. It is called
 	// before the server is promoted. Routes.Promoting was published before that, so that no session comes after it.
 	CloseReaders(why string)
+	// ContinueReaders has the readers of this node's server continue on other replicas, each as soon as it is idle. It
+	// is called after Publish has told that no reader comes here. It returns when ctx ends, or when all were asked.
+	ContinueReaders(ctx context.Context)
 	// Hold keeps new connections waiting during a planned failover.
 	Hold(on bool)
 	// Drain holds requests that would begin a transaction on this node's server, from clients of every node.

@@ -99,7 +99,7 @@ func (a *Agent) status(v ag.View, p ag.Plan) Status {
 		return s
 	}
 	s.Wellness, s.Fence = a.wellness(v), a.cfg.Fence
-	s.Readable = v.Readable()
+	s.Readable = v.Readable() && !a.releasing(&v)
 	s.Stream = a.cfg.Upstream.Status().Connected && v.Local.Server == ag.ServerRecovery
 	if v.Local.Server == ag.ServerWritable {
 		s.SyncP, s.SyncN = v.Local.Sync.P, v.Local.Sync.N
@@ -261,7 +261,7 @@ func (a *Agent) makeRoutes(v ag.View, p ag.Plan) *ag.Routes {
 		} else {
 			t.Readable = st.Readable
 		}
-		t.Readable = t.Readable && !(t.Local && r.Promoting) && rep.Allow != ag.AllowNo && !rep.Suspended && rep.Options.Maintenance == nil
+		t.Readable = t.Readable && !(t.Local && (r.Promoting || a.releasing(&v))) && rep.Allow != ag.AllowNo && !rep.Suspended && rep.Options.Maintenance == nil
 		r.Targets = append(r.Targets, t)
 	}
 	if e.Phase == ag.PhaseLead {

@@ -313,6 +313,91 @@ func (a *Agent) PrepareTakeover(ctx context.Context, req TakeoverRequest) error 
 	return nil
 }
 
+// departure is how the readers of a node leave before it is promoted as planned.
+type departure struct {
+	epoch  atomic.Uint64 // in which the node was asked; 0: never
+	mu     sync.Mutex    // guards what follows
+	cancel context.CancelFunc
+	ended  chan struct{} // nil: none is under way
+}
+
+// begin returns false if a release is under way. The caller calls end.
+func (r *departure) begin(cancel context.CancelFunc) (end func(), ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.ended != nil {
+		return nil, false
+	}
+	r.cancel, r.ended = cancel, make(chan struct{})
+	return func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		close(r.ended)
+		r.ended = nil
+	}, true
+}
+
+// stop ends a release under way and waits until it has ended.
+func (r *departure) stop() {
+	r.mu.Lock()
+	cancel, ended := r.cancel, r.ended
+	r.mu.Unlock()
+	if ended != nil {
+		cancel()
+		<-ended
+	}
+}
+
+// ReleaseReaders answers the primary that hands over to this node; the endpoint calls it. Readers of this node's server
+// continue elsewhere, and no reader comes here while the request for the failover stands. It returns when those that
+// can be moved have left, or at the end of its budget.
+func (a *Agent) ReleaseReaders(ctx context.Context, req TakeoverRequest) error {
+	v := a.view.Load()
+	switch {
+	case v == nil || v.Record.Epoch.Epoch != req.Epoch || v.Record.Epoch.Leader != req.From || v.Local.Server != ag.ServerRecovery:
+		return fmt.Errorf("this node does not follow %s in epoch %d", req.From, req.Epoch)
+	case !plannedTo(v):
+		return errors.New("this node knows of no planned failover to it")
+	}
+	ctx, cancel := context.WithTimeout(ctx, releaseBudget)
+	defer cancel()
+	end, ok := a.readers.begin(cancel)
+	if !ok {
+		return errors.New("it releases its readers already")
+	}
+	defer end()
+	a.readers.epoch.Store(uint64(req.Epoch))
+	a.Wake()
+	for a.takesReaders() { // BEFORE readers leave: none comes back
+		if err := retry.Sleep(ctx, time.Millisecond); err != nil {
+			return errors.New("its routes did not change in time")
+		}
+	}
+	a.cfg.Sessions.ContinueReaders(ctx)
+	return nil
+}
+
+// takesReaders reports whether readers may come to this node's server, by its own routes.
+func (a *Agent) takesReaders() bool {
+	r := a.routes.Load()
+	if r == nil {
+		return false
+	}
+	t, _ := r.Target(a.cfg.Self)
+	return t.Readable
+}
+
+// releasing reports whether this node takes no readers because it is about to be promoted as planned.
+func (a *Agent) releasing(v *ag.View) bool {
+	e := ag.Epoch(a.readers.epoch.Load())
+	return e != 0 && e == v.Record.Epoch.Epoch && plannedTo(v)
+}
+
+// plannedTo reports whether a planned failover to this node is requested in the present epoch.
+func plannedTo(v *ag.View) bool {
+	return v.Op.Kind == ag.OpPlanned && v.Op.To == v.Self && v.Op.Epoch == v.Record.Epoch.Epoch
+}
+
 // isPreset reports whether the setting was put before the server in advance and is still there.
 func (a *Agent) isPreset(ctx context.Context, e ag.Epoch, s ag.Sync) bool {
 	p := a.preset.Load()

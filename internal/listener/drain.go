@@ -85,6 +85,43 @@ func (s *Server) CloseServer(why string) (ended int) {
 	return ended
 }
 
+// ContinueReaders has the sessions of the local server, which are those of readers, continue where the routes lead.
+// Each leaves as soon as it is idle, and the others stay. It returns when all were asked, or when ctx ends. Requests
+// wait meanwhile, as in a drain. The caller has published that no reader comes here.
+func (s *Server) ContinueReaders(ctx context.Context) {
+	if s.cfg.Continuity == nil || !s.cfg.Continuity() {
+		return
+	}
+	s.Drain(true)
+	defer s.Drain(false)
+	asked := map[*session]bool{}
+	for ctx.Err() == nil {
+		var idle []*session
+		busy := false
+		for _, x := range s.localSessions() {
+			switch {
+			case asked[x]:
+			case x.busy():
+				busy = true
+			default:
+				asked[x] = true
+				idle = append(idle, x)
+			}
+		}
+		s.readStates(ctx, idle)
+		s.moveServer()
+		if !busy {
+			return
+		}
+		t := time.NewTimer(drainPoll)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+		}
+	}
+}
+
 // localSessions returns the sessions of the local server.
 func (s *Server) localSessions() (list []*session) {
 	s.mu.Lock()

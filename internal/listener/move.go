@@ -66,9 +66,14 @@ func (s *Server) ReadStates(ctx context.Context) {
 	if s.cfg.Continuity == nil || !s.cfg.Continuity() {
 		return
 	}
+	s.readStates(ctx, s.localSessions())
+}
+
+// readStates asks for the state of each session in the list.
+func (s *Server) readStates(ctx context.Context, list []*session) {
 	turns := make(chan struct{}, readersAtOnce)
 	var all sync.WaitGroup
-	for _, x := range s.localSessions() {
+	for _, x := range list {
 		all.Add(1)
 		go func() {
 			defer all.Done()

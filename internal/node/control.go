@@ -51,6 +51,12 @@ func (n *node) serveControl() {
 		}
 		return none, n.agent.PrepareTakeover(ctx, req)
 	})
+	rpc.Handle(gate, rpc.ReleaseReaders, func(ctx context.Context, peer certs.Identity, req agent.TakeoverRequest) (none rpc.Nothing, err error) {
+		if err := rpc.InOwnName(peer, req.From); err != nil {
+			return none, err
+		}
+		return none, n.agent.ReleaseReaders(ctx, req)
+	})
 	rpc.Handle(gate, rpc.Decisions, func(context.Context, certs.Identity, rpc.Nothing) (decisions.Report, error) {
 		return n.status.DecisionReport(), nil
 	})

@@ -18,7 +18,9 @@ func TestSealInOwnNameOnly(t *testing.T) {
 	control, self := called(t, ready)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	for method, req := range map[string]any{"seal": agent.SealRequest{Candidate: "n2"}, "stand-ready": agent.TakeoverRequest{From: "n2"}} {
+	for method, req := range map[string]any{
+		"seal": agent.SealRequest{Candidate: "n2"}, "stand-ready": agent.TakeoverRequest{From: "n2"}, "release-readers": agent.TakeoverRequest{From: "n2"},
+	} {
 		err := control.Call(ctx, self, method, req, nil)
 		if err == nil || !strings.Contains(err.Error(), "n1 asks in the name of n2") {
 			t.Errorf("%s: %v", method, err)

@@ -74,6 +74,8 @@ type Node struct {
 	routes *ag.Routes
 	busy   int // sessions in the middle of something
 
+	stuckReaders bool
+
 	fail map[string]error
 	hook map[string]func()
 	jam  map[string]chan struct{}
@@ -93,7 +95,7 @@ func (n *Node) locked(do func()) {
 }
 
 // Fail makes every call of that name fail with err, until err is nil: "start", "promote", "rewind", "seed", "set-sync",
-// "fence", "stop", "detach", "status", "checkpoint", "history", "extend", "seal".
+// "fence", "stop", "detach", "status", "checkpoint", "history", "extend", "seal", "release".
 func (n *Node) Fail(call string, err error) {
 	n.locked(func() {
 		if n.fail == nil {
@@ -170,6 +172,9 @@ func (n *Node) Hang(on bool) { n.locked(func() { n.hung = on }) }
 
 // Busy gives the server that many sessions in the middle of a transaction.
 func (n *Node) Busy(sessions int) { n.locked(func() { n.busy = sessions }) }
+
+// StuckReaders makes readers stay that are asked to continue elsewhere.
+func (n *Node) StuckReaders(on bool) { n.locked(func() { n.stuckReaders = on }) }
 
 // Linger keeps the walreceiver alive after its source has gone, or ends it.
 func (n *Node) Linger(on bool) { n.locked(func() { n.lingering = on }) }

@@ -136,6 +136,17 @@ func (p *peers) PrepareTakeover(ctx context.Context, r ag.Replica, req agent.Tak
 	return a.PrepareTakeover(ctx, req)
 }
 
+func (p *peers) ReleaseReaders(ctx context.Context, r ag.Replica, req agent.TakeoverRequest) error {
+	a, err := p.reach(ctx, r)
+	if err != nil {
+		return err
+	}
+	if err := p.w.nodes[r.ID].begin(ctx, "release"); err != nil {
+		return err
+	}
+	return a.ReleaseReaders(ctx, req)
+}
+
 // Sessions returns the node's agent.Sessions, which records its calls.
 func (n *Node) Sessions() agent.Sessions { return (*sessions)(n) }
 
@@ -154,6 +165,16 @@ func (s *sessions) Hold(on bool)                      { s.note("hold %v", on) }
 func (s *sessions) Drain(on bool)              { s.note("drain %v", on) }
 func (s *sessions) ReadStates(context.Context) { s.note("read states") }
 func (s *sessions) CloseServer(why string)     { s.note("close server: %s", why) }
+
+// ContinueReaders waits until ctx ends while the node has StuckReaders.
+func (s *sessions) ContinueReaders(ctx context.Context) {
+	s.note("continue readers")
+	var stuck bool
+	(*Node)(s).locked(func() { stuck = s.stuckReaders })
+	if stuck {
+		<-ctx.Done()
+	}
+}
 
 // GateMoved does nothing, because nothing here remembers the gate.
 func (s *sessions) GateMoved() {}

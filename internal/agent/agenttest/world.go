@@ -222,6 +222,7 @@ type Agent interface {
 	Position(ctx context.Context) (agent.Positions, error)
 	ServeHeartbeats(ctx context.Context, from ag.ReplicaID, s liveness.HeartbeatStream)
 	PrepareTakeover(ctx context.Context, req agent.TakeoverRequest) error
+	ReleaseReaders(ctx context.Context, req agent.TakeoverRequest) error
 	Seen() marks.Seen
 }
 

@@ -235,6 +235,7 @@ func TestNodeWithoutClients(t *testing.T) {
 	p.CloseOlder(7, "x")
 	p.CloseLocal("x")
 	p.CloseReaders("x")
+	p.ContinueReaders(t.Context())
 	p.Hold(true)
 	p.Drain(true)
 	p.CutBusy("x")

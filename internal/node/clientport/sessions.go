@@ -88,6 +88,13 @@ func (p *Port) ReadStates(ctx context.Context) {
 	}
 }
 
+// ContinueReaders implements agent.Sessions.
+func (p *Port) ContinueReaders(ctx context.Context) {
+	if s := p.server.Load(); s != nil {
+		s.ContinueReaders(ctx)
+	}
+}
+
 // Moves returns which sessions of this node's server a planned failover would move.
 func (p *Port) Moves(ctx context.Context) []ag.SessionMove {
 	if s := p.server.Load(); s != nil {

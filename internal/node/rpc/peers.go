@@ -63,6 +63,12 @@ func (p *Peers) Position(ctx context.Context, r ag.Replica) (agent.Positions, er
 	return Call(ctx, p.Control, r, Position, Nothing{})
 }
 
+// ReleaseReaders asks the target of a planned failover to have its readers continue elsewhere.
+func (p *Peers) ReleaseReaders(ctx context.Context, r ag.Replica, req agent.TakeoverRequest) error {
+	_, err := Call(ctx, p.Control, r, ReleaseReaders, req)
+	return err
+}
+
 // PrepareTakeover asks the target of a planned failover to be ready for it.
 func (p *Peers) PrepareTakeover(ctx context.Context, r ag.Replica, req agent.TakeoverRequest) error {
 	_, err := Call(ctx, p.Control, r, PrepareTakeover, req)

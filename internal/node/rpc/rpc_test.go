@@ -114,7 +114,7 @@ func TestOnlyReplicasMayCall(t *testing.T) {
 		}
 	}
 	for name, from := range map[string]callers{
-		Seal.name: Seal.from, PrepareTakeover.name: PrepareTakeover.from, Trust.name: Trust.from, AuthorityKey.name: AuthorityKey.from,
+		Seal.name: Seal.from, PrepareTakeover.name: PrepareTakeover.from, ReleaseReaders.name: ReleaseReaders.from, Trust.name: Trust.from, AuthorityKey.name: AuthorityKey.from,
 		CreateDatabase.name: CreateDatabase.from, RestartListener.name: RestartListener.from, Role.name: Role.from, Cancel.name: Cancel.from,
 		Progress.name: Progress.from, Durable.name: Durable.from, Seed.name: Seed.from, CancelSeeding.name: CancelSeeding.from,
 	} {

@@ -25,6 +25,8 @@ var (
 	Position = Method[Nothing, agent.Positions]{"position", members}
 	// PrepareTakeover asks the target of a planned failover to be ready for it.
 	PrepareTakeover = Method[agent.TakeoverRequest, Nothing]{"stand-ready", replicas}
+	// ReleaseReaders asks the target of a planned failover to have its readers continue elsewhere.
+	ReleaseReaders = Method[agent.TakeoverRequest, Nothing]{"release-readers", replicas}
 	// Trust lifts the quarantine of a member's copy; the answer is why it was under quarantine.
 	Trust = Method[Nothing, string]{"trust", replicas}
 
