@@ -285,6 +285,14 @@ func (h *handover) readStates(ctx context.Context) {
 	h.a.cfg.Sessions.ReadStates(ctx)
 }
 
+// readRelayedStates has the state of the sessions read that other nodes can continue while this agent restarts.
+func (h *handover) readRelayedStates(ctx context.Context) {
+	h.a.showProgress("reading the state of sessions of other nodes")
+	ctx, cancel := context.WithTimeout(ctx, stateBudget)
+	defer cancel()
+	h.a.cfg.Sessions.ReadRelayedStates(ctx)
+}
+
 // releaseReaders asks the target, which is about to be promoted, to move its readers. Nothing waits for that. A reader
 // that has not left by then is ended, as in any failover. The caller calls end, which takes the request back.
 func (h *handover) releaseReaders(ctx context.Context) (end func()) {

@@ -260,6 +260,8 @@ type Sessions interface {
 	// ReadStates asks this node's server for the state of its sessions, so that CloseServer can move them. It is called
 	// during a drain, when nothing is busy any more, and returns at the latest when ctx ends.
 	ReadStates(ctx context.Context)
+	// ReadRelayedStates does the same for the sessions of other nodes' clients, which those nodes can continue.
+	ReadRelayedStates(ctx context.Context)
 	// CloseServer takes all sessions from this node's server. Those whose state was read are continued where the routes
 	// lead; the others end.
 	CloseServer(why string)

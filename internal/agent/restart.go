@@ -158,6 +158,7 @@ func (a *Agent) detach(ctx context.Context, v ag.View, o RestartOptions) (err er
 	if err := h.drain(ctx); err != nil {
 		return err
 	}
+	h.readRelayedStates(ctx)
 	t := a.task.Load()
 	t.shut.Store(true)
 	a.cfg.Sessions.GateMoved()

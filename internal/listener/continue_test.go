@@ -55,11 +55,7 @@ func TestReadersContinueElsewhere(t *testing.T) {
 	for _, x := range []struct{ query, want string }{
 		{"select current_setting('cluster_name')", "c"}, {"select current_setting('my.tenant')", "42"}, {"execute p(41)", "42"},
 	} {
-		var got string
-		if err := idle.PgConn().Conn().SetDeadline(time.Now().Add(time.Minute)); err != nil {
-			t.Fatal(err)
-		}
-		if got = g.one(idle, x.query); got != x.want {
+		if got := g.one(idle, x.query); got != x.want {
 			t.Errorf("%s: %q, want %q", x.query, got, x.want)
 		}
 	}
@@ -75,5 +71,39 @@ func TestReadersContinueElsewhere(t *testing.T) {
 	}
 	if got := g.one(slow, "select current_setting('cluster_name')"); got != "c" {
 		t.Errorf("the slow one is on %q", got)
+	}
+}
+
+// While the primary's agent restarts, the sessions of other nodes' clients wait at those nodes, and go on at the same
+// server. The clients of the agent itself have to connect again.
+func TestSessionsOfOtherNodesOutliveARestart(t *testing.T) {
+	far, near := movingGroup(t, nil), movingGroup(t, nil)
+	near.remote["a"] = far.srv
+	led := &ag.Routes{Epoch: 1, Self: "b", Primary: "a", WriteOpen: true, Targets: []ag.Target{{ID: "a", Healthy: true}, {ID: "b", Local: true, Healthy: true}}}
+	shut := *led
+	shut.Primary, shut.WriteOpen = "", false
+	near.publish(led)
+	conn, held, own := near.mustDial(near.rw, "user=postgres"), near.mustDial(near.rw, "user=postgres"), far.mustDial(far.rw, "user=postgres")
+	near.do(conn, "set my.x = 'kept'", "prepare p as select 'prepared'")
+	far.srv.Drain(true)
+	far.drained()
+	waits := later(held, "select 1")
+	waiting(t, waits)
+	far.srv.ReadRelayedStates(t.Context())
+	near.publish(&shut)
+	far.srv.CloseServer("the agent of a restarts; connect again")
+	waiting(t, waits)
+	if _, err := own.Exec(t.Context(), "select 1"); err == nil || !strings.Contains(err.Error(), "the agent of a restarts") {
+		t.Errorf("a client of the agent that restarts: %v", err)
+	}
+	far.srv.Drain(false)
+	near.publish(led)
+	must(t, <-waits)
+	for query, want := range map[string]string{
+		"select current_setting('cluster_name')": "a", "select current_setting('my.x')": "kept", "execute p": "prepared",
+	} {
+		if got := near.one(conn, query); got != want {
+			t.Errorf("%s: %q, want %q", query, got, want)
+		}
 	}
 }

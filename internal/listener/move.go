@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -63,14 +64,19 @@ const readersAtOnce = 16
 // ReadStates asks the local server for the state of each of its sessions, during a drain, as long as ctx allows. It
 // returns when all have answered or cannot.
 func (s *Server) ReadStates(ctx context.Context) {
-	if s.cfg.Continuity == nil || !s.cfg.Continuity() {
-		return
-	}
 	s.readStates(ctx, s.localSessions())
+}
+
+// ReadRelayedStates is ReadStates for the sessions of other nodes' clients, which are given back to those nodes.
+func (s *Server) ReadRelayedStates(ctx context.Context) {
+	s.readStates(ctx, slices.DeleteFunc(s.localSessions(), func(x *session) bool { return !x.relayed }))
 }
 
 // readStates asks for the state of each session in the list.
 func (s *Server) readStates(ctx context.Context, list []*session) {
+	if s.cfg.Continuity == nil || !s.cfg.Continuity() {
+		return
+	}
 	turns := make(chan struct{}, readersAtOnce)
 	var all sync.WaitGroup
 	for _, x := range list {

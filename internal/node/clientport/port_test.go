@@ -240,6 +240,7 @@ func TestNodeWithoutClients(t *testing.T) {
 	p.Drain(true)
 	p.CutBusy("x")
 	p.ReadStates(t.Context())
+	p.ReadRelayedStates(t.Context())
 	p.CloseServer("x")
 	p.GateMoved()
 	p.ServeBackend(t.Context(), nil)

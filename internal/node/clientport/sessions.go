@@ -95,6 +95,13 @@ func (p *Port) ContinueReaders(ctx context.Context) {
 	}
 }
 
+// ReadRelayedStates implements agent.Sessions.
+func (p *Port) ReadRelayedStates(ctx context.Context) {
+	if s := p.server.Load(); s != nil {
+		s.ReadRelayedStates(ctx)
+	}
+}
+
 // Moves returns which sessions of this node's server a planned failover would move.
 func (p *Port) Moves(ctx context.Context) []ag.SessionMove {
 	if s := p.server.Load(); s != nil {

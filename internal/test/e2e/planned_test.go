@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -57,10 +58,24 @@ func (g *group) same(t *testing.T, was lab.Status) {
 
 func restartPrimary(t *testing.T, g *group) {
 	was := g.ready(t)
+	sql(t, g.ReadWrite(), "CREATE TABLE counted (session text, n int, PRIMARY KEY (session, n))")
+	ctx, cancel := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	var far []*survivor // by the listeners of the other nodes: no statement of theirs fails
+	for _, node := range secondaries(was) {
+		x := g.survivor(t, node, node)
+		all.Go(func() { x.work(ctx, t) })
+		far = append(far, x)
+	}
+	defer all.Wait()
+	defer cancel()
 	for range 3 {
 		began := time.Now()
 		t.Log(strings.TrimSpace(must(t, "restart", "--node", g.node(*was.Primary)).err))
 		g.acknowledged(t, 20)
+		for _, x := range far {
+			x.advances(t)
+		}
 		t.Logf("longest gap %v", g.ledger.OutageBetween(began, time.Now()).Longest.Round(time.Millisecond))
 		g.same(t, was)
 	}
