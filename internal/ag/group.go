@@ -259,8 +259,10 @@ type Continuity string
 // and made again there.
 const ContinuityOff Continuity = "OFF"
 
-// SessionMove is what a planned failover would do now with a session of the primary's server.
+// SessionMove is what a planned failover would do now with a session of the primary's server, or with a reader of the
+// server that would take over.
 type SessionMove struct {
+	Replica  ReplicaID `json:"replica"`
 	User     string    `json:"user"`
 	Database string    `json:"database"`
 	Client   string    `json:"client"`

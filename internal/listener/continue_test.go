@@ -4,8 +4,11 @@ import (
 	"context"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/coteriedb/coterie/internal/ag"
 )
@@ -106,4 +109,46 @@ func TestSessionsOfOtherNodesOutliveARestart(t *testing.T) {
 			t.Errorf("%s: %q, want %q", query, got, want)
 		}
 	}
+}
+
+// An inquiry changes no session. A drain that begins meanwhile ends it, and reads the states itself.
+func TestMovesDoNotDisturbAMove(t *testing.T) {
+	g := movingGroup(t, nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	for range 4 { // more than one at a time asks
+		all.Go(func() {
+			for ctx.Err() == nil {
+				g.srv.Moves(ctx)
+			}
+		})
+	}
+	for range 4 {
+		var conns []*pgx.Conn
+		for range 8 {
+			c := g.mustDial(g.rw, "user=postgres")
+			g.do(c, "set my.x = 'kept'")
+			conns = append(conns, c)
+		}
+		g.failOver("b")
+		for _, c := range conns {
+			if got := g.one(c, "select current_setting('cluster_name') || current_setting('my.x')"); got != "bkept" {
+				t.Errorf("%q", got)
+			}
+			_ = c.Close(t.Context())
+		}
+		g.failOver("a")
+	}
+	cancel()
+	all.Wait()
+	if st := g.srv.Stats(); st.Moved != 4*8 || len(st.Unmoved) != 0 {
+		t.Errorf("%+v", st)
+	}
+	g.srv.Drain(true)
+	for _, m := range g.srv.Moves(t.Context()) {
+		if m.Why != "a drain is under way" {
+			t.Errorf("%+v", m)
+		}
+	}
+	g.srv.Drain(false)
 }

@@ -2,7 +2,9 @@ package listener
 
 import (
 	"context"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
@@ -42,6 +44,7 @@ func (s *Server) Drain(on bool) {
 		for _, x := range s.localSessions() {
 			x.cannotMove("") // until ReadStates
 		}
+		defer s.inquiry.end() // AFTER a new one can see the drain
 		defer s.reclaimWhere(func(x *session) bool { return x.offloaded.Load() })
 	}
 	s.mu.Lock()
@@ -83,6 +86,51 @@ func (s *Server) CloseServer(why string) (ended int) {
 		}
 	}
 	return ended
+}
+
+// ReadStates asks the local server for the state of each of its sessions, during a drain, as long as ctx allows. It
+// returns when all have answered or cannot.
+func (s *Server) ReadStates(ctx context.Context) {
+	s.readStates(ctx, s.localSessions())
+}
+
+// ReadRelayedStates is ReadStates for the sessions of other nodes' clients, which are given back to those nodes.
+func (s *Server) ReadRelayedStates(ctx context.Context) {
+	s.readStates(ctx, slices.DeleteFunc(s.localSessions(), func(x *session) bool { return !x.relayed }))
+}
+
+// readStates asks for the state of each session in the list.
+func (s *Server) readStates(ctx context.Context, list []*session) {
+	if s.cfg.Continuity == nil || !s.cfg.Continuity() {
+		return
+	}
+	turns := make(chan struct{}, readersAtOnce)
+	var all sync.WaitGroup
+	for _, x := range list {
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			select {
+			case turns <- struct{}{}:
+				defer func() { <-turns }()
+				x.keepState(ctx)
+			case <-ctx.Done():
+				x.cannotMove("its state was not read in time")
+			}
+		}()
+	}
+	all.Wait()
+}
+
+// keepState has the state of the session read, for its move.
+func (x *session) keepState(ctx context.Context) {
+	x.cannotMove("")
+	st, why := x.readState(ctx)
+	x.drained.mu.Lock()
+	defer x.drained.mu.Unlock()
+	if x.moving.refusal = why; why == "" && !x.moving.forwarded {
+		x.moving.state = st
+	}
 }
 
 // ContinueReaders has the sessions of the local server, which are those of readers, continue where the routes lead.
@@ -259,23 +307,56 @@ func (x *session) await(d *activeDrain, holds *time.Timer) {
 // movesBudget bounds the questions to the server for Moves.
 const movesBudget = 5 * time.Second
 
+// inquiry is what asks for the state of sessions for its own knowledge. A drain ends it, as it asks for itself.
+type inquiry struct {
+	mu     sync.Mutex // held while sessions are asked
+	cancel atomic.Pointer[context.CancelFunc]
+}
+
+// end ends the inquiry under way, and waits until it has ended.
+func (i *inquiry) end() {
+	if cancel := i.cancel.Load(); cancel != nil {
+		(*cancel)()
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+}
+
 // Moves asks the local server for the state of each of its sessions, and returns which of them a planned failover would
-// move. Nothing waits for the answer but the sessions' own next answers.
+// move. Nothing waits for the answer but the sessions' own next answers. One call at a time asks, and none during a
+// drain.
 func (s *Server) Moves(ctx context.Context) []ag.SessionMove {
 	ctx, cancel := context.WithTimeout(ctx, movesBudget)
 	defer cancel()
-	s.ReadStates(ctx)
 	list := []ag.SessionMove{}
-	for _, x := range s.localSessions() {
-		m := ag.SessionMove{User: x.user, Database: x.database, Client: x.addr, Since: x.since}
-		x.drained.mu.Lock()
-		x.moving.state = nil // it is for this answer only
-		m.Why = x.moving.refusal
-		x.drained.mu.Unlock()
-		if s.cfg.Continuity == nil || !s.cfg.Continuity() {
-			m.Why = "CONTINUITY = OFF"
+	var all sync.WaitGroup
+	asks := s.inquiry.mu.TryLock()
+	if asks {
+		defer s.inquiry.mu.Unlock()
+		s.inquiry.cancel.Store(&cancel) // BEFORE the check for a drain
+	}
+	turns := make(chan struct{}, readersAtOnce)
+	sessions := s.localSessions()
+	whys := make([]string, len(sessions))
+	for i, x := range sessions {
+		switch {
+		case s.cfg.Continuity == nil || !s.cfg.Continuity():
+			whys[i] = "CONTINUITY = OFF"
+		case s.drain.Load() != nil:
+			whys[i] = "a drain is under way"
+		case !asks:
+			whys[i] = "another inquiry is under way; ask again"
+		default:
+			turns <- struct{}{}
+			all.Go(func() {
+				defer func() { <-turns }()
+				_, whys[i] = x.readState(ctx)
+			})
 		}
-		list = append(list, m)
+	}
+	all.Wait()
+	for i, x := range sessions {
+		list = append(list, ag.SessionMove{Replica: x.replica, User: x.user, Database: x.database, Client: x.addr, Since: x.since, Why: whys[i]})
 	}
 	return list
 }

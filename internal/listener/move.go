@@ -5,9 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -58,81 +56,50 @@ type question struct {
 	err    error
 }
 
+// errAsked means that the session is answering an earlier question.
+var errAsked = errors.New("its state is being read")
+
 // readersAtOnce is how many sessions are asked at once: each costs the server some milliseconds of a processor.
 const readersAtOnce = 16
 
-// ReadStates asks the local server for the state of each of its sessions, during a drain, as long as ctx allows. It
-// returns when all have answered or cannot.
-func (s *Server) ReadStates(ctx context.Context) {
-	s.readStates(ctx, s.localSessions())
-}
-
-// ReadRelayedStates is ReadStates for the sessions of other nodes' clients, which are given back to those nodes.
-func (s *Server) ReadRelayedStates(ctx context.Context) {
-	s.readStates(ctx, slices.DeleteFunc(s.localSessions(), func(x *session) bool { return !x.relayed }))
-}
-
-// readStates asks for the state of each session in the list.
-func (s *Server) readStates(ctx context.Context, list []*session) {
-	if s.cfg.Continuity == nil || !s.cfg.Continuity() {
-		return
-	}
-	turns := make(chan struct{}, readersAtOnce)
-	var all sync.WaitGroup
-	for _, x := range list {
-		all.Add(1)
-		go func() {
-			defer all.Done()
-			select {
-			case turns <- struct{}{}:
-				defer func() { <-turns }()
-				x.readState(ctx)
-			case <-ctx.Done():
-				x.cannotMove("its state was not read in time")
-			}
-		}()
-	}
-	all.Wait()
-}
-
-// readState asks the session's backend for its state.
-func (x *session) readState(ctx context.Context) {
+// readState asks the session's backend for its state. It returns the reason if the session cannot be moved.
+func (x *session) readState(ctx context.Context) (st *continuity.State, why string) {
 	x.drained.mu.Lock()
-	x.moving.state, x.moving.refusal = nil, ""
 	why, streams := x.moving.tracker.Why(), x.drained.streaming || x.replicates
 	x.drained.mu.Unlock()
 	switch {
 	case why != "":
+		return nil, why
 	case streams:
-		why = "it is a session of logical replication"
+		return nil, "it is a session of logical replication"
 	case x.relayed && !x.moving.accepts:
-		why = "the listener of its node does not take sessions back"
+		return nil, "the listener of its node does not take sessions back"
 	case x.moving.owner == nil && !x.relayed:
-		why = "its client is not known"
+		return nil, "its client is not known"
 	}
-	if why == "" {
-		why = x.askState(ctx)
-	}
-	if why != "" {
-		x.cannotMove(why)
+	for {
+		q := &question{done: make(chan struct{})}
+		if st, why := x.askState(ctx, q); !errors.Is(q.err, errAsked) || ctx.Err() != nil {
+			return st, why
+		}
+		time.Sleep(drainPoll) // the question of one who has gone is still being answered
 	}
 }
 
-// askState asks, and returns why the session cannot be moved.
-func (x *session) askState(ctx context.Context) (why string) {
-	q := &question{done: make(chan struct{})}
+// askState asks q, and returns why the session cannot be moved.
+func (x *session) askState(ctx context.Context, q *question) (st *continuity.State, why string) {
 	x.moving.wants.Store(q)
 	x.wake()
 	select {
 	case <-q.done:
 	case <-x.cut:
-		return ""
+		return nil, ""
 	case <-ctx.Done():
 		x.moving.wants.CompareAndSwap(q, nil)
-		return "its state was not read in time"
+		return nil, "its state was not read in time"
 	}
 	if q.err != nil {
-		return q.err.Error()
+		return nil, q.err.Error()
 	}
 	if why = q.state.Loses(); why == "" {
 		why = statefulLibrary(x.backendPID())
@@ -148,10 +115,7 @@ func (x *session) askState(ctx context.Context) (why string) {
 	if why == "" && x.requests.UnnamedWaits() {
 		why = "it has parsed an unnamed statement that it has not executed"
 	}
-	if why == "" && !x.moving.forwarded {
-		x.moving.state = &q.state
-	}
-	return why
+	return &q.state, why
 }
 
 func (x *session) cannotMove(why string) {
@@ -195,8 +159,13 @@ func (x *session) woken(kept int) (leaves bool) {
 func (x *session) ask(q *question, boundary bool, send func([]byte) error) {
 	x.drained.mu.Lock() // until the question is sent: a request after it is answered after it
 	defer x.drained.mu.Unlock()
-	if !boundary || x.drained.midway || !x.idle() || !x.answers.AtBoundary() || x.moving.asked != nil {
+	switch {
+	case x.moving.asked != nil:
+		q.err = errAsked
+	case !boundary || x.drained.midway || !x.idle() || !x.answers.AtBoundary():
 		q.err = errors.New("it was busy when its state was to be read")
+	}
+	if q.err != nil {
 		close(q.done)
 		return
 	}

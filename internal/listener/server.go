@@ -44,11 +44,12 @@ type Server struct {
 	consoles      consoles
 	pool          backendPool
 	drain         atomic.Pointer[activeDrain] // nil: no drain
-	flushed       sharedQuery[ag.LSN]         // how far the local PostgreSQL has flushed
-	leads         sharedQuery[struct{}]       // whether this node still leads
-	progress      sharedQuery[Progress]       // how far the primary has flushed
-	positions     positionLog                 // its earlier positions
-	named         struct {                    // the ports of SetNamed
+	inquiry       inquiry
+	flushed       sharedQuery[ag.LSN]   // how far the local PostgreSQL has flushed
+	leads         sharedQuery[struct{}] // whether this node still leads
+	progress      sharedQuery[Progress] // how far the primary has flushed
+	positions     positionLog           // its earlier positions
+	named         struct {              // the ports of SetNamed
 		mu    sync.Mutex
 		ports map[string]port // by address; guarded by mu
 	}

@@ -104,9 +104,9 @@ func showMoves(c *cobra.Command, r api.FailoverResult) error {
 			continue
 		}
 		if lost++; lost == 1 {
-			_, _ = fmt.Fprintln(w, "USER\tDATABASE\tCLIENT\tSINCE\tWOULD END, BECAUSE")
+			_, _ = fmt.Fprintln(w, "REPLICA\tUSER\tDATABASE\tCLIENT\tSINCE\tWOULD END, BECAUSE")
 		}
-		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", s.User, s.Database, s.Client, s.Since.UTC().Format(time.RFC3339), s.Why)
+		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", s.Replica, s.User, s.Database, s.Client, s.Since.UTC().Format(time.RFC3339), s.Why)
 	}
 	if err := w.Flush(); err != nil {
 		return err

@@ -56,27 +56,36 @@ func (s *Service) Failover(ctx context.Context, req api.FailoverRequest) (api.Fa
 	return s.awaitFailover(ctx, start, x, op)
 }
 
-// dryRunBudget bounds the question to the primary, which asks its server for at most 5 s.
-const dryRunBudget = 8 * time.Second
+// dryRunBudget bounds the questions to the primary and the target, which ask their servers for at most 5 s each.
+const dryRunBudget = 12 * time.Second
 
-// dryRun returns what a planned failover would do with the sessions of the primary's server.
+// dryRun returns what a planned failover would do with the sessions of the primary and with the readers of the target.
 func (s *Service) dryRun(ctx context.Context, x etcd.Snapshot, to ag.ReplicaID) (api.FailoverResult, error) {
 	e := x.Record.Epoch
 	r := api.FailoverResult{From: e.Leader, To: to, Epoch: e.Epoch, DryRun: true}
 	ctx, cancel := context.WithTimeout(ctx, dryRunBudget)
 	defer cancel()
-	var moves []ag.SessionMove
-	var err error
-	if e.Leader == s.Self {
+	for _, id := range []ag.ReplicaID{e.Leader, to} { // sessions of the first move to the second, whose readers leave
+		moves, err := s.movesOf(ctx, x, id)
+		if err != nil {
+			return r, fail.Unhealthyf("%s does not say what would become of its sessions: %w", id, err)
+		}
+		r.Sessions = append(r.Sessions, moves...)
+	}
+	return r, nil
+}
+
+// movesOf asks a replica which of the sessions of its server would move.
+func (s *Service) movesOf(ctx context.Context, x etcd.Snapshot, id ag.ReplicaID) (moves []ag.SessionMove, err error) {
+	if id == s.Self {
 		moves = s.Clients.Moves(ctx)
-	} else if m, known := x.Group.Replica(e.Leader); known {
+	} else if m, known := x.Group.Replica(id); known {
 		moves, err = rpc.Call(ctx, s.Calls, m, rpc.SessionMoves, rpc.Nothing{})
 	}
-	if err != nil {
-		return r, fail.Unhealthyf("%s does not say what would become of its sessions: %w", e.Leader, err)
+	for i := range moves { // a node of an earlier version does not say which it is
+		moves[i].Replica = id
 	}
-	r.Sessions = moves
-	return r, nil
+	return moves, err
 }
 
 // notAsked returns the error of a failover that could not be asked for. The replicas that a forced one has suspended
