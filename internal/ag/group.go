@@ -153,6 +153,8 @@ type Group struct {
 	Serial uint64 `json:"serial,omitempty"`
 	// SignedOnly means that every member's program signs the configuration: none without a signature is used any more.
 	SignedOnly bool `json:"signed_only,omitempty"`
+	// SignedRecord means that every member's program signs the record: none without signatures is used any more.
+	SignedRecord bool `json:"signed_record,omitempty"`
 }
 
 // Timeout returns the SESSION_TIMEOUT of a replica: its own, or the group's.

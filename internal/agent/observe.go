@@ -46,7 +46,7 @@ func (a *Agent) observe(ctx context.Context) ag.View {
 	if readErr == nil {
 		readErr = a.guard.CheckMonotonic(seenOf(snap), asked)
 	}
-	if errors.Is(readErr, recordguard.ErrUntrusted) {
+	if errors.Is(readErr, recordguard.ErrUntrusted) || errors.Is(readErr, ErrForged) {
 		v.Untrusted = readErr.Error()
 	}
 	if readErr == nil {

@@ -18,6 +18,10 @@ var ErrConflict = lease.ErrConflict
 // error means that it was not and will not be.
 var ErrUnknown = errors.New("it is not known whether the record was changed")
 
+// ErrForged is the error of a Store whose record was written by no replica: a witness may be stolen. Nothing may be
+// decided by it (docs/internals/safety.md, "Untrusted store").
+var ErrForged = errors.New("the record is not believed")
+
 // Snapshot is the result of one linearizable read of the store.
 type Snapshot struct {
 	Record   ag.Record

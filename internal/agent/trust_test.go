@@ -86,6 +86,36 @@ func TestStoreThatGoesBackBehindAMembersBack(t *testing.T) {
 	})
 }
 
+// Nothing is decided by a record that no replica has written. The primary goes on while its lease is renewed; when it
+// dies nobody takes over, and the members say why, until the record is what it was.
+func TestForgedRecordDecidesNothing(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		l.write("a")
+		l.Record.Forge(true)
+		time.Sleep(20 * time.Second)
+		l.write("a")
+		was := l.epoch()
+		l.stop("a")
+		time.Sleep(30 * time.Second)
+		for _, id := range []ag.ReplicaID{"b", "c"} {
+			if p := l.agents[id].Plan(); p == nil || p.Rule != ag.RuleAwaitQuorum {
+				t.Errorf("%s: %+v", id, p)
+			}
+			if s := l.Node(id).State(); s.Running && !s.Recovery {
+				t.Errorf("%s was promoted", id)
+			}
+			if r := availability.Assess(l.agents[id].Known()); r.Untrusted == "" || r.Because != r.Untrusted || r.Writable {
+				t.Errorf("%s does not say why nobody leads: %+v", id, r)
+			}
+		}
+		if l.epoch() != was {
+			t.Errorf("epoch %d was begun", l.epoch())
+		}
+		l.Record.Forge(false)
+		l.write(l.leader(30*time.Second, "a"))
+	})
+}
+
 func TestSeenMark(t *testing.T) {
 	m := marks.Open(t.TempDir())
 	if err := m.SetSeen(marks.Seen{Epoch: 3, Seq: 9}); err != nil {

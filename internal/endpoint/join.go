@@ -60,6 +60,8 @@ type JoinRequest struct {
 
 	// Signs means that the node's program knows signed configurations.
 	Signs bool `json:"signs,omitempty"`
+	// SignsRecord means that it knows signed records, too.
+	SignsRecord bool `json:"signs_record,omitempty"`
 
 	Fence time.Duration `json:"fence,omitempty"` // how long the node's host takes to fence a server; 0: not measured
 }

@@ -138,7 +138,11 @@ func (m *memory) apply(t txn) txnResult {
 	for _, o := range ops {
 		switch o.kind {
 		case opPut:
-			m.keys[o.key] = kv{key: o.key, value: slices.Clone(o.value), rev: next}
+			p := place{next, 1}
+			if old, ok := m.keys[o.key]; ok {
+				p = old.next()
+			}
+			m.keys[o.key] = kv{key: o.key, value: slices.Clone(o.value), rev: next, place: p}
 			changed = append(changed, m.keys[o.key])
 		case opDelete:
 			if _, ok := m.keys[o.key]; ok {

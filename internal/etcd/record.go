@@ -13,7 +13,7 @@ import (
 func (s *Store) Read(ctx context.Context) (Snapshot, error) {
 	use := s.reading()
 	res, err := s.read(ctx, get(s.keys.epoch), get(s.keys.state), get(s.keys.lead), get(s.keys.config), get(s.keys.op),
-		list(s.keys.status, maxStatuses), list(s.keys.vote, maxReplicas))
+		list(s.keys.status, maxStatuses), list(s.keys.vote, maxReplicas), get(s.keys.signedEpoch), get(s.keys.signedState))
 	if err != nil {
 		return Snapshot{}, fmt.Errorf("read the record: %w", err)
 	}
@@ -25,11 +25,15 @@ func (s *Store) Read(ctx context.Context) (Snapshot, error) {
 		return Snapshot{}, fmt.Errorf("%w: group %s: epoch at revision %d, state at %d, config at %d; all must exist",
 			ErrCorrupt, s.cfg.Group, epoch.rev, state.rev, config.rev)
 	}
+	config = use(config)
+	if err := s.verify(s.parts(epoch, state, res.one(7), res.one(8))); err != nil {
+		return Snapshot{}, err
+	}
 	snap := Snapshot{GroupRev: config.rev, OpRev: op.rev, Store: res.store, StoreRev: res.rev}
 	if snap.Record, err = decodeRecord(epoch, state, res.one(2)); err != nil {
 		return Snapshot{}, err
 	}
-	if err := decode(use(config), maxConfigBytes, &snap.Group); err != nil {
+	if err := decode(config, maxConfigBytes, &snap.Group); err != nil {
 		return Snapshot{}, err
 	}
 	if err := checkGroup(snap.Group, s.cfg.Group); err != nil {
@@ -55,6 +59,9 @@ func (s *Store) Read(ctx context.Context) (Snapshot, error) {
 // and will not be; ErrUnknown means that this could not be found out in time.
 func (s *Store) Commit(ctx context.Context, guards ag.Revisions, c Change) (ag.Record, error) {
 	w, err := s.recordWrite(guards, c)
+	if err == nil {
+		err = s.sign(ctx, &w, guards)
+	}
 	if err != nil {
 		return ag.Record{}, fmt.Errorf("change the record: %w", err)
 	}
@@ -213,12 +220,13 @@ func (s *Store) Replace(ctx context.Context, g ag.Group, e ag.EpochRecord, st ag
 	if err := errors.Join(checkEpoch(e), checkState(st), err1, err2, err3); err != nil {
 		return fmt.Errorf("replace the group's record: %w", err)
 	}
-	res, err := s.read(ctx, get(s.keys.epoch), get(s.keys.state), get(s.keys.lead), get(s.keys.config))
+	res, err := s.read(ctx, get(s.keys.epoch), get(s.keys.state), get(s.keys.lead), get(s.keys.config), get(s.keys.signedEpoch), get(s.keys.signedState))
 	if err != nil {
 		return fmt.Errorf("replace the group's record: %w", err)
 	}
 	found, old := res.one(0), ag.EpochRecord{}
-	if found.rev != 0 {
+	forged := s.verify(s.parts(found, res.one(1), res.one(4), res.one(5))) != nil // then it says nothing
+	if found.rev != 0 && !forged {
 		if err := decode(found, maxRecordBytes, &old); err != nil {
 			return fmt.Errorf("replace the group's record: %w", err)
 		}
@@ -229,10 +237,14 @@ func (s *Store) Replace(ctx context.Context, g ag.Group, e ag.EpochRecord, st ag
 	if old.Epoch >= e.Epoch {
 		return fmt.Errorf("replace the group's record: %w: the store holds epoch %d of %s", ErrConflict, old.Epoch, old.Leader)
 	}
-	out, err := s.change(ctx, write{
+	w := write{
 		guards: []guard{{s.keys.epoch, found.rev}, {s.keys.state, res.one(1).rev}, {s.keys.lead, res.one(2).rev}, {s.keys.config, res.one(3).rev}},
 		ops:    []op{put(s.keys.config, config), put(s.keys.epoch, epoch), put(s.keys.state, state), del(s.keys.lead), del(s.keys.op)},
-	})
+	}
+	if err := s.sign(ctx, &w, ag.Revisions{Epoch: found.rev, State: res.one(1).rev}); err != nil {
+		return fmt.Errorf("replace the group's record: %w", err)
+	}
+	out, err := s.change(ctx, w)
 	if err == nil && !out.made {
 		err = fmt.Errorf("%w: somebody else writes as group %s", ErrConflict, s.cfg.Group)
 	}
@@ -251,10 +263,14 @@ func (s *Store) Bootstrap(ctx context.Context, g ag.Group, e ag.EpochRecord, st 
 	if err := errors.Join(checkEpoch(e), checkState(st), err1, err2, err3); err != nil {
 		return fmt.Errorf("create the group's record: %w", err)
 	}
-	out, err := s.change(ctx, write{
+	w := write{
 		guards: []guard{{s.keys.config, 0}, {s.keys.epoch, 0}, {s.keys.state, 0}, {s.keys.lead, 0}},
 		ops:    []op{put(s.keys.config, config), put(s.keys.epoch, epoch), put(s.keys.state, state)},
-	})
+	}
+	if err := s.sign(ctx, &w, ag.Revisions{}); err != nil {
+		return fmt.Errorf("create the group's record: %w", err)
+	}
+	out, err := s.change(ctx, w)
 	if err == nil && !out.made {
 		err = fmt.Errorf("%w: group %s exists already", ErrConflict, s.cfg.Group)
 	}

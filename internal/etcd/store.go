@@ -39,6 +39,7 @@ type Store struct {
 	endpoints []string
 	failed    map[string]time.Time      // when an endpoint failed last
 	watches   map[*watchStream]struct{} // streams to move away from an endpoint that fails
+	places    map[string][]noted        // of the keys of the record, as read last
 	closed    context.Context
 	close     context.CancelFunc
 	wg        sync.WaitGroup
@@ -84,7 +85,7 @@ func openStore(c StoreConfig, back backend) (*Store, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	s := &Store{
 		cfg: c, keys: newKeys(c.Group, owner), back: back, log: c.Logger,
-		endpoints: slices.Clone(c.Endpoints), failed: map[string]time.Time{}, watches: map[*watchStream]struct{}{},
+		endpoints: slices.Clone(c.Endpoints), failed: map[string]time.Time{}, watches: map[*watchStream]struct{}{}, places: map[string][]noted{},
 		closed: ctx, close: cancel,
 		attempts: attempts{turn: make(chan struct{}, 1)}, renewal: renewal{turn: make(chan struct{}, 1)},
 	}
@@ -240,6 +241,8 @@ func (s *Store) read(ctx context.Context, ops ...op) (txnResult, error) {
 // keys are the keys of one group. Two groups never share a prefix: it ends in '/' and a UUID has a fixed length.
 type keys struct {
 	prefix, epoch, state, lead, config, op, status, vote, token, attempt string
+
+	signedEpoch, signedState string // the signatures of epoch and state
 }
 
 func newKeys(group ag.GroupID, owner string) keys {
@@ -247,5 +250,6 @@ func newKeys(group ag.GroupID, owner string) keys {
 	return keys{
 		prefix: p, epoch: p + "epoch", state: p + "state", lead: p + "lead", config: p + "config", op: p + "op",
 		status: p + "status/", vote: p + "vote/", token: p + "token/", attempt: p + "attempt/" + owner,
+		signedEpoch: p + "signature/epoch", signedState: p + "signature/state",
 	}
 }

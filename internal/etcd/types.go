@@ -23,6 +23,8 @@ var (
 	ErrUnknown = errors.New("the outcome of the change is unknown")
 	// ErrCorrupt: a key holds something this version cannot accept.
 	ErrCorrupt = errors.New("the quorum store holds an unreadable value")
+	// ErrForged: no replica has written a part of the record, or not at the place in its key's history where it is.
+	ErrForged = errors.New("the record in the quorum store was written by no replica")
 	// ErrTooLarge: a value exceeds the size limit of its key.
 	ErrTooLarge = errors.New("the value is too large for the quorum store")
 	// ErrNoQuorum: no endpoint answered in time. It wraps the error of each endpoint that was tried.
@@ -60,8 +62,8 @@ type StoreConfig struct {
 	Logger *slog.Logger
 	// Now is the wall clock, for the expiry of join tokens only. Default time.Now.
 	Now func() time.Time
-	// Endorser signs the configuration and the operator's request, and decides which are used. nil: they are written
-	// and read as they are.
+	// Endorser signs the configuration, the record and the operator's request, and decides which are used. nil: they
+	// are written and read as they are.
 	Endorser Endorser
 }
 
@@ -80,6 +82,21 @@ type Endorser interface {
 	// Request is called with the value of an operator's request, its revision and the epoch that were read, AFTER the
 	// configuration of the same read was judged. It returns the request that is to be carried out; nil: none is.
 	Request(value []byte, rev int64, epoch ag.Epoch) (use json.RawMessage)
+	RecordEndorser
+}
+
+// RecordEndorser signs the parts of the record, "epoch" and "state". The values that it gets and returns begin with
+// their place in the history of their key.
+type RecordEndorser interface {
+	// SignRecord returns the signature of a value; nil: none is written.
+	SignRecord(part string, placed []byte) (signature []byte, err error)
+	// Record returns why the value that was read is not to be used. Only the first of placed has the place where it was
+	// read; the signature may be of any of them.
+	Record(part string, signature []byte, placed ...[]byte) error
+	// SignAgain returns another signature of a value that is used; nil: the one that it has is good.
+	SignAgain(part string, signature []byte, placed ...[]byte) []byte
+	// Good returns the last value whose signature was good; nil: none is known.
+	Good(part string) (placed []byte)
 }
 
 // Snapshot is everything below the group's prefix that its members act on, as of one revision.

@@ -76,6 +76,7 @@ type kv struct {
 	key   string
 	value []byte
 	rev   int64
+	place
 }
 
 // txnResult holds which branch ran, the store's identity and its revision after it, and what each get and range of the
@@ -257,7 +258,7 @@ func (w *wire) txn(ctx context.Context, endpoint string, t txn) (txnResult, erro
 		}
 		kvs := []kv{}
 		for _, k := range rng.GetKvs() {
-			kvs = append(kvs, kv{key: string(k.GetKey()), value: k.GetValue(), rev: k.GetModRevision()})
+			kvs = append(kvs, kv{key: string(k.GetKey()), value: k.GetValue(), rev: k.GetModRevision(), place: place{k.GetCreateRevision(), k.GetVersion()}})
 		}
 		out.reads = append(out.reads, kvs)
 	}

@@ -87,7 +87,7 @@ func (n *node) certificates() map[string]time.Time {
 func (n *node) newEndorsement() *endorsement.Service {
 	return endorsement.New(endorsement.Config{
 		Self: n.self, Judge: n.judge, Logger: n.log.With("part", "configuration"), Members: n.members, Calls: n.control, Snapshot: n.agent.Snapshot,
-		Update: n.quorum.UpdateGroup, Restore: n.store.RestoreGroup, Votes: n.quorum.IsVoter,
+		Update: n.quorum.UpdateGroup, Restore: n.store.RestoreGroup, Record: n.store, Votes: n.quorum.IsVoter,
 	})
 }
 

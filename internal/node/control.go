@@ -62,6 +62,9 @@ func (n *node) serveControl() {
 	})
 	rpc.Handle(gate, rpc.Renew, n.pki.RenewFor)
 	rpc.Handle(gate, rpc.AuthorityKey, n.pki.AuthorityKey)
+	rpc.Handle(gate, rpc.SignsRecord, func(ctx context.Context, peer certs.Identity, none rpc.Nothing) (bool, error) {
+		return n.endorsed.Signs(ctx, peer, none)
+	})
 	rpc.Handle(gate, rpc.Signs, func(ctx context.Context, peer certs.Identity, none rpc.Nothing) (bool, error) {
 		return n.endorsed.Signs(ctx, peer, none)
 	})

@@ -123,7 +123,7 @@ func FoundGroup(ctx context.Context, n FirstNode) error {
 	f := membership.Founding{
 		Group: ag.Group{
 			ID: ag.GroupID(cfg.Group), Name: cfg.GroupName, SystemID: ctl.SystemID, CommitRule: ag.RuleQuorum, SessionTimeout: 10 * time.Second,
-			Profile: n.Profile, HBA: rules, Superuser: cfg.PostgreSQL.Superuser, External: members, SignedOnly: true, Replicas: []ag.Replica{{
+			Profile: n.Profile, HBA: rules, Superuser: cfg.PostgreSQL.Superuser, External: members, SignedOnly: true, SignedRecord: true, Replicas: []ag.Replica{{
 				ID: self, AvailabilityMode: ag.SynchronousCommit, FailoverMode: ag.Automatic,
 				Endpoint: cfg.Endpoint.Advertise, Listener: cfg.ReadWrite.Advertise, ReadOnly: cfg.ReadOnly.Advertise, HTTP: cfg.HTTP.Advertise,
 				KeyPin: identity.Pin, Voter: true, Major: n.Major, Allow: ag.AllowReadOnly,

@@ -199,6 +199,8 @@ type Status struct {
 	Configuration Configuration `json:"configuration"`
 	// Requests are the requests of operators, such as forced failovers, that the answering node has refused.
 	Requests Refusals `json:"operator_requests"`
+	// Record is what the answering node has refused of the record: who leads, and which members commits wait for.
+	Record Refusals `json:"record"`
 }
 
 // Refusals are values of one kind that a node found in the quorum's store and refused since its agent started.
@@ -210,13 +212,14 @@ type Refusals struct {
 
 // Configuration is how far the group uses signed configurations only, and which others a node has refused.
 type Configuration struct {
-	Serial     uint64         `json:"serial"` // of the configuration in use
-	SignedOnly bool           `json:"signed_only"`
-	WaitsFor   []ag.ReplicaID `json:"waits_for,omitempty"` // as primary: the members that did not say that their programs sign
-	Refused    uint64         `json:"refused"`             // configurations refused since the agent started
-	Why        string         `json:"why,omitempty"`       // the last one was refused
-	At         *time.Time     `json:"at,omitempty"`        // by the node's own clock
-	Stands     bool           `json:"stands,omitempty"`    // the store still holds it
+	Serial       uint64         `json:"serial"` // of the configuration in use
+	SignedOnly   bool           `json:"signed_only"`
+	SignedRecord bool           `json:"signed_record"`       // so is the record of who leads and which members hold what
+	WaitsFor     []ag.ReplicaID `json:"waits_for,omitempty"` // as primary: the members that did not say that their programs sign
+	Refused      uint64         `json:"refused"`             // configurations refused since the agent started
+	Why          string         `json:"why,omitempty"`       // the last one was refused
+	At           *time.Time     `json:"at,omitempty"`        // by the node's own clock
+	Stands       bool           `json:"stands,omitempty"`    // the store still holds it
 }
 
 // Relay is a connection between two other members that the answering node relays.

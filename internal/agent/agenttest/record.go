@@ -3,6 +3,7 @@ package agenttest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"sync"
@@ -20,6 +21,7 @@ type Record struct {
 	snap   agent.Snapshot
 	stores []*Store
 	past   []ag.Record
+	forged bool // see Forge
 }
 
 // NewRecord returns a record that holds rec and the group.
@@ -272,9 +274,30 @@ func (s *Store) call(ctx context.Context, name string, do func() error) error {
 	return err
 }
 
+// Forge has the store hold a record that no replica has written, until it is called with false. Changes and renewals
+// are made as before: the forger has left the revisions that guard them.
+func (r *Record) Forge(forged bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.forged = forged
+	r.changed()
+}
+
+func (r *Record) isForged() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.forged
+}
+
 // Read implements agent.Store.
 func (s *Store) Read(ctx context.Context) (snap agent.Snapshot, err error) {
-	err = s.call(ctx, "read", func() error { snap = s.record.Snapshot(); return nil })
+	err = s.call(ctx, "read", func() error {
+		if s.record.isForged() {
+			return fmt.Errorf("%w: a test has forged it", agent.ErrForged)
+		}
+		snap = s.record.Snapshot()
+		return nil
+	})
 	return snap, err
 }
 

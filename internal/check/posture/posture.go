@@ -50,6 +50,7 @@ func Find(ctx context.Context, dir string) ([]check.Finding, error) {
 	out = append(out, judgeWitnesses(s)...)
 	out = append(out, judgeConfiguration(s.Configuration))
 	out = append(out, judgeRefusals("requests of operators", s.Requests)...)
+	out = append(out, judgeRefusals("parts of the record", s.Record)...)
 	out = append(out, judgeProcesses(local)...)
 	if c.PostgreSQL == nil || local.Postgres == 0 {
 		return out, nil
@@ -237,7 +238,7 @@ func judgeConfiguration(c api.Configuration) check.Finding {
 			Level: check.Problem, What: fmt.Sprintf("configurations in the quorum's store were refused since the agent started: %d, the last at %s: %s", c.Refused, c.At.UTC().Format(time.RFC3339), c.Why),
 			Why: "no replica wrote them: a witness, or the administrator's etcd, may be in other hands; none of them was used", Run: "coterie remove the witness that may be stolen; coterie status",
 		}
-	case !c.SignedOnly:
+	case !c.SignedRecord:
 		waits := ""
 		for _, id := range c.WaitsFor {
 			waits += " " + string(id)
@@ -245,13 +246,20 @@ func judgeConfiguration(c api.Configuration) check.Finding {
 		if waits != "" {
 			waits = "; the primary waits for" + waits
 		}
+		if c.SignedOnly {
+			return check.Finding{
+				Level: check.Warning, What: "the record of who leads, and of which members hold which commits, is used without a signature" + waits,
+				Why: "whoever has a witness can have a replica lead that lacks acknowledged commits",
+				Run: "install this version on every member, and coterie restart; when all answer, the primary ends it by itself",
+			}
+		}
 		return check.Finding{
 			Level: check.Warning, What: "a configuration of the group is used without a signature" + waits,
 			Why: "whoever has a witness can change the rules for clients, the superuser and the settings of the servers",
 			Run: "install this version on every member, and coterie restart; when all answer, the primary ends it by itself",
 		}
 	}
-	return ok("only configurations of the group that a replica has signed are used")
+	return ok("only configurations, records and requests of failovers that a replica has signed are used")
 }
 
 // judgeRefusals returns a finding if values of a kind in the quorum's store were refused.
@@ -276,5 +284,5 @@ func judgeWitnesses(s api.Status) []check.Finding {
 	if len(names) == 0 {
 		return nil
 	}
-	return []check.Finding{ok("witnesses: %s; each is a full member of the quorum's store, so protect it as you protect a replica, and remove it at once when it is stolen", strings.Join(names, ", "))}
+	return []check.Finding{ok("witnesses: %s; each is a full member of the quorum's store, whose thief can stop the group, and lose commits by an earlier copy of its disk: protect it, and remove it at once when it is stolen", strings.Join(names, ", "))}
 }

@@ -193,7 +193,9 @@ func TestFind(t *testing.T) {
 	at := time.Now()
 	expect(t, []check.Finding{judgeConfiguration(api.Configuration{WaitsFor: []ag.ReplicaID{"n2", "w"}})},
 		"warning a configuration of the group is used without a signature; the primary waits for n2 w")
-	expect(t, []check.Finding{judgeConfiguration(api.Configuration{SignedOnly: true})}, "ok only configurations")
+	expect(t, []check.Finding{judgeConfiguration(api.Configuration{SignedOnly: true, SignedRecord: true})}, "ok only configurations, records")
+	expect(t, []check.Finding{judgeConfiguration(api.Configuration{SignedOnly: true, WaitsFor: []ag.ReplicaID{"n2"}})},
+		"warning the record of who leads, and of which members hold which commits, is used without a signature; the primary waits for n2")
 	expect(t, []check.Finding{judgeConfiguration(api.Configuration{SignedOnly: true, Refused: 2, At: &at, Why: "it has no signature"})},
 		"problem configurations in the quorum's store were refused since the agent started: 2,")
 	expect(t, judgeRefusals("requests of operators", api.Refusals{}))

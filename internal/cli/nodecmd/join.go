@@ -92,7 +92,7 @@ func joinNode(c *cobra.Command, dir string, f *NodeFlags, t endpoint.Token) (err
 	}
 	req := endpoint.JoinRequest{
 		ID: ag.ReplicaID(cfg.Node), Kind: kind, Endpoint: cfg.Endpoint.Advertise, Listener: cfg.ReadWrite.Advertise,
-		ReadOnly: cfg.ReadOnly.Advertise, HTTP: cfg.HTTP.Advertise, Hosts: config.CertificateHosts(cfg), Signs: true,
+		ReadOnly: cfg.ReadOnly.Advertise, HTTP: cfg.HTTP.Advertise, Hosts: config.CertificateHosts(cfg), Signs: true, SignsRecord: true,
 	}
 	l, err := config.NewLayout(dir)
 	if err != nil {

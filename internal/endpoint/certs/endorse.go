@@ -31,6 +31,11 @@ func (ca *CA) Endorse(purpose string, value []byte) ([]byte, error) {
 	return ecdsa.SignASN1(rand.Reader, ca.key, digest(purpose, string(ca.Group), value))
 }
 
+// Endorsed reports whether this very authority has signed the value for that purpose.
+func (ca *CA) Endorsed(purpose string, value, signature []byte) bool {
+	return ecdsa.VerifyASN1(&ca.key.PublicKey, digest(purpose, string(ca.Group), value), signature)
+}
+
 // Configuration is the purpose of the signature of the group's configuration.
 const Configuration = "group configuration"
 

@@ -43,6 +43,7 @@ type Judge struct {
 	count   uint64 // different values refused, one after the other
 
 	requests requests
+	records  records
 }
 
 // configuration is a configuration that is used, or would be.
@@ -54,9 +55,10 @@ type configuration struct {
 
 // facts are what a Judge knows of a configuration.
 type facts struct {
-	Serial     uint64       `json:"serial"`
-	SignedOnly bool         `json:"signed_only"`
-	Rotation   *ag.Rotation `json:"rotation"`
+	Serial       uint64       `json:"serial"`
+	SignedOnly   bool         `json:"signed_only"`
+	SignedRecord bool         `json:"signed_record"`
+	Rotation     *ag.Rotation `json:"rotation"`
 }
 
 // refusal is the value that was refused last.
@@ -75,7 +77,10 @@ func NewJudge(keys Keys, g ag.Group, log *slog.Logger) (*Judge, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Judge{keys: keys, log: log, last: configuration{body: body, facts: facts{g.Serial, g.SignedOnly, g.Rotation}}}, nil
+	return &Judge{
+		keys: keys, log: log, last: configuration{body: body, facts: facts{g.Serial, g.SignedOnly, g.SignedRecord, g.Rotation}},
+		records: records{parts: map[string]*recordPart{}, lost: map[string][]byte{}},
+	}, nil
 }
 
 // Sign implements etcd.Endorser. The configuration gets the next number. A witness cannot sign, and is refused once the
@@ -91,7 +96,7 @@ func (j *Judge) Sign(g ag.Group) ([]byte, error) {
 		}
 		return json.Marshal(g)
 	}
-	g.Serial, g.SignedOnly = max(g.Serial, last.Serial)+1, g.SignedOnly || last.SignedOnly
+	g.Serial, g.SignedOnly, g.SignedRecord = max(g.Serial, last.Serial)+1, g.SignedOnly || last.SignedOnly, g.SignedRecord || last.SignedRecord
 	body, err := json.Marshal(g)
 	if err != nil {
 		return nil, err

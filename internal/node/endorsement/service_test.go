@@ -27,8 +27,9 @@ type store struct {
 // bed is the service of one node on a store.
 type bed struct {
 	*Service
-	store *store
-	snap  *agent.Snapshot
+	store  *store
+	snap   *agent.Snapshot
+	record *fakeRecord
 }
 
 func (b *bed) read(t *testing.T) ag.Group {
@@ -74,11 +75,11 @@ func (b *bed) look(t *testing.T) {
 func newBed(t *testing.T, k Keys, st *store, calls rpctest.Calls) *bed {
 	t.Helper()
 	id := k.Identity().Identity.ID
-	b := &bed{store: st}
+	b := &bed{store: st, record: &fakeRecord{}}
 	log := slog.New(slog.DiscardHandler)
 	b.Service = New(Config{
 		Self: id, Judge: newJudge(t, k, ag.Group{ID: testGroup}), Logger: log, Members: membership.New(id, config.Layout{}, log), Calls: calls,
-		Snapshot: func() *agent.Snapshot { return b.snap }, Update: b.update, Restore: b.restore,
+		Snapshot: func() *agent.Snapshot { return b.snap }, Update: b.update, Restore: b.restore, Record: b.record,
 		Votes: func(_ context.Context, id uint64, member ag.ReplicaID) (bool, error) {
 			return st.votes[id] == member, nil
 		},
@@ -99,14 +100,16 @@ type world struct {
 	store     *store
 	n1, n2, w *bed
 	answers   map[ag.ReplicaID]error
+	records   map[ag.ReplicaID]error // the same, whether they sign the record
 }
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	ca := newCA(t)
-	x := &world{store: &store{value: unsigned(t, members("plain")), votes: map[uint64]ag.ReplicaID{}}, answers: map[ag.ReplicaID]error{}}
+	x := &world{store: &store{value: unsigned(t, members("plain")), votes: map[uint64]ag.ReplicaID{}}, answers: map[ag.ReplicaID]error{}, records: map[ag.ReplicaID]error{}}
 	calls := rpctest.Calls{
-		"signs": func(_ context.Context, to ag.ReplicaID, _ any) (any, error) { return true, x.answers[to] },
+		"signs":        func(_ context.Context, to ag.ReplicaID, _ any) (any, error) { return true, x.answers[to] },
+		"signs-record": func(_ context.Context, to ag.ReplicaID, _ any) (any, error) { return true, x.records[to] },
 		"tell": func(ctx context.Context, to ag.ReplicaID, in any) (any, error) {
 			b := map[ag.ReplicaID]*bed{"n1": x.n1, "n2": x.n2}[to]
 			step, _ := in.(ag.MemberStep)

@@ -145,7 +145,7 @@ func TestValues(t *testing.T) {
 		"coterie_authority_rotation": 1, `coterie_disk_free_bytes{place="data"}`: 10, "coterie_log_rotations_total": 2, "coterie_http_refused_total": 3,
 		`coterie_https_limit_reached_total{limit="sessions"}`: 3, "coterie_console_sessions_open": 2, "coterie_writable": 1, "coterie_commits_blocked_seconds": 1.5,
 		"coterie_automatic_failover_ready": 1, "coterie_failures_survivable": 1, `coterie_failure_survived{member="a"}`: 1, `coterie_failure_survived{member="c"}`: 0,
-		`coterie_problems{severity="Critical"}`: 1, `coterie_problems{severity="Warning"}`: 2, "coterie_epoch": 7, "coterie_configurations_refused_total": 2, "coterie_operator_requests_refused_total": 4, "coterie_quorum": 1, "coterie_quorum_voters": 3,
+		`coterie_problems{severity="Critical"}`: 1, `coterie_problems{severity="Warning"}`: 2, "coterie_epoch": 7, "coterie_configurations_refused_total": 2, "coterie_operator_requests_refused_total": 4, "coterie_records_refused_total": 5, "coterie_quorum": 1, "coterie_quorum_voters": 3,
 		`coterie_quorum_voter_up{member="w"}`: 1, "coterie_acknowledgements_required": 1, `coterie_failovers_total{kind="automatic",reason="died"}`: 2,
 		"coterie_last_failover_outage_seconds": 0.9, "coterie_last_failover_timestamp_seconds": 1700.5, "coterie_primary": 1,
 		`coterie_replica_role{replica="a",role="PRIMARY"}`: 1, `coterie_replica_role{replica="a",role="SECONDARY"}`: 0,

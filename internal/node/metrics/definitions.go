@@ -70,6 +70,7 @@ var group = Section{"The group, as this node sees it", []Definition{
 	{"coterie_failure_survived", Gauge, flag, labels("member"), "Whether the group would survive the failure of that member now; 0 also for a member that does not answer."},
 	{"coterie_problems", Gauge, "", labels("severity"), "Root causes that a person must mend: Critical or Warning. The view coterie.problems names them."},
 	{"coterie_configurations_refused_total", Counter, "", nil, "Configurations in the quorum's store that were refused: no replica had signed them, or they were older than one seen."},
+	{"coterie_records_refused_total", Counter, "", nil, "Parts of the record in the quorum's store that were refused: no replica had written them where they stood."},
 	{"coterie_operator_requests_refused_total", Counter, "", nil, "Requests of operators in the quorum's store, such as forced failovers, that were refused: no replica had signed them, they were put back, or another configuration was in use by then."},
 	{"coterie_epoch", Gauge, "", nil, "Epoch of the group's record. It grows with every change of the leadership."},
 	{"coterie_quorum", Gauge, flag, nil, "Whether a majority of the quorum answers this node."},

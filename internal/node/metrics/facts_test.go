@@ -34,7 +34,7 @@ func everything() Facts {
 	return Facts{
 		Uptime: time.Minute, Build: Build{"1.2.3", "abc", "16.4"}, Known: true, Transitions: transitions, Lease: &lease, HTTP: 3,
 		Status: api.Status{
-			Configuration: api.Configuration{Serial: 4, SignedOnly: true, Refused: 2}, Requests: api.Refusals{Refused: 4},
+			Configuration: api.Configuration{Serial: 4, SignedOnly: true, Refused: 2}, Requests: api.Refusals{Refused: 4}, Record: api.Refusals{Refused: 5},
 			Node: "a", Epoch: 7, Quorum: true, Voters: 3, SyncMembers: []ag.Member{{ID: "b"}}, SyncCount: 1,
 			Replicas: []api.Replica{replica("a", ag.RolePrimary, ag.Synchronized), replica("b", ag.RoleSecondary, ag.Synchronized), c, w},
 			Availability: availability.Report{

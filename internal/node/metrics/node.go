@@ -67,6 +67,7 @@ func (s sink) group(f Facts) {
 		s.set("coterie_problems", float64(n), string(severity))
 	}
 	s.count("coterie_configurations_refused_total", f.Status.Configuration.Refused)
+	s.count("coterie_records_refused_total", f.Status.Record.Refused)
 	s.count("coterie_operator_requests_refused_total", f.Status.Requests.Refused)
 	for key, n := range f.Failovers.Count {
 		s.count("coterie_failovers_total", n, string(key.Kind), string(key.Cause))

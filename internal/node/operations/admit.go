@@ -58,7 +58,7 @@ func (s *Service) Admit(ctx context.Context, tokenID string, verify func([]byte)
 	if err := enlist(&x.Group, req, pin); err != nil { // refused before the token is spent
 		return none, err
 	}
-	if x.Group.SignedOnly && !req.Signs {
+	if x.Group.SignedOnly && !req.Signs || x.Group.SignedRecord && !req.SignsRecord {
 		return none, &endpoint.RemoteError{Code: endpoint.CodeVersionMismatch, Message: "the group's configuration is signed, which the joining node's program does not know: " +
 			"install the version of the other nodes there, and join again"}
 	}

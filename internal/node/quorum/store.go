@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -41,6 +42,9 @@ type client interface {
 // Read implements agent.Store. Status reports that cannot be read are left out.
 func (s *Store) Read(ctx context.Context) (agent.Snapshot, error) {
 	x, err := s.etcd.Read(ctx)
+	if errors.Is(err, etcd.ErrForged) {
+		err = fmt.Errorf("%w: %w", agent.ErrForged, err)
+	}
 	if err != nil {
 		return agent.Snapshot{}, err
 	}

@@ -40,6 +40,8 @@ var (
 
 	// Signs asks a member whether its program knows signed configurations.
 	Signs = Method[Nothing, bool]{"signs", members}
+	// SignsRecord asks a member whether its program knows signed records.
+	SignsRecord = Method[Nothing, bool]{"signs-record", members}
 	// Tell has a replica write what a member tells of its own part in the group: a witness cannot sign the
 	// configuration.
 	Tell = Method[ag.MemberStep, Nothing]{"tell", members}

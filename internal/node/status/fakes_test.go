@@ -228,6 +228,8 @@ type fakeEndorsed struct{}
 func (fakeEndorsed) Report() api.Configuration {
 	return api.Configuration{Serial: 4, SignedOnly: true, Refused: 2}
 }
+func (fakeEndorsed) RefusedRecord() api.Refusals { return api.Refusals{} }
+
 func (fakeEndorsed) Requests() api.Refusals { return api.Refusals{Refused: 3} }
 
 func (fakeEndorsed) Problem() string { return "" }

@@ -95,6 +95,7 @@ type Endpoint interface {
 type Endorsed interface {
 	Report() api.Configuration
 	Requests() api.Refusals
+	RefusedRecord() api.Refusals
 	Problem() string // why the store may have been written by a thief; "": nothing speaks for it
 }
 

@@ -68,7 +68,7 @@ func (s *Service) Status() api.Status {
 	if s.Log != nil && !s.Log.Unread() {
 		out.LogWeakness = s.Log.Weakness()
 	}
-	out.Configuration, out.Requests = s.Endorsed.Report(), s.Endorsed.Requests()
+	out.Configuration, out.Requests, out.Record = s.Endorsed.Report(), s.Endorsed.Requests(), s.Endorsed.RefusedRecord()
 	out.Rotation, out.Authority, out.Maintenance = RotationOf(v.Group), s.Authority(), v.Group.Maintenance
 	return out
 }

@@ -17,8 +17,9 @@ import (
 	"github.com/coteriedb/coterie/internal/lab"
 )
 
-// TestEndToEndThief writes into the quorum's store, by the member of a witness, configurations that would let its thief
-// in. No replica uses them, each tells of them, and the last good configuration comes back.
+// TestEndToEndThief writes into the quorum's store, by the member of a witness and under load, what its thief could:
+// configurations that would let it in, requests of failovers, and a record by which rows would be lost. No replica acts
+// on them, each tells of them, and what was good comes back.
 func TestEndToEndThief(t *testing.T) {
 	long(t)
 	g := newGroup(t, lab.Options{Replicas: 2, Witness: true})
@@ -83,6 +84,11 @@ func TestEndToEndThief(t *testing.T) {
 	if a := coterie(t, "check", "security", "--node", g.node("n1")); !strings.Contains(a.out+a.err, "were refused since the agent started") {
 		t.Errorf("coterie check security: %s%s", a.out, a.err)
 	}
+	x := thief{group: g, store: store, prefix: strings.TrimSuffix(key, "config")}
+	x.requests(t)
+	x.records(t)
+	x.leads(t)
+	x.earlierRecord(t)
 	g.judge(t)
 	g.down(t)
 }
@@ -106,7 +112,8 @@ func (g *group) entersNobody(t *testing.T, after string) {
 	}
 }
 
-// awaitSigned waits until the nodes use signed configurations only, and checks that none of them has refused any.
+// awaitSigned waits until the nodes use signed configurations and records only, and checks that none of them has
+// refused anything.
 func (g *group) awaitSigned(t *testing.T, nodes ...string) {
 	t.Helper()
 	for _, node := range nodes {
@@ -114,10 +121,10 @@ func (g *group) awaitSigned(t *testing.T, nodes ...string) {
 		g.await(t, node+" uses signed configurations only", func(lab.Status) bool {
 			s, err := g.status(t, node)
 			last = s
-			return err == nil && s.Configuration.SignedOnly
+			return err == nil && s.Configuration.SignedOnly && s.Configuration.SignedRecord
 		})
-		if c := last.Configuration; c.Refused != 0 {
-			t.Errorf("%s has refused %d configurations: %s", node, c.Refused, c.Why)
+		if c := last.Configuration; c.Refused+last.Requests.Refused+last.Record.Refused != 0 {
+			t.Errorf("%s has refused %d configurations: %s; %+v; %+v", node, c.Refused, c.Why, last.Requests, last.Record)
 		}
 	}
 }
