@@ -10,8 +10,8 @@ import (
 	"github.com/coteriedb/coterie/internal/endpoint/certs"
 )
 
-// FuzzSigned gives a replica arbitrary values in the places of signed ones. It uses none but those that were signed, and
-// what it uses of them is what was signed, byte for byte.
+// FuzzSigned gives a replica arbitrary values in the places of signed ones. It uses none but those that were signed,
+// and what it uses of them is what was signed, byte for byte.
 func FuzzSigned(f *testing.F) {
 	ca, err := certs.NewCA(testGroup, "g")
 	if err != nil {
