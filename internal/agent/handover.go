@@ -206,7 +206,8 @@ type handover struct {
 	v          ag.View // the view that was decided upon
 	op         ag.Op
 	to         ag.Replica
-	generation uint64 // of the server's next start
+	generation uint64        // of the server's next start
+	released   chan struct{} // closed when the target has released its readers, or does not
 }
 
 func (a *Agent) handOver(ctx context.Context, v ag.View, op ag.Op, generation uint64) (applied func(), err error) {
@@ -214,7 +215,7 @@ func (a *Agent) handOver(ctx context.Context, v ag.View, op ag.Op, generation ui
 	if !ok {
 		return nil, fmt.Errorf("the group has no replica %s", op.To)
 	}
-	h := &handover{a, v, op, to, generation}
+	h := &handover{a, v, op, to, generation, make(chan struct{})}
 	a.cfg.Sessions.Hold(true)
 	defer a.cfg.Sessions.Hold(false)
 	a.cfg.Sessions.Drain(true)
@@ -293,21 +294,21 @@ func (h *handover) readRelayedStates(ctx context.Context) {
 	h.a.cfg.Sessions.ReadRelayedStates(ctx)
 }
 
-// releaseReaders asks the target, which is about to be promoted, to move its readers. Nothing waits for that. A reader
-// that has not left by then is ended, as in any failover. The caller calls end, which takes the request back.
+// releaseReaders asks the target, which is about to be promoted, to move its readers. It does so while this server is
+// stopped, which takes longer as a rule. A reader that has not left by then is ended, as in any failover. The caller
+// calls end, which takes the request back.
 func (h *handover) releaseReaders(ctx context.Context) (end func()) {
 	ctx, cancel := context.WithTimeout(ctx, releaseBudget)
-	done := make(chan struct{})
-	go func() { // returns when the target has answered or end was called
-		defer close(done)
+	go func() { // returns when the target has answered, when its time is over, or when end was called
+		defer close(h.released)
 		req := TakeoverRequest{Epoch: h.v.Record.Epoch.Epoch, From: h.v.Self}
-		if err := h.a.cfg.Peers.ReleaseReaders(ctx, h.to, req); err != nil && ctx.Err() == nil {
+		if err := h.a.cfg.Peers.ReleaseReaders(ctx, h.to, req); err != nil && !errors.Is(ctx.Err(), context.Canceled) {
 			h.a.log.Info("the target did not release its readers", "to", h.op.To, "err", err)
 		}
 	}()
 	return func() {
 		cancel()
-		<-done
+		<-h.released
 	}
 }
 
@@ -376,6 +377,7 @@ func (h *handover) finish(ctx context.Context, x ag.LSN) error {
 	if err := a.awaitFlush(ctx, h.to, need.LSN, flushBudget); err != nil {
 		return err
 	}
+	<-h.released // within releaseBudget
 	h.step("handing over to " + string(h.op.To))
 	fault.Point("handover.flushed") // the target has the end of the log; the record names this node
 	return h.commit(ctx, need, clean)

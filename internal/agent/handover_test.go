@@ -60,7 +60,7 @@ func TestPlannedFailover(t *testing.T) {
 
 // A target whose readers do not leave in time is promoted all the same, and one that refuses to release them, too: they
 // are ended as in any failover.
-func TestPlannedFailoverWaitsForNoReader(t *testing.T) {
+func TestPlannedFailoverWaitsLittleForReaders(t *testing.T) {
 	inBubble(t, func(l *lab) {
 		l.write("a")
 		l.Node("c").Fail("release", errors.New("no such method"))
@@ -78,7 +78,7 @@ func TestPlannedFailoverWaitsForNoReader(t *testing.T) {
 		at := boottime.Now()
 		l.plan("c")
 		l.leader(5*time.Second, "a", "b")
-		if took := boottime.Now() - at; took > time.Second {
+		if took := boottime.Now() - at; took > 2*time.Second {
 			t.Errorf("took %v", took)
 		}
 		l.write("c")

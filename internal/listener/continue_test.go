@@ -28,6 +28,7 @@ func releasing() (before, after, during *ag.Routes) {
 // for. One that becomes idle in time does so, too. The others stay where they are, until the promotion ends them.
 func TestReadersContinueElsewhere(t *testing.T) {
 	g := movingGroup(t, nil)
+	g.srv.readerPatience = time.Hour
 	before, after, during := releasing()
 	only := *before
 	only.ReadList = [][]ag.ReplicaID{{"b"}}

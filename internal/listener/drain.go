@@ -133,17 +133,22 @@ func (x *session) keepState(ctx context.Context) {
 	}
 }
 
+// readerPatience is how long ContinueReaders waits for sessions that are busy, unless a test says otherwise.
+const readerPatience = 200 * time.Millisecond
+
 // ContinueReaders has the sessions of the local server, which are those of readers, continue where the routes lead.
-// Each leaves as soon as it is idle, and the others stay. It returns when all were asked, or when ctx ends. Requests
-// wait meanwhile, as in a drain. The caller has published that no reader comes here.
+// Each leaves as soon as it is idle. One that is busy for longer than readerPatience stays, as does one that cannot be
+// moved. Requests wait meanwhile, as in a drain. It returns when all were asked, or when ctx ends. The caller has
+// published that no reader comes here.
 func (s *Server) ContinueReaders(ctx context.Context) {
 	if s.cfg.Continuity == nil || !s.cfg.Continuity() {
 		return
 	}
 	s.Drain(true)
 	defer s.Drain(false)
-	asked := map[*session]bool{}
+	asked, last := map[*session]bool{}, time.Now().Add(s.readerPatience)
 	for ctx.Err() == nil {
+		late := time.Now().After(last)
 		var idle []*session
 		busy := false
 		for _, x := range s.localSessions() {
@@ -158,7 +163,7 @@ func (s *Server) ContinueReaders(ctx context.Context) {
 		}
 		s.readStates(ctx, idle)
 		s.moveServer()
-		if !busy {
+		if !busy || late {
 			return
 		}
 		t := time.NewTimer(drainPoll)

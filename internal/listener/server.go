@@ -23,33 +23,34 @@ import (
 
 // Server is the listener of one node.
 type Server struct {
-	cfg           Config
-	log           *slog.Logger
-	rules         atomic.Pointer[[]hba.Rule]
-	ports         []port
-	turn          atomic.Uint64 // round robin over readable replicas
-	defaultsCache defaultsCache
-	guesses       *admission.Backoff // failed logins by address and name
-	sites         *admission.Backoff // and by site
-	failureLines  *admission.Budget  // lines about them in the log
-	unlogged      atomic.Uint64      // failed logins since the last line about one
-	waiters       *admission.Places  // of clients that have proved nothing and wait for a replica
-	unproven      *admission.Budget  // work for clients that are not authenticated
-	checks        chan struct{}      // has room for the passwords that may be checked at once
-	flushes       *admission.Budget  // statements that empty the pool
-	forwards      chan struct{}      // holds a token for each cancel request that other nodes are asked about
-	wrong         rate               // cancel requests without a session
-	peeks         *admission.Budget  // startup packets that loops read in vain
-	counts        counters
-	consoles      consoles
-	pool          backendPool
-	drain         atomic.Pointer[activeDrain] // nil: no drain
-	inquiry       inquiry
-	flushed       sharedQuery[ag.LSN]   // how far the local PostgreSQL has flushed
-	leads         sharedQuery[struct{}] // whether this node still leads
-	progress      sharedQuery[Progress] // how far the primary has flushed
-	positions     positionLog           // its earlier positions
-	named         struct {              // the ports of SetNamed
+	cfg            Config
+	log            *slog.Logger
+	rules          atomic.Pointer[[]hba.Rule]
+	ports          []port
+	turn           atomic.Uint64 // round robin over readable replicas
+	defaultsCache  defaultsCache
+	guesses        *admission.Backoff // failed logins by address and name
+	sites          *admission.Backoff // and by site
+	failureLines   *admission.Budget  // lines about them in the log
+	unlogged       atomic.Uint64      // failed logins since the last line about one
+	waiters        *admission.Places  // of clients that have proved nothing and wait for a replica
+	unproven       *admission.Budget  // work for clients that are not authenticated
+	checks         chan struct{}      // has room for the passwords that may be checked at once
+	flushes        *admission.Budget  // statements that empty the pool
+	forwards       chan struct{}      // holds a token for each cancel request that other nodes are asked about
+	wrong          rate               // cancel requests without a session
+	peeks          *admission.Budget  // startup packets that loops read in vain
+	counts         counters
+	consoles       consoles
+	pool           backendPool
+	drain          atomic.Pointer[activeDrain] // nil: no drain
+	inquiry        inquiry
+	readerPatience time.Duration
+	flushed        sharedQuery[ag.LSN]   // how far the local PostgreSQL has flushed
+	leads          sharedQuery[struct{}] // whether this node still leads
+	progress       sharedQuery[Progress] // how far the primary has flushed
+	positions      positionLog           // its earlier positions
+	named          struct {              // the ports of SetNamed
 		mu    sync.Mutex
 		ports map[string]port // by address; guarded by mu
 	}
@@ -110,6 +111,7 @@ func New(cfg Config) (*Server, error) {
 		closed:         make(chan struct{}),
 		firstOffloaded: make(chan struct{}, 1),
 		starting:       make(chan struct{}, full.Limits.Starting),
+		readerPatience: readerPatience,
 		waiters:        admission.NewPlaces(full.Limits.Waiting, full.Limits.Waiting, 0),
 		checks:         make(chan struct{}, maxChecks),
 		unproven:       admission.NewBudget(eachUnproven, allUnproven, maxAddresses),

@@ -13,8 +13,8 @@ import (
 	"github.com/coteriedb/coterie/internal/lab"
 )
 
-// TestEndToEndSessionsSurvive holds that a planned failover is no error for sessions of any node's listener: each keeps
-// its connection, its settings and its prepared statements, and no statement fails.
+// TestEndToEndSessionsSurvive holds that a planned failover is no error for sessions of any node's listener, whether
+// they write or read: each keeps its connection, its settings and its prepared statements, and no statement fails.
 func TestEndToEndSessionsSurvive(t *testing.T) {
 	long(t)
 	g := newGroup(t, lab.Options{})
@@ -25,6 +25,9 @@ func TestEndToEndSessionsSurvive(t *testing.T) {
 	for _, node := range nodes {
 		for i := range 3 {
 			sessions = append(sessions, g.survivor(t, node, fmt.Sprintf("%s-%d", node, i)))
+		}
+		for i := range 3 {
+			sessions = append(sessions, g.survivingReader(t, node, fmt.Sprintf("%s-reader-%d", node, i)))
 		}
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -48,6 +51,9 @@ func TestEndToEndSessionsSurvive(t *testing.T) {
 	cancel()
 	all.Wait()
 	for _, x := range sessions {
+		if x.reads {
+			continue
+		}
 		if got, want := sql(t, g.ReadWrite(), "SELECT count(*) FROM counted WHERE session = '"+x.name+"'"), fmt.Sprint(x.done.Load()); got != want {
 			t.Errorf("%s: %s rows of %s acknowledged ones", x.name, got, want)
 		}
@@ -55,18 +61,32 @@ func TestEndToEndSessionsSurvive(t *testing.T) {
 	g.down(t)
 }
 
-// survivor is a session that writes and looks at its own state.
+// survivor is a session that writes, or reads, and looks at its own state.
 type survivor struct {
-	name string
-	conn *pgx.Conn
-	done atomic.Int64
+	name  string
+	reads bool
+	conn  *pgx.Conn
+	done  atomic.Int64
 }
 
 func (g *group) survivor(t *testing.T, node, name string) *survivor {
 	t.Helper()
+	return survive(t, g.DSN(node), name)
+}
+
+// survivingReader is a survivor on a secondary.
+func (g *group) survivingReader(t *testing.T, node, name string) *survivor {
+	t.Helper()
+	x := survive(t, g.DSN(node)+"&options=-c%20coterie.intent%3DREAD_ONLY", name)
+	x.reads = true
+	return x
+}
+
+func survive(t *testing.T, dsn, name string) *survivor {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	c, err := pgx.Connect(ctx, g.DSN(node))
+	c, err := pgx.Connect(ctx, dsn)
 	if err == nil {
 		_, err = c.Exec(ctx, "SET my.name = '"+name+"'; SET work_mem = '5MB'")
 	}
@@ -81,7 +101,11 @@ func (x *survivor) work(ctx context.Context, t *testing.T) {
 	for ctx.Err() == nil {
 		c, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 		var name, mem string
-		err := x.conn.QueryRow(c, "INSERT INTO counted VALUES ($1, $2) RETURNING current_setting('my.name'), current_setting('work_mem')", x.name, x.done.Load()+1).Scan(&name, &mem)
+		query, args := "INSERT INTO counted VALUES ($1, $2) RETURNING current_setting('my.name'), current_setting('work_mem')", []any{x.name, x.done.Load() + 1}
+		if x.reads {
+			query, args = "SELECT current_setting('my.name'), current_setting('work_mem') WHERE pg_is_in_recovery()", nil
+		}
+		err := x.conn.QueryRow(c, query, args...).Scan(&name, &mem)
 		cancel()
 		if err != nil || name != x.name || mem != "5MB" {
 			t.Errorf("%s after %d statements: %q, %q, %v", x.name, x.done.Load(), name, mem, err)
