@@ -54,10 +54,15 @@ func (n *node) newClientPort() *clientport.Port {
 // newWeb returns the console in the browser. Logins are checked as those at the client ports are.
 func (n *node) newWeb() *web.Server {
 	return web.New(web.Config{
-		Self: n.self, Logger: n.log.With("part", "web"), Status: n.status.Status, Certificate: n.clients.Certificate, Look: n.clients.Look,
+		Self: n.self, Logger: n.log.With("part", "web"), Status: n.status.Status, Certificate: n.clients.Certificate,
 		Backend: func() console.Backend { return operations.Executor{Service: n.operate} },
-		LogIn: func(ctx context.Context, a web.Attempt) (console.Principal, error) {
-			return n.clients.LogIn(ctx, listener.PasswordLogin(a))
+		LogIn: func(ctx context.Context, a web.Attempt) (web.Account, error) {
+			who, err := n.clients.LogIn(ctx, listener.PasswordLogin(a))
+			return web.Account(who), err
+		},
+		Look: func(ctx context.Context, user string) (web.Account, error) {
+			who, err := n.clients.Look(ctx, user)
+			return web.Account(who), err
 		},
 	})
 }

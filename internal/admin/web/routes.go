@@ -107,24 +107,24 @@ func (s *Server) private(x route) http.HandlerFunc {
 		}
 		defer leave()
 		if !s.mayStay(r.Context(), n) {
-			refuse(w, http.StatusUnauthorized, &console.Error{State: "28000", Message: "the role may not log in any more"})
+			refuse(w, http.StatusUnauthorized, &console.Error{State: "28000", Message: "the role may not log in any more, or its password has changed"})
 			return
 		}
 		x.serve(s, w, r, n)
 	}
 }
 
-// mayStay reports whether the role of a session may still log in, by an answer that is not old. If not, the session is
-// ended.
+// mayStay reports whether the role of a session may still log in, and has the same password, by an answer that is not
+// old. If not, the session is ended.
 func (s *Server) mayStay(ctx context.Context, n *session) bool {
 	if !s.sessions.due(n) {
 		return true
 	}
 	who, err := s.c.Look(ctx, n.who.User)
-	if err != nil || who.May >= ddl.MayLook {
+	if err != nil || who.May >= ddl.MayLook && who.Verifier == n.who.Verifier {
 		return true
 	}
-	s.c.Logger.Info("console session in the browser ended: its role may not log in any more", "user", n.who.User)
+	s.c.Logger.Info("console session in the browser ended: its role may not log in any more, or has another password", "user", n.who.User)
 	s.sessions.close(n)
 	return false
 }

@@ -2,6 +2,7 @@ package web
 
 import (
 	"context"
+	"crypto/sha256"
 	"crypto/tls"
 	"errors"
 	"log/slog"
@@ -26,12 +27,18 @@ type Config struct {
 	// Backend runs queries on the views.
 	Backend func() console.Backend
 	// LogIn checks a password as the listener does. Its error is a *pgwire.Error, or that of ctx.
-	LogIn func(ctx context.Context, a Attempt) (console.Principal, error)
-	// Look returns the present privilege of a user, MayNothing if it may not log in any more. An error means that no
-	// replica could be asked.
-	Look func(ctx context.Context, user string) (console.Principal, error)
+	LogIn func(ctx context.Context, a Attempt) (Account, error)
+	// Look returns what a user has now, MayNothing if it may not log in any more. An error means that no replica could
+	// be asked.
+	Look func(ctx context.Context, user string) (Account, error)
 	// Certificate returns the certificate of the port; nil: there is none yet.
 	Certificate func() *tls.Certificate
+}
+
+// Account is a user with its privilege. Its password is told by a hash of the verifier, which changes with it.
+type Account struct {
+	console.Principal
+	Verifier [sha256.Size]byte
 }
 
 // Attempt is an attempt to log in.

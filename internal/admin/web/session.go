@@ -9,7 +9,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/coteriedb/coterie/internal/admin/console"
 	"github.com/coteriedb/coterie/internal/lib/admission"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 )
@@ -37,7 +36,7 @@ type key [sha256.Size]byte
 // session is a login of a browser. Its secret is in the browser's cookie only.
 type session struct {
 	id    key
-	who   console.Principal
+	who   Account
 	began time.Time
 	ended chan struct{} // closed at its end
 
@@ -65,7 +64,7 @@ func newSessions(now func() time.Time) *sessions {
 
 // open makes a session and returns it with its secret. The oldest session of a role that has its number of them ends.
 // It reports false if all places are taken.
-func (s *sessions) open(who console.Principal) (n *session, secret string, ok bool) {
+func (s *sessions) open(who Account) (n *session, secret string, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.now()

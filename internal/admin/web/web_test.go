@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"crypto/tls"
 	"encoding/json"
 	"fmt"
@@ -28,12 +29,13 @@ import (
 type group struct {
 	console.Backend
 
-	mu     sync.Mutex // guards the fields below
-	st     api.Status
-	events [][]any
-	asked  []string
-	may    map[string]ddl.Privilege
-	block  chan struct{} // queries wait for it
+	mu        sync.Mutex // guards the fields below
+	st        api.Status
+	events    [][]any
+	asked     []string
+	may       map[string]ddl.Privilege
+	block     chan struct{} // queries wait for it
+	verifiers map[string][sha256.Size]byte
 }
 
 func newGroup() *group {
@@ -43,8 +45,9 @@ func newGroup() *group {
 			Availability: availability.Report{Level: availability.Healthy, Writable: true, Automatic: availability.Ready, Failures: []availability.Failure{}, Problems: []availability.Problem{}},
 			Replicas:     []api.Replica{{Name: "n1", Role: ag.RolePrimary, Sync: ag.Synchronized, Local: &api.Process{Dir: "/secret"}}},
 		},
-		events: [][]any{{"n1", "2026-11-25T05:00:00Z", int64(7), "leadership", "took over", "n2 was silent"}},
-		may:    map[string]ddl.Privilege{"vera": ddl.MayLook, "olaf": ddl.MayOperate, "anna": ddl.MayAdminister, "nina": ddl.MayNothing},
+		events:    [][]any{{"n1", "2026-11-25T05:00:00Z", int64(7), "leadership", "took over", "n2 was silent"}},
+		may:       map[string]ddl.Privilege{"vera": ddl.MayLook, "olaf": ddl.MayOperate, "anna": ddl.MayAdminister, "nina": ddl.MayNothing},
+		verifiers: map[string][sha256.Size]byte{},
 	}
 }
 
@@ -110,20 +113,20 @@ func (g *group) Execute(context.Context, console.Principal, ddl.Statement) (cons
 	return console.Result{}, console.Errorf("XX000", "a statement that acts reached the node")
 }
 
-func (g *group) logIn(_ context.Context, a Attempt) (console.Principal, error) {
+func (g *group) logIn(_ context.Context, a Attempt) (Account, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	may, ok := g.may[a.User]
 	if !ok || a.Password != "right" {
-		return console.Principal{}, pgwire.Fatal("password", pgwire.StateInvalidPassword, "password authentication failed for user %q", a.User)
+		return Account{}, pgwire.Fatal("password", pgwire.StateInvalidPassword, "password authentication failed for user %q", a.User)
 	}
-	return console.Principal{User: a.User, May: may}, nil
+	return Account{console.Principal{User: a.User, May: may}, g.verifiers[a.User]}, nil
 }
 
-func (g *group) look(_ context.Context, user string) (console.Principal, error) {
+func (g *group) look(_ context.Context, user string) (Account, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return console.Principal{User: user, May: g.may[user]}, nil
+	return Account{console.Principal{User: user, May: g.may[user]}, g.verifiers[user]}, nil
 }
 
 // browser is a client of a served port, with cookies of its own.
@@ -378,10 +381,10 @@ func TestSessions(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	s := newSessions(func() time.Time { return now })
-	first, secret, _ := s.open(console.Principal{User: "vera"})
+	first, secret, _ := s.open(Account{Principal: console.Principal{User: "vera"}})
 	for range roleSessions {
 		now = now.Add(time.Second)
-		if _, _, ok := s.open(console.Principal{User: "vera"}); !ok {
+		if _, _, ok := s.open(Account{Principal: console.Principal{User: "vera"}}); !ok {
 			t.Fatal("refused")
 		}
 	}
@@ -394,15 +397,15 @@ func TestSessions(t *testing.T) {
 		t.Errorf("%d sessions", s.count())
 	}
 	for i := range maxSessions - roleSessions {
-		if _, _, ok := s.open(console.Principal{User: fmt.Sprint(i)}); !ok {
+		if _, _, ok := s.open(Account{Principal: console.Principal{User: fmt.Sprint(i)}}); !ok {
 			t.Fatal("refused")
 		}
 	}
-	if _, _, ok := s.open(console.Principal{User: "one more"}); ok || s.refused()["sessions"] != 1 {
+	if _, _, ok := s.open(Account{Principal: console.Principal{User: "one more"}}); ok || s.refused()["sessions"] != 1 {
 		t.Error("one more session than there may be")
 	}
 	now = now.Add(idleSession + time.Second)
-	n, secret, ok := s.open(console.Principal{User: "one more"})
+	n, secret, ok := s.open(Account{Principal: console.Principal{User: "one more"}})
 	if !ok || s.count() != 1 {
 		t.Errorf("%d sessions after the silence", s.count())
 	}
@@ -417,25 +420,30 @@ func TestSessions(t *testing.T) {
 	}
 }
 
-// TestRoleIsLookedUpAgain holds that a session ends once its role may not log in any more.
+// TestRoleIsLookedUpAgain holds that a session ends once its role may not log in any more, or has another password.
 func TestRoleIsLookedUpAgain(t *testing.T) {
 	t.Parallel()
-	g := newGroup()
-	b := serve(t, g)
-	b.logIn("vera")
-	g.mu.Lock()
-	delete(g.may, "vera")
-	g.mu.Unlock()
-	if code, _, _ := b.do("GET", "/api/v1/status", ""); code != 200 {
-		t.Errorf("at once: %d", code)
-	}
-	real := time.Now
-	b.s.sessions.now = func() time.Time { return real().Add(lookEvery + time.Second) }
-	if code, _, _ := b.do("GET", "/api/v1/status", ""); code != 401 {
-		t.Errorf("after %v: %d", lookEvery, code)
-	}
-	if b.s.sessions.count() != 0 {
-		t.Error("the session is still there")
+	for name, change := range map[string]func(g *group){
+		"dropped":          func(g *group) { delete(g.may, "vera") },
+		"another password": func(g *group) { g.verifiers["vera"] = sha256.Sum256([]byte("another")) },
+	} {
+		g := newGroup()
+		b := serve(t, g)
+		b.logIn("vera")
+		g.mu.Lock()
+		change(g)
+		g.mu.Unlock()
+		if code, _, _ := b.do("GET", "/api/v1/status", ""); code != 200 {
+			t.Errorf("%s, at once: %d", name, code)
+		}
+		real := time.Now
+		b.s.sessions.now = func() time.Time { return real().Add(lookEvery + time.Second) }
+		if code, _, _ := b.do("GET", "/api/v1/status", ""); code != 401 {
+			t.Errorf("%s, after %v: %d", name, lookEvery, code)
+		}
+		if b.s.sessions.count() != 0 {
+			t.Errorf("%s: the session is still there", name)
+		}
 	}
 }
 

@@ -2,6 +2,7 @@ package clientport
 
 import (
 	"context"
+	"crypto/sha256"
 	"crypto/tls"
 	"net"
 	"time"
@@ -35,28 +36,34 @@ func (p *Port) serveConsole(ctx context.Context, conn net.Conn, hello listener.C
 	}
 }
 
+// Account is a role at the console. Its verifier is told by a hash, which changes with the password.
+type Account struct {
+	console.Principal
+	Verifier [sha256.Size]byte
+}
+
 // LogIn checks a password that came over TLS on another port of this node, as a login to the console does. An error is
 // a *pgwire.Error, or that of ctx.
-func (p *Port) LogIn(ctx context.Context, l listener.PasswordLogin) (console.Principal, error) {
+func (p *Port) LogIn(ctx context.Context, l listener.PasswordLogin) (Account, error) {
 	s := p.server.Load()
 	if s == nil {
-		return console.Principal{}, pgwire.Fatal("console", pgwire.StateCannotConnect, "this node serves no clients: use the console of a replica")
+		return Account{}, pgwire.Fatal("console", pgwire.StateCannotConnect, "this node serves no clients: use the console of a replica")
 	}
 	role, err := s.CheckPassword(ctx, l)
 	if err != nil {
-		return console.Principal{}, err
+		return Account{}, err
 	}
-	return principalOf(l.User, role), nil
+	return Account{principalOf(l.User, role), sha256.Sum256([]byte(role.Password))}, nil
 }
 
-// Look returns the privilege that a role has at the console now; MayNothing if it may not log in. An error means that
-// no replica could be asked.
-func (p *Port) Look(ctx context.Context, user string) (console.Principal, error) {
+// Look returns the privilege and the verifier that a role has at the console now; MayNothing if it may not log in. An
+// error means that no replica could be asked.
+func (p *Port) Look(ctx context.Context, user string) (Account, error) {
 	role, err := p.consoleRole(ctx, user)
 	if err != nil || !role.Found || !role.CanLogin {
-		return console.Principal{User: user, May: ddl.MayNothing}, err
+		return Account{Principal: console.Principal{User: user, May: ddl.MayNothing}}, err
 	}
-	return principalOf(user, role), nil
+	return Account{principalOf(user, role), sha256.Sum256([]byte(role.Password))}, nil
 }
 
 // Certificate returns the certificate of the client ports; nil where there is none yet.
