@@ -24,7 +24,7 @@ var (
 	// ErrCorrupt: a key holds something this version cannot accept.
 	ErrCorrupt = errors.New("the quorum store holds an unreadable value")
 	// ErrForged: no replica has written a part of the record, or not at the place in its key's history where it is.
-	ErrForged = errors.New("the record in the quorum store was written by no replica")
+	ErrForged = errors.New("no replica has written it where it is in the quorum's store")
 	// ErrTooLarge: a value exceeds the size limit of its key.
 	ErrTooLarge = errors.New("the value is too large for the quorum store")
 	// ErrNoQuorum: no endpoint answered in time. It wraps the error of each endpoint that was tried.

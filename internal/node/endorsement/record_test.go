@@ -229,9 +229,14 @@ func TestRecordTurn(t *testing.T) {
 		if err := b.Judge.Record("state", good, []byte("2:y")); err == nil {
 			t.Fatal("a forged state is used")
 		}
-		if p := b.Problem(); !strings.Contains(p, "record") || b.RefusedRecord().Refused != 1 {
-			t.Errorf("%q, %+v", p, b.RefusedRecord())
+		if p := b.Problem(); p != "" || b.RefusedRecord().Refused != 1 {
+			t.Errorf("while it is in the store: %q, %+v", p, b.RefusedRecord())
 		}
+		b.Judge.records.refused.at = time.Now().Add(-time.Minute)
+		if p := b.Problem(); !strings.Contains(p, "the record in the quorum's store was refused") {
+			t.Errorf("afterwards: %q", p)
+		}
+		b.Judge.records.refused.at = time.Now()
 	}
 	turn(x.w, 0, 0)
 	for range 5 {

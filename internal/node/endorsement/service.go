@@ -25,6 +25,8 @@ const (
 	callTime  = 10 * time.Second // bounds a call to one member
 	// restoreMost bounds the pause between two replacements of refused values, which doubles.
 	restoreMost = time.Minute
+	// readEvery is how long the agent takes at most from one read of the store to the next.
+	readEvery = 10 * time.Second
 	// recent is how long a refusal counts as a problem of the group after the value is gone.
 	recent = time.Hour
 )
@@ -255,7 +257,7 @@ func (s *Service) Problem() string {
 	asked, _ := s.Judge.refusedRequests()
 	record, _ := s.Judge.refusedRecord()
 	switch {
-	case record.why != nil && time.Since(record.at) < recent:
+	case record.why != nil && time.Since(record.at) > readEvery && time.Since(record.at) < recent: // until then nobody leads, for that reason
 		return fmt.Sprintf("the record in the quorum's store was refused: %v", record.why)
 	case (refused.why == nil || !refused.stands) && asked.why != nil && time.Since(asked.at) < recent && !errors.As(asked.why, new(otherConfiguration)):
 		return fmt.Sprintf("an operator's request in the quorum's store was refused: %v", asked.why)

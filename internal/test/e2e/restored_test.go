@@ -146,17 +146,23 @@ func twoCandidates(t *testing.T, g *group, _ *standalone.Server) {
 	g.oneLeaderEach(t)
 }
 
+// The reasons for which a record is refused.
+const (
+	goneBack   = "the quorum's store is older than what this node has seen"
+	fromAbroad = "the record is not believed"
+)
+
 // refused waits until nobody leads and every node says why, and checks that nobody answers, also after a restart.
-func (g *group) refused(t *testing.T, was lab.Status) {
+func (g *group) refused(t *testing.T, was lab.Status, why string) {
 	t.Helper()
 	g.await(t, "nobody leads", func(s lab.Status) bool { return s.Primary == nil })
 	says := func(n string) string {
 		var out string
 		g.await(t, n+" says why", func(lab.Status) bool {
 			out = coterie(t, "status", "--node", g.node(n)).out
-			return strings.Contains(out, "older than what this node has seen")
+			return strings.Contains(out, why)
 		})
-		i := strings.Index(out, "the quorum's store is older")
+		i := strings.Index(out, why)
 		return cmp.Or(strings.SplitN(out[max(i, 0):], "\n", 2)[0], out)
 	}
 	for _, r := range was.Replicas {
@@ -208,7 +214,7 @@ func diskRestored(t *testing.T, g *group, etcd *standalone.Server) {
 	was = g.ready(t)
 	g.acknowledged(t, 50)
 	restore(etcd)
-	g.refused(t, was)
+	g.refused(t, was, goneBack)
 	g.wayOut(t, was)
 }
 
@@ -216,7 +222,7 @@ func diskRestored(t *testing.T, g *group, etcd *standalone.Server) {
 func restoredWithinEpoch(t *testing.T, g *group, etcd *standalone.Server) {
 	was := g.saved(t, etcd)
 	restore(etcd)
-	g.refused(t, was)
+	g.refused(t, was, goneBack)
 	g.wayOut(t, was)
 }
 
@@ -231,6 +237,6 @@ func recordLoaded(t *testing.T, g *group, etcd *standalone.Server) {
 	etcd.Forget()
 	etcd.Start()
 	etcd.Load(all)
-	g.refused(t, was)
+	g.refused(t, was, fromAbroad)
 	g.wayOut(t, was)
 }
