@@ -2,6 +2,7 @@ package endorsement
 
 import (
 	"bytes"
+	"slices"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/endpoint/certs"
@@ -55,38 +56,54 @@ func (j *Judge) Record(part string, signature []byte, placed ...[]byte) error {
 		p = &recordPart{}
 		j.records.parts[part] = p
 	}
-	if !p.good || !bytes.Equal(p.used, placed[0]) {
-		err := errUnsigned
-		if len(signature) > 0 {
-			err = certs.ErrNotEndorsed
+	if p.good && bytes.Equal(p.used, placed[0]) {
+		if !p.known(j.keys.CA(), signature) {
+			p.own = j.own(part, signature, placed)
+			p.note(j.keys.CA(), signature)
 		}
-		for _, b := range placed {
-			if len(signature) > 0 && err != nil {
-				err = j.keys.Identity().Endorsed(recordPurpose(part), b, signature)
-			}
-		}
-		if err != nil && j.last.SignedRecord {
-			j.refuseRecord(part, placed[0], err)
-			return err
-		}
-		p.used, p.good, p.own = bytes.Clone(placed[0]), err == nil, false
-		if p.good {
-			j.records.lost[part] = p.used
-		}
+		return nil
 	}
-	j.askOwn(part, p, signature, placed)
+	own, err := j.own(part, signature, placed), error(nil)
+	if !own {
+		err = j.endorsed(part, signature, placed)
+	}
+	if err != nil && j.last.SignedRecord {
+		j.refuseRecord(part, placed[0], err)
+		return err
+	}
+	p.used, p.good, p.own = bytes.Clone(placed[0]), err == nil, own
+	p.note(j.keys.CA(), signature)
+	if p.good {
+		j.records.lost[part] = p.used
+	}
 	return nil
 }
 
-// askOwn finds out whether the authority of this node has signed the part that is in use.
-func (j *Judge) askOwn(part string, p *recordPart, signature []byte, placed [][]byte) {
+// own reports whether the authority of this node has signed a part of the record.
+func (j *Judge) own(part string, signature []byte, placed [][]byte) bool {
 	ca := j.keys.CA()
-	if ca == nil || p.by == ca.Pin() && bytes.Equal(p.signature, signature) && p.own {
-		return
-	}
-	p.signature, p.by, p.own = bytes.Clone(signature), ca.Pin(), false
+	return ca != nil && slices.ContainsFunc(placed, func(b []byte) bool { return ca.Endorsed(recordPurpose(part), b, signature) })
+}
+
+// endorsed returns why no authority that this node trusts has signed a part of the record.
+func (j *Judge) endorsed(part string, signature []byte, placed [][]byte) error {
+	err := errUnsigned
 	for _, b := range placed {
-		p.own = p.own || ca.Endorsed(recordPurpose(part), b, signature)
+		if len(signature) > 0 && err != nil {
+			err = j.keys.Identity().Endorsed(recordPurpose(part), b, signature)
+		}
+	}
+	return err
+}
+
+// known reports whether it was found out already if this authority made the signature. A witness does not ask.
+func (p *recordPart) known(ca *certs.CA, signature []byte) bool {
+	return ca == nil || p.by == ca.Pin() && bytes.Equal(p.signature, signature)
+}
+
+func (p *recordPart) note(ca *certs.CA, signature []byte) {
+	if ca != nil {
+		p.signature, p.by = bytes.Clone(signature), ca.Pin()
 	}
 }
 
@@ -95,13 +112,8 @@ func (j *Judge) SignAgain(part string, signature []byte, placed ...[]byte) []byt
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	p, ca := j.records.parts[part], j.keys.CA()
-	if p == nil || ca == nil || !bytes.Equal(p.used, placed[0]) || !p.good && j.last.SignedRecord {
+	if p == nil || ca == nil || !bytes.Equal(p.used, placed[0]) || !p.good && j.last.SignedRecord || j.own(part, signature, placed) {
 		return nil
-	}
-	for _, b := range placed {
-		if ca.Endorsed(recordPurpose(part), b, signature) {
-			return nil
-		}
 	}
 	again, err := ca.Endorse(recordPurpose(part), placed[0])
 	if err != nil {

@@ -21,11 +21,11 @@ import (
 // errPutBack refuses a request that was accepted before, at another revision of the store.
 var errPutBack = errors.New("it was carried out or withdrawn before, and was put back")
 
-// otherConfiguration refuses a request that a replica signed while another configuration was in use. It is no sign of a
+// configurationError refuses a request that a replica signed while another configuration was in use. It is no sign of a
 // thief: a change may have come in between.
-type otherConfiguration struct{ signed, inUse uint64 }
+type configurationError struct{ signed, inUse uint64 }
 
-func (e otherConfiguration) Error() string {
+func (e configurationError) Error() string {
 	return fmt.Sprintf("it was made for configuration %d, and %d is in use: ask again", e.signed, e.inUse)
 }
 
@@ -129,7 +129,7 @@ func (j *Judge) openRequest(value []byte, rev int64, epoch ag.Epoch) ([]byte, er
 		return body, nil
 	}
 	if r.Configuration != j.last.Serial {
-		return nil, otherConfiguration{r.Configuration, j.last.Serial}
+		return nil, configurationError{r.Configuration, j.last.Serial}
 	}
 	q.accepted = append(q.accepted[max(0, len(q.accepted)-acceptedKept+1):], accepted{r.ID, rev})
 	return body, nil
@@ -145,7 +145,7 @@ func (j *Judge) refuseRequest(value []byte, rev int64, why error) {
 	q.count++
 	switch {
 	case quiet:
-	case errors.As(why, new(otherConfiguration)):
+	case errors.As(why, new(configurationError)):
 		j.log.Warn("the operator's request in the quorum's store is not carried out", "why", why)
 	default:
 		j.log.Error("the operator's request in the quorum's store is refused: a witness may be stolen; coterie remove it", "why", why)

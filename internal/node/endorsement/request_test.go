@@ -134,7 +134,7 @@ func TestPutBackRequests(t *testing.T) {
 	if got := obeys(t, n2, op, 10, 5); got != "1" {
 		t.Errorf("another configuration comes while it is carried out: %q", got)
 	}
-	if got := obeys(t, n2, hidden, 12, 5); got != "" || !errors.As(n2.requests.refused.why, new(otherConfiguration)) {
+	if got := obeys(t, n2, hidden, 12, 5); got != "" || !errors.As(n2.requests.refused.why, new(configurationError)) {
 		t.Errorf("kept back until another configuration, %q is carried out: %v", got, n2.requests.refused.why)
 	}
 	_, was := n2.refusedRequests()

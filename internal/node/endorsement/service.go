@@ -259,7 +259,7 @@ func (s *Service) Problem() string {
 	switch {
 	case record.why != nil && time.Since(record.at) > readEvery && time.Since(record.at) < recent: // until then nobody leads, for that reason
 		return fmt.Sprintf("the record in the quorum's store was refused: %v", record.why)
-	case (refused.why == nil || !refused.stands) && asked.why != nil && time.Since(asked.at) < recent && !errors.As(asked.why, new(otherConfiguration)):
+	case (refused.why == nil || !refused.stands) && asked.why != nil && time.Since(asked.at) < recent && !errors.As(asked.why, new(configurationError)):
 		return fmt.Sprintf("an operator's request in the quorum's store was refused: %v", asked.why)
 	case refused.why == nil || !refused.stands && time.Since(refused.at) > recent:
 		return ""

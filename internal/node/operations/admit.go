@@ -58,7 +58,7 @@ func (s *Service) Admit(ctx context.Context, tokenID string, verify func([]byte)
 	if err := enlist(&x.Group, req, pin); err != nil { // refused before the token is spent
 		return none, err
 	}
-	if x.Group.SignedOnly && !req.Signs || x.Group.SignedRecord && !req.SignsRecord {
+	if !signsAs(x.Group, req) {
 		return none, &endpoint.RemoteError{Code: endpoint.CodeVersionMismatch, Message: "the group's configuration is signed, which the joining node's program does not know: " +
 			"install the version of the other nodes there, and join again"}
 	}
@@ -117,4 +117,9 @@ func enlist(g *ag.Group, req endpoint.JoinRequest, pin string) error {
 		return err
 	}
 	return nil
+}
+
+// signsAs reports whether the program of a joining node signs what the group uses with a signature only.
+func signsAs(g ag.Group, req endpoint.JoinRequest) bool {
+	return (req.Signs || !g.SignedOnly) && (req.SignsRecord || !g.SignedRecord)
 }

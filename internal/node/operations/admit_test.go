@@ -266,3 +266,22 @@ func TestCreateToken(t *testing.T) {
 		t.Errorf("without a quorum: %v", err)
 	}
 }
+
+// TestSignsAs: a node whose program does not sign what the group's members sign is not admitted.
+func TestSignsAs(t *testing.T) {
+	t.Parallel()
+	before, configuration, record := ag.Group{}, ag.Group{SignedOnly: true}, ag.Group{SignedOnly: true, SignedRecord: true}
+	neither, signs, both := endpoint.JoinRequest{}, endpoint.JoinRequest{Signs: true}, endpoint.JoinRequest{Signs: true, SignsRecord: true}
+	for i, tt := range []struct {
+		g    ag.Group
+		req  endpoint.JoinRequest
+		want bool
+	}{
+		{before, neither, true}, {before, both, true}, {configuration, neither, false}, {configuration, signs, true}, {configuration, both, true},
+		{record, neither, false}, {record, signs, false}, {record, both, true},
+	} {
+		if got := signsAs(tt.g, tt.req); got != tt.want {
+			t.Errorf("%d: %t", i, got)
+		}
+	}
+}

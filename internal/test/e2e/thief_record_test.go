@@ -100,7 +100,7 @@ func (x thief) requests(t *testing.T) {
 	was := x.ready(t)
 	to := secondaries(was)[0]
 	for _, kind := range []ag.OpKind{ag.OpForced, ag.OpPlanned} {
-		op := x.coded(t, ag.Op{ID: "evil", Kind: kind, To: ag.ReplicaID(to), Epoch: ag.Epoch(was.Epoch), Now: true})
+		op := x.coded(t, ag.Op{ID: "evil", Kind: kind, To: ag.ReplicaID(to), Epoch: was.Epoch, Now: true})
 		x.refusal(t, "a forged request, "+string(kind), countRequests, func() { x.put(t, map[string][]byte{"op": op}) })
 		x.acknowledged(t, 20)
 	}
