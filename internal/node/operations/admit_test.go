@@ -277,8 +277,14 @@ func TestSignsAs(t *testing.T) {
 		req  endpoint.JoinRequest
 		want bool
 	}{
-		{before, neither, true}, {before, both, true}, {configuration, neither, false}, {configuration, signs, true}, {configuration, both, true},
-		{record, neither, false}, {record, signs, false}, {record, both, true},
+		{before, neither, true},
+		{before, both, true},
+		{configuration, neither, false},
+		{configuration, signs, true},
+		{configuration, both, true},
+		{record, neither, false},
+		{record, signs, false},
+		{record, both, true},
 	} {
 		if got := signsAs(tt.g, tt.req); got != tt.want {
 			t.Errorf("%d: %t", i, got)
