@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/agent"
+	"github.com/coteriedb/coterie/internal/agent/agenttest"
 )
 
 // readable reports whether a node sends readers to itself, and whether it tells the others to.
@@ -48,5 +50,29 @@ func TestDivergedCopyServesNoReader(t *testing.T) {
 		l.Cut("a", next, false)
 		l.formed(next, time.Minute)
 		l.wait("a serves readers again", time.Minute, func() bool { own, told := l.readable("a"); return own && told })
+	})
+}
+
+// A failover that is given up lets readers come to its target again, and they come while the next one is prepared: only
+// the primary that is about to hand over has them leave.
+func TestGivenUpFailoverReturnsReaders(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		l.write("a")
+		l.Node("a").Store.Inject("commit", agenttest.Fault{Err: agent.ErrConflict})
+		l.plan("c")
+		if told := l.Node("c").State().Events; !slices.Contains(told, "continue readers") {
+			t.Fatalf("the target's readers were told %q", told)
+		}
+		serves := func() bool { own, told := l.readable("c"); return own && told }
+		l.wait("a leads again, and c serves readers", time.Minute, func() bool { return l.WriteWithin("a", time.Second) == nil && serves() })
+		prepares := make(chan struct{})
+		l.Node("a").Before("checkpoint", func() { close(prepares); time.Sleep(10 * time.Second) })
+		l.Record.SetOp(ag.Op{ID: "2", Kind: ag.OpPlanned, To: "c", Epoch: l.epoch()})
+		<-prepares
+		time.Sleep(time.Second) // c has seen the request
+		if v := l.agents["c"].View(); v.Op.ID != "2" || !serves() {
+			t.Errorf("c, which knows of request %q, serves no readers while the failover is prepared", v.Op.ID)
+		}
+		l.leader(time.Minute, "a", "b")
 	})
 }

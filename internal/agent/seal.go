@@ -315,8 +315,8 @@ func (a *Agent) PrepareTakeover(ctx context.Context, req TakeoverRequest) error 
 
 // departure is how the readers of a node leave before it is promoted as planned.
 type departure struct {
-	epoch  atomic.Uint64 // in which the node was asked; 0: never
-	mu     sync.Mutex    // guards what follows
+	op     atomic.Pointer[string] // the request for the failover in which the node was asked; nil: never
+	mu     sync.Mutex             // guards what follows
 	cancel context.CancelFunc
 	ended  chan struct{} // nil: none is under way
 }
@@ -352,13 +352,6 @@ func (r *departure) stop() {
 // continue elsewhere, and no reader comes here while the request for the failover stands. It returns when those that
 // can be moved have left, or at the end of its budget.
 func (a *Agent) ReleaseReaders(ctx context.Context, req TakeoverRequest) error {
-	v := a.view.Load()
-	switch {
-	case v == nil || v.Record.Epoch.Epoch != req.Epoch || v.Record.Epoch.Leader != req.From || v.Local.Server != ag.ServerRecovery:
-		return fmt.Errorf("this node does not follow %s in epoch %d", req.From, req.Epoch)
-	case !plannedTo(v):
-		return errors.New("this node knows of no planned failover to it")
-	}
 	ctx, cancel := context.WithTimeout(ctx, releaseBudget)
 	defer cancel()
 	end, ok := a.readers.begin(cancel)
@@ -366,7 +359,14 @@ func (a *Agent) ReleaseReaders(ctx context.Context, req TakeoverRequest) error {
 		return errors.New("it releases its readers already")
 	}
 	defer end()
-	a.readers.epoch.Store(uint64(req.Epoch))
+	v := a.view.Load() // AFTER begin: a promotion that the view does not show has not stopped this yet, and will
+	switch {
+	case v == nil || v.Record.Epoch.Epoch != req.Epoch || v.Record.Epoch.Leader != req.From || v.Local.Server != ag.ServerRecovery:
+		return fmt.Errorf("this node does not follow %s in epoch %d", req.From, req.Epoch)
+	case !plannedTo(v):
+		return errors.New("this node knows of no planned failover to it")
+	}
+	a.readers.op.Store(&v.Op.ID)
 	a.Wake()
 	for a.takesReaders() { // BEFORE readers leave: none comes back
 		if err := retry.Sleep(ctx, time.Millisecond); err != nil {
@@ -389,8 +389,8 @@ func (a *Agent) takesReaders() bool {
 
 // releasing reports whether this node takes no readers because it is about to be promoted as planned.
 func (a *Agent) releasing(v *ag.View) bool {
-	e := ag.Epoch(a.readers.epoch.Load())
-	return e != 0 && e == v.Record.Epoch.Epoch && plannedTo(v)
+	op := a.readers.op.Load()
+	return op != nil && *op == v.Op.ID && plannedTo(v)
 }
 
 // plannedTo reports whether a planned failover to this node is requested in the present epoch.

@@ -79,7 +79,7 @@ func (s *Server) CutBusy(why string) int {
 // routes lead, the others end. It returns how many end. Of these, sessions with a held request get the error that it
 // never began (40001), idle ones that they are closed (57P01).
 func (s *Server) CloseServer(why string) (ended int) {
-	s.moveServer()
+	s.moveServer(context.Background())
 	for _, x := range s.localSessions() {
 		if x.end(x.unmoved(why)) {
 			ended++
@@ -162,7 +162,7 @@ func (s *Server) ContinueReaders(ctx context.Context) {
 			}
 		}
 		s.readStates(ctx, idle)
-		s.moveServer()
+		s.moveServer(ctx)
 		if !busy || late {
 			return
 		}

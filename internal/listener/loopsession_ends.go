@@ -80,7 +80,7 @@ func (p *loopSession) forward(chunk []byte) {
 			break
 		}
 		if n == 0 && x.moving.leaving.Load() {
-			p.rest = append([]byte(nil), chunk...)
+			p.rest = append(p.rest, chunk...) // the client is read until leave
 			break
 		}
 		if n == 0 {
@@ -231,6 +231,7 @@ func (p *loopSession) close() {
 		p.loop.path.Remove(p.kernel)
 	}
 	p.x.forget()
+	p.x.moving.over()
 	p.loop.ended = append(p.loop.ended, p)
 }
 
@@ -249,15 +250,17 @@ func (p *loopSession) woken() {
 	}
 }
 
-// leave is session.detach on a loop. A session that cannot leave at once is ended by the caller of moveServer.
+// leave is session.detach on a loop. A session that cannot leave at once ends: nothing of it is forwarded any more.
 func (p *loopSession) leave() {
 	x := p.x
 	if p.backend.flushQueued() != nil || p.client.flushQueued() != nil || p.client.full() || p.client.eof || p.awaiting || len(p.held) > 0 {
+		x.stay("its client does not take what it was sent")
 		return
 	}
 	conn, err := p.takeClient()
 	if err != nil {
 		x.srv.log.Warn("a session cannot be moved", "session", x.id, "error", err)
+		x.stay("the listener has no descriptor left")
 		return
 	}
 	if !x.ended.CompareAndSwap(nil, movedOn) {
@@ -274,8 +277,13 @@ func (p *loopSession) leave() {
 		c.conn = p.tls
 	}
 	p.close()
-	close(x.moving.left)
 	go c.carryOn(x, finished)
+}
+
+// stay ends a session that was to leave its backend and cannot.
+func (x *session) stay(why string) {
+	x.cannotMove(why)
+	x.end(x.unmoved("planned failover"))
 }
 
 // takeClient takes the client's socket off the loop. One that the kernel knows stays known to it, or bytes that are

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/listener/continuity"
 	"github.com/coteriedb/coterie/internal/listener/sessionstate"
@@ -36,13 +37,21 @@ type moving struct {
 	err       error                    // why it was not taken back
 	leave     chan struct{}            // closed when leaving is set
 	leaving   atomic.Bool              // it leaves its backend
-	left      chan struct{}            // closed when it has left, or has ended instead
+	left      chan struct{}            // closed when it has left, or has ended instead (over)
+	isOver    atomic.Bool              // left is closed
 	early     []byte                   // of a session that continues another: bytes of the client that came before it
 }
 
 // newMoving returns the state of a session that nobody moves.
 func newMoving(owner *client) moving {
 	return moving{owner: owner, leave: make(chan struct{}), left: make(chan struct{})}
+}
+
+// over is called when the session has left its backend, and when it is closed.
+func (m *moving) over() {
+	if !m.isOver.Swap(true) {
+		close(m.left)
+	}
 }
 
 // movedOn is the end of a session that another one continues. Nothing else may end it afterwards.
@@ -78,28 +87,31 @@ func (x *session) readState(ctx context.Context) (st *continuity.State, why stri
 		return nil, "its client is not known"
 	}
 	for {
-		q := &question{done: make(chan struct{})}
-		if st, why := x.askState(ctx, q); !errors.Is(q.err, errAsked) || ctx.Err() != nil {
+		st, why, again := x.askState(ctx)
+		if !again || ctx.Err() != nil {
 			return st, why
 		}
 		time.Sleep(drainPoll) // the question of one who has gone is still being answered
 	}
 }
 
-// askState asks q, and returns why the session cannot be moved.
-func (x *session) askState(ctx context.Context, q *question) (st *continuity.State, why string) {
+// askState asks once, and returns why the session cannot be moved. again: an earlier question is still being answered.
+func (x *session) askState(ctx context.Context) (st *continuity.State, why string, again bool) {
+	q := &question{done: make(chan struct{})}
 	x.moving.wants.Store(q)
 	x.wake()
 	select {
 	case <-q.done:
 	case <-x.cut:
-		return nil, ""
-	case <-ctx.Done():
+		return nil, "", false
+	case <-x.moving.left:
+		return nil, "", false
+	case <-ctx.Done(): // q may still be asked
 		x.moving.wants.CompareAndSwap(q, nil)
-		return nil, "its state was not read in time"
+		return nil, "its state was not read in time", false
 	}
 	if q.err != nil {
-		return nil, q.err.Error()
+		return nil, q.err.Error(), errors.Is(q.err, errAsked)
 	}
 	if why = q.state.Loses(); why == "" {
 		why = statefulLibrary(x.backendPID())
@@ -115,7 +127,7 @@ func (x *session) askState(ctx context.Context, q *question) (st *continuity.Sta
 	if why == "" && x.requests.UnnamedWaits() {
 		why = "it has parsed an unnamed statement that it has not executed"
 	}
-	return &q.state, why
+	return &q.state, why, false
 }
 
 func (x *session) cannotMove(why string) {
@@ -213,7 +225,7 @@ func (x *session) startLeaving() {
 }
 
 // moveServer has those sessions of the local server leave that can be moved, and waits a moment until they have.
-func (s *Server) moveServer() {
+func (s *Server) moveServer(ctx context.Context) {
 	var leaving []*session
 	for _, x := range s.localSessions() {
 		if x.depart() {
@@ -228,6 +240,8 @@ func (s *Server) moveServer() {
 		case <-x.cut:
 		case <-t.C:
 			return // what has not left is ended
+		case <-ctx.Done():
+			return
 		}
 	}
 }
@@ -262,7 +276,7 @@ func (x *session) detach(up <-chan struct{}) bool {
 	_, _ = x.backend.Write(pgwire.AppendMessage(nil, 'X', nil))
 	_ = x.backend.Close()
 	if !x.relayed {
-		close(x.moving.left)
+		x.moving.over()
 	}
 	return true
 }
@@ -277,9 +291,10 @@ func (c *client) again(x *session) *session {
 		return nil
 	}
 	last := errors.New("no replica takes it")
+	left := s.epoch()
 	for {
 		r, next, ok := c.pick(ctx)
-		if ok {
+		if ok && !x.handsOver(r, left) {
 			y, err := c.openAgain(ctx, r, x)
 			if err == nil {
 				return y
@@ -295,6 +310,20 @@ func (c *client) again(x *session) *session {
 	}
 	c.lose(x, last)
 	return nil
+}
+
+// handsOver reports whether the route of a reader that has left its replica leads to the primary that is about to hand
+// over to that replica. left is the epoch in which the reader has left.
+func (x *session) handsOver(r route, left ag.Epoch) bool {
+	return !x.onPrimary && r.fellBack && r.ID != x.replica && r.epoch == left
+}
+
+// epoch returns the epoch of the routes in force; 0 if there are none.
+func (s *Server) epoch() ag.Epoch {
+	if r := s.cfg.Routes(); r != nil {
+		return r.Epoch
+	}
+	return 0
 }
 
 // movePause is how often a move that did not succeed is tried again while the routes stay the same.

@@ -305,7 +305,7 @@ const movesParameter = "coterie.moves"
 
 // giveBack gives a session that has left its backend to the listener of its client.
 func (x *session) giveBack() {
-	defer close(x.moving.left)
+	defer x.moving.over()
 	_ = x.raw.SetDeadline(time.Now().Add(giveBackTime))
 	var state bytes.Buffer
 	if gob.NewEncoder(&state).Encode(x.moving.state) != nil {

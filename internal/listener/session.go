@@ -227,6 +227,7 @@ func (x *session) close() {
 		return
 	}
 	x.forget()
+	x.moving.over()
 	_ = x.backend.Close()
 	_ = x.client.SetDeadline(time.Now().Add(100 * time.Millisecond)) // for the close_notify of TLS
 	_ = x.client.Close()
