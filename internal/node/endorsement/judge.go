@@ -180,8 +180,8 @@ func (c configuration) follows(next configuration) error {
 	switch {
 	case !c.SignedOnly || c.value == nil && next.SignedOnly && next.Serial == c.Serial: // from the directory: maybe coded otherwise
 		return nil
-	case !next.SignedOnly || next.Serial < c.Serial:
-		return errOlder
+	case !next.SignedOnly || c.SignedRecord && !next.SignedRecord || next.Serial < c.Serial:
+		return errOlder // nothing takes either word back, also where the numbers begin anew
 	case next.Serial == c.Serial:
 		// Two replicas signed at the same moment, and the store took one. All members choose the same.
 		x, y := sha256.Sum256(c.body), sha256.Sum256(next.body)

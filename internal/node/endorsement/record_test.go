@@ -110,6 +110,24 @@ func TestRecordOfEarlierVersions(t *testing.T) {
 	}
 }
 
+// TestSignedRecordStays: a node that follows a recovery forgets the number of its configuration. One of before the
+// record was signed is not used there either.
+func TestSignedRecordStays(t *testing.T) {
+	ca := newCA(t)
+	n1 := newJudge(t, newKeys(t, ca, "n1", certs.KindReplica), with(""))
+	before := signed(t, n1, with("before"))
+	n1.Wrote(before)
+	now := signed(t, n1, withRecord())
+	follower := newJudge(t, newKeys(t, ca, "n2", certs.KindReplica), withRecord())
+	reads(t, follower, before)
+	if err := follower.Record("state", nil, []byte("1:x")); err == nil || refusals(follower) != 1 {
+		t.Errorf("a record without a signature is used: %d refused", refusals(follower))
+	}
+	if reads(t, follower, now); refusals(follower) != 1 || follower.last.Serial != 2 {
+		t.Errorf("configuration %d is used, %d refused", follower.last.Serial, refusals(follower))
+	}
+}
+
 // TestRecordInARotation: the record is signed by the new authority before the old one is forgotten, and a node that
 // starts afterwards finds it good.
 func TestRecordInARotation(t *testing.T) {
