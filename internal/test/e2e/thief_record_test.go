@@ -149,7 +149,11 @@ func (x thief) records(t *testing.T) {
 		{"a forced promotion", "epoch", map[string]any{"epoch": evil, "phase": "PROMOTE", "leader": to, "tli": 90, "max_tli": 90, "forced": true}},
 		{"a primary of a later epoch", "epoch", map[string]any{"epoch": evil, "leader": to}},
 	} {
-		x.refusal(t, f.name, countRecords, func() { x.put(t, map[string][]byte{f.key: x.altered(t, f.key, f.members)}) })
+		forged := x.altered(t, f.key, f.members)
+		x.refusal(t, f.name, countRecords, func() { x.put(t, map[string][]byte{f.key: forged}) })
+		x.await(t, "the record is restored", func(lab.Status) bool { // written over twice, it would not be
+			return !bytes.Equal(x.values(t, f.key)[f.key], forged)
+		})
 		s := x.ready(t)
 		x.acknowledged(t, 50)
 		if s.Epoch >= evil {
