@@ -22,7 +22,7 @@ type Memory struct {
 
 // NewMemory returns an empty store of one group.
 func NewMemory(group ag.GroupID) *Memory {
-	m := &memory{keys: map[string]kv{}, watchers: map[chan []kv]struct{}{}, list: []MemberInfo{{ID: 1, Name: "memory"}}, nextID: 2}
+	m := &memory{id: 1, keys: map[string]kv{}, watchers: map[chan []kv]struct{}{}, list: []MemberInfo{{ID: 1, Name: "memory"}}, nextID: 2}
 	s, err := openStore(StoreConfig{Group: group, Endpoints: []string{"memory"}, Attempt: "memory"}, m)
 	if err != nil {
 		panic(err) // a test gave a group id that is not a UUID
@@ -63,11 +63,9 @@ func (m *Memory) Put(key string, value []byte) {
 	m.back.set(func() { m.back.apply(txn{Then: []op{put(m.keys.prefix+key, value)}}) })
 }
 
-// memoryID is the identity of every store in memory.
-const memoryID = 1
-
 // memory is the backend: etcd's transactions and watches over a map.
 type memory struct {
+	id               uint64 // the store's identity
 	mu               sync.Mutex
 	rev              int64
 	keys             map[string]kv
@@ -138,7 +136,7 @@ func (m *memory) apply(t txn) txnResult {
 	for _, o := range ops {
 		switch o.kind {
 		case opPut:
-			p := place{next, 1}
+			p := place{m.id, next, 1}
 			if old, ok := m.keys[o.key]; ok {
 				p = old.next()
 			}
@@ -169,7 +167,7 @@ func (m *memory) apply(t txn) txnResult {
 		m.rev = next
 		m.tell(changed)
 	}
-	res.rev, res.store = m.rev, memoryID
+	res.rev, res.store = m.rev, m.id
 	return res
 }
 

@@ -30,7 +30,10 @@ func (s *Store) Read(ctx context.Context) (Snapshot, error) {
 		return Snapshot{}, err
 	}
 	snap := Snapshot{GroupRev: config.rev, OpRev: op.rev, Store: res.store, StoreRev: res.rev}
-	if snap.Record, err = decodeRecord(epoch, state, res.one(2)); err != nil {
+	if snap.Record, err = decodeRecord(epoch, state, res.one(2)); err == nil {
+		err = s.whole(snap.Record)
+	}
+	if err != nil {
 		return Snapshot{}, err
 	}
 	if err := decode(config, maxConfigBytes, &snap.Group); err != nil {

@@ -19,28 +19,38 @@ import (
 // without the revisions that guard the lease.
 
 // place is where a value is in the history of its key. Every write of a key adds one to its version, and a key that was
-// deleted and written again was created at another revision.
-type place struct{ created, version int64 }
+// deleted and written again was created at another revision. Two stores, as before and after a recovery, begin with the
+// same revisions, so that the identity of the store is part of a place.
+type place struct {
+	store            uint64
+	created, version int64
+}
 
 // next returns the place of the value that is written over one.
-func (p place) next() place { return place{p.created, p.version + 1} }
+func (p place) next() place { return place{p.store, p.created, p.version + 1} }
 
-// first is the place of the value that creates its key: its writer does not know the revision.
-var first = place{0, 1}
+// first returns the place of a value that creates its key in a store: its writer does not know the revision.
+func first(store uint64) place { return place{store, 0, 1} }
+
+// placeBytes is the length of a place in what is signed.
+const placeBytes = 3 * 8
 
 // of returns the signed bytes of a value at that place.
 func (p place) of(value []byte) []byte {
-	b := binary.BigEndian.AppendUint64(nil, uint64(p.created))
-	b = binary.BigEndian.AppendUint64(b, uint64(p.version))
+	b := make([]byte, 0, placeBytes+len(value))
+	for _, n := range []uint64{p.store, uint64(p.created), uint64(p.version)} {
+		b = binary.BigEndian.AppendUint64(b, n)
+	}
 	return append(b, value...)
 }
 
 // unplaced takes apart what of returns.
 func unplaced(b []byte) (p place, value []byte, ok bool) {
-	if len(b) < 16 {
+	if len(b) < placeBytes {
 		return place{}, nil, false
 	}
-	return place{int64(binary.BigEndian.Uint64(b)), int64(binary.BigEndian.Uint64(b[8:]))}, b[16:], true
+	n := func(i int) uint64 { return binary.BigEndian.Uint64(b[8*i:]) }
+	return place{n(0), int64(n(1)), int64(n(2))}, b[placeBytes:], true
 }
 
 // noted is the place of a value that was read, by the revision of its key.
@@ -64,8 +74,8 @@ type part struct {
 // placed returns the bytes of which the signature may be.
 func (p part) placed() [][]byte {
 	out := [][]byte{p.value.of(p.value.value)}
-	if p.value.version == first.version {
-		out = append(out, first.of(p.value.value))
+	if from := first(p.value.store); p.value.version == from.version {
+		out = append(out, from.of(p.value.value))
 	}
 	return out
 }
@@ -75,10 +85,13 @@ func (s *Store) parts(epoch, state, signedEpoch, signedState kv) []part {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for key, k := range map[string]kv{s.keys.epoch: epoch, s.keys.state: state} {
-		known := s.places[key]
-		if k.rev != 0 && !slices.ContainsFunc(known, func(n noted) bool { return n.rev == k.rev }) {
-			s.places[key] = append(known[max(0, len(known)-placesKept+1):], noted{k.rev, k.place})
+		is := noted{k.rev, k.place}
+		if k.rev == 0 || slices.Contains(s.places[key], is) {
+			continue
 		}
+		// A store that was restored has used the revision before, for a value at another place.
+		known := slices.DeleteFunc(s.places[key], func(n noted) bool { return n.rev == k.rev })
+		s.places[key] = append(known[max(0, len(known)-placesKept+1):], is)
 	}
 	return []part{{"epoch", epoch, s.keys.signedEpoch, signedEpoch}, {"state", state, s.keys.signedState, signedState}}
 }
@@ -104,6 +117,16 @@ func (s *Store) verify(parts []part) error {
 		if err := s.cfg.Endorser.Record(p.name, p.signature.value, p.placed()...); err != nil {
 			return fmt.Errorf("%w: %s: %w", ErrForged, p.name, err)
 		}
+	}
+	return nil
+}
+
+// whole returns an error that wraps ErrForged if a leader has the epoch, and the state is not its own. Both are written
+// by one change. Each has a signature of its own, so that a thief who keeps that change from being made can write the
+// epoch alone.
+func (s *Store) whole(r ag.Record) error {
+	if e := r.Epoch; s.cfg.Endorser != nil && e.Phase == ag.PhaseLead && r.State.Epoch != e.Epoch {
+		return fmt.Errorf("%w: epoch %d is led, and the state is that of epoch %d", ErrForged, e.Epoch, r.State.Epoch)
 	}
 	return nil
 }
@@ -143,7 +166,8 @@ func (s *Store) placeOver(ctx context.Context, key string, rev int64) (place, er
 	case rev < 0:
 		return place{}, errors.New("the record is changed only over a value that was read")
 	case rev == 0:
-		return first, nil
+		res, err := s.read(ctx, get(key))
+		return first(res.store), err
 	}
 	for range 2 {
 		s.mu.Lock()

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"maps"
 	"path/filepath"
 	"testing"
 
@@ -180,7 +181,7 @@ func thiefWritesTheRecord(s *signers) {
 	own, err := certs.NewCA(testGroup, "g")
 	ok(t, err)
 	forged := coded(t, ag.EpochRecord{Epoch: 3, Phase: ag.PhasePromote, Leader: "n2", TLI: 2, MaxTLI: 2, Forced: true})
-	byOwn, err := own.Endorse("record: epoch", place{1, 1}.of(forged))
+	byOwn, err := own.Endorse("record: epoch", place{1, 1, 1}.of(forged))
 	ok(t, err)
 	for _, x := range []struct {
 		name  string
@@ -320,14 +321,96 @@ func TestLostAnswersOfSignedChanges(t *testing.T) {
 
 // TestPlaces: what is signed tells the place, and is taken apart again.
 func TestPlaces(t *testing.T) {
-	p := place{7, 1 << 40}
+	p := place{9, 7, 1 << 40}
 	if got, value, whole := unplaced(p.of([]byte("v"))); !whole || got != p || string(value) != "v" {
 		t.Errorf("%+v %q", got, value)
 	}
-	if _, _, whole := unplaced(make([]byte, 15)); whole {
-		t.Error("15 bytes have no place")
+	if _, _, whole := unplaced(make([]byte, placeBytes-1)); whole {
+		t.Error("too few bytes have no place")
 	}
-	if bytes.Equal(p.of(nil), p.next().of(nil)) {
+	if bytes.Equal(p.of(nil), p.next().of(nil)) || bytes.Equal(p.of(nil), place{8, 7, 1 << 40}.of(nil)) {
 		t.Error("two places are the same")
 	}
+}
+
+// TestRecordOfALostQuorum: a store that is made anew counts revisions and versions as the lost one did. A value that
+// was signed for the lost one is good at no place of the new one.
+func TestRecordOfALostQuorum(t *testing.T) {
+	lost := newSigners(t, inMemory(t, NewMemory(testGroup)))
+	lost.commit(Change{State: state(2, true)})
+	was := lost.raw("state", "signature/state")
+	m := NewMemory(testGroup)
+	m.back.id++
+	s := &signers{t: t, ctx: lost.ctx, ca: lost.ca, judges: map[*Store]*endorsement.Judge{}, openSigner: inMemory(t, m)}
+	s.n1, s.n2, s.thief = s.replica("n1"), s.replica("n2"), inMemory(t, m)("w", nil)
+	ok(t, s.n1.Bootstrap(s.ctx, signedGroup(), firstEpoch, firstState))
+	s.good("a recovery")
+	s.put("state", was[0], "signature/state", was[1])
+	s.refused("a state of the lost quorum, at the same place")
+	if done, err := s.n2.RestoreRecord(s.ctx); !done || err != nil {
+		t.Errorf("restored %t, %v", done, err)
+	}
+	if r := s.good("a state of the lost quorum"); r.State.Seq != firstState.Seq {
+		t.Errorf("%+v", r.State)
+	}
+}
+
+// TestRecordLoadedIntoAnotherStore: no node uses a record that an administrator put together by hand, of what another
+// store held. A recovery replaces it.
+func TestRecordLoadedIntoAnotherStore(t *testing.T) {
+	lost := newSigners(t, inMemory(t, NewMemory(testGroup)))
+	lost.commit(Change{State: state(2, true)})
+	m := NewMemory(testGroup)
+	m.back.id++
+	s := &signers{t: t, ctx: lost.ctx, ca: lost.ca, judges: map[*Store]*endorsement.Judge{}, openSigner: inMemory(t, m)}
+	s.n1, s.n2 = s.replica("n1"), s.replica("n2")
+	for key, k := range lost.n1.back.(*memoryView).keys {
+		m.back.set(func() { m.back.apply(txn{Then: []op{put(key, k.value)}}) })
+	}
+	s.refused("a record of another store")
+	e, st := firstEpoch, firstState
+	e.Epoch, st.Epoch = e.Epoch+9, e.Epoch+9
+	ok(t, s.n1.Replace(s.ctx, signedGroup(), e, st))
+	if r := s.good("a recovery"); r.Epoch.Epoch != e.Epoch {
+		t.Errorf("%+v", r)
+	}
+}
+
+// TestHalfAChange: a thief who has kept the change from being made with which a leader begins, writes a half of it.
+// Nobody leads by the state of the leader before.
+func TestHalfAChange(t *testing.T) {
+	s := newSigners(t, inMemory(t, NewMemory(testGroup)))
+	was := s.commit(Change{State: state(2, true)})
+	led, own := was.Epoch, *state(3, false)
+	led.Epoch, led.Leader, own.Epoch, own.Leader = led.Epoch+1, "n2", own.Epoch+1, "n2"
+	chosen := led
+	chosen.Phase = ag.PhasePromote
+	was = s.commit(Change{Epoch: &chosen})
+	w, err := s.n2.recordWrite(was.Revs, Change{Epoch: &led, State: &own})
+	ok(t, err)
+	ok(t, s.n2.sign(s.ctx, &w, was.Revs))
+	s.put("epoch", w.ops[0].value, "signature/epoch", w.ops[2].value)
+	s.refused("an epoch that is led, with the state of before")
+	s.put("state", w.ops[1].value, "signature/state", w.ops[3].value)
+	if r := s.good("the other half"); r.Epoch.Phase != ag.PhaseLead || r.State.Leader != "n2" {
+		t.Errorf("%+v", r)
+	}
+}
+
+// TestPlaceOfARestoredStore: a revision that was read before a store was put back has another place afterwards.
+func TestPlaceOfARestoredStore(t *testing.T) {
+	m := NewMemory(testGroup)
+	s := newSigners(t, inMemory(t, m))
+	keys, rev := maps.Clone(m.back.keys), m.back.rev
+	s.put("lead", []byte("{}"))
+	s.commit(Change{State: state(2, true)})
+	m.back.set(func() { m.back.keys, m.back.rev = keys, rev })
+	s.good("the restore")
+	for seq := range uint64(2) { // the second has the revision at which the one before the restore was
+		revs := s.good("before a change of the other").Revs
+		revs.Lead = -1
+		_, err := s.n2.Commit(s.ctx, revs, Change{State: state(seq+3, false)})
+		ok(t, err)
+	}
+	s.commit(Change{State: state(5, false)})
 }

@@ -258,7 +258,7 @@ func (w *wire) txn(ctx context.Context, endpoint string, t txn) (txnResult, erro
 		}
 		kvs := []kv{}
 		for _, k := range rng.GetKvs() {
-			kvs = append(kvs, kv{key: string(k.GetKey()), value: k.GetValue(), rev: k.GetModRevision(), place: place{k.GetCreateRevision(), k.GetVersion()}})
+			kvs = append(kvs, kv{key: string(k.GetKey()), value: k.GetValue(), rev: k.GetModRevision(), place: place{out.store, k.GetCreateRevision(), k.GetVersion()}})
 		}
 		out.reads = append(out.reads, kvs)
 	}
