@@ -253,7 +253,7 @@ type Sessions interface {
 	// ContinueReaders has the readers of this node's server continue on other replicas, each as soon as it is idle. It
 	// is called after Publish has told that no reader comes here. It returns when ctx ends, or when all were asked.
 	ContinueReaders(ctx context.Context)
-	// Hold keeps new connections waiting during a planned failover.
+	// Hold keeps new sessions on the primary waiting during a planned failover, from clients of every node.
 	Hold(on bool)
 	// Drain holds requests that would begin a transaction on this node's server, from clients of every node.
 	Drain(on bool)

@@ -174,6 +174,8 @@ func (x *session) ask(q *question, boundary bool, send func([]byte) error) {
 	switch {
 	case x.moving.asked != nil:
 		q.err = errAsked
+	case x.starting:
+		q.err = errors.New("it was being opened when its state was to be read")
 	case !boundary || x.drained.midway || !x.idle() || !x.answers.AtBoundary():
 		q.err = errors.New("it was busy when its state was to be read")
 	}

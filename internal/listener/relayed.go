@@ -238,6 +238,8 @@ func (x *session) place() *pgwire.Error {
 	switch t, _ := routes.Target(routes.Self); {
 	case x.onPrimary && !routes.WriteOpen: // the rows that a reader would see here may not be replicated yet (S6)
 		return pgwire.Fatal("moved", pgwire.StateCannotConnect, "this replica is the primary and is not open yet")
+	case x.onPrimary && x.srv.holding() != nil:
+		return pgwire.Fatal("moved", pgwire.StateCannotConnect, "this replica is the primary and is about to stop")
 	case x.intent == ag.ReadWrite && !x.onPrimary:
 		return pgwire.Fatal("moved", pgwire.StateCannotConnect, "this replica does not take READ_WRITE sessions")
 	case !x.onPrimary && !t.Readable:

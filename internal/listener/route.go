@@ -65,6 +65,9 @@ func (s *Server) pick(intent ag.Intent, passed ...ag.ReplicaID) (r route, next <
 	if !ok {
 		return route{}, next, false
 	}
+	if held := s.holding(); held != nil && fellBack && t.Local {
+		return route{}, held, false
+	}
 	r = route{Target: t, epoch: routes.Epoch, fellBack: fellBack, changed: next}
 	if intent == ag.ReadOnly {
 		r.entry = routes.Entry(t.ID)

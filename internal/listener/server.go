@@ -326,7 +326,8 @@ func (s *Server) accept(p port) {
 // SetRules replaces the rules for logins from now on.
 func (s *Server) SetRules(rules []hba.Rule) { s.rules.Store(&rules) }
 
-// HoldNew makes new read-write logins wait, for at most ConnectWait, until it is called with false.
+// HoldNew makes new read-write logins wait, and those of readers that would come to this node's primary, for at most
+// ConnectWait, until it is called with false. Other nodes' listeners open no session on this node's primary meanwhile.
 func (s *Server) HoldNew(hold bool) {
 	if hold {
 		s.pool.flush("held")
@@ -342,7 +343,7 @@ func (s *Server) HoldNew(hold bool) {
 	}
 }
 
-// holding returns a channel that is closed when read-write logins may continue; nil if they may now.
+// holding returns a channel that is closed when logins on the primary may continue; nil if they may now.
 func (s *Server) holding() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -140,11 +140,12 @@ func (s *Server) roleHolds(x *session) bool {
 	return x.onPrimary || t.Readable
 }
 
-// activate registers the session for CloseEpoch and the like. It reports false if its attempt was overtaken.
+// activate registers the session for CloseEpoch and the like. It reports false if its attempt was overtaken, or if the
+// primary here is about to stop: it may have read the states of its sessions already.
 func (s *Server) activate(a *attempt, x *session) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closing || x.intent == ag.ReadWrite && x.epoch < s.minEpoch || !s.roleHolds(x) {
+	if s.closing || s.held != nil && x.drained.local && x.onPrimary || x.intent == ag.ReadWrite && x.epoch < s.minEpoch || !s.roleHolds(x) {
 		return false
 	}
 	if a != nil {
