@@ -3,6 +3,7 @@ package endorsement
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
@@ -267,5 +268,44 @@ func TestRecordTurn(t *testing.T) {
 	}
 	if yes, err := x.w.Signs(t.Context(), certs.Identity{}, rpc.Nothing{}); !yes || err != nil {
 		t.Error("this program signs")
+	}
+}
+
+// lines counts the lines of a log.
+type lines struct{ n int }
+
+func (l *lines) Write(b []byte) (int, error) { l.n++; return len(b), nil }
+
+// TestFloodIsQuiet: a thief who writes without an end fills no log, and the good values between are used.
+func TestFloodIsQuiet(t *testing.T) {
+	log := &lines{}
+	j, err := NewJudge(newKeys(t, newCA(t), "n1", certs.KindReplica), withRecord(), slog.New(slog.NewTextHandler(log, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	good := signed(t, j, withRecord())
+	j.Wrote(good)
+	sig := signedPart(t, j, "state", "good")
+	const times = 300
+	for i := range times {
+		evil := fmt.Sprintf("%d", i)
+		if err := j.Record("state", sig, []byte(evil)); err == nil {
+			t.Fatal("a forged state is used")
+		}
+		if err := j.Record("state", sig, []byte("good")); err != nil {
+			t.Fatal(err)
+		}
+		reads(t, j, unsigned(t, with(evil)))
+		if reads(t, j, good) != "" {
+			t.Fatal("a forged configuration is used")
+		}
+		if j.Request([]byte(evil), int64(i), 1) != nil {
+			t.Fatal("a forged request is carried out")
+		}
+	}
+	_, records := j.refusedRecord()
+	_, asked := j.refusedRequests()
+	if refusals(j) != times || records != times || asked != times || log.n != 3 {
+		t.Errorf("%d, %d and %d refused in %d lines", refusals(j), records, asked, log.n)
 	}
 }
