@@ -112,7 +112,9 @@ func (s *Server) readStates(ctx context.Context, list []*session) {
 			defer all.Done()
 			select {
 			case turns <- struct{}{}:
-				defer func() { <-turns }()
+				free := sync.OnceFunc(func() { <-turns })
+				defer free()
+				defer time.AfterFunc(turnTime, free).Stop()
 				x.keepState(ctx)
 			case <-ctx.Done():
 				x.cannotMove("its state was not read in time")

@@ -71,6 +71,9 @@ var errAsked = errors.New("its state is being read")
 // readersAtOnce is how many sessions are asked at once: each costs the server some milliseconds of a processor.
 const readersAtOnce = 16
 
+// turnTime is how long a session that does not answer keeps others waiting. Its own answer is waited for further.
+const turnTime = 250 * time.Millisecond
+
 // readState asks the session's backend for its state. It returns the reason if the session cannot be moved.
 func (x *session) readState(ctx context.Context) (st *continuity.State, why string) {
 	x.drained.mu.Lock()

@@ -3,12 +3,14 @@ package listener
 import (
 	"context"
 	"encoding/binary"
+	"io"
 	"net"
 	"testing"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/startup"
 )
 
 // The state of a session is not read before its server has greeted the client: the greeting would be taken for the
@@ -89,5 +91,38 @@ func TestHeldPrimaryOpensNoSessions(t *testing.T) {
 	far.srv.HoldNew(false)
 	for range 4 {
 		must(t, <-opened)
+	}
+}
+
+// Sessions whose servers do not answer do not keep the states of others from being read.
+func TestSilentServersHoldNobodyUp(t *testing.T) {
+	g := movingGroup(t, nil)
+	open := g.srv.cfg.Backend
+	g.srv.cfg.Backend = fakeBackend(t, func(conn net.Conn) {
+		b := pgwire.AppendMessage(pgwire.AppendAuth(nil, authOK, nil), 'K', []byte("\x00\x00\x00\x07abcd"))
+		_, _ = conn.Write(pgwire.AppendMessage(b, 'Z', []byte{'I'}))
+		_, _ = io.Copy(io.Discard, conn)
+	})
+	for range 3 * readersAtOnce {
+		conn, err := net.Dial("tcp", g.rw)
+		must(t, err)
+		defer func() { _ = conn.Close() }()
+		_ = conn.SetDeadline(time.Now().Add(60 * time.Second))
+		_, _ = conn.Write((&startup.Message{User: "postgres", Database: "postgres"}).Packet())
+		readUntil(t, conn, 'Z')
+	}
+	g.srv.cfg.Backend = open
+	g.mustDial(g.rw, "user=postgres")
+	g.srv.Drain(true)
+	defer g.srv.Drain(false)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	g.srv.ReadStates(ctx)
+	read := 0
+	for _, x := range g.srv.localSessions() {
+		read += b2i(x.moving.state != nil)
+	}
+	if read != 1 {
+		t.Errorf("%d states were read", read)
 	}
 }
