@@ -3,6 +3,7 @@ package agent_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"testing"
 	"time"
 
@@ -25,10 +26,10 @@ func TestSwarm(t *testing.T) {
 }
 
 func (l *lab) swarm(r *rand.Rand) {
-	for range 25 {
+	for i := range 25 {
 		id := l.ids[r.IntN(len(l.ids))]
 		n := l.Node(id)
-		switch r.IntN(11) {
+		switch r.IntN(12) {
 		case 0, 1:
 			l.Isolate(id, true)
 		case 2, 3:
@@ -46,9 +47,11 @@ func (l *lab) swarm(r *rand.Rand) {
 		case 8:
 			n.Store.Inject([]string{"commit", "renew", "read"}[r.IntN(3)], agenttest.Fault{LoseReply: true}, agenttest.Fault{Late: 800 * time.Millisecond})
 		case 9:
-			l.Record.SetOp(ag.Op{ID: "1", Kind: ag.OpPlanned, To: id, Epoch: l.epoch()})
+			l.Record.SetOp(ag.Op{ID: fmt.Sprint(i), Kind: ag.OpPlanned, To: id, Epoch: l.epoch()})
 		case 10:
 			n.Hang(r.IntN(2) == 0)
+		case 11:
+			n.StuckReaders(r.IntN(2) == 0)
 		}
 		for range r.IntN(20) {
 			_ = l.WriteWithin(l.ids[r.IntN(len(l.ids))], time.Duration(1+r.IntN(300))*time.Millisecond)
@@ -76,6 +79,22 @@ func (l *lab) swarm(r *rand.Rand) {
 		return true
 	})
 	l.write(next)
+	for _, id := range l.ids {
+		l.wait("clients are served where they may be", time.Minute, func() bool { return l.undisturbed(id, next) })
+	}
+}
+
+// undisturbed reports whether nothing of a failover is left at a node: no client waits there, and a secondary serves
+// readers.
+func (l *lab) undisturbed(id, leader ag.ReplicaID) bool {
+	waits := map[string]bool{}
+	for _, e := range l.Node(id).State().Events {
+		if what, on, ok := strings.Cut(e, " "); ok && (what == "drain" || what == "hold") {
+			waits[what] = on == "true"
+		}
+	}
+	own, told := l.readable(id)
+	return !waits["drain"] && !waits["hold"] && (id == leader || own && told)
 }
 
 // moved follows a change of leadership during the convergence; it never ends a wait.
