@@ -168,6 +168,9 @@ func (s *Service) givenUp(ctx context.Context, primary, leader ag.ReplicaID, op 
 		x, err := s.Store.Read(ctx)
 		var st agent.Status
 		if err == nil && json.Unmarshal(x.Statuses[primary], &st) == nil && st.HandOver != nil && st.HandOver.Op == op.ID {
+			if st.HandOver.Error == "" {
+				return fail.Unhealthyf("%s handed over to %s, which did not come to lead; %s leads now; coterie explain shows why", primary, op.To, leader)
+			}
 			text := fmt.Sprintf("planned failover to %s: %s", op.To, st.HandOver.Error)
 			if st.HandOver.Refused {
 				return fail.Error{Kind: fail.Refused, Err: errors.New(text)}

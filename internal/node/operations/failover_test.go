@@ -160,6 +160,13 @@ func TestFailover(t *testing.T) {
 			req: api.FailoverRequest{To: "b"}, kind: fail.Unhealthy, text: "planned failover to b: it hung", took: time.Second,
 			then: refuses(t, func(id string) agent.Outcome { return agent.Outcome{Op: id, Error: "it hung"} }),
 		},
+		"the target fails": {
+			req: api.FailoverRequest{To: "b"}, kind: fail.Unhealthy, text: "a handed over to b, which did not come to lead; c leads now", took: time.Second,
+			then: func(x *etcd.Snapshot) {
+				refuses(t, func(id string) agent.Outcome { return agent.Outcome{Op: id} })(x)
+				x.Record.Epoch = ag.EpochRecord{Epoch: x.Record.Epoch.Epoch + 2, Phase: ag.PhaseLead, Leader: "c"}
+			},
+		},
 		"another one's refusal": {
 			req: api.FailoverRequest{To: "b"}, kind: fail.Unhealthy, text: "was given up and a leads", took: 3 * time.Second,
 			then: refuses(t, func(string) agent.Outcome { return agent.Outcome{Op: "other", Error: "x", Refused: true} }),
