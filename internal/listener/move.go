@@ -9,7 +9,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/listener/continuity"
 	"github.com/coteriedb/coterie/internal/listener/sessionstate"
@@ -201,9 +200,18 @@ func (x *session) answered(b []byte) (rest, aside []byte, err error) {
 		return nil, nil, err
 	}
 	x.moving.asked = nil
+	status := map[string]string{}
+	q.answer.Reports(status)
+	promoted := status[hotStandby] != "" && x.recoveryOver('S', []byte(hotStandby+"\x00"+status[hotStandby]))
+	if promoted {
+		x.end(promotedUnder)
+	}
 	if q.err == nil {
 		q.state, q.err = q.answer.State()
 		close(q.done)
+	}
+	if promoted {
+		return nil, nil, errPromoted
 	}
 	return b[used:], q.answer.Aside, nil
 }
@@ -315,20 +323,6 @@ func (c *client) again(x *session) *session {
 	}
 	c.lose(x, last)
 	return nil
-}
-
-// handsOver reports whether the route of a reader that has left its replica leads to the primary that is about to hand
-// over to that replica. left is the epoch in which the reader has left.
-func (x *session) handsOver(r route, left ag.Epoch) bool {
-	return !x.onPrimary && r.fellBack && r.ID != x.replica && r.epoch == left
-}
-
-// epoch returns the epoch of the routes in force; 0 if there are none.
-func (s *Server) epoch() ag.Epoch {
-	if r := s.cfg.Routes(); r != nil {
-		return r.Epoch
-	}
-	return 0
 }
 
 // movePause is how often a move that did not succeed is tried again while the routes stay the same.

@@ -89,3 +89,44 @@ func TestPromotionUnderASession(t *testing.T) {
 		}
 	}
 }
+
+// The answer to the question for a session's state shows a promotion, too.
+func TestPromotionIsSeenInTheAnswerOfAState(t *testing.T) {
+	for _, loops := range []int{0, -1} {
+		g := movingGroup(t, func(c *Config) { c.Loops = loops })
+		r := fullRoutes(1)
+		r.Self, r.ReadList = "b", [][]ag.ReplicaID{{"b"}}
+		for i := range r.Targets {
+			r.Targets[i].Local = r.Targets[i].ID == "b"
+		}
+		g.publish(r)
+		g.srv.cfg.Backend = fakeBackend(t, func(conn net.Conn) {
+			status := func(value string) []byte {
+				return pgwire.AppendMessage(nil, 'S', []byte("in_hot_standby\x00"+value+"\x00"))
+			}
+			ready := pgwire.AppendMessage(nil, 'Z', []byte{'I'})
+			b := pgwire.AppendMessage(append(pgwire.AppendAuth(nil, authOK, nil), status("on")...), 'K', []byte("\x00\x00\x00\x07abcd"))
+			_, _ = conn.Write(append(b, ready...))
+			for {
+				typ, _, err := pgwire.ReadMessage(conn, 1<<20)
+				if err != nil {
+					return
+				}
+				if typ == 'S' || typ == 'Q' {
+					_, _ = conn.Write(append(status("off"), ready...))
+				}
+			}
+		})
+		conn, err := net.Dial("tcp", g.ro)
+		must(t, err)
+		_ = conn.SetDeadline(time.Now().Add(60 * time.Second))
+		_, _ = conn.Write((&startup.Message{User: "postgres", Database: "postgres"}).Packet())
+		readUntil(t, conn, 'Z')
+		g.srv.Moves(t.Context())
+		typ, body, err := pgwire.ReadMessage(conn, 1<<20)
+		if err != nil || typ != 'E' || !strings.Contains(pgwire.ErrorField(body, 'M'), "promoted") {
+			t.Errorf("with %d loops: heard %c %q, %v", loops, typ, body, err)
+		}
+		_ = conn.Close()
+	}
+}

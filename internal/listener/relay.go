@@ -200,7 +200,7 @@ func (x *session) advance(p *passing) (out []byte, s stmt.Effect, err error) {
 			break
 		}
 		if x.recoveryOver(typ, body) {
-			x.end(ending{reason: endPromoted, why: "its replica was promoted"})
+			x.end(promotedUnder)
 			return nil, stmt.NoEffect, errPromoted
 		}
 		if s := x.effectAtStake(typ, body, &p.looked); !p.asked && s != stmt.NoEffect {

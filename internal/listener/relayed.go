@@ -273,6 +273,9 @@ const hotStandby = "in_hot_standby"
 // errPromoted means that an answer must be discarded: it is of a server that was promoted under the session.
 var errPromoted = errors.New("the replica was promoted")
 
+// promotedUnder is the end of a session whose answer shows that.
+var promotedUnder = ending{reason: endPromoted, why: "its replica was promoted"}
+
 // recoveryOver reports whether an answer shows that recovery has ended on a server that was in recovery when the
 // session began. Such a session may write since, with no right of the node behind it. PostgreSQL reports the end
 // before the ReadyForQuery of the first request after it; a tag that no standby sends may come earlier.

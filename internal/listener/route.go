@@ -318,3 +318,17 @@ func (c *client) takesBack(id ag.ReplicaID) bool {
 	r := c.srv.cfg.Routes()
 	return r != nil && r.Self != id && c.srv.cfg.Continuity != nil && c.srv.cfg.Continuity() && c.start.Replication == pgwire.ReplicationNone
 }
+
+// handsOver reports whether the route of a reader that has left its replica leads to the primary that is about to hand
+// over to that replica. left is the epoch in which the reader has left.
+func (x *session) handsOver(r route, left ag.Epoch) bool {
+	return !x.onPrimary && r.fellBack && r.ID != x.replica && r.epoch == left
+}
+
+// epoch returns the epoch of the routes in force; 0 if there are none.
+func (s *Server) epoch() ag.Epoch {
+	if r := s.cfg.Routes(); r != nil {
+		return r.Epoch
+	}
+	return 0
+}
