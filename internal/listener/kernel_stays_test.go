@@ -101,3 +101,38 @@ func TestKernelPathKnowsTheLast(t *testing.T) {
 		})
 	}
 }
+
+// A session that is asked for its state is not lent before it has answered: the kernel would pass the answer on.
+func TestKernelPathPassesNoStatesOn(t *testing.T) {
+	g := offloadGroup(t, nil)
+	conn, x := g.offloadedSession()
+	p, q, lent := x.onLoop.Load(), &question{done: make(chan struct{})}, make(chan bool)
+	waitFor(t, "it could be lent again", func() bool {
+		could := make(chan bool)
+		p.loop.post(p.guarded(func() { could <- p.canOffload() })) // it comes back for that
+		return <-could
+	})
+	p.loop.post(p.guarded(func() { // in the turn in which it is due to be lent
+		p.loop.toOffload = append(p.loop.toOffload, p)
+		x.moving.wants.Store(q)
+		p.woken()
+		p.updateInterest()
+	}))
+	p.loop.post(func() {
+		p.loop.post(func() { lent <- x.offloaded.Load() && x.moving.asked != nil }) // in a later turn
+	})
+	if <-lent {
+		t.Error("it was lent before it has answered")
+	}
+	_, _ = conn.Write(query("select 1"))
+	var heard []byte
+	for typ := byte(0); typ != 'Z'; heard = append(heard, typ) {
+		var err error
+		if typ, _, err = pgwire.ReadMessage(conn, 1<<20); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if string(heard) != "TDCZ" {
+		t.Errorf("heard %q", heard)
+	}
+}

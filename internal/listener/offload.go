@@ -35,7 +35,7 @@ func (p *loopSession) canOffload() bool {
 		return false
 	case p.awaiting, p.draining, p.discarding, len(p.held) > 0, len(p.rest) > 0, !p.requests.AtBoundary(), !x.answers.AtBoundary():
 		return false
-	case x.owed.Load() > 0, x.unsynced.Load(), x.starting, x.replicates, x.copies:
+	case x.owed.Load() > 0, x.unsynced.Load(), x.starting, x.replicates, x.copies, x.moving.asked != nil:
 		return false
 	}
 	return x.mayOffload()

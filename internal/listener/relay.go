@@ -79,7 +79,7 @@ func (x *session) relay() (moved bool) {
 	if x.moving.leaving.Load() && x.ended.Load() == nil && x.detach(up) {
 		return true
 	}
-	keeps := x.keepsBackend.Load() && x.answers.AtBoundary() && x.in.Buffered() == 0
+	keeps := x.keepsBackend.Load() && x.moving.asked == nil && x.answers.AtBoundary() && x.in.Buffered() == 0
 	if !keeps {
 		_ = x.backend.Close()
 	}

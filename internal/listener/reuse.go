@@ -91,7 +91,7 @@ func (x *session) returnBackend(fd int) {
 
 // resetBackend resets the backend of a client that has sent Terminate, and ends the session.
 func (p *loopSession) resetBackend() {
-	if p.awaiting || p.draining || len(p.held) > 0 || p.backend.full() || !p.x.answers.AtBoundary() {
+	if p.awaiting || p.draining || p.x.moving.asked != nil || len(p.held) > 0 || p.backend.full() || !p.x.answers.AtBoundary() {
 		p.close()
 		return
 	}
