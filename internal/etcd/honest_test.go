@@ -41,7 +41,7 @@ type honest struct {
 
 func newHonest(t *testing.T, seed uint64) *honest {
 	t.Helper()
-	h := &honest{t: t, ctx: testContext(t), random: rand.New(rand.NewPCG(seed, 1)), store: NewMemory(testGroup), seq: 1} //nolint:gosec // a test repeats its choices
+	h := &honest{t: t, ctx: testContext(t), random: rand.New(rand.NewPCG(seed, 1)), store: NewMemory(testGroup), seq: 1}
 	ca, err := certs.NewCA(testGroup, "g")
 	ok(t, err)
 	for _, id := range []ag.ReplicaID{"n1", "n2", "w"} {

@@ -66,6 +66,7 @@ func TestPrimary(t *testing.T) {
 	sub(t, "flushed now", func(t *testing.T) { testCurrentFlush(t, p) }, p)
 	sub(t, "a fresh segment", func(t *testing.T) { testFreshSegment(t, p) }, p)
 	sub(t, "end of WAL after a crash", func(t *testing.T) { testEndOfWAL(t, p) }, p)
+	sub(t, "a copy without WAL", func(t *testing.T) { testMissingRedo(t, p) }, p)
 	sub(t, "foreign ALTER SYSTEM", func(t *testing.T) { testForeignSettings(t, p) }, p)
 }
 
@@ -273,6 +274,42 @@ func testEndOfWAL(t *testing.T, p *server) {
 		if now, err := p.EndOfWAL(t.Context()); err != nil || now.LSN < end.LSN {
 			t.Errorf("%s: running, WAL ends at %s, %v", c.name, now, err)
 		}
+	}
+}
+
+// testMissingRedo starts a new copy whose source no longer has the WAL with which its recovery begins. The copy has no
+// position, and says where it begins.
+func testMissingRedo(t *testing.T, p *server) {
+	if _, missing, err := p.MissingRedo(t.Context()); missing || err != nil {
+		t.Errorf("a primary: %t, %v", missing, err)
+	}
+	before := p.observe().Flush
+	c := p.clone("cot_none")
+	if _, missing, err := c.MissingRedo(t.Context()); missing || err != nil {
+		t.Errorf("a copy with its WAL: %t, %v", missing, err)
+	}
+	files, err := filepath.Glob(c.path("pg_wal", strings.Repeat("[0-9A-F]", 24)))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("the copy has no WAL: %v", err)
+	}
+	for _, f := range files {
+		if err := os.Remove(f); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.launch(false)
+	defer c.kill(syscall.SIGQUIT)
+	for range 2 { // also once the server runs
+		if end, err := c.EndOfWAL(t.Context()); err == nil {
+			t.Errorf("its WAL ends at %s", end)
+		}
+		if at, missing, err := c.MissingRedo(t.Context()); !missing || at < before || at > p.observe().Flush || err != nil {
+			t.Errorf("it needs WAL from %s on, %t, %v", at, missing, err)
+		}
+		c.waitFor("the server to start", func(context.Context) error {
+			_, err := os.Stat(c.path("postmaster.pid"))
+			return err
+		})
 	}
 }
 

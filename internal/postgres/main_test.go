@@ -168,6 +168,27 @@ func lastLines(s string, n int) string {
 // start runs the server as the keeper does: as a secondary, or, for a primary, without standby.signal.
 func (s *server) start(primary bool) {
 	s.t.Helper()
+	s.launch(primary)
+	s.waitFor("the server to accept sessions", func(ctx context.Context) error {
+		select {
+		case err := <-s.done:
+			s.done <- err
+			s.t.Fatalf("postgres ended: %v", err)
+		default:
+		}
+		_, err := s.Observe(ctx)
+		return err
+	})
+	if primary {
+		if err := s.createStandbySignal(); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+}
+
+// launch is start without the wait for the server.
+func (s *server) launch(primary bool) {
+	s.t.Helper()
 	if s.cmd != nil {
 		s.t.Fatal("the server is up already")
 	}
@@ -192,21 +213,6 @@ func (s *server) start(primary bool) {
 	}
 	s.done = make(chan error, 1)
 	go func() { s.done <- s.cmd.Wait() }()
-	s.waitFor("the server to accept sessions", func(ctx context.Context) error {
-		select {
-		case err := <-s.done:
-			s.done <- err
-			s.t.Fatalf("postgres ended: %v", err)
-		default:
-		}
-		_, err := s.Observe(ctx)
-		return err
-	})
-	if primary {
-		if err := s.createStandbySignal(); err != nil {
-			s.t.Fatal(err)
-		}
-	}
 }
 
 // kill ends the server by a signal (INT fast, QUIT as after a crash) and waits for it.

@@ -365,6 +365,50 @@ func (i *Instance) Keeps(ctx context.Context, at ag.LSN) (keeps bool, from ag.LS
 	return !any || at/segSize >= first, first * segSize, nil
 }
 
+// MissingRedo returns where recovery of this copy begins, if there is no WAL of that place here: a new copy has none
+// before it has streamed. Only a source can give it then.
+func (i *Instance) MissingRedo(ctx context.Context) (at ag.LSN, missing bool, err error) {
+	c, err := i.Control(ctx)
+	if err != nil {
+		return 0, false, err
+	}
+	if at, err = i.labelledStart(); err != nil {
+		return 0, false, err
+	}
+	if at == 0 {
+		at = c.Redo
+	}
+	entries, err := os.ReadDir(i.path("pg_wal"))
+	if err != nil {
+		return 0, false, err
+	}
+	segSize := ag.LSN(c.WalSegmentSize)
+	here := slices.ContainsFunc(entries, func(e os.DirEntry) bool {
+		seg, ok := pgfiles.SegmentNumber(e.Name(), segSize)
+		return ok && seg == at/segSize
+	})
+	return at, !here, nil
+}
+
+// labelledStart returns where recovery begins by the backup_label, which PostgreSQL removes once it has read the first
+// WAL; 0 if there is none.
+func (i *Instance) labelledStart() (ag.LSN, error) {
+	b, err := os.ReadFile(i.path("backup_label"))
+	if errors.Is(err, os.ErrNotExist) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(b)) {
+		if rest, ok := strings.CutPrefix(line, "START WAL LOCATION: "); ok {
+			at, _, _ := strings.Cut(rest, " ")
+			return ag.ParseLSN(at)
+		}
+	}
+	return 0, errors.New("backup_label does not say where its WAL begins")
+}
+
 // syncPath flushes a file or a directory.
 func syncPath(path string) error {
 	f, err := os.Open(path)

@@ -1,6 +1,7 @@
 package walstream
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -88,6 +89,7 @@ type WALFiles interface {
 	EndOfWAL(ctx context.Context) (ag.Position, error)
 	WALChecksum(ctx context.Context, end ag.Position, length int) (crc uint32, ok bool, err error)
 	Keeps(ctx context.Context, lsn ag.LSN) (keeps bool, from ag.LSN, err error)
+	MissingRedo(ctx context.Context) (at ag.LSN, missing bool, err error)
 	WalsenderRows(ctx context.Context, application string) (int, error)
 }
 
@@ -107,6 +109,8 @@ func (s *Streams) Hello() replication.Hello {
 	defer cancel()
 	if pos, err := s.Server.EndOfWAL(ctx); err == nil {
 		h.Position = pos
+	} else if at, missing, err := s.Server.MissingRedo(ctx); err == nil && missing && h.Position.LSN == 0 {
+		h.Needs = at
 	}
 	if crc, ok, err := s.Server.WALChecksum(ctx, h.Position, checkedWAL); err == nil && ok {
 		h.CRC, h.CRCLen = crc, checkedWAL
@@ -133,8 +137,9 @@ func (s *Streams) Verify(ctx context.Context, h replication.Hello) replication.A
 	if theirs.Diverged() {
 		return replication.Answer{Code: replication.CodeDiverged, Message: fmt.Sprintf("its WAL ends at %s, which is not on this primary's history", h.Position)}
 	}
-	if keeps, from, err := s.Server.Keeps(ctx, h.Position.LSN); err == nil && !keeps && h.Position.LSN != 0 && h.Kind == replication.KindWAL {
-		return replication.Answer{Code: replication.CodeGone, Message: fmt.Sprintf("WAL is kept from %s on; the WAL after %s is gone", from, h.Position)}
+	at := cmp.Or(h.Position.LSN, h.Needs)
+	if keeps, from, err := s.Server.Keeps(ctx, at); err == nil && !keeps && at != 0 && h.Kind == replication.KindWAL {
+		return replication.Answer{Code: replication.CodeGone, Message: fmt.Sprintf("WAL is kept from %s on; the WAL after %s is gone", from, at)}
 	}
 	if h.CRCLen == checkedWAL {
 		crc, ok, err := s.Server.WALChecksum(ctx, h.Position, checkedWAL)

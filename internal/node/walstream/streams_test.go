@@ -19,6 +19,7 @@ type files struct {
 	crc      uint32
 	known    bool // whether there is WAL to sum up
 	err      error
+	redo     ag.LSN // not 0: there is no WAL of it
 	keeps    bool
 	kept     ag.LSN
 	rows     int
@@ -33,6 +34,8 @@ func (f *files) WALChecksum(context.Context, ag.Position, int) (uint32, bool, er
 }
 
 func (f *files) Keeps(context.Context, ag.LSN) (bool, ag.LSN, error) { return f.keeps, f.kept, f.err }
+
+func (f *files) MissingRedo(context.Context) (ag.LSN, bool, error) { return f.redo, f.redo != 0, nil }
 
 func (f *files) WalsenderRows(context.Context, string) (int, error) {
 	if time.Since(f.began) >= f.rowsGone {
@@ -82,6 +85,8 @@ func TestVerify(t *testing.T) {
 		{"other bytes before the same position", all, summed(at(3, 0x4000), 8), replication.CodeDiverged},
 		{"the same bytes", all, summed(at(3, 0x4000), 7), ""},
 		{"WAL that is no longer kept", files{kept: 0x4000}, at(3, 0x3500), replication.CodeGone},
+		{"a new copy that needs WAL that is gone", files{kept: 0x4000}, replication.Hello{Member: "n2", Kind: replication.KindWAL, Needs: 0x3500}, replication.CodeGone},
+		{"a new copy that needs WAL that is here", all, replication.Hello{Member: "n2", Kind: replication.KindWAL, Needs: 0x3500}, ""},
 		{"an empty copy asks for nothing that is gone", files{kept: 0x4000}, at(3, 0), ""},
 		{"WAL that cannot be read here decides nothing", files{err: errors.New("EIO")}, summed(at(3, 0x4000), 8), ""},
 	} {
@@ -102,8 +107,12 @@ func TestHello(t *testing.T) {
 		t.Errorf("%+v", h)
 	}
 	h = streams(&files{err: errors.New("EIO")}, d).Hello()
-	if h.Position != seen || h.CRCLen != 0 {
+	if h.Position != seen || h.CRCLen != 0 || h.Needs != 0 {
 		t.Errorf("where the WAL cannot be read: %+v", h)
+	}
+	h = streams(&files{err: errors.New("no WAL"), redo: 0x1500}, decider{view: &ag.View{Local: ag.Local{Copy: "c1"}}}).Hello()
+	if h.Position.LSN != 0 || h.Needs != 0x1500 {
+		t.Errorf("a new copy without WAL: %+v", h)
 	}
 }
 

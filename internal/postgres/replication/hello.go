@@ -48,6 +48,7 @@ type Hello struct {
 	Copy        ag.CopyID          `json:"copy,omitempty"`
 	Incarnation string             `json:"incarnation,omitempty"`
 	Position    ag.Position        `json:"position,omitzero"`    // where streaming would start
+	Needs       ag.LSN             `json:"needs,omitzero"`       // of a copy without a position: where its recovery begins, of which it has no WAL
 	Timelines   []ag.TimelineEntry `json:"timelines,omitempty"`  // the copy's own history, oldest first; the last 16 travel
 	CRC         uint32             `json:"crc,omitempty"`        // of the CRCLen bytes of WAL that end at Position
 	CRCLen      int                `json:"crc_length,omitempty"` // 0: no WAL at hand, nothing to compare
