@@ -79,7 +79,7 @@ func NewJudge(keys Keys, g ag.Group, log *slog.Logger) (*Judge, error) {
 	}
 	return &Judge{
 		keys: keys, log: log, last: configuration{body: body, facts: facts{g.Serial, g.SignedOnly, g.SignedRecord, g.Rotation}},
-		records: records{parts: map[string]*recordPart{}, lost: map[string][]byte{}},
+		records: records{parts: map[string]*recordPart{}, lastGood: map[string][]byte{}},
 	}, nil
 }
 

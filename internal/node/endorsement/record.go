@@ -26,10 +26,10 @@ type recordPart struct {
 
 // records is what a Judge knows of the record.
 type records struct {
-	parts   map[string]*recordPart
-	lost    map[string][]byte // by part: the last good one, with its place
-	refused refusal
-	count   uint64 // different values refused, one after the other
+	parts    map[string]*recordPart
+	lastGood map[string][]byte // by part, with its place
+	refused  refusal
+	count    uint64 // different values refused, one after the other
 }
 
 // recordPurpose returns the purpose of the signature of a part of the record.
@@ -74,7 +74,7 @@ func (j *Judge) Record(part string, signature []byte, placed ...[]byte) error {
 	p.used, p.good, p.own = bytes.Clone(placed[0]), err == nil, own
 	p.note(j.keys.CA(), signature)
 	if p.good {
-		j.records.lost[part] = p.used
+		j.records.lastGood[part] = p.used
 	}
 	return nil
 }
@@ -126,7 +126,7 @@ func (j *Judge) SignAgain(part string, signature []byte, placed ...[]byte) []byt
 func (j *Judge) Good(part string) []byte {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return j.records.lost[part]
+	return j.records.lastGood[part]
 }
 
 func (j *Judge) refuseRecord(part string, placed []byte, why error) {
