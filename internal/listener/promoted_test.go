@@ -11,15 +11,21 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/startup"
 )
 
+// greetAsStandby opens a session as a standby does. It returns the report of in_hot_standby and ReadyForQuery.
+func greetAsStandby(conn net.Conn) (status func(value string) []byte, ready []byte) {
+	status = func(value string) []byte {
+		return pgwire.AppendMessage(nil, 'S', []byte("in_hot_standby\x00"+value+"\x00"))
+	}
+	ready = pgwire.AppendMessage(nil, 'Z', []byte{'I'})
+	b := pgwire.AppendMessage(append(pgwire.AppendAuth(nil, authOK, nil), status("on")...), 'K', []byte("\x00\x00\x00\x07abcd"))
+	_, _ = conn.Write(append(b, ready...))
+	return status, ready
+}
+
 // promotedServer answers as a standby does that is promoted while the session is open: the write that follows is the
 // first sign of it.
 func promotedServer(conn net.Conn) {
-	status := func(value string) []byte {
-		return pgwire.AppendMessage(nil, 'S', []byte("in_hot_standby\x00"+value+"\x00"))
-	}
-	ready := pgwire.AppendMessage(nil, 'Z', []byte{'I'})
-	b := pgwire.AppendMessage(append(pgwire.AppendAuth(nil, authOK, nil), status("on")...), 'K', []byte("\x00\x00\x00\x07abcd"))
-	_, _ = conn.Write(append(b, ready...))
+	status, ready := greetAsStandby(conn)
 	for {
 		typ, body, err := pgwire.ReadMessage(conn, 1<<20)
 		if err != nil || typ != 'Q' {
@@ -101,12 +107,7 @@ func TestPromotionIsSeenInTheAnswerOfAState(t *testing.T) {
 		}
 		g.publish(r)
 		g.srv.cfg.Backend = fakeBackend(t, func(conn net.Conn) {
-			status := func(value string) []byte {
-				return pgwire.AppendMessage(nil, 'S', []byte("in_hot_standby\x00"+value+"\x00"))
-			}
-			ready := pgwire.AppendMessage(nil, 'Z', []byte{'I'})
-			b := pgwire.AppendMessage(append(pgwire.AppendAuth(nil, authOK, nil), status("on")...), 'K', []byte("\x00\x00\x00\x07abcd"))
-			_, _ = conn.Write(append(b, ready...))
+			status, ready := greetAsStandby(conn)
 			for {
 				typ, _, err := pgwire.ReadMessage(conn, 1<<20)
 				if err != nil {
