@@ -25,6 +25,16 @@ type test struct {
 	pkg, name string
 }
 
+// failure is a test that failed, with the beginning of what it said.
+type failure struct {
+	test
+	said []string
+}
+
+// saidLines bounds how much of a failed test the summary repeats. A test says first why it fails, and then shows the
+// logs of its servers, which fill the log.
+const saidLines = 60
+
 type running struct {
 	since  time.Time
 	waits  bool // for its turn among the parallel tests
@@ -40,6 +50,7 @@ type report struct {
 	open    map[test]*running
 	passed  int
 	failed  int
+	said    []failure
 	skipped map[string][]test // by reason
 	took    map[string]float64
 }
@@ -120,7 +131,17 @@ func (r *report) end(t test, e event) {
 		r.failed++
 		r.print(fmt.Sprintf("--- in %s\n", r.short(t.pkg)))
 		r.dump(o)
+		r.keep(t, o)
 	}
+}
+
+// keep keeps the beginning of what a failed test said, for the summary.
+func (r *report) keep(t test, o *running) {
+	f := failure{test: t}
+	if o != nil {
+		f.said = slices.Clone(o.output[:min(saidLines, len(o.output))])
+	}
+	r.said = append(r.said, f)
 }
 
 // abandoned prints the tests that a package left unfinished because of a panic or a timeout.
@@ -129,6 +150,7 @@ func (r *report) abandoned(pkg string) {
 		if t.pkg == pkg {
 			r.print(fmt.Sprintf("--- unfinished: %s %s\n", r.short(pkg), t.name))
 			r.dump(o)
+			r.keep(t, o)
 			delete(r.open, t)
 		}
 	}
@@ -193,13 +215,19 @@ func (r *report) complete() bool { return len(r.open) == 0 }
 
 func (r *report) short(pkg string) string { return strings.TrimPrefix(pkg, r.prefix) }
 
-// summary writes the end of the log: the counts, the slowest packages, and all skipped tests.
+// summary writes the end of the log: the counts, why tests failed, the slowest packages, and all skipped tests.
 func (r *report) summary(w io.Writer, took time.Duration) {
 	skipped := 0
 	for _, list := range r.skipped {
 		skipped += len(list)
 	}
 	_, _ = fmt.Fprintf(w, "\ntests: %d passed, %d failed, %d skipped in %s\n", r.passed, r.failed, skipped, took.Round(time.Second))
+	for _, f := range r.said {
+		_, _ = fmt.Fprintf(w, "failed: %s %s\n", r.short(f.pkg), f.name)
+		for _, line := range f.said {
+			_, _ = fmt.Fprintf(w, "failed:   %s\n", strings.TrimRight(line, "\n"))
+		}
+	}
 	slow := make([]string, 0, len(r.took))
 	for pkg := range r.took {
 		slow = append(slow, pkg)

@@ -55,7 +55,7 @@ func TestRun(t *testing.T) {
 		"fails": {
 			map[string]string{"a": "func TestA(t *testing.T) { t.Log(\"before\"); t.Error(\"wrong\") }\nfunc TestB(t *testing.T) {}"},
 			1,
-			[]string{"before", "wrong", "--- FAIL: TestA", "FAIL\texample.org/m/a", "1 passed"},
+			[]string{"before", "wrong", "--- FAIL: TestA", "FAIL\texample.org/m/a", "1 passed", "failed: example.org/m/a TestA\n", "failed:       x_test.go:5: wrong\n"},
 			nil,
 		},
 		"panics": {
