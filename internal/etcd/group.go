@@ -24,7 +24,7 @@ func (s *Store) UpdateGroup(ctx context.Context, rev int64, g ag.Group) (int64, 
 	if err != nil {
 		return 0, fmt.Errorf("change the configuration: %w", err)
 	}
-	s.wroteGroup(b)
+	s.wroteGroup(b, newRev)
 	return newRev, nil
 }
 
@@ -59,10 +59,10 @@ func (s *Store) encodeGroup(g ag.Group) ([]byte, error) {
 	return b, err
 }
 
-// wroteGroup is called with a value of encodeGroup that was written.
-func (s *Store) wroteGroup(b []byte) {
+// wroteGroup is called with a value of encodeGroup that was written, and its revision.
+func (s *Store) wroteGroup(b []byte, rev int64) {
 	if s.cfg.Endorser != nil {
-		s.cfg.Endorser.Wrote(b)
+		s.cfg.Endorser.Wrote(b, rev)
 	}
 }
 
@@ -74,7 +74,7 @@ func (s *Store) reading() func(kv) kv {
 	}
 	use := s.cfg.Endorser.Reading()
 	return func(k kv) kv {
-		k.value = use(k.value)
+		k.value = use(k.value, k.rev)
 		return k
 	}
 }
@@ -99,18 +99,20 @@ func (s *Store) PutOp(ctx context.Context, rev, epochRev int64, request json.Raw
 	return newRev, nil
 }
 
-// request returns the operator's request that was read in that epoch, if it is to be carried out.
-func (s *Store) request(op kv, epoch ag.Epoch) (json.RawMessage, error) {
+// request returns the operator's request that was read in that epoch, if it is to be carried out. If not, stale is as
+// Endorser.Request has it.
+func (s *Store) request(op kv, epoch ag.Epoch) (use json.RawMessage, stale bool, err error) {
 	if op.rev == 0 {
-		return nil, nil
+		return nil, false, nil
 	}
 	if s.cfg.Endorser != nil {
-		op.value = s.cfg.Endorser.Request(op.value, op.rev, epoch)
+		op.value, stale = s.cfg.Endorser.Request(op.value, op.rev, epoch)
 		if op.value == nil {
-			return nil, nil
+			return nil, stale, nil
 		}
 	}
-	return readRaw(op, maxOpBytes)
+	use, err = readRaw(op, maxOpBytes)
+	return use, false, err
 }
 
 // DeleteOp removes the operator's request, guarded as PutOp.

@@ -42,7 +42,7 @@ func (s *Store) Read(ctx context.Context) (Snapshot, error) {
 	if err := checkGroup(snap.Group, s.cfg.Group); err != nil {
 		return Snapshot{}, fmt.Errorf("%w: %s: %w", ErrCorrupt, config.key, err)
 	}
-	if snap.Op, err = s.request(op, snap.Record.Epoch.Epoch); err != nil {
+	if snap.Op, snap.OpStale, err = s.request(op, snap.Record.Epoch.Epoch); err != nil {
 		return Snapshot{}, err
 	}
 	var bad, badVotes []error
@@ -254,7 +254,7 @@ func (s *Store) Replace(ctx context.Context, g ag.Group, e ag.EpochRecord, st ag
 	if err != nil {
 		return fmt.Errorf("replace the group's record: %w", err)
 	}
-	s.wroteGroup(config)
+	s.wroteGroup(config, out.rev)
 	return nil
 }
 
@@ -280,6 +280,6 @@ func (s *Store) Bootstrap(ctx context.Context, g ag.Group, e ag.EpochRecord, st 
 	if err != nil {
 		return fmt.Errorf("create the group's record: %w", err)
 	}
-	s.wroteGroup(config)
+	s.wroteGroup(config, out.rev)
 	return nil
 }

@@ -28,11 +28,11 @@ type recorder struct {
 	read []byte
 }
 
-func (r *recorder) Reading() func([]byte) []byte {
+func (r *recorder) Reading() func([]byte, int64) []byte {
 	use := r.Endorser.Reading()
-	return func(value []byte) []byte {
+	return func(value []byte, rev int64) []byte {
 		r.read = bytes.Clone(value)
-		return use(value)
+		return use(value, rev)
 	}
 }
 

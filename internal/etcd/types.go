@@ -72,16 +72,19 @@ type StoreConfig struct {
 type Endorser interface {
 	// Sign returns the value of a configuration.
 	Sign(g ag.Group) (value []byte, err error)
-	// Reading is called before a read begins. The function that it returns takes the value that was read, and returns
-	// the configuration that is to be used, in JSON: of that value or, if it is refused, of the last good one.
-	Reading() func(value []byte) (use []byte)
-	// Wrote takes over a value of Sign that was written.
-	Wrote(value []byte)
+	// Reading is called before a read begins. The function that it returns takes the value that was read, with its
+	// revision, and returns the configuration that is to be used, in JSON: of that value or, if it is refused, of the
+	// last good one.
+	Reading() func(value []byte, rev int64) (use []byte)
+	// Wrote takes over a value of Sign that was written at a revision.
+	Wrote(value []byte, rev int64)
 	// SignRequest returns the value of an operator's request.
 	SignRequest(request json.RawMessage) (value json.RawMessage, err error)
 	// Request is called with the value of an operator's request, its revision and the epoch that were read, AFTER the
-	// configuration of the same read was judged. It returns the request that is to be carried out; nil: none is.
-	Request(value []byte, rev int64, epoch ag.Epoch) (use json.RawMessage)
+	// configuration of the same read was judged. It returns the request that is to be carried out; nil: none is. Then
+	// stale means that it is genuine, but was written under another configuration than it was made for: it may be made
+	// again.
+	Request(value []byte, rev int64, epoch ag.Epoch) (use json.RawMessage, stale bool)
 	RecordEndorser
 }
 
@@ -106,6 +109,7 @@ type Snapshot struct {
 	GroupRev int64
 	Op       json.RawMessage // the operator's request, nil when there is none
 	OpRev    int64
+	OpStale  bool   // it is not carried out, since the configuration changed while it was made: it may be made again
 	Store    uint64 // which store answered: etcd's cluster id
 	StoreRev int64  // its revision, which never goes back in a correct store
 	Statuses map[ag.ReplicaID]json.RawMessage

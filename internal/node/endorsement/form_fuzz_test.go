@@ -30,7 +30,7 @@ func FuzzSigned(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	j.Wrote(configuration)
+	j.Wrote(configuration, 1)
 	op, err := json.Marshal(forcedTo("1", 5))
 	if err != nil {
 		f.Fatal(err)
@@ -48,10 +48,10 @@ func FuzzSigned(f *testing.F) {
 	}
 	good := j.last.body
 	f.Fuzz(func(t *testing.T, value []byte, rev int64) {
-		if use := j.Reading()(value); !bytes.Equal(use, good) {
+		if use := j.Reading()(value, 1); !bytes.Equal(use, good) {
 			t.Errorf("a configuration is used: %s", use)
 		}
-		use := j.Request(value, rev, 5)
+		use, _ := j.Request(value, rev, 5)
 		if body, _ := split(asked); use != nil && (!bytes.Equal(value, asked) || !bytes.Equal(use, body)) {
 			t.Errorf("a request is carried out: %s", use)
 		}

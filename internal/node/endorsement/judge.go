@@ -49,6 +49,7 @@ type Judge struct {
 // configuration is a configuration that is used, or would be.
 type configuration struct {
 	value []byte // as the store has it; nil: it was read from the node's directory
+	rev   int64  // of the store, at which this node saw it first; 0: none
 	body  []byte // what is signed: the configuration in JSON
 	facts
 }
@@ -109,29 +110,29 @@ func (j *Judge) Sign(g ag.Group) ([]byte, error) {
 }
 
 // Wrote implements etcd.Endorser: this node's own change counts before it is read again.
-func (j *Judge) Wrote(value []byte) {
+func (j *Judge) Wrote(value []byte, rev int64) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	next, err := j.open(value)
 	if err == nil && next.body != nil && j.last.follows(next) == nil {
-		j.use(next)
+		j.use(next, rev)
 	}
 }
 
 // Reading implements etcd.Endorser. A read of which the answer comes after another configuration has come into use may
 // have been made before that: its value is not used, and not taken for one that was put back.
-func (j *Judge) Reading() func(value []byte) []byte {
+func (j *Judge) Reading() func(value []byte, rev int64) []byte {
 	j.mu.Lock()
 	began := j.turn
 	j.mu.Unlock()
-	return func(value []byte) []byte {
+	return func(value []byte, rev int64) []byte {
 		j.mu.Lock()
 		defer j.mu.Unlock()
-		return j.decide(value, began)
+		return j.decide(value, rev, began)
 	}
 }
 
-func (j *Judge) decide(value []byte, began uint64) []byte {
+func (j *Judge) decide(value []byte, rev int64, began uint64) []byte {
 	if j.last.value != nil && bytes.Equal(value, j.last.value) {
 		j.refused.stands = false
 		return j.last.body
@@ -149,7 +150,7 @@ func (j *Judge) decide(value []byte, began uint64) []byte {
 	}
 	switch {
 	case err == nil:
-		j.use(next)
+		j.use(next, rev)
 	case began == j.turn:
 		j.refuse(value, trusted, err)
 	}
@@ -192,10 +193,11 @@ func (c configuration) follows(next configuration) error {
 	return nil
 }
 
-func (j *Judge) use(next configuration) {
+func (j *Judge) use(next configuration, rev int64) {
 	if next.SignedOnly && !j.last.SignedOnly {
 		j.log.Info("from now on only signed configurations of the group are used", "serial", next.Serial)
 	}
+	next.rev = rev
 	j.last = next
 	j.turn++
 	j.refused.stands = false

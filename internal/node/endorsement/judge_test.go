@@ -88,7 +88,7 @@ func signed(t *testing.T, j *Judge, g ag.Group) []byte {
 // reads has a judge read a value, and returns the rules of the configuration that is used.
 func reads(t *testing.T, j *Judge, value []byte) (hba string) {
 	t.Helper()
-	return rules(t, j.Reading()(value))
+	return rules(t, j.Reading()(value, 1))
 }
 
 func rules(t *testing.T, body []byte) string {
@@ -120,9 +120,9 @@ func TestForgedValuesAreRefused(t *testing.T) {
 	ca := newCA(t)
 	n1, n2 := newJudge(t, newKeys(t, ca, "n1", certs.KindReplica), with("")), newJudge(t, newKeys(t, ca, "n2", certs.KindReplica), with(""))
 	first := signed(t, n1, with("first"))
-	n1.Wrote(first)
+	n1.Wrote(first, 1)
 	good := signed(t, n1, with("good"))
-	n1.Wrote(good)
+	n1.Wrote(good, 1)
 	if got := reads(t, n2, first) + " " + reads(t, n2, good); got != "first good" {
 		t.Fatal(got)
 	}
@@ -182,10 +182,10 @@ func TestPutBackAfterARestart(t *testing.T) {
 	k := newKeys(t, newCA(t), "n1", certs.KindReplica)
 	j := newJudge(t, k, with(""))
 	old := signed(t, j, with("old"))
-	j.Wrote(old)
+	j.Wrote(old, 1)
 	var saved ag.Group
 	latest := signed(t, j, with("latest"))
-	if err := json.Unmarshal(j.Reading()(latest), &saved); err != nil {
+	if err := json.Unmarshal(j.Reading()(latest, 1), &saved); err != nil {
 		t.Fatal(err)
 	}
 	j = newJudge(t, k, saved)
@@ -204,10 +204,10 @@ func TestPutBackAfterARestart(t *testing.T) {
 func TestConcurrentReads(t *testing.T) {
 	j := newJudge(t, newKeys(t, newCA(t), "n1", certs.KindReplica), with(""))
 	old := signed(t, j, with("old"))
-	j.Wrote(old)
+	j.Wrote(old, 1)
 	late := j.Reading()
-	j.Wrote(signed(t, j, with("new")))
-	if got := rules(t, late(old)); got != "new" || refusals(j) != 0 {
+	j.Wrote(signed(t, j, with("new")), 1)
+	if got := rules(t, late(old, 1)); got != "new" || refusals(j) != 0 {
 		t.Errorf("%q is used, %d refused", got, refusals(j))
 	}
 	if got := reads(t, j, old); got != "new" || refusals(j) != 1 {
@@ -221,8 +221,8 @@ func TestTwoSignAtOnce(t *testing.T) {
 	ca := newCA(t)
 	n1, n2 := newJudge(t, newKeys(t, ca, "n1", certs.KindReplica), with("")), newJudge(t, newKeys(t, ca, "n2", certs.KindReplica), with(""))
 	x, y := signed(t, n1, with("x")), signed(t, n2, with("y"))
-	n1.Wrote(x)
-	n2.Wrote(y)
+	n1.Wrote(x, 1)
+	n2.Wrote(y, 1)
 	a, b := reads(t, n1, y), reads(t, n2, x)
 	if a != b || refusals(n1)+refusals(n2) != 1 {
 		t.Errorf("one uses %q, the other %q", a, b)
@@ -376,6 +376,6 @@ func BenchmarkSteadyRead(b *testing.B) {
 		b.Fatal(err)
 	}
 	for b.Loop() {
-		j.Reading()(value)
+		j.Reading()(value, 1)
 	}
 }

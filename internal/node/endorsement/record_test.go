@@ -117,7 +117,7 @@ func TestSignedRecordStays(t *testing.T) {
 	ca := newCA(t)
 	n1 := newJudge(t, newKeys(t, ca, "n1", certs.KindReplica), with(""))
 	before := signed(t, n1, with("before"))
-	n1.Wrote(before)
+	n1.Wrote(before, 1)
 	now := signed(t, n1, withRecord())
 	follower := newJudge(t, newKeys(t, ca, "n2", certs.KindReplica), withRecord())
 	reads(t, follower, before)
@@ -284,7 +284,7 @@ func TestFloodIsQuiet(t *testing.T) {
 		t.Fatal(err)
 	}
 	good := signed(t, j, withRecord())
-	j.Wrote(good)
+	j.Wrote(good, 1)
 	sig := signedPart(t, j, "state", "good")
 	const times = 300
 	for i := range times {
@@ -299,7 +299,7 @@ func TestFloodIsQuiet(t *testing.T) {
 		if reads(t, j, good) != "" {
 			t.Fatal("a forged configuration is used")
 		}
-		if j.Request([]byte(evil), int64(i), 1) != nil {
+		if use, stale := j.Request([]byte(evil), int64(i), 1); use != nil || stale {
 			t.Fatal("a forged request is carried out")
 		}
 	}

@@ -15,14 +15,15 @@ import (
 
 // An operator's request, such as a forced failover, is signed as the configuration is. The signature binds it to the
 // group, to the epoch, and to the number of the configuration for which it was made: it is void in any other epoch, and
-// no node accepts it once another configuration is in use. No clock takes part. A request that was accepted stays
-// accepted while its key is not written again; written again, it was put back, and is refused.
+// no node accepts it unless it was written while that configuration was in use. No clock takes part: the revisions of
+// the store say which of the two was written first. A request that was accepted stays accepted while its key is not
+// written again; written again, it was put back, and is refused.
 
 // errPutBack refuses a request that was accepted before, at another revision of the store.
 var errPutBack = errors.New("it was carried out or withdrawn before, and was put back")
 
-// configurationError refuses a request that a replica signed while another configuration was in use. It is no sign of a
-// thief: a change may have come in between.
+// configurationError refuses a request that was written while another configuration was in use than it was signed for.
+// It is no sign of a thief: a change may have come in between.
 type configurationError struct{ signed, inUse uint64 }
 
 func (e configurationError) Error() string {
@@ -84,28 +85,28 @@ func (j *Judge) SignRequest(op json.RawMessage) (json.RawMessage, error) {
 }
 
 // Request implements etcd.Endorser.
-func (j *Judge) Request(value []byte, rev int64, epoch ag.Epoch) json.RawMessage {
+func (j *Judge) Request(value []byte, rev int64, epoch ag.Epoch) (use json.RawMessage, stale bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	q := &j.requests
 	if !j.last.SignedOnly {
-		return value
+		return value, false
 	}
 	if epoch > q.epoch {
 		q.epoch, q.accepted, q.value = epoch, nil, nil
 	}
 	if q.value != nil && q.rev == rev && bytes.Equal(q.value, value) {
-		return q.body
+		return q.body, false
 	}
 	body, err := j.openRequest(value, rev, epoch)
 	if err != nil {
 		j.refuseRequest(value, rev, err)
-		return nil
+		return nil, errors.As(err, new(configurationError))
 	}
 	if body != nil {
 		q.value, q.body, q.rev = bytes.Clone(value), body, rev
 	}
-	return body
+	return body, false
 }
 
 // openRequest returns what is signed of a request that is to be carried out in an epoch; nil: it is of another epoch.
@@ -128,7 +129,8 @@ func (j *Judge) openRequest(value []byte, rev int64, epoch ag.Epoch) ([]byte, er
 		}
 		return body, nil
 	}
-	if r.Configuration != j.last.Serial {
+	before := r.Configuration+1 == j.last.Serial && rev < j.last.rev // the change came after it, before this node read it
+	if r.Configuration != j.last.Serial && !before {
 		return nil, configurationError{r.Configuration, j.last.Serial}
 	}
 	q.accepted = append(q.accepted[max(0, len(q.accepted)-acceptedKept+1):], accepted{r.ID, rev})

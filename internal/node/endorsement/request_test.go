@@ -31,7 +31,7 @@ func asked(t *testing.T, j *Judge, op ag.Op) []byte {
 // obeys reports which request a judge has carried out, by its id; "": none.
 func obeys(t *testing.T, j *Judge, value []byte, rev int64, epoch ag.Epoch) string {
 	t.Helper()
-	use := j.Request(value, rev, epoch)
+	use, _ := j.Request(value, rev, epoch)
 	if use == nil {
 		return ""
 	}
@@ -110,7 +110,7 @@ func TestPutBackRequests(t *testing.T) {
 	k := newKeys(t, ca, "n2", certs.KindReplica)
 	n1, n2 := newJudge(t, newKeys(t, ca, "n1", certs.KindReplica), with("")), newJudge(t, k, with(""))
 	first := signed(t, n1, with("first"))
-	n1.Wrote(first)
+	n1.Wrote(first, 1)
 	op := asked(t, n1, forcedTo("1", 5))
 	hidden := asked(t, n1, forcedTo("2", 5))
 	if got := obeys(t, n2, op, 10, 5); got != "" {
@@ -129,7 +129,7 @@ func TestPutBackRequests(t *testing.T) {
 		t.Errorf("a read from before that: %q", got)
 	}
 	next := signed(t, n1, with("next"))
-	n1.Wrote(next)
+	n1.Wrote(next, 1)
 	reads(t, n2, next)
 	if got := obeys(t, n2, op, 10, 5); got != "1" {
 		t.Errorf("another configuration comes while it is carried out: %q", got)
@@ -150,6 +150,47 @@ func TestPutBackRequests(t *testing.T) {
 	again := newJudge(t, k, ag.Group{ID: testGroup, SignedOnly: true, Serial: n2.last.Serial})
 	if got := obeys(t, again, op, 14, 5); got != "" {
 		t.Errorf("after a restart %q is carried out", got)
+	}
+}
+
+// TestRequestBeforeAChange: a request that was written before the configuration changed is carried out, also by a node
+// that reads both at once; one that was written after it may be asked again. One that was kept back for longer is void.
+func TestRequestBeforeAChange(t *testing.T) {
+	ca := newCA(t)
+	n1 := newJudge(t, newKeys(t, ca, "n1", certs.KindReplica), with(""))
+	change := func(hba string, rev int64) []byte {
+		value := signed(t, n1, with(hba))
+		n1.Wrote(value, rev)
+		return value
+	}
+	change("first", 10)
+	op := asked(t, n1, forcedTo("1", 5))
+	second := change("second", 20)
+	third := change("third", 30)
+	for name, tt := range map[string]struct {
+		reads [][]byte // at the revisions 20 and 30
+		rev   int64
+		obeys bool
+		stale bool
+	}{
+		"before the change":                  {[][]byte{second}, 19, true, false},
+		"after it":                           {[][]byte{second}, 21, false, true},
+		"after it, and the change again":     {[][]byte{second, second}, 25, false, true},
+		"before it, and two changes at once": {[][]byte{nil, third}, 19, false, true},
+	} {
+		j := newJudge(t, newKeys(t, ca, "n2", certs.KindReplica), with(""))
+		for i, value := range tt.reads {
+			if value != nil {
+				j.Reading()(value, int64(20+10*i))
+			}
+		}
+		use, stale := j.Request(op, tt.rev, 5)
+		if (use != nil) != tt.obeys || stale != tt.stale {
+			t.Errorf("%s: carried out %t, stale %t", name, use != nil, stale)
+		}
+	}
+	if use, stale := n1.Request([]byte(`{"id":"x","epoch":5}`), 31, 5); use != nil || stale {
+		t.Errorf("a forged one: %s, stale %t", use, stale)
 	}
 }
 

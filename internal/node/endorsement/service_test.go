@@ -34,7 +34,7 @@ type bed struct {
 
 func (b *bed) read(t *testing.T) ag.Group {
 	t.Helper()
-	return b.group(b.Judge.Reading()(b.store.value))
+	return b.group(b.Judge.Reading()(b.store.value, 1))
 }
 
 func (b *bed) group(body []byte) (g ag.Group) {
@@ -45,14 +45,14 @@ func (b *bed) group(body []byte) (g ag.Group) {
 }
 
 func (b *bed) update(_ context.Context, change func(*ag.Group) error) error {
-	g := b.group(b.Judge.Reading()(b.store.value))
+	g := b.group(b.Judge.Reading()(b.store.value, 1))
 	if err := change(&g); err != nil {
 		return err
 	}
 	value, err := b.Judge.Sign(g)
 	if err == nil {
 		b.store.value = value
-		b.Judge.Wrote(value)
+		b.Judge.Wrote(value, 1)
 	}
 	return err
 }
