@@ -33,27 +33,57 @@ func (s *Service) Failover(ctx context.Context, req api.FailoverRequest) (api.Fa
 	if x.Group.SignedOnly && s.PKI.CA() == nil {
 		return api.FailoverResult{}, fail.Refusedf("a witness does not hold the authority's key, which signs the request; run this on a replica, such as %s: coterie failover --to %[1]s", to)
 	}
-	op := ag.Op{
-		ID: string(agent.NewCopyID()), Kind: ag.OpPlanned, To: to, Epoch: x.Record.Epoch.Epoch, Drain: req.Drain, Cut: req.Cut,
-	}
+	op := ag.Op{Kind: ag.OpPlanned, To: to, Epoch: x.Record.Epoch.Epoch, Drain: req.Drain, Cut: req.Cut}
 	if req.AllowDataLoss {
 		op.Kind, op.Now = ag.OpForced, req.Now
 		if err := s.suspendOthers(ctx, to); err != nil {
 			return api.FailoverResult{}, err
 		}
 	}
+	for again := askAgain; ; again-- {
+		if op, err = s.askFor(ctx, x, op); err != nil {
+			return api.FailoverResult{}, err
+		}
+		if req.NoWait {
+			return api.FailoverResult{From: x.Record.Epoch.Leader, To: to, Epoch: x.Record.Epoch.Epoch}, nil
+		}
+		r, err := s.awaitFailover(ctx, start, x, op)
+		if !errors.Is(err, errStale) || again == 0 {
+			return r, err
+		}
+	}
+}
+
+// askAgain is how often a failover is asked for again while other members write at the same moment.
+const askAgain = 10
+
+// errStale means that the configuration was changed while a request was made, and that it is not carried out.
+var errStale = fail.Unhealthyf("the group's configuration changes all the time, and no failover can be asked for; see coterie status")
+
+// askFor writes the request into the store, under a new name. The end of the failover before can clear its own request
+// at the same moment, and the leader can write its epoch again: while nobody else has asked and the epoch is the same,
+// the request is written again.
+func (s *Service) askFor(ctx context.Context, x etcd.Snapshot, op ag.Op) (ag.Op, error) {
+	op.ID = string(agent.NewCopyID())
 	b, err := json.Marshal(op)
 	if err != nil {
-		return api.FailoverResult{}, err
+		return op, err
 	}
-	if _, err = s.Store.PutOp(ctx, x.OpRev, x.Record.Revs.Epoch, b); err != nil {
-		return api.FailoverResult{}, notAsked(err, op)
+	for again := askAgain; ; again-- {
+		_, err = s.Store.PutOp(ctx, x.OpRev, x.Record.Revs.Epoch, b)
+		if err == nil {
+			s.Agent.Wake()
+			return op, nil
+		}
+		if !errors.Is(err, etcd.ErrConflict) || again == 0 || retry.Sleep(ctx, 20*time.Millisecond) != nil {
+			return op, notAsked(err, op)
+		}
+		now, readErr := s.Store.Read(ctx)
+		if readErr != nil || now.Record.Epoch.Epoch != op.Epoch || now.Op != nil && opEpoch(now.Op) == op.Epoch {
+			return op, notAsked(errors.Join(err, readErr), op)
+		}
+		x = now
 	}
-	s.Agent.Wake()
-	if req.NoWait {
-		return api.FailoverResult{From: x.Record.Epoch.Leader, To: to, Epoch: x.Record.Epoch.Epoch}, nil
-	}
-	return s.awaitFailover(ctx, start, x, op)
 }
 
 // dryRunBudget bounds the questions to the primary and the target, which ask their servers for at most 5 s each.
@@ -135,6 +165,8 @@ func (s *Service) awaitFailover(ctx context.Context, start time.Time, was etcd.S
 		x, err := s.Store.Read(ctx)
 		e := x.Record.Epoch
 		switch {
+		case err == nil && x.OpStale && e.Epoch == op.Epoch:
+			return api.FailoverResult{}, errStale
 		case err == nil && waitsToOpen(x, op) && time.Since(start) < openWait:
 			// it waits until the old leader can answer nobody any more; its progress says so
 		case err == nil && e.Leader == op.To && e.Phase == ag.PhaseLead && e.Epoch > was.Record.Epoch.Epoch:

@@ -194,6 +194,73 @@ func TestFailover(t *testing.T) {
 	}
 }
 
+// TestFailoverAskedAgain: a request that loses against a write which does not concern it is written again, and so is
+// one that the configuration has overtaken.
+func TestFailoverAskedAgain(t *testing.T) {
+	t.Parallel()
+	other := func(s *fakeStore, id string, epoch ag.Epoch) {
+		b, err := json.Marshal(ag.Op{ID: id, Kind: ag.OpPlanned, To: "b", Epoch: epoch})
+		if err != nil {
+			t.Error(err)
+		}
+		s.alter(func(x *etcd.Snapshot) { x.Op = b })
+	}
+	for name, tt := range map[string]struct {
+		beaten int
+		other  func(s *fakeStore)
+		stale  int // so many requests are overtaken by a change of the configuration
+		asked  int
+		text   string // of the error
+	}{
+		"the last one is cleared": {beaten: 2, asked: 1, other: func(*fakeStore) {}},
+		"the last one still stands": {beaten: 1, asked: 1, other: func(s *fakeStore) {
+			e, _ := s.read()
+			other(s, "old", e.Record.Epoch.Epoch-1)
+		}},
+		"another one is first": {beaten: 1, text: "somebody else has asked", other: func(s *fakeStore) {
+			e, _ := s.read()
+			other(s, "theirs", e.Record.Epoch.Epoch)
+		}},
+		"a failover is first": {beaten: 1, text: "somebody else has asked", other: func(s *fakeStore) {
+			s.alter(func(x *etcd.Snapshot) { x.Record.Epoch.Epoch++ })
+		}},
+		"the configuration changes":    {stale: 3, asked: 4},
+		"it changes all the time":      {stale: 100, asked: askAgain + 1, text: "changes all the time"},
+		"both at the same time":        {beaten: 1, stale: 1, asked: 2, other: func(*fakeStore) {}},
+		"somebody writes all the time": {beaten: 100, text: "somebody else has asked", other: func(*fakeStore) {}},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			b := newBed(t)
+			b.store.opBeaten, b.store.other = tt.beaten, func() { tt.other(b.store) }
+			stop := make(chan struct{})
+			go func() { // the leader
+				for seen := 0; ; {
+					select {
+					case <-stop:
+						return
+					case <-time.After(time.Millisecond):
+					}
+					b.store.alter(func(x *etcd.Snapshot) {
+						if b.store.asked == seen || x.Op == nil {
+							return
+						}
+						if seen = b.store.asked; seen <= tt.stale {
+							x.Op, x.OpStale = nil, true
+						} else {
+							leads(x)
+						}
+					})
+				}
+			}()
+			_, err := b.Failover(t.Context(), api.FailoverRequest{To: "b"})
+			close(stop)
+			if b.store.asked != tt.asked || (err == nil) != (tt.text == "") || err != nil && !strings.Contains(err.Error(), tt.text) {
+				t.Errorf("%s: asked %d times, %v", name, b.store.asked, err)
+			}
+		})
+	}
+}
+
 // TestFailoverOnAWitness: once only signed values are used, a witness writes nothing of a failover, and names the
 // command for a replica.
 func TestFailoverOnAWitness(t *testing.T) {

@@ -110,6 +110,8 @@ type fakeStore struct {
 	readErr   error    // of Read
 	tokenErr  error    // of Token, unless the token is known
 	opErr     error    // of PutOp
+	opBeaten  int      // so many requests lose against another writer, which calls other
+	asked     int      // requests that were written
 	removed   []uint64 // votes that were taken
 	removeErr error
 	deleted   []ag.ReplicaID // statuses that were deleted
@@ -178,7 +180,13 @@ func (s *fakeStore) PutOp(_ context.Context, _, _ int64, request json.RawMessage
 	if s.opErr != nil {
 		return 0, s.opErr
 	}
-	s.alter(func(x *etcd.Snapshot) { x.Op = request })
+	if s.opBeaten > 0 {
+		s.opBeaten--
+		s.other()
+		return 0, etcd.ErrConflict
+	}
+	s.asked++
+	s.alter(func(x *etcd.Snapshot) { x.Op, x.OpStale = request, false })
 	return s.rev, nil
 }
 
