@@ -29,6 +29,7 @@ type loopSession struct {
 	tlsPending      bool      // tls may hold decrypted bytes that were not read yet
 	requests        pgwire.Framer
 	finished        func()           // releases what the session was counted under
+	started         bool             // its first step on the loop has begun
 	phase           phase            //
 	held            []byte           // from the backend, not passed on yet; the framer has seen the first seen bytes
 	seen            int              //
@@ -117,7 +118,7 @@ func (x *session) toLoop(finished func()) bool {
 	// The runtime's poller must not watch these sockets any more.
 	_, _ = x.raw.Close(), x.backend.Close()
 	x.in = nil
-	l.post(p.guarded(func() {
+	l.post(p.first(func() {
 		p.start()
 		p.woken() // it may have been called before it was here
 		p.updateInterest()
@@ -175,11 +176,20 @@ func (p *loopSession) start() {
 	p.updateInterest()
 }
 
-// guarded wraps f for the loop. A panic in it ends this session and no other. It does nothing once the session is
-// closed, and takes an offloaded session back first.
+// first wraps the first step of a session on its loop. Whatever was posted before is left out: the first step itself
+// looks whether the session has ended, or is to move.
+func (p *loopSession) first(f func()) func() {
+	return func() {
+		p.started = true
+		p.guarded(f)()
+	}
+}
+
+// guarded wraps f for the loop. A panic in it ends this session and no other. It does nothing before the session's
+// first step or once the session is closed, and takes an offloaded session back first.
 func (p *loopSession) guarded(f func()) func() {
 	return func() {
-		if p.phase == closed {
+		if !p.started || p.phase == closed {
 			return
 		}
 		defer p.rescue()

@@ -433,7 +433,7 @@ func (st *preauthConn) opened(x *session, greeting []byte) {
 	client, _ := st.conn.take()
 	consume(client, st.size)
 	p := x.attach(s.leastLoaded(), client, backend, finished)
-	begin := p.guarded(func() { p.begin(pgwire.AppendAuth(nil, authOK, nil), greeting) })
+	begin := p.first(func() { p.begin(pgwire.AppendAuth(nil, authOK, nil), greeting) })
 	if p.loop == st.loop {
 		begin()
 		return

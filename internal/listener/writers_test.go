@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"os"
 	"slices"
 	"testing"
 
@@ -89,6 +90,50 @@ func TestWritersAreToldWhileOthersGo(t *testing.T) {
 	got := make([]byte, 100)
 	if n, err := receive(pair[1], got); err != nil || string(got[:n]) != "abcdlate" {
 		t.Errorf("%q came, %v", got[:n], err)
+	}
+}
+
+// TestStepsBeforeTheFirst: a step that is posted for a session after it was given to a loop, and before its first step
+// there, is left out. The loop does not know its sockets yet; the first step looks itself whether the session has ended.
+func TestStepsBeforeTheFirst(t *testing.T) {
+	l := batchingLoop(t)
+	client, server := socketPair(t), socketPair(t)
+	high := func(fd int) int { // a number that the loop's table does not reach
+		n, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 900)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	conn := func(fd int) net.Conn {
+		f := os.NewFile(uintptr(high(fd)), "")
+		defer func() { _ = f.Close() }()
+		c, err := net.FileConn(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		return c
+	}
+	x := &session{srv: l.srv, cut: make(chan struct{}), moving: newMoving(nil), raw: conn(client[0]), backend: conn(server[0])}
+	x.client = x.raw
+	finished := 0
+	p := x.attach(l, high(client[0]), high(server[0]), func() { finished++ })
+	l.post(p.guarded(p.close))
+	x.end(ending{"closed", "the primary has changed", true})
+	l.post(p.first(func() { p.start(); p.woken(); p.updateInterest() }))
+	l.work()
+	l.batch.flush()
+	l.closeEnded()
+	got := make([]byte, 1000)
+	n, err := receive(client[1], got)
+	if err != nil || !bytes.Contains(got[:n], []byte("the primary has changed")) || finished != 0 {
+		t.Errorf("the client gets %q, %v; its end was told %d times", got[:max(n, 0)], err, finished)
+	}
+	p.close()
+	l.closeEnded()
+	if finished != 1 {
+		t.Errorf("its end was told %d times", finished)
 	}
 }
 
