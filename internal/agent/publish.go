@@ -200,7 +200,7 @@ func (a *Agent) publish(_ context.Context, v ag.View, p ag.Plan) {
 		a.cfg.Sessions.CloseLocal("this node is not the primary any more")
 	}
 	if r.Promoting && (old == nil || !old.Promoting) {
-		a.cfg.Sessions.CloseReaders("this replica was chosen to lead; the readers' place is on a secondary")
+		a.cfg.Sessions.CloseReaders(chosenToLead)
 	}
 	if old != nil && old.Primary != v.Self && r.Primary == v.Self {
 		a.cfg.Sessions.CloseReaders("this replica has become the primary; the readers' place is on a secondary")
@@ -210,11 +210,20 @@ func (a *Agent) publish(_ context.Context, v ag.View, p ag.Plan) {
 	}
 }
 
-// endReaders ends this node's readers once its copy may not be read any more.
+// chosenToLead is why a replica that is being promoted has no readers.
+const chosenToLead = "this replica was chosen to lead; the readers' place is on a secondary"
+
+// endReaders ends this node's readers once its copy may not be read any more. While it is promoted, its own timeline is
+// not in the group's history yet, and nothing is wrong with it.
 func (a *Agent) endReaders(v ag.View) {
 	why := v.Unreadable()
 	if why != "" && !a.unread && v.Local.Server == ag.ServerRecovery {
-		a.log.Warn("readers are ended", "because", why)
+		if a.routes.Load().Promoting {
+			why = chosenToLead
+			a.log.Info("readers are ended", "because", why)
+		} else {
+			a.log.Warn("readers are ended", "because", why)
+		}
 		a.cfg.Sessions.CloseReaders(why)
 	}
 	a.unread = why != "" && v.Local.Server == ag.ServerRecovery
