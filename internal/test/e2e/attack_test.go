@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -33,6 +34,8 @@ const (
 	loginP99 = 2 * time.Second
 	// ownProcessors is from how many processors on the attackers leave the group as much as it needs to be judged by.
 	ownProcessors = 4
+	// foreignShare is the part of the processors from which on other programs on this host decide what is measured.
+	foreignShare = 0.25
 	// attackMemory is what an agent may have grown by, in bytes: the console's engines, and buffers of all places.
 	attackMemory = 512 << 20
 )
@@ -80,6 +83,7 @@ func suffer(t *testing.T, program string, during, every time.Duration) (told str
 	h := newHonest(t, g)
 	s := g.ready(t)
 	a := g.target(t, s)
+	foreign := busy(t, 3*time.Second)
 	h.run(30 * time.Second)
 	before, memory := h.take(), g.agentMemory(t)
 
@@ -102,6 +106,7 @@ func suffer(t *testing.T, program string, during, every time.Duration) (told str
 	h.run(20 * time.Second)
 	after := h.take()
 	now := g.ready(t)
+	foreign = max(foreign, busy(t, 3*time.Second))
 
 	add := func(broken bool, format string, args ...any) {
 		if broken {
@@ -113,10 +118,14 @@ func suffer(t *testing.T, program string, during, every time.Duration) (told str
 		t.Logf("NOT JUDGED: throughput, as the attackers take their part of %d processors; %d are needed", runtime.NumCPU(), ownProcessors)
 	}
 	add(runtime.NumCPU() >= ownProcessors && attacked.tps < quiet/2, "%.0f transactions/s under attack, %.0f before and %.0f after", attacked.tps, before.tps, after.tps)
-	add(attacked.p99 > loginP99, "p99 of logins is %v", attacked.p99)
-	add(attacked.failed > 0, "%d honest logins failed, outside of failovers: %s", attacked.failed, attacked.why)
-	add(int(now.Epoch-s.Epoch) != asked, "%d failovers, %d were asked for", now.Epoch-s.Epoch, asked)
-	add(calm > calmAfter, "as before only %v after the attack", calm)
+	alone := foreign < foreignShare
+	if !alone {
+		t.Logf("NOT JUDGED: logins, failovers and the time to calm, as other programs take %.0f %% of the processors; run make attack on a host of its own", 100*foreign)
+	}
+	add(alone && attacked.p99 > loginP99, "p99 of logins is %v", attacked.p99)
+	add(alone && attacked.failed > 0, "%d honest logins failed, outside of failovers: %s", attacked.failed, attacked.why)
+	add(alone && int(now.Epoch-s.Epoch) != asked, "%d failovers, %d were asked for", now.Epoch-s.Epoch, asked)
+	add(alone && calm > calmAfter, "as before only %v after the attack", calm)
 	var grown []string
 	for _, n := range slices.Sorted(maps.Keys(memory)) {
 		grown = append(grown, fmt.Sprintf("%s %d to %d MiB", n, memory[n]>>20, most[n]>>20))
@@ -133,6 +142,36 @@ attempts:
 		attacked.logins, attacked.failed, asked, now.Epoch-s.Epoch, strings.Join(grown, ", "), calm.Round(100*time.Millisecond), tries)
 	t.Log("\n" + told)
 	return told, harm
+}
+
+// busy returns which part of the processors is busy during d, while the group has nothing to do.
+func busy(t *testing.T, d time.Duration) float64 {
+	t.Helper()
+	used, all := processorTime(t)
+	time.Sleep(d)
+	laterUsed, laterAll := processorTime(t)
+	return float64(laterUsed-used) / float64(max(1, laterAll-all))
+}
+
+// processorTime returns the time that the processors were busy and in all, in the kernel's ticks. The fields of
+// /proc/stat are user, nice, system, idle, iowait and others that are busy.
+func processorTime(t *testing.T) (used, all uint64) {
+	t.Helper()
+	b, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	line, _, _ := strings.Cut(string(b), "\n")
+	for i, field := range strings.Fields(line)[1:9] {
+		n, err := strconv.ParseUint(field, 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if all += n; i != 3 && i != 4 {
+			used += n
+		}
+	}
+	return used, all
 }
 
 // target is the group as its attackers see it. It makes their one role, which may read the views.
