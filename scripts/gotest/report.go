@@ -114,7 +114,7 @@ func (r *report) end(t test, e event) {
 	o := r.open[t]
 	delete(r.open, t)
 	if t.name == "" {
-		r.took[t.pkg] = e.Elapsed
+		r.took[t.pkg] += e.Elapsed
 		if e.Action == "fail" {
 			r.failed++ // a package also fails by not building, or by a panic between tests
 			r.abandoned(t.pkg)

@@ -100,6 +100,28 @@ func TestRun(t *testing.T) {
 	}
 }
 
+// TestAlone: the test of -alone runs once and before the others, and its failure is that of all.
+func TestAlone(t *testing.T) {
+	say := func(name, do string) string {
+		return "func " + name + "(t *testing.T) { t.Log(\"here is " + name + "\"); " + do + " }\n"
+	}
+	for do, code := range map[string]int{"": 0, "t.Fail()": 1} {
+		module(t, map[string]string{"a": say("TestA", "") + say("TestB", do), "b": say("TestB", "")})
+		var out strings.Builder
+		got, err := run(t.Context(), []string{"-alone", "./a:TestB", "-record", "r.txt", "-v", "./..."}, &out)
+		if err != nil || got != code || strings.Count(out.String(), "\texample.org/m/a\t") != 2 || strings.Contains(out.String(), "m/b\t") && code == 0 && !strings.Contains(out.String(), "tests: 2 passed") {
+			t.Errorf("exit code %d, %v:\n%s", got, err, out.String())
+		}
+		record, err := os.ReadFile("r.txt")
+		if want := "go test -count=1 -timeout=30m -run ^TestB$ ./a; go test -skip ^TestB$ -v ./..."; err != nil || !strings.Contains(string(record), want) {
+			t.Errorf("record: %v\n%s", err, record)
+		}
+	}
+	if _, err := run(t.Context(), []string{"-alone", "TestB", "./..."}, &strings.Builder{}); err == nil {
+		t.Error("-alone without a package is taken")
+	}
+}
+
 func TestBeat(t *testing.T) {
 	t.Parallel()
 	var out strings.Builder
