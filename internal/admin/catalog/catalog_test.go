@@ -185,6 +185,7 @@ func TestAnswers(t *testing.T) {
 		{"select unhardened_queue_size, last_sent_lsn, last_received_lsn, recovery_lsn, truncation_lsn, log_send_rate, datediff(second, last_sent_time, now()), datediff(second, last_received_time, now()) from sys.dm_hadr_database_replica_states s join sys.availability_replicas r using (replica_id) where replica_server_name = 'c' and database_id = 5", "4|18432|16384|64|16384|0|2|1"},
 		{"select wait_type, waiting_tasks_count, wait_time_ms, max_wait_time_ms, node from sys.dm_os_wait_stats", "HADR_SYNC_COMMIT|7|21|9|a"},
 		{"select a.cntr_value, b.cntr_value from sys.dm_os_performance_counters a join sys.dm_os_performance_counters b using (instance_name) where a.counter_name = 'Bytes Sent to Replica/sec' and b.counter_name = 'Bytes Sent to Transport/sec'", "1000|400"},
+		{"select counter_name, cntr_value from sys.dm_os_performance_counters where instance_name = 'shop:c' and counter_name like '%Queue' order by 1", "Log Send Queue|2\nRecovery Queue|1"},
 		{"select max(case when counter_name = 'Transaction Delay' then cntr_value end) * 1.0 / max(case when counter_name = 'Mirrored Write Transactions/sec' then cntr_value end) from sys.dm_os_performance_counters where instance_name = 'shop'", "3"},
 		{"select counter_name, cntr_value from sys.dm_os_performance_counters where object_name like '%Sync Commit' order by 2", "Delay p50 (us)|2000\nDelay mean (us)|3000\nDelay p95 (us)|8000\nDelay p99 (us)|9000"},
 		{"select node, rule, revision from coterie.decisions order by 1", "a|serve|40\nc|follow|40"},
@@ -257,14 +258,31 @@ var changes = []struct {
 		f.Nodes["a"].Streams[1].Open = false
 	}, "select estimated_recovery, (select redo_queue_size from sys.dm_hadr_database_replica_states s join sys.availability_replicas r using (replica_id) where replica_server_name = 'c' and database_id = 5) from coterie.replicas where name = 'c'", "<nil>|<nil>"},
 	{"a copy failed", func(f *Facts) {
-		f.Nodes["b"] = Node{Connected: true, Seedings: []Seeding{{ID: "x", Source: "a", State: "FAILED", Started: noon, Ended: noon, FailedAt: noon, Attempts: 2, Code: 210, Failure: "no space", Errno: 28}}}
-	}, "select failure_state, failure_state_desc, error_code, number_of_attempts, failure_code, failure_message, datediff(second, failure_time_utc, now()) from sys.dm_hadr_automatic_seeding, sys.dm_hadr_physical_seeding_stats", "210|no space|28|2|210|no space|0"},
+		f.Nodes["b"] = Node{Connected: true, Seedings: []Seeding{{ID: "x", Source: "a", State: "FAILED", Started: noon, Ended: noon, FailedAt: noon, Attempts: 2, Code: 201, Word: "TARGET_FULL", Failure: "no space", Errno: 28}}}
+	}, "select failure_state, failure_state_desc, error_code, number_of_attempts, failure_code, failure_message, datediff(second, failure_time_utc, now()) from sys.dm_hadr_automatic_seeding, sys.dm_hadr_physical_seeding_stats", "201|TARGET_FULL|28|2|201|no space|0"},
 	{"a copy is being made", func(f *Facts) {
 		f.Nodes["b"] = Node{Connected: true, Busy: "seed", Seedings: []Seeding{{ID: "x", Source: "a", State: "SEEDING", Started: noon, Attempts: 1, Done: 10, Total: 70, Rate: 2, Left: 30 * time.Second}}}
 	}, "select datediff(second, now(), estimate_time_complete_utc), transferred_size_bytes, database_size_bytes, transfer_rate_bytes_per_second from sys.dm_hadr_physical_seeding_stats", "30|10|70|2"},
 	{"a server has other settings", func(f *Facts) {}, "select node, value, pending_restart from coterie.settings where name = 'max_connections' order by 1", "a|100|false\nb|50|true"},
 	{"settings of the group", func(f *Facts) { f.Group.Replicas[2].Options.Parameters = map[string]string{"max_connections": "300"} }, "select node, value, of_replica, in_force, pending_restart from coterie.parameters where name = 'max_connections' order by 1", "a|200|false|100|false\nb|200|false|50|true\nc|300|true|<nil>|<nil>"},
 	{"settings that may be secret", func(*Facts) {}, "select distinct name, value from coterie.parameters where name like 'arch%'", "archive_command|<nil>"},
+	{"clients are in a transaction, busy, and at a Unix socket", func(f *Facts) {
+		n := f.Nodes["a"]
+		n.Sessions = []Session{
+			{ID: 1, Client: "10.0.0.1:5", State: "idle in transaction", Since: noon}, {ID: 2, Client: "10.0.0.1:6", State: "active", Since: noon}, {ID: 3, Client: "local", State: "idle", Since: noon},
+		}
+		f.Nodes["a"] = n
+	}, "select s.session_id, status, host_name, net_transport, client_net_address, client_tcp_port from sys.dm_exec_sessions s join sys.dm_exec_connections c on c.session_id = s.session_id order by 1",
+		"1|sleeping|10.0.0.1|TCP|10.0.0.1|5\n2|running|10.0.0.1|TCP|10.0.0.1|6\n3|sleeping|local|Unix socket|local|<nil>"},
+	{"a listener of two families of addresses", func(f *Facts) {
+		f.Group.Options.Listeners = []ag.Listener{{Name: "l", Addresses: []string{"10.0.0.9/20", "fd00::9/64"}}}
+	}, "select ip_address, ip_subnet_mask from sys.availability_group_listener_ip_addresses order by 1", "10.0.0.9|255.255.240.0\nfd00::9|<nil>"},
+	{"a server does not say how far it has replayed", func(f *Facts) {
+		n := f.Nodes["c"]
+		n.Replay = 0
+		f.Nodes["c"] = n
+		f.Nodes["a"].Streams[1].Open = false
+	}, "select name, position, replayed from coterie.replicas order by 1", "a|2:0/5000|<nil>\nb|2:0/5000|0/5000\nc|2:0/4000|<nil>\nw|<nil>|<nil>"},
 	{"no majority", func(f *Facts) { f.Quorum = false }, "select quorum_state_desc, operational_state_desc from sys.dm_hadr_cluster, sys.dm_hadr_availability_replica_states where is_local", "UNKNOWN_QUORUM_STATE|FAILED_NO_QUORUM"},
 	{"no primary", func(f *Facts) { f.Primary, f.WriteOpen = "", false }, "select primary_replica, synchronization_health from sys.dm_hadr_availability_group_states", "|0"},
 	{"backups on the primary", func(f *Facts) { f.Group.Options.BackupPreference = ag.BackupPrimary }, "select fn_hadr_backup_is_preferred_replica('shop')", "1"},

@@ -92,7 +92,7 @@ type Session struct {
 	ID       uint64       `json:"id"`
 	User     string       `json:"user"`
 	Database string       `json:"database"`
-	Client   string       `json:"client"`
+	Client   string       `json:"client"` // host:port, or local: by a Unix socket
 	TLS      string       `json:"tls"`
 	TLSName  string       `json:"tls_name"`     // server name that the client asked for (SNI)
 	Identity string       `json:"tls_identity"` // of the client's certificate
@@ -104,8 +104,8 @@ type Session struct {
 	In       uint64       `json:"bytes_in"`
 	Out      uint64       `json:"bytes_out"`
 	PID      uint32       `json:"pid"`
-	Path     string       `json:"path"`    // path of the data at that node's listener: loop or goroutines
-	Backend  string       `json:"backend"` // own, opened in advance, or reused after another client
+	Path     string       `json:"path"`    // carrier of the data at that node's listener: kernel, loop or goroutines
+	Backend  string       `json:"backend"` // own, ahead (opened in advance), or reused after another client
 }
 
 // Place is an address or a port of the group's listener on the node that reports it.
@@ -132,7 +132,8 @@ type Seeding struct {
 	Started  time.Time     `json:"started"`
 	Ended    time.Time     `json:"ended,omitzero"`
 	Attempts int           `json:"attempts"`
-	Code     int           `json:"failure_code,omitempty"` // code of the last failed attempt: 1.. on the source, 2.. on the target
+	Code     int           `json:"failure_code,omitempty"`  // code of the last failed attempt: 1.. on the source, 2.. on the target
+	Word     string        `json:"failure_state,omitempty"` // a word for that code
 	Failure  string        `json:"failure,omitempty"`
 	Errno    int           `json:"errno,omitempty"`
 	FailedAt time.Time     `json:"failed_at,omitzero"`

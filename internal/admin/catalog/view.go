@@ -159,6 +159,7 @@ signal_wait_time_ms: a commit is woken by the server itself, which does not tell
 last_commit_lsn: the server tells when the last commit was, not where; last_hardened_lsn is the nearest
 principal_id: endpoints have no owner
 certificate_id: coterie ca shows the certificates
+host_process_id: clients do not tell the number of their process; pid of coterie.sessions is the server's
 program_name: application_name is the server's, see pg_stat_activity
 cpu_time: sessions are the server's processes; see pg_stat_activity
 memory_usage: sessions are the server's processes

@@ -293,7 +293,7 @@ func (f Facts) automaticSeeding(r ag.Replica, s Seeding, _ bool) []any {
 	}
 	return []any{
 		timeText(s.Started), timeText(s.Ended), string(f.Group.ID), nil, other, s.ID, bit(f.asSource(r)), s.State,
-		bit(s.Attempts > 0), orNull(int64(s.Code)), orNull(s.Failure), orNull(int64(s.Errno)), int64(s.Attempts),
+		bit(s.Attempts > 0), orNull(int64(s.Code)), orNull(s.Word), orNull(int64(s.Errno)), int64(s.Attempts),
 	}
 }
 

@@ -268,7 +268,10 @@ func ownReplicas(f Facts) [][]any {
 		if r.HasData() {
 			row[2] = string(f.syncState(r))
 			if p.known {
-				row[11], row[12] = ag.Position{Timeline: n.Position.Timeline, LSN: p.flushed}.String(), orNull(p.replayed.String())
+				row[11] = ag.Position{Timeline: n.Position.Timeline, LSN: p.flushed}.String()
+			}
+			if p.known && p.replayed != 0 {
+				row[12] = p.replayed.String()
 			}
 			if p.known && f.head() != 0 && r.ID != f.Record.Epoch.Leader {
 				row[13] = max(int64(f.head())-int64(p.flushed), 0)

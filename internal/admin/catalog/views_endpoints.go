@@ -59,18 +59,18 @@ var instanceViews = []view{
 	},
 	{
 		schema: "sys", name: "dm_exec_sessions", about: "The sessions of this node's listener. coterie.sessions has those of all nodes, with their routes.",
-		columns: cols("session_id i8, login_time ts, host_name t, program_name t!, host_process_id i8, login_name t, original_login_name t, status t, database_id i8, " +
+		columns: cols("session_id i8, login_time ts, host_name t, program_name t!, host_process_id i8!, login_name t, original_login_name t, status t, database_id i8, " +
 			"is_user_process b, cpu_time i8!, memory_usage i8!, reads i8!, writes i8!, logical_reads i8!, last_request_start_time ts!, last_request_end_time ts!"),
 		rows: func(f Facts) [][]any {
 			var out [][]any
 			for _, s := range f.Nodes[f.Self].Sessions {
-				status := "running"
-				if s.State == "idle" {
-					status = "sleeping"
+				status := "sleeping" // in a transaction, too
+				if s.State == "active" {
+					status = "running"
 				}
 				id, _ := databaseID(f, []driver.Value{s.Database})
 				out = append(out, []any{
-					int64(s.ID), timeText(s.Since), clientHost(s), nil, orNull(int64(s.PID)), s.User, s.User, status, id, int64(1), nil, nil, nil, nil, nil, nil, nil,
+					int64(s.ID), timeText(s.Since), clientHost(s), nil, nil, s.User, s.User, status, id, int64(1), nil, nil, nil, nil, nil, nil, nil,
 				})
 			}
 			return out
@@ -83,11 +83,14 @@ var instanceViews = []view{
 		rows: func(f Facts) [][]any {
 			var out [][]any
 			for _, s := range f.Nodes[f.Self].Sessions {
-				encrypted := "FALSE"
+				encrypted, transport := "FALSE", "TCP"
 				if s.TLS != "" {
 					encrypted = "TRUE"
 				}
-				out = append(out, []any{int64(s.ID), timeText(s.Since), "TCP", "PostgreSQL", encrypted, nil, clientHost(s), portOf(s.Client), nil, nil})
+				if s.Client == localClient {
+					transport = "Unix socket"
+				}
+				out = append(out, []any{int64(s.ID), timeText(s.Since), transport, "PostgreSQL", encrypted, nil, clientHost(s), portOf(s.Client), nil, nil})
 			}
 			return out
 		},
@@ -144,6 +147,9 @@ func (f Facts) endpoints() []endpoint {
 	}
 	return out
 }
+
+// localClient is the client of a session that came by a Unix socket.
+const localClient = "local"
 
 // clientHost returns the address of a session's client without its port.
 func clientHost(s Session) string {

@@ -315,7 +315,11 @@ func listenerAddresses(f Facts) [][]any {
 				continue
 			}
 			state := f.addressState(a)
-			out = append(out, one(f, listenerID(f, l), p.Addr().String(), strconv.Itoa(p.Bits()), int64(0), nil, nil, nil, state.n, state.desc)...)
+			var mask any
+			if p.Addr().Is4() {
+				mask = net.IP(net.CIDRMask(p.Bits(), 32)).String()
+			}
+			out = append(out, one(f, listenerID(f, l), p.Addr().String(), mask, int64(0), nil, nil, nil, state.n, state.desc)...)
 		}
 	}
 	return out
@@ -442,7 +446,7 @@ func counters(f Facts) [][]any {
 		p := f.positionsOf(r)
 		for _, d := range f.databases() {
 			name := d.Name + ":" + string(r.ID)
-			add("Database Replica", "Log Send Queue", name, counterValue, behind(f.head(), p.flushed))
+			add("Database Replica", "Log Send Queue", name, counterValue, behind(f.head(), p.sent))
 			add("Database Replica", "Recovery Queue", name, counterValue, behind(p.flushed, p.replayed))
 			add("Database Replica", "Redo Bytes Remaining", name, counterValue, int64(max(p.flushed, p.replayed)-p.replayed))
 			add("Database Replica", "Redone Bytes/sec", name, counterValue, int64(f.Nodes[r.ID].LogRate))

@@ -25,7 +25,7 @@ func seedings(ops []seeding.Operation) []catalog.Seeding {
 			s.Left = p.ETA()
 		}
 		if op.Failure != nil {
-			s.Code, s.Failure, s.Errno = op.Failure.Code, op.Failure.Text, op.Failure.Errno
+			s.Code, s.Word, s.Failure, s.Errno = op.Failure.Code, op.Failure.State, op.Failure.Text, op.Failure.Errno
 		}
 		out = append(out, s)
 	}
