@@ -144,8 +144,8 @@ func TestEveryViewAnswers(t *testing.T) {
 				t.Errorf("%s.%s is of type %d, want %d", v.full(), column.name, columns[i].Type, column.typ.oid)
 			}
 			for _, row := range rows {
-				if column.absent != "" && row[i] != nil {
-					t.Errorf("%s.%s is %v, and is said to be absent: %s", v.full(), column.name, row[i], column.absent)
+				if column.null && row[i] != nil {
+					t.Errorf("%s.%s is %v, and is said to be always NULL: %s", v.full(), column.name, row[i], column.meaning)
 				}
 				if !fits(row[i], column.typ) {
 					t.Errorf("%s.%s is %T", v.full(), column.name, row[i])

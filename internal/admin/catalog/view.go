@@ -1,8 +1,10 @@
 package catalog
 
 import (
+	"cmp"
 	"context"
 	"database/sql/driver"
+	_ "embed" // columns.txt
 	"errors"
 	"fmt"
 	"io"
@@ -46,11 +48,20 @@ func typeByDeclaration(declared string) (columnType, bool) {
 	return columnTypes[i], true
 }
 
-// column is a column of a view. If it is always NULL, absent is the reason.
+// column is a column of a view.
 type column struct {
-	name   string
-	typ    columnType
-	absent string
+	name    string
+	typ     columnType
+	null    bool   // it is always NULL, so that queries written for SQL Server run
+	meaning string // of sys and coterie only; the reason if the column is always NULL
+}
+
+// about returns the meaning as a reader of one column needs it.
+func (c column) about() string {
+	if c.null {
+		return "always NULL: " + c.meaning
+	}
+	return c.meaning
 }
 
 // view is a table of the catalog, with the function that returns its rows.
@@ -64,6 +75,9 @@ type view struct {
 
 func (v view) full() string { return v.schema + "." + v.name }
 
+// ours reports whether the view is none of PostgreSQL's.
+func (v view) ours() bool { return v.schema == "sys" || v.schema == "coterie" }
+
 // statements returns the statements that empty the view's table in the engine, and that insert a row.
 func (v view) statements() (empty, insert string) {
 	return "DELETE FROM " + v.full(), "INSERT INTO " + v.full() + " VALUES (?" + strings.Repeat(", ?", len(v.columns)-1) + ")"
@@ -76,20 +90,46 @@ func cols(spec string) []column {
 	var out []column
 	for _, f := range strings.Split(spec, ",") {
 		name, t, _ := strings.Cut(strings.TrimSpace(f), " ")
-		typ, ok := types[strings.TrimSuffix(t, "!")]
+		t, null := strings.CutSuffix(t, "!")
+		typ, ok := types[t]
 		if !ok {
 			panic(fmt.Sprintf("catalog: column %q of type %q", name, t)) // a mistake in this package
 		}
-		c := column{name: name, typ: typ}
-		if strings.HasSuffix(t, "!") {
-			c.absent = absences[name]
-			if c.absent == "" {
-				panic("catalog: why is there no " + name)
-			}
-		}
-		out = append(out, c)
+		out = append(out, column{name: name, typ: typ, null: null})
 	}
 	return out
+}
+
+//go:embed columns.txt
+var columnText string
+
+// shared is the section of columns.txt for columns of several views.
+const shared = "shared"
+
+// parseMeanings reads sections of views, each with lines "column: meaning". Its keys are section.column.
+func parseMeanings(text string) map[string]string {
+	out, section := map[string]string{}, ""
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		if name, ok := strings.CutPrefix(line, "["); ok {
+			section = strings.TrimSuffix(name, "]")
+		} else if name, meaning, ok := strings.Cut(line, ": "); ok && !strings.HasPrefix(line, "#") {
+			out[section+"."+name] = meaning
+		}
+	}
+	return out
+}
+
+// explain gives the columns of the views of sys and coterie their meanings.
+func explain(list []view, meanings map[string]string) {
+	for _, v := range list {
+		if !v.ours() {
+			continue
+		}
+		for i, c := range v.columns {
+			v.columns[i].meaning = cmp.Or(meanings[v.full()+"."+c.name], meanings[shared+"."+c.name])
+		}
+	}
 }
 
 // timeLayout is the form of times in the engine: as text they sort by time.
@@ -129,58 +169,6 @@ func bit(b bool) int64 {
 	}
 	return 0
 }
-
-// absences are the columns that are always NULL, with the reasons. They exist so that queries written for SQL Server
-// run.
-var absences = func() map[string]string {
-	out := map[string]string{}
-	for line := range strings.Lines(absenceText) {
-		if name, why, ok := strings.Cut(strings.TrimSpace(line), ": "); ok {
-			out[name] = why
-		}
-	}
-	return out
-}()
-
-const absenceText = `
-resource_id: a resource of the Windows cluster; the quorum is embedded
-resource_group_id: a resource of the Windows cluster; the quorum is embedded
-cluster_connection_options: nodes meet by mutual TLS of their own
-replica_metadata_id: an id of SQL Server's own catalog
-owner_sid: replicas have no owner: roles decide
-create_date: the configuration keeps no dates; coterie.events has the statements of late
-modify_date: the configuration keeps no dates; coterie.events has the statements of late
-last_connect_error_number: connections fail with texts, not with numbers
-last_connect_error_timestamp: the state of this moment is shown; coterie.events has what went before
-current_configuration_commit_start_time_utc: configuration changes are one compare-and-swap
-filestream_send_rate: there is no FILESTREAM
-low_water_mark_for_ghosts: there are no ghost records
-signal_wait_time_ms: a commit is woken by the server itself, which does not tell when
-last_commit_lsn: the server tells when the last commit was, not where; last_hardened_lsn is the nearest
-principal_id: endpoints have no owner
-certificate_id: coterie ca shows the certificates
-host_process_id: clients do not tell the number of their process; pid of coterie.sessions is the server's
-program_name: application_name is the server's, see pg_stat_activity
-cpu_time: sessions are the server's processes; see pg_stat_activity
-memory_usage: sessions are the server's processes
-reads: sessions are the server's processes
-writes: sessions are the server's processes
-logical_reads: sessions are the server's processes
-num_reads: coterie.sessions counts bytes
-num_writes: coterie.sessions counts bytes
-last_request_start_time: the listener does not time statements; see pg_stat_activity
-last_request_end_time: the listener does not time statements; see pg_stat_activity
-auth_scheme: the rules of pg_hba.conf decide
-cpu_count: of the host
-physical_memory_kb: of the host
-quorum_commit_lsn: of Azure SQL Database
-quorum_commit_time: of Azure SQL Database
-ag_db_id: a copy is of all databases of the instance
-local_database_id: a copy is of all databases of the instance
-network_subnet_ip: addresses are not checked against interfaces
-network_subnet_prefix_length: addresses are not checked against interfaces
-network_subnet_ipv4_mask: addresses are not checked against interfaces
-`
 
 // inferred returns the type of an expression: that of its first value.
 func inferred(rows [][]any, i int) uint32 {

@@ -12,7 +12,7 @@ import (
 // copyViews are the views of the data on each replica.
 var copyViews = []view{
 	{
-		schema: "sys", name: "dm_hadr_database_replica_states", about: "How each copy of each database is. LSNs are positions in bytes; coterie.replicas prints them as PostgreSQL does. last_redone_time is when the last transaction that was replayed had been committed, by the primary's clock.",
+		schema: "sys", name: "dm_hadr_database_replica_states", about: "How each copy of each database is. LSNs are positions in bytes; coterie.replicas prints them as PostgreSQL does.",
 		columns: cols("database_id i8, group_id u, replica_id u, group_database_id u, is_local b, is_primary_replica b, synchronization_state i4, " +
 			"synchronization_state_desc t, is_commit_participant b, synchronization_health i4, synchronization_health_desc t, database_state i4, " +
 			"database_state_desc t, is_suspended b, suspend_reason i4, suspend_reason_desc t, recovery_lsn i8, truncation_lsn i8, last_sent_lsn i8, " +

@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"database/sql/driver"
 	"slices"
 	"strings"
 )
@@ -28,20 +29,15 @@ func init() { // they list all views, including themselves
 		postgresViews[i].oid = int64(16384 + len(views) + i)
 	}
 	views = append(views, postgresViews...)
+	explain(views, parseMeanings(columnText))
 }
 
 func catalogTables() []view {
 	return []view{
-		table("coterie", "columns", "view_name t, column_name t, type t, absent_because t", func() (out [][]any) {
-			for _, v := range views {
-				for _, c := range v.columns {
-					if v.schema == "sys" || v.schema == "coterie" {
-						out = append(out, []any{v.full(), c.name, c.typ.name, orNull(c.absent)})
-					}
-				}
-			}
-			return out
-		}),
+		{
+			schema: "coterie", name: "columns", about: "Every column of these views, with its meaning.",
+			columns: cols("view_name t, column_name t, type t, meaning t, absent_because t"), rows: columnRows,
+		},
 		table("pg_catalog", "pg_namespace", "oid o, nspname t, nspowner o, nspacl t", func() (out [][]any) {
 			for _, s := range schemas {
 				out = append(out, []any{schemaOID(s), s, int64(10), nil})
@@ -57,6 +53,7 @@ func catalogTables() []view {
 			"atthasmissing b, attislocal b, attinhcount i4", attributeRows),
 		table("pg_catalog", "pg_type", "oid o, typname t, typnamespace o, typlen i4, typtype t, typcategory t, typrelid o, typelem o, typarray o, typbasetype o, "+
 			"typtypmod i4, typnotnull b, typdelim t, typinput t, typoutput t, typreceive t, typcollation o, typdefault t, typdefaultbin t, typndims i4", typeRows),
+		table("pg_catalog", "pg_description", "objoid o, classoid o, objsubid i4, description t", descriptionRows),
 		table("pg_catalog", "pg_database", "oid o, datname t, datdba o, encoding i4, datlocprovider t, datistemplate b, datallowconn b, datconnlimit i4, dattablespace o, "+
 			"datcollate t, datctype t, daticulocale t, datacl t", func() [][]any {
 			return [][]any{{int64(1), "coterie", int64(10), int64(6), "c", int64(0), int64(1), int64(-1), int64(1663), "C", "C", nil, nil}}
@@ -69,7 +66,6 @@ func emptyTables() []view {
 		empty("pg_index", "indexrelid o, indrelid o, indnatts i4, indisunique b, indisprimary b, indisexclusion b, indimmediate b, indisclustered b, indisvalid b, "+
 			"indisreplident b, indkey t, indexprs t, indpred t, indoption t, indcollation t, indclass t"),
 		empty("pg_attrdef", "oid o, adrelid o, adnum i4, adbin t"),
-		empty("pg_description", "objoid o, classoid o, objsubid i4, description t"),
 		empty("pg_shdescription", "objoid o, classoid o, description t"),
 		empty("pg_depend", "classid o, objid o, objsubid i4, refclassid o, refobjid o, refobjsubid i4, deptype t"),
 		empty("pg_constraint", "oid o, conname t, connamespace o, contype t, condeferrable b, condeferred b, convalidated b, conrelid o, contypid o, conindid o, "+
@@ -134,6 +130,53 @@ func table(schema, name, spec string, rows func() [][]any) view {
 
 func empty(name, spec string) view {
 	return table("pg_catalog", name, spec, func() [][]any { return nil })
+}
+
+func columnRows(Facts) (out [][]any) {
+	for _, v := range views {
+		for _, c := range v.columns {
+			if !v.ours() {
+				continue
+			}
+			row := []any{v.full(), c.name, c.typ.name, c.about(), nil}
+			if c.null {
+				row[4] = c.meaning
+			}
+			out = append(out, row)
+		}
+	}
+	return out
+}
+
+// descriptionRows returns the comments on our views and their columns as PostgreSQL keeps them: 0 is the view itself.
+func descriptionRows() (out [][]any) {
+	class, _ := viewNamed("pg_catalog", "pg_class")
+	for _, v := range views {
+		if !v.ours() {
+			continue
+		}
+		out = append(out, []any{v.oid, class.oid, int64(0), v.about})
+		for i, c := range v.columns {
+			out = append(out, []any{v.oid, class.oid, int64(i + 1), c.about()})
+		}
+	}
+	return out
+}
+
+// description is obj_description and col_description: the comment on a view, or on the column of that number.
+func description(a []driver.Value) (driver.Value, error) {
+	for _, v := range views {
+		if v.oid != integer(a[0]) || !v.ours() {
+			continue
+		}
+		if len(a) < 2 || text(a[1]) == "pg_class" {
+			return v.about, nil
+		}
+		if n := integer(a[1]); n >= 1 && int(n) <= len(v.columns) {
+			return v.columns[n-1].about(), nil
+		}
+	}
+	return nil, nil
 }
 
 func classRows() [][]any {

@@ -118,7 +118,7 @@ var sysViews = []view{
 		},
 	},
 	{
-		schema: "sys", name: "dm_hadr_availability_replica_states", about: "How each replica is. The same on every node. write_lease_remaining_ticks is of the primary, in milliseconds.",
+		schema: "sys", name: "dm_hadr_availability_replica_states", about: "How each replica is.",
 		columns: cols("replica_id u, group_id u, is_local b, role i4, role_desc t, operational_state i4, operational_state_desc t, connected_state i4, " +
 			"connected_state_desc t, recovery_health i4, recovery_health_desc t, synchronization_health i4, synchronization_health_desc t, " +
 			"last_connect_error_number i4!, last_connect_error_description t, last_connect_error_timestamp ts!, write_lease_remaining_ticks i8, " +
@@ -213,7 +213,7 @@ var sysViews = []view{
 		rows:    func(Facts) [][]any { return nil },
 	},
 	{
-		schema: "sys", name: "databases", about: "The databases of the instance.",
+		schema: "sys", name: "databases", about: "The databases of this node's instance.",
 		columns: cols("name t, database_id i8, state i4, state_desc t, is_read_only b, replica_id u, group_database_id u"),
 		rows: func(f Facts) [][]any {
 			var out [][]any

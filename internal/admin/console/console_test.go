@@ -361,6 +361,7 @@ func TestPsql(t *testing.T) {
 	for _, tt := range []struct{ command, want string }{
 		{`\d sys.dm_hadr_cluster`, "quorum_state_desc | text"},
 		{`\dv coterie.*`, "timelines"},
+		{`\dv+ coterie.*`, "The history of the data: every promotion"},
 		{`\dn`, "coterie"},
 		{`\l`, "coterie"},
 		{`\dt`, "Did not find any relations."},

@@ -79,6 +79,7 @@ var fixed = map[string]string{
 	"coterie.columns.view_name":                                                "names what there is",
 	"coterie.columns.column_name":                                              "the same",
 	"coterie.columns.type":                                                     "the same",
+	"coterie.columns.meaning":                                                  "the same",
 	"coterie.columns.absent_because":                                           "the same",
 	"coterie.record.phase":                                                     "SEAL and PROMOTE last for some milliseconds; internal/admin/catalog has it in a table",
 	"coterie.options.verdict":                                                  "says whether an option's engine is there",
