@@ -410,8 +410,8 @@ func (a *Agent) Run(ctx context.Context) error {
 	inner, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	err = assert.Guard(func() error { return a.loop(inner) })
+	end(err) // the worker and all else under way: a successor must not wait for a checkpoint
 	if assert.Violated(err) {
-		end(err) // the worker and all else under way
 		err = a.abdicate(err)
 	}
 	stop()

@@ -61,6 +61,7 @@ func (a *Agent) prepare(ctx context.Context, v ag.View, op ag.Op) {
 	a.log.Info("preparing a planned failover", "to", op.To, "drain", op.Drain, "cut", op.Cut)
 	a.showProgress("preparing: checkpoint")
 	a.children.Go(func() {
+		life := ctx
 		ctx, cancel := context.WithTimeout(ctx, prepareBudget)
 		defer cancel()
 		fault.Point("handover.asked") // the request is in the record; nothing is prepared
@@ -73,6 +74,9 @@ func (a *Agent) prepare(ctx context.Context, v ag.View, op ag.Op) {
 		}
 		if err == nil { // the conditions may have changed during the checkpoint
 			err = a.checkTarget(ctx, *a.view.Load(), op.To)
+		}
+		if life.Err() != nil {
+			return // a successor of this agent prepares it anew; in another epoch it is void
 		}
 		if err != nil {
 			a.progress.Store(nil)

@@ -24,6 +24,9 @@ func (l *lab) makeRoom(id ag.ReplicaID) {
 		l.Fatal(err)
 	}
 	synctest.Wait() // until it has ended: an order to end before that would stop its server
+	if _, over := l.ended.LoadAndDelete(id); !over {
+		l.Errorf("%s has not made room", id)
+	}
 	l.stop(id)
 }
 
@@ -228,5 +231,23 @@ func TestRestartOfTheServer(t *testing.T) {
 		if now := l.Record.Snapshot().Record.Epoch; !reflect.DeepEqual(now, was) {
 			t.Errorf("%+v after %+v", now, was)
 		}
+	})
+}
+
+// A restart waits for nothing else that is under way, such as the checkpoint of a planned failover: the keeper fences
+// if the successor does not come soon. The successor prepares the failover anew.
+func TestRestartDuringThePreparationOfAFailover(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		l.write("a")
+		l.Node("a").Stall("checkpoint", true)
+		l.Record.SetOp(ag.Op{ID: "1", Kind: ag.OpPlanned, To: "c", Epoch: l.epoch()})
+		time.Sleep(time.Second)
+		l.restart("a", time.Second)
+		l.Node("a").Stall("checkpoint", false)
+		l.wait("c leads", 15*time.Second, func() bool { return l.leads("c") })
+		if s := l.Node("a").State(); len(s.Fences) != 0 {
+			t.Errorf("%+v", s)
+		}
+		l.write("c")
 	})
 }
