@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/admin/api"
@@ -22,6 +23,9 @@ func (s *Service) Failover(ctx context.Context, req api.FailoverRequest) (api.Fa
 	x, err := s.Store.Read(ctx)
 	if err != nil {
 		return api.FailoverResult{}, fail.Unhealthyf("no majority of the quorum answers, and nobody may be promoted without it: %w", err)
+	}
+	if req.AllowDataLoss && s.unanswered(x) {
+		x.Op = nil // its revision still guards what is written in its place
 	}
 	to, err := failoverTarget(x, req.To, req.AllowDataLoss)
 	if err != nil {
@@ -52,6 +56,22 @@ func (s *Service) Failover(ctx context.Context, req api.FailoverRequest) (api.Fa
 			return r, err
 		}
 	}
+}
+
+// unanswered reports whether the member that has to carry out the request of this epoch does not answer: the primary, or
+// the target of a forced failover. Without it nobody would end the request. In its place another may be forced: the
+// store takes one of the two, and each is void once the epoch has changed.
+func (s *Service) unanswered(x etcd.Snapshot) bool {
+	var op ag.Op
+	v := s.Agent.View()
+	if x.Op == nil || v == nil || json.Unmarshal(x.Op, &op) != nil {
+		return false
+	}
+	by := x.Record.Epoch.Leader
+	if op.Kind == ag.OpForced {
+		by = op.To
+	}
+	return by != s.Self && !slices.Contains(v.Reach, by)
 }
 
 // askAgain is how often a failover is asked for again while other members write at the same moment.

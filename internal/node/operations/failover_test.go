@@ -261,6 +261,41 @@ func TestFailoverAskedAgain(t *testing.T) {
 	}
 }
 
+// TestFailoverInPlaceOfAnother: a failover can be forced although another one was asked for, once the member that has to
+// carry that out does not answer. A planned one cannot.
+func TestFailoverInPlaceOfAnother(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		kind  ag.OpKind
+		to    ag.ReplicaID
+		leads ag.ReplicaID
+		reach []ag.ReplicaID
+		force bool
+		asked int
+	}{
+		"the primary answers":                         {ag.OpPlanned, "c", "b", []ag.ReplicaID{"b", "c"}, true, 0},
+		"the primary does not":                        {ag.OpPlanned, "c", "b", []ag.ReplicaID{"c"}, true, 1},
+		"the primary does not, and it is planned":     {ag.OpPlanned, "a", "b", []ag.ReplicaID{"c"}, false, 0},
+		"the primary is this node":                    {ag.OpPlanned, "b", "a", nil, true, 0},
+		"the target of a forced one answers":          {ag.OpForced, "b", "a", []ag.ReplicaID{"b"}, true, 0},
+		"the target of a forced one does not":         {ag.OpForced, "b", "a", []ag.ReplicaID{"c"}, true, 1},
+		"the target of a forced one is this node":     {ag.OpForced, "a", "b", nil, true, 0},
+		"the target of a forced one is the one asked": {ag.OpForced, "c", "a", nil, true, 1},
+	} {
+		b := newBed(t)
+		op, err := json.Marshal(ag.Op{ID: "other", Kind: tt.kind, To: tt.to, Epoch: 7})
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.store.alter(func(x *etcd.Snapshot) { x.Op, x.Record.Epoch.Leader = op, tt.leads })
+		b.agent.view.Reach = tt.reach
+		_, err = b.Failover(t.Context(), api.FailoverRequest{To: "c", AllowDataLoss: tt.force, NoWait: true})
+		if (err == nil) != (tt.asked > 0) || b.store.asked != tt.asked || err != nil && !strings.Contains(err.Error(), "a failover is under way") {
+			t.Errorf("%s: asked %d times, %v", name, b.store.asked, err)
+		}
+	}
+}
+
 // TestFailoverOnAWitness: once only signed values are used, a witness writes nothing of a failover, and names the
 // command for a replica.
 func TestFailoverOnAWitness(t *testing.T) {
