@@ -88,6 +88,9 @@ func (s *Service) Remove(ctx context.Context, id ag.ReplicaID) (err error) {
 	var unvote []ag.Replica
 	err = s.Update(ctx, func(g *ag.Group) error {
 		unvote = nil
+		if err := stillSuspended(*g, id); err != nil {
+			return err
+		}
 		g.Replicas = slices.DeleteFunc(g.Replicas, func(r ag.Replica) bool { return r.ID == id })
 		g.AssignVotes()
 		for i := range g.Replicas {
@@ -118,7 +121,16 @@ func (s *Service) Remove(ctx context.Context, id ag.ReplicaID) (err error) {
 // command waits a minute for the answer.
 const dropLimit = 45 * time.Second
 
-// awaitDropped returns once a suspended member counts for no commit any more.
+// stillSuspended refuses to go on with the removal of a member that somebody has resumed, or has forced a failover to,
+// since it was suspended: commits may count on it again.
+func stillSuspended(g ag.Group, id ag.ReplicaID) error {
+	if r, ok := g.Replica(id); ok && !r.Suspended {
+		return fail.Unhealthyf("%s was resumed, or a failover to it was forced, while it was removed; see coterie status, then coterie remove %s again", id, id)
+	}
+	return nil
+}
+
+// awaitDropped returns once a suspended member counts for no commit any more, and does not lead.
 func (s *Service) awaitDropped(ctx context.Context, id ag.ReplicaID) error {
 	ctx, cancel := context.WithTimeout(ctx, dropLimit)
 	defer cancel()
@@ -126,6 +138,12 @@ func (s *Service) awaitDropped(ctx context.Context, id ag.ReplicaID) error {
 		x, err := s.Store.Read(ctx)
 		if err != nil {
 			return err
+		}
+		if err := stillSuspended(x.Group, id); err != nil {
+			return err
+		}
+		if x.Record.Epoch.Leader == id {
+			return fail.Refusedf("%s has become the primary meanwhile, so it was not removed; it is suspended now: coterie failover first, or coterie resume %s", id, id)
 		}
 		if _, in := x.Record.State.InV(id); !in {
 			return nil

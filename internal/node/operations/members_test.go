@@ -77,13 +77,39 @@ func TestRemoveRefuses(t *testing.T) {
 		kind   fail.Kind
 		text   string
 	}{
-		"the primary":            {"a", nil, fail.Refused, "failover first"},
-		"itself":                 {"a", func(b *bed) { b.store.x.Record.Epoch.Leader = "b" }, fail.Refused, "Run it on another member"},
-		"nobody":                 {"z", nil, fail.Usage, "the group has no member z"},
-		"without a quorum":       {"b", func(b *bed) { b.store.readErr = etcd.ErrNoQuorum }, fail.Unhealthy, etcd.ErrNoQuorum.Error()},
-		"it is never dropped":    {"b", nil, fail.Unhealthy, "has not dropped b"},
-		"the vote is not taken":  {"w", func(b *bed) { b.store.removeErr = errTest }, fail.Ordinary, "take the vote of w"},
-		"gone in this moment":    {"c", func(b *bed) { b.store.overtaken, b.store.other = 1, func() { b.leaves("c") } }, fail.Usage, "the group has no member c"},
+		"the primary":           {"a", nil, fail.Refused, "failover first"},
+		"itself":                {"a", func(b *bed) { b.store.x.Record.Epoch.Leader = "b" }, fail.Refused, "Run it on another member"},
+		"nobody":                {"z", nil, fail.Usage, "the group has no member z"},
+		"without a quorum":      {"b", func(b *bed) { b.store.readErr = etcd.ErrNoQuorum }, fail.Unhealthy, etcd.ErrNoQuorum.Error()},
+		"it is never dropped":   {"b", nil, fail.Unhealthy, "has not dropped b"},
+		"the vote is not taken": {"w", func(b *bed) { b.store.removeErr = errTest }, fail.Ordinary, "take the vote of w"},
+		"gone in this moment":   {"c", func(b *bed) { b.store.overtaken, b.store.other = 1, func() { b.leaves("c") } }, fail.Usage, "the group has no member c"},
+		"a failover makes it the primary": {"b", func(b *bed) {
+			b.later(func(x *etcd.Snapshot) {
+				x.Record.Epoch.Epoch, x.Record.Epoch.Leader, x.Record.Epoch.Phase = 8, "b", ag.PhasePromote
+				x.Record.State.V = nil
+			})
+		}, fail.Refused, "has become the primary meanwhile"},
+		"it is resumed": {"b", func(b *bed) {
+			b.later(func(x *etcd.Snapshot) {
+				x.Group.Replicas = slices.Clone(x.Group.Replicas)
+				x.Group.Replicas[1].Suspended = false
+			})
+		}, fail.Unhealthy, "was resumed"},
+		"it is resumed in this moment": {"b", func(b *bed) {
+			b.store.alter(func(x *etcd.Snapshot) { x.Record.State.V, x.Group.Replicas[1].EtcdID = nil, 0 })
+			b.store.other = func() {
+				b.store.alter(func(x *etcd.Snapshot) {
+					x.Group.Replicas = slices.Clone(x.Group.Replicas)
+					x.Group.Replicas[1].Suspended = false
+				})
+			}
+			update := b.Update
+			b.Update = func(ctx context.Context, change func(*ag.Group) error) error {
+				defer func() { b.store.overtaken = 1 }() // from the second one on
+				return update(ctx, change)
+			}
+		}, fail.Unhealthy, "was resumed"},
 		"a primary that retires": {"b", func(b *bed) { b.store.x.Record.Epoch.Leader = "b" }, fail.Refused, "failover first"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
@@ -104,6 +130,11 @@ func TestRemoveRefuses(t *testing.T) {
 			}
 		})
 	}
+}
+
+// later changes what the record holds after a second.
+func (b *bed) later(change func(x *etcd.Snapshot)) {
+	time.AfterFunc(time.Second, func() { b.store.alter(change) })
 }
 
 // leaves has a member leave the configuration, by another administrator.
