@@ -273,10 +273,13 @@ func (l *loop) work() {
 func (l *loop) closeEnded() {
 	for _, p := range l.ended {
 		for _, s := range p.sides() {
-			if s.fd >= 0 {
-				l.sides[s.fd] = nil
-				_ = unix.Close(s.fd)
+			if s.fd < 0 {
+				continue
 			}
+			if s.fd < len(l.sides) { // not so if its first step has failed
+				l.sides[s.fd] = nil
+			}
+			_ = unix.Close(s.fd)
 		}
 		l.carried.Add(-1)
 		p.finished()

@@ -271,7 +271,10 @@ func (st *preauthConn) detach() {
 		st.late.Stop()
 	}
 	delete(st.loop.preauth, st)
-	if fd := st.conn.fd; fd >= 0 && fd < len(st.loop.sides) && st.loop.sides[fd] == watcher(st) {
+	st.conn.mu.Lock()
+	fd := st.conn.fd
+	st.conn.mu.Unlock()
+	if fd >= 0 && fd < len(st.loop.sides) && st.loop.sides[fd] == watcher(st) {
 		st.loop.forget(fd)
 	}
 }
@@ -423,14 +426,12 @@ func (st *preauthConn) opened(x *session, greeting []byte) {
 	s.peeks.Succeeded(c.limitKey, 1)
 	c.logOpened(x, st.route)
 	finished := func() { c.release(); s.wg.Done() }
-	backend, err := take(x.backend)
+	client, backend, err := takeBoth(st.conn, x.backend)
 	if err != nil { // out of descriptors
 		x.close()
 		finished()
 		return
 	}
-	_ = x.backend.Close() // if it was a duplicate
-	client, _ := st.conn.take()
 	consume(client, st.size)
 	p := x.attach(s.leastLoaded(), client, backend, finished)
 	begin := p.first(func() { p.begin(pgwire.AppendAuth(nil, authOK, nil), greeting) })
@@ -439,6 +440,20 @@ func (st *preauthConn) opened(x *session, greeting []byte) {
 		return
 	}
 	p.loop.post(begin)
+}
+
+// takeBoth returns a descriptor of each socket that only the caller owns, and closes the connections. The end of a
+// session sets a deadline on them; Go watches them from then on, and they can only be duplicated.
+func takeBoth(client, backend net.Conn) (clientFD, backendFD int, err error) {
+	if clientFD, err = take(client); err != nil {
+		return -1, -1, err
+	}
+	if backendFD, err = take(backend); err != nil {
+		_ = unix.Close(clientFD)
+		return -1, -1, err
+	}
+	_, _ = client.Close(), backend.Close() // those that were duplicated
+	return clientFD, backendFD, nil
 }
 
 // consume takes bytes that were peeked at from a socket.

@@ -1,0 +1,74 @@
+package listener
+
+import (
+	"bytes"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/listener/startup"
+)
+
+// givenAway returns a pair of sockets. Whoever gets the first closes it.
+func givenAway(t *testing.T) (mine, peer int) {
+	t.Helper()
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Close(pair[1]) })
+	return pair[0], pair[1]
+}
+
+// TestEndedWhileItIsHandedOver: a session whose login a loop has completed may be ended by another goroutine before it
+// is given to a loop. Its end puts a deadline on its sockets, which Go watches from then on. Its client is told.
+func TestEndedWhileItIsHandedOver(t *testing.T) {
+	for _, name := range []string{"open", "ended before", "ended meanwhile"} {
+		t.Run(name, func(t *testing.T) {
+			l := batchingLoop(t)
+			s := l.srv
+			s.loops.Store(&[]*loop{l})
+			ours, client := givenAway(t)
+			backend, _ := givenAway(t)
+			conn := &bareConn{fd: ours}
+			c := s.newClient(conn, false)
+			c.start, c.intent = &startup.Message{User: "u", Database: "d"}, ag.ReadWrite
+			st := &preauthConn{c: c, loop: l, conn: conn}
+			l.preauth[st] = struct{}{}
+			if !s.enter() {
+				t.Fatal("it is closing")
+			}
+			x := c.newSession(route{}, &bareConn{fd: backend})
+			if !s.activate(nil, x) {
+				t.Fatal("it cannot be opened")
+			}
+			want, over := "the primary has changed", make(chan struct{})
+			end := func() { x.end(ending{"closed", want, true}); close(over) }
+			switch name {
+			case "ended before":
+				end()
+			case "ended meanwhile":
+				go end()
+			default:
+				want = "greeting"
+				close(over)
+			}
+			st.opened(x, []byte("greeting"))
+			<-over
+			l.work()
+			l.batch.flush()
+			l.closeEnded()
+			got := make([]byte, 1000)
+			if n, err := receive(client, got); err != nil || !bytes.Contains(got[:n], []byte(want)) {
+				t.Errorf("the client gets %q, %v", got[:max(n, 0)], err)
+			}
+			x.onLoop.Load().close()
+			l.closeEnded()
+			s.wg.Wait()
+			if n, err := receive(client, got); n != 0 || err != nil {
+				t.Errorf("the client's connection is not closed: %d bytes, %v", n, err)
+			}
+		})
+	}
+}
