@@ -469,6 +469,7 @@ func (p *loopSession) awaitThen(wait func() error, then func()) {
 				then()
 			}
 			p.checkEnded()
+			p.answerArrived()
 			p.updateInterest()
 		}))
 	})

@@ -309,8 +309,8 @@ func (p *loopSession) resume(s *side) {
 	p.flush(s)
 }
 
-// answerArrived is called when PostgreSQL has sent something. If the last relayed request was a Query, that proves
-// its arrival. A request of several messages has arrived when its answer is complete.
+// answerArrived is called when PostgreSQL has sent something, and when that was held until now. If the last relayed
+// request was a Query, that proves its arrival. A request of several messages has arrived when its answer is complete.
 func (p *loopSession) answerArrived() {
 	if p.backend.stuck && p.phase == relaying && (p.single || p.x.owed.Load() <= 0) {
 		p.resume(&p.backend)

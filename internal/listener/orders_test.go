@@ -2,11 +2,16 @@ package listener
 
 import (
 	"bytes"
+	"context"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/lib/boottime"
+	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/listener/startup"
 )
 
@@ -69,6 +74,61 @@ func TestEndedWhileItIsHandedOver(t *testing.T) {
 			if n, err := receive(client, got); n != 0 || err != nil {
 				t.Errorf("the client's connection is not closed: %d bytes, %v", n, err)
 			}
+		})
+	}
+}
+
+// TestHeldAnswerProvesItsRequest: the answer to a request that the kernel has relayed proves that the request has
+// arrived, also where it is held at first. What the client has sent since goes to PostgreSQL then.
+func TestHeldAnswerProvesItsRequest(t *testing.T) {
+	for name, single := range map[string]bool{"at the gate": true, "to be confirmed": false} {
+		t.Run(name, func(t *testing.T) {
+			l := batchingLoop(t)
+			s := l.srv
+			var open atomic.Bool
+			s.cfg.Gate = func() time.Duration {
+				if !open.Load() {
+					return 1
+				}
+				return boottime.Now() + time.Minute
+			}
+			s.cfg.GateHold = time.Minute
+			s.cfg.Durable = func(context.Context, ag.LSN) error { return nil }
+			s.flushed.query = func(context.Context) (ag.LSN, error) { return 1, nil }
+			ours, client := givenAway(t)
+			backend, server := givenAway(t)
+			x := &session{srv: s, cut: make(chan struct{}), moving: newMoving(nil), raw: &bareConn{fd: -1}, backend: &bareConn{fd: -1}, onPrimary: true}
+			x.setGate(true, x.cut)
+			p := x.attach(l, ours, backend, func() {})
+			p.first(func() { p.start() })()
+			x.owed.Store(1)
+			p.backend.stuck, p.single = true, single // as finishReclaim leaves it
+			if err := p.backend.send([]byte("next"), true); err != nil {
+				t.Fatal(err)
+			}
+			open.Store(!single)
+			answer := pgwire.AppendMessage(pgwire.AppendMessage(nil, 'C', []byte("INSERT 0 1\x00")), 'Z', []byte{'I'})
+			if _, err := transmit(server, answer); err != nil {
+				t.Fatal(err)
+			}
+			p.backend.Ready(unix.EPOLLIN)
+			if !p.awaiting {
+				t.Fatal("the answer is not held")
+			}
+			open.Store(true)
+			got := make([]byte, 100)
+			waitFor(t, "the answer is passed on", func() bool {
+				l.work()
+				l.batch.flush()
+				n, _ := receive(client, got)
+				return bytes.HasSuffix(got[:n], answer[len(answer)-6:])
+			})
+			if n, err := receive(server, got); err != nil || string(got[:n]) != "next" {
+				t.Errorf("PostgreSQL gets %q, %v", got[:max(n, 0)], err)
+			}
+			p.close()
+			l.closeEnded()
+			s.wg.Wait()
 		})
 	}
 }
