@@ -176,8 +176,8 @@ func (p *loopSession) start() {
 	p.updateInterest()
 }
 
-// first wraps the first step of a session on its loop. Whatever was posted before is left out: the first step itself
-// looks whether the session has ended, or is to move.
+// first wraps the first step of a session on its loop. Steps that were posted before are left out: the first step
+// itself looks whether the session has ended, or is to move.
 func (p *loopSession) first(f func()) func() {
 	return func() {
 		p.started = true

@@ -15,7 +15,7 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/startup"
 )
 
-// givenAway returns a pair of sockets. Whoever gets the first closes it.
+// givenAway returns a pair of sockets. The caller closes the first.
 func givenAway(t *testing.T) (mine, peer int) {
 	t.Helper()
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
@@ -79,7 +79,7 @@ func TestEndedWhileItIsHandedOver(t *testing.T) {
 }
 
 // TestHeldAnswerProvesItsRequest: the answer to a request that the kernel has relayed proves that the request has
-// arrived, also where it is held at first. What the client has sent since goes to PostgreSQL then.
+// arrived, also where it is held at first. The client's later requests go to PostgreSQL then.
 func TestHeldAnswerProvesItsRequest(t *testing.T) {
 	for name, single := range map[string]bool{"at the gate": true, "to be confirmed": false} {
 		t.Run(name, func(t *testing.T) {

@@ -94,7 +94,8 @@ func TestWritersAreToldWhileOthersGo(t *testing.T) {
 }
 
 // TestStepsBeforeTheFirst: a step that is posted for a session after it was given to a loop, and before its first step
-// there, is left out. The loop does not know its sockets yet; the first step looks itself whether the session has ended.
+// there, is left out. The loop does not know its sockets yet; the first step itself looks whether the session has
+// ended.
 func TestStepsBeforeTheFirst(t *testing.T) {
 	l := batchingLoop(t)
 	client, server := socketPair(t), socketPair(t)
