@@ -77,8 +77,9 @@ type Lease struct {
 	anew     atomic.Bool             // held again after it was not: renew at once
 	kick     chan struct{}
 
-	renewing  sync.Mutex  // held while a renewal is under way
-	announced atomic.Bool // the last renewal announced a restart of the agent
+	renewing  sync.Mutex    // held while a renewal is under way
+	begun     atomic.Uint64 // number of renewals that have begun
+	announced atomic.Uint64 // which of them was the last, if that announced a restart of the agent; 0: it did not
 }
 
 // New returns a lease that is not held.
@@ -182,6 +183,7 @@ func (l *Lease) renew(ctx context.Context, h Holding) bool {
 	p := l.c.Profile()
 	ctx, cancel := context.WithTimeout(ctx, p.Request)
 	defer cancel()
+	number := l.begun.Add(1)
 	l.c.Answers.Declaring(h.Epoch, h.Lead.Answer)
 	t0 := boottime.Now()
 	held := l.held(h.Epoch)
@@ -211,7 +213,10 @@ func (l *Lease) renew(ctx context.Context, h Holding) bool {
 	if !counts {
 		return true
 	}
-	l.announced.Store(h.Lead.Restarting)
+	if !h.Lead.Restarting {
+		number = 0
+	}
+	l.announced.Store(number)
 	if first {
 		l.c.Changed()
 	}
@@ -259,7 +264,14 @@ func (l *Lease) Announce(ctx context.Context, budget time.Duration) error {
 	next := *h
 	next.Lead.Restarting = true
 	l.Hold(&next)
-	for !l.announced.Load() {
+	// One under way may be without the announcement, although the last one had that of an earlier restart.
+	before := l.begun.Load()
+	l.anew.Store(true)
+	select {
+	case l.kick <- struct{}{}:
+	default:
+	}
+	for l.announced.Load() <= before {
 		if retry.Sleep(ctx, 2*time.Millisecond) != nil {
 			return errors.New("the record was not written in time")
 		}

@@ -3,11 +3,14 @@ package lease
 import (
 	"context"
 	"log/slog"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
+	"github.com/coteriedb/coterie/internal/lib/retry"
 )
 
 // slowStore lets a test act while a renewal is on its way.
@@ -92,6 +95,60 @@ func TestOwnChangeOfTheEpochKeepsTheLease(t *testing.T) {
 		t.Error("lost")
 	}
 }
+
+// A restart is announced by a renewal that begins after it was asked for. The one before may have announced an earlier
+// restart, and one that does not may be under way.
+func TestAnnounceAfterAnEarlierRestart(t *testing.T) {
+	var written atomic.Bool // the record announces a restart
+	begun, goOn := make(chan struct{}), make(chan struct{})
+	l := testLease(nil)
+	l.c.Store = leadStore(func(lead ag.Lead) {
+		if !lead.Restarting {
+			close(begun)
+			<-goOn
+		}
+		written.Store(lead.Restarting)
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer cancel()
+	running.Go(func() { l.Run(ctx) })
+	l.Hold(&Holding{Epoch: 3, Lead: ag.Lead{Restarting: true}})
+	await(t, written.Load)
+	await(t, func() bool { return l.State().Valid })
+	l.Hold(&Holding{Epoch: 3})
+	<-begun
+	var told atomic.Bool
+	running.Go(func() {
+		if err := l.Announce(ctx, 10*time.Second); err != nil {
+			t.Error(err)
+		}
+		l.Rest()
+		if !written.Load() {
+			t.Error("the record does not announce the restart")
+		}
+		told.Store(true)
+	})
+	await(t, func() bool { h := l.want.Load(); return h == nil || h.Lead.Restarting })
+	close(goOn)
+	await(t, told.Load)
+}
+
+// await waits for a condition.
+func await(t *testing.T, is func() bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if err := retry.Until(ctx, time.Millisecond, func() (bool, error) { return is(), nil }); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// leadStore is told of each renewal.
+type leadStore func(ag.Lead)
+
+func (s leadStore) Renew(_ context.Context, _ int64, l ag.Lead) error { s(l); return nil }
 
 // An answer lease has ended once a majority of its voters, its leader left out, has acknowledged a later epoch for
 // long.
