@@ -11,6 +11,7 @@ const (
 	maxNames = 64  // names of settings that are remembered
 	maxName  = 128 // bytes of one
 	overlap  = 160 // bytes of a piece that are looked at again with the next one
+	maxSet   = 512 // bytes behind a SET in which the name of its setting must end
 )
 
 // Tracker follows one session. Its zero value is a session that has sent nothing.
@@ -119,22 +120,26 @@ func (t *Tracker) calls(text []byte) {
 
 // called looks at one call. before ends with the name and what may stand behind a name.
 func (t *Tracker) called(before, arguments []byte) {
-	name := bytes.TrimRight(before, space+`"`)
-	if len(name) == 0 {
-		return
-	}
-	t.call(name, arguments)
-	if quoted := bytes.TrimRight(before, space); len(quoted) > len(name) {
-		if begin := bytes.LastIndexByte(name, '"'); begin > 0 && name[begin-1] == '&' {
-			t.refuse("a call was written with a name in Unicode escapes")
+	for {
+		name := bytes.TrimRight(before, space+`"`)
+		if len(name) == 0 {
+			return
 		}
-	}
-	if !bytes.ContainsAny(before[len(name):], "\r\n") {
-		return
-	}
-	line := bytes.LastIndexAny(name, "\r\n") + 1
-	if comment := bytes.Index(name[line:], []byte("--")); comment >= 0 { // the name may stand before it
-		t.called(append(name[:line+comment:line+comment], ' '), arguments)
+		t.call(name, arguments)
+		if quoted := bytes.TrimRight(before, space); len(quoted) > len(name) {
+			if begin := bytes.LastIndexByte(name, '"'); begin > 0 && name[begin-1] == '&' {
+				t.refuse("a call was written with a name in Unicode escapes")
+			}
+		}
+		if !bytes.ContainsAny(before[len(name):], "\r\n") {
+			return
+		}
+		line := bytes.LastIndexAny(name, "\r\n") + 1
+		comment := bytes.Index(name[line:], []byte("--"))
+		if comment < 0 {
+			return
+		}
+		before = name[:line+comment] // the name may stand before it
 	}
 }
 
@@ -206,21 +211,33 @@ func (t *Tracker) statement(text []byte) {
 	case "prepare":
 		t.holds = true
 	case "do":
-		t.body, t.holds = true, true
-		t.program(rest)
+		t.holds = true
+		t.programFrom(rest)
 	case "":
 		if bytes.HasPrefix(text, []byte("--")) || bytes.HasPrefix(text, []byte("/*")) {
-			t.body, t.holds = true, true // the comment may hide what the statement is
-			t.program(text)
+			t.holds = true
+			t.programFrom(text) // the comment may hide what the statement is
 		}
 	}
 }
 
-// set notes the setting of SET.
+// programFrom notes that the text is a program from there on. The first one includes all later ones.
+func (t *Tracker) programFrom(text []byte) {
+	if !t.body {
+		t.body = true
+		t.program(text)
+	}
+}
+
+// set notes the setting of SET. A text may have thousands of them, so it looks only so far.
 func (t *Tracker) set(text []byte) {
-	name, rest := settingName(text)
+	near := text[:min(len(text), maxSet)]
+	name, rest := settingName(near)
 	if n := strings.ToLower(string(name)); n == "session" || n == "local" {
-		name, _ = settingName(rest)
+		name, rest = settingName(rest)
+	}
+	if rest = afterSpace(rest); len(near) < len(text) && (len(rest) < 2 || bytes.HasPrefix(rest, []byte("--")) || bytes.HasPrefix(rest, []byte("/*"))) {
+		t.refuse("it has set a setting whose name is far from its SET")
 	}
 	t.note(name)
 }
@@ -282,7 +299,7 @@ func settingName(text []byte) (name, rest []byte) {
 			name, text = append(name, word...), rest
 		}
 		after := afterSpace(text)
-		if len(after) == 0 || after[0] != '.' {
+		if len(after) == 0 || after[0] != '.' || bytes.IndexByte(name, '.') >= 0 && len(name) > maxName {
 			return name, text
 		}
 		name, text = append(name, '.'), after[1:]

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestTrackerFindsNamesAndReasons(t *testing.T) {
@@ -120,6 +121,46 @@ func TestTrackerIsBounded(t *testing.T) {
 	}
 	if len(tr.Names()) > maxNames || tr.Why() == "" {
 		t.Errorf("%d names, why %q", len(tr.Names()), tr.Why())
+	}
+}
+
+// TestTrackerTakesNoLongForAnyText: an event loop follows the texts of its sessions, so none may take it long. These
+// took up to twenty seconds.
+func TestTrackerTakesNoLongForAnyText(t *testing.T) {
+	for _, part := range []string{"--\n", "do;", "do s;", "--;", "set.", "do set.", "set--", "set/*", "set--set\n", "set \" ", "set a.", "(", "\n(", "\"("} {
+		for _, text := range []string{strings.Repeat(part, 64<<10/len(part)) + "(", "do " + strings.Repeat(part, 64<<10/len(part))} {
+			took := time.Hour
+			for i := 0; i < 3 && took > time.Second; i++ { // the machine may have been busy
+				var tr Tracker
+				began := time.Now()
+				tr.Text([]byte(text), true, true)
+				took = min(took, time.Since(began))
+			}
+			if took > time.Second {
+				t.Errorf("%d bytes of %q take %v", len(text), text[:10], took)
+			}
+		}
+	}
+}
+
+// TestTrackerLooksSoFar: a name that is far from its SET is not searched for, and the session is not moved.
+func TestTrackerLooksSoFar(t *testing.T) {
+	for text, moves := range map[string]bool{
+		"set /*" + strings.Repeat("x", 100) + "*/ a.b = 1":           true,
+		"set /*" + strings.Repeat("x", 2*maxSet) + "*/ a.b = 1":      false,
+		"set --" + strings.Repeat("x", 2*maxSet) + "\na.b = 1":       false,
+		"set a.b /*" + strings.Repeat("x", 2*maxSet) + "*/ = 1":      false,
+		"set a.b = '" + strings.Repeat("x", 2*maxSet) + "'":          true,
+		"set session a.b to '" + strings.Repeat("x", 2*maxSet) + "'": true,
+		"set \"" + strings.Repeat("x", 2*maxSet) + "\".b = 1":        false,
+		"set" + strings.Repeat(" ", 2*maxSet) + "a.b = 1":            false,
+		"update t set x = '" + strings.Repeat("x", 2*maxSet) + "'":   true,
+	} {
+		var tr Tracker
+		tr.Text([]byte(text), true, true)
+		if (tr.Why() == "") != moves {
+			t.Errorf("%.30q: why %q", text, tr.Why())
+		}
 	}
 }
 
