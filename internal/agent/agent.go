@@ -94,6 +94,7 @@ type Agent struct {
 	suspected, cleared atomic.Uint64
 	answered           atomic.Uint64 // the epoch in which this node has opened, so that its answers may leave; 0: none
 	outcome            atomic.Pointer[Outcome]
+	closing            atomic.Bool // the request that ended so is being removed
 	guard              *recordguard.Guard
 	preset             atomic.Pointer[preset]
 	readers            departure

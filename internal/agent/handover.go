@@ -54,6 +54,7 @@ type Outcome struct {
 // checkpoint can take minutes, and the bookkeeping of commits must not wait for it.
 func (a *Agent) prepare(ctx context.Context, v ag.View, op ag.Op) {
 	if a.prep.op == op.ID {
+		a.closeAgain(op)
 		return
 	}
 	a.prep = preparation{op: op.ID}
@@ -180,12 +181,28 @@ func (a *Agent) ready() string {
 
 // endOp publishes the result of a request, then removes the request. The client that asked waits for both.
 func (a *Agent) endOp(rev int64, o Outcome) {
+	a.closing.Store(true)
 	a.outcome.Store(&o)
 	fault.Point("handover.unclosed") // the outcome is known here; the request is still in the record
 	if o.Error != "" {
 		a.log.Warn("planned failover ended", "err", o.Error)
 	}
 	a.Wake()
+	a.closeOp(rev)
+}
+
+// closeAgain removes a request whose result is known and that was not removed in time, as while the quorum did not
+// answer: while it stands, no other failover can be asked for. The loop calls it.
+func (a *Agent) closeAgain(op ag.Op) {
+	if o := a.outcome.Load(); o == nil || o.Op != op.ID || !a.closing.CompareAndSwap(false, true) {
+		return
+	}
+	rev := a.snapshot.Load().OpRev
+	a.children.Go(func() { a.closeOp(rev) })
+}
+
+func (a *Agent) closeOp(rev int64) {
+	defer a.closing.Store(false)
 	ctx, cancel := context.WithTimeout(context.Background(), commitBudget)
 	defer cancel()
 	for {

@@ -347,3 +347,15 @@ func TestPlannedFailoverServesWhileItPrepares(t *testing.T) {
 		l.leader(5*time.Second, "a", "b")
 	})
 }
+
+// A request that ended while the quorum did not answer is closed when it does again.
+func TestRequestIsClosedLater(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		l.Node("a").Fail("checkpoint", errors.New("no space"))
+		l.Node("a").Store.Inject("close", slices.Repeat([]agenttest.Fault{{Err: agenttest.ErrUnreachable}}, 100)...)
+		l.plan("c")
+		l.Node("a").Fail("checkpoint", nil)
+		l.Record.SetOp(ag.Op{ID: "2", Kind: ag.OpPlanned, To: "c", Epoch: l.epoch()})
+		l.leader(5*time.Second, "a", "b")
+	})
+}
