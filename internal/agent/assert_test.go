@@ -102,6 +102,22 @@ func TestAssertionInASeal(t *testing.T) {
 	})
 }
 
+// The seal that a candidate gives itself is no exception.
+func TestAssertionInACandidatesOwnSeal(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		l.write("a")
+		l.stop("b")
+		l.wrap = func(c *agent.Config) { c.Upstream = stubborn{c.Upstream} }
+		l.start("b")
+		l.wrap = nil
+		l.Record.SetGroup(func(g *ag.Group) { g.Replicas[2].FailoverMode = ag.Manual })
+		l.formed("a", time.Minute)
+		l.wait("b streams", time.Minute, func() bool { return l.Node("b").State().Receiving })
+		l.kill("a")
+		l.violated("b", "is taken after the seal of epoch")
+	})
+}
+
 // An assertion of the worker is one of the loop, and so is the end of an action that never began.
 func TestAssertionOfTheWorker(t *testing.T) {
 	for name, do := range map[string]func(){

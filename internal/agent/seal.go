@@ -229,7 +229,7 @@ func (a *Agent) askSeals(ctx context.Context, v ag.View, act ag.AskSeals) {
 			req := SealRequest{Epoch: act.Epoch, Candidate: a.cfg.Self}
 			ans := sealAnswer{member: id, epoch: act.Epoch}
 			if id == a.cfg.Self {
-				ans.report, ans.err = a.seal.Seal(call, req)
+				ans.report, ans.err = a.Seal(call, req)
 			} else {
 				ans.report, ans.err = a.cfg.Peers.Seal(call, r, req)
 			}
