@@ -55,6 +55,21 @@ func TestAMovedNodeComesBack(t *testing.T) {
 	})
 }
 
+// A moved node refuses what it is asked for while it waits for a sign of life of the old one: it has decided nothing yet.
+func TestAMovedNodeIsAskedTooEarly(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		l.kill("c")
+		l.wrap = func(c *agent.Config) { c.Place = "elsewhere" }
+		l.start("c")
+		time.Sleep(time.Second)
+		if err := l.agents["c"].RestartServer(l.Context()); err == nil || !strings.Contains(err.Error(), "has just begun") {
+			t.Errorf("asked too early: %v", err)
+		}
+		l.wait("its server is restarted", time.Minute, func() bool { return l.agents["c"].RestartServer(l.Context()) == nil })
+		l.formed("a", time.Minute)
+	})
+}
+
 // clone runs an agent under a name, in another place, for a while, and returns how it ended. It has data where the
 // node's own agent does not run.
 func (l *lab) clone(id ag.ReplicaID, place string, d time.Duration) error {

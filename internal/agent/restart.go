@@ -25,6 +25,9 @@ const (
 // stopped. The keeper of a primary fences after three seconds if the successor has not taken over.
 var ErrRestart = errors.New("the agent makes room for its successor")
 
+// errJustBegun refuses what an agent is asked for before it may act under its name.
+var errJustBegun = errors.New("this node has just begun and has decided nothing yet; try again in a few seconds")
+
 // restartTask is the name of the task of a restart in place.
 const restartTask = "restart"
 
@@ -74,6 +77,9 @@ func (a *Agent) beginServerRestart(ctx context.Context, r serverRequest) {
 	case t != nil:
 		r.done <- fmt.Errorf("this node is busy (%s); try again when that has ended", t.name)
 		return
+	case v == nil:
+		r.done <- errJustBegun
+		return
 	case a.lease.Armed() != 0 || v.Record.Epoch.Leader == v.Self:
 		r.done <- errors.New("this node is the primary")
 		return
@@ -122,6 +128,9 @@ func (a *Agent) beginRestart(ctx context.Context, r restartRequest) (leave bool)
 	case a.lease.Armed() == 0: // its server, if there is one, may run without an agent
 		r.done <- nil
 		return true
+	case v == nil:
+		r.done <- errJustBegun
+		return false
 	case !v.Quorum || v.Record.Epoch.Leader != v.Self || v.Record.Epoch.Phase != ag.PhaseLead || v.Local.Server != ag.ServerWritable:
 		r.done <- errors.New("this node is becoming or ceasing to be the primary; try again in a moment")
 		return false
