@@ -159,7 +159,7 @@ func (x *session) wake() {
 // woken is called by downstream when a read was interrupted. It reports whether the session leaves.
 func (x *session) woken(kept int) (leaves bool) {
 	_ = x.backend.SetReadDeadline(time.Time{})
-	if x.ended.Load() != nil { // end may have set the deadline before it was cleared
+	if x.ended.Load() != nil || x.keepsBackend.Load() { // end, or upstream, may have set the deadline before it was cleared
 		_ = x.backend.SetReadDeadline(time.Unix(1, 0))
 		return false
 	}

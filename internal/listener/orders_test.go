@@ -3,6 +3,10 @@ package listener
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
+	"errors"
+	"net"
+	"os"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -130,5 +134,53 @@ func TestHeldAnswerProvesItsRequest(t *testing.T) {
 			l.closeEnded()
 			s.wg.Wait()
 		})
+	}
+}
+
+// TestPanicBeforeThereIsABackend: a panic ends a session of another node's client, and nothing else, also while it has
+// no backend yet.
+func TestPanicBeforeThereIsABackend(t *testing.T) {
+	s := batchingLoop(t).srv
+	s.cfg.Routes = func() *ag.Routes { panic("a test") }
+	ours, client := net.Pipe()
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		s.ServeBackend(t.Context(), ours, t.TempDir())
+	}()
+	body := append(binary.BigEndian.AppendUint32(nil, pgwire.Protocol3), "user\x00u\x00coterie.intent\x00READ_WRITE\x00\x00"...)
+	if _, err := client.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(body)+4)), body...)); err != nil {
+		t.Fatal(err)
+	}
+	<-over
+	if n, err := client.Read(make([]byte, 1)); n > 0 || err == nil {
+		t.Error("its connection is still open")
+	}
+	if n := s.Stats().Cut["panic"]; n != 1 {
+		t.Errorf("%d panics are counted", n)
+	}
+}
+
+// TestDeadlineOfALostBackend: a session that was woken to be asked does not overwrite the deadline by which the end of
+// its client stops the wait for its backend.
+func TestDeadlineOfALostBackend(t *testing.T) {
+	ours, backend := net.Pipe()
+	defer func() { _, _ = ours.Close(), backend.Close() }()
+	x := &session{srv: batchingLoop(t).srv, cut: make(chan struct{}), moving: newMoving(nil), backend: ours}
+	x.keepsBackend.Store(true)
+	_ = x.backend.SetReadDeadline(time.Unix(1, 0)) // as upstream does
+	x.woken(0)
+	read := make(chan error)
+	go func() {
+		_, err := x.backend.Read(make([]byte, 1))
+		read <- err
+	}()
+	select {
+	case err := <-read:
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Error(err)
+		}
+	case <-time.After(5 * time.Second):
+		t.Error("it waits for a backend that has nothing to say")
 	}
 }

@@ -39,7 +39,8 @@ func (s *Server) ServeBackend(ctx context.Context, conn net.Conn, socketDir stri
 	defer cancel()
 	unhook := context.AfterFunc(s.life, cancel)
 	defer unhook()
-	x := &session{srv: s, relayed: true, since: time.Now(), client: conn, raw: conn, cut: make(chan struct{}), moving: newMoving(nil)}
+	// Until it has a backend, a panic finds the connection in its place.
+	x := &session{srv: s, relayed: true, since: time.Now(), client: conn, raw: conn, backend: conn, cut: make(chan struct{}), moving: newMoving(nil)}
 	defer func() { _ = conn.Close() }()
 	defer x.rescue("relayed")
 	if bad := x.serveRelayed(ctx, socketDir); bad != nil {
