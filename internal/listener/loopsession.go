@@ -39,7 +39,8 @@ type loopSession struct {
 	holdTimer       *time.Timer      // ends that wait at HoldMax
 	endTimer        *time.Timer      // ends the wait for a client that has to read the rest of a message
 	discarding      bool             // further bytes of the client are discarded
-	kernel          *offload.Session // not nil once the eBPF program knows the session
+	kernel          *offload.Session // not nil once the eBPF program knows the session; others than the loop read it, too
+	lent            bool             // kernel has left the loop, with the client
 	notOffloadable  bool             // the session is never offloaded
 	answersSince    int              // answers since the session began or came back
 	answersNeeded   int              // answers before it is offloaded

@@ -223,9 +223,9 @@ func (p *loopSession) close() {
 			s.interest = 0
 		}
 	}
-	if p.kernel != nil {
-		if p.x.offloaded.Swap(false) { // a panic ended it
-			p.x.srv.offloadedNow.Add(-1)
+	if p.kernel != nil && !p.lent {
+		if p.x.offloaded.Load() { // a panic ended it
+			p.x.cameBack()
 		}
 		p.loop.offloaded[p.kernel.Index] = nil
 		p.loop.path.Remove(p.kernel)
@@ -303,7 +303,8 @@ func (p *loopSession) takeClient() (net.Conn, error) {
 		return conn, nil
 	}
 	p.setInterest(&p.returns, 0)
-	l.sides[p.returns.fd], l.offloaded[k.Index], p.kernel = nil, nil, nil
+	l.sides[p.returns.fd], l.offloaded[k.Index] = nil, nil
+	p.returns.fd, p.lent = -1, true
 	return &lentConn{TCPConn: tcp, closed: sync.OnceFunc(func() {
 		l.post(func() {
 			l.path.Remove(k)

@@ -196,8 +196,7 @@ func (p *loopSession) finishReclaim() {
 		p.answersNeeded = min(2*max(p.answersNeeded, x.srv.offloadAfter()), max(offloadAfterMax, x.srv.offloadAfter()))
 	}
 	wrong := p.applyRelayed()
-	x.offloaded.Store(false)
-	x.srv.offloadedNow.Add(-1)
+	x.cameBack()
 	if wrong != nil {
 		x.end(ending{"kernel", "the counters of the kernel's path are wrong", false})
 	}
@@ -326,9 +325,19 @@ func (x *session) reclaim() {
 	p := x.onLoop.Load()
 	assert.That(p != nil, "an offloaded session is on no loop")
 	x.drained.mu.Lock() // it may be about to arm the slot
-	p.kernel.Slot.Disarm()
+	if x.offloaded.Load() {
+		p.kernel.Slot.Disarm() // AFTER the check under the lock: the slot is still its own
+	}
 	x.drained.mu.Unlock()
 	p.recheck()
+}
+
+// cameBack notes that the kernel does not relay the session any more. Its slot may be given away afterwards.
+func (x *session) cameBack() {
+	x.drained.mu.Lock()
+	x.offloaded.Store(false)
+	x.drained.mu.Unlock()
+	x.srv.offloadedNow.Add(-1)
 }
 
 // reclaimWhere reclaims all sessions of the local server that match.

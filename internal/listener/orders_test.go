@@ -7,6 +7,8 @@ import (
 	"errors"
 	"net"
 	"os"
+	"runtime"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -16,6 +18,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/offload"
 	"github.com/coteriedb/coterie/internal/listener/startup"
 )
 
@@ -183,4 +186,90 @@ func TestDeadlineOfALostBackend(t *testing.T) {
 	case <-time.After(5 * time.Second):
 		t.Error("it waits for a backend that has nothing to say")
 	}
+}
+
+// lentSession returns a session on a loop that does not run, which the kernel is taken to relay.
+func lentSession(t *testing.T) (x *session, p *loopSession) {
+	t.Helper()
+	l := batchingLoop(t)
+	port, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := net.Dial("tcp", port.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	here, err := port.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _, _, _ = port.Close(), client.Close(), here.Close() })
+	ours, err := duplicate(here)
+	if err != nil {
+		t.Fatal(err)
+	}
+	backend, _ := givenAway(t)
+	returns, _ := givenAway(t)
+	x = &session{srv: l.srv, cut: make(chan struct{}), moving: newMoving(nil), raw: here, backend: &bareConn{fd: -1}}
+	p = x.attach(l, ours, backend, func() {})
+	p.first(func() { p.start() })()
+	l.offloaded = make([]*loopSession, 1)
+	p.kernel = &offload.Session{Slot: new(offload.Slot), Returns: returns}
+	l.offloaded[0] = p
+	p.returns.open(p, returns)
+	l.setWatcher(returns, &p.returns)
+	x.offloaded.Store(true)
+	return x, p
+}
+
+// TestSlotOfASessionThatLeft: a goroutine that has just seen that the kernel relays a session finds its slot, also when
+// the session leaves its loop in that moment.
+func TestSlotOfASessionThatLeft(t *testing.T) {
+	x, p := lentSession(t)
+	x.offloaded.Store(false)
+	conn, err := p.takeClient()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.(*lentConn).TCPConn.Close() }() //nolint:forcetypeassert // the kernel knows it
+	returns := p.kernel
+	if returns == nil {
+		t.Fatal("there is no slot any more")
+	}
+	p.close()
+	p.loop.closeEnded()
+	if _, err := unix.FcntlInt(uintptr(returns.Returns), unix.F_GETFD, 0); err != nil {
+		t.Errorf("the socket of the answers that come back was closed with the session: %v", err)
+	}
+	_ = unix.Close(returns.Returns)
+}
+
+// TestReclaimSparesTheNextSession: the slot of a session that came back by itself may belong to another session by the
+// time a goroutine reclaims the first. The other one stays with the kernel: nothing would wake its loop.
+func TestReclaimSparesTheNextSession(t *testing.T) {
+	x, p := lentSession(t)
+	x.drained.mu.Lock()
+	over := make(chan struct{})
+	go func() { defer close(over); x.reclaim() }()
+	waitFor(t, "it waits for the session", func() bool {
+		stacks := make([]byte, 1<<20)
+		for _, g := range strings.Split(string(stacks[:runtime.Stack(stacks, true)]), "\n\n") {
+			if strings.Contains(g, "(*session).reclaim") && strings.Contains(g, "sync.Mutex.Lock") {
+				return true
+			}
+		}
+		return false
+	})
+	x.offloaded.Store(false)
+	p.kernel.Slot.Armed = 1 // for the other one
+	x.drained.mu.Unlock()
+	<-over
+	if p.kernel.Slot.Armed != 1 {
+		t.Error("the other session was taken from the kernel")
+	}
+	p.kernel = nil
+	p.close()
+	p.loop.closeEnded()
+	_ = unix.Close(p.returns.fd)
 }
