@@ -201,7 +201,7 @@ func (k *Path) Add(client, backend int, sender uint64) (d *Session, err error) {
 	s := d.Slot
 	generation := atomic.AddUint32(&s.generation, 1)
 	s.AwaitOutside() // a run for an older session has ended now, or will see the new generation
-	*s = Slot{generation: generation}
+	s.reset()
 	for n, cookie := range d.cookies {
 		way := uint64(i)<<1 | uint64(min(n, 1)) | uint64(generation)<<32
 		if err = k.directions.Update(cookie, directionBytes(way), ebpf.UpdateAny); err != nil {

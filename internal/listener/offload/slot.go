@@ -41,6 +41,16 @@ func (s *Slot) Disarm() bool {
 	return was != 0
 }
 
+// reset makes the slot as new. A run of the program may still enter for an older session and leave again, so inside is
+// the program's own.
+func (s *Slot) reset() {
+	s.Armed, s.Flags = 0, 0
+	s.Ups, s.Downs, s.upBytes, s.DownBytes = 0, 0, 0, 0
+	s.UpLeft, s.UpTaken, s.DownLeft, s.DownTaken, s.DownLimit = 0, 0, 0, 0, 0
+	s.Logged, s.Status, s.Why, s.Single, s.Texts = 0, 0, 0, 0, 0
+	clear(s.Log[:])
+}
+
 // AwaitOutside returns when no run of the program uses the slot.
 func (s *Slot) AwaitOutside() {
 	for i := 0; atomic.LoadUint32(&s.inside) != 0; i++ {
