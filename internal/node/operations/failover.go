@@ -58,8 +58,8 @@ func (s *Service) Failover(ctx context.Context, req api.FailoverRequest) (api.Fa
 	}
 }
 
-// unanswered reports whether the member that has to carry out the request of this epoch does not answer: the primary, or
-// the target of a forced failover. Without it nobody would end the request. In its place another may be forced: the
+// unanswered reports whether the member that has to carry out the request of this epoch does not answer: the primary,
+// or the target of a forced failover. Without it nobody would end the request. In its place another may be forced: the
 // store takes one of the two, and each is void once the epoch has changed.
 func (s *Service) unanswered(x etcd.Snapshot) bool {
 	var op ag.Op

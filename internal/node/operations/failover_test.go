@@ -261,8 +261,8 @@ func TestFailoverAskedAgain(t *testing.T) {
 	}
 }
 
-// TestFailoverInPlaceOfAnother: a failover can be forced although another one was asked for, once the member that has to
-// carry that out does not answer. A planned one cannot.
+// TestFailoverInPlaceOfAnother: a failover can be forced although another one was asked for, once the member that has
+// to carry that out does not answer. A planned one cannot.
 func TestFailoverInPlaceOfAnother(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
