@@ -55,7 +55,8 @@ func TestAMovedNodeComesBack(t *testing.T) {
 	})
 }
 
-// A moved node refuses what it is asked for while it waits for a sign of life of the old one: it has decided nothing yet.
+// A moved node refuses what it is asked for while it waits for a sign of life of the old one: it has decided nothing
+// yet.
 func TestAMovedNodeIsAskedTooEarly(t *testing.T) {
 	inBubble(t, func(l *lab) {
 		l.kill("c")
