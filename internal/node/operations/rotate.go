@@ -71,7 +71,13 @@ func (s *Service) beginRotation(ctx context.Context, name string, hold bool) (ou
 		out = *status.RotationOf(*g)
 		return nil
 	})
-	return out, err
+	if err != nil {
+		return out, err
+	}
+	if x, err := s.Store.Read(ctx); err == nil {
+		s.GroupChanged(x.Group) // while the authorities are locked: what is left of a rotation before is forgotten, and not its key
+	}
+	return out, nil
 }
 
 // abandonRotation gives a rotation up, which it refuses once a certificate of the new authority may be in use.

@@ -28,6 +28,9 @@ func TestRotateAuthority(t *testing.T) {
 	if err != nil || rotation == nil || r.Pin != rotation.Pin || r.Pin == old.Pin() || r.Phase != ag.RotationTrust || !r.Held || len(r.WaitsFor) != 4 {
 		t.Fatalf("begun: %+v, in the record %+v, %v", r, rotation, err)
 	}
+	if n := len(b.changed); n != 1 || b.changed[0].Rotation == nil {
+		t.Errorf("the node was told %d times of a configuration", n)
+	}
 	if key, err := certs.AuthorityKey(b.Layout.PKI(), r.Pin); err != nil || len(key) == 0 {
 		t.Errorf("the new key is not on disk: %v", err)
 	}

@@ -45,7 +45,12 @@ func (s *Service) rotationTurn(ctx context.Context) error {
 		if len(s.identity.TrustedPins()) == 1 {
 			return nil
 		}
-		return s.changeAuthorities(certs.ForgetAuthorities) // the rotation was given up
+		return s.changeAuthorities(func(pki string) error { // the rotation was given up
+			if now := s.Members.Group(); now != nil && now.Rotation != nil {
+				return nil // another was begun here since: its key is on this disk only, and is not forgotten
+			}
+			return certs.ForgetAuthorities(pki)
+		})
 	case slices.Contains(r.Done, s.Self) && (len(g.RotationWaits()) > 0 || r.Held()):
 		return nil
 	default:

@@ -132,13 +132,25 @@ func TestRotationTurnRefuses(t *testing.T) {
 	}
 }
 
-// TestRotationGivenUp: a node forgets an authority whose rotation was given up.
+// TestRotationGivenUp: a node forgets an authority whose rotation was given up, and not the key of one that was begun
+// right after.
 func TestRotationGivenUp(t *testing.T) {
 	b := newBed(t)
 	if err := b.rotationTurn(t.Context()); err != nil || b.pins() != 2 {
 		t.Fatalf("%d authorities, %v", b.pins(), err)
 	}
 	b.group.Rotation = nil
+	if err := certs.SaveAuthorityKey(b.Dir, b.next.KeyPEM()); err != nil {
+		t.Fatal(err)
+	}
+	// The next rotation was begun here, which the agent has not read yet.
+	if err := b.rotationTurn(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := certs.AuthorityKey(b.Dir, b.next.Pin()); err != nil {
+		t.Errorf("the key of the next rotation is gone: %v", err)
+	}
+	b.Members.Set(b.group)
 	if err := b.rotationTurn(t.Context()); err != nil || b.pins() != 1 || slices.Contains(b.identity.TrustedPins(), b.next.Pin()) {
 		t.Errorf("%d authorities, %v", b.pins(), err)
 	}
