@@ -305,6 +305,7 @@ func (x *session) await(d *activeDrain, holds *time.Timer) {
 	case <-d.over:
 	case <-x.cut:
 	case <-x.moving.leave:
+	case <-x.moving.left: // its backend has ended itself
 	case <-poll:
 	case <-holds.C:
 		x.end(ending{reason: "held", why: "the planned failover took too long"})

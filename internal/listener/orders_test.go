@@ -273,3 +273,43 @@ func TestReclaimSparesTheNextSession(t *testing.T) {
 	p.loop.closeEnded()
 	_ = unix.Close(p.returns.fd)
 }
+
+// TestHeldRequestOfALostBackend: nothing of a session stays behind whose backend has ended itself while a drain held a
+// request of it, also while the drain lasts.
+func TestHeldRequestOfALostBackend(t *testing.T) {
+	l := batchingLoop(t)
+	s := l.srv
+	ours, client := givenAway(t)
+	backend, server := givenAway(t)
+	x := &session{srv: s, cut: make(chan struct{}), moving: newMoving(nil), raw: &bareConn{fd: -1}, backend: &bareConn{fd: -1}}
+	x.setGate(true, x.cut)
+	x.status.Store('I')
+	p := x.attach(l, ours, backend, func() {})
+	p.first(func() { p.start() })()
+	s.Drain(true)
+	if _, err := transmit(client, pgwire.AppendMessage(nil, 'Q', []byte("select 1\x00"))); err != nil {
+		t.Fatal(err)
+	}
+	p.client.Ready(unix.EPOLLIN)
+	if !p.draining {
+		t.Fatal("the request is not held")
+	}
+	if _, err := transmit(server, pgwire.Fatal("", pgwire.StateAdminShutdown, "a test").Encode()); err != nil {
+		t.Fatal(err)
+	}
+	_ = unix.Shutdown(server, unix.SHUT_RDWR)
+	for p.phase == relaying {
+		p.backend.Ready(unix.EPOLLIN)
+	}
+	p.close()
+	l.closeEnded()
+	over := make(chan struct{})
+	go func() { s.wg.Wait(); close(over) }()
+	select {
+	case <-over:
+	case <-time.After(10 * time.Second):
+		t.Error("its request is still held")
+	}
+	s.Drain(false)
+	<-over
+}
