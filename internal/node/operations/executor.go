@@ -102,10 +102,11 @@ func (e Executor) execute(ctx context.Context, s ddl.Statement) (console.Result,
 	}
 }
 
-// where is the place of a statement that runs here.
+// where is the place of a statement that runs here. A replica that is being promoted counts as the primary: it is about
+// to be, and must not be taken out of the group meanwhile.
 func (e Executor) where(r ag.Record) ddl.Context {
 	c := ddl.Context{Self: e.Self}
-	if r.Epoch.Phase == ag.PhaseLead {
+	if r.Epoch.Phase != ag.PhaseSeal {
 		c.Primary = r.Epoch.Leader
 	}
 	return c

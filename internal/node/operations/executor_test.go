@@ -106,14 +106,16 @@ func TestChangeRefuses(t *testing.T) {
 		number int
 		want   string
 	}{
-		"another group":        {text: "ALTER AVAILABILITY GROUP [other] SET (COMMIT_RULE = ALL)", state: "42704", number: 15151},
-		"nobody":               {text: alter + "SUSPEND REPLICA ON N'z'", state: "42704", number: 41167},
-		"elsewhere, strictly":  {text: alter + "SET (COMMIT_RULE = ALL) WITH STRICT", change: func(b *bed) { b.store.x.Record.Epoch.Leader = "b" }, state: "55000", number: 41140},
-		"a slow host":          {text: alter + "SET (LEASE_PROFILE = FAST)", change: func(b *bed) { b.slowHost() }, state: "55000", want: "too long"},
-		"without a quorum":     {text: alter + "SET (COMMIT_RULE = ALL)", change: func(b *bed) { b.store.readErr = etcd.ErrNoQuorum }, state: "57P03", number: 988},
-		"without a primary":    {text: alter + "ADD DATABASE [shop]", change: func(b *bed) { b.store.x.Record.Epoch.Phase = ag.PhaseSeal }, state: "57P03", want: "no primary at present"},
-		"not created":          {text: alter + "ADD DATABASE [shop]", change: func(b *bed) { b.server.err = errTest }, state: "XX000", want: "on the primary a: it failed in a test"},
-		"not the primary here": {text: alter + "ADD DATABASE [shop]", change: func(b *bed) { b.agent.view.Local.Server = ag.ServerRecovery }, state: "XX000", want: "is not the primary"},
+		"another group":         {text: "ALTER AVAILABILITY GROUP [other] SET (COMMIT_RULE = ALL)", state: "42704", number: 15151},
+		"nobody":                {text: alter + "SUSPEND REPLICA ON N'z'", state: "42704", number: 41167},
+		"elsewhere, strictly":   {text: alter + "SET (COMMIT_RULE = ALL) WITH STRICT", change: func(b *bed) { b.store.x.Record.Epoch.Leader = "b" }, state: "55000", number: 41140},
+		"a slow host":           {text: alter + "SET (LEASE_PROFILE = FAST)", change: func(b *bed) { b.slowHost() }, state: "55000", want: "too long"},
+		"without a quorum":      {text: alter + "SET (COMMIT_RULE = ALL)", change: func(b *bed) { b.store.readErr = etcd.ErrNoQuorum }, state: "57P03", number: 988},
+		"without a primary":     {text: alter + "ADD DATABASE [shop]", change: func(b *bed) { b.store.x.Record.Epoch.Phase = ag.PhaseSeal }, state: "57P03", want: "no primary at present"},
+		"a primary to be":       {text: alter + "REMOVE REPLICA ON N'b'", change: func(b *bed) { b.promotes("b") }, state: "55000", number: 35284, want: "it is the primary"},
+		"suspended as it comes": {text: alter + "SUSPEND REPLICA ON N'b'", change: func(b *bed) { b.promotes("b") }, state: "55000", want: "b is the primary"},
+		"not created":           {text: alter + "ADD DATABASE [shop]", change: func(b *bed) { b.server.err = errTest }, state: "XX000", want: "on the primary a: it failed in a test"},
+		"not the primary here":  {text: alter + "ADD DATABASE [shop]", change: func(b *bed) { b.agent.view.Local.Server = ag.ServerRecovery }, state: "XX000", want: "is not the primary"},
 	} {
 		b := newBed(t)
 		if tt.change != nil {
@@ -128,6 +130,11 @@ func TestChangeRefuses(t *testing.T) {
 			t.Errorf("%s: revision %d, the journal has %q", name, b.store.rev, b.status.noted)
 		}
 	}
+}
+
+// promotes has a replica be promoted in the next epoch.
+func (b *bed) promotes(id ag.ReplicaID) {
+	b.store.x.Record.Epoch = ag.EpochRecord{Epoch: 8, Phase: ag.PhasePromote, Leader: id}
 }
 
 // slowHost has the host of b take long to fence.
