@@ -160,11 +160,9 @@ func parse(r io.Reader, files listed) ([]Rule, error) {
 	var bad []error
 	lines := strings.Split(string(text), "\n")
 	for i := 0; i < len(lines); i++ {
-		number, line := i+1, strings.TrimSuffix(lines[i], "\r")
-		for strings.HasSuffix(line, "\\") && i+1 < len(lines) {
-			i++
-			line = strings.TrimSuffix(line, "\\") + strings.TrimSuffix(lines[i], "\r")
-		}
+		number := i + 1
+		line, last := joined(lines, i)
+		i = last
 		fields, err := splitFields(line)
 		if err == nil && len(fields) > 0 {
 			var rule Rule
@@ -181,6 +179,23 @@ func parse(r io.Reader, files listed) ([]Rule, error) {
 		return nil, errors.Join(bad...)
 	}
 	return rules, nil
+}
+
+// joined returns the line at i with those that continue it, because each before them ends with a backslash, and the
+// index of the last one.
+func joined(lines []string, i int) (line string, last int) {
+	var b strings.Builder
+	for ; ; i++ {
+		part := strings.TrimSuffix(lines[i], "\r")
+		continued := strings.HasSuffix(part, "\\") && i+1 < len(lines)
+		if continued {
+			part = strings.TrimSuffix(part, "\\")
+		}
+		b.WriteString(part)
+		if !continued {
+			return b.String(), i
+		}
+	}
 }
 
 // splitFields splits a line into fields, and a field at its commas. Quotes keep white space, commas and # literal.

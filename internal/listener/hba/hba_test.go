@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 )
@@ -207,4 +208,34 @@ func FuzzHBA(f *testing.F) {
 		}
 		Match(rules, Login{Addr: netip.MustParseAddr("1.2.3.4"), User: "u", Database: "d"})
 	})
+}
+
+// TestContinuedLines: a backslash at the end of a line joins the next one, and a file of such lines takes no long.
+func TestContinuedLines(t *testing.T) {
+	for text, want := range map[string]string{
+		"local \\\nall \\\r\nall peer\n":     "local all all peer",
+		"local all all peer\\":               `local all all peer\`,
+		"local all all peer\\\n":             "local all all peer",
+		"local all all peer\nlocal a b peer": "local all all peer",
+	} {
+		if line, _ := joined(strings.Split(text, "\n"), 0); line != want {
+			t.Errorf("%q: %q, want %q", text, line, want)
+		}
+	}
+	rules, err := Parse(strings.NewReader("local a\\\nll all peer\n\nhost all\\\n all \\\nall trust\n"))
+	if err != nil || len(rules) != 2 || rules[0].Line != 1 || rules[1].Line != 4 {
+		t.Errorf("%v, %v", rules, err)
+	}
+	long := "# " + strings.Repeat("x\\\n", maxRules/3-1) // took minutes
+	took := time.Hour
+	for i := 0; i < 3 && took > time.Second; i++ { // the machine may have been busy
+		began := time.Now()
+		if _, err := Parse(strings.NewReader(long)); err != nil {
+			t.Fatal(err)
+		}
+		took = min(took, time.Since(began))
+	}
+	if took > time.Second {
+		t.Errorf("%d bytes take %v", len(long), took)
+	}
 }
