@@ -18,9 +18,6 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 )
 
-// maxPattern is the maximum length of a regular expression in bytes.
-const maxPattern = 1000
-
 type pureFunction = func(args []driver.Value) (driver.Value, error)
 
 func text(v driver.Value) string {
@@ -44,7 +41,6 @@ var pure = map[string]struct {
 	args int32
 	f    pureFunction
 }{
-	"regexp":                          {2, regexpMatch},
 	"extract_field":                   {2, extractField},
 	"date_part":                       {2, extractField},
 	"date_trunc":                      {2, dateTrunc},
@@ -125,21 +121,6 @@ func registerPure(d *sqlite.Driver) error {
 		}
 	}
 	return nil
-}
-
-func regexpMatch(a []driver.Value) (driver.Value, error) {
-	if a[0] == nil || a[1] == nil {
-		return nil, nil
-	}
-	pattern := text(a[0])
-	if len(pattern) > maxPattern {
-		return nil, fmt.Errorf("a regular expression of %d bytes; at most %d are taken", len(pattern), maxPattern)
-	}
-	re, err := regexp.Compile(pattern)
-	if err != nil {
-		return nil, fmt.Errorf("regular expression: %w", err)
-	}
-	return bit(re.MatchString(text(a[1]))), nil
 }
 
 func parseTime(v driver.Value) (time.Time, bool) {

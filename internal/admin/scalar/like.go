@@ -163,8 +163,12 @@ func patIndex(a []driver.Value) (driver.Value, error) {
 		return nil, err
 	}
 	s := []rune(text(a[1]))
-	if len(s)*len(s)*(len(units)+1) > maxWork {
-		return nil, fmt.Errorf("PATINDEX of a text of %d characters, by a pattern of %d: both are too long", len(s), len(units))
+	steps := 1
+	for _, u := range units {
+		steps += 1 + len(u.class)/2
+	}
+	if len(s)*len(s)*steps > maxWork {
+		return nil, fmt.Errorf("PATINDEX of a text of %d characters, by a pattern of %d: both are too long", len(s), steps-1)
 	}
 	if len(units) == 0 || !units[0].any {
 		return bit(match(units, s, false)), nil

@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
 )
 
@@ -77,6 +78,39 @@ func TestLikeMatchesAsARegularExpression(t *testing.T) {
 		}
 		if want := regexp.MustCompile("^(?s:" + expression + ")$").MatchString(text); got != bit(want) {
 			t.Errorf("%q LIKE %q: %v, want %v", text, pattern, got, want)
+		}
+	}
+}
+
+// TestPatternsTakeNoLong: nothing interrupts a function, so patterns are refused whose work on a text takes long. Some
+// of these took ten seconds for a thousand characters.
+func TestPatternsTakeNoLong(t *testing.T) {
+	class := "[^" + strings.Repeat("q", 980) + "]"
+	for _, c := range []struct {
+		function, pattern string
+		length            int
+		refused           bool
+	}{
+		{"co_patindex", "%x%" + class + "y%", 2000, true},
+		{"co_patindex", "%x%" + class + "y%", 300, false},
+		{"co_patindex", "%x%y%", 4000, false},
+		{"regexp", "(" + strings.Repeat("x?", 100) + "){1000}y", 1000, true},
+		{"regexp", "(" + strings.Repeat("x?", 490) + "){1000}y", 0, true},
+		{"regexp", "((x{1,10}){1,10}){1,10}y", maxResult, true},
+		{"regexp", "((x{1,10}){1,10}){1,10}y", 4000, false},
+		{"regexp", "^[a-z0-9_]+x(y|z)*$", maxResult, false},
+		{"regexp", strings.Repeat("(", 499) + "x" + strings.Repeat(")", 499), 4000, false},
+	} {
+		pattern, subject := driver.Value(c.pattern), driver.Value(strings.Repeat("x", c.length))
+		var err error
+		took := time.Hour
+		for i := 0; i < 3 && took > 5*time.Second; i++ { // the machine may have been busy
+			began := time.Now()
+			_, err = Functions[c.function].F([]driver.Value{pattern, subject})
+			took = min(took, time.Since(began))
+		}
+		if took > 5*time.Second || (err != nil) != c.refused {
+			t.Errorf("%s of %.30q and %d bytes: %v after %v", c.function, c.pattern, c.length, err, took)
 		}
 	}
 }

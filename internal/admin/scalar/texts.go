@@ -59,6 +59,7 @@ var texts = map[string]Function{
 	"co_concat":      {-1, concat, false},
 	"co_xml":         {1, strict(func(a []driver.Value) (driver.Value, error) { return bounded(xmlText.Replace(text(a[0]))) }), false},
 	"co_like":        {4, like, false},
+	"regexp":         {2, strict(regularExpression), false},
 	"co_servicename": {0, func([]driver.Value) (driver.Value, error) { return "MSSQLSERVER", nil }, false},
 	"co_language":    {0, func([]driver.Value) (driver.Value, error) { return "us_english", nil }, false},
 }
