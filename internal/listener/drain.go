@@ -130,7 +130,7 @@ func (x *session) keepState(ctx context.Context) {
 	st, why := x.readState(ctx)
 	x.drained.mu.Lock()
 	defer x.drained.mu.Unlock()
-	if x.moving.refusal = why; why == "" && !x.moving.forwarded {
+	if x.moving.refusal = why; why == "" && st != nil && !x.moving.forwarded { // nil: it has left, or ended
 		x.moving.state = st
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/continuity"
 	"github.com/coteriedb/coterie/internal/listener/offload"
 	"github.com/coteriedb/coterie/internal/listener/startup"
 )
@@ -312,4 +313,27 @@ func TestHeldRequestOfALostBackend(t *testing.T) {
 	}
 	s.Drain(false)
 	<-over
+}
+
+// TestStateOfASessionThatLeaves: a session leaves with the state that was read. Another reading, which its leaving ends,
+// does not take that state away.
+func TestStateOfASessionThatLeaves(t *testing.T) {
+	x, p := lentSession(t)
+	x.offloaded.Store(false)
+	x.moving.owner = &client{}
+	over := make(chan struct{})
+	go func() { defer close(over); x.keepState(t.Context()) }()
+	waitFor(t, "it is asked", func() bool { return x.moving.wants.Load() != nil })
+	x.drained.mu.Lock()
+	x.moving.state = &continuity.State{}
+	x.drained.mu.Unlock()
+	x.moving.over()
+	<-over
+	if x.moving.state == nil {
+		t.Error("it has left without its state")
+	}
+	p.kernel = nil
+	p.close()
+	p.loop.closeEnded()
+	_ = unix.Close(p.returns.fd)
 }
