@@ -122,8 +122,12 @@ func (c *Controller) Cancel() (seeding.Operation, error) {
 	if err := c.save(next); err != nil {
 		return op, err
 	}
-	if c.cancel != nil {
-		c.cancel(seeding.ErrCancelled)
+	end := c.cancel
+	if op.Report != nil {
+		end = c.stop
+	}
+	if end != nil {
+		end(seeding.ErrCancelled)
 	}
 	c.journal.Change(op.ID, func(o *seeding.Operation) { o.State, o.Ended = seeding.Cancelled, time.Now() })
 	c.open = ""
@@ -158,7 +162,7 @@ func (c *Controller) verifyOnce(ctx context.Context, id string) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	c.mu.Lock()
-	c.cancel = cancel
+	c.stop = cancel
 	ended := !slices.ContainsFunc(c.journal.List(), func(o seeding.Operation) bool { return o.ID == id && !o.State.Ended() })
 	c.mu.Unlock()
 	if ended {
@@ -169,7 +173,7 @@ func (c *Controller) verifyOnce(ctx context.Context, id string) {
 		Progress: func(p progress.Progress) { c.show(id, p) },
 	})
 	c.mu.Lock()
-	c.cancel = nil
+	c.stop = nil
 	c.mu.Unlock()
 	if r.Damaged > 0 {
 		c.Logger.Error("damaged pages found", "pages", r.Damaged, "first", r.First[0].Error())

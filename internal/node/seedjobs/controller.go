@@ -56,7 +56,8 @@ type Controller struct {
 	mu       sync.Mutex              // guards the fields below
 	request  Request                 // the one that is open; zero: none
 	open     string                  // the operation that has not ended; "": none
-	cancel   context.CancelCauseFunc // of the attempt or the verification under way; nil: none
+	cancel   context.CancelCauseFunc // of the attempt under way; nil: none
+	stop     context.CancelCauseFunc // of the verification under way, beside which an attempt may begin; nil: none
 	failures int                     // in a row, in epoch
 	epoch    ag.Epoch                // of the last failure
 	retryAt  time.Time               // no attempt begins before

@@ -357,8 +357,48 @@ func TestVerification(t *testing.T) {
 		if op, _ := c.journal.Last(); op.State != tt.want || op.Report == nil || (op.Failure != nil) != (tt.want == seeding.Failed) {
 			t.Errorf("%s: %+v", name, op)
 		}
-		if c.cancel != nil {
+		if c.stop != nil {
 			t.Errorf("%s: it can be cancelled still", name)
+		}
+	}
+}
+
+// TestCopyBesideAVerification: a copy that begins while the copy before it is verified, and outlives that, ends in order
+// and can be cancelled.
+func TestCopyBesideAVerification(t *testing.T) {
+	t.Parallel()
+	for _, cancelled := range []bool{false, true} {
+		n := secondary()
+		n.view.Local.Data, n.view.Local.Server = ag.DataPresent, ag.ServerRecovery
+		c := n.open(t, t.TempDir())
+		begun, end, over := make(chan struct{}), make(chan struct{}), make(chan struct{})
+		c.check = func(context.Context, source.VerifyOptions) (pagesum.Report, error) {
+			close(begun)
+			<-end
+			return pagesum.Report{}, errors.New("the server is gone")
+		}
+		if _, err := c.Ask(t.Context(), api.SeedRequest{Verify: true}); err != nil {
+			t.Fatal(err)
+		}
+		go func() { // ends with the verification
+			defer close(over)
+			c.verifyOnce(t.Context(), <-c.verify)
+		}()
+		<-begun
+		c.run = func(ctx context.Context, _ seeding.Options) (seeding.Result, error) {
+			close(end)
+			<-over
+			if cancelled {
+				if _, err := c.Cancel(); err != nil {
+					t.Error(err)
+				}
+			}
+			return seeding.Result{}, context.Cause(ctx)
+		}
+		_, err := c.Seed(t.Context(), ag.Replica{ID: "n1"}, 7, func(string) {})
+		op, _ := c.journal.Last()
+		if errors.Is(err, seeding.ErrCancelled) != cancelled || (err != nil) != cancelled || (op.State == seeding.Cancelled) != cancelled || !op.State.Ended() {
+			t.Errorf("cancelled %t: %+v, %v", cancelled, op, err)
 		}
 	}
 }
