@@ -363,8 +363,8 @@ func TestVerification(t *testing.T) {
 	}
 }
 
-// TestCopyBesideAVerification: a copy that begins while the copy before it is verified, and outlives that, ends in order
-// and can be cancelled.
+// TestCopyBesideAVerification: a copy that begins while the copy before it is verified, and outlives that, ends in
+// order and can be cancelled.
 func TestCopyBesideAVerification(t *testing.T) {
 	t.Parallel()
 	for _, cancelled := range []bool{false, true} {
