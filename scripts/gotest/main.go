@@ -3,8 +3,8 @@
 //
 //	gotest [-record FILE] [-heartbeat 10s] [-alone PACKAGE:TEST] [go test flags and packages]
 //
-// The test of -alone is run first, beside no other package, and left out of the rest. The exit code is go test's, of the
-// first that fails.
+// The test of -alone is run first, beside no other package, and left out of the rest. The exit code is go test's, of
+// the first that fails.
 package main
 
 import (
