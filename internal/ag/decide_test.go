@@ -2,6 +2,7 @@ package ag
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
 )
@@ -308,6 +309,46 @@ func TestForceNeedsNobody(t *testing.T) {
 	c := Decide(v).Commit
 	if e := c.Epoch; !e.Forced || e.Epoch != 4 || e.Phase != PhasePromote || e.TLI != 5 || e.MaxTLI != 5 || c.Guard != v.Record.Revs {
 		t.Errorf("force = %+v guarded by %+v", e, c.Guard)
+	}
+}
+
+// TestInterruptedForceIsNotChosen: a copy that a forced failover promoted may lack commits. If that failover does not
+// come to lead, no later epoch chooses the copy, until one has led. The last leader's own copy has everything.
+func TestInterruptedForceIsNotChosen(t *testing.T) {
+	v := following()
+	v.Op = Op{Kind: OpForced, To: "b", Epoch: 3}
+	first := *Decide(v).Commit.Epoch
+	if len(first.Unled) != 0 {
+		t.Errorf("the first one: %v", first.Unled)
+	}
+	v.Record.Epoch, v.Op.Epoch = first, 4
+	v.Record.Epoch.Leader, v.Local.Source = "c", ""
+	if second := *Decide(v).Commit.Epoch; !slices.Equal(second.Unled, []Timeline{5}) {
+		t.Errorf("one after the other: %v", second.Unled)
+	}
+	v.Op, v.Silence = Op{}, time.Minute
+	claim := Decide(v)
+	if claim.Rule != RuleOutbid || !slices.Equal(claim.Commit.Epoch.Unled, []Timeline{5}) {
+		t.Errorf("outbid: %s, %+v", claim.Rule, claim.Commit)
+	}
+	v = sealing()
+	v.Record.Epoch.Unled, v.Seals[1].Position = []Timeline{5}, Position{5, 190}
+	if p := Decide(v); p.Rule != RuleSeal || !strings.Contains(p.Because, "c does not count") {
+		t.Errorf("of two that are needed, one was forced: %s: %s", p.Rule, p.Because)
+	}
+	v.Record.State.K = 2 // one is enough
+	if e := Decide(v).Commit.Epoch; e.Leader != "b" || !slices.Equal(e.Unled, []Timeline{5}) || slices.ContainsFunc(e.V, func(m Member) bool { return m.ID == "c" }) {
+		t.Errorf("chosen: %+v", e)
+	}
+	v.Record.State.Leader, v.Record.State.Copy = "c", "C"
+	if e := Decide(v).Commit.Epoch; e == nil {
+		t.Error("the last leader's own copy does not count")
+	}
+	v = promoting()
+	v.Record.Epoch.Unled = []Timeline{4}
+	promoted(&v)
+	if e := Decide(v).Commit.Epoch; e.Phase != PhaseLead || len(e.Unled) != 0 {
+		t.Errorf("led: %+v", e)
 	}
 }
 

@@ -17,6 +17,9 @@ func (v View) sealOrChoose() Plan {
 		if v.sealed().suffice && !enough {
 			because = fmt.Sprintf("%s has the longest log, may not be promoted, and cannot be fetched from: waiting for another member, or for an operator", best.Member)
 		}
+		if i := slices.IndexFunc(v.Seals, v.forked); i >= 0 && !enough && v.Seals[i].Member != st.Leader {
+			because += fmt.Sprintf("; %s does not count: a forced failover promoted it and did not come to lead", v.Seals[i].Member)
+		}
 		p := Plan{Rule: RuleSeal, Because: because, Actions: []Action{ask}}
 		if v.Silence >= v.Profile.Progress() && v.sound() {
 			p.Actions = v.start(ask) // a candidate that led last can outbid itself, and ask again, only with its server up
@@ -49,7 +52,8 @@ func (v View) askable() []ReplicaID {
 }
 
 // seals are the seals that count. A seal counts if its copy is the one in V, or if it is the last leader's own, which
-// is enough alone.
+// is enough alone. A copy in V does not count if a forced failover promoted it and did not come to lead. The last
+// leader's own lacks nothing all the same.
 type seals struct {
 	all, ofV []SealReport
 	leaderIn bool // the last leader's is among them
@@ -62,7 +66,7 @@ func (v View) sealed() (in seals) {
 		m, counted := st.InV(s.Member)
 		counted = counted && m.Copy == s.Copy
 		last := s.Member == st.Leader && s.Copy == st.Copy
-		if s.Epoch != v.epoch() || !counted && !last {
+		if s.Epoch != v.epoch() || !last && (!counted || v.forked(s)) {
 			continue
 		}
 		s.Promotable = s.Promotable && (last || v.mayLead(s.Member))
@@ -76,6 +80,12 @@ func (v View) sealed() (in seals) {
 	}
 	in.suffice = st.K >= 1 && len(in.ofV) >= st.SealsNeeded()
 	return in
+}
+
+// forked reports whether a copy was promoted by a forced failover that did not come to lead. It may lack acknowledged
+// commits, whose loss was accepted for that failover alone.
+func (v View) forked(s SealReport) bool {
+	return slices.Contains(v.Record.Epoch.Unled, s.Position.Timeline)
 }
 
 func (v View) furthest(seals []SealReport) (best SealReport) {
@@ -336,7 +346,7 @@ func (v View) promoteOrLead() Plan {
 		Basis: Position{e.TLI, v.Local.EndOfRec}, Timelines: v.history(), Setting: v.Local.Sync.Setting(), Seq: v.Record.State.Seq + 1,
 	}
 	st.V, st.K = v.firstSyncSet()
-	e.Phase, e.Copy, e.V, e.K = PhaseLead, "", nil, 0
+	e.Phase, e.Copy, e.V, e.K, e.Unled = PhaseLead, "", nil, 0, nil
 	if last := v.Record.State; last.Leader != v.Self && v.reaches(last.Leader) {
 		st.Former = Member{last.Leader, last.Copy}
 	}
@@ -360,6 +370,7 @@ func (v View) giveUp(why string) Plan {
 // the log that was chosen.
 func (v View) promoteAgain() Plan {
 	e := v.Record.Epoch
+	e.Unled = e.unled()
 	e.Epoch, e.MaxTLI, e.From = e.Epoch+1, e.MaxTLI+1, v.Local.Position
 	e.TLI = e.MaxTLI
 	e.Reason = fmt.Sprintf("the promotion to timeline %d %s", v.Record.Epoch.TLI, saidInterrupted)

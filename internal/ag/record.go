@@ -103,11 +103,25 @@ type EpochRecord struct {
 	V      []Member `json:"v,omitempty"`
 	K      int      `json:"k,omitempty"`
 	Forced bool     `json:"forced,omitempty"` // an operator accepted the loss
+	// Unled are the timeline ids of forced failovers since the last LEAD that did not come to lead. A log on one of
+	// them may lack acknowledged commits, and is not chosen.
+	Unled []Timeline `json:"unled,omitempty"`
 	// Unheard is the leader that was deposed for its silence, before its lease had ended. It may have been alive.
 	Unheard Evidence `json:"unheard,omitzero"`
 	// Outgoing is the leader that a forced failover deposed, if it may still answer clients.
 	Outgoing Outgoing `json:"outgoing,omitzero"`
 	Reason   string   `json:"reason,omitempty"`
+}
+
+// unled returns the Unled of the epoch that follows before this one has led.
+func (e EpochRecord) unled() []Timeline {
+	switch {
+	case e.Phase == PhaseLead:
+		return nil
+	case e.Phase == PhasePromote && e.Forced:
+		return append(slices.Clone(e.Unled), e.TLI)
+	}
+	return e.Unled
 }
 
 // State is the value of the store's /state key. It means that every commit acknowledged so far is on at least K members

@@ -94,7 +94,7 @@ func (v View) mayOutbid() bool {
 // that the old leader could write (docs/internals/safety.md, "Takeover"). If the leader has not been silent for long,
 // the transaction compares the votes as well.
 func (v View) claim(r Rule, why string) Plan {
-	e := EpochRecord{Epoch: v.epoch() + 1, Phase: PhaseSeal, Leader: v.Self, MaxTLI: max(v.Record.Epoch.MaxTLI, v.Record.Epoch.TLI), Outgoing: v.pending(), Reason: why}
+	e := EpochRecord{Epoch: v.epoch() + 1, Phase: PhaseSeal, Leader: v.Self, MaxTLI: max(v.Record.Epoch.MaxTLI, v.Record.Epoch.TLI), Unled: v.Record.Epoch.unled(), Outgoing: v.pending(), Reason: why}
 	c := &Commit{Guard: v.Record.Revs, Epoch: &e}
 	if r == RuleClaim && !v.silent() {
 		c.Votes = v.votes()
@@ -347,7 +347,7 @@ func (v View) force() Plan {
 	tli := v.Record.Epoch.MaxTLI + 1
 	e := EpochRecord{
 		Epoch: v.epoch() + 1, Phase: PhasePromote, Leader: v.Self, TLI: tli, MaxTLI: tli, From: v.Local.Position, Copy: v.Local.Copy, Forced: true,
-		Outgoing: v.outgoing(), Reason: "forced by an operator who accepted data loss",
+		Unled: v.Record.Epoch.unled(), Outgoing: v.outgoing(), Reason: "forced by an operator who accepted data loss",
 	}
 	c := &Commit{Guard: v.Record.Revs, Epoch: &e, Votes: v.votes()}
 	return Plan{Rule: RuleForce, Because: e.Reason, Commit: c}
