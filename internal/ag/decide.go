@@ -181,9 +181,10 @@ func (v View) mustHold() bool {
 }
 
 // forced reports whether an operator asked this node to lead at once and accepted the loss. That includes a candidate
-// that waits in vain.
+// that waits in vain. A request that was made before this node was taken out of the group is void.
 func (v View) forced() bool {
-	return v.Op.Kind == OpForced && v.Op.To == v.Self && v.Op.Epoch == v.epoch() && v.Local.Data == DataPresent &&
+	_, member := v.Group.Replica(v.Self)
+	return member && v.Op.Kind == OpForced && v.Op.To == v.Self && v.Op.Epoch == v.epoch() && v.Local.Data == DataPresent &&
 		(v.Record.Epoch.Leader != v.Self || v.is(PhaseSeal))
 }
 

@@ -312,6 +312,16 @@ func TestForceNeedsNobody(t *testing.T) {
 	}
 }
 
+// TestRemovedMemberForcesNothing: a request for a member is void once the configuration does not list it.
+func TestRemovedMemberForcesNothing(t *testing.T) {
+	v := following()
+	v.Op = Op{Kind: OpForced, To: "b", Epoch: 3}
+	v.Group.Replicas = slices.DeleteFunc(slices.Clone(v.Group.Replicas), func(r Replica) bool { return r.ID == "b" })
+	if p := Decide(v); p.Rule == RuleForce {
+		t.Errorf("a removed member: %s", p.Because)
+	}
+}
+
 // TestInterruptedForceIsNotChosen: a copy that a forced failover promoted may lack commits. If that failover does not
 // come to lead, no later epoch chooses the copy, until one has led. The last leader's own copy has everything.
 func TestInterruptedForceIsNotChosen(t *testing.T) {

@@ -176,7 +176,10 @@ type Plan struct {
 
 // Commit is one guarded transaction on the record. A nil field is not written.
 type Commit struct {
-	Guard Revisions    `json:"guard"` // negative: not compared
+	Guard Revisions `json:"guard"` // negative: not compared
+	// Group is the revision of the configuration that the view had, which is compared as well; 0: it is not. The agent
+	// fills it in: what was decided by a configuration that has been changed since does not take effect.
+	Group int64        `json:"group,omitempty"`
 	Epoch *EpochRecord `json:"epoch,omitempty"`
 	State *State       `json:"state,omitempty"`
 	Lead  *Lead        `json:"lead,omitempty"`

@@ -209,6 +209,9 @@ func (a *Agent) commit(ctx context.Context, v ag.View, p ag.Plan) bool {
 			a.lease.Void()
 		}
 	}
+	if s := a.snapshot.Load(); s != nil && (c.Epoch != nil || c.State != nil) {
+		c.Group = s.GroupRev // of the view: this loop alone reads
+	}
 	if c.Epoch != nil {
 		a.lease.Hold(nil) // otherwise a renewal guarded by the revision that is about to change would look like a lost lease
 	}

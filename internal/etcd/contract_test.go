@@ -387,6 +387,18 @@ func testGroupAndOp(t *testing.T, w world) {
 	ok(t, err)
 	_, err = s.UpdateGroup(ctx, snap.GroupRev, g)
 	want(t, err, ErrConflict)
+	_, err = s.UpdateGroupIn(ctx, rev, r.Revs.Epoch+1000, g) // another leads by then
+	want(t, err, ErrConflict)
+	old := rev
+	rev, err = s.UpdateGroupIn(ctx, rev, r.Revs.Epoch, g)
+	ok(t, err)
+	st := r.State.Clone()
+	st.Seq++
+	guards := ag.Revisions{Epoch: r.Revs.Epoch, State: r.Revs.State, Lead: -1}
+	_, err = s.Commit(ctx, guards, Change{Group: old, State: &st}) // decided by the configuration before
+	want(t, err, ErrConflict)
+	_, err = s.Commit(ctx, guards, Change{Group: rev, State: &st})
+	ok(t, err)
 	if _, err := s.UpdateGroup(ctx, rev, firstGroup(otherGroup)); err == nil {
 		t.Fatal("the configuration of another group was accepted")
 	}

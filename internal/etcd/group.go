@@ -13,6 +13,15 @@ import (
 
 // UpdateGroup replaces the configuration if it is still at revision rev, and returns its new revision.
 func (s *Store) UpdateGroup(ctx context.Context, rev int64, g ag.Group) (int64, error) {
+	return s.updateGroup(ctx, rev, g)
+}
+
+// UpdateGroupIn is UpdateGroup, if the epoch is still at revision epochRev as well: nobody else leads by then.
+func (s *Store) UpdateGroupIn(ctx context.Context, rev, epochRev int64, g ag.Group) (int64, error) {
+	return s.updateGroup(ctx, rev, g, guard{s.keys.epoch, epochRev})
+}
+
+func (s *Store) updateGroup(ctx context.Context, rev int64, g ag.Group, beside ...guard) (int64, error) {
 	b, err := s.encodeGroup(g)
 	if err != nil {
 		return 0, fmt.Errorf("change the configuration: %w", err)
@@ -20,7 +29,7 @@ func (s *Store) UpdateGroup(ctx context.Context, rev int64, g ag.Group) (int64, 
 	if rev <= 0 {
 		return 0, errors.New("change the configuration: no revision to guard it")
 	}
-	newRev, err := s.swap(ctx, []guard{{s.keys.config, rev}}, put(s.keys.config, b))
+	newRev, err := s.swap(ctx, append(beside, guard{s.keys.config, rev}), put(s.keys.config, b))
 	if err != nil {
 		return 0, fmt.Errorf("change the configuration: %w", err)
 	}

@@ -55,8 +55,8 @@ func (s *Store) Read(ctx context.Context) (Snapshot, error) {
 }
 
 // Commit changes the record if it is still at the guard's revisions: 0 means that the key must be absent, -1 that it is
-// not compared. The epoch is always compared. It returns the record as its own transaction left it, which is all that a
-// takeover may act on (docs/internals/safety.md, "Takeover").
+// not compared. The epoch is always compared, and the configuration where c says so. It returns the record as its own
+// transaction left it, which is all that a takeover may act on (docs/internals/safety.md, "Takeover").
 //
 // ErrConflict comes with the record as it is now. Any other error except ErrUnknown means that the change was not made
 // and will not be; ErrUnknown means that this could not be found out in time.
@@ -103,6 +103,9 @@ func (s *Store) recordWrite(g ag.Revisions, c Change) (write, error) {
 	}
 	if g.Lead >= 0 {
 		w.guards = append(w.guards, guard{s.keys.lead, g.Lead})
+	}
+	if c.Group > 0 {
+		w.guards = append(w.guards, guard{s.keys.config, c.Group})
 	}
 	add := func(key string, v any, invalid error) error {
 		if invalid != nil {

@@ -121,6 +121,7 @@ type Change struct {
 	State *ag.State
 	Lead  *ag.Lead
 
+	Group  int64        // compared: the revision of the configuration; 0: it is not
 	Votes  []ag.Vote    // compared: each key must be at the revision of the vote
 	Vote   *ag.Vote     // written as the vote of its member
 	Unvote ag.ReplicaID // whose vote is removed, if there is one; removing it makes void any write of it still under way

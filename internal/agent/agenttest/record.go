@@ -119,7 +119,7 @@ func (r *Record) commit(c ag.Commit) error {
 	defer r.mu.Unlock()
 	rec := &r.snap.Record
 	differ := func(guard, have int64) bool { return guard >= 0 && guard != have }
-	if differ(c.Guard.Epoch, rec.Revs.Epoch) || differ(c.Guard.State, rec.Revs.State) || differ(c.Guard.Lead, rec.Revs.Lead) {
+	if differ(c.Guard.Epoch, rec.Revs.Epoch) || differ(c.Guard.State, rec.Revs.State) || differ(c.Guard.Lead, rec.Revs.Lead) || c.Group != 0 && c.Group != r.snap.GroupRev {
 		return agent.ErrConflict
 	}
 	for _, x := range c.Votes {

@@ -107,6 +107,7 @@ type fakeStore struct {
 	tokens    map[string]etcd.Token
 	overtaken int      // so many changes of the group lose against another writer, which calls other
 	other     func()   // the action of the other writer; mu is not held
+	unlisting func()   // what happens before a change of the group that is bound to an epoch is made
 	readErr   error    // of Read
 	tokenErr  error    // of Token, unless the token is known
 	opErr     error    // of PutOp
@@ -158,6 +159,17 @@ func (s *fakeStore) UpdateGroup(_ context.Context, rev int64, g ag.Group) (int64
 	s.rev++
 	s.x.Group, s.x.GroupRev = g, s.rev
 	return s.rev, nil
+}
+
+func (s *fakeStore) UpdateGroupIn(ctx context.Context, rev, epochRev int64, g ag.Group) (int64, error) {
+	if s.unlisting != nil {
+		s.unlisting()
+		s.unlisting = nil
+	}
+	if x, _ := s.read(); x.Record.Revs.Epoch != epochRev {
+		return 0, etcd.ErrConflict
+	}
+	return s.UpdateGroup(ctx, rev, g)
 }
 
 // update is quorum.Service.UpdateGroup.

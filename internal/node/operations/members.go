@@ -3,6 +3,7 @@ package operations
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -75,7 +76,7 @@ func (s *Service) Remove(ctx context.Context, id ag.ReplicaID) (err error) {
 		return err
 	}
 	fault.Point("remove.suspended") // the member is suspended; the primary still counts it
-	if err := s.awaitDropped(ctx, id); err != nil {
+	if _, err := s.awaitDropped(ctx, id); err != nil {
 		return err
 	}
 	fault.Point("remove.dropped") // nobody counts the member; it has its vote
@@ -85,22 +86,7 @@ func (s *Service) Remove(ctx context.Context, id ag.ReplicaID) (err error) {
 		}
 	}
 	fault.Point("remove.unvoted") // the member has no vote; the configuration lists it
-	var unvote []ag.Replica
-	err = s.Update(ctx, func(g *ag.Group) error {
-		unvote = nil
-		if err := stillSuspended(*g, id); err != nil {
-			return err
-		}
-		g.Replicas = slices.DeleteFunc(g.Replicas, func(r ag.Replica) bool { return r.ID == id })
-		g.AssignVotes()
-		for i := range g.Replicas {
-			if !g.Replicas[i].Voter && g.Replicas[i].EtcdID != 0 {
-				unvote = append(unvote, g.Replicas[i])
-				g.Replicas[i].EtcdID = 0
-			}
-		}
-		return nil
-	})
+	unvote, err := s.unlist(ctx, id)
 	if err != nil {
 		return err
 	}
@@ -130,27 +116,54 @@ func stillSuspended(g ag.Group, id ag.ReplicaID) error {
 	return nil
 }
 
-// awaitDropped returns once a suspended member counts for no commit any more, and does not lead.
-func (s *Service) awaitDropped(ctx context.Context, id ag.ReplicaID) error {
+// awaitDropped returns once the record does without a suspended member, and what was read then: another member leads,
+// so this one did not lead last either, and no commit counts it.
+func (s *Service) awaitDropped(ctx context.Context, id ag.ReplicaID) (etcd.Snapshot, error) {
 	ctx, cancel := context.WithTimeout(ctx, dropLimit)
 	defer cancel()
 	for {
 		x, err := s.Store.Read(ctx)
 		if err != nil {
-			return err
+			return x, err
 		}
 		if err := stillSuspended(x.Group, id); err != nil {
-			return err
+			return x, err
 		}
 		if x.Record.Epoch.Leader == id {
-			return fail.Refusedf("%s has become the primary meanwhile, so it was not removed; it is suspended now: coterie failover first, or coterie resume %s", id, id)
+			return x, fail.Refusedf("%s has become the primary meanwhile, so it was not removed; it is suspended now: coterie failover first, or coterie resume %s", id, id)
 		}
-		if _, in := x.Record.State.InV(id); !in {
-			return nil
+		if _, in := x.Record.State.InV(id); !in && x.Record.Epoch.Phase == ag.PhaseLead {
+			return x, nil
 		}
 		if retry.Sleep(ctx, 50*time.Millisecond) != nil {
-			return fail.Unhealthyf("the primary has not dropped %s from the synchronized set within %v, so it was not removed; it is suspended now. See coterie status, "+
+			return x, fail.Unhealthyf("no primary has dropped %s from the synchronized set within %v, so it was not removed; it is suspended now. See coterie status, "+
 				"then coterie remove %s again, or coterie resume %s", id, dropLimit, id, id)
+		}
+	}
+}
+
+// unlist takes a member out of the configuration and assigns the votes anew. It returns the members whose votes are to
+// be taken then. The change is bound to the epoch in which the record does without the member. A primary that changes
+// the record compares the configuration, so that none counts the member again.
+func (s *Service) unlist(ctx context.Context, id ag.ReplicaID) (unvote []ag.Replica, err error) {
+	for {
+		x, err := s.awaitDropped(ctx, id)
+		if err != nil {
+			return nil, err
+		}
+		g := &x.Group
+		g.Replicas = slices.DeleteFunc(g.Replicas, func(r ag.Replica) bool { return r.ID == id })
+		g.AssignVotes()
+		unvote = nil
+		for i := range g.Replicas {
+			if !g.Replicas[i].Voter && g.Replicas[i].EtcdID != 0 {
+				unvote = append(unvote, g.Replicas[i])
+				g.Replicas[i].EtcdID = 0
+			}
+		}
+		_, err = s.Store.UpdateGroupIn(ctx, x.GroupRev, x.Record.Revs.Epoch, x.Group)
+		if !errors.Is(err, etcd.ErrConflict) {
+			return unvote, err
 		}
 	}
 }

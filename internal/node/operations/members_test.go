@@ -81,7 +81,7 @@ func TestRemoveRefuses(t *testing.T) {
 		"itself":                {"a", func(b *bed) { b.store.x.Record.Epoch.Leader = "b" }, fail.Refused, "Run it on another member"},
 		"nobody":                {"z", nil, fail.Usage, "the group has no member z"},
 		"without a quorum":      {"b", func(b *bed) { b.store.readErr = etcd.ErrNoQuorum }, fail.Unhealthy, etcd.ErrNoQuorum.Error()},
-		"it is never dropped":   {"b", nil, fail.Unhealthy, "has not dropped b"},
+		"it is never dropped":   {"b", nil, fail.Unhealthy, "has dropped b"},
 		"the vote is not taken": {"w", func(b *bed) { b.store.removeErr = errTest }, fail.Ordinary, "take the vote of w"},
 		"gone in this moment":   {"c", func(b *bed) { b.store.overtaken, b.store.other = 1, func() { b.leaves("c") } }, fail.Usage, "the group has no member c"},
 		"a failover makes it the primary": {"b", func(b *bed) {
@@ -110,6 +110,21 @@ func TestRemoveRefuses(t *testing.T) {
 				return update(ctx, change)
 			}
 		}, fail.Unhealthy, "was resumed"},
+		"a failover to it ends in this moment": {"b", func(b *bed) {
+			b.store.alter(func(x *etcd.Snapshot) { x.Record.State.V, x.Group.Replicas[1].EtcdID = nil, 0 })
+			b.store.unlisting = func() {
+				b.store.mu.Lock() // the configuration stays as it is
+				defer b.store.mu.Unlock()
+				e := &b.store.x.Record.Epoch
+				e.Epoch, e.Leader, e.Phase, b.store.x.Record.Revs.Epoch = 8, "b", ag.PhaseLead, 99
+			}
+		}, fail.Refused, "has become the primary meanwhile"},
+		"it led last, and none leads since": {"b", func(b *bed) {
+			b.store.alter(func(x *etcd.Snapshot) {
+				x.Record.Epoch.Epoch, x.Record.Epoch.Leader, x.Record.Epoch.Phase = 8, "c", ag.PhaseSeal
+				x.Record.State.Leader, x.Record.State.V = "b", []ag.Member{{ID: "a"}, {ID: "c"}}
+			})
+		}, fail.Unhealthy, "no primary has dropped b"},
 		"a primary that retires": {"b", func(b *bed) { b.store.x.Record.Epoch.Leader = "b" }, fail.Refused, "failover first"},
 	} {
 		synctest.Test(t, func(t *testing.T) {

@@ -47,6 +47,7 @@ type Config struct {
 type Store interface {
 	Read(ctx context.Context) (etcd.Snapshot, error)
 	UpdateGroup(ctx context.Context, rev int64, g ag.Group) (int64, error)
+	UpdateGroupIn(ctx context.Context, rev, epochRev int64, g ag.Group) (int64, error)
 	PutOp(ctx context.Context, rev, epochRev int64, request json.RawMessage) (int64, error)
 	PutToken(ctx context.Context, t etcd.Token) error
 	Token(ctx context.Context, id string) (etcd.Token, error)

@@ -65,7 +65,7 @@ func (s *Store) Read(ctx context.Context) (agent.Snapshot, error) {
 
 // Commit implements agent.Store.
 func (s *Store) Commit(ctx context.Context, c ag.Commit) error {
-	_, err := s.etcd.Commit(ctx, c.Guard, etcd.Change{Epoch: c.Epoch, State: c.State, Lead: c.Lead, Votes: c.Votes, Vote: c.Vote, Unvote: c.Unvote})
+	_, err := s.etcd.Commit(ctx, c.Guard, etcd.Change{Group: c.Group, Epoch: c.Epoch, State: c.State, Lead: c.Lead, Votes: c.Votes, Vote: c.Vote, Unvote: c.Unvote})
 	return conflict(err)
 }
 
