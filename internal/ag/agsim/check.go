@@ -46,6 +46,9 @@ func (m *Model) checkLead(w *World, i int) {
 	if w.epoch.phase != lead {
 		return
 	}
+	if m.timed {
+		m.led[w.epoch.epoch] = true
+	}
 	log := w.state.basis
 	if w.epoch.forced {
 		w.acked = m.logs.common(w.acked, log)
@@ -78,14 +81,71 @@ func (m *Model) checkCommit(w *World, b pending) {
 }
 
 // checkChosen is called when a candidate chooses a copy. It must not be one that only a person may promote, unless it
-// led last.
+// led last. Where the configuration changes, the mode may have changed since: checkFollowed goes by what the candidate
+// has read.
 func (m *Model) checkChosen(w *World, e epochRec) {
 	i := e.leader - 1
 	if m.altered {
-		return // the mode may have changed since it was chosen
+		return
 	}
 	if m.group.Replicas[i].FailoverMode == ag.Manual && (w.state.leader != e.leader || w.state.copy != e.copy) {
 		fail("%s is promoted by the agents, and is MANUAL", names[i])
+	}
+}
+
+// checkFollowed is called with each plan: it follows the configuration that node i has read last.
+func (m *Model) checkFollowed(w *World, i int, e env, p ag.Plan) {
+	if !m.altered {
+		return
+	}
+	g := m.groupWith(e.settings)
+	switch p.Rule {
+	case ag.RuleClaim, ag.RuleVote:
+		if g.Maintenance != nil {
+			fail("%s begins a takeover under maintenance (ConfigurationIsFollowed)", names[i])
+		}
+	case ag.RuleChoose:
+		to := p.Commit.Epoch
+		r, known := g.Replica(to.Leader)
+		last := to.Leader == names[e.state.leader-1] && to.Copy == e.state.copy.id()
+		if !last && (!known || !r.MayTakeOver() && r.AvailabilityMode == ag.SynchronousCommit) {
+			fail("%s is promoted by the agents, and is MANUAL, suspended or under maintenance (ConfigurationIsFollowed)", to.Leader)
+		}
+	case ag.RuleServe:
+		m.checkServes(w, i, g)
+	default:
+	}
+}
+
+// checkServes is called when a primary has nothing to change. Its commits wait for members that the configuration
+// counts, for as many as it requires, and the record counts no others.
+func (m *Model) checkServes(w *World, i int, g ag.Group) {
+	n := &w.nodes[i]
+	var eligible set
+	for _, r := range g.Replicas {
+		if j := index(r.ID); j != i && r.AvailabilityMode == ag.SynchronousCommit && !r.Suspended {
+			eligible |= one(j)
+		}
+	}
+	want, required := g.CommitTarget(len(eligible.ids()))
+	if n.streams&n.sync.p == n.sync.p {
+		required = max(required, min(want, len(n.sync.p.ids())))
+	}
+	if n.sync.p&^eligible != 0 || int(n.sync.n) < required {
+		fail("%s serves, and its commits wait for %d of %v, where the configuration has %d of %v (ConfigurationIsFollowed)", names[i], n.sync.n, n.sync.p, required, eligible)
+	}
+}
+
+// checkMembers is called when the record or the members have changed. A member that was removed does not lead, and did
+// not lead last.
+func (m *Model) checkMembers(w *World) {
+	if w.settings.removed == 0 || m.astray {
+		return
+	}
+	for _, who := range []uint8{w.epoch.leader, w.state.leader} {
+		if who != 0 && w.settings.removed.has(int(who)-1) {
+			fail("%s was removed, and the record says that it leads or led last (RemovedNeverLeads)", names[who-1])
+		}
 	}
 }
 
@@ -112,13 +172,14 @@ func (m *Model) checkOpen(w *World, i int, e env) {
 }
 
 // checkSilent is called when an epoch is claimed because its leader was silent for long. No server of an earlier epoch
-// may still be writable, not even for what runs inside it (docs/internals/safety.md, "Lease").
+// may still be writable, not even for what runs inside it (docs/internals/safety.md, "Lease"). Where the lease profile
+// changes, one that was promoted and never led, so that nobody was let in, may still have a longer lease.
 func (m *Model) checkSilent(w *World, b pending) {
 	if !m.timed || !b.silent {
 		return
 	}
 	for i := range m.n {
-		if n := &w.nodes[i]; n.server == writable && n.armed < b.epoch.epoch {
+		if n := &w.nodes[i]; n.server == writable && n.armed < b.epoch.epoch && (!m.altered || m.led[n.armed]) {
 			fail("%s is still writable in epoch %d when epoch %d is claimed after silence", names[i], n.armed, b.epoch.epoch)
 		}
 	}
@@ -169,8 +230,18 @@ func (m *Model) check(w *World) {
 	if w.state.k == 0 || w.ackEpoch > w.state.epoch || m.astray {
 		return
 	}
-	if lacking, size := m.lacking(w, w.state, w.acked), w.state.size(); lacking > size-int(w.state.k) {
+	lacking, size := m.lacking(w, w.state, w.acked), w.state.size()
+	if lacking > size-int(w.state.k) {
 		fail("V has %d members and k is %d, but %d of them lack the acknowledged commit %s", size, w.state.k, lacking, m.logs.position(w.acked))
+	}
+	for j := range m.n {
+		if n := &w.nodes[j]; w.settings.removed.has(j) && w.state.v[j] != 0 && (n.copy != w.state.v[j] || n.data != present || m.logs.in(w.acked, n.log)) {
+			lacking++
+		}
+	}
+	if lacking > size-int(w.state.k) {
+		fail("V has %d members and k is %d: %d of them lack the acknowledged commit %s, or were removed (RemovedCountsForNothing)",
+			size, w.state.k, lacking, m.logs.position(w.acked))
 	}
 }
 
@@ -190,7 +261,7 @@ func (m *Model) lacking(w *World, st stateRec, c wal) (lacking int) {
 // which no action of the model leads on would be one that is stuck for good.
 func (m *Model) recovers(w World) (stuck string) {
 	w.faults, w.writes, w.ops, w.wipes, w.losses, w.deaths, w.ills, w.restarts, w.asks, w.tears = 0, 0, 0, 0, 0, 9, 0, 0, 0, 0
-	w.op, w.opTo, w.opEpoch = "", 0, 0
+	w.op, w.opTo, w.opEpoch, w.changes, w.removing, w.settings = "", 0, 0, 0, 0, w.settings.membership()
 	silent, unmoved := -1, 0 // if nothing happens, one node after the other finds the silence of others to be long
 	for range 100 {
 		before := w
@@ -220,7 +291,7 @@ func (m *Model) help(w *World, i int, silence bool) {
 	if needed := int(w.state.leader) == i+1 || w.epoch.phase != lead; n.quarantine || n.renew && needed {
 		w.resume(i, needed)
 	}
-	if !m.group.Replicas[i].HasData() {
+	if !m.group.Replicas[i].HasData() || m.cutOff(w, i) {
 		return
 	}
 	for range 12 {
@@ -256,7 +327,7 @@ func (m *Model) restless(w *World) string {
 		return fmt.Sprintf("nobody serves: %s; %s", m.recordLine(w), m.nodeLine(w, p))
 	}
 	for j := range m.n {
-		if j != p && m.group.Replicas[j].HasData() && (w.state.v[j] == 0 || w.state.v[j] != w.nodes[j].copy) {
+		if j != p && m.group.Replicas[j].HasData() && !w.settings.removed.has(j) && (w.state.v[j] == 0 || w.state.v[j] != w.nodes[j].copy) {
 			return fmt.Sprintf("%s stays out: %s", names[j], m.recordLine(w))
 		}
 	}

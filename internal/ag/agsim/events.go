@@ -18,7 +18,13 @@ func (m *Model) events(w *World, b Bounds, evs []event) []event {
 			evs = m.clientEvents(w, k, evs)
 		}
 	}
+	if m.altered {
+		evs = m.changes(w, evs)
+	}
 	for i := range m.n {
+		if m.cutOff(w, i) {
+			continue
+		}
 		if m.votes && w.nodes[i].up {
 			evs = m.voting(w, i, evs)
 		}
@@ -113,7 +119,7 @@ func (m *Model) oddities(w *World, i int, evs []event) []event {
 // voting lists the events that node i may cause as a voter, and those of its own voters.
 func (m *Model) voting(w *World, i int, evs []event) []event {
 	n, x := &w.nodes[i], uint8(i)
-	if m.voters.has(i) && n.busy.kind != committing && w.epoch.phase == lead && int(w.epoch.leader) != i+1 {
+	if w.declared.voters.has(i) && n.busy.kind != committing && w.epoch.phase == lead && int(w.epoch.leader) != i+1 {
 		if w.deaths > 0 || n.withheld == w.epoch.epoch {
 			evs = append(evs, event{doTurn, x, sawDeath}, event{doTurn, x, sawDeath | sawQuiet})
 		}
@@ -126,7 +132,7 @@ func (m *Model) voting(w *World, i int, evs []event) []event {
 	}
 	if n.server == writable && n.armed != 0 {
 		for j := range m.n {
-			if j != i && (n.answerEp != n.armed || !n.answer.has(j)) && m.acknowledges(w, j, n.armed) {
+			if j != i && n.obeys.voters.has(j) && (n.answerEp != n.armed || !n.answer.has(j)) && m.acknowledges(w, j, n.armed) {
 				evs = append(evs, event{doBeat, x, uint8(j)})
 			}
 		}
@@ -185,8 +191,8 @@ func (m *Model) tell(w *World, ev event) (line string) {
 		line = fmt.Sprintf("%s  acknowledges %s", i, m.logs.position(c))
 	case doLate:
 		line = fmt.Sprintf("what %s gave up takes effect", i)
-	case doConnect, doOpen, doAsk, doWaited, doCut, doReply:
-		line = tellClient(ev)
+	case doConnect, doOpen, doAsk, doWaited, doCut, doReply, doChange:
+		line = m.tellAsked(&before, ev)
 	case doTear, doSealLate, doFlushLate, doArrive:
 		line = tellLetter(&before, ev)
 	case doBeat:
@@ -198,7 +204,7 @@ func (m *Model) tell(w *World, ev event) (line string) {
 			doIll: "%s's server is ill", doRecover: "%s's server is well again", doDistrust: "%s's storage loses a write", doResume: "an operator resumes %s",
 			doForeign: "somebody changes a setting of %s", doTwice: "%s has two walsenders of a member", doAnnounce: "%s's agent announces a restart",
 			doDetach: "%s's agent ends; its server goes on", doAttach: "%s's agent is back", doGone: "%s's keeper has waited long enough",
-			doGiveUp: "%s gives the planned failover up",
+			doGiveUp: "%s gives the planned failover up", doRemove: "%s is removed",
 		}[ev.what]
 		line = fmt.Sprintf(line, i)
 	}
@@ -230,6 +236,44 @@ func (m *Model) tell(w *World, ev event) (line string) {
 	m.tidy(w)
 	m.check(w)
 	return line
+}
+
+// tellAsked describes what a client or an operator does.
+func (m *Model) tellAsked(before *World, ev event) string {
+	if ev.what == doChange {
+		return tellChange(before.settings, int(ev.i), change(ev.j))
+	}
+	return tellClient(ev)
+}
+
+// tellChange describes what an operator asks for.
+func tellChange(old settings, i int, to change) string {
+	said := func(on bool, is, was string) string {
+		if on {
+			return "an operator ends that " + was
+		}
+		return "an operator says that " + is
+	}
+	switch name := string(names[i]); to {
+	case toSuspended:
+		return said(old.suspended.has(i), name+" is suspended", name+" is suspended")
+	case toAsync:
+		return said(old.async.has(i), name+" is asynchronous", name+" is asynchronous")
+	case toManual:
+		return said(old.manual.has(i), name+" has the other failover mode", name+" has the other failover mode")
+	case toMaintained:
+		return said(old.maintained.has(i), name+" is under maintenance", name+" is under maintenance")
+	case toRequired:
+		return fmt.Sprintf("an operator requires %d synchronized secondaries", i)
+	case toAll:
+		return "an operator changes the commit rule"
+	case toMaintenance:
+		return said(old.maintenance, "the group is under maintenance", "the group is under maintenance")
+	case toRemoved:
+		return "an operator begins to remove " + name
+	default:
+		return name + " joins again"
+	}
 }
 
 // tellLetter describes what happens to a message.

@@ -27,6 +27,8 @@ type Bounds struct {
 	// Asks are what clients do: they connect, ask, and cancel. 0: there are no sessions. Otherwise a reader is on b and
 	// a client on the primary from the beginning.
 	Asks uint8
+	// Changes are those of the configuration by operators.
+	Changes uint8
 	// Tears are records of which the beginning arrives alone, and answers between members that arrive late and twice.
 	Tears uint8
 }
@@ -105,6 +107,9 @@ const (
 	doCut     // its wait is cancelled
 	doReply   // the answer arrives at the gate
 
+	doChange // of the configuration; j: which
+	doRemove // member i goes, whose removal has begun
+
 	doTear      // the beginning of a record arrives at i
 	doSealLate  // j answers candidate i, and the answer is on its way
 	doFlushLate // the same of what j has flushed of primary i
@@ -123,7 +128,7 @@ const (
 // invariant.
 func (m *Model) Explore(b Bounds) (r Report) {
 	begin := time.Now()
-	m.votes, m.clients = b.Deaths > 0, b.Asks > 0
+	m.votes, m.clients, m.altered, m.loose = b.Deaths > 0, b.Asks > 0, b.Changes > 0, b.Changes > 0
 	defer func() { r.Elapsed = time.Since(begin) }()
 	first := m.first(b)
 	seed := maphash.MakeSeed()
@@ -219,7 +224,7 @@ func (m *Model) first(b Bounds) World {
 		w = m.born()
 	}
 	w.faults, w.writes, w.ops, w.wipes = b.Faults, b.Writes, b.Ops, b.Wipes
-	w.losses, w.deaths, w.ills, w.restarts, w.asks, w.tears = b.Losses, b.Deaths, b.Ills, b.Restarts, b.Asks, b.Tears
+	w.losses, w.deaths, w.ills, w.restarts, w.asks, w.tears, w.changes = b.Losses, b.Deaths, b.Ills, b.Restarts, b.Asks, b.Tears, b.Changes
 	if m.clients {
 		m.greet(&w)
 	}
@@ -268,13 +273,13 @@ func (m *Model) tidyVotes(w *World) {
 		n := &w.nodes[i]
 		older = older || n.armed != 0 && n.armed < w.epoch.epoch
 		if n.armed == 0 || !m.votes {
-			n.answer, n.answerEp = 0, 0
+			n.answer, n.answerEp, n.obeysEp, n.obeys = 0, 0, 0, declaration{}
 		}
 	}
 	for i := range m.n {
 		n := &w.nodes[i]
 		if w.votes[i] < w.epoch.epoch {
-			w.votes[i], w.against[i] = 0, 0
+			w.votes[i], w.against[i], w.waited[i] = 0, 0, 0
 		}
 		if !older {
 			n.known = 0
@@ -298,6 +303,7 @@ func (m *Model) apply(w *World, ev event) (p ag.Plan) {
 		e := m.env(w, i, ev.j)
 		if e.epoch.leader == ev.i+1 && (e.epoch.phase != lead || n.server == writable) && !w.released {
 			n.lease = e.epoch.epoch
+			e.declared = m.declare(w, i, e.settings)
 			if w.restarting && n.inPlace == settled && !n.attached {
 				w.renews(i, false)
 				e.restarting = false
@@ -387,7 +393,7 @@ func (m *Model) request(w *World, ev event) {
 	}
 }
 
-// odd performs one of oddities.
+// odd performs one of oddities, or of changes.
 func (m *Model) odd(w *World, ev event) {
 	i := int(ev.i)
 	n := &w.nodes[i]
@@ -421,6 +427,11 @@ func (m *Model) odd(w *World, ev event) {
 		m.expire(w, i)
 	case doGiveUp:
 		m.giveUp(w, i)
+	case doChange:
+		w.changes--
+		m.change(w, i, change(ev.j))
+	case doRemove:
+		m.remove(w)
 	default:
 	}
 }
@@ -429,11 +440,12 @@ func (m *Model) odd(w *World, ev event) {
 func (m *Model) env(w *World, i int, saw uint8) env {
 	e := env{epoch: w.epoch, state: w.state, released: w.released, sealed: time.Hour, since: time.Hour, votes: w.votes, against: w.against, evidence: saw&sawDeath != 0}
 	e.restarting, e.incarnation, e.settled, e.settings = w.restarting, w.incarnation, w.settled, w.settings
+	e.waited, e.declared = w.waited, w.declared
 	if saw&sawQuiet != 0 {
 		e.quiet = time.Hour
 	}
 	if saw&sawNobody == 0 {
-		e.reach = (1<<m.n - 1) &^ one(i)
+		e.reach = (1<<m.n - 1) &^ one(i) &^ w.settings.removed
 	}
 	if saw&sawSilence != 0 {
 		e.silence = time.Hour

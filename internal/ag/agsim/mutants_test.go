@@ -38,7 +38,7 @@ var (
 	votes      = Bounds{Epochs: 2, Deaths: 2, States: 400_000}
 )
 
-var mutants = slices.Concat(decisionMutants, worldMutants)
+var mutants = slices.Concat(decisionMutants, worldMutants, operatorMutants)
 
 // decisionMutants are mistakes in the decisions, and in the steps that carry them out.
 var decisionMutants = []mutant{

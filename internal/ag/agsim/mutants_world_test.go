@@ -1,6 +1,8 @@
 package agsim
 
 import (
+	"slices"
+
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/ag/planguard"
 )
@@ -41,4 +43,46 @@ var worldMutants = []mutant{
 	}},
 	{name: "what a stream said counts after its end", group: trio, seeds: 400, only: odds{forced: 100, planned: 100, crash: 60, delay: 9000}, because: "lack", flaw: flawOldReport, decide: ag.Decide},
 	{name: "an answer lease is counted from the arrival of the acknowledgements", group: trio, seeds: 400, only: odds{reject: 60, pause: 40, delay: 9000}, because: "S3", flaw: flawLateAck, decide: ag.Decide},
+}
+
+// operatorMutants are mistakes about a configuration that operators change while nodes act on an older one.
+var operatorMutants = []mutant{
+	{name: "who leads is looked at when a removal begins, and not when it ends", group: trio, bounds: Bounds{Epochs: 2, Changes: 1, Ops: 1, Forced: true, States: 400_000}, because: "RemovedNeverLeads", flaw: flawRemoval, decide: ag.Decide},
+	{name: "a member is removed that the record counts", group: trio, bounds: Bounds{Epochs: 1, Changes: 1, Writes: 1, States: 400_000}, because: "RemovedCountsForNothing", flaw: flawCounted, decide: ag.Decide},
+	{name: "the record is written by a configuration that is not the present one", group: trio, bounds: Bounds{Epochs: 1, Changes: 1, Born: true, States: 400_000}, because: "RemovedCountsForNothing", flaw: flawStale, decide: ag.Decide},
+	{name: "a removed member carries out a failover that was asked for before", group: five, seeds: 4000, only: odds{remove: 200, forced: 100, crash: 60}, because: "RemovedNeverLeads", decide: see(func(v *ag.View) {
+		if _, member := v.Group.Replica(v.Self); !member {
+			v.Group.Replicas = append(slices.Clone(v.Group.Replicas), ag.Replica{ID: v.Self, AvailabilityMode: ag.SynchronousCommit})
+		}
+	})},
+	{name: "votes are counted by the voters of the configuration, and not by those whom the leader declared", group: five, first: 110, seeds: 6000, only: odds{remove: 300, suspicion: 600, cutStore: 100}, because: "S3", decide: see(func(v *ag.View) {
+		if a := v.Group.Answers(v.Profile); len(a.Voters) > 0 && v.Record.Epoch.Leader != v.Self {
+			v.Record.Lead.Answer.Voters = a.Voters
+		}
+	})},
+	{name: "a declaration of other voters is not obeyed while it is not known to be written", group: five, first: 90, seeds: 6000, only: odds{remove: 200, reject: 100, cutPeer: 60, unsure: 9000}, because: "S3", flaw: flawUnsure, decide: ag.Decide},
+	{name: "silence is measured by the observer's own lease profile", group: strict, seeds: 4000, only: odds{profile: 200, cutStore: 60, crash: 20}, because: "still writable", decide: see(func(v *ag.View) { v.Record.Lead.Observer = 0 })},
+	{name: "a shorter silence is declared before longer leases have run out", group: strict, seeds: 4000, only: odds{profile: 200, cutStore: 60, crash: 20}, because: "still writable", flaw: flawShort, decide: ag.Decide},
+	{name: "commits wait for a suspended member", group: trio, bounds: Bounds{Epochs: 1, Changes: 1, States: 400_000}, because: "ConfigurationIsFollowed", decide: see(func(v *ag.View) {
+		v.Group.Replicas = slices.Clone(v.Group.Replicas)
+		for i := range v.Group.Replicas {
+			v.Group.Replicas[i].Suspended = false
+		}
+	})},
+	{name: "commits wait for an asynchronous member", group: trio, bounds: Bounds{Epochs: 1, Changes: 1, States: 400_000}, because: "ConfigurationIsFollowed", decide: see(func(v *ag.View) {
+		v.Group.Replicas = slices.Clone(v.Group.Replicas)
+		for i := range v.Group.Replicas {
+			v.Group.Replicas[i].AvailabilityMode = ag.SynchronousCommit
+		}
+	})},
+	{name: "REQUIRED is what it was when the group was founded", group: trio, bounds: Bounds{Epochs: 1, Changes: 1, States: 400_000}, because: "ConfigurationIsFollowed", decide: see(func(v *ag.View) { v.Group.Required = nil })},
+	{name: "the commit rule is what it was when the group was founded", group: trio, bounds: Bounds{Epochs: 1, Changes: 1, States: 400_000}, because: "ConfigurationIsFollowed", decide: see(func(v *ag.View) { v.Group.CommitRule = ag.RuleQuorum })},
+	{name: "a replica that has become MANUAL is promoted by the agents", group: trio, bounds: Bounds{Epochs: 2, Changes: 1, States: 400_000}, because: "MANUAL", decide: see(func(v *ag.View) {
+		v.Group.Replicas = slices.Clone(v.Group.Replicas)
+		for i := range v.Group.Replicas {
+			v.Group.Replicas[i].FailoverMode = ag.Automatic
+		}
+	})},
+	{name: "a takeover begins under maintenance", group: trio, bounds: Bounds{Epochs: 2, Changes: 1, States: 400_000}, because: "maintenance", decide: see(func(v *ag.View) { v.Group.Maintenance = nil })},
+	{name: "a copy counts that a forced failover promoted which did not come to lead", group: five, first: 100, seeds: 6000, only: odds{forced: 300, crash: 60, serverCrash: 60, hang: 3000, cutPeer: 40}, because: "(S1)", decide: see(func(v *ag.View) { v.Record.Epoch.Unled = nil })},
 }

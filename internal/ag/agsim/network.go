@@ -2,8 +2,11 @@ package agsim
 
 import (
 	"math/bits"
+	"math/rand/v2"
 	"slices"
 	"time"
+
+	"github.com/coteriedb/coterie/internal/ag"
 )
 
 // This file is the network: messages that arrive late, twice, in another order or without their answer, and records of
@@ -82,7 +85,7 @@ func (m *Model) letters(w *World, evs []event) []event {
 func (m *Model) mayAskSeal(w *World, i, j int) bool {
 	n := &w.nodes[i]
 	return w.epoch.phase == seal && int(w.epoch.leader) == i+1 && n.sealEp == w.epoch.epoch && n.busy.kind != committing &&
-		!n.seals.has(j) && w.nodes[j].up && m.group.Replicas[j].HasData()
+		!n.seals.has(j) && w.nodes[j].up && m.group.Replicas[j].HasData() && !m.cutOff(w, j)
 }
 
 // mail is one of letters.
@@ -164,13 +167,17 @@ func (m *Model) restarted(w *World, i int) {
 func (m *Model) acknowledges(w *World, j int, epoch uint16) bool {
 	n := &w.nodes[j]
 	switch {
-	case !n.up || !m.voters.has(j):
+	case !n.up || m.cutOff(w, j):
 		return false
 	case n.fresh && m.flaw != flawForget, n.withheld == epoch && m.flaw != flawKeepAcking, n.known > epoch && m.flaw != flawAckOld:
 		return false
 	}
 	return true
 }
+
+// cutOff reports whether node j was removed and reaches nobody any more. Where there are clocks, nodes that have not
+// read that yet still speak to it.
+func (m *Model) cutOff(w *World, j int) bool { return !m.timed && w.settings.removed.has(j) }
 
 // beat is a heartbeat of primary i that j acknowledges.
 func (m *Model) beat(w *World, i, j int) {
@@ -188,17 +195,31 @@ func (m *Model) lapse(w *World, j int) {
 	}
 }
 
-// answers reports whether a primary's answer lease is in force.
+// answers reports whether a primary's answer lease is in force, by every declaration that /lead may hold.
 func (m *Model) answers(w *World, i int) bool {
 	n := &w.nodes[i]
-	if m.flaw == flawNoAnswers || !m.votes || len(m.answer.Voters) == 0 {
+	if m.flaw == flawNoAnswers || !m.votes {
 		return true
 	}
-	have := n.answer & m.voters
+	return n.obeysEp == n.armed && n.covered(i, n.obeys) && n.covered(i, n.doubts)
+}
+
+// covered reports whether enough of the declared voters have acknowledged a heartbeat of node i lately.
+func (n *node) covered(i int, d declaration) bool {
+	have := n.answer & d.voters
 	if n.answerEp != n.armed {
 		have = 0
 	}
-	return bits.OnesCount8(uint8(have|one(i)&m.voters)) >= m.answer.Majority()
+	return d.voters == 0 || bits.OnesCount8(uint8(have|one(i)&d.voters)) > bits.OnesCount8(uint8(d.voters))/2
+}
+
+// rests is for how long an answer may rest on an acknowledgement.
+func (n *node) rests() time.Duration {
+	d := n.obeys.lease
+	if n.doubts.voters != 0 {
+		d = min(d, n.doubts.lease)
+	}
+	return time.Duration(d) * tick
 }
 
 // beats sends the heartbeats of node i that are acknowledged in this tick, and ends those that were.
@@ -207,9 +228,10 @@ func (s *Sim) beats(i int) {
 	if n.answerEp != n.armed {
 		n.answerEp, n.answer = n.armed, 0
 	}
+	voters := m.declares(t.last.settings).voters
 	for j := range m.n {
 		o := &s.nodes[j]
-		if n.armed != 0 && j != i && m.voters.has(j) && s.linked(i, j) && t.pausedUntil <= s.now && o.pausedUntil <= s.now {
+		if n.armed != 0 && j != i && voters.has(j) && s.linked(i, j) && t.pausedUntil <= s.now && o.pausedUntil <= s.now {
 			o.beatEp = n.armed
 			if m.acknowledges(&s.w, j, n.armed) {
 				o.quietAt = s.now
@@ -223,7 +245,7 @@ func (s *Sim) beats(i int) {
 				s.first(i, j)
 			}
 		}
-		if n.answer.has(j) && s.elapsed(i, t.acked[j]) >= m.answer.Lease {
+		if n.answer.has(j) && s.elapsed(i, t.acked[j]) >= n.rests() {
 			n.answer &^= one(j)
 		}
 	}
@@ -261,7 +283,7 @@ func (s *Sim) acks() {
 			sent = s.now
 		}
 		if n.armed == a.epoch && n.answerEp == a.epoch {
-			if t.acked[a.from] = max(t.acked[a.from], sent); s.elapsed(a.to, t.acked[a.from]) < s.m.answer.Lease {
+			if t.acked[a.from] = max(t.acked[a.from], sent); s.elapsed(a.to, t.acked[a.from]) < n.rests() {
 				s.m.beat(&s.w, a.to, a.from)
 			}
 			s.first(a.to, a.from)
@@ -289,11 +311,11 @@ func (m *Model) settles(w *World, i int, e env) bool {
 // superseded is Answers.Superseded in package agent/lease.
 func (s *Sim) superseded(i int, e epochRec) time.Duration {
 	t := &s.nodes[i]
-	if e.outgoing == 0 || !e.outAnswers || t.firstEp != e.epoch || s.w.nodes[i].armed != e.epoch {
+	if e.outgoing == 0 || e.outAnswer.voters == 0 || t.firstEp != e.epoch || s.w.nodes[i].armed != e.epoch {
 		return 0
 	}
-	voters := s.m.voters &^ one(int(e.outgoing)-1)
-	need := bits.OnesCount8(uint8(s.m.voters))/2 + 1
+	voters := e.outAnswer.voters &^ one(int(e.outgoing)-1)
+	need := bits.OnesCount8(uint8(e.outAnswer.voters))/2 + 1
 	if voters.has(i) {
 		need--
 	}
@@ -308,4 +330,127 @@ func (s *Sim) superseded(i int, e epochRec) time.Duration {
 	}
 	slices.Sort(at)
 	return s.elapsed(i, at[need-1])
+}
+
+// The next functions are how a candidate gets the end of the longest log from a member that may not be promoted.
+
+// feed opens and closes node i for the candidate of the epoch it has sealed.
+func (m *Model) feed(w *World, i int, v ag.View) {
+	n := &w.nodes[i]
+	n.feeds, n.feedTo = 0, 0
+	if to, ok := v.Feeds(); ok {
+		n.feeds, n.feedTo = uint16(v.Record.Epoch.Epoch), uint8(index(to)+1)
+	}
+}
+
+// mayFetch reports whether node j streams from src, its source, as a candidate does.
+func (m *Model) mayFetch(w *World, j, src int) bool {
+	n, s := &w.nodes[j], &w.nodes[src]
+	return s.up && s.server == recovery && s.feeds != 0 && s.feeds == n.sourceEp && int(s.feedTo) == j+1
+}
+
+// fetch carries one record, unless the histories differ.
+func (m *Model) fetch(w *World, j, src int) {
+	n, s := &w.nodes[j], &w.nodes[src]
+	depth := m.logs.depth(n.log)
+	if depth > m.logs.depth(s.log) || m.logs.tli(m.logs.at(s.log, depth)) != m.logs.tli(n.log) {
+		n.refused = true
+		return
+	}
+	r := m.logs.of(m.logs.at(s.log, depth+1))
+	n.log = m.logs.append(n.log, r.tli, r.writer)
+}
+
+// drawSuspicion draws how often voters suspect the leader for nothing. It has random numbers of its own, so that the
+// histories without suspicions stay what they are.
+func (s *Sim) drawSuspicion(seed uint64) {
+	s.doubt = rand.New(rand.NewPCG(seed, 1))
+	if s.m.only == (odds{}) && s.doubt.IntN(3) == 0 {
+		s.odds.suspicion = 1 + s.doubt.IntN(100)
+	}
+}
+
+// suspicion lets voters take the leader for silent, at any moment and for any time: whatever they measure may be wrong,
+// and nothing but the moment of the next takeover may depend on it.
+func (s *Sim) suspicion() {
+	if s.odds.suspicion == 0 || s.doubt.IntN(10000) >= s.odds.suspicion {
+		return
+	}
+	who, all := s.doubt.IntN(s.m.n), s.doubt.IntN(2) == 0
+	for i := range s.m.n {
+		if long := 1 + s.doubt.IntN(100); i == who || all {
+			s.nodes[i].suspectsUntil = s.now + long
+		}
+	}
+	s.say("%s suspects the leader, and everybody does: %v", names[who], all)
+}
+
+// The next part is the leases, where there are clocks.
+
+// clock is what node i's clock shows.
+func (s *Sim) clock(i, at int) time.Duration {
+	return time.Duration(float64(time.Duration(at)*tick) * s.rate[i])
+}
+
+// timers are the keeper's deadline, the lease, and its renewal, which continues beside the loop.
+func (s *Sim) timers(i int) {
+	n, t := &s.w.nodes[i], &s.nodes[i]
+	p, now := profiles[t.last.settings.profile], s.clock(i, s.now)
+	if s.m.flaw == flawLongLease && n.lease != 0 {
+		t.deadline = now + p.Lease
+	}
+	if n.lease != 0 && now >= t.deadline {
+		n.lease = 0
+	}
+	if n.armed != 0 && n.server == writable && now >= t.deadline+s.fence-tick {
+		s.say("%s's keeper fences", names[i])
+		s.w.fence(i)
+	}
+	if t.want == 0 || t.pausedUntil > s.now || t.renewAt > s.now || !s.quorum(i) {
+		return
+	}
+	if s.w.epoch.phase != lead { // by progress, not by being alive
+		if t.progress == t.lastProgress {
+			return
+		}
+		t.lastProgress = t.progress
+	}
+	t.renewAt = s.now + ticks(p.Heart)
+	if s.w.epoch.epoch != t.want || int(s.w.epoch.leader) != i+1 || s.w.released {
+		t.want, n.lease = 0, 0
+		return
+	}
+	s.renew(i, s.now-s.rng.IntN(3))
+	s.leadRev++
+	s.w.restarting = n.inPlace == announced || n.attached
+	s.w.settled = s.w.settled || t.settledEp == s.w.epoch.epoch
+	for j := range s.m.n {
+		o := &s.w.nodes[j].busy
+		o.staleLead = o.staleLead || o.kind != idle
+	}
+}
+
+// renew is a renewal of /lead by node i, sent at that time, with the timing of the configuration that it has read last.
+// If its answer is lost, it is declared, and the lease is what it was.
+func (s *Sim) renew(i, sent int) {
+	n, t := &s.w.nodes[i], &s.nodes[i]
+	c, at := t.last.settings, s.clock(i, sent)
+	p, held := profiles[c.profile], t.deadline
+	if t.granted != t.want {
+		held = 0
+	}
+	s.w.observer = p.Declared(held - at)
+	if s.m.flaw == flawShort {
+		s.w.observer = p.Observer
+	}
+	if s.odds.unsure > 0 && s.moves.IntN(10000) < s.odds.unsure && !s.well {
+		s.w.declared = s.m.declares(c)
+		if s.m.flaw != flawUnsure {
+			n.doubts = s.w.declared
+		}
+		return
+	}
+	n.lease = t.want
+	t.deadline, t.granted = max(at+p.Lease, held), t.want
+	s.m.declare(&s.w, i, c)
 }

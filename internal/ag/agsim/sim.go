@@ -27,6 +27,7 @@ type Sim struct {
 	w     World
 	rng   *rand.Rand
 	doubt *rand.Rand // of suspicions
+	moves *rand.Rand // of operators who change the members and the timing
 	now   int
 	odds  odds
 	trace func(string)
@@ -40,8 +41,13 @@ type Sim struct {
 
 	nodes     [maxMembers]simNode
 	rate      [maxMembers]float64 // of the members' clocks
-	cut       [maxMembers]set     // links between members that carry no traffic
-	reject    [maxMembers]set     // links on which connections are ended and refused, which looks like a death
+	fence     time.Duration       // that a host needs
+	external  bool                // a removed member still reaches the store
+	removeAt  int                 // the next look of the operator who removes a member
+	giveUpAt  int
+	returns   [maxMembers]int // when a removed member joins again
+	cut       [maxMembers]set // links between members that carry no traffic
+	reject    [maxMembers]set // links on which connections are ended and refused, which looks like a death
 	cutStore  set
 	storeDown int // until
 
@@ -59,10 +65,12 @@ type simNode struct {
 	epochSeen              uint16 // the epoch of the record that was read last
 	epochAt                int    // when it was first read
 	last                   env
-	want                   uint16 // the epoch whose lease is being renewed
-	renewAt, renewed       int    // the next renewal, and the last that succeeded
-	progress, lastProgress int    // of a candidate or promotion: renewed when it has changed, as by Agent.progressOf in package agent
-	hung                   bool   // its promotion makes no progress
+	want                   uint16        // the epoch whose lease is being renewed
+	renewAt                int           // the next renewal
+	deadline               time.Duration // of the lease, by the node's clock
+	granted                uint16        // the epoch of that lease
+	progress, lastProgress int           // of a candidate or promotion: renewed when it has changed, as by Agent.progressOf in package agent
+	hung                   bool          // its promotion makes no progress
 	sealedAt               int
 	heard                  [maxMembers]int // last feedback of a member's stream
 	quietAt                int             // its last acknowledgement of a heartbeat, or its start
@@ -94,6 +102,7 @@ func (m *Model) Run(seed uint64, trace func(string)) (err error) {
 	s := &Sim{m: m, rng: rand.New(rand.NewPCG(seed, 0)), trace: trace}
 	m.votes, m.timed, m.clients = true, true, true
 	m.seenBy = func(i int) env { return s.nodes[i].last }
+	m.led = map[uint16]bool{1: true}
 	s.w = m.steady()
 	if s.chance(3000) {
 		s.w = m.born()
@@ -102,7 +111,8 @@ func (m *Model) Run(seed uint64, trace func(string)) (err error) {
 		s.odds = m.only
 	}
 	s.drawSuspicion(seed)
-	m.altered = s.odds.alter > 0
+	s.drawMoves(seed)
+	m.altered = s.odds.alter+s.odds.remove+s.odds.profile+s.odds.strict > 0
 	m.loose = s.odds.suspend > 0 || s.odds.distrust > 0 || m.altered
 	defer func() {
 		switch r := recover().(type) {
@@ -114,6 +124,7 @@ func (m *Model) Run(seed uint64, trace func(string)) (err error) {
 		}
 	}()
 	for i := range m.n {
+		s.nodes[i].deadline, s.nodes[i].granted = profiles[0].Lease, 1
 		s.rate[i] = 1 + (s.rng.Float64()*2-1)*ag.Rho
 		if s.chance(5000) { // at one end of what is permitted
 			s.rate[i] = 1 + float64(s.rng.IntN(2)*2-1)*ag.Rho
@@ -122,6 +133,7 @@ func (m *Model) Run(seed uint64, trace func(string)) (err error) {
 	for s.now = 0; s.now < troubled; s.now++ {
 		s.trouble()
 		s.suspicion()
+		s.move()
 		s.tick()
 	}
 	s.heal()
@@ -205,7 +217,8 @@ func (s *Sim) tick() {
 }
 
 func (s *Sim) linked(i, j int) bool {
-	return i == j || s.w.nodes[i].up && s.w.nodes[j].up && !s.cut[i].has(j) && !s.reject[i].has(j)
+	return i == j || s.w.nodes[i].up && s.w.nodes[j].up && !s.cut[i].has(j) && !s.reject[i].has(j) &&
+		!s.nodes[i].last.settings.removed.has(j) && !s.nodes[j].last.settings.removed.has(i)
 }
 
 // elapsed returns the time that node i's clock has measured since a moment.
@@ -213,46 +226,9 @@ func (s *Sim) elapsed(i, since int) time.Duration {
 	return time.Duration(float64(time.Duration(s.now-since)*tick) * s.rate[i])
 }
 
-// timers are the keeper's deadline, the lease, and its renewal, which continues beside the loop.
-func (s *Sim) timers(i int) {
-	n, t := &s.w.nodes[i], &s.nodes[i]
-	p := ag.Profiles["default"]
-	if s.m.flaw == flawLongLease && n.lease != 0 {
-		t.renewed = s.now
-	}
-	if n.lease != 0 && s.elapsed(i, t.renewed) >= p.Lease {
-		n.lease = 0
-	}
-	if n.armed != 0 && n.server == writable && s.elapsed(i, t.renewed) >= p.Lease+p.Fence-tick {
-		s.say("%s's keeper fences", names[i])
-		s.w.fence(i)
-	}
-	if t.want == 0 || t.pausedUntil > s.now || t.renewAt > s.now || !s.quorum(i) {
-		return
-	}
-	if s.w.epoch.phase != lead { // by progress, not by being alive
-		if t.progress == t.lastProgress {
-			return
-		}
-		t.lastProgress = t.progress
-	}
-	t.renewAt = s.now + ticks(p.Heart)
-	if s.w.epoch.epoch != t.want || int(s.w.epoch.leader) != i+1 || s.w.released {
-		t.want, n.lease = 0, 0
-		return
-	}
-	n.lease = t.want
-	t.renewed = s.now - s.rng.IntN(3)
-	s.leadRev++
-	s.w.restarting = n.inPlace == announced || n.attached
-	s.w.settled = s.w.settled || t.settledEp == s.w.epoch.epoch
-	for j := range s.m.n {
-		o := &s.w.nodes[j].busy
-		o.staleLead = o.staleLead || o.kind != idle
-	}
+func (s *Sim) quorum(i int) bool {
+	return !s.cutStore.has(i) && s.storeDown <= s.now && (s.external || !s.w.settings.removed.has(i))
 }
-
-func (s *Sim) quorum(i int) bool { return !s.cutStore.has(i) && s.storeDown <= s.now }
 
 // agent performs the step of node i's agent in this tick, if any.
 func (s *Sim) agent(i int) {
@@ -402,6 +378,7 @@ func (s *Sim) env(i int) env {
 	case s.quorum(i) && !e.untrusted:
 		e = env{
 			epoch: s.w.epoch, state: s.w.state, released: s.w.released, votes: s.w.votes, against: s.w.against, settings: s.w.settings,
+			waited: s.w.waited, declared: s.w.declared, observer: s.w.observer,
 			restarting: s.w.restarting, incarnation: s.w.incarnation, settled: s.w.settled,
 		}
 		if t.seenEpoch != s.epochRev || t.seenLead != s.leadRev {
@@ -454,14 +431,14 @@ func (s *Sim) atRest() string {
 	}
 	for j := range s.m.n {
 		n := &w.nodes[j]
-		if j == p || !s.m.group.Replicas[j].HasData() {
+		if j == p || !s.m.group.Replicas[j].HasData() || w.settings.removed.has(j) {
 			continue
 		}
 		if w.state.v[j] == 0 || w.state.v[j] != n.copy || !w.nodes[p].streams.has(j) {
 			return fmt.Sprintf("%s is not in V, which is that of: %s", names[j], s.m.recordLine(w))
 		}
 	}
-	if n, _ := s.m.group.CommitTarget(s.m.withData() - 1); int(w.state.k) != n {
+	if n, _ := s.m.groupWith(w.settings).CommitTarget(s.m.copiesIn(w.settings) - 1); int(w.state.k) != n || w.state.size() != s.m.copiesIn(w.settings)-1 {
 		return fmt.Sprintf("k is %d, not %d", w.state.k, n)
 	}
 	return ""
@@ -471,28 +448,4 @@ func (s *Sim) say(format string, args ...any) {
 	if s.trace != nil {
 		s.trace(fmt.Sprintf("%7.1fs  ", float64(s.now)*tick.Seconds()) + fmt.Sprintf(format, args...))
 	}
-}
-
-// alter is an operator who changes one setting, of member i if it is a member's.
-func (s *Sim) alter(i int) {
-	c := &s.w.settings
-	switch s.rng.IntN(7) {
-	case 0:
-		if s.m.group.Replicas[i].HasData() {
-			c.async ^= one(i)
-		}
-	case 1:
-		c.manual ^= one(i)
-	case 2:
-		c.required = uint8(s.rng.IntN(s.m.withData() + 1))
-	case 3:
-		c.all = !c.all
-	case 4:
-		c.timeout = !c.timeout
-	case 5:
-		c.maintenance = !c.maintenance
-	case 6:
-		c.maintained ^= one(i)
-	}
-	s.say("an operator changes the configuration: %+v", *c)
 }

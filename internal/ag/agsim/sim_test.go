@@ -92,6 +92,9 @@ func TestSimOf(t *testing.T) {
 	for name, only := range map[string]odds{
 		"storage that loses writes, and disks": {distrust: 60, wipe: 30},
 		"configuration that changes":           {alter: 100, suspend: 40, crash: 40, planned: 80, forced: 20, cutPeer: 40},
+		"members that go and come back":        {remove: 100, crash: 40, serverCrash: 20, cutPeer: 40, cutStore: 20, planned: 60, lostAnswer: 2000, suspend: 20},
+		"the same, and all else changes":       {remove: 100, alter: 60, crash: 40, cutPeer: 40, planned: 40, forced: 20, wipe: 10},
+		"timing that changes":                  {profile: 100, strict: 60, unsure: 2000, remove: 40, crash: 40, cutPeer: 40, cutStore: 40, pause: 40, reject: 60, forced: 20, restart: 30},
 		"the same, and crashes":                {distrust: 60, wipe: 30, crash: 40, serverCrash: 40},
 		"the same, and planned failovers":      {distrust: 60, wipe: 30, planned: 80, giveUp: 3000, hang: 2000},
 	} {

@@ -38,6 +38,7 @@ func (m *Model) turn(w *World, i int, e env) ag.Plan {
 	m.checkReadable(w, i, e, v)
 	p := m.decide(v)
 	m.fired[p.Rule]++
+	m.checkFollowed(w, i, e, p)
 	if p.Open {
 		m.checkOpen(w, i, e)
 		w.nodes[i].opened, w.nodes[i].restart = e.epoch.epoch, 0
@@ -59,7 +60,7 @@ func (m *Model) begin(w *World, i int, e env, p ag.Plan) {
 		n.busy = m.commitOf(n, e, *p.Commit)
 		n.busy.standsDown = p.Rule == ag.RuleStepDown || p.Rule == ag.RuleRelease && e.epoch.phase == lead
 		n.busy.silent = p.Rule == ag.RuleClaim && !e.released && len(p.Commit.Votes) == 0
-		n.busy.hasty = p.Rule == ag.RuleClaim && e.silence < ag.Profiles["default"].Observer && !e.released
+		n.busy.hasty = p.Rule == ag.RuleClaim && e.silence < e.patience() && !e.released
 		n.busy.resumes = slices.Contains(p.Actions, ag.Action(ag.Acknowledge{}))
 		return
 	}
@@ -104,6 +105,7 @@ func (m *Model) begin(w *World, i int, e env, p ag.Plan) {
 		case ag.Prepare: // the view reports it as done
 		case ag.HandOver:
 			b.kind, b.other, b.sync = handing, uint8(index(a.Op.To)+1), n.sync
+			b.epoch.v, b.epoch.k = m.syncSet(w, i, e, a.Op.To)
 		}
 		if b.kind != idle && n.busy.kind == idle {
 			n.busy = b
@@ -130,13 +132,16 @@ func (m *Model) beginRepair(w *World, i int) {
 
 func (m *Model) commitOf(n *node, e env, c ag.Commit) pending {
 	b := pending{kind: committing, at: e.epoch.epoch, guardState: c.Guard.State >= 0, guardLead: c.Guard.Lead >= 0}
+	if m.altered && (c.Epoch != nil || c.State != nil) {
+		b.guardConf, b.conf = true, e.settings
+	}
 	if c.Lead != nil && c.Lead.Released {
 		b.release = true
 		n.lease = 0
 	}
 	b.vote, b.unvote = c.Vote != nil, c.Unvote != ""
 	if b.vote {
-		b.against = e.incarnation
+		b.against, b.waited = e.incarnation, uint8(ticks(c.Vote.Waited))
 	}
 	for _, v := range c.Votes {
 		b.votes |= one(index(v.Member))
@@ -147,12 +152,15 @@ func (m *Model) commitOf(n *node, e env, c ag.Commit) pending {
 			epoch: uint16(c.Epoch.Epoch), phase: phaseOf(c.Epoch.Phase), leader: uint8(index(c.Epoch.Leader) + 1),
 			tli: uint16(c.Epoch.TLI), fromTLI: uint16(c.Epoch.From.Timeline), fromLSN: uint16(c.Epoch.From.LSN), maxTLI: uint16(c.Epoch.MaxTLI), forced: c.Epoch.Forced,
 		}
+		for _, t := range c.Epoch.Unled {
+			b.epoch.unled |= 1 << t
+		}
 		if c.Epoch.Copy != "" {
 			b.epoch.copy = copyOf(c.Epoch.Copy)
 		}
 		if o := c.Epoch.Outgoing; o.Leader != "" {
 			b.epoch.outgoing, b.epoch.ticks = uint8(index(o.Leader)+1), uint16(ticks(o.Wait)+1)
-			b.epoch.outAnswers, b.epoch.now = len(o.Answer.Voters) > 0, o.Now
+			b.epoch.outAnswer, b.epoch.now = declarationOf(o.Answer), o.Now
 		}
 		b.epoch.k = uint8(c.Epoch.K)
 		for _, x := range c.Epoch.V {
@@ -214,8 +222,14 @@ func (m *Model) commit(w *World, i int, b pending) bool {
 	if b.staleEpoch || b.guardState && b.staleState || b.guardLead && b.staleLead || b.staleVotes {
 		return false
 	}
+	if b.guardConf && b.conf != w.settings && m.flaw != flawStale {
+		return false
+	}
 	m.checkCommit(w, b)
 	m.checkSilent(w, b)
+	if b.hasEpoch && (b.epoch.epoch != w.epoch.epoch || b.epoch.leader != w.epoch.leader) { // its holder has declared nothing yet
+		w.declared, w.observer = declaration{}, 0
+	}
 	w.late.outdate(b, i)
 	for j := range m.n {
 		w.nodes[j].busy.outdate(b, i)
@@ -240,8 +254,12 @@ func (m *Model) commit(w *World, i int, b pending) bool {
 		w.epoch = b.epoch
 		if b.hasState {
 			m.checkLead(w, i)
+			for j := range w.nodes { // none has compared its copy with this history
+				w.nodes[j].unfitToRead = false
+			}
 		}
 	}
+	m.checkMembers(w)
 	return true
 }
 
@@ -249,9 +267,9 @@ func (m *Model) commit(w *World, i int, b pending) bool {
 func (m *Model) castVote(w *World, i int, b pending) {
 	switch {
 	case b.vote:
-		w.votes[i], w.against[i] = b.at, b.against
+		w.votes[i], w.against[i], w.waited[i] = b.at, b.against, b.waited
 	case b.unvote:
-		w.votes[i], w.against[i] = 0, 0
+		w.votes[i], w.against[i], w.waited[i] = 0, 0, 0
 		if w.late.vote && int(w.lateBy) == i && m.flaw != flawLateVote {
 			w.late, w.lateBy = pending{}, 0
 		}
@@ -278,7 +296,7 @@ func (m *Model) promote(w *World, i int, b pending) {
 	if n.quarantine {
 		fail("%s promotes a copy whose storage lost a write (F35)", names[i])
 	}
-	n.promised, n.began, n.half = b.at, b.tli, false
+	n.promised, n.began, n.half, n.unfitToRead = b.at, b.tli, false, false
 	w.hold(i)
 	m.checkTimeline(w, b.tli)
 	n.log = m.logs.append(n.log, b.tli, m.writer(i, b.at))
@@ -325,10 +343,13 @@ func (m *Model) follow(w *World, i, leader int, epoch uint16) {
 // mayStream reports whether node j could draw WAL from its source now, and from whom.
 func (m *Model) mayStream(w *World, j int) (src int, ok bool) {
 	n := &w.nodes[j]
-	if !n.up || n.source == 0 || n.server != recovery || n.data != present || n.refused {
+	if !n.up || n.source == 0 || n.server != recovery || n.data != present || n.refused || m.cutOff(w, j) {
 		return 0, false
 	}
 	src = int(n.source) - 1
+	if m.cutOff(w, src) {
+		return 0, false
+	}
 	s := &w.nodes[src]
 	if m.mayFetch(w, j, src) {
 		return src, m.logs.depth(n.log) < m.logs.depth(s.log)

@@ -1,7 +1,6 @@
 package agsim
 
 import (
-	"math/rand/v2"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
@@ -12,6 +11,7 @@ import (
 type odds struct {
 	crash, serverCrash, pause, cutStore, cutPeer, reject, storeDown, wipe, planned, forced, suspend, lostAnswer, badRewind, hang int
 	ill, distrust, foreign, twice, restart, giveUp, back, suspicion, tear, delay, alter                                          int
+	remove, profile, strict, unsure                                                                                              int
 }
 
 func (s *Sim) chance(of10000 int) bool { return s.rng.IntN(10000) < of10000 }
@@ -55,30 +55,6 @@ func (s *Sim) draw() {
 	if s.chance(500) {
 		s.odds.back = 20
 	}
-}
-
-// drawSuspicion draws how often voters suspect the leader for nothing. It has random numbers of its own, so that the
-// histories without suspicions stay what they are.
-func (s *Sim) drawSuspicion(seed uint64) {
-	s.doubt = rand.New(rand.NewPCG(seed, 1))
-	if s.m.only == (odds{}) && s.doubt.IntN(3) == 0 {
-		s.odds.suspicion = 1 + s.doubt.IntN(100)
-	}
-}
-
-// suspicion lets voters take the leader for silent, at any moment and for any time: whatever they measure may be wrong,
-// and nothing but the moment of the next takeover may depend on it.
-func (s *Sim) suspicion() {
-	if s.odds.suspicion == 0 || s.doubt.IntN(10000) >= s.odds.suspicion {
-		return
-	}
-	who, all := s.doubt.IntN(s.m.n), s.doubt.IntN(2) == 0
-	for i := range s.m.n {
-		if long := 1 + s.doubt.IntN(100); i == who || all {
-			s.nodes[i].suspectsUntil = s.now + long
-		}
-	}
-	s.say("%s suspects the leader, and everybody does: %v", names[who], all)
 }
 
 // suspects reports whether node i takes the leader of the epoch for silent. It has heard of it before.
@@ -127,10 +103,10 @@ func (s *Sim) trouble() {
 			s.w.wipe(i)
 		}
 		n.up = false
-	case s.chance(o.planned) && s.w.op == "" && data && s.w.epoch.phase == lead:
+	case s.chance(o.planned) && s.w.op == "" && data && s.w.epoch.phase == lead && !s.w.settings.removed.has(i):
 		s.say("an operator plans a failover to %s", names[i])
 		s.w.op, s.w.opTo, s.w.opEpoch, s.w.opNow = ag.OpPlanned, uint8(i+1), s.w.epoch.epoch, false
-	case s.chance(o.forced) && data && n.data == present:
+	case s.chance(o.forced) && data && n.data == present && !s.w.settings.removed.has(i):
 		s.say("an operator forces a failover to %s", names[i])
 		s.w.op, s.w.opTo, s.w.opEpoch, s.w.opNow = ag.OpForced, uint8(i+1), s.w.epoch.epoch, s.chance(2000)
 	case s.chance(o.suspend) && data && !n.quarantine:
@@ -255,11 +231,9 @@ func (s *Sim) inPlace(i int) {
 	n, t := &s.w.nodes[i], &s.nodes[i]
 	switch {
 	case n.inPlace == announced && s.mayLeave(i):
-		p := ag.Profiles["default"]
-		t.fenceAt = min(s.now+ticks(3*time.Second), t.renewed+int(float64(ticks(p.Lease))/s.rate[i]))
+		t.fenceAt = min(s.now+ticks(3*time.Second), int(float64(t.deadline)/s.rate[i]/float64(tick)))
 		s.m.detach(&s.w, i)
-		backAt, fenceAt, renewed := t.backAt, t.fenceAt, t.renewed
-		*t = simNode{line: t.line, quietAt: s.now, backAt: backAt, fenceAt: fenceAt, renewed: renewed, illUntil: t.illUntil, resumeAt: t.resumeAt}
+		*t = simNode{line: t.line, quietAt: s.now, backAt: t.backAt, fenceAt: t.fenceAt, deadline: t.deadline, granted: t.granted, illUntil: t.illUntil, resumeAt: t.resumeAt}
 	case n.inPlace != away:
 	case s.now >= t.fenceAt && s.m.flaw != flawDetached:
 		s.say("%s's keeper fences: nobody has come", names[i])
@@ -271,7 +245,9 @@ func (s *Sim) inPlace(i int) {
 		s.leadRev++
 		t.seenAt, t.quietAt = s.now, s.now
 		if n.lease != 0 {
-			t.want, t.renewed, t.renewAt = n.lease, s.now-1, s.now
+			t.last.settings = s.w.settings
+			t.want, t.renewAt = n.lease, s.now
+			s.renew(i, s.now-1)
 			s.say("%s's agent is back, and its server still leads", names[i])
 		}
 	}
@@ -331,7 +307,8 @@ func (s *Sim) crash(i, long int) {
 func (s *Sim) heal() {
 	s.say("healed")
 	s.well = true
-	s.cutStore, s.cut, s.reject, s.storeDown, s.w.settings, s.w.op = 0, [maxMembers]set{}, [maxMembers]set{}, 0, settings{}, ""
+	s.cutStore, s.cut, s.reject, s.storeDown, s.w.op = 0, [maxMembers]set{}, [maxMembers]set{}, 0, ""
+	s.w.settings, s.w.removing = s.w.settings.membership(), 0
 	for i := range s.m.n {
 		t := &s.nodes[i]
 		t.pausedUntil, t.downUntil, t.illUntil, t.suspectsUntil = 0, min(t.downUntil, s.now), 0, 0

@@ -1,7 +1,7 @@
 package agsim
 
 import (
-	"slices"
+	"math/bits"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
@@ -9,23 +9,23 @@ import (
 
 // Model is a group and the rules of its world.
 type Model struct {
-	logs    *logs
-	group   ag.Group
-	groups  map[settings]ag.Group // the group with these settings
-	n       int
-	decide  func(ag.View) ag.Plan
-	fired   map[ag.Rule]int
-	flaw    flaw
-	only    odds // if any is set: the faults of a run, in place of those it would draw
-	votes   bool // the model has heartbeats and votes
-	answer  ag.Answer
-	voters  set
-	timed   bool            // silence is measured by clocks, not chosen by an adversary
-	astray  bool            // the store has gone back in time, and its account of V is no longer true
-	clients bool            // the model has sessions
-	seenBy  func(i int) env // what node i knows of the record; nil: all of it
-	altered bool            // the configuration changes while the group runs
-	loose   bool            // the meaning of REQUIRED changes while the group runs: not checked
+	logs     *logs
+	group    ag.Group
+	groups   map[settings]ag.Group // the group with these settings
+	n        int
+	decide   func(ag.View) ag.Plan
+	fired    map[ag.Rule]int
+	flaw     flaw
+	only     odds                     // if any is set: the faults of a run, in place of those it would draw
+	votes    bool                     // the model has heartbeats and votes
+	declared map[settings]declaration // by a holder with these settings
+	timed    bool                     // silence is measured by clocks, not chosen by an adversary
+	astray   bool                     // the store has gone back in time, and its account of V is no longer true
+	clients  bool                     // the model has sessions
+	seenBy   func(i int) env          // what node i knows of the record; nil: all of it
+	led      map[uint16]bool          // where there are clocks: the epochs that entered LEAD
+	altered  bool                     // the configuration changes while the group runs
+	loose    bool                     // the meaning of REQUIRED changes while the group runs: checked at rest only
 }
 
 // flaw is a deliberate mistake in the execution of plans. Mistakes in the decisions are made by wrapping Decide.
@@ -63,14 +63,19 @@ const (
 	flawAlter              // clients may change reserved settings (F6)
 	flawStray              // a walsender in the name of a member that has none counts (F7)
 	flawDistrusted         // a candidate is not told that a copy is under quarantine
+	flawRemoval            // who leads is looked at when the removal of a member begins, and not when it ends
+	flawCounted            // a member is removed that the record counts
+	flawStale              // the record is written by a configuration that is not the present one
+	flawUnsure             // a declaration whose outcome is unknown is not obeyed
+	flawShort              // a new profile's silence is declared before the leases of the old one have run out
 )
 
 // NewModel returns a model of that group, whose replicas must be called a, b, c, ... in order.
 func NewModel(g ag.Group) *Model {
-	m := &Model{logs: newLogs(), group: g, groups: map[settings]ag.Group{}, n: len(g.Replicas), decide: decideAndCheck, fired: map[ag.Rule]int{}}
-	m.answer = g.Answers(ag.Profiles["default"])
-	m.voters = setOf(m.answer.Voters)
-	return m
+	return &Model{
+		logs: newLogs(), group: g, groups: map[settings]ag.Group{}, declared: map[settings]declaration{}, n: len(g.Replicas), decide: decideAndCheck,
+		fired: map[ag.Rule]int{},
+	}
 }
 
 // NewGroup returns a group of synchronous replicas that fail over automatically, the last one a witness if that is
@@ -111,7 +116,10 @@ func (m *Model) steady() World {
 		w.state.v[i] = x.copy
 	}
 	w.state.k = uint8(n)
-	a.answerEp, a.answer = 1, m.voters&^one(0)
+	if m.votes {
+		w.declared = m.declares(w.settings)
+		a.answerEp, a.answer, a.obeysEp, a.obeys = 1, w.declared.voters&^one(0), 1, w.declared
+	}
 	a.sync = setting{a.streams, uint8(n)}
 	w.acked, w.state.set = log, a.sync
 	return w
@@ -162,6 +170,9 @@ type env struct {
 	refused  set
 	votes    [maxMembers]uint16
 	against  [maxMembers]uint8
+	waited   [maxMembers]uint8
+	declared declaration
+	observer time.Duration
 	evidence bool
 	unheard  bool // evidence by silence, rightly or not
 
@@ -173,11 +184,19 @@ type env struct {
 	quiet       time.Duration
 }
 
+// patience is View.Patience in package ag.
+func (e env) patience() time.Duration {
+	if e.observer > 0 {
+		return e.observer
+	}
+	return profiles[e.settings.profile].Observer
+}
+
 // view returns the view of node i.
 func (m *Model) view(w *World, i int, e env) ag.View {
 	n := &w.nodes[i]
 	v := ag.View{
-		Self: names[i], Group: m.groupWith(e.settings), Profile: ag.Profiles["default"], Quorum: !e.noQuorum,
+		Self: names[i], Group: m.groupWith(e.settings), Profile: profiles[e.settings.profile], Quorum: !e.noQuorum,
 		Record: m.record(e), Silence: e.silence, Since: e.since, Superseded: e.superseded, Lease: ag.Lease{Epoch: ag.Epoch(n.lease), Valid: n.lease != 0}, Reach: e.reach.ids(),
 	}
 	v.Local = ag.Local{
@@ -277,11 +296,12 @@ func (m *Model) record(e env) ag.Record {
 		MaxTLI: ag.Timeline(e.epoch.maxTLI), Forced: e.epoch.forced, Copy: e.epoch.copy.id(), Leader: names[e.epoch.leader-1], Reason: "claimed",
 		From: ag.Position{Timeline: ag.Timeline(e.epoch.fromTLI), LSN: ag.LSN(e.epoch.fromLSN)}, V: members(e.epoch.v), K: int(e.epoch.k),
 	}
+	for t := e.epoch.unled; t != 0; t &= t - 1 {
+		r.Epoch.Unled = append(r.Epoch.Unled, ag.Timeline(bits.TrailingZeros64(t)))
+	}
 	if o := e.epoch.outgoing; o != 0 {
 		r.Epoch.Outgoing = ag.Outgoing{Leader: names[o-1], Epoch: r.Epoch.Epoch - 1, Wait: time.Duration(e.epoch.ticks) * tick, Now: e.epoch.now}
-		if e.epoch.outAnswers {
-			r.Epoch.Outgoing.Answer = m.answer
-		}
+		r.Epoch.Outgoing.Answer = e.epoch.outAnswer.answer()
 	}
 	r.State = ag.State{
 		Epoch: ag.Epoch(e.state.epoch), Copy: e.state.copy.id(), K: int(e.state.k), V: members(e.state.v),
@@ -293,73 +313,64 @@ func (m *Model) record(e env) ag.Record {
 	}
 	r.Lead = ag.Lead{
 		Epoch: r.Epoch.Epoch, Holder: r.Epoch.Leader, Incarnation: incarnation(e.incarnation), Released: e.released, Restarting: e.restarting, Settled: e.settled,
+		Observer: e.observer,
 	}
 	if m.votes {
-		r.Lead.Answer = m.answer
+		r.Lead.Answer = e.declared.answer()
 		for j, epoch := range e.votes {
 			if epoch != 0 {
-				r.Votes = append(r.Votes, ag.Vote{Member: names[j], Epoch: ag.Epoch(epoch), Incarnation: incarnation(e.against[j]), Waited: m.answer.Lease, Rev: 1})
+				r.Votes = append(r.Votes, ag.Vote{Member: names[j], Epoch: ag.Epoch(epoch), Incarnation: incarnation(e.against[j]), Waited: time.Duration(e.waited[j]) * tick, Rev: 1})
 			}
 		}
 	}
 	return r
 }
 
-// The next part is the configuration, which operators change at any moment, in the middle of a failover as well. The
-// voters do not change.
-
-// settings is how the configuration differs from the group that the model began with.
-type settings struct {
-	suspended set
-	async     set   // members with asynchronous commit
-	manual    set   // members whose failover mode is the other one
-	required  uint8 // REQUIRED and one; 0: by the table
-	all       bool  // the other commit rule
-	timeout   bool  // a SESSION_TIMEOUT of three seconds
-
-	maintenance bool // of the group
-	maintained  set  // members under maintenance
+// declaration is the answer lease that the holder of an epoch declares in /lead; without voters there is none.
+type declaration struct {
+	voters set
+	lease  uint8 // in ticks
 }
 
-// shortTimeout is the other SESSION_TIMEOUT.
-const shortTimeout = 3 * time.Second
+func declarationOf(a ag.Answer) declaration {
+	return declaration{setOf(a.Voters), uint8(ticks(a.Lease))}
+}
 
-// groupWith returns the group with these settings. The result is shared.
-func (m *Model) groupWith(c settings) ag.Group {
-	if c == (settings{}) {
-		return m.group
+func (d declaration) answer() ag.Answer {
+	if d.voters == 0 {
+		return ag.Answer{}
 	}
-	g, ok := m.groups[c]
+	return ag.Answer{Voters: voterIDs[d.voters], Lease: time.Duration(d.lease) * tick}
+}
+
+// voterIDs are the names of the members of each set. They are shared.
+var voterIDs = func() (t [1 << maxMembers][]ag.ReplicaID) {
+	for s := range t {
+		t[s] = set(s).ids()
+	}
+	return t
+}()
+
+// declares returns what a holder with these settings declares.
+func (m *Model) declares(c settings) declaration {
+	d, ok := m.declared[c]
 	if !ok {
-		g = m.group
-		g.Replicas = slices.Clone(g.Replicas)
-		for i := range g.Replicas {
-			r := &g.Replicas[i]
-			r.Suspended = c.suspended.has(i)
-			if c.maintained.has(i) && r.HasData() {
-				r.Options.Maintenance = &ag.Maintenance{}
-			}
-			if c.async.has(i) && r.HasData() {
-				r.AvailabilityMode, r.FailoverMode = ag.AsynchronousCommit, ag.Manual
-			}
-			if c.manual.has(i) && r.AvailabilityMode == ag.SynchronousCommit {
-				r.FailoverMode = map[ag.FailoverMode]ag.FailoverMode{ag.Manual: ag.Automatic, ag.Automatic: ag.Manual}[r.FailoverMode]
-			}
-		}
-		if c.required > 0 {
-			n := int(c.required) - 1
-			g.Required = &n
-		}
-		if c.all {
-			g.CommitRule = map[ag.CommitRule]ag.CommitRule{ag.RuleAll: ag.RuleQuorum, ag.RuleQuorum: ag.RuleAll}[g.CommitRule]
-		}
-		if c.maintenance {
-			g.Maintenance = &ag.Maintenance{}
-		}
-		if c.timeout {
-			g.SessionTimeout = shortTimeout
-		}
-		m.groups[c] = g
+		d = declarationOf(m.groupWith(c).Answers(profiles[c.profile]))
+		m.declared[c] = d
 	}
-	return g
+	return d
+}
+
+// declare is a renewal of /lead by node i, whose answers obey from now on what it declares. It returns what /lead
+// declares then.
+func (m *Model) declare(w *World, i int, c settings) declaration {
+	if !m.votes {
+		return w.declared
+	}
+	n, d := &w.nodes[i], m.declares(c)
+	if w.declared != d && w.declared != (declaration{}) {
+		w.renews(i, w.restarting)
+	}
+	w.declared, n.obeys, n.doubts, n.obeysEp = d, d, declaration{}, n.lease
+	return d
 }

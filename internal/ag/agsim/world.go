@@ -3,6 +3,7 @@ package agsim
 import (
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
 )
@@ -113,11 +114,12 @@ type epochRec struct {
 	tli    uint16
 	maxTLI uint16
 	forced bool
+	unled  uint64 // timeline ids
 	// outgoing is the leader that a forced failover deposed, counted from 1, and ticks for how long it is waited for.
-	outgoing   uint8
-	ticks      uint16
-	outAnswers bool // it had an answer lease
-	now        bool // an operator accepted that both answer
+	outgoing  uint8
+	ticks     uint16
+	outAnswer declaration
+	now       bool // an operator accepted that both answer
 
 	fromTLI, fromLSN uint16
 	copy             copyID
@@ -212,7 +214,9 @@ type pending struct {
 	kind               kind
 	guardState         bool
 	guardLead          bool
-	staleEpoch         bool // the key was changed since the view
+	guardConf          bool
+	conf               settings // the configuration of the view
+	staleEpoch         bool     // the key was changed since the view
 	staleState         bool
 	staleLead          bool
 	hasEpoch, hasState bool
@@ -221,6 +225,7 @@ type pending struct {
 	staleVotes         bool  // one of them was changed since the view
 	vote, unvote       bool  // this node's own
 	against            uint8 // the incarnation that the vote is against
+	waited             uint8 // in ticks
 	resumes            bool  // acknowledges again once it is made
 	standsDown         bool  // gives up the leadership because of its health or a crash
 	silent             bool  // claims from a leader that was silent for O
@@ -264,11 +269,14 @@ type node struct {
 	gotCopy [maxMembers]copyID
 
 	// Fast takeover. Only models with votes use it.
-	withheld uint16 // the epoch whose heartbeats it does not acknowledge
-	fresh    bool   // it acknowledges nothing yet: its vote from before the restart is not withdrawn
-	known    uint16 // the latest epoch it has read
-	answerEp uint16 // as a primary: the epoch in which
-	answer   set    // these acknowledged a heartbeat that its answers may still rely on
+	withheld uint16      // the epoch whose heartbeats it does not acknowledge
+	fresh    bool        // it acknowledges nothing yet: its vote from before the restart is not withdrawn
+	known    uint16      // the latest epoch it has read
+	answerEp uint16      // as a primary: the epoch in which
+	answer   set         // these acknowledged a heartbeat that its answers may still rely on
+	obeysEp  uint16      // as a holder: the epoch in which
+	obeys    declaration // its answers obey this
+	doubts   declaration // and this, which it may have declared as well
 
 	// Health, and the state left by the previous agent (trouble.go, handover.go).
 	ill         illness
@@ -311,6 +319,10 @@ type World struct {
 	incarnation uint8              // of the agent that leads, by /lead
 	votes       [maxMembers]uint16 // the epoch each member voted in; 0: no vote
 	against     [maxMembers]uint8  // the incarnation it saw die
+	waited      [maxMembers]uint8  // the answer lease for which it has waited, in ticks
+	declared    declaration        // by the holder of the epoch
+	observer    time.Duration      // for how long it must be silent; 0: as the profile says
+	removing    uint8              // the member that an operator is about to take out; 0: none
 
 	nodes    [maxMembers]node
 	sessions [maxSessions]session
@@ -329,7 +341,7 @@ type World struct {
 	nowEpoch uint16 // the latest epoch in which an operator accepted that its predecessor answers as well
 
 	// The remaining faults and events that the explorer may spend.
-	faults, writes, ops, wipes, losses, deaths, ills, restarts, asks, tears uint8
+	faults, writes, ops, wipes, losses, deaths, ills, restarts, asks, tears, changes uint8
 }
 
 // wal is a write-ahead log: a node of the tree of all logs, the path from the root being its records.
