@@ -61,6 +61,9 @@ func (a *Agent) jobOf(v ag.View, act ag.Action) (job, bool) {
 
 // act performs one action of a plan. Short actions are done here; the worker does the long ones (jobOf).
 func (a *Agent) act(ctx context.Context, v ag.View, act ag.Action) {
+	if a.cfg.Instance == nil && !votes(act) {
+		return
+	}
 	switch act := act.(type) {
 	case ag.Fence:
 		a.fence(act.Reason, v.Record.Epoch.Epoch)
@@ -87,6 +90,16 @@ func (a *Agent) act(ctx context.Context, v ag.View, act ag.Action) {
 		assert.That(ok, "no job for action %T", act)
 		a.work(ctx, j)
 	}
+}
+
+// votes reports whether an action is one of a witness. Others are planned for a witness that was removed, because the
+// configuration does not say any more that it holds no data.
+func votes(act ag.Action) bool {
+	switch act.(type) { //nolint:gochecksumtype // the others need a server
+	case ag.Withhold, ag.Acknowledge:
+		return true
+	}
+	return false
 }
 
 // stopStuck stops a standby that cannot read on. A later plan starts it again.

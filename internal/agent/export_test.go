@@ -16,5 +16,8 @@ func RunJob(do func(ctx context.Context) (func(), error)) {
 	a.taskEnded(<-a.done)
 }
 
+// Act performs one action of a plan.
+func (a *Agent) Act(ctx context.Context, act ag.Action) { a.act(ctx, ag.View{}, act) }
+
 // EndJob takes over the result of a long action that never began.
 func EndJob() { (&Agent{}).taskEnded(taskResult{name: "sync"}) }

@@ -140,6 +140,19 @@ func TestWitnessSealsNothing(t *testing.T) {
 	}
 }
 
+// TestRemovedWitnessHasNoServer holds that a witness lives on when it was removed: the configuration does not say any
+// more that it holds no data, so the plan is that of a replica without a copy.
+func TestRemovedWitnessHasNoServer(t *testing.T) {
+	l := &lab{T: t}
+	a, err := agent.New(agent.Config{Self: "w", Marks: marks.Open(t.TempDir()), Store: none{}, Peers: none{}, Sessions: none{}, Logger: l.logger("w")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, act := range []ag.Action{ag.Seed{Source: "a"}, ag.Rewind{Source: "a"}, ag.Start{}, ag.Stop{}, ag.Hold{}, ag.Fence{}} {
+		a.Act(t.Context(), act)
+	}
+}
+
 // none stands for ports that are not used.
 type none struct {
 	agent.Store
