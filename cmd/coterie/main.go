@@ -21,6 +21,7 @@ import (
 	"github.com/coteriedb/coterie/internal/cli/completion"
 	"github.com/coteriedb/coterie/internal/cli/groupcmd"
 	"github.com/coteriedb/coterie/internal/cli/labcmd"
+	"github.com/coteriedb/coterie/internal/cli/leavecmd"
 	"github.com/coteriedb/coterie/internal/cli/maintenancecmd"
 	"github.com/coteriedb/coterie/internal/cli/mancmd"
 	"github.com/coteriedb/coterie/internal/cli/nodecmd"
@@ -81,7 +82,7 @@ Exit codes: 0 ok, 1 error, 2 usage, 3 unhealthy, 4 refused for safety; coterie s
 	root.SetFlagErrorFunc(cli.FlagError)
 	root.PersistentFlags().String("node", cli.NodeDirectory(), "the node directory; the variable COTERIE_NODE names another default")
 	root.AddGroup(&cobra.Group{ID: "node", Title: "A node:"}, &cobra.Group{ID: "group", Title: "The group:"}, &cobra.Group{ID: "try", Title: "To try it:"})
-	root.AddCommand(nodecmd.Init(), nodecmd.Join(false), nodecmd.Join(true), nodecmd.Agent(), nodecmd.Config(), nodecmd.Release(),
+	root.AddCommand(nodecmd.Init(), nodecmd.Join(false), nodecmd.Join(true), nodecmd.Agent(), nodecmd.Config(), nodecmd.Release(), leavecmd.Leave(),
 		groupcmd.Status(), checkcmd.Check(), groupcmd.Failover(), groupcmd.Recover(), restartcmd.Restart(), groupcmd.Token(), groupcmd.Remove(), groupcmd.Resume(), groupcmd.Seed(), groupcmd.Set(), groupcmd.Explain(), sqlrun.SQL(), groupcmd.CA())
 	root.AddCommand(groupcmd.Clauses()...)
 	root.AddCommand(settingscmd.Settings(), maintenancecmd.Maintenance(), mancmd.Man(), supportcmd.Bundle())

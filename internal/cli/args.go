@@ -99,6 +99,7 @@ var elsewhere = map[string]string{
 	"failback":      "coterie failover --to NAME is a planned failover",
 	"flush":         "nothing is scheduled here: there is nothing to flush",
 	"remove-member": "coterie remove NAME",
+	"uninstall":     "coterie leave takes this node out of its group and keeps its data",
 }
 
 // instead returns what to run instead of a command that c does not have; "" if nothing is like it.

@@ -181,6 +181,9 @@ func (l Layout) GroupFile() string { return filepath.Join(l.State(), "group.json
 // FoundingFile holds the record that the first start of a new group's first node creates.
 func (l Layout) FoundingFile() string { return filepath.Join(l.State(), "founding.json") }
 
+// LeavingFile exists if this node leaves its group, or has left it. No agent starts then.
+func (l Layout) LeavingFile() string { return filepath.Join(l.State(), "leaving.json") }
+
 // MemberMark exists if this node was a member of the embedded quorum.
 func (l Layout) MemberMark() string { return filepath.Join(l.State(), "quorum.json") }
 

@@ -57,6 +57,9 @@ func (n *node) serveControl() {
 		}
 		return none, n.agent.ReleaseReaders(ctx, req)
 	})
+	rpc.Handle(gate, rpc.Leave, func(ctx context.Context, peer certs.Identity, _ rpc.Nothing) (none rpc.Nothing, err error) {
+		return none, n.operate.Dismiss(ctx, peer.ID)
+	})
 	rpc.Handle(gate, rpc.Decisions, func(context.Context, certs.Identity, rpc.Nothing) (decisions.Report, error) {
 		return n.status.DecisionReport(), nil
 	})

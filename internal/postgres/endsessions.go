@@ -74,6 +74,31 @@ func (i *Instance) RestoreConflicts(ctx context.Context) error {
 	return durable.Remove(i.conflictsFile())
 }
 
+// OwnConflicts returns the administrator's values of the settings that PauseConflicts has changed, nil for those that
+// had none, for WriteAutoConf. It is empty unless RestoreConflicts is still to come.
+func (i *Instance) OwnConflicts() (map[string]*string, error) {
+	own := map[string]*string{}
+	content, err := os.ReadFile(i.conflictsFile())
+	if errors.Is(err, os.ErrNotExist) {
+		return own, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(content, &own)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the administrator's max_standby_*_delay: %w", err)
+	}
+	for _, name := range conflictSettings {
+		if _, had := own[name]; !had {
+			own[name] = nil
+		}
+	}
+	return own, nil
+}
+
+// ForgetConflicts forgets the values of OwnConflicts once they are in postgresql.auto.conf.
+func (i *Instance) ForgetConflicts() error { return durable.Remove(i.conflictsFile()) }
+
 func (i *Instance) conflictsFile() string { return filepath.Join(i.cfg.StateDir, "conflicts.json") }
 
 // rememberConflicts saves the settings' values in postgresql.auto.conf. A file that exists already still holds the

@@ -5,13 +5,17 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
+	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/lib/durable"
 	"github.com/coteriedb/coterie/internal/lib/fault"
 	"github.com/coteriedb/coterie/internal/lib/retry"
+	"github.com/coteriedb/coterie/internal/postgres/programs"
 )
 
 // ErrTimeline means that a promotion did not, or could not, take the requested timeline id. If the server has left
@@ -121,4 +125,78 @@ func (i *Instance) leaveRecovery(ctx context.Context) error {
 			}
 		}
 	})
+}
+
+// ErrNotWhole means that the data directory does not hold a whole copy: one that was being made or rewound.
+var ErrNotWhole = errors.New("the data directory does not hold a whole copy")
+
+// EndRecovery makes the stopped copy one that starts as a primary by itself, in no group: it replays all WAL that is
+// here, and then begins a timeline of its own. A copy that was a primary when it was stopped keeps its timeline. No
+// server runs meanwhile: PostgreSQL does it in single-user mode, which nobody can connect to. standby.signal is away
+// afterwards. It may take as long as the WAL is; after an interruption of any kind it can be repeated.
+func (i *Instance) EndRecovery(ctx context.Context) error {
+	if i.Interrupted() || exists(i.path("backup_label")) {
+		return ErrNotWhole
+	}
+	c, err := i.Control(ctx)
+	if err != nil {
+		return err
+	}
+	if err := i.removeTrailingSkips(); err != nil { // the server would follow the skipped id
+		return err
+	}
+	standby := c.State == "shut down in recovery" || c.State == "in archive recovery"
+	if standby { // with both signals PostgreSQL would be a standby, and with this one alone it starts only as it does here
+		if err := durable.Replace(i.path("recovery.signal"), nil, 0o600); err != nil {
+			return fmt.Errorf("create recovery.signal: %w", err)
+		}
+	}
+	fault.Point("leave.signalled") // recovery.signal is there; the copy still starts as a standby
+	if err := durable.Remove(i.path("standby.signal")); err != nil {
+		return err
+	}
+	fault.Point("leave.unsignalled") // standby.signal is away; recovery has not ended
+	if c.State == "shut down" {
+		return durable.Remove(i.path("recovery.signal"))
+	}
+	if err := i.replayAll(ctx, standby, c.Settings["max_prepared_transactions"]); err != nil {
+		return errors.Join(fmt.Errorf("end recovery: %w", err), i.createStandbySignal())
+	}
+	if c, err = i.Control(ctx); err != nil {
+		return err
+	}
+	if c.State != "shut down" {
+		return fmt.Errorf("end recovery: the copy is %q afterwards, not \"shut down\"", c.State)
+	}
+	return durable.Remove(i.path("recovery.signal"))
+}
+
+// replayAll runs PostgreSQL in single-user mode until it has recovered and shut down.
+func (i *Instance) replayAll(ctx context.Context, standby bool, prepared int) error {
+	args := []string{"--single", "-D", i.cfg.PGData}
+	for _, set := range []string{
+		"config_file=" + i.configFile(), "data_directory=" + i.cfg.PGData, "hba_file=" + i.cfg.HBAFile, "ident_file=" + i.identFile(),
+		"primary_conninfo=", "primary_slot_name=", "archive_mode=off", "synchronous_standby_names=", "hot_standby=off",
+		"recovery_target=", "recovery_target_timeline=latest", "recovery_min_apply_delay=0", "max_prepared_transactions=" + strconv.Itoa(prepared),
+		"max_slot_wal_keep_size=-1",
+	} {
+		args = append(args, "-c", set)
+	}
+	restore := "restore_command="
+	if standby { // archive recovery needs one; there is no archive
+		restore += "exit 1"
+	}
+	cmd := exec.CommandContext(ctx, i.Binary(), append(args, "-c", restore, "template1")...)
+	cmd.Env = programs.ToolEnv()
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	cmd.WaitDelay = 10 * time.Second
+	out, err := cmd.CombinedOutput() // standard input is /dev/null: it recovers and leaves
+	i.keepLog("recovery", out)
+	if err != nil && ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %s", err, programs.LastText(out))
+	}
+	return nil
 }

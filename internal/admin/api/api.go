@@ -35,6 +35,9 @@ type Node interface {
 	RotateAuthority(ctx context.Context, req RotateRequest) (Rotation, error)
 	// Remove takes a member out of the group.
 	Remove(ctx context.Context, id ag.ReplicaID) error
+	// Leave has another member take this node out of the group. After an error the node may be out all the same: the
+	// status says so.
+	Leave(ctx context.Context) error
 	// Resume continues the data movement of a suspended replica. A copy under quarantine is replaced by a new one.
 	Resume(ctx context.Context, id ag.ReplicaID) error
 	// Trust ends the quarantine of a replica's copy without replacing it, and returns the reason of the quarantine; ""

@@ -19,27 +19,49 @@ import (
 var ErrNoAgent error = fail.Error{Kind: fail.Unhealthy, Err: errors.New("no agent is running")}
 
 // Client talks to the agent of one node through its private socket.
-type Client struct{ http http.Client }
+type Client struct {
+	http   http.Client
+	socket string
+	owner  int
+}
 
 // NewClient returns a client of the agent that listens at the socket. The agent must run as the user owner, or as root:
 // the socket may lie below /tmp, where another user could have made it first. A call to any other process fails before
 // anything is sent.
 func NewClient(socket string, owner int) *Client {
-	return &Client{http.Client{Transport: &http.Transport{
+	return &Client{socket: socket, owner: owner, http: http.Client{Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			c, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
-			if err != nil {
-				return nil, err
-			}
-			err = checkAgent(c, owner)
-			if err != nil {
-				_ = c.Close()
-				return nil, err
-			}
-			return c, nil
+			return dial(ctx, socket, owner)
 		},
 	}}}
+}
+
+// dial connects to the agent of a node that the user owner runs.
+func dial(ctx context.Context, socket string, owner int) (net.Conn, error) {
+	c, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkAgent(c, owner); err != nil {
+		_ = c.Close()
+		return nil, err
+	}
+	return c, nil
+}
+
+// Process returns the process of the agent; 0 if it is one that this process cannot see, as in another container.
+func (c *Client) Process(ctx context.Context) (pid int, err error) {
+	conn, err := dial(ctx, c.socket, c.owner)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = conn.Close() }()
+	cred, err := peerOf(conn)
+	if err != nil {
+		return 0, err
+	}
+	return int(cred.Pid), nil
 }
 
 // checkAgent returns an error unless the process at the other end of a connection runs as the user owner or as root.
@@ -99,6 +121,11 @@ func (c *Client) RotateAuthority(ctx context.Context, r RotateRequest) (Rotation
 // Remove takes a member out of the group.
 func (c *Client) Remove(ctx context.Context, id ag.ReplicaID) error {
 	return c.call(ctx, "POST", "remove", id, nil)
+}
+
+// Leave has another member take the node out of the group.
+func (c *Client) Leave(ctx context.Context) error {
+	return c.call(ctx, "POST", "leave", struct{}{}, nil)
 }
 
 // Resume continues a suspended replica.

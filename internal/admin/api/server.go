@@ -61,6 +61,7 @@ func (s *Server) ServeAdmin(ctx context.Context, path string) error {
 	handle(mux, "POST /api/v1/token", func(ctx context.Context, r TokenRequest) (any, error) { return s.m.CreateToken(ctx, r) })
 	handle(mux, "POST /api/v1/authority/rotate", func(ctx context.Context, r RotateRequest) (any, error) { return s.m.RotateAuthority(ctx, r) })
 	handle(mux, "POST /api/v1/remove", func(ctx context.Context, id ag.ReplicaID) (any, error) { return nil, s.m.Remove(ctx, id) })
+	handle(mux, "POST /api/v1/leave", func(ctx context.Context, _ struct{}) (any, error) { return nil, s.m.Leave(ctx) })
 	handle(mux, "POST /api/v1/resume", func(ctx context.Context, id ag.ReplicaID) (any, error) { return nil, s.m.Resume(ctx, id) })
 	handle(mux, "POST /api/v1/trust", func(ctx context.Context, id ag.ReplicaID) (any, error) { return s.m.Trust(ctx, id) })
 	handle(mux, "POST /api/v1/seed", func(ctx context.Context, r SeedRequest) (any, error) { return s.m.Seed(ctx, r) })
@@ -184,19 +185,25 @@ func (l ownUser) Accept() (net.Conn, error) {
 }
 
 func peerUser(c net.Conn) (int, error) {
-	raw, err := c.(*net.UnixConn).SyscallConn()
+	cred, err := peerOf(c)
 	if err != nil {
 		return 0, err
+	}
+	return int(cred.Uid), nil
+}
+
+// peerOf returns the process at the other end of a Unix connection.
+func peerOf(c net.Conn) (*syscall.Ucred, error) {
+	raw, err := c.(*net.UnixConn).SyscallConn()
+	if err != nil {
+		return nil, err
 	}
 	var cred *syscall.Ucred
 	var credErr error
 	if err := raw.Control(func(fd uintptr) {
 		cred, credErr = syscall.GetsockoptUcred(int(fd), syscall.SOL_SOCKET, syscall.SO_PEERCRED)
 	}); err != nil {
-		return 0, err
+		return nil, err
 	}
-	if credErr != nil {
-		return 0, credErr
-	}
-	return int(cred.Uid), nil
+	return cred, credErr
 }

@@ -111,6 +111,8 @@ type Report struct {
 	QuorumDiffers string `json:"quorum_differs,omitempty"`
 	// Untrusted is why this node does not believe the quorum's store; "": it does.
 	Untrusted string `json:"quorum_untrusted,omitempty"`
+	// Removed means that the configuration does not have the answering node any more.
+	Removed bool `json:"removed,omitempty"`
 }
 
 // Ready is the value of Report.Automatic if a replica would take over from the primary.
@@ -135,7 +137,7 @@ func (r Report) Survives() (yes, no []ag.ReplicaID) {
 
 // Assess returns the judgement. Every node that has the same facts returns the same.
 func Assess(f Facts) Report {
-	r := Report{Problems: []Problem{}, Failures: []Failure{}, QuorumDiffers: f.Stray, Untrusted: f.View.Untrusted}
+	r := Report{Problems: []Problem{}, Failures: []Failure{}, QuorumDiffers: f.Stray, Untrusted: f.View.Untrusted, Removed: f.Removed}
 	leader := f.View.Record.Epoch.Leader
 	leads := f.View.Record.Epoch.Phase == ag.PhaseLead && f.answers(leader)
 	if f.View.Untrusted != "" && leader != f.View.Self {

@@ -207,6 +207,11 @@ func (n node) Remove(_ context.Context, id ag.ReplicaID) error {
 	return err
 }
 
+func (n node) Leave(context.Context) error {
+	_, err := reply[any](n.a, "Leave", nil)
+	return err
+}
+
 func (n node) Resume(_ context.Context, id ag.ReplicaID) error {
 	_, err := reply[any](n.a, "Resume", id)
 	return err

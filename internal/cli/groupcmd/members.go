@@ -23,7 +23,7 @@ func Remove() *cobra.Command {
 	c := &cobra.Command{
 		Use: "remove NAME", GroupID: "group", Short: "Take a member out of the group",
 		Long: `Takes a member out: the primary stops counting it, its vote is taken, its certificate is refused, its replication slot is dropped. Its
-own node directory is left as it is. Run it on any other member. If it ends before it is done, run it again: it continues.`,
+own node directory is left as it is; coterie leave there goes on with it and keeps the data. Run it on any other member. If it ends before it is done, run it again: it continues.`,
 		Args: cli.Args(1, "the member's name"),
 		RunE: func(c *cobra.Command, a []string) error {
 			cl, err := cli.Client(c)

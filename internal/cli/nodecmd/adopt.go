@@ -279,10 +279,10 @@ func adoptAsRoot(c *cobra.Command, dir string, a *adoptFlags) (done bool, err er
 		return true, fail.Usagef("--node %s: give an absolute path", dir)
 	}
 	if !a.yes || a.dryRun {
-		return true, asServerUser(c.Context(), c.OutOrStdout(), c.ErrOrStderr(), os.Args[1:])
+		return true, AsServerUser(c.Context(), c.OutOrStdout(), c.ErrOrStderr(), os.Args[1:])
 	}
 	var out strings.Builder
-	if err := asServerUser(c.Context(), &out, &out, append(os.Args[1:], "--dry-run")); err != nil {
+	if err := AsServerUser(c.Context(), &out, &out, append(os.Args[1:], "--dry-run")); err != nil {
 		_, _ = io.WriteString(c.OutOrStdout(), out.String())
 		return true, err
 	}
@@ -310,8 +310,8 @@ func findAs(a *adoptFlags) (adopt.Cluster, error) {
 	return adopt.FindOwned(a.root, a.target, a.configFile, u.UID)
 }
 
-// asServerUser runs this program with args as daemon.ServerUser. An exit code of that process becomes a cli.ExitError.
-func asServerUser(ctx context.Context, out, errOut io.Writer, args []string) error {
+// AsServerUser runs this program with args as daemon.ServerUser. An exit code of that process becomes a cli.ExitError.
+func AsServerUser(ctx context.Context, out, errOut io.Writer, args []string) error {
 	u, err := daemon.ServerUser()
 	if err != nil {
 		return err
@@ -342,7 +342,8 @@ func asServerUser(ctx context.Context, out, errOut io.Writer, args []string) err
 func Release() *cobra.Command {
 	c := &cobra.Command{
 		Use: "release", GroupID: "node", Short: "Give an adopted cluster back, as it was found",
-		Long: `Undoes coterie init --adopt on a node whose agent is stopped: restores who starts the cluster and the settings that the group had
+		Long: `Undoes coterie init --adopt on the only node of a group, whose agent is stopped; of a node that leaves others behind, coterie leave
+does the same, after it has asked them. It restores who starts the cluster and the settings that the group had
 reserved, removes standby.signal and what marks the data as the group's, and says how to start it. The data stays as it is. The node
 directory is kept, with its configuration renamed, so that no agent can start it again; remove it when you need its logs no longer.`,
 		Args: cli.Args(0, "no arguments"),
@@ -387,14 +388,10 @@ func release(c *cobra.Command, dir string) error {
 		return err
 	}
 	if os.Getuid() == 0 {
-		if err := asServerUser(c.Context(), c.OutOrStdout(), c.ErrOrStderr(), []string{"release", "--node", l.Dir}); err != nil {
+		if err := AsServerUser(c.Context(), c.OutOrStdout(), c.ErrOrStderr(), []string{"release", "--node", l.Dir}); err != nil {
 			return err
 		}
-		unit, err := a.MaskedUnit()
-		if err != nil || unit == "" {
-			return err
-		}
-		return adopt.Unmask(c.Context(), unit)
+		return unmask(c.Context(), a)
 	}
 	cfg := config.Config{PostgreSQL: a.Server()}
 	_, missing := os.Stat(filepath.Join(l.Dir, config.File))
@@ -436,4 +433,26 @@ func release(c *cobra.Command, dir string) error {
 	}
 	cli.Say(c, "released %s; start it with: %s", a.Data, a.StartCommand(a.BinDir))
 	return nil
+}
+
+// unmask lets systemd start an adopted cluster again, if the adoption kept it from that. It needs root.
+func unmask(ctx context.Context, a *adopt.Adopted) error {
+	unit, err := a.MaskedUnit()
+	if err != nil || unit == "" {
+		return err
+	}
+	return adopt.Unmask(ctx, unit)
+}
+
+// Unmask lets systemd start the adopted cluster of a node again, once it is given back. It does nothing for a node that
+// runs no adopted cluster. It needs root.
+func Unmask(ctx context.Context, l config.Layout) error {
+	a, err := adopt.Load(l.State())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return unmask(ctx, a)
 }

@@ -1,6 +1,7 @@
 package nodecmd
 
 import (
+	"os"
 	"runtime/debug"
 
 	"github.com/spf13/cobra"
@@ -45,6 +46,11 @@ and ends. Started as root it becomes user ` + daemon.ServerUserName + ` first.`,
 func runAgent(c *cobra.Command, dir string, verbose bool) error {
 	if _, err := config.Load(dir); err != nil {
 		return err
+	}
+	if l, err := config.NewLayout(dir); err == nil {
+		if _, err := os.Stat(l.LeavingFile()); err == nil {
+			return fail.Refusedf("this node is leaving its group; nothing was started. coterie leave --node %s goes on with it", l.Dir)
+		}
 	}
 	log, closeLog, err := daemon.OpenLog(dir, verbose)
 	if err != nil {

@@ -35,7 +35,7 @@ func startAnd(c *cobra.Command, dir string, noStart bool, then func(ctx context.
 	}
 	if noStart {
 		how := "coterie agent --node " + abs
-		if unitInstalled(c.Context(), abs) {
+		if UnitInstalled(c.Context(), abs) {
 			how = "systemctl enable --now coterie"
 		}
 		cli.Say(c, "made %s; start it with: %s", abs, how)
@@ -59,7 +59,7 @@ func startAnd(c *cobra.Command, dir string, noStart bool, then func(ctx context.
 // command for the next node. It reports false if no unit is installed for this node directory, or this process is not
 // root.
 func throughUnit(c *cobra.Command, dir string) (bool, error) {
-	if os.Geteuid() != 0 || !unitInstalled(c.Context(), dir) {
+	if os.Geteuid() != 0 || !UnitInstalled(c.Context(), dir) {
 		return false, nil
 	}
 	exe, err := os.Executable()
@@ -82,8 +82,8 @@ func throughUnit(c *cobra.Command, dir string) (bool, error) {
 	return true, awaitNext(c.Context(), c, dir)
 }
 
-// unitInstalled reports whether systemd runs on this host and has a unit for the node directory dir.
-func unitInstalled(ctx context.Context, dir string) bool {
+// UnitInstalled reports whether systemd runs on this host and has a unit for the node directory dir.
+func UnitInstalled(ctx context.Context, dir string) bool {
 	if _, err := os.Stat("/run/systemd/system"); err != nil || dir != cli.DefaultNode {
 		return false
 	}

@@ -70,7 +70,7 @@ func (s *Service) Remove(ctx context.Context, id ag.ReplicaID) (err error) {
 		return fail.Refusedf("%s is the primary; coterie failover first", id)
 	}
 	if id == s.Self { // its own vote would end in the middle, and with it the rest of the work
-		return fail.Refusedf("%s cannot take itself out of the group; nothing was changed. Run it on another member: coterie remove %s", id, id)
+		return fail.Refusedf("%s cannot take itself out of the group; nothing was changed. Run it on another member: coterie remove %s; coterie leave on %s has another member do it, and keeps the data", id, id, id)
 	}
 	if err := s.Update(ctx, func(g *ag.Group) error { return setSuspended(g, id, true) }); err != nil {
 		return err
@@ -101,6 +101,65 @@ func (s *Service) Remove(ctx context.Context, id ag.ReplicaID) (err error) {
 		s.Logger.Warn("the status of a removed member is left behind", "member", id, "err", err)
 	}
 	return nil
+}
+
+// leaveLimit bounds how long one member may take to remove this node, and dismissLimit the removal itself there: the
+// wait until the primary has dropped the member, and what follows.
+const (
+	leaveLimit   = time.Minute
+	dismissLimit = 55 * time.Second
+)
+
+// Leave has another replica remove this node from the group, the primary before others. A node that is no member any
+// more has left. The answer of the other replica is often lost, because the removal ends its connection: after an
+// error the node may have been removed all the same, which its status says (Removed of package availability). It can
+// be repeated.
+func (s *Service) Leave(ctx context.Context) (err error) {
+	defer func() { err = noQuorum(err) }()
+	x, err := s.Store.Read(ctx)
+	if err != nil {
+		return err
+	}
+	leader := x.Record.Epoch.Leader
+	if _, in := x.Group.Replica(s.Self); !in {
+		return nil
+	}
+	if leader == s.Self {
+		return fail.Refusedf("%s is the primary; coterie failover first", s.Self)
+	}
+	others := slices.DeleteFunc(slices.Clone(x.Group.Replicas), func(r ag.Replica) bool { return r.ID == s.Self || !r.HasData() })
+	slices.SortStableFunc(others, func(a, b ag.Replica) int {
+		switch leader {
+		case a.ID:
+			return -1
+		case b.ID:
+			return 1
+		}
+		return 0
+	})
+	var failed []error
+	for _, r := range others {
+		ctx, cancel := context.WithTimeout(ctx, leaveLimit)
+		_, err := rpc.Call(ctx, s.Calls, r, rpc.Leave, rpc.Nothing{})
+		cancel()
+		var decided fail.Error
+		if err == nil || errors.As(err, &decided) {
+			return err
+		}
+		failed = append(failed, fmt.Errorf("ask %s: %w", r.ID, err))
+	}
+	if len(failed) == 0 {
+		return fail.Refusedf("no other replica could take %s out of the group", s.Self)
+	}
+	return errors.Join(failed...)
+}
+
+// Dismiss removes the member that asks for it by Leave. It goes on when that member's connection ends, as it does
+// during the removal.
+func (s *Service) Dismiss(ctx context.Context, id ag.ReplicaID) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), dismissLimit)
+	defer cancel()
+	return s.Remove(ctx, id)
 }
 
 // dropLimit bounds the wait until the primary has dropped a member that is to be removed, which takes it a turn. The

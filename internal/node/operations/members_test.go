@@ -152,6 +152,58 @@ func (b *bed) later(change func(x *etcd.Snapshot)) {
 	time.AfterFunc(time.Second, func() { b.store.alter(change) })
 }
 
+// TestLeave holds which members are asked to remove this node, in which order, and which answers end that.
+func TestLeave(t *testing.T) {
+	t.Parallel()
+	refused, lost := fail.Refusedf("not now"), errors.New("the connection ended")
+	for name, tt := range map[string]struct {
+		leader  ag.ReplicaID
+		answers map[ag.ReplicaID]error
+		change  func(b *bed)
+		asked   string
+		kind    fail.Kind
+		text    string
+	}{
+		"the primary is asked first":  {"c", nil, nil, "c", "", ""},
+		"then others, no witness":     {"c", map[ag.ReplicaID]error{"c": lost, "b": lost}, nil, "c b", fail.Ordinary, "ask b: the connection ended"},
+		"a refusal ends it":           {"b", map[ag.ReplicaID]error{"b": refused}, nil, "b", fail.Refused, "not now"},
+		"the primary does not leave":  {"a", nil, nil, "", fail.Refused, "failover first"},
+		"it has left":                 {"b", nil, func(b *bed) { b.leaves("a") }, "", "", ""},
+		"no quorum":                   {"b", nil, func(b *bed) { b.store.readErr = etcd.ErrNoQuorum }, "", fail.Unhealthy, etcd.ErrNoQuorum.Error()},
+		"nobody could take it out":    {"w", nil, func(b *bed) { b.leaves("b"); b.leaves("c") }, "", fail.Refused, "no other replica"},
+		"without a primary all asked": {"", map[ag.ReplicaID]error{"b": lost}, nil, "b c", "", ""},
+	} {
+		b := newBed(t)
+		b.store.x.Record.Epoch.Leader = tt.leader
+		if tt.change != nil {
+			tt.change(b)
+		}
+		var asked []string
+		b.calls["leave"] = func(_ context.Context, to ag.ReplicaID, _ any) (any, error) {
+			asked = append(asked, string(to))
+			return nil, tt.answers[to]
+		}
+		err := b.Leave(t.Context())
+		if strings.Join(asked, " ") != tt.asked || (err == nil) != (tt.text == "") || err != nil && (fail.KindOf(err) != tt.kind || !strings.Contains(err.Error(), tt.text)) {
+			t.Errorf("%s: asked %v, %v", name, asked, err)
+		}
+	}
+}
+
+// TestDismiss holds that a removal goes on when the connection of the member that asked for it has ended.
+func TestDismiss(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := b.Dismiss(ctx, "c"); err != nil {
+		t.Fatal(err)
+	}
+	if _, there := b.group().Replica("c"); there {
+		t.Error("c is still a member")
+	}
+}
+
 // leaves has a member leave the configuration, by another administrator.
 func (b *bed) leaves(id ag.ReplicaID) {
 	b.store.alter(func(x *etcd.Snapshot) {

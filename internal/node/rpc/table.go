@@ -30,6 +30,9 @@ var (
 	// Trust lifts the quarantine of a member's copy; the answer is why it was under quarantine.
 	Trust = Method[Nothing, string]{"trust", replicas}
 
+	// Leave asks a replica to take the caller out of the group.
+	Leave = Method[Nothing, Nothing]{"leave", members}
+
 	// Decisions asks a node what it decided lately and why, and what it sees.
 	Decisions = Method[Nothing, decisions.Report]{"decisions", members}
 

@@ -53,6 +53,9 @@ var Scenarios = []Scenario{
 	{"a group is founded", []string{
 		"found.authority", "found.copy", "found.founding", "found.group", "found.launched", "found.bootstrapped",
 	}},
+	{"a member leaves with its data", []string{
+		"leave.removed", "leave.recorded", "leave.signalled", "leave.unsignalled", "leave.recovered", "leave.unmarked", "leave.moved", "leave.renamed",
+	}},
 	{"a cluster is adopted", []string{
 		"adopt.rules", "adopt.recorded", "adopt.signal", "adopt.disabled", "adopt.cleaned", "adopt.listed", "adopt.changed",
 	}},

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -193,6 +194,45 @@ func TestCrashPointsOfAdoption(t *testing.T) {
 	}
 }
 
+// TestCrashPointsOfLeaving ends coterie leave at each of its points. It goes on when it is run again, and the data
+// directory is then an ordinary one in its new place.
+func TestCrashPointsOfLeaving(t *testing.T) {
+	d := commandsArmable(t)
+	for _, name := range selected(points("a member leaves with its data")) {
+		t.Run(name, func(t *testing.T) {
+			n := newFirst(t)
+			must(t, n.args...)
+			stop := n.leading(t)
+			own(t, filepath.Dir(n.dir))
+			args := []string{"leave", "--yes", "--node", n.dir, "--keep-data", n.dir + ".data"}
+			diesAs(t, d, serverUser(t), name, args...) // the user that root would run it as
+			agent := coterie(t, "agent", "--node", n.dir)
+			if agent.code == 0 {
+				t.Error("another agent runs on the directory of a node that leaves")
+			}
+			if name == "leave.recovered" || name == "leave.unmarked" {
+				if !strings.Contains(agent.err, "coterie leave") {
+					t.Errorf("the agent: %s", agent.err)
+				}
+			}
+			if name != "leave.removed" {
+				args = args[:4] // the record has the place of the data
+			}
+			must(t, args...)
+			stop()
+			c := &cluster{server(t).BinDir, n.dir + ".data"}
+			for _, pattern := range []string{"standby.signal", "recovery.signal", "coterie*"} {
+				if found, _ := filepath.Glob(filepath.Join(c.data, pattern)); len(found) > 0 {
+					t.Errorf("left behind: %v", found)
+				}
+			}
+			if out := c.single(t, "SELECT 40 + 2"); !strings.Contains(out, `"42"`) {
+				t.Errorf("the data does not start: %s", out)
+			}
+		})
+	}
+}
+
 func points(scenario string) []string {
 	for _, s := range crashpoints.Scenarios {
 		if s.Name == scenario {
@@ -235,18 +275,25 @@ func newFirst(t *testing.T) *first {
 	return n
 }
 
-// leads starts the agent and waits until it leads the group and accepts writes.
+// leads starts the agent, waits until it leads the group and accepts writes, and stops it.
 func (n *first) leads(t *testing.T) {
+	t.Helper()
+	n.leading(t)()
+}
+
+// leading starts the agent and waits until it leads the group and accepts writes. stop stops it, if it runs.
+func (n *first) leading(t *testing.T) (stop func()) {
 	t.Helper()
 	cmd := exec.Command(exe, "agent", "--node", n.dir)
 	cmd.Dir = "/"
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	defer func() {
+	stop = sync.OnceFunc(func() {
 		_ = cmd.Process.Signal(syscall.SIGTERM)
 		_ = cmd.Wait()
-	}()
+	})
+	t.Cleanup(stop)
 	l, err := config.NewLayout(n.dir)
 	if err != nil {
 		t.Fatal(err)
@@ -256,7 +303,7 @@ func (n *first) leads(t *testing.T) {
 		s, err := api.NewClient(l.AgentSock(), l.Owner()).Status(ctx)
 		cancel()
 		if err == nil && s.WriteOpen {
-			return
+			return stop
 		}
 		if time.Now().After(end) {
 			log, _ := os.ReadFile(filepath.Join(n.dir, "log", "agent.log"))

@@ -266,6 +266,12 @@ func killed(cmd *exec.Cmd) bool {
 // dies runs a command that is to end at the point.
 func dies(t *testing.T, d faults.Directory, name string, args ...string) {
 	t.Helper()
+	diesAs(t, d, nil, name, args...)
+}
+
+// diesAs is dies for a command that another user runs; nil: this one.
+func diesAs(t *testing.T, d faults.Directory, as *syscall.Credential, name string, args ...string) {
+	t.Helper()
 	if err := d.Arm(name); err != nil {
 		t.Fatal(err)
 	}
@@ -273,7 +279,7 @@ func dies(t *testing.T, d faults.Directory, name string, args ...string) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, exe, args...)
-	cmd.Dir = "/"
+	cmd.Dir, cmd.SysProcAttr = "/", &syscall.SysProcAttr{Credential: as}
 	out, err := cmd.CombinedOutput()
 	if !d.Fired() || !killed(cmd) {
 		t.Fatalf("coterie %q did not end at %s: %v\n%s", args, name, err, fmt.Sprintf("%.2000s", out))

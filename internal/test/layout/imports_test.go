@@ -196,6 +196,7 @@ var rules = []rule{
 	},
 	{"cli/groupcmd", []string{"postgres/seeding", "postgres/seeding/pagesum", "postgres/seeding/progress", "cli", "cli/", "provision", "provision/", "check", "daemon", "admin/", "agent", "agent/decisions", "ag/availability", "ag/recovery", "endpoint", "endpoint/certs", "ag", "config", "lib/"}, "a command parses and prints"},
 	{"cli/clitest", []string{"cli", "admin/", "ag", "config", "lib/"}, "a fake agent, for tests of commands"},
+	{"cli/leavecmd", []string{"cli", "cli/nodecmd", "provision", "admin/api", "ag", "config", "lib/"}, "a command parses and prints"},
 	{"cli/restartcmd", []string{"cli", "cli/sqlrun", "admin/api", "ag", "lib/"}, "a command parses and prints"},
 	{"cli/settingscmd", []string{"cli", "cli/sqlrun", "admin/ddl", "lib/"}, "a command parses and prints"},
 	{"cli/maintenancecmd", []string{"cli", "cli/sqlrun", "admin/api", "admin/ddl", "ag", "lib/"}, "a command parses and prints"},

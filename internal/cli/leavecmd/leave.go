@@ -1,0 +1,352 @@
+package leavecmd
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/coteriedb/coterie/internal/admin/api"
+	"github.com/coteriedb/coterie/internal/cli"
+	"github.com/coteriedb/coterie/internal/cli/nodecmd"
+	"github.com/coteriedb/coterie/internal/config"
+	"github.com/coteriedb/coterie/internal/lib/fail"
+	"github.com/coteriedb/coterie/internal/lib/fault"
+	"github.com/coteriedb/coterie/internal/lib/retry"
+	"github.com/coteriedb/coterie/internal/provision"
+)
+
+// The longest waits: for the answer of the member that removes this node, until this node knows that it was removed,
+// and for the end of its agent. A fast shutdown of PostgreSQL writes a checkpoint.
+const (
+	removalLimit = 2 * time.Minute
+	knownLimit   = 10 * time.Second
+	stopLimit    = 10 * time.Minute
+)
+
+// leaving is one run of coterie leave.
+type leaving struct {
+	keep                       string
+	yes, dryRun, asJSON, force bool
+
+	layout config.Layout
+	cfg    config.Config
+	client *api.Client
+}
+
+// outcome is the JSON document of coterie leave.
+type outcome struct {
+	provision.Departure
+	DryRun    bool     `json:"dry_run,omitempty"`
+	Steps     []string `json:"steps"`
+	Remaining []string `json:"remaining"` // what is still to be done on other members
+}
+
+// Leave returns the command leave, with which a node leaves its group and keeps its data.
+func Leave() *cobra.Command {
+	x := &leaving{}
+	c := &cobra.Command{
+		Use: "leave", GroupID: "node", Short: "Leave the group, and keep the data as an ordinary data directory",
+		Long: `Takes this node out of its group, stops its agent, and leaves its data behind as a data directory that pg_ctl starts by itself: a primary
+with every row that had arrived here, and a history of its own from then on. No user data is deleted. Run it where the node is.
+
+In this order: another member removes this node as coterie remove does; the agent is stopped; PostgreSQL replays the WAL that is here; what
+marks the data as the group's is taken out (standby.signal, coterie.copy, the members' slots, settings such as synchronous_standby_names, and
+archive_mode and archive_command set with coterie settings while other members go on); the directory is moved, if --keep-data names another
+place on its file system. If it ends before it is done, run it again: it goes on from where it was. An adopted cluster is given back as it
+was found, as by coterie release.
+
+Refused are: a primary that has other members (fail over first), a removal that would leave no majority of the votes that answers or no
+synchronized secondary, and a group that is not in reach; --force leaves that, and another member must run coterie remove then. The last
+member of a group ends it.`,
+		Example: `  coterie leave --dry-run                                          # what would be done, or why it is refused
+  coterie leave --keep-data /var/lib/postgresql/orders             # then: pg_ctl -D /var/lib/postgresql/orders start
+  coterie failover --to db2 && coterie leave                       # on a primary`,
+		Args: cli.Args(0, "no arguments"),
+		RunE: func(c *cobra.Command, _ []string) error { return x.run(c) },
+	}
+	f := c.Flags()
+	f.StringVar(&x.keep, "keep-data", "", "move the data directory to this place, which must not exist (default: it stays where it is)")
+	f.BoolVar(&x.yes, "yes", false, "do not ask for the name on a terminal")
+	f.BoolVar(&x.dryRun, "dry-run", false, "say what would be done, and change nothing")
+	f.BoolVar(&x.asJSON, "json", false, "print JSON")
+	f.BoolVar(&x.force, "force", false, "leave without asking a group that is not in reach; coterie remove on another member remains to be done")
+	return c
+}
+
+func (x *leaving) run(c *cobra.Command) (err error) {
+	if x.client, err = cli.Client(c); err != nil {
+		return err
+	}
+	if x.layout, err = config.NewLayout(cli.Node(c)); err != nil {
+		return err
+	}
+	d, err := provision.ReadDeparture(x.layout)
+	if err != nil {
+		return err
+	}
+	if d != nil && d.Completed {
+		if err := x.release(c); err != nil { // what root does may have been interrupted
+			return err
+		}
+		cli.Say(c, "%s has left the group %s already", d.Node, d.Group)
+		return x.report(c, *d, nil)
+	}
+	if x.cfg, err = config.Load(x.layout.Dir); err != nil && d == nil { // one that leaves may have none any more
+		return fail.Error{Kind: fail.Usage, Err: err}
+	}
+	if d == nil && !x.dryRun {
+		if err := x.confirm(c); err != nil {
+			return err
+		}
+	}
+	if os.Getuid() == 0 && x.layout.Owner() != 0 {
+		return x.asOwner(c)
+	}
+	ctx := c.Context()
+	if d == nil {
+		if d, err = x.remove(ctx, c); err != nil || x.dryRun {
+			return err
+		}
+	} else {
+		cli.Say(c, "going on: %s is out of the group %s since %s", d.Node, d.Group, d.Since.Local().Format(time.DateTime))
+	}
+	if x.keep != "" && filepath.Clean(x.keep) != d.Data && x.cfg.PostgreSQL != nil {
+		if err := provision.CheckKeep(x.layout, x.cfg, x.keep); err != nil {
+			return err
+		}
+		d.Data = filepath.Clean(x.keep)
+		if err := d.Save(x.layout); err != nil {
+			return err
+		}
+	}
+	if err := x.stop(ctx, c); err != nil {
+		return err
+	}
+	steps := []string{}
+	err = provision.Depart(ctx, x.layout, d, func(s string) {
+		steps = append(steps, s)
+		cli.Say(c, "%s", s)
+	})
+	if err != nil {
+		return err
+	}
+	return x.report(c, *d, steps)
+}
+
+// asOwner runs the command as the user that runs the server, and does what only root can.
+func (x *leaving) asOwner(c *cobra.Command) error {
+	args := append(slices.Clone(os.Args[1:]), "--node", x.layout.Dir, "--yes")
+	if err := nodecmd.AsServerUser(c.Context(), c.OutOrStdout(), c.ErrOrStderr(), args); err != nil || x.dryRun {
+		return err
+	}
+	return x.release(c)
+}
+
+// release has the service manager not start the agent any more, and start an adopted cluster again. Only root can.
+func (x *leaving) release(c *cobra.Command) error {
+	if os.Getuid() != 0 || x.dryRun {
+		return nil
+	}
+	if nodecmd.UnitInstalled(c.Context(), x.layout.Dir) {
+		if out, err := exec.CommandContext(c.Context(), "systemctl", "disable", "--now", "coterie.service").CombinedOutput(); err != nil {
+			cli.Say(c, "the unit was not disabled: %s; run systemctl disable --now coterie", strings.TrimSpace(string(out)))
+		}
+	}
+	return nodecmd.Unmask(c.Context(), x.layout)
+}
+
+// confirm has a person type the node's name. A script is not asked.
+func (x *leaving) confirm(c *cobra.Command) error {
+	in, isFile := c.InOrStdin().(*os.File)
+	if x.yes || !isFile || !term.IsTerminal(int(in.Fd())) {
+		return nil
+	}
+	cli.Say(c, "%s leaves the group %s: its copy no longer counts, PostgreSQL here stops, and it can come back only by joining anew. Its data is kept. Type its name to go on:", x.cfg.Node, x.cfg.GroupName)
+	line, _ := bufio.NewReader(in).ReadString('\n')
+	if strings.TrimSpace(line) != x.cfg.Node {
+		return fail.Refusedf("not confirmed; nothing was changed")
+	}
+	return nil
+}
+
+// remove has another member take this node out of the group, and records that. A dry run only says what would be done.
+func (x *leaving) remove(ctx context.Context, c *cobra.Command) (*provision.Departure, error) {
+	st, err := x.client.Status(ctx)
+	p := plan{forced: true}
+	switch {
+	case errors.Is(err, api.ErrNoAgent) && !x.force:
+		return nil, fail.Unhealthyf("no agent runs %[1]s, so the group cannot be asked to remove %[2]s; nothing was changed. Start it: coterie agent --node %[1]s. "+
+			"If that cannot be, or the group has removed %[2]s already: coterie leave --force", x.layout.Dir, x.cfg.Node)
+	case err != nil && !errors.Is(err, api.ErrNoAgent):
+		return nil, cli.NoAgent(c, err)
+	case err == nil:
+		if p, err = decide(st, x.force); err != nil {
+			return nil, err
+		}
+	}
+	d := &provision.Departure{Node: x.cfg.Node, Group: x.cfg.GroupName, Last: p.last, Forced: p.forced, Since: time.Now().UTC().Truncate(time.Second)}
+	if provision.HoldsCopy(x.cfg) {
+		d.Data = x.cfg.PostgreSQL.Data
+	}
+	if x.keep != "" {
+		if err := provision.CheckKeep(x.layout, x.cfg, x.keep); err != nil {
+			return nil, err
+		}
+		if d.Data == "" {
+			return nil, fail.Usagef("this node holds no whole copy that could be kept; nothing was changed: leave --keep-data away, or wait for the copy (coterie status)")
+		}
+	}
+	if x.keep != "" {
+		d.Data = filepath.Clean(x.keep)
+	}
+	if x.dryRun {
+		return nil, x.foretell(c, p, *d)
+	}
+	if !p.removed && !p.last && !p.forced {
+		cli.Say(c, "asking the group to remove %s", d.Node)
+		if err := x.ask(ctx, c); err != nil {
+			return nil, err
+		}
+		cli.Say(c, "%s is not a member any more", d.Node)
+	}
+	fault.Point("leave.removed") // the group does not have this node; the node directory does not say so
+	if err := d.Save(x.layout); err != nil {
+		return nil, err
+	}
+	fault.Point("leave.recorded") // the node directory says that the node leaves; its agent runs
+	return d, nil
+}
+
+// ask returns once the group does not have this node any more. The answer to the request is often lost, because the
+// removal ends the connection, and the quorum may need a moment where it loses the vote of the member that led it: then
+// it is asked again.
+func (x *leaving) ask(ctx context.Context, c *cobra.Command) error {
+	ctx, cancel := context.WithTimeout(ctx, removalLimit)
+	defer cancel()
+	for {
+		asked := x.client.Leave(ctx)
+		if kind := fail.KindOf(asked); kind == fail.Refused || kind == fail.Usage {
+			return asked
+		}
+		if x.out(ctx) {
+			return nil
+		}
+		if asked == nil {
+			asked = errors.New("the members still answer it as one of theirs")
+		}
+		if ctx.Err() != nil {
+			return fail.Unhealthyf("%s was not seen to be out of the group within %v: %w; its data is as it was. See coterie status, and run coterie leave again: it goes on", x.cfg.Node, removalLimit, asked)
+		}
+		cli.Say(c, "not yet; asking again")
+	}
+}
+
+// out waits, for a while, until this node knows that the group does not have it any more.
+func (x *leaving) out(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, knownLimit)
+	defer cancel()
+	for {
+		if st, err := x.client.Status(ctx); err == nil && st.Availability.Removed {
+			return true
+		}
+		if retry.Sleep(ctx, 100*time.Millisecond) != nil {
+			return false
+		}
+	}
+}
+
+// stop ends this node's agent, and PostgreSQL with it, in order. It does nothing if none runs.
+func (x *leaving) stop(ctx context.Context, c *cobra.Command) error {
+	ctx, cancel := context.WithTimeout(ctx, stopLimit)
+	defer cancel()
+	told, said := 0, time.Now()
+	for {
+		unlock, err := config.Lock(x.layout)
+		if err == nil {
+			unlock()
+			return nil
+		}
+		if pid, err := x.client.Process(ctx); err == nil && pid != told {
+			if pid == 0 || syscall.Kill(pid, syscall.SIGTERM) != nil {
+				return fail.Unhealthyf("the agent of %[1]s could not be stopped from here; stop it (systemctl stop coterie, or Ctrl-C where it runs), and run coterie leave again: it goes on", x.layout.Dir)
+			}
+			told = pid
+			cli.Say(c, "stopping the agent and PostgreSQL")
+		}
+		if time.Since(said) > 5*time.Second {
+			said = time.Now()
+			cli.Say(c, "waiting for the end of the agent")
+		}
+		if retry.Sleep(ctx, 100*time.Millisecond) != nil {
+			return fail.Unhealthyf("the agent of %[1]s still runs; see %[1]s/log/agent.log, stop it, and run coterie leave again: it goes on", x.layout.Dir)
+		}
+	}
+}
+
+// foretell prints what a run without --dry-run would do.
+func (x *leaving) foretell(c *cobra.Command, p plan, d provision.Departure) error {
+	var steps []string
+	switch {
+	case p.last:
+		steps = append(steps, fmt.Sprintf("%s is the only member: the group %s ends", d.Node, d.Group))
+	case p.removed:
+		steps = append(steps, fmt.Sprintf("the group %s has removed %s already", d.Group, d.Node))
+	case !p.forced:
+		steps = append(steps, fmt.Sprintf("another member removes %s from the group %s", d.Node, d.Group))
+	}
+	steps = append(steps, "the agent and PostgreSQL stop")
+	if d.Data != "" {
+		steps = append(steps, "PostgreSQL replays the WAL that is here, and its recovery ends", "the group's marks are taken out of "+x.cfg.PostgreSQL.Data)
+	}
+	if x.keep != "" {
+		steps = append(steps, "the data directory is moved to "+d.Data)
+	}
+	if x.asJSON {
+		return cli.PrintJSON(c, outcome{Departure: d, DryRun: true, Steps: steps, Remaining: remaining(d)})
+	}
+	out := cli.Out(c)
+	for _, s := range append(steps, remaining(d)...) {
+		_, _ = fmt.Fprintln(out, s)
+	}
+	cli.Say(c, "nothing was changed")
+	return nil
+}
+
+// remaining returns what is to be done on other members.
+func remaining(d provision.Departure) []string {
+	if !d.Forced {
+		return []string{}
+	}
+	return []string{"on another member: coterie remove " + d.Node}
+}
+
+// report prints where the data is and how PostgreSQL is started on it.
+func (x *leaving) report(c *cobra.Command, d provision.Departure, steps []string) error {
+	if x.asJSON {
+		return cli.PrintJSON(c, outcome{Departure: d, Steps: append([]string{}, steps...), Remaining: remaining(d)})
+	}
+	for _, s := range remaining(d) {
+		cli.Say(c, "nobody was asked; it remains to run %s", s)
+	}
+	if len(d.Unset) > 0 {
+		cli.Say(c, "removed, because the group goes on with them: %s; set them anew for an archive of its own", strings.Join(d.Unset, ", "))
+	}
+	if d.Data == "" {
+		cli.Say(c, "%s has left the group %s; it holds no copy", d.Node, d.Group)
+		return nil
+	}
+	cli.Say(c, "%s has left the group %s; its data is in %s. Start PostgreSQL on it, as its owner, with:", d.Node, d.Group, d.Data)
+	_, err := fmt.Fprintln(cli.Out(c), d.Start)
+	return err
+}

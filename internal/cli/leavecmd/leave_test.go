@@ -1,0 +1,137 @@
+package leavecmd
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/coteriedb/coterie/internal/admin/api"
+	"github.com/coteriedb/coterie/internal/cli/clitest"
+	"github.com/coteriedb/coterie/internal/config"
+	"github.com/coteriedb/coterie/internal/lib/fail"
+	"github.com/coteriedb/coterie/internal/provision"
+)
+
+// witness makes the node directory that of a witness, which holds no data.
+func witness(t *testing.T, l config.Layout) {
+	t.Helper()
+	c := config.Config{Node: "w", Kind: "witness", Group: "0d5a8f7e-6f0b-4f0e-9d0c-6a4f1f5c2b11", GroupName: "orders", Endpoint: config.Address{Listen: ":5022", Advertise: "w:5022"}}
+	if err := c.Save(l.Dir); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// seenBy is the group as a member sees it.
+func seenBy(node string, change func(st *api.Status)) api.Status {
+	st := group()
+	for _, r := range st.Replicas {
+		if string(r.Name) == node {
+			st.Node = r.Name
+		}
+	}
+	if change != nil {
+		change(&st)
+	}
+	return st
+}
+
+// TestLeaveChangesNothing holds that a refusal, and a dry run, ask no member and leave no mark in the node directory.
+func TestLeaveChangesNothing(t *testing.T) {
+	a := clitest.NewAgent(t)
+	witness(t, a.Layout)
+	for name, tt := range map[string]struct {
+		st   api.Status
+		args []string
+		code int
+		says string
+	}{
+		"a member that has lost its quorum": {seenBy("w", func(st *api.Status) { st.Quorum = false }), nil, 3, "coterie leave --force"},
+		"the primary":                       {seenBy("n1", nil), nil, 4, "coterie failover --to n2"},
+		"data of a witness":                 {seenBy("w", nil), []string{"--keep-data", "/srv/data"}, 2, "holds no data"},
+	} {
+		a.SetStatus(tt.st)
+		clitest.Run(t, Leave(), a.Layout.Dir, append([]string{"--yes"}, tt.args...)...).Refused(t, tt.code, tt.says)
+		if _, err := os.Stat(a.Layout.LeavingFile()); err == nil || len(a.Asked("Leave")) > 0 {
+			t.Errorf("%s: it was begun", name)
+		}
+	}
+	a.SetStatus(seenBy("w", nil))
+	r := clitest.Run(t, Leave(), a.Layout.Dir, "--dry-run", "--json")
+	var out outcome
+	if err := json.Unmarshal([]byte(r.Out), &out); err != nil || r.Code != 0 || !out.DryRun || out.Completed || !strings.HasPrefix(out.Steps[0], "another member removes w") {
+		t.Errorf("a dry run: %+v, %v, %+v", r, err, out)
+	}
+	if _, err := os.Stat(a.Layout.LeavingFile()); err == nil || len(a.Asked("Leave")) > 0 {
+		t.Error("a dry run has begun it")
+	}
+}
+
+// TestLeaveIsRefusedByTheGroup holds that the refusal of the member that was asked is told, and ends the command.
+func TestLeaveIsRefusedByTheGroup(t *testing.T) {
+	a := clitest.NewAgent(t)
+	witness(t, a.Layout)
+	a.SetStatus(seenBy("w", nil))
+	a.On("Leave", func(any) (any, error) { return nil, fail.Refusedf("w is needed") })
+	clitest.Run(t, Leave(), a.Layout.Dir).Refused(t, 4, "w is needed")
+	if _, err := os.Stat(a.Layout.LeavingFile()); err == nil {
+		t.Error("the node directory says that the node leaves")
+	}
+}
+
+// TestAnswerOfTheRemovalIsLost holds that a node whose status says that it is out has left, whatever was answered. Its
+// agent, which is this test, cannot be stopped here: the command ends before that because the record cannot be written.
+func TestAnswerOfTheRemovalIsLost(t *testing.T) {
+	a := clitest.NewAgent(t)
+	witness(t, a.Layout)
+	out := seenBy("w", func(st *api.Status) { st.Availability.Removed = true })
+	a.SetStatus(seenBy("w", nil), out)
+	a.On("Leave", func(any) (any, error) { return nil, errors.New("the connection ended") })
+	if err := os.MkdirAll(filepath.Join(a.Layout.LeavingFile(), "in the way"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	r := clitest.Run(t, Leave(), a.Layout.Dir)
+	if r.Code == 0 || len(a.Asked("Leave")) > 1 {
+		t.Errorf("%+v, asked %d times", r, len(a.Asked("Leave")))
+	}
+}
+
+// TestLeaveWithoutAgent holds what a node does whose agent is stopped: it refuses, unless it is forced; then it says
+// what remains to be done, ends being a node, and can be told so again.
+func TestLeaveWithoutAgent(t *testing.T) {
+	l := clitest.NewNode(t)
+	witness(t, l)
+	clitest.Run(t, Leave(), l.Dir).Refused(t, 3, "coterie leave --force")
+	for _, args := range [][]string{{"--force", "--json"}, {"--json"}} {
+		r := clitest.Run(t, Leave(), l.Dir, args...)
+		var out outcome
+		if err := json.Unmarshal([]byte(r.Out), &out); err != nil || r.Code != 0 {
+			t.Fatalf("%v: %+v, %v", args, r, err)
+		}
+		if !out.Completed || !out.Forced || out.Data != "" || !slices.Equal(out.Remaining, []string{"on another member: coterie remove w"}) {
+			t.Errorf("%v: %+v", args, out)
+		}
+	}
+	if _, err := config.Load(l.Dir); err == nil {
+		t.Error("an agent could start")
+	}
+	if _, err := os.Stat(filepath.Join(l.Dir, provision.LeftConfig)); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestLeaveGoesOn holds that a node that is recorded as leaving asks no member again.
+func TestLeaveGoesOn(t *testing.T) {
+	l := clitest.NewNode(t)
+	witness(t, l)
+	if err := (&provision.Departure{Node: "w", Group: "orders"}).Save(l); err != nil {
+		t.Fatal(err)
+	}
+	r := clitest.Run(t, Leave(), l.Dir)
+	if r.Code != 0 || !strings.Contains(r.Said, "going on") || !strings.Contains(r.Said, "w has left the group orders") {
+		t.Errorf("%+v", r)
+	}
+}
