@@ -315,8 +315,8 @@ func TestHeldRequestOfALostBackend(t *testing.T) {
 	<-over
 }
 
-// TestStateOfASessionThatLeaves: a session leaves with the state that was read. Another reading, which its leaving ends,
-// does not take that state away.
+// TestStateOfASessionThatLeaves: a session leaves with the state that was read. Another reading, which its leaving
+// ends, does not take that state away.
 func TestStateOfASessionThatLeaves(t *testing.T) {
 	x, p := lentSession(t)
 	x.offloaded.Store(false)
