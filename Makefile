@@ -71,7 +71,7 @@ mutants: ## put mistakes into the decision core, one by one: each must be found;
 
 .PHONY: sim
 sim: ## seeded simulation of the decision core (SEED=n repeats one run and prints its events, SEEDS=n runs that many)
-	@COTERIE_SEED='$(SEED)' COTERIE_SEEDS='$(SEEDS)' go run ./scripts/gotest -timeout 40m -count=1 -v -run 'Sim|Run' ./internal/ag/agsim $(ARGS)
+	@COTERIE_SEED='$(SEED)' COTERIE_SEEDS='$(SEEDS)' go run ./scripts/gotest -timeout 3h -count=1 -v -run 'Sim|Run' ./internal/ag/agsim $(ARGS)
 
 .PHONY: chaos
 chaos: setup ## kill, stop, cut and cancel on real nodes, every fault once for each SEED, and judge the answers of clients; writes docs/results/chaos.txt (root; MINUTES=n: as many seeds as that allows)

@@ -122,3 +122,32 @@ func TestSaysGone(t *testing.T) {
 		}
 	}
 }
+
+// committed is a store that keeps the last transaction.
+type committed struct {
+	Store
+	last ag.Commit
+}
+
+func (s *committed) Commit(_ context.Context, c ag.Commit) error { s.last = c; return nil }
+
+// TestCommitComparesTheConfiguration: a transaction that changes /epoch or /state takes effect under the configuration
+// by which it was decided. One that writes a vote or /lead does not depend on it.
+func TestCommitComparesTheConfiguration(t *testing.T) {
+	for name, tt := range map[string]struct {
+		commit ag.Commit
+		want   int64
+	}{
+		"/state":  {ag.Commit{State: &ag.State{}}, 7},
+		"a vote":  {ag.Commit{Vote: &ag.Vote{}}, 0},
+		"no vote": {ag.Commit{Unvote: "b"}, 0},
+	} {
+		store := &committed{}
+		a := &Agent{cfg: Config{Store: store}}
+		a.snapshot.Store(&Snapshot{GroupRev: 7})
+		v := ag.View{Profile: ag.Profiles["default"]}
+		if !a.commit(t.Context(), v, ag.Plan{Commit: &tt.commit}) || store.last.Group != tt.want {
+			t.Errorf("%s: compared with %d, want %d", name, store.last.Group, tt.want)
+		}
+	}
+}
