@@ -74,8 +74,12 @@ func (t *Tracker) Message(typ byte, piece []byte, begun, whole bool) {
 }
 
 // Text follows a piece of the text of a Query or a Parse. begun means that it is the beginning, whole that it reaches
-// the end.
+// the end. Once there is a reason not to move the session, nothing is looked at.
 func (t *Tracker) Text(piece []byte, begun, whole bool) {
+	if t.why != "" {
+		t.tail = nil
+		return
+	}
 	text := piece
 	if begun {
 		t.start, t.body = true, false
@@ -89,7 +93,7 @@ func (t *Tracker) Text(piece []byte, begun, whole bool) {
 	case t.start:
 		t.statement(text)
 	}
-	for rest := text; ; {
+	for rest := text; t.why == ""; {
 		i := bytes.IndexByte(rest, ';')
 		if i < 0 {
 			break
@@ -107,7 +111,7 @@ func (t *Tracker) Text(piece []byte, begun, whole bool) {
 
 // calls looks at what is called in the text: at the name before each parenthesis.
 func (t *Tracker) calls(text []byte) {
-	for at := 0; ; {
+	for at := 0; t.why == ""; {
 		i := bytes.IndexByte(text[at:], '(')
 		if i < 0 {
 			return
@@ -244,7 +248,7 @@ func (t *Tracker) set(text []byte) {
 
 // program looks for SET in a text that is a program, or may be one.
 func (t *Tracker) program(text []byte) {
-	for len(text) > 0 {
+	for len(text) > 0 && t.why == "" {
 		i := bytes.IndexAny(text, "sSlL")
 		if i < 0 {
 			return

@@ -124,6 +124,19 @@ func TestTrackerIsBounded(t *testing.T) {
 	}
 }
 
+// TestTrackerLooksNoFurtherThanAReason: a session that cannot be moved costs its event loop nothing more, within the
+// text of the reason or behind it.
+func TestTrackerLooksNoFurtherThanAReason(t *testing.T) {
+	for _, text := range []string{"load 'x'; set a.b = 1", "select setseed(1), set_config('a.b', '', false)", "do $$ load 'x'; set a.b = 1 $$"} {
+		var tr Tracker
+		tr.Text([]byte(text), true, true)
+		tr.Text([]byte("set c.d = 1"), true, true)
+		if tr.Why() == "" || len(tr.Names()) > 0 {
+			t.Errorf("%q: why %q, names %q", text, tr.Why(), tr.Names())
+		}
+	}
+}
+
 // TestTrackerTakesNoLongForAnyText: an event loop follows the texts of its sessions, so none may take it long. These
 // took up to twenty seconds.
 func TestTrackerTakesNoLongForAnyText(t *testing.T) {
