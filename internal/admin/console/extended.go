@@ -45,7 +45,7 @@ func (w *wire) parse(ctx context.Context, m *pgproto3.Parse) error {
 	case len(w.statements) >= maxPrepared:
 		return Errorf("54000", "a session keeps at most %d prepared statements", maxPrepared)
 	}
-	if used := w.keeps(); used+2*len(m.Query) > maxKept {
+	if used := w.keeps(); used+2*len(m.Query)+typeBytes*len(m.ParameterOIDs) > maxKept {
 		return w.tooMuch(used)
 	}
 	p := &prepared{}
@@ -74,14 +74,14 @@ func (w *wire) bind(m *pgproto3.Bind) error {
 	case len(w.portals) >= maxPrepared:
 		return Errorf("54000", "a session keeps at most %d portals", maxPrepared)
 	}
-	size := 0
+	size := argBytes*len(m.Parameters) + formatBytes*len(m.ResultFormatCodes)
 	for _, b := range m.Parameters {
 		size += len(b)
 	}
 	if used := w.keeps(); used+size > maxKept {
 		return w.tooMuch(used)
 	}
-	p := &portal{prepared: st, formats: append([]int16(nil), m.ResultFormatCodes...), bytes: size}
+	p := &portal{prepared: st, args: make([]any, 0, len(m.Parameters)), formats: append([]int16(nil), m.ResultFormatCodes...), bytes: size}
 	for i, b := range m.Parameters {
 		v, err := decode(b, st.params[i], format(m.ParameterFormatCodes, i) == 1)
 		if err != nil {
@@ -196,13 +196,26 @@ func (w *wire) executeAtOnce(ctx context.Context, p *portal) error {
 	return nil
 }
 
+// Bytes that a session needs beside texts: for the type of a parameter, an argument (NULL too), a format, a column.
+const (
+	typeBytes   = 4
+	argBytes    = 16
+	formatBytes = 2
+	columnBytes = 24
+)
+
+// size returns about how many bytes a prepared statement takes.
+func (p *prepared) size() int {
+	return 2*len(p.text) + typeBytes*len(p.params) + columnBytes*len(p.columns)
+}
+
 // keeps returns about how many bytes the session keeps for its client.
 func (w *wire) keeps() (n int) {
 	for _, st := range w.statements {
-		n += 2 * len(st.text)
+		n += st.size()
 	}
 	for _, p := range w.portals {
-		n += 2*len(p.text) + p.bytes
+		n += p.size() + p.bytes
 	}
 	return n
 }

@@ -271,6 +271,50 @@ func TestKeptBytes(t *testing.T) {
 	receive[*pgproto3.ParseComplete](t, f)
 }
 
+// TestKeptParameters holds that the types of parameters and their arguments count among what a session keeps, also
+// where the arguments are NULL, and that a further one is refused.
+func TestKeptParameters(t *testing.T) {
+	const most = 65535 // that a message has
+	parse := func(name string) pgproto3.FrontendMessage {
+		return &pgproto3.Parse{Name: name, Query: "SHOW TimeZone", ParameterOIDs: make([]uint32, most)}
+	}
+	for what, next := range map[string]func(i int) pgproto3.FrontendMessage{
+		"types": func(i int) pgproto3.FrontendMessage { return parse(fmt.Sprint(i)) },
+		"NULL": func(i int) pgproto3.FrontendMessage {
+			return &pgproto3.Bind{PreparedStatement: "s", DestinationPortal: fmt.Sprint(i), Parameters: make([][]byte, most)}
+		},
+		"formats": func(i int) pgproto3.FrontendMessage {
+			return &pgproto3.Bind{PreparedStatement: "one", DestinationPortal: fmt.Sprint(i), ResultFormatCodes: make([]int16, most)}
+		},
+	} {
+		f, _, _ := dial(t, newWorld(t), Hello{Who: Principal{"me", ddl.MayLook}})
+		receive[*pgproto3.ReadyForQuery](t, f)
+		f.Send(parse("s"))
+		f.Send(&pgproto3.Parse{Name: "one", Query: "SHOW TimeZone"})
+		for i := range 40 {
+			f.Send(next(i))
+		}
+		f.Send(&pgproto3.Sync{})
+		go func() { _ = f.Flush() }() // the pipe has no buffer
+		refused := ""
+		for done := false; !done; {
+			m, err := f.Receive()
+			if err != nil {
+				t.Fatal(err)
+			}
+			switch m := m.(type) {
+			case *pgproto3.ErrorResponse:
+				refused = m.Code
+			case *pgproto3.ReadyForQuery:
+				done = true
+			}
+		}
+		if refused != "54000" {
+			t.Errorf("%s: %q", what, refused)
+		}
+	}
+}
+
 // TestTooManySessions holds that a client beyond the limit hears it instead of a session.
 func TestTooManySessions(t *testing.T) {
 	p := NewPlaces(Limits{PerRole: 1})
