@@ -56,11 +56,12 @@ func (p *Port) LogIn(ctx context.Context, l listener.PasswordLogin) (Account, er
 	return Account{principalOf(l.User, role), sha256.Sum256([]byte(role.Password))}, nil
 }
 
-// Look returns the privilege and the verifier that a role has at the console now; MayNothing if it may not log in. An
-// error means that no replica could be asked.
+// Look returns the privilege and the verifier that a role has at the console now; MayNothing if it may not log in, also
+// because its password has expired. An error means that no replica could be asked.
 func (p *Port) Look(ctx context.Context, user string) (Account, error) {
 	role, err := p.consoleRole(ctx, user)
-	if err != nil || !role.Found || !role.CanLogin {
+	expired := !role.ValidUntil.IsZero() && time.Now().After(role.ValidUntil)
+	if err != nil || !role.Found || !role.CanLogin || expired {
 		return Account{Principal: console.Principal{User: user, May: ddl.MayNothing}}, err
 	}
 	return Account{principalOf(user, role), sha256.Sum256([]byte(role.Password))}, nil

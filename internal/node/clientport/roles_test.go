@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/admin/ddl"
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/endpoint"
@@ -183,4 +184,29 @@ func TestKeepRoles(t *testing.T) {
 			t.Errorf("on a witness: %v", err)
 		}
 	})
+}
+
+// TestLook holds that a role which may not log in any more may do nothing at the console, for whatever reason.
+func TestLook(t *testing.T) {
+	t.Parallel()
+	past, later := time.Now().Add(-time.Minute), time.Now().Add(time.Hour)
+	for name, tt := range map[string]struct {
+		role login.Role
+		err  error
+		want ddl.Privilege
+	}{
+		"it may":                            {login.Role{CanLogin: true}, nil, ddl.MayLook},
+		"its password holds for an hour":    {login.Role{CanLogin: true, ValidUntil: &later}, nil, ddl.MayLook},
+		"its password has expired":          {login.Role{CanLogin: true, ValidUntil: &past}, nil, ddl.MayNothing},
+		"its password expired at -infinity": {login.Role{CanLogin: true, ValidUntil: &time.Time{}}, nil, ddl.MayNothing},
+		"it has NOLOGIN":                    {login.Role{}, nil, ddl.MayNothing},
+		"it is gone":                        {login.Role{}, login.ErrNoRole, ddl.MayNothing},
+	} {
+		n := primary()
+		tt.role.MemberOf = []string{"coterie_viewer"}
+		n.server.role, n.server.roleErr = tt.role, tt.err
+		if a, err := n.port(t).Look(t.Context(), "vera"); err != nil || a.May != tt.want || a.User != "vera" {
+			t.Errorf("%s: %+v, %v", name, a, err)
+		}
+	}
 }
