@@ -12,11 +12,15 @@ import (
 // forwardCancel asks the other nodes, all at once, which of them minted the key. There are at most eight, and one that
 // is dead does not keep the others from being asked. The first that knows the key ends the search.
 func (p *Port) forwardCancel(ctx context.Context, _ uint8, key listener.CancelKey) error {
+	g := p.c.Group()
+	if g == nil {
+		return errors.New("this node has not seen its group yet")
+	}
 	ctx, found := context.WithCancel(ctx)
 	defer found()
 	var asked sync.WaitGroup
 	var known atomic.Bool
-	for _, r := range p.c.Group().Replicas {
+	for _, r := range g.Replicas {
 		if r.ID == p.c.Self || !r.HasData() {
 			continue
 		}

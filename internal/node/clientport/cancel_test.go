@@ -53,4 +53,9 @@ func TestForwardCancel(t *testing.T) {
 			}
 		})
 	}
+	n := primary()
+	n.group = nil
+	if err := n.port(t).forwardCancel(t.Context(), 3, listener.CancelKey{PID: 7}); err == nil || len(n.peers.asked) > 0 {
+		t.Errorf("no group is known: %v, asked %v", err, n.peers.asked)
+	}
 }
