@@ -1,10 +1,15 @@
 package catalog
 
 import (
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/coteriedb/coterie/internal/admin/ddl"
 	"github.com/coteriedb/coterie/internal/ag"
@@ -145,7 +150,7 @@ var ownViews = []view{
 			all := f.Settings()
 			for _, r := range f.Group.Replicas {
 				for _, s := range all[r.ID] {
-					out = append(out, []any{string(r.ID), s.Name, s.Value, s.Source, bit(s.Pending)})
+					out = append(out, []any{string(r.ID), s.Name, shownValue(s), s.Source, bit(s.Pending)})
 				}
 			}
 			return out
@@ -186,6 +191,27 @@ var ownViews = []view{
 	},
 }
 
+// markKey is the key of the marks of secret values. It is this process's, so that no mark can be compared with those of
+// guesses.
+var markKey = sync.OnceValue(func() []byte {
+	key := make([]byte, sha256.Size)
+	_, _ = rand.Read(key) // never fails
+	return key
+})
+
+// shownValue returns the value of a server's setting. In the place of one that may be secret there is a mark, which is
+// the same for the same value while this agent runs: servers that differ can be told. Behind its first word a name may
+// have that of a role, a database or a file.
+func shownValue(s Setting) string {
+	name, _, _ := strings.Cut(s.Name, " ")
+	if s.Value == "" || !ddl.MayBeSecret(name) {
+		return s.Value
+	}
+	mark := hmac.New(sha256.New, markKey())
+	_, _ = mark.Write([]byte(s.Value)) // never fails
+	return "hidden:" + hex.EncodeToString(mark.Sum(nil)[:4])
+}
+
 func parameterRows(f Facts) [][]any {
 	if len(f.Group.ParameterNames()) == 0 {
 		return nil
@@ -208,7 +234,7 @@ func parameterRows(f Facts) [][]any {
 			}
 			for _, s := range servers[r.ID] {
 				if s.Name == name {
-					row[4], row[5] = s.Value, bit(s.Pending)
+					row[4], row[5] = shownValue(s), bit(s.Pending)
 				}
 			}
 			out = append(out, row)

@@ -1,0 +1,38 @@
+package catalog
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/coteriedb/coterie/internal/ag"
+)
+
+// TestSecretValuesAreMarked holds that no view shows the value that a server has for a setting that may be secret, that
+// servers can be compared all the same, and that the name of a role makes no value secret.
+func TestSecretValuesAreMarked(t *testing.T) {
+	f := demo()
+	f.Settings = func() map[ag.ReplicaID][]Setting {
+		of := func(command string) []Setting {
+			return []Setting{
+				{Name: "archive_command", Value: command}, {Name: "restore_command"}, {Name: "primary_conninfo written in /etc/x.conf", Value: "password=secret"},
+				{Name: "synchronous_commit of role monkey", Value: "off"}, {Name: "work_mem", Value: "4MB"},
+			}
+		}
+		return map[ag.ReplicaID][]Setting{"a": of("cp %p /secret"), "b": of("cp %p /secret"), "c": of("cp %p /secret2")}
+	}
+	c := open(t, &f)
+	for _, table := range []string{"coterie.settings", "coterie.parameters"} {
+		if got := ask(t, c, "select * from "+table); strings.Contains(got, "secret") || !strings.Contains(got, "hidden:") {
+			t.Errorf("%s: %s", table, got)
+		}
+	}
+	for query, want := range map[string]string{
+		"select name, count(distinct value) from coterie.settings group by name order by 1":                       "archive_command|2\nprimary_conninfo written in /etc/x.conf|1\nrestore_command|1\nsynchronous_commit of role monkey|1\nwork_mem|1",
+		"select name, value from coterie.settings where node = 'a' and value not like 'hidden:%' order by 1":      "restore_command|\nsynchronous_commit of role monkey|off\nwork_mem|4MB",
+		"select count(distinct in_force), count(in_force) from coterie.parameters where name = 'archive_command'": "2|3",
+	} {
+		if got := ask(t, c, query); got != want {
+			t.Errorf("%s\n got %s\nwant %s", query, got, want)
+		}
+	}
+}
