@@ -2,6 +2,7 @@ package catalog
 
 import (
 	"database/sql/driver"
+	"errors"
 	"fmt"
 	"math"
 	"regexp"
@@ -55,7 +56,7 @@ var pure = map[string]struct {
 	"pg_get_constraintdef":            {-1, constant("")},
 	"pg_get_statisticsobjdef_columns": {-1, constant("")},
 	"pg_relation_is_publishable":      {1, constant(int64(0))},
-	"obj_description":                 {-1, description},
+	"obj_description":                 {-1, some(description)},
 	"col_description":                 {2, description},
 	"shobj_description":               {2, constant(nil)},
 	"has_table_privilege":             {-1, constant(int64(1))},
@@ -71,7 +72,7 @@ var pure = map[string]struct {
 	"pg_size_pretty":                  {1, func(a []driver.Value) (driver.Value, error) { return text(a[0]) + " bytes", nil }},
 	"pg_encoding_to_char":             {1, constant("UTF8")},
 	"pg_tablespace_location":          {1, constant("")},
-	"array_to_string":                 {-1, func(a []driver.Value) (driver.Value, error) { return a[0], nil }},
+	"array_to_string":                 {-1, some(func(a []driver.Value) (driver.Value, error) { return a[0], nil })},
 	"quote_ident":                     {1, quoteIdent},
 	"quote_literal": {1, func(a []driver.Value) (driver.Value, error) {
 		return "'" + strings.ReplaceAll(text(a[0]), "'", "''") + "'", nil
@@ -86,6 +87,16 @@ var pure = map[string]struct {
 	"pg_get_partkeydef": {1, constant(nil)},
 	"inet_server_addr":  {0, constant(nil)},
 	"inet_server_port":  {0, constant(nil)},
+}
+
+// some refuses a call without arguments, which the engine lets through where a function takes any number of them.
+func some(f pureFunction) pureFunction {
+	return func(a []driver.Value) (driver.Value, error) {
+		if len(a) == 0 {
+			return nil, errors.New("wrong number of arguments: the function needs one")
+		}
+		return f(a)
+	}
 }
 
 func integer(v driver.Value) int64 {

@@ -1,11 +1,40 @@
 package catalog
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
 	"github.com/coteriedb/coterie/internal/ag"
 )
+
+// TestFunctionsTakeAnyArguments holds that a query that calls a function with any number of arguments of any type is
+// answered or refused: a panic would end the session, and the engine's memory would not come back.
+func TestFunctionsTakeAnyArguments(t *testing.T) {
+	f := demo()
+	c := open(t, &f)
+	ask := func(text string) (err error) {
+		defer func() {
+			if r := recover(); r != nil {
+				t.Errorf("%s: %v", text, r)
+			}
+		}()
+		_, _, err = query(t.Context(), c, text)
+		return err
+	}
+	for name := range callable() {
+		for _, args := range []string{"", "NULL", "1", "'x'", "NULL, NULL", "-1, 2", "'x', 'y'", "1.5, 'x', 3", "'x', -1, 2, 'y'"} {
+			var known *Error
+			if err := ask("SELECT " + name + "(" + args + ")"); err != nil && !errors.As(err, &known) {
+				t.Errorf("%s(%s): %v", name, args, err)
+			}
+		}
+	}
+	var refused *Error
+	if err := ask("SELECT array_to_string()"); !errors.As(err, &refused) || refused.State != "42883" {
+		t.Errorf("without an argument: %v", err)
+	}
+}
 
 // TestSecretValuesAreMarked holds that no view shows the value that a server has for a setting that may be secret, that
 // servers can be compared all the same, and that the name of a role makes no value secret.
