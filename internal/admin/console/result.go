@@ -2,8 +2,11 @@ package console
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
+	"slices"
 	"strings"
 
 	"github.com/coteriedb/coterie/internal/admin/ddl"
@@ -47,6 +50,39 @@ type Result struct {
 	Tag     string   `json:"tag"`
 	Notices []Notice `json:"notices,omitempty"`
 	Next    []Result `json:"next,omitempty"` // of the further statements of a batch
+}
+
+// MarshalJSON writes the numbers that JSON does not have as texts; see Finite.
+func (r Result) MarshalJSON() ([]byte, error) {
+	type plain Result
+	r.Rows = Finite(r.Rows)
+	return json.Marshal(plain(r))
+}
+
+// Finite returns the rows with the numbers that JSON does not have, such as infinity, as PostgreSQL's texts of them.
+func Finite(rows [][]any) [][]any {
+	out := rows
+	for i, row := range rows {
+		if !slices.ContainsFunc(row, notInJSON) {
+			continue
+		}
+		if &out[0] == &rows[0] {
+			out = slices.Clone(rows)
+		}
+		out[i] = slices.Clone(row)
+		for k, v := range row {
+			if notInJSON(v) {
+				out[i][k] = string(encodeText(v, Float8))
+			}
+		}
+	}
+	return out
+}
+
+// notInJSON reports whether a value is a number that JSON does not have.
+func notInJSON(v any) bool {
+	x, is := v.(float64)
+	return is && (math.IsNaN(x) || math.IsInf(x, 0))
 }
 
 // Rows receives the rows of a query. An error of a method ends the query, which returns it.

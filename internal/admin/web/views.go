@@ -51,7 +51,7 @@ var typeNames = map[console.Type]string{
 
 // tableOf returns the document of a result.
 func tableOf(name string, r console.Result, at time.Time) Table {
-	t := Table{Name: name, At: at.UTC().Format(time.RFC3339Nano), Columns: make([]Column, len(r.Columns)), Rows: r.Rows}
+	t := Table{Name: name, At: at.UTC().Format(time.RFC3339Nano), Columns: make([]Column, len(r.Columns)), Rows: console.Finite(r.Rows)}
 	if t.Rows == nil {
 		t.Rows = [][]any{}
 	}

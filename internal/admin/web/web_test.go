@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -100,6 +101,11 @@ func (g *group) Query(ctx context.Context, who console.Principal, q console.Ques
 			}
 		}
 		return nil
+	case strings.Contains(q.SQL, "infinite"):
+		if err := to.Columns([]console.Column{{Name: "a", Type: console.Float8}, {Name: "b", Type: console.Float8}}); err != nil {
+			return err
+		}
+		return to.Row([]any{math.Inf(1), 1.5})
 	case strings.Contains(q.SQL, "nothing"):
 		return console.Errorf("42P01", "no such table")
 	}
