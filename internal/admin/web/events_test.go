@@ -1,9 +1,54 @@
 package web
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 )
+
+// TestManyEventsAtOnce holds that a stream which hears of many events at once, as the first one of an agent's life
+// does, is not ended as one that reads slowly, and gets all of them.
+func TestManyEventsAtOnce(t *testing.T) {
+	t.Parallel()
+	h := newHub(nil, nil)
+	s, _, _, _ := h.enter("")
+	var many []Event
+	for i := range 10 * streamQueue {
+		many = append(many, Event{Node: "n1", At: fmt.Sprintf("%06d", i), Kind: "link"})
+	}
+	h.add(many)
+	if h.open() != 1 || h.dropped.Load() != 0 {
+		t.Fatal("the stream was ended")
+	}
+	var got strings.Builder
+	for len(s.out) > 0 {
+		got.Write(<-s.out)
+	}
+	if n := strings.Count(got.String(), "event: event\n"); n != len(many) {
+		t.Errorf("%d events, want %d", n, len(many))
+	}
+	if last := fmt.Sprintf("id: %s-%d\n", h.life, len(many)); !strings.Contains(got.String(), last) {
+		t.Errorf("the last one has not %q", last)
+	}
+}
+
+// TestQuietNode holds that an event is sent once, also if its node has told of nothing else while others told of more
+// than a stream can resume from, and that what is remembered for that is bounded.
+func TestQuietNode(t *testing.T) {
+	t.Parallel()
+	h := newHub(nil, nil)
+	quiet := Event{Node: "n1", At: "000000"}
+	const others = 2*maxRing + 10
+	for i := range others {
+		h.add([]Event{quiet, {Node: "n2", At: fmt.Sprintf("%06d", i+1)}})
+	}
+	if h.next != others+2 {
+		t.Errorf("%d events, want %d", h.next-1, others+1)
+	}
+	if n := len(h.past); n > maxRing {
+		t.Errorf("%d past events are remembered", n)
+	}
+}
 
 // TestEveryAnswerIsJSON holds that a view or a query with a number that JSON does not have is answered with a document,
 // and not with an empty body.

@@ -7,6 +7,7 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -72,6 +73,7 @@ type hub struct {
 	ring    []Event
 	next    uint64
 	seen    map[string]bool // of the ring
+	past    map[string]bool // were in the ring, and may be told of again
 }
 
 // stream is an open stream.
@@ -82,7 +84,7 @@ type stream struct {
 }
 
 func newHub(status func() []byte, ask func(context.Context) ([]Event, error)) *hub {
-	return &hub{status: status, ask: ask, life: strings.ToLower(rand.Text()[:8]), wake: make(chan struct{}, 1), wakeEvents: make(chan struct{}, 1), streams: map[*stream]struct{}{}, seen: map[string]bool{}, next: 1}
+	return &hub{status: status, ask: ask, life: strings.ToLower(rand.Text()[:8]), wake: make(chan struct{}, 1), wakeEvents: make(chan struct{}, 1), streams: map[*stream]struct{}{}, seen: map[string]bool{}, past: map[string]bool{}, next: 1}
 }
 
 func (h *hub) open() int {
@@ -164,26 +166,39 @@ func (h *hub) refresh(ctx context.Context, age time.Duration) {
 	}
 }
 
-// add appends the events that are new, the oldest first.
+// add appends the events that are new, the oldest first. All of them are one message in the queue of a stream: the
+// first stream of an agent's life hears of hundreds at once, and does not count as a slow one for that.
 func (h *hub) add(found []Event) {
 	slices.SortStableFunc(found, func(a, b Event) int { return cmp.Compare(a.At, b.At) })
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	told := make(map[string]bool, len(found))
+	var fresh bytes.Buffer
 	for _, e := range found {
-		if h.seen[e.same()] {
+		key := e.same()
+		told[key] = true
+		if h.seen[key] || h.past[key] {
 			continue
 		}
-		h.seen[e.same()] = true
+		h.seen[key] = true
 		e.ID = h.life + "-" + strconv.FormatUint(h.next, 10)
 		h.next++
 		h.ring = append(h.ring, e)
+		fresh.Write(eventMessage(e))
+	}
+	if fresh.Len() > 0 {
 		for s := range h.streams {
-			h.queue(s, eventMessage(e))
+			h.queue(s, fresh.Bytes())
 		}
 	}
 	for len(h.ring) > maxRing {
-		delete(h.seen, h.ring[0].same())
+		key := h.ring[0].same()
+		delete(h.seen, key)
+		h.past[key] = true // its node may tell of it still
 		h.ring = h.ring[1:]
+	}
+	if len(h.past) > maxRing {
+		maps.DeleteFunc(h.past, func(key string, _ bool) bool { return !told[key] })
 	}
 }
 
