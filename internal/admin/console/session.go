@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/coteriedb/coterie/internal/admin/batch"
 	"github.com/coteriedb/coterie/internal/admin/ddl"
 	"github.com/coteriedb/coterie/internal/admin/dialect"
@@ -300,7 +302,7 @@ func (s *Session) language(ctx context.Context, text string) (Result, error) {
 	}
 	if st.Needs() > s.who.May {
 		return Result{}, Errorf("42501", "permission denied: %s needs the role %s", st.Verb(), RoleFor(st.Needs())).
-			WithHint("GRANT " + RoleFor(st.Needs()) + " TO " + s.who.User + ", in any other database of the group")
+			WithHint("GRANT " + RoleFor(st.Needs()) + " TO " + pgx.Identifier{s.who.User}.Sanitize() + ", in any other database of the group")
 	}
 	r, err := s.backend.Execute(ctx, s.who, st)
 	if err == nil && s.tx == txOpen && st.Kind() != ddl.KindReport {

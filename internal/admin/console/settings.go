@@ -3,6 +3,7 @@ package console
 import (
 	"slices"
 	"strings"
+	"unicode"
 )
 
 // reported are the settings whose values the client receives at its start and at each change.
@@ -43,7 +44,10 @@ func versionNumber(v string) string {
 // its last value is kept.
 func (s *Session) set(text string) (Result, error) {
 	text = strings.TrimRight(strings.TrimSpace(stripComments(text)), ";")
-	verb, rest, _ := strings.Cut(text, " ")
+	verb, rest := text, ""
+	if i := strings.IndexFunc(text, unicode.IsSpace); i >= 0 {
+		verb, rest = text[:i], text[i:]
+	}
 	verb = strings.ToUpper(strings.TrimSpace(verb))
 	fields := strings.Fields(rest)
 	if len(fields) > 1 && (strings.EqualFold(fields[0], "SESSION") || strings.EqualFold(fields[0], "LOCAL")) && !strings.EqualFold(fields[1], "CHARACTERISTICS") {
