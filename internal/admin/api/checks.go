@@ -15,21 +15,23 @@ type check func(Status, Replica) bool
 // /primary succeeds only while writes are open. "/" is what HAProxy asks for unless told otherwise.
 var checks = func() map[string]check {
 	primary := func(s Status, r Replica) bool { return s.Primary == r.Name && s.WriteOpen }
-	secondary := func(r Replica) bool {
-		return r.Role == ag.RoleSecondary && r.Server == ag.ServerRecovery && !r.Suspended && r.Maintenance == nil
+	secondary := func(s Status, r Replica) bool {
+		return r.Role == ag.RoleSecondary && r.Server == ag.ServerRecovery && !r.Suspended && r.Maintenance == nil && r.Quarantine == "" && !s.Availability.Removed
 	}
-	replica := func(_ Status, r Replica) bool { return secondary(r) }
-	sync := func(_ Status, r Replica) bool { return secondary(r) && r.Sync == ag.Synchronized }
-	async := func(_ Status, r Replica) bool { return secondary(r) && r.Sync != ag.Synchronized }
+	replica := func(s Status, r Replica) bool { return secondary(s, r) }
+	sync := func(s Status, r Replica) bool { return secondary(s, r) && s.Quorum && r.Sync == ag.Synchronized }
+	async := func(s Status, r Replica) bool { return secondary(s, r) && r.Sync != ag.Synchronized }
 	return map[string]check{
 		"/{$}": primary, "/primary": primary, "/master": primary, "/leader": primary, "/read-write": primary,
 		"/replica": replica, "/synchronous": sync, "/sync": sync, "/asynchronous": async, "/async": async,
-		"/read-only": func(s Status, r Replica) bool { return primary(s, r) || secondary(r) },
+		"/read-only": func(s Status, r Replica) bool { return primary(s, r) || secondary(s, r) },
 		"/health": func(_ Status, r Replica) bool {
 			return r.Mode == ag.ConfigurationOnly || r.Server == ag.ServerRecovery || r.Server == ag.ServerWritable
 		},
-		"/liveness":  func(Status, Replica) bool { return true },
-		"/readiness": func(_ Status, r Replica) bool { return r.Role != ag.RoleResolving || r.Mode == ag.ConfigurationOnly },
+		"/liveness": func(Status, Replica) bool { return true },
+		"/readiness": func(s Status, r Replica) bool {
+			return !s.Availability.Removed && (r.Role != ag.RoleResolving || r.Mode == ag.ConfigurationOnly)
+		},
 	}
 }()
 
@@ -40,8 +42,8 @@ type health struct {
 }
 
 // healthChecks serves the checks, by GET, HEAD and OPTIONS. With ?lag=SIZE (bytes, or 16MB) a secondary that is further
-// behind fails, and so does one whose lag is unknown; the lag of the primary is 0. The answer is the node's own part of
-// the status. A lag that is no size is refused with 400.
+// behind fails, and so does one whose lag is not known, as where no majority answers; the lag of the primary is 0. The
+// answer is the node's own part of the status. A lag that is no size is refused with 400.
 func (s *Server) healthChecks(mux *http.ServeMux) {
 	for path, healthy := range checks {
 		answer := func(w http.ResponseWriter, r *http.Request) {
@@ -57,7 +59,8 @@ func (s *Server) healthChecks(mux *http.ServeMux) {
 			st := s.m.Status()
 			own := st.self()
 			code := http.StatusServiceUnavailable
-			if healthy(st, own) && (most < 0 || own.Name == st.Primary || own.LagBytes != nil && *own.LagBytes <= most) {
+			near := own.LagBytes != nil && *own.LagBytes <= most && st.Quorum // without a majority it is the lag of then
+			if healthy(st, own) && (most < 0 || own.Name == st.Primary || near) {
 				code = http.StatusOK
 			}
 			own.Local = nil

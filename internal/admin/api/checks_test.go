@@ -24,7 +24,7 @@ func TestHealthChecks(t *testing.T) {
 	t.Parallel()
 	lag := int64(5 << 20)
 	primary := Status{Node: "n1", Primary: "n1", WriteOpen: true, Replicas: []Replica{{Name: "n1", Role: ag.RolePrimary, Server: ag.ServerWritable, Sync: ag.Synchronized}}}
-	behind := Status{Node: "n2", Primary: "n1", WriteOpen: true, Replicas: []Replica{
+	behind := Status{Node: "n2", Primary: "n1", WriteOpen: true, Quorum: true, Replicas: []Replica{
 		{Name: "n1", Role: ag.RolePrimary}, {Name: "n2", Role: ag.RoleSecondary, Server: ag.ServerRecovery, Sync: ag.Synchronizing, LagBytes: &lag, Local: &Process{Dir: "/secret"}},
 	}}
 	suspended := Status{Node: "n2", Primary: "n1", Replicas: []Replica{{Name: "n2", Role: ag.RoleSecondary, Server: ag.ServerRecovery, Suspended: true}}}
@@ -32,6 +32,12 @@ func TestHealthChecks(t *testing.T) {
 	maintained.Replicas = []Replica{behind.Replicas[0], behind.Replicas[1]}
 	maintained.Replicas[1].Maintenance = &ag.Maintenance{}
 	shut := Status{Node: "n1", Primary: "n1", Replicas: primary.Replicas}
+	synchronized := Status{Node: "n2", Primary: "n1", Quorum: true, Replicas: []Replica{{Name: "n2", Role: ag.RoleSecondary, Server: ag.ServerRecovery, Sync: ag.Synchronized, LagBytes: new(int64)}}}
+	isolated, removed, doubted := synchronized, synchronized, synchronized
+	isolated.Quorum = false
+	removed.Availability.Removed = true
+	doubted.Replicas = []Replica{synchronized.Replicas[0]}
+	doubted.Replicas[0].Quarantine = "its storage lost a write"
 	for _, tt := range []struct {
 		st           Status
 		method, path string
@@ -68,6 +74,18 @@ func TestHealthChecks(t *testing.T) {
 		{maintained, "GET", "/readiness", 200},
 		{suspended, "GET", "/replica?lag=1GB", 503},
 		{suspended, "GET", "/liveness", 200},
+		{synchronized, "GET", "/sync", 200},
+		{synchronized, "GET", "/replica?lag=0", 200},
+		{isolated, "GET", "/sync", 503},
+		{isolated, "GET", "/replica", 200},
+		{isolated, "GET", "/replica?lag=16MB", 503},
+		{isolated, "GET", "/read-only?lag=16MB", 503},
+		{isolated, "GET", "/readiness", 200},
+		{removed, "GET", "/replica", 503},
+		{removed, "GET", "/readiness", 503},
+		{removed, "GET", "/liveness", 200},
+		{doubted, "GET", "/replica", 503},
+		{doubted, "GET", "/sync", 503},
 	} {
 		mux := http.NewServeMux()
 		NewServer(&stated{st: tt.st}, nil).healthChecks(mux)
