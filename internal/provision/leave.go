@@ -67,8 +67,8 @@ func CheckKeep(l config.Layout, cfg config.Config, to string) error {
 	case !filepath.IsAbs(to):
 		return fail.Usagef("--keep-data %s: give an absolute path", to)
 	}
-	from := cfg.PostgreSQL.Data
-	if filepath.Clean(to) == filepath.Clean(from) {
+	from, to := cfg.PostgreSQL.Data, filepath.Clean(to)
+	if to == filepath.Clean(from) {
 		return nil
 	}
 	if _, err := adopt.Load(l.State()); err == nil {
@@ -77,8 +77,15 @@ func CheckKeep(l config.Layout, cfg config.Config, to string) error {
 	if _, err := os.Lstat(to); !errors.Is(err, fs.ErrNotExist) {
 		return fail.Refusedf("%s exists already; nothing was changed: name a directory that does not", to)
 	}
-	parent := filepath.Dir(to)
-	a, err1 := os.Stat(from)
+	real, err1 := filepath.EvalSymlinks(from)
+	parent, err2 := filepath.EvalSymlinks(filepath.Dir(to))
+	if err := errors.Join(err1, err2); err != nil {
+		return fail.Refusedf("the data cannot be moved to %s: %w; nothing was changed", to, err)
+	}
+	if parent == real || strings.HasPrefix(parent, real+"/") {
+		return fail.Usagef("--keep-data %s: that is in the data directory itself; choose a place beside it", to)
+	}
+	a, err1 := os.Stat(real)
 	b, err2 := os.Stat(parent)
 	if err := errors.Join(err1, err2); err != nil {
 		return fail.Refusedf("the data cannot be moved to %s: %w; nothing was changed", to, err)
@@ -166,13 +173,29 @@ func departData(ctx context.Context, l config.Layout, cfg config.Config, d *Depa
 	say("the group's marks are taken out of " + from)
 	fault.Point("leave.unmarked") // the group's marks are away; the data directory is in its old place
 	if d.Data != from {
-		if err := durable.Rename(from, d.Data); err != nil {
+		if err := move(from, d.Data); err != nil {
 			return fmt.Errorf("move the data directory: %w", err)
 		}
 		say("moved to " + d.Data)
 	}
 	fault.Point("leave.moved") // the data directory is in its place; an agent's configuration still names the old one
 	return nil
+}
+
+// move moves a data directory to a place on its file system. Where from is a symbolic link, the directory that it leads
+// to is moved, and then the link is removed.
+func move(from, to string) error {
+	real, err := filepath.EvalSymlinks(from)
+	if err != nil {
+		return err
+	}
+	if err := durable.Rename(real, to); err != nil {
+		return err
+	}
+	if st, err := os.Lstat(from); err != nil || st.Mode()&fs.ModeSymlink == 0 {
+		return nil //nolint:nilerr // nothing is left there
+	}
+	return durable.Remove(from)
 }
 
 // unmark takes out of a stopped copy what the group put into it.

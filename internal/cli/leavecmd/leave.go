@@ -122,6 +122,9 @@ func (x *leaving) run(c *cobra.Command) (err error) {
 		cli.Say(c, "going on: %s is out of the group %s since %s", d.Node, d.Group, d.Since.Local().Format(time.DateTime))
 	}
 	if x.keep != "" && filepath.Clean(x.keep) != d.Data && x.cfg.PostgreSQL != nil {
+		if d.Data == "" {
+			return fail.Usagef("%s held no whole copy when it began to leave, and there is none that could be moved; nothing was changed: leave --keep-data away", d.Node)
+		}
 		if err := provision.CheckKeep(x.layout, x.cfg, x.keep); err != nil {
 			return err
 		}

@@ -135,3 +135,24 @@ func TestLeaveGoesOn(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 }
+
+// TestKeepNothing holds that a node which held no whole copy when it began to leave refuses a place for its data, and
+// can still end being a node.
+func TestKeepNothing(t *testing.T) {
+	l := clitest.NewNode(t)
+	c := config.Config{
+		Node: "n2", Kind: "replica", Group: "0d5a8f7e-6f0b-4f0e-9d0c-6a4f1f5c2b11", GroupName: "orders", Endpoint: config.Address{Listen: ":5022", Advertise: "n2:5022"},
+		PostgreSQL: &config.PostgreSQL{BinDir: "/nowhere", Data: l.Data(), Superuser: "postgres"},
+	}
+	d := &provision.Departure{Node: "n2", Group: "orders"}
+	if err := errors.Join(c.Save(l.Dir), os.Mkdir(l.Data(), 0o700), d.Save(l)); err != nil {
+		t.Fatal(err)
+	}
+	clitest.Run(t, Leave(), l.Dir, "--keep-data", filepath.Join(l.Dir, "kept")).Refused(t, 2, "no whole copy")
+	if now, err := provision.ReadDeparture(l); err != nil || now.Data != "" {
+		t.Errorf("%+v, %v", now, err)
+	}
+	if r := clitest.Run(t, Leave(), l.Dir); r.Code != 0 || !strings.Contains(r.Said, "it holds no copy") {
+		t.Errorf("%+v", r)
+	}
+}
