@@ -112,23 +112,28 @@ func (m *Model) checkFollowed(w *World, i int, e env, p ag.Plan) {
 			fail("%s is promoted by the agents, and is MANUAL, suspended or under maintenance (ConfigurationIsFollowed)", to.Leader)
 		}
 	case ag.RuleServe:
-		m.checkServes(w, i, g)
+		m.checkServes(w, i, e, g)
 	default:
 	}
 }
 
 // checkServes is called when a primary has nothing to change. Its commits wait for members that the configuration
-// counts, for as many as it requires, and the record counts no others.
-func (m *Model) checkServes(w *World, i int, g ag.Group) {
+// counts, for as many as it requires, and the record counts no others. They wait for as many as it wants while none of
+// these has been silent for its session timeout.
+func (m *Model) checkServes(w *World, i int, e env, g ag.Group) {
 	n := &w.nodes[i]
-	var eligible set
+	var eligible, heard set
 	for _, r := range g.Replicas {
-		if j := index(r.ID); j != i && r.AvailabilityMode == ag.SynchronousCommit && !r.Suspended {
+		j := index(r.ID)
+		if j != i && r.AvailabilityMode == ag.SynchronousCommit && !r.Suspended {
 			eligible |= one(j)
+		}
+		if n.streams.has(j) && e.silent[j] < g.Timeout(r) {
+			heard |= one(j)
 		}
 	}
 	want, required := g.CommitTarget(len(eligible.ids()))
-	if n.streams&n.sync.p == n.sync.p {
+	if heard&n.sync.p == n.sync.p {
 		required = max(required, min(want, len(n.sync.p.ids())))
 	}
 	if n.sync.p&^eligible != 0 || int(n.sync.n) < required {
