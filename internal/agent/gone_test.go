@@ -35,6 +35,7 @@ func TestMemberWithoutItsDataIsDropped(t *testing.T) {
 // The other members keep the last report of a member about its copy while it is away, and know the time of that report.
 func TestWordOfACopyStays(t *testing.T) {
 	inBubble(t, func(l *lab) {
+		l.wait("a has heard b", time.Minute, func() bool { return !l.agents["a"].Heard("b").IsZero() })
 		l.kill("b")
 		at := time.Now()
 		time.Sleep(20 * time.Second)

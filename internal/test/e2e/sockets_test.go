@@ -12,8 +12,8 @@ import (
 	"github.com/coteriedb/coterie/internal/config"
 )
 
-// onlyItsPorts checks that each node listens on its endpoint by TCP and UDP, on its client ports and for HTTP, and
-// nowhere else: neither its agent, nor its keeper, nor PostgreSQL.
+// onlyItsPorts checks that each node listens on its endpoint by TCP and UDP, on its client ports, for HTTP and for the
+// console in the browser, and nowhere else: neither its agent, nor its keeper, nor PostgreSQL.
 func onlyItsPorts(t *testing.T, g *group) {
 	for _, r := range g.ready(t).Replicas {
 		c, err := config.Load(g.node(r.Name))
@@ -21,7 +21,7 @@ func onlyItsPorts(t *testing.T, g *group) {
 			t.Fatal(err)
 		}
 		var want []string
-		for _, l := range []string{c.Endpoint.Listen, c.ReadWrite.Listen, c.ReadOnly.Listen, c.HTTP.Listen} {
+		for _, l := range []string{c.Endpoint.Listen, c.ReadWrite.Listen, c.ReadOnly.Listen, c.HTTP.Listen, c.HTTPS.Listen} {
 			want = append(want, "tcp "+l[strings.LastIndexByte(l, ':')+1:])
 		}
 		want = append(want, "udp "+strings.TrimPrefix(want[0], "tcp "))
