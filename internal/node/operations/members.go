@@ -155,11 +155,21 @@ func (s *Service) Leave(ctx context.Context) (err error) {
 }
 
 // Dismiss removes the member that asks for it by Leave. It goes on when that member's connection ends, as it does
-// during the removal.
+// during the removal. A member that has been removed meanwhile has what it asked for: it asks the next replica when the
+// answer of the one before is lost.
 func (s *Service) Dismiss(ctx context.Context, id ag.ReplicaID) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), dismissLimit)
 	defer cancel()
-	return s.Remove(ctx, id)
+	err := s.Remove(ctx, id)
+	if err == nil {
+		return nil
+	}
+	if x, unread := s.Store.Read(ctx); unread == nil {
+		if _, in := x.Group.Replica(id); !in {
+			return nil
+		}
+	}
+	return err
 }
 
 // dropLimit bounds the wait until the primary has dropped a member that is to be removed, which takes it a turn. The

@@ -202,6 +202,12 @@ func TestDismiss(t *testing.T) {
 	if _, there := b.group().Replica("c"); there {
 		t.Error("c is still a member")
 	}
+	if err := b.Dismiss(t.Context(), "c"); err != nil {
+		t.Errorf("it was removed already: %v", err)
+	}
+	if err := b.Dismiss(t.Context(), "a"); fail.KindOf(err) != fail.Refused {
+		t.Errorf("the primary: %v", err)
+	}
 }
 
 // leaves has a member leave the configuration, by another administrator.
