@@ -188,6 +188,20 @@ func (v View) forced() bool {
 		(v.Record.Epoch.Leader != v.Self || v.is(PhaseSeal))
 }
 
+// Unforceable returns why this node does not carry out the forced failover that was asked of it; "": none was asked, or
+// it carries it out. Such a request is to be ended: it would take effect when nobody expects it any more.
+func (v View) Unforceable() string {
+	switch {
+	case !v.Quorum || v.Op.Kind != OpForced || v.Op.To != v.Self || v.Op.Epoch != v.epoch():
+		return ""
+	case v.Local.Data == DataEmpty, v.Local.Data == DataPartial, v.Local.Data == DataForeign:
+		return fmt.Sprintf("the data directory is %s, so %s has nothing to lead with", v.Local.Data, v.Self)
+	case v.Local.Quarantine != "" && v.Local.Server != ServerWritable:
+		return fmt.Sprintf("%s is under quarantine: %s; coterie resume %s ends that", v.Self, v.Local.Quarantine, v.Self)
+	}
+	return ""
+}
+
 // released reports whether the holder of the present epoch has released it.
 func (v View) released() bool { return v.Record.Lead.Released && v.Record.Lead.Epoch == v.epoch() }
 

@@ -322,6 +322,36 @@ func TestRemovedMemberForcesNothing(t *testing.T) {
 	}
 }
 
+// TestUnforceable: a node that cannot carry out a forced failover now says why. One of another node or epoch is none of
+// its own.
+func TestUnforceable(t *testing.T) {
+	for name, tt := range map[string]struct {
+		edit func(*View)
+		why  string
+	}{
+		"it can":                  {func(*View) {}, ""},
+		"empty":                   {func(v *View) { v.Local.Data = DataEmpty }, "EMPTY"},
+		"being copied":            {func(v *View) { v.Local.Data, v.Busy = DataPartial, "seed" }, "PARTIAL"},
+		"foreign":                 {func(v *View) { v.Local.Data = DataForeign }, "FOREIGN"},
+		"quarantined":             {func(v *View) { v.Local.Quarantine, v.Local.Server = "checksums", ServerDown }, "quarantine"},
+		"empty, without a quorum": {func(v *View) { v.Local.Data, v.Quorum = DataEmpty, false }, ""},
+		"empty, of another epoch": {func(v *View) { v.Local.Data, v.Op.Epoch = DataEmpty, 2 }, ""},
+		"empty, of another node":  {func(v *View) { v.Local.Data, v.Op.To = DataEmpty, "c" }, ""},
+		"empty, a planned one":    {func(v *View) { v.Local.Data, v.Op.Kind = DataEmpty, OpPlanned }, ""},
+	} {
+		v := following()
+		v.Op = Op{Kind: OpForced, To: "b", Epoch: 3}
+		tt.edit(&v)
+		why := v.Unforceable()
+		if (why == "") != (tt.why == "") || !strings.Contains(why, tt.why) {
+			t.Errorf("%s: %q", name, why)
+		}
+		if forces := Decide(v).Rule == RuleForce; forces && why != "" {
+			t.Errorf("%s: it forces, and says %q", name, why)
+		}
+	}
+}
+
 // TestInterruptedForceIsNotChosen: a copy that a forced failover promoted may lack commits. If that failover does not
 // come to lead, no later epoch chooses the copy, until one has led. The last leader's own copy has everything.
 func TestInterruptedForceIsNotChosen(t *testing.T) {

@@ -123,6 +123,33 @@ func TestForcedFailoverDeposesAPrimaryWithinItsLease(t *testing.T) {
 	})
 }
 
+// TestForcedFailoverIsRefused: a target that has nothing to lead with ends the request. It does not carry it out later,
+// when its copy is whole and nobody expects it any more.
+func TestForcedFailoverIsRefused(t *testing.T) {
+	inBubbleUnformed(t, func(l *lab) {
+		l.Node("c").Stall("seed", true)
+		for _, id := range l.ids {
+			l.start(id)
+		}
+		l.wait("b is synchronized and c is being seeded", time.Minute, func() bool {
+			s := l.Record.Snapshot().Record.State
+			return len(s.V) == 1 && s.K == 1 && l.Node("c").State().Seeds == 1 && l.leads("a")
+		})
+		was := l.epoch()
+		l.Record.SetOp(ag.Op{ID: "1", Kind: ag.OpForced, To: "c", Epoch: was})
+		l.wait("the request is ended", time.Minute, func() bool { return l.Record.Snapshot().OpRev == 0 })
+		l.wait("c says why", time.Minute, func() bool {
+			o := l.Record.Snapshot().Statuses["c"].HandOver
+			return o != nil && o.Op == "1" && o.Refused && strings.Contains(o.Error, "data directory is")
+		})
+		l.Node("c").Stall("seed", false)
+		l.formed("a", time.Minute)
+		if l.epoch() != was {
+			t.Errorf("epoch %d, and it was %d", l.epoch(), was)
+		}
+	})
+}
+
 func TestForeignSettingFences(t *testing.T) {
 	inBubble(t, func(l *lab) {
 		n := l.Node("a")

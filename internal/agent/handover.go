@@ -179,45 +179,6 @@ func (a *Agent) ready() string {
 	return ""
 }
 
-// endOp publishes the result of a request, then removes the request. The client that asked waits for both.
-func (a *Agent) endOp(rev int64, o Outcome) {
-	a.closing.Store(true)
-	a.outcome.Store(&o)
-	fault.Point("handover.unclosed") // the outcome is known here; the request is still in the record
-	if o.Error != "" {
-		a.log.Warn("planned failover ended", "err", o.Error)
-	}
-	a.Wake()
-	a.closeOp(rev)
-}
-
-// closeAgain removes a request whose result is known and that was not removed in time, as while the quorum did not
-// answer: while it stands, no other failover can be asked for. The loop calls it.
-func (a *Agent) closeAgain(op ag.Op) {
-	if o := a.outcome.Load(); o == nil || o.Op != op.ID || !a.closing.CompareAndSwap(false, true) {
-		return
-	}
-	rev := a.snapshot.Load().OpRev
-	a.children.Go(func() { a.closeOp(rev) })
-}
-
-func (a *Agent) closeOp(rev int64) {
-	defer a.closing.Store(false)
-	ctx, cancel := context.WithTimeout(context.Background(), commitBudget)
-	defer cancel()
-	for {
-		err := a.cfg.Store.CloseOp(ctx, rev)
-		if err == nil || errors.Is(err, ErrConflict) { // ErrConflict: there is another request by now
-			return
-		}
-		if ctx.Err() != nil {
-			a.log.Warn("the request was not closed", "err", err)
-			return
-		}
-		_ = retry.Sleep(ctx, 50*time.Millisecond)
-	}
-}
-
 // handover is one planned failover under way on the primary (docs/internals/safety.md, "Planned failover"). Its order:
 // new transactions wait (drain), the gate is shut, the target MUST have everything (quiet) BEFORE the server is
 // stopped, and the leadership is given away AFTER the server has stopped. Until the stop of the server begins, the

@@ -167,6 +167,7 @@ func (a *Agent) turn(ctx context.Context) (again bool, err error) {
 	a.housekeep(ctx, v)
 	a.keepQuarantine(ctx, v)
 	a.checkPast(ctx, v)
+	a.refuseForced(v)
 	p := ag.Decide(v)
 	broken := planguard.Check(v, p)
 	assert.That(broken == nil, "%v", broken)

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"reflect"
 	"slices"
@@ -13,6 +14,8 @@ import (
 	"github.com/coteriedb/coterie/internal/agent/decisions"
 	"github.com/coteriedb/coterie/internal/lib/assert"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
+	"github.com/coteriedb/coterie/internal/lib/fault"
+	"github.com/coteriedb/coterie/internal/lib/retry"
 )
 
 // Status is what a node reports about itself to the group.
@@ -173,6 +176,60 @@ func (a *Agent) Uptime() time.Duration { return boottime.Now() - a.startedAt }
 
 func sameGroup(x, y ag.Group) bool {
 	return reflect.DeepEqual(x, y)
+}
+
+// endOp publishes the result of a request, then removes the request. The client that asked waits for both.
+func (a *Agent) endOp(rev int64, o Outcome) {
+	a.closing.Store(true)
+	a.outcome.Store(&o)
+	fault.Point("handover.unclosed") // the outcome is known here; the request is still in the record
+	if o.Error != "" {
+		a.log.Warn("the failover that was asked for has ended", "err", o.Error)
+	}
+	a.Wake()
+	a.closeOp(rev)
+}
+
+// refuseForced ends a request to force the leadership on this node which it cannot carry out now.
+func (a *Agent) refuseForced(v ag.View) {
+	why := v.Unforceable()
+	if why == "" {
+		return
+	}
+	if o := a.outcome.Load(); o != nil && o.Op == v.Op.ID {
+		a.closeAgain(v.Op)
+		return
+	}
+	o, rev := Outcome{Op: v.Op.ID, Error: why, Refused: true}, a.snapshot.Load().OpRev
+	a.outcome.Store(&o) // the next turn does not begin it again
+	a.children.Go(func() { a.endOp(rev, o) })
+}
+
+// closeAgain removes a request whose result is known and that was not removed in time, as while the quorum did not
+// answer: while it stands, no other failover can be asked for. The loop calls it.
+func (a *Agent) closeAgain(op ag.Op) {
+	if o := a.outcome.Load(); o == nil || o.Op != op.ID || !a.closing.CompareAndSwap(false, true) {
+		return
+	}
+	rev := a.snapshot.Load().OpRev
+	a.children.Go(func() { a.closeOp(rev) })
+}
+
+func (a *Agent) closeOp(rev int64) {
+	defer a.closing.Store(false)
+	ctx, cancel := context.WithTimeout(context.Background(), commitBudget)
+	defer cancel()
+	for {
+		err := a.cfg.Store.CloseOp(ctx, rev)
+		if err == nil || errors.Is(err, ErrConflict) { // ErrConflict: there is another request by now
+			return
+		}
+		if ctx.Err() != nil {
+			a.log.Warn("the request was not closed", "err", err)
+			return
+		}
+		_ = retry.Sleep(ctx, 50*time.Millisecond)
+	}
 }
 
 // publish gives the listener its routes, and ends the sessions that may not continue.

@@ -37,6 +37,11 @@ func (s *Service) Failover(ctx context.Context, req api.FailoverRequest) (api.Fa
 	if x.Group.SignedOnly && s.PKI.CA() == nil {
 		return api.FailoverResult{}, fail.Refusedf("a witness does not hold the authority's key, which signs the request; run this on a replica, such as %s: coterie failover --to %[1]s", to)
 	}
+	if req.AllowDataLoss {
+		if err := ableToLead(x, to); err != nil {
+			return api.FailoverResult{}, err
+		}
+	}
 	op := ag.Op{Kind: ag.OpPlanned, To: to, Epoch: x.Record.Epoch.Epoch, Drain: req.Drain, Cut: req.Cut}
 	if req.AllowDataLoss {
 		op.Kind, op.Now = ag.OpForced, req.Now
@@ -72,6 +77,17 @@ func (s *Service) unanswered(x etcd.Snapshot) bool {
 		by = op.To
 	}
 	return by != s.Self && !slices.Contains(v.Reach, by)
+}
+
+// ableToLead refuses to force a replica that says of itself that it has nothing to lead with. The others would be
+// suspended for nothing. It refuses by itself what it cannot do by then (ag.View.Unforceable).
+func ableToLead(x etcd.Snapshot, to ag.ReplicaID) error {
+	var st agent.Status
+	if json.Unmarshal(x.Statuses[to], &st) != nil || st.Data == "" || st.Data == ag.DataPresent {
+		return nil
+	}
+	return refuse(41142, advice{"wait for its copy: coterie status; or name another replica with --to", "wait for its copy, or force another replica"},
+		"%s cannot become the primary: its data directory is %s", to, st.Data)
 }
 
 // askAgain is how often a failover is asked for again while other members write at the same moment.
@@ -141,14 +157,19 @@ func (s *Service) movesOf(ctx context.Context, x etcd.Snapshot, id ag.ReplicaID)
 // notAsked returns the error of a failover that could not be asked for. The replicas that a forced one has suspended
 // stay so: another administrator, who asked at the same moment, may rely on it.
 func notAsked(err error, op ag.Op) error {
-	suspended := ""
-	if op.Kind == ag.OpForced {
-		suspended = fmt.Sprintf("; every copy but %s was suspended for it: coterie resume NAME for each that shall go on", op.To)
-	}
+	suspended := suspendedFor(op)
 	if errors.Is(err, etcd.ErrConflict) {
 		return fail.Unhealthyf("somebody else has asked for a failover, or one has happened, at this very moment; see coterie status%s", suspended)
 	}
 	return fmt.Errorf("ask for the failover: %w%s", err, suspended)
+}
+
+// suspendedFor returns what a forced failover that did not take place has left, for the end of its error.
+func suspendedFor(op ag.Op) string {
+	if op.Kind != ag.OpForced {
+		return ""
+	}
+	return fmt.Sprintf("; every copy but %s was suspended for it: coterie resume NAME for each that shall go on", op.To)
 }
 
 func opEpoch(raw json.RawMessage) ag.Epoch {
@@ -214,16 +235,21 @@ func waitsToOpen(x etcd.Snapshot, op ag.Op) bool {
 	return op.Kind == ag.OpForced && !opened
 }
 
-// givenUp returns the reason why a failover did not take place, which the primary that was to carry it out publishes.
+// givenUp returns the reason why a failover did not take place. The member that was to carry it out publishes it: the
+// primary, or the target of a forced one.
 func (s *Service) givenUp(ctx context.Context, primary, leader ag.ReplicaID, op ag.Op) error {
+	by, kind := primary, "planned"
+	if op.Kind == ag.OpForced {
+		by, kind = op.To, "forced"
+	}
 	for range 40 {
 		x, err := s.Store.Read(ctx)
 		var st agent.Status
-		if err == nil && json.Unmarshal(x.Statuses[primary], &st) == nil && st.HandOver != nil && st.HandOver.Op == op.ID {
+		if err == nil && json.Unmarshal(x.Statuses[by], &st) == nil && st.HandOver != nil && st.HandOver.Op == op.ID {
 			if st.HandOver.Error == "" {
 				return fail.Unhealthyf("%s handed over to %s, which did not come to lead; %s leads now; coterie explain shows why", primary, op.To, leader)
 			}
-			text := fmt.Sprintf("planned failover to %s: %s", op.To, st.HandOver.Error)
+			text := fmt.Sprintf("%s failover to %s: %s%s", kind, op.To, st.HandOver.Error, suspendedFor(op))
 			if st.HandOver.Refused {
 				return fail.Error{Kind: fail.Refused, Err: errors.New(text)}
 			}

@@ -112,7 +112,8 @@ func leads(x *etcd.Snapshot) {
 	x.Op = nil
 }
 
-// refuses has the primary publish why it does not carry out the failover that was asked for, and withdraw it.
+// refuses has the primary, or the target of a forced failover, publish why it does not carry out the failover that was
+// asked for, and withdraw it.
 func refuses(t *testing.T, outcome func(id string) agent.Outcome) func(x *etcd.Snapshot) {
 	return func(x *etcd.Snapshot) {
 		var op ag.Op
@@ -122,7 +123,11 @@ func refuses(t *testing.T, outcome func(id string) agent.Outcome) func(x *etcd.S
 		if err != nil {
 			t.Error(err)
 		}
-		x.Statuses = map[ag.ReplicaID]json.RawMessage{"a": b}
+		by := ag.ReplicaID("a")
+		if op.Kind == ag.OpForced {
+			by = op.To
+		}
+		x.Statuses = map[ag.ReplicaID]json.RawMessage{by: b}
 		x.Op = nil
 	}
 }
@@ -159,6 +164,13 @@ func TestFailover(t *testing.T) {
 		"the primary fails": {
 			req: api.FailoverRequest{To: "b"}, kind: fail.Unhealthy, text: "planned failover to b: it hung", took: time.Second,
 			then: refuses(t, func(id string) agent.Outcome { return agent.Outcome{Op: id, Error: "it hung"} }),
+		},
+		"the target of a forced one refuses": {
+			req: api.FailoverRequest{To: "c", AllowDataLoss: true}, kind: fail.Refused, took: time.Second,
+			text: "forced failover to c: the data directory is EMPTY; every copy but c was suspended",
+			then: refuses(t, func(id string) agent.Outcome {
+				return agent.Outcome{Op: id, Error: "the data directory is EMPTY", Refused: true}
+			}),
 		},
 		"the target fails": {
 			req: api.FailoverRequest{To: "b"}, kind: fail.Unhealthy, text: "a handed over to b, which did not come to lead; c leads now", took: time.Second,
