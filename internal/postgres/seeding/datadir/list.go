@@ -73,7 +73,12 @@ func (l *Lister) List(data string, spaces []wire.Space) ([]wire.File, error) {
 }
 
 func (l *Lister) walk(root string, oid uint32) error {
-	err := filepath.WalkDir(root, func(full string, d fs.DirEntry, err error) error {
+	real, err := filepath.EvalSymlinks(root) // a tablespace may be behind a link, which a walk does not follow
+	if err != nil {
+		return fmt.Errorf("list %s: %w", root, err)
+	}
+	root = real
+	err = filepath.WalkDir(root, func(full string, d fs.DirEntry, err error) error {
 		if errors.Is(err, os.ErrNotExist) && full != root {
 			return nil
 		}
@@ -84,7 +89,7 @@ func (l *Lister) walk(root string, oid uint32) error {
 		if err != nil || rel == "." {
 			return err
 		}
-		return l.add(filepath.ToSlash(rel), oid, d)
+		return l.add(wire.File{Space: oid, Name: filepath.ToSlash(rel)}, full, d)
 	})
 	if err != nil {
 		return fmt.Errorf("list %s: %w", root, err)
@@ -93,7 +98,9 @@ func (l *Lister) walk(root string, oid uint32) error {
 	return nil
 }
 
-func (l *Lister) add(name string, oid uint32, d fs.DirEntry) error {
+// add lists the entry f of the directory, which is at the path full, unless it stays in its place.
+func (l *Lister) add(f wire.File, full string, d fs.DirEntry) error {
+	name, oid := f.Name, f.Space
 	if len(l.files) >= wire.MaxList {
 		return fmt.Errorf("more than %d files", wire.MaxList)
 	}
@@ -111,14 +118,48 @@ func (l *Lister) add(name string, oid uint32, d fs.DirEntry) error {
 		}
 		return nil
 	}
+	if d.Type()&fs.ModeSymlink != 0 {
+		return l.link(f, full)
+	}
 	if !d.Type().IsRegular() {
-		return nil // links of tablespaces are made anew; sockets and the like are not data
+		return nil // sockets and the like are not data
 	}
 	info, err := d.Info()
 	if err != nil {
 		return fileio.IgnoreMissing(err)
 	}
 	l.files = append(l.files, wire.File{Space: oid, Name: name, Size: info.Size()})
+	return nil
+}
+
+// ofData are the directories of the data directory whose contents belong to a copy.
+var ofData = []string{"base", "global", "pg_commit_ts", "pg_logical", "pg_multixact", "pg_twophase", "pg_xact"}
+
+// link lists what a symbolic link leads to as what PostgreSQL takes it for. A linked directory of data is refused: its
+// contents are not listed, and a copy without them would look whole.
+func (l *Lister) link(f wire.File, full string) error {
+	top, rest, _ := strings.Cut(f.Name, "/")
+	tablespaces := f.Space == 0 && top == "pg_tblspc"
+	if tablespaces && rest != "" {
+		return nil // made anew
+	}
+	st, err := os.Stat(full)
+	if err != nil {
+		return fileio.IgnoreMissing(err) // it leads nowhere
+	}
+	switch {
+	case st.Mode().IsRegular():
+		f.Size = st.Size()
+	case !st.IsDir():
+		return nil
+	case tablespaces, f.Space == 0 && slices.Contains(Emptied, f.Name):
+		f.Dir = true
+	case f.Space != 0, slices.Contains(ofData, top):
+		return fmt.Errorf("%s is a symbolic link to a directory, and what is behind it is not copied; put the directory in its place, or make it a tablespace", full)
+	default:
+		return nil // not PostgreSQL's
+	}
+	l.files = append(l.files, f)
 	return nil
 }
 

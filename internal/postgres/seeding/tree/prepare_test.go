@@ -126,6 +126,32 @@ func leaves(t *testing.T, dir string) (out []string) {
 	return out
 }
 
+// TestShapeBehindALink checks that the old copy in a tablespace that is behind a symbolic link is seen: what the source
+// lacks goes, and what it has is compared.
+func TestShapeBehindALink(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	target, place := filepath.Join(dir, "pgdata"), filepath.Join(dir, "place")
+	writeFile(t, filepath.Join(target, "PG_VERSION"), "15\n")
+	writeFile(t, filepath.Join(dir, "far", "PG_15_1", "5", "1"), "one")
+	writeFile(t, filepath.Join(dir, "far", "PG_15_1", "5", "2"), "dropped")
+	if err := os.Symlink(filepath.Join(dir, "far"), place); err != nil {
+		t.Fatal(err)
+	}
+	tree, err := Open(target, map[uint32]string{7: place}, 15)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tree.Close()
+	had, err := tree.Shape([]wire.File{{Space: 7, Name: "PG_15_1", Dir: true}, {Space: 7, Name: "PG_15_1/5", Dir: true}, {Space: 7, Name: "PG_15_1/5/1", Size: 9}}, true)
+	if err != nil || had[2] != 3 {
+		t.Errorf("lengths %v, error %v", had, err)
+	}
+	if got := leaves(t, filepath.Join(dir, "far")); strings.Join(got, " ") != "PG_15_1/5/1" {
+		t.Errorf("left in the tablespace: %q", got)
+	}
+}
+
 func TestPrepareRemembersThatNothingWasThere(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

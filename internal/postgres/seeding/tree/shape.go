@@ -49,6 +49,10 @@ type shaper struct {
 }
 
 func (sh *shaper) walk(oid uint32, root string) error {
+	root, err := filepath.EvalSymlinks(root) // a tablespace may be behind a link, which a walk does not follow
+	if err != nil {
+		return err
+	}
 	return filepath.WalkDir(root, func(full string, d fs.DirEntry, err error) error {
 		if err != nil || full == root {
 			return fileio.IgnoreMissing(err)

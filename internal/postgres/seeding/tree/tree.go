@@ -260,6 +260,10 @@ func (d *disks) sync() error {
 
 // syncAll syncs every file and directory below a directory, one by one.
 func syncAll(dir string) error {
+	dir, err := filepath.EvalSymlinks(dir) // it may be behind a link, which a walk does not follow
+	if err != nil {
+		return err
+	}
 	return filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
 		if err != nil || !e.IsDir() && !e.Type().IsRegular() {
 			return err
