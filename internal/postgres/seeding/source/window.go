@@ -101,6 +101,10 @@ func (w *window) enter(ctx context.Context, h wire.Hello) (err error) {
 	if err := w.begin(ctx, !h.Spread); err != nil {
 		return fmt.Errorf("begin the backup: %w", err)
 	}
+	// Since identify a tablespace may have been made, or replayed here. One that is made from now on is in the WAL.
+	if err := w.tablespaces(ctx); err != nil {
+		return err
+	}
 	if w.standby && w.info.Start < h.After.Since {
 		return wire.Refuse(wire.CodeGone, fmt.Sprintf("a backup here begins at %s, and the primary keeps WAL from %s on", w.info.Start, h.After.Since))
 	}
@@ -191,11 +195,16 @@ func (w *window) describe(ctx context.Context) error {
 	if w.info.Page < 1024 || w.info.Page > 32768 {
 		return fmt.Errorf("block size %d", w.info.Page)
 	}
+	return w.tablespaces(ctx)
+}
+
+// tablespaces reads the places of the tablespaces.
+func (w *window) tablespaces(ctx context.Context) error {
 	rows, err := w.conn.Query(ctx, `SELECT oid::bigint, pg_tablespace_location(oid) FROM pg_tablespace WHERE oid NOT IN (1663, 1664)`)
 	if err != nil {
 		return fmt.Errorf("list tablespaces: %w", err)
 	}
-	w.spaces = map[uint32]string{}
+	w.info.Spaces, w.spaces = nil, map[uint32]string{}
 	var oid int64
 	var location string
 	_, err = pgx.ForEachRow(rows, []any{&oid, &location}, func() error {
