@@ -152,6 +152,19 @@ func TestShapeBehindALink(t *testing.T) {
 	}
 }
 
+// TestShapeRefusesAnUnknownTablespace checks that a list cannot end the agent.
+func TestShapeRefusesAnUnknownTablespace(t *testing.T) {
+	t.Parallel()
+	tree, err := Open(t.TempDir(), nil, 15)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tree.Close()
+	if _, err := tree.Shape([]wire.File{{Space: 9, Name: "PG_15_1", Dir: true}}, true); err == nil || !strings.Contains(err.Error(), "did not name") {
+		t.Errorf("error %v", err)
+	}
+}
+
 func TestPrepareRemembersThatNothingWasThere(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

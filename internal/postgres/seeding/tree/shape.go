@@ -18,6 +18,9 @@ import (
 func (t *Tree) Shape(files []wire.File, keepConf bool) (had []int64, err error) {
 	sh := &shaper{tree: t, files: files, keepConf: keepConf, had: make([]int64, len(files)), wanted: make(map[fileio.Entry]int, len(files))}
 	for i, f := range files {
+		if t.Root(f.Space) == nil {
+			return nil, unnamed(f)
+		}
 		sh.wanted[fileio.Entry{Space: f.Space, Name: f.Name}] = i
 	}
 	if err := sh.walk(0, t.target); err != nil {

@@ -117,9 +117,14 @@ func (t *Tree) Dir(oid uint32) string {
 func (t *Tree) OpenFile(h *fileio.LastOpen, f wire.File, flags int) (*os.File, error) {
 	root := t.Root(f.Space)
 	if root == nil {
-		return nil, fmt.Errorf("%s is in a tablespace that the source did not name", f.Name)
+		return nil, unnamed(f)
 	}
 	return h.Open(fileio.Entry{Space: f.Space, Name: f.Name}, flags, func() (*os.File, error) { return root.OpenFile(f.Name, os.O_RDWR|os.O_CREATE|flags, 0o600) })
+}
+
+// unnamed is the error about a file in a tablespace that is not one of the source's.
+func unnamed(f wire.File) error {
+	return fmt.Errorf("%s is in a tablespace that the source did not name", f.Name)
 }
 
 // write stores a file of this node in place of an entry of that name.
