@@ -149,15 +149,12 @@ func (s *seeder) prepare() error {
 	if s.had, err = s.tree.Shape(s.files, !s.fresh); err != nil {
 		return fmt.Errorf("make the directories: %w", err)
 	}
-	total, need := int64(0), map[string]int64{}
-	for i, f := range s.files {
+	total := int64(0)
+	for _, f := range s.files {
 		total += f.Size
-		need[s.tree.Dir(f.Space)] += f.Size - s.had[i]
 	}
-	for dir, n := range need {
-		if err := tree.CheckRoom(dir, n); err != nil {
-			return err
-		}
+	if err := s.tree.CheckRoom(s.files, s.had); err != nil {
+		return err
 	}
 	if err := s.tree.Reserve(s.files, s.had); err != nil {
 		return err

@@ -2,6 +2,7 @@ package tree
 
 import (
 	"bytes"
+	"errors"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -65,5 +66,30 @@ func TestStoresDirectlyOrNot(t *testing.T) {
 		if err := os.Remove(filepath.Join(dir, "f")); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// TestRoomOfOneFileSystem checks that a tablespace beside the data directory does not get the same room once more.
+func TestRoomOfOneFileSystem(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	tr, err := Open(dir, map[uint32]string{7: t.TempDir()}, 15)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tr.Close()
+	free, err := fileio.FreeSpace(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := []wire.File{{Name: "base/5/1", Size: free * 2 / 3}, {Space: 7, Name: "PG_15_1/5/1", Size: free * 2 / 3}}
+	if err := tr.CheckRoom(files[:1], []int64{0}); err != nil {
+		t.Errorf("two thirds of what is free: %v", err)
+	}
+	if err := tr.CheckRoom(files, []int64{free * 2 / 3, 0}); err != nil {
+		t.Errorf("the same where half is there: %v", err)
+	}
+	if err := tr.CheckRoom(files, []int64{0, 0}); !errors.Is(err, ErrNoRoom) {
+		t.Errorf("twice two thirds of what is free: %v", err)
 	}
 }

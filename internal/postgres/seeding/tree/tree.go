@@ -4,10 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -61,13 +63,30 @@ func Open(target string, places map[uint32]string, major int) (*Tree, error) {
 // ErrNoRoom is returned by CheckRoom when the file system has too little free space for the copy.
 var ErrNoRoom = errors.New("not enough room")
 
-// CheckRoom refuses a copy that cannot fit, before hours of copying show it.
-func CheckRoom(dir string, need int64) error {
-	free, err := fileio.FreeSpace(dir)
-	if err == nil && free < need {
-		err = fmt.Errorf("%s: %w: %d MiB more are needed and %d MiB are free; make room and run the seeding again", dir, ErrNoRoom, need>>20, free>>20)
+// CheckRoom refuses a copy that cannot fit, before hours of copying show it. had are the lengths that the files have.
+// The data directory and tablespaces on one file system need room for all of them.
+func (t *Tree) CheckRoom(files []wire.File, had []int64) error {
+	need := map[uint32]int64{}
+	for i, f := range files {
+		need[f.Space] += f.Size - had[i]
 	}
-	return err
+	below := map[uint64]int64{} // by file system
+	for _, oid := range slices.Sorted(maps.Keys(need)) {
+		dir := t.Dir(oid)
+		var st unix.Stat_t
+		if err := unix.Stat(dir, &st); err != nil {
+			return fmt.Errorf("stat %s: %w", dir, err)
+		}
+		below[st.Dev] += need[oid]
+		free, err := fileio.FreeSpace(dir)
+		if err != nil {
+			return err
+		}
+		if n := below[st.Dev]; free < n {
+			return fmt.Errorf("%s: %w: %d MiB more are needed and %d MiB are free; make room and run the seeding again", dir, ErrNoRoom, n>>20, free>>20)
+		}
+	}
+	return nil
 }
 
 // Close closes the directories that the tree holds open.
