@@ -12,7 +12,13 @@ import (
 func MapTablespaces(target string, ask func(oid uint32, location string) (string, error), spaces []wire.Space) (map[uint32]string, error) {
 	places := map[uint32]string{}
 	used := map[string]uint32{}
+	old := linkedTablespaces(target)
 	for _, t := range spaces {
+		for _, o := range old { // as of a data directory that was copied by hand, on one machine: what is there would be removed
+			if t.IsAt(o.Location) {
+				return nil, fmt.Errorf("the old copy here has a tablespace at %s, where the source has its own tablespace %d; remove its link in %s", o.Location, t.OID, filepath.Join(target, "pg_tblspc"))
+			}
+		}
 		if !filepath.IsAbs(t.Location) || t.OID == 0 {
 			return nil, fmt.Errorf("tablespace %d lies inside the source's data directory (%s), which is not supported", t.OID, t.Location)
 		}
