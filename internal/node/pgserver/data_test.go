@@ -43,6 +43,17 @@ func place(t *testing.T, i *Instance, name string, text []byte) {
 	}
 }
 
+// inState writes a file of the state directory.
+func inState(t *testing.T, i *Instance, name, text string) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(i.Layout.State(), name), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// elsewhere is the mark of a copy on a file system that is not mounted.
+const elsewhere = `{"mount_point":"/nowhere"}`
+
 func control(id uint64) []byte { return binary.NativeEndian.AppendUint64(nil, id) }
 
 // TestData checks what counts as no data at all: only a directory that is missing or empty, since a copy is made there.
@@ -61,11 +72,19 @@ func TestData(t *testing.T) {
 		{"a pg_control that is cut short", func(i *Instance) { place(t, i, "global/pg_control", []byte("abc")) }, ag.DataForeign, "read the system identifier"},
 		{"files of somebody", func(i *Instance) { place(t, i, "precious.txt", []byte("x")) }, ag.DataForeign, "there are files in it"},
 		{"a copy under way", func(i *Instance) { place(t, i, "global/pg_control.coterie-tmp", control(7)) }, ag.DataPartial, ""},
-		{"a file system that is not mounted", func(i *Instance) {
-			if err := os.WriteFile(filepath.Join(i.Layout.State(), "data-mount.json"), []byte(`{"mount_point":"/nowhere"}`), 0o600); err != nil {
-				t.Fatal(err)
-			}
+		{"a file system that is not mounted", func(i *Instance) { inState(t, i, "data-mount.json", elsewhere) }, ag.DataForeign, "/nowhere"},
+		{"one on which a copy is under way", func(i *Instance) {
+			inState(t, i, "data-mount.json", elsewhere)
+			inState(t, i, "seeding.json", `{"target":"`+i.data()+`"}`)
 		}, ag.DataForeign, "/nowhere"},
+		{"one on which a rewind is under way", func(i *Instance) {
+			inState(t, i, "data-mount.json", elsewhere)
+			inState(t, i, "rewinding.json", "{}")
+		}, ag.DataForeign, "/nowhere"},
+		{"a copy under way where none was before", func(i *Instance) {
+			inState(t, i, "data-mount.json", elsewhere)
+			place(t, i, "global/pg_control.reseeding", control(7))
+		}, ag.DataPartial, ""},
 	} {
 		i, log := instance(t)
 		i.GroupSystemID = func() string { return "7" }

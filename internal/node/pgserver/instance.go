@@ -46,6 +46,9 @@ func (i *Instance) data() string { return i.Instance.Config().PGData }
 // foreign: nothing touches them.
 func (i *Instance) Data() ag.DataState {
 	if tree.HalfSeeded(i.data(), i.Layout.State()) || i.Instance.Interrupted() {
+		if why := i.Instance.MountLost(); why != "" && i.empty() { // what was begun is on the other file system
+			return i.isForeign(why)
+		}
 		return ag.DataPartial
 	}
 	id, err := i.Instance.SystemID()
@@ -61,11 +64,16 @@ func (i *Instance) Data() ag.DataState {
 	if why := i.Instance.MountLost(); why != "" {
 		return i.isForeign(why)
 	}
-	entries, err := os.ReadDir(i.data())
-	if errors.Is(err, fs.ErrNotExist) || err == nil && len(entries) == 0 {
+	if i.empty() {
 		return ag.DataEmpty
 	}
 	return i.isForeign("there are files in it, and no database cluster")
+}
+
+// empty reports whether the data directory is missing or empty.
+func (i *Instance) empty() bool {
+	entries, err := os.ReadDir(i.data())
+	return errors.Is(err, fs.ErrNotExist) || err == nil && len(entries) == 0
 }
 
 // isForeign says once why nothing touches the data directory: it is not this node's to change.
