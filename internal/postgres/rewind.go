@@ -347,13 +347,14 @@ type ForkSummary struct {
 
 // KeepFork copies the diverged tail of a stopped copy, its WAL beyond the position from, into dir before a rewind or
 // reseed destroys it (S5). The tail is the WAL segments from the fork to the end, all timeline history files,
-// pg_control and, written last, summary.json. A directory with a summary is complete and not changed.
+// pg_control and, written last, summary.json. A directory with a summary is complete and not changed. After an error
+// nothing is left of it: parts of a tail would keep the disk full.
 func (i *Instance) KeepFork(ctx context.Context, from ag.Position, dir string) error {
 	if exists(filepath.Join(dir, "summary.json")) {
 		return nil
 	}
 	if err := i.keepFork(ctx, from, dir); err != nil {
-		return fmt.Errorf("keep the diverged tail in %s: %w", dir, err)
+		return fmt.Errorf("keep the diverged tail in %s: %w", dir, errors.Join(err, os.RemoveAll(dir)))
 	}
 	return nil
 }
