@@ -253,6 +253,51 @@ func TestWindowKeepsLittleWAL(t *testing.T) {
 	b.mustRefuse(t, o)
 }
 
+// TestWindowWhoseWALIsGone holds that a window is closed, with the reason, when the server has removed WAL that the
+// copy needs: it could be finished, and never followed.
+func TestWindowWhoseWALIsGone(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	sock := b.source(t)
+	b.must(t, sock, "ALTER SYSTEM SET max_slot_wal_keep_size = '1MB'")
+	b.must(t, sock, "ALTER SYSTEM SET max_wal_size = '32MB'")
+	b.must(t, sock, "SELECT pg_reload_conf()::text")
+	s := &station{bed: b, sock: sock}
+	s.epoch.Store(1)
+	log := &lineLog{}
+	s.serve(t, source.Config{
+		Data: filepath.Join(b.dir, "source"), Connect: connectTo(sock), Logger: slog.New(slog.NewTextHandler(log, nil)),
+		Leads: func() (ag.Epoch, bool) { return 1, true },
+	})
+	o := s.options(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var written sync.Once
+	o.Compression, o.MaxRate = "OFF", func() int64 { return 1 << 20 }
+	o.Progress = func(p progress.Progress) {
+		if p.Done > 0 {
+			written.Do(func() {
+				for range 4 { // each is a segment, and each checkpoint removes what is beyond the limit
+					b.must(t, sock, "SELECT pg_logical_emit_message(true, 'x', repeat('x', 1000000))::text")
+					b.must(t, sock, "SELECT pg_switch_wal()::text")
+					b.must(t, sock, "CHECKPOINT")
+				}
+			})
+		}
+	}
+	var copying sync.WaitGroup
+	copying.Go(func() { _, _ = Run(ctx, o) }) // this begins another window, until it is ended
+	waitFor(t, "the window to be closed", func() error {
+		if said := log.String(); !strings.Contains(said, "max_slot_wal_keep_size is 1MB") {
+			return errors.New(said)
+		}
+		return nil
+	})
+	cancel()
+	copying.Wait()
+	b.mustRefuse(t, o)
+}
+
 // lineLog keeps the logged lines.
 type lineLog struct {
 	mu   sync.Mutex

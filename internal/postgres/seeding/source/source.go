@@ -17,7 +17,6 @@ import (
 	"github.com/klauspost/compress/s2"
 
 	"github.com/coteriedb/coterie/internal/ag"
-	"github.com/coteriedb/coterie/internal/postgres/seeding/fileio"
 	"github.com/coteriedb/coterie/internal/postgres/seeding/pagesum"
 	"github.com/coteriedb/coterie/internal/postgres/seeding/wire"
 )
@@ -44,7 +43,7 @@ type Config struct {
 	// keeps the WAL. nil means that it never is one.
 	Follows func() (ag.Epoch, bool)
 	// MaxWAL returns the number of bytes of WAL that a window may make the server keep. nil or 0 means half of the free
-	// space of the file system at the time.
+	// space of the file system of WAL at the time.
 	MaxWAL func() int64
 	// AtOnce is the number of heavy copies that are made of this node at a time; others wait for their turn. 0 means
 	// one.
@@ -174,19 +173,6 @@ func (s *Source) streams(ctx context.Context, m ag.ReplicaID) bool {
 	var active bool
 	err = conn.QueryRow(ctx, `SELECT coalesce(bool_or(active), false) FROM pg_replication_slots WHERE slot_name = 'cot_' || $1`, string(m)).Scan(&active)
 	return err == nil && active
-}
-
-func (s *Source) maxWAL() int64 {
-	if s.cfg.MaxWAL != nil {
-		if n := s.cfg.MaxWAL(); n > 0 {
-			return n
-		}
-	}
-	free, err := fileio.FreeSpace(s.cfg.Data)
-	if err != nil {
-		return 0
-	}
-	return free / 2
 }
 
 func (s *Source) all() []*window {

@@ -357,19 +357,6 @@ func (w *window) insertLSN(ctx context.Context) (ag.LSN, error) {
 	return ag.ParseLSN(s)
 }
 
-// check returns an error if the window may not continue: its session is lost, or it keeps more WAL than the bound.
-func (w *window) check(ctx context.Context, bound int64) error {
-	now, err := w.insertLSN(ctx)
-	if err != nil {
-		return fmt.Errorf("the session of the backup is lost: %w", err)
-	}
-	if kept := int64(now) - int64(w.info.Start); bound > 0 && kept > bound && !w.standby {
-		return fmt.Errorf("the seeding of %s has made this server keep %d MiB of WAL, more than the %d MiB it may; make room or raise SEED_MAX_RATE",
-			w.member, kept>>20, bound>>20)
-	}
-	return nil
-}
-
 // end closes the backup; a repeated call returns the same answer. For a window that only keeps WAL it returns the
 // changes of databases since the window began.
 func (w *window) end(ctx context.Context) (wire.Ending, error) {
