@@ -114,12 +114,7 @@ func (k *keeper) accept(l *net.UnixListener, all *sessions) {
 func (k *keeper) read(c *conn) {
 	_ = c.nc.SetReadDeadline(time.Now().Add(5 * time.Second)) // for HELLO
 	in := newLines(c.nc)
-	for {
-		select {
-		case c.answers <- struct{}{}:
-		case <-c.broken:
-		case <-k.gone: // the loop has ended: the request is read and dropped, so that the end of the connection is seen
-		}
+	for k.place(c) {
 		var r request
 		if err := in.next(&r); err != nil {
 			break
@@ -133,6 +128,19 @@ func (k *keeper) read(c *conn) {
 	}
 	if !k.post(func() { k.disconnected(c); close(c.out) }) {
 		close(c.out) // the loop has ended and sends nothing more
+	}
+}
+
+// place waits for a place for the answer of the next request. It returns false once nothing can be written any more: a
+// request that is read without a place takes that of another one, whose answer would wait for it for ever.
+func (k *keeper) place(c *conn) bool {
+	select {
+	case c.answers <- struct{}{}:
+		return true
+	case <-c.broken:
+		return false
+	case <-k.gone: // the loop has ended: the request is read and dropped, so that the end of the connection is seen
+		return true
 	}
 }
 
