@@ -1,6 +1,7 @@
 package keeper
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -264,10 +265,9 @@ func (k *keeper) settle() {
 	fence := e.fence
 	record := Fenced{Epoch: k.epoch, Reason: e.reason, At: time.Now().UTC()}
 	do := func() error {
+		var unwritten error // a disk without room for the record MUST NOT keep standby.signal away
 		if fence {
-			if err := durable.ReplaceJSON(file, record); err != nil {
-				return err
-			}
+			unwritten = durable.ReplaceJSON(file, record)
 		}
 		fault.Point("keeper.recorded") // the end of the server is on disk; standby.signal may be missing
 		if e.exit != nil && e.exit.Clean {
@@ -276,7 +276,7 @@ func (k *keeper) settle() {
 		if k.out != nil {
 			defer k.out.Flush() // the agent looks there why the server ended
 		}
-		return datadir.Seal(pgdata)
+		return errors.Join(unwritten, datadir.Seal(pgdata))
 	}
 	k.onDisk(do, func(err error) {
 		if err != nil {
