@@ -52,6 +52,7 @@ type keeper struct {
 	epoch    ag.Epoch      // the highest one armed or fenced
 	deadline time.Duration // BOOTTIME
 	until    time.Duration // after DETACH: an earlier deadline; 0: none
+	orders   uint64        // ARM and EXTEND that were accepted
 
 	server     server
 	memory     remembered // the content of the state file, now or soon

@@ -316,6 +316,7 @@ func (k *keeper) arm(c *conn, r request) error {
 		k.rememberEpoch(r.Epoch)
 	}
 	k.armed, k.epoch, k.deadline, k.until = true, r.Epoch, r.Deadline, 0
+	k.orders++
 	fault.Point("keeper.armed") // the keeper is armed; the agent has no answer
 	c.detached = false
 	k.server.next = 0 // look for a promotion soon
@@ -341,6 +342,7 @@ func (k *keeper) extend(c *conn, r request) error {
 		return refuse(ErrNotArmed, "EXTEND for epoch %d: the keeper is not armed for it", r.Epoch)
 	}
 	k.deadline, k.until, c.detached = r.Deadline, 0, false
+	k.orders++
 	return nil
 }
 
@@ -360,7 +362,8 @@ func (k *keeper) detach(c *conn, r request) error {
 	return nil
 }
 
-// disarm removes the deadline. A server that accepts writes must keep it.
+// disarm removes the deadline. A server that accepts writes must keep it, and so must one that is armed again while the
+// disk is read: it is about to be promoted.
 func (k *keeper) disarm(r request, reply func(error)) {
 	leading := refuse(ErrLeading, "DISARM: the server is, or may be about to become, a primary; stop or fence it first")
 	switch {
@@ -381,13 +384,15 @@ func (k *keeper) disarm(r request, reply func(error)) {
 		reply(leading)
 		return
 	}
-	pgdata, pid, standby := k.server.req.PGData, k.server.pid, false
+	pgdata, pid, orders, standby := k.server.req.PGData, k.server.pid, k.orders, false
 	k.onDisk(func() error { standby = datadir.InRecovery(pgdata); return nil }, func(err error) {
 		switch {
 		case err != nil:
 			reply(err)
 		case k.fencing():
 			reply(refuse(ErrBusy, "DISARM: fencing: %s", k.end.reason))
+		case k.orders != orders: // it is older than what is in force now
+			reply(refuse(ErrBusy, "DISARM: the deadline was moved while the disk was read"))
 		case k.server.pid == 0, standby && k.server.pid == pid && !k.leading():
 			k.disarmed()
 			reply(nil)
