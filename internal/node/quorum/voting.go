@@ -55,6 +55,8 @@ func (s *Service) membershipTurn(ctx context.Context) error {
 		return err
 	}
 	switch {
+	case ok && self.Voter && self.EtcdID == 0 && m != nil && errors.Is(m.Err(), embedded.ErrRemoved):
+		return s.stopVoting(m) // its vote was taken while it was away, and given to it again: it needs a member with another id
 	case ok && self.Voter && (m == nil || self.EtcdID == 0):
 		if before := waitsFor(snap.Group, s.self); before != "" {
 			return fmt.Errorf("%s is to vote first; start it, or take it out with coterie remove %s", before, before)
@@ -141,5 +143,9 @@ func (s *Service) stopVoting(m member) error {
 	s.store.Refresh()
 	err := m.Close()
 	s.Logger.Info("this node does not vote in the quorum any more")
-	return errors.Join(err, os.RemoveAll(s.Layout.Etcd()), durable.Remove(s.Layout.MemberMark()))
+	// The mark first: a node that has it, and no log, does not start (embedded.ErrLost).
+	if unmarked := durable.Remove(s.Layout.MemberMark()); unmarked != nil {
+		return errors.Join(err, unmarked)
+	}
+	return errors.Join(err, os.RemoveAll(s.Layout.Etcd()))
 }

@@ -3,6 +3,7 @@ package quorum
 import (
 	"errors"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -110,6 +111,40 @@ func TestVoteIsGivenBackBeforeItsMemberEnds(t *testing.T) {
 	b.etcd.err = nil
 	if err := b.membershipTurn(t.Context()); err != nil || !m.closed || len(b.etcd.removed) != 1 || b.etcd.removed[0] != 1 {
 		t.Errorf("closed %v, votes given back %v: %v", m.closed, b.etcd.removed, err)
+	}
+}
+
+// TestRemovedMemberBeginsAnew holds that a node whose vote was taken while it was away, and given to it again, votes
+// with a new member: the quorum refuses for ever the one that it has removed.
+func TestRemovedMemberBeginsAnew(t *testing.T) {
+	b := newBed(t)
+	m := b.run(t)
+	m.err = embedded.ErrRemoved
+	b.alter(func(g *ag.Group) { g.Replicas[0].EtcdID = 0 })
+	if err := b.membershipTurn(t.Context()); err != nil || !m.closed || b.running() != nil || b.wasMember() || len(b.etcd.promoted) > 0 {
+		t.Errorf("closed %t, was a member %t, promoted %v: %v", m.closed, b.wasMember(), b.etcd.promoted, err)
+	}
+	if _, err := os.Stat(b.Layout.Etcd()); !os.IsNotExist(err) {
+		t.Errorf("its log is still there: %v", err)
+	}
+	if err := b.membershipTurn(t.Context()); err != nil || !slices.Equal(b.etcd.promoted, []uint64{7}) || b.etcd.group.Replicas[0].EtcdID != 7 {
+		t.Errorf("promoted %v, the configuration has %+v: %v", b.etcd.promoted, b.etcd.group.Replicas[0], err)
+	}
+}
+
+// TestMarkGoesBeforeTheLog holds that no crash leaves a mark without a log: the node would not start again.
+func TestMarkGoesBeforeTheLog(t *testing.T) {
+	b := newBed(t)
+	b.run(t)
+	if err := errors.Join(os.Remove(b.Layout.MemberMark()), os.MkdirAll(filepath.Join(b.Layout.MemberMark(), "in the way"), 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	b.alter(func(g *ag.Group) { g.Replicas[0].Voter = false })
+	if err := b.membershipTurn(t.Context()); err == nil || !b.wasMember() {
+		t.Fatalf("the mark was removed, and the test proves nothing: %v", err)
+	}
+	if _, err := os.Stat(b.Layout.Etcd()); err != nil {
+		t.Errorf("the log is gone before its mark: %v", err)
 	}
 }
 
