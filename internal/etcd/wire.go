@@ -250,11 +250,35 @@ func (w *wire) txn(ctx context.Context, endpoint string, t txn) (txnResult, erro
 	if err != nil {
 		return txnResult{}, err
 	}
+	out, err := resultOf(t, resp)
+	if err != nil {
+		return txnResult{}, fmt.Errorf("quorum member %s: %w", endpoint, err)
+	}
+	return out, nil
+}
+
+// resultOf returns what the answer to a transaction says. One that does not fit the transaction is an error: callers
+// rely on a result of each read, and the member may be a stolen witness's.
+func resultOf(t txn, resp *pb.TxnResponse) (txnResult, error) {
 	out := txnResult{ok: resp.GetSucceeded(), rev: resp.GetHeader().GetRevision(), store: resp.GetHeader().GetClusterId()}
-	for _, r := range resp.GetResponses() {
+	asked, given := t.Then, resp.GetResponses()
+	switch {
+	case out.ok:
+	case len(t.If) == 0:
+		return txnResult{}, errors.New("it did not find true what has no condition")
+	default:
+		asked = t.Else
+	}
+	if len(given) != len(asked) {
+		return txnResult{}, fmt.Errorf("it answered %d operations with %d results", len(asked), len(given))
+	}
+	for i, r := range given {
+		if k := asked[i].kind; k != opGet && k != opRange {
+			continue
+		}
 		rng := r.GetResponseRange()
 		if rng == nil {
-			continue
+			return txnResult{}, fmt.Errorf("it answered no read of %s", asked[i].key)
 		}
 		kvs := []kv{}
 		for _, k := range rng.GetKvs() {
