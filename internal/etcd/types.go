@@ -133,7 +133,7 @@ type Event struct {
 	Record  bool // epoch, state or a vote; lead, if it was deleted or cannot be read
 	Group   bool // the configuration
 	Op      bool // the operator's request
-	Status  bool // a status report was removed
+	Status  bool // a status report was removed, or there are too many
 	Renewal *Renewal
 	Reports map[ag.ReplicaID]json.RawMessage // new status reports, the newest of each replica
 }
@@ -159,6 +159,9 @@ func (e *Event) add(x Event) {
 		e.Reports = make(map[ag.ReplicaID]json.RawMessage, len(x.Reports))
 	}
 	maps.Copy(e.Reports, x.Reports)
+	if len(e.Reports) > maxStatuses { // in names that no group has: what is of use is read
+		e.Status, e.Reports = true, nil
+	}
 }
 
 // Token is a join token. Its maker defines Value; the store guarantees that it is consumed once.

@@ -154,7 +154,7 @@ func (e *Event) renewal(c kv) {
 
 func (e *Event) report(id ag.ReplicaID, c kv) {
 	value, err := readRaw(c, maxStatusBytes)
-	if c.value == nil || err != nil {
+	if c.value == nil || err != nil || checkID(id, false) != nil || len(e.Reports) >= maxStatuses {
 		e.Status = true
 		return
 	}

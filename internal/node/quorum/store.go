@@ -105,6 +105,9 @@ func (s *Store) Watch(ctx context.Context) <-chan agent.Hint {
 	return hints
 }
 
+// saidMost bounds the names whose last report is remembered: every member of the quorum can invent some.
+const saidMost = 64
+
 // hintOf returns the agent's hint for an event. said has the last status report of each replica, without its position.
 func hintOf(e etcd.Event, said map[ag.ReplicaID]string) agent.Hint {
 	h := agent.Hint{Changed: e.Record || e.Group || e.Op || e.Status}
@@ -117,6 +120,9 @@ func hintOf(e etcd.Event, said map[ag.ReplicaID]string) agent.Hint {
 			continue
 		}
 		if key := st.Key(); key != said[id] {
+			if len(said) >= saidMost {
+				clear(said)
+			}
 			said[id], h.Changed = key, true
 		}
 	}

@@ -1,9 +1,12 @@
 package quorum
 
 import (
+	"encoding/json"
+	"fmt"
 	"testing"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/etcd"
 )
 
 // TestTransfereeIsInReach: the quorum's leadership goes to a voter in reach, a witness first.
@@ -28,6 +31,18 @@ func TestTransfereeIsInReach(t *testing.T) {
 	} {
 		if got := transferee(voters, c.self, c.among); got != c.want {
 			t.Errorf("from %s, with %v in reach: %d, want %d", c.self, c.among, got, c.want)
+		}
+	}
+}
+
+// TestHintsRememberFewNames: names that somebody invents fill no memory, and a report that says something new in one of
+// them is still a change.
+func TestHintsRememberFewNames(t *testing.T) {
+	said := map[ag.ReplicaID]string{}
+	for i := range 10 * saidMost {
+		e := etcd.Event{Reports: map[ag.ReplicaID]json.RawMessage{ag.ReplicaID(fmt.Sprintf("x%d", i)): json.RawMessage("{}")}}
+		if h := hintOf(e, said); !h.Changed || len(said) > saidMost {
+			t.Fatalf("changed %t, %d names are remembered", h.Changed, len(said))
 		}
 	}
 }
