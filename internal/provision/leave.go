@@ -147,8 +147,11 @@ func departData(ctx context.Context, l config.Layout, cfg config.Config, d *Depa
 	if d.Data == "" { // nothing that could be kept
 		return nil
 	}
-	if _, err := os.Stat(from); errors.Is(err, fs.ErrNotExist) && d.Data != from {
-		return nil // it was moved before an interruption
+	if _, err := os.Stat(from); errors.Is(err, fs.ErrNotExist) {
+		if _, err := os.Stat(d.Data); err == nil {
+			return nil // it was moved before an interruption
+		}
+		return fail.Unhealthyf("the data directory %s is not there; mount its file system, and run coterie leave again: it goes on", from)
 	}
 	if pid := serverOf(from); pid != 0 {
 		return fail.Unhealthyf("PostgreSQL still runs on %s (process %d), although no agent does; stop it with %s stop -D %s, and run coterie leave again",
@@ -161,7 +164,7 @@ func departData(ctx context.Context, l config.Layout, cfg config.Config, d *Depa
 	defer func() { _ = pg.Close() }()
 	say("replaying the WAL that is here, up to its end")
 	if err := pg.EndRecovery(ctx); errors.Is(err, postgres.ErrNotWhole) {
-		return fail.Refusedf("%w, so no server could start on %s; the directory is left as it is: start the agent and wait until the copy is whole, or delete the node directory", err, from)
+		return fail.Refusedf("%w, so no server could start on %s; nothing of it can be kept: delete the node directory", err, from)
 	} else if err != nil {
 		return err
 	}
@@ -254,7 +257,10 @@ func removeMarks(data string) error {
 	places := []string{data, filepath.Join(data, "pg_wal")}
 	spaces, err := os.ReadDir(filepath.Join(data, "pg_tblspc"))
 	for _, s := range spaces {
-		places = append(places, filepath.Join(data, "pg_tblspc", s.Name()))
+		place := filepath.Join(data, "pg_tblspc", s.Name())
+		if st, err := os.Stat(place); err == nil && st.IsDir() { // else there is nothing, as of a tablespace whose disk is gone
+			places = append(places, place)
+		}
 	}
 	for _, dir := range places {
 		err = errors.Join(err, durable.Remove(filepath.Join(dir, "coterie.probe")))
@@ -299,10 +305,15 @@ func serverOf(data string) int {
 }
 
 // HoldsCopy reports whether the data directory of the node holds a copy that could be kept. A copy that was being made
-// is none: its pg_control comes last.
-func HoldsCopy(cfg config.Config) bool {
+// is none: its pg_control comes last. Neither is one that has not read its first WAL, or that was being rewound.
+func HoldsCopy(l config.Layout, cfg config.Config) bool {
 	if cfg.PostgreSQL == nil {
 		return false
+	}
+	for _, unfinished := range []string{filepath.Join(cfg.PostgreSQL.Data, "backup_label"), filepath.Join(l.State(), "rewinding.json")} {
+		if _, err := os.Lstat(unfinished); err == nil {
+			return false
+		}
 	}
 	_, err := os.Stat(filepath.Join(cfg.PostgreSQL.Data, "global", "pg_control"))
 	return err == nil

@@ -199,7 +199,7 @@ func (x *leaving) remove(ctx context.Context, c *cobra.Command) (*provision.Depa
 		}
 	}
 	d := &provision.Departure{Node: x.cfg.Node, Group: x.cfg.GroupName, Last: p.last, Forced: p.forced, Since: time.Now().UTC().Truncate(time.Second)}
-	if provision.HoldsCopy(x.cfg) {
+	if provision.HoldsCopy(x.layout, x.cfg) {
 		d.Data = x.cfg.PostgreSQL.Data
 	}
 	if x.keep != "" {
