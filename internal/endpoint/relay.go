@@ -83,7 +83,7 @@ func (c *Conn) Via() string { return string(c.via) }
 // relayCache is what an endpoint knows about the members that it reaches through relays only.
 type relayCache struct {
 	wg          sync.WaitGroup
-	unreachable map[ag.ReplicaID]time.Time // since when a member is not reached directly; Endpoint.mu guards it
+	unreachable map[ag.ReplicaID]string    // at which address a member is not reached directly; Endpoint.mu guards it
 	tried       map[ag.ReplicaID]time.Time // when all relays to it failed last; Endpoint.mu guards it
 
 	wanted  map[ag.ReplicaID]time.Time  // when dialling it failed last; Endpoint.mu guards it
@@ -96,7 +96,7 @@ type relayCache struct {
 
 func newRelayCache() relayCache {
 	return relayCache{
-		unreachable: make(map[ag.ReplicaID]time.Time), tried: make(map[ag.ReplicaID]time.Time), wanted: make(map[ag.ReplicaID]time.Time),
+		unreachable: make(map[ag.ReplicaID]string), tried: make(map[ag.ReplicaID]time.Time), wanted: make(map[ag.ReplicaID]time.Time),
 		parked: make(map[ag.ReplicaID]chan *Conn), parking: make(map[ag.ReplicaID]bool),
 	}
 }
@@ -271,19 +271,24 @@ func (e *Endpoint) dialRelay(ctx context.Context, via Relay, class Class, want a
 func (e *Endpoint) markUnreachable(id ag.ReplicaID, addr string, via ag.ReplicaID) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if _, known := e.relayCache.unreachable[id]; known || e.closed {
+	if e.closed {
 		return
 	}
-	e.relayCache.unreachable[id] = time.Now()
+	_, known := e.relayCache.unreachable[id]
+	e.relayCache.unreachable[id] = addr // it may have moved
+	if known {
+		return
+	}
 	e.log.Warn("a member does not answer directly, and is reached by way of another one", "member", id, "address", addr, "relay", via)
-	e.relayCache.wg.Go(func() { e.watchDirect(id, addr) })
+	e.relayCache.wg.Go(func() { e.watchDirect(id) })
 }
 
-// watchDirect tries to connect to a member directly until that succeeds, no relayed connection is in use any more, or
-// the endpoint is closed. When it succeeds, relayed connections are cut, so that they are opened again directly.
-func (e *Endpoint) watchDirect(id ag.ReplicaID, addr string) {
+// watchDirect tries to connect to a member directly, at the address at which it was dialled last, until that succeeds,
+// no relayed connection is in use any more, or the endpoint is closed. When it succeeds, relayed connections are cut,
+// so that they are opened again directly.
+func (e *Endpoint) watchDirect(id ag.ReplicaID) {
 	used := time.Now()
-	back := false
+	back, addr := false, ""
 	for !back && time.Since(used) < relayForgets {
 		select {
 		case <-time.After(relayReturn):
@@ -293,6 +298,9 @@ func (e *Endpoint) watchDirect(id ag.ReplicaID, addr string) {
 		if len(e.relayedTo(id)) > 0 {
 			used = time.Now()
 		}
+		e.mu.Lock()
+		addr = e.relayCache.unreachable[id]
+		e.mu.Unlock()
 		ctx, cancel := context.WithTimeout(context.Background(), relayReturn)
 		c, err := e.dialDirect(ctx, addr, ClassControl, id)
 		cancel()

@@ -174,6 +174,24 @@ func TestRelay(t *testing.T) {
 	}
 }
 
+// A relayed connection goes back to the direct path also when that is another one than at first: the member has moved.
+func TestRelayToAMemberThatMoved(t *testing.T) {
+	t.Parallel()
+	x := newTriangle(t)
+	if _, err := x.dial(t, ClassWAL); err != nil {
+		t.Fatal(err)
+	}
+	x.direct = newStreet(t, x.b.Addr(), false)
+	c, err := x.dial(t, ClassWAL)
+	if err != nil || c.Via() != "w" {
+		t.Fatalf("it is relayed at its new address: %v", err)
+	}
+	x.direct.open.Store(true)
+	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, errDirect) {
+		t.Errorf("a relayed stream whose direct path is back: %v", err)
+	}
+}
+
 // A member that leaves loses the connections relayed to it and for it.
 func TestRelayIsRevoked(t *testing.T) {
 	t.Parallel()
