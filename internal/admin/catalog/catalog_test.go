@@ -266,14 +266,16 @@ var changes = []struct {
 	{"a server has other settings", func(f *Facts) {}, "select node, value, pending_restart from coterie.settings where name = 'max_connections' order by 1", "a|100|false\nb|50|true"},
 	{"settings of the group", func(f *Facts) { f.Group.Replicas[2].Options.Parameters = map[string]string{"max_connections": "300"} }, "select node, value, of_replica, in_force, pending_restart from coterie.parameters where name = 'max_connections' order by 1", "a|200|false|100|false\nb|200|false|50|true\nc|300|true|<nil>|<nil>"},
 	{"settings that may be secret", func(*Facts) {}, "select distinct name, value from coterie.parameters where name like 'arch%'", "archive_command|<nil>"},
-	{"clients are in a transaction, busy, and at a Unix socket", func(f *Facts) {
-		n := f.Nodes["a"]
-		n.Sessions = []Session{
-			{ID: 1, Client: "10.0.0.1:5", State: "idle in transaction", Since: noon}, {ID: 2, Client: "10.0.0.1:6", State: "active", Since: noon}, {ID: 3, Client: "local", State: "idle", Since: noon},
-		}
-		f.Nodes["a"] = n
-	}, "select s.session_id, status, host_name, net_transport, client_net_address, client_tcp_port from sys.dm_exec_sessions s join sys.dm_exec_connections c on c.session_id = s.session_id order by 1",
-		"1|sleeping|10.0.0.1|TCP|10.0.0.1|5\n2|running|10.0.0.1|TCP|10.0.0.1|6\n3|sleeping|local|Unix socket|local|<nil>"},
+	{
+		"clients are in a transaction, busy, and at a Unix socket", func(f *Facts) {
+			n := f.Nodes["a"]
+			n.Sessions = []Session{
+				{ID: 1, Client: "10.0.0.1:5", State: "idle in transaction", Since: noon}, {ID: 2, Client: "10.0.0.1:6", State: "active", Since: noon}, {ID: 3, Client: "local", State: "idle", Since: noon},
+			}
+			f.Nodes["a"] = n
+		}, "select s.session_id, status, host_name, net_transport, client_net_address, client_tcp_port from sys.dm_exec_sessions s join sys.dm_exec_connections c on c.session_id = s.session_id order by 1",
+		"1|sleeping|10.0.0.1|TCP|10.0.0.1|5\n2|running|10.0.0.1|TCP|10.0.0.1|6\n3|sleeping|local|Unix socket|local|<nil>",
+	},
 	{"a listener of two families of addresses", func(f *Facts) {
 		f.Group.Options.Listeners = []ag.Listener{{Name: "l", Addresses: []string{"10.0.0.9/20", "fd00::9/64"}}}
 	}, "select ip_address, ip_subnet_mask from sys.availability_group_listener_ip_addresses order by 1", "10.0.0.9|255.255.240.0\nfd00::9|<nil>"},

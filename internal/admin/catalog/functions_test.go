@@ -43,8 +43,11 @@ func TestSecretValuesAreMarked(t *testing.T) {
 	f.Settings = func() map[ag.ReplicaID][]Setting {
 		of := func(command string) []Setting {
 			return []Setting{
-				{Name: "archive_command", Value: command}, {Name: "restore_command"}, {Name: "primary_conninfo written in /etc/x.conf", Value: "password=secret"},
-				{Name: "synchronous_commit of role monkey", Value: "off"}, {Name: "work_mem", Value: "4MB"},
+				{Name: "archive_command", Value: command},
+				{Name: "restore_command"},
+				{Name: "primary_conninfo written in /etc/x.conf", Value: "password=secret"},
+				{Name: "synchronous_commit of role monkey", Value: "off"},
+				{Name: "work_mem", Value: "4MB"},
 			}
 		}
 		return map[ag.ReplicaID][]Setting{"a": of("cp %p /secret"), "b": of("cp %p /secret"), "c": of("cp %p /secret2")}

@@ -121,17 +121,8 @@ func (x *leaving) run(c *cobra.Command) (err error) {
 	} else {
 		cli.Say(c, "going on: %s is out of the group %s since %s", d.Node, d.Group, d.Since.Local().Format(time.DateTime))
 	}
-	if x.keep != "" && filepath.Clean(x.keep) != d.Data && x.cfg.PostgreSQL != nil {
-		if d.Data == "" {
-			return fail.Usagef("%s held no whole copy when it began to leave, and there is none that could be moved; nothing was changed: leave --keep-data away", d.Node)
-		}
-		if err := provision.CheckKeep(x.layout, x.cfg, x.keep); err != nil {
-			return err
-		}
-		d.Data = filepath.Clean(x.keep)
-		if err := d.Save(x.layout); err != nil {
-			return err
-		}
+	if err := x.place(d); err != nil {
+		return err
 	}
 	if err := x.stop(ctx, c); err != nil {
 		return err
@@ -145,6 +136,21 @@ func (x *leaving) run(c *cobra.Command) (err error) {
 		return err
 	}
 	return x.report(c, *d, steps)
+}
+
+// place takes over a place that --keep-data names when the command is run again.
+func (x *leaving) place(d *provision.Departure) error {
+	if x.keep == "" || filepath.Clean(x.keep) == d.Data || x.cfg.PostgreSQL == nil {
+		return nil
+	}
+	if d.Data == "" {
+		return fail.Usagef("%s held no whole copy when it began to leave, and there is none that could be moved; nothing was changed: leave --keep-data away", d.Node)
+	}
+	if err := provision.CheckKeep(x.layout, x.cfg, x.keep); err != nil {
+		return err
+	}
+	d.Data = filepath.Clean(x.keep)
+	return d.Save(x.layout)
 }
 
 // asOwner runs the command as the user that runs the server, and does what only root can.

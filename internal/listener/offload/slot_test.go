@@ -29,7 +29,7 @@ func TestSlotLayout(t *testing.T) {
 // given to a new one, is counted out again. A slot with a wrong count would be waited for without an end.
 func TestSlotResetsWhileARunIsInside(t *testing.T) {
 	var s Slot
-	all := unsafe.Slice((*byte)(unsafe.Pointer(&s)), slotSize) //nolint:gosec // its memory
+	all := unsafe.Slice((*byte)(unsafe.Pointer(&s)), slotSize)
 	for i := range all {
 		all[i] = 0xff
 	}
