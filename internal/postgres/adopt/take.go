@@ -26,6 +26,7 @@ type Adopted struct {
 	Start     Start     `json:"start"`
 	AutoConf  string    `json:"auto_conf"`               // postgresql.auto.conf before the adoption
 	Removed   []string  `json:"removed,omitempty"`       // its lines that the group reserves
+	Unlisted  bool      `json:"unlisted,omitempty"`      // Removed is not known yet: the adoption was interrupted
 	Generated bool      `json:"generated,omitempty"`     // a postgresql.conf for joining nodes was put into the data directory
 	Dropped   []string  `json:"dropped_slots,omitempty"` // physical slots
 	Settings  []Setting `json:"settings"`                // the settings that the files made
@@ -75,6 +76,7 @@ func Take(r *Report, binDir, stateDir string, clean func() error) (*Adopted, err
 	a := &Adopted{
 		Cluster: r.Cluster, SystemID: r.SystemID, BinDir: binDir, Start: r.Start, AutoConf: string(auto), Settings: r.Settings, SyncNames: r.SyncNames,
 		Generated: r.Apart() && !exists(filepath.Join(r.Data, "postgresql.conf")),
+		Unlisted:  true,
 	}
 	for _, s := range r.Slots {
 		if s.Physical {
@@ -108,12 +110,7 @@ func (a *Adopted) change(r *Report, stateDir string, clean func() error) error {
 	if err != nil {
 		return err
 	}
-	kept := slices.Collect(strings.Lines(string(now)))
-	for line := range strings.Lines(a.AutoConf) {
-		if !slices.Contains(kept, line) {
-			a.Removed = append(a.Removed, strings.TrimSuffix(line, "\n"))
-		}
-	}
+	a.Removed, a.Unlisted = missing(a.AutoConf, string(now)), false
 	if err := a.save(stateDir); err != nil {
 		return fmt.Errorf("record the adoption: %w", err)
 	}
@@ -130,6 +127,17 @@ func (a *Adopted) change(r *Report, stateDir string, clean func() error) error {
 	}
 	fault.Point("adopt.changed") // the cluster is changed; no group exists
 	return nil
+}
+
+// missing returns the lines of a file that it does not have any more.
+func missing(before, now string) (lines []string) {
+	kept := slices.Collect(strings.Lines(now))
+	for line := range strings.Lines(before) {
+		if !slices.Contains(kept, line) {
+			lines = append(lines, strings.TrimSuffix(line, "\n"))
+		}
+	}
+	return lines
 }
 
 // nodeLocal are the settings that apply to one machine only.
@@ -198,6 +206,9 @@ func (a *Adopted) restoreAutoConf(clean func() error) error {
 		}
 	}
 	restored := slices.Clone(a.Removed)
+	if a.Unlisted {
+		restored = missing(a.AutoConf, string(b))
+	}
 	for line := range strings.Lines(a.AutoConf) {
 		line = strings.TrimSuffix(line, "\n")
 		if name, _, ok := confLine(line); ok && slices.Contains(agentSettings, name) && !slices.Contains(restored, line) {
