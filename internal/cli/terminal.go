@@ -1,18 +1,37 @@
 package cli
 
 import (
+	"bufio"
 	"io"
 	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
+
+	"github.com/coteriedb/coterie/internal/lib/fail"
 )
 
 // IsTerminal reports whether w is a file that is a terminal.
 func IsTerminal(w io.Writer) bool {
 	f, ok := w.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))
+}
+
+// Interactive reports whether the standard input of a command is a terminal, so that a person can be asked.
+func Interactive(c *cobra.Command) bool {
+	f, ok := c.InOrStdin().(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}
+
+// Confirm asks for a name to be typed, and refuses to go on if another line comes.
+func Confirm(c *cobra.Command, name, question string, args ...any) error {
+	Say(c, question, args...)
+	line, _ := bufio.NewReader(c.InOrStdin()).ReadString('\n')
+	if strings.TrimSpace(line) != name {
+		return fail.Refusedf("not confirmed; nothing was changed")
+	}
+	return nil
 }
 
 // Paint returns a status with its worst words in colour where standard output is a terminal and NO_COLOR is not set.

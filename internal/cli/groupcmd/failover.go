@@ -1,18 +1,14 @@
 package groupcmd
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"strings"
 	"sync"
 	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/ag"
@@ -190,13 +186,8 @@ func confirmLoss(c *cobra.Command, cl *api.Client) error {
 	if err := (dashboard{Status: s}).render(cli.Out(c)); err != nil {
 		return err
 	}
-	if !term.IsTerminal(int(os.Stdin.Fd())) {
+	if !cli.Interactive(c) {
 		return fail.Refusedf("a forced failover may lose acknowledged commits; add --yes to do it from a script")
 	}
-	cli.Say(c, "\nCommits beyond the position of the chosen replica will be lost. Type the group's name (%s) to go on:", s.Group)
-	line, _ := bufio.NewReader(c.InOrStdin()).ReadString('\n')
-	if strings.TrimSpace(line) != s.Group {
-		return fail.Refusedf("not confirmed; nothing was changed")
-	}
-	return nil
+	return cli.Confirm(c, s.Group, "\nCommits beyond the position of the chosen replica will be lost. Type the group's name (%s) to go on:", s.Group)
 }

@@ -1,15 +1,12 @@
 package groupcmd
 
 import (
-	"bufio"
 	"context"
 	"fmt"
-	"os"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/ag"
@@ -48,16 +45,10 @@ own node directory is left as it is; coterie leave there goes on with it and kee
 
 // confirmRemoval has a person type the member's name. A script is not asked.
 func confirmRemoval(c *cobra.Command, name string, yes bool) error {
-	in, isFile := c.InOrStdin().(*os.File)
-	if yes || !isFile || !term.IsTerminal(int(in.Fd())) {
+	if yes || !cli.Interactive(c) {
 		return nil
 	}
-	cli.Say(c, "%s leaves the group: its copy no longer counts, its vote is taken, and it can come back only by joining anew. Type its name to go on:", name)
-	line, _ := bufio.NewReader(in).ReadString('\n')
-	if strings.TrimSpace(line) != name {
-		return fail.Refusedf("not confirmed; nothing was changed")
-	}
-	return nil
+	return cli.Confirm(c, name, "%s leaves the group: its copy no longer counts, its vote is taken, and it can come back only by joining anew. Type its name to go on:", name)
 }
 
 // Set returns the command set, which changes how the group commits and fails over.

@@ -1,15 +1,11 @@
 package groupcmd
 
 import (
-	"bufio"
 	"fmt"
-	"os"
 	"slices"
-	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"github.com/coteriedb/coterie/internal/ag/recovery"
 	"github.com/coteriedb/coterie/internal/cli"
@@ -151,15 +147,10 @@ func confirmRecovery(c *cobra.Command, group string, p provision.RecoveryPlan, o
 	if ok.yes {
 		return nil
 	}
-	if !term.IsTerminal(int(os.Stdin.Fd())) {
+	if !cli.Interactive(c) {
 		return fail.Refusedf("commits may be lost, and two primaries are possible if a member that is called lost is not; add --yes to do it from a script")
 	}
-	cli.Say(c, "\nThis is not undone. Type the group's name (%s) to go on:", group)
-	line, _ := bufio.NewReader(c.InOrStdin()).ReadString('\n')
-	if strings.TrimSpace(line) != group {
-		return fail.Refusedf("not confirmed; nothing was changed")
-	}
-	return nil
+	return cli.Confirm(c, group, "\nThis is not undone. Type the group's name (%s) to go on:", group)
 }
 
 // printRecovery prints the plan as a table.

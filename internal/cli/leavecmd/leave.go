@@ -1,7 +1,6 @@
 package leavecmd
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -14,7 +13,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/cli"
@@ -177,16 +175,11 @@ func (x *leaving) release(c *cobra.Command) error {
 
 // confirm has a person type the node's name. A script is not asked.
 func (x *leaving) confirm(c *cobra.Command) error {
-	in, isFile := c.InOrStdin().(*os.File)
-	if x.yes || !isFile || !term.IsTerminal(int(in.Fd())) {
+	if x.yes || !cli.Interactive(c) {
 		return nil
 	}
-	cli.Say(c, "%s leaves the group %s: its copy no longer counts, PostgreSQL here stops, and it can come back only by joining anew. Its data is kept. Type its name to go on:", x.cfg.Node, x.cfg.GroupName)
-	line, _ := bufio.NewReader(in).ReadString('\n')
-	if strings.TrimSpace(line) != x.cfg.Node {
-		return fail.Refusedf("not confirmed; nothing was changed")
-	}
-	return nil
+	return cli.Confirm(c, x.cfg.Node, "%s leaves the group %s: its copy no longer counts, PostgreSQL here stops, and it can come back only by joining anew. Its data is kept. Type its name to go on:",
+		x.cfg.Node, x.cfg.GroupName)
 }
 
 // remove has another member take this node out of the group, and records that. A dry run only says what would be done.
