@@ -85,14 +85,20 @@ type stubborn struct{ agent.Upstream }
 
 func (stubborn) Seal(context.Context) error { return nil }
 
+// makeStubborn starts b anew with such an upstream.
+func (l *lab) makeStubborn() {
+	l.Helper()
+	l.write("a")
+	l.stop("b")
+	l.wrap = func(c *agent.Config) { c.Upstream = stubborn{c.Upstream} }
+	l.start("b")
+	l.wrap = nil
+}
+
 // A member that would take WAL after its seal gives no seal, and ends.
 func TestAssertionInASeal(t *testing.T) {
 	inBubble(t, func(l *lab) {
-		l.write("a")
-		l.stop("b")
-		l.wrap = func(c *agent.Config) { c.Upstream = stubborn{c.Upstream} }
-		l.start("b")
-		l.wrap = nil
+		l.makeStubborn()
 		l.wait("b streams", time.Minute, func() bool { return l.Node("b").State().Receiving })
 		_, err := l.agents["b"].Seal(context.Background(), agent.SealRequest{Epoch: 99, Candidate: "c"})
 		if !assert.Violated(err) {
@@ -105,11 +111,7 @@ func TestAssertionInASeal(t *testing.T) {
 // The seal that a candidate gives itself is no exception.
 func TestAssertionInACandidatesOwnSeal(t *testing.T) {
 	inBubble(t, func(l *lab) {
-		l.write("a")
-		l.stop("b")
-		l.wrap = func(c *agent.Config) { c.Upstream = stubborn{c.Upstream} }
-		l.start("b")
-		l.wrap = nil
+		l.makeStubborn()
 		l.Record.SetGroup(func(g *ag.Group) { g.Replicas[2].FailoverMode = ag.Manual })
 		l.formed("a", time.Minute)
 		l.wait("b streams", time.Minute, func() bool { return l.Node("b").State().Receiving })

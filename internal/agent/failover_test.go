@@ -123,18 +123,24 @@ func TestForcedFailoverDeposesAPrimaryWithinItsLease(t *testing.T) {
 	})
 }
 
+// startWhileSeeding starts the group: b is synchronized, and the copy of c does not end until its stall does.
+func (l *lab) startWhileSeeding() {
+	l.Helper()
+	l.Node("c").Stall("seed", true)
+	for _, id := range l.ids {
+		l.start(id)
+	}
+	l.wait("b is synchronized and c is being seeded", time.Minute, func() bool {
+		s := l.Record.Snapshot().Record.State
+		return len(s.V) == 1 && s.K == 1 && l.Node("c").State().Seeds == 1 && l.leads("a")
+	})
+}
+
 // TestForcedFailoverIsRefused: a target that has nothing to lead with ends the request. It does not carry it out later,
 // when its copy is whole and nobody expects it any more.
 func TestForcedFailoverIsRefused(t *testing.T) {
 	inBubbleUnformed(t, func(l *lab) {
-		l.Node("c").Stall("seed", true)
-		for _, id := range l.ids {
-			l.start(id)
-		}
-		l.wait("b is synchronized and c is being seeded", time.Minute, func() bool {
-			s := l.Record.Snapshot().Record.State
-			return len(s.V) == 1 && s.K == 1 && l.Node("c").State().Seeds == 1 && l.leads("a")
-		})
+		l.startWhileSeeding()
 		was := l.epoch()
 		l.Record.SetOp(ag.Op{ID: "1", Kind: ag.OpForced, To: "c", Epoch: was})
 		l.wait("the request is ended", time.Minute, func() bool { return l.Record.Snapshot().OpRev == 0 })
@@ -265,14 +271,7 @@ func TestWholeGroupRestarts(t *testing.T) {
 
 func TestTaskEndsWithItsEpoch(t *testing.T) {
 	inBubbleUnformed(t, func(l *lab) {
-		l.Node("c").Stall("seed", true)
-		for _, id := range l.ids {
-			l.start(id)
-		}
-		l.wait("b is synchronized and c is being seeded", time.Minute, func() bool {
-			s := l.Record.Snapshot().Record.State
-			return len(s.V) == 1 && s.K == 1 && l.Node("c").State().Seeds == 1 && l.leads("a")
-		})
+		l.startWhileSeeding()
 		l.Isolate("a", true)
 		l.wait("b has the rights", 20*time.Second, func() bool {
 			e := l.Record.Snapshot().Record.Epoch
