@@ -171,11 +171,14 @@ func (s *Store) placeOver(ctx context.Context, key string, rev int64) (place, er
 	}
 	for range 2 {
 		s.mu.Lock()
-		known := s.places[key]
+		known, over := s.places[key], place{}
 		i := slices.IndexFunc(known, func(n noted) bool { return n.rev == rev })
+		if i >= 0 {
+			over = known[i].next() // under the lock: parts moves them
+		}
 		s.mu.Unlock()
 		if i >= 0 {
-			return known[i].next(), nil
+			return over, nil
 		}
 		if _, err := s.readParts(ctx); err != nil {
 			return place{}, err
