@@ -151,7 +151,7 @@ func departData(ctx context.Context, l config.Layout, cfg config.Config, d *Depa
 		if _, err := os.Stat(d.Data); err == nil {
 			return nil // it was moved before an interruption
 		}
-		return fail.Unhealthyf("the data directory %s is not there; mount its file system, and run coterie leave again: it goes on", from)
+		return fail.Unhealthyf("the data directory %s does not exist; mount its file system, and run coterie leave again: it goes on", from)
 	}
 	if pid := serverOf(from); pid != 0 {
 		return fail.Unhealthyf("PostgreSQL still runs on %s (process %d), although no agent does; stop it with %s stop -D %s, and run coterie leave again",

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestManyEventsAtOnce holds that a stream which hears of many events at once, as the first one of an agent's life
+// TestManyEventsAtOnce holds that a stream which gets many events at once, as the first one of an agent's life
 // does, is not ended as one that reads slowly, and gets all of them.
 func TestManyEventsAtOnce(t *testing.T) {
 	t.Parallel()

@@ -167,7 +167,7 @@ func (h *hub) refresh(ctx context.Context, age time.Duration) {
 }
 
 // add appends the events that are new, the oldest first. All of them are one message in the queue of a stream: the
-// first stream of an agent's life hears of hundreds at once, and does not count as a slow one for that.
+// first stream of an agent's life gets hundreds at once, and does not count as a slow one for that.
 func (h *hub) add(found []Event) {
 	slices.SortStableFunc(found, func(a, b Event) int { return cmp.Compare(a.At, b.At) })
 	h.mu.Lock()
