@@ -213,7 +213,9 @@ func (s *Service) awaitFailover(ctx context.Context, start time.Time, was etcd.S
 		case err == nil && e.Leader == op.To && e.Phase == ag.PhaseLead && e.Epoch > was.Record.Epoch.Epoch:
 			return api.FailoverResult{From: was.Record.Epoch.Leader, To: op.To, Epoch: e.Epoch, Took: time.Since(start)}, nil
 		case err == nil && e.Phase == ag.PhaseLead && (e.Epoch > was.Record.Epoch.Epoch || x.Op == nil):
-			return api.FailoverResult{}, s.givenUp(ctx, was.Record.Epoch.Leader, e.Leader, op)
+			if err := s.givenUp(ctx, was.Record.Epoch, e, op); err != nil {
+				return api.FailoverResult{}, err
+			}
 		}
 		if retry.Sleep(ctx, 20*time.Millisecond) != nil {
 			return api.FailoverResult{}, fail.Unhealthyf("the failover to %s has not ended after %v; see coterie status", op.To, budget)
@@ -235,9 +237,11 @@ func waitsToOpen(x etcd.Snapshot, op ag.Op) bool {
 	return op.Kind == ag.OpForced && !opened
 }
 
-// givenUp returns the reason why a failover did not take place. The member that was to carry it out publishes it: the
-// primary, or the target of a forced one.
-func (s *Service) givenUp(ctx context.Context, primary, leader ag.ReplicaID, op ag.Op) error {
+// givenUp returns the reason why a failover did not take place, as the record is in epoch now. The member that was to
+// carry it out publishes it: the primary, or the target of a forced one. The answer is nil if that has carried it out,
+// and the next epoch will tell: a record that was read just before it is judged when the request is void.
+func (s *Service) givenUp(ctx context.Context, was, now ag.EpochRecord, op ag.Op) error {
+	primary, leader := was.Leader, now.Leader
 	by, kind := primary, "planned"
 	if op.Kind == ag.OpForced {
 		by, kind = op.To, "forced"
@@ -246,6 +250,9 @@ func (s *Service) givenUp(ctx context.Context, primary, leader ag.ReplicaID, op 
 		x, err := s.Store.Read(ctx)
 		var st agent.Status
 		if err == nil && json.Unmarshal(x.Statuses[by], &st) == nil && st.HandOver != nil && st.HandOver.Op == op.ID {
+			if st.HandOver.Error == "" && now.Epoch == was.Epoch {
+				return nil
+			}
 			if st.HandOver.Error == "" {
 				return fail.Unhealthyf("%s handed over to %s, which did not come to lead; %s leads now; coterie explain shows why", primary, op.To, leader)
 			}

@@ -138,6 +138,7 @@ func TestFailover(t *testing.T) {
 	for name, tt := range map[string]struct {
 		req   api.FailoverRequest
 		then  func(x *etcd.Snapshot) // the event a second after the request
+		later func(x *etcd.Snapshot) // the event a second after that
 		opErr error
 		kind  fail.Kind
 		text  string
@@ -179,6 +180,13 @@ func TestFailover(t *testing.T) {
 				x.Record.Epoch = ag.EpochRecord{Epoch: x.Record.Epoch.Epoch + 2, Phase: ag.PhaseLead, Leader: "c"}
 			},
 		},
+		"the request is void before the record tells": {
+			req: api.FailoverRequest{To: "b"}, to: "b", took: 2 * time.Second,
+			then: refuses(t, func(id string) agent.Outcome { return agent.Outcome{Op: id} }),
+			later: func(x *etcd.Snapshot) {
+				x.Record.Epoch = ag.EpochRecord{Epoch: x.Record.Epoch.Epoch + 1, Phase: ag.PhaseLead, Leader: "b"}
+			},
+		},
 		"another one's refusal": {
 			req: api.FailoverRequest{To: "b"}, kind: fail.Unhealthy, text: "was given up and a leads", took: 3 * time.Second,
 			then: refuses(t, func(string) agent.Outcome { return agent.Outcome{Op: "other", Error: "x", Refused: true} }),
@@ -189,6 +197,9 @@ func TestFailover(t *testing.T) {
 			b.store.opErr = tt.opErr
 			if tt.then != nil {
 				defer time.AfterFunc(time.Second, func() { b.store.alter(tt.then) }).Stop()
+			}
+			if tt.later != nil {
+				defer time.AfterFunc(2*time.Second, func() { b.store.alter(tt.later) }).Stop()
 			}
 			began := time.Now()
 			r, err := b.Failover(t.Context(), tt.req)
