@@ -1,6 +1,7 @@
 package listener
 
 import (
+	"context"
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
@@ -10,7 +11,11 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/coteriedb/coterie/internal/lib/boottime"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/offload"
 	"github.com/coteriedb/coterie/internal/listener/startup"
 )
 
@@ -206,7 +211,12 @@ func (d *disguise) run(t *testing.T, p *pair, g *group, path string) {
 	name := fmt.Sprintf("d%d", time.Now().UnixNano())
 	settings := append([]pgwire.Parameter{{Name: "application_name", Value: name}, {Name: "synchronous_commit", Value: "on"}}, d.settings...)
 	conn := g.begin((&startup.Message{User: "app", Database: "postgres", Settings: settings}).Packet())
-	defer func() { _ = conn.Close() }()
+	defer func() {
+		if t.Failed() {
+			t.Log(p.waits(name))
+		}
+		_ = conn.Close()
+	}()
 	readUntil(t, conn, 'Z')
 	for i, b := range d.requests {
 		_, _ = conn.Write(b)
@@ -221,7 +231,7 @@ func (d *disguise) run(t *testing.T, p *pair, g *group, path string) {
 	}
 	waitFor(t, "the log is relied on", g.srv.cfg.Log.Sound)
 	if path == PathKernel {
-		g.untilOffloaded(conn)
+		g.untilOffloaded(t, conn)
 	}
 	p.relay.freeze(true)
 	held := g.srv.Stats().Held
@@ -282,19 +292,80 @@ func readUntilRow(t *testing.T, conn net.Conn, row string) {
 }
 
 // untilOffloaded asks until the kernel carries the session.
-func (g *group) untilOffloaded(conn net.Conn) {
-	g.t.Helper()
-	waitFor(g.t, "the kernel carries it", func() bool {
-		g.ask(conn, "select 1")
-		g.srv.mu.Lock()
-		defer g.srv.mu.Unlock()
-		for _, x := range g.srv.sessions {
-			if x.addr == conn.LocalAddr().String() {
-				return x.offloaded.Load()
-			}
+func (g *group) untilOffloaded(t *testing.T, conn net.Conn) {
+	t.Helper()
+	defer func() {
+		if t.Failed() {
+			t.Log(g.sessionOf(conn).standing())
 		}
-		return false
+	}()
+	waitFor(t, "the kernel carries it", func() bool {
+		_ = conn.SetDeadline(time.Now().Add(30 * time.Second)) // for this answer
+		_, _ = conn.Write(query("select 1"))
+		readUntil(t, conn, 'Z')
+		x := g.sessionOf(conn)
+		return x != nil && x.offloaded.Load()
 	})
+}
+
+// sessionOf returns the session of a client; nil if there is none.
+func (g *group) sessionOf(conn net.Conn) *session {
+	g.srv.mu.Lock()
+	defer g.srv.mu.Unlock()
+	for _, x := range g.srv.sessions {
+		if x.addr == conn.LocalAddr().String() {
+			return x
+		}
+	}
+	return nil
+}
+
+// standing returns where a session is and what it waits for.
+func (x *session) standing() string {
+	if x == nil {
+		return "there is no session"
+	}
+	p := x.onLoop.Load()
+	if p == nil {
+		return "no loop carries it"
+	}
+	told := make(chan string, 1)
+	p.loop.post(func() {
+		s := fmt.Sprintf("%s, owed %d, ended %v, phase %d, never offloaded %v, after %d of %d answers, awaiting %v, draining %v, held %q, rest %q, gate %v, %d answers were held, the log is sound: %v",
+			x.path(), x.owed.Load(), x.ended.Load(), p.phase, p.notOffloadable, p.answersSince, p.answersNeeded, p.awaiting, p.draining, p.held, p.rest,
+			time.Duration(x.srv.cfg.Gate())-boottime.Now(), x.srv.Stats().Held, x.logWatched())
+		if k := p.kernel; k != nil {
+			c := *k.Slot
+			s += fmt.Sprintf("\nslot: armed %d, %d up, %d down, bytes left up %d (taken %d, read %d), down %d (taken %d, read %d), back for %s, log read to %d",
+				c.Armed, c.Ups, c.Downs, c.UpLeft, c.UpTaken, k.UpRead, c.DownLeft, c.DownTaken, k.DownRead, offload.WhyNames[c.Why], p.loop.path.LogReached.Load())
+		}
+		for _, w := range p.sides() {
+			in, _ := unix.IoctlGetInt(w.fd, unix.SIOCINQ)
+			out, _ := unix.IoctlGetInt(w.fd, unix.SIOCOUTQ)
+			s += fmt.Sprintf("\nsocket %d: events %#x, stuck %v, %d bytes kept, %d in and %d out in the kernel, unread %v", w.fd, w.interest, w.stuck, len(w.out), in, out, unread(w.fd))
+		}
+		told <- s
+	})
+	select {
+	case s := <-told:
+		return s
+	case <-time.After(5 * time.Second):
+		return "its loop does nothing"
+	}
+}
+
+// waits returns what the backend with that application_name and the standby do.
+func (p *pair) waits(name string) (s string) {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	conn, err := p.primary.connect(ctx, "postgres")
+	if err != nil {
+		return err.Error()
+	}
+	defer func() { _ = conn.Close(ctx) }()
+	err = conn.QueryRow(ctx, "select coalesce((select a::text from pg_stat_activity a where application_name = $1 limit 1), 'no backend') || E'\\n' || "+
+		"coalesce((select string_agg(r::text, E'\\n') from pg_stat_replication r), 'no standby') || E'\\n' || pg_current_wal_flush_lsn()", name).Scan(&s)
+	return fmt.Sprint(s, err)
 }
 
 // cancelNamed cancels the backend with that application_name once it waits for the standby.

@@ -165,15 +165,20 @@ func (p *loopSession) register() bool {
 	p.loop.setWatcher(p.returns.fd, &p.returns)
 	p.x.tainted.Store(true) // its backend cannot leave the program without losing unsolicited messages
 	// Bytes that arrived before the program knew the socket are not in its counters.
-	var one [1]byte
-	if _, _, err := unix.Recvfrom(p.backend.fd, one[:], unix.MSG_DONTWAIT|unix.MSG_PEEK); err == nil {
+	if unread(p.backend.fd) {
 		// PostgreSQL sent something unsolicited, or closed, in these microseconds. Whether the program saw it cannot
 		// be known.
 		p.x.end(ending{reason: "introduced", why: "PostgreSQL sent something out of turn"})
 		return false
 	}
-	_, _, err = unix.Recvfrom(p.client.fd, one[:], unix.MSG_DONTWAIT|unix.MSG_PEEK)
-	return err != nil
+	return !unread(p.client.fd)
+}
+
+// unread reports whether bytes wait at a socket to be read, or the end of the stream.
+func unread(fd int) bool {
+	var one [1]byte
+	_, _, err := unix.Recvfrom(fd, one[:], unix.MSG_DONTWAIT|unix.MSG_PEEK)
+	return err == nil
 }
 
 // finishReclaim ends what offload began, whatever the reason, and enters what the kernel relayed into the session's

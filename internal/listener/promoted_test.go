@@ -83,7 +83,7 @@ func TestPromotionUnderASession(t *testing.T) {
 				readUntil(t, conn, 'Z')
 				g.ask(conn, "select 1")
 				if path == PathKernel {
-					g.untilOffloaded(conn)
+					g.untilOffloaded(t, conn)
 				}
 				_, _ = conn.Write(query(request))
 				typ, body, err := pgwire.ReadMessage(conn, 1<<20)
