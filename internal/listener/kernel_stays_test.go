@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"net"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/startup"
 )
 
 // A statement that may need a database alone goes to the loop, which has the pool drop its backends.
@@ -135,4 +137,74 @@ func TestKernelPathPassesNoStatesOn(t *testing.T) {
 	if string(heard) != "TDCZ" {
 		t.Errorf("heard %q", heard)
 	}
+}
+
+// onLoop returns the raw connection of a client whose session is on a loop, and the session. Its first answer offloads
+// it.
+func (g *group) onLoop() (net.Conn, *session) {
+	g.t.Helper()
+	conn := g.begin((&startup.Message{User: "postgres", Database: "postgres"}).Packet())
+	readUntil(g.t, conn, 'Z')
+	var x *session
+	waitFor(g.t, "a loop carries it", func() bool {
+		x = g.sessionOf(conn)
+		return x != nil && x.onLoop.Load() != nil
+	})
+	return conn, x
+}
+
+// stop stops the session's loop until resume is called, or the test is over.
+func (x *session) stop(t *testing.T) (resume func()) {
+	t.Helper()
+	stopped, goOn := make(chan struct{}), make(chan struct{})
+	resume = sync.OnceFunc(func() { close(goOn) })
+	t.Cleanup(resume)
+	x.onLoop.Load().loop.post(func() { close(stopped); <-goOn })
+	<-stopped
+	return resume
+}
+
+// A client that has sent its next request when its session is due is offloaded at a later answer.
+func TestKernelPathAfterAPipeline(t *testing.T) {
+	g := offloadGroup(t, nil)
+	other, err := g.servers["a"].connect(t.Context(), "postgres")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = other.Close(t.Context()) }()
+	sqlOn(t, other, "select pg_advisory_lock(94)")
+	conn, x := g.onLoop()
+	p := x.onLoop.Load()
+	_, _ = conn.Write(query("select pg_advisory_lock(94)"))
+	waitFor(t, "it waits for the lock", func() bool {
+		return value[bool](t, other, "select exists(select 1 from pg_stat_activity where pid = $1 and wait_event = 'advisory')", x.pid)
+	})
+	resume := x.stop(t)
+	sqlOn(t, other, "select pg_advisory_unlock(94)")
+	waitFor(t, "the answer is there", func() bool { return unread(p.backend.fd) })
+	_, _ = conn.Write(query("select pg_advisory_unlock(94)"))
+	waitFor(t, "the next request is there", func() bool { return unread(p.client.fd) })
+	resume()
+	readUntil(t, conn, 'Z')
+	readUntil(t, conn, 'Z')
+	g.untilOffloaded(t, conn)
+}
+
+// A notification that comes when a session is due does not end it: it is offloaded at a later answer.
+func TestKernelPathAfterANotification(t *testing.T) {
+	g := offloadGroup(t, nil)
+	conn, x := g.onLoop()
+	p := x.onLoop.Load()
+	p.loop.post(func() { p.answersNeeded = 1000 })
+	g.ask(conn, "listen news")
+	resume := x.stop(t)
+	g.servers["a"].sql(t, "notify news")
+	waitFor(t, "the notification is there", func() bool { return unread(p.backend.fd) })
+	p.loop.post(func() { // as if it had come after the answer was read
+		p.answersNeeded = 1
+		p.beforeAnswer()
+	})
+	resume()
+	readUntil(t, conn, 'A')
+	g.untilOffloaded(t, conn)
 }

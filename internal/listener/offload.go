@@ -63,9 +63,14 @@ func (p *loopSession) beforeAnswer() {
 	if p.answersSince++; p.answersSince < p.answersNeeded || !p.canOffload() {
 		return
 	}
-	if p.kernel == nil && !p.register() {
-		p.notOffloadable = true
-		return
+	if p.kernel == nil {
+		if unread(p.client.fd) || unread(p.backend.fd) { // what waits would be in no counter; a later answer is as good
+			return
+		}
+		if !p.register() {
+			p.notOffloadable = true
+			return
+		}
 	}
 	p.loop.toOffload = append(p.loop.toOffload, p)
 }
