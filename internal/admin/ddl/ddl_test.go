@@ -181,7 +181,7 @@ var refusals = []struct{ text, want string }{
 	{"DROP AVAILABILITY GROUP g x", "Msg 102: line 1, column 27: incorrect syntax near 'x': expected the end of the statement"},
 	{"DROP AVAILABILITY GROUP g WITH HASTE", "Msg 102: line 1, column 32: incorrect syntax near 'HASTE': expected NOWAIT or STRICT"},
 	{"DBCC TRACEON (1117)", "Msg 2520: line 1, column 15: trace flag 1117 means nothing here (9592 and 1462 are other names of LOG_COMPRESSION, 9567 of SEED_COMPRESSION)"},
-	{"CREATE AVAILABILITY GROUP d WITH (DISTRIBUTED) AVAILABILITY GROUP ON 'a'", "line 1, column 35: DISTRIBUTED is refused: groups of groups are not there yet"},
+	{"CREATE AVAILABILITY GROUP d WITH (DISTRIBUTED) AVAILABILITY GROUP ON 'a'", "line 1, column 35: DISTRIBUTED is refused: groups of groups are not there yet (one group may span sites: ASYNCHRONOUS_COMMIT replicas at the other one, and LEASE_PROFILE = WAN)"},
 	{"CREATE AVAILABILITY GROUP DemoAG FOR REPLICA ON 'srv153'", "Msg 41042: line 1, column 1: the availability group N'DemoAG' already exists: a node is in one group (ALTER AVAILABILITY GROUP [DemoAG] changes it)"},
 	{"ALTER AVAILABILITY GROUP other JOIN", "Msg 15151: line 1, column 1: cannot alter the availability group N'other', because it does not exist (the group of these nodes is [DemoAG])"},
 	{

@@ -15,7 +15,11 @@ func mustOption(place Place, name string) Option {
 }
 
 func refusal(pos Pos, o Option) *Error {
-	return pos.errorf(StateNotSupported, "%s is refused: %s", o.Name, o.Why)
+	bad := pos.errorf(StateNotSupported, "%s is refused: %s", o.Name, o.Why)
+	if o.Name == "DISTRIBUTED" {
+		return bad.WithHint("one group may span sites: ASYNCHRONOUS_COMMIT replicas at the other one, and LEASE_PROFILE = WAN")
+	}
+	return bad
 }
 
 // optionList parses ( option [,] option ... ). The commas are optional, as they are in SQL Server's roles.
