@@ -190,6 +190,13 @@ func (p Printer) printJSON(r console.Result) error {
 	if r.Columns == nil {
 		return cli.PrintJSON(p.C, map[string]any{"statement": r.Tag, "notices": r.Notices})
 	}
+	names := map[string]bool{}
+	for _, c := range r.Columns {
+		if names[c.Name] {
+			return fail.Usagef("two columns of the result are named %s, and an object of JSON has one: give them names with AS", c.Name)
+		}
+		names[c.Name] = true
+	}
 	rows := make([]map[string]any, 0, len(r.Rows))
 	for _, row := range r.Rows {
 		m := map[string]any{}
