@@ -61,7 +61,7 @@ func shown(v driver.Value, code string) string {
 			return Decimal(x, n)
 		}
 	}
-	if t, ok := parseTime(v); ok && (code == "time" || code == "time7" || code == "") && len(text(v)) > len(dateLayout) {
+	if t, ok := parseTime(v); ok && (isTimeCode(code) || code == "") && len(text(v)) > len(dateLayout) {
 		return shownTime(t)
 	}
 	return text(v)
@@ -69,7 +69,10 @@ func shown(v driver.Value, code string) string {
 
 // Decimal returns a number with so many digits of its fraction, rounded half away from zero.
 func Decimal(x float64, digits int) string {
-	return strconv.FormatFloat(roundTo(x, digits, false), 'f', digits, 64)
+	if x = roundTo(x, digits, false); x == 0 {
+		x = 0 // and not -0
+	}
+	return strconv.FormatFloat(x, 'f', digits, 64)
 }
 
 // cut is PostgreSQL's cast to varchar(n), or with 2 to char(n).
@@ -98,21 +101,18 @@ func toString(a []driver.Value) (driver.Value, error) {
 		return nil, nil
 	}
 	t, isTime := parseTime(a[0])
-	isTime = isTime && (strings.HasPrefix(code, "time") || code == "date" || code == "" && len(text(a[0])) == len("2006-01-02 15:04:05.000000+00"))
+	isTime = isTime && (isTimeCode(code) || code == "date" || code == "" && len(text(a[0])) == len("2006-01-02 15:04:05.000000+00"))
+	_, isText := a[0].(string)
 	var s string
 	switch {
-	case isTime && code == "date" && style < 0:
-		s = t.Format(dateLayout)
-	case isTime && code == "time7" && style < 0:
-		s = t.Format("2006-01-02 15:04:05.000000") + "0"
-	case isTime:
-		layout, ok := timeStyle(t, max(style, 0))
+	case isTime || code == "clock":
+		shaped, ok := styled(t, text(a[0]), code, style)
 		if !ok {
 			return nil, fmt.Errorf("%d is not a style of CONVERT that is supported for a time", style)
 		}
-		s = layout
+		s = shaped
 	default:
-		if _, isText := a[0].(string); style > 0 && !isText {
+		if style > 0 && !isText {
 			return nil, fmt.Errorf("%d is not a style of CONVERT that is supported for a number", style)
 		}
 		s = shown(a[0], code)
@@ -123,15 +123,83 @@ func toString(a []driver.Value) (driver.Value, error) {
 			}
 		}
 	}
-	if _, isText := a[0].(string); !isText && n >= 0 && utf8.RuneCountInString(s) > n {
-		_, whole := a[0].(int64)
-		if !whole || flags&1 != 0 {
+	if !isText && n >= 0 && utf8.RuneCountInString(s) > n {
+		i, whole := a[0].(int64)
+		if !whole || flags&1 != 0 || i != int64(int32(i)) { // * stands for an int only
 			return nil, fmt.Errorf("arithmetic overflow error converting the number %s to a string of %d characters", s, n)
 		}
 		s = "*"
 	}
 	return sized(s, n, flags&2 != 0)
 }
+
+// isTimeCode reports whether values of the type are times: datetime, datetime2 or datetimeoffset with its digits.
+func isTimeCode(code string) bool {
+	return code == "time" || len(code) == 4 && (strings.HasPrefix(code, "dt2") || strings.HasPrefix(code, "dto"))
+}
+
+// styled returns a time of the type in a style of CONVERT; below 0: in that which T-SQL takes without one. A date has
+// no time of day, and a time of day no date; a datetime2 has the digits that its type says.
+func styled(t time.Time, shown, code string, style int) (string, bool) {
+	iso := style < 0 || style == 21 || style == 25 || style == 121
+	switch {
+	case code == "date" && style < 0:
+		return t.Format(dateLayout), true
+	case code == "date":
+		layout, ok := dateStyles[style]
+		if _, timed := timedStyles[style]; !ok && !timed {
+			layout, ok = styles[style]
+		}
+		return t.Format(layout), ok
+	case code == "clock" && (iso || style == 126):
+		return shown, true
+	case code == "clock":
+		return shown[:min(len(shown), len("15:04:05"))], style == 8 || style == 108 || style == 24 || style == 20 || style == 120
+	case strings.HasPrefix(code, "dt") && (iso || style == 126 && code[2] == '2'):
+		layout := "2006-01-02 15:04:05"
+		if style == 126 {
+			layout = "2006-01-02T15:04:05"
+		}
+		s := t.Format(layout) + fraction(t, int(code[3]-'0'))
+		if style == 126 && strings.Trim(s[len(layout):], ".0") == "" {
+			s = s[:len(layout)]
+		}
+		if code[2] == 'o' {
+			s += " +00:00"
+		}
+		return s, true
+	case strings.HasPrefix(code, "dt"):
+		if _, timed := timedStyles[style]; timed && (code[2] == 'o' || !slices.Contains([]int{0, 100, 20, 120, 8, 108, 24}, style)) {
+			return "", false
+		}
+	}
+	return timeStyle(t, max(style, 0))
+}
+
+// fraction returns the digits of a second's fraction, with a point before them.
+func fraction(t time.Time, digits int) string {
+	if digits == 0 {
+		return ""
+	}
+	return fmt.Sprintf(".%09d", t.Nanosecond())[:digits+1]
+}
+
+// dateStyles are the styles of times as a date has them: without the time of day.
+var dateStyles = map[int]string{
+	0: "Jan _2 2006", 100: "Jan _2 2006", 9: "Jan _2 2006", 109: "Jan _2 2006", 13: "02 Jan 2006", 113: "02 Jan 2006",
+	20: dateLayout, 120: dateLayout, 21: dateLayout, 25: dateLayout, 121: dateLayout, 126: dateLayout,
+}
+
+// timedStyles are the styles that have a time of day.
+var timedStyles = func() map[int]string {
+	out := map[int]string{}
+	for n, layout := range styles {
+		if strings.Contains(layout, ":") {
+			out[n] = layout
+		}
+	}
+	return out
+}()
 
 // exponent writes an exponent with three digits, as T-SQL does.
 func exponent(s string) string {
@@ -186,9 +254,15 @@ func toDecimal(a []driver.Value) (driver.Value, error) {
 	}
 	x, _ := real(v)
 	precision, scale := int(integer(a[1])), int(integer(a[2]))
+	if s, isText := a[0].(string); isText && (strings.TrimSpace(s) == "" || strings.ContainsAny(s, "eE")) {
+		return nil, fmt.Errorf("conversion failed when converting the value %.40q to a decimal", s)
+	}
 	out := roundTo(x, scale, false)
 	if math.Abs(out) >= math.Pow10(precision-scale) {
 		return nil, fmt.Errorf("numeric field overflow: %s does not fit decimal(%d, %d)", floatText(x), precision, scale)
+	}
+	if math.Abs(out)*math.Pow10(scale) >= largest && len(strings.Trim(strings.SplitN(strconv.FormatFloat(math.Abs(out), 'e', -1, 64), "e", 2)[0], ".")) > 15 {
+		return nil, fmt.Errorf("the decimal(%d, %d) %s has more than the 15 digits that are calculated with: CAST it to a float, or to fewer digits", precision, scale, floatText(x))
 	}
 	return out, nil
 }

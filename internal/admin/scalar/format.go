@@ -36,7 +36,7 @@ var standardTimes = map[string]string{
 	"d": "M/d/yyyy", "D": "dddd, MMMM d, yyyy", "f": "dddd, MMMM d, yyyy h:mm tt", "F": "dddd, MMMM d, yyyy h:mm:ss tt", "g": "M/d/yyyy h:mm tt",
 	"G": "M/d/yyyy h:mm:ss tt", "M": "MMMM d", "m": "MMMM d", "o": "yyyy-MM-ddTHH:mm:ss.fffffff", "O": "yyyy-MM-ddTHH:mm:ss.fffffff",
 	"R": "ddd, dd MMM yyyy HH:mm:ss 'GMT'", "r": "ddd, dd MMM yyyy HH:mm:ss 'GMT'", "s": "yyyy-MM-ddTHH:mm:ss", "t": "h:mm tt", "T": "h:mm:ss tt",
-	"u": "yyyy-MM-dd HH:mm:ss'Z'", "Y": "MMMM yyyy", "y": "MMMM yyyy",
+	"U": "dddd, MMMM d, yyyy h:mm:ss tt", "u": "yyyy-MM-dd HH:mm:ss'Z'", "Y": "MMMM yyyy", "y": "MMMM yyyy",
 }
 
 func formatTime(t time.Time, f string) (driver.Value, error) {
@@ -74,6 +74,11 @@ func formatTime(t time.Time, f string) (driver.Value, error) {
 			part, err := timePart(t, c, n)
 			if err != nil {
 				return nil, err
+			}
+			if c == 'F' && part == "" && strings.HasSuffix(b.String(), ".") { // of a fraction that is zero
+				whole := strings.TrimSuffix(b.String(), ".")
+				b.Reset()
+				b.WriteString(whole)
 			}
 			b.WriteString(part)
 		case c == 'g':
@@ -153,6 +158,9 @@ func formatNumber(x float64, v driver.Value, f string) (driver.Value, error) {
 	}
 	switch letter {
 	case 0:
+		if f == "" {
+			return text(v), nil
+		}
 		return picture(x, f)
 	case 'N':
 		return grouped(Decimal(x, fraction(2))), nil
@@ -163,12 +171,15 @@ func formatNumber(x float64, v driver.Value, f string) (driver.Value, error) {
 	case 'C':
 		s := grouped(Decimal(x, fraction(2)))
 		if strings.HasPrefix(s, "-") {
-			return "-$" + s[1:], nil
+			return "($" + s[1:] + ")", nil
 		}
 		return "$" + s, nil
 	case 'D', 'X':
 		if !whole {
 			return nil, nil // as T-SQL does
+		}
+		if letter == 'X' && n < 0 {
+			return nil, fmt.Errorf("FORMAT of a negative number with %q is not supported: its digits depend on the type", f)
 		}
 		if letter == 'X' {
 			s := strconv.FormatUint(uint64(n), 16)
@@ -206,73 +217,4 @@ func grouped(s string) string {
 		whole += "." + fraction
 	}
 	return sign + whole
-}
-
-// picture formats a number by digits that are always there (0) or only if needed (#), a comma, a point and a percent
-// sign; other characters stay. A second part after ; is for negative numbers, a third for zero.
-func picture(x float64, f string) (driver.Value, error) {
-	sections := strings.Split(f, ";")
-	sign := ""
-	switch {
-	case len(sections) > 2 && x == 0 && sections[2] != "":
-		f = sections[2]
-	case len(sections) > 1 && x < 0 && sections[1] != "":
-		f, x = sections[1], -x
-	default:
-		if f = sections[0]; x < 0 {
-			sign, x = "-", -x
-		}
-	}
-	if strings.ContainsAny(f, "‰") || strings.Contains(f, "E0") || strings.Contains(f, "e0") || strings.Contains(f, "E+") {
-		return nil, fmt.Errorf("FORMAT with %q is not supported", f)
-	}
-	before, digits, after := pictureParts(f)
-	if strings.Contains(before+after, "%") {
-		x *= 100
-	}
-	whole, fraction, _ := strings.Cut(digits, ".")
-	group := strings.Contains(strings.Trim(whole, ","), ",")
-	for strings.HasSuffix(whole, ",") {
-		whole, x = whole[:len(whole)-1], x/1000
-	}
-	s := Decimal(x, strings.Count(fraction, "0")+strings.Count(fraction, "#"))
-	left, right, _ := strings.Cut(s, ".")
-	least := len(strings.Trim(strings.ReplaceAll(whole, ",", ""), "#"))
-	if i := strings.Index(strings.ReplaceAll(whole, ",", ""), "0"); i >= 0 {
-		least = len(strings.ReplaceAll(whole, ",", "")) - i
-	}
-	left = strings.TrimLeft(left, "0")
-	left = strings.Repeat("0", max(least-len(left), 0)) + left
-	kept := strings.LastIndex(fraction, "0") + 1
-	for len(right) > kept && strings.HasSuffix(right, "0") {
-		right = right[:len(right)-1]
-	}
-	if strings.Trim(left+right, "0") == "" {
-		sign = ""
-	}
-	if group {
-		left = grouped(left)
-	}
-	if right != "" {
-		left += "." + right
-	}
-	return bounded(sign + unquoted(before) + left + unquoted(after))
-}
-
-// pictureParts divides a picture into its digits and what stands before and behind them.
-func pictureParts(f string) (before, digits, after string) {
-	from := strings.IndexAny(f, "0#.")
-	if from < 0 {
-		return f, "", ""
-	}
-	to := from
-	for to < len(f) && strings.IndexByte("0#.,", f[to]) >= 0 {
-		to++
-	}
-	return f[:from], f[from:to], f[to:]
-}
-
-// unquoted returns the text beside the digits of a picture without its quotes.
-func unquoted(s string) string {
-	return strings.NewReplacer("'", "", `"`, "", `\`, "").Replace(s)
 }

@@ -170,6 +170,9 @@ func patIndex(a []driver.Value) (driver.Value, error) {
 	if len(s)*len(s)*steps > maxWork {
 		return nil, fmt.Errorf("PATINDEX of a text of %d characters, by a pattern of %d: both are too long", len(s), steps-1)
 	}
+	if len(units) == 1 && units[0].any {
+		return bit(len(s) > 0), nil
+	}
 	if len(units) == 0 || !units[0].any {
 		return bit(match(units, s, false)), nil
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"regexp"
 	"regexp/syntax"
+	"strings"
 )
 
 // Limits of regular expressions. Nothing interrupts a match, and maxWritten bounds its memory.
@@ -19,6 +20,10 @@ func regularExpression(a []driver.Value) (driver.Value, error) {
 	if len(pattern) > maxPattern {
 		return nil, fmt.Errorf("a regular expression of %d bytes; at most %d are taken", len(pattern), maxPattern)
 	}
+	if strings.Contains(pattern, `\b`) || strings.Contains(pattern, `\B`) { // a backspace there, and a word's boundary here
+		return nil, fmt.Errorf(`regular expression: \b and \B are not supported`)
+	}
+	pattern = "(?s)" + pattern // a dot is any character, as in PostgreSQL
 	tree, err := syntax.Parse(pattern, syntax.Perl)
 	if err != nil {
 		return nil, fmt.Errorf("regular expression: %w", err)

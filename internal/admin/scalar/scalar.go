@@ -4,6 +4,7 @@ import (
 	"database/sql/driver"
 	"fmt"
 	"math"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -27,7 +28,7 @@ type Function struct {
 // Functions are all functions, by name.
 var Functions = func() map[string]Function {
 	out := map[string]Function{}
-	for _, part := range []map[string]Function{numbers, texts, conversions, times} {
+	for _, part := range []map[string]Function{numbers, arithmetic, texts, conversions, times} {
 		for name, f := range part {
 			out[name] = f
 		}
@@ -72,8 +73,8 @@ func floatText(x float64) string {
 		return "Infinity"
 	case math.IsInf(x, -1):
 		return "-Infinity"
-	case x == math.Trunc(x) && math.Abs(x) < 1e15:
-		return strconv.FormatFloat(x, 'f', 0, 64)
+	case x == 0 || math.Abs(x) >= 1e-4 && math.Abs(x) < 1e15:
+		return strconv.FormatFloat(x, 'f', -1, 64)
 	}
 	return strconv.FormatFloat(x, 'g', -1, 64)
 }
@@ -140,8 +141,8 @@ func decimalText(s string) bool {
 var numbers = map[string]Function{
 	"co_number":    {1, func(a []driver.Value) (driver.Value, error) { return number(a[0]) }, false},
 	"co_add":       {2, strict(add), false},
-	"co_div":       {2, strict(func(a []driver.Value) (driver.Value, error) { return divide(a, false) }), false},
-	"co_mod":       {2, strict(func(a []driver.Value) (driver.Value, error) { return divide(a, true) }), false},
+	"co_div":       {-1, strict(func(a []driver.Value) (driver.Value, error) { return divide(a, false) }), false},
+	"co_mod":       {-1, strict(func(a []driver.Value) (driver.Value, error) { return divide(a, true) }), false},
 	"co_round":     {-1, strict(round), false},
 	"co_square":    {1, strict(square), false},
 	"co_greatest":  {-1, func(a []driver.Value) (driver.Value, error) { return extreme(a, 1), nil }, false},
@@ -166,41 +167,12 @@ func add(a []driver.Value) (driver.Value, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: CAST the number, or use CONCAT", err)
 	}
-	n, whole1 := x.(int64)
-	m, whole2 := y.(int64)
-	if whole1 && whole2 {
-		if s := n + m; (s > n) == (m > 0) {
-			return s, nil
-		}
-		return nil, fmt.Errorf("bigint out of range")
+	_, whole1 := x.(int64)
+	_, whole2 := y.(int64)
+	if text1 && whole2 && !whole1 || text2 && whole1 && !whole2 { // both languages convert the text to a whole number
+		return nil, fmt.Errorf("conversion failed when converting %.40q + %.40q to an integer: CAST the text to a decimal", text(a[0]), text(a[1]))
 	}
-	f, _ := real(x)
-	g, _ := real(y)
-	return f + g, nil
-}
-
-func divide(a []driver.Value, remainder bool) (driver.Value, error) {
-	n, whole1 := a[0].(int64)
-	m, whole2 := a[1].(int64)
-	x, ok1 := real(a[0])
-	y, ok2 := real(a[1])
-	switch {
-	case !ok1 || !ok2:
-		return nil, fmt.Errorf("an operand of a division is no number")
-	case y == 0:
-		return nil, fmt.Errorf("division by zero")
-	case whole1 && whole2 && m == -1 && remainder:
-		return int64(0), nil
-	case whole1 && whole2 && n == math.MinInt64 && m == -1:
-		return nil, fmt.Errorf("bigint out of range")
-	case whole1 && whole2 && remainder:
-		return n % m, nil
-	case whole1 && whole2:
-		return n / m, nil
-	case remainder:
-		return math.Mod(x, y), nil
-	}
-	return x / y, nil
+	return calculate('+', []driver.Value{x, y, int64(asItIs)})
 }
 
 // roundTo rounds half away from zero, by the digits of the number's shortest text.
@@ -228,29 +200,10 @@ func roundTo(x float64, digits int, cut bool) float64 {
 	if up {
 		kept += math.Pow10(max(point-keep, 0))
 	}
+	if kept == 0 {
+		return 0 // and not -0
+	}
 	return math.Copysign(kept/scale, x)
-}
-
-func round(a []driver.Value) (driver.Value, error) {
-	digits, cut := 0, false
-	if len(a) > 1 {
-		digits = int(min(max(integer(a[1]), -30), 30))
-	}
-	if len(a) > 2 {
-		cut = integer(a[2]) != 0
-	}
-	if n, whole := a[0].(int64); whole && digits >= 0 {
-		return n, nil
-	}
-	x, ok := real(a[0])
-	if !ok {
-		return nil, fmt.Errorf("ROUND of %.40q, which is no number", text(a[0]))
-	}
-	out := roundTo(x, digits, cut)
-	if _, whole := a[0].(int64); whole {
-		return int64(out), nil
-	}
-	return out, nil
 }
 
 func square(a []driver.Value) (driver.Value, error) {
@@ -289,15 +242,21 @@ func compare(a, b driver.Value) int {
 	return 0
 }
 
+// moneyText is a number as T-SQL takes it for money: with a sign, the symbol of a currency and commas, which may be
+// all.
+var moneyText = regexp.MustCompile(`^[-+]?\s*[$£¢¤¥€]?\s*[-+]?[0-9,]*\.?[0-9]*$`)
+
+// isNumeric is ISNUMERIC: whether a text can be converted to some type of numbers.
 func isNumeric(v driver.Value) driver.Value {
 	if v == nil {
 		return int64(0)
 	}
 	s := strings.TrimSpace(text(v))
-	if _, err := strconv.ParseFloat(s, 64); err == nil && decimalText(s) {
+	plain := strings.NewReplacer("d", "e", "D", "e").Replace(s)
+	if _, err := strconv.ParseFloat(plain, 64); err == nil && decimalText(plain) {
 		return int64(1)
 	}
-	return int64(0)
+	return bit(s != "" && len(s) < maxPattern && moneyText.MatchString(s))
 }
 
 func rows(a []driver.Value) (driver.Value, error) {

@@ -2,6 +2,7 @@ package scalar
 
 import (
 	"database/sql/driver"
+	"errors"
 	"fmt"
 	"strings"
 	"unicode"
@@ -18,9 +19,22 @@ var texts = map[string]Function{
 	"co_left":      {2, strict(func(a []driver.Value) (driver.Value, error) { return end(text(a[0]), integer(a[1]), true), nil }), false},
 	"co_right":     {2, strict(func(a []driver.Value) (driver.Value, error) { return end(text(a[0]), integer(a[1]), false), nil }), false},
 	"co_substring": {-1, strict(substring), false},
-	"co_charindex": {-1, strict(charIndex), false},
+	"co_charindex": {-1, strict(func(a []driver.Value) (driver.Value, error) {
+		if text(a[0]) == "" { // in PostgreSQL it is at the beginning
+			return int64(0), nil
+		}
+		return charIndex(a)
+	}), false},
+	"co_position": {2, strict(charIndex), false},
 	"co_strpos": {2, strict(func(a []driver.Value) (driver.Value, error) {
 		return charIndex([]driver.Value{a[1], a[0]})
+	}), false},
+	"co_ltrim":   {-1, strict(func(a []driver.Value) (driver.Value, error) { return trimmed(a, strings.TrimLeftFunc), nil }), false},
+	"co_rtrim":   {-1, strict(func(a []driver.Value) (driver.Value, error) { return trimmed(a, strings.TrimRightFunc), nil }), false},
+	"co_trim":    {-1, strict(func(a []driver.Value) (driver.Value, error) { return trimmed(a, strings.TrimFunc), nil }), false},
+	"co_replace": {3, strict(replace), false},
+	"co_pgrepeat": {2, strict(func(a []driver.Value) (driver.Value, error) {
+		return repeat(text(a[0]), max(integer(a[1]), 0))
 	}), false},
 	"co_patindex": {2, strict(patIndex), false},
 	"co_repeat":   {2, strict(func(a []driver.Value) (driver.Value, error) { return repeat(text(a[0]), integer(a[1])) }), false},
@@ -42,6 +56,7 @@ var texts = map[string]Function{
 		return int64(r), nil
 	}), false},
 	"co_chr":       {1, strict(chr), false},
+	"co_char":      {1, strict(char), false},
 	"co_quotename": {-1, strict(quoteName), false},
 	"co_parsename": {2, strict(parseName), false},
 	"co_lpad":      {-1, strict(func(a []driver.Value) (driver.Value, error) { return pad(a, true) }), false},
@@ -160,42 +175,115 @@ func translate(a []driver.Value) (driver.Value, error) {
 	}, text(a[0])), nil
 }
 
+// trimmed removes the characters of a[1], or blanks, from the ends of a[0]. The engine's own functions take the product
+// of both lengths, and nothing interrupts them.
+func trimmed(a []driver.Value, trim func(string, func(rune) bool) string) string {
+	if len(a) < 2 {
+		return trim(text(a[0]), func(r rune) bool { return r == ' ' })
+	}
+	set := map[rune]bool{}
+	for _, r := range text(a[1]) {
+		set[r] = true
+	}
+	return trim(text(a[0]), func(r rune) bool { return set[r] })
+}
+
+// replace is REPLACE: text, what, with what.
+func replace(a []driver.Value) (driver.Value, error) {
+	s, old, with := text(a[0]), text(a[1]), text(a[2])
+	if old == "" {
+		return s, nil
+	}
+	if n := strings.Count(s, old); n > 0 && len(s)+n*(len(with)-len(old)) > maxResult {
+		return nil, fmt.Errorf("string or blob too big: at most %d bytes are taken", maxResult)
+	}
+	return strings.ReplaceAll(s, old, with), nil
+}
+
+// char is CHAR of T-SQL, whose characters are those of a code page: the first 128, and the 160th to the 255th of Latin.
+func char(a []driver.Value) (driver.Value, error) {
+	switch n := integer(a[0]); {
+	case n < 0 || n > 255:
+		return nil, nil
+	case n >= 128 && n < 160:
+		return nil, fmt.Errorf("CHAR(%d) depends on the code page: use NCHAR", n)
+	}
+	return chr(a)
+}
+
 func chr(a []driver.Value) (driver.Value, error) {
 	n := integer(a[0])
+	if n == 0 {
+		return nil, errors.New("a text has no character 0")
+	}
 	if n < 1 || n > utf8.MaxRune || !utf8.ValidRune(rune(n)) {
 		return nil, nil
 	}
 	return string(rune(n)), nil
 }
 
-func quoteName(a []driver.Value) (driver.Value, error) {
-	mark := "["
-	if len(a) > 1 {
-		mark = text(a[1])
-	}
-	s := text(a[0])
-	switch mark {
-	case "[", "]":
-		return bounded("[" + strings.ReplaceAll(s, "]", "]]") + "]")
-	case "'", `"`, "`":
-		return bounded(mark + strings.ReplaceAll(s, mark, mark+mark) + mark)
-	}
-	return nil, nil
+// quoteMarks are the marks of QUOTENAME, with that which ends the quotation and is doubled within.
+var quoteMarks = map[rune][2]string{
+	'[': {"[", "]"}, ']': {"[", "]"}, '(': {"(", ")"}, ')': {"(", ")"}, '<': {"<", ">"}, '>': {"<", ">"}, '{': {"{", "}"}, '}': {"{", "}"},
+	'\'': {"'", "'"}, '"': {`"`, `"`}, '`': {"`", "`"},
 }
 
-// parseName returns a part of a name with dots: 1 is the last one.
+// quoteName is QUOTENAME. NULL: the mark is none, or the name is too long for one.
+func quoteName(a []driver.Value) (driver.Value, error) {
+	mark := '['
+	if len(a) > 1 {
+		mark, _ = utf8.DecodeRuneInString(text(a[1]))
+	}
+	s := text(a[0])
+	marks, ok := quoteMarks[mark]
+	if !ok || utf8.RuneCountInString(s) > 128 {
+		return nil, nil
+	}
+	return marks[0] + strings.ReplaceAll(s, marks[1], marks[1]+marks[1]) + marks[1], nil
+}
+
+// parseName returns a part of a name with dots, which may be in brackets or quotes: 1 is the last one.
 func parseName(a []driver.Value) (driver.Value, error) {
-	parts := strings.Split(text(a[0]), ".")
+	var parts []string
+	for rest, more := text(a[0]), true; more; {
+		var part string
+		var ok bool
+		if part, rest, more, ok = namePart(rest); !ok || len(parts) == 4 {
+			return nil, nil
+		}
+		parts = append(parts, part)
+	}
 	n := integer(a[1])
-	if len(parts) > 4 || n < 1 || n > int64(len(parts)) {
+	if n < 1 || n > int64(len(parts)) || parts[len(parts)-int(n)] == "" {
 		return nil, nil
 	}
-	part := parts[len(parts)-int(n)]
-	part = strings.TrimSuffix(strings.TrimPrefix(part, "["), "]")
-	if part == "" {
-		return nil, nil
+	return parts[len(parts)-int(n)], nil
+}
+
+// namePart returns the first part of a name, what follows its dot, and whether there is a dot. It is no name if a
+// quotation does not end before a dot or the end.
+func namePart(s string) (part, rest string, more, ok bool) {
+	end := map[byte]string{'[': "]", '"': `"`}
+	if s == "" || end[s[0]] == "" {
+		part, rest, more = strings.Cut(s, ".")
+		return part, rest, more, true
 	}
-	return part, nil
+	mark := end[s[0]]
+	for s = s[1:]; ; {
+		i := strings.Index(s, mark)
+		if i < 0 {
+			return "", "", false, false
+		}
+		part, s = part+s[:i], s[i+1:]
+		if !strings.HasPrefix(s, mark) {
+			break
+		}
+		part, s = part+mark, s[1:]
+	}
+	if s == "" {
+		return part, "", false, true
+	}
+	return part, s[1:], true, s[0] == '.'
 }
 
 func pad(a []driver.Value, left bool) (driver.Value, error) {

@@ -2,17 +2,22 @@ package scalar
 
 import (
 	"database/sql/driver"
+	"errors"
 	"fmt"
 	"math"
+	"strings"
 	"time"
 )
 
 var times = map[string]Function{
-	"co_time":         {3, try(2, toTime), false},
-	"co_date":         {2, try(1, toDate), false},
-	"co_clock":        {3, try(2, toClock), false},
-	"co_elapsed":      {2, strict(elapsed), false},
-	"co_isdate":       {1, func(a []driver.Value) (driver.Value, error) { _, ok := parseTime(a[0]); return bit(ok), nil }, false},
+	"co_time":    {3, try(2, toTime), false},
+	"co_date":    {2, try(1, toDate), false},
+	"co_clock":   {3, try(2, toClock), false},
+	"co_elapsed": {2, strict(elapsed), false},
+	"co_isdate": {1, func(a []driver.Value) (driver.Value, error) {
+		_, err := timeOf(a[0])
+		return bit(a[0] != nil && err == nil), nil
+	}, false},
 	"co_datediff":     {3, strict(func(a []driver.Value) (driver.Value, error) { return dateDiff(a, math.MaxInt32) }), false},
 	"co_datediff_big": {3, strict(func(a []driver.Value) (driver.Value, error) { return dateDiff(a, math.MaxInt64) }), false},
 	"co_dateadd":      {3, strict(dateAdd), false},
@@ -59,22 +64,69 @@ func partOf(v driver.Value) (string, error) {
 
 func timeOf(v driver.Value) (time.Time, error) {
 	t, ok := parseTime(v)
+	if s, isText := v.(string); !ok && isText {
+		t, ok = written(strings.TrimSpace(s))
+	}
 	if !ok {
 		return t, fmt.Errorf("conversion failed when converting %.40q to a time: write it as 2026-11-21 12:00:00", text(v))
 	}
 	return t, nil
 }
 
-func toTime(a []driver.Value) (driver.Value, error) {
-	if text(a[0]) == "" {
-		return "1900-01-01 00:00:00.000000+00", nil // as in T-SQL
+// written reads a time as both languages do in the United States, and a time of day, which is one of the first day of
+// 1900 in T-SQL.
+func written(s string) (time.Time, bool) {
+	if len(s) < len("0:00") || len(s) > 40 || !strings.ContainsAny(s[:1], "0123456789ADFJMNOSadfjmnos") {
+		return time.Time{}, false
 	}
-	t, err := timeOf(a[0])
+	s = strings.ToUpper(s)
+	for _, clock := range []string{"15:04", "15:04:05.999999999", "3:04PM", "3:04 PM", "3:04:05.999999999PM", "3:04:05.999999999 PM", ""} {
+		if t, err := time.Parse(clock, s); err == nil && clock != "" {
+			return t.AddDate(1900, 0, 0), true
+		}
+		for _, day := range []string{"1/2/2006", "1-2-2006", "Jan 2 2006", "Jan 2, 2006", "2 Jan 2006", "January 2 2006", "January 2, 2006", "2 January 2006"} {
+			if t, err := time.Parse(strings.TrimSpace(day+" "+clock), s); err == nil {
+				return t, true
+			}
+		}
+	}
+	return time.Time{}, false
+}
+
+// epoch is the zero of numbers that become times, which are days.
+var epoch = time.Date(1900, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// toTime converts to a time: value, rounding (1: to minutes; 10 and more: to so many digits of a second), whether
+// errors are NULL.
+func toTime(a []driver.Value) (driver.Value, error) {
+	var t time.Time
+	var err error
+	switch x := a[0].(type) {
+	case int64, float64:
+		days, _ := real(x)
+		if !(math.Abs(days) < 4e6) {
+			return nil, fmt.Errorf("the number %s is out of range as a time, in days from 1900 on", text(x))
+		}
+		t = epoch.AddDate(0, 0, int(math.Floor(days))).Add(time.Duration((days - math.Floor(days)) * float64(24*time.Hour)))
+	case string:
+		if strings.TrimSpace(x) == "" {
+			return epoch.Format(TimeLayout), nil // as in T-SQL
+		}
+		t, err = timeOf(x)
+	default:
+		t, err = timeOf(x)
+	}
 	if err != nil {
 		return nil, err
 	}
-	if integer(a[1]) == 1 {
+	switch rounding := integer(a[1]); {
+	case rounding == 1:
 		t = t.Round(time.Minute)
+	case rounding >= 10 && rounding < 16:
+		t = t.Round(time.Duration(math.Pow10(int(19 - rounding))))
+	}
+	if t.Year() < 1 || t.Year() > 9999 {
+		return nil, fmt.Errorf("the time %.40q is out of range", text(a[0]))
 	}
 	return t.Format(TimeLayout), nil
 }
@@ -156,19 +208,21 @@ func dateDiff(a []driver.Value, most int64) (driver.Value, error) {
 	case "microsecond":
 		n = to.UnixMicro() - from.UnixMicro()
 	case "nanosecond":
-		if d := to.Sub(from); d != math.MaxInt64 && d != math.MinInt64 {
-			n = int64(d)
-		} else {
-			n = most
+		d := to.Sub(from)
+		if d == math.MaxInt64 || d == math.MinInt64 {
+			return nil, errTooFar
 		}
+		n = int64(d)
 	default:
 		return nil, fmt.Errorf("unit %s is not supported by DATEDIFF", part)
 	}
-	if n >= most && most < math.MaxInt64 || n < -most {
-		return nil, fmt.Errorf("the datediff function resulted in an overflow: use DATEDIFF_BIG, or a larger unit")
+	if n > most || n < -most-1 {
+		return nil, errTooFar
 	}
 	return n, nil
 }
+
+var errTooFar = errors.New("the datediff function resulted in an overflow: use DATEDIFF_BIG, or a larger unit")
 
 func floor(n, unit int64) int64 {
 	q := n / unit
@@ -282,5 +336,8 @@ func endOfMonth(a []driver.Value) (driver.Value, error) {
 		t = addMonths(t, n)
 	}
 	t = time.Date(t.Year(), t.Month()+1, 0, 0, 0, 0, 0, time.UTC)
+	if t.Year() < 1 || t.Year() > 9999 {
+		return nil, fmt.Errorf("adding a value to a time caused an overflow")
+	}
 	return t.Format(dateLayout), nil
 }
