@@ -51,6 +51,8 @@ type engine struct {
 	trusted bool         // the statements of this package run; those of a client never do while it is set
 	denied  bool         // a statement asked for more than reading the views
 	pump    func() error // executes the running query; see run
+
+	over <-chan struct{} // closed at the end of the running query's time; nil: none runs
 }
 
 // Column is a column of a result.
@@ -125,7 +127,10 @@ func (c *Catalog) newEngine(ctx context.Context) (*engine, error) {
 	}
 	e := &engine{facts: &Facts{}}
 	d := &sqlite.Driver{}
-	if err := registerPure(d); err != nil {
+	if err := e.registerPure(d); err != nil {
+		return nil, err
+	}
+	if err := registerOthers(d); err != nil {
 		return nil, err
 	}
 	for name, fn := range answers {
@@ -416,8 +421,8 @@ func (e *engine) run(ctx context.Context, query string, args []any, a *answer) e
 			failed = a.read(c.(driver.QueryerContext), query, named)
 			return failed
 		}
-		e.trusted = true
-		defer func() { e.trusted, e.pump = false, nil }()
+		e.trusted, e.over = true, ctx.Done()
+		defer func() { e.trusted, e.pump, e.over = false, nil, nil }()
 		_, err := c.(driver.ExecerContext).ExecContext(ctx, "SELECT "+pumpName+"()", nil)
 		return cmp.Or(failed, err)
 	})
@@ -452,6 +457,8 @@ func queryError(err error) error {
 		return errNoMemory
 	case strings.Contains(text, "too big"), strings.Contains(text, "too large"):
 		e.State = "54000"
+	case strings.Contains(text, errManyRows.Error()):
+		e.State = "21000"
 	case strings.Contains(text, "interrupted"):
 		return context.DeadlineExceeded
 	}

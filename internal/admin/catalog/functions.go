@@ -9,12 +9,10 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"modernc.org/sqlite"
 
-	"github.com/coteriedb/coterie/internal/admin/dialect"
 	"github.com/coteriedb/coterie/internal/admin/scalar"
 	"github.com/coteriedb/coterie/internal/ag"
 )
@@ -68,13 +66,16 @@ var pure = map[string]struct {
 	"pg_relation_size":                {-1, constant(int64(0))},
 	"pg_table_size":                   {-1, constant(int64(0))},
 	"pg_total_relation_size":          {-1, constant(int64(0))},
-	"pg_database_size":                {-1, constant(int64(0))},
-	"pg_size_pretty":                  {1, func(a []driver.Value) (driver.Value, error) { return text(a[0]) + " bytes", nil }},
+	"pg_database_size":                {-1, constant(nil)},
+	"pg_size_pretty":                  {1, sizePretty},
 	"pg_encoding_to_char":             {1, constant("UTF8")},
 	"pg_tablespace_location":          {1, constant("")},
 	"array_to_string":                 {-1, some(func(a []driver.Value) (driver.Value, error) { return a[0], nil })},
 	"quote_ident":                     {1, quoteIdent},
 	"quote_literal": {1, func(a []driver.Value) (driver.Value, error) {
+		if a[0] == nil {
+			return nil, nil
+		}
 		return "'" + strings.ReplaceAll(text(a[0]), "'", "''") + "'", nil
 	}},
 	"format_type":       {2, formatType},
@@ -110,13 +111,28 @@ func integer(v driver.Value) int64 {
 	return n
 }
 
-// registerPure registers the functions with a driver.
-func registerPure(d *sqlite.Driver) error {
+// errOver ends the calls of functions when their query has ended: the engine itself looks between rows only, and a row
+// may have hundreds of calls.
+var errOver = errors.New("interrupted")
+
+// until makes a function fail when the running query has ended.
+func (e *engine) until(f pureFunction) func(*sqlite.FunctionContext, []driver.Value) (driver.Value, error) {
+	return func(_ *sqlite.FunctionContext, args []driver.Value) (driver.Value, error) {
+		select {
+		case <-e.over:
+			return nil, errOver
+		default:
+			return f(args)
+		}
+	}
+}
+
+// registerPure registers the functions with the driver of an engine.
+func (e *engine) registerPure(d *sqlite.Driver) error {
 	for name, fn := range pure {
-		f := fn.f
 		err := d.RegisterFunction(name, &sqlite.FunctionImpl{
 			NArgs: fn.args, Deterministic: true,
-			Scalar: func(_ *sqlite.FunctionContext, args []driver.Value) (driver.Value, error) { return f(args) },
+			Scalar: e.until(fn.f),
 		})
 		if err != nil {
 			return fmt.Errorf("function %s: %w", name, err)
@@ -125,7 +141,7 @@ func registerPure(d *sqlite.Driver) error {
 	for name, fn := range scalar.Functions {
 		err := d.RegisterFunction(name, &sqlite.FunctionImpl{
 			NArgs: fn.Args, Deterministic: !fn.Free,
-			Scalar: func(_ *sqlite.FunctionContext, args []driver.Value) (driver.Value, error) { return fn.F(args) },
+			Scalar: e.until(fn.F),
 		})
 		if err != nil {
 			return fmt.Errorf("function %s: %w", name, err)
@@ -234,12 +250,47 @@ func toRegclass(a []driver.Value) (driver.Value, error) {
 	return nil, nil
 }
 
+// splitPart is split_part: a negative number counts from the end.
 func splitPart(a []driver.Value) (driver.Value, error) {
-	parts := strings.Split(text(a[0]), text(a[1]))
-	if n := integer(a[2]); n >= 1 && int(n) <= len(parts) {
+	if a[0] == nil || a[1] == nil || a[2] == nil {
+		return nil, nil
+	}
+	parts := []string{text(a[0])}
+	if text(a[1]) != "" {
+		parts = strings.Split(text(a[0]), text(a[1]))
+	}
+	n := integer(a[2])
+	if n < 0 {
+		n += int64(len(parts)) + 1
+	} else if n == 0 {
+		return nil, errors.New("field position must not be zero")
+	}
+	if n >= 1 && n <= int64(len(parts)) {
 		return parts[n-1], nil
 	}
 	return "", nil
+}
+
+// sizePretty is pg_size_pretty: in the largest unit in which the number is not too small, rounded.
+func sizePretty(a []driver.Value) (driver.Value, error) {
+	if a[0] == nil {
+		return nil, nil
+	}
+	n := integer(a[0])
+	size := func() int64 { return max(n, -n) }
+	if size() < 10*1024 {
+		return strconv.FormatInt(n, 10) + " bytes", nil
+	}
+	n /= 512 // a bit is left for rounding
+	units := []string{"kB", "MB", "GB", "TB", "PB"}
+	for len(units) > 1 && size() >= 20*1024-1 {
+		n, units = n/1024, units[1:]
+	}
+	half := int64(1)
+	if n < 0 {
+		half = -1
+	}
+	return strconv.FormatInt((n+half)/2, 10) + " " + units[0], nil
 }
 
 // answers are the functions of the facts, by name, with their numbers of arguments.
@@ -407,70 +458,4 @@ func quoteIdent(a []driver.Value) (driver.Value, error) {
 		return name, nil
 	}
 	return `"` + strings.ReplaceAll(name, `"`, `""`) + `"`, nil
-}
-
-// builtIn are the functions of the engine itself that a query may call. The others reach beyond the query's values:
-// they load extensions, read tables by their names, write the log or belong to other kinds of tables.
-var builtIn = strings.Fields(`-> ->> abs acos acosh asin asinh atan atan2 atanh avg ceil ceiling char coalesce concat concat_ws cos cosh count
-	cume_dist current_date current_time current_timestamp date datetime degrees dense_rank exp first_value floor format glob group_concat hex if
-	ifnull iif instr json json_array json_array_length json_extract json_group_array json_group_object json_insert json_object json_patch
-	json_quote json_remove json_replace json_set json_type json_valid julianday lag last_value lead length like likelihood likely ln log log10
-	log2 lower ltrim max min mod nth_value ntile nullif octet_length percent_rank pi pow power printf quote radians random randomblob rank
-	replace round row_number rtrim sign sin sinh sqrt strftime string_agg substr substring sum tan tanh time timediff total trim trunc typeof
-	unhex unicode unistr unixepoch unlikely upper zeroblob`)
-
-// callable are the names of all functions that a query may call.
-var callable = sync.OnceValue(func() map[string]bool {
-	out := map[string]bool{}
-	for _, name := range builtIn {
-		out[name] = true
-	}
-	for name := range pure {
-		out[name] = true
-	}
-	for name := range answers {
-		out[name] = true
-	}
-	for name := range scalar.Functions {
-		out[name] = true
-	}
-	for _, name := range dialect.EngineFunctions() {
-		out[name] = true
-	}
-	return out
-})
-
-// readable are the tables that a query may read, with their schemas.
-var readable = sync.OnceValue(func() map[string]bool {
-	out := map[string]bool{}
-	for _, v := range views {
-		out[v.full()] = true
-	}
-	return out
-})
-
-// authorize tells SQLite whether it may compile an operation. A refusal marks the engine, which is then not used again.
-func (e *engine) authorize(action sqlite.AuthorizerActionCode, arg1, arg2, database string) sqlite.AuthorizerReturnCode {
-	if !e.trusted && !reading(action, arg1, arg2, database) {
-		e.denied = true
-		return sqlite.AuthorizerDeny
-	}
-	return sqlite.AuthorizerOK
-}
-
-// reading reports whether an operation only reads the views or calls a function of the console. A client's query may do
-// nothing else: PRAGMA, ATTACH, transactions and every kind of write are refused, and so is whatever a later version of
-// the engine adds.
-func reading(action sqlite.AuthorizerActionCode, arg1, arg2, database string) bool {
-	switch action {
-	case sqlite.AuthSelect, sqlite.AuthRecursive:
-		return true
-	case sqlite.AuthFunction:
-		return callable()[strings.ToLower(arg2)]
-	case sqlite.AuthRead:
-		// Without a column and a database it is a table of which no value is read, such as in count(*).
-		return arg2 == "" && database == "" || readable()[database+"."+arg1] || arg1 == "json_each"
-	default:
-		return false
-	}
 }
