@@ -114,7 +114,7 @@ var tsql = []struct{ expression, want string }{
 	{`CHOOSE(2, 'a', 'b', 'c')`, "b"},
 	{`CHOOSE(9, 'a')`, "NULL"},
 	{`CASE WHEN 1 = 0 THEN 'x' ELSE 5 END`, "5"},
-	{`CASE WHEN 1 = 1 THEN 'x' ELSE 5 END`, "error: conversion failed when converting the value \"x\" to a number"},
+	{`CASE WHEN 1 = 1 THEN 'x' ELSE 5 END`, "error: conversion failed when converting the value \"x\" to an integer"},
 	{`COALESCE(NULL, 3, 4)`, "3"},
 	// Texts.
 	{`LEN('ab  ')`, "2"},

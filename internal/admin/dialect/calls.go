@@ -26,27 +26,27 @@ character_length 1 1 co_length s int
 octet_length 1 1 octet_length s int
 upper 1 1 co_upper s text
 lower 1 1 co_lower s text
-ltrim 1 2 ltrim s text
-rtrim 1 2 rtrim s text
-btrim 1 2 trim s text
+ltrim 1 2 co_ltrim s text
+rtrim 1 2 co_rtrim s text
+btrim 1 2 co_trim s text
 left 2 2 co_left sn text
 right 2 2 co_right sn text
 substring 2 3 co_substring snn text
 substr 2 3 co_substring snn text
 charindex 2 3 co_charindex ssn int
-position 2 2 co_charindex ss int
+position 2 2 co_position ss int
 strpos 2 2 co_strpos ss int
 patindex 2 2 co_patindex ss int
-replace 3 3 replace s text
+replace 3 3 co_replace s text
 replicate 2 2 co_repeat sn text
-repeat 2 2 co_repeat sn text
+repeat 2 2 co_pgrepeat sn text
 space 1 1 co_space n text
 reverse 1 1 co_reverse s text
 stuff 4 4 co_stuff snns text
 translate 3 3 co_translate s text
 ascii 1 1 co_ascii s int
 unicode 1 1 co_ascii s int
-char 1 1 co_chr n text
+char 1 1 co_char n text
 nchar 1 1 co_chr n text
 chr 1 1 co_chr n text
 quotename 1 2 co_quotename s text
@@ -60,23 +60,22 @@ sign 1 1 sign n whole
 ceiling 1 1 ceil n whole
 ceil 1 1 ceil n whole
 floor 1 1 floor n whole
-round 1 3 co_round n float
-power 2 2 pow n float
-pow 2 2 pow n float
-sqrt 1 1 sqrt n float
+round 1 3 co_round n round
+power 2 2 co_pow n power
+pow 2 2 co_pow n power
+sqrt 1 1 co_sqrt n float
 square 1 1 co_square n float
-exp 1 1 exp n float
-ln 1 1 ln n float
-log10 1 1 log10 n float
+exp 1 1 co_exp n float
+ln 1 1 co_ln n float
+log10 1 1 co_log10 n float
 pi 0 0 pi x float
-mod 2 2 co_mod n same
 isnumeric 1 1 co_isnumeric x int
 isdate 1 1 co_isdate x int
 getdate 0 0 now x time
 getutcdate 0 0 now x time
-sysdatetime 0 0 now x time7
-sysutcdatetime 0 0 now x time7
-sysdatetimeoffset 0 0 now x time7
+sysdatetime 0 0 now x datetime2
+sysutcdatetime 0 0 now x datetime2
+sysdatetimeoffset 0 0 now x offset
 now 0 0 now x time
 clock_timestamp 0 0 now x time
 statement_timestamp 0 0 now x time
@@ -107,9 +106,9 @@ db_id 0 1 db_id s int
 object_id 1 2 object_id s int
 serverproperty 1 1 serverproperty s ?
 databasepropertyex 2 2 databasepropertyex s text
-suser_name 0 1 suser_sname x text
-suser_sname 0 1 suser_sname x text
-user_name 0 1 suser_sname x text
+suser_name 0 0 suser_sname x text
+suser_sname 0 0 suser_sname x text
+user_name 0 0 suser_sname x text
 original_login 0 0 suser_sname x text
 system_user 0 0 suser_sname x text
 current_user 0 0 current_user x text
@@ -127,7 +126,7 @@ is_srvrolemember 1 2 is_srvrolemember s int
 count 0 1 count x bigint
 count_big 0 1 count x bigint
 sum 1 1 sum n sum
-avg 1 1 avg n float
+avg 1 1 avg n mean
 min 1 1 min x same
 max 1 1 max x same
 total 1 1 total n float
@@ -168,7 +167,7 @@ var functions = sync.OnceValue(func() map[string]function {
 
 // EngineFunctions returns the names of the functions of the engine that a translation may contain.
 func EngineFunctions() []string {
-	out := strings.Fields(`co_number co_add co_div co_mod co_text co_str co_cut co_int co_dec co_float co_bit co_date co_time co_clock co_uuid co_elapsed
+	out := strings.Fields(`co_number co_add co_plus co_minus co_times co_exact co_only co_div co_mod co_text co_str co_cut co_int co_dec co_float co_bit co_date co_time co_clock co_uuid co_elapsed
 		co_like co_xml co_rows co_greatest co_least co_concat co_isnull regexp to_regclass json_each json_extract json_array json_group_array group_concat
 		ifnull nullif coalesce iif lower`)
 	for _, f := range functions() {
@@ -205,9 +204,15 @@ func (w *writer) call(e *expr, s *scope) (string, Type) {
 		return w.caseOf(&expr{kind: exCase, args: []*expr{nil, e.args[0], e.args[1], e.args[2]}}, s)
 	case "choose":
 		return w.choose(e, s)
+	case "mod":
+		w.arity(e, 2, 2)
+		return w.expr(binary("%", e.args[0], e.args[1]), s)
 	case "concat", "concat_ws":
 		return w.concat(e, s)
 	case "current_setting", "current_schemas":
+	}
+	if v, ok := w.env.Variables[e.text]; ok && strings.HasPrefix(e.text, "@@") {
+		return fmt.Sprint(v.V), v.Type
 	}
 	f, ok := functions()[e.text]
 	switch hint, refused := refusedFunctions[e.text]; {
@@ -225,23 +230,28 @@ func (w *writer) call(e *expr, s *scope) (string, Type) {
 	if !e.call.star || len(e.args) > 0 {
 		w.arity(e, f.min, f.max)
 	}
+	if e.aggregate() {
+		defer s.eachRow()()
+	}
 	var texts []string
-	var first Type
+	var types []Type
 	for i, x := range e.args {
 		text, t := w.expr(x, s)
-		if i == 0 {
-			first = t
-		}
-		texts = append(texts, w.argument(e, i, text, t))
+		texts, types = append(texts, w.argument(e, i, text, t)), append(types, t)
 	}
-	if e.text == "string_agg" {
-		texts[0] = w.asText(texts[0], first)
+	switch {
+	case e.text == "string_agg" && types[0].Kind == Unknown:
+		texts[0] = w.asText(texts[0], types[0])
+	case e.text == "string_agg":
+		texts[0] = w.asString(texts[0], types[0])
+	case (e.text == "lag" || e.text == "lead") && len(texts) == 3:
+		texts[2] = w.converted(texts[2], types[2], types[0])
 	}
-	if (e.text == "min" || e.text == "max") && first.Kind == Elapsed {
-		panic(unsupported("the difference of two times there", "use DATEDIFF"))
-	}
-	return w.around(e, f.engine, texts, s), resultOf(f.result, first)
+	return w.result(e, f.result, w.around(e, f.engine, texts, s), types)
 }
+
+// caseMatters are the functions that look for a text in another one.
+var caseMatters = map[string]bool{"charindex": true, "patindex": true, "position": true, "strpos": true, "replace": true, "translate": true, "ltrim": true, "rtrim": true, "btrim": true}
 
 // argument writes an argument as a value of the kind that the function takes.
 func (w *writer) argument(e *expr, i int, text string, t Type) string {
@@ -249,6 +259,9 @@ func (w *writer) argument(e *expr, i int, text string, t Type) string {
 	kind := byte('x')
 	if f.args != "" {
 		kind = f.args[min(i, len(f.args)-1)]
+	}
+	if e.args[i].kind == exCollate && e.args[i].text == "NOCASE" && caseMatters[e.text] {
+		panic(unsupported("COLLATE within "+strings.ToUpper(e.text), "use UPPER on both texts"))
 	}
 	if e.args[i].kind == exParam {
 		w.guess(e.args[i], map[byte]Type{'n': {Kind: Int}, 's': {Kind: Text}, 't': {Kind: Time}}[kind])
@@ -262,8 +275,8 @@ func (w *writer) argument(e *expr, i int, text string, t Type) string {
 	case kind == 't' && t.Kind != Time:
 		return "co_time(" + text + ", 0, 0)"
 	case kind == 'x' && e.text == "format":
-		if t.Kind == Text {
-			panic(unsupported("FORMAT of a text", "PostgreSQL's format() is not there; CONCAT joins texts"))
+		if t.Kind == Text || t.Kind == Clock {
+			panic(unsupported("FORMAT of a "+kindNames[t.Kind], "PostgreSQL's format() is not there; CONCAT joins texts"))
 		}
 	case kind == 'x' && t.Kind == Elapsed && e.text != "extract_field" && e.text != "date_part":
 		panic(unsupported("the difference of two times as an argument of "+strings.ToUpper(e.text), "use DATEDIFF"))
@@ -294,8 +307,7 @@ func (w *writer) around(e *expr, name string, texts []string, s *scope) string {
 	}
 	out := name + "(" + args + ")"
 	if e.call.filter != nil {
-		text, _ := w.expr(e.call.filter, s)
-		out += " FILTER (WHERE " + text + ")"
+		out += " FILTER (WHERE " + w.condition(e.call.filter, s) + ")"
 	}
 	if e.call.overName != "" {
 		return out + " OVER " + quoteName(e.call.overName)
@@ -320,59 +332,24 @@ func (w *writer) window(x *window, s *scope) string {
 	return "(" + strings.Join(append(parts, x.frame...), " ") + ")"
 }
 
-func resultOf(result string, first Type) Type {
-	switch result {
-	case "int":
-		return Type{Kind: Int, OID: 23}
-	case "bigint":
-		return Type{Kind: Int}
-	case "bitint":
-		return Type{Kind: Int}
-	case "float":
-		return Type{Kind: Float}
-	case "text":
-		return Type{Kind: Text}
-	case "time":
-		return Type{Kind: Time, Scale: 3}
-	case "time7":
-		return Type{Kind: Time, Scale: 7}
-	case "date":
-		return Type{Kind: Date}
-	case "bit":
-		return Type{Kind: Bit}
-	case "uuid":
-		return Type{Kind: UUID}
-	case "sum":
-		if first.Kind == Int || first.Kind == Bit {
-			return Type{Kind: Int}
-		}
-		return calculated(first)
-	case "same":
-		return first
-	case "whole":
-		out := calculated(first)
-		out.Scale = 0
-		return out
-	}
-	return Type{}
-}
-
 // isNull writes ISNULL, whose result is of the first value's type and length.
 func (w *writer) isNull(e *expr, s *scope) (string, Type) {
 	w.arity(e, 2, 2)
 	a, ta := w.expr(e.args[0], s)
 	b, tb := w.expr(e.args[1], s)
-	to := ta
-	if ta.Kind == Null || ta.Kind == Unknown {
-		to = common(ta, tb)
+	to := w.agree(ta, tb)
+	if ta.Kind != Null && ta.Kind != Unknown {
+		to = ta
 	}
 	switch {
 	case to.Kind == Int && (tb.Kind == Text || tb.Kind == Decimal || tb.Kind == Float):
 		b = "co_int(" + b + ", 64, 0, 0)"
 	case to.Kind == Text && tb.Kind != Text:
-		b = w.asText(b, tb)
+		b = w.asString(b, tb)
 	case to.Kind == Bit && tb.Kind != Bit:
 		b = "co_bit(" + b + ", 0)"
+	case to.Kind == Decimal && tb.numeric() && tb.Kind != Int:
+		b = "co_exact(" + b + ", " + to.digits() + ")"
 	default:
 		b = w.converted(b, tb, to)
 	}
@@ -394,7 +371,7 @@ func (w *writer) oneType(e *expr, s *scope) (string, Type) {
 		}
 		texts, types = append(texts, text), append(types, t)
 	}
-	to := common(types...)
+	to := w.agree(types...)
 	for i := range texts {
 		if e.args[i].kind != exParam {
 			texts[i] = w.converted(texts[i], types[i], to)
@@ -420,6 +397,9 @@ func (w *writer) oneType(e *expr, s *scope) (string, Type) {
 func (w *writer) choose(e *expr, s *scope) (string, Type) {
 	w.arity(e, 2, 100)
 	c := &expr{kind: exCase, args: []*expr{e.args[0]}}
+	if e.args[0].kind != exParam { // a fraction is cut off
+		c.args[0] = &expr{kind: exCast, text: "CAST", args: []*expr{e.args[0]}, typ: typeName{name: "int"}}
+	}
 	for i, x := range e.args[1:] {
 		c.args = append(c.args, &expr{kind: exNumber, text: strconv.Itoa(i + 1)}, x)
 	}
@@ -446,7 +426,7 @@ func (w *writer) concat(e *expr, s *scope) (string, Type) {
 // FunctionNames returns the names of the functions that a query may call, sorted, without those of PostgreSQL's
 // catalog.
 func FunctionNames() []string {
-	out := strings.Fields("isnull coalesce nullif greatest least iif choose concat concat_ws cast try_cast convert try_convert extract")
+	out := strings.Fields("mod isnull coalesce nullif greatest least iif choose concat concat_ws cast try_cast convert try_convert extract")
 	for name := range functions() {
 		if !strings.HasPrefix(name, "extract_") {
 			out = append(out, name)

@@ -103,8 +103,9 @@ func (p *parser) quantified(op string, left *expr) *expr {
 		list = list.args[0]
 		fallthrough
 	case list.kind == exString && strings.HasPrefix(list.text, "{"):
-		for _, s := range strings.Split(strings.Trim(list.text, "{}"), ",") {
-			e.args = append(e.args, &expr{kind: exString, text: strings.Trim(s, `" `)})
+		e.args = append(e.args, elements(list.text)...)
+		if len(e.args) == 1 { // = ANY of none is false, <> ALL of none is true
+			return &expr{kind: exBool, text: bitOf(all)}
 		}
 	case list.kind == exArray && list.query == nil:
 		e.args = append(e.args, list.args...)
@@ -121,6 +122,25 @@ func (p *parser) quantified(op string, left *expr) *expr {
 		panic(tooComplex())
 	}
 	return e
+}
+
+// elements returns those of an array that is written as a text.
+func elements(text string) (out []*expr) {
+	inner := strings.TrimSuffix(strings.TrimPrefix(text, "{"), "}")
+	if strings.ContainsAny(inner, `{}\"`) {
+		panic(unsupported("an array with quotes or arrays in it", "IN (...) compares with a list"))
+	}
+	if strings.TrimSpace(inner) == "" {
+		return nil
+	}
+	for _, s := range strings.Split(inner, ",") {
+		x := &expr{kind: exString, text: strings.TrimSpace(s)}
+		if strings.EqualFold(x.text, "NULL") {
+			x = &expr{kind: exNull}
+		}
+		out = append(out, x)
+	}
+	return out
 }
 
 var likes = map[string]struct {
@@ -142,7 +162,9 @@ func (p *parser) matching() *expr {
 		}
 		switch t := p.tok(); {
 		case p.take("BETWEEN"):
-			p.take("SYMMETRIC")
+			if p.tok().is("SYMMETRIC") {
+				panic(unsupported("BETWEEN SYMMETRIC", "write BETWEEN LEAST(a, b) AND GREATEST(a, b)"))
+			}
 			low := p.other()
 			p.need("AND")
 			left = &expr{kind: exBetween, not: not, args: []*expr{left, low, p.other()}}
@@ -224,7 +246,14 @@ func (p *parser) other() *expr {
 			return left
 		}
 		p.at++
-		left = binary(t.text, left, p.sum())
+		right := p.product
+		if t.text != "&" && t.text != "|" {
+			right = p.sum
+		}
+		left = binary(t.text, left, right())
+		if next := p.tok(); next.sign("+") || next.sign("-") {
+			panic(unsupported(t.text+" before "+next.text+" without brackets", "T-SQL takes them from the left, PostgreSQL takes the sum first"))
+		}
 	}
 }
 
@@ -301,6 +330,8 @@ func (p *parser) collate(e *expr) *expr {
 	switch {
 	case name == "database_default", name == "catalog_default", name == "default", name == "c", name == "posix", name == "ucs_basic":
 		return e
+	case strings.Contains(name+"_", "_ai_"):
+		panic(unsupported("the collation "+name, "accents matter here: a collation _CI_AS compares without regard to case"))
 	case strings.Contains(name, "_ci_") || strings.HasSuffix(name, "_ci"):
 		return &expr{kind: exCollate, text: "NOCASE", args: []*expr{e}}
 	case strings.Contains(name, "_cs_"), strings.Contains(name, "_bin"):
@@ -330,7 +361,7 @@ func (p *parser) primary() *expr {
 		return &expr{kind: exVariable, text: strings.ToLower(t.text)}
 	case tokGlobal:
 		p.at++
-		return &expr{kind: exCall, text: "@@" + strings.ToLower(t.text)}
+		return &expr{kind: exCall, text: "@@" + strings.ToLower(t.text), call: &callParts{}}
 	case tokSign:
 		if t.sign("(") {
 			return p.brackets()

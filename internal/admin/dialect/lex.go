@@ -258,7 +258,11 @@ func stringToken(s string) (token, int, error) {
 		switch c := s[i]; {
 		case c == '\\' && escapes && i+1 < len(s):
 			r, n := utf8.DecodeRuneInString(s[i+1:])
-			b.WriteString(unescape(r))
+			text, ok := unescape(r)
+			if !ok {
+				return token{}, 0, unsupported(`the escape \`+string(r)+` of E'...'`, "write the character itself, or CHR(n)")
+			}
+			b.WriteString(text)
 			i += 1 + n
 		case c == '\'' && i+1 < len(s) && s[i+1] == '\'':
 			b.WriteByte('\'')
@@ -273,16 +277,21 @@ func stringToken(s string) (token, int, error) {
 	return token{}, 0, Errorf("42601", "unterminated quoted string")
 }
 
-func unescape(c rune) string {
+// unescape returns what a backslash and a character stand for in E'...'; false: a character by its number.
+func unescape(c rune) (string, bool) {
 	switch c {
 	case 'n':
-		return "\n"
+		return "\n", true
 	case 't':
-		return "\t"
+		return "\t", true
 	case 'r':
-		return "\r"
+		return "\r", true
+	case 'b':
+		return "\b", true
+	case 'f':
+		return "\f", true
 	}
-	return string(c)
+	return string(c), !strings.ContainsRune("01234567xuU", c)
 }
 
 func nameToken(s string, open rune) (token, int, error) {

@@ -2,6 +2,7 @@ package dialect
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -37,6 +38,96 @@ func (s *scope) open() bool {
 		}
 	}
 	return false
+}
+
+// grouping is GROUP BY of a query, or the single group of one that has aggregates only.
+type grouping struct {
+	keys    []*expr
+	columns []groupColumn // of the keys that are columns
+	rows    int           // more than 0: the part that is written sees the rows and not the groups
+}
+
+type groupColumn struct {
+	of   *bound
+	name string
+}
+
+// newGrouping returns the grouping of a query, whose sources are in the scope; nil: it has none.
+func newGrouping(sel *selection, s *scope) *grouping {
+	if !sel.grouped && sel.group == nil && sel.having == nil && !slices.ContainsFunc(sel.items, func(i item) bool { return i.e.hasAggregate() }) {
+		return nil
+	}
+	g := &grouping{}
+	for _, k := range sel.group {
+		if n, err := strconv.Atoi(k.text); k.kind == exNumber && err == nil && n >= 1 && n <= len(sel.items) && sel.items[n-1].e != nil {
+			k = sel.items[n-1].e
+		}
+		if name := k.bare(); name != "" {
+			_, of, _ := s.find(k.names)
+			i := slices.IndexFunc(sel.items, func(i item) bool { return strings.EqualFold(i.alias, name) })
+			if of == nil && i >= 0 { // PostgreSQL takes names of the result, too
+				k = sel.items[i].e
+			}
+		}
+		g.keys = append(g.keys, k)
+		if k.kind == exColumn {
+			if c, of, _ := s.find(k.names); of != nil {
+				g.columns = append(g.columns, groupColumn{of, c.Name})
+			}
+		}
+	}
+	return g
+}
+
+// key reports whether the expression is one of GROUP BY, so that its columns need not be there.
+func (g *grouping) key(e *expr, s *scope) bool {
+	return g != nil && g.rows == 0 && slices.ContainsFunc(g.keys, func(k *expr) bool { return same(k, e, s) })
+}
+
+// eachRow begins a part of the query that sees each row of a group. The caller calls the result behind that part.
+func (s *scope) eachRow() (done func()) {
+	if s == nil || s.group == nil {
+		return func() {}
+	}
+	g := s.group
+	g.rows++
+	return func() { g.rows-- }
+}
+
+// grouped refuses a column that is neither in GROUP BY nor in an aggregate function. The engine takes its value from
+// any row of the group, and both servers refuse it.
+func (s *scope) grouped(of *bound, name string) {
+	for s != nil && !slices.Contains(s.sources, of) {
+		s = s.parent
+	}
+	if s == nil || s.group == nil || s.group.rows > 0 {
+		return
+	}
+	if !slices.ContainsFunc(s.group.columns, func(c groupColumn) bool { return strings.EqualFold(c.name, name) && (c.of == of || s.merges) }) {
+		panic(Errorf("42803", "the column %.60s must be in GROUP BY, or in an aggregate function", of.name+"."+name))
+	}
+}
+
+// unambiguous refuses a name that several columns of a source have or, where it is not qualified, several sources. The
+// engine takes the first column of a query in FROM.
+func (s *scope) unambiguous(of *bound, names []string) {
+	for s != nil && !slices.Contains(s.sources, of) {
+		s = s.parent
+	}
+	if s == nil || len(names) == 1 && s.merges {
+		return
+	}
+	n := 0
+	for _, b := range s.sources {
+		for _, c := range b.columns {
+			if (b == of || len(names) == 1) && strings.EqualFold(c.Name, names[len(names)-1]) {
+				n++
+			}
+		}
+	}
+	if n > 1 {
+		panic(Errorf("42702", "the column %.60s is ambiguous", strings.Join(names, ".")))
+	}
 }
 
 // cteOf returns the query of WITH of that name.
@@ -148,8 +239,7 @@ func (w *writer) join(f *source, s *scope) string {
 	out := left + join + right
 	switch {
 	case f.on != nil:
-		text, _ := w.expr(f.on, s)
-		out += " ON " + text
+		out += " ON " + w.condition(f.on, s)
 	case f.using != nil:
 		s.merges = true
 		var names []string
@@ -207,6 +297,7 @@ func (w *writer) withTies(q *query, limit *expr, outer *scope) (string, []Column
 	}
 	s := &scope{parent: outer}
 	from := w.from(sel, s)
+	s.group = newGrouping(sel, s)
 	var texts []string
 	var columns []Column
 	byName := map[string]int{}
@@ -225,13 +316,14 @@ func (w *writer) withTies(q *query, limit *expr, outer *scope) (string, []Column
 	}
 	var keys, inner, names []string
 	for _, k := range q.order {
+		if _, named := byName[strings.ToLower(k.e.bare())]; named {
+			k.e = &expr{kind: exResult, text: k.e.bare()}
+		}
 		text, _ := w.expr(k.e, s)
 		if i, err := strconv.Atoi(k.e.text); k.e.kind == exNumber && err == nil && i >= 1 && i <= len(texts) {
 			text = texts[i-1]
-		} else if k.e.kind == exColumn && len(k.e.names) == 1 {
-			if i, ok := byName[strings.ToLower(k.e.names[0])]; ok {
-				text = texts[i]
-			}
+		} else if k.e.kind == exResult {
+			text = texts[byName[strings.ToLower(k.e.text)]]
 		}
 		if k.desc {
 			text += " DESC"
@@ -248,8 +340,9 @@ func (w *writer) withTies(q *query, limit *expr, outer *scope) (string, []Column
 	}
 	where := ""
 	if sel.where != nil {
-		text, _ := w.expr(sel.where, s)
-		where = " WHERE " + text
+		done := s.eachRow()
+		where = " WHERE " + w.condition(sel.where, s)
+		done()
 	}
 	rank := quoteName(w.newName())
 	inner = append(inner, "rank() OVER (ORDER BY "+strings.Join(keys, ", ")+") AS "+rank)
@@ -263,11 +356,52 @@ func (w *writer) joined(q *query, outer *scope) string {
 	if sel == nil || len(sel.items) != 1 || sel.items[0].star || sel.items[0].alias != "" && sel.items[0].alias != "text()" {
 		panic(unsupported("FOR XML PATH('') of more than one column without a name", "STRING_AGG joins texts"))
 	}
+	if sel.items[0].alias == "" && sel.items[0].e.kind == exColumn { // T-SQL makes an element of it
+		panic(unsupported("FOR XML PATH('') of a column with its name", "write '' + name, or name AS [text()]; STRING_AGG joins texts"))
+	}
 	plain := *q
 	plain.xml, plain.with = false, nil
 	c := *sel
 	c.items = []item{{e: sel.items[0].e, alias: "~x"}}
 	plain.body = &body{sel: &c}
-	text, _ := w.query(&plain, outer)
+	text, columns := w.query(&plain, outer)
+	if k := columns[0].Type.Kind; k != Text && k != Int && k != Null && k != Unknown {
+		panic(unsupported("FOR XML PATH('') of a "+kindNames[k], "CAST it to a varchar"))
+	}
 	return w.note(`SELECT group_concat(co_xml("~x"), '') AS "?column?" FROM (` + text + ")")
+}
+
+func (w *writer) limit(limit, offset *expr, s *scope) string {
+	if limit == nil && offset == nil {
+		return ""
+	}
+	text := "-1"
+	if limit != nil {
+		text = w.count(limit, s)
+	}
+	if offset != nil {
+		return " LIMIT " + text + " OFFSET " + w.count(offset, s)
+	}
+	return " LIMIT " + text
+}
+
+// count writes a number of rows.
+func (w *writer) count(e *expr, s *scope) string {
+	if e.kind == exParam {
+		n, _ := strconv.Atoi(e.text)
+		w.limits = append(w.limits, n)
+		if w.params[n] == 0 {
+			w.params[n] = 20
+		}
+		return "?" + e.text
+	}
+	if e.kind == exNumber {
+		n, err := strconv.ParseUint(e.text, 10, 31)
+		if err != nil {
+			panic(Errorf("42601", "a number of rows is a whole number, not %.40q", e.text))
+		}
+		return strconv.FormatUint(n, 10)
+	}
+	text, _ := w.expr(e, &scope{parent: s})
+	return "co_rows(" + text + ")"
 }

@@ -1,6 +1,8 @@
 package dialect
 
 import (
+	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -250,5 +252,171 @@ func (p *parser) sortKeys() (out []sortKey) {
 		if out = append(out, k); !p.takeSign(",") {
 			return out
 		}
+	}
+}
+
+// shortParts are the parts of a time that a date does not have.
+var shortParts = strings.Fields("hour hh minute mi n second ss s millisecond ms microsecond mcs nanosecond ns")
+
+// result returns a call with its type, which may be that of an argument.
+func (w *writer) result(e *expr, result, text string, types []Type) (string, Type) {
+	first := Type{}
+	if len(types) > 0 {
+		first = types[0]
+	}
+	switch {
+	case (e.text == "min" || e.text == "max") && first.Kind == Elapsed:
+		panic(unsupported("the difference of two times there", "use DATEDIFF"))
+	case e.text == "sum" && first.Kind == Decimal:
+		return "co_exact(" + text + ", " + first.digits() + ")", calculated(first)
+	case result == "mean" && (first.Kind != Float || first.Scale == open):
+		return "co_exact(" + text + ", -2)", Type{Kind: Float, Scale: open}
+	case result == "round" && first.Kind == Decimal && len(types) == 1:
+		return text, Type{Kind: Decimal}
+	case result == "round" && first.Kind == Decimal:
+		return text, Type{Kind: Float, Scale: open}
+	case result == "round" && first.Kind == Bit:
+		return text, Type{Kind: Int}
+	case result == "power" && first.Kind == Int && types[1].Kind == Decimal:
+		panic(unsupported("POWER of a whole number to a decimal", "T-SQL cuts the result to a whole number, PostgreSQL does not: CAST the base to float"))
+	case result == "power" && first.Kind == Int && types[1].Kind == Int:
+		return text, Type{Kind: Int}
+	case result == "power" && first.Kind == Decimal && (types[1].Kind == Decimal || types[1].Kind == Int):
+		return text, Type{Kind: Float, Scale: open}
+	case e.text == "dateadd", e.text == "datetrunc":
+		return w.dateOf(e, text, types[len(types)-1])
+	}
+	return text, resultOf(result, first)
+}
+
+// dateOf returns a call of DATEADD or DATETRUNC, whose result is of the type of the time that it is given.
+func (w *writer) dateOf(e *expr, text string, of Type) (string, Type) {
+	switch {
+	case of.Kind == Clock, of.Kind == Date && slices.Contains(shortParts, e.args[0].text):
+		panic(unsupported(strings.ToUpper(e.text)+" of a "+kindNames[of.Kind]+" by that part", "CAST it to a datetime"))
+	case of.Kind == Date:
+		return "co_date(" + text + ", 0)", of
+	case of.Kind == Time:
+		of.OID = 0
+		return text, of
+	}
+	return text, Type{Kind: Time, Scale: 3}
+}
+
+func resultOf(result string, first Type) Type {
+	switch result {
+	case "int":
+		return Type{Kind: Int, OID: 23}
+	case "bigint":
+		return Type{Kind: Int}
+	case "bitint":
+		return Type{Kind: Int}
+	case "float", "mean", "power":
+		return Type{Kind: Float}
+	case "round":
+		return calculated(first)
+	case "text":
+		return Type{Kind: Text}
+	case "time":
+		return Type{Kind: Time, Scale: 3}
+	case "datetime2":
+		return Type{Kind: Time, Scale: 17}
+	case "offset":
+		return Type{Kind: Time, Scale: 27}
+	case "date":
+		return Type{Kind: Date}
+	case "bit":
+		return Type{Kind: Bit}
+	case "uuid":
+		return Type{Kind: UUID}
+	case "sum":
+		if first.Kind == Int || first.Kind == Bit {
+			return Type{Kind: Int}
+		}
+		return calculated(first)
+	case "same":
+		return first
+	case "whole":
+		out := calculated(first)
+		out.Scale = 0
+		return out
+	}
+	return Type{}
+}
+
+// cast writes CAST, CONVERT and ::.
+func (w *writer) cast(e *expr, s *scope) (string, Type) {
+	to, bad := targetOf(e.typ, e.text == "::")
+	if bad != nil {
+		panic(bad)
+	}
+	text, from := w.expr(e.args[0], s)
+	style := "-1"
+	if len(e.args) > 1 {
+		style, _ = w.expr(e.args[1], s)
+		if to.conv != "co_str" && to.conv != "co_time" && to.conv != "co_date" && to.conv != "co_int" && to.conv != "co_dec" && to.conv != "co_float" {
+			panic(unsupported("CONVERT to "+e.typ.name+" with a style", ""))
+		}
+	}
+	if from.Kind == Elapsed {
+		panic(unsupported("a cast of the difference of two times", "use DATEDIFF"))
+	}
+	if e.args[0].kind == exParam {
+		w.guess(e.args[0], to.typ)
+		from = Type{}
+	}
+	if (to.conv == "co_time" || to.conv == "co_date") && len(e.args) > 1 && (from.Kind == Text || from.Kind == Unknown) && !slices.Contains(readStyles, e.args[1].text) {
+		panic(unsupported("CONVERT of a text to a time with that style", "write the text as 2026-11-21 12:00:00, and leave the style out"))
+	}
+	if to.typ.Kind == Text {
+		w.digitsKnown(from)
+	}
+	try := bitOf(e.try)
+	code := quoteText(from.code())
+	switch to.conv {
+	case "":
+		return text, from
+	case "to_regclass":
+		return "to_regclass(" + text + ")", Type{}
+	case "co_text":
+		if from.Kind == Text || from.Kind == UUID {
+			return text, Type{Kind: Text}
+		}
+		if from.Kind == Bit {
+			return "CASE " + text + " WHEN 0 THEN 'false' WHEN 1 THEN 'true' END", Type{Kind: Text}
+		}
+		return "co_text(" + text + ", " + code + ")", Type{Kind: Text}
+	case "co_cut":
+		return fmt.Sprintf("co_cut(%s, %d, %d, 0)", w.asText(text, from), to.a, to.b), to.typ
+	case "co_str":
+		return fmt.Sprintf("co_str(%s, %s, %d, %d, %s, %s)", text, code, to.a, to.b, style, try), to.typ
+	case "co_int", "co_dec":
+		return fmt.Sprintf("%s(%s, %d, %d, %s)", to.conv, text, to.a, to.b, try), to.typ
+	case "co_time", "co_clock":
+		return fmt.Sprintf("%s(%s, %d, %s)", to.conv, text, to.a, try), to.typ
+	}
+	return to.conv + "(" + text + ", " + try + ")", to.typ
+}
+
+// readStyles are the styles of CONVERT by which a text is read as it is without one.
+var readStyles = strings.Fields("0 20 21 23 25 100 101 110 112 120 121 126 127")
+
+// digitsKnown refuses a text of a number in whose digits the languages differ.
+func (w *writer) digitsKnown(t Type) {
+	if t.Kind == Float && t.Scale == open {
+		panic(unsupported("a text of a quotient, a mean or a rounded decimal", "T-SQL and PostgreSQL give it other digits: CAST it to a decimal(p, s) or a float first"))
+	}
+}
+
+// asString writes an argument that is to be a text as T-SQL converts it. PostgreSQL refuses there what is none.
+func (w *writer) asString(text string, t Type) string {
+	switch t.Kind {
+	case Text, Unknown, Null, UUID:
+		return text
+	case Elapsed:
+		return w.asText(text, t) // which refuses it
+	default:
+		w.digitsKnown(t)
+		return "co_str(" + text + ", " + quoteText(t.code()) + ", -1, 0, -1, 0)"
 	}
 }

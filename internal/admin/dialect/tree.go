@@ -1,5 +1,10 @@
 package dialect
 
+import (
+	"slices"
+	"strings"
+)
+
 // exprKind is the kind of an expression.
 type exprKind int
 
@@ -26,6 +31,7 @@ const (
 	exRow                      // args
 	exArray                    // args, or query
 	exCollate                  // args[0]; text: NOCASE or BINARY
+	exResult                   // text: name of a column of the result, in ORDER BY
 )
 
 // expr is an expression.
@@ -104,6 +110,7 @@ type selection struct {
 	group    []*expr
 	having   *expr
 	windows  []namedWindow
+	grouped  bool // ORDER BY has an aggregate
 }
 
 type namedWindow struct {
@@ -138,4 +145,80 @@ type source struct {
 type typeName struct {
 	name string // lower case
 	args []int  // -1: max
+}
+
+// aggregates are the functions that make one value of several rows.
+var aggregates = words("COUNT COUNT_BIG SUM AVG MIN MAX TOTAL STRING_AGG BOOL_AND BOOL_OR EVERY GROUP_CONCAT JSON_GROUP_ARRAY JSON_GROUP_OBJECT")
+
+// aggregate reports whether the expression is the call of an aggregate function, and not one over a window.
+func (e *expr) aggregate() bool {
+	return e.kind == exCall && aggregates[strings.ToUpper(e.text)] && (e.call == nil || e.call.over == nil && e.call.overName == "")
+}
+
+// hasAggregate reports whether an expression has an aggregate function in it, outside of its queries.
+func (e *expr) hasAggregate() bool {
+	if e == nil {
+		return false
+	}
+	return e.aggregate() || slices.ContainsFunc(e.args, (*expr).hasAggregate)
+}
+
+// oneRow reports whether a query has never more than one row.
+func (q *query) oneRow() bool {
+	limit := q.limit
+	sel := q.body.sel
+	if sel != nil && sel.top != nil {
+		limit = sel.top
+	}
+	switch {
+	case q.xml:
+		return true
+	case limit != nil && limit.kind == exNumber && (limit.text == "0" || limit.text == "1") && !q.ties && (sel == nil || !sel.ties):
+		return true
+	case q.body.nested != nil:
+		return q.body.nested.oneRow()
+	case sel == nil:
+		return q.body.op == "" && len(q.body.values) == 1
+	}
+	return sel.from == nil || sel.group == nil && slices.ContainsFunc(sel.items, func(i item) bool { return i.e.hasAggregate() })
+}
+
+// bare returns the name that an expression is without a table before it, or "".
+func (e *expr) bare() string {
+	if e.kind == exColumn && len(e.names) == 1 {
+		return e.names[0]
+	}
+	return ""
+}
+
+// same reports whether two expressions of a scope are the same. Queries, and calls with more than arguments, are the
+// same as themselves only.
+func same(a, b *expr, s *scope) bool {
+	switch {
+	case a == b:
+		return true
+	case a == nil || b == nil || a.kind != b.kind || a.not != b.not || a.try != b.try || a.query != nil || b.query != nil || len(a.args) != len(b.args):
+		return false
+	case a.kind == exColumn:
+		x, of, _ := s.find(a.names)
+		y, other, _ := s.find(b.names)
+		return of == other && strings.EqualFold(x.Name, y.Name)
+	case a.text != b.text || a.typ.name != b.typ.name || !slices.Equal(a.typ.args, b.typ.args) || !a.call.plain(b.call):
+		return false
+	}
+	for i := range a.args {
+		if !same(a.args[i], b.args[i], s) {
+			return false
+		}
+	}
+	return true
+}
+
+// plain reports whether two calls have the same parts beside their arguments, and none that are expressions.
+func (c *callParts) plain(d *callParts) bool {
+	if c == nil || d == nil {
+		return c == d
+	}
+	return c.order == nil && d.order == nil && c.filter == nil && d.filter == nil && c.over == nil && d.over == nil && c.overName == d.overName &&
+		c.star == d.star && c.distinct == d.distinct
 }

@@ -1,7 +1,7 @@
 package dialect
 
 import (
-	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -22,13 +22,21 @@ const (
 	Bit
 	UUID
 	Elapsed // the difference of two times, in seconds
+	Clock   // a time of day, as a text
+	clash   // of values that neither language compares
 )
+
+// kindNames are the names of the kinds in errors.
+var kindNames = map[Kind]string{
+	Unknown: "value", Null: "NULL", Int: "whole number", Decimal: "decimal", Float: "float", Text: "text", Time: "time", Date: "date", Bit: "boolean",
+	UUID: "uuid", Elapsed: "difference of two times", Clock: "time of day",
+}
 
 // Type is the type of an expression.
 type Type struct {
 	Kind  Kind
 	OID   uint32 // of a column; 0: follows from the kind
-	Scale int    // of a Decimal; of a Time the digits that its text has: 7 of datetime2, else 3
+	Scale int    // of a Decimal; open of a Float that is one in neither language; of a Time 10 and more for datetime2, 20 and more for datetimeoffset, and the digits of a second that their texts have; of a Clock these
 	Len   int    // of a Text the characters at most; 0: any number
 }
 
@@ -49,10 +57,12 @@ func (t Type) code() string {
 	case Text:
 		return "text"
 	case Time:
-		if t.Scale == 7 {
-			return "time7"
+		if t.Scale >= 10 {
+			return []string{"dt2", "dto"}[min(t.Scale/10, 2)-1] + strconv.Itoa(t.Scale%10)
 		}
 		return "time"
+	case Clock:
+		return "clock"
 	case Date:
 		return "date"
 	case Bit:
@@ -62,6 +72,21 @@ func (t Type) code() string {
 	default:
 		return ""
 	}
+}
+
+// open is the Scale of a number that is a decimal in both languages, with a number of digits in which they differ, such
+// as that of a quotient. Its value is the same. A text of it is refused.
+const open = -1
+
+// digits returns the digits of a result's fraction, as the engine's functions get them.
+func (t Type) digits() string {
+	switch {
+	case t.Kind == Decimal:
+		return strconv.Itoa(t.Scale)
+	case t.Kind == Float && t.Scale == open:
+		return "-2"
+	}
+	return "-1"
 }
 
 // Column is a column of a table or of a result.
@@ -76,7 +101,23 @@ type Value struct {
 	V    any
 }
 
-// common returns the type of an expression that has values of all the types, as CASE has.
+// agree returns the type of an expression that has values of all the types, as CASE has. Types that have nothing in
+// common are refused, as both servers do; the engine would compare a text with a number, and answer.
+func (w *writer) agree(types ...Type) Type {
+	out := common(types...)
+	if out.Kind != clash {
+		return out
+	}
+	var names []string
+	for _, t := range types {
+		if n := "a " + kindNames[t.Kind]; t.Kind != Null && t.Kind != Unknown && !slices.Contains(names, n) {
+			names = append(names, n)
+		}
+	}
+	panic(Errorf("42804", "%s cannot be one type", strings.Join(names, " and ")).withHint("CAST one of them"))
+}
+
+// common returns the type that agree returns, or one of the kind clash.
 func common(types ...Type) Type {
 	var out Type
 	out.Kind = Null
@@ -85,8 +126,11 @@ func common(types ...Type) Type {
 		case t.Kind == Null:
 		case out.Kind == Null:
 			out = t
+		case out.Kind == clash:
 		case out.Kind == Unknown || t.Kind == Unknown:
 			out = Type{}
+		case (out.Kind == Elapsed) != (t.Kind == Elapsed):
+			out = Type{Kind: clash}
 		case out.numeric() && t.numeric():
 			out = wider(out, t)
 		case out.Kind == t.Kind:
@@ -102,8 +146,11 @@ func common(types ...Type) Type {
 		case out.Kind == Date && t.Kind == Time:
 			out = t
 		case out.Kind == Time && t.Kind == Date:
+		case out.Kind == Time && t.numeric(): // days since 1900 in T-SQL
+		case out.numeric() && t.Kind == Time:
+			out = t
 		default:
-			return Type{}
+			out = Type{Kind: clash}
 		}
 	}
 	out.Len = 0
@@ -113,6 +160,8 @@ func common(types ...Type) Type {
 // wider returns the type of numbers of two types.
 func wider(a, b Type) Type {
 	switch {
+	case (a.Kind == Float || b.Kind == Float) && (a.Kind != Float || a.Scale == open) && (b.Kind != Float || b.Scale == open):
+		return Type{Kind: Float, Scale: open}
 	case a.Kind == Float || b.Kind == Float:
 		return Type{Kind: Float}
 	case a.Kind == Decimal || b.Kind == Decimal:
@@ -185,14 +234,7 @@ func targetOf(t typeName, postgres bool) (target, *Error) {
 	case "date":
 		return target{typ: Type{Kind: Date}, conv: "co_date"}, nil
 	case "datetime", "datetime2", "timestamptz", "timestamp", "datetimeoffset", "smalldatetime":
-		out := target{typ: Type{Kind: Time, Scale: 3}, conv: "co_time"}
-		if t.name == "datetime2" || t.name == "datetimeoffset" {
-			out.typ.Scale = 7
-		}
-		if t.name == "smalldatetime" {
-			out.a = 1
-		}
-		return out, nil
+		return timeTarget(t, arg)
 	case "time":
 		if postgres {
 			return target{}, unsupported("::time", "to_char is not there; FORMAT(x, 'HH:mm:ss') gives the time of day")
@@ -201,7 +243,7 @@ func targetOf(t typeName, postgres bool) (target, *Error) {
 		if n < 0 || n > 7 {
 			return target{}, Errorf("22023", "time(%d): the digits are 0 to 7", n)
 		}
-		return target{typ: Type{Kind: Text}, conv: "co_clock", a: n}, nil
+		return target{typ: Type{Kind: Clock, Scale: n}, conv: "co_clock", a: n}, nil
 	case "uuid", "uniqueidentifier":
 		return target{typ: Type{Kind: UUID}, conv: "co_uuid"}, nil
 	case "regclass":
@@ -223,6 +265,28 @@ func rounding(postgres bool) int {
 		return 1
 	}
 	return 0
+}
+
+// timeTarget returns the conversion to a time, which is rounded to the digits that the type has.
+func timeTarget(t typeName, arg func(int, int) int) (target, *Error) {
+	out := target{typ: Type{Kind: Time, Scale: 3}, conv: "co_time"}
+	n := arg(0, 7)
+	if n < 0 || n > 7 {
+		return target{}, Errorf("22023", "%s(%d): the digits are 0 to 7", t.name, n)
+	}
+	switch t.name {
+	case "smalldatetime":
+		out.a = 1
+		return out, nil
+	case "datetime2":
+		out.typ.Scale = 10 + n
+	case "datetimeoffset":
+		out.typ.Scale = 20 + n
+	}
+	if len(t.args) > 0 {
+		out.a = 10 + n
+	}
+	return out, nil
 }
 
 // textTarget returns the conversion to a string of T-SQL, whose length is 30 where none is given, or of PostgreSQL.
@@ -253,66 +317,6 @@ func textTarget(t typeName, postgres bool, arg func(int, int) int) (target, *Err
 	return out, nil
 }
 
-// cast writes CAST, CONVERT and ::.
-func (w *writer) cast(e *expr, s *scope) (string, Type) {
-	to, bad := targetOf(e.typ, e.text == "::")
-	if bad != nil {
-		panic(bad)
-	}
-	text, from := w.expr(e.args[0], s)
-	style := "-1"
-	if len(e.args) > 1 {
-		style, _ = w.expr(e.args[1], s)
-		if to.conv != "co_str" && to.conv != "co_time" && to.conv != "co_date" && to.conv != "co_int" && to.conv != "co_dec" && to.conv != "co_float" {
-			panic(unsupported("CONVERT to "+e.typ.name+" with a style", ""))
-		}
-	}
-	if from.Kind == Elapsed {
-		panic(unsupported("a cast of the difference of two times", "use DATEDIFF"))
-	}
-	if e.args[0].kind == exParam {
-		w.guess(e.args[0], to.typ)
-		from = Type{}
-	}
-	try := bitOf(e.try)
-	code := quoteText(from.code())
-	switch to.conv {
-	case "":
-		return text, from
-	case "to_regclass":
-		return "to_regclass(" + text + ")", Type{}
-	case "co_text":
-		if from.Kind == Text || from.Kind == UUID {
-			return text, Type{Kind: Text}
-		}
-		if from.Kind == Bit {
-			return "CASE " + text + " WHEN 0 THEN 'false' WHEN 1 THEN 'true' END", Type{Kind: Text}
-		}
-		return "co_text(" + text + ", " + code + ")", Type{Kind: Text}
-	case "co_cut":
-		return fmt.Sprintf("co_cut(%s, %d, %d, 0)", w.asText(text, from), to.a, to.b), to.typ
-	case "co_str":
-		return fmt.Sprintf("co_str(%s, %s, %d, %d, %s, %s)", text, code, to.a, to.b, style, try), to.typ
-	case "co_int", "co_dec":
-		return fmt.Sprintf("%s(%s, %d, %d, %s)", to.conv, text, to.a, to.b, try), to.typ
-	case "co_time", "co_clock":
-		return fmt.Sprintf("%s(%s, %d, %s)", to.conv, text, to.a, try), to.typ
-	}
-	return to.conv + "(" + text + ", " + try + ")", to.typ
-}
-
-// asString writes an argument that is to be a text as T-SQL converts it. PostgreSQL refuses there what is none.
-func (w *writer) asString(text string, t Type) string {
-	switch t.Kind {
-	case Text, Unknown, Null, UUID:
-		return text
-	case Elapsed:
-		return w.asText(text, t) // which refuses it
-	default:
-		return "co_str(" + text + ", " + quoteText(t.code()) + ", -1, 0, -1, 0)"
-	}
-}
-
 func bitOf(b bool) string {
 	if b {
 		return "1"
@@ -341,4 +345,98 @@ func TypeNamed(name string) (t Type, bad *Error) {
 	}
 	to, bad := targetOf(parsed, false)
 	return to.typ, bad
+}
+
+// calculated returns the type of a result of arithmetic on the type.
+func calculated(t Type) Type {
+	if t.numeric() {
+		t.OID = 0
+		return t
+	}
+	return Type{}
+}
+
+// asNumber writes an operand of arithmetic. A text is converted, and one that is no number is an error.
+func (w *writer) asNumber(text string, t Type) string {
+	switch t.Kind {
+	case Int, Decimal, Float, Bit, Null:
+		return text
+	case Time, Date, UUID, Clock:
+		panic(unsupported("arithmetic with a "+kindNames[t.Kind], "DATEADD and DATEDIFF calculate with times"))
+	case Elapsed:
+		panic(unsupported("arithmetic with the difference of two times", "DATEDIFF(second, a, b) is a number"))
+	default:
+		return "co_number(" + text + ")"
+	}
+}
+
+// arithmetic writes a sum, a difference, a product, a quotient, a remainder or an operation on bits.
+func (w *writer) arithmetic(e *expr, x [2]string, t [2]Type) (string, Type) {
+	if text, out, done := w.otherSum(e.text, x, t); done {
+		return text, out
+	}
+	for i := range t {
+		if t[i].Kind == Text && t[1-i].Kind == Int { // the text is to be a whole number, too
+			x[i], t[i] = "co_int("+x[i]+", 64, 0, 0)", Type{Kind: Int}
+		}
+	}
+	a, b := w.asNumber(x[0], t[0]), w.asNumber(x[1], t[1])
+	out := Type{}
+	if t[0].numeric() && t[1].numeric() {
+		out = calculated(wider(t[0], t[1]))
+	}
+	if out.Kind == Bit || e.text == "&" || e.text == "|" {
+		out = Type{Kind: Int}
+	}
+	if e.text == "*" && out.Kind == Decimal {
+		out.Scale = min(scaleOf(t[0])+scaleOf(t[1]), 38)
+	}
+	if e.text == "/" && out.Kind == Decimal {
+		out = Type{Kind: Float, Scale: open}
+	}
+	name := map[string]string{"+": "co_plus", "-": "co_minus", "*": "co_times", "/": "co_div", "%": "co_mod"}[e.text]
+	n := e.args[1]
+	if name == "" || (e.text == "/" || e.text == "%") && out.Kind == Int && n.kind == exNumber && strings.Trim(n.text, "0.") != "" {
+		return "(" + a + " " + e.text + " " + b + ")", out
+	}
+	return name + "(" + a + ", " + b + ", " + out.digits() + ")", out
+}
+
+// otherSum writes a sum or a difference whose operands are not both numbers, and reports whether it is one.
+func (w *writer) otherSum(op string, x [2]string, t [2]Type) (string, Type, bool) {
+	moment := func(k Kind) bool { return k == Time || k == Date }
+	both := t[0].numeric() && t[1].numeric()
+	switch {
+	case op != "+" && op != "-" || both:
+		return "", Type{}, false
+	case op == "-" && moment(t[0].Kind) && moment(t[1].Kind):
+		return "co_elapsed(" + x[0] + ", " + x[1] + ")", Type{Kind: Elapsed}, true
+	case t[0].Kind == Time && t[1].Kind == Int:
+		return "co_dateadd('day', " + op + "(" + x[1] + "), " + x[0] + ")", t[0], true
+	case op == "-":
+		return "", Type{}, false
+	case t[0].Kind == Int && t[1].Kind == Time:
+		return "co_dateadd('day', " + x[0] + ", " + x[1] + ")", t[1], true
+	case t[0].Kind == Text && t[1].Kind == Text:
+		return "(" + x[0] + " || " + x[1] + ")", Type{Kind: Text}, true
+	case moment(t[0].Kind) || moment(t[1].Kind):
+		panic(unsupported("+ with a time", "CONVERT(varchar(19), x, 120) makes a text of it, DATEADD adds to it"))
+	case t[0].Kind == Elapsed || t[1].Kind == Elapsed || t[0].Kind == Clock || t[1].Kind == Clock:
+		return "", Type{}, false // which is refused
+	}
+	out := Type{}
+	switch {
+	case t[0].Kind == Text && t[1].Kind == Null, t[0].Kind == Null && t[1].Kind == Text:
+		out.Kind = Text
+	case t[0].numeric() || t[1].numeric():
+		out = calculated(wider(numericOf(t[0]), numericOf(t[1])))
+	}
+	return "co_add(" + x[0] + ", " + x[1] + ")", out, true
+}
+
+func numericOf(t Type) Type {
+	if t.numeric() {
+		return t
+	}
+	return Type{Kind: Int}
 }

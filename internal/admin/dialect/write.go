@@ -91,6 +91,7 @@ type scope struct {
 	sources []*bound
 	aliases map[string]Type // of the SELECT list, for ORDER BY
 	merges  bool            // a join names columns once that both sides have
+	group   *grouping       // nil: the query makes no groups of its rows
 }
 
 // bound is a source with its columns.
@@ -135,11 +136,14 @@ func (w *writer) query(q *query, outer *scope) (string, []Column) {
 		return w.note(b.String()), []Column{{"?column?", Type{Kind: Text}}}
 	}
 	limit, ties := q.limit, q.ties
-	if sel := q.body.sel; sel != nil && sel.top != nil {
-		if limit != nil {
+	if sel := q.body.sel; sel != nil {
+		sel.grouped = slices.ContainsFunc(q.order, func(k sortKey) bool { return k.e.hasAggregate() })
+		if sel.top != nil && limit != nil {
 			panic(Errorf("42601", "TOP and LIMIT or FETCH in one query"))
 		}
-		limit, ties = sel.top, sel.ties
+		if sel.top != nil {
+			limit, ties = sel.top, sel.ties
+		}
 	}
 	if ties {
 		text, columns := w.withTies(q, limit, s)
@@ -148,7 +152,7 @@ func (w *writer) query(q *query, outer *scope) (string, []Column) {
 	}
 	text, columns, inner := w.body(q.body, s)
 	b.WriteString(text)
-	b.WriteString(w.order(q.order, inner))
+	b.WriteString(w.order(q, inner))
 	b.WriteString(w.limit(limit, q.offset, s))
 	return w.note(b.String()), columns
 }
@@ -183,9 +187,21 @@ func (w *writer) cte(c cte, s *scope) string {
 	return out + " AS " + c.hint + "(" + text + ")"
 }
 
-func (w *writer) order(keys []sortKey, s *scope) string {
-	if len(keys) == 0 {
+// order writes ORDER BY of a query. A bare name is that of a column of the result, if there is one.
+func (w *writer) order(q *query, s *scope) string {
+	if len(q.order) == 0 {
 		return ""
+	}
+	keys := slices.Clone(q.order)
+	for i, k := range keys {
+		_, named := s.aliases[strings.ToLower(k.e.bare())]
+		sel := q.body.sel
+		if sel != nil && sel.distinct && !named && k.e.kind != exNumber && !slices.ContainsFunc(sel.items, func(i item) bool { return i.star || same(i.e, k.e, s) }) {
+			panic(Errorf("42P10", "ORDER BY of SELECT DISTINCT must name columns of the result"))
+		}
+		if named {
+			keys[i].e = &expr{kind: exResult, text: k.e.bare()}
+		}
 	}
 	return " ORDER BY " + w.keys(keys, s)
 }
@@ -203,41 +219,6 @@ func (w *writer) keys(keys []sortKey, s *scope) string {
 		out = append(out, text)
 	}
 	return strings.Join(out, ", ")
-}
-
-func (w *writer) limit(limit, offset *expr, s *scope) string {
-	if limit == nil && offset == nil {
-		return ""
-	}
-	text := "-1"
-	if limit != nil {
-		text = w.count(limit, s)
-	}
-	if offset != nil {
-		return " LIMIT " + text + " OFFSET " + w.count(offset, s)
-	}
-	return " LIMIT " + text
-}
-
-// count writes a number of rows.
-func (w *writer) count(e *expr, s *scope) string {
-	if e.kind == exParam {
-		n, _ := strconv.Atoi(e.text)
-		w.limits = append(w.limits, n)
-		if w.params[n] == 0 {
-			w.params[n] = 20
-		}
-		return "?" + e.text
-	}
-	if e.kind == exNumber {
-		n, err := strconv.ParseUint(e.text, 10, 31)
-		if err != nil {
-			panic(Errorf("42601", "a number of rows is a whole number, not %.40q", e.text))
-		}
-		return strconv.FormatUint(n, 10)
-	}
-	text, _ := w.expr(e, &scope{parent: s})
-	return "co_rows(" + text + ")"
 }
 
 // body writes a body. The scope is that of ORDER BY.
@@ -259,10 +240,21 @@ func (w *writer) body(b *body, s *scope) (string, []Column, *scope) {
 	columns = slices.Clone(columns)
 	for i := range columns {
 		if i < len(other) {
-			columns[i].Type = common(columns[i].Type, other[i].Type)
+			columns[i].Type = w.united(strings.Fields(b.op)[0], columns[i].Type, other[i].Type)
 		}
 	}
 	return w.note(left + " " + b.op + " " + right), columns, outputs(columns, s)
+}
+
+// united returns the type of a column of UNION. The engine does not convert the values, and both servers do.
+func (w *writer) united(op string, a, b Type) Type {
+	out := w.agree(a, b)
+	for _, t := range []Type{a, b} {
+		if t.Kind != out.Kind && t.Kind != Null && t.Kind != Unknown && out.Kind != Unknown && !(t.numeric() && out.numeric()) {
+			panic(unsupported(op+" of a "+kindNames[a.Kind]+" and a "+kindNames[b.Kind], "CAST one of the two columns"))
+		}
+	}
+	return out
 }
 
 // side writes a side of UNION. The engine takes neither brackets nor a limit of its own there.
@@ -287,20 +279,23 @@ func outputs(columns []Column, s *scope) *scope {
 }
 
 func (w *writer) values(b *body, s *scope) (string, []Column, *scope) {
-	var rows []string
 	columns := make([]Column, len(b.values[0]))
+	texts, types := make([][]string, len(b.values)), make([][]Type, len(columns))
 	for n, row := range b.values {
-		var list []string
 		for i, e := range row {
 			text, t := w.expr(e, s)
-			list = append(list, text)
-			if columns[i].Name = "column" + strconv.Itoa(i+1); n == 0 {
-				columns[i].Type = t
-			} else {
-				columns[i].Type = common(columns[i].Type, t)
-			}
+			texts[n], types[i] = append(texts[n], text), append(types[i], t)
 		}
-		rows = append(rows, "("+strings.Join(list, ", ")+")")
+	}
+	var rows []string
+	for i := range columns {
+		columns[i] = Column{"column" + strconv.Itoa(i+1), w.agree(types[i]...)}
+	}
+	for n, row := range texts {
+		for i := range row {
+			row[i] = w.converted(row[i], types[i][n], columns[i].Type)
+		}
+		rows = append(rows, "("+strings.Join(row, ", ")+")")
 	}
 	return w.note("VALUES " + strings.Join(rows, ", ")), columns, outputs(columns, s)
 }
@@ -309,6 +304,7 @@ func (w *writer) values(b *body, s *scope) (string, []Column, *scope) {
 func (w *writer) selection(sel *selection, outer *scope) (string, []Column, *scope) {
 	s := &scope{parent: outer}
 	from := w.from(sel, s)
+	s.group = newGrouping(sel, s)
 	list, columns := w.list(sel.items, s)
 	out := "SELECT "
 	if sel.distinct {
@@ -316,8 +312,9 @@ func (w *writer) selection(sel *selection, outer *scope) (string, []Column, *sco
 	}
 	out += strings.Join(list, ", ") + from
 	if sel.where != nil {
-		text, _ := w.expr(sel.where, s)
-		out += " WHERE " + text
+		done := s.eachRow()
+		out += " WHERE " + w.condition(sel.where, s)
+		done()
 	}
 	s.aliases = map[string]Type{}
 	for i, it := range sel.items {
@@ -349,11 +346,12 @@ func (w *writer) from(sel *selection, s *scope) string {
 func (w *writer) tail(sel *selection, s *scope) string {
 	var b strings.Builder
 	if sel.group != nil {
+		done := s.eachRow()
 		b.WriteString(" GROUP BY " + w.list2(sel.group, s))
+		done()
 	}
 	if sel.having != nil {
-		text, _ := w.expr(sel.having, s)
-		b.WriteString(" HAVING " + text)
+		b.WriteString(" HAVING " + w.condition(sel.having, s))
 	}
 	for i, n := range sel.windows {
 		b.WriteString([]string{" WINDOW ", ", "}[min(i, 1)] + quoteName(n.name) + " AS " + w.window(n.w, s))
@@ -406,6 +404,9 @@ func (w *writer) star(of string, s *scope) (string, []Column, bool) {
 			continue
 		}
 		found, known, json = true, known && !b.open, json || b.json != ""
+		for _, c := range b.columns {
+			s.grouped(b, c.Name)
+		}
 		columns = append(columns, b.columns...)
 		for i, c := range b.columns {
 			spelled = append(spelled, b.column(i)+" AS "+quoteName(c.Name))

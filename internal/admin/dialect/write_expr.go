@@ -7,6 +7,9 @@ import (
 
 // expr writes an expression, and returns its type.
 func (w *writer) expr(e *expr, s *scope) (string, Type) {
+	if s != nil && s.group.key(e, s) {
+		defer s.eachRow()()
+	}
 	text, t := w.plain(e, s)
 	return w.note(text), t
 }
@@ -58,15 +61,21 @@ func (w *writer) plain(e *expr, s *scope) (string, Type) {
 		if columns == nil || len(columns) != 1 {
 			panic(Errorf("42601", "a query in an expression must return one column"))
 		}
+		if !e.query.oneRow() { // the engine takes the first row of several, and both servers refuse that
+			name := quoteName(w.newName())
+			text = "WITH " + name + "(c) AS (" + text + ") SELECT co_only(c) FROM " + name
+		}
 		return "(" + text + ")", columns[0].Type
 	case exExists:
 		text, _ := w.query(e.query, s)
 		return "EXISTS (" + text + ")", Type{Kind: Bit}
 	case exRow:
 		return "(" + w.list2(e.args, s) + ")", Type{}
+	case exResult:
+		return quoteName(e.text), Type{}
 	case exCollate:
 		text, t := w.expr(e.args[0], s)
-		return "(" + text + " COLLATE " + e.text + ")", t
+		return "(" + text + " COLLATE " + strings.Replace(e.text, "NOCASE", "co_nocase", 1) + ")", t
 	default:
 	}
 	panic(unsupported("an array", "IN (...) compares with a list"))
@@ -77,16 +86,18 @@ func number(text string) (string, Type) {
 	if strings.ContainsAny(text, "eE") {
 		return text, Type{Kind: Float}
 	}
-	if _, fraction, ok := strings.Cut(text, "."); ok {
-		if len(fraction) == 0 {
-			text += "0"
-		}
-		return text, Type{Kind: Decimal, Scale: min(len(fraction), 38)}
+	whole, fraction, ok := strings.Cut(text, ".")
+	if _, err := strconv.ParseInt(text, 10, 64); !ok && err == nil {
+		return text, Type{Kind: Int}
 	}
-	if _, err := strconv.ParseInt(text, 10, 64); err != nil {
-		return text + ".0", Type{Kind: Decimal}
+	if len(fraction) == 0 {
+		text = whole + ".0"
 	}
-	return text, Type{Kind: Int}
+	f, err := strconv.ParseFloat(text, 64)
+	if exact := strconv.FormatFloat(f, 'f', len(fraction), 64); err != nil || strings.TrimLeft(exact, "0") != strings.TrimLeft(strings.TrimSuffix(whole+"."+fraction, "."), "0") {
+		panic(unsupported("the decimal "+text, "15 digits are calculated with: write it with fewer, or as a float, such as 1.5e0"))
+	}
+	return text, Type{Kind: Decimal, Scale: min(len(fraction), 38)}
 }
 
 func (w *writer) variable(name string) (string, Type) {
@@ -113,6 +124,10 @@ func (e *Error) withHint(hint string) *Error {
 func (w *writer) column(e *expr, s *scope) (string, Type) {
 	name := e.names[len(e.names)-1]
 	c, b, ok := s.find(e.names)
+	if b != nil {
+		s.unambiguous(b, e.names)
+		s.grouped(b, c.Name)
+	}
 	switch {
 	case ok && b.json != "":
 		for i := range b.columns {
@@ -177,39 +192,36 @@ func alike(a, b string) bool {
 	return len(a)-i-j <= 1
 }
 
+// condition writes an expression that is to be true. The engine takes any value for one, and a text as false; both
+// servers refuse what is none.
+func (w *writer) condition(e *expr, s *scope) string {
+	text, t := w.expr(e, s)
+	w.guess(e, Type{Kind: Bit})
+	if t.Kind != Bit && t.Kind != Unknown && t.Kind != Null {
+		panic(Errorf("42804", "a condition is expected, and not a %s", kindNames[t.Kind]).withHint("compare it: x = 1"))
+	}
+	return text
+}
+
 func (w *writer) unary(e *expr, s *scope) (string, Type) {
+	if e.text == "NOT" {
+		return "(NOT " + w.condition(e.args[0], s) + ")", Type{Kind: Bit}
+	}
 	text, t := w.expr(e.args[0], s)
 	switch e.text {
-	case "NOT":
-		return "(NOT " + text + ")", Type{Kind: Bit}
 	case "-":
 		if t.Kind == Bit {
 			t = Type{Kind: Int}
 		}
-		return "(- " + w.asNumber(text, t) + ")", calculated(t)
+		if e.args[0].kind == exNumber {
+			return "(- " + text + ")", calculated(t)
+		}
+		return "co_minus(0, " + w.asNumber(text, t) + ", -1)", calculated(t)
+	}
+	if t.Kind == Bit { // T-SQL's; PostgreSQL has none of a boolean
+		return "(NOT " + text + ")", t
 	}
 	return "(~ " + w.asNumber(text, t) + ")", Type{Kind: Int}
-}
-
-// calculated returns the type of a result of arithmetic on the type.
-func calculated(t Type) Type {
-	if t.numeric() {
-		t.OID = 0
-		return t
-	}
-	return Type{}
-}
-
-// asNumber writes an operand of arithmetic. A text is converted, and one that is no number is an error.
-func (w *writer) asNumber(text string, t Type) string {
-	switch t.Kind {
-	case Int, Decimal, Float, Bit, Null, Elapsed:
-		return text
-	case Time, Date, UUID:
-		panic(unsupported("arithmetic with a "+map[Kind]string{Time: "time", Date: "date", UUID: "uuid"}[t.Kind], "DATEADD and DATEDIFF calculate with times"))
-	default:
-		return "co_number(" + text + ")"
-	}
 }
 
 // operand writes an operand of arithmetic, in which a parameter is a number.
@@ -224,8 +236,8 @@ func (w *writer) operand(e *expr, s *scope) (string, Type) {
 func (w *writer) binary(e *expr, s *scope) (string, Type) {
 	switch e.text {
 	case "AND", "OR":
-		a, _ := w.expr(e.args[0], s)
-		b, _ := w.expr(e.args[1], s)
+		a := w.condition(e.args[0], s)
+		b := w.condition(e.args[1], s)
 		return "(" + a + " " + e.text + " " + b + ")", Type{Kind: Bit}
 	case "=", "<>", "<", ">", "<=", ">=":
 		a, b := w.compared(e.args[0], e.args[1], s)
@@ -233,7 +245,7 @@ func (w *writer) binary(e *expr, s *scope) (string, Type) {
 	case "||":
 		a, ta := w.expr(e.args[0], s)
 		b, tb := w.expr(e.args[1], s)
-		return "(" + w.asText(a, ta) + " || " + w.asText(b, tb) + ")", Type{Kind: Text}
+		return "(" + w.inText(a, ta) + " || " + w.inText(b, tb) + ")", Type{Kind: Text}
 	case "->", "->>":
 		a, _ := w.expr(e.args[0], s)
 		b, _ := w.expr(e.args[1], s)
@@ -244,78 +256,23 @@ func (w *writer) binary(e *expr, s *scope) (string, Type) {
 	return w.arithmetic(e, [2]string{a, b}, [2]Type{ta, tb})
 }
 
-// arithmetic writes a sum, a difference, a product, a quotient, a remainder or an operation on bits.
-func (w *writer) arithmetic(e *expr, x [2]string, t [2]Type) (string, Type) {
-	if text, out, done := w.otherSum(e.text, x, t); done {
-		return text, out
+// inText writes an operand of ||, which makes words of booleans.
+func (w *writer) inText(text string, t Type) string {
+	if t.Kind == Bit {
+		return "CASE " + text + " WHEN 0 THEN 'false' WHEN 1 THEN 'true' END"
 	}
-	a, b := w.asNumber(x[0], t[0]), w.asNumber(x[1], t[1])
-	out := Type{}
-	if t[0].numeric() && t[1].numeric() {
-		out = calculated(wider(t[0], t[1]))
-	}
-	if out.Kind == Bit || e.text == "&" || e.text == "|" {
-		out.Kind = Int
-	}
-	if e.text == "*" && out.Kind == Decimal {
-		out.Scale = min(scaleOf(t[0])+scaleOf(t[1]), 38)
-	}
-	if e.text == "/" || e.text == "%" {
-		if out.Kind == Decimal && e.text == "/" {
-			out = Type{Kind: Float}
-		}
-		if n := e.args[1]; n.kind != exNumber || strings.Trim(n.text, "0.") == "" || out.Kind != Int {
-			return map[string]string{"/": "co_div", "%": "co_mod"}[e.text] + "(" + a + ", " + b + ")", out
-		}
-	}
-	return "(" + a + " " + e.text + " " + b + ")", out
-}
-
-// otherSum writes a sum or a difference whose operands are not both numbers, and reports whether it is one.
-func (w *writer) otherSum(op string, x [2]string, t [2]Type) (string, Type, bool) {
-	moment := func(k Kind) bool { return k == Time || k == Date }
-	both := t[0].numeric() && t[1].numeric()
-	switch {
-	case op != "+" && op != "-" || both:
-		return "", Type{}, false
-	case op == "-" && moment(t[0].Kind) && moment(t[1].Kind):
-		return "co_elapsed(" + x[0] + ", " + x[1] + ")", Type{Kind: Elapsed}, true
-	case t[0].Kind == Time && t[1].Kind == Int:
-		return "co_dateadd('day', " + op + "(" + x[1] + "), " + x[0] + ")", t[0], true
-	case op == "-":
-		return "", Type{}, false
-	case t[0].Kind == Int && t[1].Kind == Time:
-		return "co_dateadd('day', " + x[0] + ", " + x[1] + ")", t[1], true
-	case t[0].Kind == Text && t[1].Kind == Text:
-		return "(" + x[0] + " || " + x[1] + ")", Type{Kind: Text}, true
-	case moment(t[0].Kind) || moment(t[1].Kind):
-		panic(unsupported("+ with a time", "CONVERT(varchar(19), x, 120) makes a text of it, DATEADD adds to it"))
-	}
-	out := Type{}
-	switch {
-	case t[0].Kind == Text && t[1].Kind == Null, t[0].Kind == Null && t[1].Kind == Text:
-		out.Kind = Text
-	case t[0].numeric() || t[1].numeric():
-		out = calculated(wider(numericOf(t[0]), numericOf(t[1])))
-	}
-	return "co_add(" + x[0] + ", " + x[1] + ")", out, true
-}
-
-func numericOf(t Type) Type {
-	if t.numeric() {
-		return t
-	}
-	return Type{Kind: Int}
+	return w.asText(text, t)
 }
 
 // asText writes an operand of || or CONCAT as PostgreSQL shows it.
 func (w *writer) asText(text string, t Type) string {
 	switch t.Kind {
-	case Text, Null, UUID, Date:
+	case Text, Null, UUID, Date, Clock:
 		return text
 	case Elapsed:
 		panic(unsupported("the difference of two times as a text", "DATEDIFF(second, a, b) is a number"))
 	default:
+		w.digitsKnown(t)
 		return "co_text(" + text + ", " + quoteText(t.code()) + ")"
 	}
 }
@@ -327,13 +284,24 @@ func (w *writer) compared(a, b *expr, s *scope) (string, string) {
 	w.guess(a, ty)
 	w.guess(b, tx)
 	if a.kind == exParam {
-		return w.converted(x, Type{Kind: Text}, ty), y
+		return w.paramAs(x, ty), y
 	}
 	if b.kind == exParam {
-		return x, w.converted(y, Type{Kind: Text}, tx)
+		return x, w.paramAs(y, tx)
 	}
-	to := common(tx, ty)
+	to := w.agree(tx, ty)
+	if to.Kind == Clock { // with as many digits on both sides
+		return "co_clock(" + x + ", 7, 0)", "co_clock(" + y + ", 7, 0)"
+	}
 	return w.converted(x, tx, to), w.converted(y, ty, to)
+}
+
+// paramAs writes a parameter that meets a value of the type. The client may have sent a number with a fraction.
+func (w *writer) paramAs(text string, to Type) string {
+	if to.Kind == Int {
+		return "co_number(" + text + ")"
+	}
+	return w.converted(text, Type{Kind: Text}, to)
 }
 
 // guess notes the type that a parameter meets.
@@ -360,7 +328,7 @@ func OIDOf(t Type) uint32 {
 	if t.OID != 0 {
 		return t.OID
 	}
-	return map[Kind]uint32{Int: 20, Decimal: 1700, Float: 701, Text: 25, Time: 1184, Date: 1082, Bit: 16, UUID: 2950}[t.Kind]
+	return map[Kind]uint32{Int: 20, Decimal: 1700, Float: 701, Text: 25, Time: 1184, Date: 1082, Bit: 16, UUID: 2950, Clock: 25}[t.Kind]
 }
 
 // converted writes a value as one of the type, if that is not what it is.
@@ -369,12 +337,14 @@ func (w *writer) converted(text string, from, to Type) string {
 	case from.Kind == to.Kind || from.Kind == Null || from.Kind == Unknown && to.Kind != Unknown && !to.numeric():
 		return text
 	case to.Kind == UUID && from.Kind == Text:
-		return "lower(" + text + ")"
+		return "co_uuid(" + text + ", 0)"
 	case to.Kind == Bit && from.Kind == Text:
 		return "co_bit(" + text + ", 0)"
+	case to.Kind == Int && from.Kind == Text: // 1 = '1.5' is an error in both languages
+		return "co_int(" + text + ", 64, 0, 0)"
 	case to.numeric() && !from.numeric():
 		return "co_number(" + text + ")"
-	case to.Kind == Time && (from.Kind == Text || from.Kind == Date):
+	case to.Kind == Time && (from.Kind == Text || from.Kind == Date || from.numeric()):
 		return "co_time(" + text + ", 0, 0)"
 	case to.Kind == Date && from.Kind == Text:
 		return "co_date(" + text + ", 0)"
@@ -397,11 +367,14 @@ func (w *writer) in(e *expr, s *scope) (string, Type) {
 	left, t := w.expr(e.args[0], s)
 	if e.query != nil {
 		text, columns := w.query(e.query, s)
-		if len(columns) == 1 {
-			w.guess(e.args[0], columns[0].Type)
-			if to := common(t, columns[0].Type); to.Kind != columns[0].Type.Kind && columns[0].Type.Kind == Text {
-				panic(unsupported("IN (SELECT ...) of a text for a value that is none", "convert one of the two"))
+		if len(columns) == 1 && e.args[0].kind != exParam {
+			of := columns[0].Type
+			if to := w.agree(t, of); to.Kind != of.Kind && of.Kind != Unknown && of.Kind != Null && !(to.numeric() && of.numeric()) {
+				panic(unsupported("IN (SELECT ...) of a "+kindNames[of.Kind]+" for a "+kindNames[t.Kind], "CAST one of the two"))
 			}
+			left = w.converted(left, t, of)
+		} else if len(columns) == 1 {
+			w.guess(e.args[0], columns[0].Type)
 		}
 		return "(" + left + word + text + "))", Type{Kind: Bit}
 	}
@@ -415,7 +388,10 @@ func (w *writer) in(e *expr, s *scope) (string, Type) {
 		}
 		texts[i+1], types = text, append(types, of)
 	}
-	to := common(types...)
+	to := w.agree(types...)
+	if to.Kind == Clock {
+		panic(unsupported("IN (...) of times of day", "compare with =, or CONVERT them to varchar(8) with the style 108"))
+	}
 	for i := range e.args[1:] {
 		texts[i+1] = w.converted(texts[i+1], types[i+1], to)
 	}
@@ -428,8 +404,10 @@ func (w *writer) matches(e *expr, s *scope) (string, Type) {
 	b, _ := w.expr(e.args[1], s)
 	w.guess(e.args[0], Type{Kind: Text})
 	w.guess(e.args[1], Type{Kind: Text})
-	if e.args[0].kind == exCollate && e.args[0].text == "NOCASE" {
-		e.text = "LIKE NOCASE"
+	for _, x := range e.args[:2] {
+		if x.kind == exCollate && x.text == "NOCASE" && e.kind == exLike {
+			e.text = "LIKE NOCASE"
+		}
 	}
 	if e.kind == exLike {
 		escape := "NULL"
@@ -480,7 +458,7 @@ func (w *writer) caseOf(e *expr, s *scope) (string, Type) {
 	if e.args[last] != nil {
 		add(e.args[last])
 	}
-	to := common(types...)
+	to := w.agree(types...)
 	var b strings.Builder
 	b.WriteString("CASE")
 	for i := 1; i < last; i += 2 {
@@ -488,7 +466,7 @@ func (w *writer) caseOf(e *expr, s *scope) (string, Type) {
 		if e.args[0] != nil {
 			when = binary("=", e.args[0], when)
 		}
-		text, _ := w.expr(when, s)
+		text := w.condition(when, s)
 		k := i / 2
 		b.WriteString(" WHEN " + text + " THEN " + w.converted(results[k], types[k], to))
 	}
