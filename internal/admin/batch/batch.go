@@ -1,6 +1,7 @@
 package batch
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 
@@ -419,6 +420,7 @@ func (p *parser) selectInto(s *Statement) {
 	i := p.prefix()
 	s.Prefix = p.between(p.at+1, p.at+i)
 	p.at += i
+	var reads [][]ddl.Token // of each value
 	for !p.done() {
 		name := p.tok(0)
 		if !name.Word() || !strings.HasPrefix(name.Text, "@") {
@@ -440,7 +442,9 @@ func (p *parser) selectInto(s *Statement) {
 			return
 		}
 		p.at++
+		begin := p.at
 		v := Variable{Name: strings.ToLower(name.Text[1:]), Value: p.item()}
+		reads = append(reads, p.t[begin:min(p.at, len(p.t))])
 		s.Variables = append(s.Variables, v)
 		if !p.tok(0).Sign(",") {
 			break
@@ -448,8 +452,25 @@ func (p *parser) selectInto(s *Statement) {
 		p.at++
 	}
 	from := p.at
-	if p.at < len(p.t) && (p.tok(0).Is("FROM") || p.tok(0).Is("WHERE")) {
+	rows := p.at < len(p.t) && p.tok(0).Is("FROM")
+	p.inTurn(s, reads, rows)
+	if p.at < len(p.t) && (rows || p.tok(0).Is("WHERE")) {
 		p.at = p.end(ddl.Token{Text: "SELECT"})
 		s.Text = p.between(from, p.at)
+	}
+}
+
+// inTurn refuses a SELECT whose values read variables that it has assigned: in T-SQL one value sees those before it,
+// and a row those of the row before. Here all of them see what the variables were.
+func (p *parser) inTurn(s *Statement, reads [][]ddl.Token, rows bool) {
+	for i, tokens := range reads {
+		for _, t := range tokens {
+			k := slices.IndexFunc(s.Variables, func(v Variable) bool { return t.Word() && strings.EqualFold(t.Text, "@"+v.Name) })
+			if k >= 0 && (rows || k < i) {
+				p.fail(t.Pos, ddl.StateNotSupported, "a SELECT that reads "+t.Text+", which it assigns, is not supported in the console",
+					"STRING_AGG joins the texts of several rows, SUM adds their numbers; else write two statements")
+				return
+			}
+		}
 	}
 }

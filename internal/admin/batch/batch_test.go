@@ -31,6 +31,8 @@ func TestSplit(t *testing.T) {
 		{"", ""},
 		{";;", ""},
 		{"PREPARE x AS SELECT 1", "PREPARE x AS SELECT 1"},
+		{"CREATE LOGIN x WITH PASSWORD = 'y'\nSELECT 1", "CREATE LOGIN x WITH PASSWORD = 'y'|SELECT 1"},
+		{"CREATE VIEW x AS SELECT 1", "CREATE VIEW x AS SELECT 1"},
 		{"DECLARE @x int = 1\nSELECT @x\nGO\nSELECT 2", "DECLARE @x int = 1\nSELECT @x|SELECT 2"},
 		{"IF 1 = 1 SELECT 1 ELSE SELECT 2; SELECT 3", "IF 1 = 1 SELECT 1 ELSE SELECT 2; SELECT 3"},
 		{"SELECT 1 AS go\nFROM x", "SELECT 1 AS go\nFROM x"},

@@ -80,7 +80,7 @@ func (p *parser) ended(i int, word string, query bool) bool {
 	switch {
 	case p.nested > 0 && (t.Is("ELSE") || t.Is("END")):
 		return true
-	case word == "ALTER" && t.Is("SET"), word == "CREATE" && t.Is("SELECT"):
+	case word == "ALTER" && t.Is("SET"):
 		return false
 	}
 	return p.begins(i, query && (t.Is("SELECT") || p.nested > 0))

@@ -49,6 +49,8 @@ func floatText(x float64) string {
 		return "Infinity"
 	case math.IsInf(x, -1):
 		return "-Infinity"
+	case x == 0 || math.Abs(x) >= 1e-4 && math.Abs(x) < 1e15: // as PostgreSQL does
+		return strconv.FormatFloat(x, 'f', -1, 64)
 	}
 	return strconv.FormatFloat(x, 'g', -1, 64)
 }

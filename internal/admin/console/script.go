@@ -78,6 +78,10 @@ func (x *script) statement(ctx context.Context, st batch.Statement) error {
 
 func (x *script) declare(ctx context.Context, st batch.Statement) error {
 	for _, v := range st.Variables {
+		switch strings.ToLower(v.Type) { // without a length it is 1 in DECLARE, and 30 in CAST
+		case "varchar", "nvarchar", "char", "nchar":
+			v.Type += "(1)"
+		}
 		if _, twice := x.types[v.Name]; twice {
 			return Errorf("42710", "the variable name @%s has already been declared", v.Name)
 		}

@@ -40,6 +40,27 @@ var batches = []struct{ text, want string }{
 	{"WHILE 1 = 1 PRINT 'x'", "0A000 WHILE is not supported in the console"},
 	{"SET NOCOUNT ON\nDECLARE @who sysname\nSELECT @who = primary_replica FROM sys.dm_hadr_availability_group_states\nIF @who = @@SERVERNAME\n    SELECT 'here' AS [where]\nELSE\n    SELECT @who AS [where]", "SET|DECLARE|SET|[here] SELECT"},
 	{"IF 1 = 1 ALTER AVAILABILITY GROUP shop MODIFY REPLICA ON 'b' WITH (BACKUP_PRIORITY = 7)", "ALTER AVAILABILITY GROUP"},
+	// In T-SQL a value sees what the values and the rows before it have assigned.
+	{"DECLARE @s varchar(100) SELECT @s = COALESCE(@s + ', ', '') + name FROM sys.databases", "0A000 a SELECT that reads @s, which it assigns, is not supported in the console"},
+	{"DECLARE @a int, @b int SELECT @a = 1, @b = @A + 1", "0A000 a SELECT that reads @A, which it assigns, is not supported in the console"},
+	{"DECLARE @i int = 1 SELECT @i = @i + 1 SELECT @i", "DECLARE|SET|[2] SELECT"},
+	{"DECLARE @v varchar = 'abc', @c char = 'xy' SELECT @v + @c", "DECLARE|[ax] SELECT"},
+	{"DECLARE @n int = (SELECT name FROM sys.dm_hadr_availability_group_states)", "42703 no such column: name"},
+	{"DECLARE @x varchar(50) = (SELECT replica_server_name FROM sys.availability_replicas)", "21000 a query in an expression returned more than one row"},
+	{"IF 1 PRINT 'x'", "42804 a condition is expected, and not a whole number"},
+	// Settings that change what other statements mean.
+	{"SET NOEXEC ON\nALTER AVAILABILITY GROUP shop MODIFY REPLICA ON 'b' WITH (BACKUP_PRIORITY = 7)", "0A000 SET NOEXEC ON is not supported in the console: the statements behind it would mean what they mean without it"},
+	{"SET ROWCOUNT 1", "0A000 SET ROWCOUNT 1 is not supported in the console: the statements behind it would mean what they mean without it"},
+	{"SET ROWCOUNT 0\nSET DATEFIRST 7\nSET LANGUAGE us_english\nSET ANSI_NULLS, QUOTED_IDENTIFIER ON\nSET XACT_ABORT ON", "SET|SET|SET|SET|SET"},
+	{"SET DATEFIRST 1", "0A000 SET DATEFIRST 1 is not supported in the console: the statements behind it would mean what they mean without it"},
+	{"SET ARITHABORT, ANSI_NULLS OFF", "0A000 SET ARITHABORT, ANSI_NULLS OFF is not supported in the console: the statements behind it would mean what they mean without it"},
+	{"SET ROLE coterie_viewer", "0A000 SET ROLE is not supported in the console: the statements would go on with the rights of me"},
+	{"SET SESSION AUTHORIZATION 'x'", "0A000 SET AUTHORIZATION is not supported in the console: the statements would go on with the rights of me"},
+	{"SET ROLE NONE; SET SESSION AUTHORIZATION DEFAULT; RESET ROLE", "SET|SET|RESET"},
+	{"CHECKPOINT", "0A000 CHECKPOINT is not a statement of the console"},
+	{"USE [master]", "USE"},
+	{"USE shop", "'USE has no effect: the statements go on in the console; connect to another database for its data' USE"},
+	{"BEGIN TRAN; SELECT @@TRANCOUNT; COMMIT; SELECT @@TRANCOUNT", "BEGIN|[1] SELECT|COMMIT|[0] SELECT"},
 }
 
 // answered returns results in a short form.

@@ -3,6 +3,7 @@ package console
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -183,7 +184,7 @@ var firstWords = map[string]kind{
 	"COMMIT": kindEnd, "END": kindEnd, "ROLLBACK": kindEnd, "ABORT": kindEnd,
 	"SET": kindSet, "RESET": kindSet, "SHOW": kindShow,
 	"DISCARD": kindAccepted, "DEALLOCATE": kindAccepted, "LISTEN": kindAccepted, "UNLISTEN": kindAccepted, "CLOSE": kindAccepted,
-	"SAVEPOINT": kindAccepted, "RELEASE": kindAccepted, "USE": kindAccepted, "CHECKPOINT": kindAccepted,
+	"SAVEPOINT": kindAccepted, "RELEASE": kindAccepted, "USE": kindAccepted,
 }
 
 func classify(text string) kind {
@@ -241,7 +242,7 @@ func (s *Session) dispatch(ctx context.Context, k kind, text string, args []any,
 	case kindLanguage:
 		return s.language(ctx, text)
 	case kindQuery:
-		return Result{Tag: "SELECT"}, s.backend.Query(ctx, s.who, Question{text, args, s.variables}, to)
+		return Result{Tag: "SELECT"}, s.backend.Query(ctx, s.who, Question{text, args, s.values()}, to)
 	case kindBegin:
 		s.tx = txOpen
 		return Result{Tag: strings.Join(words(text, 1), "")}, nil
@@ -252,10 +253,27 @@ func (s *Session) dispatch(ctx context.Context, k kind, text string, args []any,
 	case kindShow:
 		return s.show(text)
 	case kindAccepted:
-		return Result{Tag: words(text, 1)[0]}, nil
+		w := words(text, 2)
+		if len(w) > 1 && w[0] == "USE" && w[1] != "MASTER" && w[1] != "COTERIE" {
+			return Result{Tag: w[0], Notices: []Notice{{"NOTICE", "USE has no effect: the statements go on in the console; connect to another database for its data"}}}, nil
+		}
+		return Result{Tag: w[0]}, nil
 	default:
 		return Result{}, notHere(text)
 	}
+}
+
+// values returns the variables that a query may name: those of the batch, and @@TRANCOUNT in a transaction.
+func (s *Session) values() map[string]dialect.Value {
+	if s.tx == txIdle {
+		return s.variables
+	}
+	out := maps.Clone(s.variables)
+	if out == nil {
+		out = map[string]dialect.Value{}
+	}
+	out["@@trancount"] = dialect.Value{Type: dialect.Type{Kind: dialect.Int}, V: int64(1)}
+	return out
 }
 
 func notHere(text string) error {

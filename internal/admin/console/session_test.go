@@ -47,7 +47,7 @@ func TestSetTakesAnyBlank(t *testing.T) {
 func TestResultsAreJSON(t *testing.T) {
 	t.Parallel()
 	s := NewSession(newWorld(t), Principal{"me", ddl.MayLook})
-	for _, text := range []string{"SELECT CAST(1e308 AS float) * 10 AS x", "SELECT 1, CAST(-1e308 AS float) * 10 AS x"} {
+	for _, text := range []string{"SELECT 1e999 AS x", "SELECT 1, -1e999 AS x"} {
 		r, err := s.Run(t.Context(), text)
 		if err != nil {
 			t.Fatalf("%s: %v", text, err)

@@ -60,6 +60,12 @@ func (s *Session) set(text string) (Result, error) {
 	case verb == "RESET" && strings.EqualFold(fields[0], "ALL"):
 		s.settings = s.defaults()
 		return Result{Tag: verb}, nil
+	case verb == "SET" && otherRole(rest):
+		return Result{}, Errorf("0A000", "SET %s is not supported in the console: the statements would go on with the rights of %s", strings.ToUpper(fields[0]), s.who.User).
+			WithHint("log in as the other role")
+	case verb == "SET" && otherMeaning(fields):
+		return Result{}, Errorf("0A000", "SET %s is not supported in the console: the statements behind it would mean what they mean without it", strings.ToUpper(strings.Join(fields, " "))).
+			WithHint("leave it out, and write the statements so that they do not depend on it")
 	case slices.ContainsFunc([]string{"TRANSACTION", "SESSION", "CONSTRAINTS", "ROLE"}, func(w string) bool { return strings.EqualFold(fields[0], w) }):
 		return Result{Tag: verb}, nil
 	case strings.EqualFold(fields[0], "NAMES") && len(fields) > 1:
@@ -85,6 +91,36 @@ func (s *Session) set(text string) (Result, error) {
 		value = s.defaults()[strings.ToLower(name)]
 	}
 	return Result{Tag: verb}, s.assign(name, value)
+}
+
+// otherRole reports whether what follows SET takes the rights of another role.
+func otherRole(rest string) bool {
+	f := strings.Fields(strings.ToUpper(strings.NewReplacer("'", "", `"`, "", "=", " ").Replace(rest)))
+	f = slices.DeleteFunc(f, func(w string) bool { return w == "TO" || w == "SESSION" || w == "LOCAL" })
+	return len(f) > 1 && (f[0] == "ROLE" || f[0] == "AUTHORIZATION" || f[0] == "SESSION_AUTHORIZATION") && f[1] != "NONE" && f[1] != "DEFAULT"
+}
+
+// meanings are settings of T-SQL that change what other statements mean or whether they are executed, with the values
+// by which they do not.
+var meanings = map[string][]string{
+	"ROWCOUNT": {"0"}, "DATEFIRST": {"7"}, "DATEFORMAT": {"MDY", "YMD"}, "LANGUAGE": {"US_ENGLISH", "ENGLISH"}, "NOEXEC": {"OFF"}, "PARSEONLY": {"OFF"}, "FMTONLY": {"OFF"},
+	"SHOWPLAN_ALL": {"OFF"}, "SHOWPLAN_TEXT": {"OFF"}, "SHOWPLAN_XML": {"OFF"}, "ANSI_NULLS": {"ON"}, "QUOTED_IDENTIFIER": {"ON"}, "CONCAT_NULL_YIELDS_NULL": {"ON"},
+	"ANSI_DEFAULTS": {"ON"}, "IMPLICIT_TRANSACTIONS": {"OFF"}, "NUMERIC_ROUNDABORT": {"OFF"},
+}
+
+// otherMeaning reports whether a SET of T-SQL changes what other statements mean. Its names are in a list, its value is
+// the last word.
+func otherMeaning(fields []string) bool {
+	if len(fields) < 2 || strings.Contains(strings.Join(fields, " "), "=") {
+		return false
+	}
+	value := strings.Trim(strings.TrimPrefix(strings.ToUpper(fields[len(fields)-1]), "N'"), "'[]")
+	for _, name := range strings.Split(strings.ToUpper(strings.Join(fields[:len(fields)-1], "")), ",") {
+		if same, known := meanings[name]; known && !slices.Contains(same, value) {
+			return true
+		}
+	}
+	return false
 }
 
 func unquote(v string) string {
