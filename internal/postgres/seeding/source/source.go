@@ -219,6 +219,9 @@ func (s *Source) Serve(ctx context.Context, peer ag.ReplicaID, conn net.Conn) {
 		return
 	}
 	s.log.Info("seeding connection ended", "peer", peer, "data", h.Data, "err", err)
+	if errors.Is(err, wire.ErrSilent) { // the target is busy with its own disk: it dials again, and a refusal would end its copy
+		return
+	}
 	r := wire.Refusal{Code: wire.CodeFailed, Message: err.Error()}
 	var known *wire.RefusedError
 	var bad *pagesum.CorruptError
@@ -249,8 +252,8 @@ func (s *Source) serve(ctx context.Context, peer ag.ReplicaID, f *wire.Conn, h w
 	if err != nil {
 		return err
 	}
-	if !w.use(h.Data) {
-		return wire.Refuse(wire.CodeGone, "the backup window has ended")
+	if err := w.use(h.Data); err != nil {
+		return err
 	}
 	defer w.release()
 	if err := f.WriteJSON(wire.FrameWindow, w.info); err != nil {
@@ -373,14 +376,18 @@ func (s *Source) openPatiently(ctx context.Context, f *wire.Conn, h wire.Hello) 
 	}
 }
 
-func (w *window) use(data bool) bool {
+// use counts a connection, or refuses it. Connections that were cut off in silence are counted until they are noticed.
+func (w *window) use(data bool) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.closed || data && w.users > wire.MaxStreams {
-		return false
+	switch {
+	case w.closed:
+		return wire.Refuse(wire.CodeGone, "the backup window has ended")
+	case data && w.users > wire.MaxStreams:
+		return wire.Refuse(wire.CodeBusy, fmt.Sprintf("%d connections of this copy are open; some may have been cut off, which shows within a minute", w.users))
 	}
 	w.users++
-	return true
+	return nil
 }
 
 func (w *window) release() {

@@ -1,11 +1,16 @@
 package source
 
 import (
+	"errors"
+	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/postgres/seeding/fileio"
 	"github.com/coteriedb/coterie/internal/postgres/seeding/wire"
 )
@@ -30,6 +35,78 @@ func TestSourceMakesOneHeavyCopyAtATime(t *testing.T) {
 	if got := s.others("n3"); got != nil {
 		t.Errorf("n3 waits for a small copy: %v", got)
 	}
+}
+
+// join opens a connection of the window w of n2, which is answered like that, and returns it with what ends the
+// source's part of it.
+func join(t *testing.T, s *Source, h wire.Hello) (f *wire.Conn, end func()) {
+	t.Helper()
+	here, there := net.Pipe()
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		s.Serve(t.Context(), "n2", there)
+		_ = there.Close()
+	}()
+	f = wire.NewConn(here)
+	h.Version, h.Member, h.Epoch, h.Window = wire.ProtocolVersion, "n2", 1, "w"
+	if err := f.WriteJSON(wire.FrameHello, h); err != nil {
+		t.Fatal(err)
+	}
+	return f, func() { _ = here.Close(); <-served }
+}
+
+// leading is a source that leads epoch 1, with an open window of n2.
+func leading() *Source {
+	s := New(Config{Leads: func() (ag.Epoch, bool) { return 1, true }})
+	s.windows["w"] = &window{member: "n2", info: wire.Window{ID: "w"}}
+	return s
+}
+
+// TestSilentTargetIsNotRefused checks that a target which asks nothing for long, since its disk is busy, finds its
+// connection ended and dials again. A refusal would end its copy.
+func TestSilentTargetIsNotRefused(t *testing.T) {
+	t.Parallel()
+	for name, h := range map[string]wire.Hello{"data": {Data: true}, "control": {Listed: true}} {
+		synctest.Test(t, func(t *testing.T) {
+			f, end := join(t, leading(), h)
+			defer end()
+			if err := f.Expect(wire.FrameWindow, time.Second, nil); err != nil {
+				t.Fatal(err)
+			}
+			if kind, body, err := f.Read(2 * wire.Silence); !errors.Is(err, io.EOF) {
+				t.Errorf("%s: a frame %q with %q, error %v", name, kind, body, err)
+			}
+		})
+	}
+}
+
+// TestConnectionsThatWereCutOff opens more data connections than a copy has, as a target does whose network drops
+// packets in silence. The window goes on.
+func TestConnectionsThatWereCutOff(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := leading()
+		var r *wire.RefusedError
+		for range 2 * wire.MaxStreams {
+			f, end := join(t, s, wire.Hello{Data: true})
+			defer end()
+			if err := f.Expect(wire.FrameWindow, time.Second, nil); err == nil {
+				continue
+			} else if !errors.As(err, &r) || r.Code != wire.CodeBusy {
+				t.Fatal(err)
+			}
+		}
+		if r == nil {
+			t.Fatal("nothing bounds the connections")
+		}
+		time.Sleep(2 * wire.Silence)
+		f, end := join(t, s, wire.Hello{Data: true})
+		defer end()
+		if err := f.Expect(wire.FrameWindow, time.Second, nil); err != nil {
+			t.Errorf("after the others were noticed: %v", err)
+		}
+	})
 }
 
 // TestEndedWindowIsNotLost checks that a window whose backup ended while it was looked at keeps its slot.

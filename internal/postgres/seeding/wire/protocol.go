@@ -284,6 +284,9 @@ func NewConn(conn net.Conn) *Conn {
 	return &Conn{conn: conn, in: bufio.NewReaderSize(conn, 64<<10), out: bufio.NewWriterSize(conn, 64<<10)}
 }
 
+// ErrSilent is the error of a read that ended because too little came in its time.
+var ErrSilent = errors.New("the other side is silent")
+
 // Read returns the next frame. Its body is valid until the next read.
 func (f *Conn) Read(limit time.Duration) (kind byte, body []byte, err error) {
 	if err := f.conn.SetReadDeadline(time.Now().Add(limit)); err != nil {
@@ -291,7 +294,7 @@ func (f *Conn) Read(limit time.Duration) (kind byte, body []byte, err error) {
 	}
 	var head [5]byte
 	if _, err := io.ReadFull(f.in, head[:]); err != nil {
-		return 0, nil, err
+		return 0, nil, silent(err)
 	}
 	n := binary.BigEndian.Uint32(head[1:])
 	if n > maxFrame {
@@ -302,12 +305,19 @@ func (f *Conn) Read(limit time.Duration) (kind byte, body []byte, err error) {
 	}
 	body = f.buf[:n]
 	if _, err := io.ReadFull(f.in, body); err != nil {
-		return 0, nil, UnexpectedEOF(err)
+		return 0, nil, silent(UnexpectedEOF(err))
 	}
 	if f.Count != nil {
 		f.Count(len(head) + len(body))
 	}
 	return head[0], body, nil
+}
+
+func silent(err error) error {
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return fmt.Errorf("%w: %w", ErrSilent, err)
+	}
+	return err
 }
 
 // Write puts a frame of the given parts into the buffer.
