@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/postgres/seeding/fileio"
 )
 
@@ -64,4 +66,81 @@ func (w *window) reserved(ctx context.Context) error {
 		return fmt.Errorf("WAL that the seeding of %s needs is removed: max_slot_wal_keep_size is %s; raise it, or SEED_MAX_RATE", w.member, limit)
 	}
 	return nil
+}
+
+// sweep drops the slots of windows that no longer exist. A former primary has them, too: as a secondary it would keep
+// WAL for them until it leads again.
+func (s *Source) sweep(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	s.mu.Lock()
+	s.left = false // what is left behind from here on is not seen for sure
+	s.mu.Unlock()
+	err := s.dropSlots(ctx)
+	if err != nil {
+		s.leave()
+	}
+	return err
+}
+
+// leave records that the slot of a window may be left behind: it could not be dropped with the window.
+func (s *Source) leave() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.left = true
+}
+
+// leftOver reports whether a slot may be left behind.
+func (s *Source) leftOver() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.left
+}
+
+func (s *Source) dropSlots(ctx context.Context) error {
+	conn, err := s.cfg.Connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer closeConn(conn)
+	rows, err := conn.Query(ctx, `SELECT slot_name FROM pg_replication_slots WHERE slot_name LIKE 'cot\_seed\_%' AND NOT active`)
+	if err != nil {
+		return err
+	}
+	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if member, ok := owned(name); ok && !s.busy(ag.ReplicaID(member)) {
+			if _, err := conn.Exec(ctx, `SELECT pg_drop_replication_slot($1)`, name); err != nil {
+				return err
+			}
+			s.log.Info("slot of a seeding that has ended dropped", "slot", name)
+		}
+	}
+	return nil
+}
+
+// busy reports whether a slot of that member may be in use.
+func (s *Source) busy(m ag.ReplicaID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, begins := s.opening[m]; begins {
+		return true
+	}
+	for _, w := range s.windows {
+		if w.member == m && !w.standby {
+			return true
+		}
+	}
+	return false
+}
+
+// drop ends the rest of a window. A slot that cannot be dropped now is dropped by the next sweep.
+func (s *Source) drop(w *window) {
+	if err := w.drop(s.cfg.Connect); err != nil {
+		s.leave()
+		s.log.Warn("the slot of a seeding is not dropped yet", "slot", w.info.Slot, "err", err)
+	}
 }

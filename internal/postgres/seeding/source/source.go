@@ -59,6 +59,7 @@ type Source struct {
 	log *slog.Logger
 
 	mu      sync.Mutex
+	left    bool // the slot of a window may be left behind
 	windows map[string]*window
 	opening map[ag.ReplicaID]bool
 }
@@ -88,53 +89,14 @@ func (s *Source) Run(ctx context.Context) error {
 		followed, follows := s.follows()
 		s.closeAll("this node is not the primary any more", func(w *window) bool { return !w.standby && (!leads || w.epoch != e) })
 		s.closeAll("this node does not follow the primary any more", func(w *window) bool { return w.standby && (!follows || w.epoch != followed) })
-		if leads && swept != e && s.sweep(ctx) == nil {
+		if follows {
+			e = followed
+		}
+		if (leads || follows) && (s.leftOver() || swept != e) && s.sweep(ctx) == nil {
 			swept = e
 		}
 		s.patrol(ctx)
 	}
-}
-
-// sweep drops the slots of windows that no longer exist.
-func (s *Source) sweep(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	conn, err := s.cfg.Connect(ctx)
-	if err != nil {
-		return err
-	}
-	defer closeConn(conn)
-	rows, err := conn.Query(ctx, `SELECT slot_name FROM pg_replication_slots WHERE slot_name LIKE 'cot\_seed\_%' AND NOT active`)
-	if err != nil {
-		return err
-	}
-	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		return err
-	}
-	for _, name := range names {
-		if member, ok := owned(name); ok && !s.busy(ag.ReplicaID(member)) {
-			if _, err := conn.Exec(ctx, `SELECT pg_drop_replication_slot($1)`, name); err != nil {
-				return err
-			}
-			s.log.Info("slot of a seeding that has ended dropped", "slot", name)
-		}
-	}
-	return nil
-}
-
-func (s *Source) busy(m ag.ReplicaID) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.opening[m] {
-		return true
-	}
-	for _, w := range s.windows {
-		if w.member == m {
-			return true
-		}
-	}
-	return false
 }
 
 // patrol closes windows that are unused, whose copy streams, or that keep too much WAL.
@@ -192,7 +154,7 @@ func (s *Source) close(w *window, why error) {
 	w.mu.Lock()
 	w.err = why
 	w.mu.Unlock()
-	w.drop(s.cfg.Connect)
+	s.drop(w)
 	s.log.Info("backup window closed", "member", w.member, "window", w.info.ID, "why", why.Error())
 }
 
@@ -311,7 +273,7 @@ func (s *Source) window(ctx context.Context, f *wire.Conn, h wire.Hello) (*windo
 		return nil, err
 	}
 	if h.SystemID != "" && h.SystemID != w.info.SystemID {
-		w.drop(s.cfg.Connect)
+		s.drop(w)
 		return nil, wire.Refuse(wire.CodeRefused, fmt.Sprintf("the copy there is of another cluster (system identifier %s, this one is %s)", h.SystemID, w.info.SystemID))
 	}
 	s.mu.Lock()
@@ -368,7 +330,7 @@ func (s *Source) openPatiently(ctx context.Context, f *wire.Conn, h wire.Hello) 
 		case <-t.C:
 			if err := errors.Join(f.Write(wire.FramePing), f.Flush()); err != nil {
 				if r := <-opened; r.w != nil {
-					r.w.drop(s.cfg.Connect)
+					s.drop(r.w)
 				}
 				return nil, err
 			}

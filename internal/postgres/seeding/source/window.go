@@ -61,7 +61,7 @@ func (s *Source) open(ctx context.Context, h wire.Hello) (*window, error) {
 	}
 	w := &window{member: h.Member, epoch: h.Epoch, data: s.cfg.Data, conn: conn, idle: time.Now(), standby: h.After != nil, patience: cmp.Or(s.cfg.CreationWait, creationWait)}
 	if err := w.enter(ctx, h); err != nil {
-		w.drop(s.cfg.Connect)
+		s.drop(w)
 		return nil, err
 	}
 	return w, nil
@@ -427,8 +427,8 @@ func (w *window) stop(ctx context.Context) (e wire.Ending, err error) {
 	return e, err
 }
 
-// drop ends the rest of the window, its slot included.
-func (w *window) drop(connect func(context.Context) (*pgx.Conn, error)) {
+// drop ends the rest of the window, its slot included. After an error the slot may still be there.
+func (w *window) drop(connect func(context.Context) (*pgx.Conn, error)) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.closed = true
@@ -437,16 +437,17 @@ func (w *window) drop(connect func(context.Context) (*pgx.Conn, error)) {
 		w.conn = nil
 	}
 	if w.info.Slot == "" {
-		return
+		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	conn, err := connect(ctx)
 	if err != nil {
-		return // the next sweep, by this leader or the next, finds it
+		return err
 	}
 	defer closeConn(conn)
-	_, _ = conn.Exec(ctx, `SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = $1 AND NOT active`, w.info.Slot)
+	_, err = conn.Exec(ctx, `SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = $1 AND NOT active`, w.info.Slot)
+	return err
 }
 
 func closeConn(c *pgx.Conn) {
