@@ -61,7 +61,7 @@ type Source struct {
 	mu      sync.Mutex
 	left    bool // the slot of a window may be left behind
 	windows map[string]*window
-	opening map[ag.ReplicaID]bool
+	opening map[ag.ReplicaID]bool // whether a copy is to be made from here
 }
 
 // New makes a Source. Run must be running while connections are served.
@@ -258,7 +258,7 @@ func (s *Source) window(ctx context.Context, f *wire.Conn, h wire.Hello) (*windo
 			old = append(old, w)
 		}
 	}
-	s.opening[h.Member] = true
+	s.opening[h.Member] = !h.Anchor
 	s.mu.Unlock()
 	defer func() {
 		s.mu.Lock()
@@ -284,7 +284,8 @@ func (s *Source) window(ctx context.Context, f *wire.Conn, h wire.Hello) (*windo
 }
 
 // others returns the members whose copies are made before a new copy of this member. The caller holds s.mu. All copies
-// of a cluster have about the same size, so the size of the other windows predicts the size of this one.
+// of a cluster have about the same size, so the size of the other windows predicts the size of this one. A window that
+// is being opened has no size yet, and counts as heavy until then.
 func (s *Source) others(m ag.ReplicaID) []ag.ReplicaID {
 	var all, heavy []ag.ReplicaID
 	for _, w := range s.windows {
@@ -298,10 +299,12 @@ func (s *Source) others(m ag.ReplicaID) []ag.ReplicaID {
 			heavy = append(heavy, w.member)
 		}
 	}
-	for id := range s.opening {
-		all = append(all, id)
+	for id, copies := range s.opening {
+		if all = append(all, id); copies {
+			heavy = append(heavy, id)
+		}
 	}
-	if s.opening[m] || len(all) >= maxWindows {
+	if _, begins := s.opening[m]; begins || len(all) >= maxWindows {
 		return all
 	}
 	if len(heavy) >= max(s.cfg.AtOnce, 1) {

@@ -35,6 +35,14 @@ func TestSourceMakesOneHeavyCopyAtATime(t *testing.T) {
 	if got := s.others("n3"); got != nil {
 		t.Errorf("n3 waits for a small copy: %v", got)
 	}
+	s.opening["n4"] = false
+	if got := s.others("n3"); got != nil {
+		t.Errorf("n3 waits for a copy that is made elsewhere: %v", got)
+	}
+	s.opening["n4"] = true
+	if got := s.others("n3"); len(got) != 1 || got[0] != "n4" {
+		t.Errorf("beside one whose size is not known yet, n3 waits for %v", got)
+	}
 }
 
 // join opens a connection of the window w of n2, which is answered like that, and returns it with what ends the
