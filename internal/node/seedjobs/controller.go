@@ -20,6 +20,7 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/seeding"
 	"github.com/coteriedb/coterie/internal/postgres/seeding/pagesum"
 	"github.com/coteriedb/coterie/internal/postgres/seeding/source"
+	"github.com/coteriedb/coterie/internal/postgres/seeding/tree"
 )
 
 // Config is what a Controller needs of its node. View, Snapshot and Wake are the agent's; no function may be nil.
@@ -86,6 +87,9 @@ func Open(c Config) (*Controller, error) {
 	j, err := seeding.OpenJournal(filepath.Join(c.StateDir, "seedings.json"))
 	if err != nil {
 		c.Logger.Warn("the history of seedings begins anew", "err", err)
+	}
+	if err := tree.Tidy(c.Data, c.StateDir); err != nil { // the next copy does it again
+		c.Logger.Warn("what a seeding has left beside its copy is not removed", "err", err)
 	}
 	d := &Controller{Config: c, journal: j, verify: make(chan string, 1), run: seeding.Run, check: source.Verify}
 	if op, ok := j.Last(); ok && !op.State.Ended() {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -82,6 +83,9 @@ func Prepare(target, stateDir string, spaces map[uint32]string, major int) (fres
 	if err != nil {
 		return false, err
 	}
+	if err := Tidy(target, stateDir); err != nil {
+		return false, err
+	}
 	old, err := ReadUnfinished(stateDir)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return false, err
@@ -117,24 +121,40 @@ func Prepare(target, stateDir string, spaces map[uint32]string, major int) (fres
 		return false, err
 	}
 	fault.Point("seed.unfinished") // the mark of an unfinished copy is on disk; no byte has come
-	return m.Fresh, removeUnused(ours, spaces, major)
+	return m.Fresh, removeUnused(stateDir, m, spaces, major)
 }
 
-// removeUnused removes the old copy's part of tablespaces that the new one does not have.
-func removeUnused(ours []UnfinishedTablespace, spaces map[uint32]string, major int) error {
-	for _, t := range ours {
-		used := false
-		for _, place := range spaces {
-			used = used || t == UnfinishedTablespace{Location: place, Prefix: datadir.VersionPrefix(major)}
-		}
-		if used {
-			continue
-		}
-		if err := removePrefixed(t.Location, t.Prefix); err != nil {
+// Tidy removes what a kill has left of the seeding of a copy that was installed: the mark, which names places that may
+// have become somebody else's, and the pg_control of the copy before. A copy that is not installed keeps both.
+func Tidy(target, stateDir string) error {
+	if real, err := filepath.EvalSymlinks(target); err == nil {
+		target = real
+	}
+	if !fileio.Exists(filepath.Join(target, datadir.ControlFile)) {
+		return nil
+	}
+	if m, err := ReadUnfinished(stateDir); err != nil || m.Target != target {
+		return fileio.IgnoreMissing(err)
+	}
+	return errors.Join(fileio.IgnoreMissing(os.Remove(filepath.Join(target, datadir.ControlOld))), durable.Remove(filepath.Join(stateDir, unfinishedName)))
+}
+
+// removeUnused removes the old copy's part of tablespaces that the new one does not have, and takes them out of the
+// mark: once they are empty, their places may become somebody else's.
+func removeUnused(stateDir string, m Unfinished, spaces map[uint32]string, major int) error {
+	var used []UnfinishedTablespace
+	for _, t := range m.Tablespaces {
+		if t.Prefix == datadir.VersionPrefix(major) && slices.Contains(slices.Collect(maps.Values(spaces)), t.Location) {
+			used = append(used, t)
+		} else if err := removePrefixed(t.Location, t.Prefix); err != nil {
 			return err
 		}
 	}
-	return nil
+	if len(used) == len(m.Tablespaces) {
+		return nil
+	}
+	m.Tablespaces = used
+	return WriteUnfinished(stateDir, m)
 }
 
 // makeDir creates the data directory if it is missing, durably, with the mode that PostgreSQL demands.

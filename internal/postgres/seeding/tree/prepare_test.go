@@ -1,6 +1,7 @@
 package tree
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -175,6 +176,87 @@ func TestPrepareRemembersThatNothingWasThere(t *testing.T) {
 			t.Fatalf("try %d: fresh %v, error %v", try, fresh, err)
 		}
 		writeFile(t, filepath.Join(target, "PG_VERSION"), "15\n") // half of a copy, received before an interruption
+	}
+}
+
+// TestMarkOfAnInstalledCopy kills a target between the installation of its copy and the end of its mark. By the next
+// copy the place of a tablespace that was dropped is somebody else's.
+func TestMarkOfAnInstalledCopy(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	target, state, place := filepath.Join(dir, "pgdata"), filepath.Join(dir, "state"), filepath.Join(dir, "place")
+	installed := func() {
+		t.Helper()
+		if fresh, err := Prepare(target, state, map[uint32]string{7: place}, 15); err != nil || !fresh {
+			t.Fatalf("fresh %v, error %v", fresh, err)
+		}
+		for _, name := range []string{"PG_VERSION", datadir.ControlFile, datadir.ControlOld} {
+			writeFile(t, filepath.Join(target, name), "15\n")
+		}
+	}
+	installed()
+	writeFile(t, filepath.Join(place, "PG_15_1", "5"), "somebody's")
+	fresh, err := Prepare(target, state, nil, 15)
+	if err != nil || fresh {
+		t.Errorf("fresh %v, error %v", fresh, err)
+	}
+	if !fileio.Exists(filepath.Join(place, "PG_15_1", "5")) {
+		t.Error("what is somebody else's was removed")
+	}
+	if m, err := ReadUnfinished(state); err != nil || len(m.Tablespaces) > 0 {
+		t.Errorf("%+v, %v", m, err)
+	}
+	if err := errors.Join(os.RemoveAll(target), os.RemoveAll(place), os.RemoveAll(state)); err != nil {
+		t.Fatal(err)
+	}
+	installed()
+	if err := Tidy(target, state); err != nil {
+		t.Error(err)
+	}
+	if _, err := ReadUnfinished(state); !errors.Is(err, os.ErrNotExist) || fileio.Exists(filepath.Join(target, datadir.ControlOld)) {
+		t.Errorf("the mark is there (%v), or the old pg_control", err)
+	}
+}
+
+// TestMarkForgetsWhatIsRemoved interrupts a copy that has removed the tablespace of the one before. When it goes on,
+// the place is somebody else's.
+func TestMarkForgetsWhatIsRemoved(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	target, state := oldCopy(t, dir)
+	prepare := func() {
+		t.Helper()
+		if _, err := Prepare(target, state, nil, 15); err != nil {
+			t.Fatal(err)
+		}
+	}
+	prepare()
+	if err := os.RemoveAll(filepath.Join(target, "pg_tblspc")); err != nil { // as Shape does
+		t.Fatal(err)
+	}
+	somebodys := filepath.Join(dir, "space", "PG_15_2022", "6")
+	writeFile(t, somebodys, "")
+	prepare()
+	if !fileio.Exists(somebodys) {
+		t.Error("what is somebody else's was removed")
+	}
+}
+
+// TestMarkOfACopyUnderWay checks that nothing is tidied of a copy that is not installed.
+func TestMarkOfACopyUnderWay(t *testing.T) {
+	t.Parallel()
+	target, state := oldCopy(t, t.TempDir())
+	if err := Tidy(target, state); err != nil || !fileio.Exists(filepath.Join(target, datadir.ControlFile)) {
+		t.Error(err)
+	}
+	if _, err := Prepare(target, state, nil, 15); err != nil {
+		t.Fatal(err)
+	}
+	if err := Tidy(target, state); err != nil || !HalfSeeded(target, state) || !fileio.Exists(filepath.Join(target, datadir.ControlOld)) {
+		t.Error(err)
+	}
+	if m, err := ReadUnfinished(state); err != nil || m.Target != target {
+		t.Errorf("%+v, %v", m, err)
 	}
 }
 
