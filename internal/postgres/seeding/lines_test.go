@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net"
 	"path/filepath"
 	"strings"
@@ -15,6 +16,7 @@ import (
 	"github.com/klauspost/compress/s2"
 
 	"github.com/coteriedb/coterie/internal/postgres/seeding/pagesum"
+	"github.com/coteriedb/coterie/internal/postgres/seeding/tree"
 	"github.com/coteriedb/coterie/internal/postgres/seeding/wire"
 )
 
@@ -95,5 +97,29 @@ func TestDeadSecondaryIsGivenUp(t *testing.T) {
 				served.Wait()
 			})
 		})
+	}
+}
+
+// TestLostWriteIsKept checks that a failure of the target's disk does not go under beside the end of a window: the
+// kernel tells of it once, and the next window would find what the disk lacks in the page cache.
+func TestLostWriteIsKept(t *testing.T) {
+	t.Parallel()
+	gone, state := wire.Refuse(wire.CodeGone, "the backup window has ended"), t.TempDir()
+	lost := errors.Join(gone, fmt.Errorf("%w: EIO", tree.ErrUnwritten))
+	if !windowIsGone(gone) || windowIsGone(lost) {
+		t.Error("another window is taken for a remedy, or is not")
+	}
+	if err := tree.WriteUnfinished(state, tree.Unfinished{Target: "/pgdata"}); err != nil {
+		t.Fatal(err)
+	}
+	s := &seeder{o: Options{StateDir: state}}
+	for _, tt := range []struct {
+		err  error
+		want bool
+	}{{nil, false}, {gone, false}, {lost, true}} {
+		err := s.doubt(tt.err)
+		if m, _ := tree.ReadUnfinished(state); m.Unwritten != tt.want || !errors.Is(err, tt.err) {
+			t.Errorf("after %v the mark is %+v, error %v", tt.err, m, err)
+		}
 	}
 }

@@ -100,17 +100,32 @@ func run(ctx context.Context, o Options) (Result, error) {
 	s.watch.Enter(progress.PhaseCheckpoint)
 	for round := 1; ; round++ {
 		end, err := s.round(ctx)
-		var r *wire.RefusedError
 		switch {
-		case err != nil && !(errors.As(err, &r) && r.Code == wire.CodeGone):
-			return Result{}, err
+		case err != nil && !windowIsGone(err):
+			return Result{}, s.doubt(err)
 		case err == nil && end.Again == "":
-			return s.install(ctx, end)
+			r, err := s.install(ctx, end)
+			return r, s.doubt(err)
 		case round >= maxRounds:
 			return Result{}, fmt.Errorf("%d backup windows were not enough: %s", round, whyAgain(end, err))
 		}
 		s.watch.Again(whyAgain(end, err))
 	}
+}
+
+// windowIsGone reports whether another window makes good what has failed.
+func windowIsGone(err error) bool {
+	var r *wire.RefusedError
+	return errors.As(err, &r) && r.Code == wire.CodeGone && !errors.Is(err, tree.ErrUnwritten)
+}
+
+// doubt notes a failure of the disk for the next attempt, which must not take for written what is in the page cache. It
+// returns err.
+func (s *seeder) doubt(err error) error {
+	if errors.Is(err, tree.ErrUnwritten) {
+		return errors.Join(err, tree.MarkUnwritten(s.o.StateDir))
+	}
+	return err
 }
 
 func whyAgain(e wire.Ending, err error) string {

@@ -31,6 +31,9 @@ type Unfinished struct {
 	Fresh       bool                   `json:"fresh,omitempty"` // no older copy existed
 	Tablespaces []UnfinishedTablespace `json:"tablespaces,omitempty"`
 	Codec       string                 `json:"codec,omitempty"` // the best one for this link according to AUTO
+	// Unwritten means that the disk has failed to write a part of the files. The page cache may have more of them than
+	// the disk.
+	Unwritten bool `json:"unwritten,omitempty"`
 }
 
 // UnfinishedTablespace names the entries that may be removed beside the data directory: those of Location that begin
@@ -101,7 +104,7 @@ func Prepare(target, stateDir string, spaces map[uint32]string, major int) (fres
 	m := Unfinished{Target: target, Started: time.Now().UTC(), Fresh: !fileio.Exists(filepath.Join(target, "PG_VERSION"))}
 	if resumed {
 		ours = append(ours, old.Tablespaces...)
-		m.Fresh, m.Codec = old.Fresh, old.Codec
+		m.Fresh, m.Codec, m.Unwritten = old.Fresh, old.Codec, old.Unwritten
 	}
 	m.Tablespaces = slices.Clone(ours)
 	for _, place := range spaces {
@@ -121,7 +124,10 @@ func Prepare(target, stateDir string, spaces map[uint32]string, major int) (fres
 		return false, err
 	}
 	fault.Point("seed.unfinished") // the mark of an unfinished copy is on disk; no byte has come
-	return m.Fresh, removeUnused(stateDir, m, spaces, major)
+	if m, err = removeUnused(stateDir, m, spaces, major); err != nil || !m.Unwritten {
+		return m.Fresh, err
+	}
+	return m.Fresh, discard(stateDir, m, major)
 }
 
 // Tidy removes what a kill has left of the seeding of a copy that was installed: the mark, which names places that may
@@ -139,22 +145,62 @@ func Tidy(target, stateDir string) error {
 	return errors.Join(fileio.IgnoreMissing(os.Remove(filepath.Join(target, datadir.ControlOld))), durable.Remove(filepath.Join(stateDir, unfinishedName)))
 }
 
+// MarkUnwritten notes in the mark, durably, that the disk has failed to write a part of the files.
+func MarkUnwritten(stateDir string) error {
+	m, err := ReadUnfinished(stateDir)
+	if err != nil {
+		return fileio.IgnoreMissing(err)
+	}
+	m.Unwritten = true
+	return WriteUnfinished(stateDir, m)
+}
+
+// discard removes the files that would be compared, of a copy of which the disk has failed to write a part. The page
+// cache may still have that part, so that a comparison would find it equal, and no later sync writes it.
+func discard(stateDir string, m Unfinished, major int) error {
+	entries, err := os.ReadDir(m.Target)
+	if err != nil {
+		return err
+	}
+	t := &Tree{version: datadir.VersionPrefix(major)}
+	for _, e := range entries {
+		if e.Name() == "pg_wal" || t.Stays(0, e.Name(), !m.Fresh) { // what is in pg_wal is never compared
+			continue
+		}
+		if e.Name() == "global" {
+			err = clearDirBut(filepath.Join(m.Target, e.Name()), filepath.Base(datadir.ControlOld))
+		} else {
+			err = removeTree(filepath.Join(m.Target, e.Name()))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	for _, s := range m.Tablespaces {
+		if err := removePrefixed(s.Location, s.Prefix); err != nil {
+			return err
+		}
+	}
+	m.Unwritten = false
+	return WriteUnfinished(stateDir, m)
+}
+
 // removeUnused removes the old copy's part of tablespaces that the new one does not have, and takes them out of the
 // mark: once they are empty, their places may become somebody else's.
-func removeUnused(stateDir string, m Unfinished, spaces map[uint32]string, major int) error {
+func removeUnused(stateDir string, m Unfinished, spaces map[uint32]string, major int) (Unfinished, error) {
 	var used []UnfinishedTablespace
 	for _, t := range m.Tablespaces {
 		if t.Prefix == datadir.VersionPrefix(major) && slices.Contains(slices.Collect(maps.Values(spaces)), t.Location) {
 			used = append(used, t)
 		} else if err := removePrefixed(t.Location, t.Prefix); err != nil {
-			return err
+			return m, err
 		}
 	}
 	if len(used) == len(m.Tablespaces) {
-		return nil
+		return m, nil
 	}
 	m.Tablespaces = used
-	return WriteUnfinished(stateDir, m)
+	return m, WriteUnfinished(stateDir, m)
 }
 
 // makeDir creates the data directory if it is missing, durably, with the mode that PostgreSQL demands.
@@ -260,13 +306,15 @@ func removeTree(path string) error {
 	return err
 }
 
-func clearDir(dir string) error {
+func clearDir(dir string) error { return clearDirBut(dir, datadir.LostFound) }
+
+func clearDirBut(dir, stays string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return fileio.IgnoreMissing(err)
 	}
 	for _, e := range entries {
-		if e.Name() == datadir.LostFound {
+		if e.Name() == stays {
 			continue
 		}
 		if err := removeTree(filepath.Join(dir, e.Name())); err != nil {

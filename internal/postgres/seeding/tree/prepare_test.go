@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/coteriedb/coterie/internal/postgres/seeding/datadir"
 	"github.com/coteriedb/coterie/internal/postgres/seeding/fileio"
 	"github.com/coteriedb/coterie/internal/postgres/seeding/wire"
@@ -257,6 +259,48 @@ func TestMarkOfACopyUnderWay(t *testing.T) {
 	}
 	if m, err := ReadUnfinished(state); err != nil || m.Target != target {
 		t.Errorf("%+v, %v", m, err)
+	}
+}
+
+// TestDiskThatLostAWrite checks that files of which the disk has failed to write a part are not compared: what is read
+// of them may be in the page cache only. The node's own files stay.
+func TestDiskThatLostAWrite(t *testing.T) {
+	dir := t.TempDir()
+	target, state := oldCopy(t, dir)
+	place := filepath.Join(dir, "space")
+	spaces := map[uint32]string{16384: place}
+	if _, err := Prepare(target, state, spaces, 15); err != nil {
+		t.Fatal(err)
+	}
+	tree, err := Open(target, spaces, 15)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tree.Close()
+	syncfs = func(int) error { return unix.EIO }
+	err = tree.Sync()
+	syncfs = unix.Syncfs
+	if !errors.Is(err, ErrUnwritten) || !errors.Is(err, unix.EIO) {
+		t.Fatalf("error %v", err)
+	}
+	if err := MarkUnwritten(state); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if fresh, err := Prepare(target, state, spaces, 15); err != nil || fresh {
+			t.Fatalf("fresh %v, error %v", fresh, err)
+		}
+		want := []string{"coterie.copy", "global/pg_control.reseeding", "pg_wal", "postgresql.auto.conf"}
+		if got := leaves(t, target); strings.Join(got, " ") != strings.Join(want, " ") {
+			t.Errorf("left: %q, want %q", got, want)
+		}
+		if fileio.Exists(filepath.Join(place, "PG_15_2022")) || !fileio.Exists(filepath.Join(place, "PG_16_2023", "5")) {
+			t.Error("of the tablespace the wrong part is left")
+		}
+	}
+	writeFile(t, filepath.Join(target, "base", "5", "1"), "again")
+	if _, err := Prepare(target, state, spaces, 15); err != nil || !fileio.Exists(filepath.Join(target, "base", "5", "1")) {
+		t.Errorf("later files are gone, too: %v", err)
 	}
 }
 

@@ -268,9 +268,22 @@ func (d *disks) add(dir string) error {
 	return nil
 }
 
+// ErrUnwritten is in the error of a sync: a part of what was written may not be on the disk, and never comes there.
+// The kernel tells of it once.
+var ErrUnwritten = errors.New("the disk has not taken what was written")
+
+var syncfs = unix.Syncfs // tests make it fail
+
 func (d *disks) sync() error {
+	if err := d.syncEach(); err != nil {
+		return fmt.Errorf("%w: %w", ErrUnwritten, err)
+	}
+	return nil
+}
+
+func (d *disks) syncEach() error {
 	for _, f := range d.open {
-		if err := unix.Syncfs(int(f.Fd())); err != nil {
+		if err := syncfs(int(f.Fd())); err != nil {
 			return fmt.Errorf("sync the file system of %s: %w", f.Name(), err)
 		}
 	}
