@@ -128,6 +128,14 @@ func (s *seeder) prepare() error {
 	if err := tree.CheckOldCopy(s.o.Target, s.info.SystemID, s.info.Major); err != nil {
 		return err
 	}
+	if err := tree.CheckLinks(s.o.Target, s.info); err != nil {
+		return err
+	}
+	if s.anchor != nil {
+		if err := tree.CheckLinks(s.o.Target, s.anchor.info); err != nil {
+			return err
+		}
+	}
 	places, err := tree.MapTablespaces(s.o.Target, s.o.TablespaceMap, s.info.Spaces)
 	if err != nil {
 		return err

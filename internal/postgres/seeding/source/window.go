@@ -195,6 +195,8 @@ func (w *window) describe(ctx context.Context) error {
 	if w.info.Page < 1024 || w.info.Page > 32768 {
 		return fmt.Errorf("block size %d", w.info.Page)
 	}
+	w.info.WAL = wire.Space{Location: filepath.Join(w.data, "pg_wal")}
+	w.info.WAL.Identify()
 	return w.tablespaces(ctx)
 }
 

@@ -12,13 +12,7 @@ import (
 func MapTablespaces(target string, ask func(oid uint32, location string) (string, error), spaces []wire.Space) (map[uint32]string, error) {
 	places := map[uint32]string{}
 	used := map[string]uint32{}
-	old := linkedTablespaces(target)
 	for _, t := range spaces {
-		for _, o := range old { // as of a data directory that was copied by hand, on one machine: what is there would be removed
-			if t.IsAt(o.Location) {
-				return nil, fmt.Errorf("the old copy here has a tablespace at %s, where the source has its own tablespace %d; remove its link in %s", o.Location, t.OID, filepath.Join(target, "pg_tblspc"))
-			}
-		}
 		if !filepath.IsAbs(t.Location) || t.OID == 0 {
 			return nil, fmt.Errorf("tablespace %d lies inside the source's data directory (%s), which is not supported", t.OID, t.Location)
 		}
@@ -43,4 +37,20 @@ func MapTablespaces(target string, ask func(oid uint32, location string) (string
 		places[t.OID] = place
 	}
 	return places, nil
+}
+
+// CheckLinks refuses an old copy whose links lead to what another node uses, as of a data directory that was copied by
+// hand, on one machine: what is there would be removed.
+func CheckLinks(target string, theirs wire.Window) error {
+	if link := filepath.Join(target, "pg_wal"); theirs.WAL.IsAt(link) {
+		return fmt.Errorf("pg_wal of the old copy here is a link to %s, where the source has its own WAL; remove %s", theirs.WAL.Location, link)
+	}
+	for _, o := range linkedTablespaces(target) {
+		for _, t := range theirs.Spaces {
+			if t.IsAt(o.Location) {
+				return fmt.Errorf("the old copy here has a tablespace at %s, where the source has its own tablespace %d; remove its link in %s", o.Location, t.OID, filepath.Join(target, "pg_tblspc"))
+			}
+		}
+	}
+	return nil
 }

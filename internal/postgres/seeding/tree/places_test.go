@@ -38,13 +38,30 @@ func TestOldCopyInTheTablespaceOfTheSource(t *testing.T) {
 	}
 	mine := wire.Space{OID: 16384, Location: space}
 	mine.Identify()
-	other := filepath.Join(t.TempDir(), "place")
-	ask := func(uint32, string) (string, error) { return other, nil }
-	if places, err := MapTablespaces(target, ask, []wire.Space{mine}); err == nil || !strings.Contains(err.Error(), "remove its link") {
-		t.Errorf("%v, error %v", places, err)
+	if err := CheckLinks(target, wire.Window{Spaces: []wire.Space{mine}}); err == nil || !strings.Contains(err.Error(), "remove its link") {
+		t.Errorf("error %v", err)
 	}
 	mine.Machine = "another"
-	if places, err := MapTablespaces(target, ask, []wire.Space{mine}); err != nil || places[16384] != other {
-		t.Errorf("of another machine: %v, error %v", places, err)
+	if err := CheckLinks(target, wire.Window{Spaces: []wire.Space{mine}}); err != nil {
+		t.Errorf("of another machine: error %v", err)
+	}
+}
+
+// TestOldCopyWithTheWALOfTheSource refuses such a data directory whose pg_wal is a link to that of its source.
+func TestOldCopyWithTheWALOfTheSource(t *testing.T) {
+	t.Parallel()
+	target, _ := oldCopy(t, t.TempDir())
+	real := filepath.Join(filepath.Dir(target), "wal")
+	mine := wire.Space{Location: real}
+	mine.Identify()
+	if err := CheckLinks(target, wire.Window{WAL: mine}); err == nil || !strings.Contains(err.Error(), "the source has its own WAL") {
+		t.Errorf("error %v", err)
+	}
+	other := wire.Space{Location: t.TempDir()}
+	other.Identify()
+	for name, wal := range map[string]wire.Space{"another": other, "of a source of an earlier version": {}} {
+		if err := CheckLinks(target, wire.Window{WAL: wal}); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }

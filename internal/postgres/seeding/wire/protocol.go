@@ -100,6 +100,7 @@ type Window struct {
 	Checksums bool        `json:"checksums"`
 	Key       []byte      `json:"key"` // of the hashes of pages in this window
 	Spaces    []Space     `json:"spaces,omitempty"`
+	WAL       Space       `json:"wal,omitzero"` // the directory of WAL
 	Slot      string      `json:"slot,omitempty"`
 	Anchor    *Anchor     `json:"anchor,omitempty"` // of a window that only keeps WAL
 }
