@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/coteriedb/coterie/internal/postgres/seeding/fileio"
 	"github.com/coteriedb/coterie/internal/postgres/seeding/wire"
 )
@@ -136,31 +138,43 @@ func (l *Lister) add(f wire.File, full string, d fs.DirEntry) error {
 var ofData = []string{"base", "global", "pg_commit_ts", "pg_logical", "pg_multixact", "pg_twophase", "pg_xact"}
 
 // link lists what a symbolic link leads to as what PostgreSQL takes it for. A linked directory of data is refused: its
-// contents are not listed, and a copy without them would look whole.
+// contents are not listed, and a copy without them would look whole. So is a linked file of data that cannot be read.
+// Any other file behind a link that this process cannot read is left out, as pg_basebackup leaves out all that are
+// behind links: the server, which has the same user, does not read it either.
 func (l *Lister) link(f wire.File, full string) error {
 	top, rest, _ := strings.Cut(f.Name, "/")
 	tablespaces := f.Space == 0 && top == "pg_tblspc"
 	if tablespaces && rest != "" {
 		return nil // made anew
 	}
+	data := f.Space != 0 || slices.Contains(ofData, top)
 	st, err := os.Stat(full)
-	if err != nil {
-		return fileio.IgnoreMissing(err) // it leads nowhere
+	if err == nil && st.Mode().IsRegular() {
+		err = unix.Access(full, unix.R_OK)
 	}
 	switch {
+	case tablespaces, f.Space == 0 && slices.Contains(Emptied, f.Name):
+		f.Dir = true
+	case errors.Is(err, os.ErrNotExist), !data && unreachable(err):
+		return nil
+	case err != nil:
+		return fmt.Errorf("%s is a symbolic link to something that cannot be read (%w); make that readable to the user of this node, or put it in the link's place", full, err)
 	case st.Mode().IsRegular():
 		f.Size = st.Size()
 	case !st.IsDir():
 		return nil
-	case tablespaces, f.Space == 0 && slices.Contains(Emptied, f.Name):
-		f.Dir = true
-	case f.Space != 0, slices.Contains(ofData, top):
+	case data:
 		return fmt.Errorf("%s is a symbolic link to a directory, and what is behind it is not copied; put the directory in its place, or make it a tablespace", full)
 	default:
 		return nil // not PostgreSQL's
 	}
 	l.files = append(l.files, f)
 	return nil
+}
+
+// unreachable reports whether an error is that of a path which this user cannot follow or open, whatever the disk.
+func unreachable(err error) bool {
+	return errors.Is(err, os.ErrPermission) || errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENOTDIR)
 }
 
 // empty lists the directories that PostgreSQL wants in an emptied one.

@@ -66,3 +66,45 @@ func TestListBehindLinks(t *testing.T) {
 		}
 	}
 }
+
+// TestListLinksThatCannotBeRead checks that a file behind a link that the user of the server cannot read ends no copy,
+// unless it is one of data. The error then says what to do.
+func TestListLinksThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	secret := filepath.Join(dir, "secret")
+	for _, name := range []string{"data/base/5/1", "data/PG_VERSION", "secret/key"} {
+		path := filepath.Join(dir, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte("text"), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for link, to := range map[string]string{"loop": "loop", "server.crt": "PG_VERSION/x", "server.key": filepath.Join(secret, "key"), "pg_stat_tmp": "pg_stat_tmp"} {
+		if err := os.Symlink(to, filepath.Join(dir, "data", link)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := "PG_VERSION base base/5 base/5/1 pg_stat_tmp"
+	if os.Getuid() == 0 { // which reads everything
+		want += " server.key"
+	} else if err := os.Chmod(filepath.Join(secret, "key"), 0); err != nil {
+		t.Fatal(err)
+	}
+	list := func() (string, error) {
+		files, err := (&Lister{}).List(filepath.Join(dir, "data"), nil)
+		var names []string
+		for _, f := range files {
+			names = append(names, f.Name)
+		}
+		return strings.Join(names, " "), err
+	}
+	if got, err := list(); err != nil || got != want {
+		t.Errorf("%q, error %v; want %q", got, err, want)
+	}
+	if err := os.Symlink("2", filepath.Join(dir, "data", "base", "5", "2")); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := list(); err == nil || !strings.Contains(err.Error(), "base/5/2") || !strings.Contains(err.Error(), "make that readable") {
+		t.Errorf("a file of data: %q, error %v", got, err)
+	}
+}
