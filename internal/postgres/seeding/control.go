@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -82,9 +83,10 @@ func (c *control) attach(ctx context.Context) (files []wire.File, err error) {
 	return files, err
 }
 
+// receiveList receives the list of files. Its size is bounded, and every part of it brings files.
 func receiveList(f *wire.Conn) ([]wire.File, error) {
 	var files []wire.File
-	for {
+	for left := wire.MaxListBytes; ; {
 		kind, body, err := f.Read(wire.Silence)
 		switch {
 		case err != nil:
@@ -107,6 +109,9 @@ func receiveList(f *wire.Conn) ([]wire.File, error) {
 		var part []wire.File
 		if err := json.Unmarshal(text, &part); err != nil {
 			return nil, fmt.Errorf("read the list of files: %w", err)
+		}
+		if left -= len(text); left < 0 || len(part) == 0 || slices.ContainsFunc(part, func(f wire.File) bool { return len(f.Name) > wire.MaxName }) {
+			return nil, fmt.Errorf("the source's list of files has an empty part, a name of more than %d bytes, or more than %d MiB", wire.MaxName, wire.MaxListBytes>>20)
 		}
 		if files = append(files, part...); len(files) > wire.MaxList {
 			return nil, fmt.Errorf("the source lists more than %d files", wire.MaxList)

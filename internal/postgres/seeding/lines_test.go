@@ -100,6 +100,34 @@ func TestDeadSecondaryIsGivenUp(t *testing.T) {
 	}
 }
 
+// TestListsThatDoNotEnd checks that a source's list of files takes neither memory nor time without end.
+func TestListsThatDoNotEnd(t *testing.T) {
+	t.Parallel()
+	long, err := json.Marshal([]wire.File{{Name: strings.Repeat("x", 1<<20)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, part := range map[string][]byte{"long names": s2.Encode(nil, long), "empty parts": s2.Encode(nil, []byte("[]"))} {
+		here, there := net.Pipe()
+		var served sync.WaitGroup
+		served.Go(func() {
+			f := wire.NewConn(there)
+			for range 1000 {
+				if errors.Join(f.Write(wire.FrameFiles, part), f.Flush()) != nil {
+					return
+				}
+			}
+			_ = f.WriteJSON(wire.FrameListed, nil)
+		})
+		if files, err := receiveList(wire.NewConn(here)); err == nil || !strings.Contains(err.Error(), "an empty part, a name") {
+			t.Errorf("%s: %d files, error %v", name, len(files), err)
+		}
+		_ = here.Close()
+		served.Wait()
+		_ = there.Close()
+	}
+}
+
 // TestLostWriteIsKept checks that a failure of the target's disk does not go under beside the end of a window: the
 // kernel tells of it once, and the next window would find what the disk lacks in the page cache.
 func TestLostWriteIsKept(t *testing.T) {

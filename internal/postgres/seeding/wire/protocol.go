@@ -44,16 +44,18 @@ const (
 
 // Sizes. A chunk is the unit of comparison and of transfer.
 const (
-	ChunkSize  = 1 << 20
-	TagSize    = 8                  // of a page's hash in a question: which pages are sent follows from it, what is taken for equal from whole hashes
-	maxFrame   = ChunkSize + 64<<10 // an incompressible chunk and its description
-	MaxList    = 2_000_000          // files in a data directory
-	MaxStreams = 8                  // data connections of one window
-	Pipeline   = 64                 // questions under way on one data connection: a comparison waits for little but the way there and back
-	FillLeast  = 4                  // of these, about chunks that the target lacks, if their answers are long
-	FillMost   = 16                 // and if they are short
-	FillWire   = 512 << 10          // how long answers are together that fill any link, on several connections
-	Holders    = 16                 // and about chunks that are read elsewhere, and kept in memory until they are answered
+	ChunkSize    = 1 << 20
+	TagSize      = 8                  // of a page's hash in a question: which pages are sent follows from it, what is taken for equal from whole hashes
+	maxFrame     = ChunkSize + 64<<10 // an incompressible chunk and its description
+	MaxList      = 2_000_000          // files in a data directory
+	MaxListBytes = 512 << 20          // of their list, five times what so many have
+	MaxName      = 4096               // bytes of a file's name, as Linux has it
+	MaxStreams   = 8                  // data connections of one window
+	Pipeline     = 64                 // questions under way on one data connection: a comparison waits for little but the way there and back
+	FillLeast    = 4                  // of these, about chunks that the target lacks, if their answers are long
+	FillMost     = 16                 // and if they are short
+	FillWire     = 512 << 10          // how long answers are together that fill any link, on several connections
+	Holders      = 16                 // and about chunks that are read elsewhere, and kept in memory until they are answered
 )
 
 // Deadlines of one read or write.
