@@ -157,6 +157,9 @@ func departData(ctx context.Context, l config.Layout, cfg config.Config, d *Depa
 		return fail.Unhealthyf("PostgreSQL still runs on %s (process %d), although no agent does; stop it with %s stop -D %s, and run coterie leave again",
 			from, pid, filepath.Join(cfg.PostgreSQL.BinDir, "pg_ctl"), from)
 	}
+	if err := EndKeeper(ctx, l); err != nil { // it would put standby.signal back
+		return err
+	}
 	pg, err := pgserver.NewInstance(cfg, l, nil)
 	if err != nil {
 		return err

@@ -411,6 +411,9 @@ func release(c *cobra.Command, dir string) error {
 			return err
 		}
 	}
+	if err := provision.EndKeeper(c.Context(), l); err != nil { // it would put standby.signal back
+		return err
+	}
 	pg, err := pgserver.NewInstance(cfg, l, nil)
 	if err != nil {
 		return err
