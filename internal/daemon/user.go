@@ -23,8 +23,9 @@ const ServerUserName = config.ServerUser
 // User is a user of this host.
 type User struct {
 	UID, GID int
+	Name     string
 	Home     string
-	account  *user.User
+	account  *user.User // nil: the host knows only the number
 }
 
 // ServerUser looks up the user ServerUserName. Call it if this process is root.
@@ -35,11 +36,30 @@ func ServerUser() (User, error) {
 	}
 	uid, err1 := strconv.Atoi(u.Uid)
 	gid, err2 := strconv.Atoi(u.Gid)
-	return User{UID: uid, GID: gid, Home: u.HomeDir, account: u}, errors.Join(err1, err2)
+	return User{UID: uid, GID: gid, Name: u.Username, Home: u.HomeDir, account: u}, errors.Join(err1, err2)
+}
+
+// Owner returns the user that owns a directory, which this host need not know by a name.
+func Owner(dir string) (User, error) {
+	st, err := os.Stat(dir)
+	if err != nil {
+		return User{}, err
+	}
+	own := st.Sys().(*syscall.Stat_t)
+	u := User{UID: int(own.Uid), GID: int(own.Gid), Name: strconv.Itoa(int(own.Uid)), Home: "/"}
+	account, err := user.LookupId(u.Name)
+	if err != nil {
+		return u, nil //nolint:nilerr // the number suffices
+	}
+	gid, err := strconv.Atoi(account.Gid)
+	return User{UID: u.UID, GID: gid, Name: account.Username, Home: account.HomeDir, account: account}, err
 }
 
 // Groups returns the ids of all groups of the user.
 func (u User) Groups() ([]int, error) {
+	if u.account == nil {
+		return []int{u.GID}, nil
+	}
 	ids, err := u.account.GroupIds()
 	if err != nil {
 		return nil, err

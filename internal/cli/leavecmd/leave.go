@@ -151,10 +151,10 @@ func (x *leaving) place(d *provision.Departure) error {
 	return d.Save(x.layout)
 }
 
-// asOwner runs the command as the user that runs the server, and does what only root can.
+// asOwner runs the command as the user that owns the node directory, and does what only root can.
 func (x *leaving) asOwner(c *cobra.Command) error {
 	args := append(slices.Clone(os.Args[1:]), "--node", x.layout.Dir, "--yes")
-	if err := nodecmd.AsServerUser(c.Context(), c.OutOrStdout(), c.ErrOrStderr(), args); err != nil || x.dryRun {
+	if err := nodecmd.AsOwner(c.Context(), x.layout, c.OutOrStdout(), c.ErrOrStderr(), args); err != nil || x.dryRun {
 		return err
 	}
 	return x.release(c)

@@ -316,6 +316,24 @@ func AsServerUser(ctx context.Context, out, errOut io.Writer, args []string) err
 	if err != nil {
 		return err
 	}
+	return runAs(ctx, u, out, errOut, args)
+}
+
+// AsOwner is AsServerUser, as the user that owns the node directory: an ordinary user may have made it. In one that is
+// root's, no server has run.
+func AsOwner(ctx context.Context, l config.Layout, out, errOut io.Writer, args []string) error {
+	u, err := daemon.Owner(l.Dir)
+	if err == nil && u.UID == 0 {
+		u, err = daemon.ServerUser()
+	}
+	if err != nil {
+		return err
+	}
+	return runAs(ctx, u, out, errOut, args)
+}
+
+// runAs runs this program with args as the user.
+func runAs(ctx context.Context, u daemon.User, out, errOut io.Writer, args []string) error {
 	exe, err := daemon.ReachableExe(u.UID)
 	if err != nil {
 		return err
@@ -328,7 +346,7 @@ func AsServerUser(ctx context.Context, out, errOut io.Writer, args []string) err
 	}
 	cmd := exec.CommandContext(ctx, exe, args...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = "/", out, errOut
-	cmd.Env = append(os.Environ(), "HOME="+u.Home, "USER="+daemon.ServerUserName)
+	cmd.Env = append(os.Environ(), "HOME="+u.Home, "USER="+u.Name)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(u.UID), Gid: uint32(u.GID), Groups: groups}}
 	err = cmd.Run()
 	var exit *exec.ExitError
@@ -388,7 +406,7 @@ func release(c *cobra.Command, dir string) error {
 		return err
 	}
 	if os.Getuid() == 0 {
-		if err := AsServerUser(c.Context(), c.OutOrStdout(), c.ErrOrStderr(), []string{"release", "--node", l.Dir}); err != nil {
+		if err := AsOwner(c.Context(), l, c.OutOrStdout(), c.ErrOrStderr(), []string{"release", "--node", l.Dir}); err != nil {
 			return err
 		}
 		return unmask(c.Context(), a)
