@@ -65,6 +65,37 @@ func TestEndRecovery(t *testing.T) {
 	}
 }
 
+// TestEndRecoveryThatFails holds that a copy whose recovery could not be ended is a standby's as before, with one
+// signal file: with recovery.signal beside it, it would not start any more after a promotion. It can be ended later.
+func TestEndRecoveryThatFails(t *testing.T) {
+	p := newPrimary(t, false)
+	p.sql("CREATE TABLE t (v int)", "INSERT INTO t SELECT generate_series(1, 1000)")
+	if err := p.EnsureSlots(t.Context(), []string{"cot_n2"}, nil); err != nil {
+		t.Fatal(err)
+	}
+	s := p.clone("cot_n2")
+	s.start(false)
+	s.streams(p)
+	s.kill(syscall.SIGINT)
+	conf, err := os.ReadFile(s.configFile())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(s.configFile(), append(conf, "work_mem = 'much'\n"...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.EndRecovery(t.Context()); err == nil || !exists(s.path("standby.signal")) || exists(s.path("recovery.signal")) {
+		t.Errorf("error %v; standby.signal %v, recovery.signal %v", err, exists(s.path("standby.signal")), exists(s.path("recovery.signal")))
+	}
+	if err := os.WriteFile(s.configFile(), conf, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.EndRecovery(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s.alone("after a failure", 1000, 2)
+}
+
 // alone checks that the stopped copy is that of a primary on a timeline, and that PostgreSQL starts on it by its own
 // files.
 func (s *server) alone(name string, rows int, tli ag.Timeline) {

@@ -160,13 +160,22 @@ func (i *Instance) EndRecovery(ctx context.Context) error {
 		return durable.Remove(i.path("recovery.signal"))
 	}
 	if err := i.replayAll(ctx, standby, c.Settings["max_prepared_transactions"]); err != nil {
-		return errors.Join(fmt.Errorf("end recovery: %w", err), i.createStandbySignal())
+		return errors.Join(fmt.Errorf("end recovery: %w", err), i.standbyAgain())
 	}
 	if c, err = i.Control(ctx); err != nil {
 		return err
 	}
 	if c.State != "shut down" {
 		return fmt.Errorf("end recovery: the copy is %q afterwards, not \"shut down\"", c.State)
+	}
+	return durable.Remove(i.path("recovery.signal"))
+}
+
+// standbyAgain gives a copy its signals of before. recovery.signal goes last: with neither file the copy would start as
+// a primary. One that stays would keep the copy from starting once somebody has promoted it.
+func (i *Instance) standbyAgain() error {
+	if err := i.createStandbySignal(); err != nil {
+		return err
 	}
 	return durable.Remove(i.path("recovery.signal"))
 }
