@@ -16,6 +16,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
+	"github.com/coteriedb/coterie/internal/lib/retry"
 )
 
 const (
@@ -124,7 +125,7 @@ func (u *Upstream) Serve(ctx context.Context) error {
 	defer context.AfterFunc(ctx, func() { _ = l.Close() })()
 	room := make(chan struct{}, maxLocal)
 	for {
-		local, err := l.Accept()
+		local, err := u.accept(ctx, l)
 		if ctx.Err() != nil {
 			if err == nil {
 				_ = local.Close()
@@ -144,6 +145,23 @@ func (u *Upstream) Serve(ctx context.Context) error {
 		default:
 			_ = local.Close()
 		}
+	}
+}
+
+// accept tries again after an error that passes, such as too many open files: clients of the listener may have all of
+// them.
+func (u *Upstream) accept(ctx context.Context, l net.Listener) (net.Conn, error) {
+	pause := retryFirst
+	for {
+		local, err := l.Accept()
+		if err == nil || errors.Is(err, net.ErrClosed) || ctx.Err() != nil {
+			return local, err
+		}
+		u.log.Warn("the upstream socket could not accept a connection", "err", err, "retry_in", pause)
+		if retry.Sleep(ctx, pause) != nil {
+			return nil, ctx.Err()
+		}
+		pause = min(2*pause, retryMost)
 	}
 }
 

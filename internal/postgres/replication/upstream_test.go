@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -314,5 +315,46 @@ func TestServeEnds(t *testing.T) {
 	long := NewUpstream(UpstreamConfig{Dir: "/tmp/" + string(make([]byte, 100))})
 	if err := long.Serve(t.Context()); err == nil {
 		t.Error("a path of more than 107 bytes was served")
+	}
+}
+
+// shortOfFiles is a listener whose process has no descriptor left for the first connections.
+type shortOfFiles struct {
+	net.Listener
+	errs []error
+}
+
+func (l *shortOfFiles) Accept() (net.Conn, error) {
+	if len(l.errs) > 0 {
+		err := l.errs[0]
+		l.errs = l.errs[1:]
+		return nil, err
+	}
+	return l.Listener.Accept()
+}
+
+// TestUpstreamOutlivesShortageOfFiles checks that the socket of the walreceiver, and with it the agent, does not end
+// because clients have taken all descriptors for a moment.
+func TestUpstreamOutlivesShortageOfFiles(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	u := NewUpstream(UpstreamConfig{})
+	short := &shortOfFiles{l, []error{syscall.EMFILE, syscall.ENFILE, syscall.EMFILE}}
+	there, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = there.Close() }()
+	here, err := u.accept(t.Context(), short)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = here.Close()
+	_ = l.Close()
+	if _, err := u.accept(t.Context(), short); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("a socket that was closed: %v", err)
 	}
 }
