@@ -42,8 +42,7 @@ func FindSettings(ctx context.Context, dir string) ([]Finding, error) {
 	for _, r := range rows {
 		all = append(all, serverSetting{fmt.Sprint(r[0]), fmt.Sprint(r[1]), fmt.Sprint(r[2]), r[3] == true})
 	}
-	who, err := rowsOf(ctx, cl, `SELECT name, role = 'PRIMARY', EXISTS (SELECT 1 FROM coterie.settings s WHERE s.node = r.name) FROM coterie.replicas r
-WHERE availability_mode <> 'CONFIGURATION_ONLY' AND join_state = 'JOINED' ORDER BY name`)
+	who, err := rowsOf(ctx, cl, serversThatCount)
 	if err != nil {
 		return nil, err
 	}
@@ -72,6 +71,11 @@ WHERE availability_mode <> 'CONFIGURATION_ONLY' AND join_state = 'JOINED' ORDER 
 	}
 	return append(out, found...), nil
 }
+
+// serversThatCount selects the replicas with data, whether each is the primary, and whether it tells its settings. The
+// brackets make a comparison of the second column: without them it is a name for 'PRIMARY', as in T-SQL.
+const serversThatCount = `SELECT name, (role = 'PRIMARY'), EXISTS (SELECT 1 FROM coterie.settings s WHERE s.node = r.name) FROM coterie.replicas r
+WHERE availability_mode <> 'CONFIGURATION_ONLY' AND join_state = 'JOINED' ORDER BY name`
 
 // judgeLog returns a finding if the node's server does not log cancelled waits where the agent reads them.
 func judgeLog(s api.Status) []Finding {

@@ -3,7 +3,25 @@ package check
 import (
 	"strings"
 	"testing"
+
+	"github.com/coteriedb/coterie/internal/admin/dialect"
 )
+
+// TestThePrimaryIsSelected holds that the console takes the second column for a comparison, and not for the name of a
+// text: the primary was never known, and a standby that stops replaying was a warning.
+func TestThePrimaryIsSelected(t *testing.T) {
+	env := dialect.Env{Table: func(_, name string) (string, []dialect.Column, bool) {
+		var columns []dialect.Column
+		for _, c := range []string{"name", "role", "availability_mode", "join_state", "node"} {
+			columns = append(columns, dialect.Column{Name: c, Type: dialect.Type{Kind: dialect.Text}})
+		}
+		return "coterie", columns, name == "replicas" || name == "settings"
+	}}
+	query, err := dialect.Translate(t.Context(), serversThatCount, env)
+	if err != nil || len(query.Columns) != 3 || query.Columns[1].Type.Kind != dialect.Bit || query.Columns[2].Type.Kind != dialect.Bit {
+		t.Errorf("%+v, %v", query, err)
+	}
+}
 
 func TestJudgeSettings(t *testing.T) {
 	on := func(name, a, b, c string) []serverSetting {
