@@ -342,7 +342,7 @@ func (x *session) standing() string {
 		for _, w := range p.sides() {
 			in, _ := unix.IoctlGetInt(w.fd, unix.SIOCINQ)
 			out, _ := unix.IoctlGetInt(w.fd, unix.SIOCOUTQ)
-			s += fmt.Sprintf("\nsocket %d: events %#x, stuck %v, %d bytes kept, %d in and %d out in the kernel, unread %v", w.fd, w.interest, w.stuck, len(w.out), in, out, unread(w.fd))
+			s += fmt.Sprintf("\nsocket %d: events %#x, stuck %v, %d bytes kept, %d in and %d out in the kernel, unread %v", w.fd, w.interest, w.stuck, len(w.out), in, out, offload.Unread(w.fd))
 		}
 		told <- s
 	})

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/offload"
 	"github.com/coteriedb/coterie/internal/listener/startup"
 )
 
@@ -181,9 +182,9 @@ func TestKernelPathAfterAPipeline(t *testing.T) {
 	})
 	resume := x.stop(t)
 	sqlOn(t, other, "select pg_advisory_unlock(94)")
-	waitFor(t, "the answer is there", func() bool { return unread(p.backend.fd) })
+	waitFor(t, "the answer is there", func() bool { return offload.Unread(p.backend.fd) })
 	_, _ = conn.Write(query("select pg_advisory_unlock(94)"))
-	waitFor(t, "the next request is there", func() bool { return unread(p.client.fd) })
+	waitFor(t, "the next request is there", func() bool { return offload.Unread(p.client.fd) })
 	resume()
 	readUntil(t, conn, 'Z')
 	readUntil(t, conn, 'Z')
@@ -199,7 +200,7 @@ func TestKernelPathAfterANotification(t *testing.T) {
 	g.ask(conn, "listen news")
 	resume := x.stop(t)
 	g.servers["a"].sql(t, "notify news")
-	waitFor(t, "the notification is there", func() bool { return unread(p.backend.fd) })
+	waitFor(t, "the notification is there", func() bool { return offload.Unread(p.backend.fd) })
 	p.loop.post(func() { // as if it had come after the answer was read
 		p.answersNeeded = 1
 		p.beforeAnswer()

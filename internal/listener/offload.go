@@ -1,6 +1,7 @@
 package listener
 
 import (
+	"errors"
 	"runtime/debug"
 	"sync/atomic"
 	"time"
@@ -64,11 +65,11 @@ func (p *loopSession) beforeAnswer() {
 		return
 	}
 	if p.kernel == nil {
-		if unread(p.client.fd) || unread(p.backend.fd) { // what waits would be in no counter; a later answer is as good
+		if offload.Unread(p.client.fd) { // what waits would be in no counter; a later answer is as good
 			return
 		}
-		if !p.register() {
-			p.notOffloadable = true
+		if now, ever := p.register(); !now {
+			p.notOffloadable = !ever
 			return
 		}
 	}
@@ -150,40 +151,37 @@ func (x *session) slotFlags() (flags uint32, open bool) {
 	return flags | offload.FlagUngated, open && err == nil
 }
 
-// register makes the session's sockets known to the program. It reports false for a session that is not to be
-// offloaded.
-func (p *loopSession) register() bool {
+// register makes the session's sockets known to the program. It reports whether the session can be offloaded now, and
+// whether ever.
+func (p *loopSession) register() (now, ever bool) {
 	k := p.loop.path
 	if !offload.IsTCP(p.client.fd) {
-		return false
+		return false, false
 	}
 	sender, err := offload.SenderCookie(p.backend.fd)
 	if err == nil {
 		p.kernel, err = k.Add(p.client.fd, p.backend.fd, sender)
 	}
+	if errors.Is(err, offload.ErrUnread) {
+		return false, true
+	}
 	if err != nil {
 		p.x.srv.log.Debug("a session stays on its loop", "session", p.x.id, "reason", err)
-		return false
+		return false, false
 	}
 	p.loop.offloaded[p.kernel.Index] = p
 	p.returns.open(p, p.kernel.Returns)
 	p.loop.setWatcher(p.returns.fd, &p.returns)
 	p.x.tainted.Store(true) // its backend cannot leave the program without losing unsolicited messages
 	// Bytes that arrived before the program knew the socket are not in its counters.
-	if unread(p.backend.fd) {
+	if offload.Unread(p.backend.fd) {
 		// PostgreSQL sent something unsolicited, or closed, in these microseconds. Whether the program saw it cannot
 		// be known.
 		p.x.end(ending{reason: "introduced", why: "PostgreSQL sent something out of turn"})
-		return false
+		return false, false
 	}
-	return !unread(p.client.fd)
-}
-
-// unread reports whether bytes wait at a socket to be read, or the end of the stream.
-func unread(fd int) bool {
-	var one [1]byte
-	_, _, err := unix.Recvfrom(fd, one[:], unix.MSG_DONTWAIT|unix.MSG_PEEK)
-	return err == nil
+	counted := !offload.Unread(p.client.fd)
+	return counted, counted
 }
 
 // finishReclaim ends what offload began, whatever the reason, and enters what the kernel relayed into the session's

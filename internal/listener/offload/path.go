@@ -176,6 +176,9 @@ func supported() error {
 // returnFlag marks the entry of peers to which PostgreSQL's remaining bytes go when the loop has to read them.
 const returnFlag = 1 << 31
 
+// ErrUnread is why sockets cannot be made known now: bytes that arrived before would be in no counter.
+var ErrUnread = errors.New("PostgreSQL has sent something that was not read")
+
 // Add makes two sockets known to the program, which leaves everything to the loop until the slot is armed. sender is
 // the cookie of PostgreSQL's end of the connection: bytes that PostgreSQL sends on a Unix socket carry that one.
 func (k *Path) Add(client, backend int, sender uint64) (d *Session, err error) {
@@ -211,6 +214,9 @@ func (k *Path) Add(client, backend int, sender uint64) (d *Session, err error) {
 	if err == nil {
 		err = k.peers.Update(i|returnFlag, uint32(d.returnEnd), ebpf.UpdateAny)
 	}
+	if err == nil && Unread(backend) { // as late as possible: PostgreSQL may send at any time
+		err = ErrUnread
+	}
 	if err == nil {
 		err = k.peers.Update(i<<1, uint32(backend), ebpf.UpdateAny)
 	}
@@ -223,6 +229,13 @@ func (k *Path) Add(client, backend int, sender uint64) (d *Session, err error) {
 		return nil, fmt.Errorf("lending a session to the kernel: %w", err)
 	}
 	return d, nil
+}
+
+// Unread reports whether bytes wait at a socket to be read, or the end of the stream.
+func Unread(fd int) bool {
+	var one [1]byte
+	_, _, err := unix.Recvfrom(fd, one[:], unix.MSG_DONTWAIT|unix.MSG_PEEK)
+	return err == nil
 }
 
 // directionBytes encodes a direction as the program reads it: two words, the lower one first.
