@@ -44,7 +44,7 @@ func (a *Agent) observe(ctx context.Context) ag.View {
 	}
 	wg.Wait()
 	if readErr == nil {
-		readErr = a.guard.CheckMonotonic(seenOf(snap), asked)
+		readErr = a.guard.CheckMonotonic(a.seenOf(snap), asked)
 	}
 	if errors.Is(readErr, recordguard.ErrUntrusted) || errors.Is(readErr, ErrForged) {
 		v.Untrusted = readErr.Error()
@@ -181,9 +181,14 @@ func (a *Agent) watched() liveness.Watched {
 	return w
 }
 
-// seenOf returns what a snapshot says about the record's progress.
-func seenOf(s Snapshot) marks.Seen {
-	return marks.Seen{Epoch: s.Record.Epoch.Epoch, Seq: s.Record.State.Seq, Store: s.StoreID, Rev: s.StoreRev}
+// seenOf returns what a snapshot says about the record's progress. A revision is remembered, and one below it refused
+// from then on: no later one is taken over from a witness's member, which a thief may have.
+func (a *Agent) seenOf(s Snapshot) marks.Seen {
+	now := marks.Seen{Epoch: s.Record.Epoch.Epoch, Seq: s.Record.State.Seq, Store: s.StoreID, Rev: s.StoreRev}
+	if s.ByWitness {
+		now.Rev = min(now.Rev, a.guard.Latest().Rev)
+	}
+	return now
 }
 
 // noteSnapshot restarts the stopwatch if /lead or /epoch has changed: only what this node itself saw counts.

@@ -151,3 +151,33 @@ func TestCommitComparesTheConfiguration(t *testing.T) {
 		}
 	}
 }
+
+// answers is a store that gives these answers, one after the other.
+type answers struct {
+	Store
+	next []Snapshot
+}
+
+func (s *answers) Read(context.Context) (Snapshot, error) {
+	x := s.next[0]
+	s.next = s.next[1:]
+	return x, nil
+}
+
+// TestRevisionOfAWitness: a revision that no replica's member has told, which may be a thief's, is not remembered: the
+// store would be refused for ever. An earlier one is refused from every member.
+func TestRevisionOfAWitness(t *testing.T) {
+	of := func(rev int64, byWitness bool) Snapshot {
+		return Snapshot{Group: ag.Group{Replicas: []ag.Replica{{ID: "a"}, {ID: "w"}}}, StoreID: 7, StoreRev: rev, ByWitness: byWitness}
+	}
+	store := &answers{next: []Snapshot{of(100, false), of(1<<62, true), of(101, false), of(90, true), of(102, true), of(101, false)}}
+	a, err := New(Config{Self: "w", Marks: marks.Open(t.TempDir()), Store: store, Peers: nodeOthers{}, Sessions: nodeOthers{}, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []bool{true, true, true, false, true, true} {
+		if v := a.observe(t.Context()); v.Quorum != want {
+			t.Errorf("read %d: believed %t: %s", i, v.Quorum, v.Untrusted)
+		}
+	}
+}

@@ -32,6 +32,9 @@ type Snapshot struct {
 	Statuses map[ag.ReplicaID]Status
 	StoreID  uint64 // the store that answered; 0: unknown
 	StoreRev int64  // its revision
+	// ByWitness means that no replica's member answered. A stolen witness may have: what no replica signs is of no use
+	// beyond this read.
+	ByWitness bool
 }
 
 // Store is the group's record in the quorum.

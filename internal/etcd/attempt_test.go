@@ -360,7 +360,7 @@ func TestLostAnswerOverTheWire(t *testing.T) {
 		t.Fatalf("the change after it took %v", took)
 	}
 	// with the bad endpoint alone the outcome cannot be known
-	s.SetEndpoints([]string{"bad"})
+	s.SetEndpoints([]string{"bad"}, nil)
 	_, err = s.Commit(ctx, r.Revs, seq(r, 4))
 	want(t, err, ErrUnknown, ErrNoQuorum) // the latter if the connection was given up before the request
 }

@@ -29,7 +29,7 @@ func (s *Store) Read(ctx context.Context) (Snapshot, error) {
 	if err := s.verify(s.parts(epoch, state, res.one(7), res.one(8))); err != nil {
 		return Snapshot{}, err
 	}
-	snap := Snapshot{GroupRev: config.rev, OpRev: op.rev, Store: res.store, StoreRev: res.rev}
+	snap := Snapshot{GroupRev: config.rev, OpRev: op.rev, Store: res.store, StoreRev: res.rev, From: res.from}
 	if snap.Record, err = decodeRecord(epoch, state, res.one(2)); err == nil {
 		err = s.whole(snap.Record)
 	}

@@ -37,6 +37,7 @@ type Store struct {
 
 	mu        sync.Mutex
 	endpoints []string
+	last      map[string]bool           // endpoints that are tried only after all others
 	failed    map[string]time.Time      // when an endpoint failed last
 	watches   map[*watchStream]struct{} // streams to move away from an endpoint that fails
 	places    map[string][]noted        // of the keys of the record, as read last
@@ -92,14 +93,19 @@ func openStore(c StoreConfig, back backend) (*Store, error) {
 	return s, nil
 }
 
-// SetEndpoints replaces the endpoints and their order of preference. A PRIMARY puts its own member last: its disk is
-// the one that is busy.
-func (s *Store) SetEndpoints(endpoints []string) {
+// SetEndpoints replaces the endpoints and their order of preference. A PRIMARY puts its own member at the end of them:
+// its disk is the one that is busy. Those in last are tried only in a round in which every other one has failed: they
+// are the witnesses', and the member of a stolen one may answer that a change was made although it was not.
+func (s *Store) SetEndpoints(endpoints, last []string) {
+	endpoints = append(slices.Clone(endpoints), last...)
 	if len(endpoints) == 0 {
 		return
 	}
 	s.mu.Lock()
-	s.endpoints = slices.Clone(endpoints)
+	s.endpoints, s.last = endpoints, map[string]bool{}
+	for _, name := range last {
+		s.last[name] = true
+	}
 	for w := range s.watches {
 		if !slices.Contains(endpoints, w.endpoint) {
 			w.cancel()
@@ -124,7 +130,8 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// order returns the endpoints: preferred ones first, then those that failed recently, the oldest failure first.
+// order returns the endpoints: preferred ones first, then those that failed recently, the oldest failure first. The
+// ones that are tried last come after all of these, in the same order.
 func (s *Store) order() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -136,7 +143,15 @@ func (s *Store) order() []string {
 		}
 		return time.Time{}
 	}
-	slices.SortStableFunc(out, func(a, b string) int { return bad(a).Compare(bad(b)) })
+	slices.SortStableFunc(out, func(a, b string) int {
+		switch {
+		case s.last[a] == s.last[b]:
+			return bad(a).Compare(bad(b))
+		case s.last[a]:
+			return 1
+		}
+		return -1
+	})
 	return out
 }
 
@@ -233,6 +248,7 @@ func (s *Store) read(ctx context.Context, ops ...op) (txnResult, error) {
 	var res txnResult
 	_, err := s.each(ctx, func(ctx context.Context, endpoint string) (err error) {
 		res, err = s.back.txn(ctx, endpoint, txn{Then: ops})
+		res.from = endpoint
 		return err
 	})
 	return res, err

@@ -2,8 +2,10 @@ package etcd
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -200,4 +202,56 @@ func same(x, y ag.Group) string {
 		return ""
 	}
 	return string(a) + " is not " + string(b)
+}
+
+// lying is a store of which one member is stolen: it says that every change was made, and that the store is far ahead.
+type lying struct {
+	*memoryView
+	stolen string
+	failed map[string]bool // members that do not answer
+}
+
+func (l *lying) txn(ctx context.Context, endpoint string, t txn) (txnResult, error) {
+	if l.failed[endpoint] {
+		return txnResult{}, notSentError{errUnreachable}
+	}
+	if endpoint != l.stolen {
+		return l.memoryView.txn(ctx, endpoint, t)
+	}
+	if !slices.ContainsFunc(t.Then, func(o op) bool { return o.kind == opPut }) {
+		res, err := l.memoryView.txn(ctx, endpoint, t)
+		res.rev = 1 << 60
+		return res, err
+	}
+	return txnResult{ok: true, rev: 1 << 60}, nil
+}
+
+// TestStolenMemberIsAskedLast: a renewal that a stolen witness acknowledges, and that nobody else knows of, is not
+// asked of it while a replica's member answers, not even right after one of them has failed.
+func TestStolenMemberIsAskedLast(t *testing.T) {
+	m := NewMemory(testGroup)
+	ctx := testContext(t)
+	ok(t, m.Bootstrap(ctx, firstGroup(testGroup), firstEpoch, firstState))
+	back := &lying{&memoryView{m.back}, "a", map[string]bool{}}
+	s, err := openStore(StoreConfig{Group: testGroup, Endpoints: []string{"n1"}, Replica: "n1", Attempt: "n1-1"}, back)
+	ok(t, err)
+	t.Cleanup(func() { _ = s.Close() })
+	s.SetEndpoints([]string{"n2", "n1"}, []string{"a"})
+	for _, failed := range [][]string{nil, {"n2"}, {"n1"}, nil, {"n1", "n2"}, nil} {
+		back.failed = map[string]bool{}
+		for _, name := range failed {
+			back.failed[name] = true
+		}
+		x, err := s.Read(ctx)
+		ok(t, err)
+		if stolen := len(failed) == 2; (x.From == "a") != stolen || stolen != (x.StoreRev == 1<<60) {
+			t.Errorf("while %v fail, %s answers with revision %d", failed, x.From, x.StoreRev)
+		}
+		lead := ag.Lead{Epoch: x.Record.Epoch.Epoch, Holder: "n1", Progress: strings.Join(failed, " ")}
+		_, err = s.Renew(ctx, x.Record.Revs.Epoch, lead)
+		ok(t, err)
+		if y, err := m.Read(ctx); err != nil || len(failed) < 2 && !y.Record.Lead.Same(lead) {
+			t.Errorf("while %v fail, a renewal counts that is not in the store: %+v, %v", failed, y.Record.Lead, err)
+		}
+	}
 }

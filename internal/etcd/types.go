@@ -112,6 +112,7 @@ type Snapshot struct {
 	OpStale  bool   // it is not carried out, since the configuration changed while it was made: it may be made again
 	Store    uint64 // which store answered: etcd's cluster id
 	StoreRev int64  // its revision, which never goes back in a correct store
+	From     string // the endpoint that answered
 	Statuses map[ag.ReplicaID]json.RawMessage
 }
 

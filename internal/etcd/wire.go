@@ -85,6 +85,7 @@ type txnResult struct {
 	ok    bool
 	rev   int64
 	store uint64 // the identity of the store
+	from  string // the endpoint that answered a read
 	reads [][]kv
 }
 

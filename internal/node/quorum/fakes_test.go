@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"slices"
 	"testing"
 	"time"
 
@@ -94,7 +95,9 @@ func (e *fakeEtcd) RemoveMember(_ context.Context, id uint64) error {
 }
 
 func (e *fakeEtcd) VotingMembers(context.Context) (int, error) { return e.voting, e.err }
-func (e *fakeEtcd) SetEndpoints(names []string)                { e.endpoints = names }
+func (e *fakeEtcd) SetEndpoints(names, last []string) {
+	e.endpoints = append(slices.Clone(names), last...)
+}
 
 // bed is the service of node n1, with everything around it faked.
 type bed struct {

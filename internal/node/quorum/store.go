@@ -36,7 +36,7 @@ type client interface {
 	Watch(context.Context) <-chan etcd.Event
 	PutStatus(ctx context.Context, id ag.ReplicaID, status json.RawMessage) error
 	DeleteOp(ctx context.Context, rev, epochRev int64) error
-	SetEndpoints([]string)
+	SetEndpoints(endpoints, last []string)
 }
 
 // Read implements agent.Store. Status reports that cannot be read are left out.
@@ -49,6 +49,9 @@ func (s *Store) Read(ctx context.Context) (agent.Snapshot, error) {
 		return agent.Snapshot{}, err
 	}
 	out := agent.Snapshot{Record: x.Record, Group: x.Group, GroupRev: x.GroupRev, OpRev: x.OpRev, StoreID: x.Store, StoreRev: x.StoreRev, Statuses: make(map[ag.ReplicaID]agent.Status, len(x.Statuses))}
+	out.ByWitness = !s.external && slices.ContainsFunc(s.voters(), func(r ag.Replica) bool {
+		return string(r.ID) == x.From && r.ID != s.self && !r.HasData()
+	})
 	if x.Op != nil {
 		if err := json.Unmarshal(x.Op, &out.Op); err != nil {
 			out.Op = ag.Op{} // unknown format: as if no request existed
@@ -143,8 +146,8 @@ func (s *Store) CloseOp(ctx context.Context, opRev int64) error {
 	return s.etcd.DeleteOp(ctx, opRev, -1)
 }
 
-// Prefer has this node's own member asked first, because it is nearest, but last while this node is the primary. A call
-// then never hangs on the member whose disk the database writes to.
+// Prefer has this node's own member asked first, because it is nearest, but after the other replicas' while this node
+// is the primary. A call then does not hang on the member whose disk the database writes to.
 func (s *Store) Prefer(primary ag.ReplicaID) {
 	if old := s.primary.Load(); s.external || old != nil && *old == primary {
 		return
@@ -153,25 +156,31 @@ func (s *Store) Prefer(primary ag.ReplicaID) {
 	s.etcd.SetEndpoints(s.endpoints(primary))
 }
 
-// endpoints returns the voters in the order in which they are asked.
-func (s *Store) endpoints(primary ag.ReplicaID) []string {
-	var names []string
+// endpoints returns the voters in the order in which they are asked, and those that are asked only if no other answers:
+// the members of witnesses, unless this node is one. A stolen witness can answer that a change was made of which nobody
+// else knows, so that this node would lead on beside another one (docs/internals/safety.md, "Untrusted store"). A
+// majority mostly has a replica's member that this node reaches.
+func (s *Store) endpoints(primary ag.ReplicaID) (names, last []string) {
 	own := false
 	for _, r := range s.voters() {
-		if r.ID == s.self {
+		switch {
+		case r.ID == s.self:
 			own = s.member() != nil
-			continue
+		case r.HasData():
+			names = append(names, string(r.ID))
+		default:
+			last = append(last, string(r.ID))
 		}
-		names = append(names, string(r.ID))
 	}
 	slices.Sort(names)
+	slices.Sort(last)
 	switch {
 	case own && primary == s.self:
 		names = append(names, string(s.self))
 	case own:
 		names = append([]string{string(s.self)}, names...)
 	}
-	return names
+	return names, last
 }
 
 // Refresh orders the members to ask anew. It must be called when the voters may have changed, or when the own member

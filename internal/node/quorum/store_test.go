@@ -1,6 +1,7 @@
 package quorum
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"testing"
@@ -43,6 +44,60 @@ func TestHintsRememberFewNames(t *testing.T) {
 		e := etcd.Event{Reports: map[ag.ReplicaID]json.RawMessage{ag.ReplicaID(fmt.Sprintf("x%d", i)): json.RawMessage("{}")}}
 		if h := hintOf(e, said); !h.Changed || len(said) > saidMost {
 			t.Fatalf("changed %t, %d names are remembered", h.Changed, len(said))
+		}
+	}
+}
+
+// TestWitnessesAreAskedLast: the member of a witness, which may be stolen, is asked if no replica's member answers.
+func TestWitnessesAreAskedLast(t *testing.T) {
+	voters := []ag.Replica{
+		{ID: "a", EtcdID: 1, AvailabilityMode: ag.ConfigurationOnly},
+		{ID: "n1", EtcdID: 2, AvailabilityMode: ag.SynchronousCommit},
+		{ID: "n2", EtcdID: 3, AvailabilityMode: ag.SynchronousCommit},
+	}
+	for _, c := range []struct {
+		self, primary ag.ReplicaID
+		runs          bool
+		names, last   string
+	}{
+		{"n1", "n1", true, "[n2 n1]", "[a]"},
+		{"n1", "n2", true, "[n1 n2]", "[a]"},
+		{"n1", "n1", false, "[n2]", "[a]"},
+		{"n3", "n1", false, "[n1 n2]", "[a]"},
+		{"a", "n1", true, "[a n1 n2]", "[]"},
+	} {
+		s := &Store{self: c.self, voters: func() []ag.Replica { return voters }, member: func() member {
+			if c.runs {
+				return &fakeMember{}
+			}
+			return nil
+		}}
+		if names, last := s.endpoints(c.primary); fmt.Sprint(names) != c.names || fmt.Sprint(last) != c.last {
+			t.Errorf("%s asks %v, then %v, while %s is the primary", c.self, names, last, c.primary)
+		}
+	}
+}
+
+// told is a client whose reads are answered by one member.
+type told struct {
+	client
+	from string
+}
+
+func (c told) Read(context.Context) (etcd.Snapshot, error) { return etcd.Snapshot{From: c.from}, nil }
+
+// TestAnswerOfAWitnessIsMarked: the agent learns that no replica's member has answered. A witness believes its own.
+func TestAnswerOfAWitnessIsMarked(t *testing.T) {
+	voters := []ag.Replica{{ID: "w", AvailabilityMode: ag.ConfigurationOnly}, {ID: "n1", AvailabilityMode: ag.SynchronousCommit}}
+	for _, c := range []struct {
+		self     ag.ReplicaID
+		from     string
+		external bool
+		want     bool
+	}{{"n1", "w", false, true}, {"n1", "n1", false, false}, {"w", "w", false, false}, {"w", "n1", false, false}, {"n1", "w", true, false}} {
+		s := &Store{etcd: told{from: c.from}, self: c.self, external: c.external, voters: func() []ag.Replica { return voters }}
+		if x, err := s.Read(t.Context()); err != nil || x.ByWitness != c.want {
+			t.Errorf("%s, told by %s: marked %t, %v", c.self, c.from, x.ByWitness, err)
 		}
 	}
 }
