@@ -288,8 +288,8 @@ func (a *Agent) ServeHeartbeats(ctx context.Context, from ag.ReplicaID, s livene
 // forgotten it.
 func (a *Agent) ping(ctx context.Context, r ag.Replica) error {
 	seen, err := a.cfg.Peers.Ping(ctx, r)
-	if err == nil {
-		a.guard.Hear(seen)
+	if err == nil && a.guard.Hear(r, seen) {
+		a.Wake() // a replica knows of a later epoch
 	}
 	return err
 }

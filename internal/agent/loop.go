@@ -325,6 +325,15 @@ func (a *Agent) holdLease(v ag.View) {
 		a.lease.Hold(nil)
 		return
 	}
+	if later := a.guard.HeardEpoch(); later > e.Epoch && v.Local.Server == ag.ServerWritable {
+		// The store knows of it, whatever it answers to this node: its renewals count for nobody.
+		if v.Lease.Valid {
+			a.log.Warn("lease given up: a replica has seen a later epoch than the store shows this node", "epoch", e.Epoch, "later", later)
+			a.Wake()
+		}
+		a.lease.Void()
+		return
+	}
 	if !v.Quorum {
 		return // renewals continue: the revision of /epoch guards them
 	}

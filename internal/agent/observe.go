@@ -44,6 +44,7 @@ func (a *Agent) observe(ctx context.Context) ag.View {
 	}
 	wg.Wait()
 	if readErr == nil {
+		a.guard.Among(snap.Group.Replicas)
 		readErr = a.guard.CheckMonotonic(a.seenOf(snap), asked)
 	}
 	if errors.Is(readErr, recordguard.ErrUntrusted) || errors.Is(readErr, ErrForged) {

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
@@ -21,7 +22,8 @@ type Record struct {
 	snap   agent.Snapshot
 	stores []*Store
 	past   []ag.Record
-	forged bool // see Forge
+	forged bool    // see Forge
+	fork   *Record // see Fork
 }
 
 // NewRecord returns a record that holds rec and the group.
@@ -36,7 +38,8 @@ func NewRecord(g ag.Group, rec ag.Record) *Record {
 func (r *Record) Store(id ag.ReplicaID) *Store {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	s := &Store{id: id, record: r, hints: make(chan agent.Hint, 1)}
+	s := &Store{id: id, hints: make(chan agent.Hint, 1)}
+	s.shared.Store(r)
 	r.stores = append(r.stores, s)
 	return s
 }
@@ -49,6 +52,34 @@ func (r *Record) Snapshot() agent.Snapshot {
 	s.Statuses = maps.Clone(s.Statuses)
 	s.Record.State = s.Record.State.Clone()
 	return s
+}
+
+// Fork has the stores of these members hold a copy of the record from now on, which changes on its own. So a stolen
+// witness, which breaks the rules of the quorum's log, can have each of its majorities know nothing of the other.
+func (r *Record) Fork(ids ...ag.ReplicaID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	other := &Record{rev: r.rev, snap: r.snap}
+	other.snap.Statuses = maps.Clone(r.snap.Statuses)
+	for _, s := range r.stores {
+		if slices.Contains(ids, s.id) {
+			s.shared.Store(other)
+			other.stores = append(other.stores, s)
+		}
+	}
+	r.stores = slices.DeleteFunc(r.stores, func(s *Store) bool { return slices.Contains(ids, s.id) })
+	r.fork = other
+}
+
+// Rejoin ends what Fork began: every store holds this record again.
+func (r *Record) Rejoin() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, s := range r.fork.stores {
+		s.shared.Store(r)
+		r.stores = append(r.stores, s)
+	}
+	r.changed()
 }
 
 // Past returns all former records, oldest first, without the renewals of /lead.
@@ -185,7 +216,7 @@ type Fault struct {
 // Store is one member's access to a Record. It implements agent.Store.
 type Store struct {
 	id     ag.ReplicaID
-	record *Record
+	shared atomic.Pointer[Record]
 	hints  chan agent.Hint
 
 	mu     sync.Mutex // guards the fields below
@@ -196,6 +227,8 @@ type Store struct {
 	calls  map[string]int
 	yields int
 }
+
+func (s *Store) record() *Record { return s.shared.Load() }
 
 // Cut makes every call hang until its deadline.
 func (s *Store) Cut(on bool) {
@@ -292,10 +325,10 @@ func (r *Record) isForged() bool {
 // Read implements agent.Store.
 func (s *Store) Read(ctx context.Context) (snap agent.Snapshot, err error) {
 	err = s.call(ctx, "read", func() error {
-		if s.record.isForged() {
+		if s.record().isForged() {
 			return fmt.Errorf("%w: a test has forged it", agent.ErrForged)
 		}
-		snap = s.record.Snapshot()
+		snap = s.record().Snapshot()
 		return nil
 	})
 	return snap, err
@@ -303,12 +336,12 @@ func (s *Store) Read(ctx context.Context) (snap agent.Snapshot, err error) {
 
 // Commit implements agent.Store.
 func (s *Store) Commit(ctx context.Context, c ag.Commit) error {
-	return s.call(ctx, "commit", func() error { return s.record.commit(c) })
+	return s.call(ctx, "commit", func() error { return s.record().commit(c) })
 }
 
 // Renew implements agent.Store.
 func (s *Store) Renew(ctx context.Context, epochRev int64, l ag.Lead) error {
-	return s.call(ctx, "renew", func() error { return s.record.renew(epochRev, l) })
+	return s.call(ctx, "renew", func() error { return s.record().renew(epochRev, l) })
 }
 
 // Watch implements agent.Store.
@@ -317,12 +350,13 @@ func (s *Store) Watch(context.Context) <-chan agent.Hint { return s.hints }
 // PutStatus implements agent.Store.
 func (s *Store) PutStatus(ctx context.Context, id ag.ReplicaID, st agent.Status) error {
 	return s.call(ctx, "status", func() error {
-		s.record.mu.Lock()
-		defer s.record.mu.Unlock()
-		old, had := s.record.snap.Statuses[id]
-		s.record.snap.Statuses[id] = st
+		r := s.record()
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		old, had := r.snap.Statuses[id]
+		r.snap.Statuses[id] = st
 		if !had || old.Key() != st.Key() {
-			s.record.changed()
+			r.changed()
 		}
 		return nil
 	})
@@ -331,13 +365,14 @@ func (s *Store) PutStatus(ctx context.Context, id ag.ReplicaID, st agent.Status)
 // CloseOp implements agent.Store.
 func (s *Store) CloseOp(ctx context.Context, rev int64) error {
 	return s.call(ctx, "close", func() error {
-		s.record.mu.Lock()
-		defer s.record.mu.Unlock()
-		if s.record.snap.OpRev != rev {
+		r := s.record()
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if r.snap.OpRev != rev {
 			return agent.ErrConflict
 		}
-		s.record.snap.Op, s.record.snap.OpRev = ag.Op{}, 0
-		s.record.changed()
+		r.snap.Op, r.snap.OpRev = ag.Op{}, 0
+		r.changed()
 		return nil
 	})
 }

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent/marks"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 )
@@ -23,33 +25,80 @@ var ErrUntrusted = errors.New("the quorum's store is older than what this node h
 type Guard struct {
 	mu    sync.Mutex // guards seen and peers
 	seen  marks.Seen
-	peers [2]peerSeen // the latest that other members report to have seen, and the one before it
+	peers map[ag.ReplicaID]*peer
 
 	changed chan struct{} // seen is to be written to disk
 }
 
-// peerSeen is what other members have seen of the record by a point in time.
+// peer is what another member reports to have seen: the latest, and what it reported before that. The reports of each
+// member are kept apart, so that they are forgotten when that member is removed: it may have been stolen.
+type peer struct {
+	reports [2]peerSeen
+	replica bool // it holds data
+}
+
+// peerSeen is what another member has seen of the record by a point in time.
 type peerSeen struct {
-	mark marks.Seen    // only its epoch and sequence
+	mark marks.Seen    // without the revision
 	at   time.Duration // boottime
 }
 
-// New returns a guard that has seen a record.
-func New(seen marks.Seen) *Guard { return &Guard{seen: seen, changed: make(chan struct{}, 1)} }
+// later returns the latest epoch that the peer, a replica, has seen in that store; 0: none.
+func (p *peer) later(store uint64) ag.Epoch {
+	if now := p.reports[0].mark; p.replica && now.Store == store {
+		return now.Epoch
+	}
+	return 0
+}
 
-// Hear records what another member has seen. A member that was away cannot know that the store has gone back to the
-// record that it remembers; the members that stayed tell it.
-func (g *Guard) Hear(s marks.Seen) {
+// New returns a guard that has seen a record.
+func New(seen marks.Seen) *Guard {
+	return &Guard{seen: seen, peers: map[ag.ReplicaID]*peer{}, changed: make(chan struct{}, 1)}
+}
+
+// Hear records what another member has seen, and reports whether it is a replica that has seen a later epoch than this
+// node. A member that was away cannot know that the store has gone back to the record that it remembers; the members
+// that stayed tell it.
+func (g *Guard) Hear(from ag.Replica, s marks.Seen) (later bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if h := g.peers[0].mark; h.OlderThan(s) {
-		latest := marks.Seen{Epoch: max(h.Epoch, s.Epoch), Seq: max(h.Seq, s.Seq)}
-		g.peers[0], g.peers[1] = peerSeen{latest, boottime.Now()}, g.peers[0]
+	p := g.peers[from.ID]
+	if p == nil {
+		p = &peer{}
+		g.peers[from.ID] = p
+	}
+	p.replica = from.HasData()
+	if h := p.reports[0].mark; h.OlderThan(s) {
+		latest := marks.Seen{Epoch: max(h.Epoch, s.Epoch), Seq: max(h.Seq, s.Seq), Store: s.Store}
+		p.reports[0], p.reports[1] = peerSeen{latest, boottime.Now()}, p.reports[0]
+	}
+	return p.later(g.seen.Store) > g.seen.Epoch
+}
+
+// Among forgets what was heard of all that are not members.
+func (g *Guard) Among(members []ag.Replica) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for id := range g.peers {
+		if !slices.ContainsFunc(members, func(r ag.Replica) bool { return r.ID == id }) {
+			delete(g.peers, id)
+		}
 	}
 }
 
+// HeardEpoch returns the latest epoch that another replica reports to have seen in this store; 0: none was heard of. A
+// witness's word does not count: a stolen one would end every leadership by it.
+func (g *Guard) HeardEpoch() (latest ag.Epoch) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, p := range g.peers {
+		latest = max(latest, p.later(g.seen.Store))
+	}
+	return latest
+}
+
 // CheckMonotonic refuses a record that is older than one seen before, with an error that wraps ErrUntrusted. asked is
-// the boottime at which the record was requested. Reports of other members from before that moment count as well,
+// the boottime at which the record was requested. Reports of other members of that moment or before it count as well,
 // because a store that keeps its promises returns everything that any member has read. A record of another store is
 // refused too.
 //
@@ -67,9 +116,11 @@ func (g *Guard) CheckMonotonic(now marks.Seen, asked time.Duration) error {
 	case now.Rev < was.Rev:
 		return fmt.Errorf("%w: it is at revision %d, and revision %d was seen", ErrUntrusted, now.Rev, was.Rev)
 	}
-	for _, h := range g.peers {
-		if now.OlderThan(h.mark) && asked > h.at {
-			return fmt.Errorf("%w: it holds epoch %d with state %d, and others have seen epoch %d with state %d", ErrUntrusted, now.Epoch, now.Seq, h.mark.Epoch, h.mark.Seq)
+	for id, p := range g.peers {
+		for _, h := range p.reports {
+			if now.OlderThan(h.mark) && asked >= h.at {
+				return fmt.Errorf("%w: it holds epoch %d with state %d, and %s has seen epoch %d with state %d", ErrUntrusted, now.Epoch, now.Seq, id, h.mark.Epoch, h.mark.Seq)
+			}
 		}
 	}
 	g.seen = now

@@ -2,6 +2,7 @@ package recordguard
 
 import (
 	"errors"
+	"math"
 	"testing"
 
 	"github.com/coteriedb/coterie/internal/ag"
@@ -36,5 +37,34 @@ func TestAnotherStoreIsNotBelieved(t *testing.T) {
 	}
 	if now := (marks.Seen{Epoch: 4, Seq: 10, Store: 7, Rev: 130}); g.Latest() != now {
 		t.Errorf("%+v", g.Latest())
+	}
+}
+
+// The claims of a member are forgotten when it is removed. Only a replica's word tells of a later epoch.
+func TestWhatAMemberClaims(t *testing.T) {
+	b, w := ag.Replica{ID: "b", AvailabilityMode: ag.SynchronousCommit}, ag.Replica{ID: "w", AvailabilityMode: ag.ConfigurationOnly}
+	now := marks.Seen{Epoch: 3, Seq: 9, Store: 7, Rev: 1}
+	g := New(now)
+	if g.Hear(w, marks.Seen{Epoch: math.MaxUint64, Seq: math.MaxUint64, Store: 7}) || g.HeardEpoch() != 0 {
+		t.Errorf("the word of a witness is that of a replica: epoch %d", g.HeardEpoch())
+	}
+	if g.Hear(b, now) || g.HeardEpoch() != 3 {
+		t.Errorf("epoch %d was heard of", g.HeardEpoch())
+	}
+	if err := g.CheckMonotonic(now, math.MaxInt64); !errors.Is(err, ErrUntrusted) {
+		t.Errorf("what the witness has seen does not count: %v", err)
+	}
+	g.Among([]ag.Replica{b})
+	if err := g.CheckMonotonic(now, math.MaxInt64); err != nil {
+		t.Errorf("after it was removed: %v", err)
+	}
+	if g.Hear(b, marks.Seen{Epoch: 5, Seq: 1, Store: 8}) || g.HeardEpoch() != 0 {
+		t.Errorf("epoch %d of another store was heard of", g.HeardEpoch())
+	}
+	if !g.Hear(b, marks.Seen{Epoch: 6, Seq: 1, Store: 7}) || g.HeardEpoch() != 6 {
+		t.Errorf("epoch %d was heard of", g.HeardEpoch())
+	}
+	if err := g.CheckMonotonic(now, math.MaxInt64); !errors.Is(err, ErrUntrusted) {
+		t.Errorf("what a replica has seen does not count: %v", err)
 	}
 }

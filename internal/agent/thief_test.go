@@ -1,0 +1,108 @@
+package agent_test
+
+import (
+	"context"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/agent"
+	"github.com/coteriedb/coterie/internal/agent/marks"
+	"github.com/coteriedb/coterie/internal/lib/boottime"
+)
+
+// inBubbleWithWitness runs a test on a formed group of the replicas a, which leads, and b, and the witness w.
+func inBubbleWithWitness(t *testing.T, test func(l *lab)) {
+	t.Helper()
+	g := group("a", "b", "w")
+	g.Replicas[2].AvailabilityMode, g.Replicas[2].FailoverMode = ag.ConfigurationOnly, ag.Manual
+	inBubbleOf(t, g, func(l *lab) {
+		for _, r := range g.Replicas {
+			l.wrap = func(c *agent.Config) {
+				if !r.HasData() {
+					c.Instance, c.Keeper, c.Upstream, c.Downstream, c.Seeder, c.Probes, c.Suspend = nil, nil, nil, nil, nil, nil, nil
+				}
+			}
+			l.start(r.ID)
+		}
+		l.wait("b is synchronized", time.Minute, func() bool { return l.leads("a") && l.counted("b") })
+		l.listen()
+		test(l)
+	})
+}
+
+// answers reports whether a node's server may answer clients as a primary.
+func (l *lab) answers(id ag.ReplicaID) bool {
+	return l.Node(id).State().Armed != 0 && l.agents[id].Gate() > boottime.Now()
+}
+
+// The thief of a witness breaks the rules of the quorum's log: it makes a majority with the primary, and another one
+// with the secondary, and neither knows of what the other changes. The primary's renewals succeed and count for nobody.
+// As long as the replicas reach each other, no row is lost, and the old primary answers nobody once the new one does.
+// Both lead while they do not reach each other, and no longer.
+func TestStolenWitnessTellsTwoStories(t *testing.T) {
+	for name, cut := range map[string]bool{"to replicas that reach each other": false, "to replicas that do not": true} {
+		t.Run(name, func(t *testing.T) {
+			inBubbleWithWitness(t, func(l *lab) {
+				l.Record.SetGroup(func(g *ag.Group) { g.Options.FailureDetection = ag.DetectStrict }) // the witness acknowledges what both send
+				time.Sleep(5 * time.Second)
+				l.write("a")
+				l.Cut("a", "b", cut)
+				l.Record.Fork("a", "w")
+				l.wait("b leads", 30*time.Second, func() bool {
+					if !cut && l.leads("b") && l.answers("a") {
+						t.Fatalf("a answers until %v, and b answers at %v", l.agents["a"].Gate(), boottime.Now())
+					}
+					return l.leads("b")
+				})
+				time.Sleep(20 * time.Second)
+				if l.answers("a") != cut {
+					t.Fatalf("a answers: %t", !cut)
+				}
+				l.Cut("a", "b", false)
+				l.wait("a answers nobody", 5*time.Second, func() bool { return !l.answers("a") })
+				for end := boottime.Now() + 30*time.Second; boottime.Now() < end; time.Sleep(50 * time.Millisecond) {
+					if l.answers("a") {
+						t.Fatalf("a answers again until %v", l.agents["a"].Gate())
+					}
+				}
+				l.write("b")
+				l.Record.Rejoin()
+				l.wait("a follows b", 2*time.Minute, func() bool { return l.counted("a") })
+				l.write("b")
+			})
+		})
+	}
+}
+
+// boasts has a member answer pings with a record that nobody has.
+type boasts struct {
+	agent.Peers
+	of   ag.ReplicaID
+	said marks.Seen
+}
+
+// Ping implements agent.Peers.
+func (p boasts) Ping(ctx context.Context, r ag.Replica) (marks.Seen, error) {
+	if r.ID == p.of {
+		return p.said, nil
+	}
+	return p.Peers.Ping(ctx, r)
+}
+
+// A stolen witness that claims to have seen a late record keeps the store from being believed until it is removed, and
+// no longer. It ends no leadership.
+func TestBoastsOfAStolenWitness(t *testing.T) {
+	said := marks.Seen{Epoch: math.MaxUint64, Seq: math.MaxUint64}
+	inBubbleWithWitness(t, func(l *lab) {
+		l.stop("b")
+		l.wrap = func(c *agent.Config) { c.Peers = boasts{c.Peers, "w", said} }
+		l.start("b")
+		l.wait("b does not believe the store", time.Minute, func() bool { v := l.agents["b"].View(); return v != nil && v.Untrusted != "" })
+		time.Sleep(20 * time.Second)
+		l.write("a")
+		l.Record.SetGroup(func(g *ag.Group) { g.Replicas = g.Replicas[:2] })
+		l.wait("b believes it again", 10*time.Second, func() bool { return l.agents["b"].View().Quorum })
+	})
+}
