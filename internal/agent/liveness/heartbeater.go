@@ -140,9 +140,10 @@ func (h *Heartbeater) reach(ctx context.Context, to ag.Replica) {
 
 // echoes is what the echoes of one stream tell. Its sender and its receiver share it.
 type echoes struct {
-	newest     atomic.Int64 // boottime of the newest heartbeat sent
-	rtt        atomic.Int64 // nanoseconds
-	unanswered atomic.Int64 // heartbeats sent since the last echo
+	newest     atomic.Int64  // boottime of the newest heartbeat sent
+	epoch      atomic.Uint64 // of that heartbeat, which is the latest
+	rtt        atomic.Int64  // nanoseconds
+	unanswered atomic.Int64  // heartbeats sent since the last echo
 }
 
 // send sends heartbeats until the stream fails or ctx is done.
@@ -169,6 +170,7 @@ func (h *Heartbeater) send(ctx context.Context, to ag.ReplicaID, s HeartbeatStre
 		}
 		if w := h.wanted.Load(); w != nil && w.epoch != 0 {
 			t0 := boottime.Now()
+			x.epoch.Store(uint64(w.epoch))
 			x.newest.Store(int64(t0))
 			if err := s.Send(Heartbeat{Epoch: w.epoch, Sent: t0}); err != nil {
 				return
@@ -200,7 +202,7 @@ func (h *Heartbeater) receive(from ag.ReplicaID, s HeartbeatStream, x *echoes) {
 		if err != nil {
 			return
 		}
-		if int64(b.Sent) > x.newest.Load() {
+		if int64(b.Sent) > x.newest.Load() || uint64(b.Epoch) > x.epoch.Load() { // a later epoch would end this one's answer lease
 			h.c.Log.Warn("a voter acknowledged what was not sent", "voter", from)
 			return
 		}

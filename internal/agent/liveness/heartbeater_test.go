@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"math"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -94,6 +95,45 @@ func TestSilentStreamIsReplaced(t *testing.T) {
 					t.Errorf("a silent stream was kept for %v", p.opened[1].Sub(p.opened[0]))
 				}
 			})
+		})
+	}
+}
+
+// liar is a stream whose voter acknowledges heartbeats in an epoch of its own.
+type liar struct {
+	*deafStream
+	epoch ag.Epoch
+}
+
+func (l liar) Receive() (Heartbeat, error) {
+	b, err := l.deafStream.Receive()
+	b.Epoch = l.epoch
+	return b, err
+}
+
+// An acknowledgement in an epoch in which nothing was sent counts for nothing: the answer lease of the epoch that this
+// node leads would end by it, for as long as this process lives.
+func TestAcknowledgedEpochWasSent(t *testing.T) {
+	for epoch, want := range map[ag.Epoch]bool{7: true, 8: false, math.MaxUint64: false} {
+		synctest.Test(t, func(t *testing.T) {
+			counted := map[ag.Epoch]bool{}
+			h := NewHeartbeater(HeartbeatConfig{
+				Incarnation: "i", Dial: func(context.Context, ag.Replica) (HeartbeatStream, error) {
+					return liar{newDeafStream(1 << 30), epoch}, nil
+				},
+				Acknowledged: func(e ag.Epoch, _ ag.ReplicaID, _ time.Duration) { counted[e] = true },
+				Profile:      func() ag.Profile { return ag.Profiles["default"] }, Log: slog.New(slog.DiscardHandler),
+			})
+			h.Want(7, []ag.Replica{{ID: "w"}})
+			ctx, cancel := context.WithCancel(t.Context())
+			var ended sync.WaitGroup
+			ended.Go(func() { h.reach(ctx, ag.Replica{ID: "w"}) })
+			time.Sleep(10 * time.Second)
+			cancel()
+			ended.Wait()
+			if counted[epoch] != want {
+				t.Errorf("epoch %d is counted: %t", epoch, counted[epoch])
+			}
 		})
 	}
 }
