@@ -38,8 +38,8 @@ func TestWhoMayOpenWhat(t *testing.T) {
 		{ID: "n2", KeyPin: replica.Pin, AvailabilityMode: ag.SynchronousCommit},
 		{ID: "w1", KeyPin: witness.Pin, AvailabilityMode: ag.ConfigurationOnly},
 	}})
-	data := []endpoint.Class{endpoint.ClassWAL, endpoint.ClassSeed, endpoint.ClassSQL}
-	votes := []endpoint.Class{endpoint.ClassControl, endpoint.ClassHeart, endpoint.ClassQuorum, endpoint.ClassRelay, endpoint.ClassBack}
+	data := []endpoint.Class{endpoint.ClassWAL, endpoint.ClassSeed, endpoint.ClassSQL, endpoint.ClassHeart}
+	votes := []endpoint.Class{endpoint.ClassControl, endpoint.ClassQuorum, endpoint.ClassRelay, endpoint.ClassBack}
 	all := append(append([]endpoint.Class{}, data...), votes...)
 	may := func(classes ...endpoint.Class) map[endpoint.Class]bool {
 		m := map[endpoint.Class]bool{}

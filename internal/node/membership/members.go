@@ -110,16 +110,17 @@ func (m *Members) Address(id ag.ReplicaID) (string, bool) {
 }
 
 // Authorize decides by the configuration which peer may open what here. A witness may use the quorum and control, and
-// no data. A peer is a replica only if both the configuration and its certificate say so: a witness takes part in
+// no data. It sends no heartbeats either: one of a late epoch would keep this node from acknowledging those of the
+// primary. A peer is a replica only if both the configuration and its certificate say so: a witness takes part in
 // writing the configuration, and has no part in issuing certificates.
 func (m *Members) Authorize(peer certs.Identity, pin string, class endpoint.Class) error {
 	r, ok := m.Replica(peer.ID)
 	if !ok || r.KeyPin != pin {
 		return fmt.Errorf("%s is not a member of this group", peer.ID)
 	}
-	data := class == endpoint.ClassWAL || class == endpoint.ClassSeed || class == endpoint.ClassSQL
-	if data && (!r.HasData() || peer.Kind != certs.KindReplica) {
-		return fmt.Errorf("%s is a witness: it votes, and has no business with data", peer.ID)
+	ofReplicas := class == endpoint.ClassWAL || class == endpoint.ClassSeed || class == endpoint.ClassSQL || class == endpoint.ClassHeart
+	if ofReplicas && (!r.HasData() || peer.Kind != certs.KindReplica) {
+		return fmt.Errorf("%s is a witness: it votes, and has no business with data or with leading", peer.ID)
 	}
 	return nil
 }

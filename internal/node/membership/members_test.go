@@ -32,8 +32,8 @@ func members() *Members {
 // TestAuthorize holds which peer may open what; everything that the configuration does not name is refused.
 func TestAuthorize(t *testing.T) {
 	t.Parallel()
-	data := []endpoint.Class{endpoint.ClassWAL, endpoint.ClassSeed, endpoint.ClassSQL}
-	votes := []endpoint.Class{endpoint.ClassControl, endpoint.ClassHeart, endpoint.ClassQuorum}
+	data := []endpoint.Class{endpoint.ClassWAL, endpoint.ClassSeed, endpoint.ClassSQL, endpoint.ClassHeart}
+	votes := []endpoint.Class{endpoint.ClassControl, endpoint.ClassQuorum}
 	for _, tt := range []struct {
 		id          ag.ReplicaID
 		kind, pin   string
