@@ -130,6 +130,9 @@ func TestDecide(t *testing.T) {
 		{"silent for what the leader declared", following(), func(v *View) {
 			v.Silence, v.Record.Lead.Observer = 3*time.Second, 3*time.Second
 		}, RuleClaim},
+		{"silent for long, whatever was declared", following(), func(v *View) {
+			v.Silence, v.Record.Lead.Observer = time.Minute, 1000*time.Hour
+		}, RuleClaim},
 		{"almost silent", following(), func(v *View) { v.Silence = v.Profile.Observer - 1 }, RuleStandBy},
 		{"silent, but k is 0", following(), func(v *View) { v.Silence, v.Record.State.K = time.Hour, 0 }, RuleStandBy},
 		{"silent, but this copy is another", following(), func(v *View) { v.Silence, v.Local.Copy = time.Hour, "B2" }, RuleStandBy},

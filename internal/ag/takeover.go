@@ -45,12 +45,16 @@ func (v View) silent() bool {
 	return v.released() || v.Silence >= v.Patience()
 }
 
+// mostPatience is more than any holder declares: no keeper takes a deadline that is more than 20 s ahead. /lead is not
+// signed, and what the thief of a witness leaves there must not keep every later takeover from beginning.
+const mostPatience = time.Minute
+
 // Patience returns how long the holder of the present epoch must have been silent before another may claim the epoch.
 // The holder declares it with the renewal that the silence is counted from: the profile of the configuration may have
 // changed since, and the holder may not know the new one yet.
 func (v View) Patience() time.Duration {
 	if l := v.Record.Lead; l.Epoch == v.epoch() && l.Observer > 0 {
-		return l.Observer
+		return min(l.Observer, mostPatience)
 	}
 	return v.Profile.Observer
 }
