@@ -130,8 +130,8 @@ func (n *node) serveStatements(gate rpc.Gate) {
 	rpc.Handle(gate, rpc.Journal, func(context.Context, certs.Identity, rpc.Nothing) (catalog.Journal, error) {
 		return n.status.Journal(), nil
 	})
-	rpc.Handle(gate, rpc.Settings, func(ctx context.Context, _ certs.Identity, _ rpc.Nothing) ([]catalog.Setting, error) {
-		return n.status.Settings(ctx)
+	rpc.Handle(gate, rpc.Settings, func(ctx context.Context, peer certs.Identity, _ rpc.Nothing) ([]catalog.Setting, error) {
+		return n.status.SettingsFor(ctx, peer.Kind == certs.KindReplica)
 	})
 	rpc.Handle(gate, rpc.CreateDatabase, func(ctx context.Context, _ certs.Identity, name string) (bool, error) {
 		return n.operate.CreateDatabase(ctx, name)

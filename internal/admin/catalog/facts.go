@@ -1,10 +1,12 @@
 package catalog
 
 import (
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
 
+	"github.com/coteriedb/coterie/internal/admin/ddl"
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/ag/availability"
 )
@@ -79,6 +81,14 @@ type Setting struct {
 	Value   string `json:"value"`
 	Source  string `json:"source"`
 	Pending bool   `json:"pending,omitempty"` // another value waits for a restart
+}
+
+// MayBeSecret reports whether the value may hold a password or a key: by the setting's name, or because an extension or
+// a user has defined it, who may keep anything there. Behind its first word a name may have that of a role, a database
+// or a file.
+func (s Setting) MayBeSecret() bool {
+	name, _, _ := strings.Cut(s.Name, " ")
+	return strings.Contains(name, ".") || ddl.MayBeSecret(name)
 }
 
 // Database is a database of the instance.

@@ -140,7 +140,7 @@ var ownViews = []view{
 		},
 	},
 	{
-		schema: "coterie", name: "settings", about: "The settings of every server that answers, and the versions of its collations, without those that differ by nature or are for superusers only.",
+		schema: "coterie", name: "settings", about: "The settings of every server that answers, and the versions of its collations, without those that differ by nature or are for superusers only. A witness is told none that may hold a secret.",
 		columns: cols("node t, name t, value t, source t, pending_restart b"),
 		rows: func(f Facts) [][]any {
 			if f.Settings == nil {

@@ -53,7 +53,7 @@ var (
 	Report = Method[Nothing, catalog.Node]{"report", members}
 	// Journal asks a node for its latest decisions and events.
 	Journal = Method[Nothing, catalog.Journal]{"journal", members}
-	// Settings asks a node for its server's settings.
+	// Settings asks a node for its server's settings. A witness is not told those that may hold a secret.
 	Settings = Method[Nothing, []catalog.Setting]{"settings", members}
 	// CreateDatabase asks the primary for a database; the answer is whether it was created.
 	CreateDatabase = Method[string, bool]{"database", replicas}

@@ -222,6 +222,27 @@ func TestSettings(t *testing.T) {
 	}
 }
 
+// TestSettingsForAWitness: what may be a secret is told to replicas only.
+func TestSettingsForAWitness(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	names := []string{"work_mem", "archive_command", "myapp.credentials", "primary_conninfo written in /etc/x.conf", "synchronous_commit of role app.key", "log_directory"}
+	for _, name := range names {
+		b.server.settings = append(b.server.settings, postgres.Setting{Name: name, Value: "hunter2"})
+	}
+	b.server.settings = b.server.settings[1:]
+	for replica, want := range map[bool][]string{true: names, false: {"work_mem", "synchronous_commit of role app.key", "log_directory"}} {
+		found, err := b.SettingsFor(t.Context(), replica)
+		var told []string
+		for _, s := range found {
+			told = append(told, s.Name)
+		}
+		if err != nil || !slices.Equal(told, want) {
+			t.Errorf("a replica %t is told %q: %v", replica, told, err)
+		}
+	}
+}
+
 // TestExplain holds that every other member is asked, also one that was not reached lately, and that one that does not
 // answer is named with its reason.
 func TestExplain(t *testing.T) {

@@ -70,7 +70,7 @@ func newBed(t testing.TB) *bed {
 			"b": {Role: ag.RoleSecondary, Stream: true, Position: ag.Position{LSN: 900}, Epoch: 7},
 			"c": {Role: ag.RoleSecondary, Stream: true, Position: ag.Position{LSN: 500}, Data: ag.DataPresent, Epoch: 7},
 		}}, plan: &ag.Plan{Rule: ag.RuleLead, Because: "all is well", Open: true}},
-		clients: &fakeClients{routes: &ag.Routes{Primary: "a", WriteOpen: true}}, listener: &fakeListener{}, server: &fakeServer{}, up: &fakeUpstream{},
+		clients: &fakeClients{routes: &ag.Routes{Primary: "a", WriteOpen: true}}, listener: &fakeListener{}, server: &fakeServer{settings: []postgres.Setting{{}}}, up: &fakeUpstream{},
 		down: &fakeDownstream{}, keeper: &fakeKeeper{}, observed: &fakeObserved{}, params: &fakeParameters{pending: -1}, calls: rpctest.Calls{},
 	}
 	members := membership.New("a", config.Layout{}, slog.New(slog.DiscardHandler))
@@ -173,8 +173,9 @@ func (fakeLinks) Describe() []api.Link {
 
 // fakeServer answers with what it has.
 type fakeServer struct {
-	facts postgres.ServerFacts
-	err   error
+	facts    postgres.ServerFacts
+	settings []postgres.Setting
+	err      error
 }
 
 func (s *fakeServer) ServerFacts(context.Context) (postgres.ServerFacts, error) {
@@ -182,7 +183,7 @@ func (s *fakeServer) ServerFacts(context.Context) (postgres.ServerFacts, error) 
 }
 
 func (s *fakeServer) Settings(context.Context) ([]postgres.Setting, error) {
-	return []postgres.Setting{{}}, s.err
+	return s.settings, s.err
 }
 func (s *fakeServer) Version() string { return "15.9" }
 

@@ -116,6 +116,16 @@ func (s *Service) Settings(ctx context.Context) ([]catalog.Setting, error) {
 	return out, err
 }
 
+// SettingsFor returns what another member is told of Settings: a replica all of them, a witness none that may be a
+// secret. It has no copy of the data, so its thief shall not learn what leads to one.
+func (s *Service) SettingsFor(ctx context.Context, replica bool) ([]catalog.Setting, error) {
+	all, err := s.Settings(ctx)
+	if !replica {
+		all = slices.DeleteFunc(all, catalog.Setting.MayBeSecret)
+	}
+	return all, err
+}
+
 // membersIn returns this node and the others that are in reach.
 func (s *Service) membersIn(g ag.Group, reach []ag.ReplicaID) []ag.Replica {
 	return slices.DeleteFunc(slices.Clone(g.Replicas), func(r ag.Replica) bool { return r.ID != s.Self && !slices.Contains(reach, r.ID) })
