@@ -161,7 +161,7 @@ func TestNothingIsAppliedLate(t *testing.T) {
 		m.Hold(0)
 		fresh, err := m.Open(StoreConfig{Group: testGroup, Replica: "n1", Attempt: "n1-2"})
 		ok(t, err)
-		ok(t, fresh.PutToken(testContext(t), Token{ID: "t1", Expires: time.Now().Add(time.Hour)}))
+		ok(t, fresh.PutToken(testContext(t), Token{ID: "t1", Expires: time.Now().Add(time.Hour)}, nil))
 		m.Deliver()
 		snap, err := m.Read(testContext(t))
 		ok(t, err)
@@ -286,7 +286,7 @@ func TestTokenIsConsumedOnce(t *testing.T) {
 	}
 	for i := range 100 {
 		id := fmt.Sprint("t", i)
-		ok(t, m.PutToken(testContext(t), Token{ID: id, Expires: time.Now().Add(time.Hour)}))
+		ok(t, m.PutToken(testContext(t), Token{ID: id, Expires: time.Now().Add(time.Hour)}, nil))
 		var wins atomic.Int64
 		var wg sync.WaitGroup
 		start := make(chan struct{})

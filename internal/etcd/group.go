@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
@@ -167,30 +168,46 @@ func (s *Store) PutStatus(ctx context.Context, id ag.ReplicaID, status json.RawM
 	return nil
 }
 
-// DeleteStatus removes the status report of a replica that has left.
-func (s *Store) DeleteStatus(ctx context.Context, id ag.ReplicaID) error {
-	if err := checkID(id, false); err != nil {
-		return fmt.Errorf("remove the status: %w", err)
+// DeleteStrays removes the status reports and the votes in all other names than those of the members: of a member that
+// has left, and whatever a stolen witness wrote in invented names. A read finds a limited number of each.
+func (s *Store) DeleteStrays(ctx context.Context, members []ag.ReplicaID) error {
+	for _, id := range members {
+		if err := checkID(id, false); err != nil {
+			return fmt.Errorf("remove reports of members that have left: %w", err)
+		}
 	}
-	if err := s.blind(ctx, del(s.keys.status+string(id))); err != nil {
-		return fmt.Errorf("remove the status: %w", err)
+	for _, prefix := range []string{s.keys.status, s.keys.vote} {
+		if err := s.blind(ctx, others(prefix, members)...); err != nil {
+			return fmt.Errorf("remove reports of members that have left: %w", err)
+		}
 	}
 	return nil
 }
 
+// others returns the operations that delete every key below prefix but those with these names.
+func others(prefix string, names []ag.ReplicaID) (ops []op) {
+	from := prefix
+	for _, name := range slices.Sorted(slices.Values(names)) {
+		ops = append(ops, delRange(from, prefix+string(name)))
+		from = prefix + string(name) + "\x00"
+	}
+	return append(ops, delRange(from, string(prefixEnd(prefix))))
+}
+
 // blind makes an unguarded change.
-func (s *Store) blind(ctx context.Context, o op) error {
+func (s *Store) blind(ctx context.Context, ops ...op) error {
 	ctx, cancel := s.bounded(ctx, s.cfg.CallTimeout)
 	defer cancel()
 	_, err := s.each(ctx, func(ctx context.Context, endpoint string) error {
-		_, err := s.back.txn(ctx, endpoint, txn{Then: []op{o}})
+		_, err := s.back.txn(ctx, endpoint, txn{Then: ops})
 		return err
 	})
 	return err
 }
 
-// PutToken stores a new join token. It also removes tokens that expired a day ago or more.
-func (s *Store) PutToken(ctx context.Context, t Token) error {
+// PutToken stores a new join token. It also removes tokens that expired a day ago or more, and those that are not
+// genuine. nil: all are.
+func (s *Store) PutToken(ctx context.Context, t Token, genuine func(Token) bool) error {
 	if !namePattern.MatchString(t.ID) {
 		return errors.New("store the join token: its id must be 1 to 64 letters, digits, dots, dashes or underscores")
 	}
@@ -198,7 +215,7 @@ func (s *Store) PutToken(ctx context.Context, t Token) error {
 	if err != nil {
 		return fmt.Errorf("store the join token: %w", err)
 	}
-	if err := s.pruneTokens(ctx); err != nil {
+	if err := s.pruneTokens(ctx, genuine); err != nil {
 		return fmt.Errorf("store the join token: %w", err)
 	}
 	key := s.keys.token + t.ID
@@ -208,7 +225,7 @@ func (s *Store) PutToken(ctx context.Context, t Token) error {
 	return nil
 }
 
-func (s *Store) pruneTokens(ctx context.Context) error {
+func (s *Store) pruneTokens(ctx context.Context, genuine func(Token) bool) error {
 	res, err := s.read(ctx, list(s.keys.token, maxTokens+1))
 	if err != nil {
 		return err
@@ -216,7 +233,8 @@ func (s *Store) pruneTokens(ctx context.Context) error {
 	kept := 0
 	for _, k := range res.reads[0] {
 		var t Token
-		if err := decode(k, maxTokenBytes, &t); err == nil && s.cfg.Now().Before(t.Expires.Add(24*time.Hour)) {
+		err := decode(k, maxTokenBytes, &t)
+		if err == nil && s.cfg.Now().Before(t.Expires.Add(24*time.Hour)) && (genuine == nil || genuine(t)) {
 			kept++
 			continue
 		}

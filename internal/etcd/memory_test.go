@@ -108,7 +108,7 @@ func (m *memory) txn(ctx context.Context, _ string, t txn) (txnResult, error) {
 	if take(&m.fail) {
 		return txnResult{}, notSentError{errUnreachable}
 	}
-	changes := slices.ContainsFunc(append(slices.Clone(t.Then), t.Else...), func(o op) bool { return o.kind == opPut || o.kind == opDelete })
+	changes := slices.ContainsFunc(append(slices.Clone(t.Then), t.Else...), func(o op) bool { return o.kind == opPut || o.kind == opDelete || o.kind == opDeleteRange })
 	if changes && take(&m.hold) {
 		m.held = append(m.held, t)
 		return txnResult{}, errLostAnswer
@@ -146,6 +146,13 @@ func (m *memory) apply(t txn) txnResult {
 			if _, ok := m.keys[o.key]; ok {
 				delete(m.keys, o.key)
 				changed = append(changed, kv{key: o.key, rev: next})
+			}
+		case opDeleteRange:
+			for _, key := range slices.Sorted(maps.Keys(m.keys)) {
+				if key >= o.key && key < string(o.value) {
+					delete(m.keys, key)
+					changed = append(changed, kv{key: key, rev: next})
+				}
 			}
 		case opGet:
 			found := []kv{}

@@ -56,9 +56,11 @@ const (
 	opRange
 	opPut
 	opDelete
+	opDeleteRange
 )
 
-// op is one operation of a transaction. For opRange, key is a prefix.
+// op is one operation of a transaction. For opRange, key is a prefix. For opDeleteRange, value is the key before which
+// the range ends.
 type op struct {
 	kind  opKind
 	key   string
@@ -70,6 +72,7 @@ func get(key string) op                  { return op{kind: opGet, key: key} }
 func list(prefix string, limit int64) op { return op{kind: opRange, key: prefix, limit: limit} }
 func put(key string, value []byte) op    { return op{kind: opPut, key: key, value: value} }
 func del(key string) op                  { return op{kind: opDelete, key: key} }
+func delRange(from, to string) op        { return op{kind: opDeleteRange, key: from, value: []byte(to)} }
 
 // kv is a key as read, with the revision of its last change. A missing key is the zero kv.
 type kv struct {
@@ -303,6 +306,8 @@ func requests(ops []op) []*pb.RequestOp {
 			r.Request = &pb.RequestOp_RequestPut{RequestPut: &pb.PutRequest{Key: []byte(o.key), Value: o.value}}
 		case opDelete:
 			r.Request = &pb.RequestOp_RequestDeleteRange{RequestDeleteRange: &pb.DeleteRangeRequest{Key: []byte(o.key)}}
+		case opDeleteRange:
+			r.Request = &pb.RequestOp_RequestDeleteRange{RequestDeleteRange: &pb.DeleteRangeRequest{Key: []byte(o.key), RangeEnd: o.value}}
 		}
 		out = append(out, r)
 	}

@@ -72,7 +72,7 @@ func TestAnswersThatDoNotFit(t *testing.T) {
 		if x, err := s.Read(ctx); !errors.Is(err, ErrNoQuorum) {
 			t.Errorf("%s: the record is %+v, %v", what, x, err)
 		}
-		if err := s.PutToken(ctx, Token{ID: "t", Expires: time.Now().Add(time.Hour)}); err == nil {
+		if err := s.PutToken(ctx, Token{ID: "t", Expires: time.Now().Add(time.Hour)}, nil); err == nil {
 			t.Errorf("%s: a token was stored", what)
 		}
 		if _, err := s.PutOp(ctx, -1, -1, json.RawMessage(`{}`)); err == nil {

@@ -190,6 +190,12 @@ func TestTokenOfAWitness(t *testing.T) {
 			t.Errorf("%s: %v, %d members", name, err, len(b.group().Replicas))
 		}
 	}
+	if _, err := b.CreateToken(t.Context(), api.TokenRequest{Role: "witness", TTL: time.Hour}); err != nil {
+		t.Fatal(err)
+	}
+	if _, forged := b.store.tokens["thief"]; forged || b.store.tokens[id].ID != id || len(b.store.tokens) != 2 {
+		t.Errorf("after another one was made there are %+v", b.store.tokens)
+	}
 }
 
 // TestAdmitWhileTheAuthorityChanges: a joiner gets no certificate of an authority that the group has left meanwhile.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -115,7 +116,7 @@ type fakeStore struct {
 	asked     int      // requests that were written
 	removed   []uint64 // votes that were taken
 	removeErr error
-	deleted   []ag.ReplicaID // statuses that were deleted
+	kept      []ag.ReplicaID // members whose statuses were not deleted
 }
 
 func (s *fakeStore) read() (etcd.Snapshot, error) {
@@ -202,9 +203,10 @@ func (s *fakeStore) PutOp(_ context.Context, _, _ int64, request json.RawMessage
 	return s.rev, nil
 }
 
-func (s *fakeStore) PutToken(_ context.Context, t etcd.Token) error {
+func (s *fakeStore) PutToken(_ context.Context, t etcd.Token, genuine func(etcd.Token) bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	maps.DeleteFunc(s.tokens, func(_ string, t etcd.Token) bool { return genuine != nil && !genuine(t) })
 	s.tokens[t.ID] = t
 	return s.tokenErr
 }
@@ -230,7 +232,7 @@ func (s *fakeStore) ConsumeToken(ctx context.Context, id string) (etcd.Token, er
 		return t, err
 	}
 	t.Used = true
-	return t, s.PutToken(ctx, t)
+	return t, s.PutToken(ctx, t, nil)
 }
 
 func (s *fakeStore) RemoveMember(_ context.Context, id uint64) error {
@@ -243,10 +245,10 @@ func (s *fakeStore) RemoveMember(_ context.Context, id uint64) error {
 	return nil
 }
 
-func (s *fakeStore) DeleteStatus(_ context.Context, id ag.ReplicaID) error {
+func (s *fakeStore) DeleteStrays(_ context.Context, members []ag.ReplicaID) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.deleted = append(s.deleted, id)
+	s.kept = members
 	return nil
 }
 

@@ -44,7 +44,7 @@ func (s *Service) CreateToken(ctx context.Context, req api.TokenRequest) (out ap
 	if err != nil {
 		return api.TokenResult{}, err
 	}
-	if err := s.Store.PutToken(ctx, etcd.Token{ID: stored.ID, Value: value, Expires: stored.Expires}); err != nil {
+	if err := s.Store.PutToken(ctx, etcd.Token{ID: stored.ID, Value: value, Expires: stored.Expires}, s.endorsed); err != nil {
 		return api.TokenResult{}, fmt.Errorf("store the token: %w", err)
 	}
 	verb := "join"
@@ -52,6 +52,13 @@ func (s *Service) CreateToken(ctx context.Context, req api.TokenRequest) (out ap
 		verb = "witness"
 	}
 	return api.TokenResult{Token: text, Role: req.Role, Expires: stored.Expires, Command: "coterie " + verb + " " + text}, nil
+}
+
+// endorsed reports whether a replica has made a join token. Every member of the quorum's store can write some, until
+// there is no place for another.
+func (s *Service) endorsed(t etcd.Token) bool {
+	var stored endpoint.StoredToken
+	return json.Unmarshal(t.Value, &stored) == nil && stored.Endorsed(s.Layout.PKI()) == nil
 }
 
 // Remove takes a member out in an order that is safe at every step. It is dropped from V, then its vote is taken, then
@@ -96,11 +103,27 @@ func (s *Service) Remove(ctx context.Context, id ag.ReplicaID) (err error) {
 			return fmt.Errorf("an even number of votes is no use, but %s keeps its own: %w", r.ID, err)
 		}
 	}
-	fault.Point("remove.settled")                         // the votes are as they should be; the member's status is still there
-	if err := s.Store.DeleteStatus(ctx, id); err != nil { // nobody reads the status of one that is not a member
+	fault.Point("remove.settled")           // the votes are as they should be; the member's status is still there
+	if err := s.tidy(ctx, id); err != nil { // nobody reads the status of one that is not a member
 		s.Logger.Warn("the status of a removed member is left behind", "member", id, "err", err)
 	}
 	return nil
+}
+
+// tidy deletes what is in the store in the names of others than the members, after one was removed. That may have been
+// the witness of a thief, who has filled the store so that nobody finds what members write.
+func (s *Service) tidy(ctx context.Context, removed ag.ReplicaID) error {
+	x, err := s.Store.Read(ctx)
+	if err != nil {
+		return err
+	}
+	var members []ag.ReplicaID
+	for _, r := range x.Group.Replicas {
+		if r.ID != removed {
+			members = append(members, r.ID)
+		}
+	}
+	return s.Store.DeleteStrays(ctx, members)
 }
 
 // leaveLimit bounds how long one member may take to remove this node, and dismissLimit the removal itself there: the

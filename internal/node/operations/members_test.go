@@ -55,14 +55,16 @@ func TestRemove(t *testing.T) {
 				t.Errorf("%s: it took %v", name, took)
 			}
 			var voters []string
+			var members []ag.ReplicaID
 			for _, r := range b.group().Replicas {
+				members = append(members, r.ID)
 				if r.Voter {
 					voters = append(voters, string(r.ID))
 				}
 			}
 			_, there := b.group().Replica(tt.id)
-			if there || !slices.Equal(b.store.removed, tt.removed) || strings.Join(voters, " ") != tt.voters || !slices.Equal(b.store.deleted, []ag.ReplicaID{tt.id}) {
-				t.Errorf("%s: there %v, votes taken %v, voters %v, statuses deleted %v", name, there, b.store.removed, voters, b.store.deleted)
+			if there || !slices.Equal(b.store.removed, tt.removed) || strings.Join(voters, " ") != tt.voters || !slices.Equal(b.store.kept, members) {
+				t.Errorf("%s: there %v, votes taken %v, voters %v, statuses kept of %v", name, there, b.store.removed, voters, b.store.kept)
 			}
 		})
 	}
@@ -140,7 +142,7 @@ func TestRemoveRefuses(t *testing.T) {
 			if err == nil || fail.KindOf(err) != tt.kind || !strings.Contains(err.Error(), tt.text) {
 				t.Errorf("%s: %v", name, err)
 			}
-			if _, there := b.store.x.Group.Replica(tt.id); there != (tt.id != "z" && tt.id != "c") || len(b.store.removed) > 0 || len(b.store.deleted) > 0 {
+			if _, there := b.store.x.Group.Replica(tt.id); there != (tt.id != "z" && tt.id != "c") || len(b.store.removed) > 0 || b.store.kept != nil {
 				t.Errorf("%s: there %v, votes taken %v", name, there, b.store.removed)
 			}
 		})

@@ -49,11 +49,11 @@ type Store interface {
 	UpdateGroup(ctx context.Context, rev int64, g ag.Group) (int64, error)
 	UpdateGroupIn(ctx context.Context, rev, epochRev int64, g ag.Group) (int64, error)
 	PutOp(ctx context.Context, rev, epochRev int64, request json.RawMessage) (int64, error)
-	PutToken(ctx context.Context, t etcd.Token) error
+	PutToken(ctx context.Context, t etcd.Token, genuine func(etcd.Token) bool) error
 	Token(ctx context.Context, id string) (etcd.Token, error)
 	ConsumeToken(ctx context.Context, id string) (etcd.Token, error)
 	RemoveMember(ctx context.Context, id uint64) error
-	DeleteStatus(ctx context.Context, id ag.ReplicaID) error
+	DeleteStrays(ctx context.Context, members []ag.ReplicaID) error
 }
 
 // Agent is the part of *agent.Agent that a Service uses. View and Snapshot are nil before its first turn.
