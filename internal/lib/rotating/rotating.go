@@ -78,12 +78,21 @@ func (f *File) replace() {
 		f.size = st.Size()
 		return
 	}
-	if Shift(f.path) != nil || f.open() != nil {
+	if f.free() != nil || f.open() != nil {
 		failed.Add(1)
 		f.size = f.most - over
 		return
 	}
 	replaced.Add(1)
+}
+
+// free makes the name of the log free. It is free already if somebody has moved the file, or if an earlier attempt
+// moved it and could not open a new one: to shift then would push the old files out, and fail each time.
+func (f *File) free() error {
+	if _, err := os.Lstat(f.path); errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return Shift(f.path)
 }
 
 // Close closes the log.

@@ -114,6 +114,31 @@ func TestCannotReplace(t *testing.T) {
 	}
 }
 
+// TestNameThatIsFree holds that a log goes on in a new file if its file was moved: by somebody else, or by a
+// replacement that could not open a new one. No old file is lost for that.
+func TestNameThatIsFree(t *testing.T) {
+	for _, moved := range []string{"mine", "1"} {
+		f, path := opened(t, 20)
+		if err := os.WriteFile(old(path, 2), []byte("kept\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(path, path+"."+moved); err != nil {
+			t.Fatal(err)
+		}
+		for range 3 {
+			if _, err := f.Write([]byte("0123456789\n")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if text, err := os.ReadFile(path); err != nil || string(text) != "0123456789\n" {
+			t.Errorf("moved to %s: the log has %q, %v", moved, text, err)
+		}
+		if text, err := os.ReadFile(old(path, 2)); err != nil || string(text) != "kept\n" {
+			t.Errorf("moved to %s: an old file has %q, %v", moved, text, err)
+		}
+	}
+}
+
 func TestShiftLarge(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x.log")
 	ShiftLarge(path) // there is none
