@@ -163,6 +163,35 @@ func TestRulesThatCannotBeRead(t *testing.T) {
 	}
 }
 
+// TestRestartWithHalfOfTheFiles holds that rules which were mended are in force, or named as a problem, after a restart
+// that failed for another file: the node reads again only what it knows to be bad.
+func TestRestartWithHalfOfTheFiles(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	rules, ca := filepath.Join(dir, "hba.conf"), filepath.Join(dir, "ca.pem")
+	p := primary().port(t, func(c *config.Config) { c.HBA, c.ClientCA, c.ReadWrite.Listen = rules, ca, "127.0.0.1:0" })
+	issue(t, p)
+	ctx, stop := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer stop()
+	err := p.Open(func(name string, part func(context.Context) error) {
+		if name != "files of the listener" { // it would mend the rules before the restart
+			running.Go(func() { _ = part(ctx) })
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, rules, "host all bob all scram-sha-256\n")
+	if err := p.Restart(); err == nil {
+		t.Error("a restart without authorities succeeds")
+	}
+	if m := refusal(t, p, "alice"); strings.HasPrefix(m, "pg_hba.conf rejects connection") && !p.bad(settingHBA) {
+		t.Errorf("nobody is admitted, and the problems are %q", p.LoginProblems())
+	}
+}
+
 // TestGroupsRulesThatCannotBeRead holds the same of rules that came with the record.
 func TestGroupsRulesThatCannotBeRead(t *testing.T) {
 	t.Parallel()

@@ -211,11 +211,13 @@ func (p *Port) Restart() error {
 	}
 	p.files.apply.Lock()
 	defer p.files.apply.Unlock()
-	rules, err := p.readRules()
-	if err != nil {
-		return err
+	if _, err := p.rules(); err == nil { // with wrong ones nothing changes
+		if err := errors.Join(p.loadCertificate(), p.loadClientCertificates()); err != nil {
+			return err
+		}
 	}
-	if err := errors.Join(p.loadCertificate(), p.loadClientCertificates()); err != nil {
+	rules, err := p.readRules() // last: rules that are read here count as those in force
+	if err != nil {
 		return err
 	}
 	s.SetRules(rules)
