@@ -97,6 +97,12 @@ func DefaultRules(tlsOnly bool) []Rule {
 	return []Rule{peer, r}
 }
 
+// OverTLS returns the rules behind one that refuses every client of the network without TLS.
+func OverTLS(rules []Rule) []Rule {
+	refuse := Rule{Type: TypeHostNoSSL, Databases: []Name{{Text: "all"}, {Text: "replication"}}, Users: []Name{{Text: "all"}}, AnyAddress: true, Method: MethodReject}
+	return append([]Rule{refuse}, rules...)
+}
+
 // Parse reads rules in the newest grammar of pg_hba.conf. Every line that the listener cannot honour exactly is an
 // error that names the line; no line is skipped. The error joins those of all lines. Lists in files (@file) are an
 // error.

@@ -245,8 +245,17 @@ func (p *Port) readRules() ([]hba.Rule, error) {
 }
 
 // rules returns the rules for logins: those of this node's own file if coterie.yaml names one, else the group's, else
-// scram-sha-256 for every client.
+// scram-sha-256 for every client. Whichever they are, tls_only refuses clients without TLS.
 func (p *Port) rules() ([]hba.Rule, error) {
+	rules, err := p.writtenRules()
+	if err == nil && p.c.Node.TLSOnly {
+		rules = hba.OverTLS(rules)
+	}
+	return rules, err
+}
+
+// writtenRules returns the rules as they are written.
+func (p *Port) writtenRules() ([]hba.Rule, error) {
 	if p.c.Node.HBA != "" {
 		rules, err := hba.ParseFile(p.c.Node.HBA)
 		if err != nil {
