@@ -35,6 +35,7 @@ type ListenerAddresses struct {
 	holder *vip.Holder // nil: the kernel's network cannot be reached
 	served atomic.Pointer[[]catalog.Place]
 	said   map[string]string // problems by address, as the log has them; run's own
+	unread bool              // a certificate was issued and could not be read back; run's own
 	log    *slog.Logger
 }
 
@@ -109,8 +110,9 @@ func (a *ListenerAddresses) reconcile() {
 		hosts = append(hosts, p.Addr().String())
 	}
 	done, unnamed, err := certs.NameListener(a.port.c.Layout.PKI(), hosts)
-	if err == nil && done {
+	if a.unread = a.unread || done; err == nil && a.unread {
 		err = a.port.loadCertificate()
+		a.unread = err != nil // then it is tried again: it will not be issued again
 	}
 	if err != nil {
 		a.log.Warn("the listener's certificate does not follow its name", "err", err)

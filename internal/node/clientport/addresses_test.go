@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	"github.com/coteriedb/coterie/internal/admin/catalog"
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/config"
+	"github.com/coteriedb/coterie/internal/endpoint/certs"
 )
 
 // TestListenAt holds where the group's listener is served beside the addresses of the node itself.
@@ -86,6 +88,32 @@ func TestReconcile(t *testing.T) {
 	a.reconcile()
 	if places := a.places(); len(places) != 2 || places[1].Problem != "" || a.said["10.0.0.9:1433"] != "" {
 		t.Errorf("the port is free: %+v", places)
+	}
+}
+
+// TestCertificateIsReadAgain holds that a certificate which was issued for the listener's name comes into use although
+// it could not be read at first, as by a process that had no descriptor left.
+func TestCertificateIsReadAgain(t *testing.T) {
+	t.Parallel()
+	n := primary()
+	p := n.port(t, func(c *config.Config) { c.ReadWrite.Listen = "10.0.0.1:5432" })
+	issue(t, p)
+	a := &ListenerAddresses{port: p, server: &fakeBinder{}, said: map[string]string{}, log: p.c.Logger}
+	a.served.Store(new([]catalog.Place))
+	n.group.Options.Listeners = []ag.Listener{{Name: "sales.example", Port: 1433}}
+	_, key := certs.ListenerFiles(p.c.Layout.PKI())
+	if err := os.Rename(key, key+".away"); err != nil {
+		t.Fatal(err)
+	}
+	if a.reconcile(); p.cert.Load() != nil {
+		t.Fatal("a certificate was read without its key")
+	}
+	if err := os.Rename(key+".away", key); err != nil {
+		t.Fatal(err)
+	}
+	a.reconcile()
+	if cert := p.cert.Load(); cert == nil || cert.Leaf.VerifyHostname("sales.example") != nil {
+		t.Errorf("in use is %+v", cert)
 	}
 }
 
