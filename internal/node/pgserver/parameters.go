@@ -102,29 +102,29 @@ func (p *Parameters) PendingRestarts() (n int, ok bool) {
 // ForStart returns what has to be written to postgresql.auto.conf of the stopped server. The caller writes it before
 // the server starts.
 func (p *Parameters) ForStart() (map[string]*string, error) {
-	want, ours, err := p.wanted()
-	if err != nil || len(ours) == 0 {
+	w, err := p.wanted()
+	if err != nil || len(w.ours) == 0 {
 		return nil, err
 	}
-	return p.Server.Missing(want, ours)
+	return p.Server.Missing(w.values, w.ours)
 }
 
 func (p *Parameters) apply(ctx context.Context) {
-	want, ours, err := p.wanted()
-	if err == nil && len(ours) == 0 {
+	w, err := p.wanted()
+	if err == nil && len(w.ours) == 0 {
 		return
 	}
 	var changed []string
 	if err == nil {
 		ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
 		defer cancel()
-		changed, err = p.Server.Apply(ctx, want, ours)
+		changed, err = p.Server.Apply(ctx, w.values, w.ours)
 	}
 	if len(changed) > 0 {
 		p.Log.Info("settings of PostgreSQL put in force", "settings", changed)
 	}
 	if err == nil {
-		err = p.forget()
+		err = p.forget(w.names)
 	}
 	if err == nil {
 		p.said = ""
@@ -136,29 +136,37 @@ func (p *Parameters) apply(ctx context.Context) {
 	}
 }
 
-// wanted returns the settings that the server is to have, and the names that the group has or had. Those are on the
-// disk before the first of them is written for the server: one that the group gives up is then found.
-func (p *Parameters) wanted() (want map[string]string, ours []string, err error) {
+// wish is what the configuration of one moment says of the settings of this node's server.
+type wish struct {
+	values map[string]string // that the server is to have
+	ours   []string          // the names that the group has or had
+	names  []string          // the names that it has
+}
+
+// wanted returns the settings that the server is to have. The names that the group has or had are on the disk before
+// the first of them is written for the server: one that the group gives up is then found.
+func (p *Parameters) wanted() (w wish, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	g := p.Group()
 	if g == nil {
-		return nil, nil, nil
+		return w, nil
 	}
 	before, err := p.remembered()
 	if err != nil {
-		return nil, nil, err
+		return w, err
 	}
-	ours = append(g.ParameterNames(), before...)
+	w.names = g.ParameterNames()
+	ours := slices.Concat(w.names, before)
 	slices.Sort(ours)
 	ours = slices.Compact(ours)
 	if !slices.Equal(ours, before) {
 		if err := p.remember(ours); err != nil {
-			return nil, nil, err
+			return wish{}, err
 		}
 	}
-	want, ours, err = p.vouched(g.ParametersOf(p.Self), ours)
-	return want, ours, err
+	w.values, w.ours, err = p.vouched(g.ParametersOf(p.Self), ours)
+	return w, err
 }
 
 // vouched leaves out the settings that can run a program and that no replica has asked this node to judge; the server
@@ -239,11 +247,12 @@ func digest(value string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// forget takes the names from the file that the group does not have any more. Their settings were removed.
-func (p *Parameters) forget() error {
+// forget takes all names from the file but those that the group had when its settings were put in force: the settings
+// of the others were removed. The configuration of now may have given up more, which the server still has.
+func (p *Parameters) forget(names []string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.remember(p.Group().ParameterNames())
+	return p.remember(names)
 }
 
 func (p *Parameters) file() string { return filepath.Join(p.Layout.State(), "parameters.json") }

@@ -84,6 +84,25 @@ func TestParametersAreTakenBack(t *testing.T) {
 	}
 }
 
+// TestParameterGivenUpMeanwhile holds that a setting is removed from the server which the group gave up while it was
+// being put in force.
+func TestParameterGivenUpMeanwhile(t *testing.T) {
+	p, g, said, _ := parametersBed(t)
+	g.Parameters = map[string]string{"work_mem": "64MB"}
+	exec := p.Server.Exec
+	p.Server.Exec = func(ctx context.Context, sql string) error {
+		g.Parameters = nil // by another node
+		return exec(ctx, sql)
+	}
+	p.apply(t.Context())
+	p.inFile(t, "work_mem = '64MB'\n")
+	*said = nil
+	p.apply(t.Context())
+	if want := []string{`ALTER SYSTEM RESET "work_mem"`, "SELECT pg_reload_conf()"}; !slices.Equal(*said, want) {
+		t.Errorf("said %q, want %q", *said, want)
+	}
+}
+
 // TestUnvouchedParameters holds that a setting that can run programs is not put in force unless a replica has asked
 // this node to judge that very value, also after the agent has started again.
 func TestUnvouchedParameters(t *testing.T) {
