@@ -130,8 +130,9 @@ func (s Server) PendingRestarts(ctx context.Context) (int, error) {
 }
 
 // RunsPrograms reports whether a setting can have the server run a program, load a library, or write a file of
-// somebody's choice.
+// somebody's choice. The server knows a setting in any case.
 func RunsPrograms(name string) bool {
+	name = strings.ToLower(name)
 	for _, part := range []string{"command", "library", "libraries", "path", "directory", "file", "provider", "conninfo", "hook", "program"} {
 		if strings.Contains(name, part) && name != "search_path" {
 			return true
