@@ -38,6 +38,7 @@ func (s *Server) Fences() uint64 { return s.fences.Load() }
 type seen struct {
 	mu    sync.Mutex // one question at a time
 	state keeper.State
+	err   error // of the last question
 	at    time.Time
 }
 
@@ -46,12 +47,12 @@ const seenFor = 100 * time.Millisecond
 
 // Seen returns the keeper's state, at most 100 ms old. However many ask at once, the keeper is asked once: the
 // connection that keeps the deadline carries nothing that callers can multiply. It takes 300 ms at most, and then
-// returns the state of before with the error.
+// returns the state of before with the error, as it does to those who ask in the next 100 ms.
 func (s *Server) Seen() (keeper.State, error) {
 	s.seen.mu.Lock()
 	defer s.seen.mu.Unlock()
 	if time.Since(s.seen.at) < seenFor {
-		return s.seen.state, nil
+		return s.seen.state, s.seen.err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 3*seenFor)
 	defer cancel()
@@ -59,7 +60,7 @@ func (s *Server) Seen() (keeper.State, error) {
 	if err == nil {
 		s.seen.state = st
 	}
-	s.seen.at = time.Now() // also after a failure, or every caller would wait in turn
+	s.seen.err, s.seen.at = err, time.Now() // also after a failure, or every caller would wait in turn
 	return s.seen.state, err
 }
 
