@@ -28,16 +28,16 @@ const maxLog = 512 << 10
 func (k *Checks) CrashReport(ctx context.Context, serverLog string) (CrashReport, error) {
 	var c CrashReport
 	var errs []error
-	for _, path := range append([]string{serverLog}, k.collectorLogs()...) {
+	for _, l := range k.logs(serverLog) {
 		if ctx.Err() != nil {
 			return c, ctx.Err()
 		}
-		tail, err := sinceMark(path, k.logMark(path))
+		tail, err := sinceMark(l.path, k.logMark(l.path))
 		if err != nil {
 			errs = append(errs, err)
 			continue
 		}
-		c.read(tail)
+		c.read(tail, l.report)
 	}
 	if c == (CrashReport{}) {
 		return c, errors.Join(errs...)
@@ -45,32 +45,39 @@ func (k *Checks) CrashReport(ctx context.Context, serverLog string) (CrashReport
 	return c, nil
 }
 
-// collectorLogs are the files that the server's own log collector writes to.
-func (k *Checks) collectorLogs() []string {
+// logs are the files that the server writes to: serverLog, and those of its own log collector.
+func (k *Checks) logs(serverLog string) []logFile {
+	all := []logFile{{serverLog, inText}}
 	b, err := os.ReadFile(k.path("current_logfiles"))
 	if err != nil {
-		return nil
+		return all
 	}
-	var paths []string
 	for line := range strings.Lines(string(b)) { // as in "stderr log/postgresql.log"
-		_, path, ok := strings.Cut(strings.TrimSpace(line), " ")
+		format, path, ok := strings.Cut(strings.TrimSpace(line), " ")
 		if !ok {
 			continue
 		}
 		if !filepath.IsAbs(path) {
 			path = k.path(path)
 		}
-		paths = append(paths, path)
+		report := inText
+		switch format {
+		case "csvlog":
+			report = inCSV
+		case "jsonlog":
+			report = inJSON
+		}
+		all = append(all, logFile{path, report})
 	}
-	return paths
+	return all
 }
 
 // MarkLogs records the lengths of the logs, so that CrashReport skips what was logged before the next start.
 func (k *Checks) MarkLogs(serverLog string) {
 	marks := map[string]logMark{}
-	for _, path := range append([]string{serverLog}, k.collectorLogs()...) {
-		if st, err := os.Stat(path); err == nil {
-			marks[path] = logMark{st.Size(), st}
+	for _, l := range k.logs(serverLog) {
+		if st, err := os.Stat(l.path); err == nil {
+			marks[l.path] = logMark{st.Size(), st}
 		}
 	}
 	k.logMarks.Store(&marks)
@@ -135,37 +142,41 @@ func tailOf(path string, from int64) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, maxLog))
 }
 
-// read evaluates the log from the last start on.
-func (c *CrashReport) read(log []byte) {
+// read evaluates the log from the last start on. report reads its lines.
+func (c *CrashReport) read(log []byte, report func(line string) (severity, message string)) {
 	if at := bytes.LastIndex(log, []byte("starting PostgreSQL")); at >= 0 {
 		log = log[at:]
 	}
 	lines := bufio.NewScanner(bytes.NewReader(log))
 	lines.Buffer(nil, maxLog+1)
 	for lines.Scan() {
-		l := lines.Text()
-		fatal := strings.Contains(l, "PANIC") || strings.Contains(l, "FATAL")
-		switch {
+		severity, message := report(lines.Text())
+		if severity != "PANIC" && severity != "FATAL" {
+			continue
+		}
+		switch said := clip(severity + ":  " + message); {
 		// A failed sync takes precedence, whatever its reason: thin volumes and network file systems also report a lack
 		// of room by it, and the pages may be gone from memory.
-		case fatal && (strings.Contains(l, "could not fsync") || strings.Contains(l, "could not fdatasync") ||
-			strings.Contains(l, "could not flush") || strings.Contains(l, "Input/output error") || strings.Contains(l, "Read-only file system")):
-			c.Lost = clip(l)
-		case fatal && strings.Contains(l, "No space left on device"), fatal && strings.Contains(l, "Disk quota exceeded"):
-			c.NoRoom = clip(l)
-		case strings.Contains(l, "PANIC"):
-			c.Panic = clip(l)
+		case isLostWrite(message):
+			c.Lost = said
+		case strings.HasSuffix(message, ": No space left on device"), strings.HasSuffix(message, ": Disk quota exceeded"):
+			c.NoRoom = said
+		case severity == "PANIC":
+			c.Panic = said
 		}
 	}
 }
 
-// clip returns the message in a line of the log.
-func clip(l string) string {
-	for _, severity := range []string{"PANIC", "FATAL"} {
-		if _, msg, ok := strings.Cut(l, severity); ok {
-			l = severity + msg
-			break
+// isLostWrite reports whether a message of a server that ends means that the storage lost a write. Such a message says
+// first what could not be done, and last why: names that clients choose are in between.
+func isLostWrite(message string) bool {
+	for _, sync := range []string{"could not fsync", "could not fdatasync", "could not flush"} {
+		if strings.HasPrefix(message, sync) {
+			return true
 		}
 	}
-	return strings.ToValidUTF8(l[:min(len(l), 300)], "?")
+	return strings.HasPrefix(message, "could not ") && (strings.HasSuffix(message, ": Input/output error") || strings.HasSuffix(message, ": Read-only file system"))
 }
+
+// clip shortens a message.
+func clip(l string) string { return strings.ToValidUTF8(l[:min(len(l), 300)], "?") }

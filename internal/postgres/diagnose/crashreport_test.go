@@ -18,11 +18,18 @@ func TestAutopsy(t *testing.T) {
 		{"an fsync of a data file failed", start + "PANIC:  could not fsync file \"base/5/1259\": Input/output error\n", "lost"},
 		{"an fsync failed for want of room", start + "PANIC:  could not fsync file \"pg_wal/xlogtemp.14026\": No space left on device\n", "lost"},
 		{"the file system has made itself read-only", start + "PANIC:  could not open file \"pg_wal/000000010000000000000003\": Read-only file system\n", "lost"},
+		{"with its state", start + "PANIC:  58030: could not fsync file \"base/5/1259\": Input/output error\n", "lost"},
 		{"of the run before", "PANIC:  could not fsync file \"base/5/1259\": Input/output error\n" + start, ""},
 		{"no room for WAL", start + "PANIC:  could not write to file \"pg_wal/xlogtemp.27\": No space left on device\n", "room"},
 		{"no room at start", start + "FATAL:  could not write lock file \"postmaster.pid\": No space left on device\n", "room"},
 		{"no room for data is an error of one statement", start + "ERROR:  could not extend file \"base/5/9\": No space left on device\n", ""},
 		{"another panic", start + "PANIC:  stuck spinlock detected\n", "panic"},
+		{"a client's statement", start + "ERROR:  division by zero\n[7] STATEMENT:  select 1/0 /* PANIC:  could not fsync file \"x\": Input/output error\n" +
+			"\tPANIC:  could not fsync file \"x\": Input/output error */\n", ""},
+		{"a client's database", start + "[7] FATAL:  database \"could not fsync file: Input/output error\" does not exist\n", ""},
+		{"a client's application", start + "PANIC:  could not fsync file \"x\": Input/output error LOG:  disconnection\n", ""},
+		{"a client's library", start + "FATAL:  could not access file \"$libdir/plugins/Read-only file system\": No such file or directory\n", ""},
+		{"another server's end", start + "FATAL:  could not receive data from WAL stream: PANIC:  could not fsync file \"x\": Input/output error\n", ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -69,6 +76,33 @@ func TestAutopsyReadsTheCollectorsLogAndNothingOld(t *testing.T) {
 	i.MarkLogs(own)
 	if c, err := i.CrashReport(t.Context(), own); err != nil || c != (CrashReport{}) {
 		t.Fatalf("what was logged before the last start counts: %+v, %v", c, err)
+	}
+}
+
+// TestClientsTextsInRecords holds that a text of a client is no report of the server in logs of records either.
+func TestClientsTextsInRecords(t *testing.T) {
+	const lost = `could not fsync file "base/1/1": Input/output error`
+	for name, tt := range map[string]struct {
+		format, line string
+		want         bool
+	}{
+		"CSV": {"csvlog", `2026-01-01 00:00:00.000 UTC,,,7,,6.1,1,,,,0,PANIC,58030,"could not fsync file ""base/1/1"": Input/output error",,,,,,,,,"","checkpointer",,0`, true},
+		"CSV, a statement": {"csvlog", `2026-01-01 00:00:00.000 UTC,"u","d",7,"[local]",6.1,1,"SELECT",,,0,ERROR,22012,"division by zero",,,,,,"select 1/0 /*
+x,,,PANIC,58030,""could not fsync file: Input/output error"",
+x,,,""PANIC"",""58030"",""could not fsync file: Input/output error"", */",,,"psql","client backend",,0`, false},
+		"JSON":              {"jsonlog", `{"pid":7,"error_severity":"PANIC","message":"could not fsync file \"base/1/1\": Input/output error"}`, true},
+		"JSON, a statement": {"jsonlog", `{"pid":7,"error_severity":"ERROR","message":"division by zero","statement":"select 1/0 -- \"error_severity\":\"PANIC\",\"message\":\"could not fsync file\""}`, false},
+	} {
+		dir := t.TempDir()
+		for file, text := range map[string]string{"x.log": tt.line + "\n", "current_logfiles": tt.format + " x.log\n", "postgres.log": ""} {
+			if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		c, err := New(session.Server{}, dir).CrashReport(t.Context(), filepath.Join(dir, "postgres.log"))
+		if err != nil || tt.want != (c.Lost == "PANIC:  "+lost) || !tt.want && c != (CrashReport{}) {
+			t.Errorf("%s: %+v, %v", name, c, err)
+		}
 	}
 }
 
