@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -100,6 +101,7 @@ type Monitor struct {
 	// Owned by Run.
 	answer, commit, bases, list *probe
 	places                      map[string]*place
+	left                        map[string]*place // places of before, whose last attempt is under way
 	running                     bool
 	lost                        string
 	forgot                      uint64         // calls of Forget that were heeded
@@ -108,7 +110,7 @@ type Monitor struct {
 
 // New returns a Monitor that knows nothing yet.
 func New(c Config) *Monitor {
-	m := &Monitor{cfg: c, places: map[string]*place{}, busy: busyProcessors, stopped: processStopped}
+	m := &Monitor{cfg: c, places: map[string]*place{}, left: map[string]*place{}, busy: busyProcessors, stopped: processStopped}
 	m.answer, m.commit, m.bases, m.list = &probe{}, &probe{}, &probe{}, &probe{}
 	m.report.Store(&Report{})
 	return m
@@ -217,7 +219,7 @@ func (m *Monitor) attempt(ctx context.Context, t Target, now time.Duration) {
 		m.replace(*next)
 	}
 	if !t.Data {
-		m.places = map[string]*place{}
+		m.replace(nil)
 		return
 	}
 	begin(m.list, schedule{max(every, basesEvery), t.Wait}, m.listPlaces)
@@ -261,18 +263,25 @@ func (m *Monitor) listPlaces(ctx context.Context) error {
 	return err
 }
 
-// replace adopts the present list of directories. Results for those that remain are kept.
+// replace adopts the present list of directories. Results for those that remain are kept. So are those of a directory
+// that comes back while an attempt of before is under way in it: two attempts at one file would each read what the
+// other wrote, and find that the storage loses writes.
 func (m *Monitor) replace(list []Place) {
 	old := m.places
 	m.places = map[string]*place{}
 	for _, l := range list[:min(len(list), maxPlaces)] {
 		p := old[l.Dir]
+		if p == nil && m.left[l.Dir] != nil && m.left[l.Dir].underWay() {
+			p = m.left[l.Dir]
+		}
 		if p == nil {
 			p = &place{}
 		}
 		p.set(l)
 		m.places[l.Dir] = p
 	}
+	maps.Copy(m.left, old)
+	maps.DeleteFunc(m.left, func(dir string, p *place) bool { return m.places[dir] != nil || !p.underWay() })
 }
 
 func (m *Monitor) publish(r Report) {

@@ -28,6 +28,13 @@ func (p *probe) due(now, every time.Duration) bool {
 	return true
 }
 
+// underWay reports whether an attempt has begun and not ended.
+func (p *probe) underWay() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.since != 0
+}
+
 func (p *probe) ended(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
