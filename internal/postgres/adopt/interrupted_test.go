@@ -44,3 +44,24 @@ func TestUndoBeforeTheListing(t *testing.T) {
 		}
 	}
 }
+
+// TestMembersSlotsAreRemoved holds that no slot of a member stays in a cluster that is given back, whatever the name of
+// its directory is: it would keep all WAL from then on.
+func TestMembersSlotsAreRemoved(t *testing.T) {
+	t.Parallel()
+	data := filepath.Join(t.TempDir(), "db[1]")
+	for _, slot := range []string{"cot_n2", "cot_seed_x", "own"} {
+		if err := os.MkdirAll(filepath.Join(data, "pg_replslot", slot), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := removeMemberSlots(data); err != nil {
+		t.Fatal(err)
+	}
+	if left, err := os.ReadDir(filepath.Join(data, "pg_replslot")); err != nil || len(left) != 1 || left[0].Name() != "own" {
+		t.Errorf("left: %v, %v", left, err)
+	}
+	if err := removeMemberSlots(t.TempDir()); err != nil && !errors.Is(err, os.ErrNotExist) { // Undo takes that for done
+		t.Error(err)
+	}
+}

@@ -223,9 +223,12 @@ func (a *Adopted) restoreAutoConf(clean func() error) error {
 
 // removeMemberSlots removes the group's slots of a stopped server, because nothing would ever advance them again.
 func removeMemberSlots(data string) error {
-	dirs, err := filepath.Glob(filepath.Join(data, "pg_replslot", "cot_*"))
-	for _, d := range dirs {
-		err = errors.Join(err, os.RemoveAll(d)) //nolint:gosec // of the recorded data directory
+	dir := filepath.Join(data, "pg_replslot")
+	slots, err := os.ReadDir(dir)
+	for _, s := range slots {
+		if strings.HasPrefix(s.Name(), "cot_") {
+			err = errors.Join(err, os.RemoveAll(filepath.Join(dir, s.Name()))) //nolint:gosec // of the recorded data directory
+		}
 	}
 	return err
 }

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -77,7 +79,7 @@ func (p *place) try(context.Context) error {
 	p.dev.open(id.Dev)
 	p.space.Free, p.space.Total = int64(st.Bavail)*st.Bsize, int64(st.Blocks)*st.Bsize
 	p.mu.Unlock()
-	if found, err := filepath.Glob(filepath.Join(w.Dir, w.Has)); w.Has != "" && (err != nil || len(found) == 0) {
+	if !holds(w.Dir, w.Has) {
 		return fmt.Errorf("%s is not what it was: there is no %s in it; is a file system not mounted? %w", w.Dir, w.Has, os.ErrNotExist)
 	}
 	p.count++
@@ -87,6 +89,20 @@ func (p *place) try(context.Context) error {
 		p.lost.Store(&s)
 	}
 	return err
+}
+
+// holds reports whether a directory has an entry of that name, which may be a pattern; "": any directory does. The name
+// of the directory itself is no pattern, whatever is in it.
+func holds(dir, name string) bool {
+	if !strings.ContainsAny(name, "*?[") {
+		_, err := os.Lstat(filepath.Join(dir, name))
+		return err == nil
+	}
+	entries, err := os.ReadDir(dir)
+	return err == nil && slices.ContainsFunc(entries, func(e os.DirEntry) bool {
+		is, err := filepath.Match(name, e.Name())
+		return err == nil && is
+	})
 }
 
 // errWriteLost is an error after which no earlier write is known to be on the disk.

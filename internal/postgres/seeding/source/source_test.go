@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/postgres/seeding/datadir"
 	"github.com/coteriedb/coterie/internal/postgres/seeding/fileio"
 	"github.com/coteriedb/coterie/internal/postgres/seeding/wire"
 )
@@ -154,5 +155,23 @@ func TestRoomForWALIsThatOfItsDisk(t *testing.T) {
 	}
 	if max(got, right)-min(got, right) > max(got, wrong)-min(got, wrong) {
 		t.Errorf("%d bytes; the disk of WAL allows %d, that of data %d", got, right, wrong)
+	}
+}
+
+// TestDirectoriesOfDatabases checks that the directories of databases are seen below directories of any name, also of
+// one that would be a pattern: else a database that is being created goes unnoticed.
+func TestDirectoriesOfDatabases(t *testing.T) {
+	t.Parallel()
+	root := filepath.Join(t.TempDir(), "db[1]")
+	data, space := filepath.Join(root, "data"), filepath.Join(root, "space")
+	for _, dir := range []string{filepath.Join(data, "base", "5"), filepath.Join(data, "base", "pgsql_tmp"), filepath.Join(space, datadir.VersionPrefix(15)+"1", "7"), filepath.Join(space, "other", "8")} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w := &window{data: data, info: wire.Window{Major: 15}, spaces: map[uint32]string{9: space}}
+	want := filepath.Join(data, "base", "5") + " " + filepath.Join(space, datadir.VersionPrefix(15)+"1", "7")
+	if got := w.directories(); got != want {
+		t.Errorf("%q, want %q", got, want)
 	}
 }

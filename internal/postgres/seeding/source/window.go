@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -318,13 +319,29 @@ func (w *window) changed(ctx context.Context) (string, error) {
 // directories lists the directories of databases. An uncommitted creation, whose WAL may nevertheless be replayed,
 // shows nowhere else.
 func (w *window) directories() string {
-	found, _ := filepath.Glob(filepath.Join(w.data, "base", "[0-9]*")) // the patterns are well formed
+	found := numbered(filepath.Join(w.data, "base"))
 	for _, location := range w.spaces {
-		more, _ := filepath.Glob(filepath.Join(location, datadir.VersionPrefix(w.info.Major)+"*", "[0-9]*"))
-		found = append(found, more...)
+		versions, _ := os.ReadDir(location)
+		for _, v := range versions {
+			if strings.HasPrefix(v.Name(), datadir.VersionPrefix(w.info.Major)) {
+				found = append(found, numbered(filepath.Join(location, v.Name()))...)
+			}
+		}
 	}
 	slices.Sort(found)
 	return strings.Join(found, " ")
+}
+
+// numbered returns the paths of the entries of a directory whose names begin with a digit. The name of the directory
+// may be anything, which is why this is no pattern.
+func numbered(dir string) (found []string) {
+	entries, _ := os.ReadDir(dir)
+	for _, e := range entries {
+		if c := e.Name()[0]; c >= '0' && c <= '9' {
+			found = append(found, filepath.Join(dir, e.Name()))
+		}
+	}
+	return found
 }
 
 func (w *window) list(ctx context.Context) error {

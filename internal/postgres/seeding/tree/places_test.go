@@ -1,6 +1,7 @@
 package tree
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -63,5 +64,21 @@ func TestOldCopyWithTheWALOfTheSource(t *testing.T) {
 		if err := CheckLinks(target, wire.Window{WAL: wal}); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// TestTablespacesOfACopyOfAnyName finds the tablespaces of an old copy in a directory whose name would be a pattern:
+// what is in them is removed with the copy.
+func TestTablespacesOfACopyOfAnyName(t *testing.T) {
+	t.Parallel()
+	target := filepath.Join(t.TempDir(), "db[1]")
+	links := filepath.Join(target, "pg_tblspc")
+	err := errors.Join(os.MkdirAll(links, 0o700), os.WriteFile(filepath.Join(target, "PG_VERSION"), []byte("15\n"), 0o600),
+		os.Symlink("/ours", filepath.Join(links, "16384")), os.Symlink("/theirs", filepath.Join(links, "elsewhere")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := linkedTablespaces(target); len(got) != 1 || got[0].Location != "/ours" {
+		t.Errorf("%+v", got)
 	}
 }

@@ -287,10 +287,14 @@ func linkedTablespaces(target string) []UnfinishedTablespace {
 	if err != nil {
 		return nil
 	}
-	links, _ := filepath.Glob(filepath.Join(target, "pg_tblspc", "[0-9]*"))
+	dir := filepath.Join(target, "pg_tblspc")
+	links, _ := os.ReadDir(dir)
 	var found []UnfinishedTablespace
 	for _, l := range links {
-		if place, err := os.Readlink(l); err == nil && filepath.IsAbs(place) {
+		if c := l.Name()[0]; c < '0' || c > '9' {
+			continue
+		}
+		if place, err := os.Readlink(filepath.Join(dir, l.Name())); err == nil && filepath.IsAbs(place) {
 			found = append(found, UnfinishedTablespace{Location: filepath.Clean(place), Prefix: datadir.VersionPrefix(major)})
 		}
 	}
