@@ -135,7 +135,7 @@ func (x *adoption) inspect(c *cobra.Command, group string) error {
 		return err
 	}
 	x.report, err = adopt.Inspect(ctx, cluster, adopt.Options{
-		BinDir: x.install.BinDir, NodeDir: x.layout.Dir, DropStandbys: x.dropStandbys,
+		BinDir: x.install.BinDir, NodeDir: x.layout.Dir, DropStandbys: x.dropStandbys, Superuser: x.node.superuser,
 		CheckRule: func(line string) error { _, err := hba.Parse(strings.NewReader(line)); return err },
 		CheckCRL:  func(path string) error { _, err := clientcert.Open(path, nil); return err },
 		Overrides: func() map[string]string { return commandLine(x.pg.Args()) },

@@ -69,6 +69,11 @@ func TestRefusals(t *testing.T) {
 		{"elsewhere", conf("data_directory = '/elsewhere'\n"), nil, []string{"configuration"}},
 		{"slot", sql("SELECT pg_create_physical_replication_slot('old', true)"), nil, []string{"physical replication slots, so standbys or backup tools stream from this cluster: old"}},
 		{"database", sql("SELECT pg_create_physical_replication_slot('old', true)", "CREATE DATABASE coterie"), []string{"--drop-standbys"}, []string{"a database named coterie"}},
+		{"roles that cannot be read", func(t *testing.T, data string) {
+			if err := os.RemoveAll(filepath.Join(data, "pg_multixact")); err != nil {
+				t.Fatal(err)
+			}
+		}, nil, []string{"which role is the bootstrap superuser could not be read", "--superuser"}},
 		{"no cluster", func(t *testing.T, data string) {
 			if err := os.Remove(filepath.Join(data, "PG_VERSION")); err != nil {
 				t.Fatal(err)

@@ -21,6 +21,8 @@ type Options struct {
 	BinDir       string
 	NodeDir      string
 	DropStandbys bool // drop physical slots rather than refuse the cluster
+	// Superuser is the bootstrap superuser by the administrator's word; "": it is read from the catalogs.
+	Superuser string
 	// CheckRule returns the reason why the listener cannot honour one line of pg_hba.conf, or "".
 	CheckRule func(line string) error
 	// CheckCRL returns the reason why the listener cannot use the revocation lists at a path, or nil.
@@ -318,6 +320,9 @@ func (x *inspection) checkRoles(ctx context.Context) {
 	r, err := x.readRoles(ctx)
 	if err != nil {
 		x.RolesUnknown = err.Error()
+		if x.opt.Superuser == "" { // with another one's name the agent could not log in, nor the cluster be released
+			x.refuse(fmt.Sprintf("which role is the bootstrap superuser could not be read: %v", err), "name the role that initdb made, which is postgres as a rule: --superuser NAME")
+		}
 		return
 	}
 	x.Roles = r
