@@ -60,18 +60,20 @@ func FindStart(c Cluster) Start {
 	return s
 }
 
+// unitDirs are the directories of systemd's units, those of the administrator first.
+var unitDirs = []string{"/etc/systemd/system", "/lib/systemd/system", "/usr/lib/systemd/system"}
+
 // findUnit returns systemd's unit of the cluster: an instance of Debian's template, or the one that names the data
 // directory.
 func findUnit(c Cluster) string {
-	for _, dir := range []string{"/etc/systemd/system", "/lib/systemd/system", "/usr/lib/systemd/system"} {
+	for _, dir := range unitDirs {
 		dir = filepath.Join(c.Root, dir)
 		if c.Name != "" && exists(filepath.Join(dir, "postgresql@.service")) {
 			return "postgresql@" + strings.Replace(c.Name, "/", "-", 1) + ".service"
 		}
 		units, _ := filepath.Glob(filepath.Join(dir, "postgres*.service"))
 		for _, u := range units {
-			b, err := os.ReadFile(u)
-			if err == nil && namesDirectory(string(b), c.Data) {
+			if namesDirectory(unitText(c.Root, u), c.Data) {
 				return filepath.Base(u)
 			}
 		}
@@ -79,9 +81,36 @@ func findUnit(c Cluster) string {
 	return ""
 }
 
+// unitText returns the text of a unit with what systemctl edit, and packages, add to it.
+func unitText(root, unit string) string {
+	files := []string{unit}
+	for _, dir := range unitDirs {
+		more, _ := filepath.Glob(filepath.Join(root, dir, filepath.Base(unit)+".d", "*.conf"))
+		files = append(files, more...)
+	}
+	var text strings.Builder
+	for _, f := range files {
+		if b, err := os.ReadFile(f); err == nil {
+			text.Write(append(b, '\n'))
+		}
+	}
+	return text.String()
+}
+
+// dataVariable is an assignment of the variable with the data directory. The last one is in force.
+var dataVariable = regexp.MustCompile(`PGDATA=["']?([^\s"']*)`)
+
+// namesDirectory reports whether a unit runs on the data directory, a path without links.
 func namesDirectory(unit, data string) bool {
-	for _, w := range strings.FieldsFunc(unit, func(r rune) bool { return strings.ContainsRune(" \t\n=\"'", r) }) {
-		if filepath.IsAbs(w) && filepath.Clean(w) == data {
+	words := strings.FieldsFunc(dataVariable.ReplaceAllString(unit, ""), func(r rune) bool { return strings.ContainsRune(" \t\n=\"'", r) })
+	if set := dataVariable.FindAllStringSubmatch(unit, -1); len(set) > 0 {
+		words = append(words, set[len(set)-1][1])
+	}
+	for _, w := range words {
+		if !filepath.IsAbs(w) {
+			continue
+		}
+		if real, err := filepath.EvalSymlinks(w); err == nil && real == data || filepath.Clean(w) == data {
 			return true
 		}
 	}
