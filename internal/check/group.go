@@ -7,10 +7,12 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/admin/api"
@@ -27,10 +29,18 @@ const (
 	renewNow  = 7 * 24 * time.Hour
 )
 
-// noNode returns the findings for a directory without a node.
-func noNode(dir string) []Finding {
-	return []Finding{{Level: OK, What: "there is no node in " + dir}}
+// absent returns the findings for a directory without a node; nil if there is one. After an error that is not known, as
+// where this user may not look.
+func absent(l config.Layout) ([]Finding, error) {
+	_, err := os.Stat(filepath.Join(l.Dir, config.File))
+	if errors.Is(err, fs.ErrNotExist) {
+		return []Finding{{Level: OK, What: "there is no node in " + l.Dir}}, nil
+	}
+	return nil, err
 }
+
+// rejoin is what helps a node whose certificates are lost.
+const rejoin = "take the node out with coterie remove, and have it join again"
 
 // FindCertificates checks the remaining lifetime of the certificates of the node in dir.
 func FindCertificates(dir string, now time.Time) ([]Finding, error) {
@@ -38,12 +48,21 @@ func FindCertificates(dir string, now time.Time) ([]Finding, error) {
 	if err != nil {
 		return nil, err
 	}
-	files, err := filepath.Glob(filepath.Join(l.PKI(), "*.crt"))
-	if err != nil {
+	entries, err := os.ReadDir(l.PKI())
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
+	var files []string
+	for _, e := range entries {
+		if strings.HasSuffix(e.Name(), ".crt") {
+			files = append(files, filepath.Join(l.PKI(), e.Name()))
+		}
+	}
 	if len(files) == 0 {
-		return noNode(l.Dir), nil
+		if found, err := absent(l); found != nil || err != nil {
+			return found, err
+		}
+		return []Finding{{Level: Problem, What: l.PKI() + " holds no certificate", Why: "the node cannot prove who it is", Run: rejoin}}, nil
 	}
 	var out []Finding
 	for _, f := range files {
@@ -53,7 +72,7 @@ func FindCertificates(dir string, now time.Time) ([]Finding, error) {
 		}
 		block, _ := pem.Decode(b)
 		if block == nil {
-			out = append(out, Finding{Level: Problem, What: f + " holds no certificate", Why: "the node cannot prove who it is", Run: "take the node out with coterie remove, and have it join again"})
+			out = append(out, Finding{Level: Problem, What: f + " holds no certificate", Why: "the node cannot prove who it is", Run: rejoin})
 			continue
 		}
 		c, err := x509.ParseCertificate(block.Bytes)
@@ -88,8 +107,8 @@ func FindGroup(ctx context.Context, dir string) ([]Finding, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := os.Stat(filepath.Join(l.Dir, config.File)); err != nil {
-		return noNode(l.Dir), nil //nolint:nilerr // the absence of a node is the finding
+	if found, err := absent(l); found != nil || err != nil {
+		return found, err
 	}
 	cl := api.NewClient(l.AgentSock(), l.Owner())
 	problems, err := rowsOf(ctx, cl, "SELECT severity, finding, run FROM coterie.problems")

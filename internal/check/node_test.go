@@ -63,6 +63,41 @@ func TestNoNode(t *testing.T) {
 	}
 }
 
+// TestNodeThatCannotBeLookedAt checks that a directory in which nobody can say whether there is a node fails every
+// area. Only its absence is well.
+func TestNodeThatCannotBeLookedAt(t *testing.T) {
+	t.Parallel()
+	l := clitest.NewNode(t)
+	if err := os.Symlink(config.File, filepath.Join(l.Dir, config.File)); err != nil { // leads to itself
+		t.Fatal(err)
+	}
+	areas := map[string]func() ([]Finding, error){
+		"certificates": func() ([]Finding, error) { return FindCertificates(l.Dir, time.Now()) },
+		"group":        func() ([]Finding, error) { return FindGroup(t.Context(), l.Dir) },
+		"settings":     func() ([]Finding, error) { return FindSettings(t.Context(), l.Dir) },
+		"quorum":       func() ([]Finding, error) { return FindQuorum(t.Context(), l.Dir) },
+	}
+	for name, find := range areas {
+		if found, err := find(); err == nil || found != nil {
+			t.Errorf("%s: %+v, %v", name, found, err)
+		}
+	}
+	if err := os.Remove(filepath.Join(l.Dir, config.File)); err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(l.Dir, config.File), "")
+	if found, err := areas["certificates"](); err != nil || len(found) != 1 || found[0].Level != Problem || found[0].Run == "" {
+		t.Errorf("a node without certificates: %+v, %v", found, err)
+	}
+	if err := os.RemoveAll(l.PKI()); err != nil {
+		t.Fatal(err)
+	}
+	write(t, l.PKI(), "no directory")
+	if found, err := areas["certificates"](); err == nil {
+		t.Errorf("certificates that cannot be listed: %+v", found)
+	}
+}
+
 func TestFindGroup(t *testing.T) {
 	t.Parallel()
 	a := node(t, "")

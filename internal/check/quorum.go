@@ -3,8 +3,6 @@ package check
 import (
 	"context"
 	"fmt"
-	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/admin/api"
@@ -19,8 +17,8 @@ func FindQuorum(ctx context.Context, dir string) ([]Finding, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := os.Stat(filepath.Join(l.Dir, config.File)); err != nil {
-		return noNode(l.Dir), nil //nolint:nilerr // the absence of a node is the finding
+	if found, err := absent(l); found != nil || err != nil {
+		return found, err
 	}
 	cfg, err := config.Load(l.Dir)
 	if err != nil {

@@ -3,8 +3,6 @@ package check
 import (
 	"context"
 	"fmt"
-	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -30,8 +28,8 @@ func FindSettings(ctx context.Context, dir string) ([]Finding, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := os.Stat(filepath.Join(l.Dir, config.File)); err != nil {
-		return noNode(l.Dir), nil //nolint:nilerr // the absence of a node is the finding
+	if found, err := absent(l); found != nil || err != nil {
+		return found, err
 	}
 	cl := api.NewClient(l.AgentSock(), l.Owner())
 	rows, err := rowsOf(ctx, cl, settingsThatDiffer)
