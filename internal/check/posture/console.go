@@ -49,7 +49,7 @@ func judgeConsole(l config.Layout, c config.Config) []check.Finding {
 		return []check.Finding{ok("https: switched off")}
 	case inner(addresses):
 		return []check.Finding{ok("https %s: TLS 1.3 and a login, and bound to an inner address", where), judgeConsoleName(l, c)}
-	case !admitsStrangers(c):
+	case !admitsStrangers(l, c):
 		return []check.Finding{ok("https %s: TLS 1.3 and a login; the rules admit nobody of a public address", where), judgeConsoleName(l, c)}
 	}
 	return []check.Finding{{
@@ -61,8 +61,8 @@ func judgeConsole(l config.Layout, c config.Config) []check.Finding {
 
 // admitsStrangers reports whether the rules admit a login to the console by a password from a public address. Rules
 // that cannot be read count as such.
-func admitsStrangers(c config.Config) bool {
-	all, err := rules(c)
+func admitsStrangers(l config.Layout, c config.Config) bool {
+	all, _, err := rules(l, c)
 	if err != nil {
 		return true
 	}

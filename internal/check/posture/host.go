@@ -7,7 +7,6 @@ import (
 	"encoding/pem"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -143,8 +142,8 @@ func judgeScope(scope string, err error) check.Finding {
 }
 
 // judgeKeys returns the findings about the strength and the dates of certificates that clients and nodes rely on.
-func judgeKeys(l config.Layout, c config.Config) (out []check.Finding) {
-	files, _ := filepath.Glob(filepath.Join(l.PKI(), "*.crt"))
+func judgeKeys(l config.Layout, c config.Config) []check.Finding {
+	files, out := filesIn(l.PKI(), ".crt")
 	if c.ClientCA != "" {
 		files = append(files, c.ClientCA)
 	}

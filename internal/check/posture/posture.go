@@ -2,6 +2,7 @@ package posture
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -32,8 +33,8 @@ func Find(ctx context.Context, dir string) ([]check.Finding, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := append(judgePorts(c), judgeConsole(l, c)...)
-	out = append(out, judgeRules(c)...)
+	out := append(judgePorts(l, c), judgeConsole(l, c)...)
+	out = append(out, judgeRules(l, c)...)
 	out = append(out, judgeClientCertificates(c)...)
 	out = append(out, judgeFiles(l)...)
 	out = append(out, judgeKeys(l, c)...)
@@ -75,7 +76,7 @@ func failed(what string, err error) check.Finding {
 }
 
 // judgePorts returns a finding for each port: where it is open, and to whom.
-func judgePorts(c config.Config) []check.Finding {
+func judgePorts(l config.Layout, c config.Config) []check.Finding {
 	out := []check.Finding{ok("endpoint %s: mutual TLS 1.3; a stranger may only try to join by a token", c.Endpoint.Listen)}
 	for name, a := range map[string]config.Address{"read_write": c.ReadWrite, "read_only": c.ReadOnly} {
 		addresses, _ := a.Places()
@@ -97,7 +98,7 @@ func judgePorts(c config.Config) []check.Finding {
 	if tls := (check.Finding{
 		Level: check.Warning, What: "clients may log in without TLS", Why: "what they ask and what is answered can be read on the network; the password cannot",
 		Run: "set tls_only: true in coterie.yaml, or begin the rules of hba with hostssl; then coterie restart",
-	}); !c.TLSOnly && !onlyTLS(c) {
+	}); !c.TLSOnly && !onlyTLS(l, c) {
 		out = append(out, tls)
 	} else {
 		out = append(out, ok("clients need TLS"))
@@ -117,17 +118,34 @@ func inner(addresses []string) bool {
 	return true
 }
 
-// rules returns the rules of the listener, as the agent reads them.
-func rules(c config.Config) ([]hba.Rule, error) {
-	if c.HBA == "" {
-		return hba.DefaultRules(c.TLSOnly), nil
+// ofTheGroup is where the rules of a node are written that has none of its own.
+const ofTheGroup = "the group's record"
+
+// rules returns the rules of the listener as the agent reads them, and where they are written: in the node's own file,
+// else in the record of the group, which has those of a cluster that was adopted.
+func rules(l config.Layout, c config.Config) (all []hba.Rule, where string, err error) {
+	if c.HBA != "" {
+		all, err = hba.ParseFile(c.HBA)
+		return all, c.HBA, err
 	}
-	return hba.ParseFile(c.HBA)
+	var g ag.Group
+	b, err := os.ReadFile(l.GroupFile())
+	if err == nil {
+		err = json.Unmarshal(b, &g)
+	}
+	switch {
+	case err != nil && !errors.Is(err, os.ErrNotExist):
+		return nil, ofTheGroup, err
+	case g.HBA == "":
+		return hba.DefaultRules(c.TLSOnly), ofTheGroup, nil
+	}
+	all, err = hba.Parse(strings.NewReader(g.HBA))
+	return all, ofTheGroup, err
 }
 
 // onlyTLS reports whether no rule admits a client of the network without TLS.
-func onlyTLS(c config.Config) bool {
-	all, err := rules(c)
+func onlyTLS(l config.Layout, c config.Config) bool {
+	all, _, err := rules(l, c)
 	if err != nil {
 		return false
 	}
@@ -140,11 +158,15 @@ func onlyTLS(c config.Config) bool {
 }
 
 // judgeRules returns the findings about the rules for clients.
-func judgeRules(c config.Config) (out []check.Finding) {
-	all, err := rules(c)
+func judgeRules(l config.Layout, c config.Config) (out []check.Finding) {
+	all, where, err := rules(l, c)
+	change := "use %s there, then coterie restart"
+	if where == ofTheGroup {
+		change = "use %s in a file of this node's own, which hba in coterie.yaml names, then coterie restart"
+	}
 	if err != nil {
 		return []check.Finding{{
-			Level: check.Problem, What: fmt.Sprintf("the rules in %s cannot be read: %v", c.HBA, err), Why: "an agent that starts with them admits nobody but the node's user, on a Unix socket",
+			Level: check.Problem, What: fmt.Sprintf("the rules in %s cannot be read: %v", where, err), Why: "an agent that starts with them admits nobody but the node's user, on a Unix socket",
 			Run: "mend the file; the agent reads it again by itself",
 		}}
 	}
@@ -152,8 +174,8 @@ func judgeRules(c config.Config) (out []check.Finding) {
 	for _, r := range all {
 		finding := func(level check.Level, why, instead string) check.Finding {
 			return check.Finding{
-				Level: level, What: fmt.Sprintf("line %d of %s uses %s", r.Line, c.HBA, r.Method), Why: "the rule " + why,
-				Run: "use " + instead + " there, then coterie restart",
+				Level: level, What: fmt.Sprintf("line %d of %s uses %s", r.Line, where, r.Method), Why: "the rule " + why,
+				Run: fmt.Sprintf(change, instead),
 			}
 		}
 		certificates = certificates || r.Method == hba.MethodCert || r.ClientCert != ""
@@ -199,10 +221,24 @@ func judgeClientCertificates(c config.Config) (out []check.Finding) {
 	return out
 }
 
+// filesIn returns the paths of the files in a directory whose names have that end, and a finding if it cannot be read.
+func filesIn(dir, end string) (found []string, bad []check.Finding) {
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		bad = []check.Finding{failed(dir, err)}
+	}
+	for _, e := range entries {
+		if strings.HasSuffix(e.Name(), end) {
+			found = append(found, filepath.Join(dir, e.Name()))
+		}
+	}
+	return found, bad
+}
+
 // judgeFiles returns the findings about owners and modes of what is secret.
-func judgeFiles(l config.Layout) (out []check.Finding) {
+func judgeFiles(l config.Layout) []check.Finding {
 	private := []string{l.Dir, l.PKI(), l.State(), l.Run, filepath.Join(l.Dir, config.File)}
-	keys, _ := filepath.Glob(filepath.Join(l.PKI(), "*.key"))
+	keys, out := filesIn(l.PKI(), ".key")
 	for _, path := range append(private, keys...) {
 		st, err := os.Stat(path)
 		if errors.Is(err, os.ErrNotExist) {

@@ -52,11 +52,11 @@ func expect(t *testing.T, found []check.Finding, want ...string) {
 func TestJudgePorts(t *testing.T) {
 	t.Parallel()
 	c := config.Config{Endpoint: config.Address{Listen: ":5022"}, ReadWrite: config.Address{Listen: ":5432,/run/x"}, HTTP: config.Address{Listen: ":8008"}}
-	expect(t, judgePorts(c), "ok endpoint :5022", "ok read_write :5432:", "warning http :8008", "warning clients may log in without TLS")
+	expect(t, judgePorts(config.Layout{}, c), "ok endpoint :5022", "ok read_write :5432:", "warning http :8008", "warning clients may log in without TLS")
 	c.HTTP.Listen, c.TLSOnly = "10.1.2.3:8008", true
-	expect(t, judgePorts(c), "ok http 10.1.2.3:8008", "ok clients need TLS")
+	expect(t, judgePorts(config.Layout{}, c), "ok http 10.1.2.3:8008", "ok clients need TLS")
 	c.HTTP.Listen = ""
-	expect(t, judgePorts(c), "ok http: switched off")
+	expect(t, judgePorts(config.Layout{}, c), "ok http: switched off")
 	for a, want := range map[string]bool{"127.0.0.1:1": true, "localhost:1": true, "[::1]:1": true, "0.0.0.0:1": false, "db1:1": false, "192.0.2.1:1": false} {
 		if inner([]string{a}) != want {
 			t.Errorf("%s: want %t", a, want)
@@ -91,12 +91,43 @@ func TestJudgeRules(t *testing.T) {
 		if err := os.WriteFile(c.HBA, []byte(text+"\n"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		expect(t, judgeRules(c), want)
-		if got, want := onlyTLS(c), strings.HasPrefix(text, "hostssl") && !strings.Contains(text, "moon") || strings.HasPrefix(text, "local"); got != want {
+		expect(t, judgeRules(config.Layout{}, c), want)
+		if got, want := onlyTLS(config.Layout{}, c), strings.HasPrefix(text, "hostssl") && !strings.Contains(text, "moon") || strings.HasPrefix(text, "local"); got != want {
 			t.Errorf("%s: only TLS is %t", text, got)
 		}
 	}
-	expect(t, judgeRules(config.Config{}), "ok no rule for clients trusts")
+	expect(t, judgeRules(config.Layout{}, config.Config{}), "ok no rule for clients trusts")
+}
+
+// TestRulesOfTheGroup holds that a node without rules of its own is judged by those that it serves clients by: the
+// group's, which are those of a cluster that was adopted.
+func TestRulesOfTheGroup(t *testing.T) {
+	t.Parallel()
+	l := config.Layout{Dir: t.TempDir()}
+	if err := os.Mkdir(l.State(), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for record, want := range map[string]string{
+		`{"hba": "host all all all trust"}`:     "problem line 1 of the group's record uses trust",
+		`{"hba": "host all all all no-method"}`: "problem the rules in the group's record cannot be read",
+		`{"hba": `:                              "problem the rules in the group's record cannot be read",
+		`{"hba": ""}`:                           "ok no rule for clients trusts",
+	} {
+		if err := os.WriteFile(l.GroupFile(), []byte(record), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		expect(t, judgeRules(l, config.Config{}), want)
+	}
+	c := config.Config{HTTPS: config.Address{Listen: ":8443"}}
+	for rules, want := range map[string][]string{
+		"hostssl all all 10.0.0.0/8 scram-sha-256": {"ok clients need TLS", "ok https :8443: TLS 1.3 and a login; the rules admit nobody"},
+		"host all all all scram-sha-256":           {"warning clients may log in without TLS", "warning https :8443: the console's login is open"},
+	} {
+		if err := os.WriteFile(l.GroupFile(), []byte(`{"hba": "`+rules+`"}`), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		expect(t, append(judgePorts(l, c), judgeConsole(l, c)...), want...)
+	}
 }
 
 func TestJudgeFiles(t *testing.T) {
@@ -122,6 +153,24 @@ func TestJudgeFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	expect(t, judgeFiles(l), "ok keys and directories are private")
+}
+
+// TestFilesOfANodeOfAnyName holds that the keys are looked at of a node directory whose name would be a pattern.
+func TestFilesOfANodeOfAnyName(t *testing.T) {
+	t.Parallel()
+	l := config.Layout{Dir: filepath.Join(t.TempDir(), "db[1]")}
+	if err := os.MkdirAll(l.PKI(), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	key := filepath.Join(l.PKI(), "ca.key")
+	if err := errors.Join(os.WriteFile(key, nil, 0o600), os.Chmod(key, 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, judgeFiles(l), "problem "+key+" has mode 0644")
+	if err := errors.Join(os.RemoveAll(l.PKI()), os.WriteFile(l.PKI(), nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, append(judgeFiles(l), judgeKeys(l, config.Config{})...), "failed "+l.PKI()+": not checked", "failed "+l.PKI()+": not checked")
 }
 
 func TestJudgeProcess(t *testing.T) {
