@@ -101,7 +101,8 @@ func (b *Bundle) folderOf(root *os.Root, folder string, wanted func(string) bool
 	}
 }
 
-// tail reads the end of a regular file, of at most MaxPart bytes.
+// tail reads the end of a regular file, of at most MaxPart bytes, from the beginning of a line: what a line has is told
+// from its beginning, be it a secret or a statement.
 func tail(root *os.Root, name string) ([]byte, error) {
 	f, err := root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0) // a fifo must not hold the command
 	if err != nil {
@@ -115,12 +116,15 @@ func tail(root *os.Root, name string) ([]byte, error) {
 	if !st.Mode().IsRegular() {
 		return nil, errors.New(name + " is no regular file")
 	}
-	if st.Size() > MaxPart {
-		if _, err := f.Seek(st.Size()-MaxPart, io.SeekStart); err != nil {
-			return nil, err
-		}
+	if st.Size() <= MaxPart {
+		return io.ReadAll(io.LimitReader(f, MaxPart))
 	}
-	return io.ReadAll(io.LimitReader(f, MaxPart))
+	if _, err := f.Seek(st.Size()-MaxPart, io.SeekStart); err != nil {
+		return nil, err
+	}
+	data, err := io.ReadAll(io.LimitReader(f, MaxPart))
+	_, rest, _ := bytes.Cut(data, []byte("\n"))
+	return rest, err
 }
 
 // list lists the files of a node directory with mode, size and time. Of the databases it lists the top only.

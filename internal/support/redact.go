@@ -141,19 +141,28 @@ func (r *Redactor) object(m map[string]any) {
 }
 
 var (
+	// tag begins a message in a server's log: a word without small letters.
+	tag = regexp.MustCompile(`([\p{Lu}\p{Lo}][\p{Lu}\p{Lo}\p{Lm}\p{M}\d]*)[ \x{a0}]?:  `)
+	// english are the tags of a log in English.
+	english = regexp.MustCompile(`^(?:DEBUG\d?|INFO|NOTICE|WARNING|ERROR|LOG|FATAL|PANIC|DETAIL|HINT|QUERY|CONTEXT|LOCATION|STATEMENT|BACKTRACE)$`)
 	// statement begins a line of a server's log that has a statement, its parameters or values of rows.
 	statement = regexp.MustCompile(`(STATEMENT|QUERY|CONTEXT|LOG):  .*$`)
 	// ofStatement are the texts of LOG and DETAIL that have them.
 	ofStatement = regexp.MustCompile(`LOG:  (?:statement: |execute |parse |bind |fastpath |duration: [\d.]+ ms  \w)|` +
 		`DETAIL:  (?:[Pp]arameters?: |Key \(|Failing row contains|Prepare: |prepare: |Process \d+: |Array value)|LOG:  .*\bplan:`)
 	// values are those that a message quotes from a statement.
-	values = regexp.MustCompile(`(at or near |invalid input (?:syntax|value)[^:\n]*: |value |token |string )".*"`)
+	values = regexp.MustCompile(`(at or near |(?:invalid|malformed) [^\n]*?: |out of range: |value |token |string )".*"`)
 )
 
-// Statements returns a server's log without the texts of statements, their parameters and values of rows.
+// Statements returns a server's log without the texts of statements, their parameters and values of rows. They are told
+// from other texts by what the server says in English. Of a log in another language only the tags are left.
 func (r *Redactor) Statements(log []byte) []byte {
 	var out bytes.Buffer
-	skipping := false
+	keep := r.withoutStatement
+	if inAnotherLanguage(log) {
+		keep = r.tagOnly
+	}
+	skipping := true // the text may begin in the middle of a statement
 	for line := range bytes.Lines(log) {
 		if line[0] == '\t' { // a line of a message that has several
 			if !skipping {
@@ -161,17 +170,44 @@ func (r *Redactor) Statements(log []byte) []byte {
 			}
 			continue
 		}
-		kept := line
-		at := ofStatement.FindIndex(line)
-		if m := statement.FindIndex(bytes.TrimRight(line, "\n")); at == nil && m != nil && !bytes.HasPrefix(line[m[0]:], []byte("LOG:")) {
-			at = m
-		}
-		if skipping = at != nil; skipping {
-			level, _, _ := bytes.Cut(line[at[0]:], []byte(":"))
-			kept = []byte(string(line[:at[0]]) + string(level) + ":  " + removed + "\n")
-			r.Removed++
-		}
-		out.Write(values.ReplaceAll(kept, []byte("${1}"+removed)))
+		var kept []byte
+		kept, skipping = keep(line)
+		out.Write(kept)
 	}
 	return out.Bytes()
+}
+
+// inAnotherLanguage reports whether a log has messages that are not in English.
+func inAnotherLanguage(log []byte) bool {
+	for line := range bytes.Lines(log) {
+		if m := tag.FindSubmatch(line); m != nil && line[0] != '\t' && !english.Match(m[1]) {
+			return true
+		}
+	}
+	return false
+}
+
+// tagOnly returns a line up to the tag of its message, and whether there was one.
+func (r *Redactor) tagOnly(line []byte) (kept []byte, skip bool) {
+	m := tag.FindIndex(line)
+	if m == nil {
+		return line, false // of another program
+	}
+	r.Removed++
+	return slices.Concat(line[:m[1]], []byte(removed+"\n")), true
+}
+
+// withoutStatement returns a line without the statement or the values in it, and whether the lines that go on with it
+// have more of them.
+func (r *Redactor) withoutStatement(line []byte) (kept []byte, skip bool) {
+	at := ofStatement.FindIndex(line)
+	if m := statement.FindIndex(bytes.TrimRight(line, "\n")); at == nil && m != nil && !bytes.HasPrefix(line[m[0]:], []byte("LOG:")) {
+		at = m
+	}
+	if at != nil {
+		level, _, _ := bytes.Cut(line[at[0]:], []byte(":"))
+		line = []byte(string(line[:at[0]]) + string(level) + ":  " + removed + "\n")
+		r.Removed++
+	}
+	return values.ReplaceAll(line, []byte("${1}"+removed)), at != nil
 }

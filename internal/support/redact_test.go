@@ -128,6 +128,8 @@ func TestStatementsAreRemoved(t *testing.T) {
 	values ('hunter2')
 2026-11-25 05:00:00 UTC [7] ERROR:  invalid input syntax for type integer: "hunter2"
 2026-11-25 05:00:00 UTC [7] ERROR:  syntax error at or near "hunter2"
+2026-11-25 05:00:00 UTC [7] ERROR:  date/time field value out of range: "hunter2"
+2026-11-25 05:00:00 UTC [7] ERROR:  malformed array literal: "hunter2"
 2026-11-25 05:00:00 UTC [7] CONTEXT:  SQL statement "select 'hunter2'"
 2026-11-25 05:00:00 UTC [9] LOG:  could not send data to client: several
 	lines
@@ -141,6 +143,44 @@ func TestStatementsAreRemoved(t *testing.T) {
 	}
 	if strings.Contains(got, mark) {
 		t.Errorf("left: %s", got)
+	}
+}
+
+// TestStatementsOfAnotherLanguageAreRemoved holds the same of a server that does not log in English: its own words do
+// not tell where a statement is.
+func TestStatementsOfAnotherLanguageAreRemoved(t *testing.T) {
+	for _, log := range []string{
+		"05:00 UTC [7] FEHLER:  Division durch Null\n05:00 UTC [7] ANWEISUNG:  select 'hunter2',\n\t'hunter2'\n05:00 UTC [7] LOG:  Anweisung: select 'hunter2'\ncp: the archive\n",
+		"05:00 UTC [7] ERREUR:  division par zéro\n05:00 UTC [7] INSTRUCTION\u00a0:  select 'hunter2',\n\t'hunter2'\ncp: the archive\n",
+		"05:00 UTC [7] エラー:  0 による除算が行われました\n05:00 UTC [7] 文:  select 'hunter2'\ncp: the archive\n",
+	} {
+		r := &Redactor{}
+		got := string(r.Statements([]byte(log)))
+		if strings.Contains(got, mark) || !strings.HasPrefix(got, "05:00 UTC [7] ") || !strings.Contains(got, ":  [removed]\n") || !strings.HasSuffix(got, "cp: the archive\n") {
+			t.Errorf("%s\nbecame\n%s", log, got)
+		}
+	}
+}
+
+// TestLogsThatAreCut holds that neither a secret nor a statement is left whose beginning is in the part of a long log
+// that is left out.
+func TestLogsThatAreCut(t *testing.T) {
+	dir := t.TempDir()
+	const secret, end = "password=hunter2\n", "05:00 UTC [7] LOG:  the end\n"
+	kept := len(secret) - len("pass")
+	put(t, filepath.Join(dir, "log/agent.log"), secret+strings.Repeat(".", MaxPart-kept-len(end)-1)+"\n"+end)
+	put(t, filepath.Join(dir, "log/postgres.log"), "05:00 UTC [7] STATEMENT:  select "+strings.Repeat("'hunter2'", MaxPart/9)+"\n\t'hunter2'\n"+end)
+	var packed bytes.Buffer
+	b := NewBundle(&packed, "b", time.Now())
+	b.Node(dir, false)
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
+	files := unpack(t, packed.Bytes())
+	for _, name := range []string{"log/agent.log", "log/postgres.log"} {
+		if text := files[name]; strings.Contains(text, mark) || !strings.HasSuffix(text, end) {
+			t.Errorf("%s ends with %q and begins with %q", name, text[max(0, len(text)-200):], text[:min(len(text), 200)])
+		}
 	}
 }
 
