@@ -138,7 +138,7 @@ type PostgreSQL struct {
 	BinDir     string `yaml:"bin_dir"`               // of initdb, postgres, pg_rewind, ...
 	Data       string `yaml:"data"`                  // the data directory
 	ConfigFile string `yaml:"config_file,omitempty"` // if it is outside the data directory, as on Debian
-	Superuser  string `yaml:"superuser"`             // the bootstrap superuser of the cluster
+	Superuser  string `yaml:"superuser"`             // the bootstrap superuser of the cluster; empty: postgres
 }
 
 var nodeName = regexp.MustCompile(`^[a-z][a-z0-9_]{0,29}$`)
@@ -176,6 +176,9 @@ func Parse(b []byte) (Config, error) {
 	var c Config
 	if err := yaml.UnmarshalWithOptions(b, &c, yaml.Strict(), yaml.DisallowUnknownField()); err != nil {
 		return c, errors.New(strings.TrimSpace(yaml.FormatError(err, false, true)))
+	}
+	if c.PostgreSQL != nil && c.PostgreSQL.Superuser == "" {
+		c.PostgreSQL.Superuser = "postgres" // as the server takes it; the streams of the members log in by it, too
 	}
 	return c, c.Validate()
 }

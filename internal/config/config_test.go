@@ -36,6 +36,17 @@ func TestListenAddresses(t *testing.T) {
 	}
 }
 
+// TestSuperuser holds that a replica whose file names no bootstrap superuser has the same one everywhere: the server
+// would take postgres, and the streams of the members nobody.
+func TestSuperuser(t *testing.T) {
+	const node = "node: n1\nkind: replica\ngroup: g\nendpoint:\n  listen: :5022\npostgresql:\n  bin_dir: /bin\n  data: /data\n"
+	for text, want := range map[string]string{"": "postgres", "  superuser: dba\n": "dba"} {
+		if c, err := Parse([]byte(node + text)); err != nil || c.PostgreSQL.Superuser != want {
+			t.Errorf("%q: %+v, %v", text, c.PostgreSQL, err)
+		}
+	}
+}
+
 // TestLimits holds that an invalid limit is refused with its key, and that limits which are not given have their
 // defaults.
 func TestLimits(t *testing.T) {
