@@ -148,6 +148,9 @@ func (a *Agent) Known() availability.Facts {
 	return f
 }
 
+// Own returns what this node had to report at its last turn, published or not; nil before the first.
+func (a *Agent) Own() *Status { return a.own.Load() }
+
 // member returns what the judgement of the group needs of a status.
 func (s Status) member() availability.Member {
 	m := availability.Member{

@@ -107,6 +107,7 @@ func (b *bed) witness() {
 type fakeAgent struct {
 	view      *ag.View
 	snap      *agent.Snapshot
+	own       *agent.Status
 	plan      *ag.Plan
 	decisions []decisions.Decision
 	failovers decisions.Failovers
@@ -128,6 +129,7 @@ func (a *fakeAgent) Known() (f availability.Facts) {
 }
 func (a *fakeAgent) Plan() *ag.Plan                  { return a.plan }
 func (a *fakeAgent) Snapshot() *agent.Snapshot       { return a.snap }
+func (a *fakeAgent) Own() *agent.Status              { return a.own }
 func (a *fakeAgent) Decisions() []decisions.Decision { return a.decisions }
 func (a *fakeAgent) Failovers() decisions.Failovers  { return a.failovers }
 func (a *fakeAgent) Transitions() map[ag.Rule]uint64 { return map[ag.Rule]uint64{ag.RuleLead: 3} }

@@ -40,7 +40,7 @@ func (s *Service) Measured() metrics.Facts {
 		f.Lease = &left
 	}
 	if snap := s.Agent.Snapshot(); snap != nil {
-		f.Space = snap.Statuses[s.Self].Space
+		f.Space = s.said(snap, s.Self).Space
 	}
 	if s.Server != nil {
 		f.Server = s.measuredServer(v)

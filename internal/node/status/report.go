@@ -50,7 +50,7 @@ func (s *Service) Report(ctx context.Context) catalog.Node {
 		out.Because, out.Open = p.Because, p.Open
 	}
 	if snap := s.Agent.Snapshot(); snap != nil {
-		st := snap.Statuses[s.Self]
+		st := s.said(snap, s.Self)
 		out.Progress, out.Streaming = st.Progress, st.Stream
 	}
 	if s.Seedings != nil {

@@ -56,11 +56,12 @@ type Config struct {
 	Log        ServerLog
 }
 
-// Agent is the part of *agent.Agent that a Service shows. View, Plan and Snapshot are nil before its first turn.
+// Agent is the part of *agent.Agent that a Service shows. View, Plan, Snapshot and Own are nil before its first turn.
 type Agent interface {
 	View() *ag.View
 	Plan() *ag.Plan
 	Snapshot() *agent.Snapshot
+	Own() *agent.Status
 	Known() availability.Facts
 	Decisions() []decisions.Decision
 	Transitions() map[ag.Rule]uint64
@@ -149,6 +150,15 @@ type Service struct {
 
 // New returns the service of a node whose parts all exist.
 func New(c Config) *Service { return &Service{Config: c} }
+
+// said returns what a member last reported about itself. This node's own report is that of its last turn: the store has
+// an old one while the quorum does not answer.
+func (s *Service) said(snap *agent.Snapshot, id ag.ReplicaID) agent.Status {
+	if own := s.Agent.Own(); id == s.Self && own != nil {
+		return *own
+	}
+	return snap.Statuses[id]
+}
 
 // Availability returns the judgement of the group. Everything that says how the group is says this.
 func (s *Service) Availability() availability.Report {

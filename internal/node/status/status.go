@@ -61,7 +61,7 @@ func (s *Service) Status() api.Status {
 			out.Relays = append(out.Relays, api.Relay{From: p.Identity.ID, To: p.RelayTo, Since: p.Since})
 		}
 	}
-	leader := snap.Statuses[e.Leader]
+	leader := s.said(snap, e.Leader)
 	out.WaitsFor = fmt.Sprintf("%d of %v", leader.SyncN, leader.SyncP)
 	out.Availability = s.Availability()
 	out.FailoverReady = out.Availability.Automatic
@@ -74,7 +74,7 @@ func (s *Service) Status() api.Status {
 }
 
 func (s *Service) replica(v ag.View, snap *agent.Snapshot, r ag.Replica, head ag.Position) api.Replica {
-	st, mine := snap.Statuses[r.ID], r.ID == s.Self
+	st, mine := s.said(snap, r.ID), r.ID == s.Self
 	out := api.Replica{
 		Name: r.ID, Role: st.Role, Mode: r.AvailabilityMode, FailoverMode: r.FailoverMode, Voter: v.Group.Votes(r), Suspended: r.Suspended, Join: r.Join,
 		Endpoint: r.Endpoint, Listener: r.Listener, ReadOnly: r.ReadOnly, HTTP: r.HTTP, Position: st.Position, Server: st.Server, Data: st.Data,

@@ -44,6 +44,26 @@ func TestStatus(t *testing.T) {
 	}
 }
 
+// TestOwnWordsWithoutAQuorum holds that a node which cannot reach the store shows itself as it is, not as it last wrote
+// there.
+func TestOwnWordsWithoutAQuorum(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	b.status("a", func(s *agent.Status) {
+		s.Space, s.Because = []agent.Space{{Place: "data", Free: 900, Total: 1000}}, "all is well"
+	})
+	b.agent.view.Quorum = false
+	b.agent.own = &agent.Status{Role: ag.RolePrimary, Epoch: 7, Because: "no quorum", Wellness: agent.Wellness{
+		Ill: "the data directory is full", Quarantine: "a write was lost", Space: []agent.Space{{Place: "data", Free: 1, Total: 1000}},
+	}}
+	if r := b.Status().Replicas[0]; r.Ill != b.agent.own.Ill || r.Quarantine != b.agent.own.Quarantine || r.Because != "no quorum" {
+		t.Errorf("it shows itself as %+v", r)
+	}
+	if f := b.Measured(); len(f.Space) != 1 || f.Space[0].Free != 1 {
+		t.Errorf("the room is %+v", f.Space)
+	}
+}
+
 // TestStatusBeforeTheFirstTurn: a node that has just begun tells the group as it last saw it, and takes nothing for
 // well.
 func TestStatusBeforeTheFirstTurn(t *testing.T) {
