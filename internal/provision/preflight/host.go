@@ -92,6 +92,7 @@ func flushLatency(dir string) (time.Duration, error) {
 // Listen opens the free ports on all addresses. A port in use is skipped, because its program answers, but the first
 // port must be free.
 func (a *Answerer) Listen(ctx context.Context) error {
+	a.turn = make(chan struct{}, 1)
 	mux := http.NewServeMux()
 	mux.HandleFunc("/preflight", a.tell)
 	a.srv = &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second, MaxHeaderBytes: 8 << 10}
@@ -148,11 +149,23 @@ func (a *Answerer) Close() {
 	a.wg.Wait()
 }
 
-// tell serves the description of this host. It first dials the ports of the asking host.
+// describe describes this host, to one caller after the other: anybody may ask, and a description runs programs and
+// flushes the disk.
+func (a *Answerer) describe(ctx context.Context) (HostFacts, error) {
+	select {
+	case a.turn <- struct{}{}:
+	case <-ctx.Done():
+		return HostFacts{}, fmt.Errorf("others ask: %w", context.Cause(ctx))
+	}
+	defer func() { <-a.turn }()
+	return DescribeMachine(ctx, a.Dir)
+}
+
+// tell serves the description of this host. It also dials the ports of the asking host.
 func (a *Answerer) tell(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), 25*time.Second)
 	defer cancel()
-	m, err := DescribeMachine(ctx, a.Dir)
+	m, err := a.describe(ctx)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return

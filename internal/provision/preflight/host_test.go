@@ -2,7 +2,10 @@ package preflight
 
 import (
 	"net"
+	"os"
+	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -74,6 +77,35 @@ func TestPreflight(t *testing.T) {
 	}
 }
 
+// TestOneDescriptionAtATime holds that a host is described to one caller after the other: anybody may ask, and a
+// description runs programs and flushes the disk.
+func TestOneDescriptionAtATime(t *testing.T) {
+	bin := t.TempDir()
+	const script = "#!/bin/sh\nmkdir \"$0.runs\" || touch \"$0.twice\"\nsleep 0.3\nrmdir \"$0.runs\"\n"
+	program := filepath.Join(bin, "locale") // one of those that a description runs
+	if err := os.WriteFile(program, []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
+	a := &Answerer{Dir: t.TempDir(), Ports: loopbackPorts(t, 1)}
+	if err := a.Listen(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	defer a.Close()
+	var asked sync.WaitGroup
+	for range 4 {
+		asked.Go(func() {
+			if m, err := fetchMachine(t.Context(), "127.0.0.1", a.Ports); err != nil || m.Arch == "" {
+				t.Errorf("%+v, %v", m, err)
+			}
+		})
+	}
+	asked.Wait()
+	if _, err := os.Stat(program + ".twice"); err == nil {
+		t.Error("two descriptions at once")
+	}
+}
+
 func TestJudgeMachine(t *testing.T) {
 	good := JudgeMachine(HostFacts{software: software{Majors: []int{15}}, Flush: time.Millisecond, Free: 100 << 30}, "/x")
 	if check.Worst(good) != check.OK {
@@ -110,6 +142,7 @@ func TestCompareSoftware(t *testing.T) {
 		"another processor":         {func(s *software) { s.Arch = "arm64" }, check.Problem, "arm64 there, amd64 here"},
 		"another major":             {func(s *software) { s.Majors = []int{16} }, check.Problem, "PostgreSQL [16] there, [15 17] here"},
 		"a witness needs none":      {func(s *software) { s.Majors = nil }, check.OK, ""},
+		"an unknown C library":      {func(s *software) { s.Libc = "" }, check.OK, ""},
 		"another C library":         {func(s *software) { s.Libc = "glibc 2.41" }, check.Problem, "glibc 2.41 there"},
 		"a locale less":             {func(s *software) { s.Locales = []string{"C"} }, check.Warning, "not there: de_DE.utf8"},
 		"a library less":            {func(s *software) { s.Libraries = s.Libraries[1:] }, check.Warning, "not there: postgis-3"},

@@ -22,6 +22,7 @@ type Answerer struct {
 	udp   net.PacketConn
 	srv   *http.Server
 	wg    sync.WaitGroup
+	turn  chan struct{} // holds a token while this host is described
 }
 
 // The results of a connection to a port.

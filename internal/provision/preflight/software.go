@@ -66,7 +66,7 @@ func (s software) compare(there software) []check.Finding {
 	if len(there.Majors) > 0 && !slices.ContainsFunc(there.Majors, func(v int) bool { return slices.Contains(s.Majors, v) }) {
 		find(check.Problem, "all replicas have one major version", "install the same there", "PostgreSQL %v there, %v here", there.Majors, s.Majors)
 	}
-	if there.Libc != s.Libc {
+	if there.Libc != s.Libc && there.Libc != "" && s.Libc != "" {
 		find(check.Problem, "text sorts differently: indexes on text of a copy would be wrong on the other", "use the same release of the system, or ICU or C collations throughout",
 			"%s there, %s here", there.Libc, s.Libc)
 	}
