@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -48,9 +49,23 @@ func (v Server) Params() map[string]string {
 	return p
 }
 
+// environment are the variables in which clients of PostgreSQL find the servers of their user. pgx reads them whenever
+// it makes a configuration. Some, such as PGSERVICE, PGTARGETSESSIONATTRS and PGREQUIREAUTH, would keep the agent of an
+// administrator who has them from its own server.
+var environment = []string{
+	"PGHOST", "PGPORT", "PGDATABASE", "PGUSER", "PGPASSWORD", "PGPASSFILE", "PGAPPNAME", "PGCONNECT_TIMEOUT", "PGSSLMODE", "PGSSLKEY", "PGSSLCERT", "PGSSLCERTMODE",
+	"PGSSLSNI", "PGSSLROOTCERT", "PGSSLPASSWORD", "PGSSLNEGOTIATION", "PGTARGETSESSIONATTRS", "PGSERVICE", "PGSERVICEFILE", "PGTZ", "PGOPTIONS", "PGMINPROTOCOLVERSION",
+	"PGMAXPROTOCOLVERSION", "PGCHANNELBINDING", "PGREQUIREAUTH",
+}
+
 // ConnConfig returns the configuration of a connection to this server. It contains nothing of the process's PG*
-// environment.
+// environment, from which it removes what clients of PostgreSQL read there.
 func (v Server) ConnConfig(database string) (*pgx.ConnConfig, error) {
+	for _, name := range environment {
+		if err := os.Unsetenv(name); err != nil {
+			return nil, err
+		}
+	}
 	c, err := pgx.ParseConfig(fmt.Sprintf("host=%s port=%d user=%s dbname=%s sslmode=disable connect_timeout=5",
 		settings.QuoteConninfo(v.SocketDir), Port, settings.QuoteConninfo(v.Superuser), settings.QuoteConninfo(database)))
 	if err != nil {
