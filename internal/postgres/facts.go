@@ -81,8 +81,9 @@ var ownSettings = []string{
 }
 
 // Settings that only superusers may see could be secret and are left out, except the libraries, without which a server
-// does not start. The version of a collation provider counts as a setting, because indexes on text depend on it.
-// Settings that this session may have changed for itself are read from the files.
+// does not start. Of primary_conninfo, which may have a password, it is only said where it is written. The version of a
+// collation provider counts as a setting, because indexes on text depend on it. Settings that this session may have
+// changed for itself are read from the files.
 const privilegedSettings = `SELECT 'shared_preload_libraries' AS name, current_setting('shared_preload_libraries') AS value, source, pending_restart
     FROM pg_settings WHERE name = 'shared_preload_libraries'
 UNION ALL
@@ -100,7 +101,7 @@ SELECT 'synchronous_commit of all roles', split_part(c, '=', 2), 'ALTER ROLE', f
     FROM pg_db_role_setting s, unnest(s.setconfig) c
     WHERE split_part(c, '=', 1) = 'synchronous_commit' AND s.setrole = 0 AND s.setdatabase = 0
 UNION ALL
-SELECT f.name || ' written in ' || f.sourcefile, f.setting, 'configuration file', false
+SELECT f.name || ' written in ' || f.sourcefile, CASE WHEN f.name = 'primary_conninfo' THEN '' ELSE f.setting END, 'configuration file', false
     FROM pg_file_settings f
     WHERE f.name IN ('primary_conninfo', 'primary_slot_name', 'restore_command') OR f.name LIKE 'recovery\_target%' OR f.name = 'recovery_min_apply_delay'
 UNION ALL

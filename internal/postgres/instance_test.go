@@ -392,9 +392,9 @@ func testSettings(t *testing.T, p *server) {
 // Defaults of synchronous_commit, and entries of settings that belong to the group, are among the settings.
 func testReservedSettings(t *testing.T, p *server) {
 	p.sql("ALTER ROLE postgres IN DATABASE template1 SET synchronous_commit = off", "ALTER DATABASE template1 SET synchronous_commit = local",
-		"ALTER ROLE ALL SET synchronous_commit = remote_write", "ALTER SYSTEM SET restore_command = 'cp'")
+		"ALTER ROLE ALL SET synchronous_commit = remote_write", "ALTER SYSTEM SET restore_command = 'cp'", "ALTER SYSTEM SET primary_conninfo = 'password=secret'")
 	defer p.sql("ALTER ROLE postgres IN DATABASE template1 RESET synchronous_commit", "ALTER DATABASE template1 RESET synchronous_commit",
-		"ALTER ROLE ALL RESET synchronous_commit", "ALTER SYSTEM RESET restore_command")
+		"ALTER ROLE ALL RESET synchronous_commit", "ALTER SYSTEM RESET restore_command", "ALTER SYSTEM RESET primary_conninfo")
 	found, err := p.Settings(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -402,6 +402,7 @@ func testReservedSettings(t *testing.T, p *server) {
 	for name, want := range map[string]string{
 		"synchronous_commit of role postgres in database template1": "off", "synchronous_commit of database template1": "local",
 		"synchronous_commit of all roles": "remote_write", "restore_command written in " + p.autoConf(): "cp",
+		"primary_conninfo written in " + p.autoConf(): "", // the value is for superusers only
 	} {
 		if i := slices.IndexFunc(found, func(s Setting) bool { return s.Name == name }); i < 0 || found[i].Value != want {
 			t.Errorf("%s is not %s among the settings", name, want)
