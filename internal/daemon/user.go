@@ -137,6 +137,9 @@ func prepareFor(dir string, uid, gid int) error {
 		if _, err := os.Stat(filepath.Join(abs, config.File)); err != nil {
 			return fail.Refusedf("%s is not a node directory and not empty: it is not given to user %s; choose another --node directory", abs, ServerUserName)
 		}
+		if err := ownNode(abs, uid); err != nil {
+			return err
+		}
 	}
 	for parent := filepath.Dir(abs); ; parent = filepath.Dir(parent) {
 		st, err := os.Stat(parent)
@@ -166,6 +169,23 @@ func prepareFor(dir string, uid, gid int) error {
 		return nil //nolint:nilerr // without /run, the run directory is in /tmp
 	}
 	return os.Lchown(run, uid, gid)
+}
+
+// ownNode refuses the node directory of another user than that one and root: its node could not run any more.
+func ownNode(dir string, uid int) error {
+	st, err := os.Stat(dir)
+	if err != nil {
+		return err
+	}
+	owner := int(st.Sys().(*syscall.Stat_t).Uid)
+	if owner == uid || owner == 0 {
+		return nil
+	}
+	name := strconv.Itoa(owner)
+	if u, err := user.LookupId(name); err == nil {
+		name = u.Username
+	}
+	return fail.Refusedf("%s is the node of user %s and is not given to user %s: run this as %[2]s", dir, name, ServerUserName)
 }
 
 // give changes the owner of a directory, and of nothing that has taken its place since it was looked at.
