@@ -28,6 +28,9 @@ var ErrRestart = errors.New("the agent makes room for its successor")
 // errJustBegun refuses what an agent is asked for before it may act under its name.
 var errJustBegun = errors.New("this node has just begun and has decided nothing yet; try again in a few seconds")
 
+// errFailedJustNow refuses an action that has failed less than retryPause ago.
+var errFailedJustNow = errors.New("an attempt failed a moment ago; try again in a few seconds")
+
 // restartTask is the name of the task of a restart in place.
 const restartTask = "restart"
 
@@ -96,7 +99,7 @@ func (a *Agent) beginServerRestart(ctx context.Context, r serverRequest) {
 		return nil, err
 	}})
 	if a.task.Load() == nil {
-		r.done <- errors.New("an attempt failed a moment ago; try again in a few seconds")
+		r.done <- errFailedJustNow
 	}
 }
 
@@ -140,6 +143,9 @@ func (a *Agent) beginRestart(ctx context.Context, r restartRequest) (leave bool)
 		r.done <- err
 		return nil, err
 	}})
+	if a.task.Load() == nil { // nothing was begun, and nobody else would answer
+		r.done <- errFailedJustNow
+	}
 	return false
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -155,6 +156,31 @@ func TestRestartIsRefusedOrUndone(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A restart that is asked for again at once, after one that failed, is answered: a caller without a deadline, such as
+// the one for the quorum's member, would wait for ever.
+func TestRestartAskedForAgainAtOnce(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		l.write("a")
+		l.Node("a").Busy(1)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if err := l.agents["a"].Restart(ctx, agent.RestartOptions{Drain: time.Second}); err == nil {
+			t.Fatal("it restarted")
+		}
+		for l.agents["a"].View().Busy != "" { // it is over when the loop has taken its end over
+			time.Sleep(time.Millisecond)
+		}
+		l.Node("a").Busy(0)
+		if err := l.agents["a"].Restart(ctx, agent.RestartOptions{}); err == nil || !strings.Contains(err.Error(), "failed a moment ago") {
+			t.Errorf("asked again at once: %v", err)
+		}
+		time.Sleep(time.Second)
+		l.restart("a", 300*time.Millisecond)
+		l.wait("a is open", 10*time.Second, func() bool { return l.leads("a") && l.Node("a").State().Routes.WriteOpen })
+		l.write("a")
+	})
 }
 
 // A secondary's server does not notice.
