@@ -40,10 +40,14 @@ func (m *Members) Load() error {
 func (m *Members) Set(g ag.Group) { m.group.Store(&g) }
 
 // Update takes a new configuration over and saves it. A configuration that cannot be saved counts all the same: the log
-// says why, and the next start knows the older one.
+// says why, and the next start knows the older one. One that was read before a later one, and comes after it, is
+// dropped: nobody would bring the later one again, and a member that it removed would be let in.
 func (m *Members) Update(g ag.Group) {
 	m.saving.Lock() // an admission and the watch of the store may come at once
 	defer m.saving.Unlock()
+	if is := m.group.Load(); is != nil && is.SignedOnly && g.Serial < is.Serial { // before that the numbers mean nothing
+		return
+	}
 	m.Set(g)
 	if err := SaveGroup(m.layout, g); err != nil {
 		m.log.Warn("the group's configuration was not saved", "err", err)

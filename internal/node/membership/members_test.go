@@ -156,3 +156,42 @@ func TestUpdatesAtOnce(t *testing.T) {
 		t.Errorf("saved %d bytes of a name, has %d: %v", len(saved.Name), len(m.Group().Name), err)
 	}
 }
+
+// TestUpdateKeepsTheLater holds that of two configurations the later one stays, in memory and on the disk, in whatever
+// order they come: an admission hands over what it has read, and the watch of the store may have been quicker. Before
+// every configuration is signed, the numbers of some are those of others.
+func TestUpdateKeepsTheLater(t *testing.T) {
+	t.Parallel()
+	l := config.Layout{Dir: t.TempDir()}
+	if err := os.Mkdir(l.State(), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	m := New("n1", l, slog.New(slog.DiscardHandler))
+	of := func(serial uint64, signed bool, members ...ag.ReplicaID) ag.Group {
+		g := ag.Group{ID: "g", Serial: serial, SignedOnly: signed}
+		for _, id := range members {
+			g.Replicas = append(g.Replicas, ag.Replica{ID: id, KeyPin: "pin"})
+		}
+		return g
+	}
+	for _, tt := range []struct {
+		next ag.Group
+		n2   bool // is a member then
+	}{
+		{of(9, false, "n1", "n2"), true},
+		{of(0, false, "n1"), false}, // by an earlier program
+		{of(1, true, "n1", "n2"), true},
+		{of(3, true, "n1"), false},       // n2 was removed
+		{of(2, true, "n1", "n2"), false}, // read before that
+		{of(3, true, "n1"), false},
+		{of(4, true, "n1", "n2"), true},
+	} {
+		m.Update(tt.next)
+		err := m.Authorize(certs.Identity{ID: "n2", Kind: certs.KindReplica}, "pin", endpoint.ClassControl)
+		saved, unread := ReadGroup(l)
+		_, there := saved.Replica("n2")
+		if (err == nil) != tt.n2 || unread != nil || there != tt.n2 {
+			t.Errorf("after %d of %v: n2 is let in: %v; saved: %v, %v", tt.next.Serial, tt.next.Replicas, err, there, unread)
+		}
+	}
+}
