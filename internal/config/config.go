@@ -8,10 +8,12 @@ package config
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -205,18 +207,8 @@ func (c Config) Validate() error {
 		if len(q.Endpoints) == 0 {
 			errs = append(errs, errors.New("quorum: no endpoints"))
 		}
-		for key, path := range map[string]string{"ca": q.CA, "cert": q.Cert, "key": q.Key} {
-			if path != "" && !filepath.IsAbs(path) {
-				errs = append(errs, fmt.Errorf("quorum.%s: %q must begin with /", key, path))
-			}
-		}
 	}
-	if c.ClientCA != "" && !filepath.IsAbs(c.ClientCA) {
-		errs = append(errs, fmt.Errorf("client_ca: %q must begin with /", c.ClientCA))
-	}
-	if c.ClientCRL != "" && !filepath.IsAbs(c.ClientCRL) {
-		errs = append(errs, fmt.Errorf("client_crl: %q must begin with /", c.ClientCRL))
-	}
+	errs = append(errs, c.checkPaths()...)
 	if c.ClientCRL != "" && c.ClientCA == "" {
 		errs = append(errs, errors.New("client_crl: client_ca is missing, without which no client certificate is asked for"))
 	}
@@ -228,6 +220,34 @@ func (c Config) Validate() error {
 	}
 	errs = append(errs, c.Limits.validate()...)
 	return errors.Join(append(errs, c.checkPorts()...)...)
+}
+
+// checkPaths refuses relative paths. The agent, the keeper and a command that checks the file have working directories
+// of their own, so that each would look elsewhere.
+func (c Config) checkPaths() (errs []error) {
+	check := func(key, path string) {
+		if path != "" && !filepath.IsAbs(path) {
+			errs = append(errs, fmt.Errorf("%s: %q must begin with /", key, path))
+		}
+	}
+	if q := c.Quorum; q != nil {
+		check("quorum.ca", q.CA)
+		check("quorum.cert", q.Cert)
+		check("quorum.key", q.Key)
+	}
+	if p := c.PostgreSQL; p != nil {
+		check("postgresql.bin_dir", p.BinDir)
+		check("postgresql.data", p.Data)
+		check("postgresql.config_file", p.ConfigFile)
+	}
+	check("hba", c.HBA)
+	check("client_ca", c.ClientCA)
+	check("client_crl", c.ClientCRL)
+	for _, there := range slices.Sorted(maps.Keys(c.Tablespaces)) {
+		check("tablespaces", there)
+		check("tablespaces."+there, c.Tablespaces[there])
+	}
+	return errs
 }
 
 func (c Config) checkPorts() (errs []error) {

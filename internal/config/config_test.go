@@ -96,3 +96,34 @@ func TestSaveReplacesWhole(t *testing.T) {
 		t.Errorf("%v, %v", left, err)
 	}
 }
+
+// TestPathsAreAbsolute holds that every value that is a path is refused, with its key, unless it begins with a slash:
+// the agent and its keeper work elsewhere than the command that checks the file.
+func TestPathsAreAbsolute(t *testing.T) {
+	const node = "node: n1\nkind: replica\ngroup: g\nendpoint:\n  listen: :5022\n"
+	const server = "postgresql:\n  bin_dir: /usr/bin\n  data: /data\n"
+	for text, want := range map[string]string{
+		server: "",
+		"postgresql:\n  bin_dir: bin\n  data: /data\n":                           `postgresql.bin_dir: "bin" must begin with /`,
+		"postgresql:\n  bin_dir: /usr/bin\n  data: data\n":                       `postgresql.data: "data" must`,
+		server + "  config_file: etc/postgresql.conf\n":                          `postgresql.config_file: "etc/postgresql.conf" must`,
+		server + "hba: pg_hba.conf\n":                                            `hba: "pg_hba.conf" must`,
+		server + "client_ca: ./ca.pem\n":                                         `client_ca: "./ca.pem" must`,
+		server + "client_ca: /ca.pem\nclient_crl: crl\n":                         `client_crl: "crl" must`,
+		server + "tablespaces:\n  /srv/fast: fast\n":                             `tablespaces./srv/fast: "fast" must`,
+		server + "tablespaces:\n  fast: /srv/fast\n":                             `tablespaces: "fast" must`,
+		server + "quorum:\n  endpoints: [https://a:2379]\n  ca: ca.pem\n":        `quorum.ca: "ca.pem" must`,
+		server + "quorum:\n  endpoints: [https://a:2379]\n  cert: c\n":           `quorum.cert: "c" must`,
+		server + "quorum:\n  endpoints: [https://a:2379]\n  key: k\n":            `quorum.key: "k" must`,
+		server + "read_write:\n  listen: run/.s.PGSQL.5432\n":                    "read_write.listen: ",
+		server + "hba: /etc/hba\ntablespaces:\n  /srv/fast: /mnt/nvme\n":         "",
+		server + "client_ca: /ca.pem\nclient_crl: /crl\n":                        "",
+		server + "quorum:\n  endpoints: [https://a:2379]\n  ca: /a\n  key: /k\n": "",
+		server + "read_write:\n  listen: :5432, /run/postgresql/.s.PGSQL.5432\n": "",
+	} {
+		_, err := Parse([]byte(node + text))
+		if (want == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", text, err, want)
+		}
+	}
+}

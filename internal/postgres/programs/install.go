@@ -93,6 +93,10 @@ func candidateDirs(ctx context.Context) []string {
 func inspect(ctx context.Context, dir string) (Install, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
+	dir, err := filepath.Abs(dir) // coterie.yaml keeps it, for processes that work elsewhere
+	if err != nil {
+		return Install{}, err
+	}
 	for _, need := range []string{"initdb", "pg_controldata"} {
 		if !isThere(filepath.Join(dir, need)) {
 			return Install{}, fmt.Errorf("%s has no %s", dir, need)

@@ -77,6 +77,21 @@ func TestFindTakesTheFirstListed(t *testing.T) {
 	}
 }
 
+// TestInspectOfARelativePath holds that an installation has an absolute path however it was named: it is written into
+// coterie.yaml, and read by processes that work elsewhere.
+func TestInspectOfARelativePath(t *testing.T) {
+	dir := t.TempDir()
+	for name, script := range map[string]string{"postgres": "echo 'postgres (PostgreSQL) 17.4'", "initdb": "", "pg_controldata": ""} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Chdir(filepath.Dir(dir))
+	if in, err := Inspect(t.Context(), filepath.Base(dir)); err != nil || in.BinDir != dir {
+		t.Errorf("%+v, %v", in, err)
+	}
+}
+
 func TestRunLines(t *testing.T) {
 	var got []string
 	out, err := RunLines(t.Context(), "sh", []string{"-c", `printf 'a\r b\n\nc'; printf 'd\n' >&2; exit 3`}, func(s string) { got = append(got, s) })
