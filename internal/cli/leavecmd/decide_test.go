@@ -64,6 +64,8 @@ func TestDecide(t *testing.T) {
 		"the other is not synchronized":  {func(st *api.Status) { st.Replicas[2].Sync = ag.Synchronizing }, false, plan{}, fail.Refused, "wait until another secondary"},
 		"it is not synchronized itself":  {func(st *api.Status) { st.Replicas[1].Sync, st.Replicas[2].Sync = ag.Synchronizing, ag.Synchronizing }, false, plan{}, "", ""},
 		"the only other copy":            {func(st *api.Status) { drop(st, "n3") }, false, plan{}, fail.Refused, "on n1 run coterie remove n2"},
+		"one of two":                     {func(st *api.Status) { drop(st, "n3", "w"); st.Replicas[1].Voter = false }, false, plan{}, fail.Refused, "on n1 run coterie remove n2, and then coterie leave again here"},
+		"one of two, with the only vote": {func(st *api.Status) { drop(st, "n3", "w"); st.Replicas[0].Voter = false }, false, plan{}, fail.Refused, "on n1 run coterie remove n2"},
 		"commits wait for one that lags": {func(st *api.Status) { st.Required = 2; lagging(st) }, false, plan{}, fail.Refused, "coterie set --required 1"},
 		"commits wait for fewer":         {func(st *api.Status) { st.Required = 1; lagging(st) }, false, plan{}, "", ""},
 	} {

@@ -62,7 +62,8 @@ func (s *Service) endorsed(t etcd.Token) bool {
 }
 
 // Remove takes a member out in an order that is safe at every step. It is dropped from V, then its vote is taken, then
-// its place in the configuration. The last revokes its certificate and lets its slot be dropped.
+// its place in the configuration. The last revokes its certificate and lets its slot be dropped. Before the only voter
+// is removed the primary gets a vote.
 func (s *Service) Remove(ctx context.Context, id ag.ReplicaID) (err error) {
 	defer func() { err = noQuorum(err) }()
 	x, err := s.Store.Read(ctx)
@@ -78,6 +79,9 @@ func (s *Service) Remove(ctx context.Context, id ag.ReplicaID) (err error) {
 	}
 	if id == s.Self { // its own vote would end in the middle, and with it the rest of the work
 		return fail.Refusedf("%s cannot take itself out of the group; nothing was changed. Run it on another member: coterie remove %s; coterie leave on %s has another member do it, and keeps the data", id, id, id)
+	}
+	if err := s.handVoteOn(ctx, x, r); err != nil {
+		return err
 	}
 	if err := s.Update(ctx, func(g *ag.Group) error { return setSuspended(g, id, true) }); err != nil {
 		return err
@@ -124,6 +128,43 @@ func (s *Service) tidy(ctx context.Context, removed ag.ReplicaID) error {
 		}
 	}
 	return s.Store.DeleteStrays(ctx, members)
+}
+
+// voteLimit bounds the wait until the primary votes beside the only voter, which is to be removed.
+const voteLimit = 30 * time.Second
+
+// handVoteOn has the primary vote before the only voter of an embedded quorum is removed: nobody could take that vote,
+// and the member would be suspended for ever.
+func (s *Service) handVoteOn(ctx context.Context, x etcd.Snapshot, r ag.Replica) error {
+	if x.Group.External > 0 || !x.Group.Votes(r) || x.Group.Voting() > 1 {
+		return nil
+	}
+	heir := x.Record.Epoch.Leader
+	err := s.Update(ctx, func(g *ag.Group) error {
+		i := slices.IndexFunc(g.Replicas, func(o ag.Replica) bool { return o.ID == heir })
+		if i < 0 {
+			return fail.Unhealthyf("%s has the only vote of the quorum, and there is no primary that could vote in its place; nothing was changed: see coterie status", r.ID)
+		}
+		g.Replicas[i].Voter = true
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, voteLimit)
+	defer cancel()
+	votes := func() (bool, error) {
+		now, err := s.Store.Read(ctx)
+		if err != nil {
+			return false, nil //nolint:nilerr // the quorum may need a moment with the new vote
+		}
+		h, there := now.Group.Replica(heir)
+		return there && now.Group.Votes(h), nil
+	}
+	if retry.Until(ctx, 100*time.Millisecond, votes) != nil {
+		return fail.Unhealthyf("%s has the only vote of the quorum, and %s has not come to vote beside it within %v, so it was not removed; see coterie status, then coterie remove %[1]s again", r.ID, heir, voteLimit)
+	}
+	return nil
 }
 
 // leaveLimit bounds how long one member may take to remove this node, and dismissLimit the removal itself there: the

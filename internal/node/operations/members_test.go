@@ -70,6 +70,42 @@ func TestRemove(t *testing.T) {
 	}
 }
 
+// onlyVote makes that member the only voter, as after a failover in a group of two.
+func (b *bed) onlyVote(id ag.ReplicaID) {
+	for i := range b.store.x.Group.Replicas {
+		if r := &b.store.x.Group.Replicas[i]; r.ID != id {
+			r.Voter, r.EtcdID = false, 0
+		}
+	}
+}
+
+// TestRemoveOfTheOnlyVoter holds that the primary votes before the vote of the only voter is taken, which would be
+// refused, and before the member is suspended.
+func TestRemoveOfTheOnlyVoter(t *testing.T) {
+	t.Parallel()
+	for _, id := range []ag.ReplicaID{"b", "w"} {
+		synctest.Test(t, func(t *testing.T) {
+			b := newBed(t)
+			b.onlyVote(id)
+			vote, _ := b.group().Replica(id)
+			b.store.x.Record.State.V, b.store.x.Record.State.K = nil, 0
+			b.later(func(x *etcd.Snapshot) {
+				x.Group.Replicas = slices.Clone(x.Group.Replicas)
+				if !x.Group.Replicas[0].Voter || b.store.removed != nil || slices.ContainsFunc(x.Group.Replicas, func(r ag.Replica) bool { return r.Suspended }) {
+					t.Errorf("%s: before the primary votes: %+v, votes taken %v", id, x.Group.Replicas, b.store.removed)
+				}
+				x.Group.Replicas[0].EtcdID = 9
+			})
+			if err := b.Remove(t.Context(), id); err != nil {
+				t.Fatalf("%s: %v", id, err)
+			}
+			if _, there := b.group().Replica(id); there || !slices.Equal(b.store.removed, []uint64{vote.EtcdID}) || !b.group().Votes(b.replica("a")) {
+				t.Errorf("%s: votes taken %v, %+v", id, b.store.removed, b.group().Replicas)
+			}
+		})
+	}
+}
+
 // TestRemoveRefuses holds what is not removed, and that a member that still counts is not.
 func TestRemoveRefuses(t *testing.T) {
 	t.Parallel()
@@ -79,8 +115,13 @@ func TestRemoveRefuses(t *testing.T) {
 		kind   fail.Kind
 		text   string
 	}{
-		"the primary":           {"a", nil, fail.Refused, "failover first"},
-		"itself":                {"a", func(b *bed) { b.store.x.Record.Epoch.Leader = "b" }, fail.Refused, "Run it on another member"},
+		"the primary": {"a", nil, fail.Refused, "failover first"},
+		"itself":      {"a", func(b *bed) { b.store.x.Record.Epoch.Leader = "b" }, fail.Refused, "Run it on another member"},
+		"with the only vote, and the primary gets none": {"b", func(b *bed) { b.onlyVote("b") }, fail.Unhealthy, "a has not come to vote beside it within 30s"},
+		"with the only vote, and none leads": {"b", func(b *bed) {
+			b.onlyVote("b")
+			b.store.x.Record.Epoch.Leader = ""
+		}, fail.Unhealthy, "nothing was changed"},
 		"nobody":                {"z", nil, fail.Usage, "the group has no member z"},
 		"without a quorum":      {"b", func(b *bed) { b.store.readErr = etcd.ErrNoQuorum }, fail.Unhealthy, etcd.ErrNoQuorum.Error()},
 		"it is never dropped":   {"b", nil, fail.Unhealthy, "has dropped b"},
@@ -141,6 +182,9 @@ func TestRemoveRefuses(t *testing.T) {
 			}
 			if err == nil || fail.KindOf(err) != tt.kind || !strings.Contains(err.Error(), tt.text) {
 				t.Errorf("%s: %v", name, err)
+			}
+			if strings.HasPrefix(name, "with the only vote") && b.replica(tt.id).Suspended {
+				t.Errorf("%s: it is suspended", name)
 			}
 			if _, there := b.store.x.Group.Replica(tt.id); there != (tt.id != "z" && tt.id != "c") || len(b.store.removed) > 0 || b.store.kept != nil {
 				t.Errorf("%s: there %v, votes taken %v", name, there, b.store.removed)

@@ -57,11 +57,7 @@ func TestEndToEndLeave(t *testing.T) {
 		t.Errorf("the only other copy leaves: exit code %d: %s", a.code, a.err)
 	}
 	for _, name := range []string{second, "w"} {
-		for end := time.Now().Add(patience); coterie(t, "remove", "--yes", name, "--node", g.node(primary)).code != 0; {
-			if time.Now().After(end) {
-				t.Fatalf("%s is not removed", name)
-			}
-		}
+		g.remove(t, name, primary)
 		if d := g.leave(t, name); d.Last || (d.Data == "") != (name == "w") {
 			t.Errorf("%s: %+v", name, d)
 		}
@@ -72,6 +68,47 @@ func TestEndToEndLeave(t *testing.T) {
 		t.Errorf("the last member: %+v", d)
 	}
 	g.alone(t, filepath.Join(kept, primary), 5000)
+}
+
+// TestEndToEndLeaveOfTheOnlyVoter has the secondary of a group of two leave that votes alone, as after a failover. The
+// words of its refusal can be followed: the primary gets the vote.
+func TestEndToEndLeaveOfTheOnlyVoter(t *testing.T) {
+	long(t)
+	g := newGroup(t, lab.Options{Replicas: 2})
+	was := g.ready(t)
+	leaves, stays := *was.Primary, secondaries(was)[0]
+	sql(t, g.ReadWrite(), "CREATE TABLE kept AS SELECT n FROM generate_series(1, 5000) n")
+	g.failover(t, stays)
+	g.ready(t)
+	if st, err := g.status(t, stays); err != nil || !member(st, leaves).Voter || member(st, stays).Voter {
+		t.Fatalf("another one votes than that which leaves: %+v, %v", st.Replicas, err)
+	}
+	if a := coterie(t, "leave", "--node", g.node(leaves)); a.code != 4 || !strings.Contains(a.err, "on "+stays+" run coterie remove "+leaves+", and then coterie leave again here") {
+		t.Fatalf("exit code %d: %s", a.code, a.err)
+	}
+	g.remove(t, leaves, stays)
+	d := g.leave(t, leaves)
+	g.alone(t, d.Data, 5000)
+	g.await(t, stays+" takes writes alone", func(lab.Status) bool {
+		st, err := g.status(t, stays)
+		return err == nil && st.Quorum && st.WriteOpen && len(st.Replicas) == 1 && member(st, stays).Voter
+	})
+	sql(t, g.ReadWrite(), "INSERT INTO kept VALUES (0)")
+}
+
+// remove runs coterie remove on a node until it succeeds: the quorum may need a moment without the vote.
+func (g *group) remove(t *testing.T, name, on string) {
+	t.Helper()
+	for end := time.Now().Add(patience); ; {
+		a := coterie(t, "remove", "--yes", name, "--node", g.node(on))
+		if a.code == 0 {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%s is not removed: %s", name, a.err)
+		}
+		t.Logf("again: %s", a.err)
+	}
 }
 
 // leave runs coterie leave, which must succeed.
