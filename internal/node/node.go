@@ -223,6 +223,7 @@ func (n *node) startChores(run func(string, func(context.Context) error)) {
 	run("certificates", n.pki.RunRenewal)
 	run("authority", n.pki.RunRotation)
 	run("maintenance", n.operate.RunMaintenance)
+	run("failovers asked for", n.operate.RunRequests)
 }
 
 func (n *node) openEndpoint(run func(string, func(context.Context) error)) error {

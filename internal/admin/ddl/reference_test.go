@@ -93,7 +93,7 @@ ALTER AVAILABILITY GROUP name RESET PARAMETER setting [ , … ] [ FOR REPLICA 'r
 	},
 	{
 		"FAILOVER", "ALTER AVAILABILITY GROUP name { FAILOVER | FORCE_FAILOVER_ALLOW_DATA_LOSS [ NOW ] } [ TO 'replica' ]",
-		"Makes the replica on which it runs the primary, or the one after TO. FAILOVER needs a SYNCHRONIZED target (41142) and loses nothing. The forced one may lose acknowledged commits and leaves all other copies suspended until RESUME. It promotes at once and opens when the old primary can answer no client any more; with NOW it opens at once, and clients of the old primary may read old data meanwhile. Both return when it is done; WITH NOWAIT when it is accepted, as SQL Server does.",
+		"Makes the replica on which it runs the primary, or the one after TO. FAILOVER needs a SYNCHRONIZED target (41142) and loses nothing. The forced one may lose acknowledged commits and leaves all other copies suspended until RESUME. It promotes at once and opens when the old primary can answer no client any more; with NOW it opens at once, and clients of the old primary may read old data meanwhile. Both return when it is done; WITH NOWAIT when it is accepted, as SQL Server does. How one ended for which nobody waited is in `coterie.events`.",
 		[]example{{"srv154", "ALTER AVAILABILITY GROUP [DemoAG] FAILOVER"}, {"srv154", "ALTER AVAILABILITY GROUP [DemoAG] FAILOVER TO N'SRV153' WITH NOWAIT"}, {"srv154", "ALTER AVAILABILITY GROUP [DemoAG] FORCE_FAILOVER_ALLOW_DATA_LOSS"}, {"srv153", "ALTER AVAILABILITY GROUP [DemoAG] FORCE_FAILOVER_ALLOW_DATA_LOSS NOW"}},
 	},
 	{

@@ -215,7 +215,7 @@ func TestFailoverStatement(t *testing.T) {
 		"here":                {text: "FAILOVER", self: "b", kind: ag.OpPlanned, to: "b", notices: "NOTICE: b is the primary in epoch 8 after 1"},
 		"to another":          {text: "FAILOVER TO N'b'", self: "a", kind: ag.OpPlanned, to: "b", notices: "NOTICE: b is the primary in epoch 8 after 1"},
 		"by force":            {text: "FORCE_FAILOVER_ALLOW_DATA_LOSS", self: "c", kind: ag.OpForced, to: "c", notices: "every other copy is suspended as it is"},
-		"not waited for":      {text: "FAILOVER TO N'b' WITH NOWAIT", self: "a", kind: ag.OpPlanned, to: "b", notices: "NOTICE: b accepts"},
+		"not waited for":      {text: "FAILOVER TO N'b' WITH NOWAIT", self: "a", kind: ag.OpPlanned, to: "b", notices: "NOTICE: the failover to b is asked for"},
 		"on the primary":      {text: "FAILOVER", self: "a", number: 41122},
 		"on the witness":      {text: "FORCE_FAILOVER_ALLOW_DATA_LOSS", self: "w", number: 41121},
 		"not synchronized":    {text: "FAILOVER", self: "c", number: 41142},

@@ -49,17 +49,73 @@ func (s *Service) Failover(ctx context.Context, req api.FailoverRequest) (api.Fa
 			return api.FailoverResult{}, err
 		}
 	}
+	if op, err = s.askFor(ctx, x, op); err != nil {
+		return api.FailoverResult{}, err
+	}
+	asked := request{start, x, op}
+	if req.NoWait {
+		s.watchLater(asked)
+		return api.FailoverResult{From: x.Record.Epoch.Leader, To: to, Epoch: x.Record.Epoch.Epoch}, nil
+	}
+	return s.awaitRequest(ctx, asked)
+}
+
+// request is a failover that was asked for.
+type request struct {
+	began time.Time
+	was   etcd.Snapshot // when it was asked for
+	op    ag.Op
+}
+
+// awaitRequest returns when the failover has ended. A request that a change of the configuration has made void is made
+// again.
+func (s *Service) awaitRequest(ctx context.Context, q request) (api.FailoverResult, error) {
 	for again := askAgain; ; again-- {
-		if op, err = s.askFor(ctx, x, op); err != nil {
-			return api.FailoverResult{}, err
-		}
-		if req.NoWait {
-			return api.FailoverResult{From: x.Record.Epoch.Leader, To: to, Epoch: x.Record.Epoch.Epoch}, nil
-		}
-		r, err := s.awaitFailover(ctx, start, x, op)
+		r, err := s.awaitFailover(ctx, q.began, q.was, q.op)
 		if !errors.Is(err, errStale) || again == 0 {
 			return r, err
 		}
+		if q.op, err = s.askFor(ctx, q.was, q.op); err != nil {
+			return api.FailoverResult{}, err
+		}
+	}
+}
+
+// maxUnwatched is how many requests wait for RunRequests. The record holds one at a time.
+const maxUnwatched = 8
+
+// watchLater has RunRequests say how a failover ends for which nobody waits.
+func (s *Service) watchLater(q request) {
+	select {
+	case s.unwatched <- q:
+	default:
+		s.Logger.Warn("how a failover ends that was asked for is not noted: too many are", "to", q.op.To)
+	}
+}
+
+// RunRequests sees to the failovers that were asked for here and that nobody waits for, until ctx is done. How they end
+// is an event of this node: the members that carry them out forget those of an epoch that has ended.
+func (s *Service) RunRequests(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case q := <-s.unwatched:
+			s.watch(ctx, q)
+		}
+	}
+}
+
+func (s *Service) watch(ctx context.Context, q request) {
+	r, err := s.awaitRequest(ctx, q)
+	asked := fmt.Sprintf("the failover to %s that was asked for WITH NOWAIT", q.op.To)
+	switch {
+	case ctx.Err() != nil: // the agent ends
+	case err != nil:
+		s.Logger.Warn("a failover that was asked for has not taken place", "to", q.op.To, "err", err)
+		s.Status.NoteFailover(q.op.Epoch, asked+" has not taken place", err.Error())
+	default:
+		s.Status.NoteFailover(r.Epoch, asked+" is done", fmt.Sprintf("%s is the primary in epoch %d after %v (was %s)", r.To, r.Epoch, r.Took.Round(time.Millisecond), r.From))
 	}
 }
 

@@ -1,6 +1,7 @@
 package operations
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"strings"
@@ -279,6 +280,52 @@ func TestFailoverAskedAgain(t *testing.T) {
 			close(stop)
 			if b.store.asked != tt.asked || (err == nil) != (tt.text == "") || err != nil && !strings.Contains(err.Error(), tt.text) {
 				t.Errorf("%s: asked %d times, %v", name, b.store.asked, err)
+			}
+		})
+	}
+}
+
+// TestFailoverNotWaitedFor holds that a failover for which nobody waits leaves a word of its end, also if the epoch has
+// overtaken the request, and that it is asked for again if the configuration has.
+func TestFailoverNotWaitedFor(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		then  func(x *etcd.Snapshot) // the event a second after the request
+		stale bool
+		asked int
+		noted string
+	}{
+		"done": {then: leads, asked: 1, noted: "epoch 8: the failover to b that was asked for WITH NOWAIT is done: b is the primary in epoch 8 after 1"},
+		"overtaken": {asked: 1, then: func(x *etcd.Snapshot) { leads(x); x.Record.Epoch.Leader = "c" },
+			noted: "epoch 7: the failover to b that was asked for WITH NOWAIT has not taken place: the failover to b was given up and c leads"},
+		"refused": {asked: 1, noted: "has not taken place: planned failover to b: it lags", then: refuses(t, func(id string) agent.Outcome {
+			return agent.Outcome{Op: id, Error: "it lags", Refused: true}
+		})},
+		"made void": {stale: true, then: leads, asked: 2, noted: "is done: b is the primary"},
+		"for ever":  {asked: 1, noted: "has not taken place: the failover to b has not ended after"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			b := newBed(t)
+			ctx, end := context.WithCancel(t.Context())
+			over := make(chan error, 1)
+			go func() { over <- b.RunRequests(ctx) }()
+			if _, err := b.Failover(t.Context(), api.FailoverRequest{To: "b", NoWait: true}); err != nil {
+				t.Fatal(err)
+			}
+			if tt.stale {
+				b.store.alter(func(x *etcd.Snapshot) { x.Op, x.OpStale = nil, true })
+			}
+			if tt.then != nil {
+				defer time.AfterFunc(time.Second, func() { b.store.alter(tt.then) }).Stop()
+			}
+			time.Sleep(failoverBudget + time.Minute)
+			synctest.Wait()
+			if got := strings.Join(b.status.noted, "; "); len(b.status.noted) != 1 || !strings.Contains(got, tt.noted) || b.store.asked != tt.asked {
+				t.Errorf("%s: asked %d times, noted %q, want %q", name, b.store.asked, got, tt.noted)
+			}
+			end()
+			if err := <-over; err != nil {
+				t.Error(err)
 			}
 		})
 	}

@@ -147,7 +147,7 @@ func (e Executor) failover(ctx context.Context, s ddl.Statement, f ddl.Failover)
 	}
 	out := console.Result{Tag: s.Verb()}
 	if s.NoWait {
-		out.Notices = []console.Notice{{Severity: "NOTICE", Message: fmt.Sprintf("%s accepts: see coterie.record", r.To)}}
+		out.Notices = []console.Notice{{Severity: "NOTICE", Message: fmt.Sprintf("the failover to %s is asked for: coterie status shows whether it is under way; SELECT at, what, because FROM coterie.events WHERE kind = 'leadership' how it ended", r.To)}}
 		return out, nil
 	}
 	e.awaitOpen(ctx, r.To)

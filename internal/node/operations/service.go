@@ -99,6 +99,7 @@ type Status interface {
 	Facts(ctx context.Context) catalog.Facts
 	Version() string
 	NoteStatement(user, text string)
+	NoteFailover(e ag.Epoch, what, because string)
 }
 
 // Views is the part of *catalog.Catalog that a Service uses.
@@ -111,7 +112,10 @@ type Views interface {
 const failoverBudget = 12 * time.Minute
 
 // Service carries out what administrators ask of this node. Any goroutine may call its methods.
-type Service struct{ Config }
+type Service struct {
+	Config
+	unwatched chan request
+}
 
 // New returns the service of a node whose parts all exist.
-func New(c Config) *Service { return &Service{c} }
+func New(c Config) *Service { return &Service{c, make(chan request, maxUnwatched)} }

@@ -183,6 +183,10 @@ func TestJournal(t *testing.T) {
 	if n := len(b.executed.all()); n != journalEvents/3 {
 		t.Errorf("%d statements are kept", n)
 	}
+	b.NoteFailover(7, "the failover to b is done", strings.Repeat("ü", journalText))
+	if j := b.Journal(); j.Events[len(j.Events)-1].Kind != "leadership" || j.Events[len(j.Events)-1].Epoch != 7 || len(j.Events[len(j.Events)-1].Because) > journalText+3 {
+		t.Errorf("the last event is %+v", j.Events[len(j.Events)-1])
+	}
 	b.agent.decisions = nil
 	if j := b.Journal(); j.Events[0].Kind != "link" || j.Events[0].What != "link with b: codec lz4" {
 		t.Errorf("the first event is %+v", j.Events[0])

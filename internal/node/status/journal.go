@@ -18,16 +18,17 @@ const (
 	journalText      = 600
 )
 
-// statements remembers what was executed on this node lately.
+// statements remembers what was executed on this node lately, and how it ended where nobody waited for it.
 type statements struct {
 	mu   sync.Mutex // guards list
 	list []catalog.Event
 }
 
-func (s *statements) add(user, text string) {
+func (s *statements) add(e catalog.Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.list = append(s.list, catalog.Event{At: time.Now(), Kind: "statement", What: clipText(text), Because: "by " + user})
+	e.At, e.What, e.Because = time.Now(), clipText(e.What), clipText(e.Because)
+	s.list = append(s.list, e)
 	s.list = s.list[max(0, len(s.list)-journalEvents/3):]
 }
 
@@ -80,7 +81,14 @@ func (s *Service) Journal() catalog.Journal {
 }
 
 // NoteStatement keeps a statement that was executed on this node for the journal.
-func (s *Service) NoteStatement(user, text string) { s.executed.add(user, text) }
+func (s *Service) NoteStatement(user, text string) {
+	s.executed.add(catalog.Event{Kind: "statement", What: text, Because: "by " + user})
+}
+
+// NoteFailover keeps for the journal how a failover ended that was asked for on this node.
+func (s *Service) NoteFailover(e ag.Epoch, what, because string) {
+	s.executed.add(catalog.Event{Kind: "leadership", Epoch: e, What: what, Because: because})
+}
 
 // journals asks every node in reach for its own. The journal of a node that does not answer is shown on that node:
 // coterie explain.
