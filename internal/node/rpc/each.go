@@ -3,6 +3,8 @@ package rpc
 import (
 	"context"
 	"errors"
+	"fmt"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -10,13 +12,22 @@ import (
 )
 
 // Each asks every one of the replicas at the same time, until ctx ends, and returns the answers and the errors by
-// replica. ask is called in a goroutine of its own for each; Each waits for all of them.
+// replica. ask is called in a goroutine of its own for each; Each waits for all of them. A panic of ask is one of the
+// caller, which may be able to go on.
 func Each[T any](ctx context.Context, replicas []ag.Replica, ask func(context.Context, ag.Replica) (T, error)) (answers map[ag.ReplicaID]T, failed map[ag.ReplicaID]error) {
 	answers, failed = map[ag.ReplicaID]T{}, map[ag.ReplicaID]error{}
-	var mu sync.Mutex // guards both
+	var mu sync.Mutex // guards both, and panicked
+	var panicked any
 	var running sync.WaitGroup
 	for _, r := range replicas {
 		running.Go(func() {
+			defer func() {
+				if p := recover(); p != nil {
+					mu.Lock()
+					defer mu.Unlock()
+					panicked = fmt.Sprintf("%v, in\n%s", p, debug.Stack())
+				}
+			}()
 			answer, err := ask(ctx, r)
 			mu.Lock()
 			defer mu.Unlock()
@@ -28,6 +39,9 @@ func Each[T any](ctx context.Context, replicas []ag.Replica, ask func(context.Co
 		})
 	}
 	running.Wait()
+	if panicked != nil {
+		panic(panicked)
+	}
 	return answers, failed
 }
 

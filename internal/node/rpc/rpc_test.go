@@ -167,6 +167,24 @@ func TestEach(t *testing.T) {
 	})
 }
 
+// TestPanicOfOne holds that a panic in one of the goroutines is the caller's, after all of them have ended.
+func TestPanicOfOne(t *testing.T) {
+	t.Parallel()
+	var ended atomic.Int32
+	defer func() {
+		if p := fmt.Sprint(recover()); !strings.HasPrefix(p, "a bug, in\n") || ended.Load() != 2 {
+			t.Errorf("%d have ended, and the caller gets %s", ended.Load(), p)
+		}
+	}()
+	Each(t.Context(), []ag.Replica{{ID: "n1"}, {ID: "n2"}, {ID: "n3"}}, func(_ context.Context, r ag.Replica) (string, error) {
+		if r.ID == "n2" {
+			panic("a bug")
+		}
+		ended.Add(1)
+		return "", nil
+	})
+}
+
 func TestFirst(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -40,16 +40,17 @@ func (s *Service) Facts(ctx context.Context) catalog.Facts {
 	}
 	f.Journals = sync.OnceValue(func() map[ag.ReplicaID]catalog.Journal { return s.journals(ctx, f.Group, v.Reach) })
 	f.Settings = sync.OnceValue(func() map[ag.ReplicaID][]catalog.Setting { return s.settings(ctx, f.Group, v.Reach) })
-	var reached []ag.Replica
+	reached := []ag.Replica{{ID: s.Self}} // also if the group does not have it
 	for _, r := range f.Group.Replicas {
 		if r.ID != s.Self && slices.Contains(v.Reach, r.ID) {
 			reached = append(reached, r)
 		}
 		f.Nodes[r.ID] = s.published(r.ID, snap.Statuses[r.ID])
 	}
-	own := make(chan catalog.Node, 1)
-	go func() { own <- s.Report(ctx) }()
 	answers, _ := rpc.Each(ctx, reached, func(ctx context.Context, r ag.Replica) (catalog.Node, error) {
+		if r.ID == s.Self {
+			return s.Report(ctx), nil
+		}
 		ctx, cancel := context.WithTimeout(ctx, reportLimit)
 		defer cancel()
 		return rpc.Call(ctx, s.Calls, r, rpc.Report, rpc.Nothing{})
@@ -58,7 +59,6 @@ func (s *Service) Facts(ctx context.Context) catalog.Facts {
 		node.Connected = true
 		f.Nodes[id] = node
 	}
-	f.Nodes[s.Self] = <-own
 	return f
 }
 
