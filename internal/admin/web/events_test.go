@@ -1,8 +1,12 @@
 package web
 
 import (
+	"context"
 	"fmt"
+	"log/slog"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 )
 
@@ -29,6 +33,34 @@ func TestManyEventsAtOnce(t *testing.T) {
 	}
 	if last := fmt.Sprintf("id: %s-%d\n", h.life, len(many)); !strings.Contains(got.String(), last) {
 		t.Errorf("the last one has not %q", last)
+	}
+}
+
+// TestStreamsOutliveAPanic holds that a bug in the look for the status or the events ends neither the node nor the
+// streams.
+func TestStreamsOutliveAPanic(t *testing.T) {
+	t.Parallel()
+	var status, events atomic.Int32
+	s := New(Config{Logger: slog.New(slog.DiscardHandler)})
+	s.hub = newHub(func() []byte {
+		if status.Add(1) == 1 {
+			panic("a bug")
+		}
+		return []byte(`{"epoch":1}`)
+	}, func(context.Context) ([]Event, error) {
+		if events.Add(1) == 1 {
+			panic("a bug")
+		}
+		return []Event{{Node: "n1", At: "1", What: "it goes on"}}, nil
+	})
+	ctx, stop := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { s.goesOn(ctx, "status", s.hub.run) })
+	running.Go(func() { s.goesOn(ctx, "events", s.hub.runEvents) })
+	defer func() { stop(); running.Wait() }()
+	x, _, _, _ := s.hub.enter("")
+	for all := ""; !strings.Contains(all, `{"epoch":1}`) || !strings.Contains(all, "it goes on"); {
+		all += string(<-x.out)
 	}
 }
 

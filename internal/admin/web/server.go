@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -129,8 +130,8 @@ func (s *Server) serve(ctx context.Context, l net.Listener) error {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	var watching sync.WaitGroup
-	watching.Go(func() { s.hub.run(ctx) })
-	watching.Go(func() { s.hub.runEvents(ctx) })
+	watching.Go(func() { s.goesOn(ctx, "sending the status", s.hub.run) })
+	watching.Go(func() { s.goesOn(ctx, "sending the events", s.hub.runEvents) })
 	defer func() { cancel(); watching.Wait(); s.awaitRequests() }()
 	stop := context.AfterFunc(ctx, func() { _ = srv.Close() })
 	defer stop()
@@ -138,6 +139,18 @@ func (s *Server) serve(ctx context.Context, l net.Listener) error {
 		return err
 	}
 	return nil
+}
+
+// goesOn runs f until ctx is done, and again after a pause where f panics: the agent is in this process.
+func (s *Server) goesOn(ctx context.Context, what string, f func(context.Context)) {
+	retry.Every(ctx, lookEvents, func() {
+		defer func() {
+			if r := recover(); r != nil {
+				s.c.Logger.Error("background work panicked", "in", what, "panic", r, "stack", string(debug.Stack()))
+			}
+		}()
+		f(ctx)
+	})
 }
 
 // begin counts a request, unless the server ends. The caller calls running.Done at its end.
