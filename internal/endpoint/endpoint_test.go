@@ -410,6 +410,30 @@ func TestPanicEndsOneStream(t *testing.T) {
 	roundTrip(t, wal)
 }
 
+// TestPanicBeforeAStreamIsAuthorised holds that a bug in the judgement of a connection ends that connection, too: by
+// then the caller may be anybody.
+func TestPanicBeforeAStreamIsAuthorised(t *testing.T) {
+	ca := newTestCA(t, groupA)
+	var boom atomic.Bool
+	e := start(t, Config{Node: newTestNode(t, ca, "a"), Handlers: map[Class]Handler{ClassWAL: echo}, Authorize: func(certs.Identity, string, Class) error {
+		if boom.Load() {
+			panic("a bug")
+		}
+		return nil
+	}})
+	b := startBeside(t, Config{Node: newTestNode(t, ca, "b"), Handlers: map[Class]Handler{ClassWAL: echo}})
+	wal := mustDial(t, b, e, ClassWAL, "a")
+	boom.Store(true)
+	for _, kind := range []string{KindTCP, KindQUIC} {
+		if _, err := b.DialBy(within(t), kind, e.Addr().String(), ClassWAL, "a"); err == nil || errors.Is(err, ErrNoUDP) {
+			t.Errorf("by %s: %v", kind, err)
+		}
+	}
+	boom.Store(false)
+	roundTrip(t, wal)
+	roundTrip(t, mustDial(t, b, e, ClassWAL, "a"))
+}
+
 func TestEndOfServe(t *testing.T) {
 	noLeaks(t)
 	ca := newTestCA(t, groupA)

@@ -285,7 +285,6 @@ func (e *Endpoint) serveJoin(ctx context.Context, c *Conn) {
 		return
 	}
 	defer func() { _ = c.Close() }()
-	defer recovered(e.log, c)
 	var msg joinMessage
 	if err := readFrame(c.Conn, &msg, maxJoinRequest); err != nil { // under the handshake's deadline
 		e.log.Debug("join refused", "remote", c.raw.RemoteAddr().String(), "reason", err)

@@ -112,6 +112,7 @@ func (e *Endpoint) serveQUICConn(ctx context.Context, qc *quic.Conn) {
 	s := newQUICStream(qc)
 	c := &Conn{Conn: s, raw: quicRaw{s}, e: e, inbound: true, since: time.Now(), cancel: cancel}
 	defer s.abort()
+	defer recovered(e.log, c)
 	cs := qc.ConnectionState().TLS
 	c.class = classOf(cs.NegotiatedProtocol)
 	err := e.identify(c, cs)

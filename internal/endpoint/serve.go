@@ -87,6 +87,8 @@ func (e *Endpoint) serveConn(ctx context.Context, raw net.Conn, hs *admission.Pl
 	server := tls.Server(under, config)
 	c := &Conn{Conn: server, raw: raw, e: e, inbound: true, since: time.Now(), cancel: cancel}
 	defer func() { _ = c.raw.Close() }()
+	defer recovered(e.log, c) // from the first byte of a stranger on
+	defer hs.Leave()
 
 	err := e.authenticate(ctx, c, server)
 	if err == nil {
@@ -128,7 +130,6 @@ func (e *Endpoint) serveAuthenticated(ctx context.Context, c *Conn) {
 		return
 	}
 	defer func() { _ = c.Close() }()
-	defer recovered(e.log, c)
 	e.handlers[c.class](ctx, c.peer, c)
 }
 
@@ -179,10 +180,10 @@ func (e *Endpoint) logRefusal(c *Conn, reason error) {
 	e.log.Log(context.Background(), level, "stream refused", "peer", c.peer.ID, "class", c.class, "reason", reason)
 }
 
-// recovered keeps a panic of one stream's handler from ending the process.
+// recovered keeps a panic in the code that serves one connection from ending the process.
 func recovered(log *slog.Logger, c *Conn) {
 	if p := recover(); p != nil {
-		log.Error("a stream's handler panicked", "peer", c.peer.ID, "class", c.class, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+		log.Error("the code that serves a connection panicked", "peer", c.peer.ID, "class", c.class, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
 	}
 }
 
