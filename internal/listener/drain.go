@@ -107,26 +107,24 @@ func (s *Server) readStates(ctx context.Context, list []*session) {
 	turns := make(chan struct{}, readersAtOnce)
 	var all sync.WaitGroup
 	for _, x := range list {
-		all.Add(1)
-		go func() {
-			defer all.Done()
+		all.Go(func() {
 			select {
 			case turns <- struct{}{}:
 				free := sync.OnceFunc(func() { <-turns })
 				defer free()
 				defer time.AfterFunc(turnTime, free).Stop()
-				x.keepState(ctx)
+				s.sheltered("reading the state of a session", func() { x.keepState(ctx) })
 			case <-ctx.Done():
 				x.cannotMove("its state was not read in time")
 			}
-		}()
+		})
 	}
 	all.Wait()
 }
 
 // keepState has the state of the session read, for its move.
 func (x *session) keepState(ctx context.Context) {
-	x.cannotMove("")
+	x.cannotMove(errInternal.Error()) // if this panics
 	st, why := x.readState(ctx)
 	x.drained.mu.Lock()
 	defer x.drained.mu.Unlock()
@@ -358,7 +356,8 @@ func (s *Server) Moves(ctx context.Context) []ag.SessionMove {
 			turns <- struct{}{}
 			all.Go(func() {
 				defer func() { <-turns }()
-				_, whys[i] = x.readState(ctx)
+				whys[i] = errInternal.Error() // if this panics
+				s.sheltered("reading the state of a session", func() { _, whys[i] = x.readState(ctx) })
 			})
 		}
 	}

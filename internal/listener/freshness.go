@@ -192,7 +192,7 @@ func (s *Server) keepAge() {
 	t := time.NewTicker(ageEvery)
 	defer t.Stop()
 	for {
-		s.lookAge()
+		s.sheltered("comparing the copy with the primary", s.lookAge)
 		select {
 		case <-t.C:
 		case <-s.closed:

@@ -2,7 +2,6 @@ package listener
 
 import (
 	"errors"
-	"runtime/debug"
 	"sync/atomic"
 	"time"
 
@@ -415,20 +414,16 @@ func (s *Server) countOffloaded() {
 // checkOffloaded is one round of watchOffloaded. If it panics, the deadline in the program expires and the loops get
 // their sessions back.
 func (s *Server) checkOffloaded(loops []*loop) {
-	defer func() {
-		if r := recover(); r != nil {
-			s.log.Error("background work panicked", "in", "checking offloaded sessions", "panic", r, "stack", string(debug.Stack()))
-			s.counts.reject("panic")
+	s.sheltered("checking offloaded sessions", func() {
+		for _, l := range loops {
+			if l.path != nil {
+				l.path.SetDeadline()
+			}
 		}
-	}()
-	for _, l := range loops {
-		if l.path != nil {
-			l.path.SetDeadline()
+		if s.cfg.Strict != nil && s.cfg.Strict() {
+			s.reclaimGuarded()
 		}
-	}
-	if s.cfg.Strict != nil && s.cfg.Strict() {
-		s.reclaimGuarded()
-	}
+	})
 }
 
 // offloadAfter returns after how many answers a session is offloaded.

@@ -436,7 +436,12 @@ func (c *client) carry(x *session, finished func()) {
 		return
 	}
 	go func() { // on a new stack: this one has grown with the handshake
-		if x.relay() {
+		moved := false
+		func() {
+			defer x.rescue("end") // of the two directions each has its own
+			moved = x.relay()
+		}()
+		if moved {
 			c.carryOn(x, finished)
 			return
 		}

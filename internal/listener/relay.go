@@ -112,19 +112,6 @@ func (x *session) rescue(direction string) {
 	}
 }
 
-// background runs f in a goroutine that serves no client. A panic in it is logged and ends no session.
-func (s *Server) background(what string, f func()) {
-	s.wg.Go(func() {
-		defer func() {
-			if r := recover(); r != nil {
-				s.log.Error("background work panicked", "in", what, "panic", r, "stack", string(debug.Stack()))
-				s.counts.reject("panic")
-			}
-		}()
-		f()
-	})
-}
-
 // downstream carries answers to the client. It is the only writer to the client.
 func (x *session) downstream() {
 	var buf relayBuf

@@ -266,8 +266,9 @@ func (s *Server) moveReaders() {
 		if s.cfg.Changed != nil {
 			changed = s.cfg.Changed() // before Routes
 		}
-		poll := (<-chan time.Time)(nil)
-		if s.leaveUnlisted(s.cfg.Routes(), since) > 0 || changed == nil {
+		poll, left := (<-chan time.Time)(nil), 0
+		s.sheltered("looking for readers of unlisted replicas", func() { left = s.leaveUnlisted(s.cfg.Routes(), since) })
+		if left > 0 || changed == nil {
 			poll = time.After(readerPoll)
 		}
 		select {

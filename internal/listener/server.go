@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -124,10 +125,10 @@ func New(cfg Config) (*Server, error) {
 	}
 	s.pool.srv, s.pool.unused, s.pool.answer = s, poolIdle, poolAnswer
 	s.SetRules(full.Rules)
-	s.flushed.query, s.flushed.run = full.FlushLSN, s.wg.Go
-	s.leads.query = func(ctx context.Context) (struct{}, error) { return struct{}{}, full.Confirm(ctx) }
+	s.flushed.query, s.flushed.run = shelteredQuery(s, "asking how far the server has flushed", full.FlushLSN), s.wg.Go
+	s.leads.query = shelteredQuery(s, "asking whether this node leads", func(ctx context.Context) (struct{}, error) { return struct{}{}, full.Confirm(ctx) })
 	s.leads.run = s.wg.Go
-	s.progress.query, s.progress.run = s.samplePrimary, s.wg.Go
+	s.progress.query, s.progress.run = shelteredQuery(s, "asking how far the primary is", s.samplePrimary), s.wg.Go
 	s.life, s.stop = context.WithCancelCause(context.Background())
 	if err := errors.Join(s.listen(full.ReadWrite, false), s.listen(full.ReadOnly, true)); err != nil {
 		s.closePorts()
@@ -224,6 +225,33 @@ func (s *Server) Serve(ctx context.Context) error {
 	}
 	s.wg.Wait()
 	return nil
+}
+
+// background runs f in a goroutine that serves no client. A panic in it ends no session.
+func (s *Server) background(what string, f func()) { s.wg.Go(func() { s.sheltered(what, f) }) }
+
+// sheltered runs f. A panic in it is logged and ends nothing else: all clients of the node are in this process, and so
+// is the agent.
+func (s *Server) sheltered(what string, f func()) {
+	defer func() {
+		if r := recover(); r != nil {
+			s.log.Error("background work panicked", "in", what, "panic", r, "stack", string(debug.Stack()))
+			s.counts.reject("panic")
+		}
+	}()
+	f()
+}
+
+// errInternal is the error of a function that panicked.
+var errInternal = errors.New("internal error of the listener; the node's log has the details")
+
+// shelteredQuery returns a query that fails where q panics.
+func shelteredQuery[T any](s *Server, what string, q func(context.Context) (T, error)) func(context.Context) (T, error) {
+	return func(ctx context.Context) (value T, err error) {
+		err = errInternal
+		s.sheltered(what, func() { value, err = q(ctx) })
+		return value, err
+	}
 }
 
 // enter adds the caller to the wait group, unless closing has begun.
