@@ -70,11 +70,45 @@ func TestReadersContinueElsewhere(t *testing.T) {
 	if n := g.srv.CloseReplica("b", ag.ReadOnly, "this replica is being promoted"); n != 2 {
 		t.Errorf("%d ended", n)
 	}
-	if err := <-asked; err == nil || !strings.Contains(err.Error(), "this replica is being promoted") {
+	if err := <-asked; err == nil || !strings.Contains(err.Error(), "this replica is being promoted") || !strings.Contains(err.Error(), refusedBusy) {
 		t.Errorf("a reader that was busy: %v", err)
+	}
+	if _, err := bound.Exec(t.Context(), "select 1"); err == nil || !strings.Contains(err.Error(), "57P01") || !strings.Contains(err.Error(), "temporary objects") {
+		t.Errorf("a reader that could not be moved: %v", err)
+	}
+	if un := g.srv.Stats().Unmoved; len(un) != 2 || un[refusedBusy] != 1 {
+		t.Errorf("counted as not moved: %v", un)
 	}
 	if got := g.one(slow, "select current_setting('cluster_name')"); got != "c" {
 		t.Errorf("the slow one is on %q", got)
+	}
+}
+
+// Readers that a given up failover left behind, and that end much later for another reason, are none that it ended.
+func TestReadersOfAGivenUpFailover(t *testing.T) {
+	g := movingGroup(t, nil)
+	before, after, _ := releasing()
+	only := *before
+	only.ReadList = [][]ag.ReplicaID{{"b"}}
+	g.publish(&only)
+	bound := g.mustDial(g.ro, "user=postgres")
+	g.do(bound, "create temp table t (x int)")
+	g.publish(after)
+	g.srv.ContinueReaders(t.Context())
+	g.publish(before)
+	for _, x := range g.srv.localSessions() {
+		x.drained.mu.Lock()
+		x.moving.stays -= promotedWithin + 1
+		x.drained.mu.Unlock()
+	}
+	if n := g.srv.CloseReplica("b", ag.ReadOnly, "its copy may not be read"); n != 1 {
+		t.Errorf("%d ended", n)
+	}
+	if _, err := bound.Exec(t.Context(), "select 1"); err == nil || strings.Contains(err.Error(), "temporary objects") {
+		t.Errorf("%v", err)
+	}
+	if st := g.srv.Stats(); len(st.Unmoved) != 0 || st.Cut["replica"] != 1 {
+		t.Errorf("%v, %v", st.Unmoved, st.Cut)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/lib/boottime"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 )
 
@@ -136,6 +137,9 @@ func (x *session) keepState(ctx context.Context) {
 // readerPatience is how long ContinueReaders waits for sessions that are busy, unless a test says otherwise.
 const readerPatience = 200 * time.Millisecond
 
+// refusedBusy is why a session whose request is under way cannot be moved.
+const refusedBusy = "it was busy when its state was to be read"
+
 // ContinueReaders has the sessions of the local server, which are those of readers, continue where the routes lead.
 // Each leaves as soon as it is idle. One that is busy for longer than readerPatience stays, as does one that cannot be
 // moved. Requests wait meanwhile, as in a drain. It returns when all were asked, or when ctx ends. The caller has
@@ -146,6 +150,7 @@ func (s *Server) ContinueReaders(ctx context.Context) {
 	}
 	s.Drain(true)
 	defer s.Drain(false)
+	defer s.noteLeftBehind()
 	asked, last := map[*session]bool{}, time.Now().Add(s.readerPatience)
 	for ctx.Err() == nil {
 		late := time.Now().After(last)
@@ -173,6 +178,37 @@ func (s *Server) ContinueReaders(ctx context.Context) {
 			t.Stop()
 		}
 	}
+}
+
+// promotedWithin is how long after ContinueReaders its server is promoted at the latest, unless the planned failover is
+// given up. The primary's steps in between take some seconds.
+const promotedWithin = 30 * time.Second
+
+// noteLeftBehind notes which sessions ContinueReaders could not move.
+func (s *Server) noteLeftBehind() {
+	now := boottime.Now()
+	for _, x := range s.localSessions() {
+		x.drained.mu.Lock()
+		if !x.moving.leaving.Load() {
+			x.moving.stays = now
+			if x.moving.refusal == "" {
+				x.moving.refusal = refusedBusy
+			}
+		}
+		x.drained.mu.Unlock()
+	}
+}
+
+// leftBehind returns the ending e of a session whose server takes it no more. Where a planned failover could not move
+// it a moment ago, it counts among its sessions, and its client hears why.
+func (x *session) leftBehind(e ending) ending {
+	x.drained.mu.Lock()
+	stays := x.moving.stays
+	x.drained.mu.Unlock()
+	if stays == 0 || boottime.Now()-stays > promotedWithin {
+		return e
+	}
+	return x.unmoved(e.why)
 }
 
 // localSessions returns the sessions of the local server.

@@ -27,6 +27,7 @@ type moving struct {
 	tracker sessionstate.Tracker // guarded by drained.mu, as are state, refusal and rest
 	state   *continuity.State    // what the server told; nil: nothing, or something was forwarded since
 	refusal string               // why it cannot be moved
+	stays   time.Duration        // CLOCK_BOOTTIME at which ContinueReaders left it behind; 0: never. Guarded by drained.mu
 	// forwarded is whether a request was forwarded since the server was asked.
 	forwarded bool
 	rest      []byte                   // from the client, not forwarded when the session left its backend
@@ -179,7 +180,7 @@ func (x *session) ask(q *question, boundary bool, send func([]byte) error) {
 	case x.starting:
 		q.err = errors.New("it was being opened when its state was to be read")
 	case !boundary || x.drained.midway || !x.idle() || !x.answers.AtBoundary():
-		q.err = errors.New("it was busy when its state was to be read")
+		q.err = errors.New(refusedBusy)
 	}
 	if q.err != nil {
 		close(q.done)
@@ -346,6 +347,7 @@ func (c *client) pause(ctx context.Context, next <-chan struct{}) bool {
 func (c *client) lose(x *session, err error) {
 	s := c.srv
 	s.counts.end("not moved")
+	s.counts.add(&s.counts.unmoved, "no replica took it")
 	s.mu.Lock()
 	if s.keys[x.key] == x {
 		delete(s.keys, x.key)

@@ -230,11 +230,17 @@ func (s *Server) CloseReplica(id ag.ReplicaID, intent ag.Intent, why string) int
 		}
 	}
 	s.mu.Unlock()
-	return s.endWhere(ending{reason: "replica", why: why}, func(x *session) bool { return match(x.intent, x.replica) })
+	on := func(x *session) bool { return match(x.intent, x.replica) }
+	return s.endEach(on, func(x *session) ending { return x.leftBehind(ending{reason: "replica", why: why}) })
 }
 
 // endWhere ends the sessions that match, and returns how many were still open.
 func (s *Server) endWhere(e ending, match func(*session) bool) int {
+	return s.endEach(match, func(*session) ending { return e })
+}
+
+// endEach is endWhere with an ending for each session.
+func (s *Server) endEach(match func(*session) bool, with func(*session) ending) int {
 	s.mu.Lock()
 	var list []*session
 	for _, x := range s.sessions {
@@ -245,7 +251,7 @@ func (s *Server) endWhere(e ending, match func(*session) bool) int {
 	s.mu.Unlock()
 	n := 0
 	for _, x := range list {
-		if x.end(e) {
+		if x.end(with(x)) {
 			n++
 		}
 	}
