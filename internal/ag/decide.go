@@ -181,11 +181,35 @@ func (v View) mustHold() bool {
 }
 
 // forced reports whether an operator asked this node to lead at once and accepted the loss. That includes a candidate
-// that waits in vain. A request that was made before this node was taken out of the group is void.
+// that waits in vain, and a holder whose copy is another one since. A request that was made before this node was taken
+// out of the group is void.
 func (v View) forced() bool {
 	_, member := v.Group.Replica(v.Self)
 	return member && v.Op.Kind == OpForced && v.Op.To == v.Self && v.Op.Epoch == v.epoch() && v.Local.Data == DataPresent &&
-		(v.Record.Epoch.Leader != v.Self || v.is(PhaseSeal))
+		(v.Record.Epoch.Leader != v.Self || v.is(PhaseSeal) || v.bereft())
+}
+
+// bereft reports whether this node holds the epoch and cannot go on: its copy is another one than that which it is to
+// lead with, as after its node was restored, or is to be made anew. Where no other member may take over, an operator
+// has to decide.
+func (v View) bereft() bool {
+	e := v.Record.Epoch
+	switch {
+	case v.Local.Server == ServerWritable:
+		return false
+	case v.is(PhasePromote):
+		return e.Copy != "" && e.Copy != v.Local.Copy || v.forsaken()
+	}
+	return v.is(PhaseLead) && v.Record.State.Leader == v.Self && v.Record.State.Copy != v.Local.Copy
+}
+
+// forsaken reports whether this node was chosen, has released the epoch because its copy was put under quarantine, and
+// an operator wants that copy to be made anew.
+func (v View) forsaken() bool { return v.is(PhasePromote) && v.released() && v.Local.Renew != "" }
+
+// saidBereft returns what can be done about a holder of the epoch that is bereft.
+func (v View) saidBereft() string {
+	return fmt.Sprintf("another member takes over, or an operator accepts what this one lacks: coterie failover --to %s --allow-data-loss", v.Self)
 }
 
 // Unforceable returns why this node does not carry out the forced failover that was asked of it; "": none was asked, or
@@ -198,12 +222,23 @@ func (v View) Unforceable() string {
 		return fmt.Sprintf("the data directory is %s, so %s has nothing to lead with", v.Local.Data, v.Self)
 	case v.Local.Quarantine != "" && v.Local.Server != ServerWritable:
 		return fmt.Sprintf("%s is under quarantine: %s; coterie resume %s ends that", v.Self, v.Local.Quarantine, v.Self)
+	case v.is(PhasePromote) && !v.bereft():
+		return fmt.Sprintf("%s was chosen to lead already, and its promotion is under way", v.Self)
+	case v.is(PhaseLead) && !v.bereft():
+		return fmt.Sprintf("%s is the primary already", v.Self)
 	}
 	return ""
 }
 
-// released reports whether the holder of the present epoch has released it.
-func (v View) released() bool { return v.Record.Lead.Released && v.Record.Lead.Epoch == v.epoch() }
+// released reports whether the holder of the present epoch has released it. A candidate's release does not bind the
+// replica that it chose in the same epoch.
+func (v View) released() bool {
+	l := v.Record.Lead
+	return l.Released && l.Epoch == v.epoch() && l.Holder == v.Record.Epoch.Leader
+}
+
+// Released reports whether this node holds the present epoch and has released it: it renews it no more.
+func (v View) Released() bool { return v.Record.Epoch.Leader == v.Self && v.released() }
 
 // release gives the epoch up: this node no longer renews it.
 func (v View) release(why string) Plan {
@@ -224,6 +259,8 @@ func (v View) lead() Plan {
 			return Plan{Rule: RuleStandBy, Because: "the record names this replica but its data directory is " + string(v.Local.Data)}
 		case v.Local.Server == ServerDown:
 			return Plan{Rule: RuleStart, Because: "to lead again", Actions: []Action{Start{}}}
+		case v.bereft():
+			return Plan{Rule: RuleStandBy, Because: "its copy is another one than that which led: " + v.saidBereft()}
 		default:
 			return Plan{Rule: RuleStandBy, Because: "waiting for the server, or for somebody to take over"}
 		}

@@ -169,8 +169,21 @@ func TestDecide(t *testing.T) {
 		{"chosen, and restored since", promoting(), func(v *View) { v.Local.Copy = "B2" }, RuleRelease},
 		{"chosen, and its data are gone", promoting(), func(v *View) { v.Local.Server, v.Local.Data = ServerDown, DataEmpty }, RuleRelease},
 		{"chosen, its data are gone, and released", promoting(), func(v *View) {
-			v.Local.Server, v.Local.Data, v.Record.Lead = ServerDown, DataEmpty, Lead{Epoch: 4, Released: true}
+			v.Local.Server, v.Local.Data, v.Record.Lead = ServerDown, DataEmpty, Lead{Epoch: 4, Holder: "b", Released: true}
 		}, RuleStandBy},
+		{"chosen, and stopped in order before it was promoted", promoting(), func(v *View) {
+			v.Record.Lead = Lead{Epoch: 4, Holder: "b", Released: true}
+		}, RulePromoteAgain},
+		{"chosen by a candidate that had released", promoting(), func(v *View) { v.Record.Lead = Lead{Epoch: 4, Holder: "c", Released: true} }, RulePromote},
+		{"chosen, restored since, and forced", promoting(), func(v *View) { v.Local.Copy, v.Op = "B2", Op{Kind: OpForced, To: "b", Epoch: 4} }, RuleForce},
+		{"chosen, released, and to be made anew", promoting(), forsake, RuleStandBy},
+		{"chosen, released, promoted before, and to be made anew", promoting(), func(v *View) { forsake(v); v.Local.Position.Timeline = 5 }, RuleStandBy},
+		{"chosen, released, to be made anew, and forced", promoting(), func(v *View) { forsake(v); v.Op = Op{Kind: OpForced, To: "b", Epoch: 4} }, RuleForce},
+		{"chosen, and forced", promoting(), func(v *View) { v.Op = Op{Kind: OpForced, To: "b", Epoch: 4} }, RulePromote},
+		{"the leader of the record has another copy and is forced", leading(), func(v *View) {
+			v.Local.Server, v.Local.Copy, v.Lease.Valid, v.Op = ServerRecovery, "A2", false, Op{Kind: OpForced, To: "a", Epoch: 3}
+		}, RuleForce},
+		{"a leader that serves is not forced", leading(), func(v *View) { v.Op = Op{Kind: OpForced, To: "a", Epoch: 3} }, RuleServe},
 		{"promoted, and down before it led", promoting(), func(v *View) { v.Local.Position.Timeline = 5 }, RulePromoteAgain},
 		{"promoted", promoting(), func(v *View) { promoted(v) }, RuleLead},
 		{"the server crashed", leading(), func(v *View) { v.Local.Server = ServerDown }, RuleRelease},
@@ -233,6 +246,11 @@ func TestDecide(t *testing.T) {
 func promoted(v *View) {
 	v.Local.Server, v.Local.Armed, v.Local.EndOfRec, v.Lease = ServerWritable, 4, 210, Lease{Epoch: 4, Valid: true}
 	v.Local.History = []TimelineEntry{{TLI: 1}, {TLI: 4, Parent: 1, Switch: 100}, {TLI: 5, Parent: 4, Switch: 200}}
+}
+
+// forsake makes b one that released the epoch under quarantine, and that an operator has resumed.
+func forsake(v *View) {
+	v.Record.Lead, v.Local.Renew = Lead{Epoch: 4, Holder: "b", Released: true}, "it was under quarantine and has been resumed"
 }
 
 // diverge puts b on a timeline the leader never passed through, with a copy that V does not count.
@@ -341,6 +359,13 @@ func TestUnforceable(t *testing.T) {
 		"empty, of another epoch": {func(v *View) { v.Local.Data, v.Op.Epoch = DataEmpty, 2 }, ""},
 		"empty, of another node":  {func(v *View) { v.Local.Data, v.Op.To = DataEmpty, "c" }, ""},
 		"empty, a planned one":    {func(v *View) { v.Local.Data, v.Op.Kind = DataEmpty, OpPlanned }, ""},
+		"chosen already":          {func(v *View) { v.Record.Epoch = promoting().Record.Epoch; v.Op.Epoch = 4 }, "promotion is under way"},
+		"chosen, restored since":  {func(v *View) { v.Record.Epoch, v.Local.Copy, v.Op.Epoch = promoting().Record.Epoch, "B2", 4 }, ""},
+		"the primary":             {func(v *View) { *v = leading(); v.Op = Op{Kind: OpForced, To: "a", Epoch: 3} }, "is the primary already"},
+		"the primary, restored": {func(v *View) {
+			*v = leading()
+			v.Local.Server, v.Local.Copy, v.Op = ServerRecovery, "A2", Op{Kind: OpForced, To: "a", Epoch: 3}
+		}, ""},
 	} {
 		v := following()
 		v.Op = Op{Kind: OpForced, To: "b", Epoch: 3}

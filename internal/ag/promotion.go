@@ -320,7 +320,10 @@ func (v View) promoteOrLead() Plan {
 	e := v.Record.Epoch
 	if v.Local.Server != ServerWritable || v.Local.EndOfRec == 0 {
 		if e.Copy != "" && e.Copy != v.Local.Copy {
-			return v.giveUp("chosen with another copy than the one that is here now")
+			return v.giveUp("chosen with another copy than the one that is here now: " + v.saidBereft())
+		}
+		if v.forsaken() {
+			return v.giveUp("chosen, and its copy is to be made anew: " + v.Local.Renew + "; " + v.saidBereft())
 		}
 		switch v.Local.Server {
 		case ServerDown:
@@ -331,7 +334,7 @@ func (v View) promoteOrLead() Plan {
 		case ServerStarting:
 			return Plan{Rule: RuleStart, Because: "starting, to be promoted"}
 		case ServerRecovery:
-			if v.Local.Position.Timeline >= e.TLI {
+			if v.Local.Position.Timeline >= e.TLI || v.released() { // what was released is renewed no more
 				return v.promoteAgain()
 			}
 		case ServerWritable: // the end of its recovery is not known yet
@@ -364,10 +367,10 @@ func (v View) giveUp(why string) Plan {
 	return v.release(why)
 }
 
-// promoteAgain gives this copy another epoch and timeline id: its promotion ended, but its server went down before it
-// led, and no timeline id is used twice. No new seals are needed: no member led since the copy was chosen, and the
-// members that sealed kept their promise. The log passed through the timeline that was allotted to the choice, so it is
-// the log that was chosen.
+// promoteAgain gives this copy another epoch and timeline id. Either its promotion ended, but its server went down
+// before it led, and no timeline id is used twice. Or its agent was stopped in order meanwhile and released the epoch.
+// No new seals are needed: no member led since the copy was chosen, and the members that sealed kept their promise. The
+// log is the one that was chosen, or passed through the timeline that was allotted to the choice.
 func (v View) promoteAgain() Plan {
 	e := v.Record.Epoch
 	e.Unled = e.unled()

@@ -337,9 +337,8 @@ func (a *Agent) holdLease(v ag.View) {
 	if !v.Quorum {
 		return // renewals continue: the revision of /epoch guards them
 	}
-	released := v.Record.Lead.Released && v.Record.Lead.Epoch == e.Epoch
 	alive := v.Local.Server == ag.ServerWritable || e.Phase != ag.PhaseLead || a.handingOver()
-	if e.Leader != v.Self || released || !alive {
+	if e.Leader != v.Self || v.Released() || !alive {
 		a.lease.Hold(nil)
 		return
 	}

@@ -243,6 +243,7 @@ func (m *Model) commit(w *World, i int, b pending) bool {
 		w.state = b.state
 	}
 	if b.hasEpoch {
+		w.released = w.released && b.epoch.leader == w.epoch.leader // what a candidate released does not bind its choice
 		if b.epoch.epoch != w.epoch.epoch {
 			w.released, w.restarting, w.incarnation = false, false, 0
 			w.settled = w.settled && m.flaw == flawSettled

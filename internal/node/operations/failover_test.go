@@ -30,6 +30,12 @@ func opOf(t *testing.T, e ag.Epoch) json.RawMessage {
 // maintained puts replica b under maintenance.
 func maintained(x *etcd.Snapshot) { x.Group.Replicas[1].Options.Maintenance = &ag.Maintenance{} }
 
+// restored makes the primary say that its copy is another one than led.
+func restored(x *etcd.Snapshot) {
+	x.Record.State.Copy = "A"
+	x.Statuses = map[ag.ReplicaID]json.RawMessage{"a": json.RawMessage(`{"copy": "A2", "server": "RECOVERY"}`)}
+}
+
 // TestFailoverRefusals holds what is known before a failover begins, with the kind that a command is told and the
 // SQLSTATE and number that a statement is told. Each names what to run instead in either language.
 func TestFailoverRefusals(t *testing.T) {
@@ -51,6 +57,8 @@ func TestFailoverRefusals(t *testing.T) {
 		{"to any, by force, of which none is synchronized", "", true, func(x *etcd.Snapshot) { x.Record.State.V = nil }, unhealthy, "57P03", 0, ""},
 		{"to the primary", "a", false, nil, refused, "55000", 41122, ""},
 		{"to the primary, by force", "a", true, nil, refused, "55000", 41122, ""},
+		{"to the primary, whose copy is another one since, by force", "a", true, restored, none, "", 0, "a"},
+		{"to the primary, whose copy is another one since", "a", false, restored, refused, "55000", 41122, ""},
 		{"to the one that led last, by force", "a", true, func(x *etcd.Snapshot) { x.Record.Epoch.Phase = ag.PhaseSeal }, none, "", 0, "a"},
 		{"to one that is not synchronized", "c", false, nil, refused, "55000", 41142, ""},
 		{"to one that is not synchronized, by force", "c", true, nil, none, "", 0, "c"},

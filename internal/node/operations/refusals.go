@@ -1,11 +1,13 @@
 package operations
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 
 	"github.com/coteriedb/coterie/internal/admin/console"
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/agent"
 	"github.com/coteriedb/coterie/internal/etcd"
 	"github.com/coteriedb/coterie/internal/lib/fail"
 )
@@ -60,6 +62,14 @@ func chosen(x etcd.Snapshot) ag.ReplicaID {
 	return ""
 }
 
+// bereft reports whether the replica that the record names as the primary says that it holds another copy than the one
+// that led, as after its node was restored. It does not lead with it, unless an operator forces that.
+func bereft(x etcd.Snapshot, id ag.ReplicaID) bool {
+	var st agent.Status
+	led := x.Record.State
+	return json.Unmarshal(x.Statuses[id], &st) == nil && led.Leader == id && st.Copy != "" && st.Copy != led.Copy && st.Server != ag.ServerWritable
+}
+
 // failoverTarget returns the replica that a failover is for: the one that was named, or else the first synchronized
 // one. It refuses all that can be known beforehand to be impossible, or to lose commits whose loss is not accepted.
 // These are all refusals, however it was asked for.
@@ -81,7 +91,7 @@ func failoverTarget(x etcd.Snapshot, to ag.ReplicaID, force bool) (ag.ReplicaID,
 	case !r.HasData():
 		return "", refuse(41121, advice{"name another replica with --to", "run it on the replica that is to lead, or say FAILOVER TO N'name'"},
 			"%s is a witness and cannot become the primary", to)
-	case led && record.Epoch.Leader == to:
+	case led && record.Epoch.Leader == to && !(force && bereft(x, to)):
 		return "", refuse(41122, advice{"name another replica with --to", "run it on the replica that is to lead, or say FAILOVER TO N'name'"},
 			"cannot fail over availability group %q to %s: it is the primary already", group.Name, to)
 	case r.Join != "":
