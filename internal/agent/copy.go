@@ -255,7 +255,12 @@ func (a *Agent) judgePast(v ag.View, was heldWAL) {
 	}
 	a.log.Error("this copy is older than it was: it was restored, and counts as another copy from now on",
 		"at", v.Local.Position.String(), "was", was.pos.String(), "copy", v.Local.Copy)
-	if err := a.newCopy("", v); err != nil {
+	id := NewCopyID()
+	err := a.cfg.Marks.SetCopy(marks.Copy{Copy: v.Local.Copy, Epoch: v.Record.Epoch.Epoch, Seq: v.Record.State.Seq, Next: id})
+	if err == nil { // from here on the data directory may name either
+		err = a.newCopy(id, v)
+	}
+	if err != nil {
 		a.log.Error("the copy was not marked as another one; it seals nothing until it is", "err", err)
 		return
 	}

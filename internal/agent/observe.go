@@ -235,7 +235,6 @@ func (a *Agent) observeLocal(ctx context.Context) ag.Local {
 		a.log.Error("copy mark unreadable", "err", err)
 	}
 	l.Copy = mark.Copy
-	l.NoRewind = a.noRewind != "" && a.noRewind == mark.Copy
 	l.Promised, _ = a.cfg.Marks.Promised()
 	if began, err := a.cfg.Marks.Promoting(); err != nil {
 		a.log.Error("promotion mark unreadable", "err", err)
@@ -244,13 +243,16 @@ func (a *Agent) observeLocal(ctx context.Context) ag.Local {
 	}
 	if l.Data == ag.DataPresent && !a.busyWith("seed", "rewind") {
 		inside, err := a.cfg.Instance.InsideCopy()
+		id, known := mark.Is(inside)
+		l.Copy = id
 		switch {
 		case a.cfg.Marks.Repairing():
 			l.Data = ag.DataPartial // a crash interrupted a rewind or seeding: made anew, whatever it looks like
-		case err != nil || inside != mark.Copy:
+		case err != nil || !known:
 			l.Data = ag.DataForeign
 		}
 	}
+	l.NoRewind = a.noRewind != "" && a.noRewind == l.Copy
 	up := a.cfg.Upstream.Status()
 	l.Source, l.SourceEp, l.Refused = up.Source, up.Epoch, up.Diverged && up.At > a.repairedAt
 	ks, err := a.cfg.Keeper.Status(ctx)

@@ -1,11 +1,14 @@
 package agent_test
 
 import (
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent"
+	"github.com/coteriedb/coterie/internal/lib/durable"
 )
 
 // choose has b chosen after the death of a, with nobody else that may lead, and returns while its promotion hangs.
@@ -75,5 +78,36 @@ func TestRestoredPrimaryIsForced(t *testing.T) {
 		l.Record.SetOp(ag.Op{ID: "1", Kind: ag.OpForced, To: "a", Epoch: l.epoch()})
 		l.leader(30*time.Second, "b")
 		l.write("a")
+	})
+}
+
+// A copy that is found to be older gets another identity, in the data directory first. A full disk or a crash before the
+// marks have it does not make it one that nobody knows.
+func TestRenamingOfACopyIsCutShort(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		l.write("a")
+		l.stop("c")
+		was := l.said("c")
+		full := filepath.Join(l.dirs["c"], "copy.json"+durable.Suffix)
+		l.Node("c").Before("write-copy", func() {
+			if err := os.Mkdir(full, 0o700); err != nil {
+				t.Error(err)
+			}
+		})
+		l.start("c")
+		another := func() bool {
+			m, in := l.Record.Snapshot().Record.State.InV("c")
+			return in && m.Copy != was
+		}
+		l.wait("c counts with its new identity", time.Minute, another)
+		l.stop("c")
+		if err := os.Remove(full); err != nil {
+			t.Fatal(err)
+		}
+		l.start("c")
+		l.formed("a", time.Minute)
+		if !another() {
+			t.Error("c counts as what it was before")
+		}
 	})
 }

@@ -109,14 +109,16 @@ func (s *StoppedNode) Account(ctx context.Context) (a recovery.Account, history 
 		return a, nil, err
 	}
 	defer func() { _ = pg.Close() }()
-	a.Copy, a.MaxTLI = held.Copy, began.TLI
 	inside, err := (&pgserver.Instance{Instance: pg, Layout: s.Layout}).InsideCopy()
+	var known bool
+	a.Copy, known = held.Is(inside)
+	a.MaxTLI = began.TLI
 	switch {
-	case bad.Copy != "" && bad.Copy == held.Copy:
+	case bad.Copy != "" && bad.Copy == a.Copy:
 		a.Unfit = "its copy is under quarantine: " + bad.Why
 	case own.Repairing():
 		a.Unfit = "its copy was being rewound or seeded"
-	case err != nil || inside != held.Copy:
+	case err != nil || !known:
 		a.Unfit = "what is in its data directory is not the copy that this node holds"
 	}
 	if a.Unfit != "" {

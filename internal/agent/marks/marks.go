@@ -28,6 +28,16 @@ type Copy struct {
 	Copy  ag.CopyID `json:"copy"`
 	Epoch ag.Epoch  `json:"epoch"`
 	Seq   uint64    `json:"state_sequence"`
+	// Next is the identity that a present copy is about to get, in the data directory first. "": it keeps its own.
+	Next ag.CopyID `json:"next,omitempty"`
+}
+
+// Is returns which copy a data directory holds that names inside, and whether it is one that the mark knows.
+func (c Copy) Is(inside ag.CopyID) (id ag.CopyID, known bool) {
+	if c.Next != "" && inside == c.Next {
+		return c.Next, true
+	}
+	return c.Copy, inside == c.Copy
 }
 
 // Promotion records that this node began a promotion. It is removed AFTER the epoch's LEAD is in the record.

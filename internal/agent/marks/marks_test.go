@@ -5,8 +5,29 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/durable"
 )
+
+// A copy that is about to get another identity is known by either.
+func TestCopyIs(t *testing.T) {
+	for _, tt := range []struct {
+		mark       Copy
+		inside, id ag.CopyID
+		known      bool
+	}{
+		{Copy{Copy: "c"}, "c", "c", true},
+		{Copy{Copy: "c"}, "d", "c", false},
+		{Copy{Copy: "c"}, "", "c", false},
+		{Copy{Copy: "c", Next: "d"}, "c", "c", true},
+		{Copy{Copy: "c", Next: "d"}, "d", "d", true},
+		{Copy{Copy: "c", Next: "d"}, "e", "c", false},
+	} {
+		if id, known := tt.mark.Is(tt.inside); id != tt.id || known != tt.known {
+			t.Errorf("%+v of %q: %q, %t", tt.mark, tt.inside, id, known)
+		}
+	}
+}
 
 func TestMarksAreKept(t *testing.T) {
 	dir := t.TempDir()
