@@ -241,6 +241,9 @@ func (a *Agent) endStreams(ctx context.Context, members []ag.ReplicaID) {
 
 // promote carries out ag.Promote, whose doc states the order.
 func (a *Agent) promote(ctx context.Context, act ag.Promote) (func(), error) {
+	if !a.checked.Load() { // it may be older than the copy that was chosen
+		return nil, errNotChecked
+	}
 	a.readers.stop() // readers that have not left are ended below
 	if err := a.seal.enter(ctx); err != nil {
 		return nil, err

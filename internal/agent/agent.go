@@ -153,6 +153,7 @@ type Agent struct {
 	cond         condition
 	distrusted   atomic.Bool // the copy is under quarantine
 	checked      atomic.Bool // the copy was checked: it is as far as the group last saw it
+	away         bool        // the data directory does not hold this node's copy, and no repair is under way
 	held         chan heldWAL
 	comparing    bool // the files are asked whether they hold what this copy had
 	seenSelf     bool // this agent has read back what it published

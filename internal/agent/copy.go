@@ -41,9 +41,13 @@ func (a *Agent) rewind(ctx context.Context, v ag.View, source ag.ReplicaID) (fun
 	return func() { fresh(); a.rewoundIn = v.Record.Epoch.Epoch }, a.newCopy("", v)
 }
 
-// repaired forgets what was known about the previous copy: where it ended, and that a source refused it.
+// repaired forgets what was known about the previous copy: where it ended, and that a source refused it. The new one
+// has no past.
 func (a *Agent) repaired(at time.Duration) func() {
-	return func() { a.noRewind, a.observed, a.repairedAt = "", Observation{}, at }
+	return func() {
+		a.noRewind, a.observed, a.repairedAt = "", Observation{}, at
+		a.checked.Store(true)
+	}
 }
 
 // reseed makes a new copy from the source.
@@ -131,7 +135,7 @@ var (
 	errOccupied = errors.New("an agent runs under this node's name elsewhere, and reports to the group: this node directory is a copy of its. " +
 		"To keep that one, remove this directory and join this machine under another name (coterie join). To move the node here, stop it there first " +
 		"(systemctl stop coterie), then start this one")
-	errNotChecked = errors.New("this node has just started and has not yet checked that its copy is as far as it was")
+	errNotChecked = errors.New("this node has not yet checked that its copy is as far as it was")
 )
 
 // occupiedFor is how long a newcomer in another place waits for a sign of life of the agent that last reported under
@@ -185,20 +189,18 @@ func (a *Agent) leaveToOther() error {
 	return errDisplaced
 }
 
-// checkPast looks once, before this node gives any seal, whether its copy is as far as it said it was when it was last
-// heard of. A copy that is not was restored from an older state, node directory and all: it no longer holds what it
-// acknowledged, so it becomes another copy, which nobody counts on (docs/internals/safety.md, "Copies").
+// checkPast looks, before this node gives any seal or is promoted, whether its copy is as far as it said it was when it
+// was last heard of. It looks once when the agent has begun, and whenever the copy was away. A copy that is not so far
+// was restored from an older state: it no longer holds what it acknowledged, so it becomes another copy, which nobody
+// counts on (docs/internals/safety.md, "Copies").
 //
 // A copy that ends earlier may nevertheless hold what it said: a crash leaves the beginning of a record, before which
 // recovery ends. So the files decide.
 func (a *Agent) checkPast(ctx context.Context, v ag.View) {
-	switch {
-	case a.checked.Load() || !v.Quorum || v.Local.Data == ag.DataForeign:
-		return
-	case v.Local.Data != ag.DataPresent: // no data that could be counted
-		a.checked.Store(true)
-		return
-	case v.Local.Position.LSN == 0:
+	if a.away {
+		a.checked.Store(false)
+	}
+	if a.checked.Load() || !v.Quorum || v.Local.Data != ag.DataPresent || v.Local.Position.LSN == 0 {
 		return
 	}
 	at := v.Local.Position

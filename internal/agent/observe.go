@@ -279,7 +279,13 @@ func (a *Agent) observeServer(ctx context.Context, l *ag.Local, ks KeeperState) 
 	wasUp := a.up
 	a.up = false
 	if ks.ServerPID == 0 {
-		if wasUp || a.observed.Position.LSN == 0 {
+		if away := l.Data != ag.DataPresent && !a.busyWith("seed", "rewind"); away != a.away {
+			a.away = away
+			if !away { // where the copy that is found ends is read anew: it may not be as far as the one that was here
+				a.observed = Observation{}
+			}
+		}
+		if !a.away && (wasUp || a.observed.Position.LSN == 0) {
 			if pos, err := a.cfg.Instance.EndOfWAL(ctx); err == nil {
 				a.observed = Observation{Position: pos}
 			} else if l.Data == ag.DataPresent {

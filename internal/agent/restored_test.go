@@ -1,6 +1,7 @@
 package agent_test
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -56,6 +57,32 @@ func TestChosenReplicaIsStoppedInOrder(t *testing.T) {
 	})
 }
 
+// A node that was chosen, and put back to an older state since, does not have the copy that was chosen. It is not
+// promoted while that is not known, nor afterwards.
+func TestRestoredCopyIsNotPromoted(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		l.choose()
+		l.kill("b")
+		b := l.Node("b")
+		b.Stall("promote", false)
+		was := l.said("b")
+		b.Fail("holds", errors.New("the disk does not answer"))
+		l.start("b")
+		time.Sleep(10 * time.Second)
+		if s := b.State(); s.Running && !s.Recovery {
+			t.Error("promoted before it is known how far its copy was")
+		}
+		b.Fail("holds", nil)
+		l.wait("b has another copy", time.Minute, func() bool { return b.State().Copy != was })
+		time.Sleep(10 * time.Second)
+		if s := b.State(); s.Running && !s.Recovery {
+			t.Error("promoted with another copy than was chosen")
+		}
+		l.start("a")
+		l.write(l.leader(time.Minute, "b"))
+	})
+}
+
 // The last primary of a group without another copy was put back to an older state. Its copy is another one, and leads
 // only if an operator accepts that.
 func TestRestoredPrimaryIsForced(t *testing.T) {
@@ -68,8 +95,10 @@ func TestRestoredPrimaryIsForced(t *testing.T) {
 		l.write("a")
 		l.kill("a")
 		was := l.said("a")
+		l.Node("a").Fail("start", errors.New("a server takes longer to start than the files take to tell"))
 		l.start("a")
 		l.wait("a has another copy", time.Minute, func() bool { return l.Node("a").State().Copy != was })
+		l.Node("a").Fail("start", nil)
 		time.Sleep(10 * time.Second)
 		if l.leads("a") {
 			t.Error("it leads as if nothing had been lost")
@@ -110,4 +139,30 @@ func TestRenamingOfACopyIsCutShort(t *testing.T) {
 			t.Error("c counts as what it was before")
 		}
 	})
+}
+
+// The file system of a copy goes away under a living agent, and an older one comes back. The copy lacks commits that it
+// had acknowledged, so it does not count in a seal.
+func TestDiskThatComesBackOlder(t *testing.T) {
+	for name, id := range map[string]ag.CopyID{"the same copy": "", "another copy": "copy-x"} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(l *lab) {
+				l.Cut("a", "b", true)
+				l.write("a")                // c alone has it
+				time.Sleep(7 * time.Second) // c has reported since, and a still counts b
+				l.kill("a")
+				l.Node("c").TakeDisk()
+				time.Sleep(2 * time.Second)
+				l.Node("c").GiveDisk(1, id)
+				l.Cut("a", "b", false)
+				for range 200 {
+					if time.Sleep(100 * time.Millisecond); l.leads("b") || l.leads("c") {
+						l.Fatalf("a replica leads without %v", append(l.Lost("b"), l.Lost("c")...))
+					}
+				}
+				l.start("a")
+				l.write(l.leader(time.Minute, "b", "c"))
+			})
+		})
+	}
 }

@@ -162,6 +162,14 @@ func (s *sealer) report(ctx context.Context, req SealRequest) (ag.SealReport, er
 	if s.instance.Data() != ag.DataPresent {
 		return r, fmt.Errorf("this node's data directory is %s", s.instance.Data())
 	}
+	inside, err := s.instance.InsideCopy()
+	if err != nil {
+		return r, fmt.Errorf("read which copy is in the data directory: %w", err)
+	}
+	var known bool
+	if r.Copy, known = c.Is(inside); !known { // it was put there behind the agent's back
+		return r, fmt.Errorf("the data directory holds copy %s, and this node's is %s", inside, c.Copy)
+	}
 	for {
 		obs, err := s.instance.Observe(ctx)
 		gone := err == nil && !obs.Receiving

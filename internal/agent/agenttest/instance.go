@@ -77,6 +77,9 @@ func (i *instance) EndOfWAL(ctx context.Context) (p ag.Position, err error) {
 }
 
 func (i *instance) Holds(ctx context.Context, pos ag.Position) (held bool, err error) {
+	if err := i.n().begin(ctx, "holds"); err != nil {
+		return false, err
+	}
 	i.n().locked(func() {
 		at := i.n().flushed()
 		held = at.Timeline >= pos.Timeline && at.LSN >= pos.LSN

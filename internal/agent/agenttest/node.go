@@ -95,7 +95,7 @@ func (n *Node) locked(do func()) {
 }
 
 // Fail makes every call of that name fail with err, until err is nil: "start", "promote", "rewind", "seed", "set-sync",
-// "fence", "stop", "detach", "status", "checkpoint", "history", "extend", "seal", "release".
+// "fence", "stop", "detach", "status", "checkpoint", "history", "extend", "seal", "release", "holds".
 func (n *Node) Fail(call string, err error) {
 	n.locked(func() {
 		if n.fail == nil {
@@ -162,6 +162,25 @@ func (n *Node) Tamper() {
 // LoseData empties the data directory of a node whose server is down.
 func (n *Node) LoseData() {
 	n.locked(func() { n.data, n.inside, n.log, n.tls = ag.DataEmpty, "", nil, nil })
+}
+
+// TakeDisk ends the server and takes the file system of the data directory away.
+func (n *Node) TakeDisk() {
+	n.locked(func() {
+		n.stopped("killed by signal 9")
+		n.data = ag.DataForeign
+	})
+}
+
+// GiveDisk puts a file system in its place that was restored from an older state: without the last records, and under
+// another copy id if one is given.
+func (n *Node) GiveDisk(lost int, id ag.CopyID) {
+	n.locked(func() {
+		n.data, n.log = ag.DataPresent, slices.Clone(n.log[:len(n.log)-lost])
+		if id != "" {
+			n.inside = id
+		}
+	})
 }
 
 // Crash kills the server as a bug would.
