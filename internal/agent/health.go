@@ -336,6 +336,8 @@ func (a *Agent) distrust(why string) {
 	id := ag.CopyID("")
 	if v := a.view.Load(); v != nil {
 		id = v.Local.Copy
+	} else if held, err := a.cfg.Marks.Copy(); err == nil { // this agent may not act yet
+		id = held.Copy
 	}
 	c.mark = marks.Quarantine{Copy: id, Why: why, At: time.Now()}
 	a.distrusted.Store(true)

@@ -219,6 +219,28 @@ func TestALostWriteIsNoticedBeforeTheNextStart(t *testing.T) {
 	})
 }
 
+// A lost write is noticed by an agent that may not act under its name yet, as after a restart of its machine. The copy
+// that is resumed is made anew all the same.
+func TestALostWriteIsNoticedInAnotherPlace(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		l.kill("c")
+		l.probes["c"].autopsy = agent.CrashReport{Lost: "PANIC: could not fsync"}
+		l.wrap = func(c *agent.Config) { c.Place = "elsewhere" }
+		l.start("c")
+		l.wait("c is suspended", time.Minute, func() bool {
+			r, _ := l.Record.Snapshot().Group.Replica("c")
+			return r.Suspended && l.agents["c"].View().Local.Quarantine != ""
+		})
+		time.Sleep(time.Second) // the mark says that the group knows
+		seeds := l.Node("c").State().Seeds
+		l.suspend("c", false) // coterie resume
+		l.formed("a", time.Minute)
+		if s := l.Node("c").State(); s.Seeds != seeds+1 {
+			t.Errorf("the copy was not made anew: %+v", s)
+		}
+	})
+}
+
 func TestAnOperatorTrustsACopy(t *testing.T) {
 	inBubble(t, func(l *lab) {
 		l.probes["c"].find(agent.Findings{Lost: "fsync: EIO"})
