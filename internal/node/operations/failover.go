@@ -136,10 +136,15 @@ func (s *Service) unanswered(x etcd.Snapshot) bool {
 }
 
 // ableToLead refuses to force a replica that says of itself that it has nothing to lead with. The others would be
-// suspended for nothing. It refuses by itself what it cannot do by then (ag.View.Unforceable).
+// suspended for nothing, and one under quarantine would be resumed: its copy would lead although nobody has decided
+// that it may. The replica refuses by itself what it cannot do by then (ag.View.Unforceable).
 func ableToLead(x etcd.Snapshot, to ag.ReplicaID) error {
 	var st agent.Status
-	if json.Unmarshal(x.Statuses[to], &st) != nil || st.Data == "" || st.Data == ag.DataPresent {
+	switch err := json.Unmarshal(x.Statuses[to], &st); {
+	case err == nil && st.Quarantine != "":
+		return refuse(41142, advice{"coterie resume " + string(to) + " --trust first, if this copy shall lead; or name another replica with --to", "coterie resume --trust on its node first, or force another replica"},
+			"%s cannot become the primary: its copy is under quarantine: %s", to, st.Quarantine)
+	case err != nil, st.Data == "", st.Data == ag.DataPresent:
 		return nil
 	}
 	return refuse(41142, advice{"wait for its copy: coterie status; or name another replica with --to", "wait for its copy, or force another replica"},

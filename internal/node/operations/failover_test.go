@@ -226,6 +226,34 @@ func TestFailover(t *testing.T) {
 	}
 }
 
+// TestForcedFailoverIsRefusedBeforehand: nothing is written for a replica that says that it cannot lead. One under
+// quarantine stays suspended, since to be resumed would mean that its copy is to be made anew.
+func TestForcedFailoverIsRefusedBeforehand(t *testing.T) {
+	t.Parallel()
+	for text, st := range map[string]agent.Status{
+		"data directory is EMPTY":      {Data: ag.DataEmpty},
+		"under quarantine: EIO":        {Data: ag.DataPresent, Wellness: agent.Wellness{Quarantine: "EIO"}},
+		"under quarantine: lost fsync": {Data: ag.DataPresent, Server: ag.ServerDown, Wellness: agent.Wellness{Quarantine: "lost fsync"}},
+	} {
+		b := newBed(t)
+		said, err := json.Marshal(st)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.store.alter(func(x *etcd.Snapshot) {
+			x.Group.Replicas[2].Suspended = true
+			x.Statuses = map[ag.ReplicaID]json.RawMessage{"c": said}
+		})
+		_, err = b.Failover(t.Context(), api.FailoverRequest{To: "c", AllowDataLoss: true})
+		if fail.KindOf(err) != fail.Refused || !strings.Contains(err.Error(), text) {
+			t.Errorf("%s: %v", text, err)
+		}
+		if x, _ := b.store.read(); x.Op != nil || !b.replica("c").Suspended || b.replica("b").Suspended {
+			t.Errorf("%s: something was written: %+v", text, x.Group.Replicas)
+		}
+	}
+}
+
 // TestFailoverAskedAgain: a request that loses against a write which does not concern it is written again, and so is
 // one that the configuration has overtaken.
 func TestFailoverAskedAgain(t *testing.T) {
