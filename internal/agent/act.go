@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
-	"github.com/coteriedb/coterie/internal/agent/marks"
 	"github.com/coteriedb/coterie/internal/lib/assert"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 	"github.com/coteriedb/coterie/internal/lib/fault"
@@ -44,7 +43,7 @@ func (a *Agent) jobOf(v ag.View, act ag.Action) (job, bool) {
 	case ag.Stop:
 		return job{"stop", e, stopBudget, a.stopStuck}, true
 	case ag.Promote:
-		return job{"promote", act.Epoch, promoteBudget, func(ctx context.Context) (func(), error) { return a.promote(ctx, act) }}, true
+		return job{"promote", act.Epoch, promoteBudget, func(ctx context.Context) (func(), error) { return a.promote(ctx, act, v.Local.Position) }}, true
 	case ag.SetSync:
 		return job{"sync", e, syncBudget, func(ctx context.Context) (func(), error) { return a.setSync(ctx, v, act.Sync) }}, true
 	case ag.ProveSync:
@@ -239,8 +238,8 @@ func (a *Agent) endStreams(ctx context.Context, members []ag.ReplicaID) {
 	}
 }
 
-// promote carries out ag.Promote, whose doc states the order.
-func (a *Agent) promote(ctx context.Context, act ag.Promote) (func(), error) {
+// promote carries out ag.Promote, whose doc states the order. at is where the log ends.
+func (a *Agent) promote(ctx context.Context, act ag.Promote, at ag.Position) (func(), error) {
 	if !a.checked.Load() { // it may be older than the copy that was chosen
 		return nil, errNotChecked
 	}
@@ -279,7 +278,11 @@ func (a *Agent) promote(ctx context.Context, act ag.Promote) (func(), error) {
 		return nil, err
 	}
 	fault.Point("promote.armed") // the keeper is armed; no mark says that the promotion began
-	if err := a.cfg.Marks.SetPromoting(marks.Promotion{Epoch: act.Epoch, TLI: act.TLI}); err != nil {
+	began, err := a.cfg.Marks.Promoting()
+	if err == nil {
+		err = a.cfg.Marks.SetPromoting(began.Next(act.Epoch, act.TLI, at))
+	}
+	if err != nil {
 		return nil, err
 	}
 	fault.Point("promote.marked") // the mark is on disk; PostgreSQL is still a standby

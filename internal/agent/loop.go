@@ -287,6 +287,8 @@ func (a *Agent) lead(v ag.View) {
 		a.leading = &leadership{e.Epoch, map[ag.ReplicaID]*streamFacts{}}
 		a.cfg.Downstream.Lead(e.Epoch, true)
 		fault.Point("lead.streams") // the streams of the epoch are open; the mark of the promotion is still there
+	}
+	if leads && v.Local.Began != 0 { // in every turn until it is gone: a copy with the mark counts for less (package recovery)
 		if err := a.cfg.Marks.ClearPromoting(); err != nil {
 			a.log.Warn("promotion mark not cleared", "err", err)
 		}

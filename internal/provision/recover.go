@@ -129,6 +129,9 @@ func (s *StoppedNode) Account(ctx context.Context) (a recovery.Account, history 
 		return a, nil, nil
 	}
 	a.MaxTLI = max(a.MaxTLI, a.Position.Timeline)
+	if began.TLI != 0 && began.TLI == a.Position.Timeline {
+		a.Unled = began.From
+	}
 	history, err = pg.History(ctx, a.Position.Timeline)
 	return a, history, err
 }

@@ -336,6 +336,16 @@ func TestUnfitCopies(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Release()
+	left := ag.Position{Timeline: 1, LSN: 1}
+	if err := own.SetPromoting(marks.Promotion{Epoch: 2, TLI: 1, From: left}); err != nil {
+		t.Fatal(err)
+	}
+	if a, _, err := s.Account(t.Context()); err != nil || a.Unled != left {
+		t.Errorf("a promotion that did not come to lead: %+v, %v", a, err)
+	}
+	if err := own.ClearPromoting(); err != nil {
+		t.Fatal(err)
+	}
 	for _, tt := range []struct {
 		says     string
 		do, undo func() error

@@ -109,7 +109,7 @@ var slips = []slip{
 	{"a store does not compare the configuration", "etcd/record.go", []string{"if c.Group > 0 {", "if c.Group < 0 {"}, "TestContract"},
 	{"a member is removed while none leads", "node/operations/members.go", []string{"		if _, in := x.Record.State.InV(id); !in && x.Record.Epoch.Phase == ag.PhaseLead {", "		if _, in := x.Record.State.InV(id); !in {"}, "TestRemoveRefuses"},
 	{"a recovery enters an epoch that somebody has promised", "ag/recovery/recovery.go", []string{"max(epoch, a.Promised, a.Epoch)", "max(epoch, a.Epoch)"}, "TestRecoveryTakesNothingBack"},
-	{"a recovery allots a timeline id that a lost member may have used", "ag/recovery/recovery.go", []string{"	tli += ag.Timeline(epoch)\n", "	tli++\n"}, "TestRecoveryTakesNothingBack"},
+	{"a recovery allots a timeline id that a lost member may have used", "ag/recovery/recovery.go", []string{"	tli += ag.Timeline(min(epoch, mostSkipped))\n", "	tli++\n"}, "TestRecoveryTakesNothingBack"},
 	{"a recovery counts somebody in V", "ag/recovery/recovery.go", []string{"V: []ag.Member{}, Timelines: q.History", "V: []ag.Member{{ID: q.Lead, Copy: mine.Copy}}, Timelines: q.History"}, "TestRecoveryTakesNothingBack"},
 	{"a recovery leaves automatic failover on", "ag/recovery/recovery.go", []string{"			old.FailoverMode = ag.Manual\n", "			_ = ag.Manual\n"}, "TestRecoveryTakesNothingBack"},
 	{"a recovery throws a copy away that is ahead of the chosen one", "ag/recovery/recovery.go", []string{"(old.Suspended || slices.Contains(r.Ahead, old.ID))", "old.Suspended"}, "TestRecoverySparesWhoIsAhead"},

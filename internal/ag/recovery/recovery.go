@@ -22,6 +22,9 @@ type Account struct {
 	Position ag.Position  `json:"position"`       // end of WAL of its copy
 	Copy     ag.CopyID    `json:"copy"`
 	MaxTLI   ag.Timeline  `json:"max_tli"` // the highest timeline id that it knows to have been used
+	// Unled is where the copy left the group's history for a promotion that is not known to have come to lead; zero: it
+	// did not. Nothing that it has beyond was acknowledged.
+	Unled ag.Position `json:"unled,omitzero"`
 	// Unfit is the reason why its copy cannot lead; empty if it can. A witness holds no copy.
 	Unfit string `json:"unfit,omitempty"`
 }
@@ -32,7 +35,15 @@ func (a Account) Newer(b Account) int {
 	if c := cmp.Compare(a.Seq, b.Seq); c != 0 {
 		return c
 	}
-	return a.Position.Compare(b.Position)
+	return a.counts().Compare(b.counts())
+}
+
+// counts returns up to where what the copy holds may have been acknowledged.
+func (a Account) counts() ag.Position {
+	if a.Unled.Timeline != 0 {
+		return a.Unled
+	}
+	return a.Position
 }
 
 // Request is the request of an administrator. Every member of the group has an account or is declared lost.
@@ -57,6 +68,10 @@ type Recovery struct {
 // serials is how far the number of the configuration jumps at a recovery. No group makes so many changes, so that no
 // configuration of the lost store, which a member may have seen and the chosen one not, counts as a later one.
 const serials = 1 << 32
+
+// mostSkipped bounds how many timeline ids a recovery leaves out. A promotion makes a file for each, and refuses where
+// they are too many. Candidates that outbid each other for days without a choice raise the epoch, and use no id.
+const mostSkipped = 10_000
 
 // ErrUnsafe means that the recovery may not be made as requested.
 var ErrUnsafe = errors.New("this recovery would not be safe")
@@ -83,8 +98,9 @@ func Recover(q Request) (Recovery, error) {
 		}
 	}
 	epoch++
-	// An epoch uses one timeline id at most. So no id that any member used, lost members included, is above this one.
-	tli += ag.Timeline(epoch)
+	// An epoch uses one timeline id at most, and few epochs use one. The members that are left know theirs. So no id
+	// that any member used, lost members included, is above this one.
+	tli += ag.Timeline(min(epoch, mostSkipped))
 	for _, old := range q.Group.Replicas {
 		if slices.Contains(q.Lost, old.ID) {
 			continue

@@ -64,6 +64,36 @@ func TestRecoverySparesWhoIsAhead(t *testing.T) {
 	}
 }
 
+// TestUnledPromotionIsNoLead holds that what a copy wrote in a promotion which did not come to lead does not make it
+// further than one with more of what the group acknowledged.
+func TestUnledPromotionIsNoLead(t *testing.T) {
+	a, b := account("a", 5, 5, 17, 480), account("b", 5, 5, 17, 470)
+	b.Position.Timeline, b.Unled = 5, ag.Position{Timeline: 3, LSN: 460} // an asynchronous copy that was forced, and died
+	for lead, ahead := range map[ag.ReplicaID][]ag.ReplicaID{"a": nil, "b": {"a"}} {
+		r, err := Recover(Request{Group: lostGroup(), Lead: lead, Accounts: []Account{a, b}, Lost: []ag.ReplicaID{"w"}})
+		if err != nil || !slices.Equal(r.Ahead, ahead) {
+			t.Errorf("%s leads: %v is ahead, %v", lead, r.Ahead, err)
+		}
+		if r.Epoch.TLI <= 5 {
+			t.Errorf("%s leads: timeline %d was used", lead, r.Epoch.TLI)
+		}
+	}
+}
+
+// TestRecoveryAfterManyEpochs holds that the timeline of the new epoch is one that PostgreSQL can be made to take,
+// however often candidates outbid each other before the loss.
+func TestRecoveryAfterManyEpochs(t *testing.T) {
+	a := account("a", 400_000, 400_000, 17, 100)
+	r, err := Recover(Request{Group: lostGroup(), Lead: "a", Accounts: []Account{a}, Lost: []ag.ReplicaID{"b", "w"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const most = 100_000 // of package postgres
+	if r.Epoch.Epoch != 400_001 || r.Epoch.TLI <= 3 || r.Epoch.TLI-3 > most {
+		t.Errorf("%+v", r.Epoch)
+	}
+}
+
 func TestRecoveryIsRefused(t *testing.T) {
 	a, b, w := account("a", 1, 1, 1, 10), account("b", 1, 1, 1, 10), Account{Group: "g", ID: "w", Unfit: "a witness"}
 	foreign, ill, bare := b, a, a

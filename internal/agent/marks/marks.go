@@ -44,6 +44,17 @@ func (c Copy) Is(inside ag.CopyID) (id ag.CopyID, known bool) {
 type Promotion struct {
 	Epoch ag.Epoch    `json:"epoch"`
 	TLI   ag.Timeline `json:"tli"`
+	// From is where the log ended before this promotion, and before those that did not come to lead either. Nothing
+	// behind it was acknowledged.
+	From ag.Position `json:"from,omitzero"`
+}
+
+// Next returns the mark of a promotion that begins where the log ends at a position, in place of p.
+func (p Promotion) Next(e ag.Epoch, tli ag.Timeline, at ag.Position) Promotion {
+	if p.TLI == at.Timeline && p.From.Timeline != 0 {
+		at = p.From
+	}
+	return Promotion{e, tli, at}
 }
 
 type promiseMark struct {

@@ -29,6 +29,20 @@ func TestCopyIs(t *testing.T) {
 	}
 }
 
+// Promotions that do not come to lead, one after the other, begin where the first did; one of another log where it is.
+func TestPromotionBegins(t *testing.T) {
+	at := func(tli ag.Timeline, lsn ag.LSN) ag.Position { return ag.Position{Timeline: tli, LSN: lsn} }
+	first := Promotion{}.Next(5, 7, at(4, 100))
+	again := first.Next(6, 8, at(7, 130))
+	other := first.Next(9, 12, at(10, 300))
+	if first != (Promotion{5, 7, at(4, 100)}) || again != (Promotion{6, 8, at(4, 100)}) || other != (Promotion{9, 12, at(10, 300)}) {
+		t.Errorf("%+v, %+v, %+v", first, again, other)
+	}
+	if old := (Promotion{Epoch: 5, TLI: 7}).Next(6, 8, at(7, 130)); old.From != at(7, 130) {
+		t.Errorf("after a mark of an earlier version: %+v", old)
+	}
+}
+
 func TestMarksAreKept(t *testing.T) {
 	dir := t.TempDir()
 	m := Open(dir)

@@ -85,7 +85,15 @@ func describeAccount(a recovery.Account) string {
 	if a.Unfit != "" {
 		return fmt.Sprintf("%s: promised epoch %d, saw epoch %d with state %d; cannot lead: %s", a.ID, a.Promised, a.Epoch, a.Seq, a.Unfit)
 	}
-	return fmt.Sprintf("%s: promised epoch %d, saw epoch %d with state %d; its copy ends at %s", a.ID, a.Promised, a.Epoch, a.Seq, a.Position)
+	return fmt.Sprintf("%s: promised epoch %d, saw epoch %d with state %d; its copy ends at %s", a.ID, a.Promised, a.Epoch, a.Seq, copyEnd(a))
+}
+
+// copyEnd returns in words where a copy ends, and from where on nothing of it was acknowledged.
+func copyEnd(a recovery.Account) string {
+	if a.Unled.Timeline != 0 {
+		return fmt.Sprintf("%s, and counts up to %s: the promotion after that did not come to lead", a.Position, a.Unled)
+	}
+	return a.Position.String()
 }
 
 func leadCommand() *cobra.Command {
@@ -158,7 +166,7 @@ func printRecovery(c *cobra.Command, p provision.RecoveryPlan) error {
 	w := tabwriter.NewWriter(c.ErrOrStderr(), 0, 0, 3, ' ', 0)
 	_, _ = fmt.Fprintln(w, "MEMBER\tCOPY ENDS AT\tLAST RECORD SEEN\tPROMISED\tAFTERWARDS")
 	for _, a := range p.Accounts {
-		at, then := a.Position.String(), "follows"
+		at, then := copyEnd(a), "follows"
 		switch {
 		case a.Copy == "" || a.Unfit != "":
 			at = "-"
