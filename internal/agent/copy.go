@@ -257,6 +257,7 @@ func (a *Agent) judgePast(v ag.View, was heldWAL) {
 	}
 	a.log.Error("this copy is older than it was: it was restored, and counts as another copy from now on",
 		"at", v.Local.Position.String(), "was", was.pos.String(), "copy", v.Local.Copy)
+	a.cfg.Upstream.Hold() // a stream that is open names the copy that it was: the next one names the new
 	id := NewCopyID()
 	err := a.cfg.Marks.SetCopy(marks.Copy{Copy: v.Local.Copy, Epoch: v.Record.Epoch.Epoch, Seq: v.Record.State.Seq, Next: id})
 	if err == nil { // from here on the data directory may name either

@@ -110,8 +110,28 @@ func TestRestoredPrimaryIsForced(t *testing.T) {
 	})
 }
 
-// A copy that is found to be older gets another identity, in the data directory first. A full disk or a crash before the
-// marks have it does not make it one that nobody knows.
+// A copy that gets another identity while it streams streams under that from then on: a candidate could not seal the
+// one that the primary counts.
+func TestRenamedCopyStreamsUnderItsName(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		l.write("a")
+		l.stop("c")
+		was := l.said("c")
+		c := l.Node("c")
+		c.Fail("holds", errors.New("the disk is slow"))
+		l.start("c")
+		l.wait("c streams", time.Minute, func() bool { return c.State().Receiving })
+		c.Fail("holds", nil)
+		l.wait("c has another copy", time.Minute, func() bool { return c.State().Copy != was })
+		l.wait("the record counts that", time.Minute, func() bool {
+			m, in := l.Record.Snapshot().Record.State.InV("c")
+			return in && m.Copy == c.State().Copy
+		})
+	})
+}
+
+// A copy that is found to be older gets another identity, in the data directory first. A full disk or a crash before
+// the marks have it does not make it one that nobody knows.
 func TestRenamingOfACopyIsCutShort(t *testing.T) {
 	inBubble(t, func(l *lab) {
 		l.write("a")

@@ -61,13 +61,14 @@ type Node struct {
 	exits      chan string
 
 	// The streams.
-	source   ag.ReplicaID
-	sourceEp ag.Epoch
-	leading  ag.Epoch     // downstream is open for that epoch; 0: closed
-	only     ag.ReplicaID // for this member alone, from a server in recovery; "": for all, from a primary
-	held     bool         // feedback is held back
-	changed  chan struct{}
-	told     string // the streams at the last signal of changed
+	source    ag.ReplicaID
+	sourceEp  ag.Epoch
+	announced ag.CopyID    // as which copy this node streams: that of the moment at which the stream began
+	leading   ag.Epoch     // downstream is open for that epoch; 0: closed
+	only      ag.ReplicaID // for this member alone, from a server in recovery; "": for all, from a primary
+	held      bool         // feedback is held back
+	changed   chan struct{}
+	told      string // the streams at the last signal of changed
 
 	// The clients.
 	events []string

@@ -22,7 +22,12 @@ type upstream Node
 func (u *upstream) n() *Node { return (*Node)(u) }
 
 func (u *upstream) Follow(leader ag.Replica, e ag.Epoch) {
-	u.n().locked(func() { u.source, u.sourceEp = leader.ID, e })
+	u.n().locked(func() {
+		if u.source != leader.ID || u.sourceEp != e { // else the stream that is there goes on
+			u.announced = u.inside
+		}
+		u.source, u.sourceEp = leader.ID, e
+	})
 }
 
 func (u *upstream) Hold() { u.n().locked(func() { u.source, u.sourceEp = "", 0 }) }
@@ -64,7 +69,7 @@ func (d *downstream) Feed(e ag.Epoch, to ag.ReplicaID) {
 func (d *downstream) Streams() (out []agent.Stream) {
 	d.n().locked(func() {
 		for _, s := range d.n().streamers() {
-			out = append(out, agent.Stream{Member: s.ID, Copy: s.inside, Flush: s.end(), Apply: s.end(), Session: 1, LastFeedback: s.heardAt()})
+			out = append(out, agent.Stream{Member: s.ID, Copy: s.announced, Flush: s.end(), Apply: s.end(), Session: 1, LastFeedback: s.heardAt()})
 		}
 	})
 	return out

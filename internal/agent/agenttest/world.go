@@ -143,7 +143,7 @@ func (w *World) settle() {
 		n.acknowledge()
 		now := ""
 		for _, s := range n.streamers() {
-			now += fmt.Sprint(s.ID, s.inside, s.end(), ";")
+			now += fmt.Sprint(s.ID, s.announced, s.end(), ";")
 		}
 		if now != n.told {
 			n.told = now
