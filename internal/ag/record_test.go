@@ -141,3 +141,21 @@ func TestReadList(t *testing.T) {
 		t.Errorf("another primary has a list of its own: got %v", got)
 	}
 }
+
+// Commits of an epoch are known to be kept as long as each later one was seen, and none was forced.
+func TestLosslessSince(t *testing.T) {
+	r := func(epoch, lossless Epoch) *Routes { return &Routes{Epoch: epoch, Lossless: lossless} }
+	for _, c := range []struct {
+		before *Routes
+		e      EpochRecord
+		want   Epoch
+	}{
+		{nil, EpochRecord{Epoch: 3}, 3}, {r(3, 1), EpochRecord{Epoch: 3}, 1}, {r(3, 1), EpochRecord{Epoch: 4}, 1},
+		{r(3, 1), EpochRecord{Epoch: 5}, 5}, {r(3, 1), EpochRecord{Epoch: 4, Forced: true}, 4}, {r(4, 4), EpochRecord{Epoch: 4, Forced: true}, 4},
+		{r(4, 4), EpochRecord{Epoch: 5}, 4}, {r(4, 2), EpochRecord{Epoch: 2}, 2},
+	} {
+		if got := LosslessSince(c.before, c.e); got != c.want {
+			t.Errorf("%+v after %+v: %d, want %d", c.e, c.before, got, c.want)
+		}
+	}
+}

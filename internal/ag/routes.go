@@ -29,6 +29,17 @@ type Routes struct {
 	Promoting bool          `json:"promoting,omitempty"` // this node was chosen to lead and has not opened yet: its server takes no session
 	Targets   []Target      `json:"targets"`
 	ReadList  [][]ReplicaID `json:"read_list"` // ordered sets; round robin within a set; the primary only where it is listed
+	// Lossless is the epoch since which nothing that was acknowledged was lost: no later one was forced. A node knows
+	// it of the epochs that it has seen one by one.
+	Lossless Epoch `json:"lossless,omitempty"`
+}
+
+// LosslessSince returns the Lossless of routes of that epoch, which follow others; nil: they are the first.
+func LosslessSince(before *Routes, e EpochRecord) Epoch {
+	if before == nil || e.Forced || e.Epoch != before.Epoch && e.Epoch != before.Epoch+1 {
+		return e.Epoch
+	}
+	return before.Lossless
 }
 
 // Target returns the target with that id.

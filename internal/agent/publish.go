@@ -312,7 +312,7 @@ func (a *Agent) publishClosed(why string) {
 
 func (a *Agent) makeRoutes(v ag.View, p ag.Plan) *ag.Routes {
 	e := v.Record.Epoch
-	r := &ag.Routes{Epoch: e.Epoch, Self: v.Self}
+	r := &ag.Routes{Epoch: e.Epoch, Self: v.Self, Lossless: ag.LosslessSince(a.routes.Load(), e)}
 	r.Promoting = e.Leader == v.Self && e.Phase != ag.PhaseSeal && a.answered.Load() != uint64(e.Epoch)
 	statuses := map[ag.ReplicaID]Status{}
 	if s := a.snapshot.Load(); s != nil {
@@ -349,7 +349,7 @@ func (a *Agent) makeRoutes(v ag.View, p ag.Plan) *ag.Routes {
 }
 
 func sameRoutes(x, y *ag.Routes) bool {
-	return x.Epoch == y.Epoch && x.Self == y.Self && x.Primary == y.Primary && x.WriteOpen == y.WriteOpen && x.Promoting == y.Promoting &&
+	return x.Epoch == y.Epoch && x.Lossless == y.Lossless && x.Self == y.Self && x.Primary == y.Primary && x.WriteOpen == y.WriteOpen && x.Promoting == y.Promoting &&
 		slices.Equal(x.Targets, y.Targets) && slices.EqualFunc(x.ReadList, y.ReadList, slices.Equal[[]ag.ReplicaID])
 }
 

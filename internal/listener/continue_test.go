@@ -172,6 +172,7 @@ func TestMovesDoNotDisturbAMove(t *testing.T) {
 			}
 			_ = c.Close(t.Context())
 		}
+		waitFor(t, "sessions have ended", func() bool { return len(g.srv.Sessions()) == 0 })
 		g.failOver("a")
 	}
 	cancel()

@@ -1,10 +1,10 @@
 package listener
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -22,24 +22,31 @@ import (
 
 // moving is the part of a session that a move uses.
 type moving struct {
-	owner   *client              // its client; nil: the client is at another node
-	accepts bool                 // the listener of that node takes sessions back
-	tracker sessionstate.Tracker // guarded by drained.mu, as are state, refusal and rest
-	state   *continuity.State    // what the server told; nil: nothing, or something was forwarded since
-	refusal string               // why it cannot be moved
-	stays   time.Duration        // CLOCK_BOOTTIME at which ContinueReaders left it behind; 0: never. Guarded by drained.mu
+	owner    *client              // its client; nil: the client is at another node
+	accepts  bool                 // the listener of that node takes sessions back
+	outlives bool                 // and has them outlive this server
+	tracker  sessionstate.Tracker // guarded by drained.mu, as are state, refusal and rest
+	state    *continuity.State    // what the server told; nil: nothing, or something was forwarded since
+	refusal  string               // why it cannot be moved
+	stays    time.Duration        // CLOCK_BOOTTIME at which ContinueReaders left it behind; 0: never. Guarded by drained.mu
 	// forwarded is whether a request was forwarded since the server was asked.
-	forwarded bool
-	rest      []byte                   // from the client, not forwarded when the session left its backend
-	wants     atomic.Pointer[question] // is to be asked by downstream
-	asked     *question                // of downstream: the answer is arriving
-	given     []byte                   // of downstream: what followed the message that gives the session back; nil: none came
-	err       error                    // why it was not taken back
-	leave     chan struct{}            // closed when leaving is set
-	leaving   atomic.Bool              // it leaves its backend
-	left      chan struct{}            // closed when it has left, or has ended instead (over)
-	isOver    atomic.Bool              // left is closed
-	early     []byte                   // of a session that continues another: bytes of the client that came before it
+	forwarded   bool
+	known       known                    // what is known if its server is lost
+	outlived    atomic.Bool              // its server is lost, and it leaves that
+	interrupted bool                     // a request was cut by that: guarded by drained.mu, as is failed
+	failed      bool                     // it is in a transaction block that has failed
+	spilled     bool                     // of upstream: what the client sent was discarded
+	unanswered  []byte                   // of downstream: a question that was perhaps not forwarded by the other node
+	rest        []byte                   // from the client, not forwarded when the session left its backend
+	wants       atomic.Pointer[question] // is to be asked by downstream
+	asked       *question                // of downstream: the answer is arriving
+	given       []byte                   // of downstream: what followed the message that gives the session back; nil: none came
+	err         error                    // why it was not taken back
+	leave       chan struct{}            // closed when leaving is set
+	leaving     atomic.Bool              // it leaves its backend
+	left        chan struct{}            // closed when it has left, or has ended instead (over)
+	isOver      atomic.Bool              // left is closed
+	early       []byte                   // of a session that continues another: bytes of the client that came before it
 }
 
 // newMoving returns the state of a session that nobody moves.
@@ -59,10 +66,12 @@ var movedOn = &ending{reason: "moved"}
 
 // question asks a session's backend for its state.
 type question struct {
-	answer continuity.Answer
-	done   chan struct{} // closed when state and err are set
-	state  continuity.State
-	err    error
+	answer  continuity.Answer
+	patient bool          // it is asked once the session is idle
+	sent    []byte        // the requests
+	done    chan struct{} // closed when state and err are set
+	state   continuity.State
+	err     error
 }
 
 // errAsked means that the session is answering an earlier question.
@@ -116,21 +125,23 @@ func (x *session) askState(ctx context.Context) (st *continuity.State, why strin
 	if q.err != nil {
 		return nil, q.err.Error(), errors.Is(q.err, errAsked)
 	}
-	if why = q.state.Loses(); why == "" {
-		why = statefulLibrary(x.backendPID())
-	}
+	libraries := statefulLibrary(x.backendPID())
 	x.drained.mu.Lock()
 	defer x.drained.mu.Unlock()
-	if why == "" { // what the kernel had relayed was entered before the question was sent
-		why = x.moving.tracker.Why()
-	}
-	if why == "" && x.moving.tracker.Turned() && q.state.HasConstants() {
-		why = "it has changed DateStyle, IntervalStyle or TimeZone after it prepared statements with constants"
-	}
-	if why == "" && x.requests.UnnamedWaits() {
+	if why = x.immovable(q, libraries); why == "" && x.requests.UnnamedWaits() {
 		why = "it has parsed an unnamed statement that it has not executed"
 	}
 	return &q.state, why, false
+}
+
+// immovable returns why a session whose state was read cannot be moved; "" if it can. libraries is what is said of
+// those of its process. The caller holds drained.mu.
+func (x *session) immovable(q *question, libraries string) string {
+	why := cmp.Or(q.state.Loses(), libraries, x.moving.tracker.Why()) // what the kernel had relayed was entered before the question was sent
+	if why == "" && x.moving.tracker.Turned() && q.state.HasConstants() {
+		return "it has changed DateStyle, IntervalStyle or TimeZone after it prepared statements with constants"
+	}
+	return why
 }
 
 func (x *session) cannotMove(why string) {
@@ -164,10 +175,15 @@ func (x *session) woken(kept int) (leaves bool) {
 		_ = x.backend.SetReadDeadline(time.Unix(1, 0))
 		return false
 	}
+	x.askWanted(kept)
+	return x.moving.leaving.Load()
+}
+
+// askWanted sends the question that waits, if one does.
+func (x *session) askWanted(kept int) {
 	if q := x.moving.wants.Swap(nil); q != nil {
 		x.ask(q, kept == 0, func(b []byte) error { _, err := x.backend.Write(b); return err })
 	}
-	return x.moving.leaving.Load()
 }
 
 // ask sends the question, if nothing is under way. boundary is whether no message of the server has begun.
@@ -183,11 +199,18 @@ func (x *session) ask(q *question, boundary bool, send func([]byte) error) {
 		q.err = errors.New(refusedBusy)
 	}
 	if q.err != nil {
+		if q.patient && x.moving.wants.CompareAndSwap(nil, q) {
+			q.err = nil
+			return
+		}
 		close(q.done)
 		return
 	}
 	x.moving.asked, x.moving.forwarded = q, false
-	if err := send(continuity.Question(append([]string{clientSetting}, x.moving.tracker.Names()...))); err != nil {
+	x.moving.known.state = nil
+	x.moving.known.unchanged.Asked()
+	q.sent = continuity.Question(append([]string{clientSetting}, x.moving.tracker.Names()...))
+	if err := send(q.sent); err != nil {
 		q.err = err
 		close(q.done)
 	}
@@ -201,6 +224,9 @@ func (x *session) answered(b []byte) (rest, aside []byte, err error) {
 		return nil, nil, err
 	}
 	x.moving.asked = nil
+	if q.answer.GivenBack {
+		x.moving.unanswered = q.sent
+	}
 	status := map[string]string{}
 	q.answer.Reports(status)
 	promoted := status[hotStandby] != "" && x.recoveryOver('S', []byte(hotStandby+"\x00"+status[hotStandby]))
@@ -276,7 +302,13 @@ func (x *session) unmoved(why string) ending {
 // otherwise.
 func (x *session) detach(up <-chan struct{}) bool {
 	_ = x.raw.SetReadDeadline(time.Unix(1, 0))
+	if x.moving.outlived.Load() {
+		_ = x.backend.Close() // upstream may be writing to it
+	}
 	<-up
+	if x.moving.outlived.Load() && (x.midMessage || x.moving.spilled) {
+		x.end(ending{reason: endLost, why: "the connection to PostgreSQL was lost"})
+	}
 	if !x.ended.CompareAndSwap(nil, movedOn) {
 		x.sendFinal(x.finalError(nil))
 		return false
@@ -293,206 +325,4 @@ func (x *session) detach(up <-chan struct{}) bool {
 		x.moving.over()
 	}
 	return true
-}
-
-// again opens the session that continues x. It returns nil if there is none: the client was told.
-func (c *client) again(x *session) *session {
-	s := c.srv
-	ctx, cancel := context.WithTimeout(s.life, s.cfg.HoldMax)
-	defer cancel()
-	if x.moving.err != nil {
-		c.lose(x, x.moving.err)
-		return nil
-	}
-	last := errors.New("no replica takes it")
-	left := s.epoch()
-	for {
-		r, next, ok := c.pick(ctx)
-		if ok && !x.handsOver(r, left) {
-			y, err := c.openAgain(ctx, r, x)
-			if err == nil {
-				return y
-			}
-			c.log.Debug("session not moved yet", "session", x.id, "replica", r.ID, "error", err)
-			if last = err; errors.Is(err, errClient) || errors.Is(err, errNotTheSame) {
-				break
-			}
-		}
-		if _, gone := peek(c.raw); gone || !c.pause(ctx, next) {
-			break
-		}
-	}
-	c.lose(x, last)
-	return nil
-}
-
-// movePause is how often a move that did not succeed is tried again while the routes stay the same.
-const movePause = 20 * time.Millisecond
-
-// pause waits for the next try. It reports false if there is none.
-func (c *client) pause(ctx context.Context, next <-chan struct{}) bool {
-	t := time.NewTimer(movePause)
-	defer t.Stop()
-	select {
-	case <-next:
-	case <-t.C:
-	case <-ctx.Done():
-	case <-c.srv.closed:
-		return false
-	}
-	return ctx.Err() == nil
-}
-
-// lose ends the client of a session that was not continued.
-func (c *client) lose(x *session, err error) {
-	s := c.srv
-	s.counts.end("not moved")
-	s.counts.add(&s.counts.unmoved, "no replica took it")
-	s.mu.Lock()
-	if s.keys[x.key] == x {
-		delete(s.keys, x.key)
-	}
-	s.mu.Unlock()
-	why := "its session could not be moved to the new primary: " + err.Error()
-	bad := pgwire.Fatal("", pgwire.StateAdminShutdown, "terminating connection: %s", why)
-	bad.Hint = "Reconnect; the listener finds the replica that serves the session."
-	if len(x.moving.rest) > 0 || x.owed.Load() > 0 || x.unsynced.Load() { // the other node has forwarded nothing of it
-		bad = pgwire.Fatal("", pgwire.StateSerialization, "terminating connection before the transaction was begun: %s", why)
-		bad.Hint = "Nothing of it was executed: reconnect and run it again."
-	}
-	c.log.Info("session cut", "session", x.id, "replica", x.replica, "user", x.user, "reason", why, "sqlstate", bad.Code)
-	_ = c.raw.SetDeadline(time.Now().Add(s.cfg.Limits.ShutdownMessage))
-	if _, err := c.conn.Write(bad.Encode()); err == nil {
-		halfClose(c.conn)
-		drain(c.raw)
-	}
-	_ = c.conn.Close()
-	_ = c.raw.Close()
-}
-
-// errNotTheSame means that a session cannot be brought into the state of the one that it continues.
-var errNotTheSame = errors.New("it would not be the same session")
-
-// openAgain opens a session on the replica of the route that continues x.
-func (c *client) openAgain(ctx context.Context, r route, x *session) (*session, error) {
-	s := c.srv
-	ctx, cancel := context.WithCancelCause(ctx)
-	a := &attempt{route: r, intent: c.intent, cancel: cancel}
-	defer s.abandon(a)
-	if !s.begin(a) {
-		return nil, errMoved
-	}
-	ctx, stopTimer := context.WithTimeout(ctx, s.cfg.Limits.BackendHandshake)
-	defer stopTimer()
-	if r.Local {
-		done, err := s.startOne(ctx)
-		if err != nil {
-			return nil, err
-		}
-		defer done()
-	}
-	conn, err := s.cfg.Backend(ctx, r.ID, BackendHello{User: c.start.User, Database: c.start.Database, ClientAddr: x.addr, Intent: c.intent, Epoch: r.epoch})
-	if err != nil {
-		return nil, fmt.Errorf("reach replica %s: %w", r.ID, err)
-	}
-	y := c.newSession(r, conn)
-	y.setInput(r.Local, ctx.Done())
-	unhook := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
-	news, err := y.become(x, c.packet(x.addr, r.ID))
-	if !unhook() {
-		err = errors.Join(err, context.Cause(ctx))
-	}
-	if err == nil && !s.activate(a, y) {
-		err = errMoved
-	}
-	if err != nil {
-		_ = conn.Close()
-		return nil, err
-	}
-	s.counts.moved.Add(1)
-	c.log.Info("session moved", "session", y.id, "from", x.replica, "to", y.replica, "epoch", y.epoch, "pid", y.pid)
-	_ = c.raw.SetWriteDeadline(time.Now().Add(s.cfg.Limits.ShutdownMessage))
-	_, err = c.conn.Write(news)
-	_ = c.raw.SetWriteDeadline(time.Time{})
-	if err != nil {
-		y.close()
-		return nil, errClient
-	}
-	return y, nil
-}
-
-// become starts the session with that startup packet and brings it into the state of from. news is what the client
-// gets.
-func (x *session) become(from *session, packet []byte) (news []byte, err error) {
-	g, err := startSession(x.backend, x.in, packet, x.replica)
-	if err != nil {
-		return nil, err
-	}
-	was := from.moving.state
-	status := continuity.Greeting(g.bytes)
-	heard, err := x.restore(was, status)
-	if err != nil {
-		return nil, err
-	}
-	x.pid, x.realKey, x.inRecovery = g.pid(), g.key, status[hotStandby] == "on"
-	x.id, x.key, x.longKey, x.since, x.addr = from.id, from.key, from.longKey, from.since, from.addr
-	x.copies = from.copies
-	x.tainted.Store(true)
-	x.requests = from.requests.Continued()
-	x.moving.tracker, x.moving.early = from.moving.tracker, from.moving.rest
-	return append(append(was.News(status), was.Lost(x.pid)...), heard...), nil
-}
-
-// restore brings a new session into a state, and checks that it is in it. It returns the notifications that arrived.
-func (x *session) restore(was *continuity.State, status map[string]string) (heard []byte, err error) {
-	question := continuity.Question(append([]string{clientSetting}, was.Names()...))
-	var states [2]continuity.State
-	for i := range states {
-		a, err := x.exchange(question, 1)
-		if err != nil {
-			return nil, err
-		}
-		if states[i], err = a.State(); err != nil {
-			return nil, fmt.Errorf("%w: %w", errNotTheSame, err)
-		}
-		heard = append(heard, a.Notifications...)
-		if i > 0 {
-			break
-		}
-		requests, n := was.Restore(&states[0])
-		if a, err = x.exchange(requests, n); err != nil {
-			return nil, err
-		}
-		if err := a.Err(); err != nil {
-			return nil, fmt.Errorf("%w: %w", errNotTheSame, err)
-		}
-		a.Reports(status)
-		heard = append(heard, a.Notifications...)
-	}
-	if d := was.Differs(&states[1]); d != "" {
-		return nil, fmt.Errorf("%w: %s", errNotTheSame, d)
-	}
-	return heard, nil
-}
-
-// exchange sends requests and reads the answers, which end with n ReadyForQuery.
-func (x *session) exchange(requests []byte, n int) (*continuity.Answer, error) {
-	if _, err := x.backend.Write(requests); err != nil {
-		return nil, err
-	}
-	a := new(continuity.Answer)
-	for n > 0 {
-		typ, body, err := pgwire.ReadMessage(x.in, pgwire.MaxControl)
-		if err != nil {
-			return nil, err
-		}
-		_, done, err := a.Feed(pgwire.AppendMessage(nil, typ, body))
-		if err != nil {
-			return nil, err
-		}
-		if done {
-			n--
-		}
-	}
-	return a, nil
 }

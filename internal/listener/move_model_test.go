@@ -77,18 +77,7 @@ func TestMovedSessionsAreTheSame(t *testing.T) {
 	g := movingGroup(t, nil)
 	g.role("mover", "login")
 	g.role("lender", "")
-	for _, s := range g.servers {
-		s.sql(t, "grant lender to mover", "drop schema if exists s1, s2, s3 cascade", "create schema s1", "create schema s2", "create schema s3",
-			"create table s1.t as select 'one'::text x", "create table s2.t as select 'two'::text x", "drop table if exists public.t, public.secret", "create table public.t as select 'public'::text x",
-			"create table public.secret as select '1'::text x union all select 'two'", "alter table public.secret enable row level security",
-			"create policy own on public.secret using (x = current_setting('my.x', true))",
-			"grant usage on schema s1, s2 to public", "grant select on s1.t, s2.t, public.t, public.secret to public")
-	}
-	defer func() {
-		for _, s := range g.servers {
-			s.sql(t, "drop schema s1, s2, s3 cascade", "drop table public.t, public.secret")
-		}
-	}()
+	defer sameSchemas(t, g)()
 	seed, scripts := uint64(1), 40
 	if os.Getenv("COTERIE_LONG") != "" {
 		seed, scripts = uint64(time.Now().UnixNano()), 1000
@@ -108,6 +97,23 @@ func TestMovedSessionsAreTheSame(t *testing.T) {
 		t.Errorf("%d of %d moves were refused: %v", refused, scripts, g.srv.Stats().Unmoved)
 	}
 	t.Logf("%d of %d moves were refused: %v", refused, scripts, g.srv.Stats().Unmoved)
+}
+
+// sameSchemas makes what the scripts use, on each server, and returns what removes it.
+func sameSchemas(t *testing.T, g *group) func() {
+	t.Helper()
+	for _, s := range g.servers {
+		s.sql(t, "grant lender to mover", "drop schema if exists s1, s2, s3 cascade", "create schema s1", "create schema s2", "create schema s3",
+			"create table s1.t as select 'one'::text x", "create table s2.t as select 'two'::text x", "drop table if exists public.t, public.secret", "create table public.t as select 'public'::text x",
+			"create table public.secret as select '1'::text x union all select 'two'", "alter table public.secret enable row level security",
+			"create policy own on public.secret using (x = current_setting('my.x', true))",
+			"grant usage on schema s1, s2 to public", "grant select on s1.t, s2.t, public.t, public.secret to public")
+	}
+	return func() {
+		for _, s := range g.servers {
+			s.sql(t, "drop schema s1, s2, s3 cascade", "drop table public.t, public.secret")
+		}
+	}
 }
 
 // sameWhenMoved executes one script. It reports false if the move was refused.

@@ -39,12 +39,7 @@ func executesOnce(t *testing.T, far, near *group, mode string) {
 	t.Helper()
 	near.remote["a"] = far.srv
 	epoch := ag.Epoch(1)
-	routes := func(self, primary ag.ReplicaID) *ag.Routes {
-		return &ag.Routes{
-			Epoch: epoch, Self: self, Primary: primary, WriteOpen: true,
-			Targets: []ag.Target{{ID: "a", Local: self == "a", Healthy: true}, {ID: "b", Local: self == "b", Healthy: true}},
-		}
-	}
+	routes := func(self, primary ag.ReplicaID) *ag.Routes { return pairRoutes(epoch, self, primary) }
 	far.publish(routes("a", "a"))
 	near.publish(routes("b", "a"))
 	hammer(t, near, mode, func(i int) {

@@ -349,7 +349,7 @@ func (c *client) packet(addr string, id ag.ReplicaID) []byte {
 		{Name: "coterie.replica", Value: string(id)},
 	}
 	if c.takesBack(id) {
-		own = append(own, pgwire.Parameter{Name: movesParameter, Value: giveBackVersion})
+		own = append(own, pgwire.Parameter{Name: movesParameter, Value: giveBackVersion}, pgwire.Parameter{Name: outlivesParameter, Value: giveBackVersion})
 	}
 	return start.Packet(own...)
 }
@@ -426,6 +426,7 @@ func (c *client) newSession(r route, backend net.Conn) *session {
 		}
 	}
 	x.longKey = c.start.Minor >= 2
+	x.moving.known.follows = c.takesBack(r.ID)
 	return x
 }
 

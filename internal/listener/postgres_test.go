@@ -264,6 +264,8 @@ type group struct {
 	mu      sync.Mutex
 	changed chan struct{}
 	remote  map[ag.ReplicaID]*Server // replicas that are reached through another node's ServeBackend
+	links   []*net.TCPConn           // those nodes' ends of the connections; guarded by mu, as is cuts
+	cuts    bool                     // those nodes are dead
 	rw, ro  string                   // addresses
 	hellos  chan BackendHello
 }
@@ -368,16 +370,31 @@ func (g *group) backend(ctx context.Context, id ag.ReplicaID, hello BackendHello
 	default:
 	}
 	if node, ok := g.remote[id]; ok {
-		return throughNode(ctx, g.t, node, g.servers[id].dir)
+		conn, far, err := linked(ctx, node, g.servers[id].dir)
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		if g.links = append(g.links, far); g.cuts { // it has died meanwhile
+			g.cut()
+		}
+		return conn, err
 	}
 	return (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(g.servers[id].dir, socketName))
 }
 
 // throughNode connects by TCP to a node whose ServeBackend takes over, as the endpoint does.
 func throughNode(ctx context.Context, t *testing.T, node *Server, dir string) (net.Conn, error) {
+	conn, _, err := linked(ctx, node, dir)
+	if err != nil {
+		t.Log(err)
+	}
+	return conn, err
+}
+
+// linked returns the node's end of that connection, too; nil if none was made.
+func linked(ctx context.Context, node *Server, dir string) (conn net.Conn, far *net.TCPConn, err error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer func() { _ = l.Close() }()
 	done := make(chan struct{})
@@ -385,16 +402,27 @@ func throughNode(ctx context.Context, t *testing.T, node *Server, dir string) (n
 		defer close(done)
 		conn, err := l.Accept()
 		if err == nil {
+			far = conn.(*net.TCPConn) //nolint:forcetypeassert // of a TCP listener
 			go node.ServeBackend(context.Background(), conn, dir)
 		}
 	}()
-	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", l.Addr().String())
+	conn, err = (&net.Dialer{}).DialContext(ctx, "tcp", l.Addr().String())
 	if err != nil {
 		_ = l.Close()
-		t.Log(err)
 	}
 	<-done
-	return conn, err
+	return conn, far, err
+}
+
+// cut resets the connections to other nodes, as the death of those does. The caller holds g.mu.
+func (g *group) cut() {
+	for _, far := range g.links {
+		if far != nil {
+			_ = far.SetLinger(0)
+			_ = far.Close()
+		}
+	}
+	g.links = nil
 }
 
 func (g *group) verifier(ctx context.Context, id ag.ReplicaID, name string) (Role, error) {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"os"
-	"runtime/debug"
 	"strings"
 	"sync"
 	"time"
@@ -102,16 +101,6 @@ func (x *session) relay() (moved bool) {
 	return false
 }
 
-// rescue keeps a panic of one session from the others.
-func (x *session) rescue(direction string) {
-	if r := recover(); r != nil {
-		x.srv.log.Error("session panicked", "session", x.id, "direction", direction, "panic", r, "stack", string(debug.Stack()))
-		x.end(ending{reason: "panic", why: "internal error of the listener"})
-		_ = x.backend.Close()
-		_ = x.raw.Close()
-	}
-}
-
 // downstream carries answers to the client. It is the only writer to the client.
 func (x *session) downstream() {
 	var buf relayBuf
@@ -121,6 +110,9 @@ func (x *session) downstream() {
 		buf.fit(took, kept)
 		n, err := x.in.Read(buf.b[kept:])
 		took = kept + n
+		if x.serverLost() { // nothing of it is passed on
+			return
+		}
 		if x.ended.Load() != nil {
 			n = 0 // discarded: the server may no longer be the primary
 		}
@@ -146,9 +138,15 @@ func (x *session) downstream() {
 			}
 			continue
 		}
+		if err != nil && x.outlive() {
+			return
+		}
 		if err != nil || x.ended.Load() != nil {
 			x.sendFinal(x.finalError(err))
 			return
+		}
+		if x.moving.wants.Load() != nil { // what it waited for may have been answered
+			x.askWanted(kept)
 		}
 	}
 }
@@ -183,6 +181,10 @@ func (x *session) advance(p *passing) (out []byte, s stmt.Effect, err error) {
 		typ, body := x.answers.Type(), x.answers.Kept()
 		if typ == giveBackMessage && x.fromNode() {
 			x.moving.given = append([]byte{}, p.b[p.at:]...)
+			p.b, p.at = p.b[:p.begin], p.begin
+			break
+		}
+		if x.postmasterDied(typ, p.b[p.begin:p.at]) {
 			p.b, p.at = p.b[:p.begin], p.begin
 			break
 		}
@@ -284,11 +286,14 @@ func (x *session) finalError(err error) *pgwire.Error {
 	case x.terminated.Load() || x.fatalSent.Load():
 		return nil
 	default:
-		x.end(ending{reason: "backend lost", why: why})
+		x.end(ending{reason: endLost, why: why})
+	}
+	if e := x.ended.Load(); e.reason == endLost || e.reason == endEpoch {
+		why += x.unknown()
 	}
 	last := x.outcomeError(why)
 	x.srv.log.Info("session cut", "session", x.id, "replica", x.replica, "user", x.user, "reason", why, "sqlstate", last.Code)
-	if x.midMessage || x.fatalSent.Load() || x.terminated.Load() {
+	if x.midMessage || x.fatalSent.Load() || x.terminated.Load() || x.leftToNode() {
 		return nil
 	}
 	return last
@@ -327,7 +332,8 @@ func (x *session) upstream() {
 				x.end(ending{"protocol", "invalid message length", true})
 			} else if werr != nil && x.ended.Load() == nil {
 				// downstream reads what PostgreSQL still had to say, then its end
-				_, _ = io.Copy(io.Discard, x.client)
+				n, _ := io.Copy(io.Discard, x.client)
+				x.moving.spilled = n > 0
 				return
 			}
 		}
@@ -362,8 +368,8 @@ func (x *session) follow(f *pgwire.Framer, b []byte) (used int, err error) {
 	if used >= head && (typ == 'Q' || typ == 'P') && x.observeChange(textPiece{typ, text, head > 0, whole, used == len(text)+5}) {
 		return used, nil // it is not forwarded
 	}
-	if x.drained.local && (typ == 'Q' || typ == 'P') && used >= head {
-		x.moving.tracker.Message(typ, text, head > 0, whole)
+	if used >= head {
+		x.followState(typ, text, head > 0, whole)
 	}
 	if x.drained.local && x.srv.cfg.Fingerprint != nil {
 		x.observeUse(f.Type(), b[min(head, used):used], head > 0, whole)

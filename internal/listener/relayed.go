@@ -215,6 +215,8 @@ func (x *session) readHello(packet []byte) *pgwire.Error {
 			x.intent = ag.Intent(p.Value)
 		case movesParameter:
 			x.moving.accepts = p.Value == giveBackVersion
+		case outlivesParameter:
+			x.moving.outlives = p.Value == giveBackVersion
 		case "coterie.reads":
 			x.reads = startup.Reads(p.Value)
 		}
@@ -296,18 +298,22 @@ func (x *session) recoveryOver(typ byte, body []byte) bool {
 	return false
 }
 
-// A session that another node's client has on this server goes back in these messages. PostgreSQL has none of that
-// type. The first has the version of this exchange, the second the state, whose texts may be in any encoding. The
-// client's node then ends its direction of the stream, and gets what was not forwarded in the third.
+// A session that another node's client has on this server goes back in these messages. The first has the version of
+// this exchange, the second the state, whose texts may be in any encoding. The client's node then ends its direction of
+// the stream, and gets what was not forwarded in the third.
 const (
-	giveBackMessage = '~'
+	giveBackMessage = continuity.GiveBack
 	giveBackVersion = "2"
 	maxGivenBack    = 4 << 20
 	giveBackTime    = 2 * time.Second
 )
 
-// movesParameter is in the startup packet of a session whose listener takes it back.
-const movesParameter = "coterie.moves"
+// movesParameter is in the startup packet of a session whose listener takes it back. With outlivesParameter the
+// listener also has it outlive its server: it hears of the loss by the end of the stream alone.
+const (
+	movesParameter    = "coterie.moves"
+	outlivesParameter = "coterie.outlives"
+)
 
 // giveBack gives a session that has left its backend to the listener of its client.
 func (x *session) giveBack() {
@@ -353,6 +359,12 @@ func (x *session) takeBack() error {
 	rest, err := read()
 	if err != nil {
 		return fmt.Errorf("read what was not forwarded: %w", err)
+	}
+	if asked := x.moving.unanswered; asked != nil { // it was not forwarded either
+		ours := false
+		if rest, ours = bytes.CutPrefix(rest, asked); !ours {
+			return errors.New("a question to it was lost")
+		}
 	}
 	x.moving.state, x.moving.rest = st, append(rest, x.moving.rest...)
 	x.moving.tracker.Remember(st.Names())

@@ -154,7 +154,7 @@ func (p *loopSession) release() (fd int) {
 
 // reported follows a ParameterStatus.
 func (x *session) reported(typ byte, body []byte) {
-	if typ != 'S' || !x.drained.local {
+	if typ != 'S' || !x.drained.local && !x.moving.known.follows {
 		return
 	}
 	name, _, _ := bytes.Cut(body, []byte{0})
@@ -176,6 +176,22 @@ func statefulLibrary(pid uint32) string {
 	}
 	if name := statefulIn(maps); name != "" {
 		return "it has used " + name + ", which keeps state of its own"
+	}
+	return ""
+}
+
+// statefulExtension returns why a session in a database with these extensions cannot be moved, if nothing else is known
+// of the libraries of its process; "" if it can.
+func statefulExtension(extensions []string) string {
+	for _, e := range extensions {
+		for _, name := range stateful {
+			if strings.HasPrefix(e, name) {
+				return "its database has " + e + ", which keeps state of its own"
+			}
+		}
+	}
+	if len(extensions) == 0 { // each has plpgsql
+		return "the extensions of its database are not known"
 	}
 	return ""
 }

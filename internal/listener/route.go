@@ -22,6 +22,7 @@ var errMoved = errors.New("the group moved while the session was being opened")
 type route struct {
 	ag.Target
 	epoch    ag.Epoch
+	lossless ag.Epoch // since which nothing that was acknowledged was lost
 	fellBack bool
 	entry    int             // place in the routing list; 0: the list was not used
 	changed  <-chan struct{} // closed when these routes are no longer in force; nil: routes are polled
@@ -68,7 +69,7 @@ func (s *Server) pick(intent ag.Intent, passed ...ag.ReplicaID) (r route, next <
 	if held := s.holding(); held != nil && fellBack && t.Local {
 		return route{}, held, false
 	}
-	r = route{Target: t, epoch: routes.Epoch, fellBack: fellBack, changed: next}
+	r = route{Target: t, epoch: routes.Epoch, lossless: routes.Lossless, fellBack: fellBack, changed: next}
 	if intent == ag.ReadOnly {
 		r.entry = routes.Entry(t.ID)
 	}
@@ -216,7 +217,7 @@ func (s *Server) CloseEpoch(before ag.Epoch, why string) int {
 		}
 	}
 	s.mu.Unlock()
-	return s.endWhere(ending{reason: "epoch", why: why}, func(x *session) bool { return old(x.intent, x.epoch) || x.onPrimary && x.epoch < before })
+	return s.endWhere(ending{reason: endEpoch, why: why}, func(x *session) bool { return old(x.intent, x.epoch) || x.onPrimary && x.epoch < before })
 }
 
 // CloseReplica ends the sessions on that replica, of both intents if intent is empty, and returns how many.
@@ -231,10 +232,11 @@ func (s *Server) CloseReplica(id ag.ReplicaID, intent ag.Intent, why string) int
 	}
 	s.mu.Unlock()
 	on := func(x *session) bool { return match(x.intent, x.replica) }
-	return s.endEach(on, func(x *session) ending { return x.leftBehind(ending{reason: "replica", why: why}) })
+	return s.endEach(on, func(x *session) ending { return x.leftBehind(ending{reason: endReplica, why: why}) })
 }
 
-// endWhere ends the sessions that match, and returns how many were still open.
+// endWhere ends the sessions that match, and returns how many were still open. A session that outlives its server
+// leaves that instead.
 func (s *Server) endWhere(e ending, match func(*session) bool) int {
 	return s.endEach(match, func(*session) ending { return e })
 }
@@ -251,7 +253,9 @@ func (s *Server) endEach(match func(*session) bool, with func(*session) ending) 
 	s.mu.Unlock()
 	n := 0
 	for _, x := range list {
-		if x.end(with(x)) {
+		if e := with(x); e.reason == endEpoch && x.outlive() {
+			x.wake()
+		} else if x.end(e) {
 			n++
 		}
 	}

@@ -1,6 +1,16 @@
+// Package listener is the address that clients use. It authenticates them, routes each session by intent to a replica
+// that may serve it, and relays the PostgreSQL protocol between the two.
+//
+// It owns the client ports, cancel keys, the pool of backends, and the answer gate: no byte that the local PostgreSQL
+// produced as primary is passed after the gate's deadline. It must not know the quorum store, certificates between
+// nodes, or how a replica is reached: Config brings functions for those, and routes arrive as immutable ag.Routes.
+//
+// Start reading at serve.go (a connection's life), then session.go and relay.go. loop.go, loopsession.go and
+// writebatch.go are the same relay for plain sessions, many on one thread; offload.go hands them to the kernel.
 package listener
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -47,6 +57,8 @@ type Server struct {
 	drain          atomic.Pointer[activeDrain] // nil: no drain
 	inquiry        inquiry
 	readerPatience time.Duration
+	keepTick       time.Duration
+	keepPause      time.Duration
 	flushed        sharedQuery[ag.LSN]   // how far the local PostgreSQL has flushed
 	leads          sharedQuery[struct{}] // whether this node still leads
 	progress       sharedQuery[Progress] // how far the primary has flushed
@@ -112,16 +124,16 @@ func New(cfg Config) (*Server, error) {
 		closed:         make(chan struct{}),
 		firstOffloaded: make(chan struct{}, 1),
 		starting:       make(chan struct{}, full.Limits.Starting),
-		readerPatience: readerPatience,
-		waiters:        admission.NewPlaces(full.Limits.Waiting, full.Limits.Waiting, 0),
-		checks:         make(chan struct{}, maxChecks),
-		unproven:       admission.NewBudget(eachUnproven, allUnproven, maxAddresses),
-		flushes:        admission.NewBudget(eachFlush, allFlushes, maxFlushers),
-		forwards:       make(chan struct{}, maxForwards),
-		guesses:        admission.NewBackoff(0, maxAddresses),
-		sites:          admission.NewBackoff(siteFailures, maxAddresses),
-		failureLines:   admission.NewBudget(eachFailureLines, allFailureLines, maxAddresses),
-		peeks:          admission.NewBudget(eachPeeks, allPeeks, maxAddresses),
+		readerPatience: readerPatience, keepTick: cmp.Or(full.keepTick, keepTick), keepPause: cmp.Or(full.keepTick, keepPauseMin),
+		waiters:      admission.NewPlaces(full.Limits.Waiting, full.Limits.Waiting, 0),
+		checks:       make(chan struct{}, maxChecks),
+		unproven:     admission.NewBudget(eachUnproven, allUnproven, maxAddresses),
+		flushes:      admission.NewBudget(eachFlush, allFlushes, maxFlushers),
+		forwards:     make(chan struct{}, maxForwards),
+		guesses:      admission.NewBackoff(0, maxAddresses),
+		sites:        admission.NewBackoff(siteFailures, maxAddresses),
+		failureLines: admission.NewBudget(eachFailureLines, allFailureLines, maxAddresses),
+		peeks:        admission.NewBudget(eachPeeks, allPeeks, maxAddresses),
 	}
 	s.pool.srv, s.pool.unused, s.pool.answer = s, poolIdle, poolAnswer
 	s.SetRules(full.Rules)
@@ -214,6 +226,9 @@ func (s *Server) Serve(ctx context.Context) error {
 		s.wg.Go(func() { s.accept(p) })
 	}
 	s.wg.Go(s.moveReaders)
+	if s.cfg.Continuity != nil {
+		s.background("keeping the states of sessions", s.keepStates)
+	}
 	if s.cfg.Position != nil {
 		s.wg.Go(s.keepAge)
 	}

@@ -8,6 +8,7 @@ import (
 	"encoding/binary"
 	"io"
 	"net"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -103,6 +104,9 @@ const (
 	endDrain       = "drain"
 	endSetting     = "setting"  // a change of a setting is refused
 	endPromoted    = "promoted" // its server was promoted under it
+	endLost        = "backend lost"
+	endEpoch       = "epoch"   // there is a new primary
+	endReplica     = "replica" // its replica serves it no longer
 )
 
 // setInput reads the backend, through the gate if gate is set. Until the session is open, done ends a wait at the
@@ -160,6 +164,9 @@ func (s *Server) activate(a *attempt, x *session) bool {
 		x.id = s.lastID
 	}
 	x.status.Store('I')
+	if x.moving.failed {
+		x.status.Store('E')
+	}
 	if x.gate != nil {
 		x.gate.done = x.cut
 	}
@@ -206,6 +213,16 @@ func (x *session) end(e ending) bool {
 		p.recheck()
 	}
 	return true
+}
+
+// rescue keeps a panic of one session from the others.
+func (x *session) rescue(direction string) {
+	if r := recover(); r != nil {
+		x.srv.log.Error("session panicked", "session", x.id, "direction", direction, "panic", r, "stack", string(debug.Stack()))
+		x.end(ending{reason: "panic", why: "internal error of the listener"})
+		_ = x.backend.Close()
+		_ = x.raw.Close()
+	}
 }
 
 // forget removes the session from the server's lists.

@@ -35,10 +35,15 @@ func Fatal(reason, code, format string, args ...any) *Error {
 	return &Error{Reason: reason, Code: code, Message: fmt.Sprintf(format, args...)}
 }
 
-// Encode returns the error as an ErrorResponse of severity FATAL. Empty fields are left out.
-func (e *Error) Encode() []byte {
-	b := AppendCString(nil, "SFATAL")
-	b = AppendCString(b, "VFATAL")
+// Encode returns the error as an ErrorResponse of severity FATAL, which ends the session. Empty fields are left out.
+func (e *Error) Encode() []byte { return e.encode("FATAL") }
+
+// EncodeError returns it with severity ERROR: the session goes on.
+func (e *Error) EncodeError() []byte { return e.encode("ERROR") }
+
+func (e *Error) encode(severity string) []byte {
+	b := AppendCString(nil, "S"+severity)
+	b = AppendCString(b, "V"+severity)
 	b = AppendCString(b, "C"+e.Code)
 	b = AppendCString(b, "M"+e.Message)
 	if e.Detail != "" {

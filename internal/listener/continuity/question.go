@@ -12,6 +12,10 @@ import (
 // ownStatement is the name of the statement by which a session is asked. It exists only while it is asked.
 const ownStatement = "coterie.session_state"
 
+// GiveBack is the type of the messages by which another node's listener gives a session back. PostgreSQL has none of
+// that type.
+const GiveBack = '~'
+
 // Bounds of a session's state, in bytes of the answer and in prepared statements.
 const (
 	maxAnswer     = 1 << 20
@@ -32,6 +36,7 @@ const (
 	rowChannel   = "channel"
 	rowStatement = "statement" // of the protocol
 	rowPrepared  = "prepared"  // by PREPARE
+	rowExtension = "extension"
 	rowRefusal   = "refusal"
 )
 
@@ -57,6 +62,7 @@ union all select '` + rowChannel + `', c, '', '' from pg_catalog.pg_listening_ch
 union all select case when p.from_sql then '` + rowPrepared + `' else '` + rowStatement + `' end, p.name, p.statement,
 		pg_catalog.concat((p.parameter_types::pg_catalog.oid[])::pg_catalog.text, ' ', pg_catalog.to_jsonb(p) operator(pg_catalog.->>) 'result_types')
 	from pg_catalog.pg_prepared_statements p where p.name operator(pg_catalog.<>) $3
+union all select '` + rowExtension + `', e.extname::pg_catalog.text, '', '' from pg_catalog.pg_extension e
 union all select '` + rowRefusal + `', 'it has temporary objects', '', '' where exists (select from pg_catalog.pg_depend d
 	where d.refclassid operator(pg_catalog.=) 'pg_catalog.pg_namespace'::pg_catalog.regclass::pg_catalog.oid
 		and d.refobjid operator(pg_catalog.=) pg_catalog.pg_my_temp_schema() and d.refobjid operator(pg_catalog.<>) 0::pg_catalog.oid)
@@ -115,6 +121,7 @@ func appendBind(b []byte, statement string, values ...string) []byte {
 type Answer struct {
 	Aside         []byte // messages that PostgreSQL sent the client meanwhile, in order
 	Notifications []byte // the notifications among them
+	GivenBack     bool   // the session is given back instead: the server did not get the requests
 
 	status  [][2]string // ParameterStatus messages, in order
 	rows    [][4]string
@@ -127,11 +134,16 @@ type Answer struct {
 var errMalformed = errors.New("malformed answer of PostgreSQL")
 
 // Feed takes the next bytes of the backend. used is how many belong to the answer, which is whole with done. An answer
-// that is too long is read to its end, and counts as failed.
+// that is too long is read to its end, and counts as failed. So does one for which the session is given back.
 func (a *Answer) Feed(b []byte) (used int, done bool, err error) {
 	for used < len(b) {
 		had := len(a.partial)
 		m := b[used:]
+		if had == 0 && m[0] == GiveBack {
+			a.GivenBack = true
+			a.fail("it is leaving its server")
+			return used, true, nil
+		}
 		if had > 0 {
 			m = append(a.partial, m...)
 		}

@@ -20,7 +20,8 @@ type State struct {
 	User       string            // of SET SESSION AUTHORIZATION
 	Channels   []string          // of LISTEN
 	Statements map[string]Statement
-	Refusal    string // why the session cannot be moved
+	Extensions []string // of its database
+	Refusal    string   // why the session cannot be moved
 }
 
 // Statement is a prepared statement.
@@ -49,6 +50,8 @@ func (a *Answer) State() (State, error) {
 			st.User = r[1]
 		case rowChannel:
 			st.Channels = append(st.Channels, r[1])
+		case rowExtension:
+			st.Extensions = append(st.Extensions, r[1])
 		case rowRefusal:
 			st.refuse(r[1])
 		case rowStatement, rowPrepared:
@@ -171,7 +174,7 @@ func (s *State) Restore(fresh *State) (requests []byte, answers int) {
 		b = appendBind(b, "", value)
 		b = pgwire.AppendMessage(b, 'E', []byte{0, 0, 0, 0, 0})
 	}
-	if v, ok := s.Settings["client_encoding"]; ok && v != fresh.Reported["client_encoding"] {
+	if v, ok := s.Settings["client_encoding"]; ok && (v != fresh.Reported["client_encoding"] || v != fresh.Settings["client_encoding"]) {
 		set("client_encoding", v) // what follows is in that encoding
 	}
 	for _, n := range slices.Sorted(maps.Keys(s.Settings)) {
@@ -207,6 +210,15 @@ func (s *State) Restore(fresh *State) (requests []byte, answers int) {
 		answers++
 	}
 	return b, answers
+}
+
+// Texts returns the texts of the prepared statements by their names.
+func (s *State) Texts() map[string]string {
+	texts := make(map[string]string, len(s.Statements))
+	for name, q := range s.Statements {
+		texts[name] = q.Text
+	}
+	return texts
 }
 
 // HasConstants reports whether a prepared statement may have a constant whose meaning depends on settings: quoted text.

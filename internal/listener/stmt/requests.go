@@ -263,6 +263,17 @@ func (r *Requests) Verdict() Verdict {
 	return Idle
 }
 
+// Cut reports whether the one request that was forwarded and not answered can be cut: whether it has committed
+// nothing. It is false for several. reads means that its server can commit nothing. inBlock is whether the session is
+// in a transaction block then, or may be.
+func (r *Requests) Cut(reads bool) (may, inBlock bool) {
+	if len(r.open) != 1 || r.crowded || r.batch != classNone {
+		return false, false
+	}
+	c := r.open[0]
+	return r.Verdict() == Aborted || reads && c == classWork, r.status == 'T' || r.status == 'E' || c == classBegin
+}
+
 // classify returns the class of a statement by its beginning.
 func classify(text []byte) class {
 	text = bytes.TrimLeft(text, " \t\r\n")

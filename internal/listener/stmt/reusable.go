@@ -10,12 +10,15 @@ import (
 // that it does not understand.
 func OnlyQueries(text []byte) bool {
 	q := queries{rest: text, first: true}
-	for len(q.rest) > 0 {
-		if !q.token() {
-			return false
-		}
-	}
-	return true
+	return q.all()
+}
+
+// KeepsSession reports whether a text passes OnlyQueries and makes no table by SELECT INTO, which may be a temporary
+// one: nothing but the state of sequences differs in the session afterwards. Functions that a view, a trigger, a rule
+// or an operator calls are not seen.
+func KeepsSession(text []byte) bool {
+	q := queries{rest: text, first: true}
+	return q.all() && !q.makes
 }
 
 // queries is the state of OnlyQueries.
@@ -25,6 +28,17 @@ type queries struct {
 	last  string // the previous word, in lower case; empty: the previous token is not a word
 	into  bool   // the current name is the table of INSERT INTO
 	name  string // the current name, which a parenthesis would call; "?": an unknown name
+	makes bool   // there is an INTO of something else than INSERT or MERGE
+}
+
+// all takes all tokens. It reports false if the text is not understood.
+func (q *queries) all() bool {
+	for len(q.rest) > 0 {
+		if !q.token() {
+			return false
+		}
+	}
+	return true
 }
 
 // token takes the next token.
@@ -35,7 +49,11 @@ func (q *queries) token() bool {
 		q.rest = q.rest[1:]
 		return true
 	case bytes.HasPrefix(q.rest, []byte("--")):
-		_, q.rest, _ = bytes.Cut(q.rest, []byte{'\n'})
+		end := bytes.IndexAny(q.rest, "\r\n")
+		if end < 0 {
+			end = len(q.rest)
+		}
+		q.rest = q.rest[end:]
 		return true
 	case bytes.HasPrefix(q.rest, []byte("/*")):
 		return q.comment()
@@ -88,6 +106,7 @@ func (q *queries) word() bool {
 	if q.first && !plainFirst[w] {
 		return false
 	}
+	q.makes = q.makes || w == "into" && q.last != "insert" && q.last != "merge"
 	q.first = false
 	q.named(w)
 	q.last = w
@@ -168,7 +187,7 @@ var harmless = setOf(`in values and or not exists any all some array row select 
 	transaction_timestamp row_to_json to_json to_jsonb json_build_object jsonb_build_object json_build_array jsonb_build_array jsonb_set
 	json_object_agg jsonb_object_agg array_length array_position array_append array_remove cardinality unnest generate_series
 	gen_random_uuid nextval currval lastval setval current_setting current_database current_schema current_schemas version
-	pg_backend_pid pg_is_in_recovery`)
+	pg_backend_pid pg_is_in_recovery pg_sleep`)
 
 func setOf(words string) map[string]bool {
 	set := make(map[string]bool)

@@ -19,6 +19,8 @@ func TestOnlyQueries(t *testing.T) {
 		"select $1":                             true,
 		`select e'\''`:                          false,
 		"select 'not closed":                    false,
+		"select 1 -- x\r; set a.b = 1":          false,
+		"select 1 -- x\nwhere true":             true,
 	} {
 		if got := OnlyQueries([]byte(text)); got != want {
 			t.Errorf("%q: %v", text, got)

@@ -141,7 +141,7 @@ var clients = Section{"Clients of this node's listener", []Definition{
 	{"coterie_routed_pct", Gauge, percent, nil, "Part of the readers that went to a secondary, in the last second in which any came. Absent after a minute without one."},
 	{"coterie_routed_ratio", Gauge, ratio, nil, "Part of the readers of the last minute that went to a secondary. Absent without one."},
 	{"coterie_sessions_moved_total", Counter, "", nil, "Sessions that were moved to another server."},
-	{"coterie_sessions_not_moved_total", Counter, "", labels("reason"), "Sessions that a planned failover had to end, by what could not be moved."},
+	{"coterie_sessions_not_moved_total", Counter, "", labels("reason"), "Sessions that a failover had to end, by what could not be moved."},
 	{"coterie_requests_held_total", Counter, "", nil, "Requests that a planned failover held."},
 	{"coterie_answers_held_total", Counter, "", nil, "Answers that the gate held, because the right to act as the primary was not certain."},
 	{"coterie_answers_held_seconds_total", Counter, seconds, nil, "How long, in all."},

@@ -1,0 +1,322 @@
+package listener
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/coteriedb/coterie/internal/ag"
+)
+
+// farPrimary is a group of two nodes. Clients come to near, which is b; far, which is a, is the primary.
+func farPrimary(t *testing.T) (far, near *group) {
+	t.Helper()
+	quick := func(c *Config) { c.keepTick = 5 * time.Millisecond }
+	far, near = movingGroup(t, quick), movingGroup(t, quick)
+	near.remote["a"] = far.srv
+	far.publish(pairRoutes(1, "a", "a"))
+	near.publish(pairRoutes(1, "b", "a"))
+	return far, near
+}
+
+// pairRoutes are the routes of one of two nodes.
+func pairRoutes(epoch ag.Epoch, self, primary ag.ReplicaID) *ag.Routes {
+	return &ag.Routes{
+		Epoch: epoch, Self: self, Primary: primary, WriteOpen: true,
+		Targets: []ag.Target{{ID: "a", Local: self == "a", Healthy: true}, {ID: "b", Local: self == "b", Healthy: true}},
+	}
+}
+
+// dies has the far node die, and the near one become the primary.
+func (g *group) dies() {
+	epoch := g.routes.Load().Epoch + 1
+	g.mu.Lock()
+	g.cuts = true
+	g.cut()
+	g.mu.Unlock()
+	g.publish(pairRoutes(epoch, "b", "b"))
+	g.srv.CloseEpoch(epoch, "the primary has changed")
+}
+
+// returns has the far node become the primary again.
+func (g *group) returns(far *group) {
+	epoch := g.routes.Load().Epoch + 1
+	g.mu.Lock()
+	g.cuts = false
+	g.mu.Unlock()
+	far.publish(pairRoutes(epoch, "a", "a"))
+	g.publish(pairRoutes(epoch, "b", "a"))
+	g.srv.CloseEpoch(epoch, "the primary has changed")
+}
+
+// known waits until the state of all sessions is known.
+func (g *group) known() {
+	g.t.Helper()
+	waitFor(g.t, "the states of its sessions are known", func() bool {
+		n := len(g.srv.Sessions())
+		return n > 0 && g.knownStates() == n
+	})
+}
+
+// knownStates returns of how many sessions the state is known.
+func (g *group) knownStates() (n int) {
+	g.srv.mu.Lock()
+	defer g.srv.mu.Unlock()
+	for _, x := range g.srv.sessions {
+		x.drained.mu.Lock()
+		if x.moving.known.state != nil && x.moving.known.unchanged.Holds() {
+			n++
+		}
+		x.drained.mu.Unlock()
+	}
+	return n
+}
+
+func TestSessionsOutliveTheirNode(t *testing.T) {
+	_, near := farPrimary(t)
+	near.role("mover", "login")
+	near.role("lender", "")
+	for _, s := range near.servers {
+		s.sql(t, "grant lender to mover")
+	}
+	conn := near.mustDial(near.rw, "user=mover")
+	pid := conn.PgConn().PID()
+	near.do(conn, "set work_mem = '7MB'", "set my.tenant = '42'", "set time zone 'Europe/Berlin'", "prepare p (int) as select $1 + 1", "listen coterie_lost", "set role lender")
+	if _, err := conn.Prepare(t.Context(), "named", "select lower($1)"); err != nil {
+		t.Fatal(err)
+	}
+	near.known()
+	if got := near.one(conn, "named", "A"); got != "a" { // what is known holds
+		t.Fatal(got)
+	}
+	near.dies()
+	for query, want := range map[string]string{
+		"select current_setting('cluster_name')": "b", "show work_mem": "7MB", "select current_setting('my.tenant')": "42", "show timezone": "Europe/Berlin",
+		"select current_user": "lender", "execute p(41)": "42",
+	} {
+		var got string
+		if err := conn.QueryRow(t.Context(), query, pgx.QueryExecModeSimpleProtocol).Scan(&got); err != nil || got != want {
+			t.Errorf("%s: %q, %v; want %q", query, got, err, want)
+		}
+	}
+	if got := near.one(conn, "named", "B"); got != "b" {
+		t.Errorf("the prepared statement returns %q", got)
+	}
+	if n, err := conn.WaitForNotification(t.Context()); err != nil || n.Channel != "coterie_lost" {
+		t.Errorf("notification %+v, %v", n, err)
+	}
+	if conn.PgConn().PID() != pid {
+		t.Error("the client's cancel key has changed")
+	}
+	if st := near.srv.Stats(); st.Moved != 1 || len(st.Cut) != 0 {
+		t.Errorf("%+v", st)
+	}
+}
+
+// A session outlives its PostgreSQL while the node lives, too: that node leaves the judgement to the client's.
+func TestSessionsOutliveTheirServer(t *testing.T) {
+	far, near := farPrimary(t)
+	conn := near.mustDial(near.rw, "user=postgres")
+	near.do(conn, "set my.tenant = '42'")
+	near.known()
+	far.srv.mu.Lock()
+	for _, x := range far.srv.sessions {
+		_ = x.backend.Close()
+	}
+	far.srv.mu.Unlock()
+	waitFor(t, "it goes on", func() bool { return near.srv.Stats().Moved == 1 })
+	if got := near.one(conn, "select current_setting('cluster_name') || ' ' || current_setting('my.tenant')"); got != "a 42" {
+		t.Errorf("it goes on as %q", got)
+	}
+}
+
+// After a forced failover no session goes on.
+func TestNoSessionOutlivesAForcedFailover(t *testing.T) {
+	_, near := farPrimary(t)
+	conn := near.mustDial(near.rw, "user=postgres")
+	near.known()
+	near.mu.Lock()
+	near.cuts = true
+	near.cut()
+	near.mu.Unlock()
+	forced := pairRoutes(2, "b", "b")
+	forced.Lossless = 2
+	near.publish(forced)
+	near.srv.CloseEpoch(2, "the failover was forced")
+	var pg *pgconn.PgError
+	if _, err := conn.Exec(t.Context(), "select 1"); !errors.As(err, &pg) || pg.Severity != "FATAL" || !strings.Contains(pg.Message, "forced") {
+		t.Errorf("%v", err)
+	}
+}
+
+// A request that was under way when the node died ends the session or not, by whether it may have been committed.
+func TestWhatWasUnderWayWhenTheNodeDied(t *testing.T) {
+	for _, c := range []struct {
+		name, before, during string
+		code                 string // of the error that the client gets
+		status               byte   // of its transaction afterwards; 0: its session is over
+	}{
+		{"a statement of a transaction", "begin", "select pg_sleep(61)", "40001", 'E'},
+		{"a statement of a failed transaction", "begin; select 1/0", "", "", 'E'},
+		{"a statement alone", "", "select pg_sleep(62)", "08007", 0},
+		{"an open transaction", "begin", "", "40001", 0},
+		{"a setting since", "set work_mem = '9MB'", "", "57P01", 0},
+		{"a function since", "select quiet_function()", "", "57P01", 0},
+		{"a temporary table", "create temp table t (x int)", "", "57P01", 0},
+		{"a table by SELECT INTO", "select 1 as x into temp t", "", "57P01", 0},
+		{"currval", "create temp sequence s; select nextval('s'); select currval('s')", "", "57P01", 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, near := farPrimary(t)
+			for _, s := range near.servers {
+				s.sql(t, "create or replace function public.quiet_function() returns int language sql as 'select 1'")
+			}
+			conn := near.mustDial(near.rw, "user=postgres")
+			near.known()
+			// Nothing is asked from now on: the session is judged by what it has sent since.
+			near.srv.mu.Lock()
+			for _, x := range near.srv.sessions {
+				x.drained.mu.Lock()
+				x.moving.known.next = time.Now().Add(time.Hour)
+				x.drained.mu.Unlock()
+			}
+			near.srv.mu.Unlock()
+			if c.before != "" {
+				_ = <-later(conn, c.before)
+			}
+			ended := make(<-chan error)
+			if c.during != "" {
+				ended = later(conn, c.during)
+				waitFor(t, "it runs", func() bool { return near.waiting(c.during) > 0 })
+			}
+			near.dies()
+			var err error
+			if c.during != "" {
+				err = <-ended
+			} else {
+				_, err = conn.Exec(t.Context(), "select 1", pgx.QueryExecModeSimpleProtocol)
+			}
+			var pg *pgconn.PgError
+			switch {
+			case c.code == "" && c.status == 'E' && errors.As(err, &pg) && pg.Code == "25P02":
+			case !errors.As(err, &pg) || pg.Code != c.code || (pg.Severity == "FATAL") != (c.status == 0):
+				t.Fatalf("%v, want %s", err, c.code)
+			}
+			if c.code == "57P01" && !strings.Contains(pg.Message, "could not be continued: ") {
+				t.Errorf("it does not say why: %s", pg.Message)
+			}
+			if c.status == 0 {
+				return
+			}
+			if got := conn.PgConn().TxStatus(); got != c.status {
+				t.Errorf("the status is %c", got)
+			}
+			near.do(conn, "rollback", "begin", "select 1", "commit")
+			if got := near.one(conn, "select current_setting('cluster_name')"); got != "b" {
+				t.Errorf("it goes on on %q", got)
+			}
+		})
+	}
+}
+
+// waiting returns how many sessions of the far server execute a statement.
+func (g *group) waiting(statement string) int {
+	g.t.Helper()
+	conn, err := g.servers["a"].connect(g.t.Context(), "postgres")
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(context.Background()) }()
+	return value[int](g.t, conn, "select count(*)::int from pg_stat_activity where state = 'active' and pid <> pg_backend_pid() and query = $1", statement)
+}
+
+// Requests are executed once, whenever the node dies, and whatever its sessions are asked at that moment.
+func TestOutlivingExecutesOnce(t *testing.T) {
+	far, near := farPrimary(t)
+	hammer(t, near, "disable", func(i int) {
+		if i%2 == 0 {
+			waitFor(t, "the states of two sessions are known", func() bool { return near.knownStates() >= 2 })
+			near.dies()
+		} else {
+			near.returns(far)
+		}
+	})
+}
+
+// Planned failovers give sessions back while their nodes ask for their states.
+func TestMoveWhileStatesAreAsked(t *testing.T) {
+	quick := func(c *Config) { c.keepTick = time.Millisecond }
+	executesOnce(t, movingGroup(t, quick), movingGroup(t, quick), "disable")
+}
+
+// TestOutlivingSessionsAreTheSame is TestMovedSessionsAreTheSame for the death of the node: everything that a client
+// sees afterwards is the same, or its session has ended.
+func TestOutlivingSessionsAreTheSame(t *testing.T) {
+	far, near := farPrimary(t)
+	near.role("mover", "login")
+	near.role("lender", "")
+	defer sameSchemas(t, near)()
+	seed, scripts := uint64(1), 25
+	if os.Getenv("COTERIE_LONG") != "" {
+		seed, scripts = uint64(time.Now().UnixNano()), 500
+	}
+	t.Logf("seed %d", seed)
+	ended := 0
+	for i := range scripts {
+		r := rand.New(rand.NewPCG(seed, uint64(i)))
+		if !sameWhenOutlived(t, far, near, r) {
+			ended++
+		}
+		if t.Failed() {
+			t.Fatalf("script %d of seed %d", i, seed)
+		}
+	}
+	t.Logf("%d of %d sessions ended: %v", ended, scripts, near.srv.Stats().Unmoved)
+	if ended > scripts*3/4 {
+		t.Error("most sessions ended")
+	}
+}
+
+// sameWhenOutlived executes one script, and has the node die at a boundary, after a while or at once. It reports false
+// if the session ended.
+func sameWhenOutlived(t *testing.T, far, near *group, r *rand.Rand) bool {
+	t.Helper()
+	script, at, patient := stateScript(r), r.IntN(20), r.IntN(3) > 0
+	moved := near.mustDial(near.rw, "user=mover").PgConn()
+	stays, err := pgconn.Connect(t.Context(), "host="+near.servers["a"].dir+" user=mover dbname=postgres")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_, _ = moved.Close(context.Background()), stays.Close(context.Background())
+		waitFor(t, "its session has ended", func() bool { return len(near.srv.Sessions()) == 0 })
+		near.returns(far)
+	}()
+	died := false
+	for i, statement := range script {
+		if i >= at && !died && moved.TxStatus() == 'I' {
+			for end := time.Now().Add(time.Second); patient && near.knownStates() == 0 && time.Now().Before(end); {
+				time.Sleep(time.Millisecond) // some cannot be known
+			}
+			near.dies()
+			died = true
+		}
+		got, lost := observe(t, moved, statement)
+		want, _ := observe(t, stays, statement)
+		switch {
+		case lost && died && (strings.Contains(got, "57P01") || strings.Contains(got, "before the transaction was begun")):
+			return false
+		case got != want:
+			t.Errorf("the node died before %d of %q:\n%d %s\n%s\nwant\n%s", at, script, i, statement, got, want)
+			return true
+		}
+	}
+	return true
+}
