@@ -261,7 +261,7 @@ var groupOptions = []Option{
 	}),
 	recorded(Option{
 		Name: "CLUSTER_TYPE", Form: Word, Words: []string{"WSFC", "BUILTIN", "EXTERNAL", "NONE"}, Default: "BUILTIN", OnlyNew: true, Verdict: NoEffect,
-		Why: "the quorum is the one embedded in the nodes", About: "What holds the group together.",
+		Why: "the quorum is the one with which the group was founded", About: "What holds the group together.",
 	}),
 	recorded(Option{
 		Name: "BASIC", Form: Flag, OnlyNew: true, Verdict: NoEffect, Why: "there are no tiers: a group of two may read its secondary",

@@ -67,7 +67,7 @@ ALTER AVAILABILITY GROUP name RESET PARAMETER setting [ , … ] [ FOR REPLICA 'r
 	},
 	{
 		"MODIFY REPLICA", "ALTER AVAILABILITY GROUP name MODIFY REPLICA ON { 'replica' WITH ( option [ , … ] ) } [ , … ]",
-		"Changes options of a replica: its own, those of its secondary role, those of its primary role. More than one may be given. The routing list is that of whoever is the primary now.",
+		"Changes options of a replica: its own, those of its secondary role, those of its primary role. More than one may be given. The routing list in force is that of the present primary.",
 		[]example{
 			{"srv153", "ALTER AVAILABILITY GROUP [DemoAG] MODIFY REPLICA ON N'SRV153' WITH (SECONDARY_ROLE (ALLOW_CONNECTIONS = READ_ONLY, READ_ONLY_ROUTING_URL = N'TCP://SRV153.contoso.com:1433'))"},
 			{"srv153", "ALTER AVAILABILITY GROUP [DemoAG] MODIFY REPLICA ON N'SRV153' WITH (PRIMARY_ROLE (READ_ONLY_ROUTING_LIST = (('SRV154','SRV155'),'SRV153')))"},
@@ -137,7 +137,7 @@ with psql or any driver, or given to ` + "`coterie sql`" + ` on a node, which ne
 - A statement is one compare-and-swap of the configuration: it is done, or nothing is. It may be typed on any node. **WITH STRICT** refuses what belongs to the primary elsewhere (41140).
 - It returns when it has its effect, at most 90 s later; **WITH NOWAIT** when it is accepted.
 - Errors carry a place, what was expected, and the number of SQL Server's message where there is one.
-- Whoever may look is a member of coterie_viewer; fail over, suspend and resume, of coterie_operator; everything, of coterie_admin. Superusers may do everything. The roles are made with the group.
+- Members of coterie_viewer may look, those of coterie_operator also fail over, suspend and resume, those of coterie_admin and superusers do everything. The roles are made with the group.
 - One group is one PostgreSQL instance, replicated whole.
 - Every example below is executed by a test.
 `
