@@ -19,7 +19,7 @@ const about = `Announces work, so that the group does not interfere. Without NAM
 whose server ends is started again where it is. Planned failovers (coterie failover) and forced ones happen. With NAME that replica takes
 no readers, its health checks for readers fail, and it is not a target of failovers; it keeps its vote, its copy and its part in commits.
 
-Maintenance is kept in the record of the group: it survives failovers and restarts, and every node, coterie status, coterie explain, the
+Maintenance is kept in the configuration of the group: it survives failovers and restarts, and every node, coterie status, coterie explain, the
 views and the metrics show it. With --for it ends by itself, by the clock of the primary's machine. No commit is lost because of it; while the
 group is under maintenance, the death of the primary stops writes until it is back, or until maintenance ends.`
 

@@ -29,10 +29,10 @@ func Restart() *cobra.Command {
 		Use: "restart [NAME]", GroupID: "node", Short: "Restart this node's agent while its PostgreSQL goes on; or PostgreSQL, with --postgres",
 		Long: `Replaces the running agent by the program as it is installed now, for an upgrade or a changed coterie.yaml, without stopping PostgreSQL.
 
-A secondary's server is not touched. On the primary new transactions wait and running ones end first, as in a planned failover; then its
-sessions are closed and may connect again at once; the leadership stays where it is, in the same epoch. If the new agent has not taken
-over within three seconds, the server is fenced and another replica takes over. Where a client must see nothing of it, make another
-replica the primary first: coterie failover.
+A secondary's server is not touched. On the primary new transactions wait and running ones end first, as in a planned failover. Then the
+sessions of its own listener are closed and may connect again at once; those that came through another node's listener go on, if they
+can be moved. The leadership stays where it is, in the same epoch. If the new agent has not taken over within three seconds, the server
+is fenced and another replica takes over. Where a client must see nothing of it, make another replica the primary first: coterie failover.
 
 With --postgres it is PostgreSQL that restarts, of this node or of NAME, as changed settings may need: --pending chooses the replicas that
 wait for it, --all every replica. They restart one after the other, each when the one before is as well as it was, the primary last:
