@@ -1,8 +1,8 @@
 // Package config is a node's own file, coterie.yaml: the node's name, the addresses on which it listens, the PostgreSQL
 // that it runs. It also has the layout of a node directory.
 //
-// It owns the file's format and its checks. The file contains nothing about the group, which is in the record, and
-// nothing secret: keys are files of their own. Start reading at Config.
+// It owns the file's format and its checks. The file contains nothing secret: keys are files of their own. It contains
+// nothing about the group, whose configuration is in the quorum's store. Start reading at Config.
 package config
 
 import (
@@ -31,16 +31,18 @@ type Config struct {
 	Node string `yaml:"node"`
 	// Kind is "replica" or "witness".
 	Kind string `yaml:"kind"`
-	// Group is the UUID of the group, and GroupName its name.
-	Group     string `yaml:"group"`
+	// Group is the UUID of the group.
+	Group string `yaml:"group"`
+	// GroupName is the name of the group.
 	GroupName string `yaml:"group_name"`
 	// Quorum is absent if the group's quorum is embedded in its nodes.
 	Quorum *Quorum `yaml:"quorum,omitempty"`
 	// Endpoint is the only port for communication between nodes.
 	Endpoint Address `yaml:"endpoint"`
-	// ReadWrite and ReadOnly are the client ports. Their Advertise is shown by other nodes and by `coterie status`.
+	// ReadWrite is the port of clients that write. Other nodes and `coterie status` show where it is advertised.
 	ReadWrite Address `yaml:"read_write"`
-	ReadOnly  Address `yaml:"read_only"`
+	// ReadOnly is the port of clients that only read, shown in the same way.
+	ReadOnly Address `yaml:"read_only"`
 	// HTTP is the port of health checks, metrics and the read-only API.
 	HTTP Address `yaml:"http"`
 	// HTTPS is the port of the console in the browser and of the API, with TLS and a login; absent: there is none.
