@@ -90,6 +90,9 @@ func sayings(text string) (found []string) {
 		open = nil
 	}
 	for line := range strings.Lines(codeBlock.ReplaceAllString(text, "")) {
+		if item.MatchString(line) {
+			line = strings.ReplaceAll(line, "**", "") // a rule in bold; a line of a form begins so, too
+		}
 		line = quoted.ReplaceAllString(strings.TrimSpace(line), "x")
 		switch {
 		case line == "", strings.HasPrefix(line, "#"), strings.HasPrefix(line, "<!--"):
@@ -117,6 +120,7 @@ func TestSayings(t *testing.T) {
 	for text, bad := range map[string]bool{
 		"A line\nof two. Who asks is answered.\n":               true,
 		"- One.\n- What is there is kept.\n":                    true,
+		"7. **Who asks is answered**, also late.\n":             true,
 		"| a | whoever asks |\n":                                true,
 		"| a | What the quorum has agreed on. |\n":              false,
 		"# Who asks\n\nWho asks? What is there?\n":              false,
