@@ -177,11 +177,6 @@ const (
 	CauseOther       Cause = "other"       // the group was founded, or the record is of another version
 )
 
-// Causes are all causes.
-var Causes = []Cause{
-	CausePlanned, CauseOperator, CauseReleased, CauseSilent, CauseUnheard, CauseDied, CauseRetaken, CauseStalled, CauseInterrupted, CauseOther,
-}
-
 // The words of a reason by which its cause is known.
 const (
 	saidPlanned     = "planned failover from"
