@@ -27,6 +27,7 @@ type EnlistError struct {
 	Message string
 }
 
+// Error returns the message.
 func (e *EnlistError) Error() string { return e.Message }
 
 // Enlist adds a member to the group's configuration and assigns the votes anew. It takes the name, the addresses, the

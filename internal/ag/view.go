@@ -178,7 +178,7 @@ type Plan struct {
 type Commit struct {
 	Guard Revisions `json:"guard"` // negative: not compared
 	// Group is the revision of the configuration that the view had, which is compared as well; 0: it is not. The agent
-	// fills it in: what was decided by a configuration that has been changed since does not take effect.
+	// fills it in: a decision by a configuration that has been changed since does not take effect.
 	Group int64        `json:"group,omitempty"`
 	Epoch *EpochRecord `json:"epoch,omitempty"`
 	State *State       `json:"state,omitempty"`

@@ -300,7 +300,7 @@ func (a *Agent) observeServer(ctx context.Context, l *ag.Local, ks KeeperState) 
 		l.Sync, l.EndOfRec, l.History = ag.Sync{}, 0, nil
 		return
 	}
-	suspected := a.suspected.Load() // before the server is asked: what is found later is for the next turn
+	suspected := a.suspected.Load() // before the server is asked: a later finding is for the next turn
 	o, err := a.cfg.Instance.Observe(ctx)
 	if err != nil {
 		l.Server, l.Position = ag.ServerStarting, a.observed.Position

@@ -12,6 +12,7 @@ import (
 // of that process.
 type ExitError struct{ Code int }
 
+// Error returns no text: the child process has printed the reason.
 func (e ExitError) Error() string { return "" }
 
 // ErrUnhealthy ends a command with the exit code of an unhealthy group. Its text is empty, because the command has

@@ -77,6 +77,7 @@ func connections(r tpcc.Result) Connections {
 	return c
 }
 
+// String returns the counts in words.
 func (c Connections) String() string {
 	return fmt.Sprintf("of %d sessions %d kept, %d made again; longest wait of a client to write %d ms; transactions rolled back %d, in doubt %d",
 		c.Sessions, max(c.Sessions-c.Reconnected, 0), c.Reconnected, c.GapMS, c.Failed, c.Unknown)

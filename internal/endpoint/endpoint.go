@@ -91,7 +91,8 @@ type Config struct {
 	// Relays lists the members that may relay to a member that does not answer; nil: none.
 	Relays func(to ag.ReplicaID) []Relay
 
-	// Member returns a member's address in the record, to which this node relays for others; nil: it relays nothing.
+	// Member returns a member's address in the configuration, to which this node relays for others; nil: it relays
+	// nothing.
 	Member func(id ag.ReplicaID) (addr string, ok bool)
 
 	// Handlers serve the classes; a class without a handler is not offered. NewControl adds class control.

@@ -19,8 +19,8 @@ import (
 
 // This file reaches a member that does not answer through another member (decision 59). The dialling side opens a
 // stream of class relay to a third member and names the member it wants. The relay connects to that member's address in
-// the record and copies bytes. The two ends shake hands inside that stream, as on a direct connection: the relay sees
-// only their TLS.
+// the configuration and copies bytes. The two ends shake hands inside that stream, as on a direct connection: the relay
+// sees only their TLS.
 
 const (
 	relayAfter    = 700 * time.Millisecond // that a direct connection has before relays are tried
@@ -370,8 +370,8 @@ func (c *Conn) relays() ag.ReplicaID {
 	return ""
 }
 
-// relayTarget reads the name of the wanted member and connects to its address in the record, never to one that the
-// caller names.
+// relayTarget reads the name of the wanted member and connects to its address in the configuration, never to one that
+// the caller names.
 func (e *Endpoint) relayTarget(ctx context.Context, c *Conn) (net.Conn, error) {
 	var n [1]byte
 	if _, err := io.ReadFull(c, n[:]); err != nil {

@@ -109,7 +109,8 @@ func (e *Endpoint) serveConn(ctx context.Context, raw net.Conn, hs *admission.Pl
 
 // serveAuthenticated authorises the connection of a known peer and hands it to its class.
 func (e *Endpoint) serveAuthenticated(ctx context.Context, c *Conn) {
-	// Tracked before it is authorised: a change of the record in between then finds it among the live ones.
+	// Tracked before it is authorised: a change of the configuration in between then finds it among the
+	// live ones.
 	err := e.track(c)
 	defer c.release()
 	if err == nil {

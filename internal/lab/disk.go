@@ -65,9 +65,9 @@ func (l *Lab) ShowDisk(ctx context.Context, node string) (faultfs.State, error) 
 	return s.State, nil
 }
 
-// PowerLoss takes the power of nodes at one moment, as a rack that goes dark does. Their processes end, and what was
-// written to their disks and not synced is lost, or part of it. Start brings a node back. It returns what each disk has
-// lost.
+// PowerLoss takes the power of nodes at one moment, as a rack that goes dark does. Their processes end, and writes
+// to their disks that were not synced are lost, or part of them. Start brings a node back. PowerLoss returns the losses
+// of each disk.
 func (l *Lab) PowerLoss(ctx context.Context, loss faultfs.Loss, names ...string) (map[string]faultfs.Lost, error) {
 	if !l.d.DiskFaults {
 		return nil, noDisks()

@@ -166,7 +166,7 @@ func Open(dir string) (*Lab, error) {
 }
 
 // readOwned returns what lab.json in dir holds, if nobody else can have written it. Each of the two is opened once, and
-// what was opened is looked at: a name may be given to another file in between, as the parent may be everybody's.
+// the open file is looked at: a name may be given to another file in between, as the parent may be everybody's.
 func readOwned(dir string) ([]byte, error) {
 	d, err := os.OpenRoot(dir)
 	if err != nil {
@@ -319,7 +319,7 @@ func makeDir(dir string) error {
 			}
 		}
 	}
-	if err := os.Mkdir(dir, 0o755); err != nil { //nolint:gosec // another user's servers are in it; what is secret in it is 0600
+	if err := os.Mkdir(dir, 0o755); err != nil { //nolint:gosec // another user's servers are in it; secret files in it are 0600
 		return err
 	}
 	return os.Chmod(dir, 0o755) //nolint:gosec // the same

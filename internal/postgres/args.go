@@ -39,8 +39,8 @@ const (
 // what must never differ. Limits are raised to what the group needs, and never lowered below the values in the
 // instance's own files.
 //
-// synchronous_standby_names, max_standby_*_delay and hot_standby_feedback are absent on purpose: the agent changes
-// them in a running server.
+// synchronous_standby_names and max_standby_*_delay are absent on purpose: the agent changes them in a running server.
+// hot_standby_feedback is the administrator's.
 func (i *Instance) Args() []string {
 	set := maps.Clone(i.cfg.Extra)
 	if set == nil {

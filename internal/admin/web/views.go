@@ -117,7 +117,7 @@ func (v *views) get(ctx context.Context, name string) (Table, error) {
 	}
 }
 
-// fill asks for the rows of a view. Those who wait for them hear of it however that ends.
+// fill asks for the rows of a view. Every request that waits for them goes on, however that ends.
 func (v *views) fill(ctx context.Context, name string, k *kept) {
 	k.err = errors.New("the view could not be read")
 	defer func() {

@@ -91,7 +91,7 @@ const (
 	doIll     // j: 1 if a restart cures it
 	doRecover // without a person
 	doDistrust
-	doResume // by an operator; j: 1 if he trusts the copy as it is
+	doResume // by an operator; j: 1: the copy is trusted as it is
 	doForeign
 	doTwice
 	doAnnounce

@@ -370,8 +370,8 @@ func (s *Sim) drawSuspicion(seed uint64) {
 	}
 }
 
-// suspicion lets voters take the leader for silent, at any moment and for any time: whatever they measure may be wrong,
-// and nothing but the moment of the next takeover may depend on it.
+// suspicion lets voters take the leader for silent, at any moment and for any time: any measurement of theirs may be
+// wrong, and nothing but the moment of the next takeover may depend on it.
 func (s *Sim) suspicion() {
 	if s.odds.suspicion == 0 || s.doubt.IntN(10000) >= s.odds.suspicion {
 		return

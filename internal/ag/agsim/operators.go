@@ -461,7 +461,7 @@ func (s *Sim) move() {
 	}
 }
 
-// removal carries on what an operator has begun, and lets those join again who were removed a while ago.
+// removal carries on the removal that an operator has begun, and lets members join again that were removed a while ago.
 func (s *Sim) removal() {
 	c := &s.w.settings
 	for i := range s.m.n {

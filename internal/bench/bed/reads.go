@@ -33,7 +33,7 @@ func serverReads(pgdata string) map[string]int64 {
 	}
 	var children []byte
 	for _, list := range lists {
-		some, _ := os.ReadFile(list) //nolint:gosec // of a process of ours; who has ended has none
+		some, _ := os.ReadFile(list) //nolint:gosec // of a process of ours; one that has ended has none
 		children = append(children, some...)
 	}
 	for _, pid := range strings.Fields(string(children)) {

@@ -19,6 +19,7 @@ import (
 // Cell is one cell of the insert matrix: a number of transactions with a number of rows each.
 type Cell struct{ Inserts, Rows int }
 
+// String returns the cell as the published matrix writes it: transactions × rows.
 func (c Cell) String() string { return fmt.Sprintf("%d × %d", c.Inserts, c.Rows) }
 
 // PublishedCells are the cells of the published matrix.

@@ -167,6 +167,7 @@ type Rejoin struct {
 	Seconds float64 `json:"seconds"`          // from its start to SYNCHRONIZED
 }
 
+// String returns the description in words.
 func (r Rejoin) String() string {
 	how := map[string]string{"rewound": "rewound", "reseeded": "copied anew", "followed": "followed without a repair (it had nothing that the others lack)"}[r.How]
 	if r.Forked != "" {

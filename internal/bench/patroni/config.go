@@ -27,6 +27,7 @@ var (
 	Floor   = Settings{"floor", 20, 1, 3, "inter 1s fall 1 rise 1 on-marked-down shutdown-sessions"}
 )
 
+// String returns the settings as a report shows them.
 func (s Settings) String() string {
 	return fmt.Sprintf("ttl %d, loop_wait %d, retry_timeout %d, HAProxy %s", s.TTL, s.LoopWait, s.RetryTimeout, s.Check)
 }

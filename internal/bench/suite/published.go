@@ -19,7 +19,7 @@ const (
 )
 
 // Sizes of the published TPROC-C: the transactions of each user, and the warehouses of its second table (the first
-// states none). leastWarehouses is the fewest that hold the million customers which are read on the same servers.
+// states none). LeastWarehouses is the fewest that hold the million customers which are read on the same servers.
 const (
 	PublishedTransactions = 50_000
 	PublishedWarehouses   = 100

@@ -266,7 +266,8 @@ func judgeFiles(l config.Layout) []check.Finding {
 	return out
 }
 
-// judgeConfiguration returns a finding about who can write what decides who enters and what runs.
+// judgeConfiguration returns a finding about the members that can write the configuration, which decides which clients
+// are admitted and which programs the servers run.
 func judgeConfiguration(c api.Configuration) check.Finding {
 	switch {
 	case c.Refused > 0 && c.At != nil:

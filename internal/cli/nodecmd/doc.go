@@ -1,4 +1,4 @@
-// Package nodecmd has the commands of one node: init, join, witness, adopt, release, agent, config and restart.
+// Package nodecmd has the commands of one node: init (also for adoption), join, witness, release, agent and config.
 //
 // It parses and prints; package provision makes directories and package node runs them.
 package nodecmd

@@ -122,7 +122,7 @@ func write(c *cobra.Command, cl *api.Client, l config.Layout, o options) (result
 	return r, nil
 }
 
-// fill adds everything, the most telling first: what comes late is cut when there is much.
+// fill adds everything, the most useful parts first: the last ones are cut when there is much.
 func (a *agent) fill(b *support.Bundle, dir string, statements bool) {
 	b.Host(dir)
 	a.add(b, "status.json", func(ctx context.Context) (any, error) { return a.cl.Status(ctx) })

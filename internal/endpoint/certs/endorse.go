@@ -8,8 +8,8 @@ import (
 	"errors"
 )
 
-// ErrNotEndorsed means that no authority which this node trusts has signed a value in the record. A member without the
-// authority's key, a witness, may have written it.
+// ErrNotEndorsed means that no authority which this node trusts has signed a value in the quorum's store. A member
+// without the authority's key, a witness, may have written it.
 var ErrNotEndorsed = errors.New("no replica of the group has signed it")
 
 // NextAuthority is the purpose of the signature with which an authority names the one that replaces it.
@@ -26,7 +26,8 @@ func digest(purpose, group string, value []byte) []byte {
 	return h.Sum(nil)
 }
 
-// Endorse signs a value in the record by which others let somebody in. Only a replica can: it has the authority's key.
+// Endorse signs a value in the quorum's store on which other members act. Only a replica can: it has the authority's
+// key.
 func (ca *CA) Endorse(purpose string, value []byte) ([]byte, error) {
 	return ecdsa.SignASN1(rand.Reader, ca.key, digest(purpose, string(ca.Group), value))
 }

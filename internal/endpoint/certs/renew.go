@@ -38,7 +38,7 @@ func renewalTime(c *x509.Certificate) time.Time {
 }
 
 // Renewer keeps the certificates in a node's pki directory from expiring. Their keys do not change, so neither do the
-// pins in the record.
+// pins in the configuration.
 type Renewer struct {
 	Dir  string
 	Node *Node // the identity in use
@@ -277,7 +277,7 @@ func hostsOf(c *x509.Certificate) (hosts []string) {
 }
 
 // RenewFor signs the certificate request of the member peer for hosts. The request must be for the key with that pin,
-// as in the record.
+// as in the configuration.
 func (ca *CA) RenewFor(peer Identity, pin string, csr []byte, hosts []string) ([]byte, error) {
 	pub, got, err := CSRKey(csr)
 	if err != nil {

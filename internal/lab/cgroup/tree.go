@@ -58,8 +58,9 @@ func find() (map[string]place, error) {
 	}), nil
 }
 
-// places understands mountinfo(5) and cgroups(7). A group of version 1 is made below our own, so that what limits us
-// limits it, too. In version 2 no group may have both members and children with limits, so there it is made at the top.
+// places understands mountinfo(5) and cgroups(7). A group of version 1 is made below our own, so that our own limits
+// hold for it, too. In version 2 no group may have both members and children with limits, so there it is made at the
+// top.
 func places(mounts, self string, controllers func(dir string) string) map[string]place {
 	own := map[string]string{}
 	for line := range strings.Lines(self) {

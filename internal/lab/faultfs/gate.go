@@ -53,6 +53,7 @@ func (f Fault) hits(name func() string, kinds ...Kind) bool {
 	return is
 }
 
+// String returns the fault in words.
 func (f Fault) String() string {
 	switch f.Kind {
 	case Healthy:

@@ -14,10 +14,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Loss is a loss of power: what was not synced is gone, or part of it.
+// Loss is a loss of power: data that was not synced is gone, or part of it.
 type Loss struct {
-	// Kept is the share of what was not synced that reached the disk all the same, block by block and name by name: 0
-	// to 1.
+	// Kept is the share of the data that was not synced and reached the disk all the same, block by block and name by
+	// name: 0 to 1.
 	Kept float64 `json:"kept,omitempty"`
 	Seed uint64  `json:"seed,omitempty"` // of the choice
 }

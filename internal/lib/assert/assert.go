@@ -8,6 +8,7 @@ import (
 // ViolationError is the error of an assertion that does not hold.
 type ViolationError struct{ What string }
 
+// Error returns what was violated.
 func (x ViolationError) Error() string { return "a state that cannot be: " + x.What }
 
 // That panics with a ViolationError unless the condition holds. A goroutine that calls it has a caller that runs Guard,

@@ -28,6 +28,7 @@ type Error struct {
 	Reason, Code, Message, Detail, Hint string
 }
 
+// Error returns the message with its SQLSTATE.
 func (e *Error) Error() string { return fmt.Sprintf("%s (SQLSTATE %s)", e.Message, e.Code) }
 
 // Fatal returns an Error with a formatted message.

@@ -9,8 +9,8 @@ import (
 	"sync"
 )
 
-// Settings are what decides whether the server logs a cancelled wait where it is read. A setting has each value that
-// may be in force: what a session sees, and what the configuration files say.
+// Settings decide whether the server logs a cancelled wait where it is read. A setting has each value that may be in
+// force: that of a session, and that of the configuration files.
 type Settings struct {
 	Collector   bool     // logging_collector
 	Destination []string // log_destination

@@ -6,7 +6,7 @@ import (
 )
 
 // watch ends operations whose time is up, each at its own deadline. A deadline of a context would set up and tear down
-// a timer, and what waits for it, for every operation: a sixth of what a small one costs its client. A watch has one
+// a timer and its waiter for every operation: a sixth of the cost of a small one for its client. A watch has one
 // timer, which goes off no later than the operation that is under way has to end, and is then set to when it has to.
 type watch struct {
 	limit  time.Duration

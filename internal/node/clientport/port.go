@@ -100,8 +100,8 @@ func New(c Config) *Port {
 }
 
 // Open opens the client ports, unless coterie.yaml names none, and starts their parts with run. When it returns, the
-// ports are served. Rules, authorities and revocation lists that cannot be used are no error: who is admitted by them
-// is refused, and LoginProblems says so.
+// ports are served. Rules, authorities and revocation lists that cannot be used are no error: clients that they would
+// admit are refused, and LoginProblems says so.
 func (p *Port) Open(run func(name string, part func(context.Context) error)) error {
 	if p.c.Node.ReadWrite.Listen == "" && p.c.Node.ReadOnly.Listen == "" {
 		return nil

@@ -67,7 +67,8 @@ func queryFailed(err error) error {
 	return err
 }
 
-// Execute runs a statement of the language, here or through the record wherever it must, and waits for its effect.
+// Execute runs a statement of the language, here or, by way of the quorum's store, wherever it must, and waits for its
+// effect.
 func (e Executor) Execute(ctx context.Context, who console.Principal, s ddl.Statement) (console.Result, error) {
 	start := time.Now()
 	r, err := e.execute(ctx, s)

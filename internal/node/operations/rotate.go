@@ -12,7 +12,7 @@ import (
 )
 
 // RotateAuthority begins a rotation, or holds or releases the one under way. The key of a new rotation is on this
-// node's disk before the record names the authority.
+// node's disk before the configuration names the authority.
 func (s *Service) RotateAuthority(ctx context.Context, req api.RotateRequest) (out api.Rotation, err error) {
 	defer func() { err = noQuorum(err) }()
 	if s.PKI.CA() == nil {
@@ -75,7 +75,7 @@ func (s *Service) beginRotation(ctx context.Context, name string, hold bool) (ou
 		return out, err
 	}
 	if x, err := s.Store.Read(ctx); err == nil {
-		s.GroupChanged(x.Group) // while the authorities are locked: what is left of a rotation before is forgotten, and not its key
+		s.GroupChanged(x.Group) // while the authorities are locked: the rest of a rotation before is forgotten, and not its key
 	}
 	return out, nil
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/coteriedb/coterie/internal/node/rpc"
 )
 
-// The group's certificate authority is replaced without an interruption (decision 58). The record names the new
+// The group's certificate authority is replaced without an interruption (decision 58). The configuration names the new
 // authority and the phase of the rotation. Every member does its part of a phase, on disk first, and then reports it by
 // compare-and-swap. Each part can be repeated after a crash at any point of it.
 

@@ -18,6 +18,7 @@ type RefusedError struct {
 	Fix    string `json:"fix"`
 }
 
+// Error returns the reason and the remedy.
 func (r RefusedError) Error() string { return r.Reason + ": " + r.Fix }
 
 func refuse(reason, fix string, a ...any) RefusedError {

@@ -160,12 +160,13 @@ func generatedConf(settings []Setting, autoConf string) string {
 	return b.String()
 }
 
-// agentSettings are the settings that the agent itself writes with ALTER SYSTEM in a running server.
+// agentSettings are the settings that Undo gives the values of before the adoption: those that the agent writes with
+// ALTER SYSTEM in a running server, and hot_standby_feedback.
 var agentSettings = []string{"synchronous_standby_names", "max_standby_streaming_delay", "max_standby_archive_delay", "hot_standby_feedback"}
 
 // Undo restores the cluster as it was before the adoption, wherever it differs. The server must be stopped. clean is
-// the same function as for Take. Settings that the administrator made with ALTER SYSTEM in the meantime stay; dropped
-// slots do not come back.
+// the same function as for Take. Settings that the administrator made with ALTER SYSTEM in the meantime stay, except
+// agentSettings; dropped slots do not come back.
 func (a *Adopted) Undo(clean func() error) error {
 	var errs []error
 	step := func(what string, err error) {

@@ -85,7 +85,7 @@ func supervise() int {
 	code := cmd.ProcessState.ExitCode()
 	limit := time.Now().Add(10 * time.Second)
 	for said := false; !proc.Reap(func(int, syscall.WaitStatus) {}) && time.Now().Before(limit); time.Sleep(5 * time.Millisecond) {
-		for _, p := range proc.Descendants(os.Getpid()) { // not by killDescendants, which is what the tests test
+		for _, p := range proc.Descendants(os.Getpid()) { // not by KillDescendants, which the tests test
 			_ = syscall.Kill(p, syscall.SIGKILL)
 			if st, err := proc.ReadStat(p); !said && err == nil && st.State != 'Z' {
 				said = true

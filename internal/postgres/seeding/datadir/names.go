@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// Names below the data directory. Only controlName makes a directory startable.
+// Names below the data directory. Only ControlFile makes a directory startable.
 const (
 	ControlFile = "global/pg_control"
 	ControlNew  = "global/pg_control.coterie-tmp" // received, not installed yet

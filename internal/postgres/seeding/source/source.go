@@ -29,7 +29,7 @@ const (
 	slotLinger   = 10 * time.Minute // how long the slot waits for the finished copy to stream
 	windowPatrol = 2 * time.Second  // the interval between two looks at the windows
 	listPart     = 2000             // files per frame of the list
-	creationWait = time.Minute      // for databases that are being created, within controlBudget
+	creationWait = time.Minute      // for databases that are being created, within wire.ControlBudget
 )
 
 // Config is what a Source needs. Functions are called from many goroutines.

@@ -26,26 +26,26 @@ import (
 const (
 	ProtocolVersion = 5
 
-	FrameHello   = 'H' // target: hello
-	FrameWindow  = 'W' // source: windowInfo
-	FrameRefusal = 'E' // source: refusal; the connection ends
+	FrameHello   = 'H' // target: Hello
+	FrameWindow  = 'W' // source: Window
+	FrameRefusal = 'E' // source: Refusal; the connection ends
 	FrameFiles   = 'L' // source: a part of the list of files, compressed
 	FrameListed  = 'l' // source: the list is complete
 	FramePing    = 'P' // target: still there; source: so am I
-	FrameChunk   = 'C' // target: chunkQuestion
+	FrameChunk   = 'C' // target: Question
 	FrameSame    = 'S' // source: the target has it already
 	FrameZero    = 'Z' // source: all bytes are zero
-	FrameData    = 'D' // source: dataAnswer
+	FrameData    = 'D' // source: Answer
 	FramePatch   = 'x' // source: the pages that differ
 	FrameGone    = 'G' // source: the file no longer exists
-	FrameEnd     = 'e' // target: nothing more to ask; source: ending
+	FrameEnd     = 'e' // target: nothing more to ask; source: Ending
 	FrameDone    = 'F' // target: the copy is installed; it has no answer
 )
 
 // Sizes. A chunk is the unit of comparison and of transfer.
 const (
 	ChunkSize    = 1 << 20
-	TagSize      = 8                  // of a page's hash in a question: which pages are sent follows from it, what is taken for equal from whole hashes
+	TagSize      = 8                  // of a page's hash in a question: it decides which pages are sent; whole hashes decide which are equal
 	maxFrame     = ChunkSize + 64<<10 // an incompressible chunk and its description
 	MaxList      = 2_000_000          // files in a data directory
 	MaxListBytes = 512 << 20          // of their list, five times what so many have
