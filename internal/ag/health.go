@@ -54,8 +54,8 @@ func (v View) stepDown() Plan {
 }
 
 // relief reports whether another replica, no worse off, would take over if this primary released now. A replica gives
-// up the leadership for its health or a crash only if it has not done so lately (StoodDown). So a poison query, or a
-// sick storage that the replicas share, costs n-1 failovers and no more.
+// up the leadership for its health or a crash only if it has not done so lately (StoodDown). So a query that
+// crashes every server, or a failing storage that the replicas share, costs n-1 failovers and no more.
 func (v View) relief() bool {
 	return v.Local.StoodDown == "" && v.transferee()
 }

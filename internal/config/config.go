@@ -25,7 +25,8 @@ import (
 // File is the name of the configuration file in the node directory.
 const File = "coterie.yaml"
 
-// Config holds the node-local facts. Init and join write it; every field may be edited while the agent is stopped.
+// Config holds the node-local facts. Init and join write it, and the agent reads it when it starts: every field may be
+// edited in between.
 type Config struct {
 	// Node is this member's name in the group: a-z, 0-9 and _, beginning with a letter, at most 30 characters.
 	Node string `yaml:"node"`

@@ -19,10 +19,11 @@ const ServerUser = "postgres"
 // maxLinks is how many symbolic links a path may lead through.
 const maxLinks = 40
 
-// CheckPlace returns an error if another user could change, or put something else in the place of, a node directory
-// that is to be made at path: if a directory or a link on the way there belongs to another user than root, this
-// process's, the one that runs nodes, and the one that called sudo; or if another user may write to one. A directory
-// with the sticky bit, as /tmp, may be written to by everybody. It looks at nothing that does not exist yet.
+// CheckPlace returns an error if another user could change a node directory that is to be made at path, or put
+// something else in its place. That is so if a directory or a link on the way there belongs to a user other than root,
+// this process's, the one that runs nodes, and the one that called sudo. It is also so if another user may write to
+// one. A directory with the sticky bit, as /tmp, may be written to by everybody. CheckPlace looks at nothing that does
+// not exist yet.
 func CheckPlace(path string) error {
 	abs, err := filepath.Abs(path)
 	if err != nil {

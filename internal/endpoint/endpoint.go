@@ -15,8 +15,8 @@ import (
 	"github.com/coteriedb/coterie/internal/endpoint/certs"
 )
 
-// Class is a kind of stream between nodes. The dialling side names it by ALPN, the accepting side decides from the
-// record whether that peer may open it.
+// Class is a kind of stream between nodes. The dialling side names it by ALPN, the accepting side decides by the
+// group's configuration whether that peer may open it.
 type Class string
 
 // The classes.
@@ -80,9 +80,9 @@ type Config struct {
 	Node   *certs.Node
 	Listen string // host:port
 
-	// Authorize decides from the record whether a member, known by its identity and the pin of its key, may open a
-	// class of stream here. It is called for every connection and again by CloseUnauthorised; its error is sent to the
-	// peer. It must not block.
+	// Authorize decides by the group's configuration whether a member, known by its identity and the pin of its key,
+	// may open a class of stream here. It is called for every connection and again by CloseUnauthorised; its error is
+	// sent to the peer. It must not block.
 	Authorize func(peer certs.Identity, pin string, class Class) error
 
 	// Trust, if set, returns an error if a dialled member is not trusted. Without it the certificate suffices.
@@ -256,7 +256,7 @@ func (e *Endpoint) Peers() []Peer {
 }
 
 // CloseUnauthorised asks again about every live connection, closes those that would be refused now, and returns how
-// many. Call it when the record changed: a member removed there is cut off at once.
+// many. Call it when the configuration changed: a member removed there is cut off at once.
 func (e *Endpoint) CloseUnauthorised() int {
 	n := 0
 	for _, c := range e.live() {

@@ -186,7 +186,7 @@ func (l *Lab) Status(ctx context.Context) (Status, error) {
 // leads reports whether the answer is that of a primary that takes writes.
 func leads(s *api.Status) bool { return s.WriteOpen && s.Primary == s.Node }
 
-// bestAnswer is whom to believe about the group: the primary's answer if there is one, else that of a node with a
+// bestAnswer returns the answer to believe about the group: the primary's if there is one, else that of a node with a
 // quorum, and of several the one with the highest epoch.
 func bestAnswer(answers []*api.Status) *api.Status {
 	rank := func(s *api.Status) int {

@@ -337,8 +337,9 @@ func (c *client) logFailure(why string) {
 	c.log.Info("login failed", "client", c.host, "user", c.start.User, "database", c.start.Database, "reason", why, "not_logged", s.unlogged.Swap(0))
 }
 
-// limitKeysOf returns the keys under which a client is counted and limited: its address, or the /64 network of an IPv6
-// address, since one host has all of it; and its address or the /48 network, since one customer may have all of that.
+// limitKeysOf returns the keys under which a client is counted and limited. key is its address, or the /64 network of
+// an IPv6 address, since one host has all of it. site is its address, or the /48 network, since one customer may have
+// all of that.
 func limitKeysOf(addr net.Addr, host string) (key, site string) {
 	if t, ok := addr.(*net.TCPAddr); ok {
 		return admission.Key(t), admission.Site(t)

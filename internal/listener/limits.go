@@ -28,9 +28,9 @@ type preauthSlot struct {
 	spent float64 // of the budget of those that have proved nothing; only the client's goroutine writes it
 }
 
-// enterPreAuth takes a pre-auth slot. With limit there are no more slots than the configured number: a client that
-// keeps the listener waiting is evicted, else one of an address that has more than its share, and the newcomer is
-// refused only if there is neither. A client that returns from waiting for a primary is not limited.
+// enterPreAuth takes a pre-auth slot. With limit there are no more slots than the configured number. A client that
+// keeps the listener waiting is evicted, else one of an address that has more than its share; the newcomer is refused
+// only if there is neither. A client that returns from waiting for a primary is not limited.
 func (c *client) enterPreAuth(limit bool) bool {
 	s := c.srv
 	s.mu.Lock()

@@ -2,9 +2,9 @@ package agsim
 
 import "github.com/coteriedb/coterie/internal/ag"
 
-// This file is the clients: sessions of both intents, which outlive a change of role, and the listener before them. A
-// relayed session is one whose place was chosen by another node's routes, which may be old: so a session may ask for
-// any role at any time, and the node judges it, when it is placed and once more when it is opened.
+// This file is the clients: sessions of both intents, which outlive a change of role, and the listener before them. The
+// place of a relayed session was chosen by another node's routes, which may be old. So a session may ask for any role
+// at any time. The node judges it when it is placed, and once more when it is opened.
 
 // maxSessions bounds the sessions of clients in one world.
 const maxSessions = 2

@@ -115,9 +115,9 @@ func (d *Detector) bucket(at time.Duration) *bucket {
 	return b
 }
 
-// Judge compares the silence at that time with what is usual. The threshold is the floor beside the mean interval and
-// its spread, or a quarter more than the longest pause that the member survived lately; longer by as much as the
-// observer itself was late at once lately, and never shorter than what the member declared.
+// Judge compares the silence at that time with the usual ones. The threshold is the floor beside the mean interval and
+// its spread, or a quarter more than the longest pause that the member survived lately, if that is longer. It is longer
+// by the lateness of the observer itself lately, and never shorter than the silence that the member declared.
 func (d *Detector) Judge(at time.Duration, l Limits) Judgement {
 	j := Judgement{
 		Silence: max(0, at-d.heard), Mean: seconds(d.mean), Spread: seconds(math.Sqrt(d.square)),

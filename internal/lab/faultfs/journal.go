@@ -22,8 +22,8 @@ const (
 	maxUndo   = 256 << 20 // bytes of contents
 )
 
-// journal remembers how the disk stood when each thing on it was synced last, so that a power loss can put that back.
-// The directory below always holds what the processes see.
+// journal remembers each file and name as it was when it was synced last, so that a power loss can put that back. The
+// directory below always holds the present contents, which the processes see.
 //
 // A sync of a file makes its contents durable, and the name that it was given last, as ext4, XFS and btrfs have it. A
 // sync of a directory makes the names in it durable. The changes that a durable one rests upon are durable, too.

@@ -146,7 +146,7 @@ func (s *Shape) sending(size int) nanos {
 const gathering = nanos(100 * time.Microsecond)
 
 // together returns how many packets of size bytes that were sent at once also arrive at once: those that a card would
-// gather. Where dice are thrown for each, it is one.
+// gather. Where chance decides for each packet, it is one.
 func (s *Shape) together(size int) int {
 	switch {
 	case s.Loss > 0 || s.Jitter > 0 || s.Reorder > 0 || s.Duplicate > 0 || s.Corrupt > 0:

@@ -1,5 +1,5 @@
-// Package sessionstate follows what a client's requests make of the state of its session, as far as the server does not
-// tell it when it is asked: the names of settings that no view lists, and the use of what no view shows at all.
+// Package sessionstate follows the part of a session's state that the server does not tell when it is asked, by the
+// requests of its client: the names of settings that no view lists, and the use of features that no view shows.
 //
 // It looks at words of the client's texts and knows no grammar. It must not know sessions or sockets.
 package sessionstate

@@ -14,7 +14,7 @@ import (
 )
 
 // An operator's request, such as a forced failover, is signed as the configuration is. The signature binds it to the
-// group, to the epoch, and to the number of the configuration for which it was made: it is void in any other epoch, and
+// group, to the epoch, and to the number of the configuration for which it was made. It is void in any other epoch, and
 // no node accepts it unless it was written while that configuration was in use. No clock takes part: the revisions of
 // the store say which of the two was written first. A request that was accepted stays accepted while its key is not
 // written again; written again, it was put back, and is refused.

@@ -59,8 +59,8 @@ func mostlyCached(in *os.File, off int64, n int) bool {
 	return err != nil || st.Cache*uint64(os.Getpagesize()) >= uint64(n)/2
 }
 
-// readDirect is ReadAt of os.File past the page cache, and may end early. Whole blocks are read, the last into the room behind
-// buf, which the caller must provide.
+// readDirect is ReadAt of os.File past the page cache, and may end early. Whole blocks are read, the last into the room
+// behind buf, which the caller must provide.
 func readDirect(in *os.File, buf []byte, off int64) (int, error) {
 	whole := (len(buf) + DirectBlock - 1) / DirectBlock * DirectBlock
 	if whole > cap(buf) {
