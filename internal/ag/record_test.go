@@ -150,9 +150,14 @@ func TestLosslessSince(t *testing.T) {
 		e      EpochRecord
 		want   Epoch
 	}{
-		{nil, EpochRecord{Epoch: 3}, 3}, {r(3, 1), EpochRecord{Epoch: 3}, 1}, {r(3, 1), EpochRecord{Epoch: 4}, 1},
-		{r(3, 1), EpochRecord{Epoch: 5}, 5}, {r(3, 1), EpochRecord{Epoch: 4, Forced: true}, 4}, {r(4, 4), EpochRecord{Epoch: 4, Forced: true}, 4},
-		{r(4, 4), EpochRecord{Epoch: 5}, 4}, {r(4, 2), EpochRecord{Epoch: 2}, 2},
+		{nil, EpochRecord{Epoch: 3}, 3},
+		{r(3, 1), EpochRecord{Epoch: 3}, 1},
+		{r(3, 1), EpochRecord{Epoch: 4}, 1},
+		{r(3, 1), EpochRecord{Epoch: 5}, 5},
+		{r(3, 1), EpochRecord{Epoch: 4, Forced: true}, 4},
+		{r(4, 4), EpochRecord{Epoch: 4, Forced: true}, 4},
+		{r(4, 4), EpochRecord{Epoch: 5}, 4},
+		{r(4, 2), EpochRecord{Epoch: 2}, 2},
 	} {
 		if got := LosslessSince(c.before, c.e); got != c.want {
 			t.Errorf("%+v after %+v: %d, want %d", c.e, c.before, got, c.want)

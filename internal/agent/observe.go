@@ -279,25 +279,7 @@ func (a *Agent) observeServer(ctx context.Context, l *ag.Local, ks KeeperState) 
 	wasUp := a.up
 	a.up = false
 	if ks.ServerPID == 0 {
-		if away := l.Data != ag.DataPresent && !a.busyWith("seed", "rewind"); away != a.away {
-			a.away = away
-			if !away { // where the copy that is found ends is read anew: it may not be as far as the one that was here
-				a.observed = Observation{}
-			}
-		}
-		if !a.away && (wasUp || a.observed.Position.LSN == 0) {
-			if pos, err := a.cfg.Instance.EndOfWAL(ctx); err == nil {
-				a.observed = Observation{Position: pos}
-			} else if l.Data == ag.DataPresent {
-				a.log.Debug("end of WAL not readable", "err", err)
-			}
-		}
-		l.Position = a.observed.Position
-		if !a.handingOver() { // a hand-over may start it again, with the same setting
-			a.serving = serving{}
-		}
-		a.running = running{}
-		l.Sync, l.EndOfRec, l.History = ag.Sync{}, 0, nil
+		a.observeFiles(ctx, l, wasUp)
 		return
 	}
 	suspected := a.suspected.Load() // before the server is asked: a later finding is for the next turn
@@ -329,6 +311,29 @@ func (a *Agent) observeServer(ctx context.Context, l *ag.Local, ks KeeperState) 
 		a.reproved, a.sync.Proven = s, false // a commit behind the barrier may lack an acknowledgement
 		a.voided++
 	}
+}
+
+// observeFiles reads the files of a server that is down. wasUp means that it was not so at the last turn.
+func (a *Agent) observeFiles(ctx context.Context, l *ag.Local, wasUp bool) {
+	if away := l.Data != ag.DataPresent && !a.busyWith("seed", "rewind"); away != a.away {
+		a.away = away
+		if !away { // where the copy that is found ends is read anew: it may not be as far as the one that was here
+			a.observed = Observation{}
+		}
+	}
+	if !a.away && (wasUp || a.observed.Position.LSN == 0) {
+		if pos, err := a.cfg.Instance.EndOfWAL(ctx); err == nil {
+			a.observed = Observation{Position: pos}
+		} else if l.Data == ag.DataPresent {
+			a.log.Debug("end of WAL not readable", "err", err)
+		}
+	}
+	l.Position = a.observed.Position
+	if !a.handingOver() { // a hand-over may start it again, with the same setting
+		a.serving = serving{}
+	}
+	a.running = running{}
+	l.Sync, l.EndOfRec, l.History = ag.Sync{}, 0, nil
 }
 
 // foreign returns the name of a reserved setting that has another value than this agent gave it last; else "".

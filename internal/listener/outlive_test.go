@@ -189,7 +189,7 @@ func TestWhatWasUnderWayWhenTheNodeDied(t *testing.T) {
 			}
 			near.srv.mu.Unlock()
 			if c.before != "" {
-				_ = <-later(conn, c.before)
+				<-later(conn, c.before)
 			}
 			ended := make(<-chan error)
 			if c.during != "" {

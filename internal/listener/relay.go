@@ -123,32 +123,34 @@ func (x *session) downstream() {
 				return
 			}
 		}
-		if err != nil && x.keepsBackend.Load() && x.ended.Load() == nil {
+		if x.stops(err, kept) {
 			return
-		}
-		if x.moving.given != nil && x.ended.Load() == nil {
-			x.drained.mu.Lock()
-			x.startLeaving()
-			x.drained.mu.Unlock()
-			return
-		}
-		if errors.Is(err, os.ErrDeadlineExceeded) && x.ended.Load() == nil {
-			if took = kept; x.woken(kept) {
-				return
-			}
-			continue
-		}
-		if err != nil && x.outlive() {
-			return
-		}
-		if err != nil || x.ended.Load() != nil {
-			x.sendFinal(x.finalError(err))
-			return
-		}
-		if x.moving.wants.Load() != nil { // what it waited for may have been answered
-			x.askWanted(kept)
 		}
 	}
+}
+
+// stops reports whether downstream has come to its end, by the error of a read or otherwise. kept is as there.
+func (x *session) stops(err error, kept int) bool {
+	switch {
+	case err != nil && x.keepsBackend.Load() && x.ended.Load() == nil:
+		return true
+	case x.moving.given != nil && x.ended.Load() == nil:
+		x.drained.mu.Lock()
+		x.startLeaving()
+		x.drained.mu.Unlock()
+		return true
+	case errors.Is(err, os.ErrDeadlineExceeded) && x.ended.Load() == nil:
+		return x.woken(kept)
+	case err != nil && x.outlive():
+		return true
+	case err != nil || x.ended.Load() != nil:
+		x.sendFinal(x.finalError(err))
+		return true
+	}
+	if x.moving.wants.Load() != nil { // the answer for which it waited may have come
+		x.askWanted(kept)
+	}
+	return false
 }
 
 // passing is a chunk of answers on its way to the client.

@@ -159,6 +159,24 @@ func (s shape) round(digits string, point int) (string, int) {
 	return strings.TrimRight(string(kept), "0"), point
 }
 
+// literal writes a character of the picture that stands for itself, or a quoted text. It returns how long that is in
+// the picture.
+func literal(b *strings.Builder, f string) int {
+	switch c := f[0]; c {
+	case '\\':
+		n := min(2, len(f))
+		b.WriteString(f[1:n])
+		return n
+	case '\'', '"':
+		n := quotedLength(f)
+		b.WriteString(strings.Trim(f[:n], string(c)))
+		return n
+	default:
+		b.WriteByte(c)
+		return 1
+	}
+}
+
 // write fills the picture with digits, of which so many stand before the point.
 func (s shape) write(f, digits string, point int) string {
 	var b strings.Builder
@@ -200,16 +218,8 @@ func (s shape) write(f, digits string, point int) string {
 				b.WriteByte('.')
 			}
 		case ',':
-		case '\\':
-			if i++; i < len(f) {
-				b.WriteByte(f[i])
-			}
-		case '\'', '"':
-			n := quotedLength(f[i:])
-			b.WriteString(strings.Trim(f[i:i+n], string(c)))
-			i += n - 1
 		default:
-			b.WriteByte(c)
+			i += literal(&b, f[i:]) - 1
 		}
 	}
 	return b.String()

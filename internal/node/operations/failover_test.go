@@ -332,8 +332,10 @@ func TestFailoverNotWaitedFor(t *testing.T) {
 		noted string
 	}{
 		"done": {then: leads, asked: 1, noted: "epoch 8: the failover to b that was asked for WITH NOWAIT is done: b is the primary in epoch 8 after 1"},
-		"overtaken": {asked: 1, then: func(x *etcd.Snapshot) { leads(x); x.Record.Epoch.Leader = "c" },
-			noted: "epoch 7: the failover to b that was asked for WITH NOWAIT has not taken place: the failover to b was given up and c leads"},
+		"overtaken": {
+			asked: 1, then: func(x *etcd.Snapshot) { leads(x); x.Record.Epoch.Leader = "c" },
+			noted: "epoch 7: the failover to b that was asked for WITH NOWAIT has not taken place: the failover to b was given up and c leads",
+		},
 		"refused": {asked: 1, noted: "has not taken place: planned failover to b: it lags", then: refuses(t, func(id string) agent.Outcome {
 			return agent.Outcome{Op: id, Error: "it lags", Refused: true}
 		})},

@@ -371,6 +371,7 @@ type fakeStatus struct {
 func (s *fakeStatus) Facts(context.Context) catalog.Facts { return s.facts }
 func (s *fakeStatus) Version() string                     { return "15.9" }
 func (s *fakeStatus) NoteStatement(user, text string)     { s.noted = append(s.noted, user+": "+text) }
+
 func (s *fakeStatus) NoteFailover(e ag.Epoch, what, because string) {
 	s.noted = append(s.noted, fmt.Sprintf("epoch %d: %s: %s", e, what, because))
 }
