@@ -96,7 +96,9 @@ func (s *Server) startLoops() (stop func(), err error) {
 	}
 	var running sync.WaitGroup
 	var loops []*loop
+	watching, endWatch := context.WithCancel(s.life)
 	stop = func() {
+		endWatch()
 		for _, l := range loops {
 			l.ending.Store(true)
 			l.post(func() {})
@@ -119,7 +121,7 @@ func (s *Server) startLoops() (stop func(), err error) {
 	}
 	s.loops.Store(&loops)
 	if len(loops) > 0 && loops[0].path != nil {
-		s.wg.Go(func() { s.watchOffloaded(loops) })
+		running.Go(func() { s.watchOffloaded(watching, loops) }) // as long as there are sessions
 	}
 	context.AfterFunc(s.life, func() { // clients without a session are handed off, and told there
 		for _, l := range loops {

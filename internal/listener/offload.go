@@ -1,6 +1,7 @@
 package listener
 
 import (
+	"context"
 	"errors"
 	"sync/atomic"
 	"time"
@@ -378,22 +379,22 @@ func (s *Server) GateMoved() {
 }
 
 // watchOffloaded keeps the deadline of the program up to date, and reclaims sessions whose answers have to be
-// confirmed.
-func (s *Server) watchOffloaded(loops []*loop) {
+// confirmed, until ctx ends.
+func (s *Server) watchOffloaded(ctx context.Context, loops []*loop) {
 	t := time.NewTicker(offloadTick)
 	defer t.Stop()
 	for {
 		if s.offloadedNow.Load() == 0 {
 			t.Stop()
 			select {
-			case <-s.life.Done():
+			case <-ctx.Done():
 				return
 			case <-s.firstOffloaded:
 			}
 			t.Reset(offloadTick)
 		}
 		select {
-		case <-s.life.Done():
+		case <-ctx.Done():
 			return
 		case <-t.C:
 			s.checkOffloaded(loops)

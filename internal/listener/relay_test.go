@@ -338,6 +338,9 @@ func TestShutdownIsPolite(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 	defer cancel()
 	g.srv.Shutdown(ctx)
+	if ctx.Err() != nil {
+		t.Error("it went on after the last session had ended")
+	}
 	if err := <-done; err != nil {
 		t.Errorf("the running query: %v", err)
 	}
