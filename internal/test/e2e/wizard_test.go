@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -134,7 +135,8 @@ func TestWizard(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Chmod(dir, 0o777); err != nil { // the server's user writes the script there
+	scripts := filepath.Join(dir, "scripts") // the server's user writes there; a node's directory is under no such one
+	if err := errors.Join(os.Chmod(dir, 0o755), os.Mkdir(scripts, 0o755), os.Chmod(scripts, 0o777)); err != nil {
 		t.Fatal(err)
 	}
 	l, err := lab.Up(t.Context(), lab.Options{Dir: filepath.Join(dir, "lab"), Exe: exe, Empty: true, Net: lab.NetNamespaces})
@@ -148,7 +150,7 @@ func TestWizard(t *testing.T) {
 		}
 		reap(dir)
 	})
-	script := filepath.Join(dir, "group.sql")
+	script := filepath.Join(scripts, "group.sql")
 	m.preflights(script)
 	m.refusals()
 	wizard := m.create()
