@@ -78,29 +78,34 @@ func TestMovedSessionsAreTheSame(t *testing.T) {
 	g.role("mover", "login")
 	g.role("lender", "")
 	defer sameSchemas(t, g)()
-	seed, scripts := uint64(1), 40
-	if os.Getenv("COTERIE_LONG") != "" {
-		seed, scripts = uint64(time.Now().UnixNano()), 1000
-	}
-	t.Logf("seed %d", seed)
-	refused := 0
-	for i := range scripts {
-		r := rand.New(rand.NewPCG(seed, uint64(i)))
-		if !sameWhenMoved(t, g, stateScript(r), r.IntN(30)) {
-			refused++
-		}
-		if t.Failed() {
-			t.Fatalf("script %d of seed %d", i, seed)
-		}
-	}
+	refused, scripts := runScripts(t, 40, func(r *rand.Rand) bool { return sameWhenMoved(t, g, stateScript(r), r.IntN(30)) })
 	if refused > scripts/2 {
 		t.Errorf("%d of %d moves were refused: %v", refused, scripts, g.srv.Stats().Unmoved)
 	}
 	t.Logf("%d of %d moves were refused: %v", refused, scripts, g.srv.Stats().Unmoved)
 }
 
-// sameSchemas makes what the scripts use, on each server, and returns what removes it.
-func sameSchemas(t *testing.T, g *group) func() {
+// runScripts calls same so often, or 25 times as often in a long run, and returns how often it reported false.
+func runScripts(t *testing.T, n int, same func(*rand.Rand) bool) (refused, scripts int) {
+	t.Helper()
+	seed, scripts := uint64(1), n
+	if os.Getenv("COTERIE_LONG") != "" {
+		seed, scripts = uint64(time.Now().UnixNano()), 25*n
+	}
+	t.Logf("seed %d", seed)
+	for i := range scripts {
+		if !same(rand.New(rand.NewPCG(seed, uint64(i)))) {
+			refused++
+		}
+		if t.Failed() {
+			t.Fatalf("script %d of seed %d", i, seed)
+		}
+	}
+	return refused, scripts
+}
+
+// sameSchemas makes the schemas and tables that the scripts use, on each server. remove drops them.
+func sameSchemas(t *testing.T, g *group) (remove func()) {
 	t.Helper()
 	for _, s := range g.servers {
 		s.sql(t, "grant lender to mover", "drop schema if exists s1, s2, s3 cascade", "create schema s1", "create schema s2", "create schema s3",

@@ -85,7 +85,7 @@ func TestMoveKeepsTheSession(t *testing.T) {
 		t.Fatalf("it begins on %q", got)
 	}
 	g.failOver("b")
-	for query, want := range map[string]string{
+	g.shows(conn, map[string]string{
 		"select current_setting('cluster_name')":     "b",
 		"show work_mem":                              "7MB",
 		"select current_setting('my.tenant')":        "42",
@@ -97,27 +97,41 @@ func TestMoveKeepsTheSession(t *testing.T) {
 		"execute p(41)":                              "42",
 		"select string_agg(c, ' ' order by c) from pg_listening_channels() c":          `coterie_lost odd "name`,
 		"select count(*)::text from pg_prepared_statements where name like 'coterie%'": "0",
-	} {
-		ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	})
+	if got := g.one(conn, "named", 3); got != "0" {
+		t.Errorf("the prepared statement returns %q", got)
+	}
+	g.movedOne(conn, pid)
+}
+
+// shows holds what statements return by the simple protocol.
+func (g *group) shows(conn *pgx.Conn, want map[string]string) {
+	g.t.Helper()
+	for query, want := range want {
+		ctx, cancel := context.WithTimeout(g.t.Context(), 60*time.Second)
 		var got string
 		err := conn.QueryRow(ctx, query, pgx.QueryExecModeSimpleProtocol).Scan(&got)
 		cancel()
 		if err != nil || got != want {
-			t.Errorf("%s: %q, %v; want %q", query, got, err, want)
+			g.t.Errorf("%s: %q, %v; want %q", query, got, err, want)
 		}
 	}
-	if got := g.one(conn, "named", 3); got != "0" {
-		t.Errorf("the prepared statement returns %q", got)
-	}
-	n, err := conn.WaitForNotification(t.Context())
-	if err != nil || n.Channel != "coterie_lost" {
-		t.Errorf("notification %+v, %v", n, err)
+}
+
+// movedOne holds that the one session, which listens to coterie_lost, has moved and none was cut. pid is the process of
+// its client's cancel key.
+func (g *group) movedOne(conn *pgx.Conn, pid uint32) {
+	g.t.Helper()
+	ctx, cancel := context.WithTimeout(g.t.Context(), 60*time.Second)
+	defer cancel()
+	if n, err := conn.WaitForNotification(ctx); err != nil || n.Channel != "coterie_lost" {
+		g.t.Errorf("notification %+v, %v", n, err)
 	}
 	if conn.PgConn().PID() != pid {
-		t.Error("the client's cancel key has changed")
+		g.t.Error("the client's cancel key has changed")
 	}
 	if st := g.srv.Stats(); st.Moved != 1 || len(st.Cut) != 0 {
-		t.Errorf("%+v", st)
+		g.t.Errorf("%+v", st)
 	}
 }
 

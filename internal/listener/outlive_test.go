@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -97,27 +96,14 @@ func TestSessionsOutliveTheirNode(t *testing.T) {
 		t.Fatal(got)
 	}
 	near.dies()
-	for query, want := range map[string]string{
+	near.shows(conn, map[string]string{
 		"select current_setting('cluster_name')": "b", "show work_mem": "7MB", "select current_setting('my.tenant')": "42", "show timezone": "Europe/Berlin",
 		"select current_user": "lender", "execute p(41)": "42",
-	} {
-		var got string
-		if err := conn.QueryRow(t.Context(), query, pgx.QueryExecModeSimpleProtocol).Scan(&got); err != nil || got != want {
-			t.Errorf("%s: %q, %v; want %q", query, got, err, want)
-		}
-	}
+	})
 	if got := near.one(conn, "named", "B"); got != "b" {
 		t.Errorf("the prepared statement returns %q", got)
 	}
-	if n, err := conn.WaitForNotification(t.Context()); err != nil || n.Channel != "coterie_lost" {
-		t.Errorf("notification %+v, %v", n, err)
-	}
-	if conn.PgConn().PID() != pid {
-		t.Error("the client's cancel key has changed")
-	}
-	if st := near.srv.Stats(); st.Moved != 1 || len(st.Cut) != 0 {
-		t.Errorf("%+v", st)
-	}
+	near.movedOne(conn, pid)
 }
 
 // A session outlives its PostgreSQL while the node lives, too: that node leaves the judgement to the client's.
@@ -265,21 +251,7 @@ func TestOutlivingSessionsAreTheSame(t *testing.T) {
 	near.role("mover", "login")
 	near.role("lender", "")
 	defer sameSchemas(t, near)()
-	seed, scripts := uint64(1), 25
-	if os.Getenv("COTERIE_LONG") != "" {
-		seed, scripts = uint64(time.Now().UnixNano()), 500
-	}
-	t.Logf("seed %d", seed)
-	ended := 0
-	for i := range scripts {
-		r := rand.New(rand.NewPCG(seed, uint64(i)))
-		if !sameWhenOutlived(t, far, near, r) {
-			ended++
-		}
-		if t.Failed() {
-			t.Fatalf("script %d of seed %d", i, seed)
-		}
-	}
+	ended, scripts := runScripts(t, 25, func(r *rand.Rand) bool { return sameWhenOutlived(t, far, near, r) })
 	t.Logf("%d of %d sessions ended: %v", ended, scripts, near.srv.Stats().Unmoved)
 	if ended > scripts*3/4 {
 		t.Error("most sessions ended")
