@@ -64,6 +64,17 @@ func (g *group) known() {
 	})
 }
 
+// stateKnown reports whether the state of a client's session is known.
+func (g *group) stateKnown(conn *pgx.Conn) bool {
+	x := g.sessionOf(conn.PgConn().Conn())
+	if x == nil {
+		return false
+	}
+	x.drained.mu.Lock()
+	defer x.drained.mu.Unlock()
+	return x.moving.known.state != nil && x.moving.known.unchanged.Holds()
+}
+
 // knownStates returns of how many sessions the state is known.
 func (g *group) knownStates() (n int) {
 	g.srv.mu.Lock()
@@ -229,12 +240,18 @@ func (g *group) waiting(statement string) int {
 func TestOutlivingExecutesOnce(t *testing.T) {
 	far, near := farPrimary(t)
 	hammer(t, near, "disable", func(i int) {
-		if i%2 == 0 {
-			waitFor(t, "the states of two sessions are known", func() bool { return near.knownStates() >= 2 })
-			near.dies()
-		} else {
+		if i%2 == 1 {
 			near.returns(far)
+			return
 		}
+		idle := near.mustDial(near.rw, "user=postgres") // of the others none may be at a moment in which it can go on
+		near.do(idle, "set my.x = 'kept'")
+		waitFor(t, "the states of this session and of another one are known", func() bool {
+			return near.stateKnown(idle) && near.knownStates() >= 2
+		})
+		near.dies()
+		near.shows(idle, map[string]string{"select current_setting('my.x')": "kept"})
+		_ = idle.Close(context.Background())
 	})
 }
 
