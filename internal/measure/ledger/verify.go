@@ -24,7 +24,7 @@ type Verdict struct {
 	Failed         int64 // rows that a server rolled back, by its own answer
 	FailedPresent  int64 // of these, present all the same
 	Duplicates     int64 // rows present more than once
-	Unrecorded     int64 // rows present that the ledger does not know
+	Unrecorded     int64 // rows present that the ledger does not know, or knows in doubt with other contents
 	LostIDs        []string
 	TwoServers     bool // two servers acknowledged rows at the same time
 }
@@ -79,7 +79,7 @@ func (l *Ledger) Verify(ctx context.Context, dsn string) (Verdict, error) {
 		v.account(n, l.clients[n].entries, found)
 	}
 	for _, f := range found {
-		if f.good > 1 {
+		if f.rows > 1 {
 			v.Duplicates++
 		}
 		if !f.known {
@@ -119,10 +119,11 @@ func (v *Verdict) account(client int, entries []entry, found map[rowKey]*sightin
 			}
 		case session.Fail:
 			v.Failed++
-			v.FailedPresent += count(present)
+			v.FailedPresent += count(f != nil)
 		case session.Unknown:
 			v.Unknown++
 			v.UnknownPresent += count(present)
+			v.Unrecorded += count(f != nil && !present)
 		}
 	}
 }

@@ -116,7 +116,9 @@ func TestPageInChromium(t *testing.T) {
 			"--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-default-apps", "--disable-extensions",
 			"--proxy-server=http://" + proxy.Addr().String(), "--proxy-bypass-list=<-loopback>", "--window-size=1000,3000",
 		}, more...)
-		out, err := exec.CommandContext(ctx, browser, append(args, "file://"+filepath.Join(dir, "report.html"))...).Output()
+		c := exec.CommandContext(ctx, browser, append(args, "file://"+filepath.Join(dir, "report.html"))...)
+		c.Env = append(os.Environ(), "TMPDIR="+dir) // for its own temporary directories
+		out, err := c.Output()
 		if err != nil {
 			t.Fatalf("%s: %v\n%s", browser, err, out)
 		}
