@@ -25,6 +25,9 @@ import (
 // File is the name of the configuration file in the node directory.
 const File = "coterie.yaml"
 
+// DefaultDir is the node directory of a command that names none.
+const DefaultDir = "/var/lib/coterie"
+
 // Config holds the node-local facts. Init and join write it, and the agent reads it when it starts: every field may be
 // edited in between.
 type Config struct {

@@ -111,6 +111,29 @@ func pruneRuns(parent string, since time.Time) {
 
 var runName = regexp.MustCompile(`^[0-9a-f]{8}$`)
 
+// Running reports whether a process of a node listens in the run directory, although the node directory may have been
+// moved or removed. The text names the process for a message; "": it is not known.
+func (l Layout) Running() (process string, runs bool) {
+	for _, s := range []string{l.KeeperSock(), l.AgentSock()} {
+		c, err := (&net.Dialer{Timeout: time.Second}).DialContext(context.Background(), "unix", s)
+		if err != nil {
+			continue
+		}
+		defer func() { _ = c.Close() }()
+		raw, err := c.(*net.UnixConn).SyscallConn()
+		if err != nil {
+			return "", true
+		}
+		_ = raw.Control(func(fd uintptr) {
+			if cred, err := syscall.GetsockoptUcred(int(fd), syscall.SOL_SOCKET, syscall.SO_PEERCRED); err == nil && cred.Pid > 0 {
+				process = fmt.Sprintf(" (process %d)", cred.Pid)
+			}
+		})
+		return process, true
+	}
+	return "", false
+}
+
 // listening reports whether a process accepts connections at a socket of the run directory.
 func listening(dir string) bool {
 	for _, pattern := range []string{"*.sock", "*/.s.PGSQL.5432"} {
@@ -153,11 +176,18 @@ func (l Layout) Log() string { return filepath.Join(l.Dir, "log") }
 // Etcd is the data directory of the quorum's member.
 func (l Layout) Etcd() string { return filepath.Join(l.Dir, "etcd") }
 
+// Hooks is the directory of the commands that are run for events. An administrator makes it.
+func (l Layout) Hooks() string { return filepath.Join(l.Dir, "hooks.d") }
+
 // Forked is the directory of data that diverged from the group's history.
 func (l Layout) Forked() string { return filepath.Join(l.Dir, "forked") }
 
 // Data is PostgreSQL's data directory, unless an existing cluster was adopted elsewhere.
 func (l Layout) Data() string { return filepath.Join(l.Dir, "pgdata") }
+
+// Backup is the directory of the plan of backups and of the configuration of their tool. It is there once backups are
+// enabled.
+func (l Layout) Backup() string { return filepath.Join(l.Dir, "backup") }
 
 // Sockets is the directory of PostgreSQL's private socket.
 func (l Layout) Sockets() string { return filepath.Join(l.Run, "pg") }
@@ -183,6 +213,12 @@ func (l Layout) FoundingFile() string { return filepath.Join(l.State(), "foundin
 
 // LeavingFile exists if this node leaves its group, or has left it. No agent starts then.
 func (l Layout) LeavingFile() string { return filepath.Join(l.State(), "leaving.json") }
+
+// MajorFile holds the state of a major upgrade of PostgreSQL on this node.
+func (l Layout) MajorFile() string { return filepath.Join(l.State(), "major.json") }
+
+// MajorStop exists while an administrator wants that upgrade given up.
+func (l Layout) MajorStop() string { return filepath.Join(l.State(), "major-stop") }
 
 // MemberMark exists if this node was a member of the embedded quorum.
 func (l Layout) MemberMark() string { return filepath.Join(l.State(), "quorum.json") }
