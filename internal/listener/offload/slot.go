@@ -88,3 +88,12 @@ type Session struct {
 func (d *Session) Passed() (up, down uint64) {
 	return atomic.LoadUint64(&d.Slot.upBytes) - d.UpBytes.Load(), atomic.LoadUint64(&d.Slot.DownBytes) - d.DownBytes.Load()
 }
+
+// RelayedTexts reports whether the kernel has relayed a text since it took the session over. The caller keeps others
+// from arming the slot meanwhile, and the session from coming back.
+func (d *Session) RelayedTexts() bool {
+	return atomic.LoadUint32(&d.Slot.Texts) != 0 && d.Relayed()
+}
+
+// Relayed reports whether the kernel has relayed a request since then, in the same way.
+func (d *Session) Relayed() bool { return atomic.LoadUint64(&d.Slot.Ups) != d.Began }

@@ -51,10 +51,11 @@ func (t *Tracker) Reported(name string) {
 // IntervalStyle or TimeZone than the session has now.
 func (t *Tracker) Turned() bool { return t.turns }
 
+// WhyUnseen is why a session cannot be moved whose texts passed without being followed.
+const WhyUnseen = "the kernel has relayed texts of its statements, which were not looked at"
+
 // Unseen notes that texts of the client passed that were not followed.
-func (t *Tracker) Unseen() {
-	t.refuse("the kernel has relayed texts of its statements, which were not looked at")
-}
+func (t *Tracker) Unseen() { t.refuse(WhyUnseen) }
 
 // Message follows a piece of the body of a Query ('Q') or a Parse ('P'). begun means that it is the beginning, whole
 // that it reaches the end.
@@ -202,13 +203,13 @@ func (t *Tracker) statement(text []byte) {
 		return
 	}
 	switch text[0] | 0x20 {
-	case 's', 'l', 'd', 'p', '-' | 0x20, '/' | 0x20:
+	case 's', 'r', 'l', 'd', 'p', '-' | 0x20, '/' | 0x20:
 	default:
 		return
 	}
 	word, rest := nextWord(text)
 	switch strings.ToLower(word) {
-	case "set":
+	case "set", "reset": // RESET makes a setting of one's own that there was not
 		t.set(rest)
 	case "load":
 		t.refuse("it has loaded a library")
@@ -249,13 +250,13 @@ func (t *Tracker) set(text []byte) {
 // program looks for SET in a text that is a program, or may be one.
 func (t *Tracker) program(text []byte) {
 	for len(text) > 0 && t.why == "" {
-		i := bytes.IndexAny(text, "sSlL")
+		i := bytes.IndexAny(text, "sSrRlL")
 		if i < 0 {
 			return
 		}
 		word, rest := nextWord(text[i:])
 		begins := i == 0 || !nameByte(text[i-1])
-		if begins && strings.EqualFold(word, "set") {
+		if begins && (strings.EqualFold(word, "set") || strings.EqualFold(word, "reset")) {
 			t.set(rest)
 		}
 		if begins && strings.EqualFold(word, "load") {

@@ -95,8 +95,23 @@ type Requests struct {
 	portals  class            // all named portals, until the end of the transaction
 	multiple bool             // the current Query has several statements
 	tail     bool             // its text so far has a semicolon
+	sole     sole             // whether the batch does nothing but execute one prepared statement
+	only     []byte           // the name of that
+	alone    bool             // the last request of open did no more
 	Sealed   bool             // the verdict was given: nothing is forwarded after it
+	// Texts returns the text of a prepared statement as the server has it, if that is known for certain. Nil: of none.
+	Texts func(name string) (text string, known bool)
 }
+
+// sole is how far a batch has come that binds and executes one prepared statement with a name.
+type sole uint8
+
+const (
+	soleNothing sole = iota
+	soleBound
+	soleExecuted
+	soleNot // it has done something else
+)
 
 // QueryText follows the text of a Query, piece by piece.
 func (r *Requests) QueryText(piece []byte) {
@@ -117,17 +132,20 @@ func (r *Requests) Forwarded(typ byte, kept []byte) {
 		if r.multiple {
 			c = classCommit
 		}
-		r.multiple, r.tail, r.waits = false, false, false
+		r.multiple, r.tail, r.waits, r.sole = false, false, false, soleNot
 		r.close(r.batch.then(c))
 	case 'F':
+		r.sole = soleNot
 		r.close(r.batch.then(classWork))
 	case 'S':
 		r.close(r.batch)
 	case 'P':
+		r.sole, r.alone = soleNot, false
 		r.parsed(kept)
 	case 'B':
 		r.bound(kept)
 	case 'E':
+		r.executed(kept)
 		if portal, _, ok := bytes.Cut(kept, []byte{0}); !ok || len(portal) > 0 {
 			r.batch = r.batch.then(r.portals)
 			return
@@ -136,12 +154,22 @@ func (r *Requests) Forwarded(typ byte, kept []byte) {
 	}
 }
 
+// executed follows sole through an Execute.
+func (r *Requests) executed(kept []byte) {
+	if portal, _, ok := bytes.Cut(kept, []byte{0}); ok && len(portal) == 0 && r.sole == soleBound {
+		r.sole = soleExecuted
+		return
+	}
+	r.sole = soleNot
+}
+
 // close ends a batch. An error skips the rest of a batch, so it is not known whether its statements were prepared.
 func (r *Requests) close(c class) {
 	if r.mixed {
 		r.unnamed = classCommit
 	}
 	r.batch, r.portal = classNone, classCommit
+	r.alone, r.sole = r.sole == soleExecuted, soleNothing
 	if len(r.open) >= maxOutstanding {
 		r.crowded = true
 		return
@@ -195,6 +223,11 @@ func (r *Requests) bound(kept []byte) {
 		c = r.unnamed
 	}
 	r.waits = r.waits && len(name) > 0
+	if r.alone = false; r.sole == soleNothing && len(portal) == 0 && len(name) > 0 && ok && ok2 {
+		r.sole, r.only = soleBound, append(r.only[:0], name...)
+	} else {
+		r.sole = soleNot
+	}
 	switch {
 	case len(portal) == 0 && ok:
 		r.portal = c
@@ -217,6 +250,12 @@ func (r *Requests) UnnamedWaits() bool { return r.waits }
 // statements and no other trace.
 func (r *Requests) Continued() Requests {
 	return Requests{status: 'I', named: r.named, unknown: r.unknown, unnamed: classCommit, portal: classCommit}
+}
+
+// Resumed returns the requests of a session whose open transaction was executed again by another backend, with the same
+// prepared statements. Of its portals nothing is known.
+func (r *Requests) Resumed() Requests {
+	return Requests{status: 'T', named: r.named, unknown: r.unknown, unnamed: classCommit, portal: classCommit, portals: classCommit}
 }
 
 // SyncIgnored notes that PostgreSQL ignored a Sync because it arrived during COPY.
@@ -271,7 +310,18 @@ func (r *Requests) Cut(reads bool) (may, inBlock bool) {
 		return false, false
 	}
 	c := r.open[0]
-	return r.Verdict() == Aborted || reads && c == classWork, r.status == 'T' || r.status == 'E' || c == classBegin
+	begins := c == classBegin || r.begins()
+	return r.Verdict() == Aborted || begins || reads && c == classWork, r.status == 'T' || r.status == 'E' || begins
+}
+
+// begins reports whether the last request does nothing but execute a prepared BEGIN. By its name alone that is not
+// certain: the name may have been given to another statement since.
+func (r *Requests) begins() bool {
+	if !r.alone || r.status != 'I' || r.Texts == nil {
+		return false
+	}
+	text, known := r.Texts(string(r.only))
+	return known && classify([]byte(text)) == classBegin
 }
 
 // classify returns the class of a statement by its beginning.

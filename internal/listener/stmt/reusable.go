@@ -13,22 +13,25 @@ func OnlyQueries(text []byte) bool {
 	return q.all()
 }
 
-// KeepsSession reports whether a text passes OnlyQueries and makes no table by SELECT INTO, which may be a temporary
-// one: nothing but the state of sequences differs in the session afterwards. Functions that a view, a trigger, a rule
-// or an operator calls are not seen.
+// KeepsSession reports whether a text passes OnlyQueries, makes no table by SELECT INTO, which may be a temporary one,
+// and has no UPDATE of pg_settings, which is a SET: nothing but the state of sequences differs in the session
+// afterwards. Functions that a view, a trigger, a rule or an operator calls are not seen.
 func KeepsSession(text []byte) bool {
 	q := queries{rest: text, first: true}
-	return q.all() && !q.makes
+	return q.all() && !q.makes && !(q.updates && q.settings)
 }
 
 // queries is the state of OnlyQueries.
 type queries struct {
-	rest  []byte
-	first bool   // the next word begins a statement
-	last  string // the previous word, in lower case; empty: the previous token is not a word
-	into  bool   // the current name is the table of INSERT INTO
-	name  string // the current name, which a parenthesis would call; "?": an unknown name
-	makes bool   // there is an INTO of something else than INSERT or MERGE
+	rest              []byte
+	first             bool   // the next word begins a statement
+	last              string // the previous word, in lower case; empty: the previous token is not a word
+	into              bool   // the current name is the table of INSERT INTO
+	name              string // the current name, which a parenthesis would call; "?": an unknown name
+	makes             bool   // there is an INTO of something else than INSERT or MERGE
+	updates, settings bool   // there is an UPDATE; pg_settings, or a name that may be it
+	depth             int    // parentheses that are open
+	reads             uint64 // has a bit for each depth at which the statement has had a SELECT
 }
 
 // all takes all tokens. It reports false if the text is not understood.
@@ -45,7 +48,7 @@ func (q *queries) all() bool {
 func (q *queries) token() bool {
 	c := q.rest[0]
 	switch {
-	case strings.IndexByte(" \t\r\n\f", c) >= 0:
+	case strings.IndexByte(" \t\r\n\f\v", c) >= 0: // \v since PostgreSQL 16
 		q.rest = q.rest[1:]
 		return true
 	case bytes.HasPrefix(q.rest, []byte("--")):
@@ -77,8 +80,14 @@ func (q *queries) sign(c byte) bool {
 		if q.name != "" && !q.into && !harmless[q.name] {
 			return false
 		}
+		if q.depth++; q.depth >= 64 {
+			return false
+		}
+		q.reads &^= 1 << q.depth
+	case ')':
+		q.depth = max(0, q.depth-1)
 	case ';':
-		q.first = true
+		q.first, q.depth, q.reads = true, 0, 0
 	case '.':
 		if q.name != "" { // a qualified name; only names of pg_catalog are known
 			if q.name != "pg_catalog" && !q.into {
@@ -106,7 +115,16 @@ func (q *queries) word() bool {
 	if q.first && !plainFirst[w] {
 		return false
 	}
-	q.makes = q.makes || w == "into" && q.last != "insert" && q.last != "merge"
+	switch bit := uint64(1) << q.depth; w {
+	case "select":
+		q.reads |= bit
+	case "update":
+		q.updates = true
+	case "pg_settings", "uescape":
+		q.settings = true
+	case "into": // behind a SELECT its word before it is a name
+		q.makes = q.makes || q.last != "insert" && q.last != "merge" || q.reads&bit != 0
+	}
 	q.first = false
 	q.named(w)
 	q.last = w
@@ -118,6 +136,8 @@ func (q *queries) quoted() bool {
 	if end < 0 || q.first {
 		return false
 	}
+	name := q.rest[1 : end+1]
+	q.settings = q.settings || string(name) == "pg_settings" || bytes.IndexByte(name, '\\') >= 0 // U&"…"
 	q.rest = q.rest[end+2:]
 	q.named("?")
 	q.last = ""

@@ -1,6 +1,9 @@
 package stmt
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
 func TestOnlyQueries(t *testing.T) {
 	for text, want := range map[string]bool{
@@ -21,6 +24,8 @@ func TestOnlyQueries(t *testing.T) {
 		"select 'not closed":                    false,
 		"select 1 -- x\r; set a.b = 1":          false,
 		"select 1 -- x\nwhere true":             true,
+		"select myfunction\v(1)":                false, // space since PostgreSQL 16
+		"select 1))":                            true,  // PostgreSQL refuses it
 	} {
 		if got := OnlyQueries([]byte(text)); got != want {
 			t.Errorf("%q: %v", text, got)
@@ -61,6 +66,49 @@ func TestVerdict(t *testing.T) {
 				t.Errorf("verdict %d, want %d", got, c.want)
 			}
 		})
+	}
+}
+
+// TestPreparedBeginIsCut holds that a prepared BEGIN can be cut where the text of its name is known for certain, and
+// where its request does nothing else.
+func TestPreparedBeginIsCut(t *testing.T) {
+	texts := map[string]string{"b": "begin isolation level serializable", "u": "update t set a = 1", "c": "commit", "p": "PREPARE p AS SELECT 1"}
+	known := func(name string) (string, bool) { text, ok := texts[name]; return text, ok }
+	messages := map[string][]byte{"D": []byte("P\x00"), "E": []byte("\x00\x00\x00\x00\x00"), "S": nil, "P": []byte("n\x00select 1\x00"), "Q": []byte("begin\x00")}
+	for name, statement := range map[string]string{"Bb": "b", "Bu": "u", "Bc": "c", "Bp": "p", "Bx": "x"} {
+		messages[name] = append([]byte{0}, statement+"\x00"...)
+	}
+	for _, c := range []struct {
+		sent         string
+		status       byte
+		texts        func(string) (string, bool)
+		may, inBlock bool
+	}{
+		{"Bb D E S", 'I', known, true, true},
+		{"Bb E S", 'T', known, false, true}, // PostgreSQL warns, but a name that is not known to be harmless counts as COMMIT
+		{"Bb E S", 'I', nil, false, false},
+		{"Bx E S", 'I', known, false, false},
+		{"Bu E S", 'I', known, false, false},
+		{"Bc E S", 'I', known, false, false},
+		{"Bp E S", 'I', known, false, false},
+		{"Bb E E S", 'I', known, false, false},
+		{"Bb E Bu E S", 'I', known, false, false},
+		{"Bu E Bb E S", 'I', known, false, false},
+		{"P Bb E S", 'I', known, false, false},
+		{"Bb E S Bu", 'I', known, false, false},
+		{"Bb E S Bu E S", 'I', known, false, false},
+		{"Q", 'I', known, true, true},
+	} {
+		r := Requests{Texts: c.texts}
+		r.Forwarded('P', []byte("b\x00begin\x00"))
+		r.Forwarded('S', nil)
+		r.Answered(c.status, true)
+		for m := range strings.FieldsSeq(c.sent) {
+			r.Forwarded(m[0], messages[m])
+		}
+		if may, inBlock := r.Cut(false); may != c.may || may && inBlock != c.inBlock {
+			t.Errorf("%s in %c: %v, in a block %v", c.sent, c.status, may, inBlock)
+		}
 	}
 }
 

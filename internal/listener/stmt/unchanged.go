@@ -9,18 +9,35 @@ import (
 // client has sent since may have changed it. It knows a few statements and functions that change nothing, and takes
 // everything else for a change. Its zero value knows no state.
 type Unchanged struct {
+	Brief   bool                // texts are not looked at while no state is known
 	asked   bool                // the state was read, or is being read
 	changed bool                // something since may have changed it
 	safe    map[string]struct{} // prepared statements whose execution changes nothing; nil until the answer is known
 	bound   map[string]struct{} // those that were executed before it was
 	unnamed bool                // the unnamed statement is one
 	unicode bool                // the client's encoding is UTF-8; of others only ASCII is understood
+	by      string              // the keywords of what may have changed it; "": nothing did, or it is not known
+	partial bool                // a Query or Parse has arrived in part
+	part    []byte              // that part
 }
+
+// A text up to maxText bytes is judged although it arrives in pieces. The memory of one up to keptText is kept for the
+// next.
+const (
+	maxText  = 64 << 10
+	keptText = 4 << 10
+)
 
 // Asked notes that the server is asked for the state. Requests of the client from then on are answered after that.
 func (u *Unchanged) Asked() {
-	u.asked, u.changed, u.safe, u.bound = true, false, nil, nil
+	u.asked, u.changed, u.safe, u.bound, u.by = true, false, nil, nil, ""
 }
+
+// Forget notes that messages passed that were not followed.
+func (u *Unchanged) Forget() { *u = Unchanged{Brief: u.Brief} }
+
+// Doubt notes that something else shows a change.
+func (u *Unchanged) Doubt() { u.changed = true }
 
 // maxBound is how many prepared statements are remembered until the answer is known.
 const maxBound = 64
@@ -36,7 +53,7 @@ func (u *Unchanged) Known(statements map[string]string, unicode bool) {
 	}
 	for name := range u.bound {
 		if _, safe := u.safe[name]; !safe {
-			u.changed = true
+			u.changed, u.by = true, "EXECUTE"
 		}
 	}
 	u.bound = nil
@@ -44,14 +61,59 @@ func (u *Unchanged) Known(statements map[string]string, unicode bool) {
 
 // Holds reports whether the state that was asked for last is that of the session, once its open transaction is rolled
 // back.
-func (u *Unchanged) Holds() bool { return u.asked && !u.changed }
+func (u *Unchanged) Holds() bool { return u.asked && !u.changed && !u.partial }
+
+// WasAsked reports whether the server was ever asked.
+func (u *Unchanged) WasAsked() bool { return u.asked }
+
+// By returns the keywords of the statement that may have changed the state since the server was asked; "" if none did,
+// or if it is not known.
+func (u *Unchanged) By() string { return u.by }
 
 // Message follows a piece of the body of a client's message. begun means that it is the beginning, whole that it
 // reaches the end.
 func (u *Unchanged) Message(typ byte, piece []byte, begun, whole bool) {
-	if !u.Holds() && typ != 'P' { // the unnamed statement may be executed after the next question
+	held := u.asked && !u.changed
+	if !held && (typ != 'P' || u.Brief) { // else the unnamed statement may be executed after the next question
+		u.partial, u.unnamed = false, u.unnamed && typ != 'P'
+		u.forget()
 		return
 	}
+	if (typ == 'Q' || typ == 'P') && (begun && !whole || u.partial && !begun) {
+		if piece, whole = u.gather(piece, begun, whole); u.partial {
+			return
+		}
+		defer u.forget()
+		begun = true
+	}
+	u.partial = false
+	u.judge(typ, piece, begun, whole)
+	if held && u.changed && begun {
+		u.by = TagOf(typ, piece)
+	}
+}
+
+// gather adds a piece to those that have arrived of a text, and returns them all. partial stays set until the message
+// is whole or too long.
+func (u *Unchanged) gather(piece []byte, begun, whole bool) (all []byte, ended bool) {
+	if begun {
+		u.part = u.part[:0]
+	}
+	room := maxText - len(u.part)
+	u.part = append(u.part, piece[:min(room, len(piece))]...)
+	u.partial = !whole && len(piece) <= room
+	return u.part, whole && len(piece) <= room
+}
+
+// forget drops the pieces of a text that was judged.
+func (u *Unchanged) forget() {
+	if u.part = u.part[:0]; cap(u.part) > keptText {
+		u.part = nil
+	}
+}
+
+// judge takes a piece of a message into account.
+func (u *Unchanged) judge(typ byte, piece []byte, begun, whole bool) {
 	switch typ {
 	case 'Q':
 		u.changed = !begun || !whole || !u.harmless(piece)

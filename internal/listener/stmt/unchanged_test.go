@@ -15,7 +15,9 @@ func TestKeepsSession(t *testing.T) {
 		"select 'it''s; set x = 1 ('", "/* app='x' */ select -- set x\n 1", "rollback to savepoint s",
 		"select x::numeric(10, 2), cast(y as varchar(3))", "select date_trunc('day', now()) at time zone 'UTC'", "select * from t for update of t skip locked",
 		"start transaction read only", "table t", "values (1), (2)", "select ü from t",
+		"select setting from pg_settings", `update "a" set x = 1`,
 		"select $1, 1e5, 1.5", "select 1 /* /* */ */", "select row_number() over (partition by a order by b)", "insert into t values (1)",
+		"with a as (select 1) insert into t select * from a", "select 1; insert into t select 1", "with a as (insert into t select 1 returning x) select (select x) from a",
 	} {
 		if !KeepsSession([]byte(text)) {
 			t.Errorf("%q: taken for harmful", text)
@@ -31,6 +33,10 @@ func TestKeepsSession(t *testing.T) {
 		"select pg_advisory_lock(1)", `select 'a\'; set x = 1; --'`, `select e'\''`, "select $a$ x $a$", "select $$x$$", "select '", `select "`, "/* /* */ */ set x = 1",
 		"/*", "select 1 --\r; set x = 1", "update t set x = f(1)", "commit; set x = 1", "explain analyze select f(1)", "notify c", "unlisten *", "select dblink_connect('x')",
 		"insert into t values (1) returning f(x)", "merge into t using f(1) on true when matched then delete", "select 'x' ';' f(1)", "select 1;\vset x = 1", "insert into t default values returning f(1)",
+		"select set_config\v('a.b', '1', false)", "select 1 insert into temp t", `select "x" merge into temp t from u`, "select (1) insert into temp t", "(select (1) as insert into temp t)",
+		"update pg_settings set setting = 'off' where name = 'enable_sort'", "Update only pg_catalog . PG_Settings as s set setting = 1", `update "pg_settings" set setting = 1`,
+		`update U&"pg\005fsettings" set setting = 1`, `update U&"pg!005fsettings" uescape '!' set setting = 1`, "with a as (update pg_settings set setting = 1 returning 1) select 1 from a",
+		"with a as (select 1) select (2) insert into temp t from a", "select 1" + strings.Repeat("(", 64) + " insert into temp t",
 	} {
 		if KeepsSession([]byte(text)) {
 			t.Errorf("%q: taken for harmless", text)
@@ -115,23 +121,47 @@ func TestUnchanged(t *testing.T) {
 	}
 }
 
-// TestUnchangedInPieces: a message that arrives in pieces is not understood, wherever it is cut.
+// TestUnchangedInPieces: a text that arrives in pieces is judged as a whole one, and nothing holds before it is whole.
 func TestUnchangedInPieces(t *testing.T) {
-	for _, m := range []struct{ typ, body string }{{"Q", "select 1\x00"}, {"Q", "set x = 1\x00"}, {"P", "\x00set x = 1\x00\x00\x00"}, {"P", "\x00select 1\x00\x00\x00"}, {"P", "named\x00select 1\x00\x00\x00"}} {
-		for cut := range len(m.body) {
-			var u Unchanged
-			u.Asked()
-			u.Known(nil, true)
-			u.Message(m.typ[0], []byte(m.body[:cut]), true, false)
-			u.Message(m.typ[0], []byte(m.body[cut:]), false, true)
-			if u.Holds() {
-				t.Errorf("%s %q, cut at %d: holds", m.typ, m.body, cut)
-			}
-			u.Asked() // the statement is executed after it was read
-			u.Known(nil, true)
-			u.Message('B', []byte("\x00\x00\x00\x00"), true, true)
-			if m.typ == "P" && u.Holds() {
-				t.Errorf("%s %q, cut at %d: its execution holds", m.typ, m.body, cut)
+	long := "select 1 /* " + strings.Repeat("x", maxText) + " */"
+	for _, m := range []struct {
+		typ   byte
+		body  string
+		holds bool
+	}{
+		{'Q', "select 1\x00", true},
+		{'Q', "set x = 1\x00", false},
+		{'P', "\x00select 1\x00\x00\x00", true},
+		{'P', "\x00set x = 1\x00\x00\x00", false},
+		{'P', "named\x00select 1\x00\x00\x00", false},
+		{'Q', long[len(long)-maxText+3:] + "\x00", false}, // its beginning is no comment
+		{'Q', "select 1 /* " + strings.Repeat("x", maxText/2) + " */\x00", true},
+		{'Q', long + "\x00", false},
+		{'P', "\x00" + long + "\x00\x00\x00", false},
+	} {
+		for _, cut := range []int{0, 1, 2, len(m.body) / 2, len(m.body) - 1} {
+			for _, again := range []int{cut, len(m.body) - 1} {
+				var u Unchanged
+				u.Asked()
+				u.Known(nil, true)
+				u.Message(m.typ, []byte(m.body[:cut]), true, false)
+				u.Message(m.typ, []byte(m.body[cut:again]), false, false)
+				if u.Holds() {
+					t.Errorf("%c %.20q, cut at %d: holds before its end", m.typ, m.body, cut)
+				}
+				u.Message(m.typ, []byte(m.body[again:]), false, true)
+				if u.Holds() != m.holds {
+					t.Errorf("%c %.20q, cut at %d and %d: holds %t", m.typ, m.body, cut, again, u.Holds())
+				}
+				if cap(u.part) > keptText {
+					t.Errorf("%c %.20q: %d bytes are kept", m.typ, m.body, cap(u.part))
+				}
+				u.Asked() // the statement is executed after it was read
+				u.Known(nil, true)
+				u.Message('B', []byte("\x00\x00\x00\x00"), true, true)
+				if m.typ == 'P' && u.Holds() != m.holds && m.body[0] == 0 {
+					t.Errorf("%c %.20q, cut at %d: its execution holds: %t", m.typ, m.body, cut, u.Holds())
+				}
 			}
 		}
 	}
@@ -189,5 +219,33 @@ func TestUnchangedInOtherEncodings(t *testing.T) {
 	}
 	if u.Message('Q', []byte("select '\x83\x5c'\x00"), true, true); u.Holds() {
 		t.Error("another encoding is understood")
+	}
+}
+
+// The statement that may have changed a state is told by its keywords alone.
+func TestUnchangedBy(t *testing.T) {
+	for _, c := range []struct {
+		typ  byte
+		body string
+		want string
+	}{
+		{'Q', "set my.password = 'secret'\x00", "SET"},
+		{'P', "name\x00select 'secret'\x00\x00\x00", "PREPARE AS SELECT"},
+		{'P', "\x00listen secret\x00\x00\x00", "LISTEN"},
+		{'B', "\x00secret\x00", "EXECUTE"},
+		{'C', "Ssecret\x00", "DEALLOCATE"},
+		{'d', "secret", "COPY"},
+		{'F', "\x00\x00\x00\x01", ""},
+	} {
+		var u Unchanged
+		u.Asked()
+		u.Known(nil, true)
+		u.Message(c.typ, []byte(c.body), true, true)
+		if u.Message('Q', []byte("load 'x'\x00"), true, true); u.Holds() || u.By() != c.want {
+			t.Errorf("%c %q: %q, want %q", c.typ, c.body, u.By(), c.want)
+		}
+		if u.Asked(); u.By() != "" {
+			t.Error("what was before the question counts")
+		}
 	}
 }
