@@ -15,10 +15,11 @@ const quiet = 2 * time.Second
 type Screen struct {
 	out    io.Writer
 	live   bool
+	paint  func(line string) string // how a line is shown; nil: as it is
 	ending chan struct{}
 	done   chan struct{}
 
-	mu      sync.Mutex // guards the fields below
+	mu      sync.Mutex // guards the fields below, and paint
 	doing   func() string
 	drawn   bool
 	spoken  time.Time
@@ -99,8 +100,18 @@ func (s *Screen) line(text string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.erase()
+	if s.paint != nil {
+		text = s.paint(text)
+	}
 	_, _ = fmt.Fprintln(s.out, text)
 	s.spoken = time.Now()
+}
+
+// Paint sets how every line but the changing one is shown, as in colours.
+func (s *Screen) Paint(f func(line string) string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.paint = f
 }
 
 // Line prints a line at the margin. It begins a section of the output.

@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -127,6 +128,30 @@ func (c *Cluster) Kill(name string) error {
 		}
 	}
 	return nil
+}
+
+// Leave ends the Patroni of a node in order, as its service does when it is stopped. While the cluster is paused its
+// server runs on.
+func (c *Cluster) Leave(name string) error {
+	n, err := c.node(name)
+	if err != nil || n.container == nil {
+		return err
+	}
+	if err := n.container.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		return err
+	}
+	err = n.container.gone()
+	n.container = nil
+	return err
+}
+
+// Names returns the nodes of the cluster. Below the cluster's directory each has one by its name, with patroni.yml and
+// the data directory data.
+func (c *Cluster) Names() (all []string) {
+	for _, n := range c.nodes {
+		all = append(all, n.name)
+	}
+	return all
 }
 
 // Restart starts Patroni on a node, which starts the server.
