@@ -7,6 +7,7 @@ package browser
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -80,10 +81,12 @@ func Start(t *testing.T) *Browser {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(t.Context(), program, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--remote-debugging-pipe", "--user-data-dir="+profile,
+	// The test's own context ends before its clean-up, and would kill the browser while its processes still write.
+	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), program, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--remote-debugging-pipe", "--user-data-dir="+profile,
 		"--no-first-run", "--ignore-certificate-errors", "--hide-scrollbars", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1", "--disable-background-networking", "--lang=en-GB", "about:blank")
 	cmd.ExtraFiles = []*os.File{toBrowser, out} // 3 and 4
 	cmd.WaitDelay = time.Minute
+	cmd.Env = append(os.Environ(), "TMPDIR="+profile) // for its own temporary directories
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -98,7 +101,9 @@ func Start(t *testing.T) *Browser {
 		killed.Stop()
 		<-read
 		_ = fromBrowser.Close()
-		_ = os.RemoveAll(profile)
+		for end := time.Now().Add(answerTime); os.RemoveAll(profile) != nil && time.Now().Before(end); { // its processes end a moment later
+			time.Sleep(10 * time.Millisecond)
+		}
 	})
 	return b
 }

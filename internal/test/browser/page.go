@@ -215,3 +215,22 @@ func (p *Page) Picture(file string, maxHeight int) {
 		p.b.t.Fatal(err)
 	}
 }
+
+// keys are the codes of the keys that Press knows.
+var keys = map[string]int{"Tab": 9, "Enter": 13, "Escape": 27, "ArrowLeft": 37, "ArrowRight": 39, "Home": 36, "End": 35}
+
+// Press presses a key, one of keys. With shift the shift key is held.
+func (p *Page) Press(key string, shift bool) {
+	p.b.t.Helper()
+	event := map[string]any{"key": key, "code": key, "windowsVirtualKeyCode": keys[key], "modifiers": 0}
+	if shift {
+		event["modifiers"] = 8
+	}
+	if key == "Enter" {
+		event["text"] = "\r"
+	}
+	for _, kind := range []string{"keyDown", "keyUp"} {
+		event["type"] = kind
+		p.b.must(p.session, "Input.dispatchKeyEvent", event, nil)
+	}
+}
