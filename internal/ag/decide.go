@@ -119,51 +119,51 @@ func Decide(v View) Plan {
 	}
 }
 
-func (v View) epoch() Epoch { return v.Record.Epoch.Epoch }
+func (v *View) epoch() Epoch { return v.Record.Epoch.Epoch }
 
 // is reports whether this node holds the record's epoch in that phase.
-func (v View) is(p Phase) bool { return v.Record.Epoch.Leader == v.Self && v.Record.Epoch.Phase == p }
+func (v *View) is(p Phase) bool { return v.Record.Epoch.Leader == v.Self && v.Record.Epoch.Phase == p }
 
 // deposed reports whether a writable server has no right to be writable: the record names another leader, or another
 // epoch than the keeper is armed for. Without quorum the record is the one read last; the lease bounds how long that
 // may last.
-func (v View) deposed() bool {
+func (v *View) deposed() bool {
 	return v.Record.Epoch.Leader != v.Self || v.Record.Epoch.Phase == PhaseSeal || v.Local.Armed != v.epoch()
 }
 
-func (v View) whyDeposed() string {
+func (v *View) whyDeposed() string {
 	e := v.Record.Epoch
 	return fmt.Sprintf("writable in epoch %d, but the record says %s of epoch %d by %s", v.Local.Armed, e.Phase, e.Epoch, e.Leader)
 }
 
-func (v View) whyExpired() string {
+func (v *View) whyExpired() string {
 	if v.is(PhaseLead) && v.released() {
 		return "this node released the leadership while its server was still writable"
 	}
 	return "the lease was not renewed in time"
 }
 
-func (v View) leaseHeld() bool { return v.Lease.Valid && v.Lease.Epoch == v.epoch() }
+func (v *View) leaseHeld() bool { return v.Lease.Valid && v.Lease.Epoch == v.epoch() }
 
 // contradicts reports whether PostgreSQL's setting could acknowledge commits that the record does not cover.
-func (v View) contradicts() bool {
+func (v *View) contradicts() bool {
 	return v.is(PhaseLead) && v.Record.State.Epoch == v.epoch() && (v.Local.Foreign != "" || !v.Record.State.Holds(v.Local.Sync))
 }
 
-func (v View) whyContradicts() string {
+func (v *View) whyContradicts() string {
 	if v.Local.Foreign != "" {
 		return "a reserved setting was changed behind the agent: " + v.Local.Foreign
 	}
 	return fmt.Sprintf("waiting for %d of %v does not keep (V %v, k %d) true", v.Local.Sync.N, v.Local.Sync.P, v.Record.State.V, v.Record.State.K)
 }
 
-func (v View) fence(r Rule, why string) Plan {
+func (v *View) fence(r Rule, why string) Plan {
 	return Plan{Rule: r, Because: why, Actions: []Action{Fence{Reason: why}}}
 }
 
 // awaitQuorum continues what needs no decision: a leader within its lease serves, and a standby that is down is
 // started.
-func (v View) awaitQuorum() Plan {
+func (v *View) awaitQuorum() Plan {
 	p := Plan{Rule: RuleAwaitQuorum, Because: "no majority of the quorum answers", Open: v.open()}
 	if v.Untrusted != "" {
 		p.Because = v.Untrusted
@@ -176,14 +176,14 @@ func (v View) awaitQuorum() Plan {
 
 // mustHold reports whether this node still takes WAL of an epoch that a later one is about to replace. For a candidate
 // its own seal ends that.
-func (v View) mustHold() bool {
+func (v *View) mustHold() bool {
 	return !v.is(PhaseSeal) && v.Local.Source != "" && v.Local.SourceEp < v.epoch() && v.Record.Epoch.Phase != PhaseLead
 }
 
 // forced reports whether an operator asked this node to lead at once and accepted the loss. That includes a candidate
 // that waits in vain, and a holder whose copy is another one since. A request that was made before this node was taken
 // out of the group is void.
-func (v View) forced() bool {
+func (v *View) forced() bool {
 	_, member := v.Group.Replica(v.Self)
 	return member && v.Op.Kind == OpForced && v.Op.To == v.Self && v.Op.Epoch == v.epoch() && v.Local.Data == DataPresent &&
 		(v.Record.Epoch.Leader != v.Self || v.is(PhaseSeal) || v.bereft())
@@ -192,7 +192,7 @@ func (v View) forced() bool {
 // bereft reports whether this node holds the epoch and cannot go on: its copy is another one than that which it is to
 // lead with, as after its node was restored, or is to be made anew. Where no other member may take over, an operator
 // has to decide.
-func (v View) bereft() bool {
+func (v *View) bereft() bool {
 	e := v.Record.Epoch
 	switch {
 	case v.Local.Server == ServerWritable:
@@ -205,23 +205,23 @@ func (v View) bereft() bool {
 
 // forsaken reports whether this node was chosen, has released the epoch because its copy was put under quarantine, and
 // an operator wants that copy to be made anew.
-func (v View) forsaken() bool { return v.is(PhasePromote) && v.released() && v.Local.Renew != "" }
+func (v *View) forsaken() bool { return v.is(PhasePromote) && v.released() && v.Local.Renew != "" }
 
 // saidBereft returns what can be done about a holder of the epoch that is bereft.
-func (v View) saidBereft() string {
+func (v *View) saidBereft() string {
 	return fmt.Sprintf("another member takes over, or an operator accepts what this one lacks: coterie failover --to %s --allow-data-loss", v.Self)
 }
 
 // Unforceable returns why this node does not carry out the forced failover that was asked of it; "": none was asked, or
 // it carries it out. Such a request is to be ended: it would take effect when nobody expects it any more.
-func (v View) Unforceable() string {
+func (v *View) Unforceable() string {
 	switch {
 	case !v.Quorum || v.Op.Kind != OpForced || v.Op.To != v.Self || v.Op.Epoch != v.epoch():
 		return ""
 	case v.Local.Data == DataEmpty, v.Local.Data == DataPartial, v.Local.Data == DataForeign:
 		return fmt.Sprintf("the data directory is %s, so %s has nothing to lead with", v.Local.Data, v.Self)
 	case v.Local.Quarantine != "" && v.Local.Server != ServerWritable:
-		return fmt.Sprintf("%s is under quarantine: %s; coterie resume %s ends that", v.Self, v.Local.Quarantine, v.Self)
+		return fmt.Sprintf("%s is under quarantine: %s; coterie replica resume %s ends that", v.Self, v.Local.Quarantine, v.Self)
 	case v.is(PhasePromote) && !v.bereft():
 		return fmt.Sprintf("%s was chosen to lead already, and its promotion is under way", v.Self)
 	case v.is(PhaseLead) && !v.bereft():
@@ -232,16 +232,16 @@ func (v View) Unforceable() string {
 
 // released reports whether the holder of the present epoch has released it. A candidate's release does not bind the
 // replica that it chose in the same epoch.
-func (v View) released() bool {
+func (v *View) released() bool {
 	l := v.Record.Lead
 	return l.Released && l.Epoch == v.epoch() && l.Holder == v.Record.Epoch.Leader
 }
 
 // Released reports whether this node holds the present epoch and has released it: it renews it no more.
-func (v View) Released() bool { return v.Record.Epoch.Leader == v.Self && v.released() }
+func (v *View) Released() bool { return v.Record.Epoch.Leader == v.Self && v.released() }
 
 // release gives the epoch up: this node no longer renews it.
-func (v View) release(why string) Plan {
+func (v *View) release(why string) Plan {
 	l := v.Record.Lead
 	l.Settled = l.Settled && l.Epoch == v.epoch()
 	l.Epoch, l.Holder, l.Released = v.epoch(), v.Self, true
@@ -250,7 +250,7 @@ func (v View) release(why string) Plan {
 
 // lead returns the plan of a leader in LEAD: serve, keep the bookkeeping, hand over on request, release when the server
 // has ended.
-func (v View) lead() Plan {
+func (v *View) lead() Plan {
 	if v.Local.Server != ServerWritable {
 		switch {
 		case !v.released() && v.leaseHeld() && v.relief():
@@ -293,7 +293,7 @@ func (v View) lead() Plan {
 
 // open reports whether this node may take writes from clients. It must lead and hold its lease. The WAL that it
 // recovered must be replicated as the commit rule requires, or the group be recorded as degraded (S6).
-func (v View) open() bool {
+func (v *View) open() bool {
 	if !v.is(PhaseLead) || v.Local.Server != ServerWritable || !v.leaseHeld() || v.Local.Armed != v.epoch() {
 		return false
 	}
@@ -318,7 +318,7 @@ func (v View) open() bool {
 // replicated reports whether enough members of V have flushed what this server had when it was restarted: as many as
 // the record promises. It is true as well if the group is recorded as degraded. No client may read that data before
 // (S6).
-func (v View) replicated(at LSN) bool {
+func (v *View) replicated(at LSN) bool {
 	st, have := v.Record.State, 0
 	for _, m := range st.V {
 		if s, ok := v.stream(m.ID); ok && s.Open && s.Copy == m.Copy && s.Flush >= at {
@@ -329,7 +329,7 @@ func (v View) replicated(at LSN) bool {
 }
 
 // follow is the turn of every node that does not hold the epoch.
-func (v View) follow() Plan {
+func (v *View) follow() Plan {
 	leader := v.Record.Epoch.Leader
 	leading := v.Record.Epoch.Phase == PhaseLead
 	diverged := leading && (v.Diverged() || v.Local.Refused && v.Local.Source == leader && v.Local.SourceEp == v.epoch())
@@ -338,13 +338,13 @@ func (v View) follow() Plan {
 	case v.Local.Data == DataForeign:
 		return Plan{Rule: RuleStandBy, Because: "the data directory does not hold the copy this node was given; nothing touches it (S5)"}
 	case v.me().Suspended:
-		because := "data movement is suspended; coterie resume continues it"
+		because := "data movement is suspended; coterie replica resume continues it"
 		if v.me().Join != "" {
 			because = "no replica of a group: ALTER AVAILABILITY GROUP ADD REPLICA and JOIN make it one"
 		}
 		return Plan{Rule: RuleSuspended, Because: because, Actions: v.start(Hold{})}
 	case v.Local.Data == DataEmpty && (v.me().Options.NoSeeding || v.me().Options.ManualSeeding && v.Local.Renew == ""):
-		return Plan{Rule: RuleStandBy, Because: "holds no copy, and may not be given one: SEEDING_MODE is MANUAL (coterie seed asks for one), or CREATE ANY DATABASE is denied"}
+		return Plan{Rule: RuleStandBy, Because: "holds no copy, and may not be given one: SEEDING_MODE is MANUAL (coterie replica seed asks for one), or CREATE ANY DATABASE is denied"}
 	case v.Local.Withheld != "" && (v.Local.Data != DataPresent || v.Local.Renew != "" || diverged && v.Local.NoRewind):
 		return Plan{Rule: RuleStandBy, Because: v.Local.Withheld}
 	case v.Local.Data != DataPresent && leading && v.reaches(leader): // counted or not: no data is left to protect
@@ -375,7 +375,7 @@ func (v View) follow() Plan {
 }
 
 // start adds a Start to the action if the server is down.
-func (v View) start(a Action) []Action {
+func (v *View) start(a Action) []Action {
 	if v.Local.Server == ServerDown && v.Local.Data == DataPresent {
 		return []Action{a, Start{}}
 	}
@@ -384,7 +384,7 @@ func (v View) start(a Action) []Action {
 
 // counted reports whether this node's copy is in V. Acknowledged commits may then rest on it alone, so it must not be
 // touched.
-func (v View) counted() (why string, in bool) {
+func (v *View) counted() (why string, in bool) {
 	m, in := v.Record.State.InV(v.Self)
 	if !in || v.Local.Copy != "" && m.Copy != v.Local.Copy {
 		return "", false
@@ -397,7 +397,7 @@ func (v View) counted() (why string, in bool) {
 // never allotted twice, so this is exact; the checksum of the stream handshake guards against other mistakes. A
 // promotion that began here and did not lead counts as well, independent of the files' content: it may have written
 // (docs/internals/safety.md, "Timelines").
-func (v View) Diverged() bool {
+func (v *View) Diverged() bool {
 	tls, at := v.Record.State.Timelines, v.Local.Position
 	i := slices.IndexFunc(tls, func(t TimelineEntry) bool { return t.TLI == at.Timeline })
 	if i < 0 {

@@ -303,7 +303,8 @@ func TestLeadStartsWithNothingItDoesNotKnow(t *testing.T) {
 		t.Errorf("timeline = %+v", got)
 	}
 	for lsn, want := range map[LSN]bool{195: false, 198: false, 200: false, 201: true} {
-		if got := (View{Record: Record{State: st}, Local: Local{Position: Position{4, lsn}}}).Diverged(); got != want {
+		x := View{Record: Record{State: st}, Local: Local{Position: Position{4, lsn}}}
+		if got := x.Diverged(); got != want {
 			t.Errorf("at %s diverged = %t", lsn, got)
 		}
 	}
@@ -479,7 +480,8 @@ func TestDivergedAndForkPoint(t *testing.T) {
 			t.Errorf("a promotion to timeline %d was begun: diverged = %v, want %v", began, got, want)
 		}
 	}
-	if (View{Local: Local{Position: Position{3, 9}}}).Diverged() {
+	nowhere := View{Local: Local{Position: Position{3, 9}}}
+	if nowhere.Diverged() {
 		t.Error("diverged from a history nobody has written yet")
 	}
 }

@@ -3,6 +3,7 @@ package ag
 import (
 	"errors"
 	"fmt"
+	"slices"
 )
 
 // The limits of a group's size.
@@ -35,6 +36,8 @@ func (e *EnlistError) Error() string { return e.Message }
 // the settings of a new member. A replica of a draft stays detached and suspended until CREATE and JOIN make it one of
 // the group's.
 //
+// One that joins by the name of an awaited member, and is of its kind, takes its place and its settings.
+//
 // A member whose name and key pin the group has already is not changed, so that a request can be repeated after its
 // answer got lost. Every refusal is an *EnlistError, and leaves the group as it was. The caller checks that the name is
 // well formed.
@@ -57,9 +60,77 @@ func (g *Group) Enlist(r Replica) error {
 			return &EnlistError{RefusedName, fmt.Sprintf("%s is the endpoint of %s already; give this node another --endpoint", r.Endpoint, other.ID)}
 		}
 	}
-	g.Replicas = append(g.Replicas, g.newMember(r))
+	m := g.newMember(r)
+	if i := g.awaited(r.ID); i >= 0 {
+		was := g.Awaited[i]
+		if was.HasData() != r.HasData() {
+			return &EnlistError{RefusedName, fmt.Sprintf("%s is to be replaced by a %s, and this node is a %s; join under another --name, or run coterie member remove %s first", r.ID, kindOf(was), kindOf(r), r.ID)}
+		}
+		m = g.inPlaceOf(was, m)
+		g.Awaited = slices.Delete(slices.Clone(g.Awaited), i, i+1)
+	}
+	g.Replicas = append(g.Replicas, m)
+	if g.Rotation != nil { // a member that had the name may have completed the phase; this one has not
+		next := *g.Rotation
+		next.Done = slices.DeleteFunc(slices.Clone(next.Done), func(id ReplicaID) bool { return id == r.ID })
+		g.Rotation = &next
+	}
 	g.AssignVotes()
 	return nil
+}
+
+// kindOf returns what a member is, as people say it.
+func kindOf(r Replica) string {
+	if r.HasData() {
+		return "replica"
+	}
+	return "witness"
+}
+
+// Await takes a member out of the configuration, and keeps its name and settings for the node that replaces it. The
+// votes are not assigned anew.
+func (g *Group) Await(id ReplicaID) {
+	r, ok := g.Replica(id)
+	if !ok {
+		return
+	}
+	g.Replicas = slices.DeleteFunc(slices.Clone(g.Replicas), func(o Replica) bool { return o.ID == id })
+	g.Forget(id)
+	r.KeyPin, r.EtcdID, r.Voter, r.Suspended, r.SuspendedBy, r.Options.Maintenance = "", 0, false, false, "", nil
+	g.Awaited = append(g.Awaited, r)
+	g.Awaited = g.Awaited[max(0, len(g.Awaited)-MaxMembers):]
+}
+
+// Forget ends the wait for a node that replaces a member. It reports whether there was one.
+func (g *Group) Forget(id ReplicaID) bool {
+	i := g.awaited(id)
+	if i >= 0 {
+		g.Awaited = slices.Delete(slices.Clone(g.Awaited), i, i+1)
+	}
+	return i >= 0
+}
+
+// Awaiting returns the settings of a member that is to be replaced.
+func (g Group) Awaiting(id ReplicaID) (Replica, bool) {
+	i := g.awaited(id)
+	if i < 0 {
+		return Replica{}, false
+	}
+	return g.Awaited[i], true
+}
+
+func (g Group) awaited(id ReplicaID) int {
+	return slices.IndexFunc(g.Awaited, func(r Replica) bool { return r.ID == id })
+}
+
+// inPlaceOf returns a new member with the settings of the one that it replaces, but for the addresses among them.
+func (g Group) inPlaceOf(was, m Replica) Replica {
+	m.AvailabilityMode, m.FailoverMode, m.Allow, m.Options = was.AvailabilityMode, was.FailoverMode, was.Allow, was.Options
+	m.Options.EndpointURL, m.Options.ReadOnlyURL, m.Options.ReadWriteURL = "", "", ""
+	if !g.Draft && m.HasData() {
+		m.Join, m.Suspended = was.Join, was.Join != ""
+	}
+	return m
 }
 
 // newMember returns the configuration with which a member begins.

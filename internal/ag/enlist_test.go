@@ -223,3 +223,89 @@ func TestSynchronousBeside(t *testing.T) {
 		}
 	}
 }
+
+// TestEnlistInPlace holds that a node which joins by the name of an awaited member takes its settings and nothing else
+// of it, that another kind of node does not, and that a member can be awaited again.
+func TestEnlistInPlace(t *testing.T) {
+	g := enlisted(t, "a", "b", "c", "w")
+	lost := &g.Replicas[1]
+	lost.AvailabilityMode, lost.FailoverMode, lost.Allow, lost.EtcdID, lost.Suspended = AsynchronousCommit, Manual, AllowNo, 7, true
+	lost.Options = ReplicaOptions{SessionTimeout: 3, Maintenance: &Maintenance{}}
+	before := slices.Clone(g.Replicas)
+	g.Await("b")
+	if _, in := g.Replica("b"); in || len(g.Replicas) != 3 || len(before) != 4 || before[1].ID != "b" {
+		t.Fatalf("listed still, or another copy of the configuration was changed: %+v", g.Replicas)
+	}
+	if g.Await("b"); len(g.Awaited) != 1 {
+		t.Errorf("awaited: %+v", g.Awaited)
+	}
+	witness := Replica{ID: "b", Endpoint: "b2:1", KeyPin: "new", AvailabilityMode: ConfigurationOnly}
+	var refused *EnlistError
+	if err := g.Enlist(witness); !errors.As(err, &refused) || refused.Reason != RefusedName || !strings.Contains(err.Error(), "coterie member remove b") {
+		t.Errorf("a witness in the place of a replica: %v", err)
+	}
+	next := Replica{ID: "b", Endpoint: "b2:1", Listener: "b2:2", KeyPin: "new", Major: 17}
+	if err := g.Enlist(next); err != nil {
+		t.Fatal(err)
+	}
+	got, _ := g.Replica("b")
+	got.Voter = false // as AssignVotes has it
+	want := Replica{
+		ID: "b", Endpoint: "b2:1", Listener: "b2:2", KeyPin: "new", Major: 17,
+		AvailabilityMode: AsynchronousCommit, FailoverMode: Manual, Allow: AllowNo, Options: ReplicaOptions{SessionTimeout: 3},
+	}
+	if !reflect.DeepEqual(got, want) || len(g.Awaited) != 0 {
+		t.Errorf("%+v, awaited %v; want %+v", got, g.Awaited, want)
+	}
+	if err := g.Enlist(next); err != nil {
+		t.Errorf("the answer was lost, and it asks again: %v", err)
+	}
+	g.Await("w")
+	if !g.Forget("w") || g.Forget("w") {
+		t.Error("a member is not forgotten once")
+	}
+	for i := range 2 * MaxMembers {
+		id := ReplicaID(fmt.Sprintf("x%d", i))
+		g.Replicas = append(g.Replicas, member(id))
+		g.Await(id)
+	}
+	if len(g.Awaited) != MaxMembers {
+		t.Errorf("%d are awaited", len(g.Awaited))
+	}
+}
+
+// TestSuccessorKeepsNoAddress holds that the settings which say where the lost member was do not pass to its successor.
+func TestSuccessorKeepsNoAddress(t *testing.T) {
+	g := Group{Replicas: []Replica{member("a"), member("b")}}
+	g.Replicas[1].Options = ReplicaOptions{EndpointURL: "TCP://b:5022", ReadOnlyURL: "TCP://b:5433", ReadWriteURL: "TCP://b:5432", ManualSeeding: true}
+	g.Await("b")
+	if err := g.Enlist(Replica{ID: "b", Endpoint: "b2:1", KeyPin: "new", Major: g.Replicas[0].Major}); err != nil {
+		t.Fatal(err)
+	}
+	got, _ := g.Replica("b")
+	if want := (ReplicaOptions{ManualSeeding: true}); !reflect.DeepEqual(got.Options, want) {
+		t.Errorf("%+v", got.Options)
+	}
+}
+
+// TestSuccessorRotatesItself holds that a node which joins by the name of a former member has no part of a rotation
+// behind it: it does not trust the new authority yet.
+func TestSuccessorRotatesItself(t *testing.T) {
+	for name, takeOut := range map[string]func(g *Group){
+		"replaced": func(g *Group) { g.Await("b") },
+		"removed":  func(g *Group) { g.Replicas = g.Replicas[:1] },
+	} {
+		done := []ReplicaID{"b"}
+		g := Group{Replicas: []Replica{member("a"), member("b")}, Rotation: &Rotation{Pin: "p", Phase: RotationTrust, Done: done}}
+		takeOut(&g)
+		if err := g.Enlist(Replica{ID: "b", Endpoint: "b2:1", KeyPin: "new", Major: g.Replicas[0].Major}); err != nil {
+			t.Fatal(err)
+		}
+		if waits := g.RotationWaits(); !slices.Equal(waits, []ReplicaID{"a", "b"}) || len(done) != 1 {
+			t.Errorf("%s: the rotation waits for %v", name, waits)
+		}
+		if g.RotationStep("a", "p", RotationTrust); g.Rotation.Phase != RotationTrust {
+			t.Errorf("%s: the rotation goes on without it", name)
+		}
+	}
+}

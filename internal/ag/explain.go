@@ -16,7 +16,7 @@ type Check struct {
 
 // WhyClaim returns the conditions for this node to take the leadership over without a person, each with what the view
 // shows of it. It is mayClaim in words; a test compares the two.
-func (v View) WhyClaim() []Check {
+func (v *View) WhyClaim() []Check {
 	e, st := v.Record.Epoch, v.Record.State
 	m, in := st.InV(v.Self)
 	r := v.me()
@@ -52,7 +52,7 @@ func yes(is bool, then, otherwise string) string {
 	return otherwise
 }
 
-func (v View) seenOfLeader() string {
+func (v *View) seenOfLeader() string {
 	s := fmt.Sprintf("last renewal %v ago, silent from %v on", v.Silence.Round(10*time.Millisecond), v.Patience())
 	if h := v.Voting.Heard; h != "" && v.Group.JudgesSilence() {
 		s += "; " + h
@@ -66,7 +66,7 @@ func (v View) seenOfLeader() string {
 	return s
 }
 
-func (v View) seenOfCopy() string {
+func (v *View) seenOfCopy() string {
 	switch {
 	case v.Local.Quarantine != "":
 		return "under quarantine: " + v.Local.Quarantine
@@ -77,7 +77,7 @@ func (v View) seenOfCopy() string {
 }
 
 // WhyLead returns the conditions for the viewing primary to continue to lead.
-func (v View) WhyLead() []Check {
+func (v *View) WhyLead() []Check {
 	return []Check{
 		{"the record names it, in this epoch", !v.deposed(), fmt.Sprintf("%s of epoch %d by %s; armed for epoch %d", v.Record.Epoch.Phase, v.epoch(), v.Record.Epoch.Leader, v.Local.Armed)},
 		{"its lease holds", v.leaseHeld(), yes(v.Lease.Valid, "renewed in time", "it ran out")},
@@ -87,7 +87,7 @@ func (v View) WhyLead() []Check {
 	}
 }
 
-func (v View) seenOfHealth() string {
+func (v *View) seenOfHealth() string {
 	why := v.illness()
 	switch {
 	case why == "" && v.Local.Health.Because != "":
@@ -145,19 +145,20 @@ var meanings = map[Rule]string{
 }
 
 // Slim returns the view without what no explanation needs, for a record of decisions that is kept for a long time.
-func (v View) Slim() View {
-	v.Group.HBA, v.Group.Options.Recorded, v.Group.Options.Listeners = "", nil, nil
-	v.Group.Replicas = slices.Clone(v.Group.Replicas)
-	for i, r := range v.Group.Replicas {
-		v.Group.Replicas[i] = Replica{
+func (v *View) Slim() View {
+	s := *v
+	s.Group.HBA, s.Group.Options.Recorded, s.Group.Options.Listeners = "", nil, nil
+	s.Group.Replicas = slices.Clone(s.Group.Replicas)
+	for i, r := range s.Group.Replicas {
+		s.Group.Replicas[i] = Replica{
 			ID: r.ID, AvailabilityMode: r.AvailabilityMode, FailoverMode: r.FailoverMode, Voter: r.Voter, Suspended: r.Suspended,
 			Options: ReplicaOptions{Maintenance: r.Options.Maintenance},
 		}
 	}
 	const history = 3
-	v.Local.History = v.Local.History[max(0, len(v.Local.History)-history):]
-	v.Record.State.Timelines = v.Record.State.Timelines[max(0, len(v.Record.State.Timelines)-history):]
-	return v
+	s.Local.History = s.Local.History[max(0, len(s.Local.History)-history):]
+	s.Record.State.Timelines = s.Record.State.Timelines[max(0, len(s.Record.State.Timelines)-history):]
+	return s
 }
 
 // Cause is why an epoch began, in one word of a few. EpochRecord.Reason says it to people.

@@ -10,7 +10,7 @@ import (
 type GroupID string
 
 // ReplicaID names one member of the group (a replica or the witness). It is chosen at init or join, matches
-// [a-z][a-z0-9_]{0,29}, and is never reused for another node.
+// [a-z][a-z0-9_]{0,29}, and belongs to another node only after that one has replaced a lost member.
 type ReplicaID string
 
 // CopyID is the UUID of one copy of the data. It is made anew whenever a data directory is created, seeded, rewound or
@@ -149,6 +149,9 @@ type Group struct {
 	Maintenance *Maintenance `json:"maintenance,omitempty"`
 	// Rotation is the change of the certificate authority under way; nil: none.
 	Rotation *Rotation `json:"rotation,omitempty"`
+	// Awaited are members that were taken out to be replaced: the node that joins by the name of one takes its place,
+	// with its settings. They hold nothing, vote nowhere and are counted nowhere.
+	Awaited []Replica `json:"awaited,omitempty"`
 	// Serial numbers the signed configurations: each has a greater one than those before it (package endorsement).
 	Serial uint64 `json:"serial,omitempty"`
 	// SignedOnly means that every member's program signs the configuration: none without a signature is used any more.
@@ -167,9 +170,9 @@ func (g Group) Timeout(r Replica) time.Duration {
 
 // Replica returns the configured replica with that id.
 func (g Group) Replica(id ReplicaID) (Replica, bool) {
-	for _, r := range g.Replicas {
-		if r.ID == id {
-			return r, true
+	for i := range g.Replicas {
+		if r := &g.Replicas[i]; r.ID == id {
+			return *r, true
 		}
 	}
 	return Replica{}, false
@@ -225,8 +228,8 @@ func (g Group) Survives(id ReplicaID) bool {
 // Voters returns how many members vote in the quorum, or will when they have joined it.
 func (g Group) Voters() int {
 	n := 0
-	for _, r := range g.Replicas {
-		if r.Voter {
+	for i := range g.Replicas {
+		if g.Replicas[i].Voter {
 			n++
 		}
 	}
@@ -254,12 +257,16 @@ type Options struct {
 	Recorded map[string]string `json:"recorded,omitempty"`
 }
 
-// Continuity is what happens to client sessions in a planned failover.
+// Continuity is what happens to client sessions in a failover.
 type Continuity string
 
-// ContinuityOff ends every session. With the zero value each session moves to the new primary whose state can be read
-// and made again there.
-const ContinuityOff Continuity = "OFF"
+// The settings of CONTINUITY. OFF ends every session. With the zero value each session moves to the new primary whose
+// state can be read and made again there. REPLAY does that, and executes a transaction again that was open on a server
+// that is lost.
+const (
+	ContinuityOff    Continuity = "OFF"
+	ContinuityReplay Continuity = "REPLAY"
+)
 
 // SessionMove is what a planned failover would do now with a session of the primary's server, or with a reader of the
 // server that would take over.

@@ -20,7 +20,7 @@ type Health struct {
 }
 
 // illness returns why this node is too ill to lead, by the group's options; "" if it is well enough.
-func (v View) illness() string { return v.Group.Options.Illness(v.Local.Health) }
+func (v *View) illness() string { return v.Group.Options.Illness(v.Local.Health) }
 
 // Illness returns what of h counts as a failure under the options; "" if nothing does. A condition counts at
 // FAILURE_CONDITION_LEVEL or below. A database that is not online counts unless DB_FAILOVER is OFF.
@@ -36,7 +36,7 @@ func (o Options) Illness(h Health) string {
 
 // mustStepDown reports whether this primary is ill and something can be done: another replica takes over, or its server
 // is restarted. Otherwise an ill primary is better than none.
-func (v View) mustStepDown() bool {
+func (v *View) mustStepDown() bool {
 	return v.is(PhaseLead) && v.Local.Server == ServerWritable && !v.released() && v.Busy != "hand-over" && v.illness() != "" &&
 		(v.relief() || v.Local.Health.Restart)
 }
@@ -44,7 +44,7 @@ func (v View) mustStepDown() bool {
 // stepDown lets another replica take over from an ill primary. The agent shuts its gate BEFORE it releases, so the
 // successor need not wait (docs/internals/safety.md, "Illness"); the next turn fences. If no replica could take over,
 // the server is restarted instead.
-func (v View) stepDown() Plan {
+func (v *View) stepDown() Plan {
 	if v.relief() {
 		p := v.release(v.illness())
 		p.Rule = RuleStepDown
@@ -56,12 +56,12 @@ func (v View) stepDown() Plan {
 // relief reports whether another replica, no worse off, would take over if this primary released now. A replica gives
 // up the leadership for its health or a crash only if it has not done so lately (StoodDown). So a query that
 // crashes every server, or a failing storage that the replicas share, costs n-1 failovers and no more.
-func (v View) relief() bool {
+func (v *View) relief() bool {
 	return v.Local.StoodDown == "" && v.transferee()
 }
 
 // transferee reports whether a synchronized member at least as healthy as this one could take over the leadership now.
-func (v View) transferee() bool {
+func (v *View) transferee() bool {
 	if v.Group.Maintenance != nil || v.Record.State.K < 1 || !v.quorumInReach() {
 		return false
 	}
@@ -71,7 +71,7 @@ func (v View) transferee() bool {
 }
 
 // yields reports whether this node, being ill, leaves a free leadership to the others for now.
-func (v View) yields() bool {
+func (v *View) yields() bool {
 	if v.illness() == "" {
 		return false
 	}
@@ -83,14 +83,14 @@ func (v View) yields() bool {
 
 // defers reports whether this node leaves a released leadership to others, because it lately gave up the leadership
 // itself for its health or a crash.
-func (v View) defers() bool {
+func (v *View) defers() bool {
 	return v.released() && v.Local.StoodDown != "" && v.Silence < IllGrace
 }
 
 // quarantined is the turn of a node whose storage lost a write, so that its copy is not trusted. The server is not
 // started before a person has decided.
-func (v View) quarantined() Plan {
-	why := "quarantined: " + v.Local.Quarantine + "; coterie resume " + string(v.Self) + " makes the copy anew"
+func (v *View) quarantined() Plan {
+	why := "quarantined: " + v.Local.Quarantine + "; coterie replica resume " + string(v.Self) + " makes the copy anew"
 	holder := v.Record.Epoch.Leader == v.Self && !v.released()
 	if holder && (v.Record.Epoch.Phase != PhaseLead || v.leaseHeld() && v.transferee()) {
 		return v.release(why)
@@ -99,7 +99,7 @@ func (v View) quarantined() Plan {
 }
 
 // sound reports whether this node has a copy that may lead.
-func (v View) sound() bool {
+func (v *View) sound() bool {
 	return v.Local.Data == DataPresent && v.Local.Quarantine == "" && v.Local.Renew == ""
 }
 
@@ -116,7 +116,7 @@ type Maintenance struct {
 
 // String says until when, and the reason.
 func (m Maintenance) String() string {
-	s := "until it is switched off"
+	s := "with no end set"
 	if !m.Until.IsZero() {
 		s = "until " + m.Until.UTC().Format(time.RFC3339)
 	}

@@ -91,7 +91,7 @@ func TestMaintenanceEnds(t *testing.T) {
 	if g.Replicas[0].Options.Maintenance != nil || g.Replicas[1].Options.Maintenance == nil || was.Replicas[0].Options.Maintenance == nil {
 		t.Errorf("%+v", g)
 	}
-	if s := (Maintenance{Until: now, Reason: "disk"}).String() + "; " + (Maintenance{}).String(); s != "until 2026-11-25T06:00:00Z: disk; until it is switched off" {
+	if s := (Maintenance{Until: now, Reason: "disk"}).String() + "; " + (Maintenance{}).String(); s != "until 2026-11-25T06:00:00Z: disk; with no end set" {
 		t.Error(s)
 	}
 }

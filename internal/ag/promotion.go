@@ -6,7 +6,7 @@ import (
 )
 
 // sealOrChoose gathers seals and, with enough of them, chooses the best copy.
-func (v View) sealOrChoose() Plan {
+func (v *View) sealOrChoose() Plan {
 	best, enough := v.best()
 	st, ask := v.Record.State, AskSeals{Epoch: v.epoch(), Members: v.askable()}
 	if from, ok := v.tail(); ok && !enough {
@@ -36,7 +36,7 @@ func (v View) sealOrChoose() Plan {
 
 // askable lists the members to ask for a seal: this node, every member of V, every synchronous replica in reach, and
 // the last leader.
-func (v View) askable() []ReplicaID {
+func (v *View) askable() []ReplicaID {
 	ids := []ReplicaID{v.Self}
 	for _, m := range v.Record.State.V {
 		if !slices.Contains(ids, m.ID) {
@@ -60,7 +60,7 @@ type seals struct {
 	suffice  bool // those of V are enough
 }
 
-func (v View) sealed() (in seals) {
+func (v *View) sealed() (in seals) {
 	st := v.Record.State
 	for _, s := range v.Seals {
 		m, counted := st.InV(s.Member)
@@ -84,11 +84,11 @@ func (v View) sealed() (in seals) {
 
 // forked reports whether a copy was promoted by a forced failover that did not come to lead. It may lack acknowledged
 // commits, whose loss was accepted for that failover alone.
-func (v View) forked(s SealReport) bool {
+func (v *View) forked(s SealReport) bool {
 	return slices.Contains(v.Record.Epoch.Unled, s.Position.Timeline)
 }
 
-func (v View) furthest(seals []SealReport) (best SealReport) {
+func (v *View) furthest(seals []SealReport) (best SealReport) {
 	for _, s := range seals {
 		if best.Member == "" || s.better(best, v.Self) {
 			best = s
@@ -102,7 +102,7 @@ func (v View) furthest(seals []SealReport) (best SealReport) {
 //
 // While the members of V are enough, another candidate does not choose the last leader's copy. That copy may be the
 // furthest, but its additional records were never acknowledged, and its server has just gone down or fallen silent.
-func (v View) best() (SealReport, bool) {
+func (v *View) best() (SealReport, bool) {
 	in := v.sealed()
 	best, ofV := v.furthest(in.all), v.furthest(in.ofV)
 	switch {
@@ -119,13 +119,13 @@ func (v View) best() (SealReport, bool) {
 // mayLead reports whether the configuration allows that the agents promote the member without a person. It judges
 // members of which this node knows no more: whether a member's copy is sound and in V, its own electable says, by the
 // Promotable of its seal.
-func (v View) mayLead(id ReplicaID) bool {
+func (v *View) mayLead(id ReplicaID) bool {
 	r, ok := v.Group.Replica(id)
 	return ok && r.FailoverMode == Automatic && !r.Suspended && r.Options.Maintenance == nil
 }
 
 // SealsSuffice reports whether a copy can be chosen from the seals so far. View.Sealed is measured from that moment.
-func (v View) SealsSuffice() bool {
+func (v *View) SealsSuffice() bool {
 	_, enough := v.best()
 	return enough
 }
@@ -152,7 +152,7 @@ func (s SealReport) better(t SealReport, self ReplicaID) bool {
 
 // spared returns the furthest copy that may be promoted without the members ahead of it. As many members as are needed
 // are not further than it, so what the others have beyond it was never acknowledged.
-func (v View) spared(ofV []SealReport) (SealReport, bool) {
+func (v *View) spared(ofV []SealReport) (SealReport, bool) {
 	var fit []SealReport
 	for _, s := range ofV {
 		behind := 0
@@ -170,7 +170,7 @@ func (v View) spared(ofV []SealReport) (SealReport, bool) {
 
 // tail returns the member from whose log this candidate can fetch the end that its own log lacks: the longest of enough
 // seals. ok is false unless this copy may be promoted and its log is a prefix of that one.
-func (v View) tail() (from SealReport, ok bool) {
+func (v *View) tail() (from SealReport, ok bool) {
 	in := v.sealed()
 	from = v.furthest(in.ofV)
 	i := slices.IndexFunc(in.ofV, func(s SealReport) bool { return s.Member == v.Self && s.Copy == v.Local.Copy })
@@ -182,7 +182,7 @@ func (v View) tail() (from SealReport, ok bool) {
 
 // fetchTail streams from the member with the longest log, in the epoch that is being sealed, until this copy is as far.
 // No copy is chosen before that.
-func (v View) fetchTail(from SealReport, ask AskSeals) Plan {
+func (v *View) fetchTail(from SealReport, ask AskSeals) Plan {
 	p := Plan{
 		Rule: RuleFetch, Actions: []Action{ask},
 		Because: fmt.Sprintf("%s has the longest log, up to %s, and may not be promoted: fetching what this copy lacks of it", from.Member, from.Position),
@@ -216,7 +216,7 @@ func (s State) begins(p, q Position) bool {
 // Feeds returns the member that may stream from this node although this node does not lead. It is the candidate of the
 // epoch that is being sealed, AFTER this node has promised it that epoch. Nothing feeds this node then, so the log that
 // is streamed does not move.
-func (v View) Feeds() (to ReplicaID, ok bool) {
+func (v *View) Feeds() (to ReplicaID, ok bool) {
 	e, l := v.Record.Epoch, v.Local
 	return e.Leader, e.Phase == PhaseSeal && e.Leader != v.Self && l.Promised == e.Epoch && l.Source == "" && l.Server == ServerRecovery
 }
@@ -231,7 +231,7 @@ func (v View) Feeds() (to ReplicaID, ok bool) {
 
 // initialSyncSet returns the sealed members whose WAL is a prefix of the chosen member's, and how many of them hold
 // every acknowledged commit. Diverged members are left out: they must be rewound, and a member of V never is.
-func (v View) initialSyncSet(chosen SealReport) (ms []Member, k int) {
+func (v *View) initialSyncSet(chosen SealReport) (ms []Member, k int) {
 	in, all := v.sealed(), v.acknowledged(chosen.Position)
 	eligible := v.Group.syncSecondaries(chosen.Member)
 	for _, s := range in.all {
@@ -249,7 +249,7 @@ func (v View) initialSyncSet(chosen SealReport) (ms []Member, k int) {
 // HandoverSyncSet returns the members that the epoch of a planned failover to a replica starts with, AFTER the server
 // of this node has stopped. They are this node, which has everything, and the members of V other than the target that
 // streamed from it. Their logs are prefixes of its log.
-func (v View) HandoverSyncSet(to ReplicaID) (ms []Member, k int) {
+func (v *View) HandoverSyncSet(to ReplicaID) (ms []Member, k int) {
 	st, eligible := v.Record.State, v.Group.syncSecondaries(to)
 	if !slices.Contains(eligible, v.Self) {
 		return nil, 0
@@ -266,7 +266,7 @@ func (v View) HandoverSyncSet(to ReplicaID) (ms []Member, k int) {
 // acknowledged returns a position before which every acknowledged commit ends. Each commit is on k members of V. Even
 // if all unsealed members hold it, n of the sealed ones must hold it too. If n is below one, it is only known to be in
 // the chosen log.
-func (v View) acknowledged(chosen Position) Position {
+func (v *View) acknowledged(chosen Position) Position {
 	st, in := v.Record.State, v.sealed()
 	n := st.K - (len(st.V) - len(in.ofV))
 	if n < 1 || n > len(in.ofV) { // n > len(in.ofV) in no valid record
@@ -278,7 +278,7 @@ func (v View) acknowledged(chosen Position) Position {
 
 // firstSyncSet returns the (V, k) that the epoch starts with. k members hold every commit that was acknowledged before.
 // A commit that is acknowledged under the setting in force is on at least k members of V as well.
-func (v View) firstSyncSet() ([]Member, int) {
+func (v *View) firstSyncSet() ([]Member, int) {
 	e, set := v.Record.Epoch, v.Local.Sync
 	st := State{V: slices.Clone(e.V)}
 	for k := e.K; k >= 1; k-- {
@@ -292,7 +292,7 @@ func (v View) firstSyncSet() ([]Member, int) {
 // FirstSync returns the setting that a new primary starts with. It is in force BEFORE the promotion, so that the first
 // commit is protected (docs/internals/safety.md, "Promotion"). It waits for the members of the epoch's V, if they are
 // enough.
-func (v View) FirstSync() Sync {
+func (v *View) FirstSync() Sync {
 	eligible := v.Group.syncSecondaries(v.Self)
 	_, required := v.Group.CommitTarget(len(eligible))
 	var initial, p []ReplicaID
@@ -316,7 +316,7 @@ func (v View) FirstSync() Sync {
 
 // promoteOrLead promotes this node's server, and takes the rights AFTER a view has shown the server writable on the
 // timeline of the epoch.
-func (v View) promoteOrLead() Plan {
+func (v *View) promoteOrLead() Plan {
 	e := v.Record.Epoch
 	if v.Local.Server != ServerWritable || v.Local.EndOfRec == 0 {
 		if e.Copy != "" && e.Copy != v.Local.Copy {
@@ -360,7 +360,7 @@ func (v View) promoteOrLead() Plan {
 }
 
 // giveUp ends the renewals of a chosen replica that no longer has the chosen copy, so that others may outbid it.
-func (v View) giveUp(why string) Plan {
+func (v *View) giveUp(why string) Plan {
 	if v.released() {
 		return Plan{Rule: RuleStandBy, Because: why}
 	}
@@ -371,7 +371,7 @@ func (v View) giveUp(why string) Plan {
 // before it led, and no timeline id is used twice. Or its agent was stopped in order meanwhile and released the epoch.
 // No new seals are needed: no member led since the copy was chosen, and the members that sealed kept their promise. The
 // log is the one that was chosen, or passed through the timeline that was allotted to the choice.
-func (v View) promoteAgain() Plan {
+func (v *View) promoteAgain() Plan {
 	e := v.Record.Epoch
 	e.Unled = e.unled()
 	e.Epoch, e.MaxTLI, e.From = e.Epoch+1, e.MaxTLI+1, v.Local.Position
@@ -381,16 +381,16 @@ func (v View) promoteAgain() Plan {
 }
 
 // history adds to the timelines of the promoted copy the epochs by which the record knows them.
-func (v View) history() []TimelineEntry {
+func (v *View) history() []TimelineEntry {
 	h := slices.Clone(v.Local.History)
 	for i := range h {
 		for _, old := range v.Record.State.Timelines {
 			if old.TLI == h[i].TLI {
-				h[i].Epoch, h[i].Until = old.Epoch, old.Until
+				h[i].Epoch, h[i].Until, h[i].Xids, h[i].Reused = old.Epoch, old.Until, old.Xids, old.Reused
 			}
 		}
 		if e := v.Record.Epoch; h[i].TLI == e.TLI {
-			h[i].Epoch = v.epoch()
+			h[i].Epoch, h[i].Xids = v.epoch(), v.Local.Xids
 			if e.From.Timeline == h[i].Parent && e.From.LSN > h[i].Switch {
 				h[i].Until = e.From.LSN
 			}

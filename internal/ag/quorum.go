@@ -63,8 +63,8 @@ func (g Group) CommitTarget(secondaries int) (n, required int) {
 // syncSecondaries returns the members whose acknowledgement counts while primary leads.
 func (g Group) syncSecondaries(primary ReplicaID) []ReplicaID {
 	var ids []ReplicaID
-	for _, r := range g.Replicas {
-		if r.ID != primary && r.AvailabilityMode == SynchronousCommit && !r.Suspended {
+	for i := range g.Replicas {
+		if r := &g.Replicas[i]; r.ID != primary && r.AvailabilityMode == SynchronousCommit && !r.Suspended {
 			ids = append(ids, r.ID)
 		}
 	}
@@ -86,7 +86,7 @@ type SyncStep struct {
 // A write of the record whose answer was lost may still take effect, until another write of the record does. So a
 // setting MUST be announced in the record BEFORE PostgreSQL is given it. A write that was decided under another
 // setting, with claims that only that setting kept true, then comes too late.
-func NextSync(v View) SyncStep {
+func NextSync(v *View) SyncStep {
 	st, cur := v.Record.State, v.Local.Sync
 	streams := func(p []ReplicaID) bool {
 		return slices.ContainsFunc(v.Streams, func(s Stream) bool { return s.Open && slices.Contains(p, s.Member) })
@@ -119,26 +119,27 @@ func NextSync(v View) SyncStep {
 			return SyncStep{Because: fmt.Sprintf("waiting for %s to stream", id)}
 		}
 	}
-	next := st.Clone()
 	there := slices.DeleteFunc(slices.Clone(want.P), v.gone)
-	next.V, next.K = membersOf(v, there), max(0, min(want.N-(len(want.P)-len(there)), flushedBy(v, there, cur.Barrier)))
+	ms, k := membersOf(v, there), max(0, min(want.N-(len(want.P)-len(there)), flushedBy(v, there, cur.Barrier)))
 	switch {
 	case v.allLost(want.P):
 		return SyncStep{Because: fmt.Sprintf("no commit is acknowledged: REQUIRED_SYNCHRONIZED_SECONDARIES_TO_COMMIT asks for %d of %v, and none of them streams", want.N, want.P)}
-	case sameSet(next.V, st.V) && next.K == st.K:
-		if next.K < want.N {
+	case sameSet(ms, st.V) && k == st.K:
+		if k < want.N {
 			return SyncStep{Because: fmt.Sprintf("waiting for %d of %v to flush %s", want.N, want.P, cur.Barrier)}
 		}
 		return SyncStep{}
-	case next.K < max(min(st.K, want.N), min(1, want.N)):
+	case k < max(min(st.K, want.N), min(1, want.N)):
 		return SyncStep{Because: fmt.Sprintf("waiting for %d of %v to flush %s before the record changes", want.N, want.P, cur.Barrier)}
 	}
-	return SyncStep{State: &next, Because: fmt.Sprintf("V = %v, k = %d: flushed up to barrier %s", want.P, next.K, cur.Barrier)}
+	next := st.Clone()
+	next.V, next.K = ms, k
+	return SyncStep{State: &next, Because: fmt.Sprintf("V = %v, k = %d: flushed up to barrier %s", want.P, k, cur.Barrier)}
 }
 
 // changedCopy returns a member of V that streams with another copy than the one that V names. The acknowledgements of
 // the old copy prove nothing about the new one (docs/internals/safety.md, "Copies").
-func changedCopy(v View) (Member, bool) {
+func changedCopy(v *View) (Member, bool) {
 	for _, m := range v.Record.State.V {
 		if s, ok := v.stream(m.ID); ok && s.Open && s.Copy != m.Copy {
 			return m, true
@@ -150,7 +151,7 @@ func changedCopy(v View) (Member, bool) {
 // goneCopy returns a member of V that will not stream again before V has dropped it, and that no other setting would
 // drop. Either commits are to wait for it all the same, or they wait for others of which none streams, so that no
 // setting can be proven.
-func goneCopy(v View, want Sync, streams bool) (Member, bool) {
+func goneCopy(v *View, want Sync, streams bool) (Member, bool) {
 	for _, m := range v.Record.State.V {
 		if v.gone(m.ID) && (slices.Contains(want.P, m.ID) || !streams) {
 			return m, true
@@ -161,7 +162,7 @@ func goneCopy(v View, want Sync, streams bool) (Member, bool) {
 
 // gone reports whether a member itself reports that it no longer has the copy that V counts. A mistake costs a
 // re-admission, never data.
-func (v View) gone(id ReplicaID) bool {
+func (v *View) gone(id ReplicaID) bool {
 	s, known := v.stream(id)
 	return known && !s.Open && s.Gone
 }
@@ -175,7 +176,7 @@ func shed(st State, m Member, because string) SyncStep {
 }
 
 // announce writes the setting into the record, with the (V, k) that the setting keeps true.
-func announce(v View, st State, want Sync) SyncStep {
+func announce(v *View, st State, want Sync) SyncStep {
 	next := st.Clone()
 	next.Setting = want.Setting()
 	if st.Holds(want) {
@@ -201,7 +202,7 @@ func announce(v View, st State, want Sync) SyncStep {
 // wantedSync returns the setting that the group should have now. P holds the members that stream closely enough, and
 // those already waited for unless they are lost. N is the number that the commit rule requires, as far as the members
 // allow it, and never below REQUIRED.
-func wantedSync(v View) Sync {
+func wantedSync(v *View) Sync {
 	eligible := v.Group.syncSecondaries(v.Self)
 	n, required := v.Group.CommitTarget(len(eligible))
 	var p []ReplicaID
@@ -214,10 +215,12 @@ func wantedSync(v View) Sync {
 		}
 	}
 	alive := len(p)
-	for _, id := range slices.Concat(v.Local.Sync.P, eligible) { // a member that does not stream is better than an acknowledgement below REQUIRED
-		was := alive < required && slices.Contains(v.Local.Sync.P, id)
-		if (was || len(p) < required) && slices.Contains(eligible, id) && !slices.Contains(p, id) {
-			p = append(p, id)
+	if alive < required { // a member that does not stream is better than an acknowledgement below REQUIRED
+		for _, id := range slices.Concat(v.Local.Sync.P, eligible) {
+			was := slices.Contains(v.Local.Sync.P, id)
+			if (was || len(p) < required) && slices.Contains(eligible, id) && !slices.Contains(p, id) {
+				p = append(p, id)
+			}
 		}
 	}
 	slices.Sort(p)
@@ -225,7 +228,7 @@ func wantedSync(v View) Sync {
 }
 
 // copyKnown reports whether it is known which copy a member holds: from its stream, or from the record.
-func (v View) copyKnown(id ReplicaID) bool {
+func (v *View) copyKnown(id ReplicaID) bool {
 	s, _ := v.stream(id)
 	_, in := v.Record.State.InV(id)
 	return s.Copy != "" || in
@@ -233,7 +236,7 @@ func (v View) copyKnown(id ReplicaID) bool {
 
 // came reports whether a member has streamed in this epoch. Its stream told which copy it holds, or V tells, unless V
 // is still what the epoch started with.
-func (v View) came(id ReplicaID) bool {
+func (v *View) came(id ReplicaID) bool {
 	s, _ := v.stream(id)
 	initial := v.Local.Opened != v.epoch() && v.Local.EndOfRec != 0 && !v.Local.Attached
 	return s.Copy != "" || v.copyKnown(id) && !initial
@@ -248,7 +251,7 @@ const FirstStreamTimeout = 500 * time.Millisecond
 const FirstMemberTimeout = 3 * time.Second
 
 // firstStream returns how long a member that commits wait for may take to stream for the first time in this epoch.
-func (v View) firstStream() time.Duration {
+func (v *View) firstStream() time.Duration {
 	for _, id := range v.Local.Sync.P {
 		if s, ok := v.stream(id); ok && s.Open {
 			return FirstStreamTimeout
@@ -263,7 +266,7 @@ const RefusedTimeout = time.Second
 // lost reports whether a member no longer counts. It was silent for SESSION_TIMEOUT, or its stream has been closed for
 // a second and its endpoint refuses connections (docs/internals/safety.md, "Bookkeeping"), or it reports that it no
 // longer has its copy. A mistake costs a re-admission, never data.
-func (v View) lost(id ReplicaID) bool {
+func (v *View) lost(id ReplicaID) bool {
 	s, known := v.stream(id)
 	r, ok := v.Group.Replica(id)
 	if !ok || r.Suspended || !known {
@@ -273,11 +276,11 @@ func (v View) lost(id ReplicaID) bool {
 }
 
 // allLost reports whether commits wait only for members that are lost, because of REQUIRED.
-func (v View) allLost(p []ReplicaID) bool {
+func (v *View) allLost(p []ReplicaID) bool {
 	return len(p) > 0 && !slices.ContainsFunc(p, func(id ReplicaID) bool { return !v.lost(id) })
 }
 
-func (v View) stream(id ReplicaID) (Stream, bool) {
+func (v *View) stream(id ReplicaID) (Stream, bool) {
 	i := slices.IndexFunc(v.Streams, func(s Stream) bool { return s.Member == id })
 	if i < 0 {
 		return Stream{}, false
@@ -286,7 +289,7 @@ func (v View) stream(id ReplicaID) (Stream, bool) {
 }
 
 // flushedBy counts the members of p whose stream of this epoch has flushed up to the barrier.
-func flushedBy(v View, p []ReplicaID, barrier LSN) int {
+func flushedBy(v *View, p []ReplicaID, barrier LSN) int {
 	n := 0
 	for _, id := range p {
 		if s, ok := v.stream(id); ok && s.Open && s.Flush >= barrier {
@@ -297,7 +300,7 @@ func flushedBy(v View, p []ReplicaID, barrier LSN) int {
 }
 
 // membersOf pairs the members with the copies that their streams announced, or that the record holds.
-func membersOf(v View, p []ReplicaID) []Member {
+func membersOf(v *View, p []ReplicaID) []Member {
 	ms := make([]Member, 0, len(p))
 	for _, id := range p {
 		m := Member{ID: id}
@@ -339,7 +342,7 @@ var (
 //
 // lsn MUST be taken BEFORE the view. A setting that a later view shows as proven has sampled its barrier later still,
 // so that barrier lies at or behind lsn.
-func (v View) Acknowledged(lsn LSN, streams []Stream) (bool, error) {
+func (v *View) Acknowledged(lsn LSN, streams []Stream) (bool, error) {
 	e, st, set := v.Record.Epoch, v.Record.State, v.Local.Sync
 	switch {
 	case e.Leader != v.Self || e.Phase != PhaseLead || st.Epoch != e.Epoch || v.Local.Server != ServerWritable:
@@ -366,7 +369,7 @@ const FeedbackTimeout = 4 * time.Second
 
 // CommitsWait reports whether the commits of this primary wait for acknowledgements that do not come, for how long they
 // have, and why. because is "" if commits are acknowledged, or if this node is not the primary.
-func (v View) CommitsWait() (since time.Duration, because string) {
+func (v *View) CommitsWait() (since time.Duration, because string) {
 	set := v.Local.Sync
 	if v.Role() != RolePrimary || set.N == 0 {
 		return 0, ""

@@ -111,7 +111,7 @@ func TestNextSyncStepsAreTrue(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 200_000 {
 		v := randomLeader(r)
-		step := NextSync(v)
+		step := NextSync(&v)
 		st, cur := v.Record.State, v.Local.Sync
 		switch {
 		case step.Set != nil:
@@ -335,7 +335,7 @@ func TestNextSync(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			v := leading()
 			tt.edit(&v)
-			if s := NextSync(v); !tt.check(s) {
+			if s := NextSync(&v); !tt.check(s) {
 				t.Errorf("NextSync = %+v (state %+v)", s, s.State)
 			}
 		})

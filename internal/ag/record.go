@@ -83,6 +83,20 @@ type TimelineEntry struct {
 	// Until is how far the promoted copy had its parent's WAL, if that is beyond Switch: the beginning of a record
 	// whose end it never received. A copy that has no more of the parent's WAL has the same bytes, and can follow.
 	Until LSN `json:"until,omitempty"`
+	// Xids are the numbers of transactions at Switch, as far as they are known.
+	Xids Xids `json:"xids,omitzero"`
+	// Reused: its server went down without an orderly end and was started as the primary of the same epoch. It may give
+	// numbers again whose transactions were not in its WAL then.
+	Reused bool `json:"reused,omitempty"`
+}
+
+// Xids bound the numbers of transactions (xid8) of earlier timelines where a timeline leaves its parent. Each bound is
+// sound by itself; between the two a number may have been given again. 0: not known.
+type Xids struct {
+	// Kept: each number below was given before the switch, and is never given again on this timeline or a later one.
+	Kept uint64 `json:"kept,omitempty"`
+	// Lost: no transaction with this number or a higher one was committed before the switch.
+	Lost uint64 `json:"lost,omitempty"`
 }
 
 // leaves returns the position from which WAL of the parent does not belong to this history.

@@ -32,6 +32,21 @@ type Routes struct {
 	// Lossless is the epoch since which nothing that was acknowledged was lost: no later one was forced. A node knows
 	// it of the epochs that it has seen one by one.
 	Lossless Epoch `json:"lossless,omitempty"`
+	// Timelines are those of the primary of this epoch, oldest first, its own last; nil: they are not known. The last
+	// maxRouteTimelines are enough.
+	Timelines []TimelineEntry `json:"timelines,omitempty"`
+}
+
+// maxRouteTimelines bounds the timelines of routes: as many failovers may lie between a question and its answer.
+const maxRouteTimelines = 16
+
+// LeadTimelines returns the timelines of the primary that leads by the record; nil if none does.
+func (r Record) LeadTimelines() []TimelineEntry {
+	t := r.State.Timelines
+	if r.Epoch.Phase != PhaseLead || r.State.Epoch != r.Epoch.Epoch || len(t) == 0 || t[len(t)-1].TLI != r.Epoch.TLI {
+		return nil
+	}
+	return slices.Clone(t[max(0, len(t)-maxRouteTimelines):])
 }
 
 // LosslessSince returns the Lossless of routes of that epoch, which follow others; nil: they are the first.

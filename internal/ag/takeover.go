@@ -18,20 +18,20 @@ import (
 // electable reports whether this copy may be promoted without a person. It must be in V, because then it may hold every
 // acknowledged commit, and its replica must be configured for automatic failover. It judges this node; what is known of
 // another is judged by mayLead. Whether the moment has come is decided by mayClaim, and which copy it is by best.
-func (v View) electable() bool {
+func (v *View) electable() bool {
 	m, in := v.Record.State.InV(v.Self)
 	return in && m.Copy == v.Local.Copy && v.sound() && v.me().MayTakeOver()
 }
 
 // ledLast reports whether the last LEAD named this copy. Then it may lead again with no other seal than its own.
-func (v View) ledLast() bool {
+func (v *View) ledLast() bool {
 	s := v.Record.State
 	return s.Leader == v.Self && s.Copy == v.Local.Copy && v.sound()
 }
 
 // quorumInReach reports whether enough members of V answer for a seal to succeed. Without them a leader would be
 // deposed in vain.
-func (v View) quorumInReach() bool {
+func (v *View) quorumInReach() bool {
 	n := 0
 	for _, m := range v.Record.State.V {
 		if v.reaches(m.ID) {
@@ -41,7 +41,7 @@ func (v View) quorumInReach() bool {
 	return n >= v.Record.State.SealsNeeded()
 }
 
-func (v View) silent() bool {
+func (v *View) silent() bool {
 	return v.released() || v.Silence >= v.Patience()
 }
 
@@ -52,19 +52,19 @@ const mostPatience = time.Minute
 // Patience returns how long the holder of the present epoch must have been silent before another may claim the epoch.
 // The holder declares it with the renewal that the silence is counted from: the profile of the configuration may have
 // changed since, and the holder may not know the new one yet.
-func (v View) Patience() time.Duration {
+func (v *View) Patience() time.Duration {
 	if l := v.Record.Lead; l.Epoch == v.epoch() && l.Observer > 0 {
 		return min(l.Observer, mostPatience)
 	}
 	return v.Profile.Observer
 }
 
-func (v View) mayClaim() bool {
+func (v *View) mayClaim() bool {
 	return v.Group.Maintenance == nil && v.Record.Epoch.Phase == PhaseLead && v.Record.Epoch.Leader != v.Self && v.Record.State.K >= 1 &&
 		(v.silent() || v.votes() != nil) && v.electable() && v.quorumInReach() && !v.yields() && !v.defers()
 }
 
-func (v View) whyClaim() string {
+func (v *View) whyClaim() string {
 	if v.released() {
 		return fmt.Sprintf("%s %s", v.Record.Epoch.Leader, saidReleased)
 	}
@@ -76,11 +76,11 @@ func (v View) whyClaim() string {
 
 // mayRetake reports whether this node may lead again: the record names it, its server was restarted and does not lead,
 // and it does not leave the leadership to others after a release.
-func (v View) mayRetake() bool {
+func (v *View) mayRetake() bool {
 	return v.is(PhaseLead) && v.ledLast() && v.Local.Server == ServerRecovery && (!v.released() || v.Silence >= ReleaseGrace && !v.yields())
 }
 
-func (v View) mayOutbid() bool {
+func (v *View) mayOutbid() bool {
 	e := v.Record.Epoch
 	if e.Phase == PhaseLead || v.Silence < v.Profile.Progress() || v.Local.Server == ServerWritable {
 		return false
@@ -97,7 +97,7 @@ func (v View) mayOutbid() bool {
 // claim raises the epoch. The transaction compares all three keys, so that the (V, k) that it returns is the last one
 // that the old leader could write (docs/internals/safety.md, "Takeover"). If the leader has not been silent for long,
 // the transaction compares the votes as well.
-func (v View) claim(r Rule, why string) Plan {
+func (v *View) claim(r Rule, why string) Plan {
 	e := EpochRecord{Epoch: v.epoch() + 1, Phase: PhaseSeal, Leader: v.Self, MaxTLI: max(v.Record.Epoch.MaxTLI, v.Record.Epoch.TLI), Unled: v.Record.Epoch.unled(), Outgoing: v.pending(), Reason: why}
 	c := &Commit{Guard: v.Record.Revs, Epoch: &e}
 	if r == RuleClaim && !v.silent() {
@@ -228,7 +228,7 @@ func bySilence(votes []Vote) bool {
 	return slices.ContainsFunc(votes, func(x Vote) bool { return x.Silent != "" })
 }
 
-func (v View) whatVotersSaw() string {
+func (v *View) whatVotersSaw() string {
 	if bySilence(v.votes()) {
 		return fmt.Sprintf("%s %s", saidUnheard, v.Record.Epoch.Leader)
 	}
@@ -246,7 +246,7 @@ type Voting struct {
 }
 
 // suspects reports whether this node has evidence against the present leader, and a vote against it could count.
-func (v View) suspects() bool {
+func (v *View) suspects() bool {
 	e, l := v.Record.Epoch, v.Record.Lead
 	return v.Group.Maintenance == nil && e.Phase == PhaseLead && e.Leader != v.Self && v.Record.State.K >= 1 &&
 		l.Epoch == e.Epoch && l.Holder == e.Leader && !l.Released && !l.Restarting &&
@@ -255,26 +255,26 @@ func (v View) suspects() bool {
 }
 
 // ownVote reports whether the record holds a vote of this node that counts against the present leader.
-func (v View) ownVote() bool {
+func (v *View) ownVote() bool {
 	return slices.ContainsFunc(v.Record.Votes, func(x Vote) bool { return x.Member == v.Self && v.counts(x) })
 }
 
 // counts reports whether a vote is against the present leader with its present declaration.
-func (v View) counts(x Vote) bool {
+func (v *View) counts(x Vote) bool {
 	l := v.Record.Lead
 	return x.Epoch == v.epoch() && x.Incarnation == l.Incarnation && x.Member != v.Record.Epoch.Leader &&
 		x.Waited >= l.Answer.Lease && slices.Contains(l.Answer.Voters, x.Member)
 }
 
 // VoteIn returns how long this node must still be quiet before it may vote. ok is false if it has no reason to vote.
-func (v View) VoteIn() (d time.Duration, ok bool) {
+func (v *View) VoteIn() (d time.Duration, ok bool) {
 	if v.Voting.Fresh || !v.suspects() || v.Voting.Withheld != v.epoch() || v.ownVote() {
 		return 0, false
 	}
 	return max(0, v.Record.Lead.Answer.VoteWait()-v.Voting.Quiet), true
 }
 
-func (v View) mayVote() bool {
+func (v *View) mayVote() bool {
 	if v.Voting.Fresh || !v.suspects() {
 		return false
 	}
@@ -284,7 +284,7 @@ func (v View) mayVote() bool {
 
 // vote votes against the leader. BEFORE it writes the vote, it stops acknowledging and waits until no acknowledgement
 // of this node can extend the leader's answer lease.
-func (v View) vote() Plan {
+func (v *View) vote() Plan {
 	why := fmt.Sprintf("%s closed its streams without a farewell and its endpoint refuses connections", v.Record.Epoch.Leader)
 	if s := v.Voting.Evidence.Silent; s != "" {
 		why = fmt.Sprintf("%s is silent: %s", v.Record.Epoch.Leader, s)
@@ -300,13 +300,13 @@ func (v View) vote() Plan {
 }
 
 // mayAcknowledge reports whether this node withholds acknowledgements and has no reason to.
-func (v View) mayAcknowledge() bool {
+func (v *View) mayAcknowledge() bool {
 	return v.Voting.Fresh || v.Voting.Withheld == v.epoch() && v.Voting.Withheld != 0 && !v.suspects()
 }
 
 // acknowledge acknowledges heartbeats again, AFTER this node's vote was removed: in the other order the vote would be
 // false.
-func (v View) acknowledge() Plan {
+func (v *View) acknowledge() Plan {
 	why := fmt.Sprintf("%s lives", v.Record.Epoch.Leader)
 	if v.Voting.Fresh {
 		why = "this agent has begun; what an earlier one voted is void"
@@ -319,7 +319,7 @@ func (v View) acknowledge() Plan {
 }
 
 // votes returns the votes that depose the leader, this node's own among them; nil while they are too few.
-func (v View) votes() []Vote {
+func (v *View) votes() []Vote {
 	if !v.suspects() || !v.ownVote() {
 		return nil
 	}
@@ -347,7 +347,7 @@ type Outgoing struct {
 }
 
 // force makes this node's copy the next primary. It needs nobody else.
-func (v View) force() Plan {
+func (v *View) force() Plan {
 	tli := v.Record.Epoch.MaxTLI + 1
 	e := EpochRecord{
 		Epoch: v.epoch() + 1, Phase: PhasePromote, Leader: v.Self, TLI: tli, MaxTLI: tli, From: v.Local.Position, Copy: v.Local.Copy, Forced: true,
@@ -359,7 +359,7 @@ func (v View) force() Plan {
 
 // pending returns the outgoing leader of the present epoch, as long as it may still answer clients for all that this
 // node's stopwatch and the holder of the epoch tell.
-func (v View) pending() Outgoing {
+func (v *View) pending() Outgoing {
 	l := v.Record.Lead
 	if o := v.Record.Epoch.Outgoing; v.Since < o.Wait && !(l.Epoch == v.epoch() && l.Settled) {
 		return o
@@ -369,17 +369,17 @@ func (v View) pending() Outgoing {
 
 // Settled reports whether this node leads an epoch that had an outgoing leader, and that leader can answer nobody any
 // more. The holder says so in /lead: an agent that begins later has not seen when the epoch began.
-func (v View) Settled() bool {
+func (v *View) Settled() bool {
 	o := v.pending()
 	return v.is(PhaseLead) && v.Record.Epoch.Outgoing.Leader != "" && (o.Leader == "" || v.superseded(o))
 }
 
 // Pending is pending, for the record of the epoch that follows a planned failover.
-func (v View) Pending() Outgoing { return v.pending() }
+func (v *View) Pending() Outgoing { return v.pending() }
 
 // outgoing returns what a forced failover has to wait for: the present leader, unless it has released, a majority has
 // voted against it, or its silence was long enough; and the outgoing leader that itself was waited for.
-func (v View) outgoing() Outgoing {
+func (v *View) outgoing() Outgoing {
 	e, old := v.Record.Epoch, v.pending()
 	old.Now = old.Leader != "" && v.Op.Now
 	if e.Phase != PhaseLead || e.Leader == v.Self || v.released() || v.votes() != nil || v.Silence >= v.Patience() {
@@ -396,13 +396,13 @@ func (v View) outgoing() Outgoing {
 }
 
 // awaits returns the outgoing leader for which this node does not open yet.
-func (v View) awaits() (o Outgoing, yes bool) {
+func (v *View) awaits() (o Outgoing, yes bool) {
 	o = v.pending()
 	return o, o.Leader != "" && !o.Now && !v.superseded(o)
 }
 
 // Outgoing returns what is to be said of an outgoing leader; "" if nothing is.
-func (v View) Outgoing() string {
+func (v *View) Outgoing() string {
 	o := v.pending()
 	switch _, waits := v.awaits(); {
 	case o.Leader == "" || !v.is(PhaseLead):
@@ -419,6 +419,6 @@ func (v View) Outgoing() string {
 
 // superseded reports whether the answer lease of an outgoing leader has ended: a majority of its voters acknowledged
 // this epoch so long ago, and acknowledges no heartbeat of an earlier one since.
-func (v View) superseded(o Outgoing) bool {
+func (v *View) superseded(o Outgoing) bool {
 	return len(o.Answer.Voters) > 0 && v.Superseded > o.Answer.VoteWait()
 }

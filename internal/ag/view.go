@@ -57,6 +57,7 @@ type Local struct {
 	Foreign  string          `json:"foreign,omitempty"`  // a reserved setting has a value that the agent did not set
 	EndOfRec LSN             `json:"end_of_recovery"`    // where the promotion of this epoch ended
 	History  []TimelineEntry `json:"history,omitempty"`  // the timelines of this copy, oldest first, known after promotion
+	Xids     Xids            `json:"xids,omitzero"`      // of the promotion of this epoch
 	Doubled  []ReplicaID     `json:"doubled,omitempty"`  // members in whose names two walsenders run, or one of another program: PostgreSQL counts them
 	Opened   Epoch           `json:"opened"`             // the epoch in which the gate was opened here
 	Attached bool            `json:"attached,omitempty"` // another agent left the server running, and the setting of its commits is not proven yet
@@ -121,7 +122,8 @@ type Lease struct {
 }
 
 // View is what one node can see at one moment. It is a value without pointers to anything alive, so it can be stored
-// and decided again. This node's own stopwatch measures its durations.
+// and decided again. This node's own stopwatch measures its durations. Its methods take a pointer because it is large;
+// none of them changes it.
 type View struct {
 	Self      ReplicaID     `json:"self"`
 	Group     Group         `json:"group"`
@@ -178,7 +180,7 @@ type Plan struct {
 type Commit struct {
 	Guard Revisions `json:"guard"` // negative: not compared
 	// Group is the revision of the configuration that the view had, which is compared as well; 0: it is not. The agent
-	// fills it in: a decision by a configuration that has been changed since does not take effect.
+	// fills it in, but for a release: a decision by a configuration that has been changed since does not take effect.
 	Group int64        `json:"group,omitempty"`
 	Epoch *EpochRecord `json:"epoch,omitempty"`
 	State *State       `json:"state,omitempty"`
@@ -260,15 +262,15 @@ func (ProveSync) action()   {}
 func (Prepare) action()     {}
 func (HandOver) action()    {}
 
-func (v View) reaches(id ReplicaID) bool { return id == v.Self || slices.Contains(v.Reach, id) }
+func (v *View) reaches(id ReplicaID) bool { return id == v.Self || slices.Contains(v.Reach, id) }
 
-func (v View) me() Replica {
+func (v *View) me() Replica {
 	r, _ := v.Group.Replica(v.Self)
 	return r
 }
 
 // Role returns what the viewing replica is at this moment.
-func (v View) Role() Role {
+func (v *View) Role() Role {
 	switch {
 	case v.is(PhaseLead) && v.Local.Server == ServerWritable:
 		return RolePrimary
@@ -280,7 +282,7 @@ func (v View) Role() Role {
 
 // Unreadable returns why readers may not see this copy; "": they may, while its server is in recovery. The state that
 // it shows must be one of the group's history (S7), and nothing may be about to rewrite it.
-func (v View) Unreadable() string {
+func (v *View) Unreadable() string {
 	switch {
 	case v.Local.Data != DataPresent:
 		return "the data directory is " + string(v.Local.Data)
@@ -297,13 +299,13 @@ func (v View) Unreadable() string {
 }
 
 // Readable reports whether this node's server may take read-only sessions as a secondary's.
-func (v View) Readable() bool {
+func (v *View) Readable() bool {
 	return v.Local.Server == ServerRecovery && v.Busy == "" && v.Unreadable() == ""
 }
 
 // ForkPoint returns where this copy's WAL leaves the leader's history. It is the copy's position if it does not leave
 // it, and the start of its timeline if nothing is known about that.
-func (v View) ForkPoint() Position {
+func (v *View) ForkPoint() Position {
 	tls, at := v.Record.State.Timelines, v.Local.Position
 	i := slices.IndexFunc(tls, func(t TimelineEntry) bool { return t.TLI == at.Timeline })
 	if i < 0 {

@@ -132,9 +132,9 @@ func (m *Model) checkServes(w *World, i int, e env, g ag.Group) {
 			heard |= one(j)
 		}
 	}
-	want, required := g.CommitTarget(len(eligible.ids()))
+	want, required := g.CommitTarget(eligible.size())
 	if heard&n.sync.p == n.sync.p {
-		required = max(required, min(want, len(n.sync.p.ids())))
+		required = max(required, min(want, n.sync.p.size()))
 	}
 	if n.sync.p&^eligible != 0 || int(n.sync.n) < required {
 		fail("%s serves, and its commits wait for %d of %v, where the configuration has %d of %v (ConfigurationIsFollowed)", names[i], n.sync.n, n.sync.p, required, eligible)
@@ -202,18 +202,21 @@ func (m *Model) checkTimeline(w *World, tli uint16) {
 
 // checkReadable is called with the view of node i. While the view is of the present record and that names a leader, a
 // copy that serves readers is a state of the leader's history (S7).
-func (m *Model) checkReadable(w *World, i int, e env, v ag.View) {
+func (m *Model) checkReadable(w *World, i int, e env, v *ag.View) {
 	n := &w.nodes[i]
-	reads := v.Readable()
-	if m.flaw == flawReadable {
-		reads = v.Local.Server == ag.ServerRecovery && v.Local.Data == ag.DataPresent && v.Busy == ""
-	}
 	if e.noQuorum || w.epoch.phase != lead || e.epoch != w.epoch || e.state != w.state {
 		return
 	}
 	inHistory := m.logs.in(n.log, w.state.basis) || m.logs.in(w.state.basis, n.log)
 	n.unfitToRead = m.clients && n.data == present && !inHistory
-	if reads && !inHistory {
+	if inHistory {
+		return
+	}
+	reads := v.Readable()
+	if m.flaw == flawReadable {
+		reads = v.Local.Server == ag.ServerRecovery && v.Local.Data == ag.DataPresent && v.Busy == ""
+	}
+	if reads {
 		fail("%s serves readers at %s, which is not in the history of epoch %d (S7)", names[i], m.logs.position(n.log), w.state.epoch)
 	}
 }

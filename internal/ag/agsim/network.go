@@ -1,7 +1,6 @@
 package agsim
 
 import (
-	"math/bits"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -210,7 +209,7 @@ func (n *node) covered(i int, d declaration) bool {
 	if n.answerEp != n.armed {
 		have = 0
 	}
-	return d.voters == 0 || bits.OnesCount8(uint8(have|one(i)&d.voters)) > bits.OnesCount8(uint8(d.voters))/2
+	return d.voters == 0 || (have|one(i)&d.voters).size() > d.voters.size()/2
 }
 
 // rests is for how long an answer may rest on an acknowledgement.
@@ -228,10 +227,13 @@ func (s *Sim) beats(i int) {
 	if n.answerEp != n.armed {
 		n.answerEp, n.answer = n.armed, 0
 	}
-	voters := m.declares(t.last.settings).voters
+	var voters set
+	if n.armed != 0 {
+		voters = m.declares(t.last.settings).voters
+	}
 	for j := range m.n {
 		o := &s.nodes[j]
-		if n.armed != 0 && j != i && voters.has(j) && s.linked(i, j) && t.pausedUntil <= s.now && o.pausedUntil <= s.now {
+		if j != i && voters.has(j) && s.linked(i, j) && t.pausedUntil <= s.now && o.pausedUntil <= s.now {
 			o.beatEp = n.armed
 			if m.acknowledges(&s.w, j, n.armed) {
 				o.quietAt = s.now
@@ -305,7 +307,11 @@ func (s *Sim) first(i, j int) {
 
 // settles reports whether node i says in /lead that the outgoing leader has ended.
 func (m *Model) settles(w *World, i int, e env) bool {
-	return !e.noQuorum && e.epoch.outgoing != 0 && int(e.epoch.leader) == i+1 && e.epoch.phase == lead && m.view(w, i, e).Settled()
+	if e.noQuorum || e.epoch.outgoing == 0 || int(e.epoch.leader) != i+1 || e.epoch.phase != lead {
+		return false
+	}
+	v := m.view(w, i, e)
+	return v.Settled()
 }
 
 // superseded is Answers.Superseded in package agent/lease.
@@ -315,7 +321,7 @@ func (s *Sim) superseded(i int, e epochRec) time.Duration {
 		return 0
 	}
 	voters := e.outAnswer.voters &^ one(int(e.outgoing)-1)
-	need := bits.OnesCount8(uint8(e.outAnswer.voters))/2 + 1
+	need := e.outAnswer.voters.size()/2 + 1
 	if voters.has(i) {
 		need--
 	}
@@ -335,7 +341,7 @@ func (s *Sim) superseded(i int, e epochRec) time.Duration {
 // The next functions are how a candidate gets the end of the longest log from a member that may not be promoted.
 
 // feed opens and closes node i for the candidate of the epoch it has sealed.
-func (m *Model) feed(w *World, i int, v ag.View) {
+func (m *Model) feed(w *World, i int, v *ag.View) {
 	n := &w.nodes[i]
 	n.feeds, n.feedTo = 0, 0
 	if to, ok := v.Feeds(); ok {

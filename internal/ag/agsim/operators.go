@@ -3,7 +3,6 @@ package agsim
 import (
 	"math/rand/v2"
 	"slices"
-	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
 )
@@ -34,7 +33,8 @@ func (m *Model) handOver(w *World, i int) {
 
 // syncSet is View.HandoverSyncSet in package ag, of the view that is decided upon.
 func (m *Model) syncSet(w *World, i int, e env, to ag.ReplicaID) (v [maxMembers]copyID, k uint8) {
-	ms, have := m.view(w, i, e).HandoverSyncSet(to)
+	view := m.view(w, i, e)
+	ms, have := view.HandoverSyncSet(to)
 	for _, x := range ms {
 		v[index(x.ID)] = copyOf(x.Copy)
 	}
@@ -114,9 +114,12 @@ func (m *Model) mayRestart(w *World, i int) bool {
 	return m.logs.depth(n.log) <= n.endOfRec || m.logs.in(n.log, w.acked)
 }
 
-// detach ends the agent of node i. Its server keeps running, and its keeper waits for the successor.
+// detach ends the agent of node i, and with it its sessions and what it said of its role: the successor takes nobody
+// before it has decided. Its server keeps running, and its keeper waits for the successor.
 func (m *Model) detach(w *World, i int) {
 	n := &w.nodes[i]
+	w.cutSessions(i)
+	n.takes, n.unfitToRead = 0, false
 	n.inPlace, n.up = away, false
 	n.busy = pending{}
 	n.seals, n.unfit, n.torn, n.sealEp = 0, 0, 0, 0
@@ -161,7 +164,7 @@ func holds(st stateRec, s setting) bool {
 			in++
 		}
 	}
-	outside := uint8(len(s.p.ids())) - in
+	outside := uint8(s.p.size()) - in
 	return st.k+outside <= s.n
 }
 
@@ -169,87 +172,6 @@ func holds(st stateRec, s setting) bool {
 func (m *Model) expire(w *World, i int) {
 	w.crash(i)
 	w.nodes[i].up = true
-}
-
-// The next part is the configuration, which operators change at any moment, in the middle of a failover as well. A node
-// acts on the configuration that it has read last.
-
-// settings is how the configuration differs from the group that the model began with.
-type settings struct {
-	suspended set
-	async     set   // members with asynchronous commit
-	manual    set   // members whose failover mode is the other one
-	required  uint8 // REQUIRED and one; 0: by the table
-	all       bool  // the other commit rule
-	timeout   bool  // a SESSION_TIMEOUT of three seconds
-
-	maintenance bool // of the group
-	maintained  set  // members under maintenance
-
-	removed set   // members that were taken out of the group
-	votes   set   // members whose vote is the other one
-	strict  bool  // the other FAILURE_DETECTION
-	profile uint8 // of profiles
-}
-
-// shortTimeout is the other SESSION_TIMEOUT.
-const shortTimeout = 3 * time.Second
-
-// profiles are the lease profiles, the first being that of every group at its beginning.
-var profiles = [...]ag.Profile{ag.Profiles["default"], ag.Profiles["fast"], ag.Profiles["wan"]}
-
-// groupWith returns the group with these settings. The result is shared.
-func (m *Model) groupWith(c settings) ag.Group {
-	if c == (settings{}) {
-		return m.group
-	}
-	g, ok := m.groups[c]
-	if !ok {
-		g = m.group
-		g.Replicas = slices.Clone(g.Replicas)
-		for i := range g.Replicas {
-			c.configure(&g.Replicas[i], i)
-		}
-		g.Replicas = slices.DeleteFunc(g.Replicas, func(r ag.Replica) bool { return c.removed.has(index(r.ID)) })
-		if c.required > 0 {
-			n := int(c.required) - 1
-			g.Required = &n
-		}
-		if c.all {
-			g.CommitRule = map[ag.CommitRule]ag.CommitRule{ag.RuleAll: ag.RuleQuorum, ag.RuleQuorum: ag.RuleAll}[g.CommitRule]
-		}
-		if c.strict {
-			g.Options.FailureDetection = ag.DetectStrict
-		}
-		if c.maintenance {
-			g.Maintenance = &ag.Maintenance{}
-		}
-		if c.timeout {
-			g.SessionTimeout = shortTimeout
-		}
-		m.groups[c] = g
-	}
-	return g
-}
-
-// configure changes the replica of member i.
-func (c settings) configure(r *ag.Replica, i int) {
-	r.Suspended = c.suspended.has(i)
-	if c.maintained.has(i) && r.HasData() {
-		r.Options.Maintenance = &ag.Maintenance{}
-	}
-	if c.async.has(i) && r.HasData() {
-		r.AvailabilityMode, r.FailoverMode = ag.AsynchronousCommit, ag.Manual
-	}
-	if c.manual.has(i) && r.AvailabilityMode == ag.SynchronousCommit {
-		r.FailoverMode = map[ag.FailoverMode]ag.FailoverMode{ag.Manual: ag.Automatic, ag.Automatic: ag.Manual}[r.FailoverMode]
-	}
-	r.Voter = r.Voter != c.votes.has(i)
-}
-
-// membership is what is left of the settings where a person has undone all that can be undone.
-func (c settings) membership() settings {
-	return settings{removed: c.removed, votes: c.votes, profile: c.profile}
 }
 
 // The next functions are the removal of a member, as by Service.Remove in package operations, and its return.
@@ -443,10 +365,13 @@ func (s *Sim) drawMoves(seed uint64) {
 // move is an operator who changes the members or the timing, at any moment.
 func (s *Sim) move() {
 	o, c := s.odds, &s.w.settings
-	if o.remove+o.profile+o.strict == 0 || s.storeDown > s.now {
+	if o.remove+o.profile+o.strict+o.replace == 0 || s.storeDown > s.now {
 		return
 	}
 	s.removal()
+	if o.replace > 0 && s.heirs.IntN(10000) < o.replace {
+		s.replace(s.heirs.IntN(s.m.n))
+	}
 	switch i := s.moves.IntN(s.m.n); {
 	case s.moves.IntN(10000) < o.profile:
 		c.profile = uint8(s.moves.IntN(len(profiles)))
@@ -466,23 +391,74 @@ func (s *Sim) removal() {
 	c := &s.w.settings
 	for i := range s.m.n {
 		if c.removed.has(i) && s.returns[i] <= s.now {
-			s.say("%s joins again", names[i])
-			s.m.rejoin(&s.w, i)
+			s.say("%s joins again, in place of a lost one: %v", names[i], s.replaced.has(i))
+			s.join(i)
 			s.seen[i], s.nodes[i] = mark{}, simNode{line: s.nodes[i].line, seenAt: s.now, quietAt: s.now}
 		}
 	}
 	i := int(s.w.removing) - 1
 	switch {
 	case i < 0 || s.now < s.removeAt:
-	case s.m.dispensable(&s.w, i):
+	case s.m.dispensable(&s.w, i), s.replaced.has(i) && s.m.flaw == flawHastyReplace && int(s.w.epoch.leader) != i+1:
 		s.say("%s is removed", names[i])
 		s.m.remove(&s.w)
-		s.returns[i] = s.now + 20 + s.moves.IntN(600)
+		if s.returns[i] = s.now + 20 + s.moves.IntN(600); s.replaced.has(i) {
+			s.returns[i] = s.now + 1 + s.heirs.IntN(40)
+		}
 	case s.now >= s.giveUpAt:
 		s.say("%s is not removed, and resumed", names[i])
 		s.w.removing = 0
 		c.suspended &^= one(i)
+		if s.replaced.has(i) { // the machine is back
+			s.replaced, s.nodes[i].downUntil = s.replaced&^one(i), s.now
+		}
 	default:
 		s.removeAt = s.now + s.moves.IntN(5)
 	}
+}
+
+// drawReplacements draws how often a machine is lost and replaced, with random numbers of its own.
+func (s *Sim) drawReplacements(seed uint64) {
+	s.heirs = rand.New(rand.NewPCG(seed, 3))
+	if s.m.only == (odds{}) && s.heirs.IntN(4) == 0 {
+		s.odds.replace = 1 + s.heirs.IntN(100)
+	}
+}
+
+// replace is an operator who replaces member i, whose machine does not answer, as by Service.Replace in package
+// operations. The machine has come to an end, or it stands still and goes on when its name belongs to another one: a
+// transaction that its agent had decided on is then made, unless the store refuses it. Its copy is never used again.
+func (s *Sim) replace(i int) {
+	n := &s.w.nodes[i]
+	if !s.m.mayRemove(&s.w, i) || n.inPlace != settled {
+		return
+	}
+	s.say("the machine of %s is lost, and an operator begins to replace it", names[i])
+	for k := range s.late {
+		if l := &s.late[k]; l.who == i {
+			l.heir, l.at = true, l.at+s.heirs.IntN(600)
+		}
+	}
+	if n.busy.kind == committing {
+		s.late = append(s.late, lateCommit{i, s.now + s.heirs.IntN(600), n.busy, s.epochRev, s.stateRev, s.leadRev, true})
+	}
+	s.crash(i, troubled+patience)
+	s.m.beginRemoval(&s.w, i)
+	s.replaced |= one(i)
+	s.removeAt, s.giveUpAt = s.now+s.heirs.IntN(5), s.now+450
+}
+
+// join lets a removed member join again, or the successor of one that was replaced, which has its modes.
+func (s *Sim) join(i int) {
+	c := &s.w.settings
+	was := *c
+	s.m.rejoin(&s.w, i)
+	if !s.replaced.has(i) {
+		return
+	}
+	s.replaced &^= one(i)
+	c.async |= was.async & one(i)
+	c.manual |= was.manual & one(i)
+	c.successors++
+	s.w.nodes[i].fresh = s.m.flaw != flawHeirAcks
 }

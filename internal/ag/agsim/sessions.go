@@ -50,7 +50,7 @@ const (
 )
 
 // publish gives the listener of node i the routes of this turn, and ends the sessions that may not continue.
-func (m *Model) publish(w *World, i int, v ag.View, p ag.Plan) {
+func (m *Model) publish(w *World, i int, v *ag.View, p ag.Plan) {
 	n := &w.nodes[i]
 	if !m.clients || !m.group.Replicas[i].HasData() {
 		return

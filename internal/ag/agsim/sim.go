@@ -2,7 +2,6 @@ package agsim
 
 import (
 	"fmt"
-	"math/bits"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -28,6 +27,7 @@ type Sim struct {
 	rng   *rand.Rand
 	doubt *rand.Rand // of suspicions
 	moves *rand.Rand // of operators who change the members and the timing
+	heirs *rand.Rand // of machines that are lost, and replaced
 	now   int
 	odds  odds
 	trace func(string)
@@ -36,6 +36,7 @@ type Sim struct {
 	epochRev, stateRev, leadRev int
 	late                        []lateCommit
 
+	turns  []int   // of a tick
 	events []event // of a session
 	mail   []ack
 
@@ -46,6 +47,7 @@ type Sim struct {
 	removeAt  int                 // the next look of the operator who removes a member
 	giveUpAt  int
 	returns   [maxMembers]int // when a removed member joins again
+	replaced  set             // members that are taken out to be replaced, or were
 	cut       [maxMembers]set // links between members that carry no traffic
 	reject    [maxMembers]set // links on which connections are ended and refused, which looks like a death
 	cutStore  set
@@ -95,6 +97,7 @@ type lateCommit struct {
 	at                          int
 	b                           pending
 	epochRev, stateRev, leadRev int
+	heir                        bool // its author has a successor, or will have: that one's changes do not void it
 }
 
 // Run plays one history and returns the broken invariant, or nil. Equal seeds are equal histories.
@@ -112,7 +115,8 @@ func (m *Model) Run(seed uint64, trace func(string)) (err error) {
 	}
 	s.drawSuspicion(seed)
 	s.drawMoves(seed)
-	m.altered = s.odds.alter+s.odds.remove+s.odds.profile+s.odds.strict > 0
+	s.drawReplacements(seed)
+	m.altered = s.odds.alter+s.odds.remove+s.odds.profile+s.odds.strict+s.odds.replace > 0
 	m.loose = s.odds.suspend > 0 || s.odds.distrust > 0 || m.altered
 	defer func() {
 		switch r := recover().(type) {
@@ -165,7 +169,7 @@ func (s *Sim) tick() {
 	if s.w.letter.kind != noLetter && s.chance(200) { // some are very late
 		m.arrive(&s.w, s.chance(3000))
 	}
-	for _, i := range s.rng.Perm(m.n) {
+	for _, i := range s.order() {
 		n, t := &s.w.nodes[i], &s.nodes[i]
 		s.person(i)
 		s.inPlace(i)
@@ -216,6 +220,16 @@ func (s *Sim) tick() {
 	s.exclusive()
 }
 
+// order returns the nodes in the order of their turns in this tick.
+func (s *Sim) order() []int {
+	s.turns = s.turns[:0]
+	for i := range s.m.n {
+		s.turns = append(s.turns, i)
+	}
+	s.rng.Shuffle(len(s.turns), func(i, j int) { s.turns[i], s.turns[j] = s.turns[j], s.turns[i] })
+	return s.turns
+}
+
 func (s *Sim) linked(i, j int) bool {
 	return i == j || s.w.nodes[i].up && s.w.nodes[j].up && !s.cut[i].has(j) && !s.reject[i].has(j) &&
 		!s.nodes[i].last.settings.removed.has(j) && !s.nodes[j].last.settings.removed.has(i)
@@ -235,7 +249,7 @@ func (s *Sim) agent(i int) {
 	n, t := &s.w.nodes[i], &s.nodes[i]
 	switch {
 	case s.w.epoch.phase == seal: // a candidate that waits for a better answer makes no progress
-		t.progress = bits.OnesCount8(uint8(n.seals))
+		t.progress = n.seals.size()
 	case !t.hung:
 		t.progress = maxMembers + 1 + s.now // any other activity continues
 	}
@@ -253,10 +267,7 @@ func (s *Sim) agent(i int) {
 	if s.m.settles(&s.w, i, e) {
 		t.settledEp = e.epoch.epoch
 	}
-	if line := fmt.Sprintf("%s  %s: %s", names[i], p.Rule, p.Because); s.trace != nil && line != t.line {
-		t.line = line
-		s.say("%s", line)
-	}
+	s.sayPlan(i, p)
 	if n.busy.kind != was && n.busy.kind != idle {
 		t.performAt, t.hung = s.now+s.rng.IntN(4), false
 		if n.busy.kind == promoting && s.chance(s.odds.hang) && !s.well {
@@ -267,7 +278,7 @@ func (s *Sim) agent(i int) {
 			t.performAt += s.rng.IntN(20)
 		}
 		if n.busy.kind == committing && s.chance(s.odds.lostAnswer) && !s.well {
-			s.late = append(s.late, lateCommit{i, s.now + s.rng.IntN(30), n.busy, s.epochRev, s.stateRev, s.leadRev})
+			s.late = append(s.late, lateCommit{i, s.now + s.rng.IntN(30), n.busy, s.epochRev, s.stateRev, s.leadRev, false})
 			n.busy = pending{}
 		}
 	}
@@ -305,7 +316,7 @@ func (s *Sim) perform(i int) {
 		s.m.giveUp(&s.w, i)
 		return
 	case b.kind == handing && n.server == down && s.chance(s.odds.lostAnswer) && !s.well:
-		s.late = append(s.late, lateCommit{i, s.now + s.rng.IntN(30), s.m.lose(&s.w, i), s.epochRev, s.stateRev, s.leadRev})
+		s.late = append(s.late, lateCommit{i, s.now + s.rng.IntN(30), s.m.lose(&s.w, i), s.epochRev, s.stateRev, s.leadRev, false})
 		return
 	}
 	st := s.w.state
@@ -338,7 +349,7 @@ func (s *Sim) void(i int, b pending) {
 		}
 	}
 	if b.unvote && s.w.votes[i] == 0 && s.m.flaw != flawLateVote {
-		s.late = slices.DeleteFunc(s.late, func(l lateCommit) bool { return l.who == i && l.b.vote })
+		s.late = slices.DeleteFunc(s.late, func(l lateCommit) bool { return l.who == i && l.b.vote && !l.heir })
 	}
 }
 
@@ -442,6 +453,18 @@ func (s *Sim) atRest() string {
 		return fmt.Sprintf("k is %d, not %d", w.state.k, n)
 	}
 	return ""
+}
+
+// sayPlan tells the decision of node i, unless it was the last one that was told of it.
+func (s *Sim) sayPlan(i int, p ag.Plan) {
+	if s.trace == nil {
+		return
+	}
+	t, line := &s.nodes[i], fmt.Sprintf("%s  %s: %s", names[i], p.Rule, p.Because)
+	if line != t.line {
+		t.line = line
+		s.say("%s", line)
+	}
 }
 
 func (s *Sim) say(format string, args ...any) {

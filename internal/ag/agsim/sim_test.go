@@ -54,13 +54,23 @@ func TestSim(t *testing.T) {
 		seeds = n
 	}
 	begin, worked := time.Now(), processorTime(t)
-	for seed := range seeds {
-		if err := NewModel(shapeOf(seed)).Run(seed, nil); err != nil {
-			t.Fatalf("seed %d (make sim SEED=%d tells it): %v", seed, seed, err)
+	t.Run("seeds", func(t *testing.T) {
+		for shard := range shards {
+			t.Run(strconv.FormatUint(shard, 10), func(t *testing.T) {
+				t.Parallel()
+				for seed := shard; seed < seeds; seed += shards {
+					if err := NewModel(shapeOf(seed)).Run(seed, nil); err != nil {
+						t.Fatalf("seed %d (make sim SEED=%d tells it): %v", seed, seed, err)
+					}
+				}
+			})
 		}
-	}
+	})
 	t.Logf("%d histories in %v, %.0f a second of processor time", seeds, time.Since(begin).Round(time.Second), float64(seeds)/(processorTime(t)-worked).Seconds())
 }
+
+// shards is the number of tests that play the histories of TestSim, each its share of the seeds, on all processors.
+const shards uint64 = 8
 
 // TestSimHistories replays histories that ended badly once; the odds of others are drawn.
 func TestSimHistories(t *testing.T) {
@@ -71,6 +81,9 @@ func TestSimHistories(t *testing.T) {
 		seed  uint64
 	}{
 		{"who led last was down, and went by a seal of a copy that is gone", trioAll, odds{distrust: 60, wipe: 30}, 1462},
+		{"a session is placed by what an agent said that has ended", shapeOf(175900), odds{}, 175900},
+		{"a lost machine went on, and voted in the name of its successor", trio, odds{replace: 300, suspicion: 600, lostAnswer: 3000}, 60},
+		{"the same among five", five, odds{replace: 300, suspicion: 600, lostAnswer: 3000}, 52},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			m := NewModel(tt.group)
@@ -94,6 +107,8 @@ func TestSimOf(t *testing.T) {
 		"configuration that changes":           {alter: 100, suspend: 40, crash: 40, planned: 80, forced: 20, cutPeer: 40},
 		"members that go and come back":        {remove: 100, crash: 40, serverCrash: 20, cutPeer: 40, cutStore: 20, planned: 60, lostAnswer: 2000, suspend: 20},
 		"the same, and all else changes":       {remove: 100, alter: 60, crash: 40, cutPeer: 40, planned: 40, forced: 20, wipe: 10},
+		"members that are lost and replaced":   {replace: 300, suspicion: 600, lostAnswer: 3000},
+		"lost members, and other faults":       {replace: 100, crash: 40, serverCrash: 20, cutPeer: 40, cutStore: 20, planned: 60, lostAnswer: 2000, suspend: 20, alter: 60, forced: 20, reject: 60},
 		"timing that changes":                  {profile: 100, strict: 60, unsure: 2000, remove: 40, crash: 40, cutPeer: 40, cutStore: 40, pause: 40, reject: 60, forced: 20, restart: 30},
 		"the same, and crashes":                {distrust: 60, wipe: 30, crash: 40, serverCrash: 40},
 		"the same, and planned failovers":      {distrust: 60, wipe: 30, planned: 80, giveUp: 3000, hang: 2000},

@@ -34,8 +34,8 @@ func (m *Model) look(w *World, i int, e env) {
 func (m *Model) turn(w *World, i int, e env) ag.Plan {
 	m.look(w, i, e)
 	v := m.view(w, i, e)
-	m.feed(w, i, v)
-	m.checkReadable(w, i, e, v)
+	m.feed(w, i, &v)
+	m.checkReadable(w, i, e, &v)
 	p := m.decide(v)
 	m.fired[p.Rule]++
 	m.checkFollowed(w, i, e, p)
@@ -43,7 +43,7 @@ func (m *Model) turn(w *World, i int, e env) ag.Plan {
 		m.checkOpen(w, i, e)
 		w.nodes[i].opened, w.nodes[i].restart = e.epoch.epoch, 0
 	}
-	m.publish(w, i, v, p)
+	m.publish(w, i, &v, p)
 	if n := &w.nodes[i]; !e.noQuorum {
 		n.gone = 0
 		if n.data != present || p.Rule == ag.RuleAwaitDrop {
@@ -132,7 +132,8 @@ func (m *Model) beginRepair(w *World, i int) {
 
 func (m *Model) commitOf(n *node, e env, c ag.Commit) pending {
 	b := pending{kind: committing, at: e.epoch.epoch, guardState: c.Guard.State >= 0, guardLead: c.Guard.Lead >= 0}
-	if m.altered && (c.Epoch != nil || c.State != nil) {
+	votes := (c.Vote != nil || c.Unvote != "") && m.flaw != flawHeirVotes
+	if m.altered && (c.Epoch != nil || c.State != nil || votes) {
 		b.guardConf, b.conf = true, e.settings
 	}
 	if c.Lead != nil && c.Lead.Released {

@@ -11,7 +11,7 @@ import (
 type odds struct {
 	crash, serverCrash, pause, cutStore, cutPeer, reject, storeDown, wipe, planned, forced, suspend, lostAnswer, badRewind, hang int
 	ill, distrust, foreign, twice, restart, giveUp, back, suspicion, tear, delay, alter                                          int
-	remove, profile, strict, unsure                                                                                              int
+	remove, profile, strict, unsure, replace                                                                                     int
 }
 
 func (s *Sim) chance(of10000 int) bool { return s.rng.IntN(10000) < of10000 }
@@ -386,7 +386,7 @@ func (m *Model) restore(w *World, i int, depth uint16) {
 // changed, or a member has two walsenders.
 
 // addHealth is what a node's probes, its marks and the other nodes' reports say.
-func (m *Model) addHealth(v *ag.View, w *World, i int, e env) {
+func (m *Model) addHealth(v *ag.View, w *World, i int, e *env) {
 	n := &w.nodes[i]
 	if n.ill != healthy {
 		v.Local.Health = ag.Health{Level: 1, Because: "the server does not answer", Restart: n.ill == curable}

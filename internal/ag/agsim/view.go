@@ -2,6 +2,7 @@ package agsim
 
 import (
 	"math/bits"
+	"slices"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
@@ -68,6 +69,9 @@ const (
 	flawStale              // the record is written by a configuration that is not the present one
 	flawUnsure             // a declaration whose outcome is unknown is not obeyed
 	flawShort              // a new profile's silence is declared before the leases of the old one have run out
+	flawHastyReplace       // a member that is replaced is taken out while the record counts it
+	flawHeirVotes          // a vote is written by a configuration that is not the present one
+	flawHeirAcks           // the successor of a member acknowledges at once, whatever that one has voted
 )
 
 // NewModel returns a model of that group, whose replicas must be called a, b, c, ... in order.
@@ -197,14 +201,15 @@ func (m *Model) view(w *World, i int, e env) ag.View {
 	n := &w.nodes[i]
 	v := ag.View{
 		Self: names[i], Group: m.groupWith(e.settings), Profile: profiles[e.settings.profile], Quorum: !e.noQuorum,
-		Record: m.record(e), Silence: e.silence, Since: e.since, Superseded: e.superseded, Lease: ag.Lease{Epoch: ag.Epoch(n.lease), Valid: n.lease != 0}, Reach: e.reach.ids(),
+		Silence: e.silence, Since: e.since, Superseded: e.superseded, Lease: ag.Lease{Epoch: ag.Epoch(n.lease), Valid: n.lease != 0}, Reach: e.reach.ids(),
 	}
+	m.record(&v.Record, &e)
 	v.Local = ag.Local{
 		Data: dataStates[n.data], Server: serverStates[n.server], Copy: n.copy.id(), Position: m.logs.position(n.log),
 		Promised: ag.Epoch(n.promised), Began: ag.Timeline(n.began), Armed: ag.Epoch(n.armed), SourceEp: ag.Epoch(n.sourceEp), Refused: n.refused, NoRewind: n.noRewind,
 		Opened: ag.Epoch(n.opened), Attached: n.attached, Restart: ag.LSN(n.restart), Doubled: n.doubled.ids(),
 	}
-	m.addHealth(&v, w, i, e)
+	m.addHealth(&v, w, i, &e)
 	if m.votes {
 		v.Voting = ag.Voting{Withheld: ag.Epoch(n.withheld), Fresh: n.fresh, Quiet: e.quiet}
 		if e.evidence || e.unheard {
@@ -234,7 +239,8 @@ func (m *Model) view(w *World, i int, e env) ag.View {
 			v.Local.History = m.logs.timelines(m.logs.at(n.log, max(n.endOfRec, 1)))
 		}
 	}
-	if n.sealEp == e.epoch.epoch {
+	if n.sealEp == e.epoch.epoch && n.seals != 0 {
+		v.Seals = make([]ag.SealReport, 0, n.seals.size())
 		for j := range m.n {
 			if n.seals.has(j) {
 				r := ag.SealReport{
@@ -252,12 +258,13 @@ func (m *Model) view(w *World, i int, e env) ag.View {
 		}
 	}
 	if n.leading != 0 {
-		m.addStreams(&v, w, n, e)
+		m.addStreams(&v, w, n, &e)
 	}
 	return v
 }
 
-func (m *Model) addStreams(v *ag.View, w *World, n *node, e env) {
+func (m *Model) addStreams(v *ag.View, w *World, n *node, e *env) {
+	v.Streams = make([]ag.Stream, 0, m.n)
 	for j := range m.n {
 		if names[j] == v.Self || !m.group.Replicas[j].HasData() {
 			continue
@@ -277,8 +284,9 @@ func incarnation(n uint8) string { return incarnations[min(int(n), len(incarnati
 
 var incarnations = [...]string{"first", "second", "third", "later"}
 
+// members returns the entries of V, or none.
 func members(v [maxMembers]copyID) []ag.Member {
-	ms := []ag.Member{}
+	ms := make([]ag.Member, 0, count(v))
 	for j, c := range v {
 		if c != 0 {
 			ms = append(ms, ag.Member{ID: names[j], Copy: c.id()})
@@ -287,10 +295,10 @@ func members(v [maxMembers]copyID) []ag.Member {
 	return ms
 }
 
-// record returns the record as the node read it. The revisions are all 1: changes of a key since the view are in the
+// record fills in the record as the node read it. The revisions are all 1: changes of a key since the view are in the
 // pending plan.
-func (m *Model) record(e env) ag.Record {
-	r := ag.Record{Revs: ag.Revisions{Epoch: 1, State: 1, Lead: 1}}
+func (m *Model) record(r *ag.Record, e *env) {
+	r.Revs = ag.Revisions{Epoch: 1, State: 1, Lead: 1}
 	r.Epoch = ag.EpochRecord{
 		Epoch: ag.Epoch(e.epoch.epoch), Phase: phases[e.epoch.phase], TLI: ag.Timeline(e.epoch.tli),
 		MaxTLI: ag.Timeline(e.epoch.maxTLI), Forced: e.epoch.forced, Copy: e.epoch.copy.id(), Leader: names[e.epoch.leader-1], Reason: "claimed",
@@ -323,7 +331,6 @@ func (m *Model) record(e env) ag.Record {
 			}
 		}
 	}
-	return r
 }
 
 // declaration is the answer lease that the holder of an epoch declares in /lead; without voters there is none.
@@ -340,16 +347,8 @@ func (d declaration) answer() ag.Answer {
 	if d.voters == 0 {
 		return ag.Answer{}
 	}
-	return ag.Answer{Voters: voterIDs[d.voters], Lease: time.Duration(d.lease) * tick}
+	return ag.Answer{Voters: d.voters.ids(), Lease: time.Duration(d.lease) * tick}
 }
-
-// voterIDs are the names of the members of each set. They are shared.
-var voterIDs = func() (t [1 << maxMembers][]ag.ReplicaID) {
-	for s := range t {
-		t[s] = set(s).ids()
-	}
-	return t
-}()
 
 // declares returns what a holder with these settings declares.
 func (m *Model) declares(c settings) declaration {
@@ -373,4 +372,87 @@ func (m *Model) declare(w *World, i int, c settings) declaration {
 	}
 	w.declared, n.obeys, n.doubts, n.obeysEp = d, d, declaration{}, n.lease
 	return d
+}
+
+// The next part is the configuration, which operators change at any moment, in the middle of a failover as well. A node
+// acts on the configuration that it has read last.
+
+// settings is how the configuration differs from the group that the model began with.
+type settings struct {
+	suspended set
+	async     set   // members with asynchronous commit
+	manual    set   // members whose failover mode is the other one
+	required  uint8 // REQUIRED and one; 0: by the table
+	all       bool  // the other commit rule
+	timeout   bool  // a SESSION_TIMEOUT of three seconds
+
+	maintenance bool // of the group
+	maintained  set  // members under maintenance
+
+	removed set   // members that were taken out of the group
+	votes   set   // members whose vote is the other one
+	strict  bool  // the other FAILURE_DETECTION
+	profile uint8 // of profiles
+
+	successors uint8 // how many have joined: a configuration with another one is not the same, even if it says the same
+}
+
+// shortTimeout is the other SESSION_TIMEOUT.
+const shortTimeout = 3 * time.Second
+
+// profiles are the lease profiles, the first being that of every group at its beginning.
+var profiles = [...]ag.Profile{ag.Profiles["default"], ag.Profiles["fast"], ag.Profiles["wan"]}
+
+// groupWith returns the group with these settings. The result is shared.
+func (m *Model) groupWith(c settings) ag.Group {
+	if c == (settings{}) {
+		return m.group
+	}
+	g, ok := m.groups[c]
+	if !ok {
+		g = m.group
+		g.Replicas = slices.Clone(g.Replicas)
+		for i := range g.Replicas {
+			c.configure(&g.Replicas[i], i)
+		}
+		g.Replicas = slices.DeleteFunc(g.Replicas, func(r ag.Replica) bool { return c.removed.has(index(r.ID)) })
+		if c.required > 0 {
+			n := int(c.required) - 1
+			g.Required = &n
+		}
+		if c.all {
+			g.CommitRule = map[ag.CommitRule]ag.CommitRule{ag.RuleAll: ag.RuleQuorum, ag.RuleQuorum: ag.RuleAll}[g.CommitRule]
+		}
+		if c.strict {
+			g.Options.FailureDetection = ag.DetectStrict
+		}
+		if c.maintenance {
+			g.Maintenance = &ag.Maintenance{}
+		}
+		if c.timeout {
+			g.SessionTimeout = shortTimeout
+		}
+		m.groups[c] = g
+	}
+	return g
+}
+
+// configure changes the replica of member i.
+func (c settings) configure(r *ag.Replica, i int) {
+	r.Suspended = c.suspended.has(i)
+	if c.maintained.has(i) && r.HasData() {
+		r.Options.Maintenance = &ag.Maintenance{}
+	}
+	if c.async.has(i) && r.HasData() {
+		r.AvailabilityMode, r.FailoverMode = ag.AsynchronousCommit, ag.Manual
+	}
+	if c.manual.has(i) && r.AvailabilityMode == ag.SynchronousCommit {
+		r.FailoverMode = map[ag.FailoverMode]ag.FailoverMode{ag.Manual: ag.Automatic, ag.Automatic: ag.Manual}[r.FailoverMode]
+	}
+	r.Voter = r.Voter != c.votes.has(i)
+}
+
+// membership is what is left of the settings where a person has undone all that can be undone.
+func (c settings) membership() settings {
+	return settings{removed: c.removed, votes: c.votes, profile: c.profile, successors: c.successors}
 }

@@ -1,6 +1,8 @@
 package agsim
 
 import (
+	"math/bits"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -43,14 +45,23 @@ func setOf(ids []ag.ReplicaID) (s set) {
 	return s
 }
 
-func (s set) ids() (ids []ag.ReplicaID) {
-	for i := range maxMembers {
-		if s.has(i) {
-			ids = append(ids, names[i])
+func (s set) size() int { return bits.OnesCount8(uint8(s)) }
+
+// ids returns the names of the members of the set. The result is shared, and has no room for more.
+func (s set) ids() []ag.ReplicaID { return idsOf[s] }
+
+// idsOf are the names of the members of each set; nil for the empty one.
+var idsOf = func() (t [1 << maxMembers][]ag.ReplicaID) {
+	for s := range t {
+		for i := range maxMembers {
+			if set(s).has(i) {
+				t[s] = append(t[s], names[i])
+			}
 		}
+		t[s] = slices.Clip(t[s])
 	}
-	return ids
-}
+	return t
+}()
 
 // copyID names a copy; 0 is none, and unknownCopy an entry of V whose copy the leader did not know.
 type copyID uint16
@@ -140,8 +151,11 @@ type stateRec struct {
 	basis  wal // the log at the end of recovery: the timelines are those on its path
 }
 
-func (s stateRec) size() (n int) {
-	for _, c := range s.v {
+func (s stateRec) size() int { return count(s.v) }
+
+// count returns how many members V has.
+func count(v [maxMembers]copyID) (n int) {
+	for _, c := range v {
 		if c != 0 {
 			n++
 		}

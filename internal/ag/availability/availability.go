@@ -21,6 +21,8 @@ type Facts struct {
 	// Logins are the reasons for which this node refuses clients that its configuration would admit, as when its file
 	// of rules cannot be read.
 	Logins []string
+	// Unserved are the reasons for which the group's listener is not served on this node where it should be.
+	Unserved []string
 	// Refused is why a configuration in the quorum's store was refused lately; "": none was.
 	Refused string
 	// Removed reports that the configuration does not have this node any more.
@@ -45,7 +47,11 @@ type Member struct {
 	NoVote     string // why its member of the quorum does not run; "": it does
 	Busy       string
 	Progress   string
+	Storage    []Trouble // what is wrong with the mirrors that its data stands on
 }
+
+// Trouble is what a member reports of its machine that stops nothing yet, with what to do.
+type Trouble struct{ Finding, Run string }
 
 // Severity is how bad a problem is, by the names of the policies.
 type Severity string
@@ -140,7 +146,7 @@ func Assess(f Facts) Report {
 	r := Report{Problems: []Problem{}, Failures: []Failure{}, QuorumDiffers: f.Stray, Untrusted: f.View.Untrusted, Removed: f.Removed}
 	leader := f.View.Record.Epoch.Leader
 	leads := f.View.Record.Epoch.Phase == ag.PhaseLead && f.answers(leader)
-	if f.View.Untrusted != "" && leader != f.View.Self {
+	if leader != f.View.Self && (f.View.Untrusted != "" || f.unheard()) {
 		leads = false // that is what the record said before; the leader is fenced when its lease has ended
 	}
 	r.Writable = leads && f.Open && !f.Removed
@@ -181,6 +187,20 @@ func (f Facts) answers(id ag.ReplicaID) bool {
 	return id == f.View.Self || slices.Contains(f.View.Reach, id)
 }
 
+// unheard reports whether this node has no quorum, and has had none for so long that the lease of the leader may have
+// run out unseen. The last report of the leader says nothing then, even where the leader itself answers.
+func (f Facts) unheard() bool {
+	v := f.View
+	return !v.Quorum && v.Profile.Observer > 0 && v.Silence >= v.Profile.Observer
+}
+
+// handsOver reports whether the primary carries a planned failover out.
+func (f Facts) handsOver() bool {
+	v := f.View
+	asked := v.Op.ID != "" && v.Op.Kind == ag.OpPlanned && v.Op.Epoch == v.Record.Epoch.Epoch
+	return v.Record.Epoch.Phase == ag.PhaseLead && (asked || f.Members[v.Record.Epoch.Leader].Busy == "hand-over")
+}
+
 func (f Facts) whyNotWritable() string {
 	e := f.View.Record.Epoch
 	switch {
@@ -196,6 +216,8 @@ func (f Facts) whyNotWritable() string {
 		return fmt.Sprintf("a failover is under way: %s of epoch %d by %s", e.Phase, e.Epoch, e.Leader)
 	case !f.answers(e.Leader):
 		return fmt.Sprintf("the primary %s does not answer", e.Leader)
+	case f.handsOver():
+		return fmt.Sprintf("a planned failover is under way: %s hands the leadership over", e.Leader)
 	case f.Members[e.Leader].Server != ag.ServerWritable:
 		return fmt.Sprintf("the server of the primary %s is %s", e.Leader, f.Members[e.Leader].Server)
 	}

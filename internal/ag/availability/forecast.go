@@ -287,11 +287,13 @@ func (f Facts) hinders(dead ag.ReplicaID) string {
 	}
 	why := ""
 	for _, m := range there {
-		i := slices.IndexFunc(f.base(m, dead).WhyClaim(), func(c ag.Check) bool { return !c.Holds })
+		sees := f.base(m, dead)
+		checks := sees.WhyClaim()
+		i := slices.IndexFunc(checks, func(c ag.Check) bool { return !c.Holds })
 		if i < 0 {
 			return fmt.Sprintf("%s would claim the leadership, and too few sound copies are left to choose from", m)
 		}
-		c := f.base(m, dead).WhyClaim()[i]
+		c := checks[i]
 		why = fmt.Sprintf("%s would not take over: of \"%s\" it sees: %s", m, c.Condition, c.Seen)
 	}
 	if why != "" {

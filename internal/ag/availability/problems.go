@@ -24,7 +24,7 @@ func (f Facts) problems(r Report) []Problem {
 		add(Critical, group, "coterie check quorum", "%s", f.Stray)
 	}
 	if f.Refused != "" {
-		add(Critical, group, "coterie check security; a witness may be stolen: coterie remove it", "%s", f.Refused)
+		add(Critical, group, "coterie check security; a witness may be stolen: coterie member remove it", "%s", f.Refused)
 	}
 	if r.Blocked {
 		add(Critical, group, "start the secondaries that do not acknowledge; coterie explain", "no commit is acknowledged for %v: %s", Age(time.Duration(r.BlockedSeconds*float64(time.Second))), r.Because)
@@ -35,13 +35,22 @@ func (f Facts) problems(r Report) []Problem {
 	for _, x := range v.Group.Replicas {
 		out = append(out, f.memberProblems(x)...)
 	}
+	for _, x := range v.Group.Awaited {
+		id := string(x.ID)
+		add(Warning, id, "coterie member replace "+id+" makes a token for its successor; coterie member remove "+id+" gives it up", "%s was taken out to be replaced, and no node has joined in its place", id)
+	}
 	for _, why := range f.Logins {
 		add(Warning, string(v.Self), "mend what it says; the node looks again by itself", "%s", why)
+	}
+	for _, why := range f.Unserved {
+		add(Warning, string(v.Self), "coterie check says what to do", "%s", why)
 	}
 	if m := v.Group.Maintenance; m != nil {
 		add(Warning, group, "coterie maintenance off", "automatic failover is switched off for maintenance %s", *m)
 	} else if r.Writable && !v.Group.Draft && f.wantsAutomatic() && !r.Ready() && f.Stray == "" {
 		add(Warning, group, "", "automatic failover is %s", r.Automatic)
+	} else if x, ok := f.endsWrites(r); ok {
+		add(Warning, group, "coterie failover --to "+string(x.Member)+", or add a witness or a third replica", "the death of %s, which is not the primary, would end writes: %s", x.Member, x.Because)
 	}
 	slices.SortStableFunc(out, func(a, b Problem) int { return strings.Compare(string(a.Severity), string(b.Severity)) }) // Critical before Warning
 	return out
@@ -54,10 +63,53 @@ func (f Facts) nextWithoutPrimary() string {
 	if !f.View.Quorum {
 		return "start the members that do not answer; if most of them are lost for good: coterie recover --help"
 	}
-	if f.forecastTakeover(f.View.Record.Epoch.Leader).Outcome != Stops {
+	leader := f.View.Record.Epoch.Leader
+	// A leader that follows another one has lost its copy, and does not come back as a primary by itself.
+	if f.answers(leader) && f.View.Record.Epoch.Phase == ag.PhaseLead && (f.handsOver() || f.Members[leader].Server != ag.ServerRecovery) {
+		return "wait some seconds; if it lasts: coterie explain, the secondaries that do not answer, and log/postgres.log on " + string(leader)
+	}
+	if f.forecastTakeover(leader).Outcome != Stops {
 		return "wait: a failover is under way; coterie explain"
 	}
-	return "start the members that do not answer; coterie explain; with the loss accepted: coterie failover --allow-data-loss"
+	if next := f.nextInMaintenance(leader); next != "" {
+		return next
+	}
+	return "start the members that do not answer; coterie explain; with the loss accepted: coterie failover --to NAME --allow-data-loss"
+}
+
+// nextInMaintenance returns what to run where only maintenance, of the group or of replicas, keeps a replica from
+// taking over without loss; "": that is not so.
+func (f Facts) nextInMaintenance(leader ag.ReplicaID) string {
+	g := &f.View.Group
+	whole := g.Maintenance != nil
+	end := func(off string) string {
+		if after := f.forecastTakeover(leader); after.Outcome != Stops {
+			return fmt.Sprintf("start %s; or %s, and %s takes over without loss", leader, off, after.Primary)
+		}
+		return ""
+	}
+	if whole {
+		g.Maintenance = nil
+		if next := end("coterie maintenance off"); next != "" {
+			return next
+		}
+	}
+	g.Replicas = slices.Clone(g.Replicas)
+	for i := range g.Replicas {
+		x := &g.Replicas[i]
+		if x.Options.Maintenance == nil {
+			continue
+		}
+		x.Options.Maintenance = nil
+		off := "coterie maintenance off " + string(x.ID)
+		if whole {
+			off = "coterie maintenance off --all"
+		}
+		if next := end(off); next != "" {
+			return next
+		}
+	}
+	return ""
 }
 
 // wantsAutomatic reports whether the group is configured so that a replica could take over without a person.
@@ -67,10 +119,44 @@ func (f Facts) wantsAutomatic() bool {
 	})
 }
 
-// memberProblems returns at most one root cause for a member, beside its maintenance and the loss of its vote.
+// endsWrites returns the forecast of a secondary whose death the primary would not outlive, where nothing else is said
+// of the votes: of two replicas, the one that has the only vote.
+func (f Facts) endsWrites(r Report) (Failure, bool) {
+	if !r.Writable || !r.Ready() || f.View.Group.Draft {
+		return Failure{}, false
+	}
+	for _, x := range r.Failures {
+		m, _ := f.View.Group.Replica(x.Member)
+		if x.Outcome == Stops && x.Member != r.Primary && m.HasData() {
+			return x, true
+		}
+	}
+	return Failure{}, false
+}
+
+// notStarted begins the progress of a member that does not start its server for a reason that it names.
+const notStarted = "not started: "
+
+// turning is how long after a change of the primary the servers of the others may need to follow the new one.
+const turning = 10 * time.Second
+
+// major returns the major version of a member's PostgreSQL; 0: it is not known.
+func (f Facts) major(id ag.ReplicaID) int {
+	r, _ := f.View.Group.Replica(id)
+	return r.Major
+}
+
+// left reports whether a replica has another major version than the primary, as during a major upgrade.
+func (f Facts) left(x ag.Replica) bool {
+	leads := f.major(f.View.Record.Epoch.Leader)
+	return leads != 0 && x.Major != 0 && leads != x.Major
+}
+
+// memberProblems returns at most one root cause for a member, beside its maintenance, the loss of its vote and its
+// storage.
 func (f Facts) memberProblems(x ag.Replica) []Problem {
-	m, id := f.Members[x.ID], string(x.ID)
-	leader := f.View.Record.Epoch.Leader
+	m, id, v := f.Members[x.ID], string(x.ID), f.View
+	leader := v.Record.Epoch.Leader
 	var out []Problem
 	add := func(s Severity, run, format string, a ...any) {
 		out = append(out, Problem{s, id, fmt.Sprintf(format, a...), run})
@@ -89,6 +175,9 @@ func (f Facts) memberProblems(x ag.Replica) []Problem {
 	if m.NoVote != "" {
 		add(Warning, "", "%s does not vote: %s", id, m.NoVote)
 	}
+	for _, t := range m.Storage {
+		add(Warning, t.Run, "%s: %s", id, t.Finding)
+	}
 	if !x.HasData() || x.Join == ag.Detached || f.View.Group.Draft {
 		return out
 	}
@@ -96,18 +185,30 @@ func (f Facts) memberProblems(x ag.Replica) []Problem {
 	case x.Join != "":
 		add(Warning, "on "+id+": ALTER AVAILABILITY GROUP ["+f.View.Group.Name+"] JOIN in coterie sql", "%s was added to the group and has not joined", id)
 	case m.Quarantine != "":
-		add(Warning, "coterie resume "+id, "the copy of %s is under quarantine: %s", id, m.Quarantine)
+		add(Warning, "coterie replica resume "+id, "the copy of %s is under quarantine: %s", id, m.Quarantine)
+	case x.Suspended && x.SuspendedBy == ag.SuspendPartner:
+		add(Warning, "coterie replica resume "+id+"; what only its copy has is then kept in forked/ there", "data movement of %s is suspended since a forced failover", id)
 	case x.Suspended:
-		add(Warning, "coterie resume "+id, "data movement of %s is suspended", id)
+		add(Warning, "coterie replica resume "+id, "data movement of %s is suspended", id)
 	case m.Ill != "":
 		add(Warning, "", "%s is ill: %s", id, m.Ill)
 	case m.Busy == "seed" || m.Busy == "rewind":
-		add(Warning, "coterie seed "+id+" --watch", "%s is being made a copy again: %s", id, m.Progress)
+		add(Warning, "coterie replica seed "+id+" --watch", "%s is being made a copy again: %s", id, m.Progress)
+	case m.Data == ag.DataForeign && f.left(x):
+		add(Warning, fmt.Sprintf("on %s: coterie upgrade major --to %d", leader, f.major(leader)), "%s holds a copy of the cluster of PostgreSQL %d, which the group has left", id, x.Major)
 	case m.Data != "" && m.Data != ag.DataPresent:
-		add(Warning, "coterie seed "+id, "%s holds no complete copy: its data directory is %s", id, m.Data)
+		add(Warning, "coterie replica seed "+id, "%s holds no complete copy: its data directory is %s", id, m.Data)
 	case m.Server == ag.ServerDown || m.Server == ag.ServerStarting:
-		add(Warning, "look at log/postgres.log on "+id, "the server of %s is %s", id, m.Server)
-	case x.ID != leader && f.answers(leader) && f.View.Record.Epoch.Phase == ag.PhaseLead && !slices.Contains(f.Members[leader].Streams, x.ID):
+		run := "look at log/postgres.log on " + id
+		if m.Server == ag.ServerStarting || v.Since > 0 && v.Since < turning || f.handsOver() {
+			run = "wait: a start, or a change of the primary, takes some seconds; if it lasts: log/postgres.log and log/agent.log on " + id
+		}
+		why := ""
+		if m.Server == ag.ServerDown && strings.HasPrefix(m.Progress, notStarted) {
+			why, run = ", "+m.Progress, "mend what it says; log/agent.log on "+id+" has more"
+		}
+		add(Warning, run, "the server of %s is %s%s", id, m.Server, why)
+	case x.ID != leader && f.answers(leader) && f.Members[leader].Server == ag.ServerWritable && !f.handsOver() && f.View.Record.Epoch.Phase == ag.PhaseLead && !slices.Contains(f.Members[leader].Streams, x.ID):
 		add(Warning, "coterie explain; coterie check link "+string(leader)+" "+id, "%s receives nothing from the primary %s, or does not acknowledge it", id, leader)
 	}
 	return out

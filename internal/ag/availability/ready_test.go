@@ -85,7 +85,7 @@ func TestReadyMeansThatSomebodyTakesOver(t *testing.T) {
 		"two votes and one not there":             {view("a", "b", r("a", true), r("b", true), pending), "add a witness"},
 		"nobody is counted":                       {view("a", "", r("a", true), r("b", true), r("c", true)), "no secondary"},
 		"the only secondary is under maintenance": {view("a", "b", r("a", true), maintained, r("c", true)), "under maintenance"},
-		"the group is under maintenance":          {work, "switched off for maintenance until it is switched off: new switches"},
+		"the group is under maintenance":          {work, "switched off for maintenance with no end set: new switches"},
 		"the only secondary is manual":            {view("a", "b", r("a", true), manual, r("c", true)), "FAILOVER_MODE"},
 		"the only secondary is held off":          {view("a", "b", r("a", true), suspended, r("c", true)), "suspended"},
 		"the third is dead":                       {without(view("a", "b", r("a", true), r("b", true), r("c", true)), "c"), "1 of 3 votes"},
@@ -106,29 +106,31 @@ func TestReadyMeansThatSomebodyTakesOver(t *testing.T) {
 	}
 }
 
+// threeReplicas returns the facts of a healthy group, which a leads, as a sees them.
+func threeReplicas() Facts {
+	g := ag.Group{Name: "g", SessionTimeout: 10 * time.Second}
+	for i, id := range []ag.ReplicaID{"a", "b", "c"} {
+		g.Replicas = append(g.Replicas, ag.Replica{ID: id, AvailabilityMode: ag.SynchronousCommit, FailoverMode: ag.Automatic, Voter: true, EtcdID: uint64(i + 1)})
+	}
+	v := ag.View{Self: "a", Quorum: true, Group: g, Reach: []ag.ReplicaID{"b", "c"}}
+	v.Record.Epoch = ag.EpochRecord{Epoch: 1, Phase: ag.PhaseLead, Leader: "a"}
+	v.Record.State = ag.State{Epoch: 1, Leader: "a", V: []ag.Member{{ID: "b", Copy: "b"}, {ID: "c", Copy: "c"}}, K: 1, Setting: ag.Setting{P: []ag.ReplicaID{"b", "c"}, N: 1}}
+	return Facts{View: v, Open: true, Members: map[ag.ReplicaID]Member{
+		"a": {Copy: "a", Data: ag.DataPresent, Server: ag.ServerWritable, Sync: ag.Sync{P: []ag.ReplicaID{"b", "c"}, N: 1}, Streams: []ag.ReplicaID{"b", "c"}},
+		"b": {Copy: "b", Data: ag.DataPresent, Server: ag.ServerRecovery}, "c": {Copy: "c", Data: ag.DataPresent, Server: ag.ServerRecovery},
+	}}
+}
+
+func edit(f Facts, id ag.ReplicaID, change func(*Member)) Facts {
+	m := f.Members[id]
+	change(&m)
+	f.Members[id] = m
+	return f
+}
+
 // TestRootCauses holds that one cause is one problem, the worst first, and that a difference between the quorum and the
 // configuration is critical and not ready.
 func TestRootCauses(t *testing.T) {
-	healthy := func() Facts {
-		g := ag.Group{Name: "g", SessionTimeout: 10 * time.Second}
-		for i, id := range []ag.ReplicaID{"a", "b", "c"} {
-			g.Replicas = append(g.Replicas, ag.Replica{ID: id, AvailabilityMode: ag.SynchronousCommit, FailoverMode: ag.Automatic, Voter: true, EtcdID: uint64(i + 1)})
-		}
-		v := ag.View{Self: "a", Quorum: true, Group: g, Reach: []ag.ReplicaID{"b", "c"}}
-		v.Record.Epoch = ag.EpochRecord{Epoch: 1, Phase: ag.PhaseLead, Leader: "a"}
-		v.Record.State = ag.State{Epoch: 1, Leader: "a", V: []ag.Member{{ID: "b", Copy: "b"}, {ID: "c", Copy: "c"}}, K: 1, Setting: ag.Setting{P: []ag.ReplicaID{"b", "c"}, N: 1}}
-		f := Facts{View: v, Open: true, Members: map[ag.ReplicaID]Member{
-			"a": {Copy: "a", Data: ag.DataPresent, Server: ag.ServerWritable, Sync: ag.Sync{P: []ag.ReplicaID{"b", "c"}, N: 1}, Streams: []ag.ReplicaID{"b", "c"}},
-			"b": {Copy: "b", Data: ag.DataPresent, Server: ag.ServerRecovery}, "c": {Copy: "c", Data: ag.DataPresent, Server: ag.ServerRecovery},
-		}}
-		return f
-	}
-	edit := func(f Facts, id ag.ReplicaID, change func(*Member)) Facts {
-		m := f.Members[id]
-		change(&m)
-		f.Members[id] = m
-		return f
-	}
 	for name, c := range map[string]struct {
 		change func(Facts) Facts
 		level  Level
@@ -141,6 +143,24 @@ func TestRootCauses(t *testing.T) {
 			f = edit(f, "a", func(m *Member) { m.Streams = []ag.ReplicaID{"b"} })
 			return edit(f, "c", func(m *Member) { m.Silent = 10 * time.Second })
 		}, Degraded, []string{"Warning c does not answer for 10 s", "Warning automatic failover is not ready: without the primary 1 of 3 votes"}, false},
+		"the old primary turns into a secondary": {func(f Facts) Facts {
+			f.View.Since = time.Second
+			return edit(f, "c", func(m *Member) { m.Server = ag.ServerDown })
+		}, Degraded, []string{"Warning the server of c is DOWN", "Warning automatic failover is not ready"}, false},
+		"the server of a secondary is down": {func(f Facts) Facts {
+			f.View.Since = time.Minute
+			return edit(f, "c", func(m *Member) { m.Server = ag.ServerDown })
+		}, Degraded, []string{"Warning the server of c is DOWN", "Warning automatic failover is not ready"}, false},
+		"a secondary has no room to start": {func(f Facts) Facts {
+			return edit(f, "c", func(m *Member) { m.Server, m.Progress = ag.ServerDown, "not started: no room for WAL" })
+		}, Degraded, []string{"Warning the server of c is DOWN, not started: no room for WAL", "Warning automatic failover is not ready"}, false},
+		"of two, the secondary has the only vote": {func(f Facts) Facts {
+			g := slices.Clone(f.View.Group.Replicas[:2])
+			g[0].Voter, g[0].EtcdID = false, 0
+			f.View.Group.Replicas, f.View.Reach, f.View.Record.State.V = g, []ag.ReplicaID{"b"}, f.View.Record.State.V[:1]
+			delete(f.Members, "c")
+			return edit(f, "a", func(m *Member) { m.Streams, m.Sync = []ag.ReplicaID{"b"}, ag.Sync{P: []ag.ReplicaID{"b"}, N: 1} })
+		}, Degraded, []string{"Warning the death of b, which is not the primary, would end writes: without b 0 of 1 votes would be left"}, true},
 		"commits wait": {func(f Facts) Facts {
 			return edit(f, "a", func(m *Member) { m.Waits, m.WaitsWhy, m.Streams = 20*time.Second, "nobody acknowledges", nil })
 		}, Down, []string{"Critical no commit is acknowledged for 20 s: nobody acknowledges", "Warning b receives nothing", "Warning c receives nothing", "Warning automatic failover"}, false},
@@ -151,6 +171,10 @@ func TestRootCauses(t *testing.T) {
 			f.View.Quorum, f.View.Reach, f.Open = false, nil, false
 			return f
 		}, Down, []string{"Critical no primary takes writes: no majority of the quorum answers this node", "Warning b does not answer", "Warning c does not answer"}, false},
+		"no majority, and a secondary answers": {func(f Facts) Facts {
+			f.View.Quorum, f.View.Reach, f.Open = false, []ag.ReplicaID{"b"}, false
+			return edit(f, "a", func(m *Member) { m.Server, m.Streams = ag.ServerRecovery, nil })
+		}, Down, []string{"Critical no primary takes writes: no majority of the quorum answers this node", "Warning c does not answer"}, false},
 		"the store has gone back, and a secondary still knows who led": {func(f Facts) Facts {
 			f.View.Self, f.View.Reach, f.View.Quorum, f.View.Untrusted = "b", []ag.ReplicaID{"a", "c"}, false, "the store is older"
 			return f
@@ -159,13 +183,95 @@ func TestRootCauses(t *testing.T) {
 			return edit(f, "b", func(m *Member) { m.Quarantine = "a lost write" })
 		}, Degraded, []string{"Warning the copy of b is under quarantine", "Warning automatic failover is not ready: c would claim"}, false},
 	} {
-		r := Assess(c.change(healthy()))
+		r := Assess(c.change(threeReplicas()))
 		got := len(r.Problems) == len(c.want)
 		for i := 0; got && i < len(c.want); i++ {
 			got = strings.HasPrefix(string(r.Problems[i].Severity)+" "+r.Problems[i].Finding, c.want[i])
 		}
-		if !got || r.Level != c.level || r.Ready() != c.ready {
+		if !got || r.Level != c.level || r.Ready() != c.ready || strings.HasPrefix(r.Next, "wait") != (name == "the old primary turns into a secondary") {
 			t.Errorf("%s: %s, ready %q, problems %+v", name, r.Level, r.Automatic, r.Problems)
+		}
+	}
+}
+
+// TestNextWithoutPrimary holds that a forced failover is advised only where nothing else helps: not while a planned one
+// is under way, not while a new primary opens, and not where the end of maintenance lets a replica take over.
+func TestNextWithoutPrimary(t *testing.T) {
+	seenFromB := func() Facts {
+		f := edit(threeReplicas(), "a", func(m *Member) { m.Streams = nil })
+		f.View.Self, f.View.Reach, f.Open = "b", []ag.ReplicaID{"a", "c"}, false
+		return f
+	}
+	primary := func(f Facts, change func(m *Member)) Facts { return edit(f, "a", change) }
+	dead := func(f Facts) Facts { f.View.Reach = []ag.ReplicaID{"c"}; return f }
+	for name, c := range map[string]struct {
+		change        func(Facts) Facts
+		because, next string
+		others        bool // problems beside it
+	}{
+		"a planned failover stops the server": {func(f Facts) Facts {
+			f.View.Op = ag.Op{ID: "1", Kind: ag.OpPlanned, To: "b", Epoch: 1}
+			return primary(f, func(m *Member) { m.Server = ag.ServerDown })
+		}, "a planned failover is under way: a hands the leadership over", "wait some seconds", true},
+		"by its own report alone": {func(f Facts) Facts {
+			return primary(f, func(m *Member) { m.Busy = "hand-over" })
+		}, "a planned failover is under way", "wait some seconds", false},
+		"a request of an earlier epoch": {func(f Facts) Facts {
+			f.View.Op = ag.Op{ID: "1", Kind: ag.OpPlanned, To: "b", Epoch: 0}
+			return primary(f, func(m *Member) { m.Streams = []ag.ReplicaID{"b", "c"} })
+		}, "a has become the primary and is not open for writes yet", "wait some seconds", false},
+		"the primary is dead": {dead, "the primary a does not answer", "wait: a failover is under way", true},
+		"the same in maintenance": {func(f Facts) Facts {
+			f.View.Group.Maintenance = &ag.Maintenance{Reason: "new switches"}
+			return dead(f)
+		}, "the primary a does not answer", "start a; or coterie maintenance off, and b takes over without loss", true},
+		"a replica in maintenance": {func(f Facts) Facts {
+			for i := range f.View.Group.Replicas[1:] {
+				f.View.Group.Replicas[i+1].Options.Maintenance = &ag.Maintenance{Reason: "a new disk"}
+			}
+			return dead(f)
+		}, "the primary a does not answer", "start a; or coterie maintenance off b, and b takes over without loss", true},
+		"all of it": {func(f Facts) Facts {
+			f.View.Group.Maintenance = &ag.Maintenance{}
+			for i := range f.View.Group.Replicas[1:] {
+				f.View.Group.Replicas[i+1].Options.Maintenance = &ag.Maintenance{}
+			}
+			return dead(f)
+		}, "the primary a does not answer", "start a; or coterie maintenance off --all, and b takes over without loss", true},
+		"nobody is counted": {func(f Facts) Facts {
+			f.View.Record.State.V, f.View.Record.State.K, f.View.Group.Maintenance = nil, 0, &ag.Maintenance{}
+			return dead(f)
+		}, "the primary a does not answer", "with the loss accepted: coterie failover --to NAME --allow-data-loss", true},
+		"the primary has lost its copy": {func(f Facts) Facts {
+			return primary(f, func(m *Member) { m.Server = ag.ServerRecovery })
+		}, "the server of the primary a is RECOVERY", "with the loss accepted: coterie failover --to NAME --allow-data-loss", false},
+	} {
+		r := Assess(c.change(seenFromB()))
+		if !strings.HasPrefix(r.Because, c.because) || !strings.HasPrefix(r.Next, c.next) && !strings.HasSuffix(r.Next, c.next) || len(r.Problems) > 1 != c.others {
+			t.Errorf("%s: because %q, next %q, %+v", name, r.Because, r.Next, r.Problems)
+		}
+	}
+}
+
+// TestWithoutQuorumNobodyIsSaidToLead holds that a node which has had no quorum for longer than a lease lasts does not
+// say that a primary which answers it takes writes: that one is fenced, or about to be. A slow read alone says nothing.
+func TestWithoutQuorumNobodyIsSaidToLead(t *testing.T) {
+	v := ag.View{Self: "b", Reach: []ag.ReplicaID{"a"}, Quorum: true, Profile: ag.Profile{Observer: 6 * time.Second}}
+	v.Record.Epoch = ag.EpochRecord{Epoch: 1, Phase: ag.PhaseLead, Leader: "a"}
+	for name, tt := range map[string]struct {
+		change   func(v *ag.View)
+		writable bool
+	}{
+		"with a quorum":                     {func(v *ag.View) { v.Silence = time.Minute }, true},
+		"a read was slow":                   {func(v *ag.View) { v.Quorum, v.Silence = false, 2*time.Second }, true},
+		"no quorum for longer than a lease": {func(v *ag.View) { v.Quorum, v.Silence = false, 6*time.Second }, false},
+		"the leader itself has its gate":    {func(v *ag.View) { v.Quorum, v.Silence, v.Self, v.Reach = false, 6*time.Second, "a", nil }, true},
+	} {
+		v := v
+		tt.change(&v)
+		r := Assess(Facts{View: v, Open: true, Members: map[ag.ReplicaID]Member{"a": {Server: ag.ServerWritable}}})
+		if r.Writable != tt.writable || (r.Primary == "a") != tt.writable || !tt.writable && (r.Level != Down || !strings.Contains(r.Because, "no majority of the quorum answers")) {
+			t.Errorf("%s: %+v", name, r)
 		}
 	}
 }

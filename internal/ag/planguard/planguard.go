@@ -10,7 +10,7 @@ import (
 // Check returns an error if a plan would break a rule of safety; nil if it would not.
 func Check(v ag.View, p ag.Plan) error {
 	for _, broken := range []string{
-		unfounded(v, p), opened(v, p), guarded(v, p), raised(v, p), promoted(v, p), led(v, p), recorded(v, p), acted(v, p),
+		unfounded(&v, p), opened(&v, p), guarded(&v, p), raised(&v, p), promoted(&v, p), led(&v, p), recorded(&v, p), acted(&v, p),
 	} {
 		if broken != "" {
 			return fmt.Errorf("rule %s in epoch %d, %s by %s: %s", p.Rule, v.Record.Epoch.Epoch, v.Record.Epoch.Phase, v.Record.Epoch.Leader, broken)
@@ -19,18 +19,18 @@ func Check(v ag.View, p ag.Plan) error {
 	return nil
 }
 
-func holds(v ag.View, p ag.Phase) bool {
+func holds(v *ag.View, p ag.Phase) bool {
 	return v.Record.Epoch.Leader == v.Self && v.Record.Epoch.Phase == p
 }
 
 // serves reports whether this node leads with a server that has the right to be writable.
-func serves(v ag.View) bool {
+func serves(v *ag.View) bool {
 	e := v.Record.Epoch.Epoch
 	return holds(v, ag.PhaseLead) && v.Local.Server == ag.ServerWritable && v.Local.Armed == e && v.Lease.Valid && v.Lease.Epoch == e
 }
 
 // unfounded: without a record of this turn nothing is written, and nothing is begun that needs one (S8).
-func unfounded(v ag.View, p ag.Plan) string {
+func unfounded(v *ag.View, p ag.Plan) string {
 	if v.Quorum {
 		return ""
 	}
@@ -48,7 +48,7 @@ func unfounded(v ag.View, p ag.Plan) string {
 }
 
 // opened: clients are let in only by a leader within its lease (S3, S6).
-func opened(v ag.View, p ag.Plan) string {
+func opened(v *ag.View, p ag.Plan) string {
 	if p.Open && !superseded(v) {
 		return fmt.Sprintf("opens while %s may still answer", v.Record.Epoch.Outgoing.Leader)
 	}
@@ -60,7 +60,7 @@ func opened(v ag.View, p ag.Plan) string {
 
 // superseded reports whether the leader that a forced failover deposed can answer nobody any more (S3), or an operator
 // accepted that it does.
-func superseded(v ag.View) bool {
+func superseded(v *ag.View) bool {
 	o, l := v.Record.Epoch.Outgoing, v.Record.Lead
 	if l.Epoch == v.Record.Epoch.Epoch && l.Holder == v.Self && l.Settled {
 		return true
@@ -70,7 +70,7 @@ func superseded(v ag.View) bool {
 }
 
 // guarded: a key of the record is written only if nobody has changed it since it was read (S2, S9).
-func guarded(v ag.View, p ag.Plan) string {
+func guarded(v *ag.View, p ag.Plan) string {
 	c := p.Commit
 	switch {
 	case c == nil:
@@ -85,7 +85,7 @@ func guarded(v ag.View, p ag.Plan) string {
 }
 
 // raised: an epoch grows by one, its phases follow each other, and no timeline id is used twice (S2).
-func raised(v ag.View, p ag.Plan) string {
+func raised(v *ag.View, p ag.Plan) string {
 	if p.Commit == nil || p.Commit.Epoch == nil {
 		return ""
 	}
@@ -107,7 +107,7 @@ func raised(v ag.View, p ag.Plan) string {
 }
 
 // promoted: a copy is chosen with enough seals of this epoch, and its own among them (S1).
-func promoted(v ag.View, p ag.Plan) string {
+func promoted(v *ag.View, p ag.Plan) string {
 	if p.Commit == nil || p.Commit.Epoch == nil || p.Commit.Epoch.Phase != ag.PhasePromote || p.Commit.Epoch.Epoch != v.Record.Epoch.Epoch {
 		return ""
 	}
@@ -133,7 +133,7 @@ func promoted(v ag.View, p ag.Plan) string {
 }
 
 // led: the rights are taken by a server that is writable under the keeper's deadline for this epoch (S3).
-func led(v ag.View, p ag.Plan) string {
+func led(v *ag.View, p ag.Plan) string {
 	if p.Commit == nil || p.Commit.Epoch == nil || p.Commit.Epoch.Phase != ag.PhaseLead {
 		return ""
 	}
@@ -151,7 +151,7 @@ func led(v ag.View, p ag.Plan) string {
 
 // recorded: each /state that a leader writes is true of the commits acknowledged before, and of those that PostgreSQL
 // acknowledges now (S9).
-func recorded(v ag.View, p ag.Plan) string {
+func recorded(v *ag.View, p ag.Plan) string {
 	if p.Commit == nil || p.Commit.State == nil || p.Commit.Epoch != nil {
 		return ""
 	}
@@ -181,7 +181,7 @@ func weakened(old, next ag.State) int {
 }
 
 // published reports whether the proven setting and what the members have flushed make a state true.
-func published(v ag.View, st ag.State) bool {
+func published(v *ag.View, st ag.State) bool {
 	have := 0
 	for _, s := range v.Streams {
 		if s.Open && s.Flush >= v.Local.Sync.Barrier && slices.Contains(st.V, ag.Member{ID: s.Member, Copy: s.Copy}) {
@@ -191,13 +191,11 @@ func published(v ag.View, st ag.State) bool {
 	return v.Local.Sync.Proven && have >= st.K
 }
 
-func wellFormed(v ag.View, st ag.State) string {
-	seen := map[ag.ReplicaID]bool{v.Self: true}
-	for _, m := range st.V {
-		if seen[m.ID] {
+func wellFormed(v *ag.View, st ag.State) string {
+	for i, m := range st.V {
+		if m.ID == v.Self || slices.ContainsFunc(st.V[:i], func(x ag.Member) bool { return x.ID == m.ID }) {
 			return fmt.Sprintf("V counts %s twice, or the leader itself: %v", m.ID, st.V)
 		}
-		seen[m.ID] = true
 	}
 	if st.K < 0 || st.K > len(st.V) {
 		return fmt.Sprintf("k is %d with V = %v", st.K, st.V)
@@ -206,7 +204,7 @@ func wellFormed(v ag.View, st ag.State) string {
 }
 
 // acted: no action is begun without the right to it.
-func acted(v ag.View, p ag.Plan) string {
+func acted(v *ag.View, p ag.Plan) string {
 	for i, a := range p.Actions {
 		if broken := action(v, a); broken != "" {
 			return broken
@@ -218,7 +216,7 @@ func acted(v ag.View, p ag.Plan) string {
 	return ""
 }
 
-func action(v ag.View, a ag.Action) string {
+func action(v *ag.View, a ag.Action) string {
 	e, st := v.Record.Epoch, v.Record.State
 	switch a := a.(type) { //nolint:gochecksumtype // the others need no right
 	case ag.Promote:
@@ -254,7 +252,7 @@ func action(v ag.View, a ag.Action) string {
 }
 
 // repaired: a copy that the record counts is not changed while it exists (S5).
-func repaired(v ag.View, source ag.ReplicaID) string {
+func repaired(v *ag.View, source ag.ReplicaID) string {
 	m, in := v.Record.State.InV(v.Self)
 	switch {
 	case source == v.Self || source != v.Record.Epoch.Leader || v.Record.Epoch.Phase != ag.PhaseLead:

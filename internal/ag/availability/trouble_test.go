@@ -1,0 +1,35 @@
+package availability
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/coteriedb/coterie/internal/ag"
+)
+
+// TestTroubleOfStorage holds that a mirror that has lost a side is a problem with what to do, beside whatever else is
+// wrong with its member, and that the group is degraded by it and not down.
+func TestTroubleOfStorage(t *testing.T) {
+	t.Parallel()
+	v := ag.View{Self: "a", Quorum: true, Reach: []ag.ReplicaID{"b"}}
+	v.Group.Replicas = []ag.Replica{{ID: "a", AvailabilityMode: ag.SynchronousCommit}, {ID: "b", AvailabilityMode: ag.SynchronousCommit}}
+	v.Record.Epoch = ag.EpochRecord{Epoch: 1, Phase: ag.PhaseLead, Leader: "a"}
+	f := Facts{View: v, Open: true, Members: map[ag.ReplicaID]Member{
+		"a": {Data: ag.DataPresent, Server: ag.ServerWritable, Streams: []ag.ReplicaID{"b"}, Storage: []Trouble{{"the mirror is degraded", "replace it"}}},
+		"b": {Data: ag.DataPresent, Server: ag.ServerRecovery, Quarantine: "a write was lost", Storage: []Trouble{{"the mirror is degraded", "replace it"}}},
+	}}
+	r := Assess(f)
+	var found []string
+	for _, p := range r.Problems {
+		if strings.Contains(p.Finding, "mirror") || strings.Contains(p.Finding, "quarantine") {
+			found = append(found, string(p.Severity)+" "+p.Target+" "+p.Finding)
+		}
+		if strings.Contains(p.Finding, "mirror") && p.Run != "replace it" {
+			t.Errorf("%+v says nothing of what to do", p)
+		}
+	}
+	want := "Warning a a: the mirror is degraded; Warning b b: the mirror is degraded; Warning b the copy of b is under quarantine: a write was lost"
+	if got := strings.Join(found, "; "); got != want || r.Level != Degraded || !r.Writable {
+		t.Errorf("%s %q, want degraded %q", r.Level, got, want)
+	}
+}
