@@ -1,0 +1,190 @@
+package lone
+
+import (
+	"bytes"
+	"strconv"
+	"strings"
+
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/stmt"
+)
+
+// maxAnswer bounds the answer to a change that is held until its end, in bytes.
+const maxAnswer = 16 << 10
+
+// Write is a change outside a transaction block whose outcome can be proved. The number of its transaction is asked for
+// first, and the change is sent once it is known. So a change that was not sent has not happened, and of one that was
+// sent the next primary knows the status. Its answer is held until its end: the server sends it before it commits, and
+// if it has committed the client still gets it.
+type Write struct {
+	Xid      uint64      // 0: not known
+	Timeline ag.Timeline // on which it was given
+	Done     chan struct{}
+
+	told   bool   // the question was answered, well or not
+	failed bool   // it has failed: the server skips messages up to a Sync
+	ended  bool   // that Sync was answered
+	synced bool   // and the one after it
+	held   []byte // of the answer
+	whole  bool   // the answer has come, but its ReadyForQuery
+	passed bool   // the client has got a part of it
+}
+
+// NewWrite returns a change whose number is asked for.
+func NewWrite() *Write { return &Write{Done: make(chan struct{})} }
+
+// ownStatement is the name of the prepared statement of the question, which exists for its duration.
+const ownStatement = "coterie.number"
+
+// Question returns the messages that ask for the number of the transaction. There is no Sync after them: the change
+// that follows is in that transaction.
+func Question() []byte {
+	text := "select pg_catalog.concat(pg_catalog.pg_current_xact_id(), ' ', pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_insert_lsn()))"
+	b := pgwire.AppendMessage(nil, 'P', []byte(ownStatement+"\x00"+text+"\x00\x00\x00"))
+	b = pgwire.AppendMessage(b, 'B', []byte("\x00"+ownStatement+"\x00\x00\x00\x00\x00\x00\x00"))
+	b = pgwire.AppendMessage(b, 'E', make([]byte, 5))
+	b = pgwire.AppendMessage(b, 'C', []byte("S"+ownStatement+"\x00"))
+	return pgwire.AppendMessage(b, 'H', nil)
+}
+
+// Asked reports whether the question is not answered yet.
+func (w *Write) Asked() bool { return !w.told }
+
+// Synced returns the messages that must be sent if the question has failed, and has Done wait for the end of their
+// answer; nil: it has not failed. The first Sync ends the transaction, and its statement is closed behind that.
+func (w *Write) Synced() []byte {
+	if !w.failed || w.synced {
+		return nil
+	}
+	w.Done = make(chan struct{})
+	b := pgwire.AppendMessage(nil, 'S', nil)
+	b = pgwire.AppendMessage(b, 'C', []byte("S"+ownStatement+"\x00"))
+	return pgwire.AppendMessage(b, 'S', nil)
+}
+
+// Take takes a message of the server of that type, header included; of a tail the client has the beginning. With
+// swallow the client must not get it now. before is what it gets before it.
+func (w *Write) Take(typ byte, message []byte, tail bool) (before []byte, swallow bool) {
+	var body []byte
+	if !tail {
+		body = message[headerLength:]
+	}
+	fatal := typ == 'E' && !tail && pgwire.ErrorField(body, 'V') != "ERROR"
+	switch {
+	case typ == 'N' && !w.told && !tail: // the client may have asked for messages of each statement
+		return nil, pgwire.ErrorField(body, 'V') != "WARNING"
+	case typ == 'N' || typ == 'S' || typ == 'A':
+		return nil, false
+	case fatal:
+		return w.Pass(), false
+	case !w.told || w.failed && !w.synced:
+		w.answer(typ, body)
+		return nil, true
+	case typ == 'Z', w.passed, tail, len(w.held)+len(message) > maxAnswer:
+		return w.Pass(), false
+	}
+	w.whole = typ == 'C'
+	w.held = append(w.held, message...)
+	return nil, true
+}
+
+// Pass returns what is held: the client gets it.
+func (w *Write) Pass() (held []byte) {
+	held, w.held, w.passed = w.held, nil, true
+	return held
+}
+
+// answer takes a message of the answer to the question, or to the Sync after it.
+func (w *Write) answer(typ byte, body []byte) {
+	switch {
+	case w.told && typ == 'Z' && !w.ended:
+		w.ended = true
+	case w.told && typ == 'Z':
+		w.synced = true
+		close(w.Done)
+	case w.told:
+	case typ == 'D' && len(body) > 6:
+		number, file, _ := strings.Cut(string(body[6:]), " ")
+		const timeline = 8 // hexadecimal digits
+		xid, err := strconv.ParseUint(number, 10, 64)
+		t, err2 := strconv.ParseUint(file[:min(timeline, len(file))], 16, 32)
+		if err == nil && err2 == nil && t != 0 {
+			w.Xid, w.Timeline = xid, ag.Timeline(t)
+		}
+	case typ == 'E' || typ == '3':
+		w.told, w.failed = true, typ == 'E'
+		close(w.Done)
+	}
+}
+
+// Answer returns what the client gets if the change is committed; nil if that has not come whole.
+func (w *Write) Answer() []byte {
+	if !w.whole || w.passed {
+		return nil
+	}
+	return pgwire.AppendMessage(bytes.Clone(w.held), 'Z', []byte{'I'})
+}
+
+// Untold reports whether the client has got nothing of the answer.
+func (w *Write) Untold() bool { return !w.passed }
+
+// Changes reports whether b is one request that executes one provable change of rows: Bind and Execute of a prepared
+// statement or, behind a Parse, of the unnamed one, and a Sync. text returns the text of a prepared statement.
+func Changes(b []byte, text func(name string) (text string, known bool)) bool {
+	parsed, bound, executed := false, false, false
+	for {
+		n, whole := length(b)
+		if !whole {
+			return false
+		}
+		typ, body := b[0], b[headerLength:n]
+		b = b[n:]
+		switch {
+		case typ == 'P' && !parsed && !bound && len(body) > 0 && body[0] == 0:
+			parsed = stmt.OnlyChange(body[1:])
+			if !parsed {
+				return false
+			}
+		case typ == 'B' && !bound && len(body) > 0 && body[0] == 0:
+			name, _, ok := bytes.Cut(body[1:], []byte{0})
+			of, known := "", parsed
+			if len(name) > 0 && !parsed {
+				of, known = text(string(name))
+				known = known && stmt.OnlyChange([]byte(of))
+			}
+			if bound = ok && known && parsed == (len(name) == 0); !bound {
+				return false
+			}
+		case typ == 'D' && !executed:
+		case typ == 'E' && bound && !executed && bytes.Equal(body, make([]byte, 5)):
+			executed = true
+		case typ == 'S' && executed:
+			return len(b) == 0
+		default:
+			return false
+		}
+	}
+}
+
+// Flushed returns a request with a Flush before its Sync: the server sends the answer before it commits.
+func Flushed(b []byte) []byte {
+	end := len(b) - headerLength
+	out := append(make([]byte, 0, len(b)+headerLength), b[:end]...)
+	return append(pgwire.AppendMessage(out, 'H', nil), b[end:]...)
+}
+
+// Ask begins with a change whose number is asked for.
+func (l *Log) Ask(m *Memory) *Write {
+	if !l.Fresh() { // else it is executed again
+		l.Begin(m)
+	}
+	l.write = NewWrite()
+	return l.write
+}
+
+// Write returns the change under way whose number was asked for; nil if there is none.
+func (l *Log) Write() *Write { return l.write }
+
+// Twice reports whether the requests are executed a second time already.
+func (l *Log) Twice() bool { return l.again }
