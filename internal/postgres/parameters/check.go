@@ -117,8 +117,9 @@ func (s Server) NeedsRestart(ctx context.Context, name string) (bool, error) {
 }
 
 // PendingRestarts returns how many settings have another value in the files that waits for a restart of the server.
+// A setting that the command line overrides is none of them.
 func (s Server) PendingRestarts(ctx context.Context) (int, error) {
-	text, err := s.Text(ctx, "SELECT count(*)::text FROM pg_settings WHERE pending_restart")
+	text, err := s.Text(ctx, "SELECT count(*)::text FROM pg_settings WHERE pending_restart AND source <> 'command line'")
 	if err != nil {
 		return 0, err
 	}

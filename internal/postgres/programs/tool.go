@@ -49,8 +49,20 @@ const maxToolOutput = 64 << 10
 // RunLines runs a tool, calls each with every line of its output, and returns the end of the output. pg_rewind ends
 // lines of its progress with a carriage return.
 func RunLines(ctx context.Context, name string, args []string, each func(string)) ([]byte, error) {
-	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.Env = ToolEnv()
+	return Tool{Path: name, Args: args}.Run(ctx, each)
+}
+
+// Tool is a program of PostgreSQL with its arguments.
+type Tool struct {
+	Path string
+	Args []string
+	Dir  string // its working directory; "": that of this process
+}
+
+// Run is RunLines for the tool.
+func (t Tool) Run(ctx context.Context, each func(string)) ([]byte, error) {
+	cmd := exec.CommandContext(ctx, t.Path, t.Args...)
+	cmd.Env, cmd.Dir = ToolEnv(), t.Dir
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = 10 * time.Second
 	r, w := io.Pipe()

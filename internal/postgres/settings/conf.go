@@ -20,7 +20,7 @@ func Reserved(name string) (instead string, reserved bool) {
 	case "primary_conninfo", "primary_slot_name":
 		return "A secondary follows the primary of its group by itself. coterie failover makes another replica the primary.", true
 	case "restore_command":
-		return "A copy is made from a backup by coterie seed NAME --from DIRECTORY.", true
+		return "A copy is made from a backup by coterie replica seed NAME --from DIRECTORY.", true
 	}
 	if strings.HasPrefix(name, "recovery_") && name != "recovery_prefetch" && name != "recovery_init_sync_method" {
 		return "Recover to a point in time in a server outside of the group, and adopt it as a new group: coterie init --adopt.", true
