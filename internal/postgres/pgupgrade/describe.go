@@ -1,0 +1,171 @@
+package pgupgrade
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/coteriedb/coterie/internal/postgres/pgfiles"
+	"github.com/coteriedb/coterie/internal/postgres/programs"
+)
+
+// Cluster is what an upgrade has to know of the running server.
+type Cluster struct {
+	Initdb     []string // the arguments of initdb for a cluster that is like it
+	Size       int64    // of its databases, in bytes
+	Extensions []string // in any database
+	Libraries  []string // that its servers load at their start
+	Obstacles  []string // what cannot go along
+}
+
+// Describe looks at a running primary. open opens a session of the superuser in a database; "" for one that always
+// exists. The caller's context bounds it.
+func Describe(ctx context.Context, open func(ctx context.Context, database string) (*pgx.Conn, error), ctl pgfiles.Control, to int) (c Cluster, err error) {
+	conn, err := open(ctx, "")
+	if err != nil {
+		return c, err
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	if c.Initdb, err = initdb(ctx, conn, ctl, to); err != nil {
+		return c, err
+	}
+	var databases []string
+	var libraries string
+	err = conn.QueryRow(ctx, `SELECT coalesce(sum(pg_database_size(oid)), 0)::bigint, array_agg(datname::text) FILTER (WHERE datallowconn), current_setting('shared_preload_libraries')
+		FROM pg_database`).Scan(&c.Size, &databases, &libraries)
+	if err != nil {
+		return c, fmt.Errorf("look at the databases: %w", err)
+	}
+	for l := range strings.SplitSeq(libraries, ",") {
+		if l = strings.Trim(strings.TrimSpace(l), `"`); l != "" {
+			c.Libraries = append(c.Libraries, l)
+		}
+	}
+	if c.Obstacles, err = obstacles(ctx, conn); err != nil {
+		return c, err
+	}
+	for _, d := range databases {
+		if err := c.lookInto(ctx, open, d); err != nil {
+			return c, err
+		}
+	}
+	slices.Sort(c.Extensions)
+	c.Extensions = slices.Compact(c.Extensions)
+	return c, nil
+}
+
+// initdb returns the arguments with which a new cluster can take the old one over.
+func initdb(ctx context.Context, conn *pgx.Conn, ctl pgfiles.Control, to int) ([]string, error) {
+	var encoding, collate, ctype, provider, locale string
+	var version int
+	if err := conn.QueryRow(ctx, "SELECT current_setting('server_version_num')::int").Scan(&version); err != nil {
+		return nil, fmt.Errorf("look at the locale: %w", err)
+	}
+	columns := "'c', ''"
+	switch {
+	case version >= 170000:
+		columns = "datlocprovider::text, coalesce(datlocale, '')"
+	case version >= 150000:
+		columns = "datlocprovider::text, coalesce(daticulocale, '')"
+	}
+	err := conn.QueryRow(ctx, "SELECT pg_encoding_to_char(encoding), datcollate::text, datctype::text, "+columns+" FROM pg_database WHERE datname = 'template0'").
+		Scan(&encoding, &collate, &ctype, &provider, &locale)
+	if err != nil {
+		return nil, fmt.Errorf("look at the locale: %w", err)
+	}
+	args := []string{"--encoding=" + encoding, "--lc-collate=" + collate, "--lc-ctype=" + ctype, fmt.Sprintf("--wal-segsize=%d", ctl.WalSegmentSize>>20)}
+	switch provider {
+	case "i":
+		args = append(args, "--locale-provider=icu", "--icu-locale="+locale)
+	case "b":
+		args = append(args, "--locale-provider=builtin", "--builtin-locale="+locale)
+	default:
+		if to >= 15 {
+			args = append(args, "--locale-provider=libc")
+		}
+	}
+	switch {
+	case ctl.DataChecksums:
+		args = append(args, "--data-checksums")
+	case to >= 18:
+		args = append(args, "--no-data-checksums")
+	}
+	return args, nil
+}
+
+// obstacles lists what a new cluster cannot have, in the order in which it is to be seen to.
+func obstacles(ctx context.Context, conn *pgx.Conn) (list []string, err error) {
+	for _, q := range []struct{ sql, says string }{
+		{"SELECT string_agg(gid, ', ') FROM pg_prepared_xacts", "prepared transactions, which pg_upgrade refuses: %s; COMMIT PREPARED or ROLLBACK PREPARED them"},
+		{"SELECT string_agg(slot_name::text, ', ') FROM pg_replication_slots WHERE slot_type = 'logical'", "logical replication slots, which would be lost: %s; drop them, and make their subscriptions anew afterwards"},
+		{"SELECT string_agg(subname::text, ', ') FROM pg_subscription", "subscriptions, whose state would be lost: %s; drop them, and make them anew afterwards"},
+		{"SELECT string_agg(spcname::text, ', ') FROM pg_tablespace WHERE spcname NOT IN ('pg_default', 'pg_global')", "tablespaces, which this command does not take along: %s; upgrade by a second group"},
+		{"SELECT CASE WHEN current_setting('archive_mode') <> 'off' THEN current_setting('archive_mode') END", "an archive (archive_mode = %s): WAL of the new version cannot go to the archive of the old one; switch it off " +
+			"(coterie backup disable, or coterie settings set archive_mode=off and a restart), and enable one anew afterwards"},
+	} {
+		var found *string
+		if err := conn.QueryRow(ctx, q.sql).Scan(&found); err != nil {
+			return nil, fmt.Errorf("look for what cannot go along: %w", err)
+		}
+		if found != nil {
+			list = append(list, fmt.Sprintf(q.says, *found))
+		}
+	}
+	return list, nil
+}
+
+// lookInto adds what one database has.
+func (c *Cluster) lookInto(ctx context.Context, open func(ctx context.Context, database string) (*pgx.Conn, error), database string) error {
+	conn, err := open(ctx, database)
+	if err != nil {
+		return fmt.Errorf("look into database %s: %w", database, err)
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+	rows, err := conn.Query(ctx, "SELECT extname::text FROM pg_extension WHERE extname <> 'plpgsql'")
+	if err != nil {
+		return fmt.Errorf("look into database %s: %w", database, err)
+	}
+	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return fmt.Errorf("look into database %s: %w", database, err)
+	}
+	c.Extensions = append(c.Extensions, names...)
+	return nil
+}
+
+// Lacks lists the extensions and libraries that an installation does not have. known is false where the installation
+// has no pg_config to say where they would be.
+func Lacks(ctx context.Context, in programs.Install, extensions, libraries []string) (names []string, known bool) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	ask := func(what string) (string, bool) {
+		out, err := exec.CommandContext(ctx, filepath.Join(in.BinDir, "pg_config"), what).Output()
+		return strings.TrimSpace(string(out)), err == nil
+	}
+	share, ok1 := ask("--sharedir")
+	lib, ok2 := ask("--pkglibdir")
+	if !ok1 || !ok2 {
+		return nil, false
+	}
+	if _, err := os.Stat(filepath.Join(share, "extension")); err != nil {
+		return nil, false // an installation that was moved: it says where it was built for
+	}
+	for _, e := range extensions {
+		if !there(filepath.Join(share, "extension", e+".control")) {
+			names = append(names, "extension "+e)
+		}
+	}
+	for _, l := range libraries {
+		if !strings.Contains(l, "/") && !there(filepath.Join(lib, l+".so")) {
+			names = append(names, "library "+l)
+		}
+	}
+	return names, true
+}

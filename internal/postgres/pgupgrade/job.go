@@ -1,0 +1,248 @@
+package pgupgrade
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+
+	"github.com/coteriedb/coterie/internal/lib/durable"
+	"github.com/coteriedb/coterie/internal/postgres/programs"
+	"github.com/coteriedb/coterie/internal/postgres/settings"
+)
+
+// Side is one of the two clusters.
+type Side struct {
+	Install programs.Install
+	Data    string // absolute
+}
+
+// Job is the upgrade of one cluster.
+type Job struct {
+	Old, New  Side
+	Superuser string
+	Initdb    []string // of the new cluster, as Describe returns them
+	Link      bool     // by hard links: afterwards only one of the two clusters can be used
+	Work      string   // a private directory with a short path, for sockets and logs
+	Log       *slog.Logger
+	// Emptied is called with the empty new cluster, before anything is in it; nil: nobody has anything to do with it.
+	Emptied func(ctx context.Context) error
+}
+
+// The programs of the new version that pg_upgrade runs, and of the old one.
+var (
+	newTools = []string{"pg_upgrade", "pg_dump", "pg_dumpall", "pg_restore", "pg_resetwal", "pg_ctl", "psql", "vacuumdb", "initdb", "pg_controldata"}
+	oldTools = []string{"pg_resetwal", "pg_ctl", "pg_controldata"}
+)
+
+// Missing lists the programs that an upgrade from one installation to another lacks.
+func Missing(from, to programs.Install) (names []string) {
+	for _, n := range oldTools {
+		if !there(filepath.Join(from.BinDir, n)) {
+			names = append(names, filepath.Join(from.BinDir, n))
+		}
+	}
+	for _, n := range newTools {
+		if !there(filepath.Join(to.BinDir, n)) {
+			names = append(names, filepath.Join(to.BinDir, n))
+		}
+	}
+	return names
+}
+
+func there(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
+
+// Check reports whether the upgrade could be made, by pg_upgrade --check, of an old cluster whose server runs. The new
+// directory is made for it, and removed.
+func (j Job) Check(ctx context.Context) (err error) {
+	defer func() { err = errors.Join(err, os.RemoveAll(j.New.Data), os.RemoveAll(j.Work)) }()
+	if err := j.prepare(ctx); err != nil {
+		return err
+	}
+	return j.run(ctx, "--check")
+}
+
+// Make makes the new cluster. The old one must be stopped in order. The contents of the new directory are removed
+// first. After an error, and after an interruption, Undo gives the old cluster back.
+func (j Job) Make(ctx context.Context) error {
+	if err := j.Undo(ctx); err != nil {
+		return err
+	}
+	if err := j.prepare(ctx); err != nil {
+		return err
+	}
+	// A server that finds the file is a standby, of which pg_upgrade can take nothing over.
+	if err := durable.Remove(filepath.Join(j.Old.Data, "standby.signal")); err != nil {
+		return err
+	}
+	mode := "--copy"
+	if j.Link {
+		mode = "--link"
+	}
+	if j.New.Install.Major < 17 && !j.Link { // copying is the only other way, and has no name
+		mode = ""
+	}
+	if err := errors.Join(j.run(ctx, mode), j.signal(j.Old.Data)); err != nil {
+		return err
+	}
+	if err := j.signal(j.New.Data); err != nil {
+		return err
+	}
+	return os.RemoveAll(j.Work)
+}
+
+// Undo removes the new directory, and makes the old cluster as it was. Processes that an interruption has left behind
+// are ended first.
+func (j Job) Undo(ctx context.Context) error {
+	if err := j.End(ctx); err != nil {
+		return err
+	}
+	control := filepath.Join(j.Old.Data, "global", "pg_control")
+	if there(control+".old") && !there(control) {
+		if err := durable.Rename(control+".old", control); err != nil {
+			return fmt.Errorf("give the old cluster back: %w", err)
+		}
+	}
+	// It gives its room back before anything is written: the disk may be full.
+	if err := errors.Join(os.RemoveAll(j.New.Data), os.RemoveAll(j.Work)); err != nil {
+		return fmt.Errorf("remove the new cluster: %w", err)
+	}
+	if err := j.signal(j.Old.Data); err != nil {
+		return err
+	}
+	return durable.SyncDir(filepath.Dir(j.New.Data))
+}
+
+// signal puts standby.signal into a directory with a cluster.
+func (j Job) signal(data string) error {
+	if !there(filepath.Join(data, "PG_VERSION")) {
+		return nil
+	}
+	return durable.Replace(filepath.Join(data, "standby.signal"), nil, 0o600)
+}
+
+// prepare makes the empty new cluster with the settings of the old one, and the private directory.
+func (j Job) prepare(ctx context.Context) error {
+	if j.New.Data == j.Old.Data || j.Work == "" || strings.HasPrefix(j.Old.Data, j.New.Data+"/") || strings.HasPrefix(j.New.Data, j.Old.Data+"/") {
+		return fmt.Errorf("%s is no place for the new cluster", j.New.Data)
+	}
+	if err := os.RemoveAll(j.Work); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(j.Work, 0o700); err != nil {
+		return err
+	}
+	if err := os.WriteFile(j.hba(), []byte("local all all trust\n"), 0o600); err != nil {
+		return err
+	}
+	args := append([]string{"-D", j.New.Data, "-U", j.Superuser, "--auth-local=peer", "--auth-host=scram-sha-256"}, j.Initdb...)
+	if out, err := programs.RunLines(ctx, filepath.Join(j.New.Install.BinDir, "initdb"), args, func(string) {}); err != nil {
+		return fmt.Errorf("make an empty cluster of PostgreSQL %d: initdb: %w: %s", j.New.Install.Major, err, programs.LastText(out))
+	}
+	if j.Emptied != nil {
+		if err := j.Emptied(ctx); err != nil {
+			return err
+		}
+	}
+	return j.carry()
+}
+
+// carry copies the settings of the old cluster into the new one. Those that the agent writes itself are left out.
+func (j Job) carry() error {
+	for _, name := range []string{"postgresql.conf", "postgresql.auto.conf"} {
+		b, err := os.ReadFile(filepath.Join(j.Old.Data, name))
+		if errors.Is(err, fs.ErrNotExist) && name == "postgresql.auto.conf" {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("take the settings over: %w", err)
+		}
+		if name == "postgresql.auto.conf" {
+			edited, err := settings.EditAutoConf(string(b), map[string]*string{settings.SynchronousNames: nil})
+			if err != nil {
+				return fmt.Errorf("take the settings over: %w", err)
+			}
+			b = []byte(edited)
+		}
+		if err := durable.Replace(filepath.Join(j.New.Data, name), b, 0o600); err != nil {
+			return fmt.Errorf("take the settings over: %w", err)
+		}
+	}
+	return nil
+}
+
+func (j Job) hba() string { return filepath.Join(j.Work, "hba.conf") }
+
+// options are the settings with which pg_upgrade starts either server: only this user reaches it, by a socket in a
+// private directory; nothing is archived, and no commit waits.
+func (j Job) options(of Side) string {
+	o := []string{"hba_file=" + j.hba(), "archive_mode=off", "synchronous_standby_names=", "default_transaction_read_only=off", "huge_pages=try", "restore_command="}
+	if of.Install.Major >= 17 {
+		o = append(o, "summarize_wal=off", "sync_replication_slots=off")
+	}
+	return "-c " + strings.Join(o, " -c ")
+}
+
+// run runs pg_upgrade in the private directory. Its error has what pg_upgrade found.
+func (j Job) run(ctx context.Context, mode string) error {
+	args := []string{
+		"-b", j.Old.Install.BinDir, "-B", j.New.Install.BinDir, "-d", j.Old.Data, "-D", j.New.Data, "-U", j.Superuser,
+		"-s", j.Work, "-p", "5432", "-P", "5433", "-j", strconv.Itoa(min(4, runtime.NumCPU())), "-o", j.options(j.Old), "-O", j.options(j.New),
+	}
+	if mode != "" {
+		args = append(args, mode)
+	}
+	cmd := programs.Tool{Path: filepath.Join(j.New.Install.BinDir, "pg_upgrade"), Args: args, Dir: j.Work}
+	out, err := cmd.Run(ctx, func(line string) {
+		if j.Log != nil {
+			j.Log.Info("pg_upgrade", "says", line)
+		}
+	})
+	if err != nil {
+		return fmt.Errorf("pg_upgrade: %w: %s%s", err, programs.LastText(out), j.reports())
+	}
+	return nil
+}
+
+// maxReport bounds what is read of a list that pg_upgrade has written.
+const maxReport = 2 << 10
+
+// reports returns what pg_upgrade has listed in files: the objects that stand in its way. If it has listed none, the
+// end of the log of its servers says why one did not start, as with a setting that the new version does not know.
+func (j Job) reports() string {
+	if lists := j.written(".txt", func(b []byte) []byte { return b[:min(len(b), maxReport)] }); lists != "" {
+		return lists
+	}
+	return j.written("pg_upgrade_server.log", func(b []byte) []byte { return b[max(0, len(b)-maxReport):] })
+}
+
+// written returns the parts of the files that pg_upgrade has written whose names end so.
+func (j Job) written(suffix string, part func([]byte) []byte) string {
+	var all strings.Builder
+	for _, dir := range []string{filepath.Join(j.New.Data, "pg_upgrade_output.d"), j.Work} {
+		root, err := os.OpenRoot(dir)
+		if err != nil {
+			continue // it has written none
+		}
+		_ = fs.WalkDir(root.FS(), ".", func(path string, e fs.DirEntry, err error) error {
+			if err != nil || e.IsDir() || !strings.HasSuffix(path, suffix) || all.Len() > 2*maxReport {
+				return nil //nolint:nilerr // the rest is still worth reading
+			}
+			if b, err := root.ReadFile(path); err == nil && len(b) > 0 {
+				fmt.Fprintf(&all, "\n%s: %s", e.Name(), strings.TrimSpace(string(part(b))))
+			}
+			return nil
+		})
+		_ = root.Close()
+	}
+	return all.String()
+}
