@@ -3,7 +3,8 @@
 //
 // It owns the probes, their deadlines, and the hysteresis between a failed probe and a finding. The probes are a new
 // connection, a tiny commit, a write, fsync and read in every directory with data, free space, and each database.
-// Overload and waiting for synchronous replication are not findings. It decides nothing: ag.Decide compares its report
+// Overload and waiting for synchronous replication are not findings. A mirror below the directories that has lost a
+// side is reported beside them, and is no failure. It decides nothing: ag.Decide compares its report
 // with the group's options.
 //
 // It must not know the record, other nodes, or SQL: Server asks the server. Each probe runs in a goroutine of its own,

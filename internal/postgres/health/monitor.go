@@ -5,12 +5,14 @@ import (
 	"errors"
 	"log/slog"
 	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
+	"github.com/coteriedb/coterie/internal/lib/storage"
 )
 
 // Server asks the node's PostgreSQL. Every method returns when its context ends, or soon after.
@@ -67,6 +69,8 @@ type Report struct {
 	Lost   string  // the storage lost a write: the copy cannot be trusted
 	NoRoom string  // the room is too small for the next WAL file
 	Space  []Space // of each place, as last seen
+	// Storage is what the places stand on, each volume once.
+	Storage []storage.Volume
 
 	forgot uint64 // calls of Forget that it includes
 }
@@ -89,29 +93,31 @@ type Config struct {
 
 // Monitor runs the probes. Create it with New and run it with Run; Report may be called from any goroutine.
 type Monitor struct {
-	cfg    Config
-	report atomic.Pointer[Report]
-	listed atomic.Pointer[[]Place] // by the last attempt, until Run takes it
+	cfg     Config
+	report  atomic.Pointer[Report]
+	listed  atomic.Pointer[[]Place] // by the last attempt, until Run takes it
+	volumes atomic.Pointer[[]storage.Volume]
 
 	forgets atomic.Uint64 // calls of Forget
 
 	busy    func() bool    // the machine has no processor to spare
 	stopped func(int) bool // the process is stopped
+	look    func(ctx context.Context, dirs ...string) []storage.Volume
 
 	// Owned by Run.
-	answer, commit, bases, list *probe
-	places                      map[string]*place
-	left                        map[string]*place // places of before, whose last attempt is under way
-	running                     bool
-	lost                        string
-	forgot                      uint64         // calls of Forget that were heeded
-	waiting                     sync.WaitGroup // for attempts; one on a dead disk never ends
+	answer, commit, bases, list, under *probe
+	places                             map[string]*place
+	left                               map[string]*place // places of before, whose last attempt is under way
+	running                            bool
+	lost                               string
+	forgot                             uint64         // calls of Forget that were heeded
+	waiting                            sync.WaitGroup // for attempts; one on a dead disk never ends
 }
 
 // New returns a Monitor that knows nothing yet.
 func New(c Config) *Monitor {
-	m := &Monitor{cfg: c, places: map[string]*place{}, left: map[string]*place{}, busy: busyProcessors, stopped: processStopped}
-	m.answer, m.commit, m.bases, m.list = &probe{}, &probe{}, &probe{}, &probe{}
+	m := &Monitor{cfg: c, places: map[string]*place{}, left: map[string]*place{}, busy: busyProcessors, stopped: processStopped, look: (&storage.Reader{}).Look}
+	m.answer, m.commit, m.bases, m.list, m.under = &probe{}, &probe{}, &probe{}, &probe{}, &probe{}
 	m.report.Store(&Report{})
 	return m
 }
@@ -225,6 +231,10 @@ func (m *Monitor) attempt(ctx context.Context, t Target, now time.Duration) {
 	begin(m.list, schedule{max(every, basesEvery), t.Wait}, m.listPlaces)
 	for _, p := range m.places {
 		begin(&p.probe, schedule{every, t.Wait}, p.try)
+	}
+	if len(m.places) > 0 {
+		dirs := slices.Sorted(maps.Keys(m.places))
+		begin(m.under, schedule{volumesEvery, volumesLimit}, func(ctx context.Context) error { return m.lookAtVolumes(ctx, dirs) })
 	}
 }
 
