@@ -287,7 +287,7 @@ func (a *Agent) promote(ctx context.Context, act ag.Promote, at ag.Position) (fu
 	}
 	fault.Point("promote.marked") // the mark is on disk; PostgreSQL is still a standby
 	a.showProgress("promoting")
-	end, err := a.cfg.Instance.Promote(ctx, act.TLI)
+	end, xids, err := a.cfg.Instance.Promote(ctx, act.TLI)
 	if err != nil {
 		return nil, fmt.Errorf("promote to timeline %d: %w", act.TLI, err)
 	}
@@ -298,7 +298,7 @@ func (a *Agent) promote(ctx context.Context, act ag.Promote, at ag.Position) (fu
 		return nil, fmt.Errorf("read the history of timeline %d: %w", act.TLI, err)
 	}
 	return func() {
-		a.endOfRec, a.timelines = end, h
+		a.endOfRec, a.timelines, a.xids = end, h, xids
 		a.sync, a.tried = ag.Sync{P: act.Sync.P, N: act.Sync.N}, nil
 	}, nil
 }

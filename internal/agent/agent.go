@@ -176,6 +176,7 @@ type serving struct {
 type running struct {
 	endOfRec  ag.LSN             // of its promotion
 	timelines []ag.TimelineEntry // of its promotion
+	xids      ag.Xids            // of its promotion
 	fencing   bool               // it is to be fenced, and that is not confirmed yet
 }
 

@@ -102,7 +102,7 @@ func (a *Agent) checkTarget(ctx context.Context, v ag.View, id ag.ReplicaID) err
 	case !in || v.Record.State.K == 0:
 		return fmt.Errorf("%s is not SYNCHRONIZED; wait for it, or force the failover and accept loss", id)
 	case to.Suspended:
-		return fmt.Errorf("data movement of %s is suspended; coterie resume %s first", id, id)
+		return fmt.Errorf("data movement of %s is suspended; coterie replica resume %s first", id, id)
 	case to.Major != own.Major:
 		return fmt.Errorf("%s has PostgreSQL %d and %s has %d", id, to.Major, own.ID, own.Major)
 	}
@@ -190,6 +190,7 @@ type handover struct {
 	to         ag.Replica
 	generation uint64        // of the server's next start
 	released   chan struct{} // closed when the target has released its readers, or does not
+	killed     bool          // the server was not stopped in order, as far as is known
 }
 
 func (a *Agent) handOver(ctx context.Context, v ag.View, op ag.Op, generation uint64) (applied func(), err error) {
@@ -197,7 +198,7 @@ func (a *Agent) handOver(ctx context.Context, v ag.View, op ag.Op, generation ui
 	if !ok {
 		return nil, fmt.Errorf("the group has no replica %s", op.To)
 	}
-	h := &handover{a, v, op, to, generation, make(chan struct{})}
+	h := &handover{a: a, v: v, op: op, to: to, generation: generation, released: make(chan struct{})}
 	a.cfg.Sessions.Hold(true)
 	defer a.cfg.Sessions.Hold(false)
 	a.cfg.Sessions.Drain(true)
@@ -343,10 +344,12 @@ func (h *handover) finish(ctx context.Context, x ag.LSN) error {
 			a.cfg.Downstream.Drop(s.Member, "it does not keep up with a planned failover")
 		}
 	}
+	h.killed = true
 	clean, err := a.cfg.Keeper.Stop(ctx, stopServer)
 	if err != nil {
 		return fmt.Errorf("stop the server: %w", err)
 	}
+	h.killed = !clean
 	fault.Point("handover.stopped") // the server is stopped; the record names this node
 	final, err := a.cfg.Instance.EndOfWAL(ctx)
 	if err != nil {
@@ -434,21 +437,40 @@ func (h *handover) leadAgain(ctx context.Context) (end ag.LSN, err error) {
 	return a.cfg.Instance.FlushLSN(ctx)
 }
 
-// stillLeads reads the record until it answers, or until the lease has run out.
+// stillLeads reads the record until it answers, or until the lease has run out. A server that was killed may have lost
+// transactions whose numbers it gives again. The record says so BEFORE it starts: the outcome of a commit is judged by
+// that (package indoubt).
 func (h *handover) stillLeads(ctx context.Context) error {
 	for {
 		c, cancel := context.WithTimeout(ctx, h.v.Profile.Request)
 		snap, err := h.a.cfg.Store.Read(c)
-		cancel()
 		held := h.a.lease.State()
 		switch {
 		case !held.Valid || held.Epoch != h.v.Record.Epoch.Epoch:
+			cancel()
 			return errors.Join(errors.New("the lease has run out"), err)
 		case err == nil && snap.Record.Revs.Epoch != h.v.Record.Revs.Epoch:
+			cancel()
 			return fmt.Errorf("epoch %d of %s has begun", snap.Record.Epoch.Epoch, snap.Record.Epoch.Leader)
 		case err == nil:
+			err = h.noteKilled(c, snap.Record)
+		}
+		cancel()
+		if err == nil {
 			return nil
 		}
 		_ = retry.Sleep(ctx, 20*time.Millisecond)
 	}
+}
+
+// noteKilled has the record say that numbers of transactions may be given again, if that may be.
+func (h *handover) noteKilled(ctx context.Context, r ag.Record) error {
+	n := len(r.State.Timelines)
+	if !h.killed || n == 0 || r.State.Timelines[n-1].Reused {
+		return nil
+	}
+	st := r.State.Clone()
+	st.Timelines[n-1].Reused = true
+	st.Seq++
+	return h.a.cfg.Store.Commit(ctx, ag.Commit{Guard: ag.Revisions{Epoch: r.Revs.Epoch, State: r.Revs.State, Lead: -1}, State: &st})
 }

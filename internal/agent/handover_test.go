@@ -134,8 +134,10 @@ func TestPlannedFailoverAbandonedAfterTheStop(t *testing.T) {
 			l.Node("a").Store.Inject("commit", agenttest.Fault{Err: agenttest.ErrUnreachable})
 		},
 		"commit conflict": func(l *lab) { l.Node("a").Store.Inject("commit", agenttest.Fault{Err: agent.ErrConflict}) },
+		"server hard to stop, commits refused": func(l *lab) {
+			l.Node("a").Store.Inject("commit", agenttest.Fault{Err: agent.ErrConflict}, agenttest.Fault{Err: agent.ErrConflict})
+		},
 		"server hard to stop, target cut off": func(l *lab) {
-			l.Node("a").Fail("stop", agenttest.ErrAfterEffect)
 			l.Cut("a", "c", true)
 		},
 	} {
@@ -143,7 +145,10 @@ func TestPlannedFailoverAbandonedAfterTheStop(t *testing.T) {
 			inBubble(t, func(l *lab) {
 				l.write("a")
 				was, tli := l.epoch(), l.Node("a").State().Position.Timeline
-				l.Node("a").Before("stop", func() { spoil(l) })
+				killed := strings.HasPrefix(name, "server hard to stop")
+				if l.Node("a").Before("stop", func() { spoil(l) }); killed {
+					l.Node("a").Fail("stop", agenttest.ErrAfterEffect)
+				}
 				l.plan("c")
 				l.wait("a leads again", 20*time.Second, func() bool { return l.leads("a") && l.Node("a").State().Routes.WriteOpen })
 				l.write("a")
@@ -153,6 +158,10 @@ func TestPlannedFailoverAbandonedAfterTheStop(t *testing.T) {
 				}
 				if o := l.Record.Snapshot().Statuses["a"].HandOver; o == nil || o.Error == "" || o.Refused {
 					t.Errorf("the outcome is %+v", o)
+				}
+				tls := l.Record.Snapshot().Record.State.Timelines
+				if last := tls[len(tls)-1]; last.Reused != killed {
+					t.Errorf("a server that was killed, or not, may give numbers of transactions again: %+v", last)
 				}
 				if name == "commit refused" || name == "commit conflict" {
 					l.wait("c takes readers again", 10*time.Second, func() bool { own, told := l.readable("c"); return own && told })

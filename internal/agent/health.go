@@ -8,9 +8,11 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/ag/availability"
 	"github.com/coteriedb/coterie/internal/agent/marks"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 	"github.com/coteriedb/coterie/internal/lib/retry"
+	"github.com/coteriedb/coterie/internal/lib/storage"
 )
 
 // Probes watches this node's server and disks, independently of the loop.
@@ -29,6 +31,8 @@ type Findings struct {
 	Lost   string // the storage lost a write
 	NoRoom string // a server would find no room for its WAL
 	Space  []Space
+	// Storage is what the directories with data stand on.
+	Storage []storage.Volume
 }
 
 // Space is the room for PostgreSQL in one directory.
@@ -41,22 +45,43 @@ type Space struct {
 
 // Wellness is what a node reports about its health.
 type Wellness struct {
-	Ill        string  `json:"ill,omitempty"`        // the failures at the group's FAILURE_CONDITION_LEVEL
-	Concern    string  `json:"concern,omitempty"`    // the failures at a higher level only
-	Quarantine string  `json:"quarantine,omitempty"` // why the copy is not trusted
-	StoodDown  string  `json:"stood_down,omitempty"` // when it last gave up the leadership for its health or a crash, as long as that counts
-	Space      []Space `json:"space,omitempty"`
+	Ill        string           `json:"ill,omitempty"`        // the failures at the group's FAILURE_CONDITION_LEVEL
+	Concern    string           `json:"concern,omitempty"`    // the failures at a higher level only
+	Quarantine string           `json:"quarantine,omitempty"` // why the copy is not trusted
+	StoodDown  string           `json:"stood_down,omitempty"` // when it last gave up the leadership for its health or a crash, as long as that counts
+	Space      []Space          `json:"space,omitempty"`
+	Storage    []storage.Volume `json:"storage,omitempty"` // what the directories with data stand on
 }
 
 // wellness returns this node's health as the view has it.
 func (a *Agent) wellness(v ag.View) Wellness {
+	f := a.findings()
 	w := Wellness{
-		Ill: v.Group.Options.Illness(v.Local.Health), Quarantine: v.Local.Quarantine, StoodDown: v.Local.StoodDown, Space: a.findings().Space,
+		Ill: v.Group.Options.Illness(v.Local.Health), Quarantine: v.Local.Quarantine, StoodDown: v.Local.StoodDown, Space: f.Space, Storage: f.Storage,
 	}
 	if w.Ill == "" {
 		w.Concern = v.Local.Health.Because
 	}
 	return w
+}
+
+// storageStates has the states of the volumes. They are worth publishing when they change; counts of errors are not.
+func (w Wellness) storageStates() (out []storage.State) {
+	for _, v := range w.Storage {
+		out = append(out, v.State)
+	}
+	return out
+}
+
+// trouble returns what is wrong with the storage, for the judgement of the group. A state that this user may not ask,
+// as that of a mirror of LVM, is no problem: nobody could end it.
+func (w Wellness) trouble() (out []availability.Trouble) {
+	for _, f := range storage.Findings(w.Storage) {
+		if f.State != storage.Unknown {
+			out = append(out, availability.Trouble{Finding: f.What, Run: f.Run})
+		}
+	}
+	return out
 }
 
 // CrashReport is the reason why a server ended.

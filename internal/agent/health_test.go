@@ -185,7 +185,7 @@ func TestALostWriteIsQuarantined(t *testing.T) {
 			t.Error("started under quarantine")
 		}
 		l.probes["a"].autopsy = agent.CrashReport{}
-		l.suspend("a", false) // coterie resume
+		l.suspend("a", false) // coterie replica resume
 		l.formed(next, time.Minute)
 		if s := l.Node("a").State(); s.Seeds != seeds+1 {
 			t.Errorf("the copy was not made anew: %+v", s)
@@ -233,7 +233,7 @@ func TestALostWriteIsNoticedInAnotherPlace(t *testing.T) {
 		})
 		time.Sleep(time.Second) // the mark says that the group knows
 		seeds := l.Node("c").State().Seeds
-		l.suspend("c", false) // coterie resume
+		l.suspend("c", false) // coterie replica resume
 		l.formed("a", time.Minute)
 		if s := l.Node("c").State(); s.Seeds != seeds+1 {
 			t.Errorf("the copy was not made anew: %+v", s)

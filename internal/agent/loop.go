@@ -210,7 +210,7 @@ func (a *Agent) commit(ctx context.Context, v ag.View, p ag.Plan) bool {
 			a.lease.Void()
 		}
 	}
-	if s := a.snapshot.Load(); s != nil && (c.Epoch != nil || c.State != nil) {
+	if s := a.snapshot.Load(); s != nil && (c.Epoch != nil || c.State != nil || c.Vote != nil || c.Unvote != "") {
 		c.Group = s.GroupRev // of the view: this loop alone reads
 	}
 	if c.Epoch != nil {

@@ -229,7 +229,7 @@ func (a *Agent) noteRefusal(v *ag.View) {
 func (a *Agent) observeLocal(ctx context.Context) ag.Local {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	l := ag.Local{Data: a.cfg.Instance.Data(), Server: ag.ServerDown, Sync: a.sync, Opened: a.opened, Restart: a.restart, Attached: a.attached, EndOfRec: a.endOfRec, History: a.timelines}
+	l := ag.Local{Data: a.cfg.Instance.Data(), Server: ag.ServerDown, Sync: a.sync, Opened: a.opened, Restart: a.restart, Attached: a.attached, EndOfRec: a.endOfRec, History: a.timelines, Xids: a.xids}
 	mark, err := a.cfg.Marks.Copy()
 	if err != nil {
 		a.log.Error("copy mark unreadable", "err", err)
@@ -333,7 +333,7 @@ func (a *Agent) observeFiles(ctx context.Context, l *ag.Local, wasUp bool) {
 		a.serving = serving{}
 	}
 	a.running = running{}
-	l.Sync, l.EndOfRec, l.History = ag.Sync{}, 0, nil
+	l.Sync, l.EndOfRec, l.History, l.Xids = ag.Sync{}, 0, nil, ag.Xids{}
 }
 
 // foreign returns the name of a reserved setting that has another value than this agent gave it last; else "".
@@ -468,7 +468,7 @@ func (s *stuck) look(o Observation, up UpstreamStatus, now time.Duration) string
 	}
 	again := ""
 	if s.starts > 0 {
-		again = fmt.Sprintf("; %d starts did not help: see PostgreSQL's log, and coterie seed NAME makes the copy anew", s.starts)
+		again = fmt.Sprintf("; %d starts did not help: see PostgreSQL's log, and coterie replica seed NAME makes the copy anew", s.starts)
 	}
 	return fmt.Sprintf("its server has replayed up to %s of %s, cannot read on, and does not ask for it again%s", o.Replay, o.Flushed.LSN, again)
 }

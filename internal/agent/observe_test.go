@@ -7,6 +7,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent/marks"
+	"github.com/coteriedb/coterie/internal/lib/storage"
 )
 
 // node is a primary that b streams from.
@@ -131,16 +132,17 @@ type committed struct {
 
 func (s *committed) Commit(_ context.Context, c ag.Commit) error { s.last = c; return nil }
 
-// TestCommitComparesTheConfiguration: a transaction that changes /epoch or /state takes effect under the configuration
-// by which it was decided. One that writes a vote or /lead does not depend on it.
+// TestCommitComparesTheConfiguration: a transaction that changes /epoch, /state or a vote takes effect under the
+// configuration by which it was decided. The name in a vote may be another node's since. /lead does not depend on it.
 func TestCommitComparesTheConfiguration(t *testing.T) {
 	for name, tt := range map[string]struct {
 		commit ag.Commit
 		want   int64
 	}{
 		"/state":  {ag.Commit{State: &ag.State{}}, 7},
-		"a vote":  {ag.Commit{Vote: &ag.Vote{}}, 0},
-		"no vote": {ag.Commit{Unvote: "b"}, 0},
+		"a vote":  {ag.Commit{Vote: &ag.Vote{}}, 7},
+		"no vote": {ag.Commit{Unvote: "b"}, 7},
+		"/lead":   {ag.Commit{Lead: &ag.Lead{}}, 0},
 	} {
 		store := &committed{}
 		a := &Agent{cfg: Config{Store: store}}
@@ -179,5 +181,18 @@ func TestRevisionOfAWitness(t *testing.T) {
 		if v := a.observe(t.Context()); v.Quorum != want {
 			t.Errorf("read %d: believed %t: %s", i, v.Quorum, v.Untrusted)
 		}
+	}
+}
+
+// TestStorageThatNobodyCanAskIsNoProblem holds that a mirror whose state an ordinary user may not ask, as that of LVM,
+// does not degrade the group for ever; one that has lost a side does.
+func TestStorageThatNobodyCanAskIsNoProblem(t *testing.T) {
+	v := storage.Volume{Dir: "/srv/pg", Kind: storage.LVM, Name: "vg/pg", Mirrored: true, State: storage.Unknown, Why: "lvs: permission denied"}
+	if got := (Wellness{Storage: []storage.Volume{v}}).trouble(); len(got) > 0 {
+		t.Errorf("%+v", got)
+	}
+	v.State, v.Devices = storage.Degraded, []storage.Device{{Name: "/dev/sda", State: "ok"}, {Name: "/dev/sdb", State: "missing"}}
+	if got := (Wellness{Storage: []storage.Volume{v}}).trouble(); len(got) != 1 || got[0].Run == "" {
+		t.Errorf("%+v", got)
 	}
 }

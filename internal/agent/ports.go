@@ -99,8 +99,9 @@ type Instance interface {
 	Holds(ctx context.Context, pos ag.Position) (bool, error)
 	// History returns the timelines that lead to tli, oldest first, tli last.
 	History(ctx context.Context, tli ag.Timeline) ([]ag.TimelineEntry, error)
-	// Promote leaves recovery on exactly that timeline, and returns the flushed end of recovery.
-	Promote(ctx context.Context, tli ag.Timeline) (ag.LSN, error)
+	// Promote leaves recovery on exactly that timeline, and returns the flushed end of recovery, and of the numbers of
+	// transactions there what is known.
+	Promote(ctx context.Context, tli ag.Timeline) (ag.LSN, ag.Xids, error)
 	// SetSync puts the setting before PostgreSQL and waits until a new session sees it. The names carry the epoch.
 	SetSync(ctx context.Context, p []ag.ReplicaID, n int, e ag.Epoch) error
 	FlushLSN(ctx context.Context) (ag.LSN, error)

@@ -60,7 +60,7 @@ type Status struct {
 // Key identifies what is worth publishing at once. Two statuses with one key differ only in positions and progress.
 func (s Status) Key() string {
 	key := fmt.Sprint(s.Epoch, s.Rule, s.Role, s.Data, s.Server, s.Copy, s.Readable, s.Open, s.Stream, s.Busy, s.Members, s.SyncP, s.SyncN, s.Config)
-	key += fmt.Sprint(s.Ill != "", s.Concern != "", s.Quarantine, s.StoodDown, s.NoVote != "", s.Copying != nil, s.Mute, s.Why != "", s.Sees, s.Relay)
+	key += fmt.Sprint(s.Ill != "", s.Concern != "", s.Quarantine, s.StoodDown, s.NoVote != "", s.Copying != nil, s.Mute, s.Why != "", s.Sees, s.Relay, s.storageStates())
 	if s.HandOver != nil {
 		key += s.HandOver.Op
 	}
@@ -156,6 +156,7 @@ func (s Status) member() availability.Member {
 	m := availability.Member{
 		Copy: s.Copy, Data: s.Data, Server: s.Server, Position: s.Position, Sync: ag.Sync{P: s.SyncP, N: s.SyncN}, Waits: s.Waits, WaitsWhy: s.Why,
 		Sees: s.Sees, Relays: s.Relay, Ill: s.Ill, Quarantine: s.Quarantine, NoVote: s.NoVote, Busy: s.Busy, Progress: s.Progress,
+		Storage: s.trouble(),
 	}
 	for _, x := range s.Members {
 		if !slices.Contains(s.Mute, x.ID) {
@@ -312,7 +313,7 @@ func (a *Agent) publishClosed(why string) {
 
 func (a *Agent) makeRoutes(v ag.View, p ag.Plan) *ag.Routes {
 	e := v.Record.Epoch
-	r := &ag.Routes{Epoch: e.Epoch, Self: v.Self, Lossless: ag.LosslessSince(a.routes.Load(), e)}
+	r := &ag.Routes{Epoch: e.Epoch, Self: v.Self, Lossless: ag.LosslessSince(a.routes.Load(), e), Timelines: v.Record.LeadTimelines()}
 	r.Promoting = e.Leader == v.Self && e.Phase != ag.PhaseSeal && a.answered.Load() != uint64(e.Epoch)
 	statuses := map[ag.ReplicaID]Status{}
 	if s := a.snapshot.Load(); s != nil {
@@ -350,7 +351,7 @@ func (a *Agent) makeRoutes(v ag.View, p ag.Plan) *ag.Routes {
 
 func sameRoutes(x, y *ag.Routes) bool {
 	return x.Epoch == y.Epoch && x.Lossless == y.Lossless && x.Self == y.Self && x.Primary == y.Primary && x.WriteOpen == y.WriteOpen && x.Promoting == y.Promoting &&
-		slices.Equal(x.Targets, y.Targets) && slices.EqualFunc(x.ReadList, y.ReadList, slices.Equal[[]ag.ReplicaID])
+		slices.Equal(x.Targets, y.Targets) && slices.Equal(x.Timelines, y.Timelines) && slices.EqualFunc(x.ReadList, y.ReadList, slices.Equal[[]ag.ReplicaID])
 }
 
 // statusEvery is how often a status without news is published: it carries the positions to which slots are advanced.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/agent/agenttest"
 	"github.com/coteriedb/coterie/internal/agent/marks"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 )
@@ -29,6 +30,34 @@ func TestKilledPrimaryIsReplacedByVotes(t *testing.T) {
 		l.write(next)
 		l.start("a")
 		l.formed(next, time.Minute)
+		l.write(next)
+	})
+}
+
+// A vote, a claim or a choice that was decided by another configuration than the present one is void. It is decided
+// again at once, so that a configuration that changes again and again costs no silence.
+func TestTakeoverWhileTheConfigurationChanges(t *testing.T) {
+	const changes = 5
+	inBubble(t, func(l *lab) {
+		l.write("a")
+		changed := agenttest.Fault{Before: func() { l.Record.SetGroup(func(*ag.Group) {}) }}
+		before := map[ag.ReplicaID]int{}
+		for _, id := range []ag.ReplicaID{"b", "c"} {
+			before[id] = l.Node(id).Store.Calls("commit")
+			l.Node(id).Store.Inject("commit", slices.Repeat([]agenttest.Fault{changed}, changes)...)
+		}
+		was, at := l.epoch(), boottime.Now()
+		l.kill("a")
+		l.wait("the epoch is claimed", 3*time.Second, func() bool { return l.epoch() > was })
+		for id, n := range before {
+			if n = l.Node(id).Store.Calls("commit") - n; n <= changes {
+				t.Errorf("%s has tried %d changes of the record: one took effect under another configuration than it was decided by", id, n)
+			}
+		}
+		next := l.leader(10*time.Second, "a")
+		if took := boottime.Now() - at; took > 1500*time.Millisecond {
+			t.Errorf("%s took %v", next, took)
+		}
 		l.write(next)
 	})
 }

@@ -38,10 +38,13 @@ func (i *Instance) Init(ctx context.Context) error {
 		i.log.Info("locale not available, using C", "locale", "C.UTF-8")
 		out, err = i.initdb(ctx, "C")
 	}
+	if err != nil && ctx.Err() != nil {
+		return errors.New("create the cluster: interrupted")
+	}
 	if err != nil {
 		return fmt.Errorf("create the cluster: initdb: %w: %s", err, programs.LastText(out))
 	}
-	if err := i.restrictCancel(ctx); err != nil {
+	if err := i.RestrictCancel(ctx); err != nil {
 		return fmt.Errorf("create the cluster: %w", err)
 	}
 	return i.createStandbySignal()
@@ -57,11 +60,11 @@ func (i *Instance) initdb(ctx context.Context, locale string) ([]byte, error) {
 	return cmd.CombinedOutput()
 }
 
-// restrictCancel revokes pg_cancel_backend and pg_terminate_backend from all but superusers and members of
+// RestrictCancel revokes pg_cancel_backend and pg_terminate_backend from all but superusers and members of
 // pg_signal_backend, in initdb's databases and so in all that are copied from them. Otherwise a role could cut short
 // the wait of its own other sessions for the secondaries, past the listener. It runs in single-user mode, before the
 // first start: only that mode can open template0.
-func (i *Instance) restrictCancel(ctx context.Context) error {
+func (i *Instance) RestrictCancel(ctx context.Context) error {
 	var sql bytes.Buffer
 	for _, f := range []string{"pg_cancel_backend(integer)", "pg_terminate_backend(integer, bigint)"} {
 		fmt.Fprintf(&sql, "REVOKE EXECUTE ON FUNCTION pg_catalog.%s FROM PUBLIC\n", f)

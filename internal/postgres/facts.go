@@ -83,8 +83,9 @@ var ownSettings = []string{
 // Settings that only superusers may see could be secret and are left out, except the libraries, without which a server
 // does not start. Of primary_conninfo, which may have a password, it is only said where it is written. The version of a
 // collation provider counts as a setting, because indexes on text depend on it. Settings that this session may have
-// changed for itself are read from the files.
-const privilegedSettings = `SELECT 'shared_preload_libraries' AS name, current_setting('shared_preload_libraries') AS value, source, pending_restart
+// changed for itself are read from the files. PostgreSQL calls a setting pending, too, whose other value in a file the
+// command line overrides: no restart changes it.
+const privilegedSettings = `SELECT 'shared_preload_libraries' AS name, current_setting('shared_preload_libraries') AS value, source, pending_restart AND source <> 'command line'
     FROM pg_settings WHERE name = 'shared_preload_libraries'
 UNION ALL
 SELECT 'collation version of libc', max(pg_collation_actual_version(oid)), 'the operating system', false FROM pg_collation WHERE collprovider = 'c'
@@ -109,7 +110,7 @@ SELECT s.name, coalesce(f.setting, s.boot_val, ''), CASE WHEN f.setting IS NULL 
     FROM pg_settings s LEFT JOIN (SELECT DISTINCT ON (name) name, setting FROM pg_file_settings WHERE applied ORDER BY name, seqno DESC) f ON f.name = s.name
     WHERE s.source IN ('client', 'session') AND s.name <> ALL ($1)`
 
-const openSettings = `SELECT name, coalesce(current_setting(name, true), ''), source, pending_restart FROM pg_settings
+const openSettings = `SELECT name, coalesce(current_setting(name, true), ''), source, pending_restart AND source <> 'command line' FROM pg_settings
     WHERE source NOT IN ('client', 'session') AND name <> ALL ($1) AND name <> 'shared_preload_libraries'`
 
 // Settings returns the settings of the running server that the replicas of a group have in common, unless an
@@ -150,4 +151,32 @@ func collectSettings(ctx context.Context, tx pgx.Tx) ([]Setting, error) {
 		}
 	}
 	return out, nil
+}
+
+// Archiver is what a server says of its archiving of WAL.
+type Archiver struct {
+	Mode, Command            string // archive_mode and archive_command
+	Recovery                 bool   // it is a standby, which archives nothing
+	Archived, Failed         int64  // since the statistics were reset
+	LastArchived, LastFailed *string
+	ArchivedAt, FailedAt     *time.Time
+	SegmentSize              int64
+	Timeline                 ag.Timeline // of a primary
+}
+
+// Archiver asks the server, in the session that serves logins.
+func (v *Facts) Archiver(ctx context.Context) (a Archiver, err error) {
+	ctx, cancel := context.WithTimeout(ctx, session.Limit)
+	defer cancel()
+	err = v.s.Do(ctx, func(c *pgx.Conn) error {
+		return c.QueryRow(ctx, `SELECT current_setting('archive_mode'), current_setting('archive_command'), pg_is_in_recovery(), a.archived_count, a.failed_count,
+		    a.last_archived_wal, a.last_failed_wal, a.last_archived_time, a.last_failed_time, pg_size_bytes(current_setting('wal_segment_size')),
+		    CASE WHEN pg_is_in_recovery() THEN 0 ELSE ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::bigint END
+		  FROM pg_stat_archiver a`).
+			Scan(&a.Mode, &a.Command, &a.Recovery, &a.Archived, &a.Failed, &a.LastArchived, &a.LastFailed, &a.ArchivedAt, &a.FailedAt, &a.SegmentSize, &a.Timeline)
+	})
+	if err != nil {
+		return a, fmt.Errorf("ask the server how its archiving is: %w", err)
+	}
+	return a, nil
 }

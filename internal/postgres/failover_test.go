@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -58,18 +59,27 @@ func TestFailover(t *testing.T) {
 	third.kill(syscall.SIGQUIT)
 	common := p.observe().Flush
 	interruptPromotion(t, s)
-
-	end, err := s.Promote(ctx, 5, 30*time.Second)
+	s.streams(p)
+	next, err := strconv.ParseUint(p.value("SELECT pg_snapshot_xmax(pg_current_snapshot())::text"), 10, 64)
 	if err != nil {
 		t.Fatal(err)
+	}
+	s.receivesOnly(p, "CREATE TABLE received ()") // under that number, or a higher one
+
+	end, xids, err := s.Promote(ctx, 5, 30*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if xids.Kept <= next || xids.Lost < xids.Kept {
+		t.Errorf("numbers of transactions at the promotion: %+v; the secondary has that of %d", xids, next)
 	}
 	if o := s.observe(); o.InRecovery || o.Timeline != 5 || end <= common || o.Flush < end {
 		t.Fatalf("promoted at %s: %+v", end, o)
 	}
-	if again, err := s.Promote(ctx, 5, 30*time.Second); err != nil || again < end {
+	if again, xids, err := s.Promote(ctx, 5, 30*time.Second); err != nil || again < end || xids.Kept != 0 {
 		t.Errorf("promoting again: %s, %v", again, err)
 	}
-	if _, err := s.Promote(ctx, 6, 30*time.Second); !errors.Is(err, ErrTimeline) {
+	if _, _, err := s.Promote(ctx, 6, 30*time.Second); !errors.Is(err, ErrTimeline) {
 		t.Errorf("promoting a primary to another timeline: %v", err)
 	}
 	h, err := s.History(ctx, 5)
@@ -87,6 +97,28 @@ func TestFailover(t *testing.T) {
 	sub(t, "checksums", func(t *testing.T) { testChecksums(t, p, s, h[0].Switch) }, p, s)
 	sub(t, "follow the new timeline", func(t *testing.T) { testFollow(t, s, third) }, s, third)
 	sub(t, "rewind", func(t *testing.T) { testRewind(t, p, s, h[0].Switch) }, p, s)
+}
+
+// receivesOnly pauses the replay of the secondary, and waits until it has received what the commands make on the
+// primary.
+func (s *server) receivesOnly(p *server, commands ...string) (target ag.LSN) {
+	s.t.Helper()
+	s.sql("SELECT pg_wal_replay_pause()")
+	s.waitFor("replay to pause", func(context.Context) error {
+		if got := s.value("SELECT pg_get_wal_replay_pause_state()"); got != "paused" {
+			return errors.New(got)
+		}
+		return nil
+	})
+	p.sql(commands...)
+	target = p.observe().Flush
+	s.waitFor("all to be received", func(context.Context) error {
+		if o := s.observe(); o.Receive < target || o.Replay >= target {
+			return fmt.Errorf("received %s, replayed %s, want %s", o.Receive, o.Replay, target)
+		}
+		return nil
+	})
+	return target
 }
 
 // interruptPromotion leaves the state of an agent that died between marking skipped timelines and promoting.
@@ -279,21 +311,7 @@ func (s *server) disconnected() {
 // testReplayBehind holds that WAL that was received and not replayed counts.
 func testReplayBehind(t *testing.T, p, s *server) {
 	wantSameEnd(t, s)
-	s.sql("SELECT pg_wal_replay_pause()")
-	s.waitFor("replay to pause", func(context.Context) error {
-		if got := s.value("SELECT pg_get_wal_replay_pause_state()"); got != "paused" {
-			return errors.New(got)
-		}
-		return nil
-	})
-	p.sql("INSERT INTO t VALUES (7)", "SELECT pg_switch_wal()", "CREATE TABLE behind AS SELECT g FROM generate_series(1, 50000) g", "DELETE FROM t WHERE v = 7")
-	target := p.observe().Flush
-	s.waitFor("all to be received", func(context.Context) error {
-		if o := s.observe(); o.Receive < target || o.Replay >= target {
-			return fmt.Errorf("received %s, replayed %s, want %s", o.Receive, o.Replay, target)
-		}
-		return nil
-	})
+	target := s.receivesOnly(p, "INSERT INTO t VALUES (7)", "SELECT pg_switch_wal()", "CREATE TABLE behind AS SELECT g FROM generate_series(1, 50000) g", "DELETE FROM t WHERE v = 7")
 	p.kill(syscall.SIGQUIT)
 	s.disconnected()
 	if end := wantSameEnd(t, s); end.LSN < target {

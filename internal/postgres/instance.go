@@ -109,6 +109,15 @@ func exists(path string) bool {
 // exists. The caller closes it.
 func (i *Instance) Session(ctx context.Context) (*pgx.Conn, error) { return i.server.Connect(ctx, nil) }
 
+// SessionIn is Session in another database; "" for the one that always exists.
+func (i *Instance) SessionIn(ctx context.Context, database string) (*pgx.Conn, error) {
+	return i.server.Connect(ctx, func(c *pgx.ConnConfig) {
+		if database != "" {
+			c.Database = database
+		}
+	})
+}
+
 // Version returns the version of the server's binaries, as 15.18.
 func (i *Instance) Version() string { return i.cfg.Install.Version }
 

@@ -338,6 +338,7 @@ func testForeignSettings(t *testing.T, p *server) {
 	}
 	testSettings(t, p)
 	testReservedSettings(t, p)
+	testPendingRestart(t, p)
 	b, err := os.ReadFile(p.autoConf())
 	if err != nil {
 		t.Fatal(err)
@@ -386,6 +387,28 @@ func testSettings(t *testing.T, p *server) {
 	}
 	if len(got) < 200 || got["max_connections"].Value == "" {
 		t.Errorf("%d settings: %+v", len(got), got["max_connections"])
+	}
+}
+
+// A setting waits for a restart if its other value in a file is in force then: not if the command line overrides it.
+func testPendingRestart(t *testing.T, p *server) {
+	p.sql("ALTER SYSTEM SET max_locks_per_transaction = 123", "ALTER SYSTEM SET listen_addresses = '127.0.0.9'", "SELECT pg_reload_conf()")
+	defer p.sql("ALTER SYSTEM RESET max_locks_per_transaction", "ALTER SYSTEM RESET listen_addresses", "SELECT pg_reload_conf()")
+	waits := func(name string) bool {
+		found, err := p.Settings(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		i := slices.IndexFunc(found, func(s Setting) bool { return s.Name == name })
+		return i >= 0 && found[i].Pending
+	}
+	for end := time.Now().Add(time.Minute); !waits("max_locks_per_transaction"); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("max_locks_per_transaction does not wait for a restart")
+		}
+	}
+	if waits("listen_addresses") {
+		t.Error("listen_addresses waits for a restart, which does not change it")
 	}
 }
 

@@ -35,34 +35,38 @@ const maxSkip = 100_000
 //
 // After an error other than ErrTimeline the server may or may not be promoted, now or later: fence, then look.
 // Promoting again to the timeline that the server already writes succeeds.
-func (i *Instance) Promote(ctx context.Context, tli ag.Timeline, budget time.Duration) (endOfRecovery ag.LSN, err error) {
+//
+// The numbers of transactions are for questions about commits (docs/adr/0111-commits-in-doubt.md). Each bound holds
+// whenever it was read on its side of the end of recovery. Kept is not known of a server that was promoted before.
+func (i *Instance) Promote(ctx context.Context, tli ag.Timeline, budget time.Duration) (endOfRecovery ag.LSN, xids ag.Xids, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, budget, fmt.Errorf("not out of recovery after %v", budget))
 	defer cancel()
 	o, err := i.Observe(ctx)
 	if err != nil {
-		return 0, fmt.Errorf("promote: %w", err)
+		return 0, ag.Xids{}, fmt.Errorf("promote: %w", err)
 	}
 	if o.InRecovery {
 		if err := i.skipTo(o.Timeline, tli); err != nil {
-			return 0, fmt.Errorf("promote to timeline %d: %w", tli, err)
+			return 0, ag.Xids{}, fmt.Errorf("promote to timeline %d: %w", tli, err)
 		}
 		fault.Point("promote.skipped") // the timeline ids in between are taken; PostgreSQL is not promoted
-		if err := i.leaveRecovery(ctx); err != nil {
-			return 0, fmt.Errorf("promote to timeline %d: %w", tli, err)
+		if xids.Kept, err = i.leaveRecovery(ctx, o); err != nil {
+			return 0, ag.Xids{}, fmt.Errorf("promote to timeline %d: %w", tli, err)
 		}
 	}
 	fault.Point("promote.left") // PostgreSQL has left recovery; its timeline is not checked
+	xids.Lost = i.nextXid(ctx)
 	p, err := i.identify(ctx)
 	if err != nil {
-		return 0, fmt.Errorf("promote to timeline %d: %w", tli, err)
+		return 0, ag.Xids{}, fmt.Errorf("promote to timeline %d: %w", tli, err)
 	}
 	if p.Timeline != tli {
-		return 0, fmt.Errorf("promote to timeline %d: the server writes timeline %d: %w", tli, p.Timeline, ErrTimeline)
+		return 0, ag.Xids{}, fmt.Errorf("promote to timeline %d: the server writes timeline %d: %w", tli, p.Timeline, ErrTimeline)
 	}
 	if _, err := i.History(ctx, tli); err != nil {
-		return 0, fmt.Errorf("promote to timeline %d: %w: %w", tli, err, ErrTimeline)
+		return 0, ag.Xids{}, fmt.Errorf("promote to timeline %d: %w: %w", tli, err, ErrTimeline)
 	}
-	return p.LSN, nil
+	return p.LSN, xids, nil
 }
 
 // skipTo makes tli the id that PostgreSQL will choose next.
@@ -103,10 +107,20 @@ func createEmpty(path string) error {
 }
 
 // leaveRecovery requests promotion and waits for its end. It does not use the wait of pg_promote, which polls ten times
-// a second.
-func (i *Instance) leaveRecovery(ctx context.Context) error {
-	return i.main.Do(ctx, func(c *pgx.Conn) error {
+// a second. kept is the number after the last transaction that was replayed before. The server replays what it has
+// before it is promoted, so waiting for that first takes no time. Its promotion would end a pause, too.
+func (i *Instance) leaveRecovery(ctx context.Context, o Observation) (kept uint64, err error) {
+	err = i.main.Do(ctx, func(c *pgx.Conn) error {
 		sent, recovery := false, true
+		if o.ReplayPaused {
+			_, _ = c.Exec(ctx, "SELECT pg_wal_replay_resume()") // fails once it is being promoted
+		}
+		if err := awaitReplay(ctx, c, o.Whole.LSN); err != nil {
+			return err
+		}
+		if c.QueryRow(ctx, keptQuery).Scan(&kept) != nil {
+			kept = 0 // a promotion does not fail for it
+		}
 		if err := c.QueryRow(ctx, "SELECT pg_promote(false)").Scan(&sent); err != nil {
 			return err
 		}
@@ -125,6 +139,43 @@ func (i *Instance) leaveRecovery(ctx context.Context) error {
 			}
 		}
 	})
+	return kept, err
+}
+
+// awaitReplay waits until the server has replayed its WAL up to end, or replayBudget is over.
+func awaitReplay(ctx context.Context, c *pgx.Conn, end ag.LSN) error {
+	for until := time.Now().Add(replayBudget); time.Now().Before(until); {
+		var at ag.LSN
+		if err := c.QueryRow(ctx, "SELECT pg_last_wal_replay_lsn()").Scan(lsn(&at)); err != nil {
+			return err
+		}
+		if at >= end {
+			return nil
+		}
+		if err := retry.Sleep(ctx, pollInterval); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// replayBudget bounds the wait for the replay of what a server has, before it is promoted. Without it the number of its
+// last transaction is too low, which is not wrong.
+const replayBudget = 100 * time.Millisecond
+
+// xidQuery returns the number after that of the last transaction that has ended. A number that is in use may be higher.
+// keptQuery returns it of a server in recovery only. Its snapshot is older than its look at that.
+const (
+	xidQuery  = "SELECT pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::text::bigint"
+	keptQuery = xidQuery + " * pg_catalog.pg_is_in_recovery()::int"
+)
+
+// nextXid returns the number after that of the last transaction that has ended; 0: the server does not say.
+func (i *Instance) nextXid(ctx context.Context) (next uint64) {
+	if i.main.Do(ctx, func(c *pgx.Conn) error { return c.QueryRow(ctx, xidQuery).Scan(&next) }) != nil {
+		return 0
+	}
+	return next
 }
 
 // ErrNotWhole means that the data directory does not hold a whole copy: one that was being made or rewound.

@@ -5,8 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -420,4 +423,58 @@ func syncPath(path string) error {
 		return fmt.Errorf("flush %s: %w", path, err)
 	}
 	return nil
+}
+
+// Unarchived returns how many files of WAL wait to be archived. It reads their directory itself: where archiving has
+// failed for long there are very many, and the server's session has logins to serve.
+func (i *Instance) Unarchived() (n int, err error) {
+	dir, err := os.Open(i.path("pg_wal", "archive_status"))
+	if err != nil {
+		return 0, fmt.Errorf("count WAL that is not archived: %w", err)
+	}
+	defer func() { _ = dir.Close() }()
+	for {
+		names, err := dir.Readdirnames(1000)
+		for _, name := range names {
+			if strings.HasSuffix(name, ".ready") {
+				n++
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			return n, nil
+		}
+		if err != nil {
+			return 0, fmt.Errorf("count WAL that is not archived: %w", err)
+		}
+	}
+}
+
+// ArchiveAgain has the server of a primary archive the WAL of earlier timelines once more that it still holds. A
+// standby notes each segment as archived when it has received it, because its primary archives; what that one had not
+// archived when it died would be in no archive. It must be called only where archiving a file twice does no harm. It
+// returns the number of files.
+func (i *Instance) ArchiveAgain(before ag.Timeline) (n int, err error) {
+	dir := i.path("pg_wal", "archive_status")
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return 0, fmt.Errorf("look for WAL to archive again: %w", err)
+	}
+	for _, e := range entries {
+		name, done := strings.CutSuffix(e.Name(), ".done")
+		var tli uint32
+		if _, err := fmt.Sscanf(name, "%08X", &tli); !done || err != nil || len(name) != 24 || ag.Timeline(tli) >= before {
+			continue
+		}
+		if _, err := os.Stat(i.path("pg_wal", name)); err != nil { // PostgreSQL removes it
+			continue
+		}
+		err := os.Rename(filepath.Join(dir, e.Name()), filepath.Join(dir, name+".ready"))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return n, fmt.Errorf("have WAL archived again: %w", err)
+		}
+		if err == nil {
+			n++
+		}
+	}
+	return n, nil
 }

@@ -98,12 +98,12 @@ func (i *instance) History(_ context.Context, tli ag.Timeline) (h []ag.TimelineE
 	return h, nil
 }
 
-func (i *instance) Promote(ctx context.Context, tli ag.Timeline) (end ag.LSN, err error) {
+func (i *instance) Promote(ctx context.Context, tli ag.Timeline) (end ag.LSN, xids ag.Xids, err error) {
 	if err := i.n().begin(ctx, "promote"); err != nil {
-		return 0, err
+		return 0, ag.Xids{}, err
 	}
 	if err := i.running(ctx); err != nil {
-		return 0, err
+		return 0, ag.Xids{}, err
 	}
 	i.n().locked(func() {
 		at := i.n().position()
@@ -116,11 +116,11 @@ func (i *instance) Promote(ctx context.Context, tli ag.Timeline) (end ag.LSN, er
 			err = fmt.Errorf("timeline %d is not above %d", tli, at.Timeline)
 		default:
 			i.tls = append(i.tls, ag.TimelineEntry{TLI: tli, Parent: at.Timeline, Switch: at.LSN})
-			i.recovery = false
+			i.recovery, xids = false, ag.Xids{Kept: uint64(at.LSN), Lost: uint64(at.LSN) + 1}
 			end = i.w.append(i.n()).LSN
 		}
 	})
-	return end, err
+	return end, xids, err
 }
 
 func (i *instance) SetSync(ctx context.Context, p []ag.ReplicaID, k int, e ag.Epoch) error {

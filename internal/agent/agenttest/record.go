@@ -28,9 +28,9 @@ type Record struct {
 
 // NewRecord returns a record that holds rec and the group.
 func NewRecord(g ag.Group, rec ag.Record) *Record {
-	r := &Record{rev: 3}
+	r := &Record{rev: 4}
 	rec.Revs = ag.Revisions{Epoch: 1, State: 2, Lead: 3}
-	r.snap = agent.Snapshot{Record: rec, Group: g, Statuses: map[ag.ReplicaID]agent.Status{}}
+	r.snap = agent.Snapshot{Record: rec, Group: g, GroupRev: r.rev, Statuses: map[ag.ReplicaID]agent.Status{}}
 	return r
 }
 
@@ -106,6 +106,8 @@ func (r *Record) SetGroup(change func(*ag.Group)) {
 	defer r.mu.Unlock()
 	r.snap.Group.Replicas = slices.Clone(r.snap.Group.Replicas) // agents read those of before
 	change(&r.snap.Group)
+	r.rev++
+	r.snap.GroupRev = r.rev
 	r.changed()
 }
 
@@ -209,6 +211,7 @@ var ErrUnreachable = errors.New("no member of the quorum answers")
 // Fault is a fault of one call of a store.
 type Fault struct {
 	Late      time.Duration // the call takes effect after this
+	Before    func()        // is done before it takes effect
 	LoseReply bool          // it takes effect and its answer is lost
 	Err       error         // it has no effect and ends in this error
 }
@@ -298,6 +301,9 @@ func (s *Store) call(ctx context.Context, name string, do func() error) error {
 	}
 	if err := ctx.Err(); err != nil {
 		return err
+	}
+	if f.Before != nil {
+		f.Before()
 	}
 	err := do()
 	if f.LoseReply {

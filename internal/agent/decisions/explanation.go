@@ -9,13 +9,16 @@ import (
 
 // Explanation is the answer of a node's management socket to GET explain, which coterie explain prints.
 type Explanation struct {
-	Node      ag.ReplicaID            `json:"node"`                  // the node that was asked
-	Asked     []ag.ReplicaID          `json:"members"`               // members whose decisions are in it
-	Missing   map[ag.ReplicaID]string `json:"unreachable,omitempty"` // members whose decisions are not, and why
-	Changes   []Change                `json:"changes"`               // of leadership, oldest first
-	Last      *Change                 `json:"last,omitempty"`        // the one asked for, with its decisions
-	Now       []Forecast              `json:"now"`
-	Decisions []Decision              `json:"decisions,omitempty"` // all there are, if asked for
+	Node    ag.ReplicaID            `json:"node"`                  // the node that was asked
+	Asked   []ag.ReplicaID          `json:"members"`               // members whose decisions are in it
+	Missing map[ag.ReplicaID]string `json:"unreachable,omitempty"` // members whose decisions are not, and why
+	Changes []Change                `json:"changes"`               // of leadership, oldest first
+	Last    *Change                 `json:"last,omitempty"`        // the one asked for, with its decisions
+	Now     []Forecast              `json:"now"`
+	// NotReady is why the primary's death would not be survived without a person, by the judgement of the node that was
+	// asked; "": it would be, or that is not known.
+	NotReady  string     `json:"not_ready,omitempty"`
+	Decisions []Decision `json:"decisions,omitempty"` // all there are, if asked for
 }
 
 // Forecast is what a node would do if the primary failed now, with the conditions for it.

@@ -209,8 +209,8 @@ func TestServerEnv(t *testing.T) {
 		t.Setenv(name, "secret")
 	}
 	t.Setenv("TZ", "Europe/Vienna")
-	env := serverEnv()
-	if !slices.Contains(env, "TZ=Europe/Vienna") || !slices.Contains(env, "LC_ALL=C.UTF-8") {
+	env := serverEnv("/srv/node")
+	if !slices.Contains(env, "TZ=Europe/Vienna") || !slices.Contains(env, "LC_ALL=C.UTF-8") || !slices.Contains(env, "COTERIE_NODE=/srv/node") {
 		t.Errorf("%q", env)
 	}
 	for _, e := range env {

@@ -206,7 +206,7 @@ func (i *Instance) EndWalsenders(ctx context.Context, member ag.ReplicaID) error
 }
 
 // Promote promotes the server to a timeline, and returns where that begins.
-func (i *Instance) Promote(ctx context.Context, tli ag.Timeline) (ag.LSN, error) {
+func (i *Instance) Promote(ctx context.Context, tli ag.Timeline) (ag.LSN, ag.Xids, error) {
 	return i.Instance.Promote(ctx, tli, 5*time.Minute)
 }
 

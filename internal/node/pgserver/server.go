@@ -102,7 +102,7 @@ func (s *Server) start(ctx context.Context, r keeper.StartRequest) error {
 	if err := s.pg.PrepareStart(ctx, set); err != nil {
 		return err
 	}
-	r.Postgres, r.PGData, r.Args, r.Env = s.pg.Binary(), s.pg.Config().PGData, s.pg.Args(), serverEnv()
+	r.Postgres, r.PGData, r.Args, r.Env = s.pg.Binary(), s.pg.Config().PGData, s.pg.Args(), serverEnv(s.layout.Dir)
 	r.LogFile = filepath.Join(s.layout.Log(), "postgres.log")
 	s.pg.MarkLogs(r.LogFile)
 	s.log.ServerStarts()
@@ -111,9 +111,10 @@ func (s *Server) start(ctx context.Context, r keeper.StartRequest) error {
 }
 
 // serverEnv is the environment of the server: nothing of the administrator's shell but the time zone and where programs
-// are.
-func serverEnv() []string {
-	env := []string{"LC_ALL=C.UTF-8"}
+// are. COTERIE_NODE tells an archive_command, which is the same on every replica, where this node keeps its
+// configuration.
+func serverEnv(dir string) []string {
+	env := []string{"LC_ALL=C.UTF-8", "COTERIE_NODE=" + dir}
 	for _, k := range []string{"PATH", "TZ", "LD_LIBRARY_PATH", "HOME"} {
 		if v, ok := os.LookupEnv(k); ok {
 			env = append(env, k+"="+v)
