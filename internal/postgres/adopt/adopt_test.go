@@ -253,7 +253,7 @@ func testAdopt(t *testing.T, b *bench, ordinary bool) {
 			}
 			stop()
 			if !ordinary { // another replica is still in the group
-				if out, code := b.run(ordinary, c...); code != 4 || !strings.Contains(out, "coterie remove n2") {
+				if out, code := b.run(ordinary, c...); code != 4 || !strings.Contains(out, "coterie member remove n2") {
 					t.Errorf("release beside another replica: exit %d:\n%s", code, out)
 				}
 				stop = b.agent(t, ordinary, filepath.Join(dir, "out"), "agent", "--node", node)

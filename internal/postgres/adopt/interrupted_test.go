@@ -45,6 +45,34 @@ func TestUndoBeforeTheListing(t *testing.T) {
 	}
 }
 
+// TestUndoKeepsTheAdministrators holds that a setting which the administrator made with ALTER SYSTEM after the adoption
+// stays, and that one of the agent does not.
+func TestUndoKeepsTheAdministrators(t *testing.T) {
+	t.Parallel()
+	data, state := t.TempDir(), t.TempDir()
+	auto := filepath.Join(data, "postgresql.auto.conf")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(auto, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("hot_standby_feedback = 'off'\n")
+	none := func() error { return nil }
+	a, err := Take(&Report{Cluster: Cluster{Data: data, ConfigFile: filepath.Join(data, "postgresql.conf")}}, "", state, none)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const after = "hot_standby_feedback = 'on'\nwork_mem = '9MB'\n"
+	write(after + "synchronous_standby_names = 'x'\n")
+	if err := a.Undo(none); err != nil {
+		t.Fatal(err)
+	}
+	if now, err := os.ReadFile(auto); err != nil || string(now) != after {
+		t.Errorf("postgresql.auto.conf has %q, %v; it should have %q", now, err, after)
+	}
+}
+
 // TestMembersSlotsAreRemoved holds that no slot of a member stays in a cluster that is given back, whatever the name of
 // its directory is: it would keep all WAL from then on.
 func TestMembersSlotsAreRemoved(t *testing.T) {

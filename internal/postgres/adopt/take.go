@@ -160,9 +160,9 @@ func generatedConf(settings []Setting, autoConf string) string {
 	return b.String()
 }
 
-// agentSettings are the settings that Undo gives the values of before the adoption: those that the agent writes with
-// ALTER SYSTEM in a running server, and hot_standby_feedback.
-var agentSettings = []string{"synchronous_standby_names", "max_standby_streaming_delay", "max_standby_archive_delay", "hot_standby_feedback"}
+// agentSettings are the settings that the agent writes with ALTER SYSTEM in a running server. Undo gives them the
+// values of before the adoption.
+var agentSettings = []string{"synchronous_standby_names", "max_standby_streaming_delay", "max_standby_archive_delay"}
 
 // Undo restores the cluster as it was before the adoption, wherever it differs. The server must be stopped. clean is
 // the same function as for Take. Settings that the administrator made with ALTER SYSTEM in the meantime stay, except
