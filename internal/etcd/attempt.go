@@ -66,8 +66,8 @@ func (s *Store) change(ctx context.Context, w write) (outcome, error) {
 	return outcome{}, fmt.Errorf("%w: another process writes as replica %q", ErrNoQuorum, s.cfg.Replica)
 }
 
-// attempt sends w once, to one endpoint after the other until one answers. again requests another attempt with the
-// attempt key's revision that was found.
+// attempt sends w to the endpoints until one answers. again requests another attempt with the attempt key's revision
+// that was found.
 func (s *Store) attempt(ctx context.Context, id string, w write) (out outcome, again bool, err error) {
 	expected := s.attempts.rev
 	key := s.keys.attempt
@@ -110,11 +110,7 @@ func (s *Store) send(ctx context.Context, t txn) (res txnResult, maySent bool, e
 	deadline, _ := ctx.Deadline()
 	ctx, cancel := context.WithTimeout(ctx, time.Until(deadline)*7/10)
 	defer cancel()
-	maySent, err = s.each(ctx, func(ctx context.Context, endpoint string) (err error) {
-		res, err = s.back.txn(ctx, endpoint, t)
-		return err
-	})
-	return res, maySent, err
+	return ask(ctx, s, func(ctx context.Context, endpoint string) (txnResult, error) { return s.back.txn(ctx, endpoint, t) })
 }
 
 // readBack determines the outcome of a change that got no answer, and voids the copies that are still under way.
@@ -125,14 +121,12 @@ func (s *Store) readBack(ctx context.Context, id string, expected int64, w write
 	}
 	key := s.keys.attempt
 	void := "void " + id
-	var res txnResult
-	_, err := s.each(ctx, func(ctx context.Context, endpoint string) (err error) {
-		res, err = s.back.txn(ctx, endpoint, txn{
+	res, _, err := ask(ctx, s, func(ctx context.Context, endpoint string) (txnResult, error) {
+		return s.back.txn(ctx, endpoint, txn{
 			If:   []guard{{key, expected}},
 			Then: []op{put(key, []byte(void))},
 			Else: append([]op{get(key)}, w.reads...),
 		})
-		return err
 	})
 	if err != nil {
 		return outcome{}, unknown(errors.Join(cause, err))

@@ -28,6 +28,7 @@ func TestContract(t *testing.T) {
 	tests := map[string]func(t *testing.T, w world){
 		"bootstrap":          testBootstrap,
 		"replace":            testReplace,
+		"pass":               testPass,
 		"commit":             testCommit,
 		"takeover race":      testTakeoverRace,
 		"votes":              testVotes,
@@ -196,6 +197,36 @@ func testReplace(t *testing.T, w world) {
 		t.Fatalf("%+v", snap)
 	}
 	want(t, s.Replace(ctx, firstGroup(testGroup), firstEpoch, firstState), ErrConflict)
+}
+
+func testPass(t *testing.T, w world) {
+	ctx := testContext(t)
+	s, r := begun(t, w)
+	_, err := s.Renew(ctx, r.Revs.Epoch, ag.Lead{Epoch: 1, Holder: "n1", Released: true})
+	ok(t, err)
+	from, err := s.Read(ctx)
+	ok(t, err)
+	g, e := from.Group, ag.EpochRecord{Epoch: 2, Phase: ag.PhasePromote, Leader: "n1", TLI: 3, MaxTLI: 3, Copy: "c9"}
+	g.SystemID = "9"
+	st := ag.State{Leader: "n1", Copy: "c9", V: []ag.Member{}, Seq: from.Record.State.Seq + 1}
+	if err := s.Pass(ctx, from, g, ag.EpochRecord{Epoch: 3, Phase: ag.PhasePromote, Leader: "n1"}, st); err == nil {
+		t.Fatal("an epoch was left out")
+	}
+	_, err = s.UpdateGroup(ctx, from.GroupRev, from.Group) // as another administrator would
+	ok(t, err)
+	want(t, s.Pass(ctx, from, g, e, st), ErrConflict)
+	now, err := s.Read(ctx)
+	ok(t, err)
+	if now.Group.SystemID == "9" || now.Record.Epoch.Epoch != 1 || now.Record.State.Copy != from.Record.State.Copy {
+		t.Fatalf("a part of it was written: %+v", now)
+	}
+	ok(t, s.Pass(ctx, now, g, e, st))
+	got, err := s.Read(ctx)
+	ok(t, err)
+	if got.Group.SystemID != "9" || !reflect.DeepEqual(got.Record.Epoch, e) || got.Record.State.Copy != "c9" || got.Record.Revs.Lead != 0 {
+		t.Fatalf("%+v", got)
+	}
+	want(t, s.Pass(ctx, now, g, e, st), ErrConflict)
 }
 
 func testCommit(t *testing.T, w world) {

@@ -198,9 +198,8 @@ func others(prefix string, names []ag.ReplicaID) (ops []op) {
 func (s *Store) blind(ctx context.Context, ops ...op) error {
 	ctx, cancel := s.bounded(ctx, s.cfg.CallTimeout)
 	defer cancel()
-	_, err := s.each(ctx, func(ctx context.Context, endpoint string) error {
-		_, err := s.back.txn(ctx, endpoint, txn{Then: ops})
-		return err
+	_, _, err := ask(ctx, s, func(ctx context.Context, endpoint string) (txnResult, error) {
+		return s.back.txn(ctx, endpoint, txn{Then: ops})
 	})
 	return err
 }

@@ -14,13 +14,9 @@ import (
 
 // Members lists the quorum's members, by a linearizable read.
 func (s *Store) Members(ctx context.Context) ([]MemberInfo, error) {
-	var out []MemberInfo
 	ctx, cancel := s.bounded(ctx, s.cfg.CallTimeout)
 	defer cancel()
-	_, err := s.each(ctx, func(ctx context.Context, endpoint string) (err error) {
-		out, err = s.back.members(ctx, endpoint)
-		return err
-	})
+	out, _, err := ask(ctx, s, s.back.members)
 	if err != nil {
 		return nil, fmt.Errorf("list the quorum's members: %w", err)
 	}
@@ -36,17 +32,17 @@ const reconfigurePause = 100 * time.Millisecond
 
 // reconfigure repeats a change of the quorum's members until it is made, refused, or ctx ends. again reports whether an
 // error is temporary: for example, etcd refuses changes until all members have been connected for 5 seconds.
-func (s *Store) reconfigure(ctx context.Context, again func(error) bool, try func(ctx context.Context, endpoint string) error) error {
+// The first answer decides: try may be running at several endpoints at once.
+func reconfigure[T any](ctx context.Context, s *Store, again func(error) bool, try func(ctx context.Context, endpoint string) (T, error)) (value T, err error) {
 	ctx, cancel := s.bounded(ctx, membershipTimeout)
 	defer cancel()
-	var err error
 	_ = retry.Until(ctx, reconfigurePause, func() (bool, error) { // the last try's error says more than the end of ctx
 		call, cancelCall := s.bounded(ctx, s.cfg.CallTimeout)
 		defer cancelCall()
-		_, err = s.each(call, try)
+		value, _, err = ask(call, s, try)
 		return err == nil || !again(err), nil
 	})
-	return err
+	return value, err
 }
 
 func notYet(err error) bool { return errors.Is(err, errUnhealthy) || errors.Is(err, ErrNoQuorum) }
@@ -58,7 +54,9 @@ func (s *Store) AddLearner(ctx context.Context, peerURL string) (id uint64, init
 	if err := checkPeerURL(peerURL); err != nil {
 		return 0, nil, fmt.Errorf("add a quorum member: %w", err)
 	}
-	id, addErr := s.addLearner(ctx, peerURL)
+	id, addErr := reconfigure(ctx, s, notYet, func(ctx context.Context, endpoint string) (uint64, error) {
+		return s.back.addLearner(ctx, endpoint, peerURL)
+	})
 	// The list tells the outcome of the call. If an add that is still under way is repeated, its URL is taken.
 	members, err := s.Members(ctx)
 	if err != nil {
@@ -88,19 +86,13 @@ func (s *Store) AddLearner(ctx context.Context, peerURL string) (id uint64, init
 	return id, initial, nil
 }
 
-func (s *Store) addLearner(ctx context.Context, peerURL string) (id uint64, err error) {
-	err = s.reconfigure(ctx, notYet, func(ctx context.Context, endpoint string) (err error) {
-		id, err = s.back.addLearner(ctx, endpoint, peerURL)
-		return err
-	})
-	return id, err
-}
-
 // PromoteLearner makes a learner a voter, waiting until it has caught up or ctx ends (30 s at most): then ErrNotReady.
 // It is idempotent.
 func (s *Store) PromoteLearner(ctx context.Context, id uint64) error {
 	again := func(err error) bool { return errors.Is(err, errLearnerNotReady) || notYet(err) }
-	err := s.reconfigure(ctx, again, func(ctx context.Context, endpoint string) error { return s.back.promote(ctx, endpoint, id) })
+	_, err := reconfigure(ctx, s, again, func(ctx context.Context, endpoint string) (struct{}, error) {
+		return struct{}{}, s.back.promote(ctx, endpoint, id)
+	})
 	switch {
 	case err == nil || errors.Is(err, errNotLearner):
 		return nil
@@ -112,7 +104,9 @@ func (s *Store) PromoteLearner(ctx context.Context, id uint64) error {
 
 // RemoveMember removes a member of the quorum for ever; its id is never used again. It is idempotent.
 func (s *Store) RemoveMember(ctx context.Context, id uint64) error {
-	err := s.reconfigure(ctx, notYet, func(ctx context.Context, endpoint string) error { return s.back.remove(ctx, endpoint, id) })
+	_, err := reconfigure(ctx, s, notYet, func(ctx context.Context, endpoint string) (struct{}, error) {
+		return struct{}{}, s.back.remove(ctx, endpoint, id)
+	})
 	if err != nil && !errors.Is(err, errMemberNotFound) {
 		return fmt.Errorf("remove the quorum member %x: %w", id, err)
 	}

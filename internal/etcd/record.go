@@ -193,15 +193,12 @@ func (s *Store) Renew(ctx context.Context, epochRev int64, lead ag.Lead) (int64,
 		if s.renewal.overRelease(lead) {
 			return 0, fmt.Errorf("renew the lease: %w: %s released epoch %d", ErrConflict, lead.Holder, lead.Epoch)
 		}
-		var res txnResult
-		_, err := s.each(ctx, func(ctx context.Context, endpoint string) (err error) {
-			res, err = s.back.txn(ctx, endpoint, txn{
-				If:   []guard{{s.keys.epoch, epochRev}, {s.keys.lead, s.renewal.rev}},
-				Then: []op{put(s.keys.lead, b)},
-				Else: []op{get(s.keys.epoch), get(s.keys.lead)},
-			})
-			return err
-		})
+		t := txn{
+			If:   []guard{{s.keys.epoch, epochRev}, {s.keys.lead, s.renewal.rev}},
+			Then: []op{put(s.keys.lead, b)},
+			Else: []op{get(s.keys.epoch), get(s.keys.lead)},
+		}
+		res, _, err := ask(ctx, s, func(ctx context.Context, endpoint string) (txnResult, error) { return s.back.txn(ctx, endpoint, t) })
 		if err != nil {
 			return 0, fmt.Errorf("renew the lease: %w", err)
 		}
@@ -256,6 +253,39 @@ func (s *Store) Replace(ctx context.Context, g ag.Group, e ag.EpochRecord, st ag
 	}
 	if err != nil {
 		return fmt.Errorf("replace the group's record: %w", err)
+	}
+	s.wroteGroup(config, out.rev)
+	return nil
+}
+
+// Pass writes configuration, epoch and state in one transaction, if none of them, nor the heartbeat, has changed since
+// from was read. The heartbeat and the operator's request, which are about the epoch before, are removed. It fails with
+// ErrConflict if something has changed, and with ErrUnknown if the outcome could not be found out in time.
+func (s *Store) Pass(ctx context.Context, from Snapshot, g ag.Group, e ag.EpochRecord, st ag.State) error {
+	config, err1 := s.encodeGroup(g)
+	epoch, err2 := encode(e, maxRecordBytes)
+	state, err3 := encode(st, maxRecordBytes)
+	err := errors.Join(checkEpoch(e), checkState(st), err1, err2, err3)
+	revs := from.Record.Revs
+	if err == nil && (revs.Epoch == 0 || revs.State == 0 || from.GroupRev == 0 || e.Epoch != from.Record.Epoch.Epoch+1) {
+		err = errors.New("it does not follow what was read")
+	}
+	if err != nil {
+		return fmt.Errorf("pass to another cluster: %w", err)
+	}
+	w := write{
+		guards: []guard{{s.keys.epoch, revs.Epoch}, {s.keys.state, revs.State}, {s.keys.lead, revs.Lead}, {s.keys.config, from.GroupRev}},
+		ops:    []op{put(s.keys.config, config), put(s.keys.epoch, epoch), put(s.keys.state, state), del(s.keys.lead), del(s.keys.op)},
+	}
+	if err := s.sign(ctx, &w, revs); err != nil {
+		return fmt.Errorf("pass to another cluster: %w", err)
+	}
+	out, err := s.change(ctx, w)
+	if err == nil && !out.made {
+		err = fmt.Errorf("%w: the record has changed", ErrConflict)
+	}
+	if err != nil {
+		return fmt.Errorf("pass to another cluster: %w", err)
 	}
 	s.wroteGroup(config, out.rev)
 	return nil

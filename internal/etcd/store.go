@@ -94,8 +94,9 @@ func openStore(c StoreConfig, back backend) (*Store, error) {
 }
 
 // SetEndpoints replaces the endpoints and their order of preference. A PRIMARY puts its own member at the end of them:
-// its disk is the one that is busy. Those in last are tried only in a round in which every other one has failed: they
-// are the witnesses', and the member of a stolen one may answer that a change was made although it was not.
+// its disk is the one that is busy. Those in last are tried only in a round in which every other one has failed, or has
+// not answered in its time: they are the witnesses', and the member of a stolen one may answer that a change was made
+// although it was not.
 func (s *Store) SetEndpoints(endpoints, last []string) {
 	endpoints = append(slices.Clone(endpoints), last...)
 	if len(endpoints) == 0 {
@@ -182,74 +183,125 @@ func (s *Store) bounded(ctx context.Context, limit time.Duration) (context.Conte
 	return ctx, func() { stop(); cancel() }
 }
 
-// each tries one endpoint after the other until one answers, the answer is final, or ctx ends. ctx must have a
-// deadline. Every endpoint but the last gets half of the remaining time, so that a dead one costs little. maySent
-// reports whether a failed try could have reached a member: then the outcome of a change is unknown.
-func (s *Store) each(ctx context.Context, try func(ctx context.Context, endpoint string) error) (maySent bool, err error) {
-	var tried []error
+var errNoEndpoint = errors.New("no member of the quorum is known")
+
+// answer is what one endpoint returned.
+type answer[T any] struct {
+	endpoint string
+	value    T
+	err      error
+}
+
+// ask asks the endpoints until one answers, an answer is final, or ctx ends. ctx must have a deadline. The next
+// endpoint is asked when the one before has failed, or has not answered in half of the remaining time: so a dead one
+// costs little. One that is slow goes on meanwhile, and has all of the time: over a slow way every endpoint takes long.
+// maySent reports whether a request besides the one that was answered could have reached a member: then the outcome of
+// a change is unknown.
+func ask[T any](ctx context.Context, s *Store, try func(ctx context.Context, endpoint string) (T, error)) (value T, maySent bool, err error) {
 	for {
-		endpoints := s.order()
-		tried = tried[:0]
-		for i, name := range endpoints {
-			err := s.tryOne(ctx, name, i == len(endpoints)-1, try)
-			if err == nil {
-				return maySent, nil
-			}
-			var final finalError
-			if errors.As(err, &final) {
-				return maySent, err
-			}
-			var unsent notSentError
-			if !errors.As(err, &unsent) {
-				maySent = true
-			}
-			if s.closed.Err() != nil {
-				return maySent, ErrClosed
-			}
-			tried = append(tried, err)
-			if ctx.Err() != nil {
-				return maySent, noQuorum(ctx, tried)
-			}
-		}
-		if retry.Sleep(ctx, roundPause) != nil {
-			return maySent, noQuorum(ctx, tried)
+		rctx, cancel := context.WithCancel(ctx)
+		r := &round[T]{s: s, try: try, caller: ctx, ctx: rctx, rest: s.order()}
+		value, err = r.wait()
+		cancel() // what is under way
+		r.running.Wait()
+		maySent = maySent || r.maySent
+		switch {
+		case err == nil || isFinal(err):
+			return value, maySent, err
+		case s.closed.Err() != nil:
+			return value, maySent, ErrClosed
+		case ctx.Err() != nil || retry.Sleep(ctx, roundPause) != nil:
+			return value, maySent, fmt.Errorf("%w: %w: %w", ErrNoQuorum, ctx.Err(), err)
 		}
 	}
 }
 
-func noQuorum(ctx context.Context, tried []error) error {
-	return fmt.Errorf("%w: %w: %w", ErrNoQuorum, ctx.Err(), errors.Join(tried...))
-}
-
-func (s *Store) tryOne(ctx context.Context, name string, last bool, try func(ctx context.Context, endpoint string) error) error {
-	deadline, _ := ctx.Deadline()
-	slice := time.Until(deadline)
-	if !last {
-		slice /= 2
-	}
-	tctx, cancel := context.WithTimeout(ctx, slice)
-	defer cancel()
-	err := try(tctx, name)
+func isFinal(err error) bool {
 	var final finalError
-	switch {
-	case err == nil || errors.As(err, &final):
-		s.succeeded(name)
-	case !errors.Is(ctx.Err(), context.Canceled): // a cancelled call is not a failure of the endpoint
-		s.fell(name)
-		s.log.Debug("quorum endpoint failed", "endpoint", name, "error", err)
+	return errors.As(err, &final)
+}
+
+// round asks each endpoint once.
+type round[T any] struct {
+	s       *Store
+	try     func(ctx context.Context, endpoint string) (T, error)
+	caller  context.Context
+	ctx     context.Context // ends with the round
+	rest    []string        // not asked yet
+	asked   []string        // and have not answered yet
+	maySent bool
+	answers chan answer[T]
+	running sync.WaitGroup
+}
+
+// next asks the next endpoint, if there is one. It returns after what time the one after it is to be asked.
+func (r *round[T]) next() time.Duration {
+	deadline, _ := r.ctx.Deadline()
+	if len(r.rest) > 0 {
+		name := r.rest[0]
+		r.rest, r.maySent, r.asked = r.rest[1:], r.maySent || len(r.asked) > 0, append(r.asked, name)
+		r.running.Go(func() {
+			value, err := r.try(r.ctx, name)
+			r.answers <- answer[T]{name, value, err}
+		})
 	}
-	return err
+	return time.Until(deadline) / 2
+}
+
+// wait returns the first answer, the first final error, or the errors of all endpoints.
+func (r *round[T]) wait() (value T, err error) {
+	if len(r.rest) == 0 {
+		return value, errNoEndpoint
+	}
+	r.answers = make(chan answer[T], len(r.rest))
+	patience := time.NewTimer(r.next())
+	defer patience.Stop()
+	var tried []error
+	for len(r.asked) > 0 {
+		select {
+		case <-patience.C:
+			if len(r.rest) > 0 {
+				patience.Reset(r.next())
+			}
+		case a := <-r.answers:
+			before := slices.Index(r.asked, a.endpoint)
+			if a.err == nil || isFinal(a.err) {
+				r.s.succeeded(a.endpoint)
+				for _, slow := range r.asked[:before] {
+					r.s.fell(slow)
+				}
+				return a.value, a.err
+			}
+			r.asked = slices.Delete(r.asked, before, before+1)
+			r.failed(a)
+			tried = append(tried, a.err)
+			if len(r.rest) > 0 && r.ctx.Err() == nil && r.s.closed.Err() == nil {
+				patience.Reset(r.next())
+			}
+		}
+	}
+	return value, errors.Join(tried...)
+}
+
+func (r *round[T]) failed(a answer[T]) {
+	var unsent notSentError
+	if !errors.As(a.err, &unsent) {
+		r.maySent = true
+	}
+	if !errors.Is(r.caller.Err(), context.Canceled) { // a cancelled call is not a failure of the endpoint
+		r.s.fell(a.endpoint)
+		r.s.log.Debug("quorum endpoint failed", "endpoint", a.endpoint, "error", a.err)
+	}
 }
 
 // read runs a transaction that changes nothing.
 func (s *Store) read(ctx context.Context, ops ...op) (txnResult, error) {
 	ctx, cancel := s.bounded(ctx, s.cfg.CallTimeout)
 	defer cancel()
-	var res txnResult
-	_, err := s.each(ctx, func(ctx context.Context, endpoint string) (err error) {
-		res, err = s.back.txn(ctx, endpoint, txn{Then: ops})
+	res, _, err := ask(ctx, s, func(ctx context.Context, endpoint string) (txnResult, error) {
+		res, err := s.back.txn(ctx, endpoint, txn{Then: ops})
 		res.from = endpoint
-		return err
+		return res, err
 	})
 	return res, err
 }

@@ -112,16 +112,32 @@ func (s *Service) lowOn(free int64) string {
 	return fmt.Sprintf("%d MB are free in %s", free>>20, s.Layout.Etcd())
 }
 
-// suspendMember records why this node does not vote. From now on the node asks the others for the quorum. The caller
-// closes the member.
+// suspendMember records why this node does not vote, and when it does again. From now on the node asks the others for
+// the quorum. The caller closes the member.
 func (s *Service) suspendMember(why string) {
 	s.member.Store(nil)
 	s.store.Refresh()
-	text := fmt.Sprintf("%s; the quorum's member begins again by itself when %d MB are free there: remove what does not belong on that disk, or enlarge it", why, startAbove>>20)
+	text := fmt.Sprintf("%s; the quorum's member begins again by itself %s", why, s.beginsAgain())
 	if old := s.missing.Swap(&text); old == nil {
 		s.Logger.Error("this node does not vote in the quorum", "because", text)
 	}
 }
+
+// beginsAgain returns when the member that does not run is started, and what helps it.
+func (s *Service) beginsAgain() string {
+	room := fmt.Sprintf("when %d MB are free there", startAbove>>20)
+	switch {
+	case s.failed == nil:
+	case errors.Is(s.failed, embedded.ErrNoSpace):
+		room += fmt.Sprintf(", and %s after it gave up at the earliest", age(fullPause))
+	default:
+		return fmt.Sprintf("%s after it gave up; log/agent.log has more", age(brokenPause))
+	}
+	return room + ": remove what does not belong on that disk, or enlarge it"
+}
+
+// age returns a pause of whole minutes as people say it.
+func age(d time.Duration) string { return fmt.Sprintf("%d min", int(d.Minutes())) }
 
 // memberFailed records that etcd gave up. Only another process can start the member again.
 func (s *Service) memberFailed(why error) {

@@ -153,3 +153,18 @@ func swapDone(g *ag.Group) {
 	g.Replicas[0], g.Replicas[1] = g.Replicas[1], g.Replicas[0]
 	g.Rotation.Done = []ag.ReplicaID{"n2"}
 }
+
+// TestNoVoteSaysWhenItVotesAgain holds that the reason names the pause that is kept: a member that gave up waits even
+// if there is room again.
+func TestNoVoteSaysWhenItVotesAgain(t *testing.T) {
+	for want, failed := range map[string]error{
+		"when 16 MB are free there: remove":                                     nil,
+		"when 16 MB are free there, and 1 min after it gave up at the earliest": fmt.Errorf("%w: %w", embedded.ErrFailed, embedded.ErrNoSpace),
+		"10 min after it gave up; log/agent.log has more":                       embedded.ErrFailed,
+	} {
+		s := Service{failed: failed}
+		if got := s.beginsAgain(); !strings.HasPrefix(got, want) {
+			t.Errorf("%v: %s", failed, got)
+		}
+	}
+}

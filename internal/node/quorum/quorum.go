@@ -33,6 +33,7 @@ type Config struct {
 	Members     *membership.Members
 
 	Dial       func(ctx context.Context, voter ag.Replica) (net.Conn, error) // opens a stream to another node's member
+	Pin        func() string                                                 // of this node's key, as the configuration has it
 	TrustedCAs func() string                                                 // names the authorities that this node trusts now
 	Endorser   func() etcd.Endorser                                          // signs and verifies the configuration
 	Tell       func(ctx context.Context, step ag.MemberStep) error           // as endorsement.Service.Tell
@@ -129,7 +130,7 @@ func (s *Service) Open(ctx context.Context) error {
 		return fmt.Errorf("quorum: %w", err)
 	}
 	s.etcd, s.calls = store, store
-	s.store = &Store{etcd: store, self: s.self, member: s.running, voters: s.Members.Voters, external: s.external()}
+	s.store = &Store{etcd: store, self: s.self, member: s.running, voters: s.Members.Voters, pin: s.Pin, external: s.external()}
 	founder := s.Layout.FoundingFile()
 	if _, err := os.Stat(founder); err == nil {
 		if err := s.foundGroup(ctx, founder); err != nil {

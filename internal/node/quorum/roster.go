@@ -77,7 +77,7 @@ func compareRoster(g ag.Group, members []etcd.MemberInfo) string {
 		}
 		i := slices.IndexFunc(members, func(m etcd.MemberInfo) bool { return m.ID == r.EtcdID })
 		if i < 0 {
-			return fmt.Sprintf("the configuration counts the vote of %s, and the quorum has no such member: complete its removal with coterie remove %s on another member", r.ID, r.ID)
+			return fmt.Sprintf("the configuration counts the vote of %s, and the quorum has no such member: complete its removal with coterie member remove %s on another member", r.ID, r.ID)
 		}
 		if members[i].Learner {
 			return fmt.Sprintf("the configuration counts the vote of %s, and in the quorum it does not vote yet", r.ID)
@@ -90,7 +90,7 @@ func compareRoster(g ag.Group, members []etcd.MemberInfo) string {
 			if name == "" {
 				name = fmt.Sprintf("%x, which has never started", m.ID)
 			}
-			return fmt.Sprintf("the quorum has a voting member that the configuration does not count: %s; if it is to vote, start its agent; if not, coterie remove %s", name, name)
+			return fmt.Sprintf("the quorum has a voting member that the configuration does not count: %s; if it is to vote, start its agent; if not, coterie member remove %s", name, name)
 		}
 	}
 	return ""

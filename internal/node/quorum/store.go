@@ -20,6 +20,7 @@ type Store struct {
 	self   ag.ReplicaID
 	member func() member // nil while this node does not vote
 	voters func() []ag.Replica
+	pin    func() string // of this node's key; nil: it is not compared
 	// external means that the store is an administrator's etcd. The configuration file names its endpoints in order of
 	// preference.
 	external bool
@@ -39,7 +40,12 @@ type client interface {
 	SetEndpoints(endpoints, last []string)
 }
 
-// Read implements agent.Store. Status reports that cannot be read are left out.
+// errSucceeded is the error of Read on a node whose name belongs to another one since: it was taken out of the group.
+var errSucceeded = errors.New("another node has this one's name in the group")
+
+// Read implements agent.Store. Status reports that cannot be read are left out. The node that was replaced has no part
+// in the record, though an administrator's etcd still lets it read: it would take what is said of its successor for
+// itself, and vote and report in its name.
 func (s *Store) Read(ctx context.Context) (agent.Snapshot, error) {
 	x, err := s.etcd.Read(ctx)
 	if errors.Is(err, etcd.ErrForged) {
@@ -47,6 +53,9 @@ func (s *Store) Read(ctx context.Context) (agent.Snapshot, error) {
 	}
 	if err != nil {
 		return agent.Snapshot{}, err
+	}
+	if r, in := x.Group.Replica(s.self); in && s.pin != nil && r.KeyPin != s.pin() {
+		return agent.Snapshot{}, errSucceeded
 	}
 	out := agent.Snapshot{Record: x.Record, Group: x.Group, GroupRev: x.GroupRev, OpRev: x.OpRev, StoreID: x.Store, StoreRev: x.StoreRev, Statuses: make(map[ag.ReplicaID]agent.Status, len(x.Statuses))}
 	out.ByWitness = !s.external && slices.ContainsFunc(s.voters(), func(r ag.Replica) bool {

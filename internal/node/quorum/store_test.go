@@ -3,6 +3,7 @@ package quorum
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"testing"
 
@@ -98,6 +99,19 @@ func TestAnswerOfAWitnessIsMarked(t *testing.T) {
 		s := &Store{etcd: told{from: c.from}, self: c.self, external: c.external, voters: func() []ag.Replica { return voters }}
 		if x, err := s.Read(t.Context()); err != nil || x.ByWitness != c.want {
 			t.Errorf("%s, told by %s: marked %t, %v", c.self, c.from, x.ByWitness, err)
+		}
+	}
+}
+
+// TestReplacedMemberReadsNothing holds that a machine which comes back after its successor has joined by its name does
+// not take what the record says of that one for itself. An administrator's etcd would let it.
+func TestReplacedMemberReadsNothing(t *testing.T) {
+	b := newBed(t)
+	for pin, want := range map[string]error{"new": nil, "old": errSucceeded} {
+		b.etcd.group.Replicas[0].KeyPin = "new"
+		s := &Store{etcd: b.etcd, self: "n1", external: true, voters: b.Members.Voters, pin: func() string { return pin }}
+		if x, err := s.Read(t.Context()); !errors.Is(err, want) || (len(x.Group.Replicas) > 0) != (want == nil) {
+			t.Errorf("with the %s key: %+v, %v", pin, x.Group, err)
 		}
 	}
 }

@@ -59,7 +59,7 @@ func (s *Service) membershipTurn(ctx context.Context) error {
 		return s.stopVoting(m) // its vote was taken while it was away, and given to it again: it needs a member with another id
 	case ok && self.Voter && (m == nil || self.EtcdID == 0):
 		if before := waitsFor(snap.Group, s.self); before != "" {
-			return fmt.Errorf("%s is to vote first; start it, or take it out with coterie remove %s", before, before)
+			return fmt.Errorf("%s is to vote first; start it, or take it out with coterie member remove %s", before, before)
 		}
 		ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 		defer cancel()
