@@ -106,7 +106,7 @@ func (c *Control) Close() { c.client.CloseIdleConnections() }
 // Call runs a method at another node, of which it uses ID and Endpoint, and decodes the result into out. in and out may
 // be nil. ctx must have a deadline, which the other node keeps as well. If the other node answers with an error, that
 // is a *RemoteError. After an error of Dial nothing was sent; after any other error it is unknown whether the method
-// ran.
+// ran. A caller that gives up reads the error of its own ctx, and no answer.
 func (c *Control) Call(ctx context.Context, to ag.Replica, method string, in, out any) error {
 	if err := c.call(ctx, to, method, in, out); err != nil {
 		return fmt.Errorf("call %s on %s: %w", method, to.ID, err)
@@ -220,6 +220,9 @@ func (l *oneStream) Addr() net.Addr { return &net.TCPAddr{} }
 func (c *Control) serve(w http.ResponseWriter, r *http.Request) {
 	s := r.Context().Value(streamKey{}).(*stream)
 	result, err := c.run(w, r, s)
+	if err != nil && r.Context().Err() != nil {
+		panic(http.ErrAbortHandler) // the caller has gone: it must not read that its method was cancelled for a reason here
+	}
 	var rep reply
 	if err == nil {
 		rep.Result, err = json.Marshal(result)

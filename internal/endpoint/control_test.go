@@ -138,6 +138,27 @@ func TestCallDeadline(t *testing.T) {
 	waitFor(t, "the method to end at the other node", func() bool { return len(a.Peers()) == 0 })
 }
 
+// TestCallerThatLeavesIsNotAnswered holds that a node says nothing to a caller that has closed its side, not even while
+// that caller still reads: "context canceled" would look like an error of the method.
+func TestCallerThatLeavesIsNotAnswered(t *testing.T) {
+	b, to, _ := controlPair(t, new(allow))
+	conn, err := b.e.Dial(within(t), to.Endpoint, ClassControl, to.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := io.WriteString(conn, "POST /wait HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nnull"); err != nil {
+		t.Fatal(err)
+	}
+	if err := conn.(*Conn).CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	_ = conn.SetReadDeadline(time.Now().Add(patience))
+	if said, err := io.ReadAll(conn); err != nil || len(said) > 0 {
+		t.Errorf("a caller that has left was told %q, %v", said, err)
+	}
+}
+
 // TestServeEndsRunningCalls holds that the end of Serve cancels a method under way and waits for it (start checks
 // that).
 func TestServeEndsRunningCalls(t *testing.T) {

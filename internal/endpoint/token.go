@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/endpoint/certs"
 )
 
@@ -42,6 +43,7 @@ type Token struct {
 	Secret    [32]byte // how the group knows the joiner
 	Addresses []string // endpoints of members that can admit
 	Role      string   // KindReplica or KindWitness
+	Member    string   // the name under which the node joins: that of a member which it replaces; "": the node's own
 	Expires   time.Time
 	Quorum    TokenQuorum // of a group with an external quorum
 }
@@ -62,6 +64,7 @@ type StoredToken struct {
 	ID         string    `json:"id"`
 	SecretHash []byte    `json:"secret_hash"`
 	Role       string    `json:"role"`
+	Member     string    `json:"member,omitempty"` // as Token.Member
 	Expires    time.Time `json:"expires"`
 	UsedBy     string    `json:"used_by,omitempty"`   // pin of the key that was admitted
 	Signature  []byte    `json:"signature,omitempty"` // of the replica that made the token: see Endorsed
@@ -89,6 +92,7 @@ func (s StoredToken) Endorsed(pkiDir string) error {
 // TokenOptions describe the node that a new token admits, and how it reaches the group.
 type TokenOptions struct {
 	Role      string      // certs.KindReplica or certs.KindWitness
+	Member    string      // as Token.Member
 	Addresses []string    // endpoints of members that can admit
 	Quorum    TokenQuorum // of a group with an external quorum
 }
@@ -96,7 +100,7 @@ type TokenOptions struct {
 // NewToken makes a token that expires after ttl. It returns the token's text and what the group stores of it.
 func NewToken(ca *certs.CA, o TokenOptions, ttl time.Duration) (string, StoredToken, error) {
 	t := Token{
-		Group: ca.Group, Name: ca.Name(), CAPin: ca.Pin(), Role: o.Role, Addresses: o.Addresses, Quorum: o.Quorum,
+		Group: ca.Group, Name: ca.Name(), CAPin: ca.Pin(), Role: o.Role, Member: o.Member, Addresses: o.Addresses, Quorum: o.Quorum,
 		Expires: time.Now().Add(ttl).UTC().Truncate(time.Second),
 	}
 	var id [8]byte
@@ -112,7 +116,7 @@ func NewToken(ca *certs.CA, o TokenOptions, ttl time.Duration) (string, StoredTo
 		return "", StoredToken{}, fmt.Errorf("make a token: %w", err)
 	}
 	hash := sha256.Sum256(t.Secret[:])
-	stored := StoredToken{ID: t.ID, SecretHash: hash[:], Role: o.Role, Expires: t.Expires}
+	stored := StoredToken{ID: t.ID, SecretHash: hash[:], Role: o.Role, Member: o.Member, Expires: t.Expires}
 	value, err := stored.signed()
 	if err == nil {
 		stored.Signature, err = ca.Endorse(endorsedToken, value)
@@ -138,6 +142,14 @@ func (s StoredToken) Check(verify func(secretHash []byte) bool, role, keyPin str
 		return &RemoteError{CodeTokenExpired, fmt.Sprintf("the token expired at %s: make a new one", s.Expires.UTC().Format(time.RFC3339))}
 	}
 	return nil
+}
+
+// Names refuses a joiner by another name than the one that the token was made for. A token without a name admits any.
+func (s StoredToken) Names(id ag.ReplicaID) error {
+	if s.Member == "" || s.Member == string(id) {
+		return nil
+	}
+	return &RemoteError{CodeRefused, fmt.Sprintf("the token is for the node that takes the place of %s, and admits it by that name only; for another node: coterie member add-token", s.Member)}
 }
 
 // ParseToken reads a token's text; it may have been wrapped into several lines. After ErrTokenExpired, which goes by
@@ -180,6 +192,9 @@ func checksum(b []byte) []byte {
 	return sum[:tokenSum]
 }
 
+// memberMark separates the kind of node in a token from the name under which it joins.
+const memberMark = ":"
+
 // encode writes group, pin, id, secret, expiry, role, name, addresses and, where it is external, the quorum; strings
 // carry their length in one byte.
 func (t Token) encode() (string, error) {
@@ -197,7 +212,11 @@ func (t Token) encode() (string, error) {
 		b = append(b, part...)
 	}
 	b = binary.BigEndian.AppendUint64(b, uint64(t.Expires.Unix()))
-	b = appendString(b, t.Role)
+	role := t.Role
+	if t.Member != "" { // a program that does not know this refuses the kind of node
+		role += memberMark + t.Member
+	}
+	b = appendString(b, role)
 	b = appendString(b, t.Name)
 	b = append(b, byte(len(t.Addresses)))
 	for _, a := range t.Addresses {
@@ -227,6 +246,11 @@ func (t Token) validate() error {
 		return errors.New("the group's name is empty or too long")
 	case len(t.Addresses) == 0 || len(t.Addresses) > maxAddresses:
 		return fmt.Errorf("a token names 1 to %d addresses, not %d", maxAddresses, len(t.Addresses))
+	}
+	if t.Member != "" {
+		if err := config.CheckName(t.Member); err != nil {
+			return err
+		}
 	}
 	for _, a := range t.Addresses {
 		if err := validateAddress(a); err != nil {
@@ -280,7 +304,12 @@ func decodeToken(b []byte) (Token, error) {
 		b = nil
 		return ""
 	}
-	t.Role, t.Name = str(), str()
+	role, name := str(), str()
+	named := false
+	if t.Role, t.Member, named = strings.Cut(role, memberMark); named && t.Member == "" {
+		return Token{}, errors.New("the name of its node is empty")
+	}
+	t.Name = name
 	if len(b) == 0 {
 		return Token{}, errors.New("it is too short")
 	}

@@ -11,6 +11,24 @@ import (
 	"github.com/coteriedb/coterie/internal/endpoint/certs"
 )
 
+// TestTokenOfASuccessor holds that a token carries the name of the member that its node replaces, and its kind.
+func TestTokenOfASuccessor(t *testing.T) {
+	ca := newTestCA(t, groupA)
+	for _, quorum := range []TokenQuorum{{}, {Endpoints: []string{"https://10.0.0.7:2379"}, CA: "/ca.crt"}} {
+		text, stored, err := NewToken(ca, TokenOptions{Role: certs.KindReplica, Member: "n3", Addresses: []string{"10.0.0.1:5022"}, Quorum: quorum}, time.Hour)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := ParseToken(text)
+		if err != nil || got.Member != "n3" || got.Role != certs.KindReplica || stored.Role != certs.KindReplica || !reflect.DeepEqual(got.Quorum, quorum) {
+			t.Errorf("%+v of %s, %v", got.Quorum, got.Member, err)
+		}
+	}
+	if _, _, err := NewToken(ca, TokenOptions{Role: certs.KindReplica, Member: "n:3", Addresses: []string{"10.0.0.1:5022"}}, time.Hour); err == nil {
+		t.Error("a token for a name that no node can have")
+	}
+}
+
 func TestTokenRoundTrip(t *testing.T) {
 	ca := newTestCA(t, groupA)
 	addrs := []string{"10.0.0.1:5022", "[fd00::1]:5022", "db1.example.org:5022"}

@@ -163,7 +163,7 @@ func parseNode(chain, keyPEM, caPEM []byte, now time.Time) (*Node, error) {
 	}
 	leaf := pair.Leaf
 	if now.After(leaf.NotAfter) {
-		return nil, fmt.Errorf("the node's certificate expired on %s, while no agent ran here that could renew it. On a replica: coterie remove %s, then coterie token create --role witness; "+
+		return nil, fmt.Errorf("the node's certificate expired on %s, while no agent ran here that could renew it. On a replica: coterie member remove %s, then coterie member add-token --role witness; "+
 			"here: remove this node directory and run the command that token create prints", leaf.NotAfter.Format(time.DateTime), leaf.Subject.CommonName)
 	}
 	if now.Before(leaf.NotBefore) {
