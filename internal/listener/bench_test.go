@@ -11,10 +11,24 @@ type sink struct{ net.Conn }
 
 func (sink) Write(b []byte) (int, error) { return len(b), nil }
 
-// The cost that the relay itself adds to one SELECT in the extended protocol: following the request and the answer.
+// The cost that the relay itself adds to one SELECT in the extended protocol: following the request and the answer. Of
+// a session that is known its server has told the state.
 func BenchmarkRelayedSelect(b *testing.B) {
-	x := &session{srv: &Server{}, guarded: true, onPrimary: true, client: sink{}}
+	for name, known := range map[string]bool{"plain": false, "known": true} {
+		b.Run(name, func(b *testing.B) { relaySelects(b, known) })
+	}
+}
+
+func relaySelects(b *testing.B, known bool) {
+	b.Helper()
+	x := &session{srv: &Server{}, onPrimary: true, client: sink{}}
+	x.drained.local = true
 	x.status.Store('I')
+	if k := &x.moving.known; known {
+		k.follows, k.unchanged.Brief = true, true
+		k.unchanged.Asked()
+		k.unchanged.Known(map[string]string{"P0_1": "select abalance from pgbench_accounts where aid = $1"}, true)
+	}
 	var request, reply []byte
 	request = pgwire.AppendMessage(request, 'B', []byte("\x00P0_1\x00\x00\x00\x00\x01\x00\x00\x00\x0512345\x00\x00"))
 	request = pgwire.AppendMessage(pgwire.AppendMessage(pgwire.AppendMessage(request, 'D', []byte("P\x00")), 'E', make([]byte, 5)), 'S', nil)

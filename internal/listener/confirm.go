@@ -222,6 +222,8 @@ func (x *session) within(f func(context.Context) error) error {
 		select {
 		case <-x.cut:
 			cancel()
+		case <-x.moving.leave:
+			cancel()
 		case <-over:
 		}
 	}()
@@ -240,6 +242,7 @@ type gated struct {
 	conn net.Conn
 	srv  *Server
 	done <-chan struct{} // ends a wait
+	lost *atomic.Bool    // the session leaves its server, and nothing of that passes any more
 	// sticky: the gate had a deadline once, so this session has received bytes of a primary. When the gate has none
 	// any more the role has ended, and bytes that are still held were produced under it.
 	sticky bool
@@ -274,6 +277,9 @@ func (g *gated) pass() error {
 		case <-g.done:
 			return errGate
 		case <-t.C:
+		}
+		if g.lost.Load() {
+			return errGate
 		}
 		if open, err := g.look(s); open || err != nil {
 			return err

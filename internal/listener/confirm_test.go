@@ -271,8 +271,7 @@ func TestCancelOfARunningQueryIsNotHeld(t *testing.T) {
 	for _, sql := range []string{"select pg_sleep(60)", "insert into acks select 7 from pg_sleep(60)", "do $$ begin perform pg_sleep(60); end $$"} {
 		heard := make(chan error, 1)
 		go func() { _, err := conn.Exec(context.Background(), sql); heard <- err }()
-		waitFor(t, "the query runs", func() bool { return g.srv.Sessions()[0].State == "active" })
-		time.Sleep(50 * time.Millisecond) // PostgreSQL has it too
+		p.primary.sleeping(t, sql)
 		began := time.Now()
 		protocolCancel(t, p, conn)
 		if err := <-heard; sqlstate(err) != "57014" {

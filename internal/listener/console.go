@@ -26,6 +26,7 @@ type ConsoleHello struct {
 	Settings map[string]string // of its startup packet
 	Key      CancelKey         // for the client's BackendKeyData
 	Cancel   <-chan struct{}   // receives requests to cancel its statement
+	Client   string            // its address
 }
 
 // consoles are the cancel keys of console sessions.
@@ -112,7 +113,7 @@ func (c *client) console(ctx context.Context, rule hba.Rule) error {
 	c.log.Info("console opened", "user", c.start.User, "client", c.address())
 	key, ask := c.srv.consoles.add(c.srv.cfg.Node)
 	defer c.srv.consoles.remove(key)
-	c.srv.cfg.Console(ctx, c.conn, ConsoleHello{User: c.start.User, Role: role, Settings: settings, Key: key, Cancel: ask})
+	c.srv.cfg.Console(ctx, c.conn, ConsoleHello{User: c.start.User, Role: role, Settings: settings, Key: key, Cancel: ask, Client: c.address()})
 	return nil
 }
 

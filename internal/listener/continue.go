@@ -1,6 +1,7 @@
 package listener
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,23 +12,30 @@ import (
 
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/listener/continuity"
+	"github.com/coteriedb/coterie/internal/listener/indoubt"
+	"github.com/coteriedb/coterie/internal/listener/lone"
+	"github.com/coteriedb/coterie/internal/listener/lostblock"
 	"github.com/coteriedb/coterie/internal/listener/stmt"
 )
 
-// A session whose backend is behind another node's listener outlives that node, and its PostgreSQL, if its state is
+// A session outlives its PostgreSQL, and another node behind whose listener that is, if its state is
 // known and nothing of it may have been committed without an answer (docs/continuity.md). The client's node asks the
 // server for the state beforehand, while the session is idle for a moment, and follows from then on whether anything
 // that the client sends may have changed it (stmt.Unchanged). When the server is lost, the session leaves it and is
-// continued where the routes lead, as in a planned failover. A transaction that was open there fails with 40001.
+// continued where the routes lead, as in a planned failover. A transaction that was open there fails with 40001: the
+// request that was cut, or else the next one, which is answered here (tellLoss).
 
-// known is what the client's node knows of a session whose backend is behind another node's listener. All but follows
-// is guarded by drained.mu.
+// known is what the client's node knows of a session that may outlive its server. All but follows is guarded by
+// drained.mu.
 type known struct {
 	follows   bool // it is such a session
 	unchanged stmt.Unchanged
 	state     *continuity.State // the last answer; nil: the session cannot be moved, was not asked, or is being asked
 	refusal   string            // why it cannot
+	stays     string            // why it cannot in a planned failover, which knows the libraries of its process
 	next      time.Time         // it is not asked again before
+	commits   indoubt.Names     // its prepared statements that are a COMMIT, if state is known
+	idle      idleness          // of a session of the local server
 	pause     time.Duration     // between the last questions
 }
 
@@ -92,9 +100,14 @@ func (s *Server) unknownStates(now time.Time) (list []*session) {
 func (x *session) followState(typ byte, piece []byte, begun, whole bool) {
 	follows := x.moving.known.follows
 	if (x.drained.local || follows) && (typ == 'Q' || typ == 'P') {
+		fine := x.moving.tracker.Why() == ""
 		x.moving.tracker.Message(typ, piece, begun, whole)
+		if begun {
+			x.noteStatement(typ, piece, fine)
+		}
 	}
 	if follows {
+		x.moving.known.spend(typ)
 		x.moving.known.unchanged.Message(typ, piece, begun, whole)
 	}
 }
@@ -108,13 +121,18 @@ func (x *session) asksAgain() (at time.Time, asks bool) {
 		k.next = x.since.Add(x.srv.keepTick)
 	}
 	unknown := !k.unchanged.Holds() || k.state == nil && k.refusal == ""
-	return k.next, unknown && x.moving.tracker.Why() == "" && x.ended.Load() == nil && !x.moving.leaving.Load()
+	if unknown = unknown && x.moving.tracker.Why() == "" && x.ended.Load() == nil && !x.moving.leaving.Load(); !unknown || !x.drained.local {
+		return k.next, unknown
+	}
+	return x.idleUntil(k.next)
 }
 
 // keepKnown asks for the state of the session, once it is idle for a moment.
 func (x *session) keepKnown(ctx context.Context) {
 	q := &question{patient: true, done: make(chan struct{})}
-	x.moving.wants.Store(q)
+	if !x.moving.wants.CompareAndSwap(nil, q) { // a drain asks
+		return
+	}
 	x.wake()
 	answered := false
 	select {
@@ -125,6 +143,7 @@ func (x *session) keepKnown(ctx context.Context) {
 	case <-ctx.Done():
 		x.moving.wants.CompareAndSwap(q, nil)
 	}
+	libraries := x.libraries(q, answered)
 	x.drained.mu.Lock()
 	defer x.drained.mu.Unlock()
 	k := &x.moving.known
@@ -133,63 +152,92 @@ func (x *session) keepKnown(ctx context.Context) {
 		k.pause = 0
 	}
 	k.pause = min(max(k.pause, x.srv.keepPause), keepPauseMax)
-	k.next, k.state, k.refusal = now.Add(k.pause), nil, ""
+	k.next, k.state, k.refusal, k.stays = now.Add(k.pause), nil, "", ""
 	if !answered {
 		return
 	}
-	if k.refusal = x.immovable(q, statefulExtension(q.state.Extensions)); k.refusal == "" {
+	k.stays = x.immovable(q, "")
+	if k.refusal = x.immovable(q, libraries); k.refusal == "" {
 		k.state = &q.state
-		k.unchanged.Known(q.state.Texts(), q.state.Reported["client_encoding"] == "UTF8")
-	}
-}
-
-// knows notes the state of a session that continues another one.
-func (x *session) knows(st *continuity.State) {
-	if statefulExtension(st.Extensions) == "" {
-		k := &x.moving.known
-		k.state = st
-		k.unchanged.Asked()
-		k.unchanged.Known(st.Texts(), st.Reported["client_encoding"] == "UTF8")
+		texts := q.state.Texts()
+		k.unchanged.Known(texts, q.state.Reported["client_encoding"] == "UTF8")
+		k.commits = indoubt.Committing(texts)
 	}
 }
 
 // outlive has the session leave a server that is lost, if it can be continued elsewhere. A request that was cut is then
 // answered with an error that the client may take for a reason to run its transaction again.
 func (x *session) outlive() bool {
-	if !x.moving.known.follows || x.srv.cfg.Continuity == nil || !x.srv.cfg.Continuity() {
-		return false
-	}
 	x.drained.mu.Lock()
 	defer x.drained.mu.Unlock()
 	if x.moving.outlived.Load() {
 		return true
 	}
-	k := &x.moving.known
-	if k.state == nil || !k.unchanged.Holds() || x.moving.leaving.Load() || x.drained.midway || x.requests.UnnamedWaits() {
+	if x.moving.leaving.Load() || x.ended.Load() != nil || !x.interrupt() {
 		return false
 	}
-	if x.ended.Load() != nil || x.terminated.Load() || x.fatalSent.Load() || x.unsynced.Load() {
-		return false
-	}
-	status := x.status.Load()
-	cut, failed := false, status == 'E'
-	switch x.owed.Load() {
-	case 0:
-		if status == 'T' { // its next request may be a COMMIT, which a failed block answers without an error
-			return false
-		}
-	case 1:
-		if cut, failed = x.requests.Cut(!x.onPrimary && !x.promoted()); !cut {
-			return false
-		}
-	default:
-		return false
-	}
-	x.moving.interrupted, x.moving.failed = cut, failed
-	x.moving.state, x.requests.Sealed = k.state, true
+	x.moving.state, x.requests.Sealed = x.moving.known.state, true
 	x.moving.outlived.Store(true)
 	x.startLeaving()
 	return true
+}
+
+// interrupt notes what becomes of the request and the transaction of a session whose server is lost. It reports false
+// if the session ends by that. The caller holds drained.mu.
+func (x *session) interrupt() bool {
+	why, cut := x.wouldEnd()
+	if why != "" || x.terminated.Load() || x.fatalSent.Load() {
+		return false
+	}
+	if x.moving.fate = x.loneFate(); x.moving.fate != lone.Doubtful {
+		x.moving.interrupted, x.moving.failed, x.moving.open, x.moving.doubtful = false, false, false, false
+		return true
+	}
+	_, inBlock := x.requests.Cut(false)
+	status := x.status.Load()
+	x.moving.interrupted, x.moving.failed, x.moving.open = cut, status == 'E' || cut && inBlock, !cut && status == 'T'
+	if x.moving.doubtful = cut && x.inDoubt(); x.moving.doubtful { // whatever became of it, it has ended the block
+		x.moving.failed = false
+	}
+	return true
+}
+
+// wouldEnd returns why the session would end if its server were lost now; "": it goes on. cut is whether a request of
+// it would be cut by that. The caller holds drained.mu.
+func (x *session) wouldEnd() (why string, cut bool) {
+	k := &x.moving.known
+	switch why := x.moving.tracker.Why(); {
+	case x.srv.cfg.Continuity == nil || !x.srv.cfg.Continuity():
+		return "CONTINUITY = OFF", false
+	case x.replicates || x.drained.streaming:
+		return "it is a session of logical replication", false
+	case !k.follows:
+		return "its state is not followed", false
+	case x.offloaded.Load() && x.onLoop.Load().kernel.Relayed():
+		return "the kernel relays its requests, which are not looked at", false
+	case why != "":
+		return why, false
+	case k.unchanged.Holds() && k.refusal != "":
+		why, _, _ = strings.Cut(k.refusal, ":") // without what a server added
+		return why, false
+	case !k.unchanged.WasAsked() || k.unchanged.Holds() && k.state == nil:
+		return "its state is not known yet", false
+	case !k.unchanged.Holds():
+		return "its state had changed and was not read since", false
+	case x.loneFate() != lone.Doubtful:
+		return "", true
+	case x.drained.midway || x.requests.UnnamedWaits() || x.unsynced.Load() || x.owed.Load() > 1:
+		return "a request was under way", false
+	case x.owed.Load() == 1:
+		if cut, _ = x.requests.Cut(!x.onPrimary && !x.promoted()); !cut && !x.inDoubt() {
+			if x.moving.lone.On() {
+				return "a statement outside a transaction was under way that may have changed something", false
+			}
+			return "a request was under way", false
+		}
+		cut = true
+	}
+	return "", cut
 }
 
 // serverLost reports whether the session leaves a server that is lost. If it has ended meanwhile, the client is told.
@@ -220,101 +268,11 @@ func (x *session) unknown() string {
 		return ""
 	}
 	x.drained.mu.Lock()
-	k := &x.moving.known
-	why := x.moving.tracker.Why()
-	switch {
-	case why != "":
-	case k.unchanged.Holds() && k.refusal != "":
-		why, _, _ = strings.Cut(k.refusal, ":")
-	case k.unchanged.Holds() && k.state != nil:
-		why = "a request was under way or a transaction open"
-	default:
-		why = "its state had changed and was not read since"
-	}
+	why, _ := x.wouldEnd()
 	x.drained.mu.Unlock()
+	why = cmp.Or(why, "it was ending")
 	x.srv.counts.add(&x.srv.counts.unmoved, why)
 	return " (its session could not be continued: " + why + ")"
-}
-
-// leftToNode reports whether the listener of the client's node judges what became of the session: it hears of its end
-// by the end of the stream.
-func (x *session) leftToNode() bool {
-	e := x.ended.Load()
-	return x.relayed && x.moving.outlives && e != nil && (e.reason == endLost || e.reason == endEpoch || e.reason == endReplica)
-}
-
-// lostBlock is executed in a new transaction block, which fails by it: the transaction of the client is lost. The
-// server's log shows it.
-const lostBlock = `rollback to savepoint "the transaction was open on a server that was lost"`
-
-// resumeBlock brings a session that continues from into the state of that one's transaction. told is what the client
-// hears of a request that was cut.
-func (x *session) resumeBlock(from *session) (told []byte, err error) {
-	x.moving.failed = from.moving.failed
-	status := byte('I')
-	if from.moving.failed {
-		status = 'E'
-		b := pgwire.AppendMessage(nil, 'Q', pgwire.AppendCString(nil, "begin"))
-		if _, err := x.exchange(pgwire.AppendMessage(b, 'Q', pgwire.AppendCString(nil, lostBlock)), 2); err != nil {
-			return nil, err
-		}
-	}
-	if !from.moving.interrupted {
-		return nil, nil
-	}
-	bad := pgwire.Error{
-		Code: pgwire.StateSerialization, Message: "the transaction was open on a server that was lost",
-		Detail: "It was not committed: no request that could have committed it was forwarded.", Hint: "Run the transaction again. The session goes on.",
-	}
-	return pgwire.AppendMessage(bad.EncodeError(), 'Z', []byte{status}), nil
-}
-
-// again opens the session that continues x. It returns nil if there is none: the client was told.
-func (c *client) again(x *session) *session {
-	s := c.srv
-	ctx, cancel := context.WithTimeout(s.life, s.cfg.HoldMax)
-	defer cancel()
-	if x.moving.err != nil {
-		c.lose(x, x.moving.err)
-		return nil
-	}
-	last := errors.New("no replica takes it")
-	left := s.epoch()
-	for {
-		r, next, ok := c.pick(ctx)
-		if ok && !x.handsOver(r, left) {
-			y, err := c.openAgain(ctx, r, x)
-			if err == nil {
-				return y
-			}
-			c.log.Debug("session not moved yet", "session", x.id, "replica", r.ID, "error", err)
-			if last = err; errors.Is(err, errClient) || errors.Is(err, errNotTheSame) {
-				break
-			}
-		}
-		if _, gone := peek(c.raw); gone || !c.pause(ctx, next) {
-			break
-		}
-	}
-	c.lose(x, last)
-	return nil
-}
-
-// movePause is how often a move that did not succeed is tried again while the routes stay the same.
-const movePause = 20 * time.Millisecond
-
-// pause waits for the next try. It reports false if there is none.
-func (c *client) pause(ctx context.Context, next <-chan struct{}) bool {
-	t := time.NewTimer(movePause)
-	defer t.Stop()
-	select {
-	case <-next:
-	case <-t.C:
-	case <-ctx.Done():
-	case <-c.srv.closed:
-		return false
-	}
-	return ctx.Err() == nil
 }
 
 // lose ends the client of a session that was not continued.
@@ -322,11 +280,7 @@ func (c *client) lose(x *session, err error) {
 	s := c.srv
 	s.counts.end("not moved")
 	s.counts.add(&s.counts.unmoved, "no replica took it")
-	s.mu.Lock()
-	if s.keys[x.key] == x {
-		delete(s.keys, x.key)
-	}
-	s.mu.Unlock()
+	x.dropKey()
 	why := "its session could not be moved to the new primary: " + err.Error()
 	bad := pgwire.Fatal("", pgwire.StateAdminShutdown, "terminating connection: %s", why)
 	bad.Hint = "Reconnect; the listener finds the replica that serves the session."
@@ -334,7 +288,10 @@ func (c *client) lose(x *session, err error) {
 		bad = pgwire.Fatal("", pgwire.StateSerialization, "terminating connection before the transaction was begun: %s", why)
 		bad.Hint = "Nothing of it was executed: reconnect and run it again."
 	}
-	if x.moving.interrupted || x.moving.failed {
+	switch {
+	case x.moving.fate == lone.Repeated || x.moving.fate == lone.Failed:
+		bad = lostblock.QueryCut(why)
+	case x.moving.fate == lone.InDoubt || x.moving.interrupted || x.moving.failed || x.moving.open:
 		bad = x.outcomeError(why)
 	}
 	c.log.Info("session cut", "session", x.id, "replica", x.replica, "user", x.user, "reason", why, "sqlstate", bad.Code)
@@ -343,8 +300,7 @@ func (c *client) lose(x *session, err error) {
 		halfClose(c.conn)
 		drain(c.raw)
 	}
-	_ = c.conn.Close()
-	_ = c.raw.Close()
+	c.closeBoth()
 }
 
 // errNotTheSame means that a session cannot be brought into the state of the one that it continues.
@@ -353,7 +309,7 @@ var errNotTheSame = errors.New("it would not be the same session")
 // openAgain opens a session on the replica of the route that continues x.
 func (c *client) openAgain(ctx context.Context, r route, x *session) (*session, error) {
 	s := c.srv
-	if x.moving.outlived.Load() && x.epoch < r.lossless {
+	if x.epoch < r.lossless {
 		return nil, fmt.Errorf("%w: the failover was forced, and rows that were acknowledged to it may be lost", errNotTheSame)
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -377,8 +333,9 @@ func (c *client) openAgain(ctx context.Context, r route, x *session) (*session, 
 	}
 	y := c.newSession(r, conn)
 	y.setInput(r.Local, ctx.Done())
+	y.moving.timelines = r.timelines
 	unhook := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
-	news, err := y.become(x, c.packet(x.addr, r.ID))
+	news, err := y.become(ctx, x, c.packet(x.addr, r.ID))
 	if !unhook() {
 		err = errors.Join(err, context.Cause(ctx))
 	}
@@ -390,6 +347,15 @@ func (c *client) openAgain(ctx context.Context, r route, x *session) (*session, 
 		return nil, err
 	}
 	s.counts.moved.Add(1)
+	if x.moving.replays {
+		s.counts.replayed.Add(1)
+	}
+	if x.moving.fate == lone.Repeated {
+		s.counts.repeated.Add(1)
+	}
+	if x.moving.doubtful || y.moving.proved != indoubt.Unknown {
+		s.counts.add(&s.counts.doubts, y.moving.proved.String())
+	}
 	c.log.Info("session moved", "session", y.id, "from", x.replica, "to", y.replica, "epoch", y.epoch, "pid", y.pid)
 	_ = c.raw.SetWriteDeadline(time.Now().Add(s.cfg.Limits.ShutdownMessage))
 	_, err = c.conn.Write(news)
@@ -403,7 +369,7 @@ func (c *client) openAgain(ctx context.Context, r route, x *session) (*session, 
 
 // become starts the session with that startup packet and brings it into the state of from. news is what the client
 // gets.
-func (x *session) become(from *session, packet []byte) (news []byte, err error) {
+func (x *session) become(ctx context.Context, from *session, packet []byte) (news []byte, err error) {
 	g, err := startSession(x.backend, x.in, packet, x.replica)
 	if err != nil {
 		return nil, err
@@ -417,7 +383,7 @@ func (x *session) become(from *session, packet []byte) (news []byte, err error) 
 	if x.moving.known.follows {
 		x.knows(was)
 	}
-	told, err := x.resumeBlock(from)
+	told, err := x.resumeBlock(ctx, from)
 	if err != nil {
 		return nil, err
 	}
@@ -428,7 +394,28 @@ func (x *session) become(from *session, packet []byte) (news []byte, err error) 
 	if x.requests = from.requests.Continued(); x.moving.failed {
 		x.requests.Answered('E', true)
 	}
+	if x.moving.resumed {
+		x.requests, x.confirmation.block = from.requests.Resumed(), true
+		x.requestLog().Repeats()
+	}
+	x.requests.Texts = x.preparedText
 	x.moving.tracker, x.moving.early = from.moving.tracker, from.moving.rest
+	if from.moving.replays { // a request that was not answered goes on from here
+		x.moving.early = slices.Concat(from.moving.log.Unanswered(), from.moving.rest)
+	}
+	if fate := from.moving.fate; fate != lone.Doubtful {
+		again := from.moving.lone.Requests(fate)
+		x.moving.early = slices.Concat(again, from.moving.rest)
+		if len(again) > 0 { // not a third time
+			x.moving.lone.Again(&x.srv.loneMemory)
+		}
+	}
+	if x.moving.guarded = from.moving.fate == lone.Repeated && from.moving.lone.Guarded(); x.moving.guarded {
+		if err := x.guard(); err != nil {
+			return nil, err
+		}
+	}
+	x.moving.by, x.moving.leaves, x.moving.application = from.moving.by, from.moving.leaves, from.moving.application
 	return slices.Concat(was.News(status), was.Lost(x.pid), heard, told), nil
 }
 
@@ -461,7 +448,7 @@ func (x *session) restore(was *continuity.State, status map[string]string) (hear
 	if d := was.Differs(&states[1]); d != "" {
 		return nil, fmt.Errorf("%w: %s", errNotTheSame, d)
 	}
-	was.Extensions = states[1].Extensions
+	was.Extensions, was.Tells = states[1].Extensions, states[1].Tells
 	return heard, nil
 }
 
@@ -479,6 +466,9 @@ func (x *session) exchange(requests []byte, n int) (*continuity.Answer, error) {
 		_, done, err := a.Feed(pgwire.AppendMessage(nil, typ, body))
 		if err != nil {
 			return nil, err
+		}
+		if a.GivenBack {
+			return nil, errMoved
 		}
 		if done {
 			n--

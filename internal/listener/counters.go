@@ -2,14 +2,20 @@ package listener
 
 import (
 	"maps"
+	"slices"
 	"sort"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/continuity"
 	"github.com/coteriedb/coterie/internal/listener/offload"
+	"github.com/coteriedb/coterie/internal/listener/replay"
+	"github.com/coteriedb/coterie/internal/listener/sessionstate"
+	"github.com/coteriedb/coterie/internal/listener/stmt"
 )
 
 // SessionInfo is one session as status and views show it.
@@ -80,6 +86,10 @@ type Stats struct {
 	HeldTime          time.Duration     // in all
 	Cut               map[string]uint64 // sessions ended by the listener, by reason
 	Moved             uint64            // sessions moved to another server
+	Replayed          uint64            // transactions that were executed again on another server
+	Repeated          uint64            // requests outside a transaction that were executed again on another server
+	Unreplayed        map[string]uint64 // those that failed with 40001 instead, by the reason
+	Doubts            map[string]uint64 // outcomes of COMMITs and other requests whose answer was lost: committed, aborted, unknown
 	Unmoved           map[string]uint64 // sessions that a planned failover had to end, by what could not be moved
 	Open              int               // sessions now
 	PreAuth           int               // connections not yet authenticated and not waiting now
@@ -90,17 +100,19 @@ type Stats struct {
 // counters are Stats while they grow.
 type counters struct {
 	accepted, cancels, fellBack, lagged, gated, drained, queued, held, unconfirmed, batchedWrites, loopLogins atomic.Uint64
-	offloaded, passed, moved                                                                                  atomic.Uint64
+	offloaded, passed, moved, replayed, repeated                                                              atomic.Uint64
 	back                                                                                                      [offload.WhyCount]atomic.Uint64
 	gatedTime, heldTime                                                                                       atomic.Int64
 	readers                                                                                                   readerSeconds
 
-	mu       sync.Mutex
-	rejected map[string]uint64    // guarded by mu
-	refused  map[string]uint64    // guarded by mu
-	cut      map[string]uint64    // guarded by mu
-	unmoved  map[string]uint64    // guarded by mu
-	routed   map[RoutedKey]uint64 // guarded by mu
+	mu         sync.Mutex
+	rejected   map[string]uint64    // guarded by mu
+	refused    map[string]uint64    // guarded by mu
+	cut        map[string]uint64    // guarded by mu
+	unmoved    map[string]uint64    // guarded by mu
+	unreplayed map[string]uint64    // guarded by mu
+	doubts     map[string]uint64    // guarded by mu
+	routed     map[RoutedKey]uint64 // guarded by mu
 }
 
 func (c *counters) reject(reason string) { c.add(&c.rejected, reason) }
@@ -170,6 +182,7 @@ func (s *Server) Stats() Stats {
 	st.LastMinute = c.readers.list(time.Now())
 	st.Rejected, st.Refused, st.Cut, st.Routed = maps.Clone(c.rejected), maps.Clone(c.refused), maps.Clone(c.cut), maps.Clone(c.routed)
 	st.Moved, st.Unmoved = c.moved.Load(), maps.Clone(c.unmoved)
+	st.Replayed, st.Repeated, st.Unreplayed, st.Doubts = c.replayed.Load(), c.repeated.Load(), maps.Clone(c.unreplayed), maps.Clone(c.doubts)
 	c.mu.Unlock()
 	s.mu.Lock()
 	st.Open, st.PreAuth, st.Waiting = len(s.sessions), len(s.preauth), s.waiting
@@ -188,6 +201,126 @@ func (s *Server) Sessions() []SessionInfo {
 	s.mu.Unlock()
 	sort.Slice(list, func(i, j int) bool { return list[i].ID < list[j].ID })
 	return list
+}
+
+// ContinuityGroup is how many sessions have the same outlook.
+type ContinuityGroup = continuity.Group
+
+// Prospect is what would become of them in an event.
+type Prospect = continuity.Prospect
+
+// maxGroups bounds what Continuity returns, as a report of a node is bounded: the groups beyond it are joined.
+const maxGroups = 250
+
+// Continuity returns what would become of the sessions of the clients that are connected here, in a planned failover
+// and when their server dies. It asks nobody.
+func (s *Server) Continuity() []ContinuityGroup {
+	s.mu.Lock()
+	list := make([]*session, 0, len(s.sessions))
+	for _, x := range s.sessions {
+		if !x.relayed && x.ended.Load() == nil {
+			list = append(list, x)
+		}
+	}
+	s.mu.Unlock()
+	outlooks := make([]continuity.Outlook, len(list))
+	for i, x := range list {
+		outlooks[i] = x.outlook()
+	}
+	return continuity.Groups(outlooks, maxGroups)
+}
+
+// outlook returns what would become of the session, by what is known here.
+func (x *session) outlook() continuity.Outlook {
+	x.drained.mu.Lock()
+	defer x.drained.mu.Unlock()
+	o := continuity.Outlook{Replica: string(x.replica), Application: x.moving.application, User: x.user, Failover: x.inFailover()}
+	if why, _ := x.wouldEnd(); why == "" {
+		o.Server.Fate = continuity.Kept
+	} else {
+		o.Server = continuity.Prospect{Fate: continuity.Ends, Why: why}
+	}
+	if o.Server.Fate == continuity.Kept {
+		o.Transaction = x.transactionOutlook()
+	}
+	if o.Node = o.Server; x.drained.local {
+		o.Node = continuity.Prospect{Fate: continuity.Ends, Why: "it came through the listener of that node"}
+	}
+	k := &x.moving.known
+	switch {
+	case x.moving.tracker.Why() != "":
+		o.Statement = x.moving.by
+	case k.follows && !k.unchanged.Holds():
+		o.Statement = k.unchanged.By()
+	case k.refusal != "":
+		if i := slices.IndexFunc(x.moving.leaves, func(tag string) bool { return continuity.MadeBy(k.refusal, tag) }); i >= 0 {
+			o.Statement = x.moving.leaves[i]
+		}
+	}
+	return o
+}
+
+// transactionOutlook returns what would become of the open transaction of a session that outlives its server: whether
+// it would be executed again, or fail with 40001. The caller holds drained.mu.
+func (x *session) transactionOutlook() continuity.Prospect {
+	why := replay.NotKept
+	switch {
+	case x.status.Load() != 'T':
+		return continuity.Prospect{}
+	case !x.srv.replays():
+		why = "CONTINUITY = SESSION"
+	case x.moving.log != nil && x.moving.known.state != nil:
+		if why = x.moving.log.Refusal(x.moving.known.state.Texts()); why == "" {
+			return continuity.Prospect{Fate: continuity.Kept}
+		}
+	}
+	return continuity.Prospect{Fate: continuity.Ends, Why: why}
+}
+
+// maxLeaves is how many different statements are remembered of a session.
+const maxLeaves = 4
+
+// noteStatement notes the keywords of a statement by which the session may not be moved. fine is whether it could be
+// before. The caller holds drained.mu.
+func (x *session) noteStatement(typ byte, body []byte, fine bool) {
+	m := &x.moving
+	if fine && m.tracker.Why() != "" {
+		m.by = stmt.TagOf(typ, body)
+	}
+	if tag := stmt.Leaves(typ, body); tag != "" && len(m.leaves) < maxLeaves && !slices.Contains(m.leaves, tag) {
+		m.leaves = append(m.leaves, tag)
+	}
+}
+
+// inFailover returns what would become of the session in a planned failover. The caller holds drained.mu.
+func (x *session) inFailover() continuity.Prospect {
+	ends := func(why string) continuity.Prospect {
+		why, _, _ = strings.Cut(why, ":") // without what a server added
+		return continuity.Prospect{Fate: continuity.Ends, Why: why}
+	}
+	k := &x.moving.known
+	known := k.unchanged.Holds() && (k.state != nil || k.refusal != "")
+	switch why := x.moving.tracker.Why(); {
+	case x.srv.cfg.Continuity == nil || !x.srv.cfg.Continuity():
+		return ends("CONTINUITY = OFF")
+	case x.replicates || x.drained.streaming:
+		return ends("it is a session of logical replication")
+	case !x.drained.local && !k.follows:
+		return ends("it was opened while CONTINUITY was OFF")
+	case why != "":
+		return ends(why)
+	case x.offloaded.Load() && x.onLoop.Load().kernel.RelayedTexts():
+		return ends(sessionstate.WhyUnseen)
+	case known && k.stays != "":
+		return ends(k.stays)
+	case x.drained.midway || !x.idle():
+		return continuity.Prospect{Fate: continuity.Likely, Why: "it is busy, and is waited for"}
+	case x.requests.UnnamedWaits():
+		return ends(refusedUnnamed)
+	case known:
+		return continuity.Prospect{Fate: continuity.Kept}
+	}
+	return continuity.Prospect{Fate: continuity.Likely, Why: "its server will be asked"}
 }
 
 // Second counts the readers that logged in within one second of the clock.

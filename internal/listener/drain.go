@@ -10,6 +10,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/lone"
 )
 
 // A drain is the listener's part in a planned failover (docs/internals/safety.md, "Planned failover"). While it lasts,
@@ -242,11 +243,12 @@ func (x *session) streams() {
 func (x *session) forward(seen *pgwire.Framer, chunk []byte) (bad, err error) {
 	var holds *time.Timer // set with the first wait: a request is held for at most HoldMax
 	for len(chunk) > 0 && x.ended.Load() == nil {
+		numbered := seen.AtBoundary() && x.asksNumber(chunk)
 		n, d, bad := x.release(seen, chunk)
 		if bad != nil {
 			return bad, nil
 		}
-		if x.moving.leaving.Load() {
+		if n == 0 && x.moving.leaving.Load() { // what was released counts as sent: the next server must not get it
 			x.moving.rest = append(x.moving.rest, chunk...)
 			return nil, nil
 		}
@@ -254,7 +256,13 @@ func (x *session) forward(seen *pgwire.Framer, chunk []byte) (bad, err error) {
 			return nil, nil
 		}
 		if n > 0 {
-			if _, err := x.backend.Write(x.replaced(chunk[:n])); err != nil {
+			out := x.preceded(x.replaced(chunk[:n]))
+			if numbered && n == len(chunk) {
+				out = lone.Flushed(out)
+			}
+			if sent, err := x.backend.Write(out); err != nil {
+				x.unsent(min(n, len(out)-sent))
+				x.moving.spilled = n < len(chunk)
 				return nil, err
 			}
 			chunk = chunk[n:]
@@ -288,6 +296,9 @@ func (x *session) release(seen *pgwire.Framer, chunk []byte) (n int, d *activeDr
 			return 0, nil, nil
 		}
 		if seen.AtBoundary() {
+			if n == 0 {
+				x.probe(chunk)
+			}
 			x.requestBegins()
 		}
 		var used int

@@ -116,16 +116,7 @@ func drive(t *testing.T, dir string, command []string, idle string) {
 	}
 	cmd := exec.CommandContext(t.Context(), command[0], append(command[1:], host, rw, ro)...)
 	cmd.Env = append(os.Environ(), "NODE_PATH="+filepath.Join(dir, "node_modules"))
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var out, said lockedBuffer
-	cmd.Stdout, cmd.Stderr = &out, &said
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
+	in, out, said := converse(t, cmd)
 	for range 4 { // of 15 s: a virtual machine and a compiler may have to start
 		if strings.Contains(out.String(), "\n") || said.String() != "" {
 			break

@@ -3,6 +3,7 @@ package listener
 import (
 	"bytes"
 	"context"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -123,16 +124,7 @@ print(out[0], flush=True)
 `
 	g := newGroup(t, trusting)
 	cmd := exec.Command(python, "-c", script, dsn(g.rw, "user=postgres"))
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var out, said lockedBuffer
-	cmd.Stdout, cmd.Stderr = &out, &said
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
+	in, out, said := converse(t, cmd)
 	waitFor(t, "the statement runs", func() bool {
 		n := 0
 		for _, x := range g.srv.Sessions() {
@@ -149,6 +141,22 @@ print(out[0], flush=True)
 	if got := strings.Split(strings.TrimSpace(out.String()), "\n")[1:]; !slices.Equal(got, want) {
 		t.Errorf("psycopg hears %q %s", got, said.String())
 	}
+}
+
+// converse starts a program to which the test writes, and reads what it prints and says of errors.
+func converse(t *testing.T, cmd *exec.Cmd) (in io.Writer, out, said *lockedBuffer) {
+	t.Helper()
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, said = &lockedBuffer{}, &lockedBuffer{}
+	cmd.Stdout, cmd.Stderr = out, said
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	return in, out, said
 }
 
 // lockedBuffer is written by a process and read meanwhile.

@@ -369,8 +369,16 @@ func (p *loopSession) fromBackend() {
 		p.terminate(x.finalError(nil)) // the bytes are discarded: the server may no longer be the primary
 		return
 	}
+	if x.moving.outlived.Load() {
+		p.leave() // nothing of it is passed on
+		return
+	}
 	if n == 0 || err != nil {
 		p.backend.eof = true
+		if x.outlive() {
+			p.leave()
+			return
+		}
 		p.terminate(x.finalError(io.EOF))
 		return
 	}
@@ -398,6 +406,9 @@ func (p *loopSession) fromBackend() {
 	}
 	p.pass(buf[:kept+n], kept)
 	p.answerArrived()
+	if x.moving.wants.Load() != nil { // the answer for which it waited may have come
+		p.woken()
+	}
 }
 
 // pass is session.pass without blocking.

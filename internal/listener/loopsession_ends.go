@@ -34,6 +34,7 @@ func (p *loopSession) fromClient() {
 // received handles what was read from the client, or the end of its stream.
 func (p *loopSession) received(b []byte, err error) {
 	x := p.x
+	x.moving.spilled = x.moving.spilled || p.discarding && len(b) > 0
 	if len(b) > 0 && p.phase == relaying && !p.discarding && x.ended.Load() == nil {
 		x.bytesIn.Add(uint64(len(b)))
 		p.forward(b)
@@ -87,7 +88,7 @@ func (p *loopSession) forward(chunk []byte) {
 			p.hold(d, chunk)
 			return
 		}
-		if err := p.backend.send(x.replaced(chunk[:n]), p.mayQueue()); err != nil {
+		if err := p.backend.send(x.preceded(x.replaced(chunk[:n])), p.mayQueue()); err != nil {
 			p.sendFailed(&p.backend)
 			break
 		}
@@ -231,6 +232,9 @@ func (p *loopSession) close() {
 		p.loop.path.Remove(p.kernel)
 	}
 	p.x.forget()
+	if p.x.ended.Load() != movedOn { // else the next session needs it
+		p.x.closeLog()
+	}
 	p.x.moving.over()
 	p.loop.ended = append(p.loop.ended, p)
 }
@@ -253,7 +257,17 @@ func (p *loopSession) woken() {
 // leave is session.detach on a loop. A session that cannot leave at once ends: nothing of it is forwarded any more.
 func (p *loopSession) leave() {
 	x := p.x
-	if p.backend.flushQueued() != nil || p.client.flushQueued() != nil || p.client.full() || p.client.eof || p.awaiting || len(p.held) > 0 {
+	lost := x.moving.outlived.Load()
+	if lost {
+		p.backend.unqueue()
+		p.backend.discard()
+	}
+	taken := p.client.flushQueued() == nil && !p.client.full() && !p.client.eof
+	switch {
+	case lost && (!taken || !x.leavesWhole()):
+		x.end(ending{reason: endLost, why: "the connection to PostgreSQL was lost"})
+		return
+	case !lost && (!taken || p.backend.flushQueued() != nil || p.awaiting || len(p.held) > 0):
 		x.stay("its client does not take what it was sent")
 		return
 	}
@@ -276,6 +290,7 @@ func (p *loopSession) leave() {
 		p.tlsConn.Conn, p.tlsConn.side, p.tlsConn.dry = conn, nil, false
 		c.conn = p.tls
 	}
+	c.noServer(true)
 	p.close()
 	go c.carryOn(x, finished)
 }

@@ -5,12 +5,20 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"maps"
+	"os"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/listener/continuity"
+	"github.com/coteriedb/coterie/internal/listener/indoubt"
+	"github.com/coteriedb/coterie/internal/listener/lone"
+	"github.com/coteriedb/coterie/internal/listener/lostblock"
+	"github.com/coteriedb/coterie/internal/listener/replay"
 	"github.com/coteriedb/coterie/internal/listener/sessionstate"
 )
 
@@ -35,6 +43,28 @@ type moving struct {
 	outlived    atomic.Bool              // its server is lost, and it leaves that
 	interrupted bool                     // a request was cut by that: guarded by drained.mu, as is failed
 	failed      bool                     // it is in a transaction block that has failed
+	open        bool                     // its transaction was open between two requests: the client is not told yet
+	doubtful    bool                     // the request that was cut is a COMMIT whose outcome is asked for
+	doubt       *indoubt.Commit          // the COMMIT that was forwarded last, until its answer: guarded by drained.mu
+	probes      atomic.Bool              // doubt is not nil
+	timeline    ag.Timeline              // of its server, as an earlier probe was told: guarded by drained.mu; 0: none was
+	unprobed    bool                     // its server has refused to tell the number of a transaction: guarded by drained.mu
+	proved      indoubt.Outcome          // of the new session: the outcome of the COMMIT of the one before it
+	before      []byte                   // of upstream: goes to PostgreSQL before the next bytes of the client
+	timelines   []ag.TimelineEntry       // of its server, as the routes have them that led there
+	lone        lone.Log                 // requests outside a block that are under way: guarded by drained.mu, as is fate
+	awaits      atomic.Bool              // the client has got nothing of the answer to the first of them
+	keeps       atomic.Bool              // there are some
+	writes      atomic.Bool              // the first of them is a change whose answer is held
+	guarded     bool                     // of downstream: its first request is one that is executed again, and can write nothing
+	fate        lone.Fate                // what becomes of them when the server is lost
+	mayLog      bool                     // its transactions may be executed again
+	log         *replay.Log              // of its open transaction, guarded by drained.mu; nil: none was kept yet
+	logs        atomic.Bool              // requests and answers are being kept
+	replays     bool                     // its transaction is to be executed again
+	tried       bool                     // that was begun
+	unreplayed  string                   // why it is not
+	resumed     bool                     // of the new session: it is in that transaction
 	spilled     bool                     // of upstream: what the client sent was discarded
 	unanswered  []byte                   // of downstream: a question that was perhaps not forwarded by the other node
 	rest        []byte                   // from the client, not forwarded when the session left its backend
@@ -47,6 +77,9 @@ type moving struct {
 	left        chan struct{}            // closed when it has left, or has ended instead (over)
 	isOver      atomic.Bool              // left is closed
 	early       []byte                   // of a session that continues another: bytes of the client that came before it
+	by          string                   // keywords of the statement for which tracker refuses: guarded by drained.mu, as are the next two
+	leaves      []string                 // keywords of statements that may have left something in the session
+	application string                   // application_name
 }
 
 // newMoving returns the state of a session that nobody moves.
@@ -129,10 +162,13 @@ func (x *session) askState(ctx context.Context) (st *continuity.State, why strin
 	x.drained.mu.Lock()
 	defer x.drained.mu.Unlock()
 	if why = x.immovable(q, libraries); why == "" && x.requests.UnnamedWaits() {
-		why = "it has parsed an unnamed statement that it has not executed"
+		why = refusedUnnamed
 	}
 	return &q.state, why, false
 }
+
+// refusedUnnamed is why a session cannot be moved between a Parse and a Bind of the unnamed statement.
+const refusedUnnamed = "it has parsed an unnamed statement that it has not executed"
 
 // immovable returns why a session whose state was read cannot be moved; "" if it can. libraries is what is said of
 // those of its process. The caller holds drained.mu.
@@ -207,8 +243,9 @@ func (x *session) ask(q *question, boundary bool, send func([]byte) error) {
 		return
 	}
 	x.moving.asked, x.moving.forwarded = q, false
-	x.moving.known.state = nil
-	x.moving.known.unchanged.Asked()
+	k := &x.moving.known
+	k.state, k.refusal, k.stays, k.idle.texts = nil, "", "", 0
+	k.unchanged.Asked()
 	q.sent = continuity.Question(append([]string{clientSetting}, x.moving.tracker.Names()...))
 	if err := send(q.sent); err != nil {
 		q.err = err
@@ -306,12 +343,15 @@ func (x *session) detach(up <-chan struct{}) bool {
 		_ = x.backend.Close() // upstream may be writing to it
 	}
 	<-up
-	if x.moving.outlived.Load() && (x.midMessage || x.moving.spilled) {
+	if x.moving.outlived.Load() && !x.leavesWhole() {
 		x.end(ending{reason: endLost, why: "the connection to PostgreSQL was lost"})
 	}
 	if !x.ended.CompareAndSwap(nil, movedOn) {
 		x.sendFinal(x.finalError(nil))
 		return false
+	}
+	if c := x.moving.owner; c != nil {
+		c.noServer(true)
 	}
 	if x.moving.given != nil { // AFTER nothing else ends it: the other node waits for the end of the stream
 		x.moving.err = x.takeBack()
@@ -325,4 +365,130 @@ func (x *session) detach(up <-chan struct{}) bool {
 		x.moving.over()
 	}
 	return true
+}
+
+// A move that did not succeed is tried again after movePause while there is no route, and ever more seldom while the
+// replica of the route refuses: hundreds of sessions may wait for the same one.
+const (
+	movePause    = 20 * time.Millisecond
+	movePauseMax = 250 * time.Millisecond
+)
+
+// moveWait returns how long the session waits for its next server: as long as a request in a planned failover, or as a
+// login where its server is lost.
+func (x *session) moveWait() time.Duration {
+	cfg := &x.srv.cfg
+	if !x.moving.outlived.Load() {
+		return cfg.HoldMax
+	}
+	return max(cfg.HoldMax, cfg.ConnectWait)
+}
+
+// pause waits for the next try. It reports false if there is none.
+func (c *client) pause(ctx context.Context, next <-chan struct{}, wait time.Duration) bool {
+	t := time.NewTimer(wait)
+	defer t.Stop()
+	select {
+	case <-next:
+	case <-t.C:
+	case <-ctx.Done():
+	case <-c.srv.closed:
+		return false
+	}
+	return ctx.Err() == nil
+}
+
+// tellLoss answers the next request of a client whose transaction was open on a server that is lost. The session has no
+// server until then. It reports false if the client has ended or was ended.
+func (c *client) tellLoss(x *session) bool {
+	s := c.srv
+	over, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		select {
+		case <-s.closed:
+			_ = c.raw.SetReadDeadline(time.Unix(1, 0))
+		case <-c.unserved.Done():
+			_ = c.raw.SetReadDeadline(time.Unix(1, 0))
+		case <-over:
+		}
+	}()
+	rest, err := c.answerLost(x)
+	close(over)
+	<-stopped
+	_ = c.raw.SetDeadline(time.Time{})
+	switch {
+	case err == nil:
+		x.moving.open, x.moving.rest = false, rest
+		return true
+	case errors.Is(err, errStopping), errors.Is(err, pgwire.ErrProtocol):
+		x.moving.failed = true
+		c.lose(x, c.overBy(err))
+	default:
+		x.dropKey()
+		c.closeBoth()
+	}
+	return false
+}
+
+var errStopping = errors.New("the listener of this node is stopping")
+
+// answerLost reads the client's next request and answers it. rest is what the client's next server gets.
+func (c *client) answerLost(x *session) (rest []byte, err error) {
+	r := lostblock.Reply{Why: x.moving.unreplayed, Statements: x.moving.state.Texts()}
+	var buf [smallBuffer]byte
+	for b, done := x.moving.rest, false; ; {
+		var used int
+		var out []byte
+		if used, out, done, err = r.Feed(b); err != nil {
+			return nil, err
+		}
+		_ = c.raw.SetWriteDeadline(time.Now().Add(c.srv.cfg.Limits.ShutdownMessage))
+		if _, err := c.conn.Write(out); err != nil {
+			return nil, errClient
+		}
+		if rest = b[used:]; done {
+			break
+		}
+		n, err := c.conn.Read(buf[:])
+		switch {
+		case n > 0:
+			b = buf[:n]
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			return nil, errStopping
+		default:
+			return nil, errClient
+		}
+	}
+	if r.Terminated {
+		return nil, errClient
+	}
+	maps.DeleteFunc(x.moving.state.Statements, func(name string, _ continuity.Statement) bool {
+		_, open := r.Statements[name]
+		return !open
+	})
+	x.moving.failed = r.Failed
+	return slices.Concat(r.Forward, rest), nil
+}
+
+// dropKey removes the client's cancel key, if no other session has it.
+func (x *session) dropKey() {
+	x.srv.mu.Lock()
+	defer x.srv.mu.Unlock()
+	if x.srv.keys[x.key] == x {
+		delete(x.srv.keys, x.key)
+	}
+}
+
+func (c *client) closeBoth() {
+	_ = c.conn.Close()
+	_ = c.raw.Close()
+}
+
+// leavesWhole judges a session that outlives its server again, once both directions have stopped: an answer may have
+// been on its way to the client when it was judged first.
+func (x *session) leavesWhole() bool {
+	x.drained.mu.Lock()
+	defer x.drained.mu.Unlock()
+	return !x.midMessage && !x.moving.spilled && x.interrupt()
 }

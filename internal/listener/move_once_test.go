@@ -126,7 +126,7 @@ func hammer(t *testing.T, g *group, mode string, failOver func(int)) {
 	stop.Store(true)
 	all.Wait()
 	g.insertedOnce(seen)
-	waitFor(t, "sessions have ended", func() bool { return len(g.srv.Sessions()) == 0 })
+	waitFor(t, "sessions have ended, also those without a server", g.over)
 	g.srv.mu.Lock()
 	defer g.srv.mu.Unlock()
 	if n := len(g.srv.keys); n != 0 {

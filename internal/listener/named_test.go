@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 )
 
 // The ports of the group's listener come and go while sessions run. One that cannot be opened does not affect the
@@ -37,6 +38,31 @@ func TestNamedPorts(t *testing.T) {
 		t.Errorf("the session of before is at %q", got)
 	}
 	g.mustDial(two, "user=postgres")
+}
+
+// A client whose session has no server at that moment gets the error, too: nothing else would reach it.
+func TestLeaveAddressWithoutAServer(t *testing.T) {
+	for _, before := range []string{"", "begin"} {
+		far, near := farPrimary(t, func(c *Config) { c.ReadWrite = "0.0.0.0:0" })
+		_, port, err := net.SplitHostPort(near.rw)
+		must(t, err)
+		leaves, stays := near.mustDial("127.0.0.9:"+port, "user=postgres"), near.mustDial("127.0.0.1:"+port, "user=postgres")
+		near.known()
+		near.do(leaves, before)
+		near.loses()
+		waitFor(t, "both have no server", func() bool { return len(near.srv.Sessions()) == 0 })
+		near.srv.LeaveAddress(t.Context(), netip.MustParseAddr("127.0.0.9"), "it moves")
+		select {
+		case err := <-later(leaves, "select 1"):
+			if err == nil || !strings.Contains(err.Error(), "FATAL") || !strings.Contains(err.Error(), "it moves") {
+				t.Errorf("after %q it hears %v", before, err)
+			}
+		case <-time.After(5 * time.Second):
+			t.Errorf("after %q it hears nothing", before)
+		}
+		near.returns(far)
+		near.shows(stays, map[string]string{"select 1::text": "1"})
+	}
 }
 
 // Only clients that are connected to a leaving address get the error.

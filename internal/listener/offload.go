@@ -36,16 +36,16 @@ func (p *loopSession) canOffload() bool {
 		return false
 	case p.awaiting, p.draining, p.discarding, len(p.held) > 0, len(p.rest) > 0, !p.requests.AtBoundary(), !x.answers.AtBoundary():
 		return false
-	case x.owed.Load() > 0, x.unsynced.Load(), x.starting, x.replicates, x.copies, x.moving.asked != nil:
+	case x.owed.Load() > 0, x.unsynced.Load(), x.starting, x.replicates, x.copies, x.moving.asked != nil, x.moving.wants.Load() != nil:
 		return false
 	}
 	return x.mayOffload()
 }
 
-// mayOffload reports whether nothing requires the session on its loop: no end, no drain, no confirmation. It is
-// checked again when the session is offloaded.
+// mayOffload reports whether nothing requires the session on its loop: no end, no drain, no confirmation, no log of its
+// transaction. It is checked again when the session is offloaded.
 func (x *session) mayOffload() bool {
-	return x.ended.Load() == nil && !x.terminated.Load() && !x.fatalSent.Load() && x.srv.drain.Load() == nil &&
+	return x.ended.Load() == nil && !x.terminated.Load() && !x.fatalSent.Load() && x.srv.drain.Load() == nil && !x.moving.leaving.Load() && !x.moving.logs.Load() &&
 		x.reads != startup.ReadsConfirmed && !x.confirmation.warned && (!x.guarded || x.logWatched() && !x.waitCancelled() && !x.confirmsAll())
 }
 
@@ -237,6 +237,7 @@ func (p *loopSession) applyRelayed() error {
 	if s.Ups != d.Began { // all but the last were answered; they used no named statement or portal
 		answered()
 		x.requests.ForgetUnnamed()
+		x.moving.known.unchanged.Forget()
 	}
 	for log := s.Log[:s.Logged]; len(log) > 0; {
 		used, err := x.follow(&p.requests, log)

@@ -426,7 +426,10 @@ func (c *client) newSession(r route, backend net.Conn) *session {
 		}
 	}
 	x.longKey = c.start.Minor >= 2
-	x.moving.known.follows = c.takesBack(r.ID)
+	x.moving.mayLog = c.mayOutlive()
+	x.requests.Texts = x.preparedText
+	x.moving.known.unchanged.Brief = r.Local
+	x.moving.known.follows, x.moving.application = c.mayOutlive(), c.start.Setting(applicationName)
 	return x
 }
 
@@ -459,6 +462,7 @@ func (c *client) carryOn(x *session, finished func()) {
 				c.log.Error("session panicked", "session", x.id, "direction", "move", "panic", r, "stack", string(debug.Stack()))
 				c.lose(x, errors.New("internal error of the listener"))
 			}
+			c.noServer(false)
 		}()
 		y = c.again(x)
 	}()

@@ -16,7 +16,7 @@ import (
 // The state of a session is not read before its server has greeted the client: the greeting would be taken for the
 // answer.
 func TestStatesAreNotReadOfSessionsThatOpen(t *testing.T) {
-	g := movingGroup(t, nil)
+	g := movingGroup(t, func(c *Config) { c.Limits.BackendHandshake = time.Second }) // the node looks at the answer for that long
 	greet := make(chan struct{})
 	_, dir := fakeServer(t, func(conn net.Conn) {
 		<-greet

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -15,14 +17,23 @@ import (
 )
 
 // farPrimary is a group of two nodes. Clients come to near, which is b; far, which is a, is the primary.
-func farPrimary(t *testing.T) (far, near *group) {
+func farPrimary(t *testing.T, change ...func(*Config)) (far, near *group) {
 	t.Helper()
-	quick := func(c *Config) { c.keepTick = 5 * time.Millisecond }
-	far, near = movingGroup(t, quick), movingGroup(t, quick)
-	near.remote["a"] = far.srv
-	far.publish(pairRoutes(1, "a", "a"))
-	near.publish(pairRoutes(1, "b", "a"))
-	return far, near
+	quick := func(c *Config) {
+		c.keepTick = 5 * time.Millisecond
+		for _, f := range change {
+			f(c)
+		}
+	}
+	return pairOf(movingGroup(t, quick), movingGroup(t, quick))
+}
+
+// pairOf joins two nodes as farPrimary says.
+func pairOf(a, b *group) (far, near *group) {
+	b.remote["a"] = a.srv
+	a.publish(pairRoutes(1, "a", "a"))
+	b.publish(pairRoutes(1, "b", "a"))
+	return a, b
 }
 
 // pairRoutes are the routes of one of two nodes.
@@ -36,12 +47,25 @@ func pairRoutes(epoch ag.Epoch, self, primary ag.ReplicaID) *ag.Routes {
 // dies has the far node die, and the near one become the primary.
 func (g *group) dies() {
 	epoch := g.routes.Load().Epoch + 1
-	g.mu.Lock()
-	g.cuts = true
-	g.cut()
-	g.mu.Unlock()
+	g.cutOff()
 	g.publish(pairRoutes(epoch, "b", "b"))
 	g.srv.CloseEpoch(epoch, "the primary has changed")
+}
+
+// loses has the far node die before there is another primary.
+func (g *group) loses() {
+	shut := *g.routes.Load()
+	shut.Primary, shut.WriteOpen = "", false
+	g.publish(&shut)
+	g.cutOff()
+}
+
+// cutOff resets the connections to the far node, and those that come.
+func (g *group) cutOff() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.cuts = true
+	g.cut()
 }
 
 // returns has the far node become the primary again.
@@ -62,6 +86,17 @@ func (g *group) known() {
 		n := len(g.srv.Sessions())
 		return n > 0 && g.knownStates() == n
 	})
+}
+
+// unasked has no session asked from now on.
+func (g *group) unasked() {
+	g.srv.mu.Lock()
+	defer g.srv.mu.Unlock()
+	for _, x := range g.srv.sessions {
+		x.drained.mu.Lock()
+		x.moving.known.next = time.Now().Add(time.Hour)
+		x.drained.mu.Unlock()
+	}
 }
 
 // stateKnown reports whether the state of a client's session is known.
@@ -139,10 +174,7 @@ func TestNoSessionOutlivesAForcedFailover(t *testing.T) {
 	_, near := farPrimary(t)
 	conn := near.mustDial(near.rw, "user=postgres")
 	near.known()
-	near.mu.Lock()
-	near.cuts = true
-	near.cut()
-	near.mu.Unlock()
+	near.cutOff()
 	forced := pairRoutes(2, "b", "b")
 	forced.Lossless = 2
 	near.publish(forced)
@@ -162,8 +194,10 @@ func TestWhatWasUnderWayWhenTheNodeDied(t *testing.T) {
 	}{
 		{"a statement of a transaction", "begin", "select pg_sleep(61)", "40001", 'E'},
 		{"a statement of a failed transaction", "begin; select 1/0", "", "", 'E'},
-		{"a statement alone", "", "select pg_sleep(62)", "08007", 0},
-		{"an open transaction", "begin", "", "40001", 0},
+		{"a statement alone", "", slowOn("a"), "", 'I'},
+		{"a change alone", "", "insert into outlived select 1 from pg_sleep(62)", "08007", 0},
+		{"an open transaction", "begin", "", "40001", 'E'},
+		{"an open transaction with a setting", "begin; set local work_mem = '9MB'", "", "40001", 0},
 		{"a setting since", "set work_mem = '9MB'", "", "57P01", 0},
 		{"a function since", "select quiet_function()", "", "57P01", 0},
 		{"a temporary table", "create temp table t (x int)", "", "57P01", 0},
@@ -173,18 +207,11 @@ func TestWhatWasUnderWayWhenTheNodeDied(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			_, near := farPrimary(t)
 			for _, s := range near.servers {
-				s.sql(t, "create or replace function public.quiet_function() returns int language sql as 'select 1'")
+				s.sql(t, "create or replace function public.quiet_function() returns int language sql as 'select 1'", "create table if not exists outlived (x int)")
 			}
 			conn := near.mustDial(near.rw, "user=postgres")
 			near.known()
-			// Nothing is asked from now on: the session is judged by what it has sent since.
-			near.srv.mu.Lock()
-			for _, x := range near.srv.sessions {
-				x.drained.mu.Lock()
-				x.moving.known.next = time.Now().Add(time.Hour)
-				x.drained.mu.Unlock()
-			}
-			near.srv.mu.Unlock()
+			near.unasked() // the session is judged by what it has sent since
 			if c.before != "" {
 				if err := <-later(conn, c.before); err != nil {
 					t.Log(err) // one of them fails
@@ -205,6 +232,7 @@ func TestWhatWasUnderWayWhenTheNodeDied(t *testing.T) {
 			var pg *pgconn.PgError
 			switch {
 			case c.code == "" && c.status == 'E' && errors.As(err, &pg) && pg.Code == "25P02":
+			case c.code == "" && c.status == 'I' && err == nil:
 			case !errors.As(err, &pg) || pg.Code != c.code || (pg.Severity == "FATAL") != (c.status == 0):
 				t.Fatalf("%v, want %s", err, c.code)
 			}
@@ -217,7 +245,10 @@ func TestWhatWasUnderWayWhenTheNodeDied(t *testing.T) {
 			if got := conn.PgConn().TxStatus(); got != c.status {
 				t.Errorf("the status is %c", got)
 			}
-			near.do(conn, "rollback", "begin", "select 1", "commit")
+			if c.status != 'I' {
+				near.do(conn, "rollback")
+			}
+			near.do(conn, "begin", "select 1", "commit")
 			if got := near.one(conn, "select current_setting('cluster_name')"); got != "b" {
 				t.Errorf("it goes on on %q", got)
 			}
@@ -225,21 +256,77 @@ func TestWhatWasUnderWayWhenTheNodeDied(t *testing.T) {
 	}
 }
 
+// A prepared BEGIN that is under way when the node dies has committed nothing: the client hears 40001 and goes on, and
+// with REPLAY it hears nothing.
+func TestPreparedBeginUnderWay(t *testing.T) {
+	for _, replays := range []bool{false, true} {
+		_, near := farPrimary(t, func(c *Config) { c.Replay = func() bool { return replays } })
+		conn := near.mustDial(near.rw, "user=postgres")
+		pid := near.one(conn, "select pg_backend_pid()::text")
+		if _, err := conn.Prepare(t.Context(), "begin", "begin"); err != nil {
+			t.Fatal(err)
+		}
+		near.known()
+		backend, err := strconv.Atoi(pid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := syscall.Kill(backend, syscall.SIGSTOP); err != nil { // so that it does not answer
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = syscall.Kill(backend, syscall.SIGCONT) })
+		ended := make(chan error, 1)
+		x := near.sessionOf(conn.PgConn().Conn())
+		go func() {
+			_, err := conn.Exec(t.Context(), "begin")
+			ended <- err
+		}()
+		waitFor(t, "it is under way", func() bool { return x.owed.Load() == 1 })
+		near.dies()
+		var pg *pgconn.PgError
+		switch err := <-ended; {
+		case replays && err != nil:
+			t.Errorf("with REPLAY: %v; %v", err, near.srv.Stats().Unreplayed)
+		case !replays && (!errors.As(err, &pg) || pg.Code != "40001" || pg.Severity != "ERROR"):
+			t.Fatalf("without REPLAY: %v", err)
+		case !replays:
+			near.do(conn, "rollback", "begin")
+		}
+		if got := near.one(conn, "select current_setting('cluster_name')"); got != "b" || conn.PgConn().TxStatus() != 'T' {
+			t.Errorf("it goes on on %q, %c", got, conn.PgConn().TxStatus())
+		}
+		near.do(conn, "commit")
+		_ = conn.Close(t.Context())
+	}
+}
+
 // waiting returns how many sessions of the far server execute a statement.
 func (g *group) waiting(statement string) int {
+	g.t.Helper()
+	return g.active("query = $2", statement)
+}
+
+// active returns how many sessions of the far server execute a statement of this group for which the condition with $2
+// holds.
+func (g *group) active(condition, text string) int {
 	g.t.Helper()
 	conn, err := g.servers["a"].connect(g.t.Context(), "postgres")
 	if err != nil {
 		g.t.Fatal(err)
 	}
 	defer func() { _ = conn.Close(context.Background()) }()
-	return value[int](g.t, conn, "select count(*)::int from pg_stat_activity where state = 'active' and pid <> pg_backend_pid() and query = $1", statement)
+	return value[int](g.t, conn, "select count(*)::int from pg_stat_activity where state = 'active' and pid <> pg_backend_pid() and query_start > $1 and "+condition, g.born, text)
 }
 
 // Requests are executed once, whenever the node dies, and whatever its sessions are asked at that moment.
 func TestOutlivingExecutesOnce(t *testing.T) {
 	far, near := farPrimary(t)
-	hammer(t, near, "disable", func(i int) {
+	hammer(t, near, "disable", diesByTurns(t, far, near))
+}
+
+// diesByTurns has the far node die and return by turns. A session that was idle is kept.
+func diesByTurns(t *testing.T, far, near *group) func(i int) {
+	return func(i int) {
 		if i%2 == 1 {
 			near.returns(far)
 			return
@@ -252,7 +339,7 @@ func TestOutlivingExecutesOnce(t *testing.T) {
 		near.dies()
 		near.shows(idle, map[string]string{"select current_setting('my.x')": "kept"})
 		_ = idle.Close(context.Background())
-	})
+	}
 }
 
 // Planned failovers give sessions back while their nodes ask for their states.
@@ -268,7 +355,7 @@ func TestOutlivingSessionsAreTheSame(t *testing.T) {
 	near.role("mover", "login")
 	near.role("lender", "")
 	defer sameSchemas(t, near)()
-	ended, scripts := runScripts(t, 25, func(r *rand.Rand) bool { return sameWhenOutlived(t, far, near, r) })
+	ended, scripts := runScripts(t, 25, func(r *rand.Rand) bool { return sameWhenOutlived(t, near, near.dies, func() { near.returns(far) }, r) })
 	t.Logf("%d of %d sessions ended: %v", ended, scripts, near.srv.Stats().Unmoved)
 	if ended > scripts*3/4 {
 		t.Error("most sessions ended")
@@ -277,7 +364,7 @@ func TestOutlivingSessionsAreTheSame(t *testing.T) {
 
 // sameWhenOutlived executes one script, and has the node die at a boundary, after a while or at once. It reports false
 // if the session ended.
-func sameWhenOutlived(t *testing.T, far, near *group, r *rand.Rand) bool {
+func sameWhenOutlived(t *testing.T, near *group, dies, returns func(), r *rand.Rand) bool {
 	t.Helper()
 	script, at, patient := stateScript(r), r.IntN(20), r.IntN(3) > 0
 	moved := near.mustDial(near.rw, "user=mover").PgConn()
@@ -288,7 +375,7 @@ func sameWhenOutlived(t *testing.T, far, near *group, r *rand.Rand) bool {
 	defer func() {
 		_, _ = moved.Close(context.Background()), stays.Close(context.Background())
 		waitFor(t, "its session has ended", func() bool { return len(near.srv.Sessions()) == 0 })
-		near.returns(far)
+		returns()
 	}()
 	died := false
 	for i, statement := range script {
@@ -296,7 +383,7 @@ func sameWhenOutlived(t *testing.T, far, near *group, r *rand.Rand) bool {
 			for end := time.Now().Add(time.Second); patient && near.knownStates() == 0 && time.Now().Before(end); {
 				time.Sleep(time.Millisecond) // some cannot be known
 			}
-			near.dies()
+			dies()
 			died = true
 		}
 		got, lost := observe(t, moved, statement)

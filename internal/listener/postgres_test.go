@@ -254,9 +254,24 @@ func (s *server) sql(t *testing.T, statements ...string) {
 	}
 }
 
+// sleeping waits until a backend of the server sleeps in this query, which no other test has: PostgreSQL forgets a
+// cancellation that comes before its query.
+func (s *server) sleeping(t *testing.T, query string) {
+	t.Helper()
+	conn, err := s.connect(t.Context(), "postgres")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(context.Background()) }()
+	waitFor(t, "the query runs", func() bool {
+		return value[bool](t, conn, "select exists(select 1 from pg_stat_activity where wait_event = 'PgSleep' and query = $1)", query)
+	})
+}
+
 // group is a listener in front of the real servers, with everything around it controlled by the test.
 type group struct {
 	t       *testing.T
+	born    time.Time // statements of before are of other tests, and may still run on the servers
 	srv     *Server
 	servers map[ag.ReplicaID]*server
 	routes  atomic.Pointer[ag.Routes]
@@ -282,7 +297,7 @@ func newGroup(t *testing.T, change func(*Config)) *group {
 	if servers.err != nil {
 		t.Fatal(servers.err)
 	}
-	g := &group{t: t, servers: servers.list, changed: make(chan struct{}), remote: make(map[ag.ReplicaID]*Server)}
+	g := &group{t: t, born: time.Now(), servers: servers.list, changed: make(chan struct{}), remote: make(map[ag.ReplicaID]*Server)}
 	g.hellos = make(chan BackendHello, 1000)
 	g.routes.Store(fullRoutes(1))
 	cfg := Config{

@@ -1,11 +1,9 @@
 package listener
 
 import (
-	"bytes"
 	"errors"
 	"io"
 	"os"
-	"strings"
 	"sync"
 	"time"
 
@@ -90,6 +88,7 @@ func (x *session) relay() (moved bool) {
 	} else {
 		_ = x.raw.Close()
 	}
+	x.moving.over() // upstream may wait for an answer that does not come any more (asksNumber)
 	<-up
 	if !keeps {
 		return false
@@ -119,7 +118,9 @@ func (x *session) downstream() {
 		if n > 0 {
 			var bad error
 			if kept, bad = x.pass(buf.b[:kept+n], kept); bad != nil {
-				x.sendFinal(x.passFailed(bad))
+				if !x.serverLost() { // while it was held
+					x.sendFinal(x.passFailed(bad))
+				}
 				return
 			}
 		}
@@ -159,8 +160,10 @@ type passing struct {
 	at     int  // bytes that the framer has seen
 	from   int  // bytes that were handed out to be written
 	begin  int  // where the current message begins
+	piece  int  // where the part of it begins that the framer has seen last
 	asked  bool // confirmed once: the confirmation came after the read, so it covers all of b
 	judged bool // the current message is whole and was checked
+	tail   bool // its beginning was passed on with an earlier chunk
 	looked bool // at the server's log, after the read
 }
 
@@ -171,28 +174,25 @@ func (x *session) advance(p *passing) (out []byte, s stmt.Effect, err error) {
 	assert.That(p.from <= p.begin && p.begin <= p.at, "bytes of an answer are passed on before they are checked")
 	assert.That(x.gate == nil || x.gate.passed, "bytes of an answer have not passed the gate")
 	for p.judged || p.at < len(p.b) {
-		if !p.judged {
-			used, whole, err := x.answers.Next(p.b[p.at:])
-			if err != nil {
-				return nil, stmt.NoEffect, err
-			}
-			if p.at += used; !whole {
-				break
-			}
+		if whole, err := x.frames(p); err != nil {
+			return nil, stmt.NoEffect, err
+		} else if !whole {
+			break
 		}
 		typ, body := x.answers.Type(), x.answers.Kept()
-		if typ == giveBackMessage && x.fromNode() {
-			x.moving.given = append([]byte{}, p.b[p.at:]...)
+		if x.isLast(typ, p) {
 			p.b, p.at = p.b[:p.begin], p.begin
 			break
 		}
-		if x.postmasterDied(typ, p.b[p.begin:p.at]) {
-			p.b, p.at = p.b[:p.begin], p.begin
-			break
-		}
-		if x.recoveryOver(typ, body) {
-			x.end(promotedUnder)
+		if x.isOfPromoted(typ, body) {
 			return nil, stmt.NoEffect, errPromoted
+		}
+		if x.moving.writes.Load() && x.holdsAnswer(typ, p) {
+			continue
+		}
+		if x.swallows(typ, p.b[p.begin:p.at], p.tail) {
+			p.b, p.at = append(p.b[:p.begin], p.b[p.at:]...), p.begin
+			continue // it was held until it was whole
 		}
 		if s := x.effectAtStake(typ, body, &p.looked); !p.asked && s != stmt.NoEffect {
 			p.asked, p.judged = true, true
@@ -200,15 +200,49 @@ func (x *session) advance(p *passing) (out []byte, s stmt.Effect, err error) {
 			return out, s, nil
 		}
 		p.judged = false
+		x.answering(typ)
+		x.logAnswer(typ, p.b[p.piece:p.at], true)
 		x.observeAnswer(typ, body)
-		p.begin = p.at
+		p.begin, p.tail = p.at, false
 	}
 	end := len(p.b)
-	if p.begin < end && x.answers.HoldsBack() {
+	if p.begin < end && (x.answers.HoldsBack() || !p.tail && x.holdsPart(p.b[p.begin:])) {
 		end = p.begin
+	} else if p.begin < end && !p.tail && x.moving.writes.Load() {
+		x.passHeld(p)
+		end = len(p.b)
 	}
 	out, p.from = p.b[p.from:end], end
 	return out, stmt.NoEffect, nil
+}
+
+// frames follows the chunk to the end of the current message. It reports whether that is whole.
+func (x *session) frames(p *passing) (whole bool, err error) {
+	if p.judged {
+		return true, nil
+	}
+	used, whole, err := x.answers.Next(p.b[p.at:])
+	if err != nil {
+		return false, err
+	}
+	if p.piece, p.at = p.at, p.at+used; !whole {
+		x.answering(x.answers.Type())
+		if p.tail || !x.maySwallow(p.b[p.begin:p.at]) {
+			x.logAnswer(x.answers.Type(), p.b[p.piece:p.at], false)
+		}
+	}
+	return whole, nil
+}
+
+// isLast reports whether the client gets nothing of the current message or of what follows it: the other node gives the
+// session back by it, or PostgreSQL says by it that its postmaster died.
+func (x *session) isLast(typ byte, p *passing) bool {
+	if typ == giveBackMessage && x.fromNode() {
+		x.moving.given = append([]byte{}, p.b[p.at:]...)
+		x.notAsked()
+		return true
+	}
+	return x.postmasterDied(typ, p.b[p.begin:p.at])
 }
 
 // kept returns what the next chunk begins with: an answer that is checked when it is whole.
@@ -228,7 +262,7 @@ func (x *session) pass(b []byte, seen int) (kept int, err error) {
 		}
 		b, seen = rest, 0
 	}
-	p := passing{b: b, at: seen}
+	p := passing{b: b, at: seen, tail: x.midMessage}
 	for {
 		out, stake, err := x.advance(&p)
 		if err != nil {
@@ -335,7 +369,7 @@ func (x *session) upstream() {
 			} else if werr != nil && x.ended.Load() == nil {
 				// downstream reads what PostgreSQL still had to say, then its end
 				n, _ := io.Copy(io.Discard, x.client)
-				x.moving.spilled = n > 0
+				x.moving.spilled = x.moving.spilled || n > 0
 				return
 			}
 		}
@@ -364,6 +398,8 @@ func (x *session) follow(f *pgwire.Framer, b []byte) (used int, err error) {
 		return used, err
 	}
 	typ, text := f.Type(), b[min(head, used):used]
+	x.logRequest(b[:used], head == headerLength, whole)
+	x.keepLone(b[:used], head == headerLength, whole)
 	if typ == 'Q' {
 		x.requests.QueryText(text)
 	}
@@ -425,6 +461,10 @@ func (x *session) ready(status byte) {
 		}
 	}
 	x.requests.Answered(status, x.owed.Load() <= 0)
+	x.moving.doubt = nil
+	x.moving.probes.Store(false)
+	x.moving.lone.Answered(status)
+	x.noteLone()
 }
 
 // observeAnswer follows an answer of PostgreSQL.
@@ -457,38 +497,4 @@ func (x *session) observeAnswer(typ byte, body []byte) {
 			x.fatalSent.Store(true)
 		}
 	}
-}
-
-// The functions below keep streams of logical replication from passing for a member. PostgreSQL counts the
-// acknowledgements of any walsender whose application_name is in synchronous_standby_names, including logical ones.
-// It takes the name as it is when START_REPLICATION arrives: from the startup packet, a default of the role or the
-// database, or any statement that has set it since.
-
-// posesAsMember checks a ParameterStatus. PostgreSQL reports application_name before the ReadyForQuery of the command
-// that changed it.
-func (x *session) posesAsMember(status []byte) bool {
-	name, value, _ := bytes.Cut(status, []byte{0})
-	return x.replicates && strings.EqualFold(string(name), "application_name") && startup.IsMemberName(string(value))
-}
-
-// checkGreeting checks the name with which the session began: a default of its role or database may have set it.
-func (x *session) checkGreeting(g greeting) *pgwire.Error {
-	var f pgwire.Framer
-	var bad *pgwire.Error
-	_ = f.Scan(g.bytes, func(typ byte, body []byte) { // the greeting was assembled here
-		if typ == 'S' && x.posesAsMember(body) {
-			bad = startup.RefuseMember()
-		}
-	})
-	return bad
-}
-
-// outOfTurn ends a session of logical replication that sends a command before the previous one is over: it might
-// start to stream under a name that was not checked.
-func (x *session) outOfTurn(typ byte) bool {
-	if !x.replicates || typ != 'Q' || x.owed.Load() <= 0 {
-		return false
-	}
-	x.end(ending{"replication", "a session of logical replication takes one command at a time", true})
-	return true
 }

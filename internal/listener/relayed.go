@@ -298,6 +298,16 @@ func (x *session) recoveryOver(typ byte, body []byte) bool {
 	return false
 }
 
+// isOfPromoted reports whether a message shows that the session must get nothing more of its server: recovery has ended
+// there, or a query that is executed again would have written.
+func (x *session) isOfPromoted(typ byte, body []byte) bool {
+	if x.recoveryOver(typ, body) {
+		x.end(promotedUnder)
+		return true
+	}
+	return x.wouldWrite(typ, body)
+}
+
 // A session that another node's client has on this server goes back in these messages. The first has the version of
 // this exchange, the second the state, whose texts may be in any encoding. The client's node then ends its direction of
 // the stream, and gets what was not forwarded in the third.
@@ -335,6 +345,13 @@ func (x *session) giveBack() {
 
 // fromNode reports whether the backend is behind another node's listener.
 func (x *session) fromNode() bool { return !x.drained.local && !x.relayed }
+
+// leftToNode reports whether the listener of the client's node judges what became of the session: it hears of its end
+// by the end of the stream.
+func (x *session) leftToNode() bool {
+	e := x.ended.Load()
+	return x.relayed && x.moving.outlives && e != nil && (e.reason == endLost || e.reason == endEpoch || e.reason == endReplica)
+}
 
 // takeBack takes a session that its node gives back.
 func (x *session) takeBack() error {

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
+	"net/netip"
 	"syscall"
 	"time"
 
@@ -26,6 +28,8 @@ type route struct {
 	fellBack bool
 	entry    int             // place in the routing list; 0: the list was not used
 	changed  <-chan struct{} // closed when these routes are no longer in force; nil: routes are polled
+	// timelines are those of the primary.
+	timelines []ag.TimelineEntry
 }
 
 // attempt is the opening of a session on a replica. The end of that replica's role ends the attempt, not the login.
@@ -69,7 +73,7 @@ func (s *Server) pick(intent ag.Intent, passed ...ag.ReplicaID) (r route, next <
 	if held := s.holding(); held != nil && fellBack && t.Local {
 		return route{}, held, false
 	}
-	r = route{Target: t, epoch: routes.Epoch, lossless: routes.Lossless, fellBack: fellBack, changed: next}
+	r = route{Target: t, epoch: routes.Epoch, lossless: routes.Lossless, fellBack: fellBack, changed: next, timelines: routes.Timelines}
 	if intent == ag.ReadOnly {
 		r.entry = routes.Entry(t.ID)
 	}
@@ -253,13 +257,50 @@ func (s *Server) endEach(match func(*session) bool, with func(*session) ending) 
 	s.mu.Unlock()
 	n := 0
 	for _, x := range list {
-		if e := with(x); e.reason == endEpoch && x.outlive() {
+		if e := with(x); (e.reason == endEpoch || e.reason == endReplica && x.drained.local && !x.relayed) && x.outlive() {
 			x.wake()
 		} else if x.end(e) {
 			n++
 		}
 	}
 	return n
+}
+
+// LeaveAddress ends the sessions of clients connected to a local address that is about to leave this machine, those
+// that have no server at the moment, too. It waits a moment for their final messages to be sent.
+func (s *Server) LeaveAddress(ctx context.Context, a netip.Addr, why string) {
+	on := func(raw net.Conn) bool {
+		t, ok := raw.LocalAddr().(*net.TCPAddr)
+		return ok && t.AddrPort().Addr().Unmap().WithZone("") == a
+	}
+	mine := func(x *session) bool { return !x.relayed && on(x.raw) }
+	ctx, cancel := context.WithTimeout(ctx, leaveTimeout)
+	defer cancel()
+	for {
+		left := 0
+		s.mu.Lock()
+		for c := range s.unserved {
+			if on(c.raw) {
+				left++
+				c.giveUp(errors.New(why))
+			}
+		}
+		for _, x := range s.sessions {
+			if mine(x) {
+				left++
+			}
+		}
+		s.mu.Unlock()
+		if left == 0 {
+			return
+		}
+		s.endWhere(ending{reason: "address", why: why}, mine) // also one that has just found a server
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
 }
 
 // readerPoll is how often sessions that have to leave a replica are checked, and routes if their changes are not
@@ -327,13 +368,18 @@ func (s *Server) leaveUnlisted(r *ag.Routes, since map[ag.ReplicaID]time.Time) (
 // takesBack reports whether that replica is behind another node's listener, which may have to give sessions back.
 func (c *client) takesBack(id ag.ReplicaID) bool {
 	r := c.srv.cfg.Routes()
-	return r != nil && r.Self != id && c.srv.cfg.Continuity != nil && c.srv.cfg.Continuity() && c.start.Replication == pgwire.ReplicationNone
+	return r != nil && r.Self != id && c.mayOutlive()
+}
+
+// mayOutlive reports whether sessions of the client may outlive their server.
+func (c *client) mayOutlive() bool {
+	return c.srv.cfg.Continuity != nil && c.srv.cfg.Continuity() && c.start.Replication == pgwire.ReplicationNone
 }
 
 // handsOver reports whether the route of a reader that has left its replica leads to the primary that is about to hand
-// over to that replica. left is the epoch in which the reader has left.
+// over to that replica. left is the epoch in which the reader has left. A replica that is lost takes nothing over.
 func (x *session) handsOver(r route, left ag.Epoch) bool {
-	return !x.onPrimary && r.fellBack && r.ID != x.replica && r.epoch == left
+	return !x.onPrimary && !x.moving.outlived.Load() && r.fellBack && r.ID != x.replica && r.epoch == left
 }
 
 // epoch returns the epoch of the routes in force; 0 if there are none.

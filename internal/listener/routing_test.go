@@ -396,8 +396,9 @@ func TestThroughAnotherNode(t *testing.T) {
 	}
 	// cancel crosses the nodes
 	done := make(chan error, 1)
-	go func() { _, err := conn.Exec(context.Background(), "select pg_sleep(30)"); done <- err }()
-	waitFor(t, "the query runs", func() bool { return nodeB.srv.Sessions()[0].State == "active" })
+	const long = "select pg_sleep(30), 'across nodes'"
+	go func() { _, err := conn.Exec(context.Background(), long); done <- err }()
+	nodeB.servers["b"].sleeping(t, long)
 	if err := conn.PgConn().CancelRequest(t.Context()); err != nil {
 		t.Fatal(err)
 	}

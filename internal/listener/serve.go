@@ -45,7 +45,9 @@ type client struct {
 	picked   *route       // where its session goes, if that was chosen before
 	withNext []byte       // AuthenticationOk, sent with the greeting or the refusal, so that the client wakes once
 	unhook   func() bool
-	carried  bool // the session is open, and releases the client's counts at its end
+	carried  bool                    // the session is open, and releases the client's counts at its end
+	unserved context.Context         // while its session has no server; ends when it need not wait for one any more
+	giveUp   context.CancelCauseFunc // ends unserved
 }
 
 // newClient returns a client that was just accepted.

@@ -16,7 +16,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/netip"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -30,6 +29,8 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/admission"
 	"github.com/coteriedb/coterie/internal/listener/hba"
+	"github.com/coteriedb/coterie/internal/listener/lone"
+	"github.com/coteriedb/coterie/internal/listener/replay"
 )
 
 // Server is the listener of one node.
@@ -59,10 +60,13 @@ type Server struct {
 	readerPatience time.Duration
 	keepTick       time.Duration
 	keepPause      time.Duration
+	keepIdle       time.Duration
 	flushed        sharedQuery[ag.LSN]   // how far the local PostgreSQL has flushed
 	leads          sharedQuery[struct{}] // whether this node still leads
 	progress       sharedQuery[Progress] // how far the primary has flushed
 	positions      positionLog           // its earlier positions
+	loneMemory     lone.Memory           // of requests that may be executed again
+	replayMemory   replay.Memory         // of the open transactions that may be executed again
 	named          struct {              // the ports of SetNamed
 		mu    sync.Mutex
 		ports map[string]port // by address; guarded by mu
@@ -84,6 +88,7 @@ type Server struct {
 	lastID     uint64                 //
 	sessions   map[uint64]*session    // open sessions
 	attempts   map[*attempt]struct{}  // to open a session on a replica
+	unserved   map[*client]struct{}   // whose session has left its server and has no other one yet
 	keys       map[CancelKey]*session // minted keys
 	perAddress map[string]int
 	preauth    map[*client]struct{} // not authenticated yet
@@ -118,13 +123,14 @@ func New(cfg Config) (*Server, error) {
 		log:            full.Logger,
 		sessions:       make(map[uint64]*session),
 		attempts:       make(map[*attempt]struct{}),
+		unserved:       make(map[*client]struct{}),
 		keys:           make(map[CancelKey]*session),
 		perAddress:     make(map[string]int),
 		preauth:        make(map[*client]struct{}),
 		closed:         make(chan struct{}),
 		firstOffloaded: make(chan struct{}, 1),
 		starting:       make(chan struct{}, full.Limits.Starting),
-		readerPatience: readerPatience, keepTick: cmp.Or(full.keepTick, keepTick), keepPause: cmp.Or(full.keepTick, keepPauseMin),
+		readerPatience: readerPatience, keepTick: cmp.Or(full.keepTick, keepTick), keepPause: cmp.Or(full.keepTick, keepPauseMin), keepIdle: cmp.Or(full.keepTick, keepIdle),
 		waiters:      admission.NewPlaces(full.Limits.Waiting, full.Limits.Waiting, 0),
 		checks:       make(chan struct{}, maxChecks),
 		unproven:     admission.NewBudget(eachUnproven, allUnproven, maxAddresses),
@@ -462,35 +468,5 @@ func (s *Server) closeNamed() {
 	for a, p := range s.named.ports {
 		_ = p.Close()
 		delete(s.named.ports, a)
-	}
-}
-
-// LeaveAddress ends the sessions of clients connected to a local address that is about to leave this machine. It
-// waits a moment for their final messages to be sent.
-func (s *Server) LeaveAddress(ctx context.Context, a netip.Addr, why string) {
-	on := func(x *session) bool {
-		t, ok := x.raw.LocalAddr().(*net.TCPAddr)
-		return ok && !x.relayed && t.AddrPort().Addr().Unmap().WithZone("") == a
-	}
-	ctx, cancel := context.WithTimeout(ctx, leaveTimeout)
-	defer cancel()
-	s.endWhere(ending{reason: "address", why: why}, on)
-	for {
-		s.mu.Lock()
-		left := 0
-		for _, x := range s.sessions {
-			if on(x) {
-				left++
-			}
-		}
-		s.mu.Unlock()
-		if left == 0 {
-			return
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(5 * time.Millisecond):
-		}
 	}
 }

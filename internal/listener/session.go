@@ -17,6 +17,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/assert"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/indoubt"
 	"github.com/coteriedb/coterie/internal/listener/startup"
 	"github.com/coteriedb/coterie/internal/listener/stmt"
 )
@@ -125,7 +126,7 @@ func (x *session) setInput(gate bool, done <-chan struct{}) {
 func (x *session) setGate(gate bool, done <-chan struct{}) {
 	x.drained.local = gate
 	if gate && x.srv.cfg.Gate != nil {
-		x.gate = &gated{conn: x.backend, srv: x.srv, done: done}
+		x.gate = &gated{conn: x.backend, srv: x.srv, done: done, lost: &x.moving.outlived}
 	}
 	x.guarded = gate && x.srv.cfg.Durable != nil && (x.onPrimary || x.reads == startup.ReadsDurable)
 }
@@ -166,6 +167,10 @@ func (s *Server) activate(a *attempt, x *session) bool {
 	x.status.Store('I')
 	if x.moving.failed {
 		x.status.Store('E')
+		x.moving.failed = false // from now on its status tells
+	}
+	if x.moving.resumed {
+		x.status.Store('T')
 	}
 	if x.gate != nil {
 		x.gate.done = x.cut
@@ -245,6 +250,7 @@ func (x *session) close() {
 		return
 	}
 	x.forget()
+	x.closeLog()
 	x.moving.over()
 	_ = x.backend.Close()
 	_ = x.client.SetDeadline(time.Now().Add(100 * time.Millisecond)) // for the close_notify of TLS
@@ -310,6 +316,9 @@ func (x *session) outcomeError(why string) *pgwire.Error {
 		bad.Hint = "Nothing of it was executed: reconnect and run it again."
 		return bad
 	case v == stmt.Unknown:
+		if !x.leftToNode() { // else that node may prove the outcome, and counts it
+			x.srv.counts.add(&x.srv.counts.doubts, indoubt.Unknown.String())
+		}
 		bad := pgwire.Fatal("", pgwire.StateUnknownOutcome, "terminating connection with a request in flight: %s", why)
 		bad.Detail = "If the request would have committed a transaction, it may or may not have been committed."
 		bad.Hint = "Reconnect and check before running it again."

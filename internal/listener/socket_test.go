@@ -1,6 +1,7 @@
 package listener
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -11,6 +12,36 @@ import (
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sys/unix"
 )
+
+// TestPortOfAnother holds that a listener does not begin beside another program that has one of its ports, says which
+// it is, and leaves that program's port as it was and its own free.
+func TestPortOfAnother(t *testing.T) {
+	other, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	own, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	free, taken := own.Addr().String(), other.Addr().String()
+	_ = own.Close()
+	cfg := newGroup(t, nil).srv.cfg
+	cfg.ReadWrite, cfg.ReadOnly = free, taken
+	if _, err := New(cfg); !errors.Is(err, unix.EADDRINUSE) || !strings.Contains(err.Error(), taken) {
+		t.Errorf("a port of another program: %v", err)
+	}
+	for addr, want := range map[string]bool{taken: true, free: false} {
+		conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", addr)
+		if (err == nil) != want {
+			t.Errorf("%s answers: %t, want %t", addr, err == nil, want)
+		}
+		if err == nil {
+			_ = conn.Close()
+		}
+	}
+}
 
 // A socket in a shared directory: local users are admitted by default, and the server that has the name keeps it.
 func TestUsualSocket(t *testing.T) {

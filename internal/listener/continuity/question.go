@@ -38,6 +38,7 @@ const (
 	rowPrepared  = "prepared"  // by PREPARE
 	rowExtension = "extension"
 	rowRefusal   = "refusal"
+	rowTells     = "tells" // its role may execute the functions by which package indoubt asks for its transaction
 )
 
 // question asks a backend for everything that it can tell of its session. $1 is a list of settings that no view lists,
@@ -63,6 +64,9 @@ union all select case when p.from_sql then '` + rowPrepared + `' else '` + rowSt
 		pg_catalog.concat((p.parameter_types::pg_catalog.oid[])::pg_catalog.text, ' ', pg_catalog.to_jsonb(p) operator(pg_catalog.->>) 'result_types')
 	from pg_catalog.pg_prepared_statements p where p.name operator(pg_catalog.<>) $3
 union all select '` + rowExtension + `', e.extname::pg_catalog.text, '', '' from pg_catalog.pg_extension e
+union all select '` + rowTells + `', '', '', '' where not exists (
+	select from pg_catalog.unnest('{pg_current_xact_id_if_assigned(),pg_walfile_name(pg_lsn)}'::pg_catalog.text[]) f
+	where not pg_catalog.has_function_privilege('pg_catalog.' operator(pg_catalog.||) f, 'execute'))
 union all select '` + rowRefusal + `', 'it has temporary objects', '', '' where exists (select from pg_catalog.pg_depend d
 	where d.refclassid operator(pg_catalog.=) 'pg_catalog.pg_namespace'::pg_catalog.regclass::pg_catalog.oid
 		and d.refobjid operator(pg_catalog.=) pg_catalog.pg_my_temp_schema() and d.refobjid operator(pg_catalog.<>) 0::pg_catalog.oid)
@@ -80,7 +84,8 @@ const loginUser = `(select a.usesysid from pg_catalog.pg_stat_get_activity(pg_ca
 // Question returns the requests that ask a backend for the state of its session. names are settings with a dot, which
 // no view lists. The requests leave the session's unnamed statement as it is. Their answer ends with one ReadyForQuery.
 func Question(names []string) []byte {
-	b := appendParse(nil, ownStatement, question, []uint32{textArray, textArray, text})
+	b := pgwire.AppendMessage(nil, 'C', pgwire.AppendCString([]byte{'S'}, ownStatement)) // an earlier question that failed has left it
+	b = appendParse(b, ownStatement, question, []uint32{textArray, textArray, text})
 	b = appendBind(b, ownStatement, list(names), list(reported), ownStatement)
 	b = pgwire.AppendMessage(b, 'E', []byte{0, 0, 0, 0, 0})
 	b = pgwire.AppendMessage(b, 'C', pgwire.AppendCString([]byte{'S'}, ownStatement))
@@ -128,6 +133,7 @@ type Answer struct {
 	failed  string // the first error
 	bytes   int
 	partial []byte // the beginning of a message
+	skip    int    // bytes of one that is too large, still to come
 }
 
 // errMalformed means that a backend's answer is not one of PostgreSQL.
@@ -137,6 +143,11 @@ var errMalformed = errors.New("malformed answer of PostgreSQL")
 // that is too long is read to its end, and counts as failed. So does one for which the session is given back.
 func (a *Answer) Feed(b []byte) (used int, done bool, err error) {
 	for used < len(b) {
+		if a.skip > 0 {
+			n := min(a.skip, len(b)-used)
+			used, a.skip = used+n, a.skip-n
+			continue
+		}
 		had := len(a.partial)
 		m := b[used:]
 		if had == 0 && m[0] == GiveBack {
@@ -155,8 +166,13 @@ func (a *Answer) Feed(b []byte) (used int, done bool, err error) {
 		if n < 5 || n > 1<<30 {
 			return used, false, errMalformed
 		}
-		if n > maxAnswer {
+		if n > maxAnswer && m[0] != 'D' && m[0] != 'E' {
 			return used, false, fmt.Errorf("%w: a message of %d bytes", errMalformed, n)
+		}
+		if n > maxAnswer {
+			a.tooLarge()
+			a.partial, a.skip = nil, n-had
+			continue
 		}
 		if len(m) < n {
 			a.partial = append([]byte(nil), m...)
@@ -174,8 +190,7 @@ func (a *Answer) Feed(b []byte) (used int, done bool, err error) {
 // message takes one message, and reports whether the answer ends with it.
 func (a *Answer) message(typ byte, body []byte) (last bool) {
 	if a.bytes += len(body) + 5; a.bytes > maxAnswer {
-		a.rows = nil
-		a.fail("its state is too large")
+		a.tooLarge()
 	}
 	switch typ {
 	case 'D':
@@ -209,6 +224,11 @@ func (a *Answer) aside(typ byte, body []byte) {
 	if typ == 'A' {
 		a.Notifications = pgwire.AppendMessage(a.Notifications, typ, body)
 	}
+}
+
+func (a *Answer) tooLarge() {
+	a.rows = nil
+	a.fail("its state is too large")
 }
 
 func (a *Answer) fail(why string) {

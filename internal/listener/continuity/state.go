@@ -21,6 +21,7 @@ type State struct {
 	Channels   []string          // of LISTEN
 	Statements map[string]Statement
 	Extensions []string // of its database
+	Tells      bool     // the session may be asked for the number of its transaction (package indoubt)
 	Refusal    string   // why the session cannot be moved
 }
 
@@ -52,6 +53,8 @@ func (a *Answer) State() (State, error) {
 			st.Channels = append(st.Channels, r[1])
 		case rowExtension:
 			st.Extensions = append(st.Extensions, r[1])
+		case rowTells:
+			st.Tells = true
 		case rowRefusal:
 			st.refuse(r[1])
 		case rowStatement, rowPrepared:
@@ -265,6 +268,14 @@ func (a *Answer) Err() error {
 		return nil
 	}
 	return errors.New(a.failed)
+}
+
+// Row returns the first row of a whole answer; empty texts if it has none.
+func (a *Answer) Row() (row [4]string) {
+	if a.failed == "" && len(a.rows) > 0 {
+		row = a.rows[0]
+	}
+	return row
 }
 
 // News returns the ParameterStatus messages for a client that knows the reported settings of s, when the greeting of

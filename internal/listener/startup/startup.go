@@ -125,6 +125,16 @@ func (s *Message) WithClientName(addr string) *Message {
 	return &named
 }
 
+// Setting returns the value of a setting for PostgreSQL, cut to the length of a name; "" if the message has none.
+func (s *Message) Setting(name string) string {
+	for _, p := range s.Settings {
+		if strings.EqualFold(p.Name, name) {
+			return strings.ToValidUTF8(p.Value[:min(len(p.Value), pgwire.MaxName)], "")
+		}
+	}
+	return ""
+}
+
 // FixesRole reports whether the message sets the role of the session, which DISCARD ALL does not restore.
 func (s *Message) FixesRole() bool {
 	return slices.ContainsFunc(s.Settings, func(p pgwire.Parameter) bool {

@@ -1,0 +1,257 @@
+package listener
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"golang.org/x/sys/unix"
+
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/listener/startup"
+)
+
+// ownPaths are the carriers of sessions of the node's own server.
+func ownPaths(t *testing.T, f func(t *testing.T, g *group, with string), change ...func(*Config)) {
+	cert, _ := certificate(t)
+	for name, c := range map[string]struct {
+		change func(*Config)
+		with   string
+	}{
+		PathLoop:          {func(*Config) {}, "sslmode=disable"},
+		PathLoop + " TLS": {func(c *Config) { c.Certificate = func() *tls.Certificate { return cert } }, "sslmode=require"},
+		PathGoroutines:    {func(c *Config) { c.Loops = -1 }, "sslmode=disable"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := movingGroup(t, func(cfg *Config) {
+				cfg.keepTick = 5 * time.Millisecond
+				c.change(cfg)
+				for _, f := range change {
+					f(cfg)
+				}
+			})
+			f(t, g, c.with)
+		})
+	}
+}
+
+// serverDies has the local server die under its sessions, as at a SIGKILL of all of its processes.
+func (g *group) serverDies() {
+	for _, x := range g.srv.localSessions() {
+		if p := x.onLoop.Load(); p != nil {
+			p.loop.post(func() { _ = unix.Shutdown(p.backend.fd, unix.SHUT_RDWR) })
+			continue
+		}
+		if fd, err := duplicate(x.backend); err == nil {
+			_ = unix.Shutdown(fd, unix.SHUT_RDWR)
+			_ = unix.Close(fd)
+		}
+	}
+}
+
+// succeeds makes b the primary, as seen by the node a.
+func (g *group) succeeds() {
+	r := *g.routes.Load()
+	r.Epoch++
+	r.Primary = "b"
+	g.publish(&r)
+	g.srv.CloseReplica("a", ag.ReadWrite, "this node is not the primary any more")
+	g.srv.CloseEpoch(r.Epoch, "the primary has changed")
+}
+
+func TestSessionsOutliveTheirOwnServer(t *testing.T) {
+	ownPaths(t, func(t *testing.T, g *group, with string) {
+		conn := g.mustDial(g.rw, "user=postgres "+with)
+		pid := conn.PgConn().PID()
+		g.do(conn, "set my.tenant = '42'", "listen coterie_lost")
+		if _, err := conn.Prepare(t.Context(), "named", "select lower($1)"); err != nil {
+			t.Fatal(err)
+		}
+		g.known()
+		if got := g.one(conn, "named", "A"); got != "a" { // the known state holds
+			t.Fatal(got)
+		}
+		g.serverDies()
+		g.succeeds()
+		g.shows(conn, map[string]string{"select current_setting('cluster_name')": "b", "select current_setting('my.tenant')": "42"})
+		if got := g.one(conn, "named", "B"); got != "b" {
+			t.Errorf("the prepared statement returns %q", got)
+		}
+		g.movedOne(conn, pid)
+	})
+}
+
+// The server may come again in its place.
+func TestSessionsOutliveARestartOfTheirServer(t *testing.T) {
+	ownPaths(t, func(t *testing.T, g *group, with string) {
+		conn := g.mustDial(g.rw, "user=postgres "+with)
+		for range 3 {
+			g.do(conn, "set my.tenant = '42'")
+			g.known()
+			moved := g.srv.Stats().Moved
+			g.serverDies()
+			waitFor(t, "it goes on", func() bool { return g.srv.Stats().Moved == moved+1 })
+			if got := g.one(conn, "select current_setting('cluster_name') || ' ' || current_setting('my.tenant')"); got != "a 42" {
+				t.Errorf("it goes on as %q", got)
+			}
+		}
+	})
+}
+
+func TestWhatWasUnderWayWhenTheOwnServerDied(t *testing.T) {
+	ownPaths(t, func(t *testing.T, g *group, with string) {
+		for _, c := range []struct{ name, before, during, code, severity string }{
+			{"a statement of a transaction", "begin", "select pg_sleep(65)", "40001", "ERROR"},
+			{"a statement alone", "", "select 1 from pg_sleep(66) for update", "08007", "FATAL"},
+			{"an open transaction", "begin; select 1", "", "40001", "ERROR"},
+			{"a setting since", "set work_mem = '9MB'", "", "57P01", "FATAL"},
+		} {
+			t.Run(c.name, func(t *testing.T) {
+				conn := g.mustDial(g.rw, "user=postgres "+with)
+				waitFor(t, "it is known", func() bool { return g.stateKnown(conn) })
+				x := g.sessionOf(conn.PgConn().Conn())
+				x.drained.mu.Lock()
+				x.moving.known.next = time.Now().Add(time.Hour)
+				x.drained.mu.Unlock()
+				if c.before != "" {
+					g.do(conn, c.before)
+				}
+				ended := make(<-chan error)
+				if c.during != "" {
+					ended = later(conn, c.during)
+					waitFor(t, "it runs", func() bool { return g.waiting(c.during) > 0 })
+				}
+				g.serverDies()
+				if c.code == "57P01" { // a request would be under way
+					waitFor(t, "it has ended", func() bool { return g.sessionOf(conn.PgConn().Conn()) == nil })
+				}
+				if c.during == "" {
+					ended = later(conn, "select 1")
+				}
+				err := <-ended
+				var pg *pgconn.PgError
+				if !errors.As(err, &pg) || pg.Code != c.code || pg.Severity != c.severity {
+					t.Fatalf("%v, want %s %s", err, c.severity, c.code)
+				}
+				if c.severity == "ERROR" {
+					g.do(conn, "rollback", "begin", "select 1", "commit")
+				} else if c.code == "57P01" && !strings.Contains(pg.Message, "had changed") {
+					t.Errorf("it does not say why: %s", pg.Message)
+				}
+			})
+		}
+	})
+}
+
+// A node that has lost its right to answer keeps its sessions, and passes nothing on that its server answers.
+func TestSessionsOutliveTheFence(t *testing.T) {
+	ownPaths(t, func(t *testing.T, g *group, with string) {
+		g.gate.Store(openGate())
+		idle, busy, lone := g.mustDial(g.rw, "user=postgres "+with), g.mustDial(g.rw, "user=postgres "+with), g.mustDial(g.rw, "user=postgres "+with)
+		g.known()
+		g.do(busy, "begin")
+		g.gate.Store(closedGate())
+		cut := make(chan error, 1)
+		go func() {
+			var got string
+			cut <- busy.QueryRow(t.Context(), "select 'of the old primary'", pgx.QueryExecModeSimpleProtocol).Scan(&got)
+		}()
+		alone := asks(lone, "extended", "select current_setting('cluster_name')")
+		waitFor(t, "the answers are held", func() bool { return g.srv.Stats().Gated == 2 })
+		closed := *g.routes.Load()
+		closed.Primary, closed.WriteOpen = "", false
+		g.publish(&closed) // as Agent.fence does, whose server lives for a moment
+		g.srv.CloseReplica("a", ag.ReadWrite, "the lease has ended")
+		r := closed
+		r.Epoch, r.Primary, r.WriteOpen = r.Epoch+1, "b", true
+		g.gate.Store(0)
+		g.publish(&r)
+		g.srv.CloseEpoch(r.Epoch, "the primary has changed")
+		if got := <-alone; got != "b" {
+			t.Errorf("a query alone: %q", got)
+		}
+		var pg *pgconn.PgError
+		if err := <-cut; !errors.As(err, &pg) || pg.Code != "40001" || pg.Severity != "ERROR" {
+			t.Errorf("a statement of a transaction: %v", err)
+		}
+		g.do(busy, "rollback")
+		for _, conn := range []*pgx.Conn{idle, busy} {
+			if got := g.one(conn, "select current_setting('cluster_name')"); got != "b" {
+				t.Errorf("it goes on on %q", got)
+			}
+		}
+	})
+}
+
+// Requests are executed once, whenever the node's own server dies.
+func TestOutlivingTheOwnServerExecutesOnce(t *testing.T) {
+	ownPaths(t, func(t *testing.T, g *group, with string) {
+		hammer(t, g, strings.TrimPrefix(with, "sslmode="), func(int) {
+			idle := g.mustDial(g.rw, "user=postgres "+with)
+			g.do(idle, "set my.x = 'kept'")
+			waitFor(t, "its state is known", func() bool { return g.stateKnown(idle) })
+			x := g.sessionOf(idle.PgConn().Conn())
+			g.serverDies()
+			waitFor(t, "it has left its server", func() bool { return x.ended.Load() != nil }) // a request before would be under way
+			g.shows(idle, map[string]string{"select current_setting('my.x')": "kept"})
+			_ = idle.Close(context.Background())
+		})
+	})
+}
+
+// Sessions that outlive the node's own server are the same as ones whose server did not die, or have ended.
+func TestOutlivingTheOwnServerIsTheSame(t *testing.T) {
+	ownPaths(t, func(t *testing.T, g *group, _ string) {
+		g.role("mover", "login")
+		g.role("lender", "")
+		defer sameSchemas(t, g)()
+		ended, scripts := runScripts(t, 8, func(r *rand.Rand) bool {
+			return sameWhenOutlived(t, g, func() {
+				g.serverDies()
+				sessions := g.srv.localSessions()
+				moved := g.srv.Stats().Moved
+				waitFor(t, "its session has noticed", func() bool {
+					return len(sessions) == 0 || sessions[0].ended.Load() != nil || sessions[0].closed.Load() || g.srv.Stats().Moved > moved
+				})
+			}, func() {}, r)
+		})
+		t.Logf("%d of %d sessions ended: %v", ended, scripts, g.srv.Stats().Unmoved)
+		if ended > scripts*3/4 {
+			t.Error("most sessions ended")
+		}
+	})
+}
+
+// A session that the kernel relays is not called back to be asked. Its state is not known once it has relayed anything.
+func TestSessionsInTheKernelAreLeftThere(t *testing.T) {
+	g := offloadGroup(t, func(c *Config) { c.Continuity, c.keepTick = always, time.Millisecond })
+	conn := g.begin((&startup.Message{User: "postgres", Database: "postgres"}).Packet())
+	readUntil(t, conn, 'Z')
+	x := g.sessionOf(conn)
+	why := func() string {
+		x.drained.mu.Lock()
+		defer x.drained.mu.Unlock()
+		why, _ := x.wouldEnd()
+		return why
+	}
+	waitFor(t, "the kernel carries it", func() bool { // it may be asked before that
+		g.ask(conn, "select 1")
+		return strings.Contains(why(), "kernel")
+	})
+	before := g.srv.Stats().Offloaded
+	for end := time.Now().Add(100 * time.Millisecond); time.Now().Before(end); { // a question would come every millisecond
+		g.srv.unknownStates(time.Now())
+	}
+	if after := g.srv.Stats().Offloaded; after != before || x.path() != PathKernel {
+		t.Errorf("it was lent %d times more, and is with %s", after-before, x.path())
+	}
+	if got := why(); !strings.Contains(got, "kernel") {
+		t.Errorf("it would end because %q", got)
+	}
+}

@@ -1,0 +1,457 @@
+package listener
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/lib/assert"
+	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/indoubt"
+	"github.com/coteriedb/coterie/internal/listener/lone"
+	"github.com/coteriedb/coterie/internal/listener/lostblock"
+	"github.com/coteriedb/coterie/internal/listener/replay"
+	"github.com/coteriedb/coterie/internal/listener/startup"
+)
+
+// A transaction that was open on a server that is lost fails with 40001, unless CONTINUITY is REPLAY. Then the client's
+// node keeps the requests of the open transaction, and a digest of each answer (package replay). The session that
+// continues this one executes them once more, and goes on in that transaction if all answers are the same. Nothing that
+// could have committed the transaction was forwarded to the lost server, or it is proved that it was not committed
+// (prove); and nothing that could commit it is among what is executed again. So it is committed at most once, by the
+// client's own COMMIT. It is executed again once: one that has brought down its server does not go on from server to
+// server.
+
+// headerLength is the length of a message's header in bytes.
+const headerLength = 5
+
+// logRequest keeps a piece of a message of the client, if its transaction may be executed again. begun means that it is
+// the beginning. The caller holds drained.mu.
+func (x *session) logRequest(piece []byte, begun, whole bool) {
+	m := &x.moving
+	idle := begun && m.mayLog && x.idle() && x.srv.replays()
+	if idle || m.logs.Load() {
+		x.requestLog().Sent(piece, begun, whole, idle)
+		m.logs.Store(m.log.On())
+	}
+}
+
+// requestLog returns the log of the session's open transaction. Most sessions never need one.
+func (x *session) requestLog() *replay.Log {
+	if x.moving.log == nil {
+		x.moving.log = replay.New(&x.srv.replayMemory, x.preparedText)
+	}
+	return x.moving.log
+}
+
+// logAnswer keeps the digest of a piece of a message that goes to the client.
+func (x *session) logAnswer(typ byte, piece []byte, whole bool) {
+	if !x.moving.logs.Load() {
+		return
+	}
+	x.drained.mu.Lock()
+	defer x.drained.mu.Unlock()
+	x.moving.log.Answered(typ, piece, whole)
+	x.moving.logs.Store(x.moving.log.On())
+}
+
+// closeLog ends the keeping of requests. Its caller is upstream, or comes after it.
+func (x *session) closeLog() {
+	x.forgetLone()
+	if x.moving.log != nil {
+		x.drained.mu.Lock()
+		defer x.drained.mu.Unlock()
+		x.moving.log.Close()
+		x.moving.logs.Store(false)
+	}
+}
+
+// preparedText returns the text of a prepared statement of the client, if its state is known. The caller holds
+// drained.mu.
+func (x *session) preparedText(name string) (text string, known bool) {
+	if st := x.moving.known.state; st != nil {
+		s, is := st.Statements[name]
+		return s.Text, is
+	}
+	return "", false
+}
+
+// replays reports whether transactions are executed again (CONTINUITY = REPLAY).
+func (s *Server) replays() bool { return s.cfg.Replay != nil && s.cfg.Replay() }
+
+// planReplay decides whether the transaction of a session that has left a lost server is to be executed again.
+func (x *session) planReplay() {
+	m := &x.moving
+	inBlock := m.open || m.doubtful || m.interrupted && m.failed && x.status.Load() != 'E'
+	if !inBlock || m.log == nil || !x.srv.replays() {
+		return
+	}
+	why := m.log.Refusal(m.state.Texts())
+	if why == "" && m.interrupted != (len(m.log.Unanswered()) > 0) {
+		why = replay.Outstanding
+	}
+	switch m.replays = why == ""; {
+	case why == "":
+	case m.doubtful: // it may have been committed
+		m.unreplayed = why
+	default:
+		x.notReplayed(why)
+	}
+}
+
+// notReplayed notes why the transaction fails with 40001 instead.
+func (x *session) notReplayed(why string) {
+	x.srv.counts.add(&x.srv.counts.unreplayed, why)
+	x.srv.log.Info("transaction not executed again", "session", x.id, "user", x.user, "reason", why)
+	x.moving.replays, x.moving.unreplayed = false, why
+	x.closeLog()
+}
+
+// triedError means that a transaction was executed again, perhaps in part, and the session cannot go on in it.
+type triedError struct{ why string }
+
+func (e triedError) Error() string { return "its transaction could not be executed again: " + e.why }
+
+// again opens the session that continues x. It returns nil if there is none: the client was told.
+func (c *client) again(x *session) *session {
+	defer x.closeLog()
+	if x.moving.err != nil {
+		c.lose(x, x.moving.err)
+		return nil
+	}
+	x.planReplay()
+	if x.moving.replays {
+		y, err := c.onward(x)
+		var tried triedError
+		switch {
+		case err == nil:
+			return y
+		case errors.As(err, &tried):
+			x.notReplayed(tried.why)
+		case x.moving.open && !errors.Is(err, errNotTheSame): // it can be told by its next request
+			x.notReplayed("no replica took it in time")
+		default:
+			c.lose(x, err)
+			return nil
+		}
+	}
+	if x.moving.open && !c.tellLoss(x) {
+		return nil
+	}
+	y, err := c.onward(x)
+	if err != nil {
+		c.lose(x, err)
+		return nil
+	}
+	if x.moving.doubtful && x.moving.unreplayed != "" && !x.moving.tried && y.moving.proved == indoubt.NotCommitted {
+		x.notReplayed(x.moving.unreplayed)
+	}
+	return y
+}
+
+// noServer notes that the client's session has no server, or that this is over. It is called BEFORE the session leaves
+// the server's list and AFTER the next one has entered it: one of both knows the client.
+func (c *client) noServer(is bool) {
+	s := c.srv
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if is {
+		c.unserved, c.giveUp = context.WithCancelCause(s.life)
+		s.unserved[c] = struct{}{}
+		return
+	}
+	c.giveUp(nil)
+	delete(s.unserved, c)
+}
+
+// overBy returns why the client waits for no server any more: what giveUp was told, else err.
+func (c *client) overBy(err error) error {
+	if c.srv.life.Err() != nil {
+		return err
+	}
+	return cmp.Or(context.Cause(c.unserved), err)
+}
+
+// onward opens the session that continues x where the routes lead.
+func (c *client) onward(x *session) (*session, error) {
+	s := c.srv
+	ctx, cancel := context.WithTimeout(c.unserved, x.moveWait())
+	defer cancel()
+	last, wait := errors.New("no replica takes it"), movePause
+	left := s.epoch()
+	for {
+		r, next, ok := c.pick(ctx)
+		if wait *= 2; !ok {
+			wait = movePause
+		}
+		if ok && !x.handsOver(r, left) {
+			y, err := c.openAgain(ctx, r, x)
+			if err == nil {
+				return y, nil
+			}
+			c.log.Debug("session not moved yet", "session", x.id, "replica", r.ID, "error", err)
+			if last = err; errors.Is(err, errClient) || errors.Is(err, errNotTheSame) {
+				return nil, err
+			}
+			if x.moving.tried && x.moving.replays {
+				if tried := (triedError{}); !errors.As(err, &tried) {
+					last = triedError{"the new primary was lost, too"}
+				}
+				return nil, last
+			}
+		}
+		if _, gone := peek(c.raw); gone || !c.pause(ctx, next, min(wait, movePauseMax)) {
+			return nil, c.overBy(last)
+		}
+	}
+}
+
+// lostBlock is executed in a new transaction block, which fails by it: the transaction of the client is lost. The
+// server's log shows it.
+const lostBlock = `rollback to savepoint "the transaction was open on a server that was lost"`
+
+// resumeBlock brings a session that continues from into the state of that one's transaction. told is what the client
+// hears of a request that was cut.
+func (x *session) resumeBlock(ctx context.Context, from *session) (told []byte, err error) {
+	if from.moving.fate == lone.InDoubt {
+		return x.proveChange(from)
+	}
+	if from.moving.doubtful {
+		told, err = x.prove(from)
+		if err != nil || x.moving.proved != indoubt.NotCommitted {
+			from.moving.replays = from.moving.replays && err != nil // it is done: nothing of it is executed twice
+			return told, err
+		}
+		if !from.moving.replays {
+			return told, nil
+		}
+	}
+	if from.moving.replays {
+		assert.That(!from.moving.doubtful || x.moving.proved == indoubt.NotCommitted, "a transaction is executed again that may have been committed")
+		return x.executeAgain(ctx, from)
+	}
+	x.moving.failed = from.moving.failed
+	status := byte('I')
+	if from.moving.failed {
+		status = 'E'
+		b := pgwire.AppendMessage(nil, 'Q', pgwire.AppendCString(nil, "begin"))
+		if _, err := x.exchange(pgwire.AppendMessage(b, 'Q', pgwire.AppendCString(nil, lostBlock)), 2); err != nil {
+			return nil, err
+		}
+	}
+	switch {
+	case from.moving.fate == lone.Failed:
+		return pgwire.AppendMessage(lostblock.Query().EncodeError(), 'Z', []byte{status}), nil
+	case !from.moving.interrupted:
+		return nil, nil
+	}
+	return pgwire.AppendMessage(lostblock.Error(from.moving.unreplayed).EncodeError(), 'Z', []byte{status}), nil
+}
+
+// executeAgain executes the transaction of from in this session, and compares the answers. told is for the client,
+// beside them. The request that was not answered is left to be forwarded.
+func (x *session) executeAgain(ctx context.Context, from *session) (told []byte, err error) {
+	if why := replay.Outside(from.moving.state.Extensions); why != "" {
+		from.moving.tried = true
+		return nil, triedError{why}
+	}
+	ctx, cancel := context.WithTimeout(ctx, x.srv.cfg.HoldMax/2)
+	defer cancel()
+	unhook := context.AfterFunc(ctx, func() { _ = x.backend.SetDeadline(time.Unix(1, 0)) })
+	defer unhook()
+	run := from.moving.log.Run()
+	for request := run.Next(); request != nil; request = run.Next() {
+		from.moving.tried = true
+		same, err := x.executeOne(run, request)
+		switch {
+		case err != nil && ctx.Err() != nil:
+			return nil, triedError{"it was not executed in time"}
+		case err != nil:
+			return nil, triedError{"the new primary was lost, too"}
+		case !same:
+			x.srv.log.Info("answer differs", "session", from.id, "request", run.Requests())
+			return nil, triedError{replay.Differs}
+		}
+	}
+	if !unhook() {
+		return nil, triedError{"it was not executed in time"}
+	}
+	x.moving.resumed = run.Requests() > 0
+	return run.Aside, nil
+}
+
+// executeOne executes a request, and reports whether its answer is the same.
+func (x *session) executeOne(run *replay.Run, request []byte) (same bool, err error) {
+	var sending sync.WaitGroup
+	sending.Go(func() { _, _ = x.backend.Write(request) }) // without all of it there is no answer
+	defer sending.Wait()
+	for {
+		_, err := x.in.Peek(1)
+		verdict := replay.Different
+		if err == nil {
+			var used int
+			arrived, _ := x.in.Peek(x.in.Buffered())
+			used, verdict = run.Feed(arrived)
+			_, _ = x.in.Discard(used)
+		}
+		switch verdict {
+		case replay.Pending:
+		case replay.Same:
+			return true, nil
+		case replay.Different:
+			_ = x.backend.SetDeadline(time.Unix(1, 0)) // it ends: it may still be sending
+			if err != nil {
+				err = fmt.Errorf("execute a request again: %w", err)
+			}
+			return false, err
+		}
+	}
+}
+
+// The functions below prove what became of a COMMIT whose answer is lost with its server (package indoubt). It is the
+// one request under way of a session that outlives its server. Others end with 08007.
+
+// probe has the question for the number of the open transaction go before the client's bytes b, if these begin with a
+// COMMIT whose outcome can be asked for once the server is lost. Nothing is under way then, so the answer is the next
+// thing that the server sends. The caller holds drained.mu.
+func (x *session) probe(b []byte) {
+	k := &x.moving.known
+	if !k.follows || x.status.Load() != 'T' || x.owed.Load() != 0 || x.unsynced.Load() || x.relayed || !x.onPrimary || x.moving.unprobed {
+		return
+	}
+	done := indoubt.Done(b, k.commits.Has)
+	if done == nil {
+		return
+	}
+	if why, _ := x.wouldEnd(); why != "" || !k.state.Tells {
+		return
+	}
+	x.moving.doubt = indoubt.New(done, x.moving.timeline)
+	x.moving.before = x.moving.doubt.Probe()
+	x.moving.probes.Store(true)
+	if x.moving.logs.Load() {
+		x.moving.log.Commits()
+	}
+}
+
+// preceded returns a chunk with what goes before it.
+func (x *session) preceded(chunk []byte) []byte {
+	if x.moving.before == nil {
+		return chunk
+	}
+	chunk, x.moving.before = append(x.moving.before, chunk...), nil
+	return chunk
+}
+
+// swallows reports whether a message of the server answers the question that went before a COMMIT. Of a tail the client
+// has got the beginning.
+func (x *session) swallows(typ byte, message []byte, tail bool) bool {
+	if !x.moving.probes.Load() {
+		return false
+	}
+	x.drained.mu.Lock()
+	defer x.drained.mu.Unlock()
+	d := x.moving.doubt
+	if d == nil {
+		return false
+	}
+	swallow, state := false, ""
+	if tail {
+		d.Passed(typ)
+	} else {
+		swallow, state = d.Swallow(message), pgwire.ErrorField(message[headerLength:], 'C')
+	}
+	if d.Known() {
+		x.moving.timeline = d.Timeline
+	}
+	if d.Failed() && !x.moving.unprobed {
+		x.moving.unprobed = true
+		x.srv.log.Warn("the question for the number of a transaction has failed", "session", x.id, "user", x.user, "sqlstate", state)
+	}
+	return swallow
+}
+
+// holdsPart reports whether a message with that beginning must be whole before it is passed on: for swallows, or so
+// that an error can follow the part of the answer to a query that the client has got.
+func (x *session) holdsPart(part []byte) bool {
+	return x.maySwallow(part) || x.moving.keeps.Load() && lone.Holds(part)
+}
+
+// maySwallow reports whether swallows has to see a message with that beginning whole.
+func (x *session) maySwallow(part []byte) bool {
+	if !x.moving.probes.Load() {
+		return false
+	}
+	x.drained.mu.Lock()
+	defer x.drained.mu.Unlock()
+	return x.moving.doubt != nil && x.moving.doubt.Holds(part)
+}
+
+// inDoubt reports whether the one request under way is a COMMIT whose outcome can be asked for. The caller holds
+// drained.mu.
+func (x *session) inDoubt() bool {
+	d := x.moving.doubt
+	return d != nil && d.Known() && x.owed.Load() == 1 && x.status.Load() == 'T'
+}
+
+// prove asks the server of this session what became of the COMMIT of from. told is for the client. A session whose
+// server has no answer is not continued: the client hears 08007.
+func (x *session) prove(from *session) (told []byte, err error) {
+	d := from.moving.doubt
+	if d.Xid == 0 {
+		if from.confirmsAll() || from.reads == startup.ReadsConfirmed { // the answer speaks for what was read, too
+			return nil, fmt.Errorf("%w: what its transaction has read was not confirmed", errNotTheSame)
+		}
+		if replay.Outside(from.moving.state.Extensions) != "" || slices.Contains(from.moving.state.Extensions, "postgres_fdw") {
+			return nil, fmt.Errorf("%w: its transaction wrote nothing here, and may have elsewhere", errNotTheSame)
+		}
+		x.moving.proved = indoubt.Committed // with nothing in it
+		return d.Done(), nil
+	}
+	a, err := x.exchange(d.Question(), 1)
+	if err != nil {
+		return nil, err
+	}
+	s := indoubt.Read(a.Row())
+	x.moving.proved = d.Outcome(x.moving.timelines, s)
+	x.srv.log.Info("commit in doubt", "session", from.id, "xid", d.Xid, "timeline", d.Timeline, "status", s.Text, "on", s.Timeline, "outcome", x.moving.proved)
+	switch x.moving.proved {
+	case indoubt.Committed:
+		return d.Done(), nil
+	case indoubt.NotCommitted:
+		return pgwire.AppendMessage(lostblock.NotCommitted(from.moving.unreplayed).EncodeError(), 'Z', []byte{'I'}), nil
+	case indoubt.Unknown:
+	}
+	return nil, fmt.Errorf("%w: the outcome of its COMMIT cannot be proved", errNotTheSame)
+}
+
+// proveChange asks the server of this session what became of the change of from. told is for the client. One that is
+// not committed is executed again, if it was not before.
+func (x *session) proveChange(from *session) (told []byte, err error) {
+	w := from.moving.lone.Write()
+	c := &indoubt.Commit{Xid: w.Xid, Timeline: w.Timeline}
+	a, err := x.exchange(c.Question(), 1)
+	if err != nil {
+		return nil, err
+	}
+	s := indoubt.Read(a.Row())
+	x.moving.proved = c.Outcome(x.moving.timelines, s)
+	x.srv.log.Info("change in doubt", "session", from.id, "xid", c.Xid, "timeline", c.Timeline, "status", s.Text, "on", s.Timeline, "outcome", x.moving.proved)
+	answer := w.Answer()
+	switch {
+	case x.moving.proved == indoubt.Unknown:
+		return nil, fmt.Errorf("%w: the outcome of its change cannot be proved", errNotTheSame)
+	case x.moving.proved == indoubt.Committed && answer == nil:
+		return nil, fmt.Errorf("%w: its change is committed, and the answer to it is lost", errNotTheSame)
+	case x.moving.proved == indoubt.Committed:
+		return answer, nil
+	case w.Untold() && !from.moving.lone.Twice() && replay.Outside(from.moving.state.Extensions) == "":
+		from.moving.fate = lone.Repeated
+		return nil, nil
+	}
+	return pgwire.AppendMessage(lostblock.NotCommitted("").EncodeError(), 'Z', []byte{'I'}), nil
+}
