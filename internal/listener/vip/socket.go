@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"sync/atomic"
 
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
@@ -16,6 +17,7 @@ type wire struct {
 	file  *os.File
 	index int
 	own   net.HardwareAddr
+	deaf  atomic.Bool // it receives nothing any more
 }
 
 // heard is a claim of an address by another host, on the device of that index.
@@ -69,8 +71,9 @@ func openWire(index int, own net.HardwareAddr) (*wire, error) {
 	return &wire{file: os.NewFile(uintptr(fd), "packet"), index: index, own: own}, nil
 }
 
-// listen reports what other hosts claim until the wire is closed. It drops claims that are not taken.
+// listen reports what other hosts claim until the wire is closed, or fails. It drops claims that are not taken.
 func (w *wire) listen(to chan<- heard) {
+	defer w.deaf.Store(true)
 	buffer := make([]byte, 2048)
 	for {
 		n, err := w.file.Read(buffer)

@@ -328,8 +328,12 @@ func (h *Holder) drop(a netip.Addr, why string) {
 // wire returns the packet socket of the device.
 func (h *Holder) wire(link netlink.Link) (*wire, error) {
 	index := link.Attrs().Index
-	if w := h.wires[index]; w != nil {
+	if w := h.wires[index]; w != nil && !w.deaf.Load() {
 		return w, nil
+	} else if w != nil {
+		h.log.Warn("the packet socket of a device has failed, and is opened again", "device", link.Attrs().Name)
+		w.close()
+		delete(h.wires, index)
 	}
 	w, err := openWire(index, link.Attrs().HardwareAddr)
 	if err != nil {

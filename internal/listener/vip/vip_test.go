@@ -330,6 +330,30 @@ func TestDuplicate(t *testing.T) {
 	}
 }
 
+// A packet socket that has failed is replaced: the duplicate is seen by the next one.
+func TestFailedPacketSocketIsReplaced(t *testing.T) {
+	t.Parallel()
+	p := newPlaces(t, 2)
+	p[1].add(four.String())
+	d := p[0].device().Attrs()
+	h := p[0].hold(func(h *Holder) {
+		h.settle = 0
+		w, err := openWire(d.Index, d.HardwareAddr)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		w.close()
+		w.listen(h.heard)
+		h.wires[d.Index] = w
+		h.cfg.Until = func() time.Duration { return boottime.Now() + time.Hour } // from the first turn on
+	}, four)
+	waitFor(t, "the duplicate is seen", func() bool {
+		x := h.Addresses()
+		return len(x) == 1 && x[0].State == Failed && strings.Contains(x[0].Problem, "duplicate address")
+	})
+}
+
 // An address that an administrator has configured here is left alone.
 func TestConfiguredBySomebodyElse(t *testing.T) {
 	t.Parallel()
