@@ -115,7 +115,6 @@ current_user 0 0 current_user x text
 session_user 0 0 session_user x text
 current_role 0 0 current_role x text
 user 0 0 user x text
-is_srvrolemember 1 2 is_srvrolemember s int
 @@servername 0 0 servername x text
 @@version 0 0 version x text
 @@spid 0 0 pg_backend_pid x int
@@ -179,7 +178,9 @@ func EngineFunctions() []string {
 // refusedFunctions are functions of both languages that are refused by name, with what to do instead.
 var refusedFunctions = map[string]string{
 	"log": "it is the natural logarithm in T-SQL and the decimal one in PostgreSQL: use LN or LOG10", "datalength": "it depends on the encoding: use LEN or octet_length",
-	"host_name": "coterie.sessions has the clients' addresses", "app_name": "", "checksum": "", "binary_checksum": "", "rand": "", "random": "", "object_name": "",
+	"is_srvrolemember": "there are no server roles: coterie_viewer, coterie_operator and coterie_admin decide, and superusers do everything",
+	"is_rolemember":    "membership of coterie_viewer, coterie_operator and coterie_admin decides: ask pg_has_role in another database",
+	"host_name":        "coterie.sessions has the clients' addresses", "app_name": "", "checksum": "", "binary_checksum": "", "rand": "", "random": "", "object_name": "",
 	"stdev": "", "stdevp": "", "var": "", "varp": "", "stddev": "", "variance": "", "soundex": "", "hashbytes": "", "switchoffset": "all times are UTC", "todatetimeoffset": "all times are UTC",
 	"parse": "use CAST or CONVERT", "try_parse": "use TRY_CAST or TRY_CONVERT", "error_message": "", "error_number": "", "xact_state": "", "json_value": "use json_extract",
 	"json_query": "use json_extract", "openjson": "", "string_split": "", "generate_series": "", "unnest": "an array is not there", "to_char": "use FORMAT or CONVERT",

@@ -155,12 +155,33 @@ func (p *parser) factor() *source {
 	return s
 }
 
-// queryAhead reports whether a query begins n tokens ahead, perhaps in further brackets.
+// behindQuery are the words that may follow a query in brackets which is the first part of another query.
+var behindQuery = words("UNION EXCEPT INTERSECT ORDER LIMIT OFFSET FETCH FOR OPTION")
+
+// queryAhead reports whether a query begins n tokens ahead, perhaps in further brackets: (SELECT 1) UNION SELECT 2 is
+// one, and (SELECT 1) = 1 is an expression.
 func (p *parser) queryAhead(n int) bool {
-	for p.ahead(n).sign("(") {
-		n++
+	if !p.ahead(n).sign("(") {
+		return p.ahead(n).is("SELECT") || p.ahead(n).is("WITH") || p.ahead(n).is("VALUES")
 	}
-	return p.ahead(n).is("SELECT") || p.ahead(n).is("WITH") || p.ahead(n).is("VALUES")
+	end := n
+	for depth := 0; ; end++ {
+		t := p.ahead(end)
+		if t.kind == tokEnd {
+			break
+		}
+		if t.sign("(") {
+			depth++
+		} else if t.sign(")") {
+			if depth--; depth == 0 {
+				end++
+				break
+			}
+		}
+	}
+	next := p.ahead(end)
+	follows := next.kind == tokEnd || next.sign(")") || next.kind == tokWord && behindQuery[strings.ToUpper(next.text)]
+	return follows && p.queryAhead(n+1)
 }
 
 var tableHints = words(`NOLOCK READUNCOMMITTED READCOMMITTED READCOMMITTEDLOCK REPEATABLEREAD SERIALIZABLE HOLDLOCK NOWAIT READPAST ROWLOCK PAGLOCK TABLOCK

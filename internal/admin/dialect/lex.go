@@ -155,6 +155,9 @@ func next(sql string, i int, before []token) (token, int, error) {
 	if strings.ContainsRune(single, r) {
 		return token{kind: tokSign, text: string(r)}, 1, nil
 	}
+	if r == '{' {
+		return token{}, 0, unsupported("an escape of ODBC ({...})", "write the function, or the time as a string, without it")
+	}
 	return token{}, 0, Errorf("42601", "syntax error at or near %q", string(r))
 }
 
@@ -199,6 +202,9 @@ func numberToken(s string) (token, int, error) {
 	text := s[:n]
 	if strings.HasPrefix(text, ".") {
 		text = "0" + text
+	}
+	if text == "0" && n < len(s) && (s[n] == 'x' || s[n] == 'X') {
+		return token{}, 0, unsupported("a binary constant (0x...)", "write the number")
 	}
 	if n < len(s) && (s[n] == '.' || s[n] == '_' || unicode.IsLetter(rune(s[n])) && !(strings.ContainsRune("NnEe", rune(s[n])) && strings.HasPrefix(s[n+1:], "'"))) {
 		return token{}, 0, Errorf("42601", "trailing junk after the number %.40q", text)

@@ -62,6 +62,12 @@ var refusedClauses = map[string]string{
 	"FREETEXT": "use LIKE",
 }
 
+// Check returns the error of a text that is no query by the grammar. Names and types are not looked at.
+func Check(sql string) error {
+	_, _, err := parse(sql)
+	return err
+}
+
 // take skips the keywords if all of them follow, and reports whether they do.
 func (p *parser) take(words ...string) bool {
 	for i, w := range words {

@@ -28,6 +28,8 @@ func (p *parser) callOf(name string) *expr {
 		}
 		p.needSign(")")
 		return e
+	case "parse", "try_parse": // they have AS and USING between their arguments
+		panic(unsupported(strings.ToUpper(name), refusedFunctions[name]))
 	case "extract", "position", "substring", "trim", "overlay":
 		if p.special(e) {
 			p.needSign(")")

@@ -375,6 +375,9 @@ func (w *writer) arithmetic(e *expr, x [2]string, t [2]Type) (string, Type) {
 	if text, out, done := w.otherSum(e.text, x, t); done {
 		return text, out
 	}
+	if t[0].Kind == Text && t[1].Kind == Text { // both languages refuse it; + has joined them
+		panic(Errorf("42883", "%s of two texts: at least one must be a number", e.text).withHint("CAST them"))
+	}
 	for i := range t {
 		if t[i].Kind == Text && t[1-i].Kind == Int { // the text is to be a whole number, too
 			x[i], t[i] = "co_int("+x[i]+", 64, 0, 0)", Type{Kind: Int}

@@ -103,7 +103,7 @@ func number(text string) (string, Type) {
 func (w *writer) variable(name string) (string, Type) {
 	v, ok := w.env.Variables[name]
 	if !ok {
-		panic(Errorf("42704", "must declare the scalar variable \"@%s\"", name).withHint("a variable lives until the end of the text that declares it, or until GO"))
+		panic(Errorf("42704", "must declare the scalar variable \"@%s\"", name).withHint(LifeOfVariables))
 	}
 	switch x := v.V.(type) {
 	case int64:
@@ -115,6 +115,9 @@ func (w *writer) variable(name string) (string, Type) {
 	}
 	return "NULL", v.Type
 }
+
+// LifeOfVariables is the hint to an error about a variable that is not declared.
+const LifeOfVariables = "a variable lives until the end of the text that declares it, or until GO; psql -f sends a text at each semicolon, coterie sql -f and psql -c send the script whole"
 
 func (e *Error) withHint(hint string) *Error {
 	e.Hint = hint
