@@ -133,7 +133,11 @@ func (s Statement) check(g ag.Group, where Context) *Error {
 		if s.Group == "" && s.Kind() == KindReport {
 			return nil
 		}
-		bad := s.Pos.messagef(15151, "cannot alter the availability group %s, because it does not exist", Literal(clip(s.Group)))
+		verb := "alter"
+		if _, drop := s.Action.(Drop); drop {
+			verb = "drop"
+		}
+		bad := s.Pos.messagef(15151, "cannot %s the availability group %s, because it does not exist", verb, Literal(clip(s.Group)))
 		if g.Draft {
 			return bad.WithHint("these nodes have no group yet: CREATE AVAILABILITY GROUP makes it")
 		}
@@ -166,6 +170,9 @@ func (c *change) apply(s Statement) *Error {
 	case AddDatabase:
 		return every(a.Names, c.addDatabase)
 	case RemoveDatabase:
+		if bad := every(a.Names, c.registered); bad != nil { // before the first one is gone from the list that the hint shows
+			return bad
+		}
 		return every(a.Names, c.removeDatabase)
 	case AddReplica:
 		return every(a.Replicas, c.addReplica)
@@ -289,7 +296,7 @@ func (c *change) addReplica(r Replica) *Error {
 	switch {
 	case !ok:
 		return r.pos.messagef(41167, "no node %s has joined", Literal(clip(r.Server))).
-			WithHint("coterie token create here, then coterie join TOKEN --name %s there", ReplicaID(r.Server))
+			WithHint("coterie member add-token here, then coterie join TOKEN --name %s there", ReplicaID(r.Server))
 	case m.Part():
 		return r.pos.messagef(35282, "availability replica %s is in availability group %s already", Literal(string(m.ID)), Literal(c.group.Name)).
 			WithHint("MODIFY REPLICA ON changes its options")
@@ -313,7 +320,7 @@ func (c *change) removeReplica(server string) *Error {
 	case m.ID == c.context.Primary:
 		return c.pos.messagef(35284, "availability replica %s cannot be removed: it is the primary", Literal(string(m.ID))).WithHint("fail over first")
 	case !m.HasData():
-		return c.pos.errorf(StateWrongState, "%s is the witness: its vote would stay", m.ID).WithHint("coterie remove %s takes the node out", m.ID)
+		return c.pos.errorf(StateWrongState, "%s is the witness: its vote would stay", m.ID).WithHint("coterie member remove %s takes the node out", m.ID)
 	}
 	detach(m)
 	for i := range c.group.Replicas {
@@ -331,7 +338,7 @@ func (c *change) removeReplica(server string) *Error {
 		return c.pos.errorf(StateInvalid, "REQUIRED_SYNCHRONIZED_SECONDARIES_TO_COMMIT is %d and %d synchronous secondaries would be left", *c.group.Required, n).
 			WithHint("lower it first")
 	}
-	c.notice("%s stays a node of the quorum and keeps its copy as it is; coterie remove %s takes it out for good", m.ID, m.ID)
+	c.notice("%s stays a node of the quorum and keeps its copy as it is; coterie member remove %s takes it out for good", m.ID, m.ID)
 	return nil
 }
 

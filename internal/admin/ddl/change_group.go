@@ -22,7 +22,7 @@ func (c *change) create(name string, a Create) *Error {
 		switch {
 		case !ok:
 			return r.pos.messagef(41167, "no node %s has joined", Literal(clip(r.Server))).
-				WithHint("coterie token create here, then coterie join TOKEN --name %s there", ReplicaID(r.Server))
+				WithHint("coterie member add-token here, then coterie join TOKEN --name %s there", ReplicaID(r.Server))
 		case slices.Contains(typed, m.ID):
 			return r.pos.messagef(35282, "replica %s is given twice", Literal(clip(r.Server)))
 		}
@@ -108,10 +108,18 @@ func (c *change) addDatabase(name string) *Error {
 	return nil
 }
 
-func (c *change) removeDatabase(name string) *Error {
+// registered refuses a database that is not registered.
+func (c *change) registered(name string) *Error {
 	if !slices.Contains(c.group.Options.Databases, name) {
 		return c.pos.messagef(35281, "database %s is not in availability group %s", Literal(clip(name)), Literal(c.group.Name)).
 			WithHint("its databases are: %s", orNone(c.group.Options.Databases))
+	}
+	return nil
+}
+
+func (c *change) removeDatabase(name string) *Error {
+	if bad := c.registered(name); bad != nil { // it is given twice
+		return bad
 	}
 	c.group.Options.Databases = without(c.group.Options.Databases, name)
 	c.notice("the database stays, and stays replicated: the whole instance is")

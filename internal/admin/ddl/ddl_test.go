@@ -181,7 +181,7 @@ var refusals = []struct{ text, want string }{
 	{"DROP AVAILABILITY GROUP g x", "Msg 102: line 1, column 27: incorrect syntax near 'x': expected the end of the statement"},
 	{"DROP AVAILABILITY GROUP g WITH HASTE", "Msg 102: line 1, column 32: incorrect syntax near 'HASTE': expected NOWAIT or STRICT"},
 	{"DBCC TRACEON (1117)", "Msg 2520: line 1, column 15: trace flag 1117 means nothing here (9592 and 1462 are other names of LOG_COMPRESSION, 9567 of SEED_COMPRESSION)"},
-	{"CREATE AVAILABILITY GROUP d WITH (DISTRIBUTED) AVAILABILITY GROUP ON 'a'", "line 1, column 35: DISTRIBUTED is refused: groups of groups are not there yet (one group may span sites: ASYNCHRONOUS_COMMIT replicas at the other one, and LEASE_PROFILE = WAN)"},
+	{"CREATE AVAILABILITY GROUP d WITH (DISTRIBUTED) AVAILABILITY GROUP ON 'a'", "line 1, column 35: DISTRIBUTED is refused: groups of groups are not supported (one group may span sites: ASYNCHRONOUS_COMMIT replicas at the other one, and LEASE_PROFILE = WAN)"},
 	{"CREATE AVAILABILITY GROUP DemoAG FOR REPLICA ON 'srv153'", "Msg 41042: line 1, column 1: the availability group N'DemoAG' already exists: a node is in one group (ALTER AVAILABILITY GROUP [DemoAG] changes it)"},
 	{"ALTER AVAILABILITY GROUP other JOIN", "Msg 15151: line 1, column 1: cannot alter the availability group N'other', because it does not exist (the group of these nodes is [DemoAG])"},
 	{
@@ -212,7 +212,7 @@ var refusals = []struct{ text, want string }{
 	{"ALTER AVAILABILITY GROUP DemoAG REMOVE REPLICA ON 'srv153'", "Msg 35284: line 1, column 1: availability replica N'srv153' cannot be removed: it is the primary (fail over first)"},
 	{"ALTER AVAILABILITY GROUP DemoAG REMOVE REPLICA ON 'srv1'", "Msg 35283: line 1, column 1: availability replica N'srv1' is not in availability group N'DemoAG' (its replicas are srv153, srv154, srv155, wit)"},
 	{"ALTER AVAILABILITY GROUP DemoAG ADD REPLICA ON 'srv154'", "Msg 35282: line 1, column 48: availability replica N'srv154' is in availability group N'DemoAG' already (MODIFY REPLICA ON changes its options)"},
-	{"ALTER AVAILABILITY GROUP DemoAG ADD REPLICA ON 'SRV156.contoso.com'", "Msg 41167: line 1, column 48: no node N'SRV156.contoso.com' has joined (coterie token create here, then coterie join TOKEN --name srv156 there)"},
+	{"ALTER AVAILABILITY GROUP DemoAG ADD REPLICA ON 'SRV156.contoso.com'", "Msg 41167: line 1, column 48: no node N'SRV156.contoso.com' has joined (coterie member add-token here, then coterie join TOKEN --name srv156 there)"},
 	{"ALTER AVAILABILITY GROUP DemoAG REMOVE DATABASE x", "Msg 35281: line 1, column 1: database N'x' is not in availability group N'DemoAG' (its databases are: none registered)"},
 	{"ALTER DATABASE x SET HADR SUSPEND", "Msg 35239: line 1, column 1: SET HADR SUSPEND failed: database N'x' is not in availability group N'DemoAG' (ALTER AVAILABILITY GROUP [DemoAG] SUSPEND needs no database)"},
 	{"ALTER AVAILABILITY GROUP DemoAG ADD DATABASE a, b, a", "Msg 35280: line 1, column 1: database N'a' is in availability group N'DemoAG' already"},
@@ -429,6 +429,17 @@ func nodesOf(g ag.Group) ag.Group {
 		}
 	}
 	return g
+}
+
+// TestNoticeOfAShortTimeout holds that a timeout which SQL Server refuses is taken with a notice, but not the default,
+// which scripts that Coterie writes contain.
+func TestNoticeOfAShortTimeout(t *testing.T) {
+	for value, want := range map[string]bool{"9000": true, "10000": false, "14999": true, "15000": false} {
+		_, notices := run(t, demo(), onPrimary, "ALTER AVAILABILITY GROUP DemoAG SET (HEALTH_CHECK_TIMEOUT = "+value+")")
+		if got := strings.Contains(strings.Join(notices, " "), "SQL Server takes"); got != want {
+			t.Errorf("%s: %v", value, notices)
+		}
+	}
 }
 
 func TestScriptMakesTheSameGroup(t *testing.T) {

@@ -144,8 +144,9 @@ func syncReplicas(g ag.Group) int {
 }
 
 func setHealthTimeout(c *change, v Value) *Error {
-	c.group.Options.HealthTimeout = time.Duration(v.number()) * time.Millisecond
-	if n := v.number(); n < 15000 && c.context.announce {
+	t := time.Duration(v.number()) * time.Millisecond
+	c.group.Options.HealthTimeout = t
+	if n := v.number(); n < 15000 && t != ag.DefaultHealthTimeout && c.context.announce {
 		c.notice("HEALTH_CHECK_TIMEOUT = %d is below the 15000 that SQL Server takes at least; accepted", n)
 	}
 	return nil
@@ -230,7 +231,7 @@ var groupOptions = []Option{
 	},
 	{
 		Name: "HEALTH_CHECK_TIMEOUT", Place: InGroup, Form: Number, Min: 1000, Max: 4294967295, Unit: "ms", Default: "10000", Verdict: InEffect,
-		About: "For how long a probe of the primary may go unanswered. Below 15000, the least that SQL Server takes, with a notice.",
+		About: "For how long a probe of the primary may go unanswered. With a notice below 15000, the least that SQL Server takes, unless it is the default.",
 		set:   setHealthTimeout,
 		get: func(g ag.Group, _ ag.Replica) (Value, bool) {
 			return number(g.Options.HealthTimeout.Milliseconds()), g.Options.HealthTimeout != 0
@@ -272,7 +273,7 @@ var groupOptions = []Option{
 		About: "A group that carries its own logins and jobs.",
 	}),
 	{
-		Name: "DISTRIBUTED", Place: InGroup, Form: Flag, OnlyNew: true, Verdict: Refused, Why: "groups of groups are not there yet", About: "A group of two groups.",
+		Name: "DISTRIBUTED", Place: InGroup, Form: Flag, OnlyNew: true, Verdict: Refused, Why: "groups of groups are not supported", About: "A group of two groups.",
 	},
 	recorded(Option{
 		Name: "WRITE_LEASE_VALIDITY", Form: Number, Min: 1, Max: 3600, Unit: "s", Verdict: NoEffect,
@@ -313,12 +314,12 @@ var groupOptions = []Option{
 		},
 	},
 	{
-		Name: "CONTINUITY", Place: InGroup, Form: Word, Words: []string{"SESSION", "OFF"}, Default: "SESSION", Verdict: InEffect,
-		About: "Whether a planned failover moves client sessions with their state to the new primary. OFF: they end, and clients reconnect.",
+		Name: "CONTINUITY", Place: InGroup, Form: Word, Words: []string{"SESSION", "REPLAY", "OFF"}, Default: "SESSION", Verdict: InEffect,
+		About: "Whether a failover moves client sessions with their state to the new primary. REPLAY: with a transaction that was open on a lost server, which is executed again there. OFF: they end, and clients reconnect.",
 		set: func(c *change, v Value) *Error {
 			c.group.Options.Continuity = ""
-			if v.Text == "OFF" {
-				c.group.Options.Continuity = ag.ContinuityOff
+			if v.Text != "SESSION" {
+				c.group.Options.Continuity = ag.Continuity(v.Text)
 			}
 			return nil
 		},

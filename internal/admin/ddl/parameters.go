@@ -133,11 +133,26 @@ func (s Statement) Redacted() string {
 	a.Parameters = slices.Clone(a.Parameters)
 	for i, x := range a.Parameters {
 		if MayBeSecret(x.Name) {
-			a.Parameters[i].Value = "…"
+			a.Parameters[i].Value = hidden
 		}
 	}
 	s.Action = a
 	return s.String()
+}
+
+// hidden stands for a value that may be secret.
+const hidden = "…"
+
+// RedactedText returns a text about the statement, such as that of an error, without the values that Redacted leaves
+// out.
+func (s Statement) RedactedText(text string) string {
+	a, _ := s.Action.(SetParameters)
+	for _, x := range a.Parameters {
+		if MayBeSecret(x.Name) && x.Value != "" {
+			text = strings.ReplaceAll(text, x.Value, hidden)
+		}
+	}
+	return text
 }
 
 func (a SetParameters) text() string {

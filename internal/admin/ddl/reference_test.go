@@ -82,7 +82,7 @@ ALTER AVAILABILITY GROUP name RESET PARAMETER setting [ , … ] [ FOR REPLICA 'r
 	},
 	{
 		"ADD and REMOVE REPLICA", "ALTER AVAILABILITY GROUP name { ADD REPLICA ON 'replica' [ WITH ( option [ , … ] ) ] [ , … ] | REMOVE REPLICA ON 'replica' [ , … ] }",
-		"Of nodes that have joined. REMOVE leaves the node its vote and its copy as it is; `coterie remove` takes the node out for good. After ADD the replica runs JOIN.",
+		"Of nodes that have joined. REMOVE leaves the node its vote and its copy as it is; `coterie member remove` takes the node out for good. After ADD the replica runs JOIN.",
 		[]example{{"srv153", "ALTER AVAILABILITY GROUP [DemoAG] REMOVE REPLICA ON N'SRV155'"}, {"srv153", "ALTER AVAILABILITY GROUP [DemoAG] ADD REPLICA ON N'SRV155' WITH (AVAILABILITY_MODE = ASYNCHRONOUS_COMMIT, FAILOVER_MODE = MANUAL)"}, {"srv155", "ALTER AVAILABILITY GROUP [DemoAG] JOIN"}},
 	},
 	{

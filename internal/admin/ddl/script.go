@@ -2,6 +2,7 @@ package ddl
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/coteriedb/coterie/internal/ag"
@@ -203,4 +204,50 @@ func (n Needless) Why() string {
 		}
 	}
 	return ""
+}
+
+// NewSetting returns the setting of an option to a value as it is written in a statement. A text is taken as it is, and
+// quoted where it is written: it is one of the option's words, in upper or lower case, or else a string. A text that
+// goes on behind the value is refused, so that no value adds anything to a statement. The error is an *Error.
+func NewSetting(place Place, name, value string) (Setting, error) {
+	o, ok := findOption(place, name)
+	switch {
+	case !ok:
+		return Setting{}, errorf(StateUndefined, "%s is not an option here", Literal(clip(name))).WithHint("options are %s", oneOf(names(place, false)))
+	case o.OnlyNew:
+		return Setting{}, errorf(StateWrongState, "%s can be given to CREATE AVAILABILITY GROUP only", o.Name)
+	case o.Form == Text && !slices.ContainsFunc(o.Words, func(w string) bool { return strings.EqualFold(w, value) }):
+		value = Literal(value)
+	}
+	tokens, bad := lex(value)
+	if bad != nil {
+		return Setting{}, bad
+	}
+	p := &parser{tokens: tokens}
+	s := Setting{Name: o.Name}
+	if s.Value, bad = p.value(o); bad == nil && p.tok().kind != tokEnd {
+		bad = p.expected("the end of the value of " + o.Name)
+	}
+	if bad != nil {
+		return Setting{}, bad
+	}
+	return s, nil
+}
+
+// NewRoutes returns the setting of READ_ONLY_ROUTING_LIST to sets of servers, in their order.
+func NewRoutes(list [][]string) Setting {
+	return Setting{Name: "READ_ONLY_ROUTING_LIST", Value: Value{Form: Routes, List: list}}
+}
+
+// Checked returns the statement as the parser reads its text, with every limit that the language has for a text. The
+// error is an *Error. A statement that was put together and that the parser reads as another one is refused.
+func (s Statement) Checked() (Statement, error) {
+	read, err := Parse(s.String())
+	if err != nil {
+		return Statement{}, err
+	}
+	if fmt.Sprintf("%T", read.Action) != fmt.Sprintf("%T", s.Action) || !read.Equal(s) {
+		return Statement{}, errorf(StateSyntax, "the statement means something else when it is read: %s", clip(s.Redacted()))
+	}
+	return read, nil
 }
