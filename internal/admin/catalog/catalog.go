@@ -276,15 +276,20 @@ func (c *Catalog) use(ctx context.Context, user string, t *dialect.Translation, 
 	if e == nil {
 		if e, err = c.newEngine(ctx); err != nil {
 			e = nil
-			return queryError(err)
+			return endedBy(ctx, start, queryError(err))
 		}
 	}
 	*e.facts = facts
 	if err := e.fill(ctx, t.Tables); err != nil {
-		return queryError(fmt.Errorf("fill the views: %w", err))
+		return endedBy(ctx, start, queryError(fmt.Errorf("fill the views: %w", err)))
 	}
 	err = f(ctx, e)
 	sound = !e.denied && !errors.Is(err, errNoMemory)
+	return endedBy(ctx, start, err)
+}
+
+// endedBy returns the error of a query that began at start: that of its context, if this has ended it.
+func endedBy(ctx context.Context, start time.Time, err error) error {
 	if ctx.Err() != nil && err != nil {
 		return &Error{State: "57014", Message: fmt.Sprintf("the query was ended after %v", time.Since(start).Round(time.Millisecond))}
 	}

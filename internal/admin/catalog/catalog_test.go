@@ -12,6 +12,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/ag/availability"
+	"github.com/coteriedb/coterie/internal/lib/storage"
 )
 
 var noon = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
@@ -58,12 +59,28 @@ func demo() Facts {
 					{Member: "b", Open: true, Sent: 0x5000, Flush: 0x5000, Apply: 0x5000, Rate: 4096},
 					{Member: "c", Open: true, Sent: 0x4800, Flush: 0x4000, Apply: 0x3000, Silent: time.Second, Idle: 2 * time.Second},
 				},
+				Storage: []storage.Volume{
+					{
+						Dir: "/srv/pg", Mount: "/srv", Kind: storage.Btrfs, Name: "/srv", Level: "raid1", Mirrored: true, State: storage.Degraded,
+						Devices: []storage.Device{{Name: "/dev/sda", State: "ok"}, {Name: "/dev/sdb", State: "behind", Writes: 7}}, Filling: &storage.Filling{What: "device replace", Done: 0.5, Rate: 1e6},
+					},
+					{Dir: "/srv/wal", Kind: storage.Plain, Name: "/dev/sdc", State: storage.None},
+				},
+				Backup: &Backup{
+					Enabled: true, Tool: "pgbackrest", Version: "2.45", Stanza: "DemoAG", Repository: "/backup", Last: noon, LastLabel: "20260101-120000F", Primary: true, On: true, Ours: true,
+					Archived: 7, Failed: 1, LastArchived: "000000020000000000000005", ArchivedAt: noon, LastFailed: "000000020000000000000004", FailedAt: noon, Waiting: 2, Timeline: 2, SegmentSize: 16 << 20,
+				},
 				Links:    []Link{{Peer: "b", Transport: "tcp", Codec: "lz4", RTT: 0.5, Sent: 1000, Encoded: 400, Received: 10, Resent: 1}},
 				Commits:  &Commits{Waits: 7, Waited: 21 * time.Millisecond, Max: 9 * time.Millisecond, Mean: 3 * time.Millisecond, P50: 2 * time.Millisecond, P95: 8 * time.Millisecond, P99: 9 * time.Millisecond},
 				Sessions: []Session{{ID: 1, User: "app", Database: "shop", Client: "10.0.0.1:5", Intent: ag.ReadWrite, Replica: "a", State: "idle", Since: noon}},
-				Places:   []Place{{Address: "10.0.0.9/24", State: "ONLINE", Device: "eth0"}},
-				Readers:  []Second{{At: noon, Readers: 4, Routed: 3, Pct: 75}},
-				Routes:   &ag.Routes{Epoch: 7, Self: "a", Primary: "a", WriteOpen: true, ReadList: [][]ag.ReplicaID{{"b", "c"}, {"a"}}, Targets: []ag.Target{{ID: "a", Healthy: true}, {ID: "b", Healthy: true, Readable: true}}},
+				Outlooks: []Outlook{
+					{Replica: "a", Application: "shop", User: "app", Sessions: 3, Failover: Prospect{Fate: "KEPT"}, NodeLoss: Prospect{"ENDS", "it came through the listener of that node"}, ServerLoss: Prospect{Fate: "KEPT"}, Transaction: Prospect{"ENDS", "CONTINUITY = SESSION"}},
+					{Replica: "a", Application: "shop", User: "app", Sessions: 1, Failover: Prospect{"ENDS", "it has temporary objects"}, NodeLoss: Prospect{"ENDS", "it came through the listener of that node"}, ServerLoss: Prospect{"ENDS", "it has temporary objects"}, Statement: "CREATE TEMP TABLE"},
+					{Replica: "b", Others: true, Sessions: 7, Failover: Prospect{Fate: "LIKELY"}, NodeLoss: Prospect{Fate: "KEPT"}, ServerLoss: Prospect{Fate: "KEPT"}},
+				},
+				Places:  []Place{{Address: "10.0.0.9/24", State: "ONLINE", Device: "eth0"}},
+				Readers: []Second{{At: noon, Readers: 4, Routed: 3, Pct: 75}},
+				Routes:  &ag.Routes{Epoch: 7, Self: "a", Primary: "a", WriteOpen: true, ReadList: [][]ag.ReplicaID{{"b", "c"}, {"a"}}, Targets: []ag.Target{{ID: "a", Healthy: true}, {ID: "b", Healthy: true, Readable: true}}},
 			},
 			"b": secondary(0x5000), "c": secondary(0x4000), "w": {Connected: true, Role: ag.RoleResolving},
 		},
@@ -72,7 +89,10 @@ func demo() Facts {
 		},
 		Journals: func() map[ag.ReplicaID]Journal {
 			return map[ag.ReplicaID]Journal{
-				"a": {Decisions: []Decision{{noon, "serve", "leads epoch 7", 7, 40}}, Events: []Event{{noon, 7, "statement", "ALTER AVAILABILITY GROUP", "by me"}}},
+				"a": {
+					Decisions: []Decision{{noon, "serve", "leads epoch 7", 7, 40}}, Events: []Event{{noon, 7, "statement", "ALTER AVAILABILITY GROUP", "by me"}},
+					Acts: []Act{{At: noon, User: "me", Privilege: "coterie_operator", Via: "API", From: "10.0.0.7", Operation: "ALTER AVAILABILITY GROUP", Result: ActFailed, Number: 41142, Message: "not SYNCHRONIZED", Took: time.Second}},
+				},
 				"c": {Decisions: []Decision{{noon, "follow", "streams from a", 7, 40}}},
 			}
 		},
@@ -178,7 +198,7 @@ func TestAnswers(t *testing.T) {
 	c := open(t, &f)
 	for _, tt := range []struct{ query, want string }{
 		{"select name, failure_condition_level, automated_backup_preference_desc, required_synchronized_secondaries_to_commit from sys.availability_groups", "DemoAG|3|SECONDARY|1"},
-		{"SELECT ar.replica_server_name, ars.role_desc, ars.synchronization_health_desc FROM sys.dm_hadr_availability_replica_states ars JOIN sys.availability_replicas AS ar ON ar.replica_id = ars.replica_id ORDER BY 1", "a|PRIMARY|HEALTHY\nb|SECONDARY|HEALTHY\nc|SECONDARY|HEALTHY\nw|RESOLVING|HEALTHY"},
+		{"SELECT ar.replica_server_name, ars.role_desc, ars.synchronization_health_desc FROM sys.dm_hadr_availability_replica_states ars JOIN sys.availability_replicas AS ar ON ar.replica_id = ars.replica_id ORDER BY 1", "a|PRIMARY|HEALTHY\nb|SECONDARY|HEALTHY\nc|SECONDARY|HEALTHY\nw|SECONDARY|HEALTHY"},
 		{"SELECT TOP (2) [replica_server_name] FROM [master].[sys].[availability_replicas] WITH (NOLOCK) WHERE replica_server_name <> N'a' ORDER BY replica_server_name DESC", "w\nc"},
 		{"select count(*) from sys.dm_hadr_database_replica_states where synchronization_state_desc = 'SYNCHRONIZED'", "6"},
 		{"select log_send_queue_size, redo_queue_size, redo_rate from sys.dm_hadr_database_replica_states s join sys.availability_replicas r using (replica_id) where replica_server_name = 'c' and database_id = 5", "2|1|1024"},
@@ -197,6 +217,8 @@ func TestAnswers(t *testing.T) {
 		{"select current_setting('server_version_num')::int/100 as v", "1500"},
 		{"select extract(epoch from now())::bigint, date_trunc('hour', now())", "1795262400|2026-11-21 12:00:00 +0000 UTC"},
 		{"select (extract(epoch from since)/300)::bigint*300 from coterie.sessions", "1795262400"},
+		{"select application_name, sessions, failover, failover_pct, node_loss_pct, server_loss_pct from coterie.continuity where statement is not null", "shop|1|ENDS|75|0|75"},
+		{"select sum(sessions), count(application_name) from coterie.continuity", "11|2"},
 		{"select current_user, current_database(), @@SERVERNAME, 1::text || 'x', '1'::int4 + 1, cast('2' as nvarchar(max))", "me|coterie|a|1x|2|2"},
 		{"select n.nspname from pg_catalog.pg_namespace n where n.nspname = any (array['sys', 'x']) and n.nspname !~ '^pg_' and nspname operator(pg_catalog.~) '^(sys)$' collate pg_catalog.default", "sys"},
 		{"select name from sys.availability_groups where name ilike 'demo%' and name ~* 'AG$'", "DemoAG"},
@@ -247,6 +269,8 @@ var changes = []struct {
 		f.Record.State.V = f.Record.State.V[:1]
 		f.Group.Replicas[2].AvailabilityMode = ag.AsynchronousCommit
 	}, "select synchronization_state, synchronization_health, availability_mode from sys.dm_hadr_database_replica_states s join sys.availability_replicas r using (replica_id) where replica_server_name = 'c' and database_id = 5", "1|2|0"},
+	{"it has not joined", func(f *Facts) { r := &f.Group.Replicas[1]; r.Join, r.Suspended = ag.NotJoined, true }, "select distinct finding from coterie.policies where policy = 'Availability database suspension state' and target like '% on b'", "suspended until it joins"},
+	{"suspended by an operator", func(f *Facts) { f.Group.Replicas[1].Suspended = true }, "select distinct finding from coterie.policies where policy = 'Availability database suspension state' and target like '% on b'", "suspended by USER"},
 	{"suspended by a forced failover", func(f *Facts) { r := &f.Group.Replicas[1]; r.Suspended, r.SuspendedBy = true, ag.SuspendPartner }, "select is_suspended, suspend_reason, suspend_reason_desc, synchronization_state from sys.dm_hadr_database_replica_states s join sys.availability_replicas r using (replica_id) where replica_server_name = 'b' and database_id = 5", "true|1|SUSPEND_FROM_PARTNER|0"},
 	{"being seeded", func(f *Facts) { f.Nodes["b"] = Node{Connected: true, Busy: "seed"} }, "select synchronization_state_desc, database_state_desc from sys.dm_hadr_database_replica_states s join sys.availability_replicas r using (replica_id) where replica_server_name = 'b' and database_id = 5", "INITIALIZING|RESTORING"},
 	{"being rewound", func(f *Facts) { n := f.Nodes["b"]; n.Busy = "rewind"; f.Nodes["b"] = n }, "select synchronization_state, database_state from sys.dm_hadr_database_replica_states s join sys.availability_replicas r using (replica_id) where replica_server_name = 'b' and database_id = 5", "3|2"},
@@ -294,7 +318,7 @@ var changes = []struct {
 	}, "select fn_hadr_backup_is_preferred_replica('shop')", "1"},
 	{"a replica is under maintenance", func(f *Facts) {
 		f.Group.Replicas[1].Options.Maintenance = &ag.Maintenance{Reason: "new memory"}
-	}, "select maintenance, (select value from coterie.options where replica = 'b' and option = 'MAINTENANCE') from coterie.replicas where name = 'b'", "until it is switched off: new memory|new memory"},
+	}, "select maintenance, (select value from coterie.options where replica = 'b' and option = 'MAINTENANCE') from coterie.replicas where name = 'b'", "with no end set: new memory|new memory"},
 	{"nobody but replicas under maintenance may back up", func(f *Facts) {
 		f.Group.Replicas[1].Options.Maintenance, f.Group.Replicas[2].Options.Maintenance = &ag.Maintenance{}, &ag.Maintenance{}
 	}, "select fn_hadr_backup_is_preferred_replica('shop')", "1"},

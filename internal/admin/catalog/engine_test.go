@@ -184,6 +184,21 @@ func TestMemoryIsBounded(t *testing.T) {
 	}
 }
 
+// TestTimeEndsBeforeThereIsAnEngine holds that a query whose time ends while its engine is made says so.
+func TestTimeEndsBeforeThereIsAnEngine(t *testing.T) {
+	f := demo()
+	for range 20 {
+		ctx, end := context.WithCancel(t.Context())
+		c := New(func(context.Context) Facts { end(); return f })
+		_, _, err := query(ctx, c, "select 1")
+		var known *Error
+		if !errors.As(err, &known) || known.State != "57014" && known.State != "53300" {
+			t.Errorf("%v", err)
+		}
+		c.Close()
+	}
+}
+
 // TestOneUserLeavesAnEngine holds that the queries of one user never occupy all engines, however slowly it reads.
 func TestOneUserLeavesAnEngine(t *testing.T) {
 	f := demo()

@@ -9,6 +9,7 @@ import (
 	"github.com/coteriedb/coterie/internal/admin/ddl"
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/ag/availability"
+	"github.com/coteriedb/coterie/internal/lib/storage"
 )
 
 // Facts are the knowledge of one node about the group at one moment.
@@ -34,33 +35,60 @@ type Facts struct {
 
 // Node is the report of one node about itself.
 type Node struct {
-	Connected bool           `json:"-"` // it answers, and the report is current; otherwise it is the last known one
-	Role      ag.Role        `json:"role"`
-	Sync      ag.SyncState   `json:"synchronization_state"`
-	Data      ag.DataState   `json:"data"`
-	Server    ag.ServerState `json:"server"`
-	Position  ag.Position    `json:"position"` // end of WAL held durably
-	Replay    ag.LSN         `json:"replay"`
-	Open      bool           `json:"open"`
-	Streaming bool           `json:"streaming"` // it receives WAL from the leader
-	Busy      string         `json:"busy,omitempty"`
-	Progress  string         `json:"progress,omitempty"`
-	Because   string         `json:"because,omitempty"`
-	Streams   []Stream       `json:"streams,omitempty"` // streams to the others, if it is the primary
-	Databases []Database     `json:"databases,omitempty"`
-	Sessions  []Session      `json:"sessions,omitempty"`
-	Routes    *ag.Routes     `json:"routes,omitempty"`
-	FellBack  uint64         `json:"fell_back"` // readers routed to the primary since the node started
-	Lagged    uint64         `json:"lagged"`    // times that a replica was skipped because of coterie.max_lag since then
-	Readers   []Second       `json:"readers,omitempty"`
-	Places    []Place        `json:"places,omitempty"` // addresses and ports of the group's listener
-	Uptime    time.Duration  `json:"uptime_ns"`
-	Lease     time.Duration  `json:"lease_ns,omitempty"`    // remaining time, if it is the primary
-	Commit    *time.Time     `json:"last_commit,omitempty"` // time of the last transaction that was committed or replayed here
-	LogRate   float64        `json:"log_rate"`              // bytes per second that the primary writes or a secondary replays
-	Links     []Link         `json:"links,omitempty"`       // links that carry WAL
-	Commits   *Commits       `json:"commits,omitempty"`     // the waits of synchronous commits here
-	Seedings  []Seeding      `json:"seedings,omitempty"`    // copies made to this node, oldest first
+	Connected bool             `json:"-"` // it answers, and the report is current; otherwise it is the last known one
+	Role      ag.Role          `json:"role"`
+	Sync      ag.SyncState     `json:"synchronization_state"`
+	Data      ag.DataState     `json:"data"`
+	Server    ag.ServerState   `json:"server"`
+	Position  ag.Position      `json:"position"` // end of WAL held durably
+	Replay    ag.LSN           `json:"replay"`
+	Open      bool             `json:"open"`
+	Streaming bool             `json:"streaming"` // it receives WAL from the leader
+	Busy      string           `json:"busy,omitempty"`
+	Progress  string           `json:"progress,omitempty"`
+	Because   string           `json:"because,omitempty"`
+	Streams   []Stream         `json:"streams,omitempty"` // streams to the others, if it is the primary
+	Databases []Database       `json:"databases,omitempty"`
+	Sessions  []Session        `json:"sessions,omitempty"`
+	Outlooks  []Outlook        `json:"outlooks,omitempty"` // of all its sessions
+	Routes    *ag.Routes       `json:"routes,omitempty"`
+	FellBack  uint64           `json:"fell_back"` // readers routed to the primary since the node started
+	Lagged    uint64           `json:"lagged"`    // times that a replica was skipped because of coterie.max_lag since then
+	Readers   []Second         `json:"readers,omitempty"`
+	Places    []Place          `json:"places,omitempty"` // addresses and ports of the group's listener
+	Uptime    time.Duration    `json:"uptime_ns"`
+	Lease     time.Duration    `json:"lease_ns,omitempty"`    // remaining time, if it is the primary
+	Commit    *time.Time       `json:"last_commit,omitempty"` // time of the last transaction that was committed or replayed here
+	LogRate   float64          `json:"log_rate"`              // bytes per second that the primary writes or a secondary replays
+	Links     []Link           `json:"links,omitempty"`       // links that carry WAL
+	Commits   *Commits         `json:"commits,omitempty"`     // the waits of synchronous commits here
+	Seedings  []Seeding        `json:"seedings,omitempty"`    // copies made to this node, oldest first
+	Storage   []storage.Volume `json:"storage,omitempty"`     // what its directories with data stand on
+	Backup    *Backup          `json:"backup,omitempty"`      // the backups as this node sees them; nil: it holds no data, or does not know
+}
+
+// Backup is what a node says of the group's backups, and of the archiving of its server if that is the primary.
+type Backup struct {
+	Enabled      bool      `json:"enabled"` // the node has a plan: it could archive and restore
+	Tool         string    `json:"tool,omitempty"`
+	Version      string    `json:"version,omitempty"` // of the tool
+	Stanza       string    `json:"stanza,omitempty"`
+	Repository   string    `json:"repository,omitempty"`
+	Problem      string    `json:"problem,omitempty"` // why the node cannot use it
+	Last         time.Time `json:"last,omitzero"`     // end of the newest backup
+	LastLabel    string    `json:"last_label,omitempty"`
+	Primary      bool      `json:"primary,omitempty"` // the server takes writes; the rest is known of it alone
+	On           bool      `json:"on,omitempty"`      // archive_mode
+	Ours         bool      `json:"ours,omitempty"`    // archive_command is the plan's
+	Archived     int64     `json:"archived,omitempty"`
+	Failed       int64     `json:"failed,omitempty"`
+	LastArchived string    `json:"last_archived_wal,omitempty"`
+	LastFailed   string    `json:"last_failed_wal,omitempty"`
+	ArchivedAt   time.Time `json:"last_archived,omitzero"`
+	FailedAt     time.Time `json:"last_failed,omitzero"`
+	Waiting      int       `json:"waiting,omitempty"` // segments to be archived
+	Timeline     int64     `json:"timeline,omitempty"`
+	SegmentSize  int64     `json:"segment_size,omitempty"`
 }
 
 // Stream is a secondary's log stream as the primary sees it.
@@ -116,6 +144,26 @@ type Session struct {
 	PID      uint32       `json:"pid"`
 	Path     string       `json:"path"`    // carrier of the data at that node's listener: kernel, loop or goroutines
 	Backend  string       `json:"backend"` // own, ahead (opened in advance), or reused after another client
+}
+
+// Outlook is how many of the sessions at a node's listener have the same prospects.
+type Outlook struct {
+	Replica     ag.ReplicaID `json:"replica"`
+	Application string       `json:"application_name"`
+	User        string       `json:"user"`
+	Others      bool         `json:"others,omitempty"` // of several applications and users, which are not named
+	Sessions    int          `json:"sessions"`
+	Failover    Prospect     `json:"failover"`     // in a planned failover of their server's role
+	NodeLoss    Prospect     `json:"node_loss"`    // if the node of their server died
+	ServerLoss  Prospect     `json:"server_loss"`  // if their server alone died
+	Transaction Prospect     `json:"transaction"`  // of their open transaction, if they outlived their server; zero: they have none
+	Statement   string       `json:"by,omitempty"` // keywords of the statement by which they are not kept
+}
+
+// Prospect is what would become of a session.
+type Prospect struct {
+	Fate string `json:"fate"`          // KEPT, LIKELY or ENDS
+	Why  string `json:"why,omitempty"` // the reason if it is not KEPT
 }
 
 // Place is an address or a port of the group's listener on the node that reports it.
@@ -192,7 +240,29 @@ type Commits struct {
 type Journal struct {
 	Decisions []Decision `json:"decisions,omitempty"`
 	Events    []Event    `json:"events,omitempty"`
+	Acts      []Act      `json:"acts,omitempty"`
 }
+
+// Act is what an administrator had a node do, or was denied.
+type Act struct {
+	At        time.Time     `json:"at"` // of its end, by the node's own clock
+	User      string        `json:"user"`
+	Privilege string        `json:"privilege,omitempty"` // as console.RoleFor has it
+	Via       string        `json:"via"`                 // SQL, API or CLI
+	From      string        `json:"from,omitempty"`      // the client's address
+	Operation string        `json:"operation"`           // the statement or the request, without secrets
+	Result    string        `json:"result"`              // done, failed or denied
+	Number    int           `json:"number,omitempty"`    // of the message
+	Message   string        `json:"message,omitempty"`   // why it failed or was denied
+	Took      time.Duration `json:"took_ns"`
+}
+
+// The results of acts.
+const (
+	ActDone   = "done"
+	ActFailed = "failed"
+	ActDenied = "denied"
+)
 
 // Decision is a rule that fired.
 type Decision struct {

@@ -317,7 +317,6 @@ var answers = map[string]struct {
 	"db_id":                               {-1, databaseID},
 	"object_id":                           {-1, objectID},
 	"databasepropertyex":                  {2, databaseProperty},
-	"is_srvrolemember":                    {-1, func(Facts, []driver.Value) (driver.Value, error) { return int64(0), nil }},
 	"fn_hadr_distributed_ag_replica":      {2, func(Facts, []driver.Value) (driver.Value, error) { return nil, nil }},
 	"current_setting":                     {-1, currentSetting},
 	"backup_is_preferred_replica":         {-1, preferred},
@@ -339,13 +338,40 @@ func isPrimary(f Facts, a []driver.Value) (driver.Value, error) {
 	return bit(f.Primary == f.Self && f.WriteOpen), nil
 }
 
+// has reports whether the group has the database. A name that no database has is looked for without regard to case, as
+// SQL Server does; one that was dropped is none.
 func (f Facts) has(database string) bool {
-	for _, d := range f.databases() {
-		if d.Name == database {
+	d, ok := named(f.databases(), database)
+	return ok && (d.OID != 0 || !f.listed())
+}
+
+// listed reports whether any node reports the databases of its server.
+func (f Facts) listed() bool {
+	for _, n := range f.Nodes {
+		if len(n.Databases) > 0 {
 			return true
 		}
 	}
 	return false
+}
+
+// named returns the database of that name or, if there is none, the only one whose name differs in case alone.
+func named(list []Database, name string) (found Database, ok bool) {
+	for _, d := range list {
+		if d.Name == name {
+			return d, true
+		}
+	}
+	for _, d := range list {
+		if !strings.EqualFold(d.Name, name) || d.Name == found.Name {
+			continue
+		}
+		if ok {
+			return Database{}, false
+		}
+		found, ok = d, true
+	}
+	return found, ok
 }
 
 func serverProperty(f Facts, a []driver.Value) (driver.Value, error) {
@@ -386,12 +412,14 @@ func databaseName(f Facts, a []driver.Value) (driver.Value, error) {
 
 // databaseID is DB_ID. The console's own database is none of the views, and has no id.
 func databaseID(f Facts, a []driver.Value) (driver.Value, error) {
-	for _, d := range f.allDatabases() {
-		if len(a) > 0 && a[0] != nil && strings.EqualFold(d.Name, text(a[0])) {
-			return int64(d.OID), nil
-		}
+	if len(a) == 0 || a[0] == nil {
+		return nil, nil
 	}
-	return nil, nil
+	d, ok := named(f.allDatabases(), text(a[0]))
+	if !ok || d.OID == 0 {
+		return nil, nil
+	}
+	return int64(d.OID), nil
 }
 
 // allDatabases returns the databases of the group and of this node.
@@ -404,13 +432,19 @@ func objectID(_ Facts, a []driver.Value) (driver.Value, error) {
 	return toRegclass([]driver.Value{strings.NewReplacer("[", "", "]", "", "master.", "").Replace(text(a[0]))})
 }
 
+// databaseProperty is DATABASEPROPERTYEX, of a database of this node. A witness has none.
 func databaseProperty(f Facts, a []driver.Value) (driver.Value, error) {
-	id, _ := databaseID(f, a)
-	if id == nil {
+	here, n := f.Nodes[f.Self].Databases, f.Nodes[f.Self]
+	self, _ := f.Group.Replica(f.Self)
+	_, listed := named(here, text(a[0]))
+	if id, _ := databaseID(f, a); a[0] == nil || len(here) > 0 && !listed || len(here) == 0 && (id == nil || !self.HasData()) {
 		return nil, nil
 	}
 	switch strings.ToLower(text(a[1])) {
 	case "status":
+		if !listed { // its server does not answer
+			return databaseState(n, ag.RoleResolving).desc, nil
+		}
 		return "ONLINE", nil
 	case "updateability":
 		if f.Nodes[f.Self].Role != ag.RolePrimary {

@@ -115,10 +115,10 @@ func (f Facts) role(r ag.Replica) ag.Role {
 	return n.Role
 }
 
-// syncState returns the state of a copy. The primary is SYNCHRONIZED if a secondary is, or if commits wait for no
-// secondary.
+// syncState returns the state of a copy. The primary is always SYNCHRONIZED. Nothing is while the leader answers and is
+// no primary, even where its server still sends what it has.
 func (f Facts) syncState(r ag.Replica) ag.SyncState {
-	n := f.Nodes[r.ID]
+	n, leader := f.Nodes[r.ID], f.Nodes[f.Record.Epoch.Leader]
 	_, counted := f.Record.State.InV(r.ID)
 	role := f.role(r)
 	switch {
@@ -128,7 +128,7 @@ func (f Facts) syncState(r ag.Replica) ag.SyncState {
 		return ag.Reverting
 	case role == ag.RolePrimary:
 		return ag.Synchronized
-	case role != ag.RoleSecondary || r.Suspended || !n.Streaming:
+	case role != ag.RoleSecondary || r.Suspended || !n.Streaming, leader.Connected && leader.Role != ag.RolePrimary:
 		return ag.NotSynchronizing
 	case counted && f.Record.State.K > 0:
 		return ag.Synchronized
@@ -158,21 +158,54 @@ func (f Facts) hasVote(r ag.Replica) bool {
 	return f.Group.Votes(r) && f.Group.External == 0 && (f.Voters == nil || slices.Contains(f.Voters, r.EtcdID))
 }
 
-// failoverReady reports whether the copy certainly has every acknowledged commit, because the record counts it.
+// failoverReady reports whether a failover to the copy would lose no acknowledged commit. That the record counts it is
+// not enough: of the counted copies k have every acknowledged commit, and another one may lack the last of them. One
+// that is SYNCHRONIZED receives them before it leads.
 func (f Facts) failoverReady(r ag.Replica) bool {
-	if r.ID == f.Record.Epoch.Leader {
+	e, s := f.Record.Epoch, f.Record.State
+	if r.ID == e.Leader && e.Phase != ag.PhaseSeal {
 		return true
 	}
-	_, counted := f.Record.State.InV(r.ID)
-	return counted && f.Record.State.K > 0 && r.HasData() && !r.Suspended
+	_, counted := s.InV(r.ID)
+	if !counted || s.K == 0 || !r.HasData() || r.Suspended {
+		return false
+	}
+	return s.K >= len(s.V) || f.syncState(r) == ag.Synchronized || f.furthest(r)
+}
+
+// furthest reports whether the copy, by its own report of this moment, is as far as the leader's, or as the furthest of
+// so many counted copies that one of them has every acknowledged commit.
+func (f Facts) furthest(r ag.Replica) bool {
+	here := f.Nodes[r.ID]
+	known := func(n Node) bool { return n.Connected && n.Position.LSN != 0 }
+	if !known(here) {
+		return false
+	}
+	if lead := f.Nodes[f.Record.Epoch.Leader]; known(lead) && here.Position.Compare(lead.Position) >= 0 {
+		return true
+	}
+	reported := 0
+	for _, m := range f.Record.State.V {
+		n := f.Nodes[m.ID]
+		if !known(n) {
+			continue
+		}
+		if n.Position.Compare(here.Position) > 0 {
+			return false
+		}
+		reported++
+	}
+	return reported >= f.Record.State.SealsNeeded()
 }
 
 // PreferredForBackup reports whether a backup job should run on that replica.
 func (f Facts) PreferredForBackup(id ag.ReplicaID) bool {
 	pref := backupPreference(f.Group)
 	leader := f.Record.Epoch.Leader
+	lead, _ := f.Group.Replica(leader)
+	primary := id == leader && f.role(lead) == ag.RolePrimary
 	if pref == ag.BackupPrimary {
-		return id == leader
+		return primary
 	}
 	var best []ag.ReplicaID
 	top := -1
@@ -191,7 +224,7 @@ func (f Facts) PreferredForBackup(id ag.ReplicaID) bool {
 		}
 	}
 	if len(best) == 0 {
-		return pref == ag.BackupSecondary && id == leader // no secondary can: the primary is better than none
+		return pref == ag.BackupSecondary && primary // no secondary can: the primary is better than none
 	}
 	slices.Sort(best) // every node chooses the same one
 	return best[0] == id
@@ -245,6 +278,9 @@ func (f Facts) hinders(r ag.Replica) string {
 	case !f.Nodes[r.ID].Connected:
 		return "it does not answer"
 	case !f.failoverReady(r):
+		if _, counted := f.Record.State.InV(r.ID); counted && f.Record.State.K > 0 {
+			return "it may lack acknowledged commits: the record counts it, and it does not receive from the primary"
+		}
 		return "it is not SYNCHRONIZED: the record does not count it"
 	case !f.Availability.Ready():
 		return strings.TrimPrefix(f.Availability.Automatic, "not ready: ")
@@ -319,6 +355,8 @@ func (f Facts) notReadable(id ag.ReplicaID, routes *ag.Routes) string {
 		return "ALLOW_CONNECTIONS = NO"
 	case !t.Healthy:
 		return "does not answer"
+	case !t.Readable && f.Nodes[id].Connected && f.Nodes[id].Server != ag.ServerRecovery: // whatever it has decided to do
+		return "its server does not answer"
 	case !t.Readable && f.Nodes[id].Because != "":
 		return "takes no readers at present: " + f.Nodes[id].Because
 	}

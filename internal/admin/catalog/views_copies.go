@@ -2,11 +2,13 @@ package catalog
 
 import (
 	"math"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/lib/storage"
 )
 
 // copyViews are the views of the data on each replica.
@@ -28,9 +30,10 @@ var copyViews = []view{
 			"recovery_lsn i8, truncation_lsn i8"),
 		rows: func(f Facts) [][]any {
 			return perCopy(f, func(r ag.Replica, d Database) []any {
+				there := !f.absent(r, d)
 				return []any{
-					ReplicaUUID(f.Group.ID, r.ID), DatabaseUUID(f.Group.ID, d.Name), d.Name, bit(f.failoverReady(r)), int64(0),
-					bit(r.Join == "" && f.Nodes[r.ID].Data != ag.DataEmpty), lsn(f.recovered()), lsn(f.kept()),
+					ReplicaUUID(f.Group.ID, r.ID), DatabaseUUID(f.Group.ID, d.Name), d.Name, bit(there && f.failoverReady(r)), int64(0),
+					bit(there && r.Join == "" && f.Nodes[r.ID].Data != ag.DataEmpty), lsn(f.recovered()), lsn(f.kept()),
 				}
 			})
 		},
@@ -73,6 +76,7 @@ type positions struct {
 	idle                         time.Duration // since WAL was sent to it; 0: unknown
 	rate                         float64       // bytes per second that are sent
 	known                        bool
+	streamed                     bool // the primary reports an open stream to it
 }
 
 // positionsOf returns the positions of a copy. Those of a secondary come from the primary's stream, which is more
@@ -82,7 +86,7 @@ func (f Facts) positionsOf(r ag.Replica) positions {
 	p := positions{flushed: n.Position.LSN, replayed: n.Replay, end: n.Position.LSN, sent: n.Position.LSN, known: n.Position.LSN != 0}
 	for _, s := range f.Nodes[f.Record.Epoch.Leader].Streams {
 		if s.Member == r.ID && s.Open {
-			p.flushed, p.replayed = max(p.flushed, s.Flush), max(p.replayed, s.Apply)
+			p.streamed, p.flushed, p.replayed = true, max(p.flushed, s.Flush), max(p.replayed, s.Apply)
 			p.sent, p.silent, p.idle, p.rate = max(p.flushed, s.Sent), s.Silent, s.Idle, s.Rate
 		}
 	}
@@ -124,9 +128,11 @@ func behind(from, to ag.LSN) int64 {
 func (f Facts) copyState(r ag.Replica, d Database) []any {
 	n, p := f.Nodes[r.ID], f.positionsOf(r)
 	primary := r.ID == f.Record.Epoch.Leader
-	state := syncStates[f.syncState(r)]
-	health := DatabaseHealth(r.AvailabilityMode, f.syncState(r)).code()
-	db := databaseState(n, f.role(r))
+	sync, db := f.syncState(r), databaseState(n, f.role(r))
+	if f.absent(r, d) {
+		sync, db = ag.NotSynchronizing, offline
+	}
+	state, health := syncStates[sync], DatabaseHealth(r.AvailabilityMode, sync).code()
 	_, participant := f.Record.State.InV(r.ID)
 	suspended := r.Suspended
 	var reason, reasonDesc any
@@ -148,19 +154,19 @@ func (f Facts) copyState(r ag.Replica, d Database) []any {
 		if head := f.head(); head != 0 {
 			sendQueue, unhardened = behind(head, p.sent), behind(head, p.flushed)
 		}
-		if n.Streaming {
+		if n.Streaming && p.streamed {
 			hardenedTime = timeText(f.Now.Add(-p.silent))
 			sendRate = int64(p.rate / 1024)
 		}
 		if p.idle > 0 {
 			sentTime = timeText(f.Now.Add(-p.idle))
 		}
-		lag = f.lag(n)
+		lag = f.lag(n, p)
 	}
 	var commit, redoneTime any
 	last := n.Commit
 	if primary {
-		last = f.lastCommit()
+		last, _ = f.lastCommit()
 	}
 	if last != nil {
 		commit = timeText(*last)
@@ -175,6 +181,19 @@ func (f Facts) copyState(r ag.Replica, d Database) []any {
 	}
 }
 
+// offline is the state of a database whose server does not answer, or does not have it.
+var offline = code{6, "OFFLINE"}
+
+// maxListed is the most databases that a node reports.
+const maxListed = 1000
+
+// absent reports whether the server of the replica answers and lists no such database, as after DROP DATABASE of one
+// that is registered.
+func (f Facts) absent(r ag.Replica, d Database) bool {
+	list := f.Nodes[r.ID].Databases
+	return len(list) > 0 && len(list) < maxListed && !slices.ContainsFunc(list, func(x Database) bool { return x.Name == d.Name })
+}
+
 func databaseState(n Node, role ag.Role) code {
 	switch {
 	case n.Busy == "seed":
@@ -182,35 +201,48 @@ func databaseState(n Node, role ag.Role) code {
 	case n.Busy == "rewind" || n.Server == ag.ServerStarting:
 		return code{2, "RECOVERING"}
 	case !n.Connected || n.Server == ag.ServerDown || n.Server == "":
-		return code{6, "OFFLINE"}
+		return offline
 	case role == ag.RoleResolving:
 		return code{3, "RECOVERY_PENDING"}
 	}
 	return code{0, "ONLINE"}
 }
 
-// lastCommit returns the time of the primary's last commit, by its clock. The primary knows it with
-// track_commit_timestamp only. As commits carry their time, it is otherwise taken from the copy with the latest commit.
-func (f Facts) lastCommit() *time.Time {
-	last := f.Nodes[f.Record.Epoch.Leader].Commit
-	if last != nil {
-		return last
+// lastCommit returns the time of the primary's last commit, by its clock, and whether it is that of the very last one.
+// The primary knows it with track_commit_timestamp only. As commits carry their time, it is otherwise taken from the
+// secondaries that receive from it: exact if one of them has replayed all of the primary's WAL. nil: not known.
+func (f Facts) lastCommit() (at *time.Time, exact bool) {
+	if own := f.Nodes[f.Record.Epoch.Leader].Commit; own != nil {
+		return own, true
 	}
 	for _, r := range f.members() {
-		if c := f.Nodes[r.ID].Commit; c != nil && (last == nil || c.After(*last)) {
-			last = c
+		n := f.Nodes[r.ID]
+		if n.Commit == nil || !n.Connected || !n.Streaming {
+			continue
 		}
+		if at == nil || n.Commit.After(*at) {
+			at = n.Commit
+		}
+		exact = exact || f.head() != 0 && f.positionsOf(r).replayed >= f.head()
 	}
-	return last
+	return at, exact
 }
 
-// lag returns the difference in seconds between a copy's last commit and the primary's; NULL if one of them is unknown.
-func (f Facts) lag(n Node) any {
-	at := f.lastCommit()
-	if at == nil || n.Commit == nil {
+// lag returns the seconds from a copy's last commit to the primary's, at most those until now where the time of the
+// primary's is not known; NULL: not known.
+func (f Facts) lag(n Node, p positions) any {
+	at, exact := f.lastCommit()
+	switch {
+	case n.Commit == nil:
 		return nil
+	case f.head() != 0 && p.replayed >= f.head():
+		return int64(0)
+	case exact:
+		return max(int64(at.Sub(*n.Commit).Seconds()), 0)
+	case n.Streaming:
+		return max(int64(f.Now.Sub(*n.Commit).Seconds()), 0)
 	}
-	return max(int64(at.Sub(*n.Commit).Seconds()), 0)
+	return nil
 }
 
 // dataLoss returns the estimated data loss of a failover in seconds: 0 if the copy is ready, otherwise the difference
@@ -219,8 +251,9 @@ func (f Facts) dataLoss(r ag.Replica) any {
 	if f.failoverReady(r) {
 		return float64(0)
 	}
-	at, here := f.lastCommit(), f.Nodes[r.ID].Commit
-	if at == nil || here == nil || here.After(*at) {
+	at, exact := f.lastCommit()
+	here := f.Nodes[r.ID].Commit
+	if !exact || here == nil || here.After(*at) {
 		return nil
 	}
 	return at.Sub(*here).Seconds()
@@ -329,4 +362,65 @@ func (f Facts) physicalSeeding(r ag.Replica, s Seeding, newest bool) []any {
 // sourceID returns the id of the source's side of the copy: a backup, of which an attempt may need more than one.
 func (s Seeding) sourceID(g ag.GroupID) string {
 	return uuid.NewSHA1(namespace, []byte("coterie seeding from "+string(s.Source)+" "+string(g)+" "+s.ID)).String()
+}
+
+var backupView = view{
+	schema: "coterie", name: "backup", about: "The group's backups and the archiving of its WAL, as each replica that answers sees them.",
+	columns: cols("node t, enabled b, tool t, version t, stanza t, repository t, problem t, last_backup ts, last_backup_label t, is_primary b, archiving b, archived i8, " +
+		"last_archived_wal t, last_archived ts, failed i8, last_failed_wal t, last_failed ts, waiting i8, timeline i8, segment_bytes i8"),
+	rows: perNode(func(n Node) []Backup {
+		if n.Backup == nil || !n.Connected {
+			return nil
+		}
+		return []Backup{*n.Backup}
+	}, func(b Backup) []any {
+		row := []any{
+			bit(b.Enabled), orNull(b.Tool), orNull(b.Version), orNull(b.Stanza), orNull(b.Repository), orNull(b.Problem), timeText(b.Last), orNull(b.LastLabel), bit(b.Primary),
+		}
+		if !b.Primary {
+			return append(row, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil)
+		}
+		return append(row, bit(b.On && b.Ours), b.Archived, orNull(b.LastArchived), timeText(b.ArchivedAt), b.Failed, orNull(b.LastFailed), timeText(b.FailedAt),
+			int64(b.Waiting), b.Timeline, b.SegmentSize)
+	}),
+}
+
+var storageView = view{
+	schema: "coterie", name: "storage", about: "The storage below each node's directories with data: one line for each device of a mirror, with the errors that its layer counts. A node that does not answer is shown as it was last known.",
+	columns: cols("node t, directory t, kind t, volume t, level t, mirrored b, state t, device t, device_state t, read_errors i8, write_errors i8, flush_errors i8, checksum_errors i8, " +
+		"generation_errors i8, resync t, resync_pct f, resync_bytes_per_second i8, finding t, run t"),
+	rows: func(f Facts) [][]any {
+		var out [][]any
+		for _, r := range f.Group.Replicas {
+			for _, v := range f.Nodes[r.ID].Storage {
+				out = append(out, volumeRows(string(r.ID), v)...)
+			}
+		}
+		return out
+	},
+}
+
+// volumeRows returns a row for each device of a volume, and one without a device for a volume that has none.
+func volumeRows(node string, v storage.Volume) (out [][]any) {
+	var resync, pct, rate, finding, run any
+	if x := v.Filling; x != nil {
+		resync, rate = x.What, orNull(x.Rate)
+		if x.Done >= 0 {
+			pct = 100 * x.Done
+		}
+	}
+	if found := v.Findings(); len(found) > 0 {
+		finding, run = found[0].What, found[0].Run
+	}
+	row := func(device ...any) {
+		first := []any{node, v.Dir, string(v.Kind), v.Name, orNull(v.Level), bit(v.Mirrored), string(v.State)}
+		out = append(out, append(append(first, device...), resync, pct, rate, finding, run))
+	}
+	for _, d := range v.Devices {
+		row(d.Name, d.State, d.Reads, d.Writes, d.Flushes, d.Corruption, d.Generation)
+	}
+	if len(v.Devices) == 0 {
+		row(nil, nil, nil, nil, nil, nil, nil)
+	}
+	return out
 }

@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"cmp"
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
@@ -47,6 +48,20 @@ var ownViews = []view{
 			return f.remembered(func(node string, j Journal) (out [][]any) {
 				for _, e := range j.Events {
 					out = append(out, []any{node, timeText(e.At), orNull(int64(e.Epoch)), e.Kind, e.What, orNull(e.Because)})
+				}
+				return out
+			})
+		},
+	},
+	{
+		schema: "coterie", name: "audit", about: "Which changes administrators asked the nodes that answer for since their agents started, by SQL, the HTTP API or a command, and how each ended. The log of the node has them, too.",
+		columns: cols("node t, at ts, role t, privilege t, via t, address t, operation t, result t, number i4, message t, seconds f"),
+		rows: func(f Facts) [][]any {
+			return f.remembered(func(node string, j Journal) (out [][]any) {
+				for _, a := range j.Acts {
+					out = append(out, []any{
+						node, timeText(a.At), a.User, orNull(a.Privilege), a.Via, orNull(a.From), a.Operation, a.Result, orNull(int64(a.Number)), orNull(a.Message), a.Took.Seconds(),
+					})
 				}
 				return out
 			})
@@ -108,6 +123,12 @@ var ownViews = []view{
 		}),
 	},
 	{
+		schema: "coterie", name: "continuity", about: "Clients' sessions at the listeners of all nodes that answer, by application, user and what would become of them: in a planned failover now, and if their server died now. From the memory of the listeners: no server is asked.",
+		columns: cols("node t, replica t, application_name t, user_name t, sessions i8, failover t, failover_reason t, node_loss t, node_loss_reason t, server_loss t, server_loss_reason t, " +
+			"open_transaction t, open_transaction_reason t, statement t, failover_pct f, node_loss_pct f, server_loss_pct f"),
+		rows: continuityRows,
+	},
+	{
 		schema: "coterie", name: "streams", about: "Log streams from the primary, and the links that carry them: bytes before and after compression.",
 		columns: cols("source t, member t, open b, sent t, flushed t, replayed t, behind_bytes i8, silent_seconds f, rate i8, transport t, codec t, round_trip_ms f, " +
 			"replica_bytes i8, transport_bytes i8, carried_rate i8, relay t"),
@@ -134,13 +155,17 @@ var ownViews = []view{
 		rows: func(f Facts) [][]any {
 			var out [][]any
 			for _, d := range f.databases() {
-				out = append(out, []any{d.Name, orNull(int64(d.OID)), bit(slices.Contains(f.Group.Options.Databases, d.Name)), bit(d.OID != 0)})
+				present := any(bit(d.OID != 0))
+				if !f.listed() {
+					present = nil
+				}
+				out = append(out, []any{d.Name, orNull(int64(d.OID)), bit(slices.Contains(f.Group.Options.Databases, d.Name)), present})
 			}
 			return out
 		},
 	},
 	{
-		schema: "coterie", name: "settings", about: "The settings of every server that answers, and the versions of its collations, without those that differ by nature or are for superusers only. A witness is told none that may hold a secret.",
+		schema: "coterie", name: "settings", about: "The settings of every server that answers, and the versions of its collations, without those that differ by nature or are for superusers only. A witness gets none that may hold a secret.",
 		columns: cols("node t, name t, value t, source t, pending_restart b"),
 		rows: func(f Facts) [][]any {
 			if f.Settings == nil {
@@ -173,6 +198,8 @@ var ownViews = []view{
 			return out
 		},
 	},
+	backupView,
+	storageView,
 	{
 		schema: "coterie", name: "failures", about: "What the death of each member would lead to now: SURVIVED, BLOCKED (a primary whose commits wait), STOPS (no primary) or DOWN (it does not answer now).",
 		columns: cols("member t, outcome t, primary_replica t, because t"),
@@ -338,7 +365,7 @@ func ownRoutes(f Facts) [][]any {
 		}
 		for _, t := range routes.Targets {
 			out = append(out, []any{
-				string(r.ID), string(t.ID), bit(t.ID == routes.Primary), bit(t.Healthy), bit(t.Readable), orNull(int64(routes.Entry(t.ID))), int64(routes.Epoch), int64(f.Nodes[r.ID].FellBack), int64(f.Nodes[r.ID].Lagged),
+				string(r.ID), string(t.ID), bit(t.ID == routes.Primary), bit(t.Healthy), bit(t.Healthy && t.Readable), orNull(int64(routes.Entry(t.ID))), int64(routes.Epoch), int64(f.Nodes[r.ID].FellBack), int64(f.Nodes[r.ID].Lagged),
 			})
 		}
 	}
@@ -411,12 +438,20 @@ func (f Facts) replicaPolicies(r ag.Replica, add func(name, level, severity, tar
 		return
 	}
 	inState := DatabaseHealth(r.AvailabilityMode, s) == Healthy
-	add("Availability replica role state", "replica", "Critical", id, f.role(r) == ag.RoleResolving, "resolving: %s", n.Because)
+	why := n.Because
+	if n.Connected && (n.Server == ag.ServerDown || n.Server == ag.ServerStarting) {
+		why = "its server does not answer (" + strings.ToLower(string(n.Server)) + ")"
+	}
+	add("Availability replica role state", "replica", "Critical", id, f.role(r) == ag.RoleResolving, "resolving: %s", why)
 	add("Availability replica join state", "replica", "Warning", id, r.Join != "", "%s", r.Join)
 	add("Availability replica data synchronization state", "replica", "Warning", id, !inState, "%s while %s", s, r.AvailabilityMode)
 	for _, d := range f.databases() {
 		target := d.Name + " on " + id
-		add("Availability database suspension state", "database", "Warning", target, r.Suspended, "suspended by %s", r.SuspendedBy)
+		add("Availability database suspension state", "database", "Warning", target, r.Suspended, "suspended %s", suspendedBy(r))
+		if f.absent(r, d) {
+			add("Availability database join state", "database", "Warning", target, true, "it is registered, and the server has no such database that takes connections")
+			continue
+		}
 		add("Availability database join state", "database", "Warning", target, n.Data == ag.DataEmpty || n.Data == ag.DataPartial, "the copy is %s", n.Data)
 		add("Availability database data synchronization state", "database", "Warning", target, !inState, "%s while %s", s, r.AvailabilityMode)
 	}
@@ -436,4 +471,12 @@ func policyRows(f Facts) [][]any {
 		out = append(out, []any{p.Name, p.Level, p.Severity, p.Target, bit(p.Finding == ""), orNull(p.Finding)})
 	}
 	return out
+}
+
+// suspendedBy returns the origin of a suspension; a replica that has not joined is suspended until it does.
+func suspendedBy(r ag.Replica) string {
+	if r.Join != "" {
+		return "until it joins"
+	}
+	return "by " + string(cmp.Or(r.SuspendedBy, ag.SuspendUser))
 }

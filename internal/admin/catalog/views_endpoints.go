@@ -159,3 +159,41 @@ func clientHost(s Session) string {
 	}
 	return host
 }
+
+// continuityRows returns the rows of coterie.continuity. The shares are those of all sessions of a node, a replica, an
+// application and a user.
+func continuityRows(f Facts) (out [][]any) {
+	type owner struct {
+		replica           ag.ReplicaID
+		application, user string
+		others            bool
+	}
+	type share struct{ all, failover, node, server int }
+	for _, r := range f.Group.Replicas {
+		list, shares := f.Nodes[r.ID].Outlooks, map[owner]share{}
+		by := func(o Outlook) owner { return owner{o.Replica, o.Application, o.User, o.Others} }
+		kept := func(o Outlook, p Prospect) int {
+			if p.Fate == "ENDS" {
+				return 0
+			}
+			return o.Sessions
+		}
+		for _, o := range list {
+			s := shares[by(o)]
+			shares[by(o)] = share{s.all + o.Sessions, s.failover + kept(o, o.Failover), s.node + kept(o, o.NodeLoss), s.server + kept(o, o.ServerLoss)}
+		}
+		for _, o := range list {
+			s := shares[by(o)]
+			pct := func(n int) float64 { return 100 * float64(n) / float64(max(s.all, 1)) }
+			application, user := any(o.Application), any(o.User)
+			if o.Others {
+				application, user = nil, nil
+			}
+			out = append(out, []any{
+				string(r.ID), string(o.Replica), application, user, int64(o.Sessions), o.Failover.Fate, orNull(o.Failover.Why), o.NodeLoss.Fate, orNull(o.NodeLoss.Why),
+				o.ServerLoss.Fate, orNull(o.ServerLoss.Why), orNull(o.Transaction.Fate), orNull(o.Transaction.Why), orNull(o.Statement), pct(s.failover), pct(s.node), pct(s.server),
+			})
+		}
+	}
+	return out
+}

@@ -344,6 +344,9 @@ func (f Facts) addressState(prefix string) code {
 func (f Facts) replicaState(r ag.Replica) []any {
 	n, local := f.Nodes[r.ID], r.ID == f.Self
 	role, h := roles[f.role(r)], f.replicaHealth(r).code()
+	if n.Connected && !r.HasData() && r.Join == "" { // scripts take RESOLVING for a fault
+		role = roles[ag.RoleSecondary]
+	}
 	connected := code{0, "DISCONNECTED"}
 	if n.Connected {
 		connected = code{1, "CONNECTED"}
