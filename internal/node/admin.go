@@ -3,12 +3,15 @@ package node
 import (
 	"context"
 	"net/http"
+	"os"
 	"slices"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/admin/web"
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/node/endorsement"
+	"github.com/coteriedb/coterie/internal/node/hooks"
+	"github.com/coteriedb/coterie/internal/node/majors"
 	"github.com/coteriedb/coterie/internal/node/metrics"
 	"github.com/coteriedb/coterie/internal/node/operations"
 	"github.com/coteriedb/coterie/internal/node/status"
@@ -19,14 +22,16 @@ import (
 type admin struct {
 	*status.Service
 	*operate
+	majors   *majors.Service
 	browsers *web.Server   // nil: this node serves none
 	refused  func() uint64 // connections refused at the HTTP port
+	hooks    *hooks.Runner // nil: there is no directory of commands
 	metrics  http.Handler
 }
 
 // newAdmin returns the node as its ports for administrators serve it. The caller sets refused before they are open.
 func (n *node) newAdmin(browsers *web.Server) *admin {
-	a := &admin{Service: n.status, operate: n.operate, browsers: browsers}
+	a := &admin{Service: n.status, operate: n.operate, majors: n.majors, browsers: browsers}
 	a.metrics = metrics.Handler(a.measured, n.log.With("part", "metrics"))
 	return a
 }
@@ -41,7 +46,28 @@ func (a *admin) measured() metrics.Facts {
 		c := a.browsers.Counts()
 		f.Browsers = &c
 	}
+	if a.hooks != nil {
+		c := metrics.Hooks(a.hooks.Counts())
+		f.Hooks = &c
+	}
 	return f
+}
+
+// newHooks returns what runs an administrator's commands for the events of this node; nil without a directory of them.
+func (n *node) newHooks() *hooks.Runner {
+	if _, err := os.Lstat(n.layout.Hooks()); err != nil {
+		return nil
+	}
+	return hooks.New(n.layout.Hooks(), os.Getuid(), func() (out []hooks.Event) {
+		group := n.cfg.Group
+		if g := n.members.Group(); g != nil {
+			group = g.Name
+		}
+		for _, e := range n.status.Journal().Events {
+			out = append(out, hooks.Event{Group: group, Node: string(n.self), At: e.At, Epoch: e.Epoch, Kind: e.Kind, What: e.What, Because: e.Because})
+		}
+		return out
+	}, n.log.With("part", "hooks"))
 }
 
 // operate is another name of the service, so that admin can embed two types called Service.
@@ -66,7 +92,7 @@ func (n *node) newStatus() *status.Service {
 	}
 	if n.pg != nil {
 		c.Links, c.Server, c.Upstream, c.Downstream, c.Commits, c.Keeper, c.Seedings, c.Log = n.links, n.pg, n.up, n.down, n.penalty, n.server, n.seedJobs.Operations, n.serverSays
-		c.Observed, c.Parameters = n.observed, n.params
+		c.Observed, c.Parameters, c.Backups = n.observed, n.params, n.backups
 	}
 	return status.New(c)
 }

@@ -94,6 +94,7 @@ func (n *node) serveControl() {
 		return n.paths().Describe(ctx, to)
 	})
 	n.serveStatements(gate)
+	n.serveMajors(gate)
 }
 
 // serveClientPort offers what the client ports of other nodes ask.

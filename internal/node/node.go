@@ -20,10 +20,15 @@ import (
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/endpoint"
 	"github.com/coteriedb/coterie/internal/etcd"
+	"github.com/coteriedb/coterie/internal/lib/fail"
 	"github.com/coteriedb/coterie/internal/lib/rawconn"
+	"github.com/coteriedb/coterie/internal/lib/samples"
 	"github.com/coteriedb/coterie/internal/listener/serverlog"
+	"github.com/coteriedb/coterie/internal/node/backups"
 	"github.com/coteriedb/coterie/internal/node/clientport"
 	"github.com/coteriedb/coterie/internal/node/endorsement"
+	"github.com/coteriedb/coterie/internal/node/history"
+	"github.com/coteriedb/coterie/internal/node/majors"
 	"github.com/coteriedb/coterie/internal/node/membership"
 	"github.com/coteriedb/coterie/internal/node/operations"
 	"github.com/coteriedb/coterie/internal/node/pgserver"
@@ -71,12 +76,15 @@ type node struct {
 	seedJobs   *seedjobs.Controller // nil on a witness
 	seedOps    *seedjobs.Client
 	clients    *clientport.Port
+	closed     bool          // closeServer was called
 	fence      time.Duration // how long this host takes to fence a server
 	probes     *pgserver.Probes
+	backups    *backups.Service // nil on a witness
 	links      *walstream.Links // nil on a witness
 	views      *catalog.Catalog
 	status     *status.Service
 	operate    *operations.Service
+	majors     *majors.Service
 	agent      *agent.Agent
 	ready      chan struct{} // closed once there is an agent
 }
@@ -87,14 +95,18 @@ func openNode(dir string, log *slog.Logger) (n *node, unlock func(), err error) 
 	if err != nil {
 		return nil, nil, err
 	}
-	cfg, err := config.Load(layout.Dir)
-	if err != nil {
+	if _, err := config.Load(layout.Dir); err != nil { // before directories are made
 		return nil, nil, err
 	}
 	if err := layout.Make(); err != nil {
 		return nil, nil, err
 	}
 	if unlock, err = config.Lock(layout); err != nil {
+		return nil, nil, err
+	}
+	cfg, err := stays(layout)
+	if err != nil {
+		unlock()
 		return nil, nil, err
 	}
 	n = &node{
@@ -110,6 +122,19 @@ func openNode(dir string, log *slog.Logger) (n *node, unlock func(), err error) 
 	return n, unlock, nil
 }
 
+// stays returns the configuration of a node that is locked, and an error if it leaves its group: coterie leave or
+// coterie destroy may have had the lock since the agent was started.
+func stays(layout config.Layout) (config.Config, error) {
+	cfg, err := config.Load(layout.Dir)
+	if err != nil {
+		return cfg, err
+	}
+	if _, err := os.Lstat(layout.LeavingFile()); !errors.Is(err, os.ErrNotExist) {
+		return cfg, fail.Refusedf("this node is leaving its group; nothing was started")
+	}
+	return cfg, nil
+}
+
 // newQuorum returns this node's part in the quorum, not open yet.
 func (n *node) newQuorum() *quorum.Service {
 	return quorum.New(quorum.Config{
@@ -117,6 +142,7 @@ func (n *node) newQuorum() *quorum.Service {
 		Dial: func(ctx context.Context, r ag.Replica) (net.Conn, error) {
 			return n.endpoint.Dial(ctx, r.Endpoint, endpoint.ClassQuorum, r.ID)
 		},
+		Pin:        func() string { return n.pki.Identity().Pin },
 		TrustedCAs: func() string { return n.pki.TrustedCAs() },
 		Endorser:   func() etcd.Endorser { return n.judge },
 		Tell:       n.tell,
@@ -181,8 +207,9 @@ func Run(ctx context.Context, dir string, log *slog.Logger) (err error) {
 	}
 	defer n.quorum.Close()
 	n.store, n.ports = n.quorum.Etcd(), n.quorum.Store()
+	n.majors = n.newMajors(func() { running.Go(func() { makeRoom(life, stop) }) })
 	if n.cfg.Kind == "replica" {
-		if err := n.openServer(life, run); err != nil {
+		if err := n.openReplica(life, run); err != nil {
 			return err
 		}
 		defer n.closeServer()
@@ -206,6 +233,12 @@ func Run(ctx context.Context, dir string, log *slog.Logger) (err error) {
 		waitAtMost(&running)
 		return n.reexec()
 	}
+	if madeRoom(ctx, life, err) {
+		hangUp()
+		n.closeServer()
+		waitAtMost(&running)
+		return n.reexec()
+	}
 	if cause := context.Cause(life); ctx.Err() == nil && cause != nil {
 		err = errors.Join(cause, err)
 	}
@@ -216,6 +249,7 @@ func Run(ctx context.Context, dir string, log *slog.Logger) (err error) {
 func (n *node) startChores(run func(string, func(context.Context) error)) {
 	if n.probes != nil {
 		run("health", n.probes.Run)
+		run("backups", n.backups.Run)
 	}
 	run("quorum membership", n.quorum.Run)
 	run("signed configuration", n.endorsed.Run)
@@ -224,6 +258,19 @@ func (n *node) startChores(run func(string, func(context.Context) error)) {
 	run("authority", n.pki.RunRotation)
 	run("maintenance", n.operate.RunMaintenance)
 	run("failovers asked for", n.operate.RunRequests)
+}
+
+// openReplica goes on with a major upgrade, before anything looks at the data directory, and opens the server.
+func (n *node) openReplica(life context.Context, run func(string, func(context.Context) error)) error {
+	if err := n.majors.Resume(life); err != nil {
+		return err
+	}
+	return n.openServer(life, run)
+}
+
+// madeRoom reports whether the agent and its server have ended in order for another agent in their place.
+func madeRoom(ctx, life context.Context, err error) bool {
+	return err == nil && ctx.Err() == nil && errors.Is(context.Cause(life), errMakeRoom)
 }
 
 func (n *node) openEndpoint(run func(string, func(context.Context) error)) error {
@@ -283,6 +330,7 @@ func (n *node) openAgent() error {
 		c.Downstream = &walstream.Downstream{Downstream: n.down}
 		c.Seeder, c.SeedRequests, c.Copying = n.seedJobs, n.seedJobs, n.seedJobs.Copying
 		n.probes = pgserver.NewProbes(n.pg, n.serverLog(), health.Config{Target: n.probeTarget, Logger: n.log.With("part", "health"), Found: func() { n.agent.Wake() }})
+		n.backups = backups.New(backups.Config{Layout: n.layout, Server: n.pg, Leads: n.leads, Log: n.log.With("part", "backups")})
 		c.Probes, c.Suspend, c.Fence = n.probes, func(ctx context.Context) error { return n.operate.SuspendSelf(ctx) }, n.fence
 	}
 	var err error
@@ -292,8 +340,15 @@ func (n *node) openAgent() error {
 	n.endorsed = n.newEndorsement()
 	n.status = n.newStatus()
 	n.operate = n.newOperations()
+	n.completeMajors()
 	close(n.ready)
 	return nil
+}
+
+// leads reports whether this node is the primary by its last decision.
+func (n *node) leads() bool {
+	v := n.agent.View()
+	return v != nil && v.Role() == ag.RolePrimary
 }
 
 // openPorts opens the client ports, the management socket and HTTP.
@@ -302,13 +357,21 @@ func (n *node) openPorts(run func(string, func(context.Context) error)) error {
 		return err
 	}
 	var browsers *web.Server
+	var past *history.Recorder
 	if n.cfg.HTTPS.Listen != "" {
-		browsers = n.newWeb()
-		run("console in the browser", func(ctx context.Context) error { return browsers.Serve(ctx, n.cfg.HTTPS.Listen) })
+		browsers = n.newWeb(func(s samples.Span) web.History { return past.Read(s) })
 	}
 	a := n.newAdmin(browsers)
+	if a.hooks = n.newHooks(); a.hooks != nil {
+		run("hooks", a.hooks.Run)
+	}
 	server := api.NewServer(a, n.log.With("part", "api"))
 	a.refused = server.Refused
+	if browsers != nil { // nobody else reads the history
+		past = history.New(n.self, a.measured, n.log.With("part", "history"))
+		run("history", past.Run)
+		run("console in the browser", func(ctx context.Context) error { return browsers.Serve(ctx, n.cfg.HTTPS.Listen) })
+	}
 	run("management socket", func(ctx context.Context) error { return server.ServeAdmin(ctx, n.layout.AgentSock()) })
 	if n.cfg.HTTP.Listen != "" {
 		run("http", func(ctx context.Context) error { return server.ServeHTTP(ctx, n.cfg.HTTP.Listen) })

@@ -11,6 +11,7 @@ import (
 	"github.com/coteriedb/coterie/internal/agent"
 	"github.com/coteriedb/coterie/internal/endpoint"
 	"github.com/coteriedb/coterie/internal/endpoint/certs"
+	"github.com/coteriedb/coterie/internal/lib/samples"
 	"github.com/coteriedb/coterie/internal/listener"
 	"github.com/coteriedb/coterie/internal/node/clientport"
 	"github.com/coteriedb/coterie/internal/node/operations"
@@ -52,14 +53,15 @@ func (n *node) newClientPort() *clientport.Port {
 }
 
 // newWeb returns the console in the browser. Logins are checked as those at the client ports are.
-func (n *node) newWeb() *web.Server {
+func (n *node) newWeb(past func(samples.Span) web.History) *web.Server {
 	return web.New(web.Config{
-		Self: n.self, Logger: n.log.With("part", "web"), Status: n.status.Status, Certificate: n.clients.Certificate,
+		Self: n.self, Logger: n.log.With("part", "web"), Status: n.status.Status, Group: func() ag.Group { return *n.members.Group() }, Certificate: n.clients.Certificate,
 		Backend: func() console.Backend { return operations.Executor{Service: n.operate} },
 		LogIn: func(ctx context.Context, a web.Attempt) (web.Account, error) {
 			who, err := n.clients.LogIn(ctx, listener.PasswordLogin(a))
 			return web.Account(who), err
 		},
+		Try: n.operate.Failover, Token: n.operate.CreateToken, Note: n.operate.Note, History: past,
 		Look: func(ctx context.Context, user string) (web.Account, error) {
 			who, err := n.clients.Look(ctx, user)
 			return web.Account(who), err

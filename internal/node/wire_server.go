@@ -57,6 +57,10 @@ func (n *node) openServer(ctx context.Context, run func(string, func(context.Con
 }
 
 func (n *node) closeServer() {
+	if n.closed {
+		return
+	}
+	n.closed = true
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	n.down.Close()

@@ -29,12 +29,18 @@ type Node interface {
 	Failover(ctx context.Context, req FailoverRequest) (FailoverResult, error)
 	// Restart replaces the agent by a new one while its PostgreSQL server keeps running.
 	Restart(ctx context.Context, req RestartRequest) error
+	// Major looks at, begins, follows or takes back a major upgrade of PostgreSQL. One that was begun goes on after the
+	// answer.
+	Major(ctx context.Context, req MajorRequest) (MajorPlan, error)
 	// CreateToken makes a one-time join token.
 	CreateToken(ctx context.Context, req TokenRequest) (TokenResult, error)
 	// RotateAuthority begins to replace the group's certificate authority, changes how that is done, or abandons it.
 	RotateAuthority(ctx context.Context, req RotateRequest) (Rotation, error)
 	// Remove takes a member out of the group.
 	Remove(ctx context.Context, id ag.ReplicaID) error
+	// Replace takes a member that is lost out of the group, and makes a token for the node that takes its name and its
+	// settings. It can be repeated, for another token, until a node has joined by the name.
+	Replace(ctx context.Context, req ReplaceRequest) (TokenResult, error)
 	// Leave has another member take this node out of the group. After an error the node may be out all the same: the
 	// status says so.
 	Leave(ctx context.Context) error
@@ -142,6 +148,12 @@ type TokenRequest struct {
 	TTL  time.Duration `json:"ttl_ns"`
 }
 
+// ReplaceRequest is the request for a token of a node that replaces a member.
+type ReplaceRequest struct {
+	Member ag.ReplicaID  `json:"member"`
+	TTL    time.Duration `json:"ttl_ns"`
+}
+
 // SettingsRequest changes the settings that are not nil. A negative Required means the default of the commit rule.
 type SettingsRequest struct {
 	CommitRule     *ag.CommitRule `json:"commit_rule,omitempty"`
@@ -180,6 +192,8 @@ type Status struct {
 	SyncCount       int           `json:"k"`
 	WaitsFor        string        `json:"commits_wait_for"`
 	FailoverReady   string        `json:"automatic_failover"` // ready, or why not
+	// Awaited are the members that were taken out to be replaced, and whose successors have not joined.
+	Awaited []ag.ReplicaID `json:"awaited,omitempty"`
 	// Availability is the judgement of the group: whether it takes writes and acknowledges commits, which failures it
 	// survives, and what is wrong.
 	Availability availability.Report `json:"availability"`
@@ -263,12 +277,13 @@ type Replica struct {
 	Because      string              `json:"because,omitempty"`
 	Voter        bool                `json:"voter"`
 	Suspended    bool                `json:"suspended,omitempty"`
-	Join         ag.JoinState        `json:"join_state,omitempty"` // "": a replica of the group
-	Ill          string              `json:"ill,omitempty"`        // the problem that counts as a failure at the group's FAILURE_CONDITION_LEVEL
-	Concern      string              `json:"concern,omitempty"`    // a problem that would count at a higher level
-	Quarantine   string              `json:"quarantine,omitempty"` // why its copy is not trusted
-	NoVote       string              `json:"no_vote,omitempty"`    // why it does not vote in the quorum
-	StoodDown    string              `json:"stood_down,omitempty"` // when it last gave up the leadership for its health or a crash
+	Allow        ag.AllowConnections `json:"allow_connections,omitempty"` // of its secondary role; "": READ_ONLY
+	Join         ag.JoinState        `json:"join_state,omitempty"`        // "": a replica of the group
+	Ill          string              `json:"ill,omitempty"`               // the problem that counts as a failure at the group's FAILURE_CONDITION_LEVEL
+	Concern      string              `json:"concern,omitempty"`           // a problem that would count at a higher level
+	Quarantine   string              `json:"quarantine,omitempty"`        // why its copy is not trusted
+	NoVote       string              `json:"no_vote,omitempty"`           // why it does not vote in the quorum
+	StoodDown    string              `json:"stood_down,omitempty"`        // when it last gave up the leadership for its health or a crash
 	Endpoint     string              `json:"endpoint"`
 	Listener     string              `json:"listener,omitempty"`
 	ReadOnly     string              `json:"read_only,omitempty"`

@@ -18,13 +18,13 @@ var checks = func() map[string]check {
 	secondary := func(s Status, r Replica) bool {
 		return r.Role == ag.RoleSecondary && r.Server == ag.ServerRecovery && !r.Suspended && r.Maintenance == nil && r.Quarantine == "" && !s.Availability.Removed
 	}
-	replica := func(s Status, r Replica) bool { return secondary(s, r) }
+	replica := func(s Status, r Replica) bool { return secondary(s, r) && r.Allow != ag.AllowNo }
 	sync := func(s Status, r Replica) bool { return secondary(s, r) && s.Quorum && r.Sync == ag.Synchronized }
 	async := func(s Status, r Replica) bool { return secondary(s, r) && r.Sync != ag.Synchronized }
 	return map[string]check{
 		"/{$}": primary, "/primary": primary, "/master": primary, "/leader": primary, "/read-write": primary,
 		"/replica": replica, "/synchronous": sync, "/sync": sync, "/asynchronous": async, "/async": async,
-		"/read-only": func(s Status, r Replica) bool { return primary(s, r) || secondary(s, r) },
+		"/read-only": func(s Status, r Replica) bool { return primary(s, r) || replica(s, r) },
 		"/health": func(_ Status, r Replica) bool {
 			return r.Mode == ag.ConfigurationOnly || r.Server == ag.ServerRecovery || r.Server == ag.ServerWritable
 		},

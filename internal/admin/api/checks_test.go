@@ -31,6 +31,9 @@ func TestHealthChecks(t *testing.T) {
 	maintained := behind
 	maintained.Replicas = []Replica{behind.Replicas[0], behind.Replicas[1]}
 	maintained.Replicas[1].Maintenance = &ag.Maintenance{}
+	closed := behind
+	closed.Replicas = []Replica{behind.Replicas[0], behind.Replicas[1]}
+	closed.Replicas[1].Allow = ag.AllowNo
 	shut := Status{Node: "n1", Primary: "n1", Replicas: primary.Replicas}
 	synchronized := Status{Node: "n2", Primary: "n1", Quorum: true, Replicas: []Replica{{Name: "n2", Role: ag.RoleSecondary, Server: ag.ServerRecovery, Sync: ag.Synchronized, LagBytes: new(int64)}}}
 	isolated, removed, doubted := synchronized, synchronized, synchronized
@@ -68,6 +71,9 @@ func TestHealthChecks(t *testing.T) {
 		{behind, "GET", "/health", 200},
 		{suspended, "GET", "/replica", 503},
 		{maintained, "GET", "/replica", 503},
+		{closed, "GET", "/replica", 503},
+		{closed, "GET", "/read-only", 503},
+		{closed, "GET", "/async", 200},
 		{maintained, "GET", "/async", 503},
 		{maintained, "GET", "/read-only", 503},
 		{maintained, "GET", "/health", 200},

@@ -106,6 +106,12 @@ func (c *Client) Restart(ctx context.Context, r RestartRequest) error {
 	return c.call(ctx, "POST", "restart", r, nil)
 }
 
+// Major makes a request about a major upgrade of PostgreSQL.
+func (c *Client) Major(ctx context.Context, r MajorRequest) (MajorPlan, error) {
+	var out MajorPlan
+	return out, c.call(ctx, "POST", "major", r, &out)
+}
+
 // CreateToken returns a new join token.
 func (c *Client) CreateToken(ctx context.Context, r TokenRequest) (TokenResult, error) {
 	var out TokenResult
@@ -121,6 +127,12 @@ func (c *Client) RotateAuthority(ctx context.Context, r RotateRequest) (Rotation
 // Remove takes a member out of the group.
 func (c *Client) Remove(ctx context.Context, id ag.ReplicaID) error {
 	return c.call(ctx, "POST", "remove", id, nil)
+}
+
+// Replace takes a lost member out of the group, and returns a token for the node that replaces it.
+func (c *Client) Replace(ctx context.Context, r ReplaceRequest) (TokenResult, error) {
+	var out TokenResult
+	return out, c.call(ctx, "POST", "replace", r, &out)
 }
 
 // Leave has another member take the node out of the group.

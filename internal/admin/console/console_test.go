@@ -23,9 +23,10 @@ import (
 
 // world is a Backend with the real views, and a configuration that statements change.
 type world struct {
-	views *catalog.Catalog
-	group ag.Group
-	ran   []string
+	views  *catalog.Catalog
+	group  ag.Group
+	ran    []string
+	denied []string
 }
 
 func newWorld(t *testing.T) *world {
@@ -82,6 +83,10 @@ func viewError(err error) error {
 		return Errorf(known.State, "%s", known.Message).WithHint(known.Hint)
 	}
 	return err
+}
+
+func (w *world) Denied(who Principal, s ddl.Statement, err *Error) {
+	w.denied = append(w.denied, who.User+": "+s.String()+": "+err.State)
 }
 
 func (w *world) Execute(_ context.Context, _ Principal, s ddl.Statement) (Result, error) {
@@ -147,7 +152,7 @@ func dsn(addr string) string {
 
 func TestPgx(t *testing.T) {
 	w := newWorld(t)
-	addr := serve(t, w, Principal{"me", ddl.MayAdminister})
+	addr := serve(t, w, Principal{User: "me", May: ddl.MayAdminister})
 	conn, err := pgx.Connect(t.Context(), dsn(addr))
 	if err != nil {
 		t.Fatal(err)
@@ -219,12 +224,12 @@ func TestPrivileges(t *testing.T) {
 		{ddl.MayOperate, "DROP AVAILABILITY GROUP shop", "permission denied: DROP AVAILABILITY GROUP needs the role coterie_admin"},
 		{ddl.MayAdminister, "DROP AVAILABILITY GROUP shop", ""},
 	} {
-		_, err := NewSession(newWorld(t), Principal{"me", tt.may}).Run(t.Context(), tt.text)
+		_, err := NewSession(newWorld(t), Principal{User: "me", May: tt.may}).Run(t.Context(), tt.text)
 		if (err == nil) != (tt.want == "") || err != nil && !strings.HasPrefix(err.Error(), tt.want) {
 			t.Errorf("%d: %s: %v, want %s", tt.may, tt.text, err, tt.want)
 		}
 	}
-	if _, err := pgx.Connect(t.Context(), dsn(serve(t, newWorld(t), Principal{"me", ddl.MayNothing}))); err == nil || !strings.Contains(err.Error(), "may not use the console") {
+	if _, err := pgx.Connect(t.Context(), dsn(serve(t, newWorld(t), Principal{User: "me", May: ddl.MayNothing}))); err == nil || !strings.Contains(err.Error(), "may not use the console") {
 		t.Errorf("a role without a privilege: %v", err)
 	}
 	for _, tt := range []struct {
@@ -252,7 +257,7 @@ func (s slow) Query(ctx context.Context, _ Principal, q Question, to Rows) error
 
 func TestCancel(t *testing.T) {
 	ask := make(chan struct{}, 1)
-	s := NewSession(slow{newWorld(t)}, Principal{"me", ddl.MayAdminister})
+	s := NewSession(slow{newWorld(t)}, Principal{User: "me", May: ddl.MayAdminister})
 	s.interrupt = ask
 	ask <- struct{}{} // nothing runs: it is ignored
 	if _, err := s.Run(t.Context(), "SELECT 1"); err != nil {
@@ -332,7 +337,7 @@ var sessions = map[string][][2]string{
 
 func TestSessions(t *testing.T) {
 	for name, list := range sessions {
-		s := NewSession(newWorld(t), Principal{"me", ddl.MayAdminister})
+		s := NewSession(newWorld(t), Principal{User: "me", May: ddl.MayAdminister})
 		for _, x := range list {
 			r, err := s.Run(t.Context(), x[0])
 			got := r.Tag
@@ -357,7 +362,7 @@ func TestPsql(t *testing.T) {
 	if err != nil {
 		t.Skip("no psql here")
 	}
-	addr := serve(t, newWorld(t), Principal{"me", ddl.MayAdminister})
+	addr := serve(t, newWorld(t), Principal{User: "me", May: ddl.MayAdminister})
 	for _, tt := range []struct{ command, want string }{
 		{`\d sys.dm_hadr_cluster`, "quorum_state_desc | text"},
 		{`\dv coterie.*`, "timelines"},
@@ -401,7 +406,7 @@ func FuzzWire(f *testing.F) {
 			}
 		}()
 		go func() { _, _ = client.Write(in); _ = client.Close() }()
-		err := Serve(t.Context(), server, w, Hello{Who: Principal{"me", ddl.MayLook}, Logger: slog.New(slog.DiscardHandler)})
+		err := Serve(t.Context(), server, w, Hello{Who: Principal{User: "me", May: ddl.MayLook}, Logger: slog.New(slog.DiscardHandler)})
 		if err != nil && strings.Contains(err.Error(), "bug") {
 			t.Fatal(err)
 		}
@@ -413,7 +418,7 @@ func FuzzWire(f *testing.F) {
 // either protocol.
 func TestSmuggledStatements(t *testing.T) {
 	w := newWorld(t)
-	conn, err := pgx.Connect(t.Context(), dsn(serve(t, w, Principal{"monitor", ddl.MayLook})))
+	conn, err := pgx.Connect(t.Context(), dsn(serve(t, w, Principal{User: "monitor", May: ddl.MayLook})))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -444,7 +449,7 @@ func TestSettingsNeedASuperuser(t *testing.T) {
 		t.Error("superusers and coterie_admin have the same privilege")
 	}
 	for may, want := range map[ddl.Privilege]string{ddl.MayLook: "42501", ddl.MayOperate: "42501", ddl.MayAdminister: "42501", ddl.MayConfigureServers: ""} {
-		_, err := NewSession(newWorld(t), Principal{"me", may}).Run(t.Context(), "ALTER AVAILABILITY GROUP shop SET PARAMETER archive_command = 'touch /tmp/x'")
+		_, err := NewSession(newWorld(t), Principal{User: "me", May: may}).Run(t.Context(), "ALTER AVAILABILITY GROUP shop SET PARAMETER archive_command = 'touch /tmp/x'")
 		var known *Error
 		if denied := errors.As(err, &known) && known.State == "42501"; denied != (want != "") {
 			t.Errorf("privilege %d: %v", may, err)

@@ -34,7 +34,7 @@ func TestPsycopg(t *testing.T) {
 	if exec.Command(python, "-c", "import psycopg").Run() != nil {
 		t.Skip("NOT RUN: psycopg 3 is not here, and what it sends is replayed by TestSessions only; make test-drivers installs and runs it")
 	}
-	addr := serve(t, newWorld(t), Principal{"me", ddl.MayAdminister})
+	addr := serve(t, newWorld(t), Principal{User: "me", May: ddl.MayAdminister})
 	if got, want := runDriver(t, python, "testdata/probe.py", dsn(addr), "shop", "a", "b"), "a 10 True\n2\n1\n42601 27\n1"; got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
@@ -57,7 +57,7 @@ func TestPgjdbc(t *testing.T) {
 		}
 	}
 	jar := fetchPgjdbc(t)
-	addr := serve(t, newWorld(t), Principal{"me", ddl.MayAdminister})
+	addr := serve(t, newWorld(t), Principal{User: "me", May: ddl.MayAdminister})
 	host, port, _ := net.SplitHostPort(addr)
 	got := runDriver(t, "java", "-cp", jar, "testdata/Probe.java", "jdbc:postgresql://"+net.JoinHostPort(host, port)+"/coterie?sslmode=disable", "me", "", "shop", "a", "b")
 	if want := "PostgreSQL\ncoterie.replicas\na 10 true\n2\n42601\ntrue"; got != want {

@@ -37,7 +37,7 @@ func encodeText(v any, t Type) []byte {
 	case []byte:
 		return []byte(`\x` + hex.EncodeToString(x))
 	default:
-		return fmt.Append(nil, x)
+		return fmt.Append([]byte{}, x) // an empty text is one: nil would be NULL
 	}
 }
 

@@ -22,7 +22,7 @@ func TestPlaces(t *testing.T) {
 	p := NewPlaces(Limits{Sessions: 10, PerRole: 3})
 	var leaves []func()
 	for i := range 10 {
-		leave, err := p.enter(Principal{fmt.Sprint("viewer ", i/4), ddl.MayLook})
+		leave, err := p.enter(Principal{User: fmt.Sprint("viewer ", i/4), May: ddl.MayLook})
 		if (err != nil) != (i == 3 || i > 6) {
 			t.Errorf("session %d: %v", i, err)
 		}
@@ -33,17 +33,17 @@ func TestPlaces(t *testing.T) {
 		}
 	}
 	for i := range Reserved {
-		leave, err := p.enter(Principal{fmt.Sprint("admin ", i/3), ddl.MayAdminister})
+		leave, err := p.enter(Principal{User: fmt.Sprint("admin ", i/3), May: ddl.MayAdminister})
 		if err != nil {
 			t.Errorf("administrator %d: %v", i, err)
 			continue
 		}
 		leaves = append(leaves, leave)
 	}
-	if _, err := p.enter(Principal{"admin 9", ddl.MayAdminister}); err == nil || !strings.Contains(err.Message, "10 of 10 are open") {
+	if _, err := p.enter(Principal{User: "admin 9", May: ddl.MayAdminister}); err == nil || !strings.Contains(err.Message, "10 of 10 are open") {
 		t.Errorf("beyond all places: %v", err)
 	}
-	if _, err := p.enter(Principal{"viewer 0", ddl.MayLook}); err == nil || !strings.Contains(err.Message, `role "viewer 0": 3 of 3`) {
+	if _, err := p.enter(Principal{User: "viewer 0", May: ddl.MayLook}); err == nil || !strings.Contains(err.Message, `role "viewer 0": 3 of 3`) {
 		t.Errorf("beyond the places of a role: %v", err)
 	}
 	if c := p.Counts(); c.Sessions != 10 || c.Limits["sessions"] != 3 || c.Limits["sessions_per_role"] != 3 {
@@ -86,7 +86,7 @@ func receive[M pgproto3.BackendMessage](t *testing.T, f *pgproto3.Frontend) M {
 // TestIdleSession holds that a session which asks nothing is ended, told why and counted, and gives its place back.
 func TestIdleSession(t *testing.T) {
 	p := NewPlaces(Limits{Idle: 50 * time.Millisecond})
-	f, _, ended := dial(t, newWorld(t), Hello{Who: Principal{"me", ddl.MayLook}, Places: p})
+	f, _, ended := dial(t, newWorld(t), Hello{Who: Principal{User: "me", May: ddl.MayLook}, Places: p})
 	if e := receive[*pgproto3.ErrorResponse](t, f); e.Code != "57P05" || e.Severity != "FATAL" || !strings.Contains(e.Hint, "console_idle") {
 		t.Errorf("%+v", e)
 	}
@@ -112,13 +112,13 @@ func TestStatementTime(t *testing.T) {
 		{ddl.MayAdminister, "SCRIPT", false},
 		{ddl.MayAdminister, "ALTER AVAILABILITY", false},
 	} {
-		s := NewSession(nilBackend{}, Principal{"me", tt.may})
+		s := NewSession(nilBackend{}, Principal{User: "me", May: tt.may})
 		want := map[bool]time.Duration{false: 10 * time.Second, true: 20 * time.Minute}[tt.long]
 		if got := s.limit(classify(tt.text), tt.text); got != want {
 			t.Errorf("%d: %s: %v, want %v", tt.may, tt.text, got, want)
 		}
 	}
-	s := NewSession(slow{newWorld(t)}, Principal{"me", ddl.MayAdminister})
+	s := NewSession(slow{newWorld(t)}, Principal{User: "me", May: ddl.MayAdminister})
 	late := 0
 	s.limits.Statement, s.late = 10*time.Millisecond, func() { late++ }
 	_, err := s.Run(t.Context(), "SELECT forever")
@@ -164,7 +164,7 @@ func TestAnswerIsSentAsItComes(t *testing.T) {
 		"extended": {&pgproto3.Parse{Query: "SELECT endless"}, &pgproto3.Bind{}, &pgproto3.Execute{}, &pgproto3.Sync{}},
 	} {
 		b := endless{newWorld(t), 1000, make(chan struct{})}
-		f, conn, ended := dial(t, b, Hello{Who: Principal{"me", ddl.MayLook}})
+		f, conn, ended := dial(t, b, Hello{Who: Principal{User: "me", May: ddl.MayLook}})
 		receive[*pgproto3.ReadyForQuery](t, f)
 		for _, m := range ask {
 			f.Send(m)
@@ -185,7 +185,7 @@ func TestAnswerIsSentAsItComes(t *testing.T) {
 // time limit, and no byte follows a message that was cut off.
 func TestSlowReader(t *testing.T) {
 	b := endless{newWorld(t), 1000, make(chan struct{})}
-	f, _, ended := dial(t, b, Hello{Who: Principal{"me", ddl.MayLook}, Places: NewPlaces(Limits{Statement: 50 * time.Millisecond})})
+	f, _, ended := dial(t, b, Hello{Who: Principal{User: "me", May: ddl.MayLook}, Places: NewPlaces(Limits{Statement: 50 * time.Millisecond})})
 	receive[*pgproto3.ReadyForQuery](t, f)
 	f.Send(&pgproto3.Query{String: "SELECT endless"})
 	if err := f.Flush(); err != nil {
@@ -214,7 +214,7 @@ func TestLateStatementKeepsItsSession(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := NewPlaces(Limits{Statement: 10 * time.Millisecond})
-			f, _, _ := dial(t, late{slow{newWorld(t)}}, Hello{Who: Principal{"me", ddl.MayLook}, Places: p})
+			f, _, _ := dial(t, late{slow{newWorld(t)}}, Hello{Who: Principal{User: "me", May: ddl.MayLook}, Places: p})
 			receive[*pgproto3.ReadyForQuery](t, f)
 			for _, m := range append(ask, &pgproto3.Query{String: "SELECT 1"}) {
 				f.Send(m)
@@ -232,7 +232,7 @@ func TestLateStatementKeepsItsSession(t *testing.T) {
 // together, and free again when they are closed.
 func TestKeptBytes(t *testing.T) {
 	b := endless{newWorld(t), 1000, make(chan struct{})}
-	f, _, _ := dial(t, b, Hello{Who: Principal{"me", ddl.MayLook}})
+	f, _, _ := dial(t, b, Hello{Who: Principal{User: "me", May: ddl.MayLook}})
 	receive[*pgproto3.ReadyForQuery](t, f)
 	var flush sync.WaitGroup
 	send := func(list ...pgproto3.FrontendMessage) {
@@ -287,7 +287,7 @@ func TestKeptParameters(t *testing.T) {
 			return &pgproto3.Bind{PreparedStatement: "one", DestinationPortal: fmt.Sprint(i), ResultFormatCodes: make([]int16, most)}
 		},
 	} {
-		f, _, _ := dial(t, newWorld(t), Hello{Who: Principal{"me", ddl.MayLook}})
+		f, _, _ := dial(t, newWorld(t), Hello{Who: Principal{User: "me", May: ddl.MayLook}})
 		receive[*pgproto3.ReadyForQuery](t, f)
 		f.Send(parse("s"))
 		f.Send(&pgproto3.Parse{Name: "one", Query: "SHOW TimeZone"})
@@ -318,7 +318,7 @@ func TestKeptParameters(t *testing.T) {
 // TestTooManySessions holds that a client beyond the limit hears it instead of a session.
 func TestTooManySessions(t *testing.T) {
 	p := NewPlaces(Limits{PerRole: 1})
-	hello := Hello{Who: Principal{"me", ddl.MayLook}, Places: p}
+	hello := Hello{Who: Principal{User: "me", May: ddl.MayLook}, Places: p}
 	f, _, _ := dial(t, newWorld(t), hello)
 	receive[*pgproto3.ReadyForQuery](t, f)
 	g, _, ended := dial(t, newWorld(t), hello)

@@ -166,8 +166,8 @@ func (e *Error) WithHint(hint string) *Error {
 	return e
 }
 
-// asError returns any error as a client receives it. Its position counts from the beginning of the statement.
-func asError(err error) *Error {
+// AsError returns any error as a client receives it. Its position counts from the beginning of the statement.
+func AsError(err error) *Error {
 	var known *Error
 	var refused *ddl.Error
 	var kind fail.Error
@@ -191,11 +191,23 @@ func asError(err error) *Error {
 	return Errorf(fail.Ordinary.SQLState(), "%s", strings.TrimSpace(err.Error()))
 }
 
-// Principal is the user of a session.
+// Principal is the user of a session, and where its statements come from.
 type Principal struct {
 	User string
 	May  ddl.Privilege
+	Via  Via
+	From string // the client's address; "" where there is none
 }
+
+// Via is the way by which a statement came.
+type Via string
+
+// The ways: a session of the database coterie, the HTTP API, and the management socket of the node.
+const (
+	ViaSQL    Via = "SQL"
+	ViaAPI    Via = "API"
+	ViaSocket Via = "CLI"
+)
 
 // Question is a query with the arguments of its parameters and the variables that it may name.
 type Question struct {
@@ -208,6 +220,8 @@ type Question struct {
 type Backend interface {
 	// Execute runs a statement of the availability-group language for the principal, whose privilege has been checked.
 	Execute(ctx context.Context, who Principal, s ddl.Statement) (Result, error)
+	// Denied is told of a statement that was refused since the principal has not the privilege. It does not block.
+	Denied(who Principal, s ddl.Statement, err *Error)
 	// Describe returns the columns and the parameters' types of a query without running it. The types in given are the
 	// client's; 0: the client left it open.
 	Describe(ctx context.Context, who Principal, sql string, given []Type) (columns []Column, params []Type, err error)

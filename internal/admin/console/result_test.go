@@ -23,7 +23,7 @@ func TestAsError(t *testing.T) {
 		{context.DeadlineExceeded, Error{State: "57014", Message: "the statement took too long: context deadline exceeded"}},
 		{errors.New("bug"), Error{State: "XX000", Message: "bug"}},
 	} {
-		if got := asError(tt.err); *got != tt.want {
+		if got := AsError(tt.err); *got != tt.want {
 			t.Errorf("%v: %+v, want %+v", tt.err, *got, tt.want)
 		}
 	}

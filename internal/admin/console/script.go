@@ -1,8 +1,11 @@
 package console
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -32,14 +35,118 @@ func (s *Session) compound(ctx context.Context, text string, run func(batch.Stat
 	if err != nil {
 		return err
 	}
+	if bad, err := unreadable(list); err != nil {
+		return err
+	} else if bad != nil {
+		return run(*bad) // which fails before it does anything
+	}
 	s.variables = map[string]dialect.Value{}
 	defer func() { s.variables = nil }()
 	x := &script{s: s, run: run, tell: tell, types: map[string]string{}}
-	if err := x.statements(ctx, list); err != nil && err != errReturn { //nolint:errorlint // it is never wrapped
-		return err
+	for i, st := range list {
+		switch err := x.statements(ctx, []batch.Statement{st}); {
+		case err == errReturn: //nolint:errorlint // it is never wrapped
+			if i == len(list)-1 { // nothing is left that it could skip
+				tell(Result{Tag: "RETURN", Notices: []Notice{{"WARNING", "RETURN ends this text only: " + inPieces}}})
+			}
+			return nil
+		case err != nil:
+			return err
+		}
 	}
 	return nil
 }
+
+// Unreadable reports whether a part of a script has a mistake in its grammar, so that nothing of the script is run: a
+// typing mistake must not leave half of it done.
+func Unreadable(text string) bool {
+	list, err := batch.Parse(text)
+	if err == nil {
+		var bad *batch.Statement
+		bad, err = unreadable(list)
+		return bad != nil || err != nil
+	}
+	return true
+}
+
+// unreadable returns the first statement, or the error of the first expression, that the grammars do not have.
+func unreadable(list []batch.Statement) (*batch.Statement, error) {
+	for i, st := range list {
+		if st.Kind == batch.Plain && !readable(st.Text) {
+			return &list[i], nil
+		}
+		for _, query := range queries(st) {
+			var known *dialect.Error
+			if errors.As(dialect.Check(query), &known) {
+				return nil, Errorf(known.State, "%s", known.Message).WithHint(known.Hint)
+			}
+		}
+		for _, inner := range [][]batch.Statement{st.Then, st.Else} {
+			if bad, err := unreadable(inner); bad != nil || err != nil {
+				return bad, err
+			}
+		}
+	}
+	return nil, nil
+}
+
+// queries returns what a statement of the control flow asks. An assignment has a type of its own in it, as those of the
+// variables are known later.
+func queries(st batch.Statement) (out []string) {
+	switch st.Kind {
+	case batch.If:
+		return []string{condition(st.Text)}
+	case batch.Print:
+		return []string{printed(st.Text)}
+	case batch.Raise:
+		return []string{printed(st.Text), printed(st.Severity)}
+	case batch.Declare:
+		for _, v := range st.Variables {
+			out = append(out, initial(v.Value, v.Type))
+		}
+	case batch.Assign:
+		var list []string
+		for _, v := range st.Variables {
+			list = append(list, cast(v.Value, "int"))
+		}
+		return []string{assigned(st, list)}
+	default:
+	}
+	return out
+}
+
+// readable reports whether a statement is one of the console by its grammar.
+func readable(text string) bool {
+	switch classify(text) {
+	case kindLanguage:
+		_, err := ddl.Parse(text)
+		return err == nil
+	case kindQuery:
+		return dialect.Check(text) == nil
+	case kindUnknown:
+		return len(words(text, 1)) == 0
+	default:
+		return true
+	}
+}
+
+// condition returns the query that asks a condition, and printed that which asks a text.
+func condition(text string) string { return "SELECT CASE WHEN (" + text + ") THEN 1 ELSE 0 END" }
+
+func printed(text string) string { return "SELECT " + cast(text, "nvarchar(4000)") }
+
+// initial returns the query that asks the first value of a variable, and assigned that which asks the values of an
+// assignment.
+func initial(value, t string) string { return "SELECT " + cast(cmp.Or(value, "NULL"), t) }
+
+func assigned(st batch.Statement, values []string) string {
+	return "SELECT " + st.Prefix + " " + strings.Join(values, ", ") + " " + st.Text
+}
+
+func cast(value, t string) string { return "CAST((" + value + ") AS " + t + ")" }
+
+// inPieces is for those whose client divides a script at its semicolons.
+const inPieces = "psql -f sends a script in pieces, one for each semicolon; coterie sql -f and psql -c send it whole"
 
 func (x *script) statements(ctx context.Context, list []batch.Statement) error {
 	for _, st := range list {
@@ -88,11 +195,7 @@ func (x *script) declare(ctx context.Context, st batch.Statement) error {
 		if len(x.types) >= maxVariables {
 			return Errorf("54000", "a batch has at most %d variables", maxVariables)
 		}
-		value := v.Value
-		if value == "" {
-			value = "NULL"
-		}
-		values, _, err := x.row(ctx, "SELECT CAST(("+value+") AS "+v.Type+")", 1)
+		values, _, err := x.row(ctx, initial(v.Value, v.Type), 1)
 		if err != nil {
 			return err
 		}
@@ -113,11 +216,11 @@ func (x *script) assign(ctx context.Context, st batch.Statement) error {
 	for _, v := range st.Variables {
 		t, ok := x.types[v.Name]
 		if !ok {
-			return Errorf("42704", "must declare the scalar variable \"@%s\"", v.Name)
+			return Errorf("42704", "must declare the scalar variable \"@%s\"", v.Name).WithHint(dialect.LifeOfVariables)
 		}
-		list = append(list, "CAST(("+v.Value+") AS "+t+")")
+		list = append(list, cast(v.Value, t))
 	}
-	values, found, err := x.row(ctx, "SELECT "+st.Prefix+" "+strings.Join(list, ", ")+" "+st.Text, len(list))
+	values, found, err := x.row(ctx, assigned(st, list), len(list))
 	if err != nil {
 		return err
 	}
@@ -131,7 +234,7 @@ func (x *script) assign(ctx context.Context, st batch.Statement) error {
 }
 
 func (x *script) choose(ctx context.Context, st batch.Statement) error {
-	values, _, err := x.row(ctx, "SELECT CASE WHEN "+st.Text+" THEN 1 ELSE 0 END", 1)
+	values, _, err := x.row(ctx, condition(st.Text), 1)
 	if err != nil {
 		return err
 	}
@@ -151,6 +254,9 @@ func (x *script) raise(ctx context.Context, st batch.Statement) error {
 	if err != nil {
 		return err
 	}
+	if text, err = message(text); err != nil {
+		return err
+	}
 	severity, err := x.text(ctx, st.Severity)
 	if err != nil {
 		return err
@@ -162,9 +268,23 @@ func (x *script) raise(ctx context.Context, st batch.Statement) error {
 	return nil
 }
 
+// place is a place for a value in a message of RAISERROR.
+var place = regexp.MustCompile(`%[-+ #0]*[0-9*]*(\.[0-9*]+)?(h|l|I64)?[diouxXsS]`)
+
+// message returns the text of RAISERROR, in which %% stands for a percent sign.
+func message(text string) (string, error) {
+	parts := strings.Split(text, "%%")
+	for _, p := range parts {
+		if place.MatchString(p) {
+			return "", Errorf("0A000", "RAISERROR with a place for a value (%s) is not supported in the console", place.FindString(p)).WithHint("join the message with +")
+		}
+	}
+	return strings.Join(parts, "%"), nil
+}
+
 // text returns an expression as T-SQL prints it.
 func (x *script) text(ctx context.Context, expression string) (string, error) {
-	values, _, err := x.row(ctx, "SELECT CAST(("+expression+") AS nvarchar(4000))", 1)
+	values, _, err := x.row(ctx, printed(expression), 1)
 	if err != nil || values[0] == nil {
 		return "", err
 	}

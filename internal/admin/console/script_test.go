@@ -40,6 +40,13 @@ var batches = []struct{ text, want string }{
 	{"WHILE 1 = 1 PRINT 'x'", "0A000 WHILE is not supported in the console"},
 	{"SET NOCOUNT ON\nDECLARE @who sysname\nSELECT @who = primary_replica FROM sys.dm_hadr_availability_group_states\nIF @who = @@SERVERNAME\n    SELECT 'here' AS [where]\nELSE\n    SELECT @who AS [where]", "SET|DECLARE|SET|[here] SELECT"},
 	{"IF 1 = 1 ALTER AVAILABILITY GROUP shop MODIFY REPLICA ON 'b' WITH (BACKUP_PRIORITY = 7)", "ALTER AVAILABILITY GROUP"},
+	{"RAISERROR('100%% sure', 10, 1)", "'100% sure' RAISERROR"},
+	{"RAISERROR('replica %s is %d s behind', 10, 1)", "0A000 RAISERROR with a place for a value (%s) is not supported in the console"},
+	{"IF 1 = 0 THEN 1 WHEN 1 = 1 PRINT 'x'", "42601 syntax error at or near \"THEN\""},
+	{"IF ((SELECT COUNT(*) FROM sys.availability_replicas) > 1) PRINT 'many'", "'many' PRINT"},
+	{"sp_who2", "0A000 EXEC sp_who2 is not supported in the console"},
+	{"master.dbo.xp_readerrorlog 0, 1", "0A000 EXEC xp_readerrorlog is not supported in the console"},
+	{"BACKUP DATABASE app TO DISK = N'x.bak'", "0A000 BACKUP is not a statement of the console"},
 	// In T-SQL a value sees what the values and the rows before it have assigned.
 	{"DECLARE @s varchar(100) SELECT @s = COALESCE(@s + ', ', '') + name FROM sys.databases", "0A000 a SELECT that reads @s, which it assigns, is not supported in the console"},
 	{"DECLARE @a int, @b int SELECT @a = 1, @b = @A + 1", "0A000 a SELECT that reads @A, which it assigns, is not supported in the console"},
@@ -89,7 +96,7 @@ func answered(r Result, err error) string {
 // TestBatches holds what variables and control flow do.
 func TestBatches(t *testing.T) {
 	for _, tt := range batches {
-		s := NewSession(newWorld(t), Principal{"me", ddl.MayAdminister})
+		s := NewSession(newWorld(t), Principal{User: "me", May: ddl.MayAdminister})
 		if got := answered(s.Run(t.Context(), tt.text)); got != tt.want {
 			t.Errorf("%s\n got %s\nwant %s", tt.text, got, tt.want)
 		}
@@ -99,9 +106,62 @@ func TestBatches(t *testing.T) {
 	}
 }
 
+// TestBatchesInPieces holds that a client which sends a batch in pieces, as psql -f does, is told so: what was meant as
+// a guard guards nothing then.
+func TestBatchesInPieces(t *testing.T) {
+	for text, want := range map[string]string{
+		"ELSE\n  PRINT 'secondary';": "42601", "SELECT @x": "42704", "SELECT @x = 1": "42704",
+		"IF 1 = 1 RETURN": "", "IF 1 = 1 BEGIN PRINT 'x' RETURN END": "",
+	} {
+		s := NewSession(newWorld(t), Principal{User: "me", May: ddl.MayAdminister})
+		r, err := s.Run(t.Context(), text)
+		hint := ""
+		for _, x := range append([]Result{r}, r.Next...) {
+			for _, n := range x.Notices {
+				hint += n.Severity + n.Message
+			}
+		}
+		state := ""
+		if known := (*Error)(nil); errors.As(err, &known) {
+			state, hint = known.State, known.Hint
+		}
+		if state != want || !strings.Contains(hint, "coterie sql -f") || err == nil && !strings.Contains(hint, "WARNING") {
+			t.Errorf("%s: %v, %s", text, err, hint)
+		}
+	}
+}
+
+// unreadable are scripts whose first statement is right, and one of whose others is not.
+var unreadableScripts = map[string]string{
+	"%s; SELCT 1": "0A000", "%s\nSELCT 1": "42601", "%s; ALTER AVAILABILITY GROUP shop FROB": "42601", "%s\nGO\nSELECT name FORM sys.databases": "42601",
+	"IF 1 = 1 %s ELSE SELECT 1 +": "42601", "IF 1 = 1 BEGIN %s END\nPRINT 'a' +": "42601", "DECLARE @x int = 1\n%s\nIF 1 = 1 THEN PRINT 'x'": "42601",
+	"%s\nEXEC sp_who2": "0A000", "%s\nWAITFOR DELAY '00:00:05'": "0A000",
+	"%s\nDECLARE @x int = 1 +": "42601", "DECLARE @x int\n%s\nSET @x = 1 +": "42601", "DECLARE @x sysname\n%s\nSELECT @x = name FROM sys.databases WHERE": "42601",
+	"%s\nRAISERROR('x', 1 +, 1)": "42601",
+}
+
+// TestNothingIsDoneOfAnUnreadableScript holds that a typing mistake leaves nothing half done, as in both servers, which
+// read a text before they run it.
+func TestNothingIsDoneOfAnUnreadableScript(t *testing.T) {
+	for text, want := range unreadableScripts {
+		w := newWorld(t)
+		conn, err := pgconn.Connect(t.Context(), dsn(serve(t, w, Principal{User: "me", May: ddl.MayAdminister})))
+		if err != nil {
+			t.Fatal(err)
+		}
+		text = fmt.Sprintf(text, "ALTER AVAILABILITY GROUP shop MODIFY REPLICA ON 'b' WITH (BACKUP_PRIORITY = 7)")
+		_, err = conn.Exec(t.Context(), text).ReadAll()
+		_ = conn.Close(t.Context())
+		var bad *pgconn.PgError
+		if !errors.As(err, &bad) || bad.Code != want || len(w.ran) != 0 {
+			t.Errorf("%s: %v, %q", text, err, w.ran)
+		}
+	}
+}
+
 // TestBatchesNeedPermission holds that a statement within IF needs what it needs alone.
 func TestBatchesNeedPermission(t *testing.T) {
-	s := NewSession(newWorld(t), Principal{"me", ddl.MayLook})
+	s := NewSession(newWorld(t), Principal{User: "me", May: ddl.MayLook})
 	if got := answered(s.Run(t.Context(), "IF 1 = 1 BEGIN ALTER AVAILABILITY GROUP shop SUSPEND END")); !strings.HasPrefix(got, "42501") {
 		t.Error(got)
 	}
@@ -113,7 +173,7 @@ func TestScriptsWithGo(t *testing.T) {
 	if err != nil || len(parts) != 3 {
 		t.Fatal(parts, err)
 	}
-	s := NewSession(newWorld(t), Principal{"me", ddl.MayAdminister})
+	s := NewSession(newWorld(t), Principal{User: "me", May: ddl.MayAdminister})
 	var got []string
 	for _, p := range parts {
 		got = append(got, answered(s.Run(t.Context(), p.Text)))
@@ -126,7 +186,7 @@ func TestScriptsWithGo(t *testing.T) {
 // TestBatchesByTheProtocol holds what a client of the simple protocol receives: each answer in turn, notices, and the
 // place of an error in the whole text.
 func TestBatchesByTheProtocol(t *testing.T) {
-	addr := serve(t, newWorld(t), Principal{"me", ddl.MayAdminister})
+	addr := serve(t, newWorld(t), Principal{User: "me", May: ddl.MayAdminister})
 	config, err := pgconn.ParseConfig(dsn(addr))
 	if err != nil {
 		t.Fatal(err)

@@ -243,9 +243,12 @@ func (w *wire) simple(ctx context.Context, text string) {
 		w.send(&pgproto3.EmptyQueryResponse{})
 		return
 	}
+	if i := slices.IndexFunc(parts, func(p ddl.Part) bool { return Unreadable(p.Text) }); i >= 0 {
+		parts = parts[i : i+1] // it fails, and nothing is done
+	}
 	for _, p := range parts {
 		if err := w.part(ctx, p); err != nil {
-			bad := asError(err)
+			bad := AsError(err)
 			if bad.Position > 0 {
 				bad.Position += p.Offset
 			}
@@ -265,7 +268,7 @@ func (w *wire) part(ctx context.Context, p ddl.Part) error {
 		if err == nil {
 			return nil
 		}
-		bad := asError(err)
+		bad := AsError(err)
 		if bad.Position > 0 {
 			bad.Position += s.Offset
 		}
@@ -381,7 +384,7 @@ func (w *wire) complete(r Result, rows int) {
 
 func (w *wire) fail(err error) {
 	w.until = time.Time{} // of the statement, and not of its refusal
-	e := asError(err)
+	e := AsError(err)
 	w.send(&pgproto3.ErrorResponse{
 		Severity: "ERROR", SeverityUnlocalized: "ERROR", Code: e.State, Message: e.text(), Detail: e.Detail, Hint: e.Hint, Position: int32(e.Position),
 	})

@@ -1,6 +1,7 @@
 package console
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -90,7 +91,7 @@ func (s *Session) Run(ctx context.Context, text string) (Result, error) {
 		return err
 	}, func(r Result) { out = append(out, r) })
 	if err != nil {
-		return Result{}, asError(err)
+		return Result{}, AsError(err)
 	}
 	if len(out) == 0 {
 		return Result{}, nil
@@ -107,7 +108,7 @@ func (s *Session) one(ctx context.Context, text string) (Result, error) {
 	var k whole
 	r, err := s.run(ctx, text, nil, &k)
 	if err != nil {
-		return r, asError(err)
+		return r, AsError(err)
 	}
 	if k.Result.Columns != nil {
 		return k.Result, nil
@@ -276,6 +277,19 @@ func (s *Session) values() map[string]dialect.Value {
 	return out
 }
 
+// elsewhere are statements of T-SQL that are done otherwise here.
+var elsewhere = map[string]string{
+	"BACKUP": "coterie backup run, on a node, makes a backup", "RESTORE": "coterie restore, on a machine of its own, makes a group of a backup",
+	"KILL": "SELECT pg_terminate_backend(pid), in another database; coterie.sessions has the pids", "RECONFIGURE": "ALTER AVAILABILITY GROUP ... SET PARAMETER, or coterie settings set",
+	"SHUTDOWN": "coterie restart, or the unit of the node",
+}
+
+// isProcedure reports whether the first word of a text is the name of a procedure of SQL Server.
+func isProcedure(word string) bool {
+	name := strings.ToLower(word[strings.LastIndex(word, ".")+1:])
+	return strings.HasPrefix(name, "sp_") || strings.HasPrefix(name, "xp_")
+}
+
 func notHere(text string) error {
 	if _, err := ddl.Split(text); err != nil {
 		return err
@@ -285,11 +299,18 @@ func notHere(text string) error {
 	if len(w) > 0 {
 		name = w[0]
 	}
-	if name == "EXEC" || name == "EXECUTE" {
+	hint := cmp.Or(elsewhere[name], "the console takes SELECT on the views sys.* and coterie.*, and availability-group statements; for the data connect to another database")
+	switch {
+	case name == "EXEC" || name == "EXECUTE":
 		return noProcedure(text)
+	case isProcedure(name): // T-SQL takes a procedure without EXEC at the beginning of a batch
+		return noProcedure("EXEC " + text)
 	}
-	return Errorf("0A000", "%s is not a statement of the console", name).
-		WithHint("the console takes SELECT on the views sys.* and coterie.*, and availability-group statements; for the data connect to another database")
+	switch name {
+	case "ELSE":
+		return Errorf("42601", "incorrect syntax near 'ELSE'").WithHint("an IF and its ELSE belong into one text: " + inPieces)
+	}
+	return Errorf("0A000", "%s is not a statement of the console", name).WithHint(hint)
 }
 
 func (s *Session) end(word string) Result {
@@ -314,19 +335,47 @@ func (s *Session) language(ctx context.Context, text string) (Result, error) {
 	if n, ok := st.Action.(ddl.Needless); ok {
 		return Result{Tag: n.Words, Notices: []Notice{{"WARNING", "not needed, and nothing was done: " + n.Why()}}}, nil
 	}
-	if st.Needs() == ddl.MayConfigureServers && s.who.May < ddl.MayConfigureServers {
-		return Result{}, Errorf("42501", "permission denied: settings of PostgreSQL need a superuser, since some run programs on the servers").
-			WithHint("log in as a superuser, or run coterie settings set on a node")
-	}
-	if st.Needs() > s.who.May {
-		return Result{}, Errorf("42501", "permission denied: %s needs the role %s", st.Verb(), RoleFor(st.Needs())).
-			WithHint("GRANT " + RoleFor(st.Needs()) + " TO " + pgx.Identifier{s.who.User}.Sanitize() + ", in any other database of the group")
+	if err := s.Permit(st); err != nil {
+		return Result{}, err
 	}
 	r, err := s.backend.Execute(ctx, s.who, st)
 	if err == nil && s.tx == txOpen && st.Kind() != ddl.KindReport {
 		r.Notices = append(r.Notices, Notice{"NOTICE", "executed at once: a transaction does not hold it back, nor undo it"})
 	}
 	return r, err
+}
+
+// Permit returns the error of a statement for which the user has not the privilege; the backend is told of it. The
+// error is an *Error.
+func (s *Session) Permit(st ddl.Statement) error {
+	if err := s.who.permit(st); err != nil {
+		s.backend.Denied(s.who, st, err)
+		return err
+	}
+	return nil
+}
+
+func (p Principal) permit(st ddl.Statement) *Error {
+	switch needs := st.Needs(); {
+	case needs <= p.May:
+		return nil
+	case needs == ddl.MayConfigureServers:
+		return Errorf("42501", "permission denied: settings of PostgreSQL need a superuser, since some run programs on the servers").
+			WithHint("log in as a superuser, or run coterie settings set on a node")
+	default:
+		return Errorf("42501", "permission denied: %s needs the role %s", st.Verb(), RoleFor(needs)).
+			WithHint("GRANT " + RoleFor(needs) + " TO " + pgx.Identifier{p.User}.Sanitize() + ", in any other database of the group")
+	}
+}
+
+// Execute runs a statement of the language that was not typed, within the time that one which acts may take. It is
+// what Run is for its text: the same refusals, with the same numbers. The error is an *Error.
+func (s *Session) Execute(ctx context.Context, st ddl.Statement) (Result, error) {
+	read, err := st.Checked()
+	if err != nil {
+		return Result{}, AsError(err)
+	}
+	return s.one(ctx, read.String())
 }
 
 // RoleFor returns the role that has the privilege.

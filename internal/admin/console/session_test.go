@@ -13,7 +13,7 @@ import (
 // TestHintQuotesTheUser holds that the statement which a refusal proposes is about the user, whatever its name is.
 func TestHintQuotesTheUser(t *testing.T) {
 	t.Parallel()
-	_, err := NewSession(newWorld(t), Principal{`x"; DROP ROLE y --`, ddl.MayLook}).Run(t.Context(), "RESUME REPLICA 'b'")
+	_, err := NewSession(newWorld(t), Principal{User: `x"; DROP ROLE y --`, May: ddl.MayLook}).Run(t.Context(), "RESUME REPLICA 'b'")
 	var refused *Error
 	if !errors.As(err, &refused) || !strings.HasPrefix(refused.Hint, `GRANT coterie_operator TO "x""; DROP ROLE y --", in`) {
 		t.Errorf("%+v", err)
@@ -23,7 +23,7 @@ func TestHintQuotesTheUser(t *testing.T) {
 // TestSetTakesAnyBlank holds that SET and RESET are followed by a blank of any kind, and that the tag is the word.
 func TestSetTakesAnyBlank(t *testing.T) {
 	t.Parallel()
-	s := NewSession(newWorld(t), Principal{"me", ddl.MayLook})
+	s := NewSession(newWorld(t), Principal{User: "me", May: ddl.MayLook})
 	run := func(text, tag string) {
 		if r, err := s.Run(t.Context(), text); err != nil || r.Tag != tag {
 			t.Errorf("%q: %q, %v", text, r.Tag, err)
@@ -46,7 +46,7 @@ func TestSetTakesAnyBlank(t *testing.T) {
 // PostgreSQL's text of it, and the result itself is not changed.
 func TestResultsAreJSON(t *testing.T) {
 	t.Parallel()
-	s := NewSession(newWorld(t), Principal{"me", ddl.MayLook})
+	s := NewSession(newWorld(t), Principal{User: "me", May: ddl.MayLook})
 	for _, text := range []string{"SELECT 1e999 AS x", "SELECT 1, -1e999 AS x"} {
 		r, err := s.Run(t.Context(), text)
 		if err != nil {

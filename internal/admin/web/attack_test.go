@@ -8,9 +8,11 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/admin/console"
 	"github.com/coteriedb/coterie/internal/admin/ddl"
 )
 
@@ -130,16 +132,15 @@ func TestStreamOfALapsedRole(t *testing.T) {
 	g := newGroup()
 	b := serve(t, g)
 	b.s.lookEvery = time.Millisecond
-	real := time.Now
-	b.s.sessions.now = func() time.Time { return real().Add(lookEvery + time.Second) }
+	var later atomic.Int64
+	later.Store(int64(lookEvery + time.Second))
+	b.s.sessions.now = func() time.Time { return time.Now().Add(time.Duration(later.Load())) }
 	b.logIn("vera")
 	s, _ := b.stream("")
 	g.mu.Lock()
 	delete(g.may, "vera")
 	g.mu.Unlock()
-	b.s.sessions.mu.Lock()
-	b.s.sessions.now = func() time.Time { return real().Add(3 * lookEvery) }
-	b.s.sessions.mu.Unlock()
+	later.Store(int64(3 * lookEvery))
 	if got := s.until("ended"); !strings.HasPrefix(got[len(got)-1], "ended") {
 		t.Errorf("the stream told %q", got)
 	}
@@ -196,6 +197,91 @@ func TestQueriesAtOnce(t *testing.T) {
 	waiting.Wait()
 }
 
+// TestViewersKeepNobodyOut holds that roles which may only look, however many they are, leave places and requests for
+// one that may change something.
+func TestViewersKeepNobodyOut(t *testing.T) {
+	t.Parallel()
+	g := newGroup()
+	b := serve(t, g)
+	viewers := []*session{}
+	for i := 0; ; i++ {
+		n, _, ok := b.s.sessions.open(Account{Principal: console.Principal{User: fmt.Sprint("viewer ", i/roleSessions), May: ddl.MayLook}})
+		if !ok {
+			break
+		}
+		viewers = append(viewers, n)
+	}
+	for refused := 0; refused < len(viewers); {
+		refused = 0
+		for _, n := range viewers {
+			if leave, ok := b.s.sessions.enter(n); ok {
+				leave()
+			} else {
+				refused++
+			}
+		}
+	}
+	for i := range 2 * int(allAsks.Burst) {
+		spend(b.s.deeds.asks, fmt.Sprint("viewer ", i%10), ddl.MayLook)
+	}
+	for {
+		if _, _, _, ok := b.s.hub.enter("", placesFor(ddl.MayLook, maxStreams, keptStreams)); !ok {
+			break
+		}
+	}
+	for i := range maxQueries {
+		if _, ok := b.s.queries.enter(fmt.Sprint("viewer ", i/userQueries)); !ok {
+			t.Fatal("no place for a query")
+		}
+	}
+	if code, _ := b.logIn("olaf"); code != 200 {
+		t.Fatalf("a login: %d", code)
+	}
+	for _, body := range []string{`{"to":"n2","dry_run":true}`, `{"to":"n2"}`} {
+		if code, text, _ := b.do("POST", "/api/v1/failover", body); code != 200 {
+			t.Errorf("%s: %d %s", body, code, text)
+		}
+	}
+	if _, code := b.stream(""); code != 200 {
+		t.Errorf("a stream: %d", code)
+	}
+	if code, text, _ := (&browser{t: t, s: b.s, at: b.at, client: b.client}).do("POST", "/api/v1/session", `{"user":"vera","password":"right"}`); code != 503 {
+		t.Errorf("one more viewer: %d %s", code, text)
+	}
+}
+
+// TestHangingUpKeepsNoRight holds that a client which leaves at once, so that nobody waits for the answer about its
+// role, keeps by that neither its session nor a right that the role has lost, also while the group has no primary.
+func TestHangingUpKeepsNoRight(t *testing.T) {
+	t.Parallel()
+	for name, ask := range map[string]func(b *browser) *http.Request{
+		"a look":   func(b *browser) *http.Request { return b.request("GET", "/api/v1/status", "") },
+		"a change": func(b *browser) *http.Request { return b.request("POST", "/api/v1/suspend", `{"replica":"n2"}`) },
+	} {
+		g := newGroup()
+		b := serve(t, g)
+		b.logIn("olaf")
+		real := time.Now
+		b.s.sessions.mu.Lock()
+		b.s.sessions.now = func() time.Time { return real().Add(2 * lookEvery) }
+		b.s.sessions.mu.Unlock()
+		g.mu.Lock()
+		delete(g.may, "olaf")
+		g.st.WriteOpen = false
+		g.mu.Unlock()
+		ctx, leave := context.WithCancel(t.Context())
+		leave()
+		b.s.handler.ServeHTTP(httptest.NewRecorder(), ask(b).WithContext(ctx))
+		if code, _, _ := b.do("GET", "/api/v1/status", ""); code != 401 {
+			t.Errorf("after %s: the session goes on: %d", name, code)
+		}
+		b.s.awaitRequests()
+		if ran := g.statements(); len(ran) != 0 {
+			t.Errorf("after %s: %q", name, ran)
+		}
+	}
+}
+
 // TestAnswersAreBounded holds that the rows of a request have a size, and that a request runs one statement.
 func TestAnswersAreBounded(t *testing.T) {
 	t.Parallel()
@@ -229,7 +315,7 @@ func TestStatusDoesNotWaitForEvents(t *testing.T) {
 	running.Go(func() { h.run(ctx) })
 	running.Go(func() { h.runEvents(ctx) })
 	defer func() { stop(); running.Wait() }()
-	s, _, _, _ := h.enter("")
+	s, _, _, _ := h.enter("", maxStreams)
 	for !strings.Contains(string(<-s.out), `{"epoch":1}`) {
 	}
 	mu.Lock()

@@ -15,7 +15,7 @@ import (
 func TestManyEventsAtOnce(t *testing.T) {
 	t.Parallel()
 	h := newHub(nil, nil)
-	s, _, _, _ := h.enter("")
+	s, _, _, _ := h.enter("", maxStreams)
 	var many []Event
 	for i := range 10 * streamQueue {
 		many = append(many, Event{Node: "n1", At: fmt.Sprintf("%06d", i), Kind: "link"})
@@ -58,7 +58,7 @@ func TestStreamsOutliveAPanic(t *testing.T) {
 	running.Go(func() { s.goesOn(ctx, "status", s.hub.run) })
 	running.Go(func() { s.goesOn(ctx, "events", s.hub.runEvents) })
 	defer func() { stop(); running.Wait() }()
-	x, _, _, _ := s.hub.enter("")
+	x, _, _, _ := s.hub.enter("", maxStreams)
 	for all := ""; !strings.Contains(all, `{"epoch":1}`) || !strings.Contains(all, "it goes on"); {
 		all += string(<-x.out)
 	}
@@ -91,5 +91,63 @@ func TestEveryAnswerIsJSON(t *testing.T) {
 	code, text, _ := b.do("POST", "/api/v1/query", `{"sql":"SELECT infinite"}`)
 	if code != 200 || !strings.Contains(string(text), `"rows":[["Infinity",1.5]]`) {
 		t.Errorf("%d %q", code, text)
+	}
+}
+
+// TestHistory holds the document of the charts: its spans, points that are not known, and that many who ask at once
+// cost what one does.
+func TestHistory(t *testing.T) {
+	t.Parallel()
+	g := newGroup()
+	b := serve(t, g)
+	b.logIn("vera")
+	for _, query := range []string{"", "?span=", "?span=year", "?span=hour%00"} {
+		if code, text, _ := b.do("GET", "/api/v1/history"+query, ""); code != 400 || !strings.Contains(string(text), "hour or day") {
+			t.Errorf("%q: %d %s", query, code, text)
+		}
+	}
+	for range 20 {
+		for _, span := range []string{"hour", "day"} {
+			code, text, _ := b.do("GET", "/api/v1/history?span="+span, "")
+			if code != 200 || !strings.Contains(string(text), `"mean":[1,null,3e+09]`) {
+				t.Fatalf("%s: %d %s", span, code, text)
+			}
+		}
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if n := len(g.asked); n < 2 || n > 6 {
+		t.Errorf("40 requests were answered by %d looks: %v", n, g.asked)
+	}
+}
+
+// TestPlan holds that everybody who may look may have a member planned, that the state of the group is part of what is
+// found, and that nothing is run for it.
+func TestPlan(t *testing.T) {
+	t.Parallel()
+	g := newGroup()
+	b := serve(t, g)
+	b.logIn("vera")
+	ask := func(body string, want int, texts ...string) {
+		t.Helper()
+		code, text, _ := b.do("POST", "/api/v1/plan", body)
+		for _, x := range texts {
+			if code != want || !strings.Contains(string(text), x) {
+				t.Errorf("%s: %d %s", body, code, text)
+			}
+		}
+	}
+	ask(`{"name":"n4","role":"replica","options":{"FAILOVER_MODE":"MANUAL"}}`, 200, "MODIFY REPLICA ON N'n4' WITH (FAILOVER_MODE = MANUAL)", "the name n4 is free", "coterie join TOKEN --name n4")
+	ask(`{"name":"n1","role":"replica"}`, 200, "PROBLEM")
+	ask(`{"name":"n4","role":"king"}`, 400, "replica or witness")
+	ask(`[]`, 400, "not the JSON")
+	g.mu.Lock()
+	g.st.Quorum = false
+	g.mu.Unlock()
+	ask(`{"name":"n4","role":"replica"}`, 200, "the quorum does not answer")
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if len(g.ran)+len(g.asked)+len(g.noted) > 0 {
+		t.Errorf("ran %v, asked %v, noted %v", g.ran, g.asked, g.noted)
 	}
 }

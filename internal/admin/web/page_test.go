@@ -64,6 +64,10 @@ func TestOpenAPI(t *testing.T) {
 	var doc struct {
 		OpenAPI string `json:"openapi"`
 		Paths   map[string]map[string]struct {
+			Summary    string `json:"summary"`
+			Parameters []struct {
+				Name string `json:"name"`
+			} `json:"parameters"`
 			Security  *[]any `json:"security"`
 			Responses map[string]struct {
 				Content map[string]struct {
@@ -74,6 +78,20 @@ func TestOpenAPI(t *testing.T) {
 	}
 	if err := json.Unmarshal(openAPIDocument, &doc); err != nil || !strings.HasPrefix(doc.OpenAPI, "3.1") {
 		t.Fatalf("version %q, %v", doc.OpenAPI, err)
+	}
+	for _, kind := range []string{"reset", "event", "status", "operation", "ended"} {
+		if !strings.Contains(doc.Paths["/api/v1/events"]["get"].Summary, kind) {
+			t.Errorf("the message %s of a stream is not described", kind)
+		}
+	}
+	for name := range examples {
+		var headers []string
+		for _, x := range doc.Paths["/api/v1/"+name]["post"].Parameters {
+			headers = append(headers, x.Name)
+		}
+		if !slices.Equal(headers, []string{"Idempotency-Key", "Prefer"}) {
+			t.Errorf("%s: the headers %v are described", name, headers)
+		}
 	}
 	served := map[string]bool{}
 	for _, x := range routes {
@@ -117,13 +135,16 @@ func TestOpenAPI(t *testing.T) {
 			check(x.path, strings.ToLower(x.method), "default", text)
 		}
 	}
-	_, text, _ := b.do("POST", "/api/v1/session", `{"user":"vera","password":"right"}`)
+	_, text, _ := b.do("POST", "/api/v1/session", `{"user":"anna","password":"right"}`)
 	check("/api/v1/session", "post", "200", text)
 	for _, x := range slices.SortedFunc(slices.Values(routes), func(a, b route) int { return strings.Compare(b.method, a.method) }) {
 		if x.method == "DELETE" || x.path == "/api/v1/session" && x.method == "POST" {
 			continue
 		}
 		path, body := x.example()
+		if all := b.s.deeds.all(); len(all) > 0 {
+			path = strings.Replace(path, "none", all[0].ID, 1)
+		}
 		code, text, _ := b.do(x.method, path, body)
 		if code != 200 {
 			t.Errorf("%s %s: %d", x.method, path, code)

@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -44,10 +45,26 @@ var routes = []route{
 	{"GET", "/api/v1/session", true, (*Server).whoAmI},
 	{"DELETE", "/api/v1/session", false, (*Server).logOut},
 	{"GET", "/api/v1/status", false, (*Server).status},
+	{"GET", "/api/v1/history", false, (*Server).history},
 	{"GET", "/api/v1/views", false, (*Server).listViews},
 	{"GET", "/api/v1/views/{name}", false, (*Server).view},
 	{"GET", "/api/v1/events", false, (*Server).events},
 	{"POST", "/api/v1/query", false, (*Server).query},
+	{"POST", "/api/v1/plan", false, (*Server).plan},
+	{"POST", "/api/v1/session/proof", false, (*Server).prove},
+	{"GET", "/api/v1/operations", false, (*Server).listDeeds},
+	{"GET", "/api/v1/operations/{id}", false, (*Server).oneDeed},
+	{"POST", "/api/v1/failover", false, change("failover")},
+	{"POST", "/api/v1/suspend", false, change("suspend")},
+	{"POST", "/api/v1/resume", false, change("resume")},
+	{"POST", "/api/v1/maintenance", false, change("maintenance")},
+	{"GET", "/api/v1/options", false, (*Server).listOptions},
+	{"POST", "/api/v1/options", false, change("options")},
+	{"POST", "/api/v1/routing", false, change("routing")},
+	{"POST", "/api/v1/seed", false, change("seed")},
+	{"POST", "/api/v1/cancel-seed", false, change("cancel-seed")},
+	{"POST", "/api/v1/remove", false, change("remove")},
+	{"POST", "/api/v1/token", false, (*Server).token},
 }
 
 // routed returns the handler of the port.
@@ -120,13 +137,30 @@ func (s *Server) mayStay(ctx context.Context, n *session) bool {
 	if !s.sessions.due(n) {
 		return true
 	}
-	who, err := s.c.Look(ctx, n.who.User)
-	if err != nil || who.May >= ddl.MayLook && who.Verifier == n.who.Verifier {
+	who, err := s.look(ctx, n.who.User)
+	if err != nil || s.sessions.confirm(n, who) {
 		return true
 	}
 	s.c.Logger.Info("console session in the browser ended: its role may not log in any more, or has another password", "user", n.who.User)
 	s.sessions.close(n)
 	return false
+}
+
+// look asks what a role has now. It ends with the server, and not with the request, whose client could have it fail by
+// that.
+func (s *Server) look(ctx context.Context, user string) (Account, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookTime)
+	var waiting sync.WaitGroup
+	defer waiting.Wait()
+	defer cancel()
+	waiting.Go(func() {
+		select {
+		case <-s.ending:
+			cancel()
+		case <-ctx.Done():
+		}
+	})
+	return s.c.Look(ctx, user)
 }
 
 // Login is the document about a session.
@@ -140,8 +174,8 @@ type Login struct {
 }
 
 func (s *Server) who(n *session) Login {
-	w := Login{User: n.who.User, Role: console.RoleFor(n.who.May), Node: string(s.c.Self), Expires: n.began.Add(lifetime)}
-	if n.who.May > ddl.MayAdminister {
+	w := Login{User: n.who.User, Role: console.RoleFor(n.may()), Node: string(s.c.Self), Expires: n.began.Add(lifetime)}
+	if n.may() > ddl.MayAdminister {
 		w.Role = "superuser"
 	}
 	if c := s.c.Certificate(); c != nil && c.Leaf != nil {
@@ -158,27 +192,8 @@ func (s *Server) logIn(w http.ResponseWriter, r *http.Request, _ *session) {
 	if !readJSON(w, r, &in) {
 		return
 	}
-	from, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
-	client, err := net.ResolveTCPAddr("tcp", r.RemoteAddr)
-	if !ok || from == nil || err != nil || in.User == "" || len(in.User) > 63 || len(in.Password) > 1024 {
-		refuse(w, http.StatusBadRequest, &console.Error{State: "22023", Message: "a login has a user of at most 63 bytes and a password of at most 1024"})
-		return
-	}
-	select {
-	case s.logins <- struct{}{}:
-		defer func() { <-s.logins }()
-	case <-r.Context().Done():
-		return
-	case <-time.After(readTime):
-		refuse(w, http.StatusTooManyRequests, &console.Error{State: "53300", Message: "too many logins are under way", Hint: "Try again in a moment."})
-		return
-	}
-	_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // the rest takes as long as the check does
-	ctx, cancel := context.WithTimeout(r.Context(), writeTime/2)
-	defer cancel()
-	who, err := s.c.LogIn(ctx, Attempt{User: in.User, Password: in.Password, Client: client})
-	if err != nil {
-		refuseLogin(w, err)
+	who, ok := s.checkPassword(w, r, in.User, in.Password)
+	if !ok {
 		return
 	}
 	if who.May < ddl.MayLook {
@@ -193,9 +208,36 @@ func (s *Server) logIn(w http.ResponseWriter, r *http.Request, _ *session) {
 		refuse(w, http.StatusServiceUnavailable, &console.Error{State: "53300", Message: fmt.Sprintf("this node's console has %d sessions in browsers", maxSessions), Hint: "Log out elsewhere, or open the console of another member."})
 		return
 	}
-	s.c.Logger.Info("console opened in a browser", "user", who.User, "client", client.String())
+	s.c.Logger.Info("console opened in a browser", "user", who.User, "client", r.RemoteAddr)
 	s.setCookie(w, secret)
 	answer(w, http.StatusOK, s.who(n))
+}
+
+// checkPassword checks a password as the listener does, and answers one that is refused.
+func (s *Server) checkPassword(w http.ResponseWriter, r *http.Request, user, password string) (who Account, ok bool) {
+	from, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
+	client, err := net.ResolveTCPAddr("tcp", r.RemoteAddr)
+	if !ok || from == nil || err != nil || user == "" || len(user) > 63 || len(password) > 1024 {
+		refuse(w, http.StatusBadRequest, &console.Error{State: "22023", Message: "a login has a user of at most 63 bytes and a password of at most 1024"})
+		return Account{}, false
+	}
+	select {
+	case s.logins <- struct{}{}:
+		defer func() { <-s.logins }()
+	case <-r.Context().Done():
+		return Account{}, false
+	case <-time.After(readTime):
+		refuse(w, http.StatusTooManyRequests, &console.Error{State: "53300", Message: "too many logins are under way", Hint: "Try again in a moment."})
+		return Account{}, false
+	}
+	_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // the rest takes as long as the check does
+	ctx, cancel := context.WithTimeout(r.Context(), writeTime/2)
+	defer cancel()
+	if who, err = s.c.LogIn(ctx, Attempt{User: user, Password: password, Client: client}); err != nil {
+		refuseLogin(w, err)
+		return Account{}, false
+	}
+	return who, true
 }
 
 // refuseLogin answers a login that failed.

@@ -17,6 +17,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/admission"
 	"github.com/coteriedb/coterie/internal/lib/retry"
+	"github.com/coteriedb/coterie/internal/lib/samples"
 )
 
 // Config is what the port needs of its node. No function may be nil; all are called from many goroutines.
@@ -25,6 +26,8 @@ type Config struct {
 	Logger *slog.Logger
 	// Status returns what this node knows. It never blocks.
 	Status func() api.Status
+	// Group returns the group's configuration, which shares no memory with a later one. It never blocks.
+	Group func() ag.Group
 	// Backend runs queries on the views.
 	Backend func() console.Backend
 	// LogIn checks a password as the listener does. Its error is a *pgwire.Error, or that of ctx.
@@ -32,6 +35,14 @@ type Config struct {
 	// Look returns what a user has now, MayNothing if it may not log in any more. An error means that no replica could
 	// be asked.
 	Look func(ctx context.Context, user string) (Account, error)
+	// Try returns what a failover would do; DryRun is set. Its error is one of a statement.
+	Try func(ctx context.Context, req api.FailoverRequest) (api.FailoverResult, error)
+	// Token makes a join token. Note keeps for the audit how that ended, or that a change was denied for want of the
+	// password.
+	Token func(ctx context.Context, req api.TokenRequest) (api.TokenResult, error)
+	Note  func(who console.Principal, operation string, took time.Duration, err error)
+	// History returns what the metrics of this node were in a span of time.
+	History func(samples.Span) History
 	// Certificate returns the certificate of the port; nil: there is none yet.
 	Certificate func() *tls.Certificate
 }
@@ -71,9 +82,13 @@ type Server struct {
 	places   *admission.Places
 	sessions *sessions
 	views    *views
+	pasts    map[string]*past
 	hub      *hub
 	logins   chan struct{} // has room for the logins that may be under way
 	queries  *queries
+	trials   *queries // failovers that are only tried
+	deeds    *deeds
+	ending   chan struct{} // closed when the server ends
 	// lookEvery is how often a stream has its role looked up.
 	lookEvery time.Duration
 	handler   http.Handler
@@ -87,9 +102,10 @@ type Server struct {
 func New(c Config) *Server {
 	s := &Server{
 		c: c, places: admission.NewPlaces(maxConns, eachConns, graceConns), sessions: newSessions(time.Now), logins: make(chan struct{}, maxLogins),
-		queries: &queries{of: map[string]int{}}, lookEvery: lookEvery,
+		queries: &queries{of: map[string]int{}}, trials: &queries{of: map[string]int{}}, lookEvery: lookEvery,
+		deeds: newDeeds(time.Now), ending: make(chan struct{}),
 	}
-	s.views = newViews(s.askView)
+	s.views, s.pasts = newViews(s.askView), newPasts()
 	s.hub = newHub(s.statusDocument, s.askEvents)
 	s.handler = s.routed()
 	return s
@@ -141,16 +157,19 @@ func (s *Server) serve(ctx context.Context, l net.Listener) error {
 	return nil
 }
 
-// goesOn runs f until ctx is done, and again after a pause where f panics: the agent is in this process.
+// goesOn runs f until ctx is done, and again after a pause where f panics.
 func (s *Server) goesOn(ctx context.Context, what string, f func(context.Context)) {
-	retry.Every(ctx, lookEvents, func() {
-		defer func() {
-			if r := recover(); r != nil {
-				s.c.Logger.Error("background work panicked", "in", what, "panic", r, "stack", string(debug.Stack()))
-			}
-		}()
-		f(ctx)
-	})
+	retry.Every(ctx, lookEvents, func() { s.caught(what, func() { f(ctx) }) })
+}
+
+// caught calls f, and logs its panic: the agent is in this process.
+func (s *Server) caught(what string, f func()) {
+	defer func() {
+		if r := recover(); r != nil {
+			s.c.Logger.Error("background work panicked", "in", what, "panic", r, "stack", string(debug.Stack()))
+		}
+	}()
+	f()
 }
 
 // begin counts a request, unless the server ends. The caller calls running.Done at its end.
@@ -166,7 +185,10 @@ func (s *Server) begin() bool {
 // awaitRequests lets no request begin any more and waits for the end of those under way, whose contexts are done.
 func (s *Server) awaitRequests() {
 	s.mu.Lock()
-	s.closed = true
+	if !s.closed {
+		s.closed = true
+		close(s.ending)
+	}
 	s.mu.Unlock()
 	s.running.Wait()
 }

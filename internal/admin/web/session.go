@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/admin/ddl"
 	"github.com/coteriedb/coterie/internal/lib/admission"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 )
@@ -16,6 +17,7 @@ import (
 // Bounds of sessions.
 const (
 	maxSessions  = 64 // of all roles
+	keptSessions = 8  // of these, kept for roles that may change something
 	roleSessions = 8  // of one role
 	lifetime     = 12 * time.Hour
 	idleSession  = time.Hour
@@ -42,7 +44,9 @@ type session struct {
 
 	mu      sync.Mutex // guards the fields below
 	used    time.Time
-	looked  time.Time // when the role was last looked up
+	looked  time.Time     // when the role was last looked up
+	allowed ddl.Privilege // of the role, by the last answer
+	proof   time.Time     // when the user last gave the password
 	running int
 	streams int
 }
@@ -84,14 +88,14 @@ func (s *sessions) open(who Account) (n *session, secret string, ok bool) {
 	if mine >= roleSessions {
 		s.end(oldest)
 	}
-	if len(s.live) >= maxSessions {
+	if len(s.live) >= placesFor(who.May, maxSessions, keptSessions) {
 		s.full.Add(1)
 		return nil, "", false
 	}
 	var b [32]byte
 	_, _ = rand.Read(b[:]) // never fails
 	secret = base64.RawURLEncoding.EncodeToString(b[:])
-	n = &session{id: sha256.Sum256([]byte(secret)), who: who, began: now, used: now, looked: now, ended: make(chan struct{})}
+	n = &session{id: sha256.Sum256([]byte(secret)), who: who, began: now, used: now, looked: now, proof: now, allowed: who.May, ended: make(chan struct{})}
 	s.live[n.id] = n
 	return n, secret, true
 }
@@ -143,7 +147,7 @@ func (s *sessions) refused() map[string]uint64 {
 // enter begins a request of the session. It reports false if too many are under way or come too fast. The caller calls
 // leave at its end.
 func (s *sessions) enter(n *session) (leave func(), ok bool) {
-	if !s.budget.Spend(string(n.id[:]), 1, boottime.Now()) {
+	if !spend(s.budget, string(n.id[:]), n.may()) {
 		s.fast.Add(1)
 		return nil, false
 	}
@@ -161,6 +165,57 @@ func (s *sessions) enter(n *session) (leave func(), ok bool) {
 		n.running--
 		n.used = s.now()
 	}, true
+}
+
+// placesFor returns how many of all places may be taken when one is asked for by a role that may do that: those that
+// are kept are not for roles that may only look, so that these never keep out one that may change something.
+func placesFor(may ddl.Privilege, all, kept int) int {
+	if may < ddl.MayOperate {
+		return all - kept
+	}
+	return all
+}
+
+// spend takes a request from a budget, whose limit of all does not bind a role that may change something.
+func spend(b *admission.Budget, key string, may ddl.Privilege) bool {
+	if may < ddl.MayOperate {
+		b.Forget(key)
+	} else {
+		b.Succeeded(key, 0)
+	}
+	return b.Spend(key, 1, boottime.Now())
+}
+
+// confirm takes an answer about a session's role. It reports false if the role may not log in, or has another password.
+func (s *sessions) confirm(n *session, now Account) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if now.May < ddl.MayLook || now.Verifier != n.who.Verifier {
+		return false
+	}
+	n.allowed = now.May
+	return true
+}
+
+// may returns the privilege that the session's role had when it was last looked up.
+func (n *session) may() ddl.Privilege {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.allowed
+}
+
+// prove keeps that the user has given the password.
+func (n *session) prove(now time.Time) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.proof = now
+}
+
+// proved reports whether the user has given the password lately.
+func (n *session) proved(now time.Time) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return now.Sub(n.proof) < proofLife
 }
 
 // due reports whether the session's role is to be looked up again, and has others not do the same.

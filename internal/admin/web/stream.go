@@ -23,6 +23,7 @@ import (
 // Bounds of streams.
 const (
 	maxStreams     = 64
+	keptStreams    = 16   // of these, kept for roles that may change something
 	sessionStreams = 6    // of one session
 	streamQueue    = 64   // messages that wait for a slow reader; one more, and its stream ends
 	maxRing        = 3000 // events that a stream can resume from
@@ -231,11 +232,11 @@ func (h *hub) after(id string) (list []Event, resumed bool) {
 	return slices.Clone(h.ring[len(h.ring)-int(h.next-1-n):]), true
 }
 
-// enter opens a stream, with what it missed since that id. It reports false if there are too many.
-func (h *hub) enter(id string) (s *stream, missed []Event, resumed, ok bool) {
+// enter opens a stream, with what it missed since that id. It reports false if there are that many.
+func (h *hub) enter(id string, most int) (s *stream, missed []Event, resumed, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if len(h.streams) >= maxStreams {
+	if len(h.streams) >= most {
 		return nil, nil, false, false
 	}
 	s = &stream{out: make(chan []byte, streamQueue), slow: make(chan struct{})}
@@ -316,7 +317,7 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request, n *session) {
 		return
 	}
 	defer s.giveStream(n)
-	stream, missed, resumed, ok := s.hub.enter(r.Header.Get("Last-Event-ID"))
+	stream, missed, resumed, ok := s.hub.enter(r.Header.Get("Last-Event-ID"), placesFor(n.may(), maxStreams, keptStreams))
 	if !ok {
 		refuse(w, http.StatusServiceUnavailable, &console.Error{State: "53300", Message: fmt.Sprintf("this node has %d streams", maxStreams), Hint: "Open the console of another member."})
 		return
@@ -337,6 +338,11 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request, n *session) {
 	}
 	for _, e := range missed {
 		first.Write(eventMessage(e))
+	}
+	for _, d := range s.deeds.all() {
+		if d.State == deedRunning || time.Since(d.Ended) < deedShown {
+			first.Write(deedMessage(d))
+		}
 	}
 	first.Write(message("status", "", s.statusDocument()))
 	look := time.NewTicker(s.lookEvery)

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"regexp"
 	"slices"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/admin/console"
 	"github.com/coteriedb/coterie/internal/admin/ddl"
+	"github.com/coteriedb/coterie/internal/lib/samples"
 )
 
 // viewAge is how old the rows of a view may be that several browsers get: each question has a node ask all others.
@@ -168,6 +170,33 @@ func (s *Server) listViews(w http.ResponseWriter, r *http.Request, _ *session) {
 	answer(w, http.StatusOK, t)
 }
 
+// Option is the document of an option that is in effect and may be changed. Its values are in coterie.options.
+type Option struct {
+	Name    string   `json:"name"`
+	Place   string   `json:"place"`
+	Form    string   `json:"form"`
+	Words   []string `json:"words,omitempty"`
+	Min     int64    `json:"min,omitempty"`
+	Max     int64    `json:"max,omitempty"`
+	Unit    string   `json:"unit,omitempty"`
+	Default string   `json:"default,omitempty"`
+	About   string   `json:"about"`
+}
+
+// forms are the names of the forms of options.
+var forms = map[ddl.Form]string{ddl.Flag: "flag", ddl.Word: "word", ddl.Number: "number", ddl.Text: "text", ddl.Codec: "codec", ddl.Routes: "routes"}
+
+// listOptions answers with the options that the changes options and routing take.
+func (s *Server) listOptions(w http.ResponseWriter, _ *http.Request, _ *session) {
+	var list []Option
+	for _, o := range ddl.Options() {
+		if o.Verdict == ddl.InEffect && !o.OnlyNew {
+			list = append(list, Option{o.Name, string(o.Place), forms[o.Form], o.Words, o.Min, o.Max, o.Unit, o.Default, o.About})
+		}
+	}
+	answer(w, http.StatusOK, list)
+}
+
 // query runs one query of a session's user, with the rights of a viewer.
 func (s *Server) query(w http.ResponseWriter, r *http.Request, n *session) {
 	var in struct {
@@ -188,7 +217,8 @@ func (s *Server) query(w http.ResponseWriter, r *http.Request, n *session) {
 	}
 	defer leave() // once the answer is written: it is in memory until then
 	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
-	t, err := s.run(r.Context(), console.Principal{User: n.who.User, May: ddl.MayLook}, in.SQL)
+	from, _, _ := net.SplitHostPort(r.RemoteAddr)
+	t, err := s.run(r.Context(), console.Principal{User: n.who.User, May: ddl.MayLook, Via: console.ViaAPI, From: from}, in.SQL)
 	if err != nil {
 		refuseQuery(w, err)
 		return
@@ -202,6 +232,69 @@ func (s *Server) run(ctx context.Context, who console.Principal, text string) (T
 	at := time.Now()
 	r, err := console.NewSession(&bounded{s.c.Backend(), maxAnswer}, who).Run(ctx, text)
 	return tableOf("", r, at), err
+}
+
+// History is the document of what the metrics of a node were: series of points of the same length, the oldest first.
+type History struct {
+	Node        string    `json:"node"`
+	End         time.Time `json:"end"` // of the newest point
+	StepSeconds float64   `json:"step_seconds"`
+	Points      int       `json:"points"` // of each series
+	Series      []Series  `json:"series"` // those that have a value
+}
+
+// Series is a series of a History. A point without a value is null.
+type Series struct {
+	Name    string         `json:"name"`
+	Replica string         `json:"replica,omitempty"`
+	Metric  string         `json:"metric"`         // of which it is made
+	Unit    string         `json:"unit,omitempty"` // "": it counts things
+	Mean    samples.Values `json:"mean"`
+	Highest samples.Values `json:"highest"`
+}
+
+// past keeps the document of a History for a moment, so that many browsers cost what one does.
+type past struct {
+	span samples.Span
+
+	mu       sync.Mutex // guards what follows
+	at       time.Time
+	document []byte
+}
+
+// newPasts returns the spans of a History by their names.
+func newPasts() map[string]*past {
+	return map[string]*past{"hour": {span: samples.Hour}, "day": {span: samples.Day}}
+}
+
+// get returns the document, at most viewAge old.
+func (p *past) get(read func(samples.Span) History) ([]byte, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.at.IsZero() || time.Since(p.at) > viewAge {
+		b, err := json.Marshal(read(p.span))
+		if err != nil {
+			return nil, err
+		}
+		p.at, p.document = time.Now(), b
+	}
+	return p.document, nil
+}
+
+// history answers with what the metrics of this node were.
+func (s *Server) history(w http.ResponseWriter, r *http.Request, _ *session) {
+	p, ok := s.pasts[r.URL.Query().Get("span")]
+	if !ok {
+		refuse(w, http.StatusBadRequest, &console.Error{State: "22023", Message: "span is hour or day"})
+		return
+	}
+	b, err := p.get(s.c.History)
+	if err != nil {
+		refuseQuery(w, err)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(b) // it fails only if the client has gone
 }
 
 // queryTime is how long the statements of one request may take together.

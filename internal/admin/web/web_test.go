@@ -24,6 +24,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/ag/availability"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/lib/samples"
 )
 
 // group is a node's knowledge, for tests.
@@ -36,7 +37,35 @@ type group struct {
 	asked     []string
 	may       map[string]ddl.Privilege
 	block     chan struct{} // queries wait for it
+	ran       []string      // statements, with the user, the way and the address
+	denied    []string
+	refused   error         // the answer to a statement
+	hold      chan struct{} // statements and tokens wait for it
+	panics    bool          // they panic
+	unknown   error         // the answer about a role
+	noted     []string      // acts that are no statements
+	past      func(samples.Span) History
+	tables    map[string]rows // of views; never changed
 	verifiers map[string][sha256.Size]byte
+}
+
+// rows are those of a view, the first of which has the names of the columns.
+type rows [][]any
+
+func (r rows) send(to console.Rows) error {
+	var columns []console.Column
+	for _, name := range r[0] {
+		columns = append(columns, console.Column{Name: fmt.Sprint(name), Type: console.Text})
+	}
+	if err := to.Columns(columns); err != nil {
+		return err
+	}
+	for _, row := range r[1:] {
+		if err := to.Row(row); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func newGroup() *group {
@@ -58,6 +87,22 @@ func (g *group) status() api.Status {
 	return g.st
 }
 
+func (g *group) configuration() ag.Group {
+	return ag.Group{ID: "i", Name: "g", Replicas: []ag.Replica{{ID: "n1", Endpoint: "n1:5022", Major: 17, AvailabilityMode: ag.SynchronousCommit, FailoverMode: ag.Automatic}}}
+}
+
+// history is that of one replica, of which the second point is not known.
+func (g *group) history(s samples.Span) History {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.asked = append(g.asked, "history: "+s.Step.String())
+	if g.past != nil {
+		return g.past(s)
+	}
+	values := samples.Values{1, float32(math.NaN()), 3e9}
+	return History{Node: "n1", End: time.Now(), StepSeconds: s.Step.Seconds(), Points: 3, Series: []Series{{Name: "lag_bytes", Replica: "n2", Metric: "coterie_replica_lag_bytes", Unit: "bytes", Mean: values, Highest: values}}}
+}
+
 func (g *group) add(row ...any) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -74,6 +119,11 @@ func (g *group) Query(ctx context.Context, who console.Principal, q console.Ques
 		case <-block:
 		case <-ctx.Done():
 			return ctx.Err()
+		}
+	}
+	for name, rows := range g.tables {
+		if strings.Contains(q.SQL, name) {
+			return rows.send(to)
 		}
 	}
 	switch {
@@ -115,10 +165,6 @@ func (g *group) Query(ctx context.Context, who console.Principal, q console.Ques
 	return to.Row([]any{"n1", int64(0)})
 }
 
-func (g *group) Execute(context.Context, console.Principal, ddl.Statement) (console.Result, error) {
-	return console.Result{}, console.Errorf("XX000", "a statement that acts reached the node")
-}
-
 func (g *group) logIn(_ context.Context, a Attempt) (Account, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -129,9 +175,15 @@ func (g *group) logIn(_ context.Context, a Attempt) (Account, error) {
 	return Account{console.Principal{User: a.User, May: may}, g.verifiers[a.User]}, nil
 }
 
-func (g *group) look(_ context.Context, user string) (Account, error) {
+func (g *group) look(ctx context.Context, user string) (Account, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if err := ctx.Err(); err != nil {
+		return Account{}, err
+	}
+	if g.unknown != nil {
+		return Account{}, g.unknown
+	}
 	return Account{console.Principal{User: user, May: g.may[user]}, g.verifiers[user]}, nil
 }
 
@@ -142,14 +194,15 @@ type browser struct {
 	at     string
 	client *http.Client
 	cookie *http.Cookie
+	end    func() // of the server
 }
 
 // serve serves a group by TLS until the test ends.
 func serve(t *testing.T, g *group) *browser {
 	t.Helper()
 	s := New(Config{
-		Self: "n1", Logger: slog.New(slog.DiscardHandler), Status: g.status, Backend: func() console.Backend { return g }, LogIn: g.logIn, Look: g.look,
-		Certificate: func() *tls.Certificate { return nil },
+		Self: "n1", Logger: slog.New(slog.DiscardHandler), Status: g.status, Group: g.configuration, Backend: func() console.Backend { return g }, LogIn: g.logIn, Look: g.look, Try: g.try, Token: g.token, Note: g.note,
+		Certificate: func() *tls.Certificate { return nil }, History: g.history,
 	})
 	srv := httptest.NewTLSServer(s.handler)
 	ctx, stop := context.WithCancel(t.Context())
@@ -157,7 +210,7 @@ func serve(t *testing.T, g *group) *browser {
 	hub.Go(func() { s.hub.run(ctx) })
 	hub.Go(func() { s.hub.runEvents(ctx) })
 	t.Cleanup(func() { stop(); hub.Wait(); srv.CloseClientConnections(); srv.Close() })
-	return &browser{t: t, s: s, at: srv.URL, client: srv.Client()}
+	return &browser{t: t, s: s, at: srv.URL, client: srv.Client(), end: func() { srv.CloseClientConnections(); srv.Close() }}
 }
 
 func (b *browser) request(method, path, body string, headers ...string) *http.Request {
@@ -167,6 +220,7 @@ func (b *browser) request(method, path, body string, headers ...string) *http.Re
 	}
 	if body != "" {
 		r.Header.Set("Content-Type", "application/json")
+		r.Header.Set("Idempotency-Key", fmt.Sprint("key-", keys.Add(1)))
 	}
 	for i := 0; i < len(headers); i += 2 {
 		r.Header.Set(headers[i], headers[i+1])
@@ -203,10 +257,15 @@ func (b *browser) logIn(user string) (int, http.Header) {
 
 // path returns a path of a route that exists.
 func (x route) example() (path, body string) {
-	if x.method == "POST" && x.path == "/api/v1/query" {
-		body = `{"sql":"SELECT 1"}`
+	name := strings.TrimPrefix(x.path, "/api/v1/")
+	if x.method == "POST" {
+		body = map[string]string{"query": `{"sql":"SELECT 1"}`, "session/proof": `{"password":"right"}`, "token": `{"role":"replica","minutes":15}`, "plan": `{"name":"n4","role":"replica","options":{"FAILOVER_MODE":"MANUAL"}}`}[name] + examples[name].body
 	}
-	return strings.Replace(x.path, "{name}", "coterie.replicas", 1), body
+	path = strings.NewReplacer("{name}", "coterie.replicas", "{id}", "none").Replace(x.path)
+	if name == "history" {
+		path += "?span=hour"
+	}
+	return path, body
 }
 
 // TestWhoMayReadWhat holds that every path but the login, the page and the description needs a session, and that the
@@ -225,7 +284,14 @@ func TestWhoMayReadWhat(t *testing.T) {
 				continue
 			}
 			want := want
+			if c, is := examples[strings.TrimPrefix(x.path, "/api/v1/")]; is && x.method == "POST" {
+				want = c.want(user)
+			}
 			switch {
+			case strings.HasSuffix(x.path, "/token"):
+				want = example{needs: ddl.MayAdminister}.want(user)
+			case strings.HasSuffix(x.path, "{id}") && want == 200:
+				want = 404
 			case x.path == "/api/v1/session" && x.public && want == 401:
 				want = 204 // there is no session to tell of
 			case x.public:
@@ -251,8 +317,8 @@ func TestWhoMayReadWhat(t *testing.T) {
 	}
 }
 
-// TestNothingChangesByTheBrowser holds that an administrator's session has the rights of a viewer.
-func TestNothingChangesByTheBrowser(t *testing.T) {
+// TestQueriesChangeNothing holds that a query has the rights of a viewer, whatever the role of its session is.
+func TestQueriesChangeNothing(t *testing.T) {
 	t.Parallel()
 	g := newGroup()
 	b := serve(t, g)
@@ -387,10 +453,10 @@ func TestSessions(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	s := newSessions(func() time.Time { return now })
-	first, secret, _ := s.open(Account{Principal: console.Principal{User: "vera"}})
+	first, secret, _ := s.open(Account{Principal: console.Principal{User: "vera", May: ddl.MayOperate}})
 	for range roleSessions {
 		now = now.Add(time.Second)
-		if _, _, ok := s.open(Account{Principal: console.Principal{User: "vera"}}); !ok {
+		if _, _, ok := s.open(Account{Principal: console.Principal{User: "vera", May: ddl.MayOperate}}); !ok {
 			t.Fatal("refused")
 		}
 	}
@@ -403,15 +469,15 @@ func TestSessions(t *testing.T) {
 		t.Errorf("%d sessions", s.count())
 	}
 	for i := range maxSessions - roleSessions {
-		if _, _, ok := s.open(Account{Principal: console.Principal{User: fmt.Sprint(i)}}); !ok {
+		if _, _, ok := s.open(Account{Principal: console.Principal{User: fmt.Sprint(i), May: ddl.MayOperate}}); !ok {
 			t.Fatal("refused")
 		}
 	}
-	if _, _, ok := s.open(Account{Principal: console.Principal{User: "one more"}}); ok || s.refused()["sessions"] != 1 {
+	if _, _, ok := s.open(Account{Principal: console.Principal{User: "one more", May: ddl.MayOperate}}); ok || s.refused()["sessions"] != 1 {
 		t.Error("one more session than there may be")
 	}
 	now = now.Add(idleSession + time.Second)
-	n, secret, ok := s.open(Account{Principal: console.Principal{User: "one more"}})
+	n, secret, ok := s.open(Account{Principal: console.Principal{User: "one more", May: ddl.MayOperate}})
 	if !ok || s.count() != 1 {
 		t.Errorf("%d sessions after the silence", s.count())
 	}
@@ -589,11 +655,11 @@ func TestNumberOfStreams(t *testing.T) {
 	}
 	h := newHub(func() []byte { return nil }, nil)
 	for range maxStreams {
-		if _, _, _, ok := h.enter(""); !ok {
+		if _, _, _, ok := h.enter("", maxStreams); !ok {
 			t.Fatal("refused")
 		}
 	}
-	if _, _, _, ok := h.enter(""); ok {
+	if _, _, _, ok := h.enter("", maxStreams); ok {
 		t.Error("one more stream than a node may have")
 	}
 }
@@ -602,8 +668,8 @@ func TestNumberOfStreams(t *testing.T) {
 func TestSlowReaders(t *testing.T) {
 	t.Parallel()
 	h := newHub(func() []byte { return nil }, nil)
-	slow, _, _, _ := h.enter("")
-	quick, _, _, _ := h.enter("")
+	slow, _, _, _ := h.enter("", maxStreams)
+	quick, _, _, _ := h.enter("", maxStreams)
 	for range streamQueue + 1 {
 		h.send(message("status", "", []byte("{}")))
 		<-quick.out

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -59,6 +60,16 @@ func NewNode(t *testing.T) config.Layout {
 		t.Fatal(err)
 	}
 	return l
+}
+
+// NewStopped makes a node directory that has a configuration and no agent, and returns its path.
+func NewStopped(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, config.File), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return dir
 }
 
 // NewAgent serves a fake agent in a new node directory until the test ends.
@@ -194,6 +205,10 @@ func (n node) Restart(_ context.Context, r api.RestartRequest) error {
 	return err
 }
 
+func (n node) Major(_ context.Context, r api.MajorRequest) (api.MajorPlan, error) {
+	return reply[api.MajorPlan](n.a, "Major", r)
+}
+
 func (n node) CreateToken(_ context.Context, r api.TokenRequest) (api.TokenResult, error) {
 	return reply[api.TokenResult](n.a, "CreateToken", r)
 }
@@ -205,6 +220,10 @@ func (n node) RotateAuthority(_ context.Context, r api.RotateRequest) (api.Rotat
 func (n node) Remove(_ context.Context, id ag.ReplicaID) error {
 	_, err := reply[any](n.a, "Remove", id)
 	return err
+}
+
+func (n node) Replace(_ context.Context, r api.ReplaceRequest) (api.TokenResult, error) {
+	return reply[api.TokenResult](n.a, "Replace", r)
 }
 
 func (n node) Leave(context.Context) error {

@@ -2,6 +2,7 @@ package clientport
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -186,6 +187,32 @@ func (a *ListenerAddresses) places() []catalog.Place {
 	}
 	for _, held := range a.holder.Addresses() {
 		out = append(out, catalog.Place{Address: held.Prefix.String(), State: string(held.State), Device: held.Device, Problem: held.Problem})
+	}
+	return out
+}
+
+// Unserved returns why the group's listener is not served on this node where it should be; nil where Server is nil.
+func (p *Port) Unserved() []string { return unserved(p.Places()) }
+
+// unserved returns the places that failed; or that no virtual address is up, if this node is the one to hold them: only
+// then does an address that is down have a problem.
+func unserved(places []catalog.Place) (out []string) {
+	var down []string
+	up := false
+	for _, p := range places {
+		_, err := netip.ParsePrefix(p.Address)
+		why, _, _ := strings.Cut(p.Problem, "; ")
+		switch {
+		case p.State == string(vip.Failed):
+			out = append(out, fmt.Sprintf("%s of the listener is not served here: %s", p.Address, why))
+		case err == nil && p.State == string(vip.Online):
+			up = true
+		case err == nil && why != "":
+			down = append(down, why)
+		}
+	}
+	if !up && len(out) == 0 && len(down) > 0 {
+		out = append(out, "no address of the listener is up: "+strings.Join(down, "; "))
 	}
 	return out
 }

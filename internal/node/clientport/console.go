@@ -28,6 +28,7 @@ const (
 // serveConsole runs a session of the console on a connection that the listener has authenticated.
 func (p *Port) serveConsole(ctx context.Context, conn net.Conn, hello listener.ConsoleHello) {
 	who := principalOf(hello.User, hello.Role)
+	who.Via, who.From = console.ViaSQL, hello.Client
 	if err := console.Serve(ctx, conn, p.c.Console(), console.Hello{
 		Who: who, Settings: hello.Settings, PID: hello.Key.PID, Secret: hello.Key.Secret, Cancel: hello.Cancel, Places: p.consoles,
 		Logger: p.c.Logger.With("part", "console"),

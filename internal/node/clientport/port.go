@@ -150,7 +150,7 @@ func (p *Port) listenerConfig() (listener.Config, error) {
 		c.FlushLSN, c.Durable, c.Log, c.Confirm, c.Strict = server.CurrentFlush, p.durable, p.c.Log, p.confirmLead, p.strict
 		c.Position, c.Reserved, c.RelaxedCommit = p.progressOf, p.c.Reserved, p.relaxedCommit
 		c.Defaults = server.Defaults
-		c.Reuse, c.Continuity = p.reuse, p.continuity
+		c.Reuse, c.Continuity, c.Replay = p.reuse, p.continuity, p.replay
 		c.Fingerprint = func(ctx context.Context, user, database string) (listener.LoginFingerprint, error) {
 			f, err := server.Fingerprint(ctx, user, database)
 			return listener.LoginFingerprint{Text: f.Text, Exclusive: f.Exclusive, NotReusable: f.NotReusable}, err
@@ -269,10 +269,16 @@ func (p *Port) strict() bool {
 	return g != nil && g.Options.CommitBarrier == ag.BarrierStrict
 }
 
-// continuity reports whether sessions survive a planned failover (CONTINUITY = SESSION).
+// continuity reports whether sessions survive a failover (CONTINUITY = SESSION or REPLAY).
 func (p *Port) continuity() bool {
 	g := p.c.Group()
 	return g != nil && g.Options.Continuity != ag.ContinuityOff
+}
+
+// replay reports whether open transactions are executed again when their server is lost (CONTINUITY = REPLAY).
+func (p *Port) replay() bool {
+	g := p.c.Group()
+	return g != nil && g.Options.Continuity == ag.ContinuityReplay
 }
 
 // reuse reports whether the group lets a backend serve one client after the other (BACKEND_REUSE = ON).

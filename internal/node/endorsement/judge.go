@@ -211,7 +211,7 @@ func (j *Judge) refuse(value []byte, trusted string, why error) {
 	if quiet {
 		return
 	}
-	j.log.Error("the configuration in the quorum's store is refused, and the last good one stays in use: a witness may be stolen; coterie remove it",
+	j.log.Error("the configuration in the quorum's store is refused, and the last good one stays in use: a witness may be stolen; coterie member remove it",
 		"why", why, "serial", j.last.Serial)
 }
 

@@ -139,7 +139,7 @@ func (j *Judge) refuseRecord(part string, placed []byte, why error) {
 	r.refused = refusal{value: bytes.Clone(placed), why: why, at: now}
 	r.count++
 	if !quiet {
-		j.log.Error("the record in the quorum's store is refused, and nobody is promoted by it: it was loaded from elsewhere, or a witness may be stolen; coterie remove it then", "part", part, "why", why)
+		j.log.Error("the record in the quorum's store is refused, and nobody is promoted by it: it was loaded from elsewhere, or a witness may be stolen; coterie member remove it then", "part", part, "why", why)
 	}
 }
 

@@ -150,7 +150,7 @@ func (j *Judge) refuseRequest(value []byte, rev int64, why error) {
 	case errors.As(why, new(configurationError)):
 		j.log.Warn("the operator's request in the quorum's store is not carried out", "why", why)
 	default:
-		j.log.Error("the operator's request in the quorum's store is refused: a witness may be stolen; coterie remove it", "why", why)
+		j.log.Error("the operator's request in the quorum's store is refused: a witness may be stolen; coterie member remove it", "why", why)
 	}
 }
 

@@ -2,6 +2,7 @@ package metrics
 
 import (
 	"slices"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -25,6 +26,10 @@ func (s sink) clients(c Clients) {
 	s.routing(c.Stats)
 	s.count("coterie_sessions_moved_total", c.Moved)
 	s.counts("coterie_sessions_not_moved_total", c.Unmoved)
+	s.count("coterie_requests_repeated_total", c.Repeated)
+	s.count("coterie_transactions_replayed_total", c.Replayed)
+	s.counts("coterie_transactions_not_replayed_total", c.Unreplayed)
+	s.counts("coterie_commits_in_doubt_total", c.Doubts)
 	s.count("coterie_requests_held_total", c.Drained)
 	s.count("coterie_answers_held_total", c.Gated)
 	s.time("coterie_answers_held_seconds_total", c.GatedTime)
@@ -109,6 +114,15 @@ func (s sink) routing(st listener.Stats) {
 // commitWaits sets the wait of commits for synchronous replication.
 func (s sink) commitWaits(x Server) {
 	t := x.Commits
+	if s.keep != nil {
+		s.set("coterie_commit_wait_seconds_sum", t.Waited.Seconds())
+		s.count("coterie_commit_wait_seconds_count", t.Blocks)
+		for quantile, v := range map[string]time.Duration{"0.5": t.P50, "0.95": t.P95, "0.99": t.P99} {
+			s.time("coterie_commit_wait_seconds", v, quantile)
+		}
+		s.time("coterie_commit_wait_max_seconds", t.Max)
+		return
+	}
 	d := s.known["coterie_commit_wait_seconds"]
 	quantiles := map[float64]float64{0.5: t.P50.Seconds(), 0.95: t.P95.Seconds(), 0.99: t.P99.Seconds()}
 	m, err := prometheus.NewConstSummary(d.desc, t.Blocks, t.Waited.Seconds(), quantiles)

@@ -50,27 +50,42 @@ func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect sends the metrics of this moment.
 func (c *Collector) Collect(ch chan<- prometheus.Metric) {
-	f, out := c.facts(), sink{c.known, ch}
-	out.node(f)
-	out.group(f)
-	out.members(f)
-	if f.Server != nil {
-		out.server(f, *f.Server)
-	}
-	if f.Clients != nil {
-		out.clients(*f.Clients)
-	}
-	out.between(f)
+	sink{known: c.known, ch: ch}.all(c.facts())
 }
 
-// sink takes the values of the metrics, by their names.
+// Values calls keep with the values of these facts, as Collect sends them: by the name of the metric and the values of
+// its labels. A summary has its quantiles, of which each is the value of a label, and the names that end in _sum and
+// _count.
+func Values(f Facts, keep func(name string, v float64, labels []string)) { sink{keep: keep}.all(f) }
+
+// all sets the metrics of the facts.
+func (s sink) all(f Facts) {
+	s.node(f)
+	s.group(f)
+	s.members(f)
+	s.backup(f.Backup)
+	if f.Server != nil {
+		s.server(f, *f.Server)
+	}
+	if f.Clients != nil {
+		s.clients(*f.Clients)
+	}
+	s.between(f)
+}
+
+// sink takes the values of the metrics, by their names: for keep, if there is one, and else for the channel.
 type sink struct {
 	known map[string]described
 	ch    chan<- prometheus.Metric
+	keep  func(name string, v float64, labels []string)
 }
 
 // set gives a gauge or a counter a value for the values of its labels.
 func (s sink) set(name string, v float64, values ...string) {
+	if s.keep != nil {
+		s.keep(name, v, values)
+		return
+	}
 	d, ok := s.known[name]
 	if !ok {
 		s.ch <- prometheus.NewInvalidMetric(prometheus.NewDesc("coterie_unknown", "A metric without a definition.", nil, nil), fmt.Errorf("%s has no definition", name))

@@ -10,6 +10,7 @@ import (
 	"github.com/coteriedb/coterie/internal/agent"
 	"github.com/coteriedb/coterie/internal/agent/decisions"
 	"github.com/coteriedb/coterie/internal/endpoint"
+	"github.com/coteriedb/coterie/internal/lib/storage"
 	"github.com/coteriedb/coterie/internal/listener"
 	"github.com/coteriedb/coterie/internal/postgres/replication"
 	"github.com/coteriedb/coterie/internal/postgres/seeding"
@@ -27,13 +28,16 @@ type Facts struct {
 	Failovers   decisions.Failovers
 	Lease       *time.Duration // left of the right to act as the primary; nil: this node is not the primary
 	Space       []agent.Space
+	Storage     []storage.Volume
 	Expiry      map[string]time.Time // of certificates, by what they are for
 	Logs        Logs
 
 	Server   *Server  // nil on a witness
+	Backup   *Backup  // nil where no backups are enabled
 	Clients  *Clients // nil where no clients are served
 	Console  console.Counts
 	Browsers *web.Counts // nil where there is no console in the browser
+	Hooks    *Hooks      // nil where there is no directory of commands
 	Endpoint Endpoint
 	HTTP     uint64 // connections refused at the HTTP port
 }
@@ -43,6 +47,9 @@ type Build struct{ Version, Commit, PostgreSQL string }
 
 // Logs counts the files of the agent's log that were replaced because they were large, and those that could not be.
 type Logs struct{ Replaced, Failed uint64 }
+
+// Hooks counts the commands that were run for events, and the events that were left out.
+type Hooks struct{ Done, Failed, Dropped uint64 }
 
 // Endpoint is what the port between nodes has counted.
 type Endpoint struct {
@@ -66,6 +73,14 @@ type Server struct {
 	LastFence time.Time // zero: none is remembered
 	Ends      uint64    // servers that ended since the keeper started
 	Log       *ServerLog
+}
+
+// Backup is what is known of the group's backups, and of the archiving of this node's server.
+type Backup struct {
+	Age              *time.Duration // since the newest backup ended; nil: there is none, or it is not known
+	Primary, Failing bool           // the server archives; its last try failed
+	Waiting          int            // segments to be archived
+	Failed           int64          // tries that failed
 }
 
 // Stream is the stream of WAL to a member.

@@ -11,6 +11,7 @@ import (
 	"github.com/coteriedb/coterie/internal/agent"
 	"github.com/coteriedb/coterie/internal/agent/decisions"
 	"github.com/coteriedb/coterie/internal/endpoint"
+	"github.com/coteriedb/coterie/internal/lib/storage"
 	"github.com/coteriedb/coterie/internal/listener"
 	"github.com/coteriedb/coterie/internal/postgres/replication"
 	"github.com/coteriedb/coterie/internal/postgres/seeding"
@@ -19,7 +20,7 @@ import (
 
 // everything is what a primary a with the secondaries b and c and the witness w could know at most.
 func everything() Facts {
-	lease, pending, lag := 4*time.Second, 2, int64(70)
+	lease, pending, lag, age := 4*time.Second, 2, int64(70), time.Hour
 	replica := func(id ag.ReplicaID, role ag.Role, sync ag.SyncState) api.Replica {
 		return api.Replica{Name: id, Role: role, Sync: sync, Mode: ag.SynchronousCommit, Connected: connected, Voter: true}
 	}
@@ -51,8 +52,13 @@ func everything() Facts {
 		Failovers: decisions.Failovers{
 			Count: map[decisions.FailoverKey]uint64{{Kind: decisions.Automatic, Cause: ag.CauseDied}: 2}, Last: time.Unix(1700, 500e6), Outage: 900 * time.Millisecond,
 		},
+		Storage: []storage.Volume{{
+			Dir: "/srv", Kind: storage.MD, Name: "/dev/md0", Mirrored: true, State: storage.Degraded, Filling: &storage.Filling{What: "recover", Done: 0.25, Rate: 1000},
+			Devices: []storage.Device{{Name: "/dev/sda", State: "ok", Reads: 2}, {Name: "/dev/sdb", State: "behind"}},
+		}},
 		Space:  []agent.Space{{Place: "data", Free: 10, Total: 20}, {Place: "data", Free: 11, Total: 20}},
 		Expiry: map[string]time.Time{"node": time.Unix(99, 0)}, Logs: Logs{Replaced: 2, Failed: 1},
+		Backup: &Backup{Age: &age, Primary: true, Failing: true, Waiting: 3, Failed: 4},
 		Server: &Server{
 			Commits:  replication.PenaltyTotals{Blocks: 4, Waited: 2 * time.Second, Max: time.Second, P50: 100 * time.Millisecond},
 			Seedings: []seeding.Operation{{State: seeding.Failed}, {State: seeding.Seeding, Progress: progress.Progress{Done: 5, Total: 50, Rate: 2}}},
@@ -63,13 +69,14 @@ func everything() Facts {
 			Stats: listener.Stats{
 				Accepted: 5, Rejected: map[string]uint64{"gone": 1}, Refused: map[string]uint64{"53300": 2, "3D000": 4}, Cut: map[string]uint64{"gate": 1},
 				Routed:     map[listener.RoutedKey]uint64{{Intent: ag.ReadOnly, Replica: "b"}: 2, {Intent: ag.ReadWrite, Replica: "a"}: 3},
-				LastMinute: []listener.Second{{Readers: 2, Routed: 2}, {Readers: 2, Routed: 1}}, KernelPath: map[string]uint64{"cold": 1}, Unmoved: map[string]uint64{"cursor": 1},
+				LastMinute: []listener.Second{{Readers: 2, Routed: 2}, {Readers: 2, Routed: 1}}, KernelPath: map[string]uint64{"cold": 1}, Unmoved: map[string]uint64{"cursor": 1}, Unreplayed: map[string]uint64{"too long": 1}, Doubts: map[string]uint64{"committed": 1},
 				Pool: listener.PoolStats{Dropped: map[string]uint64{"old": 1}, Ahead: 1}, Gated: 9, GatedTime: 1500 * time.Millisecond, Open: 4,
 			},
 			Sessions: map[Sessions]int{{ag.ReadWrite, listener.PathKernel, "active"}: 3}, Others: 1,
 		},
 		Console:  console.Counts{Sessions: 2, Limits: map[string]uint64{"sessions": 1}},
 		Browsers: &web.Counts{Refused: 1, Sessions: 2, Limits: map[string]uint64{"sessions": 3}, Streams: 4, Dropped: 5},
+		Hooks:    &Hooks{Done: 3, Failed: 1, Dropped: 2},
 		Endpoint: Endpoint{Refused: 1, Relayed: endpoint.RelayStatus{Open: 1, Total: 2, Bytes: 3}},
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/ag/availability"
+	"github.com/coteriedb/coterie/internal/lib/storage"
 	"github.com/coteriedb/coterie/internal/postgres/seeding"
 )
 
@@ -31,6 +32,7 @@ func (s sink) node(f Facts) {
 		s.set("coterie_disk_free_bytes", float64(x.Free), x.Place)
 		s.set("coterie_disk_size_bytes", float64(x.Total), x.Place)
 	}
+	s.storage(f.Storage)
 	s.count("coterie_log_rotations_total", f.Logs.Replaced)
 	s.count("coterie_log_rotation_failures_total", f.Logs.Failed)
 	s.count("coterie_http_refused_total", f.HTTP)
@@ -41,8 +43,40 @@ func (s sink) node(f Facts) {
 		s.set("coterie_https_streams_open", float64(w.Streams))
 		s.count("coterie_https_streams_dropped_total", w.Dropped)
 	}
+	if h := f.Hooks; h != nil {
+		s.count("coterie_hook_runs_total", h.Done, "done")
+		s.count("coterie_hook_runs_total", h.Failed, "failed")
+		s.count("coterie_hook_events_dropped_total", h.Dropped)
+	}
 	s.set("coterie_console_sessions_open", float64(f.Console.Sessions))
 	s.counts("coterie_console_limit_reached_total", f.Console.Limits)
+}
+
+// storage sets how the mirrors are that directories with data stand on.
+func (s sink) storage(all []storage.Volume) {
+	devices := 0
+	for _, v := range all[:min(len(all), maxValues)] {
+		if v.Mirrored && v.State != storage.Unknown {
+			s.flag("coterie_storage_degraded", v.State == storage.Degraded, v.Dir)
+		}
+		told := map[string]bool{}
+		for _, d := range v.Devices {
+			if devices == maxValues || told[d.Name] {
+				continue
+			}
+			told[d.Name] = true
+			devices++
+			for kind, n := range map[string]int64{"read": d.Reads, "write": d.Writes, "flush": d.Flushes, "checksum": d.Corruption, "generation": d.Generation} {
+				s.set("coterie_storage_device_errors", float64(n), v.Dir, d.Name, kind)
+			}
+		}
+		if x := v.Filling; x != nil && x.Done >= 0 {
+			s.set("coterie_storage_resync_ratio", x.Done, v.Dir)
+		}
+		if x := v.Filling; x != nil && x.Rate > 0 {
+			s.set("coterie_storage_resync_bytes_per_second", float64(x.Rate), v.Dir)
+		}
+	}
 }
 
 // group sets the judgement of the group, and what its record says.
@@ -254,4 +288,19 @@ func (s sink) link(peer string, x api.Link) {
 	s.set("coterie_link_round_trip_seconds", x.RTT/1000, peer)
 	s.set("coterie_link_loss_ratio", float64(x.Lost)/float64(max(x.Packets, 1)), peer)
 	s.set("coterie_link_carried_bytes_per_second", float64(x.Carried), peer)
+}
+
+// backup sets how the backups and the archiving are.
+func (s sink) backup(b *Backup) {
+	if b == nil {
+		return
+	}
+	if b.Age != nil {
+		s.time("coterie_backup_last_success_age_seconds", *b.Age)
+	}
+	if b.Primary {
+		s.set("coterie_archive_waiting_segments", float64(b.Waiting))
+		s.count("coterie_archive_failures_total", uint64(max(0, b.Failed)))
+		s.flag("coterie_archive_failing", b.Failing)
+	}
 }

@@ -1,6 +1,7 @@
 package operations
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -34,11 +35,11 @@ func (s *Service) Admit(ctx context.Context, tokenID string, verify func([]byte)
 	if err != nil {
 		return none, err
 	}
-	if err := t.Check(verify, req.Kind, pin, time.Now()); err != nil {
+	if err := cmp.Or(t.Check(verify, req.Kind, pin, time.Now()), t.Names(req.ID)); err != nil {
 		return none, err
 	}
 	if err := t.Endorsed(s.Layout.PKI()); err != nil {
-		s.Logger.Error("a join token in the record was not made by a replica: a witness may be stolen; coterie remove it", "token", tokenID, "err", err)
+		s.Logger.Error("a join token in the record was not made by a replica: a witness may be stolen; coterie member remove it", "token", tokenID, "err", err)
 		return none, &endpoint.RemoteError{Code: endpoint.CodeTokenUnknown, Message: "the join token was not made by a replica of this group"}
 	}
 	ca := s.PKI.CA()
@@ -53,7 +54,7 @@ func (s *Service) Admit(ctx context.Context, tokenID string, verify func([]byte)
 	old, there := x.Group.Replica(req.ID)
 	again := there && old.KeyPin == pin // its first answer got lost
 	if stored.Used && !again {
-		return none, &endpoint.RemoteError{Code: "token_used", Message: "this join token was used already; make another with coterie token create"}
+		return none, &endpoint.RemoteError{Code: "token_used", Message: "this join token was used already; make another with coterie member add-token"}
 	}
 	if err := enlist(&x.Group, req, pin); err != nil { // refused before the token is spent
 		return none, err

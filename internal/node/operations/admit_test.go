@@ -15,6 +15,7 @@ import (
 	"github.com/coteriedb/coterie/internal/endpoint"
 	"github.com/coteriedb/coterie/internal/endpoint/certs"
 	"github.com/coteriedb/coterie/internal/etcd"
+	"github.com/coteriedb/coterie/internal/lib/fail"
 )
 
 // withAuthority makes the node of the bed a replica that holds the group's authority.
@@ -37,7 +38,18 @@ func (b *bed) withAuthority(t *testing.T) *certs.CA {
 // token stores a join token, and returns its id.
 func (b *bed) token(t *testing.T, role string, ttl time.Duration) string {
 	t.Helper()
-	_, stored, err := endpoint.NewToken(b.pki.ca, endpoint.TokenOptions{Role: role, Addresses: []string{"a:5022"}}, ttl)
+	return b.stored(t, endpoint.TokenOptions{Role: role, Addresses: []string{"a:5022"}}, ttl)
+}
+
+// tokenFor stores a join token for the replica that takes the place of a member, and returns its id.
+func (b *bed) tokenFor(t *testing.T, member string) string {
+	t.Helper()
+	return b.stored(t, endpoint.TokenOptions{Role: certs.KindReplica, Member: member, Addresses: []string{"a:5022"}}, time.Hour)
+}
+
+func (b *bed) stored(t *testing.T, o endpoint.TokenOptions, ttl time.Duration) string {
+	t.Helper()
+	_, stored, err := endpoint.NewToken(b.pki.ca, o, ttl)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,11 +138,12 @@ func TestAdmitRefuses(t *testing.T) {
 		"a used token": {code: endpoint.CodeTokenUsed, spent: true, change: func(b *bed, id *string, _ *endpoint.JoinRequest) {
 			_, _ = b.store.ConsumeToken(context.Background(), *id)
 		}},
-		"no certificate request":  {text: "certificate", change: func(_ *bed, _ *string, r *endpoint.JoinRequest) { r.CSR = []byte("x") }},
-		"a name that exists":      {code: endpoint.CodeNameTaken, change: func(_ *bed, _ *string, r *endpoint.JoinRequest) { r.ID = "b" }},
-		"a name that is no name":  {text: "name", change: func(_ *bed, _ *string, r *endpoint.JoinRequest) { r.ID = "con sole" }},
-		"another major version":   {code: endpoint.CodeVersionMismatch, change: func(_ *bed, _ *string, r *endpoint.JoinRequest) { r.Major = 14 }},
-		"a host that fences late": {code: endpoint.CodeRefused, text: "fence", change: func(_ *bed, _ *string, r *endpoint.JoinRequest) { r.Fence = time.Minute }},
+		"a replacement's token under another name": {code: endpoint.CodeRefused, text: "takes the place of c", change: func(b *bed, id *string, _ *endpoint.JoinRequest) { *id = b.tokenFor(t, "c") }},
+		"no certificate request":                   {text: "certificate", change: func(_ *bed, _ *string, r *endpoint.JoinRequest) { r.CSR = []byte("x") }},
+		"a name that exists":                       {code: endpoint.CodeNameTaken, change: func(_ *bed, _ *string, r *endpoint.JoinRequest) { r.ID = "b" }},
+		"a name that is no name":                   {text: "name", change: func(_ *bed, _ *string, r *endpoint.JoinRequest) { r.ID = "con sole" }},
+		"another major version":                    {code: endpoint.CodeVersionMismatch, change: func(_ *bed, _ *string, r *endpoint.JoinRequest) { r.Major = 14 }},
+		"a host that fences late":                  {code: endpoint.CodeRefused, text: "fence", change: func(_ *bed, _ *string, r *endpoint.JoinRequest) { r.Fence = time.Minute }},
 	} {
 		b := newBed(t)
 		b.withAuthority(t)
@@ -245,10 +258,15 @@ func (s staleTokens) Token(context.Context, string) (etcd.Token, error) { return
 func TestCreateToken(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
-	if _, err := b.CreateToken(t.Context(), api.TokenRequest{Role: "replica", TTL: time.Hour}); err == nil || !strings.Contains(err.Error(), "run this on a replica") {
+	if _, err := b.CreateToken(t.Context(), api.TokenRequest{Role: "replica", TTL: time.Hour}); err == nil || !strings.Contains(err.Error(), "nothing was changed. Run coterie member add-token on b or c") {
 		t.Errorf("on a witness: %v", err)
 	}
 	b.withAuthority(t)
+	for _, ttl := range []time.Duration{-time.Second, 0, time.Millisecond, 31 * 24 * time.Hour} {
+		if _, err := b.CreateToken(t.Context(), api.TokenRequest{Role: "replica", TTL: ttl}); fail.KindOf(err) != fail.Usage || !strings.Contains(err.Error(), "nothing was made") {
+			t.Errorf("a token for %v: %v", ttl, err)
+		}
+	}
 	b.Service.Node.Quorum = &config.Quorum{Endpoints: []string{"q:2379"}, CA: "/ca", Cert: "/cert", Key: "/key"}
 	for role, verb := range map[string]string{"replica": "join", "witness": "witness"} {
 		r, err := b.CreateToken(t.Context(), api.TokenRequest{Role: role, TTL: time.Hour})

@@ -34,10 +34,10 @@ func (s *Service) Trust(ctx context.Context, id ag.ReplicaID) (string, error) {
 
 // Resume continues data movement.
 func (s *Service) Resume(ctx context.Context, id ag.ReplicaID) (err error) {
-	defer func() { err = noQuorum(err) }()
+	defer func() { err = s.noQuorum(err) }()
 	if snap := s.Agent.Snapshot(); snap != nil && snap.Record.Epoch.Leader == id {
 		if st, ok := snap.Statuses[id]; ok && st.Quarantine != "" {
-			return fail.Refusedf("%s led last, its copy is under quarantine, and there is no primary to make it anew from: check its storage and run coterie resume %s --trust, or coterie failover --to another --allow-data-loss", id, id)
+			return fail.Refusedf("%s led last, its copy is under quarantine, and there is no primary to make it anew from: check its storage and run coterie replica resume %s --trust, or coterie failover --to another --allow-data-loss", id, id)
 		}
 	}
 	return s.Update(ctx, func(g *ag.Group) error { return setSuspended(g, id, false) })

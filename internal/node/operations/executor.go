@@ -72,16 +72,51 @@ func queryFailed(err error) error {
 func (e Executor) Execute(ctx context.Context, who console.Principal, s ddl.Statement) (console.Result, error) {
 	start := time.Now()
 	r, err := e.execute(ctx, s)
-	log := e.Logger.With("user", who.User, "statement", s.Redacted(), "took", time.Since(start).Round(time.Millisecond).String())
-	switch {
-	case err != nil:
-		log.Info("statement failed", "err", err)
-		return r, withSQLState(err)
-	case s.Kind() != ddl.KindReport:
-		log.Info("statement executed")
-		e.Status.NoteStatement(who.User, s.Redacted())
+	if err != nil {
+		err = withSQLState(err)
 	}
-	return r, nil
+	if s.Kind() != ddl.KindReport {
+		if err == nil {
+			e.note(who, s.Redacted(), time.Since(start), nil)
+			e.Status.NoteStatement(who.User, s.Redacted())
+			return r, nil
+		}
+		noted := console.AsError(err)
+		noted.Message = s.RedactedText(noted.Message) // PostgreSQL, and the replica that asks it, quote the value
+		e.note(who, s.Redacted(), time.Since(start), noted)
+	}
+	return r, err
+}
+
+// Denied implements console.Backend.
+func (e Executor) Denied(who console.Principal, s ddl.Statement, err *console.Error) {
+	e.note(who, s.Redacted(), 0, err)
+}
+
+// Note keeps for the audit what an administrator had this node do otherwise than by a statement, and how it ended.
+func (s *Service) Note(who console.Principal, operation string, took time.Duration, err error) {
+	s.note(who, operation, took, err)
+}
+
+func (s *Service) note(who console.Principal, operation string, took time.Duration, err error) {
+	a := catalog.Act{User: who.User, Via: string(who.Via), From: who.From, Operation: operation, Result: catalog.ActDone, Took: took}
+	if who.May > ddl.MayNothing {
+		a.Privilege = console.RoleFor(who.May)
+	}
+	if who.May > ddl.MayAdminister {
+		a.Privilege = "superuser"
+	}
+	if who.Via == "" {
+		a.Via = string(console.ViaSQL)
+	}
+	if err != nil {
+		known := console.AsError(err)
+		a.Result, a.Number, a.Message = catalog.ActFailed, known.Number, known.Message
+		if known.State == "42501" || known.State == "28000" { // without the privilege, or the proof of the password
+			a.Result = catalog.ActDenied
+		}
+	}
+	s.Status.NoteAct(s.Logger, a)
 }
 
 // withSQLState gives the errors of the management paths a state.
@@ -202,7 +237,7 @@ func (s *Service) CreateDatabase(ctx context.Context, name string) (bool, error)
 
 // SQL runs one statement for a client of the management socket, which is an administrator.
 func (s *Service) SQL(ctx context.Context, text string) (any, error) {
-	session := console.NewSession(Executor{s}, console.Principal{User: "coterie", May: ddl.MayConfigureServers})
+	session := console.NewSession(Executor{s}, console.Principal{User: "coterie", May: ddl.MayConfigureServers, Via: console.ViaSocket})
 	r, err := session.Run(ctx, text)
 	if err != nil {
 		b, marshalErr := json.Marshal(err)

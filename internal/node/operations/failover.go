@@ -22,7 +22,7 @@ func (s *Service) Failover(ctx context.Context, req api.FailoverRequest) (api.Fa
 	start := time.Now()
 	x, err := s.Store.Read(ctx)
 	if err != nil {
-		return api.FailoverResult{}, fail.Unhealthyf("no majority of the quorum answers, and nobody may be promoted without it: %w", err)
+		return api.FailoverResult{}, s.noQuorum(err)
 	}
 	if req.AllowDataLoss && s.unanswered(x) {
 		x.Op = nil // its revision still guards what is written in its place
@@ -30,6 +30,9 @@ func (s *Service) Failover(ctx context.Context, req api.FailoverRequest) (api.Fa
 	to, err := failoverTarget(x, req.To, req.AllowDataLoss)
 	if err != nil {
 		return api.FailoverResult{}, err
+	}
+	if req.DryRun && req.AllowDataLoss { // no session moves, and the primary may be dead
+		return api.FailoverResult{From: x.Record.Epoch.Leader, To: to, Epoch: x.Record.Epoch.Epoch, DryRun: true}, ableToLead(x, to)
 	}
 	if req.DryRun {
 		return s.dryRun(ctx, x, to)
@@ -142,7 +145,7 @@ func ableToLead(x etcd.Snapshot, to ag.ReplicaID) error {
 	var st agent.Status
 	switch err := json.Unmarshal(x.Statuses[to], &st); {
 	case err == nil && st.Quarantine != "":
-		return refuse(41142, advice{"coterie resume " + string(to) + " --trust first, if this copy shall lead; or name another replica with --to", "coterie resume --trust on its node first, or force another replica"},
+		return refuse(41142, advice{"coterie replica resume " + string(to) + " --trust first, if this copy shall lead; or name another replica with --to", "coterie replica resume --trust on its node first, or force another replica"},
 			"%s cannot become the primary: its copy is under quarantine: %s", to, st.Quarantine)
 	case err != nil, st.Data == "", st.Data == ag.DataPresent:
 		return nil
@@ -230,7 +233,7 @@ func suspendedFor(op ag.Op) string {
 	if op.Kind != ag.OpForced {
 		return ""
 	}
-	return fmt.Sprintf("; every copy but %s was suspended for it: coterie resume NAME for each that shall go on", op.To)
+	return fmt.Sprintf("; every copy but %s was suspended for it: coterie replica resume NAME for each that shall go on", op.To)
 }
 
 func opEpoch(raw json.RawMessage) ag.Epoch {

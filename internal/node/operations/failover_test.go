@@ -101,6 +101,23 @@ func TestFailoverRefusals(t *testing.T) {
 	}
 }
 
+// TestFailoverToAnyNamesTheReason holds that nobody is advised to accept a loss where maintenance, or a change of the
+// primary, is what keeps the secondaries from leading.
+func TestFailoverToAnyNamesTheReason(t *testing.T) {
+	t.Parallel()
+	for want, change := range map[string]func(*etcd.Snapshot){
+		"every synchronized secondary is under maintenance: b (coterie maintenance off NAME": maintained,
+		"has no primary at the moment": func(x *etcd.Snapshot) { x.Record.Epoch.Phase, x.Record.State.V = ag.PhaseSeal, nil },
+		"no secondary is synchronized": func(x *etcd.Snapshot) { x.Record.State.V = nil },
+	} {
+		x := newBed(t).store.x
+		change(&x)
+		if _, err := failoverTarget(x, "", false); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("want %q: %v", want, err)
+		}
+	}
+}
+
 // TestWithSQLState holds the number of the error that every statement may meet, and that others stay as they are.
 func TestWithSQLState(t *testing.T) {
 	t.Parallel()

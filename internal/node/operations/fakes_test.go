@@ -366,11 +366,13 @@ func (s *fakeSeeds) List(context.Context, ag.ReplicaID) ([]seeding.Operation, er
 type fakeStatus struct {
 	facts catalog.Facts
 	noted []string
+	acts  []catalog.Act
 }
 
-func (s *fakeStatus) Facts(context.Context) catalog.Facts { return s.facts }
-func (s *fakeStatus) Version() string                     { return "15.9" }
-func (s *fakeStatus) NoteStatement(user, text string)     { s.noted = append(s.noted, user+": "+text) }
+func (s *fakeStatus) Facts(context.Context) catalog.Facts   { return s.facts }
+func (s *fakeStatus) Version() string                       { return "15.9" }
+func (s *fakeStatus) NoteAct(_ *slog.Logger, a catalog.Act) { s.acts = append(s.acts, a) }
+func (s *fakeStatus) NoteStatement(user, text string)       { s.noted = append(s.noted, user+": "+text) }
 
 func (s *fakeStatus) NoteFailover(e ag.Epoch, what, because string) {
 	s.noted = append(s.noted, fmt.Sprintf("epoch %d: %s: %s", e, what, because))

@@ -6,11 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/endpoint"
+	"github.com/coteriedb/coterie/internal/endpoint/certs"
 	"github.com/coteriedb/coterie/internal/etcd"
 	"github.com/coteriedb/coterie/internal/lib/fail"
 	"github.com/coteriedb/coterie/internal/lib/fault"
@@ -21,10 +23,29 @@ import (
 
 // CreateToken makes a join token that any replica of the group honours once.
 func (s *Service) CreateToken(ctx context.Context, req api.TokenRequest) (out api.TokenResult, err error) {
-	defer func() { err = noQuorum(err) }()
+	return s.token(ctx, req, "")
+}
+
+// maxTokenLife is the longest time for which a token works: until then its text is as good as a password.
+const maxTokenLife = 30 * 24 * time.Hour
+
+// checkTokenLife refuses a time for which no token works.
+func checkTokenLife(ttl time.Duration) error {
+	if ttl < time.Second || ttl > maxTokenLife {
+		return fail.Usagef("a token works for 1s to %v, not for %v; nothing was made", maxTokenLife, ttl)
+	}
+	return nil
+}
+
+// token makes a join token, for a node of that name if one is given.
+func (s *Service) token(ctx context.Context, req api.TokenRequest, member ag.ReplicaID) (out api.TokenResult, err error) {
+	defer func() { err = s.noQuorum(err) }()
 	ca := s.PKI.CA()
 	if ca == nil {
-		return api.TokenResult{}, fail.Refusedf("a witness cannot admit members; run this on a replica")
+		return api.TokenResult{}, s.notHere("coterie member add-token", "")
+	}
+	if err := checkTokenLife(req.TTL); err != nil {
+		return api.TokenResult{}, err
 	}
 	var addresses []string
 	for _, r := range s.Members.Group().Replicas {
@@ -36,7 +57,7 @@ func (s *Service) CreateToken(ctx context.Context, req api.TokenRequest) (out ap
 	if q := s.Node.Quorum; q != nil {
 		quorum = endpoint.TokenQuorum{Endpoints: q.Endpoints, CA: q.CA, Cert: q.Cert, Key: q.Key}
 	}
-	text, stored, err := endpoint.NewToken(ca, endpoint.TokenOptions{Role: req.Role, Addresses: addresses, Quorum: quorum}, req.TTL)
+	text, stored, err := endpoint.NewToken(ca, endpoint.TokenOptions{Role: req.Role, Member: string(member), Addresses: addresses, Quorum: quorum}, req.TTL)
 	if err != nil {
 		return api.TokenResult{}, fail.Error{Kind: fail.Usage, Err: err}
 	}
@@ -54,6 +75,84 @@ func (s *Service) CreateToken(ctx context.Context, req api.TokenRequest) (out ap
 	return api.TokenResult{Token: text, Role: req.Role, Expires: stored.Expires, Command: "coterie " + verb + " " + text}, nil
 }
 
+// notHere returns the refusal of a witness, which has no key of the group's authority: it can neither admit members nor
+// sign the configuration. It names the replicas on which the command can be run.
+func (s *Service) notHere(command string, about ag.ReplicaID) error {
+	return fail.Refusedf("%s is a witness, which cannot change who is a member; nothing was changed. Run %s on %s", s.Self, command, s.others(about))
+}
+
+// others names the replicas beside this node and one that a command is about: where the command can be run instead.
+// Those that do not answer this node are left out, if any does.
+func (s *Service) others(about ag.ReplicaID) string {
+	var answer, silent []string
+	v := s.Agent.View()
+	for _, r := range s.Members.Group().Replicas {
+		switch {
+		case !r.HasData() || r.ID == s.Self || r.ID == about:
+		case v != nil && slices.Contains(v.Reach, r.ID):
+			answer = append(answer, string(r.ID))
+		default:
+			silent = append(silent, string(r.ID))
+		}
+	}
+	switch {
+	case len(answer) > 0:
+		return strings.Join(answer, " or ")
+	case len(silent) > 0:
+		return strings.Join(silent, " or ") + ", which does not answer this node"
+	}
+	return "another replica; the group has none"
+}
+
+// Replace takes a member that is lost out of the group, keeps its name and its settings, and makes a token for the node
+// that takes its place. A member that answers is refused: it may be worth more than its replacement. The member is
+// awaited from the moment in which it is not listed any more, so an interrupted Replace can be repeated.
+func (s *Service) Replace(ctx context.Context, req api.ReplaceRequest) (out api.TokenResult, err error) {
+	defer func() { err = s.noQuorum(err) }()
+	if err := checkTokenLife(req.TTL); err != nil { // before the member is taken out
+		return out, err
+	}
+	x, err := s.Store.Read(ctx)
+	if err != nil {
+		return out, err
+	}
+	r, listed := x.Group.Replica(req.Member)
+	was, awaited := x.Group.Awaiting(req.Member)
+	switch {
+	case !listed && !awaited:
+		return out, fail.Numberedf(41167, "the group has no member %s", req.Member).WithHint("see coterie member list")
+	case s.PKI.CA() == nil:
+		return out, s.notHere("coterie member replace "+string(req.Member), req.Member)
+	case listed && s.answers(ctx, r):
+		return out, fail.Refusedf("%s answers, and only a member that is lost is replaced; nothing was changed. If its machine is to go: coterie leave there, or stop its agent (systemctl stop coterie) and run this again", r.ID)
+	case listed:
+		if err := s.remove(ctx, r.ID, true); err != nil {
+			return out, err
+		}
+		was = r
+		fault.Point("replace.removed") // the member is out and awaited; no token for its successor is made
+	}
+	role := certs.KindReplica
+	if !was.HasData() {
+		role = certs.KindWitness
+	}
+	return s.token(ctx, api.TokenRequest{Role: role, TTL: req.TTL}, req.Member)
+}
+
+// answerLimit bounds the wait for a sign of life of a member that is to be replaced.
+const answerLimit = 2 * time.Second
+
+// answers reports whether a member lives and reaches this node.
+func (s *Service) answers(ctx context.Context, r ag.Replica) bool {
+	if r.ID == s.Self {
+		return true
+	}
+	ctx, cancel := context.WithTimeout(ctx, answerLimit)
+	defer cancel()
+	_, err := rpc.Call(ctx, s.Calls, r, rpc.Ping, rpc.Nothing{})
+	return err == nil
+}
+
 // endorsed reports whether a replica has made a join token. Every member of the quorum's store can write some, until
 // there is no place for another.
 func (s *Service) endorsed(t etcd.Token) bool {
@@ -64,21 +163,34 @@ func (s *Service) endorsed(t etcd.Token) bool {
 // Remove takes a member out in an order that is safe at every step. It is dropped from V, then its vote is taken, then
 // its place in the configuration. The last revokes its certificate and lets its slot be dropped. Before the only voter
 // is removed the primary gets a vote.
+//
+// Of a member that was taken out to be replaced, only its name is left; it is forgotten.
 func (s *Service) Remove(ctx context.Context, id ag.ReplicaID) (err error) {
-	defer func() { err = noQuorum(err) }()
+	defer func() { err = s.noQuorum(err) }()
+	return s.remove(ctx, id, false)
+}
+
+// remove is Remove. With await, the configuration keeps the name and the settings of the member for its successor.
+func (s *Service) remove(ctx context.Context, id ag.ReplicaID, await bool) error {
 	x, err := s.Store.Read(ctx)
 	if err != nil {
 		return err
 	}
-	r, ok := x.Group.Replica(id)
-	if !ok {
-		return fail.Numberedf(41167, "the group has no member %s", id).WithHint("see coterie status")
-	}
-	if x.Record.Epoch.Leader == id {
+	r, listed := x.Group.Replica(id)
+	_, awaited := x.Group.Awaiting(id)
+	switch {
+	case !listed && !awaited:
+		return fail.Numberedf(41167, "the group has no member %s", id).WithHint("see coterie member list")
+	case x.Record.Epoch.Leader == id:
 		return fail.Refusedf("%s is the primary; coterie failover first", id)
-	}
-	if id == s.Self { // its own vote would end in the middle, and with it the rest of the work
-		return fail.Refusedf("%s cannot take itself out of the group; nothing was changed. Run it on another member: coterie remove %s; coterie leave on %s has another member do it, and keeps the data", id, id, id)
+	case id == s.Self: // its own vote would end in the middle, and with it the rest of the work
+		return fail.Refusedf("%s cannot take itself out of the group; nothing was changed. Run coterie member remove %[1]s on %s; or, here, coterie leave, which has another member do it and keeps the data", id, s.others(id))
+	case s.PKI.CA() == nil && x.Group.SignedOnly:
+		return s.notHere("coterie member remove "+string(id), id)
+	case !listed && await: // another request to replace it has come this far
+		return nil
+	case !listed:
+		return s.Update(ctx, func(g *ag.Group) error { g.Forget(id); return nil })
 	}
 	if err := s.handVoteOn(ctx, x, r); err != nil {
 		return err
@@ -97,7 +209,7 @@ func (s *Service) Remove(ctx context.Context, id ag.ReplicaID) (err error) {
 		}
 	}
 	fault.Point("remove.unvoted") // the member has no vote; the configuration lists it
-	unvote, err := s.unlist(ctx, id)
+	unvote, err := s.unlist(ctx, id, await)
 	if err != nil {
 		return err
 	}
@@ -162,7 +274,7 @@ func (s *Service) handVoteOn(ctx context.Context, x etcd.Snapshot, r ag.Replica)
 		return there && now.Group.Votes(h), nil
 	}
 	if retry.Until(ctx, 100*time.Millisecond, votes) != nil {
-		return fail.Unhealthyf("%s has the only vote of the quorum, and %s has not come to vote beside it within %v, so it was not removed; see coterie status, then coterie remove %[1]s again", r.ID, heir, voteLimit)
+		return fail.Unhealthyf("%s has the only vote of the quorum, and %s has not come to vote beside it within %v, so it was not removed; see coterie status, then coterie member remove %[1]s again", r.ID, heir, voteLimit)
 	}
 	return nil
 }
@@ -179,7 +291,7 @@ const (
 // error the node may have been removed all the same, which its status says (Removed of package availability). It can
 // be repeated.
 func (s *Service) Leave(ctx context.Context) (err error) {
-	defer func() { err = noQuorum(err) }()
+	defer func() { err = s.noQuorum(err) }()
 	x, err := s.Store.Read(ctx)
 	if err != nil {
 		return err
@@ -244,7 +356,7 @@ const dropLimit = 45 * time.Second
 // since it was suspended: commits may count on it again.
 func stillSuspended(g ag.Group, id ag.ReplicaID) error {
 	if r, ok := g.Replica(id); ok && !r.Suspended {
-		return fail.Unhealthyf("%s was resumed, or a failover to it was forced, while it was removed; see coterie status, then coterie remove %s again", id, id)
+		return fail.Unhealthyf("%s was resumed, or a failover to it was forced, while it was removed; see coterie status, then coterie member remove %s again", id, id)
 	}
 	return nil
 }
@@ -263,14 +375,14 @@ func (s *Service) awaitDropped(ctx context.Context, id ag.ReplicaID) (etcd.Snaps
 			return x, err
 		}
 		if x.Record.Epoch.Leader == id {
-			return x, fail.Refusedf("%s has become the primary meanwhile, so it was not removed; it is suspended now: coterie failover first, or coterie resume %s", id, id)
+			return x, fail.Refusedf("%s has become the primary meanwhile, so it was not removed; it is suspended now: coterie failover first, or coterie replica resume %s", id, id)
 		}
 		if _, in := x.Record.State.InV(id); !in && x.Record.Epoch.Phase == ag.PhaseLead {
 			return x, nil
 		}
 		if retry.Sleep(ctx, 50*time.Millisecond) != nil {
 			return x, fail.Unhealthyf("no primary has dropped %s from the synchronized set within %v, so it was not removed; it is suspended now. See coterie status, "+
-				"then coterie remove %s again, or coterie resume %s", id, dropLimit, id, id)
+				"then coterie member remove %s again, or coterie replica resume %s", id, dropLimit, id, id)
 		}
 	}
 }
@@ -278,14 +390,18 @@ func (s *Service) awaitDropped(ctx context.Context, id ag.ReplicaID) (etcd.Snaps
 // unlist takes a member out of the configuration and assigns the votes anew. It returns the members whose votes are to
 // be taken then. The change is bound to the epoch in which the record does without the member. A primary that changes
 // the record compares the configuration, so that none counts the member again.
-func (s *Service) unlist(ctx context.Context, id ag.ReplicaID) (unvote []ag.Replica, err error) {
+func (s *Service) unlist(ctx context.Context, id ag.ReplicaID, await bool) (unvote []ag.Replica, err error) {
 	for {
 		x, err := s.awaitDropped(ctx, id)
 		if err != nil {
 			return nil, err
 		}
 		g := &x.Group
-		g.Replicas = slices.DeleteFunc(g.Replicas, func(r ag.Replica) bool { return r.ID == id })
+		if await {
+			g.Await(id)
+		} else {
+			g.Replicas = slices.DeleteFunc(g.Replicas, func(r ag.Replica) bool { return r.ID == id })
+		}
 		g.AssignVotes()
 		unvote = nil
 		for i := range g.Replicas {

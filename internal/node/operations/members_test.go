@@ -115,15 +115,25 @@ func TestRemoveRefuses(t *testing.T) {
 		kind   fail.Kind
 		text   string
 	}{
-		"the primary": {"a", nil, fail.Refused, "failover first"},
-		"itself":      {"a", func(b *bed) { b.store.x.Record.Epoch.Leader = "b" }, fail.Refused, "Run it on another member"},
+		"the primary":  {"a", nil, fail.Refused, "failover first"},
+		"itself":       {"a", func(b *bed) { b.store.x.Record.Epoch.Leader = "b" }, fail.Refused, "Run coterie member remove a on b or c; or, here, coterie leave"},
+		"on a witness": {"b", func(b *bed) { b.store.x.Group.SignedOnly = true }, fail.Refused, "cannot change who is a member; nothing was changed. Run coterie member remove b on c"},
+		"its name, on a witness": {"d", func(b *bed) {
+			b.store.x.Group.SignedOnly, b.store.x.Group.Awaited = true, []ag.Replica{{ID: "d"}}
+		}, fail.Refused, "Run coterie member remove d on b or c"},
 		"with the only vote, and the primary gets none": {"b", func(b *bed) { b.onlyVote("b") }, fail.Unhealthy, "a has not come to vote beside it within 30s"},
 		"with the only vote, and none leads": {"b", func(b *bed) {
 			b.onlyVote("b")
 			b.store.x.Record.Epoch.Leader = ""
 		}, fail.Unhealthy, "nothing was changed"},
-		"nobody":                {"z", nil, fail.Usage, "the group has no member z"},
-		"without a quorum":      {"b", func(b *bed) { b.store.readErr = etcd.ErrNoQuorum }, fail.Unhealthy, etcd.ErrNoQuorum.Error()},
+		"nobody":           {"z", nil, fail.Usage, "the group has no member z"},
+		"without a quorum": {"b", func(b *bed) { b.store.readErr = etcd.ErrNoQuorum }, fail.Unhealthy, etcd.ErrNoQuorum.Error()},
+		"on a node that was removed": {"b", func(b *bed) {
+			b.store.readErr = fmt.Errorf("read: %w: rpc error", etcd.ErrNoQuorum)
+			g := b.group()
+			g.Replicas = slices.Clone(g.Replicas)[1:]
+			b.Members.Set(g)
+		}, fail.Unhealthy, "a is no member of the group any more; run it on a member"},
 		"it is never dropped":   {"b", nil, fail.Unhealthy, "has dropped b"},
 		"the vote is not taken": {"w", func(b *bed) { b.store.removeErr = errTest }, fail.Ordinary, "take the vote of w"},
 		"gone in this moment":   {"c", func(b *bed) { b.store.overtaken, b.store.other = 1, func() { b.leaves("c") } }, fail.Usage, "the group has no member c"},
@@ -186,7 +196,7 @@ func TestRemoveRefuses(t *testing.T) {
 			if strings.HasPrefix(name, "with the only vote") && b.replica(tt.id).Suspended {
 				t.Errorf("%s: it is suspended", name)
 			}
-			if _, there := b.store.x.Group.Replica(tt.id); there != (tt.id != "z" && tt.id != "c") || len(b.store.removed) > 0 || b.store.kept != nil {
+			if _, there := b.store.x.Group.Replica(tt.id); there != (tt.id != "z" && tt.id != "c" && tt.id != "d") || len(b.store.removed) > 0 || b.store.kept != nil {
 				t.Errorf("%s: there %v, votes taken %v", name, there, b.store.removed)
 			}
 		})

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/coteriedb/coterie/internal/admin/console"
 	"github.com/coteriedb/coterie/internal/ag"
@@ -44,12 +45,19 @@ func (r *refusal) Unwrap() []error {
 	return []error{r.forCommand(), &console.Error{State: s.SQLState(), Number: s.Number, Message: s.Err.Error(), Hint: s.Hint}}
 }
 
-// noQuorum returns an error without an answer of the quorum as one of the kind Unhealthy, and any other as it is.
-func noQuorum(err error) error {
-	if errors.Is(err, etcd.ErrNoQuorum) {
-		return fail.Unhealthyf("no majority of the quorum answers: %w; see coterie status", err)
+// noQuorum returns an error without an answer of the quorum as one of the kind Unhealthy, and any other as it is. The
+// answers of the quorum's members go to the log. A node that was removed gets none.
+func (s *Service) noQuorum(err error) error {
+	if !errors.Is(err, etcd.ErrNoQuorum) {
+		return err
 	}
-	return err
+	s.Logger.Warn("no majority of the quorum answers what an administrator asks for", "err", err)
+	if g := s.Members.Group(); g != nil && g.ID != "" {
+		if _, in := g.Replica(s.Self); !in {
+			return fail.Unhealthyf("%s is no member of the group any more; run it on a member", s.Self)
+		}
+	}
+	return fail.Unhealthyf("no majority of the quorum answers %s: %w; see coterie status, and log/agent.log", s.Self, etcd.ErrNoQuorum)
 }
 
 // chosen returns the synchronized secondary that leads after a planned failover without a named target; "" if none may.
@@ -60,6 +68,20 @@ func chosen(x etcd.Snapshot) ag.ReplicaID {
 		}
 	}
 	return ""
+}
+
+// counted returns the names of the secondaries that the record counts.
+func counted(r ag.Record) (names []string) {
+	for _, m := range r.State.V {
+		names = append(names, string(m.ID))
+	}
+	return names
+}
+
+// noPrimary returns the refusal of a planned failover in a group that has no primary.
+func noPrimary(group string) error {
+	return notNow(advice{"see coterie status", "SELECT * FROM coterie.record"},
+		"availability group %q has no primary at the moment, and a planned failover needs one", group)
 }
 
 // bereft reports whether the replica that the record names as the primary says that it holds another copy than the one
@@ -79,9 +101,14 @@ func failoverTarget(x etcd.Snapshot, to ag.ReplicaID, force bool) (ag.ReplicaID,
 		to = chosen(x)
 	}
 	r, known := group.Replica(to)
-	_, counted := record.State.InV(to)
+	_, isCounted := record.State.InV(to)
 	led := record.Epoch.Phase == ag.PhaseLead
 	switch {
+	case to == "" && !led:
+		return "", noPrimary(group.Name)
+	case to == "" && len(record.State.V) > 0:
+		return "", notNow(advice{"coterie maintenance off NAME for one of them, and coterie failover --to it", "MODIFY REPLICA … WITH (MAINTENANCE = OFF) for one of them"},
+			"every synchronized secondary is under maintenance: %s", strings.Join(counted(record), ", "))
 	case to == "":
 		return "", notNow(advice{"name a replica with --to and --allow-data-loss to accept that", "FORCE_FAILOVER_ALLOW_DATA_LOSS accepts that"},
 			"no secondary is synchronized: a failover now would lose commits")
@@ -103,12 +130,11 @@ func failoverTarget(x etcd.Snapshot, to ag.ReplicaID, force bool) (ag.ReplicaID,
 	case force:
 		return to, nil
 	case !led:
-		return "", notNow(advice{"see coterie status", "SELECT * FROM coterie.record"},
-			"availability group %q has no primary at the moment, and a planned failover needs one", group.Name)
+		return "", noPrimary(group.Name)
 	case r.Options.Maintenance != nil:
 		return "", refuse(41142, advice{"coterie maintenance off " + string(to) + " ends that", "MODIFY REPLICA … WITH (MAINTENANCE = OFF) ends that"},
 			"%s is under maintenance %s", to, *r.Options.Maintenance)
-	case !counted || record.State.K == 0:
+	case !isCounted || record.State.K == 0:
 		return "", refuse(41142, advice{"wait for it, or accept the loss with --allow-data-loss", "wait until it is SYNCHRONIZED; FORCE_FAILOVER_ALLOW_DATA_LOSS accepts the loss of commits"},
 			"%s cannot become the primary of availability group %q: it is not SYNCHRONIZED, and commits could be lost", to, group.Name)
 	}

@@ -14,9 +14,9 @@ import (
 // RotateAuthority begins a rotation, or holds or releases the one under way. The key of a new rotation is on this
 // node's disk before the configuration names the authority.
 func (s *Service) RotateAuthority(ctx context.Context, req api.RotateRequest) (out api.Rotation, err error) {
-	defer func() { err = noQuorum(err) }()
+	defer func() { err = s.noQuorum(err) }()
 	if s.PKI.CA() == nil {
-		return api.Rotation{}, fail.Refusedf("a witness does not hold the authority's key; run this on a replica")
+		return api.Rotation{}, fail.Refusedf("%s is a witness, which does not hold the authority's key; nothing was changed. Run coterie ca rotate on %s", s.Self, s.others(""))
 	}
 	s.PKI.Lock()
 	defer s.PKI.Unlock()

@@ -64,8 +64,8 @@ func TestRotateAuthorityRefuses(t *testing.T) {
 		kind   fail.Kind
 		text   string
 	}{
-		"on a witness":            {api.RotateRequest{}, func(b *bed) { b.pki.ca = nil }, fail.Refused, "run this on a replica"},
-		"abandoned on a witness":  {api.RotateRequest{Abandon: true}, func(b *bed) { b.pki.ca = nil }, fail.Refused, "run this on a replica"},
+		"on a witness":            {api.RotateRequest{}, func(b *bed) { b.pki.ca = nil }, fail.Refused, "Run coterie ca rotate on b or c"},
+		"abandoned on a witness":  {api.RotateRequest{Abandon: true}, func(b *bed) { b.pki.ca = nil }, fail.Refused, "Run coterie ca rotate on b or c"},
 		"nothing to abandon":      {api.RotateRequest{Abandon: true}, nil, fail.Refused, "no rotation"},
 		"abandoned when in use":   {api.RotateRequest{Abandon: true}, func(b *bed) { b.store.x.Group.Rotation = used }, fail.Refused, "can only be completed"},
 		"without a quorum":        {api.RotateRequest{}, func(b *bed) { b.store.readErr = etcd.ErrNoQuorum }, fail.Unhealthy, etcd.ErrNoQuorum.Error()},

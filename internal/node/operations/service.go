@@ -99,6 +99,7 @@ type Status interface {
 	Facts(ctx context.Context) catalog.Facts
 	Version() string
 	NoteStatement(user, text string)
+	NoteAct(log *slog.Logger, a catalog.Act)
 	NoteFailover(e ag.Epoch, what, because string)
 }
 

@@ -21,7 +21,7 @@ import (
 
 // Set changes settings. An impossible combination is refused before anything is written.
 func (s *Service) Set(ctx context.Context, req api.SettingsRequest) (err error) {
-	defer func() { err = noQuorum(err) }()
+	defer func() { err = s.noQuorum(err) }()
 	return s.Update(ctx, func(g *ag.Group) error {
 		if r := req.CommitRule; r != nil {
 			if *r != ag.RuleQuorum && *r != ag.RuleAll {

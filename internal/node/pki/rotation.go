@@ -96,7 +96,7 @@ func (s *Service) trustAuthority(ctx context.Context, r ag.Rotation) error {
 		return errors.Join(errors.New("the new authority in the record is not what its pin says"), err)
 	}
 	if err := certs.Endorsed(s.Dir, certs.NextAuthority, []byte(r.Certificate), r.Signature); err != nil {
-		return fmt.Errorf("the new authority in the record is not believed: %w; a witness may be stolen: coterie remove it, then coterie ca rotate --abandon", err)
+		return fmt.Errorf("the new authority in the record is not believed: %w; a witness may be stolen: coterie member remove it, then coterie ca rotate --abandon", err)
 	}
 	if s.ca.Load() != nil {
 		if _, err := certs.AuthorityKey(s.Dir, r.Pin); err != nil {

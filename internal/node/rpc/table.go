@@ -62,6 +62,10 @@ var (
 	CheckParameters = Method[map[string]string, []string]{"check-settings", replicas}
 	// RestartServer asks a secondary to restart its PostgreSQL server.
 	RestartServer = Method[Nothing, Nothing]{"restart-server", replicas}
+	// MajorPrograms asks a replica for its programs of another major version.
+	MajorPrograms = Method[api.MajorNeeds, api.MajorPrograms]{"major-programs", replicas}
+	// MajorFollow asks a replica to take a copy of the cluster that the group has passed to.
+	MajorFollow = Method[api.MajorNeeds, Nothing]{"major-follow", replicas}
 	// RestartListener asks a node to open its client ports anew.
 	RestartListener = Method[Nothing, Nothing]{"restart-listener", replicas}
 	// SessionMoves asks the primary which sessions of its server a planned failover would move.

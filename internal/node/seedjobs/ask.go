@@ -50,7 +50,7 @@ func (c *Controller) Ask(ctx context.Context, req api.SeedRequest) (seeding.Oper
 	defer c.mu.Unlock()
 	if op, ok := c.journal.Last(); ok && op.ID == c.open && c.cancel != nil {
 		if req.From != "" || req.Full {
-			return op, fail.Unhealthyf("a copy to %s is under way; watch it with coterie seed %s --watch, or end it first with --cancel", c.Self, c.Self)
+			return op, fail.Unhealthyf("a copy to %s is under way; watch it with coterie replica seed %s --watch, or end it first with --cancel", c.Self, c.Self)
 		}
 		return op, nil
 	}
@@ -87,7 +87,7 @@ func (c *Controller) refusal(v *ag.View, req api.SeedRequest) error {
 	case v.Record.Epoch.Leader == me:
 		return fail.Refusedf("%s is the primary: there is nothing to copy from; coterie failover first", me)
 	case self.Suspended:
-		return fail.Refusedf("%s is suspended; coterie resume %s first", me, me)
+		return fail.Refusedf("%s is suspended; coterie replica resume %s first", me, me)
 	case self.Options.NoSeeding:
 		return fail.Refusedf("%s does not consent to being seeded; there: ALTER AVAILABILITY GROUP [%s] GRANT CREATE ANY DATABASE", me, v.Group.Name)
 	case v.Local.Data == ag.DataForeign:

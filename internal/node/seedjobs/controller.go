@@ -142,7 +142,7 @@ func (c *Controller) BlockedReason(e ag.Epoch) string {
 	defer c.mu.Unlock()
 	switch {
 	case c.request.Cancelled != "":
-		return fmt.Sprintf("seeding was cancelled at %s; coterie seed %s goes on with it", c.request.Cancelled, c.Self)
+		return fmt.Sprintf("seeding was cancelled at %s; coterie replica seed %s goes on with it", c.request.Cancelled, c.Self)
 	case c.epoch == e && time.Now().Before(c.retryAt):
 		return fmt.Sprintf("copy attempt %d failed: %s; next at %s", c.failures, c.failed, c.retryAt.Format(time.TimeOnly))
 	}

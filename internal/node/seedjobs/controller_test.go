@@ -153,7 +153,7 @@ func TestRefusedRequests(t *testing.T) {
 		"a directory to begin with": {nil, api.SeedRequest{From: data}, "", ""},
 		"a whole copy":              {present, api.SeedRequest{}, "refused", "n3 holds a whole copy"},
 		"the primary":               {func(v *ag.View) { v.Record.Epoch.Leader = "n3" }, api.SeedRequest{Full: true}, "refused", "n3 is the primary"},
-		"suspended":                 {func(v *ag.View) { v.Group.Replicas[2].Suspended = true }, api.SeedRequest{}, "refused", "coterie resume n3 first"},
+		"suspended":                 {func(v *ag.View) { v.Group.Replicas[2].Suspended = true }, api.SeedRequest{}, "refused", "coterie replica resume n3 first"},
 		"denied":                    {func(v *ag.View) { v.Group.Replicas[2].Options.NoSeeding = true }, api.SeedRequest{}, "refused", "[sales] GRANT CREATE ANY DATABASE"},
 		"a foreign directory":       {func(v *ag.View) { v.Local.Data = ag.DataForeign }, api.SeedRequest{Full: true}, "refused", "move it away yourself"},
 		"a relative path":           {nil, api.SeedRequest{From: "data"}, "usage", "not the absolute path"},
@@ -265,7 +265,7 @@ func TestCancelledCopyStaysCancelled(t *testing.T) {
 		t.Errorf("afterwards it is %s", op.State)
 	}
 	for name, c := range map[string]*Controller{"this process": c, "the next process": n.open(t, dir)} {
-		if why := c.BlockedReason(2); !strings.Contains(why, "seeding was cancelled at") || !strings.Contains(why, "coterie seed n3") {
+		if why := c.BlockedReason(2); !strings.Contains(why, "seeding was cancelled at") || !strings.Contains(why, "coterie replica seed n3") {
 			t.Errorf("%s: blocked: %q", name, why)
 		}
 	}

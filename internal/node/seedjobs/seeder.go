@@ -108,7 +108,7 @@ func (c *Controller) finish(a attempt, interrupted bool, err error) {
 func (c *Controller) copy(ctx context.Context, a attempt, show func(progress.Progress)) (seeding.Result, error) {
 	me, _ := c.Replica(c.Self)
 	if me.Options.NoSeeding || me.Options.ManualSeeding && !a.request.Asked {
-		return seeding.Result{}, fmt.Errorf("%w (SEEDING_MODE = MANUAL, or denied); allow it, or ask for a copy with coterie seed %s", seeding.ErrForbidden, c.Self)
+		return seeding.Result{}, fmt.Errorf("%w (SEEDING_MODE = MANUAL, or denied); allow it, or ask for a copy with coterie replica seed %s", seeding.ErrForbidden, c.Self)
 	}
 	dial := func(to ag.Replica) func(context.Context) (net.Conn, error) {
 		return func(ctx context.Context) (net.Conn, error) { return c.Dial(ctx, to) }

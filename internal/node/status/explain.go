@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"slices"
+	"strings"
 
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/ag"
@@ -60,5 +61,8 @@ func (s *Service) Explain() any {
 	}
 	told[s.Self] = own
 	e.Tell(told)
+	if r := s.Availability(); !r.Ready() {
+		e.NotReady = strings.TrimPrefix(r.Automatic, "not ready: ")
+	}
 	return e
 }

@@ -2,8 +2,8 @@ package status
 
 import (
 	"context"
-	"fmt"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -38,6 +38,11 @@ func (s *Service) Facts(ctx context.Context) catalog.Facts {
 			f.Primary = ""
 		}
 	}
+	// A node without a quorum may have routes to a primary that is fenced by now, though its agent answers.
+	f.WriteOpen = f.WriteOpen && f.Availability.Writable
+	if f.Availability.Primary == "" {
+		f.Primary = ""
+	}
 	f.Journals = sync.OnceValue(func() map[ag.ReplicaID]catalog.Journal { return s.journals(ctx, f.Group, v.Reach) })
 	f.Settings = sync.OnceValue(func() map[ag.ReplicaID][]catalog.Setting { return s.settings(ctx, f.Group, v.Reach) })
 	reached := []ag.Replica{{ID: s.Self}} // also if the group does not have it
@@ -65,7 +70,8 @@ func (s *Service) Facts(ctx context.Context) catalog.Facts {
 // published has the last facts that a node published which does not answer now.
 func (s *Service) published(id ag.ReplicaID, st agent.Status) catalog.Node {
 	return catalog.Node{
-		Role: ag.RoleResolving, Data: st.Data, Position: st.Position, Because: "does not answer", Seedings: seedings(seedjobs.LastKnown(id, st, s.Agent.Heard(id))),
+		Role: ag.RoleResolving, Data: st.Data, Position: st.Position, Because: "does not answer", Storage: st.Storage,
+		Seedings: seedings(seedjobs.LastKnown(id, st, s.Agent.Heard(id))),
 	}
 }
 
@@ -77,9 +83,9 @@ func (s *Service) Version() string {
 	if g := s.Members.Group(); g != nil {
 		for _, r := range g.Replicas {
 			if r.Major != 0 {
-				return fmt.Sprintf("%d.0", r.Major)
+				return strconv.Itoa(r.Major) // a witness does not know the rest
 			}
 		}
 	}
-	return "15.0"
+	return "15"
 }

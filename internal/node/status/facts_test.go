@@ -139,7 +139,24 @@ func TestFactsOfAPrimaryThatDied(t *testing.T) {
 	}
 }
 
-// TestVersion holds that a witness tells a replica's version.
+// TestFactsWithoutAQuorum holds that the views of a node which has had no quorum for longer than a lease lasts name no
+// primary: that one is fenced, though its agent answers and the routes still lead to it.
+func TestFactsWithoutAQuorum(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	b.clients.routes = &ag.Routes{Primary: "b", WriteOpen: true}
+	v := b.agent.view
+	v.Record.Epoch.Leader, v.Local.Server, v.Profile.Observer, v.Silence = "b", ag.ServerRecovery, 6*time.Second, 5*time.Second
+	if f := b.Facts(t.Context()); f.Primary != "b" || !f.WriteOpen {
+		t.Fatalf("before: primary %q, takes writes %v", f.Primary, f.WriteOpen)
+	}
+	v.Quorum, v.Silence = false, 6*time.Second
+	if f := b.Facts(t.Context()); f.Primary != "" || f.WriteOpen {
+		t.Errorf("primary %q, takes writes %v", f.Primary, f.WriteOpen)
+	}
+}
+
+// TestVersion holds that a witness tells a replica's major version, of which it knows no more.
 func TestVersion(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
@@ -147,11 +164,11 @@ func TestVersion(t *testing.T) {
 		t.Error(got)
 	}
 	b.witness()
-	if got := b.Version(); got != "16.0" {
+	if got := b.Version(); got != "16" {
 		t.Error(got)
 	}
 	b.Members.Set(ag.Group{})
-	if got := b.Version(); got != "15.0" {
+	if got := b.Version(); got != "15" {
 		t.Error(got)
 	}
 }
@@ -262,6 +279,9 @@ func TestExplain(t *testing.T) {
 	e, ok := b.Explain().(decisions.Explanation)
 	if !ok || e.Node != "a" || len(e.Missing) != 1 || e.Missing["c"] != errTest.Error() || len(e.Asked) != 3 {
 		t.Errorf("%+v", e)
+	}
+	if e.NotReady == "" || "not ready: "+e.NotReady != b.Availability().Automatic {
+		t.Errorf("automatic failover: %q, and by the status %q", e.NotReady, b.Availability().Automatic)
 	}
 	if d := b.Decisions(); len(d) != 1 || d[0].Rule != ag.RuleLead || d[0].Because != "all is well" || d[0].Epoch != 7 {
 		t.Errorf("%+v", d)

@@ -140,20 +140,26 @@ func (a *fakeAgent) Uptime() time.Duration           { return time.Minute }
 type fakeClients struct {
 	routes  *ag.Routes
 	refused []string
+	down    []string
 }
 
 func (c *fakeClients) Routes() *ag.Routes       { return c.routes }
 func (c *fakeClients) Places() []catalog.Place  { return []catalog.Place{{}} }
 func (c *fakeClients) Consoles() console.Counts { return console.Counts{Sessions: 1} }
 func (c *fakeClients) LoginProblems() []string  { return c.refused }
+func (c *fakeClients) Unserved() []string       { return c.down }
 
 type fakeListener struct {
+	outlooks []listener.ContinuityGroup
 	sessions []listener.SessionInfo
 	stats    listener.Stats
 }
 
 func (l *fakeListener) Sessions() []listener.SessionInfo { return l.sessions }
 func (l *fakeListener) Stats() listener.Stats            { return l.stats }
+func (l *fakeListener) Continuity() []listener.ContinuityGroup {
+	return l.outlooks
+}
 
 type fakeEndpoint struct{}
 

@@ -38,11 +38,14 @@ func (s *statements) all() []catalog.Event {
 	return slices.Clone(s.list)
 }
 
-func clipText(s string) string {
-	if len(s) <= journalText {
+func clipText(s string) string { return clip(s, journalText) }
+
+// clip returns a text of at most that many bytes, and a sign where it was longer.
+func clip(s string, most int) string {
+	if len(s) <= most {
 		return s
 	}
-	cut := journalText
+	cut := most
 	for cut > 0 && s[cut]&0xC0 == 0x80 { // within a character
 		cut--
 	}
@@ -74,7 +77,7 @@ func (s *Service) Journal() catalog.Journal {
 			}
 		}
 	}
-	j.Events = append(j.Events, s.executed.all()...)
+	j.Events, j.Acts = append(j.Events, s.executed.all()...), s.acts.all()
 	slices.SortStableFunc(j.Events, func(a, b catalog.Event) int { return a.At.Compare(b.At) })
 	j.Decisions, j.Events = j.Decisions[max(0, len(j.Decisions)-journalDecisions):], j.Events[max(0, len(j.Events)-journalEvents):]
 	return j

@@ -40,10 +40,19 @@ func (s *Service) Measured() metrics.Facts {
 		f.Lease = &left
 	}
 	if snap := s.Agent.Snapshot(); snap != nil {
-		f.Space = s.said(snap, s.Self).Space
+		said := s.said(snap, s.Self)
+		f.Space, f.Storage = said.Space, said.Storage
 	}
 	if s.Server != nil {
 		f.Server = s.measuredServer(v)
+	}
+	if s.Backups != nil {
+		if b := s.Backups.Latest(); b != nil && b.Enabled {
+			f.Backup = &metrics.Backup{Primary: b.Primary && b.Ours, Failing: b.FailedAt.After(b.ArchivedAt), Waiting: b.Waiting, Failed: b.Failed}
+			if age := time.Since(b.Last); !b.Last.IsZero() {
+				f.Backup.Age = &age
+			}
+		}
 	}
 	if l := s.Listener(); l != nil {
 		f.Clients = measuredClients(l)

@@ -8,6 +8,7 @@ import (
 	"github.com/coteriedb/coterie/internal/admin/catalog"
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
+	"github.com/coteriedb/coterie/internal/listener"
 )
 
 // maxShown bounds the sessions a node reports.
@@ -51,10 +52,13 @@ func (s *Service) Report(ctx context.Context) catalog.Node {
 	}
 	if snap := s.Agent.Snapshot(); snap != nil {
 		st := s.said(snap, s.Self)
-		out.Progress, out.Streaming = st.Progress, st.Stream
+		out.Progress, out.Streaming, out.Storage = st.Progress, st.Stream, st.Storage
 	}
 	if s.Seedings != nil {
 		out.Seedings = seedings(s.Seedings())
+	}
+	if s.Backups != nil {
+		out.Backup = s.Backups.Latest()
 	}
 	for _, x := range v.Streams {
 		out.Streams = append(out.Streams, catalog.Stream{Member: x.Member, Open: x.Open, Flush: x.Flush, Silent: x.Silent})
@@ -144,6 +148,7 @@ func (s *Service) reportSessions(out *catalog.Node) {
 	for _, m := range stats.LastMinute {
 		out.Readers = append(out.Readers, catalog.Second{At: m.At, Readers: m.Readers, Routed: m.Routed, Pct: m.RoutedPct()})
 	}
+	out.Outlooks = outlooks(server.Continuity())
 	for _, x := range server.Sessions() {
 		if x.Relayed || len(out.Sessions) == maxShown { // the client is at another node, which shows it
 			continue
@@ -153,4 +158,19 @@ func (s *Service) reportSessions(out *catalog.Node) {
 			State: x.State, Since: x.Since, In: x.BytesIn, Out: x.BytesOut, PID: x.PID, Path: x.Path, Backend: x.Backend,
 		})
 	}
+}
+
+// outlooks returns what would become of the sessions of a listener.
+func outlooks(list []listener.ContinuityGroup) (out []catalog.Outlook) {
+	for _, g := range list {
+		out = append(out, catalog.Outlook{
+			Replica: ag.ReplicaID(g.Replica), Application: g.Application, User: g.User, Others: g.Others, Sessions: g.Sessions, Statement: g.Statement,
+			Failover: prospect(g.Failover), NodeLoss: prospect(g.Node), ServerLoss: prospect(g.Server), Transaction: prospect(g.Transaction),
+		})
+	}
+	return out
+}
+
+func prospect(p listener.Prospect) catalog.Prospect {
+	return catalog.Prospect{Fate: string(p.Fate), Why: p.Why}
 }

@@ -23,7 +23,7 @@ import (
 )
 
 // Config has the sources of a Service. The parts that only a replica has are nil on a witness: Links, Server, Upstream,
-// Downstream, Observed, Parameters, Commits, Keeper, Seedings and Log. No other field may be nil.
+// Downstream, Observed, Parameters, Commits, Keeper, Seedings, Log and Backups. No other field may be nil.
 type Config struct {
 	Self    ag.ReplicaID
 	Node    config.Config
@@ -54,6 +54,12 @@ type Config struct {
 	Keeper     Keeper
 	Seedings   func() []seeding.Operation // the copies to this node, and the verifications
 	Log        ServerLog
+	Backups    Backups
+}
+
+// Backups is the part of *backups.Service that a Service shows.
+type Backups interface {
+	Latest() *catalog.Backup
 }
 
 // Agent is the part of *agent.Agent that a Service shows. View, Plan, Snapshot and Own are nil before its first turn.
@@ -76,12 +82,14 @@ type Clients interface {
 	Routes() *ag.Routes
 	Places() []catalog.Place
 	LoginProblems() []string // why clients are refused that coterie.yaml would admit
+	Unserved() []string      // why the group's listener is not served here where it should be
 	Consoles() console.Counts
 }
 
 // Listener is the part of *listener.Server that a Service shows.
 type Listener interface {
 	Sessions() []listener.SessionInfo
+	Continuity() []listener.ContinuityGroup
 	Stats() listener.Stats
 }
 
@@ -146,6 +154,7 @@ type Service struct {
 	Config
 	last     sample
 	executed statements
+	acts     audit
 }
 
 // New returns the service of a node whose parts all exist.
@@ -170,7 +179,7 @@ func (s *Service) Availability() availability.Report {
 		}
 	}
 	f.Voters, f.Stray = s.Roster()
-	f.Logins = s.Clients.LoginProblems()
+	f.Logins, f.Unserved = s.Clients.LoginProblems(), s.Clients.Unserved()
 	f.Refused = s.Endorsed.Problem()
 	if g := f.View.Group; len(g.Replicas) > 0 {
 		_, in := g.Replica(s.Self)

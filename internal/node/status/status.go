@@ -53,18 +53,16 @@ func (s *Service) Status() api.Status {
 	for _, r := range v.Group.Replicas {
 		out.Replicas = append(out.Replicas, s.replica(*v, snap, r, head))
 	}
-	if s.Links != nil {
-		out.Links = s.Links.Describe()
+	for _, r := range v.Group.Awaited {
+		out.Awaited = append(out.Awaited, r.ID)
 	}
-	for _, p := range s.Endpoint.Peers() {
-		if p.RelayTo != "" {
-			out.Relays = append(out.Relays, api.Relay{From: p.Identity.ID, To: p.RelayTo, Since: p.Since})
-		}
-	}
+	out.Links, out.Relays = s.connections()
 	leader := s.said(snap, e.Leader)
 	out.WaitsFor = fmt.Sprintf("%d of %v", leader.SyncN, leader.SyncP)
 	out.Availability = s.Availability()
 	out.FailoverReady = out.Availability.Automatic
+	out.WriteOpen = out.WriteOpen && out.Availability.Writable
+	withoutPrimary(&out, e.Leader)
 	if s.Log != nil && !s.Log.Unread() {
 		out.LogWeakness = s.Log.Weakness()
 	}
@@ -73,10 +71,44 @@ func (s *Service) Status() api.Status {
 	return out
 }
 
+// withoutPrimary takes back what members reported of the time before, where no primary is believed to lead: that one of
+// them is it. Where the leader of the record answers and is no primary, nothing is received from one.
+func withoutPrimary(out *api.Status, leader ag.ReplicaID) {
+	still := true
+	for i := range out.Replicas {
+		r := &out.Replicas[i]
+		if r.Role == ag.RolePrimary && r.Name != out.Node && out.Availability.Primary == "" {
+			r.Role = ag.RoleResolving
+		}
+		still = still && (r.Name != leader || r.Connected != "CONNECTED" || r.Role == ag.RolePrimary)
+	}
+	if still {
+		return
+	}
+	for i := range out.Replicas {
+		if r := &out.Replicas[i]; r.Sync == ag.Synchronized || r.Sync == ag.Synchronizing {
+			r.Sync = ag.NotSynchronizing
+		}
+	}
+}
+
+// connections returns the links that carry WAL, and what this node relays between others.
+func (s *Service) connections() (links []api.Link, relays []api.Relay) {
+	if s.Links != nil {
+		links = s.Links.Describe()
+	}
+	for _, p := range s.Endpoint.Peers() {
+		if p.RelayTo != "" {
+			relays = append(relays, api.Relay{From: p.Identity.ID, To: p.RelayTo, Since: p.Since})
+		}
+	}
+	return links, relays
+}
+
 func (s *Service) replica(v ag.View, snap *agent.Snapshot, r ag.Replica, head ag.Position) api.Replica {
 	st, mine := s.said(snap, r.ID), r.ID == s.Self
 	out := api.Replica{
-		Name: r.ID, Role: st.Role, Mode: r.AvailabilityMode, FailoverMode: r.FailoverMode, Voter: v.Group.Votes(r), Suspended: r.Suspended, Join: r.Join,
+		Name: r.ID, Role: st.Role, Mode: r.AvailabilityMode, FailoverMode: r.FailoverMode, Voter: v.Group.Votes(r), Suspended: r.Suspended, Join: r.Join, Allow: r.Allow,
 		Endpoint: r.Endpoint, Listener: r.Listener, ReadOnly: r.ReadOnly, HTTP: r.HTTP, Position: st.Position, Server: st.Server, Data: st.Data,
 		Busy: st.Busy, Progress: st.Progress, Because: st.Because, Connected: "CONNECTED", Sync: ag.NotSynchronizing, Maintenance: r.Options.Maintenance,
 	}

@@ -81,17 +81,21 @@ func TestStatusBeforeTheFirstTurn(t *testing.T) {
 	}
 }
 
-// TestRefusedLoginsAreAProblem holds that files of the listener that cannot be used are among the problems.
-func TestRefusedLoginsAreAProblem(t *testing.T) {
+// TestListenerProblems holds that files of the listener that cannot be used, and addresses that cannot be served, are
+// among the problems.
+func TestListenerProblems(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
-	b.clients.refused = []string{"nobody is admitted: rules cannot be read"}
+	b.clients.refused, b.clients.down = []string{"nobody is admitted: rules cannot be read"}, []string{"no address of the listener is up: no device is in its subnet"}
+	found := 0
 	for _, p := range b.Availability().Problems {
-		if p.Finding == b.clients.refused[0] && p.Target == "a" && p.Run != "" {
-			return
+		if (p.Finding == b.clients.refused[0] || p.Finding == b.clients.down[0]) && p.Target == "a" && p.Run != "" {
+			found++
 		}
 	}
-	t.Errorf("the problems are %+v", b.Availability().Problems)
+	if found != 2 {
+		t.Errorf("the problems are %+v", b.Availability().Problems)
+	}
 }
 
 // TestStatusOfAWitness: a witness has no links, server or keeper to tell of.
@@ -126,6 +130,29 @@ func TestStaleWords(t *testing.T) {
 		if s.Replicas[1].Role != ag.RoleResolving || name == "it does not answer" && s.WriteOpen {
 			t.Errorf("%s: %+v, write open %v", name, s.Replicas[1], s.WriteOpen)
 		}
+	}
+}
+
+// TestNothingIsReceivedFromNoPrimary holds that no member is shown as synchronized while the leader of the record
+// answers and is no primary, as one that has lost the quorum and is fenced.
+func TestNothingIsReceivedFromNoPrimary(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	if r := b.Status().Replicas; r[0].Sync != ag.Synchronized || r[1].Sync != ag.Synchronized {
+		t.Fatalf("before: %s, %s", r[0].Sync, r[1].Sync)
+	}
+	b.agent.view.Quorum, b.agent.view.Local.Server = false, ag.ServerRecovery
+	if r := b.Status().Replicas; r[0].Role == ag.RolePrimary || r[0].Sync != ag.NotSynchronizing || r[1].Sync != ag.NotSynchronizing {
+		t.Errorf("its own screen: %+v, %+v", r[0], r[1])
+	}
+	b = newBed(t) // seen from a secondary, to which both have reported before
+	v := b.agent.view
+	v.Record.Epoch.Leader, v.Local.Server, v.Profile.Observer = "b", ag.ServerRecovery, 6*time.Second
+	b.status("b", func(s *agent.Status) { s.Role = ag.RolePrimary })
+	b.status("a", func(s *agent.Status) { s.Role, s.Stream = ag.RoleSecondary, true })
+	v.Quorum, v.Silence = false, 6*time.Second
+	if r := b.Status().Replicas; r[0].Sync != ag.NotSynchronizing || r[1].Role != ag.RoleResolving || r[1].Sync != ag.NotSynchronizing {
+		t.Errorf("a secondary's screen: %+v, %+v", r[0], r[1])
 	}
 }
 

@@ -6,14 +6,16 @@ export class Refused extends Error {
     super(error?.message ?? `the node answered ${code}`);
     this.code = code;
     this.hint = error?.hint ?? '';
+    this.state = error?.state ?? '';
+    this.number = error?.number ?? 0;
     this.position = error?.position ?? 0;
   }
 }
 
-async function call(method, path, body) {
+async function call(method, path, body, headers = {}) {
   const answer = await fetch('/api/v1/' + path, {
     method,
-    headers: body === undefined ? {} : { 'Content-Type': 'application/json' },
+    headers: body === undefined ? headers : { 'Content-Type': 'application/json', ...headers },
     body: body === undefined ? undefined : JSON.stringify(body),
     signal: AbortSignal.timeout(20000),
   });
@@ -30,7 +32,31 @@ export const api = {
   view: async (name) => rowsOf(await call('GET', 'views/' + name)),
   views: async () => rowsOf(await call('GET', 'views')).rows.map((r) => r.name),
   query: (sql) => call('POST', 'query', { sql }),
+  prove: (password) => call('POST', 'session/proof', { password }),
+  options: () => call('GET', 'options'),
+  plan: (member) => call('POST', 'plan', member),
+  token: (role, minutes) => call('POST', 'token', { role, minutes }, { 'Idempotency-Key': newKey() }),
+  history: (span) => call('GET', 'history?span=' + span),
+  operation: (id) => call('GET', 'operations/' + id),
+  change,
 };
+
+const newKey = () => Array.from(crypto.getRandomValues(new Uint8Array(16)), (b) => b.toString(16).padStart(2, '0')).join('');
+
+/**
+ * change asks for a change and returns how far it is. Where the answer is lost the same change is asked for once more:
+ * by its key the node makes it once.
+ */
+async function change(name, body) {
+  const headers = { 'Idempotency-Key': newKey(), Prefer: 'respond-async' };
+  try {
+    return await call('POST', name, body, headers);
+  } catch (e) {
+    if (e instanceof Refused) throw e;
+    await new Promise((done) => setTimeout(done, 1000));
+    return call('POST', name, body, headers);
+  }
+}
 
 /** rowsOf gives a table rows with names. */
 export function rowsOf(table) {
@@ -46,7 +72,7 @@ export function follow(on) {
   let source, timer, wait = 500, over = false;
   const open = () => {
     source = new EventSource('/api/v1/events');
-    for (const kind of ['reset', 'event', 'status', 'ended']) {
+    for (const kind of ['reset', 'event', 'status', 'operation', 'ended']) {
       source.addEventListener(kind, (e) => {
         wait = 500;
         on(kind, JSON.parse(e.data));

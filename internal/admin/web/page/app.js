@@ -1,4 +1,6 @@
+import { dialog, underWay } from './actions.js';
 import { api, follow, Refused } from './api.js';
+import { history, lookAtHistory } from './charts.js';
 import { h, show } from './dom.js';
 import { ago, timeOf } from './format.js';
 import { overview } from './overview.js';
@@ -11,6 +13,7 @@ const screens = {
   '': { label: 'Overview', draw: overview, views: ['coterie.replicas', 'coterie.streams'] },
   replicas: { label: 'Replicas', draw: replicas, views: ['coterie.replicas', 'coterie.streams', 'coterie.policies'] },
   databases: { label: 'Databases', draw: databases, views: ['sys.dm_hadr_database_replica_states', 'sys.dm_hadr_database_replica_cluster_states', 'sys.availability_replicas', 'coterie.databases'] },
+  charts: { label: 'Charts', draw: history, views: [], look: lookAtHistory },
   events: { label: 'Events', draw: events, views: [] },
   members: { label: 'Members', draw: members, views: ['sys.dm_hadr_cluster_members'] },
   sql: { label: 'SQL', draw: sql, views: [] },
@@ -24,6 +27,8 @@ const app = {
   status: null,
   events: [],
   views: {},
+  deeds: {}, // changes by their ids
+  dialog: null,
   heard: 0,
   lost: false,
   sql: {},
@@ -47,7 +52,7 @@ function draw() {
   // A page in the background draws nothing; a timer draws it where animation frames are held back.
   (document.hidden ? (f) => setTimeout(f, 500) : requestAnimationFrame)(() => {
     pending = false;
-    show(document.getElementById('app'), app.me === undefined ? starting() : app.me === null ? door() : frame());
+    show(document.getElementById('app'), app.me === undefined ? starting() : app.me === null ? door() : [frame(), dialog(app)]);
     document.title = title();
   });
 }
@@ -101,6 +106,7 @@ function frame() {
         h('button', { type: 'button', class: 'ghost', onclick: theme, title: 'light or dark', 'aria-label': 'change between light and dark' }, '◐'),
         h('button', { type: 'button', class: 'ghost', onclick: logOut }, 'Log out'))),
     banner(old),
+    underWay(app),
     h('main', { id: 'content', tabindex: '-1', 'data-screen': now.label }, h('h1', { class: 'hidden' }, now.label), now.draw(app)));
 }
 
@@ -118,7 +124,7 @@ function banner(old) {
   if (!app.lost && !old) return null;
   const others = (app.status?.replicas ?? []).filter((r) => r.name !== app.me.node && r.listener);
   const host = (r) => r.endpoint.replace(/:\d+$/, '');
-  return h('div', { class: `banner${app.lost ? ' lost' : ''}`, role: 'alert' }, sign(app.lost ? 'bad' : 'warn'), h('p', null,
+  return h('div', { class: `banner${app.lost ? ' lost' : ''}`, role: 'alert', 'data-key': 'banner' }, sign(app.lost ? 'bad' : 'warn'), h('p', null,
     h('b', null, app.lost ? `${app.me.node} does not answer.` : `Nothing was heard of ${app.me.node} for ${ago(app.heard).replace(' ago', '')}.`),
     app.heard ? ` What you see is as of ${timeOf(app.heard)}. Trying again by itself. ` : ' Trying again by itself. ',
     others.length > 0 && ['Look at another replica, if its console is switched on: ', others.map((r, i) => [i > 0 && ', ',
@@ -139,7 +145,7 @@ async function logOut() {
 function leave(error) {
   end();
   end = () => {};
-  app.set({ me: null, status: null, events: [], views: {}, sql: {}, lost: false, busy: false, error });
+  app.set({ me: null, status: null, events: [], views: {}, deeds: {}, dialog: null, sql: {}, past: null, pointed: null, lost: false, busy: false, error });
 }
 
 function enter(me) {
@@ -153,6 +159,7 @@ function enter(me) {
     app.heard = Date.now();
     if (kind === 'reset') app.events = [];
     if (kind === 'event') insert(doc);
+    if (kind === 'operation') heardOf(doc);
     if (kind === 'status') {
       if (doc.epoch !== app.status?.epoch || doc.write_open !== app.status?.write_open) look();
       app.status = doc;
@@ -160,6 +167,15 @@ function enter(me) {
     draw();
   });
   look();
+}
+
+// Changes are told of again and again until they have ended; the latest fifty are kept.
+function heardOf(doc) {
+  delete app.deeds[doc.id];
+  app.deeds[doc.id] = doc;
+  const ids = Object.keys(app.deeds);
+  if (ids.length > 50) delete app.deeds[ids[0]];
+  if (doc.state !== 'running') look();
 }
 
 // Events arrive in the order in which the node hears of them; they are shown by their time.
@@ -175,9 +191,10 @@ let looking = false;
 async function look() {
   if (looking || !app.me || document.hidden) return;
   looking = true;
-  await Promise.all(screen().views.map(async (name) => {
+  const now = screen();
+  await Promise.all([...now.views.map((name) => async () => { app.views[name] = (await api.view(name)).rows; }), () => now.look?.(app)].map(async (ask) => {
     try {
-      app.views[name] = (await api.view(name)).rows;
+      await ask();
     } catch (e) {
       app.failed(e);
     }

@@ -3,7 +3,7 @@
 
 const SVG = 'http://www.w3.org/2000/svg';
 
-/** h returns an element. Properties that begin with "on" are listeners; false, null and undefined are left out. */
+/** h returns an element. Properties that begin with "on" are listeners, mounted is called with the element once it is on the page; false, null and undefined are left out. */
 export function h(tag, props, ...children) {
   return fill(document.createElement(tag), props, children);
 }
@@ -19,6 +19,7 @@ function fill(el, props, children) {
     if (name.startsWith('on')) listen(el, name.slice(2), value);
     else if (name === 'memo') el.$memo = value;
     else if (name === 'build') el.$build = value;
+    else if (name === 'mounted') el.$mounted = value;
     else el.setAttribute(name, value === true ? '' : value);
   }
   add(el, children);
@@ -52,7 +53,13 @@ export function show(root, ...children) {
 
 function patchChildren(old, fresh) {
   const keyed = new Map();
-  for (const c of old.childNodes) if (c.dataset?.key) keyed.set(c.dataset.key, c);
+  const wanted = new Set();
+  for (const c of fresh.childNodes) if (c.dataset?.key) wanted.add(c.dataset.key);
+  for (const c of [...old.childNodes]) {
+    if (!c.dataset?.key) continue;
+    if (wanted.has(c.dataset.key)) keyed.set(c.dataset.key, c);
+    else c.remove(); // now, so that those behind it stay where they are: a dialog that is moved is not modal any more
+  }
   let at = old.firstChild;
   for (const want of [...fresh.childNodes]) {
     const key = want.dataset?.key;
@@ -64,6 +71,7 @@ function patchChildren(old, fresh) {
       at = have.nextSibling;
     } else {
       old.insertBefore(build(want), at);
+      mount(want);
     }
   }
   while (at) {
@@ -80,7 +88,7 @@ function patch(have, want) {
   }
   for (const { name, value } of want.attributes) if (have.getAttribute(name) !== value) have.setAttribute(name, value);
   for (const { name } of [...have.attributes]) {
-    if (!want.hasAttribute(name) && !(name === 'open' && have.nodeName === 'DETAILS')) have.removeAttribute(name);
+    if (!want.hasAttribute(name) && !(name === 'open' && (have.nodeName === 'DETAILS' || have.nodeName === 'DIALOG'))) have.removeAttribute(name);
   }
   for (const [type, f] of Object.entries(want.$on ?? {})) listen(have, type, f);
   for (const type of Object.keys(have.$on ?? {})) if (!want.$on?.[type]) delete have.$on[type];
@@ -92,6 +100,12 @@ function patch(have, want) {
     return;
   }
   patchChildren(have, want);
+}
+
+// mount calls what waits for its element to be on the page.
+function mount(el) {
+  el.$mounted?.(el);
+  for (const c of el.children ?? []) mount(c);
 }
 
 // build fills what was left to be built.

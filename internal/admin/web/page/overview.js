@@ -1,5 +1,6 @@
 import { h } from './dom.js';
 import { ago, list, seconds, timeOf } from './format.js';
+import { failoverButton } from './actions.js';
 import { card, sign, skeleton, state } from './parts.js';
 import { replicaTable } from './screens.js';
 import { topology } from './topology.js';
@@ -73,7 +74,7 @@ export function overview(app) {
   return [
     h('div', { class: 'answers' },
       answer('Is my data safe?', now(safe(st))),
-      answer('Can I fail over now?', now(ready(st)), !app.old && failures(st)),
+      answer('Can I fail over now?', now(ready(st)), !app.old && [failures(st), h('p', { class: 'row' }, failoverButton(app, null, 'Fail over…'))]),
       happened(app.events, st)),
     problems(st),
     h('div', { class: 'two' },

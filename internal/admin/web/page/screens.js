@@ -1,3 +1,4 @@
+import { actionsOf, groupActions, joinButton, needsRole } from './actions.js';
 import { h } from './dom.js';
 import { ago, between, bytes, dayOf, seconds, timeOf, words } from './format.js';
 import { card, role, sign, state, table, toneOfSync } from './parts.js';
@@ -29,6 +30,8 @@ export function replicas(app) {
   const st = app.status;
   return [
     card('Replicas', h('span', { class: 'quiet' }, st ? `commits wait for ${st.commits_wait_for || 'nobody'}` : ''), replicaTable(app, true)),
+    card('Actions', needsRole(app), h('ul', { class: 'actions' }, (st?.replicas ?? []).map((r) => h('li', { 'data-key': r.name }, h('b', null, r.name), role(r.availability_mode === 'CONFIGURATION_ONLY' ? 'witness' : r.role), h('div', { class: 'row' }, actionsOf(app, r)))),
+      h('li', { 'data-key': '' }, h('b', null, 'group'), h('span', { class: 'quiet' }, st?.maintenance ? 'under maintenance' : ''), h('div', { class: 'row' }, st && groupActions(app))))),
     card('Health policies', null, policies(app)),
   ];
 }
@@ -105,14 +108,14 @@ export function members(app) {
       { label: 'Clients', class: 'mono', wide: true, cell: (r) => r.listener || '–' },
       { label: 'Read-only', class: 'mono', wide: true, cell: (r) => r.read_only || '–' },
       { label: 'Health checks', class: 'mono', wide: true, cell: (r) => r.http || '–' },
-    ], rows, 'The group has no members yet.')),
+    ], rows, 'The group has no members yet.'), h('p', { class: 'row' }, st && joinButton(app))),
     card('Certificates', null, h('dl', { class: 'facts' },
       h('dt', null, 'Authority'), h('dd', { class: 'mono cut' }, st?.authority ?? '–'),
       h('dt', null, 'Rotation'), h('dd', null, turn ? state('warn', `${turn.phase}; waits for ${turn.waits_for?.join(', ') || 'nobody'}`) : 'none is under way'),
       h('dt', null, `Clients’ certificate of ${app.me?.node ?? 'this node'}`), h('dd', null, left === null ? '–' : [sign(left > 14 * 86400 ? 'good' : left > 0 ? 'warn' : 'bad'), ` until ${dayOf(expires)}, renewed by itself before`])),
       h('p', { class: 'quiet' }, 'coterie check judges the certificates of every node.')),
     card('This session', null, h('dl', { class: 'facts' },
-      h('dt', null, 'User'), h('dd', null, `${app.me?.user}, ${app.me?.role}; this console only reads`),
+      h('dt', null, 'User'), h('dd', null, `${app.me?.user}, ${app.me?.role}`),
       h('dt', null, 'Node'), h('dd', null, app.me?.node), h('dt', null, 'Ends'), h('dd', null, app.me ? `${timeOf(app.me.expires)}, ${dayOf(app.me.expires)}` : '–'))),
   ];
 }

@@ -1,0 +1,193 @@
+// Package backups watches the backups of a group from one of its nodes: how the server's archiving is, when the last
+// backup was made, what a node lacks that could take over. After a failover it has the new primary archive again what
+// the old one may not have archived.
+//
+// It makes no backup and configures nothing: the commands do. Start reading at Service.
+package backups
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/admin/catalog"
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/backup"
+	"github.com/coteriedb/coterie/internal/backup/planfile"
+	"github.com/coteriedb/coterie/internal/config"
+	"github.com/coteriedb/coterie/internal/lib/durable"
+	"github.com/coteriedb/coterie/internal/lib/retry"
+	"github.com/coteriedb/coterie/internal/postgres"
+)
+
+// How often it is looked whether the plan has changed, and at the server and the repository; how long one look may
+// take.
+const (
+	everyPlan       = 500 * time.Millisecond
+	everyServer     = 5 * time.Second
+	everyRepository = time.Minute
+	limit           = 30 * time.Second
+)
+
+// Server is the part of *postgres.Instance that a Service asks.
+type Server interface {
+	Archiver(ctx context.Context) (postgres.Archiver, error)
+	Unarchived() (int, error)
+	ArchiveAgain(before ag.Timeline) (int, error)
+}
+
+// Tool is the part of a backup.Tool that a Service asks.
+type Tool interface {
+	Version(ctx context.Context) (string, error)
+	ArchiveCommand() string
+	Backups(ctx context.Context) (backup.Catalog, error)
+}
+
+// Config is what a Service needs.
+type Config struct {
+	Layout config.Layout
+	Server Server
+	Leads  func() bool // whether this node leads, by its last decision
+	Log    *slog.Logger
+	// Open returns the node's plan and its tool; nil: planfile.Open.
+	Open func() (backup.Plan, Tool, error)
+}
+
+// Service watches. Make it with New.
+type Service struct {
+	Config
+	latest   atomic.Pointer[catalog.Backup]
+	asked    time.Time // the repository, last
+	last     backup.Backup
+	problem  string
+	version  string
+	archived ag.Timeline // for this one earlier WAL was archived again; 0: not known yet
+}
+
+// New returns a service that has seen nothing.
+func New(c Config) *Service {
+	if c.Open == nil {
+		c.Open = func() (backup.Plan, Tool, error) {
+			p, t, err := planfile.Open(c.Layout)
+			return p, t, err
+		}
+	}
+	return &Service{Config: c}
+}
+
+// Latest returns what was seen last; nil before the first look.
+func (s *Service) Latest() *catalog.Backup { return s.latest.Load() }
+
+// Run watches until the context ends.
+func (s *Service) Run(ctx context.Context) error {
+	var looked, changed time.Time
+	for {
+		if at := s.changed(); time.Since(looked) > everyServer || !at.Equal(changed) {
+			looked, changed = time.Now(), at
+			s.look(ctx)
+		}
+		if err := retry.Sleep(ctx, everyPlan); err != nil {
+			return nil //nolint:nilerr // the node ends
+		}
+	}
+}
+
+// changed returns when the plan was written; zero: there is none.
+func (s *Service) changed() time.Time {
+	st, err := os.Stat(planfile.Path(s.Layout))
+	if err != nil {
+		return time.Time{}
+	}
+	return st.ModTime()
+}
+
+func (s *Service) look(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	p, tool, err := s.Open()
+	if errors.Is(err, planfile.ErrNone) {
+		s.asked = time.Time{}
+		s.latest.Store(&catalog.Backup{})
+		return
+	}
+	if err != nil {
+		s.latest.Store(&catalog.Backup{Enabled: true, Problem: err.Error()})
+		return
+	}
+	out := &catalog.Backup{Enabled: true, Tool: p.Tool, Stanza: p.Stanza, Repository: p.Repository.String()}
+	if time.Since(s.asked) > everyRepository {
+		s.askRepository(ctx, tool)
+	}
+	out.Version, out.Problem, out.Last, out.LastLabel = s.version, s.problem, s.last.Ended, s.last.Label
+	if a, err := s.Server.Archiver(ctx); err == nil && !a.Recovery {
+		archiver(out, a, a.Command == tool.ArchiveCommand())
+		if out.Waiting, err = s.Server.Unarchived(); err != nil {
+			s.Log.Debug("WAL that waits to be archived", "err", err)
+		}
+		if s.Leads() && a.Mode == "on" && out.Ours {
+			s.archiveAgain(a.Timeline)
+		}
+	}
+	s.latest.Store(out)
+}
+
+// askRepository asks for the version of the tool and the newest backup. If it does not answer, the last answer stays.
+func (s *Service) askRepository(ctx context.Context, tool Tool) {
+	s.asked = time.Now()
+	version, err := tool.Version(ctx)
+	if err == nil {
+		s.version = version
+		var c backup.Catalog
+		if c, err = tool.Backups(ctx); err == nil {
+			s.last, _ = c.Last()
+		}
+	}
+	if s.problem = ""; err != nil {
+		s.problem = err.Error()
+		s.Log.Warn("the repository of the backups does not answer", "err", err)
+	}
+}
+
+// archiver adds what the primary's server says.
+func archiver(out *catalog.Backup, a postgres.Archiver, ours bool) {
+	out.Primary, out.On, out.Ours = true, a.Mode != "off", ours
+	out.Archived, out.Failed = a.Archived, a.Failed
+	out.Timeline, out.SegmentSize = int64(a.Timeline), a.SegmentSize
+	if a.LastArchived != nil && a.ArchivedAt != nil {
+		out.LastArchived, out.ArchivedAt = *a.LastArchived, *a.ArchivedAt
+	}
+	if a.LastFailed != nil && a.FailedAt != nil {
+		out.LastFailed, out.FailedAt = *a.LastFailed, *a.FailedAt
+	}
+}
+
+// markFile says for which timeline earlier WAL was archived again, so that a restart of the agent does not repeat it.
+func (s *Service) markFile() string { return filepath.Join(s.Layout.Backup(), "archived-again") }
+
+// archiveAgain has the WAL of earlier timelines archived once more, once for each timeline that this node writes.
+func (s *Service) archiveAgain(tli ag.Timeline) {
+	mark := strconv.FormatUint(uint64(tli), 10)
+	if s.archived == 0 {
+		if b, err := os.ReadFile(s.markFile()); err == nil && string(b) == mark {
+			s.archived = tli
+		}
+	}
+	if s.archived == tli {
+		return
+	}
+	n, err := s.Server.ArchiveAgain(tli)
+	if err == nil {
+		err = durable.Replace(s.markFile(), []byte(mark), 0o600)
+	}
+	if err != nil {
+		s.Log.Warn("WAL that the last primary may not have archived", "err", err)
+		return
+	}
+	s.archived = tli
+	s.Log.Info("archiving again what the last primary may not have archived", "files", n, "timeline", tli)
+}

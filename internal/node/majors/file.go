@@ -1,0 +1,100 @@
+package majors
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/coteriedb/coterie/internal/ag/major"
+	"github.com/coteriedb/coterie/internal/config"
+	"github.com/coteriedb/coterie/internal/lib/durable"
+)
+
+// maxFile bounds the file of the state. A history of timelines is the longest part of it.
+const maxFile = 4 << 20
+
+// phases are those that a file can name. Another one is that of a later program, which alone knows what is to be done.
+var phases = []major.Phase{major.Asked, major.Made, major.Passed, major.Done, major.GivenUp, major.Following}
+
+// Read returns the state of the upgrade that this node has begun last; the zero value if there was none.
+func Read(l config.Layout) (u major.Upgrade, err error) {
+	f, err := os.Open(l.MajorFile())
+	if errors.Is(err, fs.ErrNotExist) {
+		return u, nil
+	}
+	if err != nil {
+		return u, fmt.Errorf("read the state of the major upgrade: %w", err)
+	}
+	defer func() { _ = f.Close() }()
+	b, err := io.ReadAll(io.LimitReader(f, maxFile))
+	if err == nil {
+		err = json.Unmarshal(b, &u)
+	}
+	if err == nil && !slices.Contains(phases, u.Phase) {
+		err = fmt.Errorf("this program does not know the phase %q: start the version of coterie that has written it", u.Phase)
+	}
+	if err != nil {
+		return u, fmt.Errorf("read the state of the major upgrade: %s: %w", l.MajorFile(), err)
+	}
+	return u, nil
+}
+
+func save(l config.Layout, u major.Upgrade) error {
+	if err := durable.ReplaceJSON(l.MajorFile(), u); err != nil {
+		return fmt.Errorf("store the state of the major upgrade: %w", err)
+	}
+	return nil
+}
+
+// stopped reports whether an administrator wants the upgrade given up.
+func stopped(l config.Layout) bool {
+	_, err := os.Lstat(l.MajorStop())
+	return !errors.Is(err, fs.ErrNotExist)
+}
+
+// beside returns the directory for a cluster of another version: the name of the present one with the number behind it.
+func beside(data string, from, to int) string {
+	return strings.TrimSuffix(filepath.Clean(data), "-"+strconv.Itoa(from)) + "-" + strconv.Itoa(to)
+}
+
+// name has the node's configuration file name another cluster, by one replacement. Comments and order of the file stay
+// where its lines are as usual; else it is written anew.
+func name(dir string, cfg config.Config, binDir, data string) error {
+	pg := *cfg.PostgreSQL
+	was := pg
+	pg.BinDir, pg.Data = binDir, data
+	cfg.PostgreSQL = &pg
+	path := filepath.Join(dir, config.File)
+	old, err := os.ReadFile(path)
+	if err != nil {
+		return fmt.Errorf("change %s: %w", config.File, err)
+	}
+	text := edited(string(old), map[string][2]string{"bin_dir": {was.BinDir, binDir}, "data": {was.Data, data}})
+	if now, err := config.Parse([]byte(text)); err != nil || now.PostgreSQL == nil || *now.PostgreSQL != pg {
+		return cfg.Save(dir)
+	}
+	if err := durable.Replace(path, []byte(text), 0o600); err != nil {
+		return fmt.Errorf("change %s: %w", config.File, err)
+	}
+	return nil
+}
+
+// edited replaces the values of keys that are on lines of their own.
+func edited(text string, values map[string][2]string) string {
+	var out strings.Builder
+	for line := range strings.Lines(text) {
+		key, rest, _ := strings.Cut(strings.TrimSpace(line), ":")
+		if v, ok := values[key]; ok && strings.HasPrefix(line, " ") && strings.Trim(strings.TrimSpace(rest), `"'`) == v[0] {
+			line = strings.Replace(line, v[0], v[1], 1)
+		}
+		out.WriteString(line)
+	}
+	return out.String()
+}
