@@ -3,7 +3,9 @@ package check
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"slices"
 	"time"
@@ -15,7 +17,7 @@ import (
 )
 
 // ProfileOf returns the lease profile of the group as the node in dir knows it; the default profile if dir holds no
-// node.
+// node, and "" if this user may not read it.
 func ProfileOf(dir string) string {
 	l, err := config.NewLayout(dir)
 	if err != nil {
@@ -23,6 +25,9 @@ func ProfileOf(dir string) string {
 	}
 	var g ag.Group
 	b, err := os.ReadFile(l.GroupFile())
+	if errors.Is(err, fs.ErrPermission) {
+		return ""
+	}
 	if err != nil || json.Unmarshal(b, &g) != nil || g.Profile == "" {
 		return "default"
 	}
@@ -59,7 +64,8 @@ func FindFence(ctx context.Context, profile string) ([]Finding, error) {
 	return out, nil
 }
 
-// judgeProfile compares a profile with the worst measured time to fence. The finding shows the calculation.
+// judgeProfile compares a profile with the worst measured time to fence. The finding shows the calculation. Only the
+// group's own profile can be a reason to act.
 func judgeProfile(p ag.Profile, worst time.Duration, inUse bool) Finding {
 	f := Finding{Level: OK, What: fmt.Sprintf("profile %s allows %v for it", p.Name, p.Fence)}
 	if inUse {
@@ -76,7 +82,9 @@ func judgeProfile(p ag.Profile, worst time.Duration, inUse bool) Finding {
 		f.Level, f.Why = Problem, err.Error()
 		f.Run = "use a longer profile, or find what makes the host slow: a primary here may still act when another one takes over"
 	case err != nil:
-		f.Why = "not to be used on this host: " + err.Error()
+		f.Level, f.Why = OK, "not to be used on this host: "+err.Error()
+	case !inUse:
+		f.Level = OK
 	}
 	return f
 }

@@ -40,7 +40,7 @@ func absent(l config.Layout) ([]Finding, error) {
 }
 
 // rejoin is what helps a node whose certificates are lost.
-const rejoin = "take the node out with coterie remove, and have it join again"
+const rejoin = "take the node out with coterie member remove, and have it join again"
 
 // FindCertificates checks the remaining lifetime of the certificates of the node in dir.
 func FindCertificates(dir string, now time.Time) ([]Finding, error) {
@@ -126,9 +126,6 @@ func FindGroup(ctx context.Context, dir string) ([]Finding, error) {
 		}
 		out = append(out, f)
 	}
-	if len(out) == 0 {
-		out = append(out, Finding{Level: OK, What: "the group takes writes, acknowledges commits, and misses nothing"})
-	}
 	urls, err := rowsOf(ctx, cl, "SELECT replica, option, value FROM coterie.options WHERE is_set AND option LIKE '%_URL' ORDER BY replica, option")
 	if err != nil {
 		return nil, err
@@ -147,8 +144,11 @@ WHERE availability_mode = 'SYNCHRONOUS_COMMIT' AND join_state = 'JOINED' AND rol
 	for _, r := range never {
 		out = append(out, Finding{
 			Level: Warning, What: fmt.Sprintf("%v is synchronous, and can never take over by itself (FAILOVER_MODE = %v, or suspended)", r[0], r[1]),
-			Why: "commits wait for it, and it does not help availability", Run: fmt.Sprintf("coterie replica set %v failover_mode=AUTOMATIC, or coterie resume %[1]v", r[0]),
+			Why: "commits wait for it, and it does not help availability", Run: fmt.Sprintf("coterie replica set %v failover_mode=AUTOMATIC, or coterie replica resume %[1]v", r[0]),
 		})
+	}
+	if len(out) == 0 {
+		out = append(out, Finding{Level: OK, What: "the group takes writes, acknowledges commits, and misses nothing"})
 	}
 	return out, nil
 }
@@ -168,11 +168,21 @@ func judgeNames(ctx context.Context, urls [][]any, lookup func(context.Context, 
 			out = append(out, Finding{
 				Level: Warning, What: fmt.Sprintf("%v of %v is %v, which has no address here: %v", r[1], r[0], r[2], err),
 				Why: "nothing is routed by it, but people and tools that read it are led astray",
-				Run: fmt.Sprintf("ALTER AVAILABILITY GROUP … MODIFY REPLICA ON N'%v' WITH (…) in coterie sql, or name the host in DNS", r[0]),
+				Run: fmt.Sprintf("ALTER AVAILABILITY GROUP … MODIFY REPLICA ON N'%v' WITH (%s) in coterie sql, or name the host in DNS", r[0], optionOf(fmt.Sprint(r[1]))),
 			})
 		}
 	}
 	return out
+}
+
+// optionOf returns how MODIFY REPLICA sets an option that has a URL.
+func optionOf(name string) string {
+	role := map[string]string{"READ_ONLY_ROUTING_URL": "SECONDARY_ROLE", "READ_WRITE_ROUTING_URL": "PRIMARY_ROLE"}[name]
+	set := name + " = N'TCP://HOST:PORT'"
+	if role == "" {
+		return set
+	}
+	return role + " (" + set + ")"
 }
 
 // rowsOf returns the rows of a query at the node's console.

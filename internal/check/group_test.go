@@ -67,7 +67,7 @@ func TestJudgeNames(t *testing.T) {
 		{"n3", "READ_WRITE_ROUTING_URL", "TCP://nowhere:1433"},
 		{"n3", "ENDPOINT_URL", "TCP://%zz"},
 	}, lookup)
-	if len(found) != 2 || Worst(found) != Warning || !strings.Contains(found[0].What, "READ_WRITE_ROUTING_URL of n3 is TCP://nowhere:1433") || found[0].Run == "" {
+	if len(found) != 2 || Worst(found) != Warning || !strings.Contains(found[0].What, "READ_WRITE_ROUTING_URL of n3 is TCP://nowhere:1433") || !strings.Contains(found[0].Run, "N'n3' WITH (PRIMARY_ROLE (READ_WRITE_ROUTING_URL = N'TCP://HOST:PORT'))") || !strings.Contains(found[1].Run, "WITH (ENDPOINT_URL = ") {
 		t.Errorf("%+v", found)
 	}
 }

@@ -56,6 +56,7 @@ func TestNoNode(t *testing.T) {
 		"group":        func() ([]Finding, error) { return FindGroup(t.Context(), dir) },
 		"settings":     func() ([]Finding, error) { return FindSettings(t.Context(), dir) },
 		"quorum":       func() ([]Finding, error) { return FindQuorum(t.Context(), dir) },
+		"backup":       func() ([]Finding, error) { return FindBackup(t.Context(), dir) },
 	} {
 		if found, err := find(); err != nil || len(found) != 1 || found[0].Level != OK || !strings.HasPrefix(found[0].What, "there is no node in ") {
 			t.Errorf("%s: %+v, %v", name, found, err)
@@ -76,6 +77,7 @@ func TestNodeThatCannotBeLookedAt(t *testing.T) {
 		"group":        func() ([]Finding, error) { return FindGroup(t.Context(), l.Dir) },
 		"settings":     func() ([]Finding, error) { return FindSettings(t.Context(), l.Dir) },
 		"quorum":       func() ([]Finding, error) { return FindQuorum(t.Context(), l.Dir) },
+		"backup":       func() ([]Finding, error) { return FindBackup(t.Context(), l.Dir) },
 	}
 	for name, find := range areas {
 		if found, err := find(); err == nil || found != nil {
@@ -136,6 +138,18 @@ func TestFindGroupOfAHealthyOne(t *testing.T) {
 	a.OnSQL("", []string{"none"})
 	found, err := FindGroup(t.Context(), a.Layout.Dir)
 	if got := said(found); err != nil || !slices.Equal(got, []string{"ok the group takes writes, acknowledges commits, and misses nothing"}) {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
+// TestFindGroupDoesNotPraiseWhatItBlames holds that a group in which something is found is not said to miss nothing.
+func TestFindGroupDoesNotPraiseWhatItBlames(t *testing.T) {
+	t.Parallel()
+	a := node(t, "")
+	a.OnSQL("", []string{"none"})
+	a.OnSQL("state = 'FAILED'", []string{"node", "address", "problem"}, []any{"n1", "10.0.1.9/24", "no right; run it by the unit"})
+	found, err := FindGroup(t.Context(), a.Layout.Dir)
+	if got := said(found); err != nil || !slices.Equal(got, []string{"problem n1 does not serve 10.0.1.9/24 of the listener: no right"}) {
 		t.Errorf("%q, %v", got, err)
 	}
 }
@@ -251,6 +265,14 @@ func TestProfileOf(t *testing.T) {
 		write(t, l.GroupFile(), text)
 		if got := ProfileOf(l.Dir); got != want {
 			t.Errorf("%q: %s, want %s", text, got, want)
+		}
+	}
+	if os.Getuid() != 0 {
+		if err := os.Chmod(l.GroupFile(), 0); err != nil {
+			t.Fatal(err)
+		}
+		if got := ProfileOf(l.Dir); got != "" {
+			t.Errorf("a file that may not be read: %s", got)
 		}
 	}
 	if got := ProfileOf(t.TempDir()); got != "default" {

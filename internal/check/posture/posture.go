@@ -37,6 +37,7 @@ func Find(ctx context.Context, dir string) ([]check.Finding, error) {
 	out = append(out, judgeRules(l, c)...)
 	out = append(out, judgeClientCertificates(c)...)
 	out = append(out, judgeFiles(l)...)
+	out = append(out, judgeHooks(l)...)
 	out = append(out, judgeKeys(l, c)...)
 	s, err := api.NewClient(l.AgentSock(), l.Owner()).Status(ctx)
 	var local *api.Process
@@ -237,8 +238,10 @@ func filesIn(dir, end string) (found []string, bad []check.Finding) {
 
 // judgeFiles returns the findings about owners and modes of what is secret.
 func judgeFiles(l config.Layout) []check.Finding {
-	private := []string{l.Dir, l.PKI(), l.State(), l.Run, filepath.Join(l.Dir, config.File)}
+	private := []string{l.Dir, l.PKI(), l.State(), l.Run, l.Backup(), filepath.Join(l.Dir, config.File)}
 	keys, out := filesIn(l.PKI(), ".key")
+	repository, bad := filesIn(l.Backup(), ".conf") // with the key of the repository
+	keys, out = append(keys, repository...), append(out, bad...)
 	for _, path := range append(private, keys...) {
 		st, err := os.Stat(path)
 		if errors.Is(err, os.ErrNotExist) {
@@ -273,7 +276,7 @@ func judgeConfiguration(c api.Configuration) check.Finding {
 	case c.Refused > 0 && c.At != nil:
 		return check.Finding{
 			Level: check.Problem, What: fmt.Sprintf("configurations in the quorum's store were refused since the agent started: %d, the last at %s: %s", c.Refused, c.At.UTC().Format(time.RFC3339), c.Why),
-			Why: "no replica wrote them: a witness, or the administrator's etcd, may be in other hands; none of them was used", Run: "coterie remove the witness that may be stolen; coterie status",
+			Why: "no replica wrote them: a witness, or the administrator's etcd, may be in other hands; none of them was used", Run: "coterie member remove the witness that may be stolen; coterie status",
 		}
 	case !c.SignedRecord:
 		waits := ""
@@ -306,7 +309,7 @@ func judgeRefusals(kind string, r api.Refusals) []check.Finding {
 	}
 	return []check.Finding{{
 		Level: check.Problem, What: fmt.Sprintf("%s in the quorum's store were refused since the agent started: %d, the last at %s: %s", kind, r.Refused, r.At.UTC().Format(time.RFC3339), r.Why),
-		Why: "if no replica wrote them, a witness, or the administrator's etcd, may be in other hands; none of them was carried out", Run: "coterie remove the witness that may be stolen; coterie status",
+		Why: "if no replica wrote them, a witness, or the administrator's etcd, may be in other hands; none of them was carried out", Run: "coterie member remove the witness that may be stolen; coterie status",
 	}}
 }
 

@@ -153,6 +153,11 @@ func TestJudgeFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	expect(t, judgeFiles(l), "ok keys and directories are private")
+	conf := filepath.Join(l.Backup(), "pgbackrest.conf")
+	if err := errors.Join(os.Mkdir(l.Backup(), 0o700), os.WriteFile(conf, nil, 0o600), os.Chmod(conf, 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, judgeFiles(l), "problem "+conf+" has mode 0644")
 }
 
 // TestFilesOfANodeOfAnyName holds that the keys are looked at of a node directory whose name would be a pattern.
