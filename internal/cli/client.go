@@ -1,13 +1,17 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"os/user"
+	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -18,7 +22,11 @@ import (
 
 // Client returns a client of the agent that runs the node directory.
 func Client(c *cobra.Command) (*api.Client, error) {
-	l, err := config.NewLayout(Node(c))
+	dir := Node(c)
+	if dir == "" {
+		return nil, fail.Usagef("--node names no directory; see %s --help", c.CommandPath())
+	}
+	l, err := config.NewLayout(dir)
 	if err != nil {
 		return nil, err
 	}
@@ -52,6 +60,16 @@ func Node(c *cobra.Command) string {
 	return found[0]
 }
 
+// isNode reports whether the directory is that of a node, or of one that has left its group.
+func isNode(dir string) bool {
+	for _, name := range []string{config.File, config.File + ".left"} {
+		if _, err := os.Stat(filepath.Join(dir, name)); err == nil || errors.Is(err, fs.ErrPermission) {
+			return true
+		}
+	}
+	return false
+}
+
 // noDirectory returns the error for a node directory that does not exist. It names those that do.
 func noDirectory(dir string) error {
 	const most = 5
@@ -68,9 +86,9 @@ func noDirectory(dir string) error {
 
 // notPermitted returns the error of a user who may not talk to a node, with whom to be.
 func notPermitted(l config.Layout) error {
-	who := "root, or the user of the node"
+	who := "root and the user of the node"
 	if u, err := user.LookupId(strconv.Itoa(l.Owner())); err == nil {
-		who = "root, or " + u.Username
+		who = "root and " + u.Username
 	}
 	return fail.Error{Kind: fail.Refused, Err: fmt.Errorf("permission denied: only %s may administer the node in %s; run the command with sudo", who, l.Dir)}
 }
@@ -83,14 +101,27 @@ func NodeDirectory() string {
 	return DefaultNode
 }
 
-// NoAgent replaces api.ErrNoAgent by an unhealthy error with the command that starts the agent, and a refusal of the
-// socket by one that names the user to be. It returns other errors unchanged.
+// NoAgent returns an error of a call of the agent in words for an administrator. Without an agent it names the command
+// that starts one, unless the directory is no node's; a refusal of the socket names the user to be. Where the agent has
+// ended, or the command's time is over, before there was an answer, it is said that the outcome is not known. Other
+// errors are returned unchanged.
 func NoAgent(c *cobra.Command, err error) error {
 	dir := Node(c)
 	if errors.Is(err, fs.ErrPermission) {
 		if l, layoutErr := config.NewLayout(dir); layoutErr == nil {
 			return notPermitted(l)
 		}
+	}
+	var answered fail.Error
+	switch {
+	case errors.Is(err, api.ErrNoAgent) && !isNode(dir):
+		return fail.Usagef("%s is not a node directory: it has no coterie.yaml; name one with --node DIR or by COTERIE_NODE, or make one with coterie init", dir)
+	case errors.As(err, &answered) && !errors.Is(err, api.ErrNoAgent):
+		return err
+	case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET):
+		return fail.Unhealthyf("the agent of %s ended before it answered, so it is not known how far this came; start it if it does not run (coterie status), and run this again", dir)
+	case errors.Is(err, context.DeadlineExceeded):
+		return fail.Unhealthyf("the agent of %s has not answered in time, so it is not known how far this came; see coterie status, and run this again", dir)
 	}
 	if errors.Is(err, api.ErrNoAgent) {
 		return fail.Unhealthyf("no agent runs %s; start it with: coterie agent --node %s", dir, dir)

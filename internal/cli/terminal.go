@@ -37,10 +37,15 @@ func Confirm(c *cobra.Command, name, question string, args ...any) error {
 // Paint returns a status with its worst words in colour where standard output is a terminal and NO_COLOR is not set.
 // The text must have no control characters.
 func Paint(c *cobra.Command, text string) string {
-	if !IsTerminal(c.OutOrStdout()) || os.Getenv("NO_COLOR") != "" || os.Getenv("TERM") == "dumb" {
+	if !Colours(c.OutOrStdout()) {
 		return text
 	}
 	return paint(text)
+}
+
+// Colours reports whether w is a terminal that shows colours, and NO_COLOR is not set.
+func Colours(w io.Writer) bool {
+	return IsTerminal(w) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
 }
 
 // paint colours the words that tell of trouble, and the one that tells of none.

@@ -46,6 +46,9 @@ func EmptyLayout(dir string) (config.Layout, error) {
 	case len(entries) > 0:
 		return l, fail.Refusedf("%s is not empty; nothing was changed: choose another --node directory, or start what is there with coterie agent", l.Dir)
 	}
+	if pid, runs := l.Running(); runs {
+		return l, fail.Refusedf("a process of a former node in %s still runs%s; nothing was changed: end it with kill and run this again, or choose another --node directory", l.Dir, pid)
+	}
 	return l, nil
 }
 

@@ -66,6 +66,35 @@ func TestFreshDir(t *testing.T) {
 	}
 }
 
+// TestFreshDirOfAFormerNode checks that no node is made where the keeper of one lives whose directory was moved away:
+// it would serve the new one, and know nothing of it.
+func TestFreshDirOfAFormerNode(t *testing.T) {
+	l, err := FreshDir(filepath.Join(t.TempDir(), "n1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = os.RemoveAll(l.Run) }()
+	keeper, err := net.Listen("unix", l.KeeperSock())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(l.Dir, l.Dir+".old"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := FreshDir(l.Dir); kindOf(err) != fail.Refused || !strings.Contains(err.Error(), fmt.Sprintf("still runs (process %d); nothing was changed: end it with kill", os.Getpid())) {
+		t.Errorf("its keeper lives: %v", err)
+	}
+	if _, err := os.Stat(l.Dir); err == nil {
+		t.Error("a directory was made")
+	}
+	if err := keeper.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := FreshDir(l.Dir); err != nil {
+		t.Errorf("its keeper has ended: %v", err)
+	}
+}
+
 // TestFreshDirOfAnotherUser checks that a directory which belongs to another user is not used.
 func TestFreshDirOfAnotherUser(t *testing.T) {
 	if os.Getuid() != 0 {

@@ -31,8 +31,10 @@ const LeftConfig = config.File + ".left"
 type Departure struct {
 	Node      string    `json:"node"`
 	Group     string    `json:"group"`
-	Last      bool      `json:"last,omitempty"`   // no other member is left: the group has ended
-	Forced    bool      `json:"forced,omitempty"` // no other member was asked
+	Last      bool      `json:"last,omitempty"`    // no other member is left: the group has ended
+	Forced    bool      `json:"forced,omitempty"`  // no other member was asked
+	Destroy   bool      `json:"destroy,omitempty"` // the node directory is erased at last: see Erase
+	Outside   []string  `json:"outside,omitempty"` // what remains of a node that is erased, outside its directory
 	Since     time.Time `json:"since"`
 	Data      string    `json:"data,omitempty"`  // where the data directory stays; "": the node holds no copy
 	Start     string    `json:"start,omitempty"` // the command that starts PostgreSQL on it
@@ -100,6 +102,11 @@ func CheckKeep(l config.Layout, cfg config.Config, to string) error {
 	return nil
 }
 
+// Inside reports whether a place that does not exist yet would be in the node directory.
+func Inside(l config.Layout, path string) bool {
+	return within(real(filepath.Dir(filepath.Clean(path))), l.Dir)
+}
+
 // isMount reports whether a file system is mounted at the directory, which can then not be renamed.
 func isMount(dir string) bool {
 	real, err := filepath.EvalSymlinks(dir)
@@ -117,9 +124,12 @@ func isMount(dir string) bool {
 func Depart(ctx context.Context, l config.Layout, d *Departure, say func(string)) error {
 	unlock, err := config.Lock(l)
 	if err != nil {
-		return fail.Unhealthyf("%w; stop it, and run coterie leave again", err)
+		return fail.Unhealthyf("%w; stop it, and run %s again", err, d.Command(l))
 	}
 	defer unlock()
+	if err := d.Goes(l); err != nil {
+		return err
+	}
 	cfg, err := config.Load(l.Dir)
 	if _, left := os.Stat(filepath.Join(l.Dir, LeftConfig)); err != nil && left == nil {
 		d.Completed = true
@@ -144,21 +154,27 @@ func Depart(ctx context.Context, l config.Layout, d *Departure, say func(string)
 // departData makes the copy a primary's, takes the group's marks out of it, and moves it to its place.
 func departData(ctx context.Context, l config.Layout, cfg config.Config, d *Departure, say func(string)) error {
 	from := cfg.PostgreSQL.Data
-	if d.Data == "" { // nothing that could be kept
+	if d.Data == "" && !d.Destroy { // nothing that could be kept
 		return nil
 	}
 	if _, err := os.Stat(from); errors.Is(err, fs.ErrNotExist) {
+		if d.Data == "" {
+			return EndKeeper(ctx, l)
+		}
 		if _, err := os.Stat(d.Data); err == nil {
 			return nil // it was moved before an interruption
 		}
-		return fail.Unhealthyf("the data directory %s does not exist; mount its file system, and run coterie leave again: it goes on", from)
+		return fail.Unhealthyf("the data directory %s does not exist; mount its file system, and run %s again: it goes on", from, d.Command(l))
 	}
 	if pid := serverOf(from); pid != 0 {
-		return fail.Unhealthyf("PostgreSQL still runs on %s (process %d), although no agent does; stop it with %s stop -D %s, and run coterie leave again",
-			from, pid, filepath.Join(cfg.PostgreSQL.BinDir, "pg_ctl"), from)
+		return fail.Unhealthyf("PostgreSQL still runs on %s (process %d), although no agent does; stop it with %s stop -D %s, and run %s again",
+			from, pid, filepath.Join(cfg.PostgreSQL.BinDir, "pg_ctl"), from, d.Command(l))
 	}
 	if err := EndKeeper(ctx, l); err != nil { // it would put standby.signal back
 		return err
+	}
+	if d.Data == "" { // it is erased
+		return nil
 	}
 	pg, err := pgserver.NewInstance(cfg, l, nil)
 	if err != nil {

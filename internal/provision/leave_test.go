@@ -82,3 +82,21 @@ func TestMove(t *testing.T) {
 		}
 	}
 }
+
+// TestCommandNamesItsNode holds that what an interrupted departure says to run again is about its own node, also where
+// that is not the usual one: a machine may have several.
+func TestCommandNamesItsNode(t *testing.T) {
+	t.Parallel()
+	l, err := config.NewLayout(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range []*Departure{{Node: "n1"}, {Node: "n1", Destroy: true}} {
+		if _, err := Erase(l, d, nil); err == nil || !strings.Contains(err.Error(), "run "+d.Command(config.Layout{})+" --node "+l.Dir+" again") {
+			t.Errorf("%v", err)
+		}
+		if text := d.Command(config.Layout{Dir: config.DefaultDir}); strings.Contains(text, "--node") {
+			t.Errorf("%s, of the usual one", text)
+		}
+	}
+}

@@ -22,23 +22,27 @@ type words func(c *cobra.Command, before []string) []string
 
 // arguments are the words that can follow a command.
 var arguments = map[string]words{
+	"member remove": once(members), "member replace": once(members), "replica resume": once(members), "replica seed": once(members),
 	"remove": once(members), "resume": once(members), "seed": once(members), "restart": once(members),
 	"maintenance on": once(members), "maintenance off": once(members),
 	"replica add": once(members), "replica remove": once(members), "replica set": replicaOptions,
-	"group set": groupOptions, "group remove": once(query("SELECT name FROM coterie.databases")),
+	"group set": groupOptions, "database remove": once(query("SELECT name FROM coterie.databases")),
 	"settings get": once(settings), "settings set": suffixed(settings, "="), "settings unset": settings,
+	"listener set": once(listeners), "listener remove": once(listeners), "listener restart": once(listeners),
 	"check link": atMost(2, members), "failover": nil, "status": nil, "explain": nil,
 }
+
+var listeners = query("SELECT dns_name FROM sys.availability_group_listeners")
 
 var settings = query("SELECT DISTINCT name FROM coterie.settings")
 
 // flags are the words that can follow a flag of a command.
 var flags = map[string]map[string]words{
-	"failover":       {"to": members},
-	"routing set":    {"when-primary": members},
-	"routing remove": {"when-primary": members},
-	"token create":   {"role": fixed("replica", "witness")},
-	"set":            {"commit-rule": fixed("QUORUM", "ALL")},
+	"failover":         {"to": members},
+	"routing set":      {"when-primary": members},
+	"routing remove":   {"when-primary": members},
+	"member add-token": {"role": fixed("replica", "witness")},
+	"set":              {"commit-rule": fixed("QUORUM", "ALL")},
 }
 
 // Add lets shells complete the arguments of the commands below root. It panics if a command or a flag that this package

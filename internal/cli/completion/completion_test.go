@@ -48,6 +48,7 @@ func TestCompletion(t *testing.T) {
 	a := clitest.NewAgent(t)
 	a.SetStatus(api.Status{Replicas: []api.Replica{{Name: "north"}, {Name: "south"}, {Name: "\x1b[2J"}}})
 	a.OnSQL("coterie.databases", []string{"name"}, []any{"shop"})
+	a.OnSQL("availability_group_listeners", []string{"dns_name"}, []any{"orders-l"})
 	a.OnSQL("coterie.settings", []string{"name"}, []any{"work_mem"}, []any{"wal_buffers"})
 	for line, want := range map[string]string{
 		"failover --to ":                    `north south \x1b[2J`,
@@ -60,10 +61,14 @@ func TestCompletion(t *testing.T) {
 		"replica set south avail":           "availability_mode=",
 		"replica set south secondary.allow": "secondary.allow_connections=",
 		"group set commit_r":                "commit_rule=",
-		"group remove ":                     "shop",
+		"database remove ":                  "shop",
+		"listener set ":                     "orders-l",
+		"listener remove o":                 "orders-l",
+		"listener restart orders-l ":        "",
 		"settings set w":                    "work_mem= wal_buffers=",
 		"settings unset work_mem wal":       "wal_buffers",
-		"token create --role w":             "witness",
+		"member add-token --role w":         "witness",
+		"member replace n":                  "north",
 	} {
 		root := program(a.Layout.Dir)
 		var out, said bytes.Buffer

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
@@ -332,7 +333,10 @@ func AsOwner(ctx context.Context, l config.Layout, out, errOut io.Writer, args [
 	return runAs(ctx, u, out, errOut, args)
 }
 
-// runAs runs this program with args as the user.
+// asUserStop is how long a command that is told to end may take: that of a server which it has to stop in order.
+const asUserStop = 6 * time.Minute
+
+// runAs runs this program with args as the user. If the context ends, that process is told to end, and waited for.
 func runAs(ctx context.Context, u daemon.User, out, errOut io.Writer, args []string) error {
 	exe, err := daemon.ReachableExe(u.UID)
 	if err != nil {
@@ -345,6 +349,8 @@ func runAs(ctx context.Context, u daemon.User, out, errOut io.Writer, args []str
 		}
 	}
 	cmd := exec.CommandContext(ctx, exe, args...)
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) } // it puts things in order before it ends
+	cmd.WaitDelay = asUserStop
 	cmd.Dir, cmd.Stdout, cmd.Stderr = "/", out, errOut
 	cmd.Env = append(os.Environ(), "HOME="+u.Home, "USER="+u.Name)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(u.UID), Gid: uint32(u.GID), Groups: groups}}
@@ -386,7 +392,7 @@ func lastOfGroup(l config.Layout, self string) error {
 	}
 	for _, r := range g.Replicas {
 		if string(r.ID) != self && r.HasData() {
-			return fail.Refusedf("replica %s has the data too, and the group would go on without this node; start the agent, run coterie remove %s and then release again; nothing was changed", r.ID, r.ID)
+			return fail.Refusedf("replica %s has the data too, and the group would go on without this node; start the agent, run coterie member remove %s and then release again; nothing was changed", r.ID, r.ID)
 		}
 	}
 	return nil

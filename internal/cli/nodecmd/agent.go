@@ -1,7 +1,8 @@
 package nodecmd
 
 import (
-	"os"
+	"errors"
+	"io/fs"
 	"runtime/debug"
 
 	"github.com/spf13/cobra"
@@ -11,6 +12,7 @@ import (
 	"github.com/coteriedb/coterie/internal/daemon"
 	"github.com/coteriedb/coterie/internal/lib/fail"
 	"github.com/coteriedb/coterie/internal/node"
+	"github.com/coteriedb/coterie/internal/provision"
 )
 
 // Agent returns the command agent, which runs a node.
@@ -27,6 +29,9 @@ and ends. Started as root it becomes user ` + daemon.ServerUserName + ` first.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			dir, _ := c.Flags().GetString("node")
 			if _, err := config.Load(dir); err != nil { // before the directory gets another owner
+				if errors.Is(err, fs.ErrPermission) {
+					return cli.NoAgent(c, err)
+				}
 				return fail.Error{Kind: fail.Usage, Err: err}
 			}
 			if err := daemon.BecomeServerUser(dir); err != nil {
@@ -48,8 +53,11 @@ func runAgent(c *cobra.Command, dir string, verbose bool) error {
 		return err
 	}
 	if l, err := config.NewLayout(dir); err == nil {
-		if _, err := os.Stat(l.LeavingFile()); err == nil {
-			return fail.Refusedf("this node is leaving its group; nothing was started. coterie leave --node %s goes on with it", l.Dir)
+		if d, err := provision.ReadDeparture(l); err != nil || d != nil {
+			if d == nil { // it cannot be read, and is there
+				d = &provision.Departure{}
+			}
+			return fail.Refusedf("this node is leaving its group; nothing was started. %s goes on with it", d.Command(l))
 		}
 	}
 	log, closeLog, err := daemon.OpenLog(dir, verbose)

@@ -1,6 +1,8 @@
 package nodecmd
 
 import (
+	"errors"
+	"io/fs"
 	"path/filepath"
 	"strconv"
 
@@ -11,20 +13,48 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/fail"
 )
 
+// verdict is what coterie config check --json prints of a file. One that is not good ends the command with exit code 2.
+type verdict struct {
+	File  string `json:"file"`
+	Good  bool   `json:"good"`
+	Error string `json:"error,omitempty"`
+	Node  string `json:"node,omitempty"`
+	Group string `json:"group,omitempty"`
+}
+
 // Config returns the command config.
 func Config() *cobra.Command {
 	c := &cobra.Command{Use: "config", GroupID: "node", Short: "Look at this node's configuration file"}
-	c.AddCommand(&cobra.Command{
+	c.AddCommand(configCheck())
+	return c
+}
+
+func configCheck() *cobra.Command {
+	var asJSON bool
+	c := &cobra.Command{
 		Use: "check", Short: "Check coterie.yaml: unknown keys, wrong values, by line", Args: cli.Args(0, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			dir := cli.Node(c)
 			cfg, err := config.Load(dir)
-			if err != nil {
+			switch {
+			case errors.Is(err, fs.ErrPermission):
+				return cli.NoAgent(c, err)
+			case asJSON:
+				v := verdict{File: filepath.Join(dir, config.File), Good: err == nil, Node: cfg.Node, Group: cfg.GroupName}
+				if err != nil {
+					v.Error = err.Error()
+				}
+				if printErr := cli.PrintJSON(c, v); printErr != nil || err == nil {
+					return printErr
+				}
+				return fail.Error{Kind: fail.Usage, Err: errors.New("")} // it is printed
+			case err != nil:
 				return fail.Error{Kind: fail.Usage, Err: err}
 			}
 			cli.Say(c, "%s is good: node %s of group %s", filepath.Join(dir, config.File), strconv.Quote(cfg.Node), strconv.Quote(cfg.GroupName))
 			return nil
 		},
-	})
+	}
+	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return c
 }

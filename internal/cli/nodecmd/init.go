@@ -66,6 +66,9 @@ func (f *NodeFlags) config(ctx context.Context, kind string) (config.Config, err
 		if err != nil {
 			return c, fail.Usagef("--%s %q: %w", p.flag, p.in, err)
 		}
+		if _, err := net.DefaultResolver.LookupPort(ctx, "tcp", port); err != nil {
+			return c, fail.Usagef("--%s %s: %q is no port: choose a number from 1 to 65535", p.flag, p.in, port)
+		}
 		if bind != "" && bind != "0.0.0.0" && bind != "::" && f.address == "" {
 			host = bind
 		}

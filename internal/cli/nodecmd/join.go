@@ -27,14 +27,14 @@ func Join(witness bool) *cobra.Command {
 	kind, use, short := "replica", "join TOKEN", "Join a group: make a replica here"
 	long := `Makes this machine a replica of the group whose token is given: its identity, its part in the quorum, and a copy of the data, seeded from
 the primary. It ends with the agent running in the foreground (--no-start: ready to be started). A token works once and expires; make one
-on any replica with: coterie token create
+on any replica with: coterie member add-token
 
 Other users of this machine see a command's arguments for a moment, and a shell may keep them. "coterie join -" reads the token from standard
 input, --token-file from a file; COTERIE_JOIN_TOKEN may hold it, too.`
 	if witness {
 		kind, use, short = "witness", "witness TOKEN", "Join a group as a witness: a vote without data"
 		long = `Makes this machine a witness of the group whose token is given: it votes in the quorum and holds no data, so that two replicas can tell
-which of them may lead. It needs no PostgreSQL. Make the token on a replica with: coterie token create --role witness`
+which of them may lead. It needs no PostgreSQL. Make the token on a replica with: coterie member add-token --role witness`
 	}
 	c := &cobra.Command{
 		Use: use, GroupID: "node", Short: short, Long: long, Args: cli.ArgsBetween(0, 1, "a join token"),
@@ -48,7 +48,7 @@ which of them may lead. It needs no PostgreSQL. Make the token on a replica with
 			if err != nil {
 				return err
 			}
-			if err := f.quorum.fromToken(t.Quorum); err != nil {
+			if err := f.take(c, t); err != nil {
 				return err
 			}
 			if err := f.check(c.Context(), kind, dir, t.Group); err != nil {
@@ -74,6 +74,17 @@ which of them may lead. It needs no PostgreSQL. Make the token on a replica with
 	f.add(c, false)
 	c.Flags().StringVar(&tokenFile, "token-file", "", "read the token from this file")
 	return c
+}
+
+// take takes over what a token says of the node: its name where it replaces a member, and an external quorum.
+func (f *NodeFlags) take(c *cobra.Command, t endpoint.Token) error {
+	if t.Member != "" {
+		if c.Flags().Changed("name") && f.name != t.Member {
+			return fail.Usagef("this token is for the node that replaces %s, and takes its name; leave --name %s away, or ask for another token: coterie member add-token", t.Member, f.name)
+		}
+		f.name = t.Member
+	}
+	return f.quorum.fromToken(t.Quorum)
 }
 
 // joinNode asks the group of the token to admit this node, and makes the node directory. If it fails, it removes the

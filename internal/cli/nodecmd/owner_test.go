@@ -1,11 +1,17 @@
 package nodecmd
 
 import (
+	"bufio"
+	"context"
 	"fmt"
+	"io"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/coteriedb/coterie/internal/config"
 )
@@ -19,7 +25,53 @@ func TestOwnerChild(t *testing.T) {
 		t.Skip("it is a part of TestAsOwner")
 	}
 	exe, err := os.Executable()
+	told := make(chan os.Signal, 1)
+	signal.Notify(told, syscall.SIGTERM)
 	fmt.Printf("ran as %d %d from %s %v\n", os.Getuid(), os.Getgid(), exe, err)
+	if os.Getenv(ownerEnv) == "wait" {
+		select {
+		case <-told:
+			fmt.Println("ended in order")
+		case <-time.After(time.Minute):
+		}
+	}
+}
+
+// TestAsOwnerIsInterrupted holds that the process of the owner is not killed when this one is told to end: a restore
+// removes what it has begun, and the file with the repository's key.
+func TestAsOwnerIsInterrupted(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("NOT RUN: only root runs programs as another user")
+	}
+	dir := t.TempDir()
+	if err := os.Chown(dir, 54321, 54322); err != nil {
+		t.Fatal(err)
+	}
+	l, err := config.NewLayout(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv(ownerEnv, "wait")
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	said, out := io.Pipe()
+	go func() {
+		_ = AsOwner(ctx, l, out, out, []string{"-test.run", "^TestOwnerChild$", "-test.v"}) // ends as its test does
+		_ = out.Close()
+	}()
+	var all strings.Builder
+	for lines := bufio.NewScanner(said); lines.Scan(); {
+		all.WriteString(lines.Text() + "\n")
+		if strings.Contains(lines.Text(), "ran as") {
+			cancel()
+			if _, exe, ok := strings.Cut(lines.Text(), " from "); ok && strings.HasPrefix(exe, "/var/cache/coterie/") {
+				defer os.RemoveAll(filepath.Dir(strings.Fields(exe)[0]))
+			}
+		}
+	}
+	if !strings.Contains(all.String(), "ended in order") {
+		t.Error(all.String())
+	}
 }
 
 // TestAsOwner checks that root has what it leaves to the user of a node done as the owner of that node directory, and

@@ -90,6 +90,27 @@ func UnitInstalled(ctx context.Context, dir string) bool {
 	return exec.CommandContext(ctx, "systemctl", "cat", "coterie.service").Run() == nil
 }
 
+// tokenPatience is how long a replica that has just joined tries to make a token: it has to learn the group's key, and
+// the quorum changes its members.
+const tokenPatience = 30 * time.Second
+
+// nextToken makes a token for the next replica.
+func nextToken(ctx context.Context, cl *api.Client, abs string) (api.TokenResult, error) {
+	cfg, err := config.Load(abs)
+	if err != nil {
+		return api.TokenResult{}, err
+	}
+	for began := time.Now(); ; {
+		r, err := cl.CreateToken(ctx, api.TokenRequest{Role: "replica", TTL: 15 * time.Minute})
+		if err == nil || cfg.PostgreSQL == nil || time.Since(began) > tokenPatience {
+			return r, err
+		}
+		if err := retry.Sleep(ctx, 500*time.Millisecond); err != nil {
+			return r, err
+		}
+	}
+}
+
 // awaitNext waits until the group accepts writes. Then it prints the command with which the next node joins.
 func awaitNext(ctx context.Context, c *cobra.Command, abs string) error {
 	l, err := config.NewLayout(abs)
@@ -112,9 +133,9 @@ func awaitNext(ctx context.Context, c *cobra.Command, abs string) error {
 		}
 	}
 	cli.Say(c, "this node is up: coterie status --node %s", abs)
-	r, err := cl.CreateToken(ctx, api.TokenRequest{Role: "replica", TTL: 15 * time.Minute})
+	r, err := nextToken(ctx, cl, abs)
 	if err != nil {
-		cli.Say(c, "to admit the next node, run on a replica: coterie token create")
+		cli.Say(c, "to admit the next node, run on a replica: coterie member add-token")
 		return nil //nolint:nilerr // a witness cannot make tokens; the message names the place that can
 	}
 	cli.Say(c, "the next node joins, until %s, with:", r.Expires.Local().Format("15:04"))

@@ -228,7 +228,7 @@ func (p plan) script() string {
 		if r.witness() {
 			verb, role = "witness", " --role witness"
 		}
-		fmt.Fprintf(&b, "-- then on %s:  coterie token create%s  and on %s:  coterie %s TOKEN --name %s\n", p.replicas[0].name, role, r.host, verb, r.name)
+		fmt.Fprintf(&b, "-- then on %s:  coterie member add-token%s  and on %s:  coterie %s TOKEN --name %s\n", p.replicas[0].name, role, r.host, verb, r.name)
 	}
 	fmt.Fprintf(&b, "-- then on %s:  coterie sql -f THIS_FILE\n\n", p.replicas[0].name)
 	for _, s := range p.statements() {

@@ -35,9 +35,9 @@ func TestWizard(t *testing.T) {
 		t.Errorf("a wrong answer was taken: %s", said)
 	}
 	want := `-- The availability group Sales. First, on db1:  coterie init --no-group
--- then on db1:  coterie token create  and on db2.contoso.com:  coterie join TOKEN --name db2
--- then on db1:  coterie token create  and on db3:  coterie join TOKEN --name db_3
--- then on db1:  coterie token create --role witness  and on wit:  coterie witness TOKEN --name wit
+-- then on db1:  coterie member add-token  and on db2.contoso.com:  coterie join TOKEN --name db2
+-- then on db1:  coterie member add-token  and on db3:  coterie join TOKEN --name db_3
+-- then on db1:  coterie member add-token --role witness  and on wit:  coterie witness TOKEN --name wit
 -- then on db1:  coterie sql -f THIS_FILE
 
 CREATE AVAILABILITY GROUP [Sales]

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -93,6 +94,8 @@ type Printer struct {
 	C         *cobra.Command
 	JSON, csv bool
 	names     bool // tables are headed by the names of columns, as a statement can use them, and not by words
+	// Empty is said in place of a table without rows; "": the heading is printed.
+	Empty string
 }
 
 // Run executes the statements of a text and prints their results. It stops at the first error.
@@ -101,10 +104,14 @@ func (p Printer) Run(ctx context.Context, cl *api.Client, text string) error {
 	if err != nil {
 		return fail.Error{Kind: fail.Usage, Err: err}
 	}
+	several := len(parts) > 1
+	if i := slices.IndexFunc(parts, func(part ddl.Part) bool { return console.Unreadable(part.Text) }); i >= 0 {
+		parts = parts[i : i+1] // the node says what is wrong with it, and nothing is done
+	}
 	for _, part := range parts {
 		r, err := AskWithin(ctx, p.C, cl, part.Text)
 		if err != nil {
-			if len(parts) > 1 {
+			if several {
 				err = fmt.Errorf("line %d: %w", part.Line, err)
 			}
 			return err
@@ -164,6 +171,9 @@ func (p Printer) Print(r console.Result) error {
 	case r.Columns == nil:
 		cli.Say(p.C, "%s", r.Tag)
 		return nil
+	case len(r.Rows) == 0 && p.Empty != "":
+		cli.Say(p.C, "%s", p.Empty)
+		return nil
 	case p.csv:
 		out := csv.NewWriter(w)
 		_ = out.Write(headings(r))
@@ -190,10 +200,19 @@ func (p Printer) printJSON(r console.Result) error {
 	if r.Columns == nil {
 		return cli.PrintJSON(p.C, map[string]any{"statement": r.Tag, "notices": r.Notices})
 	}
+	rows, err := Objects(r)
+	if err != nil {
+		return err
+	}
+	return cli.PrintJSON(p.C, rows)
+}
+
+// Objects returns the rows of a result as objects of JSON, by the names of the columns.
+func Objects(r console.Result) ([]map[string]any, error) {
 	names := map[string]bool{}
 	for _, c := range r.Columns {
 		if names[c.Name] {
-			return fail.Usagef("two columns of the result are named %s, and an object of JSON has one: give them names with AS", c.Name)
+			return nil, fail.Usagef("two columns of the result are named %s, and an object of JSON has one: give them names with AS", c.Name)
 		}
 		names[c.Name] = true
 	}
@@ -205,7 +224,7 @@ func (p Printer) printJSON(r console.Result) error {
 		}
 		rows = append(rows, m)
 	}
-	return cli.PrintJSON(p.C, rows)
+	return rows, nil
 }
 
 func headings(r console.Result) []string {

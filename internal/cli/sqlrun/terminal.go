@@ -29,7 +29,9 @@ const (
 // keyboard passes the typed bytes to the line editor. Ctrl-C, which arrives as a byte, cancels the running statement,
 // or else discards the typed line.
 type keyboard struct {
-	typed chan []byte // closed at the end of input
+	typed chan []byte   // closed at the end of input
+	ended chan struct{} // closed when the program is to end
+	once  sync.Once
 	rest  []byte
 
 	mu    sync.Mutex         // guards the fields below
@@ -39,7 +41,7 @@ type keyboard struct {
 
 // newKeyboard starts a goroutine that reads in. It ends with the input or with the program.
 func newKeyboard(in io.Reader) *keyboard {
-	k := &keyboard{typed: make(chan []byte, 64)}
+	k := &keyboard{typed: make(chan []byte, 64), ended: make(chan struct{})}
 	go func() {
 		defer close(k.typed)
 		for {
@@ -72,14 +74,21 @@ func (k *keyboard) heard(keys []byte) []byte {
 	return append([]byte(eraseLine), keys[at+1:]...)
 }
 
+// end ends the input, as when the process is to end: a terminal whose reader waits for a key gives none.
+func (k *keyboard) end() { k.once.Do(func() { close(k.ended) }) }
+
 // Read implements io.Reader for the line editor.
 func (k *keyboard) Read(b []byte) (int, error) {
 	if len(k.rest) == 0 {
-		keys, ok := <-k.typed
-		if !ok {
+		select {
+		case keys, ok := <-k.typed:
+			if !ok {
+				return 0, io.EOF
+			}
+			k.rest = keys
+		case <-k.ended:
 			return 0, io.EOF
 		}
-		k.rest = keys
 	}
 	n := copy(b, k.rest)
 	k.rest = k.rest[n:]
@@ -135,6 +144,7 @@ func (p Printer) interactive(cl *api.Client) error {
 	}
 	defer func() { _ = term.Restore(fd, old) }()
 	k := newKeyboard(os.Stdin)
+	defer context.AfterFunc(p.C.Context(), k.end)()
 	t := term.NewTerminal(struct {
 		io.Reader
 		io.Writer
@@ -156,6 +166,10 @@ func (p Printer) interactive(cl *api.Client) error {
 		if err != nil {
 			return err
 		}
+		if pending == "" && ofPsql(line) {
+			_, _ = fmt.Fprintln(t, notPsql)
+			continue
+		}
 		pending += line + "\n"
 		switch {
 		case k.tookBack():
@@ -169,6 +183,12 @@ func (p Printer) interactive(cl *api.Client) error {
 		t.SetPrompt("coterie=> ")
 	}
 }
+
+// notPsql is the answer to a command of psql.
+const notPsql = `a backslash begins a command of psql, which this is not; \q, quit and exit end it, and the views are in SELECT table_schema, table_name FROM information_schema.tables;`
+
+// ofPsql reports whether the first line of a text is a command of psql. No statement begins so.
+func ofPsql(line string) bool { return strings.HasPrefix(strings.TrimSpace(line), `\`) }
 
 // runInterruptibly runs the text and prints its error. Ctrl-C cancels it.
 func (p Printer) runInterruptibly(k *keyboard, cl *api.Client, text string) {

@@ -2,6 +2,7 @@ package sqlrun
 
 import (
 	"context"
+	"errors"
 	"io"
 	"strings"
 	"testing"
@@ -80,5 +81,39 @@ func TestKeyboard(t *testing.T) {
 	close(in)
 	if got := read(); got != "EOF" || strings.Contains(got, "\x03") {
 		t.Errorf("at the end: %q", got)
+	}
+}
+
+// TestTheEndOfTheProgramEndsTheInput holds that a terminal at which nobody types does not keep a program that is to
+// end.
+func TestTheEndOfTheProgramEndsTheInput(t *testing.T) {
+	in := make(keys)
+	defer close(in)
+	k := newKeyboard(in)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer context.AfterFunc(ctx, k.end)()
+	ended := make(chan error, 1)
+	go func() {
+		_, err := k.Read(make([]byte, 1))
+		ended <- err
+	}()
+	cancel()
+	select {
+	case err := <-ended:
+		if !errors.Is(err, io.EOF) {
+			t.Error(err)
+		}
+	case <-time.After(time.Minute):
+		t.Fatal("it waits for a key")
+	}
+}
+
+// TestCommandsOfPsqlAreNoStatements holds that a command of psql is answered, and does not become the beginning of a
+// statement that swallows the lines behind it.
+func TestCommandsOfPsqlAreNoStatements(t *testing.T) {
+	for line, want := range map[string]bool{`\d`: true, ` \dt sys.*`: true, "select 1": false, `select '\d'`: false, "": false} {
+		if ofPsql(line) != want {
+			t.Errorf("%q: %v", line, !want)
+		}
 	}
 }

@@ -1,0 +1,63 @@
+package nodecmd
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/coteriedb/coterie/internal/cli/clitest"
+	"github.com/coteriedb/coterie/internal/config"
+)
+
+// TestConfigCheckForPrograms holds that a program is told of a good file and of a bad one on standard output, with the
+// exit code that a person's shell gets.
+func TestConfigCheckForPrograms(t *testing.T) {
+	const witness = "node: n1\nkind: witness\ngroup: 0d9e8c5a\ngroup_name: sales\nendpoint:\n  listen: :5022\n"
+	dir := t.TempDir()
+	check := func(text string) (clitest.Ran, verdict) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, config.File), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		r, v := clitest.Run(t, Config(), dir, "check", "--json"), verdict{}
+		if err := json.Unmarshal([]byte(r.Out), &v); err != nil || v.File != filepath.Join(dir, config.File) {
+			t.Errorf("%q: %q, %v", text, r.Out, err)
+		}
+		return r, v
+	}
+	if r, v := check(witness); r.Err != nil || !v.Good || v.Error != "" || v.Node != "n1" || v.Group != "sales" {
+		t.Errorf("a good file: %v, %+v", r.Err, v)
+	}
+	for _, bad := range []string{"node: n1\n", witness + "nonsense: 1\n"} {
+		if r, v := check(bad); r.Code != 2 || r.Err.Error() != "" || v.Good || v.Error == "" || strings.Contains(bad, "nonsense") != strings.Contains(v.Error, "nonsense") {
+			t.Errorf("%q: %d, %v, %+v", bad, r.Code, r.Err, v)
+		}
+	}
+}
+
+// TestAgentWithoutRights holds that the agent, and the check of its file, say who may run them where the directory is
+// another user's.
+func TestAgentWithoutRights(t *testing.T) {
+	if os.Getuid() == 0 {
+		t.Skip("root may read every file")
+	}
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, config.File), nil, 0); err != nil {
+		t.Fatal(err)
+	}
+	for name, r := range map[string]clitest.Ran{"agent": clitest.Run(t, Agent(), dir), "config": clitest.Run(t, Config(), dir, "check")} {
+		if r.Code != 4 || !strings.Contains(r.Err.Error(), "may administer the node in "+dir) {
+			t.Errorf("%s: %d, %v", name, r.Code, r.Err)
+		}
+	}
+}
+
+// TestPortsThatAreNone holds that a port which cannot be one is a mistake of the caller, who is not sent to look for a
+// program that uses it.
+func TestPortsThatAreNone(t *testing.T) {
+	for _, port := range []string{"127.0.0.1:99999", ":nosuchservice"} {
+		clitest.Run(t, Init(), filepath.Join(t.TempDir(), "n"), "--name", "n1", "--no-start", "--endpoint", port).Refused(t, 2, "is no port: choose a number")
+	}
+}
