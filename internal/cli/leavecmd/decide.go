@@ -17,9 +17,15 @@ type plan struct {
 	forced  bool // no other member is asked, although the group may count this node
 }
 
-// decide returns how the node that answered with the status leaves its group, or why it may not now. With force the
-// group need not be in reach.
-func decide(st api.Status, force bool) (plan, error) {
+// wish is what an operator accepts.
+type wish struct {
+	force   bool   // the group need not be in reach
+	oneCopy bool   // the primary may go on with the only copy
+	command string // the command to run again
+}
+
+// decide returns how the node that answered with the status leaves its group, or why it may not now.
+func decide(st api.Status, w wish) (plan, error) {
 	i := slices.IndexFunc(st.Replicas, func(r api.Replica) bool { return r.Name == st.Node })
 	switch {
 	case st.Availability.Removed:
@@ -33,22 +39,20 @@ func decide(st api.Status, force bool) (plan, error) {
 	if self.Role == ag.RolePrimary || st.Primary == st.Node {
 		return plan{}, leads(st.Node, others)
 	}
-	if !st.Quorum && force {
+	if !st.Quorum && w.force {
 		return plan{forced: true}, nil
 	}
 	if !st.Quorum {
 		return plan{}, fail.Unhealthyf("no majority of the quorum answers, so nobody can take %s out of the group; nothing was changed: see coterie status. "+
-			"If the group is lost, coterie leave --force takes this node's data out of it without asking", st.Node)
+			"If the group is lost, %s --force takes this node out of it without asking", st.Node, w.command)
 	}
 	if st.Primary == "" {
 		return plan{}, fail.Unhealthyf("the group has no primary at the moment, and may need this copy for its next one; nothing was changed: see coterie status")
 	}
-	for _, keeps := range []func(api.Status, api.Replica, []api.Replica) error{keepsVotes, keepsCopies} {
-		if err := keeps(st, self, others); err != nil {
-			return plan{}, err
-		}
+	if err := keepsVotes(st, self, others); err != nil {
+		return plan{}, err
 	}
-	return plan{}, nil
+	return plan{}, keepsCopies(st, self, others, w)
 }
 
 // leads returns the refusal for a primary that has other members.
@@ -62,7 +66,7 @@ func leads(self ag.ReplicaID, others []api.Replica) error {
 	}
 	switch {
 	case !data:
-		do = fmt.Sprintf("it has the only copy; take the other members out first: coterie remove %s", strings.Join(names(others), ", coterie remove "))
+		do = fmt.Sprintf("it has the only copy; take the other members out first: coterie member remove %s", strings.Join(names(others), ", coterie member remove "))
 	case do == "":
 		do = "no secondary is synchronized; wait for one (coterie status), then coterie failover --to it"
 	}
@@ -84,7 +88,7 @@ func keepsVotes(st api.Status, self api.Replica, others []api.Replica) error {
 		}
 	}
 	if answer := len(votes) - len(silent); len(votes) > 0 && answer <= len(votes)/2 {
-		return fail.Refusedf("without %s, %d of %d votes of the quorum would answer, which is no majority; nothing was changed: start %s, or take it out for good with coterie remove %s",
+		return fail.Refusedf("without %s, %d of %d votes of the quorum would answer, which is no majority; nothing was changed: start %s, or take it out for good with coterie member remove %s",
 			self.Name, answer, len(votes), strings.Join(names(silent), ", "), silent[0].Name)
 	}
 	return nil
@@ -92,7 +96,7 @@ func keepsVotes(st api.Status, self api.Replica, others []api.Replica) error {
 
 // keepsCopies returns an error if the primary would have no synchronized secondary left, or fewer than commits wait
 // for.
-func keepsCopies(st api.Status, self api.Replica, others []api.Replica) error {
+func keepsCopies(st api.Status, self api.Replica, others []api.Replica, w wish) error {
 	if self.Sync != ag.Synchronized {
 		return nil
 	}
@@ -110,13 +114,14 @@ func keepsCopies(st api.Status, self api.Replica, others []api.Replica) error {
 		}
 	}
 	switch needed := min(st.Required, waitedFor); {
+	case secondaries == 0 && w.oneCopy:
 	case secondaries == 0:
 		return fail.Refusedf("%s has the only copy beside that of the primary %s; nothing was changed. Have another node join first, "+
-			"or let the group go on with one copy: on %[2]s run coterie remove %[1]s, and then coterie leave again here", self.Name, st.Primary)
+			"or let the group go on with one copy: %s --leave-one-copy", self.Name, st.Primary, w.command)
 	case synchronized == 0:
 		return fail.Refusedf("%s has the only synchronized copy beside that of the primary %s; nothing was changed: wait until another secondary is SYNCHRONIZED (coterie status)", self.Name, st.Primary)
 	case synchronized < needed:
-		return fail.Refusedf("commits wait for %d secondaries, and %d beside %s are synchronized; nothing was changed: wait until others are SYNCHRONIZED (coterie status), or coterie set --required %d",
+		return fail.Refusedf("commits wait for %d secondaries, and %d beside %s are synchronized; nothing was changed: wait until others are SYNCHRONIZED (coterie status), or coterie group set required_synchronized_secondaries_to_commit=%d",
 			needed, synchronized, self.Name, synchronized)
 	}
 	return nil

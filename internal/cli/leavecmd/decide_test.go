@@ -50,11 +50,11 @@ func TestDecide(t *testing.T) {
 			st.Node = "n1"
 			st.Replicas[1].Sync, st.Replicas[2].Sync = ag.Synchronizing, ag.Synchronizing
 		}, false, plan{}, fail.Refused, "no secondary is synchronized"},
-		"a primary and its witness":    {func(st *api.Status) { st.Node = "n1"; drop(st, "n2", "n3") }, false, plan{}, fail.Refused, "coterie remove w"},
+		"a primary and its witness":    {func(st *api.Status) { st.Node = "n1"; drop(st, "n2", "n3") }, false, plan{}, fail.Refused, "coterie member remove w"},
 		"no quorum":                    {func(st *api.Status) { st.Quorum = false }, false, plan{}, fail.Unhealthy, "coterie leave --force"},
 		"no quorum, forced":            {func(st *api.Status) { st.Quorum = false }, true, plan{forced: true}, "", ""},
 		"no primary":                   {func(st *api.Status) { st.Primary, st.Replicas[0].Role = "", ag.RoleResolving }, false, plan{}, fail.Unhealthy, "no primary"},
-		"another vote does not answer": {func(st *api.Status) { st.Replicas[3].Connected = "DISCONNECTED" }, false, plan{}, fail.Refused, "start w, or take it out for good with coterie remove w"},
+		"another vote does not answer": {func(st *api.Status) { st.Replicas[3].Connected = "DISCONNECTED" }, false, plan{}, fail.Refused, "start w, or take it out for good with coterie member remove w"},
 		"another vote is out of order": {func(st *api.Status) { st.Replicas[3].NoVote = "its disk is full" }, false, plan{}, fail.Refused, "1 of 2 votes"},
 		"the votes are elsewhere":      {func(st *api.Status) { st.External, st.Replicas[3].Connected = 3, "DISCONNECTED" }, false, plan{}, "", ""},
 		"it has no vote":               {func(st *api.Status) { st.Node, st.Replicas[3].Connected = "n3", "DISCONNECTED" }, false, plan{}, "", ""},
@@ -63,18 +63,33 @@ func TestDecide(t *testing.T) {
 		}, false, plan{}, fail.Refused, "only synchronized copy"},
 		"the other is not synchronized":  {func(st *api.Status) { st.Replicas[2].Sync = ag.Synchronizing }, false, plan{}, fail.Refused, "wait until another secondary"},
 		"it is not synchronized itself":  {func(st *api.Status) { st.Replicas[1].Sync, st.Replicas[2].Sync = ag.Synchronizing, ag.Synchronizing }, false, plan{}, "", ""},
-		"the only other copy":            {func(st *api.Status) { drop(st, "n3") }, false, plan{}, fail.Refused, "on n1 run coterie remove n2"},
-		"one of two":                     {func(st *api.Status) { drop(st, "n3", "w"); st.Replicas[1].Voter = false }, false, plan{}, fail.Refused, "on n1 run coterie remove n2, and then coterie leave again here"},
-		"one of two, with the only vote": {func(st *api.Status) { drop(st, "n3", "w"); st.Replicas[0].Voter = false }, false, plan{}, fail.Refused, "on n1 run coterie remove n2"},
-		"commits wait for one that lags": {func(st *api.Status) { st.Required = 2; lagging(st) }, false, plan{}, fail.Refused, "coterie set --required 1"},
+		"the only other copy":            {func(st *api.Status) { drop(st, "n3") }, false, plan{}, fail.Refused, "coterie leave --leave-one-copy"},
+		"one of two":                     {func(st *api.Status) { drop(st, "n3", "w"); st.Replicas[1].Voter = false }, false, plan{}, fail.Refused, "go on with one copy: coterie leave --leave-one-copy"},
+		"one of two, with the only vote": {func(st *api.Status) { drop(st, "n3", "w"); st.Replicas[0].Voter = false }, false, plan{}, fail.Refused, "coterie leave --leave-one-copy"},
+		"commits wait for one that lags": {func(st *api.Status) { st.Required = 2; lagging(st) }, false, plan{}, fail.Refused, "coterie group set required_synchronized_secondaries_to_commit=1"},
 		"commits wait for fewer":         {func(st *api.Status) { st.Required = 1; lagging(st) }, false, plan{}, "", ""},
 	} {
 		st := group()
 		tt.change(&st)
-		got, err := decide(st, tt.force)
+		got, err := decide(st, wish{tt.force, false, "coterie leave"})
 		if got != tt.want || (err == nil) != (tt.says == "") || err != nil && (fail.KindOf(err) != tt.kind || !strings.Contains(err.Error(), tt.says)) {
 			t.Errorf("%s: %+v, %v", name, got, err)
 		}
+	}
+}
+
+// TestLeaveOneCopy holds that an operator may let the primary go on with the only copy, and nothing else by that.
+func TestLeaveOneCopy(t *testing.T) {
+	t.Parallel()
+	st := group()
+	drop(&st, "n3", "w")
+	if p, err := decide(st, wish{oneCopy: true}); p != (plan{}) || err != nil {
+		t.Errorf("one of two: %+v, %v", p, err)
+	}
+	st = group()
+	st.Replicas[2].Sync = ag.Synchronizing
+	if _, err := decide(st, wish{oneCopy: true}); err == nil {
+		t.Error("the only synchronized of two secondaries leaves")
 	}
 }
 

@@ -36,6 +36,9 @@ const (
 type leaving struct {
 	keep                       string
 	yes, dryRun, asJSON, force bool
+	oneCopy                    bool
+	destroy                    bool // it is a run of coterie destroy
+	steps                      []string
 
 	layout config.Layout
 	cfg    config.Config
@@ -58,40 +61,63 @@ func Leave() *cobra.Command {
 		Long: `Takes this node out of its group, stops its agent, and leaves its data behind as a data directory that pg_ctl starts by itself: a primary
 with every row that had arrived here, and a history of its own from then on. No user data is deleted. Run it where the node is.
 
-In this order: another member removes this node as coterie remove does; the agent is stopped; PostgreSQL replays the WAL that is here; what
+In this order: another member removes this node as coterie member remove does; the agent is stopped; PostgreSQL replays the WAL that is here; what
 marks the data as the group's is taken out (standby.signal, coterie.copy, the members' slots, settings such as synchronous_standby_names, and
 archive_mode and archive_command set with coterie settings while other members go on); the directory is moved, if --keep-data names another
 place on its file system. If it ends before it is done, run it again: it goes on from where it was. An adopted cluster is given back as it
 was found, as by coterie release.
 
 Refused are: a primary that has other members (fail over first), a removal that would leave no majority of the votes that answers or no
-synchronized secondary, and a group that is not in reach; --force leaves that, and another member must run coterie remove then. The last
-member of a group ends it.`,
+synchronized secondary, and a group that is not in reach; --force leaves that, and another member must run coterie member remove then. Of a group of
+two replicas, --leave-one-copy lets the primary go on as the only one. The last member of a group ends it.`,
 		Example: `  coterie leave --dry-run                                          # what would be done, or why it is refused
   coterie leave --keep-data /var/lib/postgresql/orders             # then: pg_ctl -D /var/lib/postgresql/orders start
   coterie failover --to db2 && coterie leave                       # on a primary`,
 		Args: cli.Args(0, "no arguments"),
-		RunE: func(c *cobra.Command, _ []string) error { return x.run(c) },
+		RunE: func(c *cobra.Command, _ []string) error { return x.noRoom(x.run(c)) },
 	}
 	f := c.Flags()
 	f.StringVar(&x.keep, "keep-data", "", "move the data directory to this place, which must not exist (default: it stays where it is)")
 	f.BoolVar(&x.yes, "yes", false, "do not ask for the name on a terminal")
 	f.BoolVar(&x.dryRun, "dry-run", false, "say what would be done, and change nothing")
 	f.BoolVar(&x.asJSON, "json", false, "print JSON")
-	f.BoolVar(&x.force, "force", false, "leave without asking a group that is not in reach; coterie remove on another member remains to be done")
+	f.BoolVar(&x.force, "force", false, "leave without asking a group that is not in reach; coterie member remove on another member remains to be done")
+	f.BoolVar(&x.oneCopy, "leave-one-copy", false, "leave although the primary then has the only copy")
 	return c
 }
 
-func (x *leaving) run(c *cobra.Command) (err error) {
-	if x.client, err = cli.Client(c); err != nil {
+// noRoom adds to an error of a full disk what to do: nothing is recorded, and no server starts, without room.
+func (x *leaving) noRoom(err error) error {
+	full := err != nil && (errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || strings.Contains(strings.ToLower(err.Error()), syscall.ENOSPC.Error()))
+	if !full {
 		return err
+	}
+	return fail.Unhealthyf("%w; make room there (old files in %s may go), and run %s again: it goes on", err, x.layout.Log(), x.command())
+}
+
+// command returns the command that this is a run of.
+func (x *leaving) command() string {
+	return (&provision.Departure{Destroy: x.destroy}).Command(x.layout)
+}
+
+// open finds the node, and returns the record of its departure; nil if there is none.
+func (x *leaving) open(c *cobra.Command) (d *provision.Departure, err error) {
+	if x.client, err = cli.Client(c); err != nil {
+		return nil, err
 	}
 	if x.layout, err = config.NewLayout(cli.Node(c)); err != nil {
-		return err
+		return nil, err
 	}
-	d, err := provision.ReadDeparture(x.layout)
+	return provision.ReadDeparture(x.layout)
+}
+
+func (x *leaving) run(c *cobra.Command) (err error) {
+	d, err := x.open(c)
 	if err != nil {
 		return err
+	}
+	if d != nil && d.Destroy {
+		return fail.Refusedf("%s is being destroyed; coterie destroy --node %s goes on with it", d.Node, x.layout.Dir)
 	}
 	if d != nil && d.Completed {
 		if err := x.release(c); err != nil { // what root does may have been interrupted
@@ -111,29 +137,46 @@ func (x *leaving) run(c *cobra.Command) (err error) {
 	if os.Getuid() == 0 && x.layout.Owner() != 0 {
 		return x.asOwner(c)
 	}
-	ctx := c.Context()
 	if d == nil {
-		if d, err = x.remove(ctx, c); err != nil || x.dryRun {
+		p, d, err := x.departure(c.Context(), c)
+		if err != nil {
 			return err
 		}
-	} else {
-		cli.Say(c, "going on: %s is out of the group %s since %s", d.Node, d.Group, d.Since.Local().Format(time.DateTime))
+		if x.dryRun {
+			return x.foretell(c, p, *d)
+		}
+		if err := x.begin(c.Context(), c, p, d); err != nil {
+			return err
+		}
+		return x.goOn(c, d)
 	}
+	cli.Say(c, "going on: %s is out of the group %s since %s", d.Node, d.Group, d.Since.Local().Format(time.DateTime))
+	return x.goOn(c, d)
+}
+
+// goOn does what is left to do for a node that is out of its group, and reports it.
+func (x *leaving) goOn(c *cobra.Command, d *provision.Departure) error {
+	if err := x.finish(c, d); err != nil {
+		return err
+	}
+	return x.report(c, *d, x.steps)
+}
+
+// finish stops the agent of a node that is out of its group, and makes its data an ordinary data directory.
+func (x *leaving) finish(c *cobra.Command, d *provision.Departure) error {
 	if err := x.place(d); err != nil {
 		return err
 	}
-	if err := x.stop(ctx, c); err != nil {
+	if err := x.stop(c.Context(), c, d); err != nil {
 		return err
 	}
-	steps := []string{}
-	err = provision.Depart(ctx, x.layout, d, func(s string) {
-		steps = append(steps, s)
-		cli.Say(c, "%s", s)
-	})
-	if err != nil {
-		return err
-	}
-	return x.report(c, *d, steps)
+	return provision.Depart(c.Context(), x.layout, d, func(s string) { x.say(c, s) })
+}
+
+// say tells of a step that is done.
+func (x *leaving) say(c *cobra.Command, step string) {
+	x.steps = append(x.steps, step)
+	cli.Say(c, "%s", step)
 }
 
 // place takes over a place that --keep-data names when the command is run again.
@@ -141,19 +184,27 @@ func (x *leaving) place(d *provision.Departure) error {
 	if x.keep == "" || filepath.Clean(x.keep) == d.Data || x.cfg.PostgreSQL == nil {
 		return nil
 	}
-	if d.Data == "" {
+	if d.Data == "" && !(d.Destroy && provision.HoldsCopy(x.layout, x.cfg)) {
 		return fail.Usagef("%s held no whole copy when it began to leave, and there is none that could be moved; nothing was changed: leave --keep-data away", d.Node)
 	}
-	if err := provision.CheckKeep(x.layout, x.cfg, x.keep); err != nil {
+	if err := x.checkKeep(); err != nil {
 		return err
 	}
 	d.Data = filepath.Clean(x.keep)
 	return d.Save(x.layout)
 }
 
+// checkKeep refuses a place for the data to which it cannot be moved. A node directory that is removed is none.
+func (x *leaving) checkKeep() error {
+	if x.destroy && provision.Inside(x.layout, x.keep) {
+		return fail.Usagef("--keep-data %s is in the node directory, which is removed; nothing was changed: choose another place", x.keep)
+	}
+	return provision.CheckKeep(x.layout, x.cfg, x.keep)
+}
+
 // asOwner runs the command as the user that owns the node directory, and does what only root can.
-func (x *leaving) asOwner(c *cobra.Command) error {
-	args := append(slices.Clone(os.Args[1:]), "--node", x.layout.Dir, "--yes")
+func (x *leaving) asOwner(c *cobra.Command, flags ...string) error {
+	args := append(append(slices.Clone(os.Args[1:]), "--node", x.layout.Dir, "--yes"), flags...)
 	if err := nodecmd.AsOwner(c.Context(), x.layout, c.OutOrStdout(), c.ErrOrStderr(), args); err != nil || x.dryRun {
 		return err
 	}
@@ -182,52 +233,53 @@ func (x *leaving) confirm(c *cobra.Command) error {
 		x.cfg.Node, x.cfg.GroupName)
 }
 
-// remove has another member take this node out of the group, and records that. A dry run only says what would be done.
-func (x *leaving) remove(ctx context.Context, c *cobra.Command) (*provision.Departure, error) {
+// departure returns how this node leaves its group, and the record of that, which is not on disk yet.
+func (x *leaving) departure(ctx context.Context, c *cobra.Command) (plan, *provision.Departure, error) {
 	st, err := x.client.Status(ctx)
 	p := plan{forced: true}
 	switch {
 	case errors.Is(err, api.ErrNoAgent) && !x.force:
-		return nil, fail.Unhealthyf("no agent runs %[1]s, so the group cannot be asked to remove %[2]s; nothing was changed. Start it: coterie agent --node %[1]s. "+
-			"If that cannot be, or the group has removed %[2]s already: coterie leave --force", x.layout.Dir, x.cfg.Node)
+		return p, nil, fail.Unhealthyf("no agent runs %[1]s, so the group cannot be asked to remove %[2]s; nothing was changed. Start it: coterie agent --node %[1]s. "+
+			"If that cannot be, or the group has removed %[2]s already: %[3]s --force", x.layout.Dir, x.cfg.Node, x.command())
 	case err != nil && !errors.Is(err, api.ErrNoAgent):
-		return nil, cli.NoAgent(c, err)
+		return p, nil, cli.NoAgent(c, err)
 	case err == nil:
-		if p, err = decide(st, x.force); err != nil {
-			return nil, err
+		if p, err = decide(st, wish{x.force, x.oneCopy, x.command()}); err != nil {
+			return p, nil, err
 		}
 	}
 	d := &provision.Departure{Node: x.cfg.Node, Group: x.cfg.GroupName, Last: p.last, Forced: p.forced, Since: time.Now().UTC().Truncate(time.Second)}
 	if provision.HoldsCopy(x.layout, x.cfg) {
 		d.Data = x.cfg.PostgreSQL.Data
 	}
-	if x.keep != "" {
-		if err := provision.CheckKeep(x.layout, x.cfg, x.keep); err != nil {
-			return nil, err
-		}
-		if d.Data == "" {
-			return nil, fail.Usagef("this node holds no whole copy that could be kept; nothing was changed: leave --keep-data away, or wait for the copy (coterie status)")
-		}
+	if x.keep == "" {
+		return p, d, nil
 	}
-	if x.keep != "" {
-		d.Data = filepath.Clean(x.keep)
+	if err := x.checkKeep(); err != nil {
+		return p, nil, err
 	}
-	if x.dryRun {
-		return nil, x.foretell(c, p, *d)
+	if d.Data == "" {
+		return p, nil, fail.Usagef("this node holds no whole copy that could be kept; nothing was changed: leave --keep-data away, or wait for the copy (coterie status)")
 	}
+	d.Data = filepath.Clean(x.keep)
+	return p, d, nil
+}
+
+// begin has another member take this node out of the group, and records that the node leaves.
+func (x *leaving) begin(ctx context.Context, c *cobra.Command, p plan, d *provision.Departure) error {
 	if !p.removed && !p.last && !p.forced {
 		cli.Say(c, "asking the group to remove %s", d.Node)
 		if err := x.ask(ctx, c); err != nil {
-			return nil, err
+			return err
 		}
 		cli.Say(c, "%s is not a member any more", d.Node)
 	}
 	fault.Point("leave.removed") // the group does not have this node; the node directory does not say so
 	if err := d.Save(x.layout); err != nil {
-		return nil, err
+		return err
 	}
 	fault.Point("leave.recorded") // the node directory says that the node leaves; its agent runs
-	return d, nil
+	return nil
 }
 
 // ask returns once the group does not have this node any more. The answer to the request is often lost, because the
@@ -248,7 +300,7 @@ func (x *leaving) ask(ctx context.Context, c *cobra.Command) error {
 			asked = errors.New("the members still answer it as one of theirs")
 		}
 		if ctx.Err() != nil {
-			return fail.Unhealthyf("%s was not seen to be out of the group within %v: %w; its data is as it was. See coterie status, and run coterie leave again: it goes on", x.cfg.Node, removalLimit, asked)
+			return fail.Unhealthyf("%s was not seen to be out of the group within %v: %w; its data is as it was. See coterie status, and run %s again: it goes on", x.cfg.Node, removalLimit, asked, x.command())
 		}
 		cli.Say(c, "not yet; asking again")
 	}
@@ -269,7 +321,7 @@ func (x *leaving) out(ctx context.Context) bool {
 }
 
 // stop ends this node's agent, and PostgreSQL with it, in order. It does nothing if none runs.
-func (x *leaving) stop(ctx context.Context, c *cobra.Command) error {
+func (x *leaving) stop(ctx context.Context, c *cobra.Command, d *provision.Departure) error {
 	ctx, cancel := context.WithTimeout(ctx, stopLimit)
 	defer cancel()
 	told, said := 0, time.Now()
@@ -279,9 +331,12 @@ func (x *leaving) stop(ctx context.Context, c *cobra.Command) error {
 			unlock()
 			return nil
 		}
+		if err := d.Goes(x.layout); err != nil {
+			return err
+		}
 		if pid, err := x.client.Process(ctx); err == nil && pid != told {
 			if pid == 0 || syscall.Kill(pid, syscall.SIGTERM) != nil {
-				return fail.Unhealthyf("the agent of %[1]s could not be stopped from here; stop it (systemctl stop coterie, or Ctrl-C where it runs), and run coterie leave again: it goes on", x.layout.Dir)
+				return fail.Unhealthyf("the agent of %[1]s could not be stopped from here; stop it (systemctl stop coterie, or Ctrl-C where it runs), and run %[2]s again: it goes on", x.layout.Dir, x.command())
 			}
 			told = pid
 			cli.Say(c, "stopping the agent and PostgreSQL")
@@ -291,14 +346,13 @@ func (x *leaving) stop(ctx context.Context, c *cobra.Command) error {
 			cli.Say(c, "waiting for the end of the agent")
 		}
 		if retry.Sleep(ctx, 100*time.Millisecond) != nil {
-			return fail.Unhealthyf("the agent of %[1]s still runs; see %[1]s/log/agent.log, stop it, and run coterie leave again: it goes on", x.layout.Dir)
+			return fail.Unhealthyf("the agent of %[1]s still runs; see %[1]s/log/agent.log, stop it, and run %[2]s again: it goes on", x.layout.Dir, x.command())
 		}
 	}
 }
 
-// foretell prints what a run without --dry-run would do.
-func (x *leaving) foretell(c *cobra.Command, p plan, d provision.Departure) error {
-	var steps []string
+// foretold returns the steps of a run without --dry-run.
+func (x *leaving) foretold(p plan, d provision.Departure) (steps []string) {
 	switch {
 	case p.last:
 		steps = append(steps, fmt.Sprintf("%s is the only member: the group %s ends", d.Node, d.Group))
@@ -314,6 +368,12 @@ func (x *leaving) foretell(c *cobra.Command, p plan, d provision.Departure) erro
 	if x.keep != "" {
 		steps = append(steps, "the data directory is moved to "+d.Data)
 	}
+	return steps
+}
+
+// foretell prints what a run without --dry-run would do.
+func (x *leaving) foretell(c *cobra.Command, p plan, d provision.Departure) error {
+	steps := x.foretold(p, d)
 	if x.asJSON {
 		return cli.PrintJSON(c, outcome{Departure: d, DryRun: true, Steps: steps, Remaining: remaining(d)})
 	}
@@ -330,7 +390,7 @@ func remaining(d provision.Departure) []string {
 	if !d.Forced {
 		return []string{}
 	}
-	return []string{"on another member: coterie remove " + d.Node}
+	return []string{"on another member, unless another node has joined by this name: coterie member remove " + d.Node}
 }
 
 // report prints where the data is and how PostgreSQL is started on it.

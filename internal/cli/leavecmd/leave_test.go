@@ -3,10 +3,13 @@ package leavecmd
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/coteriedb/coterie/internal/admin/api"
@@ -49,7 +52,7 @@ func TestLeaveChangesNothing(t *testing.T) {
 		code int
 		says string
 	}{
-		"a member that has lost its quorum": {seenBy("w", func(st *api.Status) { st.Quorum = false }), nil, 3, "coterie leave --force"},
+		"a member that has lost its quorum": {seenBy("w", func(st *api.Status) { st.Quorum = false }), nil, 3, " --force"},
 		"the primary":                       {seenBy("n1", nil), nil, 4, "coterie failover --to n2"},
 		"data of a witness":                 {seenBy("w", nil), []string{"--keep-data", "/srv/data"}, 2, "holds no data"},
 	} {
@@ -69,6 +72,28 @@ func TestLeaveChangesNothing(t *testing.T) {
 		t.Error("a dry run has begun it")
 	}
 }
+
+// TestLeaveOnAFullDisk holds that an error of a full disk, of this program or of PostgreSQL, comes with what to do.
+func TestLeaveOnAFullDisk(t *testing.T) {
+	l := clitest.NewNode(t)
+	for name, full := range map[string]error{
+		"this program": fmt.Errorf("the record: %w", &fs.PathError{Op: "write", Path: l.LeavingFile(), Err: syscall.ENOSPC}),
+		"PostgreSQL":   errors.New("FATAL: could not write lock file: No space left on device"),
+	} {
+		for _, destroy := range []bool{false, true} {
+			x := &leaving{layout: l, destroy: destroy}
+			if err := x.noRoom(full); fail.KindOf(err) != fail.Unhealthy || !strings.Contains(err.Error(), "make room there (old files in "+l.Log()+" may go), and run "+x.command()+" again") {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+	}
+	x := &leaving{layout: l}
+	if err := x.noRoom(errTest); err != errTest || x.noRoom(nil) != nil { //nolint:errorlint // it is this very error
+		t.Errorf("another error: %v", err)
+	}
+}
+
+var errTest = errors.New("it failed in a test")
 
 // TestLeaveIsRefusedByTheGroup holds that the refusal of the member that was asked is told, and ends the command.
 func TestLeaveIsRefusedByTheGroup(t *testing.T) {
@@ -104,14 +129,14 @@ func TestAnswerOfTheRemovalIsLost(t *testing.T) {
 func TestLeaveWithoutAgent(t *testing.T) {
 	l := clitest.NewNode(t)
 	witness(t, l)
-	clitest.Run(t, Leave(), l.Dir).Refused(t, 3, "coterie leave --force")
+	clitest.Run(t, Leave(), l.Dir).Refused(t, 3, "coterie leave --node "+l.Dir+" --force") // it must not end another node
 	for _, args := range [][]string{{"--force", "--json"}, {"--json"}} {
 		r := clitest.Run(t, Leave(), l.Dir, args...)
 		var out outcome
 		if err := json.Unmarshal([]byte(r.Out), &out); err != nil || r.Code != 0 {
 			t.Fatalf("%v: %+v, %v", args, r, err)
 		}
-		if !out.Completed || !out.Forced || out.Data != "" || !slices.Equal(out.Remaining, []string{"on another member: coterie remove w"}) {
+		if !out.Completed || !out.Forced || out.Data != "" || !slices.Equal(out.Remaining, []string{"on another member, unless another node has joined by this name: coterie member remove w"}) {
 			t.Errorf("%v: %+v", args, out)
 		}
 	}
