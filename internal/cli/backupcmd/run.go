@@ -1,0 +1,183 @@
+package backupcmd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/coteriedb/coterie/internal/admin/api"
+	"github.com/coteriedb/coterie/internal/backup"
+	"github.com/coteriedb/coterie/internal/cli"
+	"github.com/coteriedb/coterie/internal/cli/sqlrun"
+	"github.com/coteriedb/coterie/internal/lib/fail"
+	"github.com/coteriedb/coterie/internal/lib/units"
+)
+
+// made is the JSON document of coterie backup run.
+type made struct {
+	Node    string        `json:"node"`
+	Run     bool          `json:"run"` // false: the backup is another node's
+	Backup  backup.Backup `json:"backup,omitzero"`
+	Seconds float64       `json:"seconds"`
+}
+
+func runCommand() *cobra.Command {
+	var kind string
+	var ifPreferred, asJSON bool
+	c := &cobra.Command{
+		Use: "run", Short: "Make a backup now", Args: cli.Args(0, "no arguments"),
+		Long: `Makes a backup of the group, and removes those that are kept no longer. It runs on the node that is to make backups: the primary, whose
+files pgBackRest copies, unless AUTOMATED_BACKUP_PREFERENCE or BACKUP_PRIORITY forbid it. On any other node it says which node that is and ends
+with 3; with --if-preferred it ends with 0 there without doing anything, so that every replica can have the same job.
+
+A backup that a failover interrupts is void; the next one uses what it has copied.`,
+		Example: "  coterie backup run --type full\n  coterie backup run --if-preferred",
+		RunE: func(c *cobra.Command, _ []string) error {
+			if !slices.Contains(backup.Kinds, backup.Kind(kind)) {
+				return fail.Usagef("--type %q: full, diff or incr", kind)
+			}
+			return open(c, func(x *work) error {
+				m, err := x.makeBackup(backup.Kind(kind), ifPreferred)
+				if err != nil {
+					return err
+				}
+				return x.reportRun(m, asJSON)
+			})
+		},
+	}
+	c.Flags().StringVar(&kind, "type", string(backup.Incremental), "full, diff (what changed since the last full one) or incr (since the last one)")
+	c.Flags().BoolVar(&ifPreferred, "if-preferred", false, "on a node that is not to make the backup, do nothing and end with 0")
+	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return c
+}
+
+func (x *work) makeBackup(kind backup.Kind, ifPreferred bool) (made, error) {
+	p, tool, err := x.plan()
+	if err != nil {
+		return made{}, err
+	}
+	st, err := x.status()
+	if err != nil {
+		return made{}, err
+	}
+	on, err := x.place(st)
+	switch {
+	case err != nil && ifPreferred && st.Primary != st.Node, err == nil && ifPreferred && on != string(st.Node):
+		return made{Node: on}, nil
+	case err != nil:
+		return made{}, fail.Error{Kind: fail.Unhealthy, Err: fmt.Errorf("no node can make the backup: %w", err)}
+	case on != string(st.Node):
+		return made{}, fail.Unhealthyf("the backup is made on %s, the primary, whose files are copied: run coterie backup run there (with --if-preferred the same job may run on every replica)", on)
+	}
+	if p.Group != string(st.GroupID) {
+		return made{}, fail.Refusedf("the plan of backups is that of another group; coterie backup enable --stanza NAME again")
+	}
+	if err := checkpoint(x.c.Context(), x); err != nil {
+		return made{}, fail.Unhealthyf("the server of this node: %w; see coterie status", err)
+	}
+	start, show := time.Now(), x.progress("backup")
+	if err := tool.Run(x.c.Context(), kind, show); err != nil {
+		return made{}, x.explain(st, err)
+	}
+	m := made{Node: on, Run: true, Seconds: time.Since(start).Seconds()}
+	have, err := tool.Backups(x.c.Context())
+	if err != nil {
+		return m, err
+	}
+	last, ok := have.Last()
+	if !ok || last.Ended.Before(start.Add(-2*time.Second)) { // its times are whole seconds
+		return m, errors.New("pgbackrest ended without an error, and the repository has no new backup; see coterie backup list")
+	}
+	m.Backup = last
+	return m, nil
+}
+
+// checkpoint has this node's server write one; tests replace it. The backup begins with one anyway. Until the first one
+// after a failover, pg_control names the timeline before, and the tool refuses to begin.
+var checkpoint = func(ctx context.Context, x *work) error {
+	c, err := x.session().Connect(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = c.Close(ctx) }()
+	_, err = c.Exec(ctx, "CHECKPOINT")
+	return err
+}
+
+// place returns the node that makes backups.
+func (x *work) place(st api.Status) (string, error) {
+	r, err := sqlrun.Ask(x.c, x.client, "SELECT option, replica, value FROM coterie.options WHERE option LIKE '%BACKUP%'")
+	if err != nil {
+		return "", err
+	}
+	p := backup.Place{Priority: map[string]int{}, Primary: string(st.Primary)}
+	for _, row := range r.Rows {
+		switch text(row[0]) {
+		case "AUTOMATED_BACKUP_PREFERENCE":
+			p.Preference = text(row[2])
+		case "BACKUP_PRIORITY":
+			if n, err := strconv.Atoi(text(row[2])); err == nil {
+				p.Priority[text(row[1])] = n
+			}
+		}
+	}
+	return p.On()
+}
+
+// explain adds to an error whether the leadership changed meanwhile.
+func (x *work) explain(before api.Status, err error) error {
+	now, asked := x.client.Status(x.c.Context())
+	if asked == nil && now.Primary != before.Primary && x.c.Context().Err() == nil {
+		to := "the next primary"
+		if now.Primary != "" {
+			to = string(now.Primary)
+		}
+		return fail.Error{Kind: fail.Unhealthy, Err: fmt.Errorf("%w; the group failed over meanwhile: run it again on %s", err, to)}
+	}
+	return err
+}
+
+// progress returns a function that tells how far something has come, at most every two seconds and not in the first.
+func (x *work) progress(what string) func(backup.Progress) {
+	start, said, phase := time.Now(), time.Now(), ""
+	return func(p backup.Progress) {
+		if time.Since(start) < time.Second || time.Since(said) < 2*time.Second && p.Phase == phase {
+			return
+		}
+		said, phase = time.Now(), p.Phase
+		if p.Phase != "" {
+			cli.Say(x.c, "%s: %s", what, p.Phase)
+			return
+		}
+		cli.Say(x.c, "%s: %.0f %%%s", what, p.Percent, remaining(time.Since(start), p.Percent))
+	}
+}
+
+// remaining returns how long the rest takes if it goes on as so far; "" as long as that means nothing.
+func remaining(since time.Duration, percent float64) string {
+	if percent < 1 || percent >= 100 {
+		return ""
+	}
+	left := time.Duration(float64(since) * (100 - percent) / percent)
+	return fmt.Sprintf(", about %v left", left.Round(time.Second))
+}
+
+func (x *work) reportRun(m made, asJSON bool) error {
+	switch {
+	case asJSON:
+		return cli.PrintJSON(x.c, m)
+	case !m.Run && m.Node == "":
+		cli.Say(x.c, "no node can make a backup now")
+	case !m.Run:
+		cli.Say(x.c, "%s makes the backups", m.Node)
+	default:
+		_, err := fmt.Fprintf(cli.Out(x.c), "%s  %s  %s, %s in the repository, %.1f s\n", m.Backup.Label, m.Backup.Kind, units.Bytes(m.Backup.Size), units.Bytes(m.Backup.Stored), m.Seconds)
+		return err
+	}
+	return nil
+}
