@@ -14,6 +14,7 @@ import (
 	"github.com/coteriedb/coterie/internal/cli"
 	"github.com/coteriedb/coterie/internal/cli/nodecmd"
 	"github.com/coteriedb/coterie/internal/lib/fail"
+	"github.com/coteriedb/coterie/internal/lib/storage"
 )
 
 // checks returns the probes of coterie check for the node in dir. Every area adds its probes here.
@@ -24,6 +25,10 @@ func checks(dir string) *check.Registry {
 	r.Add("settings", 0, func(ctx context.Context) ([]check.Finding, error) { return check.FindSettings(ctx, dir) })
 	r.Add("quorum", 0, func(ctx context.Context) ([]check.Finding, error) { return check.FindQuorum(ctx, dir) })
 	r.Add("security", time.Minute, func(ctx context.Context) ([]check.Finding, error) { return posture.Find(ctx, dir) })
+	r.Add("backup", 3*time.Minute, func(ctx context.Context) ([]check.Finding, error) { return check.FindBackup(ctx, dir) })
+	r.Add("storage", time.Minute, func(ctx context.Context) ([]check.Finding, error) {
+		return check.FindStorage(ctx, dir, &storage.Reader{})
+	})
 	r.Add("fence", 3*time.Minute, func(ctx context.Context) ([]check.Finding, error) { return check.FindFence(ctx, check.ProfileOf(dir)) })
 	return r
 }
@@ -44,6 +49,10 @@ certificates
 group    what the health policies find, which synchronous replicas can never take over by themselves, and URLs whose host has no address
 security which ports are open to whom, which rules for clients trust, who can read the keys, what the processes may do, and which roles
          reach the node by its server: each with what to change
+backup   the age of the last backup, how the primary archives, gaps in the archive, and from which point on it can be restored; which
+         replicas could not archive if they took over
+storage  what the node's directories stand on: mirrors of md, LVM, ZFS or btrfs, which side is missing or returned errors, and resyncs.
+         As root it asks for more: lvs, and scrubs of btrfs
 settings which settings, libraries and collation versions differ between the replicas' servers, and which wait for a restart
 
 With --preflight, before there is a group, the arguments are the hosts that are to be its nodes: their names, the ports both ways, round
@@ -51,7 +60,7 @@ trip and loss, the clocks, which PostgreSQL, C library, locales and extensions' 
 whether that is plausible, and space. On each of them coterie check --answer runs meanwhile.
 
 Exit code 3 when there is a problem, or something could not be checked.`,
-		Args:    cobra.ArbitraryArgs,
+		Args: cobra.ArbitraryArgs, ValidArgs: checks("").Areas(),
 		Example: "  coterie check\n  coterie check fence --json\n  coterie check --answer                   # on db2 and db3\n  coterie check --preflight db2 db3        # on db1",
 		RunE: func(c *cobra.Command, areas []string) error {
 			dir := cli.Node(c)
@@ -85,7 +94,7 @@ Exit code 3 when there is a problem, or something could not be checked.`,
 	c.Flags().StringVar(&f.ReadWrite, "read-write", ":5432", "port for clients that write")
 	c.Flags().StringVar(&f.ReadOnly, "read-only", ":5433", "port for clients that only read")
 	c.Flags().StringVar(&f.HTTP, "http", ":8008", "port for health checks and metrics")
-	c.AddCommand(checkLink(), checkBackupCommand(), checkRoutingCommand())
+	c.AddCommand(checkLink(), checkBackupCommand(), checkRoutingCommand(), checkContinuityCommand())
 	return c
 }
 

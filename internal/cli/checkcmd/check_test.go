@@ -2,10 +2,13 @@ package checkcmd
 
 import (
 	"encoding/json"
+	"io"
 	"net"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/spf13/cobra"
 
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/ag"
@@ -21,7 +24,7 @@ func TestCheckRefusals(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	for args, says := range map[string]string{
-		"fences":                        "there is nothing called fences to check; choose from: certificates, fence, group, quorum, security, settings",
+		"fences":                        "there is nothing called fences to check; choose from: backup, certificates, fence, group, quorum, security, settings, storage",
 		"group setting":                 "there is nothing called setting",
 		"--preflight --answer":          "choose one of --preflight and --answer",
 		"--preflight":                   "--preflight needs the hosts",
@@ -102,7 +105,7 @@ func TestCheckLink(t *testing.T) {
 	}
 	a.On("Link", func(any) (any, error) { return nil, fail.Unhealthyf("n1 does not answer") })
 	clitest.Run(t, Check(), a.Layout.Dir, "link", "n1", "n2").Refused(t, 3, "n1 does not answer")
-	clitest.Run(t, Check(), t.TempDir(), "link", "n1", "n2").Refused(t, 3, "start it with: coterie agent")
+	clitest.Run(t, Check(), clitest.NewStopped(t), "link", "n1", "n2").Refused(t, 3, "start it with: coterie agent")
 }
 
 func TestDescribeLink(t *testing.T) {
@@ -174,7 +177,7 @@ func TestBackupPreferred(t *testing.T) {
 		}
 	}
 	// Without an agent nobody knows: a backup job must not take that for a yes.
-	clitest.Run(t, Check(), t.TempDir(), "backup-preferred").Refused(t, 3, "no agent runs")
+	clitest.Run(t, Check(), clitest.NewStopped(t), "backup-preferred").Refused(t, 3, "no agent runs")
 }
 
 // TestPortsInUse checks that neither side of a preflight begins while another program has a port of the node to be.
@@ -189,5 +192,19 @@ func TestPortsInUse(t *testing.T) {
 	for _, args := range [][]string{{"--preflight", "127.0.0.1"}, {"--answer"}} {
 		args = append(args, "--endpoint", ":"+port, "--read-write", "", "--read-only", "", "--http", "")
 		clitest.Run(t, Check(), t.TempDir(), args...).Refused(t, 1, "port "+port+": ")
+	}
+}
+
+// TestAreasAreCompleted holds that a shell offers the areas beside the subcommands, and no files.
+func TestAreasAreCompleted(t *testing.T) {
+	root := &cobra.Command{Use: "coterie"}
+	root.AddGroup(&cobra.Group{ID: "node"})
+	root.AddCommand(Check())
+	var out strings.Builder
+	root.SetOut(&out)
+	root.SetErr(io.Discard)
+	root.SetArgs([]string{cobra.ShellCompNoDescRequestCmd, "check", "s"})
+	if err := root.Execute(); err != nil || out.String() != "security\nsettings\nstorage\n:4\n" {
+		t.Errorf("%v %q", err, out.String())
 	}
 }

@@ -204,7 +204,7 @@ func TestNoRoutes(t *testing.T) {
 	a := clitest.NewAgent(t)
 	a.RefuseSQL("VERIFY ROUTING", console.Error{State: "57P03", Message: "n2 does not answer"})
 	clitest.Run(t, Check(), a.Layout.Dir, "routing").Refused(t, 3, "n2 does not answer")
-	r := clitest.Run(t, Check(), t.TempDir(), "routing")
+	r := clitest.Run(t, Check(), clitest.NewStopped(t), "routing")
 	r.Refused(t, 3, "no agent runs")
 	if errors.Unwrap(r.Err) == nil {
 		t.Error("the error has no kind")

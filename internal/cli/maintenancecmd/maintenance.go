@@ -73,7 +73,7 @@ func show(c *cobra.Command, s api.Status, asJSON bool) error {
 		return cli.PrintJSON(c, now)
 	}
 	if s.Maintenance != nil {
-		_, _ = fmt.Fprintf(cli.Out(c), "%s: automatic failover is off %s\n", s.Group, s.Maintenance)
+		_, _ = fmt.Fprintf(cli.Out(c), "%s: automatic failover is off for maintenance %s\n", s.Group, s.Maintenance)
 	}
 	for _, r := range s.Replicas {
 		if r.Maintenance != nil {
@@ -81,7 +81,7 @@ func show(c *cobra.Command, s api.Status, asJSON bool) error {
 		}
 	}
 	if s.Maintenance == nil && len(now.Replicas) == 0 {
-		_, _ = fmt.Fprintf(cli.Out(c), "nothing of %s is under maintenance\n", s.Group)
+		_, _ = fmt.Fprintf(cli.Out(c), "%s: no maintenance is under way\n", s.Group)
 	}
 	return nil
 }
@@ -94,6 +94,9 @@ func onCommand() *cobra.Command {
 		Use: "on [NAME]", Short: "Begin maintenance of the group, or of one replica", Args: cli.ArgsBetween(0, 1, "[NAME]"), Long: about,
 		Example: "  coterie maintenance on --for 2h --reason 'new switches'\n  coterie maintenance on n2",
 		RunE: func(c *cobra.Command, a []string) error {
+			if c.Flags().Changed("for") && span == 0 {
+				return fail.Usagef("--for 0: leave --for away for maintenance that coterie maintenance off ends")
+			}
 			value, err := value(time.Now(), span, reason)
 			if err != nil {
 				return err

@@ -31,7 +31,7 @@ func TestMaintenance(t *testing.T) {
 	} {
 		before := len(a.Asked("SQL"))
 		r := clitest.Run(t, Maintenance(), a.Layout.Dir, tt.args...)
-		if r.Err != nil || !strings.Contains(r.Out, "orders: automatic failover is off until it is switched off: disk\nn2: out of routing") {
+		if r.Err != nil || !strings.Contains(r.Out, "orders: automatic failover is off for maintenance with no end set: disk\nn2: out of routing") {
 			t.Errorf("%v: %v\n%s", tt.args, r.Err, r.Out)
 		}
 		ran := a.Asked("SQL")[before:]
@@ -60,6 +60,7 @@ func TestRefusals(t *testing.T) {
 		says string
 	}{
 		{[]string{"on", "--for", "5s"}, 2, "choose between"},
+		{[]string{"on", "--for", "0"}, 2, "leave --for away"},
 		{[]string{"on", "--for", "soon"}, 2, "not a duration"},
 		{[]string{"on", "--reason", "until noon"}, 2, "--for"},
 		{[]string{"on", "n1", "n2"}, 2, "[NAME]"},

@@ -3,6 +3,7 @@ package restartcmd
 import (
 	"context"
 	"errors"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -40,8 +41,8 @@ it gives the leadership away first, by a planned failover. Readers of a replica 
 		Example: "  coterie restart\n  coterie restart --drain 30s --cut\n  coterie restart --postgres n2\n  coterie restart --postgres --pending",
 		Args:    cli.ArgsBetween(0, 1, "[NAME]"),
 		RunE: func(c *cobra.Command, a []string) error {
-			if !postgres && (len(a) > 0 || o.all || o.pending || o.json) {
-				return fail.Usagef("a name, --all, --pending and --json belong to --postgres: the agent that restarts is this node's")
+			if !postgres && (len(a) > 0 || o.all || o.pending) {
+				return fail.Usagef("coterie restart alone restarts this node's agent, and PostgreSQL goes on; to restart PostgreSQL: %s", withPostgres(a, o))
 			}
 			if len(a) > 0 {
 				if o.all || o.pending {
@@ -59,23 +60,44 @@ it gives the leadership away first, by a planned failover. Readers of a replica 
 			if postgres {
 				return restartServers(c, cl, o)
 			}
-			return restart(c, cl, o.req)
+			return restart(c, cl, o.req, o.json)
 		},
 	}
 	c.Flags().BoolVar(&postgres, "postgres", false, "restart PostgreSQL, not the agent")
 	c.Flags().BoolVar(&o.all, "all", false, "with --postgres: of every replica, one after the other, the primary last")
 	c.Flags().BoolVar(&o.pending, "pending", false, "with --postgres: of the replicas with a setting that waits for a restart")
-	c.Flags().BoolVar(&o.json, "json", false, "with --postgres: print JSON")
+	c.Flags().BoolVar(&o.json, "json", false, "print JSON")
 	c.Flags().DurationVar(&o.req.Drain, "drain", 10*time.Second, "how long running transactions may take to end, on the primary")
 	c.Flags().BoolVar(&o.req.Cut, "cut", false, "end transactions that still run then, instead of giving up")
 	return c
 }
 
+// withPostgres returns the command that was meant, where --postgres is missing.
+func withPostgres(a []string, o serverOptions) string {
+	words := append([]string{"coterie restart --postgres"}, a...)
+	for _, f := range []struct {
+		given bool
+		flag  string
+	}{{o.all, "--all"}, {o.pending, "--pending"}, {o.json, "--json"}} {
+		if f.given {
+			words = append(words, f.flag)
+		}
+	}
+	return strings.Join(words, " ")
+}
+
 // successorBudget is the time in which the new agent must answer.
 const successorBudget = 30 * time.Second
 
+// replaced is what coterie restart --json prints of an agent.
+type replaced struct {
+	Node   ag.ReplicaID  `json:"node"`
+	Epoch  ag.Epoch      `json:"epoch"`
+	TookNS time.Duration `json:"took_ns"`
+}
+
 // restart asks the agent to restart and waits until the new agent answers. A moved leadership is an unhealthy error.
-func restart(c *cobra.Command, cl *api.Client, req api.RestartRequest) error {
+func restart(c *cobra.Command, cl *api.Client, req api.RestartRequest, asJSON bool) error {
 	was, err := cl.Status(c.Context())
 	if err != nil {
 		return cli.NoAgent(c, err)
@@ -95,6 +117,9 @@ func restart(c *cobra.Command, cl *api.Client, req api.RestartRequest) error {
 		if err == nil && s.Restarted(time.Since(began)) && (s.WriteOpen || !was.WriteOpen) {
 			if was.Primary == was.Node && (s.Primary != s.Node || s.Epoch != was.Epoch) {
 				return fail.Unhealthyf("the agent restarted, but the leadership moved: %s leads epoch %d; see coterie explain", s.Primary, s.Epoch)
+			}
+			if asJSON {
+				return cli.PrintJSON(c, replaced{s.Node, s.Epoch, time.Since(began)})
 			}
 			cli.Say(c, "the agent of %s was restarted in %v; PostgreSQL went on", s.Node, time.Since(began).Round(time.Millisecond))
 			return nil

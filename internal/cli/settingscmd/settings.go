@@ -38,30 +38,35 @@ func Settings() *cobra.Command {
 		Example: "  coterie settings\n  coterie settings set work_mem=64MB max_connections=200\n  coterie settings set work_mem=1GB --replica n3\n" +
 			"  coterie settings unset max_connections\n  coterie settings diff",
 	}
-	asking(c, list)
+	asking(c, list, noSettings)
 	c.AddCommand(
-		asking(&cobra.Command{Use: "list", Short: "Show the settings that the group has, and whether they are in force", Args: cli.Args(0, "no arguments")}, list),
+		asking(&cobra.Command{Use: "list", Short: "Show the settings that the group has, and whether they are in force", Args: cli.Args(0, "no arguments")}, list, noSettings),
 		getCommand(), setCommand(), unsetCommand(),
-		asking(&cobra.Command{Use: "diff", Short: "Show the settings in which the servers differ, or that wait for a restart", Args: cli.Args(0, "no arguments")}, diff),
-		asking(&cobra.Command{Use: "history", Short: "Show the latest changes, as the nodes remember them", Args: cli.Args(0, "no arguments")}, history),
+		asking(&cobra.Command{Use: "diff", Short: "Show the settings in which the servers differ, or that wait for a restart", Args: cli.Args(0, "no arguments")}, diff, noDifference),
+		asking(&cobra.Command{Use: "history", Short: "Show the latest changes, as the nodes remember them", Args: cli.Args(0, "no arguments")}, history, noHistory),
 	)
 	return c
 }
 
-// asking makes c print the result of a query.
-func asking(c *cobra.Command, query string) *cobra.Command {
+// The texts in place of tables without rows.
+const (
+	noSettings   = "the group has no settings of PostgreSQL: each server's own configuration counts; coterie settings set NAME=VALUE gives every replica one"
+	noDifference = "the servers that answer have the same settings, and none waits for a restart"
+	noHistory    = "the nodes that answer remember no change of the group's settings"
+)
+
+// asking makes c print the result of a query, or say that there is none.
+func asking(c *cobra.Command, query, none string) *cobra.Command {
 	var asJSON bool
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	c.RunE = func(c *cobra.Command, _ []string) error { return ask(c, query, asJSON) }
-	return c
-}
-
-func ask(c *cobra.Command, query string, asJSON bool) error {
-	cl, err := cli.Client(c)
-	if err != nil {
-		return err
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		cl, err := cli.Client(c)
+		if err != nil {
+			return err
+		}
+		return sqlrun.Printer{C: c, JSON: asJSON, Empty: none}.Run(c.Context(), cl, query)
 	}
-	return sqlrun.Printer{C: c, JSON: asJSON}.Run(c.Context(), cl, query)
+	return c
 }
 
 func getCommand() *cobra.Command {
@@ -70,9 +75,20 @@ func getCommand() *cobra.Command {
 		Use: "get NAME", Short: "Show what each server has of one setting, whether or not the group has it", Args: cli.Args(1, "NAME"),
 		Example: "  coterie settings get work_mem",
 		RunE: func(c *cobra.Command, a []string) error {
+			cl, err := cli.Client(c)
+			if err != nil {
+				return err
+			}
 			name := strings.ReplaceAll(strings.ToLower(a[0]), "'", "''")
-			return ask(c, "SELECT s.node, s.value, p.value AS group_has, s.source, s.pending_restart FROM coterie.settings s "+
-				"LEFT JOIN coterie.parameters p ON p.node = s.node AND p.name = s.name WHERE s.name = '"+name+"' ORDER BY s.node", asJSON)
+			r, err := sqlrun.Ask(c, cl, "SELECT s.node, s.value, p.value AS group_has, s.source, s.pending_restart FROM coterie.settings s "+
+				"LEFT JOIN coterie.parameters p ON p.node = s.node AND p.name = s.name WHERE lower(s.name) = '"+name+"' ORDER BY s.node")
+			if err != nil {
+				return err
+			}
+			if len(r.Rows) == 0 {
+				return fail.Usagef("no server that answers has a setting %s; SELECT DISTINCT name FROM coterie.settings in coterie sql lists them", a[0])
+			}
+			return sqlrun.Printer{C: c, JSON: asJSON}.Print(r)
 		},
 	}
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")

@@ -1,0 +1,160 @@
+package checkcmd
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/coteriedb/coterie/internal/cli"
+	"github.com/coteriedb/coterie/internal/cli/sqlrun"
+)
+
+// prospects is what would become of the sessions of one application and user on one replica.
+type prospects struct {
+	Application string   `json:"application_name"`
+	User        string   `json:"user"`
+	Replica     string   `json:"replica"`
+	Sessions    int      `json:"sessions"`
+	Failover    int      `json:"kept_in_failover"`
+	Node        int      `json:"kept_when_node_dies"`
+	Server      int      `json:"kept_when_server_dies"`
+	Open        int      `json:"transactions_open"`           // of sessions that would be kept when the server dies
+	Replayed    int      `json:"transactions_executed_again"` // of these
+	Not         []notice `json:"not_kept,omitempty"`
+}
+
+// notice is why some of them would not be kept in an event.
+type notice struct {
+	Event     string `json:"event"`
+	Reason    string `json:"reason"`
+	Statement string `json:"statement,omitempty"`
+	Sessions  int    `json:"sessions"`
+}
+
+// Events, as a notice names them.
+const (
+	inFailover  = "planned failover"
+	nodeDies    = "node dies"
+	serverDies  = "PostgreSQL dies"
+	ofOpen      = "open transaction, if either dies"
+	restOfNode  = "(the rest)"
+	notKeptFate = "ENDS"
+)
+
+const continuityQuery = `SELECT coalesce(application_name, '` + restOfNode + `'), coalesce(user_name, '` + restOfNode + `'), replica, sessions,
+failover, failover_reason, node_loss, node_loss_reason, server_loss, server_loss_reason, statement, open_transaction, open_transaction_reason FROM coterie.continuity`
+
+func checkContinuityCommand() *cobra.Command {
+	var asJSON bool
+	c := &cobra.Command{
+		Use: "continuity", Short: "Show which sessions a failover now would keep, by application and user, and why not the others",
+		Long: `Shows, for each application and user, how many of its sessions a planned failover now would keep, and the sudden death of their server's
+node or of its PostgreSQL alone; and of the others why not, with the keywords of the statement that is the reason where it is known.
+Of the transactions that are open now in sessions that would be kept it says which would fail with 40001, and why: with CONTINUITY = REPLAY
+most are executed again.
+Every listener answers from its memory: no server is asked. coterie failover --dry-run asks the primary.`,
+		Example: "  coterie check continuity",
+		Args:    cli.Args(0, "no arguments"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			cl, err := cli.Client(c)
+			if err != nil {
+				return err
+			}
+			r, err := sqlrun.Ask(c, cl, continuityQuery)
+			if err != nil {
+				return err
+			}
+			found := prospectsOf(r.Rows)
+			if asJSON {
+				return cli.PrintJSON(c, found)
+			}
+			return printProspects(c, found)
+		},
+	}
+	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return c
+}
+
+// prospectsOf sums the rows of continuityQuery, which come from several listeners.
+func prospectsOf(rows [][]any) []prospects {
+	byOwner := map[[3]string]*prospects{}
+	for _, row := range rows {
+		cell := func(i int) string {
+			if row[i] == nil {
+				return ""
+			}
+			return fmt.Sprint(row[i])
+		}
+		key, n := [3]string{cell(0), cell(1), cell(2)}, 0
+		_, _ = fmt.Sscan(cell(3), &n) // a number
+		p := byOwner[key]
+		if p == nil {
+			p = &prospects{Application: key[0], User: key[1], Replica: key[2]}
+			byOwner[key] = p
+		}
+		p.Sessions += n
+		p.add(&p.Failover, n, notice{Event: inFailover, Reason: cell(5), Statement: cell(10)}, cell(4))
+		p.add(&p.Node, n, notice{Event: nodeDies, Reason: cell(7), Statement: cell(10)}, cell(6))
+		p.add(&p.Server, n, notice{Event: serverDies, Reason: cell(9), Statement: cell(10)}, cell(8))
+		if fate := cell(11); fate != "" {
+			p.Open += n
+			p.add(&p.Replayed, n, notice{Event: ofOpen, Reason: cell(12)}, fate)
+		}
+	}
+	list := []prospects{}
+	for _, p := range byOwner {
+		list = append(list, *p)
+	}
+	slices.SortFunc(list, func(a, b prospects) int {
+		return cmp.Or(cmp.Compare(a.Application, b.Application), cmp.Compare(a.User, b.User), cmp.Compare(a.Replica, b.Replica))
+	})
+	return list
+}
+
+// add counts n sessions of a fate in an event.
+func (p *prospects) add(kept *int, n int, why notice, fate string) {
+	if fate != notKeptFate {
+		*kept += n
+		return
+	}
+	i := slices.IndexFunc(p.Not, func(x notice) bool {
+		return x.Event == why.Event && x.Reason == why.Reason && x.Statement == why.Statement
+	})
+	if i < 0 {
+		p.Not = append(p.Not, why)
+		i = len(p.Not) - 1
+	}
+	p.Not[i].Sessions += n
+}
+
+func printProspects(c *cobra.Command, list []prospects) error {
+	if len(list) == 0 {
+		_, err := fmt.Fprintln(cli.Out(c), "no client has a session")
+		return err
+	}
+	t := tabwriter.NewWriter(cli.Out(c), 2, 8, 2, ' ', 0)
+	_, _ = fmt.Fprintln(t, "APPLICATION\tUSER\tSERVER\tSESSIONS\tKEPT IN A PLANNED FAILOVER\tIF THE NODE DIES\tIF POSTGRESQL DIES")
+	for _, p := range list {
+		_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\t%s\t%s\n", named(p.Application), p.User, p.Replica, p.Sessions, share(p.Failover, p.Sessions), share(p.Node, p.Sessions), share(p.Server, p.Sessions))
+	}
+	_, _ = fmt.Fprintln(t)
+	for _, p := range list {
+		for _, x := range p.Not {
+			reason := x.Reason
+			if x.Statement != "" {
+				reason += " (" + x.Statement + ")"
+			}
+			_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s: %s\n", named(p.Application), p.User, p.Replica, x.Sessions, x.Event, strings.TrimSpace(reason))
+		}
+	}
+	return t.Flush()
+}
+
+func named(application string) string { return cmp.Or(application, "-") }
+
+// share returns n of all in words.
+func share(n, all int) string { return fmt.Sprintf("%d (%d %%)", n, 100*n/max(all, 1)) }

@@ -1,0 +1,43 @@
+package checkcmd
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/coteriedb/coterie/internal/cli/clitest"
+)
+
+func TestCheckContinuity(t *testing.T) {
+	t.Parallel()
+	a := clitest.NewAgent(t)
+	columns := strings.Fields("a u r n f fr n nr s sr st ot otr")
+	a.OnSQL("coterie.continuity", columns,
+		[]any{"shop", "app", "n1", 3, "KEPT", nil, "KEPT", nil, "KEPT", nil, nil, "ENDS", "CONTINUITY = SESSION"},
+		[]any{"shop", "app", "n1", 2, "LIKELY", "its server will be asked", "ENDS", "it came through the listener of that node", "KEPT", nil, nil, "KEPT", nil},
+		[]any{"shop", "app", "n1", 1, "ENDS", "it has temporary objects", "ENDS", "it has temporary objects", "ENDS", "it has temporary objects", "CREATE TEMP TABLE", nil, nil},
+		[]any{"", "cron", "n1", 1, "KEPT", nil, "KEPT", nil, "KEPT", nil, nil, nil, nil},
+	)
+	r := clitest.Run(t, Check(), a.Layout.Dir, "continuity")
+	if r.Err != nil {
+		t.Fatal(r.Err)
+	}
+	lines := strings.Split(strings.TrimSpace(r.Out), "\n")
+	for i, want := range []string{
+		"APPLICATION USER SERVER SESSIONS KEPT IN A PLANNED FAILOVER IF THE NODE DIES IF POSTGRESQL DIES",
+		"- cron n1 1 1 (100 %) 1 (100 %) 1 (100 %)",
+		"shop app n1 6 5 (83 %) 3 (50 %) 5 (83 %)",
+		"",
+		"shop app n1 3 open transaction, if either dies: CONTINUITY = SESSION",
+		"shop app n1 2 node dies: it came through the listener of that node",
+		"shop app n1 1 planned failover: it has temporary objects (CREATE TEMP TABLE)",
+	} {
+		if i >= len(lines) || strings.Join(strings.Fields(lines[i]), " ") != want {
+			t.Errorf("line %d is not %q:\n%s", i, want, r.Out)
+		}
+	}
+	var list []prospects
+	if r := clitest.Run(t, Check(), a.Layout.Dir, "continuity", "--json"); r.Err != nil || json.Unmarshal([]byte(r.Out), &list) != nil || len(list) != 2 || len(list[1].Not) != 5 || list[1].Open != 5 || list[1].Replayed != 2 {
+		t.Errorf("%v: %s", r.Err, r.Out)
+	}
+}

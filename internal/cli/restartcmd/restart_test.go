@@ -1,0 +1,24 @@
+package restartcmd
+
+import (
+	"encoding/json"
+	"testing"
+
+	"github.com/coteriedb/coterie/internal/admin/api"
+	"github.com/coteriedb/coterie/internal/cli/clitest"
+)
+
+// TestRestartForPrograms holds that the restart of an agent prints JSON if it is asked for, and one line if not.
+func TestRestartForPrograms(t *testing.T) {
+	a := clitest.NewAgent(t)
+	a.SetStatus(api.Status{Node: "n1", Epoch: 7, Replicas: []api.Replica{{Name: "n1", Local: &api.Process{}}}})
+	a.On("Restart", func(any) (any, error) { return nil, nil })
+	var v replaced
+	r := clitest.Run(t, Restart(), a.Layout.Dir, "--json")
+	if err := json.Unmarshal([]byte(r.Out), &v); err != nil || r.Err != nil || v.Node != "n1" || v.Epoch != 7 || v.TookNS <= 0 {
+		t.Errorf("%v %v %s", r.Err, err, r.Out)
+	}
+	if r = clitest.Run(t, Restart(), a.Layout.Dir); r.Err != nil || r.Out != "" {
+		t.Errorf("%v %s", r.Err, r.Out)
+	}
+}
