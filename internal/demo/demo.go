@@ -27,6 +27,7 @@ type Options struct {
 	Up       func(ctx context.Context, progress func(string)) (observe.Lab, error)
 	Out      io.Writer     // of the story
 	Terminal bool          // Out is one: the live view may redraw a line
+	Colour   bool          // Out shows colours
 	Dir      string        // of the ledger and of the lab's nodes
 	Version  string        // of this program
 	Server   string        // which PostgreSQL
@@ -63,6 +64,9 @@ func Run(ctx context.Context, o Options) (report Report, err error) {
 	}
 	d := &demo{Options: o, screen: observe.NewScreen(o.Out, o.Terminal), meter: newMeter(), report: Report{Version: o.Version, PostgreSQL: o.Server, CPUs: runtime.NumCPU()}}
 	defer d.screen.Close()
+	if o.Colour {
+		d.screen.Paint(paint)
+	}
 	start := time.Now()
 	defer func() {
 		err = d.end(err)

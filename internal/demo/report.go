@@ -192,7 +192,7 @@ func (d *demo) tell() {
 		word = "NOT SOUND"
 	}
 	d.stage(stages, "verdict: %s   (%.0f s: %s)", word, d.report.Seconds, d.report.parts())
-	for _, l := range d.report.lines() {
+	for _, l := range append(d.report.lines(), d.report.plainly()...) {
 		d.screen.Say("%s", l)
 	}
 	if d.Keep {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/lab/faultfs"
+	"github.com/coteriedb/coterie/internal/lab/mirror"
 	"github.com/coteriedb/coterie/internal/lib/fail"
 	"github.com/coteriedb/coterie/internal/lib/reexec"
 	"github.com/coteriedb/coterie/internal/lib/retry"
@@ -107,6 +108,107 @@ func (l *Lab) PowerLoss(ctx context.Context, loss faultfs.Loss, names ...string)
 	return lost, errors.Join(errs...)
 }
 
+// StorageMirror is the storage of a lab whose nodes are each on a mirror.
+const StorageMirror = "mirror"
+
+func (d description) checkDisks() error {
+	switch {
+	case d.Storage != "" && d.Storage != StorageMirror:
+		return usage("--storage %q: there is %s, or leave it out", d.Storage, StorageMirror)
+	case d.Storage != "" && d.DiskFaults:
+		return usage("--storage %s and --disk-faults: choose one, as a node has one disk", d.Storage)
+	}
+	return nil
+}
+
+// mirrorOf returns the mirror of a node of a lab that has some.
+func (l *Lab) mirrorOf(n Node) (mirror.Disk, error) {
+	uid, gid, err := nodeUser()
+	return mirror.Disk{Files: filepath.Join(l.disksDir(), n.Name), At: n.Dir, UID: uid, GID: gid}, err
+}
+
+// Mirror does something to the mirror of a node, and returns how it is then. Processes on a file system that gave up
+// get nothing but errors: Heal ends them and mounts it anew.
+func (l *Lab) Mirror(ctx context.Context, node string, do func(ctx context.Context, d mirror.Disk) error) (mirror.State, error) {
+	n, err := l.node(node)
+	if err != nil {
+		return mirror.State{}, err
+	}
+	if l.d.Storage != StorageMirror {
+		return mirror.State{}, usage("this lab was made without mirrors: make one with coterie lab up --storage %s", StorageMirror)
+	}
+	d, err := l.mirrorOf(n)
+	if err == nil {
+		err = do(ctx, d)
+	}
+	return d.State(ctx), err
+}
+
+// Mirrored reports whether the nodes of the lab are on mirrors.
+func (l *Lab) Mirrored() bool { return l.d.Storage == StorageMirror }
+
+// HealMirror gives the mirror of a node its sides back and makes them equal. Where the file system gave up, the node's
+// processes end first, and it is mounted anew; Start brings the node back.
+func (l *Lab) HealMirror(ctx context.Context, node string) (mirror.State, error) {
+	return l.Mirror(ctx, node, func(ctx context.Context, d mirror.Disk) error {
+		if err := d.Heal(ctx); err != nil {
+			return err
+		}
+		if !d.State(ctx).ReadOnly {
+			return nil
+		}
+		n, err := l.node(node)
+		if err != nil {
+			return err
+		}
+		if t, err := l.find(n); err == nil && t.running() {
+			if err := l.killNode(n); err != nil {
+				return err
+			}
+		}
+		return errors.Join(d.Unmount(ctx), d.Mount(ctx), d.Scrub(ctx))
+	})
+}
+
+// mirrorState returns how the mirror of a node is; nil where it has none.
+func (l *Lab) mirrorState(ctx context.Context, n Node) *mirror.State {
+	d, err := l.mirrorOf(n)
+	if l.d.Storage != StorageMirror || err != nil {
+		return nil
+	}
+	s := d.State(ctx)
+	return &s
+}
+
+// eachMirror does something to the mirror of every node.
+func (l *Lab) eachMirror(do func(n Node, d mirror.Disk) error) error {
+	if l.d.Storage != StorageMirror {
+		return nil
+	}
+	var errs []error
+	for _, n := range l.Nodes() {
+		d, err := l.mirrorOf(n)
+		if err == nil {
+			err = do(n, d)
+		}
+		if err != nil {
+			errs = append(errs, nodeError{n.Name, err})
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// mountMirrors sees to it that every node has its mirror, before anything of the nodes is looked at.
+func (l *Lab) mountMirrors(ctx context.Context) error {
+	if l.d.Storage != StorageMirror {
+		return nil
+	}
+	if err := mirror.Possible(); err != nil {
+		return fail.Refusedf("%w", err)
+	}
+	return l.eachMirror(func(_ Node, d mirror.Disk) error { return d.Mount(ctx) })
+}
+
 func noDisks() error {
 	return usage("this lab was made without disks that can fail: make one with coterie lab up --disk-faults")
 }
@@ -125,7 +227,7 @@ func (l *Lab) diskStatus(ctx context.Context, n Node) *DiskStatus {
 // mountDisks sees to it that every node has its disk, before anything of the nodes is looked at.
 func (l *Lab) mountDisks(ctx context.Context) error {
 	if !l.d.DiskFaults {
-		return nil
+		return l.mountMirrors(ctx)
 	}
 	if err := faultfs.Possible(); err != nil {
 		return fail.Refusedf("%w", err)
@@ -234,9 +336,9 @@ func (l *Lab) healDisks(ctx context.Context) error {
 }
 
 // removeDisks unmounts the disks and ends their servers. The directories below them stay.
-func (l *Lab) removeDisks() error {
+func (l *Lab) removeDisks(ctx context.Context) error {
 	if !l.d.DiskFaults {
-		return nil
+		return l.eachMirror(func(_ Node, d mirror.Disk) error { return d.Unmount(ctx) })
 	}
 	var errs []error
 	for _, n := range l.Nodes() {

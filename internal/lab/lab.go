@@ -24,6 +24,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lab/cgroup"
 	"github.com/coteriedb/coterie/internal/lab/faultfs"
 	"github.com/coteriedb/coterie/internal/lab/linkem"
+	"github.com/coteriedb/coterie/internal/lab/mirror"
 	"github.com/coteriedb/coterie/internal/lib/durable"
 	"github.com/coteriedb/coterie/internal/lib/fail"
 )
@@ -58,6 +59,7 @@ type Options struct {
 	Keep     bool          // leave what there is when Up fails
 	Bound    bool          // end the lab that Up makes with this process, however that ends, and remove it
 	Disks    bool          // put every node on a disk of its own that can be full, slow, stalled or failing
+	Storage  string        // StorageMirror: put every node on a mirror of its own, whose sides can be lost
 	Caps     cgroup.Limits // of every node
 	Quorum   []string      // flags of coterie init for an external quorum; none: it is embedded
 	Exe      string        // the coterie program; default: this one
@@ -112,6 +114,7 @@ type description struct {
 	Exe        string        `json:"exe"`
 	Password   string        `json:"password"`
 	DiskFaults bool          `json:"disk_faults,omitempty"`
+	Storage    string        `json:"storage,omitempty"`
 	Caps       cgroup.Limits `json:"caps,omitzero"`
 	Quorum     []string      `json:"quorum,omitempty"`
 }
@@ -230,7 +233,7 @@ func create(o Options) (*Lab, error) {
 	}
 	l := &Lab{d: description{
 		Replicas: o.Replicas, Witness: o.Witness, Net: cmp.Or(o.Net, NetLoopback), Links: o.Links, Port: o.Port, Profile: o.Profile, NoGroup: o.NoGroup, Exe: exe,
-		Password: rand.Text(), DiskFaults: o.Disks, Caps: o.Caps, Quorum: o.Quorum,
+		Password: rand.Text(), DiskFaults: o.Disks, Storage: o.Storage, Caps: o.Caps, Quorum: o.Quorum,
 	}}
 	if !l.Namespaced() {
 		l.d.Port = cmp.Or(o.Port, defaultPort)
@@ -257,6 +260,11 @@ func create(o Options) (*Lab, error) {
 			return nil, fail.Refusedf("%w; nothing was made", err)
 		}
 	}
+	if o.Storage == StorageMirror {
+		if err := mirror.Possible(); err != nil {
+			return nil, fail.Refusedf("%w; nothing was made", err)
+		}
+	}
 	if err := makeDir(l.dir); err != nil {
 		return nil, fmt.Errorf("make the lab's directory: %w", err)
 	}
@@ -276,7 +284,7 @@ func (d description) check() error {
 	if _, ok := ag.Profiles[d.Profile]; !ok {
 		return usage("profile %q: default, fast or wan", d.Profile)
 	}
-	return nil
+	return d.checkDisks()
 }
 
 func (d description) checkNet() error {

@@ -17,6 +17,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/lab/linkem"
+	"github.com/coteriedb/coterie/internal/lab/mirror"
 	"github.com/coteriedb/coterie/internal/lib/retry"
 )
 
@@ -38,27 +39,28 @@ type PIDs struct {
 
 // Replica is one node in a Status.
 type Replica struct {
-	Name         string       `json:"name"`
-	Role         ag.Role      `json:"role"`
-	Sync         ag.SyncState `json:"synchronization_state"`
-	Join         ag.JoinState `json:"join_state,omitempty"` // empty: a replica of the group
-	Connected    string       `json:"connected_state"`
-	State        string       `json:"state"` // not made, down, running or paused
-	AgentAnswers bool         `json:"agent_answers"`
-	Position     string       `json:"position"`  // timeline:LSN; empty while not known
-	LagBytes     *int64       `json:"lag_bytes"` // behind the primary; null while not known
-	Now          string       `json:"now"`       // its present action or wait
-	Dir          string       `json:"dir"`
-	Address      string       `json:"address"`
-	Namespace    string       `json:"namespace,omitempty"` // of its network; see ip netns
-	HTTP         string       `json:"http"`
-	Console      string       `json:"console,omitempty"` // address of its console in the browser; a witness has none
-	Endpoint     string       `json:"endpoint"`
-	Listener     *Listener    `json:"listener,omitempty"` // its own; a witness has none
-	PIDs         PIDs         `json:"pids"`
-	Disk         *DiskStatus  `json:"disk,omitempty"`  // with coterie lab up --disk-faults
-	Clock        *ClockStatus `json:"clock,omitempty"` // once coterie lab clock was used
-	Caps         *CapStatus   `json:"caps,omitempty"`  // with coterie lab up --node-cpu or --node-memory
+	Name         string        `json:"name"`
+	Role         ag.Role       `json:"role"`
+	Sync         ag.SyncState  `json:"synchronization_state"`
+	Join         ag.JoinState  `json:"join_state,omitempty"` // empty: a replica of the group
+	Connected    string        `json:"connected_state"`
+	State        string        `json:"state"` // not made, down, running or paused
+	AgentAnswers bool          `json:"agent_answers"`
+	Position     string        `json:"position"`  // timeline:LSN; empty while not known
+	LagBytes     *int64        `json:"lag_bytes"` // behind the primary; null while not known
+	Now          string        `json:"now"`       // its present action or wait
+	Dir          string        `json:"dir"`
+	Address      string        `json:"address"`
+	Namespace    string        `json:"namespace,omitempty"` // of its network; see ip netns
+	HTTP         string        `json:"http"`
+	Console      string        `json:"console,omitempty"` // address of its console in the browser; a witness has none
+	Endpoint     string        `json:"endpoint"`
+	Listener     *Listener     `json:"listener,omitempty"` // its own; a witness has none
+	PIDs         PIDs          `json:"pids"`
+	Disk         *DiskStatus   `json:"disk,omitempty"`   // with coterie lab up --disk-faults
+	Mirror       *mirror.State `json:"mirror,omitempty"` // with coterie lab up --storage mirror
+	Clock        *ClockStatus  `json:"clock,omitempty"`  // once coterie lab clock was used
+	Caps         *CapStatus    `json:"caps,omitempty"`   // with coterie lab up --node-cpu or --node-memory
 }
 
 // Status is a lab as its nodes and the system's process table show it.
@@ -165,7 +167,7 @@ func (l *Lab) Status(ctx context.Context) (Status, error) {
 		r := l.replica(n, answers[i], best)
 		t := treeOf(ps, n, uid)
 		r.addProcesses(t, n)
-		r.Disk, r.Caps = disks[i], l.capStatus(n)
+		r.Disk, r.Mirror, r.Caps = disks[i], l.mirrorState(ctx, n), l.capStatus(n)
 		if offset, ok := clocks[n.Name]; ok {
 			c := clockOf(t, offset)
 			r.Clock = &c

@@ -296,7 +296,7 @@ func (l *Lab) takeDown(ctx context.Context, keep bool) error {
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	if err := errors.Join(l.removeDisks(), l.removeCaps()); err != nil {
+	if err := errors.Join(l.removeDisks(context.WithoutCancel(ctx)), l.removeCaps()); err != nil {
 		return err
 	}
 	for _, n := range l.Nodes() {

@@ -471,6 +471,11 @@ func (g *labGroup) Resume(_ context.Context, node string) error { return g.Lab.R
 
 func (g *labGroup) Kill(_ context.Context, node string) error { return g.Lab.Kill(node, "node") }
 
+// KillServer kills the postmaster of a node. Its agent and its keeper live.
+func (g *labGroup) KillServer(_ context.Context, node string) error {
+	return g.Lab.Kill(node, lab.WhatPostgres)
+}
+
 func (g *labGroup) Start(_ context.Context, node string) error { return g.Lab.Start(node) }
 
 func (g *labGroup) Leave() {

@@ -26,7 +26,7 @@ func Demo() *cobra.Command {
 		Long: `Makes a group of three replicas on this machine, loads a TPC-C-derived database through its listener, and under the load of 8 clients
 kills the primary with everything it runs. It shows what the others decide, has the dead node come back, moves the leadership as
 planned, and then compares, on every replica, every row that was ever acknowledged, the twelve consistency conditions, and the
-contents. It takes about two minutes, and nothing of it is left afterwards but with --keep.
+contents. It takes about a minute, and nothing of it is left afterwards but with --keep.
 
 Exit code 1 if anything acknowledged was lost, if a condition is violated or if the replicas differ.
 
@@ -47,6 +47,7 @@ the agent's back. Commits that the primary acknowledges then are on no other nod
 			if asJSON {
 				o.Out = c.ErrOrStderr()
 			}
+			o.Colour = cli.Colours(o.Out)
 			o.Program, o.Terminal, o.Dir, o.Version, o.Server = os.Args[0], cli.IsTerminal(o.Out), lo.Dir, buildinfo.Describe(), in.Version+" in "+in.BinDir
 			o.Up = func(ctx context.Context, progress func(string)) (observe.Lab, error) {
 				return bed.UpLab(ctx, lo, progress)

@@ -21,11 +21,9 @@ func labFaultCommands() []*cobra.Command {
 }
 
 func labDisk() *cobra.Command {
-	var full, stall, failing, broken, heal, asJSON bool
-	var slow time.Duration
-	var files string
+	var f diskFlags
 	c := &cobra.Command{
-		Use: "disk NODE", Short: "Make a node's disk full, slow, stalled or failing, or heal it", Args: cli.Args(1, "the node's name"),
+		Use: "disk NODE", Short: "Make a node's disk full, slow, stalled or failing, lose a side of its mirror, or heal it", Args: cli.Args(1, "the node's name"),
 		Long: `Breaks the disk of one node of a lab made with coterie lab up --disk-faults; PostgreSQL, the agent and the quorum member are all on it.
 A new fault takes the place of the last. Reading goes on in all of them.
 
@@ -38,53 +36,28 @@ A new fault takes the place of the last. Reading goes on in all of them.
 With --files the last two are of the files that match: a pattern for the path below the node's directory, or for the name if the
 pattern has no slash.
 
+Of a lab made with coterie lab up --storage mirror, the node is on a mirror of btrfs:
+
+  --break-mirror[=SIDE]  the second side is lost, or the first, or both: every request to it fails
+  --flip FILE            the first blocks of the file, by its path below the node's directory, become wrong, each on one side
+  --heal                 the sides come back, a scrub makes them equal, and the counts of errors are reset
+
 Without any of them it only shows the disk.`,
-		Example: "  coterie lab disk n2 --slow 50ms\n  coterie lab disk n2 --fail --files 'pgdata/pg_wal/0*'\n  coterie lab disk n2 --heal",
+		Example: "  coterie lab disk n2 --slow 50ms\n  coterie lab disk n2 --fail --files 'pgdata/pg_wal/0*'\n  coterie lab disk n2 --heal\n  coterie lab disk n2 --break-mirror",
 		RunE: func(c *cobra.Command, a []string) error {
 			l, err := openLab(c)
-			if err != nil {
-				return err
-			}
-			chosen := map[faultfs.Fault]bool{
-				{Kind: faultfs.Full}: full, {Kind: faultfs.Slow, Delay: slow}: c.Flags().Changed("slow"), {Kind: faultfs.Stalled}: stall,
-				{Kind: faultfs.Failing, Files: files}: failing, {Kind: faultfs.Broken, Files: files}: broken, {}: heal,
-			}
-			f, n := faultfs.Fault{}, 0
-			for k, on := range chosen {
-				if on {
-					f, n = k, n+1
-				}
-			}
-			var s faultfs.State
 			switch {
-			case n > 1:
-				return fail.Usagef("choose one of --full, --slow, --stall, --fail, --break and --heal")
-			case files != "" && !failing && !broken:
-				return fail.Usagef("--files needs --fail or --break")
-			case n == 1:
-				s, err = l.Disk(c.Context(), a[0], f)
-			default:
-				s, err = l.ShowDisk(c.Context(), a[0])
-			}
-			if err != nil {
+			case err != nil:
 				return err
+			case l.Mirrored():
+				return f.runMirror(c, l, a[0])
+			case f.side != "" || f.flip != "":
+				return fail.Usagef("--break-mirror and --flip are for a lab with mirrors: make one with coterie lab up --storage mirror")
 			}
-			if asJSON {
-				return cli.PrintJSON(c, s)
-			}
-			cli.Say(c, "the disk of %s is %s; waiting now %d, held up so far %d, refused so far %d", a[0], s.Fault, s.Waiting, s.Delayed, s.Refused)
-			return nil
+			return f.run(c, l, a[0])
 		},
 	}
-	fs := c.Flags()
-	fs.BoolVar(&full, "full", false, "no block is free")
-	fs.DurationVar(&slow, "slow", 0, "every change and sync takes `D` longer")
-	fs.BoolVar(&stall, "stall", false, "changes and syncs wait until the disk is healed")
-	fs.BoolVar(&failing, "fail", false, "syncs fail")
-	fs.BoolVar(&broken, "break", false, "writes and syncs fail")
-	fs.StringVar(&files, "files", "", "of --fail and --break: only the files that match the `PATTERN`")
-	fs.BoolVar(&heal, "heal", false, "end the fault")
-	fs.BoolVar(&asJSON, "json", false, "print the disk's state as JSON")
+	f.add(c)
 	return c
 }
 
@@ -151,14 +124,16 @@ Not shifted: CLOCK_MONOTONIC and CLOCK_BOOTTIME, so no lease and no timeout; the
 
 // machine has the flags of lab up that describe the machines of its nodes.
 type machine struct {
-	disks  bool
-	cpu    float64
-	memory string
-	mbps   float64
+	disks   bool
+	storage string
+	cpu     float64
+	memory  string
+	mbps    float64
 }
 
 func (m *machine) flags(c *cobra.Command) {
 	f := c.Flags()
+	f.StringVar(&m.storage, "storage", "", "mirror: put every node on a mirror of its own, which coterie lab disk can break (btrfs RAID 1 on loop devices; root)")
 	f.BoolVar(&m.disks, "disk-faults", false, "put every node on a disk of its own that coterie lab disk can break (FUSE)")
 	f.Float64Var(&m.cpu, "node-cpu", 0, "processors that each node may use, as 0.5")
 	f.StringVar(&m.memory, "node-memory", "", "memory that each node may use, as 512MiB")
@@ -175,7 +150,7 @@ func (m *machine) set(o *lab.Options) error {
 	case m.cpu < 0:
 		return fail.Usagef("--node-cpu %v: a share is above 0", m.cpu)
 	}
-	o.Disks, o.Caps.CPU = m.disks, m.cpu
+	o.Disks, o.Storage, o.Caps.CPU = m.disks, m.storage, m.cpu
 	if m.mbps > 0 {
 		o.Links.RateBits = int64(m.mbps * 1e6)
 		if err := o.Links.Validate(); err != nil {
@@ -202,6 +177,9 @@ func nodeFaults(r lab.Replica) string {
 		out = append(out, "disk dead")
 	} else if r.Disk != nil && r.Disk.Kind != faultfs.Healthy {
 		out = append(out, "disk "+r.Disk.Fault.String())
+	}
+	if r.Mirror != nil && r.Mirror.String() != "mirror whole" {
+		out = append(out, r.Mirror.String())
 	}
 	if r.Clock != nil && r.Clock.Offset != 0 {
 		out = append(out, fmt.Sprintf("clock %+v", r.Clock.Offset))

@@ -31,6 +31,8 @@ func TestLabRefusals(t *testing.T) {
 		"resume":                              "needs the node's name",
 		"logs n1 n2":                          "takes one node at most",
 		"disk":                                "needs the node's name",
+		"up --storage raid5":                  `--storage "raid5": there is mirror`,
+		"up --storage mirror --disk-faults":   "choose one, as a node has one disk",
 		"disk n1 --slow soon":                 "--slow",
 		"clock n1":                            "say by how much: coterie lab clock n1 --offset 1h",
 		"link n1":                             "needs two names, and perhaps a profile",
