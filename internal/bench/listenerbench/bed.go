@@ -34,20 +34,38 @@ type listenerBed struct {
 	reusing  *measuredListener // with BACKEND_REUSE = ON
 	second   *measuredListener // without event loops; nil if not asked for
 	ports    map[string]int
-	proxies  map[string]int // process numbers by way
-	peerCmds []*exec.Cmd    // the other proxies
+	proxies  map[string]int  // process numbers by way
+	peerCmds []*exec.Cmd     // the other proxies
+	life     context.Context // of its processes; end ends it
 	end      context.CancelFunc
 }
 
 func newListenerBed(ctx context.Context, b *ListenerBench) (_ *listenerBed, err error) {
+	bed, err := newServerBed(ctx, map[string]int{
+		wayDirect: b.O.Port, wayHAProxy: b.O.Port + 1, wayPgBouncer: b.O.Port + 2, wayListener: b.O.Port + 3, wayPlain: b.O.Port + 4, wayReuse: b.O.Port + 5,
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := bed.listeners(bed.life, b); err != nil {
+		bed.close()
+		return nil, err
+	}
+	bed.peers(bed.life, b)
+	b.Programs["server"] = bed.version(filepath.Join(bed.server.Bin(), "postgres"), "--version")
+	b.Programs["pgbench"] = bed.version("pgbench", "--version")
+	return bed, nil
+}
+
+// newServerBed starts the server, with its data. Nothing stands before it yet.
+func newServerBed(ctx context.Context, ports map[string]int) (_ *listenerBed, err error) {
 	ctx, cancel := context.WithCancel(ctx)
-	bed := &listenerBed{proxies: map[string]int{}, end: cancel}
+	bed := &listenerBed{ports: ports, proxies: map[string]int{}, life: ctx, end: cancel}
 	defer func() {
 		if err != nil {
 			bed.close()
 		}
 	}()
-	bed.ports = map[string]int{wayDirect: b.O.Port, wayHAProxy: b.O.Port + 1, wayPgBouncer: b.O.Port + 2, wayListener: b.O.Port + 3, wayPlain: b.O.Port + 4, wayReuse: b.O.Port + 5}
 	if bed.dir, err = os.MkdirTemp("/tmp", "cbl"); err != nil {
 		return nil, err
 	}
@@ -66,21 +84,12 @@ func newListenerBed(ctx context.Context, b *ListenerBench) (_ *listenerBed, err 
 	}}); err != nil {
 		return nil, err
 	}
-	if err := bed.fill(ctx); err != nil {
-		return nil, err
-	}
-	if err := bed.listeners(ctx, b); err != nil {
-		return nil, err
-	}
-	bed.peers(ctx, b)
-	b.Programs["server"] = bed.version(filepath.Join(bed.server.Bin(), "postgres"), "--version")
-	b.Programs["pgbench"] = bed.version("pgbench", "--version")
-	return bed, nil
+	return bed, bed.fill(ctx)
 }
 
 // listeners starts ours.
 func (l *listenerBed) listeners(ctx context.Context, b *ListenerBench) (err error) {
-	socket := filepath.Join(l.server.Dir(), ".s.PGSQL."+strconv.Itoa(l.ports[wayDirect]))
+	socket := l.socket()
 	if l.listener, err = l.startListener(ctx, wayListener, socket, l.server.DSN()); err != nil {
 		return err
 	}
@@ -99,8 +108,13 @@ func (l *listenerBed) listeners(ctx context.Context, b *ListenerBench) (err erro
 	return err
 }
 
+// socket is the server's private socket.
+func (l *listenerBed) socket() string {
+	return filepath.Join(l.server.Dir(), ".s.PGSQL."+strconv.Itoa(l.ports[wayDirect]))
+}
+
 func (l *listenerBed) startListener(ctx context.Context, way, socket, dsn string) (*measuredListener, error) {
-	return startListener(ctx, listenerNode{
+	return startListener(ctx, "", listenerNode{
 		Listen: "127.0.0.1:" + strconv.Itoa(l.ports[way]), NoLoops: way == wayPlain, Reuse: way == wayReuse, Socket: socket, DSN: dsn, Profile: processorProfile(way),
 		Cert: filepath.Join(l.dir, "cert.pem"), Key: filepath.Join(l.dir, "key.pem"),
 	})

@@ -82,12 +82,13 @@ func anonymous(pid int) float64 {
 	return float64(kb) / 1024
 }
 
-// stubServer accepts every login as PostgreSQL does, and then sends nothing.
+// stubServer accepts every login as PostgreSQL does, and then sends nothing, unless it has answers.
 type stubServer struct {
-	l     net.Listener
-	wg    sync.WaitGroup
-	mu    sync.Mutex
-	conns []net.Conn // guarded by mu
+	l       net.Listener
+	answers *recorded // nil: none
+	wg      sync.WaitGroup
+	mu      sync.Mutex
+	conns   []net.Conn // guarded by mu
 }
 
 func serveStub(ctx context.Context, dir string) (*stubServer, error) {
@@ -109,6 +110,9 @@ func serveStub(ctx context.Context, dir string) (*stubServer, error) {
 			s.mu.Lock()
 			s.conns = append(s.conns, conn)
 			s.mu.Unlock()
+			if s.answers != nil {
+				s.wg.Go(func() { s.answers.serve(conn) })
+			}
 		}
 	})
 	return s, nil
@@ -116,10 +120,12 @@ func serveStub(ctx context.Context, dir string) (*stubServer, error) {
 
 func (s *stubServer) close() {
 	_ = s.l.Close()
-	s.wg.Wait()
+	s.mu.Lock()
 	for _, c := range s.conns {
 		_ = c.Close()
 	}
+	s.mu.Unlock()
+	s.wg.Wait()
 }
 
 func greet(conn net.Conn) error {
@@ -172,10 +178,8 @@ func logIn(ctx context.Context, address string, encrypted bool) (net.Conn, error
 	if encrypted { // as libpq's sslnegotiation=direct
 		conn = tls.Client(raw, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"postgresql"}}) //nolint:gosec // a throw-away server
 	}
-	body := binary.BigEndian.AppendUint32(nil, 196608)
-	body = append(body, "user\x00app\x00database\x00postgres\x00\x00"...)
 	_ = raw.SetDeadline(time.Now().Add(30 * time.Second))
-	if _, err := conn.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(body)+4)), body...)); err != nil {
+	if _, err := conn.Write(appStartup()); err != nil {
 		return nil, errors.Join(err, raw.Close())
 	}
 	greeting := make([]byte, 0, 512)

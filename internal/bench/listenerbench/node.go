@@ -38,6 +38,10 @@ type listenerNode struct {
 	NoLoops bool   `json:"no_loops,omitempty"`
 	Reuse   bool   `json:"reuse,omitempty"` // BACKEND_REUSE = ON
 	Profile string `json:"profile,omitempty"`
+
+	Relayed    bool `json:"relayed,omitempty"`    // the server is another node's, as for a client of a secondary's listener
+	Continuity bool `json:"continuity,omitempty"` // CONTINUITY = SESSION
+	Replay     bool `json:"replay,omitempty"`     // CONTINUITY = REPLAY, with Continuity
 }
 
 // nodeName is the name under which this program runs Node.
@@ -73,11 +77,14 @@ func (n listenerNode) run(ctx context.Context, cancel func(), in *bufio.Scanner,
 		return err
 	}
 	defer func() { _ = log.Close() }()
-	lease := boottime.Now() + 24*time.Hour
+	lease, routes := boottime.Now()+24*time.Hour, benchRoutes
+	if n.Relayed {
+		routes = relayedRoutes
+	}
 	srv, err := listener.New(listener.Config{
 		Loops:     loops,
 		ReadWrite: n.Listen, Certificate: func() *tls.Certificate { return &cert },
-		Routes: func() *ag.Routes { return benchRoutes },
+		Routes: func() *ag.Routes { return routes }, Continuity: func() bool { return n.Continuity }, Replay: func() bool { return n.Replay },
 		Backend: func(ctx context.Context, _ ag.ReplicaID, _ listener.BackendHello) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "unix", n.Socket)
 		},
@@ -111,7 +118,11 @@ func (n listenerNode) run(ctx context.Context, cancel func(), in *bufio.Scanner,
 		return err
 	}
 	for in.Scan() {
-		if err := out.Encode(w.late()); err != nil {
+		var answer any = w.late()
+		if in.Text() == askHeap {
+			answer = liveHeap()
+		}
+		if err := out.Encode(answer); err != nil {
 			return err
 		}
 	}
@@ -138,6 +149,24 @@ func silentLog() (*serverlog.Reader, error) {
 var benchRoutes = &ag.Routes{
 	Epoch: 1, Self: "a", Primary: "a", WriteOpen: true, ReadList: [][]ag.ReplicaID{{"a"}},
 	Targets: []ag.Target{{ID: "a", Local: true, Healthy: true}},
+}
+
+// relayedRoutes are those of a node that is not the primary.
+var relayedRoutes = &ag.Routes{
+	Epoch: 1, Self: "b", Primary: "a", WriteOpen: true, ReadList: [][]ag.ReplicaID{{"a"}},
+	Targets: []ag.Target{{ID: "a", Healthy: true}, {ID: "b", Local: true, Healthy: true}},
+}
+
+// askHeap is the line that asks for the bytes in use.
+const askHeap = "heap"
+
+// liveHeap returns the bytes of the heap and of the stacks that are in use after a collection.
+func liveHeap() uint64 {
+	runtime.GC()
+	runtime.GC() // what the first has finalized
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc + m.StackInuse
 }
 
 // benchRules are the same as the server's rules: a password for one role, none for the others.
@@ -264,8 +293,9 @@ type measuredListener struct {
 	answers *bufio.Scanner
 }
 
-func startListener(ctx context.Context, n listenerNode) (*measuredListener, error) {
-	p, err := reexec.Start(ctx, reexec.Spec{Name: nodeName, Config: n}, reexec.Stderr(os.Stderr))
+// startListener starts a listener of the program exe; "": of this one.
+func startListener(ctx context.Context, exe string, n listenerNode) (*measuredListener, error) {
+	p, err := reexec.Start(ctx, reexec.Spec{Exe: exe, Name: nodeName, Config: n}, reexec.Stderr(os.Stderr))
 	if err != nil {
 		return nil, err
 	}
@@ -277,12 +307,22 @@ func startListener(ctx context.Context, n listenerNode) (*measuredListener, erro
 }
 
 func (m *measuredListener) late() (*late, error) {
-	if _, err := fmt.Fprintln(m.In); err != nil {
-		return nil, err
+	var l late
+	return &l, m.ask("", &l)
+}
+
+// heap returns the bytes that are in use.
+func (m *measuredListener) heap() (n uint64, err error) {
+	err = m.ask(askHeap, &n)
+	return n, err
+}
+
+func (m *measuredListener) ask(line string, answer any) error {
+	if _, err := fmt.Fprintln(m.In, line); err != nil {
+		return err
 	}
 	if !m.answers.Scan() {
-		return nil, errors.New("the listener has ended")
+		return errors.New("the listener has ended")
 	}
-	var l late
-	return &l, json.Unmarshal(m.answers.Bytes(), &l)
+	return json.Unmarshal(m.answers.Bytes(), answer)
 }

@@ -53,6 +53,10 @@ func (f *Options) Check() error {
 		return fail.Usagef("--blocks %d: choose 1 or more", f.Blocks)
 	case f.ClientAt != "" && (f.TargetA != "" || f.Group != ""):
 		return fail.Usagef("--client-at is a node of a lab; on a real group, run this command on the node")
+	case f.Lab.Storage != "" && f.Lab.Storage != lab.StorageMirror:
+		return fail.Usagef("--storage %s: there is %s, or leave it out", f.Lab.Storage, lab.StorageMirror)
+	case f.Lab.Storage != "" && (f.TargetA != "" || f.Group != ""):
+		return fail.Usagef("--storage is of a lab; a real group has what it stands on: coterie check storage")
 	}
 	return nil
 }
@@ -151,7 +155,11 @@ func (f *Options) labBed(ctx context.Context, p *benchreport.Progress, n bed.Nee
 		return nil, nil, err
 	}
 	f.Lab.Dir = dir
-	if err := bed.EnoughDisk(filepath.Dir(dir), bed.LabNeeds+n.Bytes); err != nil {
+	copies := uint64(1)
+	if f.Lab.Storage == lab.StorageMirror {
+		copies = 2
+	}
+	if err := bed.EnoughDisk(filepath.Dir(dir), copies*(bed.LabNeeds+n.Bytes)); err != nil {
 		return nil, nil, err
 	}
 	if f.CPU > 0 {

@@ -19,7 +19,7 @@ import (
 // Bench returns the command bench with all its experiments.
 func Bench() *cobra.Command {
 	c := &cobra.Command{Use: "bench", GroupID: "try", Short: "Measure, and compare with the goals"}
-	c.AddCommand(benchFailover(), benchLinkemCommand(), benchSeeding(), benchEndpointCommand(), benchListenerCommand())
+	c.AddCommand(benchFailover(), benchLinkemCommand(), benchSeeding(), benchEndpointCommand(), benchListenerCommand(), benchContinuity())
 	c.AddCommand(experimentCommands()...)
 	return c
 }

@@ -288,5 +288,6 @@ var catalogue = [][4]string{
 	{"connect", "How many logins per second?", "", "anything"},
 	{"endpoint", "What does the link between replicas save and cost?", "tunnel.csv", "root"},
 	{"listener", "What does the listener cost, beside HAProxy, PgBouncer and none?", "", "pgbench"},
+	{"continuity", "What do sessions see in failovers, and what does that cost?", "", "pgbench, for the cost"},
 	{"linkem", "How true are the lab's links?", "", "root"},
 }

@@ -47,6 +47,7 @@ func (f *experimentFlags) addOthers(c *cobra.Command) {
 	fs.Float64Var(&f.CPU, "node-cpu", 0, "processors that each node of the lab may use (default: what the experiment needs)")
 	fs.StringVar(&f.Memory, "node-memory", "", "memory that each node of the lab may use, pages of files included, such as 512MiB (default: what the experiment needs)")
 	fs.StringVar(&f.Link, "link", "", "what the links of the lab are like (default: what the experiment needs): "+linkem.ShapeHelp)
+	fs.StringVar(&f.Lab.Storage, "storage", "", "mirror: every node of the lab is on a mirror of its own (btrfs RAID 1 on loop devices; root)")
 	fs.IntVar(&f.Lab.Port, "port", 0, "of the first node's listener, of a lab on the loopback interface (default 6432)")
 	fs.StringVar(&f.Lab.Dir, "dir", "", "the lab's directory (default "+lab.DefaultDir()+"-bench)")
 }
@@ -76,6 +77,9 @@ func measureAll(c *cobra.Command, f *suite.Options, title string, stages []suite
 	}
 	if f.Preset != "" {
 		r.Settings["preset"] = f.Preset
+	}
+	if f.Lab.Storage != "" {
+		r.Settings["storage"] = f.Lab.Storage
 	}
 	p := benchreport.NewProgress(c.ErrOrStderr(), cli.IsTerminal(c.ErrOrStderr()))
 	var failed error
