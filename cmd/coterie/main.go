@@ -16,6 +16,7 @@ import (
 	"github.com/coteriedb/coterie/internal/bench/outage"
 	"github.com/coteriedb/coterie/internal/bench/seedbench"
 	"github.com/coteriedb/coterie/internal/cli"
+	"github.com/coteriedb/coterie/internal/cli/backupcmd"
 	"github.com/coteriedb/coterie/internal/cli/benchcmd"
 	"github.com/coteriedb/coterie/internal/cli/checkcmd"
 	"github.com/coteriedb/coterie/internal/cli/completion"
@@ -24,11 +25,13 @@ import (
 	"github.com/coteriedb/coterie/internal/cli/leavecmd"
 	"github.com/coteriedb/coterie/internal/cli/maintenancecmd"
 	"github.com/coteriedb/coterie/internal/cli/mancmd"
+	"github.com/coteriedb/coterie/internal/cli/membercmd"
 	"github.com/coteriedb/coterie/internal/cli/nodecmd"
 	"github.com/coteriedb/coterie/internal/cli/restartcmd"
 	"github.com/coteriedb/coterie/internal/cli/settingscmd"
 	"github.com/coteriedb/coterie/internal/cli/sqlrun"
 	"github.com/coteriedb/coterie/internal/cli/supportcmd"
+	"github.com/coteriedb/coterie/internal/cli/upgradecmd"
 	"github.com/coteriedb/coterie/internal/lab"
 	"github.com/coteriedb/coterie/internal/lib/buildinfo"
 	"github.com/coteriedb/coterie/internal/lib/capabilities"
@@ -82,10 +85,13 @@ Exit codes: 0 ok, 1 error, 2 usage, 3 unhealthy, 4 refused for safety; coterie s
 	root.SetFlagErrorFunc(cli.FlagError)
 	root.PersistentFlags().String("node", cli.NodeDirectory(), "the node directory; the variable COTERIE_NODE names another default")
 	root.AddGroup(&cobra.Group{ID: "node", Title: "A node:"}, &cobra.Group{ID: "group", Title: "The group:"}, &cobra.Group{ID: "try", Title: "To try it:"})
-	root.AddCommand(nodecmd.Init(), nodecmd.Join(false), nodecmd.Join(true), nodecmd.Agent(), nodecmd.Config(), nodecmd.Release(), leavecmd.Leave(),
-		groupcmd.Status(), checkcmd.Check(), groupcmd.Failover(), groupcmd.Recover(), restartcmd.Restart(), groupcmd.Token(), groupcmd.Remove(), groupcmd.Resume(), groupcmd.Seed(), groupcmd.Set(), groupcmd.Explain(), sqlrun.SQL(), groupcmd.CA())
+	root.AddCommand(nodecmd.Init(), nodecmd.Join(false), nodecmd.Join(true), nodecmd.Agent(), nodecmd.Config(), nodecmd.Release(), leavecmd.Leave(), leavecmd.Destroy(),
+		groupcmd.Status(), checkcmd.Check(), groupcmd.Failover(), groupcmd.Recover(), restartcmd.Restart(), upgradecmd.Upgrade(), membercmd.Member(), groupcmd.Explain(), sqlrun.SQL(), groupcmd.CA())
 	root.AddCommand(groupcmd.Clauses()...)
-	root.AddCommand(settingscmd.Settings(), maintenancecmd.Maintenance(), mancmd.Man(), supportcmd.Bundle())
+	for _, c := range []*cobra.Command{membercmd.Token(), membercmd.Remove(), groupcmd.Resume(), groupcmd.Seed(), groupcmd.Set()} {
+		root.AddCommand(cli.Former(c)) // what acts on a member or a replica is below that word
+	}
+	root.AddCommand(backupcmd.Backup(), backupcmd.Restore(), settingscmd.Settings(), maintenancecmd.Maintenance(), mancmd.Man(), supportcmd.Bundle())
 	root.AddCommand(labcmd.Lab()...)
 	root.AddCommand(labcmd.Demo(), benchcmd.Bench())
 	cli.NeedCommand(root)

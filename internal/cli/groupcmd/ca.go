@@ -63,6 +63,7 @@ certificate has left.`,
 func rotateCommand() *cobra.Command {
 	var req api.RotateRequest
 	var wait time.Duration
+	var asJSON bool
 	c := &cobra.Command{
 		Use: "rotate", Short: "Replace the group's certificate authority while everything goes on",
 		Long: `Makes a new certificate authority. In phase TRUST every member learns to believe it beside the old one, in phase ISSUE every member has its
@@ -84,20 +85,40 @@ them what coterie ca prints then, which is both authorities, and run the command
 			ctx, cancel := context.WithTimeout(c.Context(), wait)
 			defer cancel()
 			r, err := cl.RotateAuthority(ctx, req)
-			switch {
-			case err != nil:
+			if err != nil {
 				return cli.NoAgent(c, err)
-			case req.Abandon:
-				cli.Say(c, "the rotation is given up: the authority stays as it was")
-				return nil
 			}
-			return watchRotation(ctx, c, cl, r)
+			if req.Abandon {
+				cli.Say(c, "the rotation is given up: the authority stays as it was")
+			} else {
+				err = watchRotation(ctx, c, cl, r)
+			}
+			if err != nil || !asJSON {
+				return err
+			}
+			return showRotation(c, cl)
 		},
 	}
 	c.Flags().BoolVar(&req.Hold, "hold", false, "stay in phase TRUST, until run again without this: clients can learn of the new authority meanwhile")
 	c.Flags().BoolVar(&req.Abandon, "abandon", false, "give up a rotation that is in phase TRUST still")
+	c.Flags().BoolVar(&asJSON, "json", false, "print JSON: the authority, and the rotation that is under way still")
 	c.Flags().DurationVar(&wait, "wait", 2*time.Minute, "how long to watch the rotation")
 	return c
+}
+
+// rotated is what coterie ca rotate --json prints at the end.
+type rotated struct {
+	Authority string        `json:"authority"` // its pin
+	Rotation  *api.Rotation `json:"rotation"`  // null: none is under way
+}
+
+// showRotation prints the authority as it is now.
+func showRotation(c *cobra.Command, cl *api.Client) error {
+	s, err := cl.Status(c.Context())
+	if err != nil {
+		return cli.NoAgent(c, err)
+	}
+	return cli.PrintJSON(c, rotated{s.Authority, s.Rotation})
 }
 
 // watchRotation prints the progress of the rotation until it ends.
@@ -110,7 +131,7 @@ func watchRotation(ctx context.Context, c *cobra.Command, cl *api.Client, r api.
 		}
 		if retry.Sleep(ctx, 100*time.Millisecond) != nil {
 			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-				return fail.Unhealthyf("the rotation is not complete and goes on: %s; start what is down, or take it out with coterie remove", said)
+				return fail.Unhealthyf("the rotation is not complete and goes on: %s; start what is down, or take it out with coterie member remove", said)
 			}
 			return ctx.Err()
 		}

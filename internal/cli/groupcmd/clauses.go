@@ -13,9 +13,10 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/fail"
 )
 
-// Clauses returns the commands for scripts that write and run statements: group, replica, listener and routing.
+// Clauses returns the commands for scripts that write and run statements: group, database, replica, listener and
+// routing.
 func Clauses() []*cobra.Command {
-	return []*cobra.Command{groupCommand(), replicaCommand(), listenerCommand(), routingCommand()}
+	return []*cobra.Command{groupCommand(), databaseCommand(), replicaCommand(), listenerCommand(), routingCommand()}
 }
 
 // usage describes a command in its help.
@@ -149,27 +150,44 @@ func placed(list []string) (string, error) {
 }
 
 func groupCommand() *cobra.Command {
-	c := &cobra.Command{Use: "group", GroupID: "group", Short: "Show and change the group's options and databases"}
+	c := &cobra.Command{Use: "group", GroupID: "group", Short: "Show and change the group's options"}
 	c.AddCommand(
 		show("Show the group's options", "SELECT option, value, is_set, verdict FROM coterie.options WHERE replica IS NULL AND (is_set OR verdict <> 'accepted, no effect')"),
 		alter(usage{"set OPTION=VALUE…", "Change options of the group", "  coterie group set db_failover=ON commit_rule=ALL"}, 1, func(a []string) (string, error) {
 			list, err := assignments(a)
 			return "SET (" + list + ")", err
 		}),
-		alter(usage{"add DATABASE", "Register a database, and create it where it is absent", "  coterie group add shop"}, 1, func(a []string) (string, error) {
-			return "ADD DATABASE " + ddl.Brackets(a[0]), nil
-		}),
-		alter(usage{"remove DATABASE", "Take a database off the register; it stays", "  coterie group remove shop"}, 1, func(a []string) (string, error) {
-			return "REMOVE DATABASE " + ddl.Brackets(a[0]), nil
-		}),
+		cli.Former(addDatabase("add DATABASE")), cli.Former(removeDatabase("remove DATABASE")),
 	)
 	return c
 }
 
+func databaseCommand() *cobra.Command {
+	c := &cobra.Command{Use: "database", GroupID: "group", Short: "Show and change which databases the group has registered"}
+	list := show("Show the registered databases", "SELECT name, registered, present FROM coterie.databases")
+	list.Use, list.Aliases = "list", []string{"show", "ls"}
+	c.AddCommand(list, addDatabase("add NAME"), removeDatabase("remove NAME"))
+	return c
+}
+
+func addDatabase(line string) *cobra.Command {
+	return alter(usage{line, "Register a database, and create it where it is absent", "  coterie database add shop"}, 1, func(a []string) (string, error) {
+		return "ADD DATABASE " + ddl.Brackets(a[0]), nil
+	})
+}
+
+func removeDatabase(line string) *cobra.Command {
+	return alter(usage{line, "Take a database off the register; it stays", "  coterie database remove shop"}, 1, func(a []string) (string, error) {
+		return "REMOVE DATABASE " + ddl.Brackets(a[0]), nil
+	})
+}
+
 func replicaCommand() *cobra.Command {
 	c := &cobra.Command{Use: "replica", GroupID: "group", Short: "Show and change the replicas and their options"}
+	list := show("Show the replicas", "SELECT name, role, synchronization_state, health, availability_mode, failover_mode, join_state, suspended FROM coterie.replicas")
+	list.Use, list.Aliases = "list", []string{"show", "ls"}
 	c.AddCommand(
-		show("Show the replicas", "SELECT name, role, synchronization_state, health, availability_mode, failover_mode, join_state, suspended FROM coterie.replicas"),
+		list, Resume(), Seed(),
 		alter(usage{"set NAME OPTION=VALUE…", "Change options of a replica", "  coterie replica set n2 availability_mode=ASYNCHRONOUS_COMMIT failover_mode=MANUAL\n  coterie replica set n2 secondary.allow_connections=NO backup_priority=90"}, 2, func(a []string) (string, error) {
 			list, err := placed(a[1:])
 			return "MODIFY REPLICA ON " + ddl.Literal(a[0]) + " WITH (" + list + ")", err

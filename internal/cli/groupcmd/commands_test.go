@@ -1,10 +1,12 @@
 package groupcmd
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +17,7 @@ import (
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/admin/console"
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/ag/availability"
 	"github.com/coteriedb/coterie/internal/cli/clitest"
 	"github.com/coteriedb/coterie/internal/lib/fail"
 )
@@ -22,7 +25,7 @@ import (
 // commands returns all commands of the package by name, new ones.
 func commands() map[string]*cobra.Command {
 	out := map[string]*cobra.Command{}
-	for _, c := range append(Clauses(), Status(), Failover(), Remove(), Resume(), Seed(), Set(), Explain(), Token(), CA(), Recover()) {
+	for _, c := range append(Clauses(), Status(), Failover(), Resume(), Seed(), Set(), Explain(), CA(), Recover()) {
 		out[c.Name()] = c
 	}
 	return out
@@ -51,8 +54,14 @@ func TestFailoverRefusals(t *testing.T) {
 		r := clitest.Run(t, Failover(), a.Layout.Dir, strings.Fields(tt.args)...)
 		r.Refused(t, tt.code, tt.says)
 	}
+	dead := threeNodes()
+	dead.WriteOpen = false
+	dead.Availability.Problems = []availability.Problem{{Severity: availability.Critical, Finding: "no primary takes writes: the primary n1 does not answer", Run: "start n1"}}
+	a.SetStatus(dead)
+	a.OnSQL("", []string{"a", "b", "c", "d"})
 	r := clitest.Run(t, Failover(), a.Layout.Dir, "--to", "n3", "--allow-data-loss")
-	if r.Code != 4 || !strings.Contains(r.Err.Error(), "add --yes") || !strings.Contains(r.Out, "SYNCHRONIZING") {
+	if r.Code != 4 || !strings.Contains(r.Err.Error(), "add --yes") || !strings.Contains(r.Out, "SYNCHRONIZING") || strings.Contains(r.Out, "no issues") ||
+		!strings.Contains(r.Out, "the primary n1 does not answer") || !strings.Contains(r.Out, "run: start n1") {
 		t.Errorf("without consent: %d, %v\n%s", r.Code, r.Err, r.Out)
 	}
 	if n := a.Asked("Failover"); len(n) != 0 {
@@ -65,18 +74,28 @@ func TestFailover(t *testing.T) {
 	a := clitest.NewAgent(t)
 	s := threeNodes()
 	a.SetStatus(s)
+	opening := threeNodes()
+	opening.Primary, opening.WriteOpen = "n2", false
+	opens := opening
+	opens.WriteOpen = true
 	a.On("Failover", func(any) (any, error) {
+		a.SetStatus(append(slices.Repeat([]api.Status{opening}, 30), opens)...)
 		return api.FailoverResult{From: "n1", To: "n2", Epoch: 8, Took: 1234567 * time.Microsecond}, nil
 	})
 	r := clitest.Run(t, Failover(), a.Layout.Dir, "--to", "n2", "--drain", "1m", "--cut")
 	if r.Err != nil || r.Out != "" || !strings.Contains(r.Said, "n3: rewinding\n") || !strings.Contains(r.Said, "n2 is the primary in epoch 8 after 1.235s (was n1)") {
 		t.Errorf("%v %q %q", r.Err, r.Out, r.Said)
 	}
+	if s, err := api.NewClient(a.Layout.AgentSock(), os.Getuid()).Status(t.Context()); err != nil || !s.WriteOpen || strings.Contains(r.Said, "does not take writes yet") {
+		t.Errorf("it returned before the new primary took writes: %v %q", err, r.Said)
+	}
+	a.SetStatus(s)
 	r = clitest.Run(t, Failover(), a.Layout.Dir, "--to", "n3", "--allow-data-loss", "--now", "--yes", "--json")
 	var result api.FailoverResult
 	if err := json.Unmarshal([]byte(r.Out), &result); err != nil || r.Err != nil || result.Epoch != 8 || !strings.Contains(r.Said, "warning: n3 opens at once") || strings.Contains(r.Said, "rewinding") {
 		t.Errorf("%v %v %q %q", err, r.Err, r.Out, r.Said)
 	}
+	a.SetStatus(s)
 	// This node is n2, and the primary is n1: nothing is to be moved away from here.
 	r = clitest.Run(t, Failover(), a.Layout.Dir, "--away")
 	if r.Err != nil || !strings.Contains(r.Said, "n2 is not the primary; nothing to do") {
@@ -87,6 +106,15 @@ func TestFailover(t *testing.T) {
 	if r = clitest.Run(t, Failover(), a.Layout.Dir, "--away"); r.Err != nil {
 		t.Error(r.Err)
 	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	a.On("Failover", func(any) (any, error) {
+		a.SetStatus(opening)
+		return api.FailoverResult{From: "n1", To: "n2", Epoch: 8}, nil
+	})
+	if r = clitest.RunIn(ctx, Failover(), a.Layout.Dir, "--to", "n2"); r.Err != nil || !strings.Contains(r.Said, "(was n1)\nit does not take writes yet: coterie status says why") {
+		t.Errorf("a primary that does not open: %v %q", r.Err, r.Said)
+	}
 	if r = clitest.Run(t, Failover(), t.TempDir(), "--away"); r.Err != nil {
 		t.Errorf("--away where no agent runs: %v", r.Err)
 	}
@@ -94,6 +122,7 @@ func TestFailover(t *testing.T) {
 		api.FailoverRequest{To: "n2", Drain: time.Minute, Cut: true},
 		api.FailoverRequest{To: "n3", Drain: 10 * time.Second, AllowDataLoss: true, Now: true},
 		api.FailoverRequest{Drain: 10 * time.Second},
+		api.FailoverRequest{To: "n2", Drain: 10 * time.Second},
 	}
 	if diff := cmp.Diff(want, a.Asked("Failover")); diff != "" {
 		t.Error(diff)
@@ -177,20 +206,14 @@ func TestMembers(t *testing.T) {
 	t.Parallel()
 	a := clitest.NewAgent(t)
 	ok := func(any) (any, error) { return nil, nil } //nolint:nilnil // the method has no answer
-	for _, m := range []string{"Remove", "Set", "Resume"} {
+	for _, m := range []string{"Set", "Resume"} {
 		a.On(m, ok)
 	}
 	a.On("Trust", func(any) (any, error) { return "a write was lost", nil })
-	a.On("CreateToken", func(any) (any, error) {
-		return api.TokenResult{Token: "secret", Role: "witness", Command: "coterie witness secret"}, nil
-	})
 	for _, tt := range []struct{ args, said, out string }{
-		{"remove n3", "n3 is not a member any more\n", ""},
 		{"resume n3", "n3 follows again\n", ""},
 		{"resume n3 --trust", "n3 is trusted again (it was under quarantine: a write was lost)\nn3 follows again\n", ""},
 		{"set --commit-rule all --required 0 --session-timeout 15s", "recorded; coterie status shows what commits wait for\n", ""},
-		{"token create --role witness --ttl 1m", "on the new node, until ", "coterie witness secret\n"},
-		{"token create --json", "", `"token": "secret"`},
 	} {
 		args := strings.Fields(tt.args)
 		r := clitest.Run(t, commands()[args[0]], a.Layout.Dir, args[1:]...)
@@ -202,11 +225,7 @@ func TestMembers(t *testing.T) {
 	if diff := cmp.Diff([]any{api.SettingsRequest{CommitRule: &rule, Required: &none, SessionTimeout: &timeout}}, a.Asked("Set")); diff != "" {
 		t.Error(diff)
 	}
-	if diff := cmp.Diff([]any{api.TokenRequest{Role: "witness", TTL: time.Minute}, api.TokenRequest{Role: "replica", TTL: 15 * time.Minute}}, a.Asked("CreateToken")); diff != "" {
-		t.Error(diff)
-	}
 	clitest.Run(t, Set(), a.Layout.Dir).Refused(t, 2, "nothing to set; see coterie set --help")
-	clitest.Run(t, Remove(), a.Layout.Dir).Refused(t, 2, "needs the member's name")
 
 	// A copy that is not to be trusted is not resumed either.
 	before := len(a.Asked("Resume"))
@@ -215,8 +234,6 @@ func TestMembers(t *testing.T) {
 	if len(a.Asked("Resume")) != before {
 		t.Error("resumed")
 	}
-	a.On("Remove", func(any) (any, error) { return nil, fail.Refusedf("n1 is the primary") })
-	clitest.Run(t, Remove(), a.Layout.Dir, "n1").Refused(t, 4, "n1 is the primary")
 }
 
 func TestRotate(t *testing.T) {
@@ -234,6 +251,7 @@ func TestRotate(t *testing.T) {
 		{"held", "--hold", []api.Status{waiting, held}, 0, []string{"all members believe both authorities"}},
 		{"too slow", "--wait 150ms", []api.Status{waiting}, 3, []string{"the rotation is not complete and goes on: to 0123456789abcdef…, phase TRUST"}},
 		{"given up", "--abandon", nil, 0, []string{"the rotation is given up"}},
+		{"for a program", "--json", []api.Status{waiting, {Authority: pin}}, 0, []string{"the authority is 0123456789abcdef…"}},
 		// Another rotation may have begun: only the authority that this command asked for ends it.
 		{"another one", "--wait 150ms", []api.Status{{Authority: "third"}}, 3, []string{"not complete"}},
 	} {
@@ -246,6 +264,9 @@ func TestRotate(t *testing.T) {
 			if r.Code != tt.code || !strings.Contains(said, want) {
 				t.Errorf("%s: exit code %d, said %s; want %d, %s", tt.name, r.Code, said, tt.code, want)
 			}
+		}
+		if asked := tt.args == "--json"; asked != strings.Contains(r.Out, "\"authority\": \""+pin+"\",\n  \"rotation\": null") {
+			t.Errorf("%s: printed %s", tt.name, r.Out)
 		}
 		if want := (api.RotateRequest{Hold: tt.args == "--hold", Abandon: tt.args == "--abandon"}); a.Asked("RotateAuthority")[0] != want {
 			t.Errorf("%s: asked for %+v", tt.name, a.Asked("RotateAuthority"))

@@ -44,7 +44,10 @@ sign" how long ago the leader last renewed its right to lead.`,
 				return err
 			}
 			if !e.Pick(ag.Epoch(epoch)) {
-				return fail.Unhealthyf("nobody remembers a change of leadership to epoch %d; known are: %s", epoch, epochsOf(e.Changes))
+				if len(e.Missing) == 0 {
+					return fail.Usagef("no member remembers a change of leadership to epoch %d; known are: %s", epoch, epochsOf(e.Changes))
+				}
+				return fail.Unhealthyf("no member that answers remembers a change of leadership to epoch %d; known are: %s", epoch, epochsOf(e.Changes))
 			}
 			if !all {
 				e.Decisions = nil
@@ -118,13 +121,14 @@ func printExplanation(w io.Writer, e *decisions.Explanation, how detail) error {
 	case e.Last != nil:
 		printChange(w, *e.Last, how)
 	}
+	printSince(w, e)
 	if len(e.Missing) > 0 && len(e.Missing) >= len(e.Asked) {
 		_, _ = fmt.Fprintf(w, "\nThose who do not answer %s may have changed the leadership since: ask another node, too.\n", e.Node)
 	}
 	for _, id := range slices.Sorted(maps.Keys(e.Missing)) {
-		_, _ = fmt.Fprintf(w, "\n%s did not answer, so what it decided is not in this: %s\n", id, e.Missing[id])
+		_, _ = fmt.Fprintf(w, "\n%s did not answer, so what it decided is not in this: %s\n", id, reason(e.Missing[id]))
 	}
-	printForecast(w, e.Now)
+	printForecast(w, e.Now, e.NotReady)
 	switch {
 	case how.all:
 		_, _ = fmt.Fprintln(w, "\nEvery decision that is remembered:")
@@ -133,6 +137,25 @@ func printExplanation(w io.Writer, e *decisions.Explanation, how detail) error {
 		_, _ = fmt.Fprintln(w, "\nEvery step: coterie explain -v; with what each node saw: -vv")
 	}
 	return nil
+}
+
+// printSince prints how often the primary has taken its own leadership again since the change that was told.
+func printSince(w io.Writer, e *decisions.Explanation) {
+	if e.Last == nil {
+		return
+	}
+	last, times := decisions.Change{}, 0
+	for _, c := range e.Changes {
+		switch {
+		case c.Epoch > e.Last.Epoch && c.From != c.To:
+			return // an earlier change was asked for
+		case c.Epoch > e.Last.Epoch:
+			last, times = c, times+1
+		}
+	}
+	if times > 0 {
+		_, _ = fmt.Fprintf(w, "\n%s has taken its own leadership again since (%d×), at last in epoch %d: %s\n  coterie explain --epoch %[3]d\n", last.To, times, last.Epoch, last.Reason)
+	}
 }
 
 // lastWords are the rules by which a primary ends its own leadership.
@@ -199,17 +222,20 @@ func printSteps(w io.Writer, ds []decisions.Decision, how detail) error {
 	return t.Flush()
 }
 
-// took returns the duration of a failover on the clock of the new primary: from its first decision about it to the open
-// gate.
+// took returns the duration of a failover on the clock of the new primary: from its first decision about it, which is
+// named, to the open gate. A primary that leads again began with the end of its own server.
 func took(c decisions.Change) string {
 	var began, led, opened time.Time
+	var step ag.Rule
 	for _, d := range c.Decision {
 		if d.Node != c.To {
 			continue
 		}
 		switch {
+		case c.From == c.To && d.Epoch == c.Before && slices.Contains(lastWords, d.Rule):
+			began, step = d.At, d.Rule
 		case began.IsZero() && d.Epoch >= c.Before && (d.Rule == ag.RuleClaim || d.Rule == ag.RuleRetake || d.Rule == ag.RulePromote || d.Rule == ag.RuleForce || d.Rule == ag.RuleOutbid):
-			began = d.At
+			began, step = d.At, d.Rule
 		case d.Rule == ag.RuleLead && d.Epoch == c.Epoch:
 			led = d.At
 		case d.Open && d.Epoch == c.Epoch && opened.IsZero():
@@ -219,7 +245,7 @@ func took(c decisions.Change) string {
 	if began.IsZero() || led.IsZero() {
 		return ""
 	}
-	s := fmt.Sprintf("%v from its first step until %s led", led.Sub(began).Round(time.Millisecond), c.To)
+	s := fmt.Sprintf("%v from the first step of %s (%s) until it led", led.Sub(began).Round(time.Millisecond), c.To, step)
 	if !opened.IsZero() {
 		s += fmt.Sprintf(", %v until it took writes", opened.Sub(began).Round(time.Millisecond))
 	}
@@ -249,11 +275,27 @@ func saw(v ag.View) string {
 	return strings.Join(s, "; ")
 }
 
-func printForecast(w io.Writer, now []decisions.Forecast) {
+// reason returns the last cause of a call that failed, in words for people.
+func reason(text string) string {
+	if i := strings.LastIndex(text, ": "); i >= 0 {
+		text = text[i+2:]
+	}
+	if text == context.DeadlineExceeded.Error() {
+		return "no answer in time"
+	}
+	return text
+}
+
+// printForecast prints what each node would do. A node's own conditions do not include its need of others, such as a
+// majority of the votes: notReady is the judgement of that.
+func printForecast(w io.Writer, now []decisions.Forecast, notReady string) {
 	if len(now) == 0 {
 		return
 	}
 	_, _ = fmt.Fprintln(w, "\nIf the primary failed now:")
+	if notReady != "" {
+		_, _ = fmt.Fprintf(w, "  automatic failover is not ready: %s\n", notReady)
+	}
 	for _, o := range now {
 		var not []string
 		for i, c := range o.Checks {
@@ -266,6 +308,8 @@ func printForecast(w io.Writer, now []decisions.Forecast) {
 			_, _ = fmt.Fprintf(w, "  %s leads\n", o.Node)
 		case o.Leads:
 			_, _ = fmt.Fprintf(w, "  %s leads, but not for long: not so: %s\n", o.Node, strings.Join(not, "; "))
+		case len(not) == 0 && notReady != "":
+			_, _ = fmt.Fprintf(w, "  %s itself could take over\n", o.Node)
 		case len(not) == 0:
 			_, _ = fmt.Fprintf(w, "  %s would take over\n", o.Node)
 		default:

@@ -3,6 +3,8 @@ package groupcmd
 import (
 	"encoding/json"
 	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -31,16 +33,21 @@ func TestTook(t *testing.T) {
 		ds   []decisions.Decision
 		want string
 	}{
-		{"whole", []decisions.Decision{claim, lead, opened(at("n2", 1000, ag.RuleServe, 4))}, "800ms from its first step until n2 led, 900ms until it took writes (by n2's clock)"},
-		{"not open yet", []decisions.Decision{claim, lead}, "800ms from its first step until n2 led (by n2's clock)"},
-		{"opened in a later epoch", []decisions.Decision{claim, lead, opened(at("n2", 1000, ag.RuleServe, 5))}, "800ms from its first step until n2 led (by n2's clock)"},
-		{"forced", []decisions.Decision{at("n2", 500, ag.RuleForce, 3), lead}, "400ms from its first step until n2 led (by n2's clock)"},
-		{"the first step of two", []decisions.Decision{claim, at("n2", 500, ag.RulePromote, 4), lead}, "800ms from its first step until n2 led (by n2's clock)"},
+		{"whole", []decisions.Decision{claim, lead, opened(at("n2", 1000, ag.RuleServe, 4))}, "800ms from the first step of n2 (claim) until it led, 900ms until it took writes (by n2's clock)"},
+		{"not open yet", []decisions.Decision{claim, lead}, "800ms from the first step of n2 (claim) until it led (by n2's clock)"},
+		{"opened in a later epoch", []decisions.Decision{claim, lead, opened(at("n2", 1000, ag.RuleServe, 5))}, "800ms from the first step of n2 (claim) until it led (by n2's clock)"},
+		{"forced", []decisions.Decision{at("n2", 500, ag.RuleForce, 3), lead}, "400ms from the first step of n2 (force) until it led (by n2's clock)"},
+		{"the first step of two", []decisions.Decision{claim, at("n2", 500, ag.RulePromote, 4), lead}, "800ms from the first step of n2 (claim) until it led (by n2's clock)"},
+		{"led again after a fence", []decisions.Decision{at("n2", 0, ag.RuleFenceExpired, 3), at("n2", 500, ag.RuleRetake, 3), lead}, "900ms from the first step of n2 (fence-expired) until it led (by n2's clock)"},
 		{"steps of another epoch", []decisions.Decision{at("n2", 0, ag.RuleClaim, 1), lead}, ""},
 		{"steps of another clock", []decisions.Decision{at("n3", 100, ag.RuleClaim, 3), lead}, ""},
 		{"it never led", []decisions.Decision{claim}, ""},
 	} {
-		if got := took(decisions.Change{From: "n1", To: "n2", Before: 3, Epoch: 4, Decision: tt.ds}); got != tt.want {
+		from := ag.ReplicaID("n1")
+		if strings.HasPrefix(tt.name, "led again") {
+			from = "n2"
+		}
+		if got := took(decisions.Change{From: from, To: "n2", Before: 3, Epoch: 4, Decision: tt.ds}); got != tt.want {
 			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
 		}
 	}
@@ -88,26 +95,54 @@ func TestSaw(t *testing.T) {
 	}
 }
 
+// TestMissing holds that the cause of a member's silence is told without the words of the libraries.
+func TestMissing(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"call decisions on n3: dial 127.0.0.1:5022: dial tcp 127.0.0.1:5022: connect: connection refused": "n3 did not answer, so what it decided is not in this: connection refused",
+		"call decisions on n3: context deadline exceeded":                                                 "n3 did not answer, so what it decided is not in this: no answer in time",
+		"it is down": "n3 did not answer, so what it decided is not in this: it is down",
+	} {
+		var b strings.Builder
+		err := printExplanation(&b, &decisions.Explanation{Node: "n1", Missing: map[ag.ReplicaID]string{"n3": text}}, detail{})
+		if err != nil || !strings.Contains(b.String(), want+"\n") {
+			t.Errorf("%s: %s", text, b.String())
+		}
+	}
+}
+
 func TestForecast(t *testing.T) {
 	t.Parallel()
 	yes, no := ag.Check{Condition: "sees a majority", Holds: true}, ag.Check{Condition: "is in V", Seen: "V is n1"}
 	living := ag.Check{Condition: "the leader is silent", Seen: "0s"}
 	var b strings.Builder
-	printForecast(&b, nil)
+	printForecast(&b, nil, "no majority")
 	if b.Len() > 0 {
 		t.Errorf("of nothing: %q", b.String())
 	}
-	printForecast(&b, []decisions.Forecast{
+	now := []decisions.Forecast{
 		{Node: "n1", Leads: true, Checks: []ag.Check{yes}},
 		{Node: "n4", Leads: true, Checks: []ag.Check{yes, no}},
 		{Node: "n2", Checks: []ag.Check{yes, yes, living}},
 		{Node: "n3", Checks: []ag.Check{no, yes, living}},
-	})
+	}
+	printForecast(&b, now, "")
 	want := `
 If the primary failed now:
   n1 leads
   n4 leads, but not for long: not so: is in V (V is n1)
   n2 would take over
+  n3 would not take over, for want of: is in V (V is n1)
+`
+	if b.String() != want {
+		t.Errorf("%s\nwant %s", b.String(), want)
+	}
+	b.Reset()
+	printForecast(&b, now[2:], "1 of 3 votes would be left")
+	want = `
+If the primary failed now:
+  automatic failover is not ready: 1 of 3 votes would be left
+  n2 itself could take over
   n3 would not take over, for want of: is in V (V is n1)
 `
 	if b.String() != want {
@@ -120,26 +155,36 @@ If the primary failed now:
 func TestExplain(t *testing.T) {
 	t.Parallel()
 	a := clitest.NewAgent(t)
-	e := decisions.Explanation{Node: "n2", Asked: []ag.ReplicaID{"n2"}, Changes: []decisions.Change{{From: "n1", To: "n2", Before: 3, Epoch: 4}, {From: "n2", To: "n2", Before: 4, Epoch: 6}}}
+	e := decisions.Explanation{Node: "n2", Asked: []ag.ReplicaID{"n2"}, Changes: []decisions.Change{{From: "n1", To: "n2", Before: 3, Epoch: 4}, {From: "n2", To: "n2", Before: 4, Epoch: 6, Reason: "its lease ended"}}}
 	e.Decisions = []decisions.Decision{at("n2", 100, ag.RuleClaim, 3), at("n2", 900, ag.RuleLead, 4)}
 	a.On("Explain", func(any) (any, error) { return e, nil })
-	clitest.Run(t, Explain(), a.Layout.Dir, "--epoch", "5").Refused(t, 3, "nobody remembers a change of leadership to epoch 5; known are: 4, 6")
+	clitest.Run(t, Explain(), a.Layout.Dir, "--epoch", "5").Refused(t, 2, "no member remembers a change of leadership to epoch 5; known are: 4, 6")
 	r := clitest.Run(t, Explain(), a.Layout.Dir, "--json")
 	var got decisions.Explanation
 	if err := json.Unmarshal([]byte(r.Out), &got); err != nil || got.Last == nil || got.Last.Epoch != 4 || len(got.Decisions) != 0 {
 		t.Errorf("%v: %s", err, r.Out)
 	}
 	r = clitest.Run(t, Explain(), a.Layout.Dir, "--all")
-	if r.Err != nil || !strings.Contains(r.Out, "Failover: n1 -> n2, epoch 3 -> 4") || !strings.Contains(r.Out, "Every decision that is remembered:") {
+	if r.Err != nil || !strings.Contains(r.Out, "Failover: n1 -> n2, epoch 3 -> 4") || !strings.Contains(r.Out, "Every decision that is remembered:") ||
+		!strings.Contains(r.Out, "n2 has taken its own leadership again since (1×), at last in epoch 6: its lease ended\n") {
+		t.Errorf("%v\n%s", r.Err, r.Out)
+	}
+	e.Changes = append(e.Changes, decisions.Change{From: "n2", To: "n3", Before: 6, Epoch: 7})
+	if r = clitest.Run(t, Explain(), a.Layout.Dir, "--epoch", "4"); r.Err != nil || strings.Contains(r.Out, "again since") {
 		t.Errorf("%v\n%s", r.Err, r.Out)
 	}
 	e.Changes = nil
-	clitest.Run(t, Explain(), a.Layout.Dir, "--epoch", "4").Refused(t, 3, "known are: none")
+	clitest.Run(t, Explain(), a.Layout.Dir, "--epoch", "4").Refused(t, 2, "known are: none")
+	e.Missing = map[ag.ReplicaID]string{"n1": "it is down"}
+	clitest.Run(t, Explain(), a.Layout.Dir, "--epoch", "4").Refused(t, 3, "no member that answers remembers a change of leadership to epoch 4")
 }
 
 func TestExplainOfAStoppedNode(t *testing.T) {
 	t.Parallel()
 	l := clitest.NewNode(t)
+	if err := os.WriteFile(filepath.Join(l.Dir, "coterie.yaml"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	clitest.Run(t, Explain(), l.Dir).Refused(t, 3, "no agent runs "+l.Dir)
 	log := decisions.NewLog()
 	if err := errors.Join(log.Open(l.State()), log.Write(at("n2", 100, ag.RuleClaim, 3)), log.Write(at("n2", 900, ag.RuleLead, 4))); err != nil {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"strings"
 	"sync"
 	"text/tabwriter"
 	"time"
@@ -33,7 +35,7 @@ Transactions that still run after --drain make it give up, with nothing changed,
 any failure ends with the old primary leading on, in the same epoch. The steps are shown as they happen.
 
 --allow-data-loss promotes a replica that may lack acknowledged commits, when the primary is gone for good. The other copies are left
-as they are, suspended, until coterie resume brings each back; what they had beyond the new primary is kept in their forked/ directory.
+as they are, suspended, until coterie replica resume brings each back; what they had beyond the new primary is kept in their forked/ directory.
 It is promoted at once and opens when the old primary can answer no client any more: within the answer lease if a majority of voters
 answers, else after its silence, 6.5 s by default. With --now it opens at once, and clients of the old primary may read old data meanwhile.`,
 		Example: "  coterie failover --to n2\n  coterie failover --to n2 --dry-run\n  coterie failover --to n2 --drain 1m --cut\n  coterie failover --to n3 --allow-data-loss",
@@ -65,6 +67,7 @@ answers, else after its silence, 6.5 s by default. With --now it opens at once, 
 				stop = showSteps(c, cl)
 			}
 			r, err := cl.Failover(c.Context(), req)
+			open := err == nil && (req.DryRun || away || awaitOpen(c, cl, r.To))
 			stop()
 			if err != nil {
 				return cli.NoAgent(c, err)
@@ -72,11 +75,7 @@ answers, else after its silence, 6.5 s by default. With --now it opens at once, 
 			if asJSON {
 				return cli.PrintJSON(c, r)
 			}
-			if req.DryRun {
-				return showMoves(c, r)
-			}
-			cli.Say(c, "%s is the primary in epoch %d after %v (was %s)", r.To, r.Epoch, r.Took.Round(time.Millisecond), r.From)
-			return nil
+			return told(c, r, open)
 		},
 	}
 	c.Flags().StringVar(&to, "to", "", "the replica that is to lead (default for a planned failover: the first synchronized one)")
@@ -89,6 +88,31 @@ answers, else after its silence, 6.5 s by default. With --now it opens at once, 
 	c.Flags().BoolVar(&yes, "yes", false, "do not ask")
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return c
+}
+
+// told prints how a failover ended; open reports whether the new primary takes writes.
+func told(c *cobra.Command, r api.FailoverResult, open bool) error {
+	if r.DryRun {
+		return showMoves(c, r)
+	}
+	cli.Say(c, "%s is the primary in epoch %d after %v (was %s)", r.To, r.Epoch, r.Took.Round(time.Millisecond), r.From)
+	if !open {
+		cli.Say(c, "it does not take writes yet: coterie status says why")
+	}
+	return nil
+}
+
+// openBudget is how long a new primary is waited for to take writes. Its commits may wait for the old one to follow.
+const openBudget = 20 * time.Second
+
+// awaitOpen reports whether the new primary takes writes, as this node knows it, so that the next command sees it.
+func awaitOpen(c *cobra.Command, cl *api.Client, primary ag.ReplicaID) bool {
+	ctx, cancel := context.WithTimeout(c.Context(), openBudget)
+	defer cancel()
+	return retry.Until(ctx, 20*time.Millisecond, func() (bool, error) {
+		s, err := cl.Status(ctx)
+		return err == nil && s.Primary == primary && s.WriteOpen, nil
+	}) == nil
 }
 
 // showMoves prints which sessions a planned failover would end.
@@ -179,15 +203,20 @@ func showSteps(c *cobra.Command, cl *api.Client) (stop func()) {
 
 // confirmLoss asks the user to type the name of the group, as a confirmation that commits may be lost.
 func confirmLoss(c *cobra.Command, cl *api.Client) error {
-	s, err := cl.Status(c.Context())
+	d, err := look(c, cl)
 	if err != nil {
-		return cli.NoAgent(c, err)
+		return err
 	}
-	if err := (dashboard{Status: s}).render(cli.Out(c)); err != nil {
+	if err := d.render(cli.Out(c)); err != nil {
+		return err
+	}
+	var b strings.Builder
+	d.problems(&b)
+	if _, err := io.WriteString(cli.Out(c), b.String()); err != nil {
 		return err
 	}
 	if !cli.Interactive(c) {
-		return fail.Refusedf("a forced failover may lose acknowledged commits; add --yes to do it from a script")
+		return fail.Refusedf("a forced failover may lose acknowledged commits; nothing was changed: add --yes to do it from a script")
 	}
-	return cli.Confirm(c, s.Group, "\nCommits beyond the position of the chosen replica will be lost. Type the group's name (%s) to go on:", s.Group)
+	return cli.Confirm(c, d.Group, "\nCommits beyond the position of the chosen replica will be lost. Type the group's name (%s) to go on:", d.Group)
 }

@@ -1,23 +1,64 @@
 package groupcmd
 
 import (
+	"errors"
 	"net"
 	"net/netip"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/coteriedb/coterie/internal/admin/console"
 	"github.com/coteriedb/coterie/internal/admin/ddl"
+	"github.com/coteriedb/coterie/internal/cli"
+	"github.com/coteriedb/coterie/internal/cli/sqlrun"
 	"github.com/coteriedb/coterie/internal/lib/fail"
 )
 
-// listenerShown selects the listener, if one exists, and all addresses at which nodes serve clients and each other.
-const listenerShown = `SELECT dns_name AS listener, port, ip_configuration_string_from_cluster AS addresses FROM sys.availability_group_listeners;
-SELECT node, address, 'clients of the group' AS serves, state, device, problem FROM coterie.addresses
+// The queries of coterie listener show: the listener, if one exists, and all addresses at which nodes serve clients and
+// each other.
+const (
+	listenerNames = `SELECT dns_name AS listener, port, ip_configuration_string_from_cluster AS addresses FROM sys.availability_group_listeners`
+	listenerPorts = `SELECT node, address, 'clients of the group' AS serves, state, device, problem FROM coterie.addresses
 UNION ALL
 SELECT node_name, CASE WHEN is_ipv4 THEN ip_address ELSE '[' || ip_address || ']' END || ':' || port,
  CASE type_desc WHEN 'TSQL' THEN 'clients that write' WHEN 'TSQL_READ_ONLY' THEN 'clients that read' ELSE 'other nodes' END, state_desc, NULL, NULL
 FROM sys.dm_tcp_listener_states`
+)
+
+// noListener is said where the group has no listener with a name.
+const noListener = "the group has no named listener: clients use the nodes' ports; coterie listener add NAME PORT adds one"
+
+func listenerShow() *cobra.Command {
+	var asJSON bool
+	c := &cobra.Command{
+		Use: "show", Short: "Show the listener, its addresses, and every node's ports", Args: cli.Args(0, "no arguments"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			cl, err := cli.Client(c)
+			if err != nil {
+				return err
+			}
+			var results [2]console.Result
+			for i, q := range []string{listenerNames, listenerPorts} {
+				if results[i], err = sqlrun.Ask(c, cl, q); err != nil {
+					return err
+				}
+			}
+			if !asJSON {
+				err := sqlrun.Printer{C: c, Empty: noListener}.Print(results[0])
+				return errors.Join(err, sqlrun.Printer{C: c}.Print(results[1]))
+			}
+			names, err1 := sqlrun.Objects(results[0])
+			ports, err2 := sqlrun.Objects(results[1])
+			if err := errors.Join(err1, err2); err != nil {
+				return err
+			}
+			return cli.PrintJSON(c, map[string]any{"listeners": names, "addresses": ports})
+		},
+	}
+	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return c
+}
 
 func listenerCommand() *cobra.Command {
 	c := &cobra.Command{Use: "listener", GroupID: "group", Short: "Show and change the group's named client address"}
@@ -31,7 +72,7 @@ func listenerCommand() *cobra.Command {
 	})
 	set.Flags().StringSliceVar(&more, "add-ip", nil, "another address, as 10.0.3.99/24 or fd00:1::99 (of a /64)")
 	c.AddCommand(
-		show("Show the listener, its addresses, and every node's ports", listenerShown), add, set,
+		listenerShow(), add, set,
 		alter(usage{"restart NAME", "Have every node open the listener's port anew, with certificate and rules as they are now; sessions go on", "  coterie listener restart orders"}, 1, func(a []string) (string, error) {
 			return "RESTART LISTENER " + ddl.Literal(a[0]), nil
 		}),

@@ -173,7 +173,7 @@ func printRecovery(c *cobra.Command, p provision.RecoveryPlan) error {
 		case a.ID == p.Recovery.Epoch.Leader:
 			then = "leads"
 		case slices.Contains(p.Recovery.Ahead, a.ID):
-			then = "is AHEAD: suspended until coterie resume; what it has beyond the leader is LOST to the group"
+			then = "is AHEAD: suspended until coterie replica resume; what it has beyond the leader is LOST to the group"
 		}
 		_, _ = fmt.Fprintf(w, "%s\t%s\tepoch %d, state %d\tepoch %d\t%s\n", a.ID, at, a.Epoch, a.Seq, a.Promised, then)
 	}

@@ -21,16 +21,13 @@ func (d dashboard) short() string {
 	var b strings.Builder
 	d.head(&b)
 	d.members(&b)
-	if p := d.Availability.Problems; len(p) > 0 {
-		b.WriteString("\nProblems\n")
-		for _, x := range p {
-			writeWrapped(&b, "  "+string(x.Severity)+"  ", x.Finding)
-			if x.Run != "" {
-				writeWrapped(&b, "            run: ", x.Run)
-			}
-		}
+	if len(d.causes()) > 0 {
+		d.problems(&b)
 	} else if d.Availability.Level == availability.Healthy && !d.Draft {
 		b.WriteString("\nno problems\n")
+		if d.FailoverReady != availability.Ready { // as the group is made
+			writeWrapped(&b, "automatic failover is ", d.FailoverReady)
+		}
 	}
 	if d.Unknown != "" {
 		writeWrapped(&b, "\nestimates and pending restarts are not known: ", d.Unknown)
@@ -43,10 +40,46 @@ func (d dashboard) short() string {
 			writeWrapped(&b, "\n"+string(r.Name)+": ", r.Concern+" (no failure at this FAILURE_CONDITION_LEVEL)")
 		}
 		if r.StoodDown != "" {
-			writeWrapped(&b, "\n", fmt.Sprintf("%s gave up the leadership at %s, and is not chosen before others for now; coterie resume %s --trust forgets it", r.Name, r.StoodDown, r.Name))
+			writeWrapped(&b, "\n", fmt.Sprintf("%s gave up the leadership at %s, and is not chosen before others for now; coterie replica resume %s --trust forgets it", r.Name, r.StoodDown, r.Name))
 		}
 	}
 	return b.String()
+}
+
+// dropped returns the databases that are registered with the group, and that the primary does not have or lets nobody
+// use.
+func (d dashboard) dropped() (out []availability.Problem) {
+	for _, x := range d.Issues {
+		name, ok := strings.CutSuffix(x.Target, " on "+string(d.Primary))
+		if ok && d.Primary != "" && x.Policy == databaseJoinPolicy && strings.Contains(x.Finding, "no such database") {
+			out = append(out, availability.Problem{
+				Severity: availability.Warning, Target: name, Finding: "the database " + name + " is registered with the group, and the primary has no such database that takes connections",
+				Run: "coterie database remove " + name + ", or create it again, or let it take connections",
+			})
+		}
+	}
+	return out
+}
+
+// databaseJoinPolicy is the policy that finds a registered database which was dropped.
+const databaseJoinPolicy = "Availability database join state"
+
+// causes returns what is wrong, the worst first.
+func (d dashboard) causes() []availability.Problem {
+	return append(slices.Clone(d.Availability.Problems), d.dropped()...)
+}
+
+// problems prints what is wrong, if anything is, with what to run.
+func (d dashboard) problems(b *strings.Builder) {
+	for i, x := range d.causes() {
+		if i == 0 {
+			b.WriteString("\nProblems\n")
+		}
+		writeWrapped(b, "  "+string(x.Severity)+"  ", x.Finding)
+		if x.Run != "" {
+			writeWrapped(b, "            run: ", x.Run)
+		}
+	}
 }
 
 // head prints what holds for the whole group.
@@ -69,6 +102,9 @@ func (d dashboard) head(b *strings.Builder) {
 	}
 	_, _ = fmt.Fprintf(b, "Group %s   %s   %s%s   automatic failover: %s\n", s.Group, d.level(!s.WriteOpen || s.Availability.Level == availability.Down), primary, version, ready)
 	quorum := fmt.Sprintf("quorum of %d votes", s.Voters)
+	if s.Voters == 1 {
+		quorum = "quorum of 1 vote"
+	}
 	if s.External > 0 {
 		quorum = fmt.Sprintf("quorum: external etcd of %d", s.External)
 	}
@@ -78,7 +114,11 @@ func (d dashboard) head(b *strings.Builder) {
 	case !s.Quorum:
 		quorum += " does NOT answer: this is what the node saw last"
 	}
-	_, _ = fmt.Fprintf(b, "Commits wait for %s   %s   epoch %d, timeline %d\n", waitsFor(s.WaitsFor), quorum, s.Epoch, s.Timeline)
+	commits := "Commits wait for " + waitsFor(s.WaitsFor)
+	if s.Primary == "" || !s.WriteOpen {
+		commits = "No writes, so no commits" // a stopped server waits for nobody, which is no lack of protection
+	}
+	_, _ = fmt.Fprintf(b, "%s   %s   epoch %d, timeline %d\n", commits, quorum, s.Epoch, s.Timeline)
 	if url := address(s.Replicas, func(r api.Replica) string { return r.Listener }); url != "" {
 		_, _ = fmt.Fprintf(b, "Connect  postgresql://%s/\n", url)
 	}
@@ -210,6 +250,8 @@ func (d dashboard) failoverTo(r api.Replica) string {
 	switch {
 	case i < 0 || r.Name == d.Primary || r.Mode == ag.ConfigurationOnly:
 		return "-"
+	case r.Connected != "CONNECTED":
+		return "?"
 	case !d.Health[i].Ready:
 		return "may lose data"
 	case d.Health[i].Recovery == nil:

@@ -16,16 +16,16 @@ import (
 
 // Resume returns the command resume, which lets a suspended or quarantined replica follow again.
 func Resume() *cobra.Command {
-	var trust bool
+	var trust, asJSON bool
 	c := &cobra.Command{
-		Use: "resume NAME", GroupID: "group", Short: "Let a suspended or quarantined replica follow again", Args: cli.Args(1, "the replica's name"),
+		Use: "resume NAME", Short: "Let a suspended or quarantined replica follow again", Args: cli.Args(1, "the replica's name"),
 		Long: `Continues the data movement of a replica that a forced failover suspended, or that is under quarantine because its storage lost a write.
 A copy that went another way than the new primary is brought back by rewinding it or copying it anew; what only it had is kept in its
 forked/ directory. A copy under quarantine is made anew, from the primary.
 
 --trust keeps a copy that is under quarantine as it is: after you have checked the storage, or when it is the only copy there is. It also
 lets a replica that gave up the leadership for its health, or because its server kept ending, be chosen again at once.`,
-		Example: "  coterie resume n2\n  coterie resume n1 --trust",
+		Example: "  coterie replica resume n2\n  coterie replica resume n1 --trust",
 		RunE: func(c *cobra.Command, a []string) error {
 			cl, err := cli.Client(c)
 			if err != nil {
@@ -44,17 +44,26 @@ lets a replica that gave up the leadership for its health, or because its server
 			}
 			if !trust && followsAlready(ctx, cl, ag.ReplicaID(a[0])) {
 				cli.Say(c, "%s is not suspended, and its copy is trusted; nothing was changed", a[0])
-				return nil
+				return resumed(c, a[0], false, asJSON)
 			}
 			if err := cl.Resume(ctx, ag.ReplicaID(a[0])); err != nil {
 				return cli.NoAgent(c, err)
 			}
 			cli.Say(c, "%s follows again", a[0])
-			return nil
+			return resumed(c, a[0], true, asJSON)
 		},
 	}
 	c.Flags().BoolVar(&trust, "trust", false, "keep a copy under quarantine as it is, and forget crashes and ills")
+	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return c
+}
+
+// resumed prints the JSON document of coterie replica resume, if it is asked for.
+func resumed(c *cobra.Command, name string, changed, asJSON bool) error {
+	if !asJSON {
+		return nil
+	}
+	return cli.PrintJSON(c, map[string]any{"replica": name, "changed": changed})
 }
 
 // followsAlready reports whether a replica is known, and known to be neither suspended nor under quarantine.
@@ -69,7 +78,7 @@ func printHealth(w io.Writer, s api.Status) {
 	for _, r := range s.Replicas {
 		switch {
 		case r.Quarantine != "":
-			_, _ = fmt.Fprintf(w, "\n%s is under QUARANTINE: %s\n  coterie resume %s makes its copy anew; coterie resume %s --trust keeps it\n", r.Name, r.Quarantine, r.Name, r.Name)
+			_, _ = fmt.Fprintf(w, "\n%s is under QUARANTINE: %s\n  coterie replica resume %s makes its copy anew; coterie replica resume %s --trust keeps it\n", r.Name, r.Quarantine, r.Name, r.Name)
 		case r.Ill != "":
 			_, _ = fmt.Fprintf(w, "\n%s is ILL: %s\n", r.Name, r.Ill)
 		case r.Concern != "":
@@ -79,7 +88,7 @@ func printHealth(w io.Writer, s api.Status) {
 			_, _ = fmt.Fprintf(w, "\n%s does not VOTE in the quorum: %s\n", r.Name, r.NoVote)
 		}
 		if r.StoodDown != "" {
-			_, _ = fmt.Fprintf(w, "\n%s gave up the leadership at %s\n  it does not do so again for now, nor is it chosen before others; coterie resume %s --trust forgets it\n",
+			_, _ = fmt.Fprintf(w, "\n%s gave up the leadership at %s\n  it does not do so again for now, nor is it chosen before others; coterie replica resume %s --trust forgets it\n",
 				r.Name, r.StoodDown, r.Name)
 		}
 	}

@@ -23,7 +23,7 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/seeding/progress"
 )
 
-// seedFlags are the flags of coterie seed.
+// seedFlags are the flags of coterie replica seed.
 type seedFlags struct {
 	req                 api.SeedRequest
 	watch, cancel, json bool
@@ -33,7 +33,7 @@ type seedFlags struct {
 func Seed() *cobra.Command {
 	var o seedFlags
 	c := &cobra.Command{
-		Use: "seed NAME", GroupID: "group", Short: "Copy the data to a replica, watch it, verify a copy, or mend one",
+		Use: "seed NAME", Short: "Copy the data to a replica, watch it, verify a copy, or mend one",
 		Long: `A replica whose copy is missing or cannot be brought back is seeded by itself. This command asks for it where that does not happen
 (SEEDING_MODE = MANUAL, a cancelled seeding), and shows how far it is.
 
@@ -47,7 +47,7 @@ is only read; what is right in it does not travel.
 --cancel ends what is under way. The part that has arrived stays, and counts when the copy is asked for again. Nobody begins it until then.
 
 Copies under way and those before: SELECT * FROM sys.dm_hadr_automatic_seeding, and for its progress sys.dm_hadr_physical_seeding_stats.`,
-		Example: "  coterie seed n3 --watch\n  coterie seed n3 --verify\n  coterie seed n3 --full --watch\n  coterie seed n3 --from /mnt/restored/pgdata --watch\n  coterie seed n3 --cancel",
+		Example: "  coterie replica seed n3 --watch\n  coterie replica seed n3 --verify\n  coterie replica seed n3 --full --watch\n  coterie replica seed n3 --from /mnt/restored/pgdata --watch\n  coterie replica seed n3 --cancel",
 		Args:    cli.Args(1, "the replica's name"),
 		RunE: func(c *cobra.Command, a []string) error {
 			cl, err := cli.Client(c)
@@ -136,7 +136,7 @@ func (o *seedFlags) follow(c *cobra.Command, cl *api.Client, op seeding.Operatio
 			if bar {
 				_, _ = fmt.Fprintln(out)
 			}
-			return op, fmt.Errorf("no longer watched; it goes on: coterie seed %s --watch, or --cancel", o.req.Replica)
+			return op, fmt.Errorf("no longer watched; it goes on: coterie replica seed %s --watch, or --cancel", o.req.Replica)
 		}
 		next, err := o.look(c.Context(), cl, op.ID)
 		if err != nil {
@@ -231,13 +231,13 @@ func (o *seedFlags) outcome(c *cobra.Command, op seeding.Operation) error {
 		cli.Say(c, "%s: copied from %s (%s) in %v: %s of files, %s of them were there, on the wire %s, attempts: %d; codec %s", name, op.Source, op.Chosen, took,
 			units.Bytes(p.Total), units.Bytes(p.Same), wireText(p), op.Attempts, p.Codec)
 	case op.State == seeding.Cancelled && o.cancel:
-		cli.Say(c, "%s: cancelled; coterie seed %s goes on with what has arrived", name, name)
+		cli.Say(c, "%s: cancelled; coterie replica seed %s goes on with what has arrived", name, name)
 	case op.State == seeding.Cancelled:
-		return fail.Unhealthyf("%s: cancelled; coterie seed %s goes on with what has arrived", name, name)
+		return fail.Unhealthyf("%s: cancelled; coterie replica seed %s goes on with what has arrived", name, name)
 	case op.State == seeding.Failed && op.Failure != nil:
 		return fail.Unhealthyf("%s: %s", name, op.Failure.Text)
 	default:
-		cli.Say(c, "%s: %s; follow it with coterie seed %s --watch", name, strings.ToLower(string(op.State)), name)
+		cli.Say(c, "%s: %s; follow it with coterie replica seed %s --watch", name, strings.ToLower(string(op.State)), name)
 	}
 	return nil
 }
@@ -252,7 +252,7 @@ func (o *seedFlags) reportDamage(c *cobra.Command, r pagesum.Report, took time.D
 		}
 	}
 	if r.Damaged > 0 {
-		return fail.Unhealthyf("%s has %d damaged pages; coterie seed %s --full replaces what differs from the source (of a primary: coterie failover first)", name, r.Damaged, name)
+		return fail.Unhealthyf("%s has %d damaged pages; coterie replica seed %s --full replaces what differs from the source (of a primary: coterie failover first)", name, r.Damaged, name)
 	}
 	return nil
 }

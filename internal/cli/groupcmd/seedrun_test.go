@@ -53,17 +53,17 @@ func TestSeedOutcome(t *testing.T) {
 		code       int
 		said, fail string
 	}{
-		{"begun", "n3", seeding.Operation{State: seeding.Seeding}, 0, "n3: seeding; follow it with coterie seed n3 --watch", ""},
+		{"begun", "n3", seeding.Operation{State: seeding.Seeding}, 0, "n3: seeding; follow it with coterie replica seed n3 --watch", ""},
 		{
 			"whole", "n3 --watch",
 			seeding.Operation{State: seeding.Completed, Source: "n2", Chosen: "nearest", Attempts: 2, Progress: copied},
 			0, "n3: copied from n2 (nearest) in 1m0s: 100.0 MiB of files, 50.0 MiB of them were there, on the wire 25.0 MiB (2.0x), attempts: 2; codec zstd", "",
 		},
 		{"failed", "n3 --watch", seeding.Operation{State: seeding.Failed, Failure: &seeding.Failure{Text: "the disk is full"}}, 3, "", "n3: the disk is full"},
-		{"cancelled by this", "n3 --cancel", seeding.Operation{State: seeding.Cancelled}, 0, "n3: cancelled; coterie seed n3 goes on with what has arrived", ""},
-		{"cancelled by another", "n3 --watch", seeding.Operation{State: seeding.Cancelled}, 3, "", "n3: cancelled; coterie seed n3 goes on"},
+		{"cancelled by this", "n3 --cancel", seeding.Operation{State: seeding.Cancelled}, 0, "n3: cancelled; coterie replica seed n3 goes on with what has arrived", ""},
+		{"cancelled by another", "n3 --watch", seeding.Operation{State: seeding.Cancelled}, 3, "", "n3: cancelled; coterie replica seed n3 goes on"},
 		{"no damage", "n3 --verify", seeding.Operation{State: seeding.Completed, Report: clean}, 0, "n3: 12 pages in 3 files (96.0 KiB) read in 1m0s, 0 damaged", ""},
-		{"damage", "n3 --verify", seeding.Operation{State: seeding.Completed, Report: damaged}, 3, "page 7 of base/5/1259", "n3 has 1 damaged pages; coterie seed n3 --full replaces"},
+		{"damage", "n3 --verify", seeding.Operation{State: seeding.Completed, Report: damaged}, 3, "page 7 of base/5/1259", "n3 has 1 damaged pages; coterie replica seed n3 --full replaces"},
 	} {
 		tt.op.ID, tt.op.Started, tt.op.Ended = "op", began, began.Add(time.Minute)
 		answer := func(any) (any, error) { return tt.op, nil }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -19,6 +20,7 @@ import (
 	"github.com/coteriedb/coterie/internal/check"
 	"github.com/coteriedb/coterie/internal/cli"
 	"github.com/coteriedb/coterie/internal/cli/sqlrun"
+	"github.com/coteriedb/coterie/internal/lib/fail"
 	"github.com/coteriedb/coterie/internal/lib/retry"
 	"github.com/coteriedb/coterie/internal/lib/units"
 )
@@ -73,7 +75,9 @@ type dashboard struct {
 	Health    []replicaHealth  `json:"health,omitempty"`
 	Databases []databaseHealth `json:"databases,omitempty"`
 	Issues    []issue          `json:"issues,omitempty"`
-	Unknown   string           `json:"views,omitempty"` // why the views did not answer
+	// Continuity is how many of the primary's sessions would be kept; nil: not known, or there are none.
+	Continuity *continuity `json:"continuity,omitempty"`
+	Unknown    string      `json:"views,omitempty"` // why the views did not answer
 }
 
 // replicaHealth is a replica's failover readiness and the estimated cost of a failover to it, in seconds. nil means
@@ -83,6 +87,15 @@ type replicaHealth struct {
 	Ready    bool     `json:"no_data_loss"`
 	Loss     *float64 `json:"estimated_data_loss_seconds"`
 	Recovery *float64 `json:"estimated_recovery_seconds"`
+}
+
+// continuity is how many sessions of the primary there are, and how many of them a planned failover now would keep, and
+// the death of its node or of its server alone.
+type continuity struct {
+	Sessions int `json:"sessions"`
+	Failover int `json:"kept_in_failover"`
+	Node     int `json:"kept_when_node_dies"`
+	Server   int `json:"kept_when_server_dies"`
 }
 
 type databaseHealth struct {
@@ -107,23 +120,34 @@ FROM sys.dm_hadr_database_replica_cluster_states c JOIN sys.dm_hadr_database_rep
 JOIN sys.availability_replicas r USING (replica_id) ORDER BY 1, 2 LIMIT 200`
 	settingsQuery = `SELECT DISTINCT node, name, value, pending_restart FROM coterie.settings
 WHERE pending_restart OR name = 'synchronous_commit' OR name LIKE 'synchronous_commit of %' ORDER BY 1, 2 LIMIT 1000`
+	continuityQuery = `SELECT sum(sessions), sum(CASE WHEN failover = 'ENDS' THEN 0 ELSE sessions END), sum(CASE WHEN node_loss = 'ENDS' THEN 0 ELSE sessions END),
+sum(CASE WHEN server_loss = 'ENDS' THEN 0 ELSE sessions END) FROM coterie.continuity WHERE replica IN (SELECT primary_replica FROM coterie.record)`
 	issueQuery = "SELECT severity, policy, target, finding FROM coterie.policies WHERE NOT ok ORDER BY severity, level, target LIMIT 50"
 )
+
+// statusLimit bounds the wait for the agent, which answers from memory.
+const statusLimit = 2 * time.Second
 
 // viewsLimit bounds the wait for the views. The status itself comes from memory and does not depend on other nodes.
 const viewsLimit = 3 * time.Second
 
 // look returns the dashboard of now. It fails only if the agent does not answer.
 func look(c *cobra.Command, cl *api.Client) (dashboard, error) {
-	ctx, cancel := context.WithTimeout(c.Context(), 2*time.Second)
+	ctx, cancel := context.WithTimeout(c.Context(), statusLimit)
 	defer cancel()
 	s, err := cl.Status(ctx)
+	if errors.Is(err, context.DeadlineExceeded) && c.Context().Err() == nil {
+		return dashboard{}, fail.Unhealthyf("the agent of %s runs and has not answered within %v: it is paused, or its machine hangs; run this on another member, and look at log/agent.log here", cli.Node(c), statusLimit)
+	}
 	if err != nil {
 		return dashboard{}, cli.NoAgent(c, err)
 	}
 	d := dashboard{Format: 1, Status: s}
 	if err := d.askViews(c, cl); err != nil {
 		d.Unknown = strings.TrimSpace(err.Error())
+		if errors.Is(err, context.DeadlineExceeded) {
+			d.Unknown = fmt.Sprintf("the views have not answered within %v", viewsLimit)
+		}
 	}
 	return d, nil
 }
@@ -153,6 +177,7 @@ func (d *dashboard) askViews(c *cobra.Command, cl *api.Client) error {
 			d.Issues = append(d.Issues, issue{fmt.Sprint(r[0]), fmt.Sprint(r[1]), fmt.Sprint(r[2]), fmt.Sprint(r[3])})
 		}},
 		{settingsQuery, d.addSetting},
+		{continuityQuery, d.addContinuity},
 	} {
 		r, err := sqlrun.AskWithin(ctx, c, cl, q.text)
 		if err != nil {
@@ -176,6 +201,17 @@ func (d *dashboard) addSetting(r []any) {
 	}
 	if f, relaxed := check.RelaxedDefault(name, value); relaxed && !slices.Contains(d.Relaxed, f.What) {
 		d.Relaxed = append(d.Relaxed, f.What)
+	}
+}
+
+// addContinuity adds the row of continuityQuery.
+func (d *dashboard) addContinuity(r []any) {
+	var n [4]int
+	for i := range n {
+		_, _ = fmt.Sscan(fmt.Sprint(r[i]), &n[i]) // NULL without any session
+	}
+	if n[0] > 0 {
+		d.Continuity = &continuity{n[0], n[1], n[2], n[3]}
 	}
 }
 
@@ -283,8 +319,11 @@ func (d dashboard) render(w io.Writer) error {
 	switch {
 	case d.Unknown != "":
 		_, _ = fmt.Fprintf(w, "\ndatabases and issues are not known: %s\n", d.Unknown)
-	case len(d.Issues) == 0 && !d.Draft:
+	case len(d.Issues) == 0 && len(d.Availability.Problems) == 0 && !d.Draft:
 		_, _ = fmt.Fprintln(w, "\nno issues")
+	}
+	if k := d.Continuity; k != nil {
+		_, _ = fmt.Fprintf(w, "\nof the primary's %d sessions a planned failover would keep %d, the death of its node %d, of its PostgreSQL alone %d (coterie check continuity)\n", k.Sessions, k.Failover, k.Node, k.Server)
 	}
 	printHealth(w, d.Status)
 	return nil
@@ -297,8 +336,10 @@ func (d dashboard) printReplicas(w io.Writer) error {
 	switch {
 	case primary == "":
 		primary = "none"
+	case s.Availability.Primary != s.Primary && !s.WriteOpen:
+		primary = "none (" + primary + " led last)"
 	case !s.WriteOpen:
-		primary += " (not open for writes yet)"
+		primary += " (not open for writes)"
 	}
 	quorum := "ok"
 	if !s.Quorum {
@@ -317,15 +358,7 @@ func (d dashboard) printReplicas(w io.Writer) error {
 	_, _ = fmt.Fprintf(w, "group %s   primary %s   epoch %d %s   timeline %d\n", s.Group, primary, s.Epoch, s.Phase, s.Timeline)
 	_, _ = fmt.Fprintf(w, "quorum %s (%s)   commits wait for %s   automatic failover: %s\n", quorum, votes, s.WaitsFor, s.FailoverReady)
 	printBlocked(w, s.Availability)
-	if s.LogWeakness != "" {
-		_, _ = fmt.Fprintf(w, "%s confirms each commit once more while it is primary: %s\n", s.Node, s.LogWeakness)
-	}
-	if s.Operation != "" {
-		_, _ = fmt.Fprintf(w, "under way: failover, %s\n", s.Operation)
-	}
-	if s.Rotation != nil {
-		_, _ = fmt.Fprintf(w, "under way: rotation of the certificate authority, %s\n", describeRotation(*s.Rotation))
-	}
+	printUnderWay(w, s)
 	t := tabwriter.NewWriter(w, 2, 8, 3, ' ', 0)
 	_, _ = fmt.Fprintln(t, "\nREPLICA\tROLE\tSYNCHRONIZATION\tMODE\tFAILOVER\tPOSITION\tBEHIND\tREADINESS\tLOSS\tRECOVERY\tCONNECTED\tNOW")
 	for _, r := range s.Replicas {
@@ -353,6 +386,19 @@ func (d dashboard) printReplicas(w io.Writer) error {
 		_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", name, r.Role, sync, mode, r.FailoverMode, pos, lag, ready, loss, recovery, r.Connected, now)
 	}
 	return t.Flush()
+}
+
+// printUnderWay prints what is done to the group now, and that commits are confirmed once more.
+func printUnderWay(w io.Writer, s api.Status) {
+	if s.LogWeakness != "" {
+		_, _ = fmt.Fprintf(w, "%s confirms each commit once more while it is primary: %s\n", s.Node, s.LogWeakness)
+	}
+	if s.Operation != "" {
+		_, _ = fmt.Fprintf(w, "under way: failover, %s\n", s.Operation)
+	}
+	if s.Rotation != nil {
+		_, _ = fmt.Fprintf(w, "under way: rotation of the certificate authority, %s\n", describeRotation(*s.Rotation))
+	}
 }
 
 // printBlocked prints a line if no commit is acknowledged.

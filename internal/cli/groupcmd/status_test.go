@@ -4,6 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"net"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +17,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag/availability"
 	"github.com/coteriedb/coterie/internal/cli"
 	"github.com/coteriedb/coterie/internal/cli/clitest"
+	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/lib/retry"
 )
 
@@ -38,6 +42,7 @@ func answerViews(a *clitest.Agent) {
 	a.OnSQL("dm_hadr_database_replica_cluster_states", []string{"database_name", "replica", "sync", "ready"}, []any{"shop", "n2", "SYNCHRONIZED", true})
 	a.OnSQL("pending_restart", []string{"node", "name", "value", "pending_restart"}, []any{"n1", "synchronous_commit", "on", false},
 		[]any{"n3", "max_connections", "200", true}, []any{"n3", "wal_level", "logical", true})
+	a.OnSQL("FROM coterie.continuity", []string{"n", "f", "d", "s"}, []any{12, 11, 8, 9})
 	a.OnSQL("FROM coterie.policies", []string{"severity", "policy", "target", "finding"}, []any{"Critical", "Replica Connection State", "w", "w is not connected"})
 }
 
@@ -69,6 +74,7 @@ func TestStatusText(t *testing.T) {
 		"w":        "w - witness - - - - - DISCONNECTED",
 		"shop":     "shop n2 SYNCHRONIZED No Data Loss",
 		"Critical": "Critical Replica Connection State w w is not connected",
+		"of":       "of the primary's 12 sessions a planned failover would keep 11, the death of its node 8, of its PostgreSQL alone 9 (coterie check continuity)",
 	} {
 		if got := line(r.Out, word); got != want {
 			t.Errorf("%s: %q, want %q", word, got, want)
@@ -129,7 +135,7 @@ func TestStatusWithoutWrites(t *testing.T) {
 		t.Errorf("exit code %d, %v", r.Code, r.Err)
 	}
 	for _, want := range []string{
-		"primary n1 (not open for writes yet)", "quorum NONE: what follows is what this node saw last, of https://e1:2379 https://e2:2379 (external etcd, members: 3)",
+		"primary none (n1 led last)", "quorum NONE: what follows is what this node saw last, of https://e1:2379 https://e2:2379 (external etcd, members: 3)",
 		"under way: failover, n1 -> n2", "n2 confirms each commit once more while it is primary: log_destination has no stderr",
 		"rotation of the certificate authority, to 0123456789abcdef…, phase ISSUE (members get certificates of it), waits for n3 w",
 		"databases and issues are not known: n3 does not answer", "n1 is ILL: its disk is full", "n2 is under QUARANTINE: a write was lost",
@@ -144,6 +150,38 @@ func TestStatusWithoutWrites(t *testing.T) {
 	}
 	if r := clitest.Run(t, Status(), a.Layout.Dir, "--json"); r.Code != 3 || !strings.Contains(r.Out, `"views": "n3 does not answer"`) {
 		t.Errorf("--json: exit code %d\n%s", r.Code, r.Out)
+	}
+}
+
+// TestStatusOfAStoppedPrimary holds that a group without writes is not said to commit without waiting for anybody.
+func TestStatusOfAStoppedPrimary(t *testing.T) {
+	t.Parallel()
+	a := clitest.NewAgent(t)
+	s := threeNodes()
+	s.WriteOpen, s.Quorum, s.WaitsFor, s.Voters = false, false, "0 of []", 3
+	a.SetStatus(s)
+	answerViews(a)
+	r := clitest.Run(t, Status(), a.Layout.Dir)
+	if !strings.Contains(r.Out, "No writes, so no commits   quorum of 3 votes does NOT answer") || strings.Contains(r.Out, "no secondary") {
+		t.Error(r.Out)
+	}
+}
+
+// TestStatusOfADroppedDatabase holds that a registered database which is gone is a problem, once for all replicas.
+func TestStatusOfADroppedDatabase(t *testing.T) {
+	t.Parallel()
+	a := clitest.NewAgent(t)
+	s := threeNodes()
+	s.Availability = availability.Report{Level: availability.Healthy, Primary: "n1", Writable: true, Automatic: availability.Ready}
+	a.SetStatus(s)
+	answerViews(a)
+	issue := func(node string) []any {
+		return []any{"Warning", databaseJoinPolicy, "stock on " + node, "it is registered, and the server has no such database that takes connections"}
+	}
+	a.OnSQL("FROM coterie.policies", []string{"severity", "policy", "target", "finding"}, issue("n1"), issue("n2"))
+	r := clitest.Run(t, Status(), a.Layout.Dir)
+	if strings.Count(r.Out, "the database stock is registered") != 1 || !strings.Contains(r.Out, "coterie database remove stock") || strings.Contains(r.Out, "no problems") {
+		t.Error(r.Out)
 	}
 }
 
@@ -188,10 +226,10 @@ func TestWatch(t *testing.T) {
 // that a directory without a node is a usage error.
 func TestNoAgent(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
+	dir := clitest.NewStopped(t)
 	for name, args := range map[string][]string{
-		"status": nil, "failover": {"--to", "n2"}, "remove": {"n2"}, "resume": {"n2"}, "seed": {"n2"}, "set": {"--required", "1"}, "explain": nil,
-		"token": {"create"}, "ca": {"rotate"}, "group": {"show"}, "replica": {"add", "n2"}, "routing": {"show"}, "listener": {"show"},
+		"status": nil, "failover": {"--to", "n2"}, "resume": {"n2"}, "seed": {"n2"}, "set": {"--required", "1"}, "explain": nil,
+		"database": {"list"}, "ca": {"rotate"}, "group": {"show"}, "replica": {"add", "n2"}, "routing": {"show"}, "listener": {"show"},
 	} {
 		for where, want := range map[string]struct {
 			code int
@@ -227,6 +265,8 @@ func TestStatusShort(t *testing.T) {
 		Severity: availability.Critical, Target: "shop", Run: "start the secondaries that do not acknowledge; coterie explain",
 		Finding: "no commit is acknowledged for 20 s: commits wait for 1 of n2, n3, and n2, n3 do not acknowledge; REQUIRED_SYNCHRONIZED_SECONDARIES_TO_COMMIT asks for 1",
 	}}}
+	alone := base()
+	alone.FailoverReady, alone.Voters, alone.WaitsFor, alone.Replicas = "not ready: no secondary is synchronized", 1, "0 of []", alone.Replicas[:1]
 	const connect = `Connect  postgresql://10.0.0.1:5432,10.0.0.2:5432,10.0.0.3:5432/
 to read  postgresql://10.0.0.1:5433,10.0.0.2:5433,10.0.0.3:5433/
 
@@ -245,6 +285,17 @@ Commits wait for 1 of n2, n3   quorum of 3 votes   epoch 7, timeline 3
   w     witness    running  10.0.0.4:5022  -      -        -
 
 no problems
+`, "healthy", 0},
+		"alone": {alone, `Group shop   healthy   primary n1   PostgreSQL 15.18   automatic failover: NOT READY
+Commits wait for no secondary   quorum of 1 vote   epoch 7, timeline 3
+Connect  postgresql://10.0.0.1:5432/
+to read  postgresql://10.0.0.1:5433/
+
+  NAME  ROLE     STATE    HOST           SYNC  LAG  FAILOVER TO IT  NOTE
+  n1    primary  running  10.0.0.1:5432  -     -    -
+
+no problems
+automatic failover is not ready: no secondary is synchronized
 `, "healthy", 0},
 		"degraded": {degraded, `Group shop   degraded   primary n1   PostgreSQL 15.18   automatic failover: ready
 Commits wait for 1 of n2, n3   quorum of 3 votes   epoch 7, timeline 3
@@ -297,4 +348,20 @@ func TestResumeOfOneThatFollows(t *testing.T) {
 	if r := clitest.Run(t, Resume(), a.Layout.Dir, "n2"); r.Err != nil || !strings.Contains(r.Said, "n2 is not suspended, and its copy is trusted; nothing was changed") || len(a.Asked("Resume")) != 0 {
 		t.Errorf("%v, %q", r.Err, r.Said)
 	}
+}
+
+// TestStatusOfAPausedAgent holds that an agent whose socket takes the question and gives no answer is said to hang, and
+// that nobody is sent back to the command that has just been run.
+func TestStatusOfAPausedAgent(t *testing.T) { // not beside others: theirs is the only node that is found
+	l := clitest.NewNode(t)
+	if err := os.WriteFile(filepath.Join(l.Dir, config.File), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	paused, err := net.Listen("unix", l.AgentSock()) // the kernel accepts, as for a process that is stopped
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = paused.Close() }()
+	r := clitest.Run(t, Status(), l.Dir)
+	r.Refused(t, 3, "runs and has not answered within 2s: it is paused, or its machine hangs; run this on another member")
 }
