@@ -46,6 +46,7 @@ var Scenarios = []Scenario{
 	{"the authority is rotated", []string{
 		"rotate.key", "rotate.fetched", "rotate.changed", "rotate.done", "rotate.preferred", "renew.written",
 	}},
+	{"a lost member is replaced", []string{"replace.removed"}},
 	{"a member is removed and joins again", []string{
 		"remove.suspended", "remove.dropped", "remove.unvoted", "remove.unlisted", "remove.settled", "admit.spent", "admit.listed",
 		"join.identity", "join.listener", "join.group", "vote.learner", "vote.unnamed", "vote.launched", "vote.promoted",
@@ -55,6 +56,11 @@ var Scenarios = []Scenario{
 	}},
 	{"a member leaves with its data", []string{
 		"leave.removed", "leave.recorded", "leave.signalled", "leave.unsignalled", "leave.recovered", "leave.unmarked", "leave.moved", "leave.renamed",
+	}},
+	{"a node is destroyed", []string{"destroy.keyless", "destroy.dataless", "destroy.bare", "destroy.empty"}},
+	{"a major upgrade", []string{
+		"major.announced", "major.asked", "major.begun", "major.upgraded", "major.made", "major.passed", "major.marked", "major.named",
+		"major.following", "major.unfinished", "major.dropped",
 	}},
 	{"a cluster is adopted", []string{
 		"adopt.rules", "adopt.recorded", "adopt.signal", "adopt.disabled", "adopt.cleaned", "adopt.listed", "adopt.changed",

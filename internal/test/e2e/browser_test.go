@@ -27,6 +27,7 @@ var screens = []struct{ path, name, shows string }{
 	{"replicas", "replicas", "not replayed"},
 	{"databases", "databases", "<img src=x"},
 	{"events", "events", "leadership"},
+	{"charts", "charts", "WAL made durable on this node"},
 	{"members", "members", "quorum is there"},
 	{"sql", "sql", "coterie.replicas"},
 }
@@ -35,6 +36,17 @@ var screens = []struct{ path, name, shows string }{
 // dark, without an error, a request to elsewhere or a name that runs as a script; then it watches a failover on a
 // secondary and on the node that dies. COTERIE_SCREENSHOTS names a directory for pictures of all that.
 func TestConsoleInABrowser(t *testing.T) {
+	b, g, s := browsed(t)
+	onPrimary, onSecondary := g.consolePage(t, b, s, *s.Primary, "vera"), g.consolePage(t, b, s, secondaries(s)[0], "vera")
+	onSecondary.pictures()
+	t.Run("screens", func(*testing.T) { onSecondary.screens() })
+	t.Run("a failover", func(*testing.T) { g.watchFailover(t, s, onPrimary, onSecondary) })
+	g.down(t)
+}
+
+// browsed returns a browser, and a group that is ready, with hostileNames.
+func browsed(t *testing.T) (*browser.Browser, *group, lab.Status) {
+	t.Helper()
 	long(t)
 	b := browser.Start(t)
 	g := raise(t, lab.Options{})
@@ -45,14 +57,10 @@ func TestConsoleInABrowser(t *testing.T) {
 		}
 	})
 	g.hostileNames(t)
-	onPrimary, onSecondary := g.consolePage(t, b, s, *s.Primary), g.consolePage(t, b, s, secondaries(s)[0])
-	onSecondary.pictures()
-	t.Run("screens", func(*testing.T) { onSecondary.screens() })
-	t.Run("a failover", func(*testing.T) { g.watchFailover(t, s, onPrimary, onSecondary) })
-	g.down(t)
+	return b, g, s
 }
 
-// hostileNames makes a viewer, and a database whose name is HTML.
+// hostileNames makes a viewer, an operator and an administrator, and a database whose name is HTML.
 func (g *group) hostileNames(t *testing.T) {
 	t.Helper()
 	c, err := pgx.Connect(t.Context(), g.ReadWrite())
@@ -61,7 +69,8 @@ func (g *group) hostileNames(t *testing.T) {
 	}
 	defer func() { _ = c.Close(context.WithoutCancel(t.Context())) }()
 	for _, sql := range []string{
-		"CREATE ROLE vera LOGIN PASSWORD 'a pass\"word <b>'", "GRANT coterie_viewer TO vera", "CREATE DATABASE " + pgx.Identifier{hostile}.Sanitize(),
+		"CREATE ROLE vera LOGIN PASSWORD 'a pass\"word <b>'", "GRANT coterie_viewer TO vera", "CREATE ROLE olaf LOGIN PASSWORD 'a pass\"word <b>'", "GRANT coterie_operator TO olaf",
+		"CREATE ROLE anna LOGIN PASSWORD 'a pass\"word <b>'", "GRANT coterie_admin TO anna", "CREATE DATABASE " + pgx.Identifier{hostile}.Sanitize(),
 	} {
 		if _, err := c.Exec(t.Context(), sql); err != nil {
 			t.Fatal(err)
@@ -78,7 +87,7 @@ type consolePage struct {
 }
 
 // consolePage logs a browser in to the console of a node, after an attempt with a wrong password.
-func (g *group) consolePage(t *testing.T, b *browser.Browser, s lab.Status, node string) *consolePage {
+func (g *group) consolePage(t *testing.T, b *browser.Browser, s lab.Status, node, user string) *consolePage {
 	t.Helper()
 	p := &consolePage{Page: b.Page(), t: t, node: node}
 	for _, r := range s.Replicas {
@@ -90,7 +99,7 @@ func (g *group) consolePage(t *testing.T, b *browser.Browser, s lab.Status, node
 	p.Open(p.at)
 	p.Await(pageTime, "document.querySelector('#user')")
 	p.picture("login.png", 900)
-	p.Type("#user", "vera")
+	p.Type("#user", user)
 	p.Type("#password", "wrong")
 	p.Eval("document.querySelector('form').requestSubmit()", nil)
 	p.Await(pageTime, "document.querySelector('.error').innerText.includes('password authentication failed')")

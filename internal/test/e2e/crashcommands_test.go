@@ -233,6 +233,42 @@ func TestCrashPointsOfLeaving(t *testing.T) {
 	}
 }
 
+// TestCrashPointsOfDestroying ends coterie destroy at each of its points. It goes on when it is run again, with nothing
+// asked, and nothing of the node is left.
+func TestCrashPointsOfDestroying(t *testing.T) {
+	d := commandsArmable(t)
+	for _, name := range selected(points("a node is destroyed")) {
+		t.Run(name, func(t *testing.T) {
+			n := newFirst(t)
+			must(t, n.args...)
+			stop := n.leading(t)
+			own(t, filepath.Dir(n.dir))
+			diesAs(t, d, serverUser(t), name, "destroy", "--yes", "--node", n.dir) // the user that root would run it as
+			if a := coterie(t, "agent", "--node", n.dir); a.code == 0 {
+				t.Error("an agent runs on the directory of a node that is destroyed")
+			}
+			if keys, _ := filepath.Glob(filepath.Join(n.dir, "pki", "*")); len(keys) > 0 {
+				t.Errorf("keys are left: %v", keys)
+			}
+			must(t, "destroy", "--node", n.dir)
+			stop()
+			n.isGone(t)
+		})
+	}
+}
+
+// isGone checks that no process and no file of the node is left.
+func (n *first) isGone(t *testing.T) {
+	t.Helper()
+	if _, err := os.Lstat(n.dir); err == nil {
+		left, _ := filepath.Glob(filepath.Join(n.dir, "*", "*"))
+		t.Errorf("left behind: %v", left)
+	}
+	if left := processesOf(n.dir); len(left) > 0 {
+		t.Errorf("left running: %v", left)
+	}
+}
+
 func points(scenario string) []string {
 	for _, s := range crashpoints.Scenarios {
 		if s.Name == scenario {

@@ -70,6 +70,9 @@ var plays = map[string]deed{
 		c.command(t, "seed", x, "--full", "--node", c.node(x))
 	},
 	"a member is removed and joins again": rejoin,
+	"a lost member is replaced": func(t *testing.T, c *crash, was lab.Status) {
+		c.replaced(t, secondaries(was)[1], func(x string) { c.kill(t, x) })
+	},
 	"the authority is rotated": func(t *testing.T, c *crash, was lab.Status) {
 		c.command(t, "ca", "rotate", "--node", c.node(*was.Primary))
 	},

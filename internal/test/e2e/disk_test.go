@@ -244,7 +244,7 @@ func lostWrite(t *testing.T, g *group, d *smallDisk) {
 	if r, _ := s.Replica("n2"); r.Role == ag.RolePrimary { // a server that was started as a standby before the probe saw it continues, without WAL
 		t.Error("it leads")
 	}
-	if a := coterie(t, "status", "--node", g.node("n1")); !strings.Contains(a.out, "under quarantine") || !strings.Contains(a.out, "coterie resume n2") {
+	if a := coterie(t, "status", "--node", g.node("n1")); !strings.Contains(a.out, "under quarantine") || !strings.Contains(a.out, "coterie replica resume n2") {
 		t.Errorf("the status does not say what to do:\n%s", a.out)
 	}
 	g.kill(t, "n2") // a new disk

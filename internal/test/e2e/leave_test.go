@@ -53,14 +53,15 @@ func TestEndToEndLeave(t *testing.T) {
 	}
 	g.acknowledged(t, 50)
 	g.goesOn(t, primary, 3)
-	if a := coterie(t, "leave", "--node", g.node(second)); a.code != 4 || !strings.Contains(a.err, "coterie remove "+second) {
+	if a := coterie(t, "leave", "--node", g.node(second)); a.code != 4 || !strings.Contains(a.err, "coterie leave --node "+g.node(second)+" --leave-one-copy") {
 		t.Errorf("the only other copy leaves: exit code %d: %s", a.code, a.err)
 	}
-	for _, name := range []string{second, "w"} {
-		g.remove(t, name, primary)
-		if d := g.leave(t, name); d.Last || (d.Data == "") != (name == "w") {
-			t.Errorf("%s: %+v", name, d)
-		}
+	if d := g.leave(t, second, "--leave-one-copy"); d.Last || d.Data == "" {
+		t.Errorf("%s: %+v", second, d)
+	}
+	g.remove(t, "w", primary)
+	if d := g.leave(t, "w"); d.Last || d.Data != "" {
+		t.Errorf("w: %+v", d)
 	}
 	g.alone(t, filepath.Join(g.node(second), "pgdata"), 5000)
 	g.end()
@@ -83,11 +84,10 @@ func TestEndToEndLeaveOfTheOnlyVoter(t *testing.T) {
 	if st, err := g.status(t, stays); err != nil || !member(st, leaves).Voter || member(st, stays).Voter {
 		t.Fatalf("another one votes than that which leaves: %+v, %v", st.Replicas, err)
 	}
-	if a := coterie(t, "leave", "--node", g.node(leaves)); a.code != 4 || !strings.Contains(a.err, "on "+stays+" run coterie remove "+leaves+", and then coterie leave again here") {
+	if a := coterie(t, "leave", "--node", g.node(leaves)); a.code != 4 || !strings.Contains(a.err, "coterie leave --node "+g.node(leaves)+" --leave-one-copy") {
 		t.Fatalf("exit code %d: %s", a.code, a.err)
 	}
-	g.remove(t, leaves, stays)
-	d := g.leave(t, leaves)
+	d := g.leave(t, leaves, "--leave-one-copy")
 	g.alone(t, d.Data, 5000)
 	g.await(t, stays+" takes writes alone", func(lab.Status) bool {
 		st, err := g.status(t, stays)
@@ -96,7 +96,7 @@ func TestEndToEndLeaveOfTheOnlyVoter(t *testing.T) {
 	sql(t, g.ReadWrite(), "INSERT INTO kept VALUES (0)")
 }
 
-// remove runs coterie remove on a node until it succeeds: the quorum may need a moment without the vote.
+// remove runs coterie member remove on a node until it succeeds: the quorum may need a moment without the vote.
 func (g *group) remove(t *testing.T, name, on string) {
 	t.Helper()
 	for end := time.Now().Add(patience); ; {

@@ -55,10 +55,22 @@ func bridge(t *testing.T) string {
 	return name
 }
 
-// newMachine prepares a machine with the program and its unit installed.
-func newMachine(t *testing.T, bridge string, n int) *machine {
+// newMachine prepares a machine with the program and its unit installed. Its name is that of its kind and its number.
+func newMachine(t *testing.T, bridge, kind string, n int) *machine {
 	t.Helper()
-	m := &machine{t: t, number: n, name: fmt.Sprintf("m%d", n), addr: fmt.Sprintf("198.18.77.%d", 10+n), bridge: bridge}
+	m := bareMachine(t, bridge, kind, n)
+	run1(t, "install", "-D", exe, filepath.Join(m.root, "usr/local/bin/coterie"))
+	run1(t, "install", "-m", "644", "../../../packaging/coterie.service", filepath.Join(m.root, units))
+	return m
+}
+
+// units is the directory of a machine's own units.
+const units = "etc/systemd/system/"
+
+// bareMachine prepares a machine that has PostgreSQL and nothing of a node.
+func bareMachine(t *testing.T, bridge, kind string, n int) *machine {
+	t.Helper()
+	m := &machine{t: t, number: n, name: fmt.Sprintf("%s%d", kind, n), addr: fmt.Sprintf("198.18.77.%d", 10+n), bridge: bridge}
 	m.dir = filepath.Join(root, "machine-"+m.name)
 	m.root = filepath.Join(m.dir, "root")
 	for _, d := range []string{m.dir, m.root, filepath.Join(m.dir, "upper"), filepath.Join(m.dir, "work")} {
@@ -68,22 +80,19 @@ func newMachine(t *testing.T, bridge string, n int) *machine {
 		t.Skipf("skipped: no overlay of this machine's files can be mounted: %s", out)
 	}
 	t.Cleanup(func() { _ = exec.Command("umount", "-l", m.root).Run() })
-	system := "etc/systemd/system/"
 	for _, unit := range []string{"networkd", "resolved", "timesyncd", "udevd", "udev-trigger", "firstboot"} {
-		m.link("/dev/null", system+"systemd-"+unit+".service")
+		m.link("/dev/null", units+"systemd-"+unit+".service")
 	}
 	for _, unit := range []string{"postgresql", "ssh", "cron"} {
-		m.link("/dev/null", system+unit+".service")
+		m.link("/dev/null", units+unit+".service")
 	}
 	m.file("etc/machine-id", "", 0o444)
 	m.file("etc/fstab", "", 0o644)
 	m.file("etc/hostname", m.name+"\n", 0o644)
-	m.file(system+"wire.service", "[Unit]\nBefore=network.target network-online.target\n[Service]\nType=oneshot\nRemainAfterExit=yes\n"+
+	m.file(units+"wire.service", "[Unit]\nBefore=network.target network-online.target\n[Service]\nType=oneshot\nRemainAfterExit=yes\n"+
 		"ExecStart=/bin/sh -c 'ip link set lo up; ip addr add "+m.addr+"/24 dev host0; ip link set host0 up; ip route add default via 198.18.77.1'\n", 0o644)
-	m.link("../wire.service", system+"multi-user.target.wants/wire.service")
-	m.link("/lib/systemd/system/multi-user.target", system+"default.target")
-	run1(t, "install", "-D", exe, filepath.Join(m.root, "usr/local/bin/coterie"))
-	run1(t, "install", "-m", "644", "../../../packaging/coterie.service", filepath.Join(m.root, system))
+	m.link("../wire.service", units+"multi-user.target.wants/wire.service")
+	m.link("/lib/systemd/system/multi-user.target", units+"default.target")
 	return m
 }
 
@@ -288,7 +297,7 @@ func TestThreeMachines(t *testing.T) {
 	wire := bridge(t)
 	var ms site
 	for n := range 3 {
-		m := newMachine(t, wire, n+1)
+		m := newMachine(t, wire, "m", n+1)
 		m.boot()
 		ms = append(ms, m)
 	}

@@ -41,7 +41,7 @@ func TestEndToEndMaintenance(t *testing.T) {
 	}
 	must(t, "maintenance", "on", others[1], "--node", g.node(primary))
 	g.await(t, "readers to be kept from "+others[1], func(lab.Status) bool {
-		r, err := g.answered(t, others[0], "SELECT (SELECT count(*) FROM coterie.replicas WHERE name = '"+others[1]+"' AND maintenance = 'until it is switched off'), "+
+		r, err := g.answered(t, others[0], "SELECT (SELECT count(*) FROM coterie.replicas WHERE name = '"+others[1]+"' AND maintenance = 'with no end set'), "+
 			"(SELECT count(*) FROM coterie.routes WHERE target = '"+others[1]+"' AND readable)")
 		return err == nil && fmt.Sprint(r.Rows[0]) == "[1 0]"
 	})

@@ -1,11 +1,18 @@
 package e2e
 
 import (
+	"encoding/json"
+	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/admin/api"
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/ag/availability"
 	"github.com/coteriedb/coterie/internal/lab"
 )
 
@@ -71,4 +78,61 @@ func (c *crash) meanwhile(t *testing.T, primary string, do func()) {
 		t.Fatal(err)
 	}
 	c.again(t, primary)
+}
+
+// TestEndToEndMemberReplace loses a replica's machine for good. One command takes it out and makes a token, and the
+// node that joins with it has the name, the kind and the settings of the lost one, and its vote. Until then the status
+// says that it is awaited.
+func TestEndToEndMemberReplace(t *testing.T) {
+	long(t)
+	c := &crash{group: newGroup(t, lab.Options{})}
+	was := c.ready(t)
+	x := secondaries(was)[1]
+	c.says(t, *was.Primary, "ALTER AVAILABILITY GROUP [lab] MODIFY REPLICA ON N'"+x+"' WITH (FAILOVER_MODE = MANUAL, BACKUP_PRIORITY = 77)")
+	if a := coterie(t, "member", "replace", x, "--yes", "--node", c.node(*was.Primary)); a.code != exitRefused || !strings.Contains(a.err, x+" answers") {
+		t.Errorf("one that lives is replaced: exit code %d: %s", a.code, a.err)
+	}
+	c.replaced(t, x, func(x string) {
+		if err := c.Kill(x, lab.WhatNode); err != nil {
+			t.Fatal(err)
+		}
+	})
+	now := c.revive(t, x)
+	c.voters(t, *now.Primary, 3)
+	c.goesOn(t, *now.Primary, 3)
+	if got, err := c.answered(t, *now.Primary, "SELECT failover_mode_desc, backup_priority FROM sys.availability_replicas WHERE replica_server_name = '"+x+"'"); err != nil || !strings.Contains(fmt.Sprint(got), "MANUAL") || !strings.Contains(fmt.Sprint(got), "77") {
+		t.Errorf("the settings of %s: %v, %v", x, got, err)
+	}
+	c.judgeAndGoOn(t)
+	c.down(t)
+}
+
+// replaced has a member die and another node take its place, as often as it takes.
+func (c *crash) replaced(t *testing.T, x string, dies func(x string)) {
+	t.Helper()
+	args := joinFlags(t, c.node(x))
+	dies(x)
+	rename(t, c.node(x), c.node(x)+".removed"+strconv.Itoa(len(leftovers(c.node(x)))))
+	mkdir(t, c.node(x))
+	for end := time.Now().Add(patience); ; time.Sleep(300 * time.Millisecond) {
+		by := c.serving(t, x)
+		made := coterie(t, "member", "replace", x, "--yes", "--json", "--node", c.node(by))
+		var token api.TokenResult
+		if err := json.Unmarshal([]byte(made.out), &token); err == nil {
+			c.await(t, "every node says that "+x+" is awaited", func(lab.Status) bool {
+				st, err := c.status(t, c.serving(t, x))
+				return err == nil && slices.Equal(st.Awaited, []ag.ReplicaID{ag.ReplicaID(x)}) && st.Availability.Level == availability.Degraded
+			})
+			a := coterie(t, append([]string{"join", token.Token}, args...)...)
+			if a.code == 0 {
+				break
+			}
+			made = a
+		}
+		t.Logf("again: exit code %d: %s", made.code, strings.TrimSpace(made.err))
+		if time.Now().After(end) {
+			t.Fatalf("%s is not replaced", x)
+		}
+	}
+	c.again(t, x)
 }

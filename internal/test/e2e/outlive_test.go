@@ -14,7 +14,7 @@ import (
 
 // TestEndToEndSessionsOutlive holds that sessions of the listeners that live keep their connections when the primary
 // dies, its whole node or its server alone: with their settings and prepared statements, and with an error of 40001 for
-// what was under way in a transaction.
+// what was under way in a transaction. coterie.continuity says so right before.
 func TestEndToEndSessionsOutlive(t *testing.T) {
 	long(t)
 	g := newGroup(t, lab.Options{})
@@ -25,11 +25,15 @@ func TestEndToEndSessionsOutlive(t *testing.T) {
 	g.down(t)
 }
 
-// outlive kills that of the primary under sessions of the other nodes' listeners.
+// outlive kills that of the primary under sessions of the other nodes' listeners, and of its own node's if that lives.
 func (g *group) outlive(t *testing.T, what string) {
 	was := g.ready(t)
 	var idle, busy []*survivor
-	for _, node := range secondaries(was) {
+	nodes, column := secondaries(was), "node_loss"
+	if what == lab.WhatPostgres {
+		nodes, column = append(nodes, *was.Primary), "server_loss"
+	}
+	for _, node := range nodes {
 		for i := range 4 {
 			x := g.survivor(t, node, fmt.Sprintf("%s-%s-%d", what, node, i))
 			if _, err := x.conn.Prepare(t.Context(), "named", "SELECT lower($1)"); err != nil {
@@ -52,6 +56,10 @@ func (g *group) outlive(t *testing.T, what string) {
 		}()
 	}
 	g.sleeping(t, *was.Primary, len(busy))
+	g.await(t, "the view says that all are kept", func(lab.Status) bool {
+		r, err := g.answered(t, nodes[0], fmt.Sprintf("SELECT sum(sessions) FROM coterie.continuity WHERE replica = '%s' AND %s = 'KEPT'", *was.Primary, column))
+		return err == nil && fmt.Sprint(r.Rows[0][0]) == fmt.Sprint(len(idle)+len(busy))
+	})
 	if err := g.Kill(*was.Primary, what); err != nil {
 		t.Fatal(err)
 	}
@@ -67,6 +75,70 @@ func (g *group) outlive(t *testing.T, what string) {
 	}
 	g.revive(t, *was.Primary)
 	g.judgeAndGoOn(t)
+}
+
+// TestEndToEndReplay holds that with CONTINUITY = REPLAY the transactions of the listeners that live go on when the
+// primary's node dies, and are committed once.
+func TestEndToEndReplay(t *testing.T) {
+	long(t)
+	g := newGroup(t, lab.Options{})
+	sql(t, g.ReadWrite(), "CREATE TABLE counted (session text, n int, PRIMARY KEY (session, n))")
+	sql(t, g.ReadWrite(), "CREATE TABLE accounts (name text PRIMARY KEY, cents int)")
+	was := g.ready(t)
+	g.says(t, secondaries(was)[0], fmt.Sprintf("ALTER AVAILABILITY GROUP [%s] SET (CONTINUITY = REPLAY)", was.Group))
+	var open []*survivor
+	for _, node := range secondaries(was) {
+		for i := range 4 {
+			x := g.survivor(t, node, fmt.Sprintf("%s-%d", node, i))
+			sql(t, g.ReadWrite(), "INSERT INTO accounts VALUES ('"+x.name+"', 100)")
+			if _, err := x.conn.Prepare(t.Context(), "named", "SELECT lower($1)"); err != nil {
+				t.Fatal(err)
+			}
+			open = append(open, x)
+		}
+	}
+	g.asked(t, *was.Primary, len(open))
+	for _, x := range open {
+		x.exec(t, "BEGIN ISOLATION LEVEL REPEATABLE READ", "SELECT cents FROM accounts WHERE name = '"+x.name+"' FOR UPDATE",
+			"UPDATE accounts SET cents = cents - 1 WHERE name = '"+x.name+"' RETURNING cents", "INSERT INTO counted VALUES ('"+x.name+"', 0)")
+	}
+	if err := g.Kill(*was.Primary, lab.WhatNode); err != nil {
+		t.Fatal(err)
+	}
+	g.nextEpoch(t, was)
+	for _, x := range open {
+		x.exec(t, "UPDATE accounts SET cents = cents - 1 WHERE name = '"+x.name+"'", "COMMIT")
+		x.wentOn(t)
+	}
+	replayed := 0.0
+	for _, r := range was.Replicas {
+		if r.Name != *was.Primary {
+			replayed += metric(t, r.HTTP, "coterie_transactions_replayed_total")
+		}
+	}
+	if int(replayed) != len(open) {
+		t.Errorf("%v of %d transactions are counted", replayed, len(open))
+	}
+	g.revive(t, *was.Primary)
+	if got, want := sql(t, g.ReadWrite(), "SELECT count(*) || ' ' || sum(cents) || ' ' || (SELECT count(*) FROM counted) FROM accounts"), fmt.Sprintf("%d %d %d", len(open), 98*len(open), 2*len(open)); got != want {
+		t.Errorf("accounts, cents and rows: %s, want %s", got, want)
+	}
+	g.judgeAndGoOn(t)
+	g.down(t)
+}
+
+// exec executes statements, each as a text of its own. None may fail.
+func (x *survivor) exec(t *testing.T, statements ...string) {
+	t.Helper()
+	for _, s := range statements {
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		_, err := x.conn.Exec(ctx, s, pgx.QueryExecModeSimpleProtocol)
+		cancel()
+		if err != nil {
+			t.Errorf("%s: %s: %v", x.name, s, err)
+			return
+		}
+	}
 }
 
 // wentOn asserts that the session is the same, and writes.

@@ -119,6 +119,16 @@ func (g *group) heldAnswers(t *testing.T) (n float64) {
 // metric reads one metric of a node.
 func metric(t *testing.T, address, name string) float64 {
 	t.Helper()
+	v, found := metricIfAny(t, address, name)
+	if !found {
+		t.Fatalf("%s has no metric %s", address, name)
+	}
+	return v
+}
+
+// metricIfAny is metric of one that may not be there.
+func metricIfAny(t *testing.T, address, name string) (v float64, found bool) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address+"/metrics", nil)
@@ -140,9 +150,8 @@ func metric(t *testing.T, address, name string) float64 {
 			if err != nil {
 				t.Fatal(err)
 			}
-			return v
+			return v, true
 		}
 	}
-	t.Fatalf("%s has no metric %s", address, name)
-	return 0
+	return 0, false
 }

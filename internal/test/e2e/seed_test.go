@@ -40,7 +40,7 @@ func mendsDamage(t *testing.T, g *group) {
 		t.Errorf("a good copy: %s%s", a.out, a.err)
 	}
 	flip(t, filepath.Join(g.node(victim), "pgdata", file), 5*8192+4000)
-	if a := coterie(t, verify...); a.code != 3 || !strings.Contains(a.err, "page 5 of "+file) || !strings.Contains(a.err, "coterie seed "+victim+" --full") {
+	if a := coterie(t, verify...); a.code != 3 || !strings.Contains(a.err, "page 5 of "+file) || !strings.Contains(a.err, "coterie replica seed "+victim+" --full") {
 		t.Errorf("a damaged copy: exit code %d, %s%s", a.code, a.out, a.err)
 	}
 	if a := coterie(t, "seed", victim, "--node", g.node(*was.Primary)); a.code == 0 || !strings.Contains(a.err, "--full") {
@@ -193,7 +193,7 @@ func flip(t *testing.T, path string, at int64) {
 	}
 }
 
-// summary is what coterie seed prints about a finished copy.
+// summary is what coterie replica seed prints about a finished copy.
 var summary = regexp.MustCompile(`: ([0-9.]+) (\w+) of files, .* were there, on the wire ([0-9.]+) (\w+)`)
 
 // onWire returns the share of a copy that came over the network, according to its summary.
