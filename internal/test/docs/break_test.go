@@ -27,6 +27,8 @@ var conditions = map[string]string{
 		test "$(echo "$s" | grep -c '"synchronization_state": "SYNCHRONIZED"')" = 3 &&
 		test "$(echo "$s" | grep -c '"connected_state": "CONNECTED"')" = 3`,
 	"the copy is quarantined":              `coterie lab status | grep -q quarantined`,
+	"the mirror is degraded":               `coterie status --node "$(its dir)/n2" | grep -q "is degraded"`,
+	"the mirror is whole":                  `! coterie status --node "$(its dir)/n2" | grep -q "mirror under"`,
 	"the wait is cancelled":                `grep -q WARNING waited`,
 	"the cancelled commit is acknowledged": `grep -q INSERT waited`,
 }
@@ -44,7 +46,8 @@ func breakPage(t *testing.T) []block {
 	return blocksOf(t, pages(t)[breakIt])
 }
 
-// blocksOf returns the shell's blocks of a text. One without a mark is output, and is not run.
+// blocksOf returns the blocks of a text for the shell, and statements as the kind "sql". One without a mark is output,
+// and is not run.
 func blocksOf(t *testing.T, text string) []block {
 	t.Helper()
 	var blocks []block
@@ -53,6 +56,8 @@ func blocksOf(t *testing.T, text string) []block {
 		switch {
 		case isShell:
 			blocks = append(blocks, block{kind, m[2]})
+		case m[1] == "sql":
+			blocks = append(blocks, block{m[1], m[2]})
 		case m[1] != "":
 			t.Fatalf("a block of the page is marked %q and would not be run", m[1])
 		}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/coteriedb/coterie/internal/admin/action"
 	"github.com/coteriedb/coterie/internal/lab"
 )
 
@@ -55,4 +56,25 @@ func TestConsoleAPI(t *testing.T) {
 		}
 	}
 	r.run("coterie lab down")
+}
+
+// TestConsoleChanges holds that the changes of docs/how-to/console.md are documents that the API takes, and that the
+// page shows each kind of change.
+func TestConsoleChanges(t *testing.T) {
+	m := regexp.MustCompile("(?s)```sh changes\n(.*?)```").FindStringSubmatch(pages(t)["docs/how-to/console.md"])
+	if m == nil {
+		t.Fatal("docs/how-to/console.md has no block with changes")
+	}
+	shown := map[string]bool{"cancel-seed": true}
+	for _, x := range regexp.MustCompile(`(?m)^change (\S+) '(.*)'$`).FindAllStringSubmatch(m[1], -1) {
+		shown[x[1]] = true
+		if _, err := action.Parse(x[1], "orders", []byte(x[2])); err != nil {
+			t.Errorf("%s: %v", x[0], err)
+		}
+	}
+	for _, name := range action.Names() {
+		if !shown[name] {
+			t.Errorf("%s is not shown", name)
+		}
+	}
 }

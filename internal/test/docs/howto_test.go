@@ -11,12 +11,16 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/postgres/programs"
+	"github.com/coteriedb/coterie/internal/test/majors"
 	"github.com/coteriedb/coterie/internal/test/ports"
 )
 
 // howTo are the pages whose commands TestHowToPages runs, in this order, with the kinds of their blocks.
 var howTo = []struct{ page, kinds string }{
-	{"docs/how-to/upgrade.md", "secondary any former any set any"},
+	{"docs/how-to/maintenance.md", "any any sql"},
+	{"docs/how-to/support-bundle.md", "any any"},
+	{"docs/how-to/settings.md", "any sql any"},
+	{"docs/how-to/upgrade.md", "secondary any former any major major major major set any"},
 	{"docs/how-to/restore.md", "set server set server set server server adopt"},
 	{"docs/how-to/leave.md", "set stays set stays server"},
 }
@@ -27,7 +31,9 @@ func TestHowToPagesCanBeRead(t *testing.T) {
 	for _, h := range howTo {
 		var kinds []string
 		for _, b := range blocksOf(t, all[h.page]) {
-			kinds = append(kinds, b.kind)
+			if kinds = append(kinds, b.kind); b.kind == "sql" {
+				continue
+			}
 			cmd := exec.CommandContext(t.Context(), "sh", "-n")
 			cmd.Stdin = strings.NewReader(b.text)
 			if out, err := cmd.CombinedOutput(); err != nil {
@@ -82,6 +88,7 @@ type manual struct {
 	values map[string]string // what the reader sets in place of a page's examples
 	former string            // the node that was the primary before the failover of a page
 	ended  bool              // whether the group has been given up
+	newer  programs.Install  // another major version to which the group can be upgraded; zero: none is here
 }
 
 func newHowTo(t *testing.T) *manual {
@@ -91,6 +98,10 @@ func newHowTo(t *testing.T) *manual {
 		t.Fatal(err)
 	}
 	h := &manual{reader: newReader(t)}
+	if older, newer, ok := majors.Find(t); ok && older.Major == found[0].Major {
+		h.newer = newer
+		h.env = append(h.env, "COTERIE_PG_BINDIRS="+older.BinDir+":"+newer.BinDir)
+	}
 	mine, bin, port := filepath.Join(h.dir, "mine"), filepath.Join(h.dir, "bin"), ports.Range(t, 8)
 	for _, dir := range []string{mine, bin} {
 		if err := os.Mkdir(dir, 0o755); err != nil {
@@ -193,11 +204,17 @@ func (h *manual) block(b block) string {
 	if primary == "n1" {
 		other = "n2"
 	}
-	at := map[string]string{"secondary": other, "any": primary, "former": h.former, "stays": h.values["stays"]}[b.kind]
+	at := map[string]string{"secondary": other, "any": primary, "major": primary, "sql": primary, "former": h.former, "stays": h.values["stays"]}[b.kind]
 	switch {
 	case b.kind == "set":
 		return h.set(b.text, primary, other)
-	case strings.Contains(b.text, "coterie remove"):
+	case b.kind == "major" && h.newer.Major == 0:
+		return "NOT RUN: no second major version of PostgreSQL with pg_upgrade is here\n"
+	case b.kind == "major":
+		b.text = strings.ReplaceAll(b.text, "--to 17", fmt.Sprintf("--to %d", h.newer.Major))
+	case b.kind == "sql": // of the group that the pages call orders
+		b.text = "coterie sql -f - <<'END'\n" + strings.ReplaceAll(b.text, "orders", "lab") + "END\n"
+	case strings.Contains(b.text, "coterie member remove"):
 		h.ended = true
 	}
 	h.former = primary

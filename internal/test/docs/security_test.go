@@ -18,8 +18,8 @@ func TestThreatModel(t *testing.T) {
 	}
 	text, _, _ = strings.Cut(text, "\n## ")
 	adversaries := strings.Split(text, "\n### ")[1:]
-	if len(adversaries) != 7 {
-		t.Errorf("%d adversaries, want the stranger, the viewer, the role, the member, two thieves and the local user", len(adversaries))
+	if len(adversaries) != 8 {
+		t.Errorf("%d adversaries, want the stranger, the viewer, the operator, the role, the member, two thieves and the local user", len(adversaries))
 	}
 	for _, a := range adversaries {
 		name, list, _ := strings.Cut(a, "\n")

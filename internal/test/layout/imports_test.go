@@ -20,6 +20,7 @@ var leaves = []string{"ag", "ag/availability", "config", "lib/"}
 var rules = []rule{
 	{"ag", nil, "the decision is pure: it can be replayed and explored"},
 	{"ag/recovery", []string{"ag"}, "making a lost record anew is as pure as deciding on one"},
+	{"ag/major", []string{"ag"}, "the passage of a group from one cluster to another is as pure as deciding on one"},
 	{"ag/availability", []string{"ag"}, "a judgement of the group asks the decision, and nothing else"},
 	{"ag/planguard", []string{"ag"}, "a check of decisions is as pure as they are"},
 	{"ag/silence", nil, "a judgement of intervals knows nothing of those who are silent"},
@@ -49,6 +50,7 @@ var rules = []rule{
 	{"postgres/parameters", []string{"postgres/settings", "postgres/programs", "lib/"}, "satellites have a reason of their own to change"},
 	{"postgres/programs", []string{"lib/"}, "knows no data directory"},
 	{"postgres/pgfiles", []string{"ag", "lib/"}, "reads files"},
+	{"postgres/pgupgrade", []string{"postgres/programs", "postgres/pgfiles", "postgres/settings", "lib/"}, "knows two directories, and no group"},
 	{"postgres/login", append([]string{"postgres/session"}, leaves...), "satellites have a reason of their own to change"},
 	{"postgres/diagnose", append([]string{"postgres/session"}, leaves...), "satellites have a reason of their own to change"},
 	{"postgres/health", leaves, "probes are functions of its configuration"},
@@ -81,13 +83,17 @@ var rules = []rule{
 	{"endpoint/link/linktest", []string{"endpoint/link", "lib/"}, "a link between two ends of one process"},
 	{
 		"listener",
-		[]string{"ag", "config", "lib/", "listener/clientcert", "listener/continuity", "listener/hba", "listener/scram", "listener/sessionstate", "listener/startup", "listener/stmt", "listener/offload", "listener/serverlog", "listener/uring"},
+		[]string{"ag", "config", "lib/", "listener/clientcert", "listener/continuity", "listener/hba", "listener/indoubt", "listener/lone", "listener/lostblock", "listener/replay", "listener/scram", "listener/sessionstate", "listener/startup", "listener/stmt", "listener/offload", "listener/serverlog", "listener/uring"},
 		"adapters do not know each other: the consumer declares the interface it needs",
 	},
 	{"listener/clientcert", leaves, "satellites have a reason of their own to change"},
 	{"listener/continuity", leaves, "satellites have a reason of their own to change"},
 	{"listener/sessionstate", leaves, "satellites have a reason of their own to change"},
 	{"listener/hba", leaves, "satellites have a reason of their own to change"},
+	{"listener/replay", []string{"lib/pgwire", "listener/stmt"}, "pure: bytes of a client and a server in, a verdict out"},
+	{"listener/indoubt", []string{"ag", "lib/pgwire", "listener/stmt"}, "pure: bytes and facts in, an outcome out"},
+	{"listener/lone", []string{"ag", "lib/pgwire", "listener/stmt"}, "pure: bytes of a client in, and what becomes of them out"},
+	{"listener/lostblock", []string{"lib/pgwire", "listener/stmt"}, "pure: bytes of a client in, bytes for it out"},
 	{"listener/scram", leaves, "satellites have a reason of their own to change"},
 	{"listener/startup", leaves, "satellites have a reason of their own to change"},
 	{"listener/stmt", leaves, "satellites have a reason of their own to change"},
@@ -102,7 +108,12 @@ var rules = []rule{
 	{"admin/catalog", append([]string{"admin/ddl", "admin/dialect", "admin/scalar"}, leaves...), "views name the options of the statements"},
 	{"admin/batch", []string{"admin/ddl", "lib/"}, "a script is divided before anything of it is known"},
 	{"admin/console", append([]string{"admin/ddl", "admin/dialect", "admin/batch"}, leaves...), "the console parses the statements"},
-	{"admin/web", append([]string{"admin/api", "admin/console", "admin/ddl"}, leaves...), "a browser gets what the status and the console say"},
+	{"admin/action", append([]string{"admin/ddl"}, leaves...), "a document becomes a statement, and nothing is run"},
+	{"admin/web", append([]string{"admin/action", "admin/api", "admin/console", "admin/ddl"}, leaves...), "a browser gets what the status and the console say"},
+	{"backup", []string{"lib/"}, "what is wanted and what is wrong are judged without running anything"},
+	{"backup/pgbackrest", []string{"backup", "lib/"}, "a tool knows neither nodes nor commands"},
+	{"backup/trial", []string{"postgres/session", "postgres/settings", "lib/"}, "a private server knows no group and no tool"},
+	{"backup/planfile", []string{"backup", "backup/pgbackrest", "config", "lib/"}, "files of a node, whatever they are used for"},
 	{"daemon", []string{"config", "lib/"}, "a process knows no group"},
 	{
 		"node",
@@ -119,8 +130,22 @@ var rules = []rule{
 		[]string{"node/membership", "node/rpc", "agent", "admin/api", "endpoint/certs", "ag", "lib/"},
 		"a service of a node gets what is above it as functions, and knows no other service but the calls between nodes",
 	},
+	{
+		"node/backups",
+		[]string{"backup", "backup/planfile", "admin/catalog", "postgres", "ag", "config", "lib/"},
+		"a service of a node gets what is above it as functions, and knows no other service",
+	},
 	{"node/fencetime", []string{"postgres/keeper", "ag", "config", "lib/"}, "measures this host, and knows no other service"},
 	{"node/membership", []string{"endpoint", "endpoint/certs", "ag", "config", "lib/"}, "looks members up, and knows no other service"},
+	{"node/hooks", []string{"ag", "lib/"}, "runs commands for events that it does not understand"},
+	{"node/history", []string{"node/metrics", "admin/web", "ag", "lib/"}, "keeps the values of metrics, and knows no service"},
+	{
+		"node/majors",
+		[]string{
+			"node/membership", "node/pgserver", "node/rpc", "agent", "agent/marks", "admin/api", "endpoint/certs", "etcd", "postgres/", "ag", "ag/major", "config", "lib/",
+		},
+		"a service of a node gets what is above it as functions; it makes the cluster that the others then serve",
+	},
 	{
 		"node/metrics",
 		[]string{
@@ -184,8 +209,8 @@ var rules = []rule{
 		"makes with the adapters what node opens",
 	},
 	{"provision/preflight", []string{"check", "endpoint", "endpoint/certs", "postgres", "postgres/", "ag", "config", "lib/"}, "there is no group and no node yet"},
-	{"check", []string{"node", "node/", "admin/", "etcd", "etcd/embedded", "postgres", "postgres/", "endpoint", "ag", "config", "lib/"}, "probes look at what a node is made of"},
-	{"check/posture", []string{"check", "admin/api", "listener/hba", "listener/clientcert", "ag", "config", "lib/"}, "judges what a node is exposed to, by what an administrator could look at"},
+	{"check", []string{"backup", "backup/planfile", "node", "node/", "admin/", "etcd", "etcd/embedded", "postgres", "postgres/", "endpoint", "ag", "config", "lib/"}, "probes look at what a node is made of"},
+	{"check/posture", []string{"check", "node/hooks", "admin/api", "listener/hba", "listener/clientcert", "ag", "config", "lib/"}, "judges what a node is exposed to, by what an administrator could look at"},
 	{"support", []string{"lib/"}, "reads files and removes secrets, and asks nobody"},
 	{"cli/supportcmd", []string{"cli", "cli/sqlrun", "support", "admin/api", "admin/console", "config", "lib/"}, "a command parses and prints"},
 	{"cli", []string{"admin/api", "ag", "config", "lib/"}, "what commands share"},
@@ -195,9 +220,16 @@ var rules = []rule{
 		"a command parses and prints",
 	},
 	{"cli/groupcmd", []string{"postgres/seeding", "postgres/seeding/pagesum", "postgres/seeding/progress", "cli", "cli/", "provision", "provision/", "check", "daemon", "admin/", "agent", "agent/decisions", "ag/availability", "ag/recovery", "endpoint", "endpoint/certs", "ag", "config", "lib/"}, "a command parses and prints"},
+	{
+		"cli/backupcmd",
+		[]string{"backup", "backup/", "cli", "cli/nodecmd", "cli/sqlrun", "admin/api", "admin/ddl", "postgres/session", "ag", "config", "lib/"},
+		"a command parses and prints",
+	},
 	{"cli/clitest", []string{"cli", "admin/", "ag", "config", "lib/"}, "a fake agent, for tests of commands"},
-	{"cli/leavecmd", []string{"cli", "cli/nodecmd", "provision", "admin/api", "ag", "config", "lib/"}, "a command parses and prints"},
+	{"cli/leavecmd", []string{"cli", "cli/nodecmd", "provision", "postgres/adopt", "admin/api", "ag", "config", "lib/"}, "a command parses and prints"},
+	{"cli/membercmd", []string{"cli", "cli/nodecmd", "admin/api", "ag", "endpoint/certs", "lib/"}, "a command parses and prints"},
 	{"cli/restartcmd", []string{"cli", "cli/sqlrun", "admin/api", "ag", "lib/"}, "a command parses and prints"},
+	{"cli/upgradecmd", []string{"cli", "node/majors", "admin/api", "ag", "ag/major", "config", "lib/"}, "a command parses and prints"},
 	{"cli/settingscmd", []string{"cli", "cli/sqlrun", "admin/ddl", "lib/"}, "a command parses and prints"},
 	{"cli/maintenancecmd", []string{"cli", "cli/sqlrun", "admin/api", "admin/ddl", "ag", "lib/"}, "a command parses and prints"},
 	{"cli/completion", []string{"cli", "cli/sqlrun", "admin/api", "admin/ddl", "lib/"}, "offers words for commands that it does not know"},
@@ -225,6 +257,7 @@ var rules = []rule{
 	{"bench/listenerbench", []string{"bench/", "measure/", "lab/", "lab", "listener", "listener/hba", "listener/serverlog", "postgres/login", "daemon", "ag", "config", "lib/"}, "measures the listener"},
 	{"bench/seedbench", []string{"bench/", "measure/", "lab/", "lab", "postgres", "postgres/", "endpoint", "ag", "config", "lib/"}, "measures seeding"},
 	{"demo", []string{"bench/", "bench", "measure/", "lab/", "lab", "admin/api", "ag", "lib/"}, "a lab under load and its verdict"},
+	{"test/majors", []string{"postgres/programs", "postgres/pgupgrade"}, "looks for programs"},
 	{"test", nil, "tests have no production code, or none that knows the product"},
 }
 
@@ -232,7 +265,7 @@ var rules = []rule{
 var proving = []string{"lab", "bench", "demo", "measure", "test"}
 
 // product are the folders that run on a node.
-var product = []string{"ag", "agent", "node", "etcd", "postgres", "endpoint", "listener", "admin", "config", "provision", "check", "support", "daemon", "lib"}
+var product = []string{"ag", "agent", "node", "etcd", "postgres", "endpoint", "listener", "admin", "config", "provision", "check", "support", "backup", "daemon", "lib"}
 
 func within(pkg, folder string) bool { return pkg == folder || strings.HasPrefix(pkg, folder+"/") }
 
