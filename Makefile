@@ -93,13 +93,18 @@ overload: setup ## MINUTES (60) of more work than the processors can do: no fail
 	@COTERIE_LONG=1 COTERIE_OVERLOAD_MINUTES='$(or $(MINUTES),60)' COTERIE_OVERLOAD_RECORD='$(CURDIR)/docs/results/overload.txt' \
 		go run ./scripts/gotest -timeout 120m -count=1 -v -run 'TestEndToEndOverload$$' ./internal/test/e2e $(ARGS)
 
+.PHONY: calm
+calm: setup ## MINUTES (60) of pauses, flapping links, jitter, backups, checkpoints and snapshots of a primary that lives: no failover; writes docs/results/calm.txt (root)
+	@COTERIE_LONG=1 COTERIE_CALM_MINUTES='$(or $(MINUTES),60)' COTERIE_CALM_SEED='$(or $(SEED),1)' COTERIE_CALM_RECORD='$(CURDIR)/docs/results/calm.txt' \
+		go run ./scripts/gotest -timeout 120m -count=1 -v -run 'TestEndToEndCalm$$' ./internal/test/e2e $(ARGS)
+
 .PHONY: attack
 attack: setup ## MINUTES (10) of every abuse that needs no credentials, beside pgbench and failovers; writes docs/results/attack.txt
 	@COTERIE_LONG=1 COTERIE_ATTACK_MINUTES='$(or $(MINUTES),10)' COTERIE_ATTACK_RECORD='$(CURDIR)/docs/results/attack.txt' \
 		go run ./scripts/gotest -timeout 120m -count=1 -v -run 'TestEndToEndAttack' ./internal/test/e2e $(ARGS)
 
 .PHONY: test-drivers
-test-drivers: setup ## node-postgres, pgjdbc, SQLAlchemy, Django and psycopg 3, from their registries, through the listener
+test-drivers: setup ## node-postgres, pgjdbc with HikariCP, SQLAlchemy, Django and psycopg 3, from their registries, through the listener
 	@scripts/test-drivers
 
 .PHONY: test-regress
@@ -125,6 +130,10 @@ bench-linkem: build ## accuracy of the lab's links: round trips, loss, TCP again
 .PHONY: bench-listener
 bench-listener: setup build ## the listener beside a direct connection, HAProxy and PgBouncer (ARGS='--only data')
 	@bin/coterie bench listener $(ARGS)
+
+.PHONY: bench-continuity
+bench-continuity: setup build ## what sessions see in planned failovers and deaths, and what that costs (ARGS='--runs 3', ARGS=--quick)
+	@bin/coterie bench continuity $(ARGS)
 
 .PHONY: bench-endpoint
 bench-endpoint: setup build ## the link between replicas beside plain TCP, over slow, lossy and short links (root; ARGS='--only lan')
@@ -155,6 +164,10 @@ sbom: build ## what is linked, with licences: bin/coterie.cdx.json (CycloneDX) a
 .PHONY: release-snapshot
 release-snapshot: ## dist/: deb, rpm and tarballs for amd64 and arm64, with checksums and SBOM (VERSION=1.2.3; ARGS='-arch amd64')
 	@$(beat) "building the packages of $(VERSION)" go run ./scripts/release -version $(VERSION) -nfpm $(NFPM) $(ARGS)
+
+.PHONY: site
+site: ## dist/site/: the documentation as pages for a browser, with a search that needs no server
+	@$(beat) "making the site" go run ./scripts/site $(ARGS)
 
 .PHONY: check
 check: ## the checks of CI
