@@ -23,6 +23,23 @@ func TestReadmeIsShort(t *testing.T) {
 	}
 }
 
+// TestQuestionsBeforeADecision holds that what somebody asks first is answered by a page that the README links, at most
+// one click further.
+func TestQuestionsBeforeADecision(t *testing.T) {
+	all := pages(t)
+	if !strings.Contains(all["README.md"], "](docs/README.md#before-you-decide)") {
+		t.Error("README.md does not lead to the questions")
+	}
+	_, table, _ := strings.Cut(all["docs/README.md"], "\n## Before you decide\n")
+	table, _, _ = strings.Cut(table, "\n## ")
+	for _, question := range []string{"What do I lose if the primary dies?", "What do I lose if several machines die?", "How do I restore?", "What does it cost?", "How do I leave again?"} {
+		_, answer, found := strings.Cut(table, "\n| "+question+" | ")
+		if answer, _, _ = strings.Cut(answer, "\n"); !found || !link.MatchString(answer) {
+			t.Errorf("docs/README.md does not answer with a link: %s", question)
+		}
+	}
+}
+
 // TestReadmeShowsARun holds that the README's lines of the demonstration are lines of the run on record, in its order.
 func TestReadmeShowsARun(t *testing.T) {
 	run, err := os.ReadFile(filepath.Join(root, "docs/results/demo.txt"))
