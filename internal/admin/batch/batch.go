@@ -13,6 +13,7 @@ const (
 	maxTimes  = 100  // GO n
 	maxParts  = 5000 // of a script, each as often as it is run
 	maxNested = 32   // IF and BEGIN in one another
+	maxValues = 20   // of RAISERROR
 )
 
 // Kind is the kind of a statement.
@@ -36,8 +37,9 @@ type Statement struct {
 	Line      int    // of the text, from 1
 	Offset    int    // characters of the text before the statement
 	Variables []Variable
-	Severity  string // of Raise: an expression
-	Prefix    string // of Assign by SELECT: TOP or DISTINCT
+	Severity  string   // of Raise: an expression
+	Values    []string // of Raise: expressions for the places in the message
+	Prefix    string   // of Assign by SELECT: TOP or DISTINCT
 	Then      []Statement
 	Else      []Statement
 }
@@ -376,13 +378,25 @@ func (p *parser) raise(s *Statement) {
 		}
 		p.at++
 	}
-	if len(args) != 3 || !p.tok(0).Sign(")") {
-		p.fail(p.tok(-1).Pos, ddl.StateNotSupported, "RAISERROR with other arguments than a message, a severity and a state is not supported in the console", "join the message with +")
+	switch {
+	case !p.tok(0).Sign(")"):
+		p.expected("')'")
+		return
+	case len(args) < 3:
+		p.expected("a message, a severity and a state")
+		return
+	case len(args) > 3+maxValues:
+		p.fail(p.tok(-1).Pos, ddl.StateNotSupported, "RAISERROR with more than "+strconv.Itoa(maxValues)+" values is not supported", "")
 		return
 	}
 	p.at++
-	s.Text, s.Severity = args[0], args[1]
-	if p.tok(0).Is("WITH") {
+	s.Text, s.Severity, s.Values = args[0], args[1], args[3:]
+	for more := p.tok(0).Is("WITH"); more; more = p.tok(0).Sign(",") {
+		if o := p.tok(1); !o.Is("NOWAIT") && !o.Is("LOG") && !o.Is("SETERROR") {
+			p.at++
+			p.expected("NOWAIT, LOG or SETERROR")
+			return
+		}
 		p.at += 2
 	}
 }

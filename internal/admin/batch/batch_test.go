@@ -59,7 +59,9 @@ func shown(list []Statement) string {
 		if s.Prefix != "" {
 			text += "(" + s.Prefix + ") "
 		}
-		text += s.Text
+		if text += s.Text; len(s.Values) > 0 {
+			text += " (" + strings.Join(s.Values, " | ") + ")"
+		}
 		if s.Kind == If {
 			text += " {" + shown(s.Then) + "} {" + shown(s.Else) + "}"
 		}
@@ -82,6 +84,7 @@ func TestParse(t *testing.T) {
 		{"IF @x = CASE WHEN 1 = 1 THEN 1 ELSE 2 END SELECT CASE WHEN 1 = 1 THEN 1 ELSE 2 END ELSE SELECT 0", "if @x = CASE WHEN 1 = 1 THEN 1 ELSE 2 END {SELECT CASE WHEN 1 = 1 THEN 1 ELSE 2 END} {SELECT 0}"},
 		{"PRINT 'a' + CAST(1 AS varchar(5))\nRETURN\nSELECT 1", "print 'a' + CAST(1 AS varchar(5)); return; SELECT 1"},
 		{"RAISERROR('bad', 16, 1) WITH NOWAIT; RAISERROR (N'x', 0, 1)", "raise 'bad'; raise N'x'"},
+		{"RAISERROR('x %s %d', 16, 1, @a, 2) WITH LOG, NOWAIT SELECT 1", "raise 'x %s %d' (@a | 2); SELECT 1"},
 		{"IF 1 = 1 ALTER AVAILABILITY GROUP g SUSPEND ELSE PRINT 'no'", "if 1 = 1 {ALTER AVAILABILITY GROUP g SUSPEND} {print 'no'}"},
 		{"IF 1 = 1 BEGIN ALTER AVAILABILITY GROUP g SET (X = 1); END", "if 1 = 1 {ALTER AVAILABILITY GROUP g SET (X = 1)} {}"},
 		{"IF 1 = 1 PRINT 'a'; ELSE PRINT 'b'", "if 1 = 1 {print 'a'} {print 'b'}"},
@@ -92,15 +95,15 @@ func TestParse(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{
-		"WHILE 1 = 1 SELECT 1":                 "WHILE is not supported in the console",
-		"WAITFOR DELAY '00:00:01'":             "WAITFOR is not supported in the console",
-		"BEGIN TRY SELECT 1 END TRY":           "TRY ... CATCH is not supported in the console",
-		"DECLARE @t TABLE (x int)":             "DECLARE ... TABLE is not supported in the console",
-		"DECLARE @x":                           "incorrect syntax near the end: expected a type",
-		"IF 1 = 1":                             "incorrect syntax near the end: expected a statement",
-		"IF 1 = 1 BEGIN SELECT 1":              "incorrect syntax near the end: expected END",
-		"SELECT @a = 1, x FROM t":              "a SELECT that assigns to variables and returns columns is not supported in the console",
-		"RAISERROR('x %d', 16, 1, 5)":          "RAISERROR with other arguments than a message, a severity and a state is not supported in the console",
+		"WHILE 1 = 1 SELECT 1":       "WHILE is not supported in the console",
+		"WAITFOR DELAY '00:00:01'":   "WAITFOR is not supported in the console",
+		"BEGIN TRY SELECT 1 END TRY": "TRY ... CATCH is not supported in the console",
+		"DECLARE @t TABLE (x int)":   "DECLARE ... TABLE is not supported in the console",
+		"DECLARE @x":                 "incorrect syntax near the end: expected a type",
+		"IF 1 = 1":                   "incorrect syntax near the end: expected a statement",
+		"IF 1 = 1 BEGIN SELECT 1":    "incorrect syntax near the end: expected END",
+		"SELECT @a = 1, x FROM t":    "a SELECT that assigns to variables and returns columns is not supported in the console",
+		"RAISERROR('x', 16, 1" + strings.Repeat(", 5", 21) + ")": "RAISERROR with more than 20 values is not supported",
 		"PRINT":                                "incorrect syntax near the end: expected an expression",
 		"SELECT 'x":                            "unclosed quotation mark, expected '",
 		strings.Repeat("IF 1 = 1 ", 40) + "GO": "too many statements are nested in one another",

@@ -455,7 +455,7 @@ func queryError(err error) error {
 	case strings.Contains(text, "no such column"):
 		e.State = "42703"
 	case strings.Contains(text, "no such function"), strings.Contains(text, "wrong number of arguments"):
-		e.State, e.Hint = "42883", "docs/views.md lists the functions of the console; of psql's commands \\d, \\dv, \\dn and \\l work"
+		e.State, e.Hint = "42883", "docs/views.md lists the functions of the console"
 	case strings.Contains(text, "not authorized"), strings.Contains(text, "prohibited"):
 		e.State, e.Message, e.Hint = "42501", "permission denied: "+text, "a query of the console reads the views, and does nothing else"
 	case strings.Contains(text, "out of memory"):

@@ -156,7 +156,7 @@ func TestEveryViewAnswers(t *testing.T) {
 		if len(columns) != len(v.columns) {
 			t.Errorf("%s: %d columns, want %d", v.full(), len(columns), len(v.columns))
 		}
-		if len(rows) == 0 && v.schema != "pg_catalog" && v.name != "dm_hadr_auto_page_repair" {
+		if len(rows) == 0 && v.schema != "pg_catalog" && !strings.HasPrefix(v.about, "Empty") {
 			t.Errorf("%s is empty", v.full())
 		}
 		for i, column := range v.columns {

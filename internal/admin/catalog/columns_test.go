@@ -161,7 +161,7 @@ func TestMeaningsInTheConsole(t *testing.T) {
 		{"select meaning, absent_because from coterie.columns where view_name = 'sys.endpoints' and column_name = 'principal_id'", "always NULL: endpoints have no owner|endpoints have no owner"},
 		{"select count(*) from coterie.columns where meaning is null", "0"},
 		{"select meaning from coterie.columns where view_name = 'coterie.columns' and column_name = 'type'", "type of the column"},
-		{"select col_description('sys.databases'::regclass, 5)", "whether this node is not the primary"},
+		{"select col_description('sys.databases'::regclass, 10)", "whether this node is not the primary"},
 		{"select col_description('sys.databases'::regclass, 99), col_description('pg_catalog.pg_class'::regclass, 1), obj_description(1)", "<nil>|<nil>|<nil>"},
 		{"select obj_description('sys.databases'::regclass, 'pg_class')", "The databases of this node's instance."},
 		{"select d.description from pg_class c join pg_attribute a on a.attrelid = c.oid join pg_description d on d.objoid = c.oid and d.classoid = 'pg_class'::regclass and d.objsubid = a.attnum where c.relname = 'dm_hadr_cluster' and a.attname = 'cluster_name'", "name of the group"},

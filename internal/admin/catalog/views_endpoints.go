@@ -120,6 +120,45 @@ var instanceViews = []view{
 	},
 }
 
+// emptyViews are views of SQL Server that scripts look into before they do anything, and that have no rows here: what
+// they list does not exist.
+var emptyViews = []view{
+	{
+		schema: "sys", name: "server_event_sessions", about: "Empty: there are no event sessions. coterie.events has what happened, coterie.decisions and coterie explain why.",
+		columns: cols("event_session_id i4, name t, event_retention_mode t, event_retention_mode_desc t, max_dispatch_latency i4, max_memory i4, " +
+			"max_event_size i4, memory_partition_mode t, memory_partition_mode_desc t, track_causality b, startup_state b"),
+		rows: func(Facts) [][]any { return nil },
+	},
+	{
+		schema: "sys", name: "server_event_session_events", about: "Empty: there are no event sessions.",
+		columns: cols("event_session_id i4, event_id i4, name t, package t, module t, predicate t"),
+		rows:    func(Facts) [][]any { return nil },
+	},
+	{
+		schema: "sys", name: "server_event_session_targets", about: "Empty: there are no event sessions.",
+		columns: cols("event_session_id i4, target_id i4, name t, package t, module t"),
+		rows:    func(Facts) [][]any { return nil },
+	},
+	{
+		schema: "sys", name: "dm_xe_sessions", about: "Empty: there are no event sessions, so that none runs.",
+		columns: cols("address t, name t, pending_buffers i4, total_regular_buffers i4, regular_buffer_size i8, total_large_buffers i4, " +
+			"large_buffer_size i8, total_buffer_size i8, buffer_policy_flags i4, buffer_policy_desc t, flags i4, flag_desc t, " +
+			"dropped_event_count i4, dropped_buffer_count i4, blocked_event_fire_time i4, create_time ts, largest_event_dropped_size i4"),
+		rows: func(Facts) [][]any { return nil },
+	},
+	{
+		schema: "sys", name: "dm_xe_session_targets", about: "Empty: there are no event sessions.",
+		columns: cols("event_session_address t, target_name t, target_package_guid u, execution_count i8, execution_duration_ms i8, target_data t, " +
+			"bytes_written i8"),
+		rows: func(Facts) [][]any { return nil },
+	},
+	{
+		schema: "sys", name: "configurations", about: "Empty: none of the options of sp_configure exists. coterie.options has the group's, coterie.settings PostgreSQL's.",
+		columns: cols("configuration_id i4, name t, value i4, minimum i4, maximum i4, value_in_use i4, description t, is_dynamic b, is_advanced b"),
+		rows:    func(Facts) [][]any { return nil },
+	},
+}
+
 // firstEndpoint is the id of the first endpoint: smaller ones belong to SQL Server's own.
 const firstEndpoint = 65536
 

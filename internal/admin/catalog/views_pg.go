@@ -8,7 +8,7 @@ import (
 
 // views are all tables, in the order in which they are listed. The oid of each follows from its position.
 var views = func() []view {
-	all := slices.Concat(sysViews, copyViews, counterViews, instanceViews, ownViews, postgresViews)
+	all := slices.Concat(sysViews, copyViews, counterViews, instanceViews, emptyViews, ownViews, postgresViews)
 	for i := range all {
 		all[i].oid = int64(16384 + i)
 	}

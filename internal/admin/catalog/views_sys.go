@@ -214,7 +214,10 @@ var sysViews = []view{
 	},
 	{
 		schema: "sys", name: "databases", about: "The databases of this node's instance.",
-		columns: cols("name t, database_id i8, state i4, state_desc t, is_read_only b, replica_id u, group_database_id u"),
+		columns: cols("name t, database_id i8, source_database_id i4!, owner_sid t!, create_date ts!, compatibility_level i4!, collation_name t!, user_access i4, " +
+			"user_access_desc t, is_read_only b, is_auto_close_on b, is_auto_shrink_on b, state i4, state_desc t, is_in_standby b, snapshot_isolation_state i4, " +
+			"snapshot_isolation_state_desc t, is_read_committed_snapshot_on b, recovery_model i4, recovery_model_desc t, is_query_store_on b, " +
+			"is_broker_enabled b, is_cdc_enabled b, is_encrypted b, replica_id u, group_database_id u"),
 		rows: func(f Facts) [][]any {
 			var out [][]any
 			in := map[string]bool{}
@@ -226,7 +229,10 @@ var sysViews = []view{
 				if in[d.Name] && !f.Group.Draft {
 					replica, group = ReplicaUUID(f.Group.ID, f.Self), DatabaseUUID(f.Group.ID, d.Name)
 				}
-				out = append(out, []any{d.Name, int64(d.OID), int64(0), "ONLINE", bit(f.Nodes[f.Self].Role != ag.RolePrimary), replica, group})
+				out = append(out, []any{
+					d.Name, int64(d.OID), nil, nil, nil, nil, nil, int64(0), "MULTI_USER", bit(f.Nodes[f.Self].Role != ag.RolePrimary), int64(0), int64(0),
+					int64(0), "ONLINE", int64(0), int64(1), "ON", int64(1), int64(1), "FULL", int64(0), int64(0), int64(0), int64(0), replica, group,
+				})
 			}
 			return out
 		},

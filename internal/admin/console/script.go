@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -99,7 +98,11 @@ func queries(st batch.Statement) (out []string) {
 	case batch.Print:
 		return []string{printed(st.Text)}
 	case batch.Raise:
-		return []string{printed(st.Text), printed(st.Severity)}
+		out = []string{printed(st.Text), printed(st.Severity)}
+		for _, v := range st.Values {
+			out = append(out, value(v))
+		}
+		return out
 	case batch.Declare:
 		for _, v := range st.Variables {
 			out = append(out, initial(v.Value, v.Type))
@@ -248,40 +251,6 @@ func (x *script) choose(ctx context.Context, st batch.Statement) error {
 	return x.statements(ctx, branch)
 }
 
-// raise answers with a notice up to the severity 10, and with an error above.
-func (x *script) raise(ctx context.Context, st batch.Statement) error {
-	text, err := x.text(ctx, st.Text)
-	if err != nil {
-		return err
-	}
-	if text, err = message(text); err != nil {
-		return err
-	}
-	severity, err := x.text(ctx, st.Severity)
-	if err != nil {
-		return err
-	}
-	if n, err := strconv.Atoi(severity); err != nil || n > 10 {
-		return Errorf("P0001", "%s", text)
-	}
-	x.tell(Result{Tag: "RAISERROR", Notices: []Notice{{"NOTICE", text}}})
-	return nil
-}
-
-// place is a place for a value in a message of RAISERROR.
-var place = regexp.MustCompile(`%[-+ #0]*[0-9*]*(\.[0-9*]+)?(h|l|I64)?[diouxXsS]`)
-
-// message returns the text of RAISERROR, in which %% stands for a percent sign.
-func message(text string) (string, error) {
-	parts := strings.Split(text, "%%")
-	for _, p := range parts {
-		if place.MatchString(p) {
-			return "", Errorf("0A000", "RAISERROR with a place for a value (%s) is not supported in the console", place.FindString(p)).WithHint("join the message with +")
-		}
-	}
-	return strings.Join(parts, "%"), nil
-}
-
 // text returns an expression as T-SQL prints it.
 func (x *script) text(ctx context.Context, expression string) (string, error) {
 	values, _, err := x.row(ctx, printed(expression), 1)
@@ -294,6 +263,7 @@ func (x *script) text(ctx context.Context, expression string) (string, error) {
 // lastRow keeps the last row of a query.
 type lastRow struct {
 	columns int
+	types   []Column
 	values  []any
 	found   bool
 	notes   []string
@@ -304,6 +274,7 @@ func (r *lastRow) Columns(list []Column) error {
 	if len(list) != r.columns {
 		return Errorf("42601", "the query returns %d columns, and %d are expected", len(list), r.columns)
 	}
+	r.types = list
 	return nil
 }
 

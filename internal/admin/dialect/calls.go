@@ -223,7 +223,7 @@ func (w *writer) call(e *expr, s *scope) (string, Type) {
 	case !strings.HasPrefix(e.text, "co_") && w.env.Function != nil && w.env.Function(e.text):
 		f = function{0, 100, e.text, "x", "?"}
 	default:
-		panic(&Error{State: "42883", Message: "no such function: " + strings.ToUpper(e.text), Hint: "docs/views.md lists the functions of the console; of psql's commands \\d, \\dv, \\dn and \\l work"})
+		panic(&Error{State: "42883", Message: "no such function: " + strings.ToUpper(e.text), Hint: "docs/views.md lists the functions of the console"})
 	}
 	if e.call.star && e.text != "count" && e.text != "count_big" {
 		panic(Errorf("42601", "%s(*)", strings.ToUpper(e.text)))

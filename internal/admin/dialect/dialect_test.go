@@ -19,6 +19,26 @@ var world = Env{
 	Function: func(name string) bool { return name == "version" },
 }
 
+// TestHintsAreForEveryClient holds what a refusal proposes: of a name of SQL Server what there is in its place, and
+// nothing that a client other than psql does not have.
+func TestHintsAreForEveryClient(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"SELECT name FROM sys.server_principals":       "pg_roles",
+		"SELECT * FROM [master].[dbo].[syslogins]":     "pg_roles",
+		"SELECT size FROM sys.master_files":            "pg_database_size()",
+		"SELECT status FROM sys.dm_exec_requests AS r": "coterie.sessions",
+		"SELECT * FROM coterie.messages":               "information_schema.tables",
+		"SELECT frobnicate(1)":                         "docs/views.md",
+	} {
+		_, err := Translate(t.Context(), text, world)
+		var known *Error
+		if !errors.As(err, &known) || !strings.Contains(known.Hint, want) || strings.Contains(known.Hint, `\`) {
+			t.Errorf("%s: %+v, want %s", text, err, want)
+		}
+	}
+}
+
 // TestRefused holds that what is not supported is refused, by the name of the construct.
 func TestRefused(t *testing.T) {
 	for text, want := range map[string]string{

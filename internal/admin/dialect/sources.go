@@ -211,10 +211,7 @@ func (w *writer) table(f *source, s *scope) string {
 		}
 		full, columns, ok := w.env.Table(schema, name)
 		if !ok {
-			panic(&Error{
-				State: "42P01", Message: "no such table: " + strings.TrimPrefix(schema+"."+name, "."),
-				Hint: "SELECT table_schema, table_name FROM information_schema.tables lists what there is; the data is in other databases",
-			})
+			panic(noTable(schema, name))
 		}
 		w.tables = append(w.tables, full+"."+name)
 		text, b.columns = quoteName(full)+"."+text, columns
@@ -224,6 +221,45 @@ func (w *writer) table(f *source, s *scope) string {
 	}
 	s.add(b)
 	return text + " AS " + quoteName(alias)
+}
+
+// instead are objects of SQL Server that scripts read and that have no counterpart, with what to use: the console does
+// not know the rows of such a view.
+var instead = map[string]string{
+	"server_principals": rolesElsewhere, "sql_logins": rolesElsewhere, "syslogins": rolesElsewhere, "database_principals": rolesElsewhere, "server_role_members": rolesElsewhere,
+	"server_permissions": rolesElsewhere, "server_triggers": "there are no triggers of a server",
+	"master_files": filesElsewhere, "database_files": filesElsewhere, "sysfiles": filesElsewhere, "dm_os_volume_stats": filesElsewhere,
+	"dm_io_virtual_file_stats": "pg_stat_io and pg_stat_database are in any other database",
+	"dm_exec_requests":         activityElsewhere, "dm_os_waiting_tasks": activityElsewhere, "sysprocesses": activityElsewhere, "dm_exec_query_stats": activityElsewhere,
+	"dm_os_schedulers":        "the operating system has the load of its processors",
+	"dm_os_sys_memory":        "the operating system has its memory",
+	"dm_os_ring_buffers":      "coterie.events has what happened, coterie.decisions and coterie explain why",
+	"messages":                "docs/reference/exit-codes.md has the numbers of messages",
+	"dm_server_services":      "systemctl status coterie, or SELECT name, connected FROM coterie.replicas",
+	"dm_os_host_info":         "the operating system says what it is",
+	"dm_os_cluster_nodes":     "SELECT * FROM sys.dm_hadr_cluster_members",
+	"database_mirroring":      "there is no mirroring beside the group: sys.dm_hadr_database_replica_states",
+	"availability_replica":    "sys.availability_replicas",
+	"availability_group":      "sys.availability_groups",
+	"dm_db_index_usage_stats": activityElsewhere,
+}
+
+const (
+	rolesElsewhere    = "roles are PostgreSQL's: SELECT * FROM pg_roles, in any other database"
+	filesElsewhere    = "the files are PostgreSQL's own: pg_database_size() in any other database; coterie.storage has the devices"
+	activityElsewhere = "SELECT * FROM coterie.sessions; what they execute is in pg_stat_activity and pg_stat_statements of any other database"
+)
+
+// noTable returns the error of a table that does not exist.
+func noTable(schema, name string) *Error {
+	e := &Error{
+		State: "42P01", Message: "no such table: " + strings.TrimPrefix(schema+"."+name, "."),
+		Hint: "SELECT table_schema, table_name FROM information_schema.tables lists what there is; the data is in other databases",
+	}
+	if hint, ok := instead[strings.ToLower(name)]; ok && (schema == "" || strings.EqualFold(schema, "sys") || strings.EqualFold(schema, "dbo")) {
+		e.Hint = hint
+	}
+	return e
 }
 
 func (w *writer) join(f *source, s *scope) string {

@@ -232,3 +232,85 @@ SELECT node_name, type_desc, port, state_desc FROM sys.dm_tcp_listener_states WH
 SELECT UPPER(CAST(group_id AS varchar(36))) AS id, LEN(CAST(group_id AS nvarchar(36))) AS n FROM sys.availability_groups WHERE group_id = '0D9C6D8E-7E47-4B8A-8A4E-0123456789AB'
 -- name: nested derived tables
 SELECT q.state, q.n FROM (SELECT x.state, COUNT(*) AS n FROM (SELECT UPPER(LEFT(synchronization_state_desc, 4)) AS state FROM sys.dm_hadr_database_replica_states) AS x GROUP BY x.state) AS q ORDER BY q.n DESC
+-- name: databases as an inventory lists them
+SELECT d.name, d.database_id, d.recovery_model_desc, d.state_desc, d.user_access_desc, d.is_read_only, d.is_in_standby, d.is_read_committed_snapshot_on,
+       d.snapshot_isolation_state_desc, d.is_auto_close_on, d.is_auto_shrink_on, d.is_encrypted, d.is_query_store_on, d.compatibility_level, d.create_date
+FROM sys.databases AS d WITH (NOLOCK) WHERE d.source_database_id IS NULL ORDER BY d.name OPTION (RECOMPILE)
+-- name: databases that a group could take and that are in none
+SELECT d.name FROM sys.databases d WHERE d.database_id > 4 AND d.replica_id IS NULL AND d.recovery_model_desc = 'FULL' AND d.is_auto_close_on = 0
+AND d.user_access = 0 AND d.state = 0 AND d.is_read_only = 0
+-- name: databases in simple recovery, whose log cannot be backed up
+SELECT COUNT(*) AS simple FROM sys.databases WHERE recovery_model = 3 AND name NOT IN ('master', 'model', 'msdb', 'tempdb')
+-- name: the event session of availability groups
+SELECT s.name, s.startup_state, CASE WHEN r.name IS NULL THEN 'stopped' ELSE 'running' END AS state
+FROM sys.server_event_sessions AS s LEFT JOIN sys.dm_xe_sessions AS r ON r.name = s.name WHERE s.name = N'AlwaysOn_health'
+-- name: whether the event session of availability groups runs
+SELECT CASE WHEN EXISTS (SELECT 1 FROM sys.dm_xe_sessions WHERE name = 'AlwaysOn_health') THEN 1 ELSE 0 END AS running,
+       (SELECT COUNT(*) FROM sys.server_event_sessions) AS sessions
+-- name: where event sessions write
+SELECT s.name, t.target_name, t.execution_count, CAST(t.target_data AS nvarchar(4000)) AS data
+FROM sys.dm_xe_session_targets AS t INNER JOIN sys.dm_xe_sessions AS s ON s.address = t.event_session_address WHERE t.target_name IN ('ring_buffer', 'event_file')
+-- name: events and targets of a session
+SELECT s.name AS session_name, e.package + '.' + e.name AS event_name, t.name AS target FROM sys.server_event_sessions s
+JOIN sys.server_event_session_events e ON e.event_session_id = s.event_session_id
+JOIN sys.server_event_session_targets t ON t.event_session_id = s.event_session_id
+-- name: options of the server
+SELECT name, value, value_in_use, description FROM sys.configurations WITH (NOLOCK) WHERE name IN ('max degree of parallelism', 'xp_cmdshell', 'backup compression default') ORDER BY name
+-- name: options whose value is not in use
+SELECT COUNT(*) AS pending FROM sys.configurations WHERE value <> value_in_use
+-- name: databases of the local replica, as a dashboard asks
+SELECT AG.name AS AvailabilityGroupName, dbcs.database_name AS DatabaseName, ISNULL(dbrs.synchronization_state, 0) AS SynchronizationState,
+       ISNULL(dbrs.is_suspended, 0) AS IsSuspended, ISNULL(dbcs.is_database_joined, 0) AS IsJoined, dbcs.is_failover_ready AS IsFailoverReady
+FROM master.sys.availability_groups AS AG
+LEFT OUTER JOIN master.sys.dm_hadr_availability_group_states AS agstates ON AG.group_id = agstates.group_id
+INNER JOIN master.sys.availability_replicas AS AR ON AG.group_id = AR.group_id
+INNER JOIN master.sys.dm_hadr_availability_replica_states AS arstates ON AR.replica_id = arstates.replica_id AND arstates.is_local = 1
+INNER JOIN master.sys.dm_hadr_database_replica_cluster_states AS dbcs ON arstates.replica_id = dbcs.replica_id
+LEFT OUTER JOIN master.sys.dm_hadr_database_replica_states AS dbrs ON dbcs.replica_id = dbrs.replica_id AND dbcs.group_database_id = dbrs.group_database_id
+ORDER BY AG.name ASC, dbcs.database_name
+-- name: replicas, as a dashboard asks
+SELECT AR.replica_server_name AS Name, AR.availability_mode AS AvailabilityMode, AR.failover_mode AS FailoverMode, ISNULL(arstates.role, 3) AS Role,
+       ISNULL(arstates.connected_state, 2) AS ConnectionState, ISNULL(AGcs.join_state, 0) AS JoinState, ISNULL(arstates.synchronization_health, 0) AS RollupSynchronizationState,
+       ISNULL(arstates.last_connect_error_number, -1) AS LastConnectErrorNumber, ISNULL(AR.backup_priority, -1) AS BackupPriority,
+       CASE WHEN AR.availability_mode = 4 THEN 1 ELSE 0 END AS IsConfigurationOnly
+FROM master.sys.availability_replicas AS AR
+LEFT OUTER JOIN master.sys.dm_hadr_availability_replica_states AS arstates ON AR.replica_id = arstates.replica_id
+LEFT OUTER JOIN master.sys.dm_hadr_availability_replica_cluster_states AS AGcs ON AR.replica_id = AGcs.replica_id ORDER BY Name ASC
+-- name: loss and recovery time, as a dashboard estimates them
+SELECT ar.replica_server_name AS Replica, cs.database_name AS [Database],
+       CASE WHEN cs.is_failover_ready = 1 OR rs.last_commit_time IS NULL OR p.last_commit_time IS NULL THEN 0
+            ELSE DATEDIFF(ss, rs.last_commit_time, p.last_commit_time) END AS EstimatedDataLoss,
+       ISNULL(CASE rs.redo_rate WHEN 0 THEN -1 ELSE CAST(rs.redo_queue_size AS float) / rs.redo_rate END, -1) AS EstimatedRecoveryTime
+FROM sys.dm_hadr_database_replica_states rs
+JOIN sys.dm_hadr_database_replica_cluster_states cs ON cs.replica_id = rs.replica_id AND cs.group_database_id = rs.group_database_id
+JOIN sys.availability_replicas ar ON ar.replica_id = rs.replica_id
+LEFT JOIN sys.dm_hadr_database_replica_states p ON p.group_database_id = rs.group_database_id AND p.is_primary_replica = 1
+WHERE cs.database_name = 'shop' ORDER BY Replica
+-- name: databases that a backup job on this replica has to back up
+SELECT d.name, CASE WHEN d.replica_id IS NULL THEN 1 ELSE sys.fn_hadr_backup_is_preferred_replica(d.name) END AS back_up, d.recovery_model_desc
+FROM sys.databases d LEFT JOIN sys.dm_hadr_database_replica_states s ON s.group_database_id = d.group_database_id AND s.is_local = 1
+WHERE d.state_desc = 'ONLINE' AND d.is_in_standby = 0 AND d.source_database_id IS NULL AND ISNULL(s.is_suspended, 0) = 0 ORDER BY d.name
+-- name: findings with priorities and links, as a health check reports them
+SELECT 20 AS Priority, 'Availability Groups' AS FindingsGroup, 'Replica Behind' AS Finding, '' AS URL,
+       'Replica ' + ar.replica_server_name + ' has ' + CAST(SUM(s.redo_queue_size) AS nvarchar(20)) + ' KB to redo.' AS Details
+FROM sys.dm_hadr_database_replica_states s INNER JOIN sys.availability_replicas ar ON ar.replica_id = s.replica_id
+WHERE s.redo_queue_size > 0 GROUP BY ar.replica_server_name
+UNION ALL
+SELECT 50, 'Availability Groups', 'Database Not In A Group', '', 'Database ' + QUOTENAME(name) FROM sys.databases WHERE replica_id IS NULL
+UNION ALL
+SELECT 10, 'Reliability', 'Auto-Close Enabled', '', name FROM sys.databases WHERE is_auto_close_on = 1
+ORDER BY Priority, Details
+-- name: name of the server, with the properties that collectors ask first
+SELECT ISNULL(CAST(SERVERPROPERTY('InstanceName') AS sysname), 'DEFAULT') AS instance, CAST(SERVERPROPERTY('ServerName') AS nvarchar(128)) AS server,
+       CASE WHEN SERVERPROPERTY('EngineEdition') IN (5, 6, 8) THEN 'cloud' ELSE 'box' END AS kind, SERVERPROPERTY('IsClustered') AS clustered
+-- name: addresses of the listener that are not online
+SELECT l.dns_name, i.ip_address, i.state_desc FROM sys.availability_group_listeners l
+JOIN sys.availability_group_listener_ip_addresses i ON i.listener_id = l.listener_id WHERE i.state <> 1
+-- name: one line for each replica with its databases
+SELECT ar.replica_server_name, COUNT(DISTINCT s.group_database_id) AS databases, MIN(s.synchronization_state_desc) AS worst,
+       STRING_AGG(CONCAT(DB_NAME(s.database_id), '=', s.synchronization_state_desc), ';') WITHIN GROUP (ORDER BY s.database_id) AS detail
+FROM sys.availability_replicas ar LEFT JOIN sys.dm_hadr_database_replica_states s ON s.replica_id = ar.replica_id GROUP BY ar.replica_server_name ORDER BY 1
+-- name: whether readers are routed while this replica is the primary
+SELECT ar.replica_server_name, ar.secondary_role_allow_connections_desc, CASE WHEN l.replica_id IS NULL THEN 'no list' ELSE 'list' END AS routing
+FROM sys.availability_replicas ar LEFT JOIN (SELECT DISTINCT replica_id FROM sys.availability_read_only_routing_lists) l ON l.replica_id = ar.replica_id
+WHERE ar.availability_mode <> 4 ORDER BY ar.replica_server_name
