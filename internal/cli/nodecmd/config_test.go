@@ -7,12 +7,29 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/spf13/cobra"
+
 	"github.com/coteriedb/coterie/internal/cli/clitest"
 	"github.com/coteriedb/coterie/internal/config"
 )
 
 // TestConfigCheckForPrograms holds that a program is told of a good file and of a bad one on standard output, with the
 // exit code that a person's shell gets.
+// TestAWitnessHasNoServer holds that the help of a witness offers nothing about PostgreSQL, which it has none of.
+func TestAWitnessHasNoServer(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"pg-bindir", "pg-major", "superuser"} {
+		if Join(true).Flags().Lookup(name) != nil {
+			t.Errorf("coterie witness takes --%s", name)
+		}
+		for _, c := range []*cobra.Command{Join(false), Init()} {
+			if c.Flags().Lookup(name) == nil {
+				t.Errorf("coterie %s does not take --%s", c.Name(), name)
+			}
+		}
+	}
+}
+
 func TestConfigCheckForPrograms(t *testing.T) {
 	const witness = "node: n1\nkind: witness\ngroup: 0d9e8c5a\ngroup_name: sales\nendpoint:\n  listen: :5022\n"
 	dir := t.TempDir()

@@ -34,10 +34,15 @@ func (f *NodeFlags) add(c *cobra.Command, founds bool) {
 	fl.StringVar(&f.ReadOnly, "read-only", ":5433", "port for clients that only read; empty: none")
 	fl.StringVar(&f.HTTP, "http", ":8008", "port for health checks and metrics; empty: none")
 	fl.StringVar(&f.HTTPS, "https", "", "port for the console in the browser and the API, with TLS and a login; empty: none")
+	fl.BoolVar(&f.noStart, "no-start", false, "make the node directory only; start it later with coterie agent")
+}
+
+// addServer registers the flags of a node's PostgreSQL, which a witness has none of.
+func (f *NodeFlags) addServer(c *cobra.Command) {
+	fl := c.Flags()
 	fl.StringVar(&f.binDir, "pg-bindir", "", "directory of the PostgreSQL binaries (default: the newest supported version found)")
 	fl.IntVar(&f.major, "pg-major", 0, "PostgreSQL major version to use (default: the newest found)")
 	fl.StringVar(&f.superuser, "superuser", "", "the bootstrap superuser of a cluster that was adopted (default: with --adopt the one found, else postgres)")
-	fl.BoolVar(&f.noStart, "no-start", false, "make the node directory only; start it later with coterie agent")
 }
 
 // config returns the configuration of a node of that kind from the flags. It fails if a port is in use.
@@ -162,6 +167,7 @@ changes nothing until --yes is given. coterie release gives the cluster back.`,
 		},
 	}
 	f.add(c, true)
+	f.addServer(c)
 	a.add(c)
 	c.Flags().StringVar(&group, "group", "coterie", "what people call the group")
 	c.Flags().StringVar(&profile, "profile", "default", "lease profile: default, fast or wan")

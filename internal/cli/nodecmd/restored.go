@@ -36,6 +36,7 @@ type Place struct {
 // AddFlags adds the flags of a node.
 func (r *Restored) AddFlags(c *cobra.Command) {
 	r.add(c, true)
+	r.addServer(c)
 	c.Flags().StringVar(&r.Profile, "profile", "default", "lease profile: default, fast or wan")
 }
 
