@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
 	"runtime/debug"
 	"strconv"
 	"strings"
@@ -37,6 +38,7 @@ const (
 	CodeTooLarge      = "too_large"
 	CodeMalformed     = "malformed"
 	CodeRefused       = "refused"
+	CodeLate          = "late"     // the request did not arrive in time
 	CodeDeadline      = "deadline" // the method did not finish in the caller's time
 )
 
@@ -59,7 +61,12 @@ type Control struct {
 	methods map[string]Method
 	client  *http.Transport
 	server  *http.Server
+
+	bodyTime time.Duration // for the body of a request
 }
+
+// errLate is the answer to a caller whose request does not arrive in time. The method is not run.
+var errLate = &RemoteError{CodeLate, "the body of the request did not arrive in time; the method was not run"}
 
 // reply is the body of every answer: one of the two.
 type reply struct {
@@ -69,7 +76,7 @@ type reply struct {
 
 // NewControl makes e serve class control. Call it before Serve, and Close after it.
 func NewControl(e *Endpoint) *Control {
-	c := &Control{e: e, methods: make(map[string]Method)}
+	c := &Control{e: e, methods: make(map[string]Method), bodyTime: bodyTimeout}
 	c.client = &http.Transport{
 		DialContext:            c.dial,
 		MaxIdleConnsPerHost:    4,
@@ -220,7 +227,7 @@ func (l *oneStream) Addr() net.Addr { return &net.TCPAddr{} }
 func (c *Control) serve(w http.ResponseWriter, r *http.Request) {
 	s := r.Context().Value(streamKey{}).(*stream)
 	result, err := c.run(w, r, s)
-	if err != nil && r.Context().Err() != nil {
+	if err != nil && r.Context().Err() != nil && !errors.Is(err, errLate) { // that ends the request's context, too
 		panic(http.ErrAbortHandler) // the caller has gone: it must not read that its method was cancelled for a reason here
 	}
 	var rep reply
@@ -258,11 +265,14 @@ func (c *Control) run(w http.ResponseWriter, r *http.Request, s *stream) (result
 		}
 	}()
 	rc := http.NewResponseController(w)
-	_ = rc.SetReadDeadline(time.Now().Add(bodyTimeout))
+	_ = rc.SetReadDeadline(time.Now().Add(c.bodyTime))
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	var tooLarge *http.MaxBytesError
 	if errors.As(err, &tooLarge) {
 		return nil, &RemoteError{CodeTooLarge, fmt.Sprintf("the request has more than %d bytes", maxBody)}
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return nil, errLate
 	}
 	if err != nil {
 		return nil, &RemoteError{CodeMalformed, "the request could not be read"}

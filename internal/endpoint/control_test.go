@@ -1,6 +1,7 @@
 package endpoint
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -156,6 +157,35 @@ func TestCallerThatLeavesIsNotAnswered(t *testing.T) {
 	_ = conn.SetReadDeadline(time.Now().Add(patience))
 	if said, err := io.ReadAll(conn); err != nil || len(said) > 0 {
 		t.Errorf("a caller that has left was told %q, %v", said, err)
+	}
+}
+
+// TestALateBodyIsAnswered holds that a caller which is there is told that its request did not arrive in time: the end
+// of the connection would look like the death of the node.
+func TestALateBodyIsAnswered(t *testing.T) {
+	ca := newTestCA(t, groupA)
+	a := start(t, Config{Node: newTestNode(t, ca, "a"), Authorize: new(allow).authorize}, func(e *Endpoint) {
+		NewControl(e).bodyTime = 100 * time.Millisecond
+	})
+	b := NewControl(client(newTestNode(t, ca, "b")))
+	t.Cleanup(b.Close)
+	conn, err := b.e.Dial(within(t), a.Addr().String(), ClassControl, "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	if _, err := io.WriteString(conn, "POST /greet HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nnu"); err != nil {
+		t.Fatal(err)
+	}
+	_ = conn.SetReadDeadline(time.Now().Add(patience))
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatalf("a caller whose body is late is not answered: %v", err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	var r reply
+	if err := json.NewDecoder(resp.Body).Decode(&r); err != nil || r.Error == nil || r.Error.Code != CodeLate {
+		t.Errorf("%+v, %v", r, err)
 	}
 }
 
