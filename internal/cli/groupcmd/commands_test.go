@@ -3,6 +3,7 @@ package groupcmd
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -129,6 +130,36 @@ func TestFailover(t *testing.T) {
 	}
 	a.On("Failover", func(any) (any, error) { return nil, fail.Refusedf("n3 is not synchronized") })
 	clitest.Run(t, Failover(), a.Layout.Dir, "--to", "n3").Refused(t, 4, "n3 is not synchronized")
+}
+
+// TestWhatIsKnownOfANewPrimary holds that a primary which this node does not see is not said to be closed.
+func TestWhatIsKnownOfANewPrimary(t *testing.T) {
+	t.Parallel()
+	see := func(change func(*api.Status)) api.Status {
+		s := threeNodes()
+		s.Node, s.Primary, s.WriteOpen, s.Quorum = "n1", "n2", false, true
+		for i := range s.Replicas {
+			s.Replicas[i].Connected = "CONNECTED"
+		}
+		change(&s)
+		return s
+	}
+	for name, tt := range map[string]struct {
+		status api.Status
+		err    error
+		want   string
+	}{
+		"open":      {see(func(s *api.Status) { s.WriteOpen = true }), nil, ""},
+		"closed":    {see(func(*api.Status) {}), nil, "it does not take writes yet: coterie status says why"},
+		"not seen":  {see(func(s *api.Status) { s.Replicas[1].Connected = "DISCONNECTED" }), nil, "this node does not see n2; coterie status on n2 says it"},
+		"cut off":   {see(func(s *api.Status) { s.Quorum = false }), nil, "no majority of the quorum answers this node"},
+		"not known": {see(func(s *api.Status) { s.Primary = "n1" }), nil, "does not know n2 as the primary yet"},
+		"no agent":  {api.Status{}, errors.New("it is gone"), "the agent of this node does not answer: it is gone"},
+	} {
+		if got := notOpen(tt.status, tt.err, "n2"); (tt.want == "") != (got == "") || !strings.Contains(got, tt.want) {
+			t.Errorf("%s: %q, want %q", name, got, tt.want)
+		}
+	}
 }
 
 // TestClauses checks the statement that each command runs, and that nothing is run of arguments that cannot be one.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"sync"
 	"text/tabwriter"
@@ -67,7 +68,10 @@ answers, else after its silence, 6.5 s by default. With --now it opens at once, 
 				stop = showSteps(c, cl)
 			}
 			r, err := cl.Failover(c.Context(), req)
-			open := err == nil && (req.DryRun || away || awaitOpen(c, cl, r.To))
+			closed := ""
+			if err == nil && !req.DryRun && !away {
+				closed = awaitOpen(c, cl, r.To)
+			}
 			stop()
 			if err != nil {
 				return cli.NoAgent(c, err)
@@ -75,7 +79,7 @@ answers, else after its silence, 6.5 s by default. With --now it opens at once, 
 			if asJSON {
 				return cli.PrintJSON(c, r)
 			}
-			return told(c, r, open)
+			return told(c, r, closed)
 		},
 	}
 	c.Flags().StringVar(&to, "to", "", "the replica that is to lead (default for a planned failover: the first synchronized one)")
@@ -90,14 +94,14 @@ answers, else after its silence, 6.5 s by default. With --now it opens at once, 
 	return c
 }
 
-// told prints how a failover ended; open reports whether the new primary takes writes.
-func told(c *cobra.Command, r api.FailoverResult, open bool) error {
+// told prints how a failover ended; closed is why the new primary does not take writes yet, as far as that is known.
+func told(c *cobra.Command, r api.FailoverResult, closed string) error {
 	if r.DryRun {
 		return showMoves(c, r)
 	}
 	cli.Say(c, "%s is the primary in epoch %d after %v (was %s)", r.To, r.Epoch, r.Took.Round(time.Millisecond), r.From)
-	if !open {
-		cli.Say(c, "it does not take writes yet: coterie status says why")
+	if closed != "" {
+		cli.Say(c, "%s", closed)
 	}
 	return nil
 }
@@ -105,14 +109,40 @@ func told(c *cobra.Command, r api.FailoverResult, open bool) error {
 // openBudget is how long a new primary is waited for to take writes. Its commits may wait for the old one to follow.
 const openBudget = 20 * time.Second
 
-// awaitOpen reports whether the new primary takes writes, as this node knows it, so that the next command sees it.
-func awaitOpen(c *cobra.Command, cl *api.Client, primary ag.ReplicaID) bool {
+// awaitOpen waits until the new primary takes writes, as this node knows it, so that the next command sees it. If it
+// does not, awaitOpen returns what is known.
+func awaitOpen(c *cobra.Command, cl *api.Client, primary ag.ReplicaID) (closed string) {
 	ctx, cancel := context.WithTimeout(c.Context(), openBudget)
 	defer cancel()
-	return retry.Until(ctx, 20*time.Millisecond, func() (bool, error) {
+	_ = retry.Until(ctx, 20*time.Millisecond, func() (bool, error) {
 		s, err := cl.Status(ctx)
-		return err == nil && s.Primary == primary && s.WriteOpen, nil
-	}) == nil
+		if err != nil && ctx.Err() != nil && closed != "" {
+			return false, err // the time is over: what was seen before counts
+		}
+		closed = notOpen(s, err, primary)
+		return closed == "", nil
+	})
+	return closed
+}
+
+// notOpen returns why a new primary does not take writes by the status of this node, or why that is not known here; "":
+// it does.
+func notOpen(s api.Status, err error, primary ag.ReplicaID) string {
+	i := slices.IndexFunc(s.Replicas, func(r api.Replica) bool { return r.Name == primary })
+	elsewhere := fmt.Sprintf("coterie status on %s says it", primary)
+	switch {
+	case err != nil:
+		return fmt.Sprintf("whether it takes writes is not known, since the agent of this node does not answer: %v; %s", err, elsewhere)
+	case s.Primary == primary && s.WriteOpen:
+		return ""
+	case i >= 0 && primary != s.Node && s.Replicas[i].Connected != "CONNECTED":
+		return fmt.Sprintf("whether it takes writes is not known here, since this node does not see %s; %s", primary, elsewhere)
+	case !s.Quorum:
+		return "whether it takes writes is not known here, since no majority of the quorum answers this node; " + elsewhere
+	case s.Primary != primary:
+		return fmt.Sprintf("whether it takes writes is not known here, since this node does not know %s as the primary yet; %s", primary, elsewhere)
+	}
+	return "it does not take writes yet: coterie status says why"
 }
 
 // showMoves prints which sessions a planned failover would end.

@@ -10,6 +10,7 @@ import (
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/ag/availability"
+	"github.com/coteriedb/coterie/internal/cli"
 	"github.com/coteriedb/coterie/internal/lib/units"
 )
 
@@ -114,7 +115,7 @@ func (d dashboard) head(b *strings.Builder) {
 	case !s.Quorum:
 		quorum += " does NOT answer: this is what the node saw last"
 	}
-	commits := "Commits wait for " + waitsFor(s.WaitsFor)
+	commits := "Commits wait for " + cli.WaitsFor(s.WaitsFor)
 	if s.Primary == "" || !s.WriteOpen {
 		commits = "No writes, so no commits" // a stopped server waits for nobody, which is no lack of protection
 	}
@@ -136,18 +137,6 @@ func (d dashboard) head(b *strings.Builder) {
 	if s.Rotation != nil {
 		writeWrapped(b, "under way: rotation of the certificate authority, ", describeRotation(*s.Rotation))
 	}
-}
-
-// waitsFor returns "1 of n2, n3" for "1 of [n2 n3]".
-func waitsFor(text string) string {
-	k, members, ok := strings.Cut(strings.TrimSuffix(text, "]"), " of [")
-	if !ok {
-		return text
-	}
-	if members == "" {
-		return "no secondary"
-	}
-	return k + " of " + strings.ReplaceAll(members, " ", ", ")
 }
 
 // address returns the hosts and ports of a connection string, as many as fit into a line: any of them is enough.

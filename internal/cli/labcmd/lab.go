@@ -148,6 +148,18 @@ second whatever is dead.`,
 	return c
 }
 
+// headLine returns what a lab's group does.
+func headLine(s lab.Status) string {
+	if s.Group == "" {
+		return "no node answers"
+	}
+	primary := "none takes writes"
+	if s.Primary != nil {
+		primary = *s.Primary
+	}
+	return fmt.Sprintf("primary %s   epoch %d   %d votes   commits wait for %s   automatic failover: %s", primary, s.Epoch, s.Voters, cli.WaitsFor(s.WaitsFor), s.Failover)
+}
+
 func printLab(c *cobra.Command, l *lab.Lab, asJSON bool) error {
 	s, err := l.Status(c.Context())
 	if err != nil {
@@ -156,16 +168,8 @@ func printLab(c *cobra.Command, l *lab.Lab, asJSON bool) error {
 	if asJSON {
 		return cli.PrintJSON(c, s)
 	}
-	primary := "none takes writes"
-	if s.Primary != nil {
-		primary = *s.Primary
-	}
 	w := c.OutOrStdout()
-	if s.Group == "" {
-		_, _ = fmt.Fprint(w, "no node answers\n\n")
-	} else {
-		_, _ = fmt.Fprintf(w, "primary %s   epoch %d   %d votes   commits wait for %s   automatic failover: %s\n\n", primary, s.Epoch, s.Voters, s.WaitsFor, s.Failover)
-	}
+	_, _ = fmt.Fprint(w, headLine(s), "\n\n")
 	t := tabwriter.NewWriter(w, 2, 8, 3, ' ', 0)
 	_, _ = fmt.Fprintln(t, "NODE\tROLE\tSYNCHRONIZATION\tCONNECTED\tPROCESSES\tAGENT\tKEEPER\tPOSTGRES\tNOW")
 	for _, r := range append(s.Replicas, s.Witnesses...) {

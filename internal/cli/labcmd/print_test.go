@@ -24,6 +24,23 @@ func both(a, b string, there, back linkem.Shape) []linkem.Stats {
 	return []linkem.Stats{one, two}
 }
 
+// TestHeadLine holds what the first line says of the group, for people: also where commits wait for nobody.
+func TestHeadLine(t *testing.T) {
+	t.Parallel()
+	n1 := "n1"
+	s := lab.Status{Group: "lab", Primary: &n1, Epoch: 3, Voters: 3, WaitsFor: "0 of []", Failover: "ready"}
+	if got := headLine(s); got != "primary n1   epoch 3   3 votes   commits wait for no secondary   automatic failover: ready" {
+		t.Error(got)
+	}
+	s.WaitsFor, s.Primary = "1 of [n2 n3]", nil
+	if got := headLine(s); !strings.Contains(got, "primary none takes writes") || !strings.Contains(got, "wait for 1 of n2, n3 ") {
+		t.Error(got)
+	}
+	if got := headLine(lab.Status{}); got != "no node answers" {
+		t.Error(got)
+	}
+}
+
 // TestLinkLines checks that two directions are one line only if they are alike: a link that is cut one way must not
 // look as if it was cut both ways.
 func TestLinkLines(t *testing.T) {
