@@ -50,7 +50,7 @@ func (m *Monitor) judge(t Target, now time.Duration) Report {
 			r.NoRoom = fmt.Sprintf("%s (%s) has %s free; PostgreSQL needs at least %s for its next WAL file", w.Name, w.Dir, size(space.Free), size(walSegment))
 		}
 	}
-	r.Lost, r.Storage = m.lost, m.stood()
+	r.Lost, r.Storage = m.lost, m.stood(now)
 	found = slices.DeleteFunc(found, func(h ag.Health) bool { return h.Level == 0 })
 	if len(found) > 0 {
 		worst := slices.MinFunc(found, func(x, y ag.Health) int { return cmp.Compare(x.Level, y.Level) })

@@ -110,6 +110,7 @@ type Monitor struct {
 	left                               map[string]*place // places of before, whose last attempt is under way
 	running                            bool
 	lost                               string
+	unseen                             string         // since when looks at the volumes do not end; "": they do
 	forgot                             uint64         // calls of Forget that were heeded
 	waiting                            sync.WaitGroup // for attempts; one on a dead disk never ends
 }
@@ -192,7 +193,7 @@ func (m *Monitor) forgive(late time.Duration) {
 }
 
 func (m *Monitor) all() []*probe {
-	ps := []*probe{m.answer, m.commit, m.bases, m.list}
+	ps := []*probe{m.answer, m.commit, m.bases, m.list, m.under}
 	for _, p := range m.places {
 		ps = append(ps, &p.probe)
 	}

@@ -2,6 +2,8 @@ package health
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/lib/storage"
@@ -48,10 +50,39 @@ func (m *Monitor) lookAtVolumes(ctx context.Context, dirs []string) error {
 	return nil
 }
 
-// stood returns what the directories stood on when that was looked at last.
-func (m *Monitor) stood() []storage.Volume {
+// volumesStale is after what time without an answer the last one is not shown any more: a call that the kernel holds
+// ends by no limit.
+const volumesStale = 3 * volumesEvery
+
+// stood returns what the directories stand on when that was looked at last. While looks do not end, it says since when
+// nothing is known.
+func (m *Monitor) stood(now time.Duration) []storage.Volume {
+	var known []storage.Volume
 	if v := m.volumes.Load(); v != nil {
-		return *v
+		known = *v
 	}
-	return nil
+	lasts, _, _ := m.under.trouble(now)
+	if lasts < volumesStale {
+		m.unseen = ""
+		return known
+	}
+	if m.unseen == "" {
+		m.unseen = time.Now().Add(-lasts).UTC().Format(time.RFC3339)
+		m.cfg.Logger.Warn("storage is not known: a look at it does not end", "since", m.unseen)
+	}
+	if known == nil {
+		for _, dir := range slices.Sorted(maps.Keys(m.places)) {
+			known = append(known, storage.Volume{Dir: dir, Kind: storage.Other})
+		}
+	}
+	out := slices.Clone(known)
+	for i := range out {
+		v := &out[i]
+		v.Why = "no look at it has ended since " + m.unseen + "; a tool hangs in the kernel, or the device does"
+		if v.State != "" && v.State != storage.Unknown {
+			v.Why += "; it was " + string(v.State) + " before"
+		}
+		v.State, v.Filling = storage.Unknown, nil
+	}
+	return out
 }

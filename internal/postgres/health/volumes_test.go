@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/coteriedb/coterie/internal/lib/storage"
 )
@@ -48,9 +50,58 @@ func TestVolumes(t *testing.T) {
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	state = storage.Unknown
-	if err := m.lookAtVolumes(ended, []string{"/srv/data"}); err == nil || m.stood()[0].State != storage.Degraded {
-		t.Errorf("a look that was ended: %v, %+v", err, m.stood())
+	if err := m.lookAtVolumes(ended, []string{"/srv/data"}); err == nil || m.stood(0)[0].State != storage.Degraded {
+		t.Errorf("a look that was ended: %v, %+v", err, m.stood(0))
 	}
 	state = storage.Whole
 	look(storage.Whole, 3, "level=INFO", "was=degraded")
+}
+
+// TestALookThatHangs holds that the answer of before is not shown as the present one while a look does not end: the
+// report says since when nothing is known, always the same, until a look has ended.
+func TestALookThatHangs(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		hangs, ends := false, make(chan struct{})
+		m := New(Config{Logger: slog.New(slog.DiscardHandler), Found: func() {}})
+		m.places = map[string]*place{"/srv/data": {}}
+		m.look = func(context.Context, ...string) []storage.Volume {
+			if hangs {
+				<-ends
+			}
+			return []storage.Volume{{Dir: "/srv/data", Kind: storage.MD, Name: "/dev/md0", Mirrored: true, State: storage.Degraded}}
+		}
+		attempt := func() {
+			m.begin(t.Context(), m.under, volumesLimit, func(ctx context.Context) error { return m.lookAtVolumes(ctx, []string{"/srv/data"}) })
+			synctest.Wait()
+		}
+		const began = time.Hour
+		says := func(after time.Duration, state storage.State, why string) {
+			t.Helper()
+			got := m.judge(Target{}, began+after).Storage
+			if len(got) != 1 || got[0].State != state || !strings.Contains(got[0].Why, why) || why == "" && got[0].Why != "" {
+				t.Errorf("after %v: %+v", after, got)
+			}
+		}
+		m.under.due(began, 0)
+		attempt()
+		says(0, storage.Degraded, "")
+		hangs = true
+		m.under.due(began, 0)
+		attempt()
+		says(volumesStale-1, storage.Degraded, "")
+		since := time.Now().Add(-volumesStale).UTC().Format(time.RFC3339)
+		says(volumesStale, storage.Unknown, "no look at it has ended since "+since)
+		says(time.Hour, storage.Unknown, since+"; a tool hangs in the kernel, or the device does; it was degraded before")
+		close(ends)
+		synctest.Wait()
+		hangs = false
+		m.under.due(began+time.Hour, 0)
+		attempt()
+		says(2*time.Hour, storage.Degraded, "")
+		m = New(m.cfg)
+		m.places = map[string]*place{"/srv/data": {}}
+		m.under.due(began, 0)
+		says(time.Hour, storage.Unknown, "no look at it has ended since")
+	})
 }
