@@ -307,7 +307,11 @@ func (f Facts) VerifyRouting() []Routed {
 			continue
 		}
 		if routes == nil {
-			out = append(out, Routed{Node: r.ID, Passed: []string{"the node does not answer"}})
+			why := "the node does not answer"
+			if f.Nodes[r.ID].Connected {
+				why = "its agent has just started, and has made no routes yet"
+			}
+			out = append(out, Routed{Node: r.ID, Passed: []string{why}})
 			continue
 		}
 		w := Routed{Node: r.ID, Intent: ag.ReadWrite}

@@ -123,6 +123,20 @@ func TestWhatOperatorsSee(t *testing.T) {
 	}
 }
 
+// TestRoutingOfAnAgentThatStarts holds that a node which answers and has no routes yet is not said to be silent.
+func TestRoutingOfAnAgentThatStarts(t *testing.T) {
+	t.Parallel()
+	f := demo()
+	changeNode(&f, "a", func(n *Node) { n.Routes = nil })
+	changeNode(&f, "b", func(n *Node) { n.Routes, n.Connected = nil, false })
+	why := map[ag.ReplicaID]string{"a": "its agent has just started, and has made no routes yet", "b": "the node does not answer"}
+	for _, w := range f.VerifyRouting() {
+		if want := why[w.Node]; want != "" && (len(w.Passed) != 1 || w.Passed[0] != want) {
+			t.Errorf("%+v, want %q", w, want)
+		}
+	}
+}
+
 // TestRoutingPassesOverAHungServer holds that a replica whose server hangs is not said to be passed over since it
 // follows the primary, as its agent goes on to want.
 func TestRoutingPassesOverAHungServer(t *testing.T) {

@@ -298,7 +298,7 @@ func TestSeedStatements(t *testing.T) {
 func TestReports(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
-	b.status.facts = catalog.Facts{Self: "a", Group: b.store.x.Group, Record: b.store.x.Record, Nodes: map[ag.ReplicaID]catalog.Node{}}
+	b.status.facts = catalog.Facts{Self: "a", Group: b.store.x.Group, Record: b.store.x.Record, Nodes: map[ag.ReplicaID]catalog.Node{"a": {Uptime: time.Hour}}}
 	for text, columns := range map[string]int{"SCRIPT": 1, "EXPLAIN FAILOVER": 3, "VERIFY ROUTING": 5, "DBCC TRACESTATUS (9567, -1)": 4} {
 		r, _, err := b.run(t, text)
 		if err != nil || r.Tag != "SELECT" || len(r.Columns) != columns || len(r.Rows) == 0 && text != "VERIFY ROUTING" {
@@ -316,6 +316,38 @@ func TestReports(t *testing.T) {
 	}
 	if len(b.status.noted) > 0 || b.store.rev != 1 {
 		t.Errorf("the journal has %q", b.status.noted)
+	}
+}
+
+// TestRoutingAfterARestart holds that an agent which has just started says where sessions go once it has met the
+// members, and one that runs for long says at once that it does not see one.
+func TestRoutingAfterARestart(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	g := b.store.x.Group
+	for i := range g.Replicas {
+		g.Replicas[i].Listener = string(g.Replicas[i].ID) + ":5432"
+	}
+	routes := &ag.Routes{Primary: "a", WriteOpen: true, Targets: []ag.Target{{ID: "a", Healthy: true}}}
+	facts := func(uptime time.Duration, met bool) catalog.Facts {
+		f := catalog.Facts{Self: "a", Group: g, Record: b.store.x.Record, WriteOpen: met, Nodes: map[ag.ReplicaID]catalog.Node{}}
+		for _, r := range g.Replicas {
+			n := catalog.Node{Connected: met || r.ID == "a", Uptime: uptime}
+			if met {
+				n.Routes = routes
+			}
+			f.Nodes[r.ID] = n
+		}
+		return f
+	}
+	b.status.facts, b.status.then = facts(time.Millisecond, false), []catalog.Facts{facts(time.Second, false), facts(time.Second, true), {}}
+	r, _, err := b.run(t, "VERIFY ROUTING")
+	if err != nil || len(r.Rows) != 2*len(g.Replicas) || r.Rows[0][2] != "a" {
+		t.Errorf("after the start: %+v, %v", r.Rows, err)
+	}
+	b.status.facts, b.status.then = facts(time.Hour, false), []catalog.Facts{facts(time.Hour, true)}
+	if r, _, err = b.run(t, "VERIFY ROUTING"); err != nil || len(r.Rows) != len(g.Replicas) || r.Rows[1][4] != "the node does not answer" {
+		t.Errorf("later: %+v, %v", r.Rows, err)
 	}
 }
 

@@ -365,11 +365,18 @@ func (s *fakeSeeds) List(context.Context, ag.ReplicaID) ([]seeding.Operation, er
 
 type fakeStatus struct {
 	facts catalog.Facts
+	then  []catalog.Facts // the next answers after facts
 	noted []string
 	acts  []catalog.Act
 }
 
-func (s *fakeStatus) Facts(context.Context) catalog.Facts   { return s.facts }
+func (s *fakeStatus) Facts(context.Context) catalog.Facts {
+	f := s.facts
+	if len(s.then) > 0 {
+		s.facts, s.then = s.then[0], s.then[1:]
+	}
+	return f
+}
 func (s *fakeStatus) Version() string                       { return "15.9" }
 func (s *fakeStatus) NoteAct(_ *slog.Logger, a catalog.Act) { s.acts = append(s.acts, a) }
 func (s *fakeStatus) NoteStatement(user, text string)       { s.noted = append(s.noted, user+": "+text) }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/admin/api"
+	"github.com/coteriedb/coterie/internal/admin/catalog"
 	"github.com/coteriedb/coterie/internal/admin/console"
 	"github.com/coteriedb/coterie/internal/admin/ddl"
 	"github.com/coteriedb/coterie/internal/ag"
@@ -211,7 +212,7 @@ func (e Executor) runReport(ctx context.Context, s ddl.Statement) (console.Resul
 			r.Rows = append(r.Rows, []any{string(e.Replica), e.Ready, e.Because})
 		}
 	case ddl.VerifyRouting:
-		for _, t := range f.VerifyRouting() {
+		for _, t := range e.settled(ctx, f).VerifyRouting() {
 			var target, entry any
 			if t.Target != "" {
 				target, entry = string(t.Target), int64(t.Entry)
@@ -221,6 +222,32 @@ func (e Executor) runReport(ctx context.Context, s ddl.Statement) (console.Resul
 	default:
 	}
 	return r, nil
+}
+
+// settling is how long after its start an agent may not have met every member: what it knows of the others is no fact
+// about them yet.
+const settling = 3 * time.Second
+
+// settled returns the facts once this node knows the routes and the members of the group, or has run for long enough to
+// say that it does not see them.
+func (e Executor) settled(ctx context.Context, f catalog.Facts) catalog.Facts {
+	ctx, cancel := context.WithTimeout(ctx, settling)
+	defer cancel()
+	for f.Nodes[e.Self].Uptime < settling && !whole(f) && retry.Sleep(ctx, 50*time.Millisecond) == nil {
+		f = e.Status.Facts(ctx)
+	}
+	return f
+}
+
+// whole reports whether the primary takes writes and every node answers, with routes where it serves clients.
+func whole(f catalog.Facts) bool {
+	for _, r := range f.Group.Replicas {
+		n := f.Nodes[r.ID]
+		if !n.Connected || n.Routes == nil && (r.Listener != "" || r.ReadOnly != "") {
+			return false
+		}
+	}
+	return f.WriteOpen
 }
 
 // seed runs SEED REPLICA: a present copy is compared as a whole and replaced where it differs. It returns once the copy
