@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"net/netip"
 	"strings"
 	"time"
 
@@ -55,7 +56,8 @@ type Node struct {
 	FellBack  uint64           `json:"fell_back"` // readers routed to the primary since the node started
 	Lagged    uint64           `json:"lagged"`    // times that a replica was skipped because of coterie.max_lag since then
 	Readers   []Second         `json:"readers,omitempty"`
-	Places    []Place          `json:"places,omitempty"` // addresses and ports of the group's listener
+	Places    []Place          `json:"places,omitempty"`   // addresses and ports of the group's listener
+	Networks  []netip.Prefix   `json:"networks,omitempty"` // addresses of its devices that are up, with their subnets; nil: not known
 	Uptime    time.Duration    `json:"uptime_ns"`
 	Lease     time.Duration    `json:"lease_ns,omitempty"`    // remaining time, if it is the primary
 	Commit    *time.Time       `json:"last_commit,omitempty"` // time of the last transaction that was committed or replayed here

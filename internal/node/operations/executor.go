@@ -5,8 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"reflect"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/admin/api"
@@ -191,11 +193,50 @@ func (e Executor) change(ctx context.Context, s ddl.Statement) (console.Result, 
 			return r, err
 		}
 		e.Agent.Wake()
+		r.Notices = append(r.Notices, e.homeless(ctx, x.Group, next)...)
 		if !s.NoWait {
 			r.Notices = append(r.Notices, e.await(ctx, x.Group, next, rev)...)
 		}
 		return r, nil
 	}
+}
+
+// homeless returns a notice for each virtual address that a change adds and that a replica could not hold as the
+// primary, as none of its devices is in the subnet. It is no error: in another subnet clients use another address.
+func (e Executor) homeless(ctx context.Context, was, is ag.Group) (out []console.Notice) {
+	old, added := virtual(was), virtual(is)
+	added = slices.DeleteFunc(added, func(p netip.Prefix) bool { return slices.Contains(old, p) })
+	if len(added) == 0 {
+		return nil
+	}
+	nodes := e.Status.Facts(ctx).Nodes
+	for _, p := range added {
+		var without []string
+		for _, r := range is.Replicas {
+			n := nodes[r.ID]
+			here := func(x netip.Prefix) bool { return x.Addr() != p.Addr() && p.Masked().Contains(x.Addr().Unmap()) }
+			if r.HasData() && n.Connected && len(n.Networks) > 0 && !slices.ContainsFunc(n.Networks, here) {
+				without = append(without, string(r.ID))
+			}
+		}
+		if len(without) > 0 {
+			out = append(out, console.Notice{Severity: "NOTICE", Message: fmt.Sprintf(
+				"no device of %s is in %s: where it is the primary, %s is not up, and clients reach the group by another address", strings.Join(without, ", nor of "), p.Masked(), p.Addr())})
+		}
+	}
+	return out
+}
+
+// virtual returns the virtual addresses of a group, with their subnets.
+func virtual(g ag.Group) (out []netip.Prefix) {
+	for _, l := range g.Options.Listeners {
+		for _, text := range l.Addresses {
+			if p, err := netip.ParsePrefix(text); err == nil { // the statement that added it was checked
+				out = append(out, netip.PrefixFrom(p.Addr().Unmap(), p.Bits()))
+			}
+		}
+	}
+	return out
 }
 
 // createDatabases creates the databases that the change registers and that are absent, on the primary, before anything

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -348,6 +349,28 @@ func TestRoutingAfterARestart(t *testing.T) {
 	b.status.facts, b.status.then = facts(time.Hour, false), []catalog.Facts{facts(time.Hour, true)}
 	if r, _, err = b.run(t, "VERIFY ROUTING"); err != nil || len(r.Rows) != len(g.Replicas) || r.Rows[1][4] != "the node does not answer" {
 		t.Errorf("later: %+v, %v", r.Rows, err)
+	}
+}
+
+// TestAddressOfNoNetwork holds that ADD LISTENER and a change of its addresses say at once which replicas could not
+// hold an address, and say nothing of those that could, do not answer, or do not tell their networks.
+func TestAddressOfNoNetwork(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	in := func(text string) catalog.Node {
+		return catalog.Node{Connected: true, Networks: []netip.Prefix{netip.MustParsePrefix("10.0.0.9/32"), netip.MustParsePrefix(text)}}
+	}
+	b.status.facts.Nodes = map[ag.ReplicaID]catalog.Node{"a": in("10.0.0.1/24"), "b": in("10.1.0.2/24"), "c": {Connected: true}}
+	for _, tt := range []struct{ text, want string }{
+		{"ADD LISTENER N'door' (WITH IP ((N'10.0.0.9', N'255.255.255.0')), PORT = 6432) WITH NOWAIT", "NOTICE: no device of b is in 10.0.0.0/24: where it is the primary, 10.0.0.9 is not up"},
+		{"MODIFY LISTENER N'door' (ADD IP (N'10.1.0.9', N'255.255.255.0')) WITH NOWAIT", "NOTICE: no device of a is in 10.1.0.0/24"},
+		{"MODIFY LISTENER N'door' (ADD IP (N'10.2.0.9', N'255.255.255.0')) WITH NOWAIT", "NOTICE: no device of a, nor of b is in 10.2.0.0/24"},
+		{"MODIFY LISTENER N'door' (PORT = 7432) WITH NOWAIT", ""},
+	} {
+		_, notices, err := b.run(t, alter+tt.text)
+		if err != nil || !strings.Contains(notices, tt.want) || strings.Count(notices, "no device") != min(len(tt.want), 1) {
+			t.Errorf("%s: %q, %v", tt.text, notices, err)
+		}
 	}
 }
 

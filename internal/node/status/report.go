@@ -2,6 +2,8 @@ package status
 
 import (
 	"context"
+	"net"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -41,7 +43,7 @@ func (r rated) step(at ag.LSN, d time.Duration) rated {
 // Report returns how this node is, at this moment.
 func (s *Service) Report(ctx context.Context) catalog.Node {
 	out := catalog.Node{Connected: true}
-	out.Uptime = s.Agent.Uptime()
+	out.Uptime, out.Networks = s.Agent.Uptime(), networks()
 	v := s.Agent.View()
 	if v == nil {
 		return out
@@ -71,6 +73,30 @@ func (s *Service) Report(ctx context.Context) catalog.Node {
 		s.reportLinks(&out)
 	}
 	s.reportSessions(&out)
+	return out
+}
+
+// maxNetworks bounds the addresses that a node reports of itself.
+const maxNetworks = 64
+
+// networks returns the addresses of the devices that are up, with their subnets, without those of the loopback device;
+// nil if the kernel does not say.
+func networks() (out []netip.Prefix) {
+	devices, err := net.Interfaces()
+	if err != nil {
+		return nil
+	}
+	for _, d := range devices {
+		if d.Flags&net.FlagUp == 0 || d.Flags&net.FlagLoopback != 0 {
+			continue
+		}
+		addresses, _ := d.Addrs()
+		for _, a := range addresses {
+			if p, err := netip.ParsePrefix(a.String()); err == nil && len(out) < maxNetworks {
+				out = append(out, p)
+			}
+		}
+	}
 	return out
 }
 
