@@ -10,6 +10,7 @@ import (
 	"github.com/coteriedb/coterie/internal/admin/web"
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/node/endorsement"
+	"github.com/coteriedb/coterie/internal/node/events"
 	"github.com/coteriedb/coterie/internal/node/hooks"
 	"github.com/coteriedb/coterie/internal/node/majors"
 	"github.com/coteriedb/coterie/internal/node/metrics"
@@ -58,16 +59,19 @@ func (n *node) newHooks() *hooks.Runner {
 	if _, err := os.Lstat(n.layout.Hooks()); err != nil {
 		return nil
 	}
-	return hooks.New(n.layout.Hooks(), os.Getuid(), func() (out []hooks.Event) {
-		group := n.cfg.Group
-		if g := n.members.Group(); g != nil {
-			group = g.Name
-		}
-		for _, e := range n.status.Journal().Events {
-			out = append(out, hooks.Event{Group: group, Node: string(n.self), At: e.At, Epoch: e.Epoch, Kind: e.Kind, What: e.What, Because: e.Because})
-		}
-		return out
-	}, n.log.With("part", "hooks"))
+	return hooks.New(n.layout.Hooks(), os.Getuid(), n.events, n.log.With("part", "hooks"))
+}
+
+// events returns what this node remembers of late, as its receivers are told.
+func (n *node) events() (out []events.Event) {
+	group := n.cfg.Group
+	if g := n.members.Group(); g != nil {
+		group = g.Name
+	}
+	for _, e := range n.status.Events() {
+		out = append(out, events.Event{Group: group, Node: string(n.self), At: e.At, Epoch: e.Epoch, Kind: e.Kind, What: e.What, Because: e.Because})
+	}
+	return out
 }
 
 // operate is another name of the service, so that admin can embed two types called Service.

@@ -14,7 +14,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-	memory "unsafe" // a function of this package has its name
+
+	"github.com/coteriedb/coterie/internal/node/events"
 )
 
 // patience is how long a command may take to show that it ran.
@@ -34,6 +35,9 @@ func directory(t *testing.T, commands map[string]string) string {
 	}
 	return dir
 }
+
+// quiet is what a node remembers to which nothing happened.
+func quiet() []events.Event { return nil }
 
 // TestCommandsThatAreNotRun holds which files of the directory are no commands, and which directories have none.
 func TestCommandsThatAreNotRun(t *testing.T) {
@@ -108,8 +112,8 @@ func TestACommandIsNotSpared(t *testing.T) {
 		t.Skip("NOT RUN: the score of this process cannot be changed")
 	}
 	defer func() { _ = os.WriteFile(score, was, 0) }()
-	r := New(directory(t, map[string]string{"looks": "for i in $(seq 50); do read -r s < /proc/$$/oom_score_adj; [ $s = 0 ] && exit; sleep 0.1; done; exit 1"}), os.Getuid(), nil, slog.New(slog.DiscardHandler))
-	if r.tell(t.Context(), Event{}); r.Counts().Done != 1 {
+	r := New(directory(t, map[string]string{"looks": "for i in $(seq 50); do read -r s < /proc/$$/oom_score_adj; [ $s = 0 ] && exit; sleep 0.1; done; exit 1"}), os.Getuid(), quiet, slog.New(slog.DiscardHandler))
+	if r.tell(t.Context(), events.Event{}); r.Counts().Done != 1 {
 		t.Error("the command has the score of the agent")
 	}
 }
@@ -128,8 +132,8 @@ func TestACommandGetsTheEvent(t *testing.T) {
 		"10-first": "cat > " + out + ".json; env > " + out + ".env; ls -l /proc/self/fd > " + out + ".fd; pwd > " + out + ".dir; sleep 1000 & echo $! > " + out + ".pid",
 		"20-fails": "exit 3",
 	})
-	e := Event{Group: "g", Node: "n1", At: time.Now().UTC().Round(0), Epoch: 7, Kind: "leadership", What: "took over\x00\n", Because: "n2 was silent"}
-	r := New(dir, os.Getuid(), nil, slog.New(slog.DiscardHandler))
+	e := events.Event{Group: "g", Node: "n1", At: time.Now().UTC().Round(0), Epoch: 7, Kind: "leadership", What: "took over\x00\n", Because: "n2 was silent"}
+	r := New(dir, os.Getuid(), quiet, slog.New(slog.DiscardHandler))
 	r.tell(t.Context(), e)
 	if got := r.Counts(); got != (Counts{Done: 1, Failed: 1}) {
 		t.Errorf("%+v", got)
@@ -141,7 +145,7 @@ func TestACommandGetsTheEvent(t *testing.T) {
 		}
 		return strings.TrimSpace(string(b))
 	}
-	var got Event
+	var got events.Event
 	if err := json.Unmarshal([]byte(read(".json")), &got); err != nil || got != e {
 		t.Errorf("the command read %s: %v", read(".json"), err)
 	}
@@ -168,10 +172,10 @@ func TestACommandGetsTheEvent(t *testing.T) {
 // TestACommandThatDoesNotEnd is killed when the node stops, with what it has started.
 func TestACommandThatDoesNotEnd(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "out")
-	r := New(directory(t, map[string]string{"slow": "sleep 1000 & echo > " + out + "; wait"}), os.Getuid(), nil, slog.New(slog.DiscardHandler))
+	r := New(directory(t, map[string]string{"slow": "sleep 1000 & echo > " + out + "; wait"}), os.Getuid(), quiet, slog.New(slog.DiscardHandler))
 	ctx, stop := context.WithCancel(t.Context())
 	var running sync.WaitGroup
-	running.Go(func() { r.tell(ctx, Event{}) })
+	running.Go(func() { r.tell(ctx, events.Event{}) })
 	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
 		if _, err := os.Stat(out); err == nil {
 			break
@@ -187,52 +191,26 @@ func TestACommandThatDoesNotEnd(t *testing.T) {
 	}
 }
 
-// TestEachEventOnce holds that an event waits once however often the node tells of it, that those from before the start
-// do not, and that a queue which is full drops what comes, and counts it.
-func TestEachEventOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		began := time.Now()
-		list := []Event{{At: began.Add(-time.Second), What: "before"}}
-		r := New("", 0, func() []Event { return list }, slog.New(slog.DiscardHandler))
-		told := r.look(began, nil)
-		for i := range maxWaiting + 6 {
-			list = append(list, Event{At: began.Add(time.Duration(i)), Kind: "health", What: "x"})
-		}
-		for range 3 {
-			told = r.look(began, told)
-		}
-		if len(r.waiting) != maxWaiting || r.Counts().Dropped != 6 {
-			t.Errorf("%d wait, %d were dropped", len(r.waiting), r.Counts().Dropped)
-		}
-		list = list[len(list)-2:]
-		if told = r.look(began, told); len(told) != 2 {
-			t.Errorf("%d events are remembered, and the node has 2", len(told))
-		}
-	})
-}
-
-// TestAClockThatIsSetBack holds that an event is told of whose wall clock was set back after the runner began.
-func TestAClockThatIsSetBack(t *testing.T) {
+// TestAQueueThatIsFull holds that a queue which is full drops what comes, and counts it.
+func TestAQueueThatIsFull(t *testing.T) {
 	t.Parallel()
-	began := time.Now()
-	late := began.Add(time.Second)
-	at := late.Add(-time.Hour)
-	// The wall clock of the one and the reading of the clock of the boot of the other: no function makes that.
-	(*[2]uint64)(memory.Pointer(&at))[1] = (*[2]uint64)(memory.Pointer(&late))[1]
-	if !at.Round(0).Before(began.Round(0)) || at.Sub(began) != time.Second {
-		t.Fatalf("the clock was not set back: %v after %v", at, began)
+	var list []events.Event
+	r := New(directory(t, nil), os.Getuid(), func() []events.Event { return list }, slog.New(slog.DiscardHandler))
+	for i := range maxWaiting + 6 {
+		list = append(list, events.Event{At: time.Unix(int64(i), 0), Kind: "health", What: "x"})
 	}
-	r := New("", 0, func() []Event { return []Event{{At: at, What: "took over"}} }, slog.New(slog.DiscardHandler))
-	r.look(began, nil)
-	if len(r.waiting) != 1 {
-		t.Error("the event is not told of")
+	for range 3 {
+		r.look()
+	}
+	if len(r.waiting) != maxWaiting || r.Counts().Dropped != 6 {
+		t.Errorf("%d wait, %d were dropped", len(r.waiting), r.Counts().Dropped)
 	}
 }
 
 // TestNoDirectory holds that a node without a directory looks at nothing.
 func TestNoDirectory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := New(filepath.Join(t.TempDir(), "none"), 0, func() []Event { panic("asked") }, slog.New(slog.DiscardHandler))
+		r := New(filepath.Join(t.TempDir(), "none"), 0, func() []events.Event { panic("asked") }, slog.New(slog.DiscardHandler))
 		ctx, stop := context.WithTimeout(t.Context(), time.Hour)
 		defer stop()
 		if err := r.Run(ctx); err != nil {

@@ -17,8 +17,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/retry"
+	"github.com/coteriedb/coterie/internal/node/events"
 )
 
 // Bounds: of the events that wait, the time of a command, how often it is looked for events, and for how long the pipes
@@ -30,32 +30,25 @@ const (
 	pipeTime    = time.Second
 )
 
-// Event is the document that a command reads from its standard input.
-type Event struct {
-	Group   string    `json:"group"`
-	Node    string    `json:"node"`
-	At      time.Time `json:"at"` // by the node's own clock
-	Epoch   ag.Epoch  `json:"epoch,omitempty"`
-	Kind    string    `json:"kind"`
-	What    string    `json:"what"`
-	Because string    `json:"because,omitempty"`
-}
-
 // Runner runs the commands. Make it with New.
 type Runner struct {
-	dir    string
-	owner  int
-	events func() []Event
-	log    *slog.Logger
+	dir   string
+	owner int
+	feed  *events.Feed // nil: there is no directory
+	log   *slog.Logger
 
-	waiting chan Event
+	waiting chan events.Event
 	counts  struct{ done, failed, dropped atomic.Uint64 }
 }
 
-// New returns a runner of the commands in dir, which owner runs, for what events returns: what the node remembers, from
-// memory, the oldest first.
-func New(dir string, owner int, events func() []Event, log *slog.Logger) *Runner {
-	return &Runner{dir: dir, owner: owner, events: events, log: log, waiting: make(chan Event, maxWaiting)}
+// New returns a runner of the commands in dir, which owner runs, for what list returns from now on: what the node
+// remembers, from memory, the oldest first.
+func New(dir string, owner int, list func() []events.Event, log *slog.Logger) *Runner {
+	r := &Runner{dir: dir, owner: owner, log: log, waiting: make(chan events.Event, maxWaiting)}
+	if _, err := List(dir, owner); !errors.Is(err, fs.ErrNotExist) {
+		r.feed = events.NewFeed(list)
+	}
+	return r
 }
 
 // Counts are what a Runner has counted: commands that ended with 0, others, and events that found no place.
@@ -66,34 +59,23 @@ func (r *Runner) Counts() Counts {
 	return Counts{r.counts.done.Load(), r.counts.failed.Load(), r.counts.dropped.Load()}
 }
 
-// Run runs the commands for what happens from now on, until ctx is done; it kills one that runs then. Without a
-// directory there is nothing to do.
+// Run runs the commands for what has happened since New, until ctx is done; it kills one that runs then. Where there
+// was no directory there is nothing to do.
 func (r *Runner) Run(ctx context.Context) error {
-	if _, err := List(r.dir, r.owner); errors.Is(err, fs.ErrNotExist) {
+	if r.feed == nil {
 		<-ctx.Done()
 		return nil
 	}
 	var working sync.WaitGroup
 	working.Go(func() { r.work(ctx) })
 	defer working.Wait()
-	began := time.Now()
-	told := map[Event]bool{}
-	retry.Every(ctx, lookEvery, func() { told = r.look(began, told) })
+	retry.Every(ctx, lookEvery, r.look)
 	return nil
 }
 
-// look has the events wait that are new since began, and returns those that are known now.
-func (r *Runner) look(began time.Time, told map[Event]bool) map[Event]bool {
-	known := map[Event]bool{}
-	for _, e := range r.events() {
-		before := e.At.Before(began) // by the clock of the boot, where both have a reading of it: a wall clock may be set back
-		if e.At = e.At.Round(0).UTC(); before || known[e] {
-			continue
-		}
-		known[e] = true
-		if told[e] {
-			continue
-		}
+// look has the events wait that are new.
+func (r *Runner) look() {
+	for _, e := range r.feed.Next() {
 		select {
 		case r.waiting <- e:
 		default:
@@ -102,7 +84,6 @@ func (r *Runner) look(began time.Time, told map[Event]bool) map[Event]bool {
 			}
 		}
 	}
-	return known
 }
 
 // work runs the commands for one event after the other.
@@ -118,7 +99,7 @@ func (r *Runner) work(ctx context.Context) {
 }
 
 // tell runs every command for an event.
-func (r *Runner) tell(ctx context.Context, e Event) {
+func (r *Runner) tell(ctx context.Context, e events.Event) {
 	files, err := List(r.dir, r.owner)
 	if err != nil {
 		r.counts.failed.Add(1)
@@ -146,7 +127,7 @@ func (r *Runner) tell(ctx context.Context, e Event) {
 // execute runs a command with the event on its standard input, and nothing of this process but that: no descriptors, no
 // environment, no capabilities. Its output is not kept. The processes that it has started end with it, but for those
 // that left its process group, as a daemon does.
-func (r *Runner) execute(ctx context.Context, name string, e Event, input []byte) error {
+func (r *Runner) execute(ctx context.Context, name string, e events.Event, input []byte) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, commandTime, errors.New("it took longer than "+commandTime.String()))
 	defer cancel()
 	c := exec.CommandContext(ctx, filepath.Join(r.dir, name))

@@ -61,26 +61,34 @@ var eventKinds = map[ag.Rule]string{
 	ag.RuleQuarantined: "copy", ag.RuleSuspended: "copy", ag.RuleSeed: "copy", ag.RuleReseed: "copy", ag.RuleRewind: "copy", ag.RuleAwaitDrop: "copy",
 }
 
-// Journal returns what this node remembers of late.
+// Journal returns what this node remembers of late, bounded for a reply.
 func (s *Service) Journal() catalog.Journal {
-	var j catalog.Journal
+	j := catalog.Journal{Events: s.Events(), Acts: s.acts.all()}
 	for _, d := range s.Agent.Decisions() {
 		j.Decisions = append(j.Decisions, catalog.Decision{At: d.At, Rule: string(d.Rule), Because: clipText(d.Because), Epoch: d.Epoch, Revision: d.Revision()})
+	}
+	j.Decisions, j.Events = j.Decisions[max(0, len(j.Decisions)-journalDecisions):], j.Events[max(0, len(j.Events)-journalEvents):]
+	return j
+}
+
+// Events returns what happened to this node and is still remembered, the oldest first. An event that is not returned
+// any more never is again.
+func (s *Service) Events() (out []catalog.Event) {
+	for _, d := range s.Agent.Decisions() {
 		if kind, ok := eventKinds[d.Rule]; ok {
-			j.Events = append(j.Events, catalog.Event{At: d.At, Epoch: d.Epoch, Kind: kind, What: d.Rule.Meaning(), Because: clipText(d.Because)})
+			out = append(out, catalog.Event{At: d.At, Epoch: d.Epoch, Kind: kind, What: d.Rule.Meaning(), Because: clipText(d.Because)})
 		}
 	}
 	if s.Links != nil {
 		for _, k := range s.Links.Describe() {
 			for _, e := range k.Events {
-				j.Events = append(j.Events, catalog.Event{At: e.At, Kind: "link", What: "link with " + string(k.Peer) + ": " + clipText(e.What), Because: clipText(e.Reason)})
+				out = append(out, catalog.Event{At: e.At, Kind: "link", What: "link with " + string(k.Peer) + ": " + clipText(e.What), Because: clipText(e.Reason)})
 			}
 		}
 	}
-	j.Events, j.Acts = append(j.Events, s.executed.all()...), s.acts.all()
-	slices.SortStableFunc(j.Events, func(a, b catalog.Event) int { return a.At.Compare(b.At) })
-	j.Decisions, j.Events = j.Decisions[max(0, len(j.Decisions)-journalDecisions):], j.Events[max(0, len(j.Events)-journalEvents):]
-	return j
+	out = append(out, s.executed.all()...)
+	slices.SortStableFunc(out, func(a, b catalog.Event) int { return a.At.Compare(b.At) })
+	return out
 }
 
 // NoteStatement keeps a statement that was executed on this node for the journal.

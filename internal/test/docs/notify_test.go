@@ -16,9 +16,11 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/node/events"
 	"github.com/coteriedb/coterie/internal/node/hooks"
 )
 
@@ -28,7 +30,7 @@ type receiver struct {
 
 	mu    sync.Mutex // guards what follows
 	asked int
-	got   []hooks.Event
+	got   []events.Event
 	bad   []string
 }
 
@@ -42,7 +44,7 @@ func (x *receiver) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)
 	mac := hmac.New(sha256.New, []byte(x.secret))
 	mac.Write([]byte(r.Header.Get("Coterie-Time") + "." + string(body)))
-	var e hooks.Event
+	var e events.Event
 	if err != nil || r.Header.Get("Coterie-Signature") != "sha256="+hex.EncodeToString(mac.Sum(nil)) || json.Unmarshal(body, &e) != nil {
 		x.bad = append(x.bad, string(body))
 		return
@@ -71,9 +73,16 @@ func TestNotifyPage(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	now := time.Now().Add(time.Minute) // the runner tells of what happens after it has begun
-	events := []hooks.Event{{Group: "orders", Node: "db2", At: now, Kind: "link", What: "link with db1"}, {Group: "orders", Node: "db2", At: now, Epoch: 8, Kind: "leadership", What: "took over", Because: "db1 was silent"}}
-	r := hooks.New(dir, os.Getuid(), func() []hooks.Event { return events }, slog.New(slog.DiscardHandler))
+	now := time.Now()
+	var happened atomic.Bool // the runner tells of what happens after it was made
+	list := []events.Event{{Group: "orders", Node: "db2", At: now, Kind: "link", What: "link with db1"}, {Group: "orders", Node: "db2", At: now, Epoch: 8, Kind: "leadership", What: "took over", Because: "db1 was silent"}}
+	r := hooks.New(dir, os.Getuid(), func() []events.Event {
+		if happened.Load() {
+			return list
+		}
+		return nil
+	}, slog.New(slog.DiscardHandler))
+	happened.Store(true)
 	ctx, stop := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	running.Go(func() { _ = r.Run(ctx) })

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/coteriedb/coterie/internal/lab"
-	"github.com/coteriedb/coterie/internal/node/hooks"
+	"github.com/coteriedb/coterie/internal/node/events"
 )
 
 // TestCommandsForEvents puts a command into hooks.d of two nodes: it is told of a statement on the one and, when the
@@ -39,7 +39,7 @@ func TestCommandsForEvents(t *testing.T) {
 		g.await(t, node+" to tell of "+what, func(lab.Status) bool {
 			b, _ := os.ReadFile(filepath.Join(out, node))
 			for line := range strings.Lines(string(b)) {
-				var e hooks.Event
+				var e events.Event
 				if json.Unmarshal([]byte(line), &e) == nil && e.Kind == kind && e.Node == node && e.Group == "lab" && strings.Contains(e.What, what) {
 					return true
 				}

@@ -137,7 +137,8 @@ var rules = []rule{
 	},
 	{"node/fencetime", []string{"postgres/keeper", "ag", "config", "lib/"}, "measures this host, and knows no other service"},
 	{"node/membership", []string{"endpoint", "endpoint/certs", "ag", "config", "lib/"}, "looks members up, and knows no other service"},
-	{"node/hooks", []string{"ag", "lib/"}, "runs commands for events that it does not understand"},
+	{"node/events", []string{"ag", "lib/"}, "tells of events that it does not understand"},
+	{"node/hooks", []string{"node/events", "ag", "lib/"}, "runs commands for events that it does not understand"},
 	{"node/history", []string{"node/metrics", "admin/web", "ag", "lib/"}, "keeps the values of metrics, and knows no service"},
 	{
 		"node/majors",

@@ -1,0 +1,52 @@
+// Package events has the events of a node as its administrator's receivers are told of them: each of them once.
+//
+// It owns the document that a receiver reads, and which events are new. It must not know what an event means, or where
+// it goes.
+//
+// Start reading at Feed.
+package events
+
+import (
+	"time"
+
+	"github.com/coteriedb/coterie/internal/ag"
+)
+
+// Event is the document that a receiver reads.
+type Event struct {
+	Group   string    `json:"group"`
+	Node    string    `json:"node"`
+	At      time.Time `json:"at"` // by the node's own clock
+	Epoch   ag.Epoch  `json:"epoch,omitempty"`
+	Kind    string    `json:"kind"`
+	What    string    `json:"what"`
+	Because string    `json:"because,omitempty"`
+}
+
+// Feed yields each event of a node once. One goroutine uses it.
+type Feed struct {
+	list func() []Event
+	told map[Event]bool
+}
+
+// NewFeed returns a feed of the events that list returns from now on. list returns those that the node remembers, from
+// memory, the oldest first; the present ones are old. No clock decides that: it may be set back.
+func NewFeed(list func() []Event) *Feed {
+	f := &Feed{list: list}
+	f.Next()
+	return f
+}
+
+// Next returns the events that are new since the last call, the oldest first.
+func (f *Feed) Next() (fresh []Event) {
+	known := map[Event]bool{}
+	for _, e := range f.list() {
+		e.At = e.At.Round(0).UTC() // two readings of one event are equal
+		if !known[e] && !f.told[e] {
+			fresh = append(fresh, e)
+		}
+		known[e] = true
+	}
+	f.told = known
+	return fresh
+}

@@ -1,0 +1,42 @@
+package events
+
+import (
+	"testing"
+	"time"
+)
+
+// TestEachEventOnce holds that an event is told of once however often the node lists it, that those from before are
+// not, and that no more is remembered than the node lists.
+func TestEachEventOnce(t *testing.T) {
+	t.Parallel()
+	list := []Event{{What: "before"}}
+	f := NewFeed(func() []Event { return list })
+	list = append(list, Event{What: "a"}, Event{What: "b"}, Event{What: "b"})
+	if got := f.Next(); len(got) != 2 || got[0].What != "a" || got[1].What != "b" {
+		t.Errorf("%v", got)
+	}
+	if got := f.Next(); got != nil {
+		t.Errorf("told again: %v", got)
+	}
+	list = list[2:]
+	if got := f.Next(); got != nil || len(f.told) != 1 {
+		t.Errorf("%v; %d are remembered", got, len(f.told))
+	}
+}
+
+// TestAClockThatIsSetBack holds that an event is told of whose time is before that of the start, and of every event
+// before it: the node's clock was set back.
+func TestAClockThatIsSetBack(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	list := []Event{{At: now, What: "before"}}
+	f := NewFeed(func() []Event { return list })
+	list = append([]Event{{At: now.Add(-time.Hour), What: "took over"}}, list...)
+	if got := f.Next(); len(got) != 1 || got[0].What != "took over" {
+		t.Errorf("%v", got)
+	}
+	list = []Event{{At: now.Add(-time.Hour), What: "took over"}, {At: now.Add(-time.Hour).In(time.FixedZone("x", 3600)), What: "took over"}}
+	if got := f.Next(); got != nil {
+		t.Errorf("told again: %v", got)
+	}
+}
