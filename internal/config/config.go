@@ -80,6 +80,17 @@ type Config struct {
 	// SeedingsAtOnce is the number of large copies that may be made from this node at a time; 0: one. Others wait for
 	// their turn.
 	SeedingsAtOnce int `yaml:"seedings_at_once,omitempty"`
+	// Webhooks are the receivers to which this node posts its events, signed; at most 8.
+	Webhooks []Webhook `yaml:"webhooks,omitempty"`
+}
+
+// Webhook is a receiver of this node's events.
+type Webhook struct {
+	Name       string   `yaml:"name"`             // what logs, metrics and coterie status call it: a-z, 0-9, _ and -, at most 30 characters; needed
+	URL        string   `yaml:"url"`              // where events are posted, https://HOST/PATH; http:// only to a receiver on this machine; needed
+	SecretFile string   `yaml:"secret_file"`      // file with the secret that signs, whsec_ and base64; only root and this node's user may have rights to it; needed
+	CA         string   `yaml:"ca,omitempty"`     // file of the authorities, in PEM, that issue the receiver's certificate; "": the system's
+	Events     []string `yaml:"events,omitempty"` // the kinds that it gets, of leadership, commits, copy, health, link and statement; absent: all but link
 }
 
 // Quorum describes an etcd that an administrator runs, and how this node reaches it. Whether a group uses one is
@@ -225,6 +236,7 @@ func (c Config) Validate() error {
 		errs = append(errs, errors.New("group is missing"))
 	}
 	errs = append(errs, c.Limits.validate()...)
+	errs = append(errs, c.checkWebhooks()...)
 	return errors.Join(append(errs, c.checkPorts()...)...)
 }
 
@@ -249,6 +261,10 @@ func (c Config) checkPaths() (errs []error) {
 	check("hba", c.HBA)
 	check("client_ca", c.ClientCA)
 	check("client_crl", c.ClientCRL)
+	for i, w := range c.Webhooks {
+		check(fmt.Sprintf("webhooks[%d].secret_file", i), w.SecretFile)
+		check(fmt.Sprintf("webhooks[%d].ca", i), w.CA)
+	}
 	for _, there := range slices.Sorted(maps.Keys(c.Tablespaces)) {
 		check("tablespaces", there)
 		check("tablespaces."+there, c.Tablespaces[there])

@@ -17,6 +17,7 @@ import (
 	"github.com/coteriedb/coterie/internal/node/operations"
 	"github.com/coteriedb/coterie/internal/node/status"
 	"github.com/coteriedb/coterie/internal/node/walstream"
+	"github.com/coteriedb/coterie/internal/node/webhooks"
 )
 
 // admin is the node as administrators see it. It implements api.Node.
@@ -24,15 +25,16 @@ type admin struct {
 	*status.Service
 	*operate
 	majors   *majors.Service
-	browsers *web.Server   // nil: this node serves none
-	refused  func() uint64 // connections refused at the HTTP port
-	hooks    *hooks.Runner // nil: there is no directory of commands
+	browsers *web.Server      // nil: this node serves none
+	refused  func() uint64    // connections refused at the HTTP port
+	hooks    *hooks.Runner    // nil: there is no directory of commands
+	webhooks *webhooks.Sender // nil: there is no receiver
 	metrics  http.Handler
 }
 
 // newAdmin returns the node as its ports for administrators serve it. The caller sets refused before they are open.
 func (n *node) newAdmin(browsers *web.Server) *admin {
-	a := &admin{Service: n.status, operate: n.operate, majors: n.majors, browsers: browsers}
+	a := &admin{Service: n.status, operate: n.operate, majors: n.majors, browsers: browsers, webhooks: n.webhooks}
 	a.metrics = metrics.Handler(a.measured, n.log.With("part", "metrics"))
 	return a
 }
@@ -51,6 +53,12 @@ func (a *admin) measured() metrics.Facts {
 		c := metrics.Hooks(a.hooks.Counts())
 		f.Hooks = &c
 	}
+	if a.webhooks != nil {
+		f.Webhooks = map[string]metrics.Webhook{}
+		for name, c := range a.webhooks.Counts() {
+			f.Webhooks[name] = metrics.Webhook(c)
+		}
+	}
 	return f
 }
 
@@ -60,6 +68,14 @@ func (n *node) newHooks() *hooks.Runner {
 		return nil
 	}
 	return hooks.New(n.layout.Hooks(), os.Getuid(), n.events, n.log.With("part", "hooks"))
+}
+
+// newWebhooks returns what sends the events of this node to the receivers of coterie.yaml; nil without any.
+func (n *node) newWebhooks() *webhooks.Sender {
+	if len(n.cfg.Webhooks) == 0 {
+		return nil
+	}
+	return webhooks.New(n.cfg.Webhooks, os.Getuid(), n.events, n.log.With("part", "webhooks"))
 }
 
 // events returns what this node remembers of late, as its receivers are told.
@@ -85,8 +101,14 @@ func (n *node) newStatus() *status.Service {
 		Authority: func() string { return n.pki.Identity().Authority() },
 		NoVote:    n.quorum.NoVote,
 		Endorsed:  n.endorsed,
-		Disowned:  n.peers.Disowned,
-		Roster:    func() ([]uint64, string) { r := n.quorum.Roster(); return r.Voters, r.Stray },
+		Untold: func() []string {
+			if n.webhooks == nil {
+				return nil
+			}
+			return n.webhooks.Problems()
+		},
+		Disowned: n.peers.Disowned,
+		Roster:   func() ([]uint64, string) { r := n.quorum.Roster(); return r.Voters, r.Stray },
 		Listener: func() status.Listener {
 			if s := n.clients.Server(); s != nil {
 				return s

@@ -38,6 +38,7 @@ import (
 	"github.com/coteriedb/coterie/internal/node/seedjobs"
 	"github.com/coteriedb/coterie/internal/node/status"
 	"github.com/coteriedb/coterie/internal/node/walstream"
+	"github.com/coteriedb/coterie/internal/node/webhooks"
 	"github.com/coteriedb/coterie/internal/postgres"
 	"github.com/coteriedb/coterie/internal/postgres/health"
 	"github.com/coteriedb/coterie/internal/postgres/keeper"
@@ -85,6 +86,7 @@ type node struct {
 	status     *status.Service
 	operate    *operations.Service
 	majors     *majors.Service
+	webhooks   *webhooks.Sender // nil: coterie.yaml names no receiver
 	agent      *agent.Agent
 	ready      chan struct{} // closed once there is an agent
 }
@@ -214,7 +216,7 @@ func Run(ctx context.Context, dir string, log *slog.Logger) (err error) {
 		}
 		defer n.closeServer()
 	}
-	if err := n.openAgent(); err != nil {
+	if err := n.openAgent(part(open)); err != nil {
 		return err
 	}
 	if n.seeds != nil {
@@ -315,7 +317,8 @@ func (n *node) openEndpoint(run func(string, func(context.Context) error)) error
 	return nil
 }
 
-func (n *node) openAgent() error {
+// openAgent makes the agent and what needs it. run starts what outlives the agent.
+func (n *node) openAgent(run func(string, func(context.Context) error)) error {
 	n.peers = &rpc.Peers{Control: n.control, Endpoint: n.endpoint}
 	c := agent.Config{
 		Self: n.self, Incarnation: n.incarnation, Place: config.Place(n.layout), Marks: marks.Open(n.layout.State()), Store: n.ports, Peers: n.peers,
@@ -339,6 +342,9 @@ func (n *node) openAgent() error {
 	}
 	n.endorsed = n.newEndorsement()
 	n.status = n.newStatus()
+	if n.webhooks = n.newWebhooks(); n.webhooks != nil {
+		run("webhooks", n.webhooks.Run)
+	}
 	n.operate = n.newOperations()
 	n.completeMajors()
 	close(n.ready)

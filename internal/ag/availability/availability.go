@@ -23,6 +23,8 @@ type Facts struct {
 	Logins []string
 	// Unserved are the reasons for which the group's listener is not served on this node where it should be.
 	Unserved []string
+	// Untold are sentences about the receivers of this node's events that have taken none for long.
+	Untold []string
 	// Refused is why a configuration in the quorum's store was refused lately; "": none was.
 	Refused string
 	// Removed reports that the configuration does not have this node any more.

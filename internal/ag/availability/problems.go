@@ -45,6 +45,9 @@ func (f Facts) problems(r Report) []Problem {
 	for _, why := range f.Unserved {
 		add(Warning, string(v.Self), "coterie check says what to do", "%s", why)
 	}
+	for _, why := range f.Untold {
+		add(Warning, string(v.Self), "mend the receiver, or the node's way to it; coterie check security on "+string(v.Self)+" judges the files", "%s", why)
+	}
 	if m := v.Group.Maintenance; m != nil {
 		add(Warning, group, "coterie maintenance off", "automatic failover is switched off for maintenance %s", *m)
 	} else if r.Writable && !v.Group.Draft && f.wantsAutomatic() && !r.Ready() && f.Stray == "" {

@@ -33,3 +33,15 @@ func TestTroubleOfStorage(t *testing.T) {
 		t.Errorf("%s %q, want degraded %q", r.Level, got, want)
 	}
 }
+
+// TestReceiversOfEvents holds that a receiver which takes nothing is a warning on the node that sends.
+func TestReceiversOfEvents(t *testing.T) {
+	t.Parallel()
+	f := Facts{View: ag.View{Self: "a"}, Untold: []string{"the webhook pager has taken no event for 6m0s"}}
+	for _, p := range Assess(f).Problems {
+		if p.Finding == f.Untold[0] && p.Severity == Warning && p.Target == "a" && strings.Contains(p.Run, "coterie check security on a") {
+			return
+		}
+	}
+	t.Errorf("%+v", Assess(f).Problems)
+}

@@ -37,7 +37,7 @@ func Find(ctx context.Context, dir string) ([]check.Finding, error) {
 	out = append(out, judgeRules(l, c)...)
 	out = append(out, judgeClientCertificates(c)...)
 	out = append(out, judgeFiles(l)...)
-	out = append(out, judgeHooks(l)...)
+	out = append(append(out, judgeHooks(l)...), judgeWebhooks(l, c)...)
 	out = append(out, judgeKeys(l, c)...)
 	s, err := api.NewClient(l.AgentSock(), l.Owner()).Status(ctx)
 	var local *api.Process

@@ -2,6 +2,7 @@ package nodecmd
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"path/filepath"
 	"strconv"
@@ -11,6 +12,7 @@ import (
 	"github.com/coteriedb/coterie/internal/cli"
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/lib/fail"
+	"github.com/coteriedb/coterie/internal/node/webhooks"
 )
 
 // verdict is what coterie config check --json prints of a file. One that is not good ends the command with exit code 2.
@@ -36,9 +38,13 @@ func configCheck() *cobra.Command {
 		RunE: func(c *cobra.Command, _ []string) error {
 			dir := cli.Node(c)
 			cfg, err := config.Load(dir)
-			switch {
-			case errors.Is(err, fs.ErrPermission):
+			if errors.Is(err, fs.ErrPermission) {
 				return cli.NoAgent(c, err)
+			}
+			if err == nil {
+				err = checkFiles(dir, cfg)
+			}
+			switch {
 			case asJSON:
 				v := verdict{File: filepath.Join(dir, config.File), Good: err == nil, Node: cfg.Node, Group: cfg.GroupName}
 				if err != nil {
@@ -57,4 +63,19 @@ func configCheck() *cobra.Command {
 	}
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return c
+}
+
+// checkFiles looks at the files that the receivers of events need, as the node's user would use them.
+func checkFiles(dir string, cfg config.Config) error {
+	l, err := config.NewLayout(dir)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for i, w := range cfg.Webhooks {
+		if err := webhooks.Check(w, l.Owner()); err != nil {
+			errs = append(errs, fmt.Errorf("%s: webhooks[%d].%w", filepath.Join(l.Dir, config.File), i, err))
+		}
+	}
+	return errors.Join(errs...)
 }

@@ -47,6 +47,19 @@ func TestConfigCheckForPrograms(t *testing.T) {
 	if r, v := check(witness); r.Err != nil || !v.Good || v.Error != "" || v.Node != "n1" || v.Group != "sales" {
 		t.Errorf("a good file: %v, %+v", r.Err, v)
 	}
+	hooked := witness + "webhooks:\n  - name: pager\n    url: https://alerts.example.com/TOKEN\n    secret_file: " + filepath.Join(dir, "secret") + "\n"
+	for text, want := range map[string]string{"": "webhooks[0].secret_file: ", "whsec_c2hvcnQ=": "secret 1 is not", "whsec_" + strings.Repeat("QUJD", 10): ""} {
+		if text != "" {
+			if err := os.WriteFile(filepath.Join(dir, "secret"), []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		} else if err := os.RemoveAll(filepath.Join(dir, "secret")); err != nil {
+			t.Fatal(err)
+		}
+		if r, v := check(hooked); v.Good != (want == "") || (r.Code == 2) == v.Good || !strings.Contains(v.Error, want) || strings.Contains(v.Error, "TOKEN") {
+			t.Errorf("the secret %q: %d, %+v", text, r.Code, v)
+		}
+	}
 	for _, bad := range []string{"node: n1\n", witness + "nonsense: 1\n"} {
 		if r, v := check(bad); r.Code != 2 || r.Err.Error() != "" || v.Good || v.Error == "" || strings.Contains(bad, "nonsense") != strings.Contains(v.Error, "nonsense") {
 			t.Errorf("%q: %d, %v, %+v", bad, r.Code, r.Err, v)

@@ -63,6 +63,10 @@ var node = Section{"The node", []Definition{
 	{"coterie_https_streams_dropped_total", Counter, "", nil, "Streams of events that ended because their reader was slow."},
 	{"coterie_hook_runs_total", Counter, "", labels("result"), "Commands of hooks.d that were run for an event. Result: done, or failed. Absent without that directory, as is the next."},
 	{"coterie_hook_events_dropped_total", Counter, "", nil, "Events for which no command was run, because too many waited."},
+	{"coterie_webhook_tries_total", Counter, "", labels("webhook", "result"), "Requests to a receiver of events. Result: done, or failed. Absent without webhooks in coterie.yaml, as are the next three."},
+	{"coterie_webhook_events_lost_total", Counter, "", labels("webhook", "reason"), "Events that a receiver did not get. Reason: queue full, refused (by the receiver), or given up (after many tries, or an hour)."},
+	{"coterie_webhook_events_waiting", Gauge, "", labels("webhook"), "Events that wait for a receiver, the one that is tried among them."},
+	{"coterie_webhook_failing_seconds", Gauge, seconds, labels("webhook"), "For how long every try has failed; 0: the last one did not."},
 	{"coterie_console_sessions_open", Gauge, "", nil, "Sessions of the database coterie, the console."},
 	{"coterie_console_limit_reached_total", Counter, "", labels("limit"), "Times that a limit of the console was reached."},
 }}

@@ -36,8 +36,9 @@ type Facts struct {
 	Backup   *Backup  // nil where no backups are enabled
 	Clients  *Clients // nil where no clients are served
 	Console  console.Counts
-	Browsers *web.Counts // nil where there is no console in the browser
-	Hooks    *Hooks      // nil where there is no directory of commands
+	Browsers *web.Counts        // nil where there is no console in the browser
+	Hooks    *Hooks             // nil where there is no directory of commands
+	Webhooks map[string]Webhook // by name; nil where there are none
 	Endpoint Endpoint
 	HTTP     uint64 // connections refused at the HTTP port
 }
@@ -50,6 +51,14 @@ type Logs struct{ Replaced, Failed uint64 }
 
 // Hooks counts the commands that were run for events, and the events that were left out.
 type Hooks struct{ Done, Failed, Dropped uint64 }
+
+// Webhook is what was counted of a receiver of events.
+type Webhook struct {
+	Sent, Failed                uint64 // tries
+	Dropped, Refused, Abandoned uint64 // events
+	Waiting                     int
+	Failing                     time.Duration
+}
 
 // Endpoint is what the port between nodes has counted.
 type Endpoint struct {

@@ -77,6 +77,7 @@ func everything() Facts {
 		Console:  console.Counts{Sessions: 2, Limits: map[string]uint64{"sessions": 1}},
 		Browsers: &web.Counts{Refused: 1, Sessions: 2, Limits: map[string]uint64{"sessions": 3}, Streams: 4, Dropped: 5},
 		Hooks:    &Hooks{Done: 3, Failed: 1, Dropped: 2},
+		Webhooks: map[string]Webhook{"pager": {Sent: 4, Failed: 3, Dropped: 2, Refused: 1, Abandoned: 5, Waiting: 6, Failing: time.Minute}},
 		Endpoint: Endpoint{Refused: 1, Relayed: endpoint.RelayStatus{Open: 1, Total: 2, Bytes: 3}},
 	}
 }

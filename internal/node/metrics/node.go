@@ -48,6 +48,15 @@ func (s sink) node(f Facts) {
 		s.count("coterie_hook_runs_total", h.Failed, "failed")
 		s.count("coterie_hook_events_dropped_total", h.Dropped)
 	}
+	for name, w := range f.Webhooks {
+		s.count("coterie_webhook_tries_total", w.Sent, name, "done")
+		s.count("coterie_webhook_tries_total", w.Failed, name, "failed")
+		s.count("coterie_webhook_events_lost_total", w.Dropped, name, "queue full")
+		s.count("coterie_webhook_events_lost_total", w.Refused, name, "refused")
+		s.count("coterie_webhook_events_lost_total", w.Abandoned, name, "given up")
+		s.set("coterie_webhook_events_waiting", float64(w.Waiting), name)
+		s.time("coterie_webhook_failing_seconds", w.Failing, name)
+	}
 	s.set("coterie_console_sessions_open", float64(f.Console.Sessions))
 	s.counts("coterie_console_limit_reached_total", f.Console.Limits)
 }

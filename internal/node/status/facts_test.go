@@ -13,11 +13,41 @@ import (
 
 	"github.com/coteriedb/coterie/internal/admin/catalog"
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/ag/availability"
 	"github.com/coteriedb/coterie/internal/agent/decisions"
+	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/listener"
 	"github.com/coteriedb/coterie/internal/postgres"
 	"github.com/coteriedb/coterie/internal/postgres/replication"
 )
+
+// TestKindsOfEvents holds that coterie.yaml may name each kind of event that there is, and no other.
+func TestKindsOfEvents(t *testing.T) {
+	t.Parallel()
+	kinds := map[string]bool{"link": true, "statement": true}
+	for _, k := range eventKinds {
+		kinds[k] = true
+	}
+	for _, k := range config.EventKinds() {
+		if !kinds[k] {
+			t.Errorf("no event is of the kind %s", k)
+		}
+		delete(kinds, k)
+	}
+	if len(kinds) > 0 {
+		t.Errorf("no receiver can ask for %v", kinds)
+	}
+}
+
+// TestReceiversThatFail holds that the judgement of the group has the receivers of this node's events that take none.
+func TestReceiversThatFail(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	b.untold = []string{"the webhook pager has taken no event for 6m0s"}
+	if !slices.ContainsFunc(b.Status().Availability.Problems, func(p availability.Problem) bool { return p.Finding == b.untold[0] && p.Target == "a" }) {
+		t.Errorf("%+v", b.Status().Availability.Problems)
+	}
+}
 
 // TestReport holds what a node says of itself, as the primary, as a secondary and as a witness.
 func TestReport(t *testing.T) {

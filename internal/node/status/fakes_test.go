@@ -46,6 +46,7 @@ type bed struct {
 	noVote   string
 	stray    string
 	disowned bool
+	untold   []string
 }
 
 func newBed(t testing.TB) *bed {
@@ -81,8 +82,8 @@ func newBed(t testing.TB) *bed {
 		Expiry:   func() map[string]time.Time { return map[string]time.Time{"node": time.Unix(99, 0)} },
 		NoVote:   func() string { return b.noVote },
 		Endorsed: fakeEndorsed{},
-		Disowned: func() bool { return b.disowned },
-		Roster:   func() ([]uint64, string) { return nil, b.stray },
+		Disowned: func() bool { return b.disowned }, Untold: func() []string { return b.untold },
+		Roster: func() ([]uint64, string) { return nil, b.stray },
 		Listener: func() Listener {
 			if b.listener == nil {
 				return nil

@@ -39,7 +39,8 @@ type Config struct {
 	Authority func() string               // the pin of the authority that issued this node's certificate
 	NoVote    func() string               // why this node's member of the quorum does not run; "": it does, or there is none
 	Endorsed  Endorsed
-	Disowned  func() bool // whether a member answered that this node is not one
+	Untold    func() []string // which receivers of this node's events have failed for long, and why
+	Disowned  func() bool     // whether a member answered that this node is not one
 	// Roster returns the ids of the quorum's voting members by its own list, nil if that is not known, and how the list
 	// and the configuration differ, "" if they do not.
 	Roster func() (voters []uint64, stray string)
@@ -180,7 +181,7 @@ func (s *Service) Availability() availability.Report {
 	}
 	f.Voters, f.Stray = s.Roster()
 	f.Logins, f.Unserved = s.Clients.LoginProblems(), s.Clients.Unserved()
-	f.Refused = s.Endorsed.Problem()
+	f.Refused, f.Untold = s.Endorsed.Problem(), s.Untold()
 	if g := f.View.Group; len(g.Replicas) > 0 {
 		_, in := g.Replica(s.Self)
 		f.Removed = !in || len(f.View.Reach) == 0 && s.Disowned()

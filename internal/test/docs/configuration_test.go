@@ -34,6 +34,9 @@ func keys(t *testing.T, structs map[string]*ast.StructType, name, prefix string)
 			need = "yes"
 		}
 		rows = append(rows, fmt.Sprintf("| `%s` | %s | %s | %s |\n", prefix+key, kind, need, text))
+		if kind == "list of sections" {
+			key += "[]"
+		}
 		if structs[nested] != nil && nested != "Address" {
 			rows = append(rows, keys(t, structs, nested, prefix+key+".")...)
 		}
@@ -59,6 +62,9 @@ func typeName(e ast.Expr) (text, nested string) {
 	case *ast.StarExpr:
 		return typeName(x.X)
 	case *ast.ArrayType:
+		if kind, nested := typeName(x.Elt); kind == "section" {
+			return "list of sections", nested
+		}
 		return "list", ""
 	case *ast.MapType:
 		return "map", ""

@@ -138,6 +138,7 @@ var rules = []rule{
 	{"node/fencetime", []string{"postgres/keeper", "ag", "config", "lib/"}, "measures this host, and knows no other service"},
 	{"node/membership", []string{"endpoint", "endpoint/certs", "ag", "config", "lib/"}, "looks members up, and knows no other service"},
 	{"node/events", []string{"ag", "lib/"}, "tells of events that it does not understand"},
+	{"node/webhooks", []string{"node/events", "config", "lib/"}, "posts events that it does not understand"},
 	{"node/hooks", []string{"node/events", "ag", "lib/"}, "runs commands for events that it does not understand"},
 	{"node/history", []string{"node/metrics", "admin/web", "ag", "lib/"}, "keeps the values of metrics, and knows no service"},
 	{
@@ -211,7 +212,7 @@ var rules = []rule{
 	},
 	{"provision/preflight", []string{"check", "endpoint", "endpoint/certs", "postgres", "postgres/", "ag", "config", "lib/"}, "there is no group and no node yet"},
 	{"check", []string{"backup", "backup/planfile", "node", "node/", "admin/", "etcd", "etcd/embedded", "postgres", "postgres/", "endpoint", "ag", "config", "lib/"}, "probes look at what a node is made of"},
-	{"check/posture", []string{"check", "node/hooks", "admin/api", "listener/hba", "listener/clientcert", "ag", "config", "lib/"}, "judges what a node is exposed to, by what an administrator could look at"},
+	{"check/posture", []string{"check", "node/hooks", "node/webhooks", "admin/api", "listener/hba", "listener/clientcert", "ag", "config", "lib/"}, "judges what a node is exposed to, by what an administrator could look at"},
 	{"support", []string{"lib/"}, "reads files and removes secrets, and asks nobody"},
 	{"cli/supportcmd", []string{"cli", "cli/sqlrun", "support", "admin/api", "admin/console", "config", "lib/"}, "a command parses and prints"},
 	{"cli", []string{"admin/api", "ag", "config", "lib/"}, "what commands share"},
