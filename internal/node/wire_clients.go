@@ -61,7 +61,7 @@ func (n *node) newWeb(past func(samples.Span) web.History) *web.Server {
 			who, err := n.clients.LogIn(ctx, listener.PasswordLogin(a))
 			return web.Account(who), err
 		},
-		Try: n.operate.Failover, Token: n.operate.CreateToken, Note: n.operate.Note, History: past,
+		Try: n.operate.Failover, Holds: n.operate.Holds, Token: n.operate.CreateToken, Note: n.operate.Note, History: past,
 		Look: func(ctx context.Context, user string) (web.Account, error) {
 			who, err := n.clients.Look(ctx, user)
 			return web.Account(who), err

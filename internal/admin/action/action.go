@@ -22,8 +22,11 @@ type Request struct {
 	DryRun    bool // nothing is to be changed; of a failover only
 }
 
-// kinds are the changes by their names, with the document of each. The group's name is that of the statement.
+// kinds are the changes by their names, with the document of each. The group's name is that of the statement, unless
+// the document names one that is to be made.
 var kinds = map[string]func(group string, body []byte) (Request, error){
+	"create":      parse[Founding],
+	"join":        parse[join],
 	"failover":    parse[failover],
 	"suspend":     parse[suspend],
 	"resume":      parse[resume],
@@ -61,6 +64,9 @@ func parse[T document](group string, body []byte) (Request, error) {
 	a, err := doc.action()
 	if err != nil {
 		return Request{}, err
+	}
+	if d, ok := any(doc).(named); ok {
+		group = d.group()
 	}
 	r := doc.terms()
 	r.Statement, err = ddl.Statement{Group: group, Action: a}.Checked()
@@ -220,12 +226,8 @@ func (d options) action() (ddl.Action, error) {
 		list, err := d.Options.settings(ddl.InGroup)
 		return ddl.Set{Options: list}, err
 	}
-	r := ddl.Replica{Server: d.Replica}
-	var failed [3]error
-	r.Options, failed[0] = d.Options.settings(ddl.InReplica)
-	r.Secondary, failed[1] = d.Secondary.settings(ddl.InSecondary)
-	r.Primary, failed[2] = d.Primary.settings(ddl.InPrimary)
-	return ddl.ModifyReplica{Replicas: []ddl.Replica{r}}, errors.Join(failed[:]...)
+	r, err := replicaWith(d.Replica, d.Options, d.Secondary, d.Primary)
+	return ddl.ModifyReplica{Replicas: []ddl.Replica{r}}, err
 }
 
 type routing struct {

@@ -67,6 +67,12 @@ func TestParse(t *testing.T) {
 		{"remove", `{"replica":"n2","confirm":"n2"}`, alter + "REMOVE REPLICA ON N'n2'"},
 		{"remove", `{"replica":"n2"}`, ""},
 		{"remove", `{}`, ""},
+		{"create", `{"group":"S]","replicas":[{"replica":"n1"}]}`, "CREATE AVAILABILITY GROUP [S]]]\n    FOR REPLICA ON\n        N'n1'"},
+		{"create", `{"group":"s"}`, ""},
+		{"create", `{"replicas":[{"replica":"n1"}]}`, ""},
+		{"create", `{"group":"s","replicas":[{"replica":"n1","statement":"x"}]}`, ""},
+		{"join", `{"replica":"n'2"}`, alter + "JOIN REPLICA ON N'n''2'"},
+		{"join", `{}`, ""},
 		{"sql", `{}`, ""},
 	} {
 		r, err := Parse(x.name, "g", []byte(x.body))
@@ -86,6 +92,7 @@ func FuzzParse(f *testing.F) {
 	for _, name := range Names() {
 		f.Add(name, `{"replica":"n2","to":"n2","confirm":"n2","on":true,"reason":"x","options":{"DB_FAILOVER":"OFF"},"list":[["a"]]}`)
 	}
+	f.Add("create", wholeGroup)
 	f.Add("maintenance", `{"on":true,"reason":"') WITH (NOWAIT"}`)
 	f.Fuzz(func(t *testing.T, name, body string) {
 		r, err := Parse(name, "g", []byte(body))
@@ -93,7 +100,8 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		s := r.Statement
-		if s.NoWait || s.Strict || s.Group != "g" && s.Group != "" || s.Needs() > ddl.MayAdminister || s.Kind() == ddl.KindReport {
+		_, founds := s.Action.(ddl.Create)
+		if founds != (name == "create") || s.NoWait || s.Strict || s.Group != "g" && s.Group != "" && !founds || s.Needs() > ddl.MayAdminister || s.Kind() == ddl.KindReport {
 			t.Errorf("%s %s: %s", name, body, s)
 		}
 		again, err := ddl.Parse(s.String())

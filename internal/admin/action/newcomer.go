@@ -35,11 +35,16 @@ type Finding struct {
 	Run   string `json:"run,omitempty"` // what to do about it
 }
 
-// Plan is what becomes of a group when a newcomer joins it.
+// Plan is what becomes of a group when a newcomer joins it, or when it is made.
 type Plan struct {
-	Findings  []Finding `json:"findings"`
-	Statement string    `json:"statement,omitempty"` // that gives it its options, once it has joined; "": it has them already
-	Script    string    `json:"script,omitempty"`    // commands, as comments, and the statement; "": there is a problem
+	Findings []Finding `json:"findings"`
+	// Statement makes the group, or gives a newcomer its options once it has joined; "": it has them already.
+	Statement string `json:"statement,omitempty"`
+	// Joins are the replicas that JOIN once the group is made.
+	Joins  []ag.ReplicaID `json:"joins,omitempty"`
+	Script string         `json:"script,omitempty"` // commands, as comments, and the statements; "": there is a problem
+
+	made ag.Group // that the statements make
 }
 
 // ParseNewcomer reads the document of a newcomer.
@@ -61,7 +66,7 @@ func ParseNewcomer(body []byte) (n Newcomer, err error) {
 func (n Newcomer) Plan(g ag.Group, primary ag.ReplicaID) Plan {
 	g = ddl.Clone(g)
 	if g.Draft {
-		return Plan{Findings: []Finding{{Problem, "this node has no availability group yet", "coterie init --interactive"}}}
+		return Plan{Findings: []Finding{{Problem, "this node has no availability group yet", "make one first: New group… on the first screen, or CREATE AVAILABILITY GROUP"}}}
 	}
 	if err := config.CheckName(n.Name); err != nil {
 		return Plan{Findings: []Finding{{Level: Problem, What: err.Error()}}}
@@ -72,7 +77,7 @@ func (n Newcomer) Plan(g ag.Group, primary ag.ReplicaID) Plan {
 		return p
 	}
 	if awaited {
-		p.add(Warning, fmt.Sprintf("%s takes the place of the %s that had the name, with its options", n.Name, kind(replaces)), "")
+		p.Add(Warning, fmt.Sprintf("%s takes the place of the %s that had the name, with its options", n.Name, kind(replaces)), "")
 	}
 	st, given, err := n.statement(g.Name)
 	if err == nil && given {
@@ -80,7 +85,7 @@ func (n Newcomer) Plan(g ag.Group, primary ag.ReplicaID) Plan {
 		before := g
 		if g, notices, err = st.Change(g, ddl.Context{Self: primary, Primary: primary}); err == nil {
 			for _, x := range notices {
-				p.add(Warning, x.Message, "")
+				p.Add(Warning, x.Message, "")
 			}
 			was, _ := before.Replica(ag.ReplicaID(n.Name))
 			if is, _ := g.Replica(ag.ReplicaID(n.Name)); !same(was, is) {
@@ -89,7 +94,7 @@ func (n Newcomer) Plan(g ag.Group, primary ag.ReplicaID) Plan {
 		}
 	}
 	if err != nil {
-		p.add(Problem, err.Error(), "")
+		p.Add(Problem, err.Error(), "")
 		return p
 	}
 	p.judge(g, n)
@@ -97,7 +102,8 @@ func (n Newcomer) Plan(g ag.Group, primary ag.ReplicaID) Plan {
 	return p
 }
 
-func (p *Plan) add(level, what, run string) {
+// Add adds a finding.
+func (p *Plan) Add(level, what, run string) {
 	p.Findings = append(p.Findings, Finding{level, what, run})
 }
 
@@ -174,16 +180,16 @@ func (p *Plan) judge(g ag.Group, n Newcomer) {
 	me, _ := g.Replica(ag.ReplicaID(n.Name))
 	switch {
 	case g.External > 0:
-		p.add(Fine, "an external etcd votes, and not the members", "")
+		p.Add(Fine, "an external etcd votes, and not the members", "")
 	case me.Voter:
-		p.add(Fine, fmt.Sprintf("%s votes: %d members vote, of which %d have to answer", n.Name, voters, voters/2+1), "")
+		p.Add(Fine, fmt.Sprintf("%s votes: %d members vote, of which %d have to answer", n.Name, voters, voters/2+1), "")
 	case len(g.Replicas) == 2:
-		p.add(Warning, "with two members only one votes: if that one dies, nobody takes over by itself", "add a third one, a witness for example")
+		p.Add(Warning, "with two members only one votes: if that one dies, nobody takes over by itself", "add a third one, a witness for example")
 	default:
-		p.add(Fine, fmt.Sprintf("%s does not vote: %d members vote already, and their number is odd", n.Name, voters), "")
+		p.Add(Fine, fmt.Sprintf("%s does not vote: %d members vote already, and their number is odd", n.Name, voters), "")
 	}
 	if n.Role == "replica" && me.AvailabilityMode == ag.SynchronousCommit {
-		p.add(Fine, "commits may wait for "+n.Name+" once it has caught up", "")
+		p.Add(Fine, "commits may wait for "+n.Name+" once it has caught up", "")
 	}
 }
 

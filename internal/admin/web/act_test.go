@@ -28,10 +28,12 @@ var keys atomic.Int64
 type example struct {
 	needs     ddl.Privilege
 	body      string
-	statement string // behind ALTER AVAILABILITY GROUP [g]
+	statement string // behind ALTER AVAILABILITY GROUP [g], unless it makes a group
 }
 
 var examples = map[string]example{
+	"create":      {ddl.MayAdminister, `{"group":"h","replicas":[{"replica":"n1"}]}`, "CREATE AVAILABILITY GROUP [h]\n    FOR REPLICA ON\n        N'n1'"},
+	"join":        {ddl.MayAdminister, `{"replica":"n2"}`, "JOIN REPLICA ON N'n2'"},
 	"failover":    {ddl.MayOperate, `{"to":"n2"}`, "FAILOVER TO N'n2'"},
 	"suspend":     {ddl.MayOperate, `{"replica":"n2"}`, "SUSPEND REPLICA ON N'n2'"},
 	"resume":      {ddl.MayOperate, `{"replica":"n2"}`, "RESUME REPLICA ON N'n2'"},
@@ -45,6 +47,14 @@ var examples = map[string]example{
 
 // mays are the privileges of the users of tests.
 var mays = map[string]ddl.Privilege{"vera": ddl.MayLook, "olaf": ddl.MayOperate, "anna": ddl.MayAdminister}
+
+// text returns the statement of the change.
+func (x example) text() string {
+	if strings.HasPrefix(x.statement, "CREATE ") {
+		return x.statement
+	}
+	return "ALTER AVAILABILITY GROUP [g] " + x.statement
+}
 
 func (x example) want(user string) int {
 	switch may, known := mays[user]; {
@@ -178,7 +188,7 @@ func TestWhoMayChangeWhat(t *testing.T) {
 			if code != x.want(user) {
 				t.Errorf("%s by %q: %d, want %d: %s", name, user, code, x.want(user), text)
 			}
-			want := "ALTER AVAILABILITY GROUP [g] " + x.statement
+			want := x.text()
 			var doc struct {
 				Statement, Message string
 				Number             *int

@@ -8,6 +8,10 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"github.com/coteriedb/coterie/internal/admin/api"
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/lib/fail"
 )
 
 // TestManyEventsAtOnce holds that a stream which gets many events at once, as the first one of an agent's life
@@ -149,5 +153,55 @@ func TestPlan(t *testing.T) {
 	defer g.mu.Unlock()
 	if len(g.ran)+len(g.asked)+len(g.noted) > 0 {
 		t.Errorf("ran %v, asked %v, noted %v", g.ran, g.asked, g.noted)
+	}
+}
+
+// apart are nodes that have joined each other and have no group.
+func apart() ag.Group {
+	g := ag.Group{ID: "i", Name: "g", Draft: true, CommitRule: ag.RuleQuorum, Profile: "default"}
+	for i, id := range []ag.ReplicaID{"n1", "n2", "n3"} {
+		g.Replicas = append(g.Replicas, ag.Replica{ID: id, Endpoint: string(id), Major: 17, Voter: true, Join: ag.Detached, Suspended: i > 0, AvailabilityMode: ag.SynchronousCommit, FailoverMode: ag.Automatic, Allow: ag.AllowReadOnly})
+	}
+	return g
+}
+
+// TestPlanOfAGroup holds that everybody who may look may have a group planned, that the state of the nodes is part of
+// what is found, and that nothing is run for it.
+func TestPlanOfAGroup(t *testing.T) {
+	t.Parallel()
+	g := newGroup()
+	g.nodes = apart()
+	g.tables = map[string]rows{"coterie.databases": {{"name", "present"}, {"shop", true}}}
+	b := serve(t, g)
+	b.logIn("vera")
+	ask := func(body string, want int, texts ...string) {
+		t.Helper()
+		code, text, _ := b.do("POST", "/api/v1/plan/create", body)
+		for _, x := range texts {
+			if code != want || !strings.Contains(string(text), x) {
+				t.Errorf("%s: %d %s, want %q", body, code, text, x)
+			}
+		}
+	}
+	const whole = `{"group":"Sales","databases":["shop","o'neil"],"options":{"LEASE_PROFILE":"FAST"},"replicas":[{"replica":"n1"},{"replica":"n2"}]}`
+	ask(whole, 200, "these databases exist: [shop]", "these databases are created empty: [o'neil]", `"joins":["n2"]`, "JOIN REPLICA ON N'n2'", "CREATE AVAILABILITY GROUP [Sales]")
+	ask(`{"group":"Sales","replicas":[{"replica":"n2"}]}`, 200, "PROBLEM", "none of the replicas is n1")
+	ask(`{"group":"Sales","drop":"it"}`, 400, "not the JSON")
+	ask(`[]`, 400, "not the JSON")
+	ask(`{"group":"`+strings.Repeat("x", maxBody)+`"}`, 413, "too large")
+	g.mu.Lock()
+	g.cannot = fail.Refusedf("the host of n2 is slow")
+	g.st.WriteOpen = false
+	g.st.Replicas = append(g.st.Replicas, api.Replica{Name: "n2", Connected: "DISCONNECTED"})
+	g.mu.Unlock()
+	ask(whole, 200, "the host of n2 is slow", "n1 does not take writes now", "n2 does not answer")
+	g.mu.Lock()
+	g.st.Quorum = false
+	g.mu.Unlock()
+	ask(whole, 200, "the quorum does not answer")
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if len(g.ran)+len(g.noted) > 0 {
+		t.Errorf("ran %v, noted %v", g.ran, g.noted)
 	}
 }

@@ -37,6 +37,8 @@ type Config struct {
 	Look func(ctx context.Context, user string) (Account, error)
 	// Try returns what a failover would do; DryRun is set. Its error is one of a statement.
 	Try func(ctx context.Context, req api.FailoverRequest) (api.FailoverResult, error)
+	// Holds returns why a replica's host cannot hold a lease profile; nil: each can, as far as it is known.
+	Holds func(profile string) error
 	// Token makes a join token. Note keeps for the audit how that ended, or that a change was denied for want of the
 	// password.
 	Token func(ctx context.Context, req api.TokenRequest) (api.TokenResult, error)

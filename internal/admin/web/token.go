@@ -6,12 +6,15 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/admin/action"
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/admin/console"
 	"github.com/coteriedb/coterie/internal/admin/ddl"
+	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 )
 
@@ -44,14 +47,80 @@ func (s *Server) plan(w http.ResponseWriter, r *http.Request, _ *session) {
 	p := n.Plan(s.c.Group(), st.Primary)
 	switch {
 	case !st.Quorum:
-		p.Findings = append(p.Findings, action.Finding{Level: action.Problem, What: "the quorum does not answer: no token can be made, and nobody can join", Run: "coterie status"})
+		p.Add(action.Problem, "the quorum does not answer: no token can be made, and nobody can join", "coterie status")
 	case !st.WriteOpen:
-		p.Findings = append(p.Findings, action.Finding{Level: action.Warning, What: "no primary takes writes now", Run: "coterie status"})
+		p.Add(action.Warning, "no primary takes writes now", "coterie status")
 	}
 	if k := len(st.Availability.Problems); k > 0 {
-		p.Findings = append(p.Findings, action.Finding{Level: action.Warning, What: fmt.Sprintf("the group has %d problems, of which the first screen tells", k), Run: "coterie status"})
+		p.Add(action.Warning, fmt.Sprintf("the group has %d problems, of which the first screen tells", k), "coterie status")
 	}
 	answer(w, http.StatusOK, p)
+}
+
+// planGroup answers what a group would be that is made of the nodes that have joined each other, and how an
+// administrator makes it by hand. Nothing is changed.
+func (s *Server) planGroup(w http.ResponseWriter, r *http.Request, _ *session) {
+	var body json.RawMessage
+	if !readJSON(w, r, &body) {
+		return
+	}
+	f, err := action.ParseFounding(body)
+	if err != nil {
+		refuseChange(w, "", console.AsError(err))
+		return
+	}
+	st := s.c.Status()
+	p := f.Plan(s.c.Group(), st.Primary)
+	g, ok := p.Made()
+	if !ok {
+		answer(w, http.StatusOK, p)
+		return
+	}
+	if err := s.c.Holds(g.Profile); err != nil {
+		e := console.AsError(err)
+		p.Add(action.Problem, e.Message, e.Hint)
+	}
+	switch {
+	case !st.Quorum:
+		p.Add(action.Problem, "the quorum does not answer: nothing can be changed", "coterie status")
+	case !st.WriteOpen:
+		p.Add(action.Problem, fmt.Sprintf("%s does not take writes now", st.Primary), "coterie status")
+	}
+	for _, x := range st.Replicas {
+		if m, ok := g.Replica(x.Name); ok && m.Part() && x.Connected != "CONNECTED" {
+			p.Add(action.Warning, fmt.Sprintf("%s does not answer: it takes its part once it does", x.Name), "coterie status")
+		}
+	}
+	s.planDatabases(r.Context(), &p, g)
+	answer(w, http.StatusOK, p)
+}
+
+// planDatabases adds which databases of a group that is to be made exist. Those that do not are created with it.
+func (s *Server) planDatabases(ctx context.Context, p *action.Plan, g ag.Group) {
+	if len(g.Options.Databases) == 0 {
+		return
+	}
+	t, err := s.views.get(ctx, "coterie.databases")
+	if err != nil {
+		p.Add(action.Warning, "the databases of this node cannot be read now", "coterie status")
+		return
+	}
+	at := slices.IndexFunc(t.Columns, func(c Column) bool { return c.Name == "name" })
+	var there, absent []string
+	for _, name := range g.Options.Databases {
+		quoted := ddl.Brackets(name)
+		if at >= 0 && slices.ContainsFunc(t.Rows, func(row []any) bool { return row[at] == name }) {
+			there = append(there, quoted)
+		} else {
+			absent = append(absent, quoted)
+		}
+	}
+	if len(there) > 0 {
+		p.Add(action.Fine, "these databases exist: "+strings.Join(there, ", "), "")
+	}
+	if len(absent) > 0 {
+		p.Add(action.Fine, "these databases are created empty: "+strings.Join(absent, ", "), "")
+	}
 }
 
 // token makes a join token: an administrator whose password was given lately gets it once.

@@ -47,6 +47,8 @@ type group struct {
 	past      func(samples.Span) History
 	tables    map[string]rows // of views; never changed
 	verifiers map[string][sha256.Size]byte
+	cannot    error    // why a host cannot hold a lease profile
+	nodes     ag.Group // the configuration, where it is not that of one replica
 }
 
 // rows are those of a view, the first of which has the names of the columns.
@@ -88,7 +90,18 @@ func (g *group) status() api.Status {
 }
 
 func (g *group) configuration() ag.Group {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.nodes.Replicas != nil {
+		return ddl.Clone(g.nodes)
+	}
 	return ag.Group{ID: "i", Name: "g", Replicas: []ag.Replica{{ID: "n1", Endpoint: "n1:5022", Major: 17, AvailabilityMode: ag.SynchronousCommit, FailoverMode: ag.Automatic}}}
+}
+
+func (g *group) holds(string) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.cannot
 }
 
 // history is that of one replica, of which the second point is not known.
@@ -201,7 +214,7 @@ type browser struct {
 func serve(t *testing.T, g *group) *browser {
 	t.Helper()
 	s := New(Config{
-		Self: "n1", Logger: slog.New(slog.DiscardHandler), Status: g.status, Group: g.configuration, Backend: func() console.Backend { return g }, LogIn: g.logIn, Look: g.look, Try: g.try, Token: g.token, Note: g.note,
+		Self: "n1", Logger: slog.New(slog.DiscardHandler), Status: g.status, Group: g.configuration, Backend: func() console.Backend { return g }, LogIn: g.logIn, Look: g.look, Try: g.try, Holds: g.holds, Token: g.token, Note: g.note,
 		Certificate: func() *tls.Certificate { return nil }, History: g.history,
 	})
 	srv := httptest.NewTLSServer(s.handler)
@@ -259,7 +272,7 @@ func (b *browser) logIn(user string) (int, http.Header) {
 func (x route) example() (path, body string) {
 	name := strings.TrimPrefix(x.path, "/api/v1/")
 	if x.method == "POST" {
-		body = map[string]string{"query": `{"sql":"SELECT 1"}`, "session/proof": `{"password":"right"}`, "token": `{"role":"replica","minutes":15}`, "plan": `{"name":"n4","role":"replica","options":{"FAILOVER_MODE":"MANUAL"}}`}[name] + examples[name].body
+		body = map[string]string{"query": `{"sql":"SELECT 1"}`, "session/proof": `{"password":"right"}`, "token": `{"role":"replica","minutes":15}`, "plan": `{"name":"n4","role":"replica","options":{"FAILOVER_MODE":"MANUAL"}}`, "plan/create": `{"group":"h","replicas":[{"replica":"n1"}]}`}[name] + examples[name].body
 	}
 	path = strings.NewReplacer("{name}", "coterie.replicas", "{id}", "none").Replace(x.path)
 	if name == "history" {

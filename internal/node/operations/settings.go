@@ -66,6 +66,14 @@ func (s *Service) holdsEverywhere(now, next string) error {
 	return everyHostHolds(p, snap)
 }
 
+// Holds returns why the host of a replica cannot hold a lease profile; nil: each can, as far as it has said.
+func (s *Service) Holds(profile string) error {
+	if g := s.Members.Group(); g != nil {
+		return s.holdsEverywhere(g.Profile, profile)
+	}
+	return nil
+}
+
 func everyHostHolds(p ag.Profile, snap *agent.Snapshot) error {
 	for _, r := range snap.Group.Replicas {
 		took := snap.Statuses[r.ID].Fence

@@ -1,6 +1,7 @@
 import { api, Refused } from './api.js';
 import { h } from './dom.js';
 import { failoverBody, openFailover } from './failover.js';
+import { foundingBody, openFounding } from './founding.js';
 import { joinBody, openJoin } from './join.js';
 import { openOptions, openRouting, optionsBody, routingBody } from './options.js';
 import { sign } from './parts.js';
@@ -35,6 +36,8 @@ const ask = (app, dialog) => () => app.set({ dialog: { kind: 'plain', ...dialog 
 export function actionsOf(app, r) {
   const name = r.name;
   if (r.availability_mode === 'CONFIGURATION_ONLY') return h('span', { class: 'quiet' }, 'a witness has no copy to act on');
+  if (r.join_state === 'NOT_JOINED') return actionButton(app, 'coterie_admin', 'Join…', name, ask(app, { title: `${name} joins the group`, text: `${name} was added to the group, and has no copy of it yet. It gets one now.`, change: 'join', body: { replica: name }, verb: 'Join' }));
+  if (r.join_state === 'DETACHED') return h('span', { class: 'quiet' }, 'a node without a part in the group');
   const settings = [
     actionButton(app, 'coterie_admin', 'Options…', `of ${name}`, () => openOptions(app, name)),
     actionButton(app, 'coterie_admin', 'Routing…', `while ${name} is the primary`, () => openRouting(app, name)),
@@ -68,6 +71,9 @@ function maintenanceOfGroup(app) {
 /** joinButton opens the dialog that makes a join token. */
 export const joinButton = (app) => actionButton(app, 'coterie_admin', 'Add a member…', '', () => openJoin(app));
 
+/** foundingButton opens the wizard that makes a group. */
+export const foundingButton = (app) => actionButton(app, 'coterie_admin', 'New group…', '', () => openFounding(app), 'lead');
+
 /** underWay tells of the changes that are under way, whoever asked for them. */
 export function underWay(app) {
   const running = Object.values(app.deeds).filter((d) => d.state === 'running' && d.id !== app.dialog?.deed);
@@ -82,7 +88,7 @@ export function dialog(app) {
   const close = () => app.set({ dialog: null });
   const leave = () => document.querySelector('dialog')?.close();
   const ask = (...x) => send(app, ...x);
-  const bodies = { role: () => roleBody(app, d), failover: () => failoverBody(app, d, ask, proof), join: () => joinBody(app, d, proof), options: () => optionsBody(app, d, ask, proof), routing: () => routingBody(app, d, ask, proof) };
+  const bodies = { role: () => roleBody(app, d), failover: () => failoverBody(app, d, ask, proof), founding: () => foundingBody(app, d), join: () => joinBody(app, d, proof), options: () => optionsBody(app, d, ask, proof), routing: () => routingBody(app, d, ask, proof) };
   const body = (bodies[d.kind] ?? (() => plainBody(app, d)))();
   return h('dialog', { 'data-key': 'dialog', class: body.wide ? 'broad' : null, 'aria-labelledby': 'dialog-title', onclose: close, mounted: (el) => el.showModal() },
     h('form', { method: 'dialog', onsubmit: (e) => { e.preventDefault(); body.submit?.(e.target); } },
@@ -90,7 +96,7 @@ export function dialog(app) {
       body.content,
       h('p', { class: 'error', role: 'alert' }, d.error ? [sign('bad'), ' ', d.number ? `Msg ${d.number}: ` : '', d.error, d.hint && h('span', { class: 'quiet' }, ` ${d.hint}`)] : ''),
       h('div', { class: 'buttons' },
-        h('button', { type: 'button', class: 'act', onclick: leave }, body.verb || body.back ? 'Cancel' : 'Close'),
+        h('button', { type: 'button', class: 'act', onclick: leave }, body.leave ?? (body.verb || body.back ? 'Cancel' : 'Close')),
         body.back && h('button', { type: 'button', class: 'act', 'data-key': 'back', onclick: body.back }, 'Back'),
         body.verb && h('button', { type: 'submit', class: `main ${body.tone ?? ''}`, disabled: d.busy || body.blocked }, d.busy ? 'Asking…' : body.verb))));
 }

@@ -35,6 +35,7 @@ export const api = {
   prove: (password) => call('POST', 'session/proof', { password }),
   options: () => call('GET', 'options'),
   plan: (member) => call('POST', 'plan', member),
+  planGroup: (group) => call('POST', 'plan/create', group),
   token: (role, minutes) => call('POST', 'token', { role, minutes }, { 'Idempotency-Key': newKey() }),
   history: (span) => call('GET', 'history?span=' + span),
   operation: (id) => call('GET', 'operations/' + id),

@@ -57,10 +57,12 @@ function draw() {
   });
 }
 
+const groupName = (st) => (st?.draft ? 'No group yet' : st?.group ?? 'Coterie');
+
 function title() {
   const a = app.status?.availability;
   if (!app.me || !a) return 'Coterie';
-  return `${a.level === 'healthy' ? '' : a.level === 'down' ? '✕ ' : '! '}${app.status.group} · Coterie`;
+  return `${a.level === 'healthy' ? '' : a.level === 'down' ? '✕ ' : '! '}${groupName(app.status)} · Coterie`;
 }
 
 const screen = () => {
@@ -100,7 +102,7 @@ function frame() {
   return h('div', { class: `frame${app.old ? ' old' : ''}`, 'data-key': 'frame' },
     h('a', { class: 'skip', href: '#content', onclick: (e) => { e.preventDefault(); document.getElementById('content').focus(); } }, 'Skip to content'),
     h('header', { class: 'top' },
-      h('a', { class: 'brand', href: '#/' }, mark(), h('b', null, st?.group ?? 'Coterie'), st?.postgresql && h('span', { class: 'quiet' }, ` PostgreSQL ${st.postgresql}`)),
+      h('a', { class: 'brand', href: '#/' }, mark(), h('b', null, groupName(st)), st?.postgresql && h('span', { class: 'quiet' }, ` PostgreSQL ${st.postgresql}`)),
       h('nav', { 'aria-label': 'screens' }, Object.entries(screens).map(([path, x]) => h('a', { href: `#/${path}`, 'aria-current': x === now ? 'page' : null }, x.label, x === screens[''] && badge(st)))),
       h('div', { class: 'who' }, live(old),
         h('button', { type: 'button', class: 'ghost', onclick: theme, title: 'light or dark', 'aria-label': 'change between light and dark' }, '◐'),

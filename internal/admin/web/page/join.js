@@ -1,5 +1,6 @@
 import { api, Refused } from './api.js';
 import { h } from './dom.js';
+import { copy, course, findings, pagesOf, script, select, verdict } from './pages.js';
 import { sign } from './parts.js';
 import { timeOf } from './format.js';
 
@@ -29,13 +30,11 @@ export function joinBody(app, d, proof) {
     set({ page, error: '', hint: '' });
     requestAnimationFrame(() => document.getElementById('dialog-title')?.focus());
   };
-  const where = h('ol', { class: 'pages', 'aria-label': 'pages of the wizard' }, pages.map((p, i) => h('li', { 'aria-current': i === d.page ? 'step' : null, class: i < d.page ? 'past' : '' }, p)));
+  const where = pagesOf(pages, d.page);
   const back = d.page > 0 && d.page < 3 ? () => turn(d.page - 1) : null;
   const body = [chosen, checked, summed, joining][d.page](app, d, set, turn, proof);
   return { back, ...body, content: [where, body.content] };
 }
-
-const select = (id, label, value, options, onchange) => [h('label', { for: id, 'data-key': `${id}-label` }, label), h('select', { id, 'data-key': id, onchange: (e) => onchange(e.target.value) }, options.map(([v, text]) => h('option', { value: v, selected: v === value }, text)))];
 
 function chosen(app, d, set, turn) {
   const f = d.form;
@@ -69,16 +68,14 @@ function chosen(app, d, set, turn) {
   };
 }
 
-const tones = { OK: 'good', WARNING: 'warn', PROBLEM: 'bad' };
-
 function checked(app, d, set, turn) {
   const found = d.plan?.findings ?? [];
-  const bad = found.filter((f) => f.level === 'PROBLEM').length;
+  const bad = found.some((f) => f.level === 'PROBLEM');
   return {
     verb: bad ? null : 'Next', submit: () => turn(2),
     content: [
-      h('p', { role: 'status' }, bad ? h('b', null, bad === 1 ? 'One problem has to be solved first.' : `${bad} problems have to be solved first.`) : 'Nothing stands in the way here. The new machine is checked when it joins.'),
-      h('ul', { class: 'findings' }, found.map((f) => h('li', null, sign(tones[f.level] ?? 'calm'), h('span', { class: 'hidden' }, `${f.level.toLowerCase()}: `), h('span', null, f.what, f.run && h('span', { class: 'quiet' }, [' next: ', f.run.startsWith('coterie ') ? h('code', null, f.run) : f.run]))))),
+      verdict(found, 'Nothing stands in the way here. The new machine is checked when it joins.'),
+      findings(found),
     ],
   };
 }
@@ -88,8 +85,7 @@ function summed(app, d, set, turn, proof) {
     verb: 'Make the token', submit: (form) => make(app, form, set, turn),
     content: [
       h('p', null, `A token lets ${d.form.name} join. `, d.plan.statement ? 'Once it has joined, this page gives it its options by a statement. The same by hand:' : 'It begins with the options that you chose. The same by hand:'),
-      h('pre', { class: 'script', tabindex: '0', 'aria-label': 'Script' }, d.plan.script),
-      h('p', null, h('button', { type: 'button', class: 'act', onclick: () => copy(app, d.plan.script) }, d.copied === d.plan.script ? 'Copied' : 'Copy the script')),
+      script(app, d, d.plan.script),
       select('minutes', 'The token is valid for', d.form.minutes, [['15', '15 minutes'], ['60', 'an hour'], ['1440', 'a day']], (v) => set({ form: { ...app.dialog.form, minutes: v } })),
       h('p', { class: 'quiet' }, 'It works once. Its owner can join the group and gets a copy of all data: give it to nobody else.'),
       d.proof && proof(),
@@ -138,7 +134,7 @@ async function attend(app, mine, set) {
 }
 
 // The steps of the member, each with whether it is reached, and what is said about it now.
-function course(app, d) {
+function stepsOf(app, d) {
   const r = member(app, d), witness = d.form.role === 'witness';
   const there = Boolean(r && r.connected_state === 'CONNECTED');
   const steps = [[`${d.form.name} has joined`, Boolean(r), 'waiting for the command on the new machine'], ['It answers', there, '']];
@@ -152,20 +148,15 @@ function course(app, d) {
 
 function joining(app, d) {
   const t = d.token, witness = t.role === 'witness';
-  const steps = course(app, d), next = steps.findIndex(([, done]) => !done);
+  const steps = stepsOf(app, d), over = steps.every(([, done]) => done);
   return {
     content: [
       h('p', null, `On the new machine, with Coterie${witness ? '' : ` and PostgreSQL ${(app.status?.postgresql ?? '').split('.')[0]}`} installed, until ${timeOf(t.expires)}:`),
       h('div', { class: 'row commands' }, h('code', null, t.command), h('button', { type: 'button', class: 'act', 'aria-label': 'Copy the command', onclick: () => copy(app, t.command) }, d.copied === t.command ? 'Copied' : 'Copy')),
       h('p', { class: 'quiet' }, 'The token is shown this once.', d.plan.statement && app.deeds[d.given]?.state !== 'done' && ' Leave this open until the member has its options, or run the statement yourself.'),
-      h('ol', { class: 'steps' }, steps.map(([label, done, now], i) => h('li', { class: done ? 'done' : i === next ? 'now' : '' }, done ? sign('good') : i === next ? h('i', { class: 'spin' }) : h('i', { class: 'dot' }), h('span', null, label, i === next && now && h('span', { class: 'quiet' }, ` ${now}`))))),
-      h('p', { class: `outcome ${next < 0 ? 'good' : ''}`, role: 'status' }, next < 0 && [sign('good'), h('span', null, `${d.form.name} is ${witness ? 'a witness' : 'a replica'} of the group.`)]),
+      course(steps),
+      h('p', { class: `outcome ${over ? 'good' : ''}`, role: 'status' }, over && [sign('good'), h('span', null, `${d.form.name} is ${witness ? 'a witness' : 'a replica'} of the group.`)]),
       d.given === 'refused' && h('pre', { class: 'script', tabindex: '0', 'aria-label': 'Statement' }, `${d.plan.statement};`),
     ],
   };
-}
-
-async function copy(app, text) {
-  await navigator.clipboard?.writeText(text).catch(() => {});
-  app.set({ dialog: { ...app.dialog, copied: text } });
 }

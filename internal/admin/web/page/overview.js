@@ -1,7 +1,7 @@
 import { h } from './dom.js';
 import { ago, list, seconds, timeOf } from './format.js';
-import { failoverButton } from './actions.js';
-import { card, sign, skeleton, state } from './parts.js';
+import { failoverButton, foundingButton } from './actions.js';
+import { card, role, sign, skeleton, state, table } from './parts.js';
 import { replicaTable } from './screens.js';
 import { topology } from './topology.js';
 
@@ -66,11 +66,38 @@ function problems(st) {
       p.run && h('p', { class: 'run' }, h('span', { class: 'quiet' }, 'next: '), h('code', null, p.run)))))));
 }
 
+function lately(app) {
+  const list = app.events.filter((e) => e.kind !== 'link').slice(-7).reverse();
+  return card('Lately', h('a', { href: '#/events' }, 'all events'),
+    list.length ? h('ol', { class: 'lately' }, list.map((e) => h('li', { 'data-key': e.id }, h('time', { datetime: e.at, title: e.at }, timeOf(e.at)), h('div', null, h('b', null, e.node), ' ', e.what, e.because && h('p', { class: 'quiet' }, e.because)))))
+      : h('p', { class: 'blank' }, 'Nothing is remembered yet.'));
+}
+
+// draft shows nodes that have joined each other, and no group yet.
+function draft(app, st) {
+  const nodes = (st.replicas ?? []).map((r) => ({ ...r, first: r.name === st.primary, witness: r.availability_mode === 'CONFIGURATION_ONLY' }));
+  return [
+    h('section', { class: 'card begin' },
+      h('h2', null, 'No availability group yet'),
+      h('p', null, st.primary ? `${st.primary} has the data and ${st.write_open ? 'takes writes' : 'takes no writes now'}, on its own: nothing is copied, and nothing takes over when it fails.` : 'No node takes writes now.'),
+      h('p', { class: 'row' }, foundingButton(app), h('span', { class: 'quiet' }, 'nothing is changed before you have seen the statements'))),
+    problems(st),
+    h('div', { class: 'two' },
+      card(nodes.length === 1 ? 'This node' : 'Nodes that have joined each other', st.postgresql && h('span', { class: 'quiet' }, `PostgreSQL ${st.postgresql}`), table('Nodes', [
+        { label: 'Name', cell: (r) => [r.name, r.name === app.me?.node && h('span', { class: 'quiet' }, ' this node')] },
+        { label: 'Part', cell: (r) => (r.first ? role('primary') : r.witness ? role('witness') : h('span', { class: 'quiet' }, 'none yet')) },
+        { label: 'State', cell: (r) => (r.connected_state === 'CONNECTED' ? state('good', 'answers') : state('bad', 'does not answer')) },
+        { label: 'Vote', cell: (r) => (r.voter ? 'votes' : h('span', { class: 'quiet' }, 'none')) },
+      ], nodes, 'No node is known yet.')),
+      lately(app)),
+  ];
+}
+
 export function overview(app) {
   const st = app.status;
   if (!st) return [h('div', { class: 'answers' }, [1, 2, 3].map(() => h('section', { class: 'card answer' }, skeleton(3)))), h('section', { class: 'card' }, skeleton(6))];
+  if (st.draft) return draft(app, st);
   const now = (a) => (app.old ? asOf(app, a) : a);
-  const lately = app.events.filter((e) => e.kind !== 'link').slice(-7).reverse();
   return [
     h('div', { class: 'answers' },
       answer('Is my data safe?', now(safe(st))),
@@ -79,9 +106,7 @@ export function overview(app) {
     problems(st),
     h('div', { class: 'two' },
       card('Topology', h('span', { class: 'quiet' }, `epoch ${st.epoch} · ${st.voters} votes · ${st.commit_rule?.toLowerCase()} commit rule`), topology(app)),
-      card('Lately', h('a', { href: '#/events' }, 'all events'),
-        lately.length ? h('ol', { class: 'lately' }, lately.map((e) => h('li', { 'data-key': e.id }, h('time', { datetime: e.at, title: e.at }, timeOf(e.at)), h('div', null, h('b', null, e.node), ' ', e.what, e.because && h('p', { class: 'quiet' }, e.because)))))
-          : h('p', { class: 'blank' }, 'Nothing is remembered yet.'))),
+      lately(app)),
     card('Replicas', h('a', { href: '#/replicas' }, 'details'), replicaTable(app, false)),
   ];
 }

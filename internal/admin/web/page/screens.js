@@ -1,4 +1,4 @@
-import { actionsOf, groupActions, joinButton, needsRole } from './actions.js';
+import { actionsOf, foundingButton, groupActions, joinButton, needsRole } from './actions.js';
 import { h } from './dom.js';
 import { ago, between, bytes, dayOf, seconds, timeOf, words } from './format.js';
 import { card, role, sign, state, table, toneOfSync } from './parts.js';
@@ -26,8 +26,12 @@ export function replicaTable(app, all) {
   ].filter(Boolean), rows, 'The group has no replicas yet.');
 }
 
+// none says in place of a screen that there is no group yet.
+const none = (app, title) => card(title, null, h('p', { class: 'blank' }, 'There is no availability group yet.'), h('p', { class: 'row' }, foundingButton(app)));
+
 export function replicas(app) {
   const st = app.status;
+  if (st?.draft) return none(app, 'Replicas');
   return [
     card('Replicas', h('span', { class: 'quiet' }, st ? `commits wait for ${st.commits_wait_for || 'nobody'}` : ''), replicaTable(app, true)),
     card('Actions', needsRole(app), h('ul', { class: 'actions' }, (st?.replicas ?? []).map((r) => h('li', { 'data-key': r.name }, h('b', null, r.name), role(r.availability_mode === 'CONFIGURATION_ONLY' ? 'witness' : r.role), h('div', { class: 'row' }, actionsOf(app, r)))),
@@ -108,7 +112,7 @@ export function members(app) {
       { label: 'Clients', class: 'mono', wide: true, cell: (r) => r.listener || '–' },
       { label: 'Read-only', class: 'mono', wide: true, cell: (r) => r.read_only || '–' },
       { label: 'Health checks', class: 'mono', wide: true, cell: (r) => r.http || '–' },
-    ], rows, 'The group has no members yet.'), h('p', { class: 'row' }, st && joinButton(app))),
+    ], rows, 'The group has no members yet.'), h('p', { class: 'row' }, st && (st.draft ? foundingButton(app) : joinButton(app)))),
     card('Certificates', null, h('dl', { class: 'facts' },
       h('dt', null, 'Authority'), h('dd', { class: 'mono cut' }, st?.authority ?? '–'),
       h('dt', null, 'Rotation'), h('dd', null, turn ? state('warn', `${turn.phase}; waits for ${turn.waits_for?.join(', ') || 'nobody'}`) : 'none is under way'),
