@@ -63,15 +63,20 @@ func browsed(t *testing.T) (*browser.Browser, *group, lab.Status) {
 // hostileNames makes a viewer, an operator and an administrator, and a database whose name is HTML.
 func (g *group) hostileNames(t *testing.T) {
 	t.Helper()
+	g.execute(t,
+		"CREATE ROLE vera LOGIN PASSWORD 'a pass\"word <b>'", "GRANT coterie_viewer TO vera", "CREATE ROLE olaf LOGIN PASSWORD 'a pass\"word <b>'", "GRANT coterie_operator TO olaf",
+		"CREATE ROLE anna LOGIN PASSWORD 'a pass\"word <b>'", "GRANT coterie_admin TO anna", "CREATE DATABASE "+pgx.Identifier{hostile}.Sanitize())
+}
+
+// execute executes statements on the primary.
+func (g *group) execute(t *testing.T, statements ...string) {
+	t.Helper()
 	c, err := pgx.Connect(t.Context(), g.ReadWrite())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = c.Close(context.WithoutCancel(t.Context())) }()
-	for _, sql := range []string{
-		"CREATE ROLE vera LOGIN PASSWORD 'a pass\"word <b>'", "GRANT coterie_viewer TO vera", "CREATE ROLE olaf LOGIN PASSWORD 'a pass\"word <b>'", "GRANT coterie_operator TO olaf",
-		"CREATE ROLE anna LOGIN PASSWORD 'a pass\"word <b>'", "GRANT coterie_admin TO anna", "CREATE DATABASE " + pgx.Identifier{hostile}.Sanitize(),
-	} {
+	for _, sql := range statements {
 		if _, err := c.Exec(t.Context(), sql); err != nil {
 			t.Fatal(err)
 		}
