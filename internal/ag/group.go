@@ -277,6 +277,11 @@ type SessionMove struct {
 	Client   string    `json:"client"`
 	Since    time.Time `json:"since"`
 	Why      string    `json:"why,omitempty"` // why it would end; empty: it would move
+	// Waits: it is busy. A failover waits for the end of its transaction, and moves it then as far as is known. Cut is
+	// what becomes of it if that takes too long and the failover cuts it; empty: the listener of its client decides.
+	// Why is not empty then: programs of an earlier version look at that alone.
+	Waits bool   `json:"waits,omitempty"`
+	Cut   string `json:"cut,omitempty"`
 }
 
 // The defaults of Options that are not zero values.

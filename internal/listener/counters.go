@@ -12,6 +12,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/listener/continuity"
+	"github.com/coteriedb/coterie/internal/listener/lone"
 	"github.com/coteriedb/coterie/internal/listener/offload"
 	"github.com/coteriedb/coterie/internal/listener/replay"
 	"github.com/coteriedb/coterie/internal/listener/sessionstate"
@@ -39,6 +40,9 @@ type SessionInfo struct {
 	BytesOut   uint64       `json:"bytes_out"`
 	Path       string       `json:"path"`    // PathKernel, PathLoop or PathGoroutines
 	Backend    string       `json:"backend"` // own, ahead or reused
+	// Outlook returns what would become of it in each event now; nil: the client is at another node's listener, which
+	// knows.
+	Outlook func() continuity.Outlook `json:"-"`
 }
 
 // The carriers of a session's bytes: the kernel alone, an event loop, or two goroutines (for sessions from or to
@@ -275,6 +279,38 @@ func (x *session) transactionOutlook() continuity.Prospect {
 		}
 	}
 	return continuity.Prospect{Fate: continuity.Ends, Why: why}
+}
+
+// What becomes of a session whose transaction a planned failover cuts.
+const (
+	cutReplayed = "executed again"
+	cutFails    = "its transaction fails with 40001"
+	cutEnds     = "ends"
+)
+
+// foresee enters what a planned failover would do with a session that is busy.
+func (x *session) foresee(m *ag.SessionMove) {
+	x.drained.mu.Lock()
+	defer x.drained.mu.Unlock()
+	if p := x.inFailover(); p.Fate == continuity.Ends { // it would not move afterwards either
+		m.Why = p.Why
+		return
+	}
+	if m.Waits = true; x.relayed {
+		return
+	}
+	if why, _ := x.wouldEnd(); why != "" {
+		m.Cut = cutEnds + ": " + why
+		return
+	}
+	switch p := x.transactionOutlook(); {
+	case p.Fate == continuity.Ends:
+		m.Cut = cutFails + ": " + p.Why
+	case p.Fate == continuity.Kept, x.loneFate() == lone.Repeated:
+		m.Cut = cutReplayed
+	default: // it has failed already, or is being begun
+		m.Cut = cutFails
+	}
 }
 
 // maxLeaves is how many different statements are remembered of a session.

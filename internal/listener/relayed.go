@@ -350,7 +350,7 @@ func (x *session) fromNode() bool { return !x.drained.local && !x.relayed }
 // by the end of the stream.
 func (x *session) leftToNode() bool {
 	e := x.ended.Load()
-	return x.relayed && x.moving.outlives && e != nil && (e.reason == endLost || e.reason == endEpoch || e.reason == endReplica)
+	return x.relayed && x.moving.outlives && e != nil && (e.reason == endLost || e.reason == endEpoch || e.reason == endReplica || e.reason == endDrain)
 }
 
 // takeBack takes a session that its node gives back.

@@ -8,8 +8,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/listener/continuity"
 	"github.com/coteriedb/coterie/internal/listener/replay"
 )
@@ -156,6 +158,9 @@ func TestOutlookOfOpenTransactions(t *testing.T) {
 			if got.Transaction != c.want || got.Server != kept {
 				t.Errorf("%s: %+v", c.name, got.Outlook)
 			}
+			if list := g.srv.Sessions(); len(list) != 1 || list[0].Outlook() != got.Outlook {
+				t.Errorf("%s: of the session alone: %+v", c.name, list)
+			}
 			d.dies()
 			if err := <-later(conn, "select 1"); (err == nil) != (got.Transaction == kept || c.name == "none") {
 				t.Errorf("%s: then the client is told %v", c.name, err)
@@ -164,5 +169,71 @@ func TestOutlookOfOpenTransactions(t *testing.T) {
 			d.returns()
 		}
 		g.both("drop sequence public.numbers")
+	})
+}
+
+// A planned failover that cuts what is busy has transactions executed again, as if their server were lost, and says so
+// beforehand. It ends what would not outlive its server.
+func TestTransactionsThatAPlannedFailoverCutsGoOn(t *testing.T) {
+	ownReplays(t, func(t *testing.T, g *group, d deaths) {
+		defer g.rowsOnce()()
+		open := func(name string, texts ...string) *pgx.Conn {
+			conn := g.mustDial(g.rw, "user="+name+" "+d.with)
+			waitFor(t, "its state is known", func() bool { return g.stateKnown(conn) })
+			g.unasked()
+			g.do(conn, texts...)
+			return conn
+		}
+		for _, name := range []string{"replayed", "twice", "changed", "idle", "seed", "sleeps"} {
+			g.role(name, "login")
+		}
+		g.both("grant all on once to public", "drop sequence if exists numbers", "create sequence numbers", "grant all on numbers to public")
+		defer g.both("drop sequence numbers")
+		replayed := open("replayed", "begin", "insert into once values (1, 1)")
+		twice := open("twice", "begin", "select setval('numbers', 3)")
+		changed := open("changed", "set my.x = 'y'", "begin")
+		_ = open("seed", "select setseed(0.5)", "begin")
+		idle, sleeps := open("idle"), open("sleeps")
+		const slow = "select pg_sleep(case current_setting('cluster_name') when 'a' then 600 else 0 end)"
+		slept := later(sleeps, slow)
+		waitFor(t, "it sleeps", func() bool { return g.waiting(slow) > 0 })
+		busy := func(cut string) ag.SessionMove { return ag.SessionMove{Why: refusedBusy, Waits: true, Cut: cut} }
+		want := map[string]ag.SessionMove{
+			"replayed": busy("executed again"), "twice": busy("its transaction fails with 40001: " + replay.NotTwice), "idle": {}, "sleeps": busy("executed again"),
+			"changed": busy("ends: its state had changed and was not read since"), "seed": {Why: "it has set the seed of random"},
+		}
+		for _, m := range g.srv.Moves(t.Context()) {
+			if w := want[m.User]; m.Why != w.Why || m.Waits != w.Waits || m.Cut != w.Cut {
+				t.Errorf("%s: %+v", m.User, m)
+			}
+		}
+		g.srv.HoldNew(true)
+		g.srv.Drain(true)
+		if n := g.srv.CutBusy("planned failover"); n != 2 {
+			t.Errorf("%d sessions were cut", n)
+		}
+		g.drained()
+		g.srv.ReadStates(t.Context())
+		g.srv.CloseServer("planned failover")
+		r := *g.routes.Load()
+		r.Epoch++
+		r.Primary = "b"
+		g.publish(&r)
+		g.srv.CloseEpoch(r.Epoch, "the primary has changed")
+		g.srv.Drain(false)
+		g.srv.HoldNew(false)
+		g.do(replayed, "insert into once values (1, 2)", "commit")
+		if err := <-later(twice, "select 1"); sqlstate(err) != "40001" {
+			t.Errorf("one that is not executed twice: %v", err)
+		}
+		g.do(twice, "rollback", "select 1")
+		if err := <-later(changed, "select 1"); sqlstate(err) != "57P01" {
+			t.Errorf("one that is not known: %v", err)
+		}
+		must(t, <-slept)
+		g.do(idle, "select 1")
+		if n := value[int](t, idle, "select count(*)::int from once"); n != 2 {
+			t.Errorf("%d rows at the new primary", n)
+		}
 	})
 }

@@ -257,7 +257,9 @@ func (s *Server) endEach(match func(*session) bool, with func(*session) ending) 
 	s.mu.Unlock()
 	n := 0
 	for _, x := range list {
-		if e := with(x); (e.reason == endEpoch || e.reason == endReplica && x.drained.local && !x.relayed) && x.outlive() {
+		e := with(x)
+		outlives := e.reason == endEpoch || (e.reason == endReplica || e.reason == endDrain) && x.drained.local && !x.relayed
+		if outlives && x.outlive() {
 			x.wake()
 		} else if x.end(e) {
 			n++

@@ -357,11 +357,15 @@ func (x *session) info() SessionInfo {
 		up, down := x.onLoop.Load().kernel.Passed()
 		in, out = in+up, out+down
 	}
-	return SessionInfo{
+	info := SessionInfo{
 		ID: x.id, User: x.user, Database: x.database, ClientAddr: x.addr, TLS: x.tls, TLSName: x.asked, Identity: x.identity, Intent: x.intent, Entry: x.entry, Replica: x.replica,
 		Epoch: x.epoch, PID: x.pid, State: x.state(), Since: x.since, Relayed: x.relayed,
 		BytesIn: in, BytesOut: out, Path: x.path(), Backend: cmp.Or(x.backendFrom, backendOwn),
 	}
+	if !x.relayed {
+		info.Outlook = x.outlook
+	}
+	return info
 }
 
 // path returns which data path serves the session.

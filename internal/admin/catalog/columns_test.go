@@ -120,7 +120,7 @@ var aWord = regexp.MustCompile(`^[A-Z]{2}[A-Z_ ]*$`)
 
 // anyWord are columns whose words are not in their meaning: names, texts of a user, and lists that are elsewhere.
 var anyWord = []string{
-	"coterie.options.option", "coterie.options.value", "coterie.continuity.statement", "coterie.events.what", "coterie.audit.operation", "coterie.audit.via",
+	"coterie.options.option", "coterie.options.value", "coterie.continuity.statement", "coterie.sessions.statement", "coterie.events.what", "coterie.audit.operation", "coterie.audit.via",
 	"coterie.policies.finding",
 	"sys.dm_hadr_automatic_seeding.failure_state_desc", "sys.dm_hadr_physical_seeding_stats.internal_state_desc",
 }

@@ -146,6 +146,12 @@ type Session struct {
 	PID      uint32       `json:"pid"`
 	Path     string       `json:"path"`    // carrier of the data at that node's listener: kernel, loop or goroutines
 	Backend  string       `json:"backend"` // own, ahead (opened in advance), or reused after another client
+	// What would become of it, as Outlook has it for many; zero: not known.
+	Failover    Prospect `json:"failover,omitzero"`
+	NodeLoss    Prospect `json:"node_loss,omitzero"`
+	ServerLoss  Prospect `json:"server_loss,omitzero"`
+	Transaction Prospect `json:"transaction,omitzero"`
+	Statement   string   `json:"by,omitempty"`
 }
 
 // Outlook is how many of the sessions at a node's listener have the same prospects.

@@ -304,6 +304,7 @@ type Trial struct {
 	Sessions  int              `json:"sessions"` // that would move
 	Ending    []ag.SessionMove `json:"ending"`   // sessions that would end; not more than trialSessions
 	Ends      int              `json:"ends"`     // how many those are
+	Waits     int              `json:"waits"`    // sessions that are busy, and would be waited for
 	// Synchronized: the target has every acknowledged commit. Otherwise BehindBytes, if it is known, is what it had not
 	// received when it was heard last.
 	Synchronized bool   `json:"synchronized"`
@@ -335,6 +336,9 @@ func (s *Server) dryRun(w http.ResponseWriter, r *http.Request, who console.Prin
 		case m.Why == "":
 			t.Sessions++
 			continue
+		case m.Waits:
+			t.Waits++
+			continue
 		case len(t.Ending) < trialSessions:
 			t.Ending = append(t.Ending, m)
 		}
@@ -345,7 +349,7 @@ func (s *Server) dryRun(w http.ResponseWriter, r *http.Request, who console.Prin
 			t.Synchronized, t.BehindBytes = x.Sync == ag.Synchronized, x.LagBytes
 		}
 	}
-	t.Message = fmt.Sprintf("%s would hand over to %s: %d sessions would move, %d would end; nothing acknowledged would be lost", t.From, t.To, t.Sessions, t.Ends)
+	t.Message = fmt.Sprintf("%s would hand over to %s: %d sessions would move, %d are busy and would be waited for, %d would end; nothing acknowledged would be lost", t.From, t.To, t.Sessions, t.Waits, t.Ends)
 	if f.Force {
 		t.Message = fmt.Sprintf("%s would lead without asking %s: what %s has not received is lost, every session ends, and the other copies stay suspended", t.To, t.From, t.To)
 	}

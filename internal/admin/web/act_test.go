@@ -106,7 +106,7 @@ func (g *group) try(_ context.Context, r api.FailoverRequest) (api.FailoverResul
 	if !r.DryRun {
 		return api.FailoverResult{}, errors.New("it would have been carried out")
 	}
-	return api.FailoverResult{From: "n1", To: r.To, Epoch: 7, DryRun: true, Sessions: []ag.SessionMove{{Replica: "n1", User: "app"}, {Replica: "n1", User: "app", Why: "it has a temporary table"}}}, nil
+	return api.FailoverResult{From: "n1", To: r.To, Epoch: 7, DryRun: true, Sessions: []ag.SessionMove{{Replica: "n1", User: "app"}, {Replica: "n1", User: "app", Why: "it has a temporary table"}, {Replica: "n1", Why: "busy", Waits: true}}}, nil
 }
 
 func (g *group) token(ctx context.Context, r api.TokenRequest) (api.TokenResult, error) {
@@ -489,7 +489,7 @@ func TestDryRun(t *testing.T) {
 	b.logIn("olaf")
 	code, text, _ := b.do("POST", "/api/v1/failover", `{"to":"n2","dry_run":true}`)
 	var trial Trial
-	if err := json.Unmarshal(text, &trial); code != 200 || err != nil || trial.Sessions != 1 || trial.Ends != 1 || len(trial.Ending) != 1 || trial.From != "n1" || trial.Message == "" {
+	if err := json.Unmarshal(text, &trial); code != 200 || err != nil || trial.Sessions != 1 || trial.Ends != 1 || trial.Waits != 1 || len(trial.Ending) != 1 || trial.From != "n1" || trial.Message == "" {
 		t.Errorf("%d %s %v", code, text, err)
 	}
 	if code, text, _ := b.do("POST", "/api/v1/failover", `{"to":"n2","dry_run":true,"allow_data_loss":true}`); code != 200 || !strings.Contains(string(text), "is lost") {

@@ -316,3 +316,25 @@ func TestCA(t *testing.T) {
 		t.Errorf("%v %q", r.Err, r.Out)
 	}
 }
+
+// A dry run tells the sessions that would be waited for from those that would end.
+func TestFailoverThatIsTried(t *testing.T) {
+	t.Parallel()
+	a := clitest.NewAgent(t)
+	a.SetStatus(threeNodes())
+	sessions := []ag.SessionMove{
+		{User: "moves"}, {User: "ends", Why: "it has temporary objects"}, {User: "waits", Why: "busy", Waits: true, Cut: "executed again"}, {User: "far", Why: "busy", Waits: true},
+	}
+	a.On("Failover", func(any) (any, error) {
+		return api.FailoverResult{From: "n1", To: "n2", DryRun: true, Sessions: sessions}, nil
+	})
+	r := clitest.Run(t, Failover(), a.Layout.Dir, "--to", "n2", "--dry-run")
+	for _, want := range []string{"end: it has temporary objects", "be waited for; if it is cut: executed again", "be waited for; if it is cut: the node of its client decides"} {
+		if !strings.Contains(r.Out, want+"\n") {
+			t.Errorf("nothing of %q in %s", want, r.Out)
+		}
+	}
+	if r.Err != nil || strings.Contains(r.Out, "moves") || !strings.Contains(r.Said, "would move 1 of 4 sessions, wait for 2 that are busy, and end 1; nothing was changed") {
+		t.Errorf("%v %q %q", r.Err, r.Out, r.Said)
+	}
+}

@@ -1,6 +1,7 @@
 package groupcmd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -84,11 +85,11 @@ answers, else after its silence, 6.5 s by default. With --now it opens at once, 
 	}
 	c.Flags().StringVar(&to, "to", "", "the replica that is to lead (default for a planned failover: the first synchronized one)")
 	c.Flags().DurationVar(&req.Drain, "drain", 10*time.Second, "how long running transactions may take to end")
-	c.Flags().BoolVar(&req.Cut, "cut", false, "end transactions that still run then, instead of giving up")
+	c.Flags().BoolVar(&req.Cut, "cut", false, "cut transactions that still run then, instead of giving up")
 	c.Flags().BoolVar(&away, "away", false, "only if this node is the primary; else do nothing (what the service unit does before a stop)")
 	c.Flags().BoolVar(&req.AllowDataLoss, "allow-data-loss", false, "promote it even if it may lack acknowledged commits")
 	c.Flags().BoolVar(&req.Now, "now", false, "with --allow-data-loss: open at once, even if the old primary may still answer clients with old data")
-	c.Flags().BoolVar(&req.DryRun, "dry-run", false, "change nothing; list the sessions that a planned failover would end now, and why")
+	c.Flags().BoolVar(&req.DryRun, "dry-run", false, "change nothing; list the sessions that a planned failover would end or wait for now, and why")
 	c.Flags().BoolVar(&yes, "yes", false, "do not ask")
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return c
@@ -148,20 +149,31 @@ func notOpen(s api.Status, err error, primary ag.ReplicaID) string {
 // showMoves prints which sessions a planned failover would end.
 func showMoves(c *cobra.Command, r api.FailoverResult) error {
 	w := tabwriter.NewWriter(cli.Out(c), 2, 8, 2, ' ', 0)
-	lost := 0
+	lost, busy := 0, 0
 	for _, s := range r.Sessions {
 		if s.Why == "" {
 			continue
 		}
-		if lost++; lost == 1 {
-			_, _ = fmt.Fprintln(w, "REPLICA\tUSER\tDATABASE\tCLIENT\tSINCE\tWOULD END, BECAUSE")
+		if lost+busy == 0 {
+			_, _ = fmt.Fprintln(w, "REPLICA\tUSER\tDATABASE\tCLIENT\tSINCE\tWOULD")
 		}
-		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", s.Replica, s.User, s.Database, s.Client, s.Since.UTC().Format(time.RFC3339), s.Why)
+		would := "end: " + s.Why
+		if s.Waits {
+			busy++
+			would = "be waited for; if it is cut: " + cmp.Or(s.Cut, "the node of its client decides")
+		} else {
+			lost++
+		}
+		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", s.Replica, s.User, s.Database, s.Client, s.Since.UTC().Format(time.RFC3339), would)
 	}
 	if err := w.Flush(); err != nil {
 		return err
 	}
-	cli.Say(c, "a failover from %s to %s would move %d of %d sessions and end %d; nothing was changed", r.From, r.To, len(r.Sessions)-lost, len(r.Sessions), lost)
+	cli.Say(c, "a failover from %s to %s would move %d of %d sessions, wait for %d that are busy, and end %d; nothing was changed",
+		r.From, r.To, len(r.Sessions)-lost-busy, len(r.Sessions), busy, lost)
+	if busy > 0 {
+		cli.Say(c, "busy sessions have --drain to end their transactions: then the failover is given up or, with --cut, they are cut")
+	}
 	return nil
 }
 

@@ -179,10 +179,16 @@ func (s *Service) reportSessions(out *catalog.Node) {
 		if x.Relayed || len(out.Sessions) == maxShown { // the client is at another node, which shows it
 			continue
 		}
-		out.Sessions = append(out.Sessions, catalog.Session{
+		shown := catalog.Session{
 			ID: x.ID, User: x.User, Database: x.Database, Client: x.ClientAddr, TLS: x.TLS, TLSName: x.TLSName, Identity: x.Identity, Intent: x.Intent, Entry: x.Entry, Replica: x.Replica,
 			State: x.State, Since: x.Since, In: x.BytesIn, Out: x.BytesOut, PID: x.PID, Path: x.Path, Backend: x.Backend,
-		})
+		}
+		if x.Outlook != nil {
+			o := x.Outlook()
+			shown.Failover, shown.NodeLoss, shown.ServerLoss, shown.Transaction = prospect(o.Failover), prospect(o.Node), prospect(o.Server), prospect(o.Transaction)
+			shown.Statement = o.Statement
+		}
+		out.Sessions = append(out.Sessions, shown)
 	}
 }
 

@@ -32,6 +32,8 @@ var fixed = map[string]string{
 	"coterie.addresses.device":                                                 "tested with the addresses",
 	"coterie.continuity.open_transaction":                                      "TestOutlookOfOpenTransactions in package listener moves it",
 	"coterie.continuity.open_transaction_reason":                               "TestOutlookOfOpenTransactions in package listener moves it",
+	"coterie.sessions.open_transaction":                                        "the same",
+	"coterie.sessions.open_transaction_reason":                                 "the same",
 	"coterie.routes.lagged":                                                    "only a reader that asks for less lag than there is moves it",
 	"sys.availability_groups.is_contained":                                     "roles, grants and settings are in the instance and always replicated",
 	"sys.availability_groups.is_distributed":                                   "groups of groups are not there yet",
@@ -546,7 +548,8 @@ func (g *group) facts(t *testing.T) []fact {
 			},
 			undo: func() { _ = open.Close(context.Background()) },
 			moves: map[string]string{
-				"coterie.sessions": "node session_id user_name database_name client tls intent replica state since bytes_in bytes_out pid path backend",
+				"coterie.sessions": "node session_id user_name database_name client tls intent replica state since bytes_in bytes_out pid path backend " +
+					"failover failover_reason node_loss node_loss_reason server_loss server_loss_reason statement",
 				"coterie.continuity": "node replica application_name user_name sessions failover failover_reason node_loss node_loss_reason server_loss server_loss_reason " +
 					"statement failover_pct node_loss_pct server_loss_pct",
 			},

@@ -71,7 +71,8 @@ function foreseen(app, d) {
   }
   return h('div', { role: 'status' },
     h('p', { class: 'outcome good' }, sign('good'), h('span', null, `${t.from} hands over to ${t.to}. Nothing that was acknowledged is lost.`)),
-    h('p', null, t.ends === 0 ? (t.sessions === 0 ? 'There are no sessions of clients.' : `${count(t.sessions, 'session')} of clients move and keep their connections.`)
+    t.waits > 0 && h('p', null, `${count(t.waits, 'session')} ${t.waits === 1 ? 'is' : 'are'} busy and ${t.waits === 1 ? 'is' : 'are'} waited for.`),
+    h('p', null, t.ends === 0 ? (t.sessions === 0 && t.waits === 0 ? 'There are no sessions of clients.' : `${count(t.sessions, 'session')} of clients move and keep their connections.`)
       : `${count(t.sessions, 'session')} of clients move; ${t.ends === 1 ? '1 ends' : `${t.ends} end`}:`),
     t.ending.length > 0 && h('div', { class: 'scroll ending', tabindex: '0', role: 'region', 'aria-label': 'sessions that end' }, h('table', { class: 'plain' },
       h('thead', null, h('tr', null, ['Role', 'Database', 'Client', 'Why'].map((x) => h('th', { scope: 'col' }, x)))),
