@@ -205,25 +205,10 @@ func (x *session) interrupt() bool {
 // wouldEnd returns why the session would end if its server were lost now; "": it goes on. cut is whether a request of
 // it would be cut by that. The caller holds drained.mu.
 func (x *session) wouldEnd() (why string, cut bool) {
-	k := &x.moving.known
-	switch why := x.moving.tracker.Why(); {
-	case x.srv.cfg.Continuity == nil || !x.srv.cfg.Continuity():
-		return "CONTINUITY = OFF", false
-	case x.replicates || x.drained.streaming:
-		return "it is a session of logical replication", false
-	case !k.follows:
-		return "its state is not followed", false
-	case x.offloaded.Load() && x.onLoop.Load().kernel.Relayed():
-		return "the kernel relays its requests, which are not looked at", false
-	case why != "":
+	if why := x.unfit(); why != "" {
 		return why, false
-	case k.unchanged.Holds() && k.refusal != "":
-		why, _, _ = strings.Cut(k.refusal, ":") // without what a server added
-		return why, false
-	case !k.unchanged.WasAsked() || k.unchanged.Holds() && k.state == nil:
-		return "its state is not known yet", false
-	case !k.unchanged.Holds():
-		return "its state had changed and was not read since", false
+	}
+	switch {
 	case x.loneFate() != lone.Doubtful:
 		return "", true
 	case x.drained.midway || x.requests.UnnamedWaits() || x.unsynced.Load() || x.owed.Load() > 1:
@@ -238,6 +223,31 @@ func (x *session) wouldEnd() (why string, cut bool) {
 		cut = true
 	}
 	return "", cut
+}
+
+// unfit returns why the session would end whatever is under way; "": it would not. The caller holds drained.mu.
+func (x *session) unfit() string {
+	k := &x.moving.known
+	switch why := x.moving.tracker.Why(); {
+	case x.srv.cfg.Continuity == nil || !x.srv.cfg.Continuity():
+		return "CONTINUITY = OFF"
+	case x.replicates || x.drained.streaming:
+		return "it is a session of logical replication"
+	case !k.follows:
+		return "its state is not followed"
+	case x.offloaded.Load() && x.onLoop.Load().kernel.Relayed():
+		return "the kernel relays its requests, which are not looked at"
+	case why != "":
+		return why
+	case k.unchanged.Holds() && k.refusal != "":
+		why, _, _ = strings.Cut(k.refusal, ":") // without what a server added
+		return why
+	case !k.unchanged.WasAsked() || k.unchanged.Holds() && k.state == nil:
+		return "its state is not known yet"
+	case !k.unchanged.Holds():
+		return "its state had changed and was not read since"
+	}
+	return ""
 }
 
 // serverLost reports whether the session leaves a server that is lost. If it has ended meanwhile, the client is told.
@@ -396,7 +406,9 @@ func (x *session) become(ctx context.Context, from *session, packet []byte) (new
 	}
 	if x.moving.resumed {
 		x.requests, x.confirmation.block = from.requests.Resumed(), true
-		x.requestLog().Repeats()
+		if from.moving.replays {
+			x.requestLog().Repeats()
+		}
 	}
 	x.requests.Texts = x.preparedText
 	x.moving.tracker, x.moving.early = from.moving.tracker, from.moving.rest

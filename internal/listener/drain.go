@@ -298,6 +298,9 @@ func (x *session) release(seen *pgwire.Framer, chunk []byte) (n int, d *activeDr
 			return 0, nil, nil
 		}
 		if seen.AtBoundary() {
+			if n > 0 && x.batchCommits(chunk[n:]) {
+				break // it is released with the question before it
+			}
 			if n == 0 {
 				x.probe(chunk)
 			}
@@ -323,6 +326,31 @@ func (x *session) release(seen *pgwire.Framer, chunk []byte) (n int, d *activeDr
 		x.moving.state, x.moving.forwarded = nil, true
 	}
 	return n, d, bad
+}
+
+// unknownCloses is how many CloseComplete are to come if that cannot be told from those for an earlier request.
+const unknownCloses = -1
+
+// batched follows a message of the client that has no answer of its own kind to end with. The caller holds drained.mu.
+func (x *session) batched(typ byte) {
+	if !x.unsynced.Swap(true) {
+		x.moving.closes = 0
+		if x.owed.Load() != 0 {
+			x.moving.closes = unknownCloses
+		}
+	}
+	if typ == 'C' && x.moving.closes != unknownCloses {
+		x.moving.closes++
+	}
+}
+
+// closeCompleted notes that a Close of the client was answered.
+func (x *session) closeCompleted() {
+	x.drained.mu.Lock()
+	defer x.drained.mu.Unlock()
+	if x.moving.closes > 0 {
+		x.moving.closes--
+	}
 }
 
 // waits reports whether the client's next message, of that type, has to wait for the end of the drain. It does if it

@@ -69,8 +69,16 @@ func newLossyLink(t *testing.T, to *server) *lossyLink {
 				_ = near.Close()
 				continue
 			}
-			go l.pump(near, far, "request", func(b []byte) int { return bytes.Index(b, []byte{0, 0, 0x0b, 0x23, 0, 0, 0, 1}) }) // pg_walfile_name
+			go l.pump(near, far, "request", func(b []byte) int {
+				if i := bytes.Index(b, []byte("concat(pg_catalog.pg_current_xact_id_if")); i >= 0 { // in a batch
+					return i + bytes.Index(b[i:], []byte{'H', 0, 0, 0, 4})
+				}
+				return bytes.Index(b, []byte{0, 0, 0x0b, 0x23, 0, 0, 0, 1}) // pg_walfile_name
+			})
 			go l.pump(far, near, "answer", func(b []byte) int {
+				if i := bytes.Index(b, []byte(",000000010")); i >= 0 { // in a batch
+					return i + bytes.Index(b[i:], []byte{'3', 0, 0, 0, 4})
+				}
 				i := bytes.Index(b, []byte("\x00\x00\x00\x180000000")) // what that returns
 				if i < 0 {
 					return i

@@ -47,6 +47,7 @@ type moving struct {
 	doubtful    bool                     // the request that was cut is a COMMIT whose outcome is asked for
 	doubt       *indoubt.Commit          // the COMMIT that was forwarded last, until its answer: guarded by drained.mu
 	probes      atomic.Bool              // doubt is not nil
+	closes      int                      // CloseComplete messages that the client still gets for the batch under way, or unknownCloses: guarded by drained.mu
 	timeline    ag.Timeline              // of its server, as an earlier probe was told: guarded by drained.mu; 0: none was
 	unprobed    bool                     // its server has refused to tell the number of a transaction: guarded by drained.mu
 	proved      indoubt.Outcome          // of the new session: the outcome of the COMMIT of the one before it

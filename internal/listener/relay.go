@@ -344,9 +344,6 @@ func (x *session) sendFinal(last *pgwire.Error) {
 	_, _ = x.client.Write(last.Encode())
 }
 
-// lingers reports whether the client may still have something to read that a reset of its connection would destroy.
-func (x *session) lingers() bool { return x.ended.Load() != nil || !x.terminated.Load() }
-
 // upstream carries requests to PostgreSQL.
 func (x *session) upstream() {
 	var requests pgwire.Framer
@@ -433,7 +430,7 @@ func (x *session) observeRequest(typ byte) {
 		x.unsynced.Store(false)
 		x.owed.Add(1)
 	case 'P', 'B', 'E', 'D', 'C', 'H':
-		x.unsynced.Store(true)
+		x.batched(typ)
 	case 'c', 'f':
 		if x.bySync.Load() {
 			x.requests.SyncIgnored()
@@ -479,6 +476,8 @@ func (x *session) observeAnswer(typ byte, body []byte) {
 		x.streams()
 	case 'C':
 		x.commandEnded(body)
+	case '3':
+		x.closeCompleted()
 	case 'V', 's':
 		x.confirmation.effect = max(x.confirmation.effect, stmt.Reads)
 	case 'N':

@@ -316,27 +316,52 @@ func (x *session) executeOne(run *replay.Run, request []byte) (same bool, err er
 // one request under way of a session that outlives its server. Others end with 08007.
 
 // probe has the question for the number of the open transaction go before the client's bytes b, if these begin with a
-// COMMIT whose outcome can be asked for once the server is lost. Nothing is under way then, so the answer is the next
-// thing that the server sends. The caller holds drained.mu.
+// COMMIT whose outcome can be asked for once the server is lost. Nothing is under way then but a batch that it ends, if
+// there is one. The caller holds drained.mu.
 func (x *session) probe(b []byte) {
 	k := &x.moving.known
-	if !k.follows || x.status.Load() != 'T' || x.owed.Load() != 0 || x.unsynced.Load() || x.relayed || !x.onPrimary || x.moving.unprobed {
-		return
-	}
-	done := indoubt.Done(b, k.commits.Has)
+	done := x.commits(b)
 	if done == nil {
 		return
 	}
-	if why, _ := x.wouldEnd(); why != "" || !k.state.Tells {
+	inBatch := x.unsynced.Load()
+	why := x.unfit()
+	if !inBatch {
+		why, _ = x.wouldEnd()
+	}
+	if why != "" || !k.state.Tells {
 		return
 	}
 	x.moving.doubt = indoubt.New(done, x.moving.timeline)
+	if inBatch {
+		x.moving.doubt.InBatch(x.moving.closes)
+	}
 	x.moving.before = x.moving.doubt.Probe()
 	x.moving.probes.Store(true)
-	if x.moving.logs.Load() {
+	if x.moving.logs.Load() && !inBatch {
 		x.moving.log.Commits()
 	}
 }
+
+// commits returns the answer to the COMMIT with which the client's bytes b begin; nil: they begin with none, or its
+// transaction is not the only one of what is under way. The caller holds drained.mu.
+func (x *session) commits(b []byte) []byte {
+	switch {
+	case !x.moving.known.follows || x.owed.Load() != 0 || x.relayed || !x.onPrimary || x.moving.unprobed:
+		return nil
+	case x.unsynced.Load():
+		if b[0] != 'P' && b[0] != 'B' && b[0] != 'D' || x.moving.closes == unknownCloses || !x.requests.OneTransaction() {
+			return nil
+		}
+	case x.status.Load() != 'T':
+		return nil
+	}
+	return indoubt.Done(b, x.moving.known.commits.Has)
+}
+
+// batchCommits reports whether the client's bytes b, behind others of the same chunk, begin with a COMMIT that ends the
+// batch under way: the question goes between the two. The caller holds drained.mu.
+func (x *session) batchCommits(b []byte) bool { return x.unsynced.Load() && x.commits(b) != nil }
 
 // preceded returns a chunk with what goes before it.
 func (x *session) preceded(chunk []byte) []byte {
@@ -395,7 +420,7 @@ func (x *session) maySwallow(part []byte) bool {
 // drained.mu.
 func (x *session) inDoubt() bool {
 	d := x.moving.doubt
-	return d != nil && d.Known() && x.owed.Load() == 1 && x.status.Load() == 'T'
+	return d != nil && d.Known() && x.owed.Load() == 1 && (x.status.Load() == 'T' || d.EndsBatch())
 }
 
 // prove asks the server of this session what became of the COMMIT of from. told is for the client. A session whose
@@ -410,7 +435,7 @@ func (x *session) prove(from *session) (told []byte, err error) {
 			return nil, fmt.Errorf("%w: its transaction wrote nothing here, and may have elsewhere", errNotTheSame)
 		}
 		x.moving.proved = indoubt.Committed // with nothing in it
-		return d.Done(), nil
+		return x.committed(d)
 	}
 	a, err := x.exchange(d.Question(), 1)
 	if err != nil {
@@ -421,12 +446,28 @@ func (x *session) prove(from *session) (told []byte, err error) {
 	x.srv.log.Info("commit in doubt", "session", from.id, "xid", d.Xid, "timeline", d.Timeline, "status", s.Text, "on", s.Timeline, "outcome", x.moving.proved)
 	switch x.moving.proved {
 	case indoubt.Committed:
-		return d.Done(), nil
+		return x.committed(d)
 	case indoubt.NotCommitted:
 		return pgwire.AppendMessage(lostblock.NotCommitted(from.moving.unreplayed).EncodeError(), 'Z', []byte{'I'}), nil
 	case indoubt.Unknown:
 	}
 	return nil, fmt.Errorf("%w: the outcome of its COMMIT cannot be proved", errNotTheSame)
+}
+
+// committed returns what the client gets of a COMMIT that is proved. Behind AND CHAIN the session is in the next
+// transaction.
+func (x *session) committed(d *indoubt.Commit) (told []byte, err error) {
+	if text := d.Begin(); text != "" {
+		a, err := x.exchange(pgwire.AppendMessage(nil, 'Q', pgwire.AppendCString(nil, text)), 1)
+		if err != nil {
+			return nil, err
+		}
+		if !a.Begun() {
+			return nil, fmt.Errorf("%w: the transaction behind its COMMIT was not begun: %w", errNotTheSame, a.Err())
+		}
+		x.moving.resumed = true
+	}
+	return d.Done(), nil
 }
 
 // proveChange asks the server of this session what became of the change of from. told is for the client. One that is

@@ -258,6 +258,9 @@ func (x *session) close() {
 	_ = x.raw.Close()
 }
 
+// lingers reports whether the client may still have something to read that a reset of its connection would destroy.
+func (x *session) lingers() bool { return x.ended.Load() != nil || !x.terminated.Load() }
+
 // idle reports whether nothing is owed to the client and no transaction is open. status is read last: an answer
 // changes it before it counts as delivered, so an answer that is no longer owed has left its status.
 func (x *session) idle() bool {

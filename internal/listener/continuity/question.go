@@ -208,12 +208,18 @@ func (a *Answer) message(typ byte, body []byte) (last bool) {
 		a.aside(typ, body)
 	case 'Z':
 		if string(body) != "I" {
-			a.fail("it is in a transaction")
+			a.fail(inTransaction)
 		}
 		return true
 	}
 	return false
 }
+
+// inTransaction is the error of an answer after which a transaction is open.
+const inTransaction = "it is in a transaction"
+
+// Begun reports whether a whole answer had no error and left a transaction open.
+func (a *Answer) Begun() bool { return a.failed == inTransaction }
 
 // aside keeps a message for the client.
 func (a *Answer) aside(typ byte, body []byte) {

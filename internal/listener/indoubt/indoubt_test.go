@@ -26,7 +26,9 @@ func TestDone(t *testing.T) {
 		{"END with comments", m('Q', " /* a */ end work ; -- b\x00"), end},
 		{"AND NO CHAIN", m('Q', "commit transaction and no chain\x00"), end},
 		{"what follows", join(m('Q', "commit\x00"), m('Q', "begin\x00")), end},
-		{"AND CHAIN", m('Q', "commit and chain\x00"), nil},
+		{"AND CHAIN", m('Q', "commit and chain\x00"), join(m('C', "COMMIT\x00"), m('Z', "T"))},
+		{"AND CHAIN, extended", join(parse("commit work and chain"), bind, execute, sync), join(m('1', ""), m('2', ""), m('C', "COMMIT\x00"), m('Z', "T"))},
+		{"AND CHAIN, prepared", join(m('B', "\x00e\x00\x00\x00\x00\x00\x00\x00"), execute, sync), nil},
 		{"ROLLBACK", m('Q', "rollback\x00"), nil},
 		{"PREPARE TRANSACTION", m('Q', "prepare transaction 'x'\x00"), nil},
 		{"COMMIT PREPARED", m('Q', "commit prepared 'x'\x00"), nil},
@@ -67,7 +69,7 @@ func TestDone(t *testing.T) {
 		{"a Describe of a portal first", join(m('D', "Pc\x00"), named, execute, sync), nil},
 		{"a Describe of another one", join(m('D', "Sd\x00"), named, execute, sync), nil},
 	} {
-		if got := Done(c.b, Committing(map[string]string{"c": "commit", "d": "select 1", "": "commit"}).Has); !bytes.Equal(got, c.want) {
+		if got := Done(c.b, Committing(map[string]string{"c": "commit", "e": "commit and chain", "d": "select 1", "": "commit"}).Has); !bytes.Equal(got, c.want) {
 			t.Errorf("%s: %q, want %q", c.name, got, c.want)
 		}
 	}
@@ -155,5 +157,98 @@ func TestHolds(t *testing.T) {
 	y.Passed('E')
 	if _ = y.Swallow(m('Z', "E")); !y.Failed() || y.Known() {
 		t.Error("the probe has failed, and that was not noticed")
+	}
+}
+
+// Before COMMIT AND CHAIN the characteristics of the transaction are asked for, too. The outcome cannot be asked for
+// without them.
+func TestChain(t *testing.T) {
+	done := join(m('C', "COMMIT\x00"), m('Z', "T"))
+	number, inBlock, file := m('V', "\x00\x00\x00\x03741"), m('Z', "T"), m('V', "\x00\x00\x00\x18000000020000000000000003")
+	text := func(s string) []byte { return m('V', "\x00\x00\x00"+string(rune(len(s)))+s) }
+	for _, c := range []struct{ isolation, readOnly, deferrable, want string }{
+		{"read committed", "off", "off", "begin isolation level read committed, read write, not deferrable"},
+		{"serializable", "on", "on", "begin isolation level serializable, read only, deferrable"},
+		{"serializable; drop", "on", "on", ""},
+		{"repeatable read", "", "on", ""},
+		{"repeatable read", "on", "x", ""},
+	} {
+		x := New(done, 0)
+		if n := bytes.Count(x.Probe(), m('F', "")[:1]); n < 5 {
+			t.Errorf("%d questions: %q", n, x.Probe())
+		}
+		for i, b := range [][]byte{number, text(c.isolation), text(c.readOnly), text(c.deferrable), file} {
+			if x.Known() || !x.Swallow(b) || !x.Swallow(inBlock) {
+				t.Errorf("%+v: answer %d", c, i)
+			}
+		}
+		if x.Known() != (c.want != "") || x.Known() && (x.Begin() != c.want || x.Xid != 741 || x.Timeline != 2) {
+			t.Errorf("%+v: known %v, %d on %d, %q", c, x.Known(), x.Xid, x.Timeline, x.Begin())
+		}
+	}
+	if x := New(join(m('C', "COMMIT\x00"), m('Z', "I")), 0); x.Begin() != "" {
+		t.Errorf("without AND CHAIN %q", x.Begin())
+	}
+}
+
+// The answer to the question in a batch begins behind those to the messages before it, and with none of them. If one of
+// these fails, the client gets everything.
+func TestSwallowInABatch(t *testing.T) {
+	done := join(m('1', ""), m('2', ""), m('C', "COMMIT\x00"), m('Z', "I"))
+	closed, parsed, bound, tag := m('3', ""), m('1', ""), m('2', ""), m('C', "SELECT 1\x00")
+	row := func(s string) []byte { return m('D', "\x00\x01\x00\x00\x00"+string(rune(len(s)))+s) }
+	value := row("741,000000020000000000000003,read committed,off,off")
+	answer := func(value []byte) [][]byte { return [][]byte{closed, parsed, bound, value, tag, closed} }
+	bad, notice := m('E', "SERROR\x00VERROR\x00C57014\x00Mcanceling\x00\x00"), m('N', "SDEBUG\x00VDEBUG\x00\x00")
+	before := [][]byte{parsed, closed, notice, bound, row("1,000000090000000000000003,read committed,off,off"), tag}
+	after := [][]byte{parsed, bound}
+	type messages = [][]byte
+	for _, c := range []struct {
+		name   string
+		all    []messages
+		heard  messages
+		known  bool
+		failed bool
+		xid    uint64
+	}{
+		{"nothing yet", nil, nil, false, false, 0},
+		{"what is before", []messages{before}, before, false, false, 0},
+		{"a part", []messages{before, answer(value)[:4]}, before, false, false, 741},
+		{"all", []messages{before, answer(value)}, before, true, false, 741},
+		{"none that wrote", []messages{before, answer(row(",000000020000000000000003,read committed,off,off"))}, before, true, false, 0},
+		{"and the beginning of the answer", []messages{before, answer(value), after}, append(append(messages{}, before...), after...), true, false, 741},
+		{"and the answer", []messages{before, answer(value), after, {m('C', "COMMIT\x00")}}, append(append(messages{}, before...), parsed, bound, m('C', "COMMIT\x00")), false, false, 741},
+		{"an error before", []messages{before[:2], {bad, m('Z', "E")}}, append(append(messages{}, before[:2]...), bad, m('Z', "E")), false, false, 0},
+		{"an error of the question", []messages{before, {closed, parsed, bad, m('Z', "E")}}, append(append(messages{}, before...), bad, m('Z', "E")), false, true, 0},
+		{"an error of the COMMIT", []messages{before, answer(value), {parsed, bound, bad, m('Z', "I")}}, append(append(messages{}, before...), parsed, bound, bad, m('Z', "I")), false, false, 741},
+		{"a row that is none", []messages{before, answer(row("741"))}, before, false, false, 0},
+		{"a number that is none", []messages{before, answer(row("x,000000020000000000000003,read committed,off,off"))}, before, false, false, 0},
+		{"a file that is none", []messages{before, answer(row("741,x,read committed,off,off"))}, before, false, false, 741},
+	} {
+		x := New(done, 0).InBatch(1)
+		var heard []byte
+		for _, list := range c.all {
+			for _, b := range list {
+				if !x.Swallow(b) {
+					heard = append(heard, b...)
+				}
+			}
+		}
+		if !bytes.Equal(heard, join(c.heard...)) || x.Known() != c.known || x.Failed() != c.failed || x.Xid != c.xid {
+			t.Errorf("%s: heard %q, known %v, failed %v, %d", c.name, heard, x.Known(), x.Failed(), x.Xid)
+		}
+		if c.known && x.Timeline != 2 {
+			t.Errorf("%s: timeline %d", c.name, x.Timeline)
+		}
+	}
+	x := New(done, 0).InBatch(0)
+	if x.Passed('D'); x.Failed() || x.Known() {
+		t.Error("a long row before the question")
+	}
+	if x.Passed('E'); x.Failed() || x.Holds(nil) || x.Swallow(closed) {
+		t.Error("a long error before the question")
+	}
+	if !New(done, 0).InBatch(0).EndsBatch() || New(done, 0).EndsBatch() {
+		t.Error("a batch is none, or none is one")
 	}
 }

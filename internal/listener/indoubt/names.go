@@ -2,13 +2,13 @@ package indoubt
 
 import "github.com/coteriedb/coterie/internal/listener/stmt"
 
-// Names are the names of the prepared statements of a session that are a COMMIT.
+// Names are the names of the prepared statements of a session that are a COMMIT, without AND CHAIN.
 type Names []string
 
 // Committing returns those of the statements, which are texts by names.
 func Committing(statements map[string]string) (n Names) {
 	for name, text := range statements {
-		if stmt.Commits([]byte(text)) {
+		if commits, chains := stmt.Commits([]byte(text)); commits && !chains {
 			n = append(n, name)
 		}
 	}

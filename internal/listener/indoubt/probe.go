@@ -3,7 +3,9 @@ package indoubt
 import (
 	"bytes"
 	"encoding/binary"
+	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
@@ -14,9 +16,25 @@ import (
 // A role that may not execute one of the functions is not asked (continuity.State.Tells): the error would fail its
 // transaction.
 const (
-	currentXid  = 5060 // pg_current_xact_id_if_assigned(): the number of the open transaction, NULL if it has none
-	walfileName = 2851 // pg_walfile_name(pg_lsn): a file of WAL, whose name begins with the timeline that is written
+	currentXid     = 5060 // pg_current_xact_id_if_assigned(): the number of the open transaction, NULL if it has none
+	walfileName    = 2851 // pg_walfile_name(pg_lsn): a file of WAL, whose name begins with the timeline that is written
+	currentSetting = 2077 // current_setting(text)
 )
+
+// ask is a question of the probe.
+type ask int
+
+// The questions, in their order. Those about settings are asked before COMMIT AND CHAIN only.
+const (
+	askXid ask = iota
+	askIsolation
+	askReadOnly
+	askDeferrable
+	askTimeline
+)
+
+// characteristics are the settings of a transaction that AND CHAIN gives the next one, by their questions.
+var characteristics = [...]string{askIsolation: "transaction_isolation", askReadOnly: "transaction_read_only", askDeferrable: "transaction_deferrable"}
 
 // Commit is a COMMIT that was forwarded behind the probe.
 type Commit struct {
@@ -24,8 +42,11 @@ type Commit struct {
 	Timeline ag.Timeline // on which it was given; 0: not known
 
 	done     []byte // what the client still has to get of the answer to the COMMIT, if it was executed
-	owed     int    // answers to the probe that have not ended
+	chains   bool   // it is COMMIT AND CHAIN
+	settings [len(characteristics)]string
+	asks     []ask  // questions whose answer has not ended
 	numbered bool   // Xid was told
+	batch    *batch // the COMMIT is the end of a batch; nil: it is a request of its own
 	answered bool   // the probe was, to its end
 	failed   bool   // it has failed, and the transaction with it
 	told     bool   // the client has got more of the answer to the COMMIT than that it was parsed and bound
@@ -34,20 +55,58 @@ type Commit struct {
 // New returns a COMMIT that is about to be forwarded, by what Done has returned. timeline is what an earlier one of the
 // same backend was told, which keeps its timeline for as long as it lives; 0: none was.
 func New(done []byte, timeline ag.Timeline) *Commit {
-	c := &Commit{done: done, Timeline: timeline, owed: 1}
+	c := &Commit{done: done, Timeline: timeline, asks: []ask{askXid}, chains: bytes.HasSuffix(done, []byte{'T'})}
+	if c.chains {
+		c.asks = append(c.asks, askIsolation, askReadOnly, askDeferrable)
+	}
 	if timeline == 0 {
-		c.owed = 2
+		c.asks = append(c.asks, askTimeline)
 	}
 	return c
 }
 
 // Probe returns the requests that are sent before the COMMIT.
-func (c *Commit) Probe() []byte {
-	b := appendCall(nil, currentXid)
-	if c.owed > 1 {
-		b = appendCall(b, walfileName, "0/1")
+func (c *Commit) Probe() (b []byte) {
+	if c.batch != nil {
+		return question()
+	}
+	for _, a := range c.asks {
+		switch a {
+		case askXid:
+			b = appendCall(b, currentXid)
+		case askTimeline:
+			b = appendCall(b, walfileName, "0/1")
+		case askIsolation, askReadOnly, askDeferrable:
+			b = appendCall(b, currentSetting, characteristics[a])
+		}
 	}
 	return b
+}
+
+// Begin returns the statement that begins the transaction after COMMIT AND CHAIN; "" if none is begun.
+func (c *Commit) Begin() string {
+	if !c.chains {
+		return ""
+	}
+	text := "begin isolation level " + c.settings[askIsolation]
+	if text += ", read write"; c.settings[askReadOnly] == "on" {
+		text = strings.TrimSuffix(text, "write") + "only"
+	}
+	if c.settings[askDeferrable] == "off" {
+		text += ", not"
+	} else {
+		text += ","
+	}
+	return text + " deferrable"
+}
+
+// begins reports whether it is known how the transaction after COMMIT AND CHAIN begins.
+func (c *Commit) begins() bool {
+	if !c.chains {
+		return true
+	}
+	is := func(a ask, values ...string) bool { return slices.Contains(values, c.settings[a]) }
+	return is(askIsolation, "read uncommitted", "read committed", "repeatable read", "serializable") && is(askReadOnly, "on", "off") && is(askDeferrable, "on", "off")
 }
 
 // appendCall appends a FunctionCall with arguments and result as text.
@@ -68,7 +127,7 @@ func (c *Commit) Done() []byte { return c.done }
 // Known reports whether the outcome can be asked for: the probe was answered, and the answer to the COMMIT has not said
 // it. Its beginning may have come: a server that is killed in order sends what it has.
 func (c *Commit) Known() bool {
-	return c.answered && !c.failed && !c.told && c.numbered && c.Timeline != 0
+	return c.answered && !c.failed && !c.told && c.numbered && c.Timeline != 0 && c.begins()
 }
 
 // Failed reports whether the probe has failed.
@@ -79,12 +138,14 @@ const maxHeld = 8 << 10
 
 // Holds reports whether a message with that beginning must be whole before any of it is passed on, for Swallow.
 func (c *Commit) Holds(part []byte) bool {
-	return !c.told && (len(part) < headerLength || binary.BigEndian.Uint32(part[1:]) < maxHeld)
+	return !c.told && !c.batch.void() && (len(part) < headerLength || binary.BigEndian.Uint32(part[1:]) < maxHeld)
 }
 
 // Passed takes a message that was too long to be held, and that the client has got.
 func (c *Commit) Passed(typ byte) {
 	switch {
+	case c.batch.ahead():
+		_ = c.batch.before(typ)
 	case typ == 'N' || typ == 'S' || typ == 'A':
 	case !c.answered:
 		c.failed = true
@@ -99,10 +160,16 @@ func (c *Commit) Passed(typ byte) {
 func (c *Commit) Swallow(message []byte) bool {
 	typ, body := message[0], message[headerLength:]
 	switch {
+	case c.batch.void():
+		return false
+	case c.batch.ahead():
+		return c.batch.before(typ)
 	case typ == 'N' && !c.answered: // the client may have asked for messages of each statement (client_min_messages)
 		return pgwire.ErrorField(body, 'V') != "WARNING"
 	case typ == 'N' || typ == 'S' || typ == 'A': // they may come at any time
 		return false
+	case !c.answered && c.batch != nil:
+		return c.inBatch(typ, body)
 	case !c.answered:
 		return c.probed(typ, body)
 	case c.failed:
@@ -124,8 +191,8 @@ func (c *Commit) probed(typ byte, body []byte) (swallow bool) {
 		c.failed = true
 		return told
 	case 'Z':
-		c.owed--
-		c.answered = c.owed <= 0
+		c.asks = c.asks[1:]
+		c.answered = len(c.asks) == 0
 		c.failed = c.failed || string(body) != "T"
 	}
 	return true
@@ -134,18 +201,23 @@ func (c *Commit) probed(typ byte, body []byte) (swallow bool) {
 // result reads what a function has returned.
 func (c *Commit) result(body []byte) {
 	value, null, ok := column(body)
-	switch {
-	case !ok:
-	case c.Timeline == 0 && c.owed == 1:
-		if c.Timeline = timelineOf(string(value)); null {
-			c.Timeline = 0
-		}
+	switch a := c.asks[0]; {
+	case !ok || null && a != askXid:
+	case a == askTimeline:
+		c.Timeline = timelineOf(string(value))
+	case a != askXid:
+		c.settings[a] = string(value)
 	case null:
 		c.numbered = true
 	default:
-		xid, err := strconv.ParseUint(string(value), 10, 64)
-		c.Xid, c.numbered = xid, err == nil && xid > 0
+		c.number(string(value))
 	}
+}
+
+// number reads the number of the transaction.
+func (c *Commit) number(text string) {
+	xid, err := strconv.ParseUint(text, 10, 64)
+	c.Xid, c.numbered = xid, err == nil && xid > 0
 }
 
 // timelineOf returns the timeline of a file of WAL by its name; 0: it is none.

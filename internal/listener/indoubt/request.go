@@ -16,24 +16,31 @@ const headerLength = 5
 
 // Done returns the answer to the request with which b begins, if that is whole and is exactly one COMMIT that was
 // executed: a Query; Parse, Bind and Execute of the unnamed statement and a Sync; or the same without Parse of a
-// prepared statement that commits, as commits tells by its name. nil: it is anything else.
+// prepared statement that commits, as commits tells by its name. It may be COMMIT AND CHAIN, but for a prepared
+// statement. nil: it is anything else.
 func Done(b []byte, commits func(name []byte) bool) []byte {
 	typ, body, rest := next(b)
 	switch typ {
 	case 'Q':
-		if !stmt.Commits(body) {
+		commits, chains := stmt.Commits(body)
+		if !commits {
 			return nil
 		}
-		return ready(completed(nil))
+		return ready(completed(nil), chains)
 	case 'P':
 		name, text, ok := bytes.Cut(body, []byte{0})
-		if _, types, _ := bytes.Cut(text, []byte{0}); !ok || len(name) > 0 || !stmt.Commits(text) || string(types) != "\x00\x00" {
+		commits, chains := stmt.Commits(text)
+		if _, types, _ := bytes.Cut(text, []byte{0}); !ok || len(name) > 0 || !commits || string(types) != "\x00\x00" {
 			return nil
 		}
-		return extended(pgwire.AppendMessage(nil, '1', nil), rest, nil)
+		if out := extended(pgwire.AppendMessage(nil, '1', nil), rest, nil); out != nil {
+			return ready(out, chains)
+		}
 	case 'B', 'D':
 		if name := prepared(typ, body); len(name) > 0 && commits(name) {
-			return extended(nil, b, name)
+			if out := extended(nil, b, name); out != nil {
+				return ready(out, false)
+			}
 		}
 	}
 	return nil
@@ -48,8 +55,8 @@ func prepared(typ byte, body []byte) []byte {
 	return name
 }
 
-// extended returns the answer to a request whose first messages were answered by out, if b has nothing but the rest of
-// the execution of a statement, whose name is given.
+// extended returns the answer to a request whose first messages were answered by out, without its end, if b has nothing
+// but the rest of the execution of a statement, whose name is given.
 func extended(out, b, name []byte) []byte {
 	bound, executed := false, false
 	for {
@@ -64,7 +71,7 @@ func extended(out, b, name []byte) []byte {
 		case typ == 'E' && bound && !executed && bytes.HasPrefix(body, []byte{0}):
 			out, executed = completed(out), true
 		case typ == 'S' && executed:
-			return ready(out)
+			return out
 		default:
 			return nil
 		}
@@ -91,7 +98,13 @@ func bindsNothing(body, name []byte) bool {
 
 func completed(b []byte) []byte { return pgwire.AppendMessage(b, 'C', []byte("COMMIT\x00")) }
 
-func ready(b []byte) []byte { return pgwire.AppendMessage(b, 'Z', []byte{'I'}) }
+// ready appends the end of an answer. chains means that another transaction has begun.
+func ready(b []byte, chains bool) []byte {
+	if chains {
+		return pgwire.AppendMessage(b, 'Z', []byte{'T'})
+	}
+	return pgwire.AppendMessage(b, 'Z', []byte{'I'})
+}
 
 // next returns the message with which b begins; the type is 0 if it is not whole, or too long.
 func next(b []byte) (typ byte, body, rest []byte) {

@@ -63,3 +63,17 @@ func TestLogKeepsACommit(t *testing.T) {
 		}
 	}
 }
+
+// A COMMIT AND CHAIN that was executed ends what is executed again, though a block is open behind it.
+func TestLogEndsWithACommitAndChain(t *testing.T) {
+	c := newClient(new(Memory), 1<<20)
+	c.send(query("begin"))
+	c.hears(m('C', "BEGIN\x00"), m('Z', "T"))
+	c.log.Commits()
+	c.send(query("commit and chain"))
+	c.hears(m('C', "COMMIT\x00"), m('Z', "T"))
+	c.send(query("insert into t values (1)"))
+	if why := c.log.Refusal(nil); why != NotKept || c.log.Run().Next() != nil {
+		t.Errorf("%q, and %q would be executed again", why, c.log.Run().Next())
+	}
+}

@@ -169,7 +169,7 @@ func (l *Log) Answered(typ byte, piece []byte, whole bool) {
 	status, done := l.digest.Piece(typ, piece, whole)
 	switch {
 	case !done:
-	case status == 'I' || len(l.sums) >= len(l.ends):
+	case status == 'I' || len(l.sums) >= len(l.ends) || l.commit == len(l.sums)+1: // COMMIT AND CHAIN leaves a block, too
 		l.clear()
 	case l.takes(len(Sum{})):
 		l.sums = append(l.sums, l.digest.Take())

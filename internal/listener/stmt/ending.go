@@ -47,16 +47,19 @@ func EndingOf(text []byte) Ending {
 	return EndsNothing
 }
 
-// Commits reports whether a text is one COMMIT or END, without AND CHAIN, and nothing else.
-func Commits(text []byte) bool {
+// Commits reports whether a text is one COMMIT or END and nothing else. chains means that it has AND CHAIN, so that a
+// transaction with the same characteristics begins.
+func Commits(text []byte) (commits, chains bool) {
 	text, _, _ = bytes.Cut(text, []byte{0})
 	switch word := firstWord(bytes.TrimLeft(text, " \t\r\n\f")); string(word) {
 	case "commit", "end", "": // "": it begins with a comment
 	default: // nearly all statements of a block
-		return false
+		return false, false
 	}
-	words, _ := plainWords(text)
-	return EndingOf(text) == EndsByCommit && words[0] != "prepare" && !strings.HasSuffix(strings.Join(words, " "), "and chain")
+	if words, _ := plainWords(text); EndingOf(text) == EndsByCommit && words[0] != "prepare" {
+		return true, strings.HasSuffix(strings.Join(words, " "), "and chain")
+	}
+	return false, false
 }
 
 // plainWords returns the words of one statement in lower case, a literal as its quote. It reports false for a text with

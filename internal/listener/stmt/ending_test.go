@@ -23,3 +23,14 @@ func TestEndingOf(t *testing.T) {
 		}
 	}
 }
+
+func TestCommits(t *testing.T) {
+	for text, want := range map[string][2]bool{
+		"commit": {true, false}, "END;": {true, false}, "/* a */ commit work and no chain": {true, false}, "commit and chain": {true, true}, "end transaction AND  CHAIN ;\x00": {true, true},
+		"commit; select 1": {}, "prepare transaction 'x'": {}, "rollback and chain": {}, "commit prepared 'x'": {}, "": {}, "select 1": {}, "commit and chain; commit": {},
+	} {
+		if commits, chains := Commits([]byte(text)); commits != want[0] || chains != want[1] {
+			t.Errorf("%q: %v, %v", text, commits, chains)
+		}
+	}
+}

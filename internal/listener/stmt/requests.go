@@ -18,6 +18,7 @@ const (
 	classLocal                 // affects the session only: SET, SHOW
 	classBegin                 // opens a block, unless it fails
 	classRollback              // closes a block, unless it fails, and commits nothing
+	classChain                 // the same, and opens the next: ROLLBACK AND CHAIN
 	classWork                  // is committed with its transaction, which is its own outside a block
 	classOwn                   // as classWork in a block; outside one it may commit on its own, at any time
 	classCommit                // commits, or may
@@ -45,6 +46,8 @@ func (b block) after(c class, committing bool) (next block, commits bool) {
 		return blockUnknown, false
 	case classRollback:
 		return blockNone, false
+	case classChain: // outside a block it fails
+		return blockUnknown, false
 	case classWork:
 		return b, b != blockOpen && committing
 	case classOwn:
@@ -231,7 +234,7 @@ func (r *Requests) bound(kept []byte) {
 	switch {
 	case len(portal) == 0 && ok:
 		r.portal = c
-	case c == classBegin || c == classRollback:
+	case c == classBegin || c == classRollback || c == classChain:
 		r.portals = classCommit // which portal is executed is not followed
 	default:
 		r.portals = max(r.portals, c)
@@ -275,6 +278,22 @@ func (r *Requests) Answered(status byte, all bool) {
 	case len(r.open) > 0:
 		r.open = append(r.open[:0], r.open[1:]...)
 	}
+}
+
+// OneTransaction reports whether the messages after the last Sync, of which there are some, belong to one transaction
+// block, which was open before them or begins with the first of them. None of them can end it. Nothing else is under way.
+func (r *Requests) OneTransaction() bool {
+	if len(r.open) > 0 || r.crowded {
+		return false
+	}
+	switch r.batch {
+	case classBegin:
+		return r.status == 'I'
+	case classNone, classLocal, classWork, classOwn:
+		return r.status == 'T'
+	case classRollback, classChain, classCommit:
+	}
+	return false
 }
 
 // Verdict returns the outcome of the requests that were forwarded and not answered.
@@ -364,8 +383,10 @@ func withOptions(c class, rest []byte) class {
 		return c
 	case string(words[0]) == "to":
 		return classLocal
+	case len(words) == 2 && string(words[0]) == "and" && string(words[1]) == "chain":
+		return classChain
 	}
-	return classCommit // ROLLBACK PREPARED, AND CHAIN
+	return classCommit // ROLLBACK PREPARED
 }
 
 // classes are the classes of known first words. Any other word may commit: COMMIT, END, PREPARE TRANSACTION, and the

@@ -55,6 +55,10 @@ func TestVerdict(t *testing.T) {
 		"answered":             {'I', []func(*Requests){query("select 1"), func(r *Requests) { r.Answered('I', true) }}, Idle},
 		"an idle, open block":  {'T', nil, Aborted},
 		"a rollback to a name": {'T', []func(*Requests){query("rollback to a")}, Aborted},
+		"a chain of nothing":   {'T', []func(*Requests){query("rollback work and chain")}, Aborted},
+		"and what follows it":  {'T', []func(*Requests){query("rollback and chain"), query("insert into t values (1)")}, Unknown},
+		"AND CHAIN of what":    {'T', []func(*Requests){query("rollback and chain; commit")}, Unknown},
+		"a prepared one":       {'T', []func(*Requests){query("rollback prepared 'and chain'")}, Unknown},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var r Requests
@@ -126,6 +130,45 @@ func TestFirstWordsThatMatter(t *testing.T) {
 	for tag, want := range map[string]Effect{"SELECT 1": Reads, "SET": NoEffect, "BEGIN": NoEffect, "COMMIT": Writes, "INSERT 0 1": Writes} {
 		if got := EffectOf([]byte(tag)); got != want {
 			t.Errorf("%s has the effect %d, want %d", tag, got, want)
+		}
+	}
+}
+
+// Messages without a Sync are of one transaction where none of them can end it, and it was open or is begun first.
+func TestOneTransaction(t *testing.T) {
+	for _, c := range []struct {
+		status byte
+		texts  string
+		want   bool
+	}{
+		{'T', "insert into t values (1)|update t set a = 1", true},
+		{'T', "savepoint a|set local x = 1|insert into t values (1)|rollback to a", true},
+		{'I', "begin|insert into t values (1)|select 1", true},
+		{'I', "set x = 1|start transaction|insert into t values (1)", true},
+		{'I', "insert into t values (1)", false},
+		{'I', "begin|commit|begin", false},
+		{'I', "begin|rollback|begin", false},
+		{'T', "rollback|begin|insert into t values (1)", false},
+		{'T', "rollback and chain|insert into t values (1)", false},
+		{'T', "insert into t values (1)|commit|begin", false},
+		{'T', "prepare transaction 'x'|begin", false},
+		{'E', "select 1", false},
+		{'I', "insert into t values (1)|begin", false},
+		{'I', "vacuum|begin", false},
+	} {
+		var r Requests
+		r.Answered(c.status, true)
+		for text := range strings.SplitSeq(c.texts, "|") {
+			r.Forwarded('P', []byte("\x00"+text+"\x00"))
+			r.Forwarded('B', []byte("\x00\x00"))
+			r.Forwarded('E', []byte("\x00\x00\x00\x00\x00"))
+		}
+		if got := r.OneTransaction(); got != c.want {
+			t.Errorf("%s in %c: %v", c.texts, c.status, got)
+		}
+		r.Forwarded('S', nil)
+		if r.OneTransaction() {
+			t.Errorf("%s in %c: behind its Sync", c.texts, c.status)
 		}
 	}
 }
