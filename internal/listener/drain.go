@@ -264,7 +264,7 @@ func (x *session) forward(seen *pgwire.Framer, chunk []byte) (bad, err error) {
 			}
 			if sent, err := x.backend.Write(out); err != nil {
 				x.unsent(min(n, len(out)-sent))
-				x.moving.spilled = n < len(chunk)
+				x.moving.rest = append(x.moving.rest, chunk[n:]...) // the next server gets it, if there is one
 				return nil, err
 			}
 			chunk = chunk[n:]

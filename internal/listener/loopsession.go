@@ -332,6 +332,7 @@ func (s *side) Wrote(w *uring.Write) {
 	case p.phase == resetting:
 		p.resetFailed()
 	case w.Err != nil && !wouldWait(w.Err):
+		s.unsent += len(w.B) - w.N
 		p.sendFailed(s)
 	default:
 		s.keep(w.B[w.N:])
@@ -345,7 +346,7 @@ func (p *loopSession) sendFailed(s *side) {
 	switch {
 	case s == &p.backend:
 		p.discarding, s.stuck = true, false
-		s.discard()
+		p.backendDropped()
 	case p.phase == relaying:
 		p.terminate(p.x.passFailed(errClient))
 	default:
@@ -375,6 +376,7 @@ func (p *loopSession) fromBackend() {
 	}
 	if n == 0 || err != nil {
 		p.backend.eof = true
+		p.backendDropped()
 		if x.outlive() {
 			p.leave()
 			return

@@ -90,6 +90,7 @@ func (p *loopSession) forward(chunk []byte) {
 		}
 		if err := p.backend.send(x.preceded(x.replaced(chunk[:n])), p.mayQueue()); err != nil {
 			p.sendFailed(&p.backend)
+			p.rest = append(p.rest, chunk[n:]...) // the next server gets it, if there is one
 			break
 		}
 		chunk = chunk[n:]
@@ -259,8 +260,7 @@ func (p *loopSession) leave() {
 	x := p.x
 	lost := x.moving.outlived.Load()
 	if lost {
-		p.backend.unqueue()
-		p.backend.discard()
+		p.backendDropped()
 	}
 	taken := p.client.flushQueued() == nil && !p.client.full() && !p.client.eof
 	switch {
@@ -293,6 +293,12 @@ func (p *loopSession) leave() {
 	c.noServer(true)
 	p.close()
 	go c.carryOn(x, finished)
+}
+
+// backendDropped drops what the backend has not got: it never will.
+func (p *loopSession) backendDropped() {
+	p.backend.drop()
+	p.x.unsent(p.backend.unsent)
 }
 
 // stay ends a session that was to leave its backend and cannot.

@@ -255,3 +255,63 @@ func TestSessionsInTheKernelAreLeftThere(t *testing.T) {
 		t.Errorf("it would end because %q", got)
 	}
 }
+
+// A change that a loop could not write to its dead server is executed at the next primary: nobody else has it. What the
+// client sent behind it comes after it.
+func TestChangeThatTheOwnServerNeverGot(t *testing.T) {
+	ownPaths(t, func(t *testing.T, g *group, with string) {
+		if strings.HasSuffix(t.Name(), PathGoroutines) {
+			t.Skip("loops only")
+		}
+		defer g.rowsOnce()()
+		conn := g.mustDial(g.rw, "user=postgres "+with)
+		g.known()
+		g.unasked()
+		x := g.sessionOf(conn.PgConn().Conn())
+		p := x.onLoop.Load()
+		dead, sent := make(chan struct{}), make(chan struct{})
+		p.loop.post(func() { // before the loop sees the end of its server
+			_ = unix.Shutdown(p.backend.fd, unix.SHUT_RDWR)
+			close(dead)
+			<-sent
+			p.fromClient()
+			p.updateInterest()
+		})
+		<-dead
+		told := later(conn, "insert into once values (1, 1)")
+		waitFor(t, "the request is in the socket", func() bool {
+			var b [1]byte
+			n, _, _ := unix.Recvfrom(p.client.fd, b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
+			return n > 0
+		})
+		close(sent)
+		waitFor(t, "its session has noticed", func() bool { return x.ended.Load() != nil || x.moving.isOver.Load() })
+		g.succeeds()
+		if err := <-told; err != nil {
+			t.Errorf("the client is told %v", err)
+		}
+		g.shows(conn, map[string]string{"select count(*)::text from once": "1", "select current_setting('cluster_name')": "b"})
+	})
+}
+
+// A session whose next request is executed again, and can write nothing, is not asked for its state before that: the
+// question would end the transaction in which it can write nothing.
+func TestGuardedSessionIsNotAsked(t *testing.T) {
+	x := &session{srv: &Server{}, moving: newMoving(nil)}
+	x.status.Store('I')
+	send := func([]byte) error { t.Error("it is asked"); return nil }
+	for _, patient := range []bool{false, true} {
+		x.moving.guarded = true
+		q := &question{patient: patient, done: make(chan struct{})}
+		x.ask(q, true, send)
+		if waits := x.moving.wants.Swap(nil) == q; waits != patient || !patient && (q.err == nil || q.err.Error() != refusedBusy) {
+			t.Errorf("patient %v: it waits: %v, %v", patient, waits, q.err)
+		}
+	}
+	asked := false
+	x.moving.guarded = false
+	x.ask(&question{done: make(chan struct{})}, true, func([]byte) error { asked = true; return nil })
+	if !asked {
+		t.Error("it is not asked afterwards either")
+	}
+}

@@ -120,6 +120,7 @@ type socketWriter struct {
 	queued int          // index of its write among batch.pending, counted from 1; 0: nothing is queued
 	out    []byte       // the bytes that the peer did not take yet
 	room   []byte       // the buffer of out
+	unsent int          // bytes that were dropped: the peer never gets them
 	stuck  bool         // the kernel may still have something to write to this socket first: nothing is written
 }
 
@@ -172,10 +173,10 @@ func (w *socketWriter) unqueue() []byte {
 func (w *socketWriter) sendNow(p []byte) error {
 	if !w.full() {
 		n, err := writeSocket(w.fd, p)
-		if err != nil {
+		if p = p[n:]; err != nil {
+			w.unsent += len(p)
 			return err
 		}
-		p = p[n:]
 	}
 	w.keep(p)
 	return nil
@@ -196,10 +197,10 @@ func (w *socketWriter) keep(p []byte) {
 // writeKept writes what was kept, as far as the peer takes it, and reports whether that was all.
 func (w *socketWriter) writeKept() (all bool, err error) {
 	n, err := writeSocket(w.fd, w.out)
-	if err != nil {
+	if w.out = w.out[n:]; err != nil {
 		return false, err
 	}
-	if w.out = w.out[n:]; len(w.out) > 0 {
+	if len(w.out) > 0 {
 		return false, nil
 	}
 	w.discard()
@@ -208,8 +209,15 @@ func (w *socketWriter) writeKept() (all bool, err error) {
 
 // discard drops what was kept and gives the buffer back.
 func (w *socketWriter) discard() {
+	w.unsent += len(w.out)
 	w.batch.giveBack(w.room)
 	w.room, w.out = nil, nil
+}
+
+// drop drops everything that was not written.
+func (w *socketWriter) drop() {
+	w.unsent += len(w.unqueue())
+	w.discard()
 }
 
 func (b *writeBatch) borrow() []byte {
