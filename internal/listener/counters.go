@@ -281,7 +281,7 @@ func (x *session) transactionOutlook() continuity.Prospect {
 	return continuity.Prospect{Fate: continuity.Ends, Why: why}
 }
 
-// What becomes of a session whose transaction a planned failover cuts.
+// The fates of a session whose transaction a planned failover cuts.
 const (
 	cutReplayed = "executed again"
 	cutFails    = "its transaction fails with 40001"

@@ -73,8 +73,8 @@ func (s *Server) Busy() (n int) {
 }
 
 // CutBusy ends the sessions of the local server that have a transaction or request in progress, and returns how many.
-// Those that would outlive the loss of their server leave it instead, as if it were lost: with CONTINUITY = REPLAY their
-// transactions are executed again.
+// Those that would outlive the loss of their server leave it instead, as if it were lost: with CONTINUITY = REPLAY
+// their transactions are executed again.
 func (s *Server) CutBusy(why string) int {
 	return s.endWhere(ending{reason: endDrain, why: why}, func(x *session) bool { return x.drained.local && x.busy() })
 }

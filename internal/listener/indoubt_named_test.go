@@ -225,8 +225,8 @@ func TestCommitOfABatchInDoubt(t *testing.T) {
 	}
 }
 
-// The same of transactions that have written nothing. What is not one transaction with its COMMIT behind it is not
-// asked for, and what the client gets without a failure is what PostgreSQL sends.
+// The same of transactions that have written nothing. Without a failure the client gets the answers of PostgreSQL and
+// nothing else.
 func TestCommitOfABatchOfNothing(t *testing.T) {
 	for _, c := range []chainCase{
 		{"a batch that begins it", nil, []string{"begin", "select 1", "commit"}, "answer", false, "BEGIN, SELECT 1, COMMIT I", 0},

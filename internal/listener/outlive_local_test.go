@@ -256,8 +256,7 @@ func TestSessionsInTheKernelAreLeftThere(t *testing.T) {
 	}
 }
 
-// A change that a loop could not write to its dead server is executed at the next primary: nobody else has it. What the
-// client sent behind it comes after it.
+// A change that a loop could not write to its dead server is executed at the next primary: nobody else has it.
 func TestChangeThatTheOwnServerNeverGot(t *testing.T) {
 	ownPaths(t, func(t *testing.T, g *group, with string) {
 		if strings.HasSuffix(t.Name(), PathGoroutines) {

@@ -146,7 +146,7 @@ type Session struct {
 	PID      uint32       `json:"pid"`
 	Path     string       `json:"path"`    // carrier of the data at that node's listener: kernel, loop or goroutines
 	Backend  string       `json:"backend"` // own, ahead (opened in advance), or reused after another client
-	// What would become of it, as Outlook has it for many; zero: not known.
+	// Its prospects, as Outlook has those of many; zero: not known.
 	Failover    Prospect `json:"failover,omitzero"`
 	NodeLoss    Prospect `json:"node_loss,omitzero"`
 	ServerLoss  Prospect `json:"server_loss,omitzero"`

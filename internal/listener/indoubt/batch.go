@@ -7,17 +7,17 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 )
 
-// batch is what is known of the messages before a COMMIT that have no Sync. A FunctionCall among them would be a request
-// of its own, so the question is a statement, behind which a Flush has the server send all answers before it commits.
-// If a message of the batch fails, the server skips the question and the COMMIT, too.
+// batch is what is known of the messages before a COMMIT that have no Sync. A FunctionCall among them would be a
+// request of its own, so the question is a statement, behind which a Flush has the server send all answers before it
+// commits. If a message of the batch fails, the server skips the question and the COMMIT, too.
 type batch struct {
 	closes int  // messages CloseComplete that the client gets before the question is answered
 	begun  bool // the answer to the question has begun
 	failed bool // the batch has before that
 }
 
-// InBatch has the COMMIT be the end of a batch: messages without a Sync are under way before it, all of one transaction.
-// The client gets so many more messages CloseComplete for them.
+// InBatch has the COMMIT be the end of a batch: messages without a Sync are under way before it, all of one
+// transaction. The client gets so many more messages CloseComplete for them.
 func (c *Commit) InBatch(closes int) *Commit {
 	c.batch = &batch{closes: closes}
 	return c
@@ -46,8 +46,8 @@ func (b *batch) before(typ byte) (begins bool) {
 	return b.begun
 }
 
-// ownStatement is the name of the prepared statement of the question, which exists for its duration. It is closed first,
-// in case an earlier question has failed: that answer begins the one to the question.
+// ownStatement is the name of the prepared statement of the question, which exists for its duration. It is closed
+// first, in case an earlier question has failed: that answer begins the one to the question.
 const ownStatement = "coterie.commit"
 
 // question returns the messages of the question in a batch.
@@ -64,8 +64,8 @@ func question() []byte {
 	return pgwire.AppendMessage(b, 'H', nil)
 }
 
-// inBatch takes a message of the answer to the question in a batch. If it fails the client hears of that, and the server
-// skips what follows.
+// inBatch takes a message of the answer to the question in a batch. If it fails the client hears of that, and the
+// server skips what follows.
 func (c *Commit) inBatch(typ byte, body []byte) (swallow bool) {
 	switch {
 	case c.failed:

@@ -281,7 +281,8 @@ func (r *Requests) Answered(status byte, all bool) {
 }
 
 // OneTransaction reports whether the messages after the last Sync, of which there are some, belong to one transaction
-// block, which was open before them or begins with the first of them. None of them can end it. Nothing else is under way.
+// block, which was open before them or begins with the first of them. None of them can end it. Nothing else is
+// under way.
 func (r *Requests) OneTransaction() bool {
 	if len(r.open) > 0 || r.crowded {
 		return false
