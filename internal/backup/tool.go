@@ -44,6 +44,9 @@ type Tool interface {
 	// Create makes the group's place in the repository, if it is not there. The server of this node must be the
 	// primary.
 	Create(ctx context.Context) error
+	// Upgrade has the group's place in the repository take the WAL and backups of the cluster that the group has now.
+	// Those of earlier clusters stay.
+	Upgrade(ctx context.Context) error
 	// Check has the primary, which runs here, archive a segment and waits until the repository has it.
 	Check(ctx context.Context) error
 	// Run makes a backup of the primary, which runs here, and removes those that are kept no longer.

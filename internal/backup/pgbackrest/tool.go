@@ -83,6 +83,14 @@ func (t *Tool) Create(ctx context.Context) error {
 	return err
 }
 
+// Upgrade has the stanza take what the server of this node archives.
+func (t *Tool) Upgrade(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, patient)
+	defer cancel()
+	_, err := t.run(ctx, command{args: t.with("stanza-upgrade")})
+	return err
+}
+
 // Check has the primary archive a segment.
 func (t *Tool) Check(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, patient)

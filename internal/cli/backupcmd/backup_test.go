@@ -124,6 +124,41 @@ func TestEnable(t *testing.T) {
 	}
 }
 
+// TestEnableAfterMajorUpgrade has the stanza of the group take the WAL of its new cluster. One of a cluster of which
+// nothing says that it was this group's is refused.
+func TestEnableAfterMajorUpgrade(t *testing.T) {
+	was := systemID
+	t.Cleanup(func() { systemID = was })
+	for _, c := range []struct {
+		now   uint64
+		group string // of the backup in the stanza
+		asked string
+	}{
+		{15, "0d5a8f7e-6f0b-4f0e-9d0c-6a4f1f5c2b11", "stanza-create"},
+		{16, "0d5a8f7e-6f0b-4f0e-9d0c-6a4f1f5c2b11", "stanza-upgrade"},
+		{15, "", "stanza-create"},
+		{16, "", ""},
+	} {
+		systemID = func(context.Context, *work) (uint64, error) { return c.now, nil }
+		a := replica(t, "n1", `echo '[{"archive":[],"backup":[{"annotation":{"coterie-group":"`+c.group+`"},"label":"F","type":"full"}],"db":[{"id":1,"system-id":15,"version":"15"}],`+
+			`"name":"orders","status":{"code":0,"lock":{"backup":{"held":false}},"message":"ok"}}]'`)
+		r := clitest.Run(t, Backup(), a.Layout.Dir, "enable", "--repo", t.TempDir())
+		asked, err := os.ReadFile(os.Getenv("ASKED"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.asked == "" {
+			if r.Refused(t, 4, "of another cluster"); strings.Contains(string(asked), "stanza-upgrade") || strings.Contains(string(asked), "stanza-create") {
+				t.Errorf("%+v: %s", c, asked)
+			}
+			continue
+		}
+		if r.Code != 0 || !strings.Contains(string(asked), c.asked) {
+			t.Errorf("%+v: %+v, %s", c, r, asked)
+		}
+	}
+}
+
 // TestEnableIsRefused holds what is refused, and that nothing is left of it.
 func TestEnableIsRefused(t *testing.T) {
 	const broken = `echo "ERROR: [041]: unable to open /backup/planted: [13] Permission denied" >&2; exit 41`

@@ -8,6 +8,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -114,7 +116,8 @@ and makes the group's place in the repository. On the primary it also gives the 
 coterie settings would, has a segment archived and looks for it in the repository. It says what the other replicas lack.
 
 A key or a passphrase is given in a file (--secrets) or in the environment (COTERIE_BACKUP_KEY, COTERIE_BACKUP_SECRET,
-COTERIE_BACKUP_PASSPHRASE), never in an argument. Run again, it renews the configuration with what is named, and keeps the rest.`,
+COTERIE_BACKUP_PASSPHRASE), never in an argument. Run again, it renews the configuration with what is named, and keeps the rest. After a
+major upgrade of PostgreSQL it has the repository take the WAL of the new cluster.`,
 		Example: "  coterie backup enable --repo /backup --dry-run\n  coterie backup enable --repo /backup --retention 4\n" +
 			"  coterie backup enable --repo s3://backups/orders --s3-endpoint s3.example.org --s3-region eu-1 --secrets /root/s3.key",
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -299,13 +302,53 @@ func (x *enabling) prepare(ctx context.Context, tool backup.Tool, p backup.Plan)
 	switch {
 	case x.st.Primary == x.st.Node:
 		cli.Say(x.c, "making the stanza %s in %s", p.Stanza, p.Repository)
-		if err := tool.Create(ctx); err != nil {
-			return fmt.Errorf("the repository %s cannot be used: %w", p.Repository, err)
+		if err := x.create(ctx, tool, p, have); err != nil {
+			return err
 		}
 	case have.Problem != "" && len(have.Backups) == 0:
 		return fail.Error{Kind: fail.Unhealthy, Err: fmt.Errorf("the repository %s has no stanza %s yet (%s): run coterie backup enable on the primary %s first, and name the same repository", p.Repository, p.Stanza, have.Problem, x.st.Primary)}
 	}
 	return planfile.Save(x.layout, p)
+}
+
+// create makes the stanza. One with backups of this group in it, of another cluster, was made before a major upgrade:
+// it takes what the new cluster archives from then on.
+func (x *enabling) create(ctx context.Context, tool backup.Tool, p backup.Plan, have backup.Catalog) error {
+	place := tool.Create
+	if have.System != 0 {
+		now, err := systemID(ctx, x.work)
+		if err != nil {
+			return fail.Unhealthyf("the server of this node does not answer: %w; see coterie status, and run coterie backup enable again", err)
+		}
+		if now != have.System {
+			ours := slices.ContainsFunc(have.Backups, func(b backup.Backup) bool { return b.Group == p.Group })
+			if !ours {
+				return fail.Refusedf("the stanza %s in %s is of another cluster (system identifier %d, this one has %d), and has no backup that says that it is of this group; nothing was changed: name another one with --stanza", p.Stanza, p.Repository, have.System, now)
+			}
+			cli.Say(x.c, "the stanza has backups of this group from before a major upgrade; they stay")
+			place = tool.Upgrade
+		}
+	}
+	if err := place(ctx); err != nil {
+		return fmt.Errorf("the repository %s cannot be used: %w", p.Repository, err)
+	}
+	return nil
+}
+
+// systemID returns the system identifier of this node's server; tests replace it.
+var systemID = func(ctx context.Context, x *work) (id uint64, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	c, err := x.session().Connect(ctx, nil)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = c.Close(ctx) }()
+	var text string
+	if err := c.QueryRow(ctx, "SELECT system_identifier::text FROM pg_control_system()").Scan(&text); err != nil {
+		return 0, err
+	}
+	return strconv.ParseUint(text, 10, 64)
 }
 
 // archive gives the group its settings and has a segment archived.
