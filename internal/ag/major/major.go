@@ -82,6 +82,8 @@ type Facts struct {
 	Now     time.Time // by this machine's clock
 	Clean   bool      // the old cluster's server ended in order
 	Stopped bool      // an administrator wants the upgrade given up
+	// Fixed is why this node's configuration file could not name another cluster; "": it could.
+	Fixed string
 }
 
 // standing is the cluster that the group has.
@@ -120,6 +122,8 @@ func (u Upgrade) Next(f Facts) (Step, string) {
 			return GiveUp, "an administrator has given it up"
 		case at == elsewhere:
 			return GiveUp, fmt.Sprintf("the group has gone on without it: %s leads epoch %d", f.Record.Epoch.Leader, f.Record.Epoch.Epoch)
+		case f.Fixed != "": // no later step could be taken, and the group would have no primary
+			return GiveUp, f.Fixed
 		}
 		return Pass, ""
 	case Passed:
@@ -140,6 +144,8 @@ func (u Upgrade) mayBegin(at standing, f Facts) (Step, string) {
 		return GiveUp, fmt.Sprintf("the group has gone on without it: %s leads epoch %d", f.Record.Epoch.Leader, f.Record.Epoch.Epoch)
 	case f.Now.After(u.Until):
 		return GiveUp, "its time was over before it had begun"
+	case f.Fixed != "":
+		return GiveUp, f.Fixed
 	case !f.Clean:
 		return GiveUp, "the server did not end in order, which pg_upgrade needs; ask for it again"
 	}
@@ -156,6 +162,8 @@ func (u Upgrade) follows(f Facts) (Step, string) {
 		return GiveUp, "the group has the cluster of which this node's copy is"
 	case !ok || leader.Major != u.To.Major || leader.ID == u.Self:
 		return GiveUp, fmt.Sprintf("the primary of the group does not run PostgreSQL %d", u.To.Major)
+	case f.Fixed != "":
+		return GiveUp, f.Fixed
 	}
 	return Drop, ""
 }

@@ -28,6 +28,7 @@ type world struct {
 	oldWhole bool   // the old cluster can be started
 	newDir   bool   // there is a directory of the new one
 	newWhole bool   // and it is complete
+	fixed    string // why the node's file cannot be changed
 	config   string // the system identifier of the cluster that the node's file names
 	dropped  bool
 
@@ -73,7 +74,7 @@ func (w *world) Save(u Upgrade) error {
 
 func (w *world) Facts(context.Context, Upgrade) (f Facts, err error) {
 	err = w.call("facts", func() error {
-		f = Facts{Group: w.group, Record: w.record, Now: began.Add(time.Minute), Clean: w.clean, Stopped: w.stopped}
+		f = Facts{Group: w.group, Record: w.record, Now: began.Add(time.Minute), Clean: w.clean, Stopped: w.stopped, Fixed: w.fixed}
 		return nil
 	})
 	if w.lateNow && w.late != nil {
@@ -183,6 +184,7 @@ func TestKilledAtEveryCall(t *testing.T) {
 		"pg_upgrade refuses":          func(w *world) { w.makes = errors.New("no") },
 		"pg_upgrade fails by link":    func(w *world) { w.saved.Mode, w.makes = Link, errors.New("no") },
 		"the server was killed":       func(w *world) { w.clean = false },
+		"its file cannot be changed":  func(w *world) { w.fixed = "read-only" },
 		"an administrator gives up":   func(w *world) { w.stopped = true },
 		"its time is over":            func(w *world) { w.saved.Until = began },
 		"another replica leads":       func(w *world) { w.record.Epoch.Epoch, w.record.Epoch.Leader = 5, "n2" },
@@ -235,6 +237,26 @@ func TestTakeoverMeanwhile(t *testing.T) {
 		if w.config != "15" || !w.oldWhole || w.newDir || w.saved.Phase != GivenUp || w.group.SystemID != "15" {
 			t.Errorf("killed at call %d: %+v", at, w)
 		}
+	}
+}
+
+// TestTheFileCannotBeChanged holds that the group does not pass to a cluster that this node's file could not name: it
+// would have no primary.
+func TestTheFileCannotBeChanged(t *testing.T) {
+	for _, phase := range []Phase{Asked, Made} {
+		w := newWorld()
+		w.saved.Phase, w.fixed = phase, "read-only"
+		w.saved.To.SystemID, w.newDir, w.newWhole = "16", phase == Made, phase == Made
+		w.finish(t)
+		if w.check(t); w.group.SystemID != "15" || w.saved.Phase != GivenUp || w.saved.Why != w.fixed {
+			t.Errorf("%s: the group has cluster %s: %+v", phase, w.group.SystemID, w.saved)
+		}
+	}
+	w := newWorld()
+	w.group.SystemID, w.fixed = "16", "read-only"
+	w.saved = Upgrade{Phase: Following, Self: "n2", From: Cluster{Major: 15, SystemID: "15"}, To: Cluster{Major: 15}}
+	if w.finish(t); w.dropped {
+		t.Error("a copy was dropped for one that could not be used")
 	}
 }
 

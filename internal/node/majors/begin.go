@@ -102,6 +102,9 @@ func (s *Service) announce(ctx context.Context, u major.Upgrade) error {
 
 // start stores the state with which the next agent begins.
 func (s *Service) start(u major.Upgrade) error {
+	if err := fixed(s.Layout.Dir); err != nil {
+		return fail.Refusedf("%w; nothing was changed", err)
+	}
 	if err := os.Remove(s.Layout.MajorStop()); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}

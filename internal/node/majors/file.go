@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/coteriedb/coterie/internal/ag/major"
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/lib/durable"
@@ -84,6 +86,37 @@ func name(dir string, cfg config.Config, binDir, data string) error {
 		return fmt.Errorf("change %s: %w", config.File, err)
 	}
 	return nil
+}
+
+// fixed returns why a node's configuration file could not be replaced; nil: it could.
+func fixed(dir string) error {
+	path := filepath.Join(dir, config.File)
+	var st unix.Statx_t
+	if err := unix.Statx(unix.AT_FDCWD, path, unix.AT_SYMLINK_NOFOLLOW, unix.STATX_TYPE, &st); err != nil {
+		return fmt.Errorf("%s cannot be read: %w", path, err)
+	}
+	const attributes = unix.STATX_ATTR_IMMUTABLE | unix.STATX_ATTR_APPEND
+	switch has := st.Attributes & st.Attributes_mask; {
+	case st.Mode&unix.S_IFMT != unix.S_IFREG:
+		return fmt.Errorf("%s is no plain file, and is to name the other data directory; put the file itself there", path)
+	case has&attributes != 0:
+		return fmt.Errorf("%s has an attribute that keeps it as it is, and is to name the other data directory; chattr -i -a removes that", path)
+	case has&unix.STATX_ATTR_MOUNT_ROOT != 0:
+		return fmt.Errorf("%s is mounted there, and is to name the other data directory; put the file itself there", path)
+	}
+	probe := path + ".probe" // root may do what a file system that is read-only does not
+	err := os.WriteFile(probe, nil, 0o600)
+	if err = errors.Join(err, ignoreMissing(os.Remove(probe))); err != nil {
+		return fmt.Errorf("%s cannot be replaced, and is to name the other data directory: %w", path, err)
+	}
+	return nil
+}
+
+func ignoreMissing(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
 }
 
 // edited replaces the values of keys that are on lines of their own.

@@ -1,6 +1,7 @@
 package majors
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -111,6 +112,39 @@ func TestRead(t *testing.T) {
 		}
 		if u, err := Read(l); err == nil {
 			t.Errorf("%q was read as %+v", text, u)
+		}
+	}
+}
+
+// TestFixed refuses an upgrade where the configuration file could not name the other cluster, before anything changes.
+func TestFixed(t *testing.T) {
+	for _, c := range []struct {
+		name, says string
+		make       func(path string) error
+	}{
+		{"a plain file", "", func(string) error { return nil }},
+		{"a link", "no plain file", func(path string) error {
+			return errors.Join(os.Rename(path, path+".real"), os.Symlink(path+".real", path))
+		}},
+		{"nothing can be written beside it", "cannot be replaced", func(path string) error { return os.Mkdir(path+".probe", 0o700) }},
+		{"none", "cannot be read", os.Remove},
+	} {
+		l, _ := node(t)
+		if err := errors.Join(os.MkdirAll(l.State(), 0o700), c.make(filepath.Join(l.Dir, config.File))); err != nil {
+			t.Fatal(err)
+		}
+		before, _ := os.ReadDir(l.Dir)
+		err := New(Config{Layout: l}).start(major.Upgrade{Phase: major.Following})
+		u, read := Read(l)
+		if c.says == "" {
+			if err != nil || u.Phase != major.Following {
+				t.Errorf("%s: %v, %+v", c.name, err, u)
+			}
+		} else if err == nil || !strings.Contains(err.Error(), c.says) || u.Phase != "" || read != nil {
+			t.Errorf("%s: %v, %+v, %v", c.name, err, u, read)
+		}
+		if after, _ := os.ReadDir(l.Dir); len(after) > len(before) {
+			t.Errorf("%s: it has left something behind: %v", c.name, after)
 		}
 	}
 }

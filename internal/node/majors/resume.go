@@ -84,6 +84,9 @@ func (s *Service) Facts(ctx context.Context, u major.Upgrade) (f major.Facts, er
 		}
 	}
 	f = major.Facts{Group: s.last.Group, Record: s.last.Record, Now: time.Now(), Stopped: stopped(s.Layout)}
+	if err := fixed(s.Layout.Dir); err != nil {
+		f.Fixed = err.Error()
+	}
 	f.Clean, err = s.clean(ctx, u)
 	return f, err
 }
