@@ -37,6 +37,7 @@ type Cluster struct {
 	Version  string      `json:"version"`
 	BinDir   string      `json:"bin_dir"`
 	Data     string      `json:"data"`
+	WAL      string      `json:"wal,omitempty"`               // to which pg_wal is a link; "": none
 	SystemID string      `json:"system_identifier,omitempty"` // of the new one: once it is made
 	Copy     ag.CopyID   `json:"copy,omitempty"`              // the copy that leads
 	End      ag.Position `json:"end,omitzero"`                // the end of its WAL, of the cluster that the group passes to

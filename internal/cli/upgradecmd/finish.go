@@ -295,6 +295,9 @@ func remaining(u major.Upgrade) []string {
 		} else if u.Mode == major.Link {
 			why = "its files are those of the new cluster, by hard links, and removing them frees nothing else"
 		}
+		if u.From.WAL != "" {
+			why += "; its WAL is in " + u.From.WAL
+		}
 		list = append(list, fmt.Sprintf("the old data directory %s: remove it when it is not needed any more (%s)", u.From.Data, why))
 	}
 	return list

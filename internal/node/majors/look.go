@@ -212,9 +212,13 @@ func (l *look) disk() {
 	parent := filepath.Dir(l.u.To.Data)
 	var there, parents unix.Stat_t
 	var st unix.Statfs_t
-	if _, err := os.Lstat(l.u.To.Data); !errors.Is(err, fs.ErrNotExist) {
+	if exists(l.u.To.Data) {
 		l.obstacle("%s exists already: the new cluster is to be made there; move it away", l.u.To.Data)
 	}
+	if err := fixed(l.s.Layout.Dir); err != nil {
+		l.obstacle("%v", err)
+	}
+	l.wal()
 	err := errors.Join(unix.Stat(l.u.From.Data, &there), unix.Stat(parent, &parents), unix.Statfs(parent, &st))
 	if err == nil {
 		err = unix.Access(parent, unix.W_OK|unix.X_OK)
@@ -229,6 +233,46 @@ func (l *look) disk() {
 	if free := st.Bavail * uint64(st.Bsize); free < math.MaxInt64 {
 		l.plan.Free = int64(free)
 	}
+}
+
+// wal looks at the place of the WAL. Where pg_wal is a link to a directory, that of the new cluster is one to another
+// directory beside it.
+func (l *look) wal() {
+	old := filepath.Join(l.u.From.Data, "pg_wal")
+	real, err := filepath.EvalSymlinks(old)
+	var data, wal, parent unix.Stat_t
+	if err == nil {
+		err = errors.Join(unix.Stat(l.u.From.Data, &data), unix.Stat(old, &wal), unix.Stat(filepath.Dir(real), &parent))
+	}
+	if err != nil {
+		l.obstacle("the place of the WAL is not known: %v", err)
+		return
+	}
+	if e, err := os.Lstat(old); err != nil || e.Mode()&fs.ModeSymlink == 0 {
+		if wal.Dev != data.Dev {
+			l.obstacle("a file system is mounted at %s, and the new cluster would have its WAL elsewhere; mount it in another place, move the WAL into a directory there, and make pg_wal a link to that", old)
+		}
+		return
+	}
+	l.u.From.WAL, l.u.To.WAL = real, beside(real, l.u.From.Major, l.u.To.Major)
+	dir := filepath.Dir(real)
+	switch data, err := filepath.EvalSymlinks(l.u.From.Data); {
+	case err != nil || strings.HasPrefix(real, data+"/"):
+		l.obstacle("%s is a link to %s, which is in the data directory itself; put the WAL there or elsewhere", old, real)
+	case wal.Dev != parent.Dev:
+		l.obstacle("%s is a link to %s, at which a file system is mounted, and the WAL of the new cluster would be beside it; move the WAL into a directory in that file system, and make pg_wal a link to that", old, real)
+	case exists(l.u.To.WAL):
+		l.obstacle("%s exists already: the new cluster is to have its WAL there; move it away", l.u.To.WAL)
+	default:
+		if err := unix.Access(dir, unix.W_OK|unix.X_OK); err != nil {
+			l.obstacle("the WAL of the new cluster is to be in %s, which cannot be made: %v", l.u.To.WAL, err)
+		}
+	}
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return !errors.Is(err, fs.ErrNotExist)
 }
 
 // contents looks at the databases.
@@ -330,7 +374,9 @@ func (l *look) steps() {
 	if l.req.Link {
 		how = "links"
 	}
-	add("pg_upgrade %s %s to %s", how, l.u.From.Data, l.u.To.Data)
+	if add("pg_upgrade %s %s to %s", how, l.u.From.Data, l.u.To.Data); l.u.To.WAL != "" {
+		add("its WAL is in %s, to which pg_wal is a link, as it is to %s now", l.u.To.WAL, l.u.From.WAL)
+	}
 	add("the group passes to the new cluster, in one transaction: copies of PostgreSQL %d do not count any more", l.u.From.Major)
 	if required := l.s.Status().Required; required > 0 {
 		add("PostgreSQL %s starts on %s; it takes writes when %d of the others have a copy of the new cluster", l.u.To.Version, l.s.Self, required)

@@ -24,6 +24,9 @@ import (
 // does, and before anything of the data directory is read. When it returns nil, the node's configuration says which
 // cluster is to be started.
 func (s *Service) Resume(ctx context.Context) error {
+	if err := s.job(major.Upgrade{}).Clear(ctx); err != nil { // of a look that died with its agent
+		s.Logger.Warn("what an interrupted look at a major upgrade has left is still there", "err", err)
+	}
 	u, err := Read(s.Layout)
 	if err != nil {
 		return err

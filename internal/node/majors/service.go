@@ -67,9 +67,11 @@ func New(c Config) *Service { return &Service{Config: c} }
 func (s *Service) job(u major.Upgrade) pgupgrade.Job {
 	return pgupgrade.Job{
 		Old: side(u.From), New: side(u.To), Superuser: s.superuser(), Initdb: u.To.Initdb, Link: u.Mode == major.Link,
-		Work: filepath.Join(s.Layout.Run, "major"), Log: s.Logger,
-		Emptied: func(ctx context.Context) error {
-			pg, err := s.instance(u.To)
+		Work: filepath.Join(s.Layout.Run, "major"), Tried: filepath.Join(s.Layout.State(), "major-look"), Log: s.Logger,
+		Emptied: func(ctx context.Context, data string) error {
+			of := u.To
+			of.Data = data
+			pg, err := s.instance(of)
 			if err != nil {
 				return err
 			}
@@ -80,7 +82,7 @@ func (s *Service) job(u major.Upgrade) pgupgrade.Job {
 }
 
 func side(c major.Cluster) pgupgrade.Side {
-	return pgupgrade.Side{Install: programs.Install{Major: c.Major, Version: c.Version, BinDir: c.BinDir}, Data: c.Data}
+	return pgupgrade.Side{Install: programs.Install{Major: c.Major, Version: c.Version, BinDir: c.BinDir}, Data: c.Data, WAL: c.WAL}
 }
 
 func (s *Service) superuser() string {

@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/coteriedb/coterie/internal/lib/durable"
 	"github.com/coteriedb/coterie/internal/postgres/programs"
@@ -21,6 +22,7 @@ import (
 type Side struct {
 	Install programs.Install
 	Data    string // absolute
+	WAL     string // absolute: the directory to which pg_wal is a link; "": none
 }
 
 // Job is the upgrade of one cluster.
@@ -30,9 +32,11 @@ type Job struct {
 	Initdb    []string // of the new cluster, as Describe returns them
 	Link      bool     // by hard links: afterwards only one of the two clusters can be used
 	Work      string   // a private directory with a short path, for sockets and logs
+	Tried     string   // a private directory for the new cluster of a Check
 	Log       *slog.Logger
-	// Emptied is called with the empty new cluster, before anything is in it; nil: nobody has anything to do with it.
-	Emptied func(ctx context.Context) error
+	// Emptied is called with the directory of an empty new cluster, before anything is in it; nil: nobody has anything
+	// to do with it.
+	Emptied func(ctx context.Context, data string) error
 }
 
 // The programs of the new version that pg_upgrade runs, and of the old one.
@@ -62,13 +66,36 @@ func there(path string) bool {
 }
 
 // Check reports whether the upgrade could be made, by pg_upgrade --check, of an old cluster whose server runs. The new
-// directory is made for it, and removed.
+// cluster is made for it in the directory Tried, and removed. The place of the real one is not touched.
 func (j Job) Check(ctx context.Context) (err error) {
-	defer func() { err = errors.Join(err, os.RemoveAll(j.New.Data), os.RemoveAll(j.Work)) }()
+	if j.Tried == "" || j.Tried == j.New.Data {
+		return errors.New("pg_upgrade --check needs a directory of its own")
+	}
+	if err := j.Clear(ctx); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, j.Clear(context.WithoutCancel(ctx))) }()
+	j.New.Data, j.New.WAL = j.Tried, ""
 	if err := j.prepare(ctx); err != nil {
 		return err
 	}
 	return j.run(ctx, "--check")
+}
+
+// Clear removes what a Check has left that was interrupted: its processes and its directories. The old cluster's
+// server is not touched. It must not be called while a Make may run.
+func (j Job) Clear(ctx context.Context) error {
+	if !there(j.Tried) {
+		return nil
+	}
+	if err := endIn(ctx, j.Work, syscall.SIGKILL, toolEnds); err != nil {
+		return err
+	}
+	if err := endIn(ctx, j.Tried, syscall.SIGKILL, toolEnds); err != nil {
+		return err
+	}
+	// The directory goes last: it is the mark of what is left.
+	return errors.Join(os.RemoveAll(j.Work), os.RemoveAll(j.Tried))
 }
 
 // Make makes the new cluster. The old one must be stopped in order. The contents of the new directory are removed
@@ -113,13 +140,21 @@ func (j Job) Undo(ctx context.Context) error {
 		}
 	}
 	// It gives its room back before anything is written: the disk may be full.
-	if err := errors.Join(os.RemoveAll(j.New.Data), os.RemoveAll(j.Work)); err != nil {
+	if err := errors.Join(os.RemoveAll(j.New.Data), j.removeWAL(), os.RemoveAll(j.Work)); err != nil {
 		return fmt.Errorf("remove the new cluster: %w", err)
 	}
 	if err := j.signal(j.Old.Data); err != nil {
 		return err
 	}
 	return durable.SyncDir(filepath.Dir(j.New.Data))
+}
+
+// removeWAL removes the WAL of the new cluster that is not in its data directory.
+func (j Job) removeWAL() error {
+	if j.New.WAL == "" {
+		return nil
+	}
+	return errors.Join(os.RemoveAll(j.New.WAL), durable.SyncDir(filepath.Dir(j.New.WAL)))
 }
 
 // signal puts standby.signal into a directory with a cluster.
@@ -132,8 +167,11 @@ func (j Job) signal(data string) error {
 
 // prepare makes the empty new cluster with the settings of the old one, and the private directory.
 func (j Job) prepare(ctx context.Context) error {
-	if j.New.Data == j.Old.Data || j.Work == "" || strings.HasPrefix(j.Old.Data, j.New.Data+"/") || strings.HasPrefix(j.New.Data, j.Old.Data+"/") {
+	if j.Work == "" || overlap(j.New.Data, j.Old.Data) {
 		return fmt.Errorf("%s is no place for the new cluster", j.New.Data)
+	}
+	if wal := j.New.WAL; wal != "" && (overlap(wal, j.Old.Data) || overlap(wal, j.New.Data) || overlap(wal, j.Old.WAL)) {
+		return fmt.Errorf("%s is no place for the WAL of the new cluster", wal)
 	}
 	if err := os.RemoveAll(j.Work); err != nil {
 		return err
@@ -145,15 +183,23 @@ func (j Job) prepare(ctx context.Context) error {
 		return err
 	}
 	args := append([]string{"-D", j.New.Data, "-U", j.Superuser, "--auth-local=peer", "--auth-host=scram-sha-256"}, j.Initdb...)
+	if j.New.WAL != "" {
+		args = append(args, "--waldir="+j.New.WAL)
+	}
 	if out, err := programs.RunLines(ctx, filepath.Join(j.New.Install.BinDir, "initdb"), args, func(string) {}); err != nil {
 		return fmt.Errorf("make an empty cluster of PostgreSQL %d: initdb: %w: %s", j.New.Install.Major, err, programs.LastText(out))
 	}
 	if j.Emptied != nil {
-		if err := j.Emptied(ctx); err != nil {
+		if err := j.Emptied(ctx, j.New.Data); err != nil {
 			return err
 		}
 	}
 	return j.carry()
+}
+
+// overlap reports whether two directories are the same, or one is in the other.
+func overlap(a, b string) bool {
+	return a == b || strings.HasPrefix(a, b+"/") || strings.HasPrefix(b, a+"/")
 }
 
 // carry copies the settings of the old cluster into the new one. Those that the agent writes itself are left out.

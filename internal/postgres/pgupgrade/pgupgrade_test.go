@@ -85,12 +85,13 @@ func newCluster(t *testing.T) *cluster {
 	})
 	old := filepath.Join(dir, "data")
 	c.job = pgupgrade.Job{
-		Old: pgupgrade.Side{Install: older, Data: old}, New: pgupgrade.Side{Install: newer, Data: old + "-new"}, Superuser: "postgres", Work: filepath.Join(dir, "w"),
+		Old: pgupgrade.Side{Install: older, Data: old}, New: pgupgrade.Side{Install: newer, Data: old + "-new"}, Superuser: "postgres", Work: filepath.Join(dir, "w"), Tried: filepath.Join(dir, "t"),
 	}
 	if err := os.Mkdir(c.socket, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	c.tool(t, filepath.Join(older.BinDir, "initdb"), "-D", old, "-U", "postgres", "--auth=trust", "--data-checksums", "--encoding=UTF8", "--locale=C", "--no-sync")
+	c.job.Old.WAL, c.job.New.WAL = filepath.Join(dir, "wal"), filepath.Join(dir, "wal-new")
+	c.tool(t, filepath.Join(older.BinDir, "initdb"), "-D", old, "--waldir="+c.job.Old.WAL, "-U", "postgres", "--auth=trust", "--data-checksums", "--encoding=UTF8", "--locale=C", "--no-sync")
 	t.Logf("from %s to %s", older.Version, newer.Version)
 	c.start(t, c.job.Old)
 	conn := c.connect(t, "postgres")
@@ -205,6 +206,9 @@ func TestRealServerUpgrade(t *testing.T) {
 				t.Errorf("a server could start on %s as a primary by accident: %v", d, err)
 			}
 		}
+		if at, err := os.Readlink(filepath.Join(c.job.New.Data, "pg_wal")); at != c.job.New.WAL {
+			t.Errorf("the WAL of the new cluster is not where that of the old one is: %q %v", at, err)
+		}
 		if !link {
 			c.holds(t, c.job.New)
 		}
@@ -213,6 +217,9 @@ func TestRealServerUpgrade(t *testing.T) {
 		}
 		if _, err := os.Stat(c.job.New.Data); !errors.Is(err, os.ErrNotExist) {
 			t.Fatal("the new directory is still there")
+		}
+		if _, err := os.Stat(c.job.New.WAL); !errors.Is(err, os.ErrNotExist) {
+			t.Fatal("the new WAL is still there")
 		}
 		c.holds(t, c.job.Old)
 	}
@@ -223,9 +230,9 @@ func TestRealServerUpgrade(t *testing.T) {
 func TestWhyAServerDidNotStart(t *testing.T) {
 	dir := t.TempDir()
 	why := "LOG:  unrecognized configuration parameter"
-	bin, output := filepath.Join(dir, "bin"), filepath.Join(dir, "data-new", "pg_upgrade_output.d", "now", "log")
+	bin, output := filepath.Join(dir, "bin"), filepath.Join(dir, "t", "pg_upgrade_output.d", "now", "log")
 	for name, script := range map[string]string{
-		"initdb":     "mkdir -p " + filepath.Join(dir, "data-new"),
+		"initdb":     "mkdir -p " + filepath.Join(dir, "t"),
 		"pg_upgrade": "mkdir -p " + output + "\nyes early | head -n 10000 >" + output + "/pg_upgrade_server.log\necho '" + why + "' >>" + output + "/pg_upgrade_server.log\nexit 1",
 	} {
 		if err := errors.Join(os.MkdirAll(bin, 0o755), os.WriteFile(filepath.Join(bin, name), []byte("#!/bin/sh\n"+script+"\n"), 0o755)); err != nil {
@@ -234,13 +241,24 @@ func TestWhyAServerDidNotStart(t *testing.T) {
 	}
 	j := pgupgrade.Job{
 		Old: pgupgrade.Side{Data: filepath.Join(dir, "data")}, New: pgupgrade.Side{Install: programs.Install{BinDir: bin}, Data: filepath.Join(dir, "data-new")},
-		Superuser: "postgres", Work: filepath.Join(dir, "w"),
+		Superuser: "postgres", Work: filepath.Join(dir, "w"), Tried: filepath.Join(dir, "t"),
 	}
 	if err := errors.Join(os.Mkdir(j.Old.Data, 0o700), os.WriteFile(filepath.Join(j.Old.Data, "postgresql.conf"), nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
+	// A look that was killed has left its directory, and the place of the real cluster is somebody's.
+	theirs := filepath.Join(j.New.Data, "theirs")
+	if err := errors.Join(os.MkdirAll(filepath.Join(j.Tried, "base"), 0o700), os.Mkdir(j.New.Data, 0o700), os.WriteFile(theirs, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
 	if err := j.Check(t.Context()); err == nil || !strings.Contains(err.Error(), why) || len(err.Error()) > 8<<10 {
 		t.Errorf("it says %v", err)
+	}
+	if _, err := os.Stat(theirs); err != nil {
+		t.Errorf("the look has touched the place of the real cluster: %v", err)
+	}
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 3 { // bin, data, data-new
+		t.Errorf("the look has left something: %v %v", entries, err)
 	}
 }
 
