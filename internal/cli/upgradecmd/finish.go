@@ -126,7 +126,7 @@ func (x *upgrading) follow(u major.Upgrade) (done []ag.ReplicaID, err error) {
 func (x *upgrading) one(id ag.ReplicaID, u major.Upgrade) error {
 	ctx, cancel := context.WithTimeout(x.c.Context(), copyLimit)
 	defer cancel()
-	began, said, asked, good := time.Now(), time.Time{}, time.Time{}, 0
+	began, said, asked, good, told := time.Now(), time.Time{}, time.Time{}, 0, false
 	for good < 8 { // what this node knows of another may be a second old
 		s, err := x.cl.Status(ctx)
 		i := slices.IndexFunc(s.Replicas, func(m api.Replica) bool { return m.Name == id })
@@ -134,13 +134,14 @@ func (x *upgrading) one(id ag.ReplicaID, u major.Upgrade) error {
 		switch {
 		case err != nil || i < 0:
 			good = 0
-		case s.Replicas[i].Data == ag.DataForeign && time.Since(asked) > sayAgain:
+		case (s.Replicas[i].Data == ag.DataForeign || s.Replicas[i].Data == ag.DataEmpty && !told) && time.Since(asked) > sayAgain:
 			asked, good = time.Now(), 0
 			if _, err := x.cl.Major(ctx, api.MajorRequest{Act: api.MajorFollow, To: u.To.Major, BinDir: x.req.BinDir, Replica: id}); fail.KindOf(err) == fail.Usage {
 				return err
 			} else if err != nil {
 				cli.Say(x.c, "%s: %v; asking again", id, err)
 			} else {
+				told = true
 				cli.Say(x.c, "%s follows", id)
 			}
 		case s.Replicas[i].Data == ag.DataPresent && well(s.Replicas[i]):

@@ -2,6 +2,7 @@ package upgradecmd
 
 import (
 	"errors"
+	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -138,6 +139,13 @@ func (x *upgrading) usage() error {
 		return fail.Usagef("--allow-data-loss belongs to --rollback: an upgrade loses nothing")
 	case !x.status && !x.rollback && x.req.To == 0:
 		return fail.Usagef("name the version with --to, as in coterie upgrade major --to 17 --dry-run")
+	}
+	if x.req.BinDir != "" { // the agents work elsewhere
+		dir, err := filepath.Abs(x.req.BinDir)
+		if err != nil {
+			return fail.Usagef("--pg-bindir %s: %w", x.req.BinDir, err)
+		}
+		x.req.BinDir = dir
 	}
 	return nil
 }

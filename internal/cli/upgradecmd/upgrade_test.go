@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -60,6 +61,26 @@ func TestFollowersOfALaterPrimary(t *testing.T) {
 		return api.MajorPlan{Begun: true}, nil
 	})
 	if r := clitest.Run(t, Upgrade(), a.Layout.Dir, "major", "--to", "16", "--yes"); r.Err != nil || len(a.Asked("Major")) != 1 {
+		t.Errorf("%v, said %q, asked %+v", r.Err, r.Said, a.Asked("Major"))
+	}
+}
+
+// TestFollowerWithoutData has a replica follow whose data directory somebody has removed, by programs
+// that are named as seen from where the command runs.
+func TestFollowerWithoutData(t *testing.T) {
+	t.Parallel()
+	a := agent(t, major.Upgrade{
+		Phase: major.Done, Self: "n2", Asked: time.Now().UTC(), From: major.Cluster{Major: 15, SystemID: "15"}, To: major.Cluster{Major: 16},
+	})
+	a.SetStatus(status(ag.DataEmpty))
+	a.On("Major", func(req any) (any, error) {
+		if r := req.(api.MajorRequest); r.Act != api.MajorFollow || r.Replica != "n3" || !filepath.IsAbs(r.BinDir) {
+			return nil, errors.New("not asked for")
+		}
+		a.SetStatus(status(ag.DataPresent))
+		return api.MajorPlan{Begun: true}, nil
+	})
+	if r := clitest.Run(t, Upgrade(), a.Layout.Dir, "major", "--to", "16", "--yes", "--pg-bindir", "bin"); r.Err != nil || len(a.Asked("Major")) != 1 {
 		t.Errorf("%v, said %q, asked %+v", r.Err, r.Said, a.Asked("Major"))
 	}
 }

@@ -195,21 +195,16 @@ func (s *Service) followHere(ctx context.Context, needs api.MajorNeeds) error {
 	if v == nil || !v.Quorum || g == nil {
 		return fail.Unhealthyf("%s does not know its group at the moment; try again in a few seconds", s.Self)
 	}
-	leader, _ := v.Group.Replica(v.Record.Epoch.Leader)
-	id, err := s.Server.SystemID()
-	switch {
-	case err != nil:
-		return fail.Refusedf("%s holds no whole copy: %w", s.Self, err)
-	case id == v.Group.SystemID:
-		return fail.Refusedf("%s has a copy of the group's cluster; there is nothing to drop", s.Self)
-	case id != needs.Left:
-		return fail.Refusedf("%s has a copy of cluster %s, and the group has left cluster %s: its files are not touched; move them away yourself if nobody needs them", s.Self, id, needs.Left)
-	case leader.ID == s.Self || v.Record.Epoch.Phase != ag.PhaseLead || leader.Major != needs.To:
-		return fail.Refusedf("the primary of the group does not lead with PostgreSQL %d; see coterie status", needs.To)
+	id, err := s.left(v, needs)
+	if err != nil {
+		return err
 	}
 	now, err := programs.Inspect(ctx, s.Node.PostgreSQL.BinDir)
 	if err != nil {
 		return err
+	}
+	if id == "" && now.Major == needs.To { // the agent has a copy made without being asked
+		return nil
 	}
 	in, _, err := find(ctx, now, needs)
 	if err != nil {
@@ -229,4 +224,24 @@ func (s *Service) followHere(ctx context.Context, needs api.MajorNeeds) error {
 	fault.Point("major.following") // the replica is to drop its copy; its server still runs
 	s.Restart()
 	return nil
+}
+
+// left returns the system identifier of the cluster of which this node's copy is, and refuses if it is not the one that
+// the group has left. Without any copy it returns "".
+func (s *Service) left(v *ag.View, needs api.MajorNeeds) (id string, err error) {
+	leader, _ := v.Group.Replica(v.Record.Epoch.Leader)
+	if v.Local.Data != ag.DataEmpty {
+		id, err = s.Server.SystemID()
+	}
+	switch {
+	case err != nil:
+		return "", fail.Refusedf("%s holds no whole copy: %w; empty %s, and a copy is made there", s.Self, err, s.Node.PostgreSQL.Data)
+	case id == v.Group.SystemID:
+		return "", fail.Refusedf("%s has a copy of the group's cluster; there is nothing to drop", s.Self)
+	case id != "" && id != needs.Left:
+		return "", fail.Refusedf("%s has a copy of cluster %s, and the group has left cluster %s: its files are not touched; move them away yourself if nobody needs them", s.Self, id, needs.Left)
+	case leader.ID == s.Self || v.Record.Epoch.Phase != ag.PhaseLead || leader.Major != needs.To:
+		return "", fail.Refusedf("the primary of the group does not lead with PostgreSQL %d; see coterie status", needs.To)
+	}
+	return id, nil
 }

@@ -15,10 +15,13 @@ import (
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/ag/major"
+	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/endpoint/certs"
 	"github.com/coteriedb/coterie/internal/lib/fail"
 	"github.com/coteriedb/coterie/internal/node/membership"
 	"github.com/coteriedb/coterie/internal/postgres/pgfiles"
+	"github.com/coteriedb/coterie/internal/postgres/programs"
+	"github.com/coteriedb/coterie/internal/postgres/seeding/tree"
 )
 
 // holding is a server that has a copy of the cluster with this system identifier.
@@ -58,11 +61,13 @@ func TestFollow(t *testing.T) {
 	g := ag.Group{SystemID: "16", Replicas: []ag.Replica{{ID: "n1", Major: 15}, {ID: "n2", Major: 16}}}
 	members := membership.New("n1", l, slog.New(slog.DiscardHandler))
 	members.Set(g)
-	restarts := 0
+	restarts, data := 0, ag.DataForeign
 	s := New(Config{
 		Self: "n1", Node: cfg, Layout: l, Members: members, Restart: func() { restarts++ },
 		View: func() *ag.View {
-			return &ag.View{Quorum: true, Group: g, Record: ag.Record{Epoch: ag.EpochRecord{Phase: ag.PhaseLead, Leader: "n2"}}}
+			v := &ag.View{Quorum: true, Group: g, Record: ag.Record{Epoch: ag.EpochRecord{Phase: ag.PhaseLead, Leader: "n2"}}}
+			v.Local.Data = data
+			return v
 		},
 	})
 	for _, c := range []struct {
@@ -91,6 +96,78 @@ func TestFollow(t *testing.T) {
 		if fail.KindOf(err) != fail.Refused || !strings.Contains(err.Error(), c.says) || restarts != 0 || u.Phase != "" {
 			t.Errorf("%+v: %v, %d restarts, %+v", c, err, restarts, u)
 		}
+	}
+}
+
+// TestFollowWithoutData has a replica follow whose data directory somebody has removed: it needs the programs of the
+// new version only, and a copy is made. Nothing is done again where it has them.
+func TestFollowWithoutData(t *testing.T) {
+	for _, removed := range []bool{true, false} { // or what is in it
+		l, cfg := node(t)
+		cfg.PostgreSQL.BinDir, cfg.PostgreSQL.Data = programsOf(t, "15.1"), filepath.Join(l.Dir, "data")
+		if err := errors.Join(os.MkdirAll(l.State(), 0o700), cfg.Save(l.Dir)); err != nil {
+			t.Fatal(err)
+		}
+		if !removed {
+			if err := os.Mkdir(cfg.PostgreSQL.Data, 0o700); err != nil {
+				t.Fatal(err)
+			}
+		}
+		newer := programsOf(t, "16.1")
+		g := ag.Group{SystemID: "16", Replicas: []ag.Replica{{ID: "n1", Major: 15}, {ID: "n2", Major: 16}}}
+		members := membership.New("n1", l, slog.New(slog.DiscardHandler))
+		members.Set(g)
+		restarts := 0
+		s := New(Config{
+			Self: "n1", Node: cfg, Layout: l, Members: members, Restart: func() { restarts++ }, Server: holding(""),
+			Update: func(_ context.Context, change func(*ag.Group) error) error { return change(&g) },
+			View: func() *ag.View {
+				v := &ag.View{Quorum: true, Group: g, Record: ag.Record{Epoch: ag.EpochRecord{Phase: ag.PhaseLead, Leader: "n2"}}}
+				v.Local.Data = ag.DataEmpty
+				return v
+			},
+		})
+		s.last.Group = g
+		needs := api.MajorNeeds{To: 16, BinDir: newer, Left: "15"}
+		if _, err := s.Follow(t.Context(), certs.Identity{}, needs); err != nil || restarts != 1 {
+			t.Fatalf("%v, %d restarts", err, restarts)
+		}
+		u, err := Read(l)
+		if err != nil || u.Phase != major.Following {
+			t.Fatalf("%+v %v", u, err)
+		}
+		if err := s.Drop(t.Context(), u); err != nil {
+			t.Fatal(err)
+		}
+		now, err := config.Load(l.Dir)
+		if err != nil || now.PostgreSQL.BinDir != newer || now.PostgreSQL.Data != cfg.PostgreSQL.Data || g.Replicas[0].Major != 16 {
+			t.Errorf("%+v %v, %+v", now.PostgreSQL, err, g)
+		}
+		if _, err := s.Follow(t.Context(), certs.Identity{}, needs); err != nil || restarts != 1 {
+			t.Errorf("asked again: %v, %d restarts", err, restarts)
+		}
+	}
+}
+
+// TestDropWhatIsLeft makes a copy unusable of which somebody has removed a part.
+func TestDropWhatIsLeft(t *testing.T) {
+	l, _ := node(t)
+	data := filepath.Join(l.Dir, "data")
+	if err := errors.Join(os.MkdirAll(l.State(), 0o700), os.MkdirAll(data, 0o700), os.WriteFile(filepath.Join(data, "PG_VERSION"), []byte("15\n"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if err := New(Config{Layout: l}).disable(data); err != nil {
+		t.Error(err)
+	}
+	if exists(filepath.Join(data, "PG_VERSION")) || !tree.HalfSeeded(data, l.State()) {
+		t.Error("it still looks like a cluster of the old version")
+	}
+}
+
+// TestProgramsByRelativePath refuses a directory of programs that means another one in each process.
+func TestProgramsByRelativePath(t *testing.T) {
+	if _, _, err := find(t.Context(), programs.Install{}, api.MajorNeeds{To: 16, BinDir: "pg/bin"}); fail.KindOf(err) != fail.Usage || !strings.Contains(err.Error(), "absolute") {
+		t.Error(err)
 	}
 }
 

@@ -140,6 +140,9 @@ func (l *look) sides(ctx context.Context, v *ag.View) error {
 // find returns the programs of a major version here: those from which pg_upgrade can be run if there are any.
 func find(ctx context.Context, from programs.Install, needs api.MajorNeeds) (found programs.Install, missing []string, err error) {
 	if needs.BinDir != "" {
+		if !filepath.IsAbs(needs.BinDir) { // this process works elsewhere than the command
+			return found, nil, fail.Usagef("--pg-bindir %s: give an absolute path", needs.BinDir)
+		}
 		in, err := programs.Inspect(ctx, needs.BinDir)
 		if err == nil && in.Major != needs.To {
 			err = fmt.Errorf("%s has PostgreSQL %s, not %d", needs.BinDir, in.Version, needs.To)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -218,18 +220,10 @@ func (s *Service) Remove(u major.Upgrade) error {
 
 // Drop implements major.Node. The files stay: those that the new cluster has as well are compared, and not fetched.
 func (s *Service) Drop(ctx context.Context, u major.Upgrade) error {
-	real, err := filepath.EvalSymlinks(u.From.Data)
-	if err != nil {
-		return err
-	}
 	if pids := (pgupgrade.Job{Old: side(u.From)}).Running(); len(pids) > 0 {
 		return fmt.Errorf("a server still runs in %s (processes %v)", u.From.Data, pids)
 	}
-	if err := tree.WriteUnfinished(s.Layout.State(), tree.Unfinished{Target: real, Started: time.Now().UTC()}); err != nil {
-		return err
-	}
-	fault.Point("major.unfinished") // the mark of a copy to be made is on disk; the old copy is whole
-	if err := errors.Join(durable.Remove(filepath.Join(real, datadir.ControlFile)), durable.Remove(filepath.Join(real, "PG_VERSION"))); err != nil {
+	if err := s.disable(u.From.Data); err != nil {
 		return err
 	}
 	fault.Point("major.dropped") // the old copy cannot be started; the configuration file names the old programs
@@ -245,4 +239,27 @@ func (s *Service) Drop(ctx context.Context, u major.Upgrade) error {
 		}
 		return nil
 	})
+}
+
+// disable makes the copy in a directory unusable. Where there is none, as after somebody has removed it, nothing is to
+// be done.
+func (s *Service) disable(data string) error {
+	entries, err := os.ReadDir(data)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && len(entries) == 0 {
+		return nil
+	}
+	real, err := filepath.EvalSymlinks(data)
+	if err != nil {
+		return err
+	}
+	if err := tree.WriteUnfinished(s.Layout.State(), tree.Unfinished{Target: real, Started: time.Now().UTC()}); err != nil {
+		return err
+	}
+	fault.Point("major.unfinished") // the mark of a copy to be made is on disk; the old copy is whole
+	for _, name := range []string{datadir.ControlFile, "PG_VERSION"} {
+		if err := durable.Remove(filepath.Join(real, name)); err != nil && !errors.Is(err, fs.ErrNotExist) { // not even its directory
+			return err
+		}
+	}
+	return nil
 }
