@@ -38,7 +38,7 @@ func (n *node) newMajors(restart func()) *majors.Service {
 func (n *node) completeMajors() {
 	n.majors.View, n.majors.Status, n.majors.Calls = n.agent.View, n.status.Status, n.control
 	if n.pg != nil {
-		n.majors.Server = n.pg
+		n.majors.Server, n.majors.Archive = n.pg, n.backups
 	}
 }
 

@@ -59,8 +59,10 @@ type Upgrade struct {
 	// Back: the way back to a cluster that was left. Its directory is there already, and is never removed.
 	Back bool `json:"back,omitempty"`
 	// Maintenance: it put the group under maintenance, and ends that.
-	Maintenance bool   `json:"maintenance,omitempty"`
-	Why         string `json:"why,omitempty"` // why it was given up
+	Maintenance bool `json:"maintenance,omitempty"`
+	// Archive: WAL of the new cluster is archived once its backups are told of it.
+	Archive bool   `json:"archive,omitempty"`
+	Why     string `json:"why,omitempty"` // why it was given up
 }
 
 // Step is what is to be done next.
@@ -222,5 +224,5 @@ func (u Upgrade) Reverse(lead ag.Epoch, now, until time.Time) (Upgrade, error) {
 	case u.Mode == Link:
 		return u, fmt.Errorf("the upgrade was made with --link: the files of PostgreSQL %d have been written to by PostgreSQL %d", u.From.Major, u.To.Major)
 	}
-	return Upgrade{Phase: Made, Self: u.Self, From: u.To, To: u.From, Mode: u.Mode, Epoch: lead, Asked: now, Until: until, Back: true}, nil
+	return Upgrade{Phase: Made, Self: u.Self, From: u.To, To: u.From, Mode: u.Mode, Epoch: lead, Asked: now, Until: until, Back: true, Archive: u.Archive}, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -88,6 +89,22 @@ func (t *Tool) Upgrade(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, patient)
 	defer cancel()
 	_, err := t.run(ctx, command{args: t.with("stanza-upgrade")})
+	return err
+}
+
+// Reads reports whether the program knows the version of the cluster in a data directory: it makes a stanza of it in
+// dir, which the caller removes.
+func (t *Tool) Reads(ctx context.Context, data, dir string) error {
+	ctx, cancel := context.WithTimeout(ctx, quick)
+	defer cancel()
+	none := filepath.Join(dir, "conf.d") // else files of the machine are read
+	if err := os.MkdirAll(none, 0o700); err != nil {
+		return err
+	}
+	_, err := t.run(ctx, command{args: []string{
+		"--config=/dev/null", "--config-include-path=" + none, "--repo1-path=" + filepath.Join(dir, "repo"), "--lock-path=" + filepath.Join(dir, "lock"),
+		"--log-level-file=off", "--log-level-console=warn", "--stanza=look", "--pg1-path=" + data, "--no-online", "stanza-create",
+	}})
 	return err
 }
 

@@ -231,3 +231,19 @@ func TestAnswersAreBounded(t *testing.T) {
 		t.Error(fmt.Sprint(err)[:min(200, len(fmt.Sprint(err)))])
 	}
 }
+
+// TestReads asks the program about a cluster of another version, and keeps the group's repository out of it.
+func TestReads(t *testing.T) {
+	dir := t.TempDir()
+	tool := fake(t, `echo "$@" > `+dir+`/asked; case "$*" in *pg1-path=/new*) echo 'ERROR: [046]: unexpected control version = 1300' >&2; exit 46;; esac`)
+	if err := tool.Reads(t.Context(), "/old", filepath.Join(dir, "scratch")); err != nil {
+		t.Error(err)
+	}
+	if err := tool.Reads(t.Context(), "/new", filepath.Join(dir, "scratch")); err == nil || !strings.Contains(err.Error(), "unexpected control version") {
+		t.Error(err)
+	}
+	asked, err := os.ReadFile(filepath.Join(dir, "asked"))
+	if err != nil || !strings.Contains(string(asked), "--config=/dev/null") || !strings.Contains(string(asked), "--repo1-path="+dir+"/scratch/") {
+		t.Errorf("%s %v", asked, err)
+	}
+}

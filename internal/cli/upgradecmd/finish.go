@@ -286,6 +286,9 @@ func remaining(u major.Upgrade) []string {
 	if u.Phase != major.Done || u.To.SystemID == "" {
 		return list
 	}
+	if u.Archive {
+		list = append(list, "the archive, which takes no WAL until then: on the primary coterie backup enable, then coterie backup run --type full")
+	}
 	if !u.Back {
 		list = append(list, fmt.Sprintf("the planner's statistics, as pg_upgrade does not take all of them along: %s --all --analyze-in-stages, with a connection to the group", filepath.Join(u.To.BinDir, "vacuumdb")))
 	}

@@ -29,8 +29,9 @@ The agent goes on by itself when it starts again, and so does this command when 
 where the upgrade stands. --rollback gives it up. After the group has passed, the way back loses what was written since (--allow-data-loss),
 and --link has none. Without --link the upgrade needs room for a second copy of the data, and takes longer.
 
-Refused are replicas that are not synchronized, logical slots, subscriptions, prepared transactions, tablespaces, an archive that is enabled,
-adopted clusters, and whatever pg_upgrade --check finds.`
+Refused are replicas that are not synchronized, logical slots, subscriptions, prepared transactions, tablespaces, an archive with a command
+of yours, adopted clusters, a coterie.yaml that cannot be replaced, and whatever pg_upgrade --check finds. With coterie backup the archive
+stays, and takes no WAL of the new cluster until coterie backup enable is run on the primary.`
 
 // upgrading is one run of the command.
 type upgrading struct {

@@ -46,6 +46,7 @@ type Tool interface {
 	Version(ctx context.Context) (string, error)
 	ArchiveCommand() string
 	Backups(ctx context.Context) (backup.Catalog, error)
+	Reads(ctx context.Context, data, dir string) error
 }
 
 // Config is what a Service needs.
@@ -82,6 +83,25 @@ func New(c Config) *Service {
 
 // Latest returns what was seen last; nil before the first look.
 func (s *Service) Latest() *catalog.Backup { return s.latest.Load() }
+
+// ArchiveCommand returns the archive_command of the node's plan; "" if there is none that can be read.
+func (s *Service) ArchiveCommand() string {
+	_, tool, err := s.Open()
+	if err != nil {
+		return ""
+	}
+	return tool.ArchiveCommand()
+}
+
+// Reads reports whether the tool of the plan knows the version of the cluster in a data directory. It may write into
+// dir, which the caller removes.
+func (s *Service) Reads(ctx context.Context, data, dir string) error {
+	_, tool, err := s.Open()
+	if err != nil {
+		return err
+	}
+	return tool.Reads(ctx, data, dir)
+}
 
 // Run watches until the context ends.
 func (s *Service) Run(ctx context.Context) error {

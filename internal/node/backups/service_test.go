@@ -33,8 +33,10 @@ func (w *world) ArchiveAgain(before ag.Timeline) (int, error) {
 	w.again = append(w.again, before)
 	return 1, nil
 }
-func (w *world) Version(context.Context) (string, error) { return "2.45", w.err }
-func (w *world) ArchiveCommand() string                  { return "push" }
+func (w *world) Version(context.Context) (string, error)     { return "2.45", w.err }
+func (w *world) ArchiveCommand() string                      { return "push" }
+func (w *world) Reads(context.Context, string, string) error { return nil }
+
 func (w *world) Backups(context.Context) (backup.Catalog, error) {
 	return backup.Catalog{Backups: []backup.Backup{{Label: "F", Ended: time.Unix(100, 0)}}}, w.err
 }

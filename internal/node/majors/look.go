@@ -292,6 +292,7 @@ func (l *look) contents(ctx context.Context) (err error) {
 	}
 	l.plan.Size, l.u.To.Initdb = l.old.Size, l.old.Initdb
 	l.plan.Obstacles = append(l.plan.Obstacles, l.old.Obstacles...)
+	l.archive()
 	need := int64(emptyRoom)
 	l.plan.Outage = fixedTime
 	if !l.req.Link {
@@ -310,7 +311,31 @@ func (l *look) contents(ctx context.Context) (err error) {
 	}
 	l.job = l.s.job(l.u)
 	l.job.Old.Data = l.u.From.Data
+	if made := l.job.Emptied; l.u.Archive {
+		l.job.Emptied = func(ctx context.Context, data string) error {
+			if err := l.s.Archive.Reads(ctx, data, filepath.Join(l.job.Work, "archive")); err != nil {
+				return fmt.Errorf("the tool of the backups could not archive the WAL of PostgreSQL %d: install a version that can on every replica, or disable the backups (coterie backup disable): %w", l.req.To, err)
+			}
+			return made(ctx, data)
+		}
+	}
 	return nil
+}
+
+// archive looks at the archive. That of this group's backups stays: its tool refuses WAL of another cluster, until it
+// is told of it. Any other one could mix the WAL of both.
+func (l *look) archive() {
+	switch a := l.old.Archive; {
+	case a.Pending:
+		l.obstacle("a change of archive_mode or archive_library waits for a restart, and the new cluster would begin with it: coterie restart --postgres --pending")
+	case a.Mode == "off":
+	case a.Mode == "on" && a.Command == l.s.Archive.ArchiveCommand() && a.Command != "":
+		l.u.Archive = true
+		l.note("the archive of the backups takes no WAL of the new cluster, which keeps it in pg_wal, until coterie backup enable is run on the primary; make a full backup then: those of today restore PostgreSQL %d", l.u.From.Major)
+	default:
+		l.obstacle("an archive (archive_mode = %s) with a command that is not that of coterie backup enable: WAL of the new version must not go to the archive of the old one; switch it off "+
+			"(coterie settings set archive_mode=off and a restart), and enable one anew afterwards", a.Mode)
+	}
 }
 
 func (l *look) lacks(id ag.ReplicaID, names []string, known bool) {

@@ -22,8 +22,8 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/programs"
 )
 
-// Config is what a Service needs of its node. Server, View, Status, Calls and Restart may be nil until the agent
-// exists: Resume does not use them.
+// Config is what a Service needs of its node. Server, View, Status, Calls, Archive and Restart may be nil until the
+// agent exists: Resume does not use them.
 type Config struct {
 	Self    ag.ReplicaID
 	Node    config.Config // PostgreSQL in it is changed when this node has another cluster
@@ -37,6 +37,7 @@ type Config struct {
 	View    func() *ag.View
 	Status  func() api.Status
 	Calls   rpc.Caller
+	Archive Archive
 	Restart func() // ends the agent and its server in order, and begins another agent in its place
 }
 
@@ -51,6 +52,12 @@ type Server interface {
 	SystemID() (string, error)
 	Control(ctx context.Context) (pgfiles.Control, error)
 	SessionIn(ctx context.Context, database string) (*pgx.Conn, error)
+}
+
+// Archive is the archive of this node's backups. *backups.Service implements it.
+type Archive interface {
+	ArchiveCommand() string // "" without backups
+	Reads(ctx context.Context, data, dir string) error
 }
 
 // Service is a node's part in major upgrades.

@@ -2,7 +2,11 @@ package pgupgrade
 
 import (
 	"context"
+	"encoding/binary"
+	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -23,6 +27,14 @@ type Cluster struct {
 	Extensions []string // in any database
 	Libraries  []string // that its servers load at their start
 	Obstacles  []string // what cannot go along
+	Archive    Archive
+}
+
+// Archive is how a server archives its WAL.
+type Archive struct {
+	Mode    string // archive_mode
+	Command string // archive_command, or archive_library where there is one
+	Pending bool   // another value of one of them waits for a restart
 }
 
 // Describe looks at a running primary. open opens a session of the superuser in a database; "" for one that always
@@ -50,6 +62,11 @@ func Describe(ctx context.Context, open func(ctx context.Context, database strin
 	}
 	if c.Obstacles, err = obstacles(ctx, conn); err != nil {
 		return c, err
+	}
+	err = conn.QueryRow(ctx, `SELECT current_setting('archive_mode'), coalesce(nullif(current_setting('archive_library', true), ''), current_setting('archive_command')),
+		EXISTS (SELECT FROM pg_settings WHERE name IN ('archive_mode', 'archive_library') AND pending_restart)`).Scan(&c.Archive.Mode, &c.Archive.Command, &c.Archive.Pending)
+	if err != nil {
+		return c, fmt.Errorf("look at the archive: %w", err)
 	}
 	for _, d := range databases {
 		if err := c.lookInto(ctx, open, d); err != nil {
@@ -107,8 +124,6 @@ func obstacles(ctx context.Context, conn *pgx.Conn) (list []string, err error) {
 		{"SELECT string_agg(slot_name::text, ', ') FROM pg_replication_slots WHERE slot_type = 'logical'", "logical replication slots, which would be lost: %s; drop them, and make their subscriptions anew afterwards"},
 		{"SELECT string_agg(subname::text, ', ') FROM pg_subscription", "subscriptions, whose state would be lost: %s; drop them, and make them anew afterwards"},
 		{"SELECT string_agg(spcname::text, ', ') FROM pg_tablespace WHERE spcname NOT IN ('pg_default', 'pg_global')", "tablespaces, which this command does not take along: %s; upgrade by a second group"},
-		{"SELECT CASE WHEN current_setting('archive_mode') <> 'off' THEN current_setting('archive_mode') END", "an archive (archive_mode = %s): WAL of the new version cannot go to the archive of the old one; switch it off " +
-			"(coterie backup disable, or coterie settings set archive_mode=off and a restart), and enable one anew afterwards"},
 	} {
 		var found *string
 		if err := conn.QueryRow(ctx, q.sql).Scan(&found); err != nil {
@@ -119,6 +134,52 @@ func obstacles(ctx context.Context, conn *pgx.Conn) (list []string, err error) {
 		}
 	}
 	return list, nil
+}
+
+// maxSlot bounds what is read of a replication slot's file, and slotDatabase is where the id of its database is: behind
+// the magic number, checksum, version, length and name, as in every supported version.
+const (
+	maxSlot      = 4 << 10
+	slotDatabase = 16 + 64
+)
+
+// late refuses a stopped cluster with a tablespace or a logical slot: it was made after the last look at the server.
+// pg_upgrade would lose the slot, and put files beside the data directory that nobody removes.
+func late(data string) error {
+	spaces, err := os.ReadDir(filepath.Join(data, "pg_tblspc"))
+	if err != nil {
+		return fmt.Errorf("look for tablespaces: %w", err)
+	}
+	if len(spaces) > 0 {
+		return fmt.Errorf("a tablespace was made since the cluster was looked at (pg_tblspc/%s)", spaces[0].Name())
+	}
+	slots, err := os.ReadDir(filepath.Join(data, "pg_replslot"))
+	if err != nil {
+		return fmt.Errorf("look for logical slots: %w", err)
+	}
+	for _, s := range slots {
+		b, err := readStart(filepath.Join(data, "pg_replslot", s.Name(), "state"), maxSlot)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // it was being made or dropped, and the next start of a server removes it
+		}
+		if err != nil {
+			return fmt.Errorf("look for logical slots: %w", err)
+		}
+		if len(b) >= slotDatabase+4 && binary.NativeEndian.Uint32(b[slotDatabase:]) != 0 {
+			return fmt.Errorf("the logical replication slot %s was made since the cluster was looked at", s.Name())
+		}
+	}
+	return nil
+}
+
+// readStart reads the first bytes of a file.
+func readStart(path string, most int64) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	return io.ReadAll(io.LimitReader(f, most))
 }
 
 // lookInto adds what one database has.

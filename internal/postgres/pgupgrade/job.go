@@ -104,6 +104,9 @@ func (j Job) Make(ctx context.Context) error {
 	if err := j.Undo(ctx); err != nil {
 		return err
 	}
+	if err := late(j.Old.Data); err != nil {
+		return err
+	}
 	if err := j.prepare(ctx); err != nil {
 		return err
 	}

@@ -19,7 +19,6 @@ import (
 
 	"github.com/coteriedb/coterie/internal/lib/durable"
 	"github.com/coteriedb/coterie/internal/lib/retry"
-	"github.com/coteriedb/coterie/internal/postgres/pgfiles"
 	"github.com/coteriedb/coterie/internal/postgres/pgupgrade"
 	"github.com/coteriedb/coterie/internal/postgres/programs"
 	"github.com/coteriedb/coterie/internal/test/majors"
@@ -100,14 +99,9 @@ func newCluster(t *testing.T) *cluster {
 			t.Fatal(err)
 		}
 	}
-	ctl, err := pgfiles.ParseControl(c.tool(t, filepath.Join(older.BinDir, "pg_controldata"), "-D", old))
-	if err != nil {
-		t.Fatal(err)
-	}
-	open := func(_ context.Context, database string) (*pgx.Conn, error) { return c.open(t, database) }
-	d, err := pgupgrade.Describe(t.Context(), open, ctl, newer.Major)
-	if err != nil || len(d.Obstacles) > 0 || d.Size == 0 {
-		t.Fatalf("%+v %v", d, err)
+	d := c.describe(t)
+	if len(d.Obstacles) > 0 || d.Size == 0 {
+		t.Fatalf("%+v", d)
 	}
 	c.job.Initdb = d.Initdb
 	return c
