@@ -78,8 +78,12 @@ func TestFoundingInABrowser(t *testing.T) {
 
 // kept goes back to the first page and forward again, and holds that everything is as it was.
 func (p *chartPage) kept() {
-	for _, there := range []string{"document.querySelector('#port')?.value === '1433'", "document.querySelector('#failover-n1')?.value === 'MANUAL' && !document.querySelector('#part-n3').checked && document.querySelector('#required').value === '1'",
-		"document.querySelector('#created')?.value === 'orders' && document.querySelector('#db-2').checked && !document.querySelector('#db-0').checked", "document.querySelector('#group')?.value === 'Sales <b>' && document.querySelector('#profile').value === 'FAST'"} {
+	for _, there := range []string{
+		"document.querySelector('#port')?.value === '1433'",
+		"document.querySelector('#failover-n1')?.value === 'MANUAL' && !document.querySelector('#part-n3').checked && document.querySelector('#required').value === '1'",
+		"document.querySelector('#created')?.value === 'orders' && document.querySelector('#db-2').checked && !document.querySelector('#db-0').checked",
+		"document.querySelector('#group')?.value === 'Sales <b>' && document.querySelector('#profile').value === 'FAST'",
+	} {
 		p.click("Back")
 		p.Await(pageTime, there)
 	}
@@ -206,5 +210,28 @@ func TestFoundingOfAViewer(t *testing.T) {
 	g.mu.Unlock()
 	p.click("")
 	p.Await(pageTime, "document.querySelector('dialog .error').innerText.includes('the availability group Other exists already')")
+	p.Press("Escape", false)
+	p.Await(pageTime, "!document.querySelector('dialog')")
+	p.goesOn(g)
 	p.clean("somebody else")
+}
+
+// goesOn has a replica join whose group was made by a wizard that was closed.
+func (p *chartPage) goesOn(g *group) {
+	g.mu.Lock()
+	g.st.Group, g.st.Replicas = "Other", slices.Clone(g.st.Replicas)
+	g.st.Replicas[0].Join, g.st.Replicas[1].Join = "", ag.NotJoined
+	g.mu.Unlock()
+	p.Eval("location.hash = '#/replicas'", nil)
+	p.Await(pageTime, "document.querySelector('.actions')?.innerText.includes('a node without a part in the group')")
+	p.widths("founding-goes-on")
+	p.click("Join n2")
+	p.Await(pageTime, "document.querySelector('dialog[open] .main')")
+	p.click("")
+	p.Await(pageTime, "document.querySelector('dialog .outcome.good')")
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if want := []string{"ALTER AVAILABILITY GROUP [Other] JOIN REPLICA ON N'n2' by API anna 127.0.0.1"}; !slices.Equal(g.ran, want) {
+		p.t.Errorf("ran %q", g.ran)
+	}
 }

@@ -117,8 +117,8 @@ function databasesPage(app, d, f, change) {
   const tick = (name) => (e) => change('chosen')({ ...app.kept.form.chosen, [name]: e.target.checked });
   return {
     content: [
-      h('p', null, `All of ${app.status.primary} is copied, each database of it. Those that you register are watched, and one that fails can make the group fail over. With none registered, the first 32 are watched.`),
-      d.databases?.length > 0 && h('fieldset', { class: 'ticks' }, h('legend', null, `On ${app.status.primary}`),
+      h('p', null, `All of ${app.status.primary ?? 'the first primary'} is copied, each database of it. Those that you register are watched, and one that fails can make the group fail over. With none registered, the first 32 are watched.`),
+      d.databases?.length > 0 && h('fieldset', { class: 'ticks' }, h('legend', null, `On ${app.status.primary ?? 'the first primary'}`),
         d.databases.map((name, i) => h('label', { 'data-key': `db-${name}` }, h('input', { type: 'checkbox', id: `db-${i}`, checked: Boolean(f.chosen[name]), onchange: tick(name) }), h('span', null, name)))),
       field('created', 'New databases, one a line', f.created, change('created'), 'They are created empty.', { rows: '2', maxlength: '8000' }),
     ],
@@ -238,7 +238,7 @@ function resultPage(app, d) {
     content: [
       course(steps),
       (made.notices ?? []).map((n) => h('p', { class: 'quiet' }, n.message)),
-      h('p', { class: `outcome ${over ? 'good' : ''}`, role: 'status' }, over && [sign('good'), h('span', null, `${app.status.primary} is the primary of ${d.doc.group}.`)]),
+      h('p', { class: `outcome ${over ? 'good' : ''}`, role: 'status' }, over && [sign('good'), h('span', null, `${app.status.primary ?? 'Nobody'} is the primary of ${d.doc.group}.`)]),
       !over && made.state === 'done' && h('p', { class: 'quiet' }, 'Leave this open until each replica has joined.'),
     ],
   };
