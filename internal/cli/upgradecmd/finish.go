@@ -134,10 +134,12 @@ func (x *upgrading) one(id ag.ReplicaID, u major.Upgrade) error {
 		switch {
 		case err != nil || i < 0:
 			good = 0
-		case (s.Replicas[i].Data == ag.DataForeign || s.Replicas[i].Data == ag.DataEmpty && !told) && time.Since(asked) > sayAgain:
+		case (s.Replicas[i].Data == ag.DataForeign || !told && astray(s.Replicas[i])) && time.Since(asked) > sayAgain:
 			asked, good = time.Now(), 0
 			if _, err := x.cl.Major(ctx, api.MajorRequest{Act: api.MajorFollow, To: u.To.Major, BinDir: x.req.BinDir, Replica: id}); fail.KindOf(err) == fail.Usage {
 				return err
+			} else if fail.KindOf(err) == fail.Refused && s.Replicas[i].Data == ag.DataPresent {
+				told = true // its programs are those of the new version, and it needs time only
 			} else if err != nil {
 				cli.Say(x.c, "%s: %v; asking again", id, err)
 			} else {
@@ -193,6 +195,12 @@ func (x *upgrading) opens(u major.Upgrade) error {
 			return fail.Unhealthyf("%s runs PostgreSQL %s, and takes no writes after %v; see coterie status", u.Self, u.To.Version, openLimit)
 		}
 	}
+}
+
+// astray reports whether a replica may need other programs: somebody has removed its data directory, and there may be
+// a copy of the new cluster in it already, which the programs of the old version cannot start.
+func astray(r api.Replica) bool {
+	return r.Data == ag.DataEmpty || r.Data == ag.DataPresent && !well(r)
 }
 
 func well(r api.Replica) bool {

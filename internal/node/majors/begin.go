@@ -203,8 +203,13 @@ func (s *Service) followHere(ctx context.Context, needs api.MajorNeeds) error {
 	if err != nil {
 		return err
 	}
-	if id == "" && now.Major == needs.To { // the agent has a copy made without being asked
+	switch has := now.Major == needs.To; {
+	case id == v.Group.SystemID && has:
+		return fail.Refusedf("%s has a copy of the group's cluster; there is nothing to drop", s.Self)
+	case id == "" && has: // the agent has a copy made without being asked
 		return nil
+	case id == v.Group.SystemID: // it was made in an empty directory, and its programs are of the old version
+		id = ""
 	}
 	in, _, err := find(ctx, now, needs)
 	if err != nil {
@@ -226,8 +231,8 @@ func (s *Service) followHere(ctx context.Context, needs api.MajorNeeds) error {
 	return nil
 }
 
-// left returns the system identifier of the cluster of which this node's copy is, and refuses if it is not the one that
-// the group has left. Without any copy it returns "".
+// left returns the system identifier of the cluster of which this node's copy is, and refuses if it is neither the one
+// that the group has left nor the one that it has. Without any copy it returns "".
 func (s *Service) left(v *ag.View, needs api.MajorNeeds) (id string, err error) {
 	leader, _ := v.Group.Replica(v.Record.Epoch.Leader)
 	if v.Local.Data != ag.DataEmpty {
@@ -236,9 +241,7 @@ func (s *Service) left(v *ag.View, needs api.MajorNeeds) (id string, err error) 
 	switch {
 	case err != nil:
 		return "", fail.Refusedf("%s holds no whole copy: %w; empty %s, and a copy is made there", s.Self, err, s.Node.PostgreSQL.Data)
-	case id == v.Group.SystemID:
-		return "", fail.Refusedf("%s has a copy of the group's cluster; there is nothing to drop", s.Self)
-	case id != "" && id != needs.Left:
+	case id != "" && id != needs.Left && id != v.Group.SystemID:
 		return "", fail.Refusedf("%s has a copy of cluster %s, and the group has left cluster %s: its files are not touched; move them away yourself if nobody needs them", s.Self, id, needs.Left)
 	case leader.ID == s.Self || v.Record.Epoch.Phase != ag.PhaseLead || leader.Major != needs.To:
 		return "", fail.Refusedf("the primary of the group does not lead with PostgreSQL %d; see coterie status", needs.To)

@@ -75,7 +75,6 @@ func TestFollow(t *testing.T) {
 		to          int
 		says        string
 	}{
-		{"16", "15", 16, "nothing to drop"},
 		{"99", "15", 16, "not touched"},
 		{"15", "", 16, "not touched"},
 		{"15", "15", 17, "does not lead with PostgreSQL 17"},
@@ -97,6 +96,10 @@ func TestFollow(t *testing.T) {
 			t.Errorf("%+v: %v, %d restarts, %+v", c, err, restarts, u)
 		}
 	}
+	s.Server, s.Node.PostgreSQL.BinDir = holding("16"), newer
+	if _, err := s.Follow(t.Context(), certs.Identity{}, api.MajorNeeds{To: 16, BinDir: newer, Left: "15"}); fail.KindOf(err) != fail.Refused || !strings.Contains(err.Error(), "nothing to drop") || restarts != 1 {
+		t.Errorf("it has a copy of the new cluster: %v, %d restarts", err, restarts)
+	}
 }
 
 // TestFollowWithoutData has a replica follow whose data directory somebody has removed: it needs the programs of the
@@ -104,7 +107,8 @@ func TestFollow(t *testing.T) {
 func TestFollowWithoutData(t *testing.T) {
 	for _, removed := range []bool{true, false} { // or what is in it
 		l, cfg := node(t)
-		cfg.PostgreSQL.BinDir, cfg.PostgreSQL.Data = programsOf(t, "15.1"), filepath.Join(l.Dir, "data")
+		older := programsOf(t, "15.1")
+		cfg.PostgreSQL.BinDir, cfg.PostgreSQL.Data = older, filepath.Join(l.Dir, "data")
 		if err := errors.Join(os.MkdirAll(l.State(), 0o700), cfg.Save(l.Dir)); err != nil {
 			t.Fatal(err)
 		}
@@ -117,13 +121,13 @@ func TestFollowWithoutData(t *testing.T) {
 		g := ag.Group{SystemID: "16", Replicas: []ag.Replica{{ID: "n1", Major: 15}, {ID: "n2", Major: 16}}}
 		members := membership.New("n1", l, slog.New(slog.DiscardHandler))
 		members.Set(g)
-		restarts := 0
+		restarts, data := 0, ag.DataEmpty
 		s := New(Config{
 			Self: "n1", Node: cfg, Layout: l, Members: members, Restart: func() { restarts++ }, Server: holding(""),
 			Update: func(_ context.Context, change func(*ag.Group) error) error { return change(&g) },
 			View: func() *ag.View {
 				v := &ag.View{Quorum: true, Group: g, Record: ag.Record{Epoch: ag.EpochRecord{Phase: ag.PhaseLead, Leader: "n2"}}}
-				v.Local.Data = ag.DataEmpty
+				v.Local.Data = data
 				return v
 			},
 		})
@@ -145,6 +149,21 @@ func TestFollowWithoutData(t *testing.T) {
 		}
 		if _, err := s.Follow(t.Context(), certs.Identity{}, needs); err != nil || restarts != 1 {
 			t.Errorf("asked again: %v, %d restarts", err, restarts)
+		}
+		// The agent has had a copy made before it was asked, which the programs of the old version cannot start.
+		data, s.Server, s.Node.PostgreSQL.BinDir = ag.DataPresent, holding("16"), older
+		version := filepath.Join(cfg.PostgreSQL.Data, "PG_VERSION")
+		if err := errors.Join(os.MkdirAll(cfg.PostgreSQL.Data, 0o700), os.WriteFile(version, []byte("16\n"), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Follow(t.Context(), certs.Identity{}, needs); err != nil || restarts != 2 {
+			t.Errorf("with a copy of the new cluster: %v, %d restarts", err, restarts)
+		}
+		if u, err = Read(l); err != nil || u.Phase != major.Following {
+			t.Fatalf("%+v %v", u, err)
+		}
+		if err := s.Drop(t.Context(), u); err != nil || !exists(version) || s.Node.PostgreSQL.BinDir != newer {
+			t.Errorf("the copy of the new cluster was dropped: %v", err)
 		}
 	}
 }

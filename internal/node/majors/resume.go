@@ -223,8 +223,10 @@ func (s *Service) Drop(ctx context.Context, u major.Upgrade) error {
 	if pids := (pgupgrade.Job{Old: side(u.From)}).Running(); len(pids) > 0 {
 		return fmt.Errorf("a server still runs in %s (processes %v)", u.From.Data, pids)
 	}
-	if err := s.disable(u.From.Data); err != nil {
-		return err
+	if u.From.SystemID != "" { // else there was no copy, or one of the new cluster
+		if err := s.disable(u.From.Data); err != nil {
+			return err
+		}
 	}
 	fault.Point("major.dropped") // the old copy cannot be started; the configuration file names the old programs
 	if err := s.use(u.To.BinDir, u.From.Data); err != nil {
