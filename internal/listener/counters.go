@@ -213,6 +213,12 @@ type ContinuityGroup = continuity.Group
 // Prospect is what would become of them in an event.
 type Prospect = continuity.Prospect
 
+// CoverageHour is what became known of all sessions in an hour, CoverageShare how many an event would have kept.
+type (
+	CoverageHour  = continuity.Hour
+	CoverageShare = continuity.Share
+)
+
 // maxGroups bounds what Continuity returns, as a report of a node is bounded: the groups beyond it are joined.
 const maxGroups = 250
 
@@ -233,6 +239,10 @@ func (s *Server) Continuity() []ContinuityGroup {
 	}
 	return continuity.Groups(outlooks, maxGroups)
 }
+
+// Coverage returns what Continuity has told in the last week, hour by hour, oldest first. It begins anew with the
+// server.
+func (s *Server) Coverage() []CoverageHour { return s.coverage.Hours() }
 
 // outlook returns what would become of the session, by what is known here.
 func (x *session) outlook() continuity.Outlook {

@@ -28,6 +28,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/admission"
+	"github.com/coteriedb/coterie/internal/listener/continuity"
 	"github.com/coteriedb/coterie/internal/listener/hba"
 	"github.com/coteriedb/coterie/internal/listener/lone"
 	"github.com/coteriedb/coterie/internal/listener/replay"
@@ -57,6 +58,7 @@ type Server struct {
 	pool           backendPool
 	drain          atomic.Pointer[activeDrain] // nil: no drain
 	inquiry        inquiry
+	coverage       continuity.History
 	readerPatience time.Duration
 	keepTick       time.Duration
 	keepPause      time.Duration

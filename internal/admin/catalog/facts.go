@@ -52,6 +52,7 @@ type Node struct {
 	Databases []Database       `json:"databases,omitempty"`
 	Sessions  []Session        `json:"sessions,omitempty"`
 	Outlooks  []Outlook        `json:"outlooks,omitempty"` // of all its sessions
+	Coverage  []Coverage       `json:"coverage,omitempty"` // of the last week, oldest first
 	Routes    *ag.Routes       `json:"routes,omitempty"`
 	FellBack  uint64           `json:"fell_back"` // readers routed to the primary since the node started
 	Lagged    uint64           `json:"lagged"`    // times that a replica was skipped because of coterie.max_lag since then
@@ -172,6 +173,24 @@ type Outlook struct {
 type Prospect struct {
 	Fate string `json:"fate"`          // KEPT, LIKELY or ENDS
 	Why  string `json:"why,omitempty"` // the reason if it is not KEPT
+}
+
+// Coverage is what became known of a listener's sessions in an hour. Its numbers are those of all looks together.
+type Coverage struct {
+	Hour       time.Time `json:"hour"`
+	Looks      int       `json:"looks"`
+	Sessions   int       `json:"sessions"`
+	Failover   Share     `json:"failover"`
+	NodeLoss   Share     `json:"node_loss"`
+	ServerLoss Share     `json:"server_loss"`
+	Open       int       `json:"open,omitempty"` // transactions
+	Replayed   Share     `json:"replayed,omitzero"`
+}
+
+// Share is how many sessions or transactions an event would have kept.
+type Share struct {
+	Kept int    `json:"kept"`
+	Why  string `json:"why,omitempty"` // the most frequent reason of the others
 }
 
 // Place is an address or a port of the group's listener on the node that reports it.

@@ -132,6 +132,12 @@ var ownViews = []view{
 		rows: continuityRows,
 	},
 	{
+		schema: "coterie", name: "continuity_history", about: "What coterie.continuity has shown in the last week, by node and hour: each listener looks at its sessions once a minute, and begins anew when its agent is restarted.",
+		columns: cols("node t, hour ts, looks i8, sessions f, failover_pct f, failover_reason t, node_loss_pct f, node_loss_reason t, server_loss_pct f, server_loss_reason t, " +
+			"open_transactions f, replayed_pct f, replayed_reason t"),
+		rows: perNode(func(n Node) []Coverage { return n.Coverage }, coverageRow),
+	},
+	{
 		schema: "coterie", name: "streams", about: "Log streams from the primary, and the links that carry them: bytes before and after compression.",
 		columns: cols("source t, member t, open b, sent t, flushed t, replayed t, behind_bytes i8, silent_seconds f, rate i8, transport t, codec t, round_trip_ms f, " +
 			"replica_bytes i8, transport_bytes i8, carried_rate i8, relay t"),

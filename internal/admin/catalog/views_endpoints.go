@@ -236,3 +236,18 @@ func continuityRows(f Facts) (out [][]any) {
 	}
 	return out
 }
+
+// coverageRow returns the row of an hour in coterie.continuity_history, without the node.
+func coverageRow(c Coverage) []any {
+	pct := func(s Share, of int) any {
+		if of == 0 {
+			return nil
+		}
+		return 100 * float64(s.Kept) / float64(of)
+	}
+	looks := float64(max(c.Looks, 1))
+	return []any{
+		timeText(c.Hour), int64(c.Looks), float64(c.Sessions) / looks, pct(c.Failover, c.Sessions), orNull(c.Failover.Why), pct(c.NodeLoss, c.Sessions), orNull(c.NodeLoss.Why),
+		pct(c.ServerLoss, c.Sessions), orNull(c.ServerLoss.Why), float64(c.Open) / looks, pct(c.Replayed, c.Open), orNull(c.Replayed.Why),
+	}
+}

@@ -68,6 +68,10 @@ func TestReport(t *testing.T) {
 	if len(n.Sessions) != 1 || n.Sessions[0].User != "ann" {
 		t.Errorf("sessions: %+v", n.Sessions)
 	}
+	b.listener.outlooks = []listener.ContinuityGroup{}
+	if c := b.Report(t.Context()).Coverage; len(c) != 1 || c[0].Sessions != 8 || c[0].NodeLoss.Kept != 6 || c[0].NodeLoss.Why != "x" || c[0].Open != 4 || c[0].Replayed.Kept != 1 {
+		t.Errorf("coverage: %+v", c)
+	}
 	b.listener.sessions = make([]listener.SessionInfo, maxShown+7)
 	b.agent.view.Record.Epoch.Leader, b.agent.view.Local.Server, b.up.status.Connected = "b", ag.ServerRecovery, true
 	b.server.facts.Flush, b.server.facts.Replay = 900, 850 // the loop saw more than that

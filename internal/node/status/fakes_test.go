@@ -162,6 +162,13 @@ func (l *fakeListener) Continuity() []listener.ContinuityGroup {
 	return l.outlooks
 }
 
+func (l *fakeListener) Coverage() []listener.CoverageHour {
+	if l.outlooks == nil {
+		return nil
+	}
+	return []listener.CoverageHour{{Looks: 2, Sessions: 8, Open: 4, Node: listener.CoverageShare{Kept: 6, Why: "x"}, Replayed: listener.CoverageShare{Kept: 1}}}
+}
+
 type fakeEndpoint struct{}
 
 func (fakeEndpoint) Peers() []endpoint.Peer {

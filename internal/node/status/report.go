@@ -175,6 +175,12 @@ func (s *Service) reportSessions(out *catalog.Node) {
 		out.Readers = append(out.Readers, catalog.Second{At: m.At, Readers: m.Readers, Routed: m.Routed, Pct: m.RoutedPct()})
 	}
 	out.Outlooks = outlooks(server.Continuity())
+	for _, h := range server.Coverage() {
+		out.Coverage = append(out.Coverage, catalog.Coverage{
+			Hour: h.Begin, Looks: h.Looks, Sessions: h.Sessions, Open: h.Open,
+			Failover: catalog.Share(h.Failover), NodeLoss: catalog.Share(h.Node), ServerLoss: catalog.Share(h.Server), Replayed: catalog.Share(h.Replayed),
+		})
+	}
 	for _, x := range server.Sessions() {
 		if x.Relayed || len(out.Sessions) == maxShown { // the client is at another node, which shows it
 			continue

@@ -91,6 +91,7 @@ type Clients interface {
 type Listener interface {
 	Sessions() []listener.SessionInfo
 	Continuity() []listener.ContinuityGroup
+	Coverage() []listener.CoverageHour
 	Stats() listener.Stats
 }
 

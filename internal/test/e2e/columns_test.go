@@ -293,6 +293,7 @@ var elsewhere = map[string]string{
 	"sys.dm_os_sys_info":               "when the server started",
 	"coterie.problems":                 "tested with every fact in internal/ag/availability",
 	"coterie.failures":                 "the same",
+	"coterie.continuity_history":       "follows coterie.continuity by the minute: internal/listener/continuity",
 	"coterie.backup":                   "backups_test.go in this package, where there is a tool",
 }
 
