@@ -121,9 +121,9 @@ func TestLimits(t *testing.T) {
 		"SELECT 1" + strings.Repeat("::int", 8000): "54001",
 		"SELECT " + strings.Repeat("(", 200) + "1": "54001",
 	} {
-		limit := time.Second
-		if strings.Contains(text, "ORDER BY") { // it fills the memory first
-			limit = queryLimit
+		limit := queryLimit
+		if want == "57014" { // nothing but the caller's time ends it
+			limit = time.Second
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), limit)
 		start := time.Now()
@@ -133,7 +133,7 @@ func TestLimits(t *testing.T) {
 		if !errors.As(err, &known) || known.State != want {
 			t.Errorf("%.100s: %v, want %s", text, err, want)
 		}
-		if took := time.Since(start); took > limit+4*time.Second {
+		if took := time.Since(start); took > limit+20*time.Second {
 			t.Errorf("%.100s took %v", text, took)
 		}
 	}
