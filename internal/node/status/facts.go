@@ -63,6 +63,15 @@ func (s *Service) Facts(ctx context.Context) catalog.Facts {
 	for id, node := range answers {
 		node.Connected = true
 		f.Nodes[id] = node
+		if id != s.Self && node.Server != "" {
+			s.recent.keep(id, node)
+		}
+	}
+	for id, node := range f.Nodes {
+		if !node.Connected {
+			s.recent.fill(id, &node)
+			f.Nodes[id] = node
+		}
 	}
 	return f
 }

@@ -49,6 +49,42 @@ func TestReceiversThatFail(t *testing.T) {
 	}
 }
 
+// TestEstimatesOutliveASilence holds that what estimates need of a node's log stays for ten seconds where its server,
+// or the node, does not answer any more, and not for longer.
+func TestEstimatesOutliveASilence(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBed(t)
+		then, silent := time.Now(), false
+		b.server.facts = postgres.ServerFacts{Flush: 1200, Replay: 1100, Commit: &then}
+		b.calls["report"] = func(_ context.Context, to ag.ReplicaID, _ any) (any, error) {
+			if silent || to != "b" {
+				return nil, errTest
+			}
+			return catalog.Node{Server: ag.ServerRecovery, Replay: 1000, Commit: &then, LogRate: 512}, nil
+		}
+		has := func(want bool) {
+			t.Helper()
+			f := b.Facts(t.Context())
+			for id, replay := range map[ag.ReplicaID]ag.LSN{"a": 1100, "b": 1000} {
+				n := f.Nodes[id]
+				if (n.Replay == replay) != want || (n.Commit != nil) != want || id == "b" && ((n.LogRate == 512) != want || n.Connected == silent) {
+					t.Errorf("%s: %+v, want what was said: %v", id, n, want)
+				}
+			}
+			if n := f.Nodes["c"]; n.Commit != nil || n.Replay != 0 {
+				t.Errorf("c: %+v", n)
+			}
+		}
+		has(true)
+		silent, b.server.facts, b.server.err = true, postgres.ServerFacts{}, errTest
+		time.Sleep(recentFor / 2)
+		has(true)
+		time.Sleep(recentFor / 2)
+		has(false)
+	})
+}
+
 // TestReport holds what a node says of itself, as the primary, as a secondary and as a witness.
 func TestReport(t *testing.T) {
 	t.Parallel()

@@ -31,6 +31,43 @@ type rated struct {
 	rate float64
 }
 
+// recentFor is for how long what a node said of its log is used for estimates once it does not say it any more: a
+// server that hangs writes and replays nothing. Until it is known that it hangs, its estimates are those of before.
+const recentFor = 10 * time.Second
+
+// recent has what nodes said of their logs lately.
+type recent struct {
+	mu sync.Mutex // guards of
+	of map[ag.ReplicaID]logState
+}
+
+// logState is what a node said of its log.
+type logState struct {
+	at     time.Time
+	replay ag.LSN
+	commit *time.Time
+	rate   float64
+}
+
+// keep notes what a node says of its log.
+func (r *recent) keep(id ag.ReplicaID, n catalog.Node) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.of == nil {
+		r.of = map[ag.ReplicaID]logState{}
+	}
+	r.of[id] = logState{time.Now(), n.Replay, n.Commit, n.LogRate}
+}
+
+// fill gives the report of a node whose server does not answer what was said lately.
+func (r *recent) fill(id ag.ReplicaID, n *catalog.Node) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if was, ok := r.of[id]; ok && time.Since(was.at) < recentFor && n.Server != ag.ServerDown {
+		n.Replay, n.Commit, n.LogRate = max(n.Replay, was.replay), was.commit, was.rate
+	}
+}
+
 // step notes where a position is d after the last time. A rate is that of the last time it moved.
 func (r rated) step(at ag.LSN, d time.Duration) rated {
 	if r.lsn != 0 && at > r.lsn && d < time.Minute {
@@ -111,6 +148,8 @@ func (s *Service) reportServer(ctx context.Context, out *catalog.Node, v *ag.Vie
 		for _, d := range facts.Databases {
 			out.Databases = append(out.Databases, catalog.Database{OID: d.OID, Name: d.Name})
 		}
+	} else {
+		s.recent.fill(s.Self, out)
 	}
 	for _, d := range s.Downstream.Streams() {
 		for i := range out.Streams {
@@ -141,6 +180,9 @@ func (s *Service) reportServer(ctx context.Context, out *catalog.Node, v *ag.Vie
 		last.at, last.lsn, last.sent = time.Now(), at, sent
 	}
 	out.LogRate = last.rate
+	if err == nil {
+		s.recent.keep(s.Self, *out)
+	}
 	for i := range out.Streams {
 		out.Streams[i].Rate = last.sent[out.Streams[i].Member].rate
 	}

@@ -155,6 +155,7 @@ type Keeper interface {
 type Service struct {
 	Config
 	last     sample
+	recent   recent
 	executed statements
 	acts     audit
 }
