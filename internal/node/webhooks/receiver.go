@@ -173,7 +173,8 @@ func (r *receiver) deliver(ctx, last context.Context, e item, pause time.Duratio
 		}
 		var later laterError
 		_ = errors.As(err, &later)
-		_ = retry.Sleep(ctx, max(pause/2+rand.N(pause/2), later.after)) // its end: one more try
+		wait := pause/2 + rand.N(pause/2)            //nolint:gosec // it keeps senders apart, and is no secret
+		_ = retry.Sleep(ctx, max(wait, later.after)) // its end: one more try
 		pause = min(2*pause, maxPause)
 	}
 }
