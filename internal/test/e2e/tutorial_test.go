@@ -20,9 +20,9 @@ const tutorial = "../../../docs/tutorials/three-machines.md"
 // step is one block of commands of the page, and the place at which they are typed.
 type step struct{ at, text string }
 
-func steps(t *testing.T) (found []step) {
+func steps(t *testing.T, path string) (found []step) {
 	t.Helper()
-	page, err := os.ReadFile(tutorial)
+	page, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,24 +30,29 @@ func steps(t *testing.T) (found []step) {
 		found = append(found, step{m[1], m[2]})
 	}
 	if marks := strings.Count(string(page), "\n```"); len(found)*2 != marks {
-		t.Fatalf("%d of %d blocks of the page say where they are typed", len(found), marks/2)
+		t.Fatalf("%d of %d blocks of %s say where they are typed", len(found), marks/2, path)
 	}
 	return found
 }
 
-// TestTutorialCanBeRead holds that a shell understands the page, and that the long test knows its places.
-func TestTutorialCanBeRead(t *testing.T) {
-	var places []string
-	for _, s := range steps(t) {
-		places = append(places, s.at)
-		cmd := exec.CommandContext(t.Context(), "sh", "-n")
-		cmd.Stdin = strings.NewReader(s.text)
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Errorf("a block that the shell does not understand: %v\n%s\n%s", err, out, s.text)
+// TestPagesOfMachinesCanBeRead holds that a shell understands the pages, and that the long tests know their places.
+func TestPagesOfMachinesCanBeRead(t *testing.T) {
+	for path, want := range map[string]string{
+		tutorial:    "packages each db1 db2 db3 db1 db1 client loop db1 db2 db1 client db1",
+		installPage: "build deb rpm node tarball node node node node",
+	} {
+		var places []string
+		for _, s := range steps(t, path) {
+			places = append(places, s.at)
+			cmd := exec.CommandContext(t.Context(), "sh", "-n")
+			cmd.Stdin = strings.NewReader(s.text)
+			if out, err := cmd.CombinedOutput(); err != nil {
+				t.Errorf("%s: a block that the shell does not understand: %v\n%s\n%s", path, err, out, s.text)
+			}
 		}
-	}
-	if got, want := strings.Join(places, " "), "packages each db1 db2 db3 db1 db1 client loop db1 db2 db1 client db1"; got != want {
-		t.Errorf("the page is typed at %q, want %q", got, want)
+		if got := strings.Join(places, " "); got != want {
+			t.Errorf("%s is typed at %q, want %q", path, got, want)
+		}
 	}
 }
 
@@ -85,7 +90,7 @@ func TestThreeMachinesTutorial(t *testing.T) {
 		m.boot()
 	}
 	began, last := time.Now(), ""
-	for _, s := range steps(t) {
+	for _, s := range steps(t, tutorial) {
 		if s.at == "packages" {
 			continue // they are those of this machine
 		}
