@@ -72,26 +72,27 @@ func (h held) goOn(t *testing.T) {
 // aside is a command that goes on beside the test.
 type aside struct {
 	said  bytes.Buffer
-	ended chan error
+	ended chan struct{}
+	err   error // its end
 }
 
 // beside starts a command and ends it with the test.
 func beside(t *testing.T, args ...string) *aside {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	r := &aside{ended: make(chan error, 1)}
+	r := &aside{ended: make(chan struct{})}
 	cmd := exec.CommandContext(ctx, exe, args...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.WaitDelay = "/", &r.said, &r.said, 5*time.Second
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	go func() {
-		r.ended <- cmd.Wait()
+		r.err = cmd.Wait()
 		close(r.ended)
 	}()
 	t.Cleanup(func() {
 		cancel()
-		_ = <-r.ended
+		<-r.ended
 	})
 	return r
 }
@@ -100,9 +101,9 @@ func beside(t *testing.T, args ...string) *aside {
 func (r *aside) code(t *testing.T) (code int, said string) {
 	t.Helper()
 	select {
-	case err := <-r.ended:
+	case <-r.ended:
 		var exit *exec.ExitError
-		if errors.As(err, &exit) {
+		if errors.As(r.err, &exit) {
 			return exit.ExitCode(), r.said.String()
 		}
 		return 0, r.said.String()
