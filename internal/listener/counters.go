@@ -213,11 +213,11 @@ type ContinuityGroup = continuity.Group
 // Prospect is what would become of them in an event.
 type Prospect = continuity.Prospect
 
-// CoverageHour is what became known of all sessions in an hour, CoverageShare how many an event would have kept.
-type (
-	CoverageHour  = continuity.Hour
-	CoverageShare = continuity.Share
-)
+// CoverageHour is what became known of all sessions in an hour.
+type CoverageHour = continuity.Hour
+
+// CoverageShare is how many of them an event would have kept.
+type CoverageShare = continuity.Share
 
 // maxGroups bounds what Continuity returns, as a report of a node is bounded: the groups beyond it are joined.
 const maxGroups = 250
