@@ -168,15 +168,17 @@ func TestFollowWithoutData(t *testing.T) {
 	}
 }
 
-// TestDropWhatIsLeft makes a copy unusable of which somebody has removed a part.
+// TestDropWhatIsLeft makes a copy unusable of which somebody has removed a part, or all.
 func TestDropWhatIsLeft(t *testing.T) {
 	l, _ := node(t)
 	data := filepath.Join(l.Dir, "data")
 	if err := errors.Join(os.MkdirAll(l.State(), 0o700), os.MkdirAll(data, 0o700), os.WriteFile(filepath.Join(data, "PG_VERSION"), []byte("15\n"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	if err := New(Config{Layout: l}).disable(data); err != nil {
-		t.Error(err)
+	for _, dir := range []string{data, filepath.Join(l.Dir, "removed"), t.TempDir()} {
+		if err := New(Config{Layout: l}).disable(dir); err != nil {
+			t.Errorf("%s: %v", dir, err)
+		}
 	}
 	if exists(filepath.Join(data, "PG_VERSION")) || !tree.HalfSeeded(data, l.State()) {
 		t.Error("it still looks like a cluster of the old version")
