@@ -294,17 +294,13 @@ func (x *session) release(seen *pgwire.Framer, chunk []byte) (n int, d *activeDr
 	d = x.srv.drain.Load()
 	free := d == nil || !x.drained.local || x.drained.streaming
 	for bad == nil && n < len(chunk) && (free || !seen.AtBoundary() || !x.waits(chunk[n])) {
-		if seen.AtBoundary() && x.outOfTurn(chunk[n]) {
-			return 0, nil, nil
-		}
 		if seen.AtBoundary() {
-			if n > 0 && x.batchCommits(chunk[n:]) {
+			if x.outOfTurn(chunk[n]) {
+				return 0, nil, nil
+			}
+			if !x.begins(chunk, n) {
 				break // it is released with the question before it
 			}
-			if n == 0 {
-				x.probe(chunk)
-			}
-			x.requestBegins()
 		}
 		var used int
 		used, bad = x.follow(seen, chunk[n:])
@@ -326,6 +322,19 @@ func (x *session) release(seen *pgwire.Framer, chunk []byte) (n int, d *activeDr
 		x.moving.state, x.moving.forwarded = nil, true
 	}
 	return n, d, bad
+}
+
+// begins counts the request that begins at chunk[n], unless it is a COMMIT of a batch, which begins a chunk of its own.
+// The caller holds drained.mu.
+func (x *session) begins(chunk []byte, n int) bool {
+	if n > 0 && x.batchCommits(chunk[n:]) {
+		return false
+	}
+	if n == 0 {
+		x.probe(chunk)
+	}
+	x.requestBegins()
+	return true
 }
 
 // unknownCloses is how many CloseComplete are to come if that cannot be told from those for an earlier request.
