@@ -216,9 +216,9 @@ func (x *leaving) release(c *cobra.Command) error {
 	if os.Getuid() != 0 || x.dryRun {
 		return nil
 	}
-	if nodecmd.UnitInstalled(c.Context(), x.layout.Dir) {
-		if out, err := exec.CommandContext(c.Context(), "systemctl", "disable", "--now", "coterie.service").CombinedOutput(); err != nil {
-			cli.Say(c, "the unit was not disabled: %s; run systemctl disable --now coterie", strings.TrimSpace(string(out)))
+	if unit := nodecmd.Unit(c.Context(), x.layout.Dir); unit != "" {
+		if out, err := exec.CommandContext(c.Context(), "systemctl", "disable", "--now", unit).CombinedOutput(); err != nil {
+			cli.Say(c, "the unit was not disabled: %s; run systemctl disable --now %s", strings.TrimSpace(string(out)), unit)
 		}
 	}
 	return nodecmd.Unmask(c.Context(), x.layout)

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -35,8 +36,8 @@ func startAnd(c *cobra.Command, dir string, noStart bool, then func(ctx context.
 	}
 	if noStart {
 		how := "coterie agent --node " + abs
-		if UnitInstalled(c.Context(), abs) {
-			how = "systemctl enable --now coterie"
+		if unit := Unit(c.Context(), abs); unit != "" {
+			how = "systemctl enable --now " + unit
 		}
 		cli.Say(c, "made %s; start it with: %s", abs, how)
 		return nil
@@ -59,7 +60,11 @@ func startAnd(c *cobra.Command, dir string, noStart bool, then func(ctx context.
 // command for the next node. It reports false if no unit is installed for this node directory, or this process is not
 // root.
 func throughUnit(c *cobra.Command, dir string) (bool, error) {
-	if os.Geteuid() != 0 || !UnitInstalled(c.Context(), dir) {
+	if os.Geteuid() != 0 {
+		return false, nil
+	}
+	unit := Unit(c.Context(), dir)
+	if unit == "" {
 		return false, nil
 	}
 	exe, err := os.Executable()
@@ -75,19 +80,38 @@ func throughUnit(c *cobra.Command, dir string) (bool, error) {
 		}
 		return true, err
 	}
-	if out, err := exec.CommandContext(c.Context(), "systemctl", "enable", "--now", "coterie.service").CombinedOutput(); err != nil {
-		return true, fmt.Errorf("coterie.service did not start: %s; see journalctl -u coterie", strings.TrimSpace(string(out)))
+	if out, err := exec.CommandContext(c.Context(), "systemctl", "enable", "--now", unit).CombinedOutput(); err != nil {
+		return true, fmt.Errorf("the unit %s did not start: %s; see journalctl -u %s", unit, strings.TrimSpace(string(out)), unit)
 	}
-	cli.Say(c, "started through coterie.service; systemctl status coterie, journalctl -u coterie")
+	cli.Say(c, "started through the unit %s; systemctl status %s, journalctl -u %s", unit, unit, unit)
 	return true, awaitNext(c.Context(), c, dir)
 }
 
-// UnitInstalled reports whether systemd runs on this host and has a unit for the node directory dir.
-func UnitInstalled(ctx context.Context, dir string) bool {
-	if _, err := os.Stat("/run/systemd/system"); err != nil || dir != cli.DefaultNode {
-		return false
+// Unit returns the systemd unit of the node directory dir, as "coterie" or "coterie@billing"; "" if systemd does not
+// run on this host, or has no such unit.
+func Unit(ctx context.Context, dir string) string {
+	unit := unitOf(dir)
+	if _, err := os.Stat("/run/systemd/system"); err != nil || unit == "" {
+		return ""
 	}
-	return exec.CommandContext(ctx, "systemctl", "cat", "coterie.service").Run() == nil
+	if exec.CommandContext(ctx, "systemctl", "cat", unit+".service").Run() != nil {
+		return ""
+	}
+	return unit
+}
+
+// unitName are the names of instances that systemd takes as they are.
+var unitName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]*$`)
+
+// unitOf returns the unit that runs the node in dir if the packaged units are installed; "" for any other directory.
+func unitOf(dir string) string {
+	if dir == cli.DefaultNode {
+		return "coterie"
+	}
+	if name, ok := strings.CutPrefix(dir, cli.DefaultNode+"-"); ok && unitName.MatchString(name) {
+		return "coterie@" + name
+	}
+	return ""
 }
 
 // tokenPatience is how long a replica that has just joined tries to make a token: it has to learn the group's key, and
