@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -79,6 +80,8 @@ func checkWebhookURL(text string) error {
 	switch {
 	case err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Hostname() == "":
 		return errors.New("use https://HOST/PATH, or http:// for a receiver on this machine")
+	case u.Port() != "" && !isPort(u.Port()):
+		return errors.New("its port is not from 1 to 65535")
 	case u.User != nil:
 		return errors.New("this file has no secrets: let the receiver check the signature instead of a password")
 	case u.Fragment != "":
@@ -87,4 +90,9 @@ func checkWebhookURL(text string) error {
 		return fmt.Errorf("it has more than %d characters", maxWebhookURL)
 	}
 	return nil
+}
+
+func isPort(text string) bool {
+	n, err := strconv.ParseUint(text, 10, 16)
+	return err == nil && n > 0
 }

@@ -28,6 +28,8 @@ func TestWebhooks(t *testing.T) {
 		one(name, "url: ftp://h/TOKEN", secret):                                      "webhooks[0].url: use https",
 		one(name, "url: https:///TOKEN", secret):                                     "webhooks[0].url: use https",
 		one(name, `url: "https://h:x/TOKEN"`, secret):                                "webhooks[0].url: use https",
+		one(name, `url: "https://h:70000/TOKEN"`, secret):                            "webhooks[0].url: its port",
+		one(name, `url: "https://h:0/TOKEN"`, secret):                                "webhooks[0].url: its port",
 		one(name, "url: https://TOKEN:pw@h/", secret):                                "webhooks[0].url: this file has no secrets",
 		one(name, `url: "https://h/TOKEN#x"`, secret):                                "webhooks[0].url: it has a part after #",
 		one(name, "url: https://h/TOKEN"+strings.Repeat("x", maxWebhookURL), secret): "webhooks[0].url: it has more than",

@@ -72,9 +72,11 @@ func post(ctx context.Context, w config.Webhook, owner int, e item) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		return err
+		return nameless(err)
 	}
-	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, maxAnswer))
+	if resp.StatusCode != http.StatusSwitchingProtocols { // after that the connection is this process's, and ctx ends no read of it
+		_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, maxAnswer))
+	}
 	_ = resp.Body.Close()
 	return judge(resp)
 }
@@ -86,7 +88,7 @@ func judge(resp *http.Response) error {
 		return fmt.Errorf("%w: HTTP status %d", errRefused, code)
 	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
 		after, _ := strconv.Atoi(resp.Header.Get("Retry-After"))
-		return laterError{fmt.Errorf("HTTP status %d", code), min(time.Duration(max(after, 0))*time.Second, maxPause)}
+		return laterError{fmt.Errorf("HTTP status %d", code), time.Duration(min(max(after, 0), int(maxPause/time.Second))) * time.Second}
 	default:
 		if code >= 300 && code < 400 {
 			return fmt.Errorf("HTTP status %d: redirects are not followed", code)

@@ -1,17 +1,20 @@
 package webhooks
 
 import (
+	"bufio"
 	"context"
 	"encoding/base64"
 	"encoding/pem"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -138,6 +141,80 @@ func TestAnswers(t *testing.T) {
 	defer cancel()
 	if err := try(ctx, "/hangs"); !errors.Is(err, context.DeadlineExceeded) {
 		t.Error(err)
+	}
+}
+
+// TestOddReceivers holds that a receiver ends the try which answers with something else than HTTP, or takes the
+// connection over; and that the failure has neither the address nor anything of the answer.
+func TestOddReceivers(t *testing.T) {
+	t.Parallel()
+	const head = "HTTP/1.1 200 OK\r\n"
+	for answer, want := range map[string]string{
+		"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n": "HTTP status 101",
+		"POST /TOKEN HTTP/1.1\r\n\r\n":                                           "not HTTP",
+		"HTTP/1.1 /TOKEN\r\n\r\n":                                                "not HTTP",
+		head + "/TOKEN\r\n\r\n":                                                  "not HTTP",
+		head + "Content-Length: /TOKEN\r\n\r\n":                                  "not HTTP",
+		head + "Transfer-Encoding: /TOKEN\r\n\r\n":                               "not HTTP",
+		strings.Repeat("HTTP/1.1 103 /TOKEN\r\n\r\n", 2000):                      "too many headers",
+		"HTTP/1.1 503 X\r\nRetry-After: 9300000000\r\nContent-Length: 0\r\n\r\n": "HTTP status 503",
+		"": "closed the connection",
+	} {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var serving sync.WaitGroup
+		serving.Go(func() {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			defer func() { _ = c.Close() }()
+			if _, err := http.ReadRequest(bufio.NewReader(c)); err == nil && answer != "" {
+				_, _ = io.WriteString(c, answer)
+				_ = c.SetReadDeadline(time.Now().Add(time.Minute))
+				if _, err := io.Copy(io.Discard, c); errors.Is(err, os.ErrDeadlineExceeded) {
+					t.Errorf("%.40q: the sender holds the connection", answer)
+				}
+			}
+		})
+		err = post(t.Context(), config.Webhook{URL: "http://" + l.Addr().String() + "/TOKEN", SecretFile: written(t, secretOf(key), 0o600)}, os.Getuid(), item{id: "evt_1", body: []byte("{}")})
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "TOKEN") || strings.Contains(err.Error(), "127.0.0.1") {
+			t.Errorf("%.40q: %v", answer, err)
+		}
+		var later laterError
+		if errors.As(err, &later) && later.after != maxPause {
+			t.Errorf("later by %v", later.after)
+		}
+		_ = l.Close()
+		serving.Wait()
+	}
+}
+
+// TestNameless holds that no failure of a connection has the name or the address of the receiver.
+func TestNameless(t *testing.T) {
+	t.Parallel()
+	plainHTTP := httptest.NewServer(http.NotFoundHandler())
+	defer plainHTTP.Close()
+	other := httptest.NewTLSServer(http.NotFoundHandler())
+	defer other.Close()
+	ca := written(t, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: other.Certificate().Raw})), 0o644)
+	_, port, _ := net.SplitHostPort(other.Listener.Addr().String())
+	for url, want := range map[string]string{
+		"http://127.0.0.1:1/":       "connection refused",
+		"https://localhost:" + port: "for another name",
+		"https://127.0.0.1:" + strings.TrimPrefix(plainHTTP.URL, "http://127.0.0.1:"): "does not speak TLS",
+	} {
+		err := post(t.Context(), config.Webhook{URL: url, CA: ca, SecretFile: written(t, secretOf(key), 0o600)}, os.Getuid(), item{id: "evt_1", body: []byte("{}")})
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "127.0.0.1") || strings.Contains(err.Error(), "localhost") {
+			t.Errorf("%s: %v, want %q", url, err, want)
+		}
+	}
+	for _, none := range []bool{true, false} {
+		if err := nameless(&net.OpError{Op: "dial", Err: &net.DNSError{Err: "x", Name: "token.example.com", IsNotFound: none}}); !strings.HasPrefix(err.Error(), "DNS ") || strings.Contains(err.Error(), "token") {
+			t.Error(err)
+		}
 	}
 }
 
