@@ -2,11 +2,8 @@ package outage
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -22,7 +19,7 @@ func (m *measurement) idle(ctx context.Context, pids map[string]int) ([]Idle, er
 	}
 	start, before := time.Now(), map[string]time.Duration{}
 	for n, pid := range pids {
-		t, err := cpuTime(pid)
+		t, err := observe.CPUTime(pid)
 		if err != nil {
 			return nil, err
 		}
@@ -33,11 +30,11 @@ func (m *measurement) idle(ctx context.Context, pids map[string]int) ([]Idle, er
 	}
 	var out []Idle
 	for n, pid := range pids {
-		t, err := cpuTime(pid)
+		t, err := observe.CPUTime(pid)
 		if err != nil {
 			return nil, err
 		}
-		anon, err := rssAnon(pid)
+		anon, err := observe.AnonymousMB(pid)
 		if err != nil {
 			return nil, err
 		}
@@ -62,7 +59,7 @@ func (m *measurement) witness(ctx context.Context, s *Samples) (err error) {
 	if err != nil {
 		return err
 	}
-	pid, err := agentPID(ctx, m.lab, name)
+	pid, err := observe.AgentPID(ctx, m.lab, name)
 	if err != nil {
 		return err
 	}
@@ -81,45 +78,4 @@ func (m *measurement) witness(ctx context.Context, s *Samples) (err error) {
 		return fmt.Errorf("cost: %w", err)
 	}
 	return nil
-}
-
-func agentPID(ctx context.Context, l observe.Lab, node string) (int, error) {
-	st, err := observe.Status(ctx, l, node)
-	if err != nil {
-		return 0, fmt.Errorf("ask %s: %w", node, err)
-	}
-	p := observe.Own(st).Local
-	if p == nil {
-		return 0, fmt.Errorf("%s does not name its process", node)
-	}
-	return p.Agent, nil
-}
-
-func cpuTime(pid int) (time.Duration, error) {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return 0, err
-	}
-	_, rest, _ := strings.Cut(string(b), ") ")
-	fields := strings.Fields(rest)
-	if len(fields) < 13 {
-		return 0, fmt.Errorf("/proc/%d/stat: too short", pid)
-	}
-	user, err1 := strconv.ParseInt(fields[11], 10, 64)
-	system, err2 := strconv.ParseInt(fields[12], 10, 64)
-	return time.Duration(user+system) * time.Second / ticks, errors.Join(err1, err2)
-}
-
-func rssAnon(pid int) (mb float64, err error) {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return 0, err
-	}
-	for line := range strings.Lines(string(b)) {
-		if rest, ok := strings.CutPrefix(line, "RssAnon:"); ok {
-			kb, err := strconv.ParseFloat(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(rest), "kB")), 64)
-			return kb * 1024 / 1e6, err
-		}
-	}
-	return 0, fmt.Errorf("/proc/%d/status has no RssAnon", pid)
 }

@@ -163,7 +163,7 @@ func (m *measurement) group(ctx context.Context, s *Samples) (err error) {
 	m.Screen.Say("lab up with %d replicas: %.1f s", len(m.lab.Nodes()), s.UpSeconds)
 	pids := map[string]int{}
 	for _, n := range m.lab.Nodes() {
-		if pids[n], err = agentPID(ctx, m.lab, n); err != nil {
+		if pids[n], err = observe.AgentPID(ctx, m.lab, n); err != nil {
 			return err
 		}
 	}
@@ -322,9 +322,6 @@ func (m *measurement) planned(ctx context.Context, run int) (Sample, error) {
 	}
 	return s, m.all(ctx)
 }
-
-// ticks is the number of clock ticks per second in /proc, which Linux fixes for programs.
-const ticks = 100
 
 // Save writes the raw samples as JSON.
 func (s Samples) Save(path string) error {

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/bench/observe"
 	"github.com/coteriedb/coterie/internal/measure/goals"
 	"github.com/coteriedb/coterie/internal/measure/ledger"
 )
@@ -62,12 +63,12 @@ func TestProcessFiguresAreRead(t *testing.T) {
 	var cpu time.Duration
 	var err error
 	for end := time.Now().Add(time.Minute); err == nil && cpu <= 0 && time.Now().Before(end); { // on a loaded machine it may use no tick for a while
-		cpu, err = cpuTime(os.Getpid())
+		cpu, err = observe.CPUTime(os.Getpid())
 	}
 	if err != nil || cpu <= 0 || cpu > time.Hour {
 		t.Errorf("%v, %v", cpu, err)
 	}
-	mb, err := rssAnon(os.Getpid())
+	mb, err := observe.AnonymousMB(os.Getpid())
 	if err != nil || mb < 0.5 || mb > 4000 {
 		t.Errorf("%v MB, %v", mb, err)
 	}
