@@ -135,6 +135,10 @@ bench-listener: setup build ## the listener beside a direct connection, HAProxy 
 bench-continuity: setup build ## what sessions see in planned failovers and deaths, and what that costs (ARGS='--runs 3', ARGS=--quick)
 	@bin/coterie bench continuity $(ARGS)
 
+.PHONY: bench-console
+bench-console: setup build ## the console in the browser: first screen, how soon events are shown, what open consoles cost (ARGS=--quick)
+	@bin/coterie bench console $(ARGS)
+
 .PHONY: bench-endpoint
 bench-endpoint: setup build ## the link between replicas beside plain TCP, over slow, lossy and short links (root; ARGS='--only lan')
 	@bin/coterie bench endpoint $(ARGS)

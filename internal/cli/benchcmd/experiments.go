@@ -289,5 +289,6 @@ var catalogue = [][4]string{
 	{"endpoint", "What does the link between replicas save and cost?", "tunnel.csv", "root"},
 	{"listener", "What does the listener cost, beside HAProxy, PgBouncer and none?", "", "pgbench"},
 	{"continuity", "What do sessions see in failovers, and what does that cost?", "", "pgbench, for the cost"},
+	{"console", "What does the console in the browser take, how soon does it tell, and what does it cost?", "", "a lab; chromium, for what a browser shows"},
 	{"linkem", "How true are the lab's links?", "", "root"},
 }

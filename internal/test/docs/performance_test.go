@@ -103,6 +103,7 @@ var areas = []struct{ bench, title string }{
 	{"failover", "Failover and the cost of a commit"},
 	{"continuity", "Sessions in a failover"},
 	{"listener", "The listener"},
+	{"console", "The console in the browser"},
 	{"seeding", "The first copy of a replica"},
 	{"endpoint", "Replication between nodes"},
 	{"footprint", "A node that has nothing to do"},
