@@ -196,6 +196,9 @@ func (s *Service) Adopt(u major.Upgrade) error {
 	}
 	fault.Point("major.named") // the configuration file names the new cluster; the mark of the copy names the old one
 	s.Members.Update(s.last.Group)
+	if err := s.job(u).Keep(); err != nil {
+		return err
+	}
 	pg, err := s.instance(u.To)
 	if err != nil {
 		return err

@@ -33,6 +33,7 @@ type Job struct {
 	Link      bool     // by hard links: afterwards only one of the two clusters can be used
 	Work      string   // a private directory with a short path, for sockets and logs
 	Tried     string   // a private directory for the new cluster of a Check
+	Made      string   // the file that names the directories of this node's jobs: only those are ever removed
 	Log       *slog.Logger
 	// Emptied is called with the directory of an empty new cluster, before anything is in it; nil: nobody has anything
 	// to do with it.
@@ -84,9 +85,14 @@ func (j Job) Check(ctx context.Context) (err error) {
 
 // Clear removes what a Check has left that was interrupted: its processes and its directories. The old cluster's
 // server is not touched. It must not be called while a Make may run.
+// A directory in its place that is not this node's stays, and is an error.
 func (j Job) Clear(ctx context.Context) error {
-	if !there(j.Tried) {
+	owned, err := j.owns(j.Tried)
+	if errors.Is(err, fs.ErrNotExist) {
 		return nil
+	}
+	if err != nil || !owned {
+		return errors.Join(err, j.remove(j.Tried))
 	}
 	if err := endIn(ctx, j.Work, syscall.SIGKILL, toolEnds); err != nil {
 		return err
@@ -95,11 +101,11 @@ func (j Job) Clear(ctx context.Context) error {
 		return err
 	}
 	// The directory goes last: it is the mark of what is left.
-	return errors.Join(os.RemoveAll(j.Work), os.RemoveAll(j.Tried))
+	return errors.Join(os.RemoveAll(j.Work), j.remove(j.Tried))
 }
 
-// Make makes the new cluster. The old one must be stopped in order. The contents of the new directory are removed
-// first. After an error, and after an interruption, Undo gives the old cluster back.
+// Make makes the new cluster. The old one must be stopped in order. The directories of an interrupted Make are removed
+// first, and no others. After an error, and after an interruption, Undo gives the old cluster back.
 func (j Job) Make(ctx context.Context) error {
 	if err := j.Undo(ctx); err != nil {
 		return err
@@ -143,7 +149,7 @@ func (j Job) Undo(ctx context.Context) error {
 		}
 	}
 	// It gives its room back before anything is written: the disk may be full.
-	if err := errors.Join(os.RemoveAll(j.New.Data), j.removeWAL(), os.RemoveAll(j.Work)); err != nil {
+	if err := errors.Join(j.removeOwn(j.New.Data), j.removeWAL(), os.RemoveAll(j.Work)); err != nil {
 		return fmt.Errorf("remove the new cluster: %w", err)
 	}
 	if err := j.signal(j.Old.Data); err != nil {
@@ -157,7 +163,7 @@ func (j Job) removeWAL() error {
 	if j.New.WAL == "" {
 		return nil
 	}
-	return errors.Join(os.RemoveAll(j.New.WAL), durable.SyncDir(filepath.Dir(j.New.WAL)))
+	return errors.Join(j.removeOwn(j.New.WAL), durable.SyncDir(filepath.Dir(j.New.WAL)))
 }
 
 // signal puts standby.signal into a directory with a cluster.
@@ -186,10 +192,18 @@ func (j Job) prepare(ctx context.Context) error {
 		return err
 	}
 	args := append([]string{"-D", j.New.Data, "-U", j.Superuser, "--auth-local=peer", "--auth-host=scram-sha-256"}, j.Initdb...)
+	if err := j.mkdir(j.New.Data); err != nil {
+		return err
+	}
 	if j.New.WAL != "" {
+		if err := j.mkdir(j.New.WAL); err != nil {
+			return err
+		}
 		args = append(args, "--waldir="+j.New.WAL)
 	}
-	if out, err := programs.RunLines(ctx, filepath.Join(j.New.Install.BinDir, "initdb"), args, func(string) {}); err != nil {
+	// In the private directory it is found by End.
+	initdb := programs.Tool{Path: filepath.Join(j.New.Install.BinDir, "initdb"), Args: args, Dir: j.Work}
+	if out, err := initdb.Run(ctx, func(string) {}); err != nil {
 		return fmt.Errorf("make an empty cluster of PostgreSQL %d: initdb: %w: %s", j.New.Install.Major, err, programs.LastText(out))
 	}
 	if j.Emptied != nil {

@@ -26,7 +26,11 @@ func (j Job) End(ctx context.Context) error {
 	if err := endIn(ctx, j.Work, syscall.SIGKILL, toolEnds); err != nil {
 		return err
 	}
-	for _, s := range []Side{j.Old, j.New} {
+	sides := []Side{j.Old}
+	if owned, err := j.owns(j.New.Data); err == nil && owned { // else the processes there are of somebody else
+		sides = append(sides, j.New)
+	}
+	for _, s := range sides {
 		if err := endIn(ctx, s.Data, syscall.SIGINT, serverEnds); err == nil {
 			continue
 		}

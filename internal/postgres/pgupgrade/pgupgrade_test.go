@@ -84,7 +84,7 @@ func newCluster(t *testing.T) *cluster {
 	})
 	old := filepath.Join(dir, "data")
 	c.job = pgupgrade.Job{
-		Old: pgupgrade.Side{Install: older, Data: old}, New: pgupgrade.Side{Install: newer, Data: old + "-new"}, Superuser: "postgres", Work: filepath.Join(dir, "w"), Tried: filepath.Join(dir, "t"),
+		Old: pgupgrade.Side{Install: older, Data: old}, New: pgupgrade.Side{Install: newer, Data: old + "-new"}, Superuser: "postgres", Work: filepath.Join(dir, "w"), Tried: filepath.Join(dir, "t"), Made: filepath.Join(dir, "made"),
 	}
 	if err := os.Mkdir(c.socket, 0o700); err != nil {
 		t.Fatal(err)
@@ -235,14 +235,14 @@ func TestWhyAServerDidNotStart(t *testing.T) {
 	}
 	j := pgupgrade.Job{
 		Old: pgupgrade.Side{Data: filepath.Join(dir, "data")}, New: pgupgrade.Side{Install: programs.Install{BinDir: bin}, Data: filepath.Join(dir, "data-new")},
-		Superuser: "postgres", Work: filepath.Join(dir, "w"), Tried: filepath.Join(dir, "t"),
+		Superuser: "postgres", Work: filepath.Join(dir, "w"), Tried: filepath.Join(dir, "t"), Made: filepath.Join(dir, "made"),
 	}
 	if err := errors.Join(os.Mkdir(j.Old.Data, 0o700), os.WriteFile(filepath.Join(j.Old.Data, "postgresql.conf"), nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	// A look that was killed has left its directory, and the place of the real cluster is somebody's.
 	theirs := filepath.Join(j.New.Data, "theirs")
-	if err := errors.Join(os.MkdirAll(filepath.Join(j.Tried, "base"), 0o700), os.Mkdir(j.New.Data, 0o700), os.WriteFile(theirs, nil, 0o600)); err != nil {
+	if err := errors.Join(j.Mkdir(j.Tried), os.Mkdir(filepath.Join(j.Tried, "base"), 0o700), os.Mkdir(j.New.Data, 0o700), os.WriteFile(theirs, nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	if err := j.Check(t.Context()); err == nil || !strings.Contains(err.Error(), why) || len(err.Error()) > 8<<10 {
@@ -251,7 +251,7 @@ func TestWhyAServerDidNotStart(t *testing.T) {
 	if _, err := os.Stat(theirs); err != nil {
 		t.Errorf("the look has touched the place of the real cluster: %v", err)
 	}
-	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 3 { // bin, data, data-new
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 4 { // bin, data, data-new, made
 		t.Errorf("the look has left something: %v %v", entries, err)
 	}
 }
@@ -260,12 +260,10 @@ func TestWhyAServerDidNotStart(t *testing.T) {
 // disk: else it would stay full, and the old cluster stopped.
 func TestUndoGivesRoomBackFirst(t *testing.T) {
 	dir := t.TempDir()
-	j := pgupgrade.Job{Old: pgupgrade.Side{Data: filepath.Join(dir, "data")}, New: pgupgrade.Side{Data: filepath.Join(dir, "new")}, Work: filepath.Join(dir, "w")}
+	j := pgupgrade.Job{Old: pgupgrade.Side{Data: filepath.Join(dir, "data")}, New: pgupgrade.Side{Data: filepath.Join(dir, "new")}, Work: filepath.Join(dir, "w"), Made: filepath.Join(dir, "made")}
 	unwritable := filepath.Join(j.Old.Data, "standby.signal"+durable.Suffix) // a directory in the place of the file
-	for _, d := range []string{unwritable, j.New.Data, j.Work} {
-		if err := os.MkdirAll(d, 0o700); err != nil {
-			t.Fatal(err)
-		}
+	if err := errors.Join(os.MkdirAll(unwritable, 0o700), j.Mkdir(j.New.Data), os.Mkdir(filepath.Join(j.New.Data, "base"), 0o700), os.Mkdir(j.Work, 0o700)); err != nil {
+		t.Fatal(err)
 	}
 	if err := os.WriteFile(filepath.Join(j.Old.Data, "PG_VERSION"), []byte("15\n"), 0o600); err != nil {
 		t.Fatal(err)
