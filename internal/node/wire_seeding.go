@@ -35,7 +35,7 @@ func (n *node) openSeeding() (err error) {
 		Dial: func(ctx context.Context, from ag.Replica) (net.Conn, error) {
 			return n.endpoint.Dial(ctx, from.Endpoint, endpoint.ClassSeed, from.ID)
 		},
-		Data: n.pg.Config().PGData, Connect: n.pg.Session, ForgetRewind: n.pg.ForgetRewind, Tablespaces: n.cfg.Tablespaces,
+		Data: n.pg.Config().PGData, Major: n.pg.Config().Install.Major, Connect: n.pg.Session, ForgetRewind: n.pg.ForgetRewind, Tablespaces: n.cfg.Tablespaces,
 		NodeFiles: func(id ag.CopyID) map[string][]byte {
 			return map[string][]byte{pgserver.CopyFile: []byte(string(id) + "\n")}
 		},

@@ -37,6 +37,7 @@ type Config struct {
 	Dial     func(ctx context.Context, source ag.Replica) (net.Conn, error) // opens a connection to a replica's seeding source
 
 	Data         string                                   // the data directory
+	Major        int                                      // the version of this node's programs; 0: not compared with that of a source
 	Connect      func(context.Context) (*pgx.Conn, error) // to the server that runs on it
 	ForgetRewind func() error                             // removes the mark of a rewind that failed before
 	Tablespaces  map[string]string                        // the place of a tablespace of the source on this node; others keep their path

@@ -24,6 +24,9 @@ var (
 	ErrForbidden = errors.New("seeding is not allowed here")
 )
 
+// ErrVersion is returned for a source of another major version than the programs of this node.
+var ErrVersion = errors.New("after a major upgrade of the group run coterie upgrade major again on the primary's node, else install the programs of that version and name them")
+
 // Explain classifies an error of Run.
 func Explain(err error) Failure {
 	f := Failure{Code: 202, State: "TARGET_FAILED", Text: err.Error()}

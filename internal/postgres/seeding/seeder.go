@@ -125,6 +125,9 @@ func (s *seeder) prepare() error {
 	if s.info.Page < 1024 || s.info.Page > 32<<10 || s.info.Page&(s.info.Page-1) != 0 {
 		return fmt.Errorf("the source has pages of %d bytes", s.info.Page)
 	}
+	if s.o.Major != 0 && s.info.Major != s.o.Major {
+		return fmt.Errorf("the source runs PostgreSQL %d, and the programs here (bin_dir in coterie.yaml) are of PostgreSQL %d, which could not start the copy: %w", s.info.Major, s.o.Major, ErrVersion)
+	}
 	if err := tree.CheckOldCopy(s.o.Target, s.info.SystemID, s.info.Major); err != nil {
 		return err
 	}

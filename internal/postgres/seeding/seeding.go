@@ -30,6 +30,9 @@ type Options struct {
 	Target string
 	// StateDir is a directory outside Target where the mark of a seeding under way is kept.
 	StateDir string
+	// Major is the version of the programs that are to run on the copy. A source of another version is refused before
+	// anything is touched. 0: any.
+	Major int
 	// TablespaceMap returns the place of a source's tablespace on this node: an absolute path outside Target. Nil
 	// refuses a source that has tablespaces.
 	TablespaceMap func(oid uint32, location string) (string, error)
