@@ -21,7 +21,7 @@ func groupless() *group {
 	for i := range g.st.Replicas {
 		g.st.Replicas[i].Join = ag.Detached
 	}
-	g.tables = map[string]rows{"coterie.databases": {{"name"}, {"postgres"}, {"shop"}, {hostileName}}}
+	g.tables = map[string]rows{"coterie.databases": {{"name"}, {"postgres"}, {"shop"}, {hostileName}, {"constructor"}}}
 	return g
 }
 
@@ -45,7 +45,7 @@ func TestFoundingInABrowser(t *testing.T) {
 	p.Type("#timeout", "10000")
 	p.choose("profile", "FAST")
 	p.click("")
-	p.Await(pageTime, "document.querySelectorAll('dialog .ticks input').length === 3 && document.activeElement.id === 'dialog-title'")
+	p.Await(pageTime, "document.querySelectorAll('dialog .ticks input').length === 4 && !document.querySelector('#db-3').checked && document.activeElement.id === 'dialog-title'")
 	p.Eval("document.querySelector('#db-2').click()", nil)
 	p.Type("#created", "orders")
 	p.widths("founding-databases")

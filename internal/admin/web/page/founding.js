@@ -119,7 +119,7 @@ function databasesPage(app, d, f, change) {
     content: [
       h('p', null, `All of ${app.status.primary ?? 'the first primary'} is copied, each database of it. Those that you register are watched, and one that fails can make the group fail over. With none registered, the first 32 are watched.`),
       d.databases?.length > 0 && h('fieldset', { class: 'ticks' }, h('legend', null, `On ${app.status.primary ?? 'the first primary'}`),
-        d.databases.map((name, i) => h('label', { 'data-key': `db-${name}` }, h('input', { type: 'checkbox', id: `db-${i}`, checked: Boolean(f.chosen[name]), onchange: tick(name) }), h('span', null, name)))),
+        d.databases.map((name, i) => h('label', { 'data-key': `db-${name}` }, h('input', { type: 'checkbox', id: `db-${i}`, checked: Object.hasOwn(f.chosen, name) && f.chosen[name], onchange: tick(name) }), h('span', null, name)))),
       field('created', 'New databases, one a line', f.created, change('created'), 'They are created empty.', { rows: '2', maxlength: '8000' }),
     ],
   };
@@ -211,7 +211,7 @@ async function attend(app, mine, set) {
     for (const id of [d.deed, ...Object.values(d.joins)]) {
       if (app.deeds[id]?.state === 'running') app.deeds[id] = await api.operation(id).catch(() => app.deeds[id]);
     }
-    const next = app.deeds[d.deed]?.state === 'done' && d.plan.joins?.find((name) => !(name in d.joins));
+    const next = app.deeds[d.deed]?.state === 'done' && d.plan.joins?.find((name) => !Object.hasOwn(d.joins, name));
     if (next && !d.error) {
       try {
         const deed = await api.change('join', { replica: next });
