@@ -189,6 +189,14 @@ func TestPlanOfAGroup(t *testing.T) {
 	ask(`{"group":"Sales","drop":"it"}`, 400, "not the JSON")
 	ask(`[]`, 400, "not the JSON")
 	ask(`{"group":"`+strings.Repeat("x", maxBody)+`"}`, 413, "too large")
+	var leave [userQueries]func()
+	for i := range leave {
+		leave[i], _ = b.s.plans.enter("vera")
+	}
+	ask(whole, 429, "too many plans of this role")
+	for _, f := range leave {
+		f()
+	}
 	g.mu.Lock()
 	g.cannot = fail.Refusedf("the host of n2 is slow")
 	g.st.WriteOpen = false

@@ -89,6 +89,7 @@ type Server struct {
 	logins   chan struct{} // has room for the logins that may be under way
 	queries  *queries
 	trials   *queries // failovers that are only tried
+	plans    *queries
 	deeds    *deeds
 	ending   chan struct{} // closed when the server ends
 	// lookEvery is how often a stream has its role looked up.
@@ -104,7 +105,7 @@ type Server struct {
 func New(c Config) *Server {
 	s := &Server{
 		c: c, places: admission.NewPlaces(maxConns, eachConns, graceConns), sessions: newSessions(time.Now), logins: make(chan struct{}, maxLogins),
-		queries: &queries{of: map[string]int{}}, trials: &queries{of: map[string]int{}}, lookEvery: lookEvery,
+		queries: &queries{of: map[string]int{}}, trials: &queries{of: map[string]int{}}, plans: &queries{of: map[string]int{}}, lookEvery: lookEvery,
 		deeds: newDeeds(time.Now), ending: make(chan struct{}),
 	}
 	s.views, s.pasts = newViews(s.askView), newPasts()

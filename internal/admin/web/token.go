@@ -31,13 +31,29 @@ type Token struct {
 	Command string    `json:"command"` // what is run on the machine that joins; it has the token
 }
 
+// errPlans bounds how much of this node's processors plans get, which everybody may ask for who may look.
+var errPlans = &console.Error{State: "53300", Message: "too many plans of this role, or of all, are being made", Hint: "Try again in a moment."}
+
+// planning reads the document of a plan, and has a place for it until leave.
+func (s *Server) planning(w http.ResponseWriter, r *http.Request, x *session, body *json.RawMessage) (leave func(), ok bool) {
+	if !readJSON(w, r, body) {
+		return nil, false
+	}
+	if leave, ok = s.plans.enter(x.who.User); !ok {
+		refuseChange(w, "", errPlans)
+	}
+	return leave, ok
+}
+
 // plan answers what would become of the group if a member joined it, and how an administrator does it by hand. Nothing
 // is changed.
-func (s *Server) plan(w http.ResponseWriter, r *http.Request, _ *session) {
+func (s *Server) plan(w http.ResponseWriter, r *http.Request, x *session) {
 	var body json.RawMessage
-	if !readJSON(w, r, &body) {
+	leave, ok := s.planning(w, r, x, &body)
+	if !ok {
 		return
 	}
+	defer leave()
 	n, err := action.ParseNewcomer(body)
 	if err != nil {
 		refuseChange(w, "", console.AsError(err))
@@ -59,11 +75,13 @@ func (s *Server) plan(w http.ResponseWriter, r *http.Request, _ *session) {
 
 // planGroup answers what a group would be that is made of the nodes that have joined each other, and how an
 // administrator makes it by hand. Nothing is changed.
-func (s *Server) planGroup(w http.ResponseWriter, r *http.Request, _ *session) {
+func (s *Server) planGroup(w http.ResponseWriter, r *http.Request, x *session) {
 	var body json.RawMessage
-	if !readJSON(w, r, &body) {
+	leave, ok := s.planning(w, r, x, &body)
+	if !ok {
 		return
 	}
+	defer leave()
 	f, err := action.ParseFounding(body)
 	if err != nil {
 		refuseChange(w, "", console.AsError(err))
