@@ -353,15 +353,6 @@ func (x *session) batched(typ byte) {
 	}
 }
 
-// closeCompleted notes that a Close of the client was answered.
-func (x *session) closeCompleted() {
-	x.drained.mu.Lock()
-	defer x.drained.mu.Unlock()
-	if x.moving.closes > 0 {
-		x.moving.closes--
-	}
-}
-
 // waits reports whether the client's next message, of that type, has to wait for the end of the drain. It does if it
 // begins something new, or might, as long as the previous answer is not known.
 func (x *session) waits(typ byte) bool {

@@ -35,6 +35,7 @@ type loopSession struct {
 	seen            int              //
 	awaiting        bool             // a goroutine waits for a condition of an answer: the backend is not read
 	rest            []byte           // from the client, held by a drain
+	altered         altered          // what went to the backend otherwise than it came
 	draining        bool             // a goroutine waits for the end of the drain
 	holdTimer       *time.Timer      // ends that wait at HoldMax
 	endTimer        *time.Timer      // ends the wait for a client that has to read the rest of a message

@@ -88,7 +88,9 @@ func (p *loopSession) forward(chunk []byte) {
 			p.hold(d, chunk)
 			return
 		}
-		if err := p.backend.send(x.preceded(x.replaced(chunk[:n])), p.mayQueue()); err != nil {
+		out := x.preceded(x.replaced(chunk[:n]))
+		p.altered.goes(n, len(out))
+		if err := p.backend.send(out, p.mayQueue()); err != nil {
 			p.sendFailed(&p.backend)
 			p.rest = append(p.rest, chunk[n:]...) // the next server gets it, if there is one
 			break
@@ -298,7 +300,27 @@ func (p *loopSession) leave() {
 // backendDropped drops what the backend has not got: it never will.
 func (p *loopSession) backendDropped() {
 	p.backend.drop()
-	p.x.unsent(p.backend.unsent)
+	p.x.unsent(p.altered.ofClient(p.backend.unsent))
+}
+
+// altered is the last piece of the client's bytes that went to the backend with a question before it, or with other
+// bytes in its place.
+type altered struct {
+	of, out int // its length, and that of what went
+	since   int // bytes that went after it
+}
+
+// goes notes that the backend gets out bytes for the next n bytes of the client.
+func (a *altered) goes(n, out int) {
+	if a.since += n; out != n {
+		*a = altered{of: n, out: out}
+	}
+}
+
+// ofClient returns how many bytes of the client are among the last n bytes for the backend.
+func (a *altered) ofClient(n int) int {
+	piece := min(max(0, n-a.since), a.out)
+	return n - piece + min(piece, a.of)
 }
 
 // stay ends a session that was to leave its backend and cannot.

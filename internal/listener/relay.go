@@ -476,8 +476,6 @@ func (x *session) observeAnswer(typ byte, body []byte) {
 		x.streams()
 	case 'C':
 		x.commandEnded(body)
-	case '3':
-		x.closeCompleted()
 	case 'V', 's':
 		x.confirmation.effect = max(x.confirmation.effect, stmt.Reads)
 	case 'N':

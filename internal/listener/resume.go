@@ -375,16 +375,18 @@ func (x *session) preceded(chunk []byte) []byte {
 // swallows reports whether a message of the server answers the question that went before a COMMIT. Of a tail the client
 // has got the beginning.
 func (x *session) swallows(typ byte, message []byte, tail bool) bool {
-	if !x.moving.probes.Load() {
+	if !x.moving.probes.Load() && typ != '3' {
 		return false
 	}
 	x.drained.mu.Lock()
 	defer x.drained.mu.Unlock()
-	d := x.moving.doubt
+	if typ == '3' && x.moving.closes > 0 { // in one step: a COMMIT that is forwarded meanwhile takes over the number
+		x.moving.closes--
+	}
+	d, swallow, state := x.moving.doubt, false, ""
 	if d == nil {
 		return false
 	}
-	swallow, state := false, ""
 	if tail {
 		d.Passed(typ)
 	} else {

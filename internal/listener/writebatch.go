@@ -131,6 +131,7 @@ func (w *socketWriter) full() bool { return len(w.out) > 0 || w.stuck }
 // reused.
 func (w *socketWriter) send(p []byte, queue bool) error {
 	if err := w.flushQueued(); err != nil {
+		w.unsent += len(p)
 		return err
 	}
 	if queue && !w.full() && w.queue(p) {

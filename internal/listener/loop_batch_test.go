@@ -1,0 +1,96 @@
+package listener
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/indoubt"
+)
+
+// A COMMIT that ends a batch and cannot be written to a dead server takes the question before it along. Of the batch
+// the server has executed the rest, and the client has the answers: it does not get them a second time, from the next
+// server.
+func TestBatchWhoseCommitIsNotWritten(t *testing.T) {
+	m := func(typ byte, body string) []byte { return pgwire.AppendMessage(nil, typ, []byte(body)) }
+	of := func(text string) []byte {
+		return slices.Concat(m('P', "\x00"+text+"\x00\x00\x00"), m('B', "\x00\x00\x00\x00\x00\x00\x00\x00"), m('E', "\x00\x00\x00\x00\x00"))
+	}
+	ownPaths(t, func(t *testing.T, g *group, with string) {
+		if strings.HasSuffix(t.Name(), PathGoroutines) {
+			t.Skip("loops only")
+		}
+		defer g.rowsOnce()()
+		conn := g.mustDial(g.rw, "user=postgres "+with)
+		g.known()
+		g.unasked()
+		g.do(conn, "select 1")
+		x := g.sessionOf(conn.PgConn().Conn())
+		raw, err := conn.PgConn().Hijack()
+		must(t, err)
+		defer func() { _ = raw.Conn.Close() }()
+		must(t, raw.Conn.SetDeadline(time.Now().Add(time.Minute)))
+		hears := func(until string) (types string) {
+			for !strings.HasSuffix(types, until) {
+				typ, body, err := pgwire.ReadMessage(raw.Conn, 1<<20)
+				if err != nil {
+					return types + " " + err.Error()
+				}
+				if types += string(typ); typ == 'E' {
+					types += pgwire.ErrorField(body, 'V')
+				}
+			}
+			return types
+		}
+		_, err = raw.Conn.Write(slices.Concat(of("begin"), of("insert into once values (1, 1)"), m('H', "")))
+		must(t, err)
+		if got := hears("12C12C"); got != "12C12C" {
+			t.Fatalf("before its server dies the client hears %s", got)
+		}
+		p := x.onLoop.Load()
+		dead, sent := make(chan struct{}), make(chan struct{})
+		p.loop.post(func() { // before the loop sees the end of its server
+			_ = unix.Shutdown(p.backend.fd, unix.SHUT_RDWR)
+			close(dead)
+			<-sent
+			p.fromClient()
+			p.updateInterest()
+		})
+		<-dead
+		_, err = raw.Conn.Write(slices.Concat(of("commit"), m('S', "")))
+		must(t, err)
+		waitFor(t, "the request is in the socket", func() bool {
+			var b [1]byte
+			n, _, _ := unix.Recvfrom(p.client.fd, b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
+			return n > 0
+		})
+		close(sent)
+		waitFor(t, "its session has noticed", func() bool { return x.ended.Load() != nil || x.moving.isOver.Load() })
+		g.succeeds()
+		if got := hears("Z"); !strings.HasPrefix(got, "EFATAL") {
+			t.Errorf("the client hears %s", got)
+		}
+	})
+}
+
+// The answer to a Close may be on its way through downstream when a COMMIT is forwarded that ends the same batch. It is
+// not counted among those that come before the answer to the question, whose beginning would be taken for it.
+func TestCloseThatIsAnsweredBesideACommit(t *testing.T) {
+	x := &session{srv: &Server{}, moving: newMoving(nil)}
+	closed := pgwire.AppendMessage(nil, '3', nil)
+	x.batched('C')
+	x.batched('C')
+	if x.swallows('3', closed, false) {
+		t.Fatal("it is kept from the client, and nothing was asked")
+	}
+	x.moving.doubt = indoubt.New(nil, 0).InBatch(x.moving.closes) // before downstream has observed the answer
+	x.moving.probes.Store(true)
+	x.observeAnswer('3', nil)
+	if x.swallows('3', closed, false) || !x.swallows('3', closed, false) {
+		t.Error("the beginning of the answer to the question is not told from answers to the client")
+	}
+}
