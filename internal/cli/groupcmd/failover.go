@@ -33,7 +33,7 @@ transactions wait and running ones end, the target catches up, the primary stops
 secondary. Sessions move to the new primary with their state and keep their clients. Those that cannot be moved are closed: idle ones with
 SQLSTATE 57P01, those whose transaction was not begun yet with 40001; either may connect again at once. A request waits 8 s at most.
 
-Transactions that still run after --drain make it give up, with nothing changed, or are ended if --cut is given. Until the target leads,
+Transactions that still run after --drain make it give up, with nothing changed, or are cut if --cut is given. Until the target leads,
 any failure ends with the old primary leading on, in the same epoch. The steps are shown as they happen.
 
 --allow-data-loss promotes a replica that may lack acknowledged commits, when the primary is gone for good. The other copies are left

@@ -68,7 +68,7 @@ it gives the leadership away first, by a planned failover. Readers of a replica 
 	c.Flags().BoolVar(&o.pending, "pending", false, "with --postgres: of the replicas with a setting that waits for a restart")
 	c.Flags().BoolVar(&o.json, "json", false, "print JSON")
 	c.Flags().DurationVar(&o.req.Drain, "drain", 10*time.Second, "how long running transactions may take to end, on the primary")
-	c.Flags().BoolVar(&o.req.Cut, "cut", false, "end transactions that still run then, instead of giving up")
+	c.Flags().BoolVar(&o.req.Cut, "cut", false, "cut transactions that still run then, instead of giving up")
 	return c
 }
 
