@@ -214,7 +214,6 @@ const (
 func (l *look) disk() {
 	parent := filepath.Dir(l.u.To.Data)
 	var there, parents unix.Stat_t
-	var st unix.Statfs_t
 	if exists(l.u.To.Data) {
 		l.obstacle("%s exists already: the new cluster is to be made there; move it away", l.u.To.Data)
 	}
@@ -222,7 +221,7 @@ func (l *look) disk() {
 		l.obstacle("%v", err)
 	}
 	l.wal()
-	err := errors.Join(unix.Stat(l.u.From.Data, &there), unix.Stat(parent, &parents), unix.Statfs(parent, &st))
+	err := errors.Join(unix.Stat(l.u.From.Data, &there), unix.Stat(parent, &parents))
 	if err == nil {
 		err = unix.Access(parent, unix.W_OK|unix.X_OK)
 	}
@@ -233,8 +232,22 @@ func (l *look) disk() {
 	if l.req.Link && there.Dev != parents.Dev {
 		l.obstacle("%s is a file system of its own, and hard links do not lead out of it; leave --link away", l.u.From.Data)
 	}
-	if free := st.Bavail * uint64(st.Bsize); free < math.MaxInt64 {
-		l.plan.Free = int64(free)
+	l.plan.Free = free(parent)
+}
+
+// free returns the bytes that are free in a directory; 0 if that is not known.
+func free(dir string) int64 {
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return 0
+	}
+	return int64(min(st.Bavail*uint64(st.Bsize), math.MaxInt64))
+}
+
+// roomForWAL looks whether the WAL of the new cluster, which pg_upgrade writes beside that of the old one, has room.
+func (l *look) roomForWAL(need int64) {
+	if dir := filepath.Dir(l.u.To.WAL); l.u.To.WAL != "" && free(dir) < need {
+		l.obstacle("the WAL of the new cluster needs %s, and %s has %s free", units.Bytes(need), dir, units.Bytes(free(dir)))
 	}
 }
 
@@ -305,6 +318,7 @@ func (l *look) contents(ctx context.Context) (err error) {
 	if l.plan.Free < need {
 		l.obstacle("the new cluster needs %s, and %s has %s free", units.Bytes(need), filepath.Dir(l.u.To.Data), units.Bytes(l.plan.Free))
 	}
+	l.roomForWAL(emptyRoom + 2*int64(ctl.WalSegmentSize))
 	if l.u.To.BinDir != "" {
 		lacks, known := pgupgrade.Lacks(ctx, programs.Install{BinDir: l.u.To.BinDir}, l.old.Extensions, l.old.Libraries)
 		l.lacks(l.s.Self, lacks, known)

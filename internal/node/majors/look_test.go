@@ -3,6 +3,7 @@ package majors
 import (
 	"context"
 	"errors"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -54,6 +55,20 @@ func TestPlaceOfTheWAL(t *testing.T) {
 		}
 		if all := strings.Join(l.plan.Obstacles, "\n"); l.u.To.WAL != want || (all == "") != (c.says == "") || !strings.Contains(all, c.says) {
 			t.Errorf("%s: WAL in %q, obstacles %q", c.name, l.u.To.WAL, all)
+		}
+	}
+}
+
+// TestRoomForTheWAL looks at the file system of the WAL, which may be another one than that of the data.
+func TestRoomForTheWAL(t *testing.T) {
+	for _, c := range []struct {
+		wal     string
+		need    int64
+		refused bool
+	}{{"", math.MaxInt64, false}, {t.TempDir() + "/wal", 1, false}, {t.TempDir() + "/wal", math.MaxInt64, true}} {
+		l := &look{u: major.Upgrade{To: major.Cluster{WAL: c.wal}}}
+		if l.roomForWAL(c.need); (len(l.plan.Obstacles) > 0) != c.refused {
+			t.Errorf("%+v: %q", c, l.plan.Obstacles)
 		}
 	}
 }
