@@ -335,6 +335,16 @@ var changes = []struct {
 		n.LogRate = 10
 		f.Nodes["b"] = n
 	}, "select estimated_recovery from coterie.replicas where name = 'b'", "0"},
+	{"the primary is silent, and a copy has its last commit that is known", func(f *Facts) {
+		n := f.Nodes["a"]
+		n.Connected, n.Stale, n.Position.LSN = false, time.Second, 0x4000
+		f.Nodes["a"], f.Record.State.V = n, nil
+	}, "select count(*) from coterie.replicas where name = 'c' and estimated_data_loss is null and estimated_data_loss_by_rate is null", "1"},
+	{"the primary is silent, and a copy lacks its last commit that is known", func(f *Facts) {
+		n, later := f.Nodes["a"], noon.Add(2*time.Second)
+		n.Stale, n.Commit = time.Second, &later
+		f.Nodes["a"], f.Record.State.V = n, nil
+	}, "select estimated_data_loss from coterie.replicas where name = 'c'", "3"},
 	{"commits are blocked", func(f *Facts) { f.Availability.Blocked, f.Availability.Because = true, "nobody streams" }, "select severity, finding from coterie.policies where policy like '%online state'", "Critical|no commit is acknowledged: nobody streams"},
 	{"the quorum lacks a member", func(f *Facts) { f.Voters = []uint64{7}; f.Group.Replicas[0].EtcdID = 7 }, "select sum(number_of_quorum_votes) from sys.dm_hadr_cluster_members", "1"},
 	{"an added replica has not joined", func(f *Facts) { r := &f.Group.Replicas[2]; r.Join, r.Suspended = ag.NotJoined, true }, "select join_state, join_state_desc from sys.dm_hadr_availability_replica_cluster_states where replica_server_name = 'c'", "0|NOT_JOINED"},

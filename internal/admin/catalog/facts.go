@@ -36,38 +36,40 @@ type Facts struct {
 
 // Node is the report of one node about itself.
 type Node struct {
-	Connected bool             `json:"-"` // it answers, and the report is current; otherwise it is the last known one
-	Role      ag.Role          `json:"role"`
-	Sync      ag.SyncState     `json:"synchronization_state"`
-	Data      ag.DataState     `json:"data"`
-	Server    ag.ServerState   `json:"server"`
-	Position  ag.Position      `json:"position"` // end of WAL held durably
-	Replay    ag.LSN           `json:"replay"`
-	Open      bool             `json:"open"`
-	Streaming bool             `json:"streaming"` // it receives WAL from the leader
-	Busy      string           `json:"busy,omitempty"`
-	Progress  string           `json:"progress,omitempty"`
-	Because   string           `json:"because,omitempty"`
-	Streams   []Stream         `json:"streams,omitempty"` // streams to the others, if it is the primary
-	Databases []Database       `json:"databases,omitempty"`
-	Sessions  []Session        `json:"sessions,omitempty"`
-	Outlooks  []Outlook        `json:"outlooks,omitempty"` // of all its sessions
-	Coverage  []Coverage       `json:"coverage,omitempty"` // of the last week, oldest first
-	Routes    *ag.Routes       `json:"routes,omitempty"`
-	FellBack  uint64           `json:"fell_back"` // readers routed to the primary since the node started
-	Lagged    uint64           `json:"lagged"`    // times that a replica was skipped because of coterie.max_lag since then
-	Readers   []Second         `json:"readers,omitempty"`
-	Places    []Place          `json:"places,omitempty"`   // addresses and ports of the group's listener
-	Networks  []netip.Prefix   `json:"networks,omitempty"` // addresses of its devices that are up, with their subnets; nil: not known
-	Uptime    time.Duration    `json:"uptime_ns"`
-	Lease     time.Duration    `json:"lease_ns,omitempty"`    // remaining time, if it is the primary
-	Commit    *time.Time       `json:"last_commit,omitempty"` // time of the last transaction that was committed or replayed here
-	LogRate   float64          `json:"log_rate"`              // bytes per second that the primary writes or a secondary replays
-	Links     []Link           `json:"links,omitempty"`       // links that carry WAL
-	Commits   *Commits         `json:"commits,omitempty"`     // the waits of synchronous commits here
-	Seedings  []Seeding        `json:"seedings,omitempty"`    // copies made to this node, oldest first
-	Storage   []storage.Volume `json:"storage,omitempty"`     // what its directories with data stand on
-	Backup    *Backup          `json:"backup,omitempty"`      // the backups as this node sees them; nil: it holds no data, or does not know
+	Connected bool           `json:"-"` // it answers, and the report is current; otherwise it is the last known one
+	Role      ag.Role        `json:"role"`
+	Sync      ag.SyncState   `json:"synchronization_state"`
+	Data      ag.DataState   `json:"data"`
+	Server    ag.ServerState `json:"server"`
+	Position  ag.Position    `json:"position"` // end of WAL held durably
+	Replay    ag.LSN         `json:"replay"`
+	Open      bool           `json:"open"`
+	Streaming bool           `json:"streaming"` // it receives WAL from the leader
+	Busy      string         `json:"busy,omitempty"`
+	Progress  string         `json:"progress,omitempty"`
+	Because   string         `json:"because,omitempty"`
+	Streams   []Stream       `json:"streams,omitempty"` // streams to the others, if it is the primary
+	Databases []Database     `json:"databases,omitempty"`
+	Sessions  []Session      `json:"sessions,omitempty"`
+	Outlooks  []Outlook      `json:"outlooks,omitempty"` // of all its sessions
+	Coverage  []Coverage     `json:"coverage,omitempty"` // of the last week, oldest first
+	Routes    *ag.Routes     `json:"routes,omitempty"`
+	FellBack  uint64         `json:"fell_back"` // readers routed to the primary since the node started
+	Lagged    uint64         `json:"lagged"`    // times that a replica was skipped because of coterie.max_lag since then
+	Readers   []Second       `json:"readers,omitempty"`
+	Places    []Place        `json:"places,omitempty"`   // addresses and ports of the group's listener
+	Networks  []netip.Prefix `json:"networks,omitempty"` // addresses of its devices that are up, with their subnets; nil: not known
+	Uptime    time.Duration  `json:"uptime_ns"`
+	Lease     time.Duration  `json:"lease_ns,omitempty"`    // remaining time, if it is the primary
+	Commit    *time.Time     `json:"last_commit,omitempty"` // time of the last transaction that was committed or replayed here
+	LogRate   float64        `json:"log_rate"`              // bytes per second that the primary writes or a secondary replays
+	// Stale is how old Commit and LogRate are where its server or the node has not answered since; 0: they are current.
+	Stale    time.Duration    `json:"stale_ns,omitempty"`
+	Links    []Link           `json:"links,omitempty"`    // links that carry WAL
+	Commits  *Commits         `json:"commits,omitempty"`  // the waits of synchronous commits here
+	Seedings []Seeding        `json:"seedings,omitempty"` // copies made to this node, oldest first
+	Storage  []storage.Volume `json:"storage,omitempty"`  // what its directories with data stand on
+	Backup   *Backup          `json:"backup,omitempty"`   // the backups as this node sees them; nil: it holds no data, or does not know
 }
 
 // Backup is what a node says of the group's backups, and of the archiving of its server if that is the primary.

@@ -212,8 +212,10 @@ func databaseState(n Node, role ag.Role) code {
 // The primary knows it with track_commit_timestamp only. As commits carry their time, it is otherwise taken from the
 // secondaries that receive from it: exact if one of them has replayed all of the primary's WAL. nil: not known.
 func (f Facts) lastCommit() (at *time.Time, exact bool) {
-	if own := f.Nodes[f.Record.Epoch.Leader].Commit; own != nil {
-		return own, true
+	if lead := f.Nodes[f.Record.Epoch.Leader]; lead.Commit != nil {
+		if at = lead.Commit; lead.Stale == 0 {
+			return at, true
+		}
 	}
 	for _, r := range f.members() {
 		n := f.Nodes[r.ID]
@@ -246,14 +248,16 @@ func (f Facts) lag(n Node, p positions) any {
 }
 
 // dataLoss returns the estimated data loss of a failover in seconds: 0 if the copy is ready, otherwise the difference
-// of the last commits.
+// of the last commits. A primary that is silent may have made later ones, so what it said before never shows that
+// nothing would be lost.
 func (f Facts) dataLoss(r ag.Replica) any {
 	if f.failoverReady(r) {
 		return float64(0)
 	}
 	at, exact := f.lastCommit()
 	here := f.Nodes[r.ID].Commit
-	if !exact || here == nil || here.After(*at) {
+	stale := f.silent()
+	if at == nil || !exact && !stale || here == nil || here.After(*at) || stale && here.Equal(*at) {
 		return nil
 	}
 	return at.Sub(*here).Seconds()
@@ -268,11 +272,20 @@ func (f Facts) dataLossByRate(r ag.Replica) any {
 	case f.head() == 0 || !p.known:
 		return nil
 	case queue == 0, queue < little && rate < little*1024: // the rate of an idle server says nothing
+		if f.silent() && !f.failoverReady(r) {
+			return nil
+		}
 		return float64(0)
 	case rate <= 0:
 		return nil
 	}
 	return float64(queue) * 1024 / rate
+}
+
+// silent reports whether what is known of the primary's log is from before now.
+func (f Facts) silent() bool {
+	lead := f.Nodes[f.Record.Epoch.Leader]
+	return lead.Stale > 0 || !lead.Connected
 }
 
 // little is how much of the log, in KiB, is replayed in no time that a person would notice; by second, a slow replay.

@@ -68,7 +68,7 @@ func TestEstimatesOutliveASilence(t *testing.T) {
 			f := b.Facts(t.Context())
 			for id, replay := range map[ag.ReplicaID]ag.LSN{"a": 1100, "b": 1000} {
 				n := f.Nodes[id]
-				if (n.Replay == replay) != want || (n.Commit != nil) != want || id == "b" && ((n.LogRate == 512) != want || n.Connected == silent) {
+				if (n.Replay == replay) != want || (n.Commit != nil) != want || (n.Stale > 0) != (want && silent) || id == "b" && ((n.LogRate == 512) != want || n.Connected == silent) {
 					t.Errorf("%s: %+v, want what was said: %v", id, n, want)
 				}
 			}

@@ -56,7 +56,7 @@ func (r *recent) keep(id ag.ReplicaID, n catalog.Node) {
 	if r.of == nil {
 		r.of = map[ag.ReplicaID]logState{}
 	}
-	r.of[id] = logState{time.Now(), n.Replay, n.Commit, n.LogRate}
+	r.of[id] = logState{time.Now().Add(-n.Stale), n.Replay, n.Commit, n.LogRate}
 }
 
 // fill gives the report of a node whose server does not answer what was said lately.
@@ -65,6 +65,7 @@ func (r *recent) fill(id ag.ReplicaID, n *catalog.Node) {
 	defer r.mu.Unlock()
 	if was, ok := r.of[id]; ok && time.Since(was.at) < recentFor && n.Server != ag.ServerDown {
 		n.Replay, n.Commit, n.LogRate = max(n.Replay, was.replay), was.commit, was.rate
+		n.Stale = max(time.Since(was.at), 1)
 	}
 }
 
