@@ -289,7 +289,7 @@ func (r *Requests) OneTransaction() bool {
 	}
 	switch r.batch {
 	case classBegin:
-		return r.status == 'I'
+		return r.status == 'I' || r.status == 0 // 0: nothing was answered since the login
 	case classNone, classLocal, classWork, classOwn:
 		return r.status == 'T'
 	case classRollback, classChain, classCommit:

@@ -146,6 +146,8 @@ func TestOneTransaction(t *testing.T) {
 		{'I', "begin|insert into t values (1)|select 1", true},
 		{'I', "set x = 1|start transaction|insert into t values (1)", true},
 		{'I', "insert into t values (1)", false},
+		{0, "begin|insert into t values (1)", true},
+		{0, "insert into t values (1)", false},
 		{'I', "begin|commit|begin", false},
 		{'I', "begin|rollback|begin", false},
 		{'T', "rollback|begin|insert into t values (1)", false},
