@@ -4,10 +4,13 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/ag"
@@ -66,6 +69,53 @@ func TestStreamsOutliveAPanic(t *testing.T) {
 	for all := ""; !strings.Contains(all, `{"epoch":1}`) || !strings.Contains(all, "it goes on"); {
 		all += string(<-x.out)
 	}
+}
+
+// TestEventsFollowATurn holds that the status which turns, and an event which its node notes a moment later, are told
+// of within 300 ms, although the nodes are asked once a second else.
+func TestEventsFollowATurn(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		doc, known, asked := `{"epoch":1,"replicas":[{"name":"n2"}]}`, []Event(nil), 0
+		h := newHub(func() []byte {
+			mu.Lock()
+			defer mu.Unlock()
+			return []byte(doc)
+		}, func(context.Context) ([]Event, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			asked++
+			return slices.Clone(known), nil
+		})
+		ctx, stop := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { h.run(ctx) })
+		running.Go(func() { h.runEvents(ctx) })
+		defer func() { stop(); running.Wait() }()
+		s, _, _, _ := h.enter("", maxStreams)
+		time.Sleep(10*time.Second + 40*time.Millisecond)
+		for len(s.out) > 0 {
+			<-s.out
+		}
+		mu.Lock()
+		if asked > 12 {
+			t.Errorf("asked %d times in 10 s in which nothing happened", asked)
+		}
+		doc = `{"epoch":1,"replicas":[{"name":"n2","suspended":true}]}`
+		mu.Unlock()
+		began := time.Now()
+		time.Sleep(150 * time.Millisecond)
+		mu.Lock()
+		known = append(known, Event{Node: "n1", At: "1", What: "suspended"})
+		mu.Unlock()
+		for all := ""; !strings.Contains(all, `"suspended":true`) || !strings.Contains(all, `"what":"suspended"`); {
+			all += string(<-s.out)
+		}
+		if took := time.Since(began); took > 300*time.Millisecond {
+			t.Errorf("told after %v", took)
+		}
+	})
 }
 
 // TestQuietNode holds that an event is sent once, also if its node has told of nothing else while others told of more

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,7 +18,6 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/admin/console"
-	"github.com/coteriedb/coterie/internal/lib/retry"
 )
 
 // Bounds of streams.
@@ -31,12 +31,14 @@ const (
 )
 
 // How often a change is looked for while a stream is open, how often the status is sent at least and at most, and how
-// often all nodes are asked for their events.
+// often all nodes are asked for their events: usually, and for how long after a turn of the status more often.
 const (
-	lookStatus  = 250 * time.Millisecond
+	lookStatus  = 100 * time.Millisecond
 	atMost      = time.Second
 	atLeast     = 4 * time.Second
 	lookEvents  = time.Second
+	turnEvents  = 100 * time.Millisecond
+	turnLasts   = 2 * time.Second
 	eventsLimit = 10 * time.Second
 )
 
@@ -63,6 +65,7 @@ type hub struct {
 	wake   chan struct{}
 	// wakeEvents is the same for runEvents.
 	wakeEvents chan struct{}
+	turns      chan struct{} // the status has turned: events are to be expected
 
 	dropped atomic.Uint64 // streams whose readers were too slow
 
@@ -85,7 +88,7 @@ type stream struct {
 }
 
 func newHub(status func() []byte, ask func(context.Context) ([]Event, error)) *hub {
-	return &hub{status: status, ask: ask, life: strings.ToLower(rand.Text()[:8]), wake: make(chan struct{}, 1), wakeEvents: make(chan struct{}, 1), streams: map[*stream]struct{}{}, seen: map[string]bool{}, past: map[string]bool{}, next: 1}
+	return &hub{status: status, ask: ask, life: strings.ToLower(rand.Text()[:8]), wake: make(chan struct{}, 1), wakeEvents: make(chan struct{}, 1), turns: make(chan struct{}, 1), streams: map[*stream]struct{}{}, seen: map[string]bool{}, past: map[string]bool{}, next: 1}
 }
 
 func (h *hub) open() int {
@@ -108,9 +111,15 @@ func (h *hub) run(ctx context.Context) {
 			case <-h.wake:
 			}
 		}
-		if doc := h.status(); time.Since(sent) >= atLeast || !bytes.Equal(doc, last) && (time.Since(sent) >= atMost || turned(doc, last)) {
-			h.send(message("status", "", doc))
-			last, sent = doc, time.Now()
+		if doc := h.status(); time.Since(sent) >= atLeast || !bytes.Equal(doc, last) {
+			turn := turned(doc, last)
+			if turn && last != nil {
+				wake(h.turns)
+			}
+			if turn || time.Since(sent) >= atMost {
+				h.send(message("status", "", doc))
+				last, sent = doc, time.Now()
+			}
 		}
 		select {
 		case <-ctx.Done():
@@ -122,7 +131,10 @@ func (h *hub) run(ctx context.Context) {
 
 // runEvents asks for events while a stream is open, until ctx is done. It is apart from run: a node that does not
 // answer keeps the events waiting, and must not delay the status, which says that it does not.
+//
+// A turn of the status comes with events, on several nodes and some of them a moment later: then it asks more often.
 func (h *hub) runEvents(ctx context.Context) {
+	var turn time.Time
 	for {
 		if h.open() == 0 {
 			select {
@@ -131,24 +143,53 @@ func (h *hub) runEvents(ctx context.Context) {
 			case <-h.wakeEvents:
 			}
 		}
-		h.refresh(ctx, lookEvents/2)
-		if retry.Sleep(ctx, lookEvents) != nil {
+		pause := lookEvents
+		if time.Since(turn) < turnLasts {
+			pause = turnEvents
+		}
+		h.refresh(ctx, pause/2)
+		select {
+		case <-ctx.Done():
 			return
+		case <-h.turns:
+			turn = time.Now()
+		case <-time.After(pause):
 		}
 	}
 }
 
 // turned reports whether the group is another one than before: then a stream hears of it at once.
 func turned(now, before []byte) bool {
+	type replica struct {
+		Name      string `json:"name"`
+		Role      string `json:"role"`
+		Sync      string `json:"synchronization_state"`
+		Connected string `json:"connected_state"`
+		Suspended bool   `json:"suspended"`
+	}
 	type essence struct {
 		Epoch     json.Number `json:"epoch"`
 		Phase     string      `json:"phase"`
 		WriteOpen bool        `json:"write_open"`
 		Quorum    bool        `json:"quorum"`
 		Operation string      `json:"operation"`
+		Replicas  []replica   `json:"replicas"`
 	}
 	var a, b essence
-	return json.Unmarshal(now, &a) != nil || json.Unmarshal(before, &b) != nil || a != b
+	if json.Unmarshal(now, &a) != nil || json.Unmarshal(before, &b) != nil {
+		return true
+	}
+	same := slices.Equal(a.Replicas, b.Replicas)
+	a.Replicas, b.Replicas = nil, nil
+	return !same || !reflect.DeepEqual(a, b)
+}
+
+// wake has the loop that waits for the channel go on.
+func wake(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default: // it is woken already
+	}
 }
 
 // refresh asks all nodes for their events, if the last answer is older than age, and sends those that are new.
@@ -242,12 +283,8 @@ func (h *hub) enter(id string, most int) (s *stream, missed []Event, resumed, ok
 	s = &stream{out: make(chan []byte, streamQueue), slow: make(chan struct{})}
 	h.streams[s] = struct{}{}
 	missed, resumed = h.after(id)
-	for _, wake := range []chan struct{}{h.wake, h.wakeEvents} {
-		select {
-		case wake <- struct{}{}:
-		default:
-		}
-	}
+	wake(h.wake)
+	wake(h.wakeEvents)
 	return s, missed, resumed, true
 }
 
