@@ -295,7 +295,8 @@ func remaining(u major.Upgrade) []string {
 		return list
 	}
 	if u.Archive {
-		list = append(list, "the archive, which takes no WAL until then: on the primary coterie backup enable, then coterie backup run --type full")
+		list = append(list, fmt.Sprintf("the archive, which takes no WAL until then: on the primary coterie backup enable, then coterie backup run --type full; "+
+			"if %s is not the primary any more, coterie backup enable there as well, as its configuration of the tool names %s", u.Self, u.From.Data))
 	}
 	if !u.Back {
 		list = append(list, fmt.Sprintf("the planner's statistics, as pg_upgrade does not take all of them along: %s --all --analyze-in-stages, with a connection to the group", filepath.Join(u.To.BinDir, "vacuumdb")))
