@@ -14,10 +14,12 @@ import (
 	"github.com/coteriedb/coterie/internal/node/events"
 )
 
-// How often it is looked for events, and for how long what waits is sent after the node has ended.
+// How often it is looked for events, for how long what waits is sent after the node has ended, and how long a try may
+// then take to notice that this time is over.
 const (
 	lookEvery  = time.Second
 	lingerTime = 2 * time.Second
+	stallTime  = time.Second
 )
 
 // Sender posts events to the receivers. Make it with New.
@@ -52,7 +54,16 @@ func (s *Sender) Run(ctx context.Context) error {
 		r.close()
 	}
 	defer time.AfterFunc(lingerTime, end).Stop()
-	working.Wait()
+	ended := make(chan struct{})
+	go func() { defer close(ended); working.Wait() }()
+	select {
+	case <-ended:
+	case <-last.Done():
+		select { // a try notices it at once, unless the file with its secret is on a disk that stalls
+		case <-ended:
+		case <-time.After(stallTime):
+		}
+	}
 	for _, r := range s.receivers {
 		if n := r.Counts().Waiting; n > 0 {
 			s.log.Warn("the agent ends before these events were sent", "webhook", r.Name, "events", n)

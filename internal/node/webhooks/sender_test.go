@@ -222,6 +222,20 @@ func TestTheLastEvents(t *testing.T) {
 	})
 }
 
+// TestATryThatCannotEnd holds that a file which cannot be read, as its disk stalls, does not hold up the node's end.
+func TestATryThatCannotEnd(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		stalls := make(chan struct{})
+		f := to(map[string]func(context.Context, item) error{"stalls": func(context.Context, item) error { <-stalls; return errDown }, "good": takes})
+		defer close(stalls)
+		f.happen("leadership", "gave the leadership up")
+		if ending := f.run(t, time.Minute); ending != lingerTime+stallTime || f.took("good") != 1 {
+			t.Errorf("the end took %v, and the other receiver got %d events", ending, f.took("good"))
+		}
+	})
+}
+
 // TestAReceiverThatFailsForLong holds when a person is told of it, and until when.
 func TestAReceiverThatFailsForLong(t *testing.T) {
 	t.Parallel()
