@@ -194,7 +194,7 @@ func Load(dir string) (Config, error) {
 func Parse(b []byte) (Config, error) {
 	var c Config
 	if err := yaml.UnmarshalWithOptions(b, &c, yaml.Strict(), yaml.DisallowUnknownField()); err != nil {
-		return c, errors.New(strings.TrimSpace(yaml.FormatError(err, false, true)))
+		return c, errors.New(withoutAddresses(strings.TrimSpace(yaml.FormatError(err, false, true))))
 	}
 	if c.PostgreSQL != nil && c.PostgreSQL.Superuser == "" {
 		c.PostgreSQL.Superuser = "postgres" // as the server takes it; the streams of the members log in by it, too

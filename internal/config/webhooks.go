@@ -40,6 +40,11 @@ func (w Webhook) Place() string {
 	return u.Scheme + "://" + u.Host
 }
 
+var addresses = regexp.MustCompile(`(?i)(\burl["']?\s*:).*|https?://\S+`)
+
+// withoutAddresses returns an error with lines of the file, of which one may have the address of a receiver.
+func withoutAddresses(text string) string { return addresses.ReplaceAllString(text, "$1 (an address)") }
+
 // checkWebhooks checks each receiver, and that they differ. No error has an address, which may be a secret.
 func (c Config) checkWebhooks() (errs []error) {
 	if len(c.Webhooks) > maxWebhooks {

@@ -39,13 +39,15 @@ func TestWebhooks(t *testing.T) {
 		one(name, "url: http://localhost/TOKEN", secret, "ca: /c"): "webhooks[0].ca: the url",
 		one(name, url, secret, "events: [failover]"):               `webhooks[0].events: "failover" is none of`,
 		one(name, url, secret, "token: x"):                         "token",
-		many:                                                       "webhooks: 9 are more than 8",
+		one(name, "url: htps://h/TOKEN", "token: x", secret):       "unknown field \"token\"",
+		one(name, "url:", "  - https://h/TOKEN", secret):           "(an address)",
+		many: "webhooks: 9 are more than 8",
 	} {
 		c, err := Parse([]byte(node + text))
 		if (want == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", text, err, want)
 		}
-		if err != nil && strings.HasPrefix(want, "webhooks[") && strings.Contains(err.Error(), "TOKEN") {
+		if err != nil && strings.Contains(err.Error(), "TOKEN") {
 			t.Errorf("the refusal tells the address: %v", err)
 		}
 		if err == nil && (len(c.Webhooks) != 1 || strings.Contains(c.Webhooks[0].Place(), "TOKEN")) {
