@@ -376,6 +376,13 @@ func (x *session) replaced(chunk []byte) []byte {
 	return chunk
 }
 
+// refused is the message at the end of a chunk that another one goes in place of.
+type refused struct{ of, out int } // their lengths
+
+// ofClient returns how many of the client's bytes at the end of the chunk are among the last n bytes of what went in
+// its place. Where that cannot be told they are too few: a request that went is then never taken for one that did not.
+func (r refused) ofClient(n int) int { return min(n, r.of) + max(0, n-r.out) }
+
 // refusing returns a Query, or a Parse of that name, that fails with the refusal.
 func refusing(typ byte, name []byte, bad *stmt.Refusal) []byte {
 	text := fmt.Sprintf("DO LANGUAGE plpgsql $coterie$ BEGIN RAISE EXCEPTION USING ERRCODE = 'insufficient_privilege', MESSAGE = %s, DETAIL = %s, HINT = %s; END $coterie$",

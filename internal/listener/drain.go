@@ -263,7 +263,7 @@ func (x *session) forward(seen *pgwire.Framer, chunk []byte) (bad, err error) {
 				out = lone.Flushed(out)
 			}
 			if sent, err := x.backend.Write(out); err != nil {
-				x.unsent(min(n, len(out)-sent))
+				x.unsent(min(n, x.refused.ofClient(len(out)-sent)))
 				x.moving.rest = append(x.moving.rest, chunk[n:]...) // the next server gets it, if there is one
 				return nil, err
 			}
@@ -291,6 +291,7 @@ func (x *session) release(seen *pgwire.Framer, chunk []byte) (n int, d *activeDr
 	if x.requests.Sealed || x.moving.leaving.Load() {
 		return 0, nil, nil
 	}
+	x.refused = refused{}
 	d = x.srv.drain.Load()
 	free := d == nil || !x.drained.local || x.drained.streaming
 	for bad == nil && n < len(chunk) && (free || !seen.AtBoundary() || !x.waits(chunk[n])) {
@@ -309,6 +310,7 @@ func (x *session) release(seen *pgwire.Framer, chunk []byte) (n int, d *activeDr
 			return 0, nil, nil
 		}
 		if x.instead != nil {
+			x.refused = refused{of: used, out: len(x.instead)}
 			x.instead = append(append([]byte(nil), chunk[:n-used]...), x.instead...)
 			break
 		}

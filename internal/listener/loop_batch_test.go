@@ -94,3 +94,41 @@ func TestCloseThatIsAnsweredBesideACommit(t *testing.T) {
 		t.Error("the beginning of the answer to the question is not told from answers to the client")
 	}
 }
+
+// TestUnsentBesideARefusedStatement holds that the request before a refused statement is not counted as unsent. Another
+// statement goes in place of that one, and is longer; the server may die when it has got a part of it.
+func TestUnsentBesideARefusedStatement(t *testing.T) {
+	t.Parallel()
+	const insert, alter, question = 40, 30, 400
+	long := refused{of: alter, out: 300}
+	short := refused{of: 3000, out: 300} // a long statement, of which only the name of the setting is told
+	for _, tt := range []struct {
+		end             refused
+		before, n, want int // of the question; of what the server did not get; of the client's
+	}{
+		{long, 0, 0, 0}, {long, 0, 1, 1}, {long, 0, alter, alter}, {long, 0, 299, alter}, {long, 0, 300, alter}, {long, 0, 310, alter + 10},
+		{long, 0, 300 + insert, alter + insert}, {long, question, 300 + insert + 5, alter + insert}, {short, 0, 299, 299}, {refused{}, 0, 7, 7},
+	} {
+		of := insert + tt.end.of
+		if got := min(of, tt.end.ofClient(tt.n)); got != tt.want {
+			t.Errorf("goroutines: %+v: %d", tt, got)
+		}
+		var a altered
+		a.goes(500, 500, refused{})
+		a.goes(of, tt.before+insert+tt.end.out, tt.end)
+		if got := a.ofClient(tt.n); got != tt.want {
+			t.Errorf("loop: %+v: %d", tt, got)
+		}
+		a.goes(100, 100, refused{})
+		if got := a.ofClient(100 + tt.n); got != 100+tt.want {
+			t.Errorf("loop, with more behind it: %+v: %d", tt, got)
+		}
+	}
+	var a altered
+	a.goes(insert, insert, refused{})
+	a.goes(alter, 300, long)
+	a.goes(alter, 300, long)
+	if got := a.ofClient(600); got > 2*alter {
+		t.Errorf("two that are refused: %d bytes of %d", got, 2*alter)
+	}
+}

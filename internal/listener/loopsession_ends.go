@@ -89,7 +89,7 @@ func (p *loopSession) forward(chunk []byte) {
 			return
 		}
 		out := x.preceded(x.replaced(chunk[:n]))
-		p.altered.goes(n, len(out))
+		p.altered.goes(n, len(out), x.refused)
 		if err := p.backend.send(out, p.mayQueue()); err != nil {
 			p.sendFailed(&p.backend)
 			p.rest = append(p.rest, chunk[n:]...) // the next server gets it, if there is one
@@ -307,20 +307,26 @@ func (p *loopSession) backendDropped() {
 // bytes in its place.
 type altered struct {
 	of, out int // its length, and that of what went
-	since   int // bytes that went after it
+	end     refused
+	since   int  // bytes that went after it
+	again   bool // there was one before it
 }
 
-// goes notes that the backend gets out bytes for the next n bytes of the client.
-func (a *altered) goes(n, out int) {
-	if a.since += n; out != n {
-		*a = altered{of: n, out: out}
+// goes notes that the backend gets out bytes for the next n bytes of the client, of which end was refused.
+func (a *altered) goes(n, out int, end refused) {
+	if a.since += n; out != n || end != (refused{}) {
+		*a = altered{of: n, out: out, end: end, again: a.out > 0}
 	}
 }
 
-// ofClient returns how many bytes of the client are among the last n bytes for the backend.
+// ofClient returns how many bytes of the client are among the last n bytes for the backend; too few if an
+// earlier piece is among them.
 func (a *altered) ofClient(n int) int {
 	piece := min(max(0, n-a.since), a.out)
-	return n - piece + min(piece, a.of)
+	if a.again {
+		n = min(n, a.since+a.out)
+	}
+	return n - piece + min(a.end.ofClient(piece), a.of)
 }
 
 // stay ends a session that was to leave its backend and cannot.

@@ -61,6 +61,7 @@ type session struct {
 	changes stmt.Changes // of upstream: the state of observeChange in it
 	changed bool         // changes follows the current message
 	instead []byte       // of upstream: goes to PostgreSQL in place of the last message, which is refused
+	refused refused      // of upstream: that message, at the end of what was released last
 
 	// Fields of downstream:
 	answers      pgwire.Framer
