@@ -1,7 +1,11 @@
 package api
 
 import (
+	"maps"
 	"net/http"
+	"net/url"
+	"slices"
+	"strings"
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/ag/availability"
@@ -21,8 +25,10 @@ var checks = func() map[string]check {
 	replica := func(s Status, r Replica) bool { return secondary(s, r) && r.Allow != ag.AllowNo }
 	sync := func(s Status, r Replica) bool { return secondary(s, r) && s.Quorum && r.Sync == ag.Synchronized }
 	async := func(s Status, r Replica) bool { return secondary(s, r) && r.Sync != ag.Synchronized }
+	never := func(Status, Replica) bool { return false } // a group does not follow another one
 	return map[string]check{
 		"/{$}": primary, "/primary": primary, "/master": primary, "/leader": primary, "/read-write": primary,
+		"/standby-leader": never, "/standby_leader": never,
 		"/replica": replica, "/synchronous": sync, "/sync": sync, "/asynchronous": async, "/async": async,
 		"/read-only": func(s Status, r Replica) bool { return primary(s, r) || replica(s, r) },
 		"/health": func(_ Status, r Replica) bool {
@@ -41,26 +47,20 @@ type health struct {
 	Group availability.Report `json:"group"` // how the group is, as this node judges it
 }
 
-// healthChecks serves the checks, by GET, HEAD and OPTIONS. With ?lag=SIZE (bytes, or 16MB) a secondary that is further
-// behind fails, and so does one whose lag is not known, as where no majority answers; the lag of the primary is 0. The
+// healthChecks serves the checks, by GET, HEAD and OPTIONS. A secondary has to pass the request's filters, too. The
 // answer is the node's own part of the status. A lag that is no size is refused with 400.
 func (s *Server) healthChecks(mux *http.ServeMux) {
 	for path, healthy := range checks {
 		answer := func(w http.ResponseWriter, r *http.Request) {
-			most := int64(-1)
-			if lag := r.URL.Query().Get("lag"); lag != "" {
-				n, err := units.ParseBytes(lag, 0)
-				if err != nil {
-					http.Error(w, "lag: write a number of bytes, or one with kB, MB, GB, KiB, MiB or GiB", http.StatusBadRequest)
-					return
-				}
-				most = n
+			passes, err := filters(r.URL.Query())
+			if err != nil {
+				http.Error(w, "lag: write a number of bytes, or one with kB, MB, GB, KiB, MiB or GiB", http.StatusBadRequest)
+				return
 			}
 			st := s.m.Status()
 			own := st.self()
 			code := http.StatusServiceUnavailable
-			near := own.LagBytes != nil && *own.LagBytes <= most && st.Quorum // without a majority it is the lag of then
-			if healthy(st, own) && (most < 0 || own.Name == st.Primary || near) {
+			if healthy(st, own) && (own.Name == st.Primary || passes(st, own)) {
 				code = http.StatusOK
 			}
 			own.Local = nil
@@ -69,4 +69,28 @@ func (s *Server) healthChecks(mux *http.ServeMux) {
 		mux.HandleFunc("GET "+path, answer)
 		mux.HandleFunc("OPTIONS "+path, answer)
 	}
+}
+
+// filters returns what a request asks of a secondary beside the check, in Patroni's words:
+//   - lag=SIZE (bytes, or 16MB): it is known to be no further behind;
+//   - replication_state=streaming: it is known to stream; no secondary is in another state that can be asked for;
+//   - tag_KEY=VALUE: never, since nodes have no tags.
+//
+// Nothing is known where no majority answers: it would be the state of then.
+func filters(query url.Values) (check, error) {
+	most := int64(-1)
+	if lag := query.Get("lag"); lag != "" {
+		n, err := units.ParseBytes(lag, 0)
+		if err != nil {
+			return nil, err
+		}
+		most = n
+	}
+	state := query.Get("replication_state")
+	tagged := slices.ContainsFunc(slices.Collect(maps.Keys(query)), func(key string) bool { return strings.HasPrefix(key, "tag_") })
+	return func(st Status, r Replica) bool {
+		near := most < 0 || st.Quorum && r.LagBytes != nil && *r.LagBytes <= most
+		streams := state == "" || state == "streaming" && st.Quorum && (r.Sync == ag.Synchronized || r.Sync == ag.Synchronizing)
+		return near && streams && !tagged
+	}, nil
 }

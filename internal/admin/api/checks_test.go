@@ -36,7 +36,9 @@ func TestHealthChecks(t *testing.T) {
 	closed.Replicas[1].Allow = ag.AllowNo
 	shut := Status{Node: "n1", Primary: "n1", Replicas: primary.Replicas}
 	synchronized := Status{Node: "n2", Primary: "n1", Quorum: true, Replicas: []Replica{{Name: "n2", Role: ag.RoleSecondary, Server: ag.ServerRecovery, Sync: ag.Synchronized, LagBytes: new(int64)}}}
-	isolated, removed, doubted := synchronized, synchronized, synchronized
+	isolated, removed, doubted, still := synchronized, synchronized, synchronized, synchronized
+	still.Replicas = []Replica{synchronized.Replicas[0]}
+	still.Replicas[0].Sync = ag.NotSynchronizing
 	isolated.Quorum = false
 	removed.Availability.Removed = true
 	doubted.Replicas = []Replica{synchronized.Replicas[0]}
@@ -82,6 +84,19 @@ func TestHealthChecks(t *testing.T) {
 		{suspended, "GET", "/liveness", 200},
 		{synchronized, "GET", "/sync", 200},
 		{synchronized, "GET", "/replica?lag=0", 200},
+		{primary, "GET", "/standby-leader", 503},
+		{synchronized, "OPTIONS", "/standby_leader", 503},
+		{primary, "GET", "/primary?replication_state=streaming&tag_site=a", 200},
+		{primary, "GET", "/read-only?tag_site=a", 200},
+		{synchronized, "GET", "/replica?replication_state=streaming", 200},
+		{behind, "HEAD", "/replica?replication_state=streaming&lag=10MB", 200},
+		{behind, "GET", "/replica?replication_state=streaming&lag=1MB", 503},
+		{synchronized, "GET", "/replica?replication_state=in%20archive%20recovery", 503},
+		{synchronized, "GET", "/replica?tag_site=a", 503},
+		{synchronized, "GET", "/read-only?tag_site=", 503},
+		{still, "GET", "/replica", 200},
+		{still, "GET", "/replica?replication_state=streaming", 503},
+		{isolated, "GET", "/replica?replication_state=streaming", 503},
 		{isolated, "GET", "/sync", 503},
 		{isolated, "GET", "/replica", 200},
 		{isolated, "GET", "/replica?lag=16MB", 503},
