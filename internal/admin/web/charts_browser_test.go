@@ -51,8 +51,8 @@ func (p *chartPage) picture(name string) {
 	}
 }
 
-// clean holds that nothing went wrong in the page, nothing was asked elsewhere, every control has a name, and nothing
-// is wider than the window.
+// clean holds that nothing went wrong in the page, nothing was asked elsewhere, axe-core finds no fault, every control
+// has a name, and nothing is wider than the window.
 func (p *chartPage) clean(where string) {
 	p.t.Helper()
 	if found := append(p.Problems(), p.Foreign(p.at)...); len(found) > 0 {
@@ -61,6 +61,9 @@ func (p *chartPage) clean(where string) {
 	var over int
 	if p.Eval("document.documentElement.scrollWidth - innerWidth", &over); over > 0 {
 		p.t.Errorf("%s is %d pixels wider than the window", where, over)
+	}
+	for _, f := range p.Violations() {
+		p.t.Errorf("%s: %s", where, f)
 	}
 	var nameless []string
 	p.Eval(`[...document.querySelectorAll('button, a, input, select, textarea, summary, [tabindex="0"]')].filter(e => !(e.getAttribute('aria-label') || e.innerText?.trim() || e.labels?.length)).map(e => e.outerHTML.slice(0, 200))`, &nameless)

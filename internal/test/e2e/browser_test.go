@@ -33,8 +33,9 @@ var screens = []struct{ path, name, shows string }{
 }
 
 // TestConsoleInABrowser opens the console of a live group in a real browser: each screen at three widths, light and
-// dark, without an error, a request to elsewhere or a name that runs as a script; then it watches a failover on a
-// secondary and on the node that dies. COTERIE_SCREENSHOTS names a directory for pictures of all that.
+// dark, without an error, a fault that axe-core finds, a request to elsewhere or a name that runs as a script; then the
+// test watches a failover on a secondary and on the node that dies. COTERIE_SCREENSHOTS names a directory for pictures
+// of all that.
 func TestConsoleInABrowser(t *testing.T) {
 	b, g, s := browsed(t)
 	onPrimary, onSecondary := g.consolePage(t, b, s, *s.Primary, "vera"), g.consolePage(t, b, s, secondaries(s)[0], "vera")
@@ -167,6 +168,7 @@ func (p *consolePage) screens() {
 					p.t.Errorf("%s is %d pixels wider than the window", name, over)
 				}
 				p.clean(name)
+				p.accessible(name)
 			}
 		}
 		p.Show(1440, 900, false)

@@ -1,15 +1,8 @@
 package e2e
 
 import (
-	"archive/tar"
-	"compress/gzip"
 	"context"
-	"errors"
 	"fmt"
-	"io"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -223,65 +216,10 @@ func (p *consolePage) audited() {
 	}
 }
 
-// axeVersion is the axe-core that judges the page. It is fetched from npm for this test, under the MPL 2.0, and is part
-// of nothing.
-const axeVersion = "axe-core@4.10.3"
-
-// axe is the text of axe-core; "" where it cannot be fetched.
-var axe = struct {
-	asked bool
-	text  string
-}{}
-
 // accessible asks axe-core about what is open: names, roles, contrast.
 func (p *consolePage) accessible(where string) {
 	p.t.Helper()
-	if !axe.asked {
-		axe.asked = true
-		var err error
-		if axe.text, err = fetchAxe(p.t); err != nil {
-			p.t.Logf("NOT RUN: axe-core cannot be fetched, so it has judged no page: %v", err)
-		}
-	}
-	if axe.text == "" {
-		return
-	}
-	p.Eval("if (!window.axe) { "+axe.text+" }", nil)
-	var found []string
-	p.Eval(`axe.run(document, { runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa'] }).then(r => r.violations.map(v => v.id + ': ' + v.help + ': ' + v.nodes.slice(0, 3).map(n => n.html.slice(0, 160) + ' ' + (n.any[0]?.message ?? '')).join(' | ')))`, &found)
-	for _, f := range found {
+	for _, f := range p.Violations() {
 		p.t.Errorf("%s: %s", where, f)
-	}
-}
-
-// fetchAxe fetches axe-core by npm.
-func fetchAxe(t *testing.T) (string, error) {
-	dir := t.TempDir()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	c := exec.CommandContext(ctx, "npm", "pack", "--silent", axeVersion)
-	c.Dir, c.WaitDelay = dir, time.Second
-	c.Env = append(os.Environ(), "npm_config_cache="+filepath.Join(dir, "cache"), "npm_config_update_notifier=false")
-	if out, err := c.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("%w: %.200s", err, out)
-	}
-	f, err := os.Open(filepath.Join(dir, strings.ReplaceAll(axeVersion, "@", "-")+".tgz"))
-	if err != nil {
-		return "", err
-	}
-	defer func() { _ = f.Close() }()
-	z, err := gzip.NewReader(f)
-	if err != nil {
-		return "", err
-	}
-	for in := tar.NewReader(z); ; {
-		h, err := in.Next()
-		if err != nil {
-			return "", errors.Join(err, errors.New("it has no axe.min.js"))
-		}
-		if h.Name == "package/axe.min.js" {
-			text, err := io.ReadAll(io.LimitReader(in, 4<<20))
-			return string(text), err
-		}
 	}
 }

@@ -8,8 +8,8 @@ import { topology } from './topology.js';
 /** safe answers whether the data is safe, by the node's judgement. */
 export function safe(st) {
   const a = st.availability;
-  if (!a.writable) return ['bad', 'No writes now', sentence(a.because)];
-  if (a.commits_blocked) return ['bad', `Commits wait${a.commits_blocked_seconds ? ` for ${seconds(a.commits_blocked_seconds)}` : ''}`, `${sentence(a.because)} What was acknowledged before is safe.`];
+  if (!a.writable) return ['bad', 'No writes now', sentence(a.because, st)];
+  if (a.commits_blocked) return ['bad', `Commits wait${a.commits_blocked_seconds ? ` for ${seconds(a.commits_blocked_seconds)}` : ''}`, `${sentence(a.because, st)} What was acknowledged before is safe.`];
   const v = (st.v ?? []).map((m) => m.id);
   if (!st.k) return ['warn', `On ${st.primary} alone`, `No secondary has to have a commit before it is acknowledged.${v.length ? '' : ' None is synchronized.'}`];
   const others = st.k >= v.length ? list(v) : `${st.k} of ${list(v)}`;
@@ -21,13 +21,15 @@ export function ready(st) {
   const a = st.availability;
   const next = (a.failures ?? []).find((f) => f.member === st.primary);
   if (a.automatic_failover === 'ready') return ['good', 'Yes, by itself', next?.primary ? `If ${st.primary} fails, ${next.primary} takes over without loss.` : 'A replica takes over without loss.'];
-  const why = sentence(a.automatic_failover.replace(/^not ready: /, ''));
+  const why = sentence(a.automatic_failover.replace(/^not ready: /, ''), st);
   return [a.writable ? 'warn' : 'bad', 'Not by itself', why];
 }
 
-function sentence(text) {
+// sentence ends a text as one, and begins it with a capital unless its first word is the name of a member.
+function sentence(text, st) {
   if (!text) return '';
-  const t = text[0].toUpperCase() + text.slice(1);
+  const name = st.replicas?.some((r) => r.name === text.split(/[^a-z0-9_]/)[0]);
+  const t = name ? text : text[0].toUpperCase() + text.slice(1);
   return /[.!?]$/.test(t) ? t : t + '.';
 }
 
@@ -54,7 +56,7 @@ function happened(events, st) {
   const last = events.findLast((e) => e.kind === 'leadership') ?? events.at(-1);
   const lately = st.availability.problems?.length;
   if (!last) return answer('What happened?', ['calm', 'Nothing known', 'No member that answers remembers an event.']);
-  return answer('What happened?', [lately ? 'warn' : 'calm', `${last.node} ${last.what}`, last.because ? sentence(last.because) : ''],
+  return answer('What happened?', [lately ? 'warn' : 'calm', `${last.node} ${last.what}`, last.because ? sentence(last.because, st) : ''],
     h('p', { class: 'quiet when' }, h('time', { datetime: last.at, title: last.at }, ago(last.at)), ' · ', h('a', { href: '#/events' }, 'all events')));
 }
 
