@@ -196,6 +196,12 @@ func (p *Page) Show(width, height int, dark bool) {
 	p.b.must(p.session, "Emulation.setEmulatedMedia", map[string]any{"features": []map[string]string{{"name": "prefers-color-scheme", "value": scheme}}}, nil)
 }
 
+// ReduceMotion has the page know that its user wants no motion, until Show.
+func (p *Page) ReduceMotion() {
+	p.b.t.Helper()
+	p.b.must(p.session, "Emulation.setEmulatedMedia", map[string]any{"features": []map[string]string{{"name": "prefers-reduced-motion", "value": "reduce"}}}, nil)
+}
+
 // Picture writes the whole page, at most maxHeight pixels of it, as PNG or, to a file of that kind, as WebP.
 func (p *Page) Picture(file string, maxHeight int) {
 	p.b.t.Helper()
