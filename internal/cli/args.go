@@ -145,7 +145,7 @@ var otherFlags = map[string]map[string]string{
 		"--scheduled": "it begins at once; run it by a timer",
 	},
 	"restart": {
-		"--force": "it asks nothing; transactions that do not end are ended with --cut",
+		"--force": "it asks nothing; transactions that do not end are cut with --cut",
 		"--role":  "coterie restart --postgres NAME restarts one replica, --all every one",
 	},
 	"status": {"--format": "--json prints JSON"},
