@@ -106,8 +106,16 @@ func TestUnsentBesideARefusedStatement(t *testing.T) {
 		end             refused
 		before, n, want int // of the question; of what the server did not get; of the client's
 	}{
-		{long, 0, 0, 0}, {long, 0, 1, 1}, {long, 0, alter, alter}, {long, 0, 299, alter}, {long, 0, 300, alter}, {long, 0, 310, alter + 10},
-		{long, 0, 300 + insert, alter + insert}, {long, question, 300 + insert + 5, alter + insert}, {short, 0, 299, 299}, {refused{}, 0, 7, 7},
+		{long, 0, 0, 0},
+		{long, 0, 1, 1},
+		{long, 0, alter, alter},
+		{long, 0, 299, alter},
+		{long, 0, 300, alter},
+		{long, 0, 310, alter + 10},
+		{long, 0, 300 + insert, alter + insert},
+		{long, question, 300 + insert + 5, alter + insert},
+		{short, 0, 299, 299},
+		{refused{}, 0, 7, 7},
 	} {
 		of := insert + tt.end.of
 		if got := min(of, tt.end.ofClient(tt.n)); got != tt.want {
