@@ -224,6 +224,12 @@ var refusals = []struct{ text, want string }{
 	{"ALTER AVAILABILITY GROUP DemoAG SET (ROLE = SECONDARY)", "line 1, column 1: SET (ROLE = SECONDARY) is refused: it would leave the group without a primary (ALTER AVAILABILITY GROUP [DemoAG] FAILOVER, on the replica that is to lead)"},
 	{"ALTER AVAILABILITY GROUP DemoAG ADD LISTENER 'l' (WITH DHCP)", "line 1, column 46: WITH DHCP is refused: the address must not change (WITH IP ((N'10.0.0.9', N'255.255.255.0')))"},
 	{"ALTER AVAILABILITY GROUP DemoAG ADD LISTENER 'l' (WITH IP (('10.0.0.9','255.0.255.0')))", "Msg 102: line 1, column 72: incorrect syntax near N'255.0.255.0': expected a subnet mask, as N'255.255.255.0'"},
+	{"ALTER AVAILABILITY GROUP DemoAG ADD LISTENER 'l' (WITH IP (('127.0.0.1','255.0.0.0')))", "Msg 102: line 1, column 61: incorrect syntax near N'127.0.0.1': expected an address that one machine at a time can have, as N'10.0.0.9'"},
+	{"ALTER AVAILABILITY GROUP DemoAG ADD LISTENER 'l' (WITH IP (('0.0.0.0','255.0.0.0')))", "Msg 102: line 1, column 61: incorrect syntax near N'0.0.0.0': expected an address that one machine at a time can have, as N'10.0.0.9'"},
+	{"ALTER AVAILABILITY GROUP DemoAG ADD LISTENER 'l' (WITH IP (('224.0.0.1','255.0.0.0')))", "Msg 102: line 1, column 61: incorrect syntax near N'224.0.0.1': expected an address that one machine at a time can have, as N'10.0.0.9'"},
+	{"ALTER AVAILABILITY GROUP DemoAG ADD LISTENER 'l' (WITH IP (('255.255.255.255','255.0.0.0')))", "Msg 102: line 1, column 61: incorrect syntax near N'255.255.255.255': expected an address that one machine at a time can have, as N'10.0.0.9'"},
+	{"ALTER AVAILABILITY GROUP DemoAG ADD LISTENER 'l' (WITH IP (('::1')))", "Msg 102: line 1, column 61: incorrect syntax near N'::1': expected an address that one machine at a time can have, as N'10.0.0.9'"},
+	{"ALTER AVAILABILITY GROUP DemoAG ADD LISTENER 'l' (WITH IP (('10.0.0.9','0.0.0.0')))", "Msg 102: line 1, column 72: incorrect syntax near N'0.0.0.0': expected a subnet mask, as N'255.255.255.0'"},
 	{"select 1", "Msg 102: line 1, column 1: incorrect syntax near 'select': expected CREATE, ALTER or DROP AVAILABILITY GROUP, ALTER DATABASE, DBCC, EXPLAIN FAILOVER, VERIFY ROUTING or SCRIPT"},
 	{"\xff", "the text is not valid UTF-8 from byte 0 on"},
 }

@@ -408,6 +408,9 @@ func (p *parser) address() (Address, *Error) {
 	if t.kind != tokString || err != nil || ip.Zone() != "" || ip.Is4In6() {
 		return a, p.expected("an address, as N'10.0.0.9'")
 	}
+	if !ip.IsGlobalUnicast() && !ip.IsLinkLocalUnicast() {
+		return a, p.expected("an address that one machine at a time can have, as N'10.0.0.9'")
+	}
 	p.at++
 	a.IP = ip.String()
 	if !ip.Is4() {
@@ -418,7 +421,7 @@ func (p *parser) address() (Address, *Error) {
 	}
 	t = p.tok()
 	mask, err := netip.ParseAddr(t.text)
-	if t.kind != tokString || err != nil || !mask.Is4() || prefixLength(mask) < 0 {
+	if t.kind != tokString || err != nil || !mask.Is4() || prefixLength(mask) < 1 {
 		return a, p.expected("a subnet mask, as N'255.255.255.0'")
 	}
 	p.at++
