@@ -78,19 +78,7 @@ func measureConsole(c *cobra.Command, o consolebench.Options, lo lab.Options) (*
 	o.Version, o.Server = buildinfo.Describe(), in.Version
 	o.Screen = observe.NewScreen(c.ErrOrStderr(), cli.IsTerminal(c.ErrOrStderr()))
 	defer o.Screen.Close()
-	o.Up = func(ctx context.Context) (consolebench.Lab, error) {
-		l, err := bed.UpLab(ctx, lo, func(string) {})
-		if err != nil {
-			return nil, err
-		}
-		one, ok := l.(consolebench.Lab)
-		if !ok {
-			c, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
-			defer cancel()
-			return nil, errors.Join(fmt.Errorf("a lab of another kind: %T", l), l.Down(c, false))
-		}
-		return one, nil
-	}
+	o.Up = func(ctx context.Context) (consolebench.Lab, error) { return upLab[consolebench.Lab](ctx, lo) }
 	o.Group = func(ctx context.Context, dsn string) (consolebench.Group, error) { return bed.OpenGroup(ctx, dsn) }
 	return consolebench.Measure(c.Context(), o)
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -101,19 +100,7 @@ func measureContinuity(c *cobra.Command, o continuitybench.Options, cost listene
 	o.Version, o.Server = buildinfo.Describe(), in.Version
 	o.Screen = observe.NewScreen(c.ErrOrStderr(), cli.IsTerminal(c.ErrOrStderr()))
 	defer o.Screen.Close()
-	o.Up = func(ctx context.Context) (continuitybench.Lab, error) {
-		l, err := bed.UpLab(ctx, lo, func(string) {})
-		if err != nil {
-			return nil, err
-		}
-		one, ok := l.(continuitybench.Lab)
-		if !ok {
-			c, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
-			defer cancel()
-			return nil, errors.Join(fmt.Errorf("a lab of another kind: %T", l), l.Down(c, false))
-		}
-		return one, nil
-	}
+	o.Up = func(ctx context.Context) (continuitybench.Lab, error) { return upLab[continuitybench.Lab](ctx, lo) }
 	o.Group = func(ctx context.Context, dsn string) (continuitybench.Group, error) { return bed.OpenGroup(ctx, dsn) }
 	o.Cost = func(ctx context.Context, say func(string, ...any)) (*listenerbench.Cost, error) {
 		return listenerbench.MeasureCost(ctx, cost, say)

@@ -1,6 +1,7 @@
 package benchcmd
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/coteriedb/coterie/internal/bench/bed"
 	"github.com/coteriedb/coterie/internal/bench/suite"
 	"github.com/coteriedb/coterie/internal/cli"
 	"github.com/coteriedb/coterie/internal/lab"
@@ -159,4 +161,19 @@ func presets(command string) []string {
 		return nil
 	}
 	return []string{suite.PresetScaled, suite.PresetPublished}
+}
+
+// upLab makes a lab for a benchmark that needs more of it than every one does, as L says.
+func upLab[L any](ctx context.Context, o lab.Options) (one L, err error) {
+	l, err := bed.UpLab(ctx, o, func(string) {})
+	if err != nil {
+		return one, err
+	}
+	one, ok := l.(L)
+	if !ok {
+		down, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+		defer cancel()
+		return one, errors.Join(fmt.Errorf("a lab of another kind: %T", l), l.Down(down, false))
+	}
+	return one, nil
 }
