@@ -31,7 +31,7 @@ type Token struct {
 	Command string    `json:"command"` // what is run on the machine that joins; it has the token
 }
 
-// errPlans bounds how much of this node's processors plans get, which everybody may ask for who may look.
+// errPlans refuses a plan beyond those that a node makes at once. Every role that may look can ask for one.
 var errPlans = &console.Error{State: "53300", Message: "too many plans of this role, or of all, are being made", Hint: "Try again in a moment."}
 
 // planning reads the document of a plan, and has a place for it until leave.
