@@ -269,6 +269,7 @@ type station struct {
 	config source.Config
 	source *source.Source
 	addr   string
+	stop   func() // ends the source that serves; nil before the first
 	epoch  atomic.Uint64
 
 	mu    sync.Mutex
@@ -287,9 +288,13 @@ func (b *bed) station(t *testing.T, sock string) *station {
 	return s
 }
 
-// serve runs a source of that configuration on a port.
+// serve runs a source of that configuration on a port, in place of the one before: a server has one source, whose
+// sweep drops the slots of windows that it does not know.
 func (s *station) serve(t *testing.T, c source.Config) {
 	t.Helper()
+	if s.stop != nil {
+		s.stop()
+	}
 	s.config, s.source = c, source.New(c)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -311,11 +316,12 @@ func (s *station) serve(t *testing.T, c source.Config) {
 			})
 		}
 	})
-	t.Cleanup(func() {
+	s.stop = sync.OnceFunc(func() {
 		_ = l.Close()
 		cancel()
 		running.Wait()
 	})
+	t.Cleanup(s.stop)
 }
 
 // impatient serves copies anew, by a source that waits for databases being created only a little longer than between
