@@ -152,7 +152,7 @@ func TestLab(t *testing.T) {
 	}
 	began = time.Now()
 	s, err := l.Status(t.Context())
-	if d := time.Since(began); err != nil || d > time.Second {
+	if d := time.Since(began); err != nil || d > 10*time.Second { // askTimeout where nothing else runs
 		t.Errorf("status with a dead node took %v: %v", d, err)
 	}
 	if n1, _ := s.Replica("n1"); n1.Role != ag.RoleResolving || n1.Connected != disconnected || n1.PIDs != (PIDs{}) || n1.State != "down" {

@@ -105,6 +105,13 @@ func (a *Agent) SetStatus(all ...api.Status) {
 	a.status = all
 }
 
+// Unreported returns how many of the statuses of SetStatus come after the one that the agent reports next.
+func (a *Agent) Unreported() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return max(0, len(a.status)-1)
+}
+
 // On sets the answer to a method of api.Node. A method without an answer fails.
 func (a *Agent) On(method string, answer func(request any) (any, error)) {
 	a.mu.Lock()

@@ -21,6 +21,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag/availability"
 	"github.com/coteriedb/coterie/internal/cli/clitest"
 	"github.com/coteriedb/coterie/internal/lib/fail"
+	"github.com/coteriedb/coterie/internal/lib/retry"
 )
 
 // commands returns all commands of the package by name, new ones.
@@ -107,10 +108,14 @@ func TestFailover(t *testing.T) {
 	if r = clitest.Run(t, Failover(), a.Layout.Dir, "--away"); r.Err != nil {
 		t.Error(r.Err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	a.On("Failover", func(any) (any, error) {
-		a.SetStatus(opening)
+		a.SetStatus(slices.Repeat([]api.Status{opening}, 30)...)
+		go func() {
+			_ = retry.Until(ctx, time.Millisecond, func() (bool, error) { return a.Unreported() == 0, nil })
+			cancel()
+		}()
 		return api.FailoverResult{From: "n1", To: "n2", Epoch: 8}, nil
 	})
 	if r = clitest.RunIn(ctx, Failover(), a.Layout.Dir, "--to", "n2"); r.Err != nil || !strings.Contains(r.Said, "(was n1)\nit does not take writes yet: coterie status says why") {
