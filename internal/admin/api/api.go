@@ -22,6 +22,8 @@ type Node interface {
 	Status() Status
 	// Decisions returns this node's recent decisions, oldest first.
 	Decisions() []Decision
+	// Lineage returns where the group's data come from, as this node remembers it. It never blocks.
+	Lineage() Lineage
 	// Explain asks every reachable member, and returns the changes of leadership that they remember, with their
 	// reasons.
 	Explain() any

@@ -26,11 +26,12 @@ var checks = func() map[string]check {
 	sync := func(s Status, r Replica) bool { return secondary(s, r) && s.Quorum && r.Sync == ag.Synchronized }
 	async := func(s Status, r Replica) bool { return secondary(s, r) && r.Sync != ag.Synchronized }
 	never := func(Status, Replica) bool { return false } // a group does not follow another one
+	either := func(a, b check) check { return func(s Status, r Replica) bool { return a(s, r) || b(s, r) } }
 	return map[string]check{
 		"/{$}": primary, "/primary": primary, "/master": primary, "/leader": primary, "/read-write": primary,
 		"/standby-leader": never, "/standby_leader": never,
-		"/replica": replica, "/synchronous": sync, "/sync": sync, "/asynchronous": async, "/async": async,
-		"/read-only": func(s Status, r Replica) bool { return primary(s, r) || replica(s, r) },
+		"/replica": replica, "/synchronous": sync, "/sync": sync, "/quorum": sync, "/asynchronous": async, "/async": async,
+		"/read-only": either(primary, replica), "/read-only-sync": either(primary, sync), "/read-only-quorum": either(primary, sync),
 		"/health": func(_ Status, r Replica) bool {
 			return r.Mode == ag.ConfigurationOnly || r.Server == ag.ServerRecovery || r.Server == ag.ServerWritable
 		},

@@ -12,10 +12,13 @@ import (
 // stated is a Node with a status.
 type stated struct {
 	Node
-	st Status
+	st      Status
+	lineage Lineage
 }
 
 func (s *stated) Status() Status { return s.st }
+
+func (s *stated) Lineage() Lineage { return s.lineage }
 
 func (s *stated) Metrics() http.Handler { return http.NotFoundHandler() }
 
@@ -56,6 +59,9 @@ func TestHealthChecks(t *testing.T) {
 		{primary, "GET", "/master", 200},
 		{primary, "GET", "/replica", 503},
 		{primary, "GET", "/read-only", 200},
+		{primary, "GET", "/quorum", 503},
+		{primary, "GET", "/read-only-sync", 200},
+		{primary, "GET", "/read-only-quorum", 200},
 		{primary, "GET", "/primary?lag=0", 200},
 		{primary, "POST", "/primary", 405},
 		{primary, "GET", "/nothing", 404},
@@ -83,6 +89,9 @@ func TestHealthChecks(t *testing.T) {
 		{suspended, "GET", "/replica?lag=1GB", 503},
 		{suspended, "GET", "/liveness", 200},
 		{synchronized, "GET", "/sync", 200},
+		{synchronized, "GET", "/quorum", 200},
+		{synchronized, "GET", "/read-only-quorum", 200},
+		{behind, "GET", "/read-only-sync", 503},
 		{synchronized, "GET", "/replica?lag=0", 200},
 		{primary, "GET", "/standby-leader", 503},
 		{synchronized, "OPTIONS", "/standby_leader", 503},

@@ -120,6 +120,7 @@ func (s *Server) readPaths(mux *http.ServeMux) {
 	mux.HandleFunc("GET /api/v1/decisions", func(w http.ResponseWriter, _ *http.Request) { write(w, http.StatusOK, s.m.Decisions()) })
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) { s.m.Metrics().ServeHTTP(w, r) })
 	s.healthChecks(mux)
+	s.patroniPaths(mux)
 }
 
 func (s Status) self() Replica {

@@ -193,6 +193,8 @@ func (n node) Status() api.Status {
 
 func (n node) Decisions() []api.Decision { return nil }
 
+func (n node) Lineage() api.Lineage { return api.Lineage{} }
+
 func (n node) Metrics() http.Handler { return http.NotFoundHandler() }
 
 func (n node) Explain() any {

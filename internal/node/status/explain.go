@@ -43,6 +43,29 @@ func (s *Service) Decisions() []api.Decision {
 	return all
 }
 
+// Lineage answers from memory. The leader, the reason and the time of a promotion are known for as long as a decision
+// of its epoch is kept.
+func (s *Service) Lineage() api.Lineage {
+	out := api.Lineage{SystemID: s.Members.SystemID()}
+	v := s.Agent.View()
+	if v == nil {
+		return out
+	}
+	led := map[ag.Epoch]api.Change{}
+	for _, d := range s.Agent.Decisions() {
+		e := d.View.Record.Epoch
+		if _, known := led[e.Epoch]; !known && e.Phase == ag.PhaseLead {
+			led[e.Epoch] = api.Change{Leader: e.Leader, Reason: clipText(e.Reason), At: d.At}
+		}
+	}
+	for _, t := range v.Record.State.Timelines {
+		c := led[t.Epoch]
+		c.Timeline, c.Parent, c.Switch = t.TLI, t.Parent, t.Switch
+		out.Changes = append(out.Changes, c)
+	}
+	return out
+}
+
 // Explain gathers what all members in reach decided.
 func (s *Service) Explain() any {
 	own := s.DecisionReport()

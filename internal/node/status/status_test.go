@@ -1,6 +1,7 @@
 package status
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -8,6 +9,7 @@ import (
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent"
+	"github.com/coteriedb/coterie/internal/agent/decisions"
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/listener"
 )
@@ -199,5 +201,30 @@ func TestRotationOf(t *testing.T) {
 	g.Rotation = &ag.Rotation{Pin: "p", Phase: ag.RotationTrust, Hold: true, Done: []ag.ReplicaID{"a", "w"}}
 	if r := RotationOf(g); r.Pin != "p" || !r.Held || len(r.WaitsFor) != 2 || r.WaitsFor[0] != "b" {
 		t.Errorf("%+v", r)
+	}
+}
+
+// TestLineage holds that a promotion has its leader, reason and time as long as a decision remembers them.
+func TestLineage(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	b.agent.view.Record.State.Timelines = []ag.TimelineEntry{{TLI: 1, Epoch: 1}, {TLI: 2, Parent: 1, Switch: 100, Epoch: 3}, {TLI: 5, Parent: 2, Switch: 300, Epoch: 7}}
+	decided := func(phase ag.Phase, second int) decisions.Decision {
+		d := decisions.Decision{At: time.Unix(int64(second), 0)}
+		d.View.Record.Epoch = ag.EpochRecord{Epoch: 7, Phase: phase, Leader: "a", Reason: "planned failover from b"}
+		return d
+	}
+	b.agent.decisions = []decisions.Decision{decided(ag.PhasePromote, 1), decided(ag.PhaseLead, 2), decided(ag.PhaseLead, 3)}
+	want := []api.Change{
+		{Timeline: 1},
+		{Timeline: 2, Parent: 1, Switch: 100},
+		{Timeline: 5, Parent: 2, Switch: 300, Leader: "a", Reason: "planned failover from b", At: time.Unix(2, 0)},
+	}
+	if got := b.Lineage().Changes; !slices.Equal(got, want) {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	b.agent.view = nil
+	if got := b.Lineage(); len(got.Changes) != 0 {
+		t.Errorf("before the first turn: %+v", got)
 	}
 }
