@@ -28,7 +28,7 @@ import (
 const testGroup ag.GroupID = "6f1c1f3e-6a2b-4c57-9d0a-0c9a3a5b7e11"
 
 // patience is for waits whose end is certain on a healthy machine; tests never wait for it to pass.
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 func testLogger(t testing.TB) *slog.Logger {
 	if os.Getenv("ETCD_TEST_LOG") == "" {

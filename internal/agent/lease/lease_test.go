@@ -138,7 +138,7 @@ func TestAnnounceAfterAnEarlierRestart(t *testing.T) {
 // await waits for a condition.
 func await(t *testing.T, is func() bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	if err := retry.Until(ctx, time.Millisecond, func() (bool, error) { return is(), nil }); err != nil {
 		t.Fatal(err)

@@ -13,6 +13,9 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/keeper/datadir"
 )
 
+// patience is for waits whose end is certain on a healthy machine; a busy one is not a failure.
+const patience = 2 * time.Minute
+
 // node is a node directory with a keeper.
 type node struct {
 	t                 *testing.T
@@ -76,7 +79,7 @@ func (n *node) keeperPID() int {
 func (n *node) killKeeper() {
 	if pid := n.keeperPID(); pid > 0 && alive(pid) {
 		_ = syscall.Kill(pid, syscall.SIGKILL)
-		for limit := time.Now().Add(5 * time.Second); alive(pid) && time.Now().Before(limit); time.Sleep(time.Millisecond) {
+		for limit := time.Now().Add(patience); alive(pid) && time.Now().Before(limit); time.Sleep(time.Millisecond) {
 		}
 	}
 }
@@ -122,7 +125,7 @@ func (n *node) startDummy(c *Client, req StartRequest, backends int) int {
 
 func (n *node) wait(what string, cond func() bool) {
 	n.t.Helper()
-	for limit := time.Now().Add(15 * time.Second); !cond(); time.Sleep(5 * time.Millisecond) {
+	for limit := time.Now().Add(patience); !cond(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(limit) {
 			n.t.Fatalf("waited in vain for %s; state %+v", what, n.status())
 		}
@@ -160,7 +163,7 @@ func wantErr(t *testing.T, err, kind error) {
 
 func (n *node) wait0(what string, cond func() bool) {
 	n.t.Helper()
-	for limit := time.Now().Add(15 * time.Second); !cond(); time.Sleep(5 * time.Millisecond) {
+	for limit := time.Now().Add(patience); !cond(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(limit) {
 			n.t.Fatalf("waited in vain for %s", what)
 		}

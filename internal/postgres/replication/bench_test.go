@@ -16,6 +16,9 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 )
 
+// patience is for waits whose end is certain on a healthy machine; a busy one is not a failure.
+const patience = time.Minute
+
 // walsender is the server's end of one connection, played by the test.
 type walsender struct {
 	t       *testing.T
@@ -64,7 +67,7 @@ func (f *fakeServer) next(t *testing.T) *walsender {
 	select {
 	case w := <-f.conns:
 		t.Cleanup(func() { _ = w.conn.Close() })
-		_ = w.conn.SetDeadline(time.Now().Add(20 * time.Second))
+		_ = w.conn.SetDeadline(time.Now().Add(patience))
 		s, err := readStartup(struct {
 			io.Reader
 			io.Writer
@@ -74,7 +77,7 @@ func (f *fakeServer) next(t *testing.T) *walsender {
 		}
 		w.startup = s
 		return w
-	case <-time.After(20 * time.Second):
+	case <-time.After(patience):
 		t.Fatal("no connection to the server")
 		return nil
 	}
@@ -113,14 +116,14 @@ func (w *walsender) write(msgs ...[]byte) {
 func (w *walsender) silent() bool {
 	_ = w.conn.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
 	_, err := w.r.Peek(1)
-	_ = w.conn.SetReadDeadline(time.Now().Add(20 * time.Second))
+	_ = w.conn.SetReadDeadline(time.Now().Add(patience))
 	var timeout net.Error
 	return errors.As(err, &timeout) && timeout.Timeout()
 }
 
 // ended reports that the connection is closed.
 func ended(conn net.Conn, r *bufio.Reader) bool {
-	_ = conn.SetReadDeadline(time.Now().Add(20 * time.Second))
+	_ = conn.SetReadDeadline(time.Now().Add(patience))
 	_, err := io.Copy(io.Discard, r)
 	var timeout net.Error
 	return !errors.As(err, &timeout) || !timeout.Timeout()
@@ -215,7 +218,7 @@ func (b *bench) open(h Hello) (*peer, *walsender) {
 	if !a.OK || a.Epoch != 3 || a.TLI != 2 || a.Switch != 0x1000 {
 		b.t.Errorf("answer = %+v", a)
 	}
-	_ = p.conn.SetDeadline(time.Now().Add(20 * time.Second))
+	_ = p.conn.SetDeadline(time.Now().Add(patience))
 	return p, b.server.next(b.t)
 }
 

@@ -161,7 +161,7 @@ func mustQuery(t *testing.T, c *pgconn.PgConn, sql string) string {
 // waitFor waits until cond holds, with a deadline for loaded machines.
 func waitFor(t *testing.T, what string, cond func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.Now().Add(patience)
 	for !cond() {
 		if time.Now().After(deadline) {
 			t.Fatalf("waited in vain for %s", what)

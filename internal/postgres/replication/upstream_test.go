@@ -73,7 +73,7 @@ func (s *station) connect(kind string) *peer {
 		return err == nil
 	})
 	s.t.Cleanup(func() { _ = conn.Close() })
-	_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
+	_ = conn.SetDeadline(time.Now().Add(patience))
 	p := &peer{t: s.t, conn: conn, r: bufio.NewReader(conn)}
 	packet := startupPacket(Hello{Kind: kind, Member: "x"}, "anyone")
 	if kind == KindWAL {
@@ -90,7 +90,7 @@ func (s *station) accept(a Answer) (*peer, Hello) {
 	select {
 	case conn := <-s.ends:
 		s.t.Cleanup(func() { _ = conn.Close() })
-		_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
+		_ = conn.SetDeadline(time.Now().Add(patience))
 		if err := readFrame(conn, &h); err != nil {
 			s.t.Fatal(err)
 		}
@@ -98,7 +98,7 @@ func (s *station) accept(a Answer) (*peer, Hello) {
 			s.t.Fatal(err)
 		}
 		return &peer{t: s.t, conn: conn, r: bufio.NewReader(conn)}, h
-	case <-time.After(20 * time.Second):
+	case <-time.After(patience):
 		s.t.Fatal("the source was not dialed")
 		return nil, h
 	}
