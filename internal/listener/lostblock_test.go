@@ -260,7 +260,9 @@ func sameWhenLost(t *testing.T, far, near *group, r *rand.Rand, lost *int) bool 
 		switch {
 		case open && ending == stmt.EndsNothing: // the error of a failed block is another one
 			*lost++
-			_, _ = observe(t, stays, lostBlock)
+			for _, s := range []string{"rollback", "begin", lostBlock} { // savepoints are lost, too
+				_, _ = observe(t, stays, s)
+			}
 			if !strings.Contains(got, "ERROR 40001") || moved.TxStatus() != 'E' {
 				t.Errorf("%d of %q: %s", i, script, got)
 			}
