@@ -61,6 +61,9 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
+// patience is how long a state may take that takes seconds on an idle machine.
+const patience = 5 * time.Minute
+
 // freePort finds a first port for a lab of four nodes.
 func freePort(t *testing.T) int {
 	t.Helper()
@@ -81,11 +84,26 @@ func newDir(t *testing.T) string {
 	return filepath.Join(parent, "lab")
 }
 
+// raise makes a lab. It tries again, with other options, while this host is too busy for a member of a group.
+func raise(t *testing.T, options func(began time.Time) Options) *Lab {
+	t.Helper()
+	for first := time.Now(); ; {
+		l, err := Up(t.Context(), options(time.Now()))
+		if err == nil {
+			return l
+		}
+		if !strings.Contains(err.Error(), "a host that is not as busy") || time.Since(first) > patience {
+			t.Fatal(err)
+		}
+		t.Logf("again, when this host may be less busy: %v", err)
+	}
+}
+
 // await waits until the status satisfies is.
 func await(t *testing.T, l *Lab, what string, is func(Status) bool) Status {
 	t.Helper()
 	var s Status
-	for deadline := time.Now().Add(90 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
 		var err error
 		if s, err = l.Status(t.Context()); err != nil {
 			t.Fatal(err)
@@ -96,7 +114,7 @@ func await(t *testing.T, l *Lab, what string, is func(Status) bool) Status {
 		if time.Now().After(deadline) {
 			b, _ := json.MarshalIndent(s, "", " ")
 			_ = l.Logs(t.Context(), "", 15, false, func(line LogLine) { t.Log(line.Node, line.File, line.Line) })
-			t.Fatalf("%s: not so after 90 s: %s", what, b)
+			t.Fatalf("%s: not so after %v: %s", what, patience, b)
 		}
 	}
 }
@@ -126,14 +144,13 @@ func TestLab(t *testing.T) {
 		t.Skip("runs three servers")
 	}
 	var said []time.Time
-	began := time.Now()
-	l, err := Up(t.Context(), Options{Dir: newDir(t), Port: freePort(t), Exe: program(t), Bound: true, Progress: func(s string) {
-		said = append(said, time.Now())
-		t.Logf("%v %s", time.Since(began).Round(time.Millisecond), s)
-	}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := raise(t, func(began time.Time) Options {
+		said = nil
+		return Options{Dir: newDir(t), Port: freePort(t), Exe: program(t), Bound: true, Progress: func(s string) {
+			said = append(said, time.Now())
+			t.Logf("%v %s", time.Since(began).Round(time.Millisecond), s)
+		}}
+	})
 	t.Cleanup(func() { destroy(t, l) })
 	for i := 1; i < len(said); i++ {
 		if d := said[i].Sub(said[i-1]); d > 3*time.Second {
@@ -150,7 +167,7 @@ func TestLab(t *testing.T) {
 	if err := l.Kill("n1", WhatNode); err != nil {
 		t.Fatal(err)
 	}
-	began = time.Now()
+	began := time.Now()
 	s, err := l.Status(t.Context())
 	if d := time.Since(began); err != nil || d > 10*time.Second { // askTimeout where nothing else runs
 		t.Errorf("status with a dead node took %v: %v", d, err)

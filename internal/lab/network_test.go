@@ -33,14 +33,12 @@ func needNamespaces(t *testing.T) {
 func upNamespaced(t *testing.T, o Options) *Lab {
 	t.Helper()
 	needNamespaces(t)
-	o.Dir, o.Net, o.Exe = newDir(t), NetNamespaces, program(t)
-	began := time.Now()
-	o.Progress = func(s string) { t.Logf("%v %s", time.Since(began).Round(time.Millisecond), s) }
-	o.Bound = true
-	l, err := Up(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	o.Net, o.Exe, o.Bound = NetNamespaces, program(t), true
+	l := raise(t, func(began time.Time) Options {
+		o.Dir = newDir(t)
+		o.Progress = func(s string) { t.Logf("%v %s", time.Since(began).Round(time.Millisecond), s) }
+		return o
+	})
 	t.Cleanup(func() { destroy(t, l); nothingLeft(t, l) })
 	return l
 }
