@@ -58,6 +58,12 @@ func Judge(f Facts) (out []Finding) {
 			Problem, fmt.Sprintf("the repository %s cannot be used: %s", f.Plan.Repository, f.Catalog.Problem), "nothing can be restored from it", "coterie backup enable again, on the primary",
 		}}
 	}
+	if o := f.Catalog.Owner; o != "" && o != f.Plan.Group {
+		out = append(out, Finding{
+			Problem, fmt.Sprintf("the stanza %s in %s is of another group (%s)", f.Plan.Stanza, f.Plan.Repository, o), "two groups must never write to one archive: neither could be restored from it",
+			"coterie backup enable --stanza NAME on every replica of this group, the primary first",
+		})
+	}
 	out = append(out, judgeAge(f)...)
 	out = append(out, judgeArchiver(f)...)
 	out = append(out, judgeHistory(f)...)

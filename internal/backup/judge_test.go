@@ -42,6 +42,7 @@ func TestJudge(t *testing.T) {
 		"no history":            {func(f *Facts) { f.Catalog.Histories = nil }, []string{"problem no backup can be followed to timeline 4"}},
 		"a timeline is missing": {func(f *Facts) { f.Archiver.Timeline = 5 }, []string{"problem nothing of timeline 5"}},
 		"a timeline has begun":  {func(f *Facts) { f.Archiver.Timeline, f.Archiver.Waiting = 5, 1 }, nil},
+		"a stanza of others":    {func(f *Facts) { f.Catalog.Owner = "other" }, []string{"problem is of another group (other)"}},
 		"another replica":       {func(f *Facts) { f.Lacking = []string{"n2 has no backups enabled"} }, []string{"warning n2 has no backups"}},
 	} {
 		f := healthy(t)

@@ -44,6 +44,10 @@ type Tool interface {
 	// Create makes the group's place in the repository, if it is not there. The server of this node must be the
 	// primary.
 	Create(ctx context.Context) error
+	// Owner returns the id of the group whose mark the group's place in the repository has; "" if it has none.
+	Owner(ctx context.Context) (string, error)
+	// Claim marks the group's place in the repository as that of the group.
+	Claim(ctx context.Context) error
 	// Upgrade has the group's place in the repository take the WAL and backups of the cluster that the group has now.
 	// Those of earlier clusters stay.
 	Upgrade(ctx context.Context) error
@@ -71,6 +75,7 @@ type Catalog struct {
 	WAL       []string // names of segments and partial segments, without suffixes of the repository
 	Histories map[uint32]string
 	System    uint64 // identifier of the cluster that archives there
+	Owner     string // id of the group whose mark it has; "": none, or it was not asked for
 	Major     int    // of its PostgreSQL
 }
 

@@ -141,7 +141,10 @@ func (t *Tool) Catalog(ctx context.Context) (backup.Catalog, error) {
 	for tli, at := range histories {
 		histories[tli] = path.Join(dir, at)
 	}
-	c.Histories, err = t.histories(ctx, histories)
+	if c.Histories, err = t.histories(ctx, histories); err != nil {
+		return c, err
+	}
+	c.Owner, err = t.Owner(ctx)
 	return c, err
 }
 

@@ -28,6 +28,7 @@ const (
 // command is one run of the program.
 type command struct {
 	args []string
+	in   string            // standard input
 	each func(line string) // called for each line of standard output; nil: they are kept, up to maxAnswer
 }
 
@@ -35,6 +36,9 @@ type command struct {
 func (t *Tool) run(ctx context.Context, c command) (string, error) {
 	cmd := exec.CommandContext(ctx, t.program(), c.args...)
 	cmd.Env, cmd.Dir = environment(), "/"
+	if c.in != "" {
+		cmd.Stdin = strings.NewReader(c.in)
+	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
 	grace := cmp.Or(t.Grace, toEnd)

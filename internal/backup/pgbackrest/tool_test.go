@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -88,6 +89,45 @@ func TestParseFiles(t *testing.T) {
 	wal, histories, err := parseFiles([]byte(listing))
 	if err != nil || !slices.Equal(wal, []string{"000000010000000000000001", "000000010000000000000002.partial"}) || len(histories) != 1 || histories[3] != "00000003.history" {
 		t.Errorf("%v, %v, %v", wal, histories, err)
+	}
+}
+
+// TestOwner has the real program keep the marks of two groups in an encrypted repository.
+func TestOwner(t *testing.T) {
+	if _, err := exec.LookPath("pgbackrest"); err != nil {
+		t.Skip("NOT RUN: pgbackrest is not installed, as with apt-get install pgbackrest")
+	}
+	tools, repo := map[string]*Tool{}, backup.Repository{Directory: t.TempDir()}
+	for _, group := range []string{"one", "two"} {
+		dir := t.TempDir()
+		p, s := backup.Plan{Stanza: "orders", Group: group, Retention: 1, Repository: repo}, backup.Secrets{Passphrase: "words of " + group}
+		if err := os.WriteFile(filepath.Join(dir, ConfigFile), []byte(Config(p, s, Server{Data: "/d"}, dir)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Mkdir(filepath.Join(dir, "conf.d"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		tools[group] = New(p, s, dir)
+	}
+	if owner, err := tools["one"].Owner(t.Context()); err != nil || owner != "" {
+		t.Fatalf("%q, %v", owner, err)
+	}
+	if err := tools["one"].Claim(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for name, x := range tools {
+		if owner, err := x.Owner(t.Context()); err != nil || owner != "one" {
+			t.Errorf("%s: %q, %v", name, owner, err)
+		}
+		if names, err := x.Stanzas(t.Context()); err != nil || len(names) != 0 {
+			t.Errorf("the mark is taken for a stanza: %q, %v", names, err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(repo.Directory, "coterie", "orders.group"), make([]byte, 200), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tools["two"].Owner(t.Context()); err == nil {
+		t.Error("a mark of any length is read")
 	}
 }
 

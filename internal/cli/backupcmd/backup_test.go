@@ -43,7 +43,7 @@ func replica(t *testing.T, primary ag.ReplicaID, tool string) *clitest.Agent {
 	a.OnSQL("FROM coterie.options", []string{"option", "replica", "value"}, []any{"AUTOMATED_BACKUP_PREFERENCE", nil, "PRIMARY"}, []any{"BACKUP_PRIORITY", "n1", "50"})
 	a.OnStatement("SET PARAMETER", "ALTER")
 	bin := t.TempDir()
-	if err := os.WriteFile(filepath.Join(bin, "pgbackrest"), []byte("#!/bin/sh\necho \"$@\" >> "+bin+"/asked\n[ \"$1\" = version ] && { echo pgBackRest 2.45; exit; }\n"+tool), 0o755); err != nil {
+	if err := os.WriteFile(filepath.Join(bin, "pgbackrest"), []byte("#!/bin/sh\necho \"$@\" >> "+bin+"/asked\n[ \"$1\" = version ] && { echo pgBackRest 2.45; exit; }\n"+marks+tool), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
@@ -51,6 +51,11 @@ func replica(t *testing.T, primary ag.ReplicaID, tool string) *clitest.Agent {
 	inForce(t, "off", "")
 	return a
 }
+
+// marks has the fake of the tool keep the marks of owners: repo-put and repo-get.
+const marks = `m="$(dirname "$0")/mark"
+case "$*" in *repo-put*) cat > "$m"; exit;; *repo-get*coterie/*) [ -e "$m" ] && exec cat "$m"; exit 1;; esac
+`
 
 // inForce makes the server say that these are its settings.
 func inForce(t *testing.T, mode, command string) {
@@ -136,7 +141,6 @@ func TestEnableAfterMajorUpgrade(t *testing.T) {
 	}{
 		{15, "0d5a8f7e-6f0b-4f0e-9d0c-6a4f1f5c2b11", "stanza-create"},
 		{16, "0d5a8f7e-6f0b-4f0e-9d0c-6a4f1f5c2b11", "stanza-upgrade"},
-		{15, "", "stanza-create"},
 		{16, "", ""},
 	} {
 		systemID = func(context.Context, *work) (uint64, error) { return c.now, nil }
@@ -148,7 +152,7 @@ func TestEnableAfterMajorUpgrade(t *testing.T) {
 			t.Fatal(err)
 		}
 		if c.asked == "" {
-			if r.Refused(t, 4, "of another cluster"); strings.Contains(string(asked), "stanza-upgrade") || strings.Contains(string(asked), "stanza-create") {
+			if r.Refused(t, 4, "says that it is this group's"); strings.Contains(string(asked), "stanza-upgrade") || strings.Contains(string(asked), "stanza-create") {
 				t.Errorf("%+v: %s", c, asked)
 			}
 			continue
@@ -157,6 +161,46 @@ func TestEnableAfterMajorUpgrade(t *testing.T) {
 			t.Errorf("%+v: %+v, %s", c, r, asked)
 		}
 	}
+}
+
+// TestEnableTakesNoStanzaOfAnother holds that the identifier of the cluster does not make a stanza the group's: a
+// restored group has that of the one it was restored from.
+func TestEnableTakesNoStanzaOfAnother(t *testing.T) {
+	was := systemID
+	t.Cleanup(func() { systemID = was })
+	systemID = func(context.Context, *work) (uint64, error) { return 15, nil }
+	const there = `echo '[{"archive":[],"backup":[],"db":[{"id":1,"system-id":15,"version":"15"}],"name":"orders","status":{"code":2,"lock":{"backup":{"held":false}},"message":"no valid backups"}}]'`
+	a := replica(t, "n1", there)
+	mark, repo := filepath.Join(filepath.Dir(os.Getenv("ASKED")), "mark"), t.TempDir()
+	made := func() bool {
+		asked, err := os.ReadFile(os.Getenv("ASKED"))
+		return err != nil || strings.Contains(string(asked), "stanza-create")
+	}
+	clitest.Run(t, Backup(), a.Layout.Dir, "enable", "--repo", repo).Refused(t, 4, "nothing in it says that it is this group's")
+	if err := os.WriteFile(mark, []byte("other"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	clitest.Run(t, Backup(), a.Layout.Dir, "enable", "--repo", repo).Refused(t, 4, "is of another group (other)")
+	if made() {
+		t.Error("the stanza was made")
+	}
+	if r := clitest.Run(t, Backup(), a.Layout.Dir, "enable", "--repo", repo, "--take-over"); r.Code != 0 {
+		t.Errorf("%+v", r)
+	}
+	if b, err := os.ReadFile(mark); err != nil || string(b) != "0d5a8f7e-6f0b-4f0e-9d0c-6a4f1f5c2b11" {
+		t.Errorf("the mark: %s, %v", b, err)
+	}
+	if err := planfile.Remove(a.Layout); err != nil { // as another replica that leads: the mark is enough
+		t.Fatal(err)
+	}
+	if r := clitest.Run(t, Backup(), a.Layout.Dir, "enable", "--repo", repo); r.Code != 0 || !made() {
+		t.Errorf("%+v", r)
+	}
+	b := replica(t, "n2", there)
+	if err := os.WriteFile(filepath.Join(filepath.Dir(os.Getenv("ASKED")), "mark"), []byte("other"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	clitest.Run(t, Backup(), b.Layout.Dir, "enable", "--repo", repo).Refused(t, 4, "is of another group (other)")
 }
 
 // TestEnableIsRefused holds what is refused, and that nothing is left of it.

@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -91,6 +90,7 @@ type enabling struct {
 	retention               int
 	warn                    time.Duration
 	dryRun, replace, asJSON bool
+	takeOver                bool
 
 	secrets backup.Secrets
 	st      api.Status
@@ -136,6 +136,7 @@ major upgrade of PostgreSQL it has the repository take the WAL of the new cluste
 	fl.IntVar(&x.retention, "retention", 2, "full backups that are kept, with what depends on them")
 	fl.DurationVar(&x.warn, "warn-after", backup.DefaultWarn, "age of the last backup from which on coterie check backup warns")
 	fl.BoolVar(&x.replace, "replace", false, "take the place of an archive_command that is in force")
+	fl.BoolVar(&x.takeOver, "take-over", false, "use a stanza without backups of which nothing says that it is this group's; never one to which another group or server still archives")
 	fl.BoolVar(&x.dryRun, "dry-run", false, "say what would be done, and change nothing")
 	fl.BoolVar(&x.asJSON, "json", false, "print JSON")
 	return c
@@ -294,14 +295,19 @@ func (x *enabling) prepare(ctx context.Context, tool backup.Tool, p backup.Plan)
 	if err != nil {
 		return fmt.Errorf("the repository %s cannot be used: %w", p.Repository, err)
 	}
-	for _, b := range have.Backups {
-		if b.Group != "" && b.Group != p.Group {
-			return fail.Refusedf("the stanza %s in %s has backups of another group (%s); two groups must never write to one archive: name another one with --stanza", p.Stanza, p.Repository, b.Group)
-		}
+	have.Owner, err = tool.Owner(ctx)
+	if err != nil {
+		return fmt.Errorf("the repository %s cannot be used: %w", p.Repository, err)
+	}
+	if err := x.mayUse(p, have); err != nil {
+		return err
 	}
 	switch {
 	case x.st.Primary == x.st.Node:
 		cli.Say(x.c, "making the stanza %s in %s", p.Stanza, p.Repository)
+		if err := x.claim(ctx, tool, p, have); err != nil {
+			return err
+		}
 		if err := x.create(ctx, tool, p, have); err != nil {
 			return err
 		}
@@ -311,7 +317,7 @@ func (x *enabling) prepare(ctx context.Context, tool backup.Tool, p backup.Plan)
 	return planfile.Save(x.layout, p)
 }
 
-// create makes the stanza. One with backups of this group in it, of another cluster, was made before a major upgrade:
+// create makes the stanza. One of this group with WAL of another cluster was made before a major upgrade:
 // it takes what the new cluster archives from then on.
 func (x *enabling) create(ctx context.Context, tool backup.Tool, p backup.Plan, have backup.Catalog) error {
 	place := tool.Create
@@ -321,11 +327,10 @@ func (x *enabling) create(ctx context.Context, tool backup.Tool, p backup.Plan, 
 			return fail.Unhealthyf("the server of this node does not answer: %w; see coterie status, and run coterie backup enable again", err)
 		}
 		if now != have.System {
-			ours := slices.ContainsFunc(have.Backups, func(b backup.Backup) bool { return b.Group == p.Group })
-			if !ours {
-				return fail.Refusedf("the stanza %s in %s is of another cluster (system identifier %d, this one has %d), and has no backup that says that it is of this group; nothing was changed: name another one with --stanza", p.Stanza, p.Repository, have.System, now)
+			if !ours(p, have) {
+				return fail.Refusedf("the stanza %s in %s is of another cluster (system identifier %d, this one has %d), and nothing says that it was this group's; nothing was changed: name another one with --stanza", p.Stanza, p.Repository, have.System, now)
 			}
-			cli.Say(x.c, "the stanza has backups of this group from before a major upgrade; they stay")
+			cli.Say(x.c, "the stanza is that of this group from before a major upgrade; what it has stays")
 			place = tool.Upgrade
 		}
 	}

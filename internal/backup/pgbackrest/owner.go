@@ -1,0 +1,42 @@
+package pgbackrest
+
+import (
+	"context"
+	"errors"
+	"os/exec"
+	"path"
+	"strings"
+)
+
+// ownerFile returns the path of the owner's mark in the repository. It is beside the directories of the program, which
+// lists them and would report a file that it does not know.
+func (t *Tool) ownerFile() string { return path.Join("coterie", t.plan.Stanza+".group") }
+
+// Owner returns the id of the group whose mark the stanza has.
+func (t *Tool) Owner(ctx context.Context) (string, error) {
+	const missing = 1 // the code of repo-get for a file that does not exist
+	ctx, cancel := context.WithTimeout(ctx, quick)
+	defer cancel()
+	out, err := t.run(ctx, command{args: t.with("repo-get", "--raw", "--ignore-missing", t.ownerFile())})
+	var ended *exec.ExitError
+	if errors.As(err, &ended) && ended.ExitCode() == missing {
+		return "", nil
+	}
+	out = strings.TrimSpace(out)
+	if err == nil && len(out) > maxOwner {
+		return "", errors.New("the mark of the stanza's owner in the repository, " + t.ownerFile() + ", is no id of a group")
+	}
+	return out, err
+}
+
+// maxOwner is the length of a group's id, with room to spare.
+const maxOwner = 100
+
+// Claim marks the stanza as that of the group. The mark is not encrypted: a group's id is no secret, and another group
+// with another passphrase must be able to read it.
+func (t *Tool) Claim(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, quick)
+	defer cancel()
+	_, err := t.run(ctx, command{args: t.with("repo-put", "--raw", t.ownerFile()), in: t.plan.Group})
+	return err
+}

@@ -1,0 +1,56 @@
+package backupcmd
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/coteriedb/coterie/internal/backup"
+	"github.com/coteriedb/coterie/internal/lib/fail"
+)
+
+// ours reports whether the stanza says that it is the group's, by its owner's mark or by a backup.
+func ours(p backup.Plan, have backup.Catalog) bool {
+	return have.Owner == p.Group || slices.ContainsFunc(have.Backups, func(b backup.Backup) bool { return b.Group == p.Group })
+}
+
+// mayUse refuses a stanza that another group writes to, or may write to. The identifier of the cluster is no proof: a
+// group that was restored, or made of a copy, has the identifier of the one that it comes from.
+func (x *enabling) mayUse(p backup.Plan, have backup.Catalog) error {
+	const rule = "two groups must never write to one archive"
+	for _, b := range have.Backups {
+		if b.Group != "" && b.Group != p.Group {
+			return fail.Refusedf("the stanza %s in %s has backups of another group (%s); %s: name another one with --stanza", p.Stanza, p.Repository, b.Group, rule)
+		}
+	}
+	known := x.before != nil && x.before.Stanza == p.Stanza && x.before.Repository == p.Repository && x.before.Group == p.Group
+	switch {
+	case x.takeOver, ours(p, have):
+		return nil
+	case have.Owner != "":
+		return fail.Refusedf("the stanza %s in %s is of another group (%s), which has made no backup yet; %s: name another one with --stanza, or give --take-over if that group has ended",
+			p.Stanza, p.Repository, have.Owner, rule)
+	case known, have.System == 0, x.st.Primary != x.st.Node: // a secondary makes no stanza, and archives with that of the primary
+		return nil
+	}
+	return fail.Refusedf("the stanza %s in %s exists, and nothing in it says that it is this group's; %s: name another one with --stanza, or give --take-over if nothing else archives there any more",
+		p.Stanza, p.Repository, rule)
+}
+
+// claim puts the mark of this group into the repository, and looks whether another group has put its own there
+// meanwhile.
+func (x *enabling) claim(ctx context.Context, tool backup.Tool, p backup.Plan, have backup.Catalog) error {
+	if have.Owner == p.Group {
+		return nil
+	}
+	if err := tool.Claim(ctx); err != nil {
+		return fmt.Errorf("the repository %s takes no mark of its owner: %w", p.Repository, err)
+	}
+	switch now, err := tool.Owner(ctx); {
+	case err != nil:
+		return fmt.Errorf("the repository %s cannot be used: %w", p.Repository, err)
+	case now != p.Group:
+		return fail.Refusedf("the stanza %s in %s was taken by the group %q at the same time: name another one with --stanza", p.Stanza, p.Repository, now)
+	}
+	return nil
+}
