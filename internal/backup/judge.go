@@ -3,6 +3,8 @@ package backup
 import (
 	"fmt"
 	"time"
+
+	"github.com/coteriedb/coterie/internal/lib/units"
 )
 
 // Level is how bad a finding is. The levels are those of package check.
@@ -32,12 +34,63 @@ type Archiver struct {
 	ArchivedAt   time.Time `json:"last_archived,omitzero"`
 	FailedAt     time.Time `json:"last_failed,omitzero"`
 	Waiting      int       `json:"waiting"` // segments that are to be archived
+	Since        time.Time `json:"waiting_since,omitzero"`
+	Kept         int64     `json:"waiting_bytes"`
+	Rate         int64     `json:"waiting_bytes_per_second"`
+	Free         int64     `json:"free_bytes"`       // on the disk of WAL
+	Reason       string    `json:"reason,omitempty"` // what is wrong with the repository, as far as a look at it tells
 	Timeline     uint32    `json:"timeline"`
 	SegmentSize  int64     `json:"segment_size"`
 }
 
 // Failing reports whether the last try to archive failed.
 func (a Archiver) Failing() bool { return a.FailedAt.After(a.ArchivedAt) }
+
+// Behind returns since when the archive lacks what the server has; zero: nothing waits.
+func (a Archiver) Behind() time.Time {
+	if a.Since.IsZero() || a.Since.After(a.ArchivedAt) {
+		return a.Since
+	}
+	return a.ArchivedAt
+}
+
+// FullIn returns how long the disk of WAL lasts at the rate at which what waits becomes more. ok is false if it does
+// not become more.
+func (a Archiver) FullIn() (d time.Duration, ok bool) {
+	if a.Rate <= 0 {
+		return 0, false
+	}
+	return time.Duration(min(a.Free/a.Rate, maxFullIn)) * time.Second, true
+}
+
+// maxFullIn is ten years, in seconds.
+const maxFullIn = 10 * 366 * 24 * 3600
+
+// Trouble returns what is wrong if archiving fails.
+func (a Archiver) Trouble(now time.Time) (Finding, bool) {
+	if !a.Failing() {
+		return Finding{}, false
+	}
+	since := ""
+	if b := a.Behind(); !b.IsZero() {
+		since = fmt.Sprintf(" since %s (for %s)", b.UTC().Format(time.DateTime+"Z07:00"), ageText(now.Sub(b)))
+	}
+	f := Finding{
+		Level: Problem, What: fmt.Sprintf("archiving fails on %s%s: %s was refused %s ago", a.Node, since, a.LastFailed, ageText(now.Sub(a.FailedAt))),
+		Why: "no commit waits for the archive, and no WAL is lost while the primary's disk holds it; what it has not archived cannot be restored, and a failover may leave a gap",
+		Run: "see log/postgres.log on " + a.Node + " for the reason; the server tries again by itself",
+	}
+	if a.Reason != "" {
+		f.What += ", because " + a.Reason
+		f.Run = "make room in the repository (coterie backup expire, after coterie backup enable --retention with fewer), or have it back as it was; the server tries again by itself, and coterie check backup tells when nothing waits"
+	}
+	f.What += fmt.Sprintf("; %d segments wait, %s on its disk, which has %s free", a.Waiting, units.Bytes(a.Kept), units.Bytes(a.Free))
+	if d, ok := a.FullIn(); ok {
+		f.What += fmt.Sprintf(" and is full in %s at the present rate", ageText(d))
+		f.Run += "; if it would be too late, coterie backup disable on " + a.Node + " gives that WAL up, and a full backup is due as soon as backups are enabled again"
+	}
+	return f, true
+}
 
 // Facts are what Judge looks at.
 type Facts struct {
@@ -54,9 +107,15 @@ const waitingMost = 8
 // Judge returns what a person should know, the last backup and the archive first.
 func Judge(f Facts) (out []Finding) {
 	if f.Catalog.Problem != "" && len(f.Catalog.Backups) == 0 && len(f.Catalog.WAL) == 0 {
-		return []Finding{{
+		out = append(out, Finding{
 			Problem, fmt.Sprintf("the repository %s cannot be used: %s", f.Plan.Repository, f.Catalog.Problem), "nothing can be restored from it", "coterie backup enable again, on the primary",
-		}}
+		})
+		if f.Archiver != nil {
+			if x, bad := f.Archiver.Trouble(f.Now); bad {
+				out = append(out, x)
+			}
+		}
+		return out
 	}
 	if o := f.Catalog.Owner; o != "" && o != f.Plan.Group {
 		out = append(out, Finding{
@@ -125,10 +184,8 @@ func judgeArchiver(f Facts) []Finding {
 			"coterie restart --postgres --pending, then coterie backup enable again on the primary",
 		}}
 	case a.Failing():
-		return []Finding{{
-			Problem, fmt.Sprintf("archiving fails on %s: %s was refused %s ago, %d segments wait", a.Node, a.LastFailed, ageText(f.Now.Sub(a.FailedAt)), a.Waiting),
-			"WAL stays on the primary's disk until it is archived, and a failover may leave a gap in the archive", "see log/postgres.log on " + a.Node + " for the reason: the repository is full, gone, or refuses the key",
-		}}
+		x, _ := a.Trouble(f.Now)
+		return []Finding{x}
 	case a.Waiting > waitingMost:
 		return []Finding{{Warning, fmt.Sprintf("%d segments wait on %s to be archived", a.Waiting, a.Node), "the archive is behind, and WAL gathers on the primary's disk", "see whether the repository is slow; log/postgres.log there"}}
 	}

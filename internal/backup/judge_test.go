@@ -25,14 +25,22 @@ func TestJudge(t *testing.T) {
 		change func(f *Facts)
 		want   []string // level and the beginning or a part of the finding
 	}{
-		"all is well":      {func(*Facts) {}, nil},
-		"no backup":        {func(f *Facts) { f.Catalog.Backups = nil }, []string{"problem there is no backup"}},
-		"an old one":       {func(f *Facts) { f.Now = f.Now.Add(60 * time.Hour); f.Archiver.ArchivedAt = f.Now }, []string{"warning ended 2 days ago"}},
-		"a damaged one":    {func(f *Facts) { f.Catalog.Backups[1].Failed = true }, []string{"problem wrong checksums"}},
-		"no repository":    {func(f *Facts) { f.Catalog = Catalog{Problem: "missing stanza path"} }, []string{"problem missing stanza path"}},
-		"no primary":       {func(f *Facts) { f.Archiver = nil }, []string{"warning does not say"}},
-		"not archiving":    {func(f *Facts) { f.Archiver.On = false }, []string{"problem archives nothing"}},
-		"archiving fails":  {func(f *Facts) { f.Archiver.FailedAt = f.Now; f.Archiver.LastFailed = "x" }, []string{"problem archiving fails on n1"}},
+		"all is well":     {func(*Facts) {}, nil},
+		"no backup":       {func(f *Facts) { f.Catalog.Backups = nil }, []string{"problem there is no backup"}},
+		"an old one":      {func(f *Facts) { f.Now = f.Now.Add(60 * time.Hour); f.Archiver.ArchivedAt = f.Now }, []string{"warning ended 2 days ago"}},
+		"a damaged one":   {func(f *Facts) { f.Catalog.Backups[1].Failed = true }, []string{"problem wrong checksums"}},
+		"no repository":   {func(f *Facts) { f.Catalog = Catalog{Problem: "missing stanza path"} }, []string{"problem missing stanza path"}},
+		"no primary":      {func(f *Facts) { f.Archiver = nil }, []string{"warning does not say"}},
+		"not archiving":   {func(f *Facts) { f.Archiver.On = false }, []string{"problem archives nothing"}},
+		"archiving fails": {func(f *Facts) { f.Archiver.FailedAt = f.Now; f.Archiver.LastFailed = "x" }, []string{"problem archiving fails on n1"}},
+		"the repository is full": {
+			func(f *Facts) {
+				a := f.Archiver
+				a.FailedAt, a.LastFailed, a.Waiting, a.Since, a.Kept, a.Free, a.Rate, a.Reason = f.Now, "x", 412, f.Now.Add(-3*time.Hour), 412*size, 20<<30, 2<<20, "the repository /backup is full"
+				a.ArchivedAt = f.Now.Add(-4 * time.Hour)
+			},
+			[]string{"problem since 2026-11-26 09:00:00Z (for 3 h): x was refused 0 s ago, because the repository /backup is full; 412 segments wait, 6.4 GiB on its disk, which has 20.0 GiB free and is full in 2 h at the present rate"},
+		},
 		"it failed before": {func(f *Facts) { f.Archiver.FailedAt = f.Archiver.ArchivedAt.Add(-time.Second) }, nil},
 		"it is slow":       {func(f *Facts) { f.Archiver.Waiting = 9 }, []string{"warning 9 segments wait"}},
 		"a gap":            {func(f *Facts) { f.Catalog.WAL = archive(t, "1:2-4", "3:5-6", "4:9-12") }, []string{"problem lacks 2 segments"}},

@@ -13,7 +13,8 @@ import (
 )
 
 // archiving selects what each replica says of the backups.
-const archiving = `SELECT node, enabled, problem, is_primary, archiving, archived, last_archived_wal, last_archived, failed, last_failed_wal, last_failed, waiting, timeline, segment_bytes
+const archiving = `SELECT node, enabled, problem, is_primary, archiving, archived, last_archived_wal, last_archived, failed, last_failed_wal, last_failed, waiting, timeline, segment_bytes,
+waiting_since, waiting_bytes, waiting_bytes_per_second, free_bytes, reason
 FROM coterie.backup ORDER BY node`
 
 // FindBackup looks at the group's backups, at its archive, and at how the primary archives.
@@ -33,12 +34,6 @@ func FindBackup(ctx context.Context, dir string) ([]Finding, error) {
 		return nil, err
 	}
 	f := backup.Facts{Now: time.Now(), Plan: p}
-	if f.Catalog, err = tool.Catalog(ctx); err != nil {
-		return []Finding{{
-			Level: Problem, What: fmt.Sprintf("the repository %s cannot be used from this node: %v", p.Repository, err),
-			Why: "nothing can be archived or restored from here", Run: "see that the repository is there and takes the key; coterie backup enable again",
-		}}, nil
-	}
 	rows, err := rowsOf(ctx, api.NewClient(l.AgentSock(), l.Owner()), archiving)
 	if err != nil {
 		return nil, err
@@ -47,6 +42,18 @@ func FindBackup(ctx context.Context, dir string) ([]Finding, error) {
 		f.Archiver, f.Lacking = archiverOf(r, f)
 	}
 	var out []Finding
+	if f.Catalog, err = tool.Catalog(ctx); err != nil {
+		out = append(out, Finding{
+			Level: Problem, What: fmt.Sprintf("the repository %s cannot be used from this node: %v", p.Repository, err),
+			Why: "nothing can be archived or restored from here", Run: "see that the repository is there and takes the key; coterie backup enable again",
+		})
+		if f.Archiver != nil {
+			if x, bad := f.Archiver.Trouble(f.Now); bad {
+				out = append(out, Finding{Level: Level(x.Level), What: x.What, Why: x.Why, Run: x.Run})
+			}
+		}
+		return out, nil
+	}
 	for _, x := range backup.Judge(f) {
 		out = append(out, Finding{Level: Level(x.Level), What: x.What, Why: x.Why, Run: x.Run})
 	}
@@ -68,7 +75,18 @@ func archiverOf(r []any, f backup.Facts) (*backup.Archiver, []string) {
 	return &backup.Archiver{
 		Node: node, On: isTrue(r[4]), Archived: number(r[5]), LastArchived: orNothing(r[6]), ArchivedAt: at(r[7]),
 		Failed: number(r[8]), LastFailed: orNothing(r[9]), FailedAt: at(r[10]), Waiting: int(number(r[11])), Timeline: uint32(number(r[12])), SegmentSize: number(r[13]),
+		Since: at(r[14]), Kept: number(r[15]), Rate: number(r[16]), Free: number(r[17]), Reason: orNothing(r[18]),
 	}, f.Lacking
+}
+
+// ArchiverOf returns how a primary archives. The row has the columns node, last_archived_wal, last_archived,
+// last_failed_wal, last_failed, waiting, waiting_since, waiting_bytes, waiting_bytes_per_second, free_bytes and reason
+// of coterie.backup.
+func ArchiverOf(r []any) backup.Archiver {
+	return backup.Archiver{
+		Node: fmt.Sprint(r[0]), On: true, LastArchived: orNothing(r[1]), ArchivedAt: at(r[2]), LastFailed: orNothing(r[3]), FailedAt: at(r[4]), Waiting: int(number(r[5])),
+		Since: at(r[6]), Kept: number(r[7]), Rate: number(r[8]), Free: number(r[9]), Reason: orNothing(r[10]),
+	}
 }
 
 // number returns a number of the console; 0 for NULL.

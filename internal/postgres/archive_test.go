@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 // TestArchiveAgain holds which files are noted as to be archived: whole segments of earlier timelines that are still
@@ -42,8 +43,12 @@ func TestArchiveAgain(t *testing.T) {
 	if want := []string{"000000010000000000000006", "000000030000000000000005", "000000030000000000000007"}; err != nil || n != 2 || !slices.Equal(ready, want) {
 		t.Errorf("%d, %v: %q", n, err, ready)
 	}
-	if n, err = i.Unarchived(); n != 3 || err != nil {
-		t.Errorf("%d wait, %v", n, err)
+	long := time.Now().Add(-3 * time.Hour).Truncate(time.Second)
+	if err := os.Chtimes(filepath.Join(status, "000000010000000000000006.ready"), long, long); err != nil {
+		t.Fatal(err)
+	}
+	if u, err := i.Unarchived(); u.Files != 3 || !u.Since.Equal(long) || u.Free <= 0 || err != nil {
+		t.Errorf("%+v wait, %v", u, err)
 	}
 	if n, err = i.ArchiveAgain(4); n != 0 || err != nil {
 		t.Errorf("a second time: %d, %v", n, err)

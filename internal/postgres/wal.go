@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"golang.org/x/sys/unix"
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/postgres/pgfiles"
@@ -425,28 +426,45 @@ func syncPath(path string) error {
 	return nil
 }
 
-// Unarchived returns how many files of WAL wait to be archived. It reads their directory itself: where archiving has
-// failed for long there are very many, and the server's session has logins to serve.
-func (i *Instance) Unarchived() (n int, err error) {
+// Unarchived is the WAL that waits to be archived.
+type Unarchived struct {
+	Files int
+	Since time.Time // when the first of them was complete; zero: none waits
+	Free  int64     // bytes that the server may still fill beside them
+}
+
+// Unarchived returns the WAL that waits to be archived. It reads the directory itself: where archiving has failed for
+// long there are very many files, and the server's session has logins to serve.
+func (i *Instance) Unarchived() (u Unarchived, err error) {
+	var fs unix.Statfs_t
+	if err := unix.Statfs(i.path("pg_wal"), &fs); err != nil {
+		return u, fmt.Errorf("look at the file system of pg_wal: %w", err)
+	}
+	u.Free = int64(fs.Bavail) * fs.Bsize
 	dir, err := os.Open(i.path("pg_wal", "archive_status"))
 	if err != nil {
-		return 0, fmt.Errorf("count WAL that is not archived: %w", err)
+		return u, fmt.Errorf("count WAL that is not archived: %w", err)
 	}
 	defer func() { _ = dir.Close() }()
-	for {
-		names, err := dir.Readdirnames(1000)
+	var first string
+	for names := []string(nil); err == nil; {
+		names, err = dir.Readdirnames(1000)
 		for _, name := range names {
 			if strings.HasSuffix(name, ".ready") {
-				n++
+				u.Files++
+				if first == "" || name < first {
+					first = name
+				}
 			}
 		}
-		if errors.Is(err, io.EOF) {
-			return n, nil
-		}
-		if err != nil {
-			return 0, fmt.Errorf("count WAL that is not archived: %w", err)
-		}
 	}
+	if !errors.Is(err, io.EOF) {
+		return u, fmt.Errorf("count WAL that is not archived: %w", err)
+	}
+	if st, err := os.Stat(i.path("pg_wal", "archive_status", first)); first != "" && err == nil { // else it was archived meanwhile
+		u.Since = st.ModTime()
+	}
+	return u, nil
 }
 
 // ArchiveAgain has the server of a primary archive the WAL of earlier timelines once more that it still holds. A
@@ -468,12 +486,14 @@ func (i *Instance) ArchiveAgain(before ag.Timeline) (n int, err error) {
 		if _, err := os.Stat(i.path("pg_wal", name)); err != nil { // PostgreSQL removes it
 			continue
 		}
-		err := os.Rename(filepath.Join(dir, e.Name()), filepath.Join(dir, name+".ready"))
+		ready := filepath.Join(dir, name+".ready")
+		err := os.Rename(filepath.Join(dir, e.Name()), ready)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return n, fmt.Errorf("have WAL archived again: %w", err)
 		}
 		if err == nil {
 			n++
+			_ = os.Chtimes(ready, time.Time{}, time.Now()) // since when it waits, if it still does
 		}
 	}
 	return n, nil

@@ -94,6 +94,12 @@ type Backup struct {
 	Waiting      int       `json:"waiting,omitempty"` // segments to be archived
 	Timeline     int64     `json:"timeline,omitempty"`
 	SegmentSize  int64     `json:"segment_size,omitempty"`
+	Since        time.Time `json:"waiting_since,omitzero"`     // since when the archive lacks the first of them
+	Kept         int64     `json:"kept_bytes,omitempty"`       // what they take on the disk
+	Free         int64     `json:"free_bytes,omitempty"`       // what is left there
+	Rate         int64     `json:"kept_bytes_per_s,omitempty"` // how fast they become more
+	FullIn       *int64    `json:"full_in_s,omitempty"`        // seconds until the disk is full at that rate; nil: they do not become more
+	Reason       string    `json:"behind_because,omitempty"`   // what is wrong with the repository, as far as a look at it tells
 }
 
 // Stream is a secondary's log stream as the primary sees it.

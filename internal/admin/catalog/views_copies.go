@@ -380,7 +380,8 @@ func (s Seeding) sourceID(g ag.GroupID) string {
 var backupView = view{
 	schema: "coterie", name: "backup", about: "The group's backups and the archiving of its WAL, as each replica that answers sees them.",
 	columns: cols("node t, enabled b, tool t, version t, stanza t, repository t, problem t, last_backup ts, last_backup_label t, is_primary b, archiving b, archived i8, " +
-		"last_archived_wal t, last_archived ts, failed i8, last_failed_wal t, last_failed ts, waiting i8, timeline i8, segment_bytes i8"),
+		"last_archived_wal t, last_archived ts, failed i8, last_failed_wal t, last_failed ts, waiting i8, timeline i8, segment_bytes i8, " +
+		"waiting_since ts, waiting_bytes i8, waiting_bytes_per_second i8, free_bytes i8, full_in_seconds i8, reason t"),
 	rows: perNode(func(n Node) []Backup {
 		if n.Backup == nil || !n.Connected {
 			return nil
@@ -391,10 +392,14 @@ var backupView = view{
 			bit(b.Enabled), orNull(b.Tool), orNull(b.Version), orNull(b.Stanza), orNull(b.Repository), orNull(b.Problem), timeText(b.Last), orNull(b.LastLabel), bit(b.Primary),
 		}
 		if !b.Primary {
-			return append(row, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil)
+			return append(row, make([]any, 16)...)
+		}
+		var full any
+		if b.FullIn != nil {
+			full = *b.FullIn
 		}
 		return append(row, bit(b.On && b.Ours), b.Archived, orNull(b.LastArchived), timeText(b.ArchivedAt), b.Failed, orNull(b.LastFailed), timeText(b.FailedAt),
-			int64(b.Waiting), b.Timeline, b.SegmentSize)
+			int64(b.Waiting), b.Timeline, b.SegmentSize, timeText(b.Since), b.Kept, b.Rate, b.Free, full, orNull(b.Reason))
 	}),
 }
 

@@ -67,7 +67,7 @@ const databaseJoinPolicy = "Availability database join state"
 
 // causes returns what is wrong, the worst first.
 func (d dashboard) causes() []availability.Problem {
-	return append(slices.Clone(d.Availability.Problems), d.dropped()...)
+	return append(append(slices.Clone(d.Availability.Problems), d.dropped()...), d.Archive...)
 }
 
 // problems prints what is wrong, if anything is, with what to run.

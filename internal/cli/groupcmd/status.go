@@ -77,7 +77,9 @@ type dashboard struct {
 	Issues    []issue          `json:"issues,omitempty"`
 	// Continuity is how many of the primary's sessions would be kept; nil: not known, or there are none.
 	Continuity *continuity `json:"continuity,omitempty"`
-	Unknown    string      `json:"views,omitempty"` // why the views did not answer
+	// Archive is what is wrong with the archive of the group's WAL.
+	Archive []availability.Problem `json:"archive,omitempty"`
+	Unknown string                 `json:"views,omitempty"` // why the views did not answer
 }
 
 // replicaHealth is a replica's failover readiness and the estimated cost of a failover to it, in seconds. nil means
@@ -122,6 +124,8 @@ JOIN sys.availability_replicas r USING (replica_id) ORDER BY 1, 2 LIMIT 200`
 WHERE pending_restart OR name = 'synchronous_commit' OR name LIKE 'synchronous_commit of %' ORDER BY 1, 2 LIMIT 1000`
 	continuityQuery = `SELECT sum(sessions), sum(CASE WHEN failover = 'ENDS' THEN 0 ELSE sessions END), sum(CASE WHEN node_loss = 'ENDS' THEN 0 ELSE sessions END),
 sum(CASE WHEN server_loss = 'ENDS' THEN 0 ELSE sessions END) FROM coterie.continuity WHERE replica IN (SELECT primary_replica FROM coterie.record)`
+	archiveQuery = `SELECT node, last_archived_wal, last_archived, last_failed_wal, last_failed, waiting, waiting_since, waiting_bytes, waiting_bytes_per_second, free_bytes, reason
+FROM coterie.backup WHERE is_primary AND archiving AND last_failed IS NOT NULL`
 	issueQuery = "SELECT severity, policy, target, finding FROM coterie.policies WHERE NOT ok ORDER BY severity, level, target LIMIT 50"
 )
 
@@ -178,6 +182,7 @@ func (d *dashboard) askViews(c *cobra.Command, cl *api.Client) error {
 		}},
 		{settingsQuery, d.addSetting},
 		{continuityQuery, d.addContinuity},
+		{archiveQuery, d.addArchive},
 	} {
 		r, err := sqlrun.AskWithin(ctx, c, cl, q.text)
 		if err != nil {
@@ -212,6 +217,13 @@ func (d *dashboard) addContinuity(r []any) {
 	}
 	if n[0] > 0 {
 		d.Continuity = &continuity{n[0], n[1], n[2], n[3]}
+	}
+}
+
+// addArchive adds a row of archiveQuery.
+func (d *dashboard) addArchive(r []any) {
+	if f, bad := check.ArchiverOf(r).Trouble(time.Now()); bad {
+		d.Archive = append(d.Archive, availability.Problem{Severity: availability.Warning, Target: fmt.Sprint(r[0]), Finding: f.What, Run: f.Run})
 	}
 }
 

@@ -43,6 +43,7 @@ func answerViews(a *clitest.Agent) {
 	a.OnSQL("pending_restart", []string{"node", "name", "value", "pending_restart"}, []any{"n1", "synchronous_commit", "on", false},
 		[]any{"n3", "max_connections", "200", true}, []any{"n3", "wal_level", "logical", true})
 	a.OnSQL("FROM coterie.continuity", []string{"n", "f", "d", "s"}, []any{12, 11, 8, 9})
+	a.OnSQL("FROM coterie.backup", make([]string, 11))
 	a.OnSQL("FROM coterie.policies", []string{"severity", "policy", "target", "finding"}, []any{"Critical", "Replica Connection State", "w", "w is not connected"})
 }
 
@@ -54,6 +55,25 @@ func line(text, word string) string {
 		}
 	}
 	return ""
+}
+
+// TestStatusOfArchive holds that an archive which takes nothing is a problem of the group on every node.
+func TestStatusOfArchive(t *testing.T) {
+	t.Parallel()
+	a := clitest.NewAgent(t)
+	a.SetStatus(threeNodes())
+	answerViews(a)
+	a.OnSQL("FROM coterie.backup", make([]string, 11), []any{"n1", "05", "2026-11-26 09:00:00Z", "06", "2026-11-26 12:00:00Z", 412, "2026-11-26 09:00:00Z", 412 << 24, 2 << 20, 20 << 30, "the repository /backup is full"})
+	r := clitest.Run(t, Status(), a.Layout.Dir)
+	text := strings.Join(strings.Fields(r.Out), " ")
+	for _, part := range []string{
+		"Warning archiving fails on n1 since 2026-11-26 09:00:00Z", "because the repository /backup is full; 412 segments wait, 6.4 GiB on its disk, which has 20.0 GiB free and is full in 2 h",
+		"run: make room in the repository", "coterie backup disable on n1 gives that WAL up",
+	} {
+		if !strings.Contains(text, part) {
+			t.Errorf("no %q in\n%s", part, r.Out)
+		}
+	}
 }
 
 func TestStatusText(t *testing.T) {

@@ -37,7 +37,7 @@ const (
 // Server is the part of *postgres.Instance that a Service asks.
 type Server interface {
 	Archiver(ctx context.Context) (postgres.Archiver, error)
-	Unarchived() (int, error)
+	Unarchived() (postgres.Unarchived, error)
 	ArchiveAgain(before ag.Timeline) (int, error)
 }
 
@@ -67,6 +67,8 @@ type Service struct {
 	last     backup.Backup
 	problem  string
 	version  string
+	gathered gathering   // the WAL that waits, lately
+	asking   chan string // the answer of a look at the repository that was not over in time; nil: none
 	archived ag.Timeline // for this one earlier WAL was archived again; 0: not known yet
 }
 
@@ -146,9 +148,7 @@ func (s *Service) look(ctx context.Context) {
 	out.Version, out.Problem, out.Last, out.LastLabel = s.version, s.problem, s.last.Ended, s.last.Label
 	if a, err := s.Server.Archiver(ctx); err == nil && !a.Recovery {
 		archiver(out, a, a.Command == tool.ArchiveCommand())
-		if out.Waiting, err = s.Server.Unarchived(); err != nil {
-			s.Log.Debug("WAL that waits to be archived", "err", err)
-		}
+		s.waiting(out, p)
 		if s.Leads() && a.Mode == "on" && out.Ours {
 			s.archiveAgain(a.Timeline)
 		}

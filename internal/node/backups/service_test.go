@@ -6,8 +6,12 @@ import (
 	"errors"
 	"log/slog"
 	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/backup"
@@ -27,7 +31,9 @@ type world struct {
 
 func (w *world) Archiver(context.Context) (postgres.Archiver, error) { return w.archiver, w.noServer }
 
-func (w *world) Unarchived() (int, error) { return 2, nil }
+func (w *world) Unarchived() (postgres.Unarchived, error) {
+	return postgres.Unarchived{Files: 2, Since: time.Unix(50, 0), Free: 1 << 30}, nil
+}
 
 func (w *world) ArchiveAgain(before ag.Timeline) (int, error) {
 	w.again = append(w.again, before)
@@ -87,6 +93,79 @@ func TestArchivesAgainOnce(t *testing.T) {
 	s.look(t.Context())
 	if len(w.again) != 2 || w.again[1] != 7 {
 		t.Errorf("archived again: %v", w.again)
+	}
+}
+
+// TestGathering holds the rate at which WAL gathers: of the last minutes, and none before it has been seen for a while.
+func TestGathering(t *testing.T) {
+	var g gathering
+	at := time.Unix(1000, 0)
+	for _, x := range []struct {
+		after       time.Duration
+		bytes, want int64
+	}{{0, 100, 0}, {5 * time.Second, 1000, 0}, {20 * time.Second, 2100, 100}, {5 * time.Minute, 2100, 6}, {12 * time.Minute, 2100, 0}, {13 * time.Minute, 0, 0}} {
+		if got := g.add(at.Add(x.after), x.bytes); got != x.want {
+			t.Errorf("%v: %d, want %d", x.after, got, x.want)
+		}
+	}
+	if len(g) > 3 {
+		t.Errorf("%d are kept", len(g))
+	}
+}
+
+// TestFailing holds what is told of an archive that takes nothing: since when, how much is kept, how long the disk
+// lasts.
+func TestFailing(t *testing.T) {
+	w, s := start(t)
+	name := "000000050000000000000007"
+	failed, archived := time.Unix(90, 0), time.Unix(70, 0)
+	w.archiver.LastArchived, w.archiver.ArchivedAt, w.archiver.LastFailed, w.archiver.FailedAt, w.archiver.SegmentSize = &name, &archived, &name, &failed, 16<<20
+	s.gathered.add(time.Now().Add(-32*time.Second), 0)
+	s.look(t.Context())
+	b := s.Latest()
+	if b.Kept != 32<<20 || !b.Since.Equal(archived) || b.Rate < 1<<19 || b.Rate > 1<<20 || b.FullIn == nil || *b.FullIn < 1000 || *b.FullIn > 2048 || b.Reason != "the repository /backup is not there" {
+		t.Errorf("%+v", b)
+	}
+}
+
+// TestWhy looks at a real file system that is full, healed, and can only be read.
+func TestWhy(t *testing.T) {
+	dir := t.TempDir()
+	if got := why(filepath.Join(dir, "gone"), 1); !strings.HasSuffix(got, "gone is not there") {
+		t.Error(got)
+	}
+	if got := why(dir, 1); got != "" {
+		t.Error(got)
+	}
+	if os.Getuid() != 0 {
+		t.Skip("NOT RUN: mounting a file system takes root")
+	}
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=8m"); err != nil {
+		t.Skipf("NOT RUN: a file system cannot be mounted here: %v", err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+	const segment = 1 << 20
+	if got := why(dir, segment); got != "" {
+		t.Error(got)
+	}
+	filler := filepath.Join(dir, "filler")
+	if err := os.WriteFile(filler, make([]byte, 16<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
+		t.Fatalf("8 MB are not full: %v", err)
+	}
+	if got := why(dir, segment); !strings.Contains(got, "is full: 0 B are free") {
+		t.Error(got)
+	}
+	if err := os.Remove(filler); err != nil {
+		t.Fatal(err)
+	}
+	if got := why(dir, segment); got != "" {
+		t.Errorf("healed: %s", got)
+	}
+	if err := unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
+		t.Fatal(err)
+	}
+	if got := why(dir, segment); !strings.Contains(got, "can only be read") {
+		t.Error(got)
 	}
 }
 

@@ -157,7 +157,7 @@ func TestValues(t *testing.T) {
 		`coterie_replica_lag_bytes{replica="b"}`: 2, `coterie_replica_lag_seconds{replica="b"}`: 4, `coterie_replica_send_queue_bytes{replica="b"}`: 1,
 		`coterie_replica_redo_queue_bytes{replica="b"}`: 3, `coterie_replica_redo_queue_bytes{replica="a"}`: 100, "coterie_lease_remaining_seconds": 4,
 		"coterie_replay_bytes_per_second": 12, `coterie_slot_retained_bytes{slot="coterie_b"}`: 300, "coterie_commit_wait_seconds": 2,
-		"coterie_settings_pending_restart": 2, "coterie_fences_total": 1, "coterie_backup_last_success_age_seconds": 3600, "coterie_archive_waiting_segments": 3, "coterie_archive_failures_total": 4, "coterie_archive_failing": 1, "coterie_last_fence_timestamp_seconds": 7, `coterie_seedings{state="FAILED"}`: 1,
+		"coterie_settings_pending_restart": 2, "coterie_fences_total": 1, "coterie_backup_last_success_age_seconds": 3600, "coterie_archive_waiting_segments": 3, "coterie_archive_failures_total": 4, "coterie_archive_failing": 1, "coterie_archive_behind_seconds": 60, "coterie_archive_waiting_bytes": 48, "coterie_archive_full_in_seconds": 90, "coterie_last_fence_timestamp_seconds": 7, `coterie_seedings{state="FAILED"}`: 1,
 		`coterie_seedings{state="COMPLETED"}`: 0, "coterie_seeding_done_bytes": 5, "coterie_sessions_open": 4,
 		`coterie_sessions{intent="READ_WRITE",path="kernel",state="active"}`: 3, `coterie_sessions{intent="READ_ONLY",path="loop",state="idle"}`: 0,
 		"coterie_sessions_for_others": 1, "coterie_logins_total": 5, `coterie_refusals_total{sqlstate="53300"}`: 2, `coterie_refusals_total{sqlstate="28P01"}`: 0,

@@ -90,6 +90,8 @@ type Backup struct {
 	Primary, Failing bool           // the server archives; its last try failed
 	Waiting          int            // segments to be archived
 	Failed           int64          // tries that failed
+	Behind, FullIn   *time.Duration // how long the archive lacks WAL, and until the disk of WAL is full; nil: it does not, and it will not be
+	Kept             int64          // bytes that wait
 }
 
 // Stream is the stream of WAL to a member.

@@ -311,5 +311,12 @@ func (s sink) backup(b *Backup) {
 		s.set("coterie_archive_waiting_segments", float64(b.Waiting))
 		s.count("coterie_archive_failures_total", uint64(max(0, b.Failed)))
 		s.flag("coterie_archive_failing", b.Failing)
+		s.set("coterie_archive_waiting_bytes", float64(b.Kept))
+		if b.Behind != nil {
+			s.time("coterie_archive_behind_seconds", *b.Behind)
+		}
+		if b.FullIn != nil {
+			s.time("coterie_archive_full_in_seconds", *b.FullIn)
+		}
 	}
 }

@@ -3,6 +3,7 @@ package status
 import (
 	"time"
 
+	"github.com/coteriedb/coterie/internal/admin/catalog"
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 	"github.com/coteriedb/coterie/internal/lib/buildinfo"
@@ -47,17 +48,31 @@ func (s *Service) Measured() metrics.Facts {
 		f.Server = s.measuredServer(v)
 	}
 	if s.Backups != nil {
-		if b := s.Backups.Latest(); b != nil && b.Enabled {
-			f.Backup = &metrics.Backup{Primary: b.Primary && b.Ours, Failing: b.FailedAt.After(b.ArchivedAt), Waiting: b.Waiting, Failed: b.Failed}
-			if age := time.Since(b.Last); !b.Last.IsZero() {
-				f.Backup.Age = &age
-			}
-		}
+		f.Backup = measuredBackup(s.Backups.Latest())
 	}
 	if l := s.Listener(); l != nil {
 		f.Clients = measuredClients(l)
 	}
 	return f
+}
+
+// measuredBackup returns what is known of the backups; nil where none are enabled.
+func measuredBackup(b *catalog.Backup) *metrics.Backup {
+	if b == nil || !b.Enabled {
+		return nil
+	}
+	out := &metrics.Backup{Primary: b.Primary && b.Ours, Failing: b.FailedAt.After(b.ArchivedAt), Waiting: b.Waiting, Failed: b.Failed, Kept: b.Kept}
+	if age := time.Since(b.Last); !b.Last.IsZero() {
+		out.Age = &age
+	}
+	if behind := time.Since(b.Since); !b.Since.IsZero() {
+		out.Behind = &behind
+	}
+	if b.FullIn != nil {
+		full := time.Duration(*b.FullIn) * time.Second
+		out.FullIn = &full
+	}
+	return out
 }
 
 // measuredServer returns what is known of this node's server. It does not ask the server: the agent's loop does so many

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/url"
 	"os"
@@ -13,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/coteriedb/coterie/internal/check"
 	"github.com/coteriedb/coterie/internal/lab"
 	"github.com/coteriedb/coterie/internal/test/ports"
@@ -21,7 +24,8 @@ import (
 // backups is a group with backups enabled.
 type backups struct {
 	*group
-	repo string
+	repo    string
+	mounted bool // the repository is a file system of its own
 }
 
 // TestEndToEndBackups makes backups of a group with pgBackRest while it is written to: over failovers, with a
@@ -38,6 +42,7 @@ func TestEndToEndBackups(t *testing.T) {
 		test func(*testing.T, *backups)
 	}{
 		{"enable", enableBackups},
+		{"the repository is full", repositoryFull},
 		{"F45 a primary dies that could not archive", notArchived},
 		{"the tool is killed in the middle", toolKilled},
 		{"F45 a primary is killed during a backup", primaryKilledDuringBackup},
@@ -104,6 +109,12 @@ func enableBackups(t *testing.T, g *backups) {
 		t.Fatal(err)
 	}
 	mkdir(t, g.repo)
+	if os.Getuid() == 0 { // a small file system, which a step fills
+		if err := unix.Mount("tmpfs", g.repo, "tmpfs", 0, "size=500m"); err == nil {
+			g.mounted = true
+			t.Cleanup(func() { _ = unix.Unmount(g.repo, unix.MNT_DETACH) })
+		}
+	}
 	id := owner.Sys().(*syscall.Stat_t)
 	if err := os.Chown(g.repo, int(id.Uid), int(id.Gid)); err != nil {
 		t.Fatal(err)
@@ -152,6 +163,42 @@ func (g *backups) listed(t *testing.T, node string) int {
 		t.Errorf("WAL is missing: %v", out.Gaps)
 	}
 	return len(out.Backups)
+}
+
+// repositoryFull fills the repository's file system while the primary is written to, and makes room again.
+func repositoryFull(t *testing.T, g *backups) {
+	if !g.mounted {
+		t.Skip("NOT RUN: mounting a file system takes root")
+	}
+	s := g.ready(t)
+	filler := filepath.Join(g.repo, "filler")
+	if err := os.WriteFile(filler, make([]byte, 600<<20), 0o600); !errors.Is(err, syscall.ENOSPC) {
+		t.Fatalf("the repository is not full: %v", err)
+	}
+	for range 3 {
+		sql(t, g.ReadWrite(), "select pg_switch_wal()::text")
+		g.acknowledged(t, 20) // no commit waits for the archive
+	}
+	g.await(t, "every node to say what is wrong", func(lab.Status) bool {
+		time.Sleep(time.Second)
+		for _, n := range []string{"n1", "n2", "n3"} {
+			text := strings.Join(strings.Fields(coterie(t, "status", "--node", g.node(n)).out), " ")
+			if !strings.Contains(text, "archiving fails on "+*s.Primary+" since ") || !strings.Contains(text, "is full") || !strings.Contains(text, "segments wait") {
+				return false
+			}
+		}
+		a := coterie(t, "check", "backup", "--node", g.node(secondaries(s)[0]))
+		return a.code == 3 && strings.Contains(a.out, "the repository "+g.repo+" is full") && strings.Contains(a.out, "coterie backup expire")
+	})
+	g.acknowledged(t, 20)
+	if err := os.Remove(filler); err != nil {
+		t.Fatal(err)
+	}
+	g.sound(t)
+	g.listed(t, *s.Primary)
+	if now := g.ready(t); *now.Primary != *s.Primary {
+		t.Errorf("%s led, and %s leads", *s.Primary, *now.Primary)
+	}
 }
 
 // notArchived: the repository takes nothing while the primary writes several segments, and then the primary's node dies
