@@ -245,7 +245,13 @@ func (x *session) streams() {
 func (x *session) forward(seen *pgwire.Framer, chunk []byte) (bad, err error) {
 	var holds *time.Timer // set with the first wait: a request is held for at most HoldMax
 	for len(chunk) > 0 && x.ended.Load() == nil {
-		numbered := seen.AtBoundary() && x.asksNumber(chunk)
+		var w *lone.Write
+		if seen.AtBoundary() {
+			var over bool
+			if w, over = x.asksNumber(chunk); over {
+				return nil, nil
+			}
+		}
 		n, d, bad := x.release(seen, chunk)
 		if bad != nil {
 			return bad, nil
@@ -259,11 +265,13 @@ func (x *session) forward(seen *pgwire.Framer, chunk []byte) (bad, err error) {
 		}
 		if n > 0 {
 			out := x.preceded(x.replaced(chunk[:n]))
-			if numbered && n == len(chunk) {
-				out = lone.Flushed(out)
+			if w != nil && n == len(chunk) {
+				out = x.requested(w, out)
 			}
 			if sent, err := x.backend.Write(out); err != nil {
-				x.unsent(min(n, x.refused.ofClient(len(out)-sent)))
+				if w == nil || sent == 0 { // else the status of its number tells
+					x.unsent(min(n, x.refused.ofClient(len(out)-sent)))
+				}
 				x.moving.rest = append(x.moving.rest, chunk[n:]...) // the next server gets it, if there is one
 				return nil, err
 			}

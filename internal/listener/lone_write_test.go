@@ -46,9 +46,43 @@ func changes(conn *pgx.Conn, text string) <-chan string {
 	return heard
 }
 
+// simply does the same by the simple protocol.
+func simply(conn *pgx.Conn, text string) <-chan string {
+	heard := make(chan string, 1)
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		c := conn.PgConn()
+		results, err := c.Exec(ctx, text).ReadAll()
+		var words []string
+		for _, r := range results {
+			for _, row := range r.Rows {
+				words = append(words, string(row[0]))
+			}
+			if r.Err == nil {
+				words = append(words, r.CommandTag.String())
+			}
+		}
+		var pg *pgconn.PgError
+		switch {
+		case errors.As(err, &pg):
+			words = append(words, pg.Severity, pg.Code)
+		case err != nil:
+			words = append(words, err.Error())
+		}
+		heard <- strings.Join(append(words, string(c.TxStatus())), " ")
+	}()
+	return heard
+}
+
 // With REPLAY the outcome of a change outside a transaction is proved by the new primary. One that is not committed is
 // executed again, and none twice.
-func TestLoneChangeInDoubt(t *testing.T) {
+func TestLoneChangeInDoubt(t *testing.T) { loneChangeInDoubt(t, changes) }
+
+// The same by the simple protocol.
+func TestLoneQueryInDoubt(t *testing.T) { loneChangeInDoubt(t, simply) }
+
+func loneChangeInDoubt(t *testing.T, changes func(*pgx.Conn, string) <-chan string) {
 	if os.Getenv("COTERIE_LONG") == "" {
 		t.Skip("takes a minute: set COTERIE_LONG=1")
 	}
@@ -105,7 +139,12 @@ func TestLoneChangeInDoubt(t *testing.T) {
 
 // A change whose number was asked for is not sent before that is known: if its server dies without an answer, it goes
 // to the next one. Of any change the client gets the answer that PostgreSQL gives.
-func TestLoneChangeIsSentOnce(t *testing.T) {
+func TestLoneChangeIsSentOnce(t *testing.T) { loneChangeIsSentOnce(t, changes) }
+
+// The same by the simple protocol.
+func TestLoneQueryIsSentOnce(t *testing.T) { loneChangeIsSentOnce(t, simply) }
+
+func loneChangeIsSentOnce(t *testing.T, changes func(*pgx.Conn, string) <-chan string) {
 	_, near := farPrimary(t, replaying)
 	for _, s := range near.servers {
 		s.sql(t, "drop table if exists sent", "create table sent (x int, y text)", "insert into sent values (0, 'old')")
@@ -148,8 +187,8 @@ func TestLoneChangeIsSentOnce(t *testing.T) {
 	}
 	x := near.sessionOf(conn.PgConn().Conn())
 	x.drained.mu.Lock()
-	if x.moving.unprobed || !x.idle() || x.moving.lone.On() {
-		t.Errorf("unprobed %v, idle %v", x.moving.unprobed, x.idle())
+	if !x.moving.numberless.IsZero() || !x.idle() || x.moving.lone.On() {
+		t.Errorf("numberless %v, idle %v", x.moving.numberless, x.idle())
 	}
 	x.drained.mu.Unlock()
 	stop(t, pid)
@@ -185,7 +224,7 @@ func TestQuestionForANumberCallsOnlyItsOwn(t *testing.T) {
 	x := near.sessionOf(conn.PgConn().Conn())
 	x.drained.mu.Lock()
 	defer x.drained.mu.Unlock()
-	if x.moving.unprobed {
+	if x.moving.unprobed || !x.moving.numberless.IsZero() {
 		t.Error("the question has failed")
 	}
 }
@@ -272,4 +311,84 @@ func TestNumberedChangesExecuteOnce(t *testing.T) {
 func TestNumberedChangesMoveOnce(t *testing.T) {
 	quick := func(c *Config) { c.keepTick, c.Replay = time.Millisecond, always }
 	executesOnce(t, movingGroup(t, quick), movingGroup(t, quick), "disable")
+}
+
+// A cancel request that meets the question is one of the change, which is not executed. The session is asked on.
+func TestCanceledQuestionCancelsTheChange(t *testing.T) {
+	_, near := farPrimary(t, replaying)
+	a := near.servers["a"]
+	a.sql(t, "drop table if exists canceled", "create table canceled (x int)")
+	conn := near.mustDial(near.rw, "user=postgres")
+	pid := near.one(conn, "select pg_backend_pid()::text")
+	near.known()
+	near.unasked()
+	x := near.sessionOf(conn.PgConn().Conn())
+	other, err := a.connect(t.Context(), "postgres")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = other.Close(context.Background()) }()
+	waits, cancel := "select exists (select from pg_locks where pid = "+pid+" and not granted)", "select pg_cancel_backend("+pid+")"
+	if _ = value[bool](t, other, waits); !value[bool](t, other, cancel) { // the functions are known to it from now on
+		t.Fatal("no cancel request was sent")
+	}
+	for _, execute := range []func(*pgx.Conn, string) <-chan string{changes, simply} {
+		for _, text := range []string{"begin", "lock table pg_catalog.pg_proc in access exclusive mode"} {
+			if _, err := other.Exec(t.Context(), text); err != nil {
+				t.Fatal(err)
+			}
+		}
+		heard := execute(conn, "insert into canceled values (1)")
+		waitFor(t, "the number is asked for, and the question waits", func() bool { return x.moving.writes.Load() && value[bool](t, other, waits) })
+		_ = value[bool](t, other, cancel)
+		if got := <-heard; got != "ERROR 57014 I" {
+			t.Errorf("the client hears %q", got)
+		}
+		if _, err := other.Exec(t.Context(), "rollback"); err != nil {
+			t.Fatal(err)
+		}
+		if x.drained.mu.Lock(); !x.idle() || !x.moving.numberless.IsZero() || x.moving.lone.On() {
+			t.Errorf("idle %v, numberless %v", x.idle(), x.moving.numberless)
+		}
+		x.drained.mu.Unlock()
+	}
+	if got := <-simply(conn, "insert into canceled values (2) returning x"); got != "2 INSERT 0 1 I" {
+		t.Errorf("the client hears %q", got)
+	}
+	if n := asked[int](t, a, "select count(*)::int from canceled"); n != 1 {
+		t.Errorf("%d rows", n)
+	}
+	if got := near.one(conn, "select count(*)::text from pg_prepared_statements where name like 'coterie%'"); got != "0" {
+		t.Errorf("%s statements of the question are left", got)
+	}
+}
+
+// A client that leaves while its server is silent is noticed.
+func TestClientLeavesWhileItIsAskedForANumber(t *testing.T) {
+	_, near := farPrimary(t, replaying, func(c *Config) { c.keepTick = 10 * time.Millisecond })
+	conn := near.mustDial(near.rw, "user=postgres")
+	pid := near.one(conn, "select pg_backend_pid()::text")
+	near.known()
+	near.unasked()
+	x := near.sessionOf(conn.PgConn().Conn())
+	stop(t, pid)
+	_ = changes(conn, "insert into nothing values (1)")
+	waitFor(t, "the number is asked for", func() bool { return x.moving.writes.Load() })
+	_ = conn.PgConn().Conn().Close()
+	waitFor(t, "its direction of the session has ended", x.terminated.Load)
+}
+
+// A change whose number is not told in time was not sent, and its client hears so.
+func TestSilentServerIsNotAwaitedForEver(t *testing.T) {
+	_, near := farPrimary(t, replaying, func(c *Config) { c.HoldMax, c.ConnectWait = 300*time.Millisecond, 300*time.Millisecond })
+	conn := near.mustDial(near.rw, "user=postgres")
+	pid := near.one(conn, "select pg_backend_pid()::text")
+	near.known()
+	near.unasked()
+	stop(t, pid)
+	if got := <-changes(conn, "insert into nothing values (1)"); !strings.HasPrefix(got, "FATAL 40001") {
+		t.Errorf("the client hears %q", got)
+	}
+	resume(t, pid)
+	waitFor(t, "its session has ended", func() bool { return len(near.srv.Sessions()) == 0 })
 }

@@ -50,6 +50,7 @@ type moving struct {
 	closes      int                      // CloseComplete messages that the client still gets for the batch under way, or unknownCloses: guarded by drained.mu
 	timeline    ag.Timeline              // of its server, as an earlier probe was told: guarded by drained.mu; 0: none was
 	unprobed    bool                     // its server has refused to tell the number of a transaction: guarded by drained.mu
+	numberless  time.Time                // no number of a change is asked for before that: its server has refused one
 	proved      indoubt.Outcome          // of the new session: the outcome of the COMMIT of the one before it
 	before      []byte                   // of upstream: goes to PostgreSQL before the next bytes of the client
 	timelines   []ag.TimelineEntry       // of its server, as the routes have them that led there

@@ -134,10 +134,18 @@ func hammer(t *testing.T, g *group, mode string, failOver func(int)) {
 	}
 }
 
-// insertRows inserts rows, in a pipeline or in a transaction.
+// insertRows inserts rows, in a pipeline, each by a Query, or in a transaction.
 func insertRows(conn *pgx.Conn, client, from, to int) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
 	defer cancel()
+	if client%4 == 2 {
+		for k := from; k < to; k++ {
+			if _, err := conn.PgConn().Exec(ctx, fmt.Sprintf("insert into once values (%d, %d)", client, k)).ReadAll(); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
 	if client%2 == 0 {
 		p := conn.PgConn().StartPipeline(ctx)
 		for k := from; k < to; k++ {

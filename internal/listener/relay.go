@@ -425,6 +425,9 @@ func (x *session) observeRequest(typ byte) {
 	case 'Q', 'F':
 		x.bySync.Store(false)
 		x.owed.Add(1)
+		if x.moving.lone.Write() != nil { // the question before it had no Sync
+			x.unsynced.Store(false)
+		}
 	case 'S':
 		x.bySync.Store(true)
 		x.unsynced.Store(false)

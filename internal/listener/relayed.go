@@ -19,6 +19,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/listener/continuity"
+	"github.com/coteriedb/coterie/internal/listener/lone"
 	"github.com/coteriedb/coterie/internal/listener/startup"
 	"github.com/coteriedb/coterie/internal/listener/stmt"
 )
@@ -383,6 +384,7 @@ func (x *session) takeBack() error {
 			return errors.New("a question to it was lost")
 		}
 	}
+	delete(st.Statements, lone.OwnStatement)
 	x.moving.state, x.moving.rest = st, append(rest, x.moving.rest...)
 	x.moving.tracker.Remember(st.Names())
 	for _, q := range st.Statements { // they may set more of them

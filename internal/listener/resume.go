@@ -395,7 +395,7 @@ func (x *session) swallows(typ byte, message []byte, tail bool) bool {
 	if d.Known() {
 		x.moving.timeline = d.Timeline
 	}
-	if d.Failed() && !x.moving.unprobed {
+	if d.Refused() && !x.moving.unprobed {
 		x.moving.unprobed = true
 		x.srv.log.Warn("the question for the number of a transaction has failed", "session", x.id, "user", x.user, "sqlstate", state)
 	}

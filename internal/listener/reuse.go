@@ -3,9 +3,7 @@ package listener
 import (
 	"bytes"
 	"fmt"
-	"os"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
@@ -339,44 +337,90 @@ func (x *session) wouldWrite(typ byte, body []byte) bool {
 // The functions below prove what became of a change outside a block, with CONTINUITY = REPLAY.
 
 // asksNumber has the server tell the number of the transaction of the change that the client's bytes b are, if they are
-// one, before that is sent. It reports whether it has. It waits as long as for the answer to the change itself.
-func (x *session) asksNumber(b []byte) bool {
+// one, before that is sent. w is the change if its number is known, or if the question was canceled. With over nothing
+// of b is to be sent: the client has left, or the session has ended.
+func (x *session) asksNumber(b []byte) (w *lone.Write, over bool) {
 	if x.status.Load() != 'I' || !x.onPrimary || !x.fromNode() || !x.srv.replays() {
-		return false
+		return nil, false
 	}
-	w := x.beginsChange(b)
-	if w == nil {
-		return false
+	if w = x.beginsChange(b); w == nil {
+		return nil, false
 	}
 	question := lone.Question()
 	for range 2 { // the second is a Sync, if the question fails
 		if _, err := x.backend.Write(question); err != nil {
-			return false // downstream sees that
+			return nil, false // downstream sees that
 		}
-		select {
-		case <-w.Done:
-		case <-x.cut:
-		case <-x.moving.leave:
-		case <-x.moving.left:
+		if !x.awaitsNumber(w) {
+			return nil, true
 		}
 		x.drained.mu.Lock()
-		question = w.Synced()
+		canceled := w.Canceled()
+		if !canceled {
+			question = w.Synced()
+		}
 		x.drained.mu.Unlock()
+		if canceled {
+			return w, false
+		}
 		if question == nil {
 			break
 		}
 	}
 	x.drained.mu.Lock()
 	defer x.drained.mu.Unlock()
-	if w.Asked() || w.Xid != 0 {
-		return w.Xid != 0
+	if w.Xid != 0 {
+		return w, false
+	}
+	if w.Asked() {
+		return nil, false
 	}
 	x.srv.log.Warn("the question for the number of a transaction has failed", "session", x.id, "user", x.user)
-	x.moving.unprobed = true
+	x.moving.numberless = time.Now().Add(numberlessFor)
 	x.unsynced.Store(false)
 	x.moving.lone.Forget()
 	x.noteLone()
-	return false
+	return nil, false
+}
+
+// After a question for a number that has failed, the session is not asked for so long.
+const numberlessFor = time.Minute
+
+// awaitsNumber waits for the answer to the question for the number of a change. It reports false if the client has left
+// meanwhile, or if the server was silent for as long as a session waits for the next one: the change was not sent, and
+// the client hears so.
+func (x *session) awaitsNumber(w *lone.Write) bool {
+	deadline, look := time.NewTimer(max(x.srv.cfg.HoldMax, x.srv.cfg.ConnectWait)), time.NewTicker(x.srv.keepTick)
+	defer deadline.Stop()
+	defer look.Stop()
+	for {
+		select {
+		case <-w.Done:
+		case <-x.cut:
+		case <-x.moving.leave:
+		case <-x.moving.left:
+		case <-look.C:
+			if _, gone := peek(x.raw); !gone {
+				continue
+			}
+			return false
+		case <-deadline.C:
+			x.drained.mu.Lock()
+			x.drained.held = true // it was not begun
+			x.unsynced.Store(false)
+			x.drained.mu.Unlock()
+			x.end(ending{reason: "silent", why: "its server has not answered in time"})
+			return false
+		}
+		return true
+	}
+}
+
+// requested returns what goes to PostgreSQL for the change b. The caller does not hold drained.mu.
+func (x *session) requested(w *lone.Write, b []byte) []byte {
+	x.drained.mu.Lock()
+	defer x.drained.mu.Unlock()
+	return w.Request(b)
 }
 
 // beginsChange returns the change that the client's bytes are; nil: they are none whose number can be asked for.
@@ -384,14 +428,14 @@ func (x *session) beginsChange(b []byte) *lone.Write {
 	x.drained.mu.Lock()
 	defer x.drained.mu.Unlock()
 	k := &x.moving.known
-	if !k.follows || !x.idle() || x.drained.midway || x.moving.unprobed || x.requests.Sealed || x.moving.leaving.Load() || !lone.Changes(b, x.preparedText) {
+	if !k.follows || !x.idle() || x.drained.midway || x.moving.unprobed || time.Now().Before(x.moving.numberless) || x.requests.Sealed || x.moving.leaving.Load() || !lone.Changes(b, x.preparedText) {
 		return nil
 	}
 	if why, _ := x.wouldEnd(); why != "" || !k.state.Tells {
 		return nil
 	}
 	x.unsynced.Store(true) // until the Sync of the change
-	w := x.moving.lone.Ask(&x.srv.loneMemory)
+	w := x.moving.lone.Ask(&x.srv.loneMemory, b)
 	x.noteLone()
 	return w
 }
@@ -417,8 +461,8 @@ func (x *session) holdsAnswer(typ byte, p *passing) bool {
 func (x *session) notAsked() {
 	x.drained.mu.Lock()
 	defer x.drained.mu.Unlock()
-	if w := x.moving.lone.Write(); w != nil && w.Asked() {
-		x.moving.unanswered = lone.Question()
+	if w := x.moving.lone.Write(); w != nil {
+		x.moving.unanswered = w.Pending()
 	}
 }
 
@@ -445,50 +489,4 @@ func (x *session) forgetLone() {
 	defer x.drained.mu.Unlock()
 	x.moving.lone.Forget()
 	x.noteLone()
-}
-
-// stateful are libraries that keep state in a session which no view shows. Their files may begin with lib, and go on
-// with a version.
-var stateful = strings.Fields(`plperl plpython3 plpython2 pltcl plv8 plr pljava dblink hypopg orafce pg_variables pgtt set_user
-	session_variable`)
-
-// statefulLibrary returns why a session with the libraries of that process cannot be moved; "" if it can.
-func statefulLibrary(pid uint32) string {
-	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
-	if err != nil {
-		return "the libraries of its process are not known"
-	}
-	if name := statefulIn(maps); name != "" {
-		return "it has used " + name + ", which keeps state of its own"
-	}
-	return ""
-}
-
-// statefulExtension returns why a session in a database with these extensions cannot be moved, if nothing else is known
-// of the libraries of its process; "" if it can.
-func statefulExtension(extensions []string) string {
-	for _, e := range extensions {
-		for _, name := range stateful {
-			if strings.HasPrefix(e, name) {
-				return "its database has " + e + ", which keeps state of its own"
-			}
-		}
-	}
-	if len(extensions) == 0 { // each has plpgsql
-		return "the extensions of its database are not known"
-	}
-	return ""
-}
-
-// statefulIn returns one of the stateful libraries in the memory map of a process; "" if there is none.
-func statefulIn(maps []byte) string {
-	for line := range bytes.Lines(maps) {
-		file := string(bytes.TrimPrefix(line[bytes.LastIndexByte(line, '/')+1:], []byte("lib")))
-		for _, name := range stateful {
-			if after, ok := strings.CutPrefix(file, name); ok && strings.Contains(after, ".") && strings.IndexByte("-.", after[0]) >= 0 {
-				return name
-			}
-		}
-	}
-	return ""
 }

@@ -71,7 +71,7 @@ func (c *Commit) inBatch(typ byte, body []byte) (swallow bool) {
 	case c.failed:
 		return typ != 'Z'
 	case typ == 'E':
-		c.failed = true
+		c.fails(body)
 		return false
 	case typ == '3':
 		c.answered = true

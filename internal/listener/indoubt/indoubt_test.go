@@ -155,8 +155,15 @@ func TestHolds(t *testing.T) {
 	}
 	y := New(nil, 1)
 	y.Passed('E')
-	if _ = y.Swallow(m('Z', "E")); !y.Failed() || y.Known() {
+	if _ = y.Swallow(m('Z', "E")); !y.Refused() || y.Known() {
 		t.Error("the probe has failed, and that was not noticed")
+	}
+	for _, z := range []*Commit{New(nil, 1), New(nil, 1).InBatch(0)} {
+		_ = z.Swallow(m('3', "")) // of a batch, where the question begins
+		_ = z.Swallow(m('E', "SERROR\x00VERROR\x00C57014\x00\x00"))
+		if z.Refused() || z.Known() {
+			t.Error("a cancel request ends the asking, or its COMMIT can be asked for")
+		}
 	}
 }
 
@@ -234,18 +241,18 @@ func TestSwallowInABatch(t *testing.T) {
 				}
 			}
 		}
-		if !bytes.Equal(heard, join(c.heard...)) || x.Known() != c.known || x.Failed() != c.failed || x.Xid != c.xid {
-			t.Errorf("%s: heard %q, known %v, failed %v, %d", c.name, heard, x.Known(), x.Failed(), x.Xid)
+		if !bytes.Equal(heard, join(c.heard...)) || x.Known() != c.known || x.failed != c.failed || x.Xid != c.xid {
+			t.Errorf("%s: heard %q, known %v, failed %v, %d", c.name, heard, x.Known(), x.failed, x.Xid)
 		}
 		if c.known && x.Timeline != 2 {
 			t.Errorf("%s: timeline %d", c.name, x.Timeline)
 		}
 	}
 	x := New(done, 0).InBatch(0)
-	if x.Passed('D'); x.Failed() || x.Known() {
+	if x.Passed('D'); x.failed || x.Known() {
 		t.Error("a long row before the question")
 	}
-	if x.Passed('E'); x.Failed() || x.Holds(nil) || x.Swallow(closed) {
+	if x.Passed('E'); x.failed || x.Holds(nil) || x.Swallow(closed) {
 		t.Error("a long error before the question")
 	}
 	if !New(done, 0).InBatch(0).EndsBatch() || New(done, 0).EndsBatch() {

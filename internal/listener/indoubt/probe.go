@@ -49,6 +49,7 @@ type Commit struct {
 	batch    *batch // the COMMIT is the end of a batch; nil: it is a request of its own
 	answered bool   // the probe was, to its end
 	failed   bool   // it has failed, and the transaction with it
+	canceled bool   // by a cancel request or a timeout
 	told     bool   // the client has got more of the answer to the COMMIT than that it was parsed and bound
 }
 
@@ -130,8 +131,14 @@ func (c *Commit) Known() bool {
 	return c.answered && !c.failed && !c.told && c.numbered && c.Timeline != 0 && c.begins()
 }
 
-// Failed reports whether the probe has failed.
-func (c *Commit) Failed() bool { return c.failed }
+// Refused reports whether the probe has failed, and would fail again. A cancel request or a timeout is of one
+// statement.
+func (c *Commit) Refused() bool { return c.failed && !c.canceled }
+
+// fails notes an error of the probe.
+func (c *Commit) fails(body []byte) {
+	c.failed, c.canceled = true, pgwire.ErrorField(body, 'C') == "57014"
+}
 
 // maxHeld bounds a message that is held until it is whole, in bytes. Nothing that Swallow keeps is longer.
 const maxHeld = 8 << 10
@@ -187,9 +194,11 @@ func (c *Commit) probed(typ byte, body []byte) (swallow bool) {
 	case 'V':
 		c.result(body)
 	case 'E':
-		told := c.failed
-		c.failed = true
-		return told
+		if c.failed {
+			return true
+		}
+		c.fails(body)
+		return false
 	case 'Z':
 		c.asks = c.asks[1:]
 		c.answered = len(c.asks) == 0

@@ -75,7 +75,9 @@ func (l *Log) Sent(piece []byte, begun, whole bool) {
 		l.begin = len(l.sent)
 	}
 	if !l.takes(len(piece)) {
+		w := l.write // its answer goes on being followed
 		l.Forget()
+		l.write = w
 		return
 	}
 	if l.sent = append(l.sent, piece...); whole && (l.sent[l.begin] == 'Q' || l.sent[l.begin] == 'S') {
@@ -111,6 +113,7 @@ func (l *Log) Answering() { l.begun = true }
 // Answered notes the end of the answer to the first request, and the state of the transaction after it.
 func (l *Log) Answered(status byte) {
 	if !l.on {
+		l.write = nil
 		return
 	}
 	if status != 'I' || len(l.ends) == 0 || l.ends[0] == len(l.sent) {

@@ -2,6 +2,7 @@ package lone
 
 import (
 	"bytes"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -22,29 +23,31 @@ type Write struct {
 	Timeline ag.Timeline // on which it was given
 	Done     chan struct{}
 
-	told   bool   // the question was answered, well or not
-	failed bool   // it has failed: the server skips messages up to a Sync
-	ended  bool   // that Sync was answered
-	synced bool   // and the one after it
-	held   []byte // of the answer
-	whole  bool   // the answer has come, but its ReadyForQuery
-	passed bool   // the client has got a part of it
+	simple   bool   // it is a Query, which is sent in other messages
+	told     bool   // the question was answered, well or not
+	failed   bool   // it has failed: the server skips messages up to a Sync
+	canceled bool   // by a cancel request or a timeout, which the client means for the change
+	ended    bool   // that Sync was answered
+	synced   bool   // and the one after it
+	held     []byte // of the answer
+	whole    bool   // the answer has come, but its ReadyForQuery
+	passed   bool   // the client has got a part of it
 }
 
-// NewWrite returns a change whose number is asked for.
-func NewWrite() *Write { return &Write{Done: make(chan struct{})} }
+// NewWrite returns a change whose number is asked for. simple means that it is a Query.
+func NewWrite(simple bool) *Write { return &Write{Done: make(chan struct{}), simple: simple} }
 
-// ownStatement is the name of the prepared statement of the question, which exists for its duration.
-const ownStatement = "coterie.number"
+// OwnStatement is the name of the prepared statement of the question, which exists for its duration.
+const OwnStatement = "coterie.number"
 
 // Question returns the messages that ask for the number of the transaction. There is no Sync after them: the change
 // that follows is in that transaction.
 func Question() []byte {
 	text := "select pg_catalog.concat(pg_catalog.pg_current_xact_id(), ' ', pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_insert_lsn()))"
-	b := pgwire.AppendMessage(nil, 'P', []byte(ownStatement+"\x00"+text+"\x00\x00\x00"))
-	b = pgwire.AppendMessage(b, 'B', []byte("\x00"+ownStatement+"\x00\x00\x00\x00\x00\x00\x00"))
+	b := pgwire.AppendMessage(nil, 'P', []byte(OwnStatement+"\x00"+text+"\x00\x00\x00"))
+	b = pgwire.AppendMessage(b, 'B', []byte("\x00"+OwnStatement+"\x00\x00\x00\x00\x00\x00\x00"))
 	b = pgwire.AppendMessage(b, 'E', make([]byte, 5))
-	b = pgwire.AppendMessage(b, 'C', []byte("S"+ownStatement+"\x00"))
+	b = pgwire.AppendMessage(b, 'C', []byte("S"+OwnStatement+"\x00"))
 	return pgwire.AppendMessage(b, 'H', nil)
 }
 
@@ -58,10 +61,33 @@ func (w *Write) Synced() []byte {
 		return nil
 	}
 	w.Done = make(chan struct{})
-	b := pgwire.AppendMessage(nil, 'S', nil)
-	b = pgwire.AppendMessage(b, 'C', []byte("S"+ownStatement+"\x00"))
+	return append(pgwire.AppendMessage(nil, 'S', nil), closed()...)
+}
+
+// closed returns the messages that close the statement of a question that has failed.
+func closed() []byte {
+	b := pgwire.AppendMessage(nil, 'C', []byte("S"+OwnStatement+"\x00"))
 	return pgwire.AppendMessage(b, 'S', nil)
 }
+
+// Canceled reports whether the question has failed by a cancel request or a timeout. The client gets that error as the
+// answer to its change, which is not sent.
+func (w *Write) Canceled() bool { return w.canceled }
+
+// Pending returns the messages of the question that a node which gives the session back has not forwarded, if it has
+// left any; nil: the question is over.
+func (w *Write) Pending() []byte {
+	switch {
+	case !w.told:
+		return Question()
+	case w.failed && w.ended && !w.synced:
+		return closed()
+	}
+	return nil
+}
+
+// canceled is the SQLSTATE of a statement that a cancel request or a timeout has ended.
+const canceled = "57014"
 
 // Take takes a message of the server of that type, header included; of a tail the client has the beginning. With
 // swallow the client must not get it now. before is what it gets before it.
@@ -79,7 +105,14 @@ func (w *Write) Take(typ byte, message []byte, tail bool) (before []byte, swallo
 	case fatal:
 		return w.Pass(), false
 	case !w.told || w.failed && !w.synced:
-		w.answer(typ, body)
+		if w.answer(typ, body); w.canceled && typ == 'E' {
+			w.held = bytes.Clone(message)
+		}
+		if w.canceled && w.synced {
+			return w.Pass(), false
+		}
+		return nil, true
+	case w.simple && (typ == '1' || typ == '2' || typ == '3' || typ == 'n'): // a Query has no such answers
 		return nil, true
 	case typ == 'Z', w.passed, tail, len(w.held)+len(message) > maxAnswer:
 		return w.Pass(), false
@@ -114,6 +147,7 @@ func (w *Write) answer(typ byte, body []byte) {
 		}
 	case typ == 'E' || typ == '3':
 		w.told, w.failed = true, typ == 'E'
+		w.canceled = w.failed && pgwire.ErrorField(body, 'C') == canceled
 		close(w.Done)
 	}
 }
@@ -129,9 +163,12 @@ func (w *Write) Answer() []byte {
 // Untold reports whether the client has got nothing of the answer.
 func (w *Write) Untold() bool { return !w.passed }
 
-// Changes reports whether b is one request that executes one provable change of rows: Bind and Execute of a prepared
-// statement or, behind a Parse, of the unnamed one, and a Sync. text returns the text of a prepared statement.
+// Changes reports whether b is one request that executes one provable change of rows: a Query; or Bind and Execute of a
+// prepared statement or, behind a Parse, of the unnamed one, and a Sync. text returns the text of a prepared statement.
 func Changes(b []byte, text func(name string) (text string, known bool)) bool {
+	if len(b) > 0 && b[0] == 'Q' {
+		return queryChanges(b)
+	}
 	parsed, bound, executed := false, false, false
 	for {
 		n, whole := length(b)
@@ -167,19 +204,49 @@ func Changes(b []byte, text func(name string) (text string, known bool)) bool {
 	}
 }
 
-// Flushed returns a request with a Flush before its Sync: the server sends the answer before it commits.
-func Flushed(b []byte) []byte {
+// queryChanges reports whether b is one Query that is one provable change of rows. A text with a parameter fails as a
+// Query, so it is sent as one.
+func queryChanges(b []byte) bool {
+	n, whole := length(b)
+	if !whole || n != len(b) {
+		return false
+	}
+	text := b[headerLength:]
+	return bytes.IndexByte(text, 0) == len(text)-1 && bytes.IndexByte(text, '$') < 0 && stmt.OnlyChange(text)
+}
+
+// Request returns the messages by which the change b is executed behind the question. The server sends its answer
+// before it commits: a Flush goes before the Sync. A Query would commit first, so its text is executed as the unnamed
+// statement, which is closed before that: its portal stays. If the question was canceled, they end that instead.
+func (w *Write) Request(b []byte) []byte {
+	switch {
+	case w.canceled:
+		return w.Synced()
+	case !w.simple:
+		return flushed(b)
+	}
+	text := b[headerLength:] // with its end
+	out := pgwire.AppendMessage(make([]byte, 0, len(b)+64), 'P', slices.Concat([]byte{0}, text, []byte{0, 0}))
+	out = pgwire.AppendMessage(out, 'B', make([]byte, 8))
+	out = pgwire.AppendMessage(out, 'C', []byte{'S', 0})
+	out = pgwire.AppendMessage(out, 'D', []byte{'P', 0})
+	out = pgwire.AppendMessage(out, 'E', make([]byte, 5))
+	return flushed(pgwire.AppendMessage(out, 'S', nil))
+}
+
+// flushed returns a request with a Flush before its Sync.
+func flushed(b []byte) []byte {
 	end := len(b) - headerLength
 	out := append(make([]byte, 0, len(b)+headerLength), b[:end]...)
 	return append(pgwire.AppendMessage(out, 'H', nil), b[end:]...)
 }
 
-// Ask begins with a change whose number is asked for.
-func (l *Log) Ask(m *Memory) *Write {
+// Ask begins with the change b, whose number is asked for.
+func (l *Log) Ask(m *Memory, b []byte) *Write {
 	if !l.Fresh() { // else it is executed again
 		l.Begin(m)
 	}
-	l.write = NewWrite()
+	l.write = NewWrite(b[0] == 'Q')
 	return l.write
 }
 

@@ -32,7 +32,17 @@ func TestChanges(t *testing.T) {
 		{"with a Flush", [][]byte{bind("w"), execute, flush, end}, false},
 		{"more behind it", [][]byte{bind("w"), execute, end, bind("w")}, false},
 		{"without its end", [][]byte{bind("w"), execute}, false},
-		{"a Query", [][]byte{query("insert into t values (1)")}, false},
+		{"a Query", [][]byte{query("insert into t values (1)")}, true},
+		{"a Query that locks rows", [][]byte{query("select x from t for update;")}, true},
+		{"a Query that changes nothing", [][]byte{query("select 1")}, false},
+		{"a Query of two statements", [][]byte{query("insert into t values (1); insert into t values (2)")}, false},
+		{"a Query with a parameter", [][]byte{query("insert into t values ($1)")}, false},
+		{"a Query and another one", [][]byte{query("insert into t values (1)"), query("select 1")}, false},
+		{"a Query without its end", [][]byte{m('Q', "insert into t values (1)")}, false},
+		{"a Query with more behind its end", [][]byte{m('Q', "insert into t values (1)\x00;\x00")}, false},
+		{"a Query that must be alone", [][]byte{query("vacuum t")}, false},
+		{"a Query of a procedure", [][]byte{query("call p()")}, false},
+		{"a Query that commits", [][]byte{query("commit")}, false},
 		{"a procedure", [][]byte{parse("call p()"), bind(""), execute, end}, false},
 	} {
 		all := slices.Concat(c.sent...)
@@ -45,8 +55,12 @@ func TestChanges(t *testing.T) {
 			}
 		}
 	}
-	if got := Flushed(slices.Concat(bind("w"), execute, end)); !bytes.Equal(got, slices.Concat(bind("w"), execute, flush, end)) {
+	if got := NewWrite(false).Request(slices.Concat(bind("w"), execute, end)); !bytes.Equal(got, slices.Concat(bind("w"), execute, flush, end)) {
 		t.Errorf("%q", got)
+	}
+	text := "delete from t"
+	if got, want := NewWrite(true).Request(query(text)), slices.Concat(parse(text), bind(""), m('C', "S\x00"), describe, execute, flush, end); !bytes.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
 	}
 }
 
@@ -54,6 +68,7 @@ func TestChanges(t *testing.T) {
 func TestTake(t *testing.T) {
 	told := m('D', "\x00\x01\x00\x00\x00\x1f"+"741 000000020000000000000003")
 	bad := m('E', "SERROR\x00VERROR\x00C42501\x00Mno\x00\x00")
+	rows, none, cancel := m('T', "\x00\x00"), m('n', ""), m('E', "SERROR\x00VERROR\x00C57014\x00Mcanceled\x00\x00")
 	fatal := m('E', "SFATAL\x00VFATAL\x00C57P01\x00Mover\x00\x00")
 	debug, warning, news := m('N', "SDEBUG\x00VDEBUG\x00\x00"), m('N', "SWARNING\x00VWARNING\x00\x00"), m('A', "\x00\x00\x00\x01c\x00p\x00")
 	parsed, bound, closed, tag, idle, row := m('1', ""), m('2', ""), m('3', ""), m('C', "INSERT 0 1\x00"), m('Z', "I"), m('D', "\x00\x01\x00\x00\x00\x011")
@@ -66,23 +81,31 @@ func TestTake(t *testing.T) {
 		asked    bool
 		xid      uint64
 		answer   []byte
+		simple   bool
 	}{
-		{"nothing yet", nil, nil, true, 0, nil},
-		{"a part of the question", question[:3], nil, true, 741, nil},
-		{"the question", question, nil, false, 741, nil},
-		{"with notices", slices.Concat([][]byte{debug, warning, news}, question, [][]byte{warning}), slices.Concat(warning, news, warning), false, 741, nil},
-		{"the beginning of the answer", slices.Concat(question, [][]byte{bound, row}), nil, false, 741, nil},
-		{"the answer", slices.Concat(question, [][]byte{bound, row, tag}), nil, false, 741, slices.Concat(bound, row, tag, idle)},
-		{"and its end", slices.Concat(question, [][]byte{bound, row, tag, idle}), slices.Concat(bound, row, tag, idle), false, 741, nil},
-		{"an error", slices.Concat(question, [][]byte{bound, bad}), nil, false, 741, nil},
-		{"an error and its end", slices.Concat(question, [][]byte{bound, bad, idle}), slices.Concat(bound, bad, idle), false, 741, nil},
-		{"a long answer", slices.Concat(question, [][]byte{bound, row, long, tag}), slices.Concat(bound, row, long, tag), false, 741, nil},
-		{"the server ends", slices.Concat(question, [][]byte{bound, fatal}), slices.Concat(bound, fatal), false, 741, nil},
-		{"the question fails", [][]byte{parsed, bad}, nil, false, 0, nil},
-		{"the question fails, and that is answered", [][]byte{parsed, bad, idle, closed, idle, tag, idle}, slices.Concat(tag, idle), false, 0, nil},
-		{"no number", [][]byte{parsed, bound, m('D', "\x00\x01\x00\x00\x00\x01x"), tag, closed}, nil, false, 0, nil},
+		{name: "nothing yet", asked: true},
+		{"a part of the question", question[:3], nil, true, 741, nil, false},
+		{"the question", question, nil, false, 741, nil, false},
+		{"with notices", slices.Concat([][]byte{debug, warning, news}, question, [][]byte{warning}), slices.Concat(warning, news, warning), false, 741, nil, false},
+		{"the beginning of the answer", slices.Concat(question, [][]byte{bound, row}), nil, false, 741, nil, false},
+		{"the answer", slices.Concat(question, [][]byte{bound, row, tag}), nil, false, 741, slices.Concat(bound, row, tag, idle), false},
+		{"and its end", slices.Concat(question, [][]byte{bound, row, tag, idle}), slices.Concat(bound, row, tag, idle), false, 741, nil, false},
+		{"an error", slices.Concat(question, [][]byte{bound, bad}), nil, false, 741, nil, false},
+		{"an error and its end", slices.Concat(question, [][]byte{bound, bad, idle}), slices.Concat(bound, bad, idle), false, 741, nil, false},
+		{"a long answer", slices.Concat(question, [][]byte{bound, row, long, tag}), slices.Concat(bound, row, long, tag), false, 741, nil, false},
+		{"the server ends", slices.Concat(question, [][]byte{bound, fatal}), slices.Concat(bound, fatal), false, 741, nil, false},
+		{"the question fails", [][]byte{parsed, bad}, nil, false, 0, nil, false},
+		{"the question fails, and that is answered", [][]byte{parsed, bad, idle, closed, idle, tag, idle}, slices.Concat(tag, idle), false, 0, nil, false},
+		{"no number", [][]byte{parsed, bound, m('D', "\x00\x01\x00\x00\x00\x01x"), tag, closed}, nil, false, 0, nil, false},
+		{"a Query", slices.Concat(question, [][]byte{parsed, bound, closed, rows, row, tag}), nil, false, 741, slices.Concat(rows, row, tag, idle), true},
+		{"a Query and its end", slices.Concat(question, [][]byte{parsed, bound, closed, none, tag, idle}), slices.Concat(tag, idle), false, 741, nil, true},
+		{"a long answer to a Query", slices.Concat(question, [][]byte{parsed, bound, closed, rows, long, tag, idle}), slices.Concat(rows, long, tag, idle), false, 741, nil, true},
+		{"a Query fails", slices.Concat(question, [][]byte{bad, idle}), slices.Concat(bad, idle), false, 741, nil, true},
+		{"a Query fails late", slices.Concat(question, [][]byte{parsed, bound, closed, rows, row, bad, idle}), slices.Concat(rows, row, bad, idle), false, 741, nil, true},
+		{"the question is canceled", [][]byte{parsed, cancel, idle, closed, idle}, slices.Concat(cancel, idle), false, 0, nil, true},
+		{"the question is canceled, and its Sync is not answered", [][]byte{parsed, cancel, idle, closed}, nil, false, 0, nil, false},
 	} {
-		w := NewWrite()
+		w := NewWrite(c.simple)
 		var heard []byte
 		for _, b := range c.messages {
 			before, swallow := w.Take(b[0], b, false)
@@ -100,10 +123,25 @@ func TestTake(t *testing.T) {
 	}
 }
 
+// The answer to a Query is followed to its end, also if the request behind it is too long to be kept.
+func TestAnswerOfAQueryIsFollowed(t *testing.T) {
+	var l Log
+	w := l.Ask(new(Memory), query("delete from t"))
+	w.Xid = 741
+	l.sends(query("delete from t"))
+	l.Sent(make([]byte, maxSession), true, false)
+	if l.On() || l.Write() != w || l.Fate(text) != Doubtful {
+		t.Error("its answer is not followed")
+	}
+	if l.Answered('I'); l.Write() != nil {
+		t.Error("the answer to the next request is taken for its own")
+	}
+}
+
 // A change that was to be sent goes on, and one that was sent is in doubt.
 func TestFateOfAChange(t *testing.T) {
 	var l Log
-	w := l.Ask(new(Memory))
+	w := l.Ask(new(Memory), bind("w"))
 	if l.Fate(text) != Repeated || l.Guarded() {
 		t.Error("it was not sent, and does not go on")
 	}
