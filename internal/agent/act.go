@@ -191,20 +191,14 @@ func (a *Agent) follow(ctx context.Context, v ag.View, act ag.Follow) {
 	a.Wake()
 }
 
-// strayEvery is how often a primary looks for walsenders that its agent did not open.
+// strayEvery is how often a primary looks for walsenders that its agent did not open. It looks at the instants of the
+// heartbeats, for which the agent wakes anyway.
 const strayEvery = 100 * time.Millisecond
 
 // watchStrays holds every answer as soon as a walsender runs in a member's name that this agent did not open. The loop
 // ends it (endStreams). If it ended by itself, its acknowledgements are doubtful all the same.
 func (a *Agent) watchStrays(ctx context.Context) {
-	t := time.NewTicker(strayEvery)
-	defer t.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-t.C:
-		}
+	for retry.Sleep(ctx, boottime.UntilNext(strayEvery)) == nil {
 		v := a.view.Load()
 		if v == nil || v.Local.Server != ag.ServerWritable || v.Local.Sync.N == 0 && v.Record.State.K == 0 {
 			continue

@@ -213,7 +213,7 @@ func New(c Config) (*Agent, error) {
 	a.heartbeats = liveness.NewHeartbeater(liveness.HeartbeatConfig{
 		Incarnation: c.Incarnation, Dial: c.Peers.Heartbeats, Acknowledged: a.answers.Acknowledged, Profile: a.profile, Log: c.Logger,
 	})
-	a.pinger = liveness.NewPinger(liveness.PingConfig{Ping: a.ping, Members: a.others, Profile: a.profile, Changed: a.Wake}, a.heartbeats)
+	a.pinger = liveness.NewPinger(liveness.PingConfig{Ping: a.ping, Members: a.others, Beats: a.voter.Beats, Profile: a.profile, Changed: a.Wake}, a.heartbeats)
 	a.seal = &sealer{
 		self: c.Self, marks: c.Marks, instance: c.Instance, keeper: c.Keeper, upstream: c.Upstream, lease: a.lease,
 		log: c.Logger, turn: make(chan struct{}, 1), distrusted: a.unpromotable, checked: a.checked.Load,

@@ -45,13 +45,22 @@ func (v *Voter) beat(from ag.ReplicaID, incarnation string, e ag.Epoch) {
 		if e > h.epoch { // it did not lead until now, hence sent nothing
 			h.epoch, h.rhythm = e, silence.Detector{}
 		}
-		h.rhythm.Beat(boottime.Now())
+		h.beat = boottime.Now()
+		h.rhythm.Beat(h.beat)
 		ended = h.heardAgain()
 	}
 	v.mu.Unlock()
 	if ended {
 		v.wake()
 	}
+}
+
+// Beats reports whether a stream of the member's heartbeats is open and one came within that time.
+func (v *Voter) Beats(from ag.ReplicaID, within time.Duration) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	h := v.members[from]
+	return h != nil && h.open > 0 && h.beat != 0 && boottime.Now()-h.beat < within
 }
 
 // heardAgain ends evidence of silence, and reports whether there was any.

@@ -181,7 +181,7 @@ func (h *Heartbeater) send(ctx context.Context, to ag.ReplicaID, s HeartbeatStre
 				return
 			}
 		}
-		t := time.NewTimer(untilNext(wait))
+		t := time.NewTimer(boottime.UntilNext(wait))
 		select {
 		case <-ctx.Done():
 			t.Stop()
@@ -212,7 +212,3 @@ func (h *Heartbeater) receive(from ag.ReplicaID, s HeartbeatStream, x *echoes) {
 		h.answered.note(from, b.Sent)
 	}
 }
-
-// untilNext returns how long to wait for the next instant at which heartbeats of that interval are due. The instant is
-// the same for all voters: one wake-up of an idle process serves them all.
-func untilNext(every time.Duration) time.Duration { return every - boottime.Now()%every }

@@ -19,7 +19,7 @@ var ErrRefused = errors.New("connection refused")
 const (
 	pingEvery   = 700 * time.Millisecond
 	pingTimeout = time.Second
-	askAll      = 6 // rounds of pings, one of which also goes to members that answer heartbeats
+	askAll      = 6 // rounds of pings, one of which also goes to members whose heartbeats or answers to them come
 )
 
 // Reachability is the result of the last pings. It is never modified.
@@ -77,13 +77,15 @@ type PingConfig struct {
 	// Ping asks one member; an error that wraps ErrRefused means that nothing listens at its endpoint.
 	Ping    func(context.Context, ag.Replica) error
 	Members func() []ag.Replica // all but this node; nil: not known yet
+	// Beats reports whether a stream of the member's own heartbeats is open here, and one came within that time.
+	Beats   func(from ag.ReplicaID, within time.Duration) bool
 	Profile func() ag.Profile
 	Changed func() // called when the members that are reached, or that refuse, have changed
 }
 
-// Pinger asks every other member for a sign of life, unless the member has just answered a heartbeat. The answers
-// decide nothing that needs proof: they keep a candidate from deposing a leader in vain, and a primary from waiting for
-// a member that provably does not run.
+// Pinger asks every other member for a sign of life, unless the member has just answered a heartbeat or sent one. The
+// answers decide nothing that needs proof: they keep a candidate from deposing a leader in vain, and a primary from
+// waiting for a member that provably does not run.
 type Pinger struct {
 	c        PingConfig
 	answered *answered
@@ -108,12 +110,12 @@ func (p *Pinger) Run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-p.answered.ended:
-		case <-time.After(pingEvery):
+		case <-time.After(boottime.UntilNext(pingEvery)):
 		}
 	}
 }
 
-// once asks the members that have not answered heartbeats lately, or all of them. A member that takes no connections
+// once asks the members that have not answered or sent heartbeats lately, or all of them. A member that takes no connections
 // learns only from the answers to its own calls that others want it to dial, so all of them are asked now and then.
 func (p *Pinger) once(ctx context.Context, all bool) {
 	members := p.c.Members()
@@ -129,7 +131,7 @@ func (p *Pinger) once(ctx context.Context, all bool) {
 	for _, r := range members {
 		wg.Go(func() {
 			var err error
-			if alive := p.answered.lately(r.ID, lately); all || !alive {
+			if alive := p.answered.lately(r.ID, lately) || p.c.Beats(r.ID, lately); all || !alive {
 				if err = p.c.Ping(ctx, r); alive {
 					err = nil
 				}

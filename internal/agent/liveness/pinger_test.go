@@ -1,9 +1,13 @@
 package liveness
 
 import (
+	"context"
+	"log/slog"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 )
 
@@ -25,5 +29,47 @@ func TestMemberThatAnswersHeartbeatsNeedNotBePinged(t *testing.T) {
 	case <-a.ended:
 	default:
 		t.Fatal("the end of a stream asks for a ping")
+	}
+}
+
+// TestMemberThatSendsHeartbeatsNeedNotBePinged counts the calls that a replica makes to an idle primary.
+func TestMemberThatSendsHeartbeatsNeedNotBePinged(t *testing.T) {
+	v := NewVoter(nil, func() {}, slog.New(slog.DiscardHandler))
+	var calls atomic.Int32
+	p := NewPinger(PingConfig{
+		Ping:    func(context.Context, ag.Replica) error { calls.Add(1); return ErrRefused },
+		Members: func() []ag.Replica { return []ag.Replica{{ID: "a"}} },
+		Beats:   v.Beats,
+		Profile: func() ag.Profile { return ag.Profile{Beat: time.Hour} },
+		Changed: func() {},
+	}, NewHeartbeater(HeartbeatConfig{}))
+	rounds := func(n int, want int32, refused bool, why string) {
+		t.Helper()
+		calls.Store(0)
+		for round := range n {
+			p.once(t.Context(), round%askAll == 0)
+		}
+		if got := calls.Load(); got != want || p.Reach().Refused("a") != refused {
+			t.Fatalf("%s: %d calls, refused %v; want %d, %v", why, got, p.Reach().Refused("a"), want, refused)
+		}
+	}
+	rounds(6, 6, true, "a member that sends nothing")
+	v.began("a", "x")
+	rounds(6, 6, true, "a stream without a heartbeat")
+	v.beat("a", "x", 1)
+	v.members["a"].beat += time.Hour // however slow this machine is
+	rounds(12, 2, false, "a member that sends heartbeats")
+	v.over("a", "x", false)
+	rounds(6, 6, true, "a stream that ended")
+}
+
+// TestBeats holds that a heartbeat of long ago is no sign of life.
+func TestBeats(t *testing.T) {
+	v := NewVoter(nil, func() {}, slog.New(slog.DiscardHandler))
+	v.began("a", "x")
+	v.beat("a", "x", 1)
+	v.members["a"].beat = boottime.Now() - time.Minute
+	if v.Beats("a", time.Second) || !v.Beats("a", time.Hour) || v.Beats("b", time.Hour) {
+		t.Fatal("what counts is when the newest heartbeat came")
 	}
 }

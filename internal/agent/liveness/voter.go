@@ -45,7 +45,8 @@ type Voter struct {
 
 // heard is what the heartbeats of one member say about it.
 type heard struct {
-	open        int // streams
+	open        int           // streams
+	beat        time.Duration // boottime of its newest heartbeat; 0: none
 	epoch       ag.Epoch
 	incarnation string
 	generation  uint64      // number of streams that began; a new stream ends the evidence

@@ -31,3 +31,8 @@ func Now() time.Duration {
 
 // Until returns the time until the instant t of this clock; negative if t has passed.
 func Until(t time.Duration) time.Duration { return t - Now() }
+
+// UntilNext returns the time until the next instant that is a multiple of every. Timers that are set by it expire
+// together, and one wake-up of an idle process serves them all. Where each had a phase of its own, each would wake
+// threads of its own.
+func UntilNext(every time.Duration) time.Duration { return every - Now()%every }

@@ -164,7 +164,7 @@ func (h *Holder) turn() time.Duration {
 	if len(h.held) == 0 {
 		h.closeWires()
 	}
-	next := tick
+	next := boottime.UntilNext(tick)
 	for _, k := range h.held {
 		if k.announced < len(announceAt) {
 			next = min(next, max(boottime.Until(k.since+announceAt[k.announced]), time.Millisecond))

@@ -108,15 +108,13 @@ func (s *Service) Reads(ctx context.Context, data, dir string) error {
 // Run watches until the context ends.
 func (s *Service) Run(ctx context.Context) error {
 	var looked, changed time.Time
-	for {
+	retry.Every(ctx, everyPlan, func() {
 		if at := s.changed(); time.Since(looked) > everyServer || !at.Equal(changed) {
 			looked, changed = time.Now(), at
 			s.look(ctx)
 		}
-		if err := retry.Sleep(ctx, everyPlan); err != nil {
-			return nil //nolint:nilerr // the node ends
-		}
-	}
+	})
+	return nil
 }
 
 // changed returns when the plan was written; zero: there is none.

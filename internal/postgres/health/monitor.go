@@ -12,6 +12,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
+	"github.com/coteriedb/coterie/internal/lib/retry"
 	"github.com/coteriedb/coterie/internal/lib/storage"
 )
 
@@ -152,15 +153,8 @@ func (m *Monitor) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer m.leave()
 	defer cancel()
-	tick := time.NewTicker(glance)
-	defer tick.Stop()
 	last := boottime.Now()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
+	for retry.Sleep(ctx, boottime.UntilNext(glance)) == nil {
 		now := boottime.Now()
 		if late := now - last - glance; late > glance { // this process stood still, not the server
 			m.forgive(late)
@@ -170,6 +164,7 @@ func (m *Monitor) Run(ctx context.Context) error {
 		m.attempt(ctx, t, now)
 		m.publish(m.judge(t, now))
 	}
+	return nil
 }
 
 // leave waits for the attempts, except one that a disk holds.
