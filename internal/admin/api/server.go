@@ -73,6 +73,7 @@ func (s *Server) ServeAdmin(ctx context.Context, path string) error {
 	handle(mux, "POST /api/v1/settings", func(ctx context.Context, r SettingsRequest) (any, error) { return nil, s.m.Set(ctx, r) })
 	handle(mux, "POST /api/v1/sql", func(ctx context.Context, text string) (any, error) { return s.m.SQL(ctx, text) })
 	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile) // processor profiles, for administrators only
+	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)     // each wake-up of a goroutine, with its reason
 	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
 	return s.serve(ctx, ownUser{l}, mux)
 }
