@@ -115,7 +115,7 @@ func (p *Pinger) Run(ctx context.Context) {
 	}
 }
 
-// once asks the members that have not answered or sent heartbeats lately, or all of them. A member that takes no connections
+// once asks the members without heartbeats or answers lately, or all of them. A member that takes no connections
 // learns only from the answers to its own calls that others want it to dial, so all of them are asked now and then.
 func (p *Pinger) once(ctx context.Context, all bool) {
 	members := p.c.Members()

@@ -93,8 +93,8 @@ func TestSleep(t *testing.T) {
 	}
 }
 
-// TestEveryTurnsAtCommonInstants holds that loops of one pause wait for the same instants, whatever their beginnings and
-// however long their turns take, and that no loop turns twice in a moment.
+// TestEveryTurnsAtCommonInstants holds that loops of one pause wait for the same instants, whatever their beginnings
+// and however long their turns take, and that no loop turns twice in a moment.
 func TestEveryTurnsAtCommonInstants(t *testing.T) {
 	t.Parallel()
 	const pause = time.Second
