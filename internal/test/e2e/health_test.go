@@ -39,12 +39,16 @@ func postmasterHangs(t *testing.T, g *group) {
 	now := g.newPrimary(t, was)
 	t.Logf("%s leads after %v", *now.Primary, time.Since(began).Round(100*time.Millisecond))
 	g.acknowledged(t, 50)
-	a := must(t, "explain", "-v", "--node", g.node(secondaries(now)[0]))
-	for _, want := range []string{"Failover: " + victim + " -> " + *now.Primary, "has not answered a new connection", "its postmaster is stopped", "would take over"} {
+	explain := []string{"explain", "-v", "--node", g.node(secondaries(now)[0])}
+	a := must(t, explain...)
+	for _, want := range []string{"Failover: " + victim + " -> " + *now.Primary, "has not answered a new connection", "its postmaster is stopped"} {
 		if !strings.Contains(a.out, want) {
 			t.Errorf("coterie explain does not say %q:\n%s", want, a.out)
 		}
 	}
+	g.await(t, "coterie explain names a replica that would take over", func(lab.Status) bool {
+		return strings.Contains(must(t, explain...).out, "would take over")
+	})
 	s := g.ready(t)
 	st, err := g.status(t, *s.Primary)
 	if err != nil || member(st, victim).StoodDown == "" {
