@@ -68,7 +68,8 @@ type Service struct {
 	problem  string
 	version  string
 	gathered gathering   // the WAL that waits, lately
-	asking   chan string // the answer of a look at the repository that was not over in time; nil: none
+	asking   chan string // the answer of a look at the directory askedOf that was not over in time; nil: none
+	askedOf  string
 	archived ag.Timeline // for this one earlier WAL was archived again; 0: not known yet
 }
 
@@ -139,19 +140,28 @@ func (s *Service) look(ctx context.Context) {
 		s.latest.Store(&catalog.Backup{Enabled: true, Problem: err.Error()})
 		return
 	}
-	out := &catalog.Backup{Enabled: true, Tool: p.Tool, Stanza: p.Stanza, Repository: p.Repository.String()}
-	if time.Since(s.asked) > everyRepository {
-		s.askRepository(ctx, tool)
-	}
-	out.Version, out.Problem, out.Last, out.LastLabel = s.version, s.problem, s.last.Ended, s.last.Label
+	out := catalog.Backup{Enabled: true, Tool: p.Tool, Stanza: p.Stanza, Repository: p.Repository.String()}
+	// The server comes first: a repository that does not answer uses up the time.
 	if a, err := s.Server.Archiver(ctx); err == nil && !a.Recovery {
-		archiver(out, a, a.Command == tool.ArchiveCommand())
-		s.waiting(out, p)
+		archiver(&out, a, a.Command == tool.ArchiveCommand())
+		s.waiting(&out, p)
 		if s.Leads() && a.Mode == "on" && out.Ours {
 			s.archiveAgain(a.Timeline)
 		}
 	}
-	s.latest.Store(out)
+	if !s.asked.IsZero() {
+		s.tell(out)
+	}
+	if time.Since(s.asked) > everyRepository {
+		s.askRepository(ctx, tool)
+		s.tell(out)
+	}
+}
+
+// tell stores what was seen of the server, with what the repository said last.
+func (s *Service) tell(out catalog.Backup) {
+	out.Version, out.Problem, out.Last, out.LastLabel = s.version, s.problem, s.last.Ended, s.last.Label
+	s.latest.Store(&out)
 }
 
 // askRepository asks for the version of the tool and the newest backup. If it does not answer, the last answer stays.

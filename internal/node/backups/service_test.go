@@ -27,9 +27,12 @@ type world struct {
 	again    []ag.Timeline
 	leads    bool
 	none     bool
+	hangs    bool // the repository does not answer
 }
 
-func (w *world) Archiver(context.Context) (postgres.Archiver, error) { return w.archiver, w.noServer }
+func (w *world) Archiver(ctx context.Context) (postgres.Archiver, error) {
+	return w.archiver, errors.Join(w.noServer, ctx.Err())
+}
 
 func (w *world) Unarchived() (postgres.Unarchived, error) {
 	return postgres.Unarchived{Files: 2, Since: time.Unix(50, 0), Free: 1 << 30}, nil
@@ -43,7 +46,11 @@ func (w *world) Version(context.Context) (string, error)     { return "2.45", w.
 func (w *world) ArchiveCommand() string                      { return "push" }
 func (w *world) Reads(context.Context, string, string) error { return nil }
 
-func (w *world) Backups(context.Context) (backup.Catalog, error) {
+func (w *world) Backups(ctx context.Context) (backup.Catalog, error) {
+	if w.hangs {
+		<-ctx.Done()
+		return backup.Catalog{}, ctx.Err()
+	}
 	return backup.Catalog{Backups: []backup.Backup{{Label: "F", Ended: time.Unix(100, 0)}}}, w.err
 }
 
@@ -103,12 +110,12 @@ func TestGathering(t *testing.T) {
 	for _, x := range []struct {
 		after       time.Duration
 		bytes, want int64
-	}{{0, 100, 0}, {5 * time.Second, 1000, 0}, {20 * time.Second, 2100, 100}, {5 * time.Minute, 2100, 6}, {12 * time.Minute, 2100, 0}, {13 * time.Minute, 0, 0}} {
+	}{{0, 100, 0}, {5 * time.Second, 1000, 0}, {20 * time.Second, 2100, 100}, {5 * time.Minute, 2100, 6}, {12 * time.Minute, 2100, 0}, {13 * time.Minute, 0, 0}, {14 * time.Minute, 6000, 100}} {
 		if got := g.add(at.Add(x.after), x.bytes); got != x.want {
 			t.Errorf("%v: %d, want %d", x.after, got, x.want)
 		}
 	}
-	if len(g) > 3 {
+	if len(g) > 4 {
 		t.Errorf("%d are kept", len(g))
 	}
 }
@@ -123,8 +130,28 @@ func TestFailing(t *testing.T) {
 	s.gathered.add(time.Now().Add(-32*time.Second), 0)
 	s.look(t.Context())
 	b := s.Latest()
-	if b.Kept != 32<<20 || !b.Since.Equal(archived) || b.Rate < 1<<19 || b.Rate > 1<<20 || b.FullIn == nil || *b.FullIn < 1000 || *b.FullIn > 2048 || b.Reason != "the repository /backup is not there" {
+	if b.Kept != 32<<20 || !b.Since.Equal(time.Unix(50, 0)) || b.Rate < 1<<19 || b.Rate > 1<<20 || b.FullIn == nil || *b.FullIn < 1000 || *b.FullIn > 2048 || b.Reason != "the repository /backup is not there" {
 		t.Errorf("%+v", b)
+	}
+}
+
+// TestAHangingRepository holds that a repository which does not answer hides nothing of the server, and that another
+// one is looked at all the same.
+func TestAHangingRepository(t *testing.T) {
+	w, s := start(t)
+	s.look(t.Context())
+	name, failed := "000000050000000000000007", time.Unix(90, 0)
+	w.archiver.LastFailed, w.archiver.FailedAt = &name, &failed
+	w.hangs, s.asked = true, time.Unix(1, 0)
+	ctx, end := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer end()
+	s.look(ctx)
+	if b := s.Latest(); !b.Primary || b.Waiting != 2 || b.LastFailed != name || b.Problem != context.DeadlineExceeded.Error() || b.LastLabel != "F" {
+		t.Errorf("%+v", b)
+	}
+	s.asking, s.askedOf = make(chan string), "/share" // for ever
+	if got := s.lookAt(filepath.Join(t.TempDir(), "gone"), 1); !strings.HasSuffix(got, "gone is not there") {
+		t.Error(got)
 	}
 }
 

@@ -21,27 +21,25 @@ const (
 )
 
 // gathering is how much WAL waited to be archived, the oldest first.
-type gathering []struct {
+type gathering []gathered
+
+type gathered struct {
 	at    time.Time
 	bytes int64
 }
 
-// add adds what waits now, and returns how many bytes a second it has become more; 0: it has not.
+// add adds what waits now, and returns how many bytes a second it has become more since it was least; 0: it has not.
+// The time before that does not count: an archive that fails only now would seem to have minutes more.
 func (g *gathering) add(now time.Time, bytes int64) (rate int64) {
-	*g = append(*g, struct {
-		at    time.Time
-		bytes int64
-	}{now, bytes})
-	*g = slices.DeleteFunc(*g, func(x struct {
-		at    time.Time
-		bytes int64
-	},
-	) bool {
-		return now.Sub(x.at) > mostSeen
-	})
-	first := (*g)[0]
-	if d := now.Sub(first.at); d >= leastSeen && bytes > first.bytes {
-		return max(1, int64(float64(bytes-first.bytes)/d.Seconds()))
+	*g = slices.DeleteFunc(append(*g, gathered{now, bytes}), func(x gathered) bool { return now.Sub(x.at) > mostSeen })
+	least := (*g)[0]
+	for _, x := range *g {
+		if x.bytes <= least.bytes {
+			least = x
+		}
+	}
+	if d := now.Sub(least.at); d >= leastSeen && bytes > least.bytes {
+		return max(1, int64(float64(bytes-least.bytes)/d.Seconds()))
 	}
 	return 0
 }
@@ -55,9 +53,8 @@ func (s *Service) waiting(out *catalog.Backup, p backup.Plan) {
 	}
 	out.Waiting, out.Free, out.Kept = u.Files, u.Free, int64(u.Files)*out.SegmentSize
 	out.Rate = s.gathered.add(time.Now(), out.Kept)
-	a := backup.Archiver{Since: u.Since, ArchivedAt: out.ArchivedAt, Free: out.Free, Rate: out.Rate}
-	out.Since = a.Behind()
-	if d, ok := a.FullIn(); ok {
+	out.Since = u.Since
+	if d, ok := (backup.Archiver{Free: out.Free, Rate: out.Rate}).FullIn(); ok {
 		full := int64(d.Seconds())
 		out.FullIn = &full
 	}
@@ -69,12 +66,12 @@ func (s *Service) waiting(out *catalog.Backup, p backup.Plan) {
 // lookLimit is how long the file system of a repository may take to answer.
 const lookLimit = 2 * time.Second
 
-// lookAt returns what is wrong with the directory of a repository; "": nothing that a look tells. One look is under way
-// at a time: a share whose server is gone may answer never.
+// lookAt returns what is wrong with the directory of a repository; "": nothing that a look tells. One look at it is
+// under way at a time: a share whose server is gone may answer never.
 func (s *Service) lookAt(dir string, segment int64) string {
-	if s.asking == nil {
+	if s.asking == nil || s.askedOf != dir {
 		answer := make(chan string, 1)
-		s.asking = answer
+		s.asking, s.askedOf = answer, dir
 		go func() { answer <- why(dir, segment) }()
 	}
 	select {
