@@ -37,6 +37,11 @@ func TestEndToEndBackups(t *testing.T) {
 	}
 	t.Setenv("COTERIE_BACKUP_PASSPHRASE", planted)
 	g := &backups{group: newGroup(t, lab.Options{})}
+	t.Cleanup(func() { // not at the end of the step that mounts it
+		if g.mounted {
+			_ = unix.Unmount(g.repo, unix.MNT_DETACH)
+		}
+	})
 	for _, step := range []struct {
 		name string
 		test func(*testing.T, *backups)
@@ -112,7 +117,6 @@ func enableBackups(t *testing.T, g *backups) {
 	if os.Getuid() == 0 { // a small file system, which a step fills
 		if err := unix.Mount("tmpfs", g.repo, "tmpfs", 0, "size=500m"); err == nil {
 			g.mounted = true
-			t.Cleanup(func() { _ = unix.Unmount(g.repo, unix.MNT_DETACH) })
 		}
 	}
 	id := owner.Sys().(*syscall.Stat_t)
