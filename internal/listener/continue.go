@@ -326,6 +326,9 @@ func (c *client) openAgain(ctx context.Context, r route, x *session) (*session, 
 	if x.epoch < r.lossless {
 		return nil, fmt.Errorf("%w: the failover was forced, and rows that were acknowledged to it may be lost", errNotTheSame)
 	}
+	if err := c.reaches(ctx, r, x); err != nil {
+		return nil, err
+	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	a := &attempt{route: r, intent: c.intent, cancel: cancel}
 	defer s.abandon(a)

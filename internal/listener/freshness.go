@@ -3,6 +3,7 @@ package listener
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"slices"
 	"sync"
@@ -131,6 +132,39 @@ func (s *Server) within(ctx context.Context, id ag.ReplicaID, d time.Duration) b
 		case <-time.After(pause):
 		case <-ctx.Done():
 			return false
+		}
+	}
+}
+
+// A reader that goes on at another copy sees nothing there go back: the copy that it has left had replayed no more than
+// its primary had flushed by then, and the next one has to reach that first.
+
+// reaches waits a moment until the replica of r holds all that the session x, a reader, may have seen where it was. The
+// primary is asked how far that is once x has left there, and again in each epoch: it has all that was acknowledged.
+func (c *client) reaches(ctx context.Context, r route, x *session) error {
+	s := c.srv
+	routes := s.cfg.Routes()
+	if c.intent != ag.ReadOnly || s.cfg.Position == nil || routes != nil && routes.Primary == r.ID {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, catchUp)
+	defer cancel()
+	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
+		at, err := s.cfg.Position(ctx, r.ID)
+		if err == nil && (x.moving.seen == Progress{} || x.moving.seen.Epoch != at.Epoch) {
+			x.moving.seen, err = s.progress.ask(ctx)
+		}
+		switch seen := x.moving.seen; {
+		case err != nil:
+			return fmt.Errorf("ask how far replica %s and the primary are: %w", r.ID, err)
+		case at.Epoch == seen.Epoch && at.LSN >= seen.LSN:
+			return nil
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			s.counts.lagged.Add(1)
+			return fmt.Errorf("replica %s has not replayed yet what the session may have seen", r.ID)
 		}
 	}
 }

@@ -74,6 +74,7 @@ type moving struct {
 	asked       *question                // of downstream: the answer is arriving
 	given       []byte                   // of downstream: what followed the message that gives the session back; nil: none came
 	err         error                    // why it was not taken back
+	seen        Progress                 // of a reader that has left: what its next copy must have replayed; zero: not asked yet
 	leave       chan struct{}            // closed when leaving is set
 	leaving     atomic.Bool              // it leaves its backend
 	left        chan struct{}            // closed when it has left, or has ended instead (over)

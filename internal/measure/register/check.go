@@ -141,19 +141,38 @@ func of(ops []Op, key int) (own []Op) {
 type Sighting struct {
 	Session int // one connection; a client that connects again begins another
 	Host    string
+	Server  string // that answered: its name, and when it was started
 	Count   int64
 	At      time.Duration
+	// Acknowledged is the count of the last increment that was acknowledged when the answer was there.
+	Acknowledged int64
 }
 
-// Backwards returns the first sighting of each session that saw less than the one before it. Sightings of a session are
-// in order.
+// Backwards returns the first sighting of each session that saw less than an earlier one. A session that was moved to
+// another server, or to one that was started again, may miss increments that were not acknowledged when it saw them:
+// they may be lost with the primary. Sightings of a session are in order.
 func Backwards(seen []Sighting) (back []Sighting) {
-	last := map[int]int64{}
+	type standing struct {
+		server       string
+		here, anyway int64 // what it saw at that server, and what it saw of what was acknowledged
+		told         bool
+	}
+	sessions := map[int]*standing{}
 	for _, s := range seen {
-		if s.Count < last[s.Session] {
+		x := sessions[s.Session]
+		if x == nil {
+			x = &standing{}
+			sessions[s.Session] = x
+		}
+		if s.Server != x.server {
+			x.server, x.here = s.Server, 0
+		}
+		if s.Count < max(x.here, x.anyway) && !x.told {
+			x.told = true
 			back = append(back, s)
 		}
-		last[s.Session] = max(last[s.Session], s.Count)
+		x.here = max(x.here, s.Count)
+		x.anyway = max(x.anyway, min(s.Count, s.Acknowledged))
 	}
 	return back
 }

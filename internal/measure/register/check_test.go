@@ -62,4 +62,12 @@ func TestBackwards(t *testing.T) {
 	if back := Backwards(seen); len(back) != 1 || back[0].Session != 1 {
 		t.Errorf("a session that went back was not found: %v", back)
 	}
+	moved := []Sighting{{Server: "a", Count: 7, Acknowledged: 6}, {Server: "b", Count: 6, Acknowledged: 6}}
+	if back := Backwards(moved); len(back) != 0 {
+		t.Errorf("what was not acknowledged may be lost with its primary: %v", back)
+	}
+	moved[0].Acknowledged = 7
+	if back := Backwards(moved); len(back) != 1 || back[0].Server != "b" {
+		t.Errorf("what was acknowledged went back: %v", back)
+	}
 }

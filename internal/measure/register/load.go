@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -54,6 +55,8 @@ type Load struct {
 	nextKey   int
 	nextValue int64
 	done      int // operations that succeeded
+
+	acknowledged atomic.Int64 // the count of the last increment that succeeded
 }
 
 // New makes a workload. Its registers are those of its own table, which Prepare makes.
@@ -225,10 +228,13 @@ func (l *Load) renew(slot int) {
 // counter counts.
 func (l *Load) counter(_ context.Context, s *session.Session, _ int) func(context.Context) bool {
 	return func(ctx context.Context) bool {
+		var n int64
 		out, _, _ := s.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
-			_, err := conn.Exec(ctx, "update coterie_register.count set n = n + 1")
-			return err
+			return conn.QueryRow(ctx, "update coterie_register.count set n = n + 1 returning n").Scan(&n)
 		})
+		if out == session.OK {
+			l.acknowledged.Store(n)
+		}
 		return out == session.OK
 	}
 }
@@ -245,12 +251,13 @@ func (l *Load) watcher(_ context.Context, s *session.Session, _ int) func(contex
 		}
 		saw := Sighting{Session: id, Host: s.Host()}
 		out, _, _ := s.Do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
-			return conn.QueryRow(ctx, "select n from coterie_register.count").Scan(&saw.Count)
+			const look = "select n, current_setting('cluster_name') || ' since ' || pg_postmaster_start_time() from coterie_register.count"
+			return conn.QueryRow(ctx, look).Scan(&saw.Count, &saw.Server)
 		})
 		if out != session.OK {
 			return false
 		}
-		saw.At = boottime.Now()
+		saw.At, saw.Acknowledged = boottime.Now(), l.acknowledged.Load()
 		l.mu.Lock()
 		l.seen = append(l.seen, saw)
 		l.mu.Unlock()

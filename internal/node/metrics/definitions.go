@@ -154,7 +154,7 @@ var clients = Section{"Clients of this node's listener", []Definition{
 	{"coterie_cancels_total", Counter, "", nil, "Cancel requests that were delivered."},
 	{"coterie_sessions_routed_total", Counter, "", labels("intent", "replica"), "Sessions by the replica that they were routed to."},
 	{"coterie_routing_fallbacks_total", Counter, "", nil, "Read-only sessions that went to the primary, because no secondary could take them."},
-	{"coterie_routing_lagged_total", Counter, "", nil, "Times that a replica was passed over for coterie.max_lag."},
+	{"coterie_routing_lagged_total", Counter, "", nil, "Times that a replica was passed over: for coterie.max_lag, or since a session that moves had perhaps seen more elsewhere."},
 	{"coterie_routed_pct", Gauge, percent, nil, "Part of the readers that went to a secondary, in the last second in which any came. Absent after a minute without one."},
 	{"coterie_routed_ratio", Gauge, ratio, nil, "Part of the readers of the last minute that went to a secondary. Absent without one."},
 	{"coterie_sessions_moved_total", Counter, "", nil, "Sessions that were moved to another server."},

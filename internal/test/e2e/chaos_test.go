@@ -244,7 +244,7 @@ func (c *chaos) judgeAll(t *testing.T, faults int) {
 		}
 	}
 	for _, s := range register.Backwards(seen) {
-		t.Errorf("session %d at %s saw the count go back to %d", s.Session, s.Host, s.Count)
+		t.Errorf("session %d at %s saw the count go back to %d, at %s", s.Session, s.Host, s.Count, s.Server)
 	}
 	c.cut.verify(t, c.ReadWrite())
 	c.say(t, "%d faults; %d operations on registers, %d registers violated, %d undecided; %d looks at the count; %d commits cancelled",
