@@ -13,6 +13,8 @@ import (
 	"sync"
 
 	"github.com/coteriedb/coterie/internal/admin/console"
+	"github.com/coteriedb/coterie/internal/lib/assert"
+	"github.com/coteriedb/coterie/internal/lib/jsbundle"
 )
 
 //go:embed page
@@ -32,9 +34,13 @@ var kinds = map[string]string{
 	".html": "text/html; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml",
 }
 
+// entry is the module by which the page begins. It is served with all that it imports, in one file: the first screen
+// needs all of it.
+const entry = "app.js"
+
 // files returns the files of the page by their paths.
 var files = sync.OnceValue(func() map[string]file {
-	out := map[string]file{}
+	out, modules := map[string]file{}, map[string]string{}
 	_ = fs.WalkDir(pageFS, "page", func(name string, d fs.DirEntry, err error) error { // what is embedded can be read
 		if err != nil || d.IsDir() {
 			return err
@@ -43,16 +49,28 @@ var files = sync.OnceValue(func() map[string]file {
 		if err != nil {
 			return err
 		}
-		var small bytes.Buffer
-		z, _ := gzip.NewWriterLevel(&small, gzip.BestCompression)
-		_, _ = z.Write(b)
-		_ = z.Close()
-		sum := sha256.Sum256(b)
-		out[strings.TrimPrefix(name, "page")] = file{kinds[path.Ext(name)], `"` + hex.EncodeToString(sum[:8]) + `"`, b, small.Bytes()}
+		if name = strings.TrimPrefix(name, "page"); path.Ext(name) == ".js" {
+			modules[name[1:]] = string(b)
+		} else {
+			out[name] = newFile(name, b)
+		}
 		return nil
 	})
+	script, err := jsbundle.Bundle(modules, entry)
+	assert.That(err == nil, "the page's modules make one script: %v", err)
+	out["/"+entry] = newFile(entry, []byte(script))
 	return out
 })
+
+// newFile returns a file with its tag, also compressed.
+func newFile(name string, b []byte) file {
+	var small bytes.Buffer
+	z, _ := gzip.NewWriterLevel(&small, gzip.BestCompression)
+	_, _ = z.Write(b)
+	_ = z.Close()
+	sum := sha256.Sum256(b)
+	return file{kinds[path.Ext(name)], `"` + hex.EncodeToString(sum[:8]) + `"`, b, small.Bytes()}
+}
 
 // page serves a file of the page; / is its beginning.
 func page(w http.ResponseWriter, r *http.Request) {

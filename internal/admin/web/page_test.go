@@ -3,6 +3,7 @@ package web
 import (
 	"bytes"
 	"encoding/json"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -30,6 +31,18 @@ func TestPageIsSmall(t *testing.T) {
 		t.Errorf("the page takes %d bytes compressed, and may take %d", sum, maxPage)
 	}
 	t.Logf("%d files, %d bytes compressed", len(files()), sum)
+}
+
+// TestFirstScreenNeedsFewRequests holds that a browser asks for four files, and that none of them makes it ask for
+// another: over HTTP/1.1 each would wait for a connection.
+func TestFirstScreenNeedsFewRequests(t *testing.T) {
+	t.Parallel()
+	if names, want := slices.Sorted(maps.Keys(files())), []string{"/app.js", "/icon.svg", "/index.html", "/style.css"}; !slices.Equal(names, want) {
+		t.Errorf("the page is %v, want %v", names, want)
+	}
+	if m := regexp.MustCompile(`(?m)^(import|export)\b.*`).Find(files()["/app.js"].plain); m != nil {
+		t.Errorf("the script has %q", m)
+	}
 }
 
 // foreign finds what would leave the port or break the policy: addresses, text that becomes HTML, code and style
