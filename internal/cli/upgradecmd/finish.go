@@ -254,6 +254,9 @@ func (x *upgrading) show(u major.Upgrade) error {
 		return nil
 	}
 	s := stateOf(u)
+	if dir := majors.Left(x.layout, u); dir != "" {
+		s.Next = "the group goes on with the old cluster, but " + dir + " of the new one could not be removed: see log/agent.log for the reason; the next start of the agent tries again"
+	}
 	_, _ = fmt.Fprintf(w, "%s   from PostgreSQL %s to %s, asked for %s\n", s.Phase, s.From, s.To, s.Asked.Local().Format(time.DateTime))
 	if s.Why != "" {
 		_, _ = fmt.Fprintf(w, "because %s\n", s.Why)

@@ -13,6 +13,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag/major"
 	"github.com/coteriedb/coterie/internal/agent"
 	"github.com/coteriedb/coterie/internal/agent/marks"
+	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/lib/durable"
 	"github.com/coteriedb/coterie/internal/lib/fault"
 	"github.com/coteriedb/coterie/internal/lib/retry"
@@ -35,6 +36,7 @@ func (s *Service) Resume(ctx context.Context) error {
 	}
 	if u.Phase == "" || u.Phase == major.Done || u.Phase == major.GivenUp {
 		s.forget()
+		s.sweep(u)
 		return nil
 	}
 	s.Logger.Info("a major upgrade goes on", "phase", u.Phase, "from", u.From.Version, "to", u.To.Version)
@@ -216,10 +218,42 @@ func (s *Service) use(binDir, data string) error {
 	return nil
 }
 
-// Remove implements major.Node.
+// Remove implements major.Node. What cannot be removed keeps no node from starting: Left tells of it, and the next
+// start tries again.
 func (s *Service) Remove(u major.Upgrade) error {
-	return s.job(u).Undo(context.Background()) // it has waits of its own
+	err := s.job(u).Undo(context.Background()) // it has waits of its own
+	if errors.Is(err, pgupgrade.ErrLeft) {
+		s.Logger.Warn("the old cluster is given back, and something of the new one is left", "err", err)
+		return nil
+	}
+	return err
 }
+
+// sweep tries again to remove what an upgrade that was given up has left.
+func (s *Service) sweep(u major.Upgrade) {
+	if Left(s.Layout, u) == "" || s.Node.PostgreSQL.Data == u.To.Data {
+		return
+	}
+	if err := s.job(u).Sweep(); err != nil {
+		s.Logger.Warn("what a major upgrade that was given up has left is still there", "err", err)
+	}
+}
+
+// Left returns the directory of the new cluster that is left of an upgrade which was given up; "": none is.
+func Left(l config.Layout, u major.Upgrade) string {
+	if u.Phase != major.GivenUp || u.Back || u.To.Data == "" {
+		return ""
+	}
+	for _, dir := range []string{u.To.Data, u.To.WAL} {
+		if owned, err := (pgupgrade.Job{Made: madeFile(l)}).Owns(dir); dir != "" && owned && err == nil {
+			return dir
+		}
+	}
+	return ""
+}
+
+// madeFile names the directories that upgrades of this node have made.
+func madeFile(l config.Layout) string { return filepath.Join(l.State(), "major-made.json") }
 
 // Drop implements major.Node. The files stay: those that the new cluster has as well are compared, and not fetched.
 func (s *Service) Drop(ctx context.Context, u major.Upgrade) error {

@@ -75,7 +75,7 @@ func (s *Service) job(u major.Upgrade) pgupgrade.Job {
 	return pgupgrade.Job{
 		Old: side(u.From), New: side(u.To), Superuser: s.superuser(), Initdb: u.To.Initdb, Link: u.Mode == major.Link,
 		Work: filepath.Join(s.Layout.Run, "major"), Tried: filepath.Join(s.Layout.State(), "major-look"),
-		Made: filepath.Join(s.Layout.State(), "major-made.json"), Log: s.Logger,
+		Made: madeFile(s.Layout), Log: s.Logger,
 		Emptied: func(ctx context.Context, data string) error {
 			of := u.To
 			of.Data = data

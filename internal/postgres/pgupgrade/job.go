@@ -87,7 +87,7 @@ func (j Job) Check(ctx context.Context) (err error) {
 // server is not touched. It must not be called while a Make may run.
 // A directory in its place that is not this node's stays, and is an error.
 func (j Job) Clear(ctx context.Context) error {
-	owned, err := j.owns(j.Tried)
+	owned, err := j.Owns(j.Tried)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -149,13 +149,23 @@ func (j Job) Undo(ctx context.Context) error {
 		}
 	}
 	// It gives its room back before anything is written: the disk may be full.
-	if err := errors.Join(j.removeOwn(j.New.Data), j.removeWAL(), os.RemoveAll(j.Work)); err != nil {
-		return fmt.Errorf("remove the new cluster: %w", err)
-	}
+	left := j.Sweep()
 	if err := j.signal(j.Old.Data); err != nil {
 		return err
 	}
-	return durable.SyncDir(filepath.Dir(j.New.Data))
+	return left
+}
+
+// ErrLeft is returned where the old cluster is as it was, and something of the new one could not be removed.
+var ErrLeft = errors.New("remove the new cluster")
+
+// Sweep removes what an upgrade has made and left. Nothing may run in it. Its errors are ErrLeft.
+func (j Job) Sweep() error {
+	err := errors.Join(j.removeOwn(j.New.Data), j.removeWAL(), os.RemoveAll(j.Work), durable.SyncDir(filepath.Dir(j.New.Data)))
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrLeft, err)
+	}
+	return nil
 }
 
 // removeWAL removes the WAL of the new cluster that is not in its data directory.

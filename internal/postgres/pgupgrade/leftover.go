@@ -27,7 +27,7 @@ func (j Job) End(ctx context.Context) error {
 		return err
 	}
 	sides := []Side{j.Old}
-	if owned, err := j.owns(j.New.Data); err == nil && owned { // else the processes there are of somebody else
+	if owned, err := j.Owns(j.New.Data); err == nil && owned { // else the processes there are of somebody else
 		sides = append(sides, j.New)
 	}
 	for _, s := range sides {

@@ -69,8 +69,8 @@ func (j Job) mkdir(dir string) error {
 	return nil
 }
 
-// owns reports whether mkdir has made the directory that is there.
-func (j Job) owns(dir string) (bool, error) {
+// Owns reports whether mkdir has made the directory that is there.
+func (j Job) Owns(dir string) (bool, error) {
 	id, err := identify(dir)
 	if err != nil {
 		return false, err
@@ -82,7 +82,7 @@ func (j Job) owns(dir string) (bool, error) {
 // remove removes a directory that mkdir has made, with what is in it. An empty one may be that of a mkdir that was
 // interrupted, and is removed as well. Anything else stays, and the error is errForeign.
 func (j Job) remove(dir string) error {
-	owned, err := j.owns(dir)
+	owned, err := j.Owns(dir)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
