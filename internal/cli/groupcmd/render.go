@@ -199,6 +199,8 @@ func state(r api.Replica) string {
 		return "quarantine"
 	case r.Suspended:
 		return "suspended"
+	case r.Busy == "sync": // it settles for which secondaries commits wait; the word alone would be read as synchronized
+		return "setting sync"
 	case r.Busy != "":
 		return r.Busy
 	case r.Ill != "":
