@@ -218,8 +218,8 @@ func (s *Service) use(binDir, data string) error {
 	return nil
 }
 
-// Remove implements major.Node. What cannot be removed keeps no node from starting: Left tells of it, and the next
-// start tries again.
+// Remove implements major.Node. A directory that cannot be removed keeps no node from starting: Left tells of it, and
+// the next start tries again.
 func (s *Service) Remove(u major.Upgrade) error {
 	err := s.job(u).Undo(context.Background()) // it has waits of its own
 	if errors.Is(err, pgupgrade.ErrLeft) {
