@@ -9,6 +9,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/lib/storage"
+	"github.com/coteriedb/coterie/internal/node/majors"
 )
 
 // maxTablespaces bounds the tablespaces that are looked at.
@@ -23,7 +24,23 @@ func FindStorage(ctx context.Context, dir string, r *storage.Reader) ([]Finding,
 	if found, err := absent(l); found != nil || err != nil {
 		return found, err
 	}
-	return judgeStorage(r.Look(ctx, directories(l)...)), nil
+	return append(judgeStorage(r.Look(ctx, directories(l)...)), findLeft(l)...), nil
+}
+
+// findLeft returns what is left of a major upgrade that was given up.
+func findLeft(l config.Layout) []Finding {
+	u, err := majors.Read(l)
+	if err != nil {
+		return nil
+	}
+	dir := majors.Left(l, u)
+	if dir == "" {
+		return nil
+	}
+	return []Finding{{
+		Level: Warning, What: dir + " is left of a major upgrade that was given up: it could not be removed", Why: "it takes room, and no upgrade can be made there",
+		Run: "see log/agent.log for the reason; the next start of the agent tries again",
+	}}
 }
 
 // directories returns those of the node's directories that data is in and that are there. Each may stand on a volume

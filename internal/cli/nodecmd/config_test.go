@@ -13,8 +13,6 @@ import (
 	"github.com/coteriedb/coterie/internal/config"
 )
 
-// TestConfigCheckForPrograms holds that a program is told of a good file and of a bad one on standard output, with the
-// exit code that a person's shell gets.
 // TestAWitnessHasNoServer holds that the help of a witness offers nothing about PostgreSQL, which it has none of.
 func TestAWitnessHasNoServer(t *testing.T) {
 	t.Parallel()
@@ -30,6 +28,27 @@ func TestAWitnessHasNoServer(t *testing.T) {
 	}
 }
 
+// TestAWitnessHasNoClients holds that a witness names no ports for clients, whatever uses them here, and refuses them.
+func TestAWitnessHasNoClients(t *testing.T) {
+	t.Parallel()
+	c := Join(true)
+	for _, name := range []string{"read-write", "read-only"} {
+		if x := c.Flags().Lookup(name); !x.Hidden || x.Value.String() != "" {
+			t.Errorf("coterie witness offers --%s %s", name, x.Value)
+		}
+	}
+	f := NodeFlags{name: "w"}
+	if cfg, err := f.config(t.Context(), "witness"); err != nil || cfg.ReadWrite.Advertise+cfg.ReadOnly.Advertise != "" {
+		t.Errorf("%+v, %v", cfg, err)
+	}
+	f.ReadOnly = "127.0.0.1:0"
+	if _, err := f.config(t.Context(), "witness"); err == nil || !strings.Contains(err.Error(), "serves no clients") {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestConfigCheckForPrograms holds that a program is told of a good file and of a bad one on standard output, with the
+// exit code that a person's shell gets.
 func TestConfigCheckForPrograms(t *testing.T) {
 	const witness = "node: n1\nkind: witness\ngroup: 0d9e8c5a\ngroup_name: sales\nendpoint:\n  listen: :5022\n"
 	dir := t.TempDir()

@@ -37,6 +37,15 @@ func (f *NodeFlags) add(c *cobra.Command, founds bool) {
 	fl.BoolVar(&f.noStart, "no-start", false, "make the node directory only; start it later with coterie agent")
 }
 
+// hideClients takes the client ports away, which a witness has none of. Their flags take nothing but the empty text.
+func (f *NodeFlags) hideClients(c *cobra.Command) {
+	f.ReadWrite, f.ReadOnly = "", ""
+	for _, name := range []string{"read-write", "read-only"} {
+		x := c.Flags().Lookup(name)
+		x.DefValue, x.Hidden = "", true
+	}
+}
+
 // addServer registers the flags of a node's PostgreSQL, which a witness has none of.
 func (f *NodeFlags) addServer(c *cobra.Command) {
 	fl := c.Flags()
@@ -50,6 +59,9 @@ func (f *NodeFlags) config(ctx context.Context, kind string) (config.Config, err
 	c := config.Config{Node: f.name, Kind: kind}
 	if err := config.CheckName(f.name); err != nil {
 		return c, fail.Usagef("%w; choose one with --name", err)
+	}
+	if kind == "witness" && f.ReadWrite+f.ReadOnly != "" {
+		return c, fail.Usagef("a witness serves no clients: leave --read-write and --read-only away")
 	}
 	var err error
 	if c.Quorum, err = f.quorum.config(); err != nil {

@@ -72,7 +72,9 @@ which of them may lead. It needs no PostgreSQL. Make the token on a replica with
 		},
 	}
 	f.add(c, false)
-	if !witness {
+	if witness {
+		f.hideClients(c)
+	} else {
 		f.addServer(c)
 	}
 	c.Flags().StringVar(&tokenFile, "token-file", "", "read the token from this file")
