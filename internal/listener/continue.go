@@ -467,7 +467,7 @@ func (x *session) restore(was *continuity.State, status map[string]string) (hear
 	if d := was.Differs(&states[1]); d != "" {
 		return nil, fmt.Errorf("%w: %s", errNotTheSame, d)
 	}
-	was.Extensions, was.Tells = states[1].Extensions, states[1].Tells
+	was.Extensions, was.Tells, was.Ruleless = states[1].Extensions, states[1].Tells, states[1].Ruleless
 	return heard, nil
 }
 

@@ -431,7 +431,7 @@ func (x *session) beginsChange(b []byte) *lone.Write {
 	if !k.follows || !x.idle() || x.drained.midway || x.moving.unprobed || time.Now().Before(x.moving.numberless) || x.requests.Sealed || x.moving.leaving.Load() || !lone.Changes(b, x.preparedText) {
 		return nil
 	}
-	if why, _ := x.wouldEnd(); why != "" || !k.state.Tells {
+	if why, _ := x.wouldEnd(); why != "" || !k.state.Tells || b[0] == 'Q' && !k.state.Ruleless {
 		return nil
 	}
 	x.unsynced.Store(true) // until the Sync of the change

@@ -39,6 +39,7 @@ const (
 	rowExtension = "extension"
 	rowRefusal   = "refusal"
 	rowTells     = "tells" // its role may execute the functions by which package indoubt asks for its transaction
+	rowRuleless  = "ruleless"
 )
 
 // question asks a backend for everything that it can tell of its session. $1 is a list of settings that no view lists,
@@ -67,6 +68,8 @@ union all select '` + rowExtension + `', e.extname::pg_catalog.text, '', '' from
 union all select '` + rowTells + `', '', '', '' where not exists (
 	select from pg_catalog.unnest('{pg_current_xact_id_if_assigned(),pg_walfile_name(pg_lsn)}'::pg_catalog.text[]) f
 	where not pg_catalog.has_function_privilege('pg_catalog.' operator(pg_catalog.||) f, 'execute'))
+union all select '` + rowRuleless + `', '', '', '' where not exists (select from pg_catalog.pg_rewrite r
+	where r.ev_type operator(pg_catalog.<>) '1'::pg_catalog."char" and r.oid operator(pg_catalog.>=) 16384::pg_catalog.oid)
 union all select '` + rowRefusal + `', 'it has temporary objects', '', '' where exists (select from pg_catalog.pg_depend d
 	where d.refclassid operator(pg_catalog.=) 'pg_catalog.pg_namespace'::pg_catalog.regclass::pg_catalog.oid
 		and d.refobjid operator(pg_catalog.=) pg_catalog.pg_my_temp_schema() and d.refobjid operator(pg_catalog.<>) 0::pg_catalog.oid)

@@ -21,6 +21,7 @@ type State struct {
 	Channels   []string          // of LISTEN
 	Statements map[string]Statement
 	Extensions []string // of its database
+	Ruleless   bool     // its database has no rules but those of views: one that is a query gives rows to a Query only
 	Tells      bool     // the session may be asked for the number of its transaction (package indoubt)
 	Refusal    string   // why the session cannot be moved
 }
@@ -55,6 +56,8 @@ func (a *Answer) State() (State, error) {
 			st.Extensions = append(st.Extensions, r[1])
 		case rowTells:
 			st.Tells = true
+		case rowRuleless:
+			st.Ruleless = true
 		case rowRefusal:
 			st.refuse(r[1])
 		case rowStatement, rowPrepared:

@@ -24,6 +24,9 @@ type Write struct {
 	Done     chan struct{}
 
 	simple   bool   // it is a Query, which is sent in other messages
+	late     bool   // a Query that gives rows only when all are changed: if it fails, nothing comes before its error
+	rows     bool   // one has come
+	tag      []byte // of a Query that is not committed yet: if its commit fails, the client gets none
 	told     bool   // the question was answered, well or not
 	failed   bool   // it has failed: the server skips messages up to a Sync
 	canceled bool   // by a cancel request or a timeout, which the client means for the change
@@ -114,7 +117,17 @@ func (w *Write) Take(typ byte, message []byte, tail bool) (before []byte, swallo
 		return nil, true
 	case w.simple && (typ == '1' || typ == '2' || typ == '3' || typ == 'n'): // a Query has no such answers
 		return nil, true
-	case typ == 'Z', w.passed, tail, len(w.held)+len(message) > maxAnswer:
+	case w.simple && typ == 'C' && !tail:
+		w.tag, w.whole = bytes.Clone(message), true
+		return nil, true
+	case typ == 'Z':
+		return append(w.Pass(), w.tag...), false
+	}
+	if w.simple && typ == 'E' {
+		w.fails()
+	}
+	w.rows = w.rows || typ == 'D'
+	if w.passed || tail || len(w.held)+len(message) > maxAnswer {
 		return w.Pass(), false
 	}
 	w.whole = typ == 'C'
@@ -122,7 +135,14 @@ func (w *Write) Take(typ byte, message []byte, tail bool) (before []byte, swallo
 	return nil, true
 }
 
-// Pass returns what is held: the client gets it.
+// fails leaves out what PostgreSQL does not send before the error of a Query.
+func (w *Write) fails() {
+	if w.tag = nil; w.late && !w.rows {
+		w.held = nil // the description of its rows
+	}
+}
+
+// Pass returns what is held, but the tag of a Query: the client gets it.
 func (w *Write) Pass() (held []byte) {
 	held, w.held, w.passed = w.held, nil, true
 	return held
@@ -157,7 +177,7 @@ func (w *Write) Answer() []byte {
 	if !w.whole || w.passed {
 		return nil
 	}
-	return pgwire.AppendMessage(bytes.Clone(w.held), 'Z', []byte{'I'})
+	return pgwire.AppendMessage(slices.Concat(w.held, w.tag), 'Z', []byte{'I'})
 }
 
 // Untold reports whether the client has got nothing of the answer.
@@ -247,6 +267,7 @@ func (l *Log) Ask(m *Memory, b []byte) *Write {
 		l.Begin(m)
 	}
 	l.write = NewWrite(b[0] == 'Q')
+	l.write.late = l.write.simple && stmt.ChangesRows(b[headerLength:])
 	return l.write
 }
 

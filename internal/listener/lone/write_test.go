@@ -100,6 +100,8 @@ func TestTake(t *testing.T) {
 		{"a Query", slices.Concat(question, [][]byte{parsed, bound, closed, rows, row, tag}), nil, false, 741, slices.Concat(rows, row, tag, idle), true},
 		{"a Query and its end", slices.Concat(question, [][]byte{parsed, bound, closed, none, tag, idle}), slices.Concat(tag, idle), false, 741, nil, true},
 		{"a long answer to a Query", slices.Concat(question, [][]byte{parsed, bound, closed, rows, long, tag, idle}), slices.Concat(rows, long, tag, idle), false, 741, nil, true},
+		{"a Query fails as it commits", slices.Concat(question, [][]byte{parsed, bound, closed, none, tag, bad, idle}), slices.Concat(bad, idle), false, 741, nil, true},
+		{"a long answer to a Query that fails as it commits", slices.Concat(question, [][]byte{parsed, bound, closed, rows, long, tag, bad, idle}), slices.Concat(rows, long, bad, idle), false, 741, nil, true},
 		{"a Query fails", slices.Concat(question, [][]byte{bad, idle}), slices.Concat(bad, idle), false, 741, nil, true},
 		{"a Query fails late", slices.Concat(question, [][]byte{parsed, bound, closed, rows, row, bad, idle}), slices.Concat(rows, row, bad, idle), false, 741, nil, true},
 		{"the question is canceled", [][]byte{parsed, cancel, idle, closed, idle}, slices.Concat(cancel, idle), false, 0, nil, true},

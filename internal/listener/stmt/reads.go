@@ -17,6 +17,28 @@ func OnlyChange(text []byte) bool {
 	return known && changes && bytes.IndexByte(bytes.TrimRight(text, "; \t\r\n\x00"), ';') < 0
 }
 
+// ChangesRows reports whether a text that passes OnlyChange has a statement that changes rows. Else it only locks some,
+// or advances a sequence.
+func ChangesRows(text []byte) bool {
+	text, _, _ = bytes.Cut(text, []byte{0})
+	q := queries{rest: text, first: true}
+	for begun := false; len(q.rest) > 0; {
+		before := q.last
+		if !q.token() {
+			return false
+		}
+		switch {
+		case q.last == before:
+		case writing[q.last] && before != "for" && before != "key":
+			return true
+		case !begun && q.last != "" && q.last != "with": // only a WITH has others
+			return false
+		}
+		begun = begun || q.last != ""
+	}
+	return false
+}
+
 // plain reports whether a text has only queries and changes of rows, and whether one changes or locks rows, or advances
 // a sequence, which a rollback leaves with a gap.
 func plain(text []byte) (known, changes bool) {

@@ -83,3 +83,20 @@ func TestOnlyChange(t *testing.T) {
 		}
 	}
 }
+
+func TestChangesRows(t *testing.T) {
+	for text, want := range map[string]bool{
+		"insert into t values (1)":                               true,
+		"-- a comment\n UPDATE t set x = 1":                      true,
+		"with a as (select 1) delete from t":                     true,
+		"with a as (with b as (select 1) delete from t) table t": true,
+		"with a as (select 1 from t for update) select 1":        false,
+		"with a as (select 1) select 1 from t for no key update": false,
+		"(select x from t for update)":                           false,
+		"select x, nextval('s') as update from t":                false,
+	} {
+		if got := ChangesRows([]byte(text + "\x00")); got != want {
+			t.Errorf("%q: %v", text, got)
+		}
+	}
+}
