@@ -7,8 +7,6 @@ package retry
 import (
 	"context"
 	"time"
-
-	"github.com/coteriedb/coterie/internal/lib/boottime"
 )
 
 // Until calls done at once and then after each pause, until it reports true (Until returns nil), fails (Until returns
@@ -25,24 +23,15 @@ func Until(ctx context.Context, pause time.Duration, done func() (bool, error)) 
 	}
 }
 
-// Every calls turn at once and then at the instants that are multiples of pause, until ctx ends. All loops of a process
-// with such a pause so turn at the same instants: one wake-up of an idle process serves them all. At least half a pause
-// passes between two turns, and at most one and a half.
+// Every calls turn at once and then after each pause, until ctx ends. The time that a turn takes comes on top of the
+// pause.
 func Every(ctx context.Context, pause time.Duration, turn func()) {
 	for {
 		turn()
-		if Sleep(ctx, toNext(boottime.UntilNext(pause), pause)) != nil {
+		if Sleep(ctx, pause) != nil {
 			return
 		}
 	}
-}
-
-// toNext returns how long to wait after a turn, where the next instant is that far away.
-func toNext(left, pause time.Duration) time.Duration {
-	if left < pause/2 {
-		return left + pause
-	}
-	return left
 }
 
 // Sleep waits for d. If ctx ends before, or has ended, it returns the cause.
