@@ -3,15 +3,18 @@ package listener
 import (
 	"context"
 	"crypto/rand"
+	"crypto/x509"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"sync"
 
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/lib/retry"
+	"github.com/coteriedb/coterie/internal/listener/clientcert"
 	"github.com/coteriedb/coterie/internal/listener/hba"
 	"github.com/coteriedb/coterie/internal/listener/scram"
 )
@@ -124,15 +127,18 @@ type ConsoleFunc func(ctx context.Context, conn net.Conn, hello ConsoleHello)
 // waits for its turn because earlier ones failed is not one of them: a guesser keeps nobody else out.
 const maxChecks = 4
 
-// PasswordLogin is an attempt to log in to the console by a password that came over TLS on another port.
+// PasswordLogin is an attempt to log in to the console by what came over TLS on another port.
 type PasswordLogin struct {
 	User, Password string
 	Client         *net.TCPAddr
+	// Certificate is that of the client, nil without one. The handshake has verified its chain, and that it is not
+	// revoked.
+	Certificate *x509.Certificate
 }
 
-// CheckPassword checks the password of a user of the console. Rules, roles and verifiers are those of a login over TLS
-// to the database coterie, and an attempt that fails delays the next one there and here. A rule must ask for a
-// password, and for no certificate. The error is a *pgwire.Error, or that of ctx.
+// CheckPassword checks the password or the certificate of a user of the console. Rules, roles and verifiers are those
+// of a login over TLS to the database coterie, and an attempt that fails delays the next one there and here. A rule by
+// which nothing is asked for lets nobody in without the password. The error is a *pgwire.Error, or that of ctx.
 func (s *Server) CheckPassword(ctx context.Context, l PasswordLogin) (Role, error) {
 	key, site := limitKeysOf(l.Client, hostOf(l.Client))
 	if !s.unproven.Spend(key, 1, boottime.Now()) {
@@ -172,10 +178,34 @@ func (s *Server) CheckPassword(ctx context.Context, l PasswordLogin) (Role, erro
 	} else {
 		s.unlogged.Add(1)
 	}
+	if l.Password == "" && l.Certificate != nil {
+		return Role{}, pgwire.Fatal("certificate", pgwire.StateInvalidAuth, "certificate authentication failed for user %q", pgwire.Clip(l.User))
+	}
 	return Role{}, passwordFailure(l.User)
 }
 
-// judge returns why a password does not let its user in; "": it does. It takes as long for a role that does not exist.
+// certified returns why the certificate of a login is not what its rule asks for; "": it is, or the rule asks for none.
+func certified(rule hba.Rule, l PasswordLogin) string {
+	if rule.ClientCert == "" {
+		return ""
+	}
+	if l.Certificate == nil {
+		return "its rule asks for a certificate, and it has none"
+	}
+	if rule.ClientCert != "verify-full" {
+		return ""
+	}
+	name, err := clientcert.Name(l.Certificate)
+	switch {
+	case err != nil:
+		return err.Error()
+	case name != l.User:
+		return fmt.Sprintf("the certificate is for another name, %q", pgwire.Clip(name))
+	}
+	return ""
+}
+
+// judge returns why a login does not let its user in; "": it does. It takes as long for a role that does not exist.
 func (s *Server) judge(l PasswordLogin, role Role) string {
 	verifier, ok := scram.ParseVerifier(role.Password)
 	if !ok || !role.Found || !role.CanLogin {
@@ -188,8 +218,12 @@ func (s *Server) judge(l PasswordLogin, role Role) string {
 	switch {
 	case !ok:
 		return "no rule admits it"
-	case rule.Method != hba.MethodSCRAM && rule.Method != hba.MethodMD5 && rule.Method != hba.MethodTrust || rule.ClientCert != "":
-		return "its rule asks for more than a password, or rejects it"
+	case !slices.Contains([]hba.Method{hba.MethodSCRAM, hba.MethodMD5, hba.MethodTrust, hba.MethodCert}, rule.Method):
+		return "its rule asks for something else, or rejects it"
+	case certified(rule, l) != "":
+		return certified(rule, l)
+	case rule.Method == hba.MethodCert && role.Found && role.CanLogin && checkValidUntil(role) == nil:
+		return ""
 	case verifier.Mock:
 		return (&mockError{}).Error()
 	case !proved:

@@ -2,6 +2,9 @@ package listener
 
 import (
 	"context"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/asn1"
 	"errors"
 	"log/slog"
 	"net"
@@ -74,7 +77,7 @@ func TestCheckPassword(t *testing.T) {
 		{"trusted", "", "127.0.0.1", pgwire.StateInvalidPassword},
 		{"lost", "right", "127.0.0.1", pgwire.StateCannotConnect},
 	} {
-		_, err := s.CheckPassword(t.Context(), PasswordLogin{tt.user, tt.password, from(tt.at)})
+		_, err := s.CheckPassword(t.Context(), PasswordLogin{User: tt.user, Password: tt.password, Client: from(tt.at)})
 		state := ""
 		if bad, ok := pgwire.AsError(err); ok {
 			state = bad.Code
@@ -92,15 +95,73 @@ func TestPasswordsOfBothPortsAreCounted(t *testing.T) {
 		s := passwordServer(t, "hostssl all all all scram-sha-256\n")
 		key, site := limitKeysOf(from("192.0.2.1"), "192.0.2.1")
 		for range 40 {
-			if _, err := s.CheckPassword(t.Context(), PasswordLogin{"vera", "wrong", from("192.0.2.1")}); err == nil {
+			if _, err := s.CheckPassword(t.Context(), PasswordLogin{User: "vera", Password: "wrong", Client: from("192.0.2.1")}); err == nil {
 				t.Fatal("a wrong password lets in")
 			}
 		}
 		if wait, bad := s.nextTry(key+"\x00vera", site); wait == 0 && bad == nil {
 			t.Error("after 40 failures a login at the client port waits for nothing")
 		}
-		if _, err := s.CheckPassword(t.Context(), PasswordLogin{"vera", "right", from("192.0.2.2")}); err != nil {
+		if _, err := s.CheckPassword(t.Context(), PasswordLogin{User: "vera", Password: "right", Client: from("192.0.2.2")}); err != nil {
 			t.Errorf("another address: %v", err)
 		}
 	})
+}
+
+// TestCheckCertificate holds that a certificate lets in its user where the rule asks for one, alone by the method cert
+// and beside the password else, and is of no use where the rule asks for a password.
+func TestCheckCertificate(t *testing.T) {
+	t.Parallel()
+	s := passwordServer(t, "hostssl coterie barred all reject\nhostssl coterie vera 10.0.0.0/8 cert\nhostssl coterie nologin,old,nobody,none all cert\n"+
+		"hostssl coterie vera 192.0.2.0/24 scram-sha-256 clientcert=verify-full\nhostssl coterie vera 198.51.100.0/24 trust clientcert=verify-full\nhostssl coterie vera 127.0.0.1/32 scram-sha-256\n")
+	named := func(names ...string) *x509.Certificate {
+		c := &x509.Certificate{}
+		for _, n := range names {
+			c.Subject.ExtraNames = append(c.Subject.ExtraNames, pkix.AttributeTypeAndValue{Type: asn1.ObjectIdentifier{2, 5, 4, 3}, Value: n})
+		}
+		der, err := asn1.Marshal(c.Subject.ToRDNSequence())
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.RawSubject = der
+		if len(names) == 1 {
+			c.Subject.CommonName = names[0]
+		}
+		return c
+	}
+	const refused, wrong = pgwire.StateInvalidAuth, pgwire.StateInvalidPassword
+	for i, tt := range []struct {
+		user, password string
+		cert           *x509.Certificate
+		at, want       string
+	}{
+		{"vera", "", named("vera"), "10.0.0.1", ""},
+		{"vera", "", named("olaf"), "10.0.0.1", refused},
+		{"vera", "right", named("olaf"), "10.0.0.1", wrong},
+		{"vera", "right", nil, "10.0.0.1", wrong},
+		{"vera", "", nil, "10.0.0.1", wrong},
+		{"none", "", named("none"), "10.0.0.1", ""}, // a role without a password
+		{"nologin", "", named("nologin"), "10.0.0.1", refused},
+		{"old", "", named("old"), "10.0.0.1", refused},
+		{"nobody", "", named("nobody"), "10.0.0.1", refused},
+		{"barred", "", named("barred"), "10.0.0.1", refused},
+		{"vera", "", named("vera"), "127.0.0.1", refused},
+		{"vera", "", named("vera"), "192.0.2.1", refused},
+		{"vera", "wrong", named("vera"), "192.0.2.1", wrong},
+		{"vera", "right", named("olaf"), "192.0.2.1", wrong},
+		{"vera", "right", nil, "192.0.2.1", wrong},
+		{"vera", "right", named("vera"), "192.0.2.1", ""},
+		{"vera", "", named("vera"), "198.51.100.1", refused},
+		{"vera", "right", named("vera"), "198.51.100.1", ""},
+		{"vera", "", named("vera"), "203.0.113.1", refused}, // no rule
+	} {
+		_, err := s.CheckPassword(t.Context(), PasswordLogin{User: tt.user, Password: tt.password, Client: from(tt.at), Certificate: tt.cert})
+		state := ""
+		if bad, ok := pgwire.AsError(err); ok {
+			state = bad.Code
+		}
+		if state != tt.want {
+			t.Errorf("%d: %s from %s: %v, want %q", i, tt.user, tt.at, err, tt.want)
+		}
+	}
 }

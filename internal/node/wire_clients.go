@@ -56,6 +56,7 @@ func (n *node) newClientPort() *clientport.Port {
 func (n *node) newWeb(past func(samples.Span) web.History) *web.Server {
 	return web.New(web.Config{
 		Self: n.self, Logger: n.log.With("part", "web"), Status: n.status.Status, Group: func() ag.Group { return *n.members.Group() }, Certificate: n.clients.Certificate,
+		ClientCAs: n.clients.ClientCAs, CheckClient: n.clients.CheckClient,
 		Backend: func() console.Backend { return operations.Executor{Service: n.operate} },
 		LogIn: func(ctx context.Context, a web.Attempt) (web.Account, error) {
 			who, err := n.clients.LogIn(ctx, listener.PasswordLogin(a))

@@ -205,7 +205,7 @@ func TestViewersKeepNobodyOut(t *testing.T) {
 	b := serve(t, g)
 	viewers := []*session{}
 	for i := 0; ; i++ {
-		n, _, ok := b.s.sessions.open(Account{Principal: console.Principal{User: fmt.Sprint("viewer ", i/roleSessions), May: ddl.MayLook}})
+		n, _, ok := b.s.sessions.open(Account{Principal: console.Principal{User: fmt.Sprint("viewer ", i/roleSessions), May: ddl.MayLook}}, nil)
 		if !ok {
 			break
 		}

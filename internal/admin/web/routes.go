@@ -127,18 +127,23 @@ func (s *Server) private(x route) http.HandlerFunc {
 		}
 		defer leave()
 		if !s.mayStay(r.Context(), n) {
-			refuse(w, http.StatusUnauthorized, &console.Error{State: "28000", Message: "the role may not log in any more, or its password has changed"})
+			refuse(w, http.StatusUnauthorized, &console.Error{State: "28000", Message: "the role may not log in any more, its password has changed, or its certificate is not good any more"})
 			return
 		}
 		x.serve(s, w, r, n)
 	}
 }
 
-// mayStay reports whether the role of a session may still log in, and has the same password, by an answer that is not
-// old. If not, the session is ended.
+// mayStay reports whether the role of a session may still log in, has the same password, and a good certificate if it
+// began with one, by an answer that is not old. If not, the session is ended.
 func (s *Server) mayStay(ctx context.Context, n *session) bool {
 	if !s.sessions.due(n) {
 		return true
+	}
+	if !s.certified(n) {
+		s.c.Logger.Info("console session in the browser ended: its certificate has expired, or is revoked", "user", n.who.User)
+		s.sessions.close(n)
+		return false
 	}
 	who, err := s.look(ctx, n.who.User)
 	if err != nil || s.sessions.confirm(n, who) {
@@ -172,12 +177,14 @@ type Login struct {
 	Role    string    `json:"role"`
 	Node    string    `json:"node"`
 	Expires time.Time `json:"expires"`
+	// ByCertificate: the session began with a certificate, and can be used only with it.
+	ByCertificate bool `json:"by_certificate,omitempty"`
 	// CertificateExpires is the end of the certificate of this port.
 	CertificateExpires time.Time `json:"certificate_expires,omitzero"`
 }
 
 func (s *Server) who(n *session) Login {
-	w := Login{User: n.who.User, Role: console.RoleFor(n.may()), Node: string(s.c.Self), Expires: n.began.Add(lifetime)}
+	w := Login{User: n.who.User, Role: console.RoleFor(n.may()), Node: string(s.c.Self), Expires: n.began.Add(lifetime), ByCertificate: len(n.chains) > 0}
 	if n.may() > ddl.MayAdminister {
 		w.Role = "superuser"
 	}
@@ -206,17 +213,18 @@ func (s *Server) logIn(w http.ResponseWriter, r *http.Request, _ *session) {
 	if old := s.sessionOf(r); old != nil {
 		s.sessions.close(old)
 	}
-	n, secret, ok := s.sessions.open(who)
+	n, secret, ok := s.sessions.open(who, chainsOf(r))
 	if !ok {
 		refuse(w, http.StatusServiceUnavailable, &console.Error{State: "53300", Message: fmt.Sprintf("this node's console has %d sessions in browsers", maxSessions), Hint: "Log out elsewhere, or open the console of another member."})
 		return
 	}
-	s.c.Logger.Info("console opened in a browser", "user", who.User, "client", r.RemoteAddr)
+	s.c.Logger.Info("console opened in a browser", "user", who.User, "client", r.RemoteAddr, "certificate", serialOf(n))
 	s.setCookie(w, secret)
 	answer(w, http.StatusOK, s.who(n))
 }
 
-// checkPassword checks a password as the listener does, and answers one that is refused.
+// checkPassword checks a password, or the certificate of the connection, as the listener does, and answers a login that
+// is refused.
 func (s *Server) checkPassword(w http.ResponseWriter, r *http.Request, user, password string) (who Account, ok bool) {
 	from, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
 	client, err := net.ResolveTCPAddr("tcp", r.RemoteAddr)
@@ -236,7 +244,7 @@ func (s *Server) checkPassword(w http.ResponseWriter, r *http.Request, user, pas
 	_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // the rest takes as long as the check does
 	ctx, cancel := context.WithTimeout(r.Context(), writeTime/2)
 	defer cancel()
-	if who, err = s.c.LogIn(ctx, Attempt{User: user, Password: password, Client: client}); err != nil {
+	if who, err = s.c.LogIn(ctx, Attempt{User: user, Password: password, Client: client, Certificate: certificateOf(r)}); err != nil {
 		refuseLogin(w, err)
 		return Account{}, false
 	}

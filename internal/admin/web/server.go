@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"log/slog"
 	"net"
@@ -30,7 +31,7 @@ type Config struct {
 	Group func() ag.Group
 	// Backend runs queries on the views.
 	Backend func() console.Backend
-	// LogIn checks a password as the listener does. Its error is a *pgwire.Error, or that of ctx.
+	// LogIn checks a password or a certificate as the listener does. Its error is a *pgwire.Error, or that of ctx.
 	LogIn func(ctx context.Context, a Attempt) (Account, error)
 	// Look returns what a user has now, MayNothing if it may not log in any more. An error means that no replica could
 	// be asked.
@@ -47,6 +48,10 @@ type Config struct {
 	History func(samples.Span) History
 	// Certificate returns the certificate of the port; nil: there is none yet.
 	Certificate func() *tls.Certificate
+	// ClientCAs returns the authorities of clients' certificates; nil: no client is asked for one. CheckClient returns
+	// an error if a certificate with these verified chains may not be used: it is revoked, or that cannot be checked.
+	ClientCAs   func() *x509.CertPool
+	CheckClient func(chains [][]*x509.Certificate) error
 }
 
 // Account is a user with its privilege. Its password is told by a hash of the verifier, which changes with it.
@@ -59,6 +64,7 @@ type Account struct {
 type Attempt struct {
 	User, Password string
 	Client         *net.TCPAddr
+	Certificate    *x509.Certificate // of the client; nil: it gave none. Its chain is verified, and it is not revoked
 }
 
 // Bounds for connections and requests. A newcomer that finds no place takes the oldest connection of its own address,
@@ -140,12 +146,7 @@ func (s *Server) serve(ctx context.Context, l net.Listener) error {
 		MaxHeaderBytes: maxHeader, DisableGeneralOptionsHandler: true, ErrorLog: slog.NewLogLogger(s.c.Logger.Handler(), slog.LevelDebug),
 		BaseContext:  func(net.Listener) context.Context { return ctx },
 		TLSNextProto: map[string]func(*http.Server, *tls.Conn, http.Handler){}, // no HTTP/2: one request of a connection at a time
-		TLSConfig: &tls.Config{MinVersion: tls.VersionTLS13, NextProtos: []string{"http/1.1"}, GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-			if c := s.c.Certificate(); c != nil {
-				return c, nil
-			}
-			return nil, errors.New("this node has no certificate for clients yet")
-		}},
+		TLSConfig:    s.tlsConfig(),
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	var watching sync.WaitGroup

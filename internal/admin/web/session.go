@@ -3,7 +3,10 @@ package web
 import (
 	"crypto/rand"
 	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/base64"
+	"errors"
 	"net/http"
 	"sync"
 	"sync/atomic"
@@ -41,6 +44,8 @@ type session struct {
 	who   Account
 	began time.Time
 	ended chan struct{} // closed at its end
+	// chains are those of the certificate that the client gave at its login; nil: it gave none.
+	chains [][]*x509.Certificate
 
 	mu      sync.Mutex // guards the fields below
 	used    time.Time
@@ -68,7 +73,7 @@ func newSessions(now func() time.Time) *sessions {
 
 // open makes a session and returns it with its secret. The oldest session of a role that has its number of them ends.
 // It reports false if all places are taken.
-func (s *sessions) open(who Account) (n *session, secret string, ok bool) {
+func (s *sessions) open(who Account, chains [][]*x509.Certificate) (n *session, secret string, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.now()
@@ -95,7 +100,7 @@ func (s *sessions) open(who Account) (n *session, secret string, ok bool) {
 	var b [32]byte
 	_, _ = rand.Read(b[:]) // never fails
 	secret = base64.RawURLEncoding.EncodeToString(b[:])
-	n = &session{id: sha256.Sum256([]byte(secret)), who: who, began: now, used: now, looked: now, proof: now, allowed: who.May, ended: make(chan struct{})}
+	n = &session{id: sha256.Sum256([]byte(secret)), who: who, began: now, used: now, looked: now, proof: now, allowed: who.May, ended: make(chan struct{}), chains: chains}
 	s.live[n.id] = n
 	return n, secret, true
 }
@@ -248,5 +253,87 @@ func (s *Server) sessionOf(r *http.Request) *session {
 	if err != nil {
 		return nil
 	}
-	return s.sessions.find(c.Value)
+	n := s.sessions.find(c.Value)
+	if n == nil || !n.bound(r) {
+		return nil
+	}
+	return n
+}
+
+// tlsConfig returns the port's. A client is asked for a certificate only while the node has authorities for them; one
+// that may not be used ends the handshake, as at the client ports.
+func (s *Server) tlsConfig() *tls.Config {
+	base := &tls.Config{
+		MinVersion: tls.VersionTLS13, NextProtos: []string{"http/1.1"}, SessionTicketsDisabled: true,
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+			if c := s.c.Certificate(); c != nil {
+				return c, nil
+			}
+			return nil, errors.New("this node has no certificate for clients yet")
+		},
+	}
+	config := base.Clone()
+	config.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		authorities := s.c.ClientCAs()
+		if authorities == nil {
+			return nil, nil //nolint:nilnil // the configuration as it is
+		}
+		asking := base.Clone()
+		asking.ClientAuth, asking.ClientCAs, asking.VerifyConnection = tls.VerifyClientCertIfGiven, authorities, s.verifyClient
+		return asking, nil
+	}
+	return config
+}
+
+// verifyClient ends the handshake of a client whose certificate may not be used. Its chain is verified already.
+func (s *Server) verifyClient(t tls.ConnectionState) error {
+	if len(t.VerifiedChains) == 0 {
+		return nil // it gave none
+	}
+	err := s.c.CheckClient(t.VerifiedChains)
+	if err != nil {
+		s.c.Logger.Info("client certificate refused at the HTTPS port", "error", err)
+	}
+	return err
+}
+
+// chainsOf returns the verified chains of the client's certificate; nil if it gave none.
+func chainsOf(r *http.Request) [][]*x509.Certificate {
+	if r.TLS == nil {
+		return nil
+	}
+	return r.TLS.VerifiedChains
+}
+
+// certificateOf returns the client's certificate; nil if it gave none.
+func certificateOf(r *http.Request) *x509.Certificate {
+	if chains := chainsOf(r); len(chains) > 0 {
+		return chains[0][0]
+	}
+	return nil
+}
+
+// bound reports whether a request may use the session: one that began with a certificate is of no use without it.
+func (n *session) bound(r *http.Request) bool {
+	if len(n.chains) == 0 {
+		return true
+	}
+	c := certificateOf(r)
+	return c != nil && c.Equal(n.chains[0][0])
+}
+
+// certified reports whether the certificate that the session began with, if any, is still good.
+func (s *Server) certified(n *session) bool {
+	if len(n.chains) == 0 {
+		return true
+	}
+	return time.Now().Before(n.chains[0][0].NotAfter) && s.c.CheckClient(n.chains) == nil
+}
+
+// serialOf returns the serial number of the session's certificate for the log; "" without one.
+func serialOf(n *session) string {
+	if len(n.chains) == 0 {
+		return ""
+	}
+	return n.chains[0][0].SerialNumber.Text(16)
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -215,7 +216,7 @@ func serve(t *testing.T, g *group) *browser {
 	t.Helper()
 	s := New(Config{
 		Self: "n1", Logger: slog.New(slog.DiscardHandler), Status: g.status, Group: g.configuration, Backend: func() console.Backend { return g }, LogIn: g.logIn, Look: g.look, Try: g.try, Holds: g.holds, Token: g.token, Note: g.note,
-		Certificate: func() *tls.Certificate { return nil }, History: g.history,
+		Certificate: func() *tls.Certificate { return nil }, History: g.history, ClientCAs: func() *x509.CertPool { return nil }, CheckClient: func([][]*x509.Certificate) error { return nil },
 	})
 	srv := httptest.NewTLSServer(s.handler)
 	ctx, stop := context.WithCancel(t.Context())
@@ -466,10 +467,10 @@ func TestSessions(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	s := newSessions(func() time.Time { return now })
-	first, secret, _ := s.open(Account{Principal: console.Principal{User: "vera", May: ddl.MayOperate}})
+	first, secret, _ := s.open(Account{Principal: console.Principal{User: "vera", May: ddl.MayOperate}}, nil)
 	for range roleSessions {
 		now = now.Add(time.Second)
-		if _, _, ok := s.open(Account{Principal: console.Principal{User: "vera", May: ddl.MayOperate}}); !ok {
+		if _, _, ok := s.open(Account{Principal: console.Principal{User: "vera", May: ddl.MayOperate}}, nil); !ok {
 			t.Fatal("refused")
 		}
 	}
@@ -482,15 +483,15 @@ func TestSessions(t *testing.T) {
 		t.Errorf("%d sessions", s.count())
 	}
 	for i := range maxSessions - roleSessions {
-		if _, _, ok := s.open(Account{Principal: console.Principal{User: fmt.Sprint(i), May: ddl.MayOperate}}); !ok {
+		if _, _, ok := s.open(Account{Principal: console.Principal{User: fmt.Sprint(i), May: ddl.MayOperate}}, nil); !ok {
 			t.Fatal("refused")
 		}
 	}
-	if _, _, ok := s.open(Account{Principal: console.Principal{User: "one more", May: ddl.MayOperate}}); ok || s.refused()["sessions"] != 1 {
+	if _, _, ok := s.open(Account{Principal: console.Principal{User: "one more", May: ddl.MayOperate}}, nil); ok || s.refused()["sessions"] != 1 {
 		t.Error("one more session than there may be")
 	}
 	now = now.Add(idleSession + time.Second)
-	n, secret, ok := s.open(Account{Principal: console.Principal{User: "one more", May: ddl.MayOperate}})
+	n, secret, ok := s.open(Account{Principal: console.Principal{User: "one more", May: ddl.MayOperate}}, nil)
 	if !ok || s.count() != 1 {
 		t.Errorf("%d sessions after the silence", s.count())
 	}

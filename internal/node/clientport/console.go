@@ -4,6 +4,8 @@ import (
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
+	"crypto/x509"
+	"errors"
 	"net"
 	"time"
 
@@ -13,6 +15,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/lib/retry"
 	"github.com/coteriedb/coterie/internal/listener"
+	"github.com/coteriedb/coterie/internal/listener/clientcert"
 )
 
 // consoleRoles are the roles of the console, created by the primary once in an epoch. A viewer's rights are included in
@@ -66,6 +69,19 @@ func (p *Port) Look(ctx context.Context, user string) (Account, error) {
 		return Account{Principal: console.Principal{User: user, May: ddl.MayNothing}}, err
 	}
 	return Account{principalOf(user, role), sha256.Sum256([]byte(role.Password))}, nil
+}
+
+// ClientCAs returns the authorities of client certificates; nil: no client is asked for one.
+func (p *Port) ClientCAs() *x509.CertPool { return p.authorities() }
+
+// CheckClient returns an error if every one of the verified chains has a revoked certificate, or one that cannot be
+// checked, or if the client's name is not plain text. There is at least one chain.
+func (p *Port) CheckClient(chains [][]*x509.Certificate) error {
+	_, err := clientcert.Name(chains[0][0])
+	if err != nil && !errors.Is(err, clientcert.ErrManyNames) { // only a rule that compares the name minds those
+		return err
+	}
+	return p.checkClient(chains)
 }
 
 // Certificate returns the certificate of the client ports; nil where there is none yet.

@@ -161,7 +161,7 @@ async function send(app, change, body, form) {
   set({ busy: true, error: '' });
   try {
     const password = form && new FormData(form).get('proof');
-    if (password) await api.prove(password);
+    if (password || app.me.by_certificate && app.dialog?.proof) await api.prove(password ?? '');
     const deed = await api.change(change, body);
     app.deeds[deed.id] ??= deed;
     set({ busy: false, deed: deed.id });

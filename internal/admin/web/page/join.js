@@ -97,7 +97,7 @@ async function make(app, form, set, turn) {
   const d = app.dialog, password = new FormData(form).get('proof');
   set({ busy: true, error: '', hint: '' });
   try {
-    if (password) await api.prove(password);
+    if (password || app.me.by_certificate && d.proof) await api.prove(password ?? '');
     const mine = Symbol('token');
     const token = await api.token(d.form.role, Number(d.form.minutes));
     set({ busy: false, token: { ...token, command: `${token.command} --name ${d.form.name}` }, mine });
