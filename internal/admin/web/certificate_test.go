@@ -10,6 +10,7 @@ import (
 	"crypto/x509/pkix"
 	"errors"
 	"math/big"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -72,8 +73,9 @@ type certifiedPort struct {
 	*browser
 	group   *group
 	issuer  *issuer
-	mu      sync.Mutex // guards revoked
+	mu      sync.Mutex // guards the fields below
 	revoked bool
+	pool    *x509.CertPool
 }
 
 func serveCertified(t *testing.T) *certifiedPort {
@@ -82,9 +84,13 @@ func serveCertified(t *testing.T) *certifiedPort {
 	p.browser = serve(t, p.group)
 	c := &p.s.c
 	own := httptest.NewUnstartedServer(p.s.handler)
-	pool := x509.NewCertPool()
-	pool.AddCert(p.issuer.cert)
-	c.ClientCAs = func() *x509.CertPool { return pool }
+	p.pool = x509.NewCertPool()
+	p.pool.AddCert(p.issuer.cert)
+	c.ClientCAs = func() *x509.CertPool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return p.pool
+	}
 	c.CheckClient = func([][]*x509.Certificate) error {
 		p.mu.Lock()
 		defer p.mu.Unlock()
@@ -122,34 +128,32 @@ func (p *certifiedPort) as(c *tls.Certificate) {
 	p.client = &http.Client{Transport: &http.Transport{TLSClientConfig: config, DisableKeepAlives: true}}
 }
 
-// TestCertificateRoles holds that a certificate gives its user the rights of the role and no others, and that the audit
-// has the user.
+// TestCertificateRoles holds that a certificate gives its user the rights of the role and no others, for every change,
+// and that the audit has the user.
 func TestCertificateRoles(t *testing.T) {
 	t.Parallel()
 	for user, may := range map[string]ddl.Privilege{"nina": ddl.MayNothing, "vera": ddl.MayLook, "olaf": ddl.MayOperate, "anna": ddl.MayAdminister} {
-		p := serveCertified(t)
-		c := p.issuer.issue(user, time.Hour)
-		p.as(&c)
-		code, text, _ := p.do("POST", "/api/v1/session", `{"user": "`+user+`"}`)
-		if want := map[bool]int{true: 200, false: 403}[may >= ddl.MayLook]; code != want {
-			t.Fatalf("login of %s: %d, want %d: %s", user, code, want, text)
-		}
-		if may < ddl.MayLook {
-			continue
-		}
-		var want []string
-		for _, name := range []string{"resume", "maintenance"} { // an operator's, and an administrator's
-			x := examples[name]
-			code, text, _ := p.do("POST", "/api/v1/"+name, x.body)
-			if code != x.want(user) {
+		for name, x := range examples {
+			p := serveCertified(t)
+			c := p.issuer.issue(user, time.Hour)
+			p.as(&c)
+			code, text, _ := p.do("POST", "/api/v1/session", `{"user": "`+user+`"}`)
+			if want := map[bool]int{true: 200, false: 403}[may >= ddl.MayLook]; code != want {
+				t.Fatalf("login of %s: %d, want %d: %s", user, code, want, text)
+			}
+			if may < ddl.MayLook {
+				continue
+			}
+			if code, text, _ = p.do("POST", "/api/v1/"+name, x.body); code != x.want(user) {
 				t.Errorf("%s by the certificate of %q: %d, want %d: %s", name, user, code, x.want(user), text)
 			}
+			var want []string
 			if code == http.StatusOK {
-				want = append(want, x.text()+" by API "+user+" 127.0.0.1")
+				want = []string{x.text() + " by API " + user + " 127.0.0.1"}
 			}
-		}
-		if ran := p.group.statements(); !slices.Equal(ran, want) {
-			t.Errorf("by the certificate of %q ran %q, want %q", user, ran, want)
+			if ran := p.group.statements(); !slices.Equal(ran, want) {
+				t.Errorf("by the certificate of %q ran %q, want %q", user, ran, want)
+			}
 		}
 	}
 }
@@ -201,7 +205,7 @@ func TestCertificateLogins(t *testing.T) {
 	p.mu.Unlock()
 	refused("a revoked one", &vera)
 	n := p.s.sessions.find(p.cookie.Value)
-	if n == nil || p.s.certified(n) {
+	if n == nil || p.s.certified(n.chains) {
 		t.Fatal("the session's certificate counts as good after it was revoked")
 	}
 	n.mu.Lock()
@@ -227,5 +231,67 @@ func TestNoCertificateIsAskedFor(t *testing.T) {
 	}}}
 	if code, _, _ := p.do("POST", "/api/v1/session", `{"user": "vera", "password": "right"}`); code != 200 || asked {
 		t.Errorf("code %d, asked for a certificate: %t", code, asked)
+	}
+}
+
+// TestCertificateOfAnOldConnection holds that a connection that is older than a revocation, or than a change of the
+// authorities, logs nobody in and keeps no session.
+func TestCertificateOfAnOldConnection(t *testing.T) {
+	t.Parallel()
+	for name, lose := range map[string]func(p *certifiedPort){
+		"revoked": func(p *certifiedPort) { p.revoked = true },
+		"its authority is none any more": func(p *certifiedPort) {
+			p.pool = x509.NewCertPool()
+			p.pool.AddCert(newIssuer(t).cert)
+		},
+		"no certificate can be judged any more": func(p *certifiedPort) { p.pool = nil },
+	} {
+		p := serveCertified(t)
+		vera := p.issuer.issue("vera", time.Hour)
+		dials := 0
+		p.client = &http.Client{Transport: &http.Transport{MaxConnsPerHost: 1, DialTLSContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			dials++
+			d := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{vera}}} //nolint:gosec // the test is about the client's certificate
+			return d.DialContext(ctx, network, addr)
+		}}}
+		if code, text, _ := p.do("POST", "/api/v1/session", `{"user": "vera"}`); code != 200 {
+			t.Fatalf("%s: login: %d: %s", name, code, text)
+		}
+		p.mu.Lock()
+		lose(p)
+		p.mu.Unlock()
+		n := p.s.sessions.find(p.cookie.Value)
+		n.mu.Lock()
+		n.looked = time.Time{} // a minute later
+		n.mu.Unlock()
+		if code, text, _ := p.do("GET", "/api/v1/status", ""); code != 401 {
+			t.Errorf("%s: the session: %d: %s", name, code, text)
+		}
+		if code, text, _ := p.do("POST", "/api/v1/session", `{"user": "vera"}`); code != 401 {
+			t.Errorf("%s: another login: %d: %s", name, code, text)
+		}
+		if dials != 1 {
+			t.Errorf("%s: %d connections", name, dials)
+		}
+		p.client.CloseIdleConnections()
+	}
+}
+
+// TestCertificatesAreNotResumed holds that each connection proves the certificate anew.
+func TestCertificatesAreNotResumed(t *testing.T) {
+	t.Parallel()
+	p := serveCertified(t)
+	vera := p.issuer.issue("vera", time.Hour)
+	p.as(&vera)
+	p.client.Transport.(*http.Transport).TLSClientConfig.ClientSessionCache = tls.NewLRUClientSessionCache(4)
+	for range 3 {
+		resp, err := p.client.Do(p.request("GET", "/api/v1/session", ""))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		if resp.TLS.DidResume {
+			t.Error("a connection resumes the TLS session of another")
+		}
 	}
 }

@@ -140,8 +140,8 @@ func (s *Server) mayStay(ctx context.Context, n *session) bool {
 	if !s.sessions.due(n) {
 		return true
 	}
-	if !s.certified(n) {
-		s.c.Logger.Info("console session in the browser ended: its certificate has expired, or is revoked", "user", n.who.User)
+	if !s.certified(n.chains) {
+		s.c.Logger.Info("console session in the browser ended: its certificate has expired, is revoked, or has no authority any more", "user", n.who.User)
 		s.sessions.close(n)
 		return false
 	}
@@ -230,6 +230,11 @@ func (s *Server) checkPassword(w http.ResponseWriter, r *http.Request, user, pas
 	client, err := net.ResolveTCPAddr("tcp", r.RemoteAddr)
 	if !ok || from == nil || err != nil || user == "" || len(user) > 63 || len(password) > 1024 {
 		refuse(w, http.StatusBadRequest, &console.Error{State: "22023", Message: "a login has a user of at most 63 bytes and a password of at most 1024"})
+		return Account{}, false
+	}
+	if !s.certified(chainsOf(r)) {
+		w.Header().Set("Connection", "close") // the next one asks for the certificate anew
+		refuse(w, http.StatusUnauthorized, &console.Error{State: "28000", Message: "the certificate of this connection has expired, is revoked, or has no authority any more"})
 		return Account{}, false
 	}
 	select {

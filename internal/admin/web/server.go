@@ -101,6 +101,7 @@ type Server struct {
 	// lookEvery is how often a stream has its role looked up.
 	lookEvery time.Duration
 	handler   http.Handler
+	refusals  *admission.Budget // lines in the log about certificates
 
 	mu      sync.Mutex // guards closed, and Add of running
 	closed  bool
@@ -112,7 +113,7 @@ func New(c Config) *Server {
 	s := &Server{
 		c: c, places: admission.NewPlaces(maxConns, eachConns, graceConns), sessions: newSessions(time.Now), logins: make(chan struct{}, maxLogins),
 		queries: &queries{of: map[string]int{}}, trials: &queries{of: map[string]int{}}, plans: &queries{of: map[string]int{}}, lookEvery: lookEvery,
-		deeds: newDeeds(time.Now), ending: make(chan struct{}),
+		deeds: newDeeds(time.Now), ending: make(chan struct{}), refusals: admission.NewBudget(refusalLines, refusalLines, 1),
 	}
 	s.views, s.pasts = newViews(s.askView), newPasts()
 	s.hub = newHub(s.statusDocument, s.askEvents)

@@ -33,6 +33,7 @@ const (
 var (
 	eachRequests = admission.Rate{PerSecond: 20, Burst: 100}
 	allRequests  = admission.Rate{PerSecond: 400, Burst: 2000}
+	refusalLines = admission.Rate{PerSecond: 0.2, Burst: 10} // in the log
 )
 
 // key is the hash of the secret in a cookie.
@@ -291,7 +292,7 @@ func (s *Server) verifyClient(t tls.ConnectionState) error {
 		return nil // it gave none
 	}
 	err := s.c.CheckClient(t.VerifiedChains)
-	if err != nil {
+	if err != nil && s.refusals.Spend("", 1, boottime.Now()) {
 		s.c.Logger.Info("client certificate refused at the HTTPS port", "error", err)
 	}
 	return err
@@ -322,12 +323,24 @@ func (n *session) bound(r *http.Request) bool {
 	return c != nil && c.Equal(n.chains[0][0])
 }
 
-// certified reports whether the certificate that the session began with, if any, is still good.
-func (s *Server) certified(n *session) bool {
-	if len(n.chains) == 0 {
+// certified reports whether a certificate with these chains, if there is one, is good now. A connection may be much
+// older than the authorities and the lists of revoked certificates.
+func (s *Server) certified(chains [][]*x509.Certificate) bool {
+	if len(chains) == 0 {
 		return true
 	}
-	return time.Now().Before(n.chains[0][0].NotAfter) && s.c.CheckClient(n.chains) == nil
+	authorities := s.c.ClientCAs()
+	if authorities == nil {
+		return false
+	}
+	between := x509.NewCertPool()
+	for _, chain := range chains {
+		for _, c := range chain[1:] {
+			between.AddCert(c)
+		}
+	}
+	now, err := chains[0][0].Verify(x509.VerifyOptions{Roots: authorities, Intermediates: between, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+	return err == nil && s.c.CheckClient(now) == nil
 }
 
 // serialOf returns the serial number of the session's certificate for the log; "" without one.

@@ -88,7 +88,7 @@ export function dialog(app) {
   const close = () => app.set({ dialog: null });
   const leave = () => document.querySelector('dialog')?.close();
   const ask = (...x) => send(app, ...x);
-  const bodies = { role: () => roleBody(app, d), failover: () => failoverBody(app, d, ask, proof), founding: () => foundingBody(app, d), join: () => joinBody(app, d, proof), options: () => optionsBody(app, d, ask, proof), routing: () => routingBody(app, d, ask, proof) };
+  const bodies = { role: () => roleBody(app, d), failover: () => failoverBody(app, d, ask, () => proof(app)), founding: () => foundingBody(app, d), join: () => joinBody(app, d, () => proof(app)), options: () => optionsBody(app, d, ask, () => proof(app)), routing: () => routingBody(app, d, ask, () => proof(app)) };
   const body = (bodies[d.kind] ?? (() => plainBody(app, d)))();
   return h('dialog', { 'data-key': 'dialog', class: body.wide ? 'broad' : null, 'aria-labelledby': 'dialog-title', onclose: close, mounted: (el) => el.showModal() },
     h('form', { method: 'dialog', onsubmit: (e) => { e.preventDefault(); body.submit?.(e.target); } },
@@ -116,7 +116,7 @@ function plainBody(app, d) {
   return {
     verb: d.verb, tone: d.tone, blocked: d.type && d.typed !== d.type,
     submit: (form) => send(app, d.change, { ...d.body, ...(d.type ? { confirm: d.typed } : {}), ...fieldsOf(d, form) }, form),
-    content: [h('p', null, d.text), d.fields === 'maintenance' && maintenance(), d.type && typed(app, d), d.proof && proof()],
+    content: [h('p', null, d.text), d.fields === 'maintenance' && maintenance(), d.type && typed(app, d), d.proof && proof(app)],
   };
 }
 
@@ -126,7 +126,7 @@ export const typed = (app, d) => [
   h('input', { id: 'typed', autocomplete: 'off', autocapitalize: 'off', spellcheck: 'false', oninput: (e) => app.set({ dialog: { ...app.dialog, typed: e.target.value } }) }),
 ];
 
-const proof = () => [h('label', { for: 'proof' }, 'Your password, once more'), h('input', { id: 'proof', name: 'proof', type: 'password', autocomplete: 'current-password', maxlength: '1024', required: true, mounted: (el) => el.focus() })];
+const proof = (app) => [h('label', { for: 'proof' }, app.me.by_certificate ? 'Your password, once more; none if your certificate alone lets you in' : 'Your password, once more'), h('input', { id: 'proof', name: 'proof', type: 'password', autocomplete: 'current-password', maxlength: '1024', required: !app.me.by_certificate, mounted: (el) => el.focus() })];
 
 const maintenance = () => [
   h('label', { for: 'reason' }, 'Reason'), h('input', { id: 'reason', name: 'reason', maxlength: '200', autocomplete: 'off' }),
@@ -170,7 +170,7 @@ async function send(app, change, body, form) {
   } catch (e) {
     app.failed(e.state === '28P01' ? null : e);
     const known = e instanceof Refused;
-    if (known && e.state === '28000') return set({ busy: false, proof: true });
+    if (known && e.state === '28000') return set({ busy: false, proof: true, error: app.dialog?.proof ? e.message : '' });
     set({ busy: false, error: known ? e.message : 'This node does not answer. It may have begun all the same: look at the audit.', hint: known ? e.hint : '', number: known ? e.number : 0 });
   }
 }

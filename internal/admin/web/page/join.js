@@ -105,7 +105,7 @@ async function make(app, form, set, turn) {
     attend(app, mine, set);
   } catch (e) {
     if (e.state !== '28P01') app.failed(e);
-    if (e.state === '28000' && e.code === 403) return set({ busy: false, proof: true });
+    if (e.state === '28000' && e.code === 403) return set({ busy: false, proof: true, error: d.proof ? e.message : '' });
     set({ busy: false, error: e instanceof Refused ? e.message : 'This node does not answer.', hint: e.hint ?? '' });
   }
 }
