@@ -264,15 +264,7 @@ func (x *session) forward(seen *pgwire.Framer, chunk []byte) (bad, err error) {
 			return nil, nil
 		}
 		if n > 0 {
-			out := x.preceded(x.replaced(chunk[:n]))
-			if w != nil && n == len(chunk) {
-				out = x.requested(w, out)
-			}
-			if sent, err := x.backend.Write(out); err != nil {
-				if w == nil || sent == 0 { // else the status of its number tells
-					x.unsent(min(n, x.refused.ofClient(len(out)-sent)))
-				}
-				x.moving.rest = append(x.moving.rest, chunk[n:]...) // the next server gets it, if there is one
+			if err := x.send(w, chunk, n); err != nil {
 				return nil, err
 			}
 			chunk = chunk[n:]
@@ -286,6 +278,23 @@ func (x *session) forward(seen *pgwire.Framer, chunk []byte) (bad, err error) {
 		x.await(d, holds)
 	}
 	return nil, nil
+}
+
+// send sends the n bytes of chunk that were released. w is the change that they are, whose number was asked for, or nil.
+func (x *session) send(w *lone.Write, chunk []byte, n int) error {
+	out := x.preceded(x.replaced(chunk[:n]))
+	if w != nil && n == len(chunk) {
+		out = x.requested(w, out)
+	}
+	sent, err := x.backend.Write(out)
+	if err == nil {
+		return nil
+	}
+	if w == nil || sent == 0 { // else the status of its number tells
+		x.unsent(min(n, x.refused.ofClient(len(out)-sent)))
+	}
+	x.moving.rest = append(x.moving.rest, chunk[n:]...) // the next server gets it, if there is one
+	return err
 }
 
 // terminateLength is the length of a Terminate message in bytes.

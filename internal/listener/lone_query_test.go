@@ -97,7 +97,7 @@ func TestLoneQueryIsAnsweredAsByPostgreSQL(t *testing.T) {
 		"with w as (select 1 as delete) select 1 / (id - 1) from q for no key update",
 		"insert into q_ref select n, 77 from generate_series(1, 3000) n returning id, x, repeat('x', 10)",
 	}
-	r := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // the same each time
+	r := rand.New(rand.NewPCG(1, 2))
 	for len(texts) < 120 {
 		texts = append(texts, aChange(r))
 	}
