@@ -121,7 +121,7 @@ func serveCertified(t *testing.T) *certifiedPort {
 
 // as gives the browser a certificate; nil: none.
 func (p *certifiedPort) as(c *tls.Certificate) {
-	config := &tls.Config{InsecureSkipVerify: true} //nolint:gosec // the test is about the client's certificate
+	config := &tls.Config{InsecureSkipVerify: true}
 	if c != nil {
 		config.Certificates = []tls.Certificate{*c}
 	}
@@ -223,7 +223,7 @@ func TestNoCertificateIsAskedFor(t *testing.T) {
 	p.s.c.ClientCAs = func() *x509.CertPool { return nil }
 	asked := false
 	p.client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{
-		InsecureSkipVerify: true, //nolint:gosec // the test is about the client's certificate
+		InsecureSkipVerify: true,
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 			asked = true
 			return &tls.Certificate{}, nil
@@ -251,7 +251,7 @@ func TestCertificateOfAnOldConnection(t *testing.T) {
 		dials := 0
 		p.client = &http.Client{Transport: &http.Transport{MaxConnsPerHost: 1, DialTLSContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
 			dials++
-			d := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{vera}}} //nolint:gosec // the test is about the client's certificate
+			d := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{vera}}}
 			return d.DialContext(ctx, network, addr)
 		}}}
 		if code, text, _ := p.do("POST", "/api/v1/session", `{"user": "vera"}`); code != 200 {
