@@ -280,7 +280,8 @@ func (x *session) forward(seen *pgwire.Framer, chunk []byte) (bad, err error) {
 	return nil, nil
 }
 
-// send sends the n bytes of chunk that were released. w is the change that they are, whose number was asked for, or nil.
+// send sends the n bytes of chunk that were released. w is the change that they are, if its number was asked for, else
+// nil.
 func (x *session) send(w *lone.Write, chunk []byte, n int) error {
 	out := x.preceded(x.replaced(chunk[:n]))
 	if w != nil && n == len(chunk) {
