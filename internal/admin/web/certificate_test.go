@@ -15,6 +15,7 @@ import (
 	"net/http/httptest"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -235,7 +236,7 @@ func TestNoCertificateIsAskedFor(t *testing.T) {
 }
 
 // TestCertificateOfAnOldConnection holds that a connection that is older than a revocation, or than a change of the
-// authorities, logs nobody in and keeps no session.
+// authorities, logs nobody in, proves nothing and keeps no session.
 func TestCertificateOfAnOldConnection(t *testing.T) {
 	t.Parallel()
 	for name, lose := range map[string]func(p *certifiedPort){
@@ -246,35 +247,42 @@ func TestCertificateOfAnOldConnection(t *testing.T) {
 		},
 		"no certificate can be judged any more": func(p *certifiedPort) { p.pool = nil },
 	} {
-		p := serveCertified(t)
-		vera := p.issuer.issue("vera", time.Hour)
-		dials := 0
-		p.client = &http.Client{Transport: &http.Transport{MaxConnsPerHost: 1, DialTLSContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
-			dials++
-			d := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{vera}}}
-			return d.DialContext(ctx, network, addr)
-		}}}
-		if code, text, _ := p.do("POST", "/api/v1/session", `{"user": "vera"}`); code != 200 {
-			t.Fatalf("%s: login: %d: %s", name, code, text)
+		for _, ask := range [][3]string{{"GET", "status", ""}, {"POST", "session", `{"user": "vera"}`}, {"POST", "session/proof", `{"password": ""}`}} {
+			p := serveCertified(t)
+			vera := p.issuer.issue("vera", time.Hour)
+			dials := p.keepOne(&vera)
+			if code, text, _ := p.do("POST", "/api/v1/session", `{"user": "vera"}`); code != 200 {
+				t.Fatalf("%s: login: %d: %s", name, code, text)
+			}
+			p.mu.Lock()
+			lose(p)
+			p.mu.Unlock()
+			if ask[1] == "status" {
+				n := p.s.sessions.find(p.cookie.Value)
+				n.mu.Lock()
+				n.looked = time.Time{} // a minute later
+				n.mu.Unlock()
+			}
+			if code, text, _ := p.do(ask[0], "/api/v1/"+ask[1], ask[2]); code != 401 {
+				t.Errorf("%s: %s: %d: %s", name, ask[1], code, text)
+			}
+			if n := dials.Load(); n != 1 {
+				t.Errorf("%s: %s: %d connections", name, ask[1], n)
+			}
+			p.client.CloseIdleConnections()
 		}
-		p.mu.Lock()
-		lose(p)
-		p.mu.Unlock()
-		n := p.s.sessions.find(p.cookie.Value)
-		n.mu.Lock()
-		n.looked = time.Time{} // a minute later
-		n.mu.Unlock()
-		if code, text, _ := p.do("GET", "/api/v1/status", ""); code != 401 {
-			t.Errorf("%s: the session: %d: %s", name, code, text)
-		}
-		if code, text, _ := p.do("POST", "/api/v1/session", `{"user": "vera"}`); code != 401 {
-			t.Errorf("%s: another login: %d: %s", name, code, text)
-		}
-		if dials != 1 {
-			t.Errorf("%s: %d connections", name, dials)
-		}
-		p.client.CloseIdleConnections()
 	}
+}
+
+// keepOne gives the browser a certificate and one connection, which it keeps; it counts the connections that it opens.
+func (p *certifiedPort) keepOne(c *tls.Certificate) *atomic.Int32 {
+	dials := &atomic.Int32{}
+	d := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{*c}}}
+	p.client = &http.Client{Transport: &http.Transport{MaxConnsPerHost: 1, DialTLSContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+		dials.Add(1)
+		return d.DialContext(ctx, network, addr)
+	}}}
+	return dials
 }
 
 // TestCertificatesAreNotResumed holds that each connection proves the certificate anew.
