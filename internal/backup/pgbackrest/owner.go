@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os/exec"
 	"path"
+	"regexp"
 	"strings"
 )
 
@@ -23,14 +24,15 @@ func (t *Tool) Owner(ctx context.Context) (string, error) {
 		return "", nil
 	}
 	out = strings.TrimSpace(out)
-	if err == nil && len(out) > maxOwner {
-		return "", errors.New("the mark of the stanza's owner in the repository, " + t.ownerFile() + ", is no id of a group")
+	if err == nil && !id.MatchString(out) {
+		return "", errors.New("the mark of the stanza's owner in the repository, " + t.ownerFile() + ", is no id of a group; if no other group archives there, remove it and run coterie backup enable again")
 	}
 	return out, err
 }
 
-// maxOwner is the length of a group's id, with room to spare.
-const maxOwner = 100
+// id is what a group's id looks like. The mark is printed, and every user of the repository can put another text in its
+// place.
+var id = regexp.MustCompile(`^[[:alnum:]-]{1,100}$`)
 
 // Claim marks the stanza as that of the group. The mark is not encrypted: a group's id is no secret, and another group
 // with another passphrase must be able to read it.

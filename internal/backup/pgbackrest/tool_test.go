@@ -123,11 +123,13 @@ func TestOwner(t *testing.T) {
 			t.Errorf("the mark is taken for a stanza: %q, %v", names, err)
 		}
 	}
-	if err := os.WriteFile(filepath.Join(repo.Directory, "coterie", "orders.group"), make([]byte, 200), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tools["two"].Owner(t.Context()); err == nil {
-		t.Error("a mark of any length is read")
+	for _, text := range []string{strings.Repeat("a", 200), "", "one two", "\x1b[2J"} {
+		if err := os.WriteFile(filepath.Join(repo.Directory, "coterie", "orders.group"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if owner, err := tools["two"].Owner(t.Context()); err == nil {
+			t.Errorf("the mark %q is read as %q", text, owner)
+		}
 	}
 }
 
