@@ -17,16 +17,27 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/hba"
 )
 
-// consoleLogins asks which roles may log in to the console in the browser.
+// consoleLogins lists the roles that may log in to the console in the browser.
 var consoleLogins = question{
-	query: `SELECT r.rolname FROM pg_authid r WHERE r.rolcanlogin AND r.rolpassword LIKE 'SCRAM-SHA-256$%' AND (r.rolsuper OR EXISTS (SELECT 1 FROM pg_roles c
-WHERE c.rolname IN ('coterie_viewer', 'coterie_operator', 'coterie_admin') AND pg_has_role(r.oid, c.oid, 'MEMBER'))) ORDER BY 1`,
 	what: "roles that may log in to the console in the browser", good: "no role may log in to the console in the browser: GRANT coterie_viewer to one that has a password",
 }
 
-// findConsoleLogins returns which roles may log in to the console in the browser.
-func findConsoleLogins(ctx context.Context, l config.Layout, superuser string) check.Finding {
-	names, err := ask(ctx, l, superuser, "postgres", consoleLogins.query)
+// loginsQuery selects the roles that may log in and have a privilege of the console. Each needs a password that is kept
+// as SCRAM, unless certificates let in.
+func loginsQuery(certificates bool) string {
+	const privileged = `SELECT r.rolname FROM pg_authid r WHERE r.rolcanlogin AND (r.rolsuper OR EXISTS (SELECT 1 FROM pg_roles c
+WHERE c.rolname IN ('coterie_viewer', 'coterie_operator', 'coterie_admin') AND pg_has_role(r.oid, c.oid, 'MEMBER')))`
+	if certificates {
+		return privileged + " ORDER BY 1"
+	}
+	return privileged + " AND r.rolpassword LIKE 'SCRAM-SHA-256$%' ORDER BY 1"
+}
+
+// findConsoleLogins returns which roles may log in to the console in the browser. Where a rule asks for a certificate,
+// a role needs no password.
+func findConsoleLogins(ctx context.Context, l config.Layout, c config.Config) check.Finding {
+	all, _, _ := rules(l, c) // of rules that cannot be read, none asks for a certificate; another finding tells of them
+	names, err := ask(ctx, l, c.PostgreSQL.Superuser, "postgres", loginsQuery(hba.AskForCertificates(all)))
 	if err != nil {
 		return failed("logins to the console in the browser", err)
 	}
@@ -50,7 +61,7 @@ func judgeConsole(l config.Layout, c config.Config) []check.Finding {
 	case inner(addresses):
 		return []check.Finding{ok("https %s: TLS 1.3 and a login, and bound to an inner address", where), judgeConsoleName(l, c)}
 	case !admitsStrangers(l, c):
-		return []check.Finding{ok("https %s: TLS 1.3 and a login; the rules admit nobody of a public address", where), judgeConsoleName(l, c)}
+		return []check.Finding{ok("https %s: TLS 1.3 and a login; no rule admits a password from a public address", where), judgeConsoleName(l, c)}
 	}
 	return []check.Finding{{
 		Level: check.Warning, What: fmt.Sprintf("https %s: the console's login is open to everybody who reaches it", where),

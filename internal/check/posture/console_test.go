@@ -26,11 +26,11 @@ func TestJudgeConsole(t *testing.T) {
 	c.HTTPS = config.Address{Listen: ":8443", Advertise: "db1:8443"}
 	for rules, want := range map[string]string{
 		"host all all all scram-sha-256":                                         "warning https :8443: the console's login is open to everybody",
-		"host all all 10.0.0.0/8 scram-sha-256":                                  "ok https :8443: TLS 1.3 and a login; the rules admit nobody of a public address",
-		"host coterie all 10.0.0.0/8 md5\nhost coterie all all reject":           "ok https :8443: TLS 1.3 and a login; the rules admit nobody",
+		"host all all 10.0.0.0/8 scram-sha-256":                                  "ok https :8443: TLS 1.3 and a login; no rule admits a password from a public address",
+		"host coterie all 10.0.0.0/8 md5\nhost coterie all all reject":           "ok https :8443: TLS 1.3 and a login; no rule admits a password",
 		"hostnossl all all all md5\nhostssl coterie all ::/0 scram-sha-256":      "warning https :8443: the console's login is open",
-		"hostssl all all all cert":                                               "ok https :8443: TLS 1.3 and a login; the rules admit nobody",
-		"host orders all all trust\nhost coterie all 127.0.0.1/32 scram-sha-256": "ok https :8443: TLS 1.3 and a login; the rules admit nobody",
+		"hostssl all all all cert":                                               "ok https :8443: TLS 1.3 and a login; no rule admits a password",
+		"host orders all all trust\nhost coterie all 127.0.0.1/32 scram-sha-256": "ok https :8443: TLS 1.3 and a login; no rule admits a password",
 		"this is no rule": "warning https :8443: the console's login is open",
 	} {
 		if err := os.WriteFile(c.HBA, []byte(rules+"\n"), 0o600); err != nil {

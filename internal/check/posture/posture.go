@@ -63,7 +63,7 @@ func Find(ctx context.Context, dir string) ([]check.Finding, error) {
 	}
 	out = append(out, roles...)
 	if c.HTTPS.Listen != "" {
-		out = append(out, findConsoleLogins(ctx, l, c.PostgreSQL.Superuser))
+		out = append(out, findConsoleLogins(ctx, l, c))
 	}
 	return out, nil
 }

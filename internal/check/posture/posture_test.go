@@ -120,7 +120,7 @@ func TestRulesOfTheGroup(t *testing.T) {
 	}
 	c := config.Config{HTTPS: config.Address{Listen: ":8443"}}
 	for rules, want := range map[string][]string{
-		"hostssl all all 10.0.0.0/8 scram-sha-256": {"ok clients need TLS", "ok https :8443: TLS 1.3 and a login; the rules admit nobody"},
+		"hostssl all all 10.0.0.0/8 scram-sha-256": {"ok clients need TLS", "ok https :8443: TLS 1.3 and a login; no rule admits a password"},
 		"host all all all scram-sha-256":           {"warning clients may log in without TLS", "warning https :8443: the console's login is open"},
 	} {
 		if err := os.WriteFile(l.GroupFile(), []byte(`{"hba": "`+rules+`"}`), 0o600); err != nil {
@@ -312,12 +312,14 @@ CREATE ROLE vera LOGIN PASSWORD 'x' IN ROLE coterie_viewer; CREATE ROLE anna LOG
 CREATE ROLE nina LOGIN PASSWORD 'x'; CREATE ROLE vito LOGIN IN ROLE coterie_viewer; CREATE ROLE vera_group PASSWORD 'x' IN ROLE coterie_viewer`); err != nil {
 		t.Fatal(err)
 	}
-	rows, err := conn.Query(t.Context(), consoleLogins.query)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got, err := pgx.CollectRows(rows, pgx.RowTo[string]); err != nil || !slices.Equal(got, []string{"anna", "boss", "vera"}) {
-		t.Errorf("logins to the console: %v, %v", got, err)
+	for query, want := range map[string][]string{loginsQuery(false): {"anna", "boss", "vera"}, loginsQuery(true): {"anna", "boss", "postgres", "vera", "vito"}} {
+		rows, err := conn.Query(t.Context(), query)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := pgx.CollectRows(rows, pgx.RowTo[string]); err != nil || !slices.Equal(got, want) {
+			t.Errorf("logins to the console: %v, %v; want %v", got, err, want)
+		}
 	}
 	if f := questions[0].judge(slices.Repeat([]string{"x"}, 13)); !strings.HasSuffix(f.What, "and 3 more") {
 		t.Error(f.What)
