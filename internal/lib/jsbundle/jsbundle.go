@@ -1,5 +1,5 @@
-// Package jsbundle makes one script of the ES modules of a page. A browser so makes one request for them instead of one
-// each, of which over HTTP/1.1 only six are under way at a time.
+// Package jsbundle makes one script of the ES modules of a page. A browser then makes one request in place of one for
+// each module, of which HTTP/1.1 has only six under way at a time.
 //
 // It is no parser of JavaScript. It knows the forms of import and export that this program's page uses, each at the
 // beginning of a line, and refuses every other. Start reading at Bundle.
