@@ -1,4 +1,5 @@
 import { api, Refused } from './api.js';
+import { outcome, proof, typed } from './change.js';
 import { h } from './dom.js';
 import { failoverBody, openFailover } from './failover.js';
 import { foundingBody, openFounding } from './founding.js';
@@ -120,14 +121,6 @@ function plainBody(app, d) {
   };
 }
 
-/** typed asks for a name: it cannot be clicked away. */
-export const typed = (app, d) => [
-  h('label', { for: 'typed' }, 'Type ', h('b', null, d.type), ' to confirm'),
-  h('input', { id: 'typed', autocomplete: 'off', autocapitalize: 'off', spellcheck: 'false', oninput: (e) => app.set({ dialog: { ...app.dialog, typed: e.target.value } }) }),
-];
-
-const proof = (app) => [h('label', { for: 'proof' }, app.me.by_certificate ? 'Your password, once more; none if your certificate alone lets you in' : 'Your password, once more'), h('input', { id: 'proof', name: 'proof', type: 'password', autocomplete: 'current-password', maxlength: '1024', required: !app.me.by_certificate, mounted: (el) => el.focus() })];
-
 const maintenance = () => [
   h('label', { for: 'reason' }, 'Reason'), h('input', { id: 'reason', name: 'reason', maxlength: '200', autocomplete: 'off' }),
   h('label', { for: 'span' }, 'Until'),
@@ -140,19 +133,6 @@ function fieldsOf(d, form) {
   if (f.get('reason')) out.reason = f.get('reason');
   if (f.get('span')) out.until = new Date(Date.now() + f.get('span') * 60000).toISOString();
   return out;
-}
-
-/** outcome tells how a change goes, and how it ended. */
-export function outcome(deed) {
-  if (!deed) return h('p', null, 'Asked for…');
-  const tone = { done: 'good', failed: 'bad' }[deed.state];
-  const text = deed.error ? `${deed.number ? `Msg ${deed.number}: ` : ''}${deed.message}` : deed.message;
-  return [
-    h('p', { class: `outcome ${tone ?? ''}`, role: 'status' }, tone ? sign(tone) : h('i', { class: 'spin' }), h('span', null, tone ? text : deed.now || 'Under way…')),
-    deed.error?.hint && h('p', { class: 'quiet' }, deed.error.hint),
-    (deed.notices ?? []).slice(1).map((n) => h('p', { class: 'quiet' }, n.message)),
-    h('p', null, h('code', null, deed.statement)),
-  ];
 }
 
 // send asks for a change, after the password where it is asked for, and follows it.

@@ -1,5 +1,5 @@
-import { outcome, typed } from './actions.js';
 import { api, Refused } from './api.js';
+import { outcome, typed } from './change.js';
 import { h } from './dom.js';
 import { bytes, seconds, timeOf } from './format.js';
 import { sign } from './parts.js';

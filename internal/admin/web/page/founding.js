@@ -1,5 +1,5 @@
-import { outcome } from './actions.js';
 import { api, Refused } from './api.js';
+import { outcome } from './change.js';
 import { h } from './dom.js';
 import { openJoin } from './join.js';
 import { course, findings, pagesOf, script, select, verdict } from './pages.js';
