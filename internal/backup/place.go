@@ -1,27 +1,76 @@
 package backup
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 )
 
-// Place is where a backup may run.
-type Place struct {
-	Preference string         // AUTOMATED_BACKUP_PREFERENCE
-	Priority   map[string]int // BACKUP_PRIORITY of each replica
-	Primary    string         // "": there is none
+// Replica is a replica as a place where a backup may be made.
+type Replica struct {
+	Name     string
+	Priority int    // BACKUP_PRIORITY; with 0 no backup is ever made there
+	Primary  bool   // it is the primary
+	Unfit    string // why no backup can be made there now; "": one can
 }
 
-// On returns the replica on which a backup runs. The tools that there are copy the files of the primary, so it is the
-// primary or none.
-func (p Place) On() (string, error) {
-	switch n, known := p.Priority[p.Primary]; {
-	case p.Primary == "":
-		return "", errors.New("the group has no primary at the moment, and the backup copies the primary's files")
-	case p.Preference == "SECONDARY_ONLY":
-		return "", errors.New("AUTOMATED_BACKUP_PREFERENCE is SECONDARY_ONLY, and this tool copies the primary's files: coterie group set AUTOMATED_BACKUP_PREFERENCE=PRIMARY")
-	case known && n == 0:
-		return "", fmt.Errorf("the primary %s has BACKUP_PRIORITY 0, and this tool copies the primary's files: give it another one, or fail over to a replica that has", p.Primary)
+// unfit returns why no backup is made there; "": one may be.
+func (r Replica) unfit() string {
+	if r.Priority == 0 {
+		return "its BACKUP_PRIORITY is 0"
 	}
-	return p.Primary, nil
+	return r.Unfit
+}
+
+// Place is where backups may be made.
+type Place struct {
+	Preference string // AUTOMATED_BACKUP_PREFERENCE
+	Replicas   []Replica
+}
+
+// On returns the replica on which a backup is made: of those that the preference allows and that are fit the one with
+// the highest priority, and of several such the first by name. The error says why there is none. One on a secondary
+// needs a primary as well: its server is where a backup begins and ends.
+func (p Place) On() (Replica, error) {
+	i := slices.IndexFunc(p.Replicas, func(r Replica) bool { return r.Primary })
+	if i < 0 {
+		return Replica{}, errors.New("the group has no primary at the moment, and each backup begins and ends there")
+	}
+	primary := p.Replicas[i]
+	switch p.Preference {
+	case "PRIMARY":
+		return p.best([]Replica{primary})
+	case "NONE":
+		return p.best(p.Replicas)
+	}
+	on, err := p.best(slices.DeleteFunc(slices.Clone(p.Replicas), func(r Replica) bool { return r.Primary }))
+	if err != nil && p.Preference != "SECONDARY_ONLY" {
+		if on, lead := p.best([]Replica{primary}); lead == nil {
+			return on, nil
+		}
+		return p.best(p.Replicas)
+	}
+	return on, err
+}
+
+// best returns the fit replica with the highest priority.
+func (p Place) best(of []Replica) (Replica, error) {
+	var fit []Replica
+	var why []string
+	for _, r := range of {
+		if u := r.unfit(); u != "" {
+			why = append(why, r.Name+": "+u)
+		} else {
+			fit = append(fit, r)
+		}
+	}
+	if len(fit) == 0 {
+		if len(why) == 0 {
+			why = []string{"there is no other replica"}
+		}
+		return Replica{}, fmt.Errorf("AUTOMATED_BACKUP_PREFERENCE is %s, and none of the replicas that it allows can make a backup (%s)", cmp.Or(p.Preference, "SECONDARY"), strings.Join(why, "; "))
+	}
+	return slices.MinFunc(fit, func(a, b Replica) int { return cmp.Or(b.Priority-a.Priority, strings.Compare(a.Name, b.Name)) }), nil
 }

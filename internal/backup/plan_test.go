@@ -68,23 +68,3 @@ func TestSecrets(t *testing.T) {
 		}
 	}
 }
-
-// TestPlace holds on which node a backup is made.
-func TestPlace(t *testing.T) {
-	for name, tt := range map[string]struct {
-		p    Place
-		want string
-	}{
-		"any":             {Place{Preference: "NONE", Primary: "n1"}, "n1"},
-		"primary":         {Place{Preference: "PRIMARY", Primary: "n1", Priority: map[string]int{"n1": 50}}, "n1"},
-		"secondary":       {Place{Preference: "SECONDARY", Primary: "n1"}, "n1"},
-		"secondary only":  {Place{Preference: "SECONDARY_ONLY", Primary: "n1"}, ""},
-		"never this one":  {Place{Preference: "PRIMARY", Primary: "n1", Priority: map[string]int{"n1": 0}}, ""},
-		"not another one": {Place{Preference: "PRIMARY", Primary: "n1", Priority: map[string]int{"n2": 0}}, "n1"},
-		"no primary":      {Place{Preference: "PRIMARY"}, ""},
-	} {
-		if got, err := tt.p.On(); got != tt.want || (err == nil) != (tt.want != "") {
-			t.Errorf("%s: %q, %v", name, got, err)
-		}
-	}
-}

@@ -24,6 +24,12 @@ type Progress struct {
 	Phase   string // what is done beside copying; "": it copies
 }
 
+// Job is a backup to be made.
+type Job struct {
+	Kind Kind
+	Node string // the replica on which it is made
+}
+
 // Recovery is a restore: which backup, and how far WAL is replayed behind it.
 type Recovery struct {
 	Label    string // of the backup
@@ -53,8 +59,8 @@ type Tool interface {
 	Upgrade(ctx context.Context) error
 	// Check has the primary, which runs here, archive a segment and waits until the repository has it.
 	Check(ctx context.Context) error
-	// Run makes a backup of the primary, which runs here, and removes those that are kept no longer.
-	Run(ctx context.Context, kind Kind, each func(Progress)) error
+	// Run makes a backup of the server that runs here, and removes those that are kept no longer.
+	Run(ctx context.Context, j Job, each func(Progress)) error
 	// Backups returns the backups in the repository, without the WAL. It is quick.
 	Backups(ctx context.Context) (Catalog, error)
 	// Catalog returns what the repository has for the group.
@@ -93,4 +99,5 @@ type Backup struct {
 	EndWAL   string    `json:"end_wal"`
 	Failed   bool      `json:"failed"` // it has pages with a wrong checksum
 	Group    string    `json:"group_id,omitempty"`
+	Node     string    `json:"node,omitempty"` // the replica on which it was made; "": it is not known
 }

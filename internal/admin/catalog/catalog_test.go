@@ -33,6 +33,7 @@ func demo() Facts {
 		return Node{
 			Connected: true, Role: ag.RoleSecondary, Data: ag.DataPresent, Server: ag.ServerRecovery, Position: ag.Position{Timeline: 2, LSN: l}, Replay: l - 0x400,
 			Streaming: true, Databases: dbs, Uptime: time.Hour, Commit: &commit, LogRate: 1 << 20,
+			Backup: &Backup{Enabled: true, Secondary: true, Tool: "pgbackrest", Version: "2.45", Stanza: "DemoAG", Repository: "/backup", Last: noon, LastLabel: "20260101-120000F", LastNode: "b"},
 		}
 	}
 	return Facts{
@@ -321,6 +322,22 @@ var changes = []struct {
 		zero := 0
 		f.Group.Replicas[1].Options.BackupPriority, f.Group.Replicas[2].Options.BackupPriority = &zero, &zero
 	}, "select fn_hadr_backup_is_preferred_replica('shop')", "1"},
+	{"no secondary has backups enabled", func(f *Facts) {
+		for _, id := range []ag.ReplicaID{"b", "c"} {
+			n := f.Nodes[id]
+			n.Backup = &Backup{}
+			f.Nodes[id] = n
+		}
+	}, "select node, preferred, unfit from coterie.backup order by 1", "a|true|<nil>\nb|false|it has no backups enabled: coterie backup enable there\nc|false|it has no backups enabled: coterie backup enable there"},
+	{"a secondary of an earlier version, and one whose stream is cut", func(f *Facts) {
+		b, c := f.Nodes["b"], f.Nodes["c"]
+		b.Backup, c.Streaming = &Backup{Enabled: true}, false
+		f.Nodes["b"], f.Nodes["c"] = b, c
+	}, "select node, preferred, unfit from coterie.backup order by 1", "a|true|<nil>\nb|false|its version of coterie makes backups of a primary only\nc|false|it does not receive from the primary"},
+	{"the primary may never back up", func(f *Facts) {
+		zero := 0
+		f.Group.Options.BackupPreference, f.Group.Replicas[0].Options.BackupPriority = ag.BackupPrimary, &zero
+	}, "select fn_hadr_backup_is_preferred_replica('shop')", "0"},
 	{"a replica is under maintenance", func(f *Facts) {
 		f.Group.Replicas[1].Options.Maintenance = &ag.Maintenance{Reason: "new memory"}
 	}, "select maintenance, (select value from coterie.options where replica = 'b' and option = 'MAINTENANCE') from coterie.replicas where name = 'b'", "with no end set: new memory|new memory"},

@@ -79,12 +79,14 @@ type Backup struct {
 	Version      string    `json:"version,omitempty"` // of the tool
 	Stanza       string    `json:"stanza,omitempty"`
 	Repository   string    `json:"repository,omitempty"`
-	Problem      string    `json:"problem,omitempty"` // why the node cannot use it
-	Last         time.Time `json:"last,omitzero"`     // end of the newest backup
+	Problem      string    `json:"problem,omitempty"`   // why the node cannot use it
+	Secondary    bool      `json:"secondary,omitempty"` // the node's version makes backups of a secondary, too
+	Last         time.Time `json:"last,omitzero"`       // end of the newest backup
 	LastLabel    string    `json:"last_label,omitempty"`
-	Primary      bool      `json:"primary,omitempty"` // the server takes writes; the rest is known of it alone
-	On           bool      `json:"on,omitempty"`      // archive_mode
-	Ours         bool      `json:"ours,omitempty"`    // archive_command is the plan's
+	LastNode     string    `json:"last_node,omitempty"` // the replica on which it was made
+	Primary      bool      `json:"primary,omitempty"`   // the server takes writes; the rest is known of it alone
+	On           bool      `json:"on,omitempty"`        // archive_mode
+	Ours         bool      `json:"ours,omitempty"`      // archive_command is the plan's
 	Archived     int64     `json:"archived,omitempty"`
 	Failed       int64     `json:"failed,omitempty"`
 	LastArchived string    `json:"last_archived_wal,omitempty"`

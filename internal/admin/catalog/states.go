@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/backup"
 )
 
 // code is a number that tools rely on, with its name.
@@ -200,34 +201,51 @@ func (f Facts) furthest(r ag.Replica) bool {
 
 // PreferredForBackup reports whether a backup job should run on that replica.
 func (f Facts) PreferredForBackup(id ag.ReplicaID) bool {
-	pref := backupPreference(f.Group)
-	leader := f.Record.Epoch.Leader
-	lead, _ := f.Group.Replica(leader)
-	primary := id == leader && f.role(lead) == ag.RolePrimary
-	if pref == ag.BackupPrimary {
-		return primary
-	}
-	var best []ag.ReplicaID
-	top := -1
+	on, err := f.backupPlace().On()
+	return err == nil && on.Name == string(id)
+}
+
+// backupPlace returns the replicas as places for a backup.
+func (f Facts) backupPlace() backup.Place {
+	p := backup.Place{Preference: string(backupPreference(f.Group))}
 	for _, r := range f.members() {
-		p := priority(r)
-		n := f.Nodes[r.ID]
-		usable := r.HasData() && p > 0 && (r.ID == f.Self || n.Connected) && f.role(r) != ag.RoleResolving && !r.Suspended && r.Join == "" && r.Options.Maintenance == nil
-		if !usable || r.ID == leader && pref != ag.BackupNone {
-			continue
-		}
-		if p > top {
-			best, top = nil, p
-		}
-		if p == top {
-			best = append(best, r.ID)
+		if r.HasData() {
+			primary := r.ID == f.Record.Epoch.Leader && f.role(r) == ag.RolePrimary
+			p.Replicas = append(p.Replicas, backup.Replica{Name: string(r.ID), Priority: priority(r), Primary: primary, Unfit: f.unfitForBackup(r)})
 		}
 	}
-	if len(best) == 0 {
-		return pref == ag.BackupSecondary && primary // no secondary can: the primary is better than none
+	return p
+}
+
+// unfitForBackup returns why no backup can be made of that replica now; "": one can. If any replica has backups
+// enabled, the others have not: their jobs would fail.
+func (f Facts) unfitForBackup(r ag.Replica) string {
+	n, enabled := f.Nodes[r.ID], false
+	for _, other := range f.Nodes {
+		enabled = enabled || other.Backup != nil && other.Backup.Enabled
 	}
-	slices.Sort(best) // every node chooses the same one
-	return best[0] == id
+	b := n.Backup
+	switch {
+	case r.ID != f.Self && !n.Connected:
+		return "it does not answer"
+	case f.role(r) == ag.RoleResolving:
+		return "it is neither primary nor secondary at the moment"
+	case r.Join != "":
+		return "it has not joined"
+	case r.Suspended:
+		return "its data movement is suspended"
+	case r.Options.Maintenance != nil:
+		return "it is under maintenance"
+	case f.role(r) == ag.RoleSecondary && f.syncState(r) != ag.Synchronized && f.syncState(r) != ag.Synchronizing:
+		return "it does not receive from the primary"
+	case enabled && (b == nil || !b.Enabled):
+		return "it has no backups enabled: coterie backup enable there"
+	case enabled && f.role(r) == ag.RoleSecondary && !b.Secondary:
+		return "its version of coterie makes backups of a primary only"
+	case enabled && b.Problem != "":
+		return "it cannot use the repository: " + b.Problem
+	}
+	return ""
 }
 
 func priority(r ag.Replica) int {

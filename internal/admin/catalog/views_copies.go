@@ -381,26 +381,34 @@ var backupView = view{
 	schema: "coterie", name: "backup", about: "The group's backups and the archiving of its WAL, as each replica that answers sees them.",
 	columns: cols("node t, enabled b, tool t, version t, stanza t, repository t, problem t, last_backup ts, last_backup_label t, is_primary b, archiving b, archived i8, " +
 		"last_archived_wal t, last_archived ts, failed i8, last_failed_wal t, last_failed ts, waiting i8, timeline i8, segment_bytes i8, " +
-		"waiting_since ts, waiting_bytes i8, waiting_bytes_per_second i8, free_bytes i8, full_in_seconds i8, reason t"),
-	rows: perNode(func(n Node) []Backup {
-		if n.Backup == nil || !n.Connected {
-			return nil
+		"waiting_since ts, waiting_bytes i8, waiting_bytes_per_second i8, free_bytes i8, full_in_seconds i8, reason t, last_backup_node t, preferred b, unfit t"),
+	rows: func(f Facts) (out [][]any) {
+		for _, r := range f.Group.Replicas {
+			n := f.Nodes[r.ID]
+			if n.Backup == nil || !n.Connected {
+				continue
+			}
+			row := append([]any{string(r.ID)}, n.Backup.row()...)
+			out = append(out, append(row, orNull(n.Backup.LastNode), bit(f.PreferredForBackup(r.ID)), orNull(f.unfitForBackup(r))))
 		}
-		return []Backup{*n.Backup}
-	}, func(b Backup) []any {
-		row := []any{
-			bit(b.Enabled), orNull(b.Tool), orNull(b.Version), orNull(b.Stanza), orNull(b.Repository), orNull(b.Problem), timeText(b.Last), orNull(b.LastLabel), bit(b.Primary),
-		}
-		if !b.Primary {
-			return append(row, make([]any, 16)...)
-		}
-		var full any
-		if b.FullIn != nil {
-			full = *b.FullIn
-		}
-		return append(row, bit(b.On && b.Ours), b.Archived, orNull(b.LastArchived), timeText(b.ArchivedAt), b.Failed, orNull(b.LastFailed), timeText(b.FailedAt),
-			int64(b.Waiting), b.Timeline, b.SegmentSize, timeText(b.Since), b.Kept, b.Rate, b.Free, full, orNull(b.Reason))
-	}),
+		return out
+	},
+}
+
+// row returns the columns that a node knows by itself.
+func (b Backup) row() []any {
+	row := []any{
+		bit(b.Enabled), orNull(b.Tool), orNull(b.Version), orNull(b.Stanza), orNull(b.Repository), orNull(b.Problem), timeText(b.Last), orNull(b.LastLabel), bit(b.Primary),
+	}
+	if !b.Primary {
+		return append(row, make([]any, 16)...)
+	}
+	var full any
+	if b.FullIn != nil {
+		full = *b.FullIn
+	}
+	return append(row, bit(b.On && b.Ours), b.Archived, orNull(b.LastArchived), timeText(b.ArchivedAt), b.Failed, orNull(b.LastFailed), timeText(b.FailedAt),
+		int64(b.Waiting), b.Timeline, b.SegmentSize, timeText(b.Since), b.Kept, b.Rate, b.Free, full, orNull(b.Reason))
 }
 
 var storageView = view{

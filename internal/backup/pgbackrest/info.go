@@ -72,7 +72,7 @@ func Parse(text []byte, name string) (c backup.Catalog, archives []string, err e
 		c.Backups = append(c.Backups, backup.Backup{
 			Label: b.Label, Kind: backup.Kind(b.Type), Started: time.Unix(b.Timestamp.Start, 0).UTC(), Ended: time.Unix(b.Timestamp.Stop, 0).UTC(),
 			Size: b.Info.Size, Stored: b.Info.Repository.Delta, Begin: b.LSN.Start, End: b.LSN.Stop, BeginWAL: b.Archive.Start, EndWAL: b.Archive.Stop,
-			Failed: b.Error, Group: b.Annotation[groupKey],
+			Failed: b.Error, Group: b.Annotation[groupKey], Node: b.Annotation[nodeKey],
 		})
 	}
 	slices.SortStableFunc(c.Backups, func(a, b backup.Backup) int { return a.Ended.Compare(b.Ended) })

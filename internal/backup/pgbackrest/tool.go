@@ -117,15 +117,24 @@ func (t *Tool) Check(ctx context.Context) error {
 }
 
 // Run makes a backup, and expires others.
-func (t *Tool) Run(ctx context.Context, kind backup.Kind, each func(backup.Progress)) error {
-	_, err := t.run(ctx, command{
-		args: t.with("backup", "--type="+string(kind), "--annotation="+groupKey+"="+t.plan.Group, "--log-level-console=detail"), each: progress(each),
-	})
+func (t *Tool) Run(ctx context.Context, j backup.Job, each func(backup.Progress)) error {
+	_, err := t.run(ctx, command{args: t.backupArgs(j), each: progress(each)})
 	return err
 }
 
-// groupKey is the annotation of a backup with the group's id.
-const groupKey = "coterie-group"
+func (t *Tool) backupArgs(j backup.Job) []string {
+	args := t.with("backup", "--type="+string(j.Kind), "--annotation="+groupKey+"="+t.plan.Group, "--log-level-console=detail")
+	if j.Node != "" {
+		args = append(args, "--annotation="+nodeKey+"="+j.Node)
+	}
+	return args
+}
+
+// groupKey and nodeKey are the annotations of a backup with the group's id, and with the replica on which it was made.
+const (
+	groupKey = "coterie-group"
+	nodeKey  = "coterie-node"
+)
 
 var percent = regexp.MustCompile(`(?:backup|restore) file .*?([0-9.]+)%\)`)
 

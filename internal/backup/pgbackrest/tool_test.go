@@ -172,7 +172,7 @@ func TestSecretsAreNoArguments(t *testing.T) {
 	ctx := t.Context()
 	_ = x.Create(ctx)
 	_ = x.Check(ctx)
-	_ = x.Run(ctx, backup.Full, func(backup.Progress) {})
+	_ = x.Run(ctx, backup.Job{Kind: backup.Full, Node: "n1"}, func(backup.Progress) {})
 	_, _ = x.Catalog(ctx)
 	_, _ = x.Verify(ctx)
 	_ = x.Expire(ctx)

@@ -41,6 +41,7 @@ func replica(t *testing.T, primary ag.ReplicaID, tool string) *clitest.Agent {
 	a.SetStatus(st)
 	a.OnSQL("FROM coterie.backup", []string{"node", "enabled", "repository", "problem"}, []any{"n1", false, nil, nil}, []any{"n2", false, nil, nil})
 	a.OnSQL("FROM coterie.options", []string{"option", "replica", "value"}, []any{"AUTOMATED_BACKUP_PREFERENCE", nil, "PRIMARY"}, []any{"BACKUP_PRIORITY", "n1", "50"})
+	fitness(a, primary, "")
 	a.OnStatement("SET PARAMETER", "ALTER")
 	bin := t.TempDir()
 	if err := os.WriteFile(filepath.Join(bin, "pgbackrest"), []byte("#!/bin/sh\necho \"$@\" >> "+bin+"/asked\n[ \"$1\" = version ] && { echo pgBackRest 2.45; exit; }\n"+marks+tool), 0o755); err != nil {
@@ -50,6 +51,15 @@ func replica(t *testing.T, primary ag.ReplicaID, tool string) *clitest.Agent {
 	t.Setenv("ASKED", filepath.Join(bin, "asked"))
 	inForce(t, "off", "")
 	return a
+}
+
+// fitness makes every replica fit for a backup but n2, which is unfit for that reason unless it is empty.
+func fitness(a *clitest.Agent, primary ag.ReplicaID, unfit string) {
+	var why any
+	if unfit != "" {
+		why = unfit
+	}
+	a.OnSQL("SELECT node, is_primary, unfit", []string{"node", "is_primary", "unfit"}, []any{"n1", primary == "n1", nil}, []any{"n2", primary == "n2", why})
 }
 
 // marks has the fake of the tool keep the marks of owners: repo-put and repo-get.
@@ -263,13 +273,38 @@ func enabledNode(t *testing.T, primary ag.ReplicaID, tool string) *clitest.Agent
 // TestRunElsewhere holds that a node which does not make backups says who does, or keeps quiet if it is told to.
 func TestRunElsewhere(t *testing.T) {
 	a := enabledNode(t, "n2", "exit 1")
-	clitest.Run(t, Backup(), a.Layout.Dir, "run").Refused(t, 3, "made on n2")
+	clitest.Run(t, Backup(), a.Layout.Dir, "run").Refused(t, 3, "name n2 for backups: run coterie backup run there")
 	if r := clitest.Run(t, Backup(), a.Layout.Dir, "run", "--if-preferred"); r.Code != 0 || !strings.Contains(r.Said, "n2 makes the backups") {
 		t.Errorf("%+v", r)
 	}
 	clitest.Run(t, Backup(), a.Layout.Dir, "run", "--type", "all").Refused(t, 2, "full, diff or incr")
-	a.OnSQL("FROM coterie.options", []string{"option", "replica", "value"}, []any{"AUTOMATED_BACKUP_PREFERENCE", nil, "SECONDARY_ONLY"})
-	clitest.Run(t, Backup(), a.Layout.Dir, "run").Refused(t, 3, "AUTOMATED_BACKUP_PREFERENCE is SECONDARY_ONLY")
+}
+
+// TestRunOnTheReplicaOfThePreference holds which node a job on the primary n1 finds for each preference: it makes the
+// backup itself, names the other one, or says why there is none.
+func TestRunOnTheReplicaOfThePreference(t *testing.T) {
+	a := enabledNode(t, "n1", "exit 1")
+	for _, tt := range []struct {
+		preference, priority, unfit string
+		code                        int
+		says                        string
+	}{
+		{"PRIMARY", "50", "", 1, "pgbackrest"},
+		{"PRIMARY", "0", "", 3, "n1: its BACKUP_PRIORITY is 0"},
+		{"SECONDARY", "50", "", 3, "name n2 for backups"},
+		{"SECONDARY", "50", "it does not receive from the primary", 1, "pgbackrest"},
+		{"SECONDARY_ONLY", "100", "", 3, "name n2 for backups"},
+		{"SECONDARY_ONLY", "100", "it is under maintenance", 3, "AUTOMATED_BACKUP_PREFERENCE is SECONDARY_ONLY, and none of the replicas that it allows can make a backup (n2: it is under maintenance)"},
+		{"NONE", "51", "", 1, "pgbackrest"},
+		{"NONE", "49", "", 3, "name n2 for backups"},
+	} {
+		a.OnSQL("FROM coterie.options", []string{"option", "replica", "value"}, []any{"AUTOMATED_BACKUP_PREFERENCE", nil, tt.preference}, []any{"BACKUP_PRIORITY", "n1", tt.priority})
+		fitness(a, "n1", tt.unfit)
+		clitest.Run(t, Backup(), a.Layout.Dir, "run").Refused(t, tt.code, tt.says)
+		if r := clitest.Run(t, Backup(), a.Layout.Dir, "run", "--if-preferred"); strings.HasPrefix(tt.says, "name ") != (r.Code == 0) {
+			t.Errorf("%+v with --if-preferred: %+v", tt, r)
+		}
+	}
 }
 
 // TestRunFails holds that a failure says what the tool said and where to go on if the leadership changed.
@@ -280,7 +315,7 @@ func TestRunFails(t *testing.T) {
 	if strings.Contains(r.Out+r.Said, "planted") || strings.Contains(r.Err.Error(), "planted") {
 		t.Errorf("%+v", r)
 	}
-	before := api.Status{Group: "orders", GroupID: "0d5a8f7e-6f0b-4f0e-9d0c-6a4f1f5c2b11", Node: "n1", Primary: "n1"}
+	before := api.Status{Group: "orders", GroupID: "0d5a8f7e-6f0b-4f0e-9d0c-6a4f1f5c2b11", Node: "n1", Primary: "n1", Replicas: []api.Replica{{Name: "n1"}, {Name: "n2"}}}
 	after := before
 	after.Primary = "n2"
 	a.SetStatus(before, after)

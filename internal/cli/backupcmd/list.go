@@ -1,6 +1,7 @@
 package backupcmd
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -82,13 +83,13 @@ func (l listed) print(w io.Writer) error {
 		return err
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
-	_, _ = fmt.Fprintln(t, "BACKUP\tTYPE\tENDED\tTOOK\tDATABASE\tIN THE REPOSITORY\t")
+	_, _ = fmt.Fprintln(t, "BACKUP\tTYPE\tMADE ON\tENDED\tTOOK\tDATABASE\tIN THE REPOSITORY\t")
 	for _, b := range l.Backups {
 		note := ""
 		if b.Failed {
 			note = "pages with wrong checksums"
 		}
-		_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%v\t%s\t%s\t%s\n", b.Label, b.Kind, b.Ended.Local().Format("2006-01-02 15:04:05 -07:00"), b.Ended.Sub(b.Started).Round(time.Second),
+		_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%v\t%s\t%s\t%s\n", b.Label, b.Kind, cmp.Or(b.Node, "-"), b.Ended.Local().Format("2006-01-02 15:04:05 -07:00"), b.Ended.Sub(b.Started).Round(time.Second),
 			units.Bytes(b.Size), units.Bytes(b.Stored), note)
 	}
 	for _, g := range l.Gaps {

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/coteriedb/coterie/internal/admin/api"
+	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/backup"
 	"github.com/coteriedb/coterie/internal/cli"
 	"github.com/coteriedb/coterie/internal/cli/sqlrun"
@@ -67,12 +68,12 @@ func (x *work) makeBackup(kind backup.Kind, ifPreferred bool) (made, error) {
 	}
 	on, err := x.place(st)
 	switch {
-	case err != nil && ifPreferred && st.Primary != st.Node, err == nil && ifPreferred && on != string(st.Node):
-		return made{Node: on}, nil
+	case err != nil && ifPreferred && st.Primary != "" && st.Primary != st.Node, err == nil && ifPreferred && on.Name != string(st.Node):
+		return made{Node: on.Name}, nil
 	case err != nil:
-		return made{}, fail.Error{Kind: fail.Unhealthy, Err: fmt.Errorf("no node can make the backup: %w", err)}
-	case on != string(st.Node):
-		return made{}, fail.Unhealthyf("the backup is made on %s, the primary, whose files are copied: run coterie backup run there (with --if-preferred the same job may run on every replica)", on)
+		return made{}, fail.Error{Kind: fail.Unhealthy, Err: fmt.Errorf("no replica can make the backup: %w", err)}
+	case on.Name != string(st.Node):
+		return made{}, fail.Unhealthyf("AUTOMATED_BACKUP_PREFERENCE and BACKUP_PRIORITY name %s for backups: run coterie backup run there (with --if-preferred the same job may run on every replica)", on.Name)
 	}
 	if p.Group != string(st.GroupID) {
 		return made{}, fail.Refusedf("the plan of backups is that of another group; coterie backup enable --stanza NAME again")
@@ -81,10 +82,10 @@ func (x *work) makeBackup(kind backup.Kind, ifPreferred bool) (made, error) {
 		return made{}, fail.Unhealthyf("the server of this node: %w; see coterie status", err)
 	}
 	start, show := time.Now(), x.progress("backup")
-	if err := tool.Run(x.c.Context(), kind, show); err != nil {
+	if err := tool.Run(x.c.Context(), backup.Job{Kind: kind, Node: on.Name}, show); err != nil {
 		return made{}, x.explain(st, err)
 	}
-	m := made{Node: on, Run: true, Seconds: time.Since(start).Seconds()}
+	m := made{Node: on.Name, Run: true, Seconds: time.Since(start).Seconds()}
 	have, err := tool.Backups(x.c.Context())
 	if err != nil {
 		return m, err
@@ -109,25 +110,47 @@ var checkpoint = func(ctx context.Context, x *work) error {
 	return err
 }
 
-// place returns the node that makes backups.
-func (x *work) place(st api.Status) (string, error) {
-	r, err := sqlrun.Ask(x.c, x.client, "SELECT option, replica, value FROM coterie.options WHERE option LIKE '%BACKUP%'")
+// place returns the replica that makes backups.
+func (x *work) place(st api.Status) (backup.Replica, error) {
+	options, err := sqlrun.Ask(x.c, x.client, "SELECT option, replica, value FROM coterie.options WHERE option LIKE '%BACKUP%'")
 	if err != nil {
-		return "", err
+		return backup.Replica{}, err
 	}
-	p := backup.Place{Priority: map[string]int{}, Primary: string(st.Primary)}
-	for _, row := range r.Rows {
+	fitness, err := sqlrun.Ask(x.c, x.client, "SELECT node, is_primary, unfit FROM coterie.backup")
+	if err != nil {
+		return backup.Replica{}, err
+	}
+	p, priority := backup.Place{}, map[string]int{}
+	for _, row := range options.Rows {
 		switch text(row[0]) {
 		case "AUTOMATED_BACKUP_PREFERENCE":
 			p.Preference = text(row[2])
 		case "BACKUP_PRIORITY":
 			if n, err := strconv.Atoi(text(row[2])); err == nil {
-				p.Priority[text(row[1])] = n
+				priority[text(row[1])] = n
 			}
 		}
 	}
+	for _, m := range st.Replicas {
+		if m.Mode == ag.ConfigurationOnly {
+			continue
+		}
+		r := backup.Replica{Name: string(m.Name), Priority: defaultPriority, Primary: m.Name == st.Primary, Unfit: "it does not answer"}
+		if n, set := priority[r.Name]; set {
+			r.Priority = n
+		}
+		for _, row := range fitness.Rows {
+			if text(row[0]) == r.Name {
+				r.Unfit = text(row[2])
+			}
+		}
+		p.Replicas = append(p.Replicas, r)
+	}
 	return p.On()
 }
+
+// defaultPriority is the BACKUP_PRIORITY of a replica that has none of its own.
+const defaultPriority = 50
 
 // explain adds to an error whether the leadership changed meanwhile.
 func (x *work) explain(before api.Status, err error) error {

@@ -160,7 +160,7 @@ func (s *Service) look(ctx context.Context) {
 
 // tell stores what was seen of the server, with what the repository said last.
 func (s *Service) tell(out catalog.Backup) {
-	out.Version, out.Problem, out.Last, out.LastLabel = s.version, s.problem, s.last.Ended, s.last.Label
+	out.Version, out.Problem, out.Last, out.LastLabel, out.LastNode = s.version, s.problem, s.last.Ended, s.last.Label, s.last.Node
 	s.latest.Store(&out)
 }
 

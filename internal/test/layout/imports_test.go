@@ -105,7 +105,7 @@ var rules = []rule{
 	{"admin/ddl", []string{"ag", "lib/fail"}, "statements are pure: text in, a changed configuration out; fail is a table"},
 	{"admin/scalar", []string{"lib/"}, "functions of values know no query"},
 	{"admin/dialect", []string{"lib/"}, "a translation knows neither the views nor their rows"},
-	{"admin/catalog", append([]string{"admin/ddl", "admin/dialect", "admin/scalar"}, leaves...), "views name the options of the statements"},
+	{"admin/catalog", append([]string{"admin/ddl", "admin/dialect", "admin/scalar", "backup"}, leaves...), "views name the options of the statements, and where a backup is made"},
 	{"admin/batch", []string{"admin/ddl", "lib/"}, "a script is divided before anything of it is known"},
 	{"admin/console", append([]string{"admin/ddl", "admin/dialect", "admin/batch"}, leaves...), "the console parses the statements"},
 	{"admin/action", append([]string{"admin/ddl"}, leaves...), "a document becomes a statement, and nothing is run"},
