@@ -14,6 +14,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/socket"
 	"github.com/coteriedb/coterie/internal/listener/startup"
 )
 
@@ -169,7 +170,7 @@ func (w *backendPool) take(want *backend) *backend {
 		if b == nil {
 			return nil
 		}
-		if waiting, gone := peek(b.conn); waiting || gone {
+		if waiting, gone := socket.Peek(b.conn); waiting || gone {
 			w.drop(b, "gone")
 			continue
 		}
@@ -203,7 +204,7 @@ func (w *backendPool) takeFresh(want *backend) *backend {
 		w.size--
 		w.setIdle(want.packet, list[:n])
 		w.mu.Unlock()
-		if waiting, gone := peek(b.conn); !waiting && !gone {
+		if waiting, gone := socket.Peek(b.conn); !waiting && !gone {
 			w.served(b)
 			return b
 		}

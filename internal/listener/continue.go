@@ -15,6 +15,7 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/indoubt"
 	"github.com/coteriedb/coterie/internal/listener/lone"
 	"github.com/coteriedb/coterie/internal/listener/lostblock"
+	"github.com/coteriedb/coterie/internal/listener/socket"
 	"github.com/coteriedb/coterie/internal/listener/stmt"
 )
 
@@ -311,7 +312,7 @@ func (c *client) lose(x *session, err error) {
 	c.log.Info("session cut", "session", x.id, "replica", x.replica, "user", x.user, "reason", why, "sqlstate", bad.Code)
 	_ = c.raw.SetDeadline(time.Now().Add(s.cfg.Limits.ShutdownMessage))
 	if _, err := c.conn.Write(bad.Encode()); err == nil {
-		halfClose(c.conn)
+		socket.HalfClose(c.conn)
 		drain(c.raw)
 	}
 	c.closeBoth()

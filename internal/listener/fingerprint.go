@@ -17,6 +17,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/socket"
 	"github.com/coteriedb/coterie/internal/listener/uring"
 )
 
@@ -67,7 +68,7 @@ func (a *fingerprintConn) ask(user, database string, answer func(m LoginFingerpr
 		if a.loop.batch.holds(a) {
 			return false // the batch is full, and answers come in the order of the queries
 		}
-		if n, err := writeSocket(a.fd, text); err != nil || n < len(text) {
+		if n, err := socket.Write(a.fd, text); err != nil || n < len(text) {
 			a.lost()
 			return false
 		}
@@ -143,7 +144,7 @@ func (a *fingerprintConn) open() {
 	var err error
 	fd := -1
 	if conn, err = s.cfg.FingerprintSession(ctx); err == nil {
-		fd, err = duplicate(conn)
+		fd, err = socket.Duplicate(conn)
 		_ = conn.Close()
 	}
 	if err != nil {
@@ -170,8 +171,8 @@ func (a *fingerprintConn) rescue() {
 // Ready reads answers.
 func (a *fingerprintConn) Ready(uint32) {
 	defer a.rescue()
-	n, err := receive(a.fd, a.loop.buf)
-	if wouldWait(err) {
+	n, err := socket.Receive(a.fd, a.loop.buf)
+	if socket.WouldWait(err) {
 		return
 	}
 	if n == 0 || err != nil {

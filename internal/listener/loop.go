@@ -310,27 +310,6 @@ func (l *loop) forget(fd int) {
 	l.sides[fd] = nil
 }
 
-// receive reads what has arrived, without waiting. n == 0 without an error is the end of the stream.
-func receive(fd int, b []byte) (n int, err error) {
-	r, _, errno := syscall.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), unix.MSG_DONTWAIT, 0, 0) //nolint:gosec // the kernel fills b
-	if errno != 0 {
-		return 0, errno
-	}
-	return int(r), nil
-}
-
-// transmit writes what the socket takes, without waiting.
-func transmit(fd int, b []byte) (n int, err error) {
-	r, _, errno := syscall.RawSyscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0) //nolint:gosec // the kernel reads b
-	if errno != 0 {
-		return 0, errno
-	}
-	return int(r), nil
-}
-
-// wouldWait reports whether err means that a call would have had to wait.
-func wouldWait(err error) bool { return err == unix.EAGAIN || err == unix.EINTR } //nolint:errorlint // an errno of our own calls
-
 // after runs f on the loop after d, if the session is not closed by then.
 func (p *loopSession) after(d time.Duration, f func()) *time.Timer {
 	return time.AfterFunc(d, func() { p.loop.post(p.guarded(f)) })

@@ -2,17 +2,15 @@ package listener
 
 import (
 	"crypto/tls"
-	"errors"
 	"io"
-	"net"
 	"runtime/debug"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/listener/offload"
+	"github.com/coteriedb/coterie/internal/listener/socket"
 	"github.com/coteriedb/coterie/internal/listener/stmt"
 	"github.com/coteriedb/coterie/internal/listener/uring"
 )
@@ -81,15 +79,7 @@ func (x *session) loopable() bool {
 			return false
 		}
 	}
-	return x.drained.local && !x.relayed && (c != nil || x.client == x.raw) && isSocket(x.raw) && isSocket(x.backend)
-}
-
-func isSocket(c net.Conn) bool {
-	switch c.(type) {
-	case *net.TCPConn, *net.UnixConn, *bareConn:
-		return true
-	}
-	return false
+	return x.drained.local && !x.relayed && (c != nil || x.client == x.raw) && socket.Is(x.raw) && socket.Is(x.backend)
 }
 
 // toLoop hands the session to a loop. It reports false if no loop runs or the session cannot be carried by one.
@@ -99,11 +89,11 @@ func (x *session) toLoop(finished func()) bool {
 	if l == nil || !x.loopable() {
 		return false
 	}
-	clientFD, err := duplicate(x.raw)
+	clientFD, err := socket.Duplicate(x.raw)
 	if err != nil {
 		return false
 	}
-	backendFD, err := take(x.backend)
+	backendFD, err := socket.Take(x.backend)
 	if err != nil {
 		_ = unix.Close(clientFD)
 		return false
@@ -136,27 +126,6 @@ func (x *session) attach(l *loop, client, backend int, finished func()) *loopSes
 	x.onLoop.Store(p)
 	l.carried.Add(1)
 	return p
-}
-
-// take returns a descriptor of the socket that only the caller owns: the original if possible, else a duplicate.
-func take(c net.Conn) (fd int, err error) {
-	if b, ok := c.(*bareConn); ok {
-		if fd, ok := b.take(); ok {
-			return fd, nil
-		}
-	}
-	return duplicate(c)
-}
-
-// duplicate returns a new descriptor of the same socket.
-func duplicate(c any) (fd int, err error) {
-	sys, err := c.(syscall.Conn).SyscallConn()
-	if err != nil {
-		return -1, err
-	}
-	var dup error
-	err = sys.Control(func(old uintptr) { fd, dup = unix.FcntlInt(old, unix.F_DUPFD_CLOEXEC, 0) })
-	return fd, errors.Join(err, dup)
 }
 
 // start is the first step of a session on its loop.
@@ -332,7 +301,7 @@ func (s *side) Wrote(w *uring.Write) {
 	switch {
 	case p.phase == resetting:
 		p.resetFailed()
-	case w.Err != nil && !wouldWait(w.Err):
+	case w.Err != nil && !socket.WouldWait(w.Err):
 		s.unsent += len(w.B) - w.N
 		p.sendFailed(s)
 	default:
@@ -363,8 +332,8 @@ func (p *loopSession) fromBackend() {
 	if p.kernel != nil {
 		from = &p.returns
 	}
-	n, err := receive(from.fd, buf[kept:])
-	if wouldWait(err) && !p.backendDrained() {
+	n, err := socket.Receive(from.fd, buf[kept:])
+	if socket.WouldWait(err) && !p.backendDrained() {
 		return
 	}
 	if x.ended.Load() != nil {

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/socket"
 )
 
 // fromClient carries requests to PostgreSQL.
@@ -18,8 +19,8 @@ func (p *loopSession) fromClient() {
 		p.fromTLS(true)
 		return
 	}
-	n, err := receive(p.client.fd, p.loop.buf)
-	if wouldWait(err) {
+	n, err := socket.Receive(p.client.fd, p.loop.buf)
+	if socket.WouldWait(err) {
 		return
 	}
 	if n == 0 && err == nil {
@@ -285,7 +286,7 @@ func (p *loopSession) leave() {
 		return
 	}
 	x.moving.rest = p.rest
-	_, _ = writeSocket(p.backend.fd, pgwire.AppendMessage(nil, 'X', nil))
+	_, _ = socket.Write(p.backend.fd, pgwire.AppendMessage(nil, 'X', nil))
 	c, finished := x.moving.owner, p.finished
 	p.finished = func() {}
 	if c.raw, c.conn = conn, conn; p.tls != nil {
@@ -342,7 +343,7 @@ func (p *loopSession) takeClient() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	conn, err := (&bareConn{fd: fd}).watched()
+	conn, err := socket.NewBare(fd).Watched()
 	if err != nil {
 		return nil, err
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/listener/continuity"
 	"github.com/coteriedb/coterie/internal/listener/offload"
+	"github.com/coteriedb/coterie/internal/listener/socket"
 	"github.com/coteriedb/coterie/internal/listener/startup"
 )
 
@@ -44,7 +45,7 @@ func TestEndedWhileItIsHandedOver(t *testing.T) {
 			s.loops.Store(&[]*loop{l})
 			ours, client := givenAway(t)
 			backend, _ := givenAway(t)
-			conn := &bareConn{fd: ours}
+			conn := socket.NewBare(ours)
 			c := s.newClient(conn, false)
 			c.start, c.intent = &startup.Message{User: "u", Database: "d"}, ag.ReadWrite
 			st := &preauthConn{c: c, loop: l, conn: conn}
@@ -52,7 +53,7 @@ func TestEndedWhileItIsHandedOver(t *testing.T) {
 			if !s.enter() {
 				t.Fatal("it is closing")
 			}
-			x := c.newSession(route{}, &bareConn{fd: backend})
+			x := c.newSession(route{}, socket.NewBare(backend))
 			if !s.activate(nil, x) {
 				t.Fatal("it cannot be opened")
 			}
@@ -73,13 +74,13 @@ func TestEndedWhileItIsHandedOver(t *testing.T) {
 			l.batch.flush()
 			l.closeEnded()
 			got := make([]byte, 1000)
-			if n, err := receive(client, got); err != nil || !bytes.Contains(got[:n], []byte(want)) {
+			if n, err := socket.Receive(client, got); err != nil || !bytes.Contains(got[:n], []byte(want)) {
 				t.Errorf("the client gets %q, %v", got[:max(n, 0)], err)
 			}
 			x.onLoop.Load().close()
 			l.closeEnded()
 			s.wg.Wait()
-			if n, err := receive(client, got); n != 0 || err != nil {
+			if n, err := socket.Receive(client, got); n != 0 || err != nil {
 				t.Errorf("the client's connection is not closed: %d bytes, %v", n, err)
 			}
 		})
@@ -105,7 +106,7 @@ func TestHeldAnswerProvesItsRequest(t *testing.T) {
 			s.flushed.query = func(context.Context) (ag.LSN, error) { return 1, nil }
 			ours, client := givenAway(t)
 			backend, server := givenAway(t)
-			x := &session{srv: s, cut: make(chan struct{}), moving: newMoving(nil), raw: &bareConn{fd: -1}, backend: &bareConn{fd: -1}, onPrimary: true}
+			x := &session{srv: s, cut: make(chan struct{}), moving: newMoving(nil), raw: socket.NewBare(-1), backend: socket.NewBare(-1), onPrimary: true}
 			x.setGate(true, x.cut)
 			p := x.attach(l, ours, backend, func() {})
 			p.first(func() { p.start() })()
@@ -116,7 +117,7 @@ func TestHeldAnswerProvesItsRequest(t *testing.T) {
 			}
 			open.Store(!single)
 			answer := pgwire.AppendMessage(pgwire.AppendMessage(nil, 'C', []byte("INSERT 0 1\x00")), 'Z', []byte{'I'})
-			if _, err := transmit(server, answer); err != nil {
+			if _, err := socket.Transmit(server, answer); err != nil {
 				t.Fatal(err)
 			}
 			p.backend.Ready(unix.EPOLLIN)
@@ -128,10 +129,10 @@ func TestHeldAnswerProvesItsRequest(t *testing.T) {
 			waitFor(t, "the answer is passed on", func() bool {
 				l.work()
 				l.batch.flush()
-				n, _ := receive(client, got)
+				n, _ := socket.Receive(client, got)
 				return bytes.HasSuffix(got[:n], answer[len(answer)-6:])
 			})
-			if n, err := receive(server, got); err != nil || string(got[:n]) != "next" {
+			if n, err := socket.Receive(server, got); err != nil || string(got[:n]) != "next" {
 				t.Errorf("PostgreSQL gets %q, %v", got[:max(n, 0)], err)
 			}
 			p.close()
@@ -206,13 +207,13 @@ func lentSession(t *testing.T) (x *session, p *loopSession) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _, _, _ = port.Close(), client.Close(), here.Close() })
-	ours, err := duplicate(here)
+	ours, err := socket.Duplicate(here)
 	if err != nil {
 		t.Fatal(err)
 	}
 	backend, _ := givenAway(t)
 	returns, _ := givenAway(t)
-	x = &session{srv: l.srv, cut: make(chan struct{}), moving: newMoving(nil), raw: here, backend: &bareConn{fd: -1}}
+	x = &session{srv: l.srv, cut: make(chan struct{}), moving: newMoving(nil), raw: here, backend: socket.NewBare(-1)}
 	p = x.attach(l, ours, backend, func() {})
 	p.first(func() { p.start() })()
 	l.offloaded = make([]*loopSession, 1)
@@ -282,20 +283,20 @@ func TestHeldRequestOfALostBackend(t *testing.T) {
 	s := l.srv
 	ours, client := givenAway(t)
 	backend, server := givenAway(t)
-	x := &session{srv: s, cut: make(chan struct{}), moving: newMoving(nil), raw: &bareConn{fd: -1}, backend: &bareConn{fd: -1}}
+	x := &session{srv: s, cut: make(chan struct{}), moving: newMoving(nil), raw: socket.NewBare(-1), backend: socket.NewBare(-1)}
 	x.setGate(true, x.cut)
 	x.status.Store('I')
 	p := x.attach(l, ours, backend, func() {})
 	p.first(func() { p.start() })()
 	s.Drain(true)
-	if _, err := transmit(client, pgwire.AppendMessage(nil, 'Q', []byte("select 1\x00"))); err != nil {
+	if _, err := socket.Transmit(client, pgwire.AppendMessage(nil, 'Q', []byte("select 1\x00"))); err != nil {
 		t.Fatal(err)
 	}
 	p.client.Ready(unix.EPOLLIN)
 	if !p.draining {
 		t.Fatal("the request is not held")
 	}
-	if _, err := transmit(server, pgwire.Fatal("", pgwire.StateAdminShutdown, "a test").Encode()); err != nil {
+	if _, err := socket.Transmit(server, pgwire.Fatal("", pgwire.StateAdminShutdown, "a test").Encode()); err != nil {
 		t.Fatal(err)
 	}
 	_ = unix.Shutdown(server, unix.SHUT_RDWR)

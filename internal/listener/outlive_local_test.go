@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/listener/socket"
 	"github.com/coteriedb/coterie/internal/listener/startup"
 )
 
@@ -48,7 +49,7 @@ func (g *group) serverDies() {
 			p.loop.post(func() { _ = unix.Shutdown(p.backend.fd, unix.SHUT_RDWR) })
 			continue
 		}
-		if fd, err := duplicate(x.backend); err == nil {
+		if fd, err := socket.Duplicate(x.backend); err == nil {
 			_ = unix.Shutdown(fd, unix.SHUT_RDWR)
 			_ = unix.Close(fd)
 		}

@@ -7,11 +7,8 @@ import (
 	"net/netip"
 	"runtime/debug"
 	"slices"
-	"strconv"
 	"sync"
-	"syscall"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -20,6 +17,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/listener/hba"
+	"github.com/coteriedb/coterie/internal/listener/socket"
 	"github.com/coteriedb/coterie/internal/listener/startup"
 )
 
@@ -69,12 +67,12 @@ func (d *acceptor) open(s *Server, p port) bool {
 	if d.closed {
 		return false
 	}
-	fd, err := duplicate(listener)
+	fd, err := socket.Duplicate(listener)
 	if err != nil {
 		s.log.Info("a goroutine accepts clients", "address", p.Addr(), "error", err)
 		return false
 	}
-	if err := setInherited(fd); err != nil {
+	if err := socket.SetInherited(fd); err != nil {
 		_ = unix.Close(fd)
 		s.log.Info("a goroutine accepts clients", "address", p.Addr(), "error", err)
 		return false
@@ -85,17 +83,6 @@ func (d *acceptor) open(s *Server, p port) bool {
 	}
 	l.post(func() { d.listen(unix.EPOLL_CTL_ADD) })
 	return true
-}
-
-// setInherited sets the options that Go sets for each connection it accepts. Connections of the port inherit them.
-func setInherited(fd int) error {
-	return errors.Join(
-		unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1),
-		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1),
-		unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, 15),
-		unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, 15),
-		unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPCNT, 9),
-	)
 }
 
 // close stops accepting, and returns when the loop has.
@@ -119,9 +106,9 @@ func (d *acceptor) close() {
 // Ready accepts clients.
 func (d *acceptor) Ready(uint32) {
 	for range maxAccepts {
-		fd, from, err := accept(d.fd)
+		fd, from, err := socket.Accept(d.fd)
 		switch {
-		case wouldWait(err):
+		case socket.WouldWait(err):
 			return
 		case errors.Is(err, unix.ECONNABORTED): // the client has gone
 			continue
@@ -165,39 +152,7 @@ func (d *acceptor) localOf(fd int) netip.AddrPort {
 	if !d.local.Addr().IsUnspecified() {
 		return d.local
 	}
-	var raw unix.RawSockaddrAny
-	size := uint32(unsafe.Sizeof(raw))
-	_, _, _ = syscall.RawSyscall(unix.SYS_GETSOCKNAME, uintptr(fd), uintptr(unsafe.Pointer(&raw)), uintptr(unsafe.Pointer(&size))) //nolint:gosec // the kernel fills raw
-	return addressOf(&raw)
-}
-
-// accept accepts a client, without waiting.
-func accept(listener int) (fd int, from netip.AddrPort, err error) {
-	var raw unix.RawSockaddrAny
-	size := uint32(unsafe.Sizeof(raw))
-	r, _, errno := syscall.RawSyscall6(unix.SYS_ACCEPT4, uintptr(listener), uintptr(unsafe.Pointer(&raw)), uintptr(unsafe.Pointer(&size)), unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0, 0) //nolint:gosec // the kernel fills raw
-	if errno != 0 {
-		return -1, from, errno
-	}
-	return int(r), addressOf(&raw), nil
-}
-
-// addressOf reads a TCP socket address. An IPv4 address is returned as such, whatever the family of the socket.
-func addressOf(raw *unix.RawSockaddrAny) netip.AddrPort {
-	port := func(p *uint16) uint16 { b := (*[2]byte)(unsafe.Pointer(p)); return uint16(b[0])<<8 | uint16(b[1]) } //nolint:gosec // network byte order
-	switch raw.Addr.Family {
-	case unix.AF_INET:
-		a := (*unix.RawSockaddrInet4)(unsafe.Pointer(raw)) //nolint:gosec // as its family says
-		return netip.AddrPortFrom(netip.AddrFrom4(a.Addr), port(&a.Port))
-	case unix.AF_INET6:
-		a := (*unix.RawSockaddrInet6)(unsafe.Pointer(raw)) //nolint:gosec // as its family says
-		ip := netip.AddrFrom16(a.Addr).Unmap()
-		if a.Scope_id != 0 && ip.Is6() {
-			ip = ip.WithZone(strconv.FormatUint(uint64(a.Scope_id), 10))
-		}
-		return netip.AddrPortFrom(ip, port(&a.Port))
-	}
-	return netip.AddrPort{}
+	return socket.Local(fd)
 }
 
 // preauthConn is an accepted connection whose login is still handled on the event loop. The loop completes the login
@@ -208,7 +163,7 @@ func addressOf(raw *unix.RawSockaddrAny) netip.AddrPort {
 type preauthConn struct {
 	c     *client
 	loop  *loop
-	conn  *bareConn
+	conn  *socket.Bare
 	size  int         // of the startup packet, in bytes
 	wants *backend    // the backend that would fit, without the fingerprint
 	route route       // where the session goes
@@ -222,7 +177,8 @@ var outOfFilesMessage = outOfFiles().Encode()
 // accepted begins the login of a client.
 func (d *acceptor) accepted(fd int, from netip.AddrPort) {
 	s, l := d.srv, d.at
-	conn := &bareConn{fd: fd, remote: net.TCPAddrFromAddrPort(from), local: net.TCPAddrFromAddrPort(d.localOf(fd)), lastMessage: outOfFilesMessage}
+	conn := socket.NewBare(fd)
+	conn.Remote, conn.Local, conn.LastMessage = net.TCPAddrFromAddrPort(from), net.TCPAddrFromAddrPort(d.localOf(fd)), outOfFilesMessage
 	c := s.newClient(conn, d.readOnly)
 	st := &preauthConn{c: c, loop: l, conn: conn}
 	c.preauth = st
@@ -271,10 +227,7 @@ func (st *preauthConn) detach() {
 		st.late.Stop()
 	}
 	delete(st.loop.preauth, st)
-	st.conn.mu.Lock()
-	fd := st.conn.fd
-	st.conn.mu.Unlock()
-	if fd >= 0 && fd < len(st.loop.sides) && st.loop.sides[fd] == watcher(st) {
+	if fd := st.conn.Descriptor(); fd >= 0 && fd < len(st.loop.sides) && st.loop.sides[fd] == watcher(st) {
 		st.loop.forget(fd)
 	}
 }
@@ -285,7 +238,7 @@ func (st *preauthConn) handOff() {
 	c, s := st.c, st.c.srv
 	go func() {
 		defer s.wg.Done()
-		conn, err := st.conn.watched()
+		conn, err := st.conn.Watched()
 		if err != nil {
 			s.log.Warn("take in a client", "error", err)
 			s.counts.reject("descriptors")
@@ -324,9 +277,8 @@ func (st *preauthConn) readStartup() {
 // but one whole StartupMessage of at most maxPeeked bytes. The bytes stay in the socket.
 func (st *preauthConn) peek() []byte {
 	b := st.loop.buf[:min(maxPeeked, st.c.srv.cfg.Limits.StartupPacket)+1]
-	r, _, errno := syscall.RawSyscall6(unix.SYS_RECVFROM, uintptr(st.conn.fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), unix.MSG_PEEK|unix.MSG_DONTWAIT, 0, 0) //nolint:gosec // the kernel fills b
-	n := int(r)
-	if errno != 0 || n < 8 || n == len(b) || int(binary.BigEndian.Uint32(b)) != n || binary.BigEndian.Uint32(b[4:])>>16 != 3 {
+	n, err := socket.Look(st.conn.Descriptor(), b)
+	if err != nil || n < 8 || n == len(b) || int(binary.BigEndian.Uint32(b)) != n || binary.BigEndian.Uint32(b[4:])>>16 != 3 {
 		return nil
 	}
 	st.size = n
@@ -432,7 +384,7 @@ func (st *preauthConn) opened(x *session, greeting []byte) {
 		finished()
 		return
 	}
-	consume(client, st.size)
+	socket.Consume(client, st.size)
 	p := x.attach(s.leastLoaded(), client, backend, finished)
 	begin := p.first(func() { p.begin(pgwire.AppendAuth(nil, authOK, nil), greeting) })
 	if p.loop == st.loop {
@@ -445,20 +397,15 @@ func (st *preauthConn) opened(x *session, greeting []byte) {
 // takeBoth returns a descriptor of each socket that only the caller owns, and closes the connections. The end of a
 // session sets a deadline on them; Go watches them from then on, and they can only be duplicated.
 func takeBoth(client, backend net.Conn) (clientFD, backendFD int, err error) {
-	if clientFD, err = take(client); err != nil {
+	if clientFD, err = socket.Take(client); err != nil {
 		return -1, -1, err
 	}
-	if backendFD, err = take(backend); err != nil {
+	if backendFD, err = socket.Take(backend); err != nil {
 		_ = unix.Close(clientFD)
 		return -1, -1, err
 	}
 	_, _ = client.Close(), backend.Close() // those that were duplicated
 	return clientFD, backendFD, nil
-}
-
-// consume takes bytes that were peeked at from a socket.
-func consume(fd, n int) {
-	_, _, _ = syscall.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd), 0, uintptr(n), unix.MSG_TRUNC|unix.MSG_DONTWAIT, 0, 0) // an error shows again
 }
 
 // begin is start for a session whose client has not got its greeting yet.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/lib/assert"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/socket"
 	"github.com/coteriedb/coterie/internal/listener/startup"
 	"github.com/coteriedb/coterie/internal/listener/stmt"
 )
@@ -52,9 +53,6 @@ func (s *relayBuf) free() {
 	}
 }
 
-// linger is how long a client may take to read the final error, while its further bytes are discarded.
-const linger = 250 * time.Millisecond
-
 // relay carries bytes both ways until either side ends, and returns when both directions have. It reports whether the
 // session has left its backend and kept its client.
 func (x *session) relay() (moved bool) {
@@ -83,7 +81,7 @@ func (x *session) relay() (moved bool) {
 	if x.lingers() {
 		// Unread bytes would make the kernel reset the connection and lose the final error: upstream reads and
 		// discards them.
-		halfClose(x.client)
+		socket.HalfClose(x.client)
 		_ = x.raw.SetReadDeadline(time.Now().Add(linger))
 	} else {
 		_ = x.raw.Close()
@@ -93,7 +91,7 @@ func (x *session) relay() (moved bool) {
 	if !keeps {
 		return false
 	}
-	if fd, err := duplicate(x.backend); err == nil {
+	if fd, err := socket.Duplicate(x.backend); err == nil {
 		x.forget()
 		x.returnBackend(fd)
 	}
@@ -380,7 +378,7 @@ func (x *session) upstream() {
 		if err != nil {
 			if errors.Is(err, io.EOF) || x.ended.Load() == nil {
 				x.terminated.Store(true) // the client no longer reads errors
-				halfClose(x.backend)
+				socket.HalfClose(x.backend)
 			}
 			return
 		}

@@ -20,6 +20,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/listener/continuity"
 	"github.com/coteriedb/coterie/internal/listener/lone"
+	"github.com/coteriedb/coterie/internal/listener/socket"
 	"github.com/coteriedb/coterie/internal/listener/startup"
 	"github.com/coteriedb/coterie/internal/listener/stmt"
 )
@@ -356,7 +357,7 @@ func (x *session) leftToNode() bool {
 
 // takeBack takes a session that its node gives back.
 func (x *session) takeBack() error {
-	halfClose(x.backend)
+	socket.HalfClose(x.backend)
 	_ = x.backend.SetDeadline(time.Now().Add(giveBackTime))
 	in := io.MultiReader(bytes.NewReader(x.moving.given), x.in)
 	read := func() ([]byte, error) {

@@ -1,7 +1,6 @@
 package listener
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +14,7 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/lone"
 	"github.com/coteriedb/coterie/internal/listener/lostblock"
 	"github.com/coteriedb/coterie/internal/listener/replay"
+	"github.com/coteriedb/coterie/internal/listener/socket"
 	"github.com/coteriedb/coterie/internal/listener/startup"
 )
 
@@ -153,29 +153,6 @@ func (c *client) again(x *session) *session {
 	return y
 }
 
-// noServer notes that the client's session has no server, or that this is over. It is called BEFORE the session leaves
-// the server's list and AFTER the next one has entered it: one of both knows the client.
-func (c *client) noServer(is bool) {
-	s := c.srv
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if is {
-		c.unserved, c.giveUp = context.WithCancelCause(s.life)
-		s.unserved[c] = struct{}{}
-		return
-	}
-	c.giveUp(nil)
-	delete(s.unserved, c)
-}
-
-// overBy returns why the client waits for no server any more: what giveUp was told, else err.
-func (c *client) overBy(err error) error {
-	if c.srv.life.Err() != nil {
-		return err
-	}
-	return cmp.Or(context.Cause(c.unserved), err)
-}
-
 // onward opens the session that continues x where the routes lead.
 func (c *client) onward(x *session) (*session, error) {
 	s := c.srv
@@ -204,7 +181,7 @@ func (c *client) onward(x *session) (*session, error) {
 				return nil, last
 			}
 		}
-		if _, gone := peek(c.raw); gone || !c.pause(ctx, next, min(wait, movePauseMax)) {
+		if _, gone := socket.Peek(c.raw); gone || !c.pause(ctx, next, min(wait, movePauseMax)) {
 			return nil, c.overBy(last)
 		}
 	}

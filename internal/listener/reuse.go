@@ -10,6 +10,7 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/continuity"
 	"github.com/coteriedb/coterie/internal/listener/indoubt"
 	"github.com/coteriedb/coterie/internal/listener/lone"
+	"github.com/coteriedb/coterie/internal/listener/socket"
 	"github.com/coteriedb/coterie/internal/listener/stmt"
 )
 
@@ -74,7 +75,7 @@ func (x *session) mayReturn() bool { return x.ended.Load() == nil && x.cancels.s
 // returnBackend resets the backend and adds it to the pool. It owns the descriptor fd.
 func (x *session) returnBackend(fd int) {
 	b, w := x.reusable, &x.srv.pool
-	conn := &bareConn{fd: fd}
+	conn := socket.NewBare(fd)
 	if !x.mayReturn() {
 		_ = conn.Close()
 		return
@@ -109,7 +110,7 @@ func (p *loopSession) resetBackend() {
 	}
 	p.phase = resetting
 	if !p.backend.queue(question) {
-		if n, err := writeSocket(p.backend.fd, question); err != nil || n < len(question) {
+		if n, err := socket.Write(p.backend.fd, question); err != nil || n < len(question) {
 			p.phase = relaying
 			p.close()
 			return
@@ -121,8 +122,8 @@ func (p *loopSession) resetBackend() {
 
 // readReset reads the answer to the reset, and adds the backend to the pool.
 func (p *loopSession) readReset() {
-	n, err := receive(p.backend.fd, p.loop.buf)
-	if wouldWait(err) {
+	n, err := socket.Receive(p.backend.fd, p.loop.buf)
+	if socket.WouldWait(err) {
 		return
 	}
 	p.held = append(p.held, p.loop.buf[:n]...)
@@ -132,7 +133,7 @@ func (p *loopSession) readReset() {
 		p.resetFailed()
 	case whole:
 		b := p.x.reusable
-		b.conn, b.used = &bareConn{fd: p.release()}, true
+		b.conn, b.used = socket.NewBare(p.release()), true
 		p.close()
 		p.x.srv.pool.put(b)
 	}
@@ -400,7 +401,7 @@ func (x *session) awaitsNumber(w *lone.Write) bool {
 		case <-x.moving.leave:
 		case <-x.moving.left:
 		case <-look.C:
-			if _, gone := peek(x.raw); !gone {
+			if _, gone := socket.Peek(x.raw); !gone {
 				continue
 			}
 			return false

@@ -1,6 +1,7 @@
 package listener
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/socket"
 )
 
 // goneCheck is how often a waiting login checks whether its client is still connected, and the pause when routes are
@@ -149,7 +151,7 @@ func (c *client) sleep(ctx context.Context, p *loginBudget, next <-chan struct{}
 	case <-ctx.Done():
 		return pgwire.Fatal("stopping", pgwire.StateAdminShutdown, "the listener of this node is stopping")
 	}
-	if _, gone := peek(c.raw); gone {
+	if _, gone := socket.Peek(c.raw); gone {
 		return io.EOF
 	}
 	return nil
@@ -303,6 +305,29 @@ func (s *Server) LeaveAddress(ctx context.Context, a netip.Addr, why string) {
 		case <-time.After(5 * time.Millisecond):
 		}
 	}
+}
+
+// noServer notes that the client's session has no server, or that this is over. It is called BEFORE the session leaves
+// the server's list and AFTER the next one has entered it: one of both knows the client.
+func (c *client) noServer(is bool) {
+	s := c.srv
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if is {
+		c.unserved, c.giveUp = context.WithCancelCause(s.life)
+		s.unserved[c] = struct{}{}
+		return
+	}
+	c.giveUp(nil)
+	delete(s.unserved, c)
+}
+
+// overBy returns why the client waits for no server any more: what giveUp was told, else err.
+func (c *client) overBy(err error) error {
+	if c.srv.life.Err() != nil {
+		return err
+	}
+	return cmp.Or(context.Cause(c.unserved), err)
 }
 
 // readerPoll is how often sessions that have to leave a replica are checked, and routes if their changes are not

@@ -17,6 +17,7 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/clientcert"
 	"github.com/coteriedb/coterie/internal/listener/hba"
 	"github.com/coteriedb/coterie/internal/listener/scram"
+	"github.com/coteriedb/coterie/internal/listener/socket"
 	"github.com/coteriedb/coterie/internal/listener/startup"
 )
 
@@ -230,7 +231,7 @@ func (c *client) answerSSL(ctx context.Context) error {
 	if cert == nil {
 		return c.send([]byte{'N'})
 	}
-	if waiting, _ := peek(c.raw); waiting {
+	if waiting, _ := socket.Peek(c.raw); waiting {
 		return pgwire.Fatal("protocol", pgwire.StateProtocolViolation, "received unencrypted data after SSL request")
 	}
 	if err := c.spend(ctx); err != nil {
@@ -343,7 +344,7 @@ func (c *client) refuse(err error) {
 	if bad.Reason == "pre-auth limit" {
 		return
 	}
-	halfClose(c.conn)
+	socket.HalfClose(c.conn)
 	drain(c.raw)
 }
 
@@ -354,20 +355,14 @@ func outOfFiles() *pgwire.Error {
 	return e
 }
 
+// linger is how long a client may take to read the final error, while its further bytes are discarded.
+const linger = 250 * time.Millisecond
+
 // drain reads what a client has still sent, for a moment: closing a socket with unread bytes resets it, and the
 // client would lose the error.
 func drain(conn net.Conn) {
 	_ = conn.SetReadDeadline(time.Now().Add(linger))
 	_, _ = io.CopyN(io.Discard, conn, 64<<10)
-}
-
-// halfClose ends the stream to the peer.
-func halfClose(conn net.Conn) {
-	if h, ok := conn.(interface{ CloseWrite() error }); ok {
-		_ = h.CloseWrite()
-		return
-	}
-	_ = conn.Close()
 }
 
 // prefixConn returns bytes that were read before, then those of the connection.

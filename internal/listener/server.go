@@ -13,7 +13,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"runtime/debug"
@@ -21,13 +20,11 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/admission"
+	"github.com/coteriedb/coterie/internal/listener/address"
 	"github.com/coteriedb/coterie/internal/listener/continuity"
 	"github.com/coteriedb/coterie/internal/listener/hba"
 	"github.com/coteriedb/coterie/internal/listener/lone"
@@ -164,42 +161,13 @@ func (s *Server) listen(addresses string, readOnly bool) error {
 		if a == "" {
 			continue
 		}
-		var l net.Listener
-		var err error
-		if strings.HasPrefix(a, "/") {
-			l, err = openSocket(s.life, a)
-		} else {
-			l, err = (&net.ListenConfig{Control: forMachine}).Listen(s.life, family(a, addresses), a)
-		}
+		l, err := address.Listen(s.life, a, addresses)
 		if err != nil {
-			return fmt.Errorf("listen for clients: %w", err)
+			return err
 		}
 		s.ports = append(s.ports, port{l, readOnly, &acceptor{}})
 	}
 	return nil
-}
-
-// forMachine is the Control function of a TCP listener; accepted connections inherit what is set here. On a loopback
-// address nothing is lost or delayed, so the simplest congestion control suffices. Where the system's default is BBR,
-// which paces, that saves a tenth of the processor time of a session.
-func forMachine(_, address string, c syscall.RawConn) error {
-	host, _, err := net.SplitHostPort(address)
-	if ip := net.ParseIP(host); err != nil || !ip.IsLoopback() {
-		return nil //nolint:nilerr // listening says what is wrong with the address
-	}
-	return c.Control(func(fd uintptr) {
-		_ = unix.SetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION, "reno") // built into every kernel; on an error the default works, too
-	})
-}
-
-// family returns the network for an address. An IPv6 wildcard accepts IPv4, too, unless IPv4 has an address of its
-// own.
-func family(address, all string) string {
-	host, port, err := net.SplitHostPort(address)
-	if err == nil && strings.Contains(host, ":") && strings.Contains(","+strings.ReplaceAll(all, " ", "")+",", ",0.0.0.0:"+port+",") {
-		return "tcp6"
-	}
-	return "tcp"
 }
 
 // Addrs returns the addresses in use, with the real ports where the configuration has port 0.
@@ -433,21 +401,10 @@ func (s *Server) SetNamed(addresses []string) map[string]error {
 }
 
 // openNamed opens one address. The caller holds named.mu.
-func (s *Server) openNamed(address string) error {
-	free := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
-		var bad error
-		err := c.Control(func(fd uintptr) { bad = unix.SetsockoptInt(int(fd), unix.SOL_IP, unix.IP_FREEBIND, 1) })
-		return errors.Join(err, bad)
-	}}
-	var l net.Listener
-	var err error
-	if strings.HasPrefix(address, "/") {
-		l, err = openSocket(s.life, address)
-	} else {
-		l, err = free.Listen(s.life, "tcp", address)
-	}
+func (s *Server) openNamed(a string) error {
+	l, err := address.ListenFree(s.life, a)
 	if err != nil {
-		return fmt.Errorf("listen for clients: %w", err)
+		return err
 	}
 	if !s.enter() {
 		_ = l.Close()
@@ -458,7 +415,7 @@ func (s *Server) openNamed(address string) error {
 	if s.named.ports == nil {
 		s.named.ports = map[string]port{}
 	}
-	s.named.ports[address] = p
+	s.named.ports[a] = p
 	s.wg.Go(func() { s.accept(p) })
 	return nil
 }

@@ -4,9 +4,8 @@ import (
 	"slices"
 	"sync/atomic"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/coteriedb/coterie/internal/lib/assert"
+	"github.com/coteriedb/coterie/internal/listener/socket"
 	"github.com/coteriedb/coterie/internal/listener/uring"
 )
 
@@ -98,7 +97,7 @@ func (b *writeBatch) flushOnce() {
 	}
 	b.pending, b.telling = b.telling[:0], list
 	if len(list) == 1 {
-		list[0].N, list[0].Err = writeSocket(list[0].FD, list[0].B)
+		list[0].N, list[0].Err = socket.Write(list[0].FD, list[0].B)
 	} else if len(list) > 1 {
 		b.together.Add(uint64(len(list)))
 		b.ring.Write(list)
@@ -173,7 +172,7 @@ func (w *socketWriter) unqueue() []byte {
 // sendNow writes what the socket takes and keeps the rest.
 func (w *socketWriter) sendNow(p []byte) error {
 	if !w.full() {
-		n, err := writeSocket(w.fd, p)
+		n, err := socket.Write(w.fd, p)
 		if p = p[n:]; err != nil {
 			w.unsent += len(p)
 			return err
@@ -197,7 +196,7 @@ func (w *socketWriter) keep(p []byte) {
 
 // writeKept writes what was kept, as far as the peer takes it, and reports whether that was all.
 func (w *socketWriter) writeKept() (all bool, err error) {
-	n, err := writeSocket(w.fd, w.out)
+	n, err := socket.Write(w.fd, w.out)
 	if w.out = w.out[n:]; err != nil {
 		return false, err
 	}
@@ -234,20 +233,4 @@ func (b *writeBatch) giveBack(p []byte) {
 	if p != nil && len(b.spare) < maxSpareBuffers {
 		b.spare = append(b.spare, p)
 	}
-}
-
-// writeSocket writes what the socket takes now.
-func writeSocket(fd int, b []byte) (written int, err error) {
-	for written < len(b) {
-		n, err := transmit(fd, b[written:])
-		switch {
-		case err == unix.EINTR: //nolint:errorlint // an errno
-		case err == unix.EAGAIN: //nolint:errorlint // an errno
-			return written, nil
-		case err != nil:
-			return written, err
-		}
-		written += n
-	}
-	return written, nil
 }

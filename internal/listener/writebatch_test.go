@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/socket"
 	"github.com/coteriedb/coterie/internal/listener/startup"
 	"github.com/coteriedb/coterie/internal/listener/uring"
 )
@@ -142,7 +143,7 @@ func TestLastRequestComesBeforeTheEnd(t *testing.T) {
 	request := pgwire.AppendMessage(nil, 'd', make([]byte, maxQueuedWrite-5))
 	fits := 0 // as many as an unread socket takes
 	for pair := socketPair(t); ; fits++ {
-		if _, err := transmit(pair[0], request); err != nil {
+		if _, err := socket.Transmit(pair[0], request); err != nil {
 			break
 		}
 	}

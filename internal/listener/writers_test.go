@@ -13,6 +13,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/socket"
 	"github.com/coteriedb/coterie/internal/listener/uring"
 )
 
@@ -88,7 +89,7 @@ func TestWritersAreToldWhileOthersGo(t *testing.T) {
 		t.Errorf("%d writes, %d being told and %d bytes are left", len(l.batch.pending), len(l.batch.pending), len(l.batch.bytes))
 	}
 	got := make([]byte, 100)
-	if n, err := receive(pair[1], got); err != nil || string(got[:n]) != "abcdlate" {
+	if n, err := socket.Receive(pair[1], got); err != nil || string(got[:n]) != "abcdlate" {
 		t.Errorf("%q came, %v", got[:n], err)
 	}
 }
@@ -127,7 +128,7 @@ func TestStepsBeforeTheFirst(t *testing.T) {
 	l.batch.flush()
 	l.closeEnded()
 	got := make([]byte, 1000)
-	n, err := receive(client[1], got)
+	n, err := socket.Receive(client[1], got)
 	if err != nil || !bytes.Contains(got[:n], []byte("the primary has changed")) || finished != 0 {
 		t.Errorf("the client gets %q, %v; its end was told %d times", got[:max(n, 0)], err, finished)
 	}
@@ -188,12 +189,12 @@ func TestQuestionsKeepTheirOrder(t *testing.T) {
 		t.Errorf("%d questions were asked, %d wait", asked, len(l.fingerprints.waiting))
 	}
 	got := make([]byte, loopBuffer)
-	if n, err := receive(server, got); !wouldWait(err) {
+	if n, err := socket.Receive(server, got); !socket.WouldWait(err) {
 		t.Errorf("%d bytes came before the turn's end, %v", n, err)
 	}
 	l.batch.flush()
 	want := bytes.Repeat(fingerprintQuery("postgres", "postgres"), asked)
-	n, err := receive(server, got)
+	n, err := socket.Receive(server, got)
 	if err != nil || !bytes.Equal(got[:n], want) {
 		t.Errorf("%d bytes came, %v, want %d", n, err, len(want))
 	}
@@ -207,7 +208,7 @@ func TestPanicOfWhoAskedIsKept(t *testing.T) {
 		t.Fatal("nobody can be asked")
 	}
 	l.batch.flush()
-	if _, err := transmit(server, pgwire.AppendMessage(pgwire.AppendMessage(nil, 'C', []byte("SELECT 0\x00")), 'Z', []byte{'I'})); err != nil {
+	if _, err := socket.Transmit(server, pgwire.AppendMessage(pgwire.AppendMessage(nil, 'C', []byte("SELECT 0\x00")), 'Z', []byte{'I'})); err != nil {
 		t.Fatal(err)
 	}
 	l.fingerprints.Ready(unix.EPOLLIN)

@@ -1,4 +1,4 @@
-package listener
+package socket
 
 import (
 	"errors"
@@ -7,30 +7,28 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/coteriedb/coterie/internal/lib/pgwire"
 )
 
 // barePair returns a bareConn and the descriptor of its other end.
-func barePair(t *testing.T) (*bareConn, int) {
+func barePair(t *testing.T) (*Bare, int) {
 	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = unix.Close(fds[1]) })
-	return &bareConn{fd: fds[0]}, fds[1]
+	return NewBare(fds[0]), fds[1]
 }
 
 func TestBareConn(t *testing.T) {
 	b, other := barePair(t)
-	if waiting, gone := peek(b); waiting || gone {
+	if waiting, gone := Peek(b); waiting || gone {
 		t.Errorf("idle: waiting %v, gone %v", waiting, gone)
 	}
 	if _, err := unix.Write(other, []byte("hello")); err != nil {
 		t.Fatal(err)
 	}
-	if waiting, gone := peek(b); !waiting || gone {
+	if waiting, gone := Peek(b); !waiting || gone {
 		t.Errorf("with bytes: waiting %v, gone %v", waiting, gone)
 	}
 	_ = b.SetDeadline(time.Now().Add(10 * time.Second)) // from here on Go watches it
@@ -38,10 +36,10 @@ func TestBareConn(t *testing.T) {
 	if n, err := b.Read(p); err != nil || string(p[:n]) != "hello" {
 		t.Errorf("%q, %v", p[:n], err)
 	}
-	if _, ok := b.take(); ok {
+	if _, ok := b.Give(); ok {
 		t.Error("a socket that Go watches was given away")
 	}
-	fd, err := take(b)
+	fd, err := Take(b)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +52,7 @@ func TestBareConn(t *testing.T) {
 	}
 
 	b, other = barePair(t)
-	fd, err = take(b)
+	fd, err = Take(b)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,31 +68,5 @@ func TestBareConn(t *testing.T) {
 	_ = unix.Close(fd)
 	if n, err := unix.Read(other, make([]byte, 8)); n != 1 || err != nil {
 		t.Errorf("the other end read %d bytes, %v", n, err)
-	}
-}
-
-func TestAnsweredIdle(t *testing.T) {
-	done := pgwire.AppendMessage(nil, 'C', pgwire.AppendCString(nil, "DISCARD ALL"))
-	idle := pgwire.AppendMessage(nil, 'Z', []byte{'I'})
-	for _, tt := range []struct {
-		name            string
-		b               []byte
-		whole, expected bool
-	}{
-		{"nothing yet", nil, false, true},
-		{"a half", done[:7], false, true},
-		{"the end is to come", done, false, true},
-		{"done", append(append([]byte{}, done...), idle...), true, true},
-		{"with a setting and a notice", append(append(pgwire.AppendMessage(nil, 'S', []byte("a\x00b\x00")), pgwire.AppendMessage(nil, 'N', nil)...), idle...), true, true},
-		{"more behind it", append(append([]byte{}, idle...), 'N'), false, false},
-		{"in a transaction", pgwire.AppendMessage(nil, 'Z', []byte{'T'}), false, false},
-		{"an error", pgwire.AppendMessage(nil, 'E', nil), false, false},
-		{"rows", pgwire.AppendMessage(nil, 'D', nil), false, false},
-		{"a length below its own", []byte{'C', 0, 0, 0, 3}, false, false},
-		{"a length beyond all bounds", []byte{'C', 0xff, 0xff, 0xff, 0xff}, false, false},
-	} {
-		if whole, expected := answeredIdle(tt.b); whole != tt.whole || expected != tt.expected {
-			t.Errorf("%s: whole %v, expected %v", tt.name, whole, expected)
-		}
 	}
 }
