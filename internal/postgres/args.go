@@ -42,13 +42,13 @@ const (
 // synchronous_standby_names and max_standby_*_delay are absent on purpose: the agent changes them in a running server.
 // hot_standby_feedback is the administrator's.
 func (i *Instance) Args() []string {
-	set := maps.Clone(i.cfg.Extra)
+	set := maps.Clone(i.Config().Extra)
 	if set == nil {
 		set = map[string]string{}
 	}
 	i.raise(set)
 	maps.Copy(set, i.constants())
-	args := []string{"-D", i.cfg.PGData}
+	args := []string{"-D", i.Config().PGData}
 	for _, name := range slices.Sorted(maps.Keys(set)) {
 		args = append(args, "-c", name+"="+set[name])
 	}
@@ -57,18 +57,18 @@ func (i *Instance) Args() []string {
 
 func (i *Instance) constants() map[string]string {
 	c := map[string]string{
-		"data_directory":          i.cfg.PGData,
+		"data_directory":          i.Config().PGData,
 		"config_file":             i.configFile(),
-		"hba_file":                i.cfg.HBAFile,
+		"hba_file":                i.Config().HBAFile,
 		"ident_file":              i.identFile(),
 		"listen_addresses":        "",
 		"port":                    strconv.Itoa(session.Port),
-		"unix_socket_directories": settings.QuoteList(i.cfg.SocketDir),
+		"unix_socket_directories": settings.QuoteList(i.Config().SocketDir),
 		"unix_socket_permissions": "0700",
 		"unix_socket_group":       "",
 
 		"primary_conninfo":              i.primaryConninfo(),
-		"primary_slot_name":             i.cfg.Slot,
+		"primary_slot_name":             i.Config().Slot,
 		"wal_retrieve_retry_interval":   "100ms", // the default costs seconds from the second reconnect on (docs/internals/postgresql.md, "Command line")
 		"restore_command":               "",      // an archive would bring WAL past the seal (docs/internals/safety.md, "Seal")
 		"archive_cleanup_command":       "",
@@ -90,10 +90,10 @@ func (i *Instance) constants() map[string]string {
 		"idle_replication_slot_timeout": "0",
 		"promote_trigger_file":          "",
 	}
-	if i.cfg.Install.Major >= 16 {
+	if i.Config().Install.Major >= 16 {
 		delete(c, "promote_trigger_file")
 	}
-	if i.cfg.Install.Major < 18 {
+	if i.Config().Install.Major < 18 {
 		delete(c, "idle_replication_slot_timeout")
 	}
 	if runtime.GOOS == "linux" {
@@ -136,8 +136,8 @@ func (i *Instance) raise(set map[string]string) {
 
 // fileSetting returns the value a setting would have from the instance's files and Extra, in the setting's base unit.
 func (i *Instance) fileSetting(ctx context.Context, name string) (string, error) {
-	args := []string{"-C", name, "-D", i.cfg.PGData, "-c", "config_file=" + i.configFile(), "-c", "data_directory=" + i.cfg.PGData}
-	for extra, value := range i.cfg.Extra {
+	args := []string{"-C", name, "-D", i.Config().PGData, "-c", "config_file=" + i.configFile(), "-c", "data_directory=" + i.Config().PGData}
+	for extra, value := range i.Config().Extra {
 		args = append(args, "-c", extra+"="+value)
 	}
 	cmd := exec.CommandContext(ctx, i.Binary(), args...)
@@ -150,11 +150,11 @@ func (i *Instance) fileSetting(ctx context.Context, name string) (string, error)
 }
 
 func (i *Instance) configFile() string {
-	return cmp.Or(i.cfg.ConfigFile, i.path("postgresql.conf"))
+	return cmp.Or(i.Config().ConfigFile, i.path("postgresql.conf"))
 }
 
 func (i *Instance) identFile() string {
-	return filepath.Join(filepath.Dir(i.cfg.HBAFile), "pg_ident.conf")
+	return filepath.Join(filepath.Dir(i.Config().HBAFile), "pg_ident.conf")
 }
 
 // primaryConninfo is constant for the life of the node. The agent serves the socket and chooses the source of the
@@ -162,7 +162,7 @@ func (i *Instance) identFile() string {
 // startup packet (docs/internals/safety.md, "Streams").
 func (i *Instance) primaryConninfo() string {
 	return fmt.Sprintf("host=%s port=%d user=%s application_name=coterie",
-		settings.QuoteConninfo(i.cfg.UpstreamDir), session.Port, settings.QuoteConninfo(i.cfg.Superuser))
+		settings.QuoteConninfo(i.Config().UpstreamDir), session.Port, settings.QuoteConninfo(i.Config().Superuser))
 }
 
 // WriteHBA writes the private pg_hba.conf and pg_ident.conf. Only the server's own user can enter the socket directory,
@@ -170,7 +170,7 @@ func (i *Instance) primaryConninfo() string {
 // (docs/internals/postgresql.md, "Private socket").
 func (i *Instance) WriteHBA() error {
 	hba, ident := "local all all trust\nlocal replication all trust\n", ""
-	if i.cfg.Install.Major >= 16 { // "all" as a name in a map exists from 16 on
+	if i.Config().Install.Major >= 16 { // "all" as a name in a map exists from 16 on
 		name, err := i.osUser()
 		if err != nil {
 			return fmt.Errorf("write pg_ident.conf: %w", err)
@@ -179,7 +179,7 @@ func (i *Instance) WriteHBA() error {
 		ident = fmt.Sprintf("coterie %s all\n", settings.QuoteList(name))
 	}
 	const header = "# Written by coterie at every start. The listener's rules decide who may connect, not this file.\n"
-	if err := durable.Replace(i.cfg.HBAFile, []byte(header+hba), 0o600); err != nil {
+	if err := durable.Replace(i.Config().HBAFile, []byte(header+hba), 0o600); err != nil {
 		return fmt.Errorf("write pg_hba.conf: %w", err)
 	}
 	if err := durable.Replace(i.identFile(), []byte(header+ident), 0o600); err != nil {
@@ -189,8 +189,8 @@ func (i *Instance) WriteHBA() error {
 }
 
 func (i *Instance) osUser() (string, error) {
-	if i.cfg.OSUser != "" {
-		return i.cfg.OSUser, nil
+	if i.Config().OSUser != "" {
+		return i.Config().OSUser, nil
 	}
 	u, err := user.LookupId(strconv.Itoa(os.Geteuid()))
 	if err != nil {
@@ -238,7 +238,7 @@ func (i *Instance) boundRetention(ctx context.Context, set map[string]string, fl
 // Parameters returns the server as the holder of the group's settings.
 func (i *Instance) Parameters() parameters.Server {
 	return parameters.Server{
-		PGData: i.cfg.PGData, ConfigFile: i.configFile(), Install: i.cfg.Install,
+		PGData: i.Config().PGData, ConfigFile: i.configFile(), Install: i.Config().Install,
 		Fixed: func(name string) bool { _, is := i.constants()[name]; return is },
 		Held: func() []string {
 			if exists(i.conflictsFile()) {

@@ -24,14 +24,14 @@ import (
 // may cancel sessions by SQL. standby.signal exists afterwards, as in every state (docs/internals/postgresql.md,
 // "Standby signal"): the first primary is a promoted standby, too.
 func (i *Instance) Init(ctx context.Context) error {
-	entries, err := os.ReadDir(i.cfg.PGData)
+	entries, err := os.ReadDir(i.Config().PGData)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
 	case err != nil:
 		return fmt.Errorf("create the cluster: %w", err)
 	case len(entries) > 0:
 		return fmt.Errorf("create the cluster: %s is not empty (it holds %s); give another directory, or adopt the cluster that is in it",
-			i.cfg.PGData, entries[0].Name())
+			i.Config().PGData, entries[0].Name())
 	}
 	out, err := i.initdb(ctx, "C.UTF-8")
 	if err != nil && strings.Contains(string(out), "locale name") {
@@ -52,7 +52,7 @@ func (i *Instance) Init(ctx context.Context) error {
 
 func (i *Instance) initdb(ctx context.Context, locale string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, i.bin("initdb"),
-		"-D", i.cfg.PGData, "-U", i.cfg.Superuser, "--data-checksums", "--encoding=UTF8", "--locale="+locale,
+		"-D", i.Config().PGData, "-U", i.Config().Superuser, "--data-checksums", "--encoding=UTF8", "--locale="+locale,
 		// The server does not use the pg_hba.conf of initdb (hba_file is on its command line). A server started by hand
 		// gets the rules that a distribution would have made.
 		"--auth-local=peer", "--auth-host=scram-sha-256")
@@ -71,7 +71,7 @@ func (i *Instance) RestrictCancel(ctx context.Context) error {
 		fmt.Fprintf(&sql, "GRANT EXECUTE ON FUNCTION pg_catalog.%s TO pg_signal_backend\n", f)
 	}
 	for _, database := range []string{"template0", "template1", "postgres"} {
-		cmd := exec.CommandContext(ctx, i.Binary(), "--single", "-D", i.cfg.PGData, "-c", "lc_messages=C", "-c", "log_min_messages=error", database)
+		cmd := exec.CommandContext(ctx, i.Binary(), "--single", "-D", i.Config().PGData, "-c", "lc_messages=C", "-c", "log_min_messages=error", database)
 		cmd.Env, cmd.Stdin = programs.ToolEnv(), bytes.NewReader(sql.Bytes())
 		cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 		cmd.WaitDelay = 10 * time.Second
@@ -141,11 +141,11 @@ type mountMark struct {
 	Point string `json:"mount_point"`
 }
 
-func (i *Instance) mountFile() string { return filepath.Join(i.cfg.StateDir, "data-mount.json") }
+func (i *Instance) mountFile() string { return filepath.Join(i.Config().StateDir, "data-mount.json") }
 
 // RememberMount records where the file system of the data directory is mounted, when a copy is made.
 func (i *Instance) RememberMount() error {
-	point, err := mountOf(i.cfg.PGData)
+	point, err := mountOf(i.Config().PGData)
 	if err != nil {
 		return err
 	}
@@ -168,7 +168,7 @@ func (i *Instance) MountLost() string {
 	if json.Unmarshal(b, &m) != nil || m.Point == "" {
 		return ""
 	}
-	now, err := mountOf(i.cfg.PGData)
+	now, err := mountOf(i.Config().PGData)
 	if err != nil || now == m.Point {
 		return ""
 	}

@@ -99,7 +99,9 @@ func (i *Instance) OwnConflicts() (map[string]*string, error) {
 // ForgetConflicts forgets the values of OwnConflicts once they are in postgresql.auto.conf.
 func (i *Instance) ForgetConflicts() error { return durable.Remove(i.conflictsFile()) }
 
-func (i *Instance) conflictsFile() string { return filepath.Join(i.cfg.StateDir, "conflicts.json") }
+func (i *Instance) conflictsFile() string {
+	return filepath.Join(i.Config().StateDir, "conflicts.json")
+}
 
 // rememberConflicts saves the settings' values in postgresql.auto.conf. A file that exists already still holds the
 // right values.

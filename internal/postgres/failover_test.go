@@ -435,7 +435,7 @@ func testChecksums(t *testing.T, p, s *server, fork ag.LSN) {
 }
 
 func testFollow(t *testing.T, s, third *server) {
-	third.Instance.cfg.UpstreamDir = s.cfg.SocketDir
+	third.Instance.cfg.Load().UpstreamDir = s.cfg.Load().SocketDir
 	third.start(false)
 	flushed := s.observe().Flush
 	third.streams(s)
@@ -456,7 +456,7 @@ func testRewind(t *testing.T, p, s *server, fork ag.LSN) {
 	if err := os.WriteFile(p.autoConf(), []byte(auto+"\nprimary_conninfo = 'host=elsewhere'\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	source := fmt.Sprintf("host=%s port=%d user=postgres dbname=postgres", s.cfg.SocketDir, session.Port)
+	source := fmt.Sprintf("host=%s port=%d user=postgres dbname=postgres", s.cfg.Load().SocketDir, session.Port)
 	without := p.Config()
 	without.Install.Rewind = false
 	if err := New(without).Rewind(t.Context(), RewindOptions{SourceConninfo: source}); !errors.Is(err, ErrRewind) || p.Interrupted() {
@@ -499,8 +499,8 @@ func testRewind(t *testing.T, p, s *server, fork ag.LSN) {
 			t.Errorf("of the fork %s is not kept: %+v", name, kept)
 		}
 	}
-	p.Instance.cfg.UpstreamDir = s.cfg.SocketDir
-	p.Instance.cfg.Slot = "cot_n1"
+	p.Instance.cfg.Load().UpstreamDir = s.cfg.Load().SocketDir
+	p.Instance.cfg.Load().Slot = "cot_n1"
 	p.start(false)
 	s.sql("INSERT INTO t VALUES (3)")
 	p.streams(s)

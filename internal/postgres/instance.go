@@ -24,7 +24,7 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/session"
 )
 
-// Config describes an instance. It does not change during the life of an Instance.
+// Config describes an instance. Only Replace changes it during the life of an Instance.
 type Config struct {
 	Install     programs.Install
 	PGData      string
@@ -48,7 +48,7 @@ type Instance struct {
 	*Facts           // for the views
 	*diagnose.Checks // for health
 
-	cfg    Config
+	cfg    atomic.Pointer[Config]
 	log    *slog.Logger
 	server session.Server
 	main   *session.Session // observation and settings
@@ -74,11 +74,12 @@ func New(c Config) *Instance {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	server := session.Server{SocketDir: c.SocketDir, Superuser: c.Superuser, Major: c.Install.Major}
+	server := session.Server{SocketDir: c.SocketDir, Superuser: c.Superuser, Major: c.Install.Major, Later: new(atomic.Int32)}
 	i := &Instance{
-		cfg: c, log: log, server: server,
+		log: log, server: server,
 		main: session.New(server), auth: session.New(server), repl: session.NewReplication(server), wal: session.New(server), watch: session.New(server),
 	}
+	i.cfg.Store(&c)
 	i.Roles, i.Facts, i.Checks = login.New(server, i.auth), newFacts(i.auth), diagnose.New(server, c.PGData)
 	return i
 }
@@ -89,15 +90,27 @@ func (i *Instance) Close() error {
 }
 
 // Config returns what New was given, with its defaults filled in.
-func (i *Instance) Config() Config { return i.cfg }
+func (i *Instance) Config() Config { return *i.cfg.Load() }
+
+// Replace has the instance be another cluster, of the same or a later version in another directory. The server of the
+// one before has ended, and that of the other has not begun.
+func (i *Instance) Replace(in programs.Install, data string) {
+	c := i.Config()
+	c.Install, c.PGData = in, data
+	i.server.Later.Store(int32(in.Major))
+	i.cfg.Store(&c)
+	i.Checks.MoveTo(data)
+	i.replays.Store(nil)
+	i.written.Store(nil)
+}
 
 // Binary returns the path of the server's executable, to be run with Args.
 func (i *Instance) Binary() string { return i.bin("postgres") }
 
-func (i *Instance) bin(name string) string { return filepath.Join(i.cfg.Install.BinDir, name) }
+func (i *Instance) bin(name string) string { return filepath.Join(i.Config().Install.BinDir, name) }
 
 func (i *Instance) path(elem ...string) string {
-	return filepath.Join(append([]string{i.cfg.PGData}, elem...)...)
+	return filepath.Join(append([]string{i.Config().PGData}, elem...)...)
 }
 
 func exists(path string) bool {
@@ -119,7 +132,7 @@ func (i *Instance) SessionIn(ctx context.Context, database string) (*pgx.Conn, e
 }
 
 // Version returns the version of the server's binaries, as 15.18.
-func (i *Instance) Version() string { return i.cfg.Install.Version }
+func (i *Instance) Version() string { return i.Config().Install.Version }
 
 // SystemID reads the cluster's system identifier from pg_control, without running a program.
 func (i *Instance) SystemID() (string, error) {
@@ -140,11 +153,11 @@ func (i *Instance) Control(ctx context.Context) (pgfiles.Control, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	for try := 0; ; try++ {
-		cmd := exec.CommandContext(ctx, i.bin("pg_controldata"), "-D", i.cfg.PGData)
+		cmd := exec.CommandContext(ctx, i.bin("pg_controldata"), "-D", i.Config().PGData)
 		cmd.Env = programs.ToolEnv()
 		out, err := cmd.Output()
 		if err != nil {
-			return pgfiles.Control{}, fmt.Errorf("read pg_control of %s: %w", i.cfg.PGData, programs.WithStderr(err))
+			return pgfiles.Control{}, fmt.Errorf("read pg_control of %s: %w", i.Config().PGData, programs.WithStderr(err))
 		}
 		c, err := pgfiles.ParseControl(string(out))
 		if err == nil || try == 4 {

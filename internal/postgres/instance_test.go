@@ -29,8 +29,8 @@ func newPrimary(t *testing.T, configApart bool) *server {
 		t.Fatal(err)
 	}
 	if configApart {
-		p.cfg.ConfigFile = filepath.Join(p.dir, "postgresql.conf")
-		if err := os.Rename(p.path("postgresql.conf"), p.cfg.ConfigFile); err != nil {
+		p.cfg.Load().ConfigFile = filepath.Join(p.dir, "postgresql.conf")
+		if err := os.Rename(p.path("postgresql.conf"), p.cfg.Load().ConfigFile); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -48,7 +48,7 @@ func TestPrimary(t *testing.T) {
 	t.Run("observation", func(t *testing.T) {
 		o, c := p.observe(), control(t, p)
 		if o.InRecovery || o.Timeline != 1 || o.Flush == 0 || o.Insert < o.Flush || o.WalReceiver != nil || len(o.Replication) > 0 ||
-			o.SyncNames != "" || o.ServerVersion != p.cfg.Install.Num || time.Since(o.PostmasterStart) > time.Hour {
+			o.SyncNames != "" || o.ServerVersion != p.cfg.Load().Install.Num || time.Since(o.PostmasterStart) > time.Hour {
 			t.Errorf("observation of a new primary: %+v", o)
 		}
 		if !c.DataChecksums || c.Timeline != 1 || c.State != "in production" || c.SystemID == "" {

@@ -109,7 +109,7 @@ func (s *server) alone(name string, rows int, tli ag.Timeline) {
 			s.t.Errorf("%s: there is %s", name, f)
 		}
 	}
-	cmd := exec.CommandContext(s.t.Context(), s.Binary(), "--single", "-D", s.cfg.PGData, "postgres")
+	cmd := exec.CommandContext(s.t.Context(), s.Binary(), "--single", "-D", s.cfg.Load().PGData, "postgres")
 	cmd.Env, cmd.Stdin = programs.ToolEnv(), strings.NewReader("SELECT count(*) FROM t\n")
 	out, err := cmd.CombinedOutput()
 	if want := fmt.Sprintf("count = \"%d\"", rows); err != nil || !strings.Contains(string(out), want) {

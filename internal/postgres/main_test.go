@@ -235,15 +235,15 @@ func (s *server) kill(sig syscall.Signal) {
 func (s *server) clone(slot string) *server {
 	s.t.Helper()
 	c := newServer(s.t, s, slot)
-	cmd := exec.CommandContext(s.t.Context(), s.bin("pg_basebackup"), "-h", s.cfg.SocketDir, "-p", strconv.Itoa(session.Port), "-U", "postgres",
-		"-D", c.cfg.PGData, "-X", "stream", "-c", "fast", "--no-sync")
+	cmd := exec.CommandContext(s.t.Context(), s.bin("pg_basebackup"), "-h", s.cfg.Load().SocketDir, "-p", strconv.Itoa(session.Port), "-U", "postgres",
+		"-D", c.cfg.Load().PGData, "-X", "stream", "-c", "fast", "--no-sync")
 	cmd.Env = programs.ToolEnv()
 	if out, err := cmd.CombinedOutput(); err != nil {
 		s.t.Fatalf("pg_basebackup: %v: %s", err, out)
 	}
-	if s.cfg.ConfigFile != "" {
-		c.cfg.ConfigFile = filepath.Join(c.dir, "postgresql.conf")
-		if _, err := copyDurably(s.cfg.ConfigFile, c.cfg.ConfigFile); err != nil {
+	if s.cfg.Load().ConfigFile != "" {
+		c.cfg.Load().ConfigFile = filepath.Join(c.dir, "postgresql.conf")
+		if _, err := copyDurably(s.cfg.Load().ConfigFile, c.cfg.Load().ConfigFile); err != nil {
 			s.t.Fatal(err)
 		}
 	}

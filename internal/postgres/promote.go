@@ -233,9 +233,9 @@ func (i *Instance) standbyAgain() error {
 
 // replayAll runs PostgreSQL in single-user mode until it has recovered and shut down.
 func (i *Instance) replayAll(ctx context.Context, standby bool, prepared int) error {
-	args := []string{"--single", "-D", i.cfg.PGData}
+	args := []string{"--single", "-D", i.Config().PGData}
 	for _, set := range []string{
-		"config_file=" + i.configFile(), "data_directory=" + i.cfg.PGData, "hba_file=" + i.cfg.HBAFile, "ident_file=" + i.identFile(),
+		"config_file=" + i.configFile(), "data_directory=" + i.Config().PGData, "hba_file=" + i.Config().HBAFile, "ident_file=" + i.identFile(),
 		"primary_conninfo=", "primary_slot_name=", "archive_mode=off", "synchronous_standby_names=", "hot_standby=off",
 		"recovery_target=", "recovery_target_timeline=latest", "recovery_min_apply_delay=0", "max_prepared_transactions=" + strconv.Itoa(prepared),
 		"max_slot_wal_keep_size=-1",

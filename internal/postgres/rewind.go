@@ -51,7 +51,9 @@ const (
 	phaseFinish  = "finish"
 )
 
-func (i *Instance) rewindMarkFile() string { return filepath.Join(i.cfg.StateDir, "rewinding.json") }
+func (i *Instance) rewindMarkFile() string {
+	return filepath.Join(i.Config().StateDir, "rewinding.json")
+}
 
 // Interrupted reports whether a rewind was begun and not finished. The server must not be started then.
 func (i *Instance) Interrupted() bool { return exists(i.rewindMarkFile()) }
@@ -97,8 +99,8 @@ func (i *Instance) beginRewind(ctx context.Context, o RewindOptions, mark *rewin
 	if err != nil {
 		return nil, err
 	}
-	if !i.cfg.Install.Rewind {
-		return nil, fmt.Errorf("%s has no pg_rewind (some distributions package it apart): %w", i.cfg.Install.BinDir, ErrRewind)
+	if !i.Config().Install.Rewind {
+		return nil, fmt.Errorf("%s has no pg_rewind (some distributions package it apart): %w", i.Config().Install.BinDir, ErrRewind)
 	}
 	if !c.DataChecksums && !c.WalLogHints {
 		return nil, fmt.Errorf("the copy has neither data checksums nor wal_log_hints: %w", ErrRewind)
@@ -224,9 +226,9 @@ func (i *Instance) recover(ctx context.Context) error {
 		return err
 	}
 	fault.Point("rewind.nosignal") // standby.signal is away for the recovery; recovery has not begun
-	cmd := exec.CommandContext(ctx, i.Binary(), "--single", "-D", i.cfg.PGData,
-		"-c", "config_file="+i.configFile(), "-c", "data_directory="+i.cfg.PGData,
-		"-c", "hba_file="+i.cfg.HBAFile, "-c", "ident_file="+i.identFile(),
+	cmd := exec.CommandContext(ctx, i.Binary(), "--single", "-D", i.Config().PGData,
+		"-c", "config_file="+i.configFile(), "-c", "data_directory="+i.Config().PGData,
+		"-c", "hba_file="+i.Config().HBAFile, "-c", "ident_file="+i.identFile(),
 		"-c", "restore_command=", "-c", "archive_mode=off", "-c", "synchronous_standby_names=",
 		"-c", "wal_keep_size=1TB", "-c", "max_slot_wal_keep_size=-1", "template1")
 	cmd.Env = programs.ToolEnv()
@@ -253,8 +255,8 @@ func (i *Instance) runRewind(ctx context.Context, o RewindOptions, mark *rewindM
 		return err
 	}
 	fault.Point("rewind.phase") // the mark says that pg_rewind runs; it does not yet
-	args := []string{"--target-pgdata", i.cfg.PGData, "--source-server", o.SourceConninfo, "--progress"}
-	if i.cfg.Install.Major >= 15 {
+	args := []string{"--target-pgdata", i.Config().PGData, "--source-server", o.SourceConninfo, "--progress"}
+	if i.Config().Install.Major >= 15 {
 		args = append(args, "--config-file", i.configFile())
 	}
 	out, err := programs.RunLines(ctx, i.bin("pg_rewind"), args, o.Progress)
@@ -321,10 +323,10 @@ func (i *Instance) writeRewindMark(m *rewindMark) error {
 
 // keepLog appends a tool's output to a file of LogDir, best-effort.
 func (i *Instance) keepLog(name string, out []byte) {
-	if i.cfg.LogDir == "" {
+	if i.Config().LogDir == "" {
 		return
 	}
-	f, err := os.OpenFile(filepath.Join(i.cfg.LogDir, name+".log"), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	f, err := os.OpenFile(filepath.Join(i.Config().LogDir, name+".log"), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	if err == nil {
 		_, err = fmt.Fprintf(f, "--- %s\n%s\n", time.Now().UTC().Format(time.RFC3339), out)
 		err = errors.Join(err, f.Close())

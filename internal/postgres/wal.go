@@ -48,7 +48,7 @@ func (i *Instance) EndOfWAL(ctx context.Context) (ag.Position, error) {
 		}
 	}
 	if err != nil {
-		return ag.Position{}, fmt.Errorf("find the end of WAL in %s: %w", i.cfg.PGData, err)
+		return ag.Position{}, fmt.Errorf("find the end of WAL in %s: %w", i.Config().PGData, err)
 	}
 	if replayed := (ag.Position{Timeline: said.at.Timeline, LSN: said.replayed}); running && replayed.Compare(end) > 0 {
 		end = replayed

@@ -41,6 +41,7 @@ type ParametersConfig struct {
 type Parameters struct {
 	ParametersConfig
 	changed chan struct{}
+	moved   atomic.Pointer[parameters.Server] // the server that has taken the place of Server
 
 	said    string       // the last error that was logged; of Run
 	pending atomic.Int64 // settings that wait for a restart, and 1; 0: not known
@@ -52,6 +53,16 @@ type Parameters struct {
 // NewParameters returns the settings of a server.
 func NewParameters(c ParametersConfig) *Parameters {
 	return &Parameters{ParametersConfig: c, changed: make(chan struct{}, 1)}
+}
+
+// Replace has the settings of another server kept, which has taken the place of the one before.
+func (p *Parameters) Replace(s parameters.Server) { p.moved.Store(&s) }
+
+func (p *Parameters) server() parameters.Server {
+	if s := p.moved.Load(); s != nil {
+		return *s
+	}
+	return p.Server
 }
 
 // GroupChanged has the settings compared at once. It does not wait.
@@ -83,7 +94,7 @@ func (p *Parameters) Run(ctx context.Context) error {
 func (p *Parameters) countPending(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, parametersEvery)
 	defer cancel()
-	n, err := p.Server.PendingRestarts(ctx)
+	n, err := p.server().PendingRestarts(ctx)
 	if err != nil {
 		p.pending.Store(0)
 		return false
@@ -106,7 +117,7 @@ func (p *Parameters) ForStart() (map[string]*string, error) {
 	if err != nil || len(w.ours) == 0 {
 		return nil, err
 	}
-	return p.Server.Missing(w.values, w.ours)
+	return p.server().Missing(w.values, w.ours)
 }
 
 func (p *Parameters) apply(ctx context.Context) {
@@ -118,7 +129,7 @@ func (p *Parameters) apply(ctx context.Context) {
 	if err == nil {
 		ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
 		defer cancel()
-		changed, err = p.Server.Apply(ctx, w.values, w.ours)
+		changed, err = p.server().Apply(ctx, w.values, w.ours)
 	}
 	if len(changed) > 0 {
 		p.Log.Info("settings of PostgreSQL put in force", "settings", changed)

@@ -169,7 +169,7 @@ func (c *Controller) verifyOnce(ctx context.Context, id string) {
 		cancel(seeding.ErrCancelled)
 	}
 	r, err := c.check(ctx, source.VerifyOptions{
-		Data: c.Data, Connect: c.Connect, MaxRate: c.maxRate,
+		Data: c.place().data, Connect: c.Connect, MaxRate: c.maxRate,
 		Progress: func(p progress.Progress) { c.show(id, p) },
 	})
 	c.mu.Lock()

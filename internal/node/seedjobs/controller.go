@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -49,7 +50,8 @@ type Config struct {
 type Controller struct {
 	Config
 	journal *seeding.Journal
-	verify  chan string // ids of verifications to run
+	moved   atomic.Pointer[place] // nil: Data and Major
+	verify  chan string           // ids of verifications to run
 
 	// The functions that copy and verify; tests replace them.
 	run   func(context.Context, seeding.Options) (seeding.Result, error)
@@ -107,6 +109,22 @@ func Open(c Config) (*Controller, error) {
 		return nil, fmt.Errorf("what was asked of this node's copy: %w", err)
 	}
 	return d, nil
+}
+
+// place is where this node's copy is, and the version of its programs.
+type place struct {
+	data  string
+	major int
+}
+
+// MoveTo has copies made in another data directory from now on. None may be under way.
+func (c *Controller) MoveTo(data string, major int) { c.moved.Store(&place{data, major}) }
+
+func (c *Controller) place() place {
+	if p := c.moved.Load(); p != nil {
+		return *p
+	}
+	return place{c.Data, c.Major}
 }
 
 func (c *Controller) file() string { return filepath.Join(c.StateDir, "seed-wish.json") }

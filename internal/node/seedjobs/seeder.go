@@ -119,7 +119,7 @@ func (c *Controller) copy(ctx context.Context, a attempt, show func(progress.Pro
 	}
 	return c.run(ctx, seeding.Options{
 		Dial: dial(a.from), Anchor: anchor,
-		Member: c.Self, Epoch: a.epoch, Target: c.Data, StateDir: c.StateDir, Major: c.Major, From: a.request.From,
+		Member: c.Self, Epoch: a.epoch, Target: c.place().data, StateDir: c.StateDir, Major: c.place().major, From: a.request.From,
 		Compression: me.Options.SeedCompression, Spread: spreadCheckpoint(me.Options.SeedMaxRate, c.Routes()),
 		MaxRate: c.maxRate,
 		TablespaceMap: func(_ uint32, location string) (string, error) {

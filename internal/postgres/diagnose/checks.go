@@ -22,18 +22,23 @@ var ErrExhausted = errors.New("the server has no connection, process or memory l
 // Checks looks for what may be wrong with a running server and its data.
 type Checks struct {
 	server  session.Server
-	dataDir string
+	dataDir atomic.Pointer[string]
 
 	logMarks atomic.Pointer[map[string]logMark] // the ends of the logs before the last start
 }
 
 // New returns the checks of a server and its data directory.
 func New(server session.Server, dataDir string) *Checks {
-	return &Checks{server: server, dataDir: dataDir}
+	k := &Checks{server: server}
+	k.MoveTo(dataDir)
+	return k
 }
 
+// MoveTo has the checks look at another data directory from now on.
+func (k *Checks) MoveTo(dataDir string) { k.dataDir.Store(&dataDir) }
+
 func (k *Checks) path(elem ...string) string {
-	return filepath.Join(append([]string{k.dataDir}, elem...)...)
+	return filepath.Join(append([]string{*k.dataDir.Load()}, elem...)...)
 }
 
 // maxDatabases bounds the databases of one check.
@@ -212,7 +217,7 @@ type Place struct {
 
 // Places lists the directories in which PostgreSQL writes: the data directory, that of WAL, every tablespace.
 func (k *Checks) Places(context.Context) ([]Place, error) {
-	places := []Place{{"the data directory", k.dataDir, "PG_VERSION", false}}
+	places := []Place{{"the data directory", k.path(), "PG_VERSION", false}}
 	wal, err := filepath.EvalSymlinks(k.path("pg_wal"))
 	if err != nil {
 		return nil, fmt.Errorf("find the WAL directory: %w", err)

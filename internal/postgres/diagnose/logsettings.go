@@ -37,7 +37,7 @@ UNION ALL SELECT 'granted', p.parname, '', '' FROM pg_parameter_acl p WHERE p.pa
 func (k *Checks) LogSettings(ctx context.Context) (LogSettings, error) {
 	out := LogSettings{Values: make(map[string][]string)}
 	query := logSettings
-	if k.server.Major >= 15 {
+	if k.server.Version() >= 15 {
 		query += logGrants
 	}
 	err := k.server.Fresh(ctx, func(conn *pgx.Conn) error {

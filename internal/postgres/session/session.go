@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -24,6 +25,16 @@ type Server struct {
 	SocketDir string // where it listens
 	Superuser string
 	Major     int
+	// Later is the major version of the cluster that has taken the place of the one of Major; nil or 0: none has.
+	Later *atomic.Int32
+}
+
+// Version returns the major version of the server.
+func (v Server) Version() int {
+	if v.Later != nil {
+		return max(v.Major, int(v.Later.Load()))
+	}
+	return v.Major
 }
 
 // Params are the settings of the agent's sessions (docs/internals/postgresql.md, "Sessions of the agent"). They
@@ -42,7 +53,7 @@ func (v Server) Params() map[string]string {
 		"client_min_messages":                 "warning",
 		"datestyle":                           "ISO",
 	}
-	if v.Major >= 17 {
+	if v.Version() >= 17 {
 		p["transaction_timeout"] = "0"
 		p["event_triggers"] = "off" // a failing login trigger locks out even the superuser
 	}

@@ -20,7 +20,7 @@ func (s *Source) maxWAL() int64 {
 			return n
 		}
 	}
-	free, err := fileio.FreeSpace(filepath.Join(s.cfg.Data, "pg_wal")) // often on a disk of its own
+	free, err := fileio.FreeSpace(filepath.Join(s.data(), "pg_wal")) // often on a disk of its own
 	if err != nil {
 		return 0
 	}

@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -57,6 +58,7 @@ type Config struct {
 type Source struct {
 	cfg Config
 	log *slog.Logger
+	at  atomic.Pointer[string] // the data directory
 
 	mu      sync.Mutex
 	left    bool // the slot of a window may be left behind
@@ -70,8 +72,15 @@ func New(c Config) *Source {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &Source{cfg: c, log: log, windows: map[string]*window{}, opening: map[ag.ReplicaID]bool{}}
+	s := &Source{cfg: c, log: log, windows: map[string]*window{}, opening: map[ag.ReplicaID]bool{}}
+	s.MoveTo(c.Data)
+	return s
 }
+
+// MoveTo has copies made of another data directory from now on. No window may be open.
+func (s *Source) MoveTo(data string) { s.at.Store(&data) }
+
+func (s *Source) data() string { return *s.at.Load() }
 
 // Run watches the windows until ctx is done, and then ends them all.
 func (s *Source) Run(ctx context.Context) error {

@@ -60,7 +60,7 @@ func (s *Source) open(ctx context.Context, h wire.Hello) (*window, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &window{member: h.Member, epoch: h.Epoch, data: s.cfg.Data, conn: conn, idle: time.Now(), standby: h.After != nil, patience: cmp.Or(s.cfg.CreationWait, creationWait)}
+	w := &window{member: h.Member, epoch: h.Epoch, data: s.data(), conn: conn, idle: time.Now(), standby: h.After != nil, patience: cmp.Or(s.cfg.CreationWait, creationWait)}
 	if err := w.enter(ctx, h); err != nil {
 		s.drop(w)
 		return nil, err
