@@ -124,6 +124,7 @@ type Agent struct {
 	restarts   chan restartRequest
 
 	serverRestarts chan serverRequest
+	switches       chan switchRequest
 
 	noRewind   ag.CopyID
 	rewoundIn  ag.Epoch                 // the epoch of the last successful rewind; if the source refuses the copy again in it, the copy is made anew
@@ -194,7 +195,7 @@ type streamFacts struct {
 func New(c Config) (*Agent, error) {
 	a := &Agent{
 		cfg: c, log: c.Logger, wake: make(chan struct{}, 1), reports: make(chan sealAnswer, 16), done: make(chan taskResult, 1),
-		prepared: make(chan preparation, 1), restarts: make(chan restartRequest), serverRestarts: make(chan serverRequest),
+		prepared: make(chan preparation, 1), restarts: make(chan restartRequest), serverRestarts: make(chan serverRequest), switches: make(chan switchRequest),
 		guard: recordguard.New(marks.Seen{}),
 		seals: map[ag.ReplicaID]ag.SealReport{}, sealing: map[ag.ReplicaID]ag.Epoch{}, unsealed: map[ag.ReplicaID]unsealed{},
 		failed: map[string]time.Duration{}, history: decisions.NewLog(), writer: asyncwriter.NewQueue(writerQueue),

@@ -78,6 +78,8 @@ func (a *Agent) loop(ctx context.Context) error {
 			}
 		case r := <-a.serverRestarts:
 			a.beginServerRestart(ctx, r)
+		case r := <-a.switches:
+			a.beginSwitch(ctx, r)
 		case p := <-a.prepared:
 			a.notePrepared(p)
 		case r := <-a.done:
@@ -152,6 +154,10 @@ func (a *Agent) calm() time.Duration {
 
 // turn makes one view and one plan. It returns true if another turn should follow soon. An error ends the agent.
 func (a *Agent) turn(ctx context.Context) (again bool, err error) {
+	if a.passing() {
+		a.turned.Store(int64(boottime.Now()))
+		return true, nil
+	}
 	v := a.observe(ctx)
 	if ctx.Err() != nil {
 		return false, nil // an observation under a cancelled context means nothing

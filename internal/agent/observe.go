@@ -415,7 +415,7 @@ func (a *Agent) busyWith(names ...string) bool {
 	return t != nil && slices.Contains(names, t.name)
 }
 
-func (a *Agent) handingOver() bool { return a.busyWith("hand-over") }
+func (a *Agent) handingOver() bool { return a.busyWith("hand-over", clusterTask) }
 
 func compare(x, y ag.ReplicaID) int {
 	switch {

@@ -19,6 +19,8 @@ const (
 	detachFor     = 3 * time.Second // how long the keeper waits for the successor
 	restartBudget = 20 * time.Minute
 	attachBudget  = 4 * time.Second
+	// switchQuiet is how long the other cluster may take to have everything, while clients wait.
+	switchQuiet = 5 * time.Second
 )
 
 // ErrRestart is returned by Run when the agent ends for a successor: the server keeps running, and nothing may be
@@ -103,6 +105,184 @@ func (a *Agent) beginServerRestart(ctx context.Context, r serverRequest) {
 	}
 }
 
+// clusterTask is the name of the task of SwitchCluster.
+const clusterTask = "switch-cluster"
+
+// switchPassing is the stage of a switch during which the group passes to the other cluster: the loop decides nothing,
+// as the record and this node's files may name different clusters.
+const switchPassing = 1
+
+// ClusterSwitch is how the cluster of a primary's node is replaced by another one while sessions wait.
+type ClusterSwitch struct {
+	Drain time.Duration // how long running transactions may take to end; 0: 10 s
+	// Quiet is called when no transaction runs, no answer leaves and nothing else writes. x is how far the server has
+	// flushed, with every acknowledged commit. It returns when the other cluster has all of that.
+	Quiet func(ctx context.Context, x ag.LSN) error
+	// Pass is called when the server has ended in order, and has the group pass to the other cluster. If it has not
+	// passed, and cannot any more, the server is started again in the same epoch. After an error it is not known, and
+	// this agent decides nothing any more.
+	Pass func() (passed bool, err error)
+}
+
+type switchRequest struct {
+	ClusterSwitch
+	done chan error
+}
+
+// SwitchCluster replaces the cluster of this node, which leads. After an error the group has the one before, unless the
+// error is of Pass. Any goroutine may call it.
+func (a *Agent) SwitchCluster(ctx context.Context, c ClusterSwitch) error {
+	r := switchRequest{c, make(chan error, 1)}
+	select {
+	case a.switches <- r:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	select {
+	case err := <-r.done:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("the switch goes on by itself: %w", ctx.Err())
+	}
+}
+
+// beginSwitch is the loop's part of SwitchCluster.
+func (a *Agent) beginSwitch(ctx context.Context, r switchRequest) {
+	v := a.view.Load()
+	switch t := a.task.Load(); {
+	case t != nil:
+		r.done <- fmt.Errorf("this node is busy (%s); try again when that has ended", t.name)
+		return
+	case v == nil:
+		r.done <- errJustBegun
+		return
+	case !v.Quorum || v.Record.Epoch.Leader != v.Self || v.Record.Epoch.Phase != ag.PhaseLead || v.Local.Server != ag.ServerWritable || v.Op.ID != "":
+		r.done <- errors.New("this node does not lead, or is about to hand over")
+		return
+	}
+	generation := a.generation + 1
+	a.work(ctx, job{clusterTask, v.Record.Epoch.Epoch, handOverBudget, func(ctx context.Context) (func(), error) {
+		applied, err := a.switchCluster(ctx, *v, r.ClusterSwitch, generation)
+		r.done <- err
+		return applied, err
+	}})
+	if a.task.Load() == nil {
+		r.done <- errFailedJustNow
+	}
+}
+
+// switchCluster is a planned failover (see handover) to another cluster of the same node.
+func (a *Agent) switchCluster(ctx context.Context, v ag.View, c ClusterSwitch, generation uint64) (applied func(), err error) {
+	h := &handover{a: a, v: v, op: ag.Op{To: v.Self, Drain: c.Drain}, generation: generation}
+	a.cfg.Sessions.Hold(true)
+	defer a.cfg.Sessions.Hold(false)
+	a.cfg.Sessions.Drain(true)
+	defer a.cfg.Sessions.Drain(false)
+	if err := h.drain(ctx); err != nil {
+		return nil, err
+	}
+	h.readStates(ctx)
+	fault.Point("switch.drained") // no transaction runs; the gate is open
+	a.task.Load().shut.Store(true)
+	a.cfg.Sessions.GateMoved()
+	a.Wake()
+	if err := h.otherHasAll(ctx, c); err != nil {
+		return nil, err
+	}
+	fault.Point("switch.quiet") // the other cluster has everything; the server runs
+	h.step("stopping the server")
+	a.cfg.Sessions.CloseServer("the group passes to another cluster of " + string(v.Self))
+	for _, s := range a.cfg.Downstream.Streams() { // a shutdown waits for every stream, and no copy is of use afterwards
+		a.cfg.Downstream.Drop(s.Member, "the group passes to another cluster")
+	}
+	h.killed = true
+	clean, err := a.cfg.Keeper.Stop(ctx, stopBudget)
+	if err == nil && !clean {
+		err = errors.New("the server did not end in order")
+	}
+	h.killed = !clean
+	fault.Point("switch.stopped") // the server is stopped; the record names it
+	if err == nil {
+		return h.passOn(ctx, c)
+	}
+	return h.goOn(ctx, err)
+}
+
+// otherHasAll waits until the other cluster has what this server has flushed.
+func (h *handover) otherHasAll(ctx context.Context, c ClusterSwitch) error {
+	h.step("waiting until the other cluster has everything")
+	ctx, cancel := context.WithTimeout(ctx, switchQuiet)
+	defer cancel()
+	if err := h.a.cfg.Instance.EndWriters(ctx); err != nil {
+		return err
+	}
+	x, err := h.a.cfg.Instance.FlushLSN(ctx)
+	if err != nil {
+		return err
+	}
+	return c.Quiet(ctx, x)
+}
+
+// passOn has the group pass to the other cluster. The loop rests meanwhile, and then begins with that as with a copy
+// that was made anew.
+func (h *handover) passOn(life context.Context, c ClusterSwitch) (applied func(), err error) {
+	a := h.a
+	t := a.task.Load()
+	began := boottime.Now()
+	t.stage.Store(switchPassing)
+	for time.Duration(a.turned.Load()) <= began { // a view that is being made might have this cluster and the record of the other
+		if retry.Sleep(life, 5*time.Millisecond) != nil {
+			t.stage.Store(restartNone)
+			return h.goOn(life, context.Cause(life))
+		}
+	}
+	passed, err := c.Pass()
+	if err != nil {
+		<-life.Done() // the stage stays until another agent takes the place of this one
+		return nil, err
+	}
+	if !passed {
+		t.stage.Store(restartNone)
+		ctx, cancel := context.WithTimeout(context.Background(), startBudget)
+		defer cancel()
+		return h.goOn(ctx, errors.New("the group did not pass to the other cluster"))
+	}
+	a.lease.Void()
+	ctx, cancel := context.WithTimeout(context.Background(), commitBudget)
+	defer cancel()
+	if err := a.cfg.Keeper.Disarm(ctx, h.v.Record.Epoch.Epoch); err != nil {
+		a.log.Warn("keeper not disarmed", "err", err)
+	}
+	a.lease.SetDisarmed()
+	fresh := a.repaired(boottime.Now())
+	return func() {
+		fresh()
+		a.serving, a.running, a.up = serving{}, running{}, false
+		a.startRetry = 0
+		a.answered.Store(0)
+	}, nil
+}
+
+// goOn starts the server again in the same epoch.
+func (h *handover) goOn(ctx context.Context, why error) (applied func(), err error) {
+	a, v := h.a, h.v
+	end, again := h.leadAgain(ctx)
+	if again != nil {
+		return func() { a.sync.Proven = false }, fmt.Errorf("%w; %s could not go on either: %w", why, v.Self, again)
+	}
+	return func() {
+		a.sync, a.tried = ag.Sync{P: v.Local.Sync.P, N: v.Local.Sync.N}, nil
+		a.restart = end
+		a.answered.Store(0)
+	}, why
+}
+
+// passing reports whether the group is passing to another cluster of this node, or it is not known whether it has.
+func (a *Agent) passing() bool {
+	t := a.task.Load()
+	return t != nil && t.name == clusterTask && t.stage.Load() == switchPassing
+}
+
 // Restart makes this agent end with ErrRestart while its server keeps running. A secondary's agent ends at once; a
 // primary's ends AFTER no transaction runs and the record and the keeper know of the restart. After an error everything
 // is as before. Any goroutine may call it.
@@ -151,7 +331,7 @@ func (a *Agent) beginRestart(ctx context.Context, r restartRequest) (leave bool)
 
 // restarting returns the stage of the restart under way.
 func (a *Agent) restarting() int32 {
-	if t := a.task.Load(); t != nil {
+	if t := a.task.Load(); t != nil && t.name != clusterTask {
 		return t.stage.Load()
 	}
 	return restartNone

@@ -1,0 +1,118 @@
+package agent_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/agent"
+)
+
+// passes makes the transaction by which the group passes to another copy of a node, as the fakes have it: the same one
+// in a new epoch that is to promote it.
+func (l *lab) passes(id ag.ReplicaID) error {
+	r := l.Record.Snapshot().Record
+	e, st := r.Epoch, r.State.Clone()
+	e.Epoch, e.Phase, e.Copy, e.From = e.Epoch+1, ag.PhasePromote, st.Copy, l.Node(id).State().Position
+	e.MaxTLI++
+	e.TLI = e.MaxTLI
+	st.V, st.K = []ag.Member{}, 0
+	st.Seq++
+	return l.Node(id).Store.Commit(context.Background(), ag.Commit{Guard: ag.Revisions{Epoch: r.Revs.Epoch, State: r.Revs.State, Lead: -1}, Epoch: &e, State: &st})
+}
+
+func (l *lab) switches(id ag.ReplicaID, c agent.ClusterSwitch) error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	return l.agents[id].SwitchCluster(ctx, c)
+}
+
+// The group passes to another cluster of the primary's node: the gate is shut and the server stopped before it does,
+// and the loop decides nothing until this node has the other cluster as well.
+func TestSwitchOfTheCluster(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		l.write("a")
+		was := l.epoch()
+		err := l.switches("a", agent.ClusterSwitch{
+			Quiet: func(context.Context, ag.LSN) error {
+				if g := l.agents["a"].Gate(); g != 1 {
+					t.Errorf("the gate is open until %v while the other cluster gets the last of it", g)
+				}
+				return nil
+			},
+			Pass: func() (bool, error) {
+				if l.Node("a").State().Running {
+					t.Error("the server runs while the group passes")
+				}
+				if err := l.passes("a"); err != nil {
+					return false, err
+				}
+				time.Sleep(500 * time.Millisecond) // until the files name the other cluster
+				if s := l.Node("a").State(); s.Running || l.epoch() != was+1 {
+					t.Errorf("the loop has acted: epoch %d, %+v", l.epoch(), s)
+				}
+				return true, nil
+			},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.wait("a leads the next epoch", 10*time.Second, func() bool { return l.leads("a") && l.epoch() == was+1 && l.Node("a").State().Routes.WriteOpen })
+		l.write("a")
+		if s := l.Node("a").State(); len(s.Fences) > 0 {
+			t.Errorf("fenced: %v", s.Fences)
+		}
+		l.formed("a", time.Minute)
+	})
+}
+
+// A switch that does not pass leaves the primary leading in the same epoch, with its server restarted only if that had
+// been stopped.
+func TestSwitchThatIsGivenUp(t *testing.T) {
+	no := errors.New("no")
+	for name, c := range map[string]struct {
+		is    agent.ClusterSwitch
+		busy  int
+		stops bool
+	}{
+		"transactions do not end":        {is: agent.ClusterSwitch{Drain: time.Second}, busy: 1},
+		"the other has not got all":      {is: agent.ClusterSwitch{Quiet: func(context.Context, ag.LSN) error { return no }}},
+		"it has not passed":              {is: agent.ClusterSwitch{Pass: func() (bool, error) { return false, nil }}, stops: true},
+		"the server ends not in order":   {is: agent.ClusterSwitch{Pass: func() (bool, error) { t.Error("it passes"); return false, nil }}, stops: true},
+		"another writes while it drains": {is: agent.ClusterSwitch{Quiet: func(ctx context.Context, _ ag.LSN) error { <-ctx.Done(); return ctx.Err() }}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(l *lab) {
+				l.write("a")
+				was, starts := l.epoch(), l.Node("a").State().Starts
+				if c.is.Quiet == nil {
+					c.is.Quiet = func(context.Context, ag.LSN) error { return nil }
+				}
+				if name == "the server ends not in order" {
+					l.Node("a").Before("stop", l.Node("a").Crash)
+				}
+				l.Node("a").Busy(c.busy)
+				if err := l.switches("a", c.is); err == nil {
+					t.Fatal("it has passed")
+				}
+				l.Node("a").Busy(0)
+				l.wait("a is open again", 20*time.Second, func() bool { return l.WriteWithin("a", time.Second) == nil && l.Node("a").State().Routes.WriteOpen })
+				if s := l.Node("a").State(); l.epoch() != was || (s.Starts != starts) != c.stops || len(s.Fences) > 0 {
+					t.Errorf("epoch %d after %d, %d starts after %d, fences %v", l.epoch(), was, s.Starts, starts, s.Fences)
+				}
+			})
+		})
+	}
+}
+
+// Only a node that leads can switch.
+func TestSwitchOfASecondary(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		l.write("a")
+		if err := l.switches("b", agent.ClusterSwitch{}); err == nil {
+			t.Error("a secondary has switched")
+		}
+	})
+}
