@@ -62,7 +62,14 @@ type Upgrade struct {
 	Maintenance bool `json:"maintenance,omitempty"`
 	// Archive: WAL of the new cluster is archived once its backups are told of it.
 	Archive bool   `json:"archive,omitempty"`
-	Why     string `json:"why,omitempty"` // why it was given up
+	Why     string `json:"why,omitempty"` // why it was given up, or why the last switch to green failed
+	// Of an upgrade by blue/green: how far it has come, in words too; how often it was tried to pass; the fingerprint
+	// of the definitions that green has; and that nothing of it is left on blue.
+	Stage    Stage  `json:"stage,omitempty"`
+	Progress string `json:"progress,omitempty"`
+	Tries    int    `json:"tries,omitempty"`
+	Print    string `json:"print,omitempty"`
+	Swept    bool   `json:"swept,omitempty"`
 }
 
 // Step is what is to be done next.
@@ -125,6 +132,8 @@ func (u Upgrade) Next(f Facts) (Step, string) {
 			return GiveUp, "an administrator has given it up"
 		case at == elsewhere:
 			return GiveUp, fmt.Sprintf("the group has gone on without it: %s leads epoch %d", f.Record.Epoch.Leader, f.Record.Epoch.Epoch)
+		case u.Mode == Green && !u.Back && !f.Clean:
+			return GiveUp, "the old cluster has changed since the new one had everything"
 		case f.Fixed != "": // no later step could be taken, and the group would have no primary
 			return GiveUp, f.Fixed
 		}
@@ -133,6 +142,8 @@ func (u Upgrade) Next(f Facts) (Step, string) {
 		return Adopt, ""
 	case Following:
 		return u.follows(f)
+	case Copying: // this is another agent than the one that filled green
+		return GiveUp, "the agent ended while the rows were copied; ask for it again"
 	case Done, GivenUp:
 	}
 	return Rest, ""
