@@ -136,6 +136,55 @@ func (j Job) Make(ctx context.Context) error {
 	return os.RemoveAll(j.Work)
 }
 
+// Empty makes an empty new cluster with the settings of the old one, whose server may run. The directories of an
+// earlier call are removed first.
+func (j Job) Empty(ctx context.Context) error {
+	if err := j.Discard(ctx); err != nil {
+		return err
+	}
+	return j.prepare(ctx)
+}
+
+// Discard removes the new cluster, and ends the processes on it. The old one is not touched, and its server may run.
+func (j Job) Discard(ctx context.Context) error {
+	if err := endIn(ctx, j.Work, syscall.SIGKILL, toolEnds); err != nil {
+		return err
+	}
+	if owned, err := j.Owns(j.New.Data); err == nil && owned {
+		if err := endIn(ctx, j.New.Data, syscall.SIGKILL, toolEnds); err != nil {
+			return err
+		}
+	}
+	if err := errors.Join(j.removeOwn(j.New.Data), j.removeWAL(), os.RemoveAll(j.Work)); err != nil {
+		return fmt.Errorf("remove the new cluster: %w", err)
+	}
+	return nil
+}
+
+// Try reports whether an empty new cluster can be made, and takes the settings of the old one. It is made in the
+// directory Tried, and removed.
+func (j Job) Try(ctx context.Context) (err error) {
+	if j.Tried == "" || j.Tried == j.New.Data {
+		return errors.New("a trial needs a directory of its own")
+	}
+	if err := j.Clear(ctx); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, j.Clear(context.WithoutCancel(ctx))) }()
+	j.New.Data, j.New.WAL = j.Tried, ""
+	if err := j.prepare(ctx); err != nil {
+		return err
+	}
+	server := programs.Tool{Path: filepath.Join(j.New.Install.BinDir, "postgres"), Args: []string{"-D", j.New.Data, "-C", "data_directory"}, Dir: j.Work}
+	if out, err := server.Run(ctx, func(string) {}); err != nil {
+		return fmt.Errorf("PostgreSQL %d does not take the settings: %w: %s", j.New.Install.Major, err, programs.LastText(out))
+	}
+	return nil
+}
+
+// HBA is the file with the rules of a server that is nobody's but this user's, in the private directory.
+func (j Job) HBA() string { return j.hba() }
+
 // Undo removes the new directory, and makes the old cluster as it was. Processes that an interruption has left behind
 // are ended first.
 func (j Job) Undo(ctx context.Context) error {

@@ -51,6 +51,7 @@ var rules = []rule{
 	{"postgres/programs", []string{"lib/"}, "knows no data directory"},
 	{"postgres/pgfiles", []string{"ag", "lib/"}, "reads files"},
 	{"postgres/pgupgrade", []string{"postgres/programs", "postgres/pgfiles", "postgres/settings", "lib/"}, "knows two directories, and no group"},
+	{"postgres/bluegreen", []string{"postgres/programs", "postgres/session", "postgres/settings", "lib/"}, "knows two clusters, and no group"},
 	{"postgres/login", append([]string{"postgres/session"}, leaves...), "satellites have a reason of their own to change"},
 	{"postgres/diagnose", append([]string{"postgres/session"}, leaves...), "satellites have a reason of their own to change"},
 	{"postgres/health", leaves, "probes are functions of its configuration"},

@@ -7,6 +7,7 @@ package majors
 import (
 	"os"
 	"path/filepath"
+	"strconv"
 	"testing"
 
 	"github.com/coteriedb/coterie/internal/postgres/pgupgrade"
@@ -29,6 +30,21 @@ func Two(t testing.TB) (older, newer programs.Install) {
 // Find is Two, and reports whether there are any.
 func Find(t testing.TB) (older, newer programs.Install, ok bool) {
 	t.Helper()
+	found := all(t)
+	for _, from := range found {
+		for _, to := range found {
+			better := newer.Major == 0 || from.Major < older.Major || from.Major == older.Major && to.Major < newer.Major
+			if to.Major > from.Major && better && len(pgupgrade.Missing(from, to)) == 0 {
+				older, newer = from, to
+			}
+		}
+	}
+	return older, newer, newer.Major != 0
+}
+
+// all lists the installations here, and in the cache.
+func all(t testing.TB) []programs.Install {
+	t.Helper()
 	found, err := programs.Find(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -44,13 +60,17 @@ func Find(t testing.TB) (older, newer programs.Install, ok bool) {
 			}
 		}
 	}
-	for _, from := range found {
-		for _, to := range found {
-			better := newer.Major == 0 || from.Major < older.Major || from.Major == older.Major && to.Major < newer.Major
-			if to.Major > from.Major && better && len(pgupgrade.Missing(from, to)) == 0 {
-				older, newer = from, to
-			}
+	return found
+}
+
+// Of returns the installation of a major version here. Without one the test is skipped.
+func Of(t testing.TB, version string) programs.Install {
+	t.Helper()
+	for _, in := range all(t) {
+		if strconv.Itoa(in.Major) == version {
+			return in
 		}
 	}
-	return older, newer, newer.Major != 0
+	t.Skipf("NOT RUN: PostgreSQL %s is not here; let make test-majors fetch it", version)
+	return programs.Install{}
 }

@@ -1,0 +1,211 @@
+package bluegreen
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/coteriedb/coterie/internal/postgres/programs"
+	"github.com/coteriedb/coterie/internal/postgres/session"
+)
+
+// maxGlobals bounds the roles and their settings, which are held in memory because they have the roles' secrets.
+const maxGlobals = 256 << 20
+
+// Define gives green the roles and the definitions of blue, and returns the fingerprint of those. Definitions that
+// change meanwhile are an error.
+func (p *Pair) Define(ctx context.Context) (was string, err error) {
+	databases, err := p.Databases(ctx)
+	if err != nil {
+		return "", err
+	}
+	if was, err = p.Fingerprint(ctx, databases); err != nil {
+		return "", err
+	}
+	if err := p.globals(ctx); err != nil {
+		return "", fmt.Errorf("take the roles over: %w", err)
+	}
+	for _, d := range databases {
+		if err := p.define(ctx, d); err != nil {
+			return "", fmt.Errorf("take the definitions of database %s over: %w", d, err)
+		}
+	}
+	now, err := p.Fingerprint(ctx, databases)
+	if err == nil && now != was {
+		err = errors.New("definitions have changed while they were taken over; begin again when nobody changes them")
+	}
+	return was, err
+}
+
+// tool is a program of green's version.
+func (p *Pair) tool(ctx context.Context, name, sockets string, args ...string) *exec.Cmd {
+	args = append([]string{"-h", sockets, "-p", strconv.Itoa(session.Port), "-U", p.Superuser, "--no-password"}, args...)
+	cmd := exec.CommandContext(ctx, filepath.Join(p.Install.BinDir, name), args...)
+	cmd.Env, cmd.Dir, cmd.WaitDelay = append(programs.ToolEnv(), "PGOPTIONS=-c synchronous_commit=local -c statement_timeout=0 -c lock_timeout=0"), p.Work, 10*time.Second
+	return cmd
+}
+
+// globals takes the roles over, with their secrets, memberships and settings. The superuser is there already.
+func (p *Pair) globals(ctx context.Context) error {
+	dump := p.tool(ctx, "pg_dumpall", p.Sockets, "--globals-only", "-l", "template1")
+	out, err := dump.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	var said bytes.Buffer
+	dump.Stderr = &said
+	if err := dump.Start(); err != nil {
+		return err
+	}
+	b, err := io.ReadAll(io.LimitReader(out, maxGlobals+1))
+	if err == nil && len(b) > maxGlobals {
+		err = fmt.Errorf("they are more than %d bytes", maxGlobals)
+	}
+	if werr := dump.Wait(); err == nil && werr != nil {
+		err = fmt.Errorf("pg_dumpall: %w: %s", werr, programs.LastText(said.Bytes()))
+	}
+	if err != nil {
+		return err
+	}
+	load := p.tool(ctx, "psql", p.Work, "-X", "-q", "-v", "ON_ERROR_STOP=1", "-d", "template1")
+	load.Stdin = strings.NewReader(withoutRole(string(b), p.Superuser))
+	return run(load)
+}
+
+// withoutRole removes the statement that makes a role.
+func withoutRole(text, role string) string {
+	var out strings.Builder
+	for line := range strings.Lines(text) {
+		name, is := strings.CutPrefix(strings.TrimSpace(line), "CREATE ROLE ")
+		if is && slices.Contains([]string{role + ";", `"` + strings.ReplaceAll(role, `"`, `""`) + `";`}, name) {
+			continue
+		}
+		out.WriteString(line)
+	}
+	return out.String()
+}
+
+// define takes the definitions of one database over, with its settings and rights. Those that every cluster has are
+// made anew.
+func (p *Pair) define(ctx context.Context, database string) error {
+	file := filepath.Join(p.Work, "definitions.sql")
+	defer func() { _ = os.Remove(file) }()
+	args := []string{"--schema-only", "--create", "--quote-all-identifiers", "-f", file}
+	through := "template1"
+	switch database {
+	case "postgres":
+		args = append(args, "--clean")
+	case "template1":
+		args, through = append(args, "--clean"), "postgres"
+	}
+	old := os.FileMode(0o600)
+	if f, err := os.OpenFile(file, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, old); err != nil { // pg_dump keeps the mode
+		return err
+	} else if err := f.Close(); err != nil {
+		return err
+	}
+	if err := run(p.tool(ctx, "pg_dump", p.Sockets, append(args, "-d", conninfo(database))...)); err != nil {
+		return err
+	}
+	return run(p.tool(ctx, "psql", p.Work, "-X", "-q", "-v", "ON_ERROR_STOP=1", "-d", through, "-f", file))
+}
+
+// conninfo names a database to a tool, which would take some names for more than that.
+func conninfo(database string) string {
+	return "dbname='" + strings.NewReplacer(`\`, `\\`, `'`, `\'`).Replace(database) + "'"
+}
+
+// run runs a tool. Its error has the end of what it said.
+func run(cmd *exec.Cmd) error {
+	var said bytes.Buffer
+	w := bufio.NewWriterSize(&said, 4<<10)
+	cmd.Stdout, cmd.Stderr = nil, w
+	err := cmd.Run()
+	_ = w.Flush()
+	if err != nil {
+		return fmt.Errorf("%s: %w: %s", filepath.Base(cmd.Path), err, programs.LastText(said.Bytes()))
+	}
+	return nil
+}
+
+// rowsOf is a catalog as the fingerprint sees it: each row by the number of the transaction that wrote it last.
+func rowsOf(catalog, id, where string) string {
+	return fmt.Sprintf("SELECT '%s' AS k, (%s)::text AS id, x.xmin::text AS v FROM %s x %s", catalog, id, catalog, where)
+}
+
+// permanent leaves out rows of a catalog whose relation is temporary. Tables that are only emptied stay the same.
+func permanent(column string) string {
+	return fmt.Sprintf(`JOIN pg_class c ON c.oid = x.%s JOIN pg_namespace n ON n.oid = c.relnamespace AND n.nspname !~ '^pg_(toast_)?temp' WHERE c.oid >= 16384`, column)
+}
+
+// definitions has the rows of the catalogs of a database that a person's change of a definition changes. pg_class has
+// numbers that are no definitions.
+var definitions = strings.Join([]string{
+	`SELECT 'pg_class' AS k, c.oid::text AS id, concat_ws(' ', c.relnamespace, c.relname, c.relowner, c.relkind, c.relpersistence, c.relreplident, c.relispartition, c.relrowsecurity,
+		c.relforcerowsecurity, c.reloptions::text, c.relacl::text, pg_get_expr(c.relpartbound, c.oid)) AS v FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+		WHERE c.oid >= 16384 AND n.nspname !~ '^pg_(toast|temp)'`,
+	rowsOf("pg_attribute", "x.attrelid::text || ' ' || x.attnum", permanent("attrelid")),
+	rowsOf("pg_attrdef", "x.oid", permanent("adrelid")),
+	rowsOf("pg_constraint", "x.oid", permanent("conrelid")),
+	rowsOf("pg_constraint", "x.oid", "WHERE x.contypid <> 0 AND x.oid >= 16384"),
+	rowsOf("pg_trigger", "x.oid", permanent("tgrelid")),
+	rowsOf("pg_rewrite", "x.oid", permanent("ev_class")),
+	rowsOf("pg_policy", "x.oid", permanent("polrelid")),
+	rowsOf("pg_inherits", "x.inhrelid", permanent("inhrelid")),
+	rowsOf("pg_partitioned_table", "x.partrelid", permanent("partrelid")),
+	rowsOf("pg_sequence", "x.seqrelid", permanent("seqrelid")),
+	`SELECT 'pg_index', x.indexrelid::text, pg_get_indexdef(x.indexrelid) || x.indisreplident || x.indisvalid FROM pg_index x ` + permanent("indrelid"),
+	rowsOf("pg_type", "x.oid", "JOIN pg_namespace n ON n.oid = x.typnamespace AND n.nspname !~ '^pg_(toast_)?temp' WHERE x.oid >= 16384 AND NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = x.typrelid AND c.relkind <> 'c')"),
+	rowsOf("pg_enum", "x.oid", ""), rowsOf("pg_range", "x.rngtypid", "WHERE x.rngtypid >= 16384"),
+	rowsOf("pg_proc", "x.oid", "JOIN pg_namespace n ON n.oid = x.pronamespace AND n.nspname !~ '^pg_temp' WHERE x.oid >= 16384"),
+	rowsOf("pg_namespace", "x.oid", "WHERE x.oid >= 2200 AND x.nspname !~ '^pg_(toast_)?temp'"),
+	rowsOf("pg_extension", "x.oid", ""), rowsOf("pg_cast", "x.oid", "WHERE x.oid >= 16384"), rowsOf("pg_operator", "x.oid", "WHERE x.oid >= 16384"),
+	rowsOf("pg_opclass", "x.oid", "WHERE x.oid >= 16384"), rowsOf("pg_collation", "x.oid", "WHERE x.oid >= 16384"), rowsOf("pg_conversion", "x.oid", "WHERE x.oid >= 16384"),
+	rowsOf("pg_aggregate", "x.aggfnoid::oid", "WHERE x.aggfnoid::oid >= 16384"), rowsOf("pg_language", "x.oid", "WHERE x.oid >= 16384"),
+	rowsOf("pg_statistic_ext", "x.oid", ""), rowsOf("pg_event_trigger", "x.oid", ""), rowsOf("pg_default_acl", "x.oid", ""),
+	rowsOf("pg_foreign_server", "x.oid", ""), rowsOf("pg_foreign_data_wrapper", "x.oid", ""), rowsOf("pg_user_mapping", "x.oid", ""), rowsOf("pg_foreign_table", "x.ftrelid", ""),
+	rowsOf("pg_ts_config", "x.oid", "WHERE x.oid >= 16384"), rowsOf("pg_ts_dict", "x.oid", "WHERE x.oid >= 16384"), rowsOf("pg_transform", "x.oid", ""),
+	rowsOf("pg_publication", "x.oid", "WHERE x.pubname <> '"+publication+"'"), rowsOf("pg_subscription", "x.oid", ""),
+	rowsOf("pg_description", "x.classoid::text || ' ' || x.objoid || ' ' || x.objsubid", "WHERE x.objoid >= 16384"), rowsOf("pg_seclabel", "x.objoid", ""),
+}, " UNION ALL ")
+
+// clusterwide is definitions of what is the whole cluster's.
+var clusterwide = strings.Join([]string{
+	`SELECT 'pg_database' AS k, oid::text AS id, concat_ws(' ', datname, datdba, datallowconn, datistemplate, datconnlimit, datacl::text) AS v FROM pg_database`,
+	rowsOf("pg_authid", "x.oid", "WHERE x.oid >= 16384 OR x.oid = 10"), rowsOf("pg_auth_members", "x.roleid::text || ' ' || x.member", ""),
+	rowsOf("pg_db_role_setting", "x.setdatabase::text || ' ' || x.setrole", ""), rowsOf("pg_tablespace", "x.oid", ""), rowsOf("pg_shdescription", "x.objoid", "WHERE x.objoid >= 16384"),
+}, " UNION ALL ")
+
+// Fingerprint is a number of the definitions on blue, of the whole cluster and of databases.
+func (p *Pair) Fingerprint(ctx context.Context, databases []string) (string, error) {
+	var all []string
+	take := func(sql string) func(*pgx.Conn) error {
+		return func(c *pgx.Conn) error {
+			var sum string
+			err := c.QueryRow(ctx, "SELECT coalesce(md5(string_agg(md5(k || ' ' || id || ' ' || coalesce(v, '')), '' ORDER BY k, id, v)), '') FROM ("+sql+") a").Scan(&sum)
+			all = append(all, sum)
+			return err
+		}
+	}
+	if err := in(ctx, p.Blue, "", take(clusterwide)); err != nil {
+		return "", fmt.Errorf("look at the definitions: %w", err)
+	}
+	for _, d := range databases {
+		if err := in(ctx, p.Blue, d, take(definitions)); err != nil {
+			return "", fmt.Errorf("look at the definitions: %w", err)
+		}
+	}
+	return strings.Join(all, "."), nil
+}

@@ -1,0 +1,330 @@
+package bluegreen
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/coteriedb/coterie/internal/lib/retry"
+	"github.com/coteriedb/coterie/internal/postgres/session"
+	"github.com/coteriedb/coterie/internal/postgres/settings"
+)
+
+// publication is the name of the publication in each database of blue, and of the subscription of green to it.
+const publication = "coterie_green"
+
+// slots is the beginning of the names of green's slots on blue. The number of the database follows.
+const slots = publication + "_"
+
+// Subscribe begins the copy of all rows. The tables are named one by one: one that is made later is not published, so
+// that nobody's UPDATE of it fails for want of a replica identity.
+func (p *Pair) Subscribe(ctx context.Context) error {
+	databases, err := p.Databases(ctx)
+	if err != nil {
+		return err
+	}
+	for _, d := range databases {
+		var oid uint32
+		var tables []string
+		err := in(ctx, p.Blue, d, func(c *pgx.Conn) error {
+			if err := c.QueryRow(ctx, "SELECT oid FROM pg_database WHERE datname = current_database()").Scan(&oid); err != nil {
+				return err
+			}
+			rows, err := c.Query(ctx, "SELECT format('%I.%I', n.nspname, c.relname) FROM "+mine+" AND c.relkind = 'r' AND c.relpersistence = 'p' ORDER BY c.oid")
+			if err != nil {
+				return err
+			}
+			if tables, err = pgx.CollectRows(rows, pgx.RowTo[string]); err != nil || len(tables) == 0 {
+				return err
+			}
+			if _, err := c.Exec(ctx, "DROP PUBLICATION IF EXISTS "+publication); err != nil {
+				return err
+			}
+			_, err = c.Exec(ctx, "CREATE PUBLICATION "+publication+" FOR TABLE ONLY "+strings.Join(tables, ", ONLY "))
+			return err
+		})
+		if err == nil && len(tables) > 0 {
+			err = in(ctx, p.Green, d, func(c *pgx.Conn) error { return p.subscribe(ctx, c, d, oid) })
+		}
+		if err != nil {
+			return fmt.Errorf("begin the replication: %w", err)
+		}
+	}
+	return nil
+}
+
+func (p *Pair) subscribe(ctx context.Context, c *pgx.Conn, database string, oid uint32) error {
+	from := fmt.Sprintf("host=%s port=%d user=%s dbname=%s application_name=%s", settings.QuoteConninfo(p.Sockets), session.Port,
+		settings.QuoteConninfo(p.Superuser), settings.QuoteConninfo(database), publication)
+	with := fmt.Sprintf("copy_data = true, create_slot = true, slot_name = '%s%d', streaming = off", slots, oid)
+	if p.Install.Major >= 16 {
+		with += ", run_as_owner = true" // else row security of a table's owner would apply
+	}
+	_, err := c.Exec(ctx, fmt.Sprintf("CREATE SUBSCRIPTION %[1]s CONNECTION '%[2]s' PUBLICATION %[1]s WITH (%[3]s)", publication, strings.ReplaceAll(from, "'", "''"), with))
+	return err
+}
+
+// Progress is how far green is.
+type Progress struct {
+	Tables int    // whose rows are not all there
+	Of     int    // tables
+	Lag    int64  // bytes of WAL that green has not confirmed
+	Failed string // why the replication cannot go on; "": it can
+}
+
+// maxErrors bounds the errors of a worker, which tries again by itself.
+const maxErrors = 5
+
+// Progress looks how far green is.
+func (p *Pair) Progress(ctx context.Context) (g Progress, err error) {
+	databases, err := p.Databases(ctx)
+	if err != nil {
+		return g, err
+	}
+	failed := int64(0)
+	for _, d := range databases {
+		err := in(ctx, p.Green, d, func(c *pgx.Conn) error {
+			var left, of int
+			var errs int64
+			err := c.QueryRow(ctx, `SELECT count(*) FILTER (WHERE srsubstate <> 'r'), count(*), coalesce((SELECT sum(apply_error_count + sync_error_count) FROM pg_stat_subscription_stats), 0)::bigint
+				FROM pg_subscription_rel r JOIN pg_subscription s ON s.oid = r.srsubid JOIN pg_database d ON d.oid = s.subdbid AND d.datname = current_database()`).Scan(&left, &of, &errs)
+			g.Tables, g.Of, failed = g.Tables+left, g.Of+of, max(failed, errs)
+			return err
+		})
+		if err != nil {
+			return g, fmt.Errorf("look at the replication: %w", err)
+		}
+	}
+	if failed > maxErrors {
+		g.Failed = "the new cluster cannot take the rows over: " + p.said()
+		return g, nil
+	}
+	err = in(ctx, p.Blue, "", func(c *pgx.Conn) error {
+		var lost int
+		err := c.QueryRow(ctx, `SELECT coalesce(max(pg_wal_lsn_diff(pg_current_wal_lsn(), confirmed_flush_lsn)), 0)::bigint, count(*) FILTER (WHERE wal_status = 'lost')
+			FROM pg_replication_slots WHERE slot_name LIKE $1`, like).Scan(&g.Lag, &lost)
+		if lost > 0 {
+			g.Failed = "the new cluster is too far behind: max_slot_wal_keep_size has removed WAL that it needs"
+		}
+		return err
+	})
+	return g, err
+}
+
+// like is the pattern of the names of green's slots.
+var like = strings.ReplaceAll(slots, "_", `\_`) + "%"
+
+// MakeReady makes what is not replicated and takes long: the planner's statistics, and materialized views that have
+// rows on blue.
+func (p *Pair) MakeReady(ctx context.Context) error {
+	databases, err := p.Databases(ctx)
+	if err != nil {
+		return err
+	}
+	for _, d := range databases {
+		var views []string
+		err := in(ctx, p.Blue, d, func(c *pgx.Conn) error {
+			rows, err := c.Query(ctx, "SELECT format('%I.%I', n.nspname, c.relname) FROM "+mine+" AND c.relkind = 'm' AND c.relispopulated ORDER BY c.oid")
+			if err == nil {
+				views, err = pgx.CollectRows(rows, pgx.RowTo[string])
+			}
+			return err
+		})
+		if err == nil {
+			err = in(ctx, p.Green, d, func(c *pgx.Conn) error { return refresh(ctx, c, views) })
+		}
+		if err != nil {
+			return fmt.Errorf("make statistics and materialized views: %w", err)
+		}
+	}
+	return in(ctx, p.Green, "", func(c *pgx.Conn) error {
+		_, err := c.Exec(ctx, "CHECKPOINT")
+		return err
+	})
+}
+
+// refresh fills materialized views, those first that need no other, and makes the statistics.
+func refresh(ctx context.Context, c *pgx.Conn, views []string) error {
+	for len(views) > 0 {
+		var left []string
+		var last error
+		for _, v := range views {
+			if _, err := c.Exec(ctx, "REFRESH MATERIALIZED VIEW "+v); err != nil {
+				left, last = append(left, v), err
+			}
+		}
+		if len(left) == len(views) {
+			return last
+		}
+		views = left
+	}
+	_, err := c.Exec(ctx, "ANALYZE")
+	return err
+}
+
+// Shape is what must not have changed since green was defined.
+type Shape struct {
+	Print     string
+	Databases []string
+}
+
+// Finish has green have everything. Blue is quiet: x is the end of its WAL, and nothing writes. Afterwards nothing of
+// the replication is left on either side, and green's server has ended in order.
+func (p *Pair) Finish(ctx context.Context, x string, s Shape) error {
+	now, err := p.Fingerprint(ctx, s.Databases)
+	if err != nil {
+		return err
+	}
+	if now != s.Print {
+		return ErrChanged
+	}
+	if err := p.confirmed(ctx, x); err != nil {
+		return err
+	}
+	p.over.Store(true)
+	for _, d := range s.Databases {
+		if err := p.finish(ctx, d); err != nil {
+			return err
+		}
+	}
+	if err := p.Sweep(ctx, true); err != nil {
+		return err
+	}
+	return p.End(true)
+}
+
+// Over reports whether the replication was ended, so that green cannot follow blue any more.
+func (p *Pair) Over() bool { return p.over.Load() }
+
+// ErrChanged means that definitions on blue are others than green has.
+var ErrChanged = errors.New("the definitions of tables, roles or other objects have changed since the copy began")
+
+// confirmed waits until green has flushed what blue has up to x, in each database.
+func (p *Pair) confirmed(ctx context.Context, x string) error {
+	return in(ctx, p.Blue, "", func(c *pgx.Conn) error {
+		for {
+			var behind int
+			err := c.QueryRow(ctx, "SELECT count(*) FROM pg_replication_slots WHERE slot_name LIKE $1 AND (confirmed_flush_lsn IS NULL OR confirmed_flush_lsn < $2::pg_lsn)", like, x).Scan(&behind)
+			if err != nil {
+				return err
+			}
+			if behind == 0 {
+				return nil
+			}
+			if retry.Sleep(ctx, 5*time.Millisecond) != nil {
+				return fmt.Errorf("the new cluster has not got everything of %d databases in time", behind)
+			}
+		}
+	})
+}
+
+// finish takes over what is not replicated of one database, and ends the replication of it on green.
+func (p *Pair) finish(ctx context.Context, database string) error {
+	var values []string
+	err := in(ctx, p.Blue, database, func(c *pgx.Conn) error {
+		var large, prepared int
+		if err := c.QueryRow(ctx, "SELECT (SELECT count(*) FROM pg_largeobject_metadata), (SELECT count(*) FROM pg_prepared_xacts)").Scan(&large, &prepared); err != nil {
+			return err
+		}
+		if large+prepared > 0 {
+			return fmt.Errorf("%d large objects and %d prepared transactions have come since the copy began", large, prepared)
+		}
+		var err error
+		values, err = sequences(ctx, c)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("take the last of it over: %w", err)
+	}
+	return in(ctx, p.Green, database, func(c *pgx.Conn) error {
+		const chunk = 500
+		for len(values) > 0 {
+			n := min(chunk, len(values))
+			if _, err := c.Exec(ctx, strings.Join(values[:n], ";")); err != nil {
+				return fmt.Errorf("set the sequences: %w", err)
+			}
+			values = values[n:]
+		}
+		var subscribed bool
+		if err := c.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_subscription s JOIN pg_database d ON d.oid = s.subdbid WHERE subname = $1 AND datname = current_database())", publication).Scan(&subscribed); err != nil || !subscribed {
+			return err
+		}
+		for _, sql := range []string{"ALTER SUBSCRIPTION " + publication + " DISABLE", "ALTER SUBSCRIPTION " + publication + " SET (slot_name = NONE)", "DROP SUBSCRIPTION " + publication} {
+			if _, err := c.Exec(ctx, sql); err != nil {
+				return fmt.Errorf("end the replication: %w", err)
+			}
+		}
+		return nil
+	})
+}
+
+// sequences returns the statements that give each sequence the value that it has here.
+func sequences(ctx context.Context, c *pgx.Conn) (set []string, err error) {
+	rows, err := c.Query(ctx, `SELECT format('SELECT format(''SELECT setval(%%L, %%s, %%L)'', %L, last_value, is_called) FROM %I.%I', format('%I.%I', n.nspname, c.relname), n.nspname, c.relname)
+		FROM `+mine+` AND c.relkind = 'S' AND c.relpersistence <> 't' ORDER BY c.oid`)
+	if err != nil {
+		return nil, err
+	}
+	ask, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return nil, err
+	}
+	const chunk = 200
+	for len(ask) > 0 {
+		n := min(chunk, len(ask))
+		rows, err := c.Query(ctx, strings.Join(ask[:n], " UNION ALL "))
+		if err != nil {
+			return nil, err
+		}
+		some, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil {
+			return nil, err
+		}
+		set, ask = append(set, some...), ask[n:]
+	}
+	return set, nil
+}
+
+// Sweep removes green's slots from a server, with the WAL that they keep, and from a primary the publications too.
+// Green must not use them any more.
+func (p *Pair) Sweep(ctx context.Context, primary bool) error {
+	err := in(ctx, p.Blue, "", func(c *pgx.Conn) error {
+		for {
+			if _, err := c.Exec(ctx, `SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE active_pid IS NOT NULL AND (slot_name LIKE $1 OR slot_type = 'logical' AND slot_name ~ '^pg_\d+_sync_\d+_\d+$')`, like); err != nil {
+				return err
+			}
+			_, err := c.Exec(ctx, `SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE NOT active AND (slot_name LIKE $1 OR slot_type = 'logical' AND slot_name ~ '^pg_\d+_sync_\d+_\d+$')`, like)
+			var left int
+			if qerr := c.QueryRow(ctx, `SELECT count(*) FROM pg_replication_slots WHERE slot_name LIKE $1 OR slot_type = 'logical' AND slot_name ~ '^pg_\d+_sync_\d+_\d+$'`, like).Scan(&left); qerr != nil {
+				return qerr
+			}
+			if left == 0 {
+				return nil
+			}
+			if retry.Sleep(ctx, 10*time.Millisecond) != nil {
+				return errors.Join(fmt.Errorf("%d slots of the new cluster are still in use", left), err)
+			}
+		}
+	})
+	if err != nil || !primary {
+		return err
+	}
+	databases, err := p.Databases(ctx)
+	if err != nil {
+		return err
+	}
+	for _, d := range databases {
+		err := in(ctx, p.Blue, d, func(c *pgx.Conn) error {
+			_, err := c.Exec(ctx, "DROP PUBLICATION IF EXISTS "+publication)
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("remove the publication: %w", err)
+		}
+	}
+	return nil
+}
