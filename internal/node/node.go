@@ -209,7 +209,8 @@ func Run(ctx context.Context, dir string, log *slog.Logger) (err error) {
 	}
 	defer n.quorum.Close()
 	n.store, n.ports = n.quorum.Etcd(), n.quorum.Store()
-	n.majors = n.newMajors(func() { running.Go(func() { makeRoom(life, stop) }) })
+	n.majors = n.newMajors(func() { running.Go(func() { makeRoom(life, stop) }) },
+		func(f func(context.Context)) { running.Go(func() { f(life) }) })
 	if n.cfg.Kind == "replica" {
 		if err := n.openReplica(life, run); err != nil {
 			return err
@@ -252,6 +253,7 @@ func (n *node) startChores(run func(string, func(context.Context) error)) {
 	if n.probes != nil {
 		run("health", n.probes.Run)
 		run("backups", n.backups.Run)
+		run("major upgrade", n.majors.Run)
 	}
 	run("quorum membership", n.quorum.Run)
 	run("signed configuration", n.endorsed.Run)

@@ -9,6 +9,7 @@ import (
 	"github.com/coteriedb/coterie/internal/endpoint/certs"
 	"github.com/coteriedb/coterie/internal/node/majors"
 	"github.com/coteriedb/coterie/internal/node/rpc"
+	"github.com/coteriedb/coterie/internal/postgres/programs"
 )
 
 // errMakeRoom is the cause of the end of an agent in whose place another one is to begin, after the end of its server.
@@ -27,10 +28,10 @@ func makeRoom(ctx context.Context, stop context.CancelCauseFunc) {
 }
 
 // newMajors returns this node's part in major upgrades, as far as it is needed before there is an agent.
-func (n *node) newMajors(restart func()) *majors.Service {
+func (n *node) newMajors(restart func(), background func(func(context.Context))) *majors.Service {
 	return majors.New(majors.Config{
 		Self: n.self, Node: n.cfg, Layout: n.layout, Logger: n.log.With("part", "major upgrade"), Members: n.members, Store: n.store,
-		Update: n.quorum.UpdateGroup, Restart: restart,
+		Update: n.quorum.UpdateGroup, Restart: restart, Background: background,
 	})
 }
 
@@ -39,7 +40,16 @@ func (n *node) completeMajors() {
 	n.majors.View, n.majors.Status, n.majors.Calls = n.agent.View, n.status.Status, n.control
 	if n.pg != nil {
 		n.majors.Server, n.majors.Archive = n.pg, n.backups
+		n.majors.Switch, n.majors.Replaced = n.agent.SwitchCluster, n.clusterReplaced
 	}
+}
+
+// clusterReplaced has the parts of this node use another cluster, while no server runs.
+func (n *node) clusterReplaced(in programs.Install, data string) {
+	n.pg.Replace(in, data)
+	n.params.Replace(n.pg.Parameters())
+	n.seeds.MoveTo(data)
+	n.seedJobs.MoveTo(data, in.Major)
 }
 
 // serveMajors offers what the primary asks for during a major upgrade.

@@ -19,12 +19,14 @@ const (
 
 // MajorRequest is a request about a major upgrade of PostgreSQL.
 type MajorRequest struct {
-	Act     MajorAct      `json:"act"`
-	To      int           `json:"to,omitempty"`
-	BinDir  string        `json:"bin_dir,omitempty"` // of the new programs on every replica; "": where each finds them
-	Link    bool          `json:"link,omitempty"`
-	Within  time.Duration `json:"within_ns,omitempty"` // how long automatic failover may be off for it
-	Replica ag.ReplicaID  `json:"replica,omitempty"`   // of MajorFollow
+	Act    MajorAct `json:"act"`
+	To     int      `json:"to,omitempty"`
+	BinDir string   `json:"bin_dir,omitempty"` // of the new programs on every replica; "": where each finds them
+	Link   bool     `json:"link,omitempty"`
+	// BlueGreen fills the new cluster by logical replication while the old one serves.
+	BlueGreen bool          `json:"blue_green,omitempty"`
+	Within    time.Duration `json:"within_ns,omitempty"` // how long automatic failover may be off for it
+	Replica   ag.ReplicaID  `json:"replica,omitempty"`   // of MajorFollow
 	// AllowDataLoss accepts, for MajorBack, the loss of what was written since the upgrade.
 	AllowDataLoss bool `json:"allow_data_loss,omitempty"`
 }
@@ -42,7 +44,7 @@ type MajorPlan struct {
 	Node      ag.ReplicaID   `json:"node"`
 	From      MajorSide      `json:"from"`
 	To        MajorSide      `json:"to"`
-	Mode      string         `json:"mode"` // copy or link
+	Mode      string         `json:"mode"` // copy, link or blue-green
 	Size      int64          `json:"size"` // of the databases, in bytes
 	Free      int64          `json:"free"` // of the file system of the new directory
 	Followers []ag.ReplicaID `json:"followers"`

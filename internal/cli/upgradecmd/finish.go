@@ -54,7 +54,10 @@ func (x *upgrading) finish(plan *api.MajorPlan) error {
 	if err := x.opens(u); err != nil {
 		return err
 	}
-	if out.Outage = x.outage; x.asJSON {
+	if u.Mode != major.Green {
+		out.Outage = x.outage
+	}
+	if x.asJSON {
 		return cli.PrintJSON(x.c, out)
 	}
 	for _, r := range out.Remaining {
@@ -78,12 +81,25 @@ func (x *upgrading) await() (u major.Upgrade, err error) {
 		}
 		if u.Phase != phase || time.Since(said) > sayAgain {
 			said, phase = time.Now(), u.Phase
-			cli.Say(x.c, "%s … %v%s", phase, time.Since(began).Round(time.Second), x.agentless(u, asked))
+			cli.Say(x.c, "%s%s … %v%s", phase, copied(u), time.Since(began).Round(time.Second), x.agentless(u, asked))
 		}
 		if retry.Sleep(ctx, lookAgain) != nil {
 			return u, fail.Unhealthyf("the upgrade is %s after %v, and goes on without this command; see coterie upgrade major --status, and log/agent.log", u.Phase, makeLimit)
 		}
 	}
+}
+
+// copied returns the progress of a new cluster that is filled by logical replication, in brackets.
+func copied(u major.Upgrade) string {
+	switch {
+	case u.Phase != major.Copying:
+		return ""
+	case u.Tries > 0:
+		return fmt.Sprintf(" (try %d to pass: %s)", u.Tries, u.Why)
+	case u.Progress != "":
+		return " (" + u.Progress + ")"
+	}
+	return ""
 }
 
 // agentless names what is to be done where no agent goes on with the upgrade. While one takes the steps, it holds the
@@ -174,7 +190,10 @@ func rank(r api.Replica) int {
 // open notes and tells when the primary takes writes again.
 func (x *upgrading) open(s api.Status, u major.Upgrade) bool {
 	if s.WriteOpen && s.Primary == u.Self && x.outage == 0 && !x.began.IsZero() {
-		x.outage = time.Since(x.began)
+		if x.outage = time.Since(x.began); u.Mode == major.Green {
+			cli.Say(x.c, "PostgreSQL %s takes writes on %s", u.To.Version, u.Self)
+			return true
+		}
 		cli.Say(x.c, "PostgreSQL %s takes writes on %s, %v after the upgrade was asked for", u.To.Version, u.Self, x.outage.Round(100*time.Millisecond))
 	}
 	return s.WriteOpen
@@ -258,6 +277,9 @@ func (x *upgrading) show(u major.Upgrade) error {
 		s.Next = "the group goes on with the old cluster, but " + dir + " of the new one could not be removed: see log/agent.log for the reason; the next start of the agent tries again"
 	}
 	_, _ = fmt.Fprintf(w, "%s   from PostgreSQL %s to %s, asked for %s\n", s.Phase, s.From, s.To, s.Asked.Local().Format(time.DateTime))
+	if s.Phase == major.Copying && s.Progress != "" {
+		_, _ = fmt.Fprintln(w, s.Progress)
+	}
 	if s.Why != "" {
 		_, _ = fmt.Fprintf(w, "because %s\n", s.Why)
 	}
@@ -269,12 +291,14 @@ func (x *upgrading) show(u major.Upgrade) error {
 }
 
 func stateOf(u major.Upgrade) *state {
-	s := &state{Phase: u.Phase, From: u.From.Version, To: u.To.Version, Mode: u.Mode, Back: u.Back, Asked: u.Asked, Why: u.Why}
+	s := &state{Phase: u.Phase, From: u.From.Version, To: u.To.Version, Mode: u.Mode, Back: u.Back, Asked: u.Asked, Why: u.Why, Stage: u.Stage, Progress: u.Progress}
 	switch {
 	case u.Phase == "":
 		return nil
 	case u.Phase == major.Asked:
 		s.Next = "pg_upgrade makes the new cluster, or is about to; nothing has changed for the group: coterie upgrade major --rollback gives it up"
+	case u.Phase == major.Copying:
+		s.Next = "the new cluster is filled while the old one serves, and the group passes to it by itself: coterie upgrade major --rollback gives it up"
 	case u.Phase == major.Made:
 		s.Next = "the new cluster is made, and the group is about to pass to it"
 	case u.Phase == major.Passed:
@@ -301,7 +325,7 @@ func remaining(u major.Upgrade) []string {
 		list = append(list, fmt.Sprintf("the archive, which takes no WAL until then: on the primary coterie backup enable, then coterie backup run --type full; "+
 			"if %s is not the primary any more, coterie backup enable there as well, as its configuration of the tool names %s", u.Self, u.From.Data))
 	}
-	if !u.Back {
+	if !u.Back && u.Mode != major.Green {
 		list = append(list, fmt.Sprintf("the planner's statistics, as pg_upgrade does not take all of them along: %s --all --analyze-in-stages, with a connection to the group", filepath.Join(u.To.BinDir, "vacuumdb")))
 	}
 	if _, err := os.Lstat(u.From.Data); err == nil {

@@ -29,6 +29,11 @@ The agent goes on by itself when it starts again, and so does this command when 
 where the upgrade stands. --rollback gives it up. After the group has passed, the way back loses what was written since (--allow-data-loss),
 and --link has none. Without --link the upgrade needs room for a second copy of the data, and takes longer.
 
+With --blue-green the outage is a few seconds: the new cluster gets the rows by logical replication while clients go on, and they wait and
+connect again only when the group passes to it. That needs wal_level=logical, room for a second copy, a primary key or replica identity for every table,
+and nobody who changes definitions meanwhile; --dry-run names each object that stands in the way, and the command that mends it. A failover
+or the end of the agent before the group has passed gives the upgrade up, and the old cluster goes on.
+
 Refused are replicas that are not synchronized, logical slots, subscriptions, prepared transactions, tablespaces, an archive with a command
 of yours, adopted clusters, a coterie.yaml that cannot be replaced, and whatever pg_upgrade --check finds. With coterie backup the archive
 stays, and takes no WAL of the new cluster until coterie backup enable is run on the primary.`
@@ -66,6 +71,9 @@ type state struct {
 	Asked time.Time   `json:"asked"`
 	Why   string      `json:"why,omitempty"`
 	Next  string      `json:"next"`
+	// Stage and Progress say how far a new cluster is that is filled by logical replication.
+	Stage    major.Stage `json:"stage,omitempty"`
+	Progress string      `json:"progress,omitempty"`
 }
 
 // Upgrade returns the command upgrade.
@@ -83,7 +91,7 @@ func majorCommand() *cobra.Command {
 	x := &upgrading{}
 	c := &cobra.Command{
 		Use: "major", Short: "Upgrade PostgreSQL to another major version, with an outage", Long: about, Args: cli.Args(0, "no arguments"),
-		Example: "  coterie upgrade major --to 17 --dry-run\n  coterie upgrade major --to 17 --link\n  coterie upgrade major --status\n  coterie upgrade major --rollback --allow-data-loss",
+		Example: "  coterie upgrade major --to 17 --dry-run\n  coterie upgrade major --to 17 --link\n  coterie upgrade major --to 17 --blue-green --dry-run\n  coterie upgrade major --status\n  coterie upgrade major --rollback --allow-data-loss",
 		RunE: func(c *cobra.Command, _ []string) error {
 			x.c = c
 			return x.run()
@@ -94,6 +102,7 @@ func majorCommand() *cobra.Command {
 	f.StringVar(&x.req.BinDir, "pg-bindir", "", "the directory of its programs, on every replica (default: where each finds them)")
 	f.BoolVar(&x.dryRun, "dry-run", false, "say what would be done and what stands in the way, and change nothing")
 	f.BoolVar(&x.req.Link, "link", false, "by hard links: quicker, without room for a second copy, and without a way back once the group has passed")
+	f.BoolVar(&x.req.BlueGreen, "blue-green", false, "by logical replication into a second cluster: clients wait for seconds; more is refused than without")
 	f.BoolVar(&x.onlyLeader, "primary-only", false, "leave the copies of the other replicas as they are; run it again without this, and they follow")
 	f.DurationVar(&x.req.Within, "within", 0, "how long automatic failover may be off for it (default: 2h)")
 	f.BoolVar(&x.yes, "yes", false, "do not ask for the name of the group on a terminal")
@@ -136,6 +145,8 @@ func (x *upgrading) usage() error {
 	switch {
 	case x.status && (x.rollback || x.dryRun || x.req.To != 0), x.rollback && (x.dryRun || x.req.To != 0):
 		return fail.Usagef("--status and --rollback go with no other request; choose one")
+	case x.req.Link && x.req.BlueGreen:
+		return fail.Usagef("--link and --blue-green are two ways; choose one")
 	case x.req.AllowDataLoss && !x.rollback:
 		return fail.Usagef("--allow-data-loss belongs to --rollback: an upgrade loses nothing")
 	case !x.status && !x.rollback && x.req.To == 0:
@@ -167,7 +178,11 @@ func (x *upgrading) begin() error {
 	if x.onlyLeader && s.Required > 0 {
 		return fail.Usagef("--primary-only: commits wait for at least %d of the other replicas here (REQUIRED_SYNCHRONIZED_SECONDARIES_TO_COMMIT), so the primary would take no writes until one follows; leave the flag away", s.Required)
 	}
-	cli.Say(x.c, "looking at the group, and running pg_upgrade --check")
+	if x.req.BlueGreen {
+		cli.Say(x.c, "looking at the group, its databases and the new programs")
+	} else {
+		cli.Say(x.c, "looking at the group, and running pg_upgrade --check")
+	}
 	plan, err := x.cl.Major(x.c.Context(), req)
 	if err != nil {
 		return cli.NoAgent(x.c, err)
@@ -191,7 +206,7 @@ func (x *upgrading) begin() error {
 		return nil
 	}
 	if !x.yes && cli.Interactive(x.c) {
-		if err := cli.Confirm(x.c, s.Group, "Writes end for about %v. Type the name of the group to go on:", plan.Outage.Round(time.Second)); err != nil {
+		if err := cli.Confirm(x.c, s.Group, "Writes wait for about %v. Type the name of the group to go on:", plan.Outage.Round(time.Second)); err != nil {
 			return err
 		}
 	}

@@ -36,6 +36,9 @@ func (s *Service) Do(ctx context.Context, req api.MajorRequest) (api.MajorPlan, 
 	if req.Within != 0 && (req.Within < withinLeast || req.Within > withinMost) {
 		return api.MajorPlan{}, fail.Usagef("--within %v: choose between %v and %v", req.Within, withinLeast, withinMost)
 	}
+	if req.Act == api.MajorLook { // it removes nothing itself
+		s.awaitSwept(ctx)
+	}
 	if !s.asked.TryLock() {
 		return api.MajorPlan{}, fail.Refusedf("another request about a major upgrade is being carried out on %s; wait for its end", s.Self)
 	}
@@ -54,6 +57,11 @@ func (s *Service) Do(ctx context.Context, req api.MajorRequest) (api.MajorPlan, 
 // Begin looks whether the upgrade can be made, and begins it if that was asked for and nothing stands in its way. The
 // agent ends after the answer, and the next one takes the steps.
 func (s *Service) Begin(ctx context.Context, req api.MajorRequest) (api.MajorPlan, error) {
+	if req.Act == api.MajorBegin {
+		if err := s.sweepNow(ctx); err != nil { // the slots of an upgrade that was given up would stand in the way
+			s.Logger.Debug("what an upgrade has left is still there", "err", err)
+		}
+	}
 	l, err := s.examine(ctx, req)
 	if err != nil || req.Act == api.MajorLook || len(l.plan.Obstacles) > 0 {
 		if l == nil {
@@ -66,6 +74,9 @@ func (s *Service) Begin(ctx context.Context, req api.MajorRequest) (api.MajorPla
 	}
 	l.u.Asked, l.u.Until = time.Now().UTC(), l.plan.Until.UTC()
 	l.plan.Begun = true
+	if l.u.Mode == major.Green {
+		return l.plan, s.fill(l.u)
+	}
 	return l.plan, s.launch(ctx, l.u)
 }
 

@@ -23,7 +23,7 @@ import (
 const maxFile = 4 << 20
 
 // phases are those that a file can name. Another one is that of a later program, which alone knows what is to be done.
-var phases = []major.Phase{major.Asked, major.Made, major.Passed, major.Done, major.GivenUp, major.Following}
+var phases = []major.Phase{major.Asked, major.Made, major.Passed, major.Done, major.GivenUp, major.Following, major.Copying}
 
 // Read returns the state of the upgrade that this node has begun last; the zero value if there was none.
 func Read(l config.Layout) (u major.Upgrade, err error) {

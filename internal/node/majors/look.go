@@ -57,6 +57,12 @@ func (l *look) note(format string, a ...any) {
 func (s *Service) examine(ctx context.Context, req api.MajorRequest) (*look, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookLimit)
 	defer cancel()
+	if s.filling.Load() {
+		return nil, fail.Refusedf("an upgrade by blue/green is under way on %s; see coterie upgrade major --status", s.Self)
+	}
+	if req.Link && req.BlueGreen {
+		return nil, fail.Usagef("--link and --blue-green are two ways; choose one")
+	}
 	l := &look{s: s, req: req, plan: api.MajorPlan{Node: s.Self, Followers: []ag.ReplicaID{}, Obstacles: []string{}, Notes: []string{}, Steps: []string{}}}
 	v, err := s.leads()
 	if err != nil {
@@ -71,6 +77,12 @@ func (s *Service) examine(ctx context.Context, req api.MajorRequest) (*look, err
 		return nil, err
 	}
 	l.others(ctx)
+	if l.u.Mode == major.Green {
+		if err := l.green(ctx); err != nil {
+			return nil, err
+		}
+		return l, nil
+	}
 	if len(l.plan.Obstacles) == 0 { // it takes the longest, and needs what was looked at before
 		if err := l.job.Check(ctx); err != nil {
 			if ctx.Err() != nil {
@@ -113,8 +125,11 @@ func (l *look) sides(ctx context.Context, v *ag.View) error {
 		return err
 	}
 	l.u = major.Upgrade{Phase: major.Asked, Self: l.s.Self, Mode: major.Copy, Epoch: v.Record.Epoch.Epoch}
-	if l.req.Link {
+	switch {
+	case l.req.Link:
 		l.u.Mode = major.Link
+	case l.req.BlueGreen:
+		l.u.Mode, l.u.Phase = major.Green, major.Copying
 	}
 	l.u.From = major.Cluster{
 		Major: now.Major, Version: now.Version, BinDir: now.BinDir, Data: filepath.Clean(pg.Data), SystemID: id, Copy: v.Record.State.Copy,
@@ -312,7 +327,7 @@ func (l *look) contents(ctx context.Context) (err error) {
 		need += int64(float64(l.plan.Size) * roomFactor)
 		l.plan.Outage += time.Duration(l.plan.Size/copyRate) * time.Second
 	}
-	if n := l.s.Status().Required; n > 0 { // writes wait for that many new copies
+	if n := l.s.Status().Required; n > 0 && l.u.Mode != major.Green { // writes wait for that many new copies
 		l.plan.Outage += fixedTime + time.Duration(n)*time.Duration(l.plan.Size/copyRate)*time.Second
 	}
 	if l.plan.Free < need {

@@ -6,12 +6,14 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/ag/major"
+	"github.com/coteriedb/coterie/internal/agent"
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/etcd"
 	"github.com/coteriedb/coterie/internal/node/membership"
@@ -38,6 +40,12 @@ type Config struct {
 	Status  func() api.Status
 	Calls   rpc.Caller
 	Archive Archive
+	// Background runs f beside the agent, until the node ends. Switch is the agent's SwitchCluster. Replaced has the
+	// parts of the node use another cluster in the same process.
+	Background func(f func(ctx context.Context))
+	Switch     func(ctx context.Context, c agent.ClusterSwitch) error
+	Replaced   func(in programs.Install, data string)
+
 	Restart func() // ends the agent and its server in order, and begins another agent in its place
 }
 
@@ -65,6 +73,8 @@ type Service struct {
 	Config
 	asked sync.Mutex    // one request at a time
 	last  etcd.Snapshot // what Facts read last
+
+	filling atomic.Bool // a new cluster is being filled
 }
 
 // New returns the service of a node.

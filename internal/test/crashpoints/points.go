@@ -58,6 +58,9 @@ var Scenarios = []Scenario{
 		"leave.removed", "leave.recorded", "leave.signalled", "leave.unsignalled", "leave.recovered", "leave.unmarked", "leave.moved", "leave.renamed",
 	}},
 	{"a node is destroyed", []string{"destroy.keyless", "destroy.dataless", "destroy.bare", "destroy.empty"}},
+	{"a major upgrade by blue/green", []string{
+		"green.begun", "green.empty", "green.defined", "green.subscribed", "green.ready", "switch.drained", "switch.quiet", "switch.stopped",
+	}},
 	{"a major upgrade", []string{
 		"major.announced", "major.asked", "major.begun", "major.upgraded", "major.made", "major.passed", "major.marked", "major.named",
 		"major.following", "major.unfinished", "major.dropped",

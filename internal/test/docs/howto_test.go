@@ -20,7 +20,7 @@ var howTo = []struct{ page, kinds string }{
 	{"docs/how-to/maintenance.md", "any any sql"},
 	{"docs/how-to/support-bundle.md", "any any"},
 	{"docs/how-to/settings.md", "any sql any"},
-	{"docs/how-to/upgrade.md", "secondary any former any major major major major set any"},
+	{"docs/how-to/upgrade.md", "secondary any former any major major major major major major set any"},
 	{"docs/how-to/restore.md", "set server set server set server server adopt"},
 	{"docs/how-to/leave.md", "set stays set stays server"},
 }

@@ -1,0 +1,220 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/coteriedb/coterie/internal/lab"
+	"github.com/coteriedb/coterie/internal/test/majors"
+)
+
+// waiter is a session that counts, and notes how long it had to wait and what it was told.
+type waiter struct {
+	longest atomic.Int64
+	counted atomic.Int64 // transactions
+	ended   atomic.Int64 // how often its session ended, and it connected again
+	errs    chan error
+	done    chan struct{}
+	end     context.CancelFunc
+}
+
+// counts begins a session that increments a row, one transaction after the other, until end.
+func (g *group) counts(t *testing.T) *waiter {
+	t.Helper()
+	ctx, end := context.WithCancel(t.Context())
+	w := &waiter{errs: make(chan error, 100), done: make(chan struct{}), end: end}
+	conn, err := pgx.Connect(ctx, g.ReadWrite())
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		defer close(w.done)
+		defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+		for ctx.Err() == nil {
+			began := time.Now()
+			for {
+				_, err := conn.Exec(ctx, "UPDATE counted SET n = n + 1", pgx.QueryExecModeSimpleProtocol)
+				if err == nil || ctx.Err() != nil {
+					break
+				}
+				var told *pgconn.PgError
+				if !errors.As(err, &told) || told.Code != "40001" && told.Code != "57P01" {
+					w.errs <- err
+					return
+				}
+				w.ended.Add(1)
+				if conn, err = pgx.Connect(ctx, g.ReadWrite()); err != nil {
+					w.errs <- err
+					return
+				}
+			}
+			if took := int64(time.Since(began)); took > w.longest.Load() {
+				w.longest.Store(took)
+			}
+			w.counted.Add(1)
+			time.Sleep(2 * time.Millisecond)
+		}
+	}()
+	return w
+}
+
+// goesOn waits until the session has made a transaction from now on, or has failed.
+func (w *waiter) goesOn(t *testing.T) {
+	t.Helper()
+	was, end := w.counted.Load(), time.Now().Add(2*time.Minute)
+	for w.counted.Load() < was+2 && len(w.errs) == 0 {
+		if time.Now().After(end) {
+			t.Fatal("the session makes no transaction any more")
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// stop ends it, and returns the longest wait and the first error.
+func (w *waiter) stop() (time.Duration, error) {
+	w.end()
+	<-w.done
+	select {
+	case err := <-w.errs:
+		return time.Duration(w.longest.Load()), err
+	default:
+		return time.Duration(w.longest.Load()), nil
+	}
+}
+
+// logical has the group's servers write WAL that can be decoded.
+func (g *group) logical(t *testing.T) {
+	t.Helper()
+	primary := *g.ready(t).Primary
+	must(t, "settings", "set", "wal_level=logical", "--node", g.node(primary))
+	must(t, "restart", "--postgres", "--all", "--node", g.node(primary))
+	g.ready(t)
+	if l := sql(t, g.ReadWrite(), "SHOW wal_level"); l != "logical" {
+		t.Fatalf("wal_level is %s", l)
+	}
+}
+
+// TestEndToEndBlueGreen upgrades a group under load by blue/green. A session ends once, with an
+// error after which it can be tried again; every acknowledged row is there; what is not rows is there as well.
+func TestEndToEndBlueGreen(t *testing.T) {
+	long(t)
+	older, newer := twoMajors(t)
+	if to := os.Getenv("COTERIE_GREEN_TO"); to != "" {
+		newer = majors.Of(t, to)
+	}
+	g := newGroup(t, lab.Options{Replicas: 2, Profile: os.Getenv("COTERIE_GREEN_PROFILE")})
+	g.logical(t)
+	for _, s := range []string{
+		"CREATE TABLE big AS SELECT i, md5(i::text) AS t FROM generate_series(1, 200000) AS i", "ALTER TABLE big ADD PRIMARY KEY (i)",
+		"CREATE TABLE counted (id int PRIMARY KEY, n bigint)", "INSERT INTO counted VALUES (1, 0)", "CREATE SEQUENCE seq", "SELECT setval('seq', 4711)",
+		"CREATE ROLE app LOGIN PASSWORD 'secret'", "ALTER ROLE app SET work_mem = '7MB'", "GRANT SELECT ON big TO app", "COMMENT ON TABLE big IS 'the big one'",
+		"CREATE MATERIALIZED VIEW few AS SELECT count(*) AS n FROM big", "CREATE TABLE parts (id int PRIMARY KEY, g int GENERATED ALWAYS AS (id * 2) STORED) PARTITION BY RANGE (id)",
+		"CREATE TABLE parts1 PARTITION OF parts FOR VALUES FROM (0) TO (1000)", "INSERT INTO parts SELECT generate_series(1, 500)",
+		"ALTER TABLE big ENABLE ROW LEVEL SECURITY", "CREATE TABLE bare (x int)",
+	} {
+		sql(t, g.ReadWrite(), s)
+	}
+	primary := *g.ready(t).Primary
+	a := coterie(t, g.upgradeMajor(primary, newer, "--blue-green", "--dry-run")...)
+	if a.code != 4 || !strings.Contains(a.out+a.err, "ALTER TABLE public.bare REPLICA IDENTITY FULL") {
+		t.Fatalf("a table without an identity: %d %s %s", a.code, a.out, a.err)
+	}
+	sql(t, g.ReadWrite(), "ALTER TABLE bare REPLICA IDENTITY FULL")
+	sql(t, g.ReadWrite(), "ALTER TABLE coterie_ledger.entry REPLICA IDENTITY FULL")
+	g.await(t, "a look that finds nothing in the way", func(lab.Status) bool {
+		a = coterie(t, g.upgradeMajor(primary, newer, "--blue-green", "--dry-run")...)
+		t.Logf("%d %s", a.code, a.out)
+		return a.code == 0
+	})
+
+	w := g.counts(t)
+	began := time.Now()
+	a = must(t, g.upgradeMajor(primary, newer, "--blue-green", "--primary-only")...)
+	t.Logf("upgraded in %v:\n%s", time.Since(began).Round(100*time.Millisecond), a.err)
+	w.goesOn(t)
+	took, err := w.stop()
+	t.Logf("the session waited for %v at most", took.Round(time.Millisecond))
+	if err != nil || w.ended.Load() > 1 {
+		t.Errorf("the session ended %d times: %v", w.ended.Load(), err)
+	}
+	if took > time.Minute { // seconds, on a machine that does nothing else
+		t.Errorf("the session waited for %v", took)
+	}
+	for q, want := range map[string]string{
+		"SELECT count(*) FROM big": "200000", "SELECT nextval('seq')": "4712", "SELECT n FROM few": "200000", "SELECT sum(g) FROM parts": "250500",
+		"SELECT obj_description('big'::regclass)": "the big one", "SELECT setconfig[1] FROM pg_db_role_setting WHERE setrole = 'app'::regrole": "work_mem=7MB",
+		"SELECT has_table_privilege('app', 'big', 'SELECT')": "true", "SELECT count(*) FROM pg_publication": "0", "SELECT count(*) FROM pg_subscription": "0",
+		"SELECT current_setting('server_version_num')::int / 10000": fmt.Sprint(newer.Major), "SELECT left(rolpassword, 5) FROM pg_authid WHERE rolname = 'app'": "SCRAM",
+	} {
+		if got := sql(t, g.ReadWrite(), q); got != want {
+			t.Errorf("%s: %q, not %q", q, got, want)
+		}
+	}
+	must(t, g.upgradeMajor(primary, newer)...) // the other follows
+	g.haveMajor(t, newer)
+	g.judge(t)
+	g.write(t)
+	must(t, "failover", "--to", secondaries(g.ready(t))[0], "--node", g.node(primary))
+	g.ready(t)
+	g.acknowledged(t, 20)
+	g.judge(t)
+	_ = older
+	g.down(t)
+}
+
+// TestCrashPointsOfBlueGreen ends the primary's agent at each point of an upgrade by blue/green. Each time the group
+// has the old cluster or the new one, with every row, and the same command makes the upgrade.
+func TestCrashPointsOfBlueGreen(t *testing.T) {
+	long(t)
+	if os.Getenv("COTERIE_CRASHPOINTS") == "" {
+		t.Skip("make crashpoints runs it (COTERIE_CRASHPOINTS=all, or the beginning of a name)")
+	}
+	older, newer := twoMajors(t)
+	c := &crash{points: armable(t)}
+	c.group = raise(t, lab.Options{Replicas: 2, Profile: os.Getenv("COTERIE_GREEN_PROFILE")})
+	c.logical(t)
+	if err := c.run(t, "CREATE TABLE kept (n int PRIMARY KEY)"); err != nil {
+		t.Fatal(err)
+	}
+	for i, name := range selected(points("a major upgrade by blue/green")) {
+		t.Run(name, func(t *testing.T) {
+			was := c.ready(t)
+			if err := c.run(t, fmt.Sprintf("INSERT INTO kept VALUES (%d)", i)); err != nil {
+				t.Fatal(err)
+			}
+			if err := c.points.Arm(name); err != nil {
+				t.Fatal(err)
+			}
+			c.command(t, c.upgradeMajor(*was.Primary, newer, "--blue-green")...)
+			c.fired(t, name)
+			c.revived(t)
+			c.ready(t)
+			c.keeps(t, i+1)
+			primary := c.finishes(t, func(primary string) []string { return c.upgradeMajor(primary, newer, "--blue-green") })
+			c.haveMajor(t, newer)
+			c.keeps(t, i+1)
+			c.finishes(t, func(primary string) []string {
+				return []string{"upgrade", "major", "--rollback", "--allow-data-loss", "--yes", "--pg-bindir", older.BinDir, "--node", c.node(primary)}
+			})
+			c.haveMajor(t, older)
+			c.keeps(t, i+1)
+			if err := os.RemoveAll(c.newData(t, primary, older, newer)); err != nil {
+				t.Fatal(err)
+			}
+			c.told.WriteString(fmt.Sprintf("%-20s there and back\n", name))
+		})
+		if t.Failed() {
+			t.FailNow()
+		}
+	}
+	c.down(t)
+}
