@@ -214,6 +214,9 @@ func (l Layout) FoundingFile() string { return filepath.Join(l.State(), "foundin
 // LeavingFile exists if this node leaves its group, or has left it. No agent starts then.
 func (l Layout) LeavingFile() string { return filepath.Join(l.State(), "leaving.json") }
 
+// CoverageFile holds what became known in the last week of the sessions of this node's listener.
+func (l Layout) CoverageFile() string { return filepath.Join(l.State(), "coverage.json") }
+
 // MajorFile holds the state of a major upgrade of PostgreSQL on this node.
 func (l Layout) MajorFile() string { return filepath.Join(l.State(), "major.json") }
 

@@ -44,7 +44,6 @@ type known struct {
 // session that ends soon is not asked, and one that changes its state again and again ever more seldom.
 const (
 	keepTick     = time.Second // a session is not asked before it is that old
-	coverageTick = 60          // ticks between two looks for the history of what would be kept
 	keepPerTick  = 10          // sessions of this node that are asked at once
 	keepPauseMin = 10 * time.Second
 	keepPauseMax = 5 * time.Minute
@@ -55,14 +54,11 @@ const (
 func (s *Server) keepStates() {
 	t := time.NewTicker(s.keepTick)
 	defer t.Stop()
-	for ticks := 1; ; ticks++ {
+	for {
 		select {
 		case <-s.closed:
 			return
 		case <-t.C:
-		}
-		if ticks%coverageTick == 0 {
-			s.coverage.Take(time.Now(), s.Continuity())
 		}
 		if list := s.unknownStates(time.Now()); len(list) > 0 {
 			ctx, cancel := context.WithTimeout(s.life, s.keepTick)

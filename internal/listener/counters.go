@@ -213,12 +213,6 @@ type ContinuityGroup = continuity.Group
 // Prospect is what would become of them in an event.
 type Prospect = continuity.Prospect
 
-// CoverageHour is what became known of all sessions in an hour.
-type CoverageHour = continuity.Hour
-
-// CoverageShare is how many of them an event would have kept.
-type CoverageShare = continuity.Share
-
 // maxGroups bounds what Continuity returns, as a report of a node is bounded: the groups beyond it are joined.
 const maxGroups = 250
 
@@ -239,10 +233,6 @@ func (s *Server) Continuity() []ContinuityGroup {
 	}
 	return continuity.Groups(outlooks, maxGroups)
 }
-
-// Coverage returns what Continuity has told in the last week, hour by hour, oldest first. It begins anew with the
-// server.
-func (s *Server) Coverage() []CoverageHour { return s.coverage.Hours() }
 
 // outlook returns what would become of the session, by what is known here.
 func (x *session) outlook() continuity.Outlook {

@@ -25,7 +25,6 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/admission"
 	"github.com/coteriedb/coterie/internal/listener/address"
-	"github.com/coteriedb/coterie/internal/listener/continuity"
 	"github.com/coteriedb/coterie/internal/listener/hba"
 	"github.com/coteriedb/coterie/internal/listener/lone"
 	"github.com/coteriedb/coterie/internal/listener/replay"
@@ -55,7 +54,6 @@ type Server struct {
 	pool           backendPool
 	drain          atomic.Pointer[activeDrain] // nil: no drain
 	inquiry        inquiry
-	coverage       continuity.History
 	readerPatience time.Duration
 	keepTick       time.Duration
 	keepPause      time.Duration

@@ -120,6 +120,9 @@ func (n *node) newStatus() *status.Service {
 		c.Links, c.Server, c.Upstream, c.Downstream, c.Commits, c.Keeper, c.Seedings, c.Log = n.links, n.pg, n.up, n.down, n.penalty, n.server, n.seedJobs.Operations, n.serverSays
 		c.Observed, c.Parameters, c.Backups = n.observed, n.params, n.backups
 	}
+	if n.coverage != nil {
+		c.Coverage = n.coverage
+	}
 	return status.New(c)
 }
 

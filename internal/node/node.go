@@ -26,6 +26,7 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/serverlog"
 	"github.com/coteriedb/coterie/internal/node/backups"
 	"github.com/coteriedb/coterie/internal/node/clientport"
+	"github.com/coteriedb/coterie/internal/node/coverage"
 	"github.com/coteriedb/coterie/internal/node/endorsement"
 	"github.com/coteriedb/coterie/internal/node/history"
 	"github.com/coteriedb/coterie/internal/node/majors"
@@ -85,6 +86,7 @@ type node struct {
 	views      *catalog.Catalog
 	status     *status.Service
 	operate    *operations.Service
+	coverage   *coverage.Recorder // nil: this node serves no clients
 	majors     *majors.Service
 	webhooks   *webhooks.Sender // nil: coterie.yaml names no receiver
 	agent      *agent.Agent
@@ -343,6 +345,9 @@ func (n *node) openAgent(run func(string, func(context.Context) error)) error {
 		return err
 	}
 	n.endorsed = n.newEndorsement()
+	if n.clients.Serves() {
+		n.coverage = coverage.New(n.layout.CoverageFile(), n.outlooks, n.log.With("part", "coverage"))
+	}
 	n.status = n.newStatus()
 	if n.webhooks = n.newWebhooks(); n.webhooks != nil {
 		run("webhooks", n.webhooks.Run)
@@ -363,6 +368,9 @@ func (n *node) leads() bool {
 func (n *node) openPorts(run func(string, func(context.Context) error)) error {
 	if err := n.clients.Open(run); err != nil {
 		return err
+	}
+	if n.coverage != nil {
+		run("coverage", n.coverage.Run)
 	}
 	var browsers *web.Server
 	var past *history.Recorder

@@ -52,6 +52,14 @@ func (n *node) newClientPort() *clientport.Port {
 	})
 }
 
+// outlooks returns what would become of the sessions of this node's clients.
+func (n *node) outlooks() []listener.ContinuityGroup {
+	if s := n.clients.Server(); s != nil {
+		return s.Continuity()
+	}
+	return nil
+}
+
 // newWeb returns the console in the browser. Logins are checked as those at the client ports are.
 func (n *node) newWeb(past func(samples.Span) web.History) *web.Server {
 	return web.New(web.Config{

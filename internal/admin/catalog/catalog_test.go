@@ -79,9 +79,13 @@ func demo() Facts {
 					{Replica: "a", Application: "shop", User: "app", Sessions: 1, Failover: Prospect{"ENDS", "it has temporary objects"}, NodeLoss: Prospect{"ENDS", "it came through the listener of that node"}, ServerLoss: Prospect{"ENDS", "it has temporary objects"}, Statement: "CREATE TEMP TABLE"},
 					{Replica: "b", Others: true, Sessions: 7, Failover: Prospect{Fate: "LIKELY"}, NodeLoss: Prospect{Fate: "KEPT"}, ServerLoss: Prospect{Fate: "KEPT"}},
 				},
+				Owners: []OwnerCoverage{
+					{Application: "shop", User: "app", Coverage: Coverage{Begin: noon, Looks: 2, Sessions: 8, Failover: Share{8, ""}, NodeLoss: Share{2, "it has set the seed of random (SELECT)"}}},
+					{Others: true, Coverage: Coverage{Begin: noon, Looks: 2, Sessions: 4}},
+				},
 				Coverage: []Coverage{
-					{Hour: noon.Add(-time.Hour), Looks: 60, Sessions: 600, Failover: Share{600, ""}, NodeLoss: Share{0, "it came through the listener of that node"}, ServerLoss: Share{450, "it has temporary objects"}, Open: 30, Replayed: Share{6, "CONTINUITY = SESSION"}},
-					{Hour: noon, Looks: 1},
+					{Begin: noon.Add(-time.Hour), Looks: 60, Sessions: 600, Failover: Share{600, ""}, NodeLoss: Share{0, "it came through the listener of that node"}, ServerLoss: Share{450, "it has temporary objects"}, Open: 30, Replayed: Share{6, "CONTINUITY = SESSION"}},
+					{Begin: noon, Looks: 1},
 				},
 				Places:  []Place{{Address: "10.0.0.9/24", State: "ONLINE", Device: "eth0"}},
 				Readers: []Second{{At: noon, Readers: 4, Routed: 3, Pct: 75}},
@@ -224,6 +228,7 @@ func TestAnswers(t *testing.T) {
 		{"select (extract(epoch from since)/300)::bigint*300 from coterie.sessions", "1795262400"},
 		{"select application_name, sessions, failover, failover_pct, node_loss_pct, server_loss_pct from coterie.continuity where statement is not null", "shop|1|ENDS|75|0|75"},
 		{"select sum(sessions), count(application_name) from coterie.continuity", "11|2"},
+		{"select application_name, user_name, looks, sessions, failover_pct, node_loss_pct, node_loss_reason, replayed_pct from coterie.continuity_by_application", "shop|app|2|4|100|25|it has set the seed of random (SELECT)|<nil>\n<nil>|<nil>|2|2|0|0|<nil>|<nil>"},
 		{"select looks, sessions, failover_pct, node_loss_pct, server_loss_pct, server_loss_reason, open_transactions, replayed_pct from coterie.continuity_history order by hour", "60|10|100|0|75|it has temporary objects|0.5|20\n1|0|<nil>|<nil>|<nil>|<nil>|0|<nil>"},
 		{"select current_user, current_database(), @@SERVERNAME, 1::text || 'x', '1'::int4 + 1, cast('2' as nvarchar(max))", "me|coterie|a|1x|2|2"},
 		{"select n.nspname from pg_catalog.pg_namespace n where n.nspname = any (array['sys', 'x']) and n.nspname !~ '^pg_' and nspname operator(pg_catalog.~) '^(sys)$' collate pg_catalog.default", "sys"},

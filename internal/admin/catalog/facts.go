@@ -52,17 +52,19 @@ type Node struct {
 	Databases []Database     `json:"databases,omitempty"`
 	Sessions  []Session      `json:"sessions,omitempty"`
 	Outlooks  []Outlook      `json:"outlooks,omitempty"` // of all its sessions
-	Coverage  []Coverage     `json:"coverage,omitempty"` // of the last week, oldest first
-	Routes    *ag.Routes     `json:"routes,omitempty"`
-	FellBack  uint64         `json:"fell_back"` // readers routed to the primary since the node started
-	Lagged    uint64         `json:"lagged"`    // times that a replica was skipped because of coterie.max_lag since then
-	Readers   []Second       `json:"readers,omitempty"`
-	Places    []Place        `json:"places,omitempty"`   // addresses and ports of the group's listener
-	Networks  []netip.Prefix `json:"networks,omitempty"` // addresses of its devices that are up, with their subnets; nil: not known
-	Uptime    time.Duration  `json:"uptime_ns"`
-	Lease     time.Duration  `json:"lease_ns,omitempty"`    // remaining time, if it is the primary
-	Commit    *time.Time     `json:"last_commit,omitempty"` // time of the last transaction that was committed or replayed here
-	LogRate   float64        `json:"log_rate"`              // bytes per second that the primary writes or a secondary replays
+	Coverage  []Coverage     `json:"coverage,omitempty"` // by hour of the last week, oldest first
+	// Owners is the same by day, application and user.
+	Owners   []OwnerCoverage `json:"coverage_by_application,omitempty"`
+	Routes   *ag.Routes      `json:"routes,omitempty"`
+	FellBack uint64          `json:"fell_back"` // readers routed to the primary since the node started
+	Lagged   uint64          `json:"lagged"`    // times that a replica was skipped because of coterie.max_lag since then
+	Readers  []Second        `json:"readers,omitempty"`
+	Places   []Place         `json:"places,omitempty"`   // addresses and ports of the group's listener
+	Networks []netip.Prefix  `json:"networks,omitempty"` // addresses of its devices that are up, with their subnets; nil: not known
+	Uptime   time.Duration   `json:"uptime_ns"`
+	Lease    time.Duration   `json:"lease_ns,omitempty"`    // remaining time, if it is the primary
+	Commit   *time.Time      `json:"last_commit,omitempty"` // time of the last transaction that was committed or replayed here
+	LogRate  float64         `json:"log_rate"`              // bytes per second that the primary writes or a secondary replays
 	// Stale is how old Commit and LogRate are where its server or the node has not answered since; 0: they are current.
 	Stale    time.Duration    `json:"stale_ns,omitempty"`
 	Links    []Link           `json:"links,omitempty"`    // links that carry WAL
@@ -185,9 +187,18 @@ type Prospect struct {
 	Why  string `json:"why,omitempty"` // the reason if it is not KEPT
 }
 
-// Coverage is what became known of a listener's sessions in an hour. Its numbers are those of all looks together.
+// OwnerCoverage is what became known of the sessions of an application and user in a day.
+type OwnerCoverage struct {
+	Application string `json:"application_name"`
+	User        string `json:"user"`
+	Others      bool   `json:"others,omitempty"` // several of them, which are not named
+	Coverage
+}
+
+// Coverage is what became known of a listener's sessions in an hour or a day. Its numbers are those of all looks
+// together.
 type Coverage struct {
-	Hour       time.Time `json:"hour"`
+	Begin      time.Time `json:"hour"`
 	Looks      int       `json:"looks"`
 	Sessions   int       `json:"sessions"`
 	Failover   Share     `json:"failover"`

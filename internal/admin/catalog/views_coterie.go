@@ -132,10 +132,16 @@ var ownViews = []view{
 		rows: continuityRows,
 	},
 	{
-		schema: "coterie", name: "continuity_history", about: "What coterie.continuity has shown in the last week, by node and hour: each listener looks at its sessions once a minute, and begins anew when its agent is restarted.",
+		schema: "coterie", name: "continuity_history", about: "What coterie.continuity has shown in the last week, by node and hour: each node looks at the sessions of its listener once a minute.",
 		columns: cols("node t, hour ts, looks i8, sessions f, failover_pct f, failover_reason t, node_loss_pct f, node_loss_reason t, server_loss_pct f, server_loss_reason t, " +
 			"open_transactions f, replayed_pct f, replayed_reason t"),
 		rows: perNode(func(n Node) []Coverage { return n.Coverage }, coverageRow),
+	},
+	{
+		schema: "coterie", name: "continuity_by_application", about: "What coterie.continuity has shown in the last week, by node, day, application and user. Of a day, a node tells 32 of these apart.",
+		columns: cols("node t, day ts, application_name t, user_name t, looks i8, sessions f, failover_pct f, failover_reason t, node_loss_pct f, node_loss_reason t, server_loss_pct f, server_loss_reason t, " +
+			"open_transactions f, replayed_pct f, replayed_reason t"),
+		rows: perNode(func(n Node) []OwnerCoverage { return n.Owners }, ownerCoverageRow),
 	},
 	{
 		schema: "coterie", name: "streams", about: "Log streams from the primary, and the links that carry them: bytes before and after compression.",

@@ -3,6 +3,7 @@ package catalog
 import (
 	"database/sql/driver"
 	"net"
+	"slices"
 
 	"github.com/coteriedb/coterie/internal/ag"
 )
@@ -237,7 +238,7 @@ func continuityRows(f Facts) (out [][]any) {
 	return out
 }
 
-// coverageRow returns the row of an hour in coterie.continuity_history, without the node.
+// coverageRow returns the row of an hour or a day in the views of what became known, without the node.
 func coverageRow(c Coverage) []any {
 	pct := func(s Share, of int) any {
 		if of == 0 {
@@ -247,7 +248,16 @@ func coverageRow(c Coverage) []any {
 	}
 	looks := float64(max(c.Looks, 1))
 	return []any{
-		timeText(c.Hour), int64(c.Looks), float64(c.Sessions) / looks, pct(c.Failover, c.Sessions), orNull(c.Failover.Why), pct(c.NodeLoss, c.Sessions), orNull(c.NodeLoss.Why),
+		timeText(c.Begin), int64(c.Looks), float64(c.Sessions) / looks, pct(c.Failover, c.Sessions), orNull(c.Failover.Why), pct(c.NodeLoss, c.Sessions), orNull(c.NodeLoss.Why),
 		pct(c.ServerLoss, c.Sessions), orNull(c.ServerLoss.Why), float64(c.Open) / looks, pct(c.Replayed, c.Open), orNull(c.Replayed.Why),
 	}
+}
+
+// ownerCoverageRow returns the row of a day in coterie.continuity_by_application, without the node.
+func ownerCoverageRow(o OwnerCoverage) []any {
+	application, user := any(o.Application), any(o.User)
+	if o.Others {
+		application, user = nil, nil
+	}
+	return slices.Insert(coverageRow(o.Coverage), 1, application, user)
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/cli"
 	"github.com/coteriedb/coterie/internal/cli/sqlrun"
 )
@@ -49,34 +50,51 @@ const continuityQuery = `SELECT coalesce(application_name, '` + restOfNode + `')
 failover, failover_reason, node_loss, node_loss_reason, server_loss, server_loss_reason, statement, open_transaction, open_transaction_reason FROM coterie.continuity`
 
 func checkContinuityCommand() *cobra.Command {
-	var asJSON bool
+	var asJSON, history bool
 	c := &cobra.Command{
 		Use: "continuity", Short: "Show which sessions a failover now would keep, by application and user, and why not the others",
 		Long: `Shows, for each application and user, how many of its sessions a planned failover now would keep, and the sudden death of their server's
 node or of its PostgreSQL alone; and of the others why not, with the keywords of the statement that is the reason where it is known.
 Of the transactions that are open now in sessions that would be kept it says which would fail with 40001, and why: with CONTINUITY = REPLAY
 most are executed again.
-Every listener answers from its memory: no server is asked. coterie failover --dry-run asks the primary.`,
-		Example: "  coterie check continuity",
+Every listener answers from its memory: no server is asked. coterie failover --dry-run asks the primary.
+With --history it shows the last week, day by day: each node looks at the sessions of its listener once a minute, and keeps the sums over
+restarts of its agent. The most frequent reason that each node has seen in a day is printed.`,
+		Example: "  coterie check continuity\n  coterie check continuity --history",
 		Args:    cli.Args(0, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			cl, err := cli.Client(c)
 			if err != nil {
 				return err
 			}
-			r, err := sqlrun.Ask(c, cl, continuityQuery)
-			if err != nil {
-				return err
+			if history {
+				return shown[daily]{coverageQuery, dailyOf, printDaily}.show(c, cl, asJSON)
 			}
-			found := prospectsOf(r.Rows)
-			if asJSON {
-				return cli.PrintJSON(c, found)
-			}
-			return printProspects(c, found)
+			return shown[prospects]{continuityQuery, prospectsOf, printProspects}.show(c, cl, asJSON)
 		},
 	}
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	c.Flags().BoolVar(&history, "history", false, "show the last week by day instead of this moment")
 	return c
+}
+
+// shown is a query of the node's views, and how its answer is read and printed for people.
+type shown[T any] struct {
+	query string
+	read  func(rows [][]any) []T
+	text  func(*cobra.Command, []T) error
+}
+
+func (s shown[T]) show(c *cobra.Command, cl *api.Client, asJSON bool) error {
+	r, err := sqlrun.Ask(c, cl, s.query)
+	if err != nil {
+		return err
+	}
+	list := s.read(r.Rows)
+	if asJSON {
+		return cli.PrintJSON(c, list)
+	}
+	return s.text(c, list)
 }
 
 // prospectsOf sums the rows of continuityQuery, which come from several listeners.

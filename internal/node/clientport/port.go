@@ -99,11 +99,16 @@ func New(c Config) *Port {
 	})}
 }
 
+// Serves reports whether coterie.yaml names a port for clients.
+func (p *Port) Serves() bool {
+	return p.c.Node.ReadWrite.Listen != "" || p.c.Node.ReadOnly.Listen != ""
+}
+
 // Open opens the client ports, unless coterie.yaml names none, and starts their parts with run. When it returns, the
 // ports are served. Rules, authorities and revocation lists that cannot be used are no error: clients that they would
 // admit are refused, and LoginProblems says so.
 func (p *Port) Open(run func(name string, part func(context.Context) error)) error {
-	if p.c.Node.ReadWrite.Listen == "" && p.c.Node.ReadOnly.Listen == "" {
+	if !p.Serves() {
 		return nil
 	}
 	c, err := p.listenerConfig()

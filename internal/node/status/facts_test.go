@@ -17,6 +17,7 @@ import (
 	"github.com/coteriedb/coterie/internal/agent/decisions"
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/listener"
+	"github.com/coteriedb/coterie/internal/node/coverage"
 	"github.com/coteriedb/coterie/internal/postgres"
 	"github.com/coteriedb/coterie/internal/postgres/replication"
 )
@@ -104,9 +105,14 @@ func TestReport(t *testing.T) {
 	if len(n.Sessions) != 1 || n.Sessions[0].User != "ann" {
 		t.Errorf("sessions: %+v", n.Sessions)
 	}
-	b.listener.outlooks = []listener.ContinuityGroup{}
-	if c := b.Report(t.Context()).Coverage; len(c) != 1 || c[0].Sessions != 8 || c[0].NodeLoss.Kept != 6 || c[0].NodeLoss.Why != "x" || c[0].Open != 4 || c[0].Replayed.Kept != 1 {
+	span := coverage.Span{Looks: 2, Sessions: 8, Open: 4, Node: coverage.Share{Kept: 6, Not: map[string]int{"x": 2}}, Replayed: coverage.Share{Kept: 1}}
+	b.Coverage = fakeCoverage{Hours: []coverage.Span{span}, Owners: []coverage.Owned{{Owner: coverage.Owner{Application: "shop", User: "app"}, Span: span}}}
+	n = b.Report(t.Context())
+	if c := n.Coverage; len(c) != 1 || c[0].Sessions != 8 || c[0].NodeLoss.Kept != 6 || c[0].NodeLoss.Why != "x" || c[0].Open != 4 || c[0].Replayed.Kept != 1 {
 		t.Errorf("coverage: %+v", c)
+	}
+	if o := n.Owners; len(o) != 1 || o[0].Application != "shop" || o[0].User != "app" || o[0].Sessions != 8 {
+		t.Errorf("coverage by application: %+v", o)
 	}
 	b.listener.sessions = make([]listener.SessionInfo, maxShown+7)
 	b.agent.view.Record.Epoch.Leader, b.agent.view.Local.Server, b.up.status.Connected = "b", ag.ServerRecovery, true

@@ -19,6 +19,7 @@ import (
 	"github.com/coteriedb/coterie/internal/endpoint/certs"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 	"github.com/coteriedb/coterie/internal/listener"
+	"github.com/coteriedb/coterie/internal/node/coverage"
 	"github.com/coteriedb/coterie/internal/node/membership"
 	"github.com/coteriedb/coterie/internal/node/rpc/rpctest"
 	"github.com/coteriedb/coterie/internal/postgres"
@@ -162,12 +163,9 @@ func (l *fakeListener) Continuity() []listener.ContinuityGroup {
 	return l.outlooks
 }
 
-func (l *fakeListener) Coverage() []listener.CoverageHour {
-	if l.outlooks == nil {
-		return nil
-	}
-	return []listener.CoverageHour{{Looks: 2, Sessions: 8, Open: 4, Node: listener.CoverageShare{Kept: 6, Why: "x"}, Replayed: listener.CoverageShare{Kept: 1}}}
-}
+type fakeCoverage coverage.History
+
+func (c fakeCoverage) Read() coverage.History { return coverage.History(c) }
 
 type fakeEndpoint struct{}
 

@@ -11,6 +11,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 	"github.com/coteriedb/coterie/internal/listener"
+	"github.com/coteriedb/coterie/internal/node/coverage"
 )
 
 // maxShown bounds the sessions a node reports.
@@ -218,12 +219,7 @@ func (s *Service) reportSessions(out *catalog.Node) {
 		out.Readers = append(out.Readers, catalog.Second{At: m.At, Readers: m.Readers, Routed: m.Routed, Pct: m.RoutedPct()})
 	}
 	out.Outlooks = outlooks(server.Continuity())
-	for _, h := range server.Coverage() {
-		out.Coverage = append(out.Coverage, catalog.Coverage{
-			Hour: h.Begin, Looks: h.Looks, Sessions: h.Sessions, Open: h.Open,
-			Failover: catalog.Share(h.Failover), NodeLoss: catalog.Share(h.Node), ServerLoss: catalog.Share(h.Server), Replayed: catalog.Share(h.Replayed),
-		})
-	}
+	s.reportCoverage(out)
 	for _, x := range server.Sessions() {
 		if x.Relayed || len(out.Sessions) == maxShown { // the client is at another node, which shows it
 			continue
@@ -238,6 +234,27 @@ func (s *Service) reportSessions(out *catalog.Node) {
 			shown.Statement = o.Statement
 		}
 		out.Sessions = append(out.Sessions, shown)
+	}
+}
+
+// reportCoverage adds what became known of the sessions in the last week.
+func (s *Service) reportCoverage(out *catalog.Node) {
+	if s.Coverage == nil {
+		return
+	}
+	share := func(x coverage.Share) catalog.Share { return catalog.Share{Kept: x.Kept, Why: x.Why()} }
+	span := func(x coverage.Span) catalog.Coverage {
+		return catalog.Coverage{
+			Begin: x.Begin, Looks: x.Looks, Sessions: x.Sessions, Open: x.Open,
+			Failover: share(x.Failover), NodeLoss: share(x.Node), ServerLoss: share(x.Server), Replayed: share(x.Replayed),
+		}
+	}
+	h := s.Coverage.Read()
+	for _, x := range h.Hours {
+		out.Coverage = append(out.Coverage, span(x))
+	}
+	for _, x := range h.Owners {
+		out.Owners = append(out.Owners, catalog.OwnerCoverage{Application: x.Application, User: x.User, Others: x.Others, Coverage: span(x.Span)})
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/endpoint"
 	"github.com/coteriedb/coterie/internal/listener"
+	"github.com/coteriedb/coterie/internal/node/coverage"
 	"github.com/coteriedb/coterie/internal/node/membership"
 	"github.com/coteriedb/coterie/internal/node/rpc"
 	"github.com/coteriedb/coterie/internal/postgres"
@@ -56,6 +57,7 @@ type Config struct {
 	Seedings   func() []seeding.Operation // the copies to this node, and the verifications
 	Log        ServerLog
 	Backups    Backups
+	Coverage   Coverage // of the sessions of the listener; nil: this node serves no clients
 }
 
 // Backups is the part of *backups.Service that a Service shows.
@@ -91,9 +93,11 @@ type Clients interface {
 type Listener interface {
 	Sessions() []listener.SessionInfo
 	Continuity() []listener.ContinuityGroup
-	Coverage() []listener.CoverageHour
 	Stats() listener.Stats
 }
+
+// Coverage is the part of *coverage.Recorder that a Service shows.
+type Coverage interface{ Read() coverage.History }
 
 // Endpoint is the part of *endpoint.Endpoint that a Service shows.
 type Endpoint interface {

@@ -143,6 +143,7 @@ var rules = []rule{
 	{"node/events", []string{"ag", "lib/"}, "tells of events that it does not understand"},
 	{"node/webhooks", []string{"node/events", "config", "lib/"}, "posts events that it does not understand"},
 	{"node/hooks", []string{"node/events", "ag", "lib/"}, "runs commands for events that it does not understand"},
+	{"node/coverage", []string{"listener/continuity", "lib/"}, "keeps sums of what the listener says, and knows no service"},
 	{"node/history", []string{"node/metrics", "admin/web", "ag", "lib/"}, "keeps the values of metrics, and knows no service"},
 	{
 		"node/majors",
@@ -198,7 +199,7 @@ var rules = []rule{
 	{
 		"node/status",
 		[]string{
-			"node/membership", "node/metrics", "node/rpc", "node/seedjobs", "agent", "agent/decisions", "admin/api", "admin/catalog", "admin/console", "endpoint", "listener",
+			"node/coverage", "node/membership", "node/metrics", "node/rpc", "node/seedjobs", "agent", "agent/decisions", "admin/api", "admin/catalog", "admin/console", "endpoint", "listener",
 			"postgres", "postgres/keeper", "postgres/replication", "postgres/seeding", "ag", "ag/availability", "config", "lib/",
 		},
 		"it shows what the services below it know, and changes nothing",
