@@ -48,10 +48,10 @@ func TestCheckContinuityHistory(t *testing.T) {
 	a := clitest.NewAgent(t)
 	columns := strings.Fields("d a u n f fr n nr s sr o r rr")
 	a.OnSQL("coterie.continuity_by_application", columns,
-		[]any{"2026-11-26 00:00:00+00", "shop", "app", 3, 100, nil, 0, "it came through the listener of that node", 100, nil, 1, 50, "CONTINUITY = SESSION"},
-		[]any{"2026-11-26 00:00:00+00", "shop", "app", 1.5, 100, nil, 100, nil, 99.9, "it has temporary objects (CREATE TEMP TABLE)", 0, nil, nil},
-		[]any{"2026-11-27 00:00:00+00", "shop", "app", 12.25, 90, "it has temporary objects", 90, "it has temporary objects", 90, "it has temporary objects", 0, nil, nil},
-		[]any{"2026-11-27 00:00:00+00", "(the rest)", "(the rest)", 2, 100, nil, 100, nil, 100, nil, 0, nil, nil},
+		[]any{"2026-11-26T00:00:00Z", "shop", "app", 3, 100, nil, 0, "it came through the listener of that node", 100, nil, 1, 50, "CONTINUITY = SESSION"},
+		[]any{"2026-11-26T00:00:00Z", "shop", "app", 1.5, 100, nil, 100, nil, 99.9, "it has temporary objects (CREATE TEMP TABLE)", 0, nil, nil},
+		[]any{"2026-11-27T00:00:00Z", "shop", "app", 12.25, 90, "it has temporary objects", 90, "it has temporary objects", 90, "it has temporary objects", 0, nil, nil},
+		[]any{"2026-11-27T00:00:00Z", "(the rest)", "(the rest)", 2, 100, nil, 100, nil, 100, nil, 0, nil, nil},
 	)
 	r := clitest.Run(t, Check(), a.Layout.Dir, "continuity", "--history")
 	if r.Err != nil {

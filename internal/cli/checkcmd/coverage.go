@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -50,7 +50,7 @@ func dailyOf(rows [][]any) []daily {
 			_, _ = fmt.Sscan(text(i), &f) // a number, or nothing
 			return f
 		}
-		day, _, _ := strings.Cut(text(0), " ")
+		day := text(0)[:min(len(text(0)), len(time.DateOnly))]
 		if n := len(list); n == 0 || list[n-1].Day != day || list[n-1].Application != text(1) || list[n-1].User != text(2) {
 			list = append(list, daily{Day: day, Application: text(1), User: text(2)})
 		}
