@@ -191,23 +191,23 @@ func TestPair(t *testing.T) {
 	w.exec(t, "shop",
 		"CREATE TABLE t (i int PRIMARY KEY, x text)", "INSERT INTO t SELECT i, md5(i::text) FROM generate_series(1, 5000) i", "CREATE TABLE bare (x int)", "CREATE UNLOGGED TABLE u (i int PRIMARY KEY)",
 		"CREATE TABLE p (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, g int GENERATED ALWAYS AS (7) STORED) ", `CREATE SEQUENCE "S eq"`, `SELECT setval('"S eq"', 41, false)`,
-		"CREATE MATERIALIZED VIEW m2 AS SELECT count(*) AS n FROM t", "CREATE MATERIALIZED VIEW m3 AS SELECT n + 1 AS n FROM m2", "SELECT lo_create(7)", `GRANT SELECT ON t TO "A pp"`,
+		"CREATE MATERIALIZED VIEW m2 AS SELECT count(*) AS n FROM t", "CREATE MATERIALIZED VIEW m3 AS SELECT n + 1 AS n FROM m2", "SELECT lo_create(7)", "CREATE TABLE member (i int PRIMARY KEY)", "ALTER EXTENSION plpgsql ADD TABLE member", `GRANT SELECT ON t TO "A pp"`,
 		"CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.x := 1; RETURN NEW; END'", "CREATE TRIGGER tr BEFORE INSERT ON bare FOR EACH ROW EXECUTE FUNCTION f()",
 		"ALTER TABLE bare ENABLE ALWAYS TRIGGER tr", "ALTER TABLE t ENABLE ROW LEVEL SECURITY", "CREATE TABLE parts (id int PRIMARY KEY) PARTITION BY RANGE (id)",
 		"CREATE TABLE parts1 PARTITION OF parts FOR VALUES FROM (0) TO (100)", "INSERT INTO parts VALUES (5)")
 	f, err := w.Look(t.Context())
 	all := strings.Join(f.Obstacles, "\n")
 	for _, want := range []string{
-		"ALTER TABLE public.bare REPLICA IDENTITY FULL", "ALTER TABLE public.u SET LOGGED", "1 large objects", "ALTER TABLE public.bare ENABLE TRIGGER tr",
+		"ALTER TABLE public.bare REPLICA IDENTITY FULL", "ALTER TABLE public.u SET LOGGED", "1 large objects", "member belongs to extension plpgsql", "ALTER TABLE public.bare ENABLE TRIGGER tr",
 	} {
 		if !strings.Contains(all, want) {
 			t.Errorf("%q is not named (%v):\n%s", want, err, all)
 		}
 	}
-	if len(f.Obstacles) != 4 || len(f.Notes) != 3 {
+	if len(f.Obstacles) != 5 || len(f.Notes) != 3 {
 		t.Errorf("%d obstacles, %d notes: %s\n%s", len(f.Obstacles), len(f.Notes), all, strings.Join(f.Notes, "\n"))
 	}
-	w.exec(t, "shop", "ALTER TABLE bare REPLICA IDENTITY FULL", "ALTER TABLE u SET LOGGED", "SELECT lo_unlink(7)", "ALTER TABLE bare ENABLE TRIGGER tr")
+	w.exec(t, "shop", "ALTER TABLE bare REPLICA IDENTITY FULL", "ALTER TABLE u SET LOGGED", "SELECT lo_unlink(7)", "ALTER EXTENSION plpgsql DROP TABLE member", "DROP TABLE member", "ALTER TABLE bare ENABLE TRIGGER tr")
 	if f, err := w.Look(t.Context()); err != nil || len(f.Obstacles) > 0 {
 		t.Fatalf("%v, %v", f.Obstacles, err)
 	}
@@ -349,5 +349,32 @@ func TestSweep(t *testing.T) {
 	var slots, publications int
 	if err := c.QueryRow(t.Context(), "SELECT (SELECT count(*) FROM pg_replication_slots), (SELECT count(*) FROM pg_publication)").Scan(&slots, &publications); err != nil || slots != 1 || publications != 0 {
 		t.Errorf("%d slots and %d publications are left (%v)", slots, publications, err)
+	}
+}
+
+// TestSlotThatIsGone holds that green is not believed to have everything when nothing says what it has.
+func TestSlotThatIsGone(t *testing.T) {
+	if !asServer(t) {
+		return
+	}
+	w := newTwins(t)
+	w.exec(t, "", "CREATE TABLE t (i int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+	if err := w.Start(t.Context(), 2); err != nil {
+		t.Fatal(err)
+	}
+	print, err := w.Define(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Subscribe(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	w.copied(t)
+	w.exec(t, "", "SELECT pg_terminate_backend(active_pid, 10000) FROM pg_replication_slots WHERE active", "DO $$ BEGIN PERFORM pg_drop_replication_slot(slot_name) FROM pg_replication_slots; END $$", "INSERT INTO t VALUES (2)")
+	if p, err := w.Progress(t.Context()); err != nil || !strings.Contains(p.Failed, "slot of the new cluster is gone") {
+		t.Errorf("%+v, %v", p, err)
+	}
+	if err := w.Finish(t.Context(), "0/0", bluegreen.Shape{Print: print, Databases: []string{"postgres", "template1"}}); err == nil || !strings.Contains(err.Error(), "is gone") || w.Over() {
+		t.Errorf("it is believed to have everything: %v", err)
 	}
 }

@@ -40,6 +40,9 @@ var kinds = []kind{
 	{sql: `SELECT format('table %1$s is unlogged, and its rows are not replicated: ALTER TABLE %1$s SET LOGGED, or drop it', format('%I.%I', n.nspname, c.relname)) FROM ` + mine + ` AND c.relkind = 'r' AND c.relpersistence = 'u'`},
 	{sql: `SELECT format('%s large objects, which are not replicated: remove them (lo_unlink, vacuumlo), or upgrade without --blue-green', count(*)) FROM pg_largeobject_metadata HAVING count(*) > 0`},
 	{sql: `SELECT format('extension %I keeps rows in tables of its own, which are not replicated: DROP EXTENSION %1$I and make it anew afterwards, or upgrade without --blue-green', extname) FROM pg_extension WHERE cardinality(extconfig) > 0`},
+	{sql: `SELECT format('table %s belongs to extension %I, so that its rows are not replicated: DROP EXTENSION %2$I and make it anew afterwards, or upgrade without --blue-green', c.oid::regclass, e.extname)
+		FROM pg_depend d JOIN pg_class c ON c.oid = d.objid AND c.relkind = 'r' JOIN pg_extension e ON e.oid = d.refobjid AND cardinality(coalesce(e.extconfig, '{}')) = 0
+		WHERE d.classid = 'pg_class'::regclass AND d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e'`},
 	{sql: `SELECT format('trigger %I of %s fires in replication as well, and would change rows twice: ALTER TABLE %2$s ENABLE TRIGGER %1$I for the time of the upgrade', t.tgname, t.tgrelid::regclass)
 		FROM pg_trigger t WHERE t.tgenabled IN ('A', 'R') AND NOT t.tgisinternal`},
 	{sql: `SELECT format('rule %I of %s acts in replication as well: ALTER TABLE %2$s ENABLE RULE %1$I for the time of the upgrade', r.rulename, r.ev_class::regclass) FROM pg_rewrite r WHERE r.ev_enabled IN ('A', 'R')`},

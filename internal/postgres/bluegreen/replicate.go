@@ -103,16 +103,34 @@ func (p *Pair) Progress(ctx context.Context) (g Progress, err error) {
 		g.Failed = "the new cluster cannot take the rows over: " + p.said()
 		return g, nil
 	}
+	want, err := p.subscriptions(ctx)
+	if err != nil {
+		return g, err
+	}
 	err = in(ctx, p.Blue, "", func(c *pgx.Conn) error {
-		var lost int
-		err := c.QueryRow(ctx, `SELECT coalesce(max(pg_wal_lsn_diff(pg_current_wal_lsn(), confirmed_flush_lsn)), 0)::bigint, count(*) FILTER (WHERE wal_status = 'lost')
-			FROM pg_replication_slots WHERE slot_name LIKE $1`, like).Scan(&g.Lag, &lost)
-		if lost > 0 {
+		var lost, slots int
+		err := c.QueryRow(ctx, `SELECT coalesce(max(pg_wal_lsn_diff(pg_current_wal_lsn(), confirmed_flush_lsn)), 0)::bigint, count(*) FILTER (WHERE wal_status = 'lost'), count(*)
+			FROM pg_replication_slots WHERE slot_name LIKE $1`, like).Scan(&g.Lag, &lost, &slots)
+		switch {
+		case lost > 0:
 			g.Failed = "the new cluster is too far behind: max_slot_wal_keep_size has removed WAL that it needs"
+		case err == nil && slots != want:
+			g.Failed = errSlots.Error()
 		}
 		return err
 	})
 	return g, err
+}
+
+// errSlots means that nothing says any more what green has got.
+var errSlots = errors.New("a replication slot of the new cluster is gone: somebody has dropped it")
+
+// subscriptions counts the subscriptions of green. Each has a slot on blue.
+func (p *Pair) subscriptions(ctx context.Context) (n int, err error) {
+	err = in(ctx, p.Green, "", func(c *pgx.Conn) error {
+		return c.QueryRow(ctx, "SELECT count(*) FROM pg_subscription WHERE subname = $1", publication).Scan(&n)
+	})
+	return n, err
 }
 
 // like is the pattern of the names of green's slots.
@@ -205,14 +223,21 @@ var ErrChanged = errors.New("the definitions of tables, roles or other objects h
 
 // confirmed waits until green has flushed what blue has up to x, in each database.
 func (p *Pair) confirmed(ctx context.Context, x string) error {
+	want, err := p.subscriptions(ctx)
+	if err != nil {
+		return err
+	}
 	return in(ctx, p.Blue, "", func(c *pgx.Conn) error {
 		for {
-			var behind int
-			err := c.QueryRow(ctx, "SELECT count(*) FROM pg_replication_slots WHERE slot_name LIKE $1 AND (confirmed_flush_lsn IS NULL OR confirmed_flush_lsn < $2::pg_lsn)", like, x).Scan(&behind)
-			if err != nil {
+			var slots, behind int
+			err := c.QueryRow(ctx, "SELECT count(*), count(*) FILTER (WHERE confirmed_flush_lsn IS NULL OR confirmed_flush_lsn < $2::pg_lsn) FROM pg_replication_slots WHERE slot_name LIKE $1", like, x).
+				Scan(&slots, &behind)
+			switch {
+			case err != nil:
 				return err
-			}
-			if behind == 0 {
+			case slots != want:
+				return errSlots
+			case behind == 0:
 				return nil
 			}
 			if retry.Sleep(ctx, 5*time.Millisecond) != nil {
