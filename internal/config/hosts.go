@@ -6,6 +6,28 @@ import (
 	"slices"
 )
 
+// ConsoleAddress returns host:port at which browsers reach the node's console; "" if it has none.
+func (c Config) ConsoleAddress() string {
+	if c.HTTPS.Listen == "" {
+		return ""
+	}
+	if c.HTTPS.Advertise != "" {
+		return c.HTTPS.Advertise
+	}
+	listen, _ := c.HTTPS.Places()
+	host, port, err := net.SplitHostPort(append(listen, "")[0])
+	if err != nil {
+		return ""
+	}
+	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() { // every address: that at which the others reach it, too
+		host, _, _ = net.SplitHostPort(c.Endpoint.Advertise)
+	}
+	if host == "" {
+		return ""
+	}
+	return net.JoinHostPort(host, port)
+}
+
 // CertificateHosts returns the names and addresses at which a node may be reached.
 func CertificateHosts(cfg Config) []string {
 	var hosts []string

@@ -290,6 +290,7 @@ type Replica struct {
 	Listener     string              `json:"listener,omitempty"`
 	ReadOnly     string              `json:"read_only,omitempty"`
 	HTTP         string              `json:"http,omitempty"`
+	Console      string              `json:"console,omitempty"`     // host:port, as its node has said; only a node with a console tells it
 	Maintenance  *ag.Maintenance     `json:"maintenance,omitempty"` // why it takes no readers and does not take over
 	Local        *Process            `json:"process,omitempty"`     // of the answering node only
 }

@@ -59,12 +59,15 @@ type Node struct {
 	FellBack uint64          `json:"fell_back"` // readers routed to the primary since the node started
 	Lagged   uint64          `json:"lagged"`    // times that a replica was skipped because of coterie.max_lag since then
 	Readers  []Second        `json:"readers,omitempty"`
-	Places   []Place         `json:"places,omitempty"`   // addresses and ports of the group's listener
-	Networks []netip.Prefix  `json:"networks,omitempty"` // addresses of its devices that are up, with their subnets; nil: not known
-	Uptime   time.Duration   `json:"uptime_ns"`
-	Lease    time.Duration   `json:"lease_ns,omitempty"`    // remaining time, if it is the primary
-	Commit   *time.Time      `json:"last_commit,omitempty"` // time of the last transaction that was committed or replayed here
-	LogRate  float64         `json:"log_rate"`              // bytes per second that the primary writes or a secondary replays
+	Places   []Place         `json:"places,omitempty"`  // addresses and ports of the group's listener
+	Console  string          `json:"console,omitempty"` // host:port at which browsers reach its console
+	// Certificates is when its certificates end, by what they are for.
+	Certificates map[string]time.Time `json:"certificates,omitempty"`
+	Networks     []netip.Prefix       `json:"networks,omitempty"` // addresses of its devices that are up, with their subnets; nil: not known
+	Uptime       time.Duration        `json:"uptime_ns"`
+	Lease        time.Duration        `json:"lease_ns,omitempty"`    // remaining time, if it is the primary
+	Commit       *time.Time           `json:"last_commit,omitempty"` // time of the last transaction that was committed or replayed here
+	LogRate      float64              `json:"log_rate"`              // bytes per second that the primary writes or a secondary replays
 	// Stale is how old Commit and LogRate are where its server or the node has not answered since; 0: they are current.
 	Stale    time.Duration    `json:"stale_ns,omitempty"`
 	Links    []Link           `json:"links,omitempty"`    // links that carry WAL

@@ -21,7 +21,7 @@ var ownViews = []view{
 		schema: "coterie", name: "replicas", about: "One line for each node: what it is and how it does.",
 		columns: cols("name t, role t, synchronization_state t, health t, availability_mode t, failover_mode t, join_state t, connected b, suspended b, suspended_by t, " +
 			"voter b, position t, replayed t, behind_bytes i8, failover_ready b, progress t, because t, estimated_data_loss f, estimated_data_loss_by_rate f, " +
-			"estimated_recovery f, endpoint t, listener t, read_only t, http t, maintenance t"),
+			"estimated_recovery f, endpoint t, listener t, read_only t, http t, maintenance t, console t"),
 		rows: ownReplicas,
 	},
 	{
@@ -215,6 +215,7 @@ var ownViews = []view{
 	},
 	backupView,
 	storageView,
+	certificateView,
 	{
 		schema: "coterie", name: "failures", about: "What the death of each member would lead to now: SURVIVED, BLOCKED (a primary whose commits wait), STOPS (no primary) or DOWN (it does not answer now).",
 		columns: cols("member t, outcome t, primary_replica t, because t"),
@@ -328,7 +329,7 @@ func ownReplicas(f Facts) [][]any {
 		row := []any{
 			string(r.ID), string(f.role(r)), nil, f.replicaHealth(r).code().desc, string(r.AvailabilityMode), string(r.FailoverMode), join, bit(n.Connected),
 			bit(r.Suspended), orNull(string(r.SuspendedBy)), bit(f.Group.Votes(r)), nil, nil, nil, bit(f.failoverReady(r)), orNull(n.Progress),
-			orNull(n.Because), nil, nil, nil, r.Endpoint, orNull(r.Listener), orNull(r.ReadOnly), orNull(r.HTTP), nil,
+			orNull(n.Because), nil, nil, nil, r.Endpoint, orNull(r.Listener), orNull(r.ReadOnly), orNull(r.HTTP), nil, orNull(n.Console),
 		}
 		if m := r.Options.Maintenance; m != nil {
 			row[24] = m.String()

@@ -2,6 +2,7 @@ package catalog
 
 import (
 	"database/sql/driver"
+	"maps"
 	"net"
 	"slices"
 
@@ -260,4 +261,19 @@ func ownerCoverageRow(o OwnerCoverage) []any {
 		application, user = nil, nil
 	}
 	return slices.Insert(coverageRow(o.Coverage), 1, application, user)
+}
+
+// certificateView is coterie.certificates.
+var certificateView = view{
+	schema: "coterie", name: "certificates", about: "When the certificates of the nodes that answer expire. Each node renews its own in time.",
+	columns: cols("node t, certificate t, expires ts"),
+	rows: func(f Facts) (out [][]any) {
+		for _, r := range f.Group.Replicas {
+			ends := f.Nodes[r.ID].Certificates
+			for _, of := range slices.Sorted(maps.Keys(ends)) {
+				out = append(out, []any{string(r.ID), of, timeText(ends[of])})
+			}
+		}
+		return out
+	},
 }

@@ -21,7 +21,8 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 )
 
-// policy is the Content-Security-Policy of every answer: scripts, styles and data of this port only, nothing inline.
+// policy is the Content-Security-Policy of every answer but the page's beginning, see pagePolicy: scripts, styles and
+// data of this port only, nothing inline.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 
 // headers are those of every answer.
@@ -38,7 +39,7 @@ type route struct {
 	serve        func(s *Server, w http.ResponseWriter, r *http.Request, n *session)
 }
 
-// routes are all paths of the port but the files of the page. Every other path is refused.
+// routes are all paths of the port but /here and the files of the page. Every other path is refused.
 var routes = []route{
 	{"POST", "/api/v1/session", true, (*Server).logIn},
 	{"GET", "/api/v1/openapi.json", true, (*Server).openAPI},
@@ -80,7 +81,8 @@ func (s *Server) routed() http.Handler {
 		}
 		mux.HandleFunc(x.method+" "+x.path, h)
 	}
-	mux.HandleFunc("GET /", page)
+	mux.HandleFunc("GET /here", here)
+	mux.HandleFunc("GET /", s.page)
 	foreign := http.NewCrossOriginProtection()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !s.begin() {

@@ -97,6 +97,7 @@ type Server struct {
 	trials   *queries // failovers that are only tried
 	plans    *queries
 	deeds    *deeds
+	consoles consoles
 	ending   chan struct{} // closed when the server ends
 	// lookEvery is how often a stream has its role looked up.
 	lookEvery time.Duration
@@ -153,6 +154,7 @@ func (s *Server) serve(ctx context.Context, l net.Listener) error {
 	var watching sync.WaitGroup
 	watching.Go(func() { s.goesOn(ctx, "sending the status", s.hub.run) })
 	watching.Go(func() { s.goesOn(ctx, "sending the events", s.hub.runEvents) })
+	watching.Go(func() { s.knowConsoles(ctx) })
 	defer func() { cancel(); watching.Wait(); s.awaitRequests() }()
 	stop := context.AfterFunc(ctx, func() { _ = srv.Close() })
 	defer stop()

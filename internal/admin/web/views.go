@@ -320,12 +320,13 @@ func refuseQuery(w http.ResponseWriter, err error) {
 	refuse(w, code, known)
 }
 
-// statusDocument returns the status without the directories and processes of this host.
+// statusDocument returns the status without the directories and processes of this host, and with the addresses of the
+// other consoles.
 func (s *Server) statusDocument() []byte {
 	st := s.c.Status()
 	st.Replicas = slices.Clone(st.Replicas)
 	for i := range st.Replicas {
-		st.Replicas[i].Local = nil
+		st.Replicas[i].Local, st.Replicas[i].Console = nil, s.consoles.at(st.Replicas[i].Name)
 	}
 	b, err := json.Marshal(st)
 	if err != nil {

@@ -95,6 +95,9 @@ func TestReport(t *testing.T) {
 	b.listener.sessions = []listener.SessionInfo{{ID: 1, User: "ann"}, {ID: 2, Relayed: true}}
 	b.listener.stats.FellBack, b.listener.stats.LastMinute = 3, []listener.Second{{Readers: 4, Routed: 4}}
 	n := b.Report(t.Context())
+	if n.Console != "db1:8443" || !n.Certificates["node"].Equal(time.Unix(99, 0)) {
+		t.Errorf("the console is at %q, the certificates end at %v", n.Console, n.Certificates)
+	}
 	if !n.Connected || n.Role != ag.RolePrimary || !n.Open || n.Because != "all is well" || n.Lease <= 0 || n.Uptime != time.Minute || n.Position.LSN != 1200 ||
 		len(n.Databases) != 1 || len(n.Seedings) != 1 || len(n.Links) != 1 || n.Commits == nil || n.Commits.Waits != 4 || n.FellBack != 3 || len(n.Readers) != 1 || n.Routes == nil || len(n.Places) != 1 {
 		t.Errorf("the primary: %+v", n)

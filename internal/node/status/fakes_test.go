@@ -78,7 +78,7 @@ func newBed(t testing.TB) *bed {
 	members := membership.New("a", config.Layout{}, slog.New(slog.DiscardHandler))
 	members.Set(g)
 	b.Service = New(Config{
-		Self: "a", Node: config.Config{Node: "a", Group: "g", GroupName: "sales"}, Layout: config.Layout{Dir: "/node"}, Members: members, Agent: b.agent,
+		Self: "a", Node: config.Config{Node: "a", Group: "g", GroupName: "sales", HTTPS: config.Address{Listen: ":8443", Advertise: "db1:8443"}}, Layout: config.Layout{Dir: "/node"}, Members: members, Agent: b.agent,
 		Clients: b.clients, Calls: b.calls, Endpoint: fakeEndpoint{}, Authority: func() string { return "pin" },
 		Expiry:   func() map[string]time.Time { return map[string]time.Time{"node": time.Unix(99, 0)} },
 		NoVote:   func() string { return b.noVote },

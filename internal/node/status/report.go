@@ -83,6 +83,7 @@ func (r rated) step(at ag.LSN, d time.Duration) rated {
 func (s *Service) Report(ctx context.Context) catalog.Node {
 	out := catalog.Node{Connected: true}
 	out.Uptime, out.Networks = s.Agent.Uptime(), networks()
+	out.Console, out.Certificates = s.Node.ConsoleAddress(), s.Expiry()
 	v := s.Agent.View()
 	if v == nil {
 		return out

@@ -200,7 +200,13 @@ func (g *group) watchFailover(t *testing.T, s lab.Status, dying, other *consoleP
 			t.Errorf("the page of the dead node does not say %q:\n%s", text, banner)
 		}
 	}
+	dying.Await(pageTime, "document.querySelector('.banner').innerText.includes('This page goes on at')")
 	dying.picture("dead.png", 900)
+	dying.Await(pageTime, fmt.Sprintf("!%q.includes(location.host) && document.querySelector('#user')?.value === 'vera'", dying.at))
+	dying.Type("#password", `a pass"word <b>`)
+	dying.Eval("document.querySelector('form').requestSubmit()", nil)
+	dying.Await(pageTime, fmt.Sprintf("document.querySelector('.live.good') && document.querySelector('.topology .node.primary') && !document.querySelector('.topology .node.primary').textContent.startsWith(%q)", primary))
+	t.Logf("the page of %s is at another node after %v, and shows another primary", primary, time.Since(began).Round(time.Millisecond))
 	other.Await(pageTime, fmt.Sprintf("document.querySelector('.topology .node.primary') && !document.querySelector('.topology .node.primary').textContent.startsWith(%q)", primary))
 	t.Logf("the page of %s shows another primary after %v", other.node, time.Since(began).Round(time.Millisecond))
 	other.Await(pageTime, "document.querySelector('.problems') && document.querySelector('tbody .role.primary')") // status and views
@@ -208,10 +214,17 @@ func (g *group) watchFailover(t *testing.T, s lab.Status, dying, other *consoleP
 	other.picture("degraded.png", 1400)
 	other.clean("a failover")
 	g.start(t, primary)
-	dying.Await(pageTime, "document.querySelector('#user') && document.querySelector('.error').innerText.includes('ended') || document.querySelector('.live.good')")
 	other.Await(pageTime, "!document.querySelector('.problems')")
 	other.clean("the return of the node")
-	if found := dying.Foreign(dying.at); len(found) > 0 {
+	var consoles []string
+	for _, r := range s.Replicas {
+		consoles = append(consoles, r.Console)
+	}
+	if found := dying.Foreign(consoles...); len(found) > 0 {
 		t.Errorf("the page of the dead node asked %q", found)
+	}
+	var host string
+	if dying.Eval("location.origin", &host); strings.HasPrefix(dying.at, host) {
+		t.Errorf("the page of the dead node is still at %s", host)
 	}
 }

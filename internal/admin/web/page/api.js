@@ -67,7 +67,7 @@ export function rowsOf(table) {
 
 /**
  * follow opens the stream of events, and opens it again whenever it ends. It calls back with each message, and with
- * "lost" when there is no connection. It returns a function that ends it.
+ * "lost" when there is no connection. It returns functions that end it, and that open it anew.
  */
 export function follow(on) {
   let source, timer, wait = 500, over = false;
@@ -95,9 +95,17 @@ export function follow(on) {
     if (!over) open();
   };
   open();
-  return () => {
-    over = true;
-    clearTimeout(timer);
-    source.close();
+  return {
+    end: () => {
+      over = true;
+      clearTimeout(timer);
+      source.close();
+    },
+    // renew opens the stream anew: one may stay open to a node that is gone, and nothing comes by it.
+    renew: () => {
+      clearTimeout(timer);
+      source.close();
+      open();
+    },
   };
 }

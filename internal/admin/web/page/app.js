@@ -2,7 +2,7 @@ import { dialog, underWay } from './actions.js';
 import { api, follow, Refused } from './api.js';
 import { history, lookAtHistory } from './charts.js';
 import { h, show } from './dom.js';
-import { ago, timeOf } from './format.js';
+import { arrived, arrivedBanner, lookElsewhere, lostBanner } from './elsewhere.js';
 import { overview } from './overview.js';
 import { sign } from './parts.js';
 import { databases, events, members, replicas } from './screens.js';
@@ -27,6 +27,10 @@ const app = {
   status: null,
   events: [],
   views: {},
+  seen: {}, // when each view was read last
+  refused: {}, // why each cannot be read
+  from: arrived(),
+  away: null,
   deeds: {}, // changes by their ids
   dialog: null,
   heard: 0,
@@ -43,7 +47,8 @@ const app = {
   },
 };
 
-let end = () => {};
+const nothing = { end: () => {}, renew: () => {} };
+let stream = nothing;
 let pending = false;
 
 function draw() {
@@ -66,7 +71,7 @@ function title() {
 }
 
 const screen = () => {
-  const path = location.hash.replace(/^#\/?/, '');
+  const path = location.hash.replace(/^#\/?/, '').split('?')[0];
   return screens[Object.hasOwn(screens, path) ? path : ''];
 };
 
@@ -85,9 +90,10 @@ function door() {
   };
   return h('main', { class: 'door', 'data-key': 'door' }, h('form', { class: 'card', method: 'post', onsubmit: submit },
     h('h1', null, mark(), 'Coterie'),
+    app.from && h('p', { class: 'outcome warn', role: 'status' }, sign('warn'), h('span', null, `${app.from.node} did not answer. Log in here to go on where you were.`)),
     h('p', { class: 'quiet' }, h('b', null, location.host), ': log in with a role of PostgreSQL that has coterie_viewer, and its password.'),
-    h('label', { for: 'user' }, 'User'), h('input', { id: 'user', name: 'user', autocomplete: 'username', required: true, maxlength: '63', autofocus: true }),
-    h('label', { for: 'password' }, 'Password'), h('input', { id: 'password', name: 'password', type: 'password', autocomplete: 'current-password', maxlength: '1024' }),
+    h('label', { for: 'user' }, 'User'), h('input', { id: 'user', name: 'user', autocomplete: 'username', required: true, maxlength: '63', autofocus: !app.from, value: app.from?.as }),
+    h('label', { for: 'password' }, 'Password'), h('input', { id: 'password', name: 'password', type: 'password', autocomplete: 'current-password', maxlength: '1024', autofocus: Boolean(app.from) }),
     h('p', { class: 'error', role: 'alert' }, app.error),
     h('button', { class: 'main', type: 'submit', disabled: app.busy }, app.busy ? 'Checking…' : 'Log in')));
 }
@@ -107,7 +113,8 @@ function frame() {
       h('div', { class: 'who' }, live(old),
         h('button', { type: 'button', class: 'ghost', onclick: theme, title: 'light or dark', 'aria-label': 'change between light and dark' }, '◐'),
         h('button', { type: 'button', class: 'ghost', onclick: logOut }, 'Log out'))),
-    banner(old),
+    app.old && lostBanner(app),
+    !app.old && arrivedBanner(app),
     underWay(app),
     h('main', { id: 'content', tabindex: '-1', 'data-screen': now.label }, h('h1', { class: 'hidden' }, now.label), now.draw(app)));
 }
@@ -122,17 +129,6 @@ function live(old) {
   return h('span', { class: `live ${tone}`, role: 'status', title: `${app.me.user} on ${app.me.node}` }, sign(tone), app.lost ? 'disconnected' : old ? 'stale' : app.status ? 'live' : 'waiting', h('span', { class: 'quiet node' }, ` ${app.me.node}`));
 }
 
-function banner(old) {
-  if (!app.lost && !old) return null;
-  const others = (app.status?.replicas ?? []).filter((r) => r.name !== app.me.node && r.listener);
-  const host = (r) => r.endpoint.replace(/:\d+$/, '');
-  return h('div', { class: `banner${app.lost ? ' lost' : ''}`, role: 'alert', 'data-key': 'banner' }, sign(app.lost ? 'bad' : 'warn'), h('p', null,
-    h('b', null, app.lost ? `${app.me.node} does not answer.` : `Nothing was heard of ${app.me.node} for ${ago(app.heard).replace(' ago', '')}.`),
-    app.heard ? ` What you see is as of ${timeOf(app.heard)}. Trying again by itself. ` : ' Trying again by itself. ',
-    others.length > 0 && ['Look at another replica, if its console is switched on: ', others.map((r, i) => [i > 0 && ', ',
-      host(r) === location.hostname ? r.name : h('a', { href: `${location.protocol}//${host(r)}:${location.port || 443}/${location.hash}`, rel: 'noreferrer' }, r.name)]), '.']));
-}
-
 function theme() {
   const dark = getComputedStyle(document.documentElement).colorScheme === 'dark';
   document.documentElement.dataset.theme = dark ? 'light' : 'dark';
@@ -145,15 +141,15 @@ async function logOut() {
 }
 
 function leave(error) {
-  end();
-  end = () => {};
-  app.set({ me: null, status: null, events: [], views: {}, deeds: {}, dialog: null, sql: {}, past: null, pointed: null, lost: false, busy: false, error });
+  stream.end();
+  stream = nothing;
+  app.set({ me: null, status: null, events: [], views: {}, seen: {}, refused: {}, away: null, deeds: {}, dialog: null, sql: {}, past: null, pointed: null, lost: false, busy: false, error });
 }
 
 function enter(me) {
-  end();
+  stream.end();
   app.set({ me, busy: false, error: '', lost: false, heard: Date.now() });
-  end = follow((kind, doc) => {
+  stream = follow((kind, doc) => {
     if (kind === 'ended') return leave('Your session has ended. Log in again.');
     if (kind === 'lost') return app.lost || app.set({ lost: true });
     if (app.lost) look();
@@ -188,13 +184,24 @@ function insert(e) {
   if (app.events.length > 3000) app.events.shift();
 }
 
+async function read(name) {
+  try {
+    app.views[name] = (await api.view(name)).rows;
+    app.seen[name] = Date.now();
+    delete app.refused[name];
+  } catch (e) {
+    app.refused[name] = e instanceof Refused ? e.message : 'it does not answer';
+    throw e;
+  }
+}
+
 let looking = false;
 
 async function look() {
   if (looking || !app.me || document.hidden) return;
   looking = true;
   const now = screen();
-  await Promise.all([...now.views.map((name) => async () => { app.views[name] = (await api.view(name)).rows; }), () => now.look?.(app)].map(async (ask) => {
+  await Promise.all([...now.views.map((name) => () => read(name)), () => now.look?.(app)].map(async (ask) => {
     try {
       await ask();
     } catch (e) {
@@ -226,6 +233,9 @@ addEventListener('hashchange', () => {
 addEventListener('visibilitychange', look);
 addEventListener('resize', draw);
 setInterval(look, lookEvery);
-setInterval(() => app.me && draw(), 1000); // ages grow
+setInterval(() => {
+  lookElsewhere(app, () => stream.renew());
+  if (app.me) draw(); // ages grow
+}, 1000);
 draw();
 start();

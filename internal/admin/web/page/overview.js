@@ -1,7 +1,7 @@
 import { h } from './dom.js';
 import { ago, list, seconds, timeOf } from './format.js';
 import { failoverButton, foundingButton } from './actions.js';
-import { card, role, sign, skeleton, state, table } from './parts.js';
+import { aged, card, role, sign, skeleton, state, table } from './parts.js';
 import { replicaTable } from './screens.js';
 import { topology } from './topology.js';
 
@@ -109,6 +109,6 @@ export function overview(app) {
     h('div', { class: 'two' },
       card('Topology', h('span', { class: 'quiet' }, `epoch ${st.epoch} · ${st.voters} votes · ${st.commit_rule?.toLowerCase()} commit rule`), topology(app)),
       lately(app)),
-    card('Replicas', h('a', { href: '#/replicas' }, 'details'), replicaTable(app, false)),
+    card('Replicas', [aged(app, 'coterie.replicas', 'coterie.streams'), h('a', { href: '#/replicas' }, 'details')], replicaTable(app, false)),
   ];
 }

@@ -1,4 +1,5 @@
 import { h, s } from './dom.js';
+import { ago, timeOf } from './format.js';
 
 // Signs differ in shape, not only in colour.
 const shapes = {
@@ -25,11 +26,28 @@ export const toneOfSync = (r) => {
 
 export const role = (r) => h('span', { class: `role ${(r ?? '').toLowerCase()}` }, (r ?? '–').toLowerCase());
 
+const oldView = 10000; // each view is looked at every two seconds
+
+/** aged says of when the data of views is, where it could not be renewed for a while and nothing else says so. */
+export function aged(app, ...names) {
+  const at = Math.min(...names.map((n) => app.seen[n] ?? Infinity));
+  if (app.old || at === Infinity || Date.now() - at < oldView) return null;
+  const why = names.map((n) => app.refused[n]).find(Boolean);
+  return h('span', { class: 'aged', title: why }, sign('warn'), `of ${timeOf(at)}, ${ago(at)}`);
+}
+
+/** lacking says why there is nothing of a view yet; null where it is only under way. */
+export function lacking(app, ...names) {
+  const why = names.map((n) => !app.views[n] && app.refused[n]).find(Boolean);
+  return why ? h('p', { class: 'blank', role: 'status' }, state('warn', `The node cannot tell now: ${why}. It is asked again.`)) : null;
+}
+
 /**
  * table returns rows under columns. A column is {label, cell, right, wide}: wide ones are left out on small screens.
+ * Where there are no rows yet it returns missing, or a shape in place of them.
  */
-export function table(name, columns, rows, empty) {
-  if (!rows) return skeleton(3);
+export function table(name, columns, rows, empty, missing) {
+  if (!rows) return missing ?? skeleton(3);
   if (rows.length === 0) return h('p', { class: 'blank' }, empty);
   const classOf = (c) => [c.right && 'right', c.wide && 'wide', c.class].filter(Boolean).join(' ') || null;
   return h('div', { class: 'scroll', tabindex: '0', role: 'region', 'aria-label': name },

@@ -1,7 +1,7 @@
 import { actionsOf, foundingButton, groupActions, joinButton, needsRole } from './actions.js';
 import { h } from './dom.js';
 import { ago, between, bytes, dayOf, seconds, timeOf, words } from './format.js';
-import { card, role, sign, state, table, toneOfSync } from './parts.js';
+import { aged, card, lacking, role, sign, state, table, toneOfSync } from './parts.js';
 
 /** replicaTable joins what the views know of each replica. */
 export function replicaTable(app, all) {
@@ -23,7 +23,7 @@ export function replicaTable(app, all) {
     all && { label: 'Position', class: 'mono', wide: true, cell: (r) => r.position ?? '–' },
     all && { label: 'Link', wide: true, cell: (r) => (r.stream?.transport ? [r.stream.transport, r.stream.codec && r.stream.codec !== 'OFF' && `, ${r.stream.codec.toLowerCase()}`, h('span', { class: 'quiet' }, ` ${(r.stream.round_trip_ms ?? 0).toFixed(2)} ms`)] : h('span', { class: 'quiet' }, '–')) },
     { label: 'Now', class: 'now', cell: (r) => r.progress ?? r.because ?? '' },
-  ].filter(Boolean), rows, 'The group has no replicas yet.');
+  ].filter(Boolean), rows, 'The group has no replicas yet.', lacking(app, 'coterie.replicas'));
 }
 
 // none says in place of a screen that there is no group yet.
@@ -33,10 +33,10 @@ export function replicas(app) {
   const st = app.status;
   if (st?.draft) return none(app, 'Replicas');
   return [
-    card('Replicas', h('span', { class: 'quiet' }, st ? `commits wait for ${st.commits_wait_for || 'nobody'}` : ''), replicaTable(app, true)),
+    card('Replicas', [aged(app, 'coterie.replicas', 'coterie.streams'), h('span', { class: 'quiet' }, st ? `commits wait for ${st.commits_wait_for || 'nobody'}` : '')], replicaTable(app, true)),
     card('Actions', needsRole(app), h('ul', { class: 'actions' }, (st?.replicas ?? []).map((r) => h('li', { 'data-key': r.name }, h('b', null, r.name), role(r.availability_mode === 'CONFIGURATION_ONLY' ? 'witness' : r.role), h('div', { class: 'row' }, actionsOf(app, r)))),
       h('li', { 'data-key': '' }, h('b', null, 'group'), h('span', { class: 'quiet' }, st?.maintenance ? 'under maintenance' : ''), h('div', { class: 'row' }, st && groupActions(app))))),
-    card('Health policies', null, policies(app)),
+    card('Health policies', aged(app, 'coterie.policies'), policies(app)),
   ];
 }
 
@@ -49,11 +49,13 @@ function policies(app) {
     { label: 'Severity', cell: (r) => state(r.severity === 'Critical' ? 'bad' : 'warn', r.severity) },
     { label: 'Target', cell: (r) => r.target },
     { label: 'Finding', class: 'now', cell: (r) => r.finding },
-  ], bad, '');
+  ], bad, '', lacking(app, 'coterie.policies'));
 }
 
+const copies = 'sys.dm_hadr_database_replica_states';
+
 export function databases(app) {
-  const states = app.rows('sys.dm_hadr_database_replica_states');
+  const states = app.rows(copies);
   const cluster = app.rows('sys.dm_hadr_database_replica_cluster_states');
   const names = new Map(app.rows('sys.availability_replicas')?.map((r) => [r.replica_id, r.replica_server_name]));
   const dbs = new Map(app.rows('coterie.databases')?.map((d) => [d.database_id, d]));
@@ -61,7 +63,7 @@ export function databases(app) {
     const c = cluster?.find((x) => x.replica_id === r.replica_id && x.group_database_id === r.group_database_id);
     return { ...r, $key: `${r.database_id}/${r.replica_id}`, name: dbs.get(r.database_id)?.name ?? c?.database_name ?? String(r.database_id), replica: names.get(r.replica_id) ?? '…', ready: c?.is_failover_ready };
   }).sort((a, b) => a.name.localeCompare(b.name) || a.replica.localeCompare(b.replica));
-  return card('Databases', h('span', { class: 'quiet' }, 'a copy is a whole server: its databases fail over together'), table('Databases', [
+  return card('Databases', [aged(app, copies), h('span', { class: 'quiet' }, 'a copy is a whole server: its databases fail over together')], table('Databases', [
     { label: 'Database', cell: (r) => r.name },
     { label: 'Replica', cell: (r) => [r.replica, r.is_primary_replica && h('span', { class: 'quiet' }, ' primary')] },
     { label: 'State', cell: (r) => state(toneOfSync({ synchronization_state: r.synchronization_state_desc, availability_mode: r.is_commit_participant ? '' : 'ASYNCHRONOUS_COMMIT' }), r.is_suspended ? 'suspended' : words(r.synchronization_state_desc)) },
@@ -70,7 +72,7 @@ export function databases(app) {
     { label: 'Redo queue', right: true, cell: (r) => kb(r.redo_queue_size) },
     { label: 'Redo rate', right: true, wide: true, cell: (r) => (r.redo_rate === null ? '–' : `${kb(r.redo_rate)}/s`) },
     { label: 'Last commit', right: true, wide: true, cell: (r) => (r.last_commit_time ? h('time', { title: r.last_commit_time }, timeOf(r.last_commit_time)) : '–') },
-  ], rows, 'The group has no database yet.'));
+  ], rows, 'The group has no database yet.', lacking(app, copies)));
 }
 
 const kb = (n) => (n === null || n === undefined ? '–' : bytes(n * 1024));
