@@ -291,21 +291,3 @@ func TestMarkAnswer(t *testing.T) {
 		}
 	}
 }
-
-// A port that could not accept for lack of descriptors does so again after a moment.
-func TestDoorOpensAgain(t *testing.T) {
-	g := newGroup(t, func(c *Config) { c.Rules = trustAll })
-	g.visit("user=postgres", nil) // it is open
-	if wantedPath() == PathGoroutines {
-		t.Skip("there are no loops")
-	}
-	paused := make(chan struct{})
-	g.srv.firstLoop().post(func() {
-		defer close(paused)
-		for _, p := range g.srv.ports {
-			p.acceptor.pause(unix.EMFILE)
-		}
-	})
-	<-paused
-	g.visit("user=postgres", nil)
-}

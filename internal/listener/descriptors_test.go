@@ -90,7 +90,7 @@ func fewServer(t *testing.T, how, server string) (address string) {
 
 // serveWithFew is that process: a listener that may have 40 files open more than it has.
 func serveWithFew(t *testing.T, how string) {
-	g := &group{t: t}
+	g := new(group)
 	g.routes.Store(fullRoutes(1))
 	cfg := Config{
 		ReadWrite: "127.0.0.1:0", Routes: g.routes.Load, Rules: trustAll,

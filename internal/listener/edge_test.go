@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/eventloop"
 	"github.com/coteriedb/coterie/internal/listener/startup"
 )
 
@@ -25,7 +26,7 @@ func (g *group) stalled(f func()) {
 		return
 	}
 	in, out := make(chan struct{}), make(chan struct{})
-	l.post(func() { close(in); <-out })
+	l.Post(func() { close(in); <-out })
 	<-in
 	f()
 	close(out)
@@ -87,7 +88,7 @@ func TestReadsThatFillTheBuffer(t *testing.T) {
 		}
 	})
 	conn := g.enter(t)
-	for _, size := range []int{loopBuffer - 1, loopBuffer, loopBuffer + 1, 2*loopBuffer - 1, 2 * loopBuffer, 2*loopBuffer + 1} {
+	for _, size := range []int{eventloop.BufferSize - 1, eventloop.BufferSize, eventloop.BufferSize + 1, 2*eventloop.BufferSize - 1, 2 * eventloop.BufferSize, 2*eventloop.BufferSize + 1} {
 		question := pgwire.AppendMessage(nil, 'Q', make([]byte, size-5))
 		g.stalled(func() { _, _ = conn.Write(question) })
 		if len(readUntil(t, conn, 'D')) != size-5-6 {

@@ -64,8 +64,8 @@ func (a *fingerprintConn) ask(user, database string, answer func(m LoginFingerpr
 		return false
 	}
 	text := fingerprintQuery(user, database)
-	if !a.loop.batch.queue(a, a.fd, text) {
-		if a.loop.batch.holds(a) {
+	if !a.loop.Batch.Queue(a, a.fd, text) {
+		if a.loop.Batch.Holds(a) {
 			return false // the batch is full, and answers come in the order of the queries
 		}
 		if n, err := socket.Write(a.fd, text); err != nil || n < len(text) {
@@ -87,7 +87,7 @@ func (s *Server) fingerprintOf(ctx context.Context, user, database string) (Logi
 			ok          bool
 		}
 		there := make(chan reply, 1)
-		l.post(func() {
+		l.Post(func() {
 			answer := func(m LoginFingerprint, ok bool) { there <- reply{m, ok} }
 			if !l.fingerprints.ask(user, database, answer) {
 				answer(LoginFingerprint{}, false)
@@ -121,7 +121,7 @@ func (a *fingerprintConn) begin() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.fd, a.opened = a.opened, -1; a.fd >= 0 {
-		err := a.loop.watch(a.fd, a, unix.EPOLL_CTL_ADD, unix.EPOLLIN)
+		err := a.loop.Watch(a.fd, a, unix.EPOLL_CTL_ADD, unix.EPOLLIN)
 		if err != nil {
 			a.loop.srv.log.Warn("watch the session for login fingerprints", "error", err)
 			a.lost()
@@ -171,7 +171,7 @@ func (a *fingerprintConn) rescue() {
 // Ready reads answers.
 func (a *fingerprintConn) Ready(uint32) {
 	defer a.rescue()
-	n, err := socket.Receive(a.fd, a.loop.buf)
+	n, err := socket.Receive(a.fd, a.loop.Buf)
 	if socket.WouldWait(err) {
 		return
 	}
@@ -179,7 +179,7 @@ func (a *fingerprintConn) Ready(uint32) {
 		a.lost()
 		return
 	}
-	a.in = append(a.in, a.loop.buf[:n]...)
+	a.in = append(a.in, a.loop.Buf[:n]...)
 	for len(a.in) >= 5 {
 		size := int(binary.BigEndian.Uint32(a.in[1:])) + 1
 		if size < 5 || size > maxFingerprint {
@@ -251,7 +251,7 @@ func (a *fingerprintConn) watch() {
 	patience := a.loop.srv.pool.answer
 	left := max(time.Millisecond, a.waiting[0].at+patience-boottime.Now())
 	time.AfterFunc(left, func() {
-		a.loop.post(func() {
+		a.loop.Post(func() {
 			a.timed = false
 			if len(a.waiting) > 0 && boottime.Now() >= a.waiting[0].at+patience {
 				a.lost()
@@ -275,8 +275,8 @@ func (a *fingerprintConn) lost() {
 	if a.fd < 0 {
 		return
 	}
-	a.loop.batch.remove(a)
-	a.loop.forget(a.fd)
+	a.loop.Batch.Remove(a)
+	a.loop.Forget(a.fd)
 	_ = unix.Close(a.fd)
 	list := a.waiting
 	a.fd, a.waiting, a.in, a.answer, a.answered = -1, nil, nil, LoginFingerprint{}, false

@@ -330,7 +330,7 @@ func (x *session) standing() string {
 		return "no loop carries it"
 	}
 	told := make(chan string, 1)
-	p.loop.post(func() {
+	p.loop.Post(func() {
 		s := fmt.Sprintf("%s, owed %d, ended %v, phase %d, never offloaded %v, after %d of %d answers, awaiting %v, draining %v, held %q, rest %q, gate %v, %d answers were held, the log is sound: %v",
 			x.path(), x.owed.Load(), x.ended.Load(), p.phase, p.notOffloadable, p.answersSince, p.answersNeeded, p.awaiting, p.draining, p.held, p.rest,
 			x.srv.cfg.Gate()-boottime.Now(), x.srv.Stats().Held, x.logWatched())
@@ -340,9 +340,9 @@ func (x *session) standing() string {
 				c.Armed, c.Ups, c.Downs, c.UpLeft, c.UpTaken, k.UpRead, c.DownLeft, c.DownTaken, k.DownRead, offload.WhyNames[c.Why], p.loop.path.LogReached.Load())
 		}
 		for _, w := range p.sides() {
-			in, _ := unix.IoctlGetInt(w.fd, unix.SIOCINQ)
-			out, _ := unix.IoctlGetInt(w.fd, unix.SIOCOUTQ)
-			s += fmt.Sprintf("\nsocket %d: events %#x, stuck %v, %d bytes kept, %d in and %d out in the kernel, unread %v", w.fd, w.interest, w.stuck, len(w.out), in, out, offload.Unread(w.fd))
+			in, _ := unix.IoctlGetInt(w.FD, unix.SIOCINQ)
+			out, _ := unix.IoctlGetInt(w.FD, unix.SIOCOUTQ)
+			s += fmt.Sprintf("\nsocket %d: events %#x, stuck %v, %d bytes kept, %d in and %d out in the kernel, unread %v", w.FD, w.interest, w.Stuck, len(w.Out), in, out, offload.Unread(w.FD))
 		}
 		told <- s
 	})

@@ -112,17 +112,17 @@ func TestKernelPathPassesNoStatesOn(t *testing.T) {
 	p, q, lent := x.onLoop.Load(), &question{done: make(chan struct{})}, make(chan bool)
 	waitFor(t, "it could be lent again", func() bool {
 		could := make(chan bool)
-		p.loop.post(p.guarded(func() { could <- p.canOffload() })) // it comes back for that
+		p.loop.Post(p.guarded(func() { could <- p.canOffload() })) // it comes back for that
 		return <-could
 	})
-	p.loop.post(p.guarded(func() { // in the turn in which it is due to be lent
+	p.loop.Post(p.guarded(func() { // in the turn in which it is due to be lent
 		p.loop.toOffload = append(p.loop.toOffload, p)
 		x.moving.wants.Store(q)
 		p.woken()
 		p.updateInterest()
 	}))
-	p.loop.post(func() {
-		p.loop.post(func() { lent <- x.offloaded.Load() && x.moving.asked != nil }) // in a later turn
+	p.loop.Post(func() {
+		p.loop.Post(func() { lent <- x.offloaded.Load() && x.moving.asked != nil }) // in a later turn
 	})
 	if <-lent {
 		t.Error("it was lent before it has answered")
@@ -160,7 +160,7 @@ func (x *session) stop(t *testing.T) (resume func()) {
 	stopped, goOn := make(chan struct{}), make(chan struct{})
 	resume = sync.OnceFunc(func() { close(goOn) })
 	t.Cleanup(resume)
-	x.onLoop.Load().loop.post(func() { close(stopped); <-goOn })
+	x.onLoop.Load().loop.Post(func() { close(stopped); <-goOn })
 	<-stopped
 	return resume
 }
@@ -182,9 +182,9 @@ func TestKernelPathAfterAPipeline(t *testing.T) {
 	})
 	resume := x.stop(t)
 	sqlOn(t, other, "select pg_advisory_unlock(94)")
-	waitFor(t, "the answer is there", func() bool { return offload.Unread(p.backend.fd) })
+	waitFor(t, "the answer is there", func() bool { return offload.Unread(p.backend.FD) })
 	_, _ = conn.Write(query("select pg_advisory_unlock(94)"))
-	waitFor(t, "the next request is there", func() bool { return offload.Unread(p.client.fd) })
+	waitFor(t, "the next request is there", func() bool { return offload.Unread(p.client.FD) })
 	resume()
 	readUntil(t, conn, 'Z')
 	readUntil(t, conn, 'Z')
@@ -196,12 +196,12 @@ func TestKernelPathAfterANotification(t *testing.T) {
 	g := offloadGroup(t, nil)
 	conn, x := g.onLoop()
 	p := x.onLoop.Load()
-	p.loop.post(func() { p.answersNeeded = 1000 })
+	p.loop.Post(func() { p.answersNeeded = 1000 })
 	g.ask(conn, "listen news")
 	resume := x.stop(t)
 	g.servers["a"].sql(t, "notify news")
-	waitFor(t, "the notification is there", func() bool { return offload.Unread(p.backend.fd) })
-	p.loop.post(func() { // as if it had come after the answer was read
+	waitFor(t, "the notification is there", func() bool { return offload.Unread(p.backend.FD) })
+	p.loop.Post(func() { // as if it had come after the answer was read
 		p.answersNeeded = 1
 		p.beforeAnswer()
 	})

@@ -393,7 +393,7 @@ func TestKernelPathSlowClient(t *testing.T) {
 			}
 		})
 		_ = conn.(*net.TCPConn).SetReadBuffer(128 << 10)
-		_ = unix.SetsockoptInt(x.onLoop.Load().client.fd, unix.SOL_SOCKET, unix.SO_SNDBUF, 32<<10) // the rest waits in the kernel's backlog
+		_ = unix.SetsockoptInt(x.onLoop.Load().client.FD, unix.SOL_SOCKET, unix.SO_SNDBUF, 32<<10) // the rest waits in the kernel's backlog
 		asked := 0
 		blocked := func() (is bool) {
 			other, err := g.servers["a"].connect(t.Context(), "postgres")
@@ -500,7 +500,7 @@ func TestKernelPathIsFull(t *testing.T) {
 	first, x := g.offloadedSession()
 	l := (*g.srv.loops.Load())[0]
 	taken := make(chan struct{})
-	l.post(func() { l.path.Free = nil; close(taken) })
+	l.Post(func() { l.path.Free = nil; close(taken) })
 	<-taken
 	other := g.begin((&startup.Message{User: "postgres", Database: "postgres"}).Packet())
 	readUntil(t, other, 'Z')

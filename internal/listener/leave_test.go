@@ -94,9 +94,9 @@ func TestASessionThatCannotLeaveEnds(t *testing.T) {
 	}
 	g.srv.Drain(true)
 	g.srv.ReadStates(t.Context())
-	p.loop.post(func() { p.awaiting = true }) // as if an answer had to be confirmed
+	p.loop.Post(func() { p.awaiting = true }) // as if an answer had to be confirmed
 	g.srv.moveServer(t.Context())
-	p.loop.post(func() { p.awaiting = false; p.checkEnded(); p.updateInterest() })
+	p.loop.Post(func() { p.awaiting = false; p.checkEnded(); p.updateInterest() })
 	g.srv.Drain(false) // given up
 	if err := <-later(conn, "select 1"); err == nil || !strings.Contains(err.Error(), "its client does not take") {
 		t.Errorf("%v", err)

@@ -57,7 +57,7 @@ func (c *client) evict() {
 	delete(c.srv.preauth, c)
 	c.slot.counted, c.slot.evicted = false, true
 	if st := c.preauth; st != nil {
-		st.loop.post(st.guarded(st.handOff))
+		st.loop.Post(st.guarded(st.handOff))
 	} else {
 		_ = c.raw.SetDeadline(time.Unix(1, 0))
 	}

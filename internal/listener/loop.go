@@ -2,17 +2,19 @@ package listener
 
 import (
 	"context"
-	"fmt"
+	"crypto/tls"
+	"io"
+	"net"
 	"runtime"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coteriedb/coterie/internal/listener/eventloop"
 	"github.com/coteriedb/coterie/internal/listener/offload"
+	"github.com/coteriedb/coterie/internal/listener/socket"
 	"github.com/coteriedb/coterie/internal/listener/uring"
 )
 
@@ -22,67 +24,31 @@ import (
 // (release, advance, effectAtStake, gated.look). Where one of those has to wait, a goroutine waits, and the loop
 // continues with the other sessions. See loopsession.go for one session.
 
-const (
-	loopBuffer = 64 << 10
-	loopEvents = 256
-	// busyWait is how long a busy loop waits in a system call that keeps its processor, from the scheduler's view.
-	// That makes the next message cheap. After an idle wait of that kind the loop waits as any goroutine does.
-	busyWait = 5 // milliseconds
-)
-
-// watcher handles epoll events of a file.
-type watcher interface{ Ready(events uint32) }
-
-// loop is one goroutine and what it carries. Everything but the inbox belongs to that goroutine.
+// loop is one goroutine and what it carries. Everything but what is posted belongs to that goroutine.
 type loop struct {
+	eventloop.Loop
 	srv          *Server
-	epoll        int
-	alarm        int // eventfd that wakes the loop
-	buf          []byte
-	sides        []watcher                 // by file descriptor
 	preauth      map[*preauthConn]struct{} // clients whose startup packet has not arrived
 	fingerprints fingerprintConn           // used on the first loop only
-	batch        writeBatch
-	path         *offload.Path  // nil: sessions are not offloaded
-	offloaded    []*loopSession // sessions that the program knows, by slot
-	toOffload    []*loopSession // to be offloaded at the end of the turn
-	ended        []*loopSession // to be closed after this batch of events
-	busy         bool           // the last wait returned events
+	path         *offload.Path             // nil: sessions are not offloaded
+	offloaded    []*loopSession            // sessions that the program knows, by slot
+	toOffload    []*loopSession            // to be offloaded at the end of the turn
+	ended        []*loopSession            // to be closed after this batch of events
 	carried      atomic.Int64
-	ending       atomic.Bool
-
-	mu     sync.Mutex
-	inbox  []func() // guarded by mu
-	closed bool     // guarded by mu
 }
 
 func newLoop(s *Server) (*loop, error) {
-	epoll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
-	if err != nil {
-		return nil, fmt.Errorf("event loop: %w", err)
-	}
-	alarm, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
-	if err != nil {
-		_ = unix.Close(epoll)
-		return nil, fmt.Errorf("event loop: %w", err)
-	}
-	l := &loop{srv: s, epoll: epoll, alarm: alarm, buf: make([]byte, loopBuffer), preauth: make(map[*preauthConn]struct{})}
+	l := &loop{srv: s, preauth: make(map[*preauthConn]struct{})}
 	l.fingerprints = newFingerprintConn(l)
-	if err := unix.EpollCtl(epoll, unix.EPOLL_CTL_ADD, alarm, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(alarm)}); err != nil {
-		l.close()
-		return nil, fmt.Errorf("event loop: %w", err)
+	if err := l.Open(); err != nil {
+		return nil, err
 	}
 	return l, nil
 }
 
 func (l *loop) close() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.closed = true // a session's timer may still post, when the number of alarm belongs to another file
-	_ = unix.Close(l.epoll)
-	_ = unix.Close(l.alarm)
+	l.Close()
 	l.fingerprints.close()
-	l.batch.close()
 	if l.path != nil {
 		l.path.Close()
 	}
@@ -100,8 +66,7 @@ func (s *Server) startLoops() (stop func(), err error) {
 	stop = func() {
 		endWatch()
 		for _, l := range loops {
-			l.ending.Store(true)
-			l.post(func() {})
+			l.End()
 		}
 		running.Wait()
 		for _, l := range loops {
@@ -125,7 +90,7 @@ func (s *Server) startLoops() (stop func(), err error) {
 	}
 	context.AfterFunc(s.life, func() { // clients without a session are handed off, and told there
 		for _, l := range loops {
-			l.post(l.handOffAll)
+			l.Post(l.handOffAll)
 		}
 	})
 	return stop, nil
@@ -141,7 +106,7 @@ func (l *loop) enableBatching() {
 		l.srv.log.Info("event loops make one system call per write: the kernel does not allow io_uring", "error", err)
 		return
 	}
-	l.batch.use(r, &l.srv.counts.batchedWrites)
+	l.Batch.Use(r, &l.srv.counts.batchedWrites)
 }
 
 // enableOffload lets the kernel relay simple requests, if it can.
@@ -156,7 +121,7 @@ func (l *loop) enableOffload() {
 	}
 	k, err := offload.New(c)
 	if err == nil {
-		err = l.watch(k.EventFD(), k, unix.EPOLL_CTL_ADD, unix.EPOLLIN)
+		err = l.Watch(k.EventFD(), k, unix.EPOLL_CTL_ADD, unix.EPOLLIN)
 	}
 	if err != nil {
 		l.srv.log.Info("event loops carry every request: sessions are not offloaded to the kernel", "error", err)
@@ -202,40 +167,12 @@ func (s *Server) leastLoaded() *loop {
 	return best
 }
 
-// post runs f on the loop. Any goroutine may call it.
-func (l *loop) post(f func()) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.closed {
-		return
-	}
-	l.inbox = append(l.inbox, f)
-	if len(l.inbox) == 1 {
-		one := [8]byte{1}
-		_, _ = unix.Write(l.alarm, one[:]) // it fails only if the counter is set already
-	}
-}
-
 // run is the loop. It is not locked to a thread. The scheduler takes the processor from every goroutine that keeps it
 // for 10 ms; a locked one gets it back through another thread, which costs milliseconds on a busy machine
 // (docs/adr/0063).
 func (l *loop) run() {
-	events := make([]unix.EpollEvent, loopEvents)
-	for !l.ending.Load() {
-		n := l.wait(events)
-		for _, e := range events[:n] {
-			if int(e.Fd) == l.alarm {
-				l.work()
-				continue
-			}
-			if s := l.sides[e.Fd]; s != nil {
-				s.Ready(e.Events)
-			}
-			if l.batch.full() {
-				l.batch.flush()
-			}
-		}
-		l.batch.flush()
+	for !l.Ending() {
+		l.Turn()
 		if len(l.toOffload) > 0 {
 			l.offloadAll()
 		}
@@ -243,45 +180,15 @@ func (l *loop) run() {
 	}
 }
 
-// wait returns the number of events. It is 0 after a signal or an idle busy wait.
-func (l *loop) wait(events []unix.EpollEvent) int {
-	if !l.busy {
-		n, err := unix.EpollWait(l.epoll, events, -1)
-		l.busy = err == nil
-		return max(n, 0)
-	}
-	n, _, errno := syscall.RawSyscall6(unix.SYS_EPOLL_PWAIT, uintptr(l.epoll), uintptr(unsafe.Pointer(&events[0])), uintptr(len(events)), busyWait, 0, 0) //nolint:gosec // the kernel fills events
-	if errno != 0 {
-		return 0 // the scheduler's signal, to stop the world or to let others run
-	}
-	l.busy = n > 0
-	return int(n)
-}
-
-// work runs what was posted.
-func (l *loop) work() {
-	var b [8]byte
-	_, _ = unix.Read(l.alarm, b[:])
-	l.mu.Lock()
-	list := l.inbox
-	l.inbox = nil
-	l.mu.Unlock()
-	for _, f := range list {
-		f()
-	}
-}
-
 // closeEnded closes the sockets of ended sessions. Before this point no other file can have taken their numbers.
 func (l *loop) closeEnded() {
 	for _, p := range l.ended {
 		for _, s := range p.sides() {
-			if s.fd < 0 {
+			if s.FD < 0 {
 				continue
 			}
-			if s.fd < len(l.sides) { // not so if its first step has failed
-				l.sides[s.fd] = nil
-			}
-			_ = unix.Close(s.fd)
+			l.Unwatch(s.FD)
+			_ = unix.Close(s.FD)
 		}
 		l.carried.Add(-1)
 		p.finished()
@@ -289,28 +196,127 @@ func (l *loop) closeEnded() {
 	l.ended = l.ended[:0]
 }
 
-// setWatcher sets who handles the events of a file.
-func (l *loop) setWatcher(fd int, w watcher) {
-	for len(l.sides) <= fd {
-		l.sides = append(l.sides, make([]watcher, max(64, len(l.sides)))...)
-	}
-	l.sides[fd] = w
-}
-
-// watch registers w for these events of a file; how is an operation of epoll_ctl. It fails if the kernel has no room
-// for another file.
-func (l *loop) watch(fd int, w watcher, how int, events uint32) error {
-	l.setWatcher(fd, w)
-	return unix.EpollCtl(l.epoll, how, fd, &unix.EpollEvent{Events: events, Fd: int32(fd)})
-}
-
-// forget removes a file from epoll.
-func (l *loop) forget(fd int) {
-	_ = unix.EpollCtl(l.epoll, unix.EPOLL_CTL_DEL, fd, nil)
-	l.sides[fd] = nil
-}
-
 // after runs f on the loop after d, if the session is not closed by then.
 func (p *loopSession) after(d time.Duration, f func()) *time.Timer {
-	return time.AfterFunc(d, func() { p.loop.post(p.guarded(f)) })
+	return time.AfterFunc(d, func() { p.loop.Post(p.guarded(f)) })
+}
+
+// loopConn is the connection below a client's TLS. On a loop it uses the loop's side: a read that would have to wait
+// returns a temporary error there, after which TLS can be called again.
+type loopConn struct {
+	net.Conn
+	side *side // nil: no loop carries the session yet
+	dry  bool  // the last read got less than it asked for: nothing more until the next event
+}
+
+// errLater is that temporary error.
+var errLater net.Error = laterError{}
+
+type laterError struct{}
+
+func (laterError) Error() string   { return "nothing to read at present" }
+func (laterError) Timeout() bool   { return false }
+func (laterError) Temporary() bool { return true }
+
+func (u *loopConn) Read(b []byte) (int, error) {
+	if u.side == nil {
+		return u.Conn.Read(b)
+	}
+	if u.dry || len(b) == 0 {
+		return 0, errLater
+	}
+	n, err := socket.Receive(u.side.FD, b)
+	switch {
+	case socket.WouldWait(err):
+		u.dry = true
+		return 0, errLater
+	case err != nil:
+		return 0, err
+	case n == 0:
+		return 0, io.EOF
+	}
+	u.dry = n < len(b)
+	return n, nil
+}
+
+func (u *loopConn) Write(b []byte) (int, error) {
+	if u.side == nil {
+		return u.Conn.Write(b)
+	}
+	if err := u.side.Send(b, u.side.p.mayQueue()); err != nil {
+		return 0, err
+	}
+	return len(b), nil
+}
+
+// Close does nothing once a loop has the connection. The same is true of the deadlines.
+func (u *loopConn) Close() error {
+	if u.side == nil {
+		return u.Conn.Close()
+	}
+	return nil
+}
+
+func (u *loopConn) SetDeadline(t time.Time) error {
+	if u.side == nil {
+		return u.Conn.SetDeadline(t)
+	}
+	return nil
+}
+
+func (u *loopConn) SetReadDeadline(t time.Time) error {
+	if u.side == nil {
+		return u.Conn.SetReadDeadline(t)
+	}
+	return nil
+}
+
+func (u *loopConn) SetWriteDeadline(t time.Time) error {
+	if u.side == nil {
+		return u.Conn.SetWriteDeadline(t)
+	}
+	return nil
+}
+
+// fromTLS carries decrypted bytes, as far as they may be read now. epoll does not report bytes that stay in TLS:
+// updateInterest looks for them.
+func (p *loopSession) fromTLS(events bool) {
+	if events {
+		p.tlsConn.dry = false
+	}
+	buf := p.loop.Buf
+	for range fairShare {
+		if !p.readsClient() {
+			break
+		}
+		n, err := p.tls.Read(buf[:tlsRead])
+		if err == errLater { //nolint:errorlint // our own
+			p.tlsPending = false
+			return
+		}
+		p.received(buf[:n], err)
+	}
+	p.tlsPending = p.phase != closed
+}
+
+// tlsRead is the longest plaintext of one record. fairShare is how many records a session may bring while others
+// wait.
+const (
+	tlsRead   = 16 << 10
+	fairShare = 4
+)
+
+// toClient writes to the client, through its TLS if there is one.
+func (p *loopSession) toClient(b []byte) error {
+	if p.tls == nil {
+		return p.client.Send(b, p.mayQueue())
+	}
+	_, err := p.tls.Write(b)
+	return err
+}
+
+// tlsOf returns the TLS of a client on a loopable connection; nil if it is plain.
+func (x *session) tlsOf() *tls.Conn {
+	c, _ := x.client.(*tls.Conn)
+	return c
 }

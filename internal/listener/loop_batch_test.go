@@ -53,8 +53,8 @@ func TestBatchWhoseCommitIsNotWritten(t *testing.T) {
 		}
 		p := x.onLoop.Load()
 		dead, sent := make(chan struct{}), make(chan struct{})
-		p.loop.post(func() { // before the loop sees the end of its server
-			_ = unix.Shutdown(p.backend.fd, unix.SHUT_RDWR)
+		p.loop.Post(func() { // before the loop sees the end of its server
+			_ = unix.Shutdown(p.backend.FD, unix.SHUT_RDWR)
 			close(dead)
 			<-sent
 			p.fromClient()
@@ -65,7 +65,7 @@ func TestBatchWhoseCommitIsNotWritten(t *testing.T) {
 		must(t, err)
 		waitFor(t, "the request is in the socket", func() bool {
 			var b [1]byte
-			n, _, _ := unix.Recvfrom(p.client.fd, b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
+			n, _, _ := unix.Recvfrom(p.client.FD, b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
 			return n > 0
 		})
 		close(sent)

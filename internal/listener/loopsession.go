@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/eventloop"
 	"github.com/coteriedb/coterie/internal/listener/offload"
 	"github.com/coteriedb/coterie/internal/listener/socket"
 	"github.com/coteriedb/coterie/internal/listener/stmt"
@@ -59,7 +60,7 @@ const (
 
 // side is one of the two or three sockets of a loopSession.
 type side struct {
-	socketWriter
+	eventloop.Writer
 	p        *loopSession
 	eof      bool   // the end of the stream was read
 	interest uint32 // epoll events in force; 0: not registered
@@ -67,7 +68,7 @@ type side struct {
 
 // open binds the side to a socket of p.
 func (s *side) open(p *loopSession, fd int) {
-	s.p, s.socketWriter = p, socketWriter{fd: fd, batch: &p.loop.batch, by: s}
+	s.p, s.Writer = p, p.loop.NewWriter(fd, s)
 }
 
 // loopable reports whether a loop can carry the session: both connections are sockets, the client's possibly with
@@ -110,7 +111,7 @@ func (x *session) toLoop(finished func()) bool {
 	// The runtime's poller must not watch these sockets any more.
 	_, _ = x.raw.Close(), x.backend.Close()
 	x.in = nil
-	l.post(p.first(func() {
+	l.Post(p.first(func() {
 		p.start()
 		p.woken() // it may have been called before it was here
 		p.updateInterest()
@@ -130,8 +131,8 @@ func (x *session) attach(l *loop, client, backend int, finished func()) *loopSes
 
 // start is the first step of a session on its loop.
 func (p *loopSession) start() {
-	p.loop.setWatcher(p.client.fd, &p.client)
-	p.loop.setWatcher(p.backend.fd, &p.backend)
+	p.loop.SetWatcher(p.client.FD, &p.client)
+	p.loop.SetWatcher(p.backend.FD, &p.backend)
 	if p.x.ended.Load() != nil {
 		p.terminate(p.x.finalError(nil))
 		return
@@ -224,16 +225,16 @@ func (p *loopSession) updateInterest() {
 		client |= unix.EPOLLIN
 		if p.tlsPending {
 			p.tlsPending = false
-			p.loop.post(p.guarded(func() { p.fromTLS(false); p.updateInterest() }))
+			p.loop.Post(p.guarded(func() { p.fromTLS(false); p.updateInterest() }))
 		}
 	}
-	if p.phase == resetting || p.phase == relaying && !p.backend.eof && !p.awaiting && !p.client.full() {
+	if p.phase == resetting || p.phase == relaying && !p.backend.eof && !p.awaiting && !p.client.Full() {
 		backend |= unix.EPOLLIN
 	}
-	if len(p.client.out) > 0 && !p.client.stuck {
+	if len(p.client.Out) > 0 && !p.client.Stuck {
 		client |= unix.EPOLLOUT
 	}
-	if p.phase == relaying && len(p.backend.out) > 0 && !p.backend.stuck {
+	if p.phase == relaying && len(p.backend.Out) > 0 && !p.backend.Stuck {
 		backend |= unix.EPOLLOUT
 	}
 	p.setInterest(&p.client, client)
@@ -245,7 +246,7 @@ func (p *loopSession) updateInterest() {
 
 // readsClient reports whether the client is read now.
 func (p *loopSession) readsClient() bool {
-	return !p.client.eof && (p.phase == lingering || p.phase == relaying && !p.draining && !p.backend.full())
+	return !p.client.eof && (p.phase == lingering || p.phase == relaying && !p.draining && !p.backend.Full())
 }
 
 // setInterest registers a socket for these events. A socket without events is removed from epoll, which reports the
@@ -261,7 +262,7 @@ func (p *loopSession) setInterest(s *side, events uint32) {
 	case events == 0:
 		how = unix.EPOLL_CTL_DEL
 	}
-	if err := unix.EpollCtl(p.loop.epoll, how, s.fd, &unix.EpollEvent{Events: events, Fd: int32(s.fd)}); err != nil {
+	if err := p.loop.Control(s.FD, how, events); err != nil {
 		panic(err) // out of memory: rescue ends the session
 	}
 	s.interest = events
@@ -272,7 +273,7 @@ func (p *loopSession) mayQueue() bool { return p.phase == relaying || p.phase ==
 
 // flush writes what was kept for a slow peer, and continues what waited for that.
 func (p *loopSession) flush(s *side) {
-	all, err := s.writeKept()
+	all, err := s.WriteKept()
 	if err != nil {
 		p.sendFailed(s)
 		return
@@ -302,10 +303,10 @@ func (s *side) Wrote(w *uring.Write) {
 	case p.phase == resetting:
 		p.resetFailed()
 	case w.Err != nil && !socket.WouldWait(w.Err):
-		s.unsent += len(w.B) - w.N
+		s.Unsent += len(w.B) - w.N
 		p.sendFailed(s)
 	default:
-		s.keep(w.B[w.N:])
+		s.Keep(w.B[w.N:])
 	}
 	p.updateInterest()
 }
@@ -315,7 +316,7 @@ func (s *side) Wrote(w *uring.Write) {
 func (p *loopSession) sendFailed(s *side) {
 	switch {
 	case s == &p.backend:
-		p.discarding, s.stuck = true, false
+		p.discarding, s.Stuck = true, false
 		p.backendDropped()
 	case p.phase == relaying:
 		p.terminate(p.x.passFailed(errClient))
@@ -326,13 +327,13 @@ func (p *loopSession) sendFailed(s *side) {
 
 // fromBackend carries answers to the client.
 func (p *loopSession) fromBackend() {
-	x, buf := p.x, p.loop.buf
+	x, buf := p.x, p.loop.Buf
 	kept := copy(buf, p.held)
 	from := &p.backend
 	if p.kernel != nil {
 		from = &p.returns
 	}
-	n, err := socket.Receive(from.fd, buf[kept:])
+	n, err := socket.Receive(from.FD, buf[kept:])
 	if socket.WouldWait(err) && !p.backendDrained() {
 		return
 	}
@@ -443,7 +444,7 @@ func (p *loopSession) awaitThen(wait func() error, then func()) {
 			}()
 			err = wait()
 		}()
-		p.loop.post(p.guarded(func() {
+		p.loop.Post(p.guarded(func() {
 			p.awaiting = false
 			switch {
 			case p.phase != relaying:

@@ -19,7 +19,7 @@ func (p *loopSession) fromClient() {
 		p.fromTLS(true)
 		return
 	}
-	n, err := socket.Receive(p.client.fd, p.loop.buf)
+	n, err := socket.Receive(p.client.FD, p.loop.Buf)
 	if socket.WouldWait(err) {
 		return
 	}
@@ -29,7 +29,7 @@ func (p *loopSession) fromClient() {
 	if p.kernel != nil {
 		p.kernel.UpRead += uint64(n)
 	}
-	p.received(p.loop.buf[:n], err)
+	p.received(p.loop.Buf[:n], err)
 }
 
 // received handles what was read from the client, or the end of its stream.
@@ -50,7 +50,7 @@ func (p *loopSession) received(b []byte, err error) {
 	}
 	if errors.Is(err, io.EOF) || x.ended.Load() == nil {
 		x.terminated.Store(true) // the client no longer reads errors
-		if err := p.backend.flushQueued(); err != nil {
+		if err := p.backend.FlushQueued(); err != nil {
 			p.sendFailed(&p.backend)
 		}
 		p.noMoreRequests()
@@ -60,8 +60,8 @@ func (p *loopSession) received(b []byte, err error) {
 // noMoreRequests shuts the backend's stream down once all requests are written. TLS may deliver requests and the end
 // in one turn.
 func (p *loopSession) noMoreRequests() {
-	if p.client.eof && !p.backend.full() {
-		_ = unix.Shutdown(p.backend.fd, unix.SHUT_WR)
+	if p.client.eof && !p.backend.Full() {
+		_ = unix.Shutdown(p.backend.FD, unix.SHUT_WR)
 	}
 }
 
@@ -91,7 +91,7 @@ func (p *loopSession) forward(chunk []byte) {
 		}
 		out := x.preceded(x.replaced(chunk[:n]))
 		p.altered.goes(n, len(out), x.refused)
-		if err := p.backend.send(out, p.mayQueue()); err != nil {
+		if err := p.backend.Send(out, p.mayQueue()); err != nil {
 			p.sendFailed(&p.backend)
 			p.rest = append(p.rest, chunk[n:]...) // the next server gets it, if there is one
 			break
@@ -114,7 +114,7 @@ func (p *loopSession) hold(d *activeDrain, chunk []byte) {
 	holds := p.holdTimer
 	x.srv.wg.Go(func() {
 		x.await(d, holds)
-		p.loop.post(p.guarded(func() {
+		p.loop.Post(p.guarded(func() {
 			rest := p.rest
 			p.draining, p.rest = false, nil
 			if p.phase == relaying {
@@ -134,7 +134,7 @@ func (p *loopSession) stopHold() {
 
 // recheck has the loop look at the session again. It is called after a session was ended, on any goroutine.
 func (p *loopSession) recheck() {
-	p.loop.post(p.guarded(func() { p.checkEnded(); p.updateInterest() }))
+	p.loop.Post(p.guarded(func() { p.checkEnded(); p.updateInterest() }))
 }
 
 // checkEnded terminates a session that was ended, as soon as the final error can be written. A held answer stops
@@ -142,7 +142,7 @@ func (p *loopSession) recheck() {
 func (p *loopSession) checkEnded() {
 	switch {
 	case p.x.ended.Load() == nil, p.phase != relaying, p.awaiting:
-	case !p.client.full():
+	case !p.client.Full():
 		p.terminate(p.x.finalError(nil))
 	case p.endTimer == nil:
 		p.endTimer = p.after(p.x.srv.cfg.Limits.ShutdownMessage, func() {
@@ -158,12 +158,12 @@ func (p *loopSession) terminate(last *pgwire.Error) {
 	if p.phase != relaying {
 		return
 	}
-	_, _ = p.backend.flushQueued(), p.client.flushQueued() // an error here is handled below
+	_, _ = p.backend.FlushQueued(), p.client.FlushQueued() // an error here is handled below
 	p.phase = terminating
 	p.stopHold()
 	p.held, p.rest = nil, nil
-	p.backend.discard()
-	_ = unix.Shutdown(p.backend.fd, unix.SHUT_RDWR)
+	p.backend.Discard()
+	_ = unix.Shutdown(p.backend.FD, unix.SHUT_RDWR)
 	if !p.x.lingers() {
 		p.close()
 		return
@@ -174,7 +174,7 @@ func (p *loopSession) terminate(last *pgwire.Error) {
 			return
 		}
 	}
-	if !p.client.full() {
+	if !p.client.Full() {
 		p.linger()
 		return
 	}
@@ -189,7 +189,7 @@ func (p *loopSession) linger() {
 	if p.tls != nil {
 		_ = p.tls.CloseWrite() // a short record; bytes that the socket does not take are lost with the connection
 	}
-	_ = unix.Shutdown(p.client.fd, unix.SHUT_WR)
+	_ = unix.Shutdown(p.client.FD, unix.SHUT_WR)
 	if p.client.eof {
 		p.close()
 		return
@@ -221,10 +221,10 @@ func (p *loopSession) close() {
 	}
 	p.held, p.rest = nil, nil
 	for _, s := range p.sides() {
-		s.unqueue()
-		s.discard()
+		s.Unqueue()
+		s.Discard()
 		if s.interest != 0 {
-			_ = unix.EpollCtl(p.loop.epoll, unix.EPOLL_CTL_DEL, s.fd, nil)
+			_ = p.loop.Control(s.FD, unix.EPOLL_CTL_DEL, 0)
 			s.interest = 0
 		}
 	}
@@ -250,8 +250,8 @@ func (p *loopSession) woken() {
 		return
 	}
 	if q := x.moving.wants.Swap(nil); q != nil {
-		boundary := !p.awaiting && len(p.held) == 0 && !p.backend.full() && !p.backend.eof
-		x.ask(q, boundary, func(b []byte) error { return p.backend.send(b, p.mayQueue()) })
+		boundary := !p.awaiting && len(p.held) == 0 && !p.backend.Full() && !p.backend.eof
+		x.ask(q, boundary, func(b []byte) error { return p.backend.Send(b, p.mayQueue()) })
 	}
 	if x.moving.leaving.Load() {
 		p.leave()
@@ -265,12 +265,12 @@ func (p *loopSession) leave() {
 	if lost {
 		p.backendDropped()
 	}
-	taken := p.client.flushQueued() == nil && !p.client.full() && !p.client.eof
+	taken := p.client.FlushQueued() == nil && !p.client.Full() && !p.client.eof
 	switch {
 	case lost && (!taken || !x.leavesWhole()):
 		x.end(ending{reason: endLost, why: "the connection to PostgreSQL was lost"})
 		return
-	case !lost && (!taken || p.backend.flushQueued() != nil || p.awaiting || len(p.held) > 0):
+	case !lost && (!taken || p.backend.FlushQueued() != nil || p.awaiting || len(p.held) > 0):
 		x.stay("its client does not take what it was sent")
 		return
 	}
@@ -286,7 +286,7 @@ func (p *loopSession) leave() {
 		return
 	}
 	x.moving.rest = p.rest
-	_, _ = socket.Write(p.backend.fd, pgwire.AppendMessage(nil, 'X', nil))
+	_, _ = socket.Write(p.backend.FD, pgwire.AppendMessage(nil, 'X', nil))
 	c, finished := x.moving.owner, p.finished
 	p.finished = func() {}
 	if c.raw, c.conn = conn, conn; p.tls != nil {
@@ -300,8 +300,8 @@ func (p *loopSession) leave() {
 
 // backendDropped drops what the backend has not got: it never will.
 func (p *loopSession) backendDropped() {
-	p.backend.drop()
-	p.x.unsent(p.altered.ofClient(p.backend.unsent))
+	p.backend.Drop()
+	p.x.unsent(p.altered.ofClient(p.backend.Unsent))
 }
 
 // altered is the last piece of the client's bytes that went to the backend with a question before it, or with other
@@ -339,7 +339,7 @@ func (x *session) stay(why string) {
 // takeClient takes the client's socket off the loop. One that the kernel knows stays known to it, or bytes that are
 // under way would be lost.
 func (p *loopSession) takeClient() (net.Conn, error) {
-	fd, err := unix.FcntlInt(uintptr(p.client.fd), unix.F_DUPFD_CLOEXEC, 0)
+	fd, err := unix.FcntlInt(uintptr(p.client.FD), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -353,10 +353,11 @@ func (p *loopSession) takeClient() (net.Conn, error) {
 		return conn, nil
 	}
 	p.setInterest(&p.returns, 0)
-	l.sides[p.returns.fd], l.offloaded[k.Index] = nil, nil
-	p.returns.fd, p.lent = -1, true
+	l.Unwatch(p.returns.FD)
+	l.offloaded[k.Index] = nil
+	p.returns.FD, p.lent = -1, true
 	return &lentConn{TCPConn: tcp, closed: sync.OnceFunc(func() {
-		l.post(func() {
+		l.Post(func() {
 			l.path.Remove(k)
 			_ = unix.Close(k.Returns)
 		})

@@ -201,7 +201,7 @@ func (x *session) backendPID() uint32 {
 func (x *session) wake() {
 	if p := x.onLoop.Load(); p != nil {
 		x.reclaim()
-		p.loop.post(p.guarded(func() { p.woken(); p.updateInterest() }))
+		p.loop.Post(p.guarded(func() { p.woken(); p.updateInterest() }))
 		return
 	}
 	_ = x.backend.SetReadDeadline(time.Unix(1, 0))

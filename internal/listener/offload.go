@@ -32,7 +32,7 @@ func (p *loopSession) canOffload() bool {
 	switch {
 	case p.loop.path == nil, p.notOffloadable, p.phase != relaying, p.tls != nil:
 		return false
-	case p.client.eof, p.backend.eof, p.client.full(), p.backend.full():
+	case p.client.eof, p.backend.eof, p.client.Full(), p.backend.Full():
 		return false
 	case p.awaiting, p.draining, p.discarding, len(p.held) > 0, len(p.rest) > 0, !p.requests.AtBoundary(), !x.answers.AtBoundary():
 		return false
@@ -65,7 +65,7 @@ func (p *loopSession) beforeAnswer() {
 		return
 	}
 	if p.kernel == nil {
-		if offload.Unread(p.client.fd) { // what waits would be in no counter; a later answer is as good
+		if offload.Unread(p.client.FD) { // what waits would be in no counter; a later answer is as good
 			return
 		}
 		if now, ever := p.register(); !now {
@@ -89,12 +89,12 @@ func (l *loop) offloadAll() {
 // offload hands the session to the kernel, if it is still allowed.
 func (p *loopSession) offload() {
 	x, k := p.x, p.loop.path
-	if !p.canOffload() || p.client.queued != 0 || p.backend.queued != 0 {
+	if !p.canOffload() || p.client.Queued() || p.backend.Queued() {
 		return
 	}
 	d := p.kernel
 	s := d.Slot
-	base, _, err := offload.BytesWritten(p.client.fd)
+	base, _, err := offload.BytesWritten(p.client.FD)
 	flags, open := x.slotFlags()
 	if err != nil || !open || atomic.LoadUint64(&s.UpLeft) != d.UpRead || atomic.LoadUint64(&s.DownLeft) != d.DownRead {
 		return
@@ -155,12 +155,12 @@ func (x *session) slotFlags() (flags uint32, open bool) {
 // whether ever.
 func (p *loopSession) register() (now, ever bool) {
 	k := p.loop.path
-	if !offload.IsTCP(p.client.fd) {
+	if !offload.IsTCP(p.client.FD) {
 		return false, false
 	}
-	sender, err := offload.SenderCookie(p.backend.fd)
+	sender, err := offload.SenderCookie(p.backend.FD)
 	if err == nil {
-		p.kernel, err = k.Add(p.client.fd, p.backend.fd, sender)
+		p.kernel, err = k.Add(p.client.FD, p.backend.FD, sender)
 	}
 	if errors.Is(err, offload.ErrUnread) {
 		return false, true
@@ -171,16 +171,16 @@ func (p *loopSession) register() (now, ever bool) {
 	}
 	p.loop.offloaded[p.kernel.Index] = p
 	p.returns.open(p, p.kernel.Returns)
-	p.loop.setWatcher(p.returns.fd, &p.returns)
+	p.loop.SetWatcher(p.returns.FD, &p.returns)
 	p.x.tainted.Store(true) // its backend cannot leave the program without losing unsolicited messages
 	// Bytes that arrived before the program knew the socket are not in its counters.
-	if offload.Unread(p.backend.fd) {
+	if offload.Unread(p.backend.FD) {
 		// PostgreSQL sent something unsolicited, or closed, in these microseconds. Whether the program saw it cannot
 		// be known.
 		p.x.end(ending{reason: "introduced", why: "PostgreSQL sent something out of turn"})
 		return false, false
 	}
-	counted := !offload.Unread(p.client.fd)
+	counted := !offload.Unread(p.client.FD)
 	return counted, counted
 }
 
@@ -209,7 +209,7 @@ func (p *loopSession) finishReclaim() {
 		x.end(ending{"kernel", "the counters of the kernel's path are wrong", false})
 	}
 	if s.Ups != s.Downs { // the request is on its way to PostgreSQL; the answer proves its arrival
-		p.backend.stuck, p.single = true, s.Single != 0
+		p.backend.Stuck, p.single = true, s.Single != 0
 	}
 	p.awaitBacklog(time.Millisecond)
 }
@@ -260,21 +260,21 @@ func (p *loopSession) applyRelayed() error {
 // the time to the next check.
 func (p *loopSession) awaitBacklog(again time.Duration) {
 	d := p.kernel
-	n, waiting, err := offload.BytesWritten(p.client.fd)
+	n, waiting, err := offload.BytesWritten(p.client.FD)
 	if err != nil { // the client has left, and PostgreSQL may be writing into a backlog that nothing empties
-		p.client.stuck = false
+		p.client.Stuck = false
 		p.terminate(p.x.passFailed(errClient))
 		return
 	}
 	if n-d.Base == d.Slot.DownBytes {
-		if p.client.stuck {
+		if p.client.Stuck {
 			p.resume(&p.client)
 			p.updateInterest()
 		}
 		return
 	}
-	if !p.client.stuck {
-		p.client.stuck, p.stuckSince = true, time.Now()
+	if !p.client.Stuck {
+		p.client.Stuck, p.stuckSince = true, time.Now()
 	}
 	if waiting > 0 {
 		p.stuckSince = time.Now() // the client does not read
@@ -284,7 +284,7 @@ func (p *loopSession) awaitBacklog(again time.Duration) {
 		return
 	}
 	p.after(again, func() {
-		if p.client.stuck {
+		if p.client.Stuck {
 			p.awaitBacklog(min(2*again, 50*time.Millisecond))
 		}
 	})
@@ -301,7 +301,7 @@ func (p *loopSession) returnInterest(backend uint32) uint32 {
 		return backend&^unix.EPOLLIN | unix.EPOLLRDHUP
 	}
 	if backend&unix.EPOLLIN != 0 && p.backendDrained() {
-		p.loop.post(p.guarded(func() { p.fromBackend(); p.updateInterest() }))
+		p.loop.Post(p.guarded(func() { p.fromBackend(); p.updateInterest() }))
 	}
 	return backend &^ unix.EPOLLIN
 }
@@ -313,14 +313,14 @@ func (p *loopSession) backendDrained() bool {
 
 // resume continues to write to a side.
 func (p *loopSession) resume(s *side) {
-	s.stuck = false
+	s.Stuck = false
 	p.flush(s)
 }
 
 // answerArrived is called when PostgreSQL has sent something, and when that was held until now. If the last relayed
 // request was a Query, that proves its arrival. A request of several messages has arrived when its answer is complete.
 func (p *loopSession) answerArrived() {
-	if p.backend.stuck && p.phase == relaying && (p.single || p.x.owed.Load() <= 0) {
+	if p.backend.Stuck && p.phase == relaying && (p.single || p.x.owed.Load() <= 0) {
 		p.resume(&p.backend)
 	}
 }

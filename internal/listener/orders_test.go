@@ -70,8 +70,8 @@ func TestEndedWhileItIsHandedOver(t *testing.T) {
 			}
 			st.opened(x, []byte("greeting"))
 			<-over
-			l.work()
-			l.batch.flush()
+			l.RunPosted()
+			l.Batch.Flush()
 			l.closeEnded()
 			got := make([]byte, 1000)
 			if n, err := socket.Receive(client, got); err != nil || !bytes.Contains(got[:n], []byte(want)) {
@@ -111,8 +111,8 @@ func TestHeldAnswerProvesItsRequest(t *testing.T) {
 			p := x.attach(l, ours, backend, func() {})
 			p.first(func() { p.start() })()
 			x.owed.Store(1)
-			p.backend.stuck, p.single = true, single // as finishReclaim leaves it
-			if err := p.backend.send([]byte("next"), true); err != nil {
+			p.backend.Stuck, p.single = true, single // as finishReclaim leaves it
+			if err := p.backend.Send([]byte("next"), true); err != nil {
 				t.Fatal(err)
 			}
 			open.Store(!single)
@@ -127,8 +127,8 @@ func TestHeldAnswerProvesItsRequest(t *testing.T) {
 			open.Store(true)
 			got := make([]byte, 100)
 			waitFor(t, "the answer is passed on", func() bool {
-				l.work()
-				l.batch.flush()
+				l.RunPosted()
+				l.Batch.Flush()
 				n, _ := socket.Receive(client, got)
 				return bytes.HasSuffix(got[:n], answer[len(answer)-6:])
 			})
@@ -220,7 +220,7 @@ func lentSession(t *testing.T) (x *session, p *loopSession) {
 	p.kernel = &offload.Session{Slot: new(offload.Slot), Returns: returns}
 	l.offloaded[0] = p
 	p.returns.open(p, returns)
-	l.setWatcher(returns, &p.returns)
+	l.SetWatcher(returns, &p.returns)
 	x.offloaded.Store(true)
 	return x, p
 }
@@ -273,7 +273,7 @@ func TestReclaimSparesTheNextSession(t *testing.T) {
 	p.kernel = nil
 	p.close()
 	p.loop.closeEnded()
-	_ = unix.Close(p.returns.fd)
+	_ = unix.Close(p.returns.FD)
 }
 
 // TestHeldRequestOfALostBackend: nothing of a session stays behind whose backend has ended itself while a drain held a
@@ -336,5 +336,5 @@ func TestStateOfASessionThatLeaves(t *testing.T) {
 	p.kernel = nil
 	p.close()
 	p.loop.closeEnded()
-	_ = unix.Close(p.returns.fd)
+	_ = unix.Close(p.returns.FD)
 }

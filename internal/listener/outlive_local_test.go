@@ -46,7 +46,7 @@ func ownPaths(t *testing.T, f func(t *testing.T, g *group, with string), change 
 func (g *group) serverDies() {
 	for _, x := range g.srv.localSessions() {
 		if p := x.onLoop.Load(); p != nil {
-			p.loop.post(func() { _ = unix.Shutdown(p.backend.fd, unix.SHUT_RDWR) })
+			p.loop.Post(func() { _ = unix.Shutdown(p.backend.FD, unix.SHUT_RDWR) })
 			continue
 		}
 		if fd, err := socket.Duplicate(x.backend); err == nil {
@@ -270,8 +270,8 @@ func TestChangeThatTheOwnServerNeverGot(t *testing.T) {
 		x := g.sessionOf(conn.PgConn().Conn())
 		p := x.onLoop.Load()
 		dead, sent := make(chan struct{}), make(chan struct{})
-		p.loop.post(func() { // before the loop sees the end of its server
-			_ = unix.Shutdown(p.backend.fd, unix.SHUT_RDWR)
+		p.loop.Post(func() { // before the loop sees the end of its server
+			_ = unix.Shutdown(p.backend.FD, unix.SHUT_RDWR)
 			close(dead)
 			<-sent
 			p.fromClient()
@@ -281,7 +281,7 @@ func TestChangeThatTheOwnServerNeverGot(t *testing.T) {
 		told := later(conn, "insert into once values (1, 1)")
 		waitFor(t, "the request is in the socket", func() bool {
 			var b [1]byte
-			n, _, _ := unix.Recvfrom(p.client.fd, b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
+			n, _, _ := unix.Recvfrom(p.client.FD, b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
 			return n > 0
 		})
 		close(sent)

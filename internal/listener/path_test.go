@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"golang.org/x/sys/unix"
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
@@ -239,25 +238,6 @@ func TestPrefetchedBytesAtHandOver(t *testing.T) {
 		if got := pgwire.ErrorField(readUntil(t, conn, 'N'), 'M'); got != want {
 			t.Errorf("got notice %q, want %q", got, want)
 		}
-	}
-}
-
-// A late timer must not write to a descriptor that belongs to another file by then.
-func TestLoopIsDeafWhenClosed(t *testing.T) {
-	l, err := newLoop(&Server{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	l.close()
-	var pipe [2]int
-	if err := unix.Pipe2(pipe[:], unix.O_NONBLOCK|unix.O_CLOEXEC); err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _, _ = unix.Close(pipe[0]), unix.Close(pipe[1]) }()
-	l.alarm = pipe[1]
-	l.post(func() {})
-	if n, _ := unix.Read(pipe[0], make([]byte, 8)); n > 0 {
-		t.Error("the closed loop wrote to a descriptor")
 	}
 }
 

@@ -2,12 +2,10 @@ package listener
 
 import (
 	"encoding/binary"
-	"errors"
 	"net"
 	"net/netip"
 	"runtime/debug"
 	"slices"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -21,14 +19,8 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/startup"
 )
 
-const (
-	// maxAccepts is how many clients a loop accepts before it serves its sessions again.
-	maxAccepts = 16
-	// acceptPause is how long a loop accepts nothing after an error.
-	acceptPause = 50 * time.Millisecond
-	// maxPeeked is the longest startup packet in bytes that a loop reads. Those of usual drivers have 100 to 300.
-	maxPeeked = 1 << 10
-)
+// maxPeeked is the longest startup packet in bytes that a loop reads. Those of usual drivers have 100 to 300.
+const maxPeeked = 1 << 10
 
 // Startup packets that a loop reads although it cannot complete their logins, of one address and of all. Beyond it a
 // goroutine reads them, so that no flood of them takes the loop's time from the sessions that it carries.
@@ -37,122 +29,25 @@ var (
 	allPeeks  = admission.Rate{PerSecond: 2000, Burst: 4000}
 )
 
-// acceptor is a port whose clients an event loop accepts. It has its own descriptor of the port's socket.
-type acceptor struct {
-	srv      *Server
-	readOnly bool
-	stopped  chan struct{} // closed when it has stopped accepting
-
-	mu     sync.Mutex
-	loop   *loop // guarded by mu; nil: not open
-	closed bool  // guarded by mu
-
-	// The loop's own:
-	at       *loop
-	fd       int
-	local    netip.AddrPort // of the port
-	released bool           // fd is closed
-}
-
-// open has a loop accept the clients of the port. It reports false where a goroutine has to: no loop runs, or no login
-// could be completed on one.
-func (d *acceptor) open(s *Server, p port) bool {
+// accepts has a loop accept the clients of the port. It reports false where a goroutine has to: no loop runs, or no
+// login could be completed on one.
+func (s *Server) accepts(p port) bool {
 	l := s.firstLoop()
 	listener, ok := p.Listener.(*net.TCPListener)
 	if l == nil || !ok || s.cfg.FingerprintSession == nil {
 		return false
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.closed {
-		return false
-	}
-	fd, err := socket.Duplicate(listener)
-	if err != nil {
-		s.log.Info("a goroutine accepts clients", "address", p.Addr(), "error", err)
-		return false
-	}
-	if err := socket.SetInherited(fd); err != nil {
-		_ = unix.Close(fd)
-		s.log.Info("a goroutine accepts clients", "address", p.Addr(), "error", err)
-		return false
-	}
-	d.srv, d.readOnly, d.stopped, d.loop, d.at, d.fd = s, p.readOnly, make(chan struct{}), l, l, fd
-	if a, ok := p.Addr().(*net.TCPAddr); ok {
-		d.local = a.AddrPort()
-	}
-	l.post(func() { d.listen(unix.EPOLL_CTL_ADD) })
-	return true
-}
-
-// close stops accepting, and returns when the loop has.
-func (d *acceptor) close() {
-	d.mu.Lock()
-	l := d.loop
-	d.loop, d.closed = nil, true
-	d.mu.Unlock()
-	if l == nil {
-		return
-	}
-	l.post(func() {
-		d.released = true
-		l.forget(d.fd)
-		_ = unix.Close(d.fd)
-		close(d.stopped)
+	a := p.acceptor
+	return a.Open(&l.Loop, s.log, listener, func(fd int, from netip.AddrPort) bool {
+		s.counts.accepted.Add(1)
+		if !s.enter() {
+			return false
+		}
+		conn := socket.NewBare(fd)
+		conn.Remote, conn.Local, conn.LastMessage = net.TCPAddrFromAddrPort(from), net.TCPAddrFromAddrPort(a.LocalOf(fd)), outOfFilesMessage
+		l.accepted(s.newClient(conn, p.readOnly), conn)
+		return true
 	})
-	<-d.stopped // the loop ends only after its acceptors
-}
-
-// Ready accepts clients.
-func (d *acceptor) Ready(uint32) {
-	for range maxAccepts {
-		fd, from, err := socket.Accept(d.fd)
-		switch {
-		case socket.WouldWait(err):
-			return
-		case errors.Is(err, unix.ECONNABORTED): // the client has gone
-			continue
-		case err != nil:
-			d.pause(err)
-			return
-		}
-		d.srv.counts.accepted.Add(1)
-		if !d.srv.enter() {
-			_ = unix.Close(fd)
-			return
-		}
-		d.accepted(fd, from)
-	}
-}
-
-// pause stops accepting for a moment after an error, which most likely is a lack of descriptors.
-func (d *acceptor) pause(err error) {
-	d.srv.log.Warn("accept a client", "error", err)
-	_ = d.at.watch(d.fd, d, unix.EPOLL_CTL_MOD, 0) // an error shows again later in listen
-	d.later(unix.EPOLL_CTL_MOD)
-}
-
-// listen starts accepting, or tries again in a moment.
-func (d *acceptor) listen(how int) {
-	if d.released {
-		return
-	}
-	if err := d.at.watch(d.fd, d, how, unix.EPOLLIN); err != nil {
-		d.srv.log.Warn("accept clients", "error", err)
-		d.later(how)
-	}
-}
-
-func (d *acceptor) later(how int) {
-	time.AfterFunc(acceptPause, func() { d.at.post(func() { d.listen(how) }) })
-}
-
-// localOf returns the local address of an accepted connection.
-func (d *acceptor) localOf(fd int) netip.AddrPort {
-	if !d.local.Addr().IsUnspecified() {
-		return d.local
-	}
-	return socket.Local(fd)
 }
 
 // preauthConn is an accepted connection whose login is still handled on the event loop. The loop completes the login
@@ -175,11 +70,8 @@ type preauthConn struct {
 var outOfFilesMessage = outOfFiles().Encode()
 
 // accepted begins the login of a client.
-func (d *acceptor) accepted(fd int, from netip.AddrPort) {
-	s, l := d.srv, d.at
-	conn := socket.NewBare(fd)
-	conn.Remote, conn.Local, conn.LastMessage = net.TCPAddrFromAddrPort(from), net.TCPAddrFromAddrPort(d.localOf(fd)), outOfFilesMessage
-	c := s.newClient(conn, d.readOnly)
+func (l *loop) accepted(c *client, conn *socket.Bare) {
+	s := l.srv
 	st := &preauthConn{c: c, loop: l, conn: conn}
 	c.preauth = st
 	l.preauth[st] = struct{}{}
@@ -189,8 +81,8 @@ func (d *acceptor) accepted(fd int, from netip.AddrPort) {
 		return
 	}
 	c.waits()
-	st.late = time.AfterFunc(s.cfg.Limits.PreAuthTime, func() { l.post(st.guarded(st.handOff)) })
-	if s.life.Err() != nil || l.watch(fd, st, unix.EPOLL_CTL_ADD, unix.EPOLLIN|unix.EPOLLONESHOT) != nil {
+	st.late = time.AfterFunc(s.cfg.Limits.PreAuthTime, func() { l.Post(st.guarded(st.handOff)) })
+	if s.life.Err() != nil || l.Watch(conn.Descriptor(), st, unix.EPOLL_CTL_ADD, unix.EPOLLIN|unix.EPOLLONESHOT) != nil {
 		st.handOff()
 	}
 }
@@ -227,8 +119,8 @@ func (st *preauthConn) detach() {
 		st.late.Stop()
 	}
 	delete(st.loop.preauth, st)
-	if fd := st.conn.Descriptor(); fd >= 0 && fd < len(st.loop.sides) && st.loop.sides[fd] == watcher(st) {
-		st.loop.forget(fd)
+	if fd := st.conn.Descriptor(); st.loop.Watches(fd, st) {
+		st.loop.Forget(fd)
 	}
 }
 
@@ -276,7 +168,7 @@ func (st *preauthConn) readStartup() {
 // peek returns the StartupMessage without its length, in the loop's buffer. It is nil if the socket holds anything
 // but one whole StartupMessage of at most maxPeeked bytes. The bytes stay in the socket.
 func (st *preauthConn) peek() []byte {
-	b := st.loop.buf[:min(maxPeeked, st.c.srv.cfg.Limits.StartupPacket)+1]
+	b := st.loop.Buf[:min(maxPeeked, st.c.srv.cfg.Limits.StartupPacket)+1]
 	n, err := socket.Look(st.conn.Descriptor(), b)
 	if err != nil || n < 8 || n == len(b) || int(binary.BigEndian.Uint32(b)) != n || binary.BigEndian.Uint32(b[4:])>>16 != 3 {
 		return nil
@@ -391,7 +283,7 @@ func (st *preauthConn) opened(x *session, greeting []byte) {
 		begin()
 		return
 	}
-	p.loop.post(begin)
+	p.loop.Post(begin)
 }
 
 // takeBoth returns a descriptor of each socket that only the caller owns, and closes the connections. The end of a

@@ -94,7 +94,7 @@ func (x *session) returnBackend(fd int) {
 
 // resetBackend resets the backend of a client that has sent Terminate, and ends the session.
 func (p *loopSession) resetBackend() {
-	if p.awaiting || p.draining || p.x.moving.asked != nil || len(p.held) > 0 || p.backend.full() || !p.x.answers.AtBoundary() {
+	if p.awaiting || p.draining || p.x.moving.asked != nil || len(p.held) > 0 || p.backend.Full() || !p.x.answers.AtBoundary() {
 		p.close()
 		return
 	}
@@ -104,13 +104,13 @@ func (p *loopSession) resetBackend() {
 		p.close()
 		return
 	}
-	if p.client.flushQueued() != nil || p.backend.flushQueued() != nil || len(p.backend.out) > 0 {
+	if p.client.FlushQueued() != nil || p.backend.FlushQueued() != nil || len(p.backend.Out) > 0 {
 		p.close()
 		return
 	}
 	p.phase = resetting
-	if !p.backend.queue(question) {
-		if n, err := socket.Write(p.backend.fd, question); err != nil || n < len(question) {
+	if !p.backend.Queue(question) {
+		if n, err := socket.Write(p.backend.FD, question); err != nil || n < len(question) {
 			p.phase = relaying
 			p.close()
 			return
@@ -122,11 +122,11 @@ func (p *loopSession) resetBackend() {
 
 // readReset reads the answer to the reset, and adds the backend to the pool.
 func (p *loopSession) readReset() {
-	n, err := socket.Receive(p.backend.fd, p.loop.buf)
+	n, err := socket.Receive(p.backend.FD, p.loop.Buf)
 	if socket.WouldWait(err) {
 		return
 	}
-	p.held = append(p.held, p.loop.buf[:n]...)
+	p.held = append(p.held, p.loop.Buf[:n]...)
 	whole, expected := answeredIdle(p.held)
 	switch {
 	case n == 0, err != nil, !expected, len(p.held) > pgwire.MaxControl:
@@ -150,8 +150,9 @@ func (p *loopSession) resetFailed() {
 // release takes the backend's socket off the loop and returns it: it is not closed with the session.
 func (p *loopSession) release() (fd int) {
 	p.setInterest(&p.backend, 0)
-	fd = p.backend.fd
-	p.loop.sides[fd], p.backend.fd = nil, -1
+	fd = p.backend.FD
+	p.loop.Unwatch(fd)
+	p.backend.FD = -1
 	return fd
 }
 

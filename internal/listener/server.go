@@ -5,8 +5,8 @@
 // produced as primary is passed after the gate's deadline. It must not know the quorum store, certificates between
 // nodes, or how a replica is reached: Config brings functions for those, and routes arrive as immutable ag.Routes.
 //
-// Start reading at serve.go (a connection's life), then session.go and relay.go. loop.go, loopsession.go and
-// writebatch.go are the same relay for plain sessions, many on one thread; offload.go hands them to the kernel.
+// Start reading at serve.go (a connection's life), then session.go and relay.go. loop.go and loopsession.go are the
+// same relay for sessions on event loops, many on one thread; offload.go hands them to the kernel.
 package listener
 
 import (
@@ -25,6 +25,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/admission"
 	"github.com/coteriedb/coterie/internal/listener/address"
+	"github.com/coteriedb/coterie/internal/listener/eventloop"
 	"github.com/coteriedb/coterie/internal/listener/hba"
 	"github.com/coteriedb/coterie/internal/listener/lone"
 	"github.com/coteriedb/coterie/internal/listener/replay"
@@ -100,12 +101,12 @@ type Server struct {
 type port struct {
 	net.Listener
 	readOnly bool
-	acceptor *acceptor // by which an event loop accepts
+	acceptor *eventloop.Acceptor // by which an event loop accepts
 }
 
 // Close stops accepting and closes the port.
 func (p port) Close() error {
-	p.acceptor.close()
+	p.acceptor.Close()
 	return p.Listener.Close()
 }
 
@@ -163,7 +164,7 @@ func (s *Server) listen(addresses string, readOnly bool) error {
 		if err != nil {
 			return err
 		}
-		s.ports = append(s.ports, port{l, readOnly, &acceptor{}})
+		s.ports = append(s.ports, port{l, readOnly, &eventloop.Acceptor{}})
 	}
 	return nil
 }
@@ -305,8 +306,8 @@ func (s *Server) stopNow(why error) {
 
 // accept runs until its port is closed.
 func (s *Server) accept(p port) {
-	if p.acceptor.open(s, p) {
-		<-p.acceptor.stopped
+	if s.accepts(p) {
+		<-p.acceptor.Stopped()
 		return
 	}
 	pause := 5 * time.Millisecond
@@ -409,7 +410,7 @@ func (s *Server) openNamed(a string) error {
 		return errors.New("the listener is stopping")
 	}
 	defer s.wg.Done()
-	p := port{l, false, &acceptor{}}
+	p := port{l, false, &eventloop.Acceptor{}}
 	if s.named.ports == nil {
 		s.named.ports = map[string]port{}
 	}

@@ -13,22 +13,10 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/eventloop"
 	"github.com/coteriedb/coterie/internal/listener/socket"
 	"github.com/coteriedb/coterie/internal/listener/uring"
 )
-
-// talkative is a writer that calls a function when it gets a result.
-type talkative struct {
-	told []string
-	then func(w *uring.Write)
-}
-
-func (w *talkative) Wrote(e *uring.Write) {
-	w.told = append(w.told, string(e.B))
-	if w.then != nil {
-		w.then(e)
-	}
-}
 
 // batchingLoop returns a loop that is not running and queues writes.
 func batchingLoop(t *testing.T) *loop {
@@ -54,44 +42,6 @@ func batchingLoop(t *testing.T) *loop {
 	t.Cleanup(l.close)
 	l.enableBatching()
 	return l
-}
-
-// A writer that gets its result may remove others that have not got theirs yet, and queue more, which is written in the
-// same turn.
-func TestWritersAreToldWhileOthersGo(t *testing.T) {
-	l := batchingLoop(t)
-	pair := socketPair(t)
-	var first, lost, last, late talkative
-	first.then = func(*uring.Write) {
-		l.batch.remove(&lost)
-		if len(late.told) == 0 && !l.batch.queue(&late, pair[0], []byte("late")) {
-			t.Error("there is no room while writers are told")
-		}
-	}
-	for _, e := range []struct {
-		by *talkative
-		b  string
-	}{{&first, "a"}, {&lost, "b"}, {&last, "c"}, {&lost, "d"}} {
-		if !l.batch.queue(e.by, pair[0], []byte(e.b)) {
-			t.Fatalf("there is no room for %s", e.b)
-		}
-	}
-	l.batch.flush()
-	for name, got := range map[string][]string{"a": first.told, "c": last.told, "late": late.told} {
-		if !slices.Equal(got, []string{name}) {
-			t.Errorf("who wrote %s was told of %q", name, got)
-		}
-	}
-	if len(lost.told) > 0 {
-		t.Errorf("who was lost was told of %q", lost.told)
-	}
-	if len(l.batch.pending)+len(l.batch.telling)+len(l.batch.bytes) > 0 {
-		t.Errorf("%d writes, %d being told and %d bytes are left", len(l.batch.pending), len(l.batch.pending), len(l.batch.bytes))
-	}
-	got := make([]byte, 100)
-	if n, err := socket.Receive(pair[1], got); err != nil || string(got[:n]) != "abcdlate" {
-		t.Errorf("%q came, %v", got[:n], err)
-	}
 }
 
 // TestStepsBeforeTheFirst: a step that is posted for a session after it was given to a loop, and before its first step
@@ -121,11 +71,11 @@ func TestStepsBeforeTheFirst(t *testing.T) {
 	x.client = x.raw
 	finished := 0
 	p := x.attach(l, high(client[0]), high(server[0]), func() { finished++ })
-	l.post(p.guarded(p.close))
+	l.Post(p.guarded(p.close))
 	x.end(ending{"closed", "the primary has changed", true})
-	l.post(p.first(func() { p.start(); p.woken(); p.updateInterest() }))
-	l.work()
-	l.batch.flush()
+	l.Post(p.first(func() { p.start(); p.woken(); p.updateInterest() }))
+	l.RunPosted()
+	l.Batch.Flush()
 	l.closeEnded()
 	got := make([]byte, 1000)
 	n, err := socket.Receive(client[1], got)
@@ -166,7 +116,7 @@ func TestTwoAskWhereNobodyAnswers(t *testing.T) {
 			t.Fatalf("question %d cannot be asked", i)
 		}
 	}
-	l.batch.flush()
+	l.Batch.Flush()
 	if !slices.Equal(said, []int{1, 1}) {
 		t.Errorf("who asked was told %v times", said)
 	}
@@ -188,11 +138,11 @@ func TestQuestionsKeepTheirOrder(t *testing.T) {
 	if asked != uring.Size || len(l.fingerprints.waiting) != asked {
 		t.Errorf("%d questions were asked, %d wait", asked, len(l.fingerprints.waiting))
 	}
-	got := make([]byte, loopBuffer)
+	got := make([]byte, eventloop.BufferSize)
 	if n, err := socket.Receive(server, got); !socket.WouldWait(err) {
 		t.Errorf("%d bytes came before the turn's end, %v", n, err)
 	}
-	l.batch.flush()
+	l.Batch.Flush()
 	want := bytes.Repeat(fingerprintQuery("postgres", "postgres"), asked)
 	n, err := socket.Receive(server, got)
 	if err != nil || !bytes.Equal(got[:n], want) {
@@ -207,7 +157,7 @@ func TestPanicOfWhoAskedIsKept(t *testing.T) {
 	if !l.fingerprints.ask("a", "b", func(LoginFingerprint, bool) { panic("boom") }) || !l.fingerprints.ask("c", "d", func(_ LoginFingerprint, ok bool) { second = !ok }) {
 		t.Fatal("nobody can be asked")
 	}
-	l.batch.flush()
+	l.Batch.Flush()
 	if _, err := socket.Transmit(server, pgwire.AppendMessage(pgwire.AppendMessage(nil, 'C', []byte("SELECT 0\x00")), 'Z', []byte{'I'})); err != nil {
 		t.Fatal(err)
 	}

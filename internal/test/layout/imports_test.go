@@ -84,11 +84,12 @@ var rules = []rule{
 	{"endpoint/link/linktest", []string{"endpoint/link", "lib/"}, "a link between two ends of one process"},
 	{
 		"listener",
-		[]string{"ag", "config", "lib/", "listener/address", "listener/clientcert", "listener/continuity", "listener/hba", "listener/indoubt", "listener/lone", "listener/lostblock", "listener/offload", "listener/replay", "listener/scram", "listener/serverlog", "listener/sessionstate", "listener/socket", "listener/startup", "listener/stmt", "listener/uring"},
+		[]string{"ag", "config", "lib/", "listener/address", "listener/clientcert", "listener/continuity", "listener/eventloop", "listener/hba", "listener/indoubt", "listener/lone", "listener/lostblock", "listener/offload", "listener/replay", "listener/scram", "listener/serverlog", "listener/sessionstate", "listener/socket", "listener/startup", "listener/stmt", "listener/uring"},
 		"adapters do not know each other: the consumer declares the interface it needs",
 	},
 	{"listener/address", []string{"lib/"}, "an open address knows no client"},
 	{"listener/socket", []string{"lib/"}, "a descriptor knows no session"},
+	{"listener/eventloop", []string{"lib/", "listener/socket", "listener/uring"}, "a loop does not know what arrives"},
 	{"listener/clientcert", leaves, "satellites have a reason of their own to change"},
 	{"listener/continuity", leaves, "satellites have a reason of their own to change"},
 	{"listener/sessionstate", leaves, "satellites have a reason of their own to change"},

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/eventloop"
 	"github.com/coteriedb/coterie/internal/listener/socket"
 	"github.com/coteriedb/coterie/internal/listener/startup"
 	"github.com/coteriedb/coterie/internal/listener/uring"
@@ -73,7 +74,7 @@ func TestSessionsWriteTogether(t *testing.T) {
 	before := g.srv.Stats().BatchedWrites
 	var done sync.WaitGroup
 	done.Add(1)
-	g.srv.leastLoaded().post(func() {
+	g.srv.leastLoaded().Post(func() {
 		defer done.Done()
 		g.srv.mu.Lock()
 		defer g.srv.mu.Unlock()
@@ -119,7 +120,7 @@ func TestLastWordsComeLast(t *testing.T) {
 			}
 			return p != nil
 		})
-		p.loop.post(p.guarded(func() {
+		p.loop.Post(p.guarded(func() {
 			_ = p.toClient(pgwire.AppendMessage(nil, 'N', []byte("SNOTICE\x00Mfirst\x00\x00")))
 			p.x.end(ending{reason: "test", why: "a test"})
 			p.checkEnded()
@@ -140,7 +141,7 @@ func TestLastWordsComeLast(t *testing.T) {
 func TestLastRequestComesBeforeTheEnd(t *testing.T) {
 	cert, pool := certificate(t)
 	g := newGroup(t, func(c *Config) { c.Rules, c.Certificate = trustAll, func() *tls.Certificate { return cert } })
-	request := pgwire.AppendMessage(nil, 'd', make([]byte, maxQueuedWrite-5))
+	request := pgwire.AppendMessage(nil, 'd', make([]byte, eventloop.MaxQueued-5))
 	fits := 0 // as many as an unread socket takes
 	for pair := socketPair(t); ; fits++ {
 		if _, err := socket.Transmit(pair[0], request); err != nil {
