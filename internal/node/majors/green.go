@@ -239,7 +239,9 @@ func (g *greenNode) Switch(ctx context.Context, u major.Upgrade) (major.Upgrade,
 	pass := passage{greenNode: g, u: u}
 	err = g.Service.Switch(ctx, agent.ClusterSwitch{
 		Quiet: func(ctx context.Context, x ag.LSN) error {
-			return g.pair.Finish(ctx, x.String(), bluegreen.Shape{Print: u.Print, Databases: databases})
+			next, err := g.pair.Finish(ctx, x.String(), bluegreen.Shape{Print: u.Print, Databases: databases})
+			pass.next = next
+			return err
 		},
 		Pass: pass.do,
 	})
@@ -263,6 +265,7 @@ func (g *greenNode) Switch(ctx context.Context, u major.Upgrade) (major.Upgrade,
 type passage struct {
 	*greenNode
 	u       major.Upgrade
+	next    uint64           // number of the transaction that would have written next when the new cluster had everything
 	new     programs.Install // of the new cluster, with all that is known of it
 	over    bool             // the upgrade is done, or given up
 	failed  error            // it had not begun
@@ -315,6 +318,9 @@ func (p *passage) seal(ctx context.Context, u major.Upgrade) (major.Upgrade, err
 	}
 	defer func() { _ = to.Close() }()
 	p.new = to.Config().Install
+	if now, err := from.Control(ctx); err != nil || now.NextXID != p.next {
+		return u, errors.Join(err, fmt.Errorf("something has written to the old cluster while the group was to pass to the new one, which does not have that: transactions %d to %d", p.next, now.NextXID))
+	}
 	if u.From.End, err = from.EndOfWAL(ctx); err != nil {
 		return u, err
 	}

@@ -243,7 +243,14 @@ func TestPair(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		return w.Finish(ctx, x, bluegreen.Shape{Print: print, Databases: databases})
+		next, err := w.Finish(ctx, x, bluegreen.Shape{Print: print, Databases: databases})
+		if err == nil {
+			var now uint64
+			if err := c.QueryRow(t.Context(), "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint").Scan(&now); err != nil || now != next {
+				t.Errorf("the next transaction is %d, not %d (%v)", now, next, err)
+			}
+		}
+		return err
 	}
 	if err := finish("other"); !errors.Is(err, bluegreen.ErrChanged) || w.Over() {
 		t.Fatalf("other definitions: %v", err)
@@ -374,7 +381,7 @@ func TestSlotThatIsGone(t *testing.T) {
 	if p, err := w.Progress(t.Context()); err != nil || !strings.Contains(p.Failed, "slot of the new cluster is gone") {
 		t.Errorf("%+v, %v", p, err)
 	}
-	if err := w.Finish(t.Context(), "0/0", bluegreen.Shape{Print: print, Databases: []string{"postgres", "template1"}}); err == nil || !strings.Contains(err.Error(), "is gone") || w.Over() {
+	if _, err := w.Finish(t.Context(), "0/0", bluegreen.Shape{Print: print, Databases: []string{"postgres", "template1"}}); err == nil || !strings.Contains(err.Error(), "is gone") || w.Over() {
 		t.Errorf("it is believed to have everything: %v", err)
 	}
 }

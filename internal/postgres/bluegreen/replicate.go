@@ -191,28 +191,56 @@ type Shape struct {
 }
 
 // Finish has green have everything. Blue is quiet: x is the end of its WAL, and nothing writes. Afterwards nothing of
-// the replication is left on either side, and green's server has ended in order.
-func (p *Pair) Finish(ctx context.Context, x string, s Shape) error {
+// the replication is left on either side, and green's server has ended in order. Green has everything indeed if the
+// next transaction of blue that writes still has the number next when blue has ended.
+func (p *Pair) Finish(ctx context.Context, x string, s Shape) (next uint64, err error) {
 	now, err := p.Fingerprint(ctx, s.Databases)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	if now != s.Print {
-		return ErrChanged
+		return 0, ErrChanged
 	}
 	if err := p.confirmed(ctx, x); err != nil {
-		return err
+		return 0, err
 	}
 	p.over.Store(true)
+	if next, err = p.last(ctx); err != nil {
+		return 0, err
+	}
 	for _, d := range s.Databases {
 		if err := p.finish(ctx, d); err != nil {
-			return err
+			return 0, err
 		}
 	}
-	if err := p.Sweep(ctx, true); err != nil {
-		return err
+	if err := p.Sweep(ctx, false); err != nil {
+		return 0, err
 	}
-	return p.End(true)
+	return next, p.End(true)
+}
+
+// last has green have what blue has written since it was taken for quiet, and returns the number of the transaction
+// that would write next. The publications are removed first, as that writes. A row that is written from then on cannot
+// be replicated, so that green never has it. A worker of autovacuum writes as well, and is ended.
+func (p *Pair) last(ctx context.Context) (next uint64, err error) {
+	if err := p.unpublish(ctx); err != nil {
+		return 0, err
+	}
+	var x string
+	err = in(ctx, p.Blue, "", func(c *pgx.Conn) error {
+		if _, err := c.Exec(ctx, "SELECT pg_terminate_backend(pid, 2000) FROM pg_stat_activity WHERE backend_type = 'autovacuum worker'"); err != nil {
+			return err
+		}
+		// The number first: what has one below it, and is over, has its WAL before the end that is asked for then.
+		if err := c.QueryRow(ctx, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint").Scan(&next); err != nil {
+			return err
+		}
+		return c.QueryRow(ctx, "SELECT pg_current_wal_insert_lsn()::text").Scan(&x)
+	})
+	if err != nil {
+		return 0, err
+	}
+	return next, p.confirmed(ctx, x)
 }
 
 // Over reports whether the replication was ended, so that green cannot follow blue any more.
@@ -338,6 +366,11 @@ func (p *Pair) Sweep(ctx context.Context, primary bool) error {
 	if err != nil || !primary {
 		return err
 	}
+	return p.unpublish(ctx)
+}
+
+// unpublish removes the publications from blue.
+func (p *Pair) unpublish(ctx context.Context) error {
 	databases, err := p.Databases(ctx)
 	if err != nil {
 		return err

@@ -17,6 +17,7 @@ type Control struct {
 	PrevTimeline   ag.Timeline
 	CheckPoint     ag.LSN
 	Redo           ag.LSN
+	NextXID        uint64 // of the next transaction that writes, with its epoch in the upper half
 	MinRecoveryEnd ag.LSN
 	MinRecoveryTLI ag.Timeline
 	DataChecksums  bool
@@ -57,6 +58,7 @@ func ParseControl(out string) (Control, error) {
 		PrevTimeline:   ag.Timeline(p.num("Latest checkpoint's PrevTimeLineID")),
 		CheckPoint:     p.lsn("Latest checkpoint location"),
 		Redo:           p.lsn("Latest checkpoint's REDO location"),
+		NextXID:        p.xid("Latest checkpoint's NextXID"),
 		MinRecoveryEnd: p.lsn("Minimum recovery ending location"),
 		MinRecoveryTLI: ag.Timeline(p.num("Min recovery ending loc's timeline")),
 		DataChecksums:  p.num("Data page checksum version") != 0,
@@ -97,6 +99,18 @@ func (p *controlParser) text(key string) string {
 		p.err = fmt.Errorf("no line %q in the output of pg_controldata", key)
 	}
 	return s
+}
+
+// xid reads a number as 1:745, the epoch before the colon.
+func (p *controlParser) xid(key string) uint64 {
+	s := p.text(key)
+	epoch, number, _ := strings.Cut(s, ":")
+	e, err := strconv.ParseUint(epoch, 10, 32)
+	n, nerr := strconv.ParseUint(number, 10, 32)
+	if err = errors.Join(err, nerr); err != nil && p.err == nil {
+		p.err = fmt.Errorf("%s: %.40q is not the number of a transaction", key, s)
+	}
+	return e<<32 | n
 }
 
 func (p *controlParser) num(key string) int {
