@@ -263,31 +263,3 @@ func TestDoorstepEnds(t *testing.T) {
 	}
 	waitFor(t, "the silent client is counted", func() bool { return g.srv.Stats().Rejected["timeout"] == 1 })
 }
-
-func TestMarkAnswer(t *testing.T) {
-	row := func(columns ...string) []byte {
-		b := binary.BigEndian.AppendUint16(nil, uint16(len(columns)))
-		for _, c := range columns {
-			b = append(binary.BigEndian.AppendUint32(b, uint32(len(c))), c...)
-		}
-		return b
-	}
-	if m, ok := parseFingerprint(row("text", "f", "t")); !ok || m != (LoginFingerprint{Text: "text", NotReusable: true}) {
-		t.Errorf("%+v, %v", m, ok)
-	}
-	if m, ok := parseFingerprint(row("", "?", "f")); !ok || !m.Exclusive {
-		t.Errorf("%+v, %v", m, ok)
-	}
-	whole := row("text", "f", "f")
-	for n := range whole {
-		if _, ok := parseFingerprint(whole[:n]); ok {
-			t.Errorf("%d of %d bytes are an answer", n, len(whole))
-		}
-	}
-	null := append(whole[:len(whole)-5:len(whole)-5], 0xff, 0xff, 0xff, 0xff)
-	for _, b := range [][]byte{append(whole, 0), row("text", "f"), row("text", "f", "f", "f"), null} {
-		if _, ok := parseFingerprint(b); ok {
-			t.Errorf("%q is an answer", b)
-		}
-	}
-}

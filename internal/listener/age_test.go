@@ -3,14 +3,12 @@ package listener
 import (
 	"context"
 	"errors"
-	"net"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
-	"github.com/coteriedb/coterie/internal/lib/boottime"
 	"github.com/coteriedb/coterie/internal/listener/hba"
 )
 
@@ -66,45 +64,5 @@ func TestMembersAreJudgedByThePrimary(t *testing.T) {
 	}
 	if _, err := g.dial(g.ro, "user=alice"); sqlstate(err) != "28000" {
 		t.Errorf("suspended on the primary: %v", err)
-	}
-}
-
-// A copy keeps its replayed WAL when the primary has died: its age counts from there.
-func TestAgeOfACopy(t *testing.T) {
-	at := &standings{at: map[ag.ReplicaID]Progress{"a": {1, 1000}, "b": {1, 900}}}
-	routes := fullRoutes(1)
-	routes.Self = "b"
-	s, err := New(Config{
-		Routes: func() *ag.Routes { return routes }, Position: at.of,
-		Backend:  func(context.Context, ag.ReplicaID, BackendHello) (net.Conn, error) { return nil, errors.New("none") },
-		Verifier: func(context.Context, ag.ReplicaID, string) (Role, error) { return Role{}, nil },
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Shutdown(t.Context())
-	s.lookAge()
-	if s.Age() != UnknownAge {
-		t.Errorf("behind by nobody knows what: %v", s.Age())
-	}
-	marked := boottime.Now()
-	at.set("a", Progress{1, 2000})
-	at.set("b", Progress{1, 1000})
-	s.lookAge()
-	if age := s.Age(); age == UnknownAge || age < boottime.Now()-marked {
-		t.Errorf("it has what was there before the primary went on: %v", age)
-	}
-	was := s.current.Load()
-	at.set("b", Progress{2, 5000})
-	s.lookAge()
-	at.at = nil // no more answers
-	s.lookAge()
-	if s.current.Load() != was {
-		t.Error("silence or another history has changed what was known")
-	}
-	routes = &ag.Routes{Epoch: 2, Self: "b", Primary: "b", WriteOpen: true}
-	s.lookAge()
-	if s.Age() > time.Minute || s.current.Load() <= was {
-		t.Errorf("as the primary: %v", s.Age())
 	}
 }

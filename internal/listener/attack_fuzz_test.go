@@ -15,6 +15,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/cancelkey"
 	"github.com/coteriedb/coterie/internal/listener/hba"
 )
 
@@ -71,7 +72,7 @@ func attacks() [][]byte {
 		join(alice, []byte{'p', 0x7f, 0xff, 0xff, 0xff}), // the declared length was allocated
 		join(alice, []byte{'p', 0, 1, 0, 4}),             // a length that sixteen bits cut to four
 		packet(pgwire.CancelRequest), packet(pgwire.CancelRequest, make([]byte, 8)...), packet(pgwire.CancelRequest, make([]byte, 260)...),
-		packet(pgwire.CancelRequest, append([]byte{0, 0, 0, 1, 0, 0, 0, 2}, make([]byte, longKey)...)...),
+		packet(pgwire.CancelRequest, append([]byte{0, 0, 0, 1, 0, 0, 0, 2}, make([]byte, cancelkey.LongLength)...)...),
 		packet(pgwire.Protocol3|9999, []byte("user\x00alice\x00_pq_.fancy\x001\x00\x00")...),
 		packet(pgwire.Protocol3, []byte("user\x00u\x00\x00database\x00d\x00\x00")...),
 		[]byte("GET / HTTP/1.1\r\n\r\n"),

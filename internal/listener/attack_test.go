@@ -19,6 +19,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/cancelkey"
 	"github.com/coteriedb/coterie/internal/listener/scram"
 	"github.com/coteriedb/coterie/internal/listener/startup"
 )
@@ -512,7 +513,7 @@ func TestForwardedCancelsAreNotWrong(t *testing.T) {
 	cancel := func(n int) {
 		for range n {
 			c := g.rawDial(g.rw)
-			_, _ = c.Write(cancelPacket([8]byte{0, 0, 0, 9, 0x10, 0, 0, 1})) // the number is this node's: it was another's when the key was made
+			_, _ = c.Write(cancelkey.Packet([8]byte{0, 0, 0, 9, 0x10, 0, 0, 1})) // the number is this node's: it was another's when the key was made
 			_, _ = io.ReadAll(c)
 			_ = c.Close()
 		}
@@ -544,7 +545,7 @@ func TestCancelKeysOutliveTheSecret(t *testing.T) {
 	secret = []byte("after")
 	for key, want := range map[CancelKey]bool{mine: true, other: false} {
 		body := binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(nil, key.PID), key.Secret)
-		if _, ok := s.readKey(append(body, key.Long[:]...)); ok != want {
+		if _, ok := s.cancelKeys().Read(append(body, key.Long[:]...), s.isOpen); ok != want {
 			t.Errorf("process %d: known %t, want %t", key.PID, ok, want)
 		}
 	}

@@ -31,13 +31,6 @@ import (
 // The pool holds backends of the local server only. A server's own refusals (NOLOGIN, CONNECT, connection limits) occur
 // when a backend is opened; the facts that they depend on are part of the fingerprint.
 
-// LoginFingerprint is the server's description of a role and a database.
-type LoginFingerprint struct {
-	Text        string // differs if a new session would differ: role, memberships, database, settings, server
-	Exclusive   bool   // each session needs a backend of its own: superusers, replication roles, databases with a login trigger
-	NotReusable bool   // a backend cannot be reset: its role or database sets the role of the session
-}
-
 // Bounds of the pool.
 const (
 	poolPerKind = 16               // backends of one kind

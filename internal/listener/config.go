@@ -18,7 +18,9 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/admission"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/fingerprint"
 	"github.com/coteriedb/coterie/internal/listener/hba"
+	"github.com/coteriedb/coterie/internal/listener/lag"
 	"github.com/coteriedb/coterie/internal/listener/serverlog"
 	"github.com/coteriedb/coterie/internal/listener/startup"
 	"github.com/coteriedb/coterie/internal/listener/stmt"
@@ -34,6 +36,18 @@ type BackendHello struct {
 	Epoch      ag.Epoch  // of the routes by which the replica was chosen
 	Cancel     bool      // the connection carries one CancelRequest packet and nothing else
 }
+
+// Progress is a position in the history of an epoch.
+type Progress = lag.Progress
+
+// UnknownAge is the age of a copy that was never compared.
+const UnknownAge = lag.Unknown
+
+// LoginFingerprint is the server's description of a role and a database.
+type LoginFingerprint = fingerprint.Login
+
+// FingerprintStatement is the prepared statement of the session that Config.FingerprintSession opens.
+const FingerprintStatement = fingerprint.Statement
 
 // Role is what the node that will run a session knows about the role that wants to log in.
 type Role struct {

@@ -187,7 +187,7 @@ func (x *session) confirm(s stmt.Effect) error {
 		}
 	}
 	if err == nil && x.reads == startup.ReadsConfirmed {
-		err = x.within(func(ctx context.Context) error { _, err := x.srv.leads.ask(ctx); return err })
+		err = x.within(func(ctx context.Context) error { _, err := x.srv.leads.Ask(ctx); return err })
 	}
 	if err != nil {
 		x.srv.counts.unconfirmed.Add(1)
@@ -205,7 +205,7 @@ func (x *session) confirm(s stmt.Effect) error {
 
 // durable returns when the WAL flushed before the call is durable.
 func (x *session) durable(ctx context.Context) error {
-	lsn, err := x.srv.flushed.ask(ctx)
+	lsn, err := x.srv.flushed.Ask(ctx)
 	if err != nil {
 		return err
 	}

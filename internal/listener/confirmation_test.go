@@ -45,9 +45,9 @@ func onItsOwn(t *testing.T, r *serverlog.Reader) (x *session, flushes, leads *at
 		Log: r, GateHold: time.Minute, Durable: func(context.Context, ag.LSN) error { return nil },
 	}}
 	start := func(f func()) { go f() }
-	s.flushed.run, s.leads.run = start, start
-	s.flushed.query = func(context.Context) (ag.LSN, error) { flushes.Add(1); return 1, nil }
-	s.leads.query = func(context.Context) (struct{}, error) { leads.Add(1); return struct{}{}, nil }
+	s.flushed.Run, s.leads.Run = start, start
+	s.flushed.Do = func(context.Context) (ag.LSN, error) { flushes.Add(1); return 1, nil }
+	s.leads.Do = func(context.Context) (struct{}, error) { leads.Add(1); return struct{}{}, nil }
 	return &session{srv: s, guarded: true, cut: make(chan struct{})}, flushes, leads
 }
 

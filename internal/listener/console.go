@@ -2,18 +2,16 @@ package listener
 
 import (
 	"context"
-	"crypto/rand"
 	"crypto/x509"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
 	"slices"
-	"sync"
 
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/lib/retry"
+	"github.com/coteriedb/coterie/internal/listener/cancelkey"
 	"github.com/coteriedb/coterie/internal/listener/clientcert"
 	"github.com/coteriedb/coterie/internal/listener/hba"
 	"github.com/coteriedb/coterie/internal/listener/scram"
@@ -27,54 +25,9 @@ type ConsoleHello struct {
 	User     string
 	Role     Role
 	Settings map[string]string // of its startup packet
-	Key      CancelKey         // for the client's BackendKeyData
+	Key      cancelkey.Key     // for the client's BackendKeyData
 	Cancel   <-chan struct{}   // receives requests to cancel its statement
 	Client   string            // its address
-}
-
-// consoles are the cancel keys of console sessions.
-type consoles struct {
-	mu   sync.Mutex // guards keys
-	keys map[CancelKey]chan struct{}
-}
-
-// add mints a key of this node for a new session.
-func (c *consoles) add(node uint8) (CancelKey, <-chan struct{}) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.keys == nil {
-		c.keys = map[CancelKey]chan struct{}{}
-	}
-	for {
-		var b [8]byte
-		_, _ = rand.Read(b[:]) // never fails
-		k := CancelKey{PID: binary.BigEndian.Uint32(b[:4]) >> 1, Secret: uint32(node)<<28 | binary.BigEndian.Uint32(b[4:])>>4}
-		if _, taken := c.keys[k]; !taken {
-			c.keys[k] = make(chan struct{}, 1)
-			return k, c.keys[k]
-		}
-	}
-}
-
-// remove forgets the key of a session.
-func (c *consoles) remove(k CancelKey) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	delete(c.keys, k)
-}
-
-// cancel asks the session of that key to cancel its statement. It reports false if no such session exists.
-func (c *consoles) cancel(k CancelKey) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	ask, ok := c.keys[k]
-	if ok {
-		select {
-		case ask <- struct{}{}:
-		default: // a request is pending already
-		}
-	}
-	return ok
 }
 
 // wantsConsole reports whether the client wants the console instead of PostgreSQL.
@@ -114,8 +67,8 @@ func (c *client) console(ctx context.Context, rule hba.Rule) error {
 		settings[s.Name] = s.Value
 	}
 	c.log.Info("console opened", "user", c.start.User, "client", c.address())
-	key, ask := c.srv.consoles.add(c.srv.cfg.Node)
-	defer c.srv.consoles.remove(key)
+	key, ask := c.srv.consoles.Add(c.srv.cfg.Node)
+	defer c.srv.consoles.Remove(key)
 	c.srv.cfg.Console(ctx, c.conn, ConsoleHello{User: c.start.User, Role: role, Settings: settings, Key: key, Cancel: ask, Client: c.address()})
 	return nil
 }

@@ -192,7 +192,7 @@ func TestMovesDoNotDisturbAMove(t *testing.T) {
 // A reader that moves sees nothing go back: its next copy has to reach what the primary had flushed when the session
 // left the copy before. Without a primary that says so, and at a position of another epoch, it waits, too.
 func TestMovedReaderSeesNothingGoBack(t *testing.T) {
-	s := &standings{at: map[ag.ReplicaID]Progress{"b": {1, 1000}, "c": {1, 900}}}
+	s := &standings{at: map[ag.ReplicaID]Progress{"b": {Epoch: 1, LSN: 1000}, "c": {Epoch: 1, LSN: 900}}}
 	g := movingGroup(t, func(c *Config) { c.Position = s.of })
 	before, after, _ := releasing()
 	only := *before
@@ -203,12 +203,12 @@ func TestMovedReaderSeesNothingGoBack(t *testing.T) {
 	g.publish(after)
 	g.srv.ContinueReaders(t.Context())
 	asked := later(reader, "select 1")
-	waiting(t, asked)             // the primary does not say how far it is
-	s.set("a", Progress{1, 1000}) // c lacks 100 bytes of that
+	waiting(t, asked)                         // the primary does not say how far it is
+	s.set("a", Progress{Epoch: 1, LSN: 1000}) // c lacks 100 bytes of that
 	waitFor(t, "the copy to be passed over", func() bool { return g.srv.Stats().Lagged > 0 })
-	s.set("c", Progress{2, 5000}) // of another history, as far as is known
+	s.set("c", Progress{Epoch: 2, LSN: 5000}) // of another history, as far as is known
 	waiting(t, asked)
-	s.set("c", Progress{1, 1000})
+	s.set("c", Progress{Epoch: 1, LSN: 1000})
 	must(t, <-asked)
 	for query, want := range map[string]string{"select current_setting('cluster_name')": "c", "select current_setting('my.tenant')": "42"} {
 		if got := g.one(reader, query); got != want {

@@ -23,6 +23,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/admission"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/cancelkey"
 	"github.com/coteriedb/coterie/internal/listener/hba"
 	"github.com/coteriedb/coterie/internal/listener/scram"
 	"github.com/coteriedb/coterie/internal/listener/startup"
@@ -305,7 +306,7 @@ func TestCancelFlood(t *testing.T) {
 		for range n {
 			c := g.from(t, flooder, g.rw)
 			wg.Go(func() {
-				_, _ = c.Write(cancelPacket([8]byte{0, 0, 0, 9, 0x20, 0, 0, 1}))
+				_, _ = c.Write(cancelkey.Packet([8]byte{0, 0, 0, 9, 0x20, 0, 0, 1}))
 				_, _ = io.ReadAll(c)
 			})
 		}

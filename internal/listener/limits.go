@@ -283,37 +283,6 @@ func (c *client) release() {
 // forgotten.
 const maxAddresses = 4096
 
-// rate counts events by key in the current second.
-type rate struct {
-	mu     sync.Mutex
-	second int64          // guarded by mu
-	seen   map[string]int // guarded by mu
-}
-
-// add records an event, unless key has had limit events in this second, or too many keys are known.
-func (r *rate) add(key string, now time.Time, limit int) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.second != now.Unix() {
-		r.second, r.seen = now.Unix(), make(map[string]int)
-	}
-	n := r.seen[key]
-	if n >= limit || n == 0 && len(r.seen) >= maxAddresses {
-		return false
-	}
-	r.seen[key] = n + 1
-	return true
-}
-
-// takeBack removes an event that was added at that time.
-func (r *rate) takeBack(key string, at time.Time) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.second == at.Unix() && r.seen[key] > 0 {
-		r.seen[key]--
-	}
-}
-
 // eachFlush and allFlushes bound how often statements about databases empty the pool, by one role and by all:
 // PostgreSQL refuses such a statement of most roles, but only after the pool has been emptied for it. Beyond the bound
 // a pooled backend leaves by itself within poolIdle, for which PostgreSQL waits.

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"runtime"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coteriedb/coterie/internal/listener/eventloop"
+	"github.com/coteriedb/coterie/internal/listener/fingerprint"
 	"github.com/coteriedb/coterie/internal/listener/offload"
 	"github.com/coteriedb/coterie/internal/listener/socket"
 	"github.com/coteriedb/coterie/internal/listener/uring"
@@ -29,7 +31,7 @@ type loop struct {
 	eventloop.Loop
 	srv          *Server
 	preauth      map[*preauthConn]struct{} // clients whose startup packet has not arrived
-	fingerprints fingerprintConn           // used on the first loop only
+	fingerprints *fingerprint.Conn         // used on the first loop only
 	path         *offload.Path             // nil: sessions are not offloaded
 	offloaded    []*loopSession            // sessions that the program knows, by slot
 	toOffload    []*loopSession            // to be offloaded at the end of the turn
@@ -39,7 +41,14 @@ type loop struct {
 
 func newLoop(s *Server) (*loop, error) {
 	l := &loop{srv: s, preauth: make(map[*preauthConn]struct{})}
-	l.fingerprints = newFingerprintConn(l)
+	l.fingerprints = fingerprint.New(fingerprint.Config{
+		Loop: &l.Loop, Session: s.cfg.FingerprintSession, Handshake: s.cfg.Limits.BackendHandshake, Patience: func() time.Duration { return s.pool.answer },
+		Life: s.life, Background: s.background, Log: s.log,
+		Panicked: func(value any) {
+			s.log.Error("session panicked", "direction", "login fingerprints", "panic", value, "stack", string(debug.Stack()))
+			s.counts.reject("panic")
+		},
+	})
 	if err := l.Open(); err != nil {
 		return nil, err
 	}
@@ -48,7 +57,7 @@ func newLoop(s *Server) (*loop, error) {
 
 func (l *loop) close() {
 	l.Close()
-	l.fingerprints.close()
+	l.fingerprints.Close()
 	if l.path != nil {
 		l.path.Close()
 	}

@@ -161,7 +161,7 @@ func (x *session) askState(ctx context.Context) (st *continuity.State, why strin
 	if q.err != nil {
 		return nil, q.err.Error(), errors.Is(q.err, errAsked)
 	}
-	libraries := statefulLibrary(x.backendPID())
+	libraries := continuity.StatefulLibrary(x.backendPID())
 	x.drained.mu.Lock()
 	defer x.drained.mu.Unlock()
 	if why = x.immovable(q, libraries); why == "" && x.requests.UnnamedWaits() {

@@ -203,6 +203,19 @@ func (c *client) roleFacts(ctx context.Context, r route) (Role, error) {
 	return role, nil
 }
 
+// ownJudgement returns the role facts of the copy that a reader will read, if they are recent enough to decide.
+func (c *client) ownJudgement(ctx context.Context, r route) (Role, error) {
+	role, err := c.roleFacts(ctx, r)
+	if err != nil || c.intent == ag.ReadWrite || role.Age <= c.srv.cfg.AuthStaleness {
+		return role, err
+	}
+	c.log.Warn("a reader is refused: the primary does not answer, and the replica's copy may be too old to say who may log in",
+		"replica", r.ID, "auth_staleness", c.srv.cfg.AuthStaleness)
+	bad := pgwire.Fatal("stale roles", pgwire.StateCannotConnect, "the primary does not answer, and the data of replica %s may be too old to say who may log in", r.ID)
+	bad.Hint = "Try again when the group has a primary. How old it may be is auth_staleness in coterie.yaml, " + c.srv.cfg.AuthStaleness.String() + " here."
+	return role, bad
+}
+
 // sameLogin reports whether a proof against one node's role facts holds for another's.
 func sameLogin(was, is Role) bool {
 	return is.Found && is.CanLogin && is.Password == was.Password && checkValidUntil(is) == nil

@@ -103,7 +103,7 @@ func TestHeldAnswerProvesItsRequest(t *testing.T) {
 			}
 			s.cfg.GateHold = time.Minute
 			s.cfg.Durable = func(context.Context, ag.LSN) error { return nil }
-			s.flushed.query = func(context.Context) (ag.LSN, error) { return 1, nil }
+			s.flushed.Do = func(context.Context) (ag.LSN, error) { return 1, nil }
 			ours, client := givenAway(t)
 			backend, server := givenAway(t)
 			x := &session{srv: s, cut: make(chan struct{}), moving: newMoving(nil), raw: socket.NewBare(-1), backend: socket.NewBare(-1), onPrimary: true}

@@ -35,7 +35,7 @@ func panicky(t *testing.T, boom *atomic.Bool) *Server {
 		Verifier: func(context.Context, ag.ReplicaID, string) (Role, error) {
 			return Role{}, errors.New("there is none here")
 		},
-		Position: func(context.Context, ag.ReplicaID) (Progress, error) { bang(); return Progress{1, 7}, nil },
+		Position: func(context.Context, ag.ReplicaID) (Progress, error) { bang(); return Progress{Epoch: 1, LSN: 7}, nil },
 		FlushLSN: func(context.Context) (ag.LSN, error) { bang(); return 7, nil },
 		Durable:  func(context.Context, ag.LSN) error { return nil },
 		Confirm:  func(context.Context) error { bang(); return nil },
@@ -55,9 +55,9 @@ func TestPanicInASharedQuestion(t *testing.T) {
 	var boom atomic.Bool
 	s := panicky(t, &boom)
 	ask := func() (errs []error) {
-		_, flushed := s.flushed.ask(t.Context())
-		_, leads := s.leads.ask(t.Context())
-		_, progress := s.progress.ask(t.Context())
+		_, flushed := s.flushed.Ask(t.Context())
+		_, leads := s.leads.Ask(t.Context())
+		_, progress := s.lag.Primary(t.Context())
 		return []error{flushed, leads, progress}
 	}
 	boom.Store(true)

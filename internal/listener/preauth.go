@@ -1,6 +1,7 @@
 package listener
 
 import (
+	"context"
 	"encoding/binary"
 	"net"
 	"net/netip"
@@ -160,7 +161,7 @@ func (st *preauthConn) readStartup() {
 	}
 	start, bad := startup.Parse(packet)
 	st.c.heard() // the next wait is not for the client
-	if bad != nil || !st.simple(start) || !st.loop.fingerprints.ask(start.User, start.Database, st.fingerprintCame) {
+	if bad != nil || !st.simple(start) || !st.loop.fingerprints.Ask(start.User, start.Database, st.fingerprintCame) {
 		st.handOff()
 	}
 }
@@ -284,6 +285,33 @@ func (st *preauthConn) opened(x *session, greeting []byte) {
 		return
 	}
 	p.loop.Post(begin)
+}
+
+// fingerprintOf asks for the fingerprint of a login from a goroutine. Without a session for queries it asks the server
+// on another one (Config.Fingerprint).
+func (s *Server) fingerprintOf(ctx context.Context, user, database string) (LoginFingerprint, error) {
+	if l := s.firstLoop(); l != nil && s.cfg.FingerprintSession != nil {
+		type reply struct {
+			fingerprint LoginFingerprint
+			ok          bool
+		}
+		there := make(chan reply, 1)
+		l.Post(func() {
+			answer := func(m LoginFingerprint, ok bool) { there <- reply{m, ok} }
+			if !l.fingerprints.Ask(user, database, answer) {
+				answer(LoginFingerprint{}, false)
+			}
+		})
+		select {
+		case r := <-there:
+			if r.ok {
+				return r.fingerprint, nil
+			}
+		case <-ctx.Done():
+			return LoginFingerprint{}, context.Cause(ctx)
+		}
+	}
+	return s.cfg.Fingerprint(ctx, user, database)
 }
 
 // takeBoth returns a descriptor of each socket that only the caller owns, and closes the connections. The end of a

@@ -20,6 +20,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/cancelkey"
 	"github.com/coteriedb/coterie/internal/listener/startup"
 )
 
@@ -54,7 +55,7 @@ func TestCancel(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, _ = raw.Write(cancelPacket([8]byte{0, 0, 0, byte(i), 0x50, 1, 2, 3}))
+		_, _ = raw.Write(cancelkey.Packet([8]byte{0, 0, 0, byte(i), 0x50, 1, 2, 3}))
 		_, _ = io.ReadAll(raw)
 		_ = raw.Close()
 	}
@@ -75,7 +76,7 @@ func TestForwardedCancel(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = raw.Close() }()
-	_, _ = raw.Write(cancelPacket([8]byte{0, 0, 0, 9, 0x30, 0, 0, 1}))
+	_, _ = raw.Write(cancelkey.Packet([8]byte{0, 0, 0, 9, 0x30, 0, 0, 1}))
 	_, _ = io.ReadAll(raw)
 	if want := fmt.Sprint(3, CancelKey{PID: 9, Secret: 0x30000001}); got.Load() != want {
 		t.Errorf("forwarded %v, want %v", got.Load(), want)

@@ -222,14 +222,14 @@ func (x *session) libraries(q *question, answered bool) string {
 	case !answered:
 		return ""
 	case x.drained.local:
-		return statefulLibrary(x.backendPID())
+		return continuity.StatefulLibrary(x.backendPID())
 	}
-	return statefulExtension(q.state.Extensions)
+	return continuity.StatefulExtension(q.state.Extensions)
 }
 
 // knows notes the state of a session that continues another one.
 func (x *session) knows(st *continuity.State) {
-	if statefulExtension(st.Extensions) == "" {
+	if continuity.StatefulExtension(st.Extensions) == "" {
 		k := &x.moving.known
 		k.state = st
 		k.unchanged.Asked()

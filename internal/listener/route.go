@@ -13,6 +13,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/lag"
 	"github.com/coteriedb/coterie/internal/listener/socket"
 )
 
@@ -80,6 +81,28 @@ func (s *Server) pick(intent ag.Intent, passed ...ag.ReplicaID) (r route, next <
 		r.entry = routes.Entry(t.ID)
 	}
 	return r, next, true
+}
+
+// pick returns where the session goes now. It passes over copies that are further behind than the client allows.
+func (c *client) pick(ctx context.Context) (r route, next <-chan struct{}, ok bool) {
+	if p := c.picked; p != nil { // chosen a moment ago: the turn counts, unless the routes have changed
+		c.picked = nil
+		select {
+		case <-p.changed:
+		default:
+			return *p, p.changed, true
+		}
+	}
+	var passed []ag.ReplicaID
+	for {
+		r, next, ok = c.srv.pick(c.intent, passed...)
+		if !ok || c.maxLag == 0 || r.fellBack || c.srv.lag.Within(ctx, r.ID, c.maxLag) {
+			return r, next, ok
+		}
+		c.srv.counts.lagged.Add(1)
+		c.log.Debug("passed over: too far behind, or not known to be near", "replica", r.ID, "max_lag", c.maxLag)
+		passed = append(passed, r.ID)
+	}
 }
 
 // route waits until a replica serves the client's intent, within the login's budget.
@@ -415,4 +438,37 @@ func (s *Server) epoch() ag.Epoch {
 		return r.Epoch
 	}
 	return 0
+}
+
+// A reader that goes on at another copy sees nothing there go back: the copy that it has left had replayed no more than
+// its primary had flushed by then, and the next one has to reach that first.
+
+// reaches waits a moment until the replica of r holds all that the session x, a reader, may have seen where it was. The
+// primary is asked how far that is once x has left there, and again in each epoch: it has all that was acknowledged.
+func (c *client) reaches(ctx context.Context, r route, x *session) error {
+	s := c.srv
+	routes := s.cfg.Routes()
+	if c.intent != ag.ReadOnly || s.cfg.Position == nil || routes != nil && routes.Primary == r.ID {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, lag.CatchUp)
+	defer cancel()
+	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
+		at, err := s.cfg.Position(ctx, r.ID)
+		if err == nil && (x.moving.seen == lag.Progress{} || x.moving.seen.Epoch != at.Epoch) {
+			x.moving.seen, err = s.lag.Primary(ctx)
+		}
+		switch seen := x.moving.seen; {
+		case err != nil:
+			return fmt.Errorf("ask how far replica %s and the primary are: %w", r.ID, err)
+		case at.Epoch == seen.Epoch && at.LSN >= seen.LSN:
+			return nil
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			s.counts.lagged.Add(1)
+			return fmt.Errorf("replica %s has not replayed yet what the session may have seen", r.ID)
+		}
+	}
 }

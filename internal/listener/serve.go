@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/lib/boottime"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/listener/clientcert"
 	"github.com/coteriedb/coterie/internal/listener/hba"
@@ -143,6 +144,26 @@ func (c *client) run(ctx context.Context) error {
 	return c.open(ctx, rule)
 }
 
+// takeLag finds by how much a reader's copy may be behind: by the startup packet, else by the defaults of the role or
+// the database. Writers go to the primary, which is never behind.
+func (c *client) takeLag(ctx context.Context) *pgwire.Error {
+	if c.intent != ag.ReadOnly {
+		return nil
+	}
+	if c.maxLag = c.start.MaxLag; c.maxLag == 0 {
+		if text := c.srv.defaults(ctx, c.start.User, c.start.Database)["coterie.max_lag"]; text != "" {
+			var bad *pgwire.Error
+			if c.maxLag, bad = startup.ParseLag(pgwire.Parameter{Name: "coterie.max_lag", Value: text}); bad != nil {
+				return bad
+			}
+		}
+	}
+	if c.maxLag > 0 && c.srv.cfg.Position == nil {
+		return pgwire.Fatal("max_lag", pgwire.StateNotSupported, "coterie.max_lag is not available here")
+	}
+	return nil
+}
+
 // noRule returns PostgreSQL's error for a login that no rule admits, or that a rule rejects.
 func (c *client) noRule(rejected bool) *pgwire.Error {
 	from, encryption := "[local]", "no encryption"
@@ -215,6 +236,54 @@ func (c *client) negotiate(ctx context.Context) ([]byte, error) {
 			return packet, nil
 		}
 	}
+}
+
+// maxForwards is how many cancel requests of all clients other nodes are asked about at once.
+const maxForwards = 16
+
+// cancelTime bounds the delivery of a cancel request.
+const cancelTime = 5 * time.Second
+
+// cancelRequest serves a connection that brought a CancelRequest. As in PostgreSQL, there is no answer. A request whose
+// session is here is always delivered, and one that no node can know costs nothing. Any other one counts as wrong until
+// another node has found its session: other nodes are asked about at most WrongCancels of an address at once, and as
+// many wrong ones a second. The rest waits, and its places may be taken.
+func (c *client) cancelRequest(ctx context.Context, body []byte) {
+	s := c.srv
+	key, ok := s.cancelKeys().Read(body, s.isOpen)
+	ctx, cancel := context.WithTimeout(ctx, cancelTime)
+	defer cancel()
+	if ok && s.Cancel(ctx, key) {
+		return
+	}
+	if !ok || s.cfg.ForwardCancel == nil || s.twin(key) {
+		s.counts.reject("wrong cancel")
+		return
+	}
+	c.waits() // its slot may be taken from now on
+	counted, turn := s.wrong.Await(ctx, c.limitKey, s.cfg.Limits.WrongCancels, c.slot.taken)
+	if !turn {
+		s.counts.reject("cancel limit")
+		return
+	}
+	select {
+	case s.forwards <- struct{}{}:
+		defer func() { <-s.forwards }()
+	case <-ctx.Done():
+		s.counts.reject("cancel limit")
+		return
+	case <-c.slot.taken:
+		s.counts.reject("cancel limit")
+		return
+	}
+	if err := s.cfg.ForwardCancel(ctx, key.Node(), key); err != nil {
+		s.counts.reject("wrong cancel")
+		if s.failureLines.Spend(c.limitKey, 1, boottime.Now()) {
+			s.log.Info("no other node knows the session of a cancel request", "client", c.host, "error", err)
+		}
+		return
+	}
+	s.wrong.TakeBack(c.limitKey, counted)
 }
 
 // certificate returns the certificate for the client's TLS; nil: none.

@@ -24,9 +24,12 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/admission"
+	"github.com/coteriedb/coterie/internal/lib/sharedquery"
 	"github.com/coteriedb/coterie/internal/listener/address"
+	"github.com/coteriedb/coterie/internal/listener/cancelkey"
 	"github.com/coteriedb/coterie/internal/listener/eventloop"
 	"github.com/coteriedb/coterie/internal/listener/hba"
+	"github.com/coteriedb/coterie/internal/listener/lag"
 	"github.com/coteriedb/coterie/internal/listener/lone"
 	"github.com/coteriedb/coterie/internal/listener/replay"
 )
@@ -48,10 +51,10 @@ type Server struct {
 	checks         chan struct{}      // has room for the passwords that may be checked at once
 	flushes        *admission.Budget  // statements that empty the pool
 	forwards       chan struct{}      // holds a token for each cancel request that other nodes are asked about
-	wrong          rate               // cancel requests without a session
+	wrong          cancelkey.Wrong    // cancel requests without a session
 	peeks          *admission.Budget  // startup packets that loops read in vain
 	counts         counters
-	consoles       consoles
+	consoles       cancelkey.Consoles
 	pool           backendPool
 	drain          atomic.Pointer[activeDrain] // nil: no drain
 	inquiry        inquiry
@@ -59,19 +62,17 @@ type Server struct {
 	keepTick       time.Duration
 	keepPause      time.Duration
 	keepIdle       time.Duration
-	flushed        sharedQuery[ag.LSN]   // how far the local PostgreSQL has flushed
-	leads          sharedQuery[struct{}] // whether this node still leads
-	progress       sharedQuery[Progress] // how far the primary has flushed
-	positions      positionLog           // its earlier positions
-	loneMemory     lone.Memory           // of requests that may be executed again
-	replayMemory   replay.Memory         // of the open transactions that may be executed again
-	named          struct {              // the ports of SetNamed
+	flushed        sharedquery.Query[ag.LSN]   // how far the local PostgreSQL has flushed
+	leads          sharedquery.Query[struct{}] // whether this node still leads
+	lag            *lag.Judge                  // how far copies are behind
+	loneMemory     lone.Memory                 // of requests that may be executed again
+	replayMemory   replay.Memory               // of the open transactions that may be executed again
+	named          struct {                    // the ports of SetNamed
 		mu    sync.Mutex
 		ports map[string]port // by address; guarded by mu
 	}
 
 	silentSince    atomic.Int64            // when the primary last failed to answer about a role, CLOCK_BOOTTIME; 0: never
-	current        atomic.Int64            // when this node's copy was last known to equal the primary's, CLOCK_BOOTTIME; 0: never
 	loops          atomic.Pointer[[]*loop] // nil: no loops, or not yet
 	offloadedNow   atomic.Int64            // offloaded sessions
 	firstOffloaded chan struct{}           // signalled for the first of them
@@ -141,10 +142,15 @@ func New(cfg Config) (*Server, error) {
 	}
 	s.pool.srv, s.pool.unused, s.pool.answer = s, poolIdle, poolAnswer
 	s.SetRules(full.Rules)
-	s.flushed.query, s.flushed.run = shelteredQuery(s, "asking how far the server has flushed", full.FlushLSN), s.wg.Go
-	s.leads.query = shelteredQuery(s, "asking whether this node leads", func(ctx context.Context) (struct{}, error) { return struct{}{}, full.Confirm(ctx) })
-	s.leads.run = s.wg.Go
-	s.progress.query, s.progress.run = shelteredQuery(s, "asking how far the primary is", s.samplePrimary), s.wg.Go
+	s.flushed.Do, s.flushed.Run, s.flushed.Within = shelteredQuery(s, "asking how far the server has flushed", full.FlushLSN), s.wg.Go, lag.QueryTimeout
+	s.leads.Do = shelteredQuery(s, "asking whether this node leads", func(ctx context.Context) (struct{}, error) { return struct{}{}, full.Confirm(ctx) })
+	s.leads.Run, s.leads.Within = s.wg.Go, lag.QueryTimeout
+	s.lag = lag.New(lag.Config{
+		Routes: func() *ag.Routes { return s.cfg.Routes() }, Position: full.Position, Run: s.wg.Go, Log: s.log,
+		Shelter: func(q func(context.Context) (lag.Progress, error)) func(context.Context) (lag.Progress, error) {
+			return shelteredQuery(s, "asking how far the primary is", q)
+		},
+	})
 	s.life, s.stop = context.WithCancelCause(context.Background())
 	if err := errors.Join(s.listen(full.ReadWrite, false), s.listen(full.ReadOnly, true)); err != nil {
 		s.closePorts()
@@ -243,6 +249,27 @@ func shelteredQuery[T any](s *Server, what string, q func(context.Context) (T, e
 		return value, err
 	}
 }
+
+// ageEvery is how often the primary is asked. The age of a copy is known with about twice that precision.
+const ageEvery = 5 * time.Second
+
+// keepAge keeps the age of this node's copy up to date until the server begins to close.
+func (s *Server) keepAge() {
+	t := time.NewTicker(ageEvery)
+	defer t.Stop()
+	for {
+		s.sheltered("comparing the copy with the primary", func() { s.lag.Look(s.life) })
+		select {
+		case <-t.C:
+		case <-s.closed:
+			return
+		}
+	}
+}
+
+// Age returns how old this node's copy may be: it holds all that the primary had made durable that long ago, or more.
+// While the primary answers, it is at most some seconds plus the copy's lag.
+func (s *Server) Age() time.Duration { return s.lag.Age() }
 
 // enter adds the caller to the wait group, unless closing has begun.
 func (s *Server) enter() bool {

@@ -1,4 +1,4 @@
-package listener
+package sharedquery
 
 import (
 	"context"
@@ -6,6 +6,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 )
 
 // TestAnAnswerIsNoOlderThanItsQuestion: a caller that asks while a query is running is not served by its answer,
@@ -14,15 +15,16 @@ func TestAnAnswerIsNoOlderThanItsQuestion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var running sync.WaitGroup
 		answers, asked := make(chan int), 0
-		s := &sharedQuery[int]{
-			query: func(context.Context) (int, error) { asked++; return <-answers, nil },
-			run:   func(f func()) { running.Go(f) },
+		s := &Query[int]{
+			Do:     func(context.Context) (int, error) { asked++; return <-answers, nil },
+			Run:    func(f func()) { running.Go(f) },
+			Within: time.Minute,
 		}
 		heard := make([]chan int, 3)
 		for i := range heard {
 			heard[i] = make(chan int, 1)
 			go func() {
-				n, err := s.ask(t.Context())
+				n, err := s.Ask(t.Context())
 				if err != nil {
 					t.Error(err)
 				}
@@ -45,8 +47,8 @@ func TestAnAnswerIsNoOlderThanItsQuestion(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		s.run = func(func()) {} // no answer
-		if _, err := s.ask(ctx); !errors.Is(err, context.Canceled) {
+		s.Run = func(func()) {} // no answer
+		if _, err := s.Ask(ctx); !errors.Is(err, context.Canceled) {
 			t.Errorf("an asker that left: %v", err)
 		}
 	})

@@ -1,19 +1,19 @@
-package listener
+package cancelkey
 
 import "testing"
 
 func TestConsoleKeys(t *testing.T) {
-	var c consoles
-	k, ask := c.add(5)
-	if k.node() != 5 {
-		t.Errorf("the key names node %d", k.node())
+	var c Consoles
+	k, ask := c.Add(5)
+	if k.Node() != 5 {
+		t.Errorf("the key names node %d", k.Node())
 	}
-	other, _ := c.add(5)
+	other, _ := c.Add(5)
 	if other == k {
 		t.Error("two sessions have one key")
 	}
 	for range 2 { // asked twice: once is enough
-		if !c.cancel(k) {
+		if !c.Cancel(k) {
 			t.Error("the session is not found")
 		}
 	}
@@ -23,8 +23,8 @@ func TestConsoleKeys(t *testing.T) {
 		t.Error("one request is kept, not two")
 	default:
 	}
-	c.remove(k)
-	if c.cancel(k) || !c.cancel(other) {
+	c.Remove(k)
+	if c.Cancel(k) || !c.Cancel(other) {
 		t.Error("the wrong session was forgotten")
 	}
 }
