@@ -223,7 +223,7 @@ func (p *Page) Picture(file string, maxHeight int) {
 }
 
 // keys are the codes of the keys that Press knows.
-var keys = map[string]int{"Tab": 9, "Enter": 13, "Escape": 27, "ArrowLeft": 37, "ArrowRight": 39, "Home": 36, "End": 35}
+var keys = map[string]int{"Tab": 9, "Enter": 13, " ": 32, "Escape": 27, "ArrowLeft": 37, "ArrowRight": 39, "Home": 36, "End": 35}
 
 // Press presses a key, one of keys. With shift the shift key is held.
 func (p *Page) Press(key string, shift bool) {
@@ -234,6 +234,9 @@ func (p *Page) Press(key string, shift bool) {
 	}
 	if key == "Enter" {
 		event["text"] = "\r"
+	}
+	if key == " " {
+		event["text"] = " "
 	}
 	for _, kind := range []string{"keyDown", "keyUp"} {
 		event["type"] = kind

@@ -26,6 +26,7 @@ var screens = []struct{ path, name, shows string }{
 	{"", "overview", "Is my data safe?"},
 	{"replicas", "replicas", "not replayed"},
 	{"databases", "databases", "<img src=x"},
+	{"sessions", "sessions", "what an outage would end"},
 	{"events", "events", "leadership"},
 	{"charts", "charts", "WAL made durable on this node"},
 	{"members", "members", "quorum is there"},

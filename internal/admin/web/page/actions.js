@@ -31,6 +31,9 @@ export function actionButton(app, needs, label, name, act, tone = '') {
 /** failoverButton opens the dialog of a failover, to a replica or to one that is chosen there. */
 export const failoverButton = (app, to, label) => actionButton(app, 'coterie_operator', label, to ? `to ${to}` : '', () => openFailover(app, to));
 
+/** routingButton opens the list by which readers are routed while a replica is the primary. */
+export const routingButton = (app, name) => actionButton(app, 'coterie_admin', 'Routing…', `while ${name} is the primary`, () => openRouting(app, name));
+
 const ask = (app, dialog) => () => app.set({ dialog: { kind: 'plain', ...dialog } });
 
 /** actionsOf returns the buttons of a member. */
@@ -41,7 +44,7 @@ export function actionsOf(app, r) {
   if (r.join_state === 'DETACHED') return h('span', { class: 'quiet' }, 'a node without a part in the group');
   const settings = [
     actionButton(app, 'coterie_admin', 'Options…', `of ${name}`, () => openOptions(app, name)),
-    actionButton(app, 'coterie_admin', 'Routing…', `while ${name} is the primary`, () => openRouting(app, name)),
+    routingButton(app, name),
   ];
   if (name === app.status.primary) return [settings, h('span', { class: 'quiet' }, 'the primary: fail over to another replica first')];
   return [

@@ -6,6 +6,7 @@ import { arrived, arrivedBanner, lookElsewhere, lostBanner } from './elsewhere.j
 import { overview } from './overview.js';
 import { sign } from './parts.js';
 import { databases, events, members, replicas } from './screens.js';
+import { sessions } from './sessions.js';
 import { sql } from './sql.js';
 
 // The screens, with the views that each one looks at while it is open.
@@ -13,6 +14,7 @@ const screens = {
   '': { label: 'Overview', draw: overview, views: ['coterie.replicas', 'coterie.streams'] },
   replicas: { label: 'Replicas', draw: replicas, views: ['coterie.replicas', 'coterie.streams', 'coterie.policies'] },
   databases: { label: 'Databases', draw: databases, views: ['sys.dm_hadr_database_replica_states', 'sys.dm_hadr_database_replica_cluster_states', 'sys.availability_replicas', 'coterie.databases'] },
+  sessions: { label: 'Sessions', draw: sessions, views: ['coterie.sessions', 'coterie.continuity', 'coterie.routed', 'coterie.routes', 'coterie.options'] },
   charts: { label: 'Charts', draw: history, views: [], look: lookAtHistory },
   events: { label: 'Events', draw: events, views: [] },
   members: { label: 'Members', draw: members, views: ['sys.dm_hadr_cluster_members'] },
@@ -20,6 +22,7 @@ const screens = {
 };
 
 const lookEvery = 2000; // between two looks at the views of a screen
+const slowly = { 'coterie.sessions': 5000, 'coterie.options': 10000 }; // those that are large, or change seldom
 const staleAfter = 12000; // the node sends its status at least every four seconds
 
 const app = {
@@ -143,7 +146,7 @@ async function logOut() {
 function leave(error) {
   stream.end();
   stream = nothing;
-  app.set({ me: null, status: null, events: [], views: {}, seen: {}, refused: {}, away: null, deeds: {}, dialog: null, sql: {}, past: null, pointed: null, lost: false, busy: false, error });
+  app.set({ me: null, status: null, events: [], views: {}, seen: {}, refused: {}, away: null, deeds: {}, dialog: null, sql: {}, past: null, traffic: null, pointed: null, lost: false, busy: false, error });
 }
 
 function enter(me) {
@@ -185,6 +188,7 @@ function insert(e) {
 }
 
 async function read(name) {
+  if (app.views[name] && Date.now() - app.seen[name] < (slowly[name] ?? 0)) return;
   try {
     app.views[name] = (await api.view(name)).rows;
     app.seen[name] = Date.now();

@@ -1,6 +1,7 @@
 import { api, Refused } from './api.js';
 import { outcome } from './change.js';
 import { h } from './dom.js';
+import { list } from './format.js';
 import { skeleton } from './parts.js';
 
 // Which options a dialog has: those in effect, but for those that have a dialog of their own.
@@ -93,6 +94,15 @@ function routesOf(app, o) {
   return { names, places, way: text === '' ? 'DEFAULT' : text === 'NONE' ? 'NONE' : 'list' };
 }
 
+const inTurn = (sets) => sets.map((s) => (s.length > 1 ? `${list(s)} in turn` : s[0])).join(', then ');
+
+/** inOrder says where readers go by a replica's READ_ONLY_ROUTING_LIST, a row of coterie.options. */
+export function inOrder(app, o) {
+  const { names, places, way } = routesOf(app, o);
+  if (!way || way === 'DEFAULT') return 'the secondaries in turn, then the primary';
+  return way === 'NONE' ? 'the primary alone' : inTurn(names.map((_, i) => names.filter((n) => places[n] === String(i + 1))).filter((s) => s.length > 0)) || 'nobody that is a replica';
+}
+
 /** routingBody returns what the dialog of a routing list shows. */
 export function routingBody(app, d, send, proof) {
   if (d.deed) return { content: outcome(app.deeds[d.deed]) };
@@ -111,7 +121,7 @@ export function routingBody(app, d, send, proof) {
         h('select', { id: `place-${n}`, 'data-key': `place-${n}`, onchange: (e) => set({ places: { ...app.dialog.places, [n]: e.target.value } }) },
           ['', ...d.names.map((_, i) => String(i + 1))].map((v) => h('option', { value: v, selected: v === d.places[n] }, v === '' ? 'not in the list' : `place ${v}`))),
       ]),
-      h('p', { class: 'preview', role: 'status' }, d.way !== 'list' ? '' : sets.length === 0 ? 'Give a replica a place.' : `First ${sets.map((s) => (s.length > 1 ? `${s.join(' and ')} in turn` : s[0])).join(', then ')}.`),
+      h('p', { class: 'preview', role: 'status' }, d.way !== 'list' ? '' : sets.length === 0 ? 'Give a replica a place.' : `First ${inTurn(sets)}.`),
       d.proof && proof(),
     ],
   };
