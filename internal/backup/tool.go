@@ -28,6 +28,17 @@ type Progress struct {
 type Job struct {
 	Kind Kind
 	Node string // the replica on which it is made
+	// Primary is how the primary's server is asked to begin and to end the backup where this node's is a secondary's.
+	// nil: this node's server is the primary's.
+	Primary *Standin
+}
+
+// Standin is a server that answers in the primary's name. Its data directory is this node's.
+type Standin struct {
+	Data      string
+	Socket    string // directory of its socket
+	Superuser string
+	Patience  time.Duration // how long the beginning of a backup may take beside a checkpoint
 }
 
 // Recovery is a restore: which backup, and how far WAL is replayed behind it.

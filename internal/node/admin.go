@@ -9,6 +9,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/admin/web"
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/backup"
 	"github.com/coteriedb/coterie/internal/node/endorsement"
 	"github.com/coteriedb/coterie/internal/node/events"
 	"github.com/coteriedb/coterie/internal/node/hooks"
@@ -29,12 +30,14 @@ type admin struct {
 	refused  func() uint64    // connections refused at the HTTP port
 	hooks    *hooks.Runner    // nil: there is no directory of commands
 	webhooks *webhooks.Sender // nil: there is no receiver
-	metrics  http.Handler
+
+	backupStep func(context.Context, backup.StepRequest) (backup.StepAnswer, error)
+	metrics    http.Handler
 }
 
 // newAdmin returns the node as its ports for administrators serve it. The caller sets refused before they are open.
 func (n *node) newAdmin(browsers *web.Server) *admin {
-	a := &admin{Service: n.status, operate: n.operate, majors: n.majors, browsers: browsers, webhooks: n.webhooks}
+	a := &admin{Service: n.status, operate: n.operate, majors: n.majors, browsers: browsers, webhooks: n.webhooks, backupStep: n.backupStep}
 	a.metrics = metrics.Handler(a.measured, n.log.With("part", "metrics"))
 	return a
 }

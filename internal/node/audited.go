@@ -9,6 +9,7 @@ import (
 	"github.com/coteriedb/coterie/internal/admin/console"
 	"github.com/coteriedb/coterie/internal/admin/ddl"
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/backup"
 )
 
 // socketUser is what a user of the management socket, who is the node's own or root, is called in the audit.
@@ -58,6 +59,14 @@ func (a *admin) Remove(ctx context.Context, id ag.ReplicaID) (err error) {
 func (a *admin) Replace(ctx context.Context, req api.ReplaceRequest) (r api.TokenResult, err error) {
 	defer func(began time.Time) { a.note("replace", req, began, err) }(time.Now())
 	return a.operate.Replace(ctx, req)
+}
+
+// BackupStep implements api.Node. Of a backup the audit has that it began.
+func (a *admin) BackupStep(ctx context.Context, r backup.StepRequest) (out backup.StepAnswer, err error) {
+	if r.Step == backup.Start {
+		defer func(began time.Time) { a.note("backup", nil, began, err) }(time.Now())
+	}
+	return a.backupStep(ctx, r)
 }
 
 // Leave implements api.Node.

@@ -337,7 +337,7 @@ func (n *node) openAgent(run func(string, func(context.Context) error)) error {
 		c.Downstream = &walstream.Downstream{Downstream: n.down}
 		c.Seeder, c.SeedRequests, c.Copying = n.seedJobs, n.seedJobs, n.seedJobs.Copying
 		n.probes = pgserver.NewProbes(n.pg, n.serverLog(), health.Config{Target: n.probeTarget, Logger: n.log.With("part", "health"), Found: func() { n.agent.Wake() }})
-		n.backups = backups.New(backups.Config{Layout: n.layout, Server: n.pg, Leads: n.leads, Log: n.log.With("part", "backups")})
+		n.backups = backups.New(backups.Config{Layout: n.layout, Server: n.pg, Connect: n.pg.Session, Leads: n.leads, Log: n.log.With("part", "backups")})
 		c.Probes, c.Suspend, c.Fence = n.probes, func(ctx context.Context) error { return n.operate.SuspendSelf(ctx) }, n.fence
 	}
 	var err error

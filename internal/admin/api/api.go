@@ -13,6 +13,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/ag/availability"
+	"github.com/coteriedb/coterie/internal/backup"
 	"github.com/coteriedb/coterie/internal/lib/fail"
 )
 
@@ -56,6 +57,8 @@ type Node interface {
 	Seed(ctx context.Context, req SeedRequest) (any, error)
 	// CancelSeeding ends an operation of Seed, or one that the replica began on its own.
 	CancelSeeding(ctx context.Context, id ag.ReplicaID) (any, error)
+	// BackupStep has the primary do a step of a backup that is made of this node's copy.
+	BackupStep(ctx context.Context, req backup.StepRequest) (backup.StepAnswer, error)
 	// Seedings lists a replica's copies and verifications, oldest first.
 	Seedings(ctx context.Context, id ag.ReplicaID) (any, error)
 	// Link returns the measurements of the path between two members and the transport of WAL on it, as the first member

@@ -12,6 +12,7 @@ import (
 	"syscall"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/backup"
 	"github.com/coteriedb/coterie/internal/lib/fail"
 )
 
@@ -169,6 +170,12 @@ func (c *Client) Seedings(ctx context.Context, id ag.ReplicaID, out any) error {
 // Set changes settings of the group.
 func (c *Client) Set(ctx context.Context, r SettingsRequest) error {
 	return c.call(ctx, "POST", "settings", r, nil)
+}
+
+// BackupStep has the primary do a step of a backup that is made of this node's copy.
+func (c *Client) BackupStep(ctx context.Context, r backup.StepRequest) (backup.StepAnswer, error) {
+	var out backup.StepAnswer
+	return out, c.call(ctx, "POST", "backup/step", r, &out)
 }
 
 // Link asks a member for the measurements of its path to another one.

@@ -212,7 +212,7 @@ func getMaintenance(m *ag.Maintenance) (Value, bool) {
 var groupOptions = []Option{
 	{
 		Name: "AUTOMATED_BACKUP_PREFERENCE", Place: InGroup, Form: Word, Words: []string{"PRIMARY", "SECONDARY_ONLY", "SECONDARY", "NONE"}, Default: "SECONDARY",
-		Verdict: InEffect, About: "Where a backup job should run. Advice, asked for with sys.fn_hadr_backup_is_preferred_replica or coterie check backup-preferred.",
+		Verdict: InEffect, About: "Where a backup is made: obeyed by coterie backup run, and advice to other jobs, which ask with sys.fn_hadr_backup_is_preferred_replica or coterie check backup-preferred.",
 		set: func(c *change, v Value) *Error {
 			c.group.Options.BackupPreference = ag.BackupPreference(v.Text)
 			return nil

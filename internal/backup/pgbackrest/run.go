@@ -29,13 +29,14 @@ const (
 type command struct {
 	args []string
 	in   string            // standard input
+	env  []string          // added to its environment
 	each func(line string) // called for each line of standard output; nil: they are kept, up to maxAnswer
 }
 
 // run runs the program in a process group of its own, and ends the group with the context. It returns the output.
 func (t *Tool) run(ctx context.Context, c command) (string, error) {
 	cmd := exec.CommandContext(ctx, t.program(), c.args...)
-	cmd.Env, cmd.Dir = environment(), "/"
+	cmd.Env, cmd.Dir = append(environment(), c.env...), "/"
 	if c.in != "" {
 		cmd.Stdin = strings.NewReader(c.in)
 	}

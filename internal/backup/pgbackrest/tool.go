@@ -118,7 +118,11 @@ func (t *Tool) Check(ctx context.Context) error {
 
 // Run makes a backup, and expires others.
 func (t *Tool) Run(ctx context.Context, j backup.Job, each func(backup.Progress)) error {
-	_, err := t.run(ctx, command{args: t.backupArgs(j), each: progress(each)})
+	c := command{args: t.backupArgs(j), each: progress(each)}
+	if j.Primary != nil { // the form of the argument is not the same in all versions
+		c.env = []string{"PGBACKREST_BACKUP_STANDBY=y"}
+	}
+	_, err := t.run(ctx, c)
 	return err
 }
 
@@ -127,8 +131,15 @@ func (t *Tool) backupArgs(j backup.Job) []string {
 	if j.Node != "" {
 		args = append(args, "--annotation="+nodeKey+"="+j.Node)
 	}
+	if p := j.Primary; p != nil {
+		args = append(args, "--pg2-path="+p.Data, "--pg2-socket-path="+p.Socket, "--pg2-port=5432", "--pg2-user="+p.Superuser,
+			"--db-timeout="+strconv.Itoa(int((p.Patience+slack).Seconds())))
+	}
 	return args
 }
+
+// slack is how long statements of the program may take beside the patience of a backup of a secondary: its default.
+const slack = 30 * time.Minute
 
 // groupKey and nodeKey are the annotations of a backup with the group's id, and with the replica on which it was made.
 const (

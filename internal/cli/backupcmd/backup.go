@@ -6,6 +6,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -47,6 +48,8 @@ type work struct {
 	layout config.Layout
 	cfg    config.Config
 	client *api.Client
+
+	replayLimit time.Duration // of coterie backup run
 }
 
 // open reads which node this is, and runs f as the user that owns it. Root runs the command again as that user.

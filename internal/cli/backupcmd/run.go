@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/ag"
@@ -30,11 +31,15 @@ type made struct {
 func runCommand() *cobra.Command {
 	var kind string
 	var ifPreferred, asJSON bool
+	var replayLimit time.Duration
 	c := &cobra.Command{
 		Use: "run", Short: "Make a backup now", Args: cli.Args(0, "no arguments"),
-		Long: `Makes a backup of the group, and removes those that are kept no longer. It runs on the node that is to make backups: the primary, whose
-files pgBackRest copies, unless AUTOMATED_BACKUP_PREFERENCE or BACKUP_PRIORITY forbid it. On any other node it says which node that is and ends
-with 3; with --if-preferred it ends with 0 there without doing anything, so that every replica can have the same job.
+		Long: `Makes a backup of the group, and removes those that are kept no longer. It runs on the replica that AUTOMATED_BACKUP_PREFERENCE and
+BACKUP_PRIORITY name of those that can make one: by default a secondary, and the primary if none can. On any other node it says which node that is
+and ends with 3; with --if-preferred it ends with 0 there without doing anything, so that every replica can have the same job.
+
+On a secondary the files of that replica are copied; the primary is only asked to begin and to end the backup, and archives WAL as always. The
+secondary first replays to where the backup begins, for which --replay-limit bounds the time.
 
 A backup that a failover interrupts is void; the next one uses what it has copied.`,
 		Example: "  coterie backup run --type full\n  coterie backup run --if-preferred",
@@ -43,6 +48,7 @@ A backup that a failover interrupts is void; the next one uses what it has copie
 				return fail.Usagef("--type %q: full, diff or incr", kind)
 			}
 			return open(c, func(x *work) error {
+				x.replayLimit = replayLimit
 				m, err := x.makeBackup(backup.Kind(kind), ifPreferred)
 				if err != nil {
 					return err
@@ -53,6 +59,7 @@ A backup that a failover interrupts is void; the next one uses what it has copie
 	}
 	c.Flags().StringVar(&kind, "type", string(backup.Incremental), "full, diff (what changed since the last full one) or incr (since the last one)")
 	c.Flags().BoolVar(&ifPreferred, "if-preferred", false, "on a node that is not to make the backup, do nothing and end with 0")
+	c.Flags().DurationVar(&replayLimit, "replay-limit", 10*time.Minute, "how long a secondary may take to replay to where the backup begins")
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return c
 }
@@ -78,12 +85,12 @@ func (x *work) makeBackup(kind backup.Kind, ifPreferred bool) (made, error) {
 	if p.Group != string(st.GroupID) {
 		return made{}, fail.Refusedf("the plan of backups is that of another group; coterie backup enable --stanza NAME again")
 	}
-	if err := checkpoint(x.c.Context(), x); err != nil {
-		return made{}, fail.Unhealthyf("the server of this node: %w; see coterie status", err)
+	start, run := time.Now(), x.copyPrimary
+	if !on.Primary {
+		run = x.copySecondary
 	}
-	start, show := time.Now(), x.progress("backup")
-	if err := tool.Run(x.c.Context(), backup.Job{Kind: kind, Node: on.Name}, show); err != nil {
-		return made{}, x.explain(st, err)
+	if err := run(tool, backup.Job{Kind: kind, Node: on.Name}); err != nil {
+		return made{}, x.explain(st, full(p.Repository, err))
 	}
 	m := made{Node: on.Name, Run: true, Seconds: time.Since(start).Seconds()}
 	have, err := tool.Backups(x.c.Context())
@@ -96,6 +103,14 @@ func (x *work) makeBackup(kind backup.Kind, ifPreferred bool) (made, error) {
 	}
 	m.Backup = last
 	return m, nil
+}
+
+// copyPrimary makes a backup of this node's server, which is the primary's.
+func (x *work) copyPrimary(tool backup.Tool, j backup.Job) error {
+	if err := checkpoint(x.c.Context(), x); err != nil {
+		return fail.Unhealthyf("the server of this node: %w; see coterie status", err)
+	}
+	return tool.Run(x.c.Context(), j, x.progress("backup"))
 }
 
 // checkpoint has this node's server write one; tests replace it. The backup begins with one anyway. Until the first one
@@ -151,6 +166,19 @@ func (x *work) place(st api.Status) (backup.Replica, error) {
 
 // defaultPriority is the BACKUP_PRIORITY of a replica that has none of its own.
 const defaultPriority = 50
+
+// leastRoom is what the file system of a repository has at least where a backup did not fail for want of it.
+const leastRoom = 32 << 20
+
+// full adds to an error that the repository has no room: the tool says only that it could not write.
+func full(r backup.Repository, err error) error {
+	var st unix.Statfs_t
+	if r.Directory == "" || unix.Statfs(r.Directory, &st) != nil || int64(st.Bavail)*st.Bsize >= leastRoom {
+		return err
+	}
+	return fail.Error{Kind: fail.Unhealthy, Err: fmt.Errorf("%w; the repository %s is full: %s are free. Make room, as with coterie backup enable --retention and coterie backup expire, and run it again",
+		err, r, units.Bytes(int64(st.Bavail)*st.Bsize))}
+}
 
 // explain adds to an error whether the leadership changed meanwhile.
 func (x *work) explain(before api.Status, err error) error {

@@ -16,6 +16,7 @@ import (
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/admin/console"
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/backup"
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/lib/retry"
 )
@@ -259,6 +260,10 @@ func (n node) CancelSeeding(_ context.Context, id ag.ReplicaID) (any, error) {
 
 func (n node) Seedings(_ context.Context, id ag.ReplicaID) (any, error) {
 	return reply[any](n.a, "Seedings", id)
+}
+
+func (n node) BackupStep(_ context.Context, r backup.StepRequest) (backup.StepAnswer, error) {
+	return reply[backup.StepAnswer](n.a, "BackupStep", r)
 }
 
 func (n node) Link(_ context.Context, r api.LinkRequest) (api.Link, error) {

@@ -12,13 +12,17 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/coteriedb/coterie/internal/admin/catalog"
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/backup"
 	"github.com/coteriedb/coterie/internal/backup/planfile"
+	"github.com/coteriedb/coterie/internal/backup/window"
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/lib/durable"
 	"github.com/coteriedb/coterie/internal/lib/retry"
@@ -55,6 +59,8 @@ type Config struct {
 	Server Server
 	Leads  func() bool // whether this node leads, by its last decision
 	Log    *slog.Logger
+	// Connect opens a session on the server for the window of a backup.
+	Connect func(ctx context.Context) (*pgx.Conn, error)
 	// Open returns the node's plan and its tool; nil: planfile.Open.
 	Open func() (backup.Plan, Tool, error)
 }
@@ -62,6 +68,7 @@ type Config struct {
 // Service watches. Make it with New.
 type Service struct {
 	Config
+	Windows  *window.Service // for the backups that secondaries make
 	latest   atomic.Pointer[catalog.Backup]
 	asked    time.Time // the repository, last
 	last     backup.Backup
@@ -81,7 +88,7 @@ func New(c Config) *Service {
 			return p, t, err
 		}
 	}
-	return &Service{Config: c}
+	return &Service{Config: c, Windows: window.New(window.Config{Connect: c.Connect, Leads: c.Leads, Log: c.Log})}
 }
 
 // Latest returns what was seen last; nil before the first look.
@@ -108,6 +115,9 @@ func (s *Service) Reads(ctx context.Context, data, dir string) error {
 
 // Run watches until the context ends.
 func (s *Service) Run(ctx context.Context) error {
+	var windows sync.WaitGroup
+	defer windows.Wait()
+	windows.Go(func() { _ = s.Windows.Run(ctx) }) // it ends with ctx
 	var looked, changed time.Time
 	retry.Every(ctx, everyPlan, func() {
 		if at := s.changed(); time.Since(looked) > everyServer || !at.Equal(changed) {
@@ -140,7 +150,7 @@ func (s *Service) look(ctx context.Context) {
 		s.latest.Store(&catalog.Backup{Enabled: true, Problem: err.Error()})
 		return
 	}
-	out := catalog.Backup{Enabled: true, Tool: p.Tool, Stanza: p.Stanza, Repository: p.Repository.String()}
+	out := catalog.Backup{Enabled: true, Secondary: true, Tool: p.Tool, Stanza: p.Stanza, Repository: p.Repository.String()}
 	// The server comes first: a repository that does not answer uses up the time.
 	if a, err := s.Server.Archiver(ctx); err == nil && !a.Recovery {
 		archiver(&out, a, a.Command == tool.ArchiveCommand())

@@ -9,6 +9,7 @@ import (
 	"github.com/coteriedb/coterie/internal/agent"
 	"github.com/coteriedb/coterie/internal/agent/decisions"
 	"github.com/coteriedb/coterie/internal/agent/marks"
+	"github.com/coteriedb/coterie/internal/backup"
 	"github.com/coteriedb/coterie/internal/listener"
 	"github.com/coteriedb/coterie/internal/postgres/login"
 	"github.com/coteriedb/coterie/internal/postgres/seeding"
@@ -84,6 +85,8 @@ var (
 	CancelSeeding = Method[Nothing, seeding.Operation]{"seed-cancel", replicas}
 	// Seedings asks a replica for its copies and verifications, the oldest first.
 	Seedings = Method[Nothing, []seeding.Operation]{"seedings", members}
+	// BackupStep asks the primary for a step of a backup that the caller makes of its own copy.
+	BackupStep = Method[backup.StepRequest, backup.StepAnswer]{"backup-step", replicas}
 	// Link asks a node to describe its link to a member.
 	Link = Method[ag.ReplicaID, api.Link]{"link", members}
 )

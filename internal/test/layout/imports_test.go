@@ -109,6 +109,7 @@ var rules = []rule{
 	{"listener/uring", leaves, "satellites have a reason of their own to change"},
 	{"listener/vip", leaves, "satellites have a reason of their own to change"},
 	{"admin", leaves, "adapters do not know each other: the consumer declares the interface it needs"},
+	{"admin/api", append([]string{"backup"}, leaves...), "requests carry what a backup asks of the primary"},
 	{"admin/ddl", []string{"ag", "lib/fail"}, "statements are pure: text in, a changed configuration out; fail is a table"},
 	{"admin/scalar", []string{"lib/"}, "functions of values know no query"},
 	{"admin/dialect", []string{"lib/"}, "a translation knows neither the views nor their rows"},
@@ -119,12 +120,14 @@ var rules = []rule{
 	{"admin/web", append([]string{"admin/action", "admin/api", "admin/console", "admin/ddl"}, leaves...), "a browser gets what the status and the console say"},
 	{"backup", []string{"lib/"}, "what is wanted and what is wrong are judged without running anything"},
 	{"backup/pgbackrest", []string{"backup", "lib/"}, "a tool knows neither nodes nor commands"},
+	{"backup/window", []string{"backup", "lib/"}, "the primary's part knows neither nodes nor how it is asked"},
+	{"backup/standin", []string{"backup", "lib/"}, "a secondary's part knows neither nodes nor where the primary is"},
 	{"backup/trial", []string{"postgres/session", "postgres/settings", "lib/"}, "a private server knows no group and no tool"},
 	{"backup/planfile", []string{"backup", "backup/pgbackrest", "config", "lib/"}, "files of a node, whatever they are used for"},
 	{"daemon", []string{"config", "lib/"}, "a process knows no group"},
 	{
 		"node",
-		[]string{"node/", "agent", "agent/", "etcd", "etcd/embedded", "postgres", "postgres/", "endpoint", "endpoint/", "listener", "listener/", "admin/", "ag", "config", "lib/"},
+		[]string{"node/", "agent", "agent/", "etcd", "etcd/embedded", "postgres", "postgres/", "endpoint", "endpoint/", "listener", "listener/", "admin/", "backup", "ag", "config", "lib/"},
 		"node joins the adapters, and knows neither commands nor those who make directories",
 	},
 	{
@@ -139,7 +142,7 @@ var rules = []rule{
 	},
 	{
 		"node/backups",
-		[]string{"backup", "backup/planfile", "admin/catalog", "postgres", "ag", "config", "lib/"},
+		[]string{"backup", "backup/planfile", "backup/window", "admin/catalog", "postgres", "ag", "config", "lib/"},
 		"a service of a node gets what is above it as functions, and knows no other service",
 	},
 	{"node/fencetime", []string{"postgres/keeper", "ag", "config", "lib/"}, "measures this host, and knows no other service"},
@@ -190,7 +193,7 @@ var rules = []rule{
 	{
 		"node/rpc",
 		[]string{
-			"agent", "agent/decisions", "agent/liveness", "agent/marks", "admin/api", "admin/catalog", "endpoint", "endpoint/certs", "listener",
+			"agent", "agent/decisions", "agent/liveness", "agent/marks", "admin/api", "admin/catalog", "backup", "endpoint", "endpoint/certs", "listener",
 			"postgres/login", "postgres/seeding", "ag", "lib/",
 		},
 		"names what travels between nodes, and knows no service",
@@ -235,7 +238,7 @@ var rules = []rule{
 		[]string{"backup", "backup/", "cli", "cli/nodecmd", "cli/sqlrun", "admin/api", "admin/ddl", "postgres/session", "ag", "config", "lib/"},
 		"a command parses and prints",
 	},
-	{"cli/clitest", []string{"cli", "admin/", "ag", "config", "lib/"}, "a fake agent, for tests of commands"},
+	{"cli/clitest", []string{"cli", "admin/", "ag", "backup", "config", "lib/"}, "a fake agent, for tests of commands"},
 	{"cli/leavecmd", []string{"cli", "cli/nodecmd", "provision", "postgres/adopt", "admin/api", "ag", "config", "lib/"}, "a command parses and prints"},
 	{"cli/membercmd", []string{"cli", "cli/nodecmd", "admin/api", "ag", "endpoint/certs", "lib/"}, "a command parses and prints"},
 	{"cli/restartcmd", []string{"cli", "cli/sqlrun", "admin/api", "ag", "lib/"}, "a command parses and prints"},
