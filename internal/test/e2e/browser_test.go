@@ -27,6 +27,7 @@ var screens = []struct{ path, name, shows string }{
 	{"replicas", "replicas", "not replayed"},
 	{"databases", "databases", "<img src=x"},
 	{"sessions", "sessions", "what an outage would end"},
+	{"settings", "settings", "the same everywhere"},
 	{"events", "events", "leadership"},
 	{"charts", "charts", "WAL made durable on this node"},
 	{"members", "members", "quorum is there"},

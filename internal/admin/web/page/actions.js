@@ -6,6 +6,7 @@ import { foundingBody, openFounding } from './founding.js';
 import { joinBody, openJoin } from './join.js';
 import { openOptions, openRouting, optionsBody, routingBody } from './options.js';
 import { sign } from './parts.js';
+import { settingBody } from './settings.js';
 
 // The privileges, each with those before it. The node judges; the page only says beforehand which role is needed.
 const ranks = ['coterie_viewer', 'coterie_operator', 'coterie_admin', 'superuser'];
@@ -92,7 +93,7 @@ export function dialog(app) {
   const close = () => app.set({ dialog: null });
   const leave = () => document.querySelector('dialog')?.close();
   const ask = (...x) => send(app, ...x);
-  const bodies = { role: () => roleBody(app, d), failover: () => failoverBody(app, d, ask, () => proof(app)), founding: () => foundingBody(app, d), join: () => joinBody(app, d, () => proof(app)), options: () => optionsBody(app, d, ask, () => proof(app)), routing: () => routingBody(app, d, ask, () => proof(app)) };
+  const bodies = { role: () => roleBody(app, d), failover: () => failoverBody(app, d, ask, () => proof(app)), founding: () => foundingBody(app, d), join: () => joinBody(app, d, () => proof(app)), options: () => optionsBody(app, d, ask, () => proof(app)), routing: () => routingBody(app, d, ask, () => proof(app)), setting: () => settingBody(app, d) };
   const body = (bodies[d.kind] ?? (() => plainBody(app, d)))();
   return h('dialog', { 'data-key': 'dialog', class: body.wide ? 'broad' : null, 'aria-labelledby': 'dialog-title', onclose: close, mounted: (el) => el.showModal() },
     h('form', { method: 'dialog', onsubmit: (e) => { e.preventDefault(); body.submit?.(e.target); } },

@@ -7,6 +7,7 @@ import { overview } from './overview.js';
 import { sign } from './parts.js';
 import { databases, events, members, replicas } from './screens.js';
 import { sessions } from './sessions.js';
+import { settings } from './settings.js';
 import { sql } from './sql.js';
 
 // The screens, with the views that each one looks at while it is open.
@@ -17,12 +18,13 @@ const screens = {
   sessions: { label: 'Sessions', draw: sessions, views: ['coterie.sessions', 'coterie.continuity', 'coterie.routed', 'coterie.routes', 'coterie.options'] },
   charts: { label: 'Charts', draw: history, views: [], look: lookAtHistory },
   events: { label: 'Events', draw: events, views: [] },
+  settings: { label: 'Settings', draw: settings, views: ['coterie.settings', 'coterie.parameters'] },
   members: { label: 'Members', draw: members, views: ['sys.dm_hadr_cluster_members'] },
   sql: { label: 'SQL', draw: sql, views: [] },
 };
 
 const lookEvery = 2000; // between two looks at the views of a screen
-const slowly = { 'coterie.sessions': 5000, 'coterie.options': 10000 }; // those that are large, or change seldom
+const slowly = { 'coterie.sessions': 5000, 'coterie.options': 10000, 'coterie.settings': 10000, 'coterie.parameters': 5000 }; // those that are large, or change seldom
 const staleAfter = 12000; // the node sends its status at least every four seconds
 
 const app = {

@@ -26,7 +26,7 @@ export const toneOfSync = (r) => {
 
 export const role = (r) => h('span', { class: `role ${(r ?? '').toLowerCase()}` }, (r ?? '–').toLowerCase());
 
-const oldView = 15000; // each view is looked at every two seconds, or a few more
+const oldView = 25000; // each view is looked at every two seconds, or every ten
 
 /** aged says of when the data of views is, where it could not be renewed for a while and nothing else says so. */
 export function aged(app, ...names) {
