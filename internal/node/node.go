@@ -28,6 +28,7 @@ import (
 	"github.com/coteriedb/coterie/internal/node/clientport"
 	"github.com/coteriedb/coterie/internal/node/coverage"
 	"github.com/coteriedb/coterie/internal/node/endorsement"
+	"github.com/coteriedb/coterie/internal/node/events"
 	"github.com/coteriedb/coterie/internal/node/history"
 	"github.com/coteriedb/coterie/internal/node/majors"
 	"github.com/coteriedb/coterie/internal/node/membership"
@@ -87,6 +88,7 @@ type node struct {
 	status     *status.Service
 	operate    *operations.Service
 	coverage   *coverage.Recorder // nil: this node serves no clients
+	journal    *slog.Logger       // nil: no journal of systemd
 	majors     *majors.Service
 	webhooks   *webhooks.Sender // nil: coterie.yaml names no receiver
 	agent      *agent.Agent
@@ -94,7 +96,7 @@ type node struct {
 }
 
 // openNode reads the configuration of the node in dir, and makes sure that no other process runs the node.
-func openNode(dir string, log *slog.Logger) (n *node, unlock func(), err error) {
+func openNode(dir string, logs Logs) (n *node, unlock func(), err error) {
 	layout, err := config.NewLayout(dir)
 	if err != nil {
 		return nil, nil, err
@@ -114,7 +116,7 @@ func openNode(dir string, log *slog.Logger) (n *node, unlock func(), err error) 
 		return nil, nil, err
 	}
 	n = &node{
-		cfg: cfg, layout: layout, self: ag.ReplicaID(cfg.Node), log: log.With("node", cfg.Node),
+		cfg: cfg, layout: layout, self: ag.ReplicaID(cfg.Node), log: logs.Agent.With("node", cfg.Node), journal: logs.Journal,
 		incarnation: fmt.Sprintf("%s-%d-%d", cfg.Node, os.Getpid(), time.Now().UnixNano()),
 		ready:       make(chan struct{}),
 		serverSays:  serverlog.NewReader(),
@@ -173,9 +175,15 @@ func (n *node) openPKI() (*pki.Service, error) {
 	})
 }
 
+// Logs are where a node writes what it does.
+type Logs struct {
+	Agent   *slog.Logger
+	Journal *slog.Logger // of systemd, for this node's events; nil: there is none
+}
+
 // Run runs the node in dir until ctx is done.
-func Run(ctx context.Context, dir string, log *slog.Logger) (err error) {
-	n, unlock, err := openNode(dir, log)
+func Run(ctx context.Context, dir string, logs Logs) (err error) {
+	n, unlock, err := openNode(dir, logs)
 	if err != nil {
 		return err
 	}
@@ -351,6 +359,9 @@ func (n *node) openAgent(run func(string, func(context.Context) error)) error {
 	n.status = n.newStatus()
 	if n.webhooks = n.newWebhooks(); n.webhooks != nil {
 		run("webhooks", n.webhooks.Run)
+	}
+	if n.journal != nil {
+		run("events in the journal", events.Log(n.events, n.journal))
 	}
 	n.operate = n.newOperations()
 	n.completeMajors()

@@ -60,16 +60,16 @@ func runAgent(c *cobra.Command, dir string, verbose bool) error {
 			return fail.Refusedf("this node is leaving its group; nothing was started. %s goes on with it", d.Command(l))
 		}
 	}
-	log, closeLog, err := daemon.OpenLog(dir, verbose)
+	log, err := daemon.OpenLog(dir, verbose)
 	if err != nil {
 		return err
 	}
-	defer closeLog()
+	defer log.Close()
 	// A quiet agent uses about 20 MB. Fourfold growth of the heap, within a limit, halves the time for garbage
 	// collection.
 	debug.SetGCPercent(400)
 	debug.SetMemoryLimit(100 << 20)
-	err = node.Run(c.Context(), dir, log)
+	err = node.Run(c.Context(), dir, node.Logs{Agent: log.Logger, Journal: log.Journal})
 	if err != nil {
 		log.Error("agent ended", "err", err)
 	} else {

@@ -7,9 +7,12 @@
 package events
 
 import (
+	"context"
+	"log/slog"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/lib/retry"
 )
 
 // Event is the document that a receiver reads.
@@ -49,4 +52,23 @@ func (f *Feed) Next() (fresh []Event) {
 	}
 	f.told = known
 	return fresh
+}
+
+// lookEvery is how often Log looks for events.
+const lookEvery = time.Second
+
+// Log returns a part of a node that writes each event of list to a log until its context is done, as a record with the
+// event's parts as attributes. list is as NewFeed has it.
+func Log(list func() []Event, log *slog.Logger) func(context.Context) error {
+	feed := NewFeed(list)
+	look := func() {
+		for _, e := range feed.Next() {
+			log.Info(e.What, "event", e.Kind, "group", e.Group, "node", e.Node, "epoch", uint64(e.Epoch), "because", e.Because, "at", e.At.Format(time.RFC3339Nano))
+		}
+	}
+	return func(ctx context.Context) error {
+		retry.Every(ctx, lookEvery, look)
+		look() // what happened while the node ended
+		return nil
+	}
 }

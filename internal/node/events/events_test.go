@@ -1,7 +1,12 @@
 package events
 
 import (
+	"bytes"
+	"context"
+	"log/slog"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -39,4 +44,30 @@ func TestAClockThatIsSetBack(t *testing.T) {
 	if got := f.Next(); got != nil {
 		t.Errorf("told again: %v", got)
 	}
+}
+
+// TestLog holds that a log has each event once, with its parts, also one of the node's last moment.
+func TestLog(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var text bytes.Buffer
+		list := []Event{{What: "before"}}
+		run := Log(func() []Event { return list }, slog.New(slog.NewTextHandler(&text, nil)))
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- run(ctx) }()
+		time.Sleep(2 * lookEvery)
+		list = append(list, Event{Group: "g", Node: "n1", Epoch: 3, Kind: "leadership", What: "took over", Because: "it was chosen", At: time.Unix(5, 0)})
+		time.Sleep(2 * lookEvery)
+		synctest.Wait()
+		list = append(list, Event{What: "ended"})
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		got := text.String()
+		if strings.Count(got, "\n") != 2 || strings.Contains(got, "before") || !strings.Contains(got, `msg="took over" event=leadership group=g node=n1 epoch=3 because="it was chosen" at=1970-01-01T00:00:05Z`) || !strings.Contains(got, "msg=ended") {
+			t.Errorf("%s", got)
+		}
+	})
 }

@@ -178,6 +178,34 @@ func (m *machine) run(args ...string) string {
 	return strings.TrimSpace(out.String())
 }
 
+// recorded waits until the journal has a record of the unit with a field, as NAME or NAME=VALUE, that has other fields.
+func (m *machine) recorded(field string, others ...string) {
+	m.t.Helper()
+	name, _, _ := strings.Cut(field, "=")
+	args := []string{"journalctl", "--unit", "coterie", "--output", "json", "--no-pager", "SYSLOG_IDENTIFIER=coterie"}
+	if name != field {
+		args = append(args, field)
+	}
+	m.until("the journal has "+field, func() bool {
+		for line := range strings.Lines(m.run(args...)) {
+			var record map[string]any
+			if err := json.Unmarshal([]byte(line), &record); err != nil {
+				m.t.Fatalf("%v: %s", err, line)
+			}
+			if _, has := record[name]; !has {
+				continue
+			}
+			for _, x := range others {
+				if record[x] == nil {
+					m.t.Fatalf("a record with %s has no %s: %s", field, x, line)
+				}
+			}
+			return true
+		}
+		return false
+	})
+}
+
 // unit returns a property of the service.
 func (m *machine) unit(property string) string {
 	m.t.Helper()
@@ -326,6 +354,8 @@ func TestThreeMachines(t *testing.T) {
 		t.Logf("%s: outage %v; whole again, led by %s, after %v", what, written.OutageBetween(began, time.Now()).Longest.Round(time.Millisecond), at.name,
 			time.Since(began).Round(100*time.Millisecond))
 	}
+	at.recorded("COTERIE_EVENT=leadership", "COTERIE_GROUP")
+	at.recorded("COTERIE_RULE", "COTERIE_BECAUSE", "COTERIE_NODE", "PRIORITY")
 	agent := at.unit("MainPID")
 	at.run("systemctl", "reload", "coterie")
 	if now, _ := ms.whole(t, 0); now != at || at.unit("MainPID") != agent || at.unit("NRestarts") != "0" {
