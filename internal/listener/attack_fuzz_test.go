@@ -15,6 +15,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/auth"
 	"github.com/coteriedb/coterie/internal/listener/cancelkey"
 	"github.com/coteriedb/coterie/internal/listener/hba"
 )
@@ -136,7 +137,7 @@ func checkAnswers(t *testing.T, b []byte) {
 		end := 1 + int(binary.BigEndian.Uint32(b[1:]))
 		switch body := b[5:end]; b[0] {
 		case 'R':
-			if binary.BigEndian.Uint32(body) == authOK {
+			if binary.BigEndian.Uint32(body) == auth.OK {
 				t.Fatal("it was let in")
 			}
 		case 'E':

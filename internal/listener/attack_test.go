@@ -19,6 +19,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/auth"
 	"github.com/coteriedb/coterie/internal/listener/cancelkey"
 	"github.com/coteriedb/coterie/internal/listener/scram"
 	"github.com/coteriedb/coterie/internal/listener/startup"
@@ -126,7 +127,7 @@ func (g *group) beginSCRAM() net.Conn {
 	g.t.Helper()
 	conn := g.rawDial(g.rw)
 	_, _ = conn.Write((&startup.Message{User: "alice", Database: "postgres"}).Packet())
-	if body := readUntil(g.t, conn, 'R'); binary.BigEndian.Uint32(body) != authSASL {
+	if body := readUntil(g.t, conn, 'R'); binary.BigEndian.Uint32(body) != auth.SASL {
 		g.t.Fatalf("request %v", body)
 	}
 	return conn
@@ -223,30 +224,6 @@ func TestLimits(t *testing.T) {
 	}
 	if st := g.srv.Stats(); st.Rejected["pre-auth limit"] != 1 || st.Refused["53300"] < 1 || st.PreAuth != 3 {
 		t.Errorf("%d rejected, %v told why, %d left", st.Rejected["pre-auth limit"], st.Refused, st.PreAuth)
-	}
-}
-
-// When all pre-auth slots are taken, the client is evicted that keeps the listener waiting longest, of the address
-// with most of them. A client that waits for the listener stays.
-func TestWhoMakesRoom(t *testing.T) {
-	s := &Server{preauth: make(map[*client]struct{})}
-	enter := func(host string, since int64) *client {
-		c := &client{srv: s, host: host, limitKey: host}
-		c.slot.since.Store(since)
-		s.preauth[c] = struct{}{}
-		return c
-	}
-	if busy := enter("10.0.0.1", 0); s.oldestIdle() != nil {
-		t.Errorf("%s has done its part", busy.host)
-	}
-	only := enter("10.0.0.2", 1)
-	if s.oldestIdle() != only {
-		t.Error("the only one that can")
-	}
-	enter("10.0.0.3", 7)
-	oldest := enter("10.0.0.3", 5)
-	if s.oldestIdle() != oldest {
-		t.Error("not the oldest of the address with two")
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/auth"
 	"github.com/coteriedb/coterie/internal/listener/eventloop"
 	"github.com/coteriedb/coterie/internal/listener/socket"
 	"github.com/coteriedb/coterie/internal/listener/startup"
@@ -48,7 +49,7 @@ func TestSessionsWriteTogether(t *testing.T) {
 	}
 	const many = uring.Size + 10
 	g.srv.cfg.Backend = fakeBackend(t, func(conn net.Conn) {
-		greeting := pgwire.AppendMessage(pgwire.AppendAuth(nil, authOK, nil), 'K', []byte("\x00\x00\x00\x07abcd"))
+		greeting := pgwire.AppendMessage(pgwire.AppendAuth(nil, auth.OK, nil), 'K', []byte("\x00\x00\x00\x07abcd"))
 		_, _ = conn.Write(pgwire.AppendMessage(greeting, 'Z', []byte{'I'}))
 		_, _ = conn.Read(make([]byte, 1))
 	})
@@ -150,7 +151,7 @@ func TestLastRequestComesBeforeTheEnd(t *testing.T) {
 	}
 	reads, came := make(chan struct{}), make(chan int, 1)
 	g.srv.cfg.Backend = fakeBackend(t, func(conn net.Conn) {
-		greeting := pgwire.AppendMessage(pgwire.AppendAuth(nil, authOK, nil), 'K', []byte("\x00\x00\x00\x07abcd"))
+		greeting := pgwire.AppendMessage(pgwire.AppendAuth(nil, auth.OK, nil), 'K', []byte("\x00\x00\x00\x07abcd"))
 		_, _ = conn.Write(pgwire.AppendMessage(greeting, 'Z', []byte{'I'}))
 		<-reads
 		n, _ := io.Copy(io.Discard, conn)

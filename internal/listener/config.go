@@ -18,6 +18,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/admission"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/auth"
 	"github.com/coteriedb/coterie/internal/listener/fingerprint"
 	"github.com/coteriedb/coterie/internal/listener/hba"
 	"github.com/coteriedb/coterie/internal/listener/lag"
@@ -50,17 +51,7 @@ type LoginFingerprint = fingerprint.Login
 const FingerprintStatement = fingerprint.Statement
 
 // Role is what the node that will run a session knows about the role that wants to log in.
-type Role struct {
-	Found       bool
-	Password    string        // pg_authid.rolpassword; empty if none is set
-	CanLogin    bool          // rolcanlogin
-	ValidUntil  time.Time     // rolvaliduntil; zero = no limit
-	Super       bool          // rolsuper
-	Replication bool          // rolreplication
-	MemberOf    []string      // roles of which it is a member, directly or not
-	Rounds      int           // of the verifier that stands in for a missing one; 0 = PostgreSQL's default
-	Age         time.Duration // how old these facts may be: 0 on a primary, Server.Age on a secondary
-}
+type Role = auth.Role
 
 // Limits bound what a client may use before and after it is authenticated. A zero field means its default.
 type Limits struct {

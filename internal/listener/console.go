@@ -2,19 +2,16 @@ package listener
 
 import (
 	"context"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
-	"slices"
 
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/lib/retry"
+	"github.com/coteriedb/coterie/internal/listener/auth"
 	"github.com/coteriedb/coterie/internal/listener/cancelkey"
-	"github.com/coteriedb/coterie/internal/listener/clientcert"
 	"github.com/coteriedb/coterie/internal/listener/hba"
-	"github.com/coteriedb/coterie/internal/listener/scram"
 )
 
 // ConsoleDatabase is the name of the administrators' console, a database without a PostgreSQL.
@@ -81,13 +78,7 @@ type ConsoleFunc func(ctx context.Context, conn net.Conn, hello ConsoleHello)
 const maxChecks = 4
 
 // PasswordLogin is an attempt to log in to the console by what came over TLS on another port.
-type PasswordLogin struct {
-	User, Password string
-	Client         *net.TCPAddr
-	// Certificate is that of the client, nil without one. The handshake has verified its chain, and that it is not
-	// revoked.
-	Certificate *x509.Certificate
-}
+type PasswordLogin = auth.PasswordLogin
 
 // CheckPassword checks the password or the certificate of a user of the console. Rules, roles and verifiers are those
 // of a login over TLS to the database coterie, and an attempt that fails delays the next one there and here. A rule by
@@ -117,7 +108,7 @@ func (s *Server) CheckPassword(ctx context.Context, l PasswordLogin) (Role, erro
 	case <-ctx.Done():
 		return Role{}, ctx.Err()
 	}
-	why := s.judge(l, role)
+	why := l.Judge(role, ConsoleDatabase, *s.rules.Load(), s.cfg.MockSecret())
 	<-s.checks
 	if why == "" {
 		s.guesses.Succeeded(key + "\x00" + l.User)
@@ -135,54 +126,4 @@ func (s *Server) CheckPassword(ctx context.Context, l PasswordLogin) (Role, erro
 		return Role{}, pgwire.Fatal("certificate", pgwire.StateInvalidAuth, "certificate authentication failed for user %q", pgwire.Clip(l.User))
 	}
 	return Role{}, passwordFailure(l.User)
-}
-
-// certified returns why the certificate of a login is not what its rule asks for; "": it is, or the rule asks for none.
-func certified(rule hba.Rule, l PasswordLogin) string {
-	if rule.ClientCert == "" {
-		return ""
-	}
-	if l.Certificate == nil {
-		return "its rule asks for a certificate, and it has none"
-	}
-	if rule.ClientCert != "verify-full" {
-		return ""
-	}
-	name, err := clientcert.Name(l.Certificate)
-	switch {
-	case err != nil:
-		return err.Error()
-	case name != l.User:
-		return fmt.Sprintf("the certificate is for another name, %q", pgwire.Clip(name))
-	}
-	return ""
-}
-
-// judge returns why a login does not let its user in; "": it does. It takes as long for a role that does not exist.
-func (s *Server) judge(l PasswordLogin, role Role) string {
-	verifier, ok := scram.ParseVerifier(role.Password)
-	if !ok || !role.Found || !role.CanLogin {
-		verifier = scram.MockVerifier(s.cfg.MockSecret(), l.User, role.Rounds)
-	}
-	proved := verifier.Matches(l.Password)
-	rule, ok := hba.Match(*s.rules.Load(), hba.Login{
-		TLS: true, Addr: l.Client.AddrPort().Addr().Unmap().WithZone(""), User: l.User, Database: ConsoleDatabase, MemberOf: role.MemberOf,
-	})
-	switch {
-	case !ok:
-		return "no rule admits it"
-	case !slices.Contains([]hba.Method{hba.MethodSCRAM, hba.MethodMD5, hba.MethodTrust, hba.MethodCert}, rule.Method):
-		return "its rule asks for something else, or rejects it"
-	case certified(rule, l) != "":
-		return certified(rule, l)
-	case rule.Method == hba.MethodCert && role.Found && role.CanLogin && checkValidUntil(role) == nil:
-		return ""
-	case verifier.Mock:
-		return (&mockError{}).Error()
-	case !proved:
-		return scram.ErrBadProof.Error()
-	case checkValidUntil(role) != nil:
-		return errExpired.Error()
-	}
-	return ""
 }

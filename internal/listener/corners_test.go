@@ -20,6 +20,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/auth"
 	"github.com/coteriedb/coterie/internal/listener/hba"
 )
 
@@ -55,7 +56,7 @@ func TestDuplicatedUser(t *testing.T) {
 	}
 	_ = conn.Close()
 	conn = g.begin(startupMessage("user", "alice", "user", "postgres", "database", "postgres"))
-	if typ, body, err := pgwire.ReadMessage(conn, 1000); err != nil || typ != 'R' || binary.BigEndian.Uint32(body) != authSASL {
+	if typ, body, err := pgwire.ReadMessage(conn, 1000); err != nil || typ != 'R' || binary.BigEndian.Uint32(body) != auth.SASL {
 		t.Errorf("alice's rule let postgres in: %q %x %v", typ, body, err)
 	}
 	_ = conn.Close()

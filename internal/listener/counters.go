@@ -189,7 +189,7 @@ func (s *Server) Stats() Stats {
 	st.Replayed, st.Repeated, st.Unreplayed, st.Doubts = c.replayed.Load(), c.repeated.Load(), maps.Clone(c.unreplayed), maps.Clone(c.doubts)
 	c.mu.Unlock()
 	s.mu.Lock()
-	st.Open, st.PreAuth, st.Waiting = len(s.sessions), len(s.preauth), s.waiting
+	st.Open, st.PreAuth, st.Waiting = len(s.sessions), s.preauth.Len(), s.waiting
 	s.mu.Unlock()
 	st.Pool = s.pool.stats()
 	return st

@@ -19,6 +19,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/auth"
 	"github.com/coteriedb/coterie/internal/listener/startup"
 )
 
@@ -37,7 +38,7 @@ func TestOutOfDescriptors(t *testing.T) {
 	}
 	t.Parallel()
 	_, server := fakeServer(t, func(conn net.Conn) {
-		greeting := pgwire.AppendMessage(pgwire.AppendAuth(nil, authOK, nil), 'K', []byte("\x00\x00\x00\x07abcd"))
+		greeting := pgwire.AppendMessage(pgwire.AppendAuth(nil, auth.OK, nil), 'K', []byte("\x00\x00\x00\x07abcd"))
 		_, _ = conn.Write(pgwire.AppendMessage(greeting, 'Z', []byte{'I'}))
 		for {
 			if typ, _, err := pgwire.ReadMessage(conn, 1<<10); err != nil || typ == 'X' {

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/auth"
 	"github.com/coteriedb/coterie/internal/listener/eventloop"
 	"github.com/coteriedb/coterie/internal/listener/startup"
 )
@@ -37,7 +38,7 @@ func replying(t *testing.T, serve func(net.Conn)) *group {
 	t.Helper()
 	g := newGroup(t, trusting)
 	g.srv.cfg.Backend = fakeBackend(t, func(conn net.Conn) {
-		greeting := pgwire.AppendMessage(pgwire.AppendAuth(nil, authOK, nil), 'K', []byte("\x00\x00\x00\x07abcd"))
+		greeting := pgwire.AppendMessage(pgwire.AppendAuth(nil, auth.OK, nil), 'K', []byte("\x00\x00\x00\x07abcd"))
 		_, _ = conn.Write(pgwire.AppendMessage(greeting, 'Z', []byte{'I'}))
 		serve(conn)
 	})

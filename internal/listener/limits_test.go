@@ -11,6 +11,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/auth"
 	"github.com/coteriedb/coterie/internal/listener/startup"
 )
 
@@ -27,7 +28,7 @@ func TestStormOfLogins(t *testing.T) {
 		}
 		time.Sleep(5 * time.Millisecond)
 		now.Add(-1)
-		_, _ = conn.Write(pgwire.AppendMessage(pgwire.AppendMessage(pgwire.AppendAuth(nil, authOK, nil), 'K', []byte("\x00\x00\x00\x07abcd")), 'Z', []byte{'I'}))
+		_, _ = conn.Write(pgwire.AppendMessage(pgwire.AppendMessage(pgwire.AppendAuth(nil, auth.OK, nil), 'K', []byte("\x00\x00\x00\x07abcd")), 'Z', []byte{'I'}))
 		_, _ = conn.Read(make([]byte, 1))
 	}
 	g := newGroup(t, func(c *Config) { c.Rules, c.Limits.Starting = trustAll, atOnce })

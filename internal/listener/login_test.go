@@ -19,6 +19,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/auth"
 	"github.com/coteriedb/coterie/internal/listener/hba"
 	"github.com/coteriedb/coterie/internal/listener/scram"
 	"github.com/coteriedb/coterie/internal/listener/startup"
@@ -82,7 +83,7 @@ func TestSASLWithoutInitialResponse(t *testing.T) {
 	for password, want := range map[string]string{"secret": "open", "Secret": "28P01"} {
 		conn := g.beginSCRAM()
 		_, _ = conn.Write(pgwire.AppendMessage(nil, 'p', append(pgwire.AppendCString(nil, scram.Mechanism), 0xff, 0xff, 0xff, 0xff)))
-		if body := readUntil(t, conn, 'R'); binary.BigEndian.Uint32(body) != authSASLMore || len(body) != 4 {
+		if body := readUntil(t, conn, 'R'); binary.BigEndian.Uint32(body) != auth.SASLMore || len(body) != 4 {
 			t.Fatalf("asked by %q", body)
 		}
 		const bare = "n=,r=clientnonce"

@@ -14,6 +14,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/auth"
 	"github.com/coteriedb/coterie/internal/listener/clientcert"
 	"github.com/coteriedb/coterie/internal/listener/hba"
 	"github.com/coteriedb/coterie/internal/listener/startup"
@@ -110,9 +111,9 @@ func (c *client) admit(ctx context.Context, rule hba.Rule, role Role) error {
 	if bad := c.count(); bad != nil {
 		return bad
 	}
-	c.srv.unproven.Succeeded(c.limitKey, c.slot.spent)
-	c.slot.spent = 0
-	c.withNext = pgwire.AppendAuth(c.withNext, authOK, nil)
+	c.srv.unproven.Succeeded(c.limitKey, c.spent)
+	c.spent = 0
+	c.withNext = pgwire.AppendAuth(c.withNext, auth.OK, nil)
 	c.leavePreAuth()
 	_ = c.raw.SetDeadline(time.Time{})
 	return nil
@@ -218,7 +219,7 @@ func (c *client) ownJudgement(ctx context.Context, r route) (Role, error) {
 
 // sameLogin reports whether a proof against one node's role facts holds for another's.
 func sameLogin(was, is Role) bool {
-	return is.Found && is.CanLogin && is.Password == was.Password && checkValidUntil(is) == nil
+	return is.Found && is.CanLogin && is.Password == was.Password && auth.CheckValidUntil(is) == nil
 }
 
 // errClient is a failure of the client's side while its session was being opened.
@@ -382,7 +383,7 @@ func startSession(conn net.Conn, in *bufio.Reader, packet []byte, id ag.ReplicaI
 		}
 		switch typ {
 		case 'R':
-			if len(body) < 4 || binary.BigEndian.Uint32(body) != authOK {
+			if len(body) < 4 || binary.BigEndian.Uint32(body) != auth.OK {
 				return g, fmt.Errorf("start a session on replica %s: its private socket asks for a password", id)
 			}
 			continue

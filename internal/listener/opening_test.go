@@ -10,6 +10,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/auth"
 	"github.com/coteriedb/coterie/internal/listener/startup"
 )
 
@@ -20,7 +21,7 @@ func TestStatesAreNotReadOfSessionsThatOpen(t *testing.T) {
 	greet := make(chan struct{})
 	_, dir := fakeServer(t, func(conn net.Conn) {
 		<-greet
-		b := pgwire.AppendMessage(pgwire.AppendAuth(nil, authOK, nil), 'K', []byte("\x00\x00\x00\x07abcd"))
+		b := pgwire.AppendMessage(pgwire.AppendAuth(nil, auth.OK, nil), 'K', []byte("\x00\x00\x00\x07abcd"))
 		_, _ = conn.Write(pgwire.AppendMessage(b, 'Z', []byte{'I'}))
 		_, _, _ = pgwire.ReadMessage(conn, 1<<20)
 	})
@@ -99,7 +100,7 @@ func TestSilentServersHoldNobodyUp(t *testing.T) {
 	g := movingGroup(t, nil)
 	open := g.srv.cfg.Backend
 	g.srv.cfg.Backend = fakeBackend(t, func(conn net.Conn) {
-		b := pgwire.AppendMessage(pgwire.AppendAuth(nil, authOK, nil), 'K', []byte("\x00\x00\x00\x07abcd"))
+		b := pgwire.AppendMessage(pgwire.AppendAuth(nil, auth.OK, nil), 'K', []byte("\x00\x00\x00\x07abcd"))
 		_, _ = conn.Write(pgwire.AppendMessage(b, 'Z', []byte{'I'}))
 		_, _ = io.Copy(io.Discard, conn)
 	})

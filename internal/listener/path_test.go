@@ -18,6 +18,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/auth"
 	"github.com/coteriedb/coterie/internal/listener/startup"
 )
 
@@ -219,7 +220,7 @@ func openFiles(t *testing.T) int {
 func TestPrefetchedBytesAtHandOver(t *testing.T) {
 	g := newGroup(t, trusting)
 	g.srv.cfg.Backend = fakeBackend(t, func(conn net.Conn) {
-		greeting := pgwire.AppendMessage(pgwire.AppendAuth(nil, authOK, nil), 'K', []byte("\x00\x00\x00\x07abcd"))
+		greeting := pgwire.AppendMessage(pgwire.AppendAuth(nil, auth.OK, nil), 'K', []byte("\x00\x00\x00\x07abcd"))
 		greeting = pgwire.AppendMessage(pgwire.AppendMessage(greeting, 'Z', []byte{'I'}), 'N', []byte("SNOTICE\x00Mfirst\x00\x00"))
 		_, _ = conn.Write(pgwire.AppendMessage(greeting, 'N', []byte("SNOTICE\x00Msecond\x00\x00"))[:len(greeting)+9]) // ends with a part of the next
 		time.Sleep(50 * time.Millisecond)

@@ -15,6 +15,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/admission"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/auth"
 	"github.com/coteriedb/coterie/internal/listener/hba"
 	"github.com/coteriedb/coterie/internal/listener/socket"
 	"github.com/coteriedb/coterie/internal/listener/startup"
@@ -74,7 +75,7 @@ var outOfFilesMessage = outOfFiles().Encode()
 func (l *loop) accepted(c *client, conn *socket.Bare) {
 	s := l.srv
 	st := &preauthConn{c: c, loop: l, conn: conn}
-	c.preauth = st
+	s.preauth.Hold(c.slot, false, func() { l.Post(st.guarded(st.handOff)) })
 	l.preauth[st] = struct{}{}
 	defer st.rescue()
 	if c.rejected = !c.enterPreAuth(true); c.rejected {
@@ -139,10 +140,9 @@ func (st *preauthConn) handOff() {
 			_ = st.conn.Close()
 			return
 		}
-		s.mu.Lock()
-		c.raw, c.conn, c.preauth = conn, conn, nil
-		c.rejected = c.rejected || c.slot.evicted
-		s.mu.Unlock()
+		c.raw, c.conn = conn, conn
+		evicted := s.preauth.Hold(c.slot, true, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
+		c.rejected = c.rejected || evicted
 		c.serve()
 	}()
 }
@@ -279,7 +279,7 @@ func (st *preauthConn) opened(x *session, greeting []byte) {
 	}
 	socket.Consume(client, st.size)
 	p := x.attach(s.leastLoaded(), client, backend, finished)
-	begin := p.first(func() { p.begin(pgwire.AppendAuth(nil, authOK, nil), greeting) })
+	begin := p.first(func() { p.begin(pgwire.AppendAuth(nil, auth.OK, nil), greeting) })
 	if p.loop == st.loop {
 		begin()
 		return

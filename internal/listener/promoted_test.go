@@ -8,6 +8,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/auth"
 	"github.com/coteriedb/coterie/internal/listener/startup"
 )
 
@@ -17,7 +18,7 @@ func greetAsStandby(conn net.Conn) (status func(value string) []byte, ready []by
 		return pgwire.AppendMessage(nil, 'S', []byte("in_hot_standby\x00"+value+"\x00"))
 	}
 	ready = pgwire.AppendMessage(nil, 'Z', []byte{'I'})
-	b := pgwire.AppendMessage(append(pgwire.AppendAuth(nil, authOK, nil), status("on")...), 'K', []byte("\x00\x00\x00\x07abcd"))
+	b := pgwire.AppendMessage(append(pgwire.AppendAuth(nil, auth.OK, nil), status("on")...), 'K', []byte("\x00\x00\x00\x07abcd"))
 	_, _ = conn.Write(append(b, ready...))
 	return status, ready
 }

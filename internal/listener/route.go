@@ -169,7 +169,7 @@ func (c *client) sleep(ctx context.Context, p *loginBudget, next <-chan struct{}
 	select {
 	case <-next:
 	case <-t.C:
-	case <-c.slot.taken:
+	case <-c.slot.Taken():
 		return tooManyEnter()
 	case <-ctx.Done():
 		return pgwire.Fatal("stopping", pgwire.StateAdminShutdown, "the listener of this node is stopping")

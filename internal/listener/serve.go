@@ -17,6 +17,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/listener/clientcert"
 	"github.com/coteriedb/coterie/internal/listener/hba"
+	"github.com/coteriedb/coterie/internal/listener/preauth"
 	"github.com/coteriedb/coterie/internal/listener/scram"
 	"github.com/coteriedb/coterie/internal/listener/socket"
 	"github.com/coteriedb/coterie/internal/listener/startup"
@@ -25,31 +26,32 @@ import (
 // client is one connection from accept to the end of its session: negotiate, parse, match a rule, wait for a replica,
 // authenticate, connect there, relay.
 type client struct {
-	srv      *Server
-	log      *slog.Logger
-	raw      net.Conn // as accepted
-	conn     net.Conn // raw, or TLS over it
-	tlsState *tls.ConnectionState
-	binding  []byte // for SCRAM-SHA-256-PLUS
-	readOnly bool   // accepted on the read-only port
-	host     string // its address without the port
-	limitKey string // the key under which it is counted and limited
-	siteKey  string // and that of its site
-	start    *startup.Message
-	login    hba.Login
-	intent   ag.Intent
-	maxLag   time.Duration // by how much the copy may be behind; 0: no limit
-	until    time.Time     // when the client's own time ends
-	slot     preauthSlot
-	counted  bool         // counted among the sessions of its address
-	preauth  *preauthConn // its login on a loop; nil: a goroutine serves it. Written with Server.mu held
-	rejected bool         // no pre-auth slot was free for it
-	picked   *route       // where its session goes, if that was chosen before
-	withNext []byte       // AuthenticationOk, sent with the greeting or the refusal, so that the client wakes once
-	unhook   func() bool
-	carried  bool                    // the session is open, and releases the client's counts at its end
-	unserved context.Context         // while its session has no server; ends when it need not wait for one any more
-	giveUp   context.CancelCauseFunc // ends unserved
+	srv         *Server
+	log         *slog.Logger
+	raw         net.Conn // as accepted
+	conn        net.Conn // raw, or TLS over it
+	tlsState    *tls.ConnectionState
+	binding     []byte // for SCRAM-SHA-256-PLUS
+	readOnly    bool   // accepted on the read-only port
+	host        string // its address without the port
+	limitKey    string // the key under which it is counted and limited
+	siteKey     string // and that of its site
+	start       *startup.Message
+	login       hba.Login
+	intent      ag.Intent
+	maxLag      time.Duration // by how much the copy may be behind; 0: no limit
+	until       time.Time     // when the client's own time ends
+	slot        *preauth.Slot
+	handshaking bool    // a TLS handshake is in progress: no error can be sent
+	spent       float64 // of the budget of those that have proved nothing; only the client's goroutine writes it
+	counted     bool    // counted among the sessions of its address
+	rejected    bool    // no pre-auth slot was free for it
+	picked      *route  // where its session goes, if that was chosen before
+	withNext    []byte  // AuthenticationOk, sent with the greeting or the refusal, so that the client wakes once
+	unhook      func() bool
+	carried     bool                    // the session is open, and releases the client's counts at its end
+	unserved    context.Context         // while its session has no server; ends when it need not wait for one any more
+	giveUp      context.CancelCauseFunc // ends unserved
 }
 
 // newClient returns a client that was just accepted.
@@ -57,8 +59,7 @@ func (s *Server) newClient(raw net.Conn, readOnly bool) *client {
 	c := &client{srv: s, log: s.log, raw: raw, conn: raw, readOnly: readOnly, host: hostOf(raw.RemoteAddr())}
 	c.limitKey, c.siteKey = limitKeysOf(raw.RemoteAddr(), c.host)
 	c.until = time.Now().Add(s.cfg.Limits.PreAuthTime)
-	c.slot.kept, c.slot.lose = context.WithCancel(context.Background())
-	c.slot.taken = c.slot.kept.Done()
+	c.slot = preauth.NewSlot(c.limitKey, func() { _ = raw.SetDeadline(time.Unix(1, 0)) })
 	c.login.Local = raw.RemoteAddr().Network() == "unix"
 	if t, ok := raw.RemoteAddr().(*net.TCPAddr); ok {
 		c.login.Addr = t.AddrPort().Addr().Unmap().WithZone("")
@@ -201,7 +202,7 @@ func (c *client) negotiate(ctx context.Context) ([]byte, error) {
 	var in io.Reader = &prefixConn{Conn: c.raw, prefix: first[:]}
 	ssl, gss := false, false
 	if cert := c.certificate(); first[0] == pgwire.FirstTLSByte && cert != nil {
-		c.slot.handshaking = true
+		c.handshaking = true
 		if err := c.spend(ctx); err != nil {
 			return nil, err
 		}
@@ -261,7 +262,7 @@ func (c *client) cancelRequest(ctx context.Context, body []byte) {
 		return
 	}
 	c.waits() // its slot may be taken from now on
-	counted, turn := s.wrong.Await(ctx, c.limitKey, s.cfg.Limits.WrongCancels, c.slot.taken)
+	counted, turn := s.wrong.Await(ctx, c.limitKey, s.cfg.Limits.WrongCancels, c.slot.Taken())
 	if !turn {
 		s.counts.reject("cancel limit")
 		return
@@ -272,7 +273,7 @@ func (c *client) cancelRequest(ctx context.Context, body []byte) {
 	case <-ctx.Done():
 		s.counts.reject("cancel limit")
 		return
-	case <-c.slot.taken:
+	case <-c.slot.Taken():
 		s.counts.reject("cancel limit")
 		return
 	}
@@ -328,11 +329,11 @@ func (c *client) startTLS(ctx context.Context, below net.Conn, cert *tls.Certifi
 		}
 	}
 	conn := tls.Server(&loopConn{Conn: below}, cfg)
-	c.slot.handshaking = true
+	c.handshaking = true
 	if err := conn.HandshakeContext(ctx); err != nil {
 		return err
 	}
-	c.slot.handshaking = false
+	c.handshaking = false
 	c.waits()
 	state := conn.ConnectionState()
 	if direct && state.NegotiatedProtocol != "postgresql" {
@@ -402,11 +403,11 @@ func (c *client) refuse(err error) {
 	c.log.Debug("client refused", "client", c.host, "sqlstate", bad.Code, "error", bad.Message)
 	c.waits() // its slot may be taken from now on
 	_ = c.raw.SetDeadline(time.Now().Add(c.srv.cfg.Limits.ShutdownMessage))
-	if c.slot.handshaking || c.send(bad.Encode()) != nil {
+	if c.handshaking || c.send(bad.Encode()) != nil {
 		return
 	}
 	select {
-	case <-c.slot.taken:
+	case <-c.slot.Taken():
 		return // a flood is not waited for
 	default:
 	}

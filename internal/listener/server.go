@@ -31,6 +31,7 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/hba"
 	"github.com/coteriedb/coterie/internal/listener/lag"
 	"github.com/coteriedb/coterie/internal/listener/lone"
+	"github.com/coteriedb/coterie/internal/listener/preauth"
 	"github.com/coteriedb/coterie/internal/listener/replay"
 )
 
@@ -47,6 +48,7 @@ type Server struct {
 	failureLines   *admission.Budget  // lines about them in the log
 	unlogged       atomic.Uint64      // failed logins since the last line about one
 	waiters        *admission.Places  // of clients that have proved nothing and wait for a replica
+	preauth        preauth.Slots      // of clients that are not authenticated
 	unproven       *admission.Budget  // work for clients that are not authenticated
 	checks         chan struct{}      // has room for the passwords that may be checked at once
 	flushes        *admission.Budget  // statements that empty the pool
@@ -90,7 +92,6 @@ type Server struct {
 	unserved   map[*client]struct{}   // whose session has left its server and has no other one yet
 	keys       map[CancelKey]*session // minted keys
 	perAddress map[string]int
-	preauth    map[*client]struct{} // not authenticated yet
 	waiting    int
 	open       int           // clients that are authenticated
 	minEpoch   ag.Epoch      // no read-write session is opened under an older epoch
@@ -125,7 +126,6 @@ func New(cfg Config) (*Server, error) {
 		unserved:       make(map[*client]struct{}),
 		keys:           make(map[CancelKey]*session),
 		perAddress:     make(map[string]int),
-		preauth:        make(map[*client]struct{}),
 		closed:         make(chan struct{}),
 		firstOffloaded: make(chan struct{}, 1),
 		starting:       make(chan struct{}, full.Limits.Starting),

@@ -1,0 +1,355 @@
+package listener
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/lib/admission"
+	"github.com/coteriedb/coterie/internal/lib/boottime"
+	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/auth"
+	"github.com/coteriedb/coterie/internal/listener/hba"
+	"github.com/coteriedb/coterie/internal/listener/scram"
+)
+
+// enterPreAuth takes a pre-auth slot. With limit there are no more slots than the configured number; it reports false
+// if there is none for this client. A client that returns from waiting for a primary is not limited.
+func (c *client) enterPreAuth(limit bool) bool {
+	most := 0
+	if limit {
+		most = c.srv.cfg.Limits.PreAuth
+	}
+	return c.srv.preauth.Enter(c.slot, most)
+}
+
+// awaitPrimary takes the client from its pre-auth slot to a place among those that have proved nothing and wait for a
+// replica. It reports false if all those places are taken by others with a better right to them: the client that has
+// waited longest, of the address with the most places, gives way. leave gives the place back.
+func (c *client) awaitPrimary() (leave func(), ok bool) {
+	c.leavePreAuth()
+	p := c.srv.waiters.Enter(c.limitKey, boottime.Now(), func() { c.srv.preauth.Evict(c.slot) })
+	if p == nil {
+		return nil, false
+	}
+	return func() {
+		p.Leave()
+		c.enterPreAuth(false)
+	}, true
+}
+
+// eachUnproven and allUnproven bound the work for clients that are not authenticated, of one address and of all: a TLS
+// handshake counts as one, and so does a question about a role. A login that succeeds costs nothing, and its address is
+// not subject to the bound of all.
+var (
+	eachUnproven = admission.Rate{PerSecond: 100, Burst: 500}
+	allUnproven  = admission.Rate{PerSecond: 1000, Burst: 4000}
+)
+
+// spendPause is how long a client without budget waits until it tries again.
+const spendPause = 20 * time.Millisecond
+
+// spend waits until the budget allows one more handshake or question for the client, if it is not authenticated. The
+// wait ends with the client's time, and its place may be taken.
+func (c *client) spend(ctx context.Context) error {
+	if !c.holdsSlot() {
+		return nil
+	}
+	waits := false
+	for !c.srv.unproven.Spend(c.limitKey, 1, boottime.Now()) {
+		if !waits {
+			waits = true
+			c.waits()
+			defer c.heard()
+		}
+		if !time.Now().Before(c.until) {
+			return tooManyEnter()
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-c.slot.Taken():
+			return tooManyEnter()
+		case <-time.After(spendPause):
+		}
+	}
+	c.spent++
+	return nil
+}
+
+// asking returns a context for a question that is asked for the client. It ends when the client loses its place.
+func (c *client) asking(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(c.slot.Kept(), func() { cancel(tooManyEnter()) })
+	return ctx, func() {
+		stop()
+		cancel(nil)
+	}
+}
+
+// evictionError returns the reason why the client was lost, if it was evicted; else err.
+func (c *client) evictionError(err error) error {
+	if _, said := pgwire.AsError(err); said || !c.srv.preauth.Evicted(c.slot) {
+		return err
+	}
+	return tooManyEnter()
+}
+
+// tooManyEnter returns the error of a client without a pre-auth slot.
+func tooManyEnter() *pgwire.Error {
+	return pgwire.Fatal("pre-auth limit", pgwire.StateTooMany, "too many connections are being opened")
+}
+
+// waits notes that it is the client's turn. heard notes that the client has acted.
+func (c *client) waits() { c.slot.Waits() }
+func (c *client) heard() { c.slot.Heard() }
+
+// holdsSlot reports whether the client holds a pre-auth slot.
+func (c *client) holdsSlot() bool { return c.srv.preauth.Holds(c.slot) }
+
+// leavePreAuth gives the slot back.
+func (c *client) leavePreAuth() { c.srv.preauth.Leave(c.slot) }
+
+// startTurn is how long a session's turn to start lasts at most. One that takes longer waits for a lock or a disk,
+// and keeps no processor from the others.
+const startTurn = time.Second
+
+// startOne waits for a turn to have the local server start a session, in order of arrival. After a failover all
+// clients connect at once, and a server that starts hundreds of processes at the same time finishes none of them
+// soon. done ends the turn.
+func (s *Server) startOne(ctx context.Context) (done func(), err error) {
+	select {
+	case s.starting <- struct{}{}:
+	default:
+		s.counts.queued.Add(1)
+		select {
+		case s.starting <- struct{}{}:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("the server was starting %d other sessions all the time: %w", cap(s.starting), ctx.Err())
+		}
+	}
+	end := sync.OnceFunc(func() { <-s.starting })
+	late := time.AfterFunc(startTurn, end)
+	return func() { late.Stop(); end() }, nil
+}
+
+// full returns the error of a client for whom there would be no place among the sessions. It takes none: a client that
+// has proved nothing has no right to one.
+func (c *client) full() *pgwire.Error {
+	c.srv.mu.Lock()
+	defer c.srv.mu.Unlock()
+	return c.noPlace()
+}
+
+// noPlace is full; the caller holds mu.
+func (c *client) noPlace() *pgwire.Error {
+	switch s, limits := c.srv, c.srv.cfg.Limits; {
+	case c.counted:
+	case s.open >= limits.Connections:
+		return pgwire.Fatal("connection limit", pgwire.StateTooMany, "sorry, too many clients already")
+	case limits.PerAddress > 0 && s.perAddress[c.limitKey] >= limits.PerAddress:
+		return pgwire.Fatal("address limit", pgwire.StateTooMany, "too many connections from this address")
+	}
+	return nil
+}
+
+// count takes a place among the sessions for a client that is authenticated, if it has none yet. Cancel requests never
+// need one, so a full server can still be helped.
+func (c *client) count() *pgwire.Error {
+	s := c.srv
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if bad := c.noPlace(); bad != nil || c.counted {
+		return bad
+	}
+	s.open++
+	s.perAddress[c.limitKey]++
+	c.counted = true
+	return nil
+}
+
+// release gives back what the client was counted under.
+func (c *client) release() {
+	c.leavePreAuth()
+	s := c.srv
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !c.counted {
+		return
+	}
+	s.open--
+	if s.perAddress[c.limitKey]--; s.perAddress[c.limitKey] <= 0 {
+		delete(s.perAddress, c.limitKey)
+	}
+}
+
+// maxAddresses is how many addresses are known at once; beyond that, the one that was not seen for longest is
+// forgotten.
+const maxAddresses = 4096
+
+// eachFlush and allFlushes bound how often statements about databases empty the pool, by one role and by all:
+// PostgreSQL refuses such a statement of most roles, but only after the pool has been emptied for it. Beyond the bound
+// a pooled backend leaves by itself within poolIdle, for which PostgreSQL waits.
+var (
+	eachFlush  = admission.Rate{PerSecond: 0.2, Burst: 5}
+	allFlushes = admission.Rate{PerSecond: 1, Burst: 20}
+)
+
+// maxFlushers is the number of roles that are remembered for that.
+const maxFlushers = 256
+
+// mayFlush reports whether a statement of that role about a database may empty the pool.
+func (s *Server) mayFlush(user string) bool { return s.flushes.Spend(user, 1, boottime.Now()) }
+
+// passwordFailure returns the one answer to every login whose user or password is wrong. The log has which. A login
+// that no rule admits is answered by noRule.
+func passwordFailure(user string) *pgwire.Error {
+	return pgwire.Fatal("password", pgwire.StateInvalidPassword, "password authentication failed for user %q", user)
+}
+
+// authenticate runs the rule's method with the client. role is what the node that will run the session knows; it may
+// be empty for methods that need none. AuthenticationOk is not sent.
+func (c *client) authenticate(rule hba.Rule, role Role) error {
+	a := auth.Client{
+		User: c.start.User, TLS: c.tlsState, Binding: c.binding, Near: c.near(), Raw: c.raw, MockSecret: c.srv.cfg.MockSecret, AllowPlainMD5: c.srv.cfg.AllowPlainMD5,
+		Send: c.send, Response: c.response, Failed: c.logFailure, Log: c.log,
+	}
+	last, why := a.Prove(rule, role)
+	c.withNext = append(c.withNext, last...)
+	if _, said := pgwire.AsError(why); said {
+		return why
+	}
+	switch {
+	case why == nil && (rule.Method == hba.MethodSCRAM || rule.Method == hba.MethodMD5):
+		c.srv.guesses.Succeeded(c.guessKey())
+	case errors.Is(why, scram.ErrBadProof):
+		c.failedLogin(why.Error())
+		return passwordFailure(c.start.User)
+	}
+	return why
+}
+
+// response reads the client's next authentication message. Any other message is refused, in particular a second
+// startup packet.
+func (c *client) response() ([]byte, error) {
+	c.waits()
+	typ, body, err := pgwire.ReadMessage(c.conn, pgwire.MaxResponse)
+	c.heard()
+	if errors.Is(err, pgwire.ErrProtocol) {
+		return nil, pgwire.Fatal("protocol", pgwire.StateProtocolViolation, "invalid authentication message")
+	}
+	if err != nil {
+		return nil, err
+	}
+	if typ != 'p' {
+		return nil, pgwire.Fatal("protocol", pgwire.StateProtocolViolation, "expected an authentication message, got message type %d", typ)
+	}
+	return body, nil
+}
+
+// near reports whether the client's packets stay on this machine.
+func (c *client) near() bool { return c.login.Local || c.login.Addr.IsLoopback() }
+
+// siteFailures is how many logins of one address may fail, whatever their names, before further ones are delayed, and
+// siteDelay the first delay then. A name that fails is delayed from its first failure on.
+const (
+	siteFailures = 20
+	siteDelay    = 100 * time.Millisecond
+	// mostDelay is the longest delay of an attempt. One that would have to wait longer is refused.
+	mostDelay = 5 * time.Second
+)
+
+// awaitTurn delays an attempt to log in with a password, by what failed before from its address: with the same name, or
+// with any. Failures of other names do not delay a name that has logged in from its address and has no failure of its
+// own: the address may be that of a pooler or of a whole network. It delays the attempt and not the answer, so that a
+// guesser who hangs up gains nothing. Another client may take the place of one that waits.
+func (c *client) awaitTurn(ctx context.Context) error {
+	wait, bad := c.srv.nextTry(c.guessKey(), c.siteKey)
+	if bad != nil {
+		return bad
+	}
+	if wait == 0 {
+		return nil
+	}
+	c.until = c.until.Add(wait) // not the client's own time
+	c.waits()
+	defer c.heard()
+	t := time.NewTimer(wait)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-c.slot.Taken():
+		return tooManyEnter()
+	case <-t.C:
+		return nil
+	}
+}
+
+// nextTry returns how long an attempt to log in has to wait, by the key of its name and address and by that of its
+// site.
+func (s *Server) nextTry(guess, site string) (time.Duration, *pgwire.Error) {
+	now := boottime.Now()
+	blameless := s.guesses.Blameless(guess, now)
+	wait, ok := s.guesses.Begin(guess, now, s.cfg.Limits.FailureDelay, mostDelay)
+	if ok && !blameless {
+		var more time.Duration
+		more, ok = s.sites.Begin(site, now, siteDelay, mostDelay)
+		wait = max(wait, more)
+	}
+	if !ok {
+		bad := pgwire.Fatal("guessing", pgwire.StateTooMany, "too many logins from this address have failed")
+		bad.Hint = "Try again in a moment."
+		return 0, bad
+	}
+	return wait, nil
+}
+
+// guessKey is the key under which failures of this name from this address are counted.
+func (c *client) guessKey() string { return c.limitKey + "\x00" + c.start.User }
+
+// failedLogin counts a failed proof of a name, and logs it.
+func (c *client) failedLogin(why string) {
+	s, now := c.srv, boottime.Now()
+	s.guesses.Failed(c.guessKey(), now, s.cfg.Limits.FailureDelay)
+	s.sites.Failed(c.siteKey, now, siteDelay)
+	c.logFailure(why)
+}
+
+// Lines about failed logins in the log, of one address and of all.
+var (
+	eachFailureLines = admission.Rate{PerSecond: 1, Burst: 20}
+	allFailureLines  = admission.Rate{PerSecond: 20, Burst: 200}
+)
+
+// logFailure logs why a login failed, and for whom: packaging/fail2ban reads the line. The address comes first, because
+// a name is the client's choice. Lines beyond the limit are counted in the next one.
+func (c *client) logFailure(why string) {
+	s := c.srv
+	if !s.failureLines.Spend(c.limitKey, 1, boottime.Now()) {
+		s.unlogged.Add(1)
+		return
+	}
+	c.log.Info("login failed", "client", c.host, "user", c.start.User, "database", c.start.Database, "reason", why, "not_logged", s.unlogged.Swap(0))
+}
+
+// limitKeysOf returns the keys under which a client is counted and limited. key is its address, or the /64 network of
+// an IPv6 address, since one host has all of it. site is its address, or the /48 network, since one customer may have
+// all of that.
+func limitKeysOf(addr net.Addr, host string) (key, site string) {
+	if t, ok := addr.(*net.TCPAddr); ok {
+		return admission.Key(t), admission.Site(t)
+	}
+	return host, host
+}
+
+// hostOf returns the client's address without the port.
+func hostOf(addr net.Addr) string {
+	if t, ok := addr.(*net.TCPAddr); ok {
+		return t.AddrPort().Addr().Unmap().WithZone("").String()
+	}
+	return "local"
+}
