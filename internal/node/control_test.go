@@ -45,7 +45,7 @@ func TestLeavingNodeIsNotOpened(t *testing.T) {
 	if err := errors.Join(l.Make(), c.Save(l.Dir), os.WriteFile(l.LeavingFile(), []byte("{}"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := openNode(l.Dir, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "leaving its group") {
+	if _, _, err := openNode(l.Dir, Logs{Agent: slog.New(slog.DiscardHandler)}); err == nil || !strings.Contains(err.Error(), "leaving its group") {
 		t.Errorf("it is opened: %v", err)
 	}
 	unlock, err := config.Lock(l)
