@@ -338,12 +338,7 @@ func (h *handover) finish(ctx context.Context, x ag.LSN) error {
 	a := h.a
 	h.step("stopping the server")
 	a.cfg.Sessions.CloseServer("planned failover to " + string(h.op.To))
-	now := boottime.Now()
-	for _, s := range a.cfg.Downstream.Streams() { // a shutdown waits for every stream
-		if s.Member != h.op.To && s.Flush < x && now-s.LastFeedback > staleStream {
-			a.cfg.Downstream.Drop(s.Member, "it does not keep up with a planned failover")
-		}
-	}
+	h.dropStale(x, "it does not keep up with a planned failover")
 	h.killed = true
 	clean, err := a.cfg.Keeper.Stop(ctx, stopServer)
 	if err != nil {
@@ -366,6 +361,16 @@ func (h *handover) finish(ctx context.Context, x ag.LSN) error {
 	h.step("handing over to " + string(h.op.To))
 	fault.Point("handover.flushed") // the target has the end of the log; the record names this node
 	return h.commit(ctx, need, clean)
+}
+
+// dropStale drops the streams of members that do not come to x: a shutdown waits for every stream.
+func (h *handover) dropStale(x ag.LSN, why string) {
+	now := boottime.Now()
+	for _, s := range h.a.cfg.Downstream.Streams() {
+		if s.Member != h.op.To && s.Flush < x && now-s.LastFeedback > staleStream {
+			h.a.cfg.Downstream.Drop(s.Member, why)
+		}
+	}
 }
 
 // commit is the step after which the target leads. It needs no seal, because the writer itself has stopped and

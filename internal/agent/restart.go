@@ -186,15 +186,16 @@ func (a *Agent) switchCluster(ctx context.Context, v ag.View, c ClusterSwitch, g
 	a.task.Load().shut.Store(true)
 	a.cfg.Sessions.GateMoved()
 	a.Wake()
-	if err := h.otherHasAll(ctx, c); err != nil {
+	x, err := h.otherHasAll(ctx, c)
+	if err != nil {
 		return nil, err
 	}
 	fault.Point("switch.quiet") // the other cluster has everything; the server runs
 	h.step("stopping the server")
 	a.cfg.Sessions.CloseServer("the group passes to another cluster of " + string(v.Self))
-	for _, s := range a.cfg.Downstream.Streams() { // a shutdown waits for every stream, and no copy is of use afterwards
-		a.cfg.Downstream.Drop(s.Member, "the group passes to another cluster")
-	}
+	// The other streams stay: a session that ends with temporary tables drops them in a transaction, whose end waits
+	// for the secondaries.
+	h.dropStale(x, "it does not keep up while the group passes to another cluster")
 	h.killed = true
 	clean, err := a.cfg.Keeper.Stop(ctx, stopBudget)
 	if err == nil && !clean {
@@ -208,19 +209,19 @@ func (a *Agent) switchCluster(ctx context.Context, v ag.View, c ClusterSwitch, g
 	return h.goOn(ctx, err)
 }
 
-// otherHasAll waits until the other cluster has what this server has flushed.
-func (h *handover) otherHasAll(ctx context.Context, c ClusterSwitch) error {
+// otherHasAll waits until the other cluster has what this server has flushed, and returns where that ends.
+func (h *handover) otherHasAll(ctx context.Context, c ClusterSwitch) (ag.LSN, error) {
 	h.step("waiting until the other cluster has everything")
 	ctx, cancel := context.WithTimeout(ctx, switchQuiet)
 	defer cancel()
 	if err := h.a.cfg.Instance.EndWriters(ctx); err != nil {
-		return err
+		return 0, err
 	}
 	x, err := h.a.cfg.Instance.FlushLSN(ctx)
 	if err != nil {
-		return err
+		return 0, err
 	}
-	return c.Quiet(ctx, x)
+	return x, c.Quiet(ctx, x)
 }
 
 // passOn has the group pass to the other cluster. The loop rests meanwhile, and then begins with that as with a copy
