@@ -390,12 +390,13 @@ func (x *session) become(ctx context.Context, from *session, packet []byte) (new
 	}
 	was := from.moving.state
 	status := continuity.Greeting(g.bytes)
-	heard, err := x.restore(was, status)
+	// A session that leaves its server idle may go on at a later version: nothing of it is asked for or executed again.
+	heard, again, err := x.restore(was, status, !from.moving.outlived.Load())
 	if err != nil {
 		return nil, err
 	}
 	if x.moving.known.follows {
-		x.knows(was)
+		x.knows(was.Now(status, again))
 	}
 	told, err := x.resumeBlock(ctx, from)
 	if err != nil {
@@ -435,17 +436,18 @@ func (x *session) become(ctx context.Context, from *session, packet []byte) (new
 	return slices.Concat(was.News(status), was.Lost(x.pid), heard, told), nil
 }
 
-// restore brings a new session into a state, and checks that it is in it. It returns the notifications that arrived.
-func (x *session) restore(was *continuity.State, status map[string]string) (heard []byte, err error) {
+// restore brings a new session into a state, and checks that it is in it. With later its server may be of a later major
+// version. It returns the notifications, and what the server tells of the session.
+func (x *session) restore(was *continuity.State, status map[string]string, later bool) (heard []byte, again *continuity.State, err error) {
 	question := continuity.Question(append([]string{clientSetting}, was.Names()...))
 	var states [2]continuity.State
 	for i := range states {
 		a, err := x.exchange(question, 1)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		if states[i], err = a.State(); err != nil {
-			return nil, fmt.Errorf("%w: %w", errNotTheSame, err)
+			return nil, nil, fmt.Errorf("%w: %w", errNotTheSame, err)
 		}
 		heard = append(heard, a.Notifications...)
 		if i > 0 {
@@ -453,19 +455,23 @@ func (x *session) restore(was *continuity.State, status map[string]string) (hear
 		}
 		requests, n := was.Restore(&states[0])
 		if a, err = x.exchange(requests, n); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		if err := a.Err(); err != nil {
-			return nil, fmt.Errorf("%w: %w", errNotTheSame, err)
+			return nil, nil, fmt.Errorf("%w: %w", errNotTheSame, err)
 		}
 		a.Reports(status)
 		heard = append(heard, a.Notifications...)
 	}
-	if d := was.Differs(&states[1]); d != "" {
-		return nil, fmt.Errorf("%w: %s", errNotTheSame, d)
+	later = later && was.Later(&states[1])
+	if d := was.Differs(&states[1], later); d != "" {
+		return nil, nil, fmt.Errorf("%w: %s", errNotTheSame, d)
+	}
+	if err := x.goesAcross(later); err != nil {
+		return nil, nil, err
 	}
 	was.Extensions, was.Tells, was.Ruleless = states[1].Extensions, states[1].Tells, states[1].Ruleless
-	return heard, nil
+	return heard, &states[1], nil
 }
 
 // exchange sends requests and reads the answers, which end with n ReadyForQuery.

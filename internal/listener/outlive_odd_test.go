@@ -218,7 +218,7 @@ func TestGivenBackWhileItIsMadeAgain(t *testing.T) {
 		_, _ = far.Write(pgwire.AppendMessage(nil, giveBackMessage, []byte(giveBackVersion)))
 	}()
 	x := &session{backend: near, in: bufio.NewReader(near)}
-	if _, err := x.restore(&continuity.State{}, nil); err == nil || errors.Is(err, errNotTheSame) {
+	if _, _, err := x.restore(&continuity.State{}, nil, false); err == nil || errors.Is(err, errNotTheSame) {
 		t.Errorf("%v; it is to be tried again", err)
 	}
 }

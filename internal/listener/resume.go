@@ -10,6 +10,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/lib/assert"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/continuity"
 	"github.com/coteriedb/coterie/internal/listener/indoubt"
 	"github.com/coteriedb/coterie/internal/listener/lone"
 	"github.com/coteriedb/coterie/internal/listener/lostblock"
@@ -227,6 +228,21 @@ func (x *session) resumeBlock(ctx context.Context, from *session) (told []byte, 
 		return nil, nil
 	}
 	return pgwire.AppendMessage(lostblock.Error(from.moving.unreplayed).EncodeError(), 'Z', []byte{status}), nil
+}
+
+// goesAcross checks that a client whose session was on a server of an earlier version, if later, can go on in this one.
+func (x *session) goesAcross(later bool) error {
+	if !later {
+		return nil
+	}
+	a, err := x.exchange(continuity.Across(), 1)
+	if err != nil {
+		return err
+	}
+	if why := a.Refused(); why != "" {
+		return fmt.Errorf("%w: %s", errNotTheSame, why)
+	}
+	return nil
 }
 
 // executeAgain executes the transaction of from in this session, and compares the answers. told is for the client,

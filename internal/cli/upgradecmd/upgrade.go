@@ -29,8 +29,8 @@ The agent goes on by itself when it starts again, and so does this command when 
 where the upgrade stands. --rollback gives it up. After the group has passed, the way back loses what was written since (--allow-data-loss),
 and --link has none. Without --link the upgrade needs room for a second copy of the data, and takes longer.
 
-With --blue-green the outage is a few seconds: the new cluster gets the rows by logical replication while clients go on, and they wait and
-connect again only when the group passes to it. That needs wal_level=logical, room for a second copy, a primary key or replica identity for every table,
+With --blue-green the outage is a few seconds: the new cluster gets the rows by logical replication while clients go on, and they wait only
+when the group passes to it. Most sessions go on at the new version. That needs wal_level=logical, room for a second copy, a primary key or replica identity for every table,
 and nobody who changes definitions meanwhile; --dry-run names each object that stands in the way, and the command that mends it. A failover
 or the end of the agent before the group has passed gives the upgrade up, and the old cluster goes on.
 

@@ -95,6 +95,31 @@ func Question(names []string) []byte {
 	return pgwire.AppendMessage(b, 'S', nil)
 }
 
+// across asks a backend of a later version why its session, which is in the state of another one, could still surprise
+// its client. Types have other numbers in another cluster, and drivers keep those that they have seen.
+const across = `select '` + rowRefusal + `', 'its database has types of its own, which have other numbers on the new version', '', '' where exists (
+	select from pg_catalog.pg_type t where t.oid operator(pg_catalog.>=) 16384::pg_catalog.oid and (
+		t.typtype operator(pg_catalog.=) any ('{e,r,m}'::pg_catalog."char"[])
+		or t.typtype operator(pg_catalog.=) 'b'::pg_catalog."char" and t.typcategory operator(pg_catalog.<>) 'A'::pg_catalog."char"
+		or t.typtype operator(pg_catalog.=) 'c'::pg_catalog."char" and exists (
+			select from pg_catalog.pg_class c where c.oid operator(pg_catalog.=) t.typrelid and c.relkind operator(pg_catalog.=) 'c'::pg_catalog."char")))
+union all select '` + rowRefusal + `', 'a prepared statement of it returns rows of a type that has another number on the new version', '', '' where exists (
+	select from pg_catalog.pg_prepared_statements p, pg_catalog.unnest(p.result_types) r
+	where r::pg_catalog.oid operator(pg_catalog.>=) 10000::pg_catalog.oid)`
+
+// Across returns the request for Refused, whose answer ends with one ReadyForQuery. Its backend is of PostgreSQL 16 or
+// later.
+func Across() []byte { return pgwire.AppendMessage(nil, 'Q', pgwire.AppendCString(nil, across)) }
+
+// Refused returns why a session whose backend has answered Across cannot take the place of one of an earlier version;
+// "": it can.
+func (a *Answer) Refused() string {
+	if a.failed != "" {
+		return a.failed
+	}
+	return a.Row()[1]
+}
+
 // The types of the question's parameters.
 const (
 	text      = 25

@@ -114,8 +114,8 @@ func singlePrepare(text string) bool {
 }
 
 // Differs returns in what the state of a session that was made again differs from what it was; "" if in nothing that
-// could be observed.
-func (s *State) Differs(again *State) string {
+// could be observed. With across, the server may be of another major version.
+func (s *State) Differs(again *State, across bool) string {
 	for _, n := range []string{"server_encoding", "integer_datetimes", "client_encoding"} {
 		if s.Reported[n] != again.Reported[n] {
 			return fmt.Sprintf("%s is %q there", n, again.Reported[n])
@@ -132,7 +132,7 @@ func (s *State) Differs(again *State) string {
 		}
 	}
 	switch {
-	case major(s.Reported["server_version"]) != major(again.Reported["server_version"]):
+	case !across && s.major() != again.major():
 		return "the version of PostgreSQL"
 	case s.Role != again.Role:
 		return "role"
@@ -143,19 +143,59 @@ func (s *State) Differs(again *State) string {
 	case again.Refusal != "":
 		return again.Refusal
 	}
-	if !maps.EqualFunc(s.Statements, again.Statements, sameStatement) {
+	same := sameStatement
+	if across {
+		same = sameAcross
+	}
+	if !maps.EqualFunc(s.Statements, again.Statements, same) {
 		return "prepared statements"
 	}
 	return ""
 }
 
+// Later reports whether a session that was made again is on a server of a later major version. Another question is to
+// be asked there then (Across).
+func (s *State) Later(again *State) bool { return again.major() > s.major() }
+
+func (s *State) major() int { return major(s.Reported["server_version"]) }
+
 func sameStatement(a, b Statement) bool {
 	return a.Text == b.Text && a.Results == b.Results && a.FromSQL == b.FromSQL && slices.Equal(a.Types, b.Types)
 }
 
-func major(version string) string {
-	n, _, _ := strings.Cut(version, ".")
-	n, _, _ = strings.Cut(n, " ")
+// fixedTypes is the number from which on types have other numbers in another cluster.
+const fixedTypes = 10000
+
+// sameAcross is sameStatement for a statement that was prepared on a server of another version. PostgreSQL 15 does not
+// tell the types of results; those of the catalogs' own columns may be others.
+func sameAcross(a, b Statement) bool {
+	if a.Results == "" {
+		if low := strings.ToLower(a.Text); strings.Contains(low, "pg_") || strings.Contains(low, "information_schema") {
+			return false
+		}
+		a.Results = b.Results
+	}
+	return sameStatement(a, b) && !slices.ContainsFunc(a.Types, func(n uint32) bool { return n >= fixedTypes })
+}
+
+// Now returns the state of the session that continues this one, whose client is told News of status. again is what its
+// server tells.
+func (s *State) Now(status map[string]string, again *State) *State {
+	now := *s
+	now.Reported = maps.Clone(s.Reported)
+	maps.Copy(now.Reported, status)
+	now.Statements = again.Statements
+	return &now
+}
+
+// major returns the number with which a version begins, as in 15.4 and 19beta1.
+func major(version string) (n int) {
+	for _, c := range version {
+		if c < '0' || c > '9' || n > 1000 {
+			break
+		}
+		n = 10*n + int(c-'0')
+	}
 	return n
 }
 

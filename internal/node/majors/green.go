@@ -51,7 +51,7 @@ func (l *look) green(ctx context.Context) error {
 		}
 	}
 	l.plan.Outage = switchTime
-	l.note("objects get other numbers (OIDs): a client that keeps those of its own types has to connect again")
+	l.note("objects get other numbers (OIDs): sessions in databases with types of their own end, and connect again")
 	l.note("a change of definitions (DDL) while rows are copied gives the upgrade up")
 	l.plan.Until = time.Now().Add(l.within()).Round(time.Second)
 	l.plan.Steps = []string{
@@ -60,7 +60,7 @@ func (l *look) green(ctx context.Context) error {
 		"the statistics are made, and materialized views refreshed",
 		"new transactions wait, running ones end; the new cluster gets the last changes and the sequences; both servers end in order",
 		fmt.Sprintf("the group passes to the new cluster, in one transaction: copies of PostgreSQL %d do not count any more", l.u.From.Major),
-		"PostgreSQL starts on it, sessions connect again, and it takes writes, without another copy of them at first",
+		"PostgreSQL starts on it, sessions that can go on, and it takes writes, without another copy of them at first",
 	}
 	for _, id := range l.plan.Followers {
 		l.plan.Steps = append(l.plan.Steps, fmt.Sprintf("%s drops its copy for one of the new cluster; pages that are the same are not sent", id))
