@@ -5,15 +5,23 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/coteriedb/coterie/internal/ag/major"
+	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/lab"
+	nodemajors "github.com/coteriedb/coterie/internal/node/majors"
+	"github.com/coteriedb/coterie/internal/postgres/programs"
 	"github.com/coteriedb/coterie/internal/test/majors"
 )
 
@@ -91,6 +99,46 @@ func (w *waiter) stop() (time.Duration, error) {
 	}
 }
 
+// keepers are sessions that are idle while a group passes to another version: kept has state that can go along, lost
+// has what cannot.
+type keepers struct{ kept, lost *pgx.Conn }
+
+func (g *group) keepers(t *testing.T) keepers {
+	t.Helper()
+	open := func(statement string) *pgx.Conn {
+		c, err := pgx.Connect(t.Context(), g.ReadWrite())
+		if err == nil {
+			t.Cleanup(func() { _ = c.Close(context.WithoutCancel(t.Context())) })
+			_, err = c.Exec(t.Context(), statement)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	k := keepers{open("SET work_mem = '9MB'"), open("CREATE TEMP TABLE mine (i int)")}
+	if _, err := k.kept.Prepare(t.Context(), "one", "SELECT t FROM big WHERE i = $1"); err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+// judge checks them on the new version.
+func (k keepers) judge(t *testing.T, newer programs.Install) {
+	t.Helper()
+	var row, memory string
+	err := k.kept.QueryRow(t.Context(), "one", 1).Scan(&row)
+	if err == nil {
+		err = k.kept.QueryRow(t.Context(), "SHOW work_mem").Scan(&memory)
+	}
+	if version := k.kept.PgConn().ParameterStatus("server_version"); err != nil || len(row) != 32 || memory != "9MB" || !strings.HasPrefix(version, strconv.Itoa(newer.Major)+".") {
+		t.Errorf("a session that is moved: row %q, work_mem %q, version %q: %v", row, memory, version, err)
+	}
+	if _, err := k.lost.Exec(t.Context(), "SELECT 1"); err == nil {
+		t.Error("a session with a temporary table goes on")
+	}
+}
+
 // logical has the group's servers write WAL that can be decoded.
 func (g *group) logical(t *testing.T) {
 	t.Helper()
@@ -103,8 +151,8 @@ func (g *group) logical(t *testing.T) {
 	}
 }
 
-// TestEndToEndBlueGreen upgrades a group under load by blue/green. A session ends once, with an
-// error after which it can be tried again; every acknowledged row is there; what is not rows is there as well.
+// TestEndToEndBlueGreen upgrades a group under load by blue/green. Sessions go on at the new version; every
+// acknowledged row is there; what is not rows is there as well.
 func TestEndToEndBlueGreen(t *testing.T) {
 	long(t)
 	older, newer := twoMajors(t)
@@ -136,16 +184,17 @@ func TestEndToEndBlueGreen(t *testing.T) {
 		return a.code == 0
 	})
 
-	w := g.counts(t)
+	w, k := g.counts(t), g.keepers(t)
 	began := time.Now()
 	a = must(t, g.upgradeMajor(primary, newer, "--blue-green", "--primary-only")...)
 	t.Logf("upgraded in %v:\n%s", time.Since(began).Round(100*time.Millisecond), a.err)
 	w.goesOn(t)
 	took, err := w.stop()
 	t.Logf("the session waited for %v at most", took.Round(time.Millisecond))
-	if err != nil || w.ended.Load() > 1 {
+	if err != nil || w.ended.Load() > 0 {
 		t.Errorf("the session ended %d times: %v", w.ended.Load(), err)
 	}
+	k.judge(t, newer)
 	if took > time.Minute { // seconds, on a machine that does nothing else
 		t.Errorf("the session waited for %v", took)
 	}
@@ -217,4 +266,122 @@ func TestCrashPointsOfBlueGreen(t *testing.T) {
 		}
 	}
 	c.down(t)
+}
+
+// filling begins an upgrade by blue/green and returns when the server of the new cluster has the definitions. It gets
+// no rows before held is closed, whose transaction is open. over has the command's exit code when it ends.
+func (g *group) filling(t *testing.T, primary string, newer programs.Install) (held *pgx.Conn, green int, over chan int) {
+	t.Helper()
+	held, err := pgx.Connect(t.Context(), g.ReadWrite())
+	if err == nil {
+		_, err = held.Exec(t.Context(), "BEGIN; INSERT INTO kept VALUES (-1)", pgx.QueryExecModeSimpleProtocol)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), exe, g.upgradeMajor(primary, newer, "--blue-green", "--primary-only")...)
+	cmd.Dir, cmd.WaitDelay = "/", time.Second
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	over = make(chan int, 1)
+	go func() {
+		_ = cmd.Wait()
+		over <- cmd.ProcessState.ExitCode()
+	}()
+	layout, err := config.NewLayout(g.node(primary))
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.await(t, "the new cluster to be defined", func(lab.Status) bool {
+		u, err := nodemajors.Read(layout)
+		if err != nil || u.Stage != major.Defined || u.Phase != major.Copying {
+			return false
+		}
+		b, err := os.ReadFile(filepath.Join(u.To.Data, "postmaster.pid"))
+		first, _, _ := strings.Cut(string(b), "\n")
+		green, _ = strconv.Atoi(first)
+		return err == nil && green > 1
+	})
+	return held, green, over
+}
+
+// TestKillsWhileGreenIsFilled ends a server, a node, the command or the leadership while the new cluster is filled. The
+// group goes on with the old one, of the new one nothing is left, and the same command makes the upgrade in the end.
+func TestKillsWhileGreenIsFilled(t *testing.T) {
+	long(t)
+	older, newer := twoMajors(t)
+	g := raise(t, lab.Options{Replicas: 2})
+	g.logical(t)
+	sql(t, g.ReadWrite(), "CREATE TABLE kept (n int PRIMARY KEY)")
+	sql(t, g.ReadWrite(), "INSERT INTO kept SELECT generate_series(1, 1000)")
+	for _, f := range []struct {
+		what string
+		do   func(t *testing.T, s lab.Status, green int)
+	}{
+		{"the server of the new cluster is killed", func(t *testing.T, _ lab.Status, green int) { signal(t, green, syscall.SIGKILL) }},
+		{"the server of the old cluster is killed", func(t *testing.T, s lab.Status, _ int) {
+			signal(t, pid(t, s, *s.Primary, lab.WhatPostgres), syscall.SIGKILL)
+		}},
+		{"another replica leads", func(t *testing.T, s lab.Status, _ int) {
+			must(t, "failover", "--to", secondaries(s)[0], "--cut", "--drain", "1s", "--node", g.node(*s.Primary))
+		}},
+		{"the node is killed", func(t *testing.T, s lab.Status, _ int) {
+			g.kill(t, *s.Primary)
+			g.newPrimary(t, s)
+			g.revive(t, *s.Primary)
+		}},
+	} {
+		t.Run(f.what, func(t *testing.T) {
+			was := g.ready(t)
+			dir := g.newData(t, *was.Primary, older, newer)
+			held, green, over := g.filling(t, *was.Primary, newer)
+			f.do(t, was, green)
+			if code := <-over; code == 0 {
+				t.Error("the upgrade was made")
+			}
+			_ = held.Close(context.WithoutCancel(t.Context()))
+			g.ready(t)
+			g.haveMajor(t, older)
+			g.await(t, "nothing to be left of the new cluster", func(lab.Status) bool { return !g.exists(dir) && len(g.greenSlots(t)) == 0 })
+			if got := sql(t, g.ReadWrite(), "SELECT count(*) FROM kept"); got != "1000" {
+				t.Errorf("%s of 1000 rows", got)
+			}
+		})
+		if t.Failed() {
+			t.FailNow()
+		}
+	}
+	t.Run("the command is killed", func(t *testing.T) {
+		was := g.ready(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		cmd := exec.CommandContext(ctx, exe, g.upgradeMajor(*was.Primary, newer, "--blue-green")...)
+		cmd.Dir = "/"
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		g.await(t, "the upgrade to begin", func(lab.Status) bool { return g.exists(g.newData(t, *was.Primary, older, newer)) })
+		cancel()
+		_ = cmd.Wait()
+		must(t, g.upgradeMajor(*was.Primary, newer, "--blue-green")...)
+		g.haveMajor(t, newer)
+		if got := sql(t, g.ReadWrite(), "SELECT count(*) FROM kept"); got != "1000" {
+			t.Errorf("%s of 1000 rows", got)
+		}
+	})
+	g.down(t)
+}
+
+// greenSlots lists the logical slots on all nodes.
+func (g *group) greenSlots(t *testing.T) (names []string) {
+	t.Helper()
+	for _, n := range g.Nodes() {
+		if n.Witness {
+			continue
+		}
+		if s := g.askPrivately(t, n.Name, "SELECT coalesce(string_agg(slot_name, ' '), '') FROM pg_replication_slots WHERE slot_type = 'logical'"); s != "" {
+			names = append(names, n.Name+": "+s)
+		}
+	}
+	return names
 }
