@@ -186,15 +186,15 @@ func (a *Agent) switchCluster(ctx context.Context, v ag.View, c ClusterSwitch, g
 	a.task.Load().shut.Store(true)
 	a.cfg.Sessions.GateMoved()
 	a.Wake()
+	// Sessions leave before the end of the log is looked for: one with temporary tables drops them in a transaction.
+	a.cfg.Sessions.CloseServer("the group passes to another cluster of " + string(v.Self))
 	x, err := h.otherHasAll(ctx, c)
 	if err != nil {
 		return nil, err
 	}
 	fault.Point("switch.quiet") // the other cluster has everything; the server runs
 	h.step("stopping the server")
-	a.cfg.Sessions.CloseServer("the group passes to another cluster of " + string(v.Self))
-	// The other streams stay: a session that ends with temporary tables drops them in a transaction, whose end waits
-	// for the secondaries.
+	// The other streams stay: what such a transaction has committed waits for the secondaries.
 	h.dropStale(x, "it does not keep up while the group passes to another cluster")
 	h.killed = true
 	clean, err := a.cfg.Keeper.Stop(ctx, stopBudget)

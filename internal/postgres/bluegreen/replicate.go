@@ -221,14 +221,15 @@ func (p *Pair) Finish(ctx context.Context, x string, s Shape) (next uint64, err 
 
 // last has green have what blue has written since it was taken for quiet, and returns the number of the transaction
 // that would write next. The publications are removed first, as that writes. A row that is written from then on cannot
-// be replicated, so that green never has it. A worker of autovacuum writes as well, and is ended.
+// be replicated, so that green never has it. A worker of autovacuum writes as well, and so does a session that ends
+// with temporary tables: both are ended.
 func (p *Pair) last(ctx context.Context) (next uint64, err error) {
 	if err := p.unpublish(ctx); err != nil {
 		return 0, err
 	}
 	var x string
 	err = in(ctx, p.Blue, "", func(c *pgx.Conn) error {
-		if _, err := c.Exec(ctx, "SELECT pg_terminate_backend(pid, 2000) FROM pg_stat_activity WHERE backend_type = 'autovacuum worker'"); err != nil {
+		if _, err := c.Exec(ctx, others, session.Name); err != nil {
 			return err
 		}
 		// The number first: what has one below it, and is over, has its WAL before the end that is asked for then.
@@ -242,6 +243,10 @@ func (p *Pair) last(ctx context.Context) (next uint64, err error) {
 	}
 	return next, p.confirmed(ctx, x)
 }
+
+// others ends the workers of autovacuum and all sessions that are not of an agent, and waits until they have ended.
+const others = `SELECT pg_terminate_backend(pid, 2000) FROM pg_stat_activity
+	WHERE backend_type = 'autovacuum worker' OR backend_type = 'client backend' AND application_name <> $1 AND pid <> pg_backend_pid()`
 
 // Over reports whether the replication was ended, so that green cannot follow blue any more.
 func (p *Pair) Over() bool { return p.over.Load() }
