@@ -47,6 +47,7 @@ var routes = []route{
 	{"DELETE", "/api/v1/session", false, (*Server).logOut},
 	{"GET", "/api/v1/status", false, (*Server).status},
 	{"GET", "/api/v1/history", false, (*Server).history},
+	{"GET", "/api/v1/seedings", false, (*Server).listSeedings},
 	{"GET", "/api/v1/views", false, (*Server).listViews},
 	{"GET", "/api/v1/views/{name}", false, (*Server).view},
 	{"GET", "/api/v1/events", false, (*Server).events},

@@ -98,6 +98,7 @@ type Server struct {
 	plans    *queries
 	deeds    *deeds
 	consoles consoles
+	seedings seedings
 	ending   chan struct{} // closed when the server ends
 	// lookEvery is how often a stream has its role looked up.
 	lookEvery time.Duration
@@ -155,6 +156,15 @@ func (s *Server) serve(ctx context.Context, l net.Listener) error {
 	watching.Go(func() { s.goesOn(ctx, "sending the status", s.hub.run) })
 	watching.Go(func() { s.goesOn(ctx, "sending the events", s.hub.runEvents) })
 	watching.Go(func() { s.knowConsoles(ctx) })
+	watching.Go(func() {
+		retry.Every(ctx, lookSeedings, func() {
+			s.caught("looking at copies", func() {
+				if s.seedings.underWay(s.c.Status()) {
+					s.lookAtSeedings(ctx)
+				}
+			})
+		})
+	})
 	defer func() { cancel(); watching.Wait(); s.awaitRequests() }()
 	stop := context.AfterFunc(ctx, func() { _ = srv.Close() })
 	defer stop()

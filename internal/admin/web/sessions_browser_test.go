@@ -49,8 +49,11 @@ func used() *group {
 		},
 		"coterie.routes": {
 			{"node", "target", "is_primary", "healthy", "readable", "list_entry", "epoch", "fell_back", "lagged"},
-			{"n1", "n1", true, true, false, nil, int64(7), int64(3), int64(0)}, {"n1", "n2", false, true, true, int64(1), int64(7), int64(3), int64(0)}, {"n1", "n3", false, true, false, int64(2), int64(7), int64(3), int64(0)},
-			{"n2", "n1", true, false, false, nil, int64(7), int64(0), int64(9)}, {"n2", "n2", false, true, true, int64(1), int64(7), int64(0), int64(9)},
+			{"n1", "n1", true, true, false, nil, int64(7), int64(3), int64(0)},
+			{"n1", "n2", false, true, true, int64(1), int64(7), int64(3), int64(0)},
+			{"n1", "n3", false, true, false, int64(2), int64(7), int64(3), int64(0)},
+			{"n2", "n1", true, false, false, nil, int64(7), int64(0), int64(9)},
+			{"n2", "n2", false, true, true, int64(1), int64(7), int64(0), int64(9)},
 		},
 		"coterie.options": {
 			{"replica", "place", "option", "value", "is_set", "verdict"},

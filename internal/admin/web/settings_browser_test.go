@@ -22,9 +22,14 @@ func set() *group {
 		"coterie.settings": all,
 		"coterie.parameters": {
 			{"node", "name", "value", "of_replica", "in_force", "pending_restart"},
-			{"n1", "work_mem", "64MB", false, "64MB", false}, {"n2", "work_mem", "64MB", false, "64MB", false}, {"n3", "work_mem", "1GB", true, "1GB", false},
-			{"n1", "max_connections", "300", false, "300", false}, {"n2", "max_connections", "300", false, "200", true}, {"n3", "max_connections", "300", false, nil, nil},
-			{"n1", "archive_command", nil, false, "hidden:abcd0123", false}, {"n2", "archive_command", nil, false, nil, nil},
+			{"n1", "work_mem", "64MB", false, "64MB", false},
+			{"n2", "work_mem", "64MB", false, "64MB", false},
+			{"n3", "work_mem", "1GB", true, "1GB", false},
+			{"n1", "max_connections", "300", false, "300", false},
+			{"n2", "max_connections", "300", false, "200", true},
+			{"n3", "max_connections", "300", false, nil, nil},
+			{"n1", "archive_command", nil, false, "hidden:abcd0123", false},
+			{"n2", "archive_command", nil, false, nil, nil},
 		},
 	}
 	return g

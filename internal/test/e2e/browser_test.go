@@ -24,13 +24,13 @@ const pageTime = 3 * time.Minute
 // screens of the console in the browser, with a text that each shows once it has its data.
 var screens = []struct{ path, name, shows string }{
 	{"", "overview", "Is my data safe?"},
-	{"replicas", "replicas", "not replayed"},
+	{"replicas", "replicas", "completed"},
 	{"databases", "databases", "<img src=x"},
 	{"sessions", "sessions", "what an outage would end"},
 	{"settings", "settings", "the same everywhere"},
 	{"events", "events", "leadership"},
 	{"charts", "charts", "WAL made durable on this node"},
-	{"members", "members", "quorum is there"},
+	{"members", "members", "in 9 years"},
 	{"sql", "sql", "coterie.replicas"},
 }
 

@@ -37,6 +37,7 @@ export const api = {
   plan: (member) => call('POST', 'plan', member),
   planGroup: (group) => call('POST', 'plan/create', group),
   token: (role, minutes) => call('POST', 'token', { role, minutes }, { 'Idempotency-Key': newKey() }),
+  seedings: () => call('GET', 'seedings'),
   history: (span) => call('GET', 'history?span=' + span),
   operation: (id) => call('GET', 'operations/' + id),
   change,

@@ -6,26 +6,30 @@ import { arrived, arrivedBanner, lookElsewhere, lostBanner } from './elsewhere.j
 import { overview } from './overview.js';
 import { sign } from './parts.js';
 import { databases, events, members, replicas } from './screens.js';
+import { copiesView, running } from './seedings.js';
 import { sessions } from './sessions.js';
 import { settings } from './settings.js';
 import { sql } from './sql.js';
 
 // The screens, with the views that each one looks at while it is open.
 const screens = {
-  '': { label: 'Overview', draw: overview, views: ['coterie.replicas', 'coterie.streams'] },
-  replicas: { label: 'Replicas', draw: replicas, views: ['coterie.replicas', 'coterie.streams', 'coterie.policies'] },
+  '': { label: 'Overview', draw: overview, views: ['coterie.replicas', 'coterie.streams'], look: (app) => copying(app) && read(copiesView) },
+  replicas: { label: 'Replicas', draw: replicas, views: ['coterie.replicas', 'coterie.streams', 'coterie.policies', copiesView] },
   databases: { label: 'Databases', draw: databases, views: ['sys.dm_hadr_database_replica_states', 'sys.dm_hadr_database_replica_cluster_states', 'sys.availability_replicas', 'coterie.databases'] },
   sessions: { label: 'Sessions', draw: sessions, views: ['coterie.sessions', 'coterie.continuity', 'coterie.routed', 'coterie.routes', 'coterie.options'] },
   charts: { label: 'Charts', draw: history, views: [], look: lookAtHistory },
   events: { label: 'Events', draw: events, views: [] },
   settings: { label: 'Settings', draw: settings, views: ['coterie.settings', 'coterie.parameters'] },
-  members: { label: 'Members', draw: members, views: ['sys.dm_hadr_cluster_members'] },
+  members: { label: 'Members', draw: members, views: ['sys.dm_hadr_cluster_members', 'coterie.certificates'] },
   sql: { label: 'SQL', draw: sql, views: [] },
 };
 
 const lookEvery = 2000; // between two looks at the views of a screen
-const slowly = { 'coterie.sessions': 5000, 'coterie.options': 10000, 'coterie.settings': 10000, 'coterie.parameters': 5000 }; // those that are large, or change seldom
+const slowly = { 'coterie.sessions': 5000, 'coterie.options': 10000, 'coterie.settings': 10000, 'coterie.parameters': 5000, 'coterie.certificates': 10000 }; // those that are large, or change seldom
 const staleAfter = 12000; // the node sends its status at least every four seconds
+
+// copying reports whether a copy is under way, by the status or by what was seen last.
+const copying = (app) => running(app).length > 0 || app.status?.replicas?.some((r) => r.synchronization_state === 'INITIALIZING');
 
 const app = {
   me: undefined, // undefined: not known yet; null: not logged in
@@ -192,7 +196,7 @@ function insert(e) {
 async function read(name) {
   if (app.views[name] && Date.now() - app.seen[name] < (slowly[name] ?? 0)) return;
   try {
-    app.views[name] = (await api.view(name)).rows;
+    app.views[name] = name === copiesView ? await api.seedings() : (await api.view(name)).rows;
     app.seen[name] = Date.now();
     delete app.refused[name];
   } catch (e) {

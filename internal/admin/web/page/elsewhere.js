@@ -15,10 +15,13 @@ const address = /^(\[[0-9A-Fa-f:.]+\]|[0-9A-Za-z.-]+):\d{1,5}$/;
 /** memberName is what a member may be called. */
 export const memberName = /^[a-z][a-z0-9_]{0,29}$/;
 
-/** others returns the members with a console of their own, those first that are likely to be of use. */
+/** placed reports whether a member has said where its console is, by a host and a port. */
+export const placed = (r) => address.test(r.console ?? '');
+
+/** others returns the other replicas with a console, those first that are likely to be of use. A witness lets nobody log in. */
 export function others(app) {
-  const rank = (r) => (r.availability_mode === 'CONFIGURATION_ONLY' ? 4 : 0) + (r.connected_state === 'CONNECTED' ? 0 : 2) + (r.synchronization_state === 'SYNCHRONIZED' ? 0 : 1);
-  return (app.status?.replicas ?? []).filter((r) => r.name !== app.me.node && address.test(r.console ?? '') && r.console !== location.host).sort((a, b) => rank(a) - rank(b));
+  const rank = (r) => (r.connected_state === 'CONNECTED' ? 0 : 2) + (r.synchronization_state === 'SYNCHRONIZED' ? 0 : 1);
+  return (app.status?.replicas ?? []).filter((r) => r.name !== app.me.node && r.availability_mode !== 'CONFIGURATION_ONLY' && placed(r) && r.console !== location.host).sort((a, b) => rank(a) - rank(b));
 }
 
 /** placeAt returns the address of this screen at another console, with what the page there says: from where, and who. */

@@ -3,6 +3,7 @@ import { ago, list, seconds, timeOf } from './format.js';
 import { failoverButton, foundingButton } from './actions.js';
 import { aged, card, role, sign, skeleton, state, table } from './parts.js';
 import { replicaTable } from './screens.js';
+import { underWayCopies } from './seedings.js';
 import { topology } from './topology.js';
 
 /** safe answers whether the data is safe, by the node's judgement. */
@@ -106,9 +107,10 @@ export function overview(app) {
       answer('Can I fail over now?', now(ready(st)), !app.old && [failures(st), h('p', { class: 'row' }, failoverButton(app, null, 'Fail over…'))]),
       happened(app.events, st)),
     problems(st),
+    underWayCopies(app),
     h('div', { class: 'two' },
       card('Topology', h('span', { class: 'quiet' }, `epoch ${st.epoch} · ${st.voters} votes · ${st.commit_rule?.toLowerCase()} commit rule`), topology(app)),
       lately(app)),
-    card('Replicas', [aged(app, 'coterie.replicas', 'coterie.streams'), h('a', { href: '#/replicas' }, 'details')], replicaTable(app, false)),
+    card('Replicas', [aged(app, 'coterie.replicas', 'coterie.streams'), h('a', { href: '#/replicas' }, 'details')], replicaTable(app)),
   ];
 }
