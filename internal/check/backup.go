@@ -106,6 +106,9 @@ func orNothing(v any) string {
 	return fmt.Sprint(v)
 }
 
+// TimeOf returns a time of the console; zero for NULL.
+func TimeOf(v any) time.Time { return at(v) }
+
 // at returns a time of the console; zero for NULL.
 func at(v any) time.Time {
 	for _, form := range []string{"2006-01-02 15:04:05.999999999Z07", "2006-01-02 15:04:05.999999999Z07:00", time.RFC3339Nano} {

@@ -260,6 +260,10 @@ func (s *Standin) answer(ctx context.Context, statement string) []pgproto3.Backe
 func (s *Standin) ask(ctx context.Context, statement string) (out []pgproto3.BackendMessage) {
 	all, err := s.local.PgConn().Exec(ctx, statement).ReadAll()
 	if err != nil {
+		if said := (*pgconn.PgError)(nil); !errors.As(err, &said) || s.local.IsClosed() {
+			err = fmt.Errorf("the server of this node went away during the backup: %w", err)
+			s.failed(err)
+		}
 		return refused(err)
 	}
 	for _, r := range all {

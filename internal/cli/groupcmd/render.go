@@ -33,6 +33,9 @@ func (d dashboard) short() string {
 	if d.Unknown != "" {
 		writeWrapped(&b, "\nestimates and pending restarts are not known: ", d.Unknown)
 	}
+	if d.Backup != nil {
+		writeWrapped(&b, "\nbackups: ", d.Backup.text(time.Now()))
+	}
 	for _, what := range d.Relaxed {
 		writeWrapped(&b, "\nnot protected: ", what+"; commits under it are lost by a failover; coterie check settings says what to run")
 	}
@@ -45,6 +48,21 @@ func (d dashboard) short() string {
 		}
 	}
 	return b.String()
+}
+
+// text returns when and on which replica the newest backup was made, and on which the next one is.
+func (b backupPlace) text(now time.Time) string {
+	said := "none yet"
+	if b.Label != "" {
+		said = fmt.Sprintf("the last, %s, ended %v ago", b.Label, now.Sub(b.Ended).Round(time.Second))
+		if b.Node != "" {
+			said += ", made on " + b.Node
+		}
+	}
+	if b.Next == "" {
+		return said + "; no replica can make the next one: coterie backup run says why"
+	}
+	return said + "; the next one is made on " + b.Next
 }
 
 // dropped returns the databases that are registered with the group, and that the primary does not have or lets nobody

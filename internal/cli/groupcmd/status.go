@@ -79,7 +79,8 @@ type dashboard struct {
 	Continuity *continuity `json:"continuity,omitempty"`
 	// Archive is what is wrong with the archive of the group's WAL.
 	Archive []availability.Problem `json:"archive,omitempty"`
-	Unknown string                 `json:"views,omitempty"` // why the views did not answer
+	Backup  *backupPlace           `json:"backup,omitempty"` // nil: no backups are enabled, or the views did not answer
+	Unknown string                 `json:"views,omitempty"`  // why the views did not answer
 }
 
 // replicaHealth is a replica's failover readiness and the estimated cost of a failover to it, in seconds. nil means
@@ -98,6 +99,14 @@ type continuity struct {
 	Failover int `json:"kept_in_failover"`
 	Node     int `json:"kept_when_node_dies"`
 	Server   int `json:"kept_when_server_dies"`
+}
+
+// backupPlace is the newest backup, and where the next one is made.
+type backupPlace struct {
+	Label string    `json:"label,omitempty"` // "": there is none
+	Ended time.Time `json:"ended,omitzero"`
+	Node  string    `json:"made_on,omitempty"` // "": it is not known
+	Next  string    `json:"next_on,omitempty"` // "": no replica can make one
 }
 
 type databaseHealth struct {
@@ -126,7 +135,8 @@ WHERE pending_restart OR name = 'synchronous_commit' OR name LIKE 'synchronous_c
 sum(CASE WHEN server_loss = 'ENDS' THEN 0 ELSE sessions END) FROM coterie.continuity WHERE replica IN (SELECT primary_replica FROM coterie.record)`
 	archiveQuery = `SELECT node, last_archived_wal, last_archived, last_failed_wal, last_failed, waiting, waiting_since, waiting_bytes, waiting_bytes_per_second, free_bytes, reason
 FROM coterie.backup WHERE is_primary AND archiving AND last_failed IS NOT NULL`
-	issueQuery = "SELECT severity, policy, target, finding FROM coterie.policies WHERE NOT ok ORDER BY severity, level, target LIMIT 50"
+	backupQuery = "SELECT node, last_backup, last_backup_label, last_backup_node, preferred FROM coterie.backup WHERE enabled ORDER BY 1"
+	issueQuery  = "SELECT severity, policy, target, finding FROM coterie.policies WHERE NOT ok ORDER BY severity, level, target LIMIT 50"
 )
 
 // statusLimit bounds the wait for the agent, which answers from memory.
@@ -183,6 +193,7 @@ func (d *dashboard) askViews(c *cobra.Command, cl *api.Client) error {
 		{settingsQuery, d.addSetting},
 		{continuityQuery, d.addContinuity},
 		{archiveQuery, d.addArchive},
+		{backupQuery, d.addBackup},
 	} {
 		r, err := sqlrun.AskWithin(ctx, c, cl, q.text)
 		if err != nil {
@@ -224,6 +235,23 @@ func (d *dashboard) addContinuity(r []any) {
 func (d *dashboard) addArchive(r []any) {
 	if f, bad := check.ArchiverOf(r).Trouble(time.Now()); bad {
 		d.Archive = append(d.Archive, availability.Problem{Severity: availability.Warning, Target: fmt.Sprint(r[0]), Finding: f.What, Run: f.Run})
+	}
+}
+
+// addBackup adds a row of backupQuery: the nodes look at the repository at different times.
+func (d *dashboard) addBackup(r []any) {
+	if d.Backup == nil {
+		d.Backup = &backupPlace{}
+	}
+	b := d.Backup
+	if ended := check.TimeOf(r[1]); ended.After(b.Ended) {
+		b.Ended, b.Label, b.Node = ended, fmt.Sprint(r[2]), ""
+		if r[3] != nil {
+			b.Node = fmt.Sprint(r[3])
+		}
+	}
+	if r[4] == true || fmt.Sprint(r[4]) == "1" {
+		b.Next = fmt.Sprint(r[0])
 	}
 }
 

@@ -76,6 +76,24 @@ func TestStatusOfArchive(t *testing.T) {
 	}
 }
 
+// TestStatusOfBackups holds that the status tells on which replica the last backup was made, and where the next one is.
+func TestStatusOfBackups(t *testing.T) {
+	t.Parallel()
+	a := clitest.NewAgent(t)
+	a.SetStatus(threeNodes())
+	answerViews(a)
+	for want, rows := range map[string][][]any{
+		"backups: the last, 20261126-120000F, ended":                                       {{"n1", nil, nil, nil, false}, {"n2", "2026-11-26 12:00:00Z", "20261126-120000F", "n3", true}},
+		"ago, made on n3; the next one is made on n2":                                      {{"n1", "2026-11-25 12:00:00Z", "20261125-120000F", "n1", false}, {"n2", "2026-11-26 12:00:00Z", "20261126-120000F", "n3", 1}},
+		"backups: none yet; no replica can make the next one: coterie backup run says why": {{"n1", nil, nil, nil, false}},
+	} {
+		a.OnSQL("SELECT node, last_backup,", make([]string, 5), rows...)
+		if r := clitest.Run(t, Status(), a.Layout.Dir); !strings.Contains(strings.Join(strings.Fields(r.Out), " "), want) {
+			t.Errorf("no %q in\n%s", want, r.Out)
+		}
+	}
+}
+
 func TestStatusText(t *testing.T) {
 	t.Parallel()
 	a := clitest.NewAgent(t)

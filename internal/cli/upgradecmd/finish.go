@@ -322,7 +322,7 @@ func remaining(u major.Upgrade) []string {
 		return list
 	}
 	if u.Archive {
-		list = append(list, fmt.Sprintf("the archive, which takes no WAL until then: on the primary coterie backup enable, then coterie backup run --type full; "+
+		list = append(list, fmt.Sprintf("the archive, which takes no WAL until then: on the primary coterie backup enable, then coterie backup run --type full, which names the replica to run it on; "+
 			"if %s is not the primary any more, coterie backup enable there as well, as its configuration of the tool names %s", u.Self, u.From.Data))
 	}
 	if !u.Back && u.Mode != major.Green {

@@ -126,6 +126,7 @@ var server = Section{"PostgreSQL on this node", []Definition{
 	{"coterie_server_ends_total", Counter, "", nil, "Times that the server ended, in order or not, since the keeper started."},
 	{"coterie_server_log_sound", Gauge, flag, nil, "Whether the server's log can be relied on to tell of cancelled waits."},
 	{"coterie_backup_last_success_age_seconds", Gauge, seconds, nil, "Time since the newest backup in the repository ended. Absent where no backups are enabled, and before the first."},
+	{"coterie_backup_last_made_on", Gauge, flag, []string{"replica"}, "1 for the replica on which the newest backup in the repository was made. Absent as the time, and where the repository does not tell it."},
 	{"coterie_archive_waiting_segments", Gauge, "", nil, "WAL segments that wait to be archived. On the primary only, and only where backups are enabled, as are the next five."},
 	{"coterie_archive_failures_total", Counter, "", nil, "Tries to archive a segment that failed, since the server's statistics were reset."},
 	{"coterie_archive_failing", Gauge, flag, nil, "Whether the last try to archive a segment failed."},

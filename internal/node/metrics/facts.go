@@ -87,6 +87,7 @@ type Server struct {
 // Backup is what is known of the group's backups, and of the archiving of this node's server.
 type Backup struct {
 	Age              *time.Duration // since the newest backup ended; nil: there is none, or it is not known
+	Node             string         // the replica on which it was made; "": it is not known
 	Primary, Failing bool           // the server archives; its last try failed
 	Waiting          int            // segments to be archived
 	Failed           int64          // tries that failed

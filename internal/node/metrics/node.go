@@ -307,6 +307,9 @@ func (s sink) backup(b *Backup) {
 	if b.Age != nil {
 		s.time("coterie_backup_last_success_age_seconds", *b.Age)
 	}
+	if b.Node != "" {
+		s.flag("coterie_backup_last_made_on", true, b.Node)
+	}
 	if b.Primary {
 		s.set("coterie_archive_waiting_segments", float64(b.Waiting))
 		s.count("coterie_archive_failures_total", uint64(max(0, b.Failed)))

@@ -61,7 +61,7 @@ func measuredBackup(b *catalog.Backup) *metrics.Backup {
 	if b == nil || !b.Enabled {
 		return nil
 	}
-	out := &metrics.Backup{Primary: b.Primary && b.Ours, Failing: b.FailedAt.After(b.ArchivedAt), Waiting: b.Waiting, Failed: b.Failed, Kept: b.Kept}
+	out := &metrics.Backup{Primary: b.Primary && b.Ours, Failing: b.FailedAt.After(b.ArchivedAt), Waiting: b.Waiting, Failed: b.Failed, Kept: b.Kept, Node: b.LastNode}
 	if age := time.Since(b.Last); !b.Last.IsZero() {
 		out.Age = &age
 	}

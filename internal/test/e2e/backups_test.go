@@ -140,6 +140,8 @@ func enableBackups(t *testing.T, g *backups) {
 			t.Errorf("%s: %v, %v", n, st.Mode(), err)
 		}
 	}
+	g.option(t, "SET (AUTOMATED_BACKUP_PREFERENCE = PRIMARY)") // TestEndToEndBackupsOfSecondaries has the others
+	g.await(t, "the primary to be preferred", func(lab.Status) bool { return g.preferred(t) == g.primary(t) })
 	primary := g.primary(t)
 	for _, n := range []string{"n1", "n2", "n3"} {
 		if a := g.verb(t, n, "run", "--if-preferred", "--type", "full"); a.code != 0 || (a.out != "") != (n == primary) {

@@ -299,6 +299,7 @@ func TestMajorUpgradeWithBackups(t *testing.T) {
 	}
 	must(t, "restart", "--postgres", "--pending", "--node", g.node(*s.Primary))
 	primary := g.primary(t)
+	g.option(t, "SET (AUTOMATED_BACKUP_PREFERENCE = PRIMARY)")
 	for _, args := range [][]string{{"enable"}, {"run", "--type", "full"}} {
 		if a := g.verb(t, primary, args...); a.code != 0 {
 			t.Fatalf("%q: %s%s", args, a.out, a.err)
