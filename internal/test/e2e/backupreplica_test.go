@@ -71,22 +71,24 @@ func (g *backups) madeOn(t *testing.T, asked string) (node, label string) {
 	return last.Node, last.Label
 }
 
-// preferred waits until all nodes name the same replica for the next backup, and returns it.
+// preferred waits until the nodes name one replica for the next backup, and returns it. A node that is dead or cut off
+// names none.
 func (g *backups) preferred(t *testing.T) (node string) {
 	t.Helper()
-	g.await(t, "a replica that all name for backups", func(s lab.Status) bool {
+	g.await(t, "one replica to be named for backups", func(s lab.Status) bool {
 		time.Sleep(500 * time.Millisecond)
-		named := map[string]bool{}
+		named := map[string]int{}
 		for _, r := range s.Replicas {
-			a := coterie(t, "sql", "--node", g.node(r.Name), "--csv", "-c", "SELECT node FROM coterie.backup WHERE preferred")
-			lines := strings.Fields(a.out)
-			if len(lines) != 2 {
-				return false
+			if r.PIDs.Agent == nil {
+				continue
 			}
-			node = lines[1]
-			named[node] = true
+			a := coterie(t, "sql", "--node", g.node(r.Name), "--csv", "-c", "SELECT node FROM coterie.backup WHERE preferred")
+			if lines := strings.Fields(a.out); len(lines) == 2 {
+				node = lines[1]
+				named[node]++
+			}
 		}
-		return len(named) == 1
+		return len(named) == 1 && named[node] > 1
 	})
 	return node
 }
