@@ -10,6 +10,7 @@ func set() *group {
 	g := charted()
 	all := rows{{"node", "name", "value", "source", "pending_restart"}}
 	for i, node := range []string{"n1", "n2", "n3"} {
+		all = append(all, []any{node, "fsync", "on", "command line", false})
 		for k := range 30 {
 			all = append(all, []any{node, fmt.Sprintf("setting_%02d", k), fmt.Sprint(k), "default", false})
 		}
@@ -46,6 +47,8 @@ func TestSettingsInABrowser(t *testing.T) {
 	p.Await(pageTime, "document.querySelectorAll('[aria-label=\"Settings of the servers\"] tbody tr').length === 1")
 	p.says("n3 250ms", "n1 1s")
 	p.Eval("[...document.querySelectorAll('.chip')].find(b => b.innerText.startsWith('All')).click()", nil)
+	p.Type("#find-setting", "fsync")
+	p.Await(pageTime, "document.body.innerText.includes('the agent, at the start') && !document.querySelector('[aria-label=\"Script that changes fsync\"]')")
 	p.Type("#find-setting", "work")
 	p.Await(pageTime, "document.querySelectorAll('[aria-label=\"Settings of the servers\"] tbody tr').length === 1")
 	p.Eval("[...document.querySelectorAll('[aria-label=\"Script that changes work_mem\"]')].at(-1).click()", nil)

@@ -54,8 +54,11 @@ function inForce(at) {
   return silent.length ? state('warn', `${names(silent)} ${silent.length === 1 ? 'does' : 'do'} not answer`) : state('good', 'on every replica');
 }
 
+// given reports whether the agent gives a server that value at its start, or the server sets it by itself.
+const given = (x) => x.source === 'command line' || x.source === 'override';
+
 const filters = {
-  '': ['Changed', (r) => r.at.some((x) => x.source !== 'default')],
+  '': ['Changed', (r) => r.at.some((x) => x.source !== 'default' && !given(x))],
   differ: ['Differ', (r) => r.differ],
   pending: ['Wait for a restart', (r) => r.at.some((x) => x.pending_restart)],
   all: ['All', () => true],
@@ -70,9 +73,9 @@ function every(app) {
   const columns = [
     { label: 'Setting', class: 'mono', cell: (r) => r.setting },
     { label: 'Value', class: 'mono', cell: (r) => values(r) },
-    { label: 'Source', cell: (r) => (ofGroup.has(r.setting) ? 'the group' : same(r.at.map((x) => x.source)) ? r.at[0].source : [...new Set(r.at.map((x) => x.source))].join(', ')) },
+    { label: 'Source', cell: (r) => (ofGroup.has(r.setting) ? 'the group' : r.at.every(given) ? quietly('the agent, at the start') : same(r.at.map((x) => x.source)) ? r.at[0].source : [...new Set(r.at.map((x) => x.source))].join(', ')) },
     { label: 'State', cell: (r) => [r.at.some((x) => x.pending_restart) ? state('warn', `${list(r.at.filter((x) => x.pending_restart).map((x) => x.node))}: waits for a restart`) : r.differ ? state('warn', 'differs') : quietly(nodes.length > 1 ? 'the same everywhere' : '–')] },
-    { label: 'Change', class: 'right', cell: (r) => changeButton(app, r.setting, r.at[0].value) },
+    { label: 'Change', class: 'right', cell: (r) => !r.at.every(given) && changeButton(app, r.setting, r.at[0].value) },
   ];
   return card('Settings of the servers', [aged(app, servers), quietly(nodes.length ? `of ${list(nodes)}` : '')],
     h('div', { class: 'sift' }, h('div', { class: 'chips', role: 'group', 'aria-label': 'kinds of settings' }, Object.entries(filters).map(([k, [label, is]]) => h('button', { type: 'button', class: 'chip', 'aria-pressed': String(k === shown), onclick: () => app.set({ settingsShown: k }) }, label, rows && quietly(` ${rows.filter(is).length}`)))),
