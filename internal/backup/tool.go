@@ -61,10 +61,8 @@ type Tool interface {
 	// Create makes the group's place in the repository, if it is not there. The server of this node must be the
 	// primary.
 	Create(ctx context.Context) error
-	// Owner returns the id of the group whose mark the group's place in the repository has; "" if it has none.
-	Owner(ctx context.Context) (string, error)
-	// Claim marks the group's place in the repository as that of the group.
-	Claim(ctx context.Context) error
+	// Marks are those of the group's place in the repository.
+	Marks
 	// Upgrade has the group's place in the repository take the WAL and backups of the cluster that the group has now.
 	// Those of earlier clusters stay.
 	Upgrade(ctx context.Context) error

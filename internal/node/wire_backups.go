@@ -2,6 +2,8 @@ package node
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/backup"
@@ -36,7 +38,12 @@ func (n *node) backupStep(ctx context.Context, r backup.StepRequest) (none backu
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	return rpc.Call(ctx, n.control, to, rpc.BackupStep, r)
+	out, err := rpc.Call(ctx, n.control, to, rpc.BackupStep, r)
+	var said fail.Error
+	if err != nil && !errors.As(err, &said) {
+		err = fail.Error{Kind: fail.Unhealthy, Err: fmt.Errorf("the primary %s, which begins and ends the backup, is not reached: %w; run it again once the group has a primary that this node reaches", leader, err)}
+	}
+	return out, err
 }
 
 // answerBackupStep does a step of a backup that another replica makes.

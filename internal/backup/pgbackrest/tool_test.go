@@ -112,8 +112,24 @@ func TestOwner(t *testing.T) {
 	if owner, err := tools["one"].Owner(t.Context()); err != nil || owner != "" {
 		t.Fatalf("%q, %v", owner, err)
 	}
-	if err := tools["one"].Claim(t.Context()); err != nil {
+	for _, x := range []struct{ group, other string }{{"one", ""}, {"two", "one"}, {"one", "two"}} {
+		if others, err := tools[x.group].Announce(t.Context()); err != nil || strings.Join(others, " ") != x.other {
+			t.Errorf("%s announces itself beside %q: %q, %v", x.group, x.other, others, err)
+		}
+	}
+	for _, x := range tools {
+		if err := x.Withdraw(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	if others, err := tools["one"].Announce(t.Context()); err != nil || len(others) != 0 {
+		t.Errorf("after both withdrew: %q, %v", others, err)
+	}
+	if err := backup.Take(t.Context(), tools["one"], "one", ""); err != nil {
 		t.Fatal(err)
+	}
+	if err := backup.Take(t.Context(), tools["two"], "two", ""); err == nil {
+		t.Error("two groups took one place")
 	}
 	for name, x := range tools {
 		if owner, err := x.Owner(t.Context()); err != nil || owner != "one" {

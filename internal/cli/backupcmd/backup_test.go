@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -64,7 +65,7 @@ func fitness(a *clitest.Agent, primary ag.ReplicaID, unfit string) {
 
 // marks has the fake of the tool keep the marks of owners: repo-put and repo-get.
 const marks = `m="$(dirname "$0")/mark"
-case "$*" in *repo-put*) cat > "$m"; exit;; *repo-get*coterie/*) [ -e "$m" ] && exec cat "$m"; exit 1;; esac
+case "$*" in *repo-put*.claims/*) cat > /dev/null; exit;; *repo-ls*.claims*) cat "$(dirname "$0")/claims" 2> /dev/null || echo '{}'; exit;; *repo-rm*) exit;; *repo-put*) cat > "$m"; exit;; *repo-get*coterie/*) [ -e "$m" ] && exec cat "$m"; exit 1;; esac
 `
 
 // inForce makes the server say that these are its settings.
@@ -211,6 +212,30 @@ func TestEnableTakesNoStanzaOfAnother(t *testing.T) {
 		t.Fatal(err)
 	}
 	clitest.Run(t, Backup(), b.Layout.Dir, "enable", "--repo", repo).Refused(t, 4, "is of another group (other)")
+}
+
+// TestEnableBesideAnother holds that a stanza which another group claims at the same time is refused, and that what a
+// command left which was interrupted long ago is in nobody's way.
+func TestEnableBesideAnother(t *testing.T) {
+	a := replica(t, "n1", empty)
+	claims := filepath.Join(filepath.Dir(os.Getenv("ASKED")), "claims")
+	for at, want := range map[int64]string{time.Now().Unix(): "the group other takes this place of the repository at the same time", time.Now().Add(-2 * time.Hour).Unix(): ""} {
+		if err := os.WriteFile(claims, fmt.Appendf(nil, `{".":{"type":"path"},"other":{"type":"file","size":5,"time":%d}}`, at), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		r := clitest.Run(t, Backup(), a.Layout.Dir, "enable", "--repo", t.TempDir())
+		if want == "" && r.Code != 0 {
+			t.Errorf("%+v", r)
+		} else if want != "" {
+			r.Refused(t, 4, want)
+		}
+		if err := planfile.Remove(a.Layout); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Remove(filepath.Join(filepath.Dir(claims), "mark")); err != nil && want == "" {
+			t.Error("no mark")
+		}
+	}
 }
 
 // TestEnableIsRefused holds what is refused, and that nothing is left of it.

@@ -37,20 +37,13 @@ func (x *enabling) mayUse(p backup.Plan, have backup.Catalog) error {
 		p.Stanza, p.Repository, rule)
 }
 
-// claim puts the mark of this group into the repository, and looks whether another group has put its own there
-// meanwhile.
+// claim puts the mark of this group into the repository, unless another group does so at the same time.
 func (x *enabling) claim(ctx context.Context, tool backup.Tool, p backup.Plan, have backup.Catalog) error {
 	if have.Owner == p.Group {
 		return nil
 	}
-	if err := tool.Claim(ctx); err != nil {
-		return fmt.Errorf("the repository %s takes no mark of its owner: %w", p.Repository, err)
-	}
-	switch now, err := tool.Owner(ctx); {
-	case err != nil:
-		return fmt.Errorf("the repository %s cannot be used: %w", p.Repository, err)
-	case now != p.Group:
-		return fail.Refusedf("the stanza %s in %s was taken by the group %q at the same time: name another one with --stanza", p.Stanza, p.Repository, now)
+	if err := backup.Take(ctx, tool, p.Group, have.Owner); err != nil {
+		return fmt.Errorf("the stanza %s in %s: %w", p.Stanza, p.Repository, err)
 	}
 	return nil
 }
