@@ -114,7 +114,7 @@ func TestLoopsAreNotAnswered(t *testing.T) {
 			})
 			g.role("door", "login")
 			if answer == "" {
-				g.srv.pool.answer = 100 * time.Millisecond
+				g.srv.pool.Answer = 100 * time.Millisecond
 			}
 			for range 5 {
 				g.visit("user=door", nil)

@@ -22,21 +22,14 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/fingerprint"
 	"github.com/coteriedb/coterie/internal/listener/hba"
 	"github.com/coteriedb/coterie/internal/listener/lag"
+	"github.com/coteriedb/coterie/internal/listener/opening"
 	"github.com/coteriedb/coterie/internal/listener/serverlog"
 	"github.com/coteriedb/coterie/internal/listener/startup"
 	"github.com/coteriedb/coterie/internal/listener/stmt"
 )
 
-// BackendHello describes for whom a connection to a replica's PostgreSQL is opened. The session's own startup packet
-// follows on the connection; nothing of the hello has to be sent.
-type BackendHello struct {
-	User       string    // empty for a cancel request
-	Database   string    // without any @ro suffix
-	ClientAddr string    // host:port of the client, or "local"
-	Intent     ag.Intent // the client's intent
-	Epoch      ag.Epoch  // of the routes by which the replica was chosen
-	Cancel     bool      // the connection carries one CancelRequest packet and nothing else
-}
+// BackendHello describes for whom a connection to a replica's PostgreSQL is opened.
+type BackendHello = opening.Hello
 
 // Progress is a position in the history of an epoch.
 type Progress = lag.Progress
@@ -421,10 +414,10 @@ func (x *session) posesAsMember(status []byte) bool {
 }
 
 // checkGreeting checks the name with which the session began: a default of its role or database may have set it.
-func (x *session) checkGreeting(g greeting) *pgwire.Error {
+func (x *session) checkGreeting(g opening.Greeting) *pgwire.Error {
 	var f pgwire.Framer
 	var bad *pgwire.Error
-	_ = f.Scan(g.bytes, func(typ byte, body []byte) { // the greeting was assembled here
+	_ = f.Scan(g.Bytes, func(typ byte, body []byte) { // the greeting was assembled here
 		if typ == 'S' && x.posesAsMember(body) {
 			bad = startup.RefuseMember()
 		}

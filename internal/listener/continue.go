@@ -15,16 +15,17 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/indoubt"
 	"github.com/coteriedb/coterie/internal/listener/lone"
 	"github.com/coteriedb/coterie/internal/listener/lostblock"
+	"github.com/coteriedb/coterie/internal/listener/opening"
 	"github.com/coteriedb/coterie/internal/listener/socket"
 	"github.com/coteriedb/coterie/internal/listener/stmt"
 )
 
-// A session outlives its PostgreSQL, and another node behind whose listener that is, if its state is
-// known and nothing of it may have been committed without an answer (docs/continuity.md). The client's node asks the
-// server for the state beforehand, while the session is idle for a moment, and follows from then on whether anything
-// that the client sends may have changed it (stmt.Unchanged). When the server is lost, the session leaves it and is
-// continued where the routes lead, as in a planned failover. A transaction that was open there fails with 40001: the
-// request that was cut, or else the next one, which is answered here (tellLoss).
+// A session outlives its PostgreSQL, and another node behind whose listener that is, if its state is known and nothing
+// of it may have been committed without an answer (docs/continuity.md). The client's node asks the server for the state
+// beforehand, while the session is idle for a moment, and follows from then on whether anything that the client sends
+// may have changed it (stmt.Unchanged). When the server is lost, the session leaves it and is continued where the
+// routes lead, as in a planned failover. A transaction that was open there fails with 40001: the request that was cut,
+// or else the next one, which is answered here (tellLoss).
 
 // known is what the client's node knows of a session that may outlive its server. All but follows is guarded by
 // drained.mu.
@@ -314,9 +315,6 @@ func (c *client) lose(x *session, err error) {
 	c.closeBoth()
 }
 
-// errNotTheSame means that a session cannot be brought into the state of the one that it continues.
-var errNotTheSame = errors.New("it would not be the same session")
-
 // openAgain opens a session on the replica of the route that continues x.
 func (c *client) openAgain(ctx context.Context, r route, x *session) (*session, error) {
 	s := c.srv
@@ -384,12 +382,12 @@ func (c *client) openAgain(ctx context.Context, r route, x *session) (*session, 
 // become starts the session with that startup packet and brings it into the state of from. news is what the client
 // gets.
 func (x *session) become(ctx context.Context, from *session, packet []byte) (news []byte, err error) {
-	g, err := startSession(x.backend, x.in, packet, x.replica)
+	g, err := opening.Start(x.backend, x.in, packet, x.replica)
 	if err != nil {
 		return nil, err
 	}
 	was := from.moving.state
-	status := continuity.Greeting(g.bytes)
+	status := continuity.Greeting(g.Bytes)
 	// A session that leaves its server idle may go on at a later version: nothing of it is asked for or executed again.
 	heard, again, err := x.restore(was, status, !from.moving.outlived.Load())
 	if err != nil {
@@ -402,7 +400,7 @@ func (x *session) become(ctx context.Context, from *session, packet []byte) (new
 	if err != nil {
 		return nil, err
 	}
-	x.pid, x.realKey, x.inRecovery = g.pid(), g.key, status[hotStandby] == "on"
+	x.pid, x.realKey, x.inRecovery = g.PID(), g.Key, status[hotStandby] == "on"
 	x.id, x.key, x.longKey, x.since, x.addr = from.id, from.key, from.longKey, from.since, from.addr
 	x.copies = from.copies
 	x.tainted.Store(true)

@@ -14,6 +14,7 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/continuity"
 	"github.com/coteriedb/coterie/internal/listener/lone"
 	"github.com/coteriedb/coterie/internal/listener/offload"
+	"github.com/coteriedb/coterie/internal/listener/pool"
 	"github.com/coteriedb/coterie/internal/listener/replay"
 	"github.com/coteriedb/coterie/internal/listener/sessionstate"
 	"github.com/coteriedb/coterie/internal/listener/stmt"
@@ -66,6 +67,9 @@ type RoutedKey struct {
 	Intent  ag.Intent
 }
 
+// PoolStats are counters of the pool of backends.
+type PoolStats = pool.Stats
+
 // Stats are counters since the start, and what is open now.
 type Stats struct {
 	Accepted        uint64
@@ -98,7 +102,7 @@ type Stats struct {
 	Open              int               // sessions now
 	PreAuth           int               // connections not yet authenticated and not waiting now
 	Waiting           int               // logins that wait for a replica now
-	Pool              PoolStats
+	Pool              pool.Stats
 }
 
 // counters are Stats while they grow.
@@ -191,7 +195,7 @@ func (s *Server) Stats() Stats {
 	s.mu.Lock()
 	st.Open, st.PreAuth, st.Waiting = len(s.sessions), s.preauth.Len(), s.waiting
 	s.mu.Unlock()
-	st.Pool = s.pool.stats()
+	st.Pool = s.pool.Stats()
 	return st
 }
 

@@ -40,7 +40,7 @@ type draining struct {
 // most HoldMax, then its session is ended with 40001.
 func (s *Server) Drain(on bool) {
 	if on {
-		defer s.pool.flush("drain") // after logins can see the drain
+		defer s.pool.Flush("drain") // after logins can see the drain
 	}
 	if on {
 		for _, x := range s.localSessions() {

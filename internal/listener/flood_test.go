@@ -442,13 +442,12 @@ func TestUnprovenWorkIsPaced(t *testing.T) {
 // databases, which it need not be allowed to run, and that those of other roles still empty it.
 func TestStatementsAboutDatabasesAreCounted(t *testing.T) {
 	s := &Server{flushes: admission.NewBudget(eachFlush, allFlushes, maxFlushers)}
-	s.pool.srv = s
 	send := func(user string, times int) uint64 {
-		before := s.pool.generation
+		before := s.pool.Generation()
 		for range times {
 			(&session{srv: s, user: user}).observeUse('Q', []byte("drop database orders\x00"), true, true)
 		}
-		return s.pool.generation - before
+		return s.pool.Generation() - before
 	}
 	if n := send("mallory", 200); n < 5 || n > 10 {
 		t.Errorf("200 statements of a role emptied the pool %d times", n)

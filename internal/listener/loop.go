@@ -42,7 +42,7 @@ type loop struct {
 func newLoop(s *Server) (*loop, error) {
 	l := &loop{srv: s, preauth: make(map[*preauthConn]struct{})}
 	l.fingerprints = fingerprint.New(fingerprint.Config{
-		Loop: &l.Loop, Session: s.cfg.FingerprintSession, Handshake: s.cfg.Limits.BackendHandshake, Patience: func() time.Duration { return s.pool.answer },
+		Loop: &l.Loop, Session: s.cfg.FingerprintSession, Handshake: s.cfg.Limits.BackendHandshake, Patience: func() time.Duration { return s.pool.Answer },
 		Life: s.life, Background: s.background, Log: s.log,
 		Panicked: func(value any) {
 			s.log.Error("session panicked", "direction", "login fingerprints", "panic", value, "stack", string(debug.Stack()))

@@ -212,7 +212,7 @@ func (p *loopSession) close() {
 		return
 	}
 	if p.phase == resetting {
-		p.x.srv.pool.countOpening(-1)
+		p.x.srv.pool.CountOpening(-1)
 	}
 	p.phase = closed
 	p.stopHold()

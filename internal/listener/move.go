@@ -361,7 +361,7 @@ func (x *session) detach(up <-chan struct{}) bool {
 	}
 	x.forget()
 	_ = x.raw.SetDeadline(time.Time{})
-	_ = x.backend.SetDeadline(time.Now().Add(x.srv.pool.answer))
+	_ = x.backend.SetDeadline(time.Now().Add(x.srv.pool.Answer))
 	_, _ = x.backend.Write(pgwire.AppendMessage(nil, 'X', nil))
 	_ = x.backend.Close()
 	if !x.relayed {

@@ -1,10 +1,8 @@
 package listener
 
 import (
-	"bufio"
 	"cmp"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -17,6 +15,8 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/auth"
 	"github.com/coteriedb/coterie/internal/listener/clientcert"
 	"github.com/coteriedb/coterie/internal/listener/hba"
+	"github.com/coteriedb/coterie/internal/listener/opening"
+	"github.com/coteriedb/coterie/internal/listener/pool"
 	"github.com/coteriedb/coterie/internal/listener/startup"
 )
 
@@ -246,7 +246,7 @@ func (c *client) connect(ctx context.Context, r route) (*session, error) {
 		return nil, errMoved
 	}
 	if lease != nil && x.backendFrom != backendReused { // reused backends return to the pool
-		defer c.srv.pool.noteLogin(lease)
+		defer c.srv.pool.NoteLogin(lease)
 	}
 	if err := c.send(x.mint(greeting)); err != nil {
 		x.close()
@@ -263,27 +263,27 @@ func (c *client) logOpened(x *session, r route) {
 }
 
 // join joins the client to a backend: a pooled one that fits, or a new one.
-func (c *client) join(ctx context.Context, r route, lease *backend) (*session, greeting, error) {
+func (c *client) join(ctx context.Context, r route, lease *pool.Backend) (*session, opening.Greeting, error) {
 	own := BackendHello{User: c.start.User, Database: c.start.Database, ClientAddr: c.address(), Intent: c.intent, Epoch: r.epoch}
-	var warm *backend
+	var warm *pool.Backend
 	if lease != nil {
-		own = lease.hello
-		warm = c.srv.pool.take(lease)
+		own = lease.Hello
+		warm = c.srv.pool.Take(lease)
 	}
 	var conn net.Conn
 	if warm != nil {
-		conn = warm.conn
+		conn = warm.Conn
 	} else {
 		if r.Local {
 			done, err := c.srv.startOne(ctx)
 			if err != nil {
-				return nil, greeting{}, err
+				return nil, opening.Greeting{}, err
 			}
 			defer done()
 		}
 		var err error
 		if conn, err = c.srv.cfg.Backend(ctx, r.ID, own); err != nil {
-			return nil, greeting{}, fmt.Errorf("reach replica %s: %w", r.ID, err)
+			return nil, opening.Greeting{}, fmt.Errorf("reach replica %s: %w", r.ID, err)
 		}
 	}
 	x := c.newSession(r, conn)
@@ -309,40 +309,30 @@ func (c *client) join(ctx context.Context, r route, lease *backend) (*session, g
 		x.adoptBackend(warm, g)
 		return x, g, nil
 	}
-	x.pid, x.realKey = g.pid(), g.key
+	x.pid, x.realKey = g.PID(), g.Key
 	x.offerBackend(lease, g)
 	return x, g, nil
 }
 
 // adoptBackend gives the session a pooled backend.
-func (x *session) adoptBackend(b *backend, g greeting) {
-	x.pid, x.realKey, x.backendFrom = g.pid(), g.key, backendAhead
-	if b.used {
+func (x *session) adoptBackend(b *pool.Backend, g opening.Greeting) {
+	x.pid, x.realKey, x.backendFrom = g.PID(), g.Key, backendAhead
+	if b.Used {
 		x.backendFrom = backendReused
 	}
 	x.offerBackend(b, g)
 }
 
 // greet returns the greeting of the session's backend. That of a pooled backend passes the gate now.
-func (c *client) greet(x *session, warm *backend, addr string) (g greeting, err error) {
+func (c *client) greet(x *session, warm *pool.Backend, addr string) (g opening.Greeting, err error) {
 	if warm == nil {
-		return startSession(x.backend, x.in, c.packet(addr, x.replica), x.replica)
+		return opening.Start(x.backend, x.in, c.packet(addr, x.replica), x.replica)
 	}
 	if x.gate != nil {
 		err = x.gate.pass()
 	}
-	return warm.greeting.copy(), err
+	return warm.Greeting.Copy(), err
 }
-
-// greeting is what PostgreSQL sends between AuthenticationOk and the first ReadyForQuery, with the place of its
-// cancel key.
-type greeting struct {
-	bytes []byte
-	keyAt int     // offset of pid and secret in bytes
-	key   [8]byte // pid and secret
-}
-
-func (g greeting) pid() uint32 { return binary.BigEndian.Uint32(g.key[:]) }
 
 // packet returns the startup packet of the client's session on that replica; addr is the client's address for the
 // server.
@@ -366,57 +356,6 @@ func (c *client) packet(addr string, id ag.ReplicaID) []byte {
 		own = append(own, pgwire.Parameter{Name: movesParameter, Value: giveBackVersion}, pgwire.Parameter{Name: outlivesParameter, Value: giveBackVersion})
 	}
 	return start.Packet(own...)
-}
-
-// startSession sends a startup packet to the server of that replica and reads up to ReadyForQuery.
-func startSession(conn net.Conn, in *bufio.Reader, packet []byte, id ag.ReplicaID) (g greeting, err error) {
-	if len(packet) > 10_000 {
-		return g, pgwire.Fatal("malformed", pgwire.StateProtocolViolation, "the startup packet is too long")
-	}
-	if _, err := conn.Write(packet); err != nil {
-		return g, fmt.Errorf("start a session on replica %s: %w", id, err)
-	}
-	for len(g.bytes) < pgwire.MaxControl {
-		typ, body, err := pgwire.ReadMessage(in, pgwire.MaxControl)
-		if err != nil {
-			return g, fmt.Errorf("start a session on replica %s: %w", id, err)
-		}
-		switch typ {
-		case 'R':
-			if len(body) < 4 || binary.BigEndian.Uint32(body) != auth.OK {
-				return g, fmt.Errorf("start a session on replica %s: its private socket asks for a password", id)
-			}
-			continue
-		case 'E':
-			return g, backendRefusal(id, body)
-		case 'K':
-			if len(body) != 8 {
-				return g, fmt.Errorf("start a session on replica %s: cancel key of %d bytes", id, len(body))
-			}
-			copy(g.key[:], body)
-			g.keyAt = len(g.bytes) + 5
-		}
-		g.bytes = pgwire.AppendMessage(g.bytes, typ, body)
-		if typ == 'Z' {
-			if g.keyAt == 0 {
-				return g, fmt.Errorf("start a session on replica %s: no cancel key", id)
-			}
-			return g, nil
-		}
-	}
-	return g, fmt.Errorf("start a session on replica %s: the greeting is too long", id)
-}
-
-// backendRefusal returns PostgreSQL's own refusal as an error for the client.
-func backendRefusal(id ag.ReplicaID, body []byte) error {
-	code := pgwire.ErrorField(body, 'C')
-	if code == pgwire.StateCannotConnect { // starting up, shutting down, in recovery: temporary
-		return fmt.Errorf("start a session on replica %s: %s", id, pgwire.ErrorField(body, 'M'))
-	}
-	return &pgwire.Error{
-		Reason: "postgresql", Code: code, Message: pgwire.ErrorField(body, 'M'),
-		Detail: pgwire.ErrorField(body, 'D'), Hint: pgwire.ErrorField(body, 'H'),
-	}
 }
 
 // address returns the client's address as coterie.client_addr and the log show it.

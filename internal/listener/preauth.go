@@ -17,6 +17,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/listener/auth"
 	"github.com/coteriedb/coterie/internal/listener/hba"
+	"github.com/coteriedb/coterie/internal/listener/pool"
 	"github.com/coteriedb/coterie/internal/listener/socket"
 	"github.com/coteriedb/coterie/internal/listener/startup"
 )
@@ -61,11 +62,11 @@ type preauthConn struct {
 	c     *client
 	loop  *loop
 	conn  *socket.Bare
-	size  int         // of the startup packet, in bytes
-	wants *backend    // the backend that would fit, without the fingerprint
-	route route       // where the session goes
-	late  *time.Timer // ends the wait for the startup packet
-	gone  bool        // the login is complete or handed off
+	size  int           // of the startup packet, in bytes
+	wants *pool.Backend // the backend that would fit, without the fingerprint
+	route route         // where the session goes
+	late  *time.Timer   // ends the wait for the startup packet
+	gone  bool          // the login is complete or handed off
 }
 
 // outOfFilesMessage is sent to a client whose login cannot be handed off for want of descriptors.
@@ -211,7 +212,7 @@ func (st *preauthConn) simple(start *startup.Message) bool {
 		return false
 	}
 	st.wants = c.wantedBackend(r)
-	return s.pool.has(st.wants.packet)
+	return s.pool.Has(st.wants.Packet)
 }
 
 // asksAround reports whether matching a rule needs the server's memberships or this machine's addresses.
@@ -239,23 +240,23 @@ func (st *preauthConn) enter(m LoginFingerprint) bool {
 		return false
 	}
 	defer s.abandon(a)
-	st.wants.setFingerprint(m, c.start)
-	b := s.pool.takeFresh(st.wants)
+	setFingerprint(st.wants, m, c.start)
+	b := s.pool.TakeFresh(st.wants)
 	if b == nil {
 		return false
 	}
-	x := c.newSession(r, b.conn)
+	x := c.newSession(r, b.Conn)
 	x.setGate(true, nil)
 	if x.gate != nil {
 		if open, err := x.gate.look(s); !open || err != nil {
-			s.pool.drop(b, "gate")
+			s.pool.Drop(b, "gate")
 			return false
 		}
 	}
-	g := b.greeting.copy()
+	g := b.Greeting.Copy()
 	x.adoptBackend(b, g)
 	if !s.activate(a, x) {
-		s.pool.drop(b, "ended")
+		s.pool.Drop(b, "ended")
 		return false
 	}
 	st.opened(x, x.mint(g))

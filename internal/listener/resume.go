@@ -112,6 +112,9 @@ func (x *session) notReplayed(why string) {
 	x.closeLog()
 }
 
+// errNotTheSame means that a session cannot be brought into the state of the one that it continues.
+var errNotTheSame = errors.New("it would not be the same session")
+
 // triedError means that a transaction was executed again, perhaps in part, and the session cannot go on in it.
 type triedError struct{ why string }
 

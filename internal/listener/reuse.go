@@ -1,32 +1,111 @@
 package listener
 
 import (
+	"bufio"
 	"bytes"
+	"context"
+	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
-	"github.com/coteriedb/coterie/internal/listener/continuity"
-	"github.com/coteriedb/coterie/internal/listener/indoubt"
-	"github.com/coteriedb/coterie/internal/listener/lone"
+	"github.com/coteriedb/coterie/internal/listener/opening"
+	"github.com/coteriedb/coterie/internal/listener/pool"
 	"github.com/coteriedb/coterie/internal/listener/socket"
+	"github.com/coteriedb/coterie/internal/listener/startup"
 	"github.com/coteriedb/coterie/internal/listener/stmt"
 )
 
+// reusableBackend returns the description of a pooled backend that would fit the client; nil if it needs one of its
+// own. The server is asked after the client came, so that earlier changes are seen.
+func (c *client) reusableBackend(ctx context.Context, r route) *pool.Backend {
+	w := &c.srv.pool
+	if c.srv.cfg.Fingerprint == nil || !r.Local || c.start.Replication != pgwire.ReplicationNone || c.srv.drain.Load() != nil {
+		return nil
+	}
+	b := c.wantedBackend(r)
+	ctx, cancel := context.WithTimeout(ctx, w.Answer)
+	defer cancel()
+	m, err := c.srv.fingerprintOf(ctx, c.start.User, c.start.Database)
+	if err != nil {
+		c.log.Debug("no pooled backend: the server did not tell the fingerprint of the login", "user", c.start.User, "error", err)
+		return nil
+	}
+	if m.Exclusive {
+		return nil
+	}
+	setFingerprint(b, m, c.start)
+	return b
+}
+
+// wantedBackend returns that description without the fingerprint, which has to be asked for afterwards.
+func (c *client) wantedBackend(r route) *pool.Backend {
+	hello := BackendHello{User: c.start.User, Database: c.start.Database, ClientAddr: c.sharedAddress(), Intent: c.intent, Epoch: r.epoch}
+	return &pool.Backend{Kind: pool.Kind{Packet: string(c.packet(hello.ClientAddr, r.ID)), Epoch: r.epoch}, Replica: r.ID, Hello: hello, Generation: c.srv.pool.Generation()}
+}
+
+// setFingerprint completes the description of a backend.
+func setFingerprint(b *pool.Backend, m LoginFingerprint, start *startup.Message) {
+	b.Fingerprint, b.NotReusable = m.Text, m.NotReusable || start.FixesRole()
+}
+
+// sharedAddress returns the client's address in the form that the server gets if several clients may use the backend in
+// turn: without a port.
+func (c *client) sharedAddress() string {
+	if c.login.Local {
+		return "local"
+	}
+	return c.host
+}
+
+// makeRoom drops pooled backends if the server refused a session for lack of connection slots, so that the next try
+// may succeed.
+func (s *Server) makeRoom(err error) error {
+	bad, ok := pgwire.AsError(err)
+	if !ok || bad.Reason != "postgresql" || bad.Code != pgwire.StateTooMany {
+		return err
+	}
+	if !s.pool.MakeRoom() {
+		return err
+	}
+	return fmt.Errorf("start a session: %s", bad.Message)
+}
+
+// openBackend starts the session of a backend on the server. If the epoch ends meanwhile, so does the pool's
+// generation, and put drops the backend.
+func (s *Server) openBackend(b *pool.Backend) error {
+	ctx, cancel := context.WithTimeout(s.life, s.cfg.Limits.BackendHandshake)
+	defer cancel()
+	conn, err := s.cfg.Backend(ctx, b.Replica, b.Hello)
+	if err != nil {
+		return err
+	}
+	unhook := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
+	defer unhook()
+	in := bufio.NewReader(conn)
+	b.Conn, b.Born = conn, time.Now()
+	if b.Greeting, err = opening.Start(conn, in, []byte(b.Packet), b.Replica); err == nil && in.Buffered() > 0 {
+		err = errors.New("it says more than its greeting")
+	}
+	if err != nil {
+		_ = conn.Close()
+	}
+	return err
+}
+
 // With BACKEND_REUSE = ON the backend of a client that has sent Terminate may serve another client of the same kind
-// (backendpool.go). DISCARD ALL removes most of the state that a session leaves, but not all. A setting with a dot is
+// (package pool). DISCARD ALL removes most of the state that a session leaves, but not all. A setting with a dot is
 // an empty string afterwards where it was NULL, and libraries and languages keep state in the process. So each session
 // is observed. Its backend is reused only if all it sent was queries and transactions that call nothing but known
 // functions. Functions that a view, a trigger or an operator calls are not seen, as docs/connecting.md says.
 
 // offerBackend notes how the session's backend may be offered to another client.
-func (x *session) offerBackend(b *backend, g greeting) {
-	if b == nil || b.notReusable || x.srv.cfg.Reuse == nil || !x.srv.cfg.Reuse() {
+func (x *session) offerBackend(b *pool.Backend, g opening.Greeting) {
+	if b == nil || b.NotReusable || x.srv.cfg.Reuse == nil || !x.srv.cfg.Reuse() {
 		return
 	}
-	if b.conn == nil { // opened for this session
-		b.greeting, b.born = g.copy(), time.Now()
+	if b.Conn == nil { // opened for this session
+		b.Greeting, b.Born = g.Copy(), time.Now()
 	}
 	x.reusable = b
 }
@@ -40,7 +119,7 @@ func (x *session) observeUse(typ byte, text []byte, begun, whole bool) {
 			_, text, _ = bytes.Cut(text, []byte{0})
 		}
 		if begun && stmt.NeedsDatabaseAlone(text) && x.srv.mayFlush(x.user) {
-			x.srv.pool.flush("database")
+			x.srv.pool.Flush("database")
 		}
 		if x.reusable == nil || x.tainted.Load() {
 			return
@@ -80,15 +159,15 @@ func (x *session) returnBackend(fd int) {
 		_ = conn.Close()
 		return
 	}
-	b.conn, b.used = conn, true
-	w.countOpening(1)
+	b.Conn, b.Used = conn, true
+	w.CountOpening(1)
 	x.srv.background("resetting a backend", func() {
-		defer w.countOpening(-1)
-		if err := b.ask(resetStatement, w.answer); err != nil {
-			w.drop(b, "not as new")
+		defer w.CountOpening(-1)
+		if err := b.Ask(resetStatement, w.Answer); err != nil {
+			w.Drop(b, "not as new")
 			return
 		}
-		w.put(b)
+		w.Put(b)
 	})
 }
 
@@ -116,8 +195,8 @@ func (p *loopSession) resetBackend() {
 			return
 		}
 	}
-	p.x.srv.pool.countOpening(1)
-	p.endTimer = p.after(p.x.srv.pool.answer, p.resetFailed)
+	p.x.srv.pool.CountOpening(1)
+	p.endTimer = p.after(p.x.srv.pool.Answer, p.resetFailed)
 }
 
 // readReset reads the answer to the reset, and adds the backend to the pool.
@@ -127,22 +206,22 @@ func (p *loopSession) readReset() {
 		return
 	}
 	p.held = append(p.held, p.loop.Buf[:n]...)
-	whole, expected := answeredIdle(p.held)
+	whole, expected := pool.AnsweredIdle(p.held)
 	switch {
 	case n == 0, err != nil, !expected, len(p.held) > pgwire.MaxControl:
 		p.resetFailed()
 	case whole:
 		b := p.x.reusable
-		b.conn, b.used = socket.NewBare(p.release()), true
+		b.Conn, b.Used = socket.NewBare(p.release()), true
 		p.close()
-		p.x.srv.pool.put(b)
+		p.x.srv.pool.Put(b)
 	}
 }
 
 // resetFailed ends a session whose backend could not be reset.
 func (p *loopSession) resetFailed() {
 	if p.phase == resetting {
-		p.x.srv.pool.dropped("not as new")
+		p.x.srv.pool.Dropped("not as new")
 		p.close()
 	}
 }
@@ -154,341 +233,4 @@ func (p *loopSession) release() (fd int) {
 	p.loop.Unwatch(fd)
 	p.backend.FD = -1
 	return fd
-}
-
-// applicationName is the setting by which a client names its program.
-const applicationName = "application_name"
-
-// reported follows a ParameterStatus. Its setting may have changed where no text of the client shows it.
-func (x *session) reported(typ byte, body []byte) {
-	if typ != 'S' || !x.drained.local && !x.moving.known.follows {
-		return
-	}
-	name, value, _ := bytes.Cut(body, []byte{0})
-	x.drained.mu.Lock()
-	defer x.drained.mu.Unlock()
-	x.moving.tracker.Reported(string(name))
-	x.moving.known.unchanged.Doubt()
-	if string(name) == applicationName {
-		x.moving.application = string(bytes.TrimRight(value, "\x00"))
-	}
-}
-
-// idleness is what is known of the idleness of a session of the local server.
-type idleness struct {
-	bytes uint64    // that it had carried when they were counted last
-	since time.Time // it has carried none since
-	texts int       // that were looked at since its state was read
-}
-
-// A session of the local server is asked for its state once it has been idle for keepIdle. At most maxFollowed texts
-// are looked at then: a session that sends more is busy, and is asked again once it is idle. So following costs next to
-// nothing.
-const (
-	keepIdle    = 5 * time.Second
-	maxFollowed = 1000
-)
-
-// spend counts a message that is to be looked at.
-func (k *known) spend(typ byte) {
-	if typ != 'Q' && typ != 'P' || !k.unchanged.Brief || !k.unchanged.Holds() {
-		return
-	}
-	if k.idle.texts++; k.idle.texts > maxFollowed {
-		k.unchanged.Forget()
-	}
-}
-
-// idleUntil returns when a session of the local server is to be asked, at the earliest at next, and whether it may be
-// asked at all. One in the kernel is left there. The caller holds drained.mu.
-func (x *session) idleUntil(next time.Time) (at time.Time, asks bool) {
-	if x.offloaded.Load() || x.relayed || x.srv.drain.Load() != nil {
-		return next, false
-	}
-	i := &x.moving.known.idle
-	if n := x.bytesIn.Load() + x.bytesOut.Load(); n != i.bytes || i.since.IsZero() {
-		i.bytes, i.since = n, time.Now()
-	}
-	if at = i.since.Add(x.srv.keepIdle); at.Before(next) {
-		at = next
-	}
-	return at, true
-}
-
-// libraries returns why a session whose state was read cannot outlive its server for the libraries of its process; ""
-// if it can.
-func (x *session) libraries(q *question, answered bool) string {
-	switch {
-	case !answered:
-		return ""
-	case x.drained.local:
-		return continuity.StatefulLibrary(x.backendPID())
-	}
-	return continuity.StatefulExtension(q.state.Extensions)
-}
-
-// knows notes the state of a session that continues another one.
-func (x *session) knows(st *continuity.State) {
-	if continuity.StatefulExtension(st.Extensions) == "" {
-		k := &x.moving.known
-		k.state = st
-		k.unchanged.Asked()
-		texts := st.Texts()
-		k.unchanged.Known(texts, st.Reported["client_encoding"] == "UTF8")
-		k.commits = indoubt.Committing(texts)
-	}
-}
-
-// The functions below keep requests outside a transaction block (package lone). If they change nothing, or have not
-// reached their server, they go on at the next one when it is lost.
-
-// keepLone keeps a piece of a message of the client. begun means that it is the beginning, whole that it reaches the
-// end. The caller holds drained.mu.
-func (x *session) keepLone(piece []byte, begun, whole bool) {
-	k, l := &x.moving.known, &x.moving.lone
-	if !k.follows {
-		return
-	}
-	switch {
-	case !begun || !x.idle() || l.Fresh():
-	case k.unchanged.Holds():
-		l.Begin(&x.srv.loneMemory)
-	default:
-		l.Forget()
-	}
-	if l.On() {
-		l.Sent(piece, begun, whole)
-	}
-	x.noteLone()
-}
-
-// noteLone notes for downstream whether requests are kept, after that has changed. The caller holds drained.mu.
-func (x *session) noteLone() {
-	m := &x.moving
-	if awaits := m.lone.Awaits(); m.awaits.Load() != awaits {
-		m.awaits.Store(awaits)
-	}
-	if keeps := m.lone.On(); m.keeps.Load() != keeps {
-		m.keeps.Store(keeps)
-	}
-	if writes := m.lone.Write() != nil; m.writes.Load() != writes {
-		m.writes.Store(writes)
-	}
-}
-
-// answering notes that the client gets a message of that type, or a part of it.
-func (x *session) answering(typ byte) {
-	if !x.moving.awaits.Load() || typ == 'N' || typ == 'S' || typ == 'A' {
-		return
-	}
-	x.drained.mu.Lock()
-	defer x.drained.mu.Unlock()
-	x.moving.lone.Answering()
-	x.noteLone()
-}
-
-// unsent notes that the last n bytes of the client were not sent.
-func (x *session) unsent(n int) {
-	x.drained.mu.Lock()
-	defer x.drained.mu.Unlock()
-	x.moving.lone.Unsent(n)
-}
-
-// loneFate returns what would become of the requests under way outside a block if the server were lost now. The caller
-// holds drained.mu.
-func (x *session) loneFate() lone.Fate {
-	if !x.moving.lone.On() {
-		return lone.Doubtful
-	}
-	return x.moving.lone.Fate(x.preparedText)
-}
-
-// guard has the first request of the session write nothing.
-func (x *session) guard() error {
-	b, last := lone.Guard()
-	if _, err := x.backend.Write(b); err != nil {
-		return err
-	}
-	for {
-		typ, body, err := pgwire.ReadMessage(x.in, pgwire.MaxControl)
-		switch {
-		case err != nil:
-			return err
-		case typ == 'E':
-			return fmt.Errorf("its query cannot be executed again: %s", pgwire.ErrorField(body, 'M'))
-		case typ == last:
-			return nil
-		}
-	}
-}
-
-// wouldWrite reports whether a message of the server tells that a request that is executed again would have written. It
-// ends the session: at its first execution it may have.
-func (x *session) wouldWrite(typ byte, body []byte) bool {
-	if !x.moving.guarded {
-		return false
-	}
-	x.moving.guarded = typ != 'Z'
-	if typ != 'E' || !x.onPrimary || pgwire.ErrorField(body, 'C') != lone.ReadOnly {
-		return false
-	}
-	x.end(ending{reason: "hidden write", why: "its server was lost, and the query writes by a function that a view or an operator calls"})
-	return true
-}
-
-// The functions below prove what became of a change outside a block, with CONTINUITY = REPLAY.
-
-// asksNumber has the server tell the number of the transaction of the change that the client's bytes b are, if they are
-// one, before that is sent. w is the change if its number is known, or if the question was canceled. With over nothing
-// of b is to be sent: the client has left, or the session has ended.
-func (x *session) asksNumber(b []byte) (w *lone.Write, over bool) {
-	if x.status.Load() != 'I' || !x.onPrimary || !x.fromNode() || !x.srv.replays() {
-		return nil, false
-	}
-	if w = x.beginsChange(b); w == nil {
-		return nil, false
-	}
-	question := lone.Question()
-	for range 2 { // the second is a Sync, if the question fails
-		if _, err := x.backend.Write(question); err != nil {
-			return nil, false // downstream sees that
-		}
-		if !x.awaitsNumber(w) {
-			return nil, true
-		}
-		x.drained.mu.Lock()
-		canceled := w.Canceled()
-		if !canceled {
-			question = w.Synced()
-		}
-		x.drained.mu.Unlock()
-		if canceled {
-			return w, false
-		}
-		if question == nil {
-			break
-		}
-	}
-	x.drained.mu.Lock()
-	defer x.drained.mu.Unlock()
-	if w.Xid != 0 {
-		return w, false
-	}
-	if w.Asked() {
-		return nil, false
-	}
-	x.srv.log.Warn("the question for the number of a transaction has failed", "session", x.id, "user", x.user)
-	x.moving.numberless = time.Now().Add(numberlessFor)
-	x.unsynced.Store(false)
-	x.moving.lone.Forget()
-	x.noteLone()
-	return nil, false
-}
-
-// After a question for a number that has failed, the session is not asked for so long.
-const numberlessFor = time.Minute
-
-// awaitsNumber waits for the answer to the question for the number of a change. It reports false if the client has left
-// meanwhile, or if the server was silent for as long as a session waits for the next one: the change was not sent, and
-// the client hears so.
-func (x *session) awaitsNumber(w *lone.Write) bool {
-	deadline, look := time.NewTimer(max(x.srv.cfg.HoldMax, x.srv.cfg.ConnectWait)), time.NewTicker(x.srv.keepTick)
-	defer deadline.Stop()
-	defer look.Stop()
-	for {
-		select {
-		case <-w.Done:
-		case <-x.cut:
-		case <-x.moving.leave:
-		case <-x.moving.left:
-		case <-look.C:
-			if _, gone := socket.Peek(x.raw); !gone {
-				continue
-			}
-			return false
-		case <-deadline.C:
-			x.drained.mu.Lock()
-			x.drained.held = true // it was not begun
-			x.unsynced.Store(false)
-			x.drained.mu.Unlock()
-			x.end(ending{reason: "silent", why: "its server has not answered in time"})
-			return false
-		}
-		return true
-	}
-}
-
-// requested returns what goes to PostgreSQL for the change b. The caller does not hold drained.mu.
-func (x *session) requested(w *lone.Write, b []byte) []byte {
-	x.drained.mu.Lock()
-	defer x.drained.mu.Unlock()
-	return w.Request(b)
-}
-
-// beginsChange returns the change that the client's bytes are; nil: they are none whose number can be asked for.
-func (x *session) beginsChange(b []byte) *lone.Write {
-	x.drained.mu.Lock()
-	defer x.drained.mu.Unlock()
-	k := &x.moving.known
-	if !k.follows || !x.idle() || x.drained.midway || x.moving.unprobed || time.Now().Before(x.moving.numberless) || x.requests.Sealed || x.moving.leaving.Load() || !lone.Changes(b, x.preparedText) {
-		return nil
-	}
-	if why, _ := x.wouldEnd(); why != "" || !k.state.Tells || b[0] == 'Q' && !k.state.Ruleless {
-		return nil
-	}
-	x.unsynced.Store(true) // until the Sync of the change
-	w := x.moving.lone.Ask(&x.srv.loneMemory, b)
-	x.noteLone()
-	return w
-}
-
-// holdsAnswer takes the current message of a chunk from what goes to the client, if it answers the question for a
-// number, or the change that is not committed yet.
-func (x *session) holdsAnswer(typ byte, p *passing) bool {
-	x.drained.mu.Lock()
-	defer x.drained.mu.Unlock()
-	w := x.moving.lone.Write()
-	if w == nil {
-		return false
-	}
-	before, swallow := w.Take(typ, p.b[p.begin:p.at], p.tail)
-	if swallow {
-		p.b, p.at = append(p.b[:p.begin], p.b[p.at:]...), p.begin
-	}
-	p.insert(before)
-	return swallow
-}
-
-// notAsked notes a question that the other node has perhaps not forwarded, and gives back.
-func (x *session) notAsked() {
-	x.drained.mu.Lock()
-	defer x.drained.mu.Unlock()
-	if w := x.moving.lone.Write(); w != nil {
-		x.moving.unanswered = w.Pending()
-	}
-}
-
-// passHeld has the client get what is held of an answer before a message that is not held.
-func (x *session) passHeld(p *passing) {
-	x.drained.mu.Lock()
-	defer x.drained.mu.Unlock()
-	if w := x.moving.lone.Write(); w != nil {
-		p.insert(w.Pass())
-	}
-}
-
-// insert puts bytes that were checked before the current message.
-func (p *passing) insert(b []byte) {
-	if n := len(b); n > 0 {
-		p.b = slices.Concat(p.b[:p.begin], b, p.b[p.begin:])
-		p.begin, p.at, p.piece = p.begin+n, p.at+n, p.piece+n
-	}
-}
-
-// forgetLone ends the keeping of requests.
-func (x *session) forgetLone() {
-	x.drained.mu.Lock()
-	defer x.drained.mu.Unlock()
-	x.moving.lone.Forget()
-	x.noteLone()
 }

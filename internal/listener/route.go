@@ -237,7 +237,7 @@ func (s *Server) abandon(a *attempt) {
 // the routes of the new epoch first: a login that still sees the old ones waits for newer ones.
 func (s *Server) CloseEpoch(before ag.Epoch, why string) int {
 	old := func(intent ag.Intent, epoch ag.Epoch) bool { return intent == ag.ReadWrite && epoch < before }
-	s.pool.flush("epoch")
+	s.pool.Flush("epoch")
 	s.mu.Lock()
 	s.minEpoch = max(s.minEpoch, before)
 	for a := range s.attempts {
@@ -251,7 +251,7 @@ func (s *Server) CloseEpoch(before ag.Epoch, why string) int {
 
 // CloseReplica ends the sessions on that replica, of both intents if intent is empty, and returns how many.
 func (s *Server) CloseReplica(id ag.ReplicaID, intent ag.Intent, why string) int {
-	s.pool.flush("replica")
+	s.pool.Flush("replica")
 	match := func(i ag.Intent, on ag.ReplicaID) bool { return on == id && (intent == "" || i == intent) }
 	s.mu.Lock()
 	for a := range s.attempts {

@@ -31,6 +31,7 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/hba"
 	"github.com/coteriedb/coterie/internal/listener/lag"
 	"github.com/coteriedb/coterie/internal/listener/lone"
+	"github.com/coteriedb/coterie/internal/listener/pool"
 	"github.com/coteriedb/coterie/internal/listener/preauth"
 	"github.com/coteriedb/coterie/internal/listener/replay"
 )
@@ -57,7 +58,7 @@ type Server struct {
 	peeks          *admission.Budget  // startup packets that loops read in vain
 	counts         counters
 	consoles       cancelkey.Consoles
-	pool           backendPool
+	pool           pool.Pool
 	drain          atomic.Pointer[activeDrain] // nil: no drain
 	inquiry        inquiry
 	readerPatience time.Duration
@@ -140,7 +141,10 @@ func New(cfg Config) (*Server, error) {
 		failureLines: admission.NewBudget(eachFailureLines, allFailureLines, maxAddresses),
 		peeks:        admission.NewBudget(eachPeeks, allPeeks, maxAddresses),
 	}
-	s.pool.srv, s.pool.unused, s.pool.answer = s, poolIdle, poolAnswer
+	s.pool.Config = pool.Config{
+		Size: full.Limits.PoolSize, Ahead: full.Limits.PoolAhead, Unused: pool.Unused, Oldest: pool.Oldest, Answer: pool.Answer,
+		Open: s.openBackend, Background: s.background, Log: s.log,
+	}
 	s.SetRules(full.Rules)
 	s.flushed.Do, s.flushed.Run, s.flushed.Within = shelteredQuery(s, "asking how far the server has flushed", full.FlushLSN), s.wg.Go, lag.QueryTimeout
 	s.leads.Do = shelteredQuery(s, "asking whether this node leads", func(ctx context.Context) (struct{}, error) { return struct{}{}, full.Confirm(ctx) })
@@ -315,7 +319,7 @@ func (s *Server) beginClosing() {
 	}
 	s.mu.Unlock()
 	s.closePorts()
-	s.pool.close()
+	s.pool.Close()
 }
 
 func (s *Server) closePorts() {
@@ -375,7 +379,7 @@ func (s *Server) SetRules(rules []hba.Rule) { s.rules.Store(&rules) }
 // ConnectWait, until it is called with false. Other nodes' listeners open no session on this node's primary meanwhile.
 func (s *Server) HoldNew(hold bool) {
 	if hold {
-		s.pool.flush("held")
+		s.pool.Flush("held")
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -20,6 +20,8 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/listener/cancelkey"
 	"github.com/coteriedb/coterie/internal/listener/indoubt"
+	"github.com/coteriedb/coterie/internal/listener/opening"
+	"github.com/coteriedb/coterie/internal/listener/pool"
 	"github.com/coteriedb/coterie/internal/listener/startup"
 	"github.com/coteriedb/coterie/internal/listener/stmt"
 )
@@ -58,7 +60,7 @@ type session struct {
 	logBefore   atomic.Uint64 // suspicions in the server's log that are not of the session's requests
 	started     func()        // of a relayed session: ends its turn to start
 	backendFrom string
-	reusable    *backend // how its backend may be offered to another client; nil: it may not
+	reusable    *pool.Backend // how its backend may be offered to another client; nil: it may not
 
 	changes stmt.Changes // of upstream: the state of observeChange in it
 	changed bool         // changes follows the current message
@@ -194,16 +196,16 @@ func (s *Server) activate(a *attempt, x *session) bool {
 }
 
 // mint replaces the backend's cancel key in the greeting by a key of the listener.
-func (x *session) mint(g greeting) []byte {
-	assert.That(g.keyAt >= 5 && g.keyAt+8 <= len(g.bytes), "a greeting has no cancel key")
-	x.inRecovery = bytes.Contains(g.bytes, []byte(hotStandby+"\x00on\x00"))
-	binary.BigEndian.PutUint32(g.bytes[g.keyAt:], x.key.PID)
-	binary.BigEndian.PutUint32(g.bytes[g.keyAt+4:], x.key.Secret)
+func (x *session) mint(g opening.Greeting) []byte {
+	assert.That(g.KeyAt >= 5 && g.KeyAt+8 <= len(g.Bytes), "a greeting has no cancel key")
+	x.inRecovery = bytes.Contains(g.Bytes, []byte(hotStandby+"\x00on\x00"))
+	binary.BigEndian.PutUint32(g.Bytes[g.KeyAt:], x.key.PID)
+	binary.BigEndian.PutUint32(g.Bytes[g.KeyAt+4:], x.key.Secret)
 	if !x.longKey {
-		return g.bytes
+		return g.Bytes
 	}
-	binary.BigEndian.PutUint32(g.bytes[g.keyAt-4:], 4+8+cancelkey.LongLength) // length of the message
-	return slices.Insert(g.bytes, g.keyAt+8, x.key.Long[:]...)
+	binary.BigEndian.PutUint32(g.Bytes[g.KeyAt-4:], 4+8+cancelkey.LongLength) // length of the message
+	return slices.Insert(g.Bytes, g.KeyAt+8, x.key.Long[:]...)
 }
 
 // CancelKey is what a client sends to cancel a query.

@@ -84,7 +84,7 @@ var rules = []rule{
 	{"endpoint/link/linktest", []string{"endpoint/link", "lib/"}, "a link between two ends of one process"},
 	{
 		"listener",
-		[]string{"ag", "config", "lib/", "listener/address", "listener/auth", "listener/cancelkey", "listener/clientcert", "listener/continuity", "listener/eventloop", "listener/fingerprint", "listener/hba", "listener/indoubt", "listener/lag", "listener/lone", "listener/lostblock", "listener/offload", "listener/preauth", "listener/replay", "listener/scram", "listener/serverlog", "listener/sessionstate", "listener/socket", "listener/startup", "listener/stmt", "listener/uring"},
+		[]string{"ag", "config", "lib/", "listener/address", "listener/auth", "listener/cancelkey", "listener/clientcert", "listener/continuity", "listener/eventloop", "listener/fingerprint", "listener/hba", "listener/indoubt", "listener/lag", "listener/lone", "listener/lostblock", "listener/offload", "listener/opening", "listener/pool", "listener/preauth", "listener/replay", "listener/scram", "listener/serverlog", "listener/sessionstate", "listener/socket", "listener/startup", "listener/stmt", "listener/uring"},
 		"adapters do not know each other: the consumer declares the interface it needs",
 	},
 	{"listener/address", []string{"lib/"}, "an open address knows no client"},
@@ -95,6 +95,8 @@ var rules = []rule{
 	{"listener/cancelkey", []string{"lib/"}, "a key does not know its session"},
 	{"listener/auth", []string{"lib/", "listener/clientcert", "listener/hba", "listener/scram"}, "a proof knows neither routes nor sessions"},
 	{"listener/preauth", []string{"lib/"}, "a slot does not know what its client says"},
+	{"listener/pool", append([]string{"listener/opening", "listener/socket"}, leaves...), "a backend that waits does not know for whom"},
+	{"listener/opening", leaves, "the opening of a session knows no client"},
 	{"listener/clientcert", leaves, "satellites have a reason of their own to change"},
 	{"listener/continuity", leaves, "satellites have a reason of their own to change"},
 	{"listener/sessionstate", leaves, "satellites have a reason of their own to change"},

@@ -10,14 +10,13 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/coteriedb/coterie/internal/ag"
-	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/listener/hba"
+	"github.com/coteriedb/coterie/internal/listener/pool"
 	"github.com/coteriedb/coterie/internal/postgres/login"
 )
 
@@ -41,7 +40,7 @@ func poolGroup(t *testing.T, reuse *atomic.Bool, change func(*Config)) *group {
 			change(c)
 		}
 	})
-	g.srv.pool.unused, g.srv.pool.answer = 4*poolIdle, time.Minute // a busy machine is no reason to lose one
+	g.srv.pool.Unused, g.srv.pool.Answer = 4*pool.Unused, time.Minute // a busy machine is no reason to lose one
 	return g
 }
 
@@ -73,9 +72,7 @@ func (g *group) left() int {
 		g.srv.mu.Lock()
 		open := g.srv.open
 		g.srv.mu.Unlock()
-		g.srv.pool.mu.Lock()
-		defer g.srv.pool.mu.Unlock()
-		return open == 0 && g.srv.pool.inProgress == 0
+		return open == 0 && g.srv.Stats().Pool.InProgress == 0
 	})
 	return g.srv.Stats().Pool.Waiting
 }
@@ -169,13 +166,6 @@ func TestBackendIsOpenedAhead(t *testing.T) {
 		t.Errorf("%+v", st)
 	}
 	g.left()
-	g.srv.pool.mu.Lock()
-	for _, list := range g.srv.pool.idle {
-		for _, b := range list {
-			b.since = b.since.Add(-g.srv.pool.unused)
-		}
-	}
-	g.srv.pool.mu.Unlock()
 	waitFor(t, "nobody wants it: it goes", func() bool { return g.left() == 0 && len(g.backends("warm")) == 0 })
 }
 
@@ -221,7 +211,7 @@ func TestWhatASessionLeavesBehind(t *testing.T) {
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			g.srv.pool.flush("test")
+			g.srv.pool.Flush("test")
 			pid := g.visit("user=warm", c.do)
 			g.left()
 			waiting := g.srv.Stats().Pool.Waiting == 1
@@ -346,7 +336,7 @@ func TestSetRoleOfTheRole(t *testing.T) {
 // DROP, ALTER and CREATE DATABASE find the database without pooled backends, whichever session sends them.
 func TestDropDatabaseUnderWarmBackends(t *testing.T) {
 	g := poolGroup(t, reusing(), nil)
-	g.srv.pool.unused = poolIdle
+	g.srv.pool.Unused = pool.Unused
 	g.role("warm", "login")
 	for name, drop := range map[string]func(){
 		"by the listener": func() { g.visit("user=postgres", func(c *pgx.Conn) { mustExec(t, c, " Drop  Database gone") }) },
@@ -405,6 +395,7 @@ func TestWarmBackendsMakeRoom(t *testing.T) {
 // Pooled backends are also dropped for clients of other nodes.
 func TestWarmBackendsMakeRoomForOtherNodes(t *testing.T) {
 	g := poolGroup(t, reusing(), nil)
+	g.srv.pool.Answer = 5 * time.Second // so long a login is tried again
 	g.role("warm", "login connection limit 1")
 	relaying := newGroup(t, trusting)
 	relaying.srv.cfg.Backend = func(ctx context.Context, _ ag.ReplicaID, _ BackendHello) (net.Conn, error) {
@@ -422,9 +413,7 @@ func TestWarmBackendsMakeRoomForOtherNodes(t *testing.T) {
 	if n := g.srv.Stats().Pool.Dropped["room"]; n == 0 {
 		t.Error("no backend was given up")
 	}
-	g.srv.pool.mu.Lock()
-	g.srv.pool.room = time.Time{} // the wait for dropped backends is over
-	g.srv.pool.mu.Unlock()
+	// Until the wait for dropped backends is over, the login is tried again.
 	if _, err := relaying.dial(relaying.rw, "user=warm"); sqlstate(err) != "53300" {
 		t.Errorf("beyond the limit: %v", err)
 	}
@@ -455,7 +444,7 @@ func TestWarmBackendsEnd(t *testing.T) {
 	}
 	// It was in use when the epoch ended, and is not pooled again.
 	n := g.srv.Stats().Pool.Returned
-	g.visit("user=warm", func(conn *pgx.Conn) { one(conn); g.srv.pool.flush("test") })
+	g.visit("user=warm", func(conn *pgx.Conn) { one(conn); g.srv.pool.Flush("test") })
 	if g.left() != 0 || g.srv.Stats().Pool.Returned != n {
 		t.Error("a backend came back from before")
 	}
@@ -517,7 +506,7 @@ func TestWarmBackendsAreBounded(t *testing.T) {
 	g := poolGroup(t, reusing(), nil)
 	g.role("warm", "login")
 	var all []*pgx.Conn
-	for range poolPerKind + 3 {
+	for range pool.PerKind + 3 {
 		conn, err := g.dial(g.rw, "user=warm")
 		if err != nil {
 			t.Fatal(err)
@@ -527,8 +516,8 @@ func TestWarmBackendsAreBounded(t *testing.T) {
 	for _, conn := range all {
 		_ = conn.Close(context.Background())
 	}
-	if n := g.left(); n != poolPerKind {
-		t.Errorf("%d wait, want %d", n, poolPerKind)
+	if n := g.left(); n != pool.PerKind {
+		t.Errorf("%d wait, want %d", n, pool.PerKind)
 	}
 	g.servers["a"].sql(t, "select pg_terminate_backend(pid) from pg_stat_activity where usename = 'warm'")
 	waitFor(t, "they are gone", func() bool { return len(g.backends("warm")) == 0 })
@@ -540,13 +529,7 @@ func TestWarmBackendsAreBounded(t *testing.T) {
 	g.left()
 	old := g.visit("user=warm", one)
 	g.left()
-	g.srv.pool.mu.Lock()
-	for _, list := range g.srv.pool.idle {
-		for _, b := range list {
-			b.born = b.born.Add(-poolAge)
-		}
-	}
-	g.srv.pool.mu.Unlock()
+	g.srv.pool.Oldest = 0
 	if pid := g.visit("user=warm", one); pid != old {
 		t.Errorf("backend %d, want %d", pid, old)
 	}
@@ -554,32 +537,4 @@ func TestWarmBackendsAreBounded(t *testing.T) {
 	if pid := g.visit("user=warm", one); pid == old {
 		t.Error("an old backend serves on")
 	}
-}
-
-// TestPlacesTakeAMomentToBeFree: a login for which pooled backends were dropped is tried again while their processes
-// may still exit, and refused at once if none were dropped.
-func TestPlacesTakeAMomentToBeFree(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := &Server{}
-		s.pool.srv, s.pool.answer = s, time.Second
-		refused := func() bool {
-			_, is := pgwire.AsError(s.makeRoom(pgwire.Fatal("postgresql", pgwire.StateTooMany, "too many connections for database")))
-			return is
-		}
-		if !refused() {
-			t.Error("tried again though nothing was dropped")
-		}
-		s.pool.inProgress = 1
-		if refused() {
-			t.Error("refused though one was dropped")
-		}
-		s.pool.inProgress = 0
-		if refused() {
-			t.Error("refused while its process may still end")
-		}
-		time.Sleep(s.pool.answer + time.Millisecond)
-		if !refused() {
-			t.Error("tried again for ever")
-		}
-	})
 }

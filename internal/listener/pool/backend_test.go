@@ -1,4 +1,4 @@
-package listener
+package pool
 
 import (
 	"testing"
@@ -26,7 +26,7 @@ func TestAnsweredIdle(t *testing.T) {
 		{"a length below its own", []byte{'C', 0, 0, 0, 3}, false, false},
 		{"a length beyond all bounds", []byte{'C', 0xff, 0xff, 0xff, 0xff}, false, false},
 	} {
-		if whole, expected := answeredIdle(tt.b); whole != tt.whole || expected != tt.expected {
+		if whole, expected := AnsweredIdle(tt.b); whole != tt.whole || expected != tt.expected {
 			t.Errorf("%s: whole %v, expected %v", tt.name, whole, expected)
 		}
 	}
