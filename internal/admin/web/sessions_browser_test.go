@@ -2,6 +2,7 @@ package web
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -87,14 +88,19 @@ func TestSessionsInABrowser(t *testing.T) {
 	p.widths("sessions-none")
 }
 
-// says holds that the page shows these texts.
+// says holds that the page shows these texts before long.
 func (p *chartPage) says(texts ...string) {
 	p.t.Helper()
 	shown := p.Text()
-	for _, text := range texts {
-		if !strings.Contains(shown, text) {
-			p.t.Errorf("the page does not say %q:\n%s", text, shown)
+	lacks := func() int {
+		return slices.IndexFunc(texts, func(x string) bool { return !strings.Contains(shown, x) })
+	}
+	for deadline := time.Now().Add(pageTime); lacks() >= 0; shown = p.Text() { // views come one after the other
+		if time.Now().After(deadline) {
+			p.t.Errorf("the page does not say %q:\n%s", texts[lacks()], shown)
+			return
 		}
+		time.Sleep(50 * time.Millisecond)
 	}
 }
 
