@@ -66,7 +66,7 @@ var slips = []slip{
 		"	if gate := g.pass(); gate != nil {\n		return 0, gate\n	}\n	return g.conn.Read(p)\n",
 	}, "TestBothPaths/goroutines/gate"},
 	{"what a primary produced is passed on when it is none any more", "listener/confirm.go", []string{"	g.sticky = true\n", ""}, "TestGateHoldsBytes"},
-	{"a read is confirmed by a word given before it", "listener/freshness.go", []string{"		s.next = nil\n		if a == nil {", "		if a == nil {", "		close(a.there)\n", "		s.mu.Lock()\n		s.next = nil\n		s.mu.Unlock()\n		close(a.there)\n"}, "TestAnAnswerIsNoOlderThanItsQuestion"},
+	{"a read is confirmed by a word given before it", "lib/sharedquery/sharedquery.go", []string{"		q.next = nil\n		if a == nil {", "		if a == nil {", "		close(a.there)\n", "		q.mu.Lock()\n		q.next = nil\n		q.mu.Unlock()\n		close(a.there)\n"}, "TestAnAnswerIsNoOlderThanItsQuestion"},
 	{"a wait that was cut short counts as done", "listener/confirm.go", []string{"func (x *session) needsConfirmation() bool {\n", "func (x *session) needsConfirmation() bool {\n	if true {\n		return false\n	}\n"}, "TestUnconfirmedIsUnknown"},
 	{"the server's log is looked at before the answer has come", "listener/confirm.go", []string{"sound = log.Look()", "sound = log.Count(), log.Sound()"}, "TestHiddenCancelledWait"},
 	{"a warning counts from the answer on, and not from the request", "listener/confirm.go", []string{"	x.confirmation.weak = !sound\n", "	x.confirmation.weak = !sound\n	x.logBefore.Store(x.confirmation.logged)\n"}, "TestHiddenCancelledWait"},

@@ -19,7 +19,7 @@ func TestAsThePageDoes(t *testing.T) {
 	t.Parallel()
 	for file, wants := range map[string][]string{
 		"app.js": {
-			fmt.Sprintf("'': { label: 'Overview', draw: overview, views: ['%s'] }", strings.Join(overviewViews, "', '")),
+			fmt.Sprintf("'': { label: 'Overview', draw: overview, views: ['%s'],", strings.Join(overviewViews, "', '")),
 			fmt.Sprintf("const lookEvery = %d;", lookEvery.Milliseconds()),
 		},
 		"charts.js": {fmt.Sprintf("hour: ['Hour', %d, ", int(chartsEvery.Seconds()))},

@@ -63,7 +63,8 @@ func Log(list func() []Event, log *slog.Logger) func(context.Context) error {
 	feed := NewFeed(list)
 	look := func() {
 		for _, e := range feed.Next() {
-			log.Info(e.What, "event", e.Kind, "group", e.Group, "node", e.Node, "epoch", uint64(e.Epoch), "because", e.Because, "at", e.At.Format(time.RFC3339Nano))
+			log.Info(e.What, //nolint:sloglint // the event is the message
+				"event", e.Kind, "group", e.Group, "node", e.Node, "epoch", uint64(e.Epoch), "because", e.Because, "at", e.At.Format(time.RFC3339Nano))
 		}
 	}
 	return func(ctx context.Context) error {
