@@ -57,22 +57,28 @@ type restartRequest struct {
 // serverRequest asks for a restart of the server.
 type serverRequest struct{ done chan error }
 
+// awaited gives a request to the loop, and returns what comes of it. late says what a caller has to know whose context
+// ends before that.
+func awaited[R any](ctx context.Context, to chan<- R, r R, done <-chan error, late string) error {
+	select {
+	case to <- r:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("%s: %w", late, ctx.Err())
+	}
+}
+
 // RestartServer stops the server of a secondary in order, and returns when it has ended; the next plan starts it again.
 // It refuses while this node is not a plain secondary of a primary that leads: a server that is stopped then might be
 // the one that is to be promoted. Any goroutine may call it.
 func (a *Agent) RestartServer(ctx context.Context) error {
 	r := serverRequest{make(chan error, 1)}
-	select {
-	case a.serverRestarts <- r:
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	select {
-	case err := <-r.done:
-		return err
-	case <-ctx.Done():
-		return fmt.Errorf("the restart of the server goes on by itself: %w", ctx.Err())
-	}
+	return awaited(ctx, a.serverRestarts, r, r.done, "the restart of the server goes on by itself")
 }
 
 // beginServerRestart is the loop's part of RestartServer.
@@ -133,17 +139,7 @@ type switchRequest struct {
 // error is of Pass. Any goroutine may call it.
 func (a *Agent) SwitchCluster(ctx context.Context, c ClusterSwitch) error {
 	r := switchRequest{c, make(chan error, 1)}
-	select {
-	case a.switches <- r:
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	select {
-	case err := <-r.done:
-		return err
-	case <-ctx.Done():
-		return fmt.Errorf("the switch goes on by itself: %w", ctx.Err())
-	}
+	return awaited(ctx, a.switches, r, r.done, "the switch goes on by itself")
 }
 
 // beginSwitch is the loop's part of SwitchCluster.
