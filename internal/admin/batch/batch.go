@@ -245,58 +245,6 @@ func (p *parser) statement() []Statement {
 	return []Statement{s}
 }
 
-// block reports whether BEGIN begins a block, and not a transaction of PostgreSQL or T-SQL.
-func (p *parser) block() bool {
-	t := p.tok(1)
-	if t.Is("TRY") || t.Is("CATCH") {
-		p.fail(p.tok(0).Pos, ddl.StateNotSupported, "TRY ... CATCH is not supported in the console", "a script ends at its first error")
-		return false
-	}
-	return p.nested > 0 || p.begins(p.at+1, true) && !t.Is("BEGIN")
-}
-
-func (p *parser) beginEnd() []Statement {
-	p.at++
-	if p.nested++; p.nested > maxNested {
-		p.fail(p.tok(-1).Pos, "54001", "too many statements are nested in one another", "")
-		return nil
-	}
-	list := p.statements(true)
-	p.nested--
-	if p.bad == nil && !p.tok(0).Is("END") {
-		p.expected("END")
-	}
-	p.at++
-	return list
-}
-
-// condition parses IF … [ELSE …].
-func (p *parser) condition(s *Statement) {
-	s.Kind = If
-	p.at++
-	if p.nested++; p.nested > maxNested {
-		p.fail(p.tok(-1).Pos, "54001", "too many statements are nested in one another", "")
-		return
-	}
-	defer func() { p.nested-- }()
-	s.Text = p.expression("a condition")
-	if p.done() {
-		p.expected("a statement")
-		return
-	}
-	s.Then = p.statement()
-	if p.tok(0).Sign(";") && p.tok(1).Is("ELSE") {
-		p.at++
-	}
-	if p.bad == nil && p.tok(0).Is("ELSE") {
-		if p.at++; p.done() {
-			p.expected("a statement")
-			return
-		}
-		s.Else = p.statement()
-	}
-}
-
 func (p *parser) declare(s *Statement) {
 	s.Kind = Declare
 	p.at++
@@ -355,50 +303,6 @@ func (p *parser) set(s *Statement) {
 		v.Value = name + " " + op + " (" + v.Value + ")"
 	}
 	s.Variables = []Variable{v}
-}
-
-// raise parses RAISERROR (message, severity, state) [WITH option].
-func (p *parser) raise(s *Statement) {
-	s.Kind = Raise
-	p.at++
-	if !p.tok(0).Sign("(") {
-		p.expected("'('")
-		return
-	}
-	p.at++
-	var args []string
-	for !p.done() {
-		args = append(args, p.expression("an expression"))
-		if p.tok(0).Sign(")") {
-			break
-		}
-		if !p.tok(0).Sign(",") {
-			p.expected("')'")
-			return
-		}
-		p.at++
-	}
-	switch {
-	case !p.tok(0).Sign(")"):
-		p.expected("')'")
-		return
-	case len(args) < 3:
-		p.expected("a message, a severity and a state")
-		return
-	case len(args) > 3+maxValues:
-		p.fail(p.tok(-1).Pos, ddl.StateNotSupported, "RAISERROR with more than "+strconv.Itoa(maxValues)+" values is not supported", "")
-		return
-	}
-	p.at++
-	s.Text, s.Severity, s.Values = args[0], args[1], args[3:]
-	for more := p.tok(0).Is("WITH"); more; more = p.tok(0).Sign(",") {
-		if o := p.tok(1); !o.Is("NOWAIT") && !o.Is("LOG") && !o.Is("SETERROR") {
-			p.at++
-			p.expected("NOWAIT, LOG or SETERROR")
-			return
-		}
-		p.at += 2
-	}
 }
 
 // assigns reports whether a SELECT assigns to variables.
