@@ -110,16 +110,19 @@ func (p Printer) Run(ctx context.Context, cl *api.Client, text string) error {
 	}
 	for _, part := range parts {
 		r, err := AskWithin(ctx, p.C, cl, part.Text)
-		if err != nil {
-			if several {
-				err = fmt.Errorf("line %d: %w", part.Line, err)
-			}
-			return err
-		}
 		for _, r := range append([]console.Result{r}, r.Next...) {
+			if err != nil && r.Tag == "" { // nothing was done before the error
+				break
+			}
 			if err := p.Print(r); err != nil {
 				return err
 			}
+		}
+		if err != nil && several {
+			err = fmt.Errorf("line %d: %w", part.Line, err)
+		}
+		if err != nil {
+			return err
 		}
 	}
 	return nil
@@ -140,12 +143,20 @@ func Ask(c *cobra.Command, cl *api.Client, text string) (console.Result, error) 
 	return r, err
 }
 
-// AskWithin is Ask with a context other than the command's. A refused statement is a fail.Error around a console.Error.
+// AskWithin is Ask with a context other than the command's. A refused statement is a fail.Error around a console.Error;
+// of a batch the result is then that of the statements before it.
 func AskWithin(ctx context.Context, c *cobra.Command, cl *api.Client, text string) (console.Result, error) {
 	var r console.Result
 	a, err := cl.SQL(ctx, text)
 	if err != nil {
 		return r, cli.NoAgent(c, err)
+	}
+	if a.Result != nil {
+		d := json.NewDecoder(jsonbytes.NewReader(a.Result))
+		d.UseNumber() // positions have more digits than a float
+		if err := d.Decode(&r); err != nil {
+			return r, err
+		}
 	}
 	if a.Error != nil {
 		var bad console.Error
@@ -154,9 +165,7 @@ func AskWithin(ctx context.Context, c *cobra.Command, cl *api.Client, text strin
 		}
 		return r, fail.Error{Kind: fail.KindOfState(bad.State), Number: bad.Number, Err: &bad}
 	}
-	d := json.NewDecoder(jsonbytes.NewReader(a.Result))
-	d.UseNumber() // positions have more digits than a float
-	return r, d.Decode(&r)
+	return r, nil
 }
 
 // Print prints a result and its notices: as a table, CSV or JSON.

@@ -279,11 +279,16 @@ func (s *Service) CreateDatabase(ctx context.Context, name string) (bool, error)
 // SQL runs one statement for a client of the management socket, which is an administrator.
 func (s *Service) SQL(ctx context.Context, text string) (any, error) {
 	session := console.NewSession(Executor{s}, console.Principal{User: "coterie", May: ddl.MayConfigureServers, Via: console.ViaSocket})
-	r, err := session.Run(ctx, text)
-	if err != nil {
-		b, marshalErr := json.Marshal(err)
-		return api.SQLAnswer{Error: b}, marshalErr
+	r, failed := session.Run(ctx, text)
+	var a api.SQLAnswer
+	var err error
+	if failed != nil {
+		if a.Error, err = json.Marshal(failed); err != nil {
+			return a, err
+		}
 	}
-	b, err := json.Marshal(r)
-	return api.SQLAnswer{Result: b}, err
+	if failed == nil || r.Tag != "" { // a batch has answers of the statements before its error
+		a.Result, err = json.Marshal(r)
+	}
+	return a, err
 }
