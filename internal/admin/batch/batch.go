@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/coteriedb/coterie/internal/admin/ddl"
 )
@@ -28,20 +29,29 @@ const (
 	Print
 	Raise
 	Return
+	While
+	Break
+	Continue
+	Try
+	Throw
 )
 
 // Statement is one statement of a batch.
 type Statement struct {
 	Kind      Kind
-	Text      string // Plain: all of it; If: the condition; Print and Raise: the message; Assign: what follows the expressions
+	Text      string // Plain: all of it; If and While: the condition; Print, Raise and Throw: the message; Assign: what follows the expressions
 	Line      int    // of the text, from 1
 	Offset    int    // characters of the text before the statement
 	Variables []Variable
-	Severity  string   // of Raise: an expression
-	Values    []string // of Raise: expressions for the places in the message
-	Prefix    string   // of Assign by SELECT: TOP or DISTINCT
-	Then      []Statement
-	Else      []Statement
+	Number    string      // of Throw: an expression; "": it passes on the error that was caught
+	Severity  string      // of Raise: an expression
+	State     string      // of Raise and Throw: an expression
+	Logged    bool        // of Raise: WITH LOG
+	Sets      bool        // of Raise: WITH SETERROR
+	Values    []string    // of Raise: expressions for the places in the message
+	Prefix    string      // of Assign by SELECT: TOP or DISTINCT
+	Then      []Statement // of If and Try; of While: the body
+	Else      []Statement // of If; of Try: what CATCH has
 }
 
 // Variable is a variable that is declared or assigned to. Its name is in lower case and without @.
@@ -60,7 +70,7 @@ func Split(text string) ([]ddl.Part, error) {
 	var out []ddl.Part
 	for from := 0; from < len(tokens); {
 		to, next, times := goLine(tokens, from)
-		parts, err := partsOf(text, tokens[from:to])
+		parts, err := partsOf(text, tokens[from:to], beginning(text, tokens, from))
 		if err != nil {
 			return nil, err
 		}
@@ -95,21 +105,43 @@ func goLine(t []ddl.Token, from int) (to, next, times int) {
 	return len(t), len(t), 1
 }
 
+// beginning returns where the batch begins whose first token is at i: at the line below GO, as ERROR_LINE counts from
+// there.
+func beginning(text string, t []ddl.Token, i int) ddl.Token {
+	first := t[i]
+	if i == 0 {
+		return ddl.Token{Pos: ddl.Pos{Line: 1}}
+	}
+	last := t[i-1]
+	gap := text[last.To:first.From]
+	end := strings.IndexByte(gap, '\n')
+	if end < 0 || strings.Contains(gap, "/*") { // a comment may go on there
+		return first
+	}
+	before := last.Pos.Offset + utf8.RuneCountInString(text[last.From:last.To+end+1])
+	return ddl.Token{From: last.To + end + 1, Pos: ddl.Pos{Line: last.Pos.Line + 1, Offset: before}}
+}
+
 // partsOf returns the parts of a batch.
-func partsOf(text string, tokens []ddl.Token) ([]ddl.Part, error) {
+func partsOf(text string, tokens []ddl.Token, begin ddl.Token) ([]ddl.Part, error) {
 	list, err := parse(text, tokens)
 	if err != nil || len(list) == 0 {
 		return nil, err
 	}
+	if slices.ContainsFunc(list, func(s Statement) bool { return s.Kind != Plain }) || slices.ContainsFunc(tokens, looksBack) {
+		return []ddl.Part{{Text: text[begin.From:tokens[len(tokens)-1].To], Line: begin.Pos.Line, Offset: begin.Pos.Offset}}, nil
+	}
 	var out []ddl.Part
 	for _, s := range list {
-		if s.Kind != Plain {
-			first, last := tokens[0], tokens[len(tokens)-1]
-			return []ddl.Part{{Text: text[first.From:last.To], Line: first.Pos.Line, Offset: first.Pos.Offset}}, nil
-		}
 		out = append(out, ddl.Part{Text: s.Text, Line: s.Line, Offset: s.Offset})
 	}
 	return out, nil
+}
+
+// looksBack reports whether a token is about the statement before it, or the transaction: then the batch is run in one
+// piece, as the parts of a script may be run in sessions of their own.
+func looksBack(t ddl.Token) bool {
+	return t.Is("@@ROWCOUNT") || t.Is("@@ERROR") || t.Is("@@TRANCOUNT") || t.Is("XACT_STATE")
 }
 
 // Parse returns the statements of one batch.
@@ -150,6 +182,9 @@ type parser struct {
 	t      []ddl.Token
 	at     int
 	nested int
+	loops  int  // WHILE around the statement
+	caught int  // CATCH around the statement
+	opens  bool // the statement is the first behind the condition of IF or WHILE
 	bad    *ddl.Error
 }
 
@@ -206,12 +241,19 @@ func (p *parser) statements(block bool) (out []Statement) {
 
 // refused are statements of T-SQL that are refused by their name, with what to do instead.
 var refused = map[string]string{
-	"WHILE": "repeat with GO n, or from the shell", "WAITFOR": "wait in the shell", "GOTO": "use IF and ELSE", "THROW": "use RAISERROR", "OPEN": "", "DEALLOCATE": "",
+	"WAITFOR": "wait in the shell", "GOTO": "use IF and ELSE", "OPEN": "", "DEALLOCATE": "",
+}
+
+// alone reports whether the word at p.at is all of its statement.
+func (p *parser) alone() bool {
+	next := p.tok(1)
+	return p.at+1 >= len(p.t) || next.Sign(";") || next.Is("END") || next.Is("ELSE") || p.begins(p.at+1, true)
 }
 
 // statement parses one statement; a block is several.
 func (p *parser) statement() []Statement {
-	first := p.tok(0)
+	first, opens := p.tok(0), p.opens
+	p.opens = false
 	s := Statement{Line: first.Pos.Line, Offset: first.Pos.Offset}
 	if hint, ok := refused[strings.ToUpper(first.Text)]; ok && hint != "" && first.Word() {
 		p.fail(first.Pos, ddl.StateNotSupported, strings.ToUpper(first.Text)+" is not supported in the console", hint)
@@ -224,6 +266,12 @@ func (p *parser) statement() []Statement {
 		p.set(&s)
 	case first.Is("IF"):
 		p.condition(&s)
+	case first.Is("WHILE"):
+		p.while(&s)
+	case first.Is("BREAK") && p.alone(), first.Is("CONTINUE") && p.alone():
+		p.leave(&s)
+	case first.Is("BEGIN") && p.tok(1).Is("TRY"):
+		p.try(&s)
 	case first.Is("BEGIN") && p.block():
 		return p.beginEnd()
 	case first.Is("PRINT"):
@@ -232,7 +280,9 @@ func (p *parser) statement() []Statement {
 		s.Text = p.expression("an expression")
 	case first.Is("RAISERROR"):
 		p.raise(&s)
-	case first.Is("RETURN") && (p.at+1 >= len(p.t) || p.tok(1).Sign(";") || p.begins(p.at+1, true) || p.tok(1).Is("END") || p.tok(1).Is("ELSE")):
+	case first.Is("THROW"):
+		p.throw(&s, opens)
+	case first.Is("RETURN") && p.alone():
 		s.Kind = Return
 		p.at++
 	case first.Is("SELECT") && p.assigns():

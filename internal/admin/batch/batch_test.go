@@ -35,6 +35,7 @@ func TestSplit(t *testing.T) {
 		{"CREATE VIEW x AS SELECT 1", "CREATE VIEW x AS SELECT 1"},
 		{"DECLARE @x int = 1\nSELECT @x\nGO\nSELECT 2", "DECLARE @x int = 1\nSELECT @x|SELECT 2"},
 		{"IF 1 = 1 SELECT 1 ELSE SELECT 2; SELECT 3", "IF 1 = 1 SELECT 1 ELSE SELECT 2; SELECT 3"},
+		{"SELECT name FROM x; SELECT @@ROWCOUNT\nGO\nSELECT 1; SELECT 2", "SELECT name FROM x; SELECT @@ROWCOUNT|SELECT 1|SELECT 2"},
 		{"SELECT 1 AS go\nFROM x", "SELECT 1 AS go\nFROM x"},
 	} {
 		parts, err := Split(tt.text)
@@ -52,7 +53,7 @@ func TestSplit(t *testing.T) {
 func shown(list []Statement) string {
 	var out []string
 	for _, s := range list {
-		text := map[Kind]string{Plain: "", Declare: "declare ", Assign: "set ", If: "if ", Print: "print ", Raise: "raise ", Return: "return"}[s.Kind]
+		text := map[Kind]string{Plain: "", Declare: "declare ", Assign: "set ", If: "if ", Print: "print ", Raise: "raise ", Return: "return", While: "while ", Break: "break", Continue: "continue", Try: "try", Throw: "throw "}[s.Kind]
 		for _, v := range s.Variables {
 			text += "@" + v.Name + " <" + v.Type + "> " + v.Value + ", "
 		}
@@ -62,7 +63,10 @@ func shown(list []Statement) string {
 		if text += s.Text; len(s.Values) > 0 {
 			text += " (" + strings.Join(s.Values, " | ") + ")"
 		}
-		if s.Kind == If {
+		if s.Number != "" {
+			text += " (" + s.Number + " | " + s.State + ")"
+		}
+		if s.Kind == If || s.Kind == While || s.Kind == Try {
 			text += " {" + shown(s.Then) + "} {" + shown(s.Else) + "}"
 		}
 		out = append(out, text)
@@ -87,6 +91,11 @@ func TestParse(t *testing.T) {
 		{"RAISERROR('x %s %d', 16, 1, @a, 2) WITH LOG, NOWAIT SELECT 1", "raise 'x %s %d' (@a | 2); SELECT 1"},
 		{"IF 1 = 1 ALTER AVAILABILITY GROUP g SUSPEND ELSE PRINT 'no'", "if 1 = 1 {ALTER AVAILABILITY GROUP g SUSPEND} {print 'no'}"},
 		{"IF 1 = 1 BEGIN ALTER AVAILABILITY GROUP g SET (X = 1); END", "if 1 = 1 {ALTER AVAILABILITY GROUP g SET (X = 1)} {}"},
+		{"WHILE 1 = 1 BEGIN BREAK; CONTINUE END SELECT 1", "while 1 = 1 {break; continue} {}; SELECT 1"},
+		{"BEGIN TRY BEGIN TRAN SELECT 1 COMMIT END TRY BEGIN CATCH IF @@TRANCOUNT > 0 ROLLBACK; THROW END CATCH; SELECT 2", "try {BEGIN TRAN; SELECT 1; COMMIT} {if @@TRANCOUNT > 0 {ROLLBACK} {}; throw }; SELECT 2"},
+		{"THROW 50001, N'x', 3", "throw N'x' (50001 | 3)"},
+		{"BEGIN TRAN EXEC sp_who COMMIT", "BEGIN TRAN; EXEC sp_who COMMIT"},
+		{"USE master PRINT 'x' SET NOCOUNT ON SET @a = 1", "USE master; print 'x'; SET NOCOUNT ON; set @a <> 1, "},
 		{"IF 1 = 1 PRINT 'a'; ELSE PRINT 'b'", "if 1 = 1 {print 'a'} {print 'b'}"},
 	} {
 		list, err := Parse(tt.text)
@@ -95,14 +104,15 @@ func TestParse(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{
-		"WHILE 1 = 1 SELECT 1":       "WHILE is not supported in the console",
 		"WAITFOR DELAY '00:00:01'":   "WAITFOR is not supported in the console",
-		"BEGIN TRY SELECT 1 END TRY": "TRY ... CATCH is not supported in the console",
-		"DECLARE @t TABLE (x int)":   "DECLARE ... TABLE is not supported in the console",
-		"DECLARE @x":                 "incorrect syntax near the end: expected a type",
-		"IF 1 = 1":                   "incorrect syntax near the end: expected a statement",
-		"IF 1 = 1 BEGIN SELECT 1":    "incorrect syntax near the end: expected END",
-		"SELECT @a = 1, x FROM t":    "a SELECT that assigns to variables and returns columns is not supported in the console",
+		"BEGIN TRY SELECT 1 END TRY": "incorrect syntax near the end: expected BEGIN CATCH",
+		"WHILE 1 = 1":                "incorrect syntax near the end: expected a statement",
+		"BEGIN TRY SELECT 1 END TRY BEGIN CATCH SELECT 2 END": "incorrect syntax near the end: expected END CATCH",
+		"DECLARE @t TABLE (x int)":                            "DECLARE ... TABLE is not supported in the console",
+		"DECLARE @x":                                          "incorrect syntax near the end: expected a type",
+		"IF 1 = 1":                                            "incorrect syntax near the end: expected a statement",
+		"IF 1 = 1 BEGIN SELECT 1":                             "incorrect syntax near the end: expected END",
+		"SELECT @a = 1, x FROM t":                             "a SELECT that assigns to variables and returns columns is not supported in the console",
 		"RAISERROR('x', 16, 1" + strings.Repeat(", 5", 21) + ")": "RAISERROR with more than 20 values is not supported",
 		"PRINT":                                "incorrect syntax near the end: expected an expression",
 		"SELECT 'x":                            "unclosed quotation mark, expected '",

@@ -10,7 +10,7 @@ import (
 // may be names of PostgreSQL there.
 var beginners = func() map[string]bool {
 	out := map[string]bool{}
-	for _, w := range strings.Fields("SELECT DECLARE SET PRINT EXEC EXECUTE IF BEGIN WHILE RETURN RAISERROR THROW USE WAITFOR GOTO ALTER CREATE DROP INSERT DELETE DBCC BACKUP RESTORE") {
+	for _, w := range strings.Fields("SELECT DECLARE SET PRINT EXEC EXECUTE IF BEGIN WHILE BREAK CONTINUE RETURN RAISERROR THROW USE WAITFOR GOTO ALTER CREATE DROP INSERT DELETE DBCC BACKUP RESTORE COMMIT ROLLBACK") {
 		out[w] = true
 	}
 	return out
@@ -46,8 +46,11 @@ func (p *parser) begins(i int, anywhere bool) bool {
 // within are statements that may end without a semicolon.
 var within = map[string]bool{
 	"SELECT": true, "WITH": true, "VALUES": true, "(": true, "USE": true, "SET": true, "EXEC": true, "EXECUTE": true, "ALTER": true, "CREATE": true, "DROP": true,
-	"GRANT": true, "DENY": true, "DBCC": true, "BACKUP": true,
+	"GRANT": true, "DENY": true, "DBCC": true, "BACKUP": true, "BEGIN": true, "COMMIT": true, "ROLLBACK": true, "SAVE": true,
 }
+
+// short are statements of a few words, behind which another one may begin on the same line.
+var short = map[string]bool{"USE": true, "BEGIN": true, "COMMIT": true, "ROLLBACK": true, "SAVE": true}
 
 // end returns the end of the plain statement that begins at p.at.
 func (p *parser) end(first ddl.Token) int {
@@ -83,7 +86,18 @@ func (p *parser) ended(i int, word string, query bool) bool {
 	case word == "ALTER" && t.Is("SET"):
 		return false
 	}
-	return p.begins(i, query && (t.Is("SELECT") || p.nested > 0))
+	return p.begins(i, query && (t.Is("SELECT") || p.nested > 0) || short[word] || word == "SET" && p.switches(i))
+}
+
+// switches reports whether the SET at p.at, up to the token i, is one of T-SQL such as SET NOCOUNT ON: it has a name
+// and a value, and neither = nor TO between them.
+func (p *parser) switches(i int) bool {
+	for _, t := range p.t[p.at:i] {
+		if t.Sign("=") || t.Is("TO") {
+			return false
+		}
+	}
+	return i-p.at > 2
 }
 
 // joins reports whether a SELECT behind the token belongs to the same query.

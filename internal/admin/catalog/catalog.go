@@ -464,6 +464,12 @@ func queryError(err error) error {
 		e.State = "54000"
 	case strings.Contains(text, errManyRows.Error()):
 		e.State = "21000"
+	case strings.Contains(text, "division by zero"):
+		e.State = "22012"
+	case strings.Contains(text, "conversion failed"):
+		e.State = "22P02"
+	case strings.Contains(text, "out of range"), strings.Contains(text, "overflow"):
+		e.State = "22003"
 	case strings.Contains(text, "interrupted"):
 		return context.DeadlineExceeded
 	}

@@ -143,6 +143,7 @@ func (w *wire) execute(ctx context.Context, m *pgproto3.Execute) error {
 		}
 		k := &whole{most: maxKept - used}
 		r, err := w.s.run(ctx, p.text, p.args, k)
+		w.s.executed(err, len(k.Rows))
 		if err != nil {
 			return err
 		}
@@ -178,6 +179,7 @@ var errChanged = Errorf("0A000", "cached plan must not change result type")
 func (w *wire) executeAtOnce(ctx context.Context, p *portal) error {
 	to := w.newSender(p)
 	r, err := w.s.run(ctx, p.text, p.args, to)
+	w.s.executed(err, to.sent)
 	if err != nil {
 		return err
 	}

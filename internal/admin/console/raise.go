@@ -43,12 +43,39 @@ func (x *script) raise(ctx context.Context, st batch.Statement) error {
 			return err
 		}
 	}
-	severity, err := x.text(ctx, st.Severity)
+	severity, err := x.whole(ctx, st.Severity)
 	if err != nil {
 		return err
 	}
-	if n, err := strconv.Atoi(severity); err != nil || n > 10 {
-		return Errorf("P0001", "%s", text)
+	state, err := x.whole(ctx, st.State)
+	if err != nil {
+		return err
+	}
+	return x.raised(st, text, severity, state)
+}
+
+// raised answers with a message of that severity and state.
+func (x *script) raised(st batch.Statement, text string, severity, state *int64) error {
+	switch {
+	case severity == nil || state == nil:
+		return Errorf("22023", "the severity and the state of RAISERROR must not be NULL")
+	case *state > 255:
+		return Errorf("22023", "the state of RAISERROR is at most 255")
+	case *severity > 18 && !st.Logged:
+		e := Errorf("42501", "error severity levels greater than 18 need WITH LOG, and are for administrators")
+		e.Number = 2754
+		return e
+	case *severity > 19:
+		return Errorf("0A000", "RAISERROR with a severity above 19 is not supported in the console").WithHint("in SQL Server it ends the session: use 16, and RETURN")
+	case *severity > 10:
+		if *state < 0 {
+			*state = 1
+		}
+		return &failure{err: Errorf("P0001", "%s", text), number: raisedNumber, severity: *severity, state: *state}
+	}
+	x.s.counts(0, 0)
+	if st.Sets {
+		x.s.counts(raisedNumber, 0)
 	}
 	x.tell(Result{Tag: "RAISERROR", Notices: []Notice{{"NOTICE", text}}})
 	return nil
@@ -63,7 +90,7 @@ func (x *script) value(ctx context.Context, expression string) (any, Type, error
 	if _, err := x.s.run(ctx, value(expression), nil, to); err != nil {
 		return nil, 0, err
 	}
-	if !to.found {
+	if to.rows == 0 {
 		return nil, to.types[0].Type, nil
 	}
 	return to.values[0], to.types[0].Type, nil
@@ -114,10 +141,15 @@ func message(text string, values []substitute) (string, error) {
 	if next < len(values) {
 		return "", Errorf("22023", "RAISERROR has %d values, and its message has %d places", len(values), next)
 	}
-	if r := []rune(out.String()); len(r) > maxRaised {
-		return string(r[:cutRaised]) + "...", nil
+	return cut(out.String()), nil
+}
+
+// cut returns a message that is not longer than those of SQL Server.
+func cut(text string) string {
+	if r := []rune(text); len(r) > maxRaised {
+		return string(r[:cutRaised]) + "..."
 	}
-	return out.String(), nil
+	return text
 }
 
 // substituted writes the value of one place.

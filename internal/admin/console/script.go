@@ -14,8 +14,11 @@ import (
 	"github.com/coteriedb/coterie/internal/admin/dialect"
 )
 
-// maxVariables is the maximum number of variables of a batch.
-const maxVariables = 256
+// Limits of a batch.
+const (
+	maxVariables = 256
+	maxTurns     = 1000 // of all its loops together
+)
 
 // script is a batch that is being run.
 type script struct {
@@ -23,10 +26,16 @@ type script struct {
 	run   func(batch.Statement) error // executes a plain statement and passes its answer on
 	tell  func(Result)                // passes on the answer to a statement of the control flow
 	types map[string]string           // of the variables, as they were declared
+	turns int                         // of all loops so far
+	began time.Time
 }
 
-// errReturn ends a batch.
-var errReturn = fmt.Errorf("RETURN")
+// errReturn ends a batch, errBreak a loop and errContinue a turn of it.
+var (
+	errReturn   = errors.New("RETURN")
+	errBreak    = errors.New("BREAK")
+	errContinue = errors.New("CONTINUE")
+)
 
 // compound runs a batch with variables and control flow, up to the first error. Its variables live as long as it.
 func (s *Session) compound(ctx context.Context, text string, run func(batch.Statement) error, tell func(Result)) error {
@@ -41,10 +50,14 @@ func (s *Session) compound(ctx context.Context, text string, run func(batch.Stat
 	}
 	s.variables = map[string]dialect.Value{}
 	defer func() { s.variables = nil }()
-	x := &script{s: s, run: run, tell: tell, types: map[string]string{}}
+	ctx, stop := s.interruptible(ctx)
+	interrupt := s.interrupt
+	s.interrupt = nil // between two statements, too, a request to cancel is for the batch
+	defer func() { s.interrupt = interrupt; stop() }()
+	x := &script{s: s, run: run, tell: tell, types: map[string]string{}, began: time.Now()}
 	for i, st := range list {
 		switch err := x.statements(ctx, []batch.Statement{st}); {
-		case err == errReturn: //nolint:errorlint // it is never wrapped
+		case errors.Is(err, errReturn):
 			if i == len(list)-1 { // nothing is left that it could skip
 				tell(Result{Tag: "RETURN", Notices: []Notice{{"WARNING", "RETURN ends this text only: " + inPieces}}})
 			}
@@ -93,12 +106,16 @@ func unreadable(list []batch.Statement) (*batch.Statement, error) {
 // variables are known later.
 func queries(st batch.Statement) (out []string) {
 	switch st.Kind {
-	case batch.If:
+	case batch.If, batch.While:
 		return []string{condition(st.Text)}
 	case batch.Print:
 		return []string{printed(st.Text)}
+	case batch.Throw:
+		if st.Number != "" {
+			out = []string{value(st.Number), printed(st.Text), value(st.State)}
+		}
 	case batch.Raise:
-		out = []string{printed(st.Text), printed(st.Severity)}
+		out = []string{printed(st.Text), value(st.Severity), value(st.State)}
 		for _, v := range st.Values {
 			out = append(out, value(v))
 		}
@@ -153,11 +170,18 @@ const inPieces = "psql -f sends a script in pieces, one for each semicolon; cote
 
 func (x *script) statements(ctx context.Context, list []batch.Statement) error {
 	for _, st := range list {
-		if err := ctx.Err(); err != nil {
+		if err := ended(ctx); err != nil {
 			return err
 		}
-		if err := x.statement(ctx, st); err != nil {
+		err := x.statement(ctx, st)
+		switch {
+		case err == nil:
+		case errors.Is(err, errReturn), errors.Is(err, errBreak), errors.Is(err, errContinue):
 			return err
+		default:
+			f := failed(err, st.Line)
+			x.s.counts(f.number, 0)
+			return f
 		}
 	}
 	return nil
@@ -171,9 +195,20 @@ func (x *script) statement(ctx context.Context, st batch.Statement) error {
 		return x.assign(ctx, st)
 	case batch.If:
 		return x.choose(ctx, st)
+	case batch.While:
+		return x.repeat(ctx, st)
+	case batch.Break:
+		return errBreak
+	case batch.Continue:
+		return errContinue
+	case batch.Try:
+		return x.try(ctx, st)
+	case batch.Throw:
+		return x.throw(ctx, st)
 	case batch.Print:
 		text, err := x.text(ctx, st.Text)
 		if err == nil {
+			x.s.counts(0, 0)
 			x.tell(Result{Tag: "PRINT", Notices: []Notice{{"NOTICE", text}}})
 		}
 		return err
@@ -208,6 +243,9 @@ func (x *script) declare(ctx context.Context, st batch.Statement) error {
 		}
 		x.types[v.Name] = v.Type
 		x.s.variables[v.Name] = valueOf(values[0], t)
+		if v.Value != "" {
+			x.s.counts(0, 1)
+		}
 	}
 	x.tell(Result{Tag: "DECLARE"})
 	return nil
@@ -223,11 +261,12 @@ func (x *script) assign(ctx context.Context, st batch.Statement) error {
 		}
 		list = append(list, cast(v.Value, t))
 	}
-	values, found, err := x.row(ctx, assigned(st, list), len(list))
+	values, rows, err := x.row(ctx, assigned(st, list), len(list))
 	if err != nil {
 		return err
 	}
-	if found {
+	x.s.counts(0, rows)
+	if rows > 0 {
 		for i, v := range st.Variables {
 			x.s.variables[v.Name] = valueOf(values[i], x.s.variables[v.Name].Type)
 		}
@@ -237,18 +276,66 @@ func (x *script) assign(ctx context.Context, st batch.Statement) error {
 }
 
 func (x *script) choose(ctx context.Context, st batch.Statement) error {
-	values, _, err := x.row(ctx, condition(st.Text), 1)
+	holds, err := x.holds(ctx, st.Text)
 	if err != nil {
 		return err
 	}
 	branch := st.Else
-	if values[0] == int64(1) {
+	if holds {
 		branch = st.Then
 	}
 	if len(branch) == 0 {
 		x.tell(Result{Tag: "IF"})
 	}
 	return x.statements(ctx, branch)
+}
+
+// holds returns a condition.
+func (x *script) holds(ctx context.Context, text string) (bool, error) {
+	values, _, err := x.row(ctx, condition(text), 1)
+	if err != nil {
+		return false, err
+	}
+	x.s.counts(0, 0)
+	return values[0] == int64(1), nil
+}
+
+// ended returns the error of a batch that its client has canceled, or whose session ends; nil: it goes on.
+func ended(ctx context.Context) error {
+	if errors.Is(context.Cause(ctx), errInterrupted) {
+		return Errorf("57014", "%v", errInterrupted)
+	}
+	return ctx.Err()
+}
+
+// repeat runs a loop.
+func (x *script) repeat(ctx context.Context, st batch.Statement) error {
+	for {
+		if err := ended(ctx); err != nil {
+			return err
+		}
+		holds, err := x.holds(ctx, st.Text)
+		if err != nil {
+			return err
+		}
+		if !holds {
+			break
+		}
+		if x.turns++; x.turns > maxTurns {
+			return Errorf("54000", "the loops of a batch have at most %d turns", maxTurns).WithHint("GO n repeats a batch; the shell waits and repeats as long as you want")
+		}
+		if most := x.s.limits.Operation; time.Since(x.began) > most {
+			return Errorf("57014", "canceling the batch: its loops took longer than %v", most)
+		}
+		if err = x.statements(ctx, st.Then); errors.Is(err, errBreak) {
+			break
+		}
+		if err != nil && !errors.Is(err, errContinue) {
+			return err
+		}
+	}
+	x.tell(Result{Tag: "WHILE"})
+	return nil
 }
 
 // text returns an expression as T-SQL prints it.
@@ -265,7 +352,7 @@ type lastRow struct {
 	columns int
 	types   []Column
 	values  []any
-	found   bool
+	rows    int64
 	notes   []string
 }
 
@@ -280,23 +367,24 @@ func (r *lastRow) Columns(list []Column) error {
 
 // Row implements Rows.
 func (r *lastRow) Row(values []any) error {
-	r.values, r.found = values, true
+	r.values = values
+	r.rows++
 	return nil
 }
 
 // Notice implements Rows.
 func (r *lastRow) Notice(text string) { r.notes = append(r.notes, text) }
 
-// row returns the last row of a query, or as many NULL.
-func (x *script) row(ctx context.Context, query string, columns int) ([]any, bool, error) {
+// row returns the last row of a query, or as many NULL, and the number of its rows.
+func (x *script) row(ctx context.Context, query string, columns int) ([]any, int64, error) {
 	to := &lastRow{columns: columns}
 	if _, err := x.s.run(ctx, query, nil, to); err != nil {
-		return nil, false, err
+		return nil, 0, err
 	}
-	if !to.found {
+	if to.rows == 0 {
 		to.values = make([]any, columns)
 	}
-	return to.values, to.found, nil
+	return to.values, to.rows, nil
 }
 
 // valueOf returns a value of a result as that of a variable.

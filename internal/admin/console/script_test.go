@@ -26,7 +26,7 @@ var batches = []struct{ text, want string }{
 	{"DECLARE @x int; IF @x IS NULL PRINT 'null' ELSE PRINT 'set'", "DECLARE|'null' PRINT"},
 	{"PRINT 1 + 1 PRINT NULL RETURN PRINT 'never'", "'2' PRINT|'' PRINT"},
 	{"SELECT 1 SELECT 2", "[1] SELECT|[2] SELECT"},
-	{"DECLARE @x int = 'a'", "42601 conversion failed when converting the value \"a\" to an integer"},
+	{"DECLARE @x int = 'a'", "22P02 conversion failed when converting the value \"a\" to an integer"},
 	{"SELECT @y", "42704 must declare the scalar variable \"@y\""},
 	{"SET @y = 1", "42704 must declare the scalar variable \"@y\""},
 	{"DECLARE @x int DECLARE @x int", "42710 the variable name @x has already been declared"},
@@ -37,7 +37,6 @@ var batches = []struct{ text, want string }{
 	{"EXEC master.dbo.xp_readerrorlog 0, 1, N'x'", "0A000 EXEC xp_readerrorlog is not supported in the console"},
 	{"EXECUTE @rc = sp_who2", "0A000 EXEC sp_who2 is not supported in the console"},
 	{"EXEC ('SELECT 1')", "0A000 EXEC of a text is not supported in the console"},
-	{"WHILE 1 = 1 PRINT 'x'", "0A000 WHILE is not supported in the console"},
 	{"SET NOCOUNT ON\nDECLARE @who sysname\nSELECT @who = primary_replica FROM sys.dm_hadr_availability_group_states\nIF @who = @@SERVERNAME\n    SELECT 'here' AS [where]\nELSE\n    SELECT @who AS [where]", "SET|DECLARE|SET|[here] SELECT"},
 	{"IF 1 = 1 ALTER AVAILABILITY GROUP shop MODIFY REPLICA ON 'b' WITH (BACKUP_PRIORITY = 7)", "ALTER AVAILABILITY GROUP"},
 	{"RAISERROR('100%% sure', 10, 1)", "'100% sure' RAISERROR"},
@@ -156,6 +155,8 @@ var unreadableScripts = map[string]string{
 	"%s\nEXEC sp_who2": "0A000", "%s\nWAITFOR DELAY '00:00:05'": "0A000",
 	"%s\nDECLARE @x int = 1 +": "42601", "DECLARE @x int\n%s\nSET @x = 1 +": "42601", "DECLARE @x sysname\n%s\nSELECT @x = name FROM sys.databases WHERE": "42601",
 	"%s\nRAISERROR('x', 1 +, 1)": "42601",
+	"%s\nWHILE 1 = 1 +\nBREAK":   "42601", "BEGIN TRY %s; SELCT 1 END TRY BEGIN CATCH PRINT 'x' END CATCH": "42601", "BEGIN TRY %s END TRY BEGIN CATCH PRINT 1 + END CATCH": "42601",
+	"%s\nBREAK": "42601", "%s;\nTHROW": "42601", "%s\nTHROW 50000, 'x', 1": "42601", "%s;\nTHROW 50000, 'x' + 'y', 1": "42601", "BEGIN TRY %s END TRY": "42601",
 }
 
 // TestNothingIsDoneOfAnUnreadableScript holds that a typing mistake leaves nothing half done, as in both servers, which

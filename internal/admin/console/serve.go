@@ -274,6 +274,7 @@ func (w *wire) part(ctx context.Context, p ddl.Part) error {
 		}
 		return bad
 	}, func(r Result) {
+		w.until = time.Time{} // of a statement that failed and was caught
 		w.notices(r)
 		w.complete(r, 0)
 	})
@@ -283,6 +284,7 @@ func (w *wire) part(ctx context.Context, p ddl.Part) error {
 func (w *wire) statement(ctx context.Context, text string) error {
 	to := w.newSender(nil)
 	r, err := w.s.run(ctx, text, nil, to)
+	w.s.executed(err, to.sent)
 	if err != nil {
 		return err
 	}

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -22,6 +21,7 @@ const (
 	maxPrepared = 256
 	maxSettings = 256
 	maxKept     = 4 << 20 // bytes of prepared statements, arguments and rows of suspended portals
+	maxAnswered = 100_000 // rows of the answers to a text that are returned together
 )
 
 // Transaction states, as in ReadyForQuery.
@@ -41,6 +41,11 @@ type Session struct {
 	limits   Limits
 
 	variables map[string]dialect.Value // of the running batch, by name
+	caught    *failure                 // of the CATCH block that is run; nil: none is
+	lastError int64                    // @@ERROR: the number of the last statement's error; 0: it had none
+	lastRows  *int64                   // @@ROWCOUNT: the rows of the last statement; nil: there was none
+	aborts    bool                     // XACT_ABORT: an error dooms the transaction
+	doomed    bool                     // the transaction can only be rolled back
 
 	interrupt <-chan struct{} // requests to cancel the running statement; nil: there are none
 	late      func()          // is told of a statement that took too long; nil: nobody is
@@ -51,18 +56,19 @@ var errInterrupted = errors.New("canceling statement due to user request")
 // interruptible returns a context that ends when the client cancels the running statement. The caller calls stop after
 // the statement.
 func (s *Session) interruptible(ctx context.Context) (out context.Context, stop func()) {
-	if s.interrupt == nil {
+	interrupt := s.interrupt
+	if interrupt == nil {
 		return ctx, func() {}
 	}
 	select {
-	case <-s.interrupt: // it arrived while nothing ran
+	case <-interrupt: // it arrived while nothing ran
 	default:
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		select {
-		case <-s.interrupt:
+		case <-interrupt:
 			cancel(errInterrupted)
 		case <-ctx.Done():
 		}
@@ -77,27 +83,33 @@ func NewSession(b Backend, who Principal) *Session {
 	return s
 }
 
-// Run executes one statement, or a batch, and returns its whole answer. The error is an *Error.
+// Run executes one statement, or a batch, and returns its whole answer. The error is an *Error; the answer of a batch
+// that has one is that of the statements before it.
 func (s *Session) Run(ctx context.Context, text string) (Result, error) {
 	if !batch.Compound(text) {
 		return s.one(ctx, text)
 	}
 	var out []Result
+	rows := 0
 	err := s.compound(ctx, text, func(st batch.Statement) error {
 		r, err := s.one(ctx, st.Text)
-		if err == nil {
-			out = append(out, r)
+		if err != nil {
+			return err
 		}
-		return err
+		if rows += len(r.Rows); rows > maxAnswered {
+			return Errorf("54000", "the answers to one text have at most %d rows", maxAnswered)
+		}
+		out = append(out, r)
+		return nil
 	}, func(r Result) { out = append(out, r) })
+	var r Result
+	if len(out) > 0 {
+		r, r.Next = out[0], out[1:]
+	}
 	if err != nil {
-		return Result{}, AsError(err)
+		return r, AsError(err)
 	}
-	if len(out) == 0 {
-		return Result{}, nil
-	}
-	out[0].Next = out[1:]
-	return out[0], nil
+	return r, nil
 }
 
 // IsScript reports whether a text is more than one statement, or has variables or control flow.
@@ -107,6 +119,7 @@ func IsScript(text string) bool { return batch.Compound(text) }
 func (s *Session) one(ctx context.Context, text string) (Result, error) {
 	var k whole
 	r, err := s.run(ctx, text, nil, &k)
+	s.executed(err, len(k.Rows))
 	if err != nil {
 		return r, AsError(err)
 	}
@@ -245,10 +258,15 @@ func (s *Session) dispatch(ctx context.Context, k kind, text string, args []any,
 	case kindQuery:
 		return Result{Tag: "SELECT"}, s.backend.Query(ctx, s.who, Question{text, args, s.values()}, to)
 	case kindBegin:
-		s.tx = txOpen
-		return Result{Tag: strings.Join(words(text, 1), "")}, nil
+		return s.begin(words(text, 2))
 	case kindEnd:
-		return s.end(words(text, 1)[0]), nil
+		word := words(text, 1)[0]
+		if s.doomed && word != "ROLLBACK" && word != "ABORT" {
+			e := Errorf("25P02", "the transaction cannot be committed: roll it back")
+			e.Number = 3930
+			return Result{}, e
+		}
+		return s.end(word), nil
 	case kindSet:
 		return s.set(text)
 	case kindShow:
@@ -262,19 +280,6 @@ func (s *Session) dispatch(ctx context.Context, k kind, text string, args []any,
 	default:
 		return Result{}, notHere(text)
 	}
-}
-
-// values returns the variables that a query may name: those of the batch, and @@TRANCOUNT in a transaction.
-func (s *Session) values() map[string]dialect.Value {
-	if s.tx == txIdle {
-		return s.variables
-	}
-	out := maps.Clone(s.variables)
-	if out == nil {
-		out = map[string]dialect.Value{}
-	}
-	out["@@trancount"] = dialect.Value{Type: dialect.Type{Kind: dialect.Int}, V: int64(1)}
-	return out
 }
 
 // elsewhere are statements of T-SQL that are done otherwise here.
@@ -313,6 +318,18 @@ func notHere(text string) error {
 	return Errorf("0A000", "%s is not a statement of the console", name).WithHint(hint)
 }
 
+func (s *Session) begin(w []string) (Result, error) {
+	r := Result{Tag: w[0]}
+	switch {
+	case s.tx != txIdle && len(w) > 1 && w[1] == "TRAN":
+		return Result{}, Errorf("0A000", "BEGIN TRAN within a transaction is not supported in the console").WithHint("COMMIT the first one: a transaction holds nothing back here")
+	case s.tx != txIdle:
+		r.Notices = []Notice{{"WARNING", "there is already a transaction in progress"}}
+	}
+	s.tx = txOpen
+	return r, nil
+}
+
 func (s *Session) end(word string) Result {
 	tag := map[string]string{"COMMIT": "COMMIT", "END": "COMMIT"}[word]
 	if tag == "" || s.tx == txFailed {
@@ -322,7 +339,7 @@ func (s *Session) end(word string) Result {
 	if s.tx == txIdle {
 		r.Notices = []Notice{{"WARNING", "there is no transaction in progress"}}
 	}
-	s.tx = txIdle
+	s.tx, s.doomed = txIdle, false
 	return r
 }
 

@@ -60,6 +60,9 @@ func (s *Session) set(text string) (Result, error) {
 	case verb == "RESET" && strings.EqualFold(fields[0], "ALL"):
 		s.settings = s.defaults()
 		return Result{Tag: verb}, nil
+	case verb == "SET" && strings.EqualFold(fields[0], "XACT_ABORT") && len(fields) == 2:
+		s.aborts = strings.EqualFold(fields[1], "ON")
+		return Result{Tag: verb}, nil
 	case verb == "SET" && otherRole(rest):
 		return Result{}, Errorf("0A000", "SET %s is not supported in the console: the statements would go on with the rights of %s", strings.ToUpper(fields[0]), s.who.User).
 			WithHint("log in as the other role")

@@ -120,8 +120,6 @@ user 0 0 user x text
 @@spid 0 0 pg_backend_pid x int
 @@servicename 0 0 co_servicename x text
 @@language 0 0 co_language x text
-@@trancount 0 0 co_zero x int
-@@error 0 0 co_zero x int
 count 0 1 count x bigint
 count_big 0 1 count x bigint
 sum 1 1 sum n sum
@@ -182,7 +180,7 @@ var refusedFunctions = map[string]string{
 	"is_rolemember":    "membership of coterie_viewer, coterie_operator and coterie_admin decides: ask pg_has_role in another database",
 	"host_name":        "coterie.sessions has the clients' addresses", "app_name": "", "checksum": "", "binary_checksum": "", "rand": "", "random": "", "object_name": "",
 	"stdev": "", "stdevp": "", "var": "", "varp": "", "stddev": "", "variance": "", "soundex": "", "hashbytes": "", "switchoffset": "all times are UTC", "todatetimeoffset": "all times are UTC",
-	"parse": "use CAST or CONVERT", "try_parse": "use TRY_CAST or TRY_CONVERT", "error_message": "", "error_number": "", "xact_state": "", "json_value": "use json_extract",
+	"parse": "use CAST or CONVERT", "try_parse": "use TRY_CAST or TRY_CONVERT", "json_value": "use json_extract",
 	"json_query": "use json_extract", "openjson": "", "string_split": "", "generate_series": "", "unnest": "an array is not there", "to_char": "use FORMAT or CONVERT",
 	"age": "use DATEDIFF", "array_agg": "use STRING_AGG", "percentile_cont": "", "percentile_disc": "", "approx_count_distinct": "use COUNT(DISTINCT x)", "formatmessage": "",
 	"session_context": "", "permissions": "", "has_perms_by_name": "", "col_name": "", "schema_name": "", "type_name": "", "ident_current": "", "scope_identity": "",
@@ -211,9 +209,8 @@ func (w *writer) call(e *expr, s *scope) (string, Type) {
 	case "concat", "concat_ws":
 		return w.concat(e, s)
 	case "current_setting", "current_schemas":
-	}
-	if v, ok := w.env.Variables[e.text]; ok && strings.HasPrefix(e.text, "@@") {
-		return fmt.Sprint(v.V), v.Type
+	case "@@error", "@@rowcount", "@@trancount", "xact_state", "error_number", "error_severity", "error_state", "error_line", "error_message", "error_procedure":
+		return w.told(e)
 	}
 	f, ok := functions()[e.text]
 	switch hint, refused := refusedFunctions[e.text]; {
@@ -249,6 +246,28 @@ func (w *writer) call(e *expr, s *scope) (string, Type) {
 		texts[2] = w.converted(texts[2], types[2], types[0])
 	}
 	return w.result(e, f.result, w.around(e, f.engine, texts, s), types)
+}
+
+// told writes what T-SQL tells of the last statement, of the transaction, and in CATCH of the error.
+func (w *writer) told(e *expr) (string, Type) {
+	w.arity(e, 0, 0)
+	name := e.text
+	if !strings.HasPrefix(name, "@@") {
+		name += "()"
+	}
+	whole := Type{Kind: Int, OID: 23}
+	v, ok := w.env.Variables[name]
+	switch {
+	case ok:
+		return v.write()
+	case name == "@@rowcount":
+		panic(unsupported("@@ROWCOUNT before the first statement of a session", "it counts the rows of the statement before it: write both into one text"))
+	case name == "error_message()" || name == "error_procedure()":
+		return "NULL", Type{Kind: Text}
+	case strings.HasPrefix(name, "error_"):
+		return "NULL", whole
+	}
+	return "0", whole
 }
 
 // caseMatters are the functions that look for a text in another one.
@@ -427,7 +446,8 @@ func (w *writer) concat(e *expr, s *scope) (string, Type) {
 // FunctionNames returns the names of the functions that a query may call, sorted, without those of PostgreSQL's
 // catalog.
 func FunctionNames() []string {
-	out := strings.Fields("mod isnull coalesce nullif greatest least iif choose concat concat_ws cast try_cast convert try_convert extract")
+	out := strings.Fields(`mod isnull coalesce nullif greatest least iif choose concat concat_ws cast try_cast convert try_convert extract
+		@@error @@rowcount @@trancount xact_state error_number error_severity error_state error_line error_message error_procedure`)
 	for name := range functions() {
 		if !strings.HasPrefix(name, "extract_") {
 			out = append(out, name)

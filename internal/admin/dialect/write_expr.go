@@ -105,6 +105,11 @@ func (w *writer) variable(name string) (string, Type) {
 	if !ok {
 		panic(Errorf("42704", "must declare the scalar variable \"@%s\"", name).withHint(LifeOfVariables))
 	}
+	return v.write()
+}
+
+// write writes the value of a variable.
+func (v Value) write() (string, Type) {
 	switch x := v.V.(type) {
 	case int64:
 		return "(" + strconv.FormatInt(x, 10) + ")", v.Type

@@ -148,7 +148,6 @@ var numbers = map[string]Function{
 	"co_greatest":  {-1, func(a []driver.Value) (driver.Value, error) { return extreme(a, 1), nil }, false},
 	"co_least":     {-1, func(a []driver.Value) (driver.Value, error) { return extreme(a, -1), nil }, false},
 	"co_isnumeric": {1, func(a []driver.Value) (driver.Value, error) { return isNumeric(a[0]), nil }, false},
-	"co_zero":      {0, func([]driver.Value) (driver.Value, error) { return int64(0), nil }, false},
 	"co_rows":      {1, rows, false},
 }
 
