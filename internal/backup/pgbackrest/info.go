@@ -39,6 +39,12 @@ type stanza struct {
 		System  uint64 `json:"system-id"`
 		Version string `json:"version"`
 	} `json:"db"`
+	Repo []struct {
+		Status struct {
+			Code    int
+			Message string
+		}
+	}
 	Status struct {
 		Code    int
 		Message string
@@ -46,10 +52,12 @@ type stanza struct {
 	} `json:"status"`
 }
 
-// The codes of a stanza's status that are not a problem: it is whole, or has no backup yet.
+// The codes of a stanza's status that are not a problem: it is whole, or has no backup yet. With the last one the
+// program could not look, and what it tells beside is nothing.
 const (
 	statusOK       = 0
 	statusNoBackup = 2
+	statusOther    = 99
 )
 
 // Parse reads the answer of pgbackrest info --output=json for one stanza. archives are the names of the directories
@@ -64,6 +72,15 @@ func Parse(text []byte, name string) (c backup.Catalog, archives []string, err e
 		return backup.Catalog{Problem: "it has no stanza " + name}, nil, nil
 	}
 	s := all[i]
+	if s.Status.Code == statusOther {
+		said := s.Status.Message
+		for _, r := range s.Repo {
+			if r.Status.Code == statusOther {
+				said = brief(r.Status.Message)
+			}
+		}
+		return c, nil, fmt.Errorf("pgbackrest: %s", said)
+	}
 	if s.Status.Code != statusOK && s.Status.Code != statusNoBackup {
 		c.Problem = s.Status.Message
 	}
@@ -117,7 +134,11 @@ func (t *Tool) info(ctx context.Context) (backup.Catalog, []string, error) {
 	if err != nil {
 		return backup.Catalog{}, nil, err
 	}
-	return Parse([]byte(out), t.plan.Stanza)
+	c, archives, err := Parse([]byte(out), t.plan.Stanza)
+	if err != nil {
+		err = errors.New(t.secrets.Hide(err.Error()))
+	}
+	return c, archives, err
 }
 
 // Catalog asks the program what there is.

@@ -136,7 +136,7 @@ func (t *Tool) failure(err error, said string) error {
 	if text == "" {
 		text = strings.TrimSpace(said)
 	}
-	return fmt.Errorf("pgbackrest: %s: %w", t.secrets.Hide(text), err)
+	return fmt.Errorf("pgbackrest: %s: %w", t.secrets.Hide(brief(text)), err)
 }
 
 // message returns the text of a line that tells of an error.

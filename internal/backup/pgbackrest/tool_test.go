@@ -305,3 +305,25 @@ func TestReads(t *testing.T) {
 		t.Errorf("%s %v", asked, err)
 	}
 }
+
+// TestBrief holds that the refusal of an S3 store is told with its reason, and without the request and the answer.
+func TestBrief(t *testing.T) {
+	const answer = "HTTP request failed with 403 (Forbidden):\n*** Path/Query ***:\nGET /b/\n*** Response Content ***:\n<Error><Code>SignatureDoesNotMatch</Code><Message>planted-key</Message></Error>"
+	want := "the S3 store answered 403 SignatureDoesNotMatch (the secret of the key is wrong; coterie backup enable --secrets FILE gives another one)"
+	if got := brief(answer); got != want {
+		t.Errorf("%q", got)
+	}
+	if got := brief("HTTP request failed with 503 (Slow Down)"); got != "the S3 store answered 503" {
+		t.Errorf("%q", got)
+	}
+	if got := brief("unable to connect"); got != "unable to connect" {
+		t.Errorf("%q", got)
+	}
+	info := `[{"name":"s","repo":[{"status":{"code":99,"message":` + strconv.Quote("[ProtocolError] "+answer) + `}}],"status":{"code":99,"lock":{"backup":{"held":false}},"message":"other"}}]`
+	if _, _, err := Parse([]byte(info), "s"); err == nil || err.Error() != "pgbackrest: "+want {
+		t.Error(err)
+	}
+	if err := fake(t, "echo 'ERROR: [103]: "+strings.ReplaceAll(answer, "\n", "\n            ")+"' >&2; exit 103").Check(t.Context()); err == nil || !strings.HasPrefix(err.Error(), "pgbackrest: "+want) || strings.Contains(err.Error(), "planted") {
+		t.Error(err)
+	}
+}
