@@ -9,7 +9,6 @@ import (
 
 	"github.com/coteriedb/coterie/internal/admin/web"
 	"github.com/coteriedb/coterie/internal/ag"
-	"github.com/coteriedb/coterie/internal/backup"
 	"github.com/coteriedb/coterie/internal/node/endorsement"
 	"github.com/coteriedb/coterie/internal/node/events"
 	"github.com/coteriedb/coterie/internal/node/hooks"
@@ -31,13 +30,13 @@ type admin struct {
 	hooks    *hooks.Runner    // nil: there is no directory of commands
 	webhooks *webhooks.Sender // nil: there is no receiver
 
-	backupStep func(context.Context, backup.StepRequest) (backup.StepAnswer, error)
-	metrics    http.Handler
+	backups *node // its part of them
+	metrics http.Handler
 }
 
 // newAdmin returns the node as its ports for administrators serve it. The caller sets refused before they are open.
 func (n *node) newAdmin(browsers *web.Server) *admin {
-	a := &admin{Service: n.status, operate: n.operate, majors: n.majors, browsers: browsers, webhooks: n.webhooks, backupStep: n.backupStep}
+	a := &admin{Service: n.status, operate: n.operate, majors: n.majors, browsers: browsers, webhooks: n.webhooks, backups: n}
 	a.metrics = metrics.Handler(a.measured, n.log.With("part", "metrics"))
 	return a
 }
@@ -52,6 +51,7 @@ func (a *admin) measured() metrics.Facts {
 		c := a.browsers.Counts()
 		f.Browsers = &c
 	}
+	a.backups.measureBackups(&f)
 	if a.hooks != nil {
 		c := metrics.Hooks(a.hooks.Counts())
 		f.Hooks = &c
@@ -121,7 +121,7 @@ func (n *node) newStatus() *status.Service {
 	}
 	if n.pg != nil {
 		c.Links, c.Server, c.Upstream, c.Downstream, c.Commits, c.Keeper, c.Seedings, c.Log = n.links, n.pg, n.up, n.down, n.penalty, n.server, n.seedJobs.Operations, n.serverSays
-		c.Observed, c.Parameters, c.Backups = n.observed, n.params, n.backups
+		c.Observed, c.Parameters, c.Backups = n.observed, n.params, shownBackups{n.backups, n.backupJobs}
 	}
 	if n.coverage != nil {
 		c.Coverage = n.coverage

@@ -66,7 +66,13 @@ func (a *admin) BackupStep(ctx context.Context, r backup.StepRequest) (out backu
 	if r.Step == backup.Start {
 		defer func(began time.Time) { a.note("backup", nil, began, err) }(time.Now())
 	}
-	return a.backupStep(ctx, r)
+	return a.backups.backupStep(ctx, r)
+}
+
+// BackupRun implements api.Node.
+func (a *admin) BackupRun(ctx context.Context, r api.BackupRunRequest) (out backup.Run, err error) {
+	defer func(began time.Time) { a.note("backup run", r, began, err) }(time.Now())
+	return a.backups.backupRun(ctx, r)
 }
 
 // Leave implements api.Node.

@@ -95,7 +95,7 @@ func (n *node) serveControl() {
 	})
 	n.serveStatements(gate)
 	n.serveMajors(gate)
-	rpc.Handle(gate, rpc.BackupStep, n.answerBackupStep)
+	n.serveBackups(gate)
 }
 
 // serveClientPort offers what the client ports of other nodes ask.

@@ -24,6 +24,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/rawconn"
 	"github.com/coteriedb/coterie/internal/lib/samples"
 	"github.com/coteriedb/coterie/internal/listener/serverlog"
+	"github.com/coteriedb/coterie/internal/node/backupruns"
 	"github.com/coteriedb/coterie/internal/node/backups"
 	"github.com/coteriedb/coterie/internal/node/clientport"
 	"github.com/coteriedb/coterie/internal/node/coverage"
@@ -83,6 +84,8 @@ type node struct {
 	fence      time.Duration // how long this host takes to fence a server
 	probes     *pgserver.Probes
 	backups    *backups.Service // nil on a witness
+	backupJobs *backupruns.Jobs // nil on a witness
+	otherRuns  *backupruns.Watch
 	links      *walstream.Links // nil on a witness
 	views      *catalog.Catalog
 	status     *status.Service
@@ -263,8 +266,10 @@ func (n *node) startChores(run func(string, func(context.Context) error)) {
 	if n.probes != nil {
 		run("health", n.probes.Run)
 		run("backups", n.backups.Run)
+		run("backups for other nodes", n.backupJobs.Run)
 		run("major upgrade", n.majors.Run)
 	}
+	run("backups of other nodes", n.otherRuns.Run)
 	run("quorum membership", n.quorum.Run)
 	run("signed configuration", n.endorsed.Run)
 	run("console roles", n.clients.KeepRoles)
@@ -345,7 +350,9 @@ func (n *node) openAgent(run func(string, func(context.Context) error)) error {
 		c.Downstream = &walstream.Downstream{Downstream: n.down}
 		c.Seeder, c.SeedRequests, c.Copying = n.seedJobs, n.seedJobs, n.seedJobs.Copying
 		n.probes = pgserver.NewProbes(n.pg, n.serverLog(), health.Config{Target: n.probeTarget, Logger: n.log.With("part", "health"), Found: func() { n.agent.Wake() }})
-		n.backups = backups.New(backups.Config{Layout: n.layout, Server: n.pg, Connect: n.pg.Session, Leads: n.leads, Log: n.log.With("part", "backups")})
+		if err := n.openBackups(); err != nil {
+			return err
+		}
 		c.Probes, c.Suspend, c.Fence = n.probes, func(ctx context.Context) error { return n.operate.SuspendSelf(ctx) }, n.fence
 	}
 	var err error
@@ -353,6 +360,7 @@ func (n *node) openAgent(run func(string, func(context.Context) error)) error {
 		return err
 	}
 	n.endorsed = n.newEndorsement()
+	n.otherRuns = &backupruns.Watch{Ask: n.askBackups}
 	if n.clients.Serves() {
 		n.coverage = coverage.New(n.layout.CoverageFile(), n.outlooks, n.log.With("part", "coverage"))
 	}

@@ -59,6 +59,10 @@ type Node interface {
 	CancelSeeding(ctx context.Context, id ag.ReplicaID) (any, error)
 	// BackupStep has the primary do a step of a backup that is made of this node's copy.
 	BackupStep(ctx context.Context, req backup.StepRequest) (backup.StepAnswer, error)
+	// BackupRun has a replica make a backup of its server. It does not wait for its end.
+	BackupRun(ctx context.Context, req BackupRunRequest) (backup.Run, error)
+	// BackupActivity returns a replica's work on backups.
+	BackupActivity(ctx context.Context, on ag.ReplicaID) (backup.Activity, error)
 	// Seedings lists a replica's copies and verifications, oldest first.
 	Seedings(ctx context.Context, id ag.ReplicaID) (any, error)
 	// Link returns the measurements of the path between two members and the transport of WAL on it, as the first member
@@ -116,6 +120,12 @@ type RestartRequest struct {
 	// Server restarts PostgreSQL instead, of a secondary: Replica, or this node for "".
 	Server  bool         `json:"server,omitempty"`
 	Replica ag.ReplicaID `json:"replica,omitempty"`
+}
+
+// BackupRunRequest is the request for a backup on a replica.
+type BackupRunRequest struct {
+	On ag.ReplicaID `json:"on"`
+	backup.RunRequest
 }
 
 // SeedRequest is the request for a copy of the data on a replica.

@@ -178,6 +178,18 @@ func (c *Client) BackupStep(ctx context.Context, r backup.StepRequest) (backup.S
 	return out, c.call(ctx, "POST", "backup/step", r, &out)
 }
 
+// BackupRun has a replica make a backup of its server. It does not wait for its end.
+func (c *Client) BackupRun(ctx context.Context, r BackupRunRequest) (backup.Run, error) {
+	var out backup.Run
+	return out, c.call(ctx, "POST", "backup/run", r, &out)
+}
+
+// BackupActivity returns a replica's work on backups.
+func (c *Client) BackupActivity(ctx context.Context, on ag.ReplicaID) (backup.Activity, error) {
+	var out backup.Activity
+	return out, c.call(ctx, "POST", "backup/activity", on, &out)
+}
+
 // Link asks a member for the measurements of its path to another one.
 func (c *Client) Link(ctx context.Context, r LinkRequest) (Link, error) {
 	var out Link

@@ -71,6 +71,8 @@ func (s *Server) ServeAdmin(ctx context.Context, path string) error {
 	handle(mux, "POST /api/v1/seed/cancel", func(ctx context.Context, id ag.ReplicaID) (any, error) { return s.m.CancelSeeding(ctx, id) })
 	handle(mux, "POST /api/v1/seedings", func(ctx context.Context, id ag.ReplicaID) (any, error) { return s.m.Seedings(ctx, id) })
 	handle(mux, "POST /api/v1/backup/step", func(ctx context.Context, r backup.StepRequest) (any, error) { return s.m.BackupStep(ctx, r) })
+	handle(mux, "POST /api/v1/backup/run", func(ctx context.Context, r BackupRunRequest) (any, error) { return s.m.BackupRun(ctx, r) })
+	handle(mux, "POST /api/v1/backup/activity", func(ctx context.Context, on ag.ReplicaID) (any, error) { return s.m.BackupActivity(ctx, on) })
 	handle(mux, "POST /api/v1/link", func(ctx context.Context, r LinkRequest) (any, error) { return s.m.Link(ctx, r) })
 	handle(mux, "POST /api/v1/settings", func(ctx context.Context, r SettingsRequest) (any, error) { return nil, s.m.Set(ctx, r) })
 	handle(mux, "POST /api/v1/sql", func(ctx context.Context, text string) (any, error) { return s.m.SQL(ctx, text) })

@@ -10,6 +10,7 @@ import (
 	"github.com/coteriedb/coterie/internal/admin/ddl"
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/ag/availability"
+	"github.com/coteriedb/coterie/internal/backup"
 	"github.com/coteriedb/coterie/internal/lib/storage"
 )
 
@@ -107,6 +108,9 @@ type Backup struct {
 	Rate         int64     `json:"kept_bytes_per_s,omitempty"` // how fast they become more
 	FullIn       *int64    `json:"full_in_s,omitempty"`        // seconds until the disk is full at that rate; nil: they do not become more
 	Reason       string    `json:"behind_because,omitempty"`   // what is wrong with the repository, as far as a look at it tells
+
+	Run      backup.Run       `json:"run,omitzero"`       // the backup that the node makes, or the last one
+	Restores []backup.Restore `json:"restores,omitempty"` // begun from the node, and not over
 }
 
 // Stream is a secondary's log stream as the primary sees it.

@@ -3,6 +3,7 @@ package catalog
 import (
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -381,7 +382,8 @@ var backupView = view{
 	schema: "coterie", name: "backup", about: "The group's backups and the archiving of its WAL, as each replica that answers sees them.",
 	columns: cols("node t, enabled b, tool t, version t, stanza t, repository t, problem t, last_backup ts, last_backup_label t, is_primary b, archiving b, archived i8, " +
 		"last_archived_wal t, last_archived ts, failed i8, last_failed_wal t, last_failed ts, waiting i8, timeline i8, segment_bytes i8, " +
-		"waiting_since ts, waiting_bytes i8, waiting_bytes_per_second i8, free_bytes i8, full_in_seconds i8, reason t, last_backup_node t, preferred b, unfit t"),
+		"waiting_since ts, waiting_bytes i8, waiting_bytes_per_second i8, free_bytes i8, full_in_seconds i8, reason t, last_backup_node t, preferred b, unfit t, " +
+		"running_type t, running_since ts, running_pct f, running_phase t, last_failure t, interrupted_restore t"),
 	rows: func(f Facts) (out [][]any) {
 		for _, r := range f.Group.Replicas {
 			n := f.Nodes[r.ID]
@@ -389,7 +391,8 @@ var backupView = view{
 				continue
 			}
 			row := append([]any{string(r.ID)}, n.Backup.row()...)
-			out = append(out, append(row, orNull(n.Backup.LastNode), bit(f.PreferredForBackup(r.ID)), orNull(f.unfitForBackup(r))))
+			row = append(row, orNull(n.Backup.LastNode), bit(f.PreferredForBackup(r.ID)), orNull(f.unfitForBackup(r)))
+			out = append(out, append(row, n.Backup.underWay()...))
 		}
 		return out
 	},
@@ -409,6 +412,21 @@ func (b Backup) row() []any {
 	}
 	return append(row, bit(b.On && b.Ours), b.Archived, orNull(b.LastArchived), timeText(b.ArchivedAt), b.Failed, orNull(b.LastFailed), timeText(b.FailedAt),
 		int64(b.Waiting), b.Timeline, b.SegmentSize, timeText(b.Since), b.Kept, b.Rate, b.Free, full, orNull(b.Reason))
+}
+
+// underWay returns the columns of what the node makes and restores.
+func (b Backup) underWay() []any {
+	row := []any{nil, nil, nil, nil, orNull(b.Run.Failure)}
+	if b.Run.UnderWay() {
+		row = []any{string(b.Run.Kind), timeText(b.Run.Started), b.Run.Percent, orNull(b.Run.Phase), nil}
+	}
+	var left []string
+	for _, r := range b.Restores {
+		if r.Interrupted {
+			left = append(left, r.Dir)
+		}
+	}
+	return append(row, orNull(strings.Join(left, ", ")))
 }
 
 var storageView = view{

@@ -52,8 +52,18 @@ type work struct {
 	replayLimit time.Duration // of coterie backup run
 }
 
-// open reads which node this is, and runs f as the user that owns it. Root runs the command again as that user.
+// open reads which replica this is, and runs f as the user that owns it. Root runs the command again as that user.
 func open(c *cobra.Command, f func(x *work) error) error {
+	return openNode(c, func(x *work) error {
+		if x.cfg.PostgreSQL == nil {
+			return fail.Refusedf("%s is a witness and holds no data; run this on a replica", x.cfg.Node)
+		}
+		return f(x)
+	})
+}
+
+// openNode is open for commands that a witness knows, too.
+func openNode(c *cobra.Command, f func(x *work) error) error {
 	x := &work{c: c}
 	var err error
 	if x.client, err = cli.Client(c); err != nil {
@@ -64,9 +74,6 @@ func open(c *cobra.Command, f func(x *work) error) error {
 	}
 	if x.cfg, err = config.Load(x.layout.Dir); err != nil {
 		return fail.Error{Kind: fail.Usage, Err: err}
-	}
-	if x.cfg.PostgreSQL == nil {
-		return fail.Refusedf("%s is a witness and holds no data; run this on a replica", x.cfg.Node)
 	}
 	if os.Getuid() == 0 && x.layout.Owner() != 0 {
 		args := append(slices.Clone(os.Args[1:]), "--node", x.layout.Dir)

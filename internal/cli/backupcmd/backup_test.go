@@ -18,8 +18,10 @@ import (
 	"github.com/coteriedb/coterie/internal/backup"
 	"github.com/coteriedb/coterie/internal/backup/pgbackrest"
 	"github.com/coteriedb/coterie/internal/backup/planfile"
+	"github.com/coteriedb/coterie/internal/backup/underway"
 	"github.com/coteriedb/coterie/internal/cli/clitest"
 	"github.com/coteriedb/coterie/internal/config"
+	"github.com/coteriedb/coterie/internal/lib/fail"
 )
 
 // replica makes the node directory that of a replica, with a fake agent of the group orders and a fake pgBackRest. The
@@ -295,14 +297,65 @@ func enabledNode(t *testing.T, primary ag.ReplicaID, tool string) *clitest.Agent
 	return a
 }
 
-// TestRunElsewhere holds that a node which does not make backups says who does, or keeps quiet if it is told to.
+// TestRunElsewhere holds that a node which does not make backups has the one make it that does, and tells how it goes,
+// or keeps quiet if it is told to.
 func TestRunElsewhere(t *testing.T) {
 	a := enabledNode(t, "n2", "exit 1")
-	clitest.Run(t, Backup(), a.Layout.Dir, "run").Refused(t, 3, "name n2 for backups: run coterie backup run there")
+	run := backup.Run{ID: "r", Kind: backup.Full, Started: time.Now()}
+	ended, failed := run, run
+	ended.End(run.Started.Add(3*time.Second), backup.Backup{Label: "20261126-120000F", Kind: backup.Full}, nil)
+	failed.End(run.Started, backup.Backup{}, fail.Unhealthyf("the repository is full"))
+	a.On("BackupRun", func(any) (any, error) { return run, nil })
+	answers := []backup.Run{run, ended, failed, {ID: "another"}}
+	a.On("BackupActivity", func(any) (any, error) {
+		now := answers[0]
+		answers = answers[1:]
+		return backup.Activity{Run: now}, nil
+	})
+	r := clitest.Run(t, Backup(), a.Layout.Dir, "run", "--type", "full", "--json")
+	var m made
+	if err := json.Unmarshal([]byte(r.Out), &m); err != nil || r.Code != 0 || !m.Run || m.Node != "n2" || m.Backup.Label != "20261126-120000F" || m.Seconds != 3 || !strings.Contains(r.Said, "n2 makes the backup") {
+		t.Errorf("%+v, %v", r, err)
+	}
+	want := api.BackupRunRequest{On: "n2", RunRequest: backup.RunRequest{Kind: backup.Full, ReplayLimit: 10 * time.Minute}}
+	if asked := a.Asked("BackupRun"); len(asked) != 1 || asked[0] != want {
+		t.Errorf("%+v", asked)
+	}
+	clitest.Run(t, Backup(), a.Layout.Dir, "run").Refused(t, 3, "the backup on n2: the repository is full")
+	clitest.Run(t, Backup(), a.Layout.Dir, "run").Refused(t, 3, "n2 does not know of the backup any more")
+	a.On("BackupRun", func(any) (any, error) { return nil, errors.New("no such method") })
+	clitest.Run(t, Backup(), a.Layout.Dir, "run").Refused(t, 1, "no such method")
 	if r := clitest.Run(t, Backup(), a.Layout.Dir, "run", "--if-preferred"); r.Code != 0 || !strings.Contains(r.Said, "n2 makes the backups") {
 		t.Errorf("%+v", r)
 	}
 	clitest.Run(t, Backup(), a.Layout.Dir, "run", "--type", "all").Refused(t, 2, "full, diff or incr")
+	clitest.Run(t, Backup(), a.Layout.Dir, "run", "--here", "--if-preferred").Refused(t, 2, "exclude each other")
+}
+
+// TestRunHere holds that a person can insist on a node, and not on one where no backup can be made; and that what it
+// does is told to others while it is under way, and how it ended.
+func TestRunHere(t *testing.T) {
+	a := enabledNode(t, "n1", `cp NODE/run.json "$(dirname "$0")/seen"; echo "ERROR: [057]: it went away" >&2; exit 57`)
+	script := filepath.Join(filepath.Dir(os.Getenv("ASKED")), "pgbackrest")
+	b, err := os.ReadFile(script)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(script, []byte(strings.ReplaceAll(string(b), "NODE", a.Layout.Backup())), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	a.OnSQL("FROM coterie.options", []string{"option", "replica", "value"}, []any{"AUTOMATED_BACKUP_PREFERENCE", nil, "SECONDARY"}, []any{"BACKUP_PRIORITY", "n1", "0"})
+	clitest.Run(t, Backup(), a.Layout.Dir, "run", "--here", "--id", "mine").Refused(t, 1, "it went away")
+	var seen backup.Run
+	b, err = os.ReadFile(filepath.Join(filepath.Dir(script), "seen"))
+	if err := errors.Join(err, json.Unmarshal(b, &seen)); err != nil || !seen.UnderWay() || seen.ID != "mine" || seen.Kind != backup.Incremental {
+		t.Errorf("%v: %s", err, b)
+	}
+	if now := underway.Read(a.Layout.Backup()); now.ID != "mine" || now.UnderWay() || !strings.Contains(now.Failure, "it went away") {
+		t.Errorf("%+v", now)
+	}
+	a.OnSQL("SELECT node, is_primary, unfit", []string{"node", "is_primary", "unfit"}, []any{"n1", true, "it is under maintenance"}, []any{"n2", false, nil})
+	clitest.Run(t, Backup(), a.Layout.Dir, "run", "--here").Refused(t, 3, "no backup can be made on n1 now: it is under maintenance")
 }
 
 // TestRunOnTheReplicaOfThePreference holds which node a job on the primary n1 finds for each preference: it makes the
@@ -316,17 +369,18 @@ func TestRunOnTheReplicaOfThePreference(t *testing.T) {
 	}{
 		{"PRIMARY", "50", "", 1, "pgbackrest"},
 		{"PRIMARY", "0", "", 3, "n1: its BACKUP_PRIORITY is 0"},
-		{"SECONDARY", "50", "", 3, "name n2 for backups"},
+		{"SECONDARY", "50", "", 3, "backup on n2"},
 		{"SECONDARY", "50", "it does not receive from the primary", 1, "pgbackrest"},
-		{"SECONDARY_ONLY", "100", "", 3, "name n2 for backups"},
+		{"SECONDARY_ONLY", "100", "", 3, "backup on n2"},
 		{"SECONDARY_ONLY", "100", "it is under maintenance", 3, "AUTOMATED_BACKUP_PREFERENCE is SECONDARY_ONLY, and none of the replicas that it allows can make a backup (n2: it is under maintenance)"},
 		{"NONE", "51", "", 1, "pgbackrest"},
-		{"NONE", "49", "", 3, "name n2 for backups"},
+		{"NONE", "49", "", 3, "backup on n2"},
 	} {
+		a.On("BackupRun", func(any) (any, error) { return backup.Run{}, fail.Unhealthyf("a backup on n2 is asked for") })
 		a.OnSQL("FROM coterie.options", []string{"option", "replica", "value"}, []any{"AUTOMATED_BACKUP_PREFERENCE", nil, tt.preference}, []any{"BACKUP_PRIORITY", "n1", tt.priority})
 		fitness(a, "n1", tt.unfit)
 		clitest.Run(t, Backup(), a.Layout.Dir, "run").Refused(t, tt.code, tt.says)
-		if r := clitest.Run(t, Backup(), a.Layout.Dir, "run", "--if-preferred"); strings.HasPrefix(tt.says, "name ") != (r.Code == 0) {
+		if r := clitest.Run(t, Backup(), a.Layout.Dir, "run", "--if-preferred"); strings.HasPrefix(tt.says, "backup on ") != (r.Code == 0) {
 			t.Errorf("%+v with --if-preferred: %+v", tt, r)
 		}
 	}
@@ -364,6 +418,40 @@ func TestList(t *testing.T) {
 	if r := clitest.Run(t, Backup(), a.Layout.Dir, "list"); r.Code != 0 || !strings.Contains(r.Out, "no backups in /backup, stanza orders") {
 		t.Errorf("%+v", r)
 	}
+}
+
+// TestListOfOthers holds that a node without a repository shows what the replicas tell, and what is under way on each.
+func TestListOfOthers(t *testing.T) {
+	a := replica(t, "n1", "exit 1")
+	a.OnSQL("running_type", make([]string, 12), []any{"n1", false, nil, nil, nil, nil, nil, nil, nil, nil, nil, "/scratch/new"},
+		[]any{"n2", true, "/backup", "2026-11-26 12:00:00+00", "20261126-120000F", "n2", "diff", "2026-11-27 12:00:00+00", 43.25, nil, nil, nil})
+	r := clitest.Run(t, Backup(), a.Layout.Dir, "list")
+	for _, want := range []string{
+		"n2: the last backup in /backup is 20261126-120000F, which ended 2026-11-26 12:00:00+00, made on n2", "a diff backup is under way on n2 since 2026-11-27 12:00:00+00: 43 %",
+		"a restore from n1 into /scratch/new was interrupted; there: coterie restore --undo DIR",
+	} {
+		if r.Code != 0 || !strings.Contains(r.Out, want) {
+			t.Errorf("no %q in %+v", want, r)
+		}
+	}
+}
+
+// TestUndo holds that what an interrupted restore left is found, refused as a place for another one, and removed.
+func TestUndo(t *testing.T) {
+	a := enabledNode(t, "n1", empty)
+	dir := filepath.Join(t.TempDir(), "new")
+	if err := errors.Join(os.Mkdir(dir, 0o700), os.Mkdir(filepath.Join(dir, "pgdata"), 0o700), os.WriteFile(filepath.Join(dir, underway.MarkFile), []byte(`{"id":"x","dir":"`+dir+`","started":"2026-11-27T00:00:00Z"}`), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	clitest.Run(t, Restore(), a.Layout.Dir, "--to", "latest", "--new-group", dir).Refused(t, 4, "coterie restore --undo "+dir)
+	if r := clitest.Run(t, Restore(), a.Layout.Dir, "--undo", dir); r.Code != 0 || !strings.Contains(r.Said, "removed what the restore into "+dir) {
+		t.Errorf("%+v", r)
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {
+		t.Errorf("%v, %v", left, err)
+	}
+	clitest.Run(t, Restore(), a.Layout.Dir, "--undo", dir).Refused(t, 4, "has no mark of a restore that was interrupted")
+	clitest.Run(t, Restore(), a.Layout.Dir, "--undo", "new").Refused(t, 2, "give an absolute path")
 }
 
 // TestDisable holds that servers do not keep all WAL until they restart, and that the secrets go.

@@ -178,7 +178,7 @@ func (x *enabling) run() (err error) {
 	}
 	out.Next = append(out.Next, lacking...)
 	if out.Checked {
-		out.Next = append(out.Next, "coterie backup run --type full, which names the replica to run it on")
+		out.Next = append(out.Next, "coterie backup run --type full, which has the replica make it that AUTOMATED_BACKUP_PREFERENCE names")
 	}
 	return x.report(out)
 }

@@ -2,6 +2,7 @@ package backupcmd
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -25,6 +26,7 @@ type listed struct {
 	Repository string          `json:"repository"`
 	Stanza     string          `json:"stanza"`
 	Running    bool            `json:"running"` // a backup is under way
+	Nodes      []nodeState     `json:"nodes"`   // what each replica says; empty where the agent does not answer
 	Problem    string          `json:"problem,omitempty"`
 	Timeline   uint32          `json:"newest_timeline"`
 	Backups    []backup.Backup `json:"backups"`
@@ -35,10 +37,14 @@ func listCommand() *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
 		Use: "list", Short: "Show the backups in the repository", Args: cli.Args(0, "no arguments"),
-		Long: "Shows the backups, the oldest first, and WAL that is missing between them. It runs on any replica with backups enabled, with or without an agent.",
+		Long: `Shows the backups, the oldest first, WAL that is missing between them, which backup is under way and where, and what restores have left
+that were interrupted. It runs on any replica with backups enabled, with or without an agent. Another node shows what the replicas tell.`,
 		RunE: func(c *cobra.Command, _ []string) error {
-			return open(c, func(x *work) error {
+			return openNode(c, func(x *work) error {
 				p, tool, err := x.plan()
+				if errors.Is(err, planfile.ErrNone) {
+					return x.listOthers(asJSON, err)
+				}
 				if err != nil {
 					return err
 				}
@@ -57,8 +63,12 @@ func listCommand() *cobra.Command {
 func (x *work) list(p backup.Plan, have backup.Catalog, asJSON bool) error {
 	out := listed{
 		Repository: p.Repository.String(), Stanza: p.Stanza, Running: have.Running, Problem: have.Problem, Timeline: have.Newest(),
-		Backups: append([]backup.Backup{}, have.Backups...), Gaps: []backup.Gap{},
+		Backups: append([]backup.Backup{}, have.Backups...), Gaps: []backup.Gap{}, Nodes: []nodeState{},
 	}
+	if nodes, err := x.nodes(); err == nil { // without an agent the repository has to do
+		out.Nodes = nodes
+	}
+	out.Running = out.Running || slices.ContainsFunc(out.Nodes, func(n nodeState) bool { return n.Running != nil })
 	for _, b := range have.Backups {
 		if gaps, err := have.Gaps(b, out.Timeline, 0); err == nil {
 			out.Gaps = append(out.Gaps, gaps...)
@@ -75,8 +85,13 @@ func (l listed) print(w io.Writer) error {
 	if l.Problem != "" {
 		_, _ = fmt.Fprintf(w, "%s: %s\n", l.Repository, l.Problem)
 	}
-	if l.Running {
+	if l.Running && !slices.ContainsFunc(l.Nodes, func(n nodeState) bool { return n.Running != nil }) {
 		_, _ = fmt.Fprintln(w, "a backup is under way")
+	}
+	for _, n := range l.Nodes {
+		for _, line := range n.lines() {
+			_, _ = fmt.Fprintln(w, line)
+		}
 	}
 	if len(l.Backups) == 0 {
 		_, err := fmt.Fprintf(w, "no backups in %s, stanza %s\n", l.Repository, l.Stanza)

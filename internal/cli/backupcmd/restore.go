@@ -2,6 +2,7 @@ package backupcmd
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
@@ -11,11 +12,13 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/coteriedb/coterie/internal/backup"
 	"github.com/coteriedb/coterie/internal/backup/pgbackrest"
 	"github.com/coteriedb/coterie/internal/backup/planfile"
 	"github.com/coteriedb/coterie/internal/backup/trial"
+	"github.com/coteriedb/coterie/internal/backup/underway"
 	"github.com/coteriedb/coterie/internal/cli"
 	"github.com/coteriedb/coterie/internal/cli/nodecmd"
 	"github.com/coteriedb/coterie/internal/config"
@@ -28,6 +31,7 @@ type restoring struct {
 	nodecmd.Restored
 	repoFlags
 	to, label string
+	undo      string // a directory
 	dryRun    bool
 
 	secrets backup.Secrets
@@ -35,6 +39,9 @@ type restoring struct {
 	plan    backup.Plan
 	c       *cobra.Command
 }
+
+// scratch begins the names of the temporary directories of restores, with the key of the repository.
+const scratch = "coterie-restore-"
 
 // Restore returns the command restore.
 func Restore() *cobra.Command {
@@ -49,11 +56,18 @@ The repository is that of this node (--node), or the one that --repo names; its 
 ('2026-11-25 12:00:00+00'), a position (0/3000050), the name of a restore point, or latest, the end of the archive.
 
 Nothing is restored into a group that is there. Rows that somebody deleted come back from the new group by COPY; if everything is lost,
-the new group takes the place of the old one, with the old one's addresses.`,
+the new group takes the place of the old one, with the old one's addresses.
+
+A restore that is killed leaves what it has restored so far in its directory, and a mark there. coterie status and coterie backup list tell
+it on every node, and --undo DIR removes it; so for coterie backup verify --restore.`,
 		Example: "  coterie restore --to '2026-11-25 12:00:00+00' --new-group /var/lib/coterie2 --dry-run\n" +
-			"  coterie restore --repo /backup --stanza orders --to latest --new-group /var/lib/coterie --group orders2",
+			"  coterie restore --repo /backup --stanza orders --to latest --new-group /var/lib/coterie --group orders2\n" +
+			"  coterie restore --undo /var/lib/coterie2",
 		RunE: func(c *cobra.Command, _ []string) error {
 			x.c = c
+			if x.undo != "" {
+				return x.takeBack()
+			}
 			return x.run()
 		},
 	}
@@ -64,6 +78,7 @@ the new group takes the place of the old one, with the old one's addresses.`,
 	fl.StringVar(&x.Dir, "new-group", "", "the node directory of the new group, which is empty or does not exist")
 	fl.StringVar(&x.Group, "group", "", "the name of the new group (default: that of the stanza, with _restored behind it)")
 	fl.StringVar(&x.label, "set", "", "the backup to begin with (default: the last one before the target)")
+	fl.StringVar(&x.undo, "undo", "", "remove what a restore or a drill into this directory has left that was interrupted, and do nothing else")
 	fl.BoolVar(&x.dryRun, "dry-run", false, "say what would be done, and change nothing")
 	return c
 }
@@ -86,11 +101,11 @@ func (x *restoring) run() (err error) {
 	if err := forgetSecrets(); err != nil { // the agent, which this process may become, does not get them
 		return err
 	}
-	dir, err := os.MkdirTemp("", "coterie-restore-") // with the secrets, for as long as this takes
+	dir, remove, err := underway.Scratch(scratch) // with the secrets, for as long as this takes
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	defer func() { err = errors.Join(err, remove()) }()
 	if x.plan.Stanza == "" {
 		if x.plan.Stanza, err = x.only(dir); err != nil {
 			return err
@@ -120,16 +135,57 @@ func (x *restoring) run() (err error) {
 	if x.dryRun {
 		return x.foretell(r, have.Backup)
 	}
-	if err := x.Found(x.c, func(ctx context.Context, p nodecmd.Place) error {
+	mark := &underway.Mark{}
+	err = x.Found(x.c, func(ctx context.Context, p nodecmd.Place) (err error) {
+		if mark, err = noted(x.c, backup.Restore{Dir: p.Node}); err != nil {
+			return err
+		}
 		return x.fill(ctx, tool, p, recoveryOf{r, have.Backup})
-	}); err != nil {
+	})
+	if err = errors.Join(err, mark.End()); err != nil {
 		return err
 	}
-	if err := os.RemoveAll(dir); err != nil { // before the agent runs here
+	if err := remove(); err != nil { // before the agent runs here
 		return err
 	}
 	cli.Say(x.c, "its archive is not enabled: coterie backup enable, with a stanza of its own, once it runs")
 	return x.Start(x.c)
+}
+
+// noted notes that something is restored into a directory, there and at the node that the command names, if there is
+// one that this user may write to.
+func noted(c *cobra.Command, r backup.Restore) (*underway.Mark, error) {
+	r.ID, r.Started = rand.Text(), time.Now().UTC()
+	at := ""
+	if l, err := config.NewLayout(cli.Node(c)); err == nil && unix.Access(l.Backup(), unix.W_OK|unix.X_OK) == nil {
+		at = l.Backup()
+	}
+	m, err := underway.BeginRestore(at, r)
+	if err != nil {
+		return &underway.Mark{}, err
+	}
+	return m, nil
+}
+
+// takeBack removes what an interrupted restore has left. Root does it as the user whose directory it is.
+func (x *restoring) takeBack() error {
+	if !filepath.IsAbs(x.undo) {
+		return fail.Usagef("--undo %s: give an absolute path", x.undo)
+	}
+	l, err := config.NewLayout(x.undo)
+	if err != nil {
+		return err
+	}
+	if os.Getuid() == 0 && l.Owner() != 0 {
+		return nodecmd.AsOwner(x.c.Context(), l, x.c.OutOrStdout(), x.c.ErrOrStderr(), os.Args[1:])
+	}
+	r, err := underway.Undo(l.Dir)
+	if err != nil {
+		return err
+	}
+	underway.Sweep(scratch)
+	cli.Say(x.c, "removed what the restore into %s had left that was begun at %s", l.Dir, r.Started.Local().Format(time.DateTime))
+	return nil
 }
 
 // parse looks at the flags.
@@ -151,6 +207,9 @@ func (x *restoring) parse() (err error) {
 	}
 	err = x.CheckDir()
 	x.Group = name
+	if _, lost := os.Lstat(filepath.Join(x.Dir, underway.MarkFile)); err != nil && lost == nil {
+		return fail.Refusedf("%s has what a restore has left that runs or was interrupted; nothing was changed: coterie restore --undo %[1]s removes it, unless it runs", x.Dir)
+	}
 	return err
 }
 

@@ -1,11 +1,14 @@
 package backupcmd
 
 import (
+	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -14,6 +17,7 @@ import (
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/backup"
+	"github.com/coteriedb/coterie/internal/backup/underway"
 	"github.com/coteriedb/coterie/internal/cli"
 	"github.com/coteriedb/coterie/internal/cli/sqlrun"
 	"github.com/coteriedb/coterie/internal/lib/fail"
@@ -31,25 +35,29 @@ type made struct {
 func runCommand() *cobra.Command {
 	var kind string
 	var ifPreferred, asJSON bool
-	var replayLimit time.Duration
+	var o runOptions
 	c := &cobra.Command{
 		Use: "run", Short: "Make a backup now", Args: cli.Args(0, "no arguments"),
 		Long: `Makes a backup of the group, and removes those that are kept no longer. It runs on the replica that AUTOMATED_BACKUP_PREFERENCE and
-BACKUP_PRIORITY name of those that can make one: by default a secondary, and the primary if none can. On any other node it says which node that is
-and ends with 3; with --if-preferred it ends with 0 there without doing anything, so that every replica can have the same job.
+BACKUP_PRIORITY name of those that can make one: by default a secondary, and the primary if none can. On any other node it has that one make the
+backup, and shows how far it has come; the backup goes on if this command is ended. With --here it is made on this node nevertheless. With
+--if-preferred another node ends with 0 without doing anything, so that every replica can have the same job.
 
 On a secondary the files of that replica are copied; the primary is only asked to begin and to end the backup, and archives WAL as always. The
 secondary first replays to where the backup begins, for which --replay-limit bounds the time.
 
 A backup that a failover interrupts is void; the next one uses what it has copied.`,
-		Example: "  coterie backup run --type full\n  coterie backup run --if-preferred",
+		Example: "  coterie backup run --type full\n  coterie backup run --if-preferred\n  coterie backup run --here",
 		RunE: func(c *cobra.Command, _ []string) error {
 			if !slices.Contains(backup.Kinds, backup.Kind(kind)) {
 				return fail.Usagef("--type %q: full, diff or incr", kind)
 			}
+			if ifPreferred && o.here {
+				return fail.Usagef("--here and --if-preferred exclude each other")
+			}
 			return open(c, func(x *work) error {
-				x.replayLimit = replayLimit
-				m, err := x.makeBackup(backup.Kind(kind), ifPreferred)
+				o.kind, x.replayLimit = backup.Kind(kind), o.replayLimit
+				m, err := x.makeBackup(o, ifPreferred)
 				if err != nil {
 					return err
 				}
@@ -59,40 +67,93 @@ A backup that a failover interrupts is void; the next one uses what it has copie
 	}
 	c.Flags().StringVar(&kind, "type", string(backup.Incremental), "full, diff (what changed since the last full one) or incr (since the last one)")
 	c.Flags().BoolVar(&ifPreferred, "if-preferred", false, "on a node that is not to make the backup, do nothing and end with 0")
-	c.Flags().DurationVar(&replayLimit, "replay-limit", 10*time.Minute, "how long a secondary may take to replay to where the backup begins")
+	c.Flags().BoolVar(&o.here, "here", false, "make it on this node, whatever AUTOMATED_BACKUP_PREFERENCE and BACKUP_PRIORITY say")
+	c.Flags().DurationVar(&o.replayLimit, "replay-limit", 10*time.Minute, "how long a secondary may take to replay to where the backup begins")
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	c.Flags().StringVar(&o.id, "id", "", "name of the run, given by the agent that starts it for another node")
+	_ = c.Flags().MarkHidden("id") // the flag exists
 	return c
 }
 
-func (x *work) makeBackup(kind backup.Kind, ifPreferred bool) (made, error) {
-	p, tool, err := x.plan()
-	if err != nil {
-		return made{}, err
+// runOptions is how a backup is to be made.
+type runOptions struct {
+	kind        backup.Kind
+	replayLimit time.Duration
+	here        bool
+	id          string // "": a new one
+}
+
+// makeBackup makes a backup, here or on the replica that is to make it.
+func (x *work) makeBackup(o runOptions, ifPreferred bool) (made, error) {
+	if o.here || ifPreferred { // a job on a replica that could not make one is to fail
+		if _, _, err := x.plan(); err != nil {
+			return made{}, err
+		}
 	}
 	st, err := x.status()
 	if err != nil {
 		return made{}, err
 	}
-	on, err := x.place(st)
+	all, err := x.places(st)
+	if err != nil {
+		return made{}, err
+	}
+	if o.here {
+		on, err := onlyHere(all, string(st.Node))
+		if err != nil {
+			return made{}, err
+		}
+		return x.makeHere(o, st, on)
+	}
+	on, err := all.On()
 	switch {
 	case err != nil && ifPreferred && st.Primary != "" && st.Primary != st.Node, err == nil && ifPreferred && on.Name != string(st.Node):
 		return made{Node: on.Name}, nil
 	case err != nil:
 		return made{}, fail.Error{Kind: fail.Unhealthy, Err: fmt.Errorf("no replica can make the backup: %w", err)}
 	case on.Name != string(st.Node):
-		return made{}, fail.Unhealthyf("AUTOMATED_BACKUP_PREFERENCE and BACKUP_PRIORITY name %s for backups: run coterie backup run there (with --if-preferred the same job may run on every replica)", on.Name)
+		return x.makeThere(o, ag.ReplicaID(on.Name))
+	}
+	return x.makeHere(o, st, on)
+}
+
+// onlyHere returns this node as the place of a backup. It is refused where no backup can be made.
+func onlyHere(all backup.Place, self string) (backup.Replica, error) {
+	primary := slices.ContainsFunc(all.Replicas, func(r backup.Replica) bool { return r.Primary })
+	i := slices.IndexFunc(all.Replicas, func(r backup.Replica) bool { return r.Name == self })
+	switch {
+	case i < 0 || !primary:
+		return backup.Replica{}, fail.Unhealthyf("the group has no primary at the moment, and each backup begins and ends there")
+	case all.Replicas[i].Unfit != "":
+		return backup.Replica{}, fail.Unhealthyf("no backup can be made on %s now: %s", self, all.Replicas[i].Unfit)
+	}
+	return all.Replicas[i], nil
+}
+
+// makeHere makes a backup of this node's server, and notes how it goes for those that ask.
+func (x *work) makeHere(o runOptions, st api.Status, on backup.Replica) (m made, err error) {
+	p, tool, err := x.plan()
+	if err != nil {
+		return m, err
 	}
 	if p.Group != string(st.GroupID) {
-		return made{}, fail.Refusedf("the plan of backups is that of another group; coterie backup enable --stanza NAME again")
+		return m, fail.Refusedf("the plan of backups is that of another group; coterie backup enable --stanza NAME again")
 	}
 	start, run := time.Now(), x.copyPrimary
 	if !on.Primary {
 		run = x.copySecondary
 	}
-	if err := run(tool, backup.Job{Kind: kind, Node: on.Name}); err != nil {
-		return made{}, x.explain(st, full(p.Repository, err))
+	note, err := underway.Begin(x.layout.Backup(), backup.Run{ID: cmp.Or(o.id, rand.Text()), Kind: o.kind, Started: start.UTC(), Phase: "beginning"})
+	if err != nil {
+		return m, err
 	}
-	m := made{Node: on.Name, Run: true, Seconds: time.Since(start).Seconds()}
+	defer func() { note.End(m.Backup, err) }()
+	say := x.progress("backup")
+	err = run(tool, backup.Job{Kind: o.kind, Node: on.Name}, func(p backup.Progress) { note.Tell(p); say(p) })
+	if err != nil {
+		return m, x.explain(st, full(p.Repository, err))
+	}
+	m = made{Node: on.Name, Run: true, Seconds: time.Since(start).Seconds()}
 	have, err := tool.Backups(x.c.Context())
 	if err != nil {
 		return m, err
@@ -106,11 +167,11 @@ func (x *work) makeBackup(kind backup.Kind, ifPreferred bool) (made, error) {
 }
 
 // copyPrimary makes a backup of this node's server, which is the primary's.
-func (x *work) copyPrimary(tool backup.Tool, j backup.Job) error {
+func (x *work) copyPrimary(tool backup.Tool, j backup.Job, each func(backup.Progress)) error {
 	if err := checkpoint(x.c.Context(), x); err != nil {
 		return fail.Unhealthyf("the server of this node: %w; see coterie status", err)
 	}
-	return tool.Run(x.c.Context(), j, x.progress("backup"))
+	return tool.Run(x.c.Context(), j, each)
 }
 
 // checkpoint has this node's server write one; tests replace it. The backup begins with one anyway. Until the first one
@@ -125,15 +186,15 @@ var checkpoint = func(ctx context.Context, x *work) error {
 	return err
 }
 
-// place returns the replica that makes backups.
-func (x *work) place(st api.Status) (backup.Replica, error) {
+// places returns where backups may be made.
+func (x *work) places(st api.Status) (backup.Place, error) {
 	options, err := sqlrun.Ask(x.c, x.client, "SELECT option, replica, value FROM coterie.options WHERE option LIKE '%BACKUP%'")
 	if err != nil {
-		return backup.Replica{}, err
+		return backup.Place{}, err
 	}
 	fitness, err := sqlrun.Ask(x.c, x.client, "SELECT node, is_primary, unfit FROM coterie.backup")
 	if err != nil {
-		return backup.Replica{}, err
+		return backup.Place{}, err
 	}
 	p, priority := backup.Place{}, map[string]int{}
 	for _, row := range options.Rows {
@@ -161,7 +222,7 @@ func (x *work) place(st api.Status) (backup.Replica, error) {
 		}
 		p.Replicas = append(p.Replicas, r)
 	}
-	return p.On()
+	return p, nil
 }
 
 // defaultPriority is the BACKUP_PRIORITY of a replica that has none of its own.
@@ -195,8 +256,11 @@ func (x *work) explain(before api.Status, err error) error {
 
 // progress returns a function that tells how far something has come, at most every two seconds and not in the first.
 func (x *work) progress(what string) func(backup.Progress) {
+	var mu sync.Mutex // guards the rest: the tool and the stand-in for the primary both tell
 	start, said, phase := time.Now(), time.Now(), ""
 	return func(p backup.Progress) {
+		mu.Lock()
+		defer mu.Unlock()
 		if time.Since(start) < time.Second || time.Since(said) < 2*time.Second && p.Phase == phase {
 			return
 		}

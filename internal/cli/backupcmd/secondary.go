@@ -11,13 +11,12 @@ import (
 
 	"github.com/coteriedb/coterie/internal/backup"
 	"github.com/coteriedb/coterie/internal/backup/standin"
-	"github.com/coteriedb/coterie/internal/cli"
 	"github.com/coteriedb/coterie/internal/lib/fail"
 	"github.com/coteriedb/coterie/internal/lib/retry"
 )
 
 // copySecondary makes a backup of this node's server, which is a secondary's. The primary begins and ends it.
-func (x *work) copySecondary(tool backup.Tool, j backup.Job) error {
+func (x *work) copySecondary(tool backup.Tool, j backup.Job, each func(backup.Progress)) error {
 	ctx, cancel := context.WithCancelCause(x.c.Context())
 	defer cancel(nil)
 	before, err := x.client.BackupStep(ctx, backup.StepRequest{Step: backup.Look})
@@ -29,7 +28,9 @@ func (x *work) copySecondary(tool backup.Tool, j backup.Job) error {
 	}
 	s, err := standin.Listen(ctx, standin.Config{
 		Run: x.layout.Run, User: os.Getuid(), Connect: x.connect, Primary: x.client.BackupStep, ReplayLimit: x.replayLimit,
-		Waiting: func(lsn string) { cli.Say(x.c, "backup: %s replays to %s, where the backup begins", x.cfg.Node, lsn) },
+		Waiting: func(lsn string) {
+			each(backup.Progress{Phase: fmt.Sprintf("%s replays to %s, where the backup begins", x.cfg.Node, lsn)})
+		},
 	}, func(err error) {
 		if errors.Is(err, standin.ErrLags) {
 			err = x.lags()
@@ -50,7 +51,7 @@ func (x *work) copySecondary(tool backup.Tool, j backup.Job) error {
 		<-served
 	}()
 	j.Primary = &backup.Standin{Data: x.cfg.PostgreSQL.Data, Socket: s.Dir(), Superuser: x.superuser(), Patience: x.replayLimit}
-	return tool.Run(ctx, j, x.progress("backup"))
+	return tool.Run(ctx, j, each)
 }
 
 func (x *work) connect(ctx context.Context) (*pgx.Conn, error) { return x.session().Connect(ctx, nil) }

@@ -114,7 +114,11 @@ func (x *work) drill(dir string, target backup.Target, label string, limit time.
 	} else if err != nil {
 		return d, fmt.Errorf("make the directory of the drill: %w; as the node's user, make its parent writable or name another one", err)
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	mark, err := noted(x.c, backup.Restore{Dir: dir, Drill: true})
+	defer func() { err = errors.Join(err, os.RemoveAll(dir), mark.End()) }()
+	if err != nil {
+		return d, err
+	}
 	if err := roomFor(dir, have.Size, x.cfg.PostgreSQL.Data); err != nil {
 		return d, err
 	}

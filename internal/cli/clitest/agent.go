@@ -266,6 +266,14 @@ func (n node) BackupStep(_ context.Context, r backup.StepRequest) (backup.StepAn
 	return reply[backup.StepAnswer](n.a, "BackupStep", r)
 }
 
+func (n node) BackupRun(_ context.Context, r api.BackupRunRequest) (backup.Run, error) {
+	return reply[backup.Run](n.a, "BackupRun", r)
+}
+
+func (n node) BackupActivity(_ context.Context, on ag.ReplicaID) (backup.Activity, error) {
+	return reply[backup.Activity](n.a, "BackupActivity", on)
+}
+
 func (n node) Link(_ context.Context, r api.LinkRequest) (api.Link, error) {
 	return reply[api.Link](n.a, "Link", r)
 }

@@ -34,7 +34,10 @@ func (d dashboard) short() string {
 		writeWrapped(&b, "\nestimates and pending restarts are not known: ", d.Unknown)
 	}
 	if d.Backup != nil {
-		writeWrapped(&b, "\nbackups: ", d.Backup.text(time.Now()))
+		writeWrapped(&b, "\nbackups: ", strings.Join(append([]string{d.Backup.text(time.Now())}, d.Backup.Running...), "; "))
+		for _, what := range d.Backup.Interrupted {
+			writeWrapped(&b, "\nto be done: ", what)
+		}
 	}
 	for _, what := range d.Relaxed {
 		writeWrapped(&b, "\nnot protected: ", what+"; commits under it are lost by a failover; coterie check settings says what to run")

@@ -107,6 +107,9 @@ type backupPlace struct {
 	Ended time.Time `json:"ended,omitzero"`
 	Node  string    `json:"made_on,omitempty"` // "": it is not known
 	Next  string    `json:"next_on,omitempty"` // "": no replica can make one
+	// Running are the backups that are being made, and Interrupted the restores that were interrupted, for people.
+	Running     []string `json:"under_way,omitempty"`
+	Interrupted []string `json:"interrupted_restores,omitempty"`
 }
 
 type databaseHealth struct {
@@ -135,8 +138,9 @@ WHERE pending_restart OR name = 'synchronous_commit' OR name LIKE 'synchronous_c
 sum(CASE WHEN server_loss = 'ENDS' THEN 0 ELSE sessions END) FROM coterie.continuity WHERE replica IN (SELECT primary_replica FROM coterie.record)`
 	archiveQuery = `SELECT node, last_archived_wal, last_archived, last_failed_wal, last_failed, waiting, waiting_since, waiting_bytes, waiting_bytes_per_second, free_bytes, reason
 FROM coterie.backup WHERE is_primary AND archiving AND last_failed IS NOT NULL`
-	backupQuery = "SELECT node, last_backup, last_backup_label, last_backup_node, preferred FROM coterie.backup WHERE enabled ORDER BY 1"
-	issueQuery  = "SELECT severity, policy, target, finding FROM coterie.policies WHERE NOT ok ORDER BY severity, level, target LIMIT 50"
+	backupQuery = `SELECT node, last_backup, last_backup_label, last_backup_node, preferred, running_type, running_since, running_pct, running_phase, interrupted_restore
+FROM coterie.backup WHERE enabled OR interrupted_restore IS NOT NULL ORDER BY 1`
+	issueQuery = "SELECT severity, policy, target, finding FROM coterie.policies WHERE NOT ok ORDER BY severity, level, target LIMIT 50"
 )
 
 // statusLimit bounds the wait for the agent, which answers from memory.
@@ -252,6 +256,18 @@ func (d *dashboard) addBackup(r []any) {
 	}
 	if r[4] == true || fmt.Sprint(r[4]) == "1" {
 		b.Next = fmt.Sprint(r[0])
+	}
+	if r[5] != nil {
+		var percent float64
+		_, _ = fmt.Sscan(fmt.Sprint(r[7]), &percent) // it is a number
+		at := fmt.Sprintf("%.0f %%", percent)
+		if r[8] != nil {
+			at = fmt.Sprint(r[8])
+		}
+		b.Running = append(b.Running, fmt.Sprintf("a %v backup is under way on %v for %v: %s", r[5], r[0], time.Since(check.TimeOf(r[6])).Round(time.Second), at))
+	}
+	if r[9] != nil {
+		b.Interrupted = append(b.Interrupted, fmt.Sprintf("a restore from %v into %v was interrupted; there: coterie restore --undo DIR removes what it left", r[0], r[9]))
 	}
 }
 

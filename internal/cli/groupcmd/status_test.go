@@ -86,8 +86,15 @@ func TestStatusOfBackups(t *testing.T) {
 		"backups: the last, 20261126-120000F, ended":                                       {{"n1", nil, nil, nil, false}, {"n2", "2026-11-26 12:00:00Z", "20261126-120000F", "n3", true}},
 		"ago, made on n3; the next one is made on n2":                                      {{"n1", "2026-11-25 12:00:00Z", "20261125-120000F", "n1", false}, {"n2", "2026-11-26 12:00:00Z", "20261126-120000F", "n3", 1}},
 		"backups: none yet; no replica can make the next one: coterie backup run says why": {{"n1", nil, nil, nil, false}},
+		"is made on n2; a full backup is under way on n2 for":                              {{"n2", nil, nil, nil, true, "full", time.Now().Format(time.RFC3339), 43.25, nil}},
+		"s: 43 %":                              {{"n2", nil, nil, nil, true, "full", time.Now().Format(time.RFC3339), 43.25, nil}},
+		"s: waiting until its WAL is archived": {{"n2", nil, nil, nil, true, "full", time.Now().Format(time.RFC3339), 100, "waiting until its WAL is archived"}},
+		"to be done: a restore from n3 into /scratch was interrupted": {{"n3", nil, nil, nil, false, nil, nil, nil, nil, "/scratch"}},
 	} {
-		a.OnSQL("SELECT node, last_backup,", make([]string, 5), rows...)
+		for i := range rows {
+			rows[i] = append(rows[i], make([]any, 10-len(rows[i]))...)
+		}
+		a.OnSQL("SELECT node, last_backup,", make([]string, 10), rows...)
 		if r := clitest.Run(t, Status(), a.Layout.Dir); !strings.Contains(strings.Join(strings.Fields(r.Out), " "), want) {
 			t.Errorf("no %q in\n%s", want, r.Out)
 		}

@@ -64,6 +64,7 @@ func (s sink) all(f Facts) {
 	s.group(f)
 	s.members(f)
 	s.backup(f.Backup)
+	s.backupRuns(f.BackupRuns)
 	if f.Server != nil {
 		s.server(f, *f.Server)
 	}

@@ -32,15 +32,17 @@ type Facts struct {
 	Expiry      map[string]time.Time // of certificates, by what they are for
 	Logs        Logs
 
-	Server   *Server  // nil on a witness
-	Backup   *Backup  // nil where no backups are enabled
-	Clients  *Clients // nil where no clients are served
-	Console  console.Counts
-	Browsers *web.Counts        // nil where there is no console in the browser
-	Hooks    *Hooks             // nil where there is no directory of commands
-	Webhooks map[string]Webhook // by name; nil where there are none
-	Endpoint Endpoint
-	HTTP     uint64 // connections refused at the HTTP port
+	Server *Server // nil on a witness
+	Backup *Backup // nil where nothing is known of backups
+
+	BackupRuns map[ag.ReplicaID]BackupRun // what the replicas make and restore
+	Clients    *Clients                   // nil where no clients are served
+	Console    console.Counts
+	Browsers   *web.Counts        // nil where there is no console in the browser
+	Hooks      *Hooks             // nil where there is no directory of commands
+	Webhooks   map[string]Webhook // by name; nil where there are none
+	Endpoint   Endpoint
+	HTTP       uint64 // connections refused at the HTTP port
 }
 
 // Build is the program that runs, and the version of PostgreSQL beside it.
@@ -93,6 +95,13 @@ type Backup struct {
 	Failed           int64          // tries that failed
 	Behind, FullIn   *time.Duration // how long the archive lacks WAL, and until the disk of WAL is full; nil: it does not, and it will not be
 	Kept             int64          // bytes that wait
+}
+
+// BackupRun is what is known of a replica's work on backups.
+type BackupRun struct {
+	UnderWay    bool    // it makes one
+	Done        float64 // the part of its files that is copied
+	Interrupted int     // restores whose process is gone and whose directory is there
 }
 
 // Stream is the stream of WAL to a member.

@@ -59,7 +59,8 @@ func everything() Facts {
 		}},
 		Space:  []agent.Space{{Place: "data", Free: 10, Total: 20}, {Place: "data", Free: 11, Total: 20}},
 		Expiry: map[string]time.Time{"node": time.Unix(99, 0)}, Logs: Logs{Replaced: 2, Failed: 1},
-		Backup: &Backup{Age: &age, Node: "n2", Primary: true, Failing: true, Waiting: 3, Failed: 4, Kept: 48, Behind: &behind, FullIn: &full},
+		BackupRuns: map[ag.ReplicaID]BackupRun{"n2": {UnderWay: true, Done: 0.5}, "n3": {Interrupted: 1}},
+		Backup:     &Backup{Age: &age, Node: "n2", Primary: true, Failing: true, Waiting: 3, Failed: 4, Kept: 48, Behind: &behind, FullIn: &full},
 		Server: &Server{
 			Commits:  replication.PenaltyTotals{Blocks: 4, Waited: 2 * time.Second, Max: time.Second, P50: 100 * time.Millisecond},
 			Seedings: []seeding.Operation{{State: seeding.Failed}, {State: seeding.Seeding, Progress: progress.Progress{Done: 5, Total: 50, Rate: 2}}},

@@ -299,6 +299,17 @@ func (s sink) link(peer string, x api.Link) {
 	s.set("coterie_link_carried_bytes_per_second", float64(x.Carried), peer)
 }
 
+// backupRuns sets what the replicas make and restore.
+func (s sink) backupRuns(all map[ag.ReplicaID]BackupRun) {
+	for id, r := range all {
+		s.flag("coterie_backup_running", r.UnderWay, string(id))
+		if r.UnderWay {
+			s.set("coterie_backup_done_ratio", r.Done, string(id))
+		}
+		s.set("coterie_restores_interrupted", float64(r.Interrupted), string(id))
+	}
+}
+
 // backup sets how the backups and the archiving are.
 func (s sink) backup(b *Backup) {
 	if b == nil {

@@ -87,6 +87,10 @@ var (
 	Seedings = Method[Nothing, []seeding.Operation]{"seedings", members}
 	// BackupStep asks the primary for a step of a backup that the caller makes of its own copy.
 	BackupStep = Method[backup.StepRequest, backup.StepAnswer]{"backup-step", replicas}
+	// BackupRun asks a replica to make a backup of its server; the answer does not wait for its end.
+	BackupRun = Method[backup.RunRequest, backup.Run]{"backup-run", replicas}
+	// BackupActivity asks a replica for its work on backups.
+	BackupActivity = Method[Nothing, backup.Activity]{"backup-activity", members}
 	// Link asks a node to describe its link to a member.
 	Link = Method[ag.ReplicaID, api.Link]{"link", members}
 )
