@@ -122,6 +122,9 @@ func missing(err error) error {
 	return fmt.Errorf("start pgbackrest: %w", err)
 }
 
+// ErrVersion means that this release of the program does not know the version of the cluster's PostgreSQL.
+var ErrVersion = errors.New("this release of pgBackRest does not know this version of PostgreSQL")
+
 // failure returns the error of a program that failed, with what it said.
 func (t *Tool) failure(err error, said string) error {
 	var errs []string
@@ -135,6 +138,9 @@ func (t *Tool) failure(err error, said string) error {
 	text := strings.Join(errs, "; ")
 	if text == "" {
 		text = strings.TrimSpace(said)
+	}
+	if strings.Contains(text, "unexpected control version") {
+		err = errors.Join(ErrVersion, err)
 	}
 	return fmt.Errorf("pgbackrest: %s: %w", t.secrets.Hide(brief(text)), err)
 }

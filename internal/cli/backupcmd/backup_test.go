@@ -176,6 +176,19 @@ func TestEnableAfterMajorUpgrade(t *testing.T) {
 	}
 }
 
+// TestEnableOfAnUnknownVersion holds that a tool which is too old for the group's PostgreSQL is refused with both
+// versions, and that no configuration stays.
+func TestEnableOfAnUnknownVersion(t *testing.T) {
+	a := replica(t, "n1", `case "$*" in *stanza-create*) printf 'ERROR: [046]: unexpected control version = 1300 and catalog version = 202307071\n       HINT: is this version of PostgreSQL supported?\n' >&2; exit 46;; esac; `+empty)
+	if err := errors.Join(os.MkdirAll(a.Layout.Data(), 0o700), os.WriteFile(filepath.Join(a.Layout.Data(), "PG_VERSION"), []byte("16\n"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	clitest.Run(t, Backup(), a.Layout.Dir, "enable", "--repo", t.TempDir()).Refused(t, 4, "pgBackRest 2.45 does not know PostgreSQL 16, which this group runs")
+	if _, err := os.Stat(planfile.Path(a.Layout)); !errors.Is(err, os.ErrNotExist) {
+		t.Error(err)
+	}
+}
+
 // TestEnableTakesNoStanzaOfAnother holds that the identifier of the cluster does not make a stanza the group's: a
 // restored group has that of the one it was restored from.
 func TestEnableTakesNoStanzaOfAnother(t *testing.T) {

@@ -334,7 +334,14 @@ func (x *enabling) create(ctx context.Context, tool backup.Tool, p backup.Plan, 
 			place = tool.Upgrade
 		}
 	}
-	if err := place(ctx); err != nil {
+	err := place(ctx)
+	if errors.Is(err, pgbackrest.ErrVersion) {
+		major, _ := os.ReadFile(filepath.Join(x.cfg.PostgreSQL.Data, "PG_VERSION")) // the server has started with it
+		release, _ := tool.Version(ctx)                                             // it has been asked for before
+		return fail.Refusedf("pgBackRest %s does not know PostgreSQL %s, which this group runs; nothing was changed: install a release that does on every replica (https://pgbackrest.org/release.html), or use another tool (docs/how-to/backup.md#another-tool)",
+			release, strings.TrimSpace(string(major)))
+	}
+	if err != nil {
 		return fmt.Errorf("the repository %s cannot be used: %w", p.Repository, err)
 	}
 	return nil
