@@ -16,6 +16,7 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/lone"
 	"github.com/coteriedb/coterie/internal/listener/lostblock"
 	"github.com/coteriedb/coterie/internal/listener/opening"
+	"github.com/coteriedb/coterie/internal/listener/resume"
 	"github.com/coteriedb/coterie/internal/listener/socket"
 	"github.com/coteriedb/coterie/internal/listener/stmt"
 )
@@ -319,7 +320,7 @@ func (c *client) lose(x *session, err error) {
 func (c *client) openAgain(ctx context.Context, r route, x *session) (*session, error) {
 	s := c.srv
 	if x.epoch < r.lossless {
-		return nil, fmt.Errorf("%w: the failover was forced, and rows that were acknowledged to it may be lost", errNotTheSame)
+		return nil, fmt.Errorf("%w: the failover was forced, and rows that were acknowledged to it may be lost", resume.ErrNotTheSame)
 	}
 	if err := c.reaches(ctx, r, x); err != nil {
 		return nil, err
@@ -389,7 +390,7 @@ func (x *session) become(ctx context.Context, from *session, packet []byte) (new
 	was := from.moving.state
 	status := continuity.Greeting(g.Bytes)
 	// A session that leaves its server idle may go on at a later version: nothing of it is asked for or executed again.
-	heard, again, err := x.restore(was, status, !from.moving.outlived.Load())
+	heard, again, err := x.server().Restore(was, []string{clientSetting}, status, !from.moving.outlived.Load())
 	if err != nil {
 		return nil, err
 	}
@@ -426,7 +427,7 @@ func (x *session) become(ctx context.Context, from *session, packet []byte) (new
 		}
 	}
 	if x.moving.guarded = from.moving.fate == lone.Repeated && from.moving.lone.Guarded(); x.moving.guarded {
-		if err := x.guard(); err != nil {
+		if err := x.server().Guard(); err != nil {
 			return nil, err
 		}
 	}
@@ -434,65 +435,5 @@ func (x *session) become(ctx context.Context, from *session, packet []byte) (new
 	return slices.Concat(was.News(status), was.Lost(x.pid), heard, told), nil
 }
 
-// restore brings a new session into a state, and checks that it is in it. With later its server may be of a later major
-// version. It returns the notifications, and what the server tells of the session.
-func (x *session) restore(was *continuity.State, status map[string]string, later bool) (heard []byte, again *continuity.State, err error) {
-	question := continuity.Question(append([]string{clientSetting}, was.Names()...))
-	var states [2]continuity.State
-	for i := range states {
-		a, err := x.exchange(question, 1)
-		if err != nil {
-			return nil, nil, err
-		}
-		if states[i], err = a.State(); err != nil {
-			return nil, nil, fmt.Errorf("%w: %w", errNotTheSame, err)
-		}
-		heard = append(heard, a.Notifications...)
-		if i > 0 {
-			break
-		}
-		requests, n := was.Restore(&states[0])
-		if a, err = x.exchange(requests, n); err != nil {
-			return nil, nil, err
-		}
-		if err := a.Err(); err != nil {
-			return nil, nil, fmt.Errorf("%w: %w", errNotTheSame, err)
-		}
-		a.Reports(status)
-		heard = append(heard, a.Notifications...)
-	}
-	later = later && was.Later(&states[1])
-	if d := was.Differs(&states[1], later); d != "" {
-		return nil, nil, fmt.Errorf("%w: %s", errNotTheSame, d)
-	}
-	if err := x.goesAcross(later); err != nil {
-		return nil, nil, err
-	}
-	was.Extensions, was.Tells, was.Ruleless = states[1].Extensions, states[1].Tells, states[1].Ruleless
-	return heard, &states[1], nil
-}
-
-// exchange sends requests and reads the answers, which end with n ReadyForQuery.
-func (x *session) exchange(requests []byte, n int) (*continuity.Answer, error) {
-	if _, err := x.backend.Write(requests); err != nil {
-		return nil, err
-	}
-	a := new(continuity.Answer)
-	for n > 0 {
-		typ, body, err := pgwire.ReadMessage(x.in, pgwire.MaxControl)
-		if err != nil {
-			return nil, err
-		}
-		_, done, err := a.Feed(pgwire.AppendMessage(nil, typ, body))
-		if err != nil {
-			return nil, err
-		}
-		if a.GivenBack {
-			return nil, errMoved
-		}
-		if done {
-			n--
-		}
-	}
-	return a, nil
-}
+// server returns what package resume asks and brings into a state.
+func (x *session) server() resume.Server { return resume.Server{Conn: x.backend, In: x.in} }

@@ -2,7 +2,6 @@ package listener
 
 import (
 	"bytes"
-	"fmt"
 	"slices"
 	"time"
 
@@ -158,25 +157,6 @@ func (x *session) loneFate() lone.Fate {
 		return lone.Doubtful
 	}
 	return x.moving.lone.Fate(x.preparedText)
-}
-
-// guard has the first request of the session write nothing.
-func (x *session) guard() error {
-	b, last := lone.Guard()
-	if _, err := x.backend.Write(b); err != nil {
-		return err
-	}
-	for {
-		typ, body, err := pgwire.ReadMessage(x.in, pgwire.MaxControl)
-		switch {
-		case err != nil:
-			return err
-		case typ == 'E':
-			return fmt.Errorf("its query cannot be executed again: %s", pgwire.ErrorField(body, 'M'))
-		case typ == last:
-			return nil
-		}
-	}
 }
 
 // wouldWrite reports whether a message of the server tells that a request that is executed again would have written. It

@@ -267,22 +267,22 @@ func TestBackendEndsWhileItIsAskedForANumber(t *testing.T) {
 	heard := changes(conn, "insert into nothing values (1)")
 	waitFor(t, "the number is asked for", func() bool { return x.moving.writes.Load() })
 	near.servers["a"].sql(t, "select pg_terminate_backend("+pid+")")
-	resume(t, pid)
+	goOn(t, pid)
 	if got := <-heard; !strings.HasPrefix(got, "FATAL 57P01") {
 		t.Errorf("the client hears %q", got)
 	}
 	waitFor(t, "its session has ended", func() bool { return len(near.srv.Sessions()) == 0 })
 }
 
-// stop has a process of a server answer nothing until resume, or until the test ends.
+// stop has a process of a server answer nothing until goOn, or until the test ends.
 func stop(t *testing.T, pid string) {
 	t.Helper()
 	signal(t, pid, syscall.SIGSTOP)
 	t.Cleanup(func() { signal(t, pid, syscall.SIGCONT) })
 }
 
-// resume has it answer again.
-func resume(t *testing.T, pid string) {
+// goOn has it answer again.
+func goOn(t *testing.T, pid string) {
 	t.Helper()
 	signal(t, pid, syscall.SIGCONT)
 }
@@ -389,6 +389,6 @@ func TestSilentServerIsNotAwaitedForEver(t *testing.T) {
 	if got := <-changes(conn, "insert into nothing values (1)"); !strings.HasPrefix(got, "FATAL 40001") {
 		t.Errorf("the client hears %q", got)
 	}
-	resume(t, pid)
+	goOn(t, pid)
 	waitFor(t, "its session has ended", func() bool { return len(near.srv.Sessions()) == 0 })
 }

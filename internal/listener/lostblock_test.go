@@ -16,6 +16,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/resume"
 	"github.com/coteriedb/coterie/internal/listener/stmt"
 )
 
@@ -260,7 +261,7 @@ func sameWhenLost(t *testing.T, far, near *group, r *rand.Rand, lost *int) bool 
 		switch {
 		case open && ending == stmt.EndsNothing: // the error of a failed block is another one
 			*lost++
-			for _, s := range []string{"rollback", "begin", lostBlock} { // savepoints are lost, too
+			for _, s := range []string{"rollback", "begin", resume.LostBlock} { // savepoints are lost, too
 				_, _ = observe(t, stays, s)
 			}
 			if !strings.Contains(got, "ERROR 40001") || moved.TxStatus() != 'E' {

@@ -1,9 +1,7 @@
 package listener
 
 import (
-	"bufio"
 	"bytes"
-	"errors"
 	"io"
 	"net"
 	"strings"
@@ -25,7 +23,7 @@ func TestLargeStateIsRefused(t *testing.T) {
 	waitFor(t, "it was asked", func() bool {
 		x.drained.mu.Lock()
 		defer x.drained.mu.Unlock()
-		return x.ended.Load() != nil || x.moving.known.unchanged.Holds() && x.moving.asked == nil && time.Until(x.moving.known.next) > 0
+		return x.ended.Load() != nil || x.moving.known.unchanged.Holds() && time.Until(x.moving.known.next) > 0
 	})
 	near.do(conn, "select 1")
 	if got := near.one(conn, "select length(current_setting('my.x'))::text"); got != "2097152" {
@@ -207,20 +205,6 @@ func TestMovesAreTriedEverMoreSeldom(t *testing.T) {
 	}
 	near.dies()
 	near.do(conn, "select 1")
-}
-
-// A server that gives the session back while it is made again refuses it for the moment.
-func TestGivenBackWhileItIsMadeAgain(t *testing.T) {
-	near, far := net.Pipe()
-	defer func() { _, _ = near.Close(), far.Close() }()
-	go func() {
-		_, _ = io.CopyN(io.Discard, far, int64(len(continuity.Question([]string{clientSetting}))))
-		_, _ = far.Write(pgwire.AppendMessage(nil, giveBackMessage, []byte(giveBackVersion)))
-	}()
-	x := &session{backend: near, in: bufio.NewReader(near)}
-	if _, _, err := x.restore(&continuity.State{}, nil, false); err == nil || errors.Is(err, errNotTheSame) {
-		t.Errorf("%v; it is to be tried again", err)
-	}
 }
 
 // A setting that a trigger changes, and that the server reports, is a change of the state.

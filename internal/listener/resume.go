@@ -3,18 +3,14 @@ package listener
 import (
 	"context"
 	"errors"
-	"fmt"
-	"slices"
-	"sync"
-	"time"
 
 	"github.com/coteriedb/coterie/internal/lib/assert"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
-	"github.com/coteriedb/coterie/internal/listener/continuity"
 	"github.com/coteriedb/coterie/internal/listener/indoubt"
 	"github.com/coteriedb/coterie/internal/listener/lone"
 	"github.com/coteriedb/coterie/internal/listener/lostblock"
 	"github.com/coteriedb/coterie/internal/listener/replay"
+	"github.com/coteriedb/coterie/internal/listener/resume"
 	"github.com/coteriedb/coterie/internal/listener/socket"
 	"github.com/coteriedb/coterie/internal/listener/startup"
 )
@@ -112,14 +108,6 @@ func (x *session) notReplayed(why string) {
 	x.closeLog()
 }
 
-// errNotTheSame means that a session cannot be brought into the state of the one that it continues.
-var errNotTheSame = errors.New("it would not be the same session")
-
-// triedError means that a transaction was executed again, perhaps in part, and the session cannot go on in it.
-type triedError struct{ why string }
-
-func (e triedError) Error() string { return "its transaction could not be executed again: " + e.why }
-
 // again opens the session that continues x. It returns nil if there is none: the client was told.
 func (c *client) again(x *session) *session {
 	defer x.closeLog()
@@ -130,13 +118,13 @@ func (c *client) again(x *session) *session {
 	x.planReplay()
 	if x.moving.replays {
 		y, err := c.onward(x)
-		var tried triedError
+		var tried resume.TriedError
 		switch {
 		case err == nil:
 			return y
 		case errors.As(err, &tried):
-			x.notReplayed(tried.why)
-		case x.moving.open && !errors.Is(err, errNotTheSame): // it can be told by its next request
+			x.notReplayed(tried.Why)
+		case x.moving.open && !errors.Is(err, resume.ErrNotTheSame): // it can be told by its next request
 			x.notReplayed("no replica took it in time")
 		default:
 			c.lose(x, err)
@@ -175,12 +163,12 @@ func (c *client) onward(x *session) (*session, error) {
 				return y, nil
 			}
 			c.log.Debug("session not moved yet", "session", x.id, "replica", r.ID, "error", err)
-			if last = err; errors.Is(err, errClient) || errors.Is(err, errNotTheSame) {
+			if last = err; errors.Is(err, errClient) || errors.Is(err, resume.ErrNotTheSame) {
 				return nil, err
 			}
 			if x.moving.tried && x.moving.replays {
-				if tried := (triedError{}); !errors.As(err, &tried) {
-					last = triedError{"the new primary was lost, too"}
+				if tried := (resume.TriedError{}); !errors.As(err, &tried) {
+					last = resume.ErrLost
 				}
 				return nil, last
 			}
@@ -190,10 +178,6 @@ func (c *client) onward(x *session) (*session, error) {
 		}
 	}
 }
-
-// lostBlock is executed in a new transaction block, which fails by it: the transaction of the client is lost. The
-// server's log shows it.
-const lostBlock = `rollback to savepoint "the transaction was open on a server that was lost"`
 
 // resumeBlock brings a session that continues from into the state of that one's transaction. told is what the client
 // hears of a request that was cut.
@@ -219,8 +203,7 @@ func (x *session) resumeBlock(ctx context.Context, from *session) (told []byte, 
 	status := byte('I')
 	if from.moving.failed {
 		status = 'E'
-		b := pgwire.AppendMessage(nil, 'Q', pgwire.AppendCString(nil, "begin"))
-		if _, err := x.exchange(pgwire.AppendMessage(b, 'Q', pgwire.AppendCString(nil, lostBlock)), 2); err != nil {
+		if err := x.server().FailBlock(); err != nil {
 			return nil, err
 		}
 	}
@@ -233,79 +216,18 @@ func (x *session) resumeBlock(ctx context.Context, from *session) (told []byte, 
 	return pgwire.AppendMessage(lostblock.Error(from.moving.unreplayed).EncodeError(), 'Z', []byte{status}), nil
 }
 
-// goesAcross checks that a client whose session was on a server of an earlier version, if later, can go on in this one.
-func (x *session) goesAcross(later bool) error {
-	if !later {
-		return nil
-	}
-	a, err := x.exchange(continuity.Across(), 1)
-	if err != nil {
-		return err
-	}
-	if why := a.Refused(); why != "" {
-		return fmt.Errorf("%w: %s", errNotTheSame, why)
-	}
-	return nil
-}
-
 // executeAgain executes the transaction of from in this session, and compares the answers. told is for the client,
 // beside them. The request that was not answered is left to be forwarded.
 func (x *session) executeAgain(ctx context.Context, from *session) (told []byte, err error) {
-	if why := replay.Outside(from.moving.state.Extensions); why != "" {
-		from.moving.tried = true
-		return nil, triedError{why}
-	}
 	ctx, cancel := context.WithTimeout(ctx, x.srv.cfg.HoldMax/2)
 	defer cancel()
-	unhook := context.AfterFunc(ctx, func() { _ = x.backend.SetDeadline(time.Unix(1, 0)) })
-	defer unhook()
-	run := from.moving.log.Run()
-	for request := run.Next(); request != nil; request = run.Next() {
-		from.moving.tried = true
-		same, err := x.executeOne(run, request)
-		switch {
-		case err != nil && ctx.Err() != nil:
-			return nil, triedError{"it was not executed in time"}
-		case err != nil:
-			return nil, triedError{"the new primary was lost, too"}
-		case !same:
-			x.srv.log.Info("answer differs", "session", from.id, "request", run.Requests())
-			return nil, triedError{replay.Differs}
-		}
+	run, err := x.server().Execute(ctx, from.moving.log, from.moving.state.Extensions)
+	from.moving.tried = err != nil || run.Requests() > 0
+	if tried := (resume.TriedError{}); errors.As(err, &tried) && tried.Why == replay.Differs {
+		x.srv.log.Info("answer differs", "session", from.id, "request", run.Requests())
 	}
-	if !unhook() {
-		return nil, triedError{"it was not executed in time"}
-	}
-	x.moving.resumed = run.Requests() > 0
-	return run.Aside, nil
-}
-
-// executeOne executes a request, and reports whether its answer is the same.
-func (x *session) executeOne(run *replay.Run, request []byte) (same bool, err error) {
-	var sending sync.WaitGroup
-	sending.Go(func() { _, _ = x.backend.Write(request) }) // without all of it there is no answer
-	defer sending.Wait()
-	for {
-		_, err := x.in.Peek(1)
-		verdict := replay.Different
-		if err == nil {
-			var used int
-			arrived, _ := x.in.Peek(x.in.Buffered())
-			used, verdict = run.Feed(arrived)
-			_, _ = x.in.Discard(used)
-		}
-		switch verdict {
-		case replay.Pending:
-		case replay.Same:
-			return true, nil
-		case replay.Different:
-			_ = x.backend.SetDeadline(time.Unix(1, 0)) // it ends: it may still be sending
-			if err != nil {
-				err = fmt.Errorf("execute a request again: %w", err)
-			}
-			return false, err
-		}
-	}
+	x.moving.resumed = err == nil && run.Requests() > 0
+	return run.Aside, err
 }
 
 // The functions below prove what became of a COMMIT whose answer is lost with its server (package indoubt). It is the
@@ -424,73 +346,34 @@ func (x *session) inDoubt() bool {
 // prove asks the server of this session what became of the COMMIT of from. told is for the client. A session whose
 // server has no answer is not continued: the client hears 08007.
 func (x *session) prove(from *session) (told []byte, err error) {
-	d := from.moving.doubt
-	if d.Xid == 0 {
-		if from.confirmsAll() || from.reads == startup.ReadsConfirmed { // the answer speaks for what was read, too
-			return nil, fmt.Errorf("%w: what its transaction has read was not confirmed", errNotTheSame)
-		}
-		if replay.Outside(from.moving.state.Extensions) != "" || slices.Contains(from.moving.state.Extensions, "postgres_fdw") {
-			return nil, fmt.Errorf("%w: its transaction wrote nothing here, and may have elsewhere", errNotTheSame)
-		}
-		x.moving.proved = indoubt.Committed // with nothing in it
-		return x.committed(d)
+	c := from.moving.doubt
+	p, err := x.server().Commit(c, x.doubt(from))
+	x.moving.proved, x.moving.resumed = p.Outcome, p.Chained
+	if p.Status != (indoubt.Status{}) {
+		x.srv.log.Info("commit in doubt", "session", from.id, "xid", c.Xid, "timeline", c.Timeline, "status", p.Status.Text, "on", p.Status.Timeline, "outcome", p.Outcome)
 	}
-	a, err := x.exchange(d.Question(), 1)
-	if err != nil {
-		return nil, err
-	}
-	s := indoubt.Read(a.Row())
-	x.moving.proved = d.Outcome(x.moving.timelines, s)
-	x.srv.log.Info("commit in doubt", "session", from.id, "xid", d.Xid, "timeline", d.Timeline, "status", s.Text, "on", s.Timeline, "outcome", x.moving.proved)
-	switch x.moving.proved {
-	case indoubt.Committed:
-		return x.committed(d)
-	case indoubt.NotCommitted:
-		return pgwire.AppendMessage(lostblock.NotCommitted(from.moving.unreplayed).EncodeError(), 'Z', []byte{'I'}), nil
-	case indoubt.Unknown:
-	}
-	return nil, fmt.Errorf("%w: the outcome of its COMMIT cannot be proved", errNotTheSame)
+	return p.Told, err
 }
 
-// committed returns what the client gets of a COMMIT that is proved. Behind AND CHAIN the session is in the next
-// transaction.
-func (x *session) committed(d *indoubt.Commit) (told []byte, err error) {
-	if text := d.Begin(); text != "" {
-		a, err := x.exchange(pgwire.AppendMessage(nil, 'Q', pgwire.AppendCString(nil, text)), 1)
-		if err != nil {
-			return nil, err
-		}
-		if !a.Begun() {
-			return nil, fmt.Errorf("%w: the transaction behind its COMMIT was not begun: %w", errNotTheSame, a.Err())
-		}
-		x.moving.resumed = true
+// doubt returns what this session's server needs to know of from.
+func (x *session) doubt(from *session) resume.Doubt {
+	return resume.Doubt{
+		Timelines: x.moving.timelines, Extensions: from.moving.state.Extensions, Unreplayed: from.moving.unreplayed,
+		Reads: from.confirmsAll() || from.reads == startup.ReadsConfirmed,
 	}
-	return d.Done(), nil
 }
 
 // proveChange asks the server of this session what became of the change of from. told is for the client. One that is
 // not committed is executed again, if it was not before.
 func (x *session) proveChange(from *session) (told []byte, err error) {
 	w := from.moving.lone.Write()
-	c := &indoubt.Commit{Xid: w.Xid, Timeline: w.Timeline}
-	a, err := x.exchange(c.Question(), 1)
-	if err != nil {
-		return nil, err
+	p, err := x.server().Change(w, x.doubt(from), from.moving.lone.Twice())
+	x.moving.proved = p.Outcome
+	if p.Status != (indoubt.Status{}) {
+		x.srv.log.Info("change in doubt", "session", from.id, "xid", w.Xid, "timeline", w.Timeline, "status", p.Status.Text, "on", p.Status.Timeline, "outcome", p.Outcome)
 	}
-	s := indoubt.Read(a.Row())
-	x.moving.proved = c.Outcome(x.moving.timelines, s)
-	x.srv.log.Info("change in doubt", "session", from.id, "xid", c.Xid, "timeline", c.Timeline, "status", s.Text, "on", s.Timeline, "outcome", x.moving.proved)
-	answer := w.Answer()
-	switch {
-	case x.moving.proved == indoubt.Unknown:
-		return nil, fmt.Errorf("%w: the outcome of its change cannot be proved", errNotTheSame)
-	case x.moving.proved == indoubt.Committed && answer == nil:
-		return nil, fmt.Errorf("%w: its change is committed, and the answer to it is lost", errNotTheSame)
-	case x.moving.proved == indoubt.Committed:
-		return answer, nil
-	case w.Untold() && !from.moving.lone.Twice() && replay.Outside(from.moving.state.Extensions) == "":
+	if p.Repeat {
 		from.moving.fate = lone.Repeated
-		return nil, nil
 	}
-	return pgwire.AppendMessage(lostblock.NotCommitted("").EncodeError(), 'Z', []byte{'I'}), nil
+	return p.Told, err
 }

@@ -84,7 +84,7 @@ var rules = []rule{
 	{"endpoint/link/linktest", []string{"endpoint/link", "lib/"}, "a link between two ends of one process"},
 	{
 		"listener",
-		[]string{"ag", "config", "lib/", "listener/address", "listener/auth", "listener/cancelkey", "listener/clientcert", "listener/continuity", "listener/eventloop", "listener/fingerprint", "listener/hba", "listener/indoubt", "listener/lag", "listener/lone", "listener/lostblock", "listener/offload", "listener/opening", "listener/pool", "listener/preauth", "listener/replay", "listener/scram", "listener/serverlog", "listener/sessionstate", "listener/socket", "listener/startup", "listener/stmt", "listener/uring"},
+		[]string{"ag", "config", "lib/", "listener/address", "listener/auth", "listener/cancelkey", "listener/clientcert", "listener/continuity", "listener/eventloop", "listener/fingerprint", "listener/hba", "listener/indoubt", "listener/lag", "listener/lone", "listener/lostblock", "listener/offload", "listener/opening", "listener/pool", "listener/preauth", "listener/replay", "listener/resume", "listener/scram", "listener/serverlog", "listener/sessionstate", "listener/socket", "listener/startup", "listener/stmt", "listener/uring"},
 		"adapters do not know each other: the consumer declares the interface it needs",
 	},
 	{"listener/address", []string{"lib/"}, "an open address knows no client"},
@@ -105,6 +105,11 @@ var rules = []rule{
 	{"listener/indoubt", []string{"ag", "lib/pgwire", "listener/stmt"}, "pure: bytes and facts in, an outcome out"},
 	{"listener/lone", []string{"ag", "lib/pgwire", "listener/stmt"}, "pure: bytes of a client in, and what becomes of them out"},
 	{"listener/lostblock", []string{"lib/pgwire", "listener/stmt"}, "pure: bytes of a client in, bytes for it out"},
+	{
+		"listener/resume",
+		[]string{"ag", "lib/pgwire", "listener/continuity", "listener/indoubt", "listener/lone", "listener/lostblock", "listener/replay"},
+		"what is said to a new server does not know for which client",
+	},
 	{"listener/scram", leaves, "satellites have a reason of their own to change"},
 	{"listener/startup", leaves, "satellites have a reason of their own to change"},
 	{"listener/stmt", leaves, "satellites have a reason of their own to change"},
