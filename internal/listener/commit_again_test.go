@@ -59,7 +59,7 @@ func (g *group) begins(t *testing.T, with string, statements ...string) *pgx.Con
 // A COMMIT that is proved not to have happened is executed again with its transaction, once.
 func TestLostCommitIsExecutedAgain(t *testing.T) {
 	ownLink(t, func(t *testing.T, g *group, l *lossyLink, with string) {
-		what := "request"
+		what := "request bytes"
 		for i, how := range []string{bySimple, byUnnamed, byNamed} {
 			conn := g.begins(t, with, "select count(*) from once")
 			if i > 0 {
@@ -105,9 +105,9 @@ func TestLostCommitIsNotExecutedAgain(t *testing.T) {
 			name, loses, statement, change string
 			want, why, rows                string
 		}{
-			{"another answer", "request", "select count(*) from once", "insert into once values (2, 2)", "ERROR 40001 I", replay.Differs, "1"},
-			{"the time", "request", "select now()", "", "ERROR 40001 I", replay.Differs, "0"},
-			{"executed, and nobody else has it", "answer", "select 1", "", "FATAL 08007", "", "1"},
+			{"another answer", "request bytes", "select count(*) from once", "insert into once values (2, 2)", "ERROR 40001 I", replay.Differs, "1"},
+			{"the time", "request bytes", "select now()", "", "ERROR 40001 I", replay.Differs, "0"},
+			{"executed, and nobody else has it", "answer bytes", "select 1", "", "FATAL 08007", "", "1"},
 		} {
 			t.Run(c.name, func(t *testing.T) {
 				before := g.srv.Stats().Unreplayed[c.why]

@@ -130,6 +130,7 @@ func (x *session) mayHaveCommitted(typ byte, body []byte) stmt.Effect {
 // commandEnded follows transaction blocks within a pipeline, or a Query of several statements. A ROLLBACK may have
 // been one to a savepoint: taking the block for ended then costs one query too many, no more.
 func (x *session) commandEnded(body []byte) {
+	x.noteChange(body)
 	if !x.guarded {
 		return
 	}

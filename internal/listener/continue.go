@@ -291,6 +291,7 @@ func (x *session) unknown() string {
 // lose ends the client of a session that was not continued.
 func (c *client) lose(x *session, err error) {
 	s := c.srv
+	x.moving.unresumed = err
 	s.counts.end("not moved")
 	s.counts.add(&s.counts.unmoved, "no replica took it")
 	x.dropKey()

@@ -98,6 +98,7 @@ type Stats struct {
 	Repeated          uint64            // requests outside a transaction that were executed again on another server
 	Unreplayed        map[string]uint64 // those that failed with 40001 instead, by the reason
 	Doubts            map[string]uint64 // outcomes of COMMITs and other requests whose answer was lost: committed, aborted, unknown
+	Unknown           map[string]uint64 // requests of which the client got 08007, by the indoubt.Reason
 	Unmoved           map[string]uint64 // sessions that a planned failover had to end, by what could not be moved
 	Open              int               // sessions now
 	PreAuth           int               // connections not yet authenticated and not waiting now
@@ -120,6 +121,7 @@ type counters struct {
 	unmoved    map[string]uint64    // guarded by mu
 	unreplayed map[string]uint64    // guarded by mu
 	doubts     map[string]uint64    // guarded by mu
+	unknowns   map[string]uint64    // guarded by mu
 	routed     map[RoutedKey]uint64 // guarded by mu
 }
 
@@ -191,6 +193,7 @@ func (s *Server) Stats() Stats {
 	st.Rejected, st.Refused, st.Cut, st.Routed = maps.Clone(c.rejected), maps.Clone(c.refused), maps.Clone(c.cut), maps.Clone(c.routed)
 	st.Moved, st.Unmoved = c.moved.Load(), maps.Clone(c.unmoved)
 	st.Replayed, st.Repeated, st.Unreplayed, st.Doubts = c.replayed.Load(), c.repeated.Load(), maps.Clone(c.unreplayed), maps.Clone(c.doubts)
+	st.Unknown = maps.Clone(c.unknowns)
 	c.mu.Unlock()
 	s.mu.Lock()
 	st.Open, st.PreAuth, st.Waiting = len(s.sessions), s.preauth.Len(), s.waiting

@@ -47,6 +47,8 @@ type moving struct {
 	doubtful    bool                     // the request that was cut is a COMMIT whose outcome is asked for
 	doubt       *indoubt.Commit          // the COMMIT that was forwarded last, until its answer: guarded by drained.mu
 	probes      atomic.Bool              // doubt is not nil
+	wrote       atomic.Bool              // the open transaction has changed rows, and its number was not asked for since
+	number      openNumber               // of the open transaction: guarded by drained.mu
 	closes      int                      // CloseComplete messages that the client still gets for the batch under way, or unknownCloses: guarded by drained.mu
 	timeline    ag.Timeline              // of its server, as an earlier probe was told: guarded by drained.mu; 0: none was
 	unprobed    bool                     // its server has refused to tell the number of a transaction: guarded by drained.mu
@@ -74,6 +76,7 @@ type moving struct {
 	asked       *question                // of downstream: the answer is arriving
 	given       []byte                   // of downstream: what followed the message that gives the session back; nil: none came
 	err         error                    // why it was not taken back
+	unresumed   error                    // why no other one continues it
 	seen        Progress                 // of a reader that has left: what its next copy must have replayed; zero: not asked yet
 	leave       chan struct{}            // closed when leaving is set
 	leaving     atomic.Bool              // it leaves its backend

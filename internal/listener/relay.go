@@ -463,6 +463,7 @@ func (x *session) ready(status byte) {
 	x.moving.probes.Store(false)
 	x.moving.lone.Answered(status)
 	x.noteLone()
+	x.blockEnds(status)
 }
 
 // observeAnswer follows an answer of PostgreSQL.

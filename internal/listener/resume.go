@@ -1,6 +1,7 @@
 package listener
 
 import (
+	"bytes"
 	"context"
 	"errors"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/resume"
 	"github.com/coteriedb/coterie/internal/listener/socket"
 	"github.com/coteriedb/coterie/internal/listener/startup"
+	"github.com/coteriedb/coterie/internal/listener/stmt"
 )
 
 // A transaction that was open on a server that is lost fails with 40001, unless CONTINUITY is REPLAY. Then the client's
@@ -234,31 +236,92 @@ func (x *session) executeAgain(ctx context.Context, from *session) (told []byte,
 // one request under way of a session that outlives its server. Others end with 08007.
 
 // probe has the question for the number of the open transaction go before the client's bytes b, if these begin with a
-// COMMIT whose outcome can be asked for once the server is lost. Nothing is under way then but a batch that it ends, if
-// there is one. The caller holds drained.mu.
+// COMMIT whose outcome can be asked for once the server is lost, or with an earlier request of a transaction that has
+// changed rows: a COMMIT that is sent to a server which is lost already then has a number, too. Nothing is under way
+// but a batch that a COMMIT ends, if there is one. The caller holds drained.mu.
 func (x *session) probe(b []byte) {
-	k := &x.moving.known
 	done := x.commits(b)
-	if done == nil {
+	early := done == nil && x.asksEarly(b)
+	if done == nil && !early {
 		return
 	}
 	inBatch := x.unsynced.Load()
 	why := x.unfit()
-	if !inBatch {
+	if !inBatch && !early {
 		why, _ = x.wouldEnd()
 	}
-	if why != "" || !k.state.Tells {
+	if why != "" || !x.moving.known.state.Tells {
 		return
 	}
-	x.moving.doubt = indoubt.New(done, x.moving.timeline)
-	if inBatch {
-		x.moving.doubt.InBatch(x.moving.closes)
+	m := &x.moving
+	switch {
+	case early:
+		m.doubt, m.number = indoubt.Early(m.timeline), openNumber{endings: x.requests.Endings()}
+		m.wrote.Store(false)
+	case !inBatch && m.number.Xid != 0 && m.number.endings == x.requests.Endings() && !indoubt.Chains(done):
+		m.doubt = indoubt.Numbered(done, m.number.Number)
+	default:
+		if m.doubt = indoubt.New(done, m.timeline); inBatch {
+			m.doubt.InBatch(m.closes)
+		}
 	}
-	x.moving.before = x.moving.doubt.Probe()
-	x.moving.probes.Store(true)
-	if x.moving.logs.Load() && !inBatch {
-		x.moving.log.Commits()
+	if m.before = nil; !m.doubt.Answered() {
+		m.before = m.doubt.Probe()
 	}
+	m.probes.Store(true)
+	if m.logs.Load() && !inBatch && !early {
+		m.log.Commits()
+	}
+}
+
+// openNumber is the number of the open transaction, as long as stmt.Requests.Endings returns endings.
+type openNumber struct {
+	indoubt.Number
+	endings uint64
+}
+
+// noteChange notes the tag of a command, by which the open transaction may have got a number.
+func (x *session) noteChange(body []byte) {
+	if x.moving.known.follows && stmt.ChangedRows(stmt.CommandTag(body)) {
+		x.moving.wrote.Store(true)
+	}
+}
+
+// blockEnds forgets the number of the open transaction if none is open any more, by the status of a ReadyForQuery. The
+// caller holds drained.mu.
+func (x *session) blockEnds(status byte) {
+	if status == 'I' {
+		x.moving.number = openNumber{}
+		x.moving.wrote.Store(false)
+	}
+}
+
+// asksEarly reports whether the number of the open transaction is to be asked for before the client's bytes b, which
+// begin with no COMMIT. If the question fails, that request fails in its place: it is one that fails in a block that
+// has failed. The caller holds drained.mu.
+func (x *session) asksEarly(b []byte) bool {
+	m := &x.moving
+	if !m.wrote.Load() || x.status.Load() != 'T' || x.owed.Load() != 0 || x.unsynced.Load() || x.relayed || !x.onPrimary || m.unprobed || len(b) < headerLength {
+		return false
+	}
+	if m.number.Xid != 0 && m.number.endings == x.requests.Endings() {
+		m.wrote.Store(false) // it is known
+		return false
+	}
+	body := b[headerLength:]
+	switch b[0] {
+	case 'Q':
+		return stmt.Works(body)
+	case 'P':
+		_, text, ok := bytes.Cut(body, []byte{0})
+		return ok && stmt.Works(text)
+	case 'B':
+		_, rest, _ := bytes.Cut(body, []byte{0})
+		name, _, ok := bytes.Cut(rest, []byte{0})
+		text, known := x.preparedText(string(name))
+		return ok && known && stmt.Works([]byte(text))
+	}
+	return false
 }
 
 // commits returns the answer to the COMMIT with which the client's bytes b begin; nil: they begin with none, or its
@@ -309,6 +372,9 @@ func (x *session) swallows(typ byte, message []byte, tail bool) bool {
 		d.Passed(typ)
 	} else {
 		swallow, state = d.Swallow(message), pgwire.ErrorField(message[headerLength:], 'C')
+	}
+	if n := d.Number(); n.Timeline != 0 && swallow {
+		x.moving.number.Number, x.moving.timeline = n, n.Timeline
 	}
 	if d.Known() {
 		x.moving.timeline = d.Timeline

@@ -7,6 +7,7 @@ import (
 	"context"
 	"crypto/tls"
 	"encoding/binary"
+	"errors"
 	"io"
 	"net"
 	"runtime/debug"
@@ -22,6 +23,7 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/indoubt"
 	"github.com/coteriedb/coterie/internal/listener/opening"
 	"github.com/coteriedb/coterie/internal/listener/pool"
+	"github.com/coteriedb/coterie/internal/listener/resume"
 	"github.com/coteriedb/coterie/internal/listener/startup"
 	"github.com/coteriedb/coterie/internal/listener/stmt"
 )
@@ -395,7 +397,10 @@ func (x *session) outcomeError(why string) *pgwire.Error {
 		return bad
 	case v == stmt.Unknown:
 		if !x.leftToNode() { // else that node may prove the outcome, and counts it
+			why := x.whyUnknown()
 			x.srv.counts.add(&x.srv.counts.doubts, indoubt.Unknown.String())
+			x.srv.counts.add(&x.srv.counts.unknowns, string(why))
+			x.srv.log.Info("outcome unknown", "session", x.id, "user", x.user, "reason", why)
 		}
 		bad := pgwire.Fatal("", pgwire.StateUnknownOutcome, "terminating connection with a request in flight: %s", why)
 		bad.Detail = "If the request would have committed a transaction, it may or may not have been committed."
@@ -410,6 +415,32 @@ func (x *session) outcomeError(why string) *pgwire.Error {
 	bad := pgwire.Fatal("", pgwire.StateAdminShutdown, "terminating connection: %s", why)
 	bad.Hint = "Reconnect; the listener finds the replica that serves the session."
 	return bad
+}
+
+// whyUnknown returns why the outcome of the session's last request is not known.
+func (x *session) whyUnknown() indoubt.Reason {
+	e, m := x.ended.Load(), &x.moving
+	x.drained.mu.Lock()
+	defer x.drained.mu.Unlock()
+	switch {
+	case e != nil && e.reason == endUnconfirmed:
+		return indoubt.ReasonUnconfirmed
+	case errors.Is(m.unresumed, resume.ErrAnswerLost):
+		return indoubt.ReasonAnswer
+	case errors.Is(m.unresumed, resume.ErrNotTheSame):
+		return indoubt.ReasonNotProved
+	case m.unresumed != nil:
+		return indoubt.ReasonNoServer
+	case x.unfit() != "":
+		return indoubt.ReasonState
+	case m.doubt != nil && !m.doubt.Answered():
+		return indoubt.ReasonNotTold
+	case m.doubt != nil:
+		return indoubt.ReasonCut
+	case x.status.Load() == 'T':
+		return indoubt.ReasonNotAsked
+	}
+	return indoubt.ReasonStatement
 }
 
 // state returns the session's state as pg_stat_activity names it.

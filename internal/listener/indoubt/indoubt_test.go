@@ -259,3 +259,46 @@ func TestSwallowInABatch(t *testing.T) {
 		t.Error("a batch is none, or none is one")
 	}
 }
+
+// The number that is told before an earlier request is that of the COMMIT, of which nothing is asked then.
+func TestEarly(t *testing.T) {
+	number, none, inBlock, failed := m('V', "\x00\x00\x00\x03741"), m('V', "\xff\xff\xff\xff"), m('Z', "T"), m('Z', "E")
+	file, canceled := m('V', "\x00\x00\x00\x18000000020000000000000003"), m('E', "SERROR\x00VERROR\x00C57014\x00\x00")
+	row, answer := m('D', "\x00\x00"), m('C', "SELECT 1\x00")
+	for _, c := range []struct {
+		name     string
+		messages [][]byte
+		heard    []byte
+		want     Number
+	}{
+		{"told", [][]byte{number, inBlock, file, inBlock, row, answer, inBlock}, join(row, answer, inBlock), Number{741, 2}},
+		{"none", [][]byte{none, inBlock, file, inBlock, row, answer, inBlock}, join(row, answer, inBlock), Number{0, 2}},
+		{"not yet", [][]byte{number, inBlock, file}, nil, Number{}},
+		{"canceled", [][]byte{canceled, failed, canceled, failed, canceled, failed}, join(canceled, failed), Number{}},
+	} {
+		e := Early(0)
+		var heard []byte
+		for _, b := range c.messages {
+			if !e.Swallow(b) {
+				heard = append(heard, b...)
+			}
+			if e.Known() {
+				t.Errorf("%s: it is taken for a COMMIT", c.name)
+			}
+		}
+		if got := e.Number(); got != c.want || !bytes.Equal(heard, c.heard) {
+			t.Errorf("%s: %v, heard %q", c.name, got, heard)
+		}
+	}
+	if len(Early(2).Probe()) >= len(Early(0).Probe()) {
+		t.Error("the timeline is asked for twice")
+	}
+	done := join(m('C', "COMMIT\x00"), m('Z', "I"))
+	c := Numbered(done, Number{741, 2})
+	if !c.Answered() || !c.Known() || c.Xid != 741 || c.Timeline != 2 || c.EndsBatch() || c.Number() != (Number{}) {
+		t.Errorf("%+v", c)
+	}
+	if c.Swallow(m('N', "SWARNING\x00\x00")) || !c.Known() || c.Swallow(m('C', "COMMIT\x00")) || c.Known() {
+		t.Error("the answer to the COMMIT is not followed")
+	}
+}

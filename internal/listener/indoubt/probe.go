@@ -36,7 +36,8 @@ const (
 // characteristics are the settings of a transaction that AND CHAIN gives the next one, by their questions.
 var characteristics = [...]string{askIsolation: "transaction_isolation", askReadOnly: "transaction_read_only", askDeferrable: "transaction_deferrable"}
 
-// Commit is a COMMIT that was forwarded behind the probe.
+// Commit is a COMMIT that was forwarded behind the probe, or whose number was known before. Or it is a probe before
+// another request of the transaction, whose number is known then for its COMMIT.
 type Commit struct {
 	Xid      uint64      // of the transaction; 0: it has none, so it has written nothing
 	Timeline ag.Timeline // on which it was given; 0: not known
@@ -56,7 +57,7 @@ type Commit struct {
 // New returns a COMMIT that is about to be forwarded, by what Done has returned. timeline is what an earlier one of the
 // same backend was told, which keeps its timeline for as long as it lives; 0: none was.
 func New(done []byte, timeline ag.Timeline) *Commit {
-	c := &Commit{done: done, Timeline: timeline, asks: []ask{askXid}, chains: bytes.HasSuffix(done, []byte{'T'})}
+	c := &Commit{done: done, Timeline: timeline, asks: []ask{askXid}, chains: Chains(done)}
 	if c.chains {
 		c.asks = append(c.asks, askIsolation, askReadOnly, askDeferrable)
 	}
@@ -64,6 +65,31 @@ func New(done []byte, timeline ag.Timeline) *Commit {
 		c.asks = append(c.asks, askTimeline)
 	}
 	return c
+}
+
+// Early returns the probe before a request that is not the COMMIT. timeline is as in New.
+func Early(timeline ag.Timeline) *Commit { return New(nil, timeline) }
+
+// Numbered returns a COMMIT of a transaction whose number is known. There is no probe before it. It is not AND CHAIN.
+func Numbered(done []byte, n Number) *Commit {
+	return &Commit{done: done, Xid: n.Xid, Timeline: n.Timeline, numbered: true, answered: true}
+}
+
+// Chains reports whether the answer that Done has returned is that of COMMIT AND CHAIN.
+func Chains(done []byte) bool { return bytes.HasSuffix(done, []byte{'T'}) }
+
+// Number is that of an open transaction.
+type Number struct {
+	Xid      uint64 // 0: not known
+	Timeline ag.Timeline
+}
+
+// Number returns the number that an early probe was told; zero: it was told none, or not yet.
+func (c *Commit) Number() Number {
+	if len(c.done) > 0 || !c.answered || c.failed || !c.numbered || c.Timeline == 0 {
+		return Number{}
+	}
+	return Number{c.Xid, c.Timeline}
 }
 
 // Probe returns the requests that are sent before the COMMIT.
@@ -125,10 +151,13 @@ func appendCall(b []byte, function uint32, arguments ...string) []byte {
 // Done returns what the client still has to get of the answer to the COMMIT, if it was executed.
 func (c *Commit) Done() []byte { return c.done }
 
+// Answered reports whether the probe was answered, well or not.
+func (c *Commit) Answered() bool { return c.answered || c.failed || c.batch.void() }
+
 // Known reports whether the outcome can be asked for: the probe was answered, and the answer to the COMMIT has not said
 // it. Its beginning may have come: a server that is killed in order sends what it has.
 func (c *Commit) Known() bool {
-	return c.answered && !c.failed && !c.told && c.numbered && c.Timeline != 0 && c.begins()
+	return len(c.done) > 0 && c.answered && !c.failed && !c.told && c.numbered && c.Timeline != 0 && c.begins()
 }
 
 // Refused reports whether the probe has failed, and would fail again. A cancel request or a timeout is of one

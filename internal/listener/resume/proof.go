@@ -94,7 +94,7 @@ func (s Server) Change(w *lone.Write, d Doubt, twice bool) (p Proof, err error) 
 	case p.Outcome == indoubt.Unknown:
 		return p, fmt.Errorf("%w: the outcome of its change cannot be proved", ErrNotTheSame)
 	case p.Outcome == indoubt.Committed && answer == nil:
-		return p, fmt.Errorf("%w: its change is committed, and the answer to it is lost", ErrNotTheSame)
+		return p, ErrAnswerLost
 	case p.Outcome == indoubt.Committed:
 		p.Told = answer
 	case w.Untold() && !twice && replay.Outside(d.Extensions) == "":

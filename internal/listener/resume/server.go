@@ -21,6 +21,9 @@ type Server struct {
 // ErrNotTheSame means that a session cannot be brought into the state of the one that it continues, on any server.
 var ErrNotTheSame = errors.New("it would not be the same session")
 
+// ErrAnswerLost means that a change is committed, and that its client cannot get the answer.
+var ErrAnswerLost = fmt.Errorf("%w: its change is committed, and the answer to it is lost", ErrNotTheSame)
+
 // errGivenBack means that the node of the new server gives the session back already.
 var errGivenBack = errors.New("the group moved while the session was being resumed")
 

@@ -58,3 +58,16 @@ func equalFold(text []byte, name string) bool {
 	}
 	return true
 }
+
+// ChangedRows reports whether a command with that tag has changed rows, so that its transaction has a number.
+func ChangedRows(tag []byte) bool {
+	verb, rows, _ := bytes.Cut(tag, []byte{' '})
+	if _, of, has := bytes.Cut(rows, []byte{' '}); has { // INSERT 0 1
+		rows = of
+	}
+	switch string(verb) {
+	case "INSERT", "UPDATE", "DELETE", "MERGE":
+		return len(rows) > 0 && rows[0] != '0'
+	}
+	return false
+}

@@ -101,6 +101,7 @@ type Requests struct {
 	sole     sole             // whether the batch does nothing but execute one prepared statement
 	only     []byte           // the name of that
 	alone    bool             // the last request of open did no more
+	endings  uint64           // requests that were forwarded and may have ended a transaction block
 	Sealed   bool             // the verdict was given: nothing is forwarded after it
 	// Texts returns the text of a prepared statement as the server has it, if that is known for certain. Nil: of none.
 	Texts func(name string) (text string, known bool)
@@ -173,12 +174,27 @@ func (r *Requests) close(c class) {
 	}
 	r.batch, r.portal = classNone, classCommit
 	r.alone, r.sole = r.sole == soleExecuted, soleNothing
+	if c.ends() {
+		r.endings++
+	}
 	if len(r.open) >= maxOutstanding {
 		r.crowded = true
 		return
 	}
 	r.open = append(r.open, c)
 }
+
+// ends reports whether a request of that class may end the block that is open before it.
+func (c class) ends() bool { return c == classRollback || c == classChain || c == classCommit }
+
+// Endings returns a number that changes with each request that may end a transaction block, once the whole of it is
+// forwarded. While it is the same, a session that is in a block is in the same one; the messages after the last Sync
+// are not counted yet (OneTransaction).
+func (r *Requests) Endings() uint64 { return r.endings }
+
+// Works reports whether a text begins as one that reads or changes rows, and that fails in a transaction block that has
+// failed.
+func Works(text []byte) bool { return classify(text) == classWork }
 
 // parsed notes the class of a prepared statement. A name may have been used before and keep its old meaning. So it is
 // at least classWork, and no better class is assumed.
@@ -243,7 +259,10 @@ func (r *Requests) bound(kept []byte) {
 
 // ForgetUnnamed notes that the kernel relayed requests that were not seen here. They used no named statement or portal.
 // The unnamed statement is unknown afterwards.
-func (r *Requests) ForgetUnnamed() { r.unnamed, r.mixed = classCommit, true }
+func (r *Requests) ForgetUnnamed() {
+	r.unnamed, r.mixed = classCommit, true
+	r.endings++
+}
 
 // UnnamedWaits reports whether the unnamed statement was parsed, and was not bound since: a driver that describes it
 // first binds it in its next request.
@@ -264,6 +283,7 @@ func (r *Requests) Resumed() Requests {
 // SyncIgnored notes that PostgreSQL ignored a Sync because it arrived during COPY.
 func (r *Requests) SyncIgnored() {
 	r.open, r.batch = r.open[:0], classCommit
+	r.endings++
 }
 
 // Answered notes a ReadyForQuery; all means that no other answer is owed.

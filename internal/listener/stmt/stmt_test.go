@@ -174,3 +174,59 @@ func TestOneTransaction(t *testing.T) {
 		}
 	}
 }
+
+// A transaction has a number once a command has changed rows, as its tag tells.
+func TestChangedRows(t *testing.T) {
+	for tag, want := range map[string]bool{
+		"INSERT 0 1": true, "INSERT 0 0": false, "UPDATE 12": true, "UPDATE 0": false, "DELETE 3": true, "DELETE 0": false, "MERGE 1": true, "MERGE 0": false,
+		"SELECT 1": false, "BEGIN": false, "COMMIT": false, "INSERT": false, "": false, "CREATE TABLE": false, "COPY 3": false,
+	} {
+		if got := ChangedRows([]byte(tag)); got != want {
+			t.Errorf("%q: %v", tag, got)
+		}
+	}
+}
+
+// Endings changes with each request that may end the block, and with no other.
+func TestEndings(t *testing.T) {
+	query := func(text string) func(*Requests) {
+		return func(r *Requests) {
+			body := []byte(text + "\x00")
+			r.QueryText(body)
+			r.Forwarded('Q', body)
+		}
+	}
+	batch := func(text string) func(*Requests) {
+		return func(r *Requests) {
+			r.Forwarded('P', []byte("\x00"+text+"\x00\x00\x00"))
+			r.Forwarded('B', make([]byte, 8))
+			r.Forwarded('E', make([]byte, 5))
+			r.Forwarded('S', nil)
+		}
+	}
+	for _, text := range []string{"insert into t values (1)", "select 1", "savepoint a", "rollback to a", "set x = 1", "begin", "create table x ()", "call p()"} {
+		for i, request := range []func(*Requests){query(text), batch(text)} {
+			var r Requests
+			r.Answered('T', true)
+			was := r.Endings()
+			if request(&r); r.Endings() != was {
+				t.Errorf("%q, %d: ends the block", text, i)
+			}
+		}
+	}
+	for _, text := range []string{"commit", "end", "rollback", "abort", "rollback and chain", "commit and chain", "prepare transaction 'x'", "select 1; commit; begin", "insert into t values (1); select 2", "something"} {
+		for i, request := range []func(*Requests){query(text), batch(text)} {
+			var r Requests
+			r.Answered('T', true)
+			was := r.Endings()
+			if request(&r); r.Endings() == was && (i == 0 || !Works([]byte(text))) { // a batch has one statement in each text
+				t.Errorf("%q, %d: does not end the block", text, i)
+			}
+		}
+	}
+	var r Requests
+	was := r.Endings()
+	if r.ForgetUnnamed(); r.Endings() == was {
+		t.Error("what the kernel has relayed ends nothing")
+	}
+}

@@ -30,6 +30,7 @@ func (s sink) clients(c Clients) {
 	s.count("coterie_transactions_replayed_total", c.Replayed)
 	s.counts("coterie_transactions_not_replayed_total", c.Unreplayed)
 	s.counts("coterie_commits_in_doubt_total", c.Doubts)
+	s.counts("coterie_outcomes_unknown_total", c.Unknown)
 	s.count("coterie_requests_held_total", c.Drained)
 	s.count("coterie_answers_held_total", c.Gated)
 	s.time("coterie_answers_held_seconds_total", c.GatedTime)
