@@ -14,6 +14,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/listener/auth"
 	"github.com/coteriedb/coterie/internal/listener/clientcert"
+	"github.com/coteriedb/coterie/internal/listener/giveback"
 	"github.com/coteriedb/coterie/internal/listener/hba"
 	"github.com/coteriedb/coterie/internal/listener/opening"
 	"github.com/coteriedb/coterie/internal/listener/pool"
@@ -353,7 +354,7 @@ func (c *client) packet(addr string, id ag.ReplicaID) []byte {
 		{Name: "coterie.replica", Value: string(id)},
 	}
 	if c.takesBack(id) {
-		own = append(own, pgwire.Parameter{Name: movesParameter, Value: giveBackVersion}, pgwire.Parameter{Name: outlivesParameter, Value: giveBackVersion})
+		own = append(own, pgwire.Parameter{Name: movesParameter, Value: giveback.Version}, pgwire.Parameter{Name: outlivesParameter, Value: giveback.Version})
 	}
 	return start.Packet(own...)
 }

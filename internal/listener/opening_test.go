@@ -11,6 +11,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/listener/auth"
+	"github.com/coteriedb/coterie/internal/listener/giveback"
 	"github.com/coteriedb/coterie/internal/listener/startup"
 )
 
@@ -55,7 +56,7 @@ func TestStatesAreNotReadOfSessionsThatOpen(t *testing.T) {
 // relayedPacket is the startup packet of a session of another node's client.
 func relayedPacket(user string, intent ag.Intent) []byte {
 	b := binary.BigEndian.AppendUint32(nil, pgwire.Protocol3)
-	for _, s := range []string{"user", user, "database", "postgres", "coterie.intent", string(intent), movesParameter, giveBackVersion} {
+	for _, s := range []string{"user", user, "database", "postgres", "coterie.intent", string(intent), movesParameter, giveback.Version} {
 		b = pgwire.AppendCString(b, s)
 	}
 	b = append(b, 0)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/lib/assert"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/giveback"
 	"github.com/coteriedb/coterie/internal/listener/socket"
 	"github.com/coteriedb/coterie/internal/listener/startup"
 	"github.com/coteriedb/coterie/internal/listener/stmt"
@@ -235,7 +236,7 @@ func (x *session) frames(p *passing) (whole bool, err error) {
 // isLast reports whether the client gets nothing of the current message or of what follows it: the other node gives the
 // session back by it, or PostgreSQL says by it that its postmaster died.
 func (x *session) isLast(typ byte, p *passing) bool {
-	if typ == giveBackMessage && x.fromNode() {
+	if typ == giveback.Message && x.fromNode() {
 		x.moving.given = append([]byte{}, p.b[p.at:]...)
 		x.notAsked()
 		return true

@@ -4,9 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
-	"encoding/gob"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"path/filepath"
@@ -18,9 +16,8 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
-	"github.com/coteriedb/coterie/internal/listener/continuity"
+	"github.com/coteriedb/coterie/internal/listener/giveback"
 	"github.com/coteriedb/coterie/internal/listener/lone"
-	"github.com/coteriedb/coterie/internal/listener/socket"
 	"github.com/coteriedb/coterie/internal/listener/startup"
 	"github.com/coteriedb/coterie/internal/listener/stmt"
 )
@@ -216,9 +213,9 @@ func (x *session) readHello(packet []byte) *pgwire.Error {
 		case "coterie.intent":
 			x.intent = ag.Intent(p.Value)
 		case movesParameter:
-			x.moving.accepts = p.Value == giveBackVersion
+			x.moving.accepts = p.Value == giveback.Version
 		case outlivesParameter:
-			x.moving.outlives = p.Value == giveBackVersion
+			x.moving.outlives = p.Value == giveback.Version
 		case "coterie.reads":
 			x.reads = startup.Reads(p.Value)
 		}
@@ -310,16 +307,6 @@ func (x *session) isOfPromoted(typ byte, body []byte) bool {
 	return x.wouldWrite(typ, body)
 }
 
-// A session that another node's client has on this server goes back in these messages. The first has the version of
-// this exchange, the second the state, whose texts may be in any encoding. The client's node then ends its direction of
-// the stream, and gets what was not forwarded in the third.
-const (
-	giveBackMessage = continuity.GiveBack
-	giveBackVersion = "2"
-	maxGivenBack    = 4 << 20
-	giveBackTime    = 2 * time.Second
-)
-
 // movesParameter is in the startup packet of a session whose listener takes it back. With outlivesParameter the
 // listener also has it outlive its server: it hears of the loss by the end of the stream alone.
 const (
@@ -330,19 +317,7 @@ const (
 // giveBack gives a session that has left its backend to the listener of its client.
 func (x *session) giveBack() {
 	defer x.moving.over()
-	_ = x.raw.SetDeadline(time.Now().Add(giveBackTime))
-	var state bytes.Buffer
-	if gob.NewEncoder(&state).Encode(x.moving.state) != nil {
-		return
-	}
-	b := pgwire.AppendMessage(nil, giveBackMessage, []byte(giveBackVersion))
-	if _, err := x.raw.Write(pgwire.AppendMessage(b, giveBackMessage, state.Bytes())); err != nil {
-		return
-	}
-	rest, err := io.ReadAll(io.LimitReader(x.raw, maxGivenBack))
-	if rest = append(x.moving.rest, rest...); err == nil && len(rest) < maxGivenBack {
-		_, _ = x.raw.Write(pgwire.AppendMessage(nil, giveBackMessage, rest))
-	}
+	giveback.Give(x.raw, x.moving.state, x.moving.rest)
 }
 
 // fromNode reports whether the backend is behind another node's listener.
@@ -357,33 +332,9 @@ func (x *session) leftToNode() bool {
 
 // takeBack takes a session that its node gives back.
 func (x *session) takeBack() error {
-	socket.HalfClose(x.backend)
-	_ = x.backend.SetDeadline(time.Now().Add(giveBackTime))
-	in := io.MultiReader(bytes.NewReader(x.moving.given), x.in)
-	read := func() ([]byte, error) {
-		typ, body, err := pgwire.ReadMessage(in, maxGivenBack)
-		if err == nil && typ != giveBackMessage {
-			err = fmt.Errorf("message %q", typ)
-		}
-		return body, err
-	}
-	body, err := read()
+	st, rest, err := giveback.Take(x.backend, x.in, x.moving.given, x.moving.unanswered)
 	if err != nil {
-		return fmt.Errorf("read its state: %w", err)
-	}
-	st := new(continuity.State)
-	if err := gob.NewDecoder(bytes.NewReader(body)).Decode(st); err != nil {
-		return fmt.Errorf("read its state: %w", err)
-	}
-	rest, err := read()
-	if err != nil {
-		return fmt.Errorf("read what was not forwarded: %w", err)
-	}
-	if asked := x.moving.unanswered; asked != nil { // it was not forwarded either
-		ours := false
-		if rest, ours = bytes.CutPrefix(rest, asked); !ours {
-			return errors.New("a question to it was lost")
-		}
+		return err
 	}
 	delete(st.Statements, lone.OwnStatement)
 	x.moving.state, x.moving.rest = st, append(rest, x.moving.rest...)
