@@ -167,6 +167,15 @@ func (v *View) gone(id ReplicaID) bool {
 	return known && !s.Open && s.Gone
 }
 
+// bare reports whether a member that V does not count reports that it has no whole copy of the group's cluster. It
+// cannot stream before it has another one. That takes longer than any wait for a first stream, and it is admitted then.
+// One that V counts is not taken out so: V says what is on its copy, and only goneCopy ends that.
+func (v *View) bare(id ReplicaID) bool {
+	s, known := v.stream(id)
+	_, in := v.Record.State.InV(id)
+	return known && !s.Open && s.Bare && !in
+}
+
 // shed takes a member out of V and promises one acknowledgement fewer. That is true at any time.
 func shed(st State, m Member, because string) SyncStep {
 	next := st.Clone()
@@ -200,8 +209,8 @@ func announce(v *View, st State, want Sync) SyncStep {
 }
 
 // wantedSync returns the setting that the group should have now. P holds the members that stream closely enough, and
-// those already waited for unless they are lost. N is the number that the commit rule requires, as far as the members
-// allow it, and never below REQUIRED.
+// those already waited for unless they are lost or have nothing to stream. N is the number that the commit rule
+// requires, as far as the members allow it, and never below REQUIRED.
 func wantedSync(v *View) Sync {
 	eligible := v.Group.syncSecondaries(v.Self)
 	n, required := v.Group.CommitTarget(len(eligible))
@@ -210,7 +219,7 @@ func wantedSync(v *View) Sync {
 		s, known := v.stream(id)
 		was := slices.Contains(v.Local.Sync.P, id)
 		streams := known && s.Open && (s.Close || was)
-		if !v.lost(id) && (streams || was && (v.came(id) || s.Silent < v.firstStream())) { // an open stream says nothing: its end may hang
+		if !v.lost(id) && (streams || was && (v.came(id) || s.Silent < v.firstStream()) && !v.bare(id)) { // an open stream says nothing: its end may hang
 			p = append(p, id)
 		}
 	}

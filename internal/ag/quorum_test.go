@@ -295,6 +295,29 @@ func TestNextSync(t *testing.T) {
 		{"none has come within 3 s: degraded, on the record first", func(v *View) { promotedAlone(v, FirstMemberTimeout) }, func(s SyncStep) bool {
 			return s.Set == nil && s.State != nil && s.State.K == 0 && s.State.Setting.N == 0
 		}},
+		{"those that say they have no copy of this cluster are not waited for: degraded at once, on the record first", func(v *View) {
+			promotedAlone(v, 0)
+			v.Streams[0].Bare, v.Streams[1].Bare = true, true
+		}, func(s SyncStep) bool {
+			return s.Set == nil && s.State != nil && s.State.K == 0 && s.State.Setting.N == 0
+		}},
+		{"one says so: the other is waited for", func(v *View) {
+			promotedAlone(v, 0)
+			v.Streams[0].Bare = true
+		}, func(s SyncStep) bool { return s.State != nil && s.State.Setting.Same(Setting{[]ReplicaID{"c"}, 1}) }},
+		{"they say so, and one is required", func(v *View) {
+			promotedAlone(v, 0)
+			one := 1
+			v.Group.Required = &one
+			v.Streams[0].Bare, v.Streams[1].Bare = true, true
+		}, func(s SyncStep) bool { return s.State == nil && s.Set == nil && s.Because != "" }},
+		{"one says so that the epoch started with: what V says of it stays", func(v *View) {
+			first := v.Record.State.V
+			promotedAlone(v, 0)
+			v.Record.State.V, v.Record.State.K, v.Local.Opened = first, 1, 0
+			v.Streams[0].Bare, v.Streams[1].Bare = true, true
+		}, func(s SyncStep) bool { return s.State == nil && s.Set == nil && s.Because != "" }},
+		{"one says so whose stream is open", func(v *View) { v.Streams[0].Bare = true }, func(s SyncStep) bool { return s == SyncStep{} }},
 		{"nor any of those whom the epoch started with", func(v *View) {
 			first := v.Record.State.V
 			promotedAlone(v, FirstMemberTimeout)

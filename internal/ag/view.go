@@ -81,6 +81,7 @@ type Stream struct {
 	Silent  time.Duration `json:"silent"`            // since the last feedback, or since the stream was lost
 	Refused bool          `json:"refused,omitempty"` // not open, and its endpoint refuses connections: it provably does not run
 	Gone    bool          `json:"gone,omitempty"`    // not open, and it reports that it no longer has the copy that V names, or waits for V to drop it
+	Bare    bool          `json:"bare,omitempty"`    // not open, and it reports in this epoch that it holds no whole copy of the group's cluster: nothing it has could stream
 }
 
 // SealReport is a member's answer to a candidate. The member has promised Epoch and closed its older streams. Position

@@ -392,7 +392,7 @@ func (a *Agent) observeStreams(v ag.View) []ag.Stream {
 		out = append(out, ag.Stream{
 			Member: r.ID, Copy: f.copy, Open: f.open, Flush: f.flush, Silent: now - f.feedback,
 			Close: f.open && f.flush != 0 && f.flush+closeLag >= max(a.observed.Flushed.LSN, v.Local.Position.LSN), Refused: !f.open && reach.Refused(r.ID),
-			Gone: !f.open && a.saysGone(v, r.ID),
+			Gone: !f.open && a.saysGone(v, r.ID), Bare: !f.open && a.saysBare(v, r.ID),
 		})
 	}
 	return out
@@ -408,6 +408,17 @@ func (a *Agent) saysGone(v ag.View, id ag.ReplicaID) bool {
 	}
 	s, ok := snap.Statuses[id]
 	return ok && s.Copy == m.Copy && (s.Data != ag.DataPresent || s.Rule == ag.RuleAwaitDrop)
+}
+
+// saysBare reports whether a member reports that it has no whole copy of the group's cluster: none, half of one, or one
+// of another cluster. A report of an earlier epoch does not count: the member may have got a copy since.
+func (a *Agent) saysBare(v ag.View, id ag.ReplicaID) bool {
+	snap := a.snapshot.Load()
+	if snap == nil {
+		return false
+	}
+	s, ok := snap.Statuses[id]
+	return ok && s.Epoch == v.Record.Epoch.Epoch && s.Data != "" && s.Data != ag.DataPresent
 }
 
 func (a *Agent) busyWith(names ...string) bool {

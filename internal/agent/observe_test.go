@@ -124,6 +124,30 @@ func TestSaysGone(t *testing.T) {
 	}
 }
 
+// TestSaysBare: a member's word that it has no whole copy of the group's cluster counts in the epoch in which it is
+// given.
+func TestSaysBare(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		said Status
+		want bool
+	}{
+		{"a copy of another cluster", Status{Epoch: 7, Data: ag.DataForeign, Copy: "B"}, true},
+		{"no copy", Status{Epoch: 7, Data: ag.DataEmpty}, true},
+		{"half a copy", Status{Epoch: 7, Data: ag.DataPartial}, true},
+		{"a copy", Status{Epoch: 7, Data: ag.DataPresent, Copy: "B"}, false},
+		{"another cluster's, in an earlier epoch", Status{Epoch: 6, Data: ag.DataForeign, Copy: "B"}, false},
+		{"nothing about its data", Status{Epoch: 7}, false},
+	} {
+		a := &Agent{}
+		a.snapshot.Store(&Snapshot{Statuses: map[ag.ReplicaID]Status{"b": tt.said}})
+		v := ag.View{Record: ag.Record{Epoch: ag.EpochRecord{Epoch: 7}}}
+		if got := a.saysBare(v, "b"); got != tt.want || a.saysBare(v, "c") {
+			t.Errorf("%s: bare is %v", tt.name, got)
+		}
+	}
+}
+
 // committed is a store that keeps the last transaction.
 type committed struct {
 	Store

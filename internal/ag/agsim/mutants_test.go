@@ -296,6 +296,19 @@ var decisionMutants = []mutant{
 		}
 		return p
 	}},
+	{name: "members without a copy are waited for by no commit, REQUIRED or not", group: trio, seeds: 6000, only: odds{crash: 40, wipe: 60, cutPeer: 60}, because: "REQUIRED", decide: see(func(v *ag.View) {
+		if slices.ContainsFunc(v.Streams, func(s ag.Stream) bool { return s.Bare }) {
+			v.Group.Required = new(int)
+		}
+	})},
+	{name: "a member that V counts is passed over as one that it does not, for it has no copy", group: trio, bounds: Bounds{Epochs: 1, Writes: 1, Wipes: 1, Faults: 1, States: 600_000}, because: "lack", decide: see(func(v *ag.View) {
+		for i, s := range v.Streams {
+			if _, in := v.Record.State.InV(s.Member); in && s.Bare {
+				v.Streams[i].Gone = false
+				v.Record.State.V = slices.DeleteFunc(v.Record.State.V, func(m ag.Member) bool { return m.ID == s.Member })
+			}
+		}
+	})},
 	{name: "an epoch starts with whoever was sealed", group: trio, bounds: Bounds{Epochs: 2, Writes: 1, States: 400_000}, because: "lack", decide: edit(func(_ ag.View, p *ag.Plan) {
 		if p.Rule == ag.RuleChoose {
 			p.Commit.Epoch.K = len(p.Commit.Epoch.V)

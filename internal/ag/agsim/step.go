@@ -45,7 +45,9 @@ func (m *Model) turn(w *World, i int, e env) ag.Plan {
 	}
 	m.publish(w, i, &v, p)
 	if n := &w.nodes[i]; !e.noQuorum {
-		n.gone = 0
+		if n.gone, n.bare = 0, 0; n.data != present {
+			n.bare = e.epoch.epoch
+		}
 		if n.data != present || p.Rule == ag.RuleAwaitDrop {
 			n.gone = n.copy
 		}

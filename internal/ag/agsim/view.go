@@ -273,7 +273,7 @@ func (m *Model) addStreams(v *ag.View, w *World, n *node, e *env) {
 		v.Streams = append(v.Streams, ag.Stream{
 			Member: names[j], Copy: n.gotCopy[j].id(), Open: open, Flush: ag.LSN(n.got[j]),
 			Close: open && n.got[j] != 0, Silent: e.silent[j], Refused: !open && e.refused.has(j),
-			Gone: !open && e.state.v[j] != 0 && e.state.v[j] == w.nodes[j].gone,
+			Gone: !open && e.state.v[j] != 0 && e.state.v[j] == w.nodes[j].gone, Bare: !open && e.epoch.epoch == w.nodes[j].bare,
 		})
 	}
 }

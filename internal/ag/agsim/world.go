@@ -308,6 +308,7 @@ type node struct {
 	takes       routes // the sessions that its listener takes, by its last turn
 	unfitToRead bool   // it has found that its copy is not of the leader's history; a ghost
 	gone        copyID // the copy that it last reported as lost, or as waiting for V to drop; 0: none
+	bare        uint16 // the epoch in which it last reported that it has no whole copy; 0: it has one
 
 	half    bool // the beginning of a record has arrived, and not its end
 	torn    set  // of the members that sealed: those that have received more than whole records
