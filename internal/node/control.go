@@ -107,6 +107,10 @@ func (n *node) serveClientPort(gate rpc.Gate) {
 		}
 		return r, err
 	})
+	rpc.Handle(gate, rpc.Viewer, func(ctx context.Context, _ certs.Identity, user string) (rpc.RoleThatLooks, error) {
+		v, err := n.clients.Viewer(ctx, user)
+		return rpc.RoleThatLooks(v), err
+	})
 	rpc.Handle(gate, rpc.Progress, func(ctx context.Context, _ certs.Identity, _ rpc.Nothing) (listener.Progress, error) {
 		return n.clients.Progress(ctx)
 	})

@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"crypto/tls"
 	"net"
 	"time"
 
@@ -63,7 +64,7 @@ func (n *node) outlooks() []listener.ContinuityGroup {
 // newWeb returns the console in the browser. Logins are checked as those at the client ports are.
 func (n *node) newWeb(past func(samples.Span) web.History) *web.Server {
 	return web.New(web.Config{
-		Self: n.self, Logger: n.log.With("part", "web"), Status: n.status.Status, Group: func() ag.Group { return *n.members.Group() }, Certificate: n.clients.Certificate,
+		Self: n.self, Logger: n.log.With("part", "web"), Status: n.status.Status, Group: func() ag.Group { return *n.members.Group() }, Certificate: n.webCertificate, LooksOnly: n.pg == nil,
 		ClientCAs: n.clients.ClientCAs, CheckClient: n.clients.CheckClient,
 		Backend: func() console.Backend { return operations.Executor{Service: n.operate} },
 		LogIn: func(ctx context.Context, a web.Attempt) (web.Account, error) {
@@ -76,6 +77,15 @@ func (n *node) newWeb(past func(samples.Span) web.History) *web.Server {
 			return web.Account(who), err
 		},
 	})
+}
+
+// webCertificate returns the certificate of the console's port: that of the client ports. A witness has none of these,
+// nobody to sign one, and shows that of the node.
+func (n *node) webCertificate() *tls.Certificate {
+	if n.cfg.Kind == "witness" {
+		return n.pki.Identity().Certificate()
+	}
+	return n.clients.Certificate()
 }
 
 // serveSession serves a session that another node's listener runs on this node's server.
@@ -94,6 +104,11 @@ func (p clientPeers) Role(ctx context.Context, to ag.Replica, user string) (logi
 		err = login.ErrNoRole
 	}
 	return r.Role, r.Age, err
+}
+
+func (p clientPeers) Viewer(ctx context.Context, to ag.Replica, user string) (clientport.Viewer, error) {
+	v, err := rpc.Call(ctx, p.n.control, to, rpc.Viewer, user)
+	return clientport.Viewer(v), err
 }
 
 func (p clientPeers) Progress(ctx context.Context, to ag.Replica) (listener.Progress, error) {

@@ -35,6 +35,9 @@ const (
 // member, nor for a token by which a stranger could join.
 var errProof = &console.Error{State: "28000", Message: "give your password once more for this change", Hint: "POST /api/v1/session/proof"}
 
+// errLooksOnly refuses every change on a witness, which signs no configuration.
+var errLooksOnly = &console.Error{State: "42501", Message: "this is a witness, on which nothing is changed", Hint: "Use the console of a replica."}
+
 // change serves a change of that name.
 func change(name string) func(s *Server, w http.ResponseWriter, r *http.Request, n *session) {
 	return func(s *Server, w http.ResponseWriter, r *http.Request, n *session) { s.change(name, w, r, n) }
@@ -82,6 +85,10 @@ func (s *Server) change(name string, w http.ResponseWriter, r *http.Request, n *
 // asked reads what every request of a change has: a key of its own, in a header that neither a form nor a page of
 // another origin can send, an Origin that is this port's, and a body of JSON.
 func (s *Server) asked(w http.ResponseWriter, r *http.Request) (key string, body []byte, ok bool) {
+	if s.c.LooksOnly {
+		refuseChange(w, "", errLooksOnly)
+		return "", nil, false
+	}
 	key = r.Header.Get("Idempotency-Key")
 	if key == "" || len(key) > maxKey || strings.ContainsFunc(key, func(c rune) bool { return c < '!' || c > '~' }) {
 		refuse(w, http.StatusBadRequest, &console.Error{State: "22023", Message: fmt.Sprintf("a change has an Idempotency-Key: a header with up to %d letters, digits and signs, new for each change", maxKey)})

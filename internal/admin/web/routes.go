@@ -98,6 +98,11 @@ func (s *Server) routed() http.Handler {
 			refuse(w, http.StatusForbidden, &console.Error{State: "42501", Message: "the request comes from a page of another origin"})
 			return
 		}
+		if s.sessionOf(r) == nil && !s.strangers.serves(r) {
+			w.Header().Set("Retry-After", "1")
+			refuse(w, http.StatusTooManyRequests, &console.Error{State: "53300", Message: "too many requests without a session", Hint: "Try again in a moment."})
+			return
+		}
 		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
 		mux.ServeHTTP(w, r)
 	})
@@ -180,6 +185,8 @@ type Login struct {
 	Role    string    `json:"role"`
 	Node    string    `json:"node"`
 	Expires time.Time `json:"expires"`
+	// LooksOnly: this node changes nothing. It is a witness.
+	LooksOnly bool `json:"looks_only,omitempty"`
 	// ByCertificate: the session began with a certificate, and can be used only with it.
 	ByCertificate bool `json:"by_certificate,omitempty"`
 	// CertificateExpires is the end of the certificate of this port.
@@ -187,7 +194,7 @@ type Login struct {
 }
 
 func (s *Server) who(n *session) Login {
-	w := Login{User: n.who.User, Role: console.RoleFor(n.may()), Node: string(s.c.Self), Expires: n.began.Add(lifetime), ByCertificate: len(n.chains) > 0}
+	w := Login{User: n.who.User, Role: console.RoleFor(n.may()), Node: string(s.c.Self), Expires: n.began.Add(lifetime), ByCertificate: len(n.chains) > 0, LooksOnly: s.c.LooksOnly}
 	if n.may() > ddl.MayAdminister {
 		w.Role = "superuser"
 	}
@@ -222,6 +229,7 @@ func (s *Server) logIn(w http.ResponseWriter, r *http.Request, _ *session) {
 		return
 	}
 	s.c.Logger.Info("console opened in a browser", "user", who.User, "client", r.RemoteAddr, "certificate", serialOf(n))
+	s.strangers.loggedIn(r)
 	s.setCookie(w, secret)
 	answer(w, http.StatusOK, s.who(n))
 }
@@ -280,6 +288,9 @@ func refuseLogin(w http.ResponseWriter, err error) {
 // whoAmI answers with nothing where there is no session: a page that opens asks for it, and that is no error.
 func (s *Server) whoAmI(w http.ResponseWriter, r *http.Request, _ *session) {
 	n := s.sessionOf(r)
+	if s.c.LooksOnly { // the page asks for no password: whoever stole the witness would collect them
+		w.Header().Set("Coterie-Login", "certificate")
+	}
 	if n == nil {
 		w.WriteHeader(http.StatusNoContent)
 		return

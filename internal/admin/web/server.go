@@ -25,6 +25,8 @@ import (
 type Config struct {
 	Self   ag.ReplicaID
 	Logger *slog.Logger
+	// LooksOnly: this node changes nothing, and only a certificate logs in. It is a witness.
+	LooksOnly bool
 	// Status returns what this node knows. It never blocks.
 	Status func() api.Status
 	// Group returns the group's configuration, which shares no memory with a later one. It never blocks.
@@ -104,6 +106,7 @@ type Server struct {
 	lookEvery time.Duration
 	handler   http.Handler
 	refusals  *admission.Budget // lines in the log about certificates
+	strangers strangers
 
 	mu      sync.Mutex // guards closed, and Add of running
 	closed  bool
@@ -116,6 +119,7 @@ func New(c Config) *Server {
 		c: c, places: admission.NewPlaces(maxConns, eachConns, graceConns), sessions: newSessions(time.Now), logins: make(chan struct{}, maxLogins),
 		queries: &queries{of: map[string]int{}}, trials: &queries{of: map[string]int{}}, plans: &queries{of: map[string]int{}}, lookEvery: lookEvery,
 		deeds: newDeeds(time.Now), ending: make(chan struct{}), refusals: admission.NewBudget(refusalLines, refusalLines, 1),
+		strangers: newStrangers(),
 	}
 	s.views, s.pasts = newViews(s.askView), newPasts()
 	s.hub = newHub(s.statusDocument, s.askEvents)
@@ -222,6 +226,6 @@ type Counts struct {
 // Counts returns what the port has now, and what it has counted. Limits has each limit of sessions, by its name.
 func (s *Server) Counts() Counts {
 	return Counts{
-		Refused: s.places.Refused(), Sessions: s.sessions.count(), Limits: s.sessions.refused(), Streams: s.hub.open(), Dropped: s.hub.dropped.Load(),
+		Refused: s.places.Refused() + s.strangers.handshakes.Refused(), Sessions: s.sessions.count(), Limits: s.sessions.refused(), Streams: s.hub.open(), Dropped: s.hub.dropped.Load(),
 	}
 }

@@ -274,7 +274,10 @@ func (s *Server) tlsConfig() *tls.Config {
 		},
 	}
 	config := base.Clone()
-	config.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
+	config.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+		if !s.strangers.greets(hello.Conn.RemoteAddr()) {
+			return nil, errors.New("too many handshakes")
+		}
 		authorities := s.c.ClientCAs()
 		if authorities == nil {
 			return nil, nil //nolint:nilnil // the configuration as it is

@@ -49,6 +49,9 @@ type Account struct {
 // LogIn checks a password that came over TLS on another port of this node, as a login to the console does. An error is
 // a *pgwire.Error, or that of ctx.
 func (p *Port) LogIn(ctx context.Context, l listener.PasswordLogin) (Account, error) {
+	if p.watch != nil {
+		return p.logInToLook(ctx, l)
+	}
 	s := p.server.Load()
 	if s == nil {
 		return Account{}, pgwire.Fatal("console", pgwire.StateCannotConnect, "this node serves no clients: use the console of a replica")
@@ -63,6 +66,9 @@ func (p *Port) LogIn(ctx context.Context, l listener.PasswordLogin) (Account, er
 // Look returns the privilege and the verifier that a role has at the console now; MayNothing if it may not log in, also
 // because its password has expired. An error means that no replica could be asked.
 func (p *Port) Look(ctx context.Context, user string) (Account, error) {
+	if p.watch != nil {
+		return p.lookAt(ctx, user)
+	}
 	role, err := p.consoleRole(ctx, user)
 	expired := !role.ValidUntil.IsZero() && time.Now().After(role.ValidUntil)
 	if err != nil || !role.Found || !role.CanLogin || expired {

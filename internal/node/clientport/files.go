@@ -89,7 +89,7 @@ func (p *Port) note(setting, effect string, err error) error {
 func (p *Port) keepFiles(ctx context.Context) error {
 	for retry.Sleep(ctx, lookAgain) == nil {
 		if p.bad(settingHBA) {
-			p.renewRules(p.server.Load())
+			p.renewRules()
 		}
 		if p.bad(settingCA) {
 			_ = p.loadClientCAs()
@@ -223,11 +223,21 @@ func closedRules() (rules []hba.Rule, text string) {
 }
 
 // renewRules puts the rules in force that are configured now. After an error those before stay in force.
-func (p *Port) renewRules(s *listener.Server) {
+func (p *Port) renewRules() {
 	p.files.apply.Lock()
 	defer p.files.apply.Unlock()
 	if rules, err := p.readRules(); err == nil {
+		p.setRules(rules)
+	}
+}
+
+// setRules puts rules in force where clients, or users of a witness's console, log in.
+func (p *Port) setRules(rules []hba.Rule) {
+	if s := p.server.Load(); s != nil {
 		s.SetRules(rules)
+	}
+	if p.watch != nil {
+		p.watch.rules.Store(&rules)
 	}
 }
 

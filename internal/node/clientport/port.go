@@ -69,6 +69,8 @@ type Peers interface {
 	// login.ErrNoRole, or an error of another node with its text.
 	Role(ctx context.Context, to ag.Replica, user string) (login.Role, time.Duration, error)
 	Progress(ctx context.Context, to ag.Replica) (listener.Progress, error)
+	// Viewer returns what that replica tells a witness of a role.
+	Viewer(ctx context.Context, to ag.Replica, user string) (Viewer, error)
 	// Durable asks the primary whether a position of the history of epoch e is durable.
 	Durable(ctx context.Context, to ag.Replica, e ag.Epoch, lsn ag.LSN) (bool, error)
 	Cancel(ctx context.Context, to ag.Replica, key listener.CancelKey) error
@@ -86,6 +88,7 @@ type Port struct {
 	addresses atomic.Pointer[ListenerAddresses] // nil: as server
 
 	consoles *console.Places // sessions of the console
+	watch    *watch          // of a witness; nil: clients log in here
 
 	mu      sync.Mutex // guards changed
 	changed chan struct{}
@@ -94,9 +97,13 @@ type Port struct {
 // New returns the ports of a node, which Open opens.
 func New(c Config) *Port {
 	l := c.Node.Limits
-	return &Port{c: c, changed: make(chan struct{}), consoles: console.NewPlaces(console.Limits{
+	p := &Port{c: c, changed: make(chan struct{}), consoles: console.NewPlaces(console.Limits{
 		Sessions: l.Consoles, PerRole: l.ConsolesPerRole, Idle: l.ConsoleIdle, Statement: l.ConsoleStatement,
 	})}
+	if c.Node.Kind == "witness" {
+		p.watch = newWatch()
+	}
+	return p
 }
 
 // Serves reports whether coterie.yaml names a port for clients.
@@ -108,6 +115,9 @@ func (p *Port) Serves() bool {
 // ports are served. Rules, authorities and revocation lists that cannot be used are no error: clients that they would
 // admit are refused, and LoginProblems says so.
 func (p *Port) Open(run func(name string, part func(context.Context) error)) error {
+	if p.watch != nil && p.c.Node.HTTPS.Listen != "" {
+		p.openWatch(run)
+	}
 	if !p.Serves() {
 		return nil
 	}
@@ -191,8 +201,8 @@ func (p *Port) ServeBackend(ctx context.Context, conn net.Conn) {
 // GroupChanged applies the rules of a configuration that Group returns since now, and has everything that waits on
 // Changed look again. Rules that cannot be used leave the present ones in force.
 func (p *Port) GroupChanged() {
-	if s := p.server.Load(); s != nil {
-		p.renewRules(s)
+	if p.server.Load() != nil || p.watch != nil && p.watch.rules.Load() != nil {
+		p.renewRules()
 	}
 	p.touch()
 }
@@ -212,7 +222,7 @@ func (p *Port) CertificateRenewed() error {
 func (p *Port) Restart() error {
 	s := p.server.Load()
 	if s == nil {
-		return nil
+		return nil // a witness reads them when its agent starts
 	}
 	p.files.apply.Lock()
 	defer p.files.apply.Unlock()

@@ -150,6 +150,7 @@ func (s *fakeServer) EnsureRoles(context.Context, []string) error { return s.ens
 // fakePeers answers for the other nodes. A call that has no function fails.
 type fakePeers struct {
 	role     func(to ag.ReplicaID) (login.Role, time.Duration, error)
+	viewer   func(to ag.ReplicaID, user string) (Viewer, error)
 	progress func(to ag.ReplicaID) (listener.Progress, error)
 	durable  func(to ag.ReplicaID, e ag.Epoch, lsn ag.LSN) (bool, error)
 	cancel   func(ctx context.Context, to ag.ReplicaID) error
@@ -172,6 +173,14 @@ func (p *fakePeers) Role(_ context.Context, to ag.Replica, _ string) (login.Role
 		return login.Role{}, 0, errNoRoute
 	}
 	return p.role(to.ID)
+}
+
+func (p *fakePeers) Viewer(_ context.Context, to ag.Replica, user string) (Viewer, error) {
+	p.note(to.ID)
+	if p.viewer == nil {
+		return Viewer{}, errNoRoute
+	}
+	return p.viewer(to.ID, user)
 }
 
 func (p *fakePeers) Progress(_ context.Context, to ag.Replica) (listener.Progress, error) {

@@ -73,6 +73,9 @@ var (
 	SessionMoves = Method[Nothing, []ag.SessionMove]{"session-moves", replicas}
 	// Role asks a replica for a role that logs in, and for the age of the copy that it was read from.
 	Role = Method[string, AgedRole]{"role", replicas}
+	// Viewer asks a replica whether a role may look at the console, and for the roles of which it is a member. A witness,
+	// which may not ask for a verifier, lets users look by that.
+	Viewer = Method[string, RoleThatLooks]{"viewer", members}
 	// Progress asks a replica how far its server is in the history of an epoch.
 	Progress = Method[Nothing, listener.Progress]{"standing", replicas}
 	// Durable asks the primary whether a position that a secondary has replayed is durable.
@@ -100,6 +103,13 @@ type AgedRole struct {
 	login.Role
 	Age     time.Duration
 	Missing bool // the role does not exist; Rounds is known nevertheless
+}
+
+// RoleThatLooks is what a replica tells a witness of a role: no verifier, and nothing that the role may change.
+type RoleThatLooks struct {
+	Looks    bool          // it may log in, and look at the console
+	MemberOf []string      // nil unless Looks
+	Age      time.Duration // how old the copy may be that says so
 }
 
 // DurableRequest is a position of the history that a secondary streams from the primary in that epoch.

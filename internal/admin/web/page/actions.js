@@ -1,6 +1,7 @@
 import { api, Refused } from './api.js';
 import { outcome, proof, typed } from './change.js';
 import { h } from './dom.js';
+import { consoles } from './elsewhere.js';
 import { failoverBody, openFailover } from './failover.js';
 import { foundingBody, openFounding } from './founding.js';
 import { joinBody, openJoin } from './join.js';
@@ -11,20 +12,23 @@ import { settingBody } from './settings.js';
 // The privileges, each with those before it. The node judges; the page only says beforehand which role is needed.
 const ranks = ['coterie_viewer', 'coterie_operator', 'coterie_admin', 'superuser'];
 
-const may = (app, role) => ranks.indexOf(app.me?.role) >= ranks.indexOf(role);
+const may = (app, role) => !app.me?.looks_only && ranks.indexOf(app.me?.role) >= ranks.indexOf(role);
 
 /** needsRole says which roles changes need, where this session's has not all of them. */
 export function needsRole(app) {
   if (may(app, 'coterie_admin')) return null;
+  if (app.me?.looks_only) return h('span', { class: 'quiet' }, 'a witness changes nothing: use the console of a replica');
   return h('span', { class: 'quiet' }, may(app, 'coterie_operator') ? 'maintenance, options and removal need coterie_admin' : 'changes need coterie_operator or coterie_admin');
 }
+
+const lack = (app, needs) => (app.me?.looks_only ? 'not on a witness' : `needs the role ${needs}`);
 
 /** actionButton is a button that acts, or that says which role is needed for it. */
 export function actionButton(app, needs, label, name, act, tone = '') {
   const allowed = may(app, needs);
   const about = `${label.replace('…', '')}${name ? ` ${name}` : ''}`;
   return h('button', {
-    type: 'button', class: `act ${tone}${allowed ? '' : ' locked'}`, 'aria-label': allowed ? about : `${about}: needs the role ${needs}`, title: allowed ? null : `needs the role ${needs}`,
+    type: 'button', class: `act ${tone}${allowed ? '' : ' locked'}`, 'aria-label': allowed ? about : `${about}: ${lack(app, needs)}`, title: allowed ? null : lack(app, needs),
     disabled: app.old, onclick: () => (allowed ? act() : app.set({ dialog: { kind: 'role', needs, title: about } })),
   }, label);
 }
@@ -107,6 +111,7 @@ export function dialog(app) {
 }
 
 function roleBody(app, d) {
+  if (app.me.looks_only) return { content: [h('p', null, h('b', null, app.me.node), ' is a witness, on which nothing is changed.'), h('p', { class: 'quiet' }, 'Open the console of a replica: ', consoles(app))] };
   return {
     content: [
       h('p', null, 'This needs the role ', h('code', null, d.needs), `. You are ${app.me.user}, ${app.me.role}.`),

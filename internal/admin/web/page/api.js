@@ -12,13 +12,14 @@ export class Refused extends Error {
   }
 }
 
-async function call(method, path, body, headers = {}) {
+async function call(method, path, body, headers = {}, see = () => {}) {
   const answer = await fetch('/api/v1/' + path, {
     method,
     headers: body === undefined ? headers : { 'Content-Type': 'application/json', ...headers },
     body: body === undefined ? undefined : JSON.stringify(body),
     signal: AbortSignal.timeout(20000),
   });
+  see(answer.headers);
   if (answer.status === 204) return null;
   const doc = await answer.json().catch(() => null);
   if (!answer.ok) throw new Refused(answer.status, doc?.error);
@@ -26,7 +27,8 @@ async function call(method, path, body, headers = {}) {
 }
 
 export const api = {
-  session: () => call('GET', 'session'),
+  byCertificate: false, // only a certificate logs in here: the node is a witness
+  session: () => call('GET', 'session', undefined, {}, (h) => { api.byCertificate = h.get('Coterie-Login') === 'certificate'; }),
   logIn: (user, password) => call('POST', 'session', { user, password }),
   logOut: () => call('DELETE', 'session'),
   view: async (name) => rowsOf(await call('GET', 'views/' + name)),

@@ -92,7 +92,7 @@ function door() {
     const form = new FormData(e.target);
     app.set({ busy: true, error: '' });
     try {
-      enter(await api.logIn(form.get('user'), form.get('password')));
+      enter(await api.logIn(form.get('user'), form.get('password') ?? ''));
     } catch (err) {
       app.set({ busy: false, error: err instanceof Refused ? err.message + (err.hint ? ` ${err.hint}` : '') : 'This node does not answer.' });
     }
@@ -100,9 +100,11 @@ function door() {
   return h('main', { class: 'door', 'data-key': 'door' }, h('form', { class: 'card', method: 'post', onsubmit: submit },
     h('h1', null, mark(), 'Coterie'),
     app.from && h('p', { class: 'outcome warn', role: 'status' }, sign('warn'), h('span', null, `${app.from.node} did not answer. Log in here to go on where you were.`)),
-    h('p', { class: 'quiet' }, h('b', null, location.host), ': log in with a role of PostgreSQL that has coterie_viewer, and its password.'),
+    h('p', { class: 'quiet' }, h('b', null, location.host), api.byCertificate
+      ? ' is a witness. It shows the group and changes nothing. Log in with the name in your client certificate; no password is asked for here.'
+      : ': log in with a role of PostgreSQL that has coterie_viewer, and its password.'),
     h('label', { for: 'user' }, 'User'), h('input', { id: 'user', name: 'user', autocomplete: 'username', required: true, maxlength: '63', autofocus: !app.from, value: app.from?.as }),
-    h('label', { for: 'password' }, 'Password'), h('input', { id: 'password', name: 'password', type: 'password', autocomplete: 'current-password', maxlength: '1024', autofocus: Boolean(app.from) }),
+    !api.byCertificate && h('label', { for: 'password' }, 'Password'), !api.byCertificate && h('input', { id: 'password', name: 'password', type: 'password', autocomplete: 'current-password', maxlength: '1024', autofocus: Boolean(app.from) }),
     h('p', { class: 'error', role: 'alert' }, app.error),
     h('button', { class: 'main', type: 'submit', disabled: app.busy }, app.busy ? 'Checking…' : 'Log in')));
 }

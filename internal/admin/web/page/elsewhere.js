@@ -18,11 +18,19 @@ export const memberName = /^[a-z][a-z0-9_]{0,29}$/;
 /** placed reports whether a member has said where its console is, by a host and a port. */
 export const placed = (r) => address.test(r.console ?? '');
 
-/** others returns the other replicas with a console, those first that are likely to be of use. A witness lets nobody log in. */
+const witness = (r) => r.availability_mode === 'CONFIGURATION_ONLY';
+
+/**
+ * others returns the other members with a console, those first that are likely to be of use. A witness is the last, and
+ * only of use to somebody who has a certificate: nobody should type a password at the page of a witness.
+ */
 export function others(app) {
-  const rank = (r) => (r.connected_state === 'CONNECTED' ? 0 : 2) + (r.synchronization_state === 'SYNCHRONIZED' ? 0 : 1);
-  return (app.status?.replicas ?? []).filter((r) => r.name !== app.me.node && r.availability_mode !== 'CONFIGURATION_ONLY' && placed(r) && r.console !== location.host).sort((a, b) => rank(a) - rank(b));
+  const rank = (r) => (witness(r) ? 4 : 0) + (r.connected_state === 'CONNECTED' ? 0 : 2) + (r.synchronization_state === 'SYNCHRONIZED' ? 0 : 1);
+  return (app.status?.replicas ?? []).filter((r) => r.name !== app.me.node && (!witness(r) || app.me.by_certificate) && placed(r) && r.console !== location.host).sort((a, b) => rank(a) - rank(b));
 }
+
+/** consoles names the replicas, with links where their consoles are known. */
+export const consoles = (app) => (app.status?.replicas ?? []).filter((r) => r.name !== app.me.node && !witness(r)).map((r, i) => [i > 0 && ', ', placed(r) ? h('a', { href: `${location.protocol}//${r.console}/`, rel: 'noreferrer' }, r.name) : r.name]);
 
 /** placeAt returns the address of this screen at another console, with what the page there says: from where, and who. */
 export const placeAt = (app, r) => `${location.protocol}//${r.console}/#/${location.hash.replace(/^#\/?/, '').split('?')[0]}?from=${app.me.node}&as=${encodeURIComponent(app.me.user)}`;
