@@ -39,7 +39,7 @@ func used() *group {
 		routed = append(routed, []any{fmt.Sprint("n", i%3+1), at(time.Duration(i) * time.Second), int64(i%9 + 1), int64(i % 9), 80.0})
 	}
 	g.tables = map[string]rows{
-		"coterie.sessions": sessions, "coterie.routed": routed,
+		"coterie.sessions": sessions, "coterie.routed": routed, "coterie.continuity_history": lastWeek(now),
 		"coterie.continuity": {
 			{"node", "replica", "application_name", "user_name", "sessions", "failover", "failover_reason", "node_loss", "node_loss_reason", "server_loss", "server_loss_reason", "open_transaction", "statement"},
 			{"n1", "n1", "checkout", "shop", int64(170), "LIKELY", "nothing known is against it", "ENDS", "it came through the listener of that node", "KEPT", nil, nil, nil},
@@ -66,6 +66,25 @@ func used() *group {
 	return g
 }
 
+// lastWeek is what two nodes recorded in the week before now: an hour in which few sessions would have been kept, and
+// one in which there were none.
+func lastWeek(now time.Time) rows {
+	out := rows{{"node", "hour", "looks", "sessions", "failover_pct", "failover_reason", "node_loss_pct", "node_loss_reason", "server_loss_pct", "server_loss_reason", "open_transactions", "replayed_pct", "replayed_reason"}}
+	for i := range 168 {
+		at, kept, why := now.Truncate(time.Hour).Add(-time.Duration(i)*time.Hour).Format(time.RFC3339), 100.0, any(nil)
+		if i == 20 {
+			kept, why = 25.0, "it has temporary objects"
+		}
+		sessions := 40.0
+		if i == 30 {
+			sessions = 0
+		}
+		out = append(out, []any{"n1", at, int64(60), sessions, kept, why, 50.0, "it came through the listener of that node", 100.0, nil, 2.5, nil, nil},
+			[]any{"n2", at, int64(60), sessions, 100.0, nil, 100.0, nil, 100.0, nil, 0.0, nil, nil})
+	}
+	return out
+}
+
 // TestSessionsInABrowser looks at the sessions of a group and at one without any: the kinds, the columns that the
 // browser keeps, a name that would run as a script, and a view that cannot be read.
 func TestSessionsInABrowser(t *testing.T) {
@@ -73,7 +92,7 @@ func TestSessionsInABrowser(t *testing.T) {
 	p, _ := openPage(t, g, "anna", "sessions")
 	p.Await(pageTime, "document.querySelector('.tile .number')?.innerText === '297' && document.querySelectorAll('.bars rect').length > 50 && !document.querySelector('.skeleton')")
 	p.widths("sessions")
-	p.says("n2 and n3 in turn, then n1", "the primary alone", "n3: no readers taken", "n1, which does not answer it", "CREATE TEMP TABLE", "The first 100 of 120 are shown", "Of 297 sessions 120 are listed", evil)
+	p.says("n2 and n3 in turn, then n1", "the primary alone", "n3: no readers taken", "n1, which does not answer it", "CREATE TEMP TABLE", "The first 100 of 120 are shown", "Planned failover 99.7 % kept", "least 62.5 %", "it has temporary objects", "Its node dies 75 % kept", "PostgreSQL dies 100 % kept", "Open transactions none was open", "Of 297 sessions 120 are listed", evil)
 	p.Eval("[...document.querySelectorAll('.chip')].find(b => b.innerText.startsWith('Idle in a transaction')).click()", nil)
 	p.Await(pageTime, "[...document.querySelectorAll('[aria-label=Sessions] tbody tr')].length === 30")
 	p.Type("#find", "img src")
@@ -82,7 +101,7 @@ func TestSessionsInABrowser(t *testing.T) {
 	p.Await(pageTime, "document.querySelectorAll('[aria-label=Sessions] tbody tr').length === 6")
 	p.chooses()
 	g.mu.Lock()
-	g.tables = map[string]rows{"coterie.sessions": {{"node"}}, "coterie.continuity": {{"node"}}, "coterie.routed": {{"node"}}, "coterie.routes": {{"node"}}, "coterie.options": {{"replica"}}}
+	g.tables = map[string]rows{"coterie.sessions": {{"node"}}, "coterie.continuity": {{"node"}}, "coterie.continuity_history": {{"node"}}, "coterie.routed": {{"node"}}, "coterie.routes": {{"node"}}, "coterie.options": {{"replica"}}}
 	g.mu.Unlock()
 	p.Await(pageTime, "document.body.innerText.includes('There are no sessions of clients') && document.body.innerText.includes('No reader has logged in')")
 	p.widths("sessions-none")

@@ -135,10 +135,14 @@ func (g *group) Query(ctx context.Context, who console.Principal, q console.Ques
 			return ctx.Err()
 		}
 	}
-	for name, rows := range g.tables {
-		if strings.Contains(q.SQL, name) {
-			return rows.send(to)
+	asked := ""
+	for name := range g.tables {
+		if strings.Contains(q.SQL, name) && len(name) > len(asked) { // a name may begin with another
+			asked = name
 		}
+	}
+	if asked != "" {
+		return g.tables[asked].send(to)
 	}
 	switch {
 	case strings.Contains(q.SQL, "FROM coterie.events"):

@@ -10,13 +10,14 @@ import { copiesView, running } from './seedings.js';
 import { sessions } from './sessions.js';
 import { settings } from './settings.js';
 import { sql } from './sql.js';
+import { weekView } from './week.js';
 
 // The screens, with the views that each one looks at while it is open.
 const screens = {
   '': { label: 'Overview', draw: overview, views: ['coterie.replicas', 'coterie.streams'], look: (app) => copying(app) && read(copiesView) },
   replicas: { label: 'Replicas', draw: replicas, views: ['coterie.replicas', 'coterie.streams', 'coterie.policies', copiesView] },
   databases: { label: 'Databases', draw: databases, views: ['sys.dm_hadr_database_replica_states', 'sys.dm_hadr_database_replica_cluster_states', 'sys.availability_replicas', 'coterie.databases'] },
-  sessions: { label: 'Sessions', draw: sessions, views: ['coterie.sessions', 'coterie.continuity', 'coterie.routed', 'coterie.routes', 'coterie.options'] },
+  sessions: { label: 'Sessions', draw: sessions, views: ['coterie.sessions', 'coterie.continuity', 'coterie.routed', 'coterie.routes', 'coterie.options', weekView] },
   charts: { label: 'Charts', draw: history, views: [], look: lookAtHistory },
   events: { label: 'Events', draw: events, views: [] },
   settings: { label: 'Settings', draw: settings, views: ['coterie.settings', 'coterie.parameters'] },
@@ -25,7 +26,7 @@ const screens = {
 };
 
 const lookEvery = 2000; // between two looks at the views of a screen
-const slowly = { 'coterie.sessions': 5000, 'coterie.options': 10000, 'coterie.settings': 10000, 'coterie.parameters': 5000, 'coterie.certificates': 10000 }; // those that are large, or change seldom
+const slowly = { 'coterie.sessions': 5000, 'coterie.options': 10000, 'coterie.settings': 10000, 'coterie.parameters': 5000, 'coterie.certificates': 10000, [weekView]: 60000 }; // those that are large, or change seldom
 const staleAfter = 12000; // the node sends its status at least every four seconds
 
 // copying reports whether a copy is under way, by the status or by what was seen last.

@@ -6,6 +6,7 @@ import { h, s } from './dom.js';
 import { ago, bytes, list, timeOf } from './format.js';
 import { inOrder } from './options.js';
 import { aged, card, lacking, role, sign, skeleton, state, table } from './parts.js';
+import { week } from './week.js';
 
 const view = 'coterie.sessions';
 const mostRows = 100;
@@ -26,6 +27,7 @@ export function sessions(app) {
       card('Readers of the last minute', aged(app, 'coterie.routed'), readers(app))),
     card('Routing', aged(app, 'coterie.routes'), lists(app), routes(app)),
     card('What an outage would end', aged(app, 'coterie.continuity'), continuity(app, groups)),
+    week(app),
     single(app, all, groups),
   ];
 }
