@@ -1,6 +1,7 @@
 package web
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -65,6 +66,27 @@ func TestPageGoesOnElsewhere(t *testing.T) {
 	p.widths("elsewhere-arrived")
 	p.click("Close")
 	p.Await(pageTime, "!document.querySelector('[data-key=arrived]')")
+}
+
+// TestCertificateTravels holds that somebody whose session began with a certificate is not asked for anything at the
+// console at which the page goes on, and is where that console does not take the certificate.
+func TestCertificateTravels(t *testing.T) {
+	p, own, other := openBeside(t, "charts")
+	logIn := other.s.c.LogIn
+	other.s.c.LogIn = func(ctx context.Context, a Attempt) (Account, error) {
+		if a.Password == "" && a.User == "vera" { // as by a certificate
+			a.Password = "right"
+		}
+		return logIn(ctx, a)
+	}
+	at := fmt.Sprintf("location.assign('https://%s/#/charts?from=n1&as=%%s&by=certificate')", other.host())
+	p.Eval(fmt.Sprintf(at, "nobody"), nil)
+	p.Await(pageTime, fmt.Sprintf("location.host === %q && document.querySelector('#user')?.value === 'nobody'", other.host()))
+	p.Problems() // the browser calls the refusal an error
+	p.Eval(fmt.Sprintf("location.assign('%s/'); window.before = true", own.at), nil)
+	p.Await(pageTime, "!window.before && document.querySelector('.live.good')?.innerText.includes('n1')")
+	p.Eval(fmt.Sprintf(at, "vera"), nil)
+	p.Await(pageTime, "document.querySelector('.live.good')?.innerText.includes('n2') && location.hash === '#/charts'")
 }
 
 // TestPageStaysWhereItIsUsed holds that a page does not go while somebody types in it, or wants it to stay; and that it

@@ -225,9 +225,18 @@ async function look() {
   if (app.me) draw();
 }
 
+// byCertificate logs somebody in who comes from a page where a certificate did; null where it does not do so here.
+async function byCertificate() {
+  if (!app.from?.certificate) return null;
+  return api.logIn(app.from.as, '').catch((e) => {
+    if (e instanceof Refused) return null;
+    throw e;
+  });
+}
+
 async function start() {
   try {
-    const me = await api.session();
+    const me = await api.session() ?? await byCertificate();
     if (me) enter(me);
     else app.set({ me: null });
   } catch {

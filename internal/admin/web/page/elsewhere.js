@@ -33,7 +33,7 @@ export function others(app) {
 export const consoles = (app) => (app.status?.replicas ?? []).filter((r) => r.name !== app.me.node && !witness(r)).map((r, i) => [i > 0 && ', ', placed(r) ? h('a', { href: `${location.protocol}//${r.console}/`, rel: 'noreferrer' }, r.name) : r.name]);
 
 /** placeAt returns the address of this screen at another console, with what the page there says: from where, and who. */
-export const placeAt = (app, r) => `${location.protocol}//${r.console}/#/${location.hash.replace(/^#\/?/, '').split('?')[0]}?from=${app.me.node}&as=${encodeURIComponent(app.me.user)}`;
+export const placeAt = (app, r) => `${location.protocol}//${r.console}/#/${location.hash.replace(/^#\/?/, '').split('?')[0]}?from=${app.me.node}&as=${encodeURIComponent(app.me.user)}${app.me.by_certificate ? '&by=certificate' : ''}`;
 
 /** arrived returns what the address says about where the user comes from, and takes it out of the address. */
 export function arrived() {
@@ -41,7 +41,7 @@ export function arrived() {
   if (query === undefined) return null;
   const told = new URLSearchParams(query);
   history.replaceState(null, '', path);
-  return memberName.test(told.get('from') ?? '') ? { node: told.get('from'), as: (told.get('as') ?? '').slice(0, 63) } : null;
+  return memberName.test(told.get('from') ?? '') ? { node: told.get('from'), as: (told.get('as') ?? '').slice(0, 63), certificate: told.get('by') === 'certificate' } : null;
 }
 
 const answers = (origin) => fetch(`${origin}/here`, { mode: 'no-cors', credentials: 'omit', cache: 'no-store', signal: AbortSignal.timeout(answerTime) }).then(() => true, () => false);
