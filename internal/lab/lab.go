@@ -89,7 +89,7 @@ func (n Node) endpoint() string  { return n.address(2) }
 func (n Node) http() string      { return n.address(3) }
 func (n Node) https() string     { return n.address(4) }
 
-// HTTPS returns host:port that is free for the node's console. A witness has none there unless its coterie.yaml names it.
+// HTTPS returns host:port that is free for the node's console. A witness has one only if its coterie.yaml names it.
 func (n Node) HTTPS() string { return n.https() }
 
 func (n Node) address(i int) string { return net.JoinHostPort(n.host, strconv.Itoa(n.ports[i])) }

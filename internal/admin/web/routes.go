@@ -288,7 +288,7 @@ func refuseLogin(w http.ResponseWriter, err error) {
 // whoAmI answers with nothing where there is no session: a page that opens asks for it, and that is no error.
 func (s *Server) whoAmI(w http.ResponseWriter, r *http.Request, _ *session) {
 	n := s.sessionOf(r)
-	if s.c.LooksOnly { // the page asks for no password: whoever stole the witness would collect them
+	if s.c.LooksOnly { // the page asks for no password: the thief of a witness would collect them
 		w.Header().Set("Coterie-Login", "certificate")
 	}
 	if n == nil {

@@ -134,7 +134,7 @@ func (p *Port) lookAt(ctx context.Context, user string) (Account, error) {
 }
 
 // logInToLook checks a login at the console of a witness. Only a certificate lets in, by a rule with the method cert:
-// a witness has no verifiers, and whoever stole it would collect passwords that are typed there.
+// a witness has no verifiers, and its thief would collect passwords that are typed there.
 func (p *Port) logInToLook(ctx context.Context, l listener.PasswordLogin) (Account, error) {
 	rules := p.watch.rules.Load()
 	if l.Certificate == nil || rules == nil {

@@ -73,8 +73,8 @@ var (
 	SessionMoves = Method[Nothing, []ag.SessionMove]{"session-moves", replicas}
 	// Role asks a replica for a role that logs in, and for the age of the copy that it was read from.
 	Role = Method[string, AgedRole]{"role", replicas}
-	// Viewer asks a replica whether a role may look at the console, and for the roles of which it is a member. A witness,
-	// which may not ask for a verifier, lets users look by that.
+	// Viewer asks a replica whether a role may look at the console, and for the roles of which it is a member. By that
+	// a witness, which may not ask for a verifier, lets users look.
 	Viewer = Method[string, RoleThatLooks]{"viewer", members}
 	// Progress asks a replica how far its server is in the history of an epoch.
 	Progress = Method[Nothing, listener.Progress]{"standing", replicas}
