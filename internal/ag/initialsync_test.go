@@ -89,6 +89,47 @@ func TestFirstSyncWaitsForTheHeirs(t *testing.T) {
 	}
 }
 
+// TestExpectedSync: while a failover is near, the guess is the setting that the promotion needs. Otherwise there is
+// none.
+func TestExpectedSync(t *testing.T) {
+	withheld := suspicious()
+	withheld.Voting.Quiet = 0
+	for _, tt := range []struct {
+		name  string
+		view  View
+		edit  func(*View)
+		epoch Epoch // 0: none is expected
+	}{
+		{"a vote is near", withheld, func(*View) {}, 4},
+		{"it has sealed", sealing(), func(*View) {}, 4},
+		{"another's candidate", sealing(), func(v *View) { v.Record.Epoch.Leader = "c" }, 4},
+		{"nothing is wrong", following(), func(*View) {}, 0},
+		{"it has promised nothing yet", sealing(), func(v *View) { v.Local.Promised = 3 }, 0},
+		{"its copy is not in V", sealing(), func(v *View) { v.Record.State.V = v.Record.State.V[1:] }, 0},
+		{"its copy may not be promoted", sealing(), func(v *View) { v.Local.Quarantine = "broken" }, 0},
+		{"its server is down", sealing(), func(v *View) { v.Local.Server = ServerDown }, 0},
+		{"no quorum", sealing(), func(v *View) { v.Quorum = false }, 0},
+		{"it was chosen: the promotion itself does it", promoting(), func(*View) {}, 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			v := tt.view
+			tt.edit(&v)
+			e, s, ok := v.Expected()
+			if e != tt.epoch || ok != (tt.epoch != 0) {
+				t.Fatalf("expects epoch %d (%v), want %d", e, ok, tt.epoch)
+			}
+			if !ok {
+				return
+			}
+			chosen := promoting()
+			chosen.Record.Epoch.V = []Member{{"c", "C"}} // c has sealed, too
+			if want := chosen.FirstSync(); s.N != want.N || !slices.Equal(s.P, want.P) {
+				t.Errorf("expects %+v, and the promotion needs %+v", s, want)
+			}
+		})
+	}
+}
+
 // TestHandoverSyncSet holds that the stopped primary has everything, and that the members that streamed from it have a
 // prefix of its log.
 func TestHandoverSyncSet(t *testing.T) {

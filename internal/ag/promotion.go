@@ -314,6 +314,26 @@ func (v *View) FirstSync() Sync {
 	return Sync{P: p, N: min(max(1, required), len(p))}
 }
 
+// Expected returns the epoch in which this node may be promoted soon, and the setting that it would start with. ok is
+// false while nothing shows that a failover is near. Both are a guess, made so that the setting can be put before the
+// server in advance: which members seal is not known yet. The promotion compares it with FirstSync.
+func (v *View) Expected() (e Epoch, s Sync, ok bool) {
+	r, l := v.Record, v.Local
+	switch {
+	case !v.Quorum || l.Server != ServerRecovery || l.Quarantine != "" || !slices.ContainsFunc(r.State.V, func(m Member) bool { return m.ID == v.Self }):
+		return 0, Sync{}, false
+	case r.Epoch.Phase == PhaseSeal && l.Promised == r.Epoch.Epoch:
+		e = r.Epoch.Epoch
+	case r.Epoch.Phase == PhaseLead && v.Voting.Withheld == r.Epoch.Epoch && r.Epoch.Epoch != 0:
+		e = r.Epoch.Epoch + 1
+	default:
+		return 0, Sync{}, false
+	}
+	next := *v
+	next.Record.Epoch.V = slices.DeleteFunc(slices.Clone(r.State.V), func(m Member) bool { return m.ID == r.State.Leader })
+	return e, next.FirstSync(), true
+}
+
 // promoteOrLead promotes this node's server, and takes the rights AFTER a view has shown the server writable on the
 // timeline of the epoch.
 func (v *View) promoteOrLead() Plan {

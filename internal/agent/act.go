@@ -261,8 +261,8 @@ func (a *Agent) promote(ctx context.Context, act ag.Promote, at ag.Position) (fu
 	fault.Point("promote.sealed") // older sources are closed; readers are still here
 	a.cfg.Sessions.CloseReaders("this replica is being promoted; the readers' place is on a secondary")
 	a.showProgress("protecting")
-	if !a.isPreset(ctx, act.Epoch, act.Sync) {
-		if err := a.cfg.Instance.SetSync(ctx, act.Sync.P, act.Sync.N, act.Epoch); err != nil {
+	if !a.preset.Is(ctx, act.Epoch, act.Sync) {
+		if err := a.preset.Put(ctx, act.Epoch, act.Sync); err != nil {
 			return nil, fmt.Errorf("put the synchronous setting in force before promotion: %w", err)
 		}
 	}

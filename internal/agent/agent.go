@@ -16,6 +16,7 @@ import (
 	"github.com/coteriedb/coterie/internal/agent/lease"
 	"github.com/coteriedb/coterie/internal/agent/liveness"
 	"github.com/coteriedb/coterie/internal/agent/marks"
+	"github.com/coteriedb/coterie/internal/agent/preset"
 	"github.com/coteriedb/coterie/internal/agent/recordguard"
 	"github.com/coteriedb/coterie/internal/lib/assert"
 	"github.com/coteriedb/coterie/internal/lib/asyncwriter"
@@ -96,7 +97,7 @@ type Agent struct {
 	outcome            atomic.Pointer[Outcome]
 	closing            atomic.Bool // the request that ended so is being removed
 	guard              *recordguard.Guard
-	preset             atomic.Pointer[preset]
+	preset             *preset.Preset
 	readers            departure
 	violation          atomic.Pointer[error] // of the first assertion that did not hold; nil: all did
 	task               atomic.Pointer[task]  // the one long action under way; nil: none
@@ -220,6 +221,7 @@ func New(c Config) (*Agent, error) {
 		log: c.Logger, turn: make(chan struct{}, 1), distrusted: a.unpromotable, checked: a.checked.Load,
 	}
 	a.seal.turn <- struct{}{}
+	a.preset = a.presets()
 	a.seenNow()
 	return a, nil
 }
@@ -421,6 +423,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	stop()
 	wg.Wait()
 	a.seal.readers.work.Wait()
+	a.preset.Wait()
 	a.children.Wait() // a promotion or a hand-over must end BEFORE the shutdown begins
 	if a.cfg.Instance != nil && !errors.Is(err, ErrRestart) {
 		err = errors.Join(err, a.shutdown())

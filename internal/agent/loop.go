@@ -199,6 +199,7 @@ func (a *Agent) turn(ctx context.Context) (again bool, err error) {
 	for _, act := range p.Actions {
 		a.act(ctx, v, act)
 	}
+	a.expectPromotion(v)
 	a.report(ctx, v, p)
 	return again || p.Rule == ag.RuleSeal || p.Rule == ag.RuleDoubled || v.Record.Epoch.Phase != ag.PhaseLead, nil
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent/lease"
 	"github.com/coteriedb/coterie/internal/agent/marks"
+	"github.com/coteriedb/coterie/internal/agent/preset"
 	"github.com/coteriedb/coterie/internal/lib/assert"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 	"github.com/coteriedb/coterie/internal/lib/fault"
@@ -281,12 +282,6 @@ func (a *Agent) noSeal(ans sealAnswer) {
 	a.log.Log(context.Background(), level, "no seal", "member", ans.member, "epoch", ans.epoch, "again_in", u.pause, "err", ans.err)
 }
 
-// preset is a synchronous setting that was put before a secondary's server for the epoch that it may lead next.
-type preset struct {
-	epoch ag.Epoch
-	sync  ag.Sync
-}
-
 // PrepareTakeover answers the primary that prepares a planned failover to this node; the endpoint calls it. It puts the
 // synchronous setting of the next epoch before the server now. In recovery the setting has no effect, and the promotion
 // need not wait for it.
@@ -312,13 +307,27 @@ func (a *Agent) PrepareTakeover(ctx context.Context, req TakeoverRequest) error 
 	if err != nil || promised > req.Epoch {
 		return errors.Join(fmt.Errorf("it has promised epoch %d", promised), err)
 	}
-	p := preset{req.Epoch + 1, v.FirstSync()}
-	if err := a.cfg.Instance.SetSync(ctx, p.sync.P, p.sync.N, p.epoch); err != nil {
-		return err
+	return a.preset.Put(ctx, req.Epoch+1, v.FirstSync())
+}
+
+// presets returns what puts settings before this node's server in advance.
+func (a *Agent) presets() *preset.Preset {
+	return preset.New(preset.Server{
+		Put: func(ctx context.Context, e ag.Epoch, s ag.Sync) error {
+			return a.cfg.Instance.SetSync(ctx, s.P, s.N, e)
+		},
+		InForce: func(ctx context.Context) (ag.Epoch, ag.Sync, error) {
+			o, err := a.cfg.Instance.Observe(ctx)
+			return o.SyncEpoch, ag.Sync{P: o.P, N: o.N}, err
+		},
+	}, a.log)
+}
+
+// expectPromotion puts the setting of an epoch that this node may soon lead before its server, in the background.
+func (a *Agent) expectPromotion(v ag.View) {
+	if e, s, ok := v.Expected(); ok && a.cfg.Instance != nil {
+		a.preset.Expect(e, s)
 	}
-	fault.Point("takeover.preset") // the setting of the next epoch is before PostgreSQL; the agent does not know
-	a.preset.Store(&p)
-	return nil
 }
 
 // departure is how the readers of a node leave before it is promoted as planned.
@@ -404,14 +413,4 @@ func (a *Agent) releasing(v *ag.View) bool {
 // plannedTo reports whether a planned failover to this node is requested in the present epoch.
 func plannedTo(v *ag.View) bool {
 	return v.Op.Kind == ag.OpPlanned && v.Op.To == v.Self && v.Op.Epoch == v.Record.Epoch.Epoch
-}
-
-// isPreset reports whether the setting was put before the server in advance and is still there.
-func (a *Agent) isPreset(ctx context.Context, e ag.Epoch, s ag.Sync) bool {
-	p := a.preset.Load()
-	if p == nil || p.epoch != e || p.sync.N != s.N || !sameMembers(p.sync.P, s.P) {
-		return false
-	}
-	o, err := a.cfg.Instance.Observe(ctx)
-	return err == nil && o.SyncEpoch == e && o.N == s.N && sameMembers(o.P, s.P)
 }

@@ -30,13 +30,14 @@ var rules = []rule{
 
 	{
 		"agent",
-		[]string{"ag", "ag/availability", "ag/planguard", "ag/silence", "agent/decisions", "agent/lease", "agent/liveness", "agent/marks", "agent/recordguard", "lib/"},
+		[]string{"ag", "ag/availability", "ag/planguard", "ag/silence", "agent/decisions", "agent/lease", "agent/liveness", "agent/marks", "agent/preset", "agent/recordguard", "lib/"},
 		"the loop sees everything else through ports.go",
 	},
 	{"agent/decisions", []string{"ag", "lib/"}, "a record of decisions makes none"},
 	{"agent/lease", []string{"ag", "lib/"}, "the right to act depends on the store and the clock alone"},
 	{"agent/liveness", []string{"ag", "ag/silence", "lib/"}, "signs of life prove nothing about data"},
 	{"agent/marks", []string{"ag", "lib/"}, "files of a node, whatever they are used for"},
+	{"agent/preset", []string{"ag", "lib/"}, "a setting knows no failover"},
 	{"agent/recordguard", []string{"ag", "agent/marks", "lib/"}, "what was seen before is all that it compares with"},
 	{"agent/agenttest", []string{"ag", "agent", "agent/", "lib/"}, "fakes of the agent's ports"},
 	{"etcd", leaves, "adapters do not know each other: the consumer declares the interface it needs"},

@@ -1,0 +1,116 @@
+// Package preset puts the synchronous setting of a coming epoch before a secondary's server in advance, so that its
+// promotion need not wait for it.
+//
+// It owns which setting was put there. It must not know why an epoch is expected, nor decide what commits wait for: the
+// agent passes both in. In recovery the setting has no effect. A guess that proves wrong costs nothing but its work,
+// because Is compares what is in force with what is needed, and the promotion puts the right setting there otherwise.
+//
+// Start reading at Preset.
+package preset
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/lib/fault"
+)
+
+// expectBudget bounds how long an expected setting is tried, and so how long a promotion may wait for the try's end.
+const expectBudget = time.Second
+
+// Server is the node's PostgreSQL, as far as its synchronous setting goes.
+type Server struct {
+	// Put puts the setting before the server, under the names of an epoch, and returns when a new session sees it.
+	Put func(ctx context.Context, e ag.Epoch, s ag.Sync) error
+	// InForce returns what a session of the server sees now.
+	InForce func(ctx context.Context) (ag.Epoch, ag.Sync, error)
+}
+
+// Preset is the setting that was put before the server in advance, if any. Make it with New. Its methods may be called
+// from any goroutine.
+type Preset struct {
+	server Server
+	log    *slog.Logger
+	turn   chan struct{} // holds one token; its holder alone puts a setting before the server, and uses put
+	put    setting
+	mu     sync.Mutex // guards expected
+	// The latest epoch for which a setting was expected. Each is tried once.
+	expected ag.Epoch
+	work     sync.WaitGroup
+}
+
+type setting struct {
+	epoch ag.Epoch
+	sync  ag.Sync
+}
+
+// New returns a Preset that has put nothing before the server.
+func New(server Server, log *slog.Logger) *Preset {
+	p := &Preset{server: server, log: log, turn: make(chan struct{}, 1)}
+	p.turn <- struct{}{}
+	return p
+}
+
+// Put puts the setting before the server now. It waits for a try that Expect began.
+func (p *Preset) Put(ctx context.Context, e ag.Epoch, s ag.Sync) error {
+	select {
+	case <-p.turn:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	defer func() { p.turn <- struct{}{} }()
+	p.put = setting{}
+	if err := p.server.Put(ctx, e, s); err != nil {
+		return err
+	}
+	fault.Point("takeover.preset") // the setting of the next epoch is before PostgreSQL; the agent does not know
+	p.put = setting{e, s}
+	return nil
+}
+
+// Expect begins to put the setting before the server, unless that was begun for this epoch or a later one. It does not
+// wait. A failure is logged and nothing else: the promotion tries again.
+func (p *Preset) Expect(e ag.Epoch, s ag.Sync) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if e <= p.expected {
+		return
+	}
+	p.expected = e
+	p.work.Go(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), expectBudget)
+		defer cancel()
+		if err := p.Put(ctx, e, s); err != nil {
+			p.log.Info("the setting of a coming epoch is not put before the server in advance", "epoch", e, "err", err)
+		}
+	})
+}
+
+// Is reports whether this setting was put before the server under the names of this epoch, and is still in force. It
+// waits for a try that Expect began.
+func (p *Preset) Is(ctx context.Context, e ag.Epoch, s ag.Sync) bool {
+	select {
+	case <-p.turn:
+	case <-ctx.Done():
+		return false
+	}
+	put := p.put
+	p.turn <- struct{}{}
+	if put.epoch != e || !same(put.sync, s) {
+		return false
+	}
+	epoch, now, err := p.server.InForce(ctx)
+	return err == nil && epoch == e && same(now, s)
+}
+
+// Wait returns when no try is under way. Nothing may be expected any more.
+func (p *Preset) Wait() { p.work.Wait() }
+
+// same reports whether commits wait for as many of the same members, in whatever order these are named.
+func same(a, b ag.Sync) bool {
+	return a.N == b.N && len(a.P) == len(b.P) && !slices.ContainsFunc(a.P, func(id ag.ReplicaID) bool { return !slices.Contains(b.P, id) })
+}
