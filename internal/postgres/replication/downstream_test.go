@@ -211,6 +211,39 @@ func TestProve(t *testing.T) {
 	}
 }
 
+// TestProveAcrossTimelines checks that a proof waits for a walreceiver that goes from one timeline to the next, and
+// asks for both replies in the later streaming.
+func TestProveAcrossTimelines(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, nil)
+	p, w := b.stream()
+	proved := make(chan error, 1)
+	go func() { proved <- b.d.Prove(context.Background(), []ag.ReplicaID{"s1"}) }()
+	w.mustRead()
+	w.write(reply())
+	w.mustRead() // the second request, which is never answered
+	w.write(message('c', ""))
+	if f := p.mustRead(); f.kind != 'c' {
+		t.Fatalf("the secondary got %q", f.kind)
+	}
+	w.write(message('W', "\x00\x00\x00"))
+	for i := range 2 {
+		if f := w.mustRead(); !f.isStatus() || !f.replyWanted() {
+			t.Fatalf("injected %+v", f)
+		}
+		if len(proved) > 0 {
+			t.Fatalf("proved by %d replies of the later streaming", i)
+		}
+		w.write(reply())
+	}
+	if err := <-proved; err != nil {
+		t.Fatal(err)
+	}
+	if s := b.d.Streams()[0]; s.Proven != 1 || !s.Streaming {
+		t.Errorf("stream = %+v", s)
+	}
+}
+
 func TestProveFails(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, nil)

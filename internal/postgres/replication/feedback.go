@@ -2,8 +2,11 @@ package replication
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
+
+	"github.com/coteriedb/coterie/internal/lib/retry"
 )
 
 // passUp writes a message of the walreceiver to the walsender, or keeps it while feedback is held.
@@ -107,6 +110,9 @@ func (st *stream) settle() {
 // settings at the top of its loop and then reads all waiting messages. A message may arrive during that reading, so the
 // first reply proves nothing. But the reply is sent after the reading, so the second update is read in a later round,
 // after a re-read of every setting that was signalled before the call.
+//
+// A walreceiver leaves streaming mode for a moment at the end of a timeline. The proof begins anew in the streaming
+// after that, if it comes within switchTimeout.
 func (st *stream) prove(ctx context.Context) error {
 	select {
 	case <-st.started:
@@ -115,6 +121,21 @@ func (st *stream) prove(ctx context.Context) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+	brief, cancel := context.WithTimeout(ctx, switchTimeout)
+	defer cancel()
+	for {
+		err := st.askTwice(ctx)
+		if !errors.Is(err, errNotStreaming) {
+			return err
+		}
+		if retry.Sleep(brief, switchPoll) != nil {
+			return err
+		}
+	}
+}
+
+// askTwice asks for two replies, one after the other, within one streaming.
+func (st *stream) askTwice(ctx context.Context) error {
 	for range 2 {
 		reply, err := st.ask(ctx)
 		if err != nil {

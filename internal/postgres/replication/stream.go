@@ -21,7 +21,10 @@ const (
 	downBuffer   = 128 << 10        // the largest message of a walsender is 128 KiB of WAL
 	writeTimeout = 10 * time.Second // for a server to take a message of a few bytes; longer means it is stuck
 	drainTimeout = time.Second      // for the peer to read the end of a stream that the server has ended
-	maxOwed      = 1024             // replies a walsender may owe; more mean that the peer is broken
+	// How long a proof waits for a walreceiver that goes from one timeline to the next.
+	switchTimeout = 500 * time.Millisecond
+	switchPoll    = 2 * time.Millisecond
+	maxOwed       = 1024 // replies a walsender may owe; more mean that the peer is broken
 )
 
 var (
