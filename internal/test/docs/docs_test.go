@@ -160,7 +160,7 @@ var (
 )
 
 // said is a command with flags in a message of the program. Prose may follow it, and punctuation ends it.
-var said = regexp.MustCompile(`coterie [a-z]+(?: [\w%.=\'-]+)* --[a-z][a-z-]*`)
+var said = regexp.MustCompile(`coterie [a-z]+(?: [\w%.=\'-]+)* --[a-z][a-z0-9-]*`)
 
 // TestFlagsInMessagesExist holds that a command which the program tells its reader to run has the flags that are said.
 func TestFlagsInMessagesExist(t *testing.T) {
