@@ -244,6 +244,13 @@ var refused = map[string]string{
 	"WAITFOR": "wait in the shell", "GOTO": "use IF and ELSE", "OPEN": "", "DEALLOCATE": "",
 }
 
+// over refuses a comma or a bracket behind a statement of the control flow.
+func (p *parser) over() {
+	if p.bad == nil && (p.tok(0).Sign(",") || p.tok(0).Sign(")")) {
+		p.expected("the end of the statement")
+	}
+}
+
 // alone reports whether the word at p.at is all of its statement.
 func (p *parser) alone() bool {
 	next := p.tok(1)
@@ -278,6 +285,7 @@ func (p *parser) statement() []Statement {
 		s.Kind = Print
 		p.at++
 		s.Text = p.expression("an expression")
+		p.over()
 	case first.Is("RAISERROR"):
 		p.raise(&s)
 	case first.Is("THROW"):
@@ -349,6 +357,7 @@ func (p *parser) set(s *Statement) {
 	}
 	p.at++
 	v.Value = p.expression("an expression")
+	p.over()
 	if op != "" {
 		v.Value = name + " " + op + " (" + v.Value + ")"
 	}

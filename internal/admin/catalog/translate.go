@@ -36,6 +36,12 @@ var environment = dialect.Env{
 		}
 		return v.schema, out, true
 	},
+	Names: func() (out []string) {
+		for _, v := range views {
+			out = append(out, v.full())
+		}
+		return out
+	}(),
 	Function: func(name string) bool { return offered()[name] },
 }
 

@@ -287,6 +287,17 @@ var elsewhere = map[string]string{
 	"BACKUP": "coterie backup run, on a node, makes a backup", "RESTORE": "coterie restore, on a machine of its own, makes a group of a backup",
 	"KILL": "SELECT pg_terminate_backend(pid), in another database; coterie.sessions has the pids", "RECONFIGURE": "ALTER AVAILABILITY GROUP ... SET PARAMETER, or coterie settings set",
 	"SHUTDOWN": "coterie restart, or the unit of the node",
+	"FAILOVER": "ALTER AVAILABILITY GROUP [group] FAILOVER, on the replica that is to lead; in the shell: coterie failover --to NAME", "SWITCHOVER": "ALTER AVAILABILITY GROUP [group] FAILOVER, on the replica that is to lead; in the shell: coterie failover --to NAME",
+	"PROMOTE": "ALTER AVAILABILITY GROUP [group] FAILOVER, on the replica that is to lead; in the shell: coterie failover --to NAME", "STATUS": "SELECT * FROM coterie.replicas; in the shell: coterie status",
+	"HELP": "docs/language.md has the statements, docs/views.md the views", "QUIT": "\\q ends psql", "EXIT": "\\q ends psql",
+	"GRANT": "GRANT and REVOKE, in any other database of the group", "REVOKE": "GRANT and REVOKE, in any other database of the group",
+	"EXPLAIN": "the views have no query plans; EXPLAIN FAILOVER tells which replica would take over",
+}
+
+// objects are what CREATE, ALTER and DROP are refused for, by the second word, with what to do instead.
+var objects = map[string]string{
+	"SYSTEM":   "coterie settings set NAME=VALUE, or ALTER AVAILABILITY GROUP ... SET PARAMETER: for every replica, also the next primary",
+	"DATABASE": "connect to any other database, such as postgres; ALTER AVAILABILITY GROUP ... ADD DATABASE creates one that is to be listed", "ROLE": "connect to any other database, such as postgres", "USER": "connect to any other database, such as postgres",
 }
 
 // isProcedure reports whether the first word of a text is the name of a procedure of SQL Server.
@@ -304,7 +315,7 @@ func notHere(text string) error {
 	if len(w) > 0 {
 		name = w[0]
 	}
-	hint := cmp.Or(elsewhere[name], "the console takes SELECT on the views sys.* and coterie.*, and availability-group statements; for the data connect to another database")
+	hint := cmp.Or(elsewhere[name], objects[second(text, name)], "the console takes SELECT on the views sys.* and coterie.*, and availability-group statements; for the data connect to another database")
 	switch {
 	case name == "EXEC" || name == "EXECUTE":
 		return noProcedure(text)
@@ -318,6 +329,15 @@ func notHere(text string) error {
 	return Errorf("0A000", "%s is not a statement of the console", name).WithHint(hint)
 }
 
+// second returns the word behind CREATE, ALTER or DROP; "" behind another one.
+func second(text, first string) string {
+	if w := words(text, 2); len(w) > 1 && (first == "CREATE" || first == "ALTER" || first == "DROP") {
+		return w[1]
+	}
+	return ""
+}
+
+// begin begins a transaction.
 func (s *Session) begin(w []string) (Result, error) {
 	r := Result{Tag: w[0]}
 	switch {

@@ -175,7 +175,7 @@ func (s *Session) show(text string) (Result, error) {
 	v, ok := s.settings[name]
 	if !ok {
 		return Result{}, Errorf("42704", "unrecognized configuration parameter %.60q", name).
-			WithHint("the options of the group: SELECT * FROM coterie.options")
+			WithHint("PostgreSQL's settings: SELECT * FROM coterie.settings; the options of the group: SELECT * FROM coterie.options")
 	}
 	return Result{Columns: []Column{{name, Text}}, Rows: [][]any{{v}}, Tag: "SHOW"}, nil
 }

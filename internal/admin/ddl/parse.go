@@ -194,7 +194,7 @@ func (p *parser) replicas(creating bool) ([]Replica, *Error) {
 			return nil, bad
 		}
 		if !creating && len(r.Options)+len(r.Secondary)+len(r.Primary) == 0 {
-			return nil, p.expected("WITH and an option")
+			return nil, p.expectedOption()
 		}
 		if slices.ContainsFunc(out, func(x Replica) bool { return !creating && ReplicaID(x.Server) == ReplicaID(r.Server) }) {
 			return nil, r.pos.messagef(35282, "replica %s is given twice", Literal(clip(r.Server)))

@@ -446,3 +446,12 @@ func prefixLength(mask netip.Addr) int {
 	}
 	return n
 }
+
+// expectedOption returns the error of a replica without options, whose WITH may lack its brackets.
+func (p *parser) expectedOption() *Error {
+	if p.tok().is("WITH") && !p.ahead(1).isSign("(") {
+		p.at++
+		return p.expected("'(' before the options").WithHint("WITH (OPTION = VALUE)")
+	}
+	return p.expected("WITH and an option")
+}

@@ -186,6 +186,9 @@ var refusedFunctions = map[string]string{
 	"session_context": "", "permissions": "", "has_perms_by_name": "", "col_name": "", "schema_name": "", "type_name": "", "ident_current": "", "scope_identity": "",
 	"regexp_replace": "", "regexp_matches": "", "to_number": "use CAST", "to_date": "use CAST", "make_interval": "use DATEADD", "isjson": "", "compress": "", "crypt_gen_random": "",
 	"quote_nullable": "", "grouping": "", "grouping_id": "", "opendatasource": "", "openrowset": "", "openquery": "", "file_name": "", "filegroup_name": "", "loginproperty": "",
+	"pg_promote": "coterie failover --to NAME, or ALTER AVAILABILITY GROUP ... FAILOVER", "pg_reload_conf": "coterie settings set puts a setting in force on every replica",
+	"pg_switch_wal": "in any other database", "pg_terminate_backend": "in any other database; coterie.sessions has the pids", "pg_cancel_backend": "in any other database; coterie.sessions has the pids",
+	"pg_wal_replay_pause": "ALTER AVAILABILITY GROUP ... SUSPEND, on the replica", "pg_wal_replay_resume": "ALTER AVAILABILITY GROUP ... RESUME, on the replica",
 }
 
 // call writes the call of a function.

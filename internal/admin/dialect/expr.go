@@ -450,6 +450,7 @@ var schemaPrefixes = words("PG_CATALOG SYS COTERIE DBO MASTER")
 
 // column parses a column's name with what stands before it, or the call of a function in a schema.
 func (p *parser) column() *expr {
+	quoted := map[bool]string{true: "quoted"}[p.tok().kind == tokName]
 	first := p.name()
 	names := []string{first}
 	for p.tok().sign(".") {
@@ -473,7 +474,7 @@ func (p *parser) column() *expr {
 	if len(names) > 4 {
 		p.fail()
 	}
-	return &expr{kind: exColumn, names: names}
+	return &expr{kind: exColumn, names: names, text: quoted}
 }
 
 func (p *parser) caseOf() *expr {

@@ -211,7 +211,7 @@ func (w *writer) table(f *source, s *scope) string {
 		}
 		full, columns, ok := w.env.Table(schema, name)
 		if !ok {
-			panic(noTable(schema, name))
+			panic(w.noTable(schema, name))
 		}
 		w.tables = append(w.tables, full+"."+name)
 		text, b.columns = quoteName(full)+"."+text, columns
@@ -242,6 +242,10 @@ var instead = map[string]string{
 	"availability_replica":    "sys.availability_replicas",
 	"availability_group":      "sys.availability_groups",
 	"dm_db_index_usage_stats": activityElsewhere,
+	"pg_stat_replication":     "SELECT * FROM coterie.replicas and coterie.links; PostgreSQL's own view is in any other database, on the primary",
+	"pg_stat_wal_receiver":    "SELECT * FROM coterie.replicas and coterie.links; PostgreSQL's own view is in any other database, on a secondary",
+	"pg_replication_slots":    "the agents keep the slots of the group; those of yours are in PostgreSQL's own view, in any other database",
+	"pg_stat_statements":      activityElsewhere,
 }
 
 const (
@@ -250,14 +254,22 @@ const (
 	activityElsewhere = "SELECT * FROM coterie.sessions; what they execute is in pg_stat_activity and pg_stat_statements of any other database"
 )
 
-// noTable returns the error of a table that does not exist.
-func noTable(schema, name string) *Error {
+// noTable returns the error of a table that does not exist, with one that is spelled almost like it.
+func (w *writer) noTable(schema, name string) *Error {
 	e := &Error{
 		State: "42P01", Message: "no such table: " + strings.TrimPrefix(schema+"."+name, "."),
 		Hint: "SELECT table_schema, table_name FROM information_schema.tables lists what there is; the data is in other databases",
 	}
-	if hint, ok := instead[strings.ToLower(name)]; ok && (schema == "" || strings.EqualFold(schema, "sys") || strings.EqualFold(schema, "dbo")) {
+	if hint, ok := instead[strings.ToLower(name)]; ok && slices.Contains([]string{"", "sys", "dbo", "pg_catalog"}, strings.ToLower(schema)) {
 		e.Hint = hint
+		return e
+	}
+	for _, full := range w.env.Names {
+		of, known, _ := strings.Cut(full, ".")
+		if (schema == "" || strings.EqualFold(schema, of)) && alike(known, strings.ToLower(name)) {
+			e.Hint = "perhaps " + full
+			break
+		}
 	}
 	return e
 }

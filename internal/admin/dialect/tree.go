@@ -15,7 +15,7 @@ const (
 	exBool                     // text: 1 or 0
 	exParam                    // text: its number
 	exVariable                 // text: its name
-	exColumn                   // names
+	exColumn                   // names; text: "quoted", if the first one is
 	exUnary                    // text: operator; args[0]
 	exBinary                   // text: operator; args[0], args[1]
 	exIn                       // args[0] in the others, or in query

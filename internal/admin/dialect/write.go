@@ -12,6 +12,8 @@ import (
 type Env struct {
 	// Table returns the columns of a table. Without a schema it is looked for in all of them.
 	Table func(schema, name string) (fullSchema string, columns []Column, ok bool)
+	// Names are the names of the tables, as schema.name, for hints.
+	Names []string
 	// Function reports whether the engine has a function of that lower-case name that a query may call.
 	Function func(name string) bool
 	// Variables are the variables of T-SQL, by lower-case names without @.

@@ -163,7 +163,7 @@ func (w *writer) column(e *expr, s *scope) (string, Type) {
 			}
 			seen = append(seen, up.sources...)
 		}
-		panic(noColumn(name, name, seen))
+		panic(noColumn(name, name, seen).quoted(e))
 	}
 	return quoteName(name), c.Type
 }
@@ -181,7 +181,16 @@ func noColumn(shown, name string, in []*bound) *Error {
 	return e
 }
 
-// alike reports whether two names differ by at most two letters that one of them has more.
+// quoted adds to the error of a column without a hint what quotes mean: a text in double quotes is taken for a name.
+func (e *Error) quoted(x *expr) *Error {
+	if x.text != "" && e.Hint == "" {
+		e.Hint = "double quotes and brackets are for names, and single quotes for texts"
+	}
+	return e
+}
+
+// alike reports whether two names differ by one letter, by two that one of them has more, or by two that have changed
+// places.
 func alike(a, b string) bool {
 	if len(a) > len(b) {
 		a, b = b, a
@@ -197,7 +206,9 @@ func alike(a, b string) bool {
 	for j < len(a)-i && a[len(a)-1-j] == b[len(b)-1-j] {
 		j++
 	}
-	return len(a)-i-j <= 1
+	rest := len(a) - i - j
+	swapped := rest == 2 && len(a) == len(b) && a[i] == b[i+1] && a[i+1] == b[i]
+	return rest <= 1 || swapped
 }
 
 // condition writes an expression that is to be true. The engine takes any value for one, and a text as false; both
