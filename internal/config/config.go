@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -194,7 +193,10 @@ func Load(dir string) (Config, error) {
 func Parse(b []byte) (Config, error) {
 	var c Config
 	if err := yaml.UnmarshalWithOptions(b, &c, yaml.Strict(), yaml.DisallowUnknownField()); err != nil {
-		return c, errors.New(withoutAddresses(strings.TrimSpace(yaml.FormatError(err, false, true))))
+		return c, errors.New(withoutAddresses(plain(strings.TrimSpace(yaml.FormatError(err, false, true)))))
+	}
+	if c.Node == "" && c.Kind == "" && c.Group == "" && c.Endpoint.Listen == "" {
+		return c, errors.New("the file is empty, or none of its lines is a key of a node: coterie init and coterie join write it; " + keysAre)
 	}
 	if c.PostgreSQL != nil && c.PostgreSQL.Superuser == "" {
 		c.PostgreSQL.Superuser = "postgres" // as the server takes it; the streams of the members log in by it, too
@@ -278,7 +280,7 @@ func (c Config) checkPorts() (errs []error) {
 	}
 	check := func(name string, addresses ...string) {
 		for _, a := range addresses {
-			if _, _, err := net.SplitHostPort(a); err != nil {
+			if err := checkPort(a); err != nil {
 				errs = append(errs, fmt.Errorf("%s.listen: %w", name, err))
 			}
 		}
