@@ -93,10 +93,16 @@ func (s *Server) ServeHTTP(ctx context.Context, addr string) error {
 }
 
 func (s *Server) serveHTTP(ctx context.Context, l net.Listener) error {
+	return s.serve(ctx, admission.Listener{Listener: l, Places: s.places}, s.open())
+}
+
+// open returns what the HTTP port answers.
+func (s *Server) open() http.Handler {
 	mux := http.NewServeMux()
 	s.readPaths(mux)
 	mux.HandleFunc("GET /api/v1/status", func(w http.ResponseWriter, _ *http.Request) { write(w, http.StatusOK, public(s.m.Status())) })
-	return s.serve(ctx, admission.Listener{Listener: l, Places: s.places}, mux)
+	mux.HandleFunc("/", otherPaths)
+	return mux
 }
 
 func (s *Server) serve(ctx context.Context, l net.Listener, h http.Handler) error {
