@@ -356,3 +356,20 @@ func note(names map[string]bool, d ast.Decl) {
 		}
 	}
 }
+
+// TestOptionsChangeInARunningGroup holds that no page takes back what the statements do: the profile, and the modes of
+// a replica, are changed in a running group.
+func TestOptionsChangeInARunningGroup(t *testing.T) {
+	denied := regexp.MustCompile(`(?i)cannot be changed in a running group|cannot be changed while the group runs|cannot be changed yet`)
+	for file, text := range pages(t) {
+		if said := denied.FindString(text); said != "" {
+			t.Errorf("%s says %q, and MODIFY REPLICA and SET change them", file, said)
+		}
+	}
+	language := pages(t)["docs/language.md"]
+	for _, option := range []string{"LEASE_PROFILE", "AVAILABILITY_MODE", "FAILOVER_MODE"} {
+		if !strings.Contains(language, option) {
+			t.Errorf("docs/language.md has no %s", option)
+		}
+	}
+}
