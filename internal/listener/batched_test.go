@@ -115,11 +115,16 @@ func TestLastWordsComeLast(t *testing.T) {
 		var p *loopSession
 		waitFor(t, "the loop carries it", func() bool {
 			g.srv.mu.Lock()
-			defer g.srv.mu.Unlock()
 			for _, x := range g.srv.sessions {
 				p = x.onLoop.Load()
 			}
-			return p != nil
+			g.srv.mu.Unlock()
+			if p == nil {
+				return false
+			}
+			started := make(chan bool, 1)
+			p.loop.Post(func() { started <- p.started })
+			return <-started
 		})
 		p.loop.Post(p.guarded(func() {
 			_ = p.toClient(pgwire.AppendMessage(nil, 'N', []byte("SNOTICE\x00Mfirst\x00\x00")))
