@@ -107,13 +107,16 @@ func TestParse(t *testing.T) {
 		"WAITFOR DELAY '00:00:01'":   "WAITFOR is not supported in the console",
 		"BEGIN TRY SELECT 1 END TRY": "incorrect syntax near the end: expected BEGIN CATCH",
 		"WHILE 1 = 1":                "incorrect syntax near the end: expected a statement",
+
 		"BEGIN TRY SELECT 1 END TRY BEGIN CATCH SELECT 2 END": "incorrect syntax near the end: expected END CATCH",
 		"DECLARE @t TABLE (x int)":                            "DECLARE ... TABLE is not supported in the console",
 		"DECLARE @x":                                          "incorrect syntax near the end: expected a type",
 		"IF 1 = 1":                                            "incorrect syntax near the end: expected a statement",
 		"IF 1 = 1 BEGIN SELECT 1":                             "incorrect syntax near the end: expected END",
 		"SELECT @a = 1, x FROM t":                             "a SELECT that assigns to variables and returns columns is not supported in the console",
+
 		"RAISERROR('x', 16, 1" + strings.Repeat(", 5", 21) + ")": "RAISERROR with more than 20 values is not supported",
+
 		"PRINT":                                "incorrect syntax near the end: expected an expression",
 		"SELECT 'x":                            "unclosed quotation mark, expected '",
 		strings.Repeat("IF 1 = 1 ", 40) + "GO": "too many statements are nested in one another",
