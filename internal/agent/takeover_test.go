@@ -34,6 +34,22 @@ func TestKilledPrimaryIsReplacedByVotes(t *testing.T) {
 	})
 }
 
+// The synchronous setting of the coming epoch is put before the servers of those that may be promoted while votes are
+// waited for: the promotion need not put it there.
+func TestSettingIsThereBeforeTheClaim(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		l.write("a")
+		was := l.epoch()
+		l.kill("a")
+		l.wait("the epoch is claimed", 2*time.Second, func() bool { return l.epoch() > was })
+		for _, id := range []ag.ReplicaID{"b", "c"} {
+			l.Node(id).Fail("set-sync", errors.New("no setting is taken after the claim"))
+		}
+		next := l.leader(10*time.Second, "a")
+		l.write(next)
+	})
+}
+
 // A vote, a claim or a choice that was decided by another configuration than the present one is void. It is decided
 // again at once, so that a configuration that changes again and again costs no silence.
 func TestTakeoverWhileTheConfigurationChanges(t *testing.T) {

@@ -30,15 +30,14 @@ type Server struct {
 	InForce func(ctx context.Context) (ag.Epoch, ag.Sync, error)
 }
 
-// Preset is the setting that was put before the server in advance, if any. Make it with New. Its methods may be called
-// from any goroutine.
+// Preset is the setting that was put before the server in advance, if any. Make it with New. Any goroutine may call its
+// methods, but for Expect.
 type Preset struct {
 	server Server
 	log    *slog.Logger
 	turn   chan struct{} // holds one token; its holder alone puts a setting before the server, and uses put
 	put    setting
-	mu     sync.Mutex // guards expected
-	// The latest epoch for which a setting was expected. Each is tried once.
+	// The latest epoch for which a setting was expected: of the caller of Expect. Each is tried once.
 	expected ag.Epoch
 	work     sync.WaitGroup
 }
@@ -63,6 +62,35 @@ func (p *Preset) Put(ctx context.Context, e ag.Epoch, s ag.Sync) error {
 		return ctx.Err()
 	}
 	defer func() { p.turn <- struct{}{} }()
+	return p.write(ctx, e, s)
+}
+
+// Expect begins to put the setting before the server, unless that was begun for this epoch or a later one. It does not
+// wait, but when it returns the turn is taken. A promotion that begins afterwards waits for the end of the try: a late
+// one never reaches a server that has been promoted. While another setting is being put there it does nothing, and may
+// be called again. A failure is logged and nothing else: the promotion tries again. One goroutine calls it.
+func (p *Preset) Expect(e ag.Epoch, s ag.Sync) {
+	if e <= p.expected {
+		return
+	}
+	select {
+	case <-p.turn:
+	default:
+		return
+	}
+	p.expected = e
+	p.work.Go(func() {
+		defer func() { p.turn <- struct{}{} }()
+		ctx, cancel := context.WithTimeout(context.Background(), expectBudget)
+		defer cancel()
+		if err := p.write(ctx, e, s); err != nil {
+			p.log.Info("the setting of a coming epoch is not put before the server in advance", "epoch", e, "err", err)
+		}
+	})
+}
+
+// write puts the setting before the server. The caller has the turn.
+func (p *Preset) write(ctx context.Context, e ag.Epoch, s ag.Sync) error {
 	p.put = setting{}
 	if err := p.server.Put(ctx, e, s); err != nil {
 		return err
@@ -70,24 +98,6 @@ func (p *Preset) Put(ctx context.Context, e ag.Epoch, s ag.Sync) error {
 	fault.Point("takeover.preset") // the setting of the next epoch is before PostgreSQL; the agent does not know
 	p.put = setting{e, s}
 	return nil
-}
-
-// Expect begins to put the setting before the server, unless that was begun for this epoch or a later one. It does not
-// wait. A failure is logged and nothing else: the promotion tries again.
-func (p *Preset) Expect(e ag.Epoch, s ag.Sync) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if e <= p.expected {
-		return
-	}
-	p.expected = e
-	p.work.Go(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), expectBudget)
-		defer cancel()
-		if err := p.Put(ctx, e, s); err != nil {
-			p.log.Info("the setting of a coming epoch is not put before the server in advance", "epoch", e, "err", err)
-		}
-	})
 }
 
 // Is reports whether this setting was put before the server under the names of this epoch, and is still in force. It

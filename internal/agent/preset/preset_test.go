@@ -84,6 +84,43 @@ func TestExpected(t *testing.T) {
 	})
 }
 
+// The setting that a promotion puts before the server stays, however late an earlier try is carried out.
+func TestLateTry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{takes: 80 * time.Millisecond}
+		p := s.preset(t)
+		p.Expect(7, ag.Sync{P: []ag.ReplicaID{"d"}, N: 1}) // its goroutine has not run yet
+		if p.Is(t.Context(), 7, one) {
+			t.Error("another setting counts as the one that is needed")
+		}
+		if err := p.Put(t.Context(), 7, one); err != nil {
+			t.Fatal(err)
+		}
+		p.Wait()
+		if s.epoch != 7 || s.sync.N != 1 || len(s.sync.P) != 2 {
+			t.Errorf("in force is %+v of epoch %d", s.sync, s.epoch)
+		}
+	})
+}
+
+// While another setting is put there nothing is begun, and the epoch is tried afterwards.
+func TestExpectedWhileAnotherIsPut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{takes: 80 * time.Millisecond}
+		p := s.preset(t)
+		p.Expect(7, one)
+		p.Expect(8, one)
+		p.Wait()
+		if s.epoch != 7 {
+			t.Errorf("in force is epoch %d", s.epoch)
+		}
+		p.Expect(8, one)
+		if !p.Is(t.Context(), 8, one) {
+			t.Error("the later epoch was not tried again")
+		}
+	})
+}
+
 // A try that fails, or that has no end, costs a promotion its time at most, and nothing counts as put there.
 func TestExpectedInVain(t *testing.T) {
 	for name, s := range map[string]*server{
