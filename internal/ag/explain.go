@@ -205,6 +205,15 @@ var causeOf = []struct {
 	{saidInterrupted, CauseInterrupted},
 }
 
+// Causes returns every cause.
+func Causes() []Cause {
+	out := []Cause{CauseOperator, CauseOther}
+	for _, c := range causeOf {
+		out = append(out, c.cause)
+	}
+	return out
+}
+
 // PlannedFrom returns the reason of an epoch that a planned failover from that member began.
 func PlannedFrom(id ReplicaID) string { return saidPlanned + " " + string(id) }
 

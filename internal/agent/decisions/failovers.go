@@ -26,6 +26,8 @@ type FailoverKey struct {
 
 // Failovers are the changes of the leadership that one node saw since its agent started.
 type Failovers struct {
+	// Count has every change that can occur, those that have not with 0. A monitor sees no increase in a counter that
+	// begins at 1.
 	Count map[FailoverKey]uint64
 	// Last is when the last one had ended, by this node's own clock; zero: there was none. Outage is how long it had
 	// lasted: from the last sign that the previous leader served to the first one of the next, as this node saw them.
@@ -93,6 +95,23 @@ func (d *Log) Failovers() Failovers {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	out := d.moves.Failovers
-	out.Count = maps.Clone(out.Count)
+	out.Count = none()
+	maps.Copy(out.Count, d.moves.Count)
+	return out
+}
+
+// none returns 0 for each change of the leadership that can occur.
+func none() map[FailoverKey]uint64 {
+	out := map[FailoverKey]uint64{}
+	for _, cause := range ag.Causes() {
+		switch cause {
+		case ag.CausePlanned:
+			out[FailoverKey{Planned, cause}] = 0
+		case ag.CauseOperator:
+			out[FailoverKey{Forced, cause}], out[FailoverKey{Returned, cause}] = 0, 0
+		default:
+			out[FailoverKey{Automatic, cause}], out[FailoverKey{Returned, cause}] = 0, 0
+		}
+	}
 	return out
 }

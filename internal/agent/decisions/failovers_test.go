@@ -75,7 +75,43 @@ func TestTransitions(t *testing.T) {
 	if m[ag.RuleServe] != 2 || m[ag.RuleSync] != 1 || m[ag.RuleClaim] != 0 || len(m) != len(ag.Rules) {
 		t.Errorf("%v", m)
 	}
-	if f := d.Failovers(); len(f.Count) != 0 {
-		t.Errorf("%v", f)
+	for key, n := range d.Failovers().Count {
+		if n != 0 {
+			t.Errorf("%v: %d", key, n)
+		}
+	}
+}
+
+// TestFailoversAreThereBefore: a change that nobody has seen yet is counted with 0, so that its first one is an
+// increase, whichever it is.
+func TestFailoversAreThereBefore(t *testing.T) {
+	t.Parallel()
+	d := NewLog()
+	before := d.Failovers().Count
+	epoch := ag.Epoch(1)
+	d.moves.note(seen(epoch, "a", "", 0), false, time.Hour)
+	for _, leader := range []ag.ReplicaID{"a", "b"} {
+		for reason, forced := range map[string]bool{
+			"a released the leadership: its server ended": false, "a has been silent for 6.5s": false, "2 of 3 voters hear no more of a": false, "2 of 3 voters saw a die": false,
+			"this copy led last and nobody has led since": false, "a made no progress for 5s": false, "the promotion of a was interrupted": false, "": false, "forced by an operator": true,
+		} {
+			epoch++
+			v := seen(epoch, leader, reason, 0)
+			v.Record.Epoch.Forced = forced
+			d.moves.led.Leader = "a"
+			d.moves.note(v, false, time.Hour)
+		}
+	}
+	epoch++
+	d.moves.note(seen(epoch, "c", ag.PlannedFrom("a"), 0), false, time.Hour)
+	after, counted := d.Failovers().Count, 0
+	for key, n := range after {
+		if _, was := before[key]; !was {
+			t.Errorf("%v was not there before it was counted", key)
+		}
+		counted += int(n)
+	}
+	if want := int(epoch) - 1; counted != want || len(after) != want {
+		t.Errorf("%d changes of %d kinds and reasons are counted, want each of %d once: %v", counted, len(after), want, after)
 	}
 }

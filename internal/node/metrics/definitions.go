@@ -89,7 +89,7 @@ var group = Section{"The group, as this node sees it", []Definition{
 	{"coterie_acknowledging_members", Gauge, "", nil, "Members that may acknowledge commits, by the record."},
 	{"coterie_acknowledgements_required", Gauge, "", nil, "How many of those a commit waits for."},
 	{"coterie_maintenance", Gauge, flag, nil, "Whether automatic failover is off for maintenance."},
-	{"coterie_failovers_total", Counter, "", labels("kind", "reason"), "Changes of the leadership that this node saw. Kind: planned, automatic, forced, or return (the same replica leads again)."},
+	{"coterie_failovers_total", Counter, "", labels("kind", "reason"), "Changes of the leadership that this node saw. Kind: planned, automatic, forced, or return (the same replica leads again). Each kind and reason that can occur is there from the start."},
 	{"coterie_last_failover_outage_seconds", Gauge, seconds, nil, "How long the last change of the leadership took: from the last sign that the previous primary served to the first one of the next, as this node saw them. Absent before the first."},
 	{"coterie_last_failover_timestamp_seconds", Gauge, timestamp, nil, "When the last change of the leadership had ended. Absent before the first."},
 }}
