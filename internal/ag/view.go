@@ -40,6 +40,11 @@ type Sync struct {
 // Setting returns the members and their number, without the proof.
 func (s Sync) Setting() Setting { return Setting{s.P, s.N} }
 
+// Same reports whether commits wait for as many of the same members in o, in whatever order these are named.
+func (s Sync) Same(o Sync) bool {
+	return s.N == o.N && slices.Equal(slices.Sorted(slices.Values(s.P)), slices.Sorted(slices.Values(o.P)))
+}
+
 // Local is what a node knows about its own PostgreSQL and from its own durable marks.
 type Local struct {
 	Data     DataState       `json:"data"`

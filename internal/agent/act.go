@@ -355,7 +355,7 @@ func (a *Agent) proveSync(ctx context.Context, v ag.View, voided uint64) (func()
 	}
 	return func() {
 		assert.That(barrier >= a.endOfRec, "the barrier %s lies before the end of recovery, %s", barrier, a.endOfRec)
-		if a.sync.N == s.N && sameMembers(a.sync.P, s.P) && a.voided == voided {
+		if a.sync.Same(s) && a.voided == voided {
 			a.sync.Proven, a.sync.Barrier, a.tried, a.attached = true, barrier, nil, false
 		}
 	}, nil

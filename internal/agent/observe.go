@@ -349,7 +349,7 @@ func (a *Agent) ownsSync() bool { return a.leading != nil && (a.task.Load() == n
 
 // gaveSync reports whether this agent gave PostgreSQL that setting last, or may have.
 func (a *Agent) gaveSync(p []ag.ReplicaID, n int) bool {
-	is := func(s ag.Sync) bool { return n == s.N && sameMembers(p, s.P) }
+	is := ag.Sync{P: p, N: n}.Same
 	return is(a.sync) || a.tried != nil && is(*a.tried)
 }
 
@@ -436,11 +436,6 @@ func compare(x, y ag.ReplicaID) int {
 		return 1
 	}
 	return 0
-}
-
-func sameMembers(x, y []ag.ReplicaID) bool {
-	x, y = slices.Sorted(slices.Values(x)), slices.Sorted(slices.Values(y))
-	return slices.Equal(x, y)
 }
 
 // stuckAfter is how long a standby may make no progress before it is restarted. It doubles, up to stuckMost, with every

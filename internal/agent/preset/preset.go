@@ -11,7 +11,6 @@ package preset
 import (
 	"context"
 	"log/slog"
-	"slices"
 	"sync"
 	"time"
 
@@ -110,17 +109,12 @@ func (p *Preset) Is(ctx context.Context, e ag.Epoch, s ag.Sync) bool {
 	}
 	put := p.put
 	p.turn <- struct{}{}
-	if put.epoch != e || !same(put.sync, s) {
+	if put.epoch != e || !put.sync.Same(s) {
 		return false
 	}
 	epoch, now, err := p.server.InForce(ctx)
-	return err == nil && epoch == e && same(now, s)
+	return err == nil && epoch == e && now.Same(s)
 }
 
 // Wait returns when no try is under way. Nothing may be expected any more.
 func (p *Preset) Wait() { p.work.Wait() }
-
-// same reports whether commits wait for as many of the same members, in whatever order these are named.
-func same(a, b ag.Sync) bool {
-	return a.N == b.N && len(a.P) == len(b.P) && !slices.ContainsFunc(a.P, func(id ag.ReplicaID) bool { return !slices.Contains(b.P, id) })
-}
