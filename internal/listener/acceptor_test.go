@@ -15,6 +15,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/counters"
 	"github.com/coteriedb/coterie/internal/listener/startup"
 )
 
@@ -43,7 +44,7 @@ func TestLoopsGiveSessions(t *testing.T) {
 	}
 	defer func() { _ = conn.Close(context.Background()) }()
 	list := g.srv.Sessions()
-	if len(list) != 1 || list[0].Path != PathLoop || list[0].Backend != backendReused || list[0].PID != conn.PgConn().PID() && list[0].PID == 0 {
+	if len(list) != 1 || list[0].Path != PathLoop || list[0].Backend != counters.BackendReused || list[0].PID != conn.PgConn().PID() && list[0].PID == 0 {
 		t.Errorf("%+v", list)
 	}
 	if name := value[string](t, conn, "select current_setting('application_name')"); !strings.Contains(name, "127.0.0.1") {
@@ -244,7 +245,7 @@ func TestDoorstepTakesOneTurn(t *testing.T) {
 		_ = conn.Close(context.Background())
 	}
 	routed := g.srv.Stats().Routed
-	if b, c := routed[RoutedKey{"b", ag.ReadOnly}], routed[RoutedKey{"c", ag.ReadOnly}]; b != 10 || c != 10 {
+	if b, c := routed[RoutedKey{Replica: "b", Intent: ag.ReadOnly}], routed[RoutedKey{Replica: "c", Intent: ag.ReadOnly}]; b != 10 || c != 10 {
 		t.Errorf("%d readers on b and %d on c", b, c)
 	}
 }

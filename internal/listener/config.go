@@ -347,7 +347,7 @@ func (x *session) observeChange(p textPiece) (ended bool) {
 	if !p.ends || bad == nil {
 		return false
 	}
-	x.srv.counts.reject(endSetting)
+	x.srv.counts.Reject(endSetting)
 	x.srv.log.Warn("a change of a setting is refused", "session", x.id, "user", x.user, "reason", bad.Message)
 	if !p.hasHeader {
 		x.end(ending{reason: endSetting, why: bad.Message + "; " + bad.Hint})

@@ -172,8 +172,8 @@ func (x *session) observeNotice(tail []byte) {
 // it may have written waits as commits do in PostgreSQL: without a limit, until it is cancelled.
 func (x *session) confirm(s stmt.Effect) error {
 	began := time.Now()
-	x.srv.counts.held.Add(1)
-	defer func() { x.srv.counts.heldTime.Add(int64(time.Since(began))) }()
+	x.srv.counts.Held.Add(1)
+	defer func() { x.srv.counts.HeldTime.Add(int64(time.Since(began))) }()
 	var err error
 	if x.needsConfirmation() {
 		if x.confirmation.weak && x.srv.cfg.Log != nil && !x.confirmsAll() {
@@ -191,7 +191,7 @@ func (x *session) confirm(s stmt.Effect) error {
 		err = x.within(func(ctx context.Context) error { _, err := x.srv.leads.Ask(ctx); return err })
 	}
 	if err != nil {
-		x.srv.counts.unconfirmed.Add(1)
+		x.srv.counts.Unconfirmed.Add(1)
 		x.srv.log.Warn("an answer is discarded: it was not confirmed", "session", x.id, "user", x.user, "error", err)
 		return errUnconfirmed
 	}
@@ -269,8 +269,8 @@ func (g *gated) pass() error {
 		return err
 	}
 	began := time.Now()
-	s.counts.gated.Add(1)
-	defer func() { s.counts.gatedTime.Add(int64(time.Since(began))) }()
+	s.counts.Gated.Add(1)
+	defer func() { s.counts.GatedTime.Add(int64(time.Since(began))) }()
 	t := time.NewTicker(gatePoll)
 	defer t.Stop()
 	for {

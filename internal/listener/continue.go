@@ -284,7 +284,7 @@ func (x *session) unknown() string {
 	why, _ := x.wouldEnd()
 	x.drained.mu.Unlock()
 	why = cmp.Or(why, "it was ending")
-	x.srv.counts.add(&x.srv.counts.unmoved, why)
+	x.srv.counts.NotMoved(why)
 	return " (its session could not be continued: " + why + ")"
 }
 
@@ -292,8 +292,8 @@ func (x *session) unknown() string {
 func (c *client) lose(x *session, err error) {
 	s := c.srv
 	x.moving.unresumed = err
-	s.counts.end("not moved")
-	s.counts.add(&s.counts.unmoved, "no replica took it")
+	s.counts.End("not moved")
+	s.counts.NotMoved("no replica took it")
 	x.dropKey()
 	why := "its session could not be moved to the new primary: " + err.Error()
 	bad := pgwire.Fatal("", pgwire.StateAdminShutdown, "terminating connection: %s", why)
@@ -360,15 +360,15 @@ func (c *client) openAgain(ctx context.Context, r route, x *session) (*session, 
 		_ = conn.Close()
 		return nil, err
 	}
-	s.counts.moved.Add(1)
+	s.counts.Moved.Add(1)
 	if x.moving.replays {
-		s.counts.replayed.Add(1)
+		s.counts.Replayed.Add(1)
 	}
 	if x.moving.fate == lone.Repeated {
-		s.counts.repeated.Add(1)
+		s.counts.Repeated.Add(1)
 	}
 	if x.moving.doubtful || y.moving.proved != indoubt.Unknown {
-		s.counts.add(&s.counts.doubts, y.moving.proved.String())
+		s.counts.Doubt(y.moving.proved.String())
 	}
 	c.log.Info("session moved", "session", y.id, "from", x.replica, "to", y.replica, "epoch", y.epoch, "pid", y.pid)
 	_ = c.raw.SetWriteDeadline(time.Now().Add(s.cfg.Limits.ShutdownMessage))

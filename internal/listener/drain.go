@@ -273,7 +273,7 @@ func (x *session) forward(seen *pgwire.Framer, chunk []byte) (bad, err error) {
 		if holds == nil {
 			holds = time.NewTimer(x.srv.cfg.HoldMax)
 			defer holds.Stop()
-			x.srv.counts.drained.Add(1)
+			x.srv.counts.Drained.Add(1)
 		}
 		x.await(d, holds)
 	}

@@ -78,22 +78,6 @@ func TestMaxLag(t *testing.T) {
 	}
 }
 
-func TestRoutedPerSecond(t *testing.T) {
-	var r readerSeconds
-	now := time.Unix(1_000_000, 300)
-	for i := range 4 {
-		r.add(now, i == 0)
-	}
-	r.add(now.Add(2*time.Second), true)
-	got := r.list(now.Add(3 * time.Second))
-	if len(got) != 2 || got[0].RoutedPct() != 75 || got[0].Readers != 4 || got[1].RoutedPct() != 0 {
-		t.Errorf("%+v", got)
-	}
-	if got := r.list(now.Add(61 * time.Second)); len(got) != 1 {
-		t.Errorf("a minute later: %+v", got)
-	}
-}
-
 func TestMaxLagIsRefused(t *testing.T) {
 	g := newGroup(t, trusting)
 	if _, err := g.dial(g.ro, "user=postgres coterie.max_lag=soon"); sqlstate(err) != "22023" {

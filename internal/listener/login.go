@@ -124,7 +124,7 @@ func (s *Server) startOne(ctx context.Context) (done func(), err error) {
 	select {
 	case s.starting <- struct{}{}:
 	default:
-		s.counts.queued.Add(1)
+		s.counts.Queued.Add(1)
 		select {
 		case s.starting <- struct{}{}:
 		case <-ctx.Done():

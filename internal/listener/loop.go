@@ -46,7 +46,7 @@ func newLoop(s *Server) (*loop, error) {
 		Life: s.life, Background: s.background, Log: s.log,
 		Panicked: func(value any) {
 			s.log.Error("session panicked", "direction", "login fingerprints", "panic", value, "stack", string(debug.Stack()))
-			s.counts.reject("panic")
+			s.counts.Reject("panic")
 		},
 	})
 	if err := l.Open(); err != nil {
@@ -115,7 +115,7 @@ func (l *loop) enableBatching() {
 		l.srv.log.Info("event loops make one system call per write: the kernel does not allow io_uring", "error", err)
 		return
 	}
-	l.Batch.Use(r, &l.srv.counts.batchedWrites)
+	l.Batch.Use(r, &l.srv.counts.BatchedWrites)
 }
 
 // enableOffload lets the kernel relay simple requests, if it can.

@@ -108,7 +108,7 @@ func (p *loopSession) hold(d *activeDrain, chunk []byte) {
 	p.rest = append([]byte(nil), chunk...)
 	if p.holdTimer == nil {
 		p.holdTimer = time.NewTimer(x.srv.cfg.HoldMax)
-		x.srv.counts.drained.Add(1)
+		x.srv.counts.Drained.Add(1)
 	}
 	p.draining = true
 	holds := p.holdTimer

@@ -335,7 +335,7 @@ func (x *session) unmoved(why string) ending {
 	defer x.drained.mu.Unlock()
 	if x.moving.refusal != "" {
 		kind, _, _ := strings.Cut(x.moving.refusal, ":") // without what a server added
-		x.srv.counts.add(&x.srv.counts.unmoved, kind)
+		x.srv.counts.NotMoved(kind)
 		why += " (its session could not be moved: " + x.moving.refusal + ")"
 	}
 	return ending{reason: "planned failover", why: why}

@@ -113,7 +113,7 @@ func (p *loopSession) offload() {
 		p.updateInterest()
 		return
 	}
-	x.srv.counts.offloaded.Add(1)
+	x.srv.counts.Offloaded.Add(1)
 	x.srv.countOffloaded()
 	s.AwaitOutside() // a piece that arrived before raised no event
 	if atomic.LoadUint64(&s.UpLeft) != d.UpRead || atomic.LoadUint64(&s.DownLeft) != d.DownRead {
@@ -193,7 +193,7 @@ func (p *loopSession) finishReclaim() {
 	s.Disarm()
 	passed := s.Ups - d.Began
 	why := s.Why
-	x.srv.counts.cameBack(why, passed)
+	x.srv.counts.CameBack(why, passed)
 	p.answersSince = 0
 	switch {
 	case why == offload.WhyCalled:

@@ -14,6 +14,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/listener/auth"
 	"github.com/coteriedb/coterie/internal/listener/clientcert"
+	"github.com/coteriedb/coterie/internal/listener/counters"
 	"github.com/coteriedb/coterie/internal/listener/giveback"
 	"github.com/coteriedb/coterie/internal/listener/hba"
 	"github.com/coteriedb/coterie/internal/listener/opening"
@@ -246,7 +247,7 @@ func (c *client) connect(ctx context.Context, r route) (*session, error) {
 		_ = x.backend.Close()
 		return nil, errMoved
 	}
-	if lease != nil && x.backendFrom != backendReused { // reused backends return to the pool
+	if lease != nil && x.backendFrom != counters.BackendReused { // reused backends return to the pool
 		defer c.srv.pool.NoteLogin(lease)
 	}
 	if err := c.send(x.mint(greeting)); err != nil {
@@ -317,9 +318,9 @@ func (c *client) join(ctx context.Context, r route, lease *pool.Backend) (*sessi
 
 // adoptBackend gives the session a pooled backend.
 func (x *session) adoptBackend(b *pool.Backend, g opening.Greeting) {
-	x.pid, x.realKey, x.backendFrom = g.PID(), g.Key, backendAhead
+	x.pid, x.realKey, x.backendFrom = g.PID(), g.Key, counters.BackendAhead
 	if b.Used {
-		x.backendFrom = backendReused
+		x.backendFrom = counters.BackendReused
 	}
 	x.offerBackend(b, g)
 }

@@ -42,7 +42,7 @@ func (s *Server) accepts(p port) bool {
 	}
 	a := p.acceptor
 	return a.Open(&l.Loop, s.log, listener, func(fd int, from netip.AddrPort) bool {
-		s.counts.accepted.Add(1)
+		s.counts.Accepted.Add(1)
 		if !s.enter() {
 			return false
 		}
@@ -105,7 +105,7 @@ func (st *preauthConn) guarded(f func()) func() {
 func (st *preauthConn) rescue() {
 	if r := recover(); r != nil {
 		st.c.log.Error("session panicked", "direction", "login", "panic", r, "stack", string(debug.Stack()))
-		st.c.srv.counts.reject("panic")
+		st.c.srv.counts.Reject("panic")
 		if !st.gone {
 			st.detach()
 			_ = st.conn.Close()
@@ -136,7 +136,7 @@ func (st *preauthConn) handOff() {
 		conn, err := st.conn.Watched()
 		if err != nil {
 			s.log.Warn("take in a client", "error", err)
-			s.counts.reject("descriptors")
+			s.counts.Reject("descriptors")
 			c.release()
 			_ = st.conn.Close()
 			return
@@ -268,7 +268,7 @@ func (st *preauthConn) opened(x *session, greeting []byte) {
 	c, s := st.c, st.c.srv
 	st.detach()
 	c.leavePreAuth()
-	s.counts.loopLogins.Add(1)
+	s.counts.LoopLogins.Add(1)
 	s.peeks.Succeeded(c.limitKey, 1)
 	c.logOpened(x, st.route)
 	finished := func() { c.release(); s.wg.Done() }

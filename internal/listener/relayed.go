@@ -43,7 +43,7 @@ func (s *Server) ServeBackend(ctx context.Context, conn net.Conn, socketDir stri
 	defer func() { _ = conn.Close() }()
 	defer x.rescue("relayed")
 	if bad := x.serveRelayed(ctx, socketDir); bad != nil {
-		s.counts.refuse(bad)
+		s.counts.Refuse(bad)
 		_ = conn.SetDeadline(time.Now().Add(s.cfg.Limits.ShutdownMessage))
 		_, _ = conn.Write(bad.Encode())
 	}
@@ -84,7 +84,7 @@ func (x *session) serveRelayed(ctx context.Context, socketDir string) *pgwire.Er
 	defer func() { _ = backend.Close() }()
 	if cancel {
 		_, _ = io.CopyN(io.Discard, backend, 64)
-		s.counts.cancels.Add(1)
+		s.counts.Cancels.Add(1)
 		return nil
 	}
 	x.setInput(true, x.cut)

@@ -104,7 +104,7 @@ func (x *session) planReplay() {
 
 // notReplayed notes why the transaction fails with 40001 instead.
 func (x *session) notReplayed(why string) {
-	x.srv.counts.add(&x.srv.counts.unreplayed, why)
+	x.srv.counts.NotReplayed(why)
 	x.srv.log.Info("transaction not executed again", "session", x.id, "user", x.user, "reason", why)
 	x.moving.replays, x.moving.unreplayed = false, why
 	x.closeLog()

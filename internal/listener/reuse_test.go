@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/listener/counters"
 	"github.com/coteriedb/coterie/internal/listener/hba"
 	"github.com/coteriedb/coterie/internal/listener/pool"
 	"github.com/coteriedb/coterie/internal/postgres/login"
@@ -98,7 +99,7 @@ func TestBackendIsReused(t *testing.T) {
 					t.Errorf("client_addr is %s", got)
 				}
 			})
-			if first != second || info.Backend != backendReused || info.PID != first || info.Path != path {
+			if first != second || info.Backend != counters.BackendReused || info.PID != first || info.Path != path {
 				t.Errorf("backends %d and %d; %+v", first, second, info)
 			}
 			g.left()
@@ -155,7 +156,7 @@ func TestBackendIsOpenedAhead(t *testing.T) {
 		t.Fatal("none was opened ahead")
 	}
 	g.visit("user=warm", func(conn *pgx.Conn) {
-		if from := g.srv.Sessions()[0].Backend; from != backendAhead {
+		if from := g.srv.Sessions()[0].Backend; from != counters.BackendAhead {
 			t.Errorf("served by one that is %s", from)
 		}
 		if n := value[int](t, conn, "select count(*)::int from pg_stat_activity where pid = pg_backend_pid() and usename = 'warm'"); n != 1 {

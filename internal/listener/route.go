@@ -99,7 +99,7 @@ func (c *client) pick(ctx context.Context) (r route, next <-chan struct{}, ok bo
 		if !ok || c.maxLag == 0 || r.fellBack || c.srv.lag.Within(ctx, r.ID, c.maxLag) {
 			return r, next, ok
 		}
-		c.srv.counts.lagged.Add(1)
+		c.srv.counts.Lagged.Add(1)
 		c.log.Debug("passed over: too far behind, or not known to be near", "replica", r.ID, "max_lag", c.maxLag)
 		passed = append(passed, r.ID)
 	}
@@ -467,7 +467,7 @@ func (c *client) reaches(ctx context.Context, r route, x *session) error {
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():
-			s.counts.lagged.Add(1)
+			s.counts.Lagged.Add(1)
 			return fmt.Errorf("replica %s has not replayed yet what the session may have seen", r.ID)
 		}
 	}

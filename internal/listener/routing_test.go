@@ -134,7 +134,7 @@ func TestRoundRobinAndFallback(t *testing.T) {
 	}
 	entry(2)
 	st := g.srv.Stats()
-	if st.FellBack != 4 || st.Routed[RoutedKey{"a", ag.ReadOnly}] != 4 || st.Routed[RoutedKey{"b", ag.ReadOnly}] != 9 {
+	if st.FellBack != 4 || st.Routed[RoutedKey{Replica: "a", Intent: ag.ReadOnly}] != 4 || st.Routed[RoutedKey{Replica: "b", Intent: ag.ReadOnly}] != 9 {
 		t.Errorf("stats %+v", st)
 	}
 	r = fullRoutes(1)

@@ -75,7 +75,7 @@ func (c *client) serve() {
 	defer func() {
 		if r := recover(); r != nil {
 			s.log.Error("session panicked", "panic", r, "stack", string(debug.Stack()))
-			s.counts.reject("panic")
+			s.counts.Reject("panic")
 		}
 		if !c.carried {
 			c.release()
@@ -258,27 +258,27 @@ func (c *client) cancelRequest(ctx context.Context, body []byte) {
 		return
 	}
 	if !ok || s.cfg.ForwardCancel == nil || s.twin(key) {
-		s.counts.reject("wrong cancel")
+		s.counts.Reject("wrong cancel")
 		return
 	}
 	c.waits() // its slot may be taken from now on
 	counted, turn := s.wrong.Await(ctx, c.limitKey, s.cfg.Limits.WrongCancels, c.slot.Taken())
 	if !turn {
-		s.counts.reject("cancel limit")
+		s.counts.Reject("cancel limit")
 		return
 	}
 	select {
 	case s.forwards <- struct{}{}:
 		defer func() { <-s.forwards }()
 	case <-ctx.Done():
-		s.counts.reject("cancel limit")
+		s.counts.Reject("cancel limit")
 		return
 	case <-c.slot.Taken():
-		s.counts.reject("cancel limit")
+		s.counts.Reject("cancel limit")
 		return
 	}
 	if err := s.cfg.ForwardCancel(ctx, key.Node(), key); err != nil {
-		s.counts.reject("wrong cancel")
+		s.counts.Reject("wrong cancel")
 		if s.failureLines.Spend(c.limitKey, 1, boottime.Now()) {
 			s.log.Info("no other node knows the session of a cancel request", "client", c.host, "error", err)
 		}
@@ -396,10 +396,10 @@ func (c *client) refuse(err error) {
 		} else if !errors.Is(err, io.EOF) {
 			c.log.Debug("client lost before its session", "client", c.host, "error", err)
 		}
-		c.srv.counts.reject(reason)
+		c.srv.counts.Reject(reason)
 		return
 	}
-	c.srv.counts.refuse(bad)
+	c.srv.counts.Refuse(bad)
 	c.log.Debug("client refused", "client", c.host, "sqlstate", bad.Code, "error", bad.Message)
 	c.waits() // its slot may be taken from now on
 	_ = c.raw.SetDeadline(time.Now().Add(c.srv.cfg.Limits.ShutdownMessage))

@@ -27,6 +27,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/sharedquery"
 	"github.com/coteriedb/coterie/internal/listener/address"
 	"github.com/coteriedb/coterie/internal/listener/cancelkey"
+	"github.com/coteriedb/coterie/internal/listener/counters"
 	"github.com/coteriedb/coterie/internal/listener/eventloop"
 	"github.com/coteriedb/coterie/internal/listener/hba"
 	"github.com/coteriedb/coterie/internal/listener/lag"
@@ -56,7 +57,7 @@ type Server struct {
 	forwards       chan struct{}      // holds a token for each cancel request that other nodes are asked about
 	wrong          cancelkey.Wrong    // cancel requests without a session
 	peeks          *admission.Budget  // startup packets that loops read in vain
-	counts         counters
+	counts         counters.Counters
 	consoles       cancelkey.Consoles
 	pool           pool.Pool
 	drain          atomic.Pointer[activeDrain] // nil: no drain
@@ -236,7 +237,7 @@ func (s *Server) sheltered(what string, f func()) {
 	defer func() {
 		if r := recover(); r != nil {
 			s.log.Error("background work panicked", "in", what, "panic", r, "stack", string(debug.Stack()))
-			s.counts.reject("panic")
+			s.counts.Reject("panic")
 		}
 	}()
 	f()
@@ -358,7 +359,7 @@ func (s *Server) accept(p port) {
 			continue
 		}
 		pause = 5 * time.Millisecond
-		s.counts.accepted.Add(1)
+		s.counts.Accepted.Add(1)
 		if !s.enter() {
 			_ = conn.Close()
 			return

@@ -20,6 +20,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/assert"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/listener/cancelkey"
+	"github.com/coteriedb/coterie/internal/listener/counters"
 	"github.com/coteriedb/coterie/internal/listener/indoubt"
 	"github.com/coteriedb/coterie/internal/listener/opening"
 	"github.com/coteriedb/coterie/internal/listener/pool"
@@ -190,9 +191,9 @@ func (s *Server) activate(a *attempt, x *session) bool {
 		}
 		s.keys[x.key] = x
 	}
-	s.counts.route(RoutedKey{x.replica, x.intent}, x.fellBack)
+	s.counts.Route(RoutedKey{Replica: x.replica, Intent: x.intent}, x.fellBack)
 	if x.intent == ag.ReadOnly && !x.relayed {
-		s.counts.readers.add(time.Now(), x.fellBack)
+		s.counts.Reader(time.Now(), x.fellBack)
 	}
 	return true
 }
@@ -276,7 +277,7 @@ func (s *Server) Cancel(ctx context.Context, key CancelKey) bool {
 	// PostgreSQL closes the connection after it has sent the signal: the client's cancel call returns then and not
 	// before.
 	_, _ = io.CopyN(io.Discard, conn, 64)
-	s.counts.cancels.Add(1)
+	s.counts.Cancels.Add(1)
 	return true
 }
 
@@ -286,7 +287,7 @@ func (x *session) end(e ending) bool {
 	if !x.ended.CompareAndSwap(nil, &e) {
 		return false
 	}
-	x.srv.counts.end(e.reason)
+	x.srv.counts.End(e.reason)
 	close(x.cut)
 	_ = x.raw.SetWriteDeadline(time.Now().Add(x.srv.cfg.Limits.ShutdownMessage))
 	_ = x.backend.SetReadDeadline(time.Unix(1, 0))
@@ -398,8 +399,8 @@ func (x *session) outcomeError(why string) *pgwire.Error {
 	case v == stmt.Unknown:
 		if !x.leftToNode() { // else that node may prove the outcome, and counts it
 			why := x.whyUnknown()
-			x.srv.counts.add(&x.srv.counts.doubts, indoubt.Unknown.String())
-			x.srv.counts.add(&x.srv.counts.unknowns, string(why))
+			x.srv.counts.Doubt(indoubt.Unknown.String())
+			x.srv.counts.Unknown(string(why))
 			x.srv.log.Info("outcome unknown", "session", x.id, "user", x.user, "reason", why)
 		}
 		bad := pgwire.Fatal("", pgwire.StateUnknownOutcome, "terminating connection with a request in flight: %s", why)
@@ -469,7 +470,7 @@ func (x *session) info() SessionInfo {
 	info := SessionInfo{
 		ID: x.id, User: x.user, Database: x.database, ClientAddr: x.addr, TLS: x.tls, TLSName: x.asked, Identity: x.identity, Intent: x.intent, Entry: x.entry, Replica: x.replica,
 		Epoch: x.epoch, PID: x.pid, State: x.state(), Since: x.since, Relayed: x.relayed,
-		BytesIn: in, BytesOut: out, Path: x.path(), Backend: cmp.Or(x.backendFrom, backendOwn),
+		BytesIn: in, BytesOut: out, Path: x.path(), Backend: cmp.Or(x.backendFrom, counters.BackendOwn),
 	}
 	if !x.relayed {
 		info.Outlook = x.outlook
