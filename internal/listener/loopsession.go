@@ -21,11 +21,11 @@ type loopSession struct {
 	x               *session
 	loop            *loop
 	client, backend side
-	returns         side      // PostgreSQL's answers once the eBPF program knows the session; backend is then used for writing only
-	backendClosed   bool      // backend is closed: returns holds the last bytes
-	tls             *tls.Conn // of the client; nil: a plain connection
-	tlsConn         *loopConn // below tls
-	tlsPending      bool      // tls may hold decrypted bytes that were not read yet
+	returns         side             // PostgreSQL's answers once the eBPF program knows the session; backend is then used for writing only
+	backendClosed   bool             // backend is closed: returns holds the last bytes
+	tls             *tls.Conn        // of the client; nil: a plain connection
+	tlsConn         *eventloop.Below // below tls
+	tlsPending      bool             // tls may hold decrypted bytes that were not read yet
 	requests        pgwire.Framer
 	finished        func()           // releases what the session was counted under
 	started         bool             // its first step on the loop has begun
@@ -76,7 +76,7 @@ func (s *side) open(p *loopSession, fd int) {
 func (x *session) loopable() bool {
 	c := x.tlsOf()
 	if c != nil {
-		if _, ok := c.NetConn().(*loopConn); !ok {
+		if _, ok := c.NetConn().(*eventloop.Below); !ok {
 			return false
 		}
 	}
@@ -101,8 +101,9 @@ func (x *session) toLoop(finished func()) bool {
 	}
 	p := x.attach(l, clientFD, backendFD, finished)
 	if p.tls = x.tlsOf(); p.tls != nil {
-		p.tlsConn = p.tls.NetConn().(*loopConn) //nolint:forcetypeassert // loopable has looked
-		p.tlsConn.side, p.tlsPending = &p.client, true
+		p.tlsConn = p.tls.NetConn().(*eventloop.Below) //nolint:forcetypeassert // loopable has looked
+		p.tlsConn.Carry(&p.client.Writer, p.mayQueue)
+		p.tlsPending = true
 	}
 	if n := x.in.Buffered(); n > 0 {
 		early, _ := x.in.Peek(n)

@@ -290,7 +290,7 @@ func (p *loopSession) leave() {
 	c, finished := x.moving.owner, p.finished
 	p.finished = func() {}
 	if c.raw, c.conn = conn, conn; p.tls != nil {
-		p.tlsConn.Conn, p.tlsConn.side, p.tlsConn.dry = conn, nil, false
+		p.tlsConn.Leave(conn)
 		c.conn = p.tls
 	}
 	c.noServer(true)

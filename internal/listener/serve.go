@@ -15,10 +15,9 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
-	"github.com/coteriedb/coterie/internal/listener/clientcert"
+	"github.com/coteriedb/coterie/internal/listener/encryption"
 	"github.com/coteriedb/coterie/internal/listener/hba"
 	"github.com/coteriedb/coterie/internal/listener/preauth"
-	"github.com/coteriedb/coterie/internal/listener/scram"
 	"github.com/coteriedb/coterie/internal/listener/socket"
 	"github.com/coteriedb/coterie/internal/listener/startup"
 )
@@ -99,7 +98,7 @@ func (c *client) serve() {
 func (c *client) run(ctx context.Context) error {
 	c.arm(ctx)
 	c.waits()
-	packet, err := c.negotiate(ctx)
+	packet, err := c.firstPacket(ctx)
 	c.heard()
 	if err != nil || packet == nil {
 		return err
@@ -145,6 +144,25 @@ func (c *client) run(ctx context.Context) error {
 	return c.open(ctx, rule)
 }
 
+// firstPacket returns the client's StartupMessage without its length, which may come after requests for encryption. It
+// returns nil if the connection brought a cancel request, which is served then.
+func (c *client) firstPacket(ctx context.Context) ([]byte, error) {
+	e := encryption.Client{
+		Longest: c.srv.cfg.Limits.StartupPacket, CAs: c.srv.cfg.ClientCAs, Check: c.srv.cfg.CheckClient, Pay: c.spend, Waits: c.waits,
+		Refused: func(err error) { c.log.Info("client certificate refused", "client", c.host, "error", err) },
+	}
+	if !c.login.Local {
+		e.Certificate = c.srv.cfg.Certificate
+	}
+	packet, err := e.Negotiate(ctx, c.raw)
+	c.conn, c.tlsState, c.binding, c.handshaking = e.Conn, e.TLS, e.Binding, e.Handshaking
+	if err == nil && binary.BigEndian.Uint32(packet) == pgwire.CancelRequest {
+		c.cancelRequest(ctx, packet[4:])
+		return nil, nil
+	}
+	return packet, err
+}
+
 // takeLag finds by how much a reader's copy may be behind: by the startup packet, else by the defaults of the role or
 // the database. Writers go to the primary, which is never behind.
 func (c *client) takeLag(ctx context.Context) *pgwire.Error {
@@ -188,54 +206,6 @@ func (c *client) noRule(rejected bool) *pgwire.Error {
 		return pgwire.Fatal("rule", pgwire.StateInvalidAuth, "no pg_hba.conf entry for replication connection from host %q, user %q, %s", from, c.start.User, encryption)
 	default:
 		return pgwire.Fatal("rule", pgwire.StateInvalidAuth, "no pg_hba.conf entry for host %q, user %q, database %q, %s", from, c.start.User, c.start.Database, encryption)
-	}
-}
-
-// negotiate answers the requests that may come before the StartupMessage, and returns that message without its
-// length. It returns nil if the connection brought a cancel request. Nothing is read past the current packet, so no
-// byte that arrived before a change of layer can be taken for one that arrived after it.
-func (c *client) negotiate(ctx context.Context) ([]byte, error) {
-	var first [1]byte
-	if _, err := io.ReadFull(c.raw, first[:]); err != nil {
-		return nil, err
-	}
-	var in io.Reader = &prefixConn{Conn: c.raw, prefix: first[:]}
-	ssl, gss := false, false
-	if cert := c.certificate(); first[0] == pgwire.FirstTLSByte && cert != nil {
-		c.handshaking = true
-		if err := c.spend(ctx); err != nil {
-			return nil, err
-		}
-		if err := c.startTLS(ctx, &prefixConn{Conn: c.raw, prefix: first[:]}, cert, true); err != nil {
-			return nil, err
-		}
-		ssl, in = true, c.conn
-	}
-	for {
-		packet, err := pgwire.ReadPacket(in, c.srv.cfg.Limits.StartupPacket)
-		if err != nil {
-			return nil, err
-		}
-		c.waits() // again: a client that answers does not count as waiting
-		in = c.conn
-		switch code := binary.BigEndian.Uint32(packet); {
-		case code == pgwire.CancelRequest:
-			c.cancelRequest(ctx, packet[4:])
-			return nil, nil
-		case code == pgwire.SSLRequest && !ssl && len(packet) == 4:
-			ssl = true
-			if err := c.answerSSL(ctx); err != nil {
-				return nil, err
-			}
-			in = c.conn
-		case code == pgwire.GSSENCRequest && !gss && len(packet) == 4:
-			gss = true
-			if err := c.send([]byte{'N'}); err != nil {
-				return nil, err
-			}
-		default:
-			return packet, nil
-		}
 	}
 }
 
@@ -285,81 +255,6 @@ func (c *client) cancelRequest(ctx context.Context, body []byte) {
 		return
 	}
 	s.wrong.TakeBack(c.limitKey, counted)
-}
-
-// certificate returns the certificate for the client's TLS; nil: none.
-func (c *client) certificate() *tls.Certificate {
-	if c.srv.cfg.Certificate == nil || c.login.Local {
-		return nil
-	}
-	return c.srv.cfg.Certificate()
-}
-
-// answerSSL answers an SSLRequest, and starts TLS if there is a certificate.
-func (c *client) answerSSL(ctx context.Context) error {
-	cert := c.certificate()
-	if cert == nil {
-		return c.send([]byte{'N'})
-	}
-	if waiting, _ := socket.Peek(c.raw); waiting {
-		return pgwire.Fatal("protocol", pgwire.StateProtocolViolation, "received unencrypted data after SSL request")
-	}
-	if err := c.spend(ctx); err != nil {
-		return err
-	}
-	if err := c.send([]byte{'S'}); err != nil {
-		return err
-	}
-	return c.startTLS(ctx, c.raw, cert, false)
-}
-
-// startTLS runs the TLS handshake over below. direct: without an SSLRequest before it.
-func (c *client) startTLS(ctx context.Context, below net.Conn, cert *tls.Certificate, direct bool) error {
-	cfg := &tls.Config{
-		Certificates:           []tls.Certificate{*cert},
-		MinVersion:             tls.VersionTLS12,
-		NextProtos:             []string{"postgresql"},
-		SessionTicketsDisabled: true,
-		// Small first records help browsers that start to render; here they are system calls.
-		DynamicRecordSizingDisabled: true,
-	}
-	if c.srv.cfg.ClientCAs != nil {
-		if cfg.ClientCAs = c.srv.cfg.ClientCAs(); cfg.ClientCAs != nil {
-			cfg.ClientAuth, cfg.VerifyConnection = tls.VerifyClientCertIfGiven, c.verifyClient
-		}
-	}
-	conn := tls.Server(&loopConn{Conn: below}, cfg)
-	c.handshaking = true
-	if err := conn.HandshakeContext(ctx); err != nil {
-		return err
-	}
-	c.handshaking = false
-	c.waits()
-	state := conn.ConnectionState()
-	if direct && state.NegotiatedProtocol != "postgresql" {
-		return errors.New("direct TLS without ALPN protocol \"postgresql\"")
-	}
-	c.conn, c.tlsState, c.binding = conn, &state, scram.ChannelBinding(cert)
-	return nil
-}
-
-// verifyClient ends the handshake of a client whose certificate is revoked, or has a name that is not plain text. Its
-// chain is verified already.
-func (c *client) verifyClient(s tls.ConnectionState) error {
-	if len(s.VerifiedChains) == 0 {
-		return nil // it gave none
-	}
-	_, err := clientcert.Name(s.PeerCertificates[0])
-	if errors.Is(err, clientcert.ErrManyNames) {
-		err = nil // only a rule that compares the name minds
-	}
-	if err == nil && c.srv.cfg.CheckClient != nil {
-		err = c.srv.cfg.CheckClient(s.VerifiedChains)
-	}
-	if err != nil {
-		c.log.Info("client certificate refused", "client", c.host, "error", err)
-	}
-	return err
 }
 
 // newestMinor is the newest minor version spoken with clients: 3.2, which differs from 3.0 in the length of cancel
@@ -433,19 +328,4 @@ const linger = 250 * time.Millisecond
 func drain(conn net.Conn) {
 	_ = conn.SetReadDeadline(time.Now().Add(linger))
 	_, _ = io.CopyN(io.Discard, conn, 64<<10)
-}
-
-// prefixConn returns bytes that were read before, then those of the connection.
-type prefixConn struct {
-	net.Conn
-	prefix []byte
-}
-
-func (p *prefixConn) Read(b []byte) (int, error) {
-	if len(p.prefix) > 0 {
-		n := copy(b, p.prefix)
-		p.prefix = p.prefix[n:]
-		return n, nil
-	}
-	return p.Conn.Read(b)
 }
