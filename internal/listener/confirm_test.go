@@ -12,6 +12,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/assert"
+	"github.com/coteriedb/coterie/internal/listener/gate"
 	"github.com/coteriedb/coterie/internal/listener/serverlog"
 )
 
@@ -522,7 +523,7 @@ func TestWeakLogConfirmsAll(t *testing.T) {
 
 // Bytes that have not passed the gate are not passed on: the assertion ends the session.
 func TestAnswerThatPassedNoGate(t *testing.T) {
-	x := &session{gate: &gated{}}
+	x := &session{gate: &gate.Reader{Config: gate.Config{Deadline: func() time.Duration { return 0 }}}}
 	pass := func() error {
 		_, _, err := x.advance(&passing{})
 		return err
@@ -530,7 +531,9 @@ func TestAnswerThatPassedNoGate(t *testing.T) {
 	if err := assert.Guard(pass); !assert.Violated(err) {
 		t.Errorf("passed on: %v", err)
 	}
-	x.gate.passed = true
+	if _, err := x.gate.Look(); err != nil {
+		t.Fatal(err)
+	}
 	if err := assert.Guard(pass); err != nil {
 		t.Error(err)
 	}

@@ -410,7 +410,8 @@ func (x *session) become(ctx context.Context, from *session, packet []byte) (new
 		x.requests.Answered('E', true)
 	}
 	if x.moving.resumed {
-		x.requests, x.confirmation.block = from.requests.Resumed(), true
+		x.requests = from.requests.Resumed()
+		x.confirmation.InBlock()
 		if from.moving.replays {
 			x.requestLog().Repeats()
 		}

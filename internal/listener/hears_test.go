@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/gate"
 	"github.com/coteriedb/coterie/internal/listener/stmt"
 )
 
@@ -25,7 +26,7 @@ func FuzzFollow(f *testing.F) {
 		size = max(1, size&0xff)
 		verdicts := make([]stmt.Verdict, 0, 2)
 		for _, n := range []int{len(stream) + 1, size} {
-			x, fr := &session{srv: &Server{}, guarded: true}, pgwire.Framer{}
+			x, fr := &session{srv: &Server{}, confirmation: gate.Answers{Guarded: true}}, pgwire.Framer{}
 			x.drained.local, x.onPrimary = true, true
 			for rest := stream; len(rest) > 0; {
 				used, err := x.follow(&fr, rest[:min(n, len(rest))])

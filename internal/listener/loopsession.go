@@ -361,15 +361,15 @@ func (p *loopSession) fromBackend() {
 	}
 	p.held = p.held[:0]
 	if x.gate != nil {
-		x.gate.passed = false
-		open, err := x.gate.look(x.srv)
+		x.gate.Arrived()
+		open, err := x.gate.Look()
 		if err != nil {
 			p.terminate(x.passFailed(err))
 			return
 		}
 		if !open {
 			p.held, p.seen = append(p.held, buf[:kept+n]...), kept
-			p.awaitThen(x.gate.pass, func() {
+			p.awaitThen(x.gate.Pass, func() {
 				if held := p.held; x.ended.Load() == nil {
 					p.held = nil
 					p.pass(held, p.seen)

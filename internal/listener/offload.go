@@ -10,7 +10,6 @@ import (
 
 	"github.com/coteriedb/coterie/internal/lib/assert"
 	"github.com/coteriedb/coterie/internal/listener/offload"
-	"github.com/coteriedb/coterie/internal/listener/startup"
 )
 
 const (
@@ -46,13 +45,7 @@ func (p *loopSession) canOffload() bool {
 // transaction. It is checked again when the session is offloaded.
 func (x *session) mayOffload() bool {
 	return x.ended.Load() == nil && !x.terminated.Load() && !x.fatalSent.Load() && x.srv.drain.Load() == nil && !x.moving.leaving.Load() && !x.moving.logs.Load() &&
-		x.reads != startup.ReadsConfirmed && !x.confirmation.warned && (!x.guarded || x.logWatched() && !x.waitCancelled() && !x.confirmsAll())
-}
-
-// logWatched reports whether the eBPF program sees in the server's log whether waits were cancelled.
-func (x *session) logWatched() bool {
-	log := x.srv.cfg.Log
-	return log != nil && log.Sound()
+		x.confirmation.Unattended()
 }
 
 // beforeAnswer registers the sockets with the eBPF program just before the last response is written. A client does
@@ -106,9 +99,7 @@ func (p *loopSession) offload() {
 	p.setInterest(&p.client, unix.EPOLLRDHUP) // only the end of the stream is for the loop
 	p.setInterest(&p.backend, unix.EPOLLRDHUP)
 	k.SetDeadline()
-	if log := x.srv.cfg.Log; log != nil {
-		x.logBefore.Store(log.Count()) // nothing is under way
-	}
+	x.confirmation.Idle()
 	if !x.arm(s) {
 		p.updateInterest()
 		return
@@ -138,14 +129,14 @@ func (x *session) arm(s *offload.Slot) bool {
 
 // slotFlags returns what the program has to check. open is false if the gate does not allow offloading now.
 func (x *session) slotFlags() (flags uint32, open bool) {
-	if x.guarded {
+	if x.confirmation.Guarded {
 		flags |= offload.FlagGuarded
 	}
 	if x.gate == nil {
 		return flags, true
 	}
-	open, err := x.gate.look(x.srv)
-	if x.gate.sticky {
+	open, err := x.gate.Look()
+	if x.gate.Sticky() {
 		return flags | offload.FlagDeadline, open && err == nil
 	}
 	return flags | offload.FlagUngated, open && err == nil
@@ -361,7 +352,7 @@ func (s *Server) reclaimWhere(which func(*session) bool) {
 // reclaimGuarded reclaims the sessions with answers that may have to be confirmed. When it returns, none of their
 // answers passes in the kernel. A session that it does not meet was offloaded later, with nothing under way.
 func (s *Server) reclaimGuarded() {
-	s.reclaimWhere(func(x *session) bool { return x.guarded && x.offloaded.Load() })
+	s.reclaimWhere(func(x *session) bool { return x.confirmation.Guarded && x.offloaded.Load() })
 }
 
 // GateMoved must be called when Gate may return less than before for another reason than time. After it returns, no

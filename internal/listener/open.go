@@ -331,7 +331,7 @@ func (c *client) greet(x *session, warm *pool.Backend, addr string) (g opening.G
 		return opening.Start(x.backend, x.in, c.packet(addr, x.replica), x.replica)
 	}
 	if x.gate != nil {
-		err = x.gate.pass()
+		err = x.gate.Pass()
 	}
 	return warm.Greeting.Copy(), err
 }
@@ -370,7 +370,7 @@ func (c *client) address() string {
 
 func (c *client) newSession(r route, backend net.Conn) *session {
 	x := &session{
-		srv: c.srv, user: c.start.User, database: c.start.Database, addr: c.address(), intent: c.intent, reads: c.start.Reads,
+		srv: c.srv, user: c.start.User, database: c.start.Database, addr: c.address(), intent: c.intent,
 		replica: r.ID, epoch: r.epoch, since: time.Now(), client: c.conn, raw: c.raw, backend: backend,
 		replicates: c.start.Replication == pgwire.ReplicationLogical, onPrimary: c.intent == ag.ReadWrite || r.fellBack, fellBack: r.fellBack, entry: r.entry, cut: make(chan struct{}), moving: newMoving(c),
 	}
@@ -381,6 +381,7 @@ func (c *client) newSession(r route, backend net.Conn) *session {
 		}
 	}
 	x.longKey = c.start.Minor >= 2
+	x.confirmation.Rules, x.confirmation.Reads = c.srv.answerRules(), c.start.Reads
 	x.moving.mayLog = c.mayOutlive()
 	x.requests.Texts = x.preparedText
 	x.moving.known.unchanged.Brief = r.Local

@@ -248,7 +248,7 @@ func (st *preauthConn) enter(m LoginFingerprint) bool {
 	x := c.newSession(r, b.Conn)
 	x.setGate(true, nil)
 	if x.gate != nil {
-		if open, err := x.gate.look(s); !open || err != nil {
+		if open, err := x.gate.Look(); !open || err != nil {
 			s.pool.Drop(b, "gate")
 			return false
 		}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/lib/assert"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/gate"
 	"github.com/coteriedb/coterie/internal/listener/giveback"
 	"github.com/coteriedb/coterie/internal/listener/socket"
 	"github.com/coteriedb/coterie/internal/listener/startup"
@@ -171,7 +172,7 @@ type passing struct {
 // through this function.
 func (x *session) advance(p *passing) (out []byte, s stmt.Effect, err error) {
 	assert.That(p.from <= p.begin && p.begin <= p.at, "bytes of an answer are passed on before they are checked")
-	assert.That(x.gate == nil || x.gate.passed, "bytes of an answer have not passed the gate")
+	assert.That(x.gate == nil || x.gate.Passed(), "bytes of an answer have not passed the gate")
 	for p.judged || p.at < len(p.b) {
 		if whole, err := x.frames(p); err != nil {
 			return nil, stmt.NoEffect, err
@@ -193,7 +194,7 @@ func (x *session) advance(p *passing) (out []byte, s stmt.Effect, err error) {
 			p.b, p.at = append(p.b[:p.begin], p.b[p.at:]...), p.begin
 			continue // it was held until it was whole
 		}
-		if s := x.effectAtStake(typ, body, &p.looked); !p.asked && s != stmt.NoEffect {
+		if s := x.confirmation.AtStake(typ, body, &p.looked); !p.asked && s != stmt.NoEffect {
 			p.asked, p.judged = true, true
 			out, p.from = p.b[p.from:p.begin], p.begin
 			return out, s, nil
@@ -296,7 +297,7 @@ func (x *session) write(b []byte) error {
 func (x *session) passFailed(err error) *pgwire.Error {
 	switch {
 	case errors.Is(err, errClient):
-	case errors.Is(err, errUnconfirmed), errors.Is(err, errGate), errors.Is(err, errPromoted):
+	case errors.Is(err, gate.ErrUnconfirmed), errors.Is(err, gate.ErrClosed), errors.Is(err, errPromoted):
 		return x.finalError(err)
 	default:
 		x.srv.log.Error("PostgreSQL sent an invalid message", "session", x.id, "error", err)
@@ -312,10 +313,10 @@ func (x *session) finalError(err error) *pgwire.Error {
 	switch e := x.ended.Load(); {
 	case e != nil:
 		why = e.why
-	case errors.Is(err, errGate):
+	case errors.Is(err, gate.ErrClosed):
 		why = "its answers could not be confirmed in time"
 		x.end(ending{reason: "gate", why: why})
-	case errors.Is(err, errUnconfirmed):
+	case errors.Is(err, gate.ErrUnconfirmed):
 		why = "the synchronous secondaries did not confirm a commit in time"
 		x.end(ending{reason: endUnconfirmed, why: why})
 	case x.terminated.Load() || x.fatalSent.Load():
@@ -478,11 +479,12 @@ func (x *session) observeAnswer(typ byte, body []byte) {
 	case 'W': // CopyBothResponse
 		x.streams()
 	case 'C':
-		x.commandEnded(body)
+		x.noteChange(body)
+		x.confirmation.CommandEnded(body)
 	case 'V', 's':
-		x.confirmation.effect = max(x.confirmation.effect, stmt.Reads)
+		x.confirmation.Returned()
 	case 'N':
-		x.observeNotice(body)
+		x.confirmation.Notice(body)
 	case 'S', 'A': // a setting has changed, or a notification arrived
 		x.tainted.Store(true)
 		x.reported(typ, body)
@@ -492,7 +494,7 @@ func (x *session) observeAnswer(typ byte, body []byte) {
 	case 'K':
 		x.observeKey(body)
 	case 'E':
-		x.confirmation.failed = true
+		x.confirmation.Failed()
 		if v := pgwire.ErrorField(body, 'V'); v == "FATAL" || v == "PANIC" {
 			x.fatalSent.Store(true)
 		}

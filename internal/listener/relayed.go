@@ -40,6 +40,7 @@ func (s *Server) ServeBackend(ctx context.Context, conn net.Conn, socketDir stri
 	defer unhook()
 	// Until it has a backend, a panic finds the connection in its place.
 	x := &session{srv: s, relayed: true, since: time.Now(), client: conn, raw: conn, backend: conn, cut: make(chan struct{}), moving: newMoving(nil)}
+	x.confirmation.Rules = s.answerRules()
 	defer func() { _ = conn.Close() }()
 	defer x.rescue("relayed")
 	if bad := x.serveRelayed(ctx, socketDir); bad != nil {
@@ -217,10 +218,10 @@ func (x *session) readHello(packet []byte) *pgwire.Error {
 		case outlivesParameter:
 			x.moving.outlives = p.Value == giveback.Version
 		case "coterie.reads":
-			x.reads = startup.Reads(p.Value)
+			x.confirmation.Reads = startup.Reads(p.Value)
 		}
 	}
-	if bad := x.srv.checkReads(x.reads, x.intent); bad != nil {
+	if bad := x.srv.checkReads(x.confirmation.Reads, x.intent); bad != nil {
 		return bad
 	}
 	if x.user == "" || x.intent != ag.ReadWrite && x.intent != ag.ReadOnly {

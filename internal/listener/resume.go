@@ -425,7 +425,7 @@ func (x *session) prove(from *session) (told []byte, err error) {
 func (x *session) doubt(from *session) resume.Doubt {
 	return resume.Doubt{
 		Timelines: x.moving.timelines, Extensions: from.moving.state.Extensions, Unreplayed: from.moving.unreplayed,
-		Reads: from.confirmsAll() || from.reads == startup.ReadsConfirmed,
+		Reads: from.confirmation.ConfirmsAll() || from.confirmation.Reads == startup.ReadsConfirmed,
 	}
 }
 

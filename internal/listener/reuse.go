@@ -138,7 +138,7 @@ func (x *session) observeUse(typ byte, text []byte, begun, whole bool) {
 // caller holds drained.mu.
 func (x *session) mayKeepBackend() bool {
 	s := x.srv
-	return x.reusable != nil && !x.tainted.Load() && x.idle() && !x.drained.midway && x.ended.Load() == nil && x.cancels.started.Load() == 0 &&
+	return x.reusable != nil && !x.tainted.Load() && x.idle() && !x.drained.midway && x.ended.Load() == nil && !x.confirmation.Canceled() &&
 		s.drain.Load() == nil && s.cfg.Reuse()
 }
 
@@ -149,7 +149,7 @@ func (x *session) mayKeepBackend() bool {
 const resetStatement = "DISCARD ALL"
 
 // mayReturn reports, for a forgotten session, whether its backend is still as its client left it.
-func (x *session) mayReturn() bool { return x.ended.Load() == nil && x.cancels.started.Load() == 0 }
+func (x *session) mayReturn() bool { return x.ended.Load() == nil && !x.confirmation.Canceled() }
 
 // returnBackend resets the backend and adds it to the pool. It owns the descriptor fd.
 func (x *session) returnBackend(fd int) {

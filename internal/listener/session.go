@@ -21,6 +21,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/listener/cancelkey"
 	"github.com/coteriedb/coterie/internal/listener/counters"
+	"github.com/coteriedb/coterie/internal/listener/gate"
 	"github.com/coteriedb/coterie/internal/listener/indoubt"
 	"github.com/coteriedb/coterie/internal/listener/opening"
 	"github.com/coteriedb/coterie/internal/listener/pool"
@@ -38,7 +39,6 @@ type session struct {
 	asked          string // server name in the client's TLS handshake (SNI)
 	identity       string // common name of the client's certificate
 	intent         ag.Intent
-	reads          startup.Reads
 	replica        ag.ReplicaID
 	epoch          ag.Epoch
 	since          time.Time
@@ -56,11 +56,8 @@ type session struct {
 	client      net.Conn // raw or TLS; written by downstream only
 	raw         net.Conn // under client
 	backend     net.Conn
-	gate        *gated        // nil: the backend is not local
+	gate        *gate.Reader  // nil: the backend is not local
 	in          *bufio.Reader // from the backend, through the gate
-	guarded     bool          // the backend is local, and answers may have to be confirmed
-	cancels     cancelState
-	logBefore   atomic.Uint64 // suspicions in the server's log that are not of the session's requests
 	started     func()        // of a relayed session: ends its turn to start
 	backendFrom string
 	reusable    *pool.Backend // how its backend may be offered to another client; nil: it may not
@@ -72,10 +69,10 @@ type session struct {
 
 	// Fields of downstream:
 	answers      pgwire.Framer
-	starting     bool // the session holds a turn to start, and its backend is not ready yet
-	confirmation confirmState
-	midMessage   bool // the client has received half a message
-	inRecovery   bool // the session began on a server in recovery (known from PostgreSQL 14 on)
+	starting     bool         // the session holds a turn to start, and its backend is not ready yet
+	confirmation gate.Answers // some of it is for other goroutines
+	midMessage   bool         // the client has received half a message
+	inRecovery   bool         // the session began on a server in recovery (known from PostgreSQL 14 on)
 
 	// The state that the two directions have seen. status is that of the last ReadyForQuery. owed counts Query, Sync
 	// and FunctionCall without one. unsynced: extended messages were forwarded without a Sync after them. bySync: a
@@ -118,10 +115,10 @@ const (
 	endReplica     = "replica" // its replica serves it no longer
 )
 
-// setInput reads the backend, through the gate if gate is set. Until the session is open, done ends a wait at the
-// gate.
-func (x *session) setInput(gate bool, done <-chan struct{}) {
-	x.setGate(gate, done)
+// setInput reads the backend, through the gate if it is the local server. Until the session is open, done ends a wait at
+// the gate.
+func (x *session) setInput(local bool, done <-chan struct{}) {
+	x.setGate(local, done)
 	var in io.Reader = x.backend
 	if x.gate != nil {
 		in = x.gate
@@ -131,12 +128,13 @@ func (x *session) setInput(gate bool, done <-chan struct{}) {
 }
 
 // setGate puts the gate before a backend of the local server.
-func (x *session) setGate(gate bool, done <-chan struct{}) {
-	x.drained.local = gate
-	if gate && x.srv.cfg.Gate != nil {
-		x.gate = &gated{conn: x.backend, srv: x.srv, done: done, lost: &x.moving.outlived}
+func (x *session) setGate(local bool, done <-chan struct{}) {
+	x.drained.local = local
+	if local && x.srv.cfg.Gate != nil {
+		all := gate.Config{Deadline: x.srv.cfg.Gate, Hold: x.srv.cfg.GateHold, Counts: &x.srv.counts}
+		x.gate = &gate.Reader{Config: all, Conn: x.backend, Done: done, Lost: &x.moving.outlived}
 	}
-	x.guarded = gate && x.srv.cfg.Durable != nil && (x.onPrimary || x.reads == startup.ReadsDurable)
+	x.confirmation.Guarded = local && x.srv.cfg.Durable != nil && (x.onPrimary || x.confirmation.Reads == startup.ReadsDurable)
 }
 
 // roleHolds reports whether the local server still has the role for which the session was opened. The caller holds
@@ -181,7 +179,7 @@ func (s *Server) activate(a *attempt, x *session) bool {
 		x.status.Store('T')
 	}
 	if x.gate != nil {
-		x.gate.done = x.cut
+		x.gate.Done = x.cut
 	}
 	x.registered.Store(true)
 	s.sessions[x.id] = x
