@@ -9,7 +9,6 @@ import (
 
 	"github.com/coteriedb/coterie/internal/lib/assert"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
-	"github.com/coteriedb/coterie/internal/listener/gate"
 	"github.com/coteriedb/coterie/internal/listener/giveback"
 	"github.com/coteriedb/coterie/internal/listener/socket"
 	"github.com/coteriedb/coterie/internal/listener/startup"
@@ -291,57 +290,6 @@ func (x *session) write(b []byte) error {
 	x.bytesOut.Add(uint64(len(b)))
 	x.midMessage = false // if the caller stops here; pass sets it again
 	return nil
-}
-
-// passFailed ends a session whose answers cannot be passed on. It returns the final error for the client, or nil.
-func (x *session) passFailed(err error) *pgwire.Error {
-	switch {
-	case errors.Is(err, errClient):
-	case errors.Is(err, gate.ErrUnconfirmed), errors.Is(err, gate.ErrClosed), errors.Is(err, errPromoted):
-		return x.finalError(err)
-	default:
-		x.srv.log.Error("PostgreSQL sent an invalid message", "session", x.id, "error", err)
-		x.end(ending{reason: "postgresql protocol", why: "protocol error"})
-	}
-	return nil
-}
-
-// finalError ends the session. It returns the final error for the client; nil if PostgreSQL has sent one itself or
-// nothing can be written.
-func (x *session) finalError(err error) *pgwire.Error {
-	why := "the connection to PostgreSQL was lost"
-	switch e := x.ended.Load(); {
-	case e != nil:
-		why = e.why
-	case errors.Is(err, gate.ErrClosed):
-		why = "its answers could not be confirmed in time"
-		x.end(ending{reason: "gate", why: why})
-	case errors.Is(err, gate.ErrUnconfirmed):
-		why = "the synchronous secondaries did not confirm a commit in time"
-		x.end(ending{reason: endUnconfirmed, why: why})
-	case x.terminated.Load() || x.fatalSent.Load():
-		return nil
-	default:
-		x.end(ending{reason: endLost, why: why})
-	}
-	if e := x.ended.Load(); e.reason == endLost || e.reason == endEpoch {
-		why += x.unknown()
-	}
-	last := x.outcomeError(why)
-	x.srv.log.Info("session cut", "session", x.id, "replica", x.replica, "user", x.user, "reason", why, "sqlstate", last.Code)
-	if x.midMessage || x.fatalSent.Load() || x.terminated.Load() || x.leftToNode() {
-		return nil
-	}
-	return last
-}
-
-// sendFinal writes the final error.
-func (x *session) sendFinal(last *pgwire.Error) {
-	if last == nil {
-		return
-	}
-	_ = x.raw.SetWriteDeadline(time.Now().Add(x.srv.cfg.Limits.ShutdownMessage))
-	_, _ = x.client.Write(last.Encode())
 }
 
 // upstream carries requests to PostgreSQL.

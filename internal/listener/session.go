@@ -115,8 +115,8 @@ const (
 	endReplica     = "replica" // its replica serves it no longer
 )
 
-// setInput reads the backend, through the gate if it is the local server. Until the session is open, done ends a wait at
-// the gate.
+// setInput reads the backend, through the gate if it is the local server. Until the session is open, done ends a wait
+// at the gate.
 func (x *session) setInput(local bool, done <-chan struct{}) {
 	x.setGate(local, done)
 	var in io.Reader = x.backend

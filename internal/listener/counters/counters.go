@@ -140,7 +140,7 @@ func (c *Counters) returnReasons() map[string]uint64 {
 	return m
 }
 
-// Stats returns what was counted. What is open now, and the pool, the caller adds.
+// Stats returns what was counted. The caller adds the pool and the numbers that are open now.
 func (c *Counters) Stats() Stats {
 	st := Stats{
 		Accepted:      c.Accepted.Load(),

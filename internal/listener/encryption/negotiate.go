@@ -26,7 +26,7 @@ type Client struct {
 	Waits       func()                            // is called when it is the client's turn again
 	Refused     func(error)                       // hears why a certificate is refused
 
-	// What Negotiate has made of the connection, also where it returns an error.
+	// The layers of the connection, which Negotiate sets, also where it returns an error.
 	Conn        net.Conn // as it came, or TLS over it
 	TLS         *tls.ConnectionState
 	Binding     []byte // for SCRAM-SHA-256-PLUS

@@ -146,7 +146,7 @@ func TestWarningOfTheSession(t *testing.T) {
 	}
 }
 
-// What an answer tells may have been committed depends on the block and on errors.
+// The block and the errors before an answer decide whether it may have committed something.
 func TestWhatIsAtStake(t *testing.T) {
 	x := &Answers{Guarded: true, Reads: startup.ReadsDurable}
 	looked := false
