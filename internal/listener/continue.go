@@ -17,6 +17,7 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/lostblock"
 	"github.com/coteriedb/coterie/internal/listener/opening"
 	"github.com/coteriedb/coterie/internal/listener/resume"
+	"github.com/coteriedb/coterie/internal/listener/routing"
 	"github.com/coteriedb/coterie/internal/listener/socket"
 	"github.com/coteriedb/coterie/internal/listener/stmt"
 )
@@ -318,16 +319,16 @@ func (c *client) lose(x *session, err error) {
 }
 
 // openAgain opens a session on the replica of the route that continues x.
-func (c *client) openAgain(ctx context.Context, r route, x *session) (*session, error) {
+func (c *client) openAgain(ctx context.Context, r routing.Route, x *session) (*session, error) {
 	s := c.srv
-	if x.epoch < r.lossless {
+	if x.epoch < r.Lossless {
 		return nil, fmt.Errorf("%w: the failover was forced, and rows that were acknowledged to it may be lost", resume.ErrNotTheSame)
 	}
 	if err := c.reaches(ctx, r, x); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
-	a := &attempt{route: r, intent: c.intent, cancel: cancel}
+	a := &attempt{Route: r, intent: c.intent, cancel: cancel}
 	defer s.abandon(a)
 	if !s.begin(a) {
 		return nil, errMoved
@@ -341,13 +342,13 @@ func (c *client) openAgain(ctx context.Context, r route, x *session) (*session, 
 		}
 		defer done()
 	}
-	conn, err := s.cfg.Backend(ctx, r.ID, BackendHello{User: c.start.User, Database: c.start.Database, ClientAddr: x.addr, Intent: c.intent, Epoch: r.epoch})
+	conn, err := s.cfg.Backend(ctx, r.ID, BackendHello{User: c.start.User, Database: c.start.Database, ClientAddr: x.addr, Intent: c.intent, Epoch: r.Epoch})
 	if err != nil {
 		return nil, fmt.Errorf("reach replica %s: %w", r.ID, err)
 	}
 	y := c.newSession(r, conn)
 	y.setInput(r.Local, ctx.Done())
-	y.moving.timelines = r.timelines
+	y.moving.timelines = r.Timelines
 	unhook := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	news, err := y.become(ctx, x, c.packet(x.addr, r.ID))
 	if !unhook() {

@@ -19,6 +19,7 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/hba"
 	"github.com/coteriedb/coterie/internal/listener/opening"
 	"github.com/coteriedb/coterie/internal/listener/pool"
+	"github.com/coteriedb/coterie/internal/listener/routing"
 	"github.com/coteriedb/coterie/internal/listener/startup"
 )
 
@@ -60,7 +61,7 @@ const roleAge = time.Second
 
 // openOn is one try, on the replica of the route. It returns when the session is handed over, or with an error. again
 // reports whether the error may be temporary.
-func (c *client) openOn(ctx context.Context, r route, l *proven) (again bool, err error) {
+func (c *client) openOn(ctx context.Context, r routing.Route, l *proven) (again bool, err error) {
 	needed := l.rule.NeedsRole() || l.replication
 	if needed && (r.ID != l.judge || l.authenticated && time.Since(l.asked) > roleAge) {
 		asked := time.Now()
@@ -145,7 +146,7 @@ func (c *client) memberships(ctx context.Context) ([]string, error) {
 
 // judge returns the role facts that decide a login. They are the primary's, since a secondary may not have replayed
 // an ALTER ROLE yet. For a reader they are the secondary's own if the primary does not answer soon.
-func (c *client) judge(ctx context.Context, r route) (Role, error) {
+func (c *client) judge(ctx context.Context, r routing.Route) (Role, error) {
 	routes := c.srv.cfg.Routes()
 	if routes == nil || c.intent == ag.ReadWrite || r.ID == routes.Primary {
 		return c.roleFacts(ctx, r)
@@ -155,7 +156,7 @@ func (c *client) judge(ctx context.Context, r route) (Role, error) {
 		return c.ownJudgement(ctx, r)
 	}
 	soon, cancel := context.WithTimeout(ctx, primaryBudget)
-	role, err := c.roleFacts(soon, route{Target: primary, epoch: routes.Epoch, changed: r.changed})
+	role, err := c.roleFacts(soon, routing.Route{Target: primary, Epoch: routes.Epoch, Changed: r.Changed})
 	cancel()
 	if err == nil || ctx.Err() != nil {
 		return role, err
@@ -180,14 +181,14 @@ func (s *Server) primarySilent() bool {
 
 // roleFacts asks the route's replica about the role. The end of that replica's leadership ends the question, so a
 // silent replica is waited for no longer than the group does.
-func (c *client) roleFacts(ctx context.Context, r route) (Role, error) {
+func (c *client) roleFacts(ctx context.Context, r routing.Route) (Role, error) {
 	if err := c.spend(ctx); err != nil {
 		return Role{}, err
 	}
 	ctx, done := c.asking(ctx)
 	defer done()
 	ctx, cancel := context.WithCancelCause(ctx)
-	a := &attempt{route: r, intent: c.intent, cancel: cancel}
+	a := &attempt{Route: r, intent: c.intent, cancel: cancel}
 	defer c.srv.abandon(a)
 	if !c.srv.begin(a) {
 		return Role{}, errMoved
@@ -207,7 +208,7 @@ func (c *client) roleFacts(ctx context.Context, r route) (Role, error) {
 }
 
 // ownJudgement returns the role facts of the copy that a reader will read, if they are recent enough to decide.
-func (c *client) ownJudgement(ctx context.Context, r route) (Role, error) {
+func (c *client) ownJudgement(ctx context.Context, r routing.Route) (Role, error) {
 	role, err := c.roleFacts(ctx, r)
 	if err != nil || c.intent == ag.ReadWrite || role.Age <= c.srv.cfg.AuthStaleness {
 		return role, err
@@ -229,9 +230,9 @@ var errClient = errors.New("client lost")
 
 // connect opens the session on the replica of the route and sends the greeting. An error that is neither a pgwire.Error
 // nor errClient may be temporary, and was not sent to the client.
-func (c *client) connect(ctx context.Context, r route) (*session, error) {
+func (c *client) connect(ctx context.Context, r routing.Route) (*session, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	a := &attempt{route: r, intent: c.intent, cancel: cancel}
+	a := &attempt{Route: r, intent: c.intent, cancel: cancel}
 	defer c.srv.abandon(a)
 	if !c.srv.begin(a) {
 		return nil, errMoved
@@ -259,14 +260,14 @@ func (c *client) connect(ctx context.Context, r route) (*session, error) {
 }
 
 // logOpened logs the session.
-func (c *client) logOpened(x *session, r route) {
+func (c *client) logOpened(x *session, r routing.Route) {
 	c.log.Info("session opened", "session", x.id, "user", x.user, "database", x.database, "client", x.addr,
-		"tls", x.tls, "tls_name", x.asked, "tls_identity", x.identity, "intent", x.intent, "replica", x.replica, "epoch", x.epoch, "pid", x.pid, "fell_back", r.fellBack)
+		"tls", x.tls, "tls_name", x.asked, "tls_identity", x.identity, "intent", x.intent, "replica", x.replica, "epoch", x.epoch, "pid", x.pid, "fell_back", r.FellBack)
 }
 
 // join joins the client to a backend: a pooled one that fits, or a new one.
-func (c *client) join(ctx context.Context, r route, lease *pool.Backend) (*session, opening.Greeting, error) {
-	own := BackendHello{User: c.start.User, Database: c.start.Database, ClientAddr: c.address(), Intent: c.intent, Epoch: r.epoch}
+func (c *client) join(ctx context.Context, r routing.Route, lease *pool.Backend) (*session, opening.Greeting, error) {
+	own := BackendHello{User: c.start.User, Database: c.start.Database, ClientAddr: c.address(), Intent: c.intent, Epoch: r.Epoch}
 	var warm *pool.Backend
 	if lease != nil {
 		own = lease.Hello
@@ -368,11 +369,11 @@ func (c *client) address() string {
 	return c.raw.RemoteAddr().String()
 }
 
-func (c *client) newSession(r route, backend net.Conn) *session {
+func (c *client) newSession(r routing.Route, backend net.Conn) *session {
 	x := &session{
 		srv: c.srv, user: c.start.User, database: c.start.Database, addr: c.address(), intent: c.intent,
-		replica: r.ID, epoch: r.epoch, since: time.Now(), client: c.conn, raw: c.raw, backend: backend,
-		replicates: c.start.Replication == pgwire.ReplicationLogical, onPrimary: c.intent == ag.ReadWrite || r.fellBack, fellBack: r.fellBack, entry: r.entry, cut: make(chan struct{}), moving: newMoving(c),
+		replica: r.ID, epoch: r.Epoch, since: time.Now(), client: c.conn, raw: c.raw, backend: backend,
+		replicates: c.start.Replication == pgwire.ReplicationLogical, onPrimary: c.intent == ag.ReadWrite || r.FellBack, fellBack: r.FellBack, entry: r.Entry, cut: make(chan struct{}), moving: newMoving(c),
 	}
 	if c.tlsState != nil {
 		x.tls, x.asked = tlsName(c.tlsState.Version), c.tlsState.ServerName

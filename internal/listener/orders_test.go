@@ -20,6 +20,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/listener/continuity"
 	"github.com/coteriedb/coterie/internal/listener/offload"
+	"github.com/coteriedb/coterie/internal/listener/routing"
 	"github.com/coteriedb/coterie/internal/listener/socket"
 	"github.com/coteriedb/coterie/internal/listener/startup"
 )
@@ -53,7 +54,7 @@ func TestEndedWhileItIsHandedOver(t *testing.T) {
 			if !s.enter() {
 				t.Fatal("it is closing")
 			}
-			x := c.newSession(route{}, socket.NewBare(backend))
+			x := c.newSession(routing.Route{}, socket.NewBare(backend))
 			if !s.activate(nil, x) {
 				t.Fatal("it cannot be opened")
 			}

@@ -18,6 +18,7 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/auth"
 	"github.com/coteriedb/coterie/internal/listener/hba"
 	"github.com/coteriedb/coterie/internal/listener/pool"
+	"github.com/coteriedb/coterie/internal/listener/routing"
 	"github.com/coteriedb/coterie/internal/listener/socket"
 	"github.com/coteriedb/coterie/internal/listener/startup"
 )
@@ -64,7 +65,7 @@ type preauthConn struct {
 	conn  *socket.Bare
 	size  int           // of the startup packet, in bytes
 	wants *pool.Backend // the backend that would fit, without the fingerprint
-	route route         // where the session goes
+	route routing.Route // where the session goes
 	late  *time.Timer   // ends the wait for the startup packet
 	gone  bool          // the login is complete or handed off
 }
@@ -235,7 +236,7 @@ func (st *preauthConn) enter(m LoginFingerprint) bool {
 	if c.count() != nil {
 		return false
 	}
-	a := &attempt{route: r, intent: c.intent, cancel: func(error) {}}
+	a := &attempt{Route: r, intent: c.intent, cancel: func(error) {}}
 	if !s.begin(a) {
 		return false
 	}

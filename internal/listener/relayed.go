@@ -18,6 +18,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/listener/giveback"
 	"github.com/coteriedb/coterie/internal/listener/lone"
+	"github.com/coteriedb/coterie/internal/listener/routing"
 	"github.com/coteriedb/coterie/internal/listener/startup"
 	"github.com/coteriedb/coterie/internal/listener/stmt"
 )
@@ -232,23 +233,9 @@ func (x *session) readHello(packet []byte) *pgwire.Error {
 
 // place checks the session against this node's own routes: the other node's routes may be older.
 func (x *session) place() *pgwire.Error {
-	routes := x.srv.cfg.Routes()
-	if routes == nil || routes.Promoting {
-		return pgwire.Fatal("moved", pgwire.StateCannotConnect, "this replica takes no sessions yet")
-	}
-	x.replica, x.epoch = routes.Self, routes.Epoch
-	x.onPrimary = routes.Primary == routes.Self && routes.Self != ""
-	switch t, _ := routes.Target(routes.Self); {
-	case x.onPrimary && !routes.WriteOpen: // the rows that a reader would see here may not be replicated yet (S6)
-		return pgwire.Fatal("moved", pgwire.StateCannotConnect, "this replica is the primary and is not open yet")
-	case x.onPrimary && x.srv.holding() != nil:
-		return pgwire.Fatal("moved", pgwire.StateCannotConnect, "this replica is the primary and is about to stop")
-	case x.intent == ag.ReadWrite && !x.onPrimary:
-		return pgwire.Fatal("moved", pgwire.StateCannotConnect, "this replica does not take READ_WRITE sessions")
-	case !x.onPrimary && !t.Readable:
-		return pgwire.Fatal("moved", pgwire.StateCannotConnect, "this replica takes no readers")
-	}
-	return nil
+	p, bad := routing.Place(x.srv.cfg.Routes(), x.intent, func() bool { return x.srv.holding() != nil })
+	x.replica, x.epoch, x.onPrimary = p.Replica, p.Epoch, p.OnPrimary
+	return bad
 }
 
 // cancelRelayed finds the session of a relayed cancel request and notes the request. The caller calls delivered when

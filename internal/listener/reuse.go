@@ -11,6 +11,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/listener/opening"
 	"github.com/coteriedb/coterie/internal/listener/pool"
+	"github.com/coteriedb/coterie/internal/listener/routing"
 	"github.com/coteriedb/coterie/internal/listener/socket"
 	"github.com/coteriedb/coterie/internal/listener/startup"
 	"github.com/coteriedb/coterie/internal/listener/stmt"
@@ -18,7 +19,7 @@ import (
 
 // reusableBackend returns the description of a pooled backend that would fit the client; nil if it needs one of its
 // own. The server is asked after the client came, so that earlier changes are seen.
-func (c *client) reusableBackend(ctx context.Context, r route) *pool.Backend {
+func (c *client) reusableBackend(ctx context.Context, r routing.Route) *pool.Backend {
 	w := &c.srv.pool
 	if c.srv.cfg.Fingerprint == nil || !r.Local || c.start.Replication != pgwire.ReplicationNone || c.srv.drain.Load() != nil {
 		return nil
@@ -39,9 +40,9 @@ func (c *client) reusableBackend(ctx context.Context, r route) *pool.Backend {
 }
 
 // wantedBackend returns that description without the fingerprint, which has to be asked for afterwards.
-func (c *client) wantedBackend(r route) *pool.Backend {
-	hello := BackendHello{User: c.start.User, Database: c.start.Database, ClientAddr: c.sharedAddress(), Intent: c.intent, Epoch: r.epoch}
-	return &pool.Backend{Kind: pool.Kind{Packet: string(c.packet(hello.ClientAddr, r.ID)), Epoch: r.epoch}, Replica: r.ID, Hello: hello, Generation: c.srv.pool.Generation()}
+func (c *client) wantedBackend(r routing.Route) *pool.Backend {
+	hello := BackendHello{User: c.start.User, Database: c.start.Database, ClientAddr: c.sharedAddress(), Intent: c.intent, Epoch: r.Epoch}
+	return &pool.Backend{Kind: pool.Kind{Packet: string(c.packet(hello.ClientAddr, r.ID)), Epoch: r.Epoch}, Replica: r.ID, Hello: hello, Generation: c.srv.pool.Generation()}
 }
 
 // setFingerprint completes the description of a backend.

@@ -14,6 +14,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/listener/lag"
+	"github.com/coteriedb/coterie/internal/listener/routing"
 	"github.com/coteriedb/coterie/internal/listener/socket"
 )
 
@@ -23,21 +24,9 @@ const goneCheck = 500 * time.Millisecond
 
 var errMoved = errors.New("the group moved while the session was being opened")
 
-// route is where a session is opened: a target, and the epoch of the routes that named it.
-type route struct {
-	ag.Target
-	epoch    ag.Epoch
-	lossless ag.Epoch // since which nothing that was acknowledged was lost
-	fellBack bool
-	entry    int             // place in the routing list; 0: the list was not used
-	changed  <-chan struct{} // closed when these routes are no longer in force; nil: routes are polled
-	// timelines are those of the primary.
-	timelines []ag.TimelineEntry
-}
-
 // attempt is the opening of a session on a replica. The end of that replica's role ends the attempt, not the login.
 type attempt struct {
-	route
+	routing.Route
 	intent ag.Intent
 	cancel context.CancelCauseFunc
 }
@@ -55,10 +44,10 @@ func (c *client) newLoginBudget() *loginBudget {
 
 // pick returns where a session of that intent goes now, without the replicas passed over. next is closed when another
 // call makes sense; nil means to poll.
-func (s *Server) pick(intent ag.Intent, passed ...ag.ReplicaID) (r route, next <-chan struct{}, ok bool) {
+func (s *Server) pick(intent ag.Intent, passed ...ag.ReplicaID) (r routing.Route, next <-chan struct{}, ok bool) {
 	if intent == ag.ReadWrite {
 		if held := s.holding(); held != nil {
-			return route{}, held, false
+			return routing.Route{}, held, false
 		}
 	}
 	if s.cfg.Changed != nil {
@@ -69,34 +58,30 @@ func (s *Server) pick(intent ag.Intent, passed ...ag.ReplicaID) (r route, next <
 	if intent == ag.ReadOnly { // if writers took turns, a client that opens one writer and one reader each time would always read from the same replica
 		turn = s.turn.Add(1) - 1
 	}
-	t, fellBack, ok := routes.Pick(intent, turn, passed...)
-	if !ok {
-		return route{}, next, false
+	if r, ok = routing.Pick(routes, intent, turn, passed...); !ok {
+		return routing.Route{}, next, false
 	}
-	if held := s.holding(); held != nil && fellBack && t.Local {
-		return route{}, held, false
+	if held := s.holding(); held != nil && r.FellBack && r.Local {
+		return routing.Route{}, held, false
 	}
-	r = route{Target: t, epoch: routes.Epoch, lossless: routes.Lossless, fellBack: fellBack, changed: next, timelines: routes.Timelines}
-	if intent == ag.ReadOnly {
-		r.entry = routes.Entry(t.ID)
-	}
+	r.Changed = next
 	return r, next, true
 }
 
 // pick returns where the session goes now. It passes over copies that are further behind than the client allows.
-func (c *client) pick(ctx context.Context) (r route, next <-chan struct{}, ok bool) {
+func (c *client) pick(ctx context.Context) (r routing.Route, next <-chan struct{}, ok bool) {
 	if p := c.picked; p != nil { // chosen a moment ago: the turn counts, unless the routes have changed
 		c.picked = nil
 		select {
-		case <-p.changed:
+		case <-p.Changed:
 		default:
-			return *p, p.changed, true
+			return *p, p.Changed, true
 		}
 	}
 	var passed []ag.ReplicaID
 	for {
 		r, next, ok = c.srv.pick(c.intent, passed...)
-		if !ok || c.maxLag == 0 || r.fellBack || c.srv.lag.Within(ctx, r.ID, c.maxLag) {
+		if !ok || c.maxLag == 0 || r.FellBack || c.srv.lag.Within(ctx, r.ID, c.maxLag) {
 			return r, next, ok
 		}
 		c.srv.counts.Lagged.Add(1)
@@ -106,7 +91,7 @@ func (c *client) pick(ctx context.Context) (r route, next <-chan struct{}, ok bo
 }
 
 // route waits until a replica serves the client's intent, within the login's budget.
-func (c *client) route(ctx context.Context, p *loginBudget) (route, error) {
+func (c *client) route(ctx context.Context, p *loginBudget) (routing.Route, error) {
 	began, unproved := time.Now(), c.holdsSlot()
 	r, next, ok := c.pick(ctx)
 	if ok {
@@ -116,7 +101,7 @@ func (c *client) route(ctx context.Context, p *loginBudget) (route, error) {
 	if unproved {
 		leave, ok := c.awaitPrimary()
 		if !ok {
-			return route{}, tooManyEnter()
+			return routing.Route{}, tooManyEnter()
 		}
 		defer leave()
 	}
@@ -126,11 +111,11 @@ func (c *client) route(ctx context.Context, p *loginBudget) (route, error) {
 		c.until = c.until.Add(time.Since(began)) // not the client's own time
 	}()
 	for !ok {
-		if bad := c.neverServed(); bad != nil {
-			return route{}, bad
+		if bad := routing.NeverServed(c.srv.cfg.Routes(), c.intent); bad != nil {
+			return routing.Route{}, bad
 		}
 		if err := c.sleep(ctx, p, next, goneCheck); err != nil {
-			return route{}, err
+			return routing.Route{}, err
 		}
 		r, next, ok = c.pick(ctx)
 	}
@@ -145,14 +130,14 @@ func (s *Server) addWaiting(n int) {
 
 // retry pauses after a try on r that failed for a temporary reason. It returns when other routes are in force than
 // those that named r, which may be so already, or after a while.
-func (c *client) retry(ctx context.Context, p *loginBudget, r route, err error) error {
+func (c *client) retry(ctx context.Context, p *loginBudget, r routing.Route, err error) error {
 	if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
 		return outOfFiles() // waiting clients, each with the descriptor that another one needs, could all wait in vain
 	}
 	p.last = err
 	c.log.Debug("session not opened yet", "user", c.start.User, "intent", c.intent, "error", err)
 	began := time.Now()
-	bad := c.sleep(ctx, p, r.changed, p.pause)
+	bad := c.sleep(ctx, p, r.Changed, p.pause)
 	c.until = c.until.Add(time.Since(began)) // not the client's own time
 	p.pause = min(2*p.pause, time.Second)
 	return bad
@@ -180,37 +165,12 @@ func (c *client) sleep(ctx context.Context, p *loginBudget, next <-chan struct{}
 	return nil
 }
 
-// neverServed refuses at once what waiting would not change: readers where the primary takes none and its list names
-// no other replica.
-func (c *client) neverServed() *pgwire.Error {
-	if routes := c.srv.cfg.Routes(); c.intent != ag.ReadOnly || routes == nil || routes.Primary == "" || routes.TakesReaders() {
-		return nil
-	}
-	bad := pgwire.Fatal("no routing", pgwire.StateInvalidAuth, "the primary accepts no READ_ONLY sessions, and its read-only routing list names no other replica (979)")
-	bad.Hint = "Connect with READ_WRITE intent, or change READ_ONLY_ROUTING_LIST or ALLOW_CONNECTIONS of the primary."
-	return bad
-}
-
-// noReplica returns the error that no replica serves the client's intent. The numbers are those of the same errors in
-// SQL Server.
+// noReplica returns the error that no replica serves the client's intent.
 func (c *client) noReplica(p *loginBudget) *pgwire.Error {
-	routes := c.srv.cfg.Routes()
-	number, detail := 983, "No primary takes sessions at present (983)."
-	switch {
-	case c.intent == ag.ReadWrite:
-	case c.maxLag > 0:
-		number, detail = 982, fmt.Sprintf("No replica of the read-only routing list is known to be within coterie.max_lag = %v of the primary (982).", c.maxLag)
-	case routes.TakesReaders():
-		number, detail = 982, "No replica of the primary's read-only routing list takes readers at present (982)."
-	}
-	bad := pgwire.Fatal("no replica", pgwire.StateCannotConnect, "no replica of the group accepts %s sessions at present (%d)", c.intent, number)
-	bad.Detail = detail
-	bad.Hint = "Try again in a moment; \"coterie status\" shows the state of the group."
 	if p.last != nil {
-		bad.Detail = "A replica was named but its PostgreSQL could not be reached."
 		c.log.Warn("session not opened", "user", c.start.User, "intent", c.intent, "error", p.last)
 	}
-	return bad
+	return routing.NoReplica(c.srv.cfg.Routes(), c.intent, c.maxLag, p.last != nil)
 }
 
 // begin registers an attempt, so that CloseEpoch and CloseReplica can end it. It reports false if the route is
@@ -218,7 +178,7 @@ func (c *client) noReplica(p *loginBudget) *pgwire.Error {
 func (s *Server) begin(a *attempt) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if a.intent == ag.ReadWrite && a.epoch < s.minEpoch {
+	if a.intent == ag.ReadWrite && a.Epoch < s.minEpoch {
 		return false
 	}
 	s.attempts[a] = struct{}{}
@@ -241,7 +201,7 @@ func (s *Server) CloseEpoch(before ag.Epoch, why string) int {
 	s.mu.Lock()
 	s.minEpoch = max(s.minEpoch, before)
 	for a := range s.attempts {
-		if old(a.intent, a.epoch) {
+		if old(a.intent, a.Epoch) {
 			a.cancel(errMoved)
 		}
 	}
@@ -428,8 +388,8 @@ func (c *client) mayOutlive() bool {
 
 // handsOver reports whether the route of a reader that has left its replica leads to the primary that is about to hand
 // over to that replica. left is the epoch in which the reader has left. A replica that is lost takes nothing over.
-func (x *session) handsOver(r route, left ag.Epoch) bool {
-	return !x.onPrimary && !x.moving.outlived.Load() && r.fellBack && r.ID != x.replica && r.epoch == left
+func (x *session) handsOver(r routing.Route, left ag.Epoch) bool {
+	return !x.onPrimary && !x.moving.outlived.Load() && r.FellBack && r.ID != x.replica && r.Epoch == left
 }
 
 // epoch returns the epoch of the routes in force; 0 if there are none.
@@ -445,7 +405,7 @@ func (s *Server) epoch() ag.Epoch {
 
 // reaches waits a moment until the replica of r holds all that the session x, a reader, may have seen where it was. The
 // primary is asked how far that is once x has left there, and again in each epoch: it has all that was acknowledged.
-func (c *client) reaches(ctx context.Context, r route, x *session) error {
+func (c *client) reaches(ctx context.Context, r routing.Route, x *session) error {
 	s := c.srv
 	routes := s.cfg.Routes()
 	if c.intent != ag.ReadOnly || s.cfg.Position == nil || routes != nil && routes.Primary == r.ID {

@@ -18,6 +18,7 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/encryption"
 	"github.com/coteriedb/coterie/internal/listener/hba"
 	"github.com/coteriedb/coterie/internal/listener/preauth"
+	"github.com/coteriedb/coterie/internal/listener/routing"
 	"github.com/coteriedb/coterie/internal/listener/socket"
 	"github.com/coteriedb/coterie/internal/listener/startup"
 )
@@ -41,12 +42,12 @@ type client struct {
 	maxLag      time.Duration // by how much the copy may be behind; 0: no limit
 	until       time.Time     // when the client's own time ends
 	slot        *preauth.Slot
-	handshaking bool    // a TLS handshake is in progress: no error can be sent
-	spent       float64 // of the budget of those that have proved nothing; only the client's goroutine writes it
-	counted     bool    // counted among the sessions of its address
-	rejected    bool    // no pre-auth slot was free for it
-	picked      *route  // where its session goes, if that was chosen before
-	withNext    []byte  // AuthenticationOk, sent with the greeting or the refusal, so that the client wakes once
+	handshaking bool           // a TLS handshake is in progress: no error can be sent
+	spent       float64        // of the budget of those that have proved nothing; only the client's goroutine writes it
+	counted     bool           // counted among the sessions of its address
+	rejected    bool           // no pre-auth slot was free for it
+	picked      *routing.Route // where its session goes, if that was chosen before
+	withNext    []byte         // AuthenticationOk, sent with the greeting or the refusal, so that the client wakes once
 	unhook      func() bool
 	carried     bool                    // the session is open, and releases the client's counts at its end
 	unserved    context.Context         // while its session has no server; ends when it need not wait for one any more

@@ -26,6 +26,7 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/opening"
 	"github.com/coteriedb/coterie/internal/listener/pool"
 	"github.com/coteriedb/coterie/internal/listener/resume"
+	"github.com/coteriedb/coterie/internal/listener/routing"
 	"github.com/coteriedb/coterie/internal/listener/startup"
 	"github.com/coteriedb/coterie/internal/listener/stmt"
 )
@@ -143,12 +144,7 @@ func (s *Server) roleHolds(x *session) bool {
 	if !x.drained.local {
 		return true
 	}
-	r := s.cfg.Routes()
-	if r == nil || r.Promoting || x.onPrimary != (r.Primary == x.replica) {
-		return false
-	}
-	t, _ := r.Target(x.replica)
-	return x.onPrimary || t.Readable
+	return routing.Holds(s.cfg.Routes(), x.replica, x.onPrimary)
 }
 
 // activate registers the session for CloseEpoch and the like. It reports false if its attempt was overtaken, or if the
@@ -349,17 +345,9 @@ func (x *session) idle() bool {
 }
 
 // promoted reports whether the server of a session that was opened on a secondary may have become a primary since. A
-// request that was forwarded may then have been executed as a write. Without a primary in another epoch than that of
-// the session, any replica of another node may be the one that is being promoted.
+// request that was forwarded may then have been executed as a write.
 func (x *session) promoted() bool {
-	r := x.srv.cfg.Routes()
-	switch {
-	case r == nil:
-		return true
-	case x.drained.local:
-		return r.Promoting || r.Primary == x.replica
-	}
-	return r.Primary == x.replica || r.Primary == "" && r.Epoch != x.epoch
+	return routing.Promoted(x.srv.cfg.Routes(), x.replica, x.epoch, x.drained.local)
 }
 
 // judge returns the outcome of the client's last request. After it nothing is forwarded.
