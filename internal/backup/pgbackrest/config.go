@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/coteriedb/coterie/internal/backup"
 )
@@ -35,6 +36,9 @@ func Config(p backup.Plan, s backup.Secrets, on Server, dir string) string {
 	line("log-path", filepath.Join(dir, "log"))
 	line("lock-path", filepath.Join(dir, "lock"))
 	line("spool-path", filepath.Join(dir, "spool"))
+	if p.Repository.S3() {
+		silences(&b)
+	}
 	if p.Stanza == "" { // it is asked which there are
 		return b.String()
 	}
@@ -46,6 +50,25 @@ func Config(p backup.Plan, s backup.Secrets, on Server, dir string) string {
 		line("pg1-user", on.Superuser)
 	}
 	return b.String()
+}
+
+// The program waits for each file of an S3 store four times the io-timeout, by default four minutes, before it says
+// that the store is away. A question, and archiving, read two files at most. All others keep the default: a backup
+// outlasts a pause of the store, and to a recovery a segment that cannot be read is the end of the archive.
+const (
+	askSilence  = 5 * time.Second
+	pushSilence = 15 * time.Second
+)
+
+// silences writes how long a store may say nothing to a command. An administrator's section [STANZA:COMMAND] goes
+// before these.
+func silences(b *strings.Builder) {
+	for _, command := range []string{"info", "repo-get", "repo-ls", "repo-put", "repo-rm"} {
+		_, _ = fmt.Fprintf(b, "\n[global:%s]\nio-timeout=%.0f\n", command, askSilence.Seconds())
+	}
+	for _, command := range []string{"archive-push", "check", "stanza-create", "stanza-upgrade"} {
+		_, _ = fmt.Fprintf(b, "\n[global:%s]\nio-timeout=%.0f\n", command, pushSilence.Seconds())
+	}
 }
 
 func repository(line func(name, value string), r backup.Repository, s backup.Secrets) {

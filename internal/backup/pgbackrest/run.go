@@ -84,8 +84,11 @@ func (t *Tool) run(ctx context.Context, c command) (string, error) {
 	err = cmd.Wait()
 	close(ended)
 	switch {
-	case ctx.Err() != nil:
+	case errors.Is(context.Cause(ctx), context.DeadlineExceeded):
 		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // nothing of it is left
+		return "", fmt.Errorf("pgbackrest has not answered within the time for it, so the repository is slow or does not answer: %w", context.DeadlineExceeded)
+	case ctx.Err() != nil:
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
 		return "", fmt.Errorf("pgbackrest was ended: %w", context.Cause(ctx))
 	case err != nil:
 		return answer.String(), t.failure(err, said.String()+answer.String())

@@ -2,7 +2,9 @@ package pgbackrest
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -37,6 +39,7 @@ func TestConfig(t *testing.T) {
 	for _, line := range []string{
 		"repo1-type=s3", "repo1-path=/p", "repo1-s3-bucket=b", "repo1-s3-endpoint=h:1", "repo1-s3-region=r", "repo1-s3-uri-style=path", "repo1-storage-ca-file=/ca",
 		"repo1-cipher-type=aes-256-cbc", "repo1-retention-full=3", "lock-path=/node/backup/lock", "[orders]", "pg1-path=/d", "pg1-socket-path=/s", "pg1-user=postgres",
+		"[global:info]\nio-timeout=5", "[global:archive-push]\nio-timeout=15",
 	} {
 		if !strings.Contains(text, "\n"+line+"\n") {
 			t.Errorf("no line %s in\n%s", line, text)
@@ -46,8 +49,36 @@ func TestConfig(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	p.Repository = backup.Repository{Directory: "/backup"}
-	if text = Config(p, backup.Secrets{}, Server{Data: "/d"}, "/n"); !strings.Contains(text, "\nrepo1-path=/backup\n") || strings.Contains(text, "cipher") || strings.Contains(text, "pg1-user") {
+	if text = Config(p, backup.Secrets{}, Server{Data: "/d"}, "/n"); !strings.Contains(text, "\nrepo1-path=/backup\n") || strings.Contains(text, "cipher") || strings.Contains(text, "io-timeout") || strings.Contains(text, "pg1-user") {
 		t.Error(text)
+	}
+}
+
+// TestStoreAway holds that the real program tells soon, and with its own words, that nobody listens at an S3 store's
+// address: within half a minute, as a node's question needs.
+func TestStoreAway(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits for the program's patience")
+	}
+	if _, err := exec.LookPath("pgbackrest"); err != nil {
+		t.Skip("NOT RUN: pgbackrest is not installed, as with apt-get install pgbackrest")
+	}
+	t.Parallel()
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	dir := t.TempDir()
+	s := backup.Secrets{Key: "planted-id", Secret: "planted-key"}
+	p := backup.Plan{Stanza: "orders", Group: "g", Retention: 1, Repository: backup.Repository{Bucket: "b", Prefix: "/p", Endpoint: l.Addr().String(), Region: "r", PathStyle: true}}
+	if err := errors.Join(l.Close(), os.WriteFile(filepath.Join(dir, ConfigFile), []byte(Config(p, s, Server{Data: "/d"}, dir)), 0o600), os.Mkdir(filepath.Join(dir, "conf.d"), 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	if _, err := New(p, s, dir).Backups(ctx); err == nil || !strings.Contains(err.Error(), "unable to connect to '"+p.Repository.Endpoint) {
+		t.Error(err)
 	}
 }
 
@@ -256,6 +287,15 @@ func TestEndKillsAll(t *testing.T) {
 	}
 	if pid == 0 {
 		t.Error("the script has not run")
+	}
+}
+
+// TestDeadline holds that a program which did not answer in time is told as that.
+func TestDeadline(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if err := fake(t, "exec sleep 60").Create(ctx); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "the repository is slow or does not answer") {
+		t.Error(err)
 	}
 }
 
