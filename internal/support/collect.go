@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"strings"
 	"time"
@@ -28,6 +29,7 @@ func (b *Bundle) Node(dir string, statements bool) {
 	}
 	defer func() { _ = root.Close() }()
 	b.knowKeys(root)
+	b.knowBackups(root)
 	b.configuration(root)
 	b.folderOf(root, "state", func(name string) bool { return strings.HasSuffix(name, ".json") || strings.HasSuffix(name, ".conf") })
 	for _, name := range []string{"agent.log", "agent.log.1", "keeper.log", "keeper.log.1"} {
@@ -62,6 +64,23 @@ func (b *Bundle) knowKeys(root *os.Root) {
 			if line = strings.TrimSpace(line); !strings.HasPrefix(line, "-----") {
 				b.Redactor.Know(line)
 			}
+		}
+	}
+}
+
+// secretOption is a line of pgBackRest's configuration whose value is a secret, as repo1-cipher-pass=….
+var secretOption = regexp.MustCompile(`(?m)^\s*[a-z0-9-]*(?:key|pass|secret|token)[a-z0-9-]*\s*=\s*(.*?)\s*$`)
+
+// knowBackups has the key and the passphrase of the repository of backups removed wherever they appear.
+func (b *Bundle) knowBackups(root *os.Root) {
+	more, _ := fs.Glob(root.FS(), "backup/conf.d/*.conf")
+	for _, name := range append(more, "backup/pgbackrest.conf") {
+		data, err := tail(root, name)
+		if err != nil {
+			continue
+		}
+		for _, m := range secretOption.FindAllSubmatch(data, -1) {
+			b.Redactor.Know(string(m[1]))
 		}
 	}
 }

@@ -231,7 +231,9 @@ func TestNodeDirectory(t *testing.T) {
 	}
 	keyText := string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}))
 	keyLine := strings.Split(keyText, "\n")[1]
-	everything := strings.Join(planted[:len(planted)-3], "\n") + "\nwas read: " + keyLine + "\nthe end\n"
+	everything := strings.Join(planted[:len(planted)-3], "\n") + "\nwas read: " + keyLine + "\nwas refused: correct horse hunter2\nERROR: battery/hunter2+x\nthe end\n"
+	put(t, filepath.Join(dir, "backup/pgbackrest.conf"), "[global]\nrepo1-cipher-pass=correct horse hunter2\n")
+	put(t, filepath.Join(dir, "backup/conf.d/own.conf"), "[global]\nrepo2-s3-key-secret = battery/hunter2+x\n")
 	put(t, filepath.Join(dir, "pki/node.key"), keyText)
 	put(t, filepath.Join(dir, "coterie.yaml"), "node: n1\n"+everything)
 	put(t, filepath.Join(dir, "state/group.json"), `{"tokens":[{"secret_hash":"hunter2"}],"name":"orders","note":"postgres://a:hunter2@h/x"}`)
