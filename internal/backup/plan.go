@@ -84,10 +84,14 @@ func (r Repository) S3() bool { return r.Bucket != "" }
 // String returns the repository as it is given on a command line.
 func (r Repository) String() string {
 	if r.S3() {
-		return "s3://" + r.Bucket + strings.TrimSuffix(r.Prefix, "/")
+		u := url.URL{Scheme: "s3", Host: r.Bucket, Path: strings.TrimSuffix(r.Prefix, "/")}
+		return u.String()
 	}
 	return r.Directory
 }
+
+// bucketName is what the name of a bucket looks like. A port behind it means that an endpoint was given in its place.
+var bucketName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,254}$`)
 
 var stanzaName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$`)
 
@@ -101,6 +105,8 @@ func (p Plan) Check(s Secrets) error {
 		return fmt.Errorf("%d full backups cannot be kept: give a number from 1 to 9999", p.Retention)
 	case time.Duration(p.Warn) < time.Minute:
 		return fmt.Errorf("%v is no age of a backup to be warned of", time.Duration(p.Warn))
+	case r.S3() && !bucketName.MatchString(r.Bucket):
+		return fmt.Errorf("%q is no bucket: give s3://BUCKET/PREFIX, and the store with --s3-endpoint", r.Bucket)
 	case r.S3() && (r.Endpoint == "" || r.Region == ""):
 		return errors.New("an S3 repository needs --s3-endpoint and --s3-region")
 	case r.S3() && (s.Key == "" || s.Secret == ""):
@@ -108,9 +114,12 @@ func (p Plan) Check(s Secrets) error {
 	case !r.S3() && (r.Endpoint != "" || r.Region != "" || r.CA != "" || r.PathStyle):
 		return errors.New("--s3-endpoint, --s3-region, --s3-path-style and --s3-ca-file belong to an S3 repository")
 	}
-	for _, text := range []string{r.Endpoint, r.Region, r.CA, s.Key, s.Secret, s.Passphrase} {
+	for _, text := range []string{r.Directory, r.Prefix, r.Bucket, r.Endpoint, r.Region, r.CA, s.Key, s.Secret, s.Passphrase} {
 		if strings.ContainsAny(text, "\n\r") { // it would be another line of a configuration file
 			return errors.New("a value of the repository has more than one line")
+		}
+		if strings.TrimSpace(text) != text { // the tool reads it without them
+			return errors.New("a value of the repository begins or ends with spaces")
 		}
 	}
 	if host, _, err := net.SplitHostPort(r.Endpoint); r.Endpoint != "" && (strings.Contains(r.Endpoint, "/") || err == nil && host == "") {

@@ -10,6 +10,7 @@ import (
 func TestParseRepository(t *testing.T) {
 	for in, want := range map[string]string{
 		"/backup": "/backup", "/backup/": "/backup", "s3://b/a/c/": "s3://b/a/c", "s3://b": "s3://b", "s3://b/": "s3://b",
+		"s3://b/a%25b c": "s3://b/a%25b%20c", "s3://b/a%3Fb": "s3://b/a%3Fb", // what is printed is read as the same
 		"backup": "", "": "", "gs://b/a": "", "s3:///a": "", "s3://b/a?x=y": "", "/a\nb": "", "s3://key:planted@b/a": "", "s3://%zz:planted@b": "",
 	} {
 		r, err := ParseRepository(in)
@@ -40,6 +41,8 @@ func TestPlanCheck(t *testing.T) {
 		"a URL":          {func(p *Plan, s *Secrets) { p.Repository, *s = s3, key; p.Repository.Endpoint = "https://x" }, "HOST or HOST:PORT"},
 		"two lines":      {func(p *Plan, s *Secrets) { p.Repository, *s = s3, key; s.Secret = "planted\nrepo1-path=/" }, "more than one line"},
 		"a stanza":       {func(p *Plan, _ *Secrets) { p.Stanza = "a/../b" }, "--stanza"},
+		"a port":         {func(p *Plan, s *Secrets) { p.Repository, *s = s3, key; p.Repository.Bucket = "s3.example.org:9000" }, "is no bucket"},
+		"a space":        {func(p *Plan, _ *Secrets) { p.Repository.Directory = "/backup " }, "ends with spaces"},
 		"keep none":      {func(p *Plan, _ *Secrets) { p.Retention = 0 }, "1 to 9999"},
 		"warn at once":   {func(p *Plan, _ *Secrets) { p.Warn = Duration(time.Second) }, "age"},
 		"a shell's word": {func(p *Plan, _ *Secrets) { p.Stanza = "a;b" }, "--stanza"},
