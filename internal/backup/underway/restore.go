@@ -134,6 +134,9 @@ func Undo(dir string) (backup.Restore, error) {
 		return m.Restore, err
 	}
 	defer func() { _ = f.Close() }()
+	if err := own(dir, f); err != nil {
+		return m.Restore, err
+	}
 	if err := hold(f); err != nil {
 		return m.Restore, fail.Refusedf("the restore into %s is under way, since %s; nothing was changed: end its process first", dir, m.Started.Local().Format(time.DateTime))
 	}
@@ -154,6 +157,24 @@ func Undo(dir string) (backup.Restore, error) {
 		}
 	}
 	return m.Restore, errors.Join(m.clear(dir, l.Run), m.forget(path))
+}
+
+// own returns an error unless this user has made the mark, in a directory of its own. In /tmp, anybody can put a mark
+// beside what others have there.
+func own(dir string, mark *os.File) error {
+	in, err := os.Stat(dir)
+	if err != nil {
+		return err
+	}
+	st, err := mark.Stat()
+	if err != nil {
+		return err
+	}
+	user := uint32(os.Getuid()) //nolint:gosec // as the kernel has it
+	if in.Sys().(*syscall.Stat_t).Uid != user || st.Sys().(*syscall.Stat_t).Uid != user {
+		return fail.Refusedf("%s or the mark of a restore in it (%s) belongs to another user than %d; nothing was changed: look at what is there, and remove it yourself", dir, MarkFile, user)
+	}
+	return nil
 }
 
 // clear removes everything of the directory but the mark.

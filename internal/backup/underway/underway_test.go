@@ -146,6 +146,25 @@ func TestUndoIsRefused(t *testing.T) {
 	}
 }
 
+// TestUndoOfAnother holds that root removes nothing by a mark which another user has put into its directory.
+func TestUndoOfAnother(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("NOT RUN: giving a file to another user takes root")
+	}
+	t.Parallel()
+	dir := t.TempDir()
+	path := filepath.Join(dir, MarkFile)
+	if err := errors.Join(os.WriteFile(filepath.Join(dir, "data"), nil, 0o600), os.WriteFile(path, []byte(`{"id":"x"}`), 0o600), os.Chown(path, 65534, 65534)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Undo(dir); err == nil || !strings.Contains(err.Error(), "belongs to another user") {
+		t.Error(err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "data")); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestDrill holds that the end of a drill that was interrupted removes its directory, and that a node forgets one whose
 // directory is gone.
 func TestDrill(t *testing.T) {
