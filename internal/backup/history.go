@@ -134,18 +134,47 @@ const mostSegments = 1 << 24
 
 // Gaps returns what the archive lacks of the WAL from the start of the backup to the newest segment of the timeline
 // tli, the oldest first. size is that of a segment; 0: as the backup tells.
-func (c Catalog) Gaps(b Backup, tli uint32, size int64) ([]Gap, error) {
+func (c Catalog) Gaps(b Backup, tli uint32, size int64) (out []Gap, err error) {
 	if size <= 0 {
 		size = b.segmentSize()
 	}
+	open := false
+	err = c.walk(b, tli, size, func(s segment, has bool) {
+		switch {
+		case has:
+			open = false
+		case open:
+			out[len(out)-1].To, out[len(out)-1].Count = s.name(size), out[len(out)-1].Count+1
+		default:
+			out, open = append(out, Gap{s.name(size), s.name(size), 1}), true
+		}
+	})
+	return out, err
+}
+
+// Reach returns the last segment that the archive has from the start of the backup on without a gap, on the way to the
+// timeline tli, and the position at which it begins; "": none is known.
+func (c Catalog) Reach(b Backup, tli uint32) (name string, at uint64) {
+	size, ended := b.segmentSize(), false
+	_ = c.walk(b, tli, size, func(s segment, has bool) { // an error: none is known
+		if ended = ended || !has; !ended {
+			name, at = s.name(size), s.no*uint64(size)
+		}
+	})
+	return name, at
+}
+
+// walk calls each with every segment from the start of the backup to the newest one of the timeline tli, and whether
+// the archive has it.
+func (c Catalog) walk(b Backup, tli uint32, size int64, each func(s segment, has bool)) error {
 	path, err := pathTo(tli, c.Histories)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	first, ok := parseSegment(b.BeginWAL, size)
 	at := slices.IndexFunc(path, func(x branch) bool { return x.tli == first.tli })
 	if !ok || at < 0 {
-		return nil, fmt.Errorf("the backup %s is not of the history of timeline %d", b.Label, tli)
+		return fmt.Errorf("the backup %s is not of the history of timeline %d", b.Label, tli)
 	}
 	has, last := map[segment]bool{}, uint64(0)
 	for _, name := range c.WAL {
@@ -157,10 +186,8 @@ func (c Catalog) Gaps(b Backup, tli uint32, size int64) ([]Gap, error) {
 		}
 	}
 	if newest := max(last, path[len(path)-1].end/uint64(size)); newest > first.no+mostSegments {
-		return nil, fmt.Errorf("from the backup %s to the newest WAL there are more than %d segments", b.Label, mostSegments)
+		return fmt.Errorf("from the backup %s to the newest WAL there are more than %d segments", b.Label, mostSegments)
 	}
-	var out []Gap
-	var open bool
 	no := first.no
 	for i, x := range path[at:] {
 		end := last + 1 // of the last timeline: what is there
@@ -169,15 +196,8 @@ func (c Catalog) Gaps(b Backup, tli uint32, size int64) ([]Gap, error) {
 		}
 		for ; no < end; no++ {
 			s := segment{x.tli, no}
-			switch {
-			case has[s]:
-				open = false
-			case open:
-				out[len(out)-1].To, out[len(out)-1].Count = s.name(size), out[len(out)-1].Count+1
-			default:
-				out, open = append(out, Gap{s.name(size), s.name(size), 1}), true
-			}
+			each(s, has[s])
 		}
 	}
-	return out, nil
+	return nil
 }

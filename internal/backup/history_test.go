@@ -187,3 +187,21 @@ func TestParseTarget(t *testing.T) {
 		}
 	}
 }
+
+// TestReach holds how far a recovery to the end of the archive comes: to the last segment before the first gap.
+func TestReach(t *testing.T) {
+	for name, tt := range map[string]struct {
+		wal  []string
+		want string
+	}{
+		"whole":             {[]string{"1:2-4", "3:5-8", "4:9-12"}, segment{4, 12}.name(size)},
+		"a gap":             {[]string{"1:2-4", "3:5-6", "3:8-8", "4:9-12"}, segment{3, 6}.name(size)},
+		"none of the first": {[]string{"1:3-4", "3:5-8", "4:9-12"}, ""},
+	} {
+		c := Catalog{Histories: histories, WAL: archive(t, tt.wal...)}
+		got, at := c.Reach(taken(1, 2, time.Time{}), 4)
+		if s, ok := parseSegment(got, size); got != tt.want || ok && at != s.no*size {
+			t.Errorf("%s: %q at %x", name, got, at)
+		}
+	}
+}

@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -20,11 +21,15 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/coteriedb/coterie/internal/backup/underway"
 	"github.com/coteriedb/coterie/internal/lib/durable"
 	"github.com/coteriedb/coterie/internal/lib/retry"
 	"github.com/coteriedb/coterie/internal/postgres/session"
 	"github.com/coteriedb/coterie/internal/postgres/settings"
 )
+
+// Scratch begins the names of the directories of the servers' sockets and logs.
+const Scratch = "coterie-trial-"
 
 // stopLimit is how long an orderly end of the server may take, which writes a checkpoint.
 const stopLimit = 5 * time.Minute
@@ -32,6 +37,7 @@ const stopLimit = 5 * time.Minute
 // Server is a server on a restored data directory. Make it with Start.
 type Server struct {
 	data, run string
+	remove    func() error // removes run
 	cmd       *exec.Cmd
 	log       *os.File
 	ended     chan error // the end of the postmaster, once
@@ -49,13 +55,13 @@ func Start(ctx context.Context, bin, data, superuser string, each func(segment s
 		return nil, err
 	}
 	s = &Server{data: data, ended: make(chan error, 1)}
-	if s.run, err = os.MkdirTemp("", "coterie-trial-"); err != nil { // short: a socket's path has at most 107 bytes
+	if s.run, s.remove, err = underway.Scratch(Scratch); err != nil { // short: a socket's path has at most 107 bytes
 		return nil, fmt.Errorf("make a place for the socket: %w", err)
 	}
 	defer func() {
 		if err != nil {
 			s.kill()
-			err = errors.Join(err, os.RemoveAll(s.run))
+			err = errors.Join(err, s.remove())
 		}
 	}()
 	hba := filepath.Join(s.run, "pg_hba.conf")
@@ -197,9 +203,48 @@ func (s *Server) why(err error) string {
 	}
 	said := strings.Join(out[max(0, len(out)-4):], "; ")
 	if strings.Contains(said, "ended before configured recovery target was reached") {
+		if fetched := s.Fetch(); fetched != "" {
+			return said + "; WAL was not read from the archive: " + fetched
+		}
 		said += "; the archive has no transaction behind the target: if the old group lives, let it archive its last segment (SELECT pg_switch_wal()), otherwise restore to latest"
 	}
 	return said
+}
+
+// fetchError is the line with which the program that fetches WAL tells of an error. PostgreSQL takes each for the end
+// of the archive, and tells of none.
+var fetchError = regexp.MustCompile(`(?m)^(?:\S+ \S+ P\d+ +)?ERROR: \[\d{3}\]: (.+)$`)
+
+// Fetch returns the last error of the program that fetches WAL; "": it told of none.
+func (s *Server) Fetch() string {
+	all := fetchError.FindAllStringSubmatch(s.tail(), -1)
+	if len(all) == 0 {
+		return ""
+	}
+	return strings.TrimSpace(all[len(all)-1][1])
+}
+
+// Ended returns the position at which the recovery ended: there the server's timeline leaves the one before.
+func (s *Server) Ended(ctx context.Context) (lsn string, err error) {
+	c, err := s.Connect(ctx, nil)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = c.Close(ctx) }()
+	var segment string
+	if err := c.QueryRow(ctx, "SELECT pg_walfile_name(pg_current_wal_lsn())").Scan(&segment); err != nil {
+		return "", err
+	}
+	history, err := os.ReadFile(filepath.Join(s.data, "pg_wal", segment[:min(len(segment), 8)]+".history"))
+	if err != nil {
+		return "", fmt.Errorf("the history of the recovered server: %w", err)
+	}
+	for line := range strings.Lines(string(history)) {
+		if f := strings.Fields(line); len(f) > 1 && !strings.HasPrefix(f[0], "#") {
+			lsn = f[1]
+		}
+	}
+	return lsn, nil
 }
 
 // Each calls f with a session in every database that takes sessions, template1 among them.
@@ -272,7 +317,7 @@ func (s *Server) Stop() error {
 		err = fmt.Errorf("PostgreSQL on the restored data did not end within %v", stopLimit)
 	}
 	s.kill()
-	return errors.Join(err, os.RemoveAll(s.run))
+	return errors.Join(err, s.remove())
 }
 
 // kill leaves no process of the server.

@@ -449,6 +449,20 @@ func TestListOfOthers(t *testing.T) {
 	}
 }
 
+// TestExpireWaits holds that nothing is removed while another node makes a backup.
+func TestExpireWaits(t *testing.T) {
+	a := enabledNode(t, "n1", empty)
+	row := func(kind any) []any {
+		return []any{"n2", true, "/backup", nil, nil, nil, kind, "2026-11-27 12:00:00+00", 43.25, nil, nil, nil}
+	}
+	a.OnSQL("running_type", make([]string, 12), row("diff"))
+	clitest.Run(t, Backup(), a.Layout.Dir, "expire").Refused(t, 3, "a diff backup is under way on n2 since ")
+	a.OnSQL("running_type", make([]string, 12), row(nil))
+	if r := clitest.Run(t, Backup(), a.Layout.Dir, "expire"); r.Code != 0 {
+		t.Errorf("%+v", r)
+	}
+}
+
 // TestUndo holds that what an interrupted restore left is found, refused as a place for another one, and removed.
 func TestUndo(t *testing.T) {
 	a := enabledNode(t, "n1", empty)

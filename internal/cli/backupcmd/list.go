@@ -118,27 +118,39 @@ func expireCommand() *cobra.Command {
 		Use: "expire", Short: "Remove backups and WAL that are kept no longer", Args: cli.Args(0, "no arguments"),
 		Long: "Removes what --retention of coterie backup enable does not keep. Each coterie backup run does so as well.",
 		RunE: func(c *cobra.Command, _ []string) error {
-			return open(c, func(x *work) error {
-				_, tool, err := x.plan()
-				if err != nil {
-					return err
-				}
-				before, err := tool.Backups(c.Context())
-				if err != nil {
-					return err
-				}
-				if err := tool.Expire(c.Context()); err != nil {
-					return err
-				}
-				after, err := tool.Backups(c.Context())
-				if err != nil {
-					return err
-				}
-				cli.Say(c, "%d backups, %d of them removed", len(before.Backups), len(before.Backups)-len(after.Backups))
-				return nil
-			})
+			return open(c, func(x *work) error { return x.expire() })
 		},
 	}
+}
+
+// expire removes backups that are kept no longer. While one is made elsewhere it is refused: the tool keeps the two
+// apart on one machine only, and each rewrites the list of backups in the repository.
+func (x *work) expire() error {
+	_, tool, err := x.plan()
+	if err != nil {
+		return err
+	}
+	if nodes, err := x.nodes(); err == nil { // without the group's word nothing is known to run
+		for _, n := range nodes {
+			if n.Running != nil && n.Node != x.cfg.Node {
+				return fail.Unhealthyf("a %s backup is under way on %s since %s, and removes what is kept no longer at its end; nothing was changed: run it again then", n.Running.Kind, n.Node, n.Running.Since)
+			}
+		}
+	}
+	ctx := x.c.Context()
+	before, err := tool.Backups(ctx)
+	if err != nil {
+		return err
+	}
+	if err := tool.Expire(ctx); err != nil {
+		return err
+	}
+	after, err := tool.Backups(ctx)
+	if err != nil {
+		return err
+	}
+	cli.Say(x.c, "%d backups, %d of them removed", len(before.Backups), len(before.Backups)-len(after.Backups))
+	return nil
 }
 
 // nowhere is the archive_command of a group that archives no more, until archive_mode is off: without one that succeeds

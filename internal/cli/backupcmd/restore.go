@@ -111,6 +111,9 @@ func (x *restoring) run() (err error) {
 			return err
 		}
 	}
+	if err := x.plan.Check(x.secrets); err != nil { // the name may come from the repository
+		return fail.Error{Kind: fail.Usage, Err: err}
+	}
 	if err := planfile.Prepare(dir, x.plan, x.secrets, pgbackrest.Server{Data: filepath.Join(x.Dir, "pgdata")}); err != nil {
 		return err
 	}
@@ -140,7 +143,7 @@ func (x *restoring) run() (err error) {
 		if mark, err = noted(x.c, backup.Restore{Dir: p.Node}); err != nil {
 			return err
 		}
-		return x.fill(ctx, tool, p, recoveryOf{r, have.Backup})
+		return x.fill(ctx, tool, p, recoveryOf{r, have})
 	})
 	if err = errors.Join(err, mark.End()); err != nil {
 		return err
@@ -184,6 +187,7 @@ func (x *restoring) takeBack() error {
 		return err
 	}
 	underway.Sweep(scratch)
+	underway.Sweep(trial.Scratch)
 	cli.Say(x.c, "removed what the restore into %s had left that was begun at %s", l.Dir, r.Started.Local().Format(time.DateTime))
 	return nil
 }
@@ -302,7 +306,7 @@ func (x *restoring) name() error {
 // recoveryOf is a recovery and the backup with which it begins.
 type recoveryOf struct {
 	backup.Recovery
-	from backup.Backup
+	from found
 }
 
 // fill restores into the new node directory, and leaves a cluster that belongs to no group.
@@ -320,6 +324,13 @@ func (x *restoring) fill(ctx context.Context, tool *pgbackrest.Tool, p nodecmd.P
 	s, err := trial.Start(ctx, p.BinDir, p.Data, p.Superuser, w.replays())
 	if err != nil {
 		return fail.Error{Kind: fail.Unhealthy, Err: fmt.Errorf("%w; nothing stays of it", err)}
+	}
+	doubt, err := reached(ctx, s, r.from, tool.Catalog)
+	if err != nil {
+		return errors.Join(fmt.Errorf("%w; nothing stays of it", err), s.Stop())
+	}
+	if doubt != "" {
+		cli.Say(x.c, "%s", doubt)
 	}
 	return errors.Join(s.Forget(ctx), s.Stop())
 }

@@ -135,7 +135,13 @@ func (x *work) drill(dir string, target backup.Target, label string, limit time.
 		return d, fail.Error{Kind: fail.Unhealthy, Err: fmt.Errorf("the backup cannot be used: %w", err)}
 	}
 	d.Recovery = time.Since(start).Seconds()
-	err = x.look(s, &d, limit)
+	doubt, err := reached(x.c.Context(), s, have, tool.Catalog)
+	if doubt != "" {
+		cli.Say(x.c, "%s", doubt)
+	}
+	if err == nil {
+		err = x.look(s, &d, limit)
+	}
 	return d, errors.Join(err, s.Stop())
 }
 
@@ -144,6 +150,9 @@ type found struct {
 	backup.Backup
 	major int
 	ends  string // "": it does not
+
+	reach   string // the last segment that a recovery to the end of the archive reads; "": it does not lead there
+	reachAt uint64 // where it begins
 }
 
 // choose returns the recovery that leads to the target, without its directories, and the backup with which it begins.
@@ -160,6 +169,9 @@ func choose(ctx context.Context, tool *pgbackrest.Tool, target backup.Target, la
 	if gaps, unknown := have.Gaps(b, tli, 0); err == nil && unknown == nil && len(gaps) > 0 && target.Latest() { // at any other target PostgreSQL tells
 		f.ends = fmt.Sprintf("the archive lacks %d segments of WAL behind the backup %s, from %s to %s: nothing after them can be restored with it", gaps[0].Count, b.Label, gaps[0].From, gaps[0].To)
 	}
+	if err == nil && target.Latest() {
+		f.reach, f.reachAt = have.Reach(b, tli)
+	}
 	return backup.Recovery{Label: b.Label, Timeline: tli, Target: target}, f, err
 }
 
@@ -170,7 +182,10 @@ func fill(ctx context.Context, tool *pgbackrest.Tool, r backup.Recovery, each fu
 			return fmt.Errorf("make a directory to restore into: %w", err)
 		}
 	}
-	return tool.Restore(ctx, r, each)
+	if err := tool.Restore(ctx, r, each); err != nil {
+		return removed(ctx, r.Label, tool.Backups, err)
+	}
+	return nil
 }
 
 // replays returns a function that tells which WAL is replayed, not in the first second and at most every two.

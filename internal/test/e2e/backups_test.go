@@ -353,6 +353,49 @@ func practise(t *testing.T, g *backups) {
 	if a := g.verb(t, node, "verify", "--restore", g.repo); a.code != 4 {
 		t.Errorf("a directory that exists: %+v", a)
 	}
+	g.unreadable(t, node, dir)
+}
+
+// unreadable damages the last segment in the archive. To PostgreSQL that is the end of the archive: neither a drill nor
+// a restore may take it for that.
+func (g *backups) unreadable(t *testing.T, node, dir string) {
+	t.Helper()
+	g.acknowledged(t, 20)
+	segment := sql(t, g.ReadWrite(), "select pg_walfile_name(pg_switch_wal())")
+	path := ""
+	g.await(t, "the segment in the archive", func(lab.Status) bool {
+		time.Sleep(500 * time.Millisecond)
+		all, _ := filepath.Glob(filepath.Join(g.repo, "archive", "lab", "*", segment[:16], segment+"-*.zst"))
+		if len(all) == 1 {
+			path = all[0]
+		}
+		return path != "" && sql(t, g.ReadWrite(), "select (last_archived_wal >= '"+segment+"')::text from pg_stat_archiver") == "true"
+	})
+	st, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	whole := read(path)
+	if err := os.Truncate(path, st.Size()/2); err != nil {
+		t.Fatal(err)
+	}
+	if a := g.verb(t, node, "verify", "--restore", dir); a.code != 3 || !strings.Contains(a.err, "before the segment") || !strings.Contains(a.err, "because WAL could not be read") {
+		t.Errorf("a drill: %+v", a)
+	}
+	to := filepath.Join(filepath.Dir(g.Dir()), "unreadable")
+	a := coterie(t, "restore", "--to", "latest", "--new-group", to, "--node", g.node(node), "--name", "r1", "--address", "127.0.0.1", "--no-start")
+	if a.code != 3 || !strings.Contains(a.err, "because WAL could not be read") {
+		t.Errorf("a restore: %+v", a)
+	}
+	if left, err := os.ReadDir(to); len(left) > 0 {
+		t.Errorf("%v, %v", left, err)
+	}
+	if err := os.WriteFile(path, []byte(whole), st.Mode()); err != nil {
+		t.Fatal(err)
+	}
+	if a := g.verb(t, node, "verify", "--restore", dir); a.code != 0 {
+		t.Errorf("the archive is whole again: %+v", a)
+	}
 }
 
 // restoreNewGroup brings back rows that were deleted, as a group of its own, from a backup that is older than several

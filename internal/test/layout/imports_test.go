@@ -138,7 +138,7 @@ var rules = []rule{
 	{"backup/window", []string{"backup", "lib/"}, "the primary's part knows neither nodes nor how it is asked"},
 	{"backup/standin", []string{"backup", "lib/"}, "a secondary's part knows neither nodes nor where the primary is"},
 	{"backup/underway", []string{"backup", "config", "lib/"}, "files of a node, whatever is made"},
-	{"backup/trial", []string{"postgres/session", "postgres/settings", "lib/"}, "a private server knows no group and no tool"},
+	{"backup/trial", []string{"backup/underway", "postgres/session", "postgres/settings", "lib/"}, "a private server knows no group and no tool"},
 	{"backup/planfile", []string{"backup", "backup/pgbackrest", "config", "lib/"}, "files of a node, whatever they are used for"},
 	{"daemon", []string{"config", "lib/"}, "a process knows no group"},
 	{
