@@ -36,7 +36,10 @@ type mark struct {
 }
 
 // Mark is the note of a restore by this process. Make it with BeginRestore, and End it.
-type Mark struct{ files []*os.File }
+type Mark struct {
+	files []*os.File // held
+	paths []string   // of each
+}
 
 // BeginRestore notes a restore in the directory that it fills, which exists, and in the directory of backups of the
 // node from which it was begun; "": there is none.
@@ -47,52 +50,68 @@ func BeginRestore(at string, r backup.Restore) (_ *Mark, err error) {
 			err = errors.Join(fmt.Errorf("note the restore: %w", err), m.End())
 		}
 	}()
-	paths := []string{filepath.Join(r.Dir, MarkFile)}
+	var paths []string // the node's first: its word of a directory without a mark is forgotten, a mark that no node knows stays
 	if at != "" {
 		if err := os.Mkdir(filepath.Join(at, restoresDir), 0o700); err != nil && !errors.Is(err, fs.ErrExist) { //nolint:gosec // the directory of the node that an administrator names
 			return nil, err
 		}
 		paths = append(paths, nodeFile(at, r.ID))
 	}
+	paths = append(paths, filepath.Join(r.Dir, MarkFile))
 	b, err := json.Marshal(mark{r, at})
 	if err != nil {
 		return nil, err
 	}
 	for _, path := range paths {
-		f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
-		if err != nil {
-			return nil, err
-		}
-		m.files = append(m.files, f)
-		if err := hold(f); err != nil {
-			return nil, err
-		}
-		if _, err := f.Write(b); err != nil {
-			return nil, err
-		}
-		if err := errors.Join(f.Sync(), durable.SyncDir(filepath.Dir(path))); err != nil {
+		if err := m.write(path, b); err != nil {
 			return nil, err
 		}
 	}
 	return m, nil
 }
 
+// write makes a file that this process holds. A node that looks at its own finds it held, or not at all.
+func (m *Mark) write(path string, b []byte) error {
+	name := path
+	if filepath.Base(path) != MarkFile { // it has a new id in its name; another process may have made the mark
+		name += ".new"
+	}
+	f, err := os.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600) //nolint:gosec // as in BeginRestore
+	if err != nil {
+		return err
+	}
+	m.files, m.paths = append(m.files, f), append(m.paths, name)
+	if err := hold(f); err != nil {
+		return err
+	}
+	if _, err := f.Write(b); err != nil {
+		return err
+	}
+	if name != path {
+		if err := os.Rename(name, path); err != nil {
+			return err
+		}
+		m.paths[len(m.paths)-1] = path
+	}
+	return errors.Join(f.Sync(), durable.SyncDir(filepath.Dir(path)))
+}
+
 func nodeFile(at, id string) string { return filepath.Join(at, restoresDir, id+".json") }
 
 // End removes what BeginRestore has written: the restore is over, and nothing of it is left that should not be there.
 func (m *Mark) End() (err error) {
-	for _, f := range m.files {
-		if bad := os.Remove(f.Name()); bad != nil && !errors.Is(bad, fs.ErrNotExist) {
+	for i, f := range slices.Backward(m.files) {
+		if bad := os.Remove(m.paths[i]); bad != nil && !errors.Is(bad, fs.ErrNotExist) {
 			err = errors.Join(err, bad)
 		}
 		_ = f.Close() // nothing more is written
 	}
-	m.files = nil
+	m.files, m.paths = nil, nil
 	return err
 }
 
 // Restores returns the restores that were begun from a node with this directory of backups and are not over, the oldest
-// first. One that was interrupted and whose directory is gone is forgotten.
+// first. One that was interrupted and whose directory is gone, or has no mark, is forgotten.
 func Restores(at string) (out []backup.Restore) {
 	paths, _ := filepath.Glob(nodeFile(at, "*")) // the pattern is sound
 	for _, path := range paths[:min(len(paths), mostRestores)] {
@@ -104,7 +123,7 @@ func Restores(at string) (out []backup.Restore) {
 			}
 			continue
 		}
-		if _, err := os.Lstat(m.Dir); !runs && errors.Is(err, fs.ErrNotExist) {
+		if _, err := os.Lstat(filepath.Join(m.Dir, MarkFile)); !runs && errors.Is(err, fs.ErrNotExist) {
 			_ = os.Remove(path)
 			continue
 		}
