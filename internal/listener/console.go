@@ -11,6 +11,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/retry"
 	"github.com/coteriedb/coterie/internal/listener/auth"
 	"github.com/coteriedb/coterie/internal/listener/cancelkey"
+	"github.com/coteriedb/coterie/internal/listener/guessing"
 	"github.com/coteriedb/coterie/internal/listener/hba"
 )
 
@@ -84,11 +85,11 @@ type PasswordLogin = auth.PasswordLogin
 // of a login over TLS to the database coterie, and an attempt that fails delays the next one there and here. A rule by
 // which nothing is asked for lets nobody in without the password. The error is a *pgwire.Error, or that of ctx.
 func (s *Server) CheckPassword(ctx context.Context, l PasswordLogin) (Role, error) {
-	key, site := limitKeysOf(l.Client, hostOf(l.Client))
-	if !s.unproven.Spend(key, 1, boottime.Now()) {
+	from := guessing.From(l.Client)
+	if !s.unproven.Spend(from.Key, 1, boottime.Now()) {
 		return Role{}, tooManyEnter()
 	}
-	wait, bad := s.nextTry(key+"\x00"+l.User, site)
+	wait, bad := s.failures.Begin(from, l.User)
 	if bad != nil {
 		return Role{}, bad
 	}
@@ -111,17 +112,12 @@ func (s *Server) CheckPassword(ctx context.Context, l PasswordLogin) (Role, erro
 	why := l.Judge(role, ConsoleDatabase, *s.rules.Load(), s.cfg.MockSecret())
 	<-s.checks
 	if why == "" {
-		s.guesses.Succeeded(key + "\x00" + l.User)
-		s.unproven.Succeeded(key, 1)
+		s.failures.Succeeded(from, l.User)
+		s.unproven.Succeeded(from.Key, 1)
 		return role, nil
 	}
-	s.guesses.Failed(key+"\x00"+l.User, boottime.Now(), s.cfg.Limits.FailureDelay)
-	s.sites.Failed(site, boottime.Now(), siteDelay)
-	if s.failureLines.Spend(key, 1, boottime.Now()) {
-		s.cfg.Logger.Info("login failed", "client", hostOf(l.Client), "user", l.User, "database", ConsoleDatabase, "reason", why, "not_logged", s.unlogged.Swap(0))
-	} else {
-		s.unlogged.Add(1)
-	}
+	s.failures.Failed(from, l.User)
+	s.failures.Log(from, l.User, ConsoleDatabase, why)
 	if l.Password == "" && l.Certificate != nil {
 		return Role{}, pgwire.Fatal("certificate", pgwire.StateInvalidAuth, "certificate authentication failed for user %q", pgwire.Clip(l.User))
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/guessing"
 	"github.com/coteriedb/coterie/internal/listener/hba"
 )
 
@@ -93,13 +94,12 @@ func TestPasswordsOfBothPortsAreCounted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := passwordServer(t, "hostssl all all all scram-sha-256\n")
-		key, site := limitKeysOf(from("192.0.2.1"), "192.0.2.1")
 		for range 40 {
 			if _, err := s.CheckPassword(t.Context(), PasswordLogin{User: "vera", Password: "wrong", Client: from("192.0.2.1")}); err == nil {
 				t.Fatal("a wrong password lets in")
 			}
 		}
-		if wait, bad := s.nextTry(key+"\x00vera", site); wait == 0 && bad == nil {
+		if wait, bad := s.failures.Begin(guessing.From(from("192.0.2.1")), "vera"); wait == 0 && bad == nil {
 			t.Error("after 40 failures a login at the client port waits for nothing")
 		}
 		if _, err := s.CheckPassword(t.Context(), PasswordLogin{User: "vera", Password: "right", Client: from("192.0.2.2")}); err != nil {

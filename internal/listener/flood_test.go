@@ -21,9 +21,9 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/admission"
-	"github.com/coteriedb/coterie/internal/lib/boottime"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/listener/cancelkey"
+	"github.com/coteriedb/coterie/internal/listener/guessing"
 	"github.com/coteriedb/coterie/internal/listener/hba"
 	"github.com/coteriedb/coterie/internal/listener/scram"
 	"github.com/coteriedb/coterie/internal/listener/startup"
@@ -150,19 +150,20 @@ func TestFailuresOfOthersDelayNoKnownName(t *testing.T) {
 	g.role("alice", "login password 'secret'")
 	g.role("bob", "login password 'secret'")
 	g.mustDial(g.rw, "user=alice password=secret")
-	for range 10 * siteFailures {
-		now := boottime.Now()
-		g.srv.sites.Failed("127.0.0.1", now, siteDelay)
-		_, _ = g.srv.sites.Begin("127.0.0.1", now, siteDelay, time.Hour)
-	}
-	if _, err := g.dial(g.rw, "user=bob password=secret"); sqlstate(err) != "53300" {
-		t.Errorf("a name that never logged in from there: %v", err)
-	}
+	guesser := guessing.From(&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	waitFor(t, "a name that never logged in from there is refused", func() bool {
+		for i := range 10 * guessing.SiteFailures {
+			_, _ = g.srv.failures.Begin(guesser, fmt.Sprint("guessed ", i))
+			g.srv.failures.Failed(guesser, fmt.Sprint("guessed ", i))
+		}
+		_, err := g.dial(g.rw, "user=bob password=wrong")
+		return sqlstate(err) == "53300"
+	})
 	began := time.Now()
 	for range 10 {
 		g.mustDial(g.rw, "user=alice password=secret")
 	}
-	if took := time.Since(began); took > mostDelay {
+	if took := time.Since(began); took > guessing.MostDelay {
 		t.Errorf("10 logins took %v", took)
 	}
 	if _, err := g.dial(g.rw, "user=alice password=wrong"); sqlstate(err) != "28P01" {
@@ -318,7 +319,7 @@ func TestCancelFlood(t *testing.T) {
 	if n, secs := asked.Load(), int64(time.Since(began).Seconds())+2; most.Load() > 2*limit || n > limit*secs {
 		t.Errorf("other nodes were asked about %d wrong requests in %d s, %d at once", n, secs, most.Load())
 	}
-	if n, secs := log.with("no other node knows"), int(time.Since(began).Seconds())+2; n > int(eachFailureLines.Burst)+secs {
+	if n, secs := log.with("no other node knows"), int(time.Since(began).Seconds())+2; n > int(guessing.EachLines.Burst)+secs {
 		t.Errorf("%d lines in the log in %d s", n, secs)
 	}
 	hits.Store(true)

@@ -3,7 +3,6 @@ package listener
 import (
 	"context"
 	"net"
-	"net/netip"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -81,21 +80,5 @@ func TestSlowStartKeepsNobody(t *testing.T) {
 	cancel()
 	if _, err := s.startOne(hasty); err == nil {
 		t.Error("started beyond the limit")
-	}
-}
-
-// The 2^64 addresses of an IPv6 network are limited together, since one host has all of them.
-func TestLimitKeys(t *testing.T) {
-	for a, want := range map[string]string{
-		"192.0.2.1": "192.0.2.1", "::ffff:192.0.2.1": "192.0.2.1", "2001:db8:1:2:3::4": "2001:db8:1:2::/64", "2001:db8:1:2:ffff::": "2001:db8:1:2::/64",
-		"fe80::1%eth0": "fe80::/64", "2001:db8:1:3::4": "2001:db8:1:3::/64",
-	} {
-		addr := net.TCPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(a), 1))
-		if got, _ := limitKeysOf(addr, hostOf(addr)); got != want {
-			t.Errorf("%s: %s, want %s", a, got, want)
-		}
-	}
-	if got, _ := limitKeysOf(&net.UnixAddr{Net: "unix"}, "local"); got != "local" {
-		t.Errorf("a socket: %s", got)
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"sync"
 	"time"
 
@@ -31,7 +30,7 @@ func (c *client) enterPreAuth(limit bool) bool {
 // waited longest, of the address with the most places, gives way. leave gives the place back.
 func (c *client) awaitPrimary() (leave func(), ok bool) {
 	c.leavePreAuth()
-	p := c.srv.waiters.Enter(c.limitKey, boottime.Now(), func() { c.srv.preauth.Evict(c.slot) })
+	p := c.srv.waiters.Enter(c.from.Key, boottime.Now(), func() { c.srv.preauth.Evict(c.slot) })
 	if p == nil {
 		return nil, false
 	}
@@ -59,7 +58,7 @@ func (c *client) spend(ctx context.Context) error {
 		return nil
 	}
 	waits := false
-	for !c.srv.unproven.Spend(c.limitKey, 1, boottime.Now()) {
+	for !c.srv.unproven.Spend(c.from.Key, 1, boottime.Now()) {
 		if !waits {
 			waits = true
 			c.waits()
@@ -150,7 +149,7 @@ func (c *client) noPlace() *pgwire.Error {
 	case c.counted:
 	case s.open >= limits.Connections:
 		return pgwire.Fatal("connection limit", pgwire.StateTooMany, "sorry, too many clients already")
-	case limits.PerAddress > 0 && s.perAddress[c.limitKey] >= limits.PerAddress:
+	case limits.PerAddress > 0 && s.perAddress[c.from.Key] >= limits.PerAddress:
 		return pgwire.Fatal("address limit", pgwire.StateTooMany, "too many connections from this address")
 	}
 	return nil
@@ -166,7 +165,7 @@ func (c *client) count() *pgwire.Error {
 		return bad
 	}
 	s.open++
-	s.perAddress[c.limitKey]++
+	s.perAddress[c.from.Key]++
 	c.counted = true
 	return nil
 }
@@ -181,8 +180,8 @@ func (c *client) release() {
 		return
 	}
 	s.open--
-	if s.perAddress[c.limitKey]--; s.perAddress[c.limitKey] <= 0 {
-		delete(s.perAddress, c.limitKey)
+	if s.perAddress[c.from.Key]--; s.perAddress[c.from.Key] <= 0 {
+		delete(s.perAddress, c.from.Key)
 	}
 }
 
@@ -224,7 +223,7 @@ func (c *client) authenticate(rule hba.Rule, role Role) error {
 	}
 	switch {
 	case why == nil && (rule.Method == hba.MethodSCRAM || rule.Method == hba.MethodMD5):
-		c.srv.guesses.Succeeded(c.guessKey())
+		c.srv.failures.Succeeded(c.from, c.start.User)
 	case errors.Is(why, scram.ErrBadProof):
 		c.failedLogin(why.Error())
 		return passwordFailure(c.start.User)
@@ -253,21 +252,12 @@ func (c *client) response() ([]byte, error) {
 // near reports whether the client's packets stay on this machine.
 func (c *client) near() bool { return c.login.Local || c.login.Addr.IsLoopback() }
 
-// siteFailures is how many logins of one address may fail, whatever their names, before further ones are delayed, and
-// siteDelay the first delay then. A name that fails is delayed from its first failure on.
-const (
-	siteFailures = 20
-	siteDelay    = 100 * time.Millisecond
-	// mostDelay is the longest delay of an attempt. One that would have to wait longer is refused.
-	mostDelay = 5 * time.Second
-)
-
 // awaitTurn delays an attempt to log in with a password, by what failed before from its address: with the same name, or
 // with any. Failures of other names do not delay a name that has logged in from its address and has no failure of its
 // own: the address may be that of a pooler or of a whole network. It delays the attempt and not the answer, so that a
 // guesser who hangs up gains nothing. Another client may take the place of one that waits.
 func (c *client) awaitTurn(ctx context.Context) error {
-	wait, bad := c.srv.nextTry(c.guessKey(), c.siteKey)
+	wait, bad := c.srv.failures.Begin(c.from, c.start.User)
 	if bad != nil {
 		return bad
 	}
@@ -289,67 +279,13 @@ func (c *client) awaitTurn(ctx context.Context) error {
 	}
 }
 
-// nextTry returns how long an attempt to log in has to wait, by the key of its name and address and by that of its
-// site.
-func (s *Server) nextTry(guess, site string) (time.Duration, *pgwire.Error) {
-	now := boottime.Now()
-	blameless := s.guesses.Blameless(guess, now)
-	wait, ok := s.guesses.Begin(guess, now, s.cfg.Limits.FailureDelay, mostDelay)
-	if ok && !blameless {
-		var more time.Duration
-		more, ok = s.sites.Begin(site, now, siteDelay, mostDelay)
-		wait = max(wait, more)
-	}
-	if !ok {
-		bad := pgwire.Fatal("guessing", pgwire.StateTooMany, "too many logins from this address have failed")
-		bad.Hint = "Try again in a moment."
-		return 0, bad
-	}
-	return wait, nil
-}
-
-// guessKey is the key under which failures of this name from this address are counted.
-func (c *client) guessKey() string { return c.limitKey + "\x00" + c.start.User }
-
 // failedLogin counts a failed proof of a name, and logs it.
 func (c *client) failedLogin(why string) {
-	s, now := c.srv, boottime.Now()
-	s.guesses.Failed(c.guessKey(), now, s.cfg.Limits.FailureDelay)
-	s.sites.Failed(c.siteKey, now, siteDelay)
+	c.srv.failures.Failed(c.from, c.start.User)
 	c.logFailure(why)
 }
 
-// Lines about failed logins in the log, of one address and of all.
-var (
-	eachFailureLines = admission.Rate{PerSecond: 1, Burst: 20}
-	allFailureLines  = admission.Rate{PerSecond: 20, Burst: 200}
-)
-
-// logFailure logs why a login failed, and for whom: packaging/fail2ban reads the line. The address comes first, because
-// a name is the client's choice. Lines beyond the limit are counted in the next one.
+// logFailure logs why a login failed.
 func (c *client) logFailure(why string) {
-	s := c.srv
-	if !s.failureLines.Spend(c.limitKey, 1, boottime.Now()) {
-		s.unlogged.Add(1)
-		return
-	}
-	c.log.Info("login failed", "client", c.host, "user", c.start.User, "database", c.start.Database, "reason", why, "not_logged", s.unlogged.Swap(0))
-}
-
-// limitKeysOf returns the keys under which a client is counted and limited. key is its address, or the /64 network of
-// an IPv6 address, since one host has all of it. site is its address, or the /48 network, since one customer may have
-// all of that.
-func limitKeysOf(addr net.Addr, host string) (key, site string) {
-	if t, ok := addr.(*net.TCPAddr); ok {
-		return admission.Key(t), admission.Site(t)
-	}
-	return host, host
-}
-
-// hostOf returns the client's address without the port.
-func hostOf(addr net.Addr) string {
-	if t, ok := addr.(*net.TCPAddr); ok {
-		return t.AddrPort().Addr().Unmap().WithZone("").String()
-	}
-	return "local"
+	c.srv.failures.Log(c.from, c.start.User, c.start.Database, why)
 }

@@ -114,7 +114,7 @@ func (c *client) admit(ctx context.Context, rule hba.Rule, role Role) error {
 	if bad := c.count(); bad != nil {
 		return bad
 	}
-	c.srv.unproven.Succeeded(c.limitKey, c.spent)
+	c.srv.unproven.Succeeded(c.from.Key, c.spent)
 	c.spent = 0
 	c.withNext = pgwire.AppendAuth(c.withNext, auth.OK, nil)
 	c.leavePreAuth()

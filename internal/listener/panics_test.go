@@ -43,7 +43,7 @@ func panicky(t *testing.T, boom *atomic.Bool) *Server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(s.closePorts)
+	t.Cleanup(s.ports.Close)
 	return s
 }
 

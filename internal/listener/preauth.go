@@ -18,6 +18,7 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/auth"
 	"github.com/coteriedb/coterie/internal/listener/hba"
 	"github.com/coteriedb/coterie/internal/listener/pool"
+	"github.com/coteriedb/coterie/internal/listener/ports"
 	"github.com/coteriedb/coterie/internal/listener/routing"
 	"github.com/coteriedb/coterie/internal/listener/socket"
 	"github.com/coteriedb/coterie/internal/listener/startup"
@@ -35,13 +36,13 @@ var (
 
 // accepts has a loop accept the clients of the port. It reports false where a goroutine has to: no loop runs, or no
 // login could be completed on one.
-func (s *Server) accepts(p port) bool {
+func (s *Server) accepts(p ports.Port) bool {
 	l := s.firstLoop()
 	listener, ok := p.Listener.(*net.TCPListener)
 	if l == nil || !ok || s.cfg.FingerprintSession == nil {
 		return false
 	}
-	a := p.acceptor
+	a := p.Acceptor
 	return a.Open(&l.Loop, s.log, listener, func(fd int, from netip.AddrPort) bool {
 		s.counts.Accepted.Add(1)
 		if !s.enter() {
@@ -49,7 +50,7 @@ func (s *Server) accepts(p port) bool {
 		}
 		conn := socket.NewBare(fd)
 		conn.Remote, conn.Local, conn.LastMessage = net.TCPAddrFromAddrPort(from), net.TCPAddrFromAddrPort(a.LocalOf(fd)), outOfFilesMessage
-		l.accepted(s.newClient(conn, p.readOnly), conn)
+		l.accepted(s.newClient(conn, p.ReadOnly), conn)
 		return true
 	})
 }
@@ -154,7 +155,7 @@ func (st *preauthConn) Ready(uint32) { st.guarded(st.readStartup)() }
 
 func (st *preauthConn) readStartup() {
 	var packet []byte
-	if st.c.srv.peeks.Spend(st.c.limitKey, 1, boottime.Now()) {
+	if st.c.srv.peeks.Spend(st.c.from.Key, 1, boottime.Now()) {
 		packet = st.peek()
 	}
 	if packet == nil {
@@ -270,7 +271,7 @@ func (st *preauthConn) opened(x *session, greeting []byte) {
 	st.detach()
 	c.leavePreAuth()
 	s.counts.LoopLogins.Add(1)
-	s.peeks.Succeeded(c.limitKey, 1)
+	s.peeks.Succeeded(c.from.Key, 1)
 	c.logOpened(x, st.route)
 	finished := func() { c.release(); s.wg.Done() }
 	client, backend, err := takeBoth(st.conn, x.backend)

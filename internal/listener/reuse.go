@@ -56,7 +56,7 @@ func (c *client) sharedAddress() string {
 	if c.login.Local {
 		return "local"
 	}
-	return c.host
+	return c.from.Host
 }
 
 // makeRoom drops pooled backends if the server refused a session for lack of connection slots, so that the next try

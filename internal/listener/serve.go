@@ -13,9 +13,9 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
-	"github.com/coteriedb/coterie/internal/lib/boottime"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/listener/encryption"
+	"github.com/coteriedb/coterie/internal/listener/guessing"
 	"github.com/coteriedb/coterie/internal/listener/hba"
 	"github.com/coteriedb/coterie/internal/listener/preauth"
 	"github.com/coteriedb/coterie/internal/listener/routing"
@@ -31,11 +31,9 @@ type client struct {
 	raw         net.Conn // as accepted
 	conn        net.Conn // raw, or TLS over it
 	tlsState    *tls.ConnectionState
-	binding     []byte // for SCRAM-SHA-256-PLUS
-	readOnly    bool   // accepted on the read-only port
-	host        string // its address without the port
-	limitKey    string // the key under which it is counted and limited
-	siteKey     string // and that of its site
+	binding     []byte          // for SCRAM-SHA-256-PLUS
+	readOnly    bool            // accepted on the read-only port
+	from        guessing.Client // its address, and the keys under which it is counted and limited
 	start       *startup.Message
 	login       hba.Login
 	intent      ag.Intent
@@ -56,10 +54,9 @@ type client struct {
 
 // newClient returns a client that was just accepted.
 func (s *Server) newClient(raw net.Conn, readOnly bool) *client {
-	c := &client{srv: s, log: s.log, raw: raw, conn: raw, readOnly: readOnly, host: hostOf(raw.RemoteAddr())}
-	c.limitKey, c.siteKey = limitKeysOf(raw.RemoteAddr(), c.host)
+	c := &client{srv: s, log: s.log, raw: raw, conn: raw, readOnly: readOnly, from: guessing.From(raw.RemoteAddr())}
 	c.until = time.Now().Add(s.cfg.Limits.PreAuthTime)
-	c.slot = preauth.NewSlot(c.limitKey, func() { _ = raw.SetDeadline(time.Unix(1, 0)) })
+	c.slot = preauth.NewSlot(c.from.Key, func() { _ = raw.SetDeadline(time.Unix(1, 0)) })
 	c.login.Local = raw.RemoteAddr().Network() == "unix"
 	if t, ok := raw.RemoteAddr().(*net.TCPAddr); ok {
 		c.login.Addr = t.AddrPort().Addr().Unmap().WithZone("")
@@ -150,7 +147,7 @@ func (c *client) run(ctx context.Context) error {
 func (c *client) firstPacket(ctx context.Context) ([]byte, error) {
 	e := encryption.Client{
 		Longest: c.srv.cfg.Limits.StartupPacket, CAs: c.srv.cfg.ClientCAs, Check: c.srv.cfg.CheckClient, Pay: c.spend, Waits: c.waits,
-		Refused: func(err error) { c.log.Info("client certificate refused", "client", c.host, "error", err) },
+		Refused: func(err error) { c.log.Info("client certificate refused", "client", c.from.Host, "error", err) },
 	}
 	if !c.login.Local {
 		e.Certificate = c.srv.cfg.Certificate
@@ -233,7 +230,7 @@ func (c *client) cancelRequest(ctx context.Context, body []byte) {
 		return
 	}
 	c.waits() // its slot may be taken from now on
-	counted, turn := s.wrong.Await(ctx, c.limitKey, s.cfg.Limits.WrongCancels, c.slot.Taken())
+	counted, turn := s.wrong.Await(ctx, c.from.Key, s.cfg.Limits.WrongCancels, c.slot.Taken())
 	if !turn {
 		s.counts.Reject("cancel limit")
 		return
@@ -250,12 +247,12 @@ func (c *client) cancelRequest(ctx context.Context, body []byte) {
 	}
 	if err := s.cfg.ForwardCancel(ctx, key.Node(), key); err != nil {
 		s.counts.Reject("wrong cancel")
-		if s.failureLines.Spend(c.limitKey, 1, boottime.Now()) {
-			s.log.Info("no other node knows the session of a cancel request", "client", c.host, "error", err)
+		if s.failures.MayLog(c.from) {
+			s.log.Info("no other node knows the session of a cancel request", "client", c.from.Host, "error", err)
 		}
 		return
 	}
-	s.wrong.TakeBack(c.limitKey, counted)
+	s.wrong.TakeBack(c.from.Key, counted)
 }
 
 // newestMinor is the newest minor version spoken with clients: 3.2, which differs from 3.0 in the length of cancel
@@ -290,13 +287,13 @@ func (c *client) refuse(err error) {
 		} else if errors.Is(err, os.ErrDeadlineExceeded) {
 			reason = "timeout"
 		} else if !errors.Is(err, io.EOF) {
-			c.log.Debug("client lost before its session", "client", c.host, "error", err)
+			c.log.Debug("client lost before its session", "client", c.from.Host, "error", err)
 		}
 		c.srv.counts.Reject(reason)
 		return
 	}
 	c.srv.counts.Refuse(bad)
-	c.log.Debug("client refused", "client", c.host, "sqlstate", bad.Code, "error", bad.Message)
+	c.log.Debug("client refused", "client", c.from.Host, "sqlstate", bad.Code, "error", bad.Message)
 	c.waits() // its slot may be taken from now on
 	_ = c.raw.SetDeadline(time.Now().Add(c.srv.cfg.Limits.ShutdownMessage))
 	if c.handshaking || c.send(bad.Encode()) != nil {

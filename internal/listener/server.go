@@ -16,8 +16,6 @@ import (
 	"log/slog"
 	"net"
 	"runtime/debug"
-	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -25,14 +23,14 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/admission"
 	"github.com/coteriedb/coterie/internal/lib/sharedquery"
-	"github.com/coteriedb/coterie/internal/listener/address"
 	"github.com/coteriedb/coterie/internal/listener/cancelkey"
 	"github.com/coteriedb/coterie/internal/listener/counters"
-	"github.com/coteriedb/coterie/internal/listener/eventloop"
+	"github.com/coteriedb/coterie/internal/listener/guessing"
 	"github.com/coteriedb/coterie/internal/listener/hba"
 	"github.com/coteriedb/coterie/internal/listener/lag"
 	"github.com/coteriedb/coterie/internal/listener/lone"
 	"github.com/coteriedb/coterie/internal/listener/pool"
+	"github.com/coteriedb/coterie/internal/listener/ports"
 	"github.com/coteriedb/coterie/internal/listener/preauth"
 	"github.com/coteriedb/coterie/internal/listener/replay"
 )
@@ -42,13 +40,10 @@ type Server struct {
 	cfg            Config
 	log            *slog.Logger
 	rules          atomic.Pointer[[]hba.Rule]
-	ports          []port
+	ports          ports.Set
 	turn           atomic.Uint64 // round robin over readable replicas
 	defaultsCache  defaultsCache
-	guesses        *admission.Backoff // failed logins by address and name
-	sites          *admission.Backoff // and by site
-	failureLines   *admission.Budget  // lines about them in the log
-	unlogged       atomic.Uint64      // failed logins since the last line about one
+	failures       *guessing.Failures // logins that have failed
 	waiters        *admission.Places  // of clients that have proved nothing and wait for a replica
 	preauth        preauth.Slots      // of clients that are not authenticated
 	unproven       *admission.Budget  // work for clients that are not authenticated
@@ -71,10 +66,6 @@ type Server struct {
 	lag            *lag.Judge                  // how far copies are behind
 	loneMemory     lone.Memory                 // of requests that may be executed again
 	replayMemory   replay.Memory               // of the open transactions that may be executed again
-	named          struct {                    // the ports of SetNamed
-		mu    sync.Mutex
-		ports map[string]port // by address; guarded by mu
-	}
 
 	silentSince    atomic.Int64            // when the primary last failed to answer about a role, CLOCK_BOOTTIME; 0: never
 	loops          atomic.Pointer[[]*loop] // nil: no loops, or not yet
@@ -101,19 +92,6 @@ type Server struct {
 	closed     chan struct{} // closed when closing begins
 }
 
-// port is one listen address.
-type port struct {
-	net.Listener
-	readOnly bool
-	acceptor *eventloop.Acceptor // by which an event loop accepts
-}
-
-// Close stops accepting and closes the port.
-func (p port) Close() error {
-	p.acceptor.Close()
-	return p.Listener.Close()
-}
-
 // New opens the listen addresses; Serve accepts on them.
 func New(cfg Config) (*Server, error) {
 	full, err := cfg.withDefaults()
@@ -132,15 +110,13 @@ func New(cfg Config) (*Server, error) {
 		firstOffloaded: make(chan struct{}, 1),
 		starting:       make(chan struct{}, full.Limits.Starting),
 		readerPatience: readerPatience, keepTick: cmp.Or(full.keepTick, keepTick), keepPause: cmp.Or(full.keepTick, keepPauseMin), keepIdle: cmp.Or(full.keepTick, keepIdle),
-		waiters:      admission.NewPlaces(full.Limits.Waiting, full.Limits.Waiting, 0),
-		checks:       make(chan struct{}, maxChecks),
-		unproven:     admission.NewBudget(eachUnproven, allUnproven, maxAddresses),
-		flushes:      admission.NewBudget(eachFlush, allFlushes, maxFlushers),
-		forwards:     make(chan struct{}, maxForwards),
-		guesses:      admission.NewBackoff(0, maxAddresses),
-		sites:        admission.NewBackoff(siteFailures, maxAddresses),
-		failureLines: admission.NewBudget(eachFailureLines, allFailureLines, maxAddresses),
-		peeks:        admission.NewBudget(eachPeeks, allPeeks, maxAddresses),
+		waiters:  admission.NewPlaces(full.Limits.Waiting, full.Limits.Waiting, 0),
+		checks:   make(chan struct{}, maxChecks),
+		unproven: admission.NewBudget(eachUnproven, allUnproven, maxAddresses),
+		flushes:  admission.NewBudget(eachFlush, allFlushes, maxFlushers),
+		forwards: make(chan struct{}, maxForwards),
+		failures: guessing.New(full.Limits.FailureDelay, full.Logger),
+		peeks:    admission.NewBudget(eachPeeks, allPeeks, maxAddresses),
 	}
 	s.pool.Config = pool.Config{
 		Size: full.Limits.PoolSize, Ahead: full.Limits.PoolAhead, Unused: pool.Unused, Oldest: pool.Oldest, Answer: pool.Answer,
@@ -157,40 +133,16 @@ func New(cfg Config) (*Server, error) {
 		},
 	})
 	s.life, s.stop = context.WithCancelCause(context.Background())
-	if err := errors.Join(s.listen(full.ReadWrite, false), s.listen(full.ReadOnly, true)); err != nil {
-		s.closePorts()
+	s.ports.Log, s.ports.Accept = s.log, s.acceptNamed
+	if err := errors.Join(s.ports.Listen(s.life, full.ReadWrite, false), s.ports.Listen(s.life, full.ReadOnly, true)); err != nil {
+		s.ports.Close()
 		return nil, err
 	}
 	return s, nil
 }
 
-// listen opens the addresses, which are separated by commas.
-func (s *Server) listen(addresses string, readOnly bool) error {
-	for a := range strings.SplitSeq(addresses, ",") {
-		a = strings.TrimSpace(a)
-		if a == "" {
-			continue
-		}
-		l, err := address.Listen(s.life, a, addresses)
-		if err != nil {
-			return err
-		}
-		s.ports = append(s.ports, port{l, readOnly, &eventloop.Acceptor{}})
-	}
-	return nil
-}
-
 // Addrs returns the addresses in use, with the real ports where the configuration has port 0.
-func (s *Server) Addrs() (readWrite, readOnly []net.Addr) {
-	for _, p := range s.ports {
-		if p.readOnly {
-			readOnly = append(readOnly, p.Addr())
-		} else {
-			readWrite = append(readWrite, p.Addr())
-		}
-	}
-	return readWrite, readOnly
-}
+func (s *Server) Addrs() (readWrite, readOnly []net.Addr) { return s.ports.Addrs() }
 
 // Serve accepts clients until ctx is done or Shutdown is called. It then ends what is open, and returns when nothing
 // runs any more.
@@ -208,7 +160,7 @@ func (s *Server) Serve(ctx context.Context) error {
 		return err
 	}
 	defer stopLoops() // once they carry no session
-	for _, p := range s.ports {
+	for _, p := range s.ports.Fixed() {
 		s.wg.Go(func() { s.accept(p) })
 	}
 	s.wg.Go(s.moveReaders)
@@ -319,15 +271,8 @@ func (s *Server) beginClosing() {
 		close(s.closed)
 	}
 	s.mu.Unlock()
-	s.closePorts()
+	s.ports.Close()
 	s.pool.Close()
-}
-
-func (s *Server) closePorts() {
-	s.closeNamed()
-	for _, p := range s.ports {
-		_ = p.Close()
-	}
 }
 
 func (s *Server) stopNow(why error) {
@@ -337,9 +282,9 @@ func (s *Server) stopNow(why error) {
 }
 
 // accept runs until its port is closed.
-func (s *Server) accept(p port) {
+func (s *Server) accept(p ports.Port) {
 	if s.accepts(p) {
-		<-p.acceptor.Stopped()
+		<-p.Acceptor.Stopped()
 		return
 	}
 	pause := 5 * time.Millisecond
@@ -366,7 +311,7 @@ func (s *Server) accept(p port) {
 		}
 		go func() {
 			defer s.wg.Done()
-			c := s.newClient(conn, p.readOnly)
+			c := s.newClient(conn, p.ReadOnly)
 			c.rejected = !c.enterPreAuth(true)
 			c.serve()
 		}()
@@ -408,55 +353,15 @@ const leaveTimeout = 500 * time.Millisecond
 // address that is removed continue. The result has an error for each address that could not be opened; the others are
 // served.
 func (s *Server) SetNamed(addresses []string) map[string]error {
-	s.named.mu.Lock()
-	defer s.named.mu.Unlock()
-	for a, p := range s.named.ports {
-		if !slices.Contains(addresses, a) {
-			_ = p.Close()
-			delete(s.named.ports, a)
-			s.log.Info("client port closed", "address", a)
-		}
-	}
-	failed := map[string]error{}
-	for _, a := range addresses {
-		if _, open := s.named.ports[a]; open {
-			continue
-		}
-		if err := s.openNamed(a); err != nil {
-			failed[a] = err
-			continue
-		}
-		s.log.Info("client port opened", "address", a)
-	}
-	return failed
+	return s.ports.SetNamed(s.life, addresses)
 }
 
-// openNamed opens one address. The caller holds named.mu.
-func (s *Server) openNamed(a string) error {
-	l, err := address.ListenFree(s.life, a)
-	if err != nil {
-		return err
-	}
+// acceptNamed accepts clients on one of them.
+func (s *Server) acceptNamed(p ports.Port) error {
 	if !s.enter() {
-		_ = l.Close()
 		return errors.New("the listener is stopping")
 	}
 	defer s.wg.Done()
-	p := port{l, false, &eventloop.Acceptor{}}
-	if s.named.ports == nil {
-		s.named.ports = map[string]port{}
-	}
-	s.named.ports[a] = p
 	s.wg.Go(func() { s.accept(p) })
 	return nil
-}
-
-// closeNamed closes all named ports, at the end.
-func (s *Server) closeNamed() {
-	s.named.mu.Lock()
-	defer s.named.mu.Unlock()
-	for a, p := range s.named.ports {
-		_ = p.Close()
-		delete(s.named.ports, a)
-	}
 }

@@ -30,7 +30,7 @@ func batchingLoop(t *testing.T) *loop {
 	if err != nil {
 		t.Fatal(err)
 	}
-	srv.closePorts()
+	srv.ports.Close()
 	l, err := newLoop(srv)
 	if err != nil {
 		t.Fatal(err)

@@ -85,7 +85,7 @@ var rules = []rule{
 	{"endpoint/link/linktest", []string{"endpoint/link", "lib/"}, "a link between two ends of one process"},
 	{
 		"listener",
-		[]string{"ag", "config", "lib/", "listener/address", "listener/auth", "listener/cancelkey", "listener/clientcert", "listener/continuity", "listener/counters", "listener/encryption", "listener/eventloop", "listener/fingerprint", "listener/gate", "listener/giveback", "listener/hba", "listener/indoubt", "listener/lag", "listener/lone", "listener/lostblock", "listener/offload", "listener/opening", "listener/pool", "listener/preauth", "listener/replay", "listener/resume", "listener/routing", "listener/scram", "listener/serverlog", "listener/sessionstate", "listener/socket", "listener/startup", "listener/stmt", "listener/uring"},
+		[]string{"ag", "config", "lib/", "listener/address", "listener/auth", "listener/cancelkey", "listener/clientcert", "listener/continuity", "listener/counters", "listener/encryption", "listener/eventloop", "listener/fingerprint", "listener/gate", "listener/giveback", "listener/guessing", "listener/hba", "listener/indoubt", "listener/lag", "listener/lone", "listener/lostblock", "listener/offload", "listener/opening", "listener/pool", "listener/ports", "listener/preauth", "listener/replay", "listener/resume", "listener/routing", "listener/scram", "listener/serverlog", "listener/sessionstate", "listener/socket", "listener/startup", "listener/stmt", "listener/uring"},
 		"adapters do not know each other: the consumer declares the interface it needs",
 	},
 	{"listener/address", []string{"lib/"}, "an open address knows no client"},
@@ -105,6 +105,8 @@ var rules = []rule{
 	{"listener/encryption", []string{"lib/pgwire", "listener/clientcert", "listener/eventloop", "listener/scram", "listener/socket"}, "a handshake does not know what is said through it"},
 	{"listener/gate", []string{"lib/boottime", "listener/counters", "listener/serverlog", "listener/startup", "listener/stmt"}, "an answer is judged without knowledge of who carries it"},
 	{"listener/routing", []string{"ag", "lib/pgwire"}, "pure: a snapshot of the routes in, a decision out"},
+	{"listener/guessing", []string{"lib/"}, "a delay does not know how an attempt waits"},
+	{"listener/ports", []string{"listener/address", "listener/eventloop"}, "an open port does not know who connects"},
 	{"listener/sessionstate", leaves, "satellites have a reason of their own to change"},
 	{"listener/hba", leaves, "satellites have a reason of their own to change"},
 	{"listener/replay", []string{"lib/pgwire", "listener/stmt"}, "pure: bytes of a client and a server in, a verdict out"},
