@@ -19,10 +19,12 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/admission"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/listener/auth"
+	"github.com/coteriedb/coterie/internal/listener/counters"
 	"github.com/coteriedb/coterie/internal/listener/fingerprint"
 	"github.com/coteriedb/coterie/internal/listener/hba"
 	"github.com/coteriedb/coterie/internal/listener/lag"
 	"github.com/coteriedb/coterie/internal/listener/opening"
+	"github.com/coteriedb/coterie/internal/listener/pool"
 	"github.com/coteriedb/coterie/internal/listener/serverlog"
 	"github.com/coteriedb/coterie/internal/listener/startup"
 	"github.com/coteriedb/coterie/internal/listener/stmt"
@@ -45,6 +47,28 @@ const FingerprintStatement = fingerprint.Statement
 
 // Role is what the node that will run a session knows about the role that wants to log in.
 type Role = auth.Role
+
+// SessionInfo is one session as status and views show it.
+type SessionInfo = counters.Session
+
+// The carriers of a session's bytes, as SessionInfo has them.
+const (
+	PathKernel     = counters.PathKernel
+	PathLoop       = counters.PathLoop
+	PathGoroutines = counters.PathGoroutines
+)
+
+// RoutedKey counts sessions by replica and intent.
+type RoutedKey = counters.RoutedKey
+
+// PoolStats are counters of the pool of backends.
+type PoolStats = pool.Stats
+
+// Stats are counters since the start, and what is open now.
+type Stats = counters.Stats
+
+// Second counts the readers that logged in within one second of the clock.
+type Second = counters.Second
 
 // Limits bound what a client may use before and after it is authenticated. A zero field means its default.
 type Limits struct {

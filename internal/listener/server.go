@@ -16,6 +16,7 @@ import (
 	"log/slog"
 	"net"
 	"runtime/debug"
+	"sort"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -24,6 +25,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/admission"
 	"github.com/coteriedb/coterie/internal/lib/sharedquery"
 	"github.com/coteriedb/coterie/internal/listener/cancelkey"
+	"github.com/coteriedb/coterie/internal/listener/continuity"
 	"github.com/coteriedb/coterie/internal/listener/counters"
 	"github.com/coteriedb/coterie/internal/listener/guessing"
 	"github.com/coteriedb/coterie/internal/listener/hba"
@@ -364,4 +366,53 @@ func (s *Server) acceptNamed(p ports.Port) error {
 	defer s.wg.Done()
 	s.wg.Go(func() { s.accept(p) })
 	return nil
+}
+
+// Stats returns the counters.
+func (s *Server) Stats() Stats {
+	st := s.counts.Stats()
+	s.mu.Lock()
+	st.Open, st.PreAuth, st.Waiting = len(s.sessions), s.preauth.Len(), s.waiting
+	s.mu.Unlock()
+	st.Pool = s.pool.Stats()
+	return st
+}
+
+// Sessions lists the open sessions, the oldest first.
+func (s *Server) Sessions() []SessionInfo {
+	s.mu.Lock()
+	list := make([]SessionInfo, 0, len(s.sessions))
+	for _, x := range s.sessions {
+		list = append(list, x.info())
+	}
+	s.mu.Unlock()
+	sort.Slice(list, func(i, j int) bool { return list[i].ID < list[j].ID })
+	return list
+}
+
+// ContinuityGroup is how many sessions have the same outlook.
+type ContinuityGroup = continuity.Group
+
+// Prospect is what would become of them in an event.
+type Prospect = continuity.Prospect
+
+// maxGroups bounds what Continuity returns, as a report of a node is bounded: the groups beyond it are joined.
+const maxGroups = 250
+
+// Continuity returns what would become of the sessions of the clients that are connected here, in a planned failover
+// and when their server dies. It asks nobody.
+func (s *Server) Continuity() []ContinuityGroup {
+	s.mu.Lock()
+	list := make([]*session, 0, len(s.sessions))
+	for _, x := range s.sessions {
+		if !x.relayed && x.ended.Load() == nil {
+			list = append(list, x)
+		}
+	}
+	s.mu.Unlock()
+	outlooks := make([]continuity.Outlook, len(list))
+	for i, x := range list {
+		outlooks[i] = x.outlook()
+	}
+	return continuity.Groups(outlooks, maxGroups)
 }
