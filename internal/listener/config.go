@@ -7,7 +7,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"runtime"
@@ -22,6 +21,7 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/counters"
 	"github.com/coteriedb/coterie/internal/listener/fingerprint"
 	"github.com/coteriedb/coterie/internal/listener/hba"
+	"github.com/coteriedb/coterie/internal/listener/instead"
 	"github.com/coteriedb/coterie/internal/listener/lag"
 	"github.com/coteriedb/coterie/internal/listener/opening"
 	"github.com/coteriedb/coterie/internal/listener/pool"
@@ -381,7 +381,7 @@ func (x *session) observeChange(p textPiece) (ended bool) {
 	if p.typ == 'P' {
 		name, _, _ = bytes.Cut(p.b, []byte{0})
 	}
-	x.instead = refusing(p.typ, name, bad)
+	x.instead = instead.Refusing(p.typ, name, bad)
 	return false
 }
 
@@ -396,33 +396,6 @@ func (x *session) replaced(chunk []byte) []byte {
 	}
 	chunk, x.instead = x.instead, nil
 	return chunk
-}
-
-// refused is the message at the end of a chunk that another one goes in place of.
-type refused struct{ of, out int } // their lengths
-
-// ofClient returns how many of the client's bytes at the end of the chunk are among the last n bytes of what went in
-// its place. Where that cannot be told they are too few: a request that went is then never taken for one that did not.
-func (r refused) ofClient(n int) int { return min(n, r.of) + max(0, n-r.out) }
-
-// refusing returns a Query, or a Parse of that name, that fails with the refusal.
-func refusing(typ byte, name []byte, bad *stmt.Refusal) []byte {
-	text := fmt.Sprintf("DO LANGUAGE plpgsql $coterie$ BEGIN RAISE EXCEPTION USING ERRCODE = 'insufficient_privilege', MESSAGE = %s, DETAIL = %s, HINT = %s; END $coterie$",
-		literal(bad.Message), literal(bad.Detail), literal(bad.Hint))
-	var body []byte
-	if typ == 'P' {
-		body = append(append(body, name...), 0)
-	}
-	body = pgwire.AppendCString(body, text)
-	if typ == 'P' {
-		body = append(body, 0, 0) // no types of parameters
-	}
-	return pgwire.AppendMessage(nil, typ, body)
-}
-
-// literal returns a string constant with that text, in which it leaves out signs that other settings give a meaning.
-func literal(text string) string {
-	return "'" + strings.NewReplacer("'", "''", `\`, "", "$", "").Replace(text) + "'"
 }
 
 // The functions below keep streams of logical replication from passing for a member. PostgreSQL counts the

@@ -12,6 +12,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/listener/continuity"
+	"github.com/coteriedb/coterie/internal/listener/hello"
 	"github.com/coteriedb/coterie/internal/listener/indoubt"
 	"github.com/coteriedb/coterie/internal/listener/lone"
 	"github.com/coteriedb/coterie/internal/listener/lostblock"
@@ -392,7 +393,7 @@ func (x *session) become(ctx context.Context, from *session, packet []byte) (new
 	was := from.moving.state
 	status := continuity.Greeting(g.Bytes)
 	// A session that leaves its server idle may go on at a later version: nothing of it is asked for or executed again.
-	heard, again, err := x.server().Restore(was, []string{clientSetting}, status, !from.moving.outlived.Load())
+	heard, again, err := x.server().Restore(was, []string{hello.ClientAddr}, status, !from.moving.outlived.Load())
 	if err != nil {
 		return nil, err
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/instead"
 	"github.com/coteriedb/coterie/internal/listener/lone"
 )
 
@@ -292,7 +293,7 @@ func (x *session) send(w *lone.Write, chunk []byte, n int) error {
 		return nil
 	}
 	if w == nil || sent == 0 { // else the status of its number tells
-		x.unsent(min(n, x.refused.ofClient(len(out)-sent)))
+		x.unsent(min(n, x.refused.OfClient(len(out)-sent)))
 	}
 	x.moving.rest = append(x.moving.rest, chunk[n:]...) // the next server gets it, if there is one
 	return err
@@ -309,7 +310,7 @@ func (x *session) release(seen *pgwire.Framer, chunk []byte) (n int, d *activeDr
 	if x.requests.Sealed || x.moving.leaving.Load() {
 		return 0, nil, nil
 	}
-	x.refused = refused{}
+	x.refused = instead.Message{}
 	d = x.srv.drain.Load()
 	free := d == nil || !x.drained.local || x.drained.streaming
 	for bad == nil && n < len(chunk) && (free || !seen.AtBoundary() || !x.waits(chunk[n])) {
@@ -328,7 +329,7 @@ func (x *session) release(seen *pgwire.Framer, chunk []byte) (n int, d *activeDr
 			return 0, nil, nil
 		}
 		if x.instead != nil {
-			x.refused = refused{of: used, out: len(x.instead)}
+			x.refused = instead.Message{Of: used, Out: len(x.instead)}
 			x.instead = append(append([]byte(nil), chunk[:n-used]...), x.instead...)
 			break
 		}
@@ -468,6 +469,3 @@ func (s *Server) Moves(ctx context.Context) []ag.SessionMove {
 	}
 	return list
 }
-
-// clientSetting is a setting of the startup packet that no view lists.
-const clientSetting = "coterie.client_addr"

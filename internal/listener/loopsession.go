@@ -10,6 +10,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/listener/eventloop"
+	"github.com/coteriedb/coterie/internal/listener/instead"
 	"github.com/coteriedb/coterie/internal/listener/offload"
 	"github.com/coteriedb/coterie/internal/listener/socket"
 	"github.com/coteriedb/coterie/internal/listener/stmt"
@@ -34,7 +35,7 @@ type loopSession struct {
 	seen            int              //
 	awaiting        bool             // a goroutine waits for a condition of an answer: the backend is not read
 	rest            []byte           // from the client, held by a drain
-	altered         altered          // what went to the backend otherwise than it came
+	altered         instead.Altered  // what went to the backend otherwise than it came
 	draining        bool             // a goroutine waits for the end of the drain
 	holdTimer       *time.Timer      // ends that wait at HoldMax
 	endTimer        *time.Timer      // ends the wait for a client that has to read the rest of a message

@@ -90,7 +90,7 @@ func (p *loopSession) forward(chunk []byte) {
 			return
 		}
 		out := x.preceded(x.replaced(chunk[:n]))
-		p.altered.goes(n, len(out), x.refused)
+		p.altered.Goes(n, len(out), x.refused)
 		if err := p.backend.Send(out, p.mayQueue()); err != nil {
 			p.sendFailed(&p.backend)
 			p.rest = append(p.rest, chunk[n:]...) // the next server gets it, if there is one
@@ -301,33 +301,7 @@ func (p *loopSession) leave() {
 // backendDropped drops what the backend has not got: it never will.
 func (p *loopSession) backendDropped() {
 	p.backend.Drop()
-	p.x.unsent(p.altered.ofClient(p.backend.Unsent))
-}
-
-// altered is the last piece of the client's bytes that went to the backend with a question before it, or with other
-// bytes in its place.
-type altered struct {
-	of, out int // its length, and that of what went
-	end     refused
-	since   int  // bytes that went after it
-	again   bool // there was one before it
-}
-
-// goes notes that the backend gets out bytes for the next n bytes of the client, of which end was refused.
-func (a *altered) goes(n, out int, end refused) {
-	if a.since += n; out != n || end != (refused{}) {
-		*a = altered{of: n, out: out, end: end, again: a.out > 0}
-	}
-}
-
-// ofClient returns how many bytes of the client are among the last n bytes for the backend; too few if an
-// earlier piece is among them.
-func (a *altered) ofClient(n int) int {
-	piece := min(max(0, n-a.since), a.out)
-	if a.again {
-		n = min(n, a.since+a.out)
-	}
-	return n - piece + min(a.end.ofClient(piece), a.of)
+	p.x.unsent(p.altered.OfClient(p.backend.Unsent))
 }
 
 // stay ends a session that was to leave its backend and cannot.

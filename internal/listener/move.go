@@ -15,6 +15,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/listener/continuity"
+	"github.com/coteriedb/coterie/internal/listener/hello"
 	"github.com/coteriedb/coterie/internal/listener/indoubt"
 	"github.com/coteriedb/coterie/internal/listener/lone"
 	"github.com/coteriedb/coterie/internal/listener/lostblock"
@@ -252,7 +253,7 @@ func (x *session) ask(q *question, boundary bool, send func([]byte) error) {
 	k := &x.moving.known
 	k.state, k.refusal, k.stays, k.idle.texts = nil, "", "", 0
 	k.unchanged.Asked()
-	q.sent = continuity.Question(append([]string{clientSetting}, x.moving.tracker.Names()...))
+	q.sent = continuity.Question(append([]string{hello.ClientAddr}, x.moving.tracker.Names()...))
 	if err := send(q.sent); err != nil {
 		q.err = err
 		close(q.done)
@@ -475,15 +476,6 @@ func (c *client) answerLost(x *session) (rest []byte, err error) {
 	})
 	x.moving.failed = r.Failed
 	return slices.Concat(r.Forward, rest), nil
-}
-
-// dropKey removes the client's cancel key, if no other session has it.
-func (x *session) dropKey() {
-	x.srv.mu.Lock()
-	defer x.srv.mu.Unlock()
-	if x.srv.keys[x.key] == x {
-		delete(x.srv.keys, x.key)
-	}
 }
 
 func (c *client) closeBoth() {

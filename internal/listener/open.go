@@ -1,7 +1,6 @@
 package listener
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,12 +14,11 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/auth"
 	"github.com/coteriedb/coterie/internal/listener/clientcert"
 	"github.com/coteriedb/coterie/internal/listener/counters"
-	"github.com/coteriedb/coterie/internal/listener/giveback"
 	"github.com/coteriedb/coterie/internal/listener/hba"
+	"github.com/coteriedb/coterie/internal/listener/hello"
 	"github.com/coteriedb/coterie/internal/listener/opening"
 	"github.com/coteriedb/coterie/internal/listener/pool"
 	"github.com/coteriedb/coterie/internal/listener/routing"
-	"github.com/coteriedb/coterie/internal/listener/startup"
 )
 
 // open authenticates the client, opens its session on a replica and relays until its end. Tries that fail for a
@@ -348,17 +346,9 @@ func (c *client) packet(addr string, id ag.ReplicaID) []byte {
 	if c.srv.cfg.NameClient && start.Replication == pgwire.ReplicationNone { // standbys are known by that name
 		start = start.WithClientName(addr)
 	}
-	own := []pgwire.Parameter{
-		{Name: "coterie.client_addr", Value: addr},
-		{Name: "coterie.tls", Value: tls},
-		{Name: "coterie.intent", Value: string(c.intent)},
-		{Name: "coterie.reads", Value: string(cmp.Or(c.start.Reads, startup.ReadsLease))},
-		{Name: "coterie.replica", Value: string(id)},
-	}
-	if c.takesBack(id) {
-		own = append(own, pgwire.Parameter{Name: movesParameter, Value: giveback.Version}, pgwire.Parameter{Name: outlivesParameter, Value: giveback.Version})
-	}
-	return start.Packet(own...)
+	back := c.takesBack(id)
+	h := hello.Hello{ClientAddr: addr, TLS: tls, Intent: c.intent, Reads: c.start.Reads, Moves: back, Outlives: back}
+	return start.Packet(h.Parameters(id)...)
 }
 
 // address returns the client's address as coterie.client_addr and the log show it.

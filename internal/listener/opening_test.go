@@ -12,6 +12,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/listener/auth"
 	"github.com/coteriedb/coterie/internal/listener/giveback"
+	"github.com/coteriedb/coterie/internal/listener/hello"
 	"github.com/coteriedb/coterie/internal/listener/startup"
 )
 
@@ -56,7 +57,7 @@ func TestStatesAreNotReadOfSessionsThatOpen(t *testing.T) {
 // relayedPacket is the startup packet of a session of another node's client.
 func relayedPacket(user string, intent ag.Intent) []byte {
 	b := binary.BigEndian.AppendUint32(nil, pgwire.Protocol3)
-	for _, s := range []string{"user", user, "database", "postgres", "coterie.intent", string(intent), movesParameter, giveback.Version} {
+	for _, s := range []string{"user", user, "database", "postgres", "coterie.intent", string(intent), hello.Moves, giveback.Version} {
 		b = pgwire.AppendCString(b, s)
 	}
 	b = append(b, 0)

@@ -8,18 +8,16 @@ import (
 	"io"
 	"net"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/listener/giveback"
+	"github.com/coteriedb/coterie/internal/listener/hello"
 	"github.com/coteriedb/coterie/internal/listener/lone"
 	"github.com/coteriedb/coterie/internal/listener/routing"
-	"github.com/coteriedb/coterie/internal/listener/startup"
 	"github.com/coteriedb/coterie/internal/listener/stmt"
 )
 
@@ -185,48 +183,19 @@ func (x *session) startRelayed(ctx context.Context) *pgwire.Error {
 	return nil
 }
 
-// readHello reads the session's properties from the startup packet. Only a listener sends packets of this form.
+// readHello reads the session's properties from the startup packet.
 func (x *session) readHello(packet []byte) *pgwire.Error {
-	if binary.BigEndian.Uint32(packet) != pgwire.Protocol3 {
-		return pgwire.Fatal("malformed", pgwire.StateProtocolViolation, "not a session of a listener")
-	}
-	params, bad := pgwire.SplitParameters(packet[4:])
+	h, bad := hello.Read(packet)
 	if bad != nil {
 		return bad
 	}
-	seen := make(map[string]bool)
-	for _, p := range params {
-		name := strings.ToLower(p.Name)
-		if seen[name] || name == "options" || name == "replication" && p.Value != "database" && p.Value != "true" {
-			return pgwire.Fatal("malformed", pgwire.StateProtocolViolation, "not a session of a listener")
-		}
-		seen[name] = true
-		switch name {
-		case "user":
-			x.user = p.Value
-		case "replication":
-			x.replicates = p.Value == "database"
-		case "database":
-			x.database = p.Value
-		case "coterie.client_addr":
-			x.addr = p.Value
-		case "coterie.tls":
-			x.tls = p.Value
-		case "coterie.intent":
-			x.intent = ag.Intent(p.Value)
-		case movesParameter:
-			x.moving.accepts = p.Value == giveback.Version
-		case outlivesParameter:
-			x.moving.outlives = p.Value == giveback.Version
-		case "coterie.reads":
-			x.confirmation.Reads = startup.Reads(p.Value)
-		}
-	}
-	if bad := x.srv.checkReads(x.confirmation.Reads, x.intent); bad != nil {
+	x.user, x.database, x.addr, x.tls, x.intent, x.replicates = h.User, h.Database, h.ClientAddr, h.TLS, h.Intent, h.Replicates
+	x.moving.accepts, x.moving.outlives, x.confirmation.Reads = h.Moves, h.Outlives, h.Reads
+	if bad := x.srv.checkReads(h.Reads, h.Intent); bad != nil {
 		return bad
 	}
-	if x.user == "" || x.intent != ag.ReadWrite && x.intent != ag.ReadOnly {
-		return pgwire.Fatal("malformed", pgwire.StateProtocolViolation, "not a session of a listener")
+	if bad := h.Check(); bad != nil {
+		return bad
 	}
 	return x.place()
 }
@@ -294,13 +263,6 @@ func (x *session) isOfPromoted(typ byte, body []byte) bool {
 	}
 	return x.wouldWrite(typ, body)
 }
-
-// movesParameter is in the startup packet of a session whose listener takes it back. With outlivesParameter the
-// listener also has it outlive its server: it hears of the loss by the end of the stream alone.
-const (
-	movesParameter    = "coterie.moves"
-	outlivesParameter = "coterie.outlives"
-)
 
 // giveBack gives a session that has left its backend to the listener of its client.
 func (x *session) giveBack() {

@@ -23,6 +23,7 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/counters"
 	"github.com/coteriedb/coterie/internal/listener/gate"
 	"github.com/coteriedb/coterie/internal/listener/indoubt"
+	"github.com/coteriedb/coterie/internal/listener/instead"
 	"github.com/coteriedb/coterie/internal/listener/opening"
 	"github.com/coteriedb/coterie/internal/listener/pool"
 	"github.com/coteriedb/coterie/internal/listener/resume"
@@ -63,10 +64,10 @@ type session struct {
 	backendFrom string
 	reusable    *pool.Backend // how its backend may be offered to another client; nil: it may not
 
-	changes stmt.Changes // of upstream: the state of observeChange in it
-	changed bool         // changes follows the current message
-	instead []byte       // of upstream: goes to PostgreSQL in place of the last message, which is refused
-	refused refused      // of upstream: that message, at the end of what was released last
+	changes stmt.Changes    // of upstream: the state of observeChange in it
+	changed bool            // changes follows the current message
+	instead []byte          // of upstream: goes to PostgreSQL in place of the last message, which is refused
+	refused instead.Message // of upstream: that message, at the end of what was released last
 
 	// Fields of downstream:
 	answers      pgwire.Framer
@@ -313,6 +314,15 @@ func (x *session) forget() {
 			delete(x.srv.keys, x.key)
 		}
 		x.srv.mu.Unlock()
+	}
+}
+
+// dropKey removes the client's cancel key, if no other session has it.
+func (x *session) dropKey() {
+	x.srv.mu.Lock()
+	defer x.srv.mu.Unlock()
+	if x.srv.keys[x.key] == x {
+		delete(x.srv.keys, x.key)
 	}
 }
 

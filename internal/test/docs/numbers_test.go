@@ -47,7 +47,7 @@ func TestNumbersOfThePages(t *testing.T) {
 		{"continuity.md", "longer than 1 MB", "internal/listener/replay/log.go", "maxSession = 1 << 20"},
 		{"continuity.md", "than 64 MB", "internal/listener/replay/log.go", "maxAll     = 64 << 20"},
 		{"continuity.md", "a state of more than 1 MB, or more than 2,000 prepared statements", "internal/listener/continuity/question.go", "maxStatements = 2000"},
-		{"continuity.md", "The 250 largest groups", "internal/listener/counters.go", "maxGroups = 250"},
+		{"continuity.md", "The 250 largest groups", "internal/listener/server.go", "maxGroups = 250"},
 		{"guarantees.md", "cannot be confirmed within 8 s", "internal/listener/config.go", "setDefault(&d.GateHold, 8*time.Second)"},
 		{"guarantees.md", "without a successor after 3 s", "internal/agent/restart.go", "detachFor     = 3 * time.Second"},
 		{"guarantees.md", "noticed within five seconds", "internal/node/pgserver/serverlog.go", "settingsEvery = 5 * time.Second"},
