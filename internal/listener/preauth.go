@@ -1,8 +1,11 @@
 package listener
 
 import (
+	"bufio"
 	"context"
 	"encoding/binary"
+	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"runtime/debug"
@@ -17,6 +20,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/listener/auth"
 	"github.com/coteriedb/coterie/internal/listener/hba"
+	"github.com/coteriedb/coterie/internal/listener/opening"
 	"github.com/coteriedb/coterie/internal/listener/pool"
 	"github.com/coteriedb/coterie/internal/listener/ports"
 	"github.com/coteriedb/coterie/internal/listener/routing"
@@ -315,6 +319,83 @@ func (s *Server) fingerprintOf(ctx context.Context, user, database string) (Logi
 		}
 	}
 	return s.cfg.Fingerprint(ctx, user, database)
+}
+
+// reusableBackend returns the description of a pooled backend that would fit the client; nil if it needs one of its
+// own. The server is asked after the client came, so that earlier changes are seen.
+func (c *client) reusableBackend(ctx context.Context, r routing.Route) *pool.Backend {
+	w := &c.srv.pool
+	if c.srv.cfg.Fingerprint == nil || !r.Local || c.start.Replication != pgwire.ReplicationNone || c.srv.drain.Load() != nil {
+		return nil
+	}
+	b := c.wantedBackend(r)
+	ctx, cancel := context.WithTimeout(ctx, w.Answer)
+	defer cancel()
+	m, err := c.srv.fingerprintOf(ctx, c.start.User, c.start.Database)
+	if err != nil {
+		c.log.Debug("no pooled backend: the server did not tell the fingerprint of the login", "user", c.start.User, "error", err)
+		return nil
+	}
+	if m.Exclusive {
+		return nil
+	}
+	setFingerprint(b, m, c.start)
+	return b
+}
+
+// wantedBackend returns that description without the fingerprint, which has to be asked for afterwards.
+func (c *client) wantedBackend(r routing.Route) *pool.Backend {
+	hello := BackendHello{User: c.start.User, Database: c.start.Database, ClientAddr: c.sharedAddress(), Intent: c.intent, Epoch: r.Epoch}
+	return &pool.Backend{Kind: pool.Kind{Packet: string(c.packet(hello.ClientAddr, r.ID)), Epoch: r.Epoch}, Replica: r.ID, Hello: hello, Generation: c.srv.pool.Generation()}
+}
+
+// setFingerprint completes the description of a backend.
+func setFingerprint(b *pool.Backend, m LoginFingerprint, start *startup.Message) {
+	b.Fingerprint, b.NotReusable = m.Text, m.NotReusable || start.FixesRole()
+}
+
+// sharedAddress returns the client's address in the form that the server gets if several clients may use the backend in
+// turn: without a port.
+func (c *client) sharedAddress() string {
+	if c.login.Local {
+		return "local"
+	}
+	return c.from.Host
+}
+
+// makeRoom drops pooled backends if the server refused a session for lack of connection slots, so that the next try
+// may succeed.
+func (s *Server) makeRoom(err error) error {
+	bad, ok := pgwire.AsError(err)
+	if !ok || bad.Reason != "postgresql" || bad.Code != pgwire.StateTooMany {
+		return err
+	}
+	if !s.pool.MakeRoom() {
+		return err
+	}
+	return fmt.Errorf("start a session: %s", bad.Message)
+}
+
+// openBackend starts the session of a backend on the server. If the epoch ends meanwhile, so does the pool's
+// generation, and put drops the backend.
+func (s *Server) openBackend(b *pool.Backend) error {
+	ctx, cancel := context.WithTimeout(s.life, s.cfg.Limits.BackendHandshake)
+	defer cancel()
+	conn, err := s.cfg.Backend(ctx, b.Replica, b.Hello)
+	if err != nil {
+		return err
+	}
+	unhook := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
+	defer unhook()
+	in := bufio.NewReader(conn)
+	b.Conn, b.Born = conn, time.Now()
+	if b.Greeting, err = opening.Start(conn, in, []byte(b.Packet), b.Replica); err == nil && in.Buffered() > 0 {
+		err = errors.New("it says more than its greeting")
+	}
+	if err != nil {
+		_ = conn.Close()
+	}
+	return err
 }
 
 // takeBoth returns a descriptor of each socket that only the caller owns, and closes the connections. The end of a
