@@ -358,6 +358,13 @@ func (x *session) begins(chunk []byte, n int) bool {
 	return true
 }
 
+// requestBegins is called before the first message of a request is forwarded. It may know less than there is.
+func (x *session) requestBegins() {
+	if x.confirmation.Guarded && x.owed.Load() <= 0 && !x.unsynced.Load() {
+		x.confirmation.RequestBegins()
+	}
+}
+
 // unknownCloses is how many CloseComplete are to come if that cannot be told from those for an earlier request.
 const unknownCloses = -1
 

@@ -14,6 +14,7 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/auth"
 	"github.com/coteriedb/coterie/internal/listener/clientcert"
 	"github.com/coteriedb/coterie/internal/listener/counters"
+	"github.com/coteriedb/coterie/internal/listener/gate"
 	"github.com/coteriedb/coterie/internal/listener/hba"
 	"github.com/coteriedb/coterie/internal/listener/hello"
 	"github.com/coteriedb/coterie/internal/listener/opening"
@@ -379,6 +380,9 @@ func (c *client) newSession(r routing.Route, backend net.Conn) *session {
 	x.moving.known.follows, x.moving.application = c.mayOutlive(), c.start.Setting(applicationName)
 	return x
 }
+
+// answerRules returns by which rules answers are confirmed here.
+func (s *Server) answerRules() gate.Rules { return gate.Rules{Log: s.cfg.Log, Strict: s.cfg.Strict} }
 
 // carry has a loop or goroutines carry the session until it ends, or is continued by another one. finished is called
 // once, when the last has ended.

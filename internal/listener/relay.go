@@ -1,6 +1,7 @@
 package listener
 
 import (
+	"context"
 	"errors"
 	"io"
 	"os"
@@ -9,7 +10,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/lib/assert"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
-	"github.com/coteriedb/coterie/internal/listener/giveback"
+	"github.com/coteriedb/coterie/internal/listener/gate"
 	"github.com/coteriedb/coterie/internal/listener/socket"
 	"github.com/coteriedb/coterie/internal/listener/startup"
 	"github.com/coteriedb/coterie/internal/listener/stmt"
@@ -233,17 +234,6 @@ func (x *session) frames(p *passing) (whole bool, err error) {
 	return whole, nil
 }
 
-// isLast reports whether the client gets nothing of the current message or of what follows it: the other node gives the
-// session back by it, or PostgreSQL says by it that its postmaster died.
-func (x *session) isLast(typ byte, p *passing) bool {
-	if typ == giveback.Message && x.fromNode() {
-		x.moving.given = append([]byte{}, p.b[p.at:]...)
-		x.notAsked()
-		return true
-	}
-	return x.postmasterDied(typ, p.b[p.begin:p.at])
-}
-
 // kept returns what the next chunk begins with: an answer that is checked when it is whole.
 func (p *passing) kept() []byte { return p.b[p.from:] }
 
@@ -290,6 +280,56 @@ func (x *session) write(b []byte) error {
 	x.bytesOut.Add(uint64(len(b)))
 	x.midMessage = false // if the caller stops here; pass sets it again
 	return nil
+}
+
+// confirm returns when all conditions of the session's answer hold, and the gate is open. An error means that the
+// answer must be discarded.
+func (x *session) confirm(s stmt.Effect) error {
+	began := time.Now()
+	x.srv.counts.Held.Add(1)
+	defer func() { x.srv.counts.HeldTime.Add(int64(time.Since(began))) }()
+	err := x.confirmation.Confirm(s, gate.Questions{
+		Durable: func() error { return x.within(x.durable) },
+		Leads: func() error {
+			return x.within(func(ctx context.Context) error { _, err := x.srv.leads.Ask(ctx); return err })
+		},
+	})
+	if err != nil {
+		x.srv.counts.Unconfirmed.Add(1)
+		x.srv.log.Warn("an answer is discarded: it was not confirmed", "session", x.id, "user", x.user, "error", err)
+		return gate.ErrUnconfirmed
+	}
+	if x.gate == nil {
+		return nil
+	}
+	return x.gate.Pass() // time has passed since the answer was read
+}
+
+// durable returns when the WAL flushed before the call is durable.
+func (x *session) durable(ctx context.Context) error {
+	lsn, err := x.srv.flushed.Ask(ctx)
+	if err != nil {
+		return err
+	}
+	return x.srv.cfg.Durable(ctx, lsn)
+}
+
+// within calls f with a context that ends after GateHold, or with the session.
+func (x *session) within(f func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(x.srv.life, x.srv.cfg.GateHold)
+	defer cancel()
+	over := make(chan struct{})
+	defer close(over)
+	go func() {
+		select {
+		case <-x.cut:
+			cancel()
+		case <-x.moving.leave:
+			cancel()
+		case <-over:
+		}
+	}()
+	return f(ctx)
 }
 
 // upstream carries requests to PostgreSQL.

@@ -270,6 +270,17 @@ func (x *session) giveBack() {
 	giveback.Give(x.raw, x.moving.state, x.moving.rest)
 }
 
+// isLast reports whether the client gets nothing of the current message or of what follows it: the other node gives the
+// session back by it, or PostgreSQL says by it that its postmaster died.
+func (x *session) isLast(typ byte, p *passing) bool {
+	if typ == giveback.Message && x.fromNode() {
+		x.moving.given = append([]byte{}, p.b[p.at:]...)
+		x.notAsked()
+		return true
+	}
+	return x.postmasterDied(typ, p.b[p.begin:p.at])
+}
+
 // fromNode reports whether the backend is behind another node's listener.
 func (x *session) fromNode() bool { return !x.drained.local && !x.relayed }
 

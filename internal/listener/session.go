@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"cmp"
-	"context"
 	"crypto/tls"
 	"encoding/binary"
 	"errors"
@@ -206,76 +205,6 @@ func (x *session) mint(g opening.Greeting) []byte {
 	return slices.Insert(g.Bytes, g.KeyAt+8, x.key.Long[:]...)
 }
 
-// CancelKey is what a client sends to cancel a query.
-type CancelKey = cancelkey.Key
-
-// cancelKeys returns what mints the keys of this node.
-func (s *Server) cancelKeys() cancelkey.Maker {
-	return cancelkey.Maker{Node: s.cfg.Node, Secret: s.cfg.KeySecret}
-}
-
-// mintKey mints a key that no open session has. The caller holds s.mu.
-func (s *Server) mintKey(pid uint32, long bool) CancelKey {
-	for {
-		k := s.cancelKeys().Mint(pid, long)
-		if _, taken := s.keys[k]; !taken {
-			return k
-		}
-	}
-}
-
-// isOpen reports whether a session of this node has that key.
-func (s *Server) isOpen(key CancelKey) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	_, open := s.keys[key]
-	return open
-}
-
-// twin reports whether a session of this node has a key that differs from this one in its long part only. No other
-// node can have one then.
-func (s *Server) twin(key CancelKey) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for k := range s.keys {
-		if k.PID == key.PID && k.Secret == key.Secret {
-			return true
-		}
-	}
-	return false
-}
-
-// Cancel delivers a cancel request whose key this node minted. It reports false if no such session exists.
-func (s *Server) Cancel(ctx context.Context, key CancelKey) bool {
-	s.mu.Lock()
-	x, ok := s.keys[key]
-	delivered := func() {}
-	if ok {
-		delivered = x.cancelStarts() // before the session can be forgotten: its backend may go to another client then
-	}
-	s.mu.Unlock()
-	defer delivered()
-	if !ok {
-		return s.consoles.Cancel(CancelKey{PID: key.PID, Secret: key.Secret})
-	}
-	conn, err := s.cfg.Backend(ctx, x.replica, BackendHello{ClientAddr: x.addr, Intent: x.intent, Epoch: x.epoch, Cancel: true})
-	if err != nil {
-		s.log.Warn("cancel request not delivered", "session", x.id, "replica", x.replica, "error", err)
-		return true
-	}
-	defer func() { _ = conn.Close() }()
-	_ = conn.SetDeadline(time.Now().Add(cancelTime))
-	if _, err := conn.Write(cancelkey.Packet(x.realKey)); err != nil {
-		s.log.Warn("cancel request not delivered", "session", x.id, "replica", x.replica, "error", err)
-		return true
-	}
-	// PostgreSQL closes the connection after it has sent the signal: the client's cancel call returns then and not
-	// before.
-	_, _ = io.CopyN(io.Discard, conn, 64)
-	s.counts.Cancels.Add(1)
-	return true
-}
-
 // end ends the session from outside. Held bytes are discarded, and the client gets the reason if it is between two
 // messages. It reports false if the session had ended before. It never blocks.
 func (x *session) end(e ending) bool {
@@ -342,6 +271,14 @@ func (x *session) close() {
 
 // lingers reports whether the client may still have something to read that a reset of its connection would destroy.
 func (x *session) lingers() bool { return x.ended.Load() != nil || !x.terminated.Load() }
+
+// cycleEnded is called at ReadyForQuery.
+func (x *session) cycleEnded() {
+	// owed is read last, so nothing ran at some moment after all counted cancel requests had been delivered.
+	if x.confirmation.CycleEnded(x.status.Load() != 'I') && x.owed.Load() <= 0 && !x.unsynced.Load() {
+		x.confirmation.Clear()
+	}
+}
 
 // idle reports whether nothing is owed to the client and no transaction is open. status is read last: an answer
 // changes it before it counts as delivered, so an answer that is no longer owed has left its status.
@@ -412,6 +349,57 @@ func (x *session) outcomeError(why string) *pgwire.Error {
 	bad := pgwire.Fatal("", pgwire.StateAdminShutdown, "terminating connection: %s", why)
 	bad.Hint = "Reconnect; the listener finds the replica that serves the session."
 	return bad
+}
+
+// passFailed ends a session whose answers cannot be passed on. It returns the final error for the client, or nil.
+func (x *session) passFailed(err error) *pgwire.Error {
+	switch {
+	case errors.Is(err, errClient):
+	case errors.Is(err, gate.ErrUnconfirmed), errors.Is(err, gate.ErrClosed), errors.Is(err, errPromoted):
+		return x.finalError(err)
+	default:
+		x.srv.log.Error("PostgreSQL sent an invalid message", "session", x.id, "error", err)
+		x.end(ending{reason: "postgresql protocol", why: "protocol error"})
+	}
+	return nil
+}
+
+// finalError ends the session. It returns the final error for the client; nil if PostgreSQL has sent one itself or
+// nothing can be written.
+func (x *session) finalError(err error) *pgwire.Error {
+	why := "the connection to PostgreSQL was lost"
+	switch e := x.ended.Load(); {
+	case e != nil:
+		why = e.why
+	case errors.Is(err, gate.ErrClosed):
+		why = "its answers could not be confirmed in time"
+		x.end(ending{reason: "gate", why: why})
+	case errors.Is(err, gate.ErrUnconfirmed):
+		why = "the synchronous secondaries did not confirm a commit in time"
+		x.end(ending{reason: endUnconfirmed, why: why})
+	case x.terminated.Load() || x.fatalSent.Load():
+		return nil
+	default:
+		x.end(ending{reason: endLost, why: why})
+	}
+	if e := x.ended.Load(); e.reason == endLost || e.reason == endEpoch {
+		why += x.unknown()
+	}
+	last := x.outcomeError(why)
+	x.srv.log.Info("session cut", "session", x.id, "replica", x.replica, "user", x.user, "reason", why, "sqlstate", last.Code)
+	if x.midMessage || x.fatalSent.Load() || x.terminated.Load() || x.leftToNode() {
+		return nil
+	}
+	return last
+}
+
+// sendFinal writes the final error.
+func (x *session) sendFinal(last *pgwire.Error) {
+	if last == nil {
+		return
+	}
+	_ = x.raw.SetWriteDeadline(time.Now().Add(x.srv.cfg.Limits.ShutdownMessage))
+	_, _ = x.client.Write(last.Encode())
 }
 
 // whyUnknown returns why the outcome of the session's last request is not known.
