@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -17,6 +16,7 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/lone"
 	"github.com/coteriedb/coterie/internal/listener/lostblock"
 	"github.com/coteriedb/coterie/internal/listener/opening"
+	"github.com/coteriedb/coterie/internal/listener/prospect"
 	"github.com/coteriedb/coterie/internal/listener/resume"
 	"github.com/coteriedb/coterie/internal/listener/routing"
 	"github.com/coteriedb/coterie/internal/listener/socket"
@@ -207,52 +207,47 @@ func (x *session) interrupt() bool {
 	return true
 }
 
-// wouldEnd returns why the session would end if its server were lost now; "": it goes on. cut is whether a request of
-// it would be cut by that. The caller holds drained.mu.
-func (x *session) wouldEnd() (why string, cut bool) {
-	if why := x.unfit(); why != "" {
-		return why, false
+// facts returns what is known of the session for a judgement of its future. The caller holds drained.mu.
+func (x *session) facts() prospect.Session {
+	k := &x.moving.known
+	s := prospect.Session{
+		Continuity: x.srv.cfg.Continuity != nil && x.srv.cfg.Continuity(), Streams: x.replicates || x.drained.streaming, Follows: k.follows, Local: x.drained.local,
+		Texts: x.moving.tracker.Why(), Unchanged: k.unchanged.Holds(), Asked: k.unchanged.WasAsked(), Told: k.state != nil, Refusal: k.refusal, Stays: k.stays,
 	}
-	switch {
-	case x.loneFate() != lone.Doubtful:
-		return "", true
-	case x.drained.midway || x.requests.UnnamedWaits() || x.unsynced.Load() || x.owed.Load() > 1:
-		return "a request was under way", false
-	case x.owed.Load() == 1:
-		if cut, _ = x.requests.Cut(!x.onPrimary && !x.promoted()); !cut && !x.inDoubt() {
-			if x.moving.lone.On() {
-				return "a statement outside a transaction was under way that may have changed something", false
-			}
-			return "a request was under way", false
-		}
-		cut = true
+	if x.offloaded.Load() {
+		kernel := x.onLoop.Load().kernel
+		s.Relayed, s.Unseen = kernel.Relayed(), kernel.RelayedTexts()
 	}
-	return "", cut
+	return s
 }
 
 // unfit returns why the session would end whatever is under way; "": it would not. The caller holds drained.mu.
 func (x *session) unfit() string {
-	k := &x.moving.known
-	switch why := x.moving.tracker.Why(); {
-	case x.srv.cfg.Continuity == nil || !x.srv.cfg.Continuity():
-		return "CONTINUITY = OFF"
-	case x.replicates || x.drained.streaming:
-		return "it is a session of logical replication"
-	case !k.follows:
-		return "its state is not followed"
-	case x.offloaded.Load() && x.onLoop.Load().kernel.Relayed():
-		return "the kernel relays its requests, which are not looked at"
-	case why != "":
-		return why
-	case k.unchanged.Holds() && k.refusal != "":
-		why, _, _ = strings.Cut(k.refusal, ":") // without what a server added
-		return why
-	case !k.unchanged.WasAsked() || k.unchanged.Holds() && k.state == nil:
-		return "its state is not known yet"
-	case !k.unchanged.Holds():
-		return "its state had changed and was not read since"
+	s := x.facts()
+	return s.Unfit()
+}
+
+// wouldEnd returns why the session would end if its server were lost now; "": it goes on. cut is whether a request of
+// it would be cut by that. The caller holds drained.mu.
+func (x *session) wouldEnd() (why string, cut bool) {
+	s := x.facts()
+	if why := s.Unfit(); why != "" {
+		return why, false
 	}
-	return ""
+	u := prospect.UnderWay{
+		Lone: x.loneFate(), Kept: x.moving.lone.On(), Batch: x.drained.midway || x.requests.UnnamedWaits() || x.unsynced.Load(), Owed: int(x.owed.Load()),
+	}
+	if u.Owed == 1 {
+		u.Cut, _ = x.requests.Cut(!x.onPrimary && !x.promoted())
+		u.Provable = x.inDoubt()
+	}
+	return u.WouldEnd()
+}
+
+// inFailover returns what would become of the session in a planned failover. The caller holds drained.mu.
+func (x *session) inFailover() continuity.Prospect {
+	s := x.facts()
+	return s.InFailover(x.drained.midway || !x.idle(), x.requests.UnnamedWaits())
 }
 
 // serverLost reports whether the session leaves a server that is lost. If it has ended meanwhile, the client is told.

@@ -3,7 +3,6 @@ package listener
 import (
 	"bytes"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
@@ -12,7 +11,6 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/indoubt"
 	"github.com/coteriedb/coterie/internal/listener/lone"
 	"github.com/coteriedb/coterie/internal/listener/replay"
-	"github.com/coteriedb/coterie/internal/listener/sessionstate"
 	"github.com/coteriedb/coterie/internal/listener/socket"
 	"github.com/coteriedb/coterie/internal/listener/stmt"
 )
@@ -192,37 +190,6 @@ func (x *session) noteStatement(typ byte, body []byte, fine bool) {
 	if tag := stmt.Leaves(typ, body); tag != "" && len(m.leaves) < maxLeaves && !slices.Contains(m.leaves, tag) {
 		m.leaves = append(m.leaves, tag)
 	}
-}
-
-// inFailover returns what would become of the session in a planned failover. The caller holds drained.mu.
-func (x *session) inFailover() continuity.Prospect {
-	ends := func(why string) continuity.Prospect {
-		why, _, _ = strings.Cut(why, ":") // without what a server added
-		return continuity.Prospect{Fate: continuity.Ends, Why: why}
-	}
-	k := &x.moving.known
-	known := k.unchanged.Holds() && (k.state != nil || k.refusal != "")
-	switch why := x.moving.tracker.Why(); {
-	case x.srv.cfg.Continuity == nil || !x.srv.cfg.Continuity():
-		return ends("CONTINUITY = OFF")
-	case x.replicates || x.drained.streaming:
-		return ends("it is a session of logical replication")
-	case !x.drained.local && !k.follows:
-		return ends("it was opened while CONTINUITY was OFF")
-	case why != "":
-		return ends(why)
-	case x.offloaded.Load() && x.onLoop.Load().kernel.RelayedTexts():
-		return ends(sessionstate.WhyUnseen)
-	case known && k.stays != "":
-		return ends(k.stays)
-	case x.drained.midway || !x.idle():
-		return continuity.Prospect{Fate: continuity.Likely, Why: "it is busy, and is waited for"}
-	case x.requests.UnnamedWaits():
-		return ends(refusedUnnamed)
-	case known:
-		return continuity.Prospect{Fate: continuity.Kept}
-	}
-	return continuity.Prospect{Fate: continuity.Likely, Why: "its server will be asked"}
 }
 
 // The functions below keep requests outside a transaction block (package lone). If they change nothing, or have not

@@ -19,6 +19,7 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/indoubt"
 	"github.com/coteriedb/coterie/internal/listener/lone"
 	"github.com/coteriedb/coterie/internal/listener/lostblock"
+	"github.com/coteriedb/coterie/internal/listener/prospect"
 	"github.com/coteriedb/coterie/internal/listener/replay"
 	"github.com/coteriedb/coterie/internal/listener/sessionstate"
 )
@@ -169,13 +170,10 @@ func (x *session) askState(ctx context.Context) (st *continuity.State, why strin
 	x.drained.mu.Lock()
 	defer x.drained.mu.Unlock()
 	if why = x.immovable(q, libraries); why == "" && x.requests.UnnamedWaits() {
-		why = refusedUnnamed
+		why = prospect.Unnamed
 	}
 	return &q.state, why, false
 }
-
-// refusedUnnamed is why a session cannot be moved between a Parse and a Bind of the unnamed statement.
-const refusedUnnamed = "it has parsed an unnamed statement that it has not executed"
 
 // immovable returns why a session whose state was read cannot be moved; "" if it can. libraries is what is said of
 // those of its process. The caller holds drained.mu.
