@@ -124,19 +124,27 @@ func childrenOf(pid int) (out []int) {
 	return out
 }
 
-// restoreKilled kills a restore in the middle, and takes back what it left.
+// restoreKilled kills a restore while it copies and while its server recovers, and takes back what it left.
 func restoreKilled(t *testing.T, g *backups) {
-	on, dir := g.preferred(t), filepath.Join(filepath.Dir(g.Dir()), "killed")
+	for name, begun := range map[string]func(dir string) bool{
+		"copying": func(dir string) bool { _, err := os.Stat(filepath.Join(dir, "restoring.json")); return err == nil },
+		"recovering": func(dir string) bool {
+			_, err := os.Stat(filepath.Join(dir, "pgdata", "postmaster.pid"))
+			return err == nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) { restoreKilledOnce(t, g, name, begun) })
+	}
+}
+
+func restoreKilledOnce(t *testing.T, g *backups, name string, begun func(dir string) bool) {
+	on, dir := g.preferred(t), filepath.Join(filepath.Dir(g.Dir()), "killed-"+name)
 	cmd := exec.CommandContext(t.Context(), exe, "restore", "--to", "latest", "--new-group", dir, "--node", g.node(on), "--name", "r1", "--address", "127.0.0.1", "--no-start")
 	cmd.Dir = "/"
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	mark := filepath.Join(dir, "restoring.json")
-	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
-		if _, err := os.Stat(mark); err == nil {
-			break
-		}
+	for end := time.Now().Add(patience); !begun(dir); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("nothing is restored")
 		}
@@ -147,21 +155,42 @@ func restoreKilled(t *testing.T, g *backups) {
 	if err := cmd.Wait(); err == nil {
 		t.Fatal("the restore was not killed")
 	}
+	if len(scratches()) == 0 {
+		t.Error("a restore that is killed leaves no directory with the key: this test shows nothing")
+	}
 	g.told(t, "of the restore", "a restore from "+on+" into "+dir+" was interrupted", "a restore from "+on+" into "+dir+" was interrupted", ","+dir, `coterie_restores_interrupted{replica="`+on+`"} 1`)
 	again := []string{"restore", "--to", "latest", "--new-group", dir, "--node", g.node(on)}
 	if a := coterie(t, again...); a.code != 4 || !strings.Contains(a.err, "coterie restore --undo "+dir) {
 		t.Errorf("%+v", a)
 	}
-	must(t, "restore", "--undo", dir, "--node", g.node(on))
+	g.await(t, "the server of the restore to end with it", func(lab.Status) bool {
+		a := coterie(t, "restore", "--undo", dir, "--node", g.node(on))
+		if a.code != 0 && !strings.Contains(a.err, "a PostgreSQL server runs on") {
+			t.Fatalf("%+v", a)
+		}
+		return a.code == 0
+	})
 	if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {
 		t.Errorf("%v, %v", left, err)
+	}
+	if left := scratches(); len(left) != 0 {
+		t.Errorf("secrets are left: %v", left)
+	}
+	if left := processesOf(dir); len(left) != 0 {
+		t.Errorf("processes are left: %v", left)
 	}
 	g.await(t, "nobody to tell of it", func(lab.Status) bool {
 		time.Sleep(500 * time.Millisecond)
 		return !strings.Contains(coterie(t, "status", "--node", g.node(on)).out, "was interrupted")
 	})
-	must(t, append(again, "--dry-run")...) // the directory can be used, and the secrets of the one that was killed are removed
-	if left, _ := filepath.Glob(filepath.Join(os.TempDir(), "coterie-restore-*")); len(left) != 0 {
-		t.Errorf("secrets are left: %v", left)
+	must(t, append(again, "--dry-run")...) // the directory can be used
+}
+
+// scratches returns the temporary directories of restores and of their servers.
+func scratches() (all []string) {
+	for _, name := range []string{"coterie-restore-*", "coterie-trial-*"} {
+		some, _ := filepath.Glob(filepath.Join(os.TempDir(), name)) // the pattern is sound
+		all = append(all, some...)
 	}
+	return all
 }
