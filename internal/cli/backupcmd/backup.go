@@ -136,9 +136,9 @@ func (x *work) others(ctx context.Context, st api.Status, repo string) ([]string
 		case !answers:
 			out = append(out, fmt.Sprintf("%s does not say whether it has backups enabled", m.Name))
 		case s.enabled != "true" && s.enabled != "1":
-			out = append(out, fmt.Sprintf("%s has no backups enabled; there: coterie backup enable --repo %s", m.Name, repo))
+			out = append(out, fmt.Sprintf("%s has no backups enabled; there: coterie backup enable --repo %s", m.Name, word(repo)))
 		case s.repository != repo:
-			out = append(out, fmt.Sprintf("%s has another repository, %s; there: coterie backup enable --repo %s", m.Name, s.repository, repo))
+			out = append(out, fmt.Sprintf("%s has another repository, %s; there: coterie backup enable --repo %s", m.Name, s.repository, word(repo)))
 		case s.problem != "":
 			out = append(out, fmt.Sprintf("%s cannot use the repository: %s", m.Name, s.problem))
 		}
@@ -165,4 +165,14 @@ func stanzaOf(group string) string {
 		}
 		return '_'
 	}, group)
+}
+
+// word returns a text as a word of a shell, for commands that are printed.
+func word(s string) string {
+	if s != "" && !strings.ContainsFunc(s, func(r rune) bool {
+		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune("/:._-+,@%", r)
+	}) {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }

@@ -150,6 +150,9 @@ func (x *enabling) run() (err error) {
 	if err != nil {
 		return err
 	}
+	if err := mayWrite(p.Repository.Directory); err != nil {
+		return err
+	}
 	ctx := x.c.Context()
 	out := enabled{Plan: p, DryRun: x.dryRun, Steps: []string{}, Next: []string{}}
 	tool := pgbackrest.New(p, x.secrets, x.layout.Backup())
@@ -221,7 +224,7 @@ func (x *enabling) wanted() (backup.Plan, error) {
 // keep gives the plan what the node has and no flag names.
 func (x *enabling) keep(p *backup.Plan, old backup.Plan) error {
 	if x.repo == "" && (x.endpoint != "" || x.region != "" || x.ca != "" || x.pathStyle) {
-		return fail.Usagef("--s3-endpoint, --s3-region, --s3-path-style and --s3-ca-file describe the repository: name the repository with them, --repo %s", old.Repository)
+		return fail.Usagef("--s3-endpoint, --s3-region, --s3-path-style and --s3-ca-file describe the repository: name the repository with them, --repo %s", word(old.Repository.String()))
 	}
 	p.Repository = old.Repository
 	if p.Stanza == "" {

@@ -3,7 +3,13 @@ package backupcmd
 import (
 	"context"
 	"fmt"
+	"os"
+	"os/user"
 	"slices"
+	"strconv"
+	"syscall"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/coteriedb/coterie/internal/backup"
 	"github.com/coteriedb/coterie/internal/lib/fail"
@@ -46,4 +52,28 @@ func (x *enabling) claim(ctx context.Context, tool backup.Tool, p backup.Plan, h
 		return fmt.Errorf("the stanza %s in %s: %w", p.Stanza, p.Repository, err)
 	}
 	return nil
+}
+
+// mayWrite refuses a directory in which this user, the server's, makes no files. One that is not there is made, and an
+// S3 store has none.
+func mayWrite(dir string) error {
+	st, err := os.Stat(dir)
+	if dir == "" || err != nil {
+		return nil //nolint:nilerr // the tool says what is wrong with it
+	}
+	if !st.IsDir() {
+		return fail.Refusedf("%s is no directory; nothing was changed: name one that every replica reaches", dir)
+	}
+	if err := unix.Access(dir, unix.W_OK|unix.X_OK); err == nil {
+		return nil
+	}
+	name := func(uid uint32) string {
+		id := strconv.FormatUint(uint64(uid), 10)
+		if u, err := user.LookupId(id); err == nil {
+			return u.Username
+		}
+		return id
+	}
+	self := name(uint32(os.Getuid())) //nolint:gosec // as the kernel has it
+	return fail.Refusedf("the server's user %s may not write to %s, which belongs to %s; nothing was changed: give it to that user (chown %s %s), or name another directory", self, dir, name(st.Sys().(*syscall.Stat_t).Uid), self, word(dir))
 }

@@ -49,3 +49,12 @@ func TestReached(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestWord holds that a printed command can be given to a shell as it is.
+func TestWord(t *testing.T) {
+	for in, want := range map[string]string{"/backup": "/backup", "s3://b/a%20b": "s3://b/a%20b", "/a b": "'/a b'", "/it's": `'/it'\''s'`, "/$x;y": "'/$x;y'", "": "''", "/é": "'/é'"} {
+		if got := word(in); got != want {
+			t.Errorf("%q: %s", in, got)
+		}
+	}
+}

@@ -119,6 +119,11 @@ func enableBackups(t *testing.T, g *backups) {
 			g.mounted = true
 		}
 	}
+	if os.Getuid() == 0 {
+		if a := g.verb(t, *s.Primary, "enable", "--repo", g.repo); a.code != 4 || !strings.Contains(a.err, "may not write to "+g.repo+", which belongs to root") || !strings.Contains(a.err, "chown ") {
+			t.Errorf("a repository of root's: %+v", a)
+		}
+	}
 	id := owner.Sys().(*syscall.Stat_t)
 	if err := os.Chown(g.repo, int(id.Uid), int(id.Gid)); err != nil {
 		t.Fatal(err)
