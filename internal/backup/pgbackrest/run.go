@@ -142,7 +142,7 @@ func (t *Tool) failure(err error, said string) error {
 	if text == "" {
 		text = strings.TrimSpace(said)
 	}
-	if strings.Contains(text, "unexpected control version") {
+	if strings.Contains(said, "unexpected control version") { // with a server, that is a warning before another error
 		err = errors.Join(ErrVersion, err)
 	}
 	return fmt.Errorf("pgbackrest: %s: %w", t.secrets.Hide(brief(text)), err)

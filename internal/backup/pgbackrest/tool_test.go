@@ -210,6 +210,15 @@ exit 41`)
 	}
 }
 
+// TestUnknownVersion holds that a cluster of a version that the program does not know is told by that, also where the
+// program has asked its server, and warns of it only.
+func TestUnknownVersion(t *testing.T) {
+	const warns = `printf 'WARN: unable to check pg1: [VersionNotSupportedError] unexpected control version = 1300\nERROR: [056]: unable to find primary cluster - cannot proceed\n' >&2; exit 56`
+	if err := fake(t, warns).Create(t.Context()); !errors.Is(err, ErrVersion) {
+		t.Error(err)
+	}
+}
+
 // TestSecretsAreNoArguments holds that no argument of any call has a secret in it, and that no variable of the
 // administrator's environment reaches the program.
 func TestSecretsAreNoArguments(t *testing.T) {

@@ -137,7 +137,7 @@ func TestEnable(t *testing.T) {
 	}
 	clitest.Run(t, Backup(), a.Layout.Dir, "enable", "--s3-region", "eu").Refused(t, 2, "name the repository with them")
 	asked, err := os.ReadFile(os.Getenv("ASKED"))
-	if err != nil || strings.Contains(string(asked), "planted") || !strings.Contains(string(asked), "stanza-create") {
+	if err != nil || strings.Contains(string(asked), "planted") || !strings.Contains(string(asked), "--stanza=orders stanza-create") {
 		t.Errorf("%s, %v", asked, err)
 	}
 }
@@ -152,7 +152,7 @@ func TestEnableAfterMajorUpgrade(t *testing.T) {
 		group string // of the backup in the stanza
 		asked string
 	}{
-		{15, "0d5a8f7e-6f0b-4f0e-9d0c-6a4f1f5c2b11", "stanza-create"},
+		{15, "0d5a8f7e-6f0b-4f0e-9d0c-6a4f1f5c2b11", "--stanza=orders stanza-create"},
 		{16, "0d5a8f7e-6f0b-4f0e-9d0c-6a4f1f5c2b11", "stanza-upgrade"},
 		{16, "", ""},
 	} {
@@ -165,7 +165,7 @@ func TestEnableAfterMajorUpgrade(t *testing.T) {
 			t.Fatal(err)
 		}
 		if c.asked == "" {
-			if r.Refused(t, 4, "says that it is this group's"); strings.Contains(string(asked), "stanza-upgrade") || strings.Contains(string(asked), "stanza-create") {
+			if r.Refused(t, 4, "says that it is this group's"); strings.Contains(string(asked), "stanza-upgrade") || strings.Contains(string(asked), "--stanza=orders stanza-create") {
 				t.Errorf("%+v: %s", c, asked)
 			}
 			continue
@@ -184,6 +184,9 @@ func TestEnableOfAnUnknownVersion(t *testing.T) {
 		t.Fatal(err)
 	}
 	clitest.Run(t, Backup(), a.Layout.Dir, "enable", "--repo", t.TempDir()).Refused(t, 4, "pgBackRest 2.45 does not know PostgreSQL 16, which this group runs")
+	if asked, err := os.ReadFile(os.Getenv("ASKED")); err != nil || strings.Contains(string(asked), "repo-put") || strings.Contains(string(asked), "--stanza=orders") {
+		t.Errorf("the repository was touched: %v, %s", err, asked)
+	}
 	if _, err := os.Stat(planfile.Path(a.Layout)); !errors.Is(err, os.ErrNotExist) {
 		t.Error(err)
 	}
@@ -200,7 +203,7 @@ func TestEnableTakesNoStanzaOfAnother(t *testing.T) {
 	mark, repo := filepath.Join(filepath.Dir(os.Getenv("ASKED")), "mark"), t.TempDir()
 	made := func() bool {
 		asked, err := os.ReadFile(os.Getenv("ASKED"))
-		return err != nil || strings.Contains(string(asked), "stanza-create")
+		return err != nil || strings.Contains(string(asked), "--stanza=orders stanza-create")
 	}
 	clitest.Run(t, Backup(), a.Layout.Dir, "enable", "--repo", repo).Refused(t, 4, "nothing in it says that it is this group's")
 	if err := os.WriteFile(mark, []byte("other"), 0o600); err != nil {

@@ -159,6 +159,9 @@ func (x *enabling) run() (err error) {
 	if out.Version, err = tool.Version(ctx); err != nil {
 		return err
 	}
+	if err := x.knows(ctx, tool, out.Version); err != nil {
+		return err
+	}
 	running, err := x.archiving(ctx, tool)
 	if err != nil {
 		return err
@@ -320,6 +323,21 @@ func (x *enabling) prepare(ctx context.Context, tool backup.Tool, p backup.Plan)
 	return planfile.Save(x.layout, p)
 }
 
+// knows refuses a release of the tool that does not know the version of the cluster, before anything is changed.
+func (x *enabling) knows(ctx context.Context, tool *pgbackrest.Tool, release string) error {
+	dir, err := os.MkdirTemp("", "coterie-look-")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(dir) }()                                                        // nothing secret is in it
+	if err := tool.Reads(ctx, x.cfg.PostgreSQL.Data, dir); !errors.Is(err, pgbackrest.ErrVersion) { // what else is wrong comes up later
+		return nil
+	}
+	major, _ := os.ReadFile(filepath.Join(x.cfg.PostgreSQL.Data, "PG_VERSION")) // the server has started with it
+	return fail.Refusedf("pgBackRest %s does not know PostgreSQL %s, which this group runs; nothing was changed: install a release that does on every replica (https://pgbackrest.org/release.html), or use another tool (docs/how-to/backup.md#another-tool)",
+		release, strings.TrimSpace(string(major)))
+}
+
 // create makes the stanza. One of this group with WAL of another cluster was made before a major upgrade:
 // it takes what the new cluster archives from then on.
 func (x *enabling) create(ctx context.Context, tool backup.Tool, p backup.Plan, have backup.Catalog) error {
@@ -337,14 +355,7 @@ func (x *enabling) create(ctx context.Context, tool backup.Tool, p backup.Plan, 
 			place = tool.Upgrade
 		}
 	}
-	err := place(ctx)
-	if errors.Is(err, pgbackrest.ErrVersion) {
-		major, _ := os.ReadFile(filepath.Join(x.cfg.PostgreSQL.Data, "PG_VERSION")) // the server has started with it
-		release, _ := tool.Version(ctx)                                             // it has been asked for before
-		return fail.Refusedf("pgBackRest %s does not know PostgreSQL %s, which this group runs; nothing was changed: install a release that does on every replica (https://pgbackrest.org/release.html), or use another tool (docs/how-to/backup.md#another-tool)",
-			release, strings.TrimSpace(string(major)))
-	}
-	if err != nil {
+	if err := place(ctx); err != nil {
 		return fmt.Errorf("the repository %s cannot be used: %w", p.Repository, err)
 	}
 	return nil
