@@ -132,6 +132,16 @@ func (i *Instance) raise(set map[string]string) {
 	if level, err := i.fileSetting(ctx, "wal_level"); err == nil && level == "minimal" {
 		set["wal_level"] = "replica"
 	}
+	if i.hasReturnSlots() {
+		set["wal_level"] = "logical"
+	}
+}
+
+// hasReturnSlots reports whether the copy has slots by which an old cluster follows (internal/postgres/bluegreen). With
+// another wal_level than logical a server with one does not start.
+func (i *Instance) hasReturnSlots() bool {
+	slots, err := filepath.Glob(filepath.Join(i.Config().PGData, "pg_replslot", "coterie_blue_*"))
+	return err == nil && len(slots) > 0
 }
 
 // fileSetting returns the value a setting would have from the instance's files and Extra, in the setting's base unit.

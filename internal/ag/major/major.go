@@ -58,6 +58,8 @@ type Upgrade struct {
 	Until time.Time    `json:"until,omitzero"`  // not begun before then, it is given up
 	// Back: the way back to a cluster that was left. Its directory is there already, and is never removed.
 	Back bool `json:"back,omitempty"`
+	// Whole: on a way back, the cluster To has everything that From has at its end.
+	Whole bool `json:"whole,omitempty"`
 	// Maintenance: it put the group under maintenance, and ends that.
 	Maintenance bool `json:"maintenance,omitempty"`
 	// Archive: WAL of the new cluster is archived once its backups are told of it.
@@ -70,6 +72,8 @@ type Upgrade struct {
 	Tries    int    `json:"tries,omitempty"`
 	Print    string `json:"print,omitempty"`
 	Swept    bool   `json:"swept,omitempty"`
+	// Return is the way back from an upgrade by blue/green that loses nothing; nil: there was none.
+	Return *Return `json:"return,omitempty"`
 }
 
 // Step is what is to be done next.
@@ -132,8 +136,8 @@ func (u Upgrade) Next(f Facts) (Step, string) {
 			return GiveUp, "an administrator has given it up"
 		case at == elsewhere:
 			return GiveUp, fmt.Sprintf("the group has gone on without it: %s leads epoch %d", f.Record.Epoch.Leader, f.Record.Epoch.Epoch)
-		case u.Mode == Green && !u.Back && !f.Clean:
-			return GiveUp, "the old cluster has changed since the new one had everything"
+		case u.Filled() && !f.Clean:
+			return GiveUp, fmt.Sprintf("the cluster of PostgreSQL %d has changed since that of PostgreSQL %d had everything", u.From.Major, u.To.Major)
 		case f.Fixed != "": // no later step could be taken, and the group would have no primary
 			return GiveUp, f.Fixed
 		}
@@ -148,6 +152,10 @@ func (u Upgrade) Next(f Facts) (Step, string) {
 	}
 	return Rest, ""
 }
+
+// Filled reports whether the cluster To got everything by logical replication. It has everything only if From still
+// ends where it did then.
+func (u Upgrade) Filled() bool { return u.Mode == Green && (!u.Back || u.Whole) }
 
 // mayBegin is Next before anything is made.
 func (u Upgrade) mayBegin(at standing, f Facts) (Step, string) {

@@ -19,6 +19,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/lib/retry"
 	"github.com/coteriedb/coterie/internal/postgres/bluegreen"
+	"github.com/coteriedb/coterie/internal/postgres/pgfiles"
 	"github.com/coteriedb/coterie/internal/postgres/programs"
 	"github.com/coteriedb/coterie/internal/postgres/session"
 	"github.com/coteriedb/coterie/internal/test/majors"
@@ -68,7 +69,182 @@ func asServer(t *testing.T) bool {
 // twins is blue, which runs, and green, which is empty.
 type twins struct {
 	*bluegreen.Pair
-	blue session.Server
+	blue   session.Server
+	older  programs.Install
+	dir    string
+	server *exec.Cmd // blue's
+}
+
+// endBlue ends blue's server in order, and returns its control file.
+func (w *twins) endBlue(t *testing.T) pgfiles.Control {
+	t.Helper()
+	_ = w.server.Process.Signal(syscall.SIGINT)
+	if err := w.server.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), filepath.Join(w.older.BinDir, "pg_controldata"), "-D", filepath.Join(w.dir, "blue"))
+	cmd.Env = programs.ToolEnv()
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctl, err := pgfiles.ParseControl(string(out))
+	if err != nil || ctl.State != "shut down" {
+		t.Fatalf("%s, %v", ctl.State, err)
+	}
+	return ctl
+}
+
+// end is how far a cluster has flushed.
+func end(t *testing.T, open func(context.Context, string) (*pgx.Conn, error)) (x string) {
+	t.Helper()
+	c, err := open(t.Context(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer session.Close(c)
+	if err := c.QueryRow(t.Context(), "SELECT pg_current_wal_flush_lsn()::text").Scan(&x); err != nil {
+		t.Fatal(err)
+	}
+	return x
+}
+
+// run executes statements in sessions that open begins, one transaction each.
+func run(t *testing.T, open func(context.Context, string) (*pgx.Conn, error), database string, statements ...string) {
+	t.Helper()
+	c, err := open(t.Context(), database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer session.Close(c)
+	for _, s := range statements {
+		if _, err := c.Exec(t.Context(), s); err != nil {
+			t.Fatalf("%s: %v", s, err)
+		}
+	}
+}
+
+// filled has green get everything of blue so far, and returns the fingerprint.
+func (w *twins) filled(t *testing.T) (print string) {
+	t.Helper()
+	if err := w.Start(t.Context(), 3); err != nil {
+		t.Fatal(err)
+	}
+	print, err := w.Define(t.Context())
+	if err == nil {
+		err = w.Subscribe(t.Context())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.copied(t)
+	if err := w.MakeReady(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return print
+}
+
+// TestStraggler: a session on blue's own socket commits after green had everything. The number of the next transaction
+// in the control file tells it, and is the one that Finish has returned where nobody did.
+func TestStraggler(t *testing.T) {
+	if !asServer(t) {
+		return
+	}
+	for _, late := range []bool{false, true} {
+		w := newTwins(t)
+		w.exec(t, "", "CREATE TABLE t (i int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+		print := w.filled(t)
+		next, err := w.Finish(t.Context(), end(t, w.Blue), bluegreen.Shape{Print: print, Databases: []string{"postgres", "template1"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if late {
+			w.exec(t, "", "INSERT INTO t VALUES (2)")
+		}
+		if ctl := w.endBlue(t); (ctl.NextXID == next) == late {
+			t.Errorf("somebody wrote: %v; the next transaction is %d, and was to be %d", late, ctl.NextXID, next)
+		}
+	}
+}
+
+// TestWayBack: green keeps what is written to it from the moment at which it had everything, across its promotion, and
+// blue gets that, each row once, and the sequences in the end.
+func TestWayBack(t *testing.T) {
+	if !asServer(t) {
+		return
+	}
+	w := newTwins(t)
+	w.Keep = true
+	if err := os.WriteFile(filepath.Join(w.Data, "postgresql.auto.conf"), []byte("wal_level = logical\n"), 0o600); err != nil { // as of a cluster that has blue's settings
+		t.Fatal(err)
+	}
+	w.exec(t, "", "CREATE TABLE t (i int PRIMARY KEY, x text)", "INSERT INTO t SELECT i, 'old' FROM generate_series(1, 1000) i", "CREATE SEQUENCE s", "CREATE DATABASE empty")
+	print := w.filled(t)
+	w.exec(t, "", "INSERT INTO t VALUES (1001, 'last')")
+	if _, err := w.Finish(t.Context(), end(t, w.Blue), bluegreen.Shape{Print: print, Databases: []string{"empty", "postgres", "template1"}}); err != nil {
+		t.Fatal(err)
+	}
+	held := w.Held()
+	if held.Why != nil || held.Slots != 1 {
+		t.Fatalf("%+v", held)
+	}
+	w.endBlue(t)
+	if err := os.WriteFile(filepath.Join(w.Data, "standby.signal"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Start(t.Context(), 3); err != nil {
+		t.Fatal(err)
+	}
+	run(t, w.Green, "", "SELECT pg_promote()", "INSERT INTO public.t VALUES (2000, 'new')", "UPDATE public.t SET x = 'changed' WHERE i <= 10", "DELETE FROM public.t WHERE i = 500", "SELECT setval('public.s', 99)")
+	work := filepath.Join(w.dir, "k")
+	if err := os.Mkdir(work, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	back := &bluegreen.Pair{
+		Back: true, Blue: w.Green, Sockets: w.Work, Install: w.older, Data: filepath.Join(w.dir, "blue"), Work: work, HBA: w.HBA, LogFile: filepath.Join(w.dir, "blue.log"), Superuser: "postgres",
+	}
+	t.Cleanup(func() { _ = back.End(false) })
+	follow := func() {
+		t.Helper()
+		if err := back.Start(t.Context(), 3); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := back.Follow(t.Context()); err != nil || n != 1 {
+			t.Fatalf("%d follow: %v", n, err)
+		}
+	}
+	follow()
+	run(t, w.Green, "", "INSERT INTO public.t SELECT i, 'more' FROM generate_series(3000, 3999) i")
+	if err := back.End(false); err != nil { // as a kill would
+		t.Fatal(err)
+	}
+	run(t, w.Green, "", "INSERT INTO public.t VALUES (4000, 'while it was down')")
+	follow()
+	if now, err := back.Fingerprint(t.Context(), []string{"empty", "postgres", "template1"}); err != nil || now != held.Print {
+		t.Errorf("the definitions are taken for others: %v", err)
+	}
+	if kept, slots, err := back.Retained(t.Context()); err != nil || kept <= 0 || slots != 1 {
+		t.Errorf("%d bytes, %d slots: %v", kept, slots, err)
+	}
+	if err := back.MakeReady(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if _, err := back.Finish(ctx, end(t, w.Green), bluegreen.Shape{Print: held.Print, Databases: []string{"empty", "postgres", "template1"}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := back.Start(t.Context(), 3); err != nil {
+		t.Fatal(err)
+	}
+	b := &twins{Pair: back}
+	for query, want := range map[string]string{
+		"SELECT count(*) FROM public.t": "2002", "SELECT count(*) FROM public.t WHERE x = 'changed'": "10", "SELECT count(*) FROM public.t WHERE i IN (1001, 2000, 4000)": "3", "SELECT nextval('public.s')": "100",
+		"SELECT count(*) FROM pg_subscription": "0", "SELECT count(*) FROM pg_publication": "0",
+	} {
+		b.has(t, "", query, want)
+	}
+	w.has(t, "", "SELECT (SELECT count(*) FROM pg_replication_slots) + (SELECT count(*) FROM pg_publication)", "0")
 }
 
 func newTwins(t *testing.T) *twins {
@@ -94,13 +270,14 @@ func newTwins(t *testing.T) *twins {
 	for path, in := range map[string]programs.Install{"blue": older, "green": newer} {
 		tool(t, filepath.Join(in.BinDir, "initdb"), "-D", filepath.Join(dir, path), "-U", "postgres", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync")
 	}
-	w := &twins{blue: session.Server{SocketDir: filepath.Join(dir, "b"), Superuser: "postgres", Major: older.Major}}
+	w := &twins{blue: session.Server{SocketDir: filepath.Join(dir, "b"), Superuser: "postgres", Major: older.Major}, older: older, dir: dir}
 	server := exec.Command(filepath.Join(older.BinDir, "postgres"), "-D", filepath.Join(dir, "blue"), "-c", "listen_addresses=", "-c", "unix_socket_directories="+w.blue.SocketDir,
 		"-c", "port="+strconv.Itoa(session.Port), "-c", "wal_level=logical", "-c", "hba_file="+hba, "-c", "max_prepared_transactions=2", "-c", "max_replication_slots=20", "-c", "max_wal_senders=20", "-c", "fsync=off")
 	server.Env = programs.ToolEnv()
 	if err := server.Start(); err != nil {
 		t.Fatal(err)
 	}
+	w.server = server
 	t.Cleanup(func() { _ = server.Process.Signal(syscall.SIGQUIT); _ = server.Wait() })
 	w.Pair = &bluegreen.Pair{
 		Blue: func(ctx context.Context, database string) (*pgx.Conn, error) {

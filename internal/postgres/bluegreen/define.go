@@ -177,7 +177,7 @@ var definitions = strings.Join([]string{
 	rowsOf("pg_statistic_ext", "x.oid", ""), rowsOf("pg_event_trigger", "x.oid", ""), rowsOf("pg_default_acl", "x.oid", ""),
 	rowsOf("pg_foreign_server", "x.oid", ""), rowsOf("pg_foreign_data_wrapper", "x.oid", ""), rowsOf("pg_user_mapping", "x.oid", ""), rowsOf("pg_foreign_table", "x.ftrelid", ""),
 	rowsOf("pg_ts_config", "x.oid", "WHERE x.oid >= 16384"), rowsOf("pg_ts_dict", "x.oid", "WHERE x.oid >= 16384"), rowsOf("pg_transform", "x.oid", ""),
-	rowsOf("pg_publication", "x.oid", "WHERE x.pubname <> '"+publication+"'"), rowsOf("pg_subscription", "x.oid", ""),
+	rowsOf("pg_publication", "x.oid", "WHERE x.pubname NOT IN ('"+forth+"', '"+back+"')"), rowsOf("pg_subscription", "x.oid", "WHERE x.subname NOT IN ('"+forth+"', '"+back+"')"),
 	rowsOf("pg_description", "x.classoid::text || ' ' || x.objoid || ' ' || x.objsubid", "WHERE x.objoid >= 16384"), rowsOf("pg_seclabel", "x.objoid", ""),
 }, " UNION ALL ")
 
@@ -190,6 +190,10 @@ var clusterwide = strings.Join([]string{
 
 // Fingerprint is a number of the definitions on blue, of the whole cluster and of databases.
 func (p *Pair) Fingerprint(ctx context.Context, databases []string) (string, error) {
+	return fingerprint(ctx, p.Blue, databases)
+}
+
+func fingerprint(ctx context.Context, open opener, databases []string) (string, error) {
 	var all []string
 	take := func(sql string) func(*pgx.Conn) error {
 		return func(c *pgx.Conn) error {
@@ -199,11 +203,11 @@ func (p *Pair) Fingerprint(ctx context.Context, databases []string) (string, err
 			return err
 		}
 	}
-	if err := in(ctx, p.Blue, "", take(clusterwide)); err != nil {
+	if err := in(ctx, open, "", take(clusterwide)); err != nil {
 		return "", fmt.Errorf("look at the definitions: %w", err)
 	}
 	for _, d := range databases {
-		if err := in(ctx, p.Blue, d, take(definitions)); err != nil {
+		if err := in(ctx, open, d, take(definitions)); err != nil {
 			return "", fmt.Errorf("look at the definitions: %w", err)
 		}
 	}

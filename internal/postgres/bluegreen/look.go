@@ -49,7 +49,7 @@ var kinds = []kind{
 	{note: true, sql: `SELECT format('materialized view %I.%I is refreshed on the new cluster before the group passes, and may be newer there', n.nspname, c.relname) FROM ` + mine + ` AND c.relkind = 'm'`},
 	{note: true, sql: `SELECT format('event trigger %I goes along, and does not fire for what is replicated', evtname) FROM pg_event_trigger`},
 	{note: true, sql: `SELECT format('%s sequences get their values when the group passes', count(*)) FROM pg_sequence HAVING count(*) > 0`},
-	{note: true, sql: `SELECT format('publication %I goes along; a subscription to it elsewhere has to be made anew', pubname) FROM pg_publication WHERE pubname <> '` + publication + `'`},
+	{note: true, sql: `SELECT format('publication %I goes along; a subscription to it elsewhere has to be made anew', pubname) FROM pg_publication WHERE pubname NOT IN ('` + forth + `', '` + back + `')`},
 }
 
 // shared are the kinds of the whole cluster. The parameter is the number of databases.

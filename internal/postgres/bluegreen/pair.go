@@ -23,8 +23,12 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/settings"
 )
 
-// Pair is the two clusters.
+// Pair is the two clusters: blue serves, and green follows it.
 type Pair struct {
+	// Back: green was left for blue, and follows it since then, by slots that were made on blue when it had everything.
+	Back bool
+	// Keep: on the way there green is to keep for the way back what is written to it once it has everything.
+	Keep      bool
 	Blue      func(ctx context.Context, database string) (*pgx.Conn, error) // a session of the superuser; "": in a database that always exists
 	Sockets   string                                                        // the directory of blue's socket
 	Install   programs.Install                                              // green's programs
@@ -37,6 +41,7 @@ type Pair struct {
 
 	over atomic.Bool // the replication has ended
 	mu   sync.Mutex
+	held Held
 	exit chan struct{} // closed when green's server has ended; nil: it was not started
 	proc *os.Process
 }
@@ -65,6 +70,9 @@ func (p *Pair) Start(ctx context.Context, databases int) error {
 	}
 	defer func() { _ = log.Close() }()
 	workers := 4*databases + 4
+	if p.Back {
+		workers = databases + 4
+	}
 	args := []string{"-D", p.Data}
 	set := map[string]string{
 		"hba_file": p.HBA, "listen_addresses": "", "unix_socket_directories": settings.QuoteList(p.Work), "unix_socket_permissions": "0700", "port": strconv.Itoa(session.Port),
@@ -72,6 +80,9 @@ func (p *Pair) Start(ctx context.Context, databases int) error {
 		"max_logical_replication_workers": strconv.Itoa(workers), "max_worker_processes": strconv.Itoa(workers + 16),
 		"max_replication_slots": strconv.Itoa(max(20, workers)), "wal_writer_delay": "10ms", "logging_collector": "off", "log_destination": "stderr",
 		"max_sync_workers_per_subscription": "2", "wal_retrieve_retry_interval": "500ms",
+	}
+	if p.Back { // the memory is that of the server that serves
+		set["shared_buffers"] = "128MB"
 	}
 	if p.Install.Major >= 17 {
 		set["summarize_wal"], set["sync_replication_slots"] = "off", "off"
@@ -171,8 +182,11 @@ func (p *Pair) End(orderly bool) error {
 	return errors.New("the server of the new cluster does not end")
 }
 
+// opener opens a session of the superuser on one of the clusters; "": in a database that always exists.
+type opener func(ctx context.Context, database string) (*pgx.Conn, error)
+
 // in runs f in a session on one of the clusters.
-func in(ctx context.Context, open func(context.Context, string) (*pgx.Conn, error), database string, f func(*pgx.Conn) error) error {
+func in(ctx context.Context, open opener, database string, f func(*pgx.Conn) error) error {
 	conn, err := open(ctx, database)
 	if err != nil {
 		return fmt.Errorf("database %s: %w", database, err)
@@ -185,8 +199,10 @@ func in(ctx context.Context, open func(context.Context, string) (*pgx.Conn, erro
 }
 
 // Databases lists the databases whose rows are copied: those that take connections.
-func (p *Pair) Databases(ctx context.Context) (names []string, err error) {
-	err = in(ctx, p.Blue, "", func(c *pgx.Conn) error {
+func (p *Pair) Databases(ctx context.Context) ([]string, error) { return databases(ctx, p.Blue) }
+
+func databases(ctx context.Context, open opener) (names []string, err error) {
+	err = in(ctx, open, "", func(c *pgx.Conn) error {
 		rows, err := c.Query(ctx, "SELECT datname::text FROM pg_database WHERE datallowconn ORDER BY 1")
 		if err == nil {
 			names, err = pgx.CollectRows(rows, pgx.RowTo[string])

@@ -14,11 +14,35 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/settings"
 )
 
-// publication is the name of the publication in each database of blue, and of the subscription of green to it.
-const publication = "coterie_green"
+// forth and back are the names of the publication in each database of blue, and of the subscription of green to it: on
+// the way to the new cluster, and on the way back.
+const (
+	forth = "coterie_green"
+	back  = "coterie_blue"
+)
 
-// slots is the beginning of the names of green's slots on blue. The number of the database follows.
-const slots = publication + "_"
+// name is the name of the publications and subscriptions.
+func (p *Pair) name() string {
+	if p.Back {
+		return back
+	}
+	return forth
+}
+
+// slot is the name of green's slot for a database of blue with that number.
+func (p *Pair) slot(oid uint32) string { return fmt.Sprintf("%s_%d", p.name(), oid) }
+
+// like is the pattern of the names of green's slots.
+func (p *Pair) like() string { return strings.ReplaceAll(p.name()+"_", "_", `\_`) + "%" }
+
+// slots is a condition on the slots that are green's on blue: its subscriptions', and those of the first copies. Nobody
+// else has logical slots on the way there.
+func (p *Pair) slots() string {
+	if p.Back {
+		return "slot_name LIKE $1"
+	}
+	return `(slot_name LIKE $1 OR slot_type = 'logical' AND slot_name ~ '^pg_\d+_sync_\d+_\d+$')`
+}
 
 // Subscribe begins the copy of all rows. The tables are named one by one: one that is made later is not published, so
 // that nobody's UPDATE of it fails for want of a replica identity.
@@ -34,18 +58,11 @@ func (p *Pair) Subscribe(ctx context.Context) error {
 			if err := c.QueryRow(ctx, "SELECT oid FROM pg_database WHERE datname = current_database()").Scan(&oid); err != nil {
 				return err
 			}
-			rows, err := c.Query(ctx, "SELECT format('%I.%I', n.nspname, c.relname) FROM "+mine+" AND c.relkind = 'r' AND c.relpersistence = 'p' ORDER BY c.oid")
-			if err != nil {
+			var err error
+			if tables, err = published(ctx, c); err != nil || len(tables) == 0 {
 				return err
 			}
-			if tables, err = pgx.CollectRows(rows, pgx.RowTo[string]); err != nil || len(tables) == 0 {
-				return err
-			}
-			if _, err := c.Exec(ctx, "DROP PUBLICATION IF EXISTS "+publication); err != nil {
-				return err
-			}
-			_, err = c.Exec(ctx, "CREATE PUBLICATION "+publication+" FOR TABLE ONLY "+strings.Join(tables, ", ONLY "))
-			return err
+			return publish(ctx, c, forth, tables)
 		})
 		if err == nil && len(tables) > 0 {
 			err = in(ctx, p.Green, d, func(c *pgx.Conn) error { return p.subscribe(ctx, c, d, oid) })
@@ -57,14 +74,32 @@ func (p *Pair) Subscribe(ctx context.Context) error {
 	return nil
 }
 
+// published lists the tables of a database whose rows are replicated.
+func published(ctx context.Context, c *pgx.Conn) ([]string, error) {
+	rows, err := c.Query(ctx, "SELECT format('%I.%I', n.nspname, c.relname) FROM "+mine+" AND c.relkind = 'r' AND c.relpersistence = 'p' ORDER BY c.oid")
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[string])
+}
+
+// publish makes the publication of tables, each named with its schema.
+func publish(ctx context.Context, c *pgx.Conn, name string, tables []string) error {
+	if _, err := c.Exec(ctx, "DROP PUBLICATION IF EXISTS "+name); err != nil {
+		return err
+	}
+	_, err := c.Exec(ctx, "CREATE PUBLICATION "+name+" FOR TABLE ONLY "+strings.Join(tables, ", ONLY "))
+	return err
+}
+
 func (p *Pair) subscribe(ctx context.Context, c *pgx.Conn, database string, oid uint32) error {
 	from := fmt.Sprintf("host=%s port=%d user=%s dbname=%s application_name=%s", settings.QuoteConninfo(p.Sockets), session.Port,
-		settings.QuoteConninfo(p.Superuser), settings.QuoteConninfo(database), publication)
-	with := fmt.Sprintf("copy_data = true, create_slot = true, slot_name = '%s%d', streaming = off", slots, oid)
+		settings.QuoteConninfo(p.Superuser), settings.QuoteConninfo(database), p.name())
+	with := fmt.Sprintf("copy_data = %t, create_slot = %[1]t, slot_name = '%s', streaming = off", !p.Back, p.slot(oid))
 	if p.Install.Major >= 16 {
 		with += ", run_as_owner = true" // else row security of a table's owner would apply
 	}
-	_, err := c.Exec(ctx, fmt.Sprintf("CREATE SUBSCRIPTION %[1]s CONNECTION '%[2]s' PUBLICATION %[1]s WITH (%[3]s)", publication, strings.ReplaceAll(from, "'", "''"), with))
+	_, err := c.Exec(ctx, fmt.Sprintf("CREATE SUBSCRIPTION %[1]s CONNECTION '%[2]s' PUBLICATION %[1]s WITH (%[3]s)", p.name(), strings.ReplaceAll(from, "'", "''"), with))
 	return err
 }
 
@@ -100,7 +135,7 @@ func (p *Pair) Progress(ctx context.Context) (g Progress, err error) {
 		}
 	}
 	if failed > maxErrors {
-		g.Failed = "the new cluster cannot take the rows over: " + p.said()
+		g.Failed = "the other cluster cannot take the rows over: " + p.said()
 		return g, nil
 	}
 	want, err := p.subscriptions(ctx)
@@ -110,7 +145,7 @@ func (p *Pair) Progress(ctx context.Context) (g Progress, err error) {
 	err = in(ctx, p.Blue, "", func(c *pgx.Conn) error {
 		var lost, slots int
 		err := c.QueryRow(ctx, `SELECT coalesce(max(pg_wal_lsn_diff(pg_current_wal_lsn(), confirmed_flush_lsn)), 0)::bigint, count(*) FILTER (WHERE wal_status = 'lost'), count(*)
-			FROM pg_replication_slots WHERE slot_name LIKE $1`, like).Scan(&g.Lag, &lost, &slots)
+			FROM pg_replication_slots WHERE slot_name LIKE $1`, p.like()).Scan(&g.Lag, &lost, &slots)
 		switch {
 		case lost > 0:
 			g.Failed = "the new cluster is too far behind: max_slot_wal_keep_size has removed WAL that it needs"
@@ -128,13 +163,10 @@ var errSlots = errors.New("a replication slot of the new cluster is gone: somebo
 // subscriptions counts the subscriptions of green. Each has a slot on blue.
 func (p *Pair) subscriptions(ctx context.Context) (n int, err error) {
 	err = in(ctx, p.Green, "", func(c *pgx.Conn) error {
-		return c.QueryRow(ctx, "SELECT count(*) FROM pg_subscription WHERE subname = $1", publication).Scan(&n)
+		return c.QueryRow(ctx, "SELECT count(*) FROM pg_subscription WHERE subname = $1", p.name()).Scan(&n)
 	})
 	return n, err
 }
-
-// like is the pattern of the names of green's slots.
-var like = strings.ReplaceAll(slots, "_", `\_`) + "%"
 
 // MakeReady makes what is not replicated and takes long: the planner's statistics, and materialized views that have
 // rows on blue.
@@ -158,6 +190,9 @@ func (p *Pair) MakeReady(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("make statistics and materialized views: %w", err)
 		}
+	}
+	if p.Keep {
+		p.publishBack(ctx, databases)
 	}
 	return in(ctx, p.Green, "", func(c *pgx.Conn) error {
 		_, err := c.Exec(ctx, "CHECKPOINT")
@@ -216,6 +251,9 @@ func (p *Pair) Finish(ctx context.Context, x string, s Shape) (next uint64, err 
 	if err := p.Sweep(ctx, false); err != nil {
 		return 0, err
 	}
+	if p.Keep {
+		p.holdBack(ctx, s.Databases)
+	}
 	return next, p.End(true)
 }
 
@@ -263,7 +301,7 @@ func (p *Pair) confirmed(ctx context.Context, x string) error {
 	return in(ctx, p.Blue, "", func(c *pgx.Conn) error {
 		for {
 			var slots, behind int
-			err := c.QueryRow(ctx, "SELECT count(*), count(*) FILTER (WHERE confirmed_flush_lsn IS NULL OR confirmed_flush_lsn < $2::pg_lsn) FROM pg_replication_slots WHERE slot_name LIKE $1", like, x).
+			err := c.QueryRow(ctx, "SELECT count(*), count(*) FILTER (WHERE confirmed_flush_lsn IS NULL OR confirmed_flush_lsn < $2::pg_lsn) FROM pg_replication_slots WHERE slot_name LIKE $1", p.like(), x).
 				Scan(&slots, &behind)
 			switch {
 			case err != nil:
@@ -307,17 +345,22 @@ func (p *Pair) finish(ctx context.Context, database string) error {
 			}
 			values = values[n:]
 		}
-		var subscribed bool
-		if err := c.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_subscription s JOIN pg_database d ON d.oid = s.subdbid WHERE subname = $1 AND datname = current_database())", publication).Scan(&subscribed); err != nil || !subscribed {
-			return err
-		}
-		for _, sql := range []string{"ALTER SUBSCRIPTION " + publication + " DISABLE", "ALTER SUBSCRIPTION " + publication + " SET (slot_name = NONE)", "DROP SUBSCRIPTION " + publication} {
-			if _, err := c.Exec(ctx, sql); err != nil {
-				return fmt.Errorf("end the replication: %w", err)
-			}
-		}
-		return nil
+		return p.unsubscribe(ctx, c)
 	})
+}
+
+// unsubscribe ends the replication of a database on green. The slot on blue stays.
+func (p *Pair) unsubscribe(ctx context.Context, c *pgx.Conn) error {
+	var subscribed bool
+	if err := c.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_subscription s JOIN pg_database d ON d.oid = s.subdbid WHERE subname = $1 AND datname = current_database())", p.name()).Scan(&subscribed); err != nil || !subscribed {
+		return err
+	}
+	for _, sql := range []string{"ALTER SUBSCRIPTION " + p.name() + " DISABLE", "ALTER SUBSCRIPTION " + p.name() + " SET (slot_name = NONE)", "DROP SUBSCRIPTION " + p.name()} {
+		if _, err := c.Exec(ctx, sql); err != nil {
+			return fmt.Errorf("end the replication: %w", err)
+		}
+	}
+	return nil
 }
 
 // sequences returns the statements that give each sequence the value that it has here.
@@ -352,12 +395,12 @@ func sequences(ctx context.Context, c *pgx.Conn) (set []string, err error) {
 func (p *Pair) Sweep(ctx context.Context, primary bool) error {
 	err := in(ctx, p.Blue, "", func(c *pgx.Conn) error {
 		for {
-			if _, err := c.Exec(ctx, `SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE active_pid IS NOT NULL AND (slot_name LIKE $1 OR slot_type = 'logical' AND slot_name ~ '^pg_\d+_sync_\d+_\d+$')`, like); err != nil {
+			if _, err := c.Exec(ctx, "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE active_pid IS NOT NULL AND "+p.slots(), p.like()); err != nil {
 				return err
 			}
-			_, err := c.Exec(ctx, `SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE NOT active AND (slot_name LIKE $1 OR slot_type = 'logical' AND slot_name ~ '^pg_\d+_sync_\d+_\d+$')`, like)
+			_, err := c.Exec(ctx, "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE NOT active AND "+p.slots(), p.like())
 			var left int
-			if qerr := c.QueryRow(ctx, `SELECT count(*) FROM pg_replication_slots WHERE slot_name LIKE $1 OR slot_type = 'logical' AND slot_name ~ '^pg_\d+_sync_\d+_\d+$'`, like).Scan(&left); qerr != nil {
+			if qerr := c.QueryRow(ctx, "SELECT count(*) FROM pg_replication_slots WHERE "+p.slots(), p.like()).Scan(&left); qerr != nil {
 				return qerr
 			}
 			if left == 0 {
@@ -382,7 +425,7 @@ func (p *Pair) unpublish(ctx context.Context) error {
 	}
 	for _, d := range databases {
 		err := in(ctx, p.Blue, d, func(c *pgx.Conn) error {
-			_, err := c.Exec(ctx, "DROP PUBLICATION IF EXISTS "+publication)
+			_, err := c.Exec(ctx, "DROP PUBLICATION IF EXISTS "+p.name())
 			return err
 		})
 		if err != nil {

@@ -1,0 +1,135 @@
+package bluegreen
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Held is what green keeps for the way back, since it has everything.
+type Held struct {
+	Print string // the fingerprint of its definitions
+	Slots int    // one for each database with tables
+	Why   error  // why it keeps nothing; nil: it does
+}
+
+// errNoSlots is Held.Why before anything was made.
+var errNoSlots = errors.New("the new cluster was not made ready for it")
+
+// Held returns what green keeps for the way back.
+func (p *Pair) Held() Held {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.held
+}
+
+func (p *Pair) hold(h Held) {
+	p.mu.Lock()
+	p.held = h
+	p.mu.Unlock()
+}
+
+// publishBack makes the publications for the way back on green, while clients go on. A failure is no failure of the way
+// there.
+func (p *Pair) publishBack(ctx context.Context, databases []string) {
+	h := Held{Why: errNoSlots}
+	defer func() { p.hold(h) }()
+	for _, d := range databases {
+		err := in(ctx, p.Green, d, func(c *pgx.Conn) error {
+			var level string
+			if err := c.QueryRow(ctx, "SHOW wal_level").Scan(&level); err != nil || level != "logical" {
+				return errors.Join(err, fmt.Errorf("wal_level of the new cluster is %s", level))
+			}
+			tables, err := published(ctx, c)
+			if err == nil && len(tables) > 0 {
+				err = publish(ctx, c, back, tables)
+			}
+			return err
+		})
+		if err != nil {
+			h.Why = err
+			return
+		}
+	}
+	h.Print, h.Why = fingerprint(ctx, p.Green, databases)
+}
+
+// holdBack makes the slots for the way back on green, which has everything. The writes to green from then on are in
+// them, and nothing else.
+func (p *Pair) holdBack(ctx context.Context, databases []string) {
+	h := p.Held()
+	if h.Why != nil {
+		return
+	}
+	h.Slots = 0
+	for _, d := range databases {
+		err := in(ctx, p.Green, d, func(c *pgx.Conn) error {
+			var made int
+			err := c.QueryRow(ctx, `SELECT count(pg_create_logical_replication_slot($1 || '_' || d.oid, 'pgoutput')) FROM pg_database d
+				WHERE d.datname = current_database() AND EXISTS (SELECT FROM pg_publication WHERE pubname = $1)`, back).Scan(&made)
+			h.Slots += made
+			return err
+		})
+		if err != nil {
+			h.Why = fmt.Errorf("make the slots for it: %w", err)
+			break
+		}
+	}
+	p.hold(h)
+}
+
+// Follow has green, which was left, follow blue in each database for which there is a slot, from where that begins, and
+// returns how many there are. A database that follows already goes on.
+func (p *Pair) Follow(ctx context.Context) (n int, err error) {
+	databases, err := p.Databases(ctx)
+	if err != nil {
+		return 0, err
+	}
+	for _, d := range databases {
+		var oid uint32
+		var slot, subscribed bool
+		err := in(ctx, p.Blue, d, func(c *pgx.Conn) error {
+			return c.QueryRow(ctx, `SELECT d.oid, EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = $1 || '_' || d.oid) FROM pg_database d WHERE d.datname = current_database()`, p.name()).
+				Scan(&oid, &slot)
+		})
+		if err == nil && slot {
+			n++
+			err = in(ctx, p.Green, d, func(c *pgx.Conn) error {
+				err := c.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_subscription s JOIN pg_database d ON d.oid = s.subdbid WHERE subname = $1 AND datname = current_database())", p.name()).Scan(&subscribed)
+				if err != nil || subscribed {
+					return err
+				}
+				return p.subscribe(ctx, c, d, oid)
+			})
+		}
+		if err != nil {
+			return n, fmt.Errorf("have the old cluster follow: %w", err)
+		}
+	}
+	return n, nil
+}
+
+// Leave ends the replication on green, whose server runs, in every database. The slots on blue stay.
+func (p *Pair) Leave(ctx context.Context) error {
+	databases, err := databases(ctx, p.Green)
+	if err != nil {
+		return err
+	}
+	for _, d := range databases {
+		if err := in(ctx, p.Green, d, func(c *pgx.Conn) error { return p.unsubscribe(ctx, c) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Retained returns how much WAL blue keeps for green, in bytes, and how many slots of green there are.
+func (p *Pair) Retained(ctx context.Context) (kept int64, slots int, err error) {
+	err = in(ctx, p.Blue, "", func(c *pgx.Conn) error {
+		return c.QueryRow(ctx, "SELECT coalesce(max(pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)), 0)::bigint, count(*) FROM pg_replication_slots WHERE slot_name LIKE $1", p.like()).
+			Scan(&kept, &slots)
+	})
+	return kept, slots, err
+}
