@@ -38,6 +38,7 @@ func (n *node) newMajors(restart func(), background func(func(context.Context)))
 // completeMajors gives it the parts that exist since then.
 func (n *node) completeMajors() {
 	n.majors.View, n.majors.Status, n.majors.Calls = n.agent.View, n.status.Status, n.control
+	n.majors.Note = n.status.NoteCluster
 	if n.pg != nil {
 		n.majors.Server, n.majors.Archive = n.pg, n.backups
 		n.majors.Switch, n.majors.Replaced = n.agent.SwitchCluster, n.clusterReplaced

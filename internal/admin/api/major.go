@@ -15,6 +15,7 @@ const (
 	MajorBegin  MajorAct = "begin"  // look, and make it if nothing stands in the way
 	MajorFollow MajorAct = "follow" // have a replica drop its copy of the cluster that the group has left
 	MajorBack   MajorAct = "back"   // go back to the cluster that this node has left
+	MajorEnd    MajorAct = "end"    // have that cluster follow no more, so that the way back loses what is written since
 )
 
 // MajorRequest is a request about a major upgrade of PostgreSQL.
@@ -29,6 +30,9 @@ type MajorRequest struct {
 	Replica   ag.ReplicaID  `json:"replica,omitempty"`   // of MajorFollow
 	// AllowDataLoss accepts, for MajorBack, the loss of what was written since the upgrade.
 	AllowDataLoss bool `json:"allow_data_loss,omitempty"`
+	// Return is for how long the old cluster follows the new one after an upgrade by blue/green; nil: a day, 0: not at
+	// all.
+	Return *time.Duration `json:"return_within_ns,omitempty"`
 }
 
 // MajorSide is one of the clusters of an upgrade.

@@ -84,9 +84,17 @@ func (x *upgrading) await() (u major.Upgrade, err error) {
 			cli.Say(x.c, "%s%s … %v%s", phase, copied(u), time.Since(began).Round(time.Second), x.agentless(u, asked))
 		}
 		if retry.Sleep(ctx, lookAgain) != nil {
-			return u, fail.Unhealthyf("the upgrade is %s after %v, and goes on without this command; see coterie upgrade major --status, and log/agent.log", u.Phase, makeLimit)
+			return u, fail.Unhealthyf("%s while the upgrade is %s; it goes on in the node without this command: see coterie upgrade major --status, and log/agent.log", x.ended(time.Since(began)), u.Phase)
 		}
 	}
+}
+
+// ended returns why this command waits no longer.
+func (x *upgrading) ended(waited time.Duration) string {
+	if x.c.Context().Err() != nil {
+		return fmt.Sprintf("this command was ended by a signal after %v,", waited.Round(time.Second))
+	}
+	return fmt.Sprintf("this command waits no longer than %v,", makeLimit)
 }
 
 // copied returns the progress of a new cluster that is filled by logical replication, in brackets.
@@ -173,7 +181,7 @@ func (x *upgrading) one(id ag.ReplicaID, u major.Upgrade) error {
 			cli.Say(x.c, "waiting for %s … %v (%s %s)", id, time.Since(began).Round(time.Second), m.Sync, m.Progress)
 		}
 		if retry.Sleep(ctx, lookAgain) != nil {
-			return fail.Unhealthyf("%s has no copy of the cluster of PostgreSQL %d after %v", id, u.To.Major, copyLimit)
+			return fail.Unhealthyf("%s while %s has no copy of the cluster of PostgreSQL %d yet; the copy goes on in the nodes", x.ended(time.Since(began)), id, u.To.Major)
 		}
 	}
 	cli.Say(x.c, "%s has a copy of the cluster of PostgreSQL %d after %v", id, u.To.Major, time.Since(began).Round(100*time.Millisecond))
@@ -228,7 +236,7 @@ func well(r api.Replica) bool {
 
 // back gives an upgrade up that is under way, or asks for the way back from one that is done.
 func (x *upgrading) back(u major.Upgrade) error {
-	if underWay(u) {
+	if u.Phase != major.Done && underWay(u) {
 		if err := os.WriteFile(x.layout.MajorStop(), nil, 0o600); err != nil {
 			return fmt.Errorf("give the upgrade up: %w", err)
 		}
@@ -259,7 +267,29 @@ func (x *upgrading) back(u major.Upgrade) error {
 	if err := x.answered(err); err != nil {
 		return err
 	}
+	if u.Return == nil || !u.Return.Open {
+		return x.finish(nil)
+	}
+	now, err := x.await()
+	switch {
+	case err != nil:
+		return err
+	case now.Phase == major.Done && !now.Back && now.Return != nil:
+		return fail.Refusedf("the group has not passed back, and goes on with PostgreSQL %s: %s", now.To.Version, now.Return.Why)
+	}
 	return x.finish(nil)
+}
+
+// endReturn ends the way back that loses nothing.
+func (x *upgrading) endReturn() error {
+	if _, err := x.cl.Major(x.c.Context(), api.MajorRequest{Act: api.MajorEnd}); err != nil {
+		return cli.NoAgent(x.c, err)
+	}
+	u, err := x.await()
+	if err != nil {
+		return err
+	}
+	return x.show(u)
 }
 
 // show prints the state of the upgrade on this node.
@@ -283,6 +313,9 @@ func (x *upgrading) show(u major.Upgrade) error {
 	if s.Why != "" {
 		_, _ = fmt.Fprintf(w, "because %s\n", s.Why)
 	}
+	if line := returns(u); line != "" {
+		_, _ = fmt.Fprintln(w, line)
+	}
 	if underWay(u) && x.idle() {
 		s.Next = "no agent runs: start it, and it goes on: coterie agent --node " + x.layout.Dir
 	}
@@ -290,8 +323,26 @@ func (x *upgrading) show(u major.Upgrade) error {
 	return nil
 }
 
+// returns describes the way back that loses nothing; "": there was to be none.
+func returns(u major.Upgrade) string {
+	r := u.Return
+	switch {
+	case r == nil || u.Phase != major.Done || r.Within == 0:
+		return ""
+	case !r.Open:
+		return "the old cluster follows no more: " + cmp.Or(r.Why, "it is not known why")
+	case r.Asked:
+		return "the group is about to pass back to PostgreSQL " + u.From.Version + "; " + r.Progress
+	}
+	text := fmt.Sprintf("way back with every row until %s: coterie upgrade major --rollback; %s", r.Until.Local().Format(time.DateTime), cmp.Or(r.Progress, "the old cluster is about to follow"))
+	if r.Why != "" {
+		text += "; the group did not pass back when that was asked for: " + r.Why
+	}
+	return text
+}
+
 func stateOf(u major.Upgrade) *state {
-	s := &state{Phase: u.Phase, From: u.From.Version, To: u.To.Version, Mode: u.Mode, Back: u.Back, Asked: u.Asked, Why: u.Why, Stage: u.Stage, Progress: u.Progress}
+	s := &state{Phase: u.Phase, From: u.From.Version, To: u.To.Version, Mode: u.Mode, Back: u.Back, Asked: u.Asked, Why: u.Why, Stage: u.Stage, Progress: u.Progress, Return: u.Return}
 	switch {
 	case u.Phase == "":
 		return nil
@@ -330,8 +381,12 @@ func remaining(u major.Upgrade) []string {
 	}
 	if _, err := os.Lstat(u.From.Data); err == nil {
 		why := "it is the way back"
-		if u.Back {
+		if u.Whole {
+			why = "nobody needs it for a way back"
+		} else if u.Back {
 			why = "it has what was written since the upgrade"
+		} else if u.Return != nil && u.Return.Open {
+			why = fmt.Sprintf("it follows the new one until %s, and coterie upgrade major --finish ends that first", u.Return.Until.Local().Format(time.DateTime))
 		} else if u.Mode == major.Link {
 			why = "its files are those of the new cluster, by hard links, and removing them frees nothing else"
 		}

@@ -33,6 +33,9 @@ With --blue-green the outage is a few seconds: the new cluster gets the rows by 
 when the group passes to it. Most sessions go on at the new version. That needs wal_level=logical, room for a second copy, a primary key or replica identity for every table,
 and nobody who changes definitions meanwhile; --dry-run names each object that stands in the way, and the command that mends it. A failover
 or the end of the agent before the group has passed gives the upgrade up, and the old cluster goes on.
+After the group has passed, the old cluster follows the new one by logical replication, for --return-within. Until then --rollback brings the
+group back with every row, and clients wait as on the way there. --status shows how far it is, and --finish ends it. It ends by itself, and
+the journal (coterie explain) says why, by a change of definitions, a failover, too much WAL that is kept for it, or a disk that is nearly full.
 
 Refused are replicas that are not synchronized, logical slots, subscriptions, prepared transactions, tablespaces, an archive with a command
 of yours, adopted clusters, a coterie.yaml that cannot be replaced, and whatever pg_upgrade --check finds. With coterie backup the archive
@@ -43,6 +46,8 @@ type upgrading struct {
 	req                          api.MajorRequest
 	dryRun, yes, asJSON          bool
 	status, rollback, onlyLeader bool
+	finishes                     bool
+	returns                      time.Duration // for how long the old cluster follows
 
 	c      *cobra.Command
 	cl     *api.Client
@@ -74,6 +79,8 @@ type state struct {
 	// Stage and Progress say how far a new cluster is that is filled by logical replication.
 	Stage    major.Stage `json:"stage,omitempty"`
 	Progress string      `json:"progress,omitempty"`
+	// Return is the way back that loses nothing; absent: there was none.
+	Return *major.Return `json:"return,omitempty"`
 }
 
 // Upgrade returns the command upgrade.
@@ -91,9 +98,12 @@ func majorCommand() *cobra.Command {
 	x := &upgrading{}
 	c := &cobra.Command{
 		Use: "major", Short: "Upgrade PostgreSQL to another major version, with an outage", Long: about, Args: cli.Args(0, "no arguments"),
-		Example: "  coterie upgrade major --to 17 --dry-run\n  coterie upgrade major --to 17 --link\n  coterie upgrade major --to 17 --blue-green --dry-run\n  coterie upgrade major --status\n  coterie upgrade major --rollback --allow-data-loss",
+		Example: "  coterie upgrade major --to 17 --dry-run\n  coterie upgrade major --to 17 --link\n  coterie upgrade major --to 17 --blue-green --dry-run\n  coterie upgrade major --status\n  coterie upgrade major --rollback",
 		RunE: func(c *cobra.Command, _ []string) error {
 			x.c = c
+			if c.Flags().Changed("return-within") {
+				x.req.Return = &x.returns
+			}
 			return x.run()
 		},
 	}
@@ -105,6 +115,8 @@ func majorCommand() *cobra.Command {
 	f.BoolVar(&x.req.BlueGreen, "blue-green", false, "by logical replication into a second cluster: clients wait for seconds; more is refused than without")
 	f.BoolVar(&x.onlyLeader, "primary-only", false, "leave the copies of the other replicas as they are; run it again without this, and they follow")
 	f.DurationVar(&x.req.Within, "within", 0, "how long automatic failover may be off for it (default: 2h)")
+	f.DurationVar(&x.returns, "return-within", 24*time.Hour, "with --blue-green: how long the old cluster follows the new one, for a way back that loses nothing (0s: not at all)")
+	f.BoolVar(&x.finishes, "finish", false, "have the old cluster follow no more after --blue-green: the way back loses what is written from then on")
 	f.BoolVar(&x.yes, "yes", false, "do not ask for the name of the group on a terminal")
 	f.BoolVar(&x.status, "status", false, "say where the upgrade on this node stands, and how it goes on")
 	f.BoolVar(&x.rollback, "rollback", false, "give the upgrade up, or go back to the old cluster")
@@ -132,6 +144,8 @@ func (x *upgrading) run() (err error) {
 		return x.show(u)
 	case x.rollback:
 		return x.back(u)
+	case x.finishes:
+		return x.endReturn()
 	case underWay(u) && !x.dryRun:
 		cli.Say(x.c, "an upgrade of this node is under way (%s); going on with it", u.Phase)
 		return x.finish(nil)
@@ -145,11 +159,15 @@ func (x *upgrading) usage() error {
 	switch {
 	case x.status && (x.rollback || x.dryRun || x.req.To != 0), x.rollback && (x.dryRun || x.req.To != 0):
 		return fail.Usagef("--status and --rollback go with no other request; choose one")
+	case x.finishes && (x.status || x.rollback || x.dryRun || x.req.To != 0):
+		return fail.Usagef("--finish goes with no other request")
+	case x.req.Return != nil && !x.req.BlueGreen:
+		return fail.Usagef("--return-within belongs to --blue-green: after pg_upgrade the old cluster does not follow")
 	case x.req.Link && x.req.BlueGreen:
 		return fail.Usagef("--link and --blue-green are two ways; choose one")
 	case x.req.AllowDataLoss && !x.rollback:
 		return fail.Usagef("--allow-data-loss belongs to --rollback: an upgrade loses nothing")
-	case !x.status && !x.rollback && x.req.To == 0:
+	case !x.status && !x.rollback && !x.finishes && x.req.To == 0:
 		return fail.Usagef("name the version with --to, as in coterie upgrade major --to 17 --dry-run")
 	}
 	if x.req.BinDir != "" { // the agents work elsewhere
@@ -164,7 +182,7 @@ func (x *upgrading) usage() error {
 
 // underWay reports whether the node's agent goes on with an upgrade when it starts.
 func underWay(u major.Upgrade) bool {
-	return u.Phase != "" && u.Phase != major.Done && u.Phase != major.GivenUp
+	return u.Phase != "" && u.Phase != major.Done && u.Phase != major.GivenUp || u.Phase == major.Done && u.Return != nil && u.Return.Open && (u.Return.Asked || u.Return.Ended)
 }
 
 // begin shows the plan and, if that was asked for, has the agent begin.

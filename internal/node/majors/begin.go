@@ -36,6 +36,9 @@ func (s *Service) Do(ctx context.Context, req api.MajorRequest) (api.MajorPlan, 
 	if req.Within != 0 && (req.Within < withinLeast || req.Within > withinMost) {
 		return api.MajorPlan{}, fail.Usagef("--within %v: choose between %v and %v", req.Within, withinLeast, withinMost)
 	}
+	if r := req.Return; r != nil && (*r < 0 || *r > returnMost) {
+		return api.MajorPlan{}, fail.Usagef("--return-within %v: choose up to %v", *r, returnMost)
+	}
 	if req.Act == api.MajorLook { // it removes nothing itself
 		s.awaitSwept(ctx)
 	}
@@ -50,6 +53,8 @@ func (s *Service) Do(ctx context.Context, req api.MajorRequest) (api.MajorPlan, 
 		return api.MajorPlan{Node: s.Self, Begun: true}, s.follow(ctx, req)
 	case api.MajorBack:
 		return api.MajorPlan{Node: s.Self, Begun: true}, s.back(ctx, req)
+	case api.MajorEnd:
+		return api.MajorPlan{Node: s.Self, Begun: true}, s.endReturn()
 	}
 	return api.MajorPlan{}, fail.Usagef("%q is nothing that is done about a major upgrade", req.Act)
 }
@@ -149,6 +154,11 @@ func (s *Service) back(ctx context.Context, req api.MajorRequest) error {
 	if within == 0 {
 		within = withinDefault
 	}
+	if open := was.Return != nil && was.Return.Open; open && !req.AllowDataLoss {
+		return s.wish(was, false)
+	} else if open {
+		return fail.Refusedf("a way back that loses nothing is open; leave --allow-data-loss away, or end it first: coterie upgrade major --finish")
+	}
 	now := time.Now().UTC().Truncate(time.Second)
 	u, err := was.Reverse(v.Record.Epoch.Epoch, now, now.Add(within))
 	switch {
@@ -167,7 +177,21 @@ func (s *Service) back(ctx context.Context, req api.MajorRequest) error {
 	if ctl, err := pg.Control(ctx); err != nil || ctl.SystemID != u.To.SystemID || ctl.State != "shut down" {
 		return fail.Refusedf("there is no way back: %s is not as the upgrade left it (%s, %v)", u.To.Data, ctl.State, err)
 	}
+	if was.Return != nil { // it may have followed since
+		if u.To.End, err = pg.EndOfWAL(ctx); err != nil {
+			return err
+		}
+	}
 	return s.launch(ctx, u)
+}
+
+// endReturn ends the way back that is open.
+func (s *Service) endReturn() error {
+	was, err := Read(s.Layout)
+	if err != nil {
+		return err
+	}
+	return s.wish(was, true)
 }
 
 // follow has the replica that is named follow the group from the cluster that this node has left.

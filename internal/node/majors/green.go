@@ -27,7 +27,7 @@ func (s *Service) pair(u major.Upgrade) *bluegreen.Pair {
 	j := s.job(u)
 	return &bluegreen.Pair{
 		Blue: s.Server.SessionIn, Sockets: s.Layout.Sockets(), Install: j.New.Install, Data: u.To.Data, Work: j.Work, HBA: j.HBA(),
-		LogFile: filepath.Join(s.Layout.Log(), major.GreenLog), Superuser: s.superuser(), Logger: s.Logger,
+		LogFile: filepath.Join(s.Layout.Log(), major.GreenLog), Superuser: s.superuser(), Logger: s.Logger, Keep: u.Return != nil && u.Return.Within > 0,
 	}
 }
 
@@ -236,6 +236,9 @@ func (g *greenNode) Switch(ctx context.Context, u major.Upgrade) (major.Upgrade,
 	if err := fixed(g.Layout.Dir); err != nil {
 		return u, err
 	}
+	if err := g.checkpoint(ctx); err != nil { // else the end of the old server would write it while clients wait
+		return u, err
+	}
 	pass := passage{greenNode: g, u: u}
 	err = g.Service.Switch(ctx, agent.ClusterSwitch{
 		Quiet: func(ctx context.Context, x ag.LSN) error {
@@ -319,7 +322,7 @@ func (p *passage) seal(ctx context.Context, u major.Upgrade) (major.Upgrade, err
 	defer func() { _ = to.Close() }()
 	p.new = to.Config().Install
 	if now, err := from.Control(ctx); err != nil || now.NextXID != p.next {
-		return u, errors.Join(err, fmt.Errorf("something has written to the old cluster while the group was to pass to the new one, which does not have that: transactions %d to %d", p.next, now.NextXID))
+		return u, errors.Join(err, fmt.Errorf("something has written to the cluster of PostgreSQL %d while the group was to pass to that of %d, which does not have that: transactions %d to %d", u.From.Major, u.To.Major, p.next, now.NextXID))
 	}
 	if u.From.End, err = from.EndOfWAL(ctx); err != nil {
 		return u, err
@@ -330,8 +333,13 @@ func (p *passage) seal(ctx context.Context, u major.Upgrade) (major.Upgrade, err
 	if u.To.End, err = to.EndOfWAL(ctx); err != nil {
 		return u, err
 	}
-	u.To.Copy, u.To.Timelines = agent.NewCopyID(), []ag.TimelineEntry{{TLI: u.To.End.Timeline}}
-	u.Phase = major.Made
+	u.To.Copy = agent.NewCopyID()
+	if !u.Back { // else it has a history
+		u.To.Timelines = []ag.TimelineEntry{{TLI: u.To.End.Timeline}}
+	}
+	if u.Phase = major.Made; u.Return != nil {
+		u.Return = opened(u, p.pair.Held(), free(u.To.Data))
+	}
 	return u, durable.Replace(filepath.Join(u.To.Data, pgserver.CopyFile), []byte(string(u.To.Copy)+"\n"), 0o600)
 }
 
@@ -353,13 +361,15 @@ const (
 	sweptWithin = 10 * time.Second
 )
 
-// Run removes what an upgrade by blue/green that was given up has left on the old cluster: the slots wherever this
-// node's copy is, the publications once this node leads.
+// Run has the old cluster follow after an upgrade by blue/green, for the way back. And it removes what an upgrade that
+// was given up, or a way back that has ended, has left on the cluster of the group: the slots wherever this node's copy
+// is, the publications once this node leads.
 func (s *Service) Run(ctx context.Context) error {
 	for {
 		if err := s.sweepBlue(ctx); err != nil {
 			s.Logger.Debug("what an upgrade has left is still there", "err", err)
 		}
+		s.keepReturn(ctx)
 		if retry.Sleep(ctx, sweepAgain) != nil {
 			return nil
 		}
@@ -387,8 +397,12 @@ func (s *Service) awaitSwept(ctx context.Context) {
 	}
 }
 
-// leaves reports whether something of an upgrade may be left on the old cluster.
+// leaves reports whether something of an upgrade, or of the way back from it, may be left on the cluster that the group
+// has.
 func leaves(u major.Upgrade) bool {
+	if u.Phase == major.Done && u.Return != nil && !u.Return.Open {
+		return !u.Swept
+	}
 	return u.Mode == major.Green && u.Phase == major.GivenUp && !u.Back && !u.Swept
 }
 
@@ -401,8 +415,15 @@ func (s *Service) sweepNow(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, askLimit)
 	defer cancel()
 	_, leads := s.leads()
-	if err := s.pair(u).Sweep(ctx, leads == nil); err != nil || leads != nil {
+	pair := s.pair(u)
+	if u.Phase == major.Done {
+		pair = s.backPair(u)
+	}
+	if err := pair.Sweep(ctx, leads == nil); err != nil || leads != nil {
 		return err
+	}
+	if u.Phase == major.Done {
+		return s.changeReturn(func(u *major.Upgrade, _ *major.Return) { u.Swept = true })
 	}
 	u.Swept = true
 	return s.Save(u)

@@ -130,6 +130,7 @@ func (l *look) sides(ctx context.Context, v *ag.View) error {
 		l.u.Mode = major.Link
 	case l.req.BlueGreen:
 		l.u.Mode, l.u.Phase = major.Green, major.Copying
+		l.u.Return = &major.Return{Within: returnWithin(l.req.Return)}
 	}
 	l.u.From = major.Cluster{
 		Major: now.Major, Version: now.Version, BinDir: now.BinDir, Data: filepath.Clean(pg.Data), SystemID: id, Copy: v.Record.State.Copy,
@@ -187,6 +188,9 @@ func find(ctx context.Context, from programs.Install, needs api.MajorNeeds) (fou
 func (l *look) group(v *ag.View) {
 	if _, err := adopt.Load(l.s.Layout.State()); err == nil || l.s.Node.PostgreSQL.ConfigFile != "" {
 		l.obstacle("the cluster of %s was adopted, and its settings may be outside its data directory; upgrade it by a second group", l.s.Self)
+	}
+	if was, err := Read(l.s.Layout); err == nil && was.Phase == major.Done && was.Return != nil && was.Return.Open {
+		l.obstacle("the cluster of PostgreSQL %d follows that of the group, for the way back; end that: coterie upgrade major --finish", was.From.Major)
 	}
 	if v.Op.ID != "" {
 		l.obstacle("a failover was asked for; wait until it is over")

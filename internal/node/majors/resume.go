@@ -100,7 +100,7 @@ func (s *Service) Facts(ctx context.Context, u major.Upgrade) (f major.Facts, er
 
 // clean reports whether the old cluster's server ended in order, as a primary.
 func (s *Service) clean(ctx context.Context, u major.Upgrade) (bool, error) {
-	if u.Phase == major.Made && u.Mode == major.Green && !u.Back {
+	if u.Phase == major.Made && u.Filled() {
 		return s.unchanged(ctx, u)
 	}
 	if u.Phase != major.Asked {

@@ -46,6 +46,8 @@ type Config struct {
 	Switch     func(ctx context.Context, c agent.ClusterSwitch) error
 	Replaced   func(in programs.Install, data string)
 
+	// Note keeps for the node's journal what has become of a way back, and why.
+	Note    func(what, because string)
 	Restart func() // ends the agent and its server in order, and begins another agent in its place
 }
 
@@ -72,6 +74,7 @@ type Archive interface {
 type Service struct {
 	Config
 	asked sync.Mutex    // one request at a time
+	file  sync.Mutex    // held while the state of a way back is read, changed and stored
 	last  etcd.Snapshot // what Facts read last
 
 	filling atomic.Bool // a new cluster is being filled

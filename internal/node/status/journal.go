@@ -101,6 +101,11 @@ func (s *Service) NoteFailover(e ag.Epoch, what, because string) {
 	s.executed.add(catalog.Event{Kind: "leadership", Epoch: e, What: what, Because: because})
 }
 
+// NoteCluster keeps for the journal what has become of a database cluster beside the group's.
+func (s *Service) NoteCluster(what, because string) {
+	s.executed.add(catalog.Event{Kind: "copy", What: what, Because: clipText(because)})
+}
+
 // journals asks every node in reach for its own. The journal of a node that does not answer is shown on that node:
 // coterie explain.
 func (s *Service) journals(ctx context.Context, g ag.Group, reach []ag.ReplicaID) map[ag.ReplicaID]catalog.Journal {

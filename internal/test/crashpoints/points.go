@@ -61,6 +61,7 @@ var Scenarios = []Scenario{
 	{"a major upgrade by blue/green", []string{
 		"green.begun", "green.empty", "green.defined", "green.subscribed", "green.ready", "switch.drained", "switch.quiet", "switch.stopped",
 	}},
+	{"the way back from an upgrade by blue/green", []string{"return.started", "return.following", "return.ready", "return.ended"}},
 	{"a major upgrade", []string{
 		"major.announced", "major.asked", "major.begun", "major.upgraded", "major.made", "major.passed", "major.marked", "major.named",
 		"major.following", "major.unfinished", "major.dropped",
