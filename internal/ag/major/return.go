@@ -22,10 +22,14 @@ type Return struct {
 	Most  int64     `json:"most_bytes"`      // of WAL that green keeps for blue
 	Print string    `json:"print"`           // the fingerprint of green's definitions when blue had them
 	Slots int       `json:"slots"`           // of blue on green
+	Left  bool      `json:"left,omitempty"`  // it has ended, and blue's server in order
 	// Progress is how far blue is, in words. Why is the reason for which it has ended, or was not taken yet.
 	Progress string `json:"progress,omitempty"`
 	Why      string `json:"why,omitempty"`
 }
+
+// ToLeave reports whether blue has followed, and its server is still to end in order.
+func (r *Return) ToLeave() bool { return !r.Open && !r.Left && !r.Until.IsZero() }
 
 // ReturnStep is what is to be done next about a way back.
 type ReturnStep string

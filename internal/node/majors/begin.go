@@ -5,14 +5,18 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/ag/major"
+	"github.com/coteriedb/coterie/internal/agent"
 	"github.com/coteriedb/coterie/internal/endpoint/certs"
+	"github.com/coteriedb/coterie/internal/lib/durable"
 	"github.com/coteriedb/coterie/internal/lib/fail"
 	"github.com/coteriedb/coterie/internal/lib/fault"
+	"github.com/coteriedb/coterie/internal/node/pgserver"
 	"github.com/coteriedb/coterie/internal/node/rpc"
 	"github.com/coteriedb/coterie/internal/postgres/programs"
 )
@@ -166,6 +170,8 @@ func (s *Service) back(ctx context.Context, req api.MajorRequest) error {
 		return fail.Refusedf("there is no way back: %w", err)
 	case v.Record.State.Copy != u.From.Copy:
 		return fail.Refusedf("there is no way back: the copy of %s was made anew since the upgrade", s.Self)
+	case was.Return != nil && was.Return.ToLeave():
+		return fail.Refusedf("the server of the old cluster, which has followed, has not ended in order yet; try again in a few seconds, and see log/agent.log")
 	case !req.AllowDataLoss:
 		return fail.Refusedf("the way back to PostgreSQL %d loses everything that was written since %s; accept that with --allow-data-loss", u.To.Major, was.Asked.Local().Format(time.DateTime))
 	}
@@ -177,8 +183,12 @@ func (s *Service) back(ctx context.Context, req api.MajorRequest) error {
 	if ctl, err := pg.Control(ctx); err != nil || ctl.SystemID != u.To.SystemID || ctl.State != "shut down" {
 		return fail.Refusedf("there is no way back: %s is not as the upgrade left it (%s, %v)", u.To.Data, ctl.State, err)
 	}
-	if was.Return != nil { // it may have followed since
+	if was.Return != nil { // it may have followed since, which makes another copy of it
 		if u.To.End, err = pg.EndOfWAL(ctx); err != nil {
+			return err
+		}
+		u.To.Copy = agent.NewCopyID()
+		if err := durable.Replace(filepath.Join(u.To.Data, pgserver.CopyFile), []byte(string(u.To.Copy)+"\n"), 0o600); err != nil {
 			return err
 		}
 	}

@@ -295,7 +295,7 @@ func (p *passage) do() (passed bool, err error) {
 		p.Restart()
 		return false, err
 	}
-	u.Swept, u.Progress = true, ""
+	u.Progress = ""
 	p.u, p.over = u, true
 	if err := p.Save(u); err != nil {
 		p.Logger.Warn("the state of the major upgrade was not stored", "err", err)
@@ -397,13 +397,18 @@ func (s *Service) awaitSwept(ctx context.Context) {
 	}
 }
 
-// leaves reports whether something of an upgrade, or of the way back from it, may be left on the cluster that the group
-// has.
+// leaves reports whether something of an upgrade by blue/green, or of the way back from it, may be left on the cluster
+// that the group has.
 func leaves(u major.Upgrade) bool {
-	if u.Phase == major.Done && u.Return != nil && !u.Return.Open {
-		return !u.Swept
+	switch {
+	case u.Mode != major.Green || u.Swept:
+		return false
+	case u.Phase == major.Done && !u.Back:
+		return u.Return != nil && !u.Return.Open
+	case u.Phase == major.Done, u.Phase == major.GivenUp:
+		return !u.Back || u.Whole
 	}
-	return u.Mode == major.Green && u.Phase == major.GivenUp && !u.Back && !u.Swept
+	return false
 }
 
 // sweepNow is sweepBlue with s.asked held.
@@ -415,14 +420,20 @@ func (s *Service) sweepNow(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, askLimit)
 	defer cancel()
 	_, leads := s.leads()
-	pair := s.pair(u)
-	if u.Phase == major.Done {
-		pair = s.backPair(u)
+	switch returned := u.Phase == major.Done && u.Back; {
+	case returned && leads != nil:
+		return nil
+	case returned:
+		err = bluegreen.Leave(ctx, s.Server.SessionIn)
+	case u.Phase == major.Done || u.Back: // the group has the new cluster
+		err = s.backPair(u).Sweep(ctx, leads == nil)
+	default:
+		err = s.pair(u).Sweep(ctx, leads == nil)
 	}
-	if err := pair.Sweep(ctx, leads == nil); err != nil || leads != nil {
+	if err != nil || leads != nil {
 		return err
 	}
-	if u.Phase == major.Done {
+	if u.Return != nil && u.Phase == major.Done {
 		return s.changeReturn(func(u *major.Upgrade, _ *major.Return) { u.Swept = true })
 	}
 	u.Swept = true

@@ -87,14 +87,27 @@ func (s *Service) changeReturn(change func(u *major.Upgrade, r *major.Return)) e
 // was asked for. When ctx ends, the server of the old cluster ends, and the next agent goes on.
 func (s *Service) keepReturn(ctx context.Context) {
 	u, err := Read(s.Layout)
-	if err != nil || u.Phase != major.Done || u.Return == nil || !u.Return.Open || s.filling.Load() {
+	if err != nil || u.Phase != major.Done || u.Return == nil || s.filling.Load() {
 		return
 	}
 	r := &returning{Service: s, pair: s.backPair(u)}
 	defer func() { _ = r.pair.End(false) }()
+	if u.Return.ToLeave() && s.leaving < maxLeaves { // the agent ended before
+		s.leaving++
+		if err := r.leave(ctx, u); err != nil {
+			s.Logger.Warn("the old cluster is not as it was left", "err", err)
+		}
+		return
+	}
+	if !u.Return.Open {
+		return
+	}
 	for r.turn(ctx) && retry.Sleep(ctx, returnAgain) == nil {
 	}
 }
+
+// maxLeaves is how often an agent tries to end the server of an old cluster in order.
+const maxLeaves = 5
 
 // returning is an old cluster that follows.
 type returning struct {
@@ -257,10 +270,12 @@ func (r *returning) passBack(ctx context.Context, u major.Upgrade) bool {
 	case pass.over:
 		r.Note("the way back of the major upgrade has ended", pass.u.Why)
 		return false
-	case r.pair.Over(), errors.Is(err, bluegreen.ErrChanged):
-		r.end(ctx, u, errors.Join(err, pass.failed).Error())
+	case errors.Is(err, bluegreen.ErrChanged):
+		r.end(ctx, u, err.Error()+", which the old cluster does not get")
 		return false
 	}
+	err = errors.Join(err, pass.failed)
+	r.following = false // it may be halted, and its server may have ended: it goes on where it was
 	r.Logger.Warn("the group did not pass back to the old cluster", "err", err)
 	if err := r.changeReturn(func(_ *major.Upgrade, b *major.Return) { b.Asked, b.Why = false, fmt.Sprint(err) }); err != nil {
 		r.Logger.Warn("the way back of the major upgrade waits", "err", err)
@@ -277,6 +292,9 @@ func (r *returning) trySwitch(ctx context.Context, u major.Upgrade, pass *passag
 	}
 	databases, err := r.pair.Databases(ctx)
 	if err != nil {
+		return err
+	}
+	if err := r.pair.Carried(ctx, databases); err != nil {
 		return err
 	}
 	if err := r.pair.MakeReady(ctx); err != nil {
@@ -325,8 +343,11 @@ func (r *returning) leave(ctx context.Context, u major.Upgrade) error {
 			return err
 		}
 	}
-	err := r.pair.Leave(ctx)
-	return errors.Join(err, r.pair.End(err == nil))
+	err := bluegreen.Leave(ctx, r.pair.Green)
+	if err = errors.Join(err, r.pair.End(err == nil)); err != nil {
+		return err
+	}
+	return r.changeReturn(func(_ *major.Upgrade, b *major.Return) { b.Left = true })
 }
 
 // wish notes what an administrator wants of the way back that is open: that it is taken, or that it ends.

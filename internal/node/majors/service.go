@@ -78,6 +78,7 @@ type Service struct {
 	last  etcd.Snapshot // what Facts read last
 
 	filling atomic.Bool // a new cluster is being filled
+	leaving int         // how often Run has tried to end an old cluster that followed
 }
 
 // New returns the service of a node.

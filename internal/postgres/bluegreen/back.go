@@ -81,7 +81,7 @@ func (p *Pair) holdBack(ctx context.Context, databases []string) {
 }
 
 // Follow has green, which was left, follow blue in each database for which there is a slot, from where that begins, and
-// returns how many there are. A database that follows already goes on.
+// returns how many there are. A database that has followed before goes on where it was.
 func (p *Pair) Follow(ctx context.Context) (n int, err error) {
 	databases, err := p.Databases(ctx)
 	if err != nil {
@@ -89,7 +89,7 @@ func (p *Pair) Follow(ctx context.Context) (n int, err error) {
 	}
 	for _, d := range databases {
 		var oid uint32
-		var slot, subscribed bool
+		var slot bool
 		err := in(ctx, p.Blue, d, func(c *pgx.Conn) error {
 			return c.QueryRow(ctx, `SELECT d.oid, EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = $1 || '_' || d.oid) FROM pg_database d WHERE d.datname = current_database()`, p.name()).
 				Scan(&oid, &slot)
@@ -97,11 +97,14 @@ func (p *Pair) Follow(ctx context.Context) (n int, err error) {
 		if err == nil && slot {
 			n++
 			err = in(ctx, p.Green, d, func(c *pgx.Conn) error {
-				err := c.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_subscription s JOIN pg_database d ON d.oid = s.subdbid WHERE subname = $1 AND datname = current_database())", p.name()).Scan(&subscribed)
-				if err != nil || subscribed {
-					return err
+				there, enabled, err := subscribed(ctx, c, back)
+				if err == nil && !there {
+					return p.subscribe(ctx, c, d, oid)
 				}
-				return p.subscribe(ctx, c, d, oid)
+				if err == nil && !enabled {
+					_, err = c.Exec(ctx, "ALTER SUBSCRIPTION "+back+" ENABLE")
+				}
+				return err
 			})
 		}
 		if err != nil {
@@ -111,14 +114,24 @@ func (p *Pair) Follow(ctx context.Context) (n int, err error) {
 	return n, nil
 }
 
-// Leave ends the replication on green, whose server runs, in every database. The slots on blue stay.
-func (p *Pair) Leave(ctx context.Context) error {
-	databases, err := databases(ctx, p.Green)
+// halt has a database follow no more for now. What says how far it is stays: a slot may say less after a crash.
+func halt(ctx context.Context, c *pgx.Conn) error {
+	there, _, err := subscribed(ctx, c, back)
+	if err == nil && there {
+		_, err = c.Exec(ctx, "ALTER SUBSCRIPTION "+back+" DISABLE")
+	}
+	return err
+}
+
+// Leave ends the replication for the way back in every database of a cluster that has followed. The slots of the other
+// cluster stay.
+func Leave(ctx context.Context, open func(ctx context.Context, database string) (*pgx.Conn, error)) error {
+	all, err := databases(ctx, open)
 	if err != nil {
 		return err
 	}
-	for _, d := range databases {
-		if err := in(ctx, p.Green, d, func(c *pgx.Conn) error { return p.unsubscribe(ctx, c) }); err != nil {
+	for _, d := range all {
+		if err := in(ctx, open, d, func(c *pgx.Conn) error { return unsubscribe(ctx, c, back) }); err != nil {
 			return err
 		}
 	}

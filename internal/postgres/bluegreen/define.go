@@ -151,7 +151,7 @@ func permanent(column string) string {
 }
 
 // definitions has the rows of the catalogs of a database that a person's change of a definition changes. pg_class has
-// numbers that are no definitions.
+// numbers that are no definitions. The publication for the way back counts: without it rows would be left out.
 var definitions = strings.Join([]string{
 	`SELECT 'pg_class' AS k, c.oid::text AS id, concat_ws(' ', c.relnamespace, c.relname, c.relowner, c.relkind, c.relpersistence, c.relreplident, c.relispartition, c.relrowsecurity,
 		c.relforcerowsecurity, c.reloptions::text, c.relacl::text, pg_get_expr(c.relpartbound, c.oid)) AS v FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -177,7 +177,8 @@ var definitions = strings.Join([]string{
 	rowsOf("pg_statistic_ext", "x.oid", ""), rowsOf("pg_event_trigger", "x.oid", ""), rowsOf("pg_default_acl", "x.oid", ""),
 	rowsOf("pg_foreign_server", "x.oid", ""), rowsOf("pg_foreign_data_wrapper", "x.oid", ""), rowsOf("pg_user_mapping", "x.oid", ""), rowsOf("pg_foreign_table", "x.ftrelid", ""),
 	rowsOf("pg_ts_config", "x.oid", "WHERE x.oid >= 16384"), rowsOf("pg_ts_dict", "x.oid", "WHERE x.oid >= 16384"), rowsOf("pg_transform", "x.oid", ""),
-	rowsOf("pg_publication", "x.oid", "WHERE x.pubname NOT IN ('"+forth+"', '"+back+"')"), rowsOf("pg_subscription", "x.oid", "WHERE x.subname NOT IN ('"+forth+"', '"+back+"')"),
+	rowsOf("pg_publication", "x.oid", "WHERE x.pubname <> '"+forth+"'"), rowsOf("pg_publication_rel", "x.oid", "JOIN pg_publication p ON p.oid = x.prpubid WHERE p.pubname <> '"+forth+"'"),
+	rowsOf("pg_subscription", "x.oid", "WHERE x.subname NOT IN ('"+forth+"', '"+back+"')"),
 	rowsOf("pg_description", "x.classoid::text || ' ' || x.objoid || ' ' || x.objsubid", "WHERE x.objoid >= 16384"), rowsOf("pg_seclabel", "x.objoid", ""),
 }, " UNION ALL ")
 

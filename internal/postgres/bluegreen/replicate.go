@@ -225,22 +225,29 @@ type Shape struct {
 	Databases []string
 }
 
-// Finish has green have everything. Blue is quiet: x is the end of its WAL, and nothing writes. Afterwards nothing of
-// the replication is left on either side, and green's server has ended in order. Green has everything indeed if the
-// next transaction of blue that writes still has the number next when blue has ended.
+// Finish has green have everything. Blue is quiet: x is the end of its WAL, and nothing writes. Afterwards green's server
+// has ended in order. Green has everything indeed if the next transaction of blue that writes still has the number next
+// when blue has ended. On the way there nothing of the replication is left on either side then. On the way back it is
+// only halted, so that it can go on where it was if the group does not pass.
 func (p *Pair) Finish(ctx context.Context, x string, s Shape) (next uint64, err error) {
-	now, err := p.Fingerprint(ctx, s.Databases)
-	if err != nil {
-		return 0, err
+	if !p.Back { // else it would end for a change that is known only later
+		if err := p.same(ctx, s); err != nil {
+			return 0, err
+		}
 	}
-	if now != s.Print {
-		return 0, ErrChanged
+	if err := p.Carried(ctx, s.Databases); err != nil {
+		return 0, err
 	}
 	if err := p.confirmed(ctx, x); err != nil {
 		return 0, err
 	}
-	p.over.Store(true)
-	if next, err = p.last(ctx); err != nil {
+	if !p.Back {
+		p.over.Store(true)
+	}
+	if next, err = p.last(ctx, s); err != nil {
+		return 0, err
+	}
+	if err := p.Carried(ctx, s.Databases); err != nil {
 		return 0, err
 	}
 	for _, d := range s.Databases {
@@ -248,8 +255,10 @@ func (p *Pair) Finish(ctx context.Context, x string, s Shape) (next uint64, err 
 			return 0, err
 		}
 	}
-	if err := p.Sweep(ctx, false); err != nil {
-		return 0, err
+	if !p.Back {
+		if err := p.Sweep(ctx, false); err != nil {
+			return 0, err
+		}
 	}
 	if p.Keep {
 		p.holdBack(ctx, s.Databases)
@@ -257,21 +266,49 @@ func (p *Pair) Finish(ctx context.Context, x string, s Shape) (next uint64, err 
 	return next, p.End(true)
 }
 
+// same returns ErrChanged if definitions on blue have changed.
+func (p *Pair) same(ctx context.Context, s Shape) error {
+	now, err := p.Fingerprint(ctx, s.Databases)
+	if err == nil && now != s.Print {
+		err = ErrChanged
+	}
+	return err
+}
+
+// Carried returns an error if blue has what logical replication does not carry, and what is no definition.
+func (p *Pair) Carried(ctx context.Context, databases []string) error {
+	for _, d := range databases {
+		err := in(ctx, p.Blue, d, func(c *pgx.Conn) error {
+			var large, prepared int
+			err := c.QueryRow(ctx, "SELECT (SELECT count(*) FROM pg_largeobject_metadata), (SELECT count(*) FROM pg_prepared_xacts)").Scan(&large, &prepared)
+			if err == nil && large+prepared > 0 {
+				err = fmt.Errorf("there are %d large objects and %d prepared transactions, which are not replicated; remove the large objects (lo_unlink, vacuumlo), and end the transactions", large, prepared)
+			}
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("look for what is not replicated: %w", err)
+		}
+	}
+	return nil
+}
+
 // last has green have what blue has written since it was taken for quiet, and returns the number of the transaction
-// that would write next. The publications are removed first, as that writes. A row that is written from then on cannot
-// be replicated, so that green never has it. A worker of autovacuum writes as well, and so does a session that ends
-// with temporary tables: both are ended.
-func (p *Pair) last(ctx context.Context) (next uint64, err error) {
-	if err := p.unpublish(ctx); err != nil {
-		return 0, err
+// that would write next. On the way there the publications are removed first, as that writes. A worker of autovacuum
+// writes as well, and so does a session that ends with temporary tables: both are ended. Whatever has a number below
+// next is over then: its WAL is before the end that green confirms, and the definitions that it has made are seen.
+func (p *Pair) last(ctx context.Context, s Shape) (next uint64, err error) {
+	if !p.Back {
+		if err := p.unpublish(ctx); err != nil {
+			return 0, err
+		}
 	}
 	var x string
 	err = in(ctx, p.Blue, "", func(c *pgx.Conn) error {
 		if _, err := c.Exec(ctx, others, session.Name); err != nil {
 			return err
 		}
-		// The number first: what has one below it, and is over, has its WAL before the end that is asked for then.
-		if err := c.QueryRow(ctx, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint").Scan(&next); err != nil {
+		if next, err = quiet(ctx, c); err != nil {
 			return err
 		}
 		return c.QueryRow(ctx, "SELECT pg_current_wal_insert_lsn()::text").Scan(&x)
@@ -279,7 +316,24 @@ func (p *Pair) last(ctx context.Context) (next uint64, err error) {
 	if err != nil {
 		return 0, err
 	}
+	if err := p.same(ctx, s); err != nil {
+		return 0, err
+	}
 	return next, p.confirmed(ctx, x)
+}
+
+// quiet waits until no transaction with a number runs, and returns the next number.
+func quiet(ctx context.Context, c *pgx.Conn) (next uint64, err error) {
+	for {
+		var least uint64
+		err := c.QueryRow(ctx, "SELECT pg_snapshot_xmin(s)::text::bigint, pg_snapshot_xmax(s)::text::bigint FROM pg_current_snapshot() s").Scan(&least, &next)
+		if err != nil || least == next {
+			return next, err
+		}
+		if retry.Sleep(ctx, 5*time.Millisecond) != nil {
+			return 0, fmt.Errorf("transaction %d still writes", least)
+		}
+	}
 }
 
 // others ends the workers of autovacuum and all sessions that are not of an agent, and waits until they have ended.
@@ -318,18 +372,10 @@ func (p *Pair) confirmed(ctx context.Context, x string) error {
 	})
 }
 
-// finish takes over what is not replicated of one database, and ends the replication of it on green.
+// finish takes over what is not replicated of one database, and ends the replication of it on green, or halts it.
 func (p *Pair) finish(ctx context.Context, database string) error {
 	var values []string
-	err := in(ctx, p.Blue, database, func(c *pgx.Conn) error {
-		var large, prepared int
-		if err := c.QueryRow(ctx, "SELECT (SELECT count(*) FROM pg_largeobject_metadata), (SELECT count(*) FROM pg_prepared_xacts)").Scan(&large, &prepared); err != nil {
-			return err
-		}
-		if large+prepared > 0 {
-			return fmt.Errorf("%d large objects and %d prepared transactions have come since the copy began", large, prepared)
-		}
-		var err error
+	err := in(ctx, p.Blue, database, func(c *pgx.Conn) (err error) {
 		values, err = sequences(ctx, c)
 		return err
 	})
@@ -345,22 +391,32 @@ func (p *Pair) finish(ctx context.Context, database string) error {
 			}
 			values = values[n:]
 		}
-		return p.unsubscribe(ctx, c)
+		if p.Back {
+			return halt(ctx, c)
+		}
+		return unsubscribe(ctx, c, forth)
 	})
 }
 
 // unsubscribe ends the replication of a database on green. The slot on blue stays.
-func (p *Pair) unsubscribe(ctx context.Context, c *pgx.Conn) error {
-	var subscribed bool
-	if err := c.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_subscription s JOIN pg_database d ON d.oid = s.subdbid WHERE subname = $1 AND datname = current_database())", p.name()).Scan(&subscribed); err != nil || !subscribed {
+func unsubscribe(ctx context.Context, c *pgx.Conn, name string) error {
+	there, _, err := subscribed(ctx, c, name)
+	if err != nil || !there {
 		return err
 	}
-	for _, sql := range []string{"ALTER SUBSCRIPTION " + p.name() + " DISABLE", "ALTER SUBSCRIPTION " + p.name() + " SET (slot_name = NONE)", "DROP SUBSCRIPTION " + p.name()} {
+	for _, sql := range []string{"ALTER SUBSCRIPTION " + name + " DISABLE", "ALTER SUBSCRIPTION " + name + " SET (slot_name = NONE)", "DROP SUBSCRIPTION " + name} {
 		if _, err := c.Exec(ctx, sql); err != nil {
 			return fmt.Errorf("end the replication: %w", err)
 		}
 	}
 	return nil
+}
+
+// subscribed reports whether the database of a session has a subscription, and whether that is enabled.
+func subscribed(ctx context.Context, c *pgx.Conn, name string) (there, enabled bool, err error) {
+	err = c.QueryRow(ctx, "SELECT count(*) > 0, coalesce(bool_or(subenabled), false) FROM pg_subscription s JOIN pg_database d ON d.oid = s.subdbid WHERE subname = $1 AND datname = current_database()", name).
+		Scan(&there, &enabled)
+	return there, enabled, err
 }
 
 // sequences returns the statements that give each sequence the value that it has here.
