@@ -387,7 +387,7 @@ func (x *session) become(ctx context.Context, from *session, packet []byte) (new
 	}
 	was := from.moving.state
 	status := continuity.Greeting(g.Bytes)
-	// A session that leaves its server idle may go on at a later version: nothing of it is asked for or executed again.
+	// A session that leaves its server idle may go on at another version: nothing of it is asked for or executed again.
 	heard, again, err := x.server().Restore(was, []string{hello.ClientAddr}, status, !from.moving.outlived.Load())
 	if err != nil {
 		return nil, err

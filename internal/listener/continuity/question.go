@@ -95,23 +95,32 @@ func Question(names []string) []byte {
 	return pgwire.AppendMessage(b, 'S', nil)
 }
 
-// across asks a backend of a later version why its session, which is in the state of another one, could still surprise
+// across asks a backend of another version why its session, which is in the state of another one, could still surprise
 // its client. Types have other numbers in another cluster, and drivers keep those that they have seen.
-const across = `select '` + rowRefusal + `', 'its database has types of its own, which have other numbers on the new version', '', '' where exists (
+const across = `select '` + rowRefusal + `', 'its database has types of its own, which have other numbers on the other version', '', '' where exists (
 	select from pg_catalog.pg_type t where t.oid operator(pg_catalog.>=) 16384::pg_catalog.oid and (
 		t.typtype operator(pg_catalog.=) any ('{e,r,m}'::pg_catalog."char"[])
 		or t.typtype operator(pg_catalog.=) 'b'::pg_catalog."char" and t.typcategory operator(pg_catalog.<>) 'A'::pg_catalog."char"
 		or t.typtype operator(pg_catalog.=) 'c'::pg_catalog."char" and exists (
-			select from pg_catalog.pg_class c where c.oid operator(pg_catalog.=) t.typrelid and c.relkind operator(pg_catalog.=) 'c'::pg_catalog."char")))
-union all select '` + rowRefusal + `', 'a prepared statement of it returns rows of a type that has another number on the new version', '', '' where exists (
+			select from pg_catalog.pg_class c where c.oid operator(pg_catalog.=) t.typrelid and c.relkind operator(pg_catalog.=) 'c'::pg_catalog."char")))`
+
+// acrossResults is the rest of it, for a backend that tells the types of results.
+const acrossResults = `
+union all select '` + rowRefusal + `', 'a prepared statement of it returns rows of a type that has another number on the other version', '', '' where exists (
 	select from pg_catalog.pg_prepared_statements p, pg_catalog.unnest(p.result_types) r
 	where r::pg_catalog.oid operator(pg_catalog.>=) 10000::pg_catalog.oid)`
 
-// Across returns the request for Refused, whose answer ends with one ReadyForQuery. Its backend is of PostgreSQL 16 or
-// later.
-func Across() []byte { return pgwire.AppendMessage(nil, 'Q', pgwire.AppendCString(nil, across)) }
+// Across returns the request for Refused to the backend of a session that was made again, whose answer ends with one
+// ReadyForQuery.
+func (s *State) Across() []byte {
+	q := across
+	if s.major() >= 16 {
+		q += acrossResults
+	}
+	return pgwire.AppendMessage(nil, 'Q', pgwire.AppendCString(nil, q))
+}
 
-// Refused returns why a session whose backend has answered Across cannot take the place of one of an earlier version;
+// Refused returns why a session whose backend has answered Across cannot take the place of one of another version;
 // "": it can.
 func (a *Answer) Refused() string {
 	if a.failed != "" {

@@ -153,9 +153,9 @@ func (s *State) Differs(again *State, across bool) string {
 	return ""
 }
 
-// Later reports whether a session that was made again is on a server of a later major version. Another question is to
+// Crosses reports whether a session that was made again is on a server of another major version. Another question is to
 // be asked there then (Across).
-func (s *State) Later(again *State) bool { return again.major() > s.major() }
+func (s *State) Crosses(again *State) bool { return again.major() != s.major() }
 
 func (s *State) major() int { return major(s.Reported["server_version"]) }
 
@@ -167,7 +167,8 @@ func sameStatement(a, b Statement) bool {
 const fixedTypes = 10000
 
 // sameAcross is sameStatement for a statement that was prepared on a server of another version. PostgreSQL 15 does not
-// tell the types of results; those of the catalogs' own columns may be others.
+// tell the types of results; those of the catalogs' own columns may be others. A statement whose results only the
+// server tells that is left does not go along.
 func sameAcross(a, b Statement) bool {
 	if a.Results == "" {
 		if low := strings.ToLower(a.Text); strings.Contains(low, "pg_") || strings.Contains(low, "information_schema") {

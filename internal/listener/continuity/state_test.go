@@ -22,6 +22,8 @@ func TestDiffersAcross(t *testing.T) {
 		"another one, of a lost server":    {state("15.4", plain), state("16.1", told("{text}")), false, "the version of PostgreSQL"},
 		"another one":                      {state("15.4", plain), state("16.1", told("{text}")), true, ""},
 		"both tell the results":            {state("16.1", told("{text}")), state("18beta1", told("{text}")), true, ""},
+		"results that are told no more":    {state("16.1", told("{text}")), state("15.4", plain), true, "prepared statements"},
+		"an earlier one":                   {state("16.1", plain), state("15.4", plain), true, ""},
 		"other results":                    {state("16.1", told("{text}")), state("18.0", told("{integer}")), true, "prepared statements"},
 		"a type of its own":                {state("16.1", Statement{Text: "a", Types: []uint32{16400}}), state("18.0", Statement{Text: "a", Types: []uint32{16400}}), true, "prepared statements"},
 		"a column of the catalogs":         {state("15.4", Statement{Text: "SELECT * FROM PG_class"}), state("16.1", Statement{Text: "SELECT * FROM PG_class", Results: "{oid}"}), true, "prepared statements"},
@@ -33,10 +35,10 @@ func TestDiffersAcross(t *testing.T) {
 	}
 	for _, c := range []struct {
 		was, again string
-		later      bool
-	}{{"15.4", "16.1", true}, {"15.4", "15.18", false}, {"18.1", "15.4", false}, {"9.6.1", "15.1", true}, {"18.1", "19beta1", true}} {
-		if got := state(c.was, plain).Later(state(c.again, plain)); got != c.later {
-			t.Errorf("%s after %s is later: %t", c.again, c.was, got)
+		crosses    bool
+	}{{"15.4", "16.1", true}, {"15.4", "15.18", false}, {"18.1", "15.4", true}, {"9.6.1", "15.1", true}, {"18.1", "19beta1", true}} {
+		if got := state(c.was, plain).Crosses(state(c.again, plain)); got != c.crosses {
+			t.Errorf("%s after %s is another version: %t", c.again, c.was, got)
 		}
 	}
 	was := state("15.4", plain)

@@ -53,9 +53,9 @@ func (s Server) exchange(requests []byte, n int) (*continuity.Answer, error) {
 }
 
 // Restore brings the session into a state, and checks that it is in it. unlisted are settings that no view lists.
-// status has what the server has reported, and gets what it reports now. With later the server may be of a later major
+// status has what the server has reported, and gets what it reports now. With across the server may be of another major
 // version. It returns the notifications that have come, and what the server tells of the session.
-func (s Server) Restore(was *continuity.State, unlisted []string, status map[string]string, later bool) (heard []byte, again *continuity.State, err error) {
+func (s Server) Restore(was *continuity.State, unlisted []string, status map[string]string, across bool) (heard []byte, again *continuity.State, err error) {
 	question := continuity.Question(append(unlisted, was.Names()...))
 	var states [2]continuity.State
 	for i := range states {
@@ -80,23 +80,22 @@ func (s Server) Restore(was *continuity.State, unlisted []string, status map[str
 		a.Reports(status)
 		heard = append(heard, a.Notifications...)
 	}
-	later = later && was.Later(&states[1])
-	if d := was.Differs(&states[1], later); d != "" {
+	across = across && was.Crosses(&states[1])
+	if d := was.Differs(&states[1], across); d != "" {
 		return nil, nil, fmt.Errorf("%w: %s", ErrNotTheSame, d)
 	}
-	if err := s.goesAcross(later); err != nil {
-		return nil, nil, err
+	if across {
+		if err := s.goesAcross(&states[1]); err != nil {
+			return nil, nil, err
+		}
 	}
 	was.Extensions, was.Tells, was.Ruleless = states[1].Extensions, states[1].Tells, states[1].Ruleless
 	return heard, &states[1], nil
 }
 
-// goesAcross checks that a client whose session was on a server of an earlier version, if later, can go on in this one.
-func (s Server) goesAcross(later bool) error {
-	if !later {
-		return nil
-	}
-	a, err := s.exchange(continuity.Across(), 1)
+// goesAcross checks that a client whose session was on a server of another version can go on in this one.
+func (s Server) goesAcross(again *continuity.State) error {
+	a, err := s.exchange(again.Across(), 1)
 	if err != nil {
 		return err
 	}

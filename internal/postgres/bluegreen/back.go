@@ -36,6 +36,9 @@ func (p *Pair) hold(h Held) {
 func (p *Pair) publishBack(ctx context.Context, databases []string) {
 	h := Held{Why: errNoSlots}
 	defer func() { p.hold(h) }()
+	if h.Why = p.workers(ctx, len(databases)); h.Why != nil {
+		return
+	}
 	for _, d := range databases {
 		err := in(ctx, p.Green, d, func(c *pgx.Conn) error {
 			var level string
@@ -54,6 +57,19 @@ func (p *Pair) publishBack(ctx context.Context, databases []string) {
 		}
 	}
 	h.Print, h.Why = fingerprint(ctx, p.Green, databases)
+}
+
+// workers returns an error if blue cannot follow so many databases with the processes that its settings allow. They are
+// not raised for it: the standbys of a server that has once had more stop their recovery.
+func (p *Pair) workers(ctx context.Context, databases int) error {
+	return in(ctx, p.Blue, "", func(c *pgx.Conn) error {
+		var has int
+		err := c.QueryRow(ctx, "SELECT current_setting('max_worker_processes')::int").Scan(&has)
+		if need := databases + 2; err == nil && has < need {
+			err = fmt.Errorf("max_worker_processes is %d, and the old cluster needs %d to follow %d databases", has, need, databases)
+		}
+		return err
+	})
 }
 
 // holdBack makes the slots for the way back on green, which has everything. The writes to green from then on are in

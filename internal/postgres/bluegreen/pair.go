@@ -81,8 +81,9 @@ func (p *Pair) Start(ctx context.Context, databases int) error {
 		"max_replication_slots": strconv.Itoa(max(20, workers)), "wal_writer_delay": "10ms", "logging_collector": "off", "log_destination": "stderr",
 		"max_sync_workers_per_subscription": "2", "wal_retrieve_retry_interval": "500ms",
 	}
-	if p.Back { // the memory is that of the server that serves
+	if p.Back { // the memory is that of the server that serves; a standby of it pauses where this number was higher
 		set["shared_buffers"] = "128MB"
+		delete(set, "max_worker_processes")
 	}
 	if p.Install.Major >= 17 {
 		set["summarize_wal"], set["sync_replication_slots"] = "off", "off"

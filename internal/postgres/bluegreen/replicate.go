@@ -230,19 +230,11 @@ type Shape struct {
 // when blue has ended. On the way there nothing of the replication is left on either side then. On the way back it is
 // only halted, so that it can go on where it was if the group does not pass.
 func (p *Pair) Finish(ctx context.Context, x string, s Shape) (next uint64, err error) {
-	if !p.Back { // else it would end for a change that is known only later
-		if err := p.same(ctx, s); err != nil {
-			return 0, err
-		}
-	}
 	if err := p.Carried(ctx, s.Databases); err != nil {
 		return 0, err
 	}
 	if err := p.confirmed(ctx, x); err != nil {
 		return 0, err
-	}
-	if !p.Back {
-		p.over.Store(true)
 	}
 	if next, err = p.last(ctx, s); err != nil {
 		return 0, err
@@ -294,30 +286,44 @@ func (p *Pair) Carried(ctx context.Context, databases []string) error {
 }
 
 // last has green have what blue has written since it was taken for quiet, and returns the number of the transaction
-// that would write next. On the way there the publications are removed first, as that writes. A worker of autovacuum
-// writes as well, and so does a session that ends with temporary tables: both are ended. Whatever has a number below
-// next is over then: its WAL is before the end that green confirms, and the definitions that it has made are seen.
+// that would write next. A worker of autovacuum writes as well, and so does a session that ends with temporary tables:
+// both are ended. Whatever has a number below next is over then: its WAL is before the end that green confirms, and the
+// definitions that it has made are seen. On the way there the publications are removed, as that writes, too. What else
+// has taken a number meanwhile may be a definition.
 func (p *Pair) last(ctx context.Context, s Shape) (next uint64, err error) {
-	if !p.Back {
-		if err := p.unpublish(ctx); err != nil {
-			return 0, err
-		}
-	}
 	var x string
-	err = in(ctx, p.Blue, "", func(c *pgx.Conn) error {
-		if _, err := c.Exec(ctx, others, session.Name); err != nil {
-			return err
-		}
-		if next, err = quiet(ctx, c); err != nil {
-			return err
-		}
-		return c.QueryRow(ctx, "SELECT pg_current_wal_insert_lsn()::text").Scan(&x)
-	})
-	if err != nil {
+	look := func() error {
+		return in(ctx, p.Blue, "", func(c *pgx.Conn) (err error) {
+			if _, err := c.Exec(ctx, others, session.Name); err != nil {
+				return err
+			}
+			if next, err = quiet(ctx, c); err != nil {
+				return err
+			}
+			return c.QueryRow(ctx, "SELECT pg_current_wal_insert_lsn()::text").Scan(&x)
+		})
+	}
+	if err := look(); err != nil {
 		return 0, err
 	}
 	if err := p.same(ctx, s); err != nil {
 		return 0, err
+	}
+	if !p.Back {
+		p.over.Store(true)
+		removed, err := p.unpublish(ctx)
+		if err != nil {
+			return 0, err
+		}
+		mine := next + removed
+		if err := look(); err != nil {
+			return 0, err
+		}
+		if next != mine {
+			if err := p.same(ctx, s); err != nil {
+				return 0, err
+			}
+		}
 	}
 	return next, p.confirmed(ctx, x)
 }
@@ -470,23 +476,29 @@ func (p *Pair) Sweep(ctx context.Context, primary bool) error {
 	if err != nil || !primary {
 		return err
 	}
-	return p.unpublish(ctx)
+	_, err = p.unpublish(ctx)
+	return err
 }
 
-// unpublish removes the publications from blue.
-func (p *Pair) unpublish(ctx context.Context) error {
+// unpublish removes the publications from blue, each in a transaction, and returns how many there were.
+func (p *Pair) unpublish(ctx context.Context) (removed uint64, err error) {
 	databases, err := p.Databases(ctx)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	for _, d := range databases {
 		err := in(ctx, p.Blue, d, func(c *pgx.Conn) error {
+			var there uint64
+			if err := c.QueryRow(ctx, "SELECT count(*) FROM pg_publication WHERE pubname = $1", p.name()).Scan(&there); err != nil || there == 0 {
+				return err
+			}
+			removed++
 			_, err := c.Exec(ctx, "DROP PUBLICATION IF EXISTS "+p.name())
 			return err
 		})
 		if err != nil {
-			return fmt.Errorf("remove the publication: %w", err)
+			return removed, fmt.Errorf("remove the publication: %w", err)
 		}
 	}
-	return nil
+	return removed, nil
 }
