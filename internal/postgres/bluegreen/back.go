@@ -130,7 +130,7 @@ func (p *Pair) Follow(ctx context.Context) (n int, err error) {
 	return n, nil
 }
 
-// halt has a database follow no more for now. What says how far it is stays: a slot may say less after a crash.
+// halt has a database follow no more for now. The subscription keeps how far it is: a slot may say less after a crash.
 func halt(ctx context.Context, c *pgx.Conn) error {
 	there, _, err := subscribed(ctx, c, back)
 	if err == nil && there {

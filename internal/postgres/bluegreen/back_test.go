@@ -127,8 +127,8 @@ func TestWayBack(t *testing.T) {
 	w.has(t, "", "SELECT (SELECT count(*) FROM pg_replication_slots) + (SELECT count(*) FROM pg_publication)", "0")
 }
 
-// TestLateDefinition: a definition that is made while green gets the last of it is found, although blue counted as quiet
-// before.
+// TestLateDefinition: a definition that is made while green gets the last of it is found, although blue counted as
+// quiet before.
 func TestLateDefinition(t *testing.T) {
 	if !asServer(t) {
 		return

@@ -225,8 +225,8 @@ type Shape struct {
 	Databases []string
 }
 
-// Finish has green have everything. Blue is quiet: x is the end of its WAL, and nothing writes. Afterwards green's server
-// has ended in order. Green has everything indeed if the next transaction of blue that writes still has the number next
+// Finish has green have everything. Blue is quiet: x is the end of its WAL, and nothing writes. Afterwards green's
+// server has ended in order. Green has everything indeed if the next transaction of blue that writes still has the number next
 // when blue has ended. On the way there nothing of the replication is left on either side then. On the way back it is
 // only halted, so that it can go on where it was if the group does not pass.
 func (p *Pair) Finish(ctx context.Context, x string, s Shape) (next uint64, err error) {
@@ -267,29 +267,11 @@ func (p *Pair) same(ctx context.Context, s Shape) error {
 	return err
 }
 
-// Carried returns an error if blue has what logical replication does not carry, and what is no definition.
-func (p *Pair) Carried(ctx context.Context, databases []string) error {
-	for _, d := range databases {
-		err := in(ctx, p.Blue, d, func(c *pgx.Conn) error {
-			var large, prepared int
-			err := c.QueryRow(ctx, "SELECT (SELECT count(*) FROM pg_largeobject_metadata), (SELECT count(*) FROM pg_prepared_xacts)").Scan(&large, &prepared)
-			if err == nil && large+prepared > 0 {
-				err = fmt.Errorf("there are %d large objects and %d prepared transactions, which are not replicated; remove the large objects (lo_unlink, vacuumlo), and end the transactions", large, prepared)
-			}
-			return err
-		})
-		if err != nil {
-			return fmt.Errorf("look for what is not replicated: %w", err)
-		}
-	}
-	return nil
-}
-
 // last has green have what blue has written since it was taken for quiet, and returns the number of the transaction
 // that would write next. A worker of autovacuum writes as well, and so does a session that ends with temporary tables:
-// both are ended. Whatever has a number below next is over then: its WAL is before the end that green confirms, and the
-// definitions that it has made are seen. On the way there the publications are removed, as that writes, too. What else
-// has taken a number meanwhile may be a definition.
+// both are ended. A transaction with a number below next is over then: its WAL is before the end that green confirms,
+// and the definitions that it has made are seen. On the way there the publications are removed, as that writes, too.
+// Another transaction that has taken a number meanwhile may have changed a definition.
 func (p *Pair) last(ctx context.Context, s Shape) (next uint64, err error) {
 	var x string
 	look := func() error {
@@ -327,24 +309,6 @@ func (p *Pair) last(ctx context.Context, s Shape) (next uint64, err error) {
 	}
 	return next, p.confirmed(ctx, x)
 }
-
-// quiet waits until no transaction with a number runs, and returns the next number.
-func quiet(ctx context.Context, c *pgx.Conn) (next uint64, err error) {
-	for {
-		var least uint64
-		err := c.QueryRow(ctx, "SELECT pg_snapshot_xmin(s)::text::bigint, pg_snapshot_xmax(s)::text::bigint FROM pg_current_snapshot() s").Scan(&least, &next)
-		if err != nil || least == next {
-			return next, err
-		}
-		if retry.Sleep(ctx, 5*time.Millisecond) != nil {
-			return 0, fmt.Errorf("transaction %d still writes", least)
-		}
-	}
-}
-
-// others ends the workers of autovacuum and all sessions that are not of an agent, and waits until they have ended.
-const others = `SELECT pg_terminate_backend(pid, 2000) FROM pg_stat_activity
-	WHERE backend_type = 'autovacuum worker' OR backend_type = 'client backend' AND application_name <> $1 AND pid <> pg_backend_pid()`
 
 // Over reports whether the replication was ended, so that green cannot follow blue any more.
 func (p *Pair) Over() bool { return p.over.Load() }
