@@ -226,9 +226,9 @@ type Shape struct {
 }
 
 // Finish has green have everything. Blue is quiet: x is the end of its WAL, and nothing writes. Afterwards green's
-// server has ended in order. Green has everything indeed if the next transaction of blue that writes still has the number next
-// when blue has ended. On the way there nothing of the replication is left on either side then. On the way back it is
-// only halted, so that it can go on where it was if the group does not pass.
+// server has ended in order. Green has everything indeed if the next transaction of blue that writes still has the
+// number next when blue has ended. On the way there nothing of the replication is left on either side then. On the
+// way back it is only halted, so that it can go on where it was if the group does not pass.
 func (p *Pair) Finish(ctx context.Context, x string, s Shape) (next uint64, err error) {
 	if err := p.Carried(ctx, s.Databases); err != nil {
 		return 0, err
