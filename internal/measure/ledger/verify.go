@@ -26,7 +26,10 @@ type Verdict struct {
 	Duplicates     int64 // rows present more than once
 	Unrecorded     int64 // rows present that the ledger does not know, or knows in doubt with other contents
 	LostIDs        []string
-	TwoServers     bool // two servers acknowledged rows at the same time
+	LastLost       time.Time // when the latest of the lost rows was acknowledged; zero if none is lost
+	TwoServers     bool      // two servers acknowledged rows at the same time
+
+	lastLost time.Duration
 }
 
 // lostIDs bounds Verdict.LostIDs.
@@ -34,8 +37,12 @@ const lostIDs = 20
 
 // Sound reports whether the server kept every promise: no row lost, none present that was rolled back, none present
 // twice, and one server at a time.
-func (v Verdict) Sound() bool {
-	return v.Lost == 0 && v.FailedPresent == 0 && v.Duplicates == 0 && v.Unrecorded == 0 && !v.TwoServers
+func (v Verdict) Sound() bool { return v.Lost == 0 && v.SoundSince(time.Time{}) }
+
+// SoundSince is Sound where an operator accepted before at that rows are lost, and only such rows are: what was
+// acknowledged later is there, and no promise but that is broken by what was acknowledged before.
+func (v Verdict) SoundSince(at time.Time) bool {
+	return (v.Lost == 0 || v.LastLost.Before(at)) && v.FailedPresent == 0 && v.Duplicates == 0 && v.Unrecorded == 0 && !v.TwoServers
 }
 
 // String is the verdict in a line.
@@ -87,6 +94,9 @@ func (l *Ledger) Verify(ctx context.Context, dsn string) (Verdict, error) {
 		}
 	}
 	v.TwoServers = twoServers(l.clients)
+	if v.Lost > 0 {
+		v.LastLost = l.epoch.time(v.lastLost)
+	}
 	return v, nil
 }
 
@@ -131,6 +141,7 @@ func (v *Verdict) account(client int, entries []entry, found map[rowKey]*sightin
 // lose counts a row that is not present; altered: its key is, with other contents.
 func (v *Verdict) lose(row rowKey, e entry, altered bool) {
 	v.Lost++
+	v.lastLost = max(v.lastLost, e.done)
 	if len(v.LostIDs) == lostIDs {
 		return
 	}

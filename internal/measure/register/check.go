@@ -46,6 +46,9 @@ func (o Op) String() string {
 // forever is the end of an operation whose outcome is unknown.
 const forever = math.MaxInt64
 
+// anything is the state of a register of which nothing is known.
+const anything = math.MinInt64
+
 // model is one register, which holds 0 at first.
 var model = porcupine.Model{
 	Partition: func(history []porcupine.Operation) [][]porcupine.Operation {
@@ -65,9 +68,13 @@ var model = porcupine.Model{
 		now, o := state.(int64), input.(Op)
 		switch {
 		case o.Kind == Read:
-			return now == o.Value, now
+			return now == o.Value || now == anything, o.Value
 		case o.Kind == Write:
 			return true, o.Value
+		case now == anything && o.Swapped && o.Outcome == session.OK:
+			return true, o.Value
+		case now == anything: // any value but the expected one would do, or either
+			return true, now
 		case o.Outcome == session.Unknown && now != o.Expect:
 			return true, now
 		case o.Outcome == session.Unknown || o.Swapped:
@@ -87,6 +94,46 @@ type Violation struct {
 // Check looks for histories that are not linearizable, within the limit. undecided counts the registers for which it
 // was too short.
 func Check(ops []Op, limit time.Duration) (bad []Violation, undecided int) {
+	return check(model, ops, limit)
+}
+
+// CheckUntil is Check of what clients were answered until then. What was under way has an unknown outcome.
+func CheckUntil(ops []Op, at, limit time.Duration) (bad []Violation, undecided int) {
+	var own []Op
+	for _, o := range ops {
+		if o.Call >= at {
+			continue
+		}
+		if o.Return > at {
+			o.Outcome = session.Unknown
+		}
+		own = append(own, o)
+	}
+	return Check(own, limit)
+}
+
+// CheckSince is Check of what was done since then, on registers that held anything. What was under way may have taken
+// effect before, later or never.
+func CheckSince(ops []Op, at, limit time.Duration) (bad []Violation, undecided int) {
+	var own []Op
+	for _, o := range ops {
+		if o.Call < at {
+			if o.Return <= at && o.Outcome != session.Unknown {
+				continue
+			}
+			if o.Outcome == session.OK {
+				o.Outcome = session.Unknown
+			}
+			o.Call, o.Return = at, max(o.Return, at)
+		}
+		own = append(own, o)
+	}
+	unknown := model
+	unknown.Init = func() any { return int64(anything) }
+	return check(unknown, own, limit)
+}
+
+func check(m porcupine.Model, ops []Op, limit time.Duration) (bad []Violation, undecided int) {
 	seen := map[int64]bool{} // values that some client read, or expected
 	missed := map[int]bool{} // registers in which a swap did not find what it expected: any write may be why
 	for _, o := range ops {
@@ -115,7 +162,7 @@ func Check(ops []Op, limit time.Duration) (bad []Violation, undecided int) {
 	}
 	deadline := time.Now().Add(limit)
 	for key, history := range byKey {
-		switch porcupine.CheckOperationsTimeout(model, history, max(time.Until(deadline), time.Millisecond)) {
+		switch porcupine.CheckOperationsTimeout(m, history, max(time.Until(deadline), time.Millisecond)) {
 		case porcupine.Illegal:
 			bad = append(bad, Violation{key, of(ops, key)})
 		case porcupine.Unknown:

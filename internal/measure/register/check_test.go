@@ -54,6 +54,36 @@ func TestCheck(t *testing.T) {
 	}
 }
 
+// TestCheckAroundALoss holds that what a client was answered before a moment at which writes may be lost is judged, what
+// came later too, and neither by the other.
+func TestCheckAroundALoss(t *testing.T) {
+	const at = 10
+	for _, tt := range []struct {
+		name          string
+		ops           []Op
+		before, since bool // a violation is found
+	}{
+		{"a write that is lost", []Op{op(Write, 1, 0, 1), op(Read, 0, 11, 12)}, false, false},
+		{"a write that is lost and comes back", []Op{op(Write, 1, 0, 1), op(Read, 0, 11, 12), op(Read, 1, 13, 14)}, false, true},
+		{"a write that was under way takes effect", []Op{op(Write, 1, 8, 13), op(Read, 0, 11, 12), op(Read, 1, 14, 15)}, false, false},
+		{"a write in doubt takes effect", []Op{with(op(Write, 1, 2, 3), session.Unknown), op(Read, 0, 11, 12), op(Read, 1, 14, 15)}, false, false},
+		{"a write that was refused takes effect", []Op{with(op(Write, 1, 2, 3), session.Fail), op(Read, 0, 11, 12), op(Read, 1, 14, 15)}, false, true},
+		{"a write that is lost before", []Op{op(Write, 1, 0, 1), op(Read, 0, 2, 3)}, true, false},
+		{"a later write that is lost", []Op{op(Write, 1, 11, 12), op(Read, 0, 13, 14)}, false, true},
+		{"a swap of what nobody knows", []Op{swap(7, 1, true, 11, 12), op(Read, 1, 13, 14)}, false, false},
+		{"two swaps of what nobody knows", []Op{swap(7, 1, true, 11, 12), swap(7, 2, true, 13, 14)}, false, true},
+		{"a swap that was refused", []Op{swap(7, 1, false, 11, 12), op(Read, 3, 13, 14)}, false, false},
+		{"a read that was under way says nothing", []Op{op(Write, 1, 0, 1), op(Read, 1, 9, 14), op(Read, 0, 11, 12), op(Read, 0, 15, 16)}, false, false},
+	} {
+		if bad, _ := CheckUntil(tt.ops, at, time.Minute); (len(bad) > 0) != tt.before {
+			t.Errorf("%s: before: %v", tt.name, bad)
+		}
+		if bad, _ := CheckSince(tt.ops, at, time.Minute); (len(bad) > 0) != tt.since {
+			t.Errorf("%s: since: %v", tt.name, bad)
+		}
+	}
+}
+
 func TestBackwards(t *testing.T) {
 	seen := []Sighting{{Session: 1, Count: 5}, {Session: 2, Count: 3}, {Session: 1, Count: 6}, {Session: 2, Count: 3}, {Session: 1, Count: 5}}
 	if back := Backwards(seen[:4]); len(back) != 0 {

@@ -12,11 +12,10 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/lab"
@@ -32,15 +31,16 @@ const chaosMinutes = 2
 const judging = time.Minute
 
 // chaos is a group in networks of its own under everything that is checked: the ledger, registers, watchers of a count,
-// and a client whose commits are cancelled.
+// a client whose commits are cancelled, and readers that try to write.
 type chaos struct {
 	*group
-	rng     *rand.Rand
-	load    *register.Load
-	end     context.CancelFunc
-	running chan error
-	cut     *canceller
-	told    strings.Builder // the text of a record of the run
+	rng      *rand.Rand
+	load     *register.Load
+	end      context.CancelFunc
+	running  chan error
+	cut      *canceller
+	intruder *intruder
+	told     strings.Builder // the text of a record of the run
 }
 
 // say logs a line, and keeps it for the record.
@@ -136,13 +136,14 @@ func (c *chaos) begin(t *testing.T, seed uint64) {
 	if err := c.load.Prepare(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	c.cut = newCanceller(t, c.ReadWrite(), seed)
+	c.cut, c.intruder = newCanceller(t, c.ReadWrite(), seed), newIntruder(t, c.ReadWrite(), o.ReadOnly, seed)
 	ctx, cancel := context.WithCancel(context.Background())
 	c.running = make(chan error, 1)
 	go func() { c.running <- c.load.Run(ctx) }()
-	cut := make(chan struct{})
-	go func() { defer close(cut); c.cut.run(ctx) }()
-	c.end = func() { cancel(); <-cut }
+	var others sync.WaitGroup
+	others.Go(func() { c.cut.run(ctx) })
+	others.Go(func() { c.intruder.run(ctx) })
+	c.end = func() { cancel(); others.Wait() }
 	t.Cleanup(c.end)
 	c.progress(t, 50)
 }
@@ -246,9 +247,10 @@ func (c *chaos) judgeAll(t *testing.T, faults int) {
 	for _, s := range register.Backwards(seen) {
 		t.Errorf("session %d at %s saw the count go back to %d, at %s", s.Session, s.Host, s.Count, s.Server)
 	}
-	c.cut.verify(t, c.ReadWrite())
-	c.say(t, "%d faults; %d operations on registers, %d registers violated, %d undecided; %d looks at the count; %d commits cancelled",
-		faults, len(history), len(bad), undecided, len(seen), c.cut.cancelled)
+	c.cut.verify(t, c.ReadWrite(), 0)
+	c.intruder.verify(t, c.ReadWrite())
+	c.say(t, "%d faults; %d operations on registers, %d registers violated, %d undecided; %d looks at the count; %d commits cancelled in %d spellings; "+
+		"%d writes tried by readers", faults, len(history), len(bad), undecided, len(seen), c.cut.cancelled, len(c.cut.said), c.intruder.tried.Load())
 	c.equal(t)
 }
 
@@ -286,82 +288,4 @@ func (g *group) askPrivately(t *testing.T, node, query string) string {
 		t.Fatal(err)
 	}
 	return sql(t, fmt.Sprintf("host=%s user=postgres dbname=postgres sslmode=disable", l.Sockets()), query)
-}
-
-// canceller inserts rows and cancels half of the statements, most of them while the commit waits. Acknowledged rows
-// must exist.
-type canceller struct {
-	dsn       string
-	rng       *rand.Rand
-	acked     []int
-	cancelled int
-}
-
-func newCanceller(t *testing.T, dsn string, seed uint64) *canceller {
-	t.Helper()
-	sql(t, dsn, "drop table if exists cancelled")
-	sql(t, dsn, "create table cancelled (id int primary key)")
-	return &canceller{dsn: dsn, rng: rand.New(rand.NewPCG(seed, 1))}
-}
-
-func (c *canceller) run(ctx context.Context) {
-	var conn *pgx.Conn
-	drop := func() {
-		if conn != nil {
-			end, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
-			_ = conn.Close(end)
-			cancel()
-			conn = nil
-		}
-	}
-	defer drop()
-	for id := 0; ctx.Err() == nil; id++ {
-		time.Sleep(5 * time.Millisecond)
-		each, cancel := context.WithTimeout(context.WithoutCancel(ctx), 15*time.Second)
-		err := error(nil)
-		if conn == nil {
-			conn, err = pgx.Connect(each, c.dsn)
-		}
-		if err == nil {
-			if err = c.insert(each, conn, id); err == nil {
-				c.acked = append(c.acked, id)
-			} else if conn.IsClosed() || each.Err() != nil {
-				drop()
-			}
-		}
-		cancel()
-	}
-}
-
-func (c *canceller) insert(ctx context.Context, conn *pgx.Conn, id int) error {
-	sent := make(chan struct{})
-	if c.rng.IntN(2) == 0 {
-		c.cancelled++
-		after := time.Duration(c.rng.IntN(5000)) * time.Microsecond
-		go func() {
-			defer close(sent)
-			time.Sleep(after)
-			ask, cancel := context.WithTimeout(ctx, 3*time.Second)
-			defer cancel()
-			_ = conn.PgConn().CancelRequest(ask)
-		}()
-	} else {
-		close(sent)
-	}
-	_, err := conn.Exec(ctx, "insert into cancelled values ("+strconv.Itoa(id)+")", pgx.QueryExecModeSimpleProtocol)
-	<-sent
-	return err
-}
-
-func (c *canceller) verify(t *testing.T, dsn string) {
-	t.Helper()
-	have := map[string]bool{}
-	for _, id := range strings.Fields(sql(t, dsn, "select id::text from cancelled")) {
-		have[id] = true
-	}
-	for _, id := range c.acked {
-		if !have[strconv.Itoa(id)] {
-			t.Errorf("row %d was acknowledged to a client that cancels, and is lost", id)
-		}
-	}
 }

@@ -18,8 +18,9 @@ import (
 const stormMinutes = 1
 
 // TestEndToEndStorm lets several faults overlap, on any nodes, a majority included: kills, pauses, cuts, slow links,
-// full, slow and stalled disks, wrong clocks. After each squall every fault is ended, and the group must become whole
-// without an administrator. The judges of the chaos test, which is proved there to see a loss, then compare the answers
+// full, slow and stalled disks, wrong clocks, and operators who change the configuration, move the leadership or force it
+// meanwhile. After each squall every fault is ended and the configuration is put back, and the group must become whole
+// without more. The judges of the chaos test, which is proved there to see a loss, then compare the answers
 // that clients got with the rows that exist.
 func TestEndToEndStorm(t *testing.T) {
 	long(t)
@@ -30,7 +31,7 @@ func TestEndToEndStorm(t *testing.T) {
 		t.Skip("NOT RUN:", err)
 	}
 	seed := uint64(setting(t, "COTERIE_STORM_SEED", 1))
-	s := &storm{chaos{group: newGroup(t, lab.Options{Net: lab.NetNamespaces, Disks: true, Witness: true}), rng: rand.New(rand.NewPCG(seed, 1))}}
+	s := &storm{chaos: chaos{group: newGroup(t, lab.Options{Net: lab.NetNamespaces, Disks: true, Witness: true}), rng: rand.New(rand.NewPCG(seed, 1))}, seed: seed}
 	s.begin(t, seed)
 	squalls := 0
 	for ends := time.Now().Add(time.Duration(setting(t, "COTERIE_STORM_MINUTES", stormMinutes)) * time.Minute); time.Now().Before(ends); {
@@ -43,7 +44,13 @@ func TestEndToEndStorm(t *testing.T) {
 	record(t, "make storm SEED="+strconv.FormatUint(seed, 10), "COTERIE_STORM_RECORD", s.told.String())
 }
 
-type storm struct{ chaos }
+type storm struct {
+	chaos
+	seed    uint64
+	changed bool          // the configuration, since it was put back
+	loss    *acceptedLoss // in this squall; nil: none
+	eras    int           // histories that a forced failover ended
+}
 
 // squall applies some faults, each while the earlier ones are in force, ends them all, and waits until the group is
 // whole and serves.
@@ -61,9 +68,13 @@ func (s *storm) squall(t *testing.T, n int) {
 	}
 	s.calm(t)
 	began := time.Now()
+	s.putBack(t)
 	now := s.whole(t)
 	s.progress(t, 20)
 	s.say(t, "%3d. %s: whole after %v, epoch %d to %d", n, strings.Join(names, "; "), time.Since(began).Round(100*time.Millisecond), was.Epoch, now.Epoch)
+	if s.loss != nil {
+		s.judgeForced(t)
+	}
 }
 
 // fault draws one. If a process has already ended, it returns that.
@@ -82,7 +93,7 @@ func (s *storm) fault(t *testing.T) (name string, do func() error) {
 			return err
 		}
 	}
-	switch s.rng.IntN(13) {
+	switch s.rng.IntN(20) {
 	case 0:
 		return "kill " + node, func() error { return s.Kill(node, lab.WhatNode) }
 	case 1:
@@ -111,6 +122,12 @@ func (s *storm) fault(t *testing.T) (name string, do func() error) {
 			_, err := s.Clock(node, by)
 			return err
 		}
+	case 12, 13, 14, 15:
+		return s.change(node)
+	case 16:
+		return "planned failover to " + node, func() error { return s.operate("failover", "--to", node, "--node", s.node(node)) }
+	case 17:
+		return s.force(node)
 	default:
 		p := s.any("wan-bad", "satellite")
 		return p + " to " + node, func() error {
