@@ -154,6 +154,14 @@ func TestVerify(t *testing.T) {
 		t.Errorf("lost ids %q", v.LostIDs)
 	}
 
+	exec(t, s, `delete from coterie_ledger.entry where run = $1 and client = 9`, l.run)
+	exec(t, s, `delete from coterie_ledger.entry where run = $1 and client = 0 and seq = $2`, l.run, failed)
+	exec(t, s, `delete from coterie_ledger.entry where run = $1 and client = 2 and seq = 5`, l.run)
+	v = verify(t, l, s)
+	if v.LastLost.Before(l.epoch.time(l.clients[3].entries[tail-1].done)) || v.SoundSince(v.LastLost) || !v.SoundSince(v.LastLost.Add(time.Microsecond)) || v.Sound() {
+		t.Errorf("only rows of before are lost: %+v", v)
+	}
+
 	exec(t, s, `drop schema coterie_ledger cascade`)
 	if v := verify(t, l, s); v.Lost != v.Acknowledged || v.Lost == 0 {
 		t.Errorf("without the table: %v", v)

@@ -132,6 +132,7 @@ func (c *chaos) begin(t *testing.T, seed uint64) {
 		o.ReadWrite = append(o.ReadWrite, r.Listener.ReadWrite)
 		o.ReadOnly = append(o.ReadOnly, r.Listener.ReadOnly)
 	}
+	c.keepReadersAway(t, s)
 	c.load = register.New(o)
 	if err := c.load.Prepare(t.Context()); err != nil {
 		t.Fatal(err)
@@ -146,6 +147,21 @@ func (c *chaos) begin(t *testing.T, seed uint64) {
 	c.end = func() { cancel(); others.Wait() }
 	t.Cleanup(c.end)
 	c.progress(t, 50)
+}
+
+// keepReadersAway gives every replica a routing list without itself: a reader then waits or is refused where none but the
+// primary could take it, and stands on no primary.
+func (c *chaos) keepReadersAway(t *testing.T, s lab.Status) {
+	t.Helper()
+	for _, r := range s.Replicas {
+		var others []string
+		for _, o := range s.Replicas {
+			if o.Name != r.Name {
+				others = append(others, "'"+o.Name+"'")
+			}
+		}
+		c.says(t, *s.Primary, fmt.Sprintf("ALTER AVAILABILITY GROUP [lab] MODIFY REPLICA ON N'%s' WITH (PRIMARY_ROLE (READ_ONLY_ROUTING_LIST = ((%s))))", r.Name, strings.Join(others, ", ")))
+	}
 }
 
 // stop ends the clients.

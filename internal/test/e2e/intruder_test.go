@@ -17,7 +17,7 @@ import (
 )
 
 // intruder is readers, one at each replica, that try to write in random spellings. None may ever succeed, nor stand on a
-// server that is not in recovery: a session of read-only intent is answered by no primary.
+// server that is not in recovery: where no routing list names the primary, it answers no session of read-only intent.
 type intruder struct {
 	dsns  []string
 	seed  uint64
