@@ -34,9 +34,10 @@ func TestEndToEndStorm(t *testing.T) {
 	s := &storm{chaos: chaos{group: newGroup(t, lab.Options{Net: lab.NetNamespaces, Disks: true, Witness: true}), rng: rand.New(rand.NewPCG(seed, 1))}, seed: seed}
 	s.begin(t, seed)
 	squalls := 0
-	for ends := time.Now().Add(time.Duration(setting(t, "COTERIE_STORM_MINUTES", stormMinutes)) * time.Minute); time.Now().Before(ends); {
+	for ends := time.Now().Add(time.Duration(setting(t, "COTERIE_STORM_MINUTES", stormMinutes)) * time.Minute); time.Now().Before(ends) && !t.Failed(); {
 		squalls++
 		s.squall(t, squalls)
+		s.intruder.verify(t, s.ReadWrite())
 	}
 	s.stop(t)
 	s.judgeAll(t, squalls)
