@@ -53,6 +53,8 @@ func Place(routes *ag.Routes, intent ag.Intent, held func() bool) (p Placed, bad
 		return p, moved("this replica is the primary and is not open yet")
 	case p.OnPrimary && held():
 		return p, moved("this replica is the primary and is about to stop")
+	case intent == ag.ReadOnly && p.OnPrimary && !routes.Listed(routes.Self): // it was a secondary by the routes of the other node
+		return p, moved("this replica is the primary, and its read-only routing list does not name it")
 	case intent == ag.ReadWrite && !p.OnPrimary:
 		return p, moved("this replica does not take READ_WRITE sessions")
 	case !p.OnPrimary && !t.Readable:

@@ -47,7 +47,10 @@ func TestPlace(t *testing.T) {
 		want   string // part of the refusal; "" if it is placed
 	}{
 		"writer":                       {"a", nil, ag.ReadWrite, false, ""},
-		"reader on the primary":        {"a", nil, ag.ReadOnly, false, ""},
+		"reader on the primary":        {"a", func(r *ag.Routes) { r.ReadList = [][]ag.ReplicaID{{"b"}, {"a"}} }, ag.ReadOnly, false, ""},
+		"reader of a list without it":  {"a", func(r *ag.Routes) { r.ReadList = [][]ag.ReplicaID{{"b", "c"}} }, ag.ReadOnly, false, "does not name it"},
+		"writer and the same list":     {"a", func(r *ag.Routes) { r.ReadList = [][]ag.ReplicaID{{"b", "c"}} }, ag.ReadWrite, false, ""},
+		"reader on that list":          {"b", func(r *ag.Routes) { r.ReadList = [][]ag.ReplicaID{{"b", "c"}} }, ag.ReadOnly, false, ""},
 		"reader":                       {"b", nil, ag.ReadOnly, false, ""},
 		"writer on a secondary":        {"b", nil, ag.ReadWrite, false, "READ_WRITE"},
 		"reader of an unreadable copy": {"b", func(r *ag.Routes) { r.Targets[1].Readable = false }, ag.ReadOnly, false, "no readers"},
