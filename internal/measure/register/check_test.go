@@ -54,8 +54,8 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// TestCheckAroundALoss holds that what a client was answered before a moment at which writes may be lost is judged, what
-// came later too, and neither by the other.
+// TestCheckAroundALoss holds that answers before a moment at which writes may be lost are judged, later ones too, and
+// neither by the other.
 func TestCheckAroundALoss(t *testing.T) {
 	const at = 10
 	for _, tt := range []struct {

@@ -14,8 +14,8 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 )
 
-// canceller inserts rows and has half of the statements cancelled, most of them while the commit waits, in sessions that
-// hide PostgreSQL's warning of that in random spellings. Acknowledged rows must exist.
+// canceller inserts rows and has half of the statements cancelled, most of them while the commit waits, in sessions
+// that hide PostgreSQL's warning of that in random spellings. Acknowledged rows must exist.
 type canceller struct {
 	dsn       string
 	rng       *rand.Rand
@@ -133,8 +133,8 @@ func (c *canceller) timesOut(ctx context.Context, conn *pgx.Conn, id int) error 
 	return err
 }
 
-// cancels cancels the next statement after a moment, half of the times: by a request, or by another session. The channel
-// is closed when it has.
+// cancels cancels the next statement after a moment, half of the times: by a request, or by another session. The
+// channel is closed when it has.
 func (c *canceller) cancels(ctx context.Context, conn *pgx.Conn) <-chan struct{} {
 	sent := make(chan struct{})
 	if c.rng.IntN(2) == 0 {

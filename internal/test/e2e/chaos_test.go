@@ -149,8 +149,8 @@ func (c *chaos) begin(t *testing.T, seed uint64) {
 	c.progress(t, 50)
 }
 
-// keepReadersAway gives every replica a routing list without itself: a reader then waits or is refused where none but the
-// primary could take it, and stands on no primary.
+// keepReadersAway gives every replica a routing list without itself: a reader then waits or is refused where none but
+// the primary could take it, and stands on no primary.
 func (c *chaos) keepReadersAway(t *testing.T, s lab.Status) {
 	t.Helper()
 	for _, r := range s.Replicas {

@@ -16,8 +16,8 @@ import (
 	"github.com/coteriedb/coterie/internal/measure/session"
 )
 
-// intruder is readers, one at each replica, that try to write in random spellings. None may ever succeed, nor stand on a
-// server that is not in recovery: where no routing list names the primary, it answers no session of read-only intent.
+// intruder is readers, one at each replica, that try to write in random spellings. None may ever succeed, nor stand on
+// a server that is not in recovery: where no routing list names the primary, it answers no session of read-only intent.
 type intruder struct {
 	dsns  []string
 	seed  uint64

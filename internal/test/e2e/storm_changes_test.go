@@ -18,8 +18,8 @@ import (
 	"github.com/coteriedb/coterie/internal/measure/register"
 )
 
-// asked bounds what an operator waits for in the middle of a storm. What is still under way then may have its effect
-// later.
+// asked bounds what an operator waits for in the middle of a storm. A request that is still under way then may have
+// its effect later.
 const asked = 20 * time.Second
 
 // asIs are the settings of the group that a storm changes, as they are at first.
@@ -82,8 +82,8 @@ type acceptedLoss struct {
 	at          time.Time     // the same moment as open
 }
 
-// force has an operator accept the loss of data, at a node that is to lead, without --now: it opens when the old primary
-// can answer no client any more.
+// force has an operator accept the loss of data, at a node that is to lead, without --now: it opens when the old
+// primary can answer no client any more.
 func (s *storm) force(node string) (string, func() error) {
 	return "force " + node, func() error {
 		if s.loss == nil {
@@ -141,8 +141,9 @@ func (s *storm) resumeAll(t *testing.T, node string) error {
 	return err
 }
 
-// judgeForced judges what clients were told before and after a forced failover, each by itself, and begins a new history.
-// What was acknowledged before may be lost; that no two primaries answered, and everything later, is promised.
+// judgeForced judges what clients were told before and after a forced failover, each by itself, and begins a new
+// history. Rows that were acknowledged before may be lost; that no two primaries answered, and everything later, is
+// promised.
 func (s *storm) judgeForced(t *testing.T) {
 	t.Helper()
 	f := s.loss

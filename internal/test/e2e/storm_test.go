@@ -18,9 +18,9 @@ import (
 const stormMinutes = 1
 
 // TestEndToEndStorm lets several faults overlap, on any nodes, a majority included: kills, pauses, cuts, slow links,
-// full, slow and stalled disks, wrong clocks, and operators who change the configuration, move the leadership or force it
-// meanwhile. After each squall every fault is ended and the configuration is put back, and the group must become whole
-// without more. The judges of the chaos test, which is proved there to see a loss, then compare the answers
+// full, slow and stalled disks, wrong clocks, and operators who change the configuration, move the leadership or force
+// it meanwhile. After each squall every fault is ended and the configuration is put back, and the group must become
+// whole without more. The judges of the chaos test, which is proved there to see a loss, then compare the answers
 // that clients got with the rows that exist.
 func TestEndToEndStorm(t *testing.T) {
 	long(t)
