@@ -97,7 +97,7 @@ func Check(ops []Op, limit time.Duration) (bad []Violation, undecided int) {
 	return check(model, ops, limit)
 }
 
-// CheckUntil is Check of what clients were answered until then. What was under way has an unknown outcome.
+// CheckUntil is Check of what clients were answered until then. An operation under way then has an unknown outcome.
 func CheckUntil(ops []Op, at, limit time.Duration) (bad []Violation, undecided int) {
 	var own []Op
 	for _, o := range ops {
@@ -112,7 +112,7 @@ func CheckUntil(ops []Op, at, limit time.Duration) (bad []Violation, undecided i
 	return Check(own, limit)
 }
 
-// CheckSince is Check of what was done since then, on registers that held anything. What was under way may have taken
+// CheckSince is Check of what was done since then, on registers that held anything. Operations under way then may have taken
 // effect before, later or never.
 func CheckSince(ops []Op, at, limit time.Duration) (bad []Violation, undecided int) {
 	var own []Op
