@@ -112,8 +112,8 @@ func CheckUntil(ops []Op, at, limit time.Duration) (bad []Violation, undecided i
 	return Check(own, limit)
 }
 
-// CheckSince is Check of what was done since then, on registers that held anything. Operations under way then may have taken
-// effect before, later or never.
+// CheckSince is Check of what was done since then, on registers that held anything. An operation under way may have
+// taken effect before, later or never.
 func CheckSince(ops []Op, at, limit time.Duration) (bad []Violation, undecided int) {
 	var own []Op
 	for _, o := range ops {
