@@ -76,7 +76,7 @@ func (m *Mark) write(path string, b []byte) error {
 	if filepath.Base(path) != MarkFile { // it has a new id in its name; another process may have made the mark
 		name += ".new"
 	}
-	f, err := os.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600) //nolint:gosec // as in BeginRestore
+	f, err := os.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
@@ -189,7 +189,7 @@ func own(dir string, mark *os.File) error {
 	if err != nil {
 		return err
 	}
-	user := uint32(os.Getuid()) //nolint:gosec // as the kernel has it
+	user := uint32(os.Getuid())
 	if in.Sys().(*syscall.Stat_t).Uid != user || st.Sys().(*syscall.Stat_t).Uid != user {
 		return fail.Refusedf("%s or the mark of a restore in it (%s) belongs to another user than %d; nothing was changed: look at what is there, and remove it yourself", dir, MarkFile, user)
 	}

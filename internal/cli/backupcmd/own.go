@@ -74,6 +74,6 @@ func mayWrite(dir string) error {
 		}
 		return id
 	}
-	self := name(uint32(os.Getuid())) //nolint:gosec // as the kernel has it
+	self := name(uint32(os.Getuid()))
 	return fail.Refusedf("the server's user %s may not write to %s, which belongs to %s; nothing was changed: give it to that user (chown %s %s), or name another directory", self, dir, name(st.Sys().(*syscall.Stat_t).Uid), self, word(dir))
 }

@@ -12,10 +12,11 @@ import (
 )
 
 const (
-	// SiteFailures is how many logins of one address may fail, whatever their names, before further ones are delayed,
-	// and SiteDelay the first delay then. A name that fails is delayed from its first failure on.
+	// SiteFailures is how many logins of one address may fail, whatever their names, before further ones are delayed.
+	// A name that fails is delayed from its first failure on.
 	SiteFailures = 20
-	SiteDelay    = 100 * time.Millisecond
+	// SiteDelay is the first delay of such an address.
+	SiteDelay = 100 * time.Millisecond
 	// MostDelay is the longest delay of an attempt. One that would have to wait longer is refused.
 	MostDelay = 5 * time.Second
 	// maxAddresses is how many addresses are known at once; beyond that, the one that was not seen for longest is
