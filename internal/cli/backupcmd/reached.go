@@ -43,7 +43,7 @@ func reached(ctx context.Context, s recovered, f found, catalog func(context.Con
 		return "", fmt.Errorf("%s: %w", said, err)
 	}
 	if !slices.Contains(now.WAL, f.reach) || !slices.ContainsFunc(now.Backups, func(b backup.Backup) bool { return b.Label == f.Label }) {
-		return "", fail.Unhealthyf("%sd, and which was removed from it meanwhile as kept no longer. Run it again", said)
+		return "", fail.Unhealthyf("the recovery ended at %s, before the segment %s that the archive had: the backup or the segment was removed from it meanwhile as kept no longer. Run it again", text, f.reach)
 	}
 	return said + "; nothing told of an error", nil
 }
