@@ -220,20 +220,28 @@ func TestEndToEndBlueGreen(t *testing.T) {
 	g.down(t)
 }
 
-// TestCrashPointsOfBlueGreen ends the primary's agent at each point of an upgrade by blue/green. Each time the group
-// has the old cluster or the new one, with every row, and the same command makes the upgrade.
-func TestCrashPointsOfBlueGreen(t *testing.T) {
+// greenCrash makes a group for the crash points of upgrades by blue/green and of their way back, and returns the two
+// versions.
+func greenCrash(t *testing.T) (c *crash, older, newer programs.Install) {
+	t.Helper()
 	long(t)
 	if os.Getenv("COTERIE_CRASHPOINTS") == "" {
 		t.Skip("make crashpoints runs it (COTERIE_CRASHPOINTS=all, or the beginning of a name)")
 	}
-	older, newer := twoMajors(t)
-	c := &crash{points: armable(t)}
+	older, newer = twoMajors(t)
+	c = &crash{points: armable(t)}
 	c.group = raise(t, lab.Options{Replicas: 2, Profile: os.Getenv("COTERIE_GREEN_PROFILE")})
 	c.logical(t)
 	if err := c.run(t, "CREATE TABLE kept (n int PRIMARY KEY)"); err != nil {
 		t.Fatal(err)
 	}
+	return c, older, newer
+}
+
+// TestCrashPointsOfBlueGreen ends the primary's agent at each point of an upgrade by blue/green. Each time the group
+// has the old cluster or the new one, with every row, and the same command makes the upgrade.
+func TestCrashPointsOfBlueGreen(t *testing.T) {
+	c, older, newer := greenCrash(t)
 	for i, name := range selected(points("a major upgrade by blue/green")) {
 		t.Run(name, func(t *testing.T) {
 			was := c.ready(t)

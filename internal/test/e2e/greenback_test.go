@@ -155,17 +155,7 @@ func TestWaysBackThatEnd(t *testing.T) {
 // TestCrashPointsOfTheWayBack ends the primary's agent at each point of the way back. The old cluster follows again, or
 // the way back has ended by name; each time no row is lost.
 func TestCrashPointsOfTheWayBack(t *testing.T) {
-	long(t)
-	if os.Getenv("COTERIE_CRASHPOINTS") == "" {
-		t.Skip("make crashpoints runs it (COTERIE_CRASHPOINTS=all, or the beginning of a name)")
-	}
-	older, newer := twoMajors(t)
-	c := &crash{points: armable(t)}
-	c.group = raise(t, lab.Options{Replicas: 2, Profile: os.Getenv("COTERIE_GREEN_PROFILE")})
-	c.logical(t)
-	if err := c.run(t, "CREATE TABLE kept (n int PRIMARY KEY)"); err != nil {
-		t.Fatal(err)
-	}
+	c, older, newer := greenCrash(t)
 	// The first two are those of every switch: the old cluster has everything, and nothing names it yet.
 	for i, name := range append([]string{"switch.quiet", "switch.stopped"}, selected(points("the way back from an upgrade by blue/green"))...) {
 		t.Run(name, func(t *testing.T) {
