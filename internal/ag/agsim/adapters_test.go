@@ -44,6 +44,7 @@ var slips = []slip{
 	{"readers stay on a copy that has diverged", "agent/publish.go", []string{"		a.cfg.Sessions.CloseReaders(why)\n", ""}, "TestDivergedCopyServesNoReader"},
 	{"a reader is opened on a copy that takes none any more", "listener/routing/routing.go", []string{"return onPrimary || t.Readable", "return onPrimary || t.Readable || true"}, "listener:TestReaderOfAnUnreadableCopy"},
 	{"a reader is opened on a primary that is not open", "listener/routing/routing.go", []string{"case p.OnPrimary && !routes.WriteOpen:", "case p.OnPrimary && intent == ag.ReadWrite && !routes.WriteOpen:"}, "listener:TestReaderOfAPrimaryThatIsNotOpen"},
+	{"a reader is opened on a primary whose list does not name it", "listener/routing/routing.go", []string{"p.OnPrimary && !routes.Listed(routes.Self):", "p.OnPrimary && false:"}, "TestPlace"},
 	{"a seal that was refused is asked for again at once", "agent/seal.go", []string{"u.epoch == act.Epoch && boottime.Now() < u.until", "u.epoch == act.Epoch && boottime.Now() < 0"}, "TestRefusedSealIsAskedAgainAfterAPause"},
 	{"a member whose stream is open is waited for, however long it is silent", "ag/quorum.go", []string{"if !v.lost(id) && (streams || was && (", "if streams || was && !v.lost(id) && (true && ("}, "TestNextSync"},
 	{"a leader takes its own standing still for the silence of its members", "agent/observe.go", []string{"			if own {\n", "			if own && false {\n"}, "TestOwnPauseIsNoSilence"},
