@@ -275,6 +275,9 @@ func (s Status) Restarted(ago time.Duration) bool {
 	return p != nil && p.Uptime < ago
 }
 
+// Witness reports whether the answering node is a witness, which has no PostgreSQL.
+func (s Status) Witness() bool { return s.self().Mode == ag.ConfigurationOnly }
+
 // Replica is one member in a Status.
 type Replica struct {
 	Name         ag.ReplicaID        `json:"name"`

@@ -30,7 +30,7 @@ func Restart() *cobra.Command {
 		Use: "restart [NAME]", GroupID: "node", Short: "Restart this node's agent while its PostgreSQL goes on; or PostgreSQL, with --postgres",
 		Long: `Replaces the running agent by the program as it is installed now, for an upgrade or a changed coterie.yaml, without stopping PostgreSQL.
 
-A secondary's server is not touched. On the primary new transactions wait and running ones end first, as in a planned failover. Then the
+A secondary's server is not touched, and a witness has none. On the primary new transactions wait and running ones end first, as in a planned failover. Then the
 sessions of its own listener are closed and may connect again at once; those that came through another node's listener go on, if they
 can be moved. The leadership stays where it is, in the same epoch. If the new agent has not taken over within three seconds, the server
 is fenced and another replica takes over. Where a client must see nothing of it, make another replica the primary first: coterie failover.
@@ -121,7 +121,11 @@ func restart(c *cobra.Command, cl *api.Client, req api.RestartRequest, asJSON bo
 			if asJSON {
 				return cli.PrintJSON(c, replaced{s.Node, s.Epoch, time.Since(began)})
 			}
-			cli.Say(c, "the agent of %s was restarted in %v; PostgreSQL went on", s.Node, time.Since(began).Round(time.Millisecond))
+			goesOn := "; PostgreSQL went on"
+			if s.Witness() {
+				goesOn = ""
+			}
+			cli.Say(c, "the agent of %s was restarted in %v%s", s.Node, time.Since(began).Round(time.Millisecond), goesOn)
 			return nil
 		}
 		if retry.Sleep(ctx, 20*time.Millisecond) != nil {

@@ -12,14 +12,11 @@ import (
 	"github.com/coteriedb/coterie/internal/node/rpc"
 )
 
-// Restart has the agent replace itself or, if the request says so, restarts the PostgreSQL server of a secondary, here
-// or on another node.
+// Restart has the agent replace itself, also a witness's, or, if the request says so, restarts the PostgreSQL server of
+// a secondary, here or on another node.
 func (s *Service) Restart(ctx context.Context, req api.RestartRequest) error {
 	if req.Server {
 		return s.restartServerOf(ctx, req.Replica)
-	}
-	if s.Server == nil {
-		return fail.Refusedf("a witness has no server to keep running; restart it with its service unit")
 	}
 	if err := s.Agent.Restart(ctx, agent.RestartOptions{Drain: req.Drain, Cut: req.Cut}); err != nil {
 		return fail.Unhealthyf("not restarted, everything goes on as before: %w", err)

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -17,6 +18,7 @@ func TestEndToEndWitness(t *testing.T) {
 		test func(*testing.T, *group)
 	}{
 		{"the witness dies and hangs", witnessFaults},
+		{"the witness's agent restarts in place", restartWitness},
 		{"the primary dies", primaryNodeDies},
 		{"failover to the witness", failoverToWitness},
 		{"the secondary dies, then the primary", degraded},
@@ -41,6 +43,25 @@ func witnessFaults(t *testing.T, g *group) {
 	g.pause(t, g.ready(t), "w", lab.WhatAgent, func() { g.acknowledged(t, 500) })
 	if s := g.revive(t, "w"); s.Epoch != was.Epoch {
 		t.Errorf("a witness's fault led from epoch %d to %d", was.Epoch, s.Epoch)
+	}
+	g.judgeAndGoOn(t)
+}
+
+// restartWitness: the witness's agent replaces itself in its own process, and votes on.
+func restartWitness(t *testing.T, g *group) {
+	was := g.ready(t)
+	agent := pid(t, was, "w", lab.WhatAgent)
+	a := must(t, "restart", "--node", g.node("w"))
+	if !strings.Contains(a.err, "the agent of w was restarted") || strings.Contains(a.err, "PostgreSQL") {
+		t.Errorf("it says %q", a.err)
+	}
+	g.acknowledged(t, 20)
+	s := g.ready(t)
+	if now := pid(t, s, "w", lab.WhatAgent); now != agent {
+		t.Errorf("the agent is process %d, was %d", now, agent)
+	}
+	if s.Epoch != was.Epoch {
+		t.Errorf("a restart of the witness led from epoch %d to %d", was.Epoch, s.Epoch)
 	}
 	g.judgeAndGoOn(t)
 }
