@@ -1,6 +1,7 @@
 package batch
 
 import (
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -70,6 +71,10 @@ func Split(text string) ([]ddl.Part, error) {
 	var out []ddl.Part
 	for from := 0; from < len(tokens); {
 		to, next, times := goLine(tokens, from)
+		if times < 1 {
+			count := tokens[next-1]
+			return nil, &ddl.Error{Pos: count.Pos, State: "22023", Message: fmt.Sprintf("GO %.20s: a batch is run 1 to %d times", count.Text, maxTimes)}
+		}
 		parts, err := partsOf(text, tokens[from:to], beginning(text, tokens, from))
 		if err != nil {
 			return nil, err
@@ -84,7 +89,8 @@ func Split(text string) ([]ddl.Part, error) {
 	return out, nil
 }
 
-// goLine returns the end of the batch that begins at from, the beginning of the next one, and how often it is run.
+// goLine returns the end of the batch that begins at from, the beginning of the next one, and how often it is run: 0
+// if that is no number which is taken.
 func goLine(t []ddl.Token, from int) (to, next, times int) {
 	for i := from; i < len(t); i++ {
 		if !t[i].Is("GO") || i > 0 && t[i-1].Pos.Line == t[i].Pos.Line {
@@ -94,7 +100,11 @@ func goLine(t []ddl.Token, from int) (to, next, times int) {
 		times = 1
 		if end < len(t) && t[end].Pos.Line == t[i].Pos.Line {
 			n, err := strconv.Atoi(t[end].Text)
-			if err != nil || n < 1 || n > maxTimes || end+1 < len(t) && t[end+1].Pos.Line == t[i].Pos.Line && !t[end+1].Sign(";") {
+			number := strings.Trim(t[end].Text, "0123456789.") == "" && t[end].Text != ""
+			if n > maxTimes || err != nil {
+				n = 0 // which is refused
+			}
+			if !number || end+1 < len(t) && t[end+1].Pos.Line == t[i].Pos.Line && !t[end+1].Sign(";") {
 				continue
 			}
 			times = n
@@ -129,7 +139,7 @@ func partsOf(text string, tokens []ddl.Token, begin ddl.Token) ([]ddl.Part, erro
 		return nil, err
 	}
 	if slices.ContainsFunc(list, func(s Statement) bool { return s.Kind != Plain }) || slices.ContainsFunc(tokens, looksBack) {
-		return []ddl.Part{{Text: text[begin.From:tokens[len(tokens)-1].To], Line: begin.Pos.Line, Offset: begin.Pos.Offset}}, nil
+		return []ddl.Part{{Text: text[begin.From:ddl.WithOption(text, tokens[len(tokens)-1].To)], Line: begin.Pos.Line, Offset: begin.Pos.Offset}}, nil
 	}
 	var out []ddl.Part
 	for _, s := range list {
@@ -269,6 +279,9 @@ func (p *parser) statement() []Statement {
 	switch {
 	case first.Is("DECLARE") && strings.HasPrefix(p.tok(1).Text, "@"):
 		p.declare(&s)
+	case first.Is("DECLARE") && p.at+1 < len(p.t):
+		p.fail(first.Pos, ddl.StateNotSupported, "DECLARE of a cursor is not supported in the console", "a SELECT returns its rows; the names of variables begin with @")
+		return nil
 	case first.Is("SET") && strings.HasPrefix(p.tok(1).Text, "@") && p.tok(1).Word():
 		p.set(&s)
 	case first.Is("IF"):
@@ -298,7 +311,10 @@ func (p *parser) statement() []Statement {
 	default:
 		from := p.at
 		p.at = p.end(first)
-		s.Text = p.between(from, p.at)
+		if s.Text = p.between(from, p.at); s.Text != "" { // an option of the shell behind it is a remark, which is refused
+			last := p.t[p.at-1].To
+			s.Text += p.text[last:ddl.WithOption(p.text, last)]
+		}
 	}
 	return []Statement{s}
 }
@@ -347,7 +363,7 @@ func (p *parser) set(s *Statement) {
 	name := p.tok(1).Text
 	p.at += 2
 	op := ""
-	if t := p.tok(0); (t.Sign("+") || t.Sign("-") || t.Sign("*") || t.Sign("/")) && p.tok(1).Sign("=") {
+	if t := p.tok(0); t.Sign(t.Text) && strings.Contains("+-*/%&|", t.Text) && p.tok(1).Sign("=") {
 		op = t.Text
 		p.at++
 	}

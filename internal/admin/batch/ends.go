@@ -6,15 +6,9 @@ import (
 	"github.com/coteriedb/coterie/internal/admin/ddl"
 )
 
-// beginners are the words with which a statement begins. In a query they do so at the beginning of a line only, as they
-// may be names of PostgreSQL there.
-var beginners = func() map[string]bool {
-	out := map[string]bool{}
-	for _, w := range strings.Fields("SELECT DECLARE SET PRINT EXEC EXECUTE IF BEGIN WHILE BREAK CONTINUE RETURN RAISERROR THROW USE WAITFOR GOTO ALTER CREATE DROP INSERT DELETE DBCC BACKUP RESTORE COMMIT ROLLBACK") {
-		out[w] = true
-	}
-	return out
-}()
+// beginners are the words with which a statement begins. Within the line of a query they may be names of PostgreSQL,
+// which follows tells.
+var beginners = words("SELECT DECLARE SET PRINT EXEC EXECUTE IF BEGIN WHILE BREAK CONTINUE RETURN RAISERROR THROW USE WAITFOR GOTO ALTER CREATE DROP INSERT DELETE DBCC BACKUP RESTORE COMMIT ROLLBACK")
 
 // begins reports whether a statement begins at the token i.
 func (p *parser) begins(i int, anywhere bool) bool {
@@ -67,8 +61,11 @@ func (p *parser) end(first ddl.Token) int {
 		if depth == 0 && cases == 0 && i > p.at && within[word] {
 			if query && t.Is("SELECT") && (!main || joins(p.t[i-1])) {
 				main = true
-			} else if p.ended(i, word, query) {
+			} else if p.ended(i, word, query) || query && p.follows(i) {
 				return i
+			}
+			if query && p.ambiguous(i) {
+				return len(p.t)
 			}
 		}
 		depth += bracket(t)
@@ -87,6 +84,60 @@ func (p *parser) ended(i int, word string, query bool) bool {
 		return false
 	}
 	return p.begins(i, query && (t.Is("SELECT") || p.nested > 0) || short[word] || word == "SET" && p.switches(i))
+}
+
+// open are words behind which an operand comes, so that a statement does not begin there.
+var open = words(`SELECT DISTINCT ALL TOP FROM WHERE AND OR NOT IN LIKE ILIKE BETWEEN BY ON HAVING CASE WHEN THEN ELSE AS JOIN APPLY UNION EXCEPT INTERSECT USING LIMIT OFFSET WITH
+	GROUP ORDER COLLATE ESCAPE OVER SET INTO VALUES ANY SOME EXISTS LATERAL`)
+
+// behindName are words that come behind a name of a column or of a table.
+var behindName = words(`FROM WHERE GROUP HAVING ORDER LIMIT OFFSET FETCH UNION EXCEPT INTERSECT WINDOW FOR INTO OPTION JOIN INNER LEFT RIGHT FULL CROSS OUTER NATURAL ON USING AS
+	TABLESAMPLE PIVOT UNPIVOT WITH AND OR END ELSE WHEN THEN ASC DESC NULLS COLLATE IS IN LIKE BETWEEN NOT`)
+
+func words(text string) map[string]bool {
+	out := map[string]bool{}
+	for _, w := range strings.Fields(text) {
+		out[w] = true
+	}
+	return out
+}
+
+// operand reports whether the token ends an operand or a table of a query.
+func operand(t ddl.Token) bool {
+	if t.Word() {
+		return !open[strings.ToUpper(t.Text)]
+	}
+	return !t.Sign(t.Text) || !strings.Contains("+-*/%=<>!~|&^,(.:", t.Text)
+}
+
+// follows reports whether a statement begins at the token i of a query, on its line. The word of a statement is the
+// name of a column or of a table there, unless something comes behind it that is never behind a name.
+func (p *parser) follows(i int) bool {
+	if i == 0 || i+1 >= len(p.t) || !p.begins(i, true) || !operand(p.t[i-1]) {
+		return false
+	}
+	next := p.t[i+1]
+	switch {
+	case next.Word():
+		return !behindName[strings.ToUpper(next.Text)]
+	case next.Sign(",") || next.Sign(")") || next.Sign(";") || next.Sign("="):
+		return false
+	}
+	return true
+}
+
+// ambiguous refuses a word behind a query that ends a batch or a transaction in T-SQL, and is the name of a column in
+// PostgreSQL.
+func (p *parser) ambiguous(i int) bool {
+	t := p.t[i]
+	last := i+1 >= len(p.t) || p.t[i+1].Sign(";")
+	if !last || !t.Is("RETURN") && !t.Is("COMMIT") && !t.Is("ROLLBACK") || !operand(p.t[i-1]) {
+		return false
+	}
+	word := strings.ToUpper(t.Text)
+	p.fail(t.Pos, ddl.StateNotSupported, word+" behind a query on its line is not supported in the console, as it is a statement in T-SQL and a name in PostgreSQL",
+		"put a semicolon before the statement, or AS before the name")
+	return true
 }
 
 // switches reports whether the SET at p.at, up to the token i, is one of T-SQL such as SET NOCOUNT ON: it has a name

@@ -1,6 +1,7 @@
 package ddl
 
 import (
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -138,6 +139,72 @@ func (l *lexer) blank() *Error {
 		}
 	}
 	return nil
+}
+
+// shellOptions are options of the shell's commands and of other tools, with what a statement has in their place. Typed
+// in SQL they are remarks: FAILOVER --force would be a planned failover.
+var shellOptions = func() map[string]string {
+	out := map[string]string{}
+	for names, hint := range map[string]string{
+		"force forced force-failover allow-data-loss data-loss now": "ALTER AVAILABILITY GROUP [group] FORCE_FAILOVER_ALLOW_DATA_LOSS forces a failover; in the shell: coterie failover --allow-data-loss",
+		"to target candidate":                            "FAILOVER TO N'name'",
+		"nowait no-wait async":                           "WITH (NOWAIT)",
+		"wait strict":                                    "WITH (STRICT)",
+		"dry-run dryrun check what-if":                   "EXPLAIN FAILOVER changes nothing; in the shell: coterie failover --dry-run",
+		"yes json node cut drain away timeout immediate": "coterie failover, in the shell, has options",
+	} {
+		for _, name := range strings.Fields(names) {
+			out[name] = hint
+		}
+	}
+	return out
+}()
+
+// optionBehind returns the name and the end of an option of the shell that is a remark behind the text up to at, on its
+// line. A remark that begins with a blank is none.
+func optionBehind(text string, at int) (name string, end int) {
+	rest := strings.TrimLeft(text[at:], " \t")
+	from := len(text) - len(rest)
+	if !strings.HasPrefix(rest, "--") {
+		return "", at
+	}
+	name = rest[2:]
+	if i := strings.IndexFunc(name, func(r rune) bool { return r != '-' && r != '_' && !unicode.IsLetter(r) && !unicode.IsDigit(r) }); i >= 0 {
+		name = name[:i]
+	}
+	line, _, _ := strings.Cut(rest[2+len(name):], "\n")
+	others := slices.DeleteFunc(strings.Fields(strings.ReplaceAll(line, ";", " ")), func(w string) bool { return strings.HasPrefix(w, "--") })
+	if _, known := shellOptions[strings.ToLower(strings.ReplaceAll(name, "_", "-"))]; !known || len(others) > 1 { // more words are a sentence
+		return "", at
+	}
+	return name, from + 2 + len(name)
+}
+
+// WithOption returns the end of an option of the shell that is written as a remark behind the text up to at; at if
+// there is none. Parse refuses it.
+func WithOption(text string, at int) int {
+	_, end := optionBehind(text, at)
+	return end
+}
+
+// lexStatement divides a statement into tokens. One with an option of the shell, which would be a remark without an
+// effect, is refused.
+func lexStatement(text string) ([]token, *Error) {
+	tokens, bad := lex(text)
+	if bad != nil {
+		return nil, bad
+	}
+	for i, t := range tokens {
+		if t.kind == tokEnd || t.isSign(";") && tokens[i+1].kind == tokEnd {
+			break
+		}
+		if name, _ := optionBehind(text, t.end); name != "" {
+			hint := shellOptions[strings.ToLower(strings.ReplaceAll(name, "_", "-"))]
+			return nil, t.pos.errorf(StateSyntax, "--%s behind %s is a remark in SQL, and has no effect", name, t.what()).
+				WithHint("%s. A remark is written with a blank: -- %s", hint, name)
+		}
+	}
+	return tokens, nil
 }
 
 func (l *lexer) blockComment() *Error {

@@ -40,7 +40,7 @@ func Owns(text string) bool {
 
 // Parse parses exactly one statement, which may end with a semicolon. The error is an *Error.
 func Parse(text string) (Statement, error) {
-	tokens, bad := lex(text)
+	tokens, bad := lexStatement(text)
 	if bad != nil {
 		return Statement{}, bad
 	}
@@ -111,7 +111,7 @@ func (p *parser) manner(s *Statement) *Error {
 		case p.take("STRICT"):
 			s.Strict = true
 		default:
-			return p.expected("NOWAIT or STRICT")
+			return p.expected(s.manners())
 		}
 		if !p.takeSign(",") {
 			break

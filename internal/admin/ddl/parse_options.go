@@ -455,3 +455,11 @@ func (p *parser) expectedOption() *Error {
 	}
 	return p.expected("WITH and an option")
 }
+
+// manners returns what WITH may have behind a statement.
+func (s Statement) manners() string {
+	if _, joins := s.Action.(Join); joins {
+		return "(CLUSTER_TYPE = ...), NOWAIT or STRICT"
+	}
+	return "NOWAIT or STRICT"
+}

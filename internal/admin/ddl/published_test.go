@@ -83,3 +83,53 @@ func TestPublishedStatements(t *testing.T) {
 		}
 	}
 }
+
+// careless are statements as they are typed in haste, with the text that they are read as, or the beginning of the
+// error and of its hint.
+var careless = []struct{ text, want, hint string }{
+	{"ALTER AVAILABILITY GROUP g FAILOVER --force", "--force behind 'FAILOVER' is a remark in SQL", "ALTER AVAILABILITY GROUP [group] FORCE_FAILOVER_ALLOW_DATA_LOSS"},
+	{"ALTER AVAILABILITY GROUP g FAILOVER --FORCE;", "--FORCE behind", "ALTER AVAILABILITY GROUP [group] FORCE_FAILOVER_ALLOW_DATA_LOSS"},
+	{"ALTER AVAILABILITY GROUP g FAILOVER --allow_data_loss --now", "--allow_data_loss behind", "ALTER AVAILABILITY GROUP [group] FORCE_FAILOVER_ALLOW_DATA_LOSS"},
+	{"ALTER AVAILABILITY GROUP g --dry-run\nFAILOVER", "--dry-run behind 'g'", "EXPLAIN FAILOVER"},
+	{"ALTER AVAILABILITY GROUP [g] FAILOVER --to n2", "--to behind", "FAILOVER TO N'name'"},
+	{"DROP AVAILABILITY GROUP g --yes", "--yes behind 'g'", "coterie failover"},
+	{"ALTER AVAILABILITY GROUP g FAILOVER -- force", "ALTER AVAILABILITY GROUP [g] FAILOVER", ""},
+	{"--force\nALTER AVAILABILITY GROUP g FAILOVER", "ALTER AVAILABILITY GROUP [g] FAILOVER", ""},
+	{"ALTER AVAILABILITY GROUP g FAILOVER --to the second site, at night", "ALTER AVAILABILITY GROUP [g] FAILOVER", ""},
+	{"ALTER AVAILABILITY GROUP g FAILOVER --forceful", "ALTER AVAILABILITY GROUP [g] FAILOVER", ""},
+	{"ALTER AVAILABILITY GROUP g FAILOVER -force", "incorrect syntax near '-'", ""},
+	{"ALTER AVAILABILITY GROUP g FAILOVER 'n2'", "incorrect syntax near N'n2'", ""},
+	{"alter availability group [g] join with (cluster_type=none);", "ALTER AVAILABILITY GROUP [g] JOIN WITH (CLUSTER_TYPE = NONE)", ""},
+	{"ALTER AVAILABILITY GROUP g JOIN WITH CLUSTER_TYPE = NONE", "incorrect syntax near 'CLUSTER_TYPE': expected (CLUSTER_TYPE = ...)", ""},
+	{"ALTER AVAILABILITY GROUP g JOIN WITH (CLUSTER_TYPE = 'NONE')", "incorrect syntax near N'NONE': expected WSFC, EXTERNAL or NONE", ""},
+	{"ALTER AVAILABILITY GROUP g JOIN WITH (CLUSTER_TYPE = NONE, DB_FAILOVER = ON)", "incorrect syntax near ','", ""},
+	{"ALTER AVAILABILITY GROUP g ADD DATABASE a, [b c], \"d\"", "ALTER AVAILABILITY GROUP [g] ADD DATABASE [a], [b c], [d]", ""},
+	{"ALTER AVAILABILITY GROUP g ADD DATABASE a,", "incorrect syntax near the end: expected a database's name", ""},
+	{"ALTER AVAILABILITY GROUP g REMOVE DATABASE N'a'", "incorrect syntax near N'a': expected a database's name", ""},
+	{"ALTER AVAILABILITY GROUP g MODIFY REPLICA ON a WITH (BACKUP_PRIORITY = 1), N'b' WITH (BACKUP_PRIORITY = 2)", "ALTER AVAILABILITY GROUP [g] MODIFY REPLICA ON N'a' WITH (BACKUP_PRIORITY = 1), N'b' WITH (BACKUP_PRIORITY = 2)", ""},
+	{"ALTER AVAILABILITY GROUP g MODIFY REPLICA ON 'a' WITH (BACKUP_PRIORITY = 1), 'a' WITH (BACKUP_PRIORITY = 2)", "replica N'a' is given twice", ""},
+	{"ALTER AVAILABILITY GROUP g MODIFY REPLICA ON 'a' WITH (BACKUP_PRIORITY = 1), REPLICA ON 'b' WITH (BACKUP_PRIORITY = 2)", "incorrect syntax near 'ON'", ""},
+	{"ALTER AVAILABILITY GROUP g MODIFY REPLICA ON 'a' WITH (BACKUP_PRIORITY = 101)", "BACKUP_PRIORITY = 101 is out of range", ""},
+	{"ALTER AVAILABILITY GROUP g MODIFY LISTENER 'l' (REMOVE IP ('10.0.0.1'))", "ALTER AVAILABILITY GROUP [g] MODIFY LISTENER N'l' (REMOVE IP (N'10.0.0.1'))", ""},
+	{"ALTER AVAILABILITY GROUP g MODIFY LISTENER 'l' (REMOVE IP ('10.0.0.1', '255.255.255.0'))", "ALTER AVAILABILITY GROUP [g] MODIFY LISTENER N'l' (REMOVE IP (N'10.0.0.1'))", ""},
+	{"ALTER AVAILABILITY GROUP g MODIFY LISTENER 'l' (REMOVE IP ())", "incorrect syntax near ')': expected an address", ""},
+	{"ALTER AVAILABILITY GROUP g MODIFY REPLICA ON 'a' WITH (SECONDARY_ROLE (READ_ONLY_ROUTING_URL = none))", "ALTER AVAILABILITY GROUP [g] MODIFY REPLICA ON N'a' WITH (SECONDARY_ROLE (READ_ONLY_ROUTING_URL = NONE))", ""},
+	{"ALTER AVAILABILITY GROUP g MODIFY REPLICA ON 'a' WITH (PRIMARY_ROLE (READ_WRITE_ROUTING_URL = NONE))", "ALTER AVAILABILITY GROUP [g] MODIFY REPLICA ON N'a' WITH (PRIMARY_ROLE (READ_WRITE_ROUTING_URL = NONE))", ""},
+	{"ALTER AVAILABILITY GROUP g MODIFY REPLICA ON 'a' WITH (SECONDARY_ROLE (READ_ONLY_ROUTING_URL = ''))", "READ_ONLY_ROUTING_URL must have 1 to 512 characters", ""},
+}
+
+// TestCarelessStatements holds how statements that are typed in haste are read. An option of the shell is refused, as
+// it would be a remark: the statement would do something else than its words say.
+func TestCarelessStatements(t *testing.T) {
+	t.Parallel()
+	for _, tt := range careless {
+		s, err := Parse(tt.text)
+		got, hint := s.String(), ""
+		if known := (*Error)(nil); errors.As(err, &known) {
+			got, hint = known.Message, known.Hint
+		}
+		if err == nil && got != tt.want || !strings.HasPrefix(got, tt.want) || !strings.HasPrefix(hint, tt.hint) {
+			t.Errorf("%q\n got %s (%s)\nwant %s (%s)", tt.text, got, hint, tt.want, tt.hint)
+		}
+	}
+}

@@ -132,7 +132,7 @@ with psql or any driver, or given to ` + "`coterie sql`" + ` on a node, which ne
     psql -h any-node -p 5432 -d coterie
     coterie sql -c 'SELECT * FROM coterie.replicas'
 
-- A name is bare, in ` + "`[brackets]` or in `\"quotes\"`; a string is `'…'` or `N'…'`" + `. Keywords in any case. ` + "`--` and `/* */`" + ` are remarks. Semicolons, and lines with GO alone, separate statements.
+- A name is bare, in ` + "`[brackets]` or in `\"quotes\"`; a string is `'…'` or `N'…'`" + `. Keywords in any case. ` + "`--` and `/* */`" + ` are remarks; an option of the shell that is typed as one, such as ` + "`FAILOVER --force`" + `, is refused. Semicolons, and lines with GO alone, separate statements.
 - A replica is named by its host name, as typed in SQL Server: ` + "`N'SRV153.contoso.com'`" + ` is the node srv153.
 - A statement is one compare-and-swap of the configuration: it is done, or nothing is. It may be typed on any node. **WITH STRICT** refuses what belongs to the primary elsewhere (41140).
 - It returns when it has its effect, at most 90 s later; **WITH NOWAIT** when it is accepted.

@@ -245,6 +245,8 @@ func (w *writer) call(e *expr, s *scope) (string, Type) {
 		texts[0] = w.asText(texts[0], types[0])
 	case e.text == "string_agg":
 		texts[0] = w.asString(texts[0], types[0])
+	case e.text == "format":
+		texts = append(append(texts, "NULL")[:3], types[0].digits())
 	case (e.text == "lag" || e.text == "lead") && len(texts) == 3:
 		texts[2] = w.converted(texts[2], types[2], types[0])
 	}
@@ -296,9 +298,10 @@ func (w *writer) argument(e *expr, i int, text string, t Type) string {
 	case kind == 's' && t.Kind != Text && t.Kind != Unknown && t.Kind != Null:
 		return w.asString(text, t)
 	case kind == 't' && t.Kind != Time:
+		hasPart(e, t)
 		return "co_time(" + text + ", 0, 0)"
 	case kind == 'x' && e.text == "format":
-		if t.Kind == Text || t.Kind == Clock {
+		if t.Kind == Text || t.Kind == Clock || t.Kind == Bit || t.Kind == UUID {
 			panic(unsupported("FORMAT of a "+kindNames[t.Kind], "PostgreSQL's format() is not there; CONCAT joins texts"))
 		}
 	case kind == 'x' && t.Kind == Elapsed && e.text != "extract_field" && e.text != "date_part":
@@ -370,14 +373,14 @@ func (w *writer) isNull(e *expr, s *scope) (string, Type) {
 	case to.Kind == Text && tb.Kind != Text:
 		b = w.asString(b, tb)
 	case to.Kind == Bit && tb.Kind != Bit:
-		b = "co_bit(" + b + ", 0)"
+		b = "co_bit(" + b + ", 0, 0)"
 	case to.Kind == Decimal && tb.numeric() && tb.Kind != Int:
 		b = "co_exact(" + b + ", " + to.digits() + ")"
 	default:
 		b = w.converted(b, tb, to)
 	}
 	if to.Kind == Text && to.Len > 0 {
-		b = fmt.Sprintf("co_cut(%s, %d, 0, 0)", b, to.Len)
+		b = fmt.Sprintf("co_cut(%s, %d, %d, 0)", b, to.Len, 2*to.Scale)
 	}
 	return "ifnull(" + a + ", " + b + ")", to
 }

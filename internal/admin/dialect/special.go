@@ -260,6 +260,16 @@ func (p *parser) sortKeys() (out []sortKey) {
 // shortParts are the parts of a time that a date does not have.
 var shortParts = strings.Fields("hour hh minute mi n second ss s millisecond ms microsecond mcs nanosecond ns")
 
+// hasPart refuses a part of a date or of a time of day that it does not have.
+func hasPart(e *expr, t Type) {
+	part, whole := e.args[0], slices.Contains([]string{"year", "month", "day", "eomonth"}, e.text)
+	parted := (e.text == "datepart" || e.text == "datename") && part.kind == exString
+	short := parted && slices.Contains(shortParts, part.text)
+	if t.Kind == Date && short || t.Kind == Clock && (whole || parted && !short) {
+		panic(unsupported(strings.ToUpper(e.text)+" of a "+kindNames[t.Kind]+" by that part", "it has none; CAST it to a datetime"))
+	}
+}
+
 // result returns a call with its type, which may be that of an argument.
 func (w *writer) result(e *expr, result, text string, types []Type) (string, Type) {
 	first := Type{}
@@ -360,8 +370,13 @@ func (w *writer) cast(e *expr, s *scope) (string, Type) {
 			panic(unsupported("CONVERT to "+e.typ.name+" with a style", ""))
 		}
 	}
-	if from.Kind == Elapsed {
+	switch moment := from.Kind == Time || from.Kind == Date || from.Kind == Clock; {
+	case from.Kind == Elapsed:
 		panic(unsupported("a cast of the difference of two times", "use DATEDIFF"))
+	case moment && to.typ.numeric():
+		panic(unsupported("a cast of a "+kindNames[from.Kind]+" to a "+kindNames[to.typ.Kind], "DATEDIFF(day, 0, x) counts the days from 1900 on"))
+	case from.Kind == UUID && to.typ.Kind == Text && to.a > 0 && to.a < 36 && to.conv == "co_str":
+		panic(Errorf("22001", "a uuid has 36 characters, and %s(%d) has no room for them", e.typ.name, to.a).withHint("LEFT(x, n) is its beginning"))
 	}
 	if e.args[0].kind == exParam {
 		w.guess(e.args[0], to.typ)
@@ -392,6 +407,8 @@ func (w *writer) cast(e *expr, s *scope) (string, Type) {
 		return fmt.Sprintf("co_cut(%s, %d, %d, 0)", w.asText(text, from), to.a, to.b), to.typ
 	case "co_str":
 		return fmt.Sprintf("co_str(%s, %s, %d, %d, %s, %s)", text, code, to.a, to.b, style, try), to.typ
+	case "co_bit":
+		return fmt.Sprintf("co_bit(%s, %d, %s)", text, to.a, try), to.typ
 	case "co_int", "co_dec":
 		return fmt.Sprintf("%s(%s, %d, %d, %s)", to.conv, text, to.a, to.b, try), to.typ
 	case "co_time", "co_clock":

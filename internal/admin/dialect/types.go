@@ -36,7 +36,7 @@ var kindNames = map[Kind]string{
 type Type struct {
 	Kind  Kind
 	OID   uint32 // of a column; 0: follows from the kind
-	Scale int    // of a Decimal; open of a Float that is one in neither language; of a Time 10 and more for datetime2, 20 and more for datetimeoffset, and the digits of a second that their texts have; of a Clock these
+	Scale int    // of a Decimal; 1 of a Text that is filled up with blanks; open of a Float that is one in neither language; of a Time 10 and more for datetime2, 20 and more for datetimeoffset, and the digits of a second that their texts have; of a Clock these
 	Len   int    // of a Text the characters at most; 0: any number
 }
 
@@ -230,7 +230,7 @@ func targetOf(t typeName, postgres bool) (target, *Error) {
 	case "float", "real", "float4", "float8", "double":
 		return target{typ: Type{Kind: Float}, conv: "co_float"}, nil
 	case "bit", "bool", "boolean":
-		return target{typ: Type{Kind: Bit}, conv: "co_bit"}, nil
+		return target{typ: Type{Kind: Bit}, conv: "co_bit", a: rounding(postgres || t.name != "bit")}, nil
 	case "date":
 		return target{typ: Type{Kind: Date}, conv: "co_date"}, nil
 	case "datetime", "datetime2", "timestamptz", "timestamp", "datetimeoffset", "smalldatetime":
@@ -278,6 +278,8 @@ func timeTarget(t typeName, arg func(int, int) int) (target, *Error) {
 	case "smalldatetime":
 		out.a = 1
 		return out, nil
+	case "datetime":
+		out.a = 2
 	case "datetime2":
 		out.typ.Scale = 10 + n
 	case "datetimeoffset":
@@ -304,6 +306,9 @@ func textTarget(t typeName, postgres bool, arg func(int, int) int) (target, *Err
 	if n == 0 || n < -1 {
 		return target{}, Errorf("22023", "the length of %s must be at least 1", t.name)
 	}
+	if n > 4000 && (t.name == "nvarchar" || t.name == "nchar") {
+		return target{}, Errorf("42601", "the size %d given to the type %s exceeds the maximum of 4000", n, t.name)
+	}
 	out := target{typ: Type{Kind: Text, Len: max(n, 0)}, conv: "co_str", a: n}
 	switch {
 	case postgres:
@@ -313,6 +318,7 @@ func textTarget(t typeName, postgres bool, arg func(int, int) int) (target, *Err
 	}
 	if t.name == "char" || t.name == "nchar" || t.name == "character" {
 		out.b |= 2 // filled up with blanks
+		out.typ.Scale = 1
 	}
 	return out, nil
 }
@@ -388,7 +394,10 @@ func (w *writer) arithmetic(e *expr, x [2]string, t [2]Type) (string, Type) {
 	if t[0].numeric() && t[1].numeric() {
 		out = calculated(wider(t[0], t[1]))
 	}
-	if out.Kind == Bit || e.text == "&" || e.text == "|" {
+	if t[0].Kind == Bit && t[1].Kind == Bit && e.text != "&" && e.text != "|" {
+		panic(Errorf("42883", "%s of two booleans", e.text).withHint("CAST them to int"))
+	}
+	if e.text == "&" || e.text == "|" {
 		out = Type{Kind: Int}
 	}
 	if e.text == "*" && out.Kind == Decimal {
@@ -424,6 +433,8 @@ func (w *writer) otherSum(op string, x [2]string, t [2]Type) (string, Type, bool
 		return "(" + x[0] + " || " + x[1] + ")", Type{Kind: Text}, true
 	case moment(t[0].Kind) || moment(t[1].Kind):
 		panic(unsupported("+ with a time", "CONVERT(varchar(19), x, 120) makes a text of it, DATEADD adds to it"))
+	case t[0].Kind == UUID || t[1].Kind == UUID:
+		panic(unsupported("+ with a uuid", "CAST(x AS varchar(36)) makes a text of it"))
 	case t[0].Kind == Elapsed || t[1].Kind == Elapsed || t[0].Kind == Clock || t[1].Kind == Clock:
 		return "", Type{}, false // which is refused
 	}

@@ -143,6 +143,9 @@ func (w *writer) query(q *query, outer *scope) (string, []Column) {
 		if sel.top != nil && limit != nil {
 			panic(Errorf("42601", "TOP and LIMIT or FETCH in one query"))
 		}
+		if sel.top != nil && q.offset != nil {
+			panic(Errorf("42601", "TOP and OFFSET in one query").withHint("OFFSET n ROWS FETCH NEXT m ROWS ONLY"))
+		}
 		if sel.top != nil {
 			limit, ties = sel.top, sel.ties
 		}

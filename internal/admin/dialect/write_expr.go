@@ -229,6 +229,9 @@ func (w *writer) unary(e *expr, s *scope) (string, Type) {
 	text, t := w.expr(e.args[0], s)
 	switch e.text {
 	case "-":
+		if t.Kind == Text {
+			panic(Errorf("42883", "- of a text").withHint("CAST it to a number"))
+		}
 		if t.Kind == Bit {
 			t = Type{Kind: Int}
 		}
@@ -358,7 +361,7 @@ func (w *writer) converted(text string, from, to Type) string {
 	case to.Kind == UUID && from.Kind == Text:
 		return "co_uuid(" + text + ", 0)"
 	case to.Kind == Bit && from.Kind == Text:
-		return "co_bit(" + text + ", 0)"
+		return "co_bit(" + text + ", 1, 0)"
 	case to.Kind == Int && from.Kind == Text: // 1 = '1.5' is an error in both languages
 		return "co_int(" + text + ", 64, 0, 0)"
 	case to.numeric() && !from.numeric():
@@ -451,7 +454,7 @@ func (w *writer) is(e *expr, s *scope) (string, Type) {
 	switch e.text {
 	case "NULL", "TRUE", "FALSE":
 		if e.text != "NULL" && t.Kind == Text {
-			a = "co_bit(" + a + ", 0)"
+			a = "co_bit(" + a + ", 1, 0)"
 		}
 		return "(" + a + word + e.text + ")", Type{Kind: Bit}
 	}

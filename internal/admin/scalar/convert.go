@@ -27,7 +27,7 @@ var conversions = map[string]Function{
 		x, _ := real(v)
 		return x, nil
 	}), false},
-	"co_bit": {2, try(1, toBit), false},
+	"co_bit": {3, try(2, toBit), false},
 	"co_uuid": {2, try(1, func(a []driver.Value) (driver.Value, error) {
 		u, err := uuid.Parse(strings.TrimSpace(text(a[0])))
 		if err != nil || len(strings.TrimSpace(text(a[0]))) < 36 {
@@ -267,13 +267,20 @@ func toDecimal(a []driver.Value) (driver.Value, error) {
 	return out, nil
 }
 
+// toBit converts to a truth value: value, whether PostgreSQL's words are taken, whether errors are NULL. T-SQL takes
+// TRUE, FALSE and whole numbers.
 func toBit(a []driver.Value) (driver.Value, error) {
 	if s, isText := a[0].(string); isText {
-		switch strings.ToLower(strings.TrimSpace(s)) {
-		case "true", "t", "yes", "y", "on":
+		s = strings.ToLower(strings.TrimSpace(s))
+		words := integer(a[1]) == 1
+		switch {
+		case s == "true" || words && slices.Contains([]string{"t", "yes", "y", "on"}, s):
 			return int64(1), nil
-		case "false", "f", "no", "n", "off", "":
+		case s == "false" || s == "" || words && slices.Contains([]string{"f", "no", "n", "off"}, s):
 			return int64(0), nil
+		}
+		if _, err := strconv.ParseInt(s, 10, 64); err != nil && !words {
+			return nil, fmt.Errorf("conversion failed when converting the value %.40q to a bit", s)
 		}
 	}
 	v, err := number(a[0])

@@ -3,12 +3,14 @@ package scalar
 import (
 	"database/sql/driver"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"time"
 )
 
-// format is FORMAT of T-SQL: a time or a number in a format of .NET, in the culture en-US.
+// format is FORMAT of T-SQL: a time or a number in a format of .NET, in the culture en-US. Its values are the time or
+// the number, the format, the culture, and the digits of a decimal's fraction.
 func format(a []driver.Value) (driver.Value, error) {
 	if len(a) > 2 && a[2] != nil && !strings.EqualFold(text(a[2]), "en-US") {
 		return nil, fmt.Errorf("FORMAT with the culture %.20q is not supported: leave it out, or write 'en-US'", text(a[2]))
@@ -28,6 +30,14 @@ func format(a []driver.Value) (driver.Value, error) {
 		return formatTime(t, f)
 	}
 	x, _ := real(a[0])
+	if len(a) > 3 && (f == "" || f == "G" || f == "g") {
+		switch digits := integer(a[3]); {
+		case digits == quotient:
+			return nil, fmt.Errorf("FORMAT of a quotient with %q is not supported, as its digits are not known: CAST it to a decimal(p, s)", f)
+		case digits >= 0:
+			return Decimal(x, int(min(digits, 38))), nil
+		}
+	}
 	return formatNumber(x, a[0], f)
 }
 
@@ -40,6 +50,9 @@ var standardTimes = map[string]string{
 }
 
 func formatTime(t time.Time, f string) (driver.Value, error) {
+	if f == "" {
+		f = "G"
+	}
 	if len(f) == 1 {
 		standard, ok := standardTimes[f]
 		if !ok {
@@ -140,11 +153,31 @@ func timePart(t time.Time, c rune, n int) (string, error) {
 	return s, nil
 }
 
+// fixedDigits returns a number with so many digits of its fraction: of a whole number all of its own.
+func fixedDigits(x float64, v driver.Value, digits int) string {
+	n, whole := v.(int64)
+	if !whole {
+		return Decimal(x, digits)
+	}
+	s := strconv.FormatInt(n, 10)
+	if digits > 0 {
+		s += "." + strings.Repeat("0", digits)
+	}
+	return s
+}
+
+// lettered reports whether a format is a letter and perhaps two digits, as the standard formats are.
+func lettered(f string) bool {
+	return f != "" && len(f) <= 3 && (f[0] >= 'a' && f[0] <= 'z' || f[0] >= 'A' && f[0] <= 'Z') && strings.Trim(f[1:], "0123456789") == ""
+}
+
 // formatNumber formats a number, by a standard format of a letter and digits or by a picture of 0 and #.
 func formatNumber(x float64, v driver.Value, f string) (driver.Value, error) {
 	letter, digits := byte(0), -1
-	if f != "" && strings.ContainsRune("CcDdEeFfGgNnPpRrXx", rune(f[0])) && strings.Trim(f[1:], "0123456789") == "" && len(f) <= 3 {
-		letter = f[0] &^ 0x20
+	if lettered(f) {
+		if letter = f[0] &^ 0x20; !strings.ContainsRune("CDEFGNPRX", rune(letter)) {
+			return nil, nil // as T-SQL does for a format that there is not
+		}
 		if len(f) > 1 {
 			digits, _ = strconv.Atoi(f[1:])
 		}
@@ -161,15 +194,19 @@ func formatNumber(x float64, v driver.Value, f string) (driver.Value, error) {
 		if f == "" {
 			return text(v), nil
 		}
-		return picture(x, f)
+		shown := strconv.FormatFloat(math.Abs(x), 'f', -1, 64)
+		if whole {
+			shown = strings.TrimPrefix(strconv.FormatInt(n, 10), "-")
+		}
+		return picture(x, shown, f)
 	case 'N':
-		return grouped(Decimal(x, fraction(2))), nil
+		return grouped(fixedDigits(x, v, fraction(2))), nil
 	case 'F':
-		return Decimal(x, fraction(2)), nil
+		return fixedDigits(x, v, fraction(2)), nil
 	case 'P':
 		return grouped(Decimal(x*100, fraction(2))) + "%", nil
 	case 'C':
-		s := grouped(Decimal(x, fraction(2)))
+		s := grouped(fixedDigits(x, v, fraction(2)))
 		if strings.HasPrefix(s, "-") {
 			return "($" + s[1:] + ")", nil
 		}
@@ -178,22 +215,7 @@ func formatNumber(x float64, v driver.Value, f string) (driver.Value, error) {
 		if !whole {
 			return nil, nil // as T-SQL does
 		}
-		if letter == 'X' && n < 0 {
-			return nil, fmt.Errorf("FORMAT of a negative number with %q is not supported: its digits depend on the type", f)
-		}
-		if letter == 'X' {
-			s := strconv.FormatUint(uint64(n), 16)
-			if f[0] == 'X' {
-				s = strings.ToUpper(s)
-			}
-			return strings.Repeat("0", max(fraction(0)-len(s), 0)) + s, nil
-		}
-		s := strconv.FormatInt(n, 10)
-		sign := ""
-		if n < 0 {
-			sign, s = "-", s[1:]
-		}
-		return sign + strings.Repeat("0", max(fraction(0)-len(s), 0)) + s, nil
+		return formatWhole(n, f, fraction(0))
 	case 'G', 'R':
 		if digits > 0 {
 			return nil, fmt.Errorf("FORMAT with %q is not supported", f)
@@ -201,6 +223,27 @@ func formatNumber(x float64, v driver.Value, f string) (driver.Value, error) {
 		return text(v), nil
 	}
 	return nil, fmt.Errorf("FORMAT with %q is not supported", f)
+}
+
+// formatWhole formats a whole number with at least so many digits, of base ten or, with X, of base 16.
+func formatWhole(n int64, f string, digits int) (driver.Value, error) {
+	letter := f[0] &^ 0x20
+	if letter == 'X' && n < 0 {
+		return nil, fmt.Errorf("FORMAT of a negative number with %q is not supported: its digits depend on the type", f)
+	}
+	if letter == 'X' {
+		s := strconv.FormatUint(uint64(n), 16)
+		if f[0] == 'X' {
+			s = strings.ToUpper(s)
+		}
+		return strings.Repeat("0", max(digits-len(s), 0)) + s, nil
+	}
+	s := strconv.FormatInt(n, 10)
+	sign := ""
+	if n < 0 {
+		sign, s = "-", s[1:]
+	}
+	return sign + strings.Repeat("0", max(digits-len(s), 0)) + s, nil
 }
 
 // grouped puts a comma between thousands.

@@ -4,14 +4,13 @@ import (
 	"database/sql/driver"
 	"fmt"
 	"math"
-	"strconv"
 	"strings"
 )
 
 // picture formats a number as a custom format of .NET does: by digits that are always there (0) or only if needed (#),
 // a comma, a point and a percent sign; other characters stay, also between the digits. A second part after ; is for
 // negative numbers, a third for zero.
-func picture(x float64, f string) (driver.Value, error) {
+func picture(x float64, shown, f string) (driver.Value, error) {
 	if strings.Contains(f, "‰") || strings.Contains(f, "E0") || strings.Contains(f, "e0") || strings.Contains(f, "E+") || strings.Contains(f, "e+") || !finite(x) {
 		return nil, fmt.Errorf("FORMAT with %q is not supported", f)
 	}
@@ -26,7 +25,7 @@ func picture(x float64, f string) (driver.Value, error) {
 	if own, ok := part(1); x < 0 && ok {
 		section, negative = own, false
 	}
-	digits, point := digitsOf(x)
+	digits, point := digitsOf(shown)
 	shape := shapeOf(section)
 	digits, point = shape.round(digits, point)
 	if digits == "" { // it is zero, or has become so
@@ -66,9 +65,9 @@ func quotedLength(s string) int {
 }
 
 // digitsOf returns the digits of a number without zeros at their ends, and how many of them stand before the point:
-// less than 0 for zeros behind it.
-func digitsOf(x float64) (digits string, point int) {
-	whole, fraction, _ := strings.Cut(strconv.FormatFloat(math.Abs(x), 'f', -1, 64), ".")
+// less than 0 for zeros behind it. The number is shown without its sign.
+func digitsOf(shown string) (digits string, point int) {
+	whole, fraction, _ := strings.Cut(shown, ".")
 	whole = strings.TrimLeft(whole, "0")
 	point = len(whole)
 	digits = whole + fraction

@@ -37,8 +37,8 @@ var texts = map[string]Function{
 		return repeat(text(a[0]), max(integer(a[1]), 0))
 	}), false},
 	"co_patindex": {2, strict(patIndex), false},
-	"co_repeat":   {2, strict(func(a []driver.Value) (driver.Value, error) { return repeat(text(a[0]), integer(a[1])) }), false},
-	"co_space":    {1, strict(func(a []driver.Value) (driver.Value, error) { return repeat(" ", integer(a[0])) }), false},
+	"co_repeat":   {2, strict(func(a []driver.Value) (driver.Value, error) { return replicate("REPLICATE", text(a[0]), integer(a[1])) }), false},
+	"co_space":    {1, strict(func(a []driver.Value) (driver.Value, error) { return replicate("SPACE", " ", integer(a[0])) }), false},
 	"co_reverse": {1, strict(func(a []driver.Value) (driver.Value, error) {
 		r := []rune(text(a[0]))
 		for i, j := 0, len(r)-1; i < j; i, j = i+1, j-1 {
@@ -133,10 +133,18 @@ func charIndex(a []driver.Value) (driver.Value, error) {
 	return from + int64(utf8.RuneCountInString(rest[:i])), nil
 }
 
-func repeat(s string, n int64) (driver.Value, error) {
-	if n < 0 {
-		return nil, nil // as T-SQL does
+// replicate repeats a text as T-SQL does, which has NULL for a number below 0, and cuts what is longer than 8000 bytes.
+func replicate(name, s string, n int64) (driver.Value, error) {
+	switch {
+	case n < 0:
+		return nil, nil
+	case len(s) > 0 && n > 8000/int64(len(s)):
+		return nil, fmt.Errorf("%s of more than 8000 bytes is not supported, as T-SQL cuts it there: use repeat()", name)
 	}
+	return repeat(s, n)
+}
+
+func repeat(s string, n int64) (driver.Value, error) {
 	if int64(len(s)) > 0 && n > maxResult/int64(len(s)) {
 		return nil, fmt.Errorf("string or blob too big: at most %d bytes are taken", maxResult)
 	}

@@ -84,7 +84,7 @@ func written(s string) (time.Time, bool) {
 		if t, err := time.Parse(clock, s); err == nil && clock != "" {
 			return t.AddDate(1900, 0, 0), true
 		}
-		for _, day := range []string{"1/2/2006", "1-2-2006", "Jan 2 2006", "Jan 2, 2006", "2 Jan 2006", "January 2 2006", "January 2, 2006", "2 January 2006"} {
+		for _, day := range []string{"1/2/2006", "1-2-2006", "2006/1/2", "2006-1-2", "Jan 2 2006", "Jan 2, 2006", "2 Jan 2006", "January 2 2006", "January 2, 2006", "2 January 2006"} {
 			if t, err := time.Parse(strings.TrimSpace(day+" "+clock), s); err == nil {
 				return t, true
 			}
@@ -119,14 +119,17 @@ func toTime(a []driver.Value) (driver.Value, error) {
 	if err != nil {
 		return nil, err
 	}
+	first, last := 1, 9999
 	switch rounding := integer(a[1]); {
 	case rounding == 1:
-		t = t.Round(time.Minute)
+		t, first, last = t.Round(time.Minute), 1900, 2078
+	case rounding == 2:
+		first = 1753
 	case rounding >= 10 && rounding < 16:
 		t = t.Round(time.Duration(math.Pow10(int(19 - rounding))))
 	}
-	if t.Year() < 1 || t.Year() > 9999 {
-		return nil, fmt.Errorf("the time %.40q is out of range", text(a[0]))
+	if t.Year() < first || t.Year() > last {
+		return nil, fmt.Errorf("the time %.40q is out of range: the years of its type are %d to %d", text(a[0]), first, last)
 	}
 	return t.Format(TimeLayout), nil
 }
@@ -144,6 +147,9 @@ func toDate(a []driver.Value) (driver.Value, error) {
 
 // toClock returns the time of day with so many digits of its second's fraction.
 func toClock(a []driver.Value) (driver.Value, error) {
+	if s, isText := a[0].(string); isText && strings.TrimSpace(s) == "" {
+		a = []driver.Value{"00:00", a[1]} // as in T-SQL
+	}
 	t, err := timeOf(a[0])
 	if err != nil {
 		return nil, err
@@ -244,6 +250,9 @@ func dateAdd(a []driver.Value) (driver.Value, error) {
 	n := integer(a[1])
 	if n > math.MaxInt32 || n < math.MinInt32 {
 		return nil, fmt.Errorf("DATEADD takes a number of 32 bits, not %d", n)
+	}
+	if part == "nanosecond" && n%1000 != 0 {
+		return nil, fmt.Errorf("DATEADD of %d nanoseconds is not supported: times have whole microseconds", n)
 	}
 	d := time.Duration(n)
 	switch part {
