@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/endpoint/certs"
@@ -36,10 +37,25 @@ const (
 type files struct {
 	apply  sync.Mutex // held from reading the rules until they are in force; guards closed
 	closed bool       // the rules have not been read yet
+	judges atomic.Pointer[judgement]
 
 	mu  sync.Mutex        // guards bad
 	bad map[string]string // what is wrong, by setting
 }
+
+// judgement is what logins are judged by.
+type judgement struct {
+	rules   []hba.Rule
+	source  string // the file of this node's own rules, ofTheGroup or byDefault
+	written int    // how many are written: without what tls_only adds
+	digest  string // of those
+}
+
+// The sources of rules that are not a file of this node's own.
+const (
+	ofTheGroup = "the group"
+	byDefault  = "default"
+)
 
 // LoginProblems returns the reasons for which clients are refused that coterie.yaml would admit.
 func (p *Port) LoginProblems() (out []string) {
@@ -200,11 +216,13 @@ func (p *Port) firstRules() []hba.Rule {
 	p.files.apply.Lock()
 	defer p.files.apply.Unlock()
 	p.files.closed = true
-	rules, err := p.readRules()
+	j, err := p.readRules()
 	if err != nil {
-		rules, _ = closedRules()
+		rules, text := closedRules()
+		j = judgement{rules, text, len(rules), hba.Digest(rules)}
 	}
-	return rules
+	p.files.judges.Store(&j)
+	return j.rules
 }
 
 // closedRules returns the rules that admit nobody but the node's own user on a Unix socket, and says that.
@@ -226,69 +244,71 @@ func closedRules() (rules []hba.Rule, text string) {
 func (p *Port) renewRules() {
 	p.files.apply.Lock()
 	defer p.files.apply.Unlock()
-	if rules, err := p.readRules(); err == nil {
-		p.setRules(rules)
+	if j, err := p.readRules(); err == nil {
+		p.setRules(j)
 	}
 }
 
 // setRules puts rules in force where clients, or users of a witness's console, log in.
-func (p *Port) setRules(rules []hba.Rule) {
+func (p *Port) setRules(j judgement) {
 	if s := p.server.Load(); s != nil {
-		s.SetRules(rules)
+		s.SetRules(j.rules)
 	}
 	if p.watch != nil {
-		p.watch.rules.Store(&rules)
+		p.watch.rules.Store(&j.rules)
 	}
+	p.files.judges.Store(&j)
 }
 
 // readRules is rules, and notes an error. The caller has locked files.apply until the rules are in force.
-func (p *Port) readRules() ([]hba.Rule, error) {
+func (p *Port) readRules() (judgement, error) {
 	effect := "the rules that were read before stay in force"
 	if p.files.closed {
 		_, effect = closedRules()
 	}
-	rules, err := p.rules()
+	j, err := p.rules()
 	if err == nil {
 		p.files.closed = false
 	}
-	return rules, p.note(settingHBA, effect, err)
+	return j, p.note(settingHBA, effect, err)
 }
 
 // rules returns the rules for logins: those of this node's own file if coterie.yaml names one, else the group's, else
 // scram-sha-256 for every client. Whichever they are, tls_only refuses clients without TLS.
-func (p *Port) rules() ([]hba.Rule, error) {
-	rules, err := p.writtenRules()
+func (p *Port) rules() (judgement, error) {
+	rules, source, err := p.writtenRules()
+	j := judgement{rules, source, len(rules), hba.Digest(rules)}
 	if err == nil && p.c.Node.TLSOnly {
-		rules = hba.OverTLS(rules)
+		j.rules = hba.OverTLS(rules)
 	}
-	return rules, err
+	return j, err
 }
 
-// writtenRules returns the rules as they are written.
-func (p *Port) writtenRules() ([]hba.Rule, error) {
+// writtenRules returns the rules as they are written, and where.
+func (p *Port) writtenRules() (rules []hba.Rule, source string, err error) {
 	if p.c.Node.HBA != "" {
 		rules, err := hba.ParseFile(p.c.Node.HBA)
 		if err != nil {
-			return nil, fmt.Errorf("listener rules in %s: %w", p.c.Node.HBA, err)
+			return nil, "", fmt.Errorf("listener rules in %s: %w", p.c.Node.HBA, err)
 		}
 		if p.c.Node.ClientCA == "" && hba.AskForCertificates(rules) {
-			return nil, fmt.Errorf("listener rules in %s: client certificates can only be checked if client_ca in coterie.yaml names the file of their authorities", p.c.Node.HBA)
+			return nil, "", fmt.Errorf("listener rules in %s: client certificates can only be checked if client_ca in coterie.yaml names the file of their authorities", p.c.Node.HBA)
 		}
-		return rules, nil
+		return rules, p.c.Node.HBA, nil
 	}
 	text := ""
 	if g := p.c.Group(); g != nil {
 		text = g.HBA
 	}
 	if text == "" {
-		return hba.DefaultRules(p.c.Node.TLSOnly), nil
+		return hba.DefaultRules(p.c.Node.TLSOnly), byDefault, nil
 	}
-	rules, err := hba.Parse(strings.NewReader(text))
+	rules, err = hba.Parse(strings.NewReader(text))
 	if err != nil {
-		return nil, fmt.Errorf("listener rules in the group's record: %w", err)
+		return nil, "", fmt.Errorf("listener rules in the group's record: %w", err)
 	}
 	if p.c.Node.ClientCA == "" && hba.AskForCertificates(rules) { // another node's directory brought them, and its other rules are good
 		p.c.Logger.Warn("rules of the group that ask for client certificates let nobody in here: client_ca in coterie.yaml names no authorities")
 	}
-	return rules, nil
+	return rules, ofTheGroup, nil
 }

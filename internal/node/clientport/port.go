@@ -231,11 +231,11 @@ func (p *Port) Restart() error {
 			return err
 		}
 	}
-	rules, err := p.readRules() // last: rules that are read here count as those in force
+	j, err := p.readRules() // last: rules that are read here count as those in force
 	if err != nil {
 		return err
 	}
-	s.SetRules(rules)
+	p.setRules(j)
 	s.SetNamed(nil) // reconcile opens them again
 	p.touch()
 	return nil

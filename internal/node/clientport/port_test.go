@@ -276,10 +276,10 @@ func TestRules(t *testing.T) {
 	const one, two = "host all all all scram-sha-256\n", "host all a all scram-sha-256\nhost all b all reject\n"
 	const bad, cert = "host all\n", "hostssl all all all cert\n"
 	first, err := primary().port(t).rules()
-	if err != nil || len(first) == 0 {
-		t.Fatalf("%d rules, %v", len(first), err)
+	if err != nil || len(first.rules) == 0 || first.source != byDefault {
+		t.Fatalf("%+v, %v", first, err)
 	}
-	defaults := len(first)
+	defaults := len(first.rules)
 	for name, tt := range map[string]struct {
 		own, group string
 		rules      int
@@ -297,8 +297,8 @@ func TestRules(t *testing.T) {
 		n := primary()
 		n.group.HBA = tt.group
 		rules, err := n.port(t, func(c *config.Config) { c.HBA = tt.own }).rules()
-		if tt.refused == "" && (err != nil || len(rules) != tt.rules) || tt.refused != "" && (err == nil || !strings.Contains(err.Error(), tt.refused)) {
-			t.Errorf("%s: %d rules, %v", name, len(rules), err)
+		if tt.refused == "" && (err != nil || len(rules.rules) != tt.rules) || tt.refused != "" && (err == nil || !strings.Contains(err.Error(), tt.refused)) {
+			t.Errorf("%s: %+v, %v", name, rules, err)
 		}
 	}
 }

@@ -31,7 +31,7 @@ func TestTLSOnly(t *testing.T) {
 		}
 		admits := func(l hba.Login) bool {
 			l.User, l.Database = "bob", "x"
-			r, ok := hba.Match(rules, l)
+			r, ok := hba.Match(rules.rules, l)
 			return ok && r.Method != hba.MethodReject
 		}
 		from := netip.MustParseAddr("10.0.0.1")

@@ -312,6 +312,10 @@ func TestSettings(t *testing.T) {
 	if s := f.Settings(); len(s["a"]) != 1 || len(s["b"]) != 2 || len(s) != 3 {
 		t.Errorf("%+v", s)
 	}
+	b.clients.settings = []catalog.Setting{{Name: "coterie.hba"}}
+	if s, err := b.Settings(t.Context()); len(s) != 2 || s[1].Name != "coterie.hba" || err != nil {
+		t.Errorf("%+v, %v", s, err)
+	}
 	b.server.err = errTest
 	if _, err := b.Settings(t.Context()); !errors.Is(err, errTest) {
 		t.Error(err)

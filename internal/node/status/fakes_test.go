@@ -140,9 +140,10 @@ func (a *fakeAgent) LeaseUntil() time.Duration       { return boottime.Now() + t
 func (a *fakeAgent) Uptime() time.Duration           { return time.Minute }
 
 type fakeClients struct {
-	routes  *ag.Routes
-	refused []string
-	down    []string
+	routes   *ag.Routes
+	refused  []string
+	down     []string
+	settings []catalog.Setting
 }
 
 func (c *fakeClients) Routes() *ag.Routes       { return c.routes }
@@ -150,6 +151,8 @@ func (c *fakeClients) Places() []catalog.Place  { return []catalog.Place{{}} }
 func (c *fakeClients) Consoles() console.Counts { return console.Counts{Sessions: 1} }
 func (c *fakeClients) LoginProblems() []string  { return c.refused }
 func (c *fakeClients) Unserved() []string       { return c.down }
+
+func (c *fakeClients) Settings() []catalog.Setting { return c.settings }
 
 type fakeListener struct {
 	outlooks []listener.ContinuityGroup

@@ -127,7 +127,8 @@ func (s *Service) settings(ctx context.Context, g ag.Group, reach []ag.ReplicaID
 	})
 }
 
-// Settings returns the settings of this node's server; none on a node without a server.
+// Settings returns the settings of this node's server, and what decides who is admitted by its listener; none on a node
+// without a server.
 func (s *Service) Settings(ctx context.Context) ([]catalog.Setting, error) {
 	if s.Server == nil {
 		return nil, nil
@@ -136,6 +137,9 @@ func (s *Service) Settings(ctx context.Context) ([]catalog.Setting, error) {
 	out := make([]catalog.Setting, len(found))
 	for i, s := range found {
 		out[i] = catalog.Setting(s)
+	}
+	if err == nil {
+		out = append(out, s.Clients.Settings()...)
 	}
 	return out, err
 }

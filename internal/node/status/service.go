@@ -84,8 +84,9 @@ type Agent interface {
 type Clients interface {
 	Routes() *ag.Routes
 	Places() []catalog.Place
-	LoginProblems() []string // why clients are refused that coterie.yaml would admit
-	Unserved() []string      // why the group's listener is not served here where it should be
+	LoginProblems() []string     // why clients are refused that coterie.yaml would admit
+	Settings() []catalog.Setting // what decides who is admitted
+	Unserved() []string          // why the group's listener is not served here where it should be
 	Consoles() console.Counts
 }
 
