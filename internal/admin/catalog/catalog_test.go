@@ -45,8 +45,8 @@ func demo() Facts {
 		},
 		Group: ag.Group{
 			ID: "0d9c6d8e-7e47-4b8a-8a4e-0123456789ab", Name: "DemoAG", CommitRule: ag.RuleQuorum, SessionTimeout: 10 * time.Second,
-			Replicas:   []ag.Replica{replica("a"), replica("b"), replica("c"), w},
-			Parameters: map[string]string{"max_connections": "200", "archive_command": "cp %p /secret"},
+			Replicas: []ag.Replica{replica("a"), replica("b"), replica("c"), w},
+			HBA:      "host all all all scram-sha-256\n", Parameters: map[string]string{"max_connections": "200", "archive_command": "cp %p /secret"},
 		},
 		Record: ag.Record{
 			Epoch: ag.EpochRecord{Epoch: 7, Phase: ag.PhaseLead, Leader: "a", TLI: 2},
@@ -303,6 +303,8 @@ var changes = []struct {
 	}, "select datediff(second, now(), estimate_time_complete_utc), transferred_size_bytes, database_size_bytes, transfer_rate_bytes_per_second from sys.dm_hadr_physical_seeding_stats", "30|10|70|2"},
 	{"a server has other settings", func(f *Facts) {}, "select node, value, pending_restart from coterie.settings where name = 'max_connections' order by 1", "a|100|false\nb|50|true"},
 	{"settings of the group", func(f *Facts) { f.Group.Replicas[2].Options.Parameters = map[string]string{"max_connections": "300"} }, "select node, value, of_replica, in_force, pending_restart from coterie.parameters where name = 'max_connections' order by 1", "a|200|false|100|false\nb|200|false|50|true\nc|300|true|<nil>|<nil>"},
+	{"rules for logins", func(f *Facts) { f.Group.HBA = "# office\nhost all all all md5\r\n" }, "select line_number, rule from coterie.hba order by 1", "1|# office\n2|host all all all md5"},
+	{"no rules for logins", func(f *Facts) { f.Group.HBA = "" }, "select count(*) from coterie.hba", "0"},
 	{"settings that may be secret", func(*Facts) {}, "select distinct name, value from coterie.parameters where name like 'arch%'", "archive_command|<nil>"},
 	{
 		"clients are in a transaction, busy, and at a Unix socket", func(f *Facts) {

@@ -196,6 +196,7 @@ var ownViews = []view{
 			return out
 		},
 	},
+	hbaView,
 	{
 		schema: "coterie", name: "parameters",
 		about:   "The settings of PostgreSQL that the group has for each replica, and what the server says. A value that may hold a secret is NULL.",

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"net"
 	"slices"
+	"strings"
 
 	"github.com/coteriedb/coterie/internal/ag"
 )
@@ -273,6 +274,20 @@ var certificateView = view{
 			for _, of := range slices.Sorted(maps.Keys(ends)) {
 				out = append(out, []any{string(r.ID), of, timeText(ends[of])})
 			}
+		}
+		return out
+	},
+}
+
+var hbaView = view{
+	schema: "coterie", name: "hba", about: "The group's rules for logins, line by line, in the syntax of pg_hba.conf. Where each node has its rules from is in coterie.settings, by the name coterie.hba.",
+	columns: cols("line_number i8, rule t"),
+	rows: func(f Facts) [][]any {
+		var out [][]any
+		number := int64(0)
+		for line := range strings.Lines(f.Group.HBA) {
+			number++
+			out = append(out, []any{number, strings.TrimRight(line, "\r\n")})
 		}
 		return out
 	},

@@ -397,8 +397,8 @@ func (p Principal) permit(st ddl.Statement) *Error {
 	case needs <= p.May:
 		return nil
 	case needs == ddl.MayConfigureServers:
-		return Errorf("42501", "permission denied: settings of PostgreSQL need a superuser, since some run programs on the servers").
-			WithHint("log in as a superuser, or run coterie settings set on a node")
+		return Errorf("42501", "permission denied: settings of PostgreSQL and rules for logins need a superuser, since some run programs on the servers or let superusers in").
+			WithHint("log in as a superuser, or run coterie settings set or coterie hba set on a node")
 	default:
 		return Errorf("42501", "permission denied: %s needs the role %s", st.Verb(), RoleFor(needs)).
 			WithHint("GRANT " + RoleFor(needs) + " TO " + pgx.Identifier{p.User}.Sanitize() + ", in any other database of the group")

@@ -167,6 +167,8 @@ func (c *change) apply(s Statement) *Error {
 		return c.settings(a.Options, nil)
 	case SetParameters:
 		return c.setParameters(a)
+	case SetHBA:
+		return c.setHBA(a)
 	case AddDatabase:
 		return every(a.Names, c.addDatabase)
 	case RemoveDatabase:

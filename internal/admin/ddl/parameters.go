@@ -1,6 +1,7 @@
 package ddl
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
@@ -19,6 +20,23 @@ const (
 type Parameter struct {
 	Name, Value string
 	pos         Pos
+}
+
+// given parses SET and RESET of what a group gives its nodes. is reports whether it is one of them.
+func (p *parser) given() (a Action, is bool, bad *Error) {
+	switch {
+	case p.take("SET", "PARAMETER"):
+		a, bad = p.parameters(false)
+	case p.take("RESET", "PARAMETER"):
+		a, bad = p.parameters(true)
+	case p.take("SET", "HBA"):
+		a, bad = p.rules()
+	case p.take("RESET", "HBA"):
+		a = SetHBA{}
+	default:
+		return nil, false, nil
+	}
+	return a, true, bad
 }
 
 // parameters parses the settings after SET PARAMETER or RESET PARAMETER.
@@ -123,9 +141,14 @@ func MayBeSecret(name string) bool {
 	})
 }
 
-// Redacted returns the statement as it may be logged and shown: String with the values left out that may be secret. It
-// need not parse.
+// Redacted returns the statement as it may be logged and shown: String with the values left out that may be secret, and
+// without what is too long for a log. It need not parse.
 func (s Statement) Redacted() string {
+	if a, is := s.Action.(SetHBA); is && len(a.Lines) > shownRules {
+		a.Lines = append(slices.Clone(a.Lines[:shownRules]), fmt.Sprintf("… and %d more", len(a.Lines)-shownRules))
+		s.Action = a
+		return s.String()
+	}
 	a, is := s.Action.(SetParameters)
 	if !is {
 		return s.String()
@@ -237,4 +260,86 @@ func parametersOf(g ag.Group) (out []Statement) {
 		}
 	}
 	return out
+}
+
+// Limits of the rules for logins in a configuration, which every node reads at each change.
+const (
+	maxRuleLines = 500
+	maxRuleLine  = 1000     // bytes
+	maxRules     = 32 << 10 // bytes, of all lines
+)
+
+// shownRules are the lines of rules that a log has.
+const shownRules = 4
+
+// rules parses the lines after SET HBA.
+func (p *parser) rules() (Action, *Error) {
+	var a SetHBA
+	size := 0
+	if bad := p.needSign("("); bad != nil {
+		return nil, bad
+	}
+	for {
+		t := p.tok()
+		if t.kind != tokString {
+			return nil, p.expected("a rule, as N'hostssl all all 10.0.0.0/8 scram-sha-256'")
+		}
+		if len(t.text) > maxRuleLine {
+			return nil, t.pos.errorf(StateInvalid, "a rule has at most %d bytes", maxRuleLine)
+		}
+		if bad := printable(token{text: strings.ReplaceAll(t.text, "\t", " "), pos: t.pos}, "a rule"); bad != nil {
+			return nil, bad
+		}
+		p.at++
+		a.Lines = append(a.Lines, t.text)
+		if size += len(t.text) + 1; size > maxRules || len(a.Lines) > maxRuleLines {
+			return nil, t.pos.errorf(StateInvalid, "rules have at most %d lines and %d bytes", maxRuleLines, maxRules)
+		}
+		if p.takeSign(")") {
+			return a, nil
+		}
+		if bad := p.needSign(","); bad != nil {
+			return nil, bad
+		}
+	}
+}
+
+// RulesOf returns SET HBA for rules as a file in pg_hba.conf syntax has them; RESET HBA if there is none.
+func RulesOf(text string) SetHBA {
+	text = strings.TrimRight(strings.ReplaceAll(text, "\r\n", "\n"), "\n")
+	if text == "" {
+		return SetHBA{}
+	}
+	return SetHBA{Lines: strings.Split(text, "\n")}
+}
+
+func (a SetHBA) text() string {
+	if len(a.Lines) == 0 {
+		return "RESET HBA"
+	}
+	return "SET HBA (" + list(a.Lines, Literal) + ")"
+}
+
+// setHBA changes the rules. Whether they can be read is judged by the node that runs the statement: this package does
+// not know the syntax of pg_hba.conf.
+func (c *change) setHBA(a SetHBA) *Error {
+	c.group.HBA = ""
+	if len(a.Lines) > 0 {
+		c.group.HBA = strings.Join(a.Lines, "\n") + "\n"
+	}
+	return nil
+}
+
+// rulesOf returns the statement that gives a group its rules; none if it has none. Those of a cluster that was adopted
+// may be too long for a statement, or have characters that no statement may have, and are left out.
+func rulesOf(g ag.Group) []Statement {
+	a := RulesOf(g.HBA)
+	s := Statement{Group: g.Name, Action: a}
+	if len(a.Lines) == 0 {
+		return nil
+	}
+	if _, err := s.Checked(); err != nil {
+		return nil
+	}
+	return []Statement{s}
 }

@@ -222,16 +222,15 @@ func (p *parser) alter(s *Statement) (bad *Error) {
 	return bad
 }
 
-const alterations = "SET, RESET PARAMETER, ADD, MODIFY, REMOVE, JOIN, GRANT, DENY, FAILOVER, FORCE_FAILOVER_ALLOW_DATA_LOSS, RESTART LISTENER, " +
+const alterations = "SET, RESET PARAMETER, SET HBA, RESET HBA, ADD, MODIFY, REMOVE, JOIN, GRANT, DENY, FAILOVER, FORCE_FAILOVER_ALLOW_DATA_LOSS, RESTART LISTENER, " +
 	"SEED REPLICA, CANCEL SEEDING, SUSPEND, RESUME or OFFLINE"
 
 func (p *parser) alteration() (Action, *Error) {
 	here := p.tok().pos
+	if a, is, bad := p.given(); is {
+		return a, bad
+	}
 	switch {
-	case p.take("SET", "PARAMETER"):
-		return p.parameters(false)
-	case p.take("RESET", "PARAMETER"):
-		return p.parameters(true)
 	case p.take("SET"):
 		return p.setOptions()
 	case p.tok().is("ADD"), p.tok().is("MODIFY"), p.tok().is("REMOVE"):

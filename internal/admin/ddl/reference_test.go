@@ -66,6 +66,17 @@ ALTER AVAILABILITY GROUP name RESET PARAMETER setting [ , … ] [ FOR REPLICA 'r
 		},
 	},
 	{
+		"SET HBA, RESET HBA",
+		`ALTER AVAILABILITY GROUP name SET HBA ( 'rule' [ , … ] )
+ALTER AVAILABILITY GROUP name RESET HBA`,
+		"Gives the listeners of all nodes their rules for logins, one line of pg_hba.conf's syntax each, or takes them back. It needs a superuser, since rules can let one in. " +
+			"A rule that a listener could not honour is refused. `coterie hba set` takes a file.",
+		[]example{
+			{"srv153", "ALTER AVAILABILITY GROUP [DemoAG] SET HBA (N'hostssl all all 10.0.0.0/8 scram-sha-256', N'local all all peer')"},
+			{"srv153", "ALTER AVAILABILITY GROUP [DemoAG] RESET HBA"},
+		},
+	},
+	{
 		"MODIFY REPLICA", "ALTER AVAILABILITY GROUP name MODIFY REPLICA ON { 'replica' WITH ( option [ , … ] ) } [ , … ]",
 		"Changes options of a replica: its own, those of its secondary role, those of its primary role. More than one may be given. The routing list in force is that of the present primary.",
 		[]example{

@@ -9,7 +9,8 @@ import (
 )
 
 // ScriptOf returns the statements that create the group on nodes without one: CREATE, to be run on the node with the
-// data, JOIN for each other replica, and the settings of PostgreSQL. Executing them gives the same configuration.
+// data, JOIN for each other replica, the settings of PostgreSQL, and the rules for logins. Executing them gives the
+// same configuration.
 func ScriptOf(g ag.Group) []Statement {
 	c := Create{Databases: g.Options.Databases}
 	for _, o := range options {
@@ -32,7 +33,7 @@ func ScriptOf(g ag.Group) []Statement {
 		}
 		c.Listener = &x
 	}
-	return append([]Statement{{Group: g.Name, Action: c}}, parametersOf(g)...)
+	return slices.Concat([]Statement{{Group: g.Name, Action: c}}, parametersOf(g), rulesOf(g))
 }
 
 // replicaOf returns a replica with every option whose value is not the default.

@@ -39,6 +39,8 @@ type (
 		Server     string
 		Reset      bool
 	}
+	// SetHBA gives the listeners of all nodes their rules for logins, in lines of pg_hba.conf, or without lines none.
+	SetHBA struct{ Lines []string }
 	// AddDatabase registers databases, and creates those that do not exist.
 	AddDatabase struct{ Names []string }
 	// RemoveDatabase removes databases from the register; they themselves stay.
@@ -107,6 +109,7 @@ func (Create) action()          {}
 func (Drop) action()            {}
 func (Set) action()             {}
 func (SetParameters) action()   {}
+func (SetHBA) action()          {}
 func (AddDatabase) action()     {}
 func (RemoveDatabase) action()  {}
 func (AddReplica) action()      {}
@@ -239,6 +242,8 @@ func clause(action Action) string {
 	case Set:
 		return "SET (" + settings(a.Options) + ")"
 	case SetParameters:
+		return a.text()
+	case SetHBA:
 		return a.text()
 	case AddDatabase:
 		return "ADD DATABASE " + list(a.Names, Brackets)
@@ -405,7 +410,7 @@ const (
 	MayLook
 	MayOperate
 	MayAdminister
-	MayConfigureServers // settings of PostgreSQL can run programs on the servers
+	MayConfigureServers // settings of PostgreSQL can run programs on the servers, and rules for logins let superusers in
 )
 
 // Needs returns the privilege that is needed to run the statement.
@@ -416,7 +421,7 @@ func (s Statement) Needs() Privilege {
 	switch s.Action.(type) {
 	case Failover, Suspend, Resume, Seed, CancelSeeding, RestartListener:
 		return MayOperate
-	case SetParameters:
+	case SetParameters, SetHBA:
 		return MayConfigureServers
 	default:
 		return MayAdminister
@@ -439,7 +444,7 @@ func (s Statement) Verb() string {
 // onPrimary reports whether the statement must run on the primary.
 func (s Statement) onPrimary() bool {
 	switch s.Action.(type) {
-	case Set, SetParameters, AddDatabase, RemoveDatabase, AddReplica, ModifyReplica, RemoveReplica, AddListener, ModifyListener, RestartListener, RemoveListener:
+	case Set, SetParameters, SetHBA, AddDatabase, RemoveDatabase, AddReplica, ModifyReplica, RemoveReplica, AddListener, ModifyListener, RestartListener, RemoveListener:
 		return true
 	default:
 		return false

@@ -170,12 +170,16 @@ func (e Executor) change(ctx context.Context, s ddl.Statement) (console.Result, 
 		if err != nil {
 			return r, err
 		}
+		told, err := e.checkRules(x.Group, next)
+		if err != nil {
+			return r, err
+		}
 		made, err := e.createDatabases(ctx, x, next)
 		if err != nil {
 			return r, err
 		}
 		created = append(created, made...)
-		r.Notices = warned
+		r.Notices = append(warned, told...)
 		for _, n := range notices {
 			r.Notices = append(r.Notices, console.Notice{Severity: "NOTICE", Message: n.Message})
 		}

@@ -117,8 +117,7 @@ type fakeStore struct {
 	asked     int      // requests that were written
 	removed   []uint64 // votes that were taken
 	removeErr error
-	members   []etcd.MemberInfo // of the quorum
-	kept      []ag.ReplicaID    // members whose statuses were not deleted
+	kept      []ag.ReplicaID // members whose statuses were not deleted
 }
 
 func (s *fakeStore) read() (etcd.Snapshot, error) {
@@ -244,14 +243,7 @@ func (s *fakeStore) RemoveMember(_ context.Context, id uint64) error {
 		return s.removeErr
 	}
 	s.removed = append(s.removed, id)
-	s.members = slices.DeleteFunc(s.members, func(m etcd.MemberInfo) bool { return m.ID == id })
 	return nil
-}
-
-func (s *fakeStore) Members(context.Context) ([]etcd.MemberInfo, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Clone(s.members), nil
 }
 
 func (s *fakeStore) DeleteStrays(_ context.Context, members []ag.ReplicaID) error {
@@ -343,7 +335,11 @@ type fakeClients struct {
 	routes    *ag.Routes
 	restarted int
 	err       error
+	warnings  []string // of JudgeRules
+	badRules  error    // of JudgeRules
 }
+
+func (c *fakeClients) JudgeRules(string) ([]string, error) { return c.warnings, c.badRules }
 
 func (c *fakeClients) Routes() *ag.Routes { return c.routes }
 func (c *fakeClients) Restart() error     { c.restarted++; return c.err }

@@ -1,8 +1,8 @@
 package operations
 
 import (
-	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -11,6 +11,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/endpoint"
 	"github.com/coteriedb/coterie/internal/endpoint/certs"
 	"github.com/coteriedb/coterie/internal/etcd"
 	"github.com/coteriedb/coterie/internal/lib/fail"
@@ -19,6 +20,60 @@ import (
 	"github.com/coteriedb/coterie/internal/node/rpc"
 	"github.com/coteriedb/coterie/internal/node/walstream"
 )
+
+// CreateToken makes a join token that any replica of the group honours once.
+func (s *Service) CreateToken(ctx context.Context, req api.TokenRequest) (out api.TokenResult, err error) {
+	return s.token(ctx, req, "")
+}
+
+// maxTokenLife is the longest time for which a token works: until then its text is as good as a password.
+const maxTokenLife = 30 * 24 * time.Hour
+
+// checkTokenLife refuses a time for which no token works.
+func checkTokenLife(ttl time.Duration) error {
+	if ttl < time.Second || ttl > maxTokenLife {
+		return fail.Usagef("a token works for 1s to %v, not for %v; nothing was made", maxTokenLife, ttl)
+	}
+	return nil
+}
+
+// token makes a join token, for a node of that name if one is given.
+func (s *Service) token(ctx context.Context, req api.TokenRequest, member ag.ReplicaID) (out api.TokenResult, err error) {
+	defer func() { err = s.noQuorum(err) }()
+	ca := s.PKI.CA()
+	if ca == nil {
+		return api.TokenResult{}, s.notHere("coterie member add-token", "")
+	}
+	if err := checkTokenLife(req.TTL); err != nil {
+		return api.TokenResult{}, err
+	}
+	var addresses []string
+	for _, r := range s.Members.Group().Replicas {
+		if r.HasData() {
+			addresses = append(addresses, r.Endpoint)
+		}
+	}
+	var quorum endpoint.TokenQuorum
+	if q := s.Node.Quorum; q != nil {
+		quorum = endpoint.TokenQuorum{Endpoints: q.Endpoints, CA: q.CA, Cert: q.Cert, Key: q.Key}
+	}
+	text, stored, err := endpoint.NewToken(ca, endpoint.TokenOptions{Role: req.Role, Member: string(member), Addresses: addresses, Quorum: quorum}, req.TTL)
+	if err != nil {
+		return api.TokenResult{}, fail.Error{Kind: fail.Usage, Err: err}
+	}
+	value, err := json.Marshal(stored)
+	if err != nil {
+		return api.TokenResult{}, err
+	}
+	if err := s.Store.PutToken(ctx, etcd.Token{ID: stored.ID, Value: value, Expires: stored.Expires}, s.endorsed); err != nil {
+		return api.TokenResult{}, fmt.Errorf("store the token: %w", err)
+	}
+	verb := "join"
+	if req.Role == "witness" {
+		verb = "witness"
+	}
+	return api.TokenResult{Token: text, Role: req.Role, Expires: stored.Expires, Command: "coterie " + verb + " " + text}, nil
+}
 
 // notHere returns the refusal of a witness, which has no key of the group's authority: it can neither admit members nor
 // sign the configuration. It names the replicas on which the command can be run.
@@ -76,10 +131,6 @@ func (s *Service) Replace(ctx context.Context, req api.ReplaceRequest) (out api.
 		}
 		was = r
 		fault.Point("replace.removed") // the member is out and awaited; no token for its successor is made
-	default: // an earlier request may have ended before it came to that
-		if _, err := s.takeStrays(ctx, x.Group); err != nil {
-			return out, err
-		}
 	}
 	role := certs.KindReplica
 	if !was.HasData() {
@@ -102,9 +153,16 @@ func (s *Service) answers(ctx context.Context, r ag.Replica) bool {
 	return err == nil
 }
 
+// endorsed reports whether a replica has made a join token. Every member of the quorum's store can write some, until
+// there is no place for another.
+func (s *Service) endorsed(t etcd.Token) bool {
+	var stored endpoint.StoredToken
+	return json.Unmarshal(t.Value, &stored) == nil && stored.Endorsed(s.Layout.PKI()) == nil
+}
+
 // Remove takes a member out in an order that is safe at every step. It is dropped from V, then its vote is taken, then
-// its place in the configuration. The last revokes its certificate and lets its slot be dropped. A member that votes
-// only once it is gone gets its vote before.
+// its place in the configuration. The last revokes its certificate and lets its slot be dropped. Before the only voter
+// is removed the primary gets a vote.
 //
 // Of a member that was taken out to be replaced, only its name is left; it is forgotten.
 func (s *Service) Remove(ctx context.Context, id ag.ReplicaID) (err error) {
@@ -122,9 +180,6 @@ func (s *Service) remove(ctx context.Context, id ag.ReplicaID, await bool) error
 	_, awaited := x.Group.Awaiting(id)
 	switch {
 	case !listed && !awaited:
-		if taken, err := s.takeStrays(ctx, x.Group); err != nil || taken > 0 { // an earlier removal ended before it came to that
-			return err
-		}
 		return fail.Numberedf(41167, "the group has no member %s", id).WithHint("see coterie member list")
 	case x.Record.Epoch.Leader == id:
 		return fail.Refusedf("%s is the primary; coterie failover first", id)
@@ -135,8 +190,7 @@ func (s *Service) remove(ctx context.Context, id ag.ReplicaID, await bool) error
 	case !listed && await: // another request to replace it has come this far
 		return nil
 	case !listed:
-		_, err := s.takeStrays(ctx, x.Group)
-		return errors.Join(err, s.Update(ctx, func(g *ag.Group) error { g.Forget(id); return nil }))
+		return s.Update(ctx, func(g *ag.Group) error { g.Forget(id); return nil })
 	}
 	if err := s.handVoteOn(ctx, x, r); err != nil {
 		return err
@@ -165,9 +219,6 @@ func (s *Service) remove(ctx context.Context, id ag.ReplicaID, await bool) error
 			return fmt.Errorf("an even number of votes is no use, but %s keeps its own: %w", r.ID, err)
 		}
 	}
-	if _, err := s.takeStrays(ctx, x.Group); err != nil {
-		return fmt.Errorf("%s is no member of the group any more; run the command again, for what it left in the quorum: %w", id, err)
-	}
 	fault.Point("remove.settled")           // the votes are as they should be; the member's status is still there
 	if err := s.tidy(ctx, id); err != nil { // nobody reads the status of one that is not a member
 		s.Logger.Warn("the status of a removed member is left behind", "member", id, "err", err)
@@ -191,84 +242,20 @@ func (s *Service) tidy(ctx context.Context, removed ag.ReplicaID) error {
 	return s.Store.DeleteStrays(ctx, members)
 }
 
-// takeStrays removes from an embedded quorum the members that are no member's of the group, and returns how many. A
-// node that is lost between becoming one and the configuration's saying so leaves such a member behind: as a voter it
-// counts for the majority for ever, and as a learner it keeps every other node from becoming a voter.
-func (s *Service) takeStrays(ctx context.Context, g ag.Group) (taken int, err error) {
-	if g.External > 0 {
-		return 0, nil
-	}
-	members, err := s.Store.Members(ctx) // before the configuration, which lists a node before the node asks for a vote
-	if err != nil {
-		return 0, err
-	}
-	x, err := s.Store.Read(ctx)
-	if err != nil {
-		return 0, err
-	}
-	for _, m := range members {
-		if slices.ContainsFunc(x.Group.Replicas, func(r ag.Replica) bool { return isMemberOf(m, r) }) {
-			continue
-		}
-		if err := s.Store.RemoveMember(ctx, m.ID); err != nil {
-			return taken, fmt.Errorf("the quorum keeps the member %s, which is no member's of the group: %w", cmp.Or(m.Name, fmt.Sprintf("%x", m.ID)), err)
-		}
-		s.Logger.Info("a member of the quorum that is no member's of the group is removed", "name", m.Name, "member", fmt.Sprintf("%x", m.ID))
-		taken++
-	}
-	return taken, nil
-}
+// voteLimit bounds the wait until the primary votes beside the only voter, which is to be removed.
+const voteLimit = 30 * time.Second
 
-// isMemberOf reports whether a member of the quorum is, or may come to be, that of a member of the group. While the
-// configuration does not say which one is, the name tells, and the address before the member has started once.
-func isMemberOf(m etcd.MemberInfo, r ag.Replica) bool {
-	if r.EtcdID != 0 {
-		return m.ID == r.EtcdID
-	}
-	return m.Name == string(r.ID) || m.Name == "" && slices.Contains(m.PeerURLs, "https://"+r.Endpoint)
-}
-
-// The bounds of the wait until a member votes that gets the vote of another, which is to be removed. A spare member is
-// not waited for as long: the removal goes on without it.
-const (
-	voteLimit  = 30 * time.Second
-	spareLimit = 20 * time.Second
-)
-
-// handVoteOn has a member get its vote BEFORE the vote of r is taken. It is the primary, if r is the only voter of an
-// embedded quorum: nobody could take that vote, and the member would be suspended for ever. Otherwise it is the member
-// that has a vote only once r is gone: with one vote less in between, the quorum would survive one failure less, and
-// the primary may die then. A vote beside that of a member that is down already would only raise the majority.
+// handVoteOn has the primary vote before the only voter of an embedded quorum is removed: nobody could take that vote,
+// and the member would be suspended for ever.
 func (s *Service) handVoteOn(ctx context.Context, x etcd.Snapshot, r ag.Replica) error {
-	if x.Group.External > 0 || !x.Group.Votes(r) {
-		return nil
-	}
-	if x.Group.Voting() > 1 {
-		heir, ok := x.Group.VotesAfter(r.ID)
-		if !ok || !s.answers(ctx, r) || !s.answers(ctx, heir) {
-			return nil
-		}
-		if err := s.giveVote(ctx, r, heir.ID, spareLimit); err != nil {
-			s.Logger.Warn("a member is removed before a spare one votes in its place", "member", r.ID, "spare", heir.ID, "err", err)
-		}
+	if x.Group.External > 0 || !x.Group.Votes(r) || x.Group.Voting() > 1 {
 		return nil
 	}
 	heir := x.Record.Epoch.Leader
-	if _, ok := x.Group.Replica(heir); !ok {
-		return fail.Unhealthyf("%s has the only vote of the quorum, and there is no primary that could vote in its place; nothing was changed: see coterie status", r.ID)
-	}
-	if err := s.giveVote(ctx, r, heir, voteLimit); err != nil {
-		return fail.Unhealthyf("%s has the only vote of the quorum, and %s has not come to vote beside it within %v, so it was not removed; see coterie status, then coterie member remove %[1]s again", r.ID, heir, voteLimit)
-	}
-	return nil
-}
-
-// giveVote gives a vote to heir, beside that of the member r which is to be removed, and waits until it votes.
-func (s *Service) giveVote(ctx context.Context, r ag.Replica, heir ag.ReplicaID, limit time.Duration) error {
 	err := s.Update(ctx, func(g *ag.Group) error {
 		i := slices.IndexFunc(g.Replicas, func(o ag.Replica) bool { return o.ID == heir })
 		if i < 0 {
-			return fail.Unhealthyf("%s is no member of the group any more, and %s was not removed; see coterie status", heir, r.ID)
+			return fail.Unhealthyf("%s has the only vote of the quorum, and there is no primary that could vote in its place; nothing was changed: see coterie status", r.ID)
 		}
 		g.Replicas[i].Voter = true
 		return nil
@@ -276,16 +263,20 @@ func (s *Service) giveVote(ctx context.Context, r ag.Replica, heir ag.ReplicaID,
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, limit)
+	ctx, cancel := context.WithTimeout(ctx, voteLimit)
 	defer cancel()
-	return retry.Until(ctx, 100*time.Millisecond, func() (bool, error) {
+	votes := func() (bool, error) {
 		now, err := s.Store.Read(ctx)
 		if err != nil {
 			return false, nil //nolint:nilerr // the quorum may need a moment with the new vote
 		}
 		h, there := now.Group.Replica(heir)
 		return there && now.Group.Votes(h), nil
-	})
+	}
+	if retry.Until(ctx, 100*time.Millisecond, votes) != nil {
+		return fail.Unhealthyf("%s has the only vote of the quorum, and %s has not come to vote beside it within %v, so it was not removed; see coterie status, then coterie member remove %[1]s again", r.ID, heir, voteLimit)
+	}
+	return nil
 }
 
 // leaveLimit bounds how long one member may take to remove this node, and dismissLimit the removal itself there: the

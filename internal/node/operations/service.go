@@ -52,7 +52,6 @@ type Store interface {
 	PutToken(ctx context.Context, t etcd.Token, genuine func(etcd.Token) bool) error
 	Token(ctx context.Context, id string) (etcd.Token, error)
 	ConsumeToken(ctx context.Context, id string) (etcd.Token, error)
-	Members(ctx context.Context) ([]etcd.MemberInfo, error)
 	RemoveMember(ctx context.Context, id uint64) error
 	DeleteStrays(ctx context.Context, members []ag.ReplicaID) error
 }
@@ -86,6 +85,8 @@ type Clients interface {
 	Routes() *ag.Routes
 	Restart() error
 	Moves(ctx context.Context) []ag.SessionMove
+	// JudgeRules returns an error if no listener could honour the rules, or what an administrator may not expect.
+	JudgeRules(text string) (warnings []string, err error)
 }
 
 // Seeds is the part of *seedjobs.Client that a Service uses.

@@ -221,3 +221,20 @@ func (s *Service) RunMaintenance(ctx context.Context) error {
 	})
 	return nil
 }
+
+// checkRules refuses rules for logins that no listener could honour, before they are written.
+func (e Executor) checkRules(old, next ag.Group) (notices []console.Notice, err error) {
+	if next.HBA == old.HBA || next.HBA == "" {
+		return nil, nil
+	}
+	warnings, err := e.Clients.JudgeRules(next.HBA)
+	if err != nil {
+		refused := console.Errorf("F0000", "the rules cannot be used: %s", strings.ReplaceAll(err.Error(), "\n", "; "))
+		refused.Hint = "nothing was changed; correct those lines"
+		return nil, refused
+	}
+	for _, w := range warnings {
+		notices = append(notices, console.Notice{Severity: "WARNING", Message: w})
+	}
+	return notices, nil
+}
