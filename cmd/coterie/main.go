@@ -21,6 +21,7 @@ import (
 	"github.com/coteriedb/coterie/internal/cli/checkcmd"
 	"github.com/coteriedb/coterie/internal/cli/completion"
 	"github.com/coteriedb/coterie/internal/cli/groupcmd"
+	"github.com/coteriedb/coterie/internal/cli/hbacmd"
 	"github.com/coteriedb/coterie/internal/cli/labcmd"
 	"github.com/coteriedb/coterie/internal/cli/leavecmd"
 	"github.com/coteriedb/coterie/internal/cli/maintenancecmd"
@@ -91,7 +92,7 @@ Exit codes: 0 ok, 1 error, 2 usage, 3 unhealthy, 4 refused for safety; coterie s
 	for _, c := range []*cobra.Command{membercmd.Token(), membercmd.Remove(), groupcmd.Resume(), groupcmd.Seed(), groupcmd.Set()} {
 		root.AddCommand(cli.Former(c)) // what acts on a member or a replica is below that word
 	}
-	root.AddCommand(backupcmd.Backup(), backupcmd.Restore(), settingscmd.Settings(), maintenancecmd.Maintenance(), mancmd.Man(), supportcmd.Bundle())
+	root.AddCommand(backupcmd.Backup(), backupcmd.Restore(), settingscmd.Settings(), hbacmd.HBA(), maintenancecmd.Maintenance(), mancmd.Man(), supportcmd.Bundle())
 	root.AddCommand(labcmd.Lab()...)
 	root.AddCommand(labcmd.Demo(), benchcmd.Bench())
 	cli.NeedCommand(root)

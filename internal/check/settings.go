@@ -187,6 +187,13 @@ func judgeSetting(of []serverSetting, primary string) []Finding {
 	case strings.HasPrefix(name, "collation version"):
 		f.Level, f.Why = Problem, "text sorts differently: indexes on text of a copy are wrong there"
 		f.Run = "use the same release of the system on all; meanwhile let only replicas that agree take over"
+	case name == "coterie.hba":
+		f.Why = "a client that one node admits is refused by another, or by the same one once its coterie.yaml is like the others'"
+		f.Run = "coterie hba, which says where each node has its rules from; coterie hba set FILE gives the group one list, and a node follows it that names no file of its own (hba in coterie.yaml)"
+	case strings.HasPrefix(name, "coterie."):
+		key := strings.TrimPrefix(name, "coterie.")
+		f.Why = "a client that one node admits is refused by another"
+		f.Run = "make " + key + " in coterie.yaml, or the file that it names, the same on all nodes; then coterie restart there"
 	case name == "server_version":
 		f.Why = "replicas of one major version may differ for as long as an upgrade takes"
 		f.Run = "upgrade the others, the primary last"

@@ -52,7 +52,8 @@ type Config struct {
 	HTTPS Address `yaml:"https,omitempty"`
 	// PostgreSQL is absent on a witness.
 	PostgreSQL *PostgreSQL `yaml:"postgresql,omitempty"`
-	// HBA is the file with the listener's rules in pg_hba.conf syntax; empty: scram-sha-256 for every client.
+	// HBA is the file with this node's own rules for logins, in pg_hba.conf syntax; empty: the group's (coterie hba),
+	// and without those scram-sha-256 for every client.
 	HBA string `yaml:"hba,omitempty"`
 	// ClientCA is the file with the authorities, in PEM, that issue client certificates; empty: rules that require one
 	// refuse every client.

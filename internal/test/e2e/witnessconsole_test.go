@@ -162,8 +162,7 @@ func (g *group) witnessConsole(t *testing.T) (vera, nina *visitor, at string) {
 		t.Fatal(err)
 	}
 	must(t, "config", "check", "--node", w.Dir)
-	g.kill(t, w.Name) // coterie restart keeps a server running, of which a witness has none
-	g.start(t, w.Name)
+	must(t, "restart", "--node", w.Dir)
 	at = "https://" + address
 	vera, nina = g.visitor(t, at, &made[0]), g.visitor(t, at, &made[1])
 	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(100 * time.Millisecond) {

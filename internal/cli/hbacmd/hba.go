@@ -1,0 +1,211 @@
+package hbacmd
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/coteriedb/coterie/internal/admin/api"
+	"github.com/coteriedb/coterie/internal/admin/console"
+	"github.com/coteriedb/coterie/internal/admin/ddl"
+	"github.com/coteriedb/coterie/internal/cli"
+	"github.com/coteriedb/coterie/internal/cli/sqlrun"
+	"github.com/coteriedb/coterie/internal/lib/fail"
+	"github.com/coteriedb/coterie/internal/lib/regular"
+	"github.com/coteriedb/coterie/internal/listener/hba"
+)
+
+const about = `The rules by which the group's listeners decide who may log in, in the syntax of pg_hba.conf: written once, on any node, and in force on
+all nodes within seconds, also on one that joins later. Without rules every role may log in by scram-sha-256.
+
+A node whose coterie.yaml names a file (hba) follows that file instead. "coterie hba" says which nodes do and whether their rules differ.
+Sessions that are open stay open. This command needs no login: rules that let nobody in can be taken back by it.`
+
+// maxFile is the largest file of rules that is read, in bytes. A group takes less.
+const maxFile = 1 << 20
+
+// The queries of the commands.
+const (
+	list    = `SELECT node, value AS rules, source FROM coterie.settings WHERE name = 'coterie.hba' ORDER BY node`
+	show    = `SELECT line_number, rule FROM coterie.hba ORDER BY line_number`
+	history = `SELECT at, node, what AS statement, because AS by FROM coterie.events WHERE kind = 'statement' AND what LIKE '% SET HBA %' OR kind = 'statement' AND what LIKE '% RESET HBA%' ORDER BY at, node`
+)
+
+// The texts in place of tables without rows.
+const (
+	noNode    = "no node that answers serves clients"
+	noRules   = "the group has no rules: every role may log in by scram-sha-256, and on a Unix socket the user of its name; coterie hba set FILE gives it some"
+	noHistory = "the nodes that answer remember no change of the rules"
+)
+
+// HBA returns coterie hba.
+func HBA() *cobra.Command {
+	c := &cobra.Command{
+		Use: "hba", GroupID: "group", Short: "Show and change the rules for logins of all nodes", Long: about, Args: cli.Args(0, "no arguments"),
+		Example: "  coterie hba\n  coterie hba show >rules.conf\n  coterie hba set rules.conf\n  coterie hba unset",
+	}
+	asking(c, list, noNode)
+	c.AddCommand(
+		asking(&cobra.Command{Use: "list", Short: "Show where each node has its rules from, and whether they are the same", Args: cli.Args(0, "no arguments")}, list, noNode),
+		showCommand(), setCommand(), unsetCommand(),
+		asking(&cobra.Command{Use: "history", Short: "Show the latest changes, as the nodes remember them", Args: cli.Args(0, "no arguments")}, history, noHistory),
+	)
+	return c
+}
+
+// asking makes c print the result of a query, or say that there is none.
+func asking(c *cobra.Command, query, none string) *cobra.Command {
+	var asJSON bool
+	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		cl, err := cli.Client(c)
+		if err != nil {
+			return err
+		}
+		return sqlrun.Printer{C: c, JSON: asJSON, Empty: none}.Run(c.Context(), cl, query)
+	}
+	return c
+}
+
+func showCommand() *cobra.Command {
+	var asJSON bool
+	c := &cobra.Command{
+		Use: "show", Short: "Print the group's rules, as coterie hba set reads them", Args: cli.Args(0, "no arguments"), Example: "  coterie hba show >rules.conf",
+		RunE: func(c *cobra.Command, _ []string) error {
+			cl, err := cli.Client(c)
+			if err != nil {
+				return err
+			}
+			r, err := sqlrun.Ask(c, cl, show)
+			if err != nil {
+				return err
+			}
+			if asJSON || len(r.Rows) == 0 {
+				return sqlrun.Printer{C: c, JSON: asJSON, Empty: noRules}.Print(r)
+			}
+			for _, row := range r.Rows {
+				if _, err := fmt.Fprintln(c.OutOrStdout(), row[1]); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}
+	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return c
+}
+
+func setCommand() *cobra.Command {
+	var check bool
+	c := &cobra.Command{
+		Use: "set FILE", Short: "Give all nodes the rules of a file (- reads standard input)", Args: cli.Args(1, "FILE"),
+		Example: "  coterie hba set rules.conf\n  coterie hba set --check rules.conf\n  echo 'hostssl all all 10.0.0.0/8 scram-sha-256' | coterie hba set -",
+	}
+	c.Flags().BoolVar(&check, "check", false, "say whether the file can be used, and change nothing")
+	return changing(c, func(c *cobra.Command, a []string) (ddl.SetHBA, bool, error) {
+		rules, err := fileOf(c.InOrStdin(), a[0])
+		if err == nil && check {
+			cli.Say(c, "%s can be used", nameOf(a[0]))
+		}
+		return rules, !check, err
+	})
+}
+
+func unsetCommand() *cobra.Command {
+	return changing(&cobra.Command{
+		Use: "unset", Short: "Take the group's rules back: every role may log in by scram-sha-256", Args: cli.Args(0, "no arguments"), Example: "  coterie hba unset",
+	}, func(*cobra.Command, []string) (ddl.SetHBA, bool, error) { return ddl.SetHBA{}, true, nil })
+}
+
+// nameOf returns what to call a file of rules.
+func nameOf(file string) string {
+	if file == "-" {
+		return "standard input"
+	}
+	return file
+}
+
+// fileOf reads rules from a file. It returns a usage error that names the lines a listener could not honour.
+func fileOf(in io.Reader, file string) (a ddl.SetHBA, err error) {
+	if file != "-" {
+		f, err := regular.Open(file)
+		if err != nil {
+			return a, fail.Usagef("the rules cannot be read: %v", err)
+		}
+		defer func() { _ = f.Close() }()
+		in = f
+	}
+	text, err := io.ReadAll(io.LimitReader(in, maxFile+1))
+	switch {
+	case errors.Is(err, os.ErrPermission):
+		return a, fail.Usagef("%s cannot be read: %v", nameOf(file), err)
+	case err != nil:
+		return a, err
+	case len(text) > maxFile:
+		return a, fail.Usagef("%s has more than %d bytes", nameOf(file), maxFile)
+	}
+	rules, err := hba.Parse(strings.NewReader(string(text)))
+	if err != nil {
+		return a, fail.Usagef("%s cannot be used; nothing was changed:\n  %s", nameOf(file), strings.ReplaceAll(err.Error(), "\n", "\n  "))
+	}
+	if len(rules) == 0 {
+		return a, fail.Usagef("%s has no rule, and would let nobody in; coterie hba unset takes the group's rules back", nameOf(file))
+	}
+	return ddl.RulesOf(string(text)), nil
+}
+
+// changing makes c give the group the rules that its arguments tell, if they say so, and show what each node has then.
+func changing(c *cobra.Command, rulesOf func(*cobra.Command, []string) (rules ddl.SetHBA, change bool, err error)) *cobra.Command {
+	var asJSON, noWait bool
+	c.Flags().BoolVar(&noWait, "no-wait", false, "return when it is accepted, not when every node has read it")
+	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	c.RunE = func(c *cobra.Command, a []string) error {
+		rules, change, err := rulesOf(c, a)
+		if err != nil || !change {
+			return err
+		}
+		cl, err := cli.Client(c)
+		if err != nil {
+			return err
+		}
+		s, err := cl.Status(c.Context())
+		if err != nil {
+			return cli.NoAgent(c, err)
+		}
+		st := ddl.Statement{Group: s.Group, Action: rules, NoWait: noWait}
+		if _, err := st.Checked(); err != nil {
+			return fail.Usagef("the rules cannot be a statement: %v", err)
+		}
+		return execute(c, cl, st, asJSON)
+	}
+	return c
+}
+
+// execute has the statement run, prints its notices, and shows what each node has then.
+func execute(c *cobra.Command, cl *api.Client, st ddl.Statement, asJSON bool) error {
+	r, err := sqlrun.Ask(c, cl, st.String())
+	if err != nil {
+		return err
+	}
+	now, err := sqlrun.Ask(c, cl, list)
+	if err != nil {
+		return err
+	}
+	now.Notices = append(r.Notices, append(now.Notices, own(now)...)...)
+	return sqlrun.Printer{C: c, JSON: asJSON, Empty: noNode}.Print(now)
+}
+
+// own returns a notice for each node that follows a file of its own.
+func own(r console.Result) (out []console.Notice) {
+	for _, row := range r.Rows {
+		if source := fmt.Sprint(row[2]); strings.HasPrefix(source, "/") {
+			out = append(out, console.Notice{Severity: "WARNING", Message: fmt.Sprintf(
+				"%v follows %s, which its coterie.yaml names (hba), and not the group's rules; without that line and after coterie restart it follows the group", row[0], source)})
+		}
+	}
+	return out
+}
