@@ -2,6 +2,7 @@ package socket
 
 import (
 	"errors"
+	"io"
 	"net"
 	"os"
 	"sync"
@@ -48,6 +49,16 @@ func HalfClose(conn net.Conn) {
 		return
 	}
 	_ = conn.Close()
+}
+
+// Linger is how long a client may take to read the final error, while its further bytes are discarded.
+const Linger = 250 * time.Millisecond
+
+// Drain reads what a client has still sent, for a moment: closing a socket with unread bytes resets it, and the
+// client would lose the error.
+func Drain(conn net.Conn) {
+	_ = conn.SetReadDeadline(time.Now().Add(Linger))
+	_, _ = io.CopyN(io.Discard, conn, 64<<10)
 }
 
 // Bare is the socket of a pooled backend, or of a client whose login is on an event loop. Go's runtime does not

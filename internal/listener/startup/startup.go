@@ -258,6 +258,22 @@ const (
 	ReadsConfirmed Reads = "confirmed"
 )
 
+// Guarantees is how far reads can be trusted on a node: which levels beyond the default it can give.
+type Guarantees struct{ Durable, Confirmed bool }
+
+// Check returns the error of a session whose reads cannot be trusted that far here; nil: they can.
+func (g Guarantees) Check(r Reads, intent ag.Intent) *pgwire.Error {
+	switch {
+	case r == ReadsConfirmed && intent == ag.ReadOnly:
+		bad := pgwire.Fatal("reads", pgwire.StateInvalidValue, "coterie.reads = confirmed is for READ_WRITE sessions: a secondary is behind by its nature")
+		bad.Hint = "coterie.reads = durable works on secondaries."
+		return bad
+	case r == ReadsConfirmed && !g.Confirmed, r == ReadsDurable && !g.Durable:
+		return pgwire.Fatal("reads", pgwire.StateNotSupported, "coterie.reads = %s is not available here", r)
+	}
+	return nil
+}
+
 func parseReads(p pgwire.Parameter) (Reads, *pgwire.Error) {
 	switch r := Reads(strings.ToLower(p.Value)); r {
 	case ReadsLease, ReadsDurable, ReadsConfirmed:
