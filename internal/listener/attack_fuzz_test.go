@@ -111,9 +111,7 @@ func FuzzConversation(f *testing.F) {
 	f.Fuzz(func(t *testing.T, said []byte, encrypted bool) {
 		secured = encrypted
 		conn := &script{said: bytes.NewReader(said)}
-		c := s.newClient(conn, false)
-		c.rejected = !c.enterPreAuth(true)
-		c.serve()
+		s.logins.Accept(conn, false)
 		checkAnswers(t, conn.out.Bytes())
 		if st := s.Stats(); st.PreAuth != 0 || st.Open != 0 || st.Rejected["panic"] != 0 {
 			t.Fatalf("left behind: %+v", st)

@@ -11,11 +11,9 @@ import (
 	"net"
 	"runtime"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
-	"github.com/coteriedb/coterie/internal/lib/admission"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/listener/auth"
 	"github.com/coteriedb/coterie/internal/listener/counters"
@@ -23,6 +21,7 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/hba"
 	"github.com/coteriedb/coterie/internal/listener/instead"
 	"github.com/coteriedb/coterie/internal/listener/lag"
+	"github.com/coteriedb/coterie/internal/listener/login"
 	"github.com/coteriedb/coterie/internal/listener/opening"
 	"github.com/coteriedb/coterie/internal/listener/pool"
 	"github.com/coteriedb/coterie/internal/listener/serverlog"
@@ -44,6 +43,18 @@ type LoginFingerprint = fingerprint.Login
 
 // FingerprintStatement is the prepared statement of the session that Config.FingerprintSession opens.
 const FingerprintStatement = fingerprint.Statement
+
+// ConsoleDatabase is the name of the administrators' console, a database without a PostgreSQL.
+const ConsoleDatabase = login.ConsoleDatabase
+
+// ConsoleHello describes an authenticated client of the console.
+type ConsoleHello = login.ConsoleHello
+
+// ConsoleFunc serves a console session on an authenticated connection. It returns when the session has ended.
+type ConsoleFunc = login.ConsoleFunc
+
+// PasswordLogin is an attempt to log in to the console by what came over TLS on another port.
+type PasswordLogin = auth.PasswordLogin
 
 // Role is what the node that will run a session knows about the role that wants to log in.
 type Role = auth.Role
@@ -253,89 +264,6 @@ func setDefault[T comparable](p *T, v T) {
 	if *p == zero {
 		*p = v
 	}
-}
-
-// intentOf returns the client's intent.
-func (c *client) intentOf(ctx context.Context) ag.Intent {
-	var set map[string]string
-	if !c.readOnly && c.start.Intent == "" {
-		set = c.srv.defaults(ctx, c.start.User, c.start.Database)
-	}
-	return startup.IntentOf(c.readOnly, c.start, set)
-}
-
-// defaults returns the settings of the role in the database. It returns none if they cannot be read.
-func (s *Server) defaults(ctx context.Context, user, database string) map[string]string {
-	set, err := s.defaultsCache.ask(ctx, s, user, database)
-	if err != nil {
-		s.log.Debug("defaults of the role not known", "user", user, "error", err)
-		return nil
-	}
-	return set
-}
-
-// checkReads refuses guarantees that this listener cannot give.
-func (s *Server) checkReads(r startup.Reads, intent ag.Intent) *pgwire.Error {
-	switch {
-	case r == startup.ReadsConfirmed && intent == ag.ReadOnly:
-		bad := pgwire.Fatal("reads", pgwire.StateInvalidValue, "coterie.reads = confirmed is for READ_WRITE sessions: a secondary is behind by its nature")
-		bad.Hint = "coterie.reads = durable works on secondaries."
-		return bad
-	case r == startup.ReadsConfirmed && s.cfg.Confirm == nil, r == startup.ReadsDurable && s.cfg.Durable == nil:
-		return pgwire.Fatal("reads", pgwire.StateNotSupported, "coterie.reads = %s is not available here", r)
-	}
-	return nil
-}
-
-const (
-	// defaultsAge is how long defaults of a role are cached.
-	defaultsAge = time.Second
-	// maxDefaults is how many pairs of role and database are cached. Names come from clients that have proved nothing.
-	maxDefaults = 1000
-)
-
-// defaultsCache caches the settings of roles in databases for a moment, so that a storm of logins asks once.
-type defaultsCache struct {
-	mu    sync.Mutex
-	known *admission.Recent[[2]string, knownDefaults] // guarded by mu; nil: empty
-}
-
-type knownDefaults struct {
-	set map[string]string
-	at  time.Time
-}
-
-// now returns the settings if they are known without asking.
-func (d *defaultsCache) now(s *Server, user, database string) (set map[string]string, known bool) {
-	if s.cfg.Defaults == nil {
-		return nil, true
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if key := [2]string{user, database}; d.known != nil && d.known.Has(key) {
-		k := d.known.At(key)
-		return k.set, time.Since(k.at) < defaultsAge
-	}
-	return nil, false
-}
-
-// ask returns the settings, and asks the server if they are not cached.
-func (d *defaultsCache) ask(ctx context.Context, s *Server, user, database string) (map[string]string, error) {
-	if set, known := d.now(s, user, database); known {
-		return set, nil
-	}
-	at := time.Now()
-	set, err := s.cfg.Defaults(ctx, user, database)
-	if err != nil {
-		return nil, err
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.known == nil {
-		d.known = admission.NewRecent[[2]string, knownDefaults](maxDefaults)
-	}
-	*d.known.At([2]string{user, database}) = knownDefaults{set, at}
-	return set, nil
 }
 
 // The functions below refuse statements that change a setting of the group, or weaken commits of other sessions

@@ -99,7 +99,7 @@ func TestPasswordsOfBothPortsAreCounted(t *testing.T) {
 				t.Fatal("a wrong password lets in")
 			}
 		}
-		if wait, bad := s.failures.Begin(guessing.From(from("192.0.2.1")), "vera"); wait == 0 && bad == nil {
+		if wait, bad := s.logins.Failures.Begin(guessing.From(from("192.0.2.1")), "vera"); wait == 0 && bad == nil {
 			t.Error("after 40 failures a login at the client port waits for nothing")
 		}
 		if _, err := s.CheckPassword(t.Context(), PasswordLogin{User: "vera", Password: "right", Client: from("192.0.2.2")}); err != nil {

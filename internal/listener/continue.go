@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/attempts"
 	"github.com/coteriedb/coterie/internal/listener/continuity"
 	"github.com/coteriedb/coterie/internal/listener/hello"
 	"github.com/coteriedb/coterie/internal/listener/indoubt"
@@ -306,10 +307,10 @@ func (c *client) lose(x *session, err error) {
 		bad = x.outcomeError(why)
 	}
 	c.log.Info("session cut", "session", x.id, "replica", x.replica, "user", x.user, "reason", why, "sqlstate", bad.Code)
-	_ = c.raw.SetDeadline(time.Now().Add(s.cfg.Limits.ShutdownMessage))
-	if _, err := c.conn.Write(bad.Encode()); err == nil {
-		socket.HalfClose(c.conn)
-		drain(c.raw)
+	_ = c.Raw.SetDeadline(time.Now().Add(s.cfg.Limits.ShutdownMessage))
+	if _, err := c.Conn.Write(bad.Encode()); err == nil {
+		socket.HalfClose(c.Conn)
+		socket.Drain(c.Raw)
 	}
 	c.closeBoth()
 }
@@ -324,10 +325,10 @@ func (c *client) openAgain(ctx context.Context, r routing.Route, x *session) (*s
 		return nil, err
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
-	a := &attempt{Route: r, intent: c.intent, cancel: cancel}
-	defer s.abandon(a)
-	if !s.begin(a) {
-		return nil, errMoved
+	a := &attempts.Attempt{Replica: r.ID, Epoch: r.Epoch, Intent: c.Intent, Cancel: cancel}
+	defer s.attempts.Abandon(a)
+	if !s.attempts.Begin(a) {
+		return nil, attempts.ErrMoved
 	}
 	ctx, stopTimer := context.WithTimeout(ctx, s.cfg.Limits.BackendHandshake)
 	defer stopTimer()
@@ -338,7 +339,7 @@ func (c *client) openAgain(ctx context.Context, r routing.Route, x *session) (*s
 		}
 		defer done()
 	}
-	conn, err := s.cfg.Backend(ctx, r.ID, BackendHello{User: c.start.User, Database: c.start.Database, ClientAddr: x.addr, Intent: c.intent, Epoch: r.Epoch})
+	conn, err := s.cfg.Backend(ctx, r.ID, BackendHello{User: c.Start.User, Database: c.Start.Database, ClientAddr: x.addr, Intent: c.Intent, Epoch: r.Epoch})
 	if err != nil {
 		return nil, fmt.Errorf("reach replica %s: %w", r.ID, err)
 	}
@@ -351,7 +352,7 @@ func (c *client) openAgain(ctx context.Context, r routing.Route, x *session) (*s
 		err = errors.Join(err, context.Cause(ctx))
 	}
 	if err == nil && !s.activate(a, y) {
-		err = errMoved
+		err = attempts.ErrMoved
 	}
 	if err != nil {
 		_ = conn.Close()
@@ -368,9 +369,9 @@ func (c *client) openAgain(ctx context.Context, r routing.Route, x *session) (*s
 		s.counts.Doubt(y.moving.proved.String())
 	}
 	c.log.Info("session moved", "session", y.id, "from", x.replica, "to", y.replica, "epoch", y.epoch, "pid", y.pid)
-	_ = c.raw.SetWriteDeadline(time.Now().Add(s.cfg.Limits.ShutdownMessage))
-	_, err = c.conn.Write(news)
-	_ = c.raw.SetWriteDeadline(time.Time{})
+	_ = c.Raw.SetWriteDeadline(time.Now().Add(s.cfg.Limits.ShutdownMessage))
+	_, err = c.Conn.Write(news)
+	_ = c.Raw.SetWriteDeadline(time.Time{})
 	if err != nil {
 		y.close()
 		return nil, errClient

@@ -25,6 +25,7 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/cancelkey"
 	"github.com/coteriedb/coterie/internal/listener/guessing"
 	"github.com/coteriedb/coterie/internal/listener/hba"
+	"github.com/coteriedb/coterie/internal/listener/login"
 	"github.com/coteriedb/coterie/internal/listener/scram"
 	"github.com/coteriedb/coterie/internal/listener/startup"
 )
@@ -153,8 +154,8 @@ func TestFailuresOfOthersDelayNoKnownName(t *testing.T) {
 	guesser := guessing.From(&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	waitFor(t, "a name that never logged in from there is refused", func() bool {
 		for i := range 10 * guessing.SiteFailures {
-			_, _ = g.srv.failures.Begin(guesser, fmt.Sprint("guessed ", i))
-			g.srv.failures.Failed(guesser, fmt.Sprint("guessed ", i))
+			_, _ = g.srv.logins.Failures.Begin(guesser, fmt.Sprint("guessed ", i))
+			g.srv.logins.Failures.Failed(guesser, fmt.Sprint("guessed ", i))
 		}
 		_, err := g.dial(g.rw, "user=bob password=wrong")
 		return sqlstate(err) == "53300"
@@ -259,27 +260,6 @@ func TestFail2ban(t *testing.T) {
 	}
 }
 
-// TestSprayedNamesLeaveTheOthers holds that names which clients make up do not push the defaults of real roles out of
-// the cache: these are used meanwhile.
-func TestSprayedNamesLeaveTheOthers(t *testing.T) {
-	asked := map[string]int{}
-	s := &Server{cfg: Config{Defaults: func(_ context.Context, user, _ string) (map[string]string, error) {
-		asked[user]++
-		return nil, nil
-	}}}
-	for i := range 3 * maxDefaults {
-		if i%100 == 0 {
-			_, _ = s.defaultsCache.ask(t.Context(), s, "app", "app")
-			at := s.defaultsCache.known.At([2]string{"app", "app"})
-			at.at = time.Now() // as if no time passed
-		}
-		_, _ = s.defaultsCache.ask(t.Context(), s, fmt.Sprint("sprayed ", i), "app")
-	}
-	if asked["app"] != 1 {
-		t.Errorf("the server was asked %d times about a role in use", asked["app"])
-	}
-}
-
 // TestCancelFlood sends cancel requests with invented keys, many at once. Other nodes are asked about a few of them a
 // second, and each of a burst that hits is delivered.
 func TestCancelFlood(t *testing.T) {
@@ -362,12 +342,9 @@ func TestWaitingLoginsTakeNoPlace(t *testing.T) {
 				})
 			}
 			waitFor(t, "the honest ones wait", func() bool {
-				return g.srv.waiters.Taken() == places && g.srv.Stats().Rejected["pre-auth limit"] >= places+5
+				return g.srv.logins.Taken().Unproven == places && g.srv.Stats().Rejected["pre-auth limit"] >= places+5
 			})
-			g.srv.mu.Lock()
-			taken := g.srv.open
-			g.srv.mu.Unlock()
-			if taken != 0 {
+			if taken := g.srv.logins.Taken().Open; taken != 0 {
 				t.Errorf("%d places are taken by clients that proved nothing", taken)
 			}
 			g.publish(fullRoutes(2))
@@ -434,7 +411,7 @@ func TestUnprovenWorkIsPaced(t *testing.T) {
 		_ = conn.Close(t.Context())
 	}
 	flood.Wait()
-	if most := eachUnproven.Burst + eachUnproven.PerSecond*(time.Since(began).Seconds()+1); float64(asked.Load()) > most {
+	if most := login.EachUnproven.Burst + login.EachUnproven.PerSecond*(time.Since(began).Seconds()+1); float64(asked.Load()) > most {
 		t.Errorf("%d questions for one address, want at most %.0f", asked.Load(), most)
 	}
 }

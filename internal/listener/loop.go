@@ -13,6 +13,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/listener/eventloop"
 	"github.com/coteriedb/coterie/internal/listener/fingerprint"
+	"github.com/coteriedb/coterie/internal/listener/login"
 	"github.com/coteriedb/coterie/internal/listener/offload"
 	"github.com/coteriedb/coterie/internal/listener/uring"
 )
@@ -27,17 +28,17 @@ import (
 type loop struct {
 	eventloop.Loop
 	srv          *Server
-	preauth      map[*preauthConn]struct{} // clients whose startup packet has not arrived
-	fingerprints *fingerprint.Conn         // used on the first loop only
-	path         *offload.Path             // nil: sessions are not offloaded
-	offloaded    []*loopSession            // sessions that the program knows, by slot
-	toOffload    []*loopSession            // to be offloaded at the end of the turn
-	ended        []*loopSession            // to be closed after this batch of events
+	logins       login.Loop        // clients whose startup packet has not arrived
+	fingerprints *fingerprint.Conn // used on the first loop only
+	path         *offload.Path     // nil: sessions are not offloaded
+	offloaded    []*loopSession    // sessions that the program knows, by slot
+	toOffload    []*loopSession    // to be offloaded at the end of the turn
+	ended        []*loopSession    // to be closed after this batch of events
 	carried      atomic.Int64
 }
 
 func newLoop(s *Server) (*loop, error) {
-	l := &loop{srv: s, preauth: make(map[*preauthConn]struct{})}
+	l := &loop{srv: s}
 	l.fingerprints = fingerprint.New(fingerprint.Config{
 		Loop: &l.Loop, Session: s.cfg.FingerprintSession, Handshake: s.cfg.Limits.BackendHandshake, Patience: func() time.Duration { return s.pool.Answer },
 		Life: s.life, Background: s.background, Log: s.log,
@@ -46,6 +47,7 @@ func newLoop(s *Server) (*loop, error) {
 			s.counts.Reject("panic")
 		},
 	})
+	l.logins = login.Loop{Loop: &l.Loop, Logins: s.logins, Ask: l.fingerprints.Ask, Fits: l.fits, Gone: s.wg.Done}
 	if err := l.Open(); err != nil {
 		return nil, err
 	}
@@ -96,7 +98,7 @@ func (s *Server) startLoops() (stop func(), err error) {
 	}
 	context.AfterFunc(s.life, func() { // clients without a session are handed off, and told there
 		for _, l := range loops {
-			l.Post(l.handOffAll)
+			l.Post(l.logins.HandOffAll)
 		}
 	})
 	return stop, nil

@@ -10,6 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/coteriedb/coterie/internal/lib/admission"
+	"github.com/coteriedb/coterie/internal/lib/boottime"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/listener/opening"
 	"github.com/coteriedb/coterie/internal/listener/pool"
@@ -198,7 +200,7 @@ func (p *loopSession) linger() {
 		p.close()
 		return
 	}
-	p.after(linger, p.close)
+	p.after(socket.Linger, p.close)
 	p.updateInterest()
 }
 
@@ -293,9 +295,9 @@ func (p *loopSession) leave() {
 	_, _ = socket.Write(p.backend.FD, pgwire.AppendMessage(nil, 'X', nil))
 	c, finished := x.moving.owner, p.finished
 	p.finished = func() {}
-	if c.raw, c.conn = conn, conn; p.tls != nil {
+	if c.Raw, c.Conn = conn, conn; p.tls != nil {
 		p.tlsConn.Leave(conn)
-		c.conn = p.tls
+		c.Conn = p.tls
 	}
 	c.noServer(true)
 	p.close()
@@ -369,6 +371,20 @@ func (x *session) offerBackend(b *pool.Backend, g opening.Greeting) {
 	}
 	x.reusable = b
 }
+
+// eachFlush and allFlushes bound how often statements about databases empty the pool, by one role and by all:
+// PostgreSQL refuses such a statement of most roles, but only after the pool has been emptied for it. Beyond the bound
+// a pooled backend leaves by itself within poolIdle, for which PostgreSQL waits.
+var (
+	eachFlush  = admission.Rate{PerSecond: 0.2, Burst: 5}
+	allFlushes = admission.Rate{PerSecond: 1, Burst: 20}
+)
+
+// maxFlushers is the number of roles that are remembered for that.
+const maxFlushers = 256
+
+// mayFlush reports whether a statement of that role about a database may empty the pool.
+func (s *Server) mayFlush(user string) bool { return s.flushes.Spend(user, 1, boottime.Now()) }
 
 // observeUse follows the requests of the client of a local session. text is a part of the message's body: its beginning
 // if begun is true, its end if whole is.

@@ -412,16 +412,16 @@ func (c *client) tellLoss(x *session) bool {
 		defer close(stopped)
 		select {
 		case <-s.closed:
-			_ = c.raw.SetReadDeadline(time.Unix(1, 0))
+			_ = c.Raw.SetReadDeadline(time.Unix(1, 0))
 		case <-c.unserved.Done():
-			_ = c.raw.SetReadDeadline(time.Unix(1, 0))
+			_ = c.Raw.SetReadDeadline(time.Unix(1, 0))
 		case <-over:
 		}
 	}()
 	rest, err := c.answerLost(x)
 	close(over)
 	<-stopped
-	_ = c.raw.SetDeadline(time.Time{})
+	_ = c.Raw.SetDeadline(time.Time{})
 	switch {
 	case err == nil:
 		x.moving.open, x.moving.rest = false, rest
@@ -448,14 +448,14 @@ func (c *client) answerLost(x *session) (rest []byte, err error) {
 		if used, out, done, err = r.Feed(b); err != nil {
 			return nil, err
 		}
-		_ = c.raw.SetWriteDeadline(time.Now().Add(c.srv.cfg.Limits.ShutdownMessage))
-		if _, err := c.conn.Write(out); err != nil {
+		_ = c.Raw.SetWriteDeadline(time.Now().Add(c.srv.cfg.Limits.ShutdownMessage))
+		if _, err := c.Conn.Write(out); err != nil {
 			return nil, errClient
 		}
 		if rest = b[used:]; done {
 			break
 		}
-		n, err := c.conn.Read(buf[:])
+		n, err := c.Conn.Read(buf[:])
 		switch {
 		case n > 0:
 			b = buf[:n]
@@ -477,8 +477,8 @@ func (c *client) answerLost(x *session) (rest []byte, err error) {
 }
 
 func (c *client) closeBoth() {
-	_ = c.conn.Close()
-	_ = c.raw.Close()
+	_ = c.Conn.Close()
+	_ = c.Raw.Close()
 }
 
 // leavesWhole judges a session that outlives its server again, once both directions have stopped: an answer may have

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"net"
+	"net/netip"
 	"os"
 	"runtime"
 	"strings"
@@ -47,14 +48,13 @@ func TestEndedWhileItIsHandedOver(t *testing.T) {
 			ours, client := givenAway(t)
 			backend, _ := givenAway(t)
 			conn := socket.NewBare(ours)
-			c := s.newClient(conn, false)
-			c.start, c.intent = &startup.Message{User: "u", Database: "d"}, ag.ReadWrite
-			st := &preauthConn{c: c, loop: l, conn: conn}
-			l.preauth[st] = struct{}{}
+			st := l.logins.NewClient(conn, netip.MustParseAddrPort("127.0.0.1:5432"), &net.TCPAddr{}, false)
+			st.Start, st.Intent = &startup.Message{User: "u", Database: "d"}, ag.ReadWrite
+			e := &entering{client: s.clientOf(st.Proved), login: st, loop: l}
 			if !s.enter() {
 				t.Fatal("it is closing")
 			}
-			x := c.newSession(routing.Route{}, socket.NewBare(backend))
+			x := e.newSession(routing.Route{}, socket.NewBare(backend))
 			if !s.activate(nil, x) {
 				t.Fatal("it cannot be opened")
 			}
@@ -69,7 +69,7 @@ func TestEndedWhileItIsHandedOver(t *testing.T) {
 				want = "greeting"
 				close(over)
 			}
-			st.opened(x, []byte("greeting"))
+			e.opened(x, []byte("greeting"))
 			<-over
 			l.RunPosted()
 			l.Batch.Flush()

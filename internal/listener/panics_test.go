@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/listener/login"
 )
 
 // These tests hold that a mistake in what serves clients does not end the process, in which all other clients are, and
@@ -146,7 +147,7 @@ func TestPanicOfALeavingSession(t *testing.T) {
 	s := panicky(t, new(atomic.Bool))
 	ours, theirs := net.Pipe()
 	defer func() { _ = theirs.Close() }()
-	c := &client{srv: s, log: s.log, raw: ours, conn: ours}
+	c := s.clientOf(login.Proved{Raw: ours, Conn: ours})
 	x := &session{srv: s, client: ours, raw: ours, backend: bomb{ours, false}, cut: make(chan struct{}), moving: newMoving(c)}
 	x.in = bufio.NewReader(x.backend)
 	x.startLeaving()

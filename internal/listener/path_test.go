@@ -195,9 +195,10 @@ func placesAreFree(t *testing.T, srv *Server) {
 	t.Helper()
 	waitFor(t, "no session is left", func() bool { return len(srv.Sessions()) == 0 })
 	waitFor(t, "all places are free", func() bool {
+		taken := srv.logins.Taken()
 		srv.mu.Lock()
 		defer srv.mu.Unlock()
-		return srv.open == 0 && len(srv.keys) == 0 && len(srv.attempts) == 0 && len(srv.perAddress) == 0
+		return taken.Open == 0 && len(srv.keys) == 0 && srv.attempts.Len() == 0 && taken.Addresses == 0
 	})
 }
 

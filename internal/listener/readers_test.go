@@ -114,7 +114,7 @@ func TestReadersAreJudgedByThePrimary(t *testing.T) {
 		return ask(ctx, id, user)
 	}
 	g.mustDial(g.ro, "user=alice password=secret")
-	if !g.srv.primarySilent() {
+	if !g.srv.logins.PrimarySilent() {
 		t.Error("the next reader waits for the silent primary, too")
 	}
 }

@@ -84,7 +84,7 @@ func (x *session) relay() (moved bool) {
 		// Unread bytes would make the kernel reset the connection and lose the final error: upstream reads and
 		// discards them.
 		socket.HalfClose(x.client)
-		_ = x.raw.SetReadDeadline(time.Now().Add(linger))
+		_ = x.raw.SetReadDeadline(time.Now().Add(socket.Linger))
 	} else {
 		_ = x.raw.Close()
 	}

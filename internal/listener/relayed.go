@@ -191,7 +191,7 @@ func (x *session) readHello(packet []byte) *pgwire.Error {
 	}
 	x.user, x.database, x.addr, x.tls, x.intent, x.replicates = h.User, h.Database, h.ClientAddr, h.TLS, h.Intent, h.Replicates
 	x.moving.accepts, x.moving.outlives, x.confirmation.Reads = h.Moves, h.Outlives, h.Reads
-	if bad := x.srv.checkReads(h.Reads, h.Intent); bad != nil {
+	if bad := x.srv.guarantees().Check(h.Reads, h.Intent); bad != nil {
 		return bad
 	}
 	if bad := h.Check(); bad != nil {

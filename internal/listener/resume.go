@@ -155,7 +155,7 @@ func (c *client) onward(x *session) (*session, error) {
 	last, wait := errors.New("no replica takes it"), movePause
 	left := s.epoch()
 	for {
-		r, next, ok := c.pick(ctx)
+		r, next, ok := s.logins.Pick(ctx, &c.Proved)
 		if wait *= 2; !ok {
 			wait = movePause
 		}
@@ -175,7 +175,7 @@ func (c *client) onward(x *session) (*session, error) {
 				return nil, last
 			}
 		}
-		if _, gone := socket.Peek(c.raw); gone || !c.pause(ctx, next, min(wait, movePauseMax)) {
+		if _, gone := socket.Peek(c.Raw); gone || !c.pause(ctx, next, min(wait, movePauseMax)) {
 			return nil, c.overBy(last)
 		}
 	}

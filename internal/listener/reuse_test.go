@@ -70,10 +70,7 @@ func (g *group) visit(rest string, f func(*pgx.Conn)) uint32 {
 func (g *group) left() int {
 	g.t.Helper()
 	waitFor(g.t, "nothing is on its way", func() bool {
-		g.srv.mu.Lock()
-		open := g.srv.open
-		g.srv.mu.Unlock()
-		return open == 0 && g.srv.Stats().Pool.InProgress == 0
+		return g.srv.logins.Taken().Open == 0 && g.srv.Stats().Pool.InProgress == 0
 	})
 	return g.srv.Stats().Pool.Waiting
 }

@@ -5,207 +5,22 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/netip"
-	"syscall"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/listener/lag"
 	"github.com/coteriedb/coterie/internal/listener/routing"
-	"github.com/coteriedb/coterie/internal/listener/socket"
 )
-
-// goneCheck is how often a waiting login checks whether its client is still connected, and the pause when routes are
-// polled.
-const goneCheck = 500 * time.Millisecond
-
-var errMoved = errors.New("the group moved while the session was being opened")
-
-// attempt is the opening of a session on a replica. The end of that replica's role ends the attempt, not the login.
-type attempt struct {
-	routing.Route
-	intent ag.Intent
-	cancel context.CancelCauseFunc
-}
-
-// loginBudget is how long a login may wait for a replica, over all its tries.
-type loginBudget struct {
-	until time.Time
-	pause time.Duration // before the next try after a failed one
-	last  error
-}
-
-func (c *client) newLoginBudget() *loginBudget {
-	return &loginBudget{until: time.Now().Add(max(0, c.srv.cfg.ConnectWait)), pause: 50 * time.Millisecond}
-}
-
-// pick returns where a session of that intent goes now, without the replicas passed over. next is closed when another
-// call makes sense; nil means to poll.
-func (s *Server) pick(intent ag.Intent, passed ...ag.ReplicaID) (r routing.Route, next <-chan struct{}, ok bool) {
-	if intent == ag.ReadWrite {
-		if held := s.holding(); held != nil {
-			return routing.Route{}, held, false
-		}
-	}
-	if s.cfg.Changed != nil {
-		next = s.cfg.Changed() // read read before Routes, so that no change is missed
-	}
-	routes := s.cfg.Routes()
-	turn := s.turn.Load()
-	if intent == ag.ReadOnly { // if writers took turns, a client that opens one writer and one reader each time would always read from the same replica
-		turn = s.turn.Add(1) - 1
-	}
-	if r, ok = routing.Pick(routes, intent, turn, passed...); !ok {
-		return routing.Route{}, next, false
-	}
-	if held := s.holding(); held != nil && r.FellBack && r.Local {
-		return routing.Route{}, held, false
-	}
-	r.Changed = next
-	return r, next, true
-}
-
-// pick returns where the session goes now. It passes over copies that are further behind than the client allows.
-func (c *client) pick(ctx context.Context) (r routing.Route, next <-chan struct{}, ok bool) {
-	if p := c.picked; p != nil { // chosen a moment ago: the turn counts, unless the routes have changed
-		c.picked = nil
-		select {
-		case <-p.Changed:
-		default:
-			return *p, p.Changed, true
-		}
-	}
-	var passed []ag.ReplicaID
-	for {
-		r, next, ok = c.srv.pick(c.intent, passed...)
-		if !ok || c.maxLag == 0 || r.FellBack || c.srv.lag.Within(ctx, r.ID, c.maxLag) {
-			return r, next, ok
-		}
-		c.srv.counts.Lagged.Add(1)
-		c.log.Debug("passed over: too far behind, or not known to be near", "replica", r.ID, "max_lag", c.maxLag)
-		passed = append(passed, r.ID)
-	}
-}
-
-// route waits until a replica serves the client's intent, within the login's budget.
-func (c *client) route(ctx context.Context, p *loginBudget) (routing.Route, error) {
-	began, unproved := time.Now(), c.holdsSlot()
-	r, next, ok := c.pick(ctx)
-	if ok {
-		c.until = c.until.Add(time.Since(began)) // not the client's own time
-		return r, nil
-	}
-	if unproved {
-		leave, ok := c.awaitPrimary()
-		if !ok {
-			return routing.Route{}, tooManyEnter()
-		}
-		defer leave()
-	}
-	c.srv.addWaiting(1)
-	defer func() {
-		c.srv.addWaiting(-1)
-		c.until = c.until.Add(time.Since(began)) // not the client's own time
-	}()
-	for !ok {
-		if bad := routing.NeverServed(c.srv.cfg.Routes(), c.intent); bad != nil {
-			return routing.Route{}, bad
-		}
-		if err := c.sleep(ctx, p, next, goneCheck); err != nil {
-			return routing.Route{}, err
-		}
-		r, next, ok = c.pick(ctx)
-	}
-	return r, nil
-}
-
-func (s *Server) addWaiting(n int) {
-	s.mu.Lock()
-	s.waiting += n
-	s.mu.Unlock()
-}
-
-// retry pauses after a try on r that failed for a temporary reason. It returns when other routes are in force than
-// those that named r, which may be so already, or after a while.
-func (c *client) retry(ctx context.Context, p *loginBudget, r routing.Route, err error) error {
-	if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
-		return outOfFiles() // waiting clients, each with the descriptor that another one needs, could all wait in vain
-	}
-	p.last = err
-	c.log.Debug("session not opened yet", "user", c.start.User, "intent", c.intent, "error", err)
-	began := time.Now()
-	bad := c.sleep(ctx, p, r.Changed, p.pause)
-	c.until = c.until.Add(time.Since(began)) // not the client's own time
-	p.pause = min(2*p.pause, time.Second)
-	return bad
-}
-
-// sleep waits for next, for at most d. It ends the login when its budget, the server or the client has ended.
-func (c *client) sleep(ctx context.Context, p *loginBudget, next <-chan struct{}, d time.Duration) error {
-	left := time.Until(p.until)
-	if left <= 0 {
-		return c.noReplica(p)
-	}
-	t := time.NewTimer(min(d, left))
-	defer t.Stop()
-	select {
-	case <-next:
-	case <-t.C:
-	case <-c.slot.Taken():
-		return tooManyEnter()
-	case <-ctx.Done():
-		return pgwire.Fatal("stopping", pgwire.StateAdminShutdown, "the listener of this node is stopping")
-	}
-	if _, gone := socket.Peek(c.raw); gone {
-		return io.EOF
-	}
-	return nil
-}
-
-// noReplica returns the error that no replica serves the client's intent.
-func (c *client) noReplica(p *loginBudget) *pgwire.Error {
-	if p.last != nil {
-		c.log.Warn("session not opened", "user", c.start.User, "intent", c.intent, "error", p.last)
-	}
-	return routing.NoReplica(c.srv.cfg.Routes(), c.intent, c.maxLag, p.last != nil)
-}
-
-// begin registers an attempt, so that CloseEpoch and CloseReplica can end it. It reports false if the route is
-// outdated.
-func (s *Server) begin(a *attempt) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if a.intent == ag.ReadWrite && a.Epoch < s.minEpoch {
-		return false
-	}
-	s.attempts[a] = struct{}{}
-	return true
-}
-
-// abandon unregisters an attempt.
-func (s *Server) abandon(a *attempt) {
-	s.mu.Lock()
-	delete(s.attempts, a)
-	s.mu.Unlock()
-	a.cancel(nil)
-}
 
 // CloseEpoch ends read-write sessions that were opened under an epoch before that one, and returns how many. Publish
 // the routes of the new epoch first: a login that still sees the old ones waits for newer ones.
 func (s *Server) CloseEpoch(before ag.Epoch, why string) int {
 	old := func(intent ag.Intent, epoch ag.Epoch) bool { return intent == ag.ReadWrite && epoch < before }
 	s.pool.Flush("epoch")
-	s.mu.Lock()
-	s.minEpoch = max(s.minEpoch, before)
-	for a := range s.attempts {
-		if old(a.intent, a.Epoch) {
-			a.cancel(errMoved)
-		}
-	}
-	s.mu.Unlock()
+	s.attempts.CloseEpoch(before)
 	return s.endWhere(ending{reason: endEpoch, why: why}, func(x *session) bool { return old(x.intent, x.epoch) || x.onPrimary && x.epoch < before })
 }
 
@@ -213,13 +28,7 @@ func (s *Server) CloseEpoch(before ag.Epoch, why string) int {
 func (s *Server) CloseReplica(id ag.ReplicaID, intent ag.Intent, why string) int {
 	s.pool.Flush("replica")
 	match := func(i ag.Intent, on ag.ReplicaID) bool { return on == id && (intent == "" || i == intent) }
-	s.mu.Lock()
-	for a := range s.attempts {
-		if match(a.intent, a.ID) {
-			a.cancel(errMoved)
-		}
-	}
-	s.mu.Unlock()
+	s.attempts.CloseReplica(id, intent)
 	on := func(x *session) bool { return match(x.intent, x.replica) }
 	return s.endEach(on, func(x *session) ending { return x.leftBehind(ending{reason: endReplica, why: why}) })
 }
@@ -267,7 +76,7 @@ func (s *Server) LeaveAddress(ctx context.Context, a netip.Addr, why string) {
 		left := 0
 		s.mu.Lock()
 		for c := range s.unserved {
-			if on(c.raw) {
+			if on(c.Raw) {
 				left++
 				c.giveUp(errors.New(why))
 			}
@@ -383,7 +192,7 @@ func (c *client) takesBack(id ag.ReplicaID) bool {
 
 // mayOutlive reports whether sessions of the client may outlive their server.
 func (c *client) mayOutlive() bool {
-	return c.srv.cfg.Continuity != nil && c.srv.cfg.Continuity() && c.start.Replication == pgwire.ReplicationNone
+	return c.srv.cfg.Continuity != nil && c.srv.cfg.Continuity() && c.Start.Replication == pgwire.ReplicationNone
 }
 
 // handsOver reports whether the route of a reader that has left its replica leads to the primary that is about to hand
@@ -408,7 +217,7 @@ func (s *Server) epoch() ag.Epoch {
 func (c *client) reaches(ctx context.Context, r routing.Route, x *session) error {
 	s := c.srv
 	routes := s.cfg.Routes()
-	if c.intent != ag.ReadOnly || s.cfg.Position == nil || routes != nil && routes.Primary == r.ID {
+	if c.Intent != ag.ReadOnly || s.cfg.Position == nil || routes != nil && routes.Primary == r.ID {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, lag.CatchUp)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/listener/hba"
+	"github.com/coteriedb/coterie/internal/listener/login"
 )
 
 var trustAll = []hba.Rule{{Type: hba.TypeHost, Databases: []hba.Name{{Text: "all"}}, Users: []hba.Name{{Text: "all"}}, AnyAddress: true, Method: hba.MethodTrust}}
@@ -278,7 +279,7 @@ func TestRoleIsCheckedAgainAtHandOut(t *testing.T) {
 				t.Fatalf("login: %v", err)
 			}
 			g.servers["a"].sql(t, change)
-			time.Sleep(roleAge)
+			time.Sleep(login.RoleAge)
 			ready.Store(true)
 			select {
 			case err := <-done:

@@ -1,11 +1,12 @@
-// Package listener is the address that clients use. It authenticates them, routes each session by intent to a replica
-// that may serve it, and relays the PostgreSQL protocol between the two.
+// Package listener is the address that clients use. It opens the session of each client that has proved who it is
+// (package login) on the replica to which the routes lead, relays the PostgreSQL protocol between the two, and has a
+// session continue elsewhere when its server is lost.
 //
 // It owns the client ports, cancel keys, the pool of backends, and the answer gate: no byte that the local PostgreSQL
 // produced as primary is passed after the gate's deadline. It must not know the quorum store, certificates between
 // nodes, or how a replica is reached: Config brings functions for those, and routes arrive as immutable ag.Routes.
 //
-// Start reading at serve.go (a connection's life), then session.go and relay.go. loop.go and loopsession.go are the
+// Start reading at open.go (the opening of a session), then session.go and relay.go. loop.go and loopsession.go are the
 // same relay for sessions on event loops, many on one thread; offload.go hands them to the kernel.
 package listener
 
@@ -24,38 +25,28 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/admission"
 	"github.com/coteriedb/coterie/internal/lib/sharedquery"
-	"github.com/coteriedb/coterie/internal/listener/cancelkey"
+	"github.com/coteriedb/coterie/internal/listener/attempts"
 	"github.com/coteriedb/coterie/internal/listener/continuity"
 	"github.com/coteriedb/coterie/internal/listener/counters"
-	"github.com/coteriedb/coterie/internal/listener/guessing"
 	"github.com/coteriedb/coterie/internal/listener/hba"
 	"github.com/coteriedb/coterie/internal/listener/lag"
+	"github.com/coteriedb/coterie/internal/listener/login"
 	"github.com/coteriedb/coterie/internal/listener/lone"
 	"github.com/coteriedb/coterie/internal/listener/pool"
 	"github.com/coteriedb/coterie/internal/listener/ports"
-	"github.com/coteriedb/coterie/internal/listener/preauth"
 	"github.com/coteriedb/coterie/internal/listener/replay"
+	"github.com/coteriedb/coterie/internal/listener/startup"
 )
 
 // Server is the listener of one node.
 type Server struct {
 	cfg            Config
 	log            *slog.Logger
-	rules          atomic.Pointer[[]hba.Rule]
 	ports          ports.Set
-	turn           atomic.Uint64 // round robin over readable replicas
-	defaultsCache  defaultsCache
-	failures       *guessing.Failures // logins that have failed
-	waiters        *admission.Places  // of clients that have proved nothing and wait for a replica
-	preauth        preauth.Slots      // of clients that are not authenticated
-	unproven       *admission.Budget  // work for clients that are not authenticated
-	checks         chan struct{}      // has room for the passwords that may be checked at once
-	flushes        *admission.Budget  // statements that empty the pool
-	forwards       chan struct{}      // holds a token for each cancel request that other nodes are asked about
-	wrong          cancelkey.Wrong    // cancel requests without a session
-	peeks          *admission.Budget  // startup packets that loops read in vain
+	logins         *login.Logins
+	attempts       attempts.Set      // to open a session on a replica
+	flushes        *admission.Budget // statements that empty the pool
 	counts         counters.Counters
-	consoles       cancelkey.Consoles
 	pool           pool.Pool
 	drain          atomic.Pointer[activeDrain] // nil: no drain
 	inquiry        inquiry
@@ -69,7 +60,6 @@ type Server struct {
 	loneMemory     lone.Memory                 // of requests that may be executed again
 	replayMemory   replay.Memory               // of the open transactions that may be executed again
 
-	silentSince    atomic.Int64            // when the primary last failed to answer about a role, CLOCK_BOOTTIME; 0: never
 	loops          atomic.Pointer[[]*loop] // nil: no loops, or not yet
 	offloadedNow   atomic.Int64            // offloaded sessions
 	firstOffloaded chan struct{}           // signalled for the first of them
@@ -79,19 +69,14 @@ type Server struct {
 	stop context.CancelCauseFunc
 	wg   sync.WaitGroup // accept loops, clients, relayed sessions
 
-	mu         sync.Mutex
-	closing    bool                   // guarded by mu, as are all fields below
-	lastID     uint64                 //
-	sessions   map[uint64]*session    // open sessions
-	attempts   map[*attempt]struct{}  // to open a session on a replica
-	unserved   map[*client]struct{}   // whose session has left its server and has no other one yet
-	keys       map[CancelKey]*session // minted keys
-	perAddress map[string]int
-	waiting    int
-	open       int           // clients that are authenticated
-	minEpoch   ag.Epoch      // no read-write session is opened under an older epoch
-	held       chan struct{} // not nil while HoldNew is in force; closed at its end
-	closed     chan struct{} // closed when closing begins
+	mu       sync.Mutex
+	closing  bool                   // guarded by mu, as are all fields below
+	lastID   uint64                 //
+	sessions map[uint64]*session    // open sessions
+	unserved map[*client]struct{}   // whose session has left its server and has no other one yet
+	keys     map[CancelKey]*session // minted keys
+	held     chan struct{}          // not nil while HoldNew is in force; closed at its end
+	closed   chan struct{}          // closed when closing begins
 }
 
 // New opens the listen addresses; Serve accepts on them.
@@ -104,27 +89,18 @@ func New(cfg Config) (*Server, error) {
 		cfg:            full,
 		log:            full.Logger,
 		sessions:       make(map[uint64]*session),
-		attempts:       make(map[*attempt]struct{}),
 		unserved:       make(map[*client]struct{}),
 		keys:           make(map[CancelKey]*session),
-		perAddress:     make(map[string]int),
 		closed:         make(chan struct{}),
 		firstOffloaded: make(chan struct{}, 1),
 		starting:       make(chan struct{}, full.Limits.Starting),
 		readerPatience: readerPatience, keepTick: cmp.Or(full.keepTick, keepTick), keepPause: cmp.Or(full.keepTick, keepPauseMin), keepIdle: cmp.Or(full.keepTick, keepIdle),
-		waiters:  admission.NewPlaces(full.Limits.Waiting, full.Limits.Waiting, 0),
-		checks:   make(chan struct{}, maxChecks),
-		unproven: admission.NewBudget(eachUnproven, allUnproven, maxAddresses),
-		flushes:  admission.NewBudget(eachFlush, allFlushes, maxFlushers),
-		forwards: make(chan struct{}, maxForwards),
-		failures: guessing.New(full.Limits.FailureDelay, full.Logger),
-		peeks:    admission.NewBudget(eachPeeks, allPeeks, maxAddresses),
+		flushes: admission.NewBudget(eachFlush, allFlushes, maxFlushers),
 	}
 	s.pool.Config = pool.Config{
 		Size: full.Limits.PoolSize, Ahead: full.Limits.PoolAhead, Unused: pool.Unused, Oldest: pool.Oldest, Answer: pool.Answer,
 		Open: s.openBackend, Background: s.background, Log: s.log,
 	}
-	s.SetRules(full.Rules)
 	s.flushed.Do, s.flushed.Run, s.flushed.Within = shelteredQuery(s, "asking how far the server has flushed", full.FlushLSN), s.wg.Go, lag.QueryTimeout
 	s.leads.Do = shelteredQuery(s, "asking whether this node leads", func(ctx context.Context) (struct{}, error) { return struct{}{}, full.Confirm(ctx) })
 	s.leads.Run, s.leads.Within = s.wg.Go, lag.QueryTimeout
@@ -135,12 +111,44 @@ func New(cfg Config) (*Server, error) {
 		},
 	})
 	s.life, s.stop = context.WithCancelCause(context.Background())
+	s.logins = login.New(s.loginConfig())
+	s.SetRules(full.Rules)
 	s.ports.Log, s.ports.Accept = s.log, s.acceptNamed
 	if err := errors.Join(s.ports.Listen(s.life, full.ReadWrite, false), s.ports.Listen(s.life, full.ReadOnly, true)); err != nil {
 		s.ports.Close()
 		return nil, err
 	}
 	return s, nil
+}
+
+// loginConfig returns what logins need of this listener.
+func (s *Server) loginConfig() login.Config {
+	cfg := &s.cfg
+	l := login.Config{
+		Limits: login.Limits{
+			PreAuthTime: cfg.Limits.PreAuthTime, StartupPacket: cfg.Limits.StartupPacket, Connections: cfg.Limits.Connections, PerAddress: cfg.Limits.PerAddress,
+			PreAuth: cfg.Limits.PreAuth, Waiting: cfg.Limits.Waiting, WrongCancels: cfg.Limits.WrongCancels, FailureDelay: cfg.Limits.FailureDelay,
+			BackendHandshake: cfg.Limits.BackendHandshake, ShutdownMessage: cfg.Limits.ShutdownMessage,
+		},
+		Life: s.life, Log: s.log, Counts: &s.counts, Certificate: cfg.Certificate, ClientCAs: cfg.ClientCAs, CheckClient: cfg.CheckClient,
+		Routes: func() *ag.Routes { return cfg.Routes() }, Changed: cfg.Changed, Holding: s.holding, Attempts: &s.attempts,
+		Verifier: func(ctx context.Context, id ag.ReplicaID, user string) (Role, error) {
+			return cfg.Verifier(ctx, id, user)
+		},
+		Defaults: cfg.Defaults, Guarantees: s.guarantees(), Console: cfg.Console, ConsoleRole: cfg.ConsoleRole,
+		Node: cfg.Node, Cancel: s.cancelHere, ForwardCancel: cfg.ForwardCancel,
+		ConnectWait: func() time.Duration { return cfg.ConnectWait }, MockSecret: cfg.MockSecret, AuthStaleness: cfg.AuthStaleness, AllowPlainMD5: cfg.AllowPlainMD5,
+		Open: s.open,
+	}
+	if cfg.Position != nil {
+		l.Near = s.lag.Within
+	}
+	return l
+}
+
+// guarantees returns how far reads can be trusted here.
+func (s *Server) guarantees() startup.Guarantees {
+	return startup.Guarantees{Durable: s.cfg.Durable != nil, Confirmed: s.cfg.Confirm != nil}
 }
 
 // Addrs returns the addresses in use, with the real ports where the configuration has port 0.
@@ -313,15 +321,20 @@ func (s *Server) accept(p ports.Port) {
 		}
 		go func() {
 			defer s.wg.Done()
-			c := s.newClient(conn, p.ReadOnly)
-			c.rejected = !c.enterPreAuth(true)
-			c.serve()
+			s.logins.Accept(conn, p.ReadOnly)
 		}()
 	}
 }
 
 // SetRules replaces the rules for logins from now on.
-func (s *Server) SetRules(rules []hba.Rule) { s.rules.Store(&rules) }
+func (s *Server) SetRules(rules []hba.Rule) { s.logins.SetRules(rules) }
+
+// CheckPassword checks the password or the certificate of a user of the console. Rules, roles and verifiers are those
+// of a login over TLS to the database coterie, and an attempt that fails delays the next one there and here. A rule by
+// which nothing is asked for lets nobody in without the password. The error is a *pgwire.Error, or that of ctx.
+func (s *Server) CheckPassword(ctx context.Context, l PasswordLogin) (Role, error) {
+	return s.logins.CheckPassword(ctx, l)
+}
 
 // HoldNew makes new read-write logins wait, and those of readers that would come to this node's primary, for at most
 // ConnectWait, until it is called with false. Other nodes' listeners open no session on this node's primary meanwhile.
@@ -371,8 +384,9 @@ func (s *Server) acceptNamed(p ports.Port) error {
 // Stats returns the counters.
 func (s *Server) Stats() Stats {
 	st := s.counts.Stats()
+	taken := s.logins.Taken()
 	s.mu.Lock()
-	st.Open, st.PreAuth, st.Waiting = len(s.sessions), s.preauth.Len(), s.waiting
+	st.Open, st.PreAuth, st.Waiting = len(s.sessions), taken.PreAuth, taken.Waiting
 	s.mu.Unlock()
 	st.Pool = s.pool.Stats()
 	return st

@@ -18,6 +18,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/assert"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/attempts"
 	"github.com/coteriedb/coterie/internal/listener/cancelkey"
 	"github.com/coteriedb/coterie/internal/listener/counters"
 	"github.com/coteriedb/coterie/internal/listener/gate"
@@ -149,17 +150,14 @@ func (s *Server) roleHolds(x *session) bool {
 
 // activate registers the session for CloseEpoch and the like. It reports false if its attempt was overtaken, or if the
 // primary here is about to stop: it may have read the states of its sessions already.
-func (s *Server) activate(a *attempt, x *session) bool {
+func (s *Server) activate(a *attempts.Attempt, x *session) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closing || s.held != nil && x.drained.local && x.onPrimary || x.intent == ag.ReadWrite && x.epoch < s.minEpoch || !s.roleHolds(x) {
+	if s.closing || s.held != nil && x.drained.local && x.onPrimary || s.attempts.Outdated(x.intent, x.epoch) || !s.roleHolds(x) {
 		return false
 	}
-	if a != nil {
-		if _, ok := s.attempts[a]; !ok {
-			return false
-		}
-		delete(s.attempts, a)
+	if a != nil && !s.attempts.Finish(a) {
+		return false
 	}
 	assert.That(!x.drained.local || x.gate != nil || s.cfg.Gate == nil, "a session of the local server has no answer gate")
 	if x.id == 0 { // it does not continue another one

@@ -85,7 +85,7 @@ var rules = []rule{
 	{"endpoint/link/linktest", []string{"endpoint/link", "lib/"}, "a link between two ends of one process"},
 	{
 		"listener",
-		[]string{"ag", "config", "lib/", "listener/address", "listener/auth", "listener/cancelkey", "listener/clientcert", "listener/continuity", "listener/counters", "listener/encryption", "listener/eventloop", "listener/fingerprint", "listener/gate", "listener/giveback", "listener/guessing", "listener/hba", "listener/hello", "listener/indoubt", "listener/instead", "listener/lag", "listener/lone", "listener/lostblock", "listener/offload", "listener/opening", "listener/pool", "listener/ports", "listener/preauth", "listener/prospect", "listener/replay", "listener/resume", "listener/routing", "listener/scram", "listener/serverlog", "listener/sessionstate", "listener/socket", "listener/startup", "listener/stmt", "listener/uring"},
+		[]string{"ag", "config", "lib/", "listener/address", "listener/attempts", "listener/auth", "listener/cancelkey", "listener/clientcert", "listener/continuity", "listener/counters", "listener/encryption", "listener/eventloop", "listener/fingerprint", "listener/gate", "listener/giveback", "listener/guessing", "listener/hba", "listener/hello", "listener/indoubt", "listener/instead", "listener/lag", "listener/login", "listener/lone", "listener/lostblock", "listener/offload", "listener/opening", "listener/pool", "listener/ports", "listener/preauth", "listener/prospect", "listener/replay", "listener/resume", "listener/routing", "listener/scram", "listener/serverlog", "listener/sessionstate", "listener/socket", "listener/startup", "listener/stmt", "listener/uring"},
 		"adapters do not know each other: the consumer declares the interface it needs",
 	},
 	{"listener/address", []string{"lib/"}, "an open address knows no client"},
@@ -95,6 +95,12 @@ var rules = []rule{
 	{"listener/giveback", []string{"lib/pgwire", "listener/continuity", "listener/socket"}, "an exchange between two nodes does not know for which client"},
 	{"listener/lag", leaves, "a measure of copies knows no session"},
 	{"listener/cancelkey", []string{"lib/"}, "a key does not know its session"},
+	{"listener/attempts", []string{"ag"}, "what is under way does not know for whom"},
+	{
+		"listener/login",
+		[]string{"ag", "lib/", "listener/attempts", "listener/auth", "listener/cancelkey", "listener/counters", "listener/encryption", "listener/eventloop", "listener/fingerprint", "listener/guessing", "listener/hba", "listener/preauth", "listener/routing", "listener/scram", "listener/socket", "listener/startup"},
+		"a login ends where its session begins",
+	},
 	{"listener/auth", []string{"lib/", "listener/clientcert", "listener/hba", "listener/scram"}, "a proof knows neither routes nor sessions"},
 	{"listener/preauth", []string{"lib/"}, "a slot does not know what its client says"},
 	{"listener/pool", append([]string{"listener/opening", "listener/socket"}, leaves...), "a backend that waits does not know for whom"},
