@@ -365,19 +365,13 @@ func (x *session) requestBegins() {
 	}
 }
 
-// unknownCloses is how many CloseComplete are to come if that cannot be told from those for an earlier request.
-const unknownCloses = -1
-
 // batched follows a message of the client that has no answer of its own kind to end with. The caller holds drained.mu.
 func (x *session) batched(typ byte) {
 	if !x.unsynced.Swap(true) {
-		x.moving.closes = 0
-		if x.owed.Load() != 0 {
-			x.moving.closes = unknownCloses
-		}
+		x.moving.asking.BatchBegins(x.owed.Load() != 0)
 	}
-	if typ == 'C' && x.moving.closes != unknownCloses {
-		x.moving.closes++
+	if typ == 'C' {
+		x.moving.asking.Closing()
 	}
 }
 

@@ -187,8 +187,8 @@ func TestAnswerOfACommitAtTheOwnServerByteByByte(t *testing.T) {
 		x := g.sessionOf(conn.PgConn().Conn())
 		x.drained.mu.Lock()
 		defer x.drained.mu.Unlock()
-		if x.moving.timeline != 1 {
-			t.Errorf("its server has told timeline %d: it was not asked", x.moving.timeline)
+		if x.moving.asking.Timeline != 1 {
+			t.Errorf("its server has told timeline %d: it was not asked", x.moving.asking.Timeline)
 		}
 	})
 }

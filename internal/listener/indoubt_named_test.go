@@ -57,7 +57,7 @@ func TestQuestionLeavesTheUnnamedStatement(t *testing.T) {
 		t.Fatalf("the COMMIT: %s", got)
 	}
 	x.drained.mu.Lock()
-	timeline := x.moving.timeline
+	timeline := x.moving.asking.Timeline
 	x.drained.mu.Unlock()
 	if timeline != 1 {
 		t.Errorf("its server has told timeline %d: it was not asked", timeline)
@@ -87,7 +87,7 @@ func TestNameThatIsNoCommitAnyMore(t *testing.T) {
 	waitFor(t, "it runs", func() bool { return near.waiting("select pg_sleep(67)") > 0 })
 	x := near.sessionOf(conn.PgConn().Conn())
 	x.drained.mu.Lock()
-	doubt := x.moving.doubt
+	doubt := x.moving.asking.Commit
 	x.drained.mu.Unlock()
 	near.dies()
 	if err := <-heard; doubt != nil || err == nil || !strings.Contains(err.Error(), "FATAL") {
@@ -250,7 +250,7 @@ func TestCommitOfABatchOfNothing(t *testing.T) {
 		near.shows(conn, map[string]string{"select count(*)::text from pg_prepared_statements where name like 'coterie%'": "0"})
 		x := near.sessionOf(conn.PgConn().Conn())
 		x.drained.mu.Lock()
-		x.moving.timeline = 0 // it is asked for again: the link looks for that
+		x.moving.asking.Timeline = 0 // it is asked for again: the link looks for that
 		x.drained.mu.Unlock()
 		link.loses.Store(&c.loses)
 		heard := c.in(near, conn)
@@ -298,7 +298,7 @@ func TestBatchesThatAreNotAskedFor(t *testing.T) {
 			t.Errorf("%q: the client hears %q, want %q", c.batch, got, c.want)
 		}
 		before.drained.mu.Lock()
-		if d := before.moving.doubt; d != nil {
+		if d := before.moving.asking.Commit; d != nil {
 			t.Errorf("%q: in doubt of %+v", c.batch, d)
 		}
 		before.drained.mu.Unlock()

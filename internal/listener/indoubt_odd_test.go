@@ -57,8 +57,8 @@ func TestAnswerOfACommitInPieces(t *testing.T) {
 		for cut := range min(len(all), 500) { // 0: byte by byte
 			heard := &heardBytes{}
 			x := &session{srv: &Server{log: slog.New(slog.DiscardHandler)}, client: heard}
-			x.moving.doubt = indoubt.New(slices.Clone(end), 0)
-			x.moving.probes.Store(true)
+			x.moving.asking.Commit = indoubt.New(slices.Clone(end), 0)
+			x.moving.asking.Asks.Store(true)
 			x.status.Store('T')
 			x.owed.Store(1)
 			var kept []byte

@@ -364,7 +364,7 @@ func (x *session) beginsChange(b []byte) *lone.Write {
 	x.drained.mu.Lock()
 	defer x.drained.mu.Unlock()
 	k := &x.moving.known
-	if !k.follows || !x.idle() || x.drained.midway || x.moving.unprobed || time.Now().Before(x.moving.numberless) || x.requests.Sealed || x.moving.leaving.Load() || !lone.Changes(b, x.preparedText) {
+	if !k.follows || !x.idle() || x.drained.midway || x.moving.asking.Refused || time.Now().Before(x.moving.numberless) || x.requests.Sealed || x.moving.leaving.Load() || !lone.Changes(b, x.preparedText) {
 		return nil
 	}
 	if why, _ := x.wouldEnd(); why != "" || !k.state.Tells || b[0] == 'Q' && !k.state.Ruleless {

@@ -224,7 +224,7 @@ func TestQuestionForANumberCallsOnlyItsOwn(t *testing.T) {
 	x := near.sessionOf(conn.PgConn().Conn())
 	x.drained.mu.Lock()
 	defer x.drained.mu.Unlock()
-	if x.moving.unprobed || !x.moving.numberless.IsZero() {
+	if x.moving.asking.Refused || !x.moving.numberless.IsZero() {
 		t.Error("the question has failed")
 	}
 }

@@ -87,8 +87,8 @@ func TestCloseThatIsAnsweredBesideACommit(t *testing.T) {
 	if x.swallows('3', closed, false) {
 		t.Fatal("it is kept from the client, and nothing was asked")
 	}
-	x.moving.doubt = indoubt.New(nil, 0).InBatch(x.moving.closes) // before downstream has observed the answer
-	x.moving.probes.Store(true)
+	x.moving.asking.Commit = indoubt.New(nil, 0).InBatch(x.moving.asking.Closes) // before downstream has observed the answer
+	x.moving.asking.Asks.Store(true)
 	x.observeAnswer('3', nil)
 	if x.swallows('3', closed, false) || !x.swallows('3', closed, false) {
 		t.Error("the beginning of the answer to the question is not told from answers to the client")

@@ -47,13 +47,7 @@ type moving struct {
 	failed      bool                     // it is in a transaction block that has failed
 	open        bool                     // its transaction was open between two requests: the client is not told yet
 	doubtful    bool                     // the request that was cut is a COMMIT whose outcome is asked for
-	doubt       *indoubt.Commit          // the COMMIT that was forwarded last, until its answer: guarded by drained.mu
-	probes      atomic.Bool              // doubt is not nil
-	wrote       atomic.Bool              // the open transaction has changed rows, and its number was not asked for since
-	number      openNumber               // of the open transaction: guarded by drained.mu
-	closes      int                      // CloseComplete messages that the client still gets for the batch under way, or unknownCloses: guarded by drained.mu
-	timeline    ag.Timeline              // of its server, as an earlier probe was told: guarded by drained.mu; 0: none was
-	unprobed    bool                     // its server has refused to tell the number of a transaction: guarded by drained.mu
+	asking      indoubt.Asking           // the question for the number of the open transaction: guarded by drained.mu
 	numberless  time.Time                // no number of a change is asked for before that: its server has refused one
 	proved      indoubt.Outcome          // of the new session: the outcome of the COMMIT of the one before it
 	before      []byte                   // of upstream: goes to PostgreSQL before the next bytes of the client

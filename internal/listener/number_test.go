@@ -14,10 +14,10 @@ func (g *group) numberOf(conn *pgx.Conn) uint64 {
 	x := g.sessionOf(conn.PgConn().Conn())
 	x.drained.mu.Lock()
 	defer x.drained.mu.Unlock()
-	if x.moving.number.endings != x.requests.Endings() || x.status.Load() != 'T' {
+	if x.status.Load() != 'T' {
 		return 0
 	}
-	return x.moving.number.Xid
+	return x.moving.asking.Known(x.requests.Endings())
 }
 
 // The number of a transaction that has changed rows is asked for before its next request, and is that of no other one.

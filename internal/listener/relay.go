@@ -449,11 +449,9 @@ func (x *session) ready(status byte) {
 		}
 	}
 	x.requests.Answered(status, x.owed.Load() <= 0)
-	x.moving.doubt = nil
-	x.moving.probes.Store(false)
+	x.moving.asking.Ready(status)
 	x.moving.lone.Answered(status)
 	x.noteLone()
-	x.blockEnds(status)
 }
 
 // observeAnswer follows an answer of PostgreSQL.
@@ -467,7 +465,9 @@ func (x *session) observeAnswer(typ byte, body []byte) {
 	case 'W': // CopyBothResponse
 		x.streams()
 	case 'C':
-		x.noteChange(body)
+		if x.moving.known.follows {
+			x.moving.asking.Changed(body)
+		}
 		x.confirmation.CommandEnded(body)
 	case 'V', 's':
 		x.confirmation.Returned()

@@ -1,7 +1,6 @@
 package listener
 
 import (
-	"bytes"
 	"context"
 	"errors"
 
@@ -14,7 +13,6 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/resume"
 	"github.com/coteriedb/coterie/internal/listener/socket"
 	"github.com/coteriedb/coterie/internal/listener/startup"
-	"github.com/coteriedb/coterie/internal/listener/stmt"
 )
 
 // A transaction that was open on a server that is lost fails with 40001, unless CONTINUITY is REPLAY. Then the client's
@@ -235,114 +233,52 @@ func (x *session) executeAgain(ctx context.Context, from *session) (told []byte,
 // The functions below prove what became of a COMMIT whose answer is lost with its server (package indoubt). It is the
 // one request under way of a session that outlives its server. Others end with 08007.
 
-// probe has the question for the number of the open transaction go before the client's bytes b, if these begin with a
-// COMMIT whose outcome can be asked for once the server is lost, or with an earlier request of a transaction that has
-// changed rows: a COMMIT that is sent to a server which is lost already then has a number, too. Nothing is under way
-// but a batch that a COMMIT ends, if there is one. The caller holds drained.mu.
+// probe has the question for the number of the open transaction go before the client's bytes b, if one is wanted there
+// (indoubt.Asking), the session may outlive its server, and that tells numbers. The caller holds drained.mu.
 func (x *session) probe(b []byte) {
-	done := x.commits(b)
-	early := done == nil && x.asksEarly(b)
-	if done == nil && !early {
+	m := &x.moving
+	if !x.probes() {
 		return
 	}
-	inBatch := x.unsynced.Load()
+	r := x.beforeRequest()
+	q, wants := m.asking.Wants(b, &r)
+	if !wants {
+		return
+	}
 	why := x.unfit()
-	if !inBatch && !early {
+	if !q.InBatch && !q.Early {
 		why, _ = x.wouldEnd()
 	}
-	if why != "" || !x.moving.known.state.Tells {
+	if why != "" || !m.known.state.Tells {
 		return
 	}
-	m := &x.moving
-	switch {
-	case early:
-		m.doubt, m.number = indoubt.Early(m.timeline), openNumber{endings: x.requests.Endings()}
-		m.wrote.Store(false)
-	case !inBatch && m.number.Xid != 0 && m.number.endings == x.requests.Endings() && !indoubt.Chains(done):
-		m.doubt = indoubt.Numbered(done, m.number.Number)
-	default:
-		if m.doubt = indoubt.New(done, m.timeline); inBatch {
-			m.doubt.InBatch(m.closes)
-		}
-	}
-	if m.before = nil; !m.doubt.Answered() {
-		m.before = m.doubt.Probe()
-	}
-	m.probes.Store(true)
-	if m.logs.Load() && !inBatch && !early {
+	m.before = m.asking.Ask(q, r.Endings)
+	if m.logs.Load() && !q.InBatch && !q.Early {
 		m.log.Commits()
 	}
 }
 
-// openNumber is the number of the open transaction, as long as stmt.Requests.Endings returns endings.
-type openNumber struct {
-	indoubt.Number
-	endings uint64
-}
+// probes reports whether numbers of transactions of the session may be asked for.
+func (x *session) probes() bool { return x.moving.known.follows && !x.relayed && x.onPrimary }
 
-// noteChange notes the tag of a command, by which the open transaction may have got a number.
-func (x *session) noteChange(body []byte) {
-	if x.moving.known.follows && stmt.ChangedRows(stmt.CommandTag(body)) {
-		x.moving.wrote.Store(true)
+// beforeRequest returns what is under way before the client's next request. The caller holds drained.mu.
+func (x *session) beforeRequest() indoubt.Request {
+	unsynced := x.unsynced.Load()
+	return indoubt.Request{
+		Status: byte(x.status.Load()), Owed: x.owed.Load() != 0, Unsynced: unsynced, OneTransaction: unsynced && x.requests.OneTransaction(),
+		Endings: x.requests.Endings(), Commits: x.moving.known.commits, Text: x.requests.Texts,
 	}
-}
-
-// blockEnds forgets the number of the open transaction if none is open any more, by the status of a ReadyForQuery. The
-// caller holds drained.mu.
-func (x *session) blockEnds(status byte) {
-	if status == 'I' {
-		x.moving.number = openNumber{}
-		x.moving.wrote.Store(false)
-	}
-}
-
-// asksEarly reports whether the number of the open transaction is to be asked for before the client's bytes b, which
-// begin with no COMMIT. If the question fails, that request fails in its place: it is one that fails in a block that
-// has failed. The caller holds drained.mu.
-func (x *session) asksEarly(b []byte) bool {
-	m := &x.moving
-	if !m.wrote.Load() || x.status.Load() != 'T' || x.owed.Load() != 0 || x.unsynced.Load() || x.relayed || !x.onPrimary || m.unprobed || len(b) < headerLength {
-		return false
-	}
-	if m.number.Xid != 0 && m.number.endings == x.requests.Endings() {
-		m.wrote.Store(false) // it is known
-		return false
-	}
-	body := b[headerLength:]
-	switch b[0] {
-	case 'Q':
-		return stmt.Works(body)
-	case 'P':
-		_, text, ok := bytes.Cut(body, []byte{0})
-		return ok && stmt.Works(text)
-	case 'B':
-		_, rest, _ := bytes.Cut(body, []byte{0})
-		name, _, ok := bytes.Cut(rest, []byte{0})
-		text, known := x.preparedText(string(name))
-		return ok && known && stmt.Works([]byte(text))
-	}
-	return false
-}
-
-// commits returns the answer to the COMMIT with which the client's bytes b begin; nil: they begin with none, or its
-// transaction is not the only one of what is under way. The caller holds drained.mu.
-func (x *session) commits(b []byte) []byte {
-	switch {
-	case !x.moving.known.follows || x.owed.Load() != 0 || x.relayed || !x.onPrimary || x.moving.unprobed:
-		return nil
-	case x.unsynced.Load():
-		if b[0] != 'P' && b[0] != 'B' && b[0] != 'D' || x.moving.closes == unknownCloses || !x.requests.OneTransaction() {
-			return nil
-		}
-	case x.status.Load() != 'T':
-		return nil
-	}
-	return indoubt.Done(b, x.moving.known.commits.Has)
 }
 
 // batchCommits reports whether the client's bytes b, behind others of the same chunk, begin with a COMMIT that ends the
 // batch under way: the question goes between the two. The caller holds drained.mu.
-func (x *session) batchCommits(b []byte) bool { return x.unsynced.Load() && x.commits(b) != nil }
+func (x *session) batchCommits(b []byte) bool {
+	if !x.unsynced.Load() || !x.probes() {
+		return false
+	}
+	r := x.beforeRequest()
+	return x.moving.asking.Ends(b, &r) != nil
+}
 
 // preceded returns a chunk with what goes before it.
 func (x *session) preceded(chunk []byte) []byte {
@@ -353,35 +289,17 @@ func (x *session) preceded(chunk []byte) []byte {
 	return chunk
 }
 
-// swallows reports whether a message of the server answers the question that went before a COMMIT. Of a tail the client
+// swallows reports whether a message of the server answers the question that went before a request. Of a tail the client
 // has got the beginning.
 func (x *session) swallows(typ byte, message []byte, tail bool) bool {
-	if !x.moving.probes.Load() && typ != '3' {
+	if !x.moving.asking.Asks.Load() && typ != '3' {
 		return false
 	}
 	x.drained.mu.Lock()
 	defer x.drained.mu.Unlock()
-	if typ == '3' && x.moving.closes > 0 { // in one step: a COMMIT that is forwarded meanwhile takes over the number
-		x.moving.closes--
-	}
-	d, swallow, state := x.moving.doubt, false, ""
-	if d == nil {
-		return false
-	}
-	if tail {
-		d.Passed(typ)
-	} else {
-		swallow, state = d.Swallow(message), pgwire.ErrorField(message[headerLength:], 'C')
-	}
-	if n := d.Number(); n.Timeline != 0 && swallow {
-		x.moving.number.Number, x.moving.timeline = n, n.Timeline
-	}
-	if d.Known() {
-		x.moving.timeline = d.Timeline
-	}
-	if d.Refused() && !x.moving.unprobed {
-		x.moving.unprobed = true
-		x.srv.log.Warn("the question for the number of a transaction has failed", "session", x.id, "user", x.user, "sqlstate", state)
+	swallow, refused := x.moving.asking.Swallows(typ, message, tail)
+	if refused {
+		x.srv.log.Warn("the question for the number of a transaction has failed", "session", x.id, "user", x.user, "sqlstate", x.moving.asking.State)
 	}
 	return swallow
 }
@@ -394,25 +312,24 @@ func (x *session) holdsPart(part []byte) bool {
 
 // maySwallow reports whether swallows has to see a message with that beginning whole.
 func (x *session) maySwallow(part []byte) bool {
-	if !x.moving.probes.Load() {
+	if !x.moving.asking.Asks.Load() {
 		return false
 	}
 	x.drained.mu.Lock()
 	defer x.drained.mu.Unlock()
-	return x.moving.doubt != nil && x.moving.doubt.Holds(part)
+	return x.moving.asking.Holds(part)
 }
 
 // inDoubt reports whether the one request under way is a COMMIT whose outcome can be asked for. The caller holds
 // drained.mu.
 func (x *session) inDoubt() bool {
-	d := x.moving.doubt
-	return d != nil && d.Known() && x.owed.Load() == 1 && (x.status.Load() == 'T' || d.EndsBatch())
+	return x.owed.Load() == 1 && x.moving.asking.Provable(byte(x.status.Load()))
 }
 
 // prove asks the server of this session what became of the COMMIT of from. told is for the client. A session whose
 // server has no answer is not continued: the client hears 08007.
 func (x *session) prove(from *session) (told []byte, err error) {
-	c := from.moving.doubt
+	c := from.moving.asking.Commit
 	p, err := x.server().Commit(c, x.doubt(from))
 	x.moving.proved, x.moving.resumed = p.Outcome, p.Chained
 	if p.Status != (indoubt.Status{}) {

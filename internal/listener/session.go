@@ -416,9 +416,9 @@ func (x *session) whyUnknown() indoubt.Reason {
 		return indoubt.ReasonNoServer
 	case x.unfit() != "":
 		return indoubt.ReasonState
-	case m.doubt != nil && !m.doubt.Answered():
+	case m.asking.Commit != nil && !m.asking.Commit.Answered():
 		return indoubt.ReasonNotTold
-	case m.doubt != nil:
+	case m.asking.Commit != nil:
 		return indoubt.ReasonCut
 	case x.status.Load() == 'T':
 		return indoubt.ReasonNotAsked
