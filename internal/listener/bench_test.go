@@ -25,9 +25,9 @@ func relaySelects(b *testing.B, known bool) {
 	x.drained.local = true
 	x.status.Store('I')
 	if k := &x.moving.known; known {
-		k.follows, k.unchanged.Brief = true, true
-		k.unchanged.Asked()
-		k.unchanged.Known(map[string]string{"P0_1": "select abalance from pgbench_accounts where aid = $1"}, true)
+		k.Follows, k.Unchanged.Brief = true, true
+		k.Unchanged.Asked()
+		k.Unchanged.Known(map[string]string{"P0_1": "select abalance from pgbench_accounts where aid = $1"}, true)
 	}
 	var request, reply []byte
 	request = pgwire.AppendMessage(request, 'B', []byte("\x00P0_1\x00\x00\x00\x00\x01\x00\x00\x00\x0512345\x00\x00"))

@@ -21,7 +21,6 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/resume"
 	"github.com/coteriedb/coterie/internal/listener/routing"
 	"github.com/coteriedb/coterie/internal/listener/socket"
-	"github.com/coteriedb/coterie/internal/listener/stmt"
 )
 
 // A session outlives its PostgreSQL, and another node behind whose listener that is, if its state is known and nothing
@@ -31,33 +30,13 @@ import (
 // routes lead, as in a planned failover. A transaction that was open there fails with 40001: the request that was cut,
 // or else the next one, which is answered here (tellLoss).
 
-// known is what the client's node knows of a session that may outlive its server. All but follows is guarded by
-// drained.mu.
-type known struct {
-	follows   bool // it is such a session
-	unchanged stmt.Unchanged
-	state     *continuity.State // the last answer; nil: the session cannot be moved, was not asked, or is being asked
-	refusal   string            // why it cannot
-	stays     string            // why it cannot in a planned failover, which knows the libraries of its process
-	next      time.Time         // it is not asked again before
-	commits   indoubt.Names     // its prepared statements that are a COMMIT, if state is known
-	idle      idleness          // of a session of the local server
-	pause     time.Duration     // between the last questions
-}
-
-// How often sessions are asked for their state. A question costs the server some milliseconds of a processor, so a
-// session that ends soon is not asked, and one that changes its state again and again ever more seldom.
-const (
-	keepTick     = time.Second // a session is not asked before it is that old
-	keepPerTick  = 10          // sessions of this node that are asked at once
-	keepPauseMin = 10 * time.Second
-	keepPauseMax = 5 * time.Minute
-)
+// keepPerTick is how many sessions of this node are asked for their state at once.
+const keepPerTick = 10
 
 // keepStates asks for the states of sessions that would outlive the node of their backend. It runs until the server
 // closes.
 func (s *Server) keepStates() {
-	t := time.NewTicker(s.keepTick)
+	t := time.NewTicker(s.keep.Tick)
 	defer t.Stop()
 	for {
 		select {
@@ -66,7 +45,7 @@ func (s *Server) keepStates() {
 		case <-t.C:
 		}
 		if list := s.unknownStates(time.Now()); len(list) > 0 {
-			ctx, cancel := context.WithTimeout(s.life, s.keepTick)
+			ctx, cancel := context.WithTimeout(s.life, s.keep.Tick)
 			var all sync.WaitGroup
 			for _, x := range list {
 				all.Go(func() {
@@ -87,7 +66,7 @@ func (s *Server) unknownStates(now time.Time) (list []*session) {
 	}
 	s.mu.Lock()
 	for _, x := range s.sessions {
-		if x.moving.known.follows {
+		if x.moving.known.Follows {
 			list = append(list, x)
 		}
 	}
@@ -104,7 +83,7 @@ func (s *Server) unknownStates(now time.Time) (list []*session) {
 
 // followState follows a piece of a message of the client.
 func (x *session) followState(typ byte, piece []byte, begun, whole bool) {
-	follows := x.moving.known.follows
+	follows := x.moving.known.Follows
 	if (x.drained.local || follows) && (typ == 'Q' || typ == 'P') {
 		fine := x.moving.tracker.Why() == ""
 		x.moving.tracker.Message(typ, piece, begun, whole)
@@ -113,8 +92,7 @@ func (x *session) followState(typ byte, piece []byte, begun, whole bool) {
 		}
 	}
 	if follows {
-		x.moving.known.spend(typ)
-		x.moving.known.unchanged.Message(typ, piece, begun, whole)
+		x.moving.known.Message(typ, piece, begun, whole)
 	}
 }
 
@@ -123,14 +101,14 @@ func (x *session) asksAgain() (at time.Time, asks bool) {
 	x.drained.mu.Lock()
 	defer x.drained.mu.Unlock()
 	k := &x.moving.known
-	if k.next.IsZero() {
-		k.next = x.since.Add(x.srv.keepTick)
+	unknown := k.Unknown(x.since, x.srv.keep.Tick) && x.moving.tracker.Why() == "" && x.ended.Load() == nil && !x.moving.leaving.Load()
+	switch {
+	case !unknown || !x.drained.local:
+		return k.Next, unknown
+	case x.offloaded.Load() || x.relayed || x.srv.drain.Load() != nil: // one in the kernel is left there
+		return k.Next, false
 	}
-	unknown := !k.unchanged.Holds() || k.state == nil && k.refusal == ""
-	if unknown = unknown && x.moving.tracker.Why() == "" && x.ended.Load() == nil && !x.moving.leaving.Load(); !unknown || !x.drained.local {
-		return k.next, unknown
-	}
-	return x.idleUntil(k.next)
+	return k.IdleUntil(x.bytesIn.Load()+x.bytesOut.Load(), x.srv.keep.Idle), true
 }
 
 // keepKnown asks for the state of the session, once it is idle for a moment.
@@ -153,21 +131,13 @@ func (x *session) keepKnown(ctx context.Context) {
 	x.drained.mu.Lock()
 	defer x.drained.mu.Unlock()
 	k := &x.moving.known
-	now := time.Now()
-	if k.pause *= 2; !answered || now.Sub(k.next) > 2*k.pause { // it was known for long
-		k.pause = 0
-	}
-	k.pause = min(max(k.pause, x.srv.keepPause), keepPauseMax)
-	k.next, k.state, k.refusal, k.stays = now.Add(k.pause), nil, "", ""
+	k.Over(time.Now(), x.srv.keep, answered)
 	if !answered {
 		return
 	}
-	k.stays = x.immovable(q, "")
-	if k.refusal = x.immovable(q, libraries); k.refusal == "" {
-		k.state = &q.state
-		texts := q.state.Texts()
-		k.unchanged.Known(texts, q.state.Reported["client_encoding"] == "UTF8")
-		k.commits = indoubt.Committing(texts)
+	k.Stays = x.immovable(q, "")
+	if k.Refusal = x.immovable(q, libraries); k.Refusal == "" {
+		k.Learn(&q.state)
 	}
 }
 
@@ -182,7 +152,7 @@ func (x *session) outlive() bool {
 	if x.moving.leaving.Load() || x.ended.Load() != nil || !x.interrupt() {
 		return false
 	}
-	x.moving.state, x.requests.Sealed = x.moving.known.state, true
+	x.moving.state, x.requests.Sealed = x.moving.known.Told, true
 	x.moving.outlived.Store(true)
 	x.startLeaving()
 	return true
@@ -212,8 +182,8 @@ func (x *session) interrupt() bool {
 func (x *session) facts() prospect.Session {
 	k := &x.moving.known
 	s := prospect.Session{
-		Continuity: x.srv.cfg.Continuity != nil && x.srv.cfg.Continuity(), Streams: x.replicates || x.drained.streaming, Follows: k.follows, Local: x.drained.local,
-		Texts: x.moving.tracker.Why(), Unchanged: k.unchanged.Holds(), Asked: k.unchanged.WasAsked(), Told: k.state != nil, Refusal: k.refusal, Stays: k.stays,
+		Continuity: x.srv.cfg.Continuity != nil && x.srv.cfg.Continuity(), Streams: x.replicates || x.drained.streaming, Follows: k.Follows, Local: x.drained.local,
+		Texts: x.moving.tracker.Why(), Unchanged: k.Unchanged.Holds(), Asked: k.Unchanged.WasAsked(), Told: k.Told != nil, Refusal: k.Refusal, Stays: k.Stays,
 	}
 	if x.offloaded.Load() {
 		kernel := x.onLoop.Load().kernel
@@ -266,7 +236,7 @@ func (x *session) serverLost() bool {
 // outlive that. The function that reports it is the same in every language of messages; another FATAL with the same
 // code is of an administrator who ends the session.
 func (x *session) postmasterDied(typ byte, message []byte) bool {
-	if typ != 'E' || !x.moving.known.follows || len(message) < 5 {
+	if typ != 'E' || !x.moving.known.Follows || len(message) < 5 {
 		return false
 	}
 	routine := pgwire.ErrorField(message[5:], 'R')
@@ -275,7 +245,7 @@ func (x *session) postmasterDied(typ byte, message []byte) bool {
 
 // unknown returns what an error adds for a session that did not outlive its server; "" if none might have.
 func (x *session) unknown() string {
-	if !x.moving.known.follows || x.srv.cfg.Continuity == nil || !x.srv.cfg.Continuity() {
+	if !x.moving.known.Follows || x.srv.cfg.Continuity == nil || !x.srv.cfg.Continuity() {
 		return ""
 	}
 	x.drained.mu.Lock()
@@ -393,7 +363,7 @@ func (x *session) become(ctx context.Context, from *session, packet []byte) (new
 	if err != nil {
 		return nil, err
 	}
-	if x.moving.known.follows {
+	if x.moving.known.Follows {
 		x.knows(was.Now(status, again))
 	}
 	told, err := x.resumeBlock(ctx, from)

@@ -229,7 +229,7 @@ func TestReleasedRequestIsNotKept(t *testing.T) {
 		x.moving.leaving.Store(true)
 		return true
 	}
-	x.moving.known.follows = true
+	x.moving.known.Follows = true
 	x.status.Store('T')
 	commit := pgwire.AppendMessage(nil, 'Q', []byte("commit\x00"))
 	var f pgwire.Framer
@@ -254,14 +254,14 @@ func TestContinuedSessionTellsNumbers(t *testing.T) {
 	near.unasked()
 	x := near.sessionOf(conn.PgConn().Conn())
 	x.drained.mu.Lock()
-	x.moving.known.state.Tells = false
+	x.moving.known.Told.Tells = false
 	x.drained.mu.Unlock()
 	near.dies()
 	near.shows(conn, map[string]string{"select current_setting('cluster_name')": "b"})
 	y := near.sessionOf(conn.PgConn().Conn())
 	y.drained.mu.Lock()
 	defer y.drained.mu.Unlock()
-	if st := y.moving.known.state; st == nil || !st.Tells {
+	if st := y.moving.known.Told; st == nil || !st.Tells {
 		t.Errorf("state %+v", st)
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/listener/continuity"
-	"github.com/coteriedb/coterie/internal/listener/indoubt"
 	"github.com/coteriedb/coterie/internal/listener/lone"
 	"github.com/coteriedb/coterie/internal/listener/replay"
 	"github.com/coteriedb/coterie/internal/listener/socket"
@@ -20,58 +19,17 @@ const applicationName = "application_name"
 
 // reported follows a ParameterStatus. Its setting may have changed where no text of the client shows it.
 func (x *session) reported(typ byte, body []byte) {
-	if typ != 'S' || !x.drained.local && !x.moving.known.follows {
+	if typ != 'S' || !x.drained.local && !x.moving.known.Follows {
 		return
 	}
 	name, value, _ := bytes.Cut(body, []byte{0})
 	x.drained.mu.Lock()
 	defer x.drained.mu.Unlock()
 	x.moving.tracker.Reported(string(name))
-	x.moving.known.unchanged.Doubt()
+	x.moving.known.Unchanged.Doubt()
 	if string(name) == applicationName {
 		x.moving.application = string(bytes.TrimRight(value, "\x00"))
 	}
-}
-
-// idleness is what is known of the idleness of a session of the local server.
-type idleness struct {
-	bytes uint64    // that it had carried when they were counted last
-	since time.Time // it has carried none since
-	texts int       // that were looked at since its state was read
-}
-
-// A session of the local server is asked for its state once it has been idle for keepIdle. At most maxFollowed texts
-// are looked at then: a session that sends more is busy, and is asked again once it is idle. So following costs next to
-// nothing.
-const (
-	keepIdle    = 5 * time.Second
-	maxFollowed = 1000
-)
-
-// spend counts a message that is to be looked at.
-func (k *known) spend(typ byte) {
-	if typ != 'Q' && typ != 'P' || !k.unchanged.Brief || !k.unchanged.Holds() {
-		return
-	}
-	if k.idle.texts++; k.idle.texts > maxFollowed {
-		k.unchanged.Forget()
-	}
-}
-
-// idleUntil returns when a session of the local server is to be asked, at the earliest at next, and whether it may be
-// asked at all. One in the kernel is left there. The caller holds drained.mu.
-func (x *session) idleUntil(next time.Time) (at time.Time, asks bool) {
-	if x.offloaded.Load() || x.relayed || x.srv.drain.Load() != nil {
-		return next, false
-	}
-	i := &x.moving.known.idle
-	if n := x.bytesIn.Load() + x.bytesOut.Load(); n != i.bytes || i.since.IsZero() {
-		i.bytes, i.since = n, time.Now()
-	}
-	if at = i.since.Add(x.srv.keepIdle); at.Before(next) {
-		at = next
-	}
-	return at, true
 }
 
 // libraries returns why a session whose state was read cannot outlive its server for the libraries of its process; ""
@@ -89,12 +47,8 @@ func (x *session) libraries(q *question, answered bool) string {
 // knows notes the state of a session that continues another one.
 func (x *session) knows(st *continuity.State) {
 	if continuity.StatefulExtension(st.Extensions) == "" {
-		k := &x.moving.known
-		k.state = st
-		k.unchanged.Asked()
-		texts := st.Texts()
-		k.unchanged.Known(texts, st.Reported["client_encoding"] == "UTF8")
-		k.commits = indoubt.Committing(texts)
+		x.moving.known.Unchanged.Asked()
+		x.moving.known.Learn(st)
 	}
 }
 
@@ -118,10 +72,10 @@ func (x *session) outlook() continuity.Outlook {
 	switch {
 	case x.moving.tracker.Why() != "":
 		o.Statement = x.moving.by
-	case k.follows && !k.unchanged.Holds():
-		o.Statement = k.unchanged.By()
-	case k.refusal != "":
-		if i := slices.IndexFunc(x.moving.leaves, func(tag string) bool { return continuity.MadeBy(k.refusal, tag) }); i >= 0 {
+	case k.Follows && !k.Unchanged.Holds():
+		o.Statement = k.Unchanged.By()
+	case k.Refusal != "":
+		if i := slices.IndexFunc(x.moving.leaves, func(tag string) bool { return continuity.MadeBy(k.Refusal, tag) }); i >= 0 {
 			o.Statement = x.moving.leaves[i]
 		}
 	}
@@ -137,8 +91,8 @@ func (x *session) transactionOutlook() continuity.Prospect {
 		return continuity.Prospect{}
 	case !x.srv.replays():
 		why = "CONTINUITY = SESSION"
-	case x.moving.log != nil && x.moving.known.state != nil:
-		if why = x.moving.log.Refusal(x.moving.known.state.Texts()); why == "" {
+	case x.moving.log != nil && x.moving.known.Told != nil:
+		if why = x.moving.log.Refusal(x.moving.known.Told.Texts()); why == "" {
 			return continuity.Prospect{Fate: continuity.Kept}
 		}
 	}
@@ -199,12 +153,12 @@ func (x *session) noteStatement(typ byte, body []byte, fine bool) {
 // end. The caller holds drained.mu.
 func (x *session) keepLone(piece []byte, begun, whole bool) {
 	k, l := &x.moving.known, &x.moving.lone
-	if !k.follows {
+	if !k.Follows {
 		return
 	}
 	switch {
 	case !begun || !x.idle() || l.Fresh():
-	case k.unchanged.Holds():
+	case k.Unchanged.Holds():
 		l.Begin(&x.srv.loneMemory)
 	default:
 		l.Forget()
@@ -326,7 +280,7 @@ const numberlessFor = time.Minute
 // meanwhile, or if the server was silent for as long as a session waits for the next one: the change was not sent, and
 // the client hears so.
 func (x *session) awaitsNumber(w *lone.Write) bool {
-	deadline, look := time.NewTimer(max(x.srv.cfg.HoldMax, x.srv.cfg.ConnectWait)), time.NewTicker(x.srv.keepTick)
+	deadline, look := time.NewTimer(max(x.srv.cfg.HoldMax, x.srv.cfg.ConnectWait)), time.NewTicker(x.srv.keep.Tick)
 	defer deadline.Stop()
 	defer look.Stop()
 	for {
@@ -364,10 +318,10 @@ func (x *session) beginsChange(b []byte) *lone.Write {
 	x.drained.mu.Lock()
 	defer x.drained.mu.Unlock()
 	k := &x.moving.known
-	if !k.follows || !x.idle() || x.drained.midway || x.moving.asking.Refused || time.Now().Before(x.moving.numberless) || x.requests.Sealed || x.moving.leaving.Load() || !lone.Changes(b, x.preparedText) {
+	if !k.Follows || !x.idle() || x.drained.midway || x.moving.asking.Refused || time.Now().Before(x.moving.numberless) || x.requests.Sealed || x.moving.leaving.Load() || !lone.Changes(b, x.preparedText) {
 		return nil
 	}
-	if why, _ := x.wouldEnd(); why != "" || !k.state.Tells || b[0] == 'Q' && !k.state.Ruleless {
+	if why, _ := x.wouldEnd(); why != "" || !k.Told.Tells || b[0] == 'Q' && !k.Told.Ruleless {
 		return nil
 	}
 	x.unsynced.Store(true) // until the Sync of the change

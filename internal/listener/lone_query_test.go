@@ -157,5 +157,5 @@ func (g *group) answersAs(texts []string) (asked int) {
 
 // beginsChangeOf reports whether the number of that Query would be asked for.
 func (x *session) beginsChangeOf(text string) bool {
-	return x.moving.known.state.Ruleless && lone.Changes(pgwire.AppendMessage(nil, 'Q', append([]byte(text), 0)), x.preparedText)
+	return x.moving.known.Told.Ruleless && lone.Changes(pgwire.AppendMessage(nil, 'Q', append([]byte(text), 0)), x.preparedText)
 }

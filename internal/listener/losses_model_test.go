@@ -152,10 +152,10 @@ func (l *losing) settle() {
 		x.drained.mu.Lock()
 		defer x.drained.mu.Unlock()
 		k := &x.moving.known
-		if k.unchanged.Holds() && (k.state != nil || k.refusal != "") || x.moving.tracker.Why() != "" || !k.follows {
+		if k.Unchanged.Holds() && (k.Told != nil || k.Refusal != "") || x.moving.tracker.Why() != "" || !k.Follows {
 			return true
 		}
-		k.next, k.pause = time.Now(), 0 // not ever more seldom
+		k.Next, k.Pause = time.Now(), 0 // not ever more seldom
 		return false
 	}
 	for end := time.Now().Add(10 * time.Second); !settled() && time.Now().Before(end); {

@@ -17,6 +17,7 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/continuity"
 	"github.com/coteriedb/coterie/internal/listener/hello"
 	"github.com/coteriedb/coterie/internal/listener/indoubt"
+	"github.com/coteriedb/coterie/internal/listener/known"
 	"github.com/coteriedb/coterie/internal/listener/lone"
 	"github.com/coteriedb/coterie/internal/listener/lostblock"
 	"github.com/coteriedb/coterie/internal/listener/prospect"
@@ -41,7 +42,7 @@ type moving struct {
 	stays    time.Duration        // CLOCK_BOOTTIME at which ContinueReaders left it behind; 0: never. Guarded by drained.mu
 	// forwarded is whether a request was forwarded since the server was asked.
 	forwarded   bool
-	known       known                    // what is known if its server is lost
+	known       known.State              // what is known if its server is lost
 	outlived    atomic.Bool              // its server is lost, and it leaves that
 	interrupted bool                     // a request was cut by that: guarded by drained.mu, as is failed
 	failed      bool                     // it is in a transaction block that has failed
@@ -242,9 +243,7 @@ func (x *session) ask(q *question, boundary bool, send func([]byte) error) {
 		return
 	}
 	x.moving.asked, x.moving.forwarded = q, false
-	k := &x.moving.known
-	k.state, k.refusal, k.stays, k.idle.texts = nil, "", "", 0
-	k.unchanged.Asked()
+	x.moving.known.Asked()
 	q.sent = continuity.Question(append([]string{hello.ClientAddr}, x.moving.tracker.Names()...))
 	if err := send(q.sent); err != nil {
 		q.err = err

@@ -228,7 +228,7 @@ func (p *loopSession) applyRelayed() error {
 	if s.Ups != d.Began { // all but the last were answered; they used no named statement or portal
 		answered()
 		x.requests.ForgetUnnamed()
-		x.moving.known.unchanged.Forget()
+		x.moving.known.Unchanged.Forget()
 	}
 	for log := s.Log[:s.Logged]; len(log) > 0; {
 		used, err := x.follow(&p.requests, log)

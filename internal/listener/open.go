@@ -217,8 +217,8 @@ func (c *client) newSession(r routing.Route, backend net.Conn) *session {
 	x.confirmation.Rules, x.confirmation.Reads = c.srv.answerRules(), c.Start.Reads
 	x.moving.mayLog = c.mayOutlive()
 	x.requests.Texts = x.preparedText
-	x.moving.known.unchanged.Brief = r.Local
-	x.moving.known.follows, x.moving.application = c.mayOutlive(), c.Start.Setting(applicationName)
+	x.moving.known.Unchanged.Brief = r.Local
+	x.moving.known.Follows, x.moving.application = c.mayOutlive(), c.Start.Setting(applicationName)
 	return x
 }
 

@@ -118,7 +118,7 @@ func TestWhatWasUnderWayWhenTheOwnServerDied(t *testing.T) {
 				waitFor(t, "it is known", func() bool { return g.stateKnown(conn) })
 				x := g.sessionOf(conn.PgConn().Conn())
 				x.drained.mu.Lock()
-				x.moving.known.next = time.Now().Add(time.Hour)
+				x.moving.known.Next = time.Now().Add(time.Hour)
 				x.drained.mu.Unlock()
 				if c.before != "" {
 					g.do(conn, c.before)

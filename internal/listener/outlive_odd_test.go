@@ -23,7 +23,7 @@ func TestLargeStateIsRefused(t *testing.T) {
 	waitFor(t, "it was asked", func() bool {
 		x.drained.mu.Lock()
 		defer x.drained.mu.Unlock()
-		return x.ended.Load() != nil || x.moving.known.unchanged.Holds() && time.Until(x.moving.known.next) > 0
+		return x.ended.Load() != nil || x.moving.known.Unchanged.Holds() && time.Until(x.moving.known.Next) > 0
 	})
 	near.do(conn, "select 1")
 	if got := near.one(conn, "select length(current_setting('my.x'))::text"); got != "2097152" {
@@ -125,8 +125,8 @@ func TestAnswerWhileTheServerIsLost(t *testing.T) {
 	backend, server := net.Pipe()
 	defer func() { _, _ = rest.Close(), server.Close() }()
 	x := &session{srv: near.srv, client: client, raw: client, backend: backend, onPrimary: true, cut: make(chan struct{}), moving: newMoving(nil)}
-	x.moving.known.follows, x.moving.known.state = true, &continuity.State{}
-	x.moving.known.unchanged.Asked()
+	x.moving.known.Follows, x.moving.known.Told = true, &continuity.State{}
+	x.moving.known.Unchanged.Asked()
 	x.status.Store('T')
 	x.requests.Answered('T', true)
 	x.requests.Forwarded('Q', []byte("select 1\x00"))
@@ -231,7 +231,7 @@ func TestLongTextsChangeNothing(t *testing.T) {
 	near.known()
 	x := near.sessionOf(conn.PgConn().Conn())
 	x.drained.mu.Lock()
-	x.moving.known.next = time.Now().Add(time.Hour)
+	x.moving.known.Next = time.Now().Add(time.Hour)
 	x.drained.mu.Unlock()
 	near.do(conn, "select '"+strings.Repeat("x", 40<<10)+"'")
 	if !near.stateKnown(conn) {

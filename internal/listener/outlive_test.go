@@ -94,7 +94,7 @@ func (g *group) unasked() {
 	defer g.srv.mu.Unlock()
 	for _, x := range g.srv.sessions {
 		x.drained.mu.Lock()
-		x.moving.known.next = time.Now().Add(time.Hour)
+		x.moving.known.Next = time.Now().Add(time.Hour)
 		x.drained.mu.Unlock()
 	}
 }
@@ -107,7 +107,7 @@ func (g *group) stateKnown(conn *pgx.Conn) bool {
 	}
 	x.drained.mu.Lock()
 	defer x.drained.mu.Unlock()
-	return x.moving.known.state != nil && x.moving.known.unchanged.Holds()
+	return x.moving.known.Told != nil && x.moving.known.Unchanged.Holds()
 }
 
 // knownStates returns of how many sessions the state is known.
@@ -116,7 +116,7 @@ func (g *group) knownStates() (n int) {
 	defer g.srv.mu.Unlock()
 	for _, x := range g.srv.sessions {
 		x.drained.mu.Lock()
-		if x.moving.known.state != nil && x.moving.known.unchanged.Holds() {
+		if x.moving.known.Told != nil && x.moving.known.Unchanged.Holds() {
 			n++
 		}
 		x.drained.mu.Unlock()

@@ -69,7 +69,7 @@ func (g *group) bring(c outlookCase) (conn *pgx.Conn, ended <-chan error) {
 		return !asks
 	})
 	x.drained.mu.Lock()
-	x.moving.known.next = time.Now().Add(time.Hour)
+	x.moving.known.Next = time.Now().Add(time.Hour)
 	x.drained.mu.Unlock()
 	for _, q := range c.after {
 		if err := <-later(conn, q); err != nil {

@@ -465,7 +465,7 @@ func (x *session) observeAnswer(typ byte, body []byte) {
 	case 'W': // CopyBothResponse
 		x.streams()
 	case 'C':
-		if x.moving.known.follows {
+		if x.moving.known.Follows {
 			x.moving.asking.Changed(body)
 		}
 		x.confirmation.CommandEnded(body)

@@ -70,11 +70,7 @@ func (x *session) closeLog() {
 // preparedText returns the text of a prepared statement of the client, if its state is known. The caller holds
 // drained.mu.
 func (x *session) preparedText(name string) (text string, known bool) {
-	if st := x.moving.known.state; st != nil {
-		s, is := st.Statements[name]
-		return s.Text, is
-	}
-	return "", false
+	return x.moving.known.PreparedText(name)
 }
 
 // replays reports whether transactions are executed again (CONTINUITY = REPLAY).
@@ -249,7 +245,7 @@ func (x *session) probe(b []byte) {
 	if !q.InBatch && !q.Early {
 		why, _ = x.wouldEnd()
 	}
-	if why != "" || !m.known.state.Tells {
+	if why != "" || !m.known.Told.Tells {
 		return
 	}
 	m.before = m.asking.Ask(q, r.Endings)
@@ -259,14 +255,14 @@ func (x *session) probe(b []byte) {
 }
 
 // probes reports whether numbers of transactions of the session may be asked for.
-func (x *session) probes() bool { return x.moving.known.follows && !x.relayed && x.onPrimary }
+func (x *session) probes() bool { return x.moving.known.Follows && !x.relayed && x.onPrimary }
 
 // beforeRequest returns what is under way before the client's next request. The caller holds drained.mu.
 func (x *session) beforeRequest() indoubt.Request {
 	unsynced := x.unsynced.Load()
 	return indoubt.Request{
 		Status: byte(x.status.Load()), Owed: x.owed.Load() != 0, Unsynced: unsynced, OneTransaction: unsynced && x.requests.OneTransaction(),
-		Endings: x.requests.Endings(), Commits: x.moving.known.commits, Text: x.requests.Texts,
+		Endings: x.requests.Endings(), Commits: x.moving.known.Commits, Text: x.requests.Texts,
 	}
 }
 

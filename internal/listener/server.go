@@ -29,6 +29,7 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/continuity"
 	"github.com/coteriedb/coterie/internal/listener/counters"
 	"github.com/coteriedb/coterie/internal/listener/hba"
+	"github.com/coteriedb/coterie/internal/listener/known"
 	"github.com/coteriedb/coterie/internal/listener/lag"
 	"github.com/coteriedb/coterie/internal/listener/login"
 	"github.com/coteriedb/coterie/internal/listener/lone"
@@ -51,9 +52,7 @@ type Server struct {
 	drain          atomic.Pointer[activeDrain] // nil: no drain
 	inquiry        inquiry
 	readerPatience time.Duration
-	keepTick       time.Duration
-	keepPause      time.Duration
-	keepIdle       time.Duration
+	keep           known.Times                 // how often sessions are asked for their state
 	flushed        sharedquery.Query[ag.LSN]   // how far the local PostgreSQL has flushed
 	leads          sharedquery.Query[struct{}] // whether this node still leads
 	lag            *lag.Judge                  // how far copies are behind
@@ -94,8 +93,9 @@ func New(cfg Config) (*Server, error) {
 		closed:         make(chan struct{}),
 		firstOffloaded: make(chan struct{}, 1),
 		starting:       make(chan struct{}, full.Limits.Starting),
-		readerPatience: readerPatience, keepTick: cmp.Or(full.keepTick, keepTick), keepPause: cmp.Or(full.keepTick, keepPauseMin), keepIdle: cmp.Or(full.keepTick, keepIdle),
-		flushes: admission.NewBudget(eachFlush, allFlushes, maxFlushers),
+		readerPatience: readerPatience,
+		keep:           known.Times{Tick: cmp.Or(full.keepTick, known.Tick), Pause: cmp.Or(full.keepTick, known.PauseMin), Idle: cmp.Or(full.keepTick, known.Idle)},
+		flushes:        admission.NewBudget(eachFlush, allFlushes, maxFlushers),
 	}
 	s.pool.Config = pool.Config{
 		Size: full.Limits.PoolSize, Ahead: full.Limits.PoolAhead, Unused: pool.Unused, Oldest: pool.Oldest, Answer: pool.Answer,

@@ -85,7 +85,7 @@ var rules = []rule{
 	{"endpoint/link/linktest", []string{"endpoint/link", "lib/"}, "a link between two ends of one process"},
 	{
 		"listener",
-		[]string{"ag", "config", "lib/", "listener/address", "listener/attempts", "listener/auth", "listener/cancelkey", "listener/clientcert", "listener/continuity", "listener/counters", "listener/encryption", "listener/eventloop", "listener/fingerprint", "listener/gate", "listener/giveback", "listener/guessing", "listener/hba", "listener/hello", "listener/indoubt", "listener/instead", "listener/lag", "listener/login", "listener/lone", "listener/lostblock", "listener/offload", "listener/opening", "listener/pool", "listener/ports", "listener/preauth", "listener/prospect", "listener/replay", "listener/resume", "listener/routing", "listener/scram", "listener/serverlog", "listener/sessionstate", "listener/socket", "listener/startup", "listener/stmt", "listener/uring"},
+		[]string{"ag", "config", "lib/", "listener/address", "listener/attempts", "listener/auth", "listener/cancelkey", "listener/clientcert", "listener/continuity", "listener/counters", "listener/encryption", "listener/eventloop", "listener/fingerprint", "listener/gate", "listener/giveback", "listener/guessing", "listener/hba", "listener/hello", "listener/indoubt", "listener/instead", "listener/known", "listener/lag", "listener/login", "listener/lone", "listener/lostblock", "listener/offload", "listener/opening", "listener/pool", "listener/ports", "listener/preauth", "listener/prospect", "listener/replay", "listener/resume", "listener/routing", "listener/scram", "listener/serverlog", "listener/sessionstate", "listener/socket", "listener/startup", "listener/stmt", "listener/uring"},
 		"adapters do not know each other: the consumer declares the interface it needs",
 	},
 	{"listener/address", []string{"lib/"}, "an open address knows no client"},
@@ -116,6 +116,7 @@ var rules = []rule{
 	{"listener/hello", []string{"ag", "lib/pgwire", "listener/giveback", "listener/startup"}, "pure: a session in, parameters out, and back"},
 	{"listener/instead", []string{"lib/pgwire", "listener/stmt"}, "pure: bytes of a client do not tell which session sent them"},
 	{"listener/prospect", []string{"listener/continuity", "listener/lone", "listener/sessionstate"}, "pure: what is known of a session in, a verdict with its reason out"},
+	{"listener/known", []string{"listener/continuity", "listener/indoubt", "listener/stmt"}, "pure: what is known of a state does not know how it was asked for"},
 	{"listener/sessionstate", leaves, "satellites have a reason of their own to change"},
 	{"listener/hba", leaves, "satellites have a reason of their own to change"},
 	{"listener/replay", []string{"lib/pgwire", "listener/stmt"}, "pure: bytes of a client and a server in, a verdict out"},
