@@ -266,64 +266,27 @@ func setDefault[T comparable](p *T, v T) {
 	}
 }
 
-// The functions below refuse statements that change a setting of the group, or weaken commits of other sessions
-// (docs/internals/postgresql.md, "Settings of the agent"). A statement that arrives in one piece is replaced by one
-// with which PostgreSQL reports the refusal, in its place among the answers. The session of any other is ended before
-// PostgreSQL has all of it.
-
-// textPiece is a piece of a Query or a Parse.
-type textPiece struct {
-	typ       byte
-	b         []byte
-	begins    bool // it is the first of the message,
-	ends      bool // or the last
-	hasHeader bool // the message begins in this chunk, so PostgreSQL has nothing of it
-}
-
-// observeChange follows a piece of a message that goes to the local server. It reports whether it has ended the
-// session for that message.
-func (x *session) observeChange(p textPiece) (ended bool) {
+// observeChange follows a piece of a message that goes to the local server, for statements that change a setting of the
+// group, or weaken commits of other sessions (docs/internals/postgresql.md, "Settings of the agent"). It reports
+// whether it has ended the session for that message.
+func (x *session) observeChange(p instead.Piece) (ended bool) {
 	if x.srv.cfg.Reserved == nil || !x.drained.local {
 		return false
 	}
-	if p.begins {
-		if x.changed = !p.ends || stmt.MentionsAlter(p.b); x.changed {
-			x.changes.Begin(p.typ)
-		}
-	}
-	if !x.changed {
-		return false
-	}
-	x.changes.Piece(p.b, x.srv.refuse)
-	bad := x.changes.Refused()
-	if !p.ends || bad == nil {
+	bad := x.instead.Follow(p, x.srv.refuse)
+	if bad == nil {
 		return false
 	}
 	x.srv.counts.Reject(endSetting)
 	x.srv.log.Warn("a change of a setting is refused", "session", x.id, "user", x.user, "reason", bad.Message)
-	if !p.hasHeader {
+	if !p.HasHeader {
 		x.end(ending{reason: endSetting, why: bad.Message + "; " + bad.Hint})
-		return true
 	}
-	name := []byte(nil)
-	if p.typ == 'P' {
-		name, _, _ = bytes.Cut(p.b, []byte{0})
-	}
-	x.instead = instead.Refusing(p.typ, name, bad)
-	return false
+	return !p.HasHeader
 }
 
 func (s *Server) refuse(c stmt.Change) *stmt.Refusal {
 	return stmt.Refuse(c, s.cfg.Reserved, s.cfg.RelaxedCommit != nil && s.cfg.RelaxedCommit())
-}
-
-// replaced returns what is written in place of a chunk whose last message is refused; else the chunk.
-func (x *session) replaced(chunk []byte) []byte {
-	if x.instead == nil {
-		return chunk
-	}
-	chunk, x.instead = x.instead, nil
-	return chunk
 }
 
 // The functions below keep streams of logical replication from passing for a member. PostgreSQL counts the

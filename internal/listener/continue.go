@@ -12,6 +12,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/listener/attempts"
 	"github.com/coteriedb/coterie/internal/listener/continuity"
+	"github.com/coteriedb/coterie/internal/listener/gate"
 	"github.com/coteriedb/coterie/internal/listener/hello"
 	"github.com/coteriedb/coterie/internal/listener/indoubt"
 	"github.com/coteriedb/coterie/internal/listener/lone"
@@ -370,10 +371,10 @@ func (x *session) become(ctx context.Context, from *session, packet []byte) (new
 	if err != nil {
 		return nil, err
 	}
-	x.pid, x.realKey, x.inRecovery = g.PID(), g.Key, status[hotStandby] == "on"
+	x.pid, x.realKey, x.recovery.On = g.PID(), g.Key, status[gate.HotStandby] == "on"
 	x.id, x.key, x.longKey, x.since, x.addr = from.id, from.key, from.longKey, from.since, from.addr
 	x.copies = from.copies
-	x.tainted.Store(true)
+	x.use.Taint()
 	if x.requests = from.requests.Continued(); x.moving.failed {
 		x.requests.Answered('E', true)
 	}

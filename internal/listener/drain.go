@@ -10,7 +10,6 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
-	"github.com/coteriedb/coterie/internal/listener/instead"
 	"github.com/coteriedb/coterie/internal/listener/lone"
 )
 
@@ -284,7 +283,7 @@ func (x *session) forward(seen *pgwire.Framer, chunk []byte) (bad, err error) {
 // send sends the n bytes of chunk that were released. w is the change that they are, if its number was asked for, else
 // nil.
 func (x *session) send(w *lone.Write, chunk []byte, n int) error {
-	out := x.preceded(x.replaced(chunk[:n]))
+	out := x.preceded(x.instead.Replaced(chunk[:n]))
 	if w != nil && n == len(chunk) {
 		out = x.requested(w, out)
 	}
@@ -293,7 +292,7 @@ func (x *session) send(w *lone.Write, chunk []byte, n int) error {
 		return nil
 	}
 	if w == nil || sent == 0 { // else the status of its number tells
-		x.unsent(min(n, x.refused.OfClient(len(out)-sent)))
+		x.unsent(min(n, x.instead.Last.OfClient(len(out)-sent)))
 	}
 	x.moving.rest = append(x.moving.rest, chunk[n:]...) // the next server gets it, if there is one
 	return err
@@ -310,7 +309,7 @@ func (x *session) release(seen *pgwire.Framer, chunk []byte) (n int, d *activeDr
 	if x.requests.Sealed || x.moving.leaving.Load() {
 		return 0, nil, nil
 	}
-	x.refused = instead.Message{}
+	x.instead.Begins()
 	d = x.srv.drain.Load()
 	free := d == nil || !x.drained.local || x.drained.streaming
 	for bad == nil && n < len(chunk) && (free || !seen.AtBoundary() || !x.waits(chunk[n])) {
@@ -328,9 +327,7 @@ func (x *session) release(seen *pgwire.Framer, chunk []byte) (n int, d *activeDr
 		if x.ended.Load() != nil { // refused, after its beginning went out: PostgreSQL does not get its end
 			return 0, nil, nil
 		}
-		if x.instead != nil {
-			x.refused = instead.Message{Of: used, Out: len(x.instead)}
-			x.instead = append(append([]byte(nil), chunk[:n-used]...), x.instead...)
+		if x.instead.Takes(chunk[:n], used) {
 			break
 		}
 		if n == terminateLength && x.terminated.Load() && x.mayKeepBackend() {

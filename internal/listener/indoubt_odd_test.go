@@ -19,6 +19,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/listener/indoubt"
+	"github.com/coteriedb/coterie/internal/listener/socket"
 	"github.com/coteriedb/coterie/internal/listener/startup"
 )
 
@@ -39,7 +40,7 @@ func TestAnswerOfACommitInPieces(t *testing.T) {
 	file, row, inBlock := m('V', "\x00\x00\x00\x18000000020000000000000003"), m('V', "\x00\x00\x00\x03741"), m('Z', "T")
 	bad := m('E', "SERROR\x00VERROR\x00C42501\x00Mpermission denied\x00\x00")
 	debug, setting, told := m('N', "SDEBUG\x00VDEBUG\x00Mx\x00\x00"), m('S', "TimeZone\x00UTC\x00"), m('A', "\x00\x00\x00\x01c\x00p\x00")
-	long := m('N', "SWARNING\x00VWARNING\x00M"+strings.Repeat("x", relayBuffer)+"\x00\x00")
+	long := m('N', "SWARNING\x00VWARNING\x00M"+strings.Repeat("x", socket.LargeBuffer)+"\x00\x00")
 	end := slices.Concat(m('1', ""), m('2', ""), m('n', ""), m('C', "COMMIT\x00"), m('Z', "I"))
 	aborted := slices.Concat(m('1', ""), m('2', ""), m('n', ""), m('C', "ROLLBACK\x00"), m('Z', "I"))
 	for _, c := range []struct {

@@ -1,7 +1,6 @@
 package listener
 
 import (
-	"bytes"
 	"errors"
 	"io"
 	"net"
@@ -16,7 +15,6 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/opening"
 	"github.com/coteriedb/coterie/internal/listener/pool"
 	"github.com/coteriedb/coterie/internal/listener/socket"
-	"github.com/coteriedb/coterie/internal/listener/stmt"
 )
 
 // fromClient carries requests to PostgreSQL.
@@ -95,8 +93,8 @@ func (p *loopSession) forward(chunk []byte) {
 			p.hold(d, chunk)
 			return
 		}
-		out := x.preceded(x.replaced(chunk[:n]))
-		p.altered.Goes(n, len(out), x.refused)
+		out := x.preceded(x.instead.Replaced(chunk[:n]))
+		p.altered.Goes(n, len(out), x.instead.Last)
 		if err := p.backend.Send(out, p.mayQueue()); err != nil {
 			p.sendFailed(&p.backend)
 			p.rest = append(p.rest, chunk[n:]...) // the next server gets it, if there is one
@@ -356,20 +354,13 @@ func (c *lentConn) Close() error {
 }
 
 // With BACKEND_REUSE = ON the backend of a client that has sent Terminate may serve another client of the same kind
-// (package pool). DISCARD ALL removes most of the state that a session leaves, but not all. A setting with a dot is
-// an empty string afterwards where it was NULL, and libraries and languages keep state in the process. So each session
-// is observed. Its backend is reused only if all it sent was queries and transactions that call nothing but known
-// functions. Functions that a view, a trigger or an operator calls are not seen, as docs/connecting.md says.
+// (package pool).
 
 // offerBackend notes how the session's backend may be offered to another client.
 func (x *session) offerBackend(b *pool.Backend, g opening.Greeting) {
-	if b == nil || b.NotReusable || x.srv.cfg.Reuse == nil || !x.srv.cfg.Reuse() {
-		return
+	if b != nil && !b.NotReusable && x.srv.cfg.Reuse != nil && x.srv.cfg.Reuse() {
+		x.use.Offer(b, g)
 	}
-	if b.Conn == nil { // opened for this session
-		b.Greeting, b.Born = g.Copy(), time.Now()
-	}
-	x.reusable = b
 }
 
 // eachFlush and allFlushes bound how often statements about databases empty the pool, by one role and by all:
@@ -386,27 +377,10 @@ const maxFlushers = 256
 // mayFlush reports whether a statement of that role about a database may empty the pool.
 func (s *Server) mayFlush(user string) bool { return s.flushes.Spend(user, 1, boottime.Now()) }
 
-// observeUse follows the requests of the client of a local session. text is a part of the message's body: its beginning
-// if begun is true, its end if whole is.
+// observeUse follows the requests of the client of a local session (pool.Use.Request).
 func (x *session) observeUse(typ byte, text []byte, begun, whole bool) {
-	switch typ {
-	case 'Q', 'P':
-		if typ == 'P' && begun {
-			_, text, _ = bytes.Cut(text, []byte{0})
-		}
-		if begun && stmt.NeedsDatabaseAlone(text) && x.srv.mayFlush(x.user) {
-			x.srv.pool.Flush("database")
-		}
-		if x.reusable == nil || x.tainted.Load() {
-			return
-		}
-		text, _, _ = bytes.Cut(text, []byte{0})
-		if !begun || !whole || !stmt.OnlyQueries(text) { // a long text is not checked in pieces
-			x.tainted.Store(true)
-		}
-	case 'B', 'E', 'D', 'C', 'S', 'H', 'X':
-	default:
-		x.tainted.Store(true)
+	if x.use.Request(typ, text, begun, whole) && x.srv.mayFlush(x.user) {
+		x.srv.pool.Flush("database")
 	}
 }
 
@@ -414,7 +388,7 @@ func (x *session) observeUse(typ byte, text []byte, begun, whole bool) {
 // caller holds drained.mu.
 func (x *session) mayKeepBackend() bool {
 	s := x.srv
-	return x.reusable != nil && !x.tainted.Load() && x.idle() && !x.drained.midway && x.ended.Load() == nil && !x.confirmation.Canceled() &&
+	return x.use.Clean() && x.idle() && !x.drained.midway && x.ended.Load() == nil && !x.confirmation.Canceled() &&
 		s.drain.Load() == nil && s.cfg.Reuse()
 }
 
@@ -429,7 +403,7 @@ func (x *session) mayReturn() bool { return x.ended.Load() == nil && !x.confirma
 
 // returnBackend resets the backend and adds it to the pool. It owns the descriptor fd.
 func (x *session) returnBackend(fd int) {
-	b, w := x.reusable, &x.srv.pool
+	b, w := x.use.Backend, &x.srv.pool
 	conn := socket.NewBare(fd)
 	if !x.mayReturn() {
 		_ = conn.Close()
@@ -487,7 +461,7 @@ func (p *loopSession) readReset() {
 	case n == 0, err != nil, !expected, len(p.held) > pgwire.MaxControl:
 		p.resetFailed()
 	case whole:
-		b := p.x.reusable
+		b := p.x.use.Backend
 		b.Conn, b.Used = socket.NewBare(p.release()), true
 		p.close()
 		p.x.srv.pool.Put(b)

@@ -15,6 +15,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/listener/continuity"
+	"github.com/coteriedb/coterie/internal/listener/gate"
 	"github.com/coteriedb/coterie/internal/listener/hello"
 	"github.com/coteriedb/coterie/internal/listener/indoubt"
 	"github.com/coteriedb/coterie/internal/listener/known"
@@ -23,6 +24,7 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/prospect"
 	"github.com/coteriedb/coterie/internal/listener/replay"
 	"github.com/coteriedb/coterie/internal/listener/sessionstate"
+	"github.com/coteriedb/coterie/internal/listener/socket"
 )
 
 // In a planned failover sessions are moved to the new primary (docs/continuity.md). While a drain holds their requests,
@@ -264,7 +266,7 @@ func (x *session) answered(b []byte) (rest, aside []byte, err error) {
 	}
 	status := map[string]string{}
 	q.answer.Reports(status)
-	promoted := status[hotStandby] != "" && x.recoveryOver('S', []byte(hotStandby+"\x00"+status[hotStandby]))
+	promoted := status[gate.HotStandby] != "" && x.recovery.Over('S', []byte(gate.HotStandby+"\x00"+status[gate.HotStandby]))
 	if promoted {
 		x.end(promotedUnder)
 	}
@@ -434,7 +436,7 @@ var errStopping = errors.New("the listener of this node is stopping")
 // answerLost reads the client's next request and answers it. rest is what the client's next server gets.
 func (c *client) answerLost(x *session) (rest []byte, err error) {
 	r := lostblock.Reply{Why: x.moving.unreplayed, Statements: x.moving.state.Texts()}
-	var buf [smallBuffer]byte
+	var buf [socket.SmallBuffer]byte
 	for b, done := x.moving.rest, false; ; {
 		var used int
 		var out []byte

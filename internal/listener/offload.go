@@ -163,7 +163,7 @@ func (p *loopSession) register() (now, ever bool) {
 	p.loop.offloaded[p.kernel.Index] = p
 	p.returns.open(p, p.kernel.Returns)
 	p.loop.SetWatcher(p.returns.FD, &p.returns)
-	p.x.tainted.Store(true) // its backend cannot leave the program without losing unsolicited messages
+	p.x.use.Taint() // its backend cannot leave the program without losing unsolicited messages
 	// Bytes that arrived before the program knew the socket are not in its counters.
 	if offload.Unread(p.backend.FD) {
 		// PostgreSQL sent something unsolicited, or closed, in these microseconds. Whether the program saw it cannot

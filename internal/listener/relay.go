@@ -5,55 +5,16 @@ import (
 	"errors"
 	"io"
 	"os"
-	"sync"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/lib/assert"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/listener/gate"
+	"github.com/coteriedb/coterie/internal/listener/instead"
 	"github.com/coteriedb/coterie/internal/listener/socket"
 	"github.com/coteriedb/coterie/internal/listener/startup"
 	"github.com/coteriedb/coterie/internal/listener/stmt"
 )
-
-// Each direction of a session has one buffer, which is small while little passes.
-const (
-	relayBuffer = 16 << 10
-	smallBuffer = 1 << 10
-)
-
-// buffers are the large ones.
-var buffers = sync.Pool{New: func() any { return new([relayBuffer]byte) }}
-
-// relayBuf is the buffer of a direction.
-type relayBuf struct {
-	b     []byte
-	large *[relayBuffer]byte // nil while the buffer is small
-}
-
-// fit sizes the buffer for the next read, after one that filled took bytes of it. The first kept bytes are preserved.
-func (s *relayBuf) fit(took, kept int) {
-	switch {
-	case s.b == nil:
-		s.b = make([]byte, smallBuffer)
-	case s.large == nil && took == len(s.b):
-		s.large = buffers.Get().(*[relayBuffer]byte) //nolint:forcetypeassert // nothing else is in the pool
-		copy(s.large[:], s.b[:kept])
-		s.b = s.large[:]
-	case s.large != nil && took < smallBuffer/2:
-		small := make([]byte, smallBuffer)
-		copy(small, s.b[:kept])
-		s.free()
-		s.b = small
-	}
-}
-
-func (s *relayBuf) free() {
-	if s.large != nil {
-		buffers.Put(s.large)
-		s.large, s.b = nil, nil
-	}
-}
 
 // relay carries bytes both ways until either side ends, and returns when both directions have. It reports whether the
 // session has left its backend and kept its client.
@@ -102,12 +63,12 @@ func (x *session) relay() (moved bool) {
 
 // downstream carries answers to the client. It is the only writer to the client.
 func (x *session) downstream() {
-	var buf relayBuf
-	defer buf.free()
+	var buf socket.Buffer // small while little passes
+	defer buf.Free()
 	kept, took := 0, 0 // kept: bytes at the front of the buffer, an answer that is checked when it is whole
 	for {
-		buf.fit(took, kept)
-		n, err := x.in.Read(buf.b[kept:])
+		buf.Fit(took, kept)
+		n, err := x.in.Read(buf.B[kept:])
 		took = kept + n
 		if x.serverLost() { // nothing of it is passed on
 			return
@@ -117,7 +78,7 @@ func (x *session) downstream() {
 		}
 		if n > 0 {
 			var bad error
-			if kept, bad = x.pass(buf.b[:kept+n], kept); bad != nil {
+			if kept, bad = x.pass(buf.B[:kept+n], kept); bad != nil {
 				if !x.serverLost() { // while it was held
 					x.sendFinal(x.passFailed(bad))
 				}
@@ -335,8 +296,8 @@ func (x *session) within(f func(context.Context) error) error {
 // upstream carries requests to PostgreSQL.
 func (x *session) upstream() {
 	var requests pgwire.Framer
-	var buf relayBuf
-	defer buf.free()
+	var buf socket.Buffer // small while little passes
+	defer buf.Free()
 	if early := x.moving.early; len(early) > 0 {
 		x.moving.early = nil
 		if bad, _ := x.forward(&requests, early); bad != nil {
@@ -344,12 +305,12 @@ func (x *session) upstream() {
 		}
 	}
 	for n := 0; ; {
-		buf.fit(n, 0)
+		buf.Fit(n, 0)
 		var err error
-		n, err = x.client.Read(buf.b)
+		n, err = x.client.Read(buf.B)
 		if n > 0 && x.ended.Load() == nil {
 			x.bytesIn.Add(uint64(n))
-			if bad, werr := x.forward(&requests, buf.b[:n]); bad != nil {
+			if bad, werr := x.forward(&requests, buf.B[:n]); bad != nil {
 				x.end(ending{"protocol", "invalid message length", true})
 			} else if werr != nil && x.ended.Load() == nil {
 				// downstream reads what PostgreSQL still had to say, then its end
@@ -388,7 +349,7 @@ func (x *session) follow(f *pgwire.Framer, b []byte) (used int, err error) {
 	if typ == 'Q' {
 		x.requests.QueryText(text)
 	}
-	if used >= head && (typ == 'Q' || typ == 'P') && x.observeChange(textPiece{typ, text, head > 0, whole, used == len(text)+5}) {
+	if used >= head && (typ == 'Q' || typ == 'P') && x.observeChange(instead.Piece{Type: typ, B: text, Begins: head > 0, Ends: whole, HasHeader: used == len(text)+5}) {
 		return used, nil // it is not forwarded
 	}
 	if used >= head {
@@ -474,7 +435,7 @@ func (x *session) observeAnswer(typ byte, body []byte) {
 	case 'N':
 		x.confirmation.Notice(body)
 	case 'S', 'A': // a setting has changed, or a notification arrived
-		x.tainted.Store(true)
+		x.use.Taint()
 		x.reported(typ, body)
 		if typ == 'S' && x.posesAsMember(body) {
 			x.end(ending{"replication", startup.RefuseMember().Message, true})

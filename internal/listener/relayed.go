@@ -8,17 +8,14 @@ import (
 	"io"
 	"net"
 	"path/filepath"
-	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/listener/giveback"
 	"github.com/coteriedb/coterie/internal/listener/hello"
 	"github.com/coteriedb/coterie/internal/listener/lone"
+	"github.com/coteriedb/coterie/internal/listener/opening"
 	"github.com/coteriedb/coterie/internal/listener/routing"
-	"github.com/coteriedb/coterie/internal/listener/stmt"
 )
 
 // socketName is the file name of PostgreSQL's private socket: its port is always 5432.
@@ -124,7 +121,7 @@ const roomPause = 20 * time.Millisecond
 // it comes.
 func (s *Server) refusedForRoom(ctx context.Context, conn net.Conn) bool {
 	defer context.AfterFunc(ctx, func() { _ = conn.SetReadDeadline(time.Unix(1, 0)) })()
-	body := refusal(conn)
+	body := opening.Refusal(conn)
 	if pgwire.ErrorField(body, 'C') != pgwire.StateTooMany {
 		return false
 	}
@@ -137,37 +134,6 @@ func (s *Server) refusedForRoom(ctx context.Context, conn net.Conn) bool {
 	case <-time.After(roomPause):
 	}
 	return true
-}
-
-// refusal waits for the server's first message, within the connection's deadline, and leaves it unread. It returns
-// the body of an ErrorResponse, alone or behind AuthenticationOk, which a server sends in one piece; nil for anything
-// else.
-func refusal(conn net.Conn) []byte {
-	c, ok := conn.(syscall.Conn)
-	if !ok {
-		return nil
-	}
-	sys, err := c.SyscallConn()
-	if err != nil {
-		return nil
-	}
-	b, n := make([]byte, 1024), 0
-	_ = sys.Read(func(fd uintptr) bool {
-		for {
-			if n, _, err = unix.Recvfrom(int(fd), b, unix.MSG_PEEK|unix.MSG_DONTWAIT); !errors.Is(err, unix.EINTR) {
-				return !errors.Is(err, unix.EAGAIN)
-			}
-		}
-	})
-	b = b[:max(n, 0)]
-	const authentication = 9 // bytes of AuthenticationOk
-	if len(b) > authentication && b[0] == 'R' {
-		b = b[authentication:]
-	}
-	if len(b) < 5 || b[0] != 'E' {
-		return nil
-	}
-	return b[5:]
 }
 
 // startRelayed waits for the session's turn to start. The turn ends with its first ReadyForQuery, or with the
@@ -226,38 +192,16 @@ func (x *session) observeKey(body []byte) {
 	x.backendKey.Store(&key)
 }
 
-// hotStandby is the parameter by which PostgreSQL 14 and later report whether the server is in recovery.
-const hotStandby = "in_hot_standby"
-
 // errPromoted means that an answer must be discarded: it is of a server that was promoted under the session.
 var errPromoted = errors.New("the replica was promoted")
 
 // promotedUnder is the end of a session whose answer shows that.
 var promotedUnder = ending{reason: endPromoted, why: "its replica was promoted"}
 
-// recoveryOver reports whether an answer shows that recovery has ended on a server that was in recovery when the
-// session began. Such a session may write since, with no right of the node behind it. PostgreSQL reports the end
-// before the ReadyForQuery of the first request after it; a tag that no standby sends may come earlier.
-func (x *session) recoveryOver(typ byte, body []byte) bool {
-	switch typ {
-	case 'S':
-		name, value, _ := bytes.Cut(body, []byte{0})
-		if string(name) != hotStandby {
-			return false
-		}
-		was := x.inRecovery
-		x.inRecovery = string(bytes.TrimRight(value, "\x00")) == "on"
-		return was && !x.inRecovery
-	case 'C':
-		return x.inRecovery && stmt.OnlyOnPrimary(stmt.CommandTag(body))
-	}
-	return false
-}
-
 // isOfPromoted reports whether a message shows that the session must get nothing more of its server: recovery has ended
 // there, or a query that is executed again would have written.
 func (x *session) isOfPromoted(typ byte, body []byte) bool {
-	if x.recoveryOver(typ, body) {
+	if x.recovery.Over(typ, body) {
 		x.end(promotedUnder)
 		return true
 	}

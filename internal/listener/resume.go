@@ -285,8 +285,8 @@ func (x *session) preceded(chunk []byte) []byte {
 	return chunk
 }
 
-// swallows reports whether a message of the server answers the question that went before a request. Of a tail the client
-// has got the beginning.
+// swallows reports whether a message of the server answers the question that went before a request. Of a tail the
+// client has got the beginning.
 func (x *session) swallows(typ byte, message []byte, tail bool) bool {
 	if !x.moving.asking.Asks.Load() && typ != '3' {
 		return false

@@ -12,7 +12,8 @@ import (
 // CancelKey is what a client sends to cancel a query.
 type CancelKey = cancelkey.Key
 
-// cancelHere delivers a cancel request to its session here. elsewhere reports whether it may be for one of another node.
+// cancelHere delivers a cancel request to its session here. elsewhere reports whether it may be for one of another
+// node.
 func (s *Server) cancelHere(ctx context.Context, body []byte) (key CancelKey, elsewhere bool) {
 	key, ok := s.cancelKeys().Read(body, s.isOpen)
 	if ok && s.Cancel(ctx, key) {

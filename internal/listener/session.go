@@ -2,7 +2,6 @@ package listener
 
 import (
 	"bufio"
-	"bytes"
 	"cmp"
 	"crypto/tls"
 	"encoding/binary"
@@ -28,6 +27,7 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/pool"
 	"github.com/coteriedb/coterie/internal/listener/resume"
 	"github.com/coteriedb/coterie/internal/listener/routing"
+	"github.com/coteriedb/coterie/internal/listener/socket"
 	"github.com/coteriedb/coterie/internal/listener/startup"
 	"github.com/coteriedb/coterie/internal/listener/stmt"
 )
@@ -62,19 +62,16 @@ type session struct {
 	in          *bufio.Reader // from the backend, through the gate
 	started     func()        // of a relayed session: ends its turn to start
 	backendFrom string
-	reusable    *pool.Backend // how its backend may be offered to another client; nil: it may not
+	use         pool.Use // of its backend
 
-	changes stmt.Changes    // of upstream: the state of observeChange in it
-	changed bool            // changes follows the current message
-	instead []byte          // of upstream: goes to PostgreSQL in place of the last message, which is refused
-	refused instead.Message // of upstream: that message, at the end of what was released last
+	instead instead.Watch // of upstream: for statements that are refused
 
 	// Fields of downstream:
 	answers      pgwire.Framer
 	starting     bool         // the session holds a turn to start, and its backend is not ready yet
 	confirmation gate.Answers // some of it is for other goroutines
 	midMessage   bool         // the client has received half a message
-	inRecovery   bool         // the session began on a server in recovery (known from PostgreSQL 14 on)
+	recovery     gate.Recovery
 
 	// The state that the two directions have seen. status is that of the last ReadyForQuery. owed counts Query, Sync
 	// and FunctionCall without one. unsynced: extended messages were forwarded without a Sync after them. bySync: a
@@ -89,7 +86,6 @@ type session struct {
 	cut                chan struct{}               // closed when ended is set
 	onLoop             atomic.Pointer[loopSession] // nil: goroutines carry the session
 	registered, closed atomic.Bool
-	tainted            atomic.Bool // its backend may not serve another client
 	offloaded          atomic.Bool // the kernel relays it
 	copies             bool        // it has prepared a statement that may be a COPY; upstream's own
 	keepsBackend       atomic.Bool // the client sent Terminate, and its backend is kept
@@ -126,7 +122,7 @@ func (x *session) setInput(local bool, done <-chan struct{}) {
 		in = x.gate
 	}
 	// The buffer is for the greeting: reads of the relay are at least as long and bypass it.
-	x.in = bufio.NewReaderSize(in, smallBuffer)
+	x.in = bufio.NewReaderSize(in, socket.SmallBuffer)
 }
 
 // setGate puts the gate before a backend of the local server.
@@ -193,7 +189,7 @@ func (s *Server) activate(a *attempts.Attempt, x *session) bool {
 // mint replaces the backend's cancel key in the greeting by a key of the listener.
 func (x *session) mint(g opening.Greeting) []byte {
 	assert.That(g.KeyAt >= 5 && g.KeyAt+8 <= len(g.Bytes), "a greeting has no cancel key")
-	x.inRecovery = bytes.Contains(g.Bytes, []byte(hotStandby+"\x00on\x00"))
+	x.recovery.Greeted(g.Bytes)
 	binary.BigEndian.PutUint32(g.Bytes[g.KeyAt:], x.key.PID)
 	binary.BigEndian.PutUint32(g.Bytes[g.KeyAt+4:], x.key.Secret)
 	if !x.longKey {

@@ -39,7 +39,7 @@ type Request struct {
 	Owed, Unsynced bool // an answer is owed; messages without a Sync are under way
 	OneTransaction bool // those are of one transaction
 	Endings        uint64
-	Commits        Names                                   // the prepared statements that are a COMMIT
+	Commits        Names                                    // the prepared statements that are a COMMIT
 	Text           func(name string) (text string, is bool) // of a prepared statement of the client
 }
 
@@ -51,9 +51,9 @@ type Question struct {
 }
 
 // Wants returns the question that is wanted before the client's bytes b: if these begin with a COMMIT whose outcome can
-// be asked for once the server is lost, or with an earlier request of a transaction that has changed rows. A COMMIT that
-// is sent to a server which is lost already then has a number, too. Nothing is under way but a batch that a COMMIT ends,
-// if there is one.
+// be asked for once the server is lost, or with an earlier request of a transaction that has changed rows. A COMMIT
+// that is sent to a server which is lost already then has a number, too. Nothing is under way but a batch that a COMMIT
+// ends, if there is one.
 func (a *Asking) Wants(b []byte, r *Request) (q Question, wants bool) {
 	q.done, q.InBatch = a.Ends(b, r), r.Unsynced
 	q.Early = q.done == nil && a.early(b, r)

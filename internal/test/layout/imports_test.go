@@ -103,7 +103,7 @@ var rules = []rule{
 	},
 	{"listener/auth", []string{"lib/", "listener/clientcert", "listener/hba", "listener/scram"}, "a proof knows neither routes nor sessions"},
 	{"listener/preauth", []string{"lib/"}, "a slot does not know what its client says"},
-	{"listener/pool", append([]string{"listener/opening", "listener/socket"}, leaves...), "a backend that waits does not know for whom"},
+	{"listener/pool", append([]string{"listener/opening", "listener/socket", "listener/stmt"}, leaves...), "a backend that waits does not know for whom"},
 	{"listener/opening", leaves, "the opening of a session knows no client"},
 	{"listener/clientcert", leaves, "satellites have a reason of their own to change"},
 	{"listener/continuity", leaves, "satellites have a reason of their own to change"},
