@@ -155,7 +155,7 @@ func (g *group) logical(t *testing.T) {
 // acknowledged row is there; what is not rows is there as well.
 func TestEndToEndBlueGreen(t *testing.T) {
 	long(t)
-	older, newer := twoMajors(t)
+	_, newer := twoMajors(t)
 	if to := os.Getenv("COTERIE_GREEN_TO"); to != "" {
 		newer = majors.Of(t, to)
 	}
@@ -216,7 +216,6 @@ func TestEndToEndBlueGreen(t *testing.T) {
 	g.ready(t)
 	g.acknowledged(t, 20)
 	g.judge(t)
-	_ = older
 	g.down(t)
 }
 
