@@ -205,7 +205,7 @@ type Config struct {
 	Loops int
 	// NoKernelPath keeps every request on the loops, even where the kernel could relay it.
 	NoKernelPath bool
-	offloadAfter int           // for tests: answers before a session is offloaded; 0 = offloadAfterDefault
+	offloadAfter int           // for tests: answers before a session is offloaded; 0 = offload.AfterDefault
 	singleWrites bool          // for tests: as if the kernel did not allow io_uring
 	keepTick     time.Duration // for tests: how often sessions are asked for their state; 0 = keepTick and keepPauseMin
 	Limits       Limits

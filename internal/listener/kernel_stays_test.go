@@ -196,13 +196,13 @@ func TestKernelPathAfterANotification(t *testing.T) {
 	g := offloadGroup(t, nil)
 	conn, x := g.onLoop()
 	p := x.onLoop.Load()
-	p.loop.Post(func() { p.answersNeeded = 1000 })
+	p.loop.Post(func() { p.patience.Needed = 1000 })
 	g.ask(conn, "listen news")
 	resume := x.stop(t)
 	g.servers["a"].sql(t, "notify news")
 	waitFor(t, "the notification is there", func() bool { return offload.Unread(p.backend.FD) })
 	p.loop.Post(func() { // as if it had come after the answer was read
-		p.answersNeeded = 1
+		p.patience.Needed = 1
 		p.beforeAnswer()
 	})
 	resume()

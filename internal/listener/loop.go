@@ -94,7 +94,7 @@ func (s *Server) startLoops() (stop func(), err error) {
 	}
 	s.loops.Store(&loops)
 	if len(loops) > 0 && loops[0].path != nil {
-		running.Go(func() { s.watchOffloaded(watching, loops) }) // as long as there are sessions
+		running.Go(func() { s.offloadedNow.Run(watching, func() { s.checkOffloaded(loops) }) }) // as long as there are sessions
 	}
 	context.AfterFunc(s.life, func() { // clients without a session are handed off, and told there
 		for _, l := range loops {

@@ -43,8 +43,7 @@ type loopSession struct {
 	kernel          *offload.Session // not nil once the eBPF program knows the session; others than the loop read it, too
 	lent            bool             // kernel has left the loop, with the client
 	notOffloadable  bool             // the session is never offloaded
-	answersSince    int              // answers since the session began or came back
-	answersNeeded   int              // answers before it is offloaded
+	patience        offload.Patience // after how many answers it is offloaded
 	stuckSince      time.Time        // since when the client's socket has room and the kernel writes nothing
 	single          bool             // the request that blocks backend is a Query
 }
@@ -123,7 +122,7 @@ func (x *session) toLoop(finished func()) bool {
 
 // attach returns the session on that loop. Both descriptors become its own.
 func (x *session) attach(l *loop, client, backend int, finished func()) *loopSession {
-	p := &loopSession{x: x, loop: l, finished: finished, answersNeeded: x.srv.offloadAfter()}
+	p := &loopSession{x: x, loop: l, finished: finished, patience: x.srv.patience()}
 	p.client.open(p, client)
 	p.backend.open(p, backend)
 	x.onLoop.Store(p)

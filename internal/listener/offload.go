@@ -1,7 +1,7 @@
 package listener
 
 import (
-	"context"
+	"cmp"
 	"errors"
 	"sync/atomic"
 	"time"
@@ -12,14 +12,8 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/offload"
 )
 
-const (
-	backlogTimeout = 10 * time.Second // how long a socket with room may take to be written, on a busy machine
-	offloadTick    = 20 * time.Millisecond
-	// A session is offloaded after offloadAfterDefault answers. Each time it comes back soon, the number doubles.
-	offloadAfterDefault = 8
-	offloadAfterMax     = 1024
-	offloadPays         = 16 // requests of one stay that make offloading worth its cost
-)
+// backlogTimeout is how long a socket with room may take to be written, on a busy machine.
+const backlogTimeout = 10 * time.Second
 
 // A session is offloaded to the kernel at the end of a turn of its loop, between a response and the next request.
 // reclaim brings it back. Until then only the kernel touches its sockets.
@@ -54,7 +48,7 @@ func (p *loopSession) beforeAnswer() {
 	if p.loop.path == nil || p.notOffloadable || p.x.owed.Load() > 0 {
 		return
 	}
-	if p.answersSince++; p.answersSince < p.answersNeeded || !p.canOffload() {
+	if !p.patience.Answered() || !p.canOffload() {
 		return
 	}
 	if p.kernel == nil {
@@ -105,7 +99,7 @@ func (p *loopSession) offload() {
 		return
 	}
 	x.srv.counts.Offloaded.Add(1)
-	x.srv.countOffloaded()
+	x.srv.offloadedNow.Add()
 	s.AwaitOutside() // a piece that arrived before raised no event
 	if atomic.LoadUint64(&s.UpLeft) != d.UpRead || atomic.LoadUint64(&s.DownLeft) != d.DownRead {
 		p.finishReclaim()
@@ -185,15 +179,7 @@ func (p *loopSession) finishReclaim() {
 	passed := s.Ups - d.Began
 	why := s.Why
 	x.srv.counts.CameBack(why, passed)
-	p.answersSince = 0
-	switch {
-	case why == offload.WhyCalled:
-		p.answersNeeded = 1
-	case passed >= offloadPays || x.srv.cfg.offloadAfter > 0:
-		p.answersNeeded = x.srv.offloadAfter()
-	default:
-		p.answersNeeded = min(2*max(p.answersNeeded, x.srv.offloadAfter()), max(offloadAfterMax, x.srv.offloadAfter()))
-	}
+	p.patience.CameBack(why, passed)
 	wrong := p.applyRelayed()
 	x.cameBack()
 	if wrong != nil {
@@ -337,7 +323,7 @@ func (x *session) cameBack() {
 	x.drained.mu.Lock()
 	x.offloaded.Store(false)
 	x.drained.mu.Unlock()
-	x.srv.offloadedNow.Add(-1)
+	x.srv.offloadedNow.Done()
 }
 
 // reclaimWhere reclaims all sessions of the local server that match.
@@ -370,42 +356,8 @@ func (s *Server) GateMoved() {
 	s.reclaimWhere(func(x *session) bool { return x.gate != nil && x.offloaded.Load() })
 }
 
-// watchOffloaded keeps the deadline of the program up to date, and reclaims sessions whose answers have to be
-// confirmed, until ctx ends.
-func (s *Server) watchOffloaded(ctx context.Context, loops []*loop) {
-	t := time.NewTicker(offloadTick)
-	defer t.Stop()
-	for {
-		if s.offloadedNow.Load() == 0 {
-			t.Stop()
-			select {
-			case <-ctx.Done():
-				return
-			case <-s.firstOffloaded:
-			}
-			t.Reset(offloadTick)
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-t.C:
-			s.checkOffloaded(loops)
-		}
-	}
-}
-
-// countOffloaded counts a session, and wakes watchOffloaded for the first one.
-func (s *Server) countOffloaded() {
-	if s.offloadedNow.Add(1) == 1 {
-		select {
-		case s.firstOffloaded <- struct{}{}:
-		default:
-		}
-	}
-}
-
-// checkOffloaded is one round of watchOffloaded. If it panics, the deadline in the program expires and the loops get
-// their sessions back.
+// checkOffloaded keeps the deadline of the program up to date, and reclaims sessions whose answers have to be
+// confirmed. If it panics, the deadline in the program expires and the loops get their sessions back.
 func (s *Server) checkOffloaded(loops []*loop) {
 	s.sheltered("checking offloaded sessions", func() {
 		for _, l := range loops {
@@ -419,10 +371,8 @@ func (s *Server) checkOffloaded(loops []*loop) {
 	})
 }
 
-// offloadAfter returns after how many answers a session is offloaded.
-func (s *Server) offloadAfter() int {
-	if s.cfg.offloadAfter > 0 {
-		return s.cfg.offloadAfter
-	}
-	return offloadAfterDefault
+// patience returns after how many answers a session is offloaded.
+func (s *Server) patience() offload.Patience {
+	after := cmp.Or(s.cfg.offloadAfter, offload.AfterDefault)
+	return offload.Patience{After: after, Always: s.cfg.offloadAfter > 0, Needed: after}
 }

@@ -33,6 +33,7 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/lag"
 	"github.com/coteriedb/coterie/internal/listener/login"
 	"github.com/coteriedb/coterie/internal/listener/lone"
+	"github.com/coteriedb/coterie/internal/listener/offload"
 	"github.com/coteriedb/coterie/internal/listener/pool"
 	"github.com/coteriedb/coterie/internal/listener/ports"
 	"github.com/coteriedb/coterie/internal/listener/replay"
@@ -59,10 +60,9 @@ type Server struct {
 	loneMemory     lone.Memory                 // of requests that may be executed again
 	replayMemory   replay.Memory               // of the open transactions that may be executed again
 
-	loops          atomic.Pointer[[]*loop] // nil: no loops, or not yet
-	offloadedNow   atomic.Int64            // offloaded sessions
-	firstOffloaded chan struct{}           // signalled for the first of them
-	starting       chan struct{}           // holds a token for each session that the local server is starting
+	loops        atomic.Pointer[[]*loop] // nil: no loops, or not yet
+	offloadedNow offload.Watch           // offloaded sessions
+	starting     chan struct{}           // holds a token for each session that the local server is starting
 
 	life context.Context // ends when the server must stop at once
 	stop context.CancelCauseFunc
@@ -91,7 +91,6 @@ func New(cfg Config) (*Server, error) {
 		unserved:       make(map[*client]struct{}),
 		keys:           make(map[CancelKey]*session),
 		closed:         make(chan struct{}),
-		firstOffloaded: make(chan struct{}, 1),
 		starting:       make(chan struct{}, full.Limits.Starting),
 		readerPatience: readerPatience,
 		keep:           known.Times{Tick: cmp.Or(full.keepTick, known.Tick), Pause: cmp.Or(full.keepTick, known.PauseMin), Idle: cmp.Or(full.keepTick, known.Idle)},
