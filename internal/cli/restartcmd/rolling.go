@@ -129,7 +129,9 @@ func (r rolling) one(id ag.ReplicaID) error {
 	if err := r.cl.Restart(ctx, api.RestartRequest{Server: true, Replica: id}); err != nil {
 		return err
 	}
-	return r.await(id, "be "+string(was.Sync)+" again", func(m api.Replica) bool { return m.Server == ag.ServerRecovery && m.Sync == was.Sync })
+	return r.await(id, "be "+string(was.Sync)+" again", func(m api.Replica) bool {
+		return m.Role == ag.RolePrimary || m.Server == ag.ServerRecovery && m.Sync == was.Sync // a failover may have made it lead
+	})
 }
 
 // await waits until a replica is as it should be, for a few looks in succession: what this node knows of another may be

@@ -8,6 +8,8 @@ import (
 
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/agent"
+	"github.com/coteriedb/coterie/internal/etcd"
 	"github.com/coteriedb/coterie/internal/lib/fail"
 )
 
@@ -93,6 +95,41 @@ func TestAWitnessJudgesNoParameters(t *testing.T) {
 	b.Server = nil
 	if _, err := b.CheckParameters(t.Context(), map[string]string{"work_mem": "1MB"}); fail.KindOf(err) != fail.Refused {
 		t.Error(err)
+	}
+}
+
+// TestServersDoNotRestartAtOnce holds that of two secondaries on which commits count the second does not restart while
+// the first does not stream, as when two administrators restart all of them, and that the only one may restart.
+func TestServersDoNotRestartAtOnce(t *testing.T) {
+	for name, tt := range map[string]struct {
+		counted string
+		reach   string
+		streams bool
+		refused bool
+	}{
+		"the other one streams":        {"a c", "b c", true, false},
+		"the other one restarts":       {"a c", "b c", false, true},
+		"the other one is not reached": {"a c", "b", true, true},
+		"it is the only one":           {"a", "b", false, false},
+		"commits do not count on it":   {"c", "b", false, false},
+	} {
+		b := newBed(t)
+		b.agent.err = errors.New("it is asked") // so that nothing waits for its end
+		b.store.alter(func(x *etcd.Snapshot) {
+			x.Record.Epoch.Leader, x.Record.State.Leader, x.Record.State.V = "b", "b", nil
+			for _, id := range strings.Fields(tt.counted) {
+				x.Record.State.V = append(x.Record.State.V, ag.Member{ID: ag.ReplicaID(id)})
+			}
+		})
+		b.agent.view.Record.Epoch.Leader, b.agent.view.Local.Server, b.agent.view.Reach = "b", ag.ServerRecovery, nil
+		for _, id := range strings.Fields(tt.reach) {
+			b.agent.view.Reach = append(b.agent.view.Reach, ag.ReplicaID(id))
+		}
+		b.agent.statuses = map[ag.ReplicaID]agent.Status{"c": {Stream: tt.streams}}
+		err := b.RestartServer(t.Context())
+		if fail.KindOf(err) != fail.Unhealthy || strings.Contains(err.Error(), "does not stream") != tt.refused || (b.agent.servers == 0) != tt.refused {
+			t.Errorf("%s: %v, %d restarts", name, err, b.agent.servers)
+		}
 	}
 }
 

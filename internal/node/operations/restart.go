@@ -2,6 +2,8 @@ package operations
 
 import (
 	"context"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/admin/api"
@@ -49,6 +51,31 @@ const (
 	callTime = 5 * time.Second
 )
 
+// dispensable returns an error if commits count on this secondary and on others, none of which streams at the moment:
+// its server may be about to restart, as another administrator asked. Without this one commits would wait, or be
+// acknowledged without a secondary. The only secondary that commits count on may restart.
+func (s *Service) dispensable() error {
+	v, x := s.Agent.View(), s.Agent.Snapshot()
+	if v == nil || x == nil {
+		return nil
+	}
+	if _, counted := x.Record.State.InV(s.Self); !counted || len(x.Record.State.V) == 1 {
+		return nil
+	}
+	var others []string
+	for _, m := range x.Record.State.V {
+		switch {
+		case m.ID == s.Self:
+		case slices.Contains(v.Reach, m.ID) && x.Statuses[m.ID].Stream:
+			return nil
+		default:
+			others = append(others, string(m.ID))
+		}
+	}
+	return fail.Unhealthyf("commits count on %s and %s, and %[2]s does not stream at the moment, as while its own server restarts; nothing was changed: try again when it is SYNCHRONIZED (coterie status)",
+		s.Self, strings.Join(others, ", "))
+}
+
 // RestartServer restarts the PostgreSQL server of this node, which must be a secondary. It returns when the server
 // answers again as a secondary.
 func (s *Service) RestartServer(ctx context.Context) error {
@@ -57,6 +84,9 @@ func (s *Service) RestartServer(ctx context.Context) error {
 	}
 	if v := s.Agent.View(); v != nil && v.Role() == ag.RolePrimary {
 		return fail.Refusedf("%s is the primary; make another replica the primary first: coterie failover", s.Self)
+	}
+	if err := s.dispensable(); err != nil {
+		return err
 	}
 	if err := s.Agent.RestartServer(ctx); err != nil {
 		return fail.Unhealthyf("PostgreSQL of %s was not restarted: %w", s.Self, err)
