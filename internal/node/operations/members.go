@@ -126,7 +126,7 @@ func (s *Service) Replace(ctx context.Context, req api.ReplaceRequest) (out api.
 	case listed && s.answers(ctx, r):
 		return out, fail.Refusedf("%s answers, and only a member that is lost is replaced; nothing was changed. If its machine is to go: coterie leave there, or stop its agent (systemctl stop coterie) and run this again", r.ID)
 	case listed:
-		if err := s.remove(ctx, r.ID, true); err != nil {
+		if err := s.remove(ctx, r.ID, removal{await: true}); err != nil {
 			return out, err
 		}
 		was = r
@@ -167,11 +167,17 @@ func (s *Service) endorsed(t etcd.Token) bool {
 // Of a member that was taken out to be replaced, only its name is left; it is forgotten.
 func (s *Service) Remove(ctx context.Context, id ag.ReplicaID) (err error) {
 	defer func() { err = s.noQuorum(err) }()
-	return s.remove(ctx, id, false)
+	return s.remove(ctx, id, removal{})
 }
 
-// remove is Remove. With await, the configuration keeps the name and the settings of the member for its successor.
-func (s *Service) remove(ctx context.Context, id ag.ReplicaID, await bool) error {
+// removal is how a member is removed.
+type removal struct {
+	await  bool // the configuration keeps its name and its settings for its successor
+	leaves bool // it asks for that itself: not if no other synchronized secondary would be left
+}
+
+// remove is Remove.
+func (s *Service) remove(ctx context.Context, id ag.ReplicaID, how removal) error {
 	x, err := s.Store.Read(ctx)
 	if err != nil {
 		return err
@@ -187,7 +193,7 @@ func (s *Service) remove(ctx context.Context, id ag.ReplicaID, await bool) error
 		return fail.Refusedf("%s cannot take itself out of the group; nothing was changed. Run coterie member remove %[1]s on %s; or, here, coterie leave, which has another member do it and keeps the data", id, s.others(id))
 	case s.PKI.CA() == nil && x.Group.SignedOnly:
 		return s.notHere("coterie member remove "+string(id), id)
-	case !listed && await: // another request to replace it has come this far
+	case !listed && how.await: // another request to replace it has come this far
 		return nil
 	case !listed:
 		return s.Update(ctx, func(g *ag.Group) error { g.Forget(id); return nil })
@@ -195,7 +201,15 @@ func (s *Service) remove(ctx context.Context, id ag.ReplicaID, await bool) error
 	if err := s.handVoteOn(ctx, x, r); err != nil {
 		return err
 	}
-	if err := s.Update(ctx, func(g *ag.Group) error { return setSuspended(g, id, true) }); err != nil {
+	err = s.Update(ctx, func(g *ag.Group) error {
+		if how.leaves {
+			if err := keepsCopy(*g, x.Record, id); err != nil {
+				return err
+			}
+		}
+		return setSuspended(g, id, true)
+	})
+	if err != nil {
 		return err
 	}
 	fault.Point("remove.suspended") // the member is suspended; the primary still counts it
@@ -209,7 +223,7 @@ func (s *Service) remove(ctx context.Context, id ag.ReplicaID, await bool) error
 		}
 	}
 	fault.Point("remove.unvoted") // the member has no vote; the configuration lists it
-	unvote, err := s.unlist(ctx, id, await)
+	unvote, err := s.unlist(ctx, id, how.await)
 	if err != nil {
 		return err
 	}
@@ -224,6 +238,29 @@ func (s *Service) remove(ctx context.Context, id ag.ReplicaID, await bool) error
 		s.Logger.Warn("the status of a removed member is left behind", "member", id, "err", err)
 	}
 	return nil
+}
+
+// keepsCopy refuses that a synchronized secondary leaves while the others are suspended, or are not counted: of two
+// that leave at the same moment each has seen the other one synchronized. The only secondary may leave: its command
+// asks.
+func keepsCopy(g ag.Group, r ag.Record, id ag.ReplicaID) error {
+	if _, counted := r.State.InV(id); !counted {
+		return nil
+	}
+	var others []string
+	for _, o := range g.Replicas {
+		if o.ID == id || o.ID == r.Epoch.Leader || o.AvailabilityMode != ag.SynchronousCommit {
+			continue
+		}
+		if _, counted := r.State.InV(o.ID); counted && !o.Suspended {
+			return nil
+		}
+		others = append(others, string(o.ID))
+	}
+	if len(others) == 0 {
+		return nil
+	}
+	return fail.Refusedf("%s has the only synchronized copy beside that of the primary %s: %s is not synchronized, or is being removed itself; nothing was changed: see coterie status", id, r.Epoch.Leader, strings.Join(others, ", "))
 }
 
 // tidy deletes what is in the store in the names of others than the members, after one was removed. That may have been
@@ -336,7 +373,7 @@ func (s *Service) Leave(ctx context.Context) (err error) {
 func (s *Service) Dismiss(ctx context.Context, id ag.ReplicaID) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), dismissLimit)
 	defer cancel()
-	err := s.Remove(ctx, id)
+	err := s.noQuorum(s.remove(ctx, id, removal{leaves: true}))
 	if err == nil {
 		return nil
 	}

@@ -266,6 +266,45 @@ func TestDismiss(t *testing.T) {
 	}
 }
 
+// TestTwoDoNotLeaveAtOnce holds that of two synchronized secondaries that leave at the same moment one stays, whichever
+// is first; that one beside which another is synchronized leaves, and so does the only secondary.
+func TestTwoDoNotLeaveAtOnce(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		counted string
+		change  func(g *ag.Group)
+		refused bool
+	}{
+		"another is synchronized":              {"b c", func(*ag.Group) {}, false},
+		"the other is being removed":           {"b c", func(g *ag.Group) { g.Replicas[2].Suspended = true }, true},
+		"the other is not synchronized":        {"b", func(*ag.Group) {}, true},
+		"it is not synchronized itself":        {"c", func(g *ag.Group) { g.Replicas[2].Suspended = true }, false},
+		"it is the only secondary":             {"b", func(g *ag.Group) { g.Replicas = slices.Delete(slices.Clone(g.Replicas), 2, 3) }, false},
+		"the other is an asynchronous replica": {"b", func(g *ag.Group) { g.Replicas[2].AvailabilityMode = ag.AsynchronousCommit }, false},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			b := newBed(t)
+			b.store.alter(func(x *etcd.Snapshot) {
+				x.Record.State.V = nil
+				for _, id := range strings.Fields(tt.counted) {
+					x.Record.State.V = append(x.Record.State.V, ag.Member{ID: ag.ReplicaID(id)})
+				}
+				if x.Group.Replicas = slices.Clone(x.Group.Replicas); !tt.refused {
+					tt.change(&x.Group)
+				}
+			})
+			if tt.refused { // the other one is first, after the configuration was read
+				b.store.overtaken, b.store.other = 1, func() { b.store.alter(func(x *etcd.Snapshot) { tt.change(&x.Group) }) }
+			}
+			b.later(func(x *etcd.Snapshot) { x.Record.State.V = nil })
+			err := b.Dismiss(t.Context(), "b")
+			if (fail.KindOf(err) == fail.Refused) != tt.refused || !tt.refused && err != nil || b.replica("b").Suspended {
+				t.Errorf("%s: %v, %+v", name, err, b.replica("b"))
+			}
+		})
+	}
+}
+
 // leaves has a member leave the configuration, by another administrator.
 func (b *bed) leaves(id ag.ReplicaID) {
 	b.store.alter(func(x *etcd.Snapshot) {
