@@ -13,7 +13,7 @@ import (
 // TestMaintenanceEndsByItself holds that the leader ends maintenance at its time and not before, and that another node
 // does so later, if the leader does not.
 func TestMaintenanceEndsByItself(t *testing.T) {
-	for leader, late := range map[ag.ReplicaID]time.Duration{"a": 0, "b": leaderFirst} {
+	for leader, late := range map[ag.ReplicaID]time.Duration{"a": 0, "b": leaderFirst, "c": 3 * time.Hour} {
 		b := newBed(t)
 		synctest.Test(t, func(t *testing.T) {
 			until := time.Now().Add(time.Hour)
@@ -23,6 +23,7 @@ func TestMaintenanceEndsByItself(t *testing.T) {
 				x.Group.Replicas[2].Options.Maintenance = &ag.Maintenance{}
 				x.Record.Epoch.Leader = leader
 			})
+			b.agent.view.Reach = []ag.ReplicaID{"c", "w"} // not b, which led
 			b.agent.view.Quorum, b.agent.view.Group, b.agent.view.Record = true, b.group(), b.store.x.Record
 			ctx, stop := context.WithCancel(t.Context())
 			done := make(chan error)
@@ -35,6 +36,13 @@ func TestMaintenanceEndsByItself(t *testing.T) {
 			time.Sleep(time.Hour + late - 2*maintenanceEvery)
 			if got := has(); got != [3]bool{true, true, true} {
 				t.Errorf("led by %s, before its time: %v", leader, got)
+			}
+			if leader == "c" { // it ends that by its own clock, which this one may be ahead of
+				stop()
+				if err := <-done; err != nil {
+					t.Error(err)
+				}
+				return
 			}
 			time.Sleep(4 * maintenanceEvery)
 			if got := has(); got != [3]bool{false, true, true} {

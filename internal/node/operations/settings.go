@@ -198,7 +198,8 @@ const (
 	leaderFirst = 15 * time.Second
 )
 
-// RunMaintenance ends maintenance of the group and of replicas at its time, by this node's clock, until ctx is done.
+// RunMaintenance ends maintenance of the group and of replicas at its time, by the leader's clock, until ctx is done.
+// Where no leader is in reach it does so by the clock of this node.
 func (s *Service) RunMaintenance(ctx context.Context) error {
 	retry.Every(ctx, maintenanceEvery, func() {
 		v := s.Agent.View()
@@ -206,7 +207,10 @@ func (s *Service) RunMaintenance(ctx context.Context) error {
 			return
 		}
 		now := time.Now()
-		if v.Record.Epoch.Leader != s.Self {
+		if e := v.Record.Epoch; e.Leader != s.Self {
+			if e.Phase == ag.PhaseLead && slices.Contains(v.Reach, e.Leader) {
+				return // by the leader's clock: this one may be ahead
+			}
 			now = now.Add(-leaderFirst)
 		}
 		over := v.Group.MaintenanceOver(now)
