@@ -57,6 +57,8 @@ func (s *Service) membershipTurn(ctx context.Context) error {
 	switch {
 	case ok && self.Voter && self.EtcdID == 0 && m != nil && errors.Is(m.Err(), embedded.ErrRemoved):
 		return s.stopVoting(m) // its vote was taken while it was away, and given to it again: it needs a member with another id
+	case ok && self.Voter && !self.Suspended && self.HasData() && m != nil && self.EtcdID == m.ID() && errors.Is(m.Err(), embedded.ErrRemoved):
+		return s.voteTaken(ctx, m.ID())
 	case ok && self.Voter && (m == nil || self.EtcdID == 0):
 		if before := waitsFor(snap.Group, s.self); before != "" {
 			return fmt.Errorf("%s is to vote first; start it, or take it out with coterie member remove %s", before, before)
@@ -124,6 +126,21 @@ func (s *Service) becomeVoter(ctx context.Context) error {
 	fault.Point("vote.promoted") // the member votes; the configuration does not say so
 	s.Logger.Info("this node votes in the quorum now", "member", fmt.Sprintf("%x", id))
 	return s.Tell(ctx, ag.MemberStep{EtcdID: id})
+}
+
+// voteTaken has the configuration count the vote of this node's member no more, which the quorum has removed for ever.
+// A removal that was given up after that, and whose replica was resumed, leaves it so. The node then begins with
+// another member.
+func (s *Service) voteTaken(ctx context.Context, id uint64) error {
+	s.Logger.Warn("the quorum has removed this node's member, and the configuration counts its vote: it begins with another one", "member", fmt.Sprintf("%x", id))
+	return s.UpdateGroup(ctx, func(g *ag.Group) error {
+		for i := range g.Replicas {
+			if r := &g.Replicas[i]; r.ID == s.self && r.EtcdID == id && !r.Suspended {
+				r.EtcdID = 0
+			}
+		}
+		return nil
+	})
 }
 
 // giveBackVote has the quorum count this node's member no more. The member MUST run until then: without it the others

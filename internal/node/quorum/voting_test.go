@@ -132,6 +132,31 @@ func TestRemovedMemberBeginsAnew(t *testing.T) {
 	}
 }
 
+// TestVoteOfARemovalThatWasGivenUp holds that a replica whose vote was taken by a removal, and which was resumed then,
+// votes again with a new member, and that nothing is done while it is suspended: the removal may go on.
+func TestVoteOfARemovalThatWasGivenUp(t *testing.T) {
+	b := newBed(t)
+	m := b.run(t)
+	m.err = embedded.ErrRemoved
+	b.alter(func(g *ag.Group) { g.Replicas[0].Suspended = true })
+	if err := b.membershipTurn(t.Context()); err != nil || b.etcd.group.Replicas[0].EtcdID != 1 || m.closed {
+		t.Errorf("while it is removed: %+v, closed %t, %v", b.etcd.group.Replicas[0], m.closed, err)
+	}
+	b.alter(func(g *ag.Group) { g.Replicas[0].Suspended = false })
+	if err := b.membershipTurn(t.Context()); err != nil || b.etcd.group.Replicas[0].EtcdID != 0 || !b.etcd.group.Replicas[0].Voter {
+		t.Errorf("resumed: %+v, %v", b.etcd.group.Replicas[0], err)
+	}
+	b.alter(func(g *ag.Group) { g.Replicas[0].EtcdID = 0 }) // as the agent reads it
+	for range 2 {
+		if err := b.membershipTurn(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	if !m.closed || b.etcd.group.Replicas[0].EtcdID != 7 {
+		t.Errorf("%+v, closed %t", b.etcd.group.Replicas[0], m.closed)
+	}
+}
+
 // TestMarkGoesBeforeTheLog holds that no crash leaves a mark without a log: the node would not start again.
 func TestMarkGoesBeforeTheLog(t *testing.T) {
 	b := newBed(t)

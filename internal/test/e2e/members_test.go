@@ -136,3 +136,29 @@ func (c *crash) replaced(t *testing.T, x string, dies func(x string)) {
 	}
 	c.again(t, x)
 }
+
+// TestEndToEndRemovalIsGivenUp ends a removal when the vote of the member was just taken, and has the replica resumed
+// in place of removing it again. It votes again.
+func TestEndToEndRemovalIsGivenUp(t *testing.T) {
+	long(t)
+	c := newCrash(t)
+	was := c.ready(t)
+	x := secondaries(was)[1]
+	if err := c.points.Arm("remove.unvoted"); err != nil {
+		t.Fatal(err)
+	}
+	c.command(t, "remove", x, "--yes", "--node", c.node(*was.Primary))
+	c.fired(t, "remove.unvoted")
+	for end := time.Now().Add(patience); ; time.Sleep(300 * time.Millisecond) {
+		a := coterie(t, "replica", "resume", x, "--node", c.node(c.serving(t, x)))
+		if a.code == 0 {
+			break
+		}
+		if t.Logf("resume: exit code %d: %s", a.code, strings.TrimSpace(a.err)); time.Now().After(end) {
+			t.Fatalf("%s is not resumed", x)
+		}
+	}
+	c.whole(t)
+	c.judgeAndGoOn(t)
+	c.down(t)
+}
