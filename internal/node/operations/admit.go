@@ -5,16 +5,80 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/endpoint"
 	"github.com/coteriedb/coterie/internal/endpoint/certs"
 	"github.com/coteriedb/coterie/internal/etcd"
+	"github.com/coteriedb/coterie/internal/lib/fail"
 	"github.com/coteriedb/coterie/internal/lib/fault"
 	"github.com/coteriedb/coterie/internal/node/fencetime"
 )
+
+// CreateToken makes a join token that any replica of the group honours once.
+func (s *Service) CreateToken(ctx context.Context, req api.TokenRequest) (out api.TokenResult, err error) {
+	return s.token(ctx, req, "")
+}
+
+// maxTokenLife is the longest time for which a token works: until then its text is as good as a password.
+const maxTokenLife = 30 * 24 * time.Hour
+
+// checkTokenLife refuses a time for which no token works.
+func checkTokenLife(ttl time.Duration) error {
+	if ttl < time.Second || ttl > maxTokenLife {
+		return fail.Usagef("a token works for 1s to %v, not for %v; nothing was made", maxTokenLife, ttl)
+	}
+	return nil
+}
+
+// token makes a join token, for a node of that name if one is given.
+func (s *Service) token(ctx context.Context, req api.TokenRequest, member ag.ReplicaID) (out api.TokenResult, err error) {
+	defer func() { err = s.noQuorum(err) }()
+	ca := s.PKI.CA()
+	if ca == nil {
+		return api.TokenResult{}, s.notHere("coterie member add-token", "")
+	}
+	if err := checkTokenLife(req.TTL); err != nil {
+		return api.TokenResult{}, err
+	}
+	var addresses []string
+	for _, r := range s.Members.Group().Replicas {
+		if r.HasData() {
+			addresses = append(addresses, r.Endpoint)
+		}
+	}
+	var quorum endpoint.TokenQuorum
+	if q := s.Node.Quorum; q != nil {
+		quorum = endpoint.TokenQuorum{Endpoints: q.Endpoints, CA: q.CA, Cert: q.Cert, Key: q.Key}
+	}
+	text, stored, err := endpoint.NewToken(ca, endpoint.TokenOptions{Role: req.Role, Member: string(member), Addresses: addresses, Quorum: quorum}, req.TTL)
+	if err != nil {
+		return api.TokenResult{}, fail.Error{Kind: fail.Usage, Err: err}
+	}
+	value, err := json.Marshal(stored)
+	if err != nil {
+		return api.TokenResult{}, err
+	}
+	if err := s.Store.PutToken(ctx, etcd.Token{ID: stored.ID, Value: value, Expires: stored.Expires}, s.endorsed); err != nil {
+		return api.TokenResult{}, fmt.Errorf("store the token: %w", err)
+	}
+	verb := "join"
+	if req.Role == "witness" {
+		verb = "witness"
+	}
+	return api.TokenResult{Token: text, Role: req.Role, Expires: stored.Expires, Command: "coterie " + verb + " " + text}, nil
+}
+
+// endorsed reports whether a replica has made a join token. Every member of the quorum's store can write some, until
+// there is no place for another.
+func (s *Service) endorsed(t etcd.Token) bool {
+	var stored endpoint.StoredToken
+	return json.Unmarshal(t.Value, &stored) == nil && stored.Endorsed(s.Layout.PKI()) == nil
+}
 
 // Admit is the group's side of coterie join: the token is checked and consumed, the member written into the
 // configuration, its certificate issued. Repeating it with the same key after a lost answer gives the same answer.
