@@ -172,6 +172,19 @@ func (g *Group) AssignVotes() {
 	}
 }
 
+// VotesAfter returns the member that gets a vote once the member id is gone and has none now; ok is false if none does.
+func (g Group) VotesAfter(id ReplicaID) (heir Replica, ok bool) {
+	next := g
+	next.Replicas = slices.DeleteFunc(slices.Clone(g.Replicas), func(r Replica) bool { return r.ID == id })
+	next.AssignVotes()
+	for _, r := range next.Replicas {
+		if r.Voter && !g.Votes(r) {
+			return r, true
+		}
+	}
+	return Replica{}, false
+}
+
 // SynchronousBeside returns how many replicas, beside one, are configured for synchronous commit. Suspended ones count.
 func (g Group) SynchronousBeside(id ReplicaID) int {
 	n := 0

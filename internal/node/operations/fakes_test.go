@@ -117,7 +117,8 @@ type fakeStore struct {
 	asked     int      // requests that were written
 	removed   []uint64 // votes that were taken
 	removeErr error
-	kept      []ag.ReplicaID // members whose statuses were not deleted
+	members   []etcd.MemberInfo // of the quorum
+	kept      []ag.ReplicaID    // members whose statuses were not deleted
 }
 
 func (s *fakeStore) read() (etcd.Snapshot, error) {
@@ -243,7 +244,14 @@ func (s *fakeStore) RemoveMember(_ context.Context, id uint64) error {
 		return s.removeErr
 	}
 	s.removed = append(s.removed, id)
+	s.members = slices.DeleteFunc(s.members, func(m etcd.MemberInfo) bool { return m.ID == id })
 	return nil
+}
+
+func (s *fakeStore) Members(context.Context) ([]etcd.MemberInfo, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.members), nil
 }
 
 func (s *fakeStore) DeleteStrays(_ context.Context, members []ag.ReplicaID) error {

@@ -1,6 +1,7 @@
 package operations
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -75,6 +76,10 @@ func (s *Service) Replace(ctx context.Context, req api.ReplaceRequest) (out api.
 		}
 		was = r
 		fault.Point("replace.removed") // the member is out and awaited; no token for its successor is made
+	default: // an earlier request may have ended before it came to that
+		if _, err := s.takeStrays(ctx, x.Group); err != nil {
+			return out, err
+		}
 	}
 	role := certs.KindReplica
 	if !was.HasData() {
@@ -98,8 +103,8 @@ func (s *Service) answers(ctx context.Context, r ag.Replica) bool {
 }
 
 // Remove takes a member out in an order that is safe at every step. It is dropped from V, then its vote is taken, then
-// its place in the configuration. The last revokes its certificate and lets its slot be dropped. Before the only voter
-// is removed the primary gets a vote.
+// its place in the configuration. The last revokes its certificate and lets its slot be dropped. A member that votes
+// only once it is gone gets its vote before.
 //
 // Of a member that was taken out to be replaced, only its name is left; it is forgotten.
 func (s *Service) Remove(ctx context.Context, id ag.ReplicaID) (err error) {
@@ -123,6 +128,9 @@ func (s *Service) remove(ctx context.Context, id ag.ReplicaID, how removal) erro
 	_, awaited := x.Group.Awaiting(id)
 	switch {
 	case !listed && !awaited:
+		if taken, err := s.takeStrays(ctx, x.Group); err != nil || taken > 0 { // an earlier removal ended before it came to that
+			return err
+		}
 		return fail.Numberedf(41167, "the group has no member %s", id).WithHint("see coterie member list")
 	case x.Record.Epoch.Leader == id:
 		return fail.Refusedf("%s is the primary; coterie failover first", id)
@@ -133,7 +141,8 @@ func (s *Service) remove(ctx context.Context, id ag.ReplicaID, how removal) erro
 	case !listed && how.await: // another request to replace it has come this far
 		return nil
 	case !listed:
-		return s.Update(ctx, func(g *ag.Group) error { g.Forget(id); return nil })
+		_, err := s.takeStrays(ctx, x.Group)
+		return errors.Join(err, s.Update(ctx, func(g *ag.Group) error { g.Forget(id); return nil }))
 	}
 	if err := s.handVoteOn(ctx, x, r); err != nil {
 		return err
@@ -169,6 +178,9 @@ func (s *Service) remove(ctx context.Context, id ag.ReplicaID, how removal) erro
 		if err := s.Store.RemoveMember(ctx, r.EtcdID); err != nil {
 			return fmt.Errorf("an even number of votes is no use, but %s keeps its own: %w", r.ID, err)
 		}
+	}
+	if _, err := s.takeStrays(ctx, x.Group); err != nil {
+		return fmt.Errorf("%s is no member of the group any more; run the command again, for what it left in the quorum: %w", id, err)
 	}
 	fault.Point("remove.settled")           // the votes are as they should be; the member's status is still there
 	if err := s.tidy(ctx, id); err != nil { // nobody reads the status of one that is not a member
@@ -216,20 +228,84 @@ func (s *Service) tidy(ctx context.Context, removed ag.ReplicaID) error {
 	return s.Store.DeleteStrays(ctx, members)
 }
 
-// voteLimit bounds the wait until the primary votes beside the only voter, which is to be removed.
-const voteLimit = 30 * time.Second
+// takeStrays removes from an embedded quorum the members that are no member's of the group, and returns how many. A
+// node that is lost between becoming one and the configuration's saying so leaves such a member behind: as a voter it
+// counts for the majority for ever, and as a learner it keeps every other node from becoming a voter.
+func (s *Service) takeStrays(ctx context.Context, g ag.Group) (taken int, err error) {
+	if g.External > 0 {
+		return 0, nil
+	}
+	members, err := s.Store.Members(ctx) // before the configuration, which lists a node before the node asks for a vote
+	if err != nil {
+		return 0, err
+	}
+	x, err := s.Store.Read(ctx)
+	if err != nil {
+		return 0, err
+	}
+	for _, m := range members {
+		if slices.ContainsFunc(x.Group.Replicas, func(r ag.Replica) bool { return isMemberOf(m, r) }) {
+			continue
+		}
+		if err := s.Store.RemoveMember(ctx, m.ID); err != nil {
+			return taken, fmt.Errorf("the quorum keeps the member %s, which is no member's of the group: %w", cmp.Or(m.Name, fmt.Sprintf("%x", m.ID)), err)
+		}
+		s.Logger.Info("a member of the quorum that is no member's of the group is removed", "name", m.Name, "member", fmt.Sprintf("%x", m.ID))
+		taken++
+	}
+	return taken, nil
+}
 
-// handVoteOn has the primary vote before the only voter of an embedded quorum is removed: nobody could take that vote,
-// and the member would be suspended for ever.
+// isMemberOf reports whether a member of the quorum is, or may come to be, that of a member of the group. While the
+// configuration does not say which one is, the name tells, and the address before the member has started once.
+func isMemberOf(m etcd.MemberInfo, r ag.Replica) bool {
+	if r.EtcdID != 0 {
+		return m.ID == r.EtcdID
+	}
+	return m.Name == string(r.ID) || m.Name == "" && slices.Contains(m.PeerURLs, "https://"+r.Endpoint)
+}
+
+// The bounds of the wait until a member votes that gets the vote of another, which is to be removed. A spare member is
+// not waited for as long: the removal goes on without it.
+const (
+	voteLimit  = 30 * time.Second
+	spareLimit = 20 * time.Second
+)
+
+// handVoteOn has a member get its vote BEFORE the vote of r is taken. It is the primary, if r is the only voter of an
+// embedded quorum: nobody could take that vote, and the member would be suspended for ever. Otherwise it is the member
+// that has a vote only once r is gone: with one vote less in between, the quorum would survive one failure less, and
+// the primary may die then. A vote beside that of a member that is down already would only raise the majority.
 func (s *Service) handVoteOn(ctx context.Context, x etcd.Snapshot, r ag.Replica) error {
-	if x.Group.External > 0 || !x.Group.Votes(r) || x.Group.Voting() > 1 {
+	if x.Group.External > 0 || !x.Group.Votes(r) {
+		return nil
+	}
+	if x.Group.Voting() > 1 {
+		heir, ok := x.Group.VotesAfter(r.ID)
+		if !ok || !s.answers(ctx, r) || !s.answers(ctx, heir) {
+			return nil
+		}
+		if err := s.giveVote(ctx, r, heir.ID, spareLimit); err != nil {
+			s.Logger.Warn("a member is removed before a spare one votes in its place", "member", r.ID, "spare", heir.ID, "err", err)
+		}
 		return nil
 	}
 	heir := x.Record.Epoch.Leader
+	if _, ok := x.Group.Replica(heir); !ok {
+		return fail.Unhealthyf("%s has the only vote of the quorum, and there is no primary that could vote in its place; nothing was changed: see coterie status", r.ID)
+	}
+	if err := s.giveVote(ctx, r, heir, voteLimit); err != nil {
+		return fail.Unhealthyf("%s has the only vote of the quorum, and %s has not come to vote beside it within %v, so it was not removed; see coterie status, then coterie member remove %[1]s again", r.ID, heir, voteLimit)
+	}
+	return nil
+}
+
+// giveVote gives a vote to heir, beside that of the member r which is to be removed, and waits until it votes.
+func (s *Service) giveVote(ctx context.Context, r ag.Replica, heir ag.ReplicaID, limit time.Duration) error {
 	err := s.Update(ctx, func(g *ag.Group) error {
 		i := slices.IndexFunc(g.Replicas, func(o ag.Replica) bool { return o.ID == heir })
 		if i < 0 {
-			return fail.Unhealthyf("%s has the only vote of the quorum, and there is no primary that could vote in its place; nothing was changed: see coterie status", r.ID)
+			return fail.Unhealthyf("%s is no member of the group any more, and %s was not removed; see coterie status", heir, r.ID)
 		}
 		g.Replicas[i].Voter = true
 		return nil
@@ -237,20 +313,16 @@ func (s *Service) handVoteOn(ctx context.Context, x etcd.Snapshot, r ag.Replica)
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, voteLimit)
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	votes := func() (bool, error) {
+	return retry.Until(ctx, 100*time.Millisecond, func() (bool, error) {
 		now, err := s.Store.Read(ctx)
 		if err != nil {
 			return false, nil //nolint:nilerr // the quorum may need a moment with the new vote
 		}
 		h, there := now.Group.Replica(heir)
 		return there && now.Group.Votes(h), nil
-	}
-	if retry.Until(ctx, 100*time.Millisecond, votes) != nil {
-		return fail.Unhealthyf("%s has the only vote of the quorum, and %s has not come to vote beside it within %v, so it was not removed; see coterie status, then coterie member remove %[1]s again", r.ID, heir, voteLimit)
-	}
-	return nil
+	})
 }
 
 // leaveLimit bounds how long one member may take to remove this node, and dismissLimit the removal itself there: the

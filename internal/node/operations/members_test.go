@@ -12,6 +12,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/agent/marks"
 	"github.com/coteriedb/coterie/internal/etcd"
 	"github.com/coteriedb/coterie/internal/lib/fail"
 )
@@ -103,6 +104,108 @@ func TestRemoveOfTheOnlyVoter(t *testing.T) {
 				t.Errorf("%s: votes taken %v, %+v", id, b.store.removed, b.group().Replicas)
 			}
 		})
+	}
+}
+
+// TestRemoveGivesTheVoteOnFirst holds that a spare member votes before the vote of a member that lives is taken, so
+// that the primary may die at any moment, and that nothing waits for one that is down, that never votes or is not
+// needed.
+func TestRemoveGivesTheVoteOnFirst(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		down  []ag.ReplicaID // they answer no ping
+		votes bool           // c comes to vote when it may
+		first bool           // c votes before b does not
+		took  time.Duration
+	}{
+		"both live":               {nil, true, true, time.Second},
+		"the member is lost":      {[]ag.ReplicaID{"b"}, true, false, 0},
+		"the spare one is down":   {[]ag.ReplicaID{"c"}, false, false, 0},
+		"it does not get to vote": {nil, false, false, spareLimit},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			b := newBed(t)
+			b.store.x.Record.State.V, b.store.x.Record.State.K = nil, 0
+			b.calls["ping"] = func(_ context.Context, to ag.ReplicaID, _ any) (any, error) {
+				if slices.Contains(tt.down, to) {
+					return nil, errTest
+				}
+				return marks.Seen{}, nil
+			}
+			first := false
+			b.later(func(x *etcd.Snapshot) {
+				x.Group.Replicas = slices.Clone(x.Group.Replicas)
+				if r := &x.Group.Replicas[min(2, len(x.Group.Replicas)-1)]; tt.votes && r.ID == "c" && r.Voter {
+					r.EtcdID, first = 9, b.store.removed == nil
+				}
+			})
+			began := time.Now()
+			if err := b.Remove(t.Context(), "b"); err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			if took := time.Since(began); first != tt.first || took < tt.took || took > tt.took+time.Second {
+				t.Errorf("%s: first %v after %v", name, first, took)
+			}
+			if _, there := b.group().Replica("b"); there || !slices.Equal(b.store.removed, []uint64{2}) || !b.replica("c").Voter {
+				t.Errorf("%s: votes taken %v, %+v", name, b.store.removed, b.group().Replicas)
+			}
+		})
+	}
+}
+
+// TestRemoveTakesWhatALostMemberLeftInTheQuorum holds that no member of the quorum is left of a node that was lost
+// between becoming one and the configuration's saying so, whichever command ended before it came to that; and that one
+// of a node that is about to vote is left alone.
+func TestRemoveTakesWhatALostMemberLeftInTheQuorum(t *testing.T) {
+	t.Parallel()
+	about := etcd.MemberInfo{ID: 30, PeerURLs: []string{"https://d:5022"}, Learner: true}
+	ids := []etcd.MemberInfo{{ID: 1, Name: "a"}, {ID: 2, Name: "b"}, {ID: 4, Name: "w"}, about}
+	for name, stray := range map[string]etcd.MemberInfo{
+		"a voter":                          {ID: 20, Name: "c", PeerURLs: []string{"https://c:5022"}},
+		"a learner that has never started": {ID: 20, PeerURLs: []string{"https://c:5022"}, Learner: true},
+	} {
+		for command, run := range map[string]func(ctx context.Context, b *bed) error{
+			"remove": func(ctx context.Context, b *bed) error { return b.Remove(ctx, "c") },
+			"replace": func(ctx context.Context, b *bed) error {
+				_, err := b.Replace(ctx, api.ReplaceRequest{Member: "c", TTL: time.Hour})
+				return err
+			},
+			"remove again": func(ctx context.Context, b *bed) error {
+				b.leaves("c")
+				return b.Remove(ctx, "c")
+			},
+			"replace again": func(ctx context.Context, b *bed) error {
+				b.store.alter(func(x *etcd.Snapshot) { x.Group.Await("c") })
+				_, err := b.Replace(ctx, api.ReplaceRequest{Member: "c", TTL: time.Hour})
+				return err
+			},
+			"the wait is given up": func(ctx context.Context, b *bed) error {
+				b.store.alter(func(x *etcd.Snapshot) { x.Group.Await("c") })
+				return b.Remove(ctx, "c")
+			},
+		} {
+			synctest.Test(t, func(t *testing.T) {
+				b := newBed(t)
+				b.withAuthority(t)
+				b.store.members = append(slices.Clone(ids), stray)
+				b.store.alter(func(x *etcd.Snapshot) {
+					x.Group.Replicas[2].Voter = true
+					x.Group.Replicas = append(x.Group.Replicas, ag.Replica{ID: "d", Endpoint: "d:5022", Voter: true, AvailabilityMode: ag.SynchronousCommit})
+				})
+				if err := run(t.Context(), b); err != nil {
+					t.Fatalf("%s, %s: %v", command, name, err)
+				}
+				if b.store.mu.Lock(); !slices.EqualFunc(b.store.members, ids, func(m, o etcd.MemberInfo) bool { return m.ID == o.ID }) {
+					t.Errorf("%s, %s: %+v", command, name, b.store.members)
+				}
+				b.store.mu.Unlock()
+			})
+		}
+	}
+	b := newBed(t)
+	b.store.x.Group.External, b.store.members = 3, []etcd.MemberInfo{{ID: 5, Name: "etcd-1"}}
+	if err := b.Remove(t.Context(), "z"); fail.KindOf(err) != fail.Usage || len(b.store.removed) > 0 {
+		t.Errorf("an external quorum: %v, removed %v", err, b.store.removed)
 	}
 }
 

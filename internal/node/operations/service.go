@@ -52,6 +52,7 @@ type Store interface {
 	PutToken(ctx context.Context, t etcd.Token, genuine func(etcd.Token) bool) error
 	Token(ctx context.Context, id string) (etcd.Token, error)
 	ConsumeToken(ctx context.Context, id string) (etcd.Token, error)
+	Members(ctx context.Context) ([]etcd.MemberInfo, error)
 	RemoveMember(ctx context.Context, id uint64) error
 	DeleteStrays(ctx context.Context, members []ag.ReplicaID) error
 }

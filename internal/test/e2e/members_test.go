@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -107,10 +108,11 @@ func TestEndToEndMemberReplace(t *testing.T) {
 	c.down(t)
 }
 
-// replaced has a member die and another node take its place, as often as it takes.
-func (c *crash) replaced(t *testing.T, x string, dies func(x string)) {
+// replaced has a member die and another node take its place, as often as it takes. The node is made with the flags of
+// the one before, and those given.
+func (c *crash) replaced(t *testing.T, x string, dies func(x string), flags ...string) {
 	t.Helper()
-	args := joinFlags(t, c.node(x))
+	args := append(joinFlags(t, c.node(x)), flags...)
 	dies(x)
 	rename(t, c.node(x), c.node(x)+".removed"+strconv.Itoa(len(leftovers(c.node(x)))))
 	mkdir(t, c.node(x))
@@ -135,6 +137,78 @@ func (c *crash) replaced(t *testing.T, x string, dies func(x string)) {
 		}
 	}
 	c.again(t, x)
+}
+
+// TestEndToEndMemberLostWhileItGetsItsVote loses a node for good between its becoming a member of the quorum and the
+// configuration's saying so. The quorum keeps no member of it, and the next node that takes its place, with another
+// address, gets the vote.
+func TestEndToEndMemberLostWhileItGetsItsVote(t *testing.T) {
+	long(t)
+	c := newCrash(t)
+	x := secondaries(c.ready(t))[1]
+	for _, point := range []string{"vote.learner", "vote.promoted"} {
+		t.Run(point, func(t *testing.T) {
+			if err := c.points.Arm(point); err != nil {
+				t.Fatal(err)
+			}
+			c.elsewhere(t, x)
+			c.fired(t, point)
+			c.elsewhere(t, x)
+			now := c.revive(t, x)
+			c.voters(t, *now.Primary, 3)
+		})
+	}
+	c.judgeAndGoOn(t)
+	c.down(t)
+}
+
+// elsewhere has a member die and another node take its place, which has another address for the other nodes.
+func (c *crash) elsewhere(t *testing.T, x string) {
+	t.Helper()
+	c.replaced(t, x, func(x string) {
+		if err := c.Kill(x, lab.WhatNode); err != nil {
+			t.Logf("kill %s: %v", x, err)
+		}
+	}, "--endpoint", net.JoinHostPort("127.0.0.1", strconv.Itoa(freePorts(t))))
+}
+
+// TestEndToEndPrimaryDiesAsAVoteIsTaken removes a member of four, of which three vote, and has the primary's node die
+// for good as the vote of that member has just been taken. Another replica leads without it: the fourth member votes by
+// then.
+func TestEndToEndPrimaryDiesAsAVoteIsTaken(t *testing.T) {
+	long(t)
+	d := armable(t)
+	c := &crash{group: newGroup(t, lab.Options{Replicas: 4}), points: d}
+	if err := c.run(t, "CREATE TABLE alone (n int)"); err != nil {
+		t.Fatal(err)
+	}
+	was := c.ready(t)
+	st, err := c.status(t, *was.Primary)
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(st.Replicas, func(r api.Replica) bool { return r.Voter && r.Name != st.Primary })
+	x := string(st.Replicas[i].Name)
+	if err := d.Arm("remove.unvoted"); err != nil {
+		t.Fatal(err)
+	}
+	a := coterie(t, "remove", x, "--yes", "--node", c.node(*was.Primary))
+	if !d.Fired() {
+		t.Fatalf("the primary lives: exit code %d: %s", a.code, a.err)
+	}
+	if err := c.Kill(*was.Primary, lab.WhatNode); err != nil {
+		t.Fatal(err)
+	}
+	now := c.await(t, "another primary takes writes", func(s lab.Status) bool {
+		return s.Primary != nil && *s.Primary != *was.Primary && c.run(t, "INSERT INTO alone VALUES (1)") == nil
+	})
+	c.again(t, *was.Primary)
+	c.remove(t, x)
+	c.voters(t, *now.Primary, 3)
+	if err := c.Kill(x, lab.WhatNode); err != nil {
+		t.Fatal(err)
+	}
+	c.down(t)
 }
 
 // TestEndToEndRemovalIsGivenUp ends a removal when the vote of the member was just taken, and has the replica resumed
