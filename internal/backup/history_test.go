@@ -180,10 +180,31 @@ func TestParseTarget(t *testing.T) {
 		"latest": "the end of the archive", "0/3000050": "the position 0/3000050", "2/ab": "the position 2/AB", "before-release": "the restore point before-release",
 		"2026-11-25 12:00:00+00": "the time 2026-11-25 12:00:00Z", "2026-11-25T12:00:00Z": "the time 2026-11-25 12:00:00Z", "2026-11-25 12:00:00.25": "the time 2026-11-25 12:00:00.25+01:00",
 		"2026-11-25 12:00": "the time 2026-11-25 12:00:00+01:00", "2026-11-25 12.00": "", "2026-13-01 00:00:00": "", "": "", "a'b": "", "a\nb": "", "-x": "the restore point -x",
+		"12:00": "", "12:00:00+00": "", "25.11.2026 12:00": "", "25/11/26": "", "11-25-2026": "", "25.11. 9:30": "", "20261125 12:00": "",
+		"release 1.2.3": "the restore point release 1.2.3", "v12:00": "the restore point v12:00", "12": "the restore point 12", "1.2": "the restore point 1.2",
 	} {
 		got, err := ParseTarget(in, zone)
 		if (err == nil) != (want != "") || err == nil && got.String() != want {
 			t.Errorf("%q: %s, %v", in, got, err)
+		}
+	}
+}
+
+// TestReachable holds that a time of the future is refused, whatever its zone, and that other targets are not.
+func TestReachable(t *testing.T) {
+	now := time.Date(2026, 11, 25, 12, 0, 0, 0, time.FixedZone("", 3600))
+	for _, tt := range []struct {
+		target string
+		want   bool
+	}{
+		{"2026-11-25 11:30:00Z", false}, {"2026-11-25 11:00:30Z", true}, {"2026-11-25 11:30:00+01", true}, {"2126-11-25 12:00:00Z", false}, {"latest", true}, {"0/3000050", true}, {"before", true},
+	} {
+		target, err := ParseTarget(tt.target, time.UTC)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := target.Reachable(now); (err == nil) != tt.want || err != nil && !strings.Contains(err.Error(), "it is 2026-11-25 11:00:00Z now") {
+			t.Errorf("%s: %v", tt.target, err)
 		}
 	}
 }

@@ -57,9 +57,24 @@ func ParseTarget(text string, zone *time.Location) (Target, error) {
 	return Target{Name: text}, nil
 }
 
-// looksLikeTime reports whether somebody meant a time, which must not be taken for a name when it is mistyped.
-func looksLikeTime(text string) bool {
-	return len(text) > 4 && text[4] == '-' && text[0] >= '0' && text[0] <= '9'
+// likeTime matches the beginning of a year and a month, a time of day, or a day in another order. None has a letter
+// before it.
+var likeTime = regexp.MustCompile(`^\d{4}-|^[\d\s./-]*\d:\d\d|^\d{1,2}[./-]\d{1,2}[./-]\d{2}`)
+
+// looksLikeTime reports whether somebody meant a time, which must not be taken for a name when it is mistyped: that no
+// restore point has the name is known only when everything is restored.
+func looksLikeTime(text string) bool { return likeTime.MatchString(text) }
+
+// skew is how far the clocks of the machines that wrote the WAL may be ahead of this one's.
+const skew = time.Minute
+
+// Reachable returns an error if the target is a time that has not come: PostgreSQL would say so only when everything is
+// restored.
+func (t Target) Reachable(now time.Time) error {
+	if t.Time.After(now.Add(skew)) {
+		return fmt.Errorf("%s has not come: it is %s now; give the time with its zone, as '2026-11-25 12:00:00+00', or latest for all that there is", t, now.In(t.Time.Location()).Format("2006-01-02 15:04:05Z07:00"))
+	}
+	return nil
 }
 
 // Choose returns the backup and the timeline with which the target is reached.

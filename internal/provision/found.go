@@ -85,7 +85,7 @@ func FoundGroup(ctx context.Context, n FirstNode) error {
 	if err != nil {
 		return err
 	}
-	if _, err := fencetime.Save(ctx, l, n.Profile); err != nil {
+	if _, err := fencetime.Check(ctx, l, n.Profile); err != nil { // measured before, where a restore came first
 		return err
 	}
 	ctl, err := pg.Control(ctx)

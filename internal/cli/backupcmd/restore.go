@@ -202,7 +202,10 @@ func (x *restoring) parse() (err error) {
 	case x.to == "":
 		return fail.Usagef("name the point to restore to: --to latest, a time, a position, or the name of a restore point")
 	}
-	if x.target, err = backup.ParseTarget(x.to, time.Local); err != nil {
+	if x.target, err = backup.ParseTarget(x.to, time.Local); err == nil {
+		err = x.target.Reachable(time.Now())
+	}
+	if err != nil {
 		return fail.Error{Kind: fail.Usage, Err: err}
 	}
 	name := x.Group

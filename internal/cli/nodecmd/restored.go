@@ -9,11 +9,13 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/cli"
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/daemon"
 	"github.com/coteriedb/coterie/internal/lib/durable"
 	"github.com/coteriedb/coterie/internal/lib/fail"
+	"github.com/coteriedb/coterie/internal/node/fencetime"
 	"github.com/coteriedb/coterie/internal/node/pgserver"
 	"github.com/coteriedb/coterie/internal/provision"
 )
@@ -49,6 +51,9 @@ func (r *Restored) CheckDir() error {
 		}
 		return fail.Refusedf("%s is the node %s of the group %s, and nothing is restored into a group that is there: its replicas hold what came after the backup, and would not follow. "+
 			"Nothing was changed. Name an empty directory with --new-group: copy the rows back that you miss, or let the clients go to the new group and then end the old one (docs/how-to/restore.md)", r.Dir, cfg.Node, cfg.GroupName)
+	}
+	if _, ok := ag.Profiles[r.Profile]; !ok {
+		return fail.Usagef("--profile %q: default, fast or wan", r.Profile)
 	}
 	if !groupName.MatchString(r.Group) {
 		return fail.Usagef("--group %q: a group's name has letters, digits, and _ - . between them, 128 at most", r.Group)
@@ -87,7 +92,8 @@ func (r *Restored) Check(ctx context.Context) error {
 }
 
 // Found makes the node directory, has fill restore a cluster into it which has shut down as a primary, and founds a
-// group on that. If it fails, nothing stays.
+// group on that. If it fails, nothing stays. The quorum and the time to fence are checked before fill, which may take
+// hours.
 func (r *Restored) Found(c *cobra.Command, fill func(ctx context.Context, p Place) error) (err error) {
 	ctx := c.Context()
 	cfg, err := r.config(ctx, "replica")
@@ -110,6 +116,12 @@ func (r *Restored) Found(c *cobra.Command, fill func(ctx context.Context, p Plac
 	}()
 	cfg.Group, cfg.GroupName = string(provision.NewGroup()), r.Group
 	cfg.PostgreSQL = &config.PostgreSQL{BinDir: in.BinDir, Data: l.Data(), Superuser: cmp.Or(r.superuser, "postgres")}
+	if _, err := provision.ReachQuorum(ctx, cfg, ag.GroupID(cfg.Group), true); err != nil {
+		return err
+	}
+	if _, err := fencetime.Save(ctx, l, r.Profile); err != nil {
+		return err
+	}
 	if err := fill(ctx, Place{Node: l.Dir, Data: l.Data(), BinDir: in.BinDir, Superuser: cfg.PostgreSQL.Superuser}); err != nil {
 		return err
 	}
