@@ -162,3 +162,37 @@ func (p *Pair) Retained(ctx context.Context) (kept int64, slots int, err error) 
 	})
 	return kept, slots, err
 }
+
+// workerErrors are those of the workers of a database, as Progress has seen them.
+type workerErrors struct {
+	before int64 // that do not count any more: the worker has come further since
+	at     int64 // the position in WAL that was confirmed then, as a number
+}
+
+// inARow returns how many errors of the workers of a database count, by how many there are and by what is confirmed.
+// A transaction that cannot be applied is never confirmed.
+func (p *Pair) inARow(database string, errs, confirmed int64) int64 {
+	if !p.Back {
+		return errs
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	was, seen := p.errors[database]
+	if !seen || confirmed > was.at || errs < was.before { // the server counts anew when its statistics are lost
+		if p.errors == nil {
+			p.errors = map[string]workerErrors{}
+		}
+		was = workerErrors{errs, confirmed}
+		p.errors[database] = was
+	}
+	return errs - was.before
+}
+
+// confirmedOf returns what green has confirmed of a database of blue, as a number; 0 where it has no slot for it.
+func (p *Pair) confirmedOf(ctx context.Context, database string) (at int64, err error) {
+	err = in(ctx, p.Blue, "", func(c *pgx.Conn) error {
+		return c.QueryRow(ctx, `SELECT coalesce(max(confirmed_flush_lsn - '0/0'::pg_lsn), 0)::bigint FROM pg_replication_slots s JOIN pg_database d ON d.oid = s.datoid
+			WHERE d.datname = $1 AND slot_name LIKE $2`, database, p.like()).Scan(&at)
+	})
+	return at, err
+}

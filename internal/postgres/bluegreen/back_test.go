@@ -3,6 +3,7 @@ package bluegreen_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/postgres/bluegreen"
+	"github.com/coteriedb/coterie/internal/postgres/session"
 )
 
 // TestWayBack: green keeps what is written to it from the moment at which it had everything, across its promotion, and
@@ -125,6 +127,86 @@ func TestWayBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.has(t, "", "SELECT (SELECT count(*) FROM pg_replication_slots) + (SELECT count(*) FROM pg_publication)", "0")
+}
+
+// TestErrorsOnTheWayBack: a way back that is open for long outlives any number of connections that end, if rows arrive
+// in between. Rows that blue cannot take end it.
+func TestErrorsOnTheWayBack(t *testing.T) {
+	if !asServer(t) {
+		return
+	}
+	w := newTwins(t)
+	w.Keep = true
+	if err := os.WriteFile(filepath.Join(w.Data, "postgresql.auto.conf"), []byte("wal_level = logical\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w.exec(t, "", "CREATE TABLE t (i int PRIMARY KEY)")
+	shape := bluegreen.Shape{Print: w.filled(t), Databases: []string{"postgres", "template1"}}
+	if _, err := w.Finish(t.Context(), end(t, w.Blue), shape); err != nil {
+		t.Fatal(err)
+	}
+	w.endBlue(t)
+	if err := w.Start(t.Context(), 3); err != nil {
+		t.Fatal(err)
+	}
+	work := filepath.Join(w.dir, "k")
+	if err := os.Mkdir(work, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	back := &bluegreen.Pair{
+		Back: true, Blue: w.Green, Sockets: w.Work, Install: w.older, Data: filepath.Join(w.dir, "blue"), Work: work, HBA: w.HBA, LogFile: filepath.Join(w.dir, "blue.log"), Superuser: "postgres",
+	}
+	t.Cleanup(func() { _ = back.End(false) })
+	if err := back.Start(t.Context(), 3); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := back.Follow(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	b := &twins{Pair: back}
+	progress := func() bluegreen.Progress {
+		t.Helper()
+		p, err := back.Progress(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	for i := range 8 {
+		run(t, w.Green, "", fmt.Sprintf("INSERT INTO public.t VALUES (%d)", i))
+		w.comes(t, fmt.Sprintf("SELECT confirmed_flush_lsn >= '%s' FROM pg_replication_slots", end(t, w.Green)), "true")
+		if p := progress(); p.Failed != "" {
+			t.Fatalf("after %d connections that ended: %s", i, p.Failed)
+		}
+		run(t, w.Green, "", "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_replication")
+	}
+	b.comes(t, "SELECT (sum(apply_error_count) > 5)::text FROM pg_stat_subscription_stats", "true") // else this shows nothing
+	run(t, back.Green, "", "INSERT INTO public.t VALUES (100)")
+	run(t, w.Green, "", "INSERT INTO public.t VALUES (100)")
+	for until := time.Now().Add(2 * time.Minute); progress().Failed == ""; time.Sleep(200 * time.Millisecond) {
+		if time.Now().After(until) {
+			t.Fatal("a row that blue cannot take does not end the way back")
+		}
+	}
+}
+
+// comes waits until a query has that answer.
+func (w *twins) comes(t *testing.T, query, want string) {
+	t.Helper()
+	for until := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
+		var got string
+		c, err := w.Green(t.Context(), "")
+		if err == nil {
+			err = c.QueryRow(t.Context(), "SELECT ("+query+")::text").Scan(&got)
+			session.Close(c)
+		}
+		if err == nil && got == want {
+			return
+		}
+		if time.Now().After(until) {
+			t.Fatalf("%s: %s, %v", query, got, err)
+		}
+	}
 }
 
 // TestLateDefinition: a definition that is made while green gets the last of it is found, although blue counted as

@@ -39,11 +39,12 @@ type Pair struct {
 	Superuser string
 	Logger    *slog.Logger
 
-	over atomic.Bool // the replication has ended
-	mu   sync.Mutex
-	held Held
-	exit chan struct{} // closed when green's server has ended; nil: it was not started
-	proc *os.Process
+	over   atomic.Bool // the replication has ended
+	mu     sync.Mutex
+	held   Held
+	errors map[string]workerErrors // by database
+	exit   chan struct{}           // closed when green's server has ended; nil: it was not started
+	proc   *os.Process
 }
 
 // The waits for green's server.

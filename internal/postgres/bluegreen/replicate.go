@@ -111,7 +111,8 @@ type Progress struct {
 	Failed string // why the replication cannot go on; "": it can
 }
 
-// maxErrors bounds the errors of a worker, which tries again by itself.
+// maxErrors bounds the errors of a worker, which tries again by itself. On the way back, which may be open for days,
+// only those in a row count: a connection that ends with its server is an error, too.
 const maxErrors = 5
 
 // Progress looks how far green is.
@@ -124,10 +125,14 @@ func (p *Pair) Progress(ctx context.Context) (g Progress, err error) {
 	for _, d := range databases {
 		err := in(ctx, p.Green, d, func(c *pgx.Conn) error {
 			var left, of int
-			var errs int64
-			err := c.QueryRow(ctx, `SELECT count(*) FILTER (WHERE srsubstate <> 'r'), count(*), coalesce((SELECT sum(apply_error_count + sync_error_count) FROM pg_stat_subscription_stats), 0)::bigint
+			var errs, at int64
+			err := c.QueryRow(ctx, `SELECT count(*) FILTER (WHERE srsubstate <> 'r'), count(*), coalesce((SELECT sum(apply_error_count + sync_error_count) FROM pg_stat_subscription_stats WHERE subid IN
+				(SELECT s.oid FROM pg_subscription s JOIN pg_database d ON d.oid = s.subdbid AND d.datname = current_database())), 0)::bigint
 				FROM pg_subscription_rel r JOIN pg_subscription s ON s.oid = r.srsubid JOIN pg_database d ON d.oid = s.subdbid AND d.datname = current_database()`).Scan(&left, &of, &errs)
-			g.Tables, g.Of, failed = g.Tables+left, g.Of+of, max(failed, errs)
+			if err == nil {
+				at, err = p.confirmedOf(ctx, d)
+			}
+			g.Tables, g.Of, failed = g.Tables+left, g.Of+of, max(failed, p.inARow(d, errs, at))
 			return err
 		})
 		if err != nil {
