@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strconv"
 	"syscall"
 
 	"github.com/coteriedb/coterie/internal/ag"
@@ -24,7 +25,23 @@ type Client struct {
 	http   http.Client
 	socket string
 	owner  int
+
+	session bool // the statements of SQL are those of one session
+	asked   int  // of them so far
 }
+
+// InSession returns a client whose calls of SQL are one session of the console: its settings and its transaction last
+// from one to the next. It is for one goroutine. The session ends with Close, or when a call is cancelled.
+func (c *Client) InSession() *Client {
+	out := NewClient(c.socket, c.owner)
+	t := out.http.Transport.(*http.Transport)
+	t.DisableKeepAlives, t.MaxConnsPerHost = false, 1
+	out.session = true
+	return out
+}
+
+// Close ends the session of a client of InSession.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
 
 // NewClient returns a client of the agent that listens at the socket. The agent must run as the user owner, or as root:
 // the socket may lie below /tmp, where another user could have made it first. A call to any other process fails before
@@ -199,7 +216,16 @@ func (c *Client) Link(ctx context.Context, r LinkRequest) (Link, error) {
 // SQL runs one statement of the console. The error is one of the call; an error of the statement is in the answer.
 func (c *Client) SQL(ctx context.Context, text string) (SQLAnswer, error) {
 	var out SQLAnswer
-	return out, c.call(ctx, "POST", "sql", text, &out)
+	if !c.session {
+		return out, c.call(ctx, "POST", "sql", text, &out)
+	}
+	c.asked++
+	err := c.call(ctx, "POST", "sql", text, &out)
+	if err != nil { // the session is lost, or its connection may be: the next statement begins another one
+		c.Close()
+		c.http, c.asked = c.InSession().http, 0
+	}
+	return out, err
 }
 
 func (c *Client) call(ctx context.Context, method, path string, in, out any) error {
@@ -214,6 +240,9 @@ func (c *Client) call(ctx context.Context, method, path string, in, out any) err
 	req, err := http.NewRequestWithContext(ctx, method, "http://agent/api/v1/"+path, body)
 	if err != nil {
 		return err
+	}
+	if c.session {
+		req.Header.Set(sessionHeader, strconv.Itoa(c.asked))
 	}
 	resp, err := c.http.Do(req)
 	if errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ECONNREFUSED) {
@@ -234,5 +263,9 @@ func (c *Client) call(ctx context.Context, method, path string, in, out any) err
 	if out == nil {
 		return nil
 	}
-	return dec.Decode(out)
+	if err := dec.Decode(out); err != nil {
+		return err
+	}
+	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 1<<10)) // the connection serves another request then
+	return nil
 }

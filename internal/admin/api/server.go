@@ -21,7 +21,7 @@ import (
 
 // maxBody is the maximum size of a request in bytes. maxAnswer is the maximum duration of an administrator's request.
 const (
-	maxBody   = 64 << 10
+	maxBody   = 2 << 20 // the longest script, and what JSON adds to it
 	maxAnswer = 30 * time.Minute
 )
 
@@ -75,11 +75,11 @@ func (s *Server) ServeAdmin(ctx context.Context, path string) error {
 	handle(mux, "POST /api/v1/backup/activity", func(ctx context.Context, on ag.ReplicaID) (any, error) { return s.m.BackupActivity(ctx, on) })
 	handle(mux, "POST /api/v1/link", func(ctx context.Context, r LinkRequest) (any, error) { return s.m.Link(ctx, r) })
 	handle(mux, "POST /api/v1/settings", func(ctx context.Context, r SettingsRequest) (any, error) { return nil, s.m.Set(ctx, r) })
-	handle(mux, "POST /api/v1/sql", func(ctx context.Context, text string) (any, error) { return s.m.SQL(ctx, text) })
+	mux.HandleFunc("POST /api/v1/sql", inSession(answer(func(ctx context.Context, text string) (any, error) { return s.m.SQL(ctx, text) })))
 	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile) // processor profiles, for administrators only
 	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)     // each wake-up of a goroutine, with its reason
 	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
-	return s.serve(ctx, ownUser{l}, mux)
+	return s.serve(ctx, ownUser{l}, mux, keptHTTP)
 }
 
 // ServeHTTP serves health checks, metrics and status until ctx is done. Nothing on this port changes anything, and
@@ -93,7 +93,7 @@ func (s *Server) ServeHTTP(ctx context.Context, addr string) error {
 }
 
 func (s *Server) serveHTTP(ctx context.Context, l net.Listener) error {
-	return s.serve(ctx, admission.Listener{Listener: l, Places: s.places}, s.open())
+	return s.serve(ctx, admission.Listener{Listener: l, Places: s.places}, s.open(), idleHTTP)
 }
 
 // open returns what the HTTP port answers.
@@ -105,10 +105,10 @@ func (s *Server) open() http.Handler {
 	return mux
 }
 
-func (s *Server) serve(ctx context.Context, l net.Listener, h http.Handler) error {
+func (s *Server) serve(ctx context.Context, l net.Listener, h http.Handler, idle time.Duration) error {
 	srv := &http.Server{
-		Handler: h, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 2 * time.Minute, IdleTimeout: idleHTTP,
-		MaxHeaderBytes: 16 << 10, ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug), BaseContext: func(net.Listener) context.Context { return ctx },
+		Handler: h, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 2 * time.Minute, IdleTimeout: idle,
+		MaxHeaderBytes: 16 << 10, ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug), BaseContext: func(net.Listener) context.Context { return ctx }, ConnContext: withHeld,
 	}
 	stop := context.AfterFunc(ctx, func() { _ = srv.Close() })
 	defer stop()
@@ -143,7 +143,12 @@ func (s Status) self() Replica {
 }
 
 func handle[T any](mux *http.ServeMux, pattern string, f func(context.Context, T) (any, error)) {
-	mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+	mux.HandleFunc(pattern, answer(f))
+}
+
+// answer returns what answers a request of an administrator whose document is a T.
+func answer[T any](f func(context.Context, T) (any, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
 		// A request of an administrator may take as long as a checkpoint. The socket is private, so slow clients are no
 		// attack.
 		rc := http.NewResponseController(w)
@@ -163,7 +168,7 @@ func handle[T any](mux *http.ServeMux, pattern string, f func(context.Context, T
 			return
 		}
 		write(w, http.StatusOK, out)
-	})
+	}
 }
 
 // refusal returns the HTTP status and the document of an error. The document of an error with a kind has the text of

@@ -36,7 +36,8 @@ func SQL() *cobra.Command {
 		Long: `Runs statements on this node's console, as psql does on the database coterie of the listener, but through the node's private socket: it
 needs no password and works whatever PostgreSQL does. Without -c and -f it reads statements from the terminal, or from standard input.
 
-Statements are separated by semicolons, or by lines that hold GO alone. The first that fails ends it; the exit code tells why.`,
+Statements are separated by semicolons, or by lines that hold GO alone. The first that fails ends it; the exit code tells why.
+A run is one session: SET and a transaction hold until its end. Variables of DECLARE end with their batch, which is at GO.`,
 		Example: `  coterie sql -c 'SELECT * FROM coterie.replicas'
   coterie sql -c "ALTER AVAILABILITY GROUP [orders] MODIFY REPLICA ON N'n1' WITH (PRIMARY_ROLE (READ_ONLY_ROUTING_LIST = (('n2','n3'),'n1')))"
   coterie sql -f group.sql --json`,
@@ -46,6 +47,8 @@ Statements are separated by semicolons, or by lines that hold GO alone. The firs
 			if err != nil {
 				return err
 			}
+			cl = cl.InSession()
+			defer cl.Close()
 			p := Printer{C: c, JSON: asJSON, csv: asCSV, names: true}
 			switch {
 			case asJSON && asCSV:

@@ -199,7 +199,7 @@ func (p Printer) runInterruptibly(k *keyboard, cl *api.Client, text string) {
 	k.running(nil)
 	switch {
 	case ctx.Err() != nil:
-		_, _ = fmt.Fprintln(p.C.OutOrStdout(), "interrupted: what was recorded stays, and is not waited for")
+		_, _ = fmt.Fprintln(p.C.OutOrStdout(), "interrupted: what was recorded stays, and is not waited for; a new session begins, without the settings of the old one")
 	case err != nil:
 		_, _ = fmt.Fprintln(p.C.OutOrStdout(), "ERROR: "+err.Error())
 	}

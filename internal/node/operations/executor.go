@@ -283,6 +283,12 @@ func (s *Service) CreateDatabase(ctx context.Context, name string) (bool, error)
 // SQL runs one statement for a client of the management socket, which is an administrator.
 func (s *Service) SQL(ctx context.Context, text string) (any, error) {
 	session := console.NewSession(Executor{s}, console.Principal{User: "coterie", May: ddl.MayConfigureServers, Via: console.ViaSocket})
+	if held := api.SessionOf(ctx); held != nil {
+		if held.Value == nil {
+			held.Value = session
+		}
+		session = held.Value.(*console.Session)
+	}
 	r, failed := session.Run(ctx, text)
 	var a api.SQLAnswer
 	var err error
