@@ -1,10 +1,12 @@
 package cli
 
 import (
+	"errors"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/lib/fail"
@@ -49,6 +51,11 @@ func FlagError(c *cobra.Command, err error) error {
 	if do := otherFlags[strings.TrimPrefix(c.CommandPath(), "coterie ")][strings.TrimPrefix(text, "unknown flag: ")]; do != "" {
 		return fail.Usagef("%s: %s; see %s --help", text, do, c.CommandPath())
 	}
+	if errors.Is(err, errTwice) || strings.HasSuffix(text, errTwice.Error()) {
+		_, flag, _ := strings.Cut(text, " for ")
+		flag, _, _ = strings.Cut(flag, " flag: ")
+		return fail.Usagef("%s %w; nothing was done: give it once", strings.Trim(flag, `"`), errTwice)
+	}
 	if value, ok := strings.CutPrefix(text, "invalid argument "); ok && strings.Contains(text, "time: ") {
 		value, _, _ = strings.Cut(value, " flag: ")
 		return fail.Usagef("%s is not a duration: write a number with its unit, as in 500ms, 30s or 2m; see %s --help", strings.Replace(value, " for ", " of ", 1), c.CommandPath())
@@ -58,6 +65,35 @@ func FlagError(c *cobra.Command, err error) error {
 		return fail.Usagef("%s is not a number that can be used here; see %s --help", strings.Replace(value, " for ", " of ", 1), c.CommandPath())
 	}
 	return fail.Usagef("%s; see %s --help", text, c.CommandPath())
+}
+
+var errTwice = errors.New("is given twice")
+
+// once is a flag that takes one value.
+type once struct {
+	pflag.Value
+	set bool
+}
+
+func (o *once) Set(s string) error {
+	if o.set {
+		return errTwice
+	}
+	o.set = true
+	return o.Value.Set(s)
+}
+
+// Once has every flag of a command and of those below it refuse a second value, as the first one would be lost without
+// a word. Switches, lists and the flags that all commands inherit take several.
+func Once(c *cobra.Command) {
+	c.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
+		if _, list := f.Value.(pflag.SliceValue); !list && f.Value.Type() != "bool" && f.Value.Type() != "count" {
+			f.Value = &once{Value: f.Value}
+		}
+	})
+	for _, below := range c.Commands() {
+		Once(below)
+	}
 }
 
 // Args accepts exactly n arguments. Any other number is a usage error, which names them as what.

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
+	"unicode"
 )
 
 func mustOption(place Place, name string) Option {
@@ -285,10 +286,19 @@ func (p *parser) listenerName(l *Listener) *Error {
 	return bad
 }
 
+// notOfDNS reports whether a character is in no name that clients can look up.
+func notOfDNS(r rune) bool {
+	return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("-_.", r)
+}
+
 func (p *parser) listener() (Listener, *Error) {
 	var l Listener
 	bad := p.listenerName(&l)
-	if bad == nil {
+	switch {
+	case bad != nil:
+	case strings.ContainsFunc(l.Name, notOfDNS):
+		bad = l.pos.errorf(StateInvalid, "a listener's name is one of DNS, with letters, digits, -, _ and ., not %s", Literal(clip(l.Name)))
+	default:
 		bad = p.needSign("(")
 	}
 	for first := true; bad == nil && !p.takeSign(")"); first = false {

@@ -210,6 +210,9 @@ func routingCommand() *cobra.Command {
 			return "", fail.Usagef("routing set needs --when-primary NAME and --list LIST")
 		}
 		value := strings.TrimSpace(list)
+		if strings.Count(value, "(") != strings.Count(value, ")") {
+			return "", fail.Usagef("the brackets of the list %q do not match; write it as '(n2,n3),n1'", value)
+		}
 		if !strings.EqualFold(value, "NONE") && !strings.EqualFold(value, "DEFAULT") {
 			value = "(" + value + ")"
 		}

@@ -21,6 +21,20 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/retry"
 )
 
+// namedByFlag refuses arguments, and a target without a name, which a script may have by mistake: it would be any.
+func namedByFlag(c *cobra.Command, a []string) error {
+	if len(a) > 1 && a[0] == "to" {
+		a = a[1:]
+	}
+	if len(a) > 0 {
+		return fail.Usagef("%s needs no arguments; name the replica as in %s --to %s", c.CommandPath(), c.CommandPath(), a[0])
+	}
+	if to := c.Flags().Lookup("to"); to.Changed && to.Value.String() == "" {
+		return fail.Usagef("--to has an empty name; nothing was changed: name the replica that is to lead, or leave --to out")
+	}
+	return nil
+}
+
 // Failover returns the command failover, which makes another replica the primary.
 func Failover() *cobra.Command {
 	var req api.FailoverRequest
@@ -41,12 +55,7 @@ as they are, suspended, until coterie replica resume brings each back; what they
 It is promoted at once and opens when the old primary can answer no client any more: within the answer lease if a majority of voters
 answers, else after its silence, 6.5 s by default. With --now it opens at once, and clients of the old primary may read old data meanwhile.`,
 		Example: "  coterie failover --to n2\n  coterie failover --to n2 --dry-run\n  coterie failover --to n2 --drain 1m --cut\n  coterie failover --to n3 --allow-data-loss",
-		Args: func(c *cobra.Command, a []string) error {
-			if len(a) > 0 {
-				return fail.Usagef("%s needs no arguments; name the replica as in %s --to %s", c.CommandPath(), c.CommandPath(), a[0])
-			}
-			return nil
-		},
+		Args:    namedByFlag,
 		RunE: func(c *cobra.Command, _ []string) error {
 			cl, err := cli.Client(c)
 			if err != nil {

@@ -83,6 +83,10 @@ func listenerCommand() *cobra.Command {
 	return c
 }
 
+func isPort(s string) bool { return s != "" && strings.Trim(s, "0123456789") == "" }
+
+func noPort(s string) error { return fail.Usagef("%q is not a port from 1 to 65535", s) }
+
 // listenerAdded returns the clause that adds a listener. a has its name and optionally its port.
 func listenerAdded(a, addresses []string) (string, error) {
 	var parts []string
@@ -94,6 +98,9 @@ func listenerAdded(a, addresses []string) (string, error) {
 		parts = append(parts, "WITH IP ("+strings.Join(list, ", ")+")")
 	}
 	if len(a) > 1 {
+		if !isPort(a[1]) {
+			return "", noPort(a[1])
+		}
 		parts = append(parts, "PORT = "+a[1])
 	}
 	return "ADD LISTENER " + ddl.Literal(a[0]) + " (" + strings.Join(parts, ", ") + ")", nil
@@ -109,6 +116,9 @@ func listenerChanged(a, addresses []string) (string, error) {
 	case len(list) == 1:
 		return "MODIFY LISTENER " + ddl.Literal(a[0]) + " (ADD IP " + list[0] + ")", nil
 	default:
+		if !isPort(a[1]) {
+			return "", noPort(a[1])
+		}
 		return "MODIFY LISTENER " + ddl.Literal(a[0]) + " (PORT = " + a[1] + ")", nil
 	}
 }

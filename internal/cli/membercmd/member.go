@@ -56,7 +56,7 @@ func Remove() *cobra.Command {
 		Use: "remove NAME", Short: "Take a member out of the group",
 		Long: `Takes a member out: the primary stops counting it, its vote is taken, its certificate is refused, its replication slot is dropped. Its
 own node directory is left as it is; coterie leave there goes on with it and keeps the data, coterie destroy removes it. Run it on any other
-member. If it ends before it is done, run it again: it continues.`,
+member. If it ends before it is done, run it again: it continues. On a terminal it asks for the name; a script gives --yes.`,
 		Args: cli.Args(1, "the member's name"),
 		RunE: func(c *cobra.Command, a []string) error {
 			cl, err := cli.Client(c)
@@ -76,15 +76,18 @@ member. If it ends before it is done, run it again: it continues.`,
 			return nil
 		},
 	}
-	c.Flags().BoolVar(&yes, "yes", false, "do not ask for the name on a terminal")
+	c.Flags().BoolVar(&yes, "yes", false, "do not ask for the name")
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return c
 }
 
-// confirm has a person type the member's name. A script is not asked.
+// confirm has a person type the member's name. A script says --yes.
 func confirm(c *cobra.Command, name string, yes bool, question string) error {
-	if yes || !cli.Interactive(c) {
+	switch {
+	case yes:
 		return nil
+	case !cli.Interactive(c):
+		return fail.Refusedf("%s would leave the group for good; nothing was changed: add --yes to do it from a script", name)
 	}
 	return cli.Confirm(c, name, question, name)
 }
@@ -168,7 +171,7 @@ coterie member remove NAME gives the replacement up.`,
 		},
 	}
 	c.Flags().DurationVar(&ttl, "ttl", time.Hour, "how long the token works")
-	c.Flags().BoolVar(&yes, "yes", false, "do not ask for the name on a terminal")
+	c.Flags().BoolVar(&yes, "yes", false, "do not ask for the name")
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return c
 }

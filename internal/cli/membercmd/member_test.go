@@ -26,19 +26,19 @@ func TestMember(t *testing.T) {
 		return api.TokenResult{Token: "other", Role: "replica", Command: "coterie join other"}, nil
 	})
 	for _, tt := range []struct{ args, said, out string }{
-		{"remove n3", "n3 is not a member any more\n", ""},
-		{"remove n3 --json", "n3 is not a member any more\n", `"member": "n3"`},
+		{"remove n3 --yes", "n3 is not a member any more\n", ""},
+		{"remove n3 --yes --json", "n3 is not a member any more\n", `"member": "n3"`},
 		{"add-token --role witness --ttl 1m", "on the new node, until ", "coterie witness secret\n"},
 		{"add-token --json", "", `"token": "secret"`},
-		{"replace n3 --ttl 2h", "on the machine that replaces n3, until ", "coterie join other\n"},
-		{"replace n3 --json", "", `"token": "other"`},
+		{"replace n3 --yes --ttl 2h", "on the machine that replaces n3, until ", "coterie join other\n"},
+		{"replace n3 --yes --json", "", `"token": "other"`},
 	} {
 		r := clitest.Run(t, Member(), a.Layout.Dir, strings.Fields(tt.args)...)
 		if r.Err != nil || !strings.HasPrefix(r.Said, tt.said) || !strings.Contains(r.Out, tt.out) {
 			t.Errorf("%s: %v, said %q, printed %q", tt.args, r.Err, r.Said, r.Out)
 		}
 	}
-	if r := clitest.Run(t, Remove(), a.Layout.Dir, "n4"); r.Err != nil {
+	if r := clitest.Run(t, Remove(), a.Layout.Dir, "n4", "--yes"); r.Err != nil {
 		t.Error(r.Err)
 	}
 	if r := clitest.Run(t, Token(), a.Layout.Dir, "create"); r.Err != nil {
@@ -53,8 +53,14 @@ func TestMember(t *testing.T) {
 			t.Errorf("%s: %s", method, diff)
 		}
 	}
+	for _, verb := range []string{"remove", "replace"} { // a script says that it means it
+		clitest.Run(t, Member(), a.Layout.Dir, verb, "n3").Refused(t, 4, "nothing was changed: add --yes")
+	}
+	if n := len(a.Asked("Remove")) + len(a.Asked("Replace")); n != 5 {
+		t.Errorf("%d requests", n)
+	}
 	a.On("Remove", func(any) (any, error) { return nil, fail.Refusedf("n1 is the primary") })
-	clitest.Run(t, Member(), a.Layout.Dir, "remove", "n1").Refused(t, 4, "n1 is the primary")
+	clitest.Run(t, Member(), a.Layout.Dir, "remove", "n1", "--yes").Refused(t, 4, "n1 is the primary")
 }
 
 // TestMoment holds that a time on another day has its date.
@@ -79,7 +85,7 @@ func TestSlowRemoval(t *testing.T) {
 	a.On("Remove", slow)
 	a.On("Replace", slow)
 	for _, args := range []string{"remove n3", "replace n3"} {
-		clitest.Run(t, Member(), a.Layout.Dir, strings.Fields(args)...).Refused(t, 3, "run it again, it continues: coterie member "+args)
+		clitest.Run(t, Member(), a.Layout.Dir, append(strings.Fields(args), "--yes")...).Refused(t, 3, "run it again, it continues: coterie member "+args)
 	}
 }
 
@@ -87,7 +93,7 @@ func TestSlowRemoval(t *testing.T) {
 func TestNoAgent(t *testing.T) {
 	t.Parallel()
 	dir, empty := clitest.NewStopped(t), t.TempDir()
-	for _, args := range []string{"list", "add-token", "remove n2", "replace n2"} {
+	for _, args := range []string{"list", "add-token", "remove n2 --yes", "replace n2 --yes"} {
 		clitest.Run(t, Member(), dir, strings.Fields(args)...).Refused(t, 3, "start it with: coterie agent --node "+dir)
 		clitest.Run(t, Member(), empty, strings.Fields(args)...).Refused(t, 2, empty+" is not a node directory")
 		clitest.Run(t, Member(), dir+"/none", strings.Fields(args)...).Refused(t, 2, "there is no node directory")

@@ -117,6 +117,7 @@ type fakeStore struct {
 	asked     int      // requests that were written
 	removed   []uint64 // votes that were taken
 	removeErr error
+	electing  int               // so many changes of the group that are bound to an epoch find no leader of the quorum
 	members   []etcd.MemberInfo // of the quorum
 	kept      []ag.ReplicaID    // members whose statuses were not deleted
 }
@@ -168,6 +169,10 @@ func (s *fakeStore) UpdateGroupIn(ctx context.Context, rev, epochRev int64, g ag
 	if s.unlisting != nil {
 		s.unlisting()
 		s.unlisting = nil
+	}
+	if s.electing > 0 {
+		s.electing--
+		return 0, fmt.Errorf("change the group: %w", etcd.ErrNoQuorum)
 	}
 	if x, _ := s.read(); x.Record.Revs.Epoch != epochRev {
 		return 0, etcd.ErrConflict

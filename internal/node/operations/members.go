@@ -144,6 +144,7 @@ func (s *Service) remove(ctx context.Context, id ag.ReplicaID, how removal) erro
 		_, err := s.takeStrays(ctx, x.Group)
 		return errors.Join(err, s.Update(ctx, func(g *ag.Group) error { g.Forget(id); return nil }))
 	}
+	again := map[bool]string{false: "coterie member remove ", true: "coterie member replace "}[how.await] + string(id)
 	if err := s.handVoteOn(ctx, x, r); err != nil {
 		return err
 	}
@@ -164,18 +165,18 @@ func (s *Service) remove(ctx context.Context, id ag.ReplicaID, how removal) erro
 	}
 	fault.Point("remove.dropped") // nobody counts the member; it has its vote
 	if r.EtcdID != 0 {
-		if err := s.Store.RemoveMember(ctx, r.EtcdID); err != nil {
-			return fmt.Errorf("take the vote of %s: %w", id, err)
+		if err := afterElection(ctx, func() error { return s.Store.RemoveMember(ctx, r.EtcdID) }); err != nil {
+			return s.unfinished(fmt.Errorf("take the vote of %s: %w", id, err), again, string(id)+" is suspended, and its vote may be taken")
 		}
 	}
 	fault.Point("remove.unvoted") // the member has no vote; the configuration lists it
-	unvote, err := s.unlist(ctx, id, how.await)
-	if err != nil {
-		return err
+	var unvote []ag.Replica
+	if err := afterElection(ctx, func() (err error) { unvote, err = s.unlist(ctx, id, how.await); return err }); err != nil {
+		return s.unfinished(err, again, "the vote of "+string(id)+" is taken, and the configuration still lists it")
 	}
 	fault.Point("remove.unlisted") // the configuration does not list the member; votes are still to be taken from others
 	for _, r := range unvote {
-		if err := s.Store.RemoveMember(ctx, r.EtcdID); err != nil {
+		if err := afterElection(ctx, func() error { return s.Store.RemoveMember(ctx, r.EtcdID) }); err != nil {
 			return fmt.Errorf("an even number of votes is no use, but %s keeps its own: %w", r.ID, err)
 		}
 	}

@@ -209,6 +209,31 @@ func TestRemoveTakesWhatALostMemberLeftInTheQuorum(t *testing.T) {
 	}
 }
 
+// TestRemoveWaitsForAnElection holds that a removal goes on when the quorum has elected a leader in place of the
+// member, and that one which does not come to its end says what is done and how it goes on.
+func TestRemoveWaitsForAnElection(t *testing.T) {
+	t.Parallel()
+	for turns, says := range map[int]string{20: "", 10000: "the removal is not complete: the vote of b is taken, and the configuration still lists it. Run coterie member remove b again"} {
+		synctest.Test(t, func(t *testing.T) {
+			b := newBed(t)
+			b.store.x.Record.State.V, b.store.x.Record.State.K = nil, 0
+			b.store.electing = turns
+			err := b.Remove(t.Context(), "b")
+			_, there := b.group().Replica("b")
+			if says == "" && (err != nil || there) || says != "" && (err == nil || !there || !strings.Contains(err.Error(), says)) {
+				t.Errorf("%d turns: %v, still a member: %v", turns, err, there)
+			}
+			if !slices.Contains(b.store.removed, 2) {
+				t.Errorf("%d turns: votes taken %v", turns, b.store.removed)
+			}
+			b.store.electing = 0
+			if err := b.Remove(t.Context(), "b"); says != "" && err != nil {
+				t.Errorf("again: %v", err)
+			}
+		})
+	}
+}
+
 // TestRemoveRefuses holds what is not removed, and that a member that still counts is not.
 func TestRemoveRefuses(t *testing.T) {
 	t.Parallel()

@@ -1,16 +1,19 @@
 package operations
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/coteriedb/coterie/internal/admin/console"
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent"
 	"github.com/coteriedb/coterie/internal/etcd"
 	"github.com/coteriedb/coterie/internal/lib/fail"
+	"github.com/coteriedb/coterie/internal/lib/retry"
 )
 
 // refusal is the reason why a failover is refused, with advice for a shell and for a statement. A command is told the
@@ -139,4 +142,32 @@ func failoverTarget(x etcd.Snapshot, to ag.ReplicaID, force bool) (ag.ReplicaID,
 			"%s cannot become the primary of availability group %q: it is not SYNCHRONIZED, and commits could be lost", to, group.Name)
 	}
 	return to, nil
+}
+
+// electing is how long the rest of a removal waits for the quorum, whose leader may have been the member: the others
+// elect another one.
+const electing = 30 * time.Second
+
+// afterElection runs a step of a removal anew while the quorum elects a leader.
+func afterElection(ctx context.Context, step func() error) error {
+	ctx, cancel := context.WithTimeout(ctx, electing)
+	defer cancel()
+	for {
+		if err := step(); !errors.Is(err, etcd.ErrNoQuorum) || retry.Sleep(ctx, 250*time.Millisecond) != nil {
+			return err
+		}
+	}
+}
+
+// unfinished adds to the error of a removal what of it was done, and how it goes on.
+func (s *Service) unfinished(err error, again, done string) error {
+	if err = s.noQuorum(err); err == nil {
+		return nil
+	}
+	kind := fail.Ordinary
+	var known fail.Error
+	if errors.As(err, &known) {
+		kind = known.Kind
+	}
+	return fail.Error{Kind: kind, Err: fmt.Errorf("the removal is not complete: %s. Run %s again, which continues it: %s", done, again, err.Error())}
 }

@@ -309,8 +309,8 @@ func (d *desk) commands() []mistake {
 		{"failover to the primary", at("failover", "--to", filepath.Base(d.primary)), exitRefused, "already"},
 		{"forced failover to nobody", at("failover", "--allow-data-loss", "--yes"), exitUsage, "--to"},
 		{"forced failover without a yes", at("failover", "--to", "n2", "--allow-data-loss"), exitRefused, "--yes"},
-		{"remove nobody known", at("remove", "n77"), exitUsage, "n77"},
-		{"remove the primary", at("remove", filepath.Base(d.primary)), exitRefused, "primary"},
+		{"remove nobody known", at("remove", "n77", "--yes"), exitUsage, "n77"},
+		{"remove the primary", at("remove", filepath.Base(d.primary), "--yes"), exitRefused, "primary"},
 		{"resume nobody known", at("resume", "n77"), exitUsage, "n77"},
 	}
 }
@@ -323,7 +323,7 @@ func (d *desk) admitted(t *testing.T) {
 		for _, run := range runDirsOf(t, d.node) { // the directory of a node is its owner's to remove
 			_ = os.RemoveAll(run)
 		}
-		must(t, "remove", "n9", "--node", d.primary)
+		must(t, "remove", "n9", "--yes", "--node", d.primary)
 		if a := coterie(t, "failover", "--to", "n9", "--node", d.primary); a.code != exitUsage {
 			t.Errorf("failover to a member that was removed: %d %s", a.code, a.err)
 		}

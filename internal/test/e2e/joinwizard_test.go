@@ -93,5 +93,5 @@ func (d *desk) forget(t *testing.T) {
 	for _, run := range runDirsOf(t, d.node) { // the directory of a node is its owner's to remove
 		_ = os.RemoveAll(run)
 	}
-	must(t, "remove", "n9", "--node", d.primary)
+	must(t, "remove", "n9", "--yes", "--node", d.primary)
 }
