@@ -233,7 +233,7 @@ func (x *session) executeAgain(ctx context.Context, from *session) (told []byte,
 // (indoubt.Asking), the session may outlive its server, and that tells numbers. The caller holds drained.mu.
 func (x *session) probe(b []byte) {
 	m := &x.moving
-	if !x.probes() {
+	if !x.probes() || x.status.Load() != 'T' && !x.unsynced.Load() { // nothing is under way that a COMMIT could end
 		return
 	}
 	r := x.beforeRequest()
@@ -269,7 +269,7 @@ func (x *session) beforeRequest() indoubt.Request {
 // batchCommits reports whether the client's bytes b, behind others of the same chunk, begin with a COMMIT that ends the
 // batch under way: the question goes between the two. The caller holds drained.mu.
 func (x *session) batchCommits(b []byte) bool {
-	if !x.unsynced.Load() || !x.probes() {
+	if !x.unsynced.Load() || !indoubt.MayEndBatch(b[0]) || !x.probes() {
 		return false
 	}
 	r := x.beforeRequest()

@@ -60,6 +60,9 @@ func (a *Asking) Wants(b []byte, r *Request) (q Question, wants bool) {
 	return q, q.done != nil || q.Early
 }
 
+// MayEndBatch reports whether a COMMIT that ends a batch may begin with a message of that type.
+func MayEndBatch(typ byte) bool { return typ == 'P' || typ == 'B' || typ == 'D' }
+
 // Ends returns the answer to the COMMIT with which the client's bytes b begin; nil: they begin with none, or its
 // transaction is not the only one of what is under way.
 func (a *Asking) Ends(b []byte, r *Request) []byte {
@@ -67,7 +70,7 @@ func (a *Asking) Ends(b []byte, r *Request) []byte {
 	case r.Owed || a.Refused:
 		return nil
 	case r.Unsynced:
-		if b[0] != 'P' && b[0] != 'B' && b[0] != 'D' || a.Closes == unknownCloses || !r.OneTransaction {
+		if !MayEndBatch(b[0]) || a.Closes == unknownCloses || !r.OneTransaction {
 			return nil
 		}
 	case r.Status != 'T':
