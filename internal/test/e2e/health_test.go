@@ -46,6 +46,14 @@ func postmasterHangs(t *testing.T, g *group) {
 			t.Errorf("coterie explain does not say %q:\n%s", want, a.out)
 		}
 	}
+	for _, r := range now.Replicas { // in short, the same on every node
+		if r.Name == victim {
+			continue
+		}
+		if a := must(t, "explain", "--last-failover", "--node", g.node(r.Name)); !strings.HasPrefix(a.out, "Failover: "+victim+" -> "+*now.Primary+",") || !strings.Contains(a.out, "took ") {
+			t.Errorf("coterie explain --last-failover on %s says\n%s", r.Name, a.out)
+		}
+	}
 	g.await(t, "coterie explain names a replica that would take over", func(lab.Status) bool {
 		return strings.Contains(must(t, explain...).out, "would take over")
 	})

@@ -160,6 +160,9 @@ func TestEndToEndTyped(t *testing.T) {
 		}
 		return strings.Join(out, " ")
 	}
+	if a := coterie(t, "sql", "-c", "SET application_name = 'x'; BEGIN; SELECT @@TRANCOUNT AS n; SHOW application_name", "--node", g.node(names["P"])); a.code != 0 || a.out != "n\n1\napplication_name\nx\n" {
+		t.Errorf("a run is no session: %d, %s%s", a.code, a.out, a.err)
+	}
 	before := optionsOf(t, g.node(names["P"]))
 	for _, x := range mistyped {
 		a := coterie(t, append(strings.Fields(word(x.line)), "--node", g.node(names[x.on]))...)
