@@ -296,8 +296,8 @@ func (p *parser) listener() (Listener, *Error) {
 	bad := p.listenerName(&l)
 	switch {
 	case bad != nil:
-	case strings.ContainsFunc(l.Name, notOfDNS):
-		bad = l.pos.errorf(StateInvalid, "a listener's name is one of DNS, with letters, digits, -, _ and ., not %s", Literal(clip(l.Name)))
+	case strings.ContainsFunc(l.Name, notOfDNS) || strings.ContainsAny(l.Name[:min(len(l.Name), 1)], "-."):
+		bad = l.pos.errorf(StateInvalid, "a listener's name is one of DNS, with letters, digits, -, _ and ., and the first no - or ., not %s", Literal(clip(l.Name)))
 	default:
 		bad = p.needSign("(")
 	}
