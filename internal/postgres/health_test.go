@@ -55,8 +55,7 @@ func TestEverySessionIsBlocked(t *testing.T) {
 	wait()
 	wait()
 	well("places are left")
-	for n := 0; ; n++ { // the agent's own sessions take some
-		var left bool
+	left := func() (left bool) {
 		err := p.server.Fresh(ctx, func(c *pgx.Conn) error {
 			return c.QueryRow(ctx, `SELECT count(*) < current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
 				FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()`).Scan(&left)
@@ -64,12 +63,12 @@ func TestEverySessionIsBlocked(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !left {
-			break
-		}
-		wait()
+		return left
 	}
 	p.waitFor("the blockade to be seen", func(context.Context) error {
+		for left() { // also a place of the agent's own that has become free meanwhile
+			wait()
+		}
 		if err := p.Commit(ctx); !errors.Is(err, diagnose.ErrBlocked) {
 			return errors.Join(errors.New("not seen"), err)
 		}

@@ -258,7 +258,7 @@ func testAdopt(t *testing.T, b *bench, ordinary bool) {
 				}
 				stop = b.agent(t, ordinary, filepath.Join(dir, "out"), "agent", "--node", node)
 				b.waitPrimary(t, ordinary, node)
-				if out, code := b.run(ordinary, "remove", "n2", "--node", node); code != 0 {
+				if out, code := b.run(ordinary, "remove", "n2", "--yes", "--node", node); code != 0 {
 					t.Fatalf("remove: exit %d:\n%s", code, out)
 				}
 				waitForgotten(t, filepath.Join(node, "state", "group.json"), `"n2"`)
