@@ -320,7 +320,15 @@ func (n *first) leads(t *testing.T) {
 // leading starts the agent and waits until it leads the group and accepts writes. stop stops it, if it runs.
 func (n *first) leading(t *testing.T) (stop func()) {
 	t.Helper()
-	cmd := exec.Command(exe, "agent", "--node", n.dir)
+	_, stop = n.runs(t, "agent", "--node", n.dir)
+	return stop
+}
+
+// runs starts a command that becomes the agent, and waits until that leads the group and accepts writes. process is
+// its number; stop stops it, if it runs.
+func (n *first) runs(t *testing.T, args ...string) (process int, stop func()) {
+	t.Helper()
+	cmd := exec.Command(exe, args...)
 	cmd.Dir = "/"
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -330,16 +338,23 @@ func (n *first) leading(t *testing.T) (stop func()) {
 		_ = cmd.Wait()
 	})
 	t.Cleanup(stop)
-	l, err := config.NewLayout(n.dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	n.accepts(t)
+	return cmd.Process.Pid, stop
+}
+
+// accepts waits until the node leads the group and accepts writes.
+func (n *first) accepts(t *testing.T) {
+	t.Helper()
 	for end := time.Now().Add(patience); ; time.Sleep(100 * time.Millisecond) {
+		l, err := config.NewLayout(n.dir) // where the sockets are depends on whose the directory is, which init may not have made yet
+		if err != nil {
+			t.Fatal(err)
+		}
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 		s, err := api.NewClient(l.AgentSock(), l.Owner()).Status(ctx)
 		cancel()
 		if err == nil && s.WriteOpen {
-			return stop
+			return
 		}
 		if time.Now().After(end) {
 			log, _ := os.ReadFile(filepath.Join(n.dir, "log", "agent.log"))
