@@ -109,10 +109,16 @@ func TestEndToEndMemberReplace(t *testing.T) {
 }
 
 // replaced has a member die and another node take its place, as often as it takes. The node is made with the flags of
-// the one before, and those given.
+// the one before, or with those given in their place.
 func (c *crash) replaced(t *testing.T, x string, dies func(x string), flags ...string) {
 	t.Helper()
-	args := append(joinFlags(t, c.node(x)), flags...)
+	args := joinFlags(t, c.node(x))
+	for i := 0; i < len(flags); i += 2 { // each with its value; one that is given twice is refused
+		if at := slices.Index(args, flags[i]); at >= 0 {
+			args = slices.Delete(args, at, at+2)
+		}
+	}
+	args = append(args, flags...)
 	dies(x)
 	rename(t, c.node(x), c.node(x)+".removed"+strconv.Itoa(len(leftovers(c.node(x)))))
 	mkdir(t, c.node(x))
