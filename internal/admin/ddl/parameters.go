@@ -313,7 +313,8 @@ func RulesOf(text string) SetHBA {
 	return SetHBA{Lines: strings.Split(text, "\n")}
 }
 
-func (a SetHBA) text() string {
+// String returns the clause of ALTER AVAILABILITY GROUP.
+func (a SetHBA) String() string {
 	if len(a.Lines) == 0 {
 		return "RESET HBA"
 	}

@@ -244,7 +244,7 @@ func clause(action Action) string {
 	case SetParameters:
 		return a.text()
 	case SetHBA:
-		return a.text()
+		return a.String()
 	case AddDatabase:
 		return "ADD DATABASE " + list(a.Names, Brackets)
 	case RemoveDatabase:

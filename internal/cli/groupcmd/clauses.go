@@ -58,15 +58,11 @@ func runClause(c *cobra.Command, clause string, noWait, asJSON bool) error {
 	if err != nil {
 		return err
 	}
-	s, err := cl.Status(c.Context())
+	r, err := sqlrun.Alter(c, cl, clause, noWait)
 	if err != nil {
-		return cli.NoAgent(c, err)
+		return err
 	}
-	text := "ALTER AVAILABILITY GROUP " + ddl.Brackets(s.Group) + " " + clause
-	if noWait {
-		text += " WITH NOWAIT"
-	}
-	return runText(c, cl, text, asJSON)
+	return sqlrun.Printer{C: c, JSON: asJSON}.Print(r)
 }
 
 func runText(c *cobra.Command, cl *api.Client, text string, asJSON bool) error {

@@ -1,15 +1,13 @@
 package hbacmd
 
 import (
-	"errors"
 	"fmt"
 	"io"
-	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
-	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/admin/console"
 	"github.com/coteriedb/coterie/internal/admin/ddl"
 	"github.com/coteriedb/coterie/internal/cli"
@@ -48,26 +46,12 @@ func HBA() *cobra.Command {
 		Use: "hba", GroupID: "group", Short: "Show and change the rules for logins of all nodes", Long: about, Args: cli.Args(0, "no arguments"),
 		Example: "  coterie hba\n  coterie hba show >rules.conf\n  coterie hba set rules.conf\n  coterie hba unset",
 	}
-	asking(c, list, noNode)
+	sqlrun.Query(c, list, noNode)
 	c.AddCommand(
-		asking(&cobra.Command{Use: "list", Short: "Show where each node has its rules from, and whether they are the same", Args: cli.Args(0, "no arguments")}, list, noNode),
+		sqlrun.Query(&cobra.Command{Use: "list", Short: "Show where each node has its rules from, and whether they are the same", Args: cli.Args(0, "no arguments")}, list, noNode),
 		showCommand(), setCommand(), unsetCommand(),
-		asking(&cobra.Command{Use: "history", Short: "Show the latest changes, as the nodes remember them", Args: cli.Args(0, "no arguments")}, history, noHistory),
+		sqlrun.Query(&cobra.Command{Use: "history", Short: "Show the latest changes, as the nodes remember them", Args: cli.Args(0, "no arguments")}, history, noHistory),
 	)
-	return c
-}
-
-// asking makes c print the result of a query, or say that there is none.
-func asking(c *cobra.Command, query, none string) *cobra.Command {
-	var asJSON bool
-	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	c.RunE = func(c *cobra.Command, _ []string) error {
-		cl, err := cli.Client(c)
-		if err != nil {
-			return err
-		}
-		return sqlrun.Printer{C: c, JSON: asJSON, Empty: none}.Run(c.Context(), cl, query)
-	}
 	return c
 }
 
@@ -141,10 +125,8 @@ func fileOf(in io.Reader, file string) (a ddl.SetHBA, err error) {
 	}
 	text, err := io.ReadAll(io.LimitReader(in, maxFile+1))
 	switch {
-	case errors.Is(err, os.ErrPermission):
-		return a, fail.Usagef("%s cannot be read: %v", nameOf(file), err)
 	case err != nil:
-		return a, err
+		return a, fail.Usagef("the rules cannot be read: %v", err)
 	case len(text) > maxFile:
 		return a, fail.Usagef("%s has more than %d bytes", nameOf(file), maxFile)
 	}
@@ -172,31 +154,18 @@ func changing(c *cobra.Command, rulesOf func(*cobra.Command, []string) (rules dd
 		if err != nil {
 			return err
 		}
-		s, err := cl.Status(c.Context())
+		changed, err := sqlrun.Alter(c, cl, rules.String(), noWait)
 		if err != nil {
-			return cli.NoAgent(c, err)
+			return err
 		}
-		st := ddl.Statement{Group: s.Group, Action: rules, NoWait: noWait}
-		if _, err := st.Checked(); err != nil {
-			return fail.Usagef("the rules cannot be a statement: %v", err)
+		now, err := sqlrun.Ask(c, cl, list)
+		if err != nil {
+			return err
 		}
-		return execute(c, cl, st, asJSON)
+		now.Notices = slices.Concat(changed.Notices, now.Notices, own(now))
+		return sqlrun.Printer{C: c, JSON: asJSON, Empty: noNode}.Print(now)
 	}
 	return c
-}
-
-// execute has the statement run, prints its notices, and shows what each node has then.
-func execute(c *cobra.Command, cl *api.Client, st ddl.Statement, asJSON bool) error {
-	r, err := sqlrun.Ask(c, cl, st.String())
-	if err != nil {
-		return err
-	}
-	now, err := sqlrun.Ask(c, cl, list)
-	if err != nil {
-		return err
-	}
-	now.Notices = append(r.Notices, append(now.Notices, own(now)...)...)
-	return sqlrun.Printer{C: c, JSON: asJSON, Empty: noNode}.Print(now)
 }
 
 // own returns a notice for each node that follows a file of its own.

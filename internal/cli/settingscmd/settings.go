@@ -38,12 +38,12 @@ func Settings() *cobra.Command {
 		Example: "  coterie settings\n  coterie settings set work_mem=64MB max_connections=200\n  coterie settings set work_mem=1GB --replica n3\n" +
 			"  coterie settings unset max_connections\n  coterie settings diff",
 	}
-	asking(c, list, noSettings)
+	sqlrun.Query(c, list, noSettings)
 	c.AddCommand(
-		asking(&cobra.Command{Use: "list", Short: "Show the settings that the group has, and whether they are in force", Args: cli.Args(0, "no arguments")}, list, noSettings),
+		sqlrun.Query(&cobra.Command{Use: "list", Short: "Show the settings that the group has, and whether they are in force", Args: cli.Args(0, "no arguments")}, list, noSettings),
 		getCommand(), setCommand(), unsetCommand(),
-		asking(&cobra.Command{Use: "diff", Short: "Show the settings in which the servers differ, or that wait for a restart", Args: cli.Args(0, "no arguments")}, diff, noDifference),
-		asking(&cobra.Command{Use: "history", Short: "Show the latest changes, as the nodes remember them", Args: cli.Args(0, "no arguments")}, history, noHistory),
+		sqlrun.Query(&cobra.Command{Use: "diff", Short: "Show the settings in which the servers differ, or that wait for a restart", Args: cli.Args(0, "no arguments")}, diff, noDifference),
+		sqlrun.Query(&cobra.Command{Use: "history", Short: "Show the latest changes, as the nodes remember them", Args: cli.Args(0, "no arguments")}, history, noHistory),
 	)
 	return c
 }
@@ -54,20 +54,6 @@ const (
 	noDifference = "the servers that answer have the same settings, and none waits for a restart"
 	noHistory    = "the nodes that answer remember no change of the group's settings"
 )
-
-// asking makes c print the result of a query, or say that there is none.
-func asking(c *cobra.Command, query, none string) *cobra.Command {
-	var asJSON bool
-	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	c.RunE = func(c *cobra.Command, _ []string) error {
-		cl, err := cli.Client(c)
-		if err != nil {
-			return err
-		}
-		return sqlrun.Printer{C: c, JSON: asJSON, Empty: none}.Run(c.Context(), cl, query)
-	}
-	return c
-}
 
 func getCommand() *cobra.Command {
 	var asJSON bool
@@ -149,18 +135,11 @@ func changing(c *cobra.Command, clauseOf func([]string) (string, error)) *cobra.
 		if replica != "" {
 			clause += " FOR REPLICA " + ddl.Literal(replica)
 		}
-		if noWait {
-			clause += " WITH NOWAIT"
-		}
 		cl, err := cli.Client(c)
 		if err != nil {
 			return err
 		}
-		s, err := cl.Status(c.Context())
-		if err != nil {
-			return cli.NoAgent(c, err)
-		}
-		r, err := sqlrun.Ask(c, cl, "ALTER AVAILABILITY GROUP "+ddl.Brackets(s.Group)+" "+clause)
+		r, err := sqlrun.Alter(c, cl, clause, noWait)
 		if err != nil {
 			return err
 		}

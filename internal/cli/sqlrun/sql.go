@@ -146,6 +146,33 @@ func Ask(c *cobra.Command, cl *api.Client, text string) (console.Result, error) 
 	return r, err
 }
 
+// Query makes c print the result of a query of the console, or say that there is none.
+func Query(c *cobra.Command, query, none string) *cobra.Command {
+	var asJSON bool
+	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		cl, err := cli.Client(c)
+		if err != nil {
+			return err
+		}
+		return Printer{C: c, JSON: asJSON, Empty: none}.Run(c.Context(), cl, query)
+	}
+	return c
+}
+
+// Alter runs a clause of ALTER AVAILABILITY GROUP on the group of this node. With noWait it returns when the statement
+// is accepted.
+func Alter(c *cobra.Command, cl *api.Client, clause string, noWait bool) (console.Result, error) {
+	s, err := cl.Status(c.Context())
+	if err != nil {
+		return console.Result{}, cli.NoAgent(c, err)
+	}
+	if noWait {
+		clause += " WITH NOWAIT"
+	}
+	return Ask(c, cl, "ALTER AVAILABILITY GROUP "+ddl.Brackets(s.Group)+" "+clause)
+}
+
 // AskWithin is Ask with a context other than the command's. A refused statement is a fail.Error around a console.Error;
 // of a batch the result is then that of the statements before it.
 func AskWithin(ctx context.Context, c *cobra.Command, cl *api.Client, text string) (console.Result, error) {
