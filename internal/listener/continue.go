@@ -109,7 +109,7 @@ func (x *session) asksAgain() (at time.Time, asks bool) {
 	case x.offloaded.Load() || x.relayed || x.srv.drain.Load() != nil: // one in the kernel is left there
 		return k.Next, false
 	}
-	return k.IdleUntil(x.bytesIn.Load()+x.bytesOut.Load(), x.srv.keep.Idle), true
+	return k.IdleUntil(time.Now(), x.bytesIn.Load()+x.bytesOut.Load(), x.srv.keep.Idle), true
 }
 
 // keepKnown asks for the state of the session, once it is idle for a moment.

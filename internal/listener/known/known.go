@@ -65,9 +65,9 @@ func (k *State) Unknown(since time.Time, tick time.Duration) bool {
 
 // IdleUntil returns when a session of the local server that has carried so many bytes is to be asked, at the earliest
 // at Next.
-func (k *State) IdleUntil(carried uint64, idle time.Duration) time.Time {
+func (k *State) IdleUntil(now time.Time, carried uint64, idle time.Duration) time.Time {
 	if carried != k.bytes || k.since.IsZero() {
-		k.bytes, k.since = carried, time.Now()
+		k.bytes, k.since = carried, now
 	}
 	if at := k.since.Add(idle); !at.Before(k.Next) {
 		return at

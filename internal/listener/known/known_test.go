@@ -65,16 +65,18 @@ func TestBusySession(t *testing.T) {
 // TestIdleness holds that a session is asked once it has carried nothing for a while, and not before its time.
 func TestIdleness(t *testing.T) {
 	var k State
-	k.Next = time.Now().Add(-time.Hour)
-	first := k.IdleUntil(10, Idle)
-	if again := k.IdleUntil(10, Idle); again != first {
-		t.Error("it was idle, and its time begins anew")
+	now := time.Now()
+	k.Next = now.Add(-time.Hour)
+	if at := k.IdleUntil(now, 10, Idle); !at.Equal(now.Add(Idle)) {
+		t.Errorf("it is asked after %v", at.Sub(now))
 	}
-	time.Sleep(time.Millisecond)
-	if later := k.IdleUntil(11, Idle); !later.After(first) {
-		t.Error("it has carried something, and its time does not begin anew")
+	if at := k.IdleUntil(now.Add(time.Second), 10, Idle); !at.Equal(now.Add(Idle)) {
+		t.Errorf("it was idle, and is asked after %v", at.Sub(now))
 	}
-	if k.Next = time.Now().Add(time.Hour); k.IdleUntil(11, Idle) != k.Next {
+	if at := k.IdleUntil(now.Add(time.Second), 11, Idle); !at.Equal(now.Add(time.Second + Idle)) {
+		t.Errorf("it has carried something after a second, and is asked after %v", at.Sub(now))
+	}
+	if k.Next = now.Add(time.Hour); k.IdleUntil(now, 11, Idle) != k.Next {
 		t.Error("it is asked before its time")
 	}
 }
