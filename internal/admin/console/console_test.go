@@ -443,16 +443,19 @@ func TestSmuggledStatements(t *testing.T) {
 	}
 }
 
-// TestSettingsNeedASuperuser holds that a role which may administer the group cannot have its servers run programs.
+// TestSettingsNeedASuperuser holds that a role which may administer the group cannot have its servers run programs, nor
+// change who may log in as what.
 func TestSettingsNeedASuperuser(t *testing.T) {
 	if PrivilegeOf(true, "any", nil) != ddl.MayConfigureServers || PrivilegeOf(false, "x", []string{"coterie_admin"}) != ddl.MayAdminister {
 		t.Error("superusers and coterie_admin have the same privilege")
 	}
 	for may, want := range map[ddl.Privilege]string{ddl.MayLook: "42501", ddl.MayOperate: "42501", ddl.MayAdminister: "42501", ddl.MayConfigureServers: ""} {
-		_, err := NewSession(newWorld(t), Principal{User: "me", May: may}).Run(t.Context(), "ALTER AVAILABILITY GROUP shop SET PARAMETER archive_command = 'touch /tmp/x'")
-		var known *Error
-		if denied := errors.As(err, &known) && known.State == "42501"; denied != (want != "") {
-			t.Errorf("privilege %d: %v", may, err)
+		for _, clause := range []string{"SET PARAMETER archive_command = 'touch /tmp/x'", "SET HBA (N'host all all all trust')", "RESET HBA"} {
+			_, err := NewSession(newWorld(t), Principal{User: "me", May: may}).Run(t.Context(), "ALTER AVAILABILITY GROUP shop "+clause)
+			var known *Error
+			if denied := errors.As(err, &known) && known.State == "42501"; denied != (want != "") {
+				t.Errorf("privilege %d, %s: %v", may, clause, err)
+			}
 		}
 	}
 }
