@@ -46,7 +46,7 @@ func inSession(next http.HandlerFunc) http.HandlerFunc {
 		switch {
 		case number == "" || h == nil:
 		case number != strconv.Itoa(h.asked+1):
-			write(w, http.StatusConflict, failure{Kind: fail.Unhealthy, Message: "the session has ended, as the agent was restarted: its settings and its transaction are gone, and the statement was not run; run it again"})
+			write(w, http.StatusConflict, failure{Kind: fail.Unhealthy, Message: "the session has ended, as the agent was restarted or the session was idle for a day: its settings and its transaction are gone, and the statement was not run; run it again"})
 			return
 		default:
 			h.asked++
