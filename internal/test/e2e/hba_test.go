@@ -51,6 +51,10 @@ func TestEndToEndHBA(t *testing.T) {
 	if a := must(t, "hba", "show", "--node", g.node("n3")); !strings.HasPrefix(a.out, "# guests stay outside\nhost all guest all reject\n") {
 		t.Errorf("the rules are %q", a.out)
 	}
+	if a := must(t, "hba", "history", "--node", g.node("n1")); !strings.Contains(a.out, "SET HBA") {
+		t.Errorf("the history is %s", a.out)
+	}
+	g.lockedOut(t, file)
 	own := secondaries(was)[0]
 	g.own(t, own, "host all all all trust\n")
 	if s := state(t, g.DSN(own), "guest"); s != "" {
@@ -68,6 +72,33 @@ func TestEndToEndHBA(t *testing.T) {
 		t.Errorf("nothing is said of the node with rules of its own: %s", a.err)
 	}
 	g.down(t)
+}
+
+// lockedOut lets nobody in by the longest rules that a group may have, which are set on a secondary, and takes that back
+// by the command, which needs no login.
+func (g *group) lockedOut(t *testing.T, file string) {
+	t.Helper()
+	other := secondaries(g.ready(t))[0]
+	before := must(t, "hba", "show", "--node", g.node(other)).out
+	set := func(text string) answer {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return must(t, "hba", "set", file, "--node", g.node(other))
+	}
+	if a := set(strings.Repeat("host all all all reject\n", 500)); !strings.Contains(a.err, "admit nobody from the network") {
+		t.Errorf("it says %q", a.err)
+	}
+	for _, node := range []string{"n1", "n2", "n3"} {
+		g.await(t, node+" keeps everybody out", func(lab.Status) bool { return state(t, g.DSN(node), "") == "28000" })
+	}
+	set(before)
+	for _, node := range []string{"n1", "n2", "n3"} {
+		g.await(t, node+" lets others in again", func(lab.Status) bool { return state(t, g.DSN(node), "") == "" })
+	}
+	if s := state(t, g.DSN(other), "guest"); s != "28000" {
+		t.Errorf("the guest is told %q", s)
+	}
 }
 
 // state returns the SQLSTATE with which a login of a role, or of the lab's own, ends; empty: it succeeds.
