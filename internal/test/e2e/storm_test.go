@@ -40,6 +40,9 @@ func TestEndToEndStorm(t *testing.T) {
 		s.intruder.verify(t, s.ReadWrite())
 	}
 	s.stop(t)
+	if s.eras > 0 {
+		s.say(t, "what came after the last forced failover, with the faults of all:")
+	}
 	s.judgeAll(t, squalls)
 	s.down(t)
 	record(t, "make storm SEED="+strconv.FormatUint(seed, 10), "COTERIE_STORM_RECORD", s.told.String())
