@@ -193,7 +193,7 @@ func Load(dir string) (Config, error) {
 // Parse reads and checks a configuration.
 func Parse(b []byte) (Config, error) {
 	var c Config
-	if err := yaml.UnmarshalWithOptions(b, &c, yaml.Strict(), yaml.DisallowUnknownField()); err != nil {
+	if err := firstUnknown(b, decode(b, &c)); err != nil {
 		return c, errors.New(withoutAddresses(plain(strings.TrimSpace(yaml.FormatError(err, false, true)))))
 	}
 	if c.Node == "" && c.Kind == "" && c.Group == "" && c.Endpoint.Listen == "" {

@@ -1,11 +1,14 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"regexp"
 	"strconv"
 	"strings"
+
+	"github.com/goccy/go-yaml"
 )
 
 // The errors of the package that reads YAML which have words of the language that the program is written in.
@@ -28,6 +31,40 @@ var notHere = map[string]string{
 	"scope": "the group's name is group, this node's name node", "name": "this node's name is node", "restapi": "the HTTP port is http", "bootstrap": "coterie init makes the group, and coterie group set changes its options",
 	"etcd": "an etcd outside is quorum", "etcd3": "an etcd outside is quorum", "tags": "coterie replica set has the options of a replica",
 	"synchronous_mode": "coterie group set has the options of commits", "ttl": "coterie group set lease_profile has the times of a lease", "pg_hba": "hba names a file of rules",
+}
+
+// decode reads a configuration, in which keys with those beginnings may be unknown.
+func decode(b []byte, c *Config, allowed ...string) error {
+	return yaml.UnmarshalWithOptions(b, c, yaml.Strict(), yaml.DisallowUnknownField(), yaml.AllowFieldPrefixes(allowed...))
+}
+
+// maxUnknown bounds the unknown keys that are compared.
+const maxUnknown = 100
+
+// firstUnknown returns the error about the first unknown key of a file, where the package that reads YAML names any of
+// them, at each reading another one. Other errors are returned as they are.
+func firstUnknown(b []byte, err error) error {
+	var first *yaml.UnknownFieldError
+	var known []string
+	for next := err; len(known) < maxUnknown; {
+		var unknown *yaml.UnknownFieldError
+		if !errors.As(next, &unknown) || unknown.GetToken() == nil {
+			break
+		}
+		if first == nil || unknown.GetToken().Position.Line < first.GetToken().Position.Line {
+			first = unknown
+		}
+		key := unknownKey.FindStringSubmatch(unknown.GetMessage())
+		if key == nil || key[1] == "" {
+			break
+		}
+		known = append(known, key[1])
+		next = decode(b, &Config{}, known...)
+	}
+	if first == nil {
+		return err
+	}
+	return first
 }
 
 // plain returns the text of an error of YAML in words that a person can act on.
