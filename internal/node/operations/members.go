@@ -128,7 +128,8 @@ func (s *Service) remove(ctx context.Context, id ag.ReplicaID, how removal) erro
 	_, awaited := x.Group.Awaiting(id)
 	switch {
 	case !listed && !awaited:
-		if taken, err := s.takeStrays(ctx, x.Group); err != nil || taken > 0 { // an earlier removal ended before it came to that
+		taken, err := s.takeStrays(ctx, x.Group)
+		if err != nil || slices.Contains(taken, string(id)) || slices.Contains(taken, "") { // an earlier removal ended before it came to that
 			return err
 		}
 		return fail.Numberedf(41167, "the group has no member %s", id).WithHint("see coterie member list")
@@ -229,20 +230,21 @@ func (s *Service) tidy(ctx context.Context, removed ag.ReplicaID) error {
 	return s.Store.DeleteStrays(ctx, members)
 }
 
-// takeStrays removes from an embedded quorum the members that are no member's of the group, and returns how many. A
-// node that is lost between becoming one and the configuration's saying so leaves such a member behind: as a voter it
-// counts for the majority for ever, and as a learner it keeps every other node from becoming a voter.
-func (s *Service) takeStrays(ctx context.Context, g ag.Group) (taken int, err error) {
+// takeStrays removes from an embedded quorum the members that are no member's of the group, and returns their names,
+// which are empty for those that have never started. A node that is lost between becoming one and the configuration's
+// saying so leaves such a member behind: as a voter it counts for the majority for ever, and as a learner it keeps
+// every other node from becoming a voter.
+func (s *Service) takeStrays(ctx context.Context, g ag.Group) (taken []string, err error) {
 	if g.External > 0 {
-		return 0, nil
+		return nil, nil
 	}
 	members, err := s.Store.Members(ctx) // before the configuration, which lists a node before the node asks for a vote
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	x, err := s.Store.Read(ctx)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	for _, m := range members {
 		if slices.ContainsFunc(x.Group.Replicas, func(r ag.Replica) bool { return isMemberOf(m, r) }) {
@@ -252,7 +254,7 @@ func (s *Service) takeStrays(ctx context.Context, g ag.Group) (taken int, err er
 			return taken, fmt.Errorf("the quorum keeps the member %s, which is no member's of the group: %w", cmp.Or(m.Name, fmt.Sprintf("%x", m.ID)), err)
 		}
 		s.Logger.Info("a member of the quorum that is no member's of the group is removed", "name", m.Name, "member", fmt.Sprintf("%x", m.ID))
-		taken++
+		taken = append(taken, m.Name)
 	}
 	return taken, nil
 }

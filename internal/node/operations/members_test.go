@@ -203,6 +203,11 @@ func TestRemoveTakesWhatALostMemberLeftInTheQuorum(t *testing.T) {
 		}
 	}
 	b := newBed(t)
+	b.store.members = append(slices.Clone(ids), etcd.MemberInfo{ID: 20, Name: "c"})
+	if err := b.Remove(t.Context(), "z"); fail.KindOf(err) != fail.Usage {
+		t.Errorf("a name that the group has never had, beside what another left: %v", err)
+	}
+	b = newBed(t)
 	b.store.x.Group.External, b.store.members = 3, []etcd.MemberInfo{{ID: 5, Name: "etcd-1"}}
 	if err := b.Remove(t.Context(), "z"); fail.KindOf(err) != fail.Usage || len(b.store.removed) > 0 {
 		t.Errorf("an external quorum: %v, removed %v", err, b.store.removed)
