@@ -74,8 +74,8 @@ func TestEndToEndHBA(t *testing.T) {
 	g.down(t)
 }
 
-// lockedOut lets nobody in by the longest rules that a group may have, which are set on a secondary, and takes that back
-// by the command, which needs no login.
+// lockedOut lets nobody in by the longest rules that a group may have, which are set on a secondary, and takes that
+// back by the command, which needs no login.
 func (g *group) lockedOut(t *testing.T, file string) {
 	t.Helper()
 	other := secondaries(g.ready(t))[0]
