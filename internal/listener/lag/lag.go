@@ -3,6 +3,7 @@ package lag
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"math"
 	"slices"
@@ -162,6 +163,34 @@ func (j *Judge) Within(ctx context.Context, id ag.ReplicaID, d time.Duration) bo
 		case <-time.After(pause):
 		case <-ctx.Done():
 			return false
+		}
+	}
+}
+
+// ErrBehind is the error of a replica that has not caught up in time.
+var ErrBehind = errors.New("has not replayed yet what the session may have seen")
+
+// Reaches waits a moment until the replica holds all that seen says. If that is zero, or of another epoch than the
+// replica, the primary is asked first how far it has flushed, and seen is set to that: it has all that was
+// acknowledged.
+func (j *Judge) Reaches(ctx context.Context, id ag.ReplicaID, seen *Progress) error {
+	ctx, cancel := context.WithTimeout(ctx, CatchUp)
+	defer cancel()
+	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
+		at, err := j.cfg.Position(ctx, id)
+		if err == nil && (*seen == Progress{} || seen.Epoch != at.Epoch) {
+			*seen, err = j.Primary(ctx)
+		}
+		switch {
+		case err != nil:
+			return fmt.Errorf("ask how far replica %s and the primary are: %w", id, err)
+		case at.Epoch == seen.Epoch && at.LSN >= seen.LSN:
+			return nil
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return fmt.Errorf("replica %s %w", id, ErrBehind)
 		}
 	}
 }

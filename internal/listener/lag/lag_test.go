@@ -73,3 +73,40 @@ func TestAgeOfACopy(t *testing.T) {
 		t.Errorf("as the primary: %v", s.Age())
 	}
 }
+
+// A reader goes on at a copy only once that has what the session may have seen. The primary is asked for that once an
+// epoch.
+func TestReaches(t *testing.T) {
+	at := map[ag.ReplicaID]Progress{"a": {1, 1000}, "b": {1, 900}}
+	routes := &ag.Routes{Epoch: 1, Self: "b", Primary: "a"}
+	asked := 0
+	j := New(Config{
+		Routes: func() *ag.Routes { return routes }, Run: func(f func()) { go f() }, Log: slog.New(slog.DiscardHandler),
+		Shelter: func(q func(context.Context) (Progress, error)) func(context.Context) (Progress, error) {
+			return func(ctx context.Context) (Progress, error) { asked++; return q(ctx) }
+		},
+		Position: func(_ context.Context, id ag.ReplicaID) (Progress, error) {
+			if _, known := at[id]; !known {
+				return Progress{}, errors.New("does not say")
+			}
+			return at[id], nil
+		},
+	})
+	var seen Progress
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if err := j.Reaches(ctx, "b", &seen); !errors.Is(err, ErrBehind) || seen != at["a"] {
+		t.Errorf("%v, seen %+v", err, seen)
+	}
+	at["a"], at["b"] = Progress{1, 2000}, Progress{1, 1000}
+	if err := j.Reaches(t.Context(), "b", &seen); err != nil || asked != 1 {
+		t.Errorf("%v, and the primary was asked %d times", err, asked)
+	}
+	at["a"], at["b"] = Progress{2, 10}, Progress{2, 20}
+	if err := j.Reaches(t.Context(), "b", &seen); err != nil || asked != 2 || seen != at["a"] {
+		t.Errorf("in the next epoch: %v, and the primary was asked %d times", err, asked)
+	}
+	if err := j.Reaches(t.Context(), "c", &seen); err == nil || errors.Is(err, ErrBehind) {
+		t.Errorf("of a replica that does not say: %v", err)
+	}
+}
