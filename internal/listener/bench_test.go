@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/underway"
 )
 
 type sink struct{ net.Conn }
@@ -21,10 +22,10 @@ func BenchmarkRelayedSelect(b *testing.B) {
 
 func relaySelects(b *testing.B, known bool) {
 	b.Helper()
-	x := &session{srv: &Server{}, onPrimary: true, client: sink{}}
-	x.drained.local = true
-	x.status.Store('I')
-	if k := &x.moving.known; known {
+	x := &session{srv: &Server{}, work: underway.Work{OnPrimary: true, Rules: &underway.Rules{}}, client: sink{}}
+	x.work.Local = true
+	x.work.Status.Store('I')
+	if k := &x.work.Known; known {
 		k.Follows, k.Unchanged.Brief = true, true
 		k.Unchanged.Asked()
 		k.Unchanged.Known(map[string]string{"P0_1": "select abalance from pgbench_accounts where aid = $1"}, true)

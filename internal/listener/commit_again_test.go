@@ -78,8 +78,8 @@ func TestLostCommitIsExecutedAgain(t *testing.T) {
 			g.do(conn, "truncate once")
 			g.ends(conn)
 		}
-		if st := g.srv.Stats(); st.Replayed != 3 || st.Doubts["aborted"] != 3 || len(st.Unreplayed) != 0 || g.srv.replayMemory.Used() != 0 {
-			t.Errorf("%+v, %d bytes are in use", st, g.srv.replayMemory.Used())
+		if st := g.srv.Stats(); st.Replayed != 3 || st.Doubts["aborted"] != 3 || len(st.Unreplayed) != 0 || g.srv.rules.Logs.Used() != 0 {
+			t.Errorf("%+v, %d bytes are in use", st, g.srv.rules.Logs.Used())
 		}
 	})
 }
@@ -169,8 +169,8 @@ func TestCommitCutAnywhere(t *testing.T) {
 			}
 		}
 		t.Log(outcomes, g.srv.Stats().Doubts, g.srv.Stats().Unreplayed)
-		if g.srv.replayMemory.Used() != 0 {
-			t.Errorf("%d bytes are in use", g.srv.replayMemory.Used())
+		if g.srv.rules.Logs.Used() != 0 {
+			t.Errorf("%d bytes are in use", g.srv.rules.Logs.Used())
 		}
 	})
 }

@@ -27,6 +27,7 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/serverlog"
 	"github.com/coteriedb/coterie/internal/listener/startup"
 	"github.com/coteriedb/coterie/internal/listener/stmt"
+	"github.com/coteriedb/coterie/internal/listener/underway"
 )
 
 // BackendHello describes for whom a connection to a replica's PostgreSQL is opened.
@@ -270,7 +271,7 @@ func setDefault[T comparable](p *T, v T) {
 // group, or weaken commits of other sessions (docs/internals/postgresql.md, "Settings of the agent"). It reports
 // whether it has ended the session for that message.
 func (x *session) observeChange(p instead.Piece) (ended bool) {
-	if x.srv.cfg.Reserved == nil || !x.drained.local {
+	if x.srv.cfg.Reserved == nil || !x.work.Local {
 		return false
 	}
 	bad := x.instead.Follow(p, x.srv.refuse)
@@ -298,7 +299,7 @@ func (s *Server) refuse(c stmt.Change) *stmt.Refusal {
 // that changed it.
 func (x *session) posesAsMember(status []byte) bool {
 	name, value, _ := bytes.Cut(status, []byte{0})
-	return x.replicates && strings.EqualFold(string(name), applicationName) && startup.IsMemberName(string(value))
+	return x.work.Replicates && strings.EqualFold(string(name), underway.ApplicationName) && startup.IsMemberName(string(value))
 }
 
 // checkGreeting checks the name with which the session began: a default of its role or database may have set it.
@@ -316,7 +317,7 @@ func (x *session) checkGreeting(g opening.Greeting) *pgwire.Error {
 // outOfTurn ends a session of logical replication that sends a command before the previous one is over: it might
 // start to stream under a name that was not checked.
 func (x *session) outOfTurn(typ byte) bool {
-	if !x.replicates || typ != 'Q' || x.owed.Load() <= 0 {
+	if !x.work.Replicates || typ != 'Q' || x.work.Owed.Load() <= 0 {
 		return false
 	}
 	x.end(ending{"replication", "a session of logical replication takes one command at a time", true})

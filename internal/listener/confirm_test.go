@@ -506,7 +506,7 @@ func TestWeakLogConfirmsAll(t *testing.T) {
 			t.Errorf("%s: %d answers were confirmed, %d because of the log, want 3", path, st.Held, log.Confirmed())
 		}
 		for _, x := range g.srv.localSessions() {
-			if x.offloaded.Load() {
+			if x.work.Offloaded() {
 				t.Errorf("%s: the kernel carries a session", path)
 			}
 		}

@@ -18,10 +18,10 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/lone"
 	"github.com/coteriedb/coterie/internal/listener/lostblock"
 	"github.com/coteriedb/coterie/internal/listener/opening"
-	"github.com/coteriedb/coterie/internal/listener/prospect"
 	"github.com/coteriedb/coterie/internal/listener/resume"
 	"github.com/coteriedb/coterie/internal/listener/routing"
 	"github.com/coteriedb/coterie/internal/listener/socket"
+	"github.com/coteriedb/coterie/internal/listener/stmt"
 )
 
 // A session outlives its PostgreSQL, and another node behind whose listener that is, if its state is known and nothing
@@ -62,16 +62,10 @@ func (s *Server) keepStates() {
 
 // unknownStates returns the sessions that are to be asked now, those that have waited longest first.
 func (s *Server) unknownStates(now time.Time) (list []*session) {
-	if !s.cfg.Continuity() {
+	if !s.rules.Continues() {
 		return nil
 	}
-	s.mu.Lock()
-	for _, x := range s.sessions {
-		if x.moving.known.Follows {
-			list = append(list, x)
-		}
-	}
-	s.mu.Unlock()
+	list = s.where(func(x *session) bool { return x.work.Known.Follows })
 	due := make(map[*session]time.Time, len(list))
 	list = slices.DeleteFunc(list, func(x *session) bool {
 		at, asks := x.asksAgain()
@@ -82,31 +76,16 @@ func (s *Server) unknownStates(now time.Time) (list []*session) {
 	return list[:min(len(list), keepPerTick)]
 }
 
-// followState follows a piece of a message of the client.
-func (x *session) followState(typ byte, piece []byte, begun, whole bool) {
-	follows := x.moving.known.Follows
-	if (x.drained.local || follows) && (typ == 'Q' || typ == 'P') {
-		fine := x.moving.tracker.Why() == ""
-		x.moving.tracker.Message(typ, piece, begun, whole)
-		if begun {
-			x.noteStatement(typ, piece, fine)
-		}
-	}
-	if follows {
-		x.moving.known.Message(typ, piece, begun, whole)
-	}
-}
-
 // asksAgain returns from when on the session is to be asked for its state, if that is not known and might be.
 func (x *session) asksAgain() (at time.Time, asks bool) {
-	x.drained.mu.Lock()
-	defer x.drained.mu.Unlock()
-	k := &x.moving.known
-	unknown := k.Unknown(x.since, x.srv.keep.Tick) && x.moving.tracker.Why() == "" && x.ended.Load() == nil && !x.moving.leaving.Load()
+	x.work.Lock()
+	defer x.work.Unlock()
+	k := &x.work.Known
+	unknown := k.Unknown(x.since, x.srv.keep.Tick) && x.work.Tracker.Why() == "" && x.ended.Load() == nil && !x.work.Leaving.Load()
 	switch {
-	case !unknown || !x.drained.local:
+	case !unknown || !x.work.Local:
 		return k.Next, unknown
-	case x.offloaded.Load() || x.relayed || x.srv.drain.Load() != nil: // one in the kernel is left there
+	case x.work.Offloaded() || x.relayed || x.srv.drain.Load() != nil: // one in the kernel is left there
 		return k.Next, false
 	}
 	return k.IdleUntil(time.Now(), x.bytesIn.Load()+x.bytesOut.Load(), x.srv.keep.Idle), true
@@ -129,9 +108,9 @@ func (x *session) keepKnown(ctx context.Context) {
 		x.moving.wants.CompareAndSwap(q, nil)
 	}
 	libraries := x.libraries(q, answered)
-	x.drained.mu.Lock()
-	defer x.drained.mu.Unlock()
-	k := &x.moving.known
+	x.work.Lock()
+	defer x.work.Unlock()
+	k := &x.work.Known
 	k.Over(time.Now(), x.srv.keep, answered)
 	if !answered {
 		return
@@ -145,81 +124,24 @@ func (x *session) keepKnown(ctx context.Context) {
 // outlive has the session leave a server that is lost, if it can be continued elsewhere. A request that was cut is then
 // answered with an error that the client may take for a reason to run its transaction again.
 func (x *session) outlive() bool {
-	x.drained.mu.Lock()
-	defer x.drained.mu.Unlock()
+	x.work.Lock()
+	defer x.work.Unlock()
 	if x.moving.outlived.Load() {
 		return true
 	}
-	if x.moving.leaving.Load() || x.ended.Load() != nil || !x.interrupt() {
+	if x.work.Leaving.Load() || x.ended.Load() != nil || !x.interrupt() {
 		return false
 	}
-	x.moving.state, x.requests.Sealed = x.moving.known.Told, true
+	x.moving.state, x.work.Requests.Sealed = x.work.Known.Told, true
 	x.moving.outlived.Store(true)
 	x.startLeaving()
 	return true
 }
 
 // interrupt notes what becomes of the request and the transaction of a session whose server is lost. It reports false
-// if the session ends by that. The caller holds drained.mu.
+// if the session ends by that. The caller holds the lock of work.
 func (x *session) interrupt() bool {
-	why, cut := x.wouldEnd()
-	if why != "" || x.terminated.Load() || x.fatalSent.Load() {
-		return false
-	}
-	if x.moving.fate = x.loneFate(); x.moving.fate != lone.Doubtful {
-		x.moving.interrupted, x.moving.failed, x.moving.open, x.moving.doubtful = false, false, false, false
-		return true
-	}
-	_, inBlock := x.requests.Cut(false)
-	status := x.status.Load()
-	x.moving.interrupted, x.moving.failed, x.moving.open = cut, status == 'E' || cut && inBlock, !cut && status == 'T'
-	if x.moving.doubtful = cut && x.inDoubt(); x.moving.doubtful { // whatever became of it, it has ended the block
-		x.moving.failed = false
-	}
-	return true
-}
-
-// facts returns what is known of the session for a judgement of its future. The caller holds drained.mu.
-func (x *session) facts() prospect.Session {
-	k := &x.moving.known
-	s := prospect.Session{
-		Continuity: x.srv.cfg.Continuity != nil && x.srv.cfg.Continuity(), Streams: x.replicates || x.drained.streaming, Follows: k.Follows, Local: x.drained.local,
-		Texts: x.moving.tracker.Why(), Unchanged: k.Unchanged.Holds(), Asked: k.Unchanged.WasAsked(), Told: k.Told != nil, Refusal: k.Refusal, Stays: k.Stays,
-	}
-	if x.offloaded.Load() {
-		kernel := x.onLoop.Load().kernel
-		s.Relayed, s.Unseen = kernel.Relayed(), kernel.RelayedTexts()
-	}
-	return s
-}
-
-// unfit returns why the session would end whatever is under way; "": it would not. The caller holds drained.mu.
-func (x *session) unfit() string {
-	s := x.facts()
-	return s.Unfit()
-}
-
-// wouldEnd returns why the session would end if its server were lost now; "": it goes on. cut is whether a request of
-// it would be cut by that. The caller holds drained.mu.
-func (x *session) wouldEnd() (why string, cut bool) {
-	s := x.facts()
-	if why := s.Unfit(); why != "" {
-		return why, false
-	}
-	u := prospect.UnderWay{
-		Lone: x.loneFate(), Kept: x.moving.lone.On(), Batch: x.drained.midway || x.requests.UnnamedWaits() || x.unsynced.Load(), Owed: int(x.owed.Load()),
-	}
-	if u.Owed == 1 {
-		u.Cut, _ = x.requests.Cut(!x.onPrimary && !x.promoted())
-		u.Provable = x.inDoubt()
-	}
-	return u.WouldEnd()
-}
-
-// inFailover returns what would become of the session in a planned failover. The caller holds drained.mu.
-func (x *session) inFailover() continuity.Prospect {
-	s := x.facts()
-	return s.InFailover(x.drained.midway || !x.idle(), x.requests.UnnamedWaits())
+	return !x.terminated.Load() && !x.fatalSent.Load() && x.work.Interrupt()
 }
 
 // serverLost reports whether the session leaves a server that is lost. If it has ended meanwhile, the client is told.
@@ -237,7 +159,7 @@ func (x *session) serverLost() bool {
 // outlive that. The function that reports it is the same in every language of messages; another FATAL with the same
 // code is of an administrator who ends the session.
 func (x *session) postmasterDied(typ byte, message []byte) bool {
-	if typ != 'E' || !x.moving.known.Follows || len(message) < 5 {
+	if typ != 'E' || !x.work.Known.Follows || len(message) < 5 {
 		return false
 	}
 	routine := pgwire.ErrorField(message[5:], 'R')
@@ -246,12 +168,12 @@ func (x *session) postmasterDied(typ byte, message []byte) bool {
 
 // unknown returns what an error adds for a session that did not outlive its server; "" if none might have.
 func (x *session) unknown() string {
-	if !x.moving.known.Follows || x.srv.cfg.Continuity == nil || !x.srv.cfg.Continuity() {
+	if !x.work.Known.Follows || !x.srv.rules.Continues() {
 		return ""
 	}
-	x.drained.mu.Lock()
-	why, _ := x.wouldEnd()
-	x.drained.mu.Unlock()
+	x.work.Lock()
+	why, _ := x.work.WouldEnd()
+	x.work.Unlock()
 	why = cmp.Or(why, "it was ending")
 	x.srv.counts.NotMoved(why)
 	return " (its session could not be continued: " + why + ")"
@@ -265,16 +187,14 @@ func (c *client) lose(x *session, err error) {
 	s.counts.NotMoved("no replica took it")
 	x.dropKey()
 	why := "its session could not be moved to the new primary: " + err.Error()
-	bad := pgwire.Fatal("", pgwire.StateAdminShutdown, "terminating connection: %s", why)
-	bad.Hint = "Reconnect; the listener finds the replica that serves the session."
-	if len(x.moving.rest) > 0 || x.owed.Load() > 0 || x.unsynced.Load() { // the other node has forwarded nothing of it
-		bad = pgwire.Fatal("", pgwire.StateSerialization, "terminating connection before the transaction was begun: %s", why)
-		bad.Hint = "Nothing of it was executed: reconnect and run it again."
+	bad := lostblock.Final(stmt.Idle, why)
+	if len(x.moving.rest) > 0 || x.work.Owed.Load() > 0 || x.work.Unsynced.Load() { // the other node has forwarded nothing of it
+		bad = lostblock.NotBegun(why)
 	}
 	switch {
-	case x.moving.fate == lone.Repeated || x.moving.fate == lone.Failed:
+	case x.work.Loss.Fate == lone.Repeated || x.work.Loss.Fate == lone.Failed:
 		bad = lostblock.QueryCut(why)
-	case x.moving.fate == lone.InDoubt || x.moving.interrupted || x.moving.failed || x.moving.open:
+	case x.work.Loss.Fate == lone.InDoubt || x.work.Loss.Interrupted || x.work.Loss.Failed || x.work.Loss.Open:
 		bad = x.outcomeError(why)
 	}
 	c.log.Info("session cut", "session", x.id, "replica", x.replica, "user", x.user, "reason", why, "sqlstate", bad.Code)
@@ -330,13 +250,13 @@ func (c *client) openAgain(ctx context.Context, r routing.Route, x *session) (*s
 		return nil, err
 	}
 	s.counts.Moved.Add(1)
-	if x.moving.replays {
+	if x.work.Loss.Replays {
 		s.counts.Replayed.Add(1)
 	}
-	if x.moving.fate == lone.Repeated {
+	if x.work.Loss.Fate == lone.Repeated {
 		s.counts.Repeated.Add(1)
 	}
-	if x.moving.doubtful || y.moving.proved != indoubt.Unknown {
+	if x.work.Loss.Doubtful || y.moving.proved != indoubt.Unknown {
 		s.counts.Doubt(y.moving.proved.String())
 	}
 	c.log.Info("session moved", "session", y.id, "from", x.replica, "to", y.replica, "epoch", y.epoch, "pid", y.pid)
@@ -364,8 +284,8 @@ func (x *session) become(ctx context.Context, from *session, packet []byte) (new
 	if err != nil {
 		return nil, err
 	}
-	if x.moving.known.Follows {
-		x.knows(was.Now(status, again))
+	if x.work.Known.Follows {
+		x.work.Knows(was.Now(status, again))
 	}
 	told, err := x.resumeBlock(ctx, from)
 	if err != nil {
@@ -375,34 +295,15 @@ func (x *session) become(ctx context.Context, from *session, packet []byte) (new
 	x.id, x.key, x.longKey, x.since, x.addr = from.id, from.key, from.longKey, from.since, from.addr
 	x.copies = from.copies
 	x.use.Taint()
-	if x.requests = from.requests.Continued(); x.moving.failed {
-		x.requests.Answered('E', true)
-	}
 	if x.moving.resumed {
-		x.requests = from.requests.Resumed()
 		x.confirmation.InBlock()
-		if from.moving.replays {
-			x.requestLog().Repeats()
-		}
 	}
-	x.requests.Texts = x.preparedText
-	x.moving.tracker, x.moving.early = from.moving.tracker, from.moving.rest
-	if from.moving.replays { // a request that was not answered goes on from here
-		x.moving.early = slices.Concat(from.moving.log.Unanswered(), from.moving.rest)
-	}
-	if fate := from.moving.fate; fate != lone.Doubtful {
-		again := from.moving.lone.Requests(fate)
-		x.moving.early = slices.Concat(again, from.moving.rest)
-		if len(again) > 0 { // not a third time
-			x.moving.lone.Again(&x.srv.loneMemory)
-		}
-	}
-	if x.moving.guarded = from.moving.fate == lone.Repeated && from.moving.lone.Guarded(); x.moving.guarded {
+	x.moving.early = slices.Concat(x.work.Continues(&from.work, x.moving.resumed), from.moving.rest)
+	if x.moving.guarded = from.work.Guarded(); x.moving.guarded {
 		if err := x.server().Guard(); err != nil {
 			return nil, err
 		}
 	}
-	x.moving.by, x.moving.leaves, x.moving.application = from.moving.by, from.moving.leaves, from.moving.application
 	return slices.Concat(was.News(status), was.Lost(x.pid), heard, told), nil
 }
 

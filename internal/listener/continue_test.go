@@ -97,9 +97,9 @@ func TestReadersOfAGivenUpFailover(t *testing.T) {
 	g.srv.ContinueReaders(t.Context())
 	g.publish(before)
 	for _, x := range g.srv.localSessions() {
-		x.drained.mu.Lock()
+		x.work.Lock()
 		x.moving.stays -= promotedWithin + 1
-		x.drained.mu.Unlock()
+		x.work.Unlock()
 	}
 	if n := g.srv.CloseReplica("b", ag.ReadOnly, "its copy may not be read"); n != 1 {
 		t.Errorf("%d ended", n)

@@ -27,15 +27,6 @@ type activeDrain struct {
 // answer shows whether its transaction has ended.
 const drainPoll = time.Millisecond
 
-// draining is the part of a session that a drain looks at.
-type draining struct {
-	mu        sync.Mutex // held from the check for a drain until the forwarded bytes are counted
-	midway    bool       // a request is partly forwarded
-	local     bool       // the backend is the local server
-	streaming bool       // a logical replication stream, which has no end to wait for
-	held      bool       // a request waits that was not forwarded at all
-}
-
 // Drain makes new transactions on the local server wait (true), or lets them continue (false). A request waits for at
 // most HoldMax, then its session is ended with 40001.
 func (s *Server) Drain(on bool) {
@@ -47,7 +38,7 @@ func (s *Server) Drain(on bool) {
 			x.cannotMove("") // until ReadStates
 		}
 		defer s.inquiry.end() // AFTER a new one can see the drain
-		defer s.reclaimWhere(func(x *session) bool { return x.offloaded.Load() })
+		defer s.reclaimWhere(func(x *session) bool { return x.work.Offloaded() })
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -65,7 +56,7 @@ func (s *Server) Drain(on bool) {
 // number only falls.
 func (s *Server) Busy() (n int) {
 	for _, x := range s.localSessions() {
-		if x.busy() {
+		if x.work.Busy() {
 			n++
 		}
 	}
@@ -76,7 +67,7 @@ func (s *Server) Busy() (n int) {
 // Those that would outlive the loss of their server leave it instead, as if it were lost: with CONTINUITY = REPLAY
 // their transactions are executed again.
 func (s *Server) CutBusy(why string) int {
-	return s.endWhere(ending{reason: endDrain, why: why}, func(x *session) bool { return x.drained.local && x.busy() })
+	return s.endWhere(ending{reason: endDrain, why: why}, func(x *session) bool { return x.work.Local && x.work.Busy() })
 }
 
 // CloseServer takes all sessions from the local server: those whose state was read leave it and are continued where the
@@ -105,7 +96,7 @@ func (s *Server) ReadRelayedStates(ctx context.Context) {
 
 // readStates asks for the state of each session in the list.
 func (s *Server) readStates(ctx context.Context, list []*session) {
-	if s.cfg.Continuity == nil || !s.cfg.Continuity() {
+	if !s.rules.Continues() {
 		return
 	}
 	turns := make(chan struct{}, readersAtOnce)
@@ -130,8 +121,8 @@ func (s *Server) readStates(ctx context.Context, list []*session) {
 func (x *session) keepState(ctx context.Context) {
 	x.cannotMove(errInternal.Error()) // if this panics
 	st, why := x.readState(ctx)
-	x.drained.mu.Lock()
-	defer x.drained.mu.Unlock()
+	x.work.Lock()
+	defer x.work.Unlock()
 	if x.moving.refusal = why; why == "" && st != nil && !x.moving.forwarded { // nil: it has left, or ended
 		x.moving.state = st
 	}
@@ -148,7 +139,7 @@ const refusedBusy = "it was busy when its state was to be read"
 // moved. Requests wait meanwhile, as in a drain. It returns when all were asked, or when ctx ends. The caller has
 // published that no reader comes here.
 func (s *Server) ContinueReaders(ctx context.Context) {
-	if s.cfg.Continuity == nil || !s.cfg.Continuity() {
+	if !s.rules.Continues() {
 		return
 	}
 	s.Drain(true)
@@ -162,7 +153,7 @@ func (s *Server) ContinueReaders(ctx context.Context) {
 		for _, x := range s.localSessions() {
 			switch {
 			case asked[x]:
-			case x.busy():
+			case x.work.Busy():
 				busy = true
 			default:
 				asked[x] = true
@@ -191,23 +182,23 @@ const promotedWithin = 30 * time.Second
 func (s *Server) noteLeftBehind() {
 	now := boottime.Now()
 	for _, x := range s.localSessions() {
-		x.drained.mu.Lock()
-		if !x.moving.leaving.Load() {
+		x.work.Lock()
+		if !x.work.Leaving.Load() {
 			x.moving.stays = now
 			if x.moving.refusal == "" {
 				x.moving.refusal = refusedBusy
 			}
 		}
-		x.drained.mu.Unlock()
+		x.work.Unlock()
 	}
 }
 
 // leftBehind returns the ending e of a session whose server takes it no more. Where a planned failover could not move
 // it a moment ago, it counts among its sessions, and its client hears why.
 func (x *session) leftBehind(e ending) ending {
-	x.drained.mu.Lock()
+	x.work.Lock()
 	stays := x.moving.stays
-	x.drained.mu.Unlock()
+	x.work.Unlock()
 	if stays == 0 || boottime.Now()-stays > promotedWithin {
 		return e
 	}
@@ -215,29 +206,20 @@ func (x *session) leftBehind(e ending) ending {
 }
 
 // localSessions returns the sessions of the local server.
-func (s *Server) localSessions() (list []*session) {
+func (s *Server) localSessions() []*session {
+	return s.where(func(x *session) bool { return x.work.Local })
+}
+
+// where returns the open sessions that match.
+func (s *Server) where(match func(*session) bool) (list []*session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, x := range s.sessions {
-		if x.drained.local {
+		if match(x) {
 			list = append(list, x)
 		}
 	}
 	return list
-}
-
-// busy reports whether PostgreSQL is still working for this session.
-func (x *session) busy() bool {
-	x.drained.mu.Lock()
-	defer x.drained.mu.Unlock()
-	return !x.drained.streaming && (x.drained.midway || !x.idle())
-}
-
-// streams marks the session as a stream of logical replication.
-func (x *session) streams() {
-	x.drained.mu.Lock()
-	x.drained.streaming = true
-	x.drained.mu.Unlock()
 }
 
 // forward carries a chunk of the client's bytes to PostgreSQL. During a drain it stops at the end of what is in
@@ -256,7 +238,7 @@ func (x *session) forward(seen *pgwire.Framer, chunk []byte) (bad, err error) {
 		if bad != nil {
 			return bad, nil
 		}
-		if n == 0 && x.moving.leaving.Load() { // what was released counts as sent: the next server must not get it
+		if n == 0 && x.work.Leaving.Load() { // what was released counts as sent: the next server must not get it
 			x.moving.rest = append(x.moving.rest, chunk...)
 			return nil, nil
 		}
@@ -283,16 +265,16 @@ func (x *session) forward(seen *pgwire.Framer, chunk []byte) (bad, err error) {
 // send sends the n bytes of chunk that were released. w is the change that they are, if its number was asked for, else
 // nil.
 func (x *session) send(w *lone.Write, chunk []byte, n int) error {
-	out := x.preceded(x.instead.Replaced(chunk[:n]))
+	out := x.work.Preceded(x.instead.Replaced(chunk[:n]))
 	if w != nil && n == len(chunk) {
-		out = x.requested(w, out)
+		out = x.work.ChangeRequest(w, out)
 	}
 	sent, err := x.backend.Write(out)
 	if err == nil {
 		return nil
 	}
 	if w == nil || sent == 0 { // else the status of its number tells
-		x.unsent(min(n, x.instead.Last.OfClient(len(out)-sent)))
+		x.work.Unsent(min(n, x.instead.Last.OfClient(len(out)-sent)))
 	}
 	x.moving.rest = append(x.moving.rest, chunk[n:]...) // the next server gets it, if there is one
 	return err
@@ -304,15 +286,15 @@ const terminateLength = 5
 // release decides how much of chunk may go to PostgreSQL now, and counts it as sent. n is 0 if the session has to
 // wait for the drain d, or leaves its backend (d is nil).
 func (x *session) release(seen *pgwire.Framer, chunk []byte) (n int, d *activeDrain, bad error) {
-	x.drained.mu.Lock()
-	defer x.drained.mu.Unlock()
-	if x.requests.Sealed || x.moving.leaving.Load() {
+	x.work.Lock()
+	defer x.work.Unlock()
+	if x.work.Requests.Sealed || x.work.Leaving.Load() {
 		return 0, nil, nil
 	}
 	x.instead.Begins()
 	d = x.srv.drain.Load()
-	free := d == nil || !x.drained.local || x.drained.streaming
-	for bad == nil && n < len(chunk) && (free || !seen.AtBoundary() || !x.waits(chunk[n])) {
+	free := d == nil || !x.work.Local || x.work.Streams
+	for bad == nil && n < len(chunk) && (free || !seen.AtBoundary() || !x.work.Waits(chunk[n])) {
 		if seen.AtBoundary() {
 			if x.outOfTurn(chunk[n]) {
 				return 0, nil, nil
@@ -335,21 +317,21 @@ func (x *session) release(seen *pgwire.Framer, chunk []byte) (n int, d *activeDr
 			return 0, nil, nil
 		}
 	}
-	x.drained.midway = !seen.AtBoundary()
-	if x.drained.held = n == 0; n > 0 {
+	x.work.Midway = !seen.AtBoundary()
+	if x.work.Held = n == 0; n > 0 {
 		x.moving.state, x.moving.forwarded = nil, true
 	}
 	return n, d, bad
 }
 
 // begins counts the request that begins at chunk[n], unless it is a COMMIT of a batch, which begins a chunk of its own.
-// The caller holds drained.mu.
+// The caller holds the lock of work.
 func (x *session) begins(chunk []byte, n int) bool {
-	if n > 0 && x.batchCommits(chunk[n:]) {
+	if n > 0 && x.work.BatchCommits(chunk[n:]) {
 		return false
 	}
 	if n == 0 {
-		x.probe(chunk)
+		x.work.Probe(chunk)
 	}
 	x.requestBegins()
 	return true
@@ -357,40 +339,16 @@ func (x *session) begins(chunk []byte, n int) bool {
 
 // requestBegins is called before the first message of a request is forwarded. It may know less than there is.
 func (x *session) requestBegins() {
-	if x.confirmation.Guarded && x.owed.Load() <= 0 && !x.unsynced.Load() {
+	if x.confirmation.Guarded && x.work.Owed.Load() <= 0 && !x.work.Unsynced.Load() {
 		x.confirmation.RequestBegins()
 	}
-}
-
-// batched follows a message of the client that has no answer of its own kind to end with. The caller holds drained.mu.
-func (x *session) batched(typ byte) {
-	if !x.unsynced.Swap(true) {
-		x.moving.asking.BatchBegins(x.owed.Load() != 0)
-	}
-	if typ == 'C' {
-		x.moving.asking.Closing()
-	}
-}
-
-// waits reports whether the client's next message, of that type, has to wait for the end of the drain. It does if it
-// begins something new, or might, as long as the previous answer is not known.
-func (x *session) waits(typ byte) bool {
-	switch {
-	case typ == 'X': // Terminate
-		return false
-	case x.unsynced.Load(): // belongs to the current batch
-		return false
-	case x.owed.Load() > 0:
-		return typ != 'd' && typ != 'c' && typ != 'f' // COPY data belongs to the current statement
-	}
-	return x.status.Load() == 'I'
 }
 
 // await waits for the end of the drain or of the session, or only for a moment if the request may be released before
 // that. The answer that the request waited for may arrive after release has looked, and leave a transaction open.
 func (x *session) await(d *activeDrain, holds *time.Timer) {
 	var poll <-chan time.Time
-	if !x.idle() {
+	if !x.work.Idle() {
 		t := time.NewTimer(drainPoll)
 		defer t.Stop()
 		poll = t.C
@@ -442,7 +400,7 @@ func (s *Server) Moves(ctx context.Context) []ag.SessionMove {
 	whys := make([]string, len(sessions))
 	for i, x := range sessions {
 		switch {
-		case s.cfg.Continuity == nil || !s.cfg.Continuity():
+		case !s.rules.Continues():
 			whys[i] = "CONTINUITY = OFF"
 		case s.drain.Load() != nil:
 			whys[i] = "a drain is under way"
@@ -461,7 +419,7 @@ func (s *Server) Moves(ctx context.Context) []ag.SessionMove {
 	for i, x := range sessions {
 		m := ag.SessionMove{Replica: x.replica, User: x.user, Database: x.database, Client: x.addr, Since: x.since, Why: whys[i]}
 		if m.Why == refusedBusy {
-			x.foresee(&m)
+			x.work.Foresee(&m, x.relayed)
 		}
 		list = append(list, m)
 	}

@@ -98,7 +98,7 @@ func TestAwaitLooksAgain(t *testing.T) {
 	d, holds := &activeDrain{over: make(chan struct{})}, time.NewTimer(time.Hour)
 	defer holds.Stop()
 	x := &session{cut: make(chan struct{})}
-	x.status.Store('T')
+	x.work.Status.Store('T')
 	done := make(chan struct{})
 	go func() { defer close(done); x.await(d, holds) }()
 	select {
@@ -205,13 +205,13 @@ func TestHeldRequestsHaveALimit(t *testing.T) {
 func TestDrainDoesNotWaitForAStream(t *testing.T) {
 	g := newGroup(t, nil)
 	x := &session{srv: g.srv}
-	x.drained.local = true
-	x.owed.Store(1)
-	if !x.busy() {
+	x.work.Local = true
+	x.work.Owed.Store(1)
+	if !x.work.Busy() {
 		t.Error("a request under way is not busy")
 	}
 	x.observeAnswer('W', nil)
-	if x.busy() {
+	if x.work.Busy() {
 		t.Error("a stream is waited for")
 	}
 }

@@ -27,7 +27,7 @@ func FuzzFollow(f *testing.F) {
 		verdicts := make([]stmt.Verdict, 0, 2)
 		for _, n := range []int{len(stream) + 1, size} {
 			x, fr := &session{srv: &Server{}, confirmation: gate.Answers{Guarded: true}}, pgwire.Framer{}
-			x.drained.local, x.onPrimary = true, true
+			x.work.Local, x.work.OnPrimary = true, true
 			for rest := stream; len(rest) > 0; {
 				used, err := x.follow(&fr, rest[:min(n, len(rest))])
 				if err != nil {

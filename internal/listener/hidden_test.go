@@ -304,7 +304,7 @@ func (g *group) untilOffloaded(t *testing.T, conn net.Conn) {
 		_, _ = conn.Write(query("select 1"))
 		readUntil(t, conn, 'Z')
 		x := g.sessionOf(conn)
-		return x != nil && x.offloaded.Load()
+		return x != nil && x.work.Offloaded()
 	})
 }
 
@@ -332,7 +332,7 @@ func (x *session) standing() string {
 	told := make(chan string, 1)
 	p.loop.Post(func() {
 		s := fmt.Sprintf("%s, owed %d, ended %v, phase %d, never offloaded %v, after %d of %d answers, awaiting %v, draining %v, held %q, rest %q, gate %v, %d answers were held, the log is sound: %v",
-			x.path(), x.owed.Load(), x.ended.Load(), p.phase, p.notOffloadable, p.patience.Since, p.patience.Needed, p.awaiting, p.draining, p.held, p.rest,
+			x.path(), x.work.Owed.Load(), x.ended.Load(), p.phase, p.notOffloadable, p.patience.Since, p.patience.Needed, p.awaiting, p.draining, p.held, p.rest,
 			x.srv.cfg.Gate()-boottime.Now(), x.srv.Stats().Held, x.srv.cfg.Log != nil && x.srv.cfg.Log.Sound())
 		if k := p.kernel; k != nil {
 			c := *k.Slot

@@ -185,10 +185,10 @@ func TestAnswerOfACommitAtTheOwnServerByteByByte(t *testing.T) {
 			g.shows(conn, map[string]string{"select current_setting('cluster_name')": "a"})
 		}
 		x := g.sessionOf(conn.PgConn().Conn())
-		x.drained.mu.Lock()
-		defer x.drained.mu.Unlock()
-		if x.moving.asking.Timeline != 1 {
-			t.Errorf("its server has told timeline %d: it was not asked", x.moving.asking.Timeline)
+		x.work.Lock()
+		defer x.work.Unlock()
+		if x.work.Asking.Timeline != 1 {
+			t.Errorf("its server has told timeline %d: it was not asked", x.work.Asking.Timeline)
 		}
 	})
 }

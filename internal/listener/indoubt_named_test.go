@@ -56,9 +56,9 @@ func TestQuestionLeavesTheUnnamedStatement(t *testing.T) {
 	if got := ask(append(append(m('B', "\x00the_commit\x00\x00\x00\x00\x00\x00\x00"), execute...), sync...)); got != "2CZI" {
 		t.Fatalf("the COMMIT: %s", got)
 	}
-	x.drained.mu.Lock()
-	timeline := x.moving.asking.Timeline
-	x.drained.mu.Unlock()
+	x.work.Lock()
+	timeline := x.work.Asking.Timeline
+	x.work.Unlock()
 	if timeline != 1 {
 		t.Errorf("its server has told timeline %d: it was not asked", timeline)
 	}
@@ -86,9 +86,9 @@ func TestNameThatIsNoCommitAnyMore(t *testing.T) {
 	}()
 	waitFor(t, "it runs", func() bool { return near.waiting("select pg_sleep(67)") > 0 })
 	x := near.sessionOf(conn.PgConn().Conn())
-	x.drained.mu.Lock()
-	doubt := x.moving.asking.Commit
-	x.drained.mu.Unlock()
+	x.work.Lock()
+	doubt := x.work.Asking.Commit
+	x.work.Unlock()
 	near.dies()
 	if err := <-heard; doubt != nil || err == nil || !strings.Contains(err.Error(), "FATAL") {
 		t.Errorf("the client hears %v, and is in doubt of %v", err, doubt)
@@ -249,9 +249,9 @@ func TestCommitOfABatchOfNothing(t *testing.T) {
 		}
 		near.shows(conn, map[string]string{"select count(*)::text from pg_prepared_statements where name like 'coterie%'": "0"})
 		x := near.sessionOf(conn.PgConn().Conn())
-		x.drained.mu.Lock()
-		x.moving.asking.Timeline = 0 // it is asked for again: the link looks for that
-		x.drained.mu.Unlock()
+		x.work.Lock()
+		x.work.Asking.Timeline = 0 // it is asked for again: the link looks for that
+		x.work.Unlock()
 		link.loses.Store(&c.loses)
 		heard := c.in(near, conn)
 		waitFor(t, "it is lost", link.lost.Load)
@@ -297,10 +297,10 @@ func TestBatchesThatAreNotAskedFor(t *testing.T) {
 		if got := <-sendsBatch(conn, c.batch...); got != c.want && !strings.HasPrefix(got, c.want+" ") {
 			t.Errorf("%q: the client hears %q, want %q", c.batch, got, c.want)
 		}
-		before.drained.mu.Lock()
-		if d := before.moving.asking.Commit; d != nil {
+		before.work.Lock()
+		if d := before.work.Asking.Commit; d != nil {
 			t.Errorf("%q: in doubt of %+v", c.batch, d)
 		}
-		before.drained.mu.Unlock()
+		before.work.Unlock()
 	}
 }

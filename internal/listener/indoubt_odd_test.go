@@ -21,6 +21,7 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/indoubt"
 	"github.com/coteriedb/coterie/internal/listener/socket"
 	"github.com/coteriedb/coterie/internal/listener/startup"
+	"github.com/coteriedb/coterie/internal/listener/underway"
 )
 
 // linkedPrimary is farPrimary with a link before the primary a.
@@ -58,10 +59,10 @@ func TestAnswerOfACommitInPieces(t *testing.T) {
 		for cut := range min(len(all), 500) { // 0: byte by byte
 			heard := &heardBytes{}
 			x := &session{srv: &Server{log: slog.New(slog.DiscardHandler)}, client: heard}
-			x.moving.asking.Commit = indoubt.New(slices.Clone(end), 0)
-			x.moving.asking.Asks.Store(true)
-			x.status.Store('T')
-			x.owed.Store(1)
+			x.work.Asking.Commit = indoubt.New(slices.Clone(end), 0)
+			x.work.Asking.Asks.Store(true)
+			x.work.Status.Store('T')
+			x.work.Owed.Store(1)
 			var kept []byte
 			feed := func(b []byte) {
 				chunk := append(kept, b...)
@@ -83,7 +84,7 @@ func TestAnswerOfACommitInPieces(t *testing.T) {
 					n = min(n, len(c.probed)-at)
 				}
 				feed(all[at : at+n])
-				if at += n; at == len(c.probed) && x.inDoubt() != c.known {
+				if at += n; at == len(c.probed) && x.work.Provable() != c.known {
 					t.Errorf("%s, cut at %d: the outcome can be asked for: %v", c.name, cut, !c.known)
 				}
 			}
@@ -225,20 +226,20 @@ func TestUnconfirmedReadsAreInDoubt(t *testing.T) {
 // one as well: the client has one answer to it.
 func TestReleasedRequestIsNotKept(t *testing.T) {
 	sent := &heardBytes{}
-	x := &session{srv: &Server{}, backend: sent, onPrimary: true}
-	x.srv.cfg.Continuity = func() bool { // called during the release
-		x.moving.leaving.Store(true)
+	x := &session{srv: &Server{}, backend: sent, work: underway.Work{OnPrimary: true, Rules: &underway.Rules{}}}
+	x.work.Rules.Continuity = func() bool { // called during the release
+		x.work.Leaving.Store(true)
 		return true
 	}
-	x.moving.known.Follows = true
-	x.status.Store('T')
+	x.work.Known.Follows = true
+	x.work.Status.Store('T')
 	commit := pgwire.AppendMessage(nil, 'Q', []byte("commit\x00"))
 	var f pgwire.Framer
 	if bad, err := x.forward(&f, slices.Clone(commit)); bad != nil || err != nil {
 		t.Fatal(bad, err)
 	}
-	if x.owed.Load() != 1 || !bytes.Equal(sent.b, commit) || len(x.moving.rest) > 0 {
-		t.Errorf("%d answers are owed, the server has %q, and the next one is to get %q", x.owed.Load(), sent.b, x.moving.rest)
+	if x.work.Owed.Load() != 1 || !bytes.Equal(sent.b, commit) || len(x.moving.rest) > 0 {
+		t.Errorf("%d answers are owed, the server has %q, and the next one is to get %q", x.work.Owed.Load(), sent.b, x.moving.rest)
 	}
 	next := pgwire.AppendMessage(nil, 'Q', []byte("begin\x00"))
 	if _, err := x.forward(&f, slices.Clone(next)); err != nil || !bytes.Equal(sent.b, commit) || !bytes.Equal(x.moving.rest, next) {
@@ -254,15 +255,15 @@ func TestContinuedSessionTellsNumbers(t *testing.T) {
 	near.known()
 	near.unasked()
 	x := near.sessionOf(conn.PgConn().Conn())
-	x.drained.mu.Lock()
-	x.moving.known.Told.Tells = false
-	x.drained.mu.Unlock()
+	x.work.Lock()
+	x.work.Known.Told.Tells = false
+	x.work.Unlock()
 	near.dies()
 	near.shows(conn, map[string]string{"select current_setting('cluster_name')": "b"})
 	y := near.sessionOf(conn.PgConn().Conn())
-	y.drained.mu.Lock()
-	defer y.drained.mu.Unlock()
-	if st := y.moving.known.Told; st == nil || !st.Tells {
+	y.work.Lock()
+	defer y.work.Unlock()
+	if st := y.work.Known.Told; st == nil || !st.Tells {
 		t.Errorf("state %+v", st)
 	}
 }

@@ -18,7 +18,7 @@ func TestKernelPathLeavesDatabases(t *testing.T) {
 	conn, x := g.offloadedSession()
 	for _, sql := range []string{"create temp table a (b int)", "ALTER table a rename to c", "Drop table c"} {
 		for _, request := range [][]byte{query(sql), unnamed("select 1"), unnamed(sql + " -- ")} {
-			waitFor(t, "it is lent", func() bool { g.ask(conn, "select 1"); return x.offloaded.Load() })
+			waitFor(t, "it is lent", func() bool { g.ask(conn, "select 1"); return x.work.Offloaded() })
 			before := g.srv.Stats().KernelPath["statement"]
 			_, _ = conn.Write(request)
 			readUntilEnd(t, conn)
@@ -91,7 +91,7 @@ func TestKernelPathKnowsTheLast(t *testing.T) {
 			}
 			if c.last != nil {
 				_, _ = conn.Write(c.last)
-				waitFor(t, "it runs", func() bool { return !x.idle() && x.state() == "active" })
+				waitFor(t, "it runs", func() bool { return !x.work.Idle() && x.work.State() == "active" })
 			}
 			if x.path() != PathKernel {
 				t.Errorf("it is with %s: %v", x.path(), g.srv.Stats().KernelPath)
@@ -122,7 +122,7 @@ func TestKernelPathPassesNoStatesOn(t *testing.T) {
 		p.updateInterest()
 	}))
 	p.loop.Post(func() {
-		p.loop.Post(func() { lent <- x.offloaded.Load() && x.moving.asked != nil }) // in a later turn
+		p.loop.Post(func() { lent <- x.work.Offloaded() && x.moving.asked != nil }) // in a later turn
 	})
 	if <-lent {
 		t.Error("it was lent before it has answered")

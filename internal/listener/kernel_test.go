@@ -67,7 +67,7 @@ func (g *group) offloadedSession() (net.Conn, *session) {
 		g.srv.mu.Lock()
 		defer g.srv.mu.Unlock()
 		for _, s := range g.srv.sessions {
-			if s.addr == local && s.offloaded.Load() {
+			if s.addr == local && s.work.Offloaded() {
 				x = s
 			}
 		}
@@ -105,7 +105,7 @@ func TestKernelPathKeepsTheBooks(t *testing.T) {
 		t.Errorf("%s, %d busy", s.State, g.srv.Busy())
 	}
 	x.reclaim()
-	waitFor(t, "it is back", func() bool { return !x.offloaded.Load() })
+	waitFor(t, "it is back", func() bool { return !x.work.Offloaded() })
 	if s := g.srv.Sessions()[0]; s.State != "idle in transaction" || s.BytesIn != in+40*uint64(len(query("select 1")))+uint64(len(query("begin"))) {
 		t.Errorf("%+v", s)
 	}
@@ -140,9 +140,9 @@ func TestKernelPathVerdicts(t *testing.T) {
 			}
 			if c.last != nil {
 				_, _ = conn.Write(c.last)
-				waitFor(t, "it has passed", func() bool { return x.state() == "active" })
+				waitFor(t, "it has passed", func() bool { return x.work.State() == "active" })
 			}
-			if !x.offloaded.Load() {
+			if !x.work.Offloaded() {
 				t.Errorf("it is back: %v", g.srv.Stats().KernelPath)
 			}
 			x.end(ending{reason: "test", why: "a test wants it"})
@@ -203,7 +203,7 @@ func TestKernelPathGate(t *testing.T) {
 	waitFor(t, "the answer is held", func() bool { return g.srv.Stats().Gated == 1 })
 	g.gate.Store(openGate())
 	readUntil(t, conn, 'Z')
-	waitFor(t, "it is lent again", x.offloaded.Load)
+	waitFor(t, "it is lent again", x.work.Offloaded)
 	soon := boottime.Now() + 200*time.Millisecond
 	g.gate.Int64.Store(int64(soon)) // not announced: an earlier deadline is found by polling
 	told := (*g.srv.loops.Load())[0].path.Deadline
@@ -220,7 +220,7 @@ func TestKernelPathUngated(t *testing.T) {
 	g := offloadGroup(t, nil)
 	conn, x := g.offloadedSession()
 	g.gate.Store(closedGate())
-	waitFor(t, "it is called back", func() bool { return !x.offloaded.Load() })
+	waitFor(t, "it is called back", func() bool { return !x.work.Offloaded() })
 	_, _ = conn.Write(query("select 1"))
 	waitFor(t, "the answer is held", func() bool { return g.srv.Stats().Gated == 1 })
 	g.gate.Store(openGate())
@@ -326,13 +326,13 @@ func TestKernelPathCopy(t *testing.T) {
 	}
 	raw, x := g.offloadedSession()
 	g.ask(raw, "create temp table copied(a text)")
-	waitFor(t, "it is lent", func() bool { g.ask(raw, "select 1"); return x.offloaded.Load() })
+	waitFor(t, "it is lent", func() bool { g.ask(raw, "select 1"); return x.work.Offloaded() })
 	_, _ = raw.Write(unnamed("copy copied from stdin"))
 	readUntil(t, raw, 'G')
 	_, _ = raw.Write(pgwire.AppendMessage(pgwire.AppendMessage(pgwire.AppendMessage(nil, 'd', []byte("one\n")), 'c', nil), 'S', nil))
 	readUntil(t, raw, 'Z')
 	g.ask(raw, "select 1")
-	if x.offloaded.Load() {
+	if x.work.Offloaded() {
 		t.Error("a session that prepared a COPY is offloaded again")
 	}
 }
@@ -411,13 +411,13 @@ func TestKernelPathSlowClient(t *testing.T) {
 			_, _ = conn.Write(query("select repeat('s', 3000), " + strconv.Itoa(asked)))
 			waitFor(t, "it is answered, or cannot be", func() bool {
 				for range 100 { // the session is idle also while the request is on its way to it
-					if x.info().BytesOut > uint64(asked)*3000 && x.state() == "idle" {
+					if x.info().BytesOut > uint64(asked)*3000 && x.work.State() == "idle" {
 						return true
 					}
 					time.Sleep(time.Millisecond)
 				}
 				// If the session has come back, its requests wait behind the answers in the kernel's backlog.
-				waits = !blocked() && x.offloaded.Load()
+				waits = !blocked() && x.work.Offloaded()
 				return !waits
 			})
 		}

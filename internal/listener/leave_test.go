@@ -27,9 +27,9 @@ func TestALeavingSessionKeepsWhatItsClientSends(t *testing.T) {
 	g.srv.Drain(true)
 	g.srv.ReadStates(t.Context())
 	x := g.srv.localSessions()[0]
-	x.drained.mu.Lock()
+	x.work.Lock()
 	x.startLeaving() // its carrier is not told yet
-	x.drained.mu.Unlock()
+	x.work.Unlock()
 	for _, piece := range []string{"select 'first'", "select 'second'", "select 'third'"} {
 		was, b := x.bytesIn.Load(), query(piece)
 		_, _ = conn.Write(b)

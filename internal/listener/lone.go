@@ -1,36 +1,14 @@
 package listener
 
 import (
-	"bytes"
 	"slices"
 	"time"
 
-	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/listener/continuity"
 	"github.com/coteriedb/coterie/internal/listener/lone"
-	"github.com/coteriedb/coterie/internal/listener/replay"
 	"github.com/coteriedb/coterie/internal/listener/socket"
-	"github.com/coteriedb/coterie/internal/listener/stmt"
 )
-
-// applicationName is the setting by which a client names its program.
-const applicationName = "application_name"
-
-// reported follows a ParameterStatus. Its setting may have changed where no text of the client shows it.
-func (x *session) reported(typ byte, body []byte) {
-	if typ != 'S' || !x.drained.local && !x.moving.known.Follows {
-		return
-	}
-	name, value, _ := bytes.Cut(body, []byte{0})
-	x.drained.mu.Lock()
-	defer x.drained.mu.Unlock()
-	x.moving.tracker.Reported(string(name))
-	x.moving.known.Unchanged.Doubt()
-	if string(name) == applicationName {
-		x.moving.application = string(bytes.TrimRight(value, "\x00"))
-	}
-}
 
 // libraries returns why a session whose state was read cannot outlive its server for the libraries of its process; ""
 // if it can.
@@ -38,176 +16,10 @@ func (x *session) libraries(q *question, answered bool) string {
 	switch {
 	case !answered:
 		return ""
-	case x.drained.local:
+	case x.work.Local:
 		return continuity.StatefulLibrary(x.backendPID())
 	}
 	return continuity.StatefulExtension(q.state.Extensions)
-}
-
-// knows notes the state of a session that continues another one.
-func (x *session) knows(st *continuity.State) {
-	if continuity.StatefulExtension(st.Extensions) == "" {
-		x.moving.known.Unchanged.Asked()
-		x.moving.known.Learn(st)
-	}
-}
-
-// outlook returns what would become of the session, by what is known here.
-func (x *session) outlook() continuity.Outlook {
-	x.drained.mu.Lock()
-	defer x.drained.mu.Unlock()
-	o := continuity.Outlook{Replica: string(x.replica), Application: x.moving.application, User: x.user, Failover: x.inFailover()}
-	if why, _ := x.wouldEnd(); why == "" {
-		o.Server.Fate = continuity.Kept
-	} else {
-		o.Server = continuity.Prospect{Fate: continuity.Ends, Why: why}
-	}
-	if o.Server.Fate == continuity.Kept {
-		o.Transaction = x.transactionOutlook()
-	}
-	if o.Node = o.Server; x.drained.local {
-		o.Node = continuity.Prospect{Fate: continuity.Ends, Why: "it came through the listener of that node"}
-	}
-	k := &x.moving.known
-	switch {
-	case x.moving.tracker.Why() != "":
-		o.Statement = x.moving.by
-	case k.Follows && !k.Unchanged.Holds():
-		o.Statement = k.Unchanged.By()
-	case k.Refusal != "":
-		if i := slices.IndexFunc(x.moving.leaves, func(tag string) bool { return continuity.MadeBy(k.Refusal, tag) }); i >= 0 {
-			o.Statement = x.moving.leaves[i]
-		}
-	}
-	return o
-}
-
-// transactionOutlook returns what would become of the open transaction of a session that outlives its server: whether
-// it would be executed again, or fail with 40001. The caller holds drained.mu.
-func (x *session) transactionOutlook() continuity.Prospect {
-	why := replay.NotKept
-	switch {
-	case x.status.Load() != 'T':
-		return continuity.Prospect{}
-	case !x.srv.replays():
-		why = "CONTINUITY = SESSION"
-	case x.moving.log != nil && x.moving.known.Told != nil:
-		if why = x.moving.log.Refusal(x.moving.known.Told.Texts()); why == "" {
-			return continuity.Prospect{Fate: continuity.Kept}
-		}
-	}
-	return continuity.Prospect{Fate: continuity.Ends, Why: why}
-}
-
-// The fates of a session whose transaction a planned failover cuts.
-const (
-	cutReplayed = "executed again"
-	cutFails    = "its transaction fails with 40001"
-	cutEnds     = "ends"
-)
-
-// foresee enters what a planned failover would do with a session that is busy.
-func (x *session) foresee(m *ag.SessionMove) {
-	x.drained.mu.Lock()
-	defer x.drained.mu.Unlock()
-	if p := x.inFailover(); p.Fate == continuity.Ends { // it would not move afterwards either
-		m.Why = p.Why
-		return
-	}
-	if m.Waits = true; x.relayed {
-		return
-	}
-	if why, _ := x.wouldEnd(); why != "" {
-		m.Cut = cutEnds + ": " + why
-		return
-	}
-	switch p := x.transactionOutlook(); {
-	case p.Fate == continuity.Ends:
-		m.Cut = cutFails + ": " + p.Why
-	case p.Fate == continuity.Kept, x.loneFate() == lone.Repeated:
-		m.Cut = cutReplayed
-	default: // it has failed already, or is being begun
-		m.Cut = cutFails
-	}
-}
-
-// maxLeaves is how many different statements are remembered of a session.
-const maxLeaves = 4
-
-// noteStatement notes the keywords of a statement by which the session may not be moved. fine is whether it could be
-// before. The caller holds drained.mu.
-func (x *session) noteStatement(typ byte, body []byte, fine bool) {
-	m := &x.moving
-	if fine && m.tracker.Why() != "" {
-		m.by = stmt.TagOf(typ, body)
-	}
-	if tag := stmt.Leaves(typ, body); tag != "" && len(m.leaves) < maxLeaves && !slices.Contains(m.leaves, tag) {
-		m.leaves = append(m.leaves, tag)
-	}
-}
-
-// The functions below keep requests outside a transaction block (package lone). If they change nothing, or have not
-// reached their server, they go on at the next one when it is lost.
-
-// keepLone keeps a piece of a message of the client. begun means that it is the beginning, whole that it reaches the
-// end. The caller holds drained.mu.
-func (x *session) keepLone(piece []byte, begun, whole bool) {
-	k, l := &x.moving.known, &x.moving.lone
-	if !k.Follows {
-		return
-	}
-	switch {
-	case !begun || !x.idle() || l.Fresh():
-	case k.Unchanged.Holds():
-		l.Begin(&x.srv.loneMemory)
-	default:
-		l.Forget()
-	}
-	if l.On() {
-		l.Sent(piece, begun, whole)
-	}
-	x.noteLone()
-}
-
-// noteLone notes for downstream whether requests are kept, after that has changed. The caller holds drained.mu.
-func (x *session) noteLone() {
-	m := &x.moving
-	if awaits := m.lone.Awaits(); m.awaits.Load() != awaits {
-		m.awaits.Store(awaits)
-	}
-	if keeps := m.lone.On(); m.keeps.Load() != keeps {
-		m.keeps.Store(keeps)
-	}
-	if writes := m.lone.Write() != nil; m.writes.Load() != writes {
-		m.writes.Store(writes)
-	}
-}
-
-// answering notes that the client gets a message of that type, or a part of it.
-func (x *session) answering(typ byte) {
-	if !x.moving.awaits.Load() || typ == 'N' || typ == 'S' || typ == 'A' {
-		return
-	}
-	x.drained.mu.Lock()
-	defer x.drained.mu.Unlock()
-	x.moving.lone.Answering()
-	x.noteLone()
-}
-
-// unsent notes that the last n bytes of the client were not sent.
-func (x *session) unsent(n int) {
-	x.drained.mu.Lock()
-	defer x.drained.mu.Unlock()
-	x.moving.lone.Unsent(n)
-}
-
-// loneFate returns what would become of the requests under way outside a block if the server were lost now. The caller
-// holds drained.mu.
-func (x *session) loneFate() lone.Fate {
-	if !x.moving.lone.On() {
-		return lone.Doubtful
-	}
-	return x.moving.lone.Fate(x.preparedText)
 }
 
 // wouldWrite reports whether a message of the server tells that a request that is executed again would have written. It
@@ -217,7 +29,7 @@ func (x *session) wouldWrite(typ byte, body []byte) bool {
 		return false
 	}
 	x.moving.guarded = typ != 'Z'
-	if typ != 'E' || !x.onPrimary || pgwire.ErrorField(body, 'C') != lone.ReadOnly {
+	if typ != 'E' || !x.work.OnPrimary || pgwire.ErrorField(body, 'C') != lone.ReadOnly {
 		return false
 	}
 	x.end(ending{reason: "hidden write", why: "its server was lost, and the query writes by a function that a view or an operator calls"})
@@ -230,10 +42,10 @@ func (x *session) wouldWrite(typ byte, body []byte) bool {
 // one, before that is sent. w is the change if its number is known, or if the question was canceled. With over nothing
 // of b is to be sent: the client has left, or the session has ended.
 func (x *session) asksNumber(b []byte) (w *lone.Write, over bool) {
-	if x.status.Load() != 'I' || !x.onPrimary || !x.fromNode() || !x.srv.replays() {
+	if x.work.Status.Load() != 'I' || !x.work.OnPrimary || !x.fromNode() || !x.srv.rules.Replays() {
 		return nil, false
 	}
-	if w = x.beginsChange(b); w == nil {
+	if w = x.work.BeginsChange(b); w == nil {
 		return nil, false
 	}
 	question := lone.Question()
@@ -244,37 +56,23 @@ func (x *session) asksNumber(b []byte) (w *lone.Write, over bool) {
 		if !x.awaitsNumber(w) {
 			return nil, true
 		}
-		x.drained.mu.Lock()
-		canceled := w.Canceled()
-		if !canceled {
-			question = w.Synced()
-		}
-		x.drained.mu.Unlock()
-		if canceled {
+		var canceled bool
+		if question, canceled = x.work.QuestionAnswered(w); canceled {
 			return w, false
 		}
 		if question == nil {
 			break
 		}
 	}
-	x.drained.mu.Lock()
-	defer x.drained.mu.Unlock()
-	if w.Xid != 0 {
-		return w, false
+	known, failed := x.work.NumberTold(w)
+	if failed {
+		x.srv.log.Warn("the question for the number of a transaction has failed", "session", x.id, "user", x.user)
 	}
-	if w.Asked() {
+	if !known {
 		return nil, false
 	}
-	x.srv.log.Warn("the question for the number of a transaction has failed", "session", x.id, "user", x.user)
-	x.moving.numberless = time.Now().Add(numberlessFor)
-	x.unsynced.Store(false)
-	x.moving.lone.Forget()
-	x.noteLone()
-	return nil, false
+	return w, false
 }
-
-// After a question for a number that has failed, the session is not asked for so long.
-const numberlessFor = time.Minute
 
 // awaitsNumber waits for the answer to the question for the number of a change. It reports false if the client has left
 // meanwhile, or if the server was silent for as long as a session waits for the next one: the change was not sent, and
@@ -295,10 +93,7 @@ func (x *session) awaitsNumber(w *lone.Write) bool {
 			}
 			return false
 		case <-deadline.C:
-			x.drained.mu.Lock()
-			x.drained.held = true // it was not begun
-			x.unsynced.Store(false)
-			x.drained.mu.Unlock()
+			x.work.Unbegun()
 			x.end(ending{reason: "silent", why: "its server has not answered in time"})
 			return false
 		}
@@ -306,63 +101,15 @@ func (x *session) awaitsNumber(w *lone.Write) bool {
 	}
 }
 
-// requested returns what goes to PostgreSQL for the change b. The caller does not hold drained.mu.
-func (x *session) requested(w *lone.Write, b []byte) []byte {
-	x.drained.mu.Lock()
-	defer x.drained.mu.Unlock()
-	return w.Request(b)
-}
-
-// beginsChange returns the change that the client's bytes are; nil: they are none whose number can be asked for.
-func (x *session) beginsChange(b []byte) *lone.Write {
-	x.drained.mu.Lock()
-	defer x.drained.mu.Unlock()
-	k := &x.moving.known
-	if !k.Follows || !x.idle() || x.drained.midway || x.moving.asking.Refused || time.Now().Before(x.moving.numberless) || x.requests.Sealed || x.moving.leaving.Load() || !lone.Changes(b, x.preparedText) {
-		return nil
-	}
-	if why, _ := x.wouldEnd(); why != "" || !k.Told.Tells || b[0] == 'Q' && !k.Told.Ruleless {
-		return nil
-	}
-	x.unsynced.Store(true) // until the Sync of the change
-	w := x.moving.lone.Ask(&x.srv.loneMemory, b)
-	x.noteLone()
-	return w
-}
-
 // holdsAnswer takes the current message of a chunk from what goes to the client, if it answers the question for a
 // number, or the change that is not committed yet.
 func (x *session) holdsAnswer(typ byte, p *passing) bool {
-	x.drained.mu.Lock()
-	defer x.drained.mu.Unlock()
-	w := x.moving.lone.Write()
-	if w == nil {
-		return false
-	}
-	before, swallow := w.Take(typ, p.b[p.begin:p.at], p.tail)
-	if swallow {
+	before, held := x.work.HoldsAnswer(typ, p.b[p.begin:p.at], p.tail)
+	if held {
 		p.b, p.at = append(p.b[:p.begin], p.b[p.at:]...), p.begin
 	}
 	p.insert(before)
-	return swallow
-}
-
-// notAsked notes a question that the other node has perhaps not forwarded, and gives back.
-func (x *session) notAsked() {
-	x.drained.mu.Lock()
-	defer x.drained.mu.Unlock()
-	if w := x.moving.lone.Write(); w != nil {
-		x.moving.unanswered = w.Pending()
-	}
-}
-
-// passHeld has the client get what is held of an answer before a message that is not held.
-func (x *session) passHeld(p *passing) {
-	x.drained.mu.Lock()
-	defer x.drained.mu.Unlock()
-	if w := x.moving.lone.Write(); w != nil {
-		p.insert(w.Pass())
-	}
+	return held
 }
 
 // insert puts bytes that were checked before the current message.
@@ -371,12 +118,4 @@ func (p *passing) insert(b []byte) {
 		p.b = slices.Concat(p.b[:p.begin], b, p.b[p.begin:])
 		p.begin, p.at, p.piece = p.begin+n, p.at+n, p.piece+n
 	}
-}
-
-// forgetLone ends the keeping of requests.
-func (x *session) forgetLone() {
-	x.drained.mu.Lock()
-	defer x.drained.mu.Unlock()
-	x.moving.lone.Forget()
-	x.noteLone()
 }

@@ -138,24 +138,24 @@ func (g *group) answersAs(texts []string) (asked int) {
 		reset()
 		want := strings.Join(answered(t, direct, text), "\n")
 		reset()
-		x.drained.mu.Lock()
+		x.work.Lock()
 		if x.beginsChangeOf(text) {
 			asked++
 		}
-		x.drained.mu.Unlock()
+		x.work.Unlock()
 		if got := strings.Join(answered(t, conn, text), "\n"); got != want {
 			t.Errorf("%s\n the client gets\n%.1500s\n want\n%.1500s", text, got, want)
 		}
 	}
-	x.drained.mu.Lock()
-	defer x.drained.mu.Unlock()
-	if !x.idle() || x.moving.lone.On() || !x.moving.numberless.IsZero() {
-		t.Errorf("idle %v", x.idle())
+	x.work.Lock()
+	defer x.work.Unlock()
+	if !x.work.Idle() || x.work.Lone.On() || !x.work.Numberless.IsZero() {
+		t.Errorf("idle %v", x.work.Idle())
 	}
 	return asked
 }
 
 // beginsChangeOf reports whether the number of that Query would be asked for.
 func (x *session) beginsChangeOf(text string) bool {
-	return x.moving.known.Told.Ruleless && lone.Changes(pgwire.AppendMessage(nil, 'Q', append([]byte(text), 0)), x.preparedText)
+	return x.work.Known.Told.Ruleless && lone.Changes(pgwire.AppendMessage(nil, 'Q', append([]byte(text), 0)), x.work.PreparedText)
 }

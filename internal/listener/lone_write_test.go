@@ -186,14 +186,14 @@ func loneChangeIsSentOnce(t *testing.T, changes func(*pgx.Conn, string) <-chan s
 		t.Errorf("%d rows by a prepared statement", n)
 	}
 	x := near.sessionOf(conn.PgConn().Conn())
-	x.drained.mu.Lock()
-	if !x.moving.numberless.IsZero() || !x.idle() || x.moving.lone.On() {
-		t.Errorf("numberless %v, idle %v", x.moving.numberless, x.idle())
+	x.work.Lock()
+	if !x.work.Numberless.IsZero() || !x.work.Idle() || x.work.Lone.On() {
+		t.Errorf("numberless %v, idle %v", x.work.Numberless, x.work.Idle())
 	}
-	x.drained.mu.Unlock()
+	x.work.Unlock()
 	stop(t, pid)
 	heard := changes(conn, "insert into sent values (5) returning x")
-	waitFor(t, "the number is asked for", func() bool { return x.moving.writes.Load() })
+	waitFor(t, "the number is asked for", func() bool { return x.work.Writes() })
 	if list := near.srv.Continuity(); len(list) != 1 || list[0].Node.Fate != "KEPT" {
 		t.Errorf("%+v", list)
 	}
@@ -222,9 +222,9 @@ func TestQuestionForANumberCallsOnlyItsOwn(t *testing.T) {
 		t.Errorf("the client hears %q", got)
 	}
 	x := near.sessionOf(conn.PgConn().Conn())
-	x.drained.mu.Lock()
-	defer x.drained.mu.Unlock()
-	if x.moving.asking.Refused || !x.moving.numberless.IsZero() {
+	x.work.Lock()
+	defer x.work.Unlock()
+	if x.work.Asking.Refused || !x.work.Numberless.IsZero() {
 		t.Error("the question has failed")
 	}
 }
@@ -250,7 +250,7 @@ func TestLoneChangeWithoutItsNumber(t *testing.T) {
 	if got := near.one(conn, "select count(*)::text from pg_prepared_statements where name like 'coterie%'"); got != "0" {
 		t.Errorf("%s statements of the question are left", got)
 	}
-	if x := near.sessionOf(conn.PgConn().Conn()); !x.idle() {
+	if x := near.sessionOf(conn.PgConn().Conn()); !x.work.Idle() {
 		t.Error("the session is not idle")
 	}
 }
@@ -265,7 +265,7 @@ func TestBackendEndsWhileItIsAskedForANumber(t *testing.T) {
 	x := near.sessionOf(conn.PgConn().Conn())
 	stop(t, pid)
 	heard := changes(conn, "insert into nothing values (1)")
-	waitFor(t, "the number is asked for", func() bool { return x.moving.writes.Load() })
+	waitFor(t, "the number is asked for", func() bool { return x.work.Writes() })
 	near.servers["a"].sql(t, "select pg_terminate_backend("+pid+")")
 	goOn(t, pid)
 	if got := <-heard; !strings.HasPrefix(got, "FATAL 57P01") {
@@ -339,7 +339,7 @@ func TestCanceledQuestionCancelsTheChange(t *testing.T) {
 			}
 		}
 		heard := execute(conn, "insert into canceled values (1)")
-		waitFor(t, "the number is asked for, and the question waits", func() bool { return x.moving.writes.Load() && value[bool](t, other, waits) })
+		waitFor(t, "the number is asked for, and the question waits", func() bool { return x.work.Writes() && value[bool](t, other, waits) })
 		_ = value[bool](t, other, cancel)
 		if got := <-heard; got != "ERROR 57014 I" {
 			t.Errorf("the client hears %q", got)
@@ -347,10 +347,10 @@ func TestCanceledQuestionCancelsTheChange(t *testing.T) {
 		if _, err := other.Exec(t.Context(), "rollback"); err != nil {
 			t.Fatal(err)
 		}
-		if x.drained.mu.Lock(); !x.idle() || !x.moving.numberless.IsZero() || x.moving.lone.On() {
-			t.Errorf("idle %v, numberless %v", x.idle(), x.moving.numberless)
+		if x.work.Lock(); !x.work.Idle() || !x.work.Numberless.IsZero() || x.work.Lone.On() {
+			t.Errorf("idle %v, numberless %v", x.work.Idle(), x.work.Numberless)
 		}
-		x.drained.mu.Unlock()
+		x.work.Unlock()
 	}
 	if got := <-simply(conn, "insert into canceled values (2) returning x"); got != "2 INSERT 0 1 I" {
 		t.Errorf("the client hears %q", got)
@@ -373,7 +373,7 @@ func TestClientLeavesWhileItIsAskedForANumber(t *testing.T) {
 	x := near.sessionOf(conn.PgConn().Conn())
 	stop(t, pid)
 	_ = changes(conn, "insert into nothing values (1)")
-	waitFor(t, "the number is asked for", func() bool { return x.moving.writes.Load() })
+	waitFor(t, "the number is asked for", func() bool { return x.work.Writes() })
 	_ = conn.PgConn().Conn().Close()
 	waitFor(t, "its direction of the session has ended", x.terminated.Load)
 }

@@ -82,13 +82,13 @@ func TestBatchWhoseCommitIsNotWritten(t *testing.T) {
 func TestCloseThatIsAnsweredBesideACommit(t *testing.T) {
 	x := &session{srv: &Server{}, moving: newMoving(nil)}
 	closed := pgwire.AppendMessage(nil, '3', nil)
-	x.batched('C')
-	x.batched('C')
+	x.work.Batched('C')
+	x.work.Batched('C')
 	if x.swallows('3', closed, false) {
 		t.Fatal("it is kept from the client, and nothing was asked")
 	}
-	x.moving.asking.Commit = indoubt.New(nil, 0).InBatch(x.moving.asking.Closes) // before downstream has observed the answer
-	x.moving.asking.Asks.Store(true)
+	x.work.Asking.Commit = indoubt.New(nil, 0).InBatch(x.work.Asking.Closes) // before downstream has observed the answer
+	x.work.Asking.Asks.Store(true)
 	x.observeAnswer('3', nil)
 	if x.swallows('3', closed, false) || !x.swallows('3', closed, false) {
 		t.Error("the beginning of the answer to the question is not told from answers to the client")

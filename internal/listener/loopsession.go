@@ -80,7 +80,7 @@ func (x *session) loopable() bool {
 			return false
 		}
 	}
-	return x.drained.local && !x.relayed && (c != nil || x.client == x.raw) && socket.Is(x.raw) && socket.Is(x.backend)
+	return x.work.Local && !x.relayed && (c != nil || x.client == x.raw) && socket.Is(x.raw) && socket.Is(x.backend)
 }
 
 // toLoop hands the session to a loop. It reports false if no loop runs or the session cannot be carried by one.
@@ -166,7 +166,7 @@ func (p *loopSession) guarded(f func()) func() {
 			return
 		}
 		defer p.rescue()
-		if p.x.offloaded.Load() {
+		if p.x.work.Offloaded() {
 			p.finishReclaim()
 			p.updateInterest()
 		}
@@ -189,7 +189,7 @@ func (s *side) Ready(events uint32) {
 		return
 	}
 	defer p.rescue()
-	if p.x.offloaded.Load() { // an end of a stream: the bytes before it are read once the session is back
+	if p.x.work.Offloaded() { // an end of a stream: the bytes before it are read once the session is back
 		p.finishReclaim()
 		p.updateInterest()
 		return
@@ -218,7 +218,7 @@ func (s *side) Ready(events uint32) {
 // request, stop the reading from the other side. So back-pressure reaches PostgreSQL and the client, and memory stays
 // bounded.
 func (p *loopSession) updateInterest() {
-	if p.phase == closed || p.x.offloaded.Load() {
+	if p.phase == closed || p.x.work.Offloaded() {
 		return
 	}
 	var client, backend uint32

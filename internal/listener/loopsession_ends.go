@@ -85,7 +85,7 @@ func (p *loopSession) forward(chunk []byte) {
 		if x.ended.Load() != nil { // the outcome may have been decided without what release has just counted
 			break
 		}
-		if n == 0 && x.moving.leaving.Load() {
+		if n == 0 && x.work.Leaving.Load() {
 			p.rest = append(p.rest, chunk...) // the client is read until leave
 			break
 		}
@@ -93,7 +93,7 @@ func (p *loopSession) forward(chunk []byte) {
 			p.hold(d, chunk)
 			return
 		}
-		out := x.preceded(x.instead.Replaced(chunk[:n]))
+		out := x.work.Preceded(x.instead.Replaced(chunk[:n]))
 		p.altered.Goes(n, len(out), x.instead.Last)
 		if err := p.backend.Send(out, p.mayQueue()); err != nil {
 			p.sendFailed(&p.backend)
@@ -233,7 +233,7 @@ func (p *loopSession) close() {
 		}
 	}
 	if p.kernel != nil && !p.lent {
-		if p.x.offloaded.Load() { // a panic ended it
+		if p.x.work.Offloaded() { // a panic ended it
 			p.x.cameBack()
 		}
 		p.loop.offloaded[p.kernel.Index] = nil
@@ -241,7 +241,7 @@ func (p *loopSession) close() {
 	}
 	p.x.forget()
 	if p.x.ended.Load() != movedOn { // else the next session needs it
-		p.x.closeLog()
+		p.x.work.Close()
 	}
 	p.x.moving.over()
 	p.loop.ended = append(p.loop.ended, p)
@@ -257,7 +257,7 @@ func (p *loopSession) woken() {
 		boundary := !p.awaiting && len(p.held) == 0 && !p.backend.Full() && !p.backend.eof
 		x.ask(q, boundary, func(b []byte) error { return p.backend.Send(b, p.mayQueue()) })
 	}
-	if x.moving.leaving.Load() {
+	if x.work.Leaving.Load() {
 		p.leave()
 	}
 }
@@ -305,7 +305,7 @@ func (p *loopSession) leave() {
 // backendDropped drops what the backend has not got: it never will.
 func (p *loopSession) backendDropped() {
 	p.backend.Drop()
-	p.x.unsent(p.altered.OfClient(p.backend.Unsent))
+	p.x.work.Unsent(p.altered.OfClient(p.backend.Unsent))
 }
 
 // stay ends a session that was to leave its backend and cannot.
@@ -385,10 +385,10 @@ func (x *session) observeUse(typ byte, text []byte, begun, whole bool) {
 }
 
 // mayKeepBackend reports, when the client's Terminate arrives, whether its backend may serve another client. The
-// caller holds drained.mu.
+// caller holds the lock of work.
 func (x *session) mayKeepBackend() bool {
 	s := x.srv
-	return x.use.Clean() && x.idle() && !x.drained.midway && x.ended.Load() == nil && !x.confirmation.Canceled() &&
+	return x.use.Clean() && x.work.Idle() && !x.work.Midway && x.ended.Load() == nil && !x.confirmation.Canceled() &&
 		s.drain.Load() == nil && s.cfg.Reuse()
 }
 

@@ -149,10 +149,10 @@ func (l *losing) settle() {
 		return
 	}
 	settled := func() bool {
-		x.drained.mu.Lock()
-		defer x.drained.mu.Unlock()
-		k := &x.moving.known
-		if k.Unchanged.Holds() && (k.Told != nil || k.Refusal != "") || x.moving.tracker.Why() != "" || !k.Follows {
+		x.work.Lock()
+		defer x.work.Unlock()
+		k := &x.work.Known
+		if k.Unchanged.Holds() && (k.Told != nil || k.Refusal != "") || x.work.Tracker.Why() != "" || !k.Follows {
 			return true
 		}
 		k.Next, k.Pause = time.Now(), 0 // not ever more seldom

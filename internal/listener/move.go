@@ -18,12 +18,8 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/gate"
 	"github.com/coteriedb/coterie/internal/listener/hello"
 	"github.com/coteriedb/coterie/internal/listener/indoubt"
-	"github.com/coteriedb/coterie/internal/listener/known"
-	"github.com/coteriedb/coterie/internal/listener/lone"
 	"github.com/coteriedb/coterie/internal/listener/lostblock"
 	"github.com/coteriedb/coterie/internal/listener/prospect"
-	"github.com/coteriedb/coterie/internal/listener/replay"
-	"github.com/coteriedb/coterie/internal/listener/sessionstate"
 	"github.com/coteriedb/coterie/internal/listener/socket"
 )
 
@@ -35,56 +31,32 @@ import (
 
 // moving is the part of a session that a move uses.
 type moving struct {
-	owner    *client              // its client; nil: the client is at another node
-	accepts  bool                 // the listener of that node takes sessions back
-	outlives bool                 // and has them outlive this server
-	tracker  sessionstate.Tracker // guarded by drained.mu, as are state, refusal and rest
-	state    *continuity.State    // what the server told; nil: nothing, or something was forwarded since
-	refusal  string               // why it cannot be moved
-	stays    time.Duration        // CLOCK_BOOTTIME at which ContinueReaders left it behind; 0: never. Guarded by drained.mu
+	owner    *client           // its client; nil: the client is at another node
+	accepts  bool              // the listener of that node takes sessions back
+	outlives bool              // and has them outlive this server
+	state    *continuity.State // what the server told; nil: nothing, or something was forwarded since
+	refusal  string            // why it cannot be moved
+	stays    time.Duration     // CLOCK_BOOTTIME at which ContinueReaders left it behind; 0: never. Guarded by the lock of work
 	// forwarded is whether a request was forwarded since the server was asked.
-	forwarded   bool
-	known       known.State              // what is known if its server is lost
-	outlived    atomic.Bool              // its server is lost, and it leaves that
-	interrupted bool                     // a request was cut by that: guarded by drained.mu, as is failed
-	failed      bool                     // it is in a transaction block that has failed
-	open        bool                     // its transaction was open between two requests: the client is not told yet
-	doubtful    bool                     // the request that was cut is a COMMIT whose outcome is asked for
-	asking      indoubt.Asking           // the question for the number of the open transaction: guarded by drained.mu
-	numberless  time.Time                // no number of a change is asked for before that: its server has refused one
-	proved      indoubt.Outcome          // of the new session: the outcome of the COMMIT of the one before it
-	before      []byte                   // of upstream: goes to PostgreSQL before the next bytes of the client
-	timelines   []ag.TimelineEntry       // of its server, as the routes have them that led there
-	lone        lone.Log                 // requests outside a block that are under way: guarded by drained.mu, as is fate
-	awaits      atomic.Bool              // the client has got nothing of the answer to the first of them
-	keeps       atomic.Bool              // there are some
-	writes      atomic.Bool              // the first of them is a change whose answer is held
-	guarded     bool                     // of downstream: its first request is one that is executed again, and can write nothing
-	fate        lone.Fate                // what becomes of them when the server is lost
-	mayLog      bool                     // its transactions may be executed again
-	log         *replay.Log              // of its open transaction, guarded by drained.mu; nil: none was kept yet
-	logs        atomic.Bool              // requests and answers are being kept
-	replays     bool                     // its transaction is to be executed again
-	tried       bool                     // that was begun
-	unreplayed  string                   // why it is not
-	resumed     bool                     // of the new session: it is in that transaction
-	spilled     bool                     // of upstream: what the client sent was discarded
-	unanswered  []byte                   // of downstream: a question that was perhaps not forwarded by the other node
-	rest        []byte                   // from the client, not forwarded when the session left its backend
-	wants       atomic.Pointer[question] // is to be asked by downstream
-	asked       *question                // of downstream: the answer is arriving
-	given       []byte                   // of downstream: what followed the message that gives the session back; nil: none came
-	err         error                    // why it was not taken back
-	unresumed   error                    // why no other one continues it
-	seen        Progress                 // of a reader that has left: what its next copy must have replayed; zero: not asked yet
-	leave       chan struct{}            // closed when leaving is set
-	leaving     atomic.Bool              // it leaves its backend
-	left        chan struct{}            // closed when it has left, or has ended instead (over)
-	isOver      atomic.Bool              // left is closed
-	early       []byte                   // of a session that continues another: bytes of the client that came before it
-	by          string                   // keywords of the statement for which tracker refuses: guarded by drained.mu, as are the next two
-	leaves      []string                 // keywords of statements that may have left something in the session
-	application string                   // application_name
+	forwarded  bool
+	outlived   atomic.Bool              // its server is lost, and it leaves that
+	proved     indoubt.Outcome          // of the new session: the outcome of the COMMIT of the one before it
+	timelines  []ag.TimelineEntry       // of its server, as the routes have them that led there
+	guarded    bool                     // of downstream: its first request is one that is executed again, and can write nothing
+	resumed    bool                     // of the new session: it is in that transaction
+	spilled    bool                     // of upstream: what the client sent was discarded
+	unanswered []byte                   // of downstream: a question that was perhaps not forwarded by the other node
+	rest       []byte                   // from the client, not forwarded when the session left its backend
+	wants      atomic.Pointer[question] // is to be asked by downstream
+	asked      *question                // of downstream: the answer is arriving
+	given      []byte                   // of downstream: what followed the message that gives the session back; nil: none came
+	err        error                    // why it was not taken back
+	unresumed  error                    // why no other one continues it
+	seen       Progress                 // of a reader that has left: what its next copy must have replayed; zero: not asked yet
+	leave      chan struct{}            // closed when work.Leaving is set
+	left       chan struct{}            // closed when it has left, or has ended instead (over)
+	isOver     atomic.Bool              // left is closed
+	early      []byte                   // of a session that continues another: bytes of the client that came before it
 }
 
 // newMoving returns the state of a session that nobody moves.
@@ -123,9 +95,9 @@ const turnTime = 250 * time.Millisecond
 
 // readState asks the session's backend for its state. It returns the reason if the session cannot be moved.
 func (x *session) readState(ctx context.Context) (st *continuity.State, why string) {
-	x.drained.mu.Lock()
-	why, streams := x.moving.tracker.Why(), x.drained.streaming || x.replicates
-	x.drained.mu.Unlock()
+	x.work.Lock()
+	why, streams := x.work.Tracker.Why(), x.work.Streams || x.work.Replicates
+	x.work.Unlock()
 	switch {
 	case why != "":
 		return nil, why
@@ -164,28 +136,28 @@ func (x *session) askState(ctx context.Context) (st *continuity.State, why strin
 		return nil, q.err.Error(), errors.Is(q.err, errAsked)
 	}
 	libraries := continuity.StatefulLibrary(x.backendPID())
-	x.drained.mu.Lock()
-	defer x.drained.mu.Unlock()
-	if why = x.immovable(q, libraries); why == "" && x.requests.UnnamedWaits() {
+	x.work.Lock()
+	defer x.work.Unlock()
+	if why = x.immovable(q, libraries); why == "" && x.work.Requests.UnnamedWaits() {
 		why = prospect.Unnamed
 	}
 	return &q.state, why, false
 }
 
 // immovable returns why a session whose state was read cannot be moved; "" if it can. libraries is what is said of
-// those of its process. The caller holds drained.mu.
+// those of its process. The caller holds the lock of work.
 func (x *session) immovable(q *question, libraries string) string {
-	why := cmp.Or(q.state.Loses(), libraries, x.moving.tracker.Why()) // what the kernel had relayed was entered before the question was sent
-	if why == "" && x.moving.tracker.Turned() && q.state.HasConstants() {
+	why := cmp.Or(q.state.Loses(), libraries, x.work.Tracker.Why()) // what the kernel had relayed was entered before the question was sent
+	if why == "" && x.work.Tracker.Turned() && q.state.HasConstants() {
 		return "it has changed DateStyle, IntervalStyle or TimeZone after it prepared statements with constants"
 	}
 	return why
 }
 
 func (x *session) cannotMove(why string) {
-	x.drained.mu.Lock()
+	x.work.Lock()
 	x.moving.state, x.moving.refusal = nil, why
-	x.drained.mu.Unlock()
+	x.work.Unlock()
 }
 
 // backendPID returns the process of the session's backend on this node.
@@ -214,7 +186,7 @@ func (x *session) woken(kept int) (leaves bool) {
 		return false
 	}
 	x.askWanted(kept)
-	return x.moving.leaving.Load()
+	return x.work.Leaving.Load()
 }
 
 // askWanted sends the question that waits, if one does.
@@ -226,14 +198,14 @@ func (x *session) askWanted(kept int) {
 
 // ask sends the question, if nothing is under way. boundary is whether no message of the server has begun.
 func (x *session) ask(q *question, boundary bool, send func([]byte) error) {
-	x.drained.mu.Lock() // until the question is sent: a request after it is answered after it
-	defer x.drained.mu.Unlock()
+	x.work.Lock() // until the question is sent: a request after it is answered after it
+	defer x.work.Unlock()
 	switch {
 	case x.moving.asked != nil:
 		q.err = errAsked
 	case x.starting:
 		q.err = errors.New("it was being opened when its state was to be read")
-	case !boundary || x.drained.midway || !x.idle() || !x.answers.AtBoundary() || x.moving.guarded: // the question's Sync would end what guard has begun
+	case !boundary || x.work.Midway || !x.work.Idle() || !x.answers.AtBoundary() || x.moving.guarded: // the question's Sync would end what guard has begun
 		q.err = errors.New(refusedBusy)
 	}
 	if q.err != nil {
@@ -245,8 +217,8 @@ func (x *session) ask(q *question, boundary bool, send func([]byte) error) {
 		return
 	}
 	x.moving.asked, x.moving.forwarded = q, false
-	x.moving.known.Asked()
-	q.sent = continuity.Question(append([]string{hello.ClientAddr}, x.moving.tracker.Names()...))
+	x.work.Known.Asked()
+	q.sent = continuity.Question(append([]string{hello.ClientAddr}, x.work.Tracker.Names()...))
 	if err := send(q.sent); err != nil {
 		q.err = err
 		close(q.done)
@@ -282,21 +254,21 @@ func (x *session) answered(b []byte) (rest, aside []byte, err error) {
 
 // depart has the session leave its backend, if its state is known. It does not wait.
 func (x *session) depart() bool {
-	x.drained.mu.Lock()
-	ok := x.moving.state != nil && !x.drained.midway && x.idle() && x.ended.Load() == nil && !x.terminated.Load()
+	x.work.Lock()
+	ok := x.moving.state != nil && !x.work.Midway && x.work.Idle() && x.ended.Load() == nil && !x.terminated.Load()
 	if ok {
 		x.startLeaving()
 	}
-	x.drained.mu.Unlock()
+	x.work.Unlock()
 	if ok {
 		x.wake()
 	}
 	return ok
 }
 
-// startLeaving makes upstream stop. The caller holds drained.mu.
+// startLeaving makes upstream stop. The caller holds the lock of work.
 func (x *session) startLeaving() {
-	if !x.moving.leaving.Swap(true) {
+	if !x.work.Leaving.Swap(true) {
 		close(x.moving.leave)
 	}
 }
@@ -325,8 +297,8 @@ func (s *Server) moveServer(ctx context.Context) {
 
 // unmoved returns the ending of a session that cannot be moved, with the reason.
 func (x *session) unmoved(why string) ending {
-	x.drained.mu.Lock()
-	defer x.drained.mu.Unlock()
+	x.work.Lock()
+	defer x.work.Unlock()
 	if x.moving.refusal != "" {
 		kind, _, _ := strings.Cut(x.moving.refusal, ":") // without what a server added
 		x.srv.counts.NotMoved(kind)
@@ -419,10 +391,10 @@ func (c *client) tellLoss(x *session) bool {
 	_ = c.Raw.SetDeadline(time.Time{})
 	switch {
 	case err == nil:
-		x.moving.open, x.moving.rest = false, rest
+		x.work.Loss.Open, x.moving.rest = false, rest
 		return true
 	case errors.Is(err, errStopping), errors.Is(err, pgwire.ErrProtocol):
-		x.moving.failed = true
+		x.work.Loss.Failed = true
 		c.lose(x, c.overBy(err))
 	default:
 		x.dropKey()
@@ -435,7 +407,7 @@ var errStopping = errors.New("the listener of this node is stopping")
 
 // answerLost reads the client's next request and answers it. rest is what the client's next server gets.
 func (c *client) answerLost(x *session) (rest []byte, err error) {
-	r := lostblock.Reply{Why: x.moving.unreplayed, Statements: x.moving.state.Texts()}
+	r := lostblock.Reply{Why: x.work.Loss.Unreplayed, Statements: x.moving.state.Texts()}
 	var buf [socket.SmallBuffer]byte
 	for b, done := x.moving.rest, false; ; {
 		var used int
@@ -467,7 +439,7 @@ func (c *client) answerLost(x *session) (rest []byte, err error) {
 		_, open := r.Statements[name]
 		return !open
 	})
-	x.moving.failed = r.Failed
+	x.work.Loss.Failed = r.Failed
 	return slices.Concat(r.Forward, rest), nil
 }
 
@@ -479,7 +451,7 @@ func (c *client) closeBoth() {
 // leavesWhole judges a session that outlives its server again, once both directions have stopped: an answer may have
 // been on its way to the client when it was judged first.
 func (x *session) leavesWhole() bool {
-	x.drained.mu.Lock()
-	defer x.drained.mu.Unlock()
+	x.work.Lock()
+	defer x.work.Unlock()
 	return !x.midMessage && !x.moving.spilled && x.interrupt()
 }

@@ -12,12 +12,12 @@ import (
 func (g *group) numberOf(conn *pgx.Conn) uint64 {
 	g.t.Helper()
 	x := g.sessionOf(conn.PgConn().Conn())
-	x.drained.mu.Lock()
-	defer x.drained.mu.Unlock()
-	if x.status.Load() != 'T' {
+	x.work.Lock()
+	defer x.work.Unlock()
+	if x.work.Status.Load() != 'T' {
 		return 0
 	}
-	return x.moving.asking.Known(x.requests.Endings())
+	return x.work.Asking.Known(x.work.Requests.Endings())
 }
 
 // The number of a transaction that has changed rows is asked for before its next request, and is that of no other one.

@@ -29,7 +29,7 @@ func (p *loopSession) canOffload() bool {
 		return false
 	case p.awaiting, p.draining, p.discarding, len(p.held) > 0, len(p.rest) > 0, !p.requests.AtBoundary(), !x.answers.AtBoundary():
 		return false
-	case x.owed.Load() > 0, x.unsynced.Load(), x.starting, x.replicates, x.copies, x.moving.asked != nil, x.moving.wants.Load() != nil:
+	case x.work.Owed.Load() > 0, x.work.Unsynced.Load(), x.starting, x.work.Replicates, x.copies, x.moving.asked != nil, x.moving.wants.Load() != nil:
 		return false
 	}
 	return x.mayOffload()
@@ -38,14 +38,14 @@ func (p *loopSession) canOffload() bool {
 // mayOffload reports whether nothing requires the session on its loop: no end, no drain, no confirmation, no log of its
 // transaction. It is checked again when the session is offloaded.
 func (x *session) mayOffload() bool {
-	return x.ended.Load() == nil && !x.terminated.Load() && !x.fatalSent.Load() && x.srv.drain.Load() == nil && !x.moving.leaving.Load() && !x.moving.logs.Load() &&
+	return x.ended.Load() == nil && !x.terminated.Load() && !x.fatalSent.Load() && x.srv.drain.Load() == nil && !x.work.Leaving.Load() && !x.work.Logs() &&
 		x.confirmation.Unattended()
 }
 
 // beforeAnswer registers the sockets with the eBPF program just before the last response is written. A client does
 // not send its next request before it has read that response, so no byte can pass unseen.
 func (p *loopSession) beforeAnswer() {
-	if p.loop.path == nil || p.notOffloadable || p.x.owed.Load() > 0 {
+	if p.loop.path == nil || p.notOffloadable || p.x.work.Owed.Load() > 0 {
 		return
 	}
 	if !p.patience.Answered() || !p.canOffload() {
@@ -66,7 +66,7 @@ func (p *loopSession) beforeAnswer() {
 // offloadAll offloads the sessions that are due at the end of a turn, when everything is written.
 func (l *loop) offloadAll() {
 	for _, p := range l.toOffload {
-		if p.phase == relaying && !p.x.offloaded.Load() {
+		if p.phase == relaying && !p.x.work.Offloaded() {
 			p.guarded(p.offload)()
 		}
 	}
@@ -89,12 +89,12 @@ func (p *loopSession) offload() {
 	d.Base, d.Began = base-s.DownBytes, d.Ups
 	s.Downs = s.Ups // the loop has passed on the rest
 	s.UpTaken, s.DownTaken, s.DownLimit = d.UpRead, d.DownRead, s.DownBytes+offload.MaxUnread
-	s.Flags, s.Logged, s.Why, s.Status, s.Texts = flags, 0, offload.WhyCalled, x.status.Load(), 0
+	s.Flags, s.Logged, s.Why, s.Status, s.Texts = flags, 0, offload.WhyCalled, x.work.Status.Load(), 0
 	p.setInterest(&p.client, unix.EPOLLRDHUP) // only the end of the stream is for the loop
 	p.setInterest(&p.backend, unix.EPOLLRDHUP)
 	k.SetDeadline()
 	x.confirmation.Idle()
-	if !x.arm(s) {
+	if !x.arm(d) {
 		p.updateInterest()
 		return
 	}
@@ -108,16 +108,16 @@ func (p *loopSession) offload() {
 }
 
 // arm lets the kernel begin, unless the session is needed here. Code that needs the session sets its flag first and
-// checks offloaded afterwards (reclaim). Here the order is reversed, so one of the two sees the other.
-func (x *session) arm(s *offload.Slot) bool {
-	x.drained.mu.Lock()
-	defer x.drained.mu.Unlock()
-	x.offloaded.Store(true)
+// checks Offloaded afterwards (reclaim). Here the order is reversed, so one of the two sees the other.
+func (x *session) arm(d *offload.Session) bool {
+	x.work.Lock()
+	defer x.work.Unlock()
+	x.work.Kernel.Store(d)
 	if !x.mayOffload() {
-		x.offloaded.Store(false)
+		x.work.Kernel.Store(nil)
 		return false
 	}
-	atomic.StoreUint32(&s.Armed, 1)
+	atomic.StoreUint32(&d.Slot.Armed, 1)
 	return true
 }
 
@@ -202,19 +202,19 @@ func (p *loopSession) applyRelayed() error {
 	d.Ups = s.Ups
 	d.UpBytes.Add(up)
 	d.DownBytes.Add(down)
-	x.drained.mu.Lock()
-	defer x.drained.mu.Unlock()
+	x.work.Lock()
+	defer x.work.Unlock()
 	answered := func() {
-		x.owed.Store(0)
-		x.requests.Answered(byte(s.Status), true)
+		x.work.Owed.Store(0)
+		x.work.Requests.Answered(byte(s.Status), true)
 	}
 	if s.Texts != 0 && s.Ups != d.Began {
-		x.moving.tracker.Unseen()
+		x.work.Tracker.Unseen()
 	}
 	if s.Ups != d.Began { // all but the last were answered; they used no named statement or portal
 		answered()
-		x.requests.ForgetUnnamed()
-		x.moving.known.Unchanged.Forget()
+		x.work.Requests.ForgetUnnamed()
+		x.work.Known.Unchanged.Forget()
 	}
 	for log := s.Log[:s.Logged]; len(log) > 0; {
 		used, err := x.follow(&p.requests, log)
@@ -225,10 +225,10 @@ func (p *loopSession) applyRelayed() error {
 	}
 	if s.Ups == s.Downs {
 		answered()
-		x.status.Store(s.Status)
+		x.work.Status.Store(s.Status)
 		x.cycleEnded()
 	} else {
-		x.status.Store(s.Status)
+		x.work.Status.Store(s.Status)
 	}
 	return nil
 }
@@ -297,32 +297,32 @@ func (p *loopSession) resume(s *side) {
 // answerArrived is called when PostgreSQL has sent something, and when that was held until now. If the last relayed
 // request was a Query, that proves its arrival. A request of several messages has arrived when its answer is complete.
 func (p *loopSession) answerArrived() {
-	if p.backend.Stuck && p.phase == relaying && (p.single || p.x.owed.Load() <= 0) {
+	if p.backend.Stuck && p.phase == relaying && (p.single || p.x.work.Owed.Load() <= 0) {
 		p.resume(&p.backend)
 	}
 }
 
 // reclaim stops the kernel from relaying for the session, and has the loop take it back soon. Any goroutine may call
-// it, without drained.mu.
+// it, without the lock of work.
 func (x *session) reclaim() {
-	if !x.offloaded.Load() {
+	if !x.work.Offloaded() {
 		return
 	}
 	p := x.onLoop.Load()
 	assert.That(p != nil, "an offloaded session is on no loop")
-	x.drained.mu.Lock() // it may be about to arm the slot
-	if x.offloaded.Load() {
+	x.work.Lock() // it may be about to arm the slot
+	if x.work.Offloaded() {
 		p.kernel.Slot.Disarm() // AFTER the check under the lock: the slot is still its own
 	}
-	x.drained.mu.Unlock()
+	x.work.Unlock()
 	p.recheck()
 }
 
 // cameBack notes that the kernel does not relay the session any more. Its slot may be given away afterwards.
 func (x *session) cameBack() {
-	x.drained.mu.Lock()
-	x.offloaded.Store(false)
-	x.drained.mu.Unlock()
+	x.work.Lock()
+	x.work.Kernel.Store(nil)
+	x.work.Unlock()
 	x.srv.offloadedNow.Done()
 }
 
@@ -338,7 +338,7 @@ func (s *Server) reclaimWhere(which func(*session) bool) {
 // reclaimGuarded reclaims the sessions with answers that may have to be confirmed. When it returns, none of their
 // answers passes in the kernel. A session that it does not meet was offloaded later, with nothing under way.
 func (s *Server) reclaimGuarded() {
-	s.reclaimWhere(func(x *session) bool { return x.confirmation.Guarded && x.offloaded.Load() })
+	s.reclaimWhere(func(x *session) bool { return x.confirmation.Guarded && x.work.Offloaded() })
 }
 
 // GateMoved must be called when Gate may return less than before for another reason than time. After it returns, no
@@ -353,7 +353,7 @@ func (s *Server) GateMoved() {
 			l.path.SetDeadline()
 		}
 	}
-	s.reclaimWhere(func(x *session) bool { return x.gate != nil && x.offloaded.Load() })
+	s.reclaimWhere(func(x *session) bool { return x.gate != nil && x.work.Offloaded() })
 }
 
 // checkOffloaded keeps the deadline of the program up to date, and reclaims sessions whose answers have to be

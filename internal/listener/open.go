@@ -30,6 +30,7 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/routing"
 	"github.com/coteriedb/coterie/internal/listener/socket"
 	"github.com/coteriedb/coterie/internal/listener/startup"
+	"github.com/coteriedb/coterie/internal/listener/underway"
 )
 
 // client is what a session has of its client, as long as one continues another: its login, and what waits for a server.
@@ -149,7 +150,7 @@ func (c *client) join(ctx context.Context, r routing.Route, lease *pool.Backend)
 	x.setInput(r.Local, ctx.Done())
 	unhook := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	g, err := c.greet(x, warm, own.ClientAddr)
-	if err == nil && x.replicates {
+	if err == nil && x.work.Replicates {
 		if bad := x.checkGreeting(g); bad != nil {
 			err = bad
 		}
@@ -214,7 +215,7 @@ func (c *client) newSession(r routing.Route, backend net.Conn) *session {
 	x := &session{
 		srv: c.srv, user: c.Start.User, database: c.Start.Database, addr: c.Address(), intent: c.Intent,
 		replica: r.ID, epoch: r.Epoch, since: time.Now(), client: c.Conn, raw: c.Raw, backend: backend,
-		replicates: c.Start.Replication == pgwire.ReplicationLogical, onPrimary: c.Intent == ag.ReadWrite || r.FellBack, fellBack: r.FellBack, entry: r.Entry, cut: make(chan struct{}), moving: newMoving(c),
+		fellBack: r.FellBack, entry: r.Entry, cut: make(chan struct{}), moving: newMoving(c),
 	}
 	if c.TLS != nil {
 		x.tls, x.asked = tlsName(c.TLS.Version), c.TLS.ServerName
@@ -222,12 +223,13 @@ func (c *client) newSession(r routing.Route, backend net.Conn) *session {
 			x.identity, _ = clientcert.Name(c.TLS.PeerCertificates[0])
 		}
 	}
+	x.work.Rules, x.work.Promoted, x.work.OnPrimary = &c.srv.rules, x.promoted, c.Intent == ag.ReadWrite || r.FellBack
+	x.work.Replicates = c.Start.Replication == pgwire.ReplicationLogical
 	x.longKey = c.Start.Minor >= 2
 	x.confirmation.Rules, x.confirmation.Reads = c.srv.answerRules(), c.Start.Reads
-	x.moving.mayLog = c.mayOutlive()
-	x.requests.Texts = x.preparedText
-	x.moving.known.Unchanged.Brief = r.Local
-	x.moving.known.Follows, x.moving.application = c.mayOutlive(), c.Start.Setting(applicationName)
+	x.work.Requests.Texts = x.work.PreparedText
+	x.work.Known.Unchanged.Brief = r.Local
+	x.work.Known.Follows, x.work.Application = c.mayOutlive(), c.Start.Setting(underway.ApplicationName)
 	return x
 }
 

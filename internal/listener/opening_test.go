@@ -124,9 +124,9 @@ func TestSilentServersHoldNobodyUp(t *testing.T) {
 	go func() { defer close(over); g.srv.ReadStates(ctx) }()
 	read := func() (n int) {
 		for _, x := range g.srv.localSessions() {
-			x.drained.mu.Lock()
+			x.work.Lock()
 			n += b2i(x.moving.state != nil)
-			x.drained.mu.Unlock()
+			x.work.Unlock()
 		}
 		return n
 	}

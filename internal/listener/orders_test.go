@@ -24,6 +24,7 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/routing"
 	"github.com/coteriedb/coterie/internal/listener/socket"
 	"github.com/coteriedb/coterie/internal/listener/startup"
+	"github.com/coteriedb/coterie/internal/listener/underway"
 )
 
 // givenAway returns a pair of sockets. The caller closes the first.
@@ -107,11 +108,11 @@ func TestHeldAnswerProvesItsRequest(t *testing.T) {
 			s.flushed.Do = func(context.Context) (ag.LSN, error) { return 1, nil }
 			ours, client := givenAway(t)
 			backend, server := givenAway(t)
-			x := &session{srv: s, cut: make(chan struct{}), moving: newMoving(nil), raw: socket.NewBare(-1), backend: socket.NewBare(-1), onPrimary: true}
+			x := &session{srv: s, cut: make(chan struct{}), moving: newMoving(nil), raw: socket.NewBare(-1), backend: socket.NewBare(-1), work: underway.Work{OnPrimary: true, Rules: &s.rules}}
 			x.setGate(true, x.cut)
 			p := x.attach(l, ours, backend, func() {})
 			p.first(func() { p.start() })()
-			x.owed.Store(1)
+			x.work.Owed.Store(1)
 			p.backend.Stuck, p.single = true, single // as finishReclaim leaves it
 			if err := p.backend.Send([]byte("next"), true); err != nil {
 				t.Fatal(err)
@@ -222,7 +223,7 @@ func lentSession(t *testing.T) (x *session, p *loopSession) {
 	l.offloaded[0] = p
 	p.returns.open(p, returns)
 	l.SetWatcher(returns, &p.returns)
-	x.offloaded.Store(true)
+	x.work.Kernel.Store(p.kernel)
 	return x, p
 }
 
@@ -230,7 +231,7 @@ func lentSession(t *testing.T) (x *session, p *loopSession) {
 // the session leaves its loop in that moment.
 func TestSlotOfASessionThatLeft(t *testing.T) {
 	x, p := lentSession(t)
-	x.offloaded.Store(false)
+	x.work.Kernel.Store(nil)
 	conn, err := p.takeClient()
 	if err != nil {
 		t.Fatal(err)
@@ -252,7 +253,7 @@ func TestSlotOfASessionThatLeft(t *testing.T) {
 // time a goroutine reclaims the first. The other one stays with the kernel: nothing would wake its loop.
 func TestReclaimSparesTheNextSession(t *testing.T) {
 	x, p := lentSession(t)
-	x.drained.mu.Lock()
+	x.work.Lock()
 	over := make(chan struct{})
 	go func() { defer close(over); x.reclaim() }()
 	waitFor(t, "it waits for the session", func() bool {
@@ -264,9 +265,9 @@ func TestReclaimSparesTheNextSession(t *testing.T) {
 		}
 		return false
 	})
-	x.offloaded.Store(false)
+	x.work.Kernel.Store(nil)
 	p.kernel.Slot.Armed = 1 // for the other one
-	x.drained.mu.Unlock()
+	x.work.Unlock()
 	<-over
 	if p.kernel.Slot.Armed != 1 {
 		t.Error("the other session was taken from the kernel")
@@ -286,7 +287,7 @@ func TestHeldRequestOfALostBackend(t *testing.T) {
 	backend, server := givenAway(t)
 	x := &session{srv: s, cut: make(chan struct{}), moving: newMoving(nil), raw: socket.NewBare(-1), backend: socket.NewBare(-1)}
 	x.setGate(true, x.cut)
-	x.status.Store('I')
+	x.work.Status.Store('I')
 	p := x.attach(l, ours, backend, func() {})
 	p.first(func() { p.start() })()
 	s.Drain(true)
@@ -321,14 +322,14 @@ func TestHeldRequestOfALostBackend(t *testing.T) {
 // ends, does not take that state away.
 func TestStateOfASessionThatLeaves(t *testing.T) {
 	x, p := lentSession(t)
-	x.offloaded.Store(false)
+	x.work.Kernel.Store(nil)
 	x.moving.owner = &client{}
 	over := make(chan struct{})
 	go func() { defer close(over); x.keepState(t.Context()) }()
 	waitFor(t, "it is asked", func() bool { return x.moving.wants.Load() != nil })
-	x.drained.mu.Lock()
+	x.work.Lock()
 	x.moving.state = &continuity.State{}
-	x.drained.mu.Unlock()
+	x.work.Unlock()
 	x.moving.over()
 	<-over
 	if x.moving.state == nil {

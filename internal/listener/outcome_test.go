@@ -210,8 +210,8 @@ func TestVerdictAgainstModel(t *testing.T) {
 		}
 		r := rand.New(rand.NewPCG(seed, 1))
 		x, f := &session{srv: &Server{}}, pgwire.Framer{}
-		x.drained.local, x.onPrimary = true, true
-		x.status.Store('I')
+		x.work.Local, x.work.OnPrimary = true, true
+		x.work.Status.Store('I')
 		m := &pgModel{status: 'I', named: map[string]string{}, portals: map[string]string{}}
 		stream := modelStream(r)
 		cut := r.IntN(len(stream) + 1)
@@ -308,7 +308,7 @@ func TestVerdicts(t *testing.T) {
 		{"what nobody knows", 'T', q("frobnicate"), stmt.Unknown},
 	} {
 		x, f := &session{srv: &Server{}}, pgwire.Framer{}
-		x.drained.local, x.onPrimary = true, true
+		x.work.Local, x.work.OnPrimary = true, true
 		x.ready(c.status)
 		for b := c.wire; len(b) > 0; {
 			used, err := x.follow(&f, b)
@@ -317,7 +317,7 @@ func TestVerdicts(t *testing.T) {
 			}
 			b = b[used:]
 		}
-		x.drained.midway = !f.AtBoundary()
+		x.work.Midway = !f.AtBoundary()
 		if v, _ := x.judge(); v != c.want {
 			t.Errorf("%s: verdict %d, want %d", c.name, v, c.want)
 		}

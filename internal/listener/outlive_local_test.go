@@ -117,9 +117,9 @@ func TestWhatWasUnderWayWhenTheOwnServerDied(t *testing.T) {
 				conn := g.mustDial(g.rw, "user=postgres "+with)
 				waitFor(t, "it is known", func() bool { return g.stateKnown(conn) })
 				x := g.sessionOf(conn.PgConn().Conn())
-				x.drained.mu.Lock()
-				x.moving.known.Next = time.Now().Add(time.Hour)
-				x.drained.mu.Unlock()
+				x.work.Lock()
+				x.work.Known.Next = time.Now().Add(time.Hour)
+				x.work.Unlock()
 				if c.before != "" {
 					g.do(conn, c.before)
 				}
@@ -236,9 +236,9 @@ func TestSessionsInTheKernelAreLeftThere(t *testing.T) {
 	readUntil(t, conn, 'Z')
 	x := g.sessionOf(conn)
 	why := func() string {
-		x.drained.mu.Lock()
-		defer x.drained.mu.Unlock()
-		why, _ := x.wouldEnd()
+		x.work.Lock()
+		defer x.work.Unlock()
+		why, _ := x.work.WouldEnd()
 		return why
 	}
 	waitFor(t, "the kernel carries it", func() bool { // it may be asked before that
@@ -298,7 +298,7 @@ func TestChangeThatTheOwnServerNeverGot(t *testing.T) {
 // question would end the transaction in which it can write nothing.
 func TestGuardedSessionIsNotAsked(t *testing.T) {
 	x := &session{srv: &Server{}, moving: newMoving(nil)}
-	x.status.Store('I')
+	x.work.Status.Store('I')
 	send := func([]byte) error { t.Error("it is asked"); return nil }
 	for _, patient := range []bool{false, true} {
 		x.moving.guarded = true

@@ -11,6 +11,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/listener/continuity"
+	"github.com/coteriedb/coterie/internal/listener/underway"
 )
 
 // A state that is too large is not moved. To read it ends no session.
@@ -21,9 +22,9 @@ func TestLargeStateIsRefused(t *testing.T) {
 	near.do(conn, "set my.x = '"+strings.Repeat("x", 2<<20)+"'")
 	x := near.sessionOf(conn.PgConn().Conn())
 	waitFor(t, "it was asked", func() bool {
-		x.drained.mu.Lock()
-		defer x.drained.mu.Unlock()
-		return x.ended.Load() != nil || x.moving.known.Unchanged.Holds() && time.Until(x.moving.known.Next) > 0
+		x.work.Lock()
+		defer x.work.Unlock()
+		return x.ended.Load() != nil || x.work.Known.Unchanged.Holds() && time.Until(x.work.Known.Next) > 0
 	})
 	near.do(conn, "select 1")
 	if got := near.one(conn, "select length(current_setting('my.x'))::text"); got != "2097152" {
@@ -124,13 +125,13 @@ func TestAnswerWhileTheServerIsLost(t *testing.T) {
 	client, rest := net.Pipe()
 	backend, server := net.Pipe()
 	defer func() { _, _ = rest.Close(), server.Close() }()
-	x := &session{srv: near.srv, client: client, raw: client, backend: backend, onPrimary: true, cut: make(chan struct{}), moving: newMoving(nil)}
-	x.moving.known.Follows, x.moving.known.Told = true, &continuity.State{}
-	x.moving.known.Unchanged.Asked()
-	x.status.Store('T')
-	x.requests.Answered('T', true)
-	x.requests.Forwarded('Q', []byte("select 1\x00"))
-	x.owed.Store(1)
+	x := &session{srv: near.srv, client: client, raw: client, backend: backend, work: underway.Work{OnPrimary: true, Rules: &near.srv.rules}, cut: make(chan struct{}), moving: newMoving(nil)}
+	x.work.Known.Follows, x.work.Known.Told = true, &continuity.State{}
+	x.work.Known.Unchanged.Asked()
+	x.work.Status.Store('T')
+	x.work.Requests.Answered('T', true)
+	x.work.Requests.Forwarded('Q', []byte("select 1\x00"))
+	x.work.Owed.Store(1)
 	if !x.outlive() {
 		t.Fatal("the request is not cut")
 	}
@@ -145,8 +146,8 @@ func TestAnswerWhileTheServerIsLost(t *testing.T) {
 	}
 	up := make(chan struct{})
 	close(up)
-	if !x.detach(up) || x.moving.interrupted || x.moving.failed || !x.moving.open {
-		t.Errorf("its request fails: %v, its transaction is open: %v", x.moving.interrupted, x.moving.open)
+	if !x.detach(up) || x.work.Loss.Interrupted || x.work.Loss.Failed || !x.work.Loss.Open {
+		t.Errorf("its request fails: %v, its transaction is open: %v", x.work.Loss.Interrupted, x.work.Loss.Open)
 	}
 	_ = client.Close()
 	if b := <-heard; !bytes.Equal(b, answer) {
@@ -230,9 +231,9 @@ func TestLongTextsChangeNothing(t *testing.T) {
 	conn := near.mustDial(near.rw, "user=postgres")
 	near.known()
 	x := near.sessionOf(conn.PgConn().Conn())
-	x.drained.mu.Lock()
-	x.moving.known.Next = time.Now().Add(time.Hour)
-	x.drained.mu.Unlock()
+	x.work.Lock()
+	x.work.Known.Next = time.Now().Add(time.Hour)
+	x.work.Unlock()
 	near.do(conn, "select '"+strings.Repeat("x", 40<<10)+"'")
 	if !near.stateKnown(conn) {
 		t.Fatal("a long text counts as a change")

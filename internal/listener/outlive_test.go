@@ -93,9 +93,9 @@ func (g *group) unasked() {
 	g.srv.mu.Lock()
 	defer g.srv.mu.Unlock()
 	for _, x := range g.srv.sessions {
-		x.drained.mu.Lock()
-		x.moving.known.Next = time.Now().Add(time.Hour)
-		x.drained.mu.Unlock()
+		x.work.Lock()
+		x.work.Known.Next = time.Now().Add(time.Hour)
+		x.work.Unlock()
 	}
 }
 
@@ -105,9 +105,9 @@ func (g *group) stateKnown(conn *pgx.Conn) bool {
 	if x == nil {
 		return false
 	}
-	x.drained.mu.Lock()
-	defer x.drained.mu.Unlock()
-	return x.moving.known.Told != nil && x.moving.known.Unchanged.Holds()
+	x.work.Lock()
+	defer x.work.Unlock()
+	return x.work.Known.Told != nil && x.work.Known.Unchanged.Holds()
 }
 
 // knownStates returns of how many sessions the state is known.
@@ -115,11 +115,11 @@ func (g *group) knownStates() (n int) {
 	g.srv.mu.Lock()
 	defer g.srv.mu.Unlock()
 	for _, x := range g.srv.sessions {
-		x.drained.mu.Lock()
-		if x.moving.known.Told != nil && x.moving.known.Unchanged.Holds() {
+		x.work.Lock()
+		if x.work.Known.Told != nil && x.work.Known.Unchanged.Holds() {
 			n++
 		}
-		x.drained.mu.Unlock()
+		x.work.Unlock()
 	}
 	return n
 }
@@ -281,7 +281,7 @@ func TestPreparedBeginUnderWay(t *testing.T) {
 			_, err := conn.Exec(t.Context(), "begin")
 			ended <- err
 		}()
-		waitFor(t, "it is under way", func() bool { return x.owed.Load() == 1 })
+		waitFor(t, "it is under way", func() bool { return x.work.Owed.Load() == 1 })
 		near.dies()
 		var pg *pgconn.PgError
 		switch err := <-ended; {

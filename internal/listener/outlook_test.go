@@ -68,9 +68,9 @@ func (g *group) bring(c outlookCase) (conn *pgx.Conn, ended <-chan error) {
 		_, asks := x.asksAgain()
 		return !asks
 	})
-	x.drained.mu.Lock()
-	x.moving.known.Next = time.Now().Add(time.Hour)
-	x.drained.mu.Unlock()
+	x.work.Lock()
+	x.work.Known.Next = time.Now().Add(time.Hour)
+	x.work.Unlock()
 	for _, q := range c.after {
 		if err := <-later(conn, q); err != nil {
 			g.t.Logf("%s: %s: %v", c.name, q, err)

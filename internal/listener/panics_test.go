@@ -93,7 +93,7 @@ func TestPanicInATurn(t *testing.T) {
 	ours, theirs := net.Pipe()
 	defer func() { _, _ = ours.Close(), theirs.Close() }()
 	x.client, x.raw, x.backend = ours, ours, theirs
-	x.status.Store('I')
+	x.work.Status.Store('I')
 	s.mu.Lock()
 	s.sessions[x.id] = x
 	s.mu.Unlock()
@@ -128,7 +128,7 @@ func TestPanicWhileAStateIsRead(t *testing.T) {
 	ours, theirs := net.Pipe()
 	defer func() { _, _ = ours.Close(), theirs.Close() }()
 	x := &session{srv: s, id: 1, client: ours, raw: ours, backend: bomb{theirs, true}, cut: make(chan struct{}), moving: newMoving(&client{})}
-	x.drained.local = true
+	x.work.Local = true
 	s.sessions[x.id] = x
 	s.ReadStates(t.Context())
 	if x.moving.state != nil || x.moving.refusal != errInternal.Error() {

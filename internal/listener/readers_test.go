@@ -174,7 +174,7 @@ func TestRoleIsLookedAtOnceMore(t *testing.T) {
 		for _, relayed := range []bool{true, false} {
 			g.publish(before)
 			x := &session{srv: g.srv, relayed: relayed, intent: ag.ReadOnly, cut: make(chan struct{})}
-			x.drained.local = true
+			x.work.Local = true
 			if bad := x.place(); bad != nil {
 				t.Fatal(bad)
 			}
@@ -202,7 +202,7 @@ func TestReaderOfAnUnreadableCopy(t *testing.T) {
 	for _, relayed := range []bool{true, false} {
 		g.publish(before)
 		x := &session{srv: g.srv, relayed: relayed, intent: ag.ReadOnly, cut: make(chan struct{})}
-		x.drained.local = true
+		x.work.Local = true
 		if bad := x.place(); bad != nil {
 			t.Fatal(bad)
 		}

@@ -134,7 +134,7 @@ func TestKernelPathRefusesChanges(t *testing.T) {
 		for range 3 {
 			g.ask(conn, "select 1")
 		}
-		waitFor(t, "the kernel carries it", x.offloaded.Load)
+		waitFor(t, "the kernel carries it", x.work.Offloaded)
 		write(t, conn, query(text))
 		readUntilError(t, conn, "42501")
 		readUntil(t, conn, 'Z')

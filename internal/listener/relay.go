@@ -34,7 +34,7 @@ func (x *session) relay() (moved bool) {
 		defer x.rescue("downstream")
 		x.downstream()
 	}()
-	if x.moving.leaving.Load() && x.ended.Load() == nil && x.detach(up) {
+	if x.work.Leaving.Load() && x.ended.Load() == nil && x.detach(up) {
 		return true
 	}
 	keeps := x.keepsBackend.Load() && x.moving.asked == nil && x.answers.AtBoundary() && x.in.Buffered() == 0
@@ -97,9 +97,9 @@ func (x *session) stops(err error, kept int) bool {
 	case err != nil && x.keepsBackend.Load() && x.ended.Load() == nil:
 		return true
 	case x.moving.given != nil && x.ended.Load() == nil:
-		x.drained.mu.Lock()
+		x.work.Lock()
 		x.startLeaving()
-		x.drained.mu.Unlock()
+		x.work.Unlock()
 		return true
 	case errors.Is(err, os.ErrDeadlineExceeded) && x.ended.Load() == nil:
 		return x.woken(kept)
@@ -148,7 +148,7 @@ func (x *session) advance(p *passing) (out []byte, s stmt.Effect, err error) {
 		if x.isOfPromoted(typ, body) {
 			return nil, stmt.NoEffect, errPromoted
 		}
-		if x.moving.writes.Load() && x.holdsAnswer(typ, p) {
+		if x.work.Writes() && x.holdsAnswer(typ, p) {
 			continue
 		}
 		if x.swallows(typ, p.b[p.begin:p.at], p.tail) {
@@ -161,16 +161,16 @@ func (x *session) advance(p *passing) (out []byte, s stmt.Effect, err error) {
 			return out, s, nil
 		}
 		p.judged = false
-		x.answering(typ)
-		x.logAnswer(typ, p.b[p.piece:p.at], true)
+		x.work.Answering(typ)
+		x.work.Answered(typ, p.b[p.piece:p.at], true)
 		x.observeAnswer(typ, body)
 		p.begin, p.tail = p.at, false
 	}
 	end := len(p.b)
-	if p.begin < end && (x.answers.HoldsBack() || !p.tail && x.holdsPart(p.b[p.begin:])) {
+	if p.begin < end && (x.answers.HoldsBack() || !p.tail && x.work.HoldsPart(p.b[p.begin:])) {
 		end = p.begin
-	} else if p.begin < end && !p.tail && x.moving.writes.Load() {
-		x.passHeld(p)
+	} else if p.begin < end && !p.tail && x.work.Writes() {
+		p.insert(x.work.PassHeld())
 		end = len(p.b)
 	}
 	out, p.from = p.b[p.from:end], end
@@ -187,9 +187,9 @@ func (x *session) frames(p *passing) (whole bool, err error) {
 		return false, err
 	}
 	if p.piece, p.at = p.at, p.at+used; !whole {
-		x.answering(x.answers.Type())
-		if p.tail || !x.maySwallow(p.b[p.begin:p.at]) {
-			x.logAnswer(x.answers.Type(), p.b[p.piece:p.at], false)
+		x.work.Answering(x.answers.Type())
+		if p.tail || !x.work.MaySwallow(p.b[p.begin:p.at]) {
+			x.work.Answered(x.answers.Type(), p.b[p.piece:p.at], false)
 		}
 	}
 	return whole, nil
@@ -323,7 +323,7 @@ func (x *session) upstream() {
 			_ = x.backend.SetReadDeadline(time.Unix(1, 0)) // downstream has nothing more to wait for
 			return
 		}
-		if x.moving.leaving.Load() && (err == nil || errors.Is(err, os.ErrDeadlineExceeded)) {
+		if x.work.Leaving.Load() && (err == nil || errors.Is(err, os.ErrDeadlineExceeded)) {
 			return
 		}
 		if err != nil {
@@ -336,6 +336,9 @@ func (x *session) upstream() {
 	}
 }
 
+// headerLength is the length of a message's header in bytes.
+const headerLength = 5
+
 // follow observes the client's bytes up to the end of one message, and returns how many those are.
 func (x *session) follow(f *pgwire.Framer, b []byte) (used int, err error) {
 	head := f.HeaderLeft()
@@ -344,54 +347,29 @@ func (x *session) follow(f *pgwire.Framer, b []byte) (used int, err error) {
 		return used, err
 	}
 	typ, text := f.Type(), b[min(head, used):used]
-	x.logRequest(b[:used], head == headerLength, whole)
-	x.keepLone(b[:used], head == headerLength, whole)
+	x.work.Sent(b[:used], head == headerLength, whole)
 	if typ == 'Q' {
-		x.requests.QueryText(text)
+		x.work.Requests.QueryText(text)
 	}
 	if used >= head && (typ == 'Q' || typ == 'P') && x.observeChange(instead.Piece{Type: typ, B: text, Begins: head > 0, Ends: whole, HasHeader: used == len(text)+5}) {
 		return used, nil // it is not forwarded
 	}
 	if used >= head {
-		x.followState(typ, text, head > 0, whole)
+		x.work.Follow(typ, text, head > 0, whole)
 	}
-	if x.drained.local && x.srv.cfg.Fingerprint != nil {
+	if x.work.Local && x.srv.cfg.Fingerprint != nil {
 		x.observeUse(f.Type(), b[min(head, used):used], head > 0, whole)
 	}
 	if whole {
 		if f.Type() == 'P' && stmt.MayCopy(f.Kept()) {
 			x.copies = true
 		}
-		x.requests.Forwarded(f.Type(), f.Kept())
-		x.observeRequest(f.Type())
+		x.work.Requests.Forwarded(f.Type(), f.Kept())
+		if x.work.Requested(typ); typ == 'X' {
+			x.terminated.Store(true)
+		}
 	}
 	return used, nil
-}
-
-// observeRequest counts a request of the client.
-func (x *session) observeRequest(typ byte) {
-	switch typ {
-	case 'Q', 'F':
-		x.bySync.Store(false)
-		x.owed.Add(1)
-		if x.moving.lone.Write() != nil { // the question before it had no Sync
-			x.unsynced.Store(false)
-		}
-	case 'S':
-		x.bySync.Store(true)
-		x.unsynced.Store(false)
-		x.owed.Add(1)
-	case 'P', 'B', 'E', 'D', 'C', 'H':
-		x.batched(typ)
-	case 'c', 'f':
-		if x.bySync.Load() {
-			x.requests.SyncIgnored()
-			x.owed.Store(0) // PostgreSQL ignored that Sync: it came during COPY, and another one follows
-			x.unsynced.Store(true)
-		}
-	case 'X':
-		x.terminated.Store(true)
-	}
 }
 
 // ready handles a ReadyForQuery.
@@ -400,19 +378,7 @@ func (x *session) ready(status byte) {
 		x.starting = false
 		x.started()
 	}
-	x.drained.mu.Lock()
-	defer x.drained.mu.Unlock()
-	x.status.Store(uint32(status))
-	for {
-		n := x.owed.Load()
-		if n <= 0 || x.owed.CompareAndSwap(n, n-1) {
-			break
-		}
-	}
-	x.requests.Answered(status, x.owed.Load() <= 0)
-	x.moving.asking.Ready(status)
-	x.moving.lone.Answered(status)
-	x.noteLone()
+	x.work.Ready(status)
 }
 
 // observeAnswer follows an answer of PostgreSQL.
@@ -424,10 +390,10 @@ func (x *session) observeAnswer(typ byte, body []byte) {
 		}
 		x.cycleEnded()
 	case 'W': // CopyBothResponse
-		x.streams()
+		x.work.StreamBegins()
 	case 'C':
-		if x.moving.known.Follows {
-			x.moving.asking.Changed(body)
+		if x.work.Known.Follows {
+			x.work.Asking.Changed(body)
 		}
 		x.confirmation.CommandEnded(body)
 	case 'V', 's':
@@ -436,8 +402,10 @@ func (x *session) observeAnswer(typ byte, body []byte) {
 		x.confirmation.Notice(body)
 	case 'S', 'A': // a setting has changed, or a notification arrived
 		x.use.Taint()
-		x.reported(typ, body)
-		if typ == 'S' && x.posesAsMember(body) {
+		if typ != 'S' {
+			break
+		}
+		if x.work.Reported(body); x.posesAsMember(body) {
 			x.end(ending{"replication", startup.RefuseMember().Message, true})
 		}
 	case 'K':

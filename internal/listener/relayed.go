@@ -38,7 +38,7 @@ func (s *Server) ServeBackend(ctx context.Context, conn net.Conn, socketDir stri
 	defer unhook()
 	// Until it has a backend, a panic finds the connection in its place.
 	x := &session{srv: s, relayed: true, since: time.Now(), client: conn, raw: conn, backend: conn, cut: make(chan struct{}), moving: newMoving(nil)}
-	x.confirmation.Rules = s.answerRules()
+	x.confirmation.Rules, x.work.Rules, x.work.Promoted = s.answerRules(), &s.rules, x.promoted
 	defer func() { _ = conn.Close() }()
 	defer x.rescue("relayed")
 	if bad := x.serveRelayed(ctx, socketDir); bad != nil {
@@ -157,7 +157,7 @@ func (x *session) readHello(packet []byte) *pgwire.Error {
 	if bad != nil {
 		return bad
 	}
-	x.user, x.database, x.addr, x.tls, x.intent, x.replicates = h.User, h.Database, h.ClientAddr, h.TLS, h.Intent, h.Replicates
+	x.user, x.database, x.addr, x.tls, x.intent, x.work.Replicates = h.User, h.Database, h.ClientAddr, h.TLS, h.Intent, h.Replicates
 	x.moving.accepts, x.moving.outlives, x.confirmation.Reads = h.Moves, h.Outlives, h.Reads
 	if bad := x.srv.guarantees().Check(h.Reads, h.Intent); bad != nil {
 		return bad
@@ -171,7 +171,7 @@ func (x *session) readHello(packet []byte) *pgwire.Error {
 // place checks the session against this node's own routes: the other node's routes may be older.
 func (x *session) place() *pgwire.Error {
 	p, bad := routing.Place(x.srv.cfg.Routes(), x.intent, func() bool { return x.srv.holding() != nil })
-	x.replica, x.epoch, x.onPrimary = p.Replica, p.Epoch, p.OnPrimary
+	x.replica, x.epoch, x.work.OnPrimary = p.Replica, p.Epoch, p.OnPrimary
 	return bad
 }
 
@@ -221,14 +221,16 @@ func (x *session) giveBack() {
 func (x *session) isLast(typ byte, p *passing) bool {
 	if typ == giveback.Message && x.fromNode() {
 		x.moving.given = append([]byte{}, p.b[p.at:]...)
-		x.notAsked()
+		if q, asked := x.work.NotAsked(); asked {
+			x.moving.unanswered = q
+		}
 		return true
 	}
 	return x.postmasterDied(typ, p.b[p.begin:p.at])
 }
 
 // fromNode reports whether the backend is behind another node's listener.
-func (x *session) fromNode() bool { return !x.drained.local && !x.relayed }
+func (x *session) fromNode() bool { return !x.work.Local && !x.relayed }
 
 // leftToNode reports whether the listener of the client's node judges what became of the session: it hears of its end
 // by the end of the stream.
@@ -245,9 +247,9 @@ func (x *session) takeBack() error {
 	}
 	delete(st.Statements, lone.OwnStatement)
 	x.moving.state, x.moving.rest = st, append(rest, x.moving.rest...)
-	x.moving.tracker.Remember(st.Names())
+	x.work.Tracker.Remember(st.Names())
 	for _, q := range st.Statements { // they may set more of them
-		x.moving.tracker.Message('P', []byte("named\x00"+q.Text), true, true)
+		x.work.Tracker.Message('P', []byte("named\x00"+q.Text), true, true)
 	}
 	return nil
 }

@@ -72,8 +72,8 @@ func TestTransactionsOutliveARestartOfTheirServer(t *testing.T) {
 			t.Errorf("the client is told %v", err)
 		}
 		g.shows(conn, map[string]string{"select count(*)::text from once": "0"})
-		if st := g.srv.Stats(); st.Replayed != 1 || g.srv.replayMemory.Used() != 0 {
-			t.Errorf("%+v, %d bytes are in use", st, g.srv.replayMemory.Used())
+		if st := g.srv.Stats(); st.Replayed != 1 || g.srv.rules.Logs.Used() != 0 {
+			t.Errorf("%+v, %d bytes are in use", st, g.srv.rules.Logs.Used())
 		}
 	})
 }
@@ -84,11 +84,11 @@ func TestMemoryOfTransactionsIsGivenBack(t *testing.T) {
 		conn := g.mustDial(g.rw, "user=postgres "+d.with)
 		g.known()
 		g.do(conn, "begin", "select 1")
-		if g.srv.replayMemory.Used() == 0 {
+		if g.srv.rules.Logs.Used() == 0 {
 			t.Error("nothing is kept")
 		}
 		_ = conn.PgConn().Conn().Close()
-		waitFor(t, "it is given back", func() bool { return g.srv.replayMemory.Used() == 0 })
+		waitFor(t, "it is given back", func() bool { return g.srv.rules.Logs.Used() == 0 })
 	})
 }
 

@@ -125,7 +125,7 @@ func transactionsGoOn(t *testing.T, near *group, d deaths) {
 	if st := near.srv.Stats(); st.Replayed != 9 || len(st.Unreplayed) != 0 {
 		t.Errorf("%+v", st)
 	}
-	if n := near.srv.replayMemory.Used(); n != 0 {
+	if n := near.srv.rules.Logs.Used(); n != 0 {
 		t.Errorf("%d bytes are in use", n)
 	}
 }
@@ -226,7 +226,7 @@ func TestTransactionsThatDoNotGoOn(t *testing.T) {
 	if st := near.srv.Stats(); st.Replayed != 0 {
 		t.Errorf("%+v", st)
 	}
-	if n := near.srv.replayMemory.Used(); n != 0 {
+	if n := near.srv.rules.Logs.Used(); n != 0 {
 		t.Errorf("%d bytes are in use", n)
 	}
 }

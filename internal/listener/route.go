@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"net/netip"
 	"time"
@@ -21,7 +20,7 @@ func (s *Server) CloseEpoch(before ag.Epoch, why string) int {
 	old := func(intent ag.Intent, epoch ag.Epoch) bool { return intent == ag.ReadWrite && epoch < before }
 	s.pool.Flush("epoch")
 	s.attempts.CloseEpoch(before)
-	return s.endWhere(ending{reason: endEpoch, why: why}, func(x *session) bool { return old(x.intent, x.epoch) || x.onPrimary && x.epoch < before })
+	return s.endWhere(ending{reason: endEpoch, why: why}, func(x *session) bool { return old(x.intent, x.epoch) || x.work.OnPrimary && x.epoch < before })
 }
 
 // CloseReplica ends the sessions on that replica, of both intents if intent is empty, and returns how many.
@@ -41,18 +40,10 @@ func (s *Server) endWhere(e ending, match func(*session) bool) int {
 
 // endEach is endWhere with an ending for each session.
 func (s *Server) endEach(match func(*session) bool, with func(*session) ending) int {
-	s.mu.Lock()
-	var list []*session
-	for _, x := range s.sessions {
-		if match(x) {
-			list = append(list, x)
-		}
-	}
-	s.mu.Unlock()
 	n := 0
-	for _, x := range list {
+	for _, x := range s.where(match) {
 		e := with(x)
-		outlives := e.reason == endEpoch || (e.reason == endReplica || e.reason == endDrain) && x.drained.local && !x.relayed
+		outlives := e.reason == endEpoch || (e.reason == endReplica || e.reason == endDrain) && x.work.Local && !x.relayed
 		if outlives && x.outlive() {
 			x.wake()
 		} else if x.end(e) {
@@ -170,7 +161,7 @@ func (s *Server) leaveUnlisted(r *ag.Routes, since map[ag.ReplicaID]time.Time) (
 		if _, known := since[x.replica]; !known {
 			since[x.replica] = time.Now()
 		}
-		if x.idle() || time.Since(since[x.replica]) > s.cfg.HoldMax {
+		if x.work.Idle() || time.Since(since[x.replica]) > s.cfg.HoldMax {
 			return true
 		}
 		left++
@@ -192,13 +183,13 @@ func (c *client) takesBack(id ag.ReplicaID) bool {
 
 // mayOutlive reports whether sessions of the client may outlive their server.
 func (c *client) mayOutlive() bool {
-	return c.srv.cfg.Continuity != nil && c.srv.cfg.Continuity() && c.Start.Replication == pgwire.ReplicationNone
+	return c.srv.rules.Continues() && c.Start.Replication == pgwire.ReplicationNone
 }
 
 // handsOver reports whether the route of a reader that has left its replica leads to the primary that is about to hand
 // over to that replica. left is the epoch in which the reader has left. A replica that is lost takes nothing over.
 func (x *session) handsOver(r routing.Route, left ag.Epoch) bool {
-	return !x.onPrimary && !x.moving.outlived.Load() && r.FellBack && r.ID != x.replica && r.Epoch == left
+	return !x.work.OnPrimary && !x.moving.outlived.Load() && r.FellBack && r.ID != x.replica && r.Epoch == left
 }
 
 // epoch returns the epoch of the routes in force; 0 if there are none.
@@ -220,24 +211,9 @@ func (c *client) reaches(ctx context.Context, r routing.Route, x *session) error
 	if c.Intent != ag.ReadOnly || s.cfg.Position == nil || routes != nil && routes.Primary == r.ID {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, lag.CatchUp)
-	defer cancel()
-	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
-		at, err := s.cfg.Position(ctx, r.ID)
-		if err == nil && (x.moving.seen == lag.Progress{} || x.moving.seen.Epoch != at.Epoch) {
-			x.moving.seen, err = s.lag.Primary(ctx)
-		}
-		switch seen := x.moving.seen; {
-		case err != nil:
-			return fmt.Errorf("ask how far replica %s and the primary are: %w", r.ID, err)
-		case at.Epoch == seen.Epoch && at.LSN >= seen.LSN:
-			return nil
-		}
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-			s.counts.Lagged.Add(1)
-			return fmt.Errorf("replica %s has not replayed yet what the session may have seen", r.ID)
-		}
+	err := s.lag.Reaches(ctx, r.ID, &x.moving.seen)
+	if errors.Is(err, lag.ErrBehind) {
+		s.counts.Lagged.Add(1)
 	}
+	return err
 }

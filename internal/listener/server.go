@@ -6,8 +6,9 @@
 // produced as primary is passed after the gate's deadline. It must not know the quorum store, certificates between
 // nodes, or how a replica is reached: Config brings functions for those, and routes arrive as immutable ag.Routes.
 //
-// Start reading at open.go (the opening of a session), then session.go and relay.go. loop.go and loopsession.go are the
-// same relay for sessions on event loops, many on one thread; offload.go hands them to the kernel.
+// Start reading at open.go (the opening of a session), then session.go, relay.go. loop.go and
+// loopsession.go are the same relay for sessions on event loops, many on one thread; offload.go hands them to the
+// kernel. leave.go and continue.go have a session leave its server and go on at another one.
 package listener
 
 import (
@@ -32,12 +33,11 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/known"
 	"github.com/coteriedb/coterie/internal/listener/lag"
 	"github.com/coteriedb/coterie/internal/listener/login"
-	"github.com/coteriedb/coterie/internal/listener/lone"
 	"github.com/coteriedb/coterie/internal/listener/offload"
 	"github.com/coteriedb/coterie/internal/listener/pool"
 	"github.com/coteriedb/coterie/internal/listener/ports"
-	"github.com/coteriedb/coterie/internal/listener/replay"
 	"github.com/coteriedb/coterie/internal/listener/startup"
+	"github.com/coteriedb/coterie/internal/listener/underway"
 )
 
 // Server is the listener of one node.
@@ -53,12 +53,11 @@ type Server struct {
 	drain          atomic.Pointer[activeDrain] // nil: no drain
 	inquiry        inquiry
 	readerPatience time.Duration
+	rules          underway.Rules              // by which sessions go on at another server
 	keep           known.Times                 // how often sessions are asked for their state
 	flushed        sharedquery.Query[ag.LSN]   // how far the local PostgreSQL has flushed
 	leads          sharedquery.Query[struct{}] // whether this node still leads
 	lag            *lag.Judge                  // how far copies are behind
-	loneMemory     lone.Memory                 // of requests that may be executed again
-	replayMemory   replay.Memory               // of the open transactions that may be executed again
 
 	loops        atomic.Pointer[[]*loop] // nil: no loops, or not yet
 	offloadedNow offload.Watch           // offloaded sessions
@@ -96,6 +95,7 @@ func New(cfg Config) (*Server, error) {
 		keep:           known.Times{Tick: cmp.Or(full.keepTick, known.Tick), Pause: cmp.Or(full.keepTick, known.PauseMin), Idle: cmp.Or(full.keepTick, known.Idle)},
 		flushes:        admission.NewBudget(eachFlush, allFlushes, maxFlushers),
 	}
+	s.rules.Continuity, s.rules.Replay = full.Continuity, full.Replay
 	s.pool.Config = pool.Config{
 		Size: full.Limits.PoolSize, Ahead: full.Limits.PoolAhead, Unused: pool.Unused, Oldest: pool.Oldest, Answer: pool.Answer,
 		Open: s.openBackend, Background: s.background, Log: s.log,
@@ -256,7 +256,7 @@ func (s *Server) Shutdown(ctx context.Context) {
 	t := time.NewTicker(20 * time.Millisecond)
 	defer t.Stop()
 	for {
-		s.endWhere(stopping, func(x *session) bool { return x.idle() })
+		s.endWhere(stopping, func(x *session) bool { return x.work.Idle() })
 		select {
 		case <-gone:
 			s.stopNow(context.Canceled)
@@ -415,17 +415,10 @@ const maxGroups = 250
 // Continuity returns what would become of the sessions of the clients that are connected here, in a planned failover
 // and when their server dies. It asks nobody.
 func (s *Server) Continuity() []ContinuityGroup {
-	s.mu.Lock()
-	list := make([]*session, 0, len(s.sessions))
-	for _, x := range s.sessions {
-		if !x.relayed && x.ended.Load() == nil {
-			list = append(list, x)
-		}
-	}
-	s.mu.Unlock()
+	list := s.where(func(x *session) bool { return !x.relayed && x.ended.Load() == nil })
 	outlooks := make([]continuity.Outlook, len(list))
 	for i, x := range list {
-		outlooks[i] = x.outlook()
+		outlooks[i] = x.work.Outlook(x.replica, x.user)
 	}
 	return continuity.Groups(outlooks, maxGroups)
 }

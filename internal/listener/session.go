@@ -19,10 +19,12 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/listener/attempts"
 	"github.com/coteriedb/coterie/internal/listener/cancelkey"
+	"github.com/coteriedb/coterie/internal/listener/continuity"
 	"github.com/coteriedb/coterie/internal/listener/counters"
 	"github.com/coteriedb/coterie/internal/listener/gate"
 	"github.com/coteriedb/coterie/internal/listener/indoubt"
 	"github.com/coteriedb/coterie/internal/listener/instead"
+	"github.com/coteriedb/coterie/internal/listener/lostblock"
 	"github.com/coteriedb/coterie/internal/listener/opening"
 	"github.com/coteriedb/coterie/internal/listener/pool"
 	"github.com/coteriedb/coterie/internal/listener/resume"
@@ -30,6 +32,7 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/socket"
 	"github.com/coteriedb/coterie/internal/listener/startup"
 	"github.com/coteriedb/coterie/internal/listener/stmt"
+	"github.com/coteriedb/coterie/internal/listener/underway"
 )
 
 // session is a client joined to a PostgreSQL backend, or another node's listener joined to the local one.
@@ -45,8 +48,6 @@ type session struct {
 	epoch          ag.Epoch
 	since          time.Time
 	relayed        bool // the client is at another node's listener
-	replicates     bool // a session of logical replication
-	onPrimary      bool // its backend is the primary; a session of a secondary is ended before that is promoted
 	fellBack       bool
 	entry          int // place in the routing list; 0: the list was not used
 	pid            uint32
@@ -73,25 +74,17 @@ type session struct {
 	midMessage   bool         // the client has received half a message
 	recovery     gate.Recovery
 
-	// The state that the two directions have seen. status is that of the last ReadyForQuery. owed counts Query, Sync
-	// and FunctionCall without one. unsynced: extended messages were forwarded without a Sync after them. bySync: a
-	// Sync was counted in owed.
-	status             atomic.Uint32
-	owed               atomic.Int32
-	unsynced, bySync   atomic.Bool
-	terminated         atomic.Bool // the client sent Terminate
-	fatalSent          atomic.Bool // PostgreSQL sent a FATAL error itself
+	work               underway.Work // as the two directions have seen it
+	terminated         atomic.Bool   // the client sent Terminate
+	fatalSent          atomic.Bool   // PostgreSQL sent a FATAL error itself
 	bytesIn, bytesOut  atomic.Uint64
 	ended              atomic.Pointer[ending]
 	cut                chan struct{}               // closed when ended is set
 	onLoop             atomic.Pointer[loopSession] // nil: goroutines carry the session
 	registered, closed atomic.Bool
-	offloaded          atomic.Bool // the kernel relays it
 	copies             bool        // it has prepared a statement that may be a COPY; upstream's own
 	keepsBackend       atomic.Bool // the client sent Terminate, and its backend is kept
-	drained            draining
 	moving             moving
-	requests           stmt.Requests // guarded by drained.mu
 }
 
 // ending is why the listener ended a session.
@@ -127,21 +120,21 @@ func (x *session) setInput(local bool, done <-chan struct{}) {
 
 // setGate puts the gate before a backend of the local server.
 func (x *session) setGate(local bool, done <-chan struct{}) {
-	x.drained.local = local
+	x.work.Local = local
 	if local && x.srv.cfg.Gate != nil {
 		all := gate.Config{Deadline: x.srv.cfg.Gate, Hold: x.srv.cfg.GateHold, Counts: &x.srv.counts}
 		x.gate = &gate.Reader{Config: all, Conn: x.backend, Done: done, Lost: &x.moving.outlived}
 	}
-	x.confirmation.Guarded = local && x.srv.cfg.Durable != nil && (x.onPrimary || x.confirmation.Reads == startup.ReadsDurable)
+	x.confirmation.Guarded = local && x.srv.cfg.Durable != nil && (x.work.OnPrimary || x.confirmation.Reads == startup.ReadsDurable)
 }
 
 // roleHolds reports whether the local server still has the role for which the session was opened. The caller holds
 // s.mu: a change of the role is published before the sessions are ended, so a session either sees it here or is ended.
 func (s *Server) roleHolds(x *session) bool {
-	if !x.drained.local {
+	if !x.work.Local {
 		return true
 	}
-	return routing.Holds(s.cfg.Routes(), x.replica, x.onPrimary)
+	return routing.Holds(s.cfg.Routes(), x.replica, x.work.OnPrimary)
 }
 
 // activate registers the session for CloseEpoch and the like. It reports false if its attempt was overtaken, or if the
@@ -149,24 +142,24 @@ func (s *Server) roleHolds(x *session) bool {
 func (s *Server) activate(a *attempts.Attempt, x *session) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closing || s.held != nil && x.drained.local && x.onPrimary || s.attempts.Outdated(x.intent, x.epoch) || !s.roleHolds(x) {
+	if s.closing || s.held != nil && x.work.Local && x.work.OnPrimary || s.attempts.Outdated(x.intent, x.epoch) || !s.roleHolds(x) {
 		return false
 	}
 	if a != nil && !s.attempts.Finish(a) {
 		return false
 	}
-	assert.That(!x.drained.local || x.gate != nil || s.cfg.Gate == nil, "a session of the local server has no answer gate")
+	assert.That(!x.work.Local || x.gate != nil || s.cfg.Gate == nil, "a session of the local server has no answer gate")
 	if x.id == 0 { // it does not continue another one
 		s.lastID++
 		x.id = s.lastID
 	}
-	x.status.Store('I')
-	if x.moving.failed {
-		x.status.Store('E')
-		x.moving.failed = false // from now on its status tells
+	x.work.Status.Store('I')
+	if x.work.Loss.Failed {
+		x.work.Status.Store('E')
+		x.work.Loss.Failed = false // from now on its status tells
 	}
 	if x.moving.resumed {
-		x.status.Store('T')
+		x.work.Status.Store('T')
 	}
 	if x.gate != nil {
 		x.gate.Done = x.cut
@@ -255,7 +248,7 @@ func (x *session) close() {
 		return
 	}
 	x.forget()
-	x.closeLog()
+	x.work.Close()
 	x.moving.over()
 	_ = x.backend.Close()
 	_ = x.client.SetDeadline(time.Now().Add(100 * time.Millisecond)) // for the close_notify of TLS
@@ -269,40 +262,29 @@ func (x *session) lingers() bool { return x.ended.Load() != nil || !x.terminated
 // cycleEnded is called at ReadyForQuery.
 func (x *session) cycleEnded() {
 	// owed is read last, so nothing ran at some moment after all counted cancel requests had been delivered.
-	if x.confirmation.CycleEnded(x.status.Load() != 'I') && x.owed.Load() <= 0 && !x.unsynced.Load() {
+	if x.confirmation.CycleEnded(x.work.Status.Load() != 'I') && x.work.Owed.Load() <= 0 && !x.work.Unsynced.Load() {
 		x.confirmation.Clear()
 	}
-}
-
-// idle reports whether nothing is owed to the client and no transaction is open. status is read last: an answer
-// changes it before it counts as delivered, so an answer that is no longer owed has left its status.
-func (x *session) idle() bool {
-	if x.offloaded.Load() {
-		if s := x.onLoop.Load().kernel.Slot; x.offloaded.Load() { // a session that comes back has correct counters before offloaded is cleared
-			return s.Quiet() && atomic.LoadUint32(&s.Status) == 'I'
-		}
-	}
-	return x.owed.Load() <= 0 && !x.unsynced.Load() && x.status.Load() == 'I'
 }
 
 // promoted reports whether the server of a session that was opened on a secondary may have become a primary since. A
 // request that was forwarded may then have been executed as a write.
 func (x *session) promoted() bool {
-	return routing.Promoted(x.srv.cfg.Routes(), x.replica, x.epoch, x.drained.local)
+	return routing.Promoted(x.srv.cfg.Routes(), x.replica, x.epoch, x.work.Local)
 }
 
 // judge returns the outcome of the client's last request. After it nothing is forwarded.
 func (x *session) judge() (v stmt.Verdict, neverBegun bool) {
-	x.drained.mu.Lock()
-	defer x.drained.mu.Unlock()
-	x.requests.Sealed = true
-	if v = x.requests.Verdict(); v == stmt.Idle && x.drained.midway {
+	x.work.Lock()
+	defer x.work.Unlock()
+	x.work.Requests.Sealed = true
+	if v = x.work.Requests.Verdict(); v == stmt.Idle && x.work.Midway {
 		v = stmt.Aborted
 	}
-	if e := x.ended.Load(); !x.onPrimary && !x.promoted() && (e == nil || e.reason != endPromoted) {
+	if e := x.ended.Load(); !x.work.OnPrimary && !x.promoted() && (e == nil || e.reason != endPromoted) {
 		v = stmt.Idle
 	}
-	return v, x.drained.held && x.idle()
+	return v, x.work.Held && x.work.Idle()
 }
 
 // outcomeError returns the final error of a session that the listener ended.
@@ -318,31 +300,16 @@ func (x *session) outcomeError(why string) *pgwire.Error {
 	case (e.reason == endDrain || e.reason == endSetting) && v == stmt.Aborted:
 		v = stmt.Idle // a request that takes too long for a planned failover is cut (docs/internals/safety.md, "Planned failover")
 	}
-	switch {
-	case neverBegun:
-		bad := pgwire.Fatal("", pgwire.StateSerialization, "terminating connection before the transaction was begun: %s", why)
-		bad.Hint = "Nothing of it was executed: reconnect and run it again."
-		return bad
-	case v == stmt.Unknown:
-		if !x.leftToNode() { // else that node may prove the outcome, and counts it
-			why := x.whyUnknown()
-			x.srv.counts.Doubt(indoubt.Unknown.String())
-			x.srv.counts.Unknown(string(why))
-			x.srv.log.Info("outcome unknown", "session", x.id, "user", x.user, "reason", why)
-		}
-		bad := pgwire.Fatal("", pgwire.StateUnknownOutcome, "terminating connection with a request in flight: %s", why)
-		bad.Detail = "If the request would have committed a transaction, it may or may not have been committed."
-		bad.Hint = "Reconnect and check before running it again."
-		return bad
-	case v == stmt.Aborted:
-		bad := pgwire.Fatal("", pgwire.StateSerialization, "terminating connection with a transaction open: %s", why)
-		bad.Detail = "It was not committed: no request that could have committed it was forwarded."
-		bad.Hint = "Reconnect and run the transaction again."
-		return bad
+	if neverBegun {
+		return lostblock.NotBegun(why)
 	}
-	bad := pgwire.Fatal("", pgwire.StateAdminShutdown, "terminating connection: %s", why)
-	bad.Hint = "Reconnect; the listener finds the replica that serves the session."
-	return bad
+	if v == stmt.Unknown && !x.leftToNode() { // else that node may prove the outcome, and counts it
+		reason := x.whyUnknown()
+		x.srv.counts.Doubt(indoubt.Unknown.String())
+		x.srv.counts.Unknown(string(reason))
+		x.srv.log.Info("outcome unknown", "session", x.id, "user", x.user, "reason", reason)
+	}
+	return lostblock.Final(v, why)
 }
 
 // passFailed ends a session whose answers cannot be passed on. It returns the final error for the client, or nil.
@@ -398,60 +365,36 @@ func (x *session) sendFinal(last *pgwire.Error) {
 
 // whyUnknown returns why the outcome of the session's last request is not known.
 func (x *session) whyUnknown() indoubt.Reason {
-	e, m := x.ended.Load(), &x.moving
-	x.drained.mu.Lock()
-	defer x.drained.mu.Unlock()
+	e, unresumed := x.ended.Load(), x.moving.unresumed
+	x.work.Lock()
+	defer x.work.Unlock()
 	switch {
 	case e != nil && e.reason == endUnconfirmed:
 		return indoubt.ReasonUnconfirmed
-	case errors.Is(m.unresumed, resume.ErrAnswerLost):
+	case errors.Is(unresumed, resume.ErrAnswerLost):
 		return indoubt.ReasonAnswer
-	case errors.Is(m.unresumed, resume.ErrNotTheSame):
+	case errors.Is(unresumed, resume.ErrNotTheSame):
 		return indoubt.ReasonNotProved
-	case m.unresumed != nil:
+	case unresumed != nil:
 		return indoubt.ReasonNoServer
-	case x.unfit() != "":
-		return indoubt.ReasonState
-	case m.asking.Commit != nil && !m.asking.Commit.Answered():
-		return indoubt.ReasonNotTold
-	case m.asking.Commit != nil:
-		return indoubt.ReasonCut
-	case x.status.Load() == 'T':
-		return indoubt.ReasonNotAsked
 	}
-	return indoubt.ReasonStatement
-}
-
-// state returns the session's state as pg_stat_activity names it.
-func (x *session) state() string {
-	status, active := x.status.Load(), x.owed.Load() > 0 || x.unsynced.Load()
-	if x.offloaded.Load() {
-		s := x.onLoop.Load().kernel.Slot
-		status, active = atomic.LoadUint32(&s.Status), !s.Quiet()
-	}
-	switch {
-	case active:
-		return "active"
-	case status == 'T', status == 'E':
-		return "idle in transaction"
-	}
-	return "idle"
+	return x.work.WhyUnknown()
 }
 
 // info returns the session as status and views show it.
 func (x *session) info() SessionInfo {
 	in, out := x.bytesIn.Load(), x.bytesOut.Load()
-	if x.offloaded.Load() {
-		up, down := x.onLoop.Load().kernel.Passed()
+	if k := x.work.Kernel.Load(); k != nil {
+		up, down := k.Passed()
 		in, out = in+up, out+down
 	}
 	info := SessionInfo{
 		ID: x.id, User: x.user, Database: x.database, ClientAddr: x.addr, TLS: x.tls, TLSName: x.asked, Identity: x.identity, Intent: x.intent, Entry: x.entry, Replica: x.replica,
-		Epoch: x.epoch, PID: x.pid, State: x.state(), Since: x.since, Relayed: x.relayed,
+		Epoch: x.epoch, PID: x.pid, State: x.work.State(), Since: x.since, Relayed: x.relayed,
 		BytesIn: in, BytesOut: out, Path: x.path(), Backend: cmp.Or(x.backendFrom, counters.BackendOwn),
 	}
 	if !x.relayed {
-		info.Outlook = x.outlook
+		info.Outlook = func() continuity.Outlook { return x.work.Outlook(x.replica, x.user) }
 	}
 	return info
 }
@@ -459,7 +402,7 @@ func (x *session) info() SessionInfo {
 // path returns which data path serves the session.
 func (x *session) path() string {
 	switch {
-	case x.offloaded.Load():
+	case x.work.Offloaded():
 		return PathKernel
 	case x.onLoop.Load() != nil:
 		return PathLoop

@@ -38,8 +38,8 @@ func TestSessionThatIsAskedComesBack(t *testing.T) {
 		client := &heardBytes{}
 		x := &session{srv: &Server{}, client: client, backend: near, in: bufio.NewReader(near), cut: make(chan struct{}), moving: newMoving(nil)}
 		if c.asks {
-			x.moving.lone.Ask(&x.srv.loneMemory, change)
-			x.noteLone()
+			x.work.Rules = &x.srv.rules
+			x.work.Change(change)
 		}
 		st := continuity.State{Statements: map[string]continuity.Statement{lone.OwnStatement: {}, "own": {Text: "select current_setting('my.x')"}}}
 		var state bytes.Buffer
