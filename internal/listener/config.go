@@ -1,7 +1,6 @@
 package listener
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"crypto/tls"
@@ -10,24 +9,18 @@ import (
 	"log/slog"
 	"net"
 	"runtime"
-	"strings"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
-	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/listener/auth"
 	"github.com/coteriedb/coterie/internal/listener/counters"
 	"github.com/coteriedb/coterie/internal/listener/fingerprint"
 	"github.com/coteriedb/coterie/internal/listener/hba"
-	"github.com/coteriedb/coterie/internal/listener/instead"
 	"github.com/coteriedb/coterie/internal/listener/lag"
 	"github.com/coteriedb/coterie/internal/listener/login"
 	"github.com/coteriedb/coterie/internal/listener/opening"
 	"github.com/coteriedb/coterie/internal/listener/pool"
 	"github.com/coteriedb/coterie/internal/listener/serverlog"
-	"github.com/coteriedb/coterie/internal/listener/startup"
-	"github.com/coteriedb/coterie/internal/listener/stmt"
-	"github.com/coteriedb/coterie/internal/listener/underway"
 )
 
 // BackendHello describes for whom a connection to a replica's PostgreSQL is opened.
@@ -265,61 +258,4 @@ func setDefault[T comparable](p *T, v T) {
 	if *p == zero {
 		*p = v
 	}
-}
-
-// observeChange follows a piece of a message that goes to the local server, for statements that change a setting of the
-// group, or weaken commits of other sessions (docs/internals/postgresql.md, "Settings of the agent"). It reports
-// whether it has ended the session for that message.
-func (x *session) observeChange(p instead.Piece) (ended bool) {
-	if x.srv.cfg.Reserved == nil || !x.work.Local {
-		return false
-	}
-	bad := x.instead.Follow(p, x.srv.refuse)
-	if bad == nil {
-		return false
-	}
-	x.srv.counts.Reject(endSetting)
-	x.srv.log.Warn("a change of a setting is refused", "session", x.id, "user", x.user, "reason", bad.Message)
-	if !p.HasHeader {
-		x.end(ending{reason: endSetting, why: bad.Message + "; " + bad.Hint})
-	}
-	return !p.HasHeader
-}
-
-func (s *Server) refuse(c stmt.Change) *stmt.Refusal {
-	return stmt.Refuse(c, s.cfg.Reserved, s.cfg.RelaxedCommit != nil && s.cfg.RelaxedCommit())
-}
-
-// The functions below keep streams of logical replication from passing for a member. PostgreSQL counts the
-// acknowledgements of any walsender whose application_name is in synchronous_standby_names, including logical ones.
-// It takes the name as it is when START_REPLICATION arrives: from the startup packet, a default of the role or the
-// database, or any statement that has set it since.
-
-// posesAsMember checks a ParameterStatus. PostgreSQL reports application_name before the ReadyForQuery of the command
-// that changed it.
-func (x *session) posesAsMember(status []byte) bool {
-	name, value, _ := bytes.Cut(status, []byte{0})
-	return x.work.Replicates && strings.EqualFold(string(name), underway.ApplicationName) && startup.IsMemberName(string(value))
-}
-
-// checkGreeting checks the name with which the session began: a default of its role or database may have set it.
-func (x *session) checkGreeting(g opening.Greeting) *pgwire.Error {
-	var f pgwire.Framer
-	var bad *pgwire.Error
-	_ = f.Scan(g.Bytes, func(typ byte, body []byte) { // the greeting was assembled here
-		if typ == 'S' && x.posesAsMember(body) {
-			bad = startup.RefuseMember()
-		}
-	})
-	return bad
-}
-
-// outOfTurn ends a session of logical replication that sends a command before the previous one is over: it might
-// start to stream under a name that was not checked.
-func (x *session) outOfTurn(typ byte) bool {
-	if !x.work.Replicates || typ != 'Q' || x.work.Owed.Load() <= 0 {
-		return false
-	}
-	x.end(ending{"replication", "a session of logical replication takes one command at a time", true})
-	return true
 }

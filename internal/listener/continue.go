@@ -6,204 +6,261 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/lib/assert"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/listener/attempts"
 	"github.com/coteriedb/coterie/internal/listener/continuity"
 	"github.com/coteriedb/coterie/internal/listener/gate"
 	"github.com/coteriedb/coterie/internal/listener/hello"
 	"github.com/coteriedb/coterie/internal/listener/indoubt"
+	"github.com/coteriedb/coterie/internal/listener/lag"
 	"github.com/coteriedb/coterie/internal/listener/lone"
 	"github.com/coteriedb/coterie/internal/listener/lostblock"
 	"github.com/coteriedb/coterie/internal/listener/opening"
+	"github.com/coteriedb/coterie/internal/listener/replay"
 	"github.com/coteriedb/coterie/internal/listener/resume"
 	"github.com/coteriedb/coterie/internal/listener/routing"
 	"github.com/coteriedb/coterie/internal/listener/socket"
+	"github.com/coteriedb/coterie/internal/listener/startup"
 	"github.com/coteriedb/coterie/internal/listener/stmt"
 )
 
-// A session outlives its PostgreSQL, and another node behind whose listener that is, if its state is known and nothing
-// of it may have been committed without an answer (docs/continuity.md). The client's node asks the server for the state
-// beforehand, while the session is idle for a moment, and follows from then on whether anything that the client sends
-// may have changed it (stmt.Unchanged). When the server is lost, the session leaves it and is continued where the
-// routes lead, as in a planned failover. A transaction that was open there fails with 40001: the request that was cut,
-// or else the next one, which is answered here (tellLoss).
+// A session that has left its server is continued by a new one where the routes lead (again). That is brought into the
+// same state, and takes the client's held requests. A session of another node's client is given back to that node's
+// listener (giveBack, takeBack), which does the same.
+//
+// A transaction that was open on a server that is lost fails with 40001, unless CONTINUITY is REPLAY: the request that
+// was cut, or else the next one (tellLoss). With REPLAY the session that continues this one executes the requests of
+// the transaction once more, and goes on in it if all answers are the same. Nothing that could have committed the
+// transaction was forwarded to the lost server, or it is proved that it was not committed (prove); and nothing that
+// could commit it is among what is executed again. So it is committed at most once, by the client's own COMMIT. It is
+// executed again once: one that has brought down its server does not go on from server to server.
 
-// keepPerTick is how many sessions of this node are asked for their state at once.
-const keepPerTick = 10
+// moving is the part of a session that a move uses.
+type moving struct {
+	owner    *client           // its client; nil: the client is at another node
+	accepts  bool              // the listener of that node takes sessions back
+	outlives bool              // and has them outlive this server
+	state    *continuity.State // what the server told; nil: nothing, or something was forwarded since
+	refusal  string            // why it cannot be moved
+	stays    time.Duration     // CLOCK_BOOTTIME at which ContinueReaders left it behind; 0: never. Guarded by the lock of work
+	// forwarded is whether a request was forwarded since the server was asked.
+	forwarded  bool
+	outlived   atomic.Bool              // its server is lost, and it leaves that
+	proved     indoubt.Outcome          // of the new session: the outcome of the COMMIT of the one before it
+	timelines  []ag.TimelineEntry       // of its server, as the routes have them that led there
+	guarded    bool                     // of downstream: its first request is one that is executed again, and can write nothing
+	resumed    bool                     // of the new session: it is in that transaction
+	spilled    bool                     // of upstream: what the client sent was discarded
+	unanswered []byte                   // of downstream: a question that was perhaps not forwarded by the other node
+	rest       []byte                   // from the client, not forwarded when the session left its backend
+	wants      atomic.Pointer[question] // is to be asked by downstream
+	asked      *question                // of downstream: the answer is arriving
+	given      []byte                   // of downstream: what followed the message that gives the session back; nil: none came
+	err        error                    // why it was not taken back
+	unresumed  error                    // why no other one continues it
+	seen       Progress                 // of a reader that has left: what its next copy must have replayed; zero: not asked yet
+	leave      chan struct{}            // closed when work.Leaving is set
+	left       chan struct{}            // closed when it has left, or has ended instead (over)
+	isOver     atomic.Bool              // left is closed
+	early      []byte                   // of a session that continues another: bytes of the client that came before it
+}
 
-// keepStates asks for the states of sessions that would outlive the node of their backend. It runs until the server
-// closes.
-func (s *Server) keepStates() {
-	t := time.NewTicker(s.keep.Tick)
-	defer t.Stop()
-	for {
-		select {
-		case <-s.closed:
-			return
-		case <-t.C:
-		}
-		if list := s.unknownStates(time.Now()); len(list) > 0 {
-			ctx, cancel := context.WithTimeout(s.life, s.keep.Tick)
-			var all sync.WaitGroup
-			for _, x := range list {
-				all.Go(func() {
-					defer x.rescue("keeping its state")
-					x.keepKnown(ctx)
-				})
-			}
-			all.Wait()
-			cancel()
-		}
+// newMoving returns the state of a session that nobody moves.
+func newMoving(owner *client) moving {
+	return moving{owner: owner, leave: make(chan struct{}), left: make(chan struct{})}
+}
+
+// over is called when the session has left its backend, and when it is closed.
+func (m *moving) over() {
+	if !m.isOver.Swap(true) {
+		close(m.left)
 	}
 }
 
-// unknownStates returns the sessions that are to be asked now, those that have waited longest first.
-func (s *Server) unknownStates(now time.Time) (list []*session) {
-	if !s.rules.Continues() {
+// movedOn is the end of a session that another one continues. Nothing else may end it afterwards.
+var movedOn = &ending{reason: "moved"}
+
+// noServer notes that the client's session has no server, or that this is over. It is called BEFORE the session leaves
+// the server's list and AFTER the next one has entered it: one of both knows the client.
+func (c *client) noServer(is bool) {
+	s := c.srv
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if is {
+		c.unserved, c.giveUp = context.WithCancelCause(s.life)
+		s.unserved[c] = struct{}{}
+		return
+	}
+	c.giveUp(nil)
+	delete(s.unserved, c)
+}
+
+// overBy returns why the client waits for no server any more: what giveUp was told, else err.
+func (c *client) overBy(err error) error {
+	if c.srv.life.Err() != nil {
+		return err
+	}
+	return cmp.Or(context.Cause(c.unserved), err)
+}
+
+// takesBack reports whether that replica is behind another node's listener, which may have to give sessions back.
+func (c *client) takesBack(id ag.ReplicaID) bool {
+	r := c.srv.cfg.Routes()
+	return r != nil && r.Self != id && c.mayOutlive()
+}
+
+// mayOutlive reports whether sessions of the client may outlive their server.
+func (c *client) mayOutlive() bool {
+	return c.srv.rules.Continues() && c.Start.Replication == pgwire.ReplicationNone
+}
+
+// notReplayed notes why the transaction fails with 40001 instead.
+func (x *session) notReplayed(why string) {
+	x.srv.counts.NotReplayed(why)
+	x.srv.log.Info("transaction not executed again", "session", x.id, "user", x.user, "reason", why)
+	x.work.Loss.Replays, x.work.Loss.Unreplayed = false, why
+	x.work.Close()
+}
+
+// again opens the session that continues x. It returns nil if there is none: the client was told.
+func (c *client) again(x *session) *session {
+	defer x.work.Close()
+	if x.moving.err != nil {
+		c.lose(x, x.moving.err)
 		return nil
 	}
-	list = s.where(func(x *session) bool { return x.work.Known.Follows })
-	due := make(map[*session]time.Time, len(list))
-	list = slices.DeleteFunc(list, func(x *session) bool {
-		at, asks := x.asksAgain()
-		due[x] = at
-		return !asks || at.After(now)
-	})
-	slices.SortFunc(list, func(a, b *session) int { return due[a].Compare(due[b]) })
-	return list[:min(len(list), keepPerTick)]
+	if why := x.work.PlanReplay(x.moving.state); why != "" {
+		x.notReplayed(why)
+	}
+	if x.work.Loss.Replays {
+		y, err := c.onward(x)
+		var tried resume.TriedError
+		switch {
+		case err == nil:
+			return y
+		case errors.As(err, &tried):
+			x.notReplayed(tried.Why)
+		case x.work.Loss.Open && !errors.Is(err, resume.ErrNotTheSame): // it can be told by its next request
+			x.notReplayed("no replica took it in time")
+		default:
+			c.lose(x, err)
+			return nil
+		}
+	}
+	if x.work.Loss.Open && !c.tellLoss(x) {
+		return nil
+	}
+	y, err := c.onward(x)
+	if err != nil {
+		c.lose(x, err)
+		return nil
+	}
+	if x.work.Loss.Doubtful && x.work.Loss.Unreplayed != "" && !x.work.Loss.Tried && y.moving.proved == indoubt.NotCommitted {
+		x.notReplayed(x.work.Loss.Unreplayed)
+	}
+	return y
 }
 
-// asksAgain returns from when on the session is to be asked for its state, if that is not known and might be.
-func (x *session) asksAgain() (at time.Time, asks bool) {
-	x.work.Lock()
-	defer x.work.Unlock()
-	k := &x.work.Known
-	unknown := k.Unknown(x.since, x.srv.keep.Tick) && x.work.Tracker.Why() == "" && x.ended.Load() == nil && !x.work.Leaving.Load()
-	switch {
-	case !unknown || !x.work.Local:
-		return k.Next, unknown
-	case x.work.Offloaded() || x.relayed || x.srv.drain.Load() != nil: // one in the kernel is left there
-		return k.Next, false
-	}
-	return k.IdleUntil(time.Now(), x.bytesIn.Load()+x.bytesOut.Load(), x.srv.keep.Idle), true
-}
+// A move that did not succeed is tried again after movePause while there is no route, and ever more seldom while the
+// replica of the route refuses: hundreds of sessions may wait for the same one.
+const (
+	movePause    = 20 * time.Millisecond
+	movePauseMax = 250 * time.Millisecond
+)
 
-// keepKnown asks for the state of the session, once it is idle for a moment.
-func (x *session) keepKnown(ctx context.Context) {
-	q := &question{patient: true, done: make(chan struct{})}
-	if !x.moving.wants.CompareAndSwap(nil, q) { // a drain asks
-		return
-	}
-	x.wake()
-	answered := false
-	select {
-	case <-q.done:
-		answered = q.err == nil
-	case <-x.cut:
-	case <-x.moving.left:
-	case <-ctx.Done():
-		x.moving.wants.CompareAndSwap(q, nil)
-	}
-	libraries := x.libraries(q, answered)
-	x.work.Lock()
-	defer x.work.Unlock()
-	k := &x.work.Known
-	k.Over(time.Now(), x.srv.keep, answered)
-	if !answered {
-		return
-	}
-	k.Stays = x.immovable(q, "")
-	if k.Refusal = x.immovable(q, libraries); k.Refusal == "" {
-		k.Learn(&q.state)
-	}
-}
-
-// outlive has the session leave a server that is lost, if it can be continued elsewhere. A request that was cut is then
-// answered with an error that the client may take for a reason to run its transaction again.
-func (x *session) outlive() bool {
-	x.work.Lock()
-	defer x.work.Unlock()
-	if x.moving.outlived.Load() {
-		return true
-	}
-	if x.work.Leaving.Load() || x.ended.Load() != nil || !x.interrupt() {
-		return false
-	}
-	x.moving.state, x.work.Requests.Sealed = x.work.Known.Told, true
-	x.moving.outlived.Store(true)
-	x.startLeaving()
-	return true
-}
-
-// interrupt notes what becomes of the request and the transaction of a session whose server is lost. It reports false
-// if the session ends by that. The caller holds the lock of work.
-func (x *session) interrupt() bool {
-	return !x.terminated.Load() && !x.fatalSent.Load() && x.work.Interrupt()
-}
-
-// serverLost reports whether the session leaves a server that is lost. If it has ended meanwhile, the client is told.
-func (x *session) serverLost() bool {
+// moveWait returns how long the session waits for its next server: as long as a request in a planned failover, or as a
+// login where its server is lost.
+func (x *session) moveWait() time.Duration {
+	cfg := &x.srv.cfg
 	if !x.moving.outlived.Load() {
+		return cfg.HoldMax
+	}
+	return max(cfg.HoldMax, cfg.ConnectWait)
+}
+
+// pause waits for the next try. It reports false if there is none.
+func (c *client) pause(ctx context.Context, next <-chan struct{}, wait time.Duration) bool {
+	t := time.NewTimer(wait)
+	defer t.Stop()
+	select {
+	case <-next:
+	case <-t.C:
+	case <-ctx.Done():
+	case <-c.srv.closed:
 		return false
 	}
-	if x.ended.Load() != nil {
-		x.sendFinal(x.finalError(nil))
-	}
-	return true
+	return ctx.Err() == nil
 }
 
-// postmasterDied reports whether a message is the last of a backend whose postmaster has died, on a session that may
-// outlive that. The function that reports it is the same in every language of messages; another FATAL with the same
-// code is of an administrator who ends the session.
-func (x *session) postmasterDied(typ byte, message []byte) bool {
-	if typ != 'E' || !x.work.Known.Follows || len(message) < 5 {
-		return false
-	}
-	routine := pgwire.ErrorField(message[5:], 'R')
-	return pgwire.ErrorField(message[5:], 'V') == "FATAL" && (routine == "secure_read" || routine == "secure_write")
+// handsOver reports whether the route of a reader that has left its replica leads to the primary that is about to hand
+// over to that replica. left is the epoch in which the reader has left. A replica that is lost takes nothing over.
+func (x *session) handsOver(r routing.Route, left ag.Epoch) bool {
+	return !x.work.OnPrimary && !x.moving.outlived.Load() && r.FellBack && r.ID != x.replica && r.Epoch == left
 }
 
-// unknown returns what an error adds for a session that did not outlive its server; "" if none might have.
-func (x *session) unknown() string {
-	if !x.work.Known.Follows || !x.srv.rules.Continues() {
-		return ""
+// epoch returns the epoch of the routes in force; 0 if there are none.
+func (s *Server) epoch() ag.Epoch {
+	if r := s.cfg.Routes(); r != nil {
+		return r.Epoch
 	}
-	x.work.Lock()
-	why, _ := x.work.WouldEnd()
-	x.work.Unlock()
-	why = cmp.Or(why, "it was ending")
-	x.srv.counts.NotMoved(why)
-	return " (its session could not be continued: " + why + ")"
+	return 0
 }
 
-// lose ends the client of a session that was not continued.
-func (c *client) lose(x *session, err error) {
+// onward opens the session that continues x where the routes lead.
+func (c *client) onward(x *session) (*session, error) {
 	s := c.srv
-	x.moving.unresumed = err
-	s.counts.End("not moved")
-	s.counts.NotMoved("no replica took it")
-	x.dropKey()
-	why := "its session could not be moved to the new primary: " + err.Error()
-	bad := lostblock.Final(stmt.Idle, why)
-	if len(x.moving.rest) > 0 || x.work.Owed.Load() > 0 || x.work.Unsynced.Load() { // the other node has forwarded nothing of it
-		bad = lostblock.NotBegun(why)
+	ctx, cancel := context.WithTimeout(c.unserved, x.moveWait())
+	defer cancel()
+	last, wait := errors.New("no replica takes it"), movePause
+	left := s.epoch()
+	for {
+		r, next, ok := s.logins.Pick(ctx, &c.Proved)
+		if wait *= 2; !ok {
+			wait = movePause
+		}
+		if ok && !x.handsOver(r, left) {
+			y, err := c.openAgain(ctx, r, x)
+			if err == nil {
+				return y, nil
+			}
+			c.log.Debug("session not moved yet", "session", x.id, "replica", r.ID, "error", err)
+			if last = err; errors.Is(err, errClient) || errors.Is(err, resume.ErrNotTheSame) {
+				return nil, err
+			}
+			if x.work.Loss.Tried && x.work.Loss.Replays {
+				if tried := (resume.TriedError{}); !errors.As(err, &tried) {
+					last = resume.ErrLost
+				}
+				return nil, last
+			}
+		}
+		if _, gone := socket.Peek(c.Raw); gone || !c.pause(ctx, next, min(wait, movePauseMax)) {
+			return nil, c.overBy(last)
+		}
 	}
-	switch {
-	case x.work.Loss.Fate == lone.Repeated || x.work.Loss.Fate == lone.Failed:
-		bad = lostblock.QueryCut(why)
-	case x.work.Loss.Fate == lone.InDoubt || x.work.Loss.Interrupted || x.work.Loss.Failed || x.work.Loss.Open:
-		bad = x.outcomeError(why)
+}
+
+// A reader that goes on at another copy sees nothing there go back: the copy that it has left had replayed no more than
+// its primary had flushed by then, and the next one has to reach that first.
+
+// reaches waits a moment until the replica of r holds all that the session x, a reader, may have seen where it was. The
+// primary is asked how far that is once x has left there, and again in each epoch: it has all that was acknowledged.
+func (c *client) reaches(ctx context.Context, r routing.Route, x *session) error {
+	s := c.srv
+	routes := s.cfg.Routes()
+	if c.Intent != ag.ReadOnly || s.cfg.Position == nil || routes != nil && routes.Primary == r.ID {
+		return nil
 	}
-	c.log.Info("session cut", "session", x.id, "replica", x.replica, "user", x.user, "reason", why, "sqlstate", bad.Code)
-	_ = c.Raw.SetDeadline(time.Now().Add(s.cfg.Limits.ShutdownMessage))
-	if _, err := c.Conn.Write(bad.Encode()); err == nil {
-		socket.HalfClose(c.Conn)
-		socket.Drain(c.Raw)
+	err := s.lag.Reaches(ctx, r.ID, &x.moving.seen)
+	if errors.Is(err, lag.ErrBehind) {
+		s.counts.Lagged.Add(1)
 	}
-	c.closeBoth()
+	return err
 }
 
 // openAgain opens a session on the replica of the route that continues x.
@@ -309,3 +366,119 @@ func (x *session) become(ctx context.Context, from *session, packet []byte) (new
 
 // server returns what package resume asks and brings into a state.
 func (x *session) server() resume.Server { return resume.Server{Conn: x.backend, In: x.in} }
+
+// resumeBlock brings a session that continues from into the state of that one's transaction. told is what the client
+// hears of a request that was cut.
+func (x *session) resumeBlock(ctx context.Context, from *session) (told []byte, err error) {
+	if from.work.Loss.Fate == lone.InDoubt {
+		return x.proveChange(from)
+	}
+	if from.work.Loss.Doubtful {
+		told, err = x.prove(from)
+		if err != nil || x.moving.proved != indoubt.NotCommitted {
+			from.work.Loss.Replays = from.work.Loss.Replays && err != nil // it is done: nothing of it is executed twice
+			return told, err
+		}
+		if !from.work.Loss.Replays {
+			return told, nil
+		}
+	}
+	if from.work.Loss.Replays {
+		assert.That(!from.work.Loss.Doubtful || x.moving.proved == indoubt.NotCommitted, "a transaction is executed again that may have been committed")
+		return x.executeAgain(ctx, from)
+	}
+	x.work.Loss.Failed = from.work.Loss.Failed
+	status := byte('I')
+	if from.work.Loss.Failed {
+		status = 'E'
+		if err := x.server().FailBlock(); err != nil {
+			return nil, err
+		}
+	}
+	switch {
+	case from.work.Loss.Fate == lone.Failed:
+		return pgwire.AppendMessage(lostblock.Query().EncodeError(), 'Z', []byte{status}), nil
+	case !from.work.Loss.Interrupted:
+		return nil, nil
+	}
+	return pgwire.AppendMessage(lostblock.Error(from.work.Loss.Unreplayed).EncodeError(), 'Z', []byte{status}), nil
+}
+
+// executeAgain executes the transaction of from in this session, and compares the answers. told is for the client,
+// beside them. The request that was not answered is left to be forwarded.
+func (x *session) executeAgain(ctx context.Context, from *session) (told []byte, err error) {
+	ctx, cancel := context.WithTimeout(ctx, x.srv.cfg.HoldMax/2)
+	defer cancel()
+	run, err := x.server().Execute(ctx, from.work.Log, from.moving.state.Extensions)
+	from.work.Loss.Tried = err != nil || run.Requests() > 0
+	if tried := (resume.TriedError{}); errors.As(err, &tried) && tried.Why == replay.Differs {
+		x.srv.log.Info("answer differs", "session", from.id, "request", run.Requests())
+	}
+	x.moving.resumed = err == nil && run.Requests() > 0
+	return run.Aside, err
+}
+
+// The functions below prove what became of a COMMIT whose answer is lost with its server (package indoubt). It is the
+// one request under way of a session that outlives its server. Others end with 08007.
+
+// prove asks the server of this session what became of the COMMIT of from. told is for the client. A session whose
+// server has no answer is not continued: the client hears 08007.
+func (x *session) prove(from *session) (told []byte, err error) {
+	c := from.work.Asking.Commit
+	p, err := x.server().Commit(c, x.doubt(from))
+	x.moving.proved, x.moving.resumed = p.Outcome, p.Chained
+	if p.Status != (indoubt.Status{}) {
+		x.srv.log.Info("commit in doubt", "session", from.id, "xid", c.Xid, "timeline", c.Timeline, "status", p.Status.Text, "on", p.Status.Timeline, "outcome", p.Outcome)
+	}
+	return p.Told, err
+}
+
+// doubt returns what this session's server needs to know of from.
+func (x *session) doubt(from *session) resume.Doubt {
+	return resume.Doubt{
+		Timelines: x.moving.timelines, Extensions: from.moving.state.Extensions, Unreplayed: from.work.Loss.Unreplayed,
+		Reads: from.confirmation.ConfirmsAll() || from.confirmation.Reads == startup.ReadsConfirmed,
+	}
+}
+
+// proveChange asks the server of this session what became of the change of from. told is for the client. One that is
+// not committed is executed again, if it was not before.
+func (x *session) proveChange(from *session) (told []byte, err error) {
+	w := from.work.Lone.Write()
+	p, err := x.server().Change(w, x.doubt(from), from.work.Lone.Twice())
+	x.moving.proved = p.Outcome
+	if p.Status != (indoubt.Status{}) {
+		x.srv.log.Info("change in doubt", "session", from.id, "xid", w.Xid, "timeline", w.Timeline, "status", p.Status.Text, "on", p.Status.Timeline, "outcome", p.Outcome)
+	}
+	if p.Repeat {
+		from.work.Loss.Fate = lone.Repeated
+	}
+	return p.Told, err
+}
+
+// lose ends the client of a session that was not continued.
+func (c *client) lose(x *session, err error) {
+	s := c.srv
+	x.moving.unresumed = err
+	s.counts.End("not moved")
+	s.counts.NotMoved("no replica took it")
+	x.dropKey()
+	why := "its session could not be moved to the new primary: " + err.Error()
+	bad := lostblock.Final(stmt.Idle, why)
+	if len(x.moving.rest) > 0 || x.work.Owed.Load() > 0 || x.work.Unsynced.Load() { // the other node has forwarded nothing of it
+		bad = lostblock.NotBegun(why)
+	}
+	switch {
+	case x.work.Loss.Fate == lone.Repeated || x.work.Loss.Fate == lone.Failed:
+		bad = lostblock.QueryCut(why)
+	case x.work.Loss.Fate == lone.InDoubt || x.work.Loss.Interrupted || x.work.Loss.Failed || x.work.Loss.Open:
+		bad = x.outcomeError(why)
+	}
+	c.log.Info("session cut", "session", x.id, "replica", x.replica, "user", x.user, "reason", why, "sqlstate", bad.Code)
+	_ = c.Raw.SetDeadline(time.Now().Add(s.cfg.Limits.ShutdownMessage))
+	if _, err := c.Conn.Write(bad.Encode()); err == nil {
+		socket.HalfClose(c.Conn)
+		socket.Drain(c.Raw)
+	}
+	c.closeBoth()
+}

@@ -1,16 +1,18 @@
 package listener
 
 import (
+	"bytes"
 	"context"
 	"errors"
-	"io"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/lib/assert"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/listener/gate"
-	"github.com/coteriedb/coterie/internal/listener/instead"
+	"github.com/coteriedb/coterie/internal/listener/giveback"
+	"github.com/coteriedb/coterie/internal/listener/lone"
 	"github.com/coteriedb/coterie/internal/listener/socket"
 	"github.com/coteriedb/coterie/internal/listener/startup"
 	"github.com/coteriedb/coterie/internal/listener/stmt"
@@ -293,85 +295,6 @@ func (x *session) within(f func(context.Context) error) error {
 	return f(ctx)
 }
 
-// upstream carries requests to PostgreSQL.
-func (x *session) upstream() {
-	var requests pgwire.Framer
-	var buf socket.Buffer // small while little passes
-	defer buf.Free()
-	if early := x.moving.early; len(early) > 0 {
-		x.moving.early = nil
-		if bad, _ := x.forward(&requests, early); bad != nil {
-			x.end(ending{"protocol", "invalid message length", true})
-		}
-	}
-	for n := 0; ; {
-		buf.Fit(n, 0)
-		var err error
-		n, err = x.client.Read(buf.B)
-		if n > 0 && x.ended.Load() == nil {
-			x.bytesIn.Add(uint64(n))
-			if bad, werr := x.forward(&requests, buf.B[:n]); bad != nil {
-				x.end(ending{"protocol", "invalid message length", true})
-			} else if werr != nil && x.ended.Load() == nil {
-				// downstream reads what PostgreSQL still had to say, then its end
-				n, _ := io.Copy(io.Discard, x.client)
-				x.moving.spilled = x.moving.spilled || n > 0
-				return
-			}
-		}
-		if x.keepsBackend.Load() {
-			_ = x.backend.SetReadDeadline(time.Unix(1, 0)) // downstream has nothing more to wait for
-			return
-		}
-		if x.work.Leaving.Load() && (err == nil || errors.Is(err, os.ErrDeadlineExceeded)) {
-			return
-		}
-		if err != nil {
-			if errors.Is(err, io.EOF) || x.ended.Load() == nil {
-				x.terminated.Store(true) // the client no longer reads errors
-				socket.HalfClose(x.backend)
-			}
-			return
-		}
-	}
-}
-
-// headerLength is the length of a message's header in bytes.
-const headerLength = 5
-
-// follow observes the client's bytes up to the end of one message, and returns how many those are.
-func (x *session) follow(f *pgwire.Framer, b []byte) (used int, err error) {
-	head := f.HeaderLeft()
-	used, whole, err := f.Next(b)
-	if err != nil {
-		return used, err
-	}
-	typ, text := f.Type(), b[min(head, used):used]
-	x.work.Sent(b[:used], head == headerLength, whole)
-	if typ == 'Q' {
-		x.work.Requests.QueryText(text)
-	}
-	if used >= head && (typ == 'Q' || typ == 'P') && x.observeChange(instead.Piece{Type: typ, B: text, Begins: head > 0, Ends: whole, HasHeader: used == len(text)+5}) {
-		return used, nil // it is not forwarded
-	}
-	if used >= head {
-		x.work.Follow(typ, text, head > 0, whole)
-	}
-	if x.work.Local && x.srv.cfg.Fingerprint != nil {
-		x.observeUse(f.Type(), b[min(head, used):used], head > 0, whole)
-	}
-	if whole {
-		if f.Type() == 'P' && stmt.MayCopy(f.Kept()) {
-			x.copies = true
-		}
-		x.work.Requests.Forwarded(f.Type(), f.Kept())
-		if x.work.Requested(typ); typ == 'X' {
-			x.terminated.Store(true)
-		}
-	}
-	return used, nil
-}
-
 // ready handles a ReadyForQuery.
 func (x *session) ready(status byte) {
 	if x.starting {
@@ -417,3 +340,84 @@ func (x *session) observeAnswer(typ byte, body []byte) {
 		}
 	}
 }
+
+// swallows reports whether a message of the server answers the question that went before a request. Of a tail the
+// client has got the beginning.
+func (x *session) swallows(typ byte, message []byte, tail bool) bool {
+	swallow, refused := x.work.Swallows(typ, message, tail)
+	if refused {
+		x.srv.log.Warn("the question for the number of a transaction has failed", "session", x.id, "user", x.user, "sqlstate", x.work.Asking.State)
+	}
+	return swallow
+}
+
+// wouldWrite reports whether a message of the server tells that a request that is executed again would have written. It
+// ends the session: at its first execution it may have.
+func (x *session) wouldWrite(typ byte, body []byte) bool {
+	if !x.moving.guarded {
+		return false
+	}
+	x.moving.guarded = typ != 'Z'
+	if typ != 'E' || !x.work.OnPrimary || pgwire.ErrorField(body, 'C') != lone.ReadOnly {
+		return false
+	}
+	x.end(ending{reason: "hidden write", why: "its server was lost, and the query writes by a function that a view or an operator calls"})
+	return true
+}
+
+// holdsAnswer takes the current message of a chunk from what goes to the client, if it answers the question for a
+// number, or the change that is not committed yet.
+func (x *session) holdsAnswer(typ byte, p *passing) bool {
+	before, held := x.work.HoldsAnswer(typ, p.b[p.begin:p.at], p.tail)
+	if held {
+		p.b, p.at = append(p.b[:p.begin], p.b[p.at:]...), p.begin
+	}
+	p.insert(before)
+	return held
+}
+
+// insert puts bytes that were checked before the current message.
+func (p *passing) insert(b []byte) {
+	if n := len(b); n > 0 {
+		p.b = slices.Concat(p.b[:p.begin], b, p.b[p.begin:])
+		p.begin, p.at, p.piece = p.begin+n, p.at+n, p.piece+n
+	}
+}
+
+// errPromoted means that an answer must be discarded: it is of a server that was promoted under the session.
+var errPromoted = errors.New("the replica was promoted")
+
+// promotedUnder is the end of a session whose answer shows that.
+var promotedUnder = ending{reason: endPromoted, why: "its replica was promoted"}
+
+// isOfPromoted reports whether a message shows that the session must get nothing more of its server: recovery has ended
+// there, or a query that is executed again would have written.
+func (x *session) isOfPromoted(typ byte, body []byte) bool {
+	if x.recovery.Over(typ, body) {
+		x.end(promotedUnder)
+		return true
+	}
+	return x.wouldWrite(typ, body)
+}
+
+// isLast reports whether the client gets nothing of the current message or of what follows it: the other node gives the
+// session back by it, or PostgreSQL says by it that its postmaster died.
+func (x *session) isLast(typ byte, p *passing) bool {
+	if typ == giveback.Message && x.fromNode() {
+		x.moving.given = append([]byte{}, p.b[p.at:]...)
+		if q, asked := x.work.NotAsked(); asked {
+			x.moving.unanswered = q
+		}
+		return true
+	}
+	return x.postmasterDied(typ, p.b[p.begin:p.at])
+}
+
+// observeKey notes the backend's cancel key. Only relayed sessions see it here: others have it from the greeting.
+func (x *session) observeKey(body []byte) {
+	key := bytes.Clone(body)
+	x.backendKey.Store(&key)
+}
+
+// fromNode reports whether the backend is behind another node's listener.
+func (x *session) fromNode() bool { return !x.work.Local && !x.relayed }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
-	"errors"
 	"io"
 	"net"
 	"path/filepath"
@@ -188,49 +187,11 @@ func (s *Server) cancelRelayed(key []byte) (delivered func()) {
 	return func() {}
 }
 
-// observeKey notes the backend's cancel key. Only relayed sessions see it here: others have it from the greeting.
-func (x *session) observeKey(body []byte) {
-	key := bytes.Clone(body)
-	x.backendKey.Store(&key)
-}
-
-// errPromoted means that an answer must be discarded: it is of a server that was promoted under the session.
-var errPromoted = errors.New("the replica was promoted")
-
-// promotedUnder is the end of a session whose answer shows that.
-var promotedUnder = ending{reason: endPromoted, why: "its replica was promoted"}
-
-// isOfPromoted reports whether a message shows that the session must get nothing more of its server: recovery has ended
-// there, or a query that is executed again would have written.
-func (x *session) isOfPromoted(typ byte, body []byte) bool {
-	if x.recovery.Over(typ, body) {
-		x.end(promotedUnder)
-		return true
-	}
-	return x.wouldWrite(typ, body)
-}
-
 // giveBack gives a session that has left its backend to the listener of its client.
 func (x *session) giveBack() {
 	defer x.moving.over()
 	giveback.Give(x.raw, x.moving.state, x.moving.rest)
 }
-
-// isLast reports whether the client gets nothing of the current message or of what follows it: the other node gives the
-// session back by it, or PostgreSQL says by it that its postmaster died.
-func (x *session) isLast(typ byte, p *passing) bool {
-	if typ == giveback.Message && x.fromNode() {
-		x.moving.given = append([]byte{}, p.b[p.at:]...)
-		if q, asked := x.work.NotAsked(); asked {
-			x.moving.unanswered = q
-		}
-		return true
-	}
-	return x.postmasterDied(typ, p.b[p.begin:p.at])
-}
-
-// fromNode reports whether the backend is behind another node's listener.
-func (x *session) fromNode() bool { return !x.work.Local && !x.relayed }
 
 // leftToNode reports whether the listener of the client's node judges what became of the session: it hears of its end
 // by the end of the stream.

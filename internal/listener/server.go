@@ -6,7 +6,7 @@
 // produced as primary is passed after the gate's deadline. It must not know the quorum store, certificates between
 // nodes, or how a replica is reached: Config brings functions for those, and routes arrive as immutable ag.Routes.
 //
-// Start reading at open.go (the opening of a session), then session.go, relay.go. loop.go and
+// Start reading at open.go (the opening of a session), then session.go, relay.go and upstream.go. loop.go and
 // loopsession.go are the same relay for sessions on event loops, many on one thread; offload.go hands them to the
 // kernel. leave.go and continue.go have a session leave its server and go on at another one.
 package listener

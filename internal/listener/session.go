@@ -7,7 +7,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
+	"maps"
 	"net"
+	"os"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -413,4 +415,82 @@ func (x *session) path() string {
 // tlsName returns the TLS version in PostgreSQL's spelling.
 func tlsName(version uint16) string {
 	return strings.Replace(tls.VersionName(version), "TLS ", "TLSv", 1)
+}
+
+// tellLoss answers the next request of a client whose transaction was open on a server that is lost. The session has no
+// server until then. It reports false if the client has ended or was ended.
+func (c *client) tellLoss(x *session) bool {
+	s := c.srv
+	over, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		select {
+		case <-s.closed:
+			_ = c.Raw.SetReadDeadline(time.Unix(1, 0))
+		case <-c.unserved.Done():
+			_ = c.Raw.SetReadDeadline(time.Unix(1, 0))
+		case <-over:
+		}
+	}()
+	rest, err := c.answerLost(x)
+	close(over)
+	<-stopped
+	_ = c.Raw.SetDeadline(time.Time{})
+	switch {
+	case err == nil:
+		x.work.Loss.Open, x.moving.rest = false, rest
+		return true
+	case errors.Is(err, errStopping), errors.Is(err, pgwire.ErrProtocol):
+		x.work.Loss.Failed = true
+		c.lose(x, c.overBy(err))
+	default:
+		x.dropKey()
+		c.closeBoth()
+	}
+	return false
+}
+
+var errStopping = errors.New("the listener of this node is stopping")
+
+// answerLost reads the client's next request and answers it. rest is what the client's next server gets.
+func (c *client) answerLost(x *session) (rest []byte, err error) {
+	r := lostblock.Reply{Why: x.work.Loss.Unreplayed, Statements: x.moving.state.Texts()}
+	var buf [socket.SmallBuffer]byte
+	for b, done := x.moving.rest, false; ; {
+		var used int
+		var out []byte
+		if used, out, done, err = r.Feed(b); err != nil {
+			return nil, err
+		}
+		_ = c.Raw.SetWriteDeadline(time.Now().Add(c.srv.cfg.Limits.ShutdownMessage))
+		if _, err := c.Conn.Write(out); err != nil {
+			return nil, errClient
+		}
+		if rest = b[used:]; done {
+			break
+		}
+		n, err := c.Conn.Read(buf[:])
+		switch {
+		case n > 0:
+			b = buf[:n]
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			return nil, errStopping
+		default:
+			return nil, errClient
+		}
+	}
+	if r.Terminated {
+		return nil, errClient
+	}
+	maps.DeleteFunc(x.moving.state.Statements, func(name string, _ continuity.Statement) bool {
+		_, open := r.Statements[name]
+		return !open
+	})
+	x.work.Loss.Failed = r.Failed
+	return slices.Concat(r.Forward, rest), nil
+}
+
+func (c *client) closeBoth() {
+	_ = c.Conn.Close()
+	_ = c.Raw.Close()
 }

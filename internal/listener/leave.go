@@ -1,0 +1,472 @@
+package listener
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/lib/boottime"
+	"github.com/coteriedb/coterie/internal/lib/pgwire"
+)
+
+// A drain is the listener's part in a planned failover (docs/internals/safety.md, "Planned failover"). While it lasts,
+// requests that would begin a transaction on the local server wait here, at a message boundary; the client's later
+// bytes stay in its socket. Open transactions run to their end. Every session of the local server passes this listener,
+// including those of other nodes' clients, so no other node takes part.
+
+// In a planned failover sessions are moved to the new primary (docs/continuity.md). While a drain holds their requests,
+// the old server is asked for the state of each idle session (ReadStates). When it is closed, a session whose state is
+// known leaves its backend and keeps its client (CloseServer). A session also leaves a server that is lost, if its
+// state is known and nothing of it may have been committed without an answer (outlive). Others end.
+
+// activeDrain is a drain that is in force.
+type activeDrain struct {
+	over chan struct{} // closed at its end, when held requests continue
+}
+
+// drainPoll is how often a client is checked that sends its next request before the answer to the last: only that
+// answer shows whether its transaction has ended.
+const drainPoll = time.Millisecond
+
+// Drain makes new transactions on the local server wait (true), or lets them continue (false). A request waits for at
+// most HoldMax, then its session is ended with 40001.
+func (s *Server) Drain(on bool) {
+	if on {
+		defer s.pool.Flush("drain") // after logins can see the drain
+	}
+	if on {
+		for _, x := range s.localSessions() {
+			x.cannotMove("") // until ReadStates
+		}
+		defer s.inquiry.end() // AFTER a new one can see the drain
+		defer s.reclaimWhere(func(x *session) bool { return x.work.Offloaded() })
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	d := s.drain.Load()
+	switch {
+	case on && d == nil:
+		s.drain.Store(&activeDrain{over: make(chan struct{})})
+	case !on && d != nil:
+		s.drain.Store(nil)
+		close(d.over)
+	}
+}
+
+// Busy returns how many sessions of the local server have a transaction or request in progress. During a drain the
+// number only falls.
+func (s *Server) Busy() (n int) {
+	for _, x := range s.localSessions() {
+		if x.work.Busy() {
+			n++
+		}
+	}
+	return n
+}
+
+// CutBusy ends the sessions of the local server that have a transaction or request in progress, and returns how many.
+// Those that would outlive the loss of their server leave it instead, as if it were lost: with CONTINUITY = REPLAY
+// their transactions are executed again.
+func (s *Server) CutBusy(why string) int {
+	return s.endWhere(ending{reason: endDrain, why: why}, func(x *session) bool { return x.work.Local && x.work.Busy() })
+}
+
+// CloseServer takes all sessions from the local server: those whose state was read leave it and are continued where the
+// routes lead, the others end. It returns how many end. Of these, sessions with a held request get the error that it
+// never began (40001), idle ones that they are closed (57P01).
+func (s *Server) CloseServer(why string) (ended int) {
+	s.moveServer(context.Background())
+	for _, x := range s.localSessions() {
+		if x.end(x.unmoved(why)) {
+			ended++
+		}
+	}
+	return ended
+}
+
+// readerPatience is how long ContinueReaders waits for sessions that are busy, unless a test says otherwise.
+const readerPatience = 200 * time.Millisecond
+
+// ContinueReaders has the sessions of the local server, which are those of readers, continue where the routes lead.
+// Each leaves as soon as it is idle. One that is busy for longer than readerPatience stays, as does one that cannot be
+// moved. Requests wait meanwhile, as in a drain. It returns when all were asked, or when ctx ends. The caller has
+// published that no reader comes here.
+func (s *Server) ContinueReaders(ctx context.Context) {
+	if !s.rules.Continues() {
+		return
+	}
+	s.Drain(true)
+	defer s.Drain(false)
+	defer s.noteLeftBehind()
+	asked, last := map[*session]bool{}, time.Now().Add(s.readerPatience)
+	for ctx.Err() == nil {
+		late := time.Now().After(last)
+		var idle []*session
+		busy := false
+		for _, x := range s.localSessions() {
+			switch {
+			case asked[x]:
+			case x.work.Busy():
+				busy = true
+			default:
+				asked[x] = true
+				idle = append(idle, x)
+			}
+		}
+		s.readStates(ctx, idle)
+		s.moveServer(ctx)
+		if !busy || late {
+			return
+		}
+		t := time.NewTimer(drainPoll)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+		}
+	}
+}
+
+// promotedWithin is how long after ContinueReaders its server is promoted at the latest, unless the planned failover is
+// given up. The primary's steps in between take some seconds.
+const promotedWithin = 30 * time.Second
+
+// noteLeftBehind notes which sessions ContinueReaders could not move.
+func (s *Server) noteLeftBehind() {
+	now := boottime.Now()
+	for _, x := range s.localSessions() {
+		x.work.Lock()
+		if !x.work.Leaving.Load() {
+			x.moving.stays = now
+			if x.moving.refusal == "" {
+				x.moving.refusal = refusedBusy
+			}
+		}
+		x.work.Unlock()
+	}
+}
+
+// leftBehind returns the ending e of a session whose server takes it no more. Where a planned failover could not move
+// it a moment ago, it counts among its sessions, and its client hears why.
+func (x *session) leftBehind(e ending) ending {
+	x.work.Lock()
+	stays := x.moving.stays
+	x.work.Unlock()
+	if stays == 0 || boottime.Now()-stays > promotedWithin {
+		return e
+	}
+	return x.unmoved(e.why)
+}
+
+// localSessions returns the sessions of the local server.
+func (s *Server) localSessions() []*session {
+	return s.where(func(x *session) bool { return x.work.Local })
+}
+
+// where returns the open sessions that match.
+func (s *Server) where(match func(*session) bool) (list []*session) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, x := range s.sessions {
+		if match(x) {
+			list = append(list, x)
+		}
+	}
+	return list
+}
+
+// CloseEpoch ends read-write sessions that were opened under an epoch before that one, and returns how many. Publish
+// the routes of the new epoch first: a login that still sees the old ones waits for newer ones.
+func (s *Server) CloseEpoch(before ag.Epoch, why string) int {
+	old := func(intent ag.Intent, epoch ag.Epoch) bool { return intent == ag.ReadWrite && epoch < before }
+	s.pool.Flush("epoch")
+	s.attempts.CloseEpoch(before)
+	return s.endWhere(ending{reason: endEpoch, why: why}, func(x *session) bool { return old(x.intent, x.epoch) || x.work.OnPrimary && x.epoch < before })
+}
+
+// CloseReplica ends the sessions on that replica, of both intents if intent is empty, and returns how many.
+func (s *Server) CloseReplica(id ag.ReplicaID, intent ag.Intent, why string) int {
+	s.pool.Flush("replica")
+	match := func(i ag.Intent, on ag.ReplicaID) bool { return on == id && (intent == "" || i == intent) }
+	s.attempts.CloseReplica(id, intent)
+	on := func(x *session) bool { return match(x.intent, x.replica) }
+	return s.endEach(on, func(x *session) ending { return x.leftBehind(ending{reason: endReplica, why: why}) })
+}
+
+// endWhere ends the sessions that match, and returns how many were still open. A session that outlives its server
+// leaves that instead.
+func (s *Server) endWhere(e ending, match func(*session) bool) int {
+	return s.endEach(match, func(*session) ending { return e })
+}
+
+// endEach is endWhere with an ending for each session.
+func (s *Server) endEach(match func(*session) bool, with func(*session) ending) int {
+	n := 0
+	for _, x := range s.where(match) {
+		e := with(x)
+		outlives := e.reason == endEpoch || (e.reason == endReplica || e.reason == endDrain) && x.work.Local && !x.relayed
+		if outlives && x.outlive() {
+			x.wake()
+		} else if x.end(e) {
+			n++
+		}
+	}
+	return n
+}
+
+// LeaveAddress ends the sessions of clients connected to a local address that is about to leave this machine, those
+// that have no server at the moment, too. It waits a moment for their final messages to be sent.
+func (s *Server) LeaveAddress(ctx context.Context, a netip.Addr, why string) {
+	on := func(raw net.Conn) bool {
+		t, ok := raw.LocalAddr().(*net.TCPAddr)
+		return ok && t.AddrPort().Addr().Unmap().WithZone("") == a
+	}
+	mine := func(x *session) bool { return !x.relayed && on(x.raw) }
+	ctx, cancel := context.WithTimeout(ctx, leaveTimeout)
+	defer cancel()
+	for {
+		left := 0
+		s.mu.Lock()
+		for c := range s.unserved {
+			if on(c.Raw) {
+				left++
+				c.giveUp(errors.New(why))
+			}
+		}
+		for _, x := range s.sessions {
+			if mine(x) {
+				left++
+			}
+		}
+		s.mu.Unlock()
+		if left == 0 {
+			return
+		}
+		s.endWhere(ending{reason: "address", why: why}, mine) // also one that has just found a server
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+// readerPoll is how often sessions that have to leave a replica are checked, and routes if their changes are not
+// announced.
+const readerPoll = 100 * time.Millisecond
+
+// moveReaders ends the sessions of readers on replicas that have left the primary's routing list, as each becomes
+// idle. A session that is still busy after HoldMax is cut. The clients reconnect by the list in force. It runs until
+// the server closes.
+func (s *Server) moveReaders() {
+	since := map[ag.ReplicaID]time.Time{} // replicas that left the list, and when that was first seen
+	for {
+		var changed <-chan struct{}
+		if s.cfg.Changed != nil {
+			changed = s.cfg.Changed() // before Routes
+		}
+		poll, left := (<-chan time.Time)(nil), 0
+		s.sheltered("looking for readers of unlisted replicas", func() { left = s.leaveUnlisted(s.cfg.Routes(), since) })
+		if left > 0 || changed == nil {
+			poll = time.After(readerPoll)
+		}
+		select {
+		case <-changed:
+		case <-poll:
+		case <-s.closed:
+			return
+		}
+	}
+}
+
+// leaveUnlisted ends what can be ended now, and returns how many sessions are still on unlisted replicas. Without a
+// primary no list is in force, and readers stay.
+func (s *Server) leaveUnlisted(r *ag.Routes, since map[ag.ReplicaID]time.Time) (left int) {
+	if r == nil || r.Primary == "" {
+		clear(since)
+		return 0
+	}
+	gone := ending{reason: "routing list", why: "this replica has left the read-only routing list"}
+	misplaced := func(x *session) bool {
+		return !x.relayed && x.intent == ag.ReadOnly && x.replica != r.Primary && !r.Listed(x.replica)
+	}
+	seen := map[ag.ReplicaID]bool{}
+	s.endWhere(gone, func(x *session) bool {
+		if !misplaced(x) {
+			return false
+		}
+		seen[x.replica] = true
+		if _, known := since[x.replica]; !known {
+			since[x.replica] = time.Now()
+		}
+		if x.work.Idle() || time.Since(since[x.replica]) > s.cfg.HoldMax {
+			return true
+		}
+		left++
+		return false
+	})
+	for id := range since {
+		if !seen[id] {
+			delete(since, id)
+		}
+	}
+	return left
+}
+
+// depart has the session leave its backend, if its state is known. It does not wait.
+func (x *session) depart() bool {
+	x.work.Lock()
+	ok := x.moving.state != nil && !x.work.Midway && x.work.Idle() && x.ended.Load() == nil && !x.terminated.Load()
+	if ok {
+		x.startLeaving()
+	}
+	x.work.Unlock()
+	if ok {
+		x.wake()
+	}
+	return ok
+}
+
+// startLeaving makes upstream stop. The caller holds the lock of work.
+func (x *session) startLeaving() {
+	if !x.work.Leaving.Swap(true) {
+		close(x.moving.leave)
+	}
+}
+
+// moveServer has those sessions of the local server leave that can be moved, and waits a moment until they have.
+func (s *Server) moveServer(ctx context.Context) {
+	var leaving []*session
+	for _, x := range s.localSessions() {
+		if x.depart() {
+			leaving = append(leaving, x)
+		}
+	}
+	t := time.NewTimer(leaveTimeout)
+	defer t.Stop()
+	for _, x := range leaving {
+		select {
+		case <-x.moving.left:
+		case <-x.cut:
+		case <-t.C:
+			return // what has not left is ended
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// unmoved returns the ending of a session that cannot be moved, with the reason.
+func (x *session) unmoved(why string) ending {
+	x.work.Lock()
+	defer x.work.Unlock()
+	if x.moving.refusal != "" {
+		kind, _, _ := strings.Cut(x.moving.refusal, ":") // without what a server added
+		x.srv.counts.NotMoved(kind)
+		why += " (its session could not be moved: " + x.moving.refusal + ")"
+	}
+	return ending{reason: "planned failover", why: why}
+}
+
+// outlive has the session leave a server that is lost, if it can be continued elsewhere. A request that was cut is then
+// answered with an error that the client may take for a reason to run its transaction again.
+func (x *session) outlive() bool {
+	x.work.Lock()
+	defer x.work.Unlock()
+	if x.moving.outlived.Load() {
+		return true
+	}
+	if x.work.Leaving.Load() || x.ended.Load() != nil || !x.interrupt() {
+		return false
+	}
+	x.moving.state, x.work.Requests.Sealed = x.work.Known.Told, true
+	x.moving.outlived.Store(true)
+	x.startLeaving()
+	return true
+}
+
+// interrupt notes what becomes of the request and the transaction of a session whose server is lost. It reports false
+// if the session ends by that. The caller holds the lock of work.
+func (x *session) interrupt() bool {
+	return !x.terminated.Load() && !x.fatalSent.Load() && x.work.Interrupt()
+}
+
+// serverLost reports whether the session leaves a server that is lost. If it has ended meanwhile, the client is told.
+func (x *session) serverLost() bool {
+	if !x.moving.outlived.Load() {
+		return false
+	}
+	if x.ended.Load() != nil {
+		x.sendFinal(x.finalError(nil))
+	}
+	return true
+}
+
+// postmasterDied reports whether a message is the last of a backend whose postmaster has died, on a session that may
+// outlive that. The function that reports it is the same in every language of messages; another FATAL with the same
+// code is of an administrator who ends the session.
+func (x *session) postmasterDied(typ byte, message []byte) bool {
+	if typ != 'E' || !x.work.Known.Follows || len(message) < 5 {
+		return false
+	}
+	routine := pgwire.ErrorField(message[5:], 'R')
+	return pgwire.ErrorField(message[5:], 'V') == "FATAL" && (routine == "secure_read" || routine == "secure_write")
+}
+
+// unknown returns what an error adds for a session that did not outlive its server; "" if none might have.
+func (x *session) unknown() string {
+	if !x.work.Known.Follows || !x.srv.rules.Continues() {
+		return ""
+	}
+	x.work.Lock()
+	why, _ := x.work.WouldEnd()
+	x.work.Unlock()
+	why = cmp.Or(why, "it was ending")
+	x.srv.counts.NotMoved(why)
+	return " (its session could not be continued: " + why + ")"
+}
+
+// detach ends a session without its client, after downstream has stopped. It reports false if the session has ended
+// otherwise.
+func (x *session) detach(up <-chan struct{}) bool {
+	_ = x.raw.SetReadDeadline(time.Unix(1, 0))
+	if x.moving.outlived.Load() {
+		_ = x.backend.Close() // upstream may be writing to it
+	}
+	<-up
+	if x.moving.outlived.Load() && !x.leavesWhole() {
+		x.end(ending{reason: endLost, why: "the connection to PostgreSQL was lost"})
+	}
+	if !x.ended.CompareAndSwap(nil, movedOn) {
+		x.sendFinal(x.finalError(nil))
+		return false
+	}
+	if c := x.moving.owner; c != nil {
+		c.noServer(true)
+	}
+	if x.moving.given != nil { // AFTER nothing else ends it: the other node waits for the end of the stream
+		x.moving.err = x.takeBack()
+	}
+	x.forget()
+	_ = x.raw.SetDeadline(time.Time{})
+	_ = x.backend.SetDeadline(time.Now().Add(x.srv.pool.Answer))
+	_, _ = x.backend.Write(pgwire.AppendMessage(nil, 'X', nil))
+	_ = x.backend.Close()
+	if !x.relayed {
+		x.moving.over()
+	}
+	return true
+}
+
+// leavesWhole judges a session that outlives its server again, once both directions have stopped: an answer may have
+// been on its way to the client when it was judged first.
+func (x *session) leavesWhole() bool {
+	x.work.Lock()
+	defer x.work.Unlock()
+	return !x.midMessage && !x.moving.spilled && x.interrupt()
+}
