@@ -62,6 +62,9 @@ type Config struct {
 	// Suspend suspends this node's data movement in the group's configuration, as an operator would. nil: the group is
 	// not told.
 	Suspend func(context.Context) error
+	// Remembered returns the configuration that this node saw last, also before it has read one since its start. It may
+	// return nil. Its members are asked for signs of life until the record is read, and nothing is decided by it.
+	Remembered func() *ag.Group
 }
 
 // Agent runs one node. Make it with New, run it with Run.
@@ -299,13 +302,18 @@ func (a *Agent) ping(ctx context.Context, r ag.Replica) error {
 	return err
 }
 
-// others returns the other members; nil before the first read of the record.
+// others returns the other members: before the first read of the record those that this node remembers. A node that was
+// removed while it was down never reads one, and learns only from their answers that it is no member.
 func (a *Agent) others() []ag.Replica {
-	snap := a.snapshot.Load()
-	if snap == nil {
-		return nil
+	var members []ag.Replica
+	if snap := a.snapshot.Load(); snap != nil {
+		members = snap.Group.Replicas
+	} else if a.cfg.Remembered != nil {
+		if g := a.cfg.Remembered(); g != nil {
+			members = g.Replicas
+		}
 	}
-	return slices.DeleteFunc(slices.Clone(snap.Group.Replicas), func(r ag.Replica) bool { return r.ID == a.cfg.Self })
+	return slices.DeleteFunc(slices.Clone(members), func(r ag.Replica) bool { return r.ID == a.cfg.Self })
 }
 
 // Heard returns when another member last gave a sign of life, to about a second and by this machine's clock. It is for

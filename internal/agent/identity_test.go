@@ -3,6 +3,7 @@ package agent_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -92,6 +93,26 @@ func (l *lab) clone(id ag.ReplicaID, place string, d time.Duration) error {
 	ctx, cancel := context.WithTimeout(context.Background(), d)
 	defer cancel()
 	return a.Run(ctx)
+}
+
+// TestReadsNothingAsksWhomItRemembers holds that an agent which has read nothing since it began looks for the members
+// that it remembers: one that was removed while it was down never reads anything, and hears only from them why.
+func TestReadsNothingAsksWhomItRemembers(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		l.kill("c")
+		l.wrap = func(c *agent.Config) {
+			g := l.Record.Snapshot().Group
+			c.Remembered = func() *ag.Group { return &g }
+		}
+		l.Node("c").Store.Cut(true)
+		c := l.start("c")
+		l.wait("c reaches a and b", time.Minute, func() bool { return c.View() != nil && slices.Equal(c.View().Reach, []ag.ReplicaID{"a", "b"}) })
+		if c.Snapshot() != nil {
+			t.Error("c has read the record")
+		}
+		l.Node("c").Store.Cut(false)
+		l.formed("a", time.Minute)
+	})
 }
 
 // An agent that could not report for so long that a newcomer took it for dead makes way once it sees that.

@@ -20,13 +20,10 @@ const reportLimit = 700 * time.Millisecond
 // Facts gathers the facts of the whole group: from each node that answers, at this moment, and from the record.
 func (s *Service) Facts(ctx context.Context) catalog.Facts {
 	f := catalog.Facts{Now: time.Now(), Self: s.Self, Nodes: map[ag.ReplicaID]catalog.Node{}, Version: s.Version()}
-	v, snap := s.Agent.View(), s.Agent.Snapshot()
-	if v == nil || snap == nil {
-		v, snap = &ag.View{Self: s.Self}, &agent.Snapshot{}
-	}
+	v, snap := s.lastSeen()
 	f.Group, f.Record, f.Quorum = snap.Group, snap.Record, v.Quorum
-	if g := s.Members.Group(); f.Group.ID == "" && g != nil {
-		f.Group = *g
+	if f.Group.ID == "" {
+		f.Group = v.Group
 	}
 	f.Profile = f.Group.Profile
 	f.Availability = s.Availability()

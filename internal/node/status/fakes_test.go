@@ -117,8 +117,11 @@ type fakeAgent struct {
 
 func (a *fakeAgent) View() *ag.View { return a.view }
 func (a *fakeAgent) Known() (f availability.Facts) {
-	if a.view == nil || a.snap == nil {
+	if a.view == nil {
 		return f
+	}
+	if a.snap == nil {
+		return availability.Facts{View: *a.view, Members: map[ag.ReplicaID]availability.Member{}}
 	}
 	f = availability.Facts{View: *a.view, Open: true, Members: map[ag.ReplicaID]availability.Member{}}
 	for id, s := range a.snap.Statuses {

@@ -180,11 +180,9 @@ func (s *Service) said(snap *agent.Snapshot, id ag.ReplicaID) agent.Status {
 // Availability returns the judgement of the group. Everything that says how the group is says this.
 func (s *Service) Availability() availability.Report {
 	f := s.Agent.Known()
-	if f.View.Self == "" {
-		f.View.Self = s.Self
-		if g := s.Members.Group(); g != nil {
-			f.View.Group = *g
-		}
+	f.View.Self = s.Self
+	if g := s.Members.Group(); f.View.Group.ID == "" && g != nil { // nothing was read yet since the agent began
+		f.View.Group = *g
 	}
 	f.Voters, f.Stray = s.Roster()
 	f.Logins, f.Unserved = s.Clients.LoginProblems(), s.Clients.Unserved()

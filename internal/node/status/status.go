@@ -16,13 +16,7 @@ import (
 // Status answers from memory: the last view, the last reports of the others, the last pings.
 func (s *Service) Status() api.Status {
 	out := api.Status{Group: s.Node.GroupName, GroupID: ag.GroupID(s.Node.Group), Node: s.Self}
-	v, snap := s.Agent.View(), s.Agent.Snapshot()
-	if v == nil || snap == nil {
-		v, snap = &ag.View{Self: s.Self}, &agent.Snapshot{}
-		if g := s.Members.Group(); g != nil {
-			v.Group = *g
-		}
-	}
+	v, snap := s.lastSeen()
 	if v.Group.Name != "" {
 		out.Group = v.Group.Name // CREATE AVAILABILITY GROUP may have named it anew
 	}
@@ -69,6 +63,24 @@ func (s *Service) Status() api.Status {
 	out.Configuration, out.Requests, out.Record = s.Endorsed.Report(), s.Endorsed.Requests(), s.Endorsed.RefusedRecord()
 	out.Rotation, out.Authority, out.Maintenance = RotationOf(v.Group), s.Authority(), v.Group.Maintenance
 	return out
+}
+
+// lastSeen returns the last view and the last snapshot. While nothing was read yet since the agent began, the members
+// are those that this node remembers.
+func (s *Service) lastSeen() (*ag.View, *agent.Snapshot) {
+	v, snap := s.Agent.View(), s.Agent.Snapshot()
+	if snap == nil {
+		snap = &agent.Snapshot{}
+	}
+	if v == nil {
+		v = &ag.View{Self: s.Self}
+	}
+	if g := s.Members.Group(); v.Group.ID == "" && g != nil {
+		remembered := *v
+		remembered.Group = *g
+		v = &remembered
+	}
+	return v, snap
 }
 
 // withoutPrimary takes back what members reported of the time before, where no primary is believed to lead: that one of

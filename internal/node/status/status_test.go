@@ -228,3 +228,19 @@ func TestLineage(t *testing.T) {
 		t.Errorf("before the first turn: %+v", got)
 	}
 }
+
+// TestRemovedWhileDown holds that a node which has read nothing since its start shows who answers it, and that it is no
+// member where those say so: it must not send anybody to recover the group.
+func TestRemovedWhileDown(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	b.agent.snap, b.agent.view.Group, b.agent.view.Record, b.agent.view.Quorum = nil, ag.Group{}, ag.Record{}, false
+	if st := b.Status(); len(st.Replicas) != 4 || st.Replicas[1].Connected != "CONNECTED" || st.Replicas[2].Connected != "DISCONNECTED" {
+		t.Errorf("b answers, and c does not: %+v", st.Replicas)
+	}
+	b.agent.view.Reach, b.disowned = nil, true
+	r := b.Status().Availability
+	if !r.Removed || len(r.Problems) != 1 || strings.Contains(r.Next, "recover") {
+		t.Errorf("the others say that it is no member: %+v", r)
+	}
+}
