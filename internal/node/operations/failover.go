@@ -27,6 +27,9 @@ func (s *Service) Failover(ctx context.Context, req api.FailoverRequest) (api.Fa
 	if req.AllowDataLoss && s.unanswered(x) {
 		x.Op = nil // its revision still guards what is written in its place
 	}
+	if e := x.Record.Epoch; !req.AllowDataLoss && s.gone(e, silent) {
+		return api.FailoverResult{}, deadPrimary(e.Leader)
+	}
 	to, err := failoverTarget(x, req.To, req.AllowDataLoss)
 	if err != nil {
 		return api.FailoverResult{}, err
@@ -136,6 +139,29 @@ func (s *Service) unanswered(x etcd.Snapshot) bool {
 		by = op.To
 	}
 	return by != s.Self && !slices.Contains(v.Reach, by)
+}
+
+// silent is how long a primary that does not answer must not have renewed its lease to be asked for nothing.
+const silent = 1500 * time.Millisecond
+
+// gone reports whether the primary of epoch e neither answers this node nor has renewed its lease for that long. One
+// that only this node does not reach renews it.
+func (s *Service) gone(e ag.EpochRecord, quiet time.Duration) bool {
+	v := s.Agent.View()
+	return v != nil && e.Phase == ag.PhaseLead && e.Leader != s.Self && v.Record.Epoch.Epoch == e.Epoch && !slices.Contains(v.Reach, e.Leader) && v.Silence >= quiet
+}
+
+// abandoned reports whether a planned failover has not begun and never will: the primary is gone, and nobody has taken
+// over from it in the time that this takes where it happens by itself.
+func (s *Service) abandoned(e ag.EpochRecord, op ag.Op) bool {
+	v := s.Agent.View()
+	return v != nil && v.Profile.Observer > 0 && op.Kind == ag.OpPlanned && e.Epoch == op.Epoch && s.gone(e, 2*v.Profile.Observer)
+}
+
+// deadPrimary returns the refusal of a planned failover that nobody could carry out.
+func deadPrimary(id ag.ReplicaID) error {
+	return notNow(advice{"coterie status says what to run; coterie failover --to NAME --allow-data-loss accepts the loss of commits", "SELECT * FROM coterie.policies WHERE NOT ok; FORCE_FAILOVER_ALLOW_DATA_LOSS accepts the loss of commits"},
+		"the primary %s does not answer, and a planned failover is carried out by the primary", id)
 }
 
 // ableToLead refuses to force a replica that says of itself that it has nothing to lead with. The others would be
@@ -280,6 +306,8 @@ func (s *Service) awaitFailover(ctx context.Context, start time.Time, was etcd.S
 			if err := s.givenUp(ctx, was.Record.Epoch, e, op); err != nil {
 				return api.FailoverResult{}, err
 			}
+		case err == nil && s.abandoned(e, op):
+			return api.FailoverResult{}, deadPrimary(e.Leader)
 		}
 		if retry.Sleep(ctx, 20*time.Millisecond) != nil {
 			return api.FailoverResult{}, fail.Unhealthyf("the failover to %s has not ended after %v; see coterie status", op.To, budget)

@@ -421,6 +421,50 @@ func TestFailoverInPlaceOfAnother(t *testing.T) {
 	}
 }
 
+// TestPlannedFailoverWithoutThePrimary: only the primary carries a planned failover out, so none is asked for while it
+// is silent, and one is not waited for when it has died since.
+func TestPlannedFailoverWithoutThePrimary(t *testing.T) {
+	t.Parallel()
+	dies := func(b *bed, silence time.Duration) {
+		v := *b.agent.view
+		v.Record.Epoch.Leader, v.Reach, v.Silence, v.Profile = "c", []ag.ReplicaID{"b", "w"}, silence, ag.Profiles["default"]
+		b.agent.view = &v
+	}
+	for name, tt := range map[string]struct {
+		silence time.Duration
+		asked   int
+		took    time.Duration
+		change  func(x *etcd.Snapshot)
+	}{
+		"it is silent":                         {silence: 2 * time.Second},
+		"it is silent, and one is asked for":   {silence: 2 * time.Second, change: func(x *etcd.Snapshot) { x.Op = opOf(t, 7) }},
+		"it has died since":                    {asked: 1, took: time.Second},
+		"it renews, and answers another alone": {asked: 1, took: failoverBudget},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			b := newBed(t)
+			b.store.alter(func(x *etcd.Snapshot) {
+				x.Record.Epoch.Leader = "c"
+				if tt.change != nil {
+					tt.change(x)
+				}
+			})
+			dies(b, tt.silence)
+			if tt.took == time.Second {
+				defer time.AfterFunc(time.Second, func() { b.store.alter(func(*etcd.Snapshot) { dies(b, time.Minute) }) }).Stop()
+			}
+			began := time.Now()
+			_, err := b.Failover(t.Context(), api.FailoverRequest{To: "b"})
+			if took := time.Since(began).Round(time.Second); fail.KindOf(err) != fail.Unhealthy || b.store.asked != tt.asked || took != tt.took {
+				t.Errorf("%s: asked %d times, after %v: %v", name, b.store.asked, took, err)
+			}
+			if dead := strings.Contains(err.Error(), "the primary c does not answer"); dead != (tt.took != failoverBudget) {
+				t.Errorf("%s: %v", name, err)
+			}
+		})
+	}
+}
+
 // TestFailoverOnAWitness: once only signed values are used, a witness writes nothing of a failover, and names the
 // command for a replica.
 func TestFailoverOnAWitness(t *testing.T) {
