@@ -123,6 +123,30 @@ func TestBatches(t *testing.T) {
 	}
 }
 
+// TestFailedStatementHasNoAnswer holds that a statement which failed has no tag, as if it had been done, alone and
+// behind others.
+func TestFailedStatementHasNoAnswer(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"SELECT 1 / 0":                      "",
+		"SET work_mem = 1; SELECT 1 / 0":    "SET",
+		"COMMIT":                            "COMMIT",
+		"SET TRANSACTION ISOLATION LEVEL x": "SET",
+		"SET ROWCOUNT 5":                    "",
+		"SET client_encoding = 'LATIN1'":    "",
+	} {
+		s := NewSession(newWorld(t), Principal{User: "me", May: ddl.MayAdminister})
+		r, err := s.Run(t.Context(), text)
+		tags := r.Tag
+		for _, next := range r.Next {
+			tags += " " + next.Tag
+		}
+		if tags != want {
+			t.Errorf("%s: %q, want %q: %v", text, tags, want, err)
+		}
+	}
+}
+
 // TestBatchesInPieces holds that a client which sends a batch in pieces, as psql -f does, is told so: what was meant as
 // a guard guards nothing then.
 func TestBatchesInPieces(t *testing.T) {

@@ -121,7 +121,7 @@ func (s *Session) one(ctx context.Context, text string) (Result, error) {
 	r, err := s.run(ctx, text, nil, &k)
 	s.executed(err, len(k.Rows))
 	if err != nil {
-		return r, AsError(err)
+		return Result{}, AsError(err) // a tag would say that it was done
 	}
 	if k.Result.Columns != nil {
 		return k.Result, nil
