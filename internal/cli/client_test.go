@@ -2,6 +2,9 @@ package cli
 
 import (
 	"bytes"
+	"context"
+	"errors"
+	"fmt"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -49,5 +52,20 @@ func TestOnlyNode(t *testing.T) {
 	nodes = func() []string { return []string{"/1", "/2", "/3", "/4", "/5", "/6", "/7"} }
 	if text := noDirectory("/absent").Error(); !strings.Contains(text, "/5 and 2 more") || !strings.Contains(text, "coterie init") {
 		t.Error(text)
+	}
+}
+
+// TestInterruptedText holds that nobody is told of a Ctrl-C in the words of Go, and that a server's words stay.
+func TestInterruptedText(t *testing.T) {
+	t.Parallel()
+	for want, err := range map[string]error{
+		"interrupted":                        context.Canceled,
+		"read the record: interrupted":       fmt.Errorf("read the record: %w", context.Canceled),
+		"the server said: context canceled":  errors.New("the server said: context canceled"),
+		"2 of 3 were restarted: interrupted": fmt.Errorf("2 of 3 were restarted: %w", context.Canceled),
+	} {
+		if got := text(err); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
 	}
 }

@@ -248,6 +248,9 @@ func (c *Client) call(ctx context.Context, method, path string, in, out any) err
 	if errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ECONNREFUSED) {
 		return ErrNoAgent
 	}
+	if err != nil && errors.Is(ctx.Err(), context.Canceled) {
+		return interrupted(method)
+	}
 	if err != nil {
 		return fmt.Errorf("ask the agent: %w", err)
 	}
@@ -263,9 +266,30 @@ func (c *Client) call(ctx context.Context, method, path string, in, out any) err
 	if out == nil {
 		return nil
 	}
-	if err := dec.Decode(out); err != nil {
+	if err := dec.Decode(out); err != nil && errors.Is(ctx.Err(), context.Canceled) {
+		return interrupted(method)
+	} else if err != nil {
 		return err
 	}
 	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 1<<10)) // the connection serves another request then
 	return nil
+}
+
+// interruption is the error of a caller that did not wait for the agent's answer, as after Ctrl-C. It is a
+// context.Canceled.
+type interruption string
+
+// Error returns what the interruption means for what was asked.
+func (i interruption) Error() string { return string(i) }
+
+// Unwrap makes it a context.Canceled.
+func (interruption) Unwrap() error { return context.Canceled }
+
+// interrupted returns the error of a call whose caller has not waited for the answer. The agent goes on with a change
+// that it has begun.
+func interrupted(method string) error {
+	if method == http.MethodGet {
+		return interruption("interrupted before the agent answered")
+	}
+	return interruption("interrupted before the agent answered: what it was asked for may go on, and may be done already; see coterie status")
 }

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"errors"
 	"net"
 	"os"
@@ -11,6 +12,42 @@ import (
 
 	"golang.org/x/sys/unix"
 )
+
+// TestInterruptedCall holds that a caller who does not wait is told in plain words what that means for what it asked.
+func TestInterruptedCall(t *testing.T) {
+	t.Parallel()
+	socket := filepath.Join(t.TempDir(), "agent.sock")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	asked := make(chan func(), 1)
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			defer func() { _ = c.Close() }()
+			_, _ = c.Read(make([]byte, 1))
+			(<-asked)()
+		}
+	}()
+	for want, call := range map[string]func(context.Context, *Client) error{
+		"interrupted before the agent answered": func(ctx context.Context, c *Client) error { _, err := c.Status(ctx); return err },
+		"interrupted before the agent answered: what it was asked for may go on, and may be done already; see coterie status": func(ctx context.Context, c *Client) error {
+			_, err := c.Failover(ctx, FailoverRequest{})
+			return err
+		},
+	} {
+		ctx, cancel := context.WithCancel(t.Context())
+		asked <- cancel
+		if err := call(ctx, NewClient(socket, os.Getuid())); err == nil || err.Error() != want || !errors.Is(err, context.Canceled) {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+}
 
 // TestClientAsksOnlyTheNodesUser checks that a client sends nothing to a process that made the agent's socket as
 // another user.

@@ -216,13 +216,18 @@ func (x *leaving) release(c *cobra.Command) error {
 	if os.Getuid() != 0 || x.dryRun {
 		return nil
 	}
-	if unit := nodecmd.Unit(c.Context(), x.layout.Dir); unit != "" {
-		if out, err := exec.CommandContext(c.Context(), "systemctl", "disable", "--now", unit).CombinedOutput(); err != nil {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Context()), releaseLimit) // also after a Ctrl-C that came too late
+	defer cancel()
+	if unit := nodecmd.Unit(ctx, x.layout.Dir); unit != "" {
+		if out, err := exec.CommandContext(ctx, "systemctl", "disable", "--now", unit).CombinedOutput(); err != nil {
 			cli.Say(c, "the unit was not disabled: %s; run systemctl disable --now %s", strings.TrimSpace(string(out)), unit)
 		}
 	}
-	return nodecmd.Unmask(c.Context(), x.layout)
+	return nodecmd.Unmask(ctx, x.layout)
 }
+
+// releaseLimit is how long the service manager may take to let go of a node.
+const releaseLimit = time.Minute
 
 // confirm has a person type the node's name. A script is not asked.
 func (x *leaving) confirm(c *cobra.Command) error {
@@ -298,6 +303,9 @@ func (x *leaving) ask(ctx context.Context, c *cobra.Command) error {
 		}
 		if asked == nil {
 			asked = errors.New("the members still answer it as one of theirs")
+		}
+		if errors.Is(ctx.Err(), context.Canceled) {
+			return fmt.Errorf("interrupted: the group may have removed %s already; its data is as it was. Run %s again: it goes on", x.cfg.Node, x.command())
 		}
 		if ctx.Err() != nil {
 			return fail.Unhealthyf("%s was not seen to be out of the group within %v: %w; its data is as it was. See coterie status, and run %s again: it goes on", x.cfg.Node, removalLimit, asked, x.command())

@@ -1,6 +1,7 @@
 package leavecmd
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -105,6 +106,17 @@ func TestLeaveIsRefusedByTheGroup(t *testing.T) {
 	if _, err := os.Stat(a.Layout.LeavingFile()); err == nil {
 		t.Error("the node directory says that the node leaves")
 	}
+}
+
+// TestLeaveIsInterrupted holds that a Ctrl-C is not told as two minutes of waiting, and that the command says how it
+// goes on.
+func TestLeaveIsInterrupted(t *testing.T) {
+	a := clitest.NewAgent(t)
+	witness(t, a.Layout)
+	a.SetStatus(seenBy("w", nil))
+	ctx, cancel := context.WithCancel(t.Context())
+	a.On("Leave", func(any) (any, error) { cancel(); return nil, errors.New("too late") })
+	clitest.RunIn(ctx, Leave(), a.Layout.Dir).Refused(t, 1, "interrupted: the group may have removed w already; its data is as it was. Run coterie leave --node "+a.Layout.Dir+" again")
 }
 
 // TestAnswerOfTheRemovalIsLost holds that a node whose status says that it is out has left, whatever was answered. Its

@@ -359,6 +359,9 @@ func runAs(ctx context.Context, u daemon.User, out, errOut io.Writer, args []str
 	if errors.As(err, &exit) {
 		return cli.ExitError{Code: exit.ExitCode()} // the process has printed the reason
 	}
+	if cmd.ProcessState != nil && cmd.ProcessState.Success() {
+		return nil // it was told to end when it was done
+	}
 	return err
 }
 
