@@ -53,7 +53,8 @@ type moving struct {
 	outlived   atomic.Bool              // its server is lost, and it leaves that
 	proved     indoubt.Outcome          // of the new session: the outcome of the COMMIT of the one before it
 	timelines  []ag.TimelineEntry       // of its server, as the routes have them that led there
-	guarded    bool                     // of downstream: its first request is one that is executed again, and can write nothing
+	guarding   lone.Guarding            // of downstream: its first request is one that is executed again, and can write nothing
+	behind     []byte                   // goes behind the first message of that, and is none of the client's: guarded by the lock of work
 	resumed    bool                     // of the new session: it is in that transaction
 	spilled    bool                     // of upstream: what the client sent was discarded
 	unanswered []byte                   // of downstream: a question that was perhaps not forwarded by the other node
@@ -356,10 +357,11 @@ func (x *session) become(ctx context.Context, from *session, packet []byte) (new
 		x.confirmation.InBlock()
 	}
 	x.moving.early = slices.Concat(x.work.Continues(&from.work, x.moving.resumed), from.moving.rest)
-	if x.moving.guarded = from.work.Guarded(); x.moving.guarded {
-		if err := x.server().Guard(); err != nil {
+	if from.work.Guarded() {
+		if x.moving.behind, err = x.server().Guard(x.moving.early[0]); err != nil {
 			return nil, err
 		}
+		x.moving.guarding.Begin(x.moving.early[0])
 	}
 	return slices.Concat(was.News(status), was.Lost(x.pid), heard, told), nil
 }

@@ -301,7 +301,7 @@ func TestGuardedSessionIsNotAsked(t *testing.T) {
 	x.work.Status.Store('I')
 	send := func([]byte) error { t.Error("it is asked"); return nil }
 	for _, patient := range []bool{false, true} {
-		x.moving.guarded = true
+		x.moving.guarding.Begin('P')
 		q := &question{patient: patient, done: make(chan struct{})}
 		x.ask(q, true, send)
 		if waits := x.moving.wants.Swap(nil) == q; waits != patient || !patient && (q.err == nil || q.err.Error() != refusedBusy) {
@@ -309,7 +309,7 @@ func TestGuardedSessionIsNotAsked(t *testing.T) {
 		}
 	}
 	asked := false
-	x.moving.guarded = false
+	x.moving.guarding.Takes('Z')
 	x.ask(&question{done: make(chan struct{})}, true, func([]byte) error { asked = true; return nil })
 	if !asked {
 		t.Error("it is not asked afterwards either")

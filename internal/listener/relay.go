@@ -153,7 +153,7 @@ func (x *session) advance(p *passing) (out []byte, s stmt.Effect, err error) {
 		if x.work.Writes() && x.holdsAnswer(typ, p) {
 			continue
 		}
-		if x.swallows(typ, p.b[p.begin:p.at], p.tail) {
+		if x.moving.guarding.Takes(typ) || x.swallows(typ, p.b[p.begin:p.at], p.tail) {
 			p.b, p.at = append(p.b[:p.begin], p.b[p.at:]...), p.begin
 			continue // it was held until it was whole
 		}
@@ -169,7 +169,7 @@ func (x *session) advance(p *passing) (out []byte, s stmt.Effect, err error) {
 		p.begin, p.tail = p.at, false
 	}
 	end := len(p.b)
-	if p.begin < end && (x.answers.HoldsBack() || !p.tail && x.work.HoldsPart(p.b[p.begin:])) {
+	if p.begin < end && (x.answers.HoldsBack() || !p.tail && (x.work.HoldsPart(p.b[p.begin:]) || x.moving.guarding.Holds(p.b[p.begin:]))) {
 		end = p.begin
 	} else if p.begin < end && !p.tail && x.work.Writes() {
 		p.insert(x.work.PassHeld())
@@ -354,11 +354,7 @@ func (x *session) swallows(typ byte, message []byte, tail bool) bool {
 // wouldWrite reports whether a message of the server tells that a request that is executed again would have written. It
 // ends the session: at its first execution it may have.
 func (x *session) wouldWrite(typ byte, body []byte) bool {
-	if !x.moving.guarded {
-		return false
-	}
-	x.moving.guarded = typ != 'Z'
-	if typ != 'E' || !x.work.OnPrimary || pgwire.ErrorField(body, 'C') != lone.ReadOnly {
+	if !x.moving.guarding.On() || typ != 'E' || !x.work.OnPrimary || pgwire.ErrorField(body, 'C') != lone.ReadOnly {
 		return false
 	}
 	x.end(ending{reason: "hidden write", why: "its server was lost, and the query writes by a function that a view or an operator calls"})

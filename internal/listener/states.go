@@ -302,7 +302,7 @@ func (x *session) ask(q *question, boundary bool, send func([]byte) error) {
 		q.err = errAsked
 	case x.starting:
 		q.err = errors.New("it was being opened when its state was to be read")
-	case !boundary || x.work.Midway || !x.work.Idle() || !x.answers.AtBoundary() || x.moving.guarded: // the question's Sync would end what guard has begun
+	case !boundary || x.work.Midway || !x.work.Idle() || !x.answers.AtBoundary() || x.moving.guarding.On(): // the question's Sync would end what guard has begun
 		q.err = errors.New(refusedBusy)
 	}
 	if q.err != nil {

@@ -184,7 +184,7 @@ func (x *session) release(seen *pgwire.Framer, chunk []byte) (n int, d *activeDr
 		if x.ended.Load() != nil { // refused, after its beginning went out: PostgreSQL does not get its end
 			return 0, nil, nil
 		}
-		if x.instead.Takes(chunk[:n], used) {
+		if x.instead.Takes(chunk[:n], used) || x.followed(chunk[:n], seen) {
 			break
 		}
 		if n == terminateLength && x.terminated.Load() && x.mayKeepBackend() {
@@ -197,6 +197,17 @@ func (x *session) release(seen *pgwire.Framer, chunk []byte) (n int, d *activeDr
 		x.moving.state, x.moving.forwarded = nil, true
 	}
 	return n, d, bad
+}
+
+// followed reports whether a message of the listener goes behind a chunk. Nothing of the client behind it belongs to
+// the chunk then. The caller holds the lock of work.
+func (x *session) followed(chunk []byte, seen *pgwire.Framer) bool {
+	if x.moving.behind == nil || !seen.AtBoundary() {
+		return false
+	}
+	x.instead.Behind(chunk, x.moving.behind)
+	x.moving.behind = nil
+	return true
 }
 
 // begins counts the request that begins at chunk[n], unless it is a COMMIT of a batch, which begins a chunk of its own.

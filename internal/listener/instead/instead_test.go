@@ -54,6 +54,31 @@ func TestUnsentBesideARefusedStatement(t *testing.T) {
 	}
 }
 
+// TestBehind holds that a message of the listener behind a chunk is not counted among the client's bytes that did not
+// go, whichever part of it went.
+func TestBehind(t *testing.T) {
+	t.Parallel()
+	const query, sync = "QUERY OF A CLIENT", "SYNC."
+	var w Watch
+	w.Begins()
+	w.Behind([]byte(query), []byte(sync))
+	last, out := w.Last, w.Replaced([]byte(query))
+	if string(out) != query+sync || string(w.Replaced([]byte(query))) != query {
+		t.Fatalf("%q goes", out)
+	}
+	for left := range len(out) + 1 {
+		want := max(0, left-len(sync))
+		if got := min(len(query), last.OfClient(left)); got != want {
+			t.Errorf("goroutines: %d bytes did not go, of the client %d, want %d", left, got, want)
+		}
+		var a Altered
+		a.Goes(len(query), len(out), last)
+		if got := a.OfClient(left); got != want {
+			t.Errorf("loop: %d bytes did not go, of the client %d, want %d", left, got, want)
+		}
+	}
+}
+
 // The statement is one message of the kind that it replaces, and nothing of the refusal ends a constant.
 func TestRefusing(t *testing.T) {
 	bad := &stmt.Refusal{Message: "it's $coterie$ \\' refused", Detail: "detail", Hint: "hint"}

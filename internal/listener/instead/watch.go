@@ -19,7 +19,8 @@ type Piece struct {
 // arrives in one piece is replaced by one with which PostgreSQL reports the refusal, in its place among the answers.
 // The session of any other is to be ended before PostgreSQL has all of it.
 type Watch struct {
-	// Last is the message in whose place another one went, at the end of what was released last.
+	// Last is the message in whose place another one went, at the end of what was released last; with one of the
+	// listener behind it, in the place of nothing.
 	Last    Message
 	changes stmt.Changes
 	follows bool   // changes follows the current message
@@ -64,6 +65,15 @@ func (w *Watch) Takes(chunk []byte, length int) bool {
 	w.Last = Message{Of: length, Out: len(w.out)}
 	w.out = append(append([]byte(nil), chunk[:len(chunk)-length]...), w.out...)
 	return true
+}
+
+// Behind has bytes go behind a chunk that are none of the client's.
+func (w *Watch) Behind(chunk, b []byte) {
+	if w.out == nil {
+		w.out = append([]byte(nil), chunk...)
+	}
+	w.out = append(w.out, b...)
+	w.Last.Out += len(b)
 }
 
 // Replaced returns what is written in place of a chunk whose last message is refused; else the chunk.

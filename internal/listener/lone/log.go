@@ -240,15 +240,54 @@ func Holds(part []byte) bool {
 	return len(part) < headerLength || binary.BigEndian.Uint32(part[1:]) <= maxHeld
 }
 
-// Guard returns the messages that come before requests that are executed again, and the type of the last message of
-// their answer. They are in the transaction of the first request, which can write nothing then: not even by a function
-// that was not seen (ReadOnly). The listener reads the answer.
-func Guard() (b []byte, last byte) {
+// Guard returns the messages that come before requests that are executed again, of which the first begins with a
+// message of that type, and the type of the last message of their answer. They are in the transaction of the first
+// request, which can write nothing then: not even by a function that was not seen (ReadOnly). The listener reads the
+// answer. The messages behind go behind the first message, if it is a Query: it is in a block. From PostgreSQL 18 on
+// neither a Query nor a Sync behind it would end a transaction that extended messages have begun.
+func Guard(typ byte) (b []byte, last byte, behind []byte) {
+	if typ == 'Q' {
+		return pgwire.AppendMessage(nil, 'Q', []byte("BEGIN READ ONLY\x00")), 'Z', pgwire.AppendMessage(nil, 'Q', []byte("COMMIT\x00"))
+	}
 	b = pgwire.AppendMessage(nil, 'P', []byte("\x00select pg_catalog.set_config('transaction_read_only', 'on', true)\x00\x00\x00"))
 	b = pgwire.AppendMessage(b, 'B', make([]byte, 8))
 	b = pgwire.AppendMessage(b, 'E', make([]byte, 5))
 	b = pgwire.AppendMessage(b, 'C', []byte{'S', 0}) // the client has no unnamed statement
-	return pgwire.AppendMessage(b, 'H', nil), '3'
+	return pgwire.AppendMessage(b, 'H', nil), '3', nil
+}
+
+// Guarding follows the answer to the first request behind Guard. Its zero value follows none.
+type Guarding struct {
+	on    bool
+	block bool // it is in a block, which ends behind it
+	ended bool // its own ReadyForQuery has come
+}
+
+// Begin begins with the answer to a request whose first message has that type.
+func (g *Guarding) Begin(typ byte) { *g = Guarding{on: true, block: typ == 'Q'} }
+
+// On reports whether the answer is not over.
+func (g *Guarding) On() bool { return g.on }
+
+// Holds reports whether a message with that beginning must be whole before it is passed on, or taken.
+func (g *Guarding) Holds(part []byte) bool {
+	return g.on && g.block && (part[0] == 'Z' || part[0] == 'C')
+}
+
+// Takes follows a message of the answer. It reports whether the client must not get it. Of a request in a block the
+// client gets the ReadyForQuery of the block's end.
+func (g *Guarding) Takes(typ byte) (swallow bool) {
+	switch {
+	case !g.on:
+	case typ == 'Z' && g.block && !g.ended:
+		g.ended = true
+		return true
+	case typ == 'Z':
+		g.on = false
+	case typ == 'C':
+		return g.ended
+	}
+	return false
 }
 
 // ReadOnly is the SQLSTATE of a statement that would have written behind Guard. It may have, at its first execution.

@@ -211,3 +211,33 @@ func TestBounds(t *testing.T) {
 		t.Error("too long, and it is on")
 	}
 }
+
+// TestGuarding holds which messages the client gets of the answer to a request behind Guard: all of its own, but the
+// ReadyForQuery inside the block of a Query, for which it gets that of the block's end.
+func TestGuarding(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		first        byte
+		answer, want string
+	}{
+		{'P', "12TDCZ" + "CZ", "12TDCZ" + "CZ"},
+		{'Q', "TDCTDCz" + "CZ" + "CZ", "TDCTDC" + "Z" + "CZ"},
+		{'Q', "TDEz" + "CZ" + "TCZ", "TDE" + "Z" + "TCZ"},
+		{'Q', "TDCz" + "NEZ" + "TCZ", "TDC" + "NEZ" + "TCZ"},
+	} {
+		var g Guarding
+		got := ""
+		for g.Begin(tt.first); tt.answer != ""; tt.answer = tt.answer[1:] {
+			typ := tt.answer[0]
+			if typ == 'z' { // the one that it does not get
+				typ = 'Z'
+			}
+			if !g.Takes(typ) {
+				got += string(typ)
+			}
+		}
+		if got != tt.want || g.On() {
+			t.Errorf("%c: the client gets %s, want %s", tt.first, got, tt.want)
+		}
+	}
+}

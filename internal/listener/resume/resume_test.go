@@ -94,16 +94,20 @@ func TestFailBlock(t *testing.T) {
 	}
 }
 
-// The guard is up when the server has taken it.
+// The guard is up when the server has taken it. A COMMIT goes behind a Query and ends the block in which it is.
 func TestGuard(t *testing.T) {
-	s, _ := serverThat(t, m('1', ""), m('2', ""), row("on"), m('C', "SELECT 1\x00"), m('3', ""))
-	if err := s.Guard(); err != nil {
-		t.Error(err)
-	}
-	for name, answer := range map[string][]byte{"refused": m('E', "SERROR\x00VERROR\x00C42501\x00Mno\x00\x00"), "lost": join(m('1', ""), lost)} {
-		s, _ := serverThat(t, answer)
-		if err := s.Guard(); err == nil {
-			t.Errorf("%s: there is no guard, and that was not noticed", name)
+	inBatch := join(m('1', ""), m('2', ""), row("on"), m('C', "SELECT 1\x00"), m('3', ""))
+	inBlock := join(m('C', "BEGIN\x00"), m('Z', "T"))
+	for typ, tt := range map[byte]struct{ answer, behind []byte }{'P': {inBatch, nil}, 'B': {inBatch, nil}, 'Q': {inBlock, m('Q', "COMMIT\x00")}} {
+		s, _ := serverThat(t, tt.answer)
+		if behind, err := s.Guard(typ); err != nil || !bytes.Equal(behind, tt.behind) {
+			t.Errorf("%c: behind it goes %q, %v", typ, behind, err)
+		}
+		for name, answer := range map[string][]byte{"refused": m('E', "SERROR\x00VERROR\x00C42501\x00Mno\x00\x00"), "lost": join(tt.answer[:len(tt.answer)-6], lost)} {
+			s, _ := serverThat(t, answer)
+			if _, err := s.Guard(typ); err == nil {
+				t.Errorf("%c, %s: there is no guard, and that was not noticed", typ, name)
+			}
 		}
 	}
 }

@@ -116,21 +116,22 @@ func (s Server) FailBlock() error {
 	return err
 }
 
-// Guard has the next request write nothing (lone.Guard).
-func (s Server) Guard() error {
-	b, last := lone.Guard()
+// Guard has the next request write nothing, which begins with a message of that type. behind goes behind that message
+// (lone.Guard).
+func (s Server) Guard(typ byte) (behind []byte, err error) {
+	b, last, behind := lone.Guard(typ)
 	if _, err := s.Conn.Write(b); err != nil {
-		return err
+		return nil, err
 	}
 	for {
 		typ, body, err := pgwire.ReadMessage(s.In, pgwire.MaxControl)
 		switch {
 		case err != nil:
-			return err
+			return nil, err
 		case typ == 'E':
-			return fmt.Errorf("its query cannot be executed again: %s", pgwire.ErrorField(body, 'M'))
+			return nil, fmt.Errorf("its query cannot be executed again: %s", pgwire.ErrorField(body, 'M'))
 		case typ == last:
-			return nil
+			return behind, nil
 		}
 	}
 }
