@@ -244,7 +244,7 @@ func TestVerdictAgainstModel(t *testing.T) {
 			received = r.IntN(len(answers) + 1)
 		}
 		for i := range received {
-			x.ready(answers[i])
+			x.work.Ready(answers[i])
 			knows = known[i]
 		}
 		v, _ := x.judge()
@@ -309,7 +309,7 @@ func TestVerdicts(t *testing.T) {
 	} {
 		x, f := &session{srv: &Server{}}, pgwire.Framer{}
 		x.work.Local, x.work.OnPrimary = true, true
-		x.ready(c.status)
+		x.work.Ready(c.status)
 		for b := c.wire; len(b) > 0; {
 			used, err := x.follow(&f, b)
 			if err != nil {

@@ -153,7 +153,7 @@ func (x *session) advance(p *passing) (out []byte, s stmt.Effect, err error) {
 		if x.work.Writes() && x.holdsAnswer(typ, p) {
 			continue
 		}
-		if x.moving.guarding.Takes(typ) || x.swallows(typ, p.b[p.begin:p.at], p.tail) {
+		if x.moving.guarding.Takes(typ) || x.work.MayBeOfQuestion(typ) && x.swallows(typ, p.b[p.begin:p.at], p.tail) {
 			p.b, p.at = append(p.b[:p.begin], p.b[p.at:]...), p.begin
 			continue // it was held until it was whole
 		}
@@ -295,21 +295,16 @@ func (x *session) within(f func(context.Context) error) error {
 	return f(ctx)
 }
 
-// ready handles a ReadyForQuery.
-func (x *session) ready(status byte) {
-	if x.starting {
-		x.starting = false
-		x.started()
-	}
-	x.work.Ready(status)
-}
-
 // observeAnswer follows an answer of PostgreSQL.
 func (x *session) observeAnswer(typ byte, body []byte) {
 	switch typ {
 	case 'Z':
 		if len(body) > 0 {
-			x.ready(body[0])
+			if x.starting {
+				x.starting = false
+				x.started()
+			}
+			x.work.Ready(body[0])
 		}
 		x.cycleEnded()
 	case 'W': // CopyBothResponse

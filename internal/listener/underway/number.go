@@ -67,10 +67,14 @@ func (w *Work) Preceded(chunk []byte) []byte {
 	return chunk
 }
 
+// MayBeOfQuestion reports whether Swallows has to see a message of the server of that type. Most need not, which is
+// cheap to tell.
+func (w *Work) MayBeOfQuestion(typ byte) bool { return typ == '3' || w.Asking.Asks.Load() }
+
 // Swallows reports whether a message of the server answers the question that went before a request. Of a tail the
 // client has got the beginning. refused is whether the server has refused the question for the first time.
 func (w *Work) Swallows(typ byte, message []byte, tail bool) (swallow, refused bool) {
-	if !w.Asking.Asks.Load() && typ != '3' {
+	if !w.MayBeOfQuestion(typ) {
 		return false, false
 	}
 	w.Lock()
