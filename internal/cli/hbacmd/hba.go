@@ -1,6 +1,8 @@
 package hbacmd
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -8,8 +10,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/admin/console"
 	"github.com/coteriedb/coterie/internal/admin/ddl"
+	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/cli"
 	"github.com/coteriedb/coterie/internal/cli/sqlrun"
 	"github.com/coteriedb/coterie/internal/lib/fail"
@@ -30,12 +34,12 @@ const maxFile = 1 << 20
 const (
 	list    = `SELECT node, value AS rules, source FROM coterie.settings WHERE name = 'coterie.hba' ORDER BY node`
 	show    = `SELECT line_number, rule FROM coterie.hba ORDER BY line_number`
-	history = `SELECT at, node, what AS statement, because AS by FROM coterie.events WHERE kind = 'statement' AND what LIKE '% SET HBA %' OR kind = 'statement' AND what LIKE '% RESET HBA%' ORDER BY at, node`
+	history = `SELECT at, node, what AS statement, SUBSTRING(because, 4, 100) AS by FROM coterie.events WHERE kind = 'statement' AND what LIKE '% SET HBA %' OR kind = 'statement' AND what LIKE '% RESET HBA%' ORDER BY at, node`
 )
 
 // The texts in place of tables without rows.
 const (
-	noNode    = "no node that answers serves clients"
+	noNode    = "nothing is told here of any node's rules: a witness is not told of them, and no other node that serves clients answers; run this on a replica"
 	noRules   = "the group has no rules: every role may log in by scram-sha-256, and on a Unix socket the user of its name; coterie hba set FILE gives it some"
 	noHistory = "the nodes that answer remember no change of the rules"
 )
@@ -46,13 +50,64 @@ func HBA() *cobra.Command {
 		Use: "hba", GroupID: "group", Short: "Show and change the rules for logins of all nodes", Long: about, Args: cli.Args(0, "no arguments"),
 		Example: "  coterie hba\n  coterie hba show >rules.conf\n  coterie hba set rules.conf\n  coterie hba unset",
 	}
-	sqlrun.Query(c, list, noNode)
+	listing(c)
 	c.AddCommand(
-		sqlrun.Query(&cobra.Command{Use: "list", Short: "Show where each node has its rules from, and whether they are the same", Args: cli.Args(0, "no arguments")}, list, noNode),
+		listing(&cobra.Command{Use: "list", Short: "Show where each node has its rules from, and whether they are the same", Args: cli.Args(0, "no arguments")}),
 		showCommand(), setCommand(), unsetCommand(),
 		sqlrun.Query(&cobra.Command{Use: "history", Short: "Show the latest changes, as the nodes remember them", Args: cli.Args(0, "no arguments")}, history, noHistory),
 	)
 	return c
+}
+
+// listing makes c show what each node has, and name those that do not say.
+func listing(c *cobra.Command) *cobra.Command {
+	var asJSON bool
+	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		cl, err := cli.Client(c)
+		if err != nil {
+			return err
+		}
+		r, err := sqlrun.Ask(c, cl, list)
+		if err != nil {
+			return err
+		}
+		r.Notices = append(r.Notices, silent(c, cl, r)...)
+		return sqlrun.Printer{C: c, JSON: asJSON, Empty: noNode}.Print(r)
+	}
+	return c
+}
+
+// silent returns a notice for each replica whose rules are not in the list, where this node is told of any.
+func silent(c *cobra.Command, cl *api.Client, listed console.Result) (out []console.Notice) {
+	st, err := cl.Status(c.Context())
+	if err != nil || len(listed.Rows) == 0 {
+		return nil
+	}
+	for _, r := range st.Replicas {
+		told := slices.ContainsFunc(listed.Rows, func(row []any) bool { return fmt.Sprint(row[0]) == string(r.Name) })
+		if !told && r.Mode != ag.ConfigurationOnly {
+			out = append(out, console.Notice{Severity: "WARNING", Message: fmt.Sprintf(
+				"%s does not say which rules it has: it does not answer, or its server does not run. It has the group's once it does, unless its coterie.yaml names a file", r.Name)})
+		}
+	}
+	return out
+}
+
+// overtaken returns a warning if the group's rules are not those that this command has given it.
+func overtaken(c *cobra.Command, cl *api.Client, mine ddl.SetHBA) (out []console.Notice) {
+	r, err := sqlrun.Ask(c, cl, show)
+	if err != nil {
+		return nil
+	}
+	var lines []string
+	for _, row := range r.Rows {
+		lines = append(lines, fmt.Sprint(row[1]))
+	}
+	if slices.Equal(lines, mine.Lines) {
+		return nil
+	}
+	return []console.Notice{{Severity: "WARNING", Message: "somebody else has changed the rules at the same time: those of this command are not in force; see coterie hba show and coterie hba history"}}
 }
 
 func showCommand() *cobra.Command {
@@ -130,6 +185,7 @@ func fileOf(in io.Reader, file string) (a ddl.SetHBA, err error) {
 	case len(text) > maxFile:
 		return a, fail.Usagef("%s has more than %d bytes", nameOf(file), maxFile)
 	}
+	text = bytes.TrimPrefix(text, []byte("\ufeff")) // which editors put before a text
 	rules, err := hba.Parse(strings.NewReader(string(text)))
 	if err != nil {
 		return a, fail.Usagef("%s cannot be used; nothing was changed:\n  %s", nameOf(file), strings.ReplaceAll(err.Error(), "\n", "\n  "))
@@ -137,7 +193,12 @@ func fileOf(in io.Reader, file string) (a ddl.SetHBA, err error) {
 	if len(rules) == 0 {
 		return a, fail.Usagef("%s has no rule, and would let nobody in; coterie hba unset takes the group's rules back", nameOf(file))
 	}
-	return ddl.RulesOf(string(text)), nil
+	a = ddl.RulesOf(string(text))
+	var bad *ddl.Error
+	if _, err := ddl.Parse("ALTER AVAILABILITY GROUP [group] " + a.String()); errors.As(err, &bad) { // too many, or too long
+		return a, fail.Usagef("%s cannot be used; nothing was changed: %s", nameOf(file), bad.Message)
+	}
+	return a, nil
 }
 
 // changing makes c give the group the rules that its arguments tell, if they say so, and show what each node has then.
@@ -162,7 +223,7 @@ func changing(c *cobra.Command, rulesOf func(*cobra.Command, []string) (rules dd
 		if err != nil {
 			return err
 		}
-		now.Notices = slices.Concat(changed.Notices, now.Notices, own(now))
+		now.Notices = slices.Concat(changed.Notices, now.Notices, own(now), silent(c, cl, now), overtaken(c, cl, rules))
 		return sqlrun.Printer{C: c, JSON: asJSON, Empty: noNode}.Print(now)
 	}
 	return c

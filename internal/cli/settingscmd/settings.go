@@ -29,7 +29,7 @@ const list = `SELECT name, value, replica, in_force, waits_for_restart FROM (
 const diff = `SELECT name, node, value, source, pending_restart FROM coterie.settings WHERE pending_restart
 OR name IN (SELECT name FROM coterie.settings GROUP BY name HAVING count(DISTINCT value) > 1) ORDER BY name, node`
 
-const history = `SELECT at, node, what AS statement, because AS by FROM coterie.events WHERE kind = 'statement' AND what LIKE '% PARAMETER %' ORDER BY at, node`
+const history = `SELECT at, node, what AS statement, SUBSTRING(because, 4, 100) AS by FROM coterie.events WHERE kind = 'statement' AND what LIKE '% PARAMETER %' ORDER BY at, node`
 
 // Settings returns coterie settings.
 func Settings() *cobra.Command {
