@@ -281,6 +281,8 @@ func (f Facts) hinders(r ag.Replica) string {
 	switch {
 	case !r.HasData():
 		return "a witness: it votes, and holds no data"
+	case r.ID == f.Record.Epoch.Leader && !f.Nodes[r.ID].Connected:
+		return "it led last, and does not answer"
 	case r.ID == f.Record.Epoch.Leader:
 		return "it leads already"
 	case r.Join != "":

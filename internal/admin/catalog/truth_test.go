@@ -151,3 +151,25 @@ func TestRoutingPassesOverAHungServer(t *testing.T) {
 		}
 	}
 }
+
+// TestExplainADeadLeader holds that a leader which does not answer is not said to lead.
+func TestExplainADeadLeader(t *testing.T) {
+	t.Parallel()
+	f := demo()
+	leader := f.Record.Epoch.Leader
+	because := func() string {
+		for _, c := range f.ExplainFailover() {
+			if c.Replica == leader {
+				return c.Because
+			}
+		}
+		return ""
+	}
+	if got := because(); got != "it leads already" {
+		t.Error(got)
+	}
+	isDead(&f, leader)
+	if got := because(); got != "it led last, and does not answer" {
+		t.Error(got)
+	}
+}

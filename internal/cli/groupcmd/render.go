@@ -264,6 +264,8 @@ func (d dashboard) failoverTo(r api.Replica) string {
 		return "-"
 	case r.Connected != "CONNECTED":
 		return "?"
+	case r.Maintenance != nil:
+		return "refused"
 	case !d.Health[i].Ready:
 		return "may lose data"
 	case d.Health[i].Recovery == nil:

@@ -410,3 +410,18 @@ func TestStatusOfAPausedAgent(t *testing.T) { // not beside others: theirs is th
 	r := clitest.Run(t, Status(), l.Dir)
 	r.Refused(t, 3, "runs and has not answered within 2s: it is paused, or its machine hangs; run this on another member")
 }
+
+// TestFailoverToUnderMaintenance holds that no failover is promised to a replica to which it is refused.
+func TestFailoverToUnderMaintenance(t *testing.T) {
+	t.Parallel()
+	second := 0.5
+	d := dashboard{Health: []replicaHealth{{Replica: "n2", Ready: true, Recovery: &second}}}
+	r := api.Replica{Name: "n2", Role: ag.RoleSecondary, Connected: "CONNECTED"}
+	if got := d.failoverTo(r); got != "no loss, < 1 s" {
+		t.Error(got)
+	}
+	r.Maintenance = &ag.Maintenance{}
+	if got := d.failoverTo(r); got != "refused" {
+		t.Error(got)
+	}
+}
