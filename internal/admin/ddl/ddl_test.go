@@ -230,6 +230,7 @@ var refusals = []struct{ text, want string }{
 	{"ALTER AVAILABILITY GROUP DemoAG ADD LISTENER 'l' (WITH IP (('255.255.255.255','255.0.0.0')))", "Msg 102: line 1, column 61: incorrect syntax near N'255.255.255.255': expected an address that one machine at a time can have, as N'10.0.0.9'"},
 	{"ALTER AVAILABILITY GROUP DemoAG ADD LISTENER 'l' (WITH IP (('::1')))", "Msg 102: line 1, column 61: incorrect syntax near N'::1': expected an address that one machine at a time can have, as N'10.0.0.9'"},
 	{"ALTER AVAILABILITY GROUP DemoAG ADD LISTENER 'l' (WITH IP (('10.0.0.9','0.0.0.0')))", "Msg 102: line 1, column 72: incorrect syntax near N'0.0.0.0': expected a subnet mask, as N'255.255.255.0'"},
+	{"ALTER AVAILABILITY GROUP g RESTART LISTENER", "Msg 102: line 1, column 44: incorrect syntax near the end: expected a listener's name, as N'DemoAG-L'"},
 	{"select 1", "Msg 102: line 1, column 1: incorrect syntax near 'select': expected CREATE, ALTER or DROP AVAILABILITY GROUP, ALTER DATABASE, DBCC, EXPLAIN FAILOVER, VERIFY ROUTING or SCRIPT"},
 	{"\xff", "the text is not valid UTF-8 from byte 0 on"},
 }

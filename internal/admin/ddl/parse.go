@@ -249,6 +249,9 @@ func (p *parser) alteration() (Action, *Error) {
 	case p.take("FORCE_FAILOVER_ALLOW_DATA_LOSS"):
 		return p.failover(true)
 	case p.take("RESTART", "LISTENER"):
+		if t := p.tok(); t.kind != tokString && t.kind != tokWord && t.kind != tokName {
+			return nil, p.expected("a listener's name, as N'DemoAG-L'")
+		}
 		name, bad := p.server()
 		return RestartListener{name}, bad
 	case p.take("OFFLINE"):

@@ -61,6 +61,7 @@ func TestFailoverRefusals(t *testing.T) {
 		{"to the primary, whose copy is another one since", "a", false, restored, refused, "55000", 41122, ""},
 		{"to the one that led last, by force", "a", true, func(x *etcd.Snapshot) { x.Record.Epoch.Phase = ag.PhaseSeal }, none, "", 0, "a"},
 		{"to one that is not synchronized", "c", false, nil, refused, "55000", 41142, ""},
+		{"to an asynchronous one", "c", false, func(x *etcd.Snapshot) { x.Group.Replicas[2].AvailabilityMode = ag.AsynchronousCommit }, refused, "55000", 41142, ""},
 		{"to one that is not synchronized, by force", "c", true, nil, none, "", 0, "c"},
 		{"to one under maintenance", "b", false, maintained, refused, "55000", 41142, ""},
 		{"to one under maintenance, by force", "b", true, maintained, none, "", 0, "b"},
@@ -102,17 +103,22 @@ func TestFailoverRefusals(t *testing.T) {
 }
 
 // TestFailoverToAnyNamesTheReason holds that nobody is advised to accept a loss where maintenance, or a change of the
-// primary, is what keeps the secondaries from leading.
+// primary, is what keeps the secondaries from leading, nor to wait for an asynchronous one.
 func TestFailoverToAnyNamesTheReason(t *testing.T) {
 	t.Parallel()
+	var to ag.ReplicaID
 	for want, change := range map[string]func(*etcd.Snapshot){
 		"every synchronized secondary is under maintenance: b (coterie maintenance off NAME": maintained,
 		"has no primary at the moment": func(x *etcd.Snapshot) { x.Record.Epoch.Phase, x.Record.State.V = ag.PhaseSeal, nil },
 		"no secondary is synchronized": func(x *etcd.Snapshot) { x.Record.State.V = nil },
+		"it commits asynchronously, and commits could be lost (coterie replica set c AVAILABILITY_MODE=SYNCHRONOUS_COMMIT": func(x *etcd.Snapshot) {
+			to, x.Group.Replicas[2].AvailabilityMode = "c", ag.AsynchronousCommit
+		},
 	} {
 		x := newBed(t).store.x
+		to = ""
 		change(&x)
-		if _, err := failoverTarget(x, "", false); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := failoverTarget(x, to, false); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("want %q: %v", want, err)
 		}
 	}

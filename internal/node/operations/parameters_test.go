@@ -59,6 +59,10 @@ func TestParametersAreJudgedFirst(t *testing.T) {
 			text: "SET PARAMETER max_connections = 300", there: func(ag.ReplicaID, map[string]string) ([]string, error) { return []string{"max_connections"}, nil },
 			notices: "max_connections: in force when each server has been restarted", written: true,
 		},
+		"a smaller value would not be in force": {
+			text: "SET PARAMETER max_connections = 50", there: func(ag.ReplicaID, map[string]string) ([]string, error) { return []string{"max_connections"}, nil },
+			notices: "max_connections: only grows in a running group", written: true,
+		},
 		"commits would not wait": {
 			text: "SET PARAMETER synchronous_commit = LOCAL", there: func(ag.ReplicaID, map[string]string) ([]string, error) { return nil, nil },
 			kind: fail.Refused, says: "ALLOW_RELAXED_COMMIT = ON",

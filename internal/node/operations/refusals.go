@@ -137,6 +137,9 @@ func failoverTarget(x etcd.Snapshot, to ag.ReplicaID, force bool) (ag.ReplicaID,
 	case r.Options.Maintenance != nil:
 		return "", refuse(41142, advice{"coterie maintenance off " + string(to) + " ends that", "MODIFY REPLICA … WITH (MAINTENANCE = OFF) ends that"},
 			"%s is under maintenance %s", to, *r.Options.Maintenance)
+	case r.AvailabilityMode == ag.AsynchronousCommit:
+		return "", refuse(41142, advice{"coterie replica set " + string(to) + " AVAILABILITY_MODE=SYNCHRONOUS_COMMIT, and wait for it; or accept the loss with --allow-data-loss", "MODIFY REPLICA … WITH (AVAILABILITY_MODE = SYNCHRONOUS_COMMIT), and wait until it is SYNCHRONIZED; FORCE_FAILOVER_ALLOW_DATA_LOSS accepts the loss of commits"},
+			"%s cannot become the primary of availability group %q: it commits asynchronously, and commits could be lost", to, group.Name)
 	case !isCounted || record.State.K == 0:
 		return "", refuse(41142, advice{"wait for it, or accept the loss with --allow-data-loss", "wait until it is SYNCHRONIZED; FORCE_FAILOVER_ALLOW_DATA_LOSS accepts the loss of commits"},
 			"%s cannot become the primary of availability group %q: it is not SYNCHRONIZED, and commits could be lost", to, group.Name)
