@@ -29,7 +29,7 @@ func (s *Service) Status() api.Status {
 	}
 	out.CommitRule, out.SyncMembers, out.SyncCount, out.Timeline = v.Group.CommitRule, st.V, st.K, st.Basis.Timeline
 	_, out.Required = v.Group.CommitTarget(v.Group.SynchronousBeside(st.Leader))
-	if v.Op.Epoch == e.Epoch && v.Op.ID != "" {
+	if v.Op.Epoch == e.Epoch && v.Op.ID != "" && carriedOut(*v) {
 		out.Operation = fmt.Sprintf("%s to %s", strings.ToLower(string(v.Op.Kind)), v.Op.To)
 	}
 	if p := s.Agent.Plan(); p != nil {
@@ -63,6 +63,16 @@ func (s *Service) Status() api.Status {
 	out.Configuration, out.Requests, out.Record = s.Endorsed.Report(), s.Endorsed.Requests(), s.Endorsed.RefusedRecord()
 	out.Rotation, out.Authority, out.Maintenance = RotationOf(v.Group), s.Authority(), v.Group.Maintenance
 	return out
+}
+
+// carriedOut reports whether the member that has to carry out the request of this epoch answers: the primary, or the
+// target of a forced failover. Nothing is under way without it.
+func carriedOut(v ag.View) bool {
+	by := v.Record.Epoch.Leader
+	if v.Op.Kind == ag.OpForced {
+		by = v.Op.To
+	}
+	return by == v.Self || slices.Contains(v.Reach, by)
 }
 
 // lastSeen returns the last view and the last snapshot. While nothing was read yet since the agent began, the members

@@ -244,3 +244,27 @@ func TestRemovedWhileDown(t *testing.T) {
 		t.Errorf("the others say that it is no member: %+v", r)
 	}
 }
+
+// TestOperationWithoutWhoCarriesItOut holds that no failover is told to be under way which nobody carries out.
+func TestOperationWithoutWhoCarriesItOut(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	for _, tt := range []struct {
+		op    ag.Op
+		self  ag.ReplicaID
+		reach []ag.ReplicaID
+		want  string
+	}{
+		{ag.Op{ID: "1", Kind: ag.OpPlanned, To: "b", Epoch: 7}, "a", nil, "planned to b"},
+		{ag.Op{ID: "1", Kind: ag.OpPlanned, To: "b", Epoch: 7}, "b", []ag.ReplicaID{"a"}, "planned to b"},
+		{ag.Op{ID: "1", Kind: ag.OpPlanned, To: "b", Epoch: 7}, "b", []ag.ReplicaID{"c"}, ""},
+		{ag.Op{ID: "1", Kind: ag.OpForced, To: "b", Epoch: 7}, "b", nil, "forced to b"},
+		{ag.Op{ID: "1", Kind: ag.OpForced, To: "b", Epoch: 7}, "c", []ag.ReplicaID{"a"}, ""},
+		{ag.Op{ID: "1", Kind: ag.OpPlanned, To: "b", Epoch: 6}, "a", nil, ""},
+	} {
+		b.agent.view.Op, b.agent.view.Self, b.agent.view.Reach = tt.op, tt.self, tt.reach
+		if got := b.Status().Operation; got != tt.want {
+			t.Errorf("%+v seen by %s, which reaches %v: %q, want %q", tt.op, tt.self, tt.reach, got, tt.want)
+		}
+	}
+}
