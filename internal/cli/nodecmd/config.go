@@ -12,6 +12,8 @@ import (
 	"github.com/coteriedb/coterie/internal/cli"
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/lib/fail"
+	"github.com/coteriedb/coterie/internal/listener/clientcert"
+	"github.com/coteriedb/coterie/internal/listener/hba"
 	"github.com/coteriedb/coterie/internal/node/webhooks"
 )
 
@@ -65,7 +67,9 @@ func configCheck() *cobra.Command {
 	return c
 }
 
-// checkFiles looks at the files that the receivers of events need, as the node's user would use them.
+// checkFiles looks at the files that coterie.yaml names: those of the receivers of events, as the node's user would use
+// them, and the rules for logins and the authorities of client certificates. An agent that starts with bad ones admits
+// nobody.
 func checkFiles(dir string, cfg config.Config) error {
 	l, err := config.NewLayout(dir)
 	if err != nil {
@@ -75,6 +79,16 @@ func checkFiles(dir string, cfg config.Config) error {
 	for i, w := range cfg.Webhooks {
 		if err := webhooks.Check(w, l.Owner()); err != nil {
 			errs = append(errs, fmt.Errorf("%s: webhooks[%d].%w", filepath.Join(l.Dir, config.File), i, err))
+		}
+	}
+	if cfg.HBA != "" {
+		if _, err := hba.ParseFile(cfg.HBA); err != nil {
+			errs = append(errs, fmt.Errorf("hba %s cannot be used: %w", cfg.HBA, err))
+		}
+	}
+	if cfg.ClientCA != "" {
+		if _, err := clientcert.Authorities(cfg.ClientCA); err != nil {
+			errs = append(errs, fmt.Errorf("client_ca %s cannot be used: %w", cfg.ClientCA, err))
 		}
 	}
 	return errors.Join(errs...)

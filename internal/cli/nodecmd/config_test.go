@@ -110,3 +110,23 @@ func TestPortsThatAreNone(t *testing.T) {
 		clitest.Run(t, Init(), filepath.Join(t.TempDir(), "n"), "--name", "n1", "--no-start", "--endpoint", port).Refused(t, 2, "is no port: choose a number")
 	}
 }
+
+// TestConfigCheckReadsTheRules holds that a file of rules by which the agent would admit nobody is not called good.
+func TestConfigCheckReadsTheRules(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	rules := filepath.Join(dir, "rules")
+	for text, bad := range map[string]string{"host all all all md5\n": "", "host all all all pam\n": "line 1: method pam"} {
+		if err := os.WriteFile(rules, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := checkFiles(dir, config.Config{HBA: rules}); (err == nil) != (bad == "") || err != nil && !strings.Contains(err.Error(), bad) {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+	for _, c := range []config.Config{{HBA: filepath.Join(dir, "absent")}, {ClientCA: rules}} {
+		if err := checkFiles(dir, c); err == nil || !strings.Contains(err.Error(), "cannot be used") {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+}
