@@ -98,7 +98,7 @@ func judgePorts(l config.Layout, c config.Config) []check.Finding {
 	}
 	if tls := (check.Finding{
 		Level: check.Warning, What: "clients may log in without TLS", Why: "what they ask and what is answered can be read on the network; the password cannot",
-		Run: "set tls_only: true in coterie.yaml, or begin the rules of hba with hostssl; then coterie restart",
+		Run: "set tls_only: true in coterie.yaml, and coterie restart; or have the rules for logins begin with hostssl: coterie hba set",
 	}); !c.TLSOnly && !onlyTLS(l, c) {
 		out = append(out, tls)
 	} else {
@@ -163,7 +163,7 @@ func judgeRules(l config.Layout, c config.Config) (out []check.Finding) {
 	all, where, err := rules(l, c)
 	change := "use %s there, then coterie restart"
 	if where == ofTheGroup {
-		change = "use %s in a file of this node's own, which hba in coterie.yaml names, then coterie restart"
+		change = "use %s there: coterie hba show, and coterie hba set"
 	}
 	if err != nil {
 		return []check.Finding{{
@@ -172,6 +172,12 @@ func judgeRules(l config.Layout, c config.Config) (out []check.Finding) {
 		}}
 	}
 	certificates := false
+	if c.ClientCA == "" && hba.AskForCertificates(all) {
+		out = append(out, check.Finding{
+			Level: check.Problem, What: fmt.Sprintf("rules in %s ask for a client's certificate, and coterie.yaml names no client_ca", where),
+			Why: "they let nobody in here", Run: "set client_ca in coterie.yaml, then coterie restart; or coterie hba set with other rules",
+		})
+	}
 	for _, r := range all {
 		finding := func(level check.Level, why, instead string) check.Finding {
 			return check.Finding{
@@ -189,7 +195,7 @@ func judgeRules(l config.Layout, c config.Config) (out []check.Finding) {
 			out = append(out, finding(check.Warning, "accepts MD5, whose stored hash suffices for a login", "scram-sha-256"))
 		}
 	}
-	if certificates && c.ClientCRL == "" {
+	if certificates && c.ClientCA != "" && c.ClientCRL == "" {
 		out = append(out, check.Finding{
 			Level: check.Warning, What: "client certificates are used, and no revocation list", Why: "a stolen certificate is good until it expires",
 			Run: "set client_crl in coterie.yaml",

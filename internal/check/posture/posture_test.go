@@ -84,7 +84,7 @@ func TestJudgeRules(t *testing.T) {
 		"host all all 10.0.0.0/8 trust":            "problem line 1 of " + c.HBA + " uses trust",
 		"local all all trust":                      "warning line 1 of " + c.HBA + " uses trust",
 		"hostssl all all all md5":                  "warning line 1 of " + c.HBA + " uses md5",
-		"hostssl all all all cert":                 "warning client certificates are used, and no revocation list",
+		"hostssl all all all cert":                 "problem rules in " + c.HBA + " ask for a client's certificate, and coterie.yaml names no client_ca",
 		"hostssl all all all scram-sha-256":        "ok no rule for clients trusts",
 		"hostssl all all all kerberos-of-the-moon": "problem the rules in ",
 	} {
@@ -97,6 +97,11 @@ func TestJudgeRules(t *testing.T) {
 		}
 	}
 	expect(t, judgeRules(config.Layout{}, config.Config{}), "ok no rule for clients trusts")
+	if err := os.WriteFile(c.HBA, []byte("hostssl all all all cert\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c.ClientCA = "/ca.pem"
+	expect(t, judgeRules(config.Layout{}, c), "warning client certificates are used, and no revocation list")
 }
 
 // TestRulesOfTheGroup holds that a node without rules of its own is judged by those that it serves clients by: the
@@ -304,7 +309,7 @@ CREATE SERVER self FOREIGN DATA WRAPPER postgres_fdw; CREATE USER MAPPING FOR re
 UPDATE pg_language SET lanpltrusted = false WHERE lanname = 'plpgsql'; CREATE FUNCTION f() RETURNS int LANGUAGE plpgsql AS 'BEGIN RETURN 1; END'`); err != nil {
 		t.Fatal(err)
 	}
-	expect(t, judge(), "warning superusers that can log in through the listener by a password: boss",
+	expect(t, judge(), "warning superusers with a password: boss",
 		"warning roles that may read or write the server's files, or run programs as its user: reader, readers", "warning roles with REPLICATION: copier",
 		"warning roles with an MD5 password: old", "warning functions in untrusted languages: postgres.plpgsql", "warning user mappings with password_required=false: postgres.self (reader)")
 	if _, err := conn.Exec(t.Context(), `CREATE ROLE coterie_viewer; CREATE ROLE coterie_admin; GRANT coterie_viewer TO coterie_admin;

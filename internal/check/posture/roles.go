@@ -28,8 +28,8 @@ type question struct {
 var questions = []question{
 	{
 		query: "SELECT rolname FROM pg_roles WHERE rolsuper AND rolcanlogin AND EXISTS (SELECT 1 FROM pg_authid a WHERE a.oid = pg_roles.oid AND a.rolpassword IS NOT NULL) ORDER BY 1",
-		what:  "superusers that can log in through the listener by a password", good: "no superuser has a password",
-		why: "a guessed password is the whole database, and by its programs the node", run: "ALTER ROLE … PASSWORD NULL, or reject them in the rules of hba; administrators use the private socket",
+		what:  "superusers with a password", good: "no superuser has a password",
+		why: "where a rule for clients lets it in, a guessed password is the whole database, and by its programs the node", run: "ALTER ROLE … PASSWORD NULL, or reject them in the rules of hba; administrators use the private socket",
 	},
 	{
 		query: `SELECT r.rolname FROM pg_roles r WHERE NOT r.rolsuper AND EXISTS (SELECT 1 FROM pg_roles p WHERE p.rolname IN
