@@ -70,6 +70,13 @@ func isNode(dir string) bool {
 	return false
 }
 
+// hasLeft reports whether the directory is that of a node that has left its group, or was released.
+func hasLeft(dir string) bool {
+	_, err := os.Stat(filepath.Join(dir, config.File))
+	_, left := os.Stat(filepath.Join(dir, config.File+".left"))
+	return errors.Is(err, fs.ErrNotExist) && left == nil
+}
+
 // noDirectory returns the error for a node directory that does not exist. It names those that do.
 func noDirectory(dir string) error {
 	const most = 5
@@ -114,6 +121,8 @@ func NoAgent(c *cobra.Command, err error) error {
 	}
 	var answered fail.Error
 	switch {
+	case errors.Is(err, api.ErrNoAgent) && hasLeft(dir):
+		return fail.Unhealthyf("%s is no node any more: it has left its group, or was released; its data is an ordinary data directory, and coterie join in an empty directory makes a new node", dir)
 	case errors.Is(err, api.ErrNoAgent) && !isNode(dir):
 		return fail.Usagef("%s is not a node directory: it has no coterie.yaml; name one with --node DIR or by COTERIE_NODE, or make one with coterie init", dir)
 	case errors.As(err, &answered) && !errors.Is(err, api.ErrNoAgent):

@@ -5,11 +5,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/spf13/cobra"
+
+	"github.com/coteriedb/coterie/internal/admin/api"
+	"github.com/coteriedb/coterie/internal/config"
 )
 
 // TestOnlyNode checks which node directory a command takes that names none, and what it says.
@@ -66,6 +70,22 @@ func TestInterruptedText(t *testing.T) {
 	} {
 		if got := text(err); got != want {
 			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
+// TestNoAgentOfANodeThatHasLeft holds that nobody is told to start the agent of a node that has left its group.
+func TestNoAgentOfANodeThatHasLeft(t *testing.T) {
+	t.Parallel()
+	for file, want := range map[string]string{config.File: "start it with: coterie agent", config.File + ".left": "is no node any more"} {
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, file), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		c := &cobra.Command{Use: "status"}
+		c.Flags().String("node", dir, "")
+		if err := NoAgent(c, api.ErrNoAgent); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", file, err)
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -66,10 +67,16 @@ member. If it ends before it is done, run it again: it continues. On a terminal 
 			if err := confirm(c, a[0], yes, "%s leaves the group: its copy no longer counts, its vote is taken, and it can come back only by joining anew. Type its name to go on:"); err != nil {
 				return err
 			}
+			st, err := cl.Status(c.Context())
+			awaited := err == nil && slices.Contains(st.Awaited, ag.ReplicaID(a[0]))
 			if err := within(c, "coterie member remove "+a[0], func(ctx context.Context) error { return cl.Remove(ctx, ag.ReplicaID(a[0])) }); err != nil {
 				return err
 			}
-			cli.Say(c, "%s is not a member any more", a[0])
+			if awaited {
+				cli.Say(c, "the replacement of %s is given up: nobody is awaited by that name; a token that was made for it works until it expires", a[0])
+			} else {
+				cli.Say(c, "%s is not a member any more", a[0])
+			}
 			if asJSON {
 				return cli.PrintJSON(c, map[string]any{"member": a[0], "removed": true})
 			}

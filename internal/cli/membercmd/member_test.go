@@ -139,3 +139,16 @@ func TestList(t *testing.T) {
 		t.Errorf("%v, %s", r.Err, r.Out)
 	}
 }
+
+// TestRemoveGivesAReplacementUp holds that a name which is only awaited is not told to have been a member.
+func TestRemoveGivesAReplacementUp(t *testing.T) {
+	t.Parallel()
+	a := clitest.NewAgent(t)
+	a.SetStatus(api.Status{Node: "n1", Awaited: []ag.ReplicaID{"n3"}})
+	a.On("Remove", func(any) (any, error) { return nil, nil })
+	for name, want := range map[string]string{"n3": "the replacement of n3 is given up", "n2": "n2 is not a member any more"} {
+		if r := clitest.Run(t, Remove(), a.Layout.Dir, name, "--yes"); r.Err != nil || !strings.HasPrefix(r.Said, want) {
+			t.Errorf("%s: %+v", name, r)
+		}
+	}
+}

@@ -3,6 +3,7 @@ package operations
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -161,5 +162,22 @@ func TestRestartOfAServer(t *testing.T) {
 	b.Server = nil
 	if err := b.RestartServer(t.Context()); fail.KindOf(err) != fail.Refused {
 		t.Errorf("of a witness: %v", err)
+	}
+}
+
+// TestSilentMembersPlainly holds that a member which does not answer is told in plain words.
+func TestSilentMembersPlainly(t *testing.T) {
+	t.Parallel()
+	late := fmt.Errorf("call restart-server on b: dial b:5022: %w", context.DeadlineExceeded)
+	if got := plainly(late).Error(); got != "it does not answer" {
+		t.Error(got)
+	}
+	if other := errors.New("the disk is full"); plainly(other) != other {
+		t.Error("another error is not told as it is")
+	}
+	b := newBed(t)
+	b.calls["restart-server"] = func(context.Context, ag.ReplicaID, any) (any, error) { return nil, late }
+	if err := b.restartServerOf(t.Context(), "b"); fail.KindOf(err) != fail.Unhealthy || strings.Contains(err.Error(), "deadline") {
+		t.Error(err)
 	}
 }

@@ -2,8 +2,10 @@ package operations
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/admin/api"
@@ -41,6 +43,9 @@ func (s *Service) restartServerOf(ctx context.Context, id ag.ReplicaID) error {
 	ctx, cancel := context.WithTimeout(ctx, backAgain+callTime)
 	defer cancel()
 	_, err := rpc.Call(ctx, s.Calls, r, rpc.RestartServer, rpc.Nothing{})
+	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, syscall.ECONNREFUSED) {
+		return fail.Unhealthyf("%s does not answer, so it is not known whether its server was restarted; see coterie status", id)
+	}
 	return err
 }
 

@@ -2,10 +2,12 @@ package operations
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/admin/api"
@@ -134,7 +136,7 @@ func (e Executor) checkParameters(ctx context.Context, old, next ag.Group) (noti
 				return nil, fmt.Errorf("in place of %s, which did not say (%w): %w", id, failed[id], err)
 			}
 		}
-		notice("%s did not say whether its server takes the settings: %v", id, err)
+		notice("%s did not say whether its server takes the settings: %v", id, plainly(err))
 	}
 	var waits []string
 	for _, names := range answers {
@@ -148,6 +150,14 @@ func (e Executor) checkParameters(ctx context.Context, old, next ag.Group) (noti
 		notice("%s: only grows in a running group: a server keeps the larger value of its copy, also after a restart", strings.Join(grow, ", "))
 	}
 	return notices, nil
+}
+
+// plainly returns the error of a call to another member in words for an administrator.
+func plainly(err error) error {
+	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, syscall.ECONNREFUSED) {
+		return errors.New("it does not answer")
+	}
+	return err
 }
 
 // onlyGrow are the settings of which a standby must not have less than its primary.
