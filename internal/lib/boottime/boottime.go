@@ -34,5 +34,11 @@ func Until(t time.Duration) time.Duration { return t - Now() }
 
 // UntilNext returns the time until the next instant that is a multiple of every. Timers that are set by it expire
 // together, and one wake-up of an idle process serves them all. Where each had a phase of its own, each would wake
-// threads of its own.
-func UntilNext(every time.Duration) time.Duration { return every - Now()%every }
+// threads of its own. The clock is that of timers, Awake, unless a test has replaced Now.
+func UntilNext(every time.Duration) time.Duration {
+	now := Awake()
+	if other := replaced.Load(); other != nil {
+		now = (*other)()
+	}
+	return every - (now%every+every)%every // a bubble of testing/synctest begins before Awake does
+}

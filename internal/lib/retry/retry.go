@@ -7,6 +7,8 @@ package retry
 import (
 	"context"
 	"time"
+
+	"github.com/coteriedb/coterie/internal/lib/boottime"
 )
 
 // Until calls done at once and then after each pause, until it reports true (Until returns nil), fails (Until returns
@@ -23,12 +25,12 @@ func Until(ctx context.Context, pause time.Duration, done func() (bool, error)) 
 	}
 }
 
-// Every calls turn at once and then after each pause, until ctx ends. The time that a turn takes comes on top of the
-// pause.
-func Every(ctx context.Context, pause time.Duration, turn func()) {
+// Every calls turn at once and then at each multiple of period (boottime.UntilNext), until ctx ends. A multiple that
+// passes during a turn is left out. One wake-up of an idle process serves all turns that are due together.
+func Every(ctx context.Context, period time.Duration, turn func()) {
 	for {
 		turn()
-		if Sleep(ctx, pause) != nil {
+		if Sleep(ctx, boottime.UntilNext(period)) != nil {
 			return
 		}
 	}

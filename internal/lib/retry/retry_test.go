@@ -3,6 +3,7 @@ package retry
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -59,17 +60,59 @@ func TestUntilAsksOnce(t *testing.T) {
 	}
 }
 
-// TestEvery holds that the first turn does not wait, and that the end of the context ends a pause.
+// TestEvery holds that the first turn does not wait, that the others are a period apart, and that the end of the
+// context ends a wait.
 func TestEvery(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 3500*time.Millisecond)
 		defer cancel()
-		start, turns := time.Now(), 0
-		Every(ctx, time.Second, func() { turns++ })
-		if took := time.Since(start); turns != 4 || took != 3500*time.Millisecond {
-			t.Errorf("%d turns in %v", turns, took)
+		start := time.Now()
+		var turns []time.Duration
+		Every(ctx, time.Second, func() { turns = append(turns, time.Since(start)) })
+		if took := time.Since(start); took != 3500*time.Millisecond || len(turns) < 4 || turns[0] != 0 || turns[1] > time.Second {
+			t.Fatalf("turns at %v in %v", turns, took)
 		}
+		for i := 2; i < len(turns); i++ {
+			if turns[i]-turns[i-1] != time.Second {
+				t.Errorf("turns at %v", turns)
+			}
+		}
+	})
+}
+
+// TestEveryWakesOnce holds that the turns of an idle process fall together, whenever each began and however long it
+// takes: a minute of several periods has no more wake-ups than the shortest one.
+func TestEveryWakesOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		var all sync.WaitGroup
+		var mu sync.Mutex
+		wakes := map[time.Time]int{}
+		for i, period := range []time.Duration{500, 500, 1000, 1000, 2000, 3000, 5000} {
+			time.Sleep(37 * time.Millisecond) // they do not begin together
+			all.Go(func() {
+				Every(ctx, period*time.Millisecond, func() {
+					mu.Lock()
+					wakes[time.Now()]++
+					mu.Unlock()
+					time.Sleep(time.Duration(i) * 11 * time.Millisecond)
+				})
+			})
+		}
+		time.Sleep(10 * time.Second)
+		mu.Lock()
+		clear(wakes)
+		mu.Unlock()
+		time.Sleep(time.Minute)
+		mu.Lock()
+		if len(wakes) > 121 {
+			t.Errorf("%d wake-ups in a minute, want 120", len(wakes))
+		}
+		mu.Unlock()
+		cancel()
+		all.Wait()
 	})
 }
 
