@@ -198,16 +198,28 @@ const strayEvery = 100 * time.Millisecond
 // watchStrays holds every answer as soon as a walsender runs in a member's name that this agent did not open. The loop
 // ends it (endStreams). If it ended by itself, its acknowledgements are doubtful all the same.
 func (a *Agent) watchStrays(ctx context.Context) {
-	for retry.Sleep(ctx, boottime.UntilNext(strayEvery)) == nil {
-		v := a.view.Load()
-		if v == nil || v.Local.Server != ag.ServerWritable || v.Local.Sync.N == 0 && v.Record.State.K == 0 {
+	for {
+		if v := a.view.Load(); v == nil || !acknowledged(*v) {
+			select {
+			case <-ctx.Done():
+				return
+			case <-a.acknowledged:
+			}
 			continue
+		}
+		if retry.Sleep(ctx, boottime.UntilNext(strayEvery)) != nil {
+			return
 		}
 		if found, err := a.cfg.Instance.Strays(ctx); err == nil && len(found) > 0 {
 			a.suspect()
 			a.Wake()
 		}
 	}
+}
+
+// acknowledged reports whether members acknowledge the commits of this node's server.
+func acknowledged(v ag.View) bool {
+	return v.Local.Server == ag.ServerWritable && (v.Local.Sync.N > 0 || v.Record.State.K > 0)
 }
 
 // suspect holds every answer until the setting is proven again.

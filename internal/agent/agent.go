@@ -164,7 +164,8 @@ type Agent struct {
 	seenSelf     bool // this agent has read back what it published
 	crashReports chan CrashReport
 	suspended    chan struct{}
-	pid          int // of the postmaster; 0: none
+	acknowledged chan struct{} // the last view is one in which walsenders are watched
+	pid          int           // of the postmaster; 0: none
 }
 
 // serving is the state of a server that leads: it begins anew whenever the server has ended, unless a hand-over may
@@ -203,7 +204,7 @@ func New(c Config) (*Agent, error) {
 		guard: recordguard.New(marks.Seen{}),
 		seals: map[ag.ReplicaID]ag.SealReport{}, sealing: map[ag.ReplicaID]ag.Epoch{}, unsealed: map[ag.ReplicaID]unsealed{},
 		failed: map[string]time.Duration{}, history: decisions.NewLog(), writer: asyncwriter.NewQueue(writerQueue),
-		trust: make(chan chan<- string), crashReports: make(chan CrashReport, 4), suspended: make(chan struct{}, 1),
+		trust: make(chan chan<- string), crashReports: make(chan CrashReport, 4), suspended: make(chan struct{}, 1), acknowledged: make(chan struct{}, 1),
 		held: make(chan heldWAL, 1),
 	}
 	if c.Store == nil || c.Peers == nil || c.Sessions == nil || c.Marks == nil {

@@ -169,7 +169,7 @@ func (a *Agent) turn(ctx context.Context) (again bool, err error) {
 	if in, err := a.comeIn(v); !in && v.Quorum {
 		return false, err
 	}
-	a.view.Store(&v)
+	a.show(v)
 	a.housekeep(ctx, v)
 	a.keepQuarantine(ctx, v)
 	a.checkPast(ctx, v)
@@ -202,6 +202,17 @@ func (a *Agent) turn(ctx context.Context) (again bool, err error) {
 	a.expectPromotion(v)
 	a.report(ctx, v, p)
 	return again || p.Rule == ag.RuleSeal || p.Rule == ag.RuleDoubled || v.Record.Epoch.Phase != ag.PhaseLead, nil
+}
+
+// show publishes the view, and wakes the goroutine that watches for strays where there may be any.
+func (a *Agent) show(v ag.View) {
+	a.view.Store(&v)
+	if acknowledged(v) {
+		select {
+		case a.acknowledged <- struct{}{}:
+		default: // not read yet, or it watches
+		}
+	}
 }
 
 // commit makes the plan's transaction. false means that the record has changed, so the actions are void.
@@ -423,7 +434,7 @@ func (a *Agent) disarm(ctx context.Context, v ag.View) {
 // member can follow any other after a failover, and moves the quorum's leadership away from the primary.
 func (a *Agent) chores(ctx context.Context) {
 	for {
-		if retry.Sleep(ctx, 3*time.Second) != nil {
+		if retry.Sleep(ctx, boottime.UntilNext(3*time.Second)) != nil {
 			return
 		}
 		v, snap := a.view.Load(), a.snapshot.Load()

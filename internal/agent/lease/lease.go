@@ -149,8 +149,11 @@ func (l *Lease) Run(ctx context.Context) {
 	var sent time.Duration // boottime of that renewal
 	for {
 		heart := l.c.Profile().Heart
-		wait := heart
-		if h := l.want.Load(); h != nil && (l.c.Alive == nil || l.c.Alive()) {
+		h, wait := l.want.Load(), heart
+		if h == nil {
+			wait = boottime.UntilNext(heart) // nothing to renew; Hold kicks
+		}
+		if h != nil && (l.c.Alive == nil || l.c.Alive()) {
 			now := boottime.Now()
 			again := !l.anew.Swap(false) && h.same(last)
 			switch {
