@@ -104,6 +104,10 @@ SELECT pid, coalesce(application_name, ''), coalesce(usename::text, ''), coalesc
        flush_lsn::text, replay_lsn::text, reply_time
 FROM pg_stat_replication WHERE application_name IS DISTINCT FROM $1 ORDER BY application_name, pid`
 
+// namesQuery is what tells whose a walsender is. It is asked ten times a second, and its rows are not sorted.
+const namesQuery = `
+SELECT pid, coalesce(application_name, ''), coalesce(state, '') FROM pg_stat_replication WHERE application_name IS DISTINCT FROM $1`
+
 const slotsQuery = `
 SELECT slot_name, slot_type, active, coalesce(active_pid, 0), restart_lsn::text, coalesce(wal_status, ''), temporary
 FROM pg_replication_slots ORDER BY slot_name`
@@ -227,23 +231,30 @@ func (s *lsnScanner) Scan(src any) error {
 	return fmt.Errorf("%T is not the text of a WAL position", src)
 }
 
-// Walsenders returns the walsenders of members' names, in a session of its own.
-func (i *Instance) Walsenders(ctx context.Context) ([]Walsender, error) {
+// Walsenders returns process, name and state of the walsenders that are not the agent's own. It uses a session of its
+// own.
+func (i *Instance) Walsenders(ctx context.Context) (out []Walsender, err error) {
 	ctx, cancel := context.WithTimeout(ctx, session.Limit)
 	defer cancel()
-	var o Observation
-	err := i.watch.Do(ctx, func(c *pgx.Conn) error {
-		o.Replication = nil
-		rows, err := c.Query(ctx, walsendersQuery, session.Name)
+	err = i.watch.Do(ctx, func(c *pgx.Conn) error {
+		out = nil
+		rows, err := c.Query(ctx, namesQuery, session.Name)
 		if err != nil {
 			return err
 		}
-		return errors.Join(o.scanWalsenders(rows), rows.Err())
+		for rows.Next() {
+			w := Walsender{}
+			if err := rows.Scan(&w.PID, &w.Application, &w.State); err != nil {
+				return err
+			}
+			out = append(out, w)
+		}
+		return rows.Err()
 	})
 	if err != nil {
 		return nil, fmt.Errorf("look for walsenders: %w", err)
 	}
-	return o.Replication, nil
+	return out, nil
 }
 
 // CurrentFlush returns how far a primary has flushed its WAL, or a standby has replayed it. It uses a session of its

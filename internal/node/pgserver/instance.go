@@ -188,10 +188,14 @@ func strays(senders []postgres.Walsender, owns func(pid int) bool) (out []ag.Rep
 
 // doubled finds the members for which more than one walsender of a name runs: PostgreSQL counts each of them.
 func doubled(senders []postgres.Walsender) (out []ag.ReplicaID) {
-	seen := map[string]int{}
+	type name struct {
+		member ag.ReplicaID
+		epoch  ag.Epoch
+	}
+	seen := map[name]int{}
 	for _, w := range senders {
 		if m, e, ok := settings.ParseApplication(w.Application); ok {
-			name := settings.Application(m, e)
+			name := name{m, e}
 			if seen[name]++; seen[name] == 2 {
 				out = append(out, m)
 			}

@@ -178,7 +178,7 @@ func ParseApplication(name string) (member ag.ReplicaID, epoch ag.Epoch, ok bool
 		return "", 0, false
 	}
 	e, err := strconv.ParseUint(rest[cut+1:], 10, 64)
-	if err != nil || Application(ag.ReplicaID(rest[:cut]), ag.Epoch(e)) != name {
+	if err != nil || strconv.FormatUint(e, 10) != rest[cut+1:] {
 		return "", 0, false
 	}
 	return ag.ReplicaID(rest[:cut]), ag.Epoch(e), true
