@@ -25,6 +25,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/admission"
+	"github.com/coteriedb/coterie/internal/lib/boottime"
 	"github.com/coteriedb/coterie/internal/lib/sharedquery"
 	"github.com/coteriedb/coterie/internal/listener/attempts"
 	"github.com/coteriedb/coterie/internal/listener/continuity"
@@ -221,12 +222,10 @@ const ageEvery = 5 * time.Second
 
 // keepAge keeps the age of this node's copy up to date until the server begins to close.
 func (s *Server) keepAge() {
-	t := time.NewTicker(ageEvery)
-	defer t.Stop()
 	for {
 		s.sheltered("comparing the copy with the primary", func() { s.lag.Look(s.life) })
 		select {
-		case <-t.C:
+		case <-time.After(boottime.UntilNext(ageEvery)):
 		case <-s.closed:
 			return
 		}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/lib/boottime"
 	"github.com/coteriedb/coterie/internal/listener/continuity"
 	"github.com/coteriedb/coterie/internal/listener/gate"
 	"github.com/coteriedb/coterie/internal/listener/hello"
@@ -27,13 +28,11 @@ const keepPerTick = 10
 // keepStates asks for the states of sessions that would outlive the node of their backend. It runs until the server
 // closes.
 func (s *Server) keepStates() {
-	t := time.NewTicker(s.keep.Tick)
-	defer t.Stop()
 	for {
 		select {
 		case <-s.closed:
 			return
-		case <-t.C:
+		case <-time.After(boottime.UntilNext(s.keep.Tick)):
 		}
 		if list := s.unknownStates(time.Now()); len(list) > 0 {
 			ctx, cancel := context.WithTimeout(s.life, s.keep.Tick)

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/coteriedb/coterie/internal/backup"
+	"github.com/coteriedb/coterie/internal/lib/boottime"
 	"github.com/coteriedb/coterie/internal/lib/fail"
 )
 
@@ -66,14 +67,12 @@ func New(c Config) *Service {
 
 // Run ends windows that nobody uses, until ctx is done.
 func (s *Service) Run(ctx context.Context) error {
-	t := time.NewTicker(min(patrol, s.Silence/4))
-	defer t.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			s.end(func(*window) bool { return true }, "the agent of the primary stops")
 			return nil
-		case <-t.C:
+		case <-time.After(boottime.UntilNext(min(patrol, s.Silence/4))):
 		}
 		leads := s.Leads()
 		s.end(func(*window) bool { return !leads }, "this node is not the primary any more")

@@ -22,8 +22,8 @@ const (
 
 // live maintains the legs of a link until the link is over; d is nil on the side that accepted it.
 func (c *Conn) live(d *Dialer) {
-	ticker := time.NewTicker(c.cfg.Heartbeat)
-	defer ticker.Stop()
+	due := time.NewTimer(boottime.UntilNext(c.cfg.Heartbeat))
+	defer due.Stop()
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	var dial dialing
@@ -37,7 +37,8 @@ func (c *Conn) live(d *Dialer) {
 		case <-c.owed.C:
 			c.makeUp()
 			continue
-		case <-ticker.C:
+		case <-due.C:
+			due.Reset(boottime.UntilNext(c.cfg.Heartbeat))
 			c.beat()
 		}
 		c.expire(d)

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/endpoint/certs"
+	"github.com/coteriedb/coterie/internal/lib/boottime"
 	"github.com/coteriedb/coterie/internal/lib/retry"
 	"github.com/coteriedb/coterie/internal/listener"
 	"github.com/coteriedb/coterie/internal/listener/clientcert"
@@ -103,7 +104,7 @@ func (p *Port) note(setting, effect string, err error) error {
 
 // keepFiles reads files that could not be used again, until ctx is done.
 func (p *Port) keepFiles(ctx context.Context) error {
-	for retry.Sleep(ctx, lookAgain) == nil {
+	for retry.Sleep(ctx, boottime.UntilNext(lookAgain)) == nil {
 		if p.bad(settingHBA) {
 			p.renewRules()
 		}

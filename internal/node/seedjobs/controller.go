@@ -17,6 +17,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent"
+	"github.com/coteriedb/coterie/internal/lib/boottime"
 	"github.com/coteriedb/coterie/internal/lib/durable"
 	"github.com/coteriedb/coterie/internal/postgres/seeding"
 	"github.com/coteriedb/coterie/internal/postgres/seeding/pagesum"
@@ -187,15 +188,13 @@ func (c *Controller) Copying() json.RawMessage {
 
 // Run runs verifications until ctx is done, and drops requests that a change of the primary has made void.
 func (c *Controller) Run(ctx context.Context) error {
-	t := time.NewTicker(2 * time.Second)
-	defer t.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case id := <-c.verify:
 			c.verifyOnce(ctx, id)
-		case <-t.C:
+		case <-time.After(boottime.UntilNext(2 * time.Second)):
 			c.dropOvertaken()
 		}
 	}

@@ -425,7 +425,7 @@ func (st *stream) watch(probes func() time.Duration, deadAfter time.Duration) {
 	for {
 		probeAfter := probes()
 		interval := probeAfter / 3
-		timer := time.NewTimer(interval)
+		timer := time.NewTimer(boottime.UntilNext(interval))
 		select {
 		case <-st.closing:
 			timer.Stop()

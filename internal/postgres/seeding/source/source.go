@@ -18,6 +18,7 @@ import (
 	"github.com/klauspost/compress/s2"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/lib/boottime"
 	"github.com/coteriedb/coterie/internal/postgres/seeding/pagesum"
 	"github.com/coteriedb/coterie/internal/postgres/seeding/wire"
 )
@@ -84,15 +85,13 @@ func (s *Source) data() string { return *s.at.Load() }
 
 // Run watches the windows until ctx is done, and then ends them all.
 func (s *Source) Run(ctx context.Context) error {
-	t := time.NewTicker(windowPatrol)
-	defer t.Stop()
 	swept := ag.Epoch(0)
 	for {
 		select {
 		case <-ctx.Done():
 			s.closeAll("the agent stops", func(*window) bool { return true })
 			return nil
-		case <-t.C:
+		case <-time.After(boottime.UntilNext(windowPatrol)):
 		}
 		e, leads := s.cfg.Leads()
 		followed, follows := s.follows()
