@@ -64,7 +64,7 @@ func (n *node) outlooks() []listener.ContinuityGroup {
 // newWeb returns the console in the browser. Logins are checked as those at the client ports are.
 func (n *node) newWeb(past func(samples.Span) web.History) *web.Server {
 	return web.New(web.Config{
-		Self: n.self, Logger: n.log.With("part", "web"), Status: n.status.Status, Group: func() ag.Group { return *n.members.Group() }, Certificate: n.webCertificate, LooksOnly: n.pg == nil,
+		Self: n.self, Logger: n.log.With("part", "web"), Status: n.status.Status, Seeding: n.status.Seeding, Group: func() ag.Group { return *n.members.Group() }, Certificate: n.webCertificate, LooksOnly: n.pg == nil,
 		ClientCAs: n.clients.ClientCAs, CheckClient: n.clients.CheckClient,
 		Backend: func() console.Backend { return operations.Executor{Service: n.operate} },
 		LogIn: func(ctx context.Context, a web.Attempt) (web.Account, error) {

@@ -7,9 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/admin/console"
-	"github.com/coteriedb/coterie/internal/ag"
 )
 
 // Bounds of what is kept of copies: how often one that is under way is looked at, how many points its curve may have
@@ -73,16 +71,11 @@ func (k *seedings) due(now time.Time) bool {
 	return due
 }
 
-// underWay reports whether a copy is under way, by the status or by what was seen last.
-func (k *seedings) underWay(st api.Status) bool {
+// underWay reports whether a copy is under way, by what was seen last.
+func (k *seedings) underWay() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	for _, s := range k.list {
-		if s.Ended == nil {
-			return true
-		}
-	}
-	return slices.ContainsFunc(st.Replicas, func(r api.Replica) bool { return r.Sync == ag.Initializing })
+	return slices.ContainsFunc(k.list, func(s *Seeding) bool { return s.Ended == nil })
 }
 
 // note takes what was seen of copies.

@@ -29,6 +29,9 @@ type Config struct {
 	LooksOnly bool
 	// Status returns what this node knows. It never blocks.
 	Status func() api.Status
+	// Seeding reports whether Status shows a copy that is under way. It is asked again and again, also where nobody
+	// looks at the console, and costs next to nothing.
+	Seeding func() bool
 	// Group returns the group's configuration, which shares no memory with a later one. It never blocks.
 	Group func() ag.Group
 	// Backend runs queries on the views.
@@ -163,7 +166,7 @@ func (s *Server) serve(ctx context.Context, l net.Listener) error {
 	watching.Go(func() {
 		retry.Every(ctx, lookSeedings, func() {
 			s.caught("looking at copies", func() {
-				if s.seedings.underWay(s.c.Status()) {
+				if s.seedings.underWay() || s.c.Seeding() {
 					s.lookAtSeedings(ctx)
 				}
 			})

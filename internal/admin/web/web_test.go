@@ -222,7 +222,7 @@ func serve(t *testing.T, g *group) *browser { return serveAs(t, g, "n1") }
 func serveAs(t *testing.T, g *group, self ag.ReplicaID) *browser {
 	t.Helper()
 	s := New(Config{
-		Self: self, Logger: slog.New(slog.DiscardHandler), Status: g.status, Group: g.configuration, Backend: func() console.Backend { return g }, LogIn: g.logIn, Look: g.look, Try: g.try, Holds: g.holds, Token: g.token, Note: g.note,
+		Self: self, Logger: slog.New(slog.DiscardHandler), Status: g.status, Seeding: g.seeding, Group: g.configuration, Backend: func() console.Backend { return g }, LogIn: g.logIn, Look: g.look, Try: g.try, Holds: g.holds, Token: g.token, Note: g.note,
 		Certificate: func() *tls.Certificate { return nil }, History: g.history, ClientCAs: func() *x509.CertPool { return nil }, CheckClient: func([][]*x509.Certificate) error { return nil },
 	})
 	srv := httptest.NewTLSServer(s.handler)

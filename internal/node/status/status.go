@@ -161,6 +161,21 @@ func (s *Service) replica(v ag.View, snap *agent.Snapshot, r ag.Replica, head ag
 	return out
 }
 
+// Seeding reports whether Status shows a replica whose copy is being made, without making a status.
+func (s *Service) Seeding() bool {
+	v, snap := s.Agent.View(), s.Agent.Snapshot()
+	if v == nil || snap == nil {
+		return false
+	}
+	return slices.ContainsFunc(v.Group.Replicas, func(r ag.Replica) bool {
+		busy := snap.Statuses[r.ID].Busy
+		if r.ID == s.Self {
+			busy = v.Busy
+		}
+		return busy == "seed" && r.HasData() && (r.ID == s.Self || slices.Contains(v.Reach, r.ID))
+	})
+}
+
 func syncState(v ag.View, st agent.Status, r api.Replica) ag.SyncState {
 	_, counted := v.Record.State.InV(r.Name)
 	switch {

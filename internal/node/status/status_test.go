@@ -185,9 +185,26 @@ func TestSyncState(t *testing.T) {
 		if tt.change != nil {
 			b.status("b", func(s *agent.Status) { tt.change(s, b.agent.view) })
 		}
-		if got := b.Status().Replicas[1].Sync; got != tt.want {
-			t.Errorf("%s: %s, want %s", name, got, tt.want)
+		if got := b.Status().Replicas[1].Sync; got != tt.want || b.Seeding() != (got == ag.Initializing) {
+			t.Errorf("%s: %s, want %s; a copy is under way: %t", name, got, tt.want, b.Seeding())
 		}
+	}
+}
+
+// TestSeedingMakesNoStatus holds that looking whether a copy is under way asks nobody and keeps nothing: every node
+// does that every two seconds.
+func TestSeedingMakesNoStatus(t *testing.T) {
+	b := newBed(t)
+	if n := testing.AllocsPerRun(100, func() { b.Seeding() }); n > 1 {
+		t.Errorf("%v allocations", n)
+	}
+	b.agent.view.Busy = "seed"
+	if !b.Seeding() {
+		t.Error("this node's own copy is not seen")
+	}
+	b.agent.view, b.agent.snap = nil, nil
+	if b.Seeding() {
+		t.Error("a copy before the first turn")
 	}
 }
 
