@@ -345,10 +345,10 @@ func (a *Agent) holdLease(v ag.View) {
 		a.lease.Hold(nil)
 		return
 	}
-	if later := a.guard.HeardEpoch(); later > e.Epoch && v.Local.Server == ag.ServerWritable {
+	if why := a.outranked(e); why != "" && v.Local.Server == ag.ServerWritable {
 		// The store knows of it, whatever it answers to this node: its renewals count for nobody.
 		if v.Lease.Valid {
-			a.log.Warn("lease given up: a replica has seen a later epoch than the store shows this node", "epoch", e.Epoch, "later", later)
+			a.log.Warn("lease given up: "+why, "epoch", e.Epoch)
 			a.Wake()
 		}
 		a.lease.Void()
@@ -372,6 +372,18 @@ func (a *Agent) holdLease(v ag.View) {
 		h.ByProgress, h.Lead.Progress = true, a.progressOf(v)
 	}
 	a.lease.Hold(h)
+}
+
+// outranked returns why this node leads no more, whatever the store shows it; "": nothing was heard of that. Of two
+// replicas that the store shows two leaders of one epoch, both give up.
+func (a *Agent) outranked(e ag.EpochRecord) string {
+	if later := a.guard.HeardEpoch(); later > e.Epoch {
+		return fmt.Sprintf("a replica has seen epoch %d, which the store does not show this node", later)
+	}
+	if other := a.guard.HeardLeader(e.Epoch, a.cfg.Self); other != "" && e.Leader == a.cfg.Self {
+		return fmt.Sprintf("the store shows a replica that %s leads this epoch", other)
+	}
+	return ""
 }
 
 // startGrace is how long a starting server counts as making progress. It reports neither its progress nor its position.

@@ -186,6 +186,9 @@ func (a *Agent) watched() liveness.Watched {
 // from then on: no later one is taken over from a witness's member, which a thief may have.
 func (a *Agent) seenOf(s Snapshot) marks.Seen {
 	now := marks.Seen{Epoch: s.Record.Epoch.Epoch, Seq: s.Record.State.Seq, Store: s.StoreID, Rev: s.StoreRev}
+	if s.Record.Epoch.Phase == ag.PhaseLead {
+		now.Leader = s.Record.Epoch.Leader
+	}
 	if s.ByWitness {
 		now.Rev = min(now.Rev, a.guard.Latest().Rev)
 	}

@@ -124,15 +124,17 @@ func (s *sealer) Seal(ctx context.Context, req SealRequest) (ag.SealReport, erro
 	if !s.checked() {
 		return ag.SealReport{}, errNotChecked
 	}
-	promised, err := s.marks.Promised()
+	promised, err := s.marks.Promise()
 	if err != nil {
 		return ag.SealReport{}, err
 	}
-	if req.Epoch < promised {
-		return ag.SealReport{}, fmt.Errorf("epoch %d was already promised; %s asks for %d", promised, req.Candidate, req.Epoch)
-	}
-	if req.Epoch > promised {
-		if err := s.marks.SetPromised(req.Epoch); err != nil {
+	switch to := promised.To; {
+	case req.Epoch < promised.Epoch:
+		return ag.SealReport{}, fmt.Errorf("epoch %d was already promised; %s asks for %d", promised.Epoch, req.Candidate, req.Epoch)
+	case req.Epoch == promised.Epoch && to != "" && to != req.Candidate:
+		return ag.SealReport{}, fmt.Errorf("epoch %d was already promised to %s; %s asks for it, too: the quorum's store shows them two records", req.Epoch, to, req.Candidate)
+	case req.Epoch > promised.Epoch || to == "":
+		if err := s.marks.SetPromise(marks.Promise{Epoch: req.Epoch, To: req.Candidate}); err != nil {
 			return ag.SealReport{}, err
 		}
 	}

@@ -3,6 +3,7 @@ package agent_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -44,6 +45,27 @@ func TestPromiseHoldsAndSurvives(t *testing.T) {
 		l.start("b")
 		time.Sleep(time.Second)
 		obeys()
+	})
+}
+
+// An epoch is promised to one candidate, also beyond a restart: a stolen witness can have two replicas claim it.
+func TestEpochIsPromisedToOneCandidate(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		e := l.epoch() + 3
+		for range 2 {
+			if _, err := l.agents["b"].Seal(context.Background(), agent.SealRequest{Epoch: e, Candidate: "c"}); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := l.agents["b"].Seal(context.Background(), agent.SealRequest{Epoch: e, Candidate: "a"}); err == nil || !strings.Contains(err.Error(), "already promised to c") {
+				t.Errorf("another candidate: %v", err)
+			}
+			l.stop("b")
+			l.start("b")
+			time.Sleep(time.Second)
+		}
+		if _, err := l.agents["b"].Seal(context.Background(), agent.SealRequest{Epoch: e + 1, Candidate: "a"}); err != nil {
+			t.Errorf("a later epoch: %v", err)
+		}
 	})
 }
 

@@ -40,7 +40,7 @@ var slips = []slip{
 	{"another store is believed", "agent/recordguard/guard.go", []string{"was.Store != 0 && now.Store != was.Store", "false"}, "TestAnotherStoreIsNotBelieved"},
 	{"a store whose revision went back is believed", "agent/recordguard/guard.go", []string{"now.Rev < was.Rev", "false"}, "TestAnotherStoreIsNotBelieved"},
 	{"a quorum's key that others may read is used", "etcd/external.go", []string{"extra != 0", "extra == 1"}, "TestExternalIsReached"},
-	{"a promise is not on disk when it is given", "agent/marks/marks.go", []string{`return m.write("promise.json", promiseMark{e})`, "return nil"}, "agent:TestPromiseHoldsAndSurvives"},
+	{"a promise is not on disk when it is given", "agent/marks/marks.go", []string{`return m.write("promise.json", p)`, "return nil"}, "agent:TestPromiseHoldsAndSurvives"},
 	{"readers stay on a copy that has diverged", "agent/publish.go", []string{"		a.cfg.Sessions.CloseReaders(why)\n", ""}, "TestDivergedCopyServesNoReader"},
 	{"a reader is opened on a copy that takes none any more", "listener/routing/routing.go", []string{"return onPrimary || t.Readable", "return onPrimary || t.Readable || true"}, "listener:TestReaderOfAnUnreadableCopy"},
 	{"a reader is opened on a primary that is not open", "listener/routing/routing.go", []string{"case p.OnPrimary && !routes.WriteOpen:", "case p.OnPrimary && intent == ag.ReadWrite && !routes.WriteOpen:"}, "listener:TestReaderOfAPrimaryThatIsNotOpen"},

@@ -57,8 +57,11 @@ func (p Promotion) Next(e ag.Epoch, tli ag.Timeline, at ag.Position) Promotion {
 	return Promotion{e, tli, at}
 }
 
-type promiseMark struct {
-	Epoch ag.Epoch `json:"epoch"`
+// Promise is the highest epoch that this node promised, and the candidate to which it gave its seal of it. No other one
+// gets that seal: in a store that keeps its promises none asks, for one candidate alone claims an epoch.
+type Promise struct {
+	Epoch ag.Epoch     `json:"epoch"`
+	To    ag.ReplicaID `json:"candidate,omitempty"` // "": it gave none
 }
 
 // Copy returns the copy mark; the zero value if there is none.
@@ -67,14 +70,20 @@ func (m *Marks) Copy() (Copy, error) { return readMark[Copy](m, "copy.json") }
 // SetCopy stores the copy mark.
 func (m *Marks) SetCopy(c Copy) error { return m.write("copy.json", c) }
 
+// Promise returns the promise of this node; the zero value if it gave none.
+func (m *Marks) Promise() (Promise, error) { return readMark[Promise](m, "promise.json") }
+
 // Promised returns the highest epoch that this node promised.
 func (m *Marks) Promised() (ag.Epoch, error) {
-	p, err := readMark[promiseMark](m, "promise.json")
+	p, err := m.Promise()
 	return p.Epoch, err
 }
 
-// SetPromised stores a promise. It MUST be on disk BEFORE the promise is given.
-func (m *Marks) SetPromised(e ag.Epoch) error { return m.write("promise.json", promiseMark{e}) }
+// SetPromise stores a promise. It MUST be on disk BEFORE the promise is given.
+func (m *Marks) SetPromise(p Promise) error { return m.write("promise.json", p) }
+
+// SetPromised is SetPromise of an epoch whose seal was given to nobody.
+func (m *Marks) SetPromised(e ag.Epoch) error { return m.SetPromise(Promise{Epoch: e}) }
 
 // Promoting returns the promotion under way; the zero value if there is none.
 func (m *Marks) Promoting() (Promotion, error) {
@@ -172,10 +181,11 @@ func (m *Marks) write(name string, v any) error {
 // numbers only grow and the identity stays the same. The revision on disk is that of the last time another field
 // changed.
 type Seen struct {
-	Epoch ag.Epoch `json:"epoch"`
-	Seq   uint64   `json:"state_sequence"`
-	Store uint64   `json:"store,omitempty"`
-	Rev   int64    `json:"store_revision,omitempty"`
+	Epoch  ag.Epoch     `json:"epoch"`
+	Seq    uint64       `json:"state_sequence"`
+	Store  uint64       `json:"store,omitempty"`
+	Rev    int64        `json:"store_revision,omitempty"`
+	Leader ag.ReplicaID `json:"leader,omitempty"` // the replica that leads the epoch; "": none does yet
 }
 
 // Seen returns the latest record seen; the zero value if there was none.

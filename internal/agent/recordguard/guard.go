@@ -34,7 +34,8 @@ type Guard struct {
 // member are kept apart, so that they are forgotten when that member is removed: it may have been stolen.
 type peer struct {
 	reports [2]peerSeen
-	replica bool // it holds data
+	leads   marks.Seen // its last report, for the leader that it names
+	replica bool       // it holds data
 }
 
 // peerSeen is what another member has seen of the record by a point in time.
@@ -72,6 +73,7 @@ func (g *Guard) Hear(from ag.Replica, s marks.Seen) (later bool) {
 		latest := marks.Seen{Epoch: max(h.Epoch, s.Epoch), Seq: max(h.Seq, s.Seq), Store: s.Store}
 		p.reports[0], p.reports[1] = peerSeen{latest, boottime.Now()}, p.reports[0]
 	}
+	p.leads = s
 	return p.later(g.seen.Store) > g.seen.Epoch
 }
 
@@ -95,6 +97,19 @@ func (g *Guard) HeardEpoch() (latest ag.Epoch) {
 		latest = max(latest, p.later(g.seen.Store))
 	}
 	return latest
+}
+
+// HeardLeader returns the replica other than self that leads an epoch of this store by another replica's word; "": none
+// was heard of. A store that keeps its promises has one leader in an epoch.
+func (g *Guard) HeardLeader(e ag.Epoch, self ag.ReplicaID) ag.ReplicaID {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, p := range g.peers {
+		if s := p.leads; p.replica && s.Store == g.seen.Store && s.Epoch == e && s.Leader != "" && s.Leader != self {
+			return s.Leader
+		}
+	}
+	return ""
 }
 
 // CheckMonotonic refuses a record that is older than one seen before, with an error that wraps ErrUntrusted. asked is

@@ -40,6 +40,37 @@ func TestAnotherStoreIsNotBelieved(t *testing.T) {
 	}
 }
 
+// Only a replica's word, about this store and that epoch, tells of another leader; and its latest word.
+func TestAnotherLeaderOfAnEpoch(t *testing.T) {
+	b, w := ag.Replica{ID: "b", AvailabilityMode: ag.SynchronousCommit}, ag.Replica{ID: "w", AvailabilityMode: ag.ConfigurationOnly}
+	for _, tt := range []struct {
+		name string
+		from ag.Replica
+		said []marks.Seen
+		want ag.ReplicaID
+	}{
+		{"itself", b, []marks.Seen{{Epoch: 3, Seq: 9, Store: 7, Leader: "b"}}, "b"},
+		{"nobody yet", b, []marks.Seen{{Epoch: 3, Seq: 9, Store: 7}}, ""},
+		{"nobody yet, then itself", b, []marks.Seen{{Epoch: 3, Seq: 9, Store: 7}, {Epoch: 3, Seq: 9, Store: 7, Leader: "b"}}, "b"},
+		{"itself, and then this node", b, []marks.Seen{{Epoch: 3, Seq: 9, Store: 7, Leader: "b"}, {Epoch: 3, Seq: 9, Store: 7, Leader: "a"}}, ""},
+		{"this node", b, []marks.Seen{{Epoch: 3, Seq: 9, Store: 7, Leader: "a"}}, ""},
+		{"in an earlier epoch", b, []marks.Seen{{Epoch: 2, Seq: 9, Store: 7, Leader: "b"}}, ""},
+		{"in another store", b, []marks.Seen{{Epoch: 3, Seq: 9, Store: 8, Leader: "b"}}, ""},
+		{"a witness", w, []marks.Seen{{Epoch: 3, Seq: 9, Store: 7, Leader: "b"}}, ""},
+	} {
+		g := New(marks.Seen{Epoch: 3, Seq: 9, Store: 7, Leader: "a"})
+		for _, s := range tt.said {
+			g.Hear(tt.from, s)
+		}
+		if got := g.HeardLeader(3, "a"); got != tt.want {
+			t.Errorf("%s: %q", tt.name, got)
+		}
+		if g.Among(nil); g.HeardLeader(3, "a") != "" {
+			t.Errorf("%s: a word outlasts its member", tt.name)
+		}
+	}
+}
+
 // The claims of a member are forgotten when it is removed. Only a replica's word tells of a later epoch.
 func TestWhatAMemberClaims(t *testing.T) {
 	b, w := ag.Replica{ID: "b", AvailabilityMode: ag.SynchronousCommit}, ag.Replica{ID: "w", AvailabilityMode: ag.ConfigurationOnly}
