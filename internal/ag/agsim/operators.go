@@ -362,10 +362,11 @@ func (s *Sim) drawMoves(seed uint64) {
 	}
 }
 
-// move is an operator who changes the members or the timing, at any moment.
+// move is an operator who changes the members or the timing, at any moment; but not once the store has gone back: with
+// enough voters that have forgotten a vote, an earlier leader goes on.
 func (s *Sim) move() {
 	o, c := s.odds, &s.w.settings
-	if o.remove+o.profile+o.strict+o.replace == 0 || s.storeDown > s.now {
+	if o.remove+o.profile+o.strict+o.replace == 0 || s.storeDown > s.now || s.backwards {
 		return
 	}
 	s.removal()
