@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"runtime/debug"
 	"slices"
@@ -73,7 +74,7 @@ func Serve(ctx context.Context, conn net.Conn, b Backend, hello Hello) (err erro
 	for name, value := range hello.Settings {
 		_ = w.s.assign(name, value) // a setting that cannot be changed at the start keeps its value
 	}
-	w.s.changed = nil
+	w.s.changed, w.s.first = nil, maps.Clone(w.s.settings)
 	if err := w.greet(); err != nil {
 		return err
 	}

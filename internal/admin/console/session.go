@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -36,6 +35,8 @@ type Session struct {
 	backend  Backend
 	who      Principal
 	settings map[string]string // by lower-case name
+	first    map[string]string // the settings as the session began
+	local    map[string]string // what settings had that were set for the transaction
 	changed  []string          // settings that are to be reported to the client
 	tx       byte
 	limits   Limits
@@ -79,7 +80,8 @@ func (s *Session) interruptible(ctx context.Context) (out context.Context, stop 
 // NewSession returns a session of the principal.
 func NewSession(b Backend, who Principal) *Session {
 	s := &Session{backend: b, who: who, tx: txIdle, limits: Limits{}.withDefaults()}
-	s.settings = s.defaults()
+	s.first = s.defaults()
+	s.reset()
 	return s
 }
 
@@ -129,19 +131,6 @@ func (s *Session) one(ctx context.Context, text string) (Result, error) {
 	return r, nil
 }
 
-// errLate is the cause of the end of a statement that took too long.
-var errLate = errors.New("the statement took too long")
-
-// limit returns how long a statement may take.
-func (s *Session) limit(k kind, text string) time.Duration {
-	if k == kindLanguage && s.who.May >= ddl.MayOperate {
-		if st, err := ddl.Parse(text); err == nil && st.Kind() != ddl.KindReport {
-			return s.limits.Operation
-		}
-	}
-	return s.limits.Statement
-}
-
 // run executes a statement with the arguments of its parameters and maintains the state of the transaction. The rows of
 // a query go to the receiver; those of other statements are in the result.
 func (s *Session) run(ctx context.Context, text string, args []any, to Rows) (Result, error) {
@@ -151,6 +140,10 @@ func (s *Session) run(ctx context.Context, text string, args []any, to Rows) (Re
 	limit := s.limit(kind, text)
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, errLate)
 	defer cancel()
+	if own := s.timeout(); own > 0 && own < limit {
+		ctx, cancel = context.WithTimeoutCause(ctx, own, errTimeout)
+		defer cancel()
+	}
 	if s.tx == txFailed && kind != kindEnd {
 		return Result{}, Errorf("25P02", "current transaction is aborted, commands ignored until end of transaction block")
 	}
@@ -159,6 +152,8 @@ func (s *Session) run(ctx context.Context, text string, args []any, to Rows) (Re
 	case err == nil:
 	case errors.Is(cause, errInterrupted):
 		err = Errorf("57014", "%v", errInterrupted)
+	case errors.Is(cause, errTimeout) && !waited(err):
+		err = Errorf("57014", "%v", errTimeout)
 	case errors.Is(cause, errLate) && !waited(err):
 		if s.late != nil {
 			s.late()
@@ -169,12 +164,6 @@ func (s *Session) run(ctx context.Context, text string, args []any, to Rows) (Re
 		s.tx = txFailed
 	}
 	return r, err
-}
-
-// waited reports whether the error says that the statement did not begin, as others were under way.
-func waited(err error) bool {
-	var known *Error
-	return errors.As(err, &known) && known.State == "53300"
 }
 
 // kind is the kind of a statement.
@@ -276,6 +265,9 @@ func (s *Session) dispatch(ctx context.Context, k kind, text string, args []any,
 		if len(w) > 1 && w[0] == "USE" && w[1] != "MASTER" && w[1] != "COTERIE" {
 			return Result{Tag: w[0], Notices: []Notice{{"NOTICE", "USE has no effect: the statements go on in the console; connect to another database for its data"}}}, nil
 		}
+		if slices.Equal(w, []string{"DISCARD", "ALL"}) {
+			s.reset()
+		}
 		return Result{Tag: w[0]}, nil
 	default:
 		return Result{}, notHere(text)
@@ -360,6 +352,7 @@ func (s *Session) end(word string) Result {
 		r.Notices = []Notice{{"WARNING", "there is no transaction in progress"}}
 	}
 	s.tx, s.doomed = txIdle, false
+	s.restore()
 	return r
 }
 

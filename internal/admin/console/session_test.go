@@ -6,6 +6,7 @@ import (
 	"math"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/coteriedb/coterie/internal/admin/ddl"
 )
@@ -39,6 +40,64 @@ func TestSetTakesAnyBlank(t *testing.T) {
 		zone("Europe/Berlin")
 		run("RESET\nTimeZone", "RESET")
 		zone("UTC")
+	}
+}
+
+// TestStatementTimeout holds that a client's statement_timeout ends its statements, as long as it is set.
+func TestStatementTimeout(t *testing.T) {
+	t.Parallel()
+	s := NewSession(slow{newWorld(t)}, Principal{User: "me", May: ddl.MayAdminister})
+	late := 0
+	s.limits.Statement, s.late = time.Minute, func() { late++ }
+	run := func(text, want string) {
+		t.Helper()
+		got := ""
+		if _, err := s.Run(t.Context(), text); err != nil {
+			got = err.Error()
+		}
+		if want == "" && got != "" || !strings.Contains(got, want) {
+			t.Errorf("%s: %s, want %s", text, got, want)
+		}
+	}
+	for _, set := range []string{"SET statement_timeout = '10ms'", "SET statement_timeout TO 5", "SET statement_timeout = 1us", "BEGIN; SET LOCAL statement_timeout = '0.01 s'"} {
+		run(set, "")
+		run("SELECT forever", "canceling statement due to statement timeout")
+		run("ROLLBACK; RESET statement_timeout", "")
+	}
+	for set, want := range map[string]time.Duration{
+		"BEGIN; SET LOCAL statement_timeout = 7; COMMIT": 0, "SET LOCAL statement_timeout = 7": 0, "SET statement_timeout = '2min'": 2 * time.Minute,
+		"SET statement_timeout = 7; DISCARD ALL": 0, "SET statement_timeout = 7; RESET ALL": 0, "SET statement_timeout = 7; SET statement_timeout TO DEFAULT": 0,
+	} {
+		if run(set, ""); s.timeout() != want {
+			t.Errorf("%s: %v, want %v", set, s.timeout(), want)
+		}
+		run("RESET ALL", "")
+	}
+	for _, bad := range []string{"soon", "-1", "10 parsecs", "1e300d"} {
+		run("SET statement_timeout = '"+bad+"'", `invalid value for parameter "statement_timeout"`)
+	}
+	if late != 0 {
+		t.Errorf("%d were counted as too long for the console", late)
+	}
+}
+
+// TestSetSaysThatNothingHappens holds that a setting which no client sends on its own is answered with a notice, and a
+// word that neither language has with an error.
+func TestSetSaysThatNothingHappens(t *testing.T) {
+	t.Parallel()
+	s := NewSession(newWorld(t), Principal{User: "me", May: ddl.MayLook})
+	for text, notices := range map[string]int{
+		"SET foo = 1": 1, "SET work_mem TO '64MB'": 1, "SET extra_float_digits = 3": 0, "SET lock_timeout = 0": 0, "SET my.own = 1": 0,
+		"SET NOCOUNT ON": 0, "SET ANSI_NULLS, QUOTED_IDENTIFIER ON": 0, "SET STATISTICS IO ON": 0, "SET TRAN ISOLATION LEVEL READ UNCOMMITTED": 0,
+	} {
+		if r, err := s.Run(t.Context(), text); err != nil || len(r.Notices) != notices {
+			t.Errorf("%s: %+v, %v", text, r, err)
+		}
+	}
+	for _, text := range []string{"SET foo", "SET foo ON"} {
+		if _, err := s.Run(t.Context(), text); err == nil || !strings.Contains(err.Error(), text+" is not known") {
+			t.Errorf("%s: %v", text, err)
+		}
 	}
 }
 

@@ -1,7 +1,9 @@
 package console
 
 import (
+	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode"
 )
@@ -40,8 +42,34 @@ func versionNumber(v string) string {
 	return major + strings.Repeat("0", 4-len(minor)) + minor
 }
 
+// quiet are settings of PostgreSQL that drivers, poolers and dumps send on their own. Like those of defaults they are
+// accepted without a word, and but for statement_timeout no setting changes what a statement does here.
+var quiet = []string{
+	"lock_timeout", "idle_in_transaction_session_timeout", "idle_session_timeout", "transaction_timeout", "synchronous_commit", "session_replication_role",
+	"check_function_bodies", "xmloption", "default_tablespace", "default_table_access_method", "synchronize_seqscans", "quote_all_identifiers", "geqo", "jit",
+	"default_transaction_deferrable", "plan_cache_mode", "lc_messages", "lc_monetary", "lc_numeric", "lc_time", "seed",
+}
+
+// options are settings of T-SQL, which have a value without a sign before it.
+var options = []string{
+	"NOCOUNT", "ARITHABORT", "ARITHIGNORE", "ANSI_WARNINGS", "ANSI_PADDING", "ANSI_NULL_DFLT_ON", "ANSI_NULL_DFLT_OFF", "DEADLOCK_PRIORITY", "LOCK_TIMEOUT", "TEXTSIZE",
+	"STATISTICS", "CURSOR_CLOSE_ON_COMMIT", "CONTEXT_INFO", "IDENTITY_INSERT", "OFFSETS", "FIPS_FLAGGER", "QUERY_GOVERNOR_COST_LIMIT", "REMOTE_PROC_TRANSACTIONS",
+	"FORCEPLAN", "DISABLE_DEF_CNST_CHK", "XACT_ABORT", "TRAN", "XML", "SCHEMA", "AUTHORIZATION",
+}
+
+// option executes SET NOCOUNT ON and the like, which have no effect. Other names are a mistake.
+func option(verb string, fields []string) (Result, error) {
+	for _, name := range strings.Split(strings.ToUpper(fields[0]), ",") {
+		if _, known := meanings[name]; name != "" && !known && !slices.Contains(options, name) {
+			return Result{}, Errorf("42601", "%s %.60s is not known in the console", verb, strings.Join(fields, " ")).
+				WithHint("SET name = value is for settings of PostgreSQL; docs/coming-from-sql-server.md has what is taken of T-SQL")
+		}
+	}
+	return Result{Tag: verb}, nil
+}
+
 // set executes SET name = value, SET name TO value, RESET name and the forms of standard SQL. Any name is accepted, and
-// its last value is kept.
+// its last value is kept; a name that no client sends on its own has a notice.
 func (s *Session) set(text string) (Result, error) {
 	text = strings.TrimRight(strings.TrimSpace(stripComments(text)), ";")
 	verb, rest := text, ""
@@ -50,6 +78,7 @@ func (s *Session) set(text string) (Result, error) {
 	}
 	verb = strings.ToUpper(strings.TrimSpace(verb))
 	fields := strings.Fields(rest)
+	local := len(fields) > 1 && strings.EqualFold(fields[0], "LOCAL")
 	if len(fields) > 1 && (strings.EqualFold(fields[0], "SESSION") || strings.EqualFold(fields[0], "LOCAL")) && !strings.EqualFold(fields[1], "CHARACTERISTICS") {
 		rest = strings.TrimSpace(strings.TrimSpace(rest)[len(fields[0]):])
 		fields = fields[1:]
@@ -58,7 +87,7 @@ func (s *Session) set(text string) (Result, error) {
 	case len(fields) == 0:
 		return Result{}, Errorf("42601", "%s needs a name", verb)
 	case verb == "RESET" && strings.EqualFold(fields[0], "ALL"):
-		s.settings = s.defaults()
+		s.reset()
 		return Result{Tag: verb}, nil
 	case verb == "SET" && strings.EqualFold(fields[0], "XACT_ABORT") && len(fields) == 2:
 		s.aborts = strings.EqualFold(fields[1], "ON")
@@ -77,13 +106,13 @@ func (s *Session) set(text string) (Result, error) {
 		return Result{Tag: verb}, s.assign("TimeZone", unquote(fields[2]))
 	}
 	if verb == "RESET" {
-		return Result{Tag: verb}, s.assign(fields[0], s.defaults()[strings.ToLower(fields[0])])
+		return Result{Tag: verb}, s.assign(fields[0], s.first[strings.ToLower(fields[0])])
 	}
 	name, value, ok := strings.Cut(rest, "=")
 	if !ok || strings.ContainsAny(strings.TrimSpace(name), " '\"") {
 		name = fields[0]
 		if len(fields) < 3 || !strings.EqualFold(fields[1], "TO") && fields[1] != "=" {
-			return Result{Tag: verb}, nil // SET NOCOUNT ON and the like
+			return option(verb, fields)
 		}
 		value = strings.TrimSpace(strings.TrimSpace(rest)[len(fields[0]):])
 		value = value[len(fields[1]):]
@@ -91,9 +120,44 @@ func (s *Session) set(text string) (Result, error) {
 	value = unquote(strings.TrimSpace(value))
 	name = strings.TrimSpace(name)
 	if strings.EqualFold(value, "DEFAULT") {
-		value = s.defaults()[strings.ToLower(name)]
+		value = s.first[strings.ToLower(name)]
 	}
-	return Result{Tag: verb}, s.assign(name, value)
+	return s.give(Result{Tag: verb}, name, value, local)
+}
+
+// give gives a setting a value, and says so if that has no effect. A local one ends with the transaction.
+func (s *Session) give(r Result, name, value string, local bool) (Result, error) {
+	key := strings.ToLower(strings.Trim(name, `"`))
+	old, had := s.settings[key]
+	if local && s.tx == txIdle {
+		r.Notices = []Notice{{"WARNING", "SET LOCAL can only be used in transaction blocks"}}
+		return r, nil
+	}
+	if err := s.assign(name, value); err != nil {
+		return Result{}, err
+	}
+	if _, again := s.local[key]; local && had && !again {
+		if s.local == nil {
+			s.local = map[string]string{}
+		}
+		s.local[key] = old
+	}
+	_, known := s.first[key]
+	if !known && !slices.Contains(quiet, key) && !strings.Contains(key, ".") {
+		r.Notices = []Notice{{"NOTICE", "SET " + strconv.Quote(key) + " has no effect in the console"}}
+	}
+	return r, nil
+}
+
+// reset gives every setting the value that it had when the session began.
+func (s *Session) reset() { s.settings, s.local = maps.Clone(s.first), nil }
+
+// restore takes back what was set for the transaction.
+func (s *Session) restore() {
+	for key, value := range s.local {
+		_ = s.assign(key, value) // it had that value before
+	}
+	s.local = nil
 }
 
 // otherRole reports whether what follows SET takes the rights of another role.
@@ -144,6 +208,10 @@ func (s *Session) assign(name, value string) error {
 			return Errorf("22023", "the console speaks UTF8 only, not %.20q", value)
 		}
 		value = "UTF8"
+	case "statement_timeout":
+		if _, ok := durationOf(value); !ok {
+			return Errorf("22023", "invalid value for parameter \"statement_timeout\": %.40q", value).WithHint("milliseconds, or a number with us, ms, s, min, h or d")
+		}
 	case "server_version", "server_version_num", "is_superuser", "session_authorization", "server_encoding", "integer_datetimes", "in_hot_standby":
 		return Errorf("55P02", "parameter %q cannot be changed", key)
 	}
