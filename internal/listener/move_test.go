@@ -194,7 +194,7 @@ func TestMoveRefusesWhatWouldBeLost(t *testing.T) {
 		"listen news":                                                  "listens to channels",
 		"select set_config('my.' || 'name', 'x', false)":               "set_config",
 		"prepare a as select 1; prepare b as select 2":                 "together",
-		"load 'auto_explain'":                                          "library",
+		"load 'plpgsql'":                                               "library",
 		"set standard_conforming_strings = off; prepare q as select 1": "together",
 	} {
 		conn := g.mustDial(g.rw, "user=postgres")
