@@ -97,13 +97,15 @@ const (
 	Detached  JoinState = "DETACHED"   // a node of the quorum only
 )
 
-// SuspendReason is the origin of a suspension: a person for "" and USER, a forced failover for PARTNER.
+// SuspendReason is the origin of a suspension: a person for "" and USER, a forced failover for PARTNER, and the removal
+// or replacement of the member for REMOVAL.
 type SuspendReason string
 
 // The reasons of a suspension.
 const (
 	SuspendUser    SuspendReason = "USER"
 	SuspendPartner SuspendReason = "PARTNER"
+	SuspendRemoval SuspendReason = "REMOVAL"
 )
 
 // Part reports whether the replica was added to the group, joined or not.

@@ -191,6 +191,9 @@ func (f Facts) memberProblems(x ag.Replica) []Problem {
 		add(Warning, "coterie replica resume "+id, "the copy of %s is under quarantine: %s", id, m.Quarantine)
 	case x.Suspended && x.SuspendedBy == ag.SuspendPartner:
 		add(Warning, "coterie replica resume "+id+"; what only its copy has is then kept in forked/ there", "data movement of %s is suspended since a forced failover", id)
+	case x.Suspended && x.SuspendedBy == ag.SuspendRemoval:
+		run := "wait until the removal or replacement is done; if it has ended before, run it again, or to keep " + id + ": coterie replica resume " + id
+		add(Warning, run, "%s is being taken out of the group: its data movement is suspended", id)
 	case x.Suspended:
 		add(Warning, "coterie replica resume "+id, "data movement of %s is suspended", id)
 	case m.Ill != "":

@@ -283,3 +283,16 @@ func TestAge(t *testing.T) {
 		}
 	}
 }
+
+// TestRemovalIsNotUndone holds that the first advice of a member which is being taken out is not to keep it.
+func TestRemovalIsNotUndone(t *testing.T) {
+	for why, want := range map[ag.SuspendReason]string{ag.SuspendUser: "coterie replica resume c", ag.SuspendRemoval: "wait until the removal or replacement is done"} {
+		f := threeReplicas()
+		f.View.Group.Replicas = slices.Clone(f.View.Group.Replicas)
+		f.View.Group.Replicas[2].Suspended, f.View.Group.Replicas[2].SuspendedBy = true, why
+		problems := Assess(f).Problems
+		if len(problems) == 0 || problems[0].Target != "c" || !strings.HasPrefix(problems[0].Run, want) {
+			t.Errorf("%s: %+v", why, problems)
+		}
+	}
+}

@@ -40,24 +40,22 @@ func (s *Service) Resume(ctx context.Context, id ag.ReplicaID) (err error) {
 			return fail.Refusedf("%s led last, its copy is under quarantine, and there is no primary to make it anew from: check its storage and run coterie replica resume %s --trust, or coterie failover --to another --allow-data-loss", id, id)
 		}
 	}
-	return s.Update(ctx, func(g *ag.Group) error { return setSuspended(g, id, false) })
+	return s.Update(ctx, func(g *ag.Group) error { return setSuspended(g, id, "") })
 }
 
 // SuspendSelf suspends this node in the group's configuration: its copy is not to be counted on.
 func (s *Service) SuspendSelf(ctx context.Context) error {
-	return s.Update(ctx, func(g *ag.Group) error { return setSuspended(g, s.Self, true) })
+	return s.Update(ctx, func(g *ag.Group) error { return setSuspended(g, s.Self, ag.SuspendUser) })
 }
 
-func setSuspended(g *ag.Group, id ag.ReplicaID, on bool) error {
+// setSuspended suspends a replica for the reason, or resumes it for "".
+func setSuspended(g *ag.Group, id ag.ReplicaID, why ag.SuspendReason) error {
 	for i := range g.Replicas {
 		if g.Replicas[i].ID == id {
-			if !on && g.Replicas[i].Join != "" {
+			if why == "" && g.Replicas[i].Join != "" {
 				return fail.Refusedf("%s is no replica of the group; on it run: coterie sql -c 'ALTER AVAILABILITY GROUP %s JOIN'", id, ddl.Brackets(g.Name))
 			}
-			g.Replicas[i].Suspended, g.Replicas[i].SuspendedBy = on, ""
-			if on {
-				g.Replicas[i].SuspendedBy = ag.SuspendUser
-			}
+			g.Replicas[i].Suspended, g.Replicas[i].SuspendedBy = why != "", why
 			return nil
 		}
 	}

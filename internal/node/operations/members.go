@@ -155,7 +155,7 @@ func (s *Service) remove(ctx context.Context, id ag.ReplicaID, how removal) erro
 				return err
 			}
 		}
-		return setSuspended(g, id, true)
+		return setSuspended(g, id, ag.SuspendRemoval)
 	})
 	if err != nil {
 		return err

@@ -42,7 +42,7 @@ func TestRemove(t *testing.T) {
 			}
 			if tt.counted {
 				defer time.AfterFunc(time.Second, func() {
-					if r := b.replica(tt.id); !r.Suspended || len(b.store.removed) > 0 {
+					if r := b.replica(tt.id); !r.Suspended || r.SuspendedBy != ag.SuspendRemoval || len(b.store.removed) > 0 {
 						t.Errorf("%s: while it counts: %+v, votes taken: %v", name, r, b.store.removed)
 					}
 					b.store.alter(func(x *etcd.Snapshot) { x.Record.State.V, x.Record.State.K = nil, 0 })
