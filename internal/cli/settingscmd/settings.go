@@ -1,12 +1,16 @@
 package settingscmd
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/coteriedb/coterie/internal/admin/api"
+	"github.com/coteriedb/coterie/internal/admin/console"
 	"github.com/coteriedb/coterie/internal/admin/ddl"
+	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/cli"
 	"github.com/coteriedb/coterie/internal/cli/sqlrun"
 	"github.com/coteriedb/coterie/internal/lib/fail"
@@ -29,6 +33,8 @@ const list = `SELECT name, value, replica, in_force, waits_for_restart FROM (
 const diff = `SELECT name, node, value, source, pending_restart FROM coterie.settings WHERE pending_restart
 OR name IN (SELECT name FROM coterie.settings GROUP BY name HAVING count(DISTINCT value) > 1) ORDER BY name, node`
 
+const answering = `SELECT DISTINCT node FROM coterie.settings`
+
 const history = `SELECT at, node, what AS statement, SUBSTRING(because, 4, 100) AS by FROM coterie.events WHERE kind = 'statement' AND what LIKE '% PARAMETER %' ORDER BY at, node`
 
 // Settings returns coterie settings.
@@ -38,14 +44,53 @@ func Settings() *cobra.Command {
 		Example: "  coterie settings\n  coterie settings set work_mem=64MB max_connections=200\n  coterie settings set work_mem=1GB --replica n3\n" +
 			"  coterie settings unset max_connections\n  coterie settings diff",
 	}
-	sqlrun.Query(c, list, noSettings)
+	listing(c, list, noSettings)
 	c.AddCommand(
-		sqlrun.Query(&cobra.Command{Use: "list", Short: "Show the settings that the group has, and whether they are in force", Args: cli.Args(0, "no arguments")}, list, noSettings),
+		listing(&cobra.Command{Use: "list", Short: "Show the settings that the group has, and whether they are in force", Args: cli.Args(0, "no arguments")}, list, noSettings),
 		getCommand(), setCommand(), unsetCommand(),
-		sqlrun.Query(&cobra.Command{Use: "diff", Short: "Show the settings in which the servers differ, or that wait for a restart", Args: cli.Args(0, "no arguments")}, diff, noDifference),
+		listing(&cobra.Command{Use: "diff", Short: "Show the settings in which the servers differ, or that wait for a restart", Args: cli.Args(0, "no arguments")}, diff, noDifference),
 		sqlrun.Query(&cobra.Command{Use: "history", Short: "Show the latest changes, as the nodes remember them", Args: cli.Args(0, "no arguments")}, history, noHistory),
 	)
 	return c
+}
+
+// listing makes c show the answer to a query, or the text if it has no rows, and name the replicas that do not say what
+// they have.
+func listing(c *cobra.Command, query, empty string) *cobra.Command {
+	var asJSON bool
+	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		cl, err := cli.Client(c)
+		if err != nil {
+			return err
+		}
+		r, err := sqlrun.Ask(c, cl, query)
+		if err != nil {
+			return err
+		}
+		r.Notices = append(r.Notices, silent(c, cl)...)
+		return sqlrun.Printer{C: c, JSON: asJSON, Empty: empty}.Print(r)
+	}
+	return c
+}
+
+// silent returns a notice for each replica whose settings this node is not told, where it is told of any.
+func silent(c *cobra.Command, cl *api.Client) (out []console.Notice) {
+	told, err := sqlrun.Ask(c, cl, answering)
+	if err != nil || len(told.Rows) == 0 {
+		return nil
+	}
+	st, err := cl.Status(c.Context())
+	if err != nil {
+		return nil
+	}
+	for _, r := range st.Replicas {
+		says := slices.ContainsFunc(told.Rows, func(row []any) bool { return fmt.Sprint(row[0]) == string(r.Name) })
+		if !says && r.Mode != ag.ConfigurationOnly {
+			out = append(out, console.Notice{Severity: "WARNING", Message: fmt.Sprintf("%s does not say which settings it has: it does not answer, or its server does not run", r.Name)})
+		}
+	}
+	return out
 }
 
 // The texts in place of tables without rows.

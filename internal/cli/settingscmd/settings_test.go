@@ -4,7 +4,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/admin/ddl"
+	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/cli/clitest"
 )
 
 // TestClauses holds that what is typed becomes a statement of the language, and that nothing typed leaves its literal.
@@ -34,9 +37,26 @@ func TestClauses(t *testing.T) {
 
 // TestQueriesAreTheConsoles holds that each query of the commands is one that the console's grammar takes.
 func TestQueriesAreTheConsoles(t *testing.T) {
-	for _, q := range []string{list, diff, history} {
+	for _, q := range []string{list, diff, history, answering} {
 		if ddl.Owns(q) {
 			t.Errorf("%s is taken for a statement", q)
+		}
+	}
+}
+
+// TestSilentReplicasAreNamed holds that a replica whose settings are not known is named, beside a table and where there
+// is none.
+func TestSilentReplicasAreNamed(t *testing.T) {
+	t.Parallel()
+	a := clitest.NewAgent(t)
+	a.SetStatus(api.Status{Node: "n1", Group: "g", Replicas: []api.Replica{{Name: "n1"}, {Name: "n2"}, {Name: "w", Mode: ag.ConfigurationOnly}}})
+	a.OnSQL("SELECT name, value, replica", []string{"name"}, []any{"work_mem"})
+	a.OnSQL("SELECT name, node, value", []string{"name"})
+	a.OnSQL("SELECT DISTINCT node", []string{"node"}, []any{"n1"})
+	for _, args := range [][]string{nil, {"list"}, {"diff"}} {
+		r := clitest.Run(t, Settings(), a.Layout.Dir, args...)
+		if r.Code != 0 || strings.Count(r.Said, "does not say") != 1 || !strings.Contains(r.Said, "n2 does not say which settings it has") {
+			t.Errorf("%v: %+v", args, r)
 		}
 	}
 }

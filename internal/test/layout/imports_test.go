@@ -278,7 +278,7 @@ var rules = []rule{
 	{"cli/restartcmd", []string{"cli", "cli/sqlrun", "admin/api", "ag", "lib/"}, "a command parses and prints"},
 	{"cli/upgradecmd", []string{"cli", "node/majors", "admin/api", "ag", "ag/major", "config", "lib/"}, "a command parses and prints"},
 	{"cli/hbacmd", []string{"cli", "cli/sqlrun", "admin/api", "admin/console", "admin/ddl", "ag", "listener/hba", "lib/"}, "a command parses and prints"},
-	{"cli/settingscmd", []string{"cli", "cli/sqlrun", "admin/ddl", "lib/"}, "a command parses and prints"},
+	{"cli/settingscmd", []string{"cli", "cli/sqlrun", "admin/api", "admin/console", "admin/ddl", "ag", "lib/"}, "a command parses and prints"},
 	{"cli/maintenancecmd", []string{"cli", "cli/sqlrun", "admin/api", "admin/ddl", "ag", "lib/"}, "a command parses and prints"},
 	{"cli/completion", []string{"cli", "cli/sqlrun", "admin/api", "admin/ddl", "lib/"}, "offers words for commands that it does not know"},
 	{"cli/mancmd", []string{"cli", "lib/"}, "writes pages of commands that it does not know"},
