@@ -41,7 +41,7 @@ func TestJudgeSettings(t *testing.T) {
 		{on("shared_preload_libraries", "pg_stat_statements", "", "pg_stat_statements"), Problem, "once another replica leads"},
 		{on("collation version of libc", "2.36", "2.36", "2.41"), Problem, "indexes on text"},
 		{on("server_version", "15.18", "15.18", "15.17"), Warning, "the primary last"},
-		{on("coterie.hba", "1 rules, 12", "1 rules, 12", "2 rules, 34"), Warning, "coterie hba set FILE"},
+		{on("coterie.hba", "1 rule, 12", "1 rule, 12", "2 rules, 34"), Warning, "coterie hba set FILE"},
 		{on("coterie.client_ca", "none", "12ab", "12ab"), Warning, "make client_ca in coterie.yaml"},
 		{[]serverSetting{{"b", "max_connections", "100", true}}, Warning, "waits for a restart"},
 	} {

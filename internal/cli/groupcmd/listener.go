@@ -22,7 +22,7 @@ const (
 	listenerPorts = `SELECT node, address, 'clients of the group' AS serves, state, device, problem FROM coterie.addresses
 UNION ALL
 SELECT node_name, CASE WHEN is_ipv4 THEN ip_address ELSE '[' || ip_address || ']' END || ':' || port,
- CASE type_desc WHEN 'TSQL' THEN 'clients that write' WHEN 'TSQL_READ_ONLY' THEN 'clients that read' ELSE 'other nodes' END, state_desc, NULL, NULL
+ CASE type_desc WHEN 'TSQL' THEN 'clients that write' WHEN 'TSQL_READ_ONLY' THEN 'clients that read' WHEN 'HTTP' THEN 'health checks and metrics' ELSE 'other nodes' END, state_desc, NULL, NULL
 FROM sys.dm_tcp_listener_states`
 )
 

@@ -66,3 +66,12 @@ func TestClauseArguments(t *testing.T) {
 		}
 	}
 }
+
+// TestPortsAreNamed holds that listener show says of each kind of port which clients it serves.
+func TestPortsAreNamed(t *testing.T) {
+	for kind, serves := range map[string]string{"TSQL": "clients that write", "TSQL_READ_ONLY": "clients that read", "HTTP": "health checks and metrics"} {
+		if !strings.Contains(listenerPorts, "WHEN '"+kind+"' THEN '"+serves+"'") {
+			t.Errorf("ports of the kind %s are not said to serve %s", kind, serves)
+		}
+	}
+}

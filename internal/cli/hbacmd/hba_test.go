@@ -65,7 +65,7 @@ func TestWhatIsNotTold(t *testing.T) {
 	a := clitest.NewAgent(t)
 	a.SetStatus(api.Status{Node: "n1", Group: "g", Replicas: []api.Replica{{Name: "n1"}, {Name: "n2"}, {Name: "w", Mode: ag.ConfigurationOnly}}})
 	a.OnStatement("SET HBA", "ALTER AVAILABILITY GROUP")
-	a.OnSQL("coterie.settings", []string{"node", "rules", "source"}, []any{"n1", "1 rules, 12", "the group"})
+	a.OnSQL("coterie.settings", []string{"node", "rules", "source"}, []any{"n1", "1 rule, 12", "the group"})
 	a.OnSQL("FROM coterie.hba", []string{"line_number", "rule"}, []any{1, "host all all all md5"})
 	file := filepath.Join(t.TempDir(), "rules")
 	for rules, overtaken := range map[string]bool{"host all all all md5\n": false, "host all bob all md5\n": true} {

@@ -171,13 +171,15 @@ func joinRefused(err error) error {
 	if !errors.As(err, &answer) {
 		return err
 	}
+	code := " (" + answer.Code + ")" // is for programs
+	said := errors.New(strings.TrimSuffix(err.Error(), code))
 	switch answer.Code {
 	case endpoint.CodeTokenUnknown, endpoint.CodeTokenUsed, endpoint.CodeTokenExpired, endpoint.CodeNameTaken, endpoint.CodeMalformed:
-		return fail.Error{Kind: fail.Usage, Err: err}
+		return fail.Error{Kind: fail.Usage, Err: said}
 	case endpoint.CodeRefused, endpoint.CodeVersionMismatch, endpoint.CodeGroupMismatch:
-		return fail.Error{Kind: fail.Refused, Err: err}
+		return fail.Error{Kind: fail.Refused, Err: said}
 	case endpoint.CodeUnavailable:
-		return fail.Error{Kind: fail.Unhealthy, Err: err}
+		return fail.Error{Kind: fail.Unhealthy, Err: said}
 	}
 	return err
 }

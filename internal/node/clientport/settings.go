@@ -12,6 +12,14 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/hba"
 )
 
+// counted returns a number of rules.
+func counted(n int) string {
+	if n == 1 {
+		return "1 rule"
+	}
+	return fmt.Sprintf("%d rules", n)
+}
+
 // Settings returns what decides on this node who is admitted, as settings that can be compared with another node's: the
 // rules in force and, of coterie.yaml, tls_only and the files of client certificates. None where this node serves no
 // clients. The names have the prefix coterie and a dot, which no setting of PostgreSQL has.
@@ -21,7 +29,7 @@ func (p *Port) Settings() []catalog.Setting {
 		return nil
 	}
 	out := []catalog.Setting{
-		{Name: "coterie.hba", Value: fmt.Sprintf("%d rules, %s", j.written, j.digest), Source: j.source},
+		{Name: "coterie.hba", Value: counted(j.written) + ", " + j.digest, Source: j.source},
 		{Name: "coterie.tls_only", Value: map[bool]string{true: "on", false: "off"}[p.c.Node.TLSOnly], Source: "coterie.yaml"},
 	}
 	for _, f := range []struct{ name, path string }{{"coterie.client_ca", p.c.Node.ClientCA}, {"coterie.client_crl", p.c.Node.ClientCRL}} {

@@ -35,7 +35,7 @@ func TestSettings(t *testing.T) {
 	opened(t, group)
 	a, fromA := told(own, "coterie.hba")
 	b, fromB := told(group, "coterie.hba")
-	if a != b || !strings.HasPrefix(a, "1 rules, ") || fromA != file || fromB != ofTheGroup {
+	if a != b || !strings.HasPrefix(a, "1 rule, ") || fromA != file || fromB != ofTheGroup {
 		t.Errorf("%q from %s, and %q from %s", a, fromA, b, fromB)
 	}
 	if v, _ := told(group, "coterie.tls_only"); v != "on" {
