@@ -348,7 +348,7 @@ func (a *Agent) holdLease(v ag.View) {
 	if why := a.outranked(e); why != "" && v.Local.Server == ag.ServerWritable {
 		// The store knows of it, whatever it answers to this node: its renewals count for nobody.
 		if v.Lease.Valid {
-			a.log.Warn("lease given up: "+why, "epoch", e.Epoch)
+			a.log.Warn("lease given up", "epoch", e.Epoch, "why", why)
 			a.Wake()
 		}
 		a.lease.Void()

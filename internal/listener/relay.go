@@ -168,15 +168,22 @@ func (x *session) advance(p *passing) (out []byte, s stmt.Effect, err error) {
 		x.observeAnswer(typ, body)
 		p.begin, p.tail = p.at, false
 	}
-	end := len(p.b)
-	if p.begin < end && (x.answers.HoldsBack() || !p.tail && (x.work.HoldsPart(p.b[p.begin:]) || x.moving.guarding.Holds(p.b[p.begin:]))) {
-		end = p.begin
-	} else if p.begin < end && !p.tail && x.work.Writes() {
-		p.insert(x.work.PassHeld())
-		end = len(p.b)
-	}
+	end := x.sendable(p)
 	out, p.from = p.b[p.from:end], end
 	return out, stmt.NoEffect, nil
+}
+
+// sendable returns the end of what the client gets of a chunk that was followed to its end: without the beginning of a
+// message that must be whole first, or else with what is held of the answer before it.
+func (x *session) sendable(p *passing) (end int) {
+	switch part := p.b[p.begin:]; {
+	case len(part) == 0:
+	case x.answers.HoldsBack() || !p.tail && (x.work.HoldsPart(part) || x.moving.guarding.Holds(part)):
+		return p.begin
+	case !p.tail && x.work.Writes():
+		p.insert(x.work.PassHeld())
+	}
+	return len(p.b)
 }
 
 // frames follows the chunk to the end of the current message. It reports whether that is whole.

@@ -6,7 +6,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/admin/ddl"
 	"github.com/coteriedb/coterie/internal/cli"
 	"github.com/coteriedb/coterie/internal/cli/sqlrun"
@@ -59,14 +58,6 @@ func runClause(c *cobra.Command, clause string, noWait, asJSON bool) error {
 		return err
 	}
 	r, err := sqlrun.Alter(c, cl, clause, noWait)
-	if err != nil {
-		return err
-	}
-	return sqlrun.Printer{C: c, JSON: asJSON}.Print(r)
-}
-
-func runText(c *cobra.Command, cl *api.Client, text string, asJSON bool) error {
-	r, err := sqlrun.Ask(c, cl, text)
 	if err != nil {
 		return err
 	}

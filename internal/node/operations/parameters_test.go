@@ -172,7 +172,7 @@ func TestSilentMembersPlainly(t *testing.T) {
 	if got := plainly(late).Error(); got != "it does not answer" {
 		t.Error(got)
 	}
-	if other := errors.New("the disk is full"); plainly(other) != other {
+	if other := errors.New("the disk is full"); !errors.Is(plainly(other), other) {
 		t.Error("another error is not told as it is")
 	}
 	b := newBed(t)
