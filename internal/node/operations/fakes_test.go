@@ -118,6 +118,7 @@ type fakeStore struct {
 	removed   []uint64 // votes that were taken
 	removeErr error
 	electing  int               // so many changes of the group that are bound to an epoch find no leader of the quorum
+	unlisted  int               // so many questions for the quorum's members find none
 	members   []etcd.MemberInfo // of the quorum
 	kept      []ag.ReplicaID    // members whose statuses were not deleted
 }
@@ -256,6 +257,10 @@ func (s *fakeStore) RemoveMember(_ context.Context, id uint64) error {
 func (s *fakeStore) Members(context.Context) ([]etcd.MemberInfo, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.unlisted > 0 {
+		s.unlisted--
+		return nil, fmt.Errorf("list the quorum's members: %w", etcd.ErrNoQuorum)
+	}
 	return slices.Clone(s.members), nil
 }
 

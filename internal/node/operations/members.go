@@ -181,8 +181,8 @@ func (s *Service) remove(ctx context.Context, id ag.ReplicaID, how removal) erro
 			return fmt.Errorf("an even number of votes is no use, but %s keeps its own: %w", r.ID, err)
 		}
 	}
-	if _, err := s.takeStrays(ctx, x.Group); err != nil {
-		return fmt.Errorf("%s is no member of the group any more; run the command again, for what it left in the quorum: %w", id, err)
+	if err := afterElection(ctx, func() error { _, err := s.takeStrays(ctx, x.Group); return err }); err != nil {
+		return s.unfinished(err, again, string(id)+" is no member of the group any more, and what it left in the quorum may still be there")
 	}
 	fault.Point("remove.settled")           // the votes are as they should be; the member's status is still there
 	if err := s.tidy(ctx, id); err != nil { // nobody reads the status of one that is not a member

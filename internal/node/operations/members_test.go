@@ -214,6 +214,26 @@ func TestRemoveTakesWhatALostMemberLeftInTheQuorum(t *testing.T) {
 	}
 }
 
+// TestRemoveWaitsForAnElectionAtItsEnd holds the same of the last look at the quorum's members, behind votes that were
+// taken from others.
+func TestRemoveWaitsForAnElectionAtItsEnd(t *testing.T) {
+	t.Parallel()
+	for turns, says := range map[int]string{20: "", 10000: "the removal is not complete: b is no member of the group any more"} {
+		synctest.Test(t, func(t *testing.T) {
+			b := newBed(t)
+			b.store.x.Record.State.V, b.store.x.Record.State.K = nil, 0
+			b.store.unlisted = turns
+			err := b.Remove(t.Context(), "b")
+			if says == "" && err != nil || says != "" && (err == nil || !strings.Contains(err.Error(), says) || !strings.Contains(err.Error(), "Run coterie member remove b again")) {
+				t.Errorf("%d turns: %v", turns, err)
+			}
+			if _, there := b.group().Replica("b"); there {
+				t.Errorf("%d turns: still a member", turns)
+			}
+		})
+	}
+}
+
 // TestRemoveWaitsForAnElection holds that a removal goes on when the quorum has elected a leader in place of the
 // member, and that one which does not come to its end says what is done and how it goes on.
 func TestRemoveWaitsForAnElection(t *testing.T) {
