@@ -223,7 +223,10 @@ func changing(c *cobra.Command, rulesOf func(*cobra.Command, []string) (rules dd
 		if err != nil {
 			return err
 		}
-		now.Notices = slices.Concat(changed.Notices, now.Notices, own(now), silent(c, cl, now), overtaken(c, cl, rules))
+		now.Notices = slices.Concat(changed.Notices, now.Notices, own(now), silent(c, cl, now))
+		if !noWait { // else this node may not have read them yet
+			now.Notices = append(now.Notices, overtaken(c, cl, rules)...)
+		}
 		return sqlrun.Printer{C: c, JSON: asJSON, Empty: noNode}.Print(now)
 	}
 	return c

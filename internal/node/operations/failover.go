@@ -152,7 +152,8 @@ func (s *Service) gone(e ag.EpochRecord, quiet time.Duration) bool {
 }
 
 // abandoned reports whether a planned failover has not begun and never will: the primary is gone, and nobody has taken
-// over from it in the time that this takes where it happens by itself.
+// over from it in the time that this takes where it happens by itself. Its lease has run out by then, so it comes back
+// in a new epoch, in which the request is void.
 func (s *Service) abandoned(e ag.EpochRecord, op ag.Op) bool {
 	v := s.Agent.View()
 	return v != nil && v.Profile.Observer > 0 && op.Kind == ag.OpPlanned && e.Epoch == op.Epoch && s.gone(e, 2*v.Profile.Observer)
