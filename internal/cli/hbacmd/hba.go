@@ -13,7 +13,6 @@ import (
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/admin/console"
 	"github.com/coteriedb/coterie/internal/admin/ddl"
-	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/cli"
 	"github.com/coteriedb/coterie/internal/cli/sqlrun"
 	"github.com/coteriedb/coterie/internal/lib/fail"
@@ -50,48 +49,18 @@ func HBA() *cobra.Command {
 		Use: "hba", GroupID: "group", Short: "Show and change the rules for logins of all nodes", Long: about, Args: cli.Args(0, "no arguments"),
 		Example: "  coterie hba\n  coterie hba show >rules.conf\n  coterie hba set rules.conf\n  coterie hba unset",
 	}
-	listing(c)
+	sqlrun.Query(c, list, noNode, silent)
 	c.AddCommand(
-		listing(&cobra.Command{Use: "list", Short: "Show where each node has its rules from, and whether they are the same", Args: cli.Args(0, "no arguments")}),
+		sqlrun.Query(&cobra.Command{Use: "list", Short: "Show where each node has its rules from, and whether they are the same", Args: cli.Args(0, "no arguments")}, list, noNode, silent),
 		showCommand(), setCommand(), unsetCommand(),
 		sqlrun.Query(&cobra.Command{Use: "history", Short: "Show the latest changes, as the nodes remember them", Args: cli.Args(0, "no arguments")}, history, noHistory),
 	)
 	return c
 }
 
-// listing makes c show what each node has, and name those that do not say.
-func listing(c *cobra.Command) *cobra.Command {
-	var asJSON bool
-	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	c.RunE = func(c *cobra.Command, _ []string) error {
-		cl, err := cli.Client(c)
-		if err != nil {
-			return err
-		}
-		r, err := sqlrun.Ask(c, cl, list)
-		if err != nil {
-			return err
-		}
-		r.Notices = append(r.Notices, silent(c, cl, r)...)
-		return sqlrun.Printer{C: c, JSON: asJSON, Empty: noNode}.Print(r)
-	}
-	return c
-}
-
-// silent returns a notice for each replica whose rules are not in the list, where this node is told of any.
-func silent(c *cobra.Command, cl *api.Client, listed console.Result) (out []console.Notice) {
-	st, err := cl.Status(c.Context())
-	if err != nil || len(listed.Rows) == 0 {
-		return nil
-	}
-	for _, r := range st.Replicas {
-		told := slices.ContainsFunc(listed.Rows, func(row []any) bool { return fmt.Sprint(row[0]) == string(r.Name) })
-		if !told && r.Mode != ag.ConfigurationOnly {
-			out = append(out, console.Notice{Severity: "WARNING", Message: fmt.Sprintf(
-				"%s does not say which rules it has: it does not answer, or its server does not run. It has the group's once it does, unless its coterie.yaml names a file", r.Name)})
-		}
-	}
-	return out
+// silent returns a warning for each replica whose rules are not in the list, where this node is told of any.
+func silent(c *cobra.Command, cl *api.Client, listed console.Result) []console.Notice {
+	return sqlrun.Silent(c, cl, listed, "%s does not say which rules it has: it does not answer, or its server does not run. It has the group's once it does, unless its coterie.yaml names a file")
 }
 
 // overtaken returns a warning if the group's rules are not those that this command has given it.

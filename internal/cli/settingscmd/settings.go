@@ -1,7 +1,6 @@
 package settingscmd
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 
@@ -10,7 +9,6 @@ import (
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/admin/console"
 	"github.com/coteriedb/coterie/internal/admin/ddl"
-	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/cli"
 	"github.com/coteriedb/coterie/internal/cli/sqlrun"
 	"github.com/coteriedb/coterie/internal/lib/fail"
@@ -44,53 +42,23 @@ func Settings() *cobra.Command {
 		Example: "  coterie settings\n  coterie settings set work_mem=64MB max_connections=200\n  coterie settings set work_mem=1GB --replica n3\n" +
 			"  coterie settings unset max_connections\n  coterie settings diff",
 	}
-	listing(c, list, noSettings)
+	sqlrun.Query(c, list, noSettings, silent)
 	c.AddCommand(
-		listing(&cobra.Command{Use: "list", Short: "Show the settings that the group has, and whether they are in force", Args: cli.Args(0, "no arguments")}, list, noSettings),
+		sqlrun.Query(&cobra.Command{Use: "list", Short: "Show the settings that the group has, and whether they are in force", Args: cli.Args(0, "no arguments")}, list, noSettings, silent),
 		getCommand(), setCommand(), unsetCommand(),
-		listing(&cobra.Command{Use: "diff", Short: "Show the settings in which the servers differ, or that wait for a restart", Args: cli.Args(0, "no arguments")}, diff, noDifference),
+		sqlrun.Query(&cobra.Command{Use: "diff", Short: "Show the settings in which the servers differ, or that wait for a restart", Args: cli.Args(0, "no arguments")}, diff, noDifference, silent),
 		sqlrun.Query(&cobra.Command{Use: "history", Short: "Show the latest changes, as the nodes remember them", Args: cli.Args(0, "no arguments")}, history, noHistory),
 	)
 	return c
 }
 
-// listing makes c show the answer to a query, or the text if it has no rows, and name the replicas that do not say what
-// they have.
-func listing(c *cobra.Command, query, empty string) *cobra.Command {
-	var asJSON bool
-	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	c.RunE = func(c *cobra.Command, _ []string) error {
-		cl, err := cli.Client(c)
-		if err != nil {
-			return err
-		}
-		r, err := sqlrun.Ask(c, cl, query)
-		if err != nil {
-			return err
-		}
-		r.Notices = append(r.Notices, silent(c, cl)...)
-		return sqlrun.Printer{C: c, JSON: asJSON, Empty: empty}.Print(r)
-	}
-	return c
-}
-
-// silent returns a notice for each replica whose settings this node is not told, where it is told of any.
-func silent(c *cobra.Command, cl *api.Client) (out []console.Notice) {
+// silent returns a warning for each replica whose settings this node is not told, where it is told of any.
+func silent(c *cobra.Command, cl *api.Client, _ console.Result) []console.Notice {
 	told, err := sqlrun.Ask(c, cl, answering)
-	if err != nil || len(told.Rows) == 0 {
-		return nil
-	}
-	st, err := cl.Status(c.Context())
 	if err != nil {
 		return nil
 	}
-	for _, r := range st.Replicas {
-		says := slices.ContainsFunc(told.Rows, func(row []any) bool { return fmt.Sprint(row[0]) == string(r.Name) })
-		if !says && r.Mode != ag.ConfigurationOnly {
-			out = append(out, console.Notice{Severity: "WARNING", Message: fmt.Sprintf("%s does not say which settings it has: it does not answer, or its server does not run", r.Name)})
-		}
-	}
-	return out
+	return sqlrun.Silent(c, cl, told, "%s does not say which settings it has: it does not answer, or its server does not run")
 }
 
 // The texts in place of tables without rows.

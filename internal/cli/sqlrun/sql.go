@@ -20,6 +20,7 @@ import (
 	"github.com/coteriedb/coterie/internal/admin/batch"
 	"github.com/coteriedb/coterie/internal/admin/console"
 	"github.com/coteriedb/coterie/internal/admin/ddl"
+	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/cli"
 	"github.com/coteriedb/coterie/internal/lib/fail"
 )
@@ -146,8 +147,9 @@ func Ask(c *cobra.Command, cl *api.Client, text string) (console.Result, error) 
 	return r, err
 }
 
-// Query makes c print the result of a query of the console, or say that there is none.
-func Query(c *cobra.Command, query, none string) *cobra.Command {
+// Query makes c print the result of a query of the console, or say that there is none. The notices of more come behind
+// its own.
+func Query(c *cobra.Command, query, none string, more ...func(*cobra.Command, *api.Client, console.Result) []console.Notice) *cobra.Command {
 	var asJSON bool
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	c.RunE = func(c *cobra.Command, _ []string) error {
@@ -155,9 +157,32 @@ func Query(c *cobra.Command, query, none string) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return Printer{C: c, JSON: asJSON, Empty: none}.Run(c.Context(), cl, query)
+		r, err := Ask(c, cl, query)
+		if err != nil {
+			return err
+		}
+		for _, notices := range more {
+			r.Notices = append(r.Notices, notices(c, cl, r)...)
+		}
+		return Printer{C: c, JSON: asJSON, Empty: none}.Print(r)
 	}
 	return c
+}
+
+// Silent returns a warning for each replica that is not in the first column of told, where any is: says has %s for its
+// name.
+func Silent(c *cobra.Command, cl *api.Client, told console.Result, says string) (out []console.Notice) {
+	st, err := cl.Status(c.Context())
+	if err != nil || len(told.Rows) == 0 {
+		return nil
+	}
+	for _, r := range st.Replicas {
+		is := slices.ContainsFunc(told.Rows, func(row []any) bool { return fmt.Sprint(row[0]) == string(r.Name) })
+		if !is && r.Mode != ag.ConfigurationOnly {
+			out = append(out, console.Notice{Severity: "WARNING", Message: fmt.Sprintf(says, r.Name)})
+		}
+	}
+	return out
 }
 
 // Alter runs a clause of ALTER AVAILABILITY GROUP on the group of this node. With noWait it returns when the statement

@@ -2,10 +2,8 @@ package operations
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/admin/api"
@@ -43,7 +41,7 @@ func (s *Service) restartServerOf(ctx context.Context, id ag.ReplicaID) error {
 	ctx, cancel := context.WithTimeout(ctx, backAgain+callTime)
 	defer cancel()
 	_, err := rpc.Call(ctx, s.Calls, r, rpc.RestartServer, rpc.Nothing{})
-	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, syscall.ECONNREFUSED) {
+	if isSilence(err) {
 		return fail.Unhealthyf("%s does not answer, so it is not known whether its server was restarted; see coterie status", id)
 	}
 	return err

@@ -154,10 +154,15 @@ func (e Executor) checkParameters(ctx context.Context, old, next ag.Group) (noti
 
 // plainly returns the error of a call to another member in words for an administrator.
 func plainly(err error) error {
-	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, syscall.ECONNREFUSED) {
+	if isSilence(err) {
 		return errors.New("it does not answer")
 	}
 	return err
+}
+
+// isSilence reports whether the error of a call to another member means that it does not answer.
+func isSilence(err error) bool {
+	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, syscall.ECONNREFUSED)
 }
 
 // onlyGrow are the settings of which a standby must not have less than its primary.
