@@ -12,6 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/coteriedb/coterie/internal/ag"
 )
@@ -98,6 +99,61 @@ func TestLoneQueryIsExecutedAgain(t *testing.T) {
 				t.Errorf("%+v", st)
 			}
 		})
+	}
+}
+
+// A client may send its next request while its query is executed again, and can write nothing. The request comes after
+// that, on every version of PostgreSQL: it writes, and is committed.
+func TestRequestBehindARepeatedQuery(t *testing.T) {
+	_, near := farPrimary(t)
+	near.servers["b"].sql(t, "drop table if exists behind", "create table behind (x int)")
+	conn := near.mustDial(near.rw, "user=postgres")
+	near.known()
+	near.unasked()
+	raw, err := conn.PgConn().Hijack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = raw.Conn.Close() }()
+	send := func(q string) {
+		raw.Frontend.Send(&pgproto3.Query{String: q})
+		must(t, raw.Frontend.Flush())
+	}
+	send("select 'again' from pg_sleep(case current_setting('cluster_name') when 'a' then 67 else 3 end)")
+	waitFor(t, "it runs", func() bool { return near.runs("select 'again'%") > 0 })
+	near.dies()
+	watch, err := near.servers["b"].connect(t.Context(), "postgres")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = watch.Close(context.Background()) }()
+	waitFor(t, "it runs again", func() bool {
+		return value[int](t, watch, "select count(*)::int from pg_stat_activity where wait_event = 'PgSleep' and query like 'select ''again''%'") > 0
+	})
+	send("insert into behind values (1)")
+	must(t, raw.Conn.SetReadDeadline(time.Now().Add(time.Minute)))
+	var heard string
+	for strings.Count(heard, "Z") < 2 {
+		message, err := raw.Frontend.Receive()
+		if err != nil {
+			t.Fatalf("%v after %q", err, heard)
+		}
+		switch m := message.(type) {
+		case *pgproto3.DataRow:
+			heard += string(m.Values[0]) + " "
+		case *pgproto3.CommandComplete:
+			heard += string(m.CommandTag) + " "
+		case *pgproto3.ErrorResponse:
+			heard += m.Code + " "
+		case *pgproto3.ReadyForQuery:
+			heard += "Z" + string(m.TxStatus) + " "
+		}
+	}
+	if want := "again SELECT 1 ZI INSERT 0 1 ZI "; heard != want {
+		t.Errorf("the client hears %q, want %q", heard, want)
+	}
+	if n := value[int](t, watch, "select count(*)::int from behind"); n != 1 {
+		t.Errorf("%d rows are committed", n)
 	}
 }
 
