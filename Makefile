@@ -112,8 +112,8 @@ test-regress: setup ## PostgreSQL's own regression and isolation tests, directly
 	@scripts/test-regress
 
 .PHONY: fuzz
-fuzz: ## every fuzz target in turn, FUZZTIME each
-	@scripts/fuzz $(FUZZTIME)
+fuzz: ## every fuzz target in turn, or TARGETS, FUZZTIME (30s) each; times in minutes (10m) go to docs/results/fuzz.txt
+	@FUZZ_RECORD='$(if $(findstring m,$(FUZZTIME)),$(CURDIR)/docs/results/fuzz.txt)' scripts/fuzz $(or $(FUZZTIME),30s) $(TARGETS)
 
 .PHONY: bench-failover
 bench-failover: setup build ## outage and losses of unplanned and planned failover (ARGS=--with-peers beside Patroni)
