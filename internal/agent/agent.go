@@ -47,12 +47,12 @@ type Config struct {
 	OnGroup func(ag.Group)
 	// Probes watches the server and its disks; nil: the node always counts as healthy.
 	Probes Probes
-	// Fence is the measured time that this host takes to fence a server; 0: not measured. The group's profile must
-	// allow for it.
+	// Fence is how long this host takes to fence a server; 0: not measured. The group's profile must allow for it.
 	Fence time.Duration
 	// NoVote returns why this node does not cast its vote in the quorum although it has one; "": it does, or has none.
-	// It may be nil.
-	NoVote func() string
+	// NoLogins returns why clients are refused here that the configuration would admit. Both may be nil.
+	NoVote   func() string
+	NoLogins func() []string
 	// Relays returns the pairs of members whose connections this node relays. nil: it relays none.
 	Relays func() [][2]ag.ReplicaID
 	// Copying describes the copy to this node that is under way or is to continue, for the node that asked for it.

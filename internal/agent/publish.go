@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
@@ -49,6 +50,7 @@ type Status struct {
 	Wellness
 
 	NoVote      string        `json:"no_vote,omitempty"`     // why its vote in the quorum is not cast; "": it is, or it has none
+	NoLogins    []string      `json:"no_logins,omitempty"`   // why its listener refuses clients that the configuration would admit
 	Incarnation string        `json:"incarnation,omitempty"` // of the agent that reports
 	Place       string        `json:"place,omitempty"`       // Config.Place
 	Beat        uint64        `json:"beat,omitempty"`        // how many statuses that agent has published
@@ -57,10 +59,13 @@ type Status struct {
 	Copying json.RawMessage `json:"copying,omitempty"` // Config.Copying
 }
 
+// noLoginText bounds each text of Status.NoLogins, in bytes.
+const noLoginText = 400
+
 // Key identifies what is worth publishing at once. Two statuses with one key differ only in positions and progress.
 func (s Status) Key() string {
 	key := fmt.Sprint(s.Epoch, s.Rule, s.Role, s.Data, s.Server, s.Copy, s.Readable, s.Open, s.Stream, s.Busy, s.Members, s.SyncP, s.SyncN, s.Config)
-	key += fmt.Sprint(s.Ill != "", s.Concern != "", s.Quarantine, s.StoodDown, s.NoVote != "", s.Copying != nil, s.Mute, s.Why != "", s.Sees, s.Relay, s.storageStates())
+	key += fmt.Sprint(s.Ill != "", s.Concern != "", s.Quarantine, s.StoodDown, s.NoVote != "", s.NoLogins, s.Copying != nil, s.Mute, s.Why != "", s.Sees, s.Relay, s.storageStates())
 	if s.HandOver != nil {
 		key += s.HandOver.Op
 	}
@@ -84,6 +89,11 @@ func (a *Agent) status(v ag.View, p ag.Plan) Status {
 	s.HandOver = a.outcome.Load()
 	if a.cfg.NoVote != nil {
 		s.NoVote = a.cfg.NoVote()
+	}
+	if a.cfg.NoLogins != nil {
+		for _, why := range a.cfg.NoLogins() { // a file of rules may be wrong in many lines
+			s.NoLogins = append(s.NoLogins, strings.ToValidUTF8(why[:min(len(why), noLoginText)], ""))
+		}
 	}
 	if a.cfg.Copying != nil {
 		s.Copying = a.cfg.Copying()
@@ -155,7 +165,7 @@ func (a *Agent) Own() *Status { return a.own.Load() }
 func (s Status) member() availability.Member {
 	m := availability.Member{
 		Copy: s.Copy, Data: s.Data, Server: s.Server, Position: s.Position, Sync: ag.Sync{P: s.SyncP, N: s.SyncN}, Waits: s.Waits, WaitsWhy: s.Why,
-		Sees: s.Sees, Relays: s.Relay, Ill: s.Ill, Quarantine: s.Quarantine, NoVote: s.NoVote, Busy: s.Busy, Progress: s.Progress,
+		Sees: s.Sees, Relays: s.Relay, Ill: s.Ill, Quarantine: s.Quarantine, NoVote: s.NoVote, NoLogins: s.NoLogins, Busy: s.Busy, Progress: s.Progress,
 		Storage: s.trouble(),
 	}
 	for _, x := range s.Members {

@@ -46,7 +46,8 @@ type Member struct {
 	Silent     time.Duration     // since its last sign of life; 0: not known
 	Ill        string
 	Quarantine string
-	NoVote     string // why its member of the quorum does not run; "": it does
+	NoVote     string   // why its member of the quorum does not run; "": it does
+	NoLogins   []string // why its listener refuses clients that the configuration would admit
 	Busy       string
 	Progress   string
 	Storage    []Trouble // what is wrong with the mirrors that its data stands on

@@ -40,7 +40,7 @@ func (f Facts) problems(r Report) []Problem {
 		add(Warning, id, "coterie member replace "+id+" makes a token for its successor; coterie member remove "+id+" gives it up", "%s was taken out to be replaced, and no node has joined in its place", id)
 	}
 	for _, why := range f.Logins {
-		add(Warning, string(v.Self), "mend what it says; the node looks again by itself", "%s", why)
+		add(Warning, string(v.Self), mendLogins(string(v.Self)), "%s", why)
 	}
 	for _, why := range f.Unserved {
 		add(Warning, string(v.Self), "coterie check says what to do", "%s", why)
@@ -155,8 +155,13 @@ func (f Facts) left(x ag.Replica) bool {
 	return leads != 0 && x.Major != 0 && leads != x.Major
 }
 
-// memberProblems returns at most one root cause for a member, beside its maintenance, the loss of its vote and its
-// storage.
+// mendLogins returns what to do where a node refuses clients for what its files or coterie.yaml say.
+func mendLogins(id string) string {
+	return "on " + id + ": mend what it says; the files are read again by themselves, coterie.yaml after coterie restart"
+}
+
+// memberProblems returns at most one root cause for a member, beside its maintenance, the loss of its vote, the clients
+// that it refuses and its storage.
 func (f Facts) memberProblems(x ag.Replica) []Problem {
 	m, id, v := f.Members[x.ID], string(x.ID), f.View
 	leader := v.Record.Epoch.Leader
@@ -177,6 +182,11 @@ func (f Facts) memberProblems(x ag.Replica) []Problem {
 	}
 	if m.NoVote != "" {
 		add(Warning, "", "%s does not vote: %s", id, m.NoVote)
+	}
+	if x.ID != v.Self { // of itself a node knows Facts.Logins, which are of this moment
+		for _, why := range m.NoLogins {
+			add(Warning, mendLogins(id), "clients of %s: %s", id, why)
+		}
 	}
 	for _, t := range m.Storage {
 		add(Warning, t.Run, "%s: %s", id, t.Finding)

@@ -34,6 +34,37 @@ func TestTroubleOfStorage(t *testing.T) {
 	}
 }
 
+// TestRefusedClientsOfAnotherMember holds that a member which refuses clients is a problem on every node, the witness
+// included, and that the node itself says it once.
+func TestRefusedClientsOfAnotherMember(t *testing.T) {
+	t.Parallel()
+	why := "nobody is admitted: listener rules in /x"
+	for _, self := range []ag.ReplicaID{"a", "b", "w"} {
+		v := ag.View{Self: self, Quorum: true, Reach: []ag.ReplicaID{"a", "b", "w"}}
+		v.Group.Replicas = []ag.Replica{{ID: "a", AvailabilityMode: ag.SynchronousCommit}, {ID: "b", AvailabilityMode: ag.SynchronousCommit}, {ID: "w", AvailabilityMode: ag.ConfigurationOnly}}
+		v.Record.Epoch = ag.EpochRecord{Epoch: 1, Phase: ag.PhaseLead, Leader: "a"}
+		f := Facts{View: v, Open: true, Members: map[ag.ReplicaID]Member{
+			"a": {Data: ag.DataPresent, Server: ag.ServerWritable, Streams: []ag.ReplicaID{"b"}}, "b": {Data: ag.DataPresent, Server: ag.ServerRecovery, NoLogins: []string{why}}, "w": {},
+		}}
+		want := "clients of b: " + why
+		if self == "b" {
+			f.Logins, want = []string{why}, why
+		}
+		var found []string
+		for _, p := range Assess(f).Problems {
+			if strings.Contains(p.Finding, why) {
+				found = append(found, p.Finding)
+				if p.Target != "b" || !strings.Contains(p.Run, "on b: ") {
+					t.Errorf("on %s: %+v", self, p)
+				}
+			}
+		}
+		if got := strings.Join(found, "; "); got != want || Assess(f).Level != Degraded {
+			t.Errorf("on %s: %s %q, want %q", self, Assess(f).Level, got, want)
+		}
+	}
+}
+
 // TestReceiversOfEvents holds that a receiver which takes nothing is a warning on the node that sends.
 func TestReceiversOfEvents(t *testing.T) {
 	t.Parallel()

@@ -33,6 +33,9 @@ const (
 	settingCRL = "client_crl"
 )
 
+// unchecked are rules of the group that ask for client certificates on a node that has no authorities for them.
+const unchecked = "rules with cert"
+
 // files has what is wrong with the files that decide who is admitted. A file that cannot be used ends neither the
 // node's vote nor its replication: the logins that depend on it are refused.
 type files struct {
@@ -97,7 +100,7 @@ func (p *Port) note(setting, effect string, err error) error {
 	case err != nil:
 		p.c.Logger.Error("logins are refused, or judged by what was read before", "setting", setting, "err", text)
 	default:
-		p.c.Logger.Info("what could not be read is in force again", "setting", setting)
+		p.c.Logger.Info("logins are not refused for this any more", "setting", setting)
 	}
 	return err
 }
@@ -238,7 +241,7 @@ func closedRules() (rules []hba.Rule, text string) {
 		return rules, "nobody is admitted"
 	}
 	own := hba.Rule{Type: hba.TypeLocal, Databases: all, Users: []hba.Name{{Text: me.Username, Quoted: true}}, Method: hba.MethodPeer}
-	return append([]hba.Rule{own}, rules...), fmt.Sprintf("nobody but %s on a Unix socket of this machine is admitted", me.Username)
+	return append([]hba.Rule{own}, rules...), fmt.Sprintf("nobody but %s on a Unix socket of its machine is admitted", me.Username)
 }
 
 // renewRules puts the rules in force that are configured now. After an error those before stay in force.
@@ -270,8 +273,18 @@ func (p *Port) readRules() (judgement, error) {
 	j, err := p.rules()
 	if err == nil {
 		p.files.closed = false
+		_ = p.note(unchecked, "the rules that ask for client certificates admit nobody", p.checkable(j))
 	}
 	return j, p.note(settingHBA, effect, err)
+}
+
+// checkable returns an error if rules ask for client certificates that this node cannot check. A file of its own with
+// such rules is refused; another node's directory brought those of the group, and its other rules are good.
+func (p *Port) checkable(j judgement) error {
+	if p.c.Node.ClientCA == "" && hba.AskForCertificates(j.rules) {
+		return errors.New("client_ca in coterie.yaml names no authorities")
+	}
+	return nil
 }
 
 // rules returns the rules for logins: those of this node's own file if coterie.yaml names one, else the group's, else
@@ -292,7 +305,7 @@ func (p *Port) writtenRules() (rules []hba.Rule, source string, err error) {
 		if err != nil {
 			return nil, "", fmt.Errorf("listener rules in %s: %w", p.c.Node.HBA, err)
 		}
-		if p.c.Node.ClientCA == "" && hba.AskForCertificates(rules) {
+		if p.checkable(judgement{rules: rules}) != nil {
 			return nil, "", fmt.Errorf("listener rules in %s: client certificates can only be checked if client_ca in coterie.yaml names the file of their authorities", p.c.Node.HBA)
 		}
 		return rules, p.c.Node.HBA, nil
@@ -307,9 +320,6 @@ func (p *Port) writtenRules() (rules []hba.Rule, source string, err error) {
 	rules, err = hba.Parse(strings.NewReader(text))
 	if err != nil {
 		return nil, "", fmt.Errorf("listener rules in the group's record: %w", err)
-	}
-	if p.c.Node.ClientCA == "" && hba.AskForCertificates(rules) { // another node's directory brought them, and its other rules are good
-		p.c.Logger.Warn("rules of the group that ask for client certificates let nobody in here: client_ca in coterie.yaml names no authorities")
 	}
 	return rules, ofTheGroup, nil
 }

@@ -134,7 +134,7 @@ func TestRulesThatCannotBeRead(t *testing.T) {
 				t.Errorf("a client is told %q", m)
 			}
 			said := p.LoginProblems()
-			if len(said) != 1 || !strings.Contains(said[0], "a Unix socket of this machine is admitted: listener rules in "+file) {
+			if len(said) != 1 || !strings.Contains(said[0], "a Unix socket of its machine is admitted: listener rules in "+file) {
 				t.Errorf("the problems are %q", said)
 			}
 			if err := p.Restart(); err == nil {
@@ -201,6 +201,27 @@ func TestGroupsRulesThatCannotBeRead(t *testing.T) {
 	rules := p.firstRules()
 	if said := p.LoginProblems(); len(said) != 1 || !strings.Contains(said[0], "listener rules in the group's record") || len(rules) < 2 {
 		t.Errorf("%d rules, problems %q", len(rules), said)
+	}
+}
+
+// TestGroupsRulesThatAskForCertificates holds that a node without authorities says that the group's rules for client
+// certificates admit nobody, until the group has other rules, and that its other rules are in force.
+func TestGroupsRulesThatAskForCertificates(t *testing.T) {
+	t.Parallel()
+	n := primary()
+	n.group.HBA = "hostssl all carol all cert\nhost all bob all scram-sha-256\n"
+	p := n.port(t, func(c *config.Config) { c.ReadWrite.Listen = "127.0.0.1:0" })
+	opened(t, p)
+	if said := p.LoginProblems(); len(said) != 1 || said[0] != "the rules that ask for client certificates admit nobody: client_ca in coterie.yaml names no authorities" {
+		t.Errorf("the problems are %q", said)
+	}
+	if m := refusal(t, p, "alice"); !strings.HasPrefix(m, "no pg_hba.conf entry") {
+		t.Errorf("by the other rules a client is told %q", m)
+	}
+	n.group.HBA = "host all bob all scram-sha-256\n"
+	p.GroupChanged()
+	if said := p.LoginProblems(); len(said) != 0 {
+		t.Errorf("with other rules the problems are %q", said)
 	}
 }
 
