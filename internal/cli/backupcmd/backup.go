@@ -25,7 +25,7 @@ import (
 )
 
 const about = `Backups of the group, and the archive of its WAL, with which any point in time can be restored. pgBackRest does the work: it must be
-installed on every replica that may become the primary. Its configuration is in the node directory, its archive_command is a setting of the
+installed on every replica. Its configuration is in the node directory, its archive_command is a setting of the
 group, so that whichever replica leads archives. Nothing is written to /etc.
 
 Enable backups on the primary first, then on the other replicas with the same repository. Then schedule, on every replica:

@@ -113,7 +113,8 @@ func enableCommand() *cobra.Command {
 		Use: "enable --repo DIR|s3://BUCKET/PREFIX", Short: "Archive WAL, and be able to make backups", Args: cli.Args(0, "no arguments"),
 		Long: `Prepares this node for backups: looks for the tool, writes its configuration into the node directory (readable by the node's user only),
 and makes the group's place in the repository. On the primary it also gives the group archive_mode and archive_command, as
-coterie settings would, has a segment archived and looks for it in the repository. It says what the other replicas lack.
+coterie settings would. Once archive_mode is in force, which takes a restart of PostgreSQL, run it again there: it has a segment archived
+and looks for it in the repository. It says what the other replicas lack.
 
 A key or a passphrase is given in a file (--secrets) or in the environment (COTERIE_BACKUP_KEY, COTERIE_BACKUP_SECRET,
 COTERIE_BACKUP_PASSPHRASE), never in an argument. Run again, it renews the configuration with what is named, and keeps the rest. After a

@@ -90,10 +90,10 @@ Exit code 3 when there is a problem, or something could not be checked.`,
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	c.Flags().BoolVar(&before, "preflight", false, "look at this host and at others before a group exists; the arguments are their names")
 	c.Flags().BoolVar(&answer, "answer", false, "answer preflights of other hosts, for ten minutes")
-	c.Flags().StringVar(&f.Endpoint, "endpoint", ":5022", "port between nodes, for --preflight and --answer; as are the next three")
-	c.Flags().StringVar(&f.ReadWrite, "read-write", ":5432", "port for clients that write")
-	c.Flags().StringVar(&f.ReadOnly, "read-only", ":5433", "port for clients that only read")
-	c.Flags().StringVar(&f.HTTP, "http", ":8008", "port for health checks and metrics")
+	c.Flags().StringVar(&f.Endpoint, "endpoint", ":5022", "port between nodes, for --preflight and --answer")
+	c.Flags().StringVar(&f.ReadWrite, "read-write", ":5432", "port for clients that write, for --preflight and --answer")
+	c.Flags().StringVar(&f.ReadOnly, "read-only", ":5433", "port for clients that only read, for --preflight and --answer")
+	c.Flags().StringVar(&f.HTTP, "http", ":8008", "port for health checks and metrics, for --preflight and --answer")
 	c.AddCommand(checkLink(), checkBackupCommand(), checkRoutingCommand(), checkContinuityCommand())
 	return c
 }

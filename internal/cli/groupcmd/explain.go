@@ -29,7 +29,8 @@ func Explain() *cobra.Command {
 	c := &cobra.Command{
 		Use: "explain", GroupID: "group", Short: "Say why the last failover happened, or did not", Args: cli.Args(0, "no arguments"),
 		Long: `Says why the leadership changed hands the last time, in a few lines, and what would happen if the primary failed now. It asks every
-member in reach; a node whose agent does not run is read from its record on disk.
+member in reach, and names those that did not answer. Where this node's agent does not run, it reads what that left on disk, without the
+other members.
 
 -v adds every step with its rule, -vv also what each node saw when it decided. The order of the steps is that of the group's record: by
 epoch, then by revision. Times are of each node's own clock; clocks of two nodes are never compared.

@@ -21,7 +21,7 @@ func Resume() *cobra.Command {
 		Use: "resume NAME", Short: "Let a suspended or quarantined replica follow again", Args: cli.Args(1, "the replica's name"),
 		Long: `Continues the data movement of a replica that a forced failover suspended, or that is under quarantine because its storage lost a write.
 A copy that went another way than the new primary is brought back by rewinding it or copying it anew; what only it had is kept in its
-forked/ directory. A copy under quarantine is made anew, from the primary.
+forked/ directory. A copy under quarantine is made anew.
 
 --trust keeps a copy that is under quarantine as it is: after you have checked the storage, or when it is the only copy there is. It also
 lets a replica that gave up the leadership for its health, or because its server kept ending, be chosen again at once.`,

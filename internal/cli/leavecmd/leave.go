@@ -68,8 +68,8 @@ place on its file system. If it ends before it is done, run it again: it goes on
 was found, as by coterie release.
 
 Refused are: a primary that has other members (fail over first), a removal that would leave no majority of the votes that answers or no
-synchronized secondary, and a group that is not in reach; --force leaves that, and another member must run coterie member remove then. Of a group of
-two replicas, --leave-one-copy lets the primary go on as the only one. The last member of a group ends it.`,
+synchronized secondary, and a group that is not in reach. With --force it leaves although the group is not
+in reach; another member must run coterie member remove then. Of a group of two replicas, --leave-one-copy lets the primary go on as the only one. The last member of a group ends it.`,
 		Example: `  coterie leave --dry-run                                          # what would be done, or why it is refused
   coterie leave --keep-data /var/lib/postgresql/orders             # then: pg_ctl -D /var/lib/postgresql/orders start
   coterie failover --to db2 && coterie leave                       # on a primary`,

@@ -133,8 +133,9 @@ func Init() *cobra.Command {
 		GroupID: "node",
 		Short:   "Found a group: make its first node here",
 		Long: `Makes this machine the first node of a new availability group: a new database cluster with data checksums, the group's certificate
-authority, and the record. It ends with the agent running in the foreground (--no-start: ready to be started) and prints the command
-with which the next node joins.
+authority, and the record. Then it starts the agent and prints the command with which the next node joins. Root on a machine that has the
+service unit starts it by the unit; otherwise, and with --interactive or --adopt, the agent stays in the foreground. --no-start only makes
+the node.
 
 With --interactive it asks, as the New Availability Group wizard does: name, health detection, databases, replicas and their modes,
 listener and seeding; then a validation page, a summary, and the choice to make the group or to write the script that makes it.

@@ -25,16 +25,18 @@ func Join(witness bool) *cobra.Command {
 	var f NodeFlags
 	var tokenFile string
 	kind, use, short := "replica", "join TOKEN", "Join a group: make a replica here"
-	long := `Makes this machine a replica of the group whose token is given: its identity, its part in the quorum, and a copy of the data, seeded from
-the primary. It ends with the agent running in the foreground (--no-start: ready to be started). A token works once and expires; make one
-on any replica with: coterie member add-token
+	long := `Makes this machine a replica of the group whose token is given: its identity, its part in the quorum, and a copy of the data of another
+replica, as a rule the primary. Then it starts the agent: root on a machine that has the service unit starts it by the unit, otherwise the
+agent stays in the foreground. --no-start only makes the node. A token works once and expires; make one on any replica with: coterie
+member add-token
 
 Other users of this machine see a command's arguments for a moment, and a shell may keep them. "coterie join -" reads the token from standard
 input, --token-file from a file; COTERIE_JOIN_TOKEN may hold it, too.`
 	if witness {
 		kind, use, short = "witness", "witness TOKEN", "Join a group as a witness: a vote without data"
 		long = `Makes this machine a witness of the group whose token is given: it votes in the quorum and holds no data, so that two replicas can tell
-which of them may lead. It needs no PostgreSQL. Make the token on a replica with: coterie member add-token --role witness`
+which of them may lead. It needs no PostgreSQL. The agent is started as by coterie join. Make the token on a replica with: coterie member
+add-token --role witness`
 	}
 	c := &cobra.Command{
 		Use: use, GroupID: "node", Short: short, Long: long, Args: cli.ArgsBetween(0, 1, "a join token"),

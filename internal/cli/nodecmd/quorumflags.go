@@ -26,7 +26,7 @@ func (f *quorumFlags) add(c *cobra.Command, founds bool) {
 	fl.StringSliceVar(&f.endpoints, "quorum-endpoints", nil, where)
 	fl.StringVar(&f.ca, "quorum-ca", "", "file of the authorities behind the etcd's certificates"+files)
 	fl.StringVar(&f.cert, "quorum-cert", "", "file of this node's client certificate for the etcd"+files)
-	fl.StringVar(&f.key, "quorum-key", "", "file of that certificate's key; only the node's user may read it"+files)
+	fl.StringVar(&f.key, "quorum-key", "", "file of the key of --quorum-cert; only the node's user may read it"+files)
 }
 
 // fromToken completes the flags from the token. A flag of the command line takes precedence.
