@@ -120,9 +120,31 @@ func TestEveryStatusWordHasAnEntry(t *testing.T) {
 			t.Errorf("the views show %s, and %s has no entry for it", word, troubleshooting)
 		}
 	}
-	if checked < 22 {
+	for _, word := range wordsOfTheTable(t) {
+		checked++
+		if !strings.Contains(page, "`"+word+"`") {
+			t.Errorf("the table of coterie status shows %q, and %s has no entry for it", word, troubleshooting)
+		}
+	}
+	if checked < 48 {
 		t.Errorf("only %d states found", checked)
 	}
+}
+
+// wordsOfTheTable returns the words in the columns STATE, SYNC, FAILOVER TO IT and NOTE of coterie status.
+func wordsOfTheTable(t *testing.T) (words []string) {
+	t.Helper()
+	add := func(pattern, text string) {
+		for _, m := range regexp.MustCompile(pattern).FindAllStringSubmatch(text, -1) {
+			word, _, _ := strings.Cut(m[1], ",")
+			words = append(words, word)
+		}
+	}
+	_, table, _ := strings.Cut(source(t, "internal/cli/groupcmd/render.go"), "\nfunc state(")
+	add(`return "([A-Za-z?][^"]*)"`, table)
+	add(`append\(notes, "([^"]+)"\)`, table)
+	add(`job\{"([a-z-]+)"`, strings.ReplaceAll(source(t, "internal/agent/act.go"), `job{"sync"`, "")) // shown as setting sync
+	return words
 }
 
 // TestEverySQLSTATEHasAnEntry holds that each SQLSTATE of the listener and of the console is explained where a person
