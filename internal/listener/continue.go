@@ -17,6 +17,7 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/gate"
 	"github.com/coteriedb/coterie/internal/listener/hello"
 	"github.com/coteriedb/coterie/internal/listener/indoubt"
+	"github.com/coteriedb/coterie/internal/listener/inquiry"
 	"github.com/coteriedb/coterie/internal/listener/lag"
 	"github.com/coteriedb/coterie/internal/listener/lone"
 	"github.com/coteriedb/coterie/internal/listener/lostblock"
@@ -42,33 +43,30 @@ import (
 
 // moving is the part of a session that a move uses.
 type moving struct {
-	owner    *client           // its client; nil: the client is at another node
-	accepts  bool              // the listener of that node takes sessions back
-	outlives bool              // and has them outlive this server
-	state    *continuity.State // what the server told; nil: nothing, or something was forwarded since
-	refusal  string            // why it cannot be moved
-	stays    time.Duration     // CLOCK_BOOTTIME at which ContinueReaders left it behind; 0: never. Guarded by the lock of work
-	// forwarded is whether a request was forwarded since the server was asked.
-	forwarded  bool
-	outlived   atomic.Bool              // its server is lost, and it leaves that
-	proved     indoubt.Outcome          // of the new session: the outcome of the COMMIT of the one before it
-	timelines  []ag.TimelineEntry       // of its server, as the routes have them that led there
-	guarding   lone.Guarding            // of downstream: its first request is one that is executed again, and can write nothing
-	behind     []byte                   // goes behind the first message of that, and is none of the client's: guarded by the lock of work
-	resumed    bool                     // of the new session: it is in that transaction
-	spilled    bool                     // of upstream: what the client sent was discarded
-	unanswered []byte                   // of downstream: a question that was perhaps not forwarded by the other node
-	rest       []byte                   // from the client, not forwarded when the session left its backend
-	wants      atomic.Pointer[question] // is to be asked by downstream
-	asked      *question                // of downstream: the answer is arriving
-	given      []byte                   // of downstream: what followed the message that gives the session back; nil: none came
-	err        error                    // why it was not taken back
-	unresumed  error                    // why no other one continues it
-	seen       Progress                 // of a reader that has left: what its next copy must have replayed; zero: not asked yet
-	leave      chan struct{}            // closed when work.Leaving is set
-	left       chan struct{}            // closed when it has left, or has ended instead (over)
-	isOver     atomic.Bool              // left is closed
-	early      []byte                   // of a session that continues another: bytes of the client that came before it
+	owner      *client            // its client; nil: the client is at another node
+	accepts    bool               // the listener of that node takes sessions back
+	outlives   bool               // and has them outlive this server
+	state      *continuity.State  // what the server told; nil: nothing, or something was forwarded since
+	refusal    string             // why it cannot be moved
+	inquiry    inquiry.Session    // what is asked of its server
+	stays      time.Duration      // CLOCK_BOOTTIME at which ContinueReaders left it behind; 0: never. Guarded by the lock of work
+	outlived   atomic.Bool        // its server is lost, and it leaves that
+	proved     indoubt.Outcome    // of the new session: the outcome of the COMMIT of the one before it
+	timelines  []ag.TimelineEntry // of its server, as the routes have them that led there
+	guarding   lone.Guarding      // of downstream: its first request is one that is executed again, and can write nothing
+	behind     []byte             // goes behind the first message of that, and is none of the client's: guarded by the lock of work
+	resumed    bool               // of the new session: it is in that transaction
+	spilled    bool               // of upstream: what the client sent was discarded
+	unanswered []byte             // of downstream: a question that was perhaps not forwarded by the other node
+	rest       []byte             // from the client, not forwarded when the session left its backend
+	given      []byte             // of downstream: what followed the message that gives the session back; nil: none came
+	err        error              // why it was not taken back
+	unresumed  error              // why no other one continues it
+	seen       Progress           // of a reader that has left: what its next copy must have replayed; zero: not asked yet
+	leave      chan struct{}      // closed when work.Leaving is set
+	left       chan struct{}      // closed when it has left, or has ended instead (over)
+	isOver     atomic.Bool        // left is closed
+	early      []byte             // of a session that continues another: bytes of the client that came before it
 }
 
 // newMoving returns the state of a session that nobody moves.
@@ -81,6 +79,17 @@ func (m *moving) over() {
 	if !m.isOver.Swap(true) {
 		close(m.left)
 	}
+}
+
+// immovable returns why a session cannot be moved, whatever its state is; "": it can.
+func (m *moving) immovable(relayed bool) string {
+	switch {
+	case relayed && !m.accepts:
+		return "the listener of its node does not take sessions back"
+	case m.owner == nil && !relayed:
+		return "its client is not known"
+	}
+	return ""
 }
 
 // movedOn is the end of a session that another one continues. Nothing else may end it afterwards.

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/listener/inquiry"
 )
 
 // releasing returns routes of node b, a secondary, before and after it takes no readers, and those of its promotion.
@@ -70,13 +71,13 @@ func TestReadersContinueElsewhere(t *testing.T) {
 	if n := g.srv.CloseReplica("b", ag.ReadOnly, "this replica is being promoted"); n != 2 {
 		t.Errorf("%d ended", n)
 	}
-	if err := <-asked; err == nil || !strings.Contains(err.Error(), "this replica is being promoted") || !strings.Contains(err.Error(), refusedBusy) {
+	if err := <-asked; err == nil || !strings.Contains(err.Error(), "this replica is being promoted") || !strings.Contains(err.Error(), inquiry.Busy) {
 		t.Errorf("a reader that was busy: %v", err)
 	}
 	if _, err := bound.Exec(t.Context(), "select 1"); err == nil || !strings.Contains(err.Error(), "57P01") || !strings.Contains(err.Error(), "temporary objects") {
 		t.Errorf("a reader that could not be moved: %v", err)
 	}
-	if un := g.srv.Stats().Unmoved; len(un) != 2 || un[refusedBusy] != 1 {
+	if un := g.srv.Stats().Unmoved; len(un) != 2 || un[inquiry.Busy] != 1 {
 		t.Errorf("counted as not moved: %v", un)
 	}
 	if got := g.one(slow, "select current_setting('cluster_name')"); got != "c" {

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/inquiry"
 	"github.com/coteriedb/coterie/internal/listener/offload"
 	"github.com/coteriedb/coterie/internal/listener/startup"
 )
@@ -109,7 +110,7 @@ func TestKernelPathKnowsTheLast(t *testing.T) {
 func TestKernelPathPassesNoStatesOn(t *testing.T) {
 	g := offloadGroup(t, nil)
 	conn, x := g.offloadedSession()
-	p, q, lent := x.onLoop.Load(), &question{done: make(chan struct{})}, make(chan bool)
+	p, lent, read := x.onLoop.Load(), make(chan bool), make(chan string, 1)
 	waitFor(t, "it could be lent again", func() bool {
 		could := make(chan bool)
 		p.loop.Post(p.guarded(func() { could <- p.canOffload() })) // it comes back for that
@@ -117,12 +118,16 @@ func TestKernelPathPassesNoStatesOn(t *testing.T) {
 	})
 	p.loop.Post(p.guarded(func() { // in the turn in which it is due to be lent
 		p.loop.toOffload = append(p.loop.toOffload, p)
-		x.moving.wants.Store(q)
+		go func() {
+			_, why := inquiry.Read(t.Context(), x)
+			read <- why
+		}()
+		waitFor(t, "it is to be asked", x.moving.inquiry.Wanted)
 		p.woken()
 		p.updateInterest()
 	}))
 	p.loop.Post(func() {
-		p.loop.Post(func() { lent <- x.work.Offloaded() && x.moving.asked != nil }) // in a later turn
+		p.loop.Post(func() { lent <- x.work.Offloaded() && x.moving.inquiry.Answering() }) // in a later turn
 	})
 	if <-lent {
 		t.Error("it was lent before it has answered")
@@ -137,6 +142,9 @@ func TestKernelPathPassesNoStatesOn(t *testing.T) {
 	}
 	if string(heard) != "TDCZ" {
 		t.Errorf("heard %q", heard)
+	}
+	if why := <-read; why != "" {
+		t.Errorf("it cannot be moved: %s", why)
 	}
 }
 

@@ -3,15 +3,14 @@ package listener
 import (
 	"cmp"
 	"context"
-	"errors"
-	"net"
-	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/inquiry"
 )
 
 // A drain is the listener's part in a planned failover (docs/internals/safety.md, "Planned failover"). While it lasts,
@@ -43,7 +42,7 @@ func (s *Server) Drain(on bool) {
 		for _, x := range s.localSessions() {
 			x.cannotMove("") // until ReadStates
 		}
-		defer s.inquiry.end() // AFTER a new one can see the drain
+		defer s.inquirer.End() // AFTER a new one can see the drain
 		defer s.reclaimWhere(func(x *session) bool { return x.work.Offloaded() })
 	}
 	s.mu.Lock()
@@ -144,7 +143,7 @@ func (s *Server) noteLeftBehind() {
 		if !x.work.Leaving.Load() {
 			x.moving.stays = now
 			if x.moving.refusal == "" {
-				x.moving.refusal = refusedBusy
+				x.moving.refusal = inquiry.Busy
 			}
 		}
 		x.work.Unlock()
@@ -211,49 +210,12 @@ func (s *Server) endEach(match func(*session) bool, with func(*session) ending) 
 		e := with(x)
 		outlives := e.reason == endEpoch || (e.reason == endReplica || e.reason == endDrain) && x.work.Local && !x.relayed
 		if outlives && x.outlive() {
-			x.wake()
+			x.Wake()
 		} else if x.end(e) {
 			n++
 		}
 	}
 	return n
-}
-
-// LeaveAddress ends the sessions of clients connected to a local address that is about to leave this machine, those
-// that have no server at the moment, too. It waits a moment for their final messages to be sent.
-func (s *Server) LeaveAddress(ctx context.Context, a netip.Addr, why string) {
-	on := func(raw net.Conn) bool {
-		t, ok := raw.LocalAddr().(*net.TCPAddr)
-		return ok && t.AddrPort().Addr().Unmap().WithZone("") == a
-	}
-	mine := func(x *session) bool { return !x.relayed && on(x.raw) }
-	ctx, cancel := context.WithTimeout(ctx, leaveTimeout)
-	defer cancel()
-	for {
-		left := 0
-		s.mu.Lock()
-		for c := range s.unserved {
-			if on(c.Raw) {
-				left++
-				c.giveUp(errors.New(why))
-			}
-		}
-		for _, x := range s.sessions {
-			if mine(x) {
-				left++
-			}
-		}
-		s.mu.Unlock()
-		if left == 0 {
-			return
-		}
-		s.endWhere(ending{reason: "address", why: why}, mine) // also one that has just found a server
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(5 * time.Millisecond):
-		}
-	}
 }
 
 // readerPoll is how often sessions that have to leave a replica are checked, and routes if their changes are not
@@ -318,6 +280,46 @@ func (s *Server) leaveUnlisted(r *ag.Routes, since map[ag.ReplicaID]time.Time) (
 	return left
 }
 
+// ReadStates asks the local server for the state of each of its sessions, during a drain, as long as ctx allows. It
+// returns when all have answered or cannot.
+func (s *Server) ReadStates(ctx context.Context) {
+	s.readStates(ctx, s.localSessions())
+}
+
+// ReadRelayedStates is ReadStates for the sessions of other nodes' clients, which are given back to those nodes.
+func (s *Server) ReadRelayedStates(ctx context.Context) {
+	s.readStates(ctx, slices.DeleteFunc(s.localSessions(), func(x *session) bool { return !x.relayed }))
+}
+
+// readStates asks for the state of each session in the list.
+func (s *Server) readStates(ctx context.Context, list []*session) {
+	if s.rules.Continues() {
+		s.inquirer.Each(ctx, list, func(x *session) { x.keepState(ctx) }, (*session).cannotMove)
+	}
+}
+
+// keepState has the state of the session read, for its move.
+func (x *session) keepState(ctx context.Context) {
+	x.cannotMove(errInternal.Error()) // if this panics
+	st, why := inquiry.Read(ctx, x)
+	x.work.Lock()
+	defer x.work.Unlock()
+	if x.moving.refusal = why; why == "" && st != nil && x.moving.inquiry.Holds() { // nil: it has left, or ended
+		x.moving.state = st
+	}
+}
+
+func (x *session) cannotMove(why string) {
+	x.work.Lock()
+	x.moving.state, x.moving.refusal = nil, why
+	x.work.Unlock()
+}
+
+// Moves asks the local server for the state of each of its sessions, and returns which of them a planned failover would
+// move. Nothing waits for the answer but the sessions' own next answers. One call at a time asks, and none during a
+// drain.
+func (s *Server) Moves(ctx context.Context) []ag.SessionMove { return s.inquirer.Moves(ctx) }
+
 // depart has the session leave its backend, if its state is known. It does not wait.
 func (x *session) depart() bool {
 	x.work.Lock()
@@ -327,7 +329,7 @@ func (x *session) depart() bool {
 	}
 	x.work.Unlock()
 	if ok {
-		x.wake()
+		x.Wake()
 	}
 	return ok
 }

@@ -37,7 +37,7 @@ func TestALeavingSessionKeepsWhatItsClientSends(t *testing.T) {
 	}
 	r := *g.routes.Load()
 	r.Epoch, r.Primary = 2, "b"
-	x.wake()
+	x.Wake()
 	g.srv.CloseServer("planned failover to b")
 	g.publish(&r)
 	g.srv.CloseEpoch(2, "the primary has changed")

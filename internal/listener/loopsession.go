@@ -380,14 +380,14 @@ func (p *loopSession) fromBackend() {
 	}
 	p.pass(buf[:kept+n], kept)
 	p.answerArrived()
-	if x.moving.wants.Load() != nil { // the answer for which it waited may have come
+	if x.moving.inquiry.Wanted() { // the answer for which it waited may have come
 		p.woken()
 	}
 }
 
 // pass is session.pass without blocking.
 func (p *loopSession) pass(b []byte, seen int) {
-	if x := p.x; x.moving.asked != nil {
+	if x := p.x; x.moving.inquiry.Answering() {
 		rest, aside, err := x.answered(b)
 		if err == nil && len(aside) > 0 {
 			err = p.toClient(aside)

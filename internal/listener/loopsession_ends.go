@@ -253,9 +253,9 @@ func (p *loopSession) woken() {
 	if p.phase != relaying || x.ended.Load() != nil {
 		return
 	}
-	if q := x.moving.wants.Swap(nil); q != nil {
+	if x.moving.inquiry.Wanted() {
 		boundary := !p.awaiting && len(p.held) == 0 && !p.backend.Full() && !p.backend.eof
-		x.ask(q, boundary, func(b []byte) error { return p.backend.Send(b, p.mayQueue()) })
+		x.ask(boundary, func(b []byte) error { return p.backend.Send(b, p.mayQueue()) })
 	}
 	if x.work.Leaving.Load() {
 		p.leave()
@@ -423,7 +423,7 @@ func (x *session) returnBackend(fd int) {
 
 // resetBackend resets the backend of a client that has sent Terminate, and ends the session.
 func (p *loopSession) resetBackend() {
-	if p.awaiting || p.draining || p.x.moving.asked != nil || len(p.held) > 0 || p.backend.Full() || !p.x.answers.AtBoundary() {
+	if p.awaiting || p.draining || p.x.moving.inquiry.Answering() || len(p.held) > 0 || p.backend.Full() || !p.x.answers.AtBoundary() {
 		p.close()
 		return
 	}

@@ -29,7 +29,7 @@ func (p *loopSession) canOffload() bool {
 		return false
 	case p.awaiting, p.draining, p.discarding, len(p.held) > 0, len(p.rest) > 0, !p.requests.AtBoundary(), !x.answers.AtBoundary():
 		return false
-	case x.work.Owed.Load() > 0, x.work.Unsynced.Load(), x.starting, x.work.Replicates, x.copies, x.moving.asked != nil, x.moving.wants.Load() != nil:
+	case x.work.Owed.Load() > 0, x.work.Unsynced.Load(), x.starting, x.work.Replicates, x.copies, x.moving.inquiry.Answering(), x.moving.inquiry.Wanted():
 		return false
 	}
 	return x.mayOffload()

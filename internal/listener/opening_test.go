@@ -13,6 +13,7 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/auth"
 	"github.com/coteriedb/coterie/internal/listener/giveback"
 	"github.com/coteriedb/coterie/internal/listener/hello"
+	"github.com/coteriedb/coterie/internal/listener/inquiry"
 	"github.com/coteriedb/coterie/internal/listener/startup"
 )
 
@@ -106,7 +107,7 @@ func TestSilentServersHoldNobodyUp(t *testing.T) {
 		_, _ = conn.Write(pgwire.AppendMessage(b, 'Z', []byte{'I'}))
 		_, _ = io.Copy(io.Discard, conn)
 	})
-	for range 3 * readersAtOnce {
+	for range 3 * inquiry.AtOnce {
 		conn, err := net.Dial("tcp", g.rw)
 		must(t, err)
 		defer func() { _ = conn.Close() }()

@@ -326,7 +326,7 @@ func TestStateOfASessionThatLeaves(t *testing.T) {
 	x.moving.owner = &client{}
 	over := make(chan struct{})
 	go func() { defer close(over); x.keepState(t.Context()) }()
-	waitFor(t, "it is asked", func() bool { return x.moving.wants.Load() != nil })
+	waitFor(t, "it is asked", func() bool { return x.moving.inquiry.Wanted() })
 	x.work.Lock()
 	x.moving.state = &continuity.State{}
 	x.work.Unlock()

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"math/rand/v2"
+	"net"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/listener/inquiry"
+	"github.com/coteriedb/coterie/internal/listener/known"
 	"github.com/coteriedb/coterie/internal/listener/socket"
 	"github.com/coteriedb/coterie/internal/listener/startup"
 )
@@ -247,7 +250,7 @@ func TestSessionsInTheKernelAreLeftThere(t *testing.T) {
 	})
 	before := g.srv.Stats().Offloaded
 	for end := time.Now().Add(100 * time.Millisecond); time.Now().Before(end); { // a question would come every millisecond
-		g.srv.unknownStates(time.Now())
+		g.srv.inquirer.Unknown(time.Now())
 	}
 	if after := g.srv.Stats().Offloaded; after != before || x.path() != PathKernel {
 		t.Errorf("it was lent %d times more, and is with %s", after-before, x.path())
@@ -297,21 +300,33 @@ func TestChangeThatTheOwnServerNeverGot(t *testing.T) {
 // A session whose next request is executed again, and can write nothing, is not asked for its state before that: the
 // question would end the transaction in which it can write nothing.
 func TestGuardedSessionIsNotAsked(t *testing.T) {
-	x := &session{srv: &Server{}, moving: newMoving(nil)}
+	ours, backend := net.Pipe()
+	defer func() { _, _ = ours.Close(), backend.Close() }()
+	x := &session{srv: &Server{}, moving: newMoving(&client{}), backend: ours, cut: make(chan struct{})}
 	x.work.Status.Store('I')
+	x.moving.guarding.Begin('P')
 	send := func([]byte) error { t.Error("it is asked"); return nil }
-	for _, patient := range []bool{false, true} {
-		x.moving.guarding.Begin('P')
-		q := &question{patient: patient, done: make(chan struct{})}
-		x.ask(q, true, send)
-		if waits := x.moving.wants.Swap(nil) == q; waits != patient || !patient && (q.err == nil || q.err.Error() != refusedBusy) {
-			t.Errorf("patient %v: it waits: %v, %v", patient, waits, q.err)
-		}
+	why := make(chan string, 1)
+	go func() {
+		_, is := inquiry.Read(t.Context(), x)
+		why <- is
+	}()
+	waitFor(t, "a drain asks", x.moving.inquiry.Wanted)
+	if x.ask(true, send); <-why != inquiry.Busy {
+		t.Error("a drain does not hear why")
+	}
+	over := make(chan struct{})
+	go func() { defer close(over); inquiry.Keep(t.Context(), x, known.Times{}) }()
+	waitFor(t, "it is to be known", x.moving.inquiry.Wanted)
+	if x.ask(true, send); !x.moving.inquiry.Wanted() {
+		t.Error("it does not wait")
 	}
 	asked := false
 	x.moving.guarding.Takes('Z')
-	x.ask(&question{done: make(chan struct{})}, true, func([]byte) error { asked = true; return nil })
+	x.ask(true, func([]byte) error { asked = true; return nil })
 	if !asked {
 		t.Error("it is not asked afterwards either")
 	}
+	close(x.cut)
+	<-over
 }

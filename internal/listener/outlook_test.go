@@ -13,6 +13,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/listener/continuity"
+	"github.com/coteriedb/coterie/internal/listener/inquiry"
 	"github.com/coteriedb/coterie/internal/listener/sessionstate"
 )
 
@@ -65,7 +66,7 @@ func (g *group) bring(c outlookCase) (conn *pgx.Conn, ended <-chan error) {
 	g.do(conn, c.before...)
 	x := g.sessionOf(conn.PgConn().Conn())
 	waitFor(g.t, c.name+" was asked", func() bool {
-		_, asks := x.asksAgain()
+		_, asks := inquiry.Due(x, time.Now(), g.srv.inquirer.Times, g.srv.drain.Load() != nil)
 		return !asks
 	})
 	x.work.Lock()

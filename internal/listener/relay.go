@@ -8,14 +8,17 @@ import (
 	"slices"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/assert"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/listener/gate"
 	"github.com/coteriedb/coterie/internal/listener/giveback"
+	"github.com/coteriedb/coterie/internal/listener/inquiry"
 	"github.com/coteriedb/coterie/internal/listener/lone"
 	"github.com/coteriedb/coterie/internal/listener/socket"
 	"github.com/coteriedb/coterie/internal/listener/startup"
 	"github.com/coteriedb/coterie/internal/listener/stmt"
+	"github.com/coteriedb/coterie/internal/listener/underway"
 )
 
 // relay carries bytes both ways until either side ends, and returns when both directions have. It reports whether the
@@ -39,7 +42,7 @@ func (x *session) relay() (moved bool) {
 	if x.work.Leaving.Load() && x.ended.Load() == nil && x.detach(up) {
 		return true
 	}
-	keeps := x.keepsBackend.Load() && x.moving.asked == nil && x.answers.AtBoundary() && x.in.Buffered() == 0
+	keeps := x.keepsBackend.Load() && !x.moving.inquiry.Answering() && x.answers.AtBoundary() && x.in.Buffered() == 0
 	if !keeps {
 		_ = x.backend.Close()
 	}
@@ -111,7 +114,7 @@ func (x *session) stops(err error, kept int) bool {
 		x.sendFinal(x.finalError(err))
 		return true
 	}
-	if x.moving.wants.Load() != nil { // the answer for which it waited may have come
+	if x.moving.inquiry.Wanted() { // the answer for which it waited may have come
 		x.askWanted(kept)
 	}
 	return false
@@ -211,7 +214,7 @@ func (p *passing) kept() []byte { return p.b[p.from:] }
 // before. kept is how many bytes, now at the front of b, are left for the next chunk.
 func (x *session) pass(b []byte, seen int) (kept int, err error) {
 	all := b
-	if x.moving.asked != nil {
+	if x.moving.inquiry.Answering() {
 		rest, aside, err := x.answered(b)
 		if err == nil {
 			err = x.write(aside)
@@ -419,3 +422,70 @@ func (x *session) observeKey(body []byte) {
 
 // fromNode reports whether the backend is behind another node's listener.
 func (x *session) fromNode() bool { return !x.work.Local && !x.relayed }
+
+// The goroutine that reads the server's answers also asks the server for the session's state (package inquiry).
+
+// Inquiry and the following methods are what package inquiry needs of a session.
+func (x *session) Inquiry() *inquiry.Session { return &x.moving.inquiry }
+
+// Underway returns what is under way in the session.
+func (x *session) Underway() *underway.Work { return &x.work }
+
+// Facts returns what is asked about the session now.
+func (x *session) Facts() inquiry.Facts {
+	return inquiry.Facts{
+		Move:    ag.SessionMove{Replica: x.replica, User: x.user, Database: x.database, Client: x.addr, Since: x.since},
+		Carried: x.bytesIn.Load() + x.bytesOut.Load(), Process: x.backendPID(), Relayed: x.relayed, Over: x.ended.Load() != nil,
+		Immovable: x.moving.immovable(x.relayed), Ended: x.cut, Left: x.moving.left,
+	}
+}
+
+// Wake has the carrier of the session look whether it is to be asked, or leaves.
+func (x *session) Wake() {
+	if p := x.onLoop.Load(); p != nil {
+		x.reclaim()
+		p.loop.Post(p.guarded(func() { p.woken(); p.updateInterest() }))
+		return
+	}
+	_ = x.backend.SetReadDeadline(time.Unix(1, 0))
+}
+
+// woken is called by downstream when a read was interrupted. It reports whether the session leaves.
+func (x *session) woken(kept int) (leaves bool) {
+	_ = x.backend.SetReadDeadline(time.Time{})
+	if x.ended.Load() != nil || x.keepsBackend.Load() { // end, or upstream, may have set the deadline before it was cleared
+		_ = x.backend.SetReadDeadline(time.Unix(1, 0))
+		return false
+	}
+	x.askWanted(kept)
+	return x.work.Leaving.Load()
+}
+
+// askWanted sends the question that waits, if one does.
+func (x *session) askWanted(kept int) {
+	if x.moving.inquiry.Wanted() {
+		x.ask(kept == 0, func(b []byte) error { _, err := x.backend.Write(b); return err })
+	}
+}
+
+// ask sends the question that waits. boundary is whether no message of the server has begun.
+func (x *session) ask(boundary bool, send func([]byte) error) {
+	x.moving.inquiry.Ask(&x.work, inquiry.Point{
+		Opening: x.starting,
+		Between: boundary && x.answers.AtBoundary() && !x.moving.guarding.On(), // the question's Sync would end what guard has begun
+	}, send)
+}
+
+// answered takes what belongs to the answer to a question. rest is what does not, aside what the client gets before.
+func (x *session) answered(b []byte) (rest, aside []byte, err error) {
+	return x.moving.inquiry.Take(b, func(status map[string]string, unanswered []byte) error {
+		if unanswered != nil {
+			x.moving.unanswered = unanswered
+		}
+		if on := status[gate.HotStandby]; on == "" || !x.recovery.Over('S', []byte(gate.HotStandby+"\x00"+on)) {
+			return nil
+		}
+		x.end(promotedUnder)
+		return errPromoted
+	})
+}

@@ -187,6 +187,14 @@ func (s *Server) cancelRelayed(key []byte) (delivered func()) {
 	return func() {}
 }
 
+// backendPID returns the process of the session's backend on this node.
+func (x *session) backendPID() uint32 {
+	if key := x.backendKey.Load(); key != nil && len(*key) >= 4 {
+		return binary.BigEndian.Uint32(*key)
+	}
+	return x.pid
+}
+
 // giveBack gives a session that has left its backend to the listener of its client.
 func (x *session) giveBack() {
 	defer x.moving.over()

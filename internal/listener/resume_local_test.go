@@ -13,6 +13,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/listener/continuity"
+	"github.com/coteriedb/coterie/internal/listener/inquiry"
 	"github.com/coteriedb/coterie/internal/listener/replay"
 )
 
@@ -197,7 +198,7 @@ func TestTransactionsThatAPlannedFailoverCutsGoOn(t *testing.T) {
 		const slow = "select pg_sleep(case current_setting('cluster_name') when 'a' then 600 else 0 end)"
 		slept := later(sleeps, slow)
 		waitFor(t, "it sleeps", func() bool { return g.waiting(slow) > 0 })
-		busy := func(cut string) ag.SessionMove { return ag.SessionMove{Why: refusedBusy, Waits: true, Cut: cut} }
+		busy := func(cut string) ag.SessionMove { return ag.SessionMove{Why: inquiry.Busy, Waits: true, Cut: cut} }
 		want := map[string]ag.SessionMove{
 			"replayed": busy("executed again"), "twice": busy("its transaction fails with 40001: " + replay.NotTwice), "idle": {}, "sleeps": busy("executed again"),
 			"changed": busy("ends: its state had changed and was not read since"), "seed": {Why: "it has set the seed of random"},

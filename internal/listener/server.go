@@ -17,6 +17,7 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"net/netip"
 	"runtime/debug"
 	"sort"
 	"sync"
@@ -31,6 +32,7 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/continuity"
 	"github.com/coteriedb/coterie/internal/listener/counters"
 	"github.com/coteriedb/coterie/internal/listener/hba"
+	"github.com/coteriedb/coterie/internal/listener/inquiry"
 	"github.com/coteriedb/coterie/internal/listener/known"
 	"github.com/coteriedb/coterie/internal/listener/lag"
 	"github.com/coteriedb/coterie/internal/listener/login"
@@ -52,10 +54,9 @@ type Server struct {
 	counts         counters.Counters
 	pool           pool.Pool
 	drain          atomic.Pointer[activeDrain] // nil: no drain
-	inquiry        inquiry
+	inquirer       inquiry.Inquirer[*session]
 	readerPatience time.Duration
 	rules          underway.Rules              // by which sessions go on at another server
-	keep           known.Times                 // how often sessions are asked for their state
 	flushed        sharedquery.Query[ag.LSN]   // how far the local PostgreSQL has flushed
 	leads          sharedquery.Query[struct{}] // whether this node still leads
 	lag            *lag.Judge                  // how far copies are behind
@@ -93,7 +94,6 @@ func New(cfg Config) (*Server, error) {
 		closed:         make(chan struct{}),
 		starting:       make(chan struct{}, full.Limits.Starting),
 		readerPatience: readerPatience,
-		keep:           known.Times{Tick: cmp.Or(full.keepTick, known.Tick), Pause: cmp.Or(full.keepTick, known.PauseMin), Idle: cmp.Or(full.keepTick, known.Idle)},
 		flushes:        admission.NewBudget(eachFlush, allFlushes, maxFlushers),
 	}
 	s.rules.Continuity, s.rules.Replay = full.Continuity, full.Replay
@@ -112,6 +112,7 @@ func New(cfg Config) (*Server, error) {
 	})
 	s.life, s.stop = context.WithCancelCause(context.Background())
 	s.logins = login.New(s.loginConfig())
+	s.setInquirer()
 	s.SetRules(full.Rules)
 	s.ports.Log, s.ports.Accept = s.log, s.acceptNamed
 	if err := errors.Join(s.ports.Listen(s.life, full.ReadWrite, false), s.ports.Listen(s.life, full.ReadOnly, true)); err != nil {
@@ -119,6 +120,20 @@ func New(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	return s, nil
+}
+
+// setInquirer sets how sessions are asked for their states.
+func (s *Server) setInquirer() {
+	i, tick := &s.inquirer, s.cfg.keepTick
+	i.Life, i.Closed, i.Sheltered, i.Panicked = s.life, s.closed, s.sheltered, errInternal.Error()
+	i.Times = known.Times{Tick: cmp.Or(tick, known.Tick), Pause: cmp.Or(tick, known.PauseMin), Idle: cmp.Or(tick, known.Idle)}
+	i.Continues, i.Draining = s.rules.Continues, func() bool { return s.drain.Load() != nil }
+	i.Local = s.localSessions
+	i.Followed = func() []*session { return s.where(func(x *session) bool { return x.work.Known.Follows }) }
+	i.Rescued = func(x *session, f func()) {
+		defer x.rescue("keeping its state")
+		f()
+	}
 }
 
 // loginConfig returns what logins need of this listener.
@@ -175,7 +190,7 @@ func (s *Server) Serve(ctx context.Context) error {
 	}
 	s.wg.Go(s.moveReaders)
 	if s.cfg.Continuity != nil {
-		s.background("keeping the states of sessions", s.keepStates)
+		s.background("keeping the states of sessions", s.inquirer.KeepKnown)
 	}
 	if s.cfg.Position != nil {
 		s.wg.Go(s.keepAge)
@@ -377,6 +392,43 @@ func (s *Server) acceptNamed(p ports.Port) error {
 	defer s.wg.Done()
 	s.wg.Go(func() { s.accept(p) })
 	return nil
+}
+
+// LeaveAddress ends the sessions of clients connected to a local address that is about to leave this machine, those
+// that have no server at the moment, too. It waits a moment for their final messages to be sent.
+func (s *Server) LeaveAddress(ctx context.Context, a netip.Addr, why string) {
+	on := func(raw net.Conn) bool {
+		t, ok := raw.LocalAddr().(*net.TCPAddr)
+		return ok && t.AddrPort().Addr().Unmap().WithZone("") == a
+	}
+	mine := func(x *session) bool { return !x.relayed && on(x.raw) }
+	ctx, cancel := context.WithTimeout(ctx, leaveTimeout)
+	defer cancel()
+	for {
+		left := 0
+		s.mu.Lock()
+		for c := range s.unserved {
+			if on(c.Raw) {
+				left++
+				c.giveUp(errors.New(why))
+			}
+		}
+		for _, x := range s.sessions {
+			if mine(x) {
+				left++
+			}
+		}
+		s.mu.Unlock()
+		if left == 0 {
+			return
+		}
+		s.endWhere(ending{reason: "address", why: why}, mine) // also one that has just found a server
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
 }
 
 // Stats returns the counters.

@@ -194,7 +194,8 @@ func (x *session) release(seen *pgwire.Framer, chunk []byte) (n int, d *activeDr
 	}
 	x.work.Midway = !seen.AtBoundary()
 	if x.work.Held = n == 0; n > 0 {
-		x.moving.state, x.moving.forwarded = nil, true
+		x.moving.state = nil
+		x.moving.inquiry.Forwarded()
 	}
 	return n, d, bad
 }
@@ -290,7 +291,7 @@ func (x *session) asksNumber(b []byte) (w *lone.Write, over bool) {
 // meanwhile, or if the server was silent for as long as a session waits for the next one: the change was not sent, and
 // the client hears so.
 func (x *session) awaitsNumber(w *lone.Write) bool {
-	deadline, look := time.NewTimer(max(x.srv.cfg.HoldMax, x.srv.cfg.ConnectWait)), time.NewTicker(x.srv.keep.Tick)
+	deadline, look := time.NewTimer(max(x.srv.cfg.HoldMax, x.srv.cfg.ConnectWait)), time.NewTicker(x.srv.inquirer.Times.Tick)
 	defer deadline.Stop()
 	defer look.Stop()
 	for {
