@@ -248,16 +248,26 @@ func joinConn(ctx context.Context, addr string, t Token) (*tls.Conn, error) {
 	return conn, nil
 }
 
-// verifyPinned requires the authority with the token's pin in the chain, and a node of the token's group signed by it.
+// errNoReplica keeps a joiner from proving its token's secret to a witness. A witness reads the verifiers of all tokens
+// in the quorum's store, and with a verifier a proof tells the secret: it could join as a replica by that.
+var errNoReplica = errors.New("only replicas admit nodes, and a token is proved to nobody else")
+
+// verifyPinned requires the authority with the token's pin in the chain, and a replica of the token's group signed by
+// it.
 func verifyPinned(cs tls.ConnectionState, t Token) error {
 	id, err := certs.VerifyPinned(cs.PeerCertificates, t.CAPin, certForServer)
 	if errors.Is(err, certs.ErrNotPinned) {
 		return ErrWrongGroup
 	}
-	if err == nil && id.Group != t.Group {
-		err = ErrWrongGroup
+	switch {
+	case err != nil:
+		return err
+	case id.Group != t.Group:
+		return ErrWrongGroup
+	case id.Kind != certs.KindReplica:
+		return fmt.Errorf("the node there is the witness %s: %w", id.ID, errNoReplica)
 	}
-	return err
+	return nil
 }
 
 // verify checks that the grant is what was asked for, under the authority the token pinned.

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -245,6 +246,29 @@ func TestJoinPinsTheAuthority(t *testing.T) {
 	tok = otherR.token(t, certs.KindReplica, time.Hour, e.Addr().String(), other.Addr().String())
 	if _, err := Join(within(t), tok, request("b", certs.KindReplica), newTestKey(t)); err != nil {
 		t.Errorf("the second address was not tried: %v", err)
+	}
+}
+
+// TestSecretIsNotProvedToAWitness puts a stolen witness where a joiner looks for a replica. It has the verifier of the
+// token from the quorum's store, with which a proof would tell it the secret.
+func TestSecretIsNotProvedToAWitness(t *testing.T) {
+	good, r := joinable(t)
+	thief, err := certs.CreateNode(t.TempDir(), r.ca, certs.Identity{Group: groupA, Kind: certs.KindWitness, ID: "w"}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var asked atomic.Int32
+	e := start(t, Config{Node: thief, Join: func(ctx context.Context, id string, verify func([]byte) bool, req JoinRequest) (JoinGrant, error) {
+		asked.Add(1)
+		return r.join(ctx, id, verify, req)
+	}})
+	tok := r.token(t, certs.KindReplica, time.Hour, e.Addr().String())
+	if _, err := Join(within(t), tok, request("b", certs.KindReplica), newTestKey(t)); !errors.Is(err, errNoReplica) || asked.Load() != 0 {
+		t.Errorf("a witness was given %d proofs: %v", asked.Load(), err)
+	}
+	tok.Addresses = append(tok.Addresses, good.Addr().String())
+	if _, err := Join(within(t), tok, request("b", certs.KindReplica), newTestKey(t)); err != nil {
+		t.Errorf("the next address was not tried: %v", err)
 	}
 }
 
