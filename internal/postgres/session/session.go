@@ -38,8 +38,9 @@ func (v Server) Version() int {
 }
 
 // Params are the settings of the agent's sessions (docs/internals/postgresql.md, "Sessions of the agent"). They
-// override the settings of roles and databases: these sessions do not time out, do not wait for secondaries, and do not
-// find other users' functions.
+// override the settings of roles and databases: these sessions do not time out, do not wait for secondaries, do not
+// find other users' functions, stay the superuser's, and read a quoted text as it was quoted. The owner of a database
+// may set all of these for it.
 func (v Server) Params() map[string]string {
 	p := map[string]string{
 		"application_name":                    Name,
@@ -52,6 +53,8 @@ func (v Server) Params() map[string]string {
 		"synchronous_commit":                  "local",
 		"client_min_messages":                 "warning",
 		"datestyle":                           "ISO",
+		"role":                                "none",
+		"standard_conforming_strings":         "on",
 	}
 	if v.Version() >= 17 {
 		p["transaction_timeout"] = "0"
