@@ -52,6 +52,45 @@ var kinds = []kind{
 	{note: true, sql: `SELECT format('publication %I goes along; a subscription to it elsewhere has to be made anew', pubname) FROM pg_publication WHERE pubname NOT IN ('` + forth + `', '` + back + `')`},
 }
 
+// ofOwners are kinds of a database where the owners of tables write the rows on green.
+var ofOwners = []kind{
+	{sql: `SELECT format('table %1$s applies row security to its owner, by whom its rows are written on the new cluster: ALTER TABLE %1$s NO FORCE ROW LEVEL SECURITY for the time of the upgrade', format('%I.%I', n.nspname, c.relname))
+		FROM ` + mine + ` AND c.relkind = 'r' AND c.relpersistence = 'p' AND c.relrowsecurity AND c.relforcerowsecurity AND NOT EXISTS (SELECT FROM pg_roles r WHERE r.oid = c.relowner AND (r.rolsuper OR r.rolbypassrls))`},
+	{sql: `SELECT format('table %1$s may not be written to by its owner, by whom its rows are written on the new cluster: GRANT INSERT, UPDATE, DELETE, TRUNCATE ON %1$s TO %2$I', format('%I.%I', n.nspname, c.relname), pg_get_userbyid(c.relowner))
+		FROM ` + mine + ` AND c.relkind = 'r' AND c.relpersistence = 'p' AND NOT (has_table_privilege(c.relowner, c.oid, 'INSERT') AND has_table_privilege(c.relowner, c.oid, 'UPDATE')
+		AND has_table_privilege(c.relowner, c.oid, 'DELETE') AND has_table_privilege(c.relowner, c.oid, 'TRUNCATE'))`},
+}
+
+// ofSuperuser are kinds of a database where the superuser writes the rows on a cluster. The parameter is which.
+var ofSuperuser = []kind{
+	{note: true, sql: `SELECT format('the superuser writes the rows of %s tables on the %s cluster, and functions that their owners have made, as in an index or a check, run as the superuser there: PostgreSQL before 16 knows nothing else. Go on only if you trust these owners: %s',
+		count(*), $1::text, string_agg(DISTINCT pg_get_userbyid(c.relowner)::text, ', ')) FROM ` + mine + ` AND c.relkind = 'r' AND c.relpersistence = 'p'
+		AND NOT EXISTS (SELECT FROM pg_roles r WHERE r.oid = c.relowner AND r.rolsuper) HAVING count(*) > 0`},
+}
+
+// writers adds what is to be known of who writes the rows: on green and, on the way back, on blue.
+func (f *Findings) writers(ctx context.Context, c *pgx.Conn, p *Pair, where string) error {
+	kinds, args := ofOwners, []any(nil)
+	if p.Install.Major < ownersWrite {
+		kinds, args = ofSuperuser, []any{"new"}
+	}
+	for _, k := range kinds {
+		if err := f.add(ctx, c, k, where, args...); err != nil {
+			return err
+		}
+	}
+	var blue int
+	if err := c.QueryRow(ctx, "SELECT current_setting('server_version_num')::int / 10000").Scan(&blue); err != nil || blue >= ownersWrite || !p.Keep || p.Install.Major < ownersWrite {
+		return err
+	}
+	for _, k := range ofSuperuser {
+		if err := f.add(ctx, c, k, where, "old"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // shared are the kinds of the whole cluster. The parameter is the number of databases.
 var shared = []kind{
 	{sql: `SELECT format('wal_level is %s, and logical replication needs logical: coterie settings set wal_level=logical, then coterie restart --postgres --all', setting)
@@ -86,7 +125,7 @@ func (p *Pair) Look(ctx context.Context) (f Findings, err error) {
 					return err
 				}
 			}
-			return nil
+			return f.writers(ctx, c, p, "database "+d+": ")
 		})
 		if err != nil {
 			return f, fmt.Errorf("look for what cannot go along: %w", err)

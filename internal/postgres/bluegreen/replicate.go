@@ -92,12 +92,16 @@ func publish(ctx context.Context, c *pgx.Conn, name string, tables []string) err
 	return err
 }
 
+// ownersWrite is the version from which on the rows of a table are written on green by the table's owner. Before it the
+// superuser writes them, and functions of the owner, as in an index or a check, run as the superuser.
+const ownersWrite = 16
+
 func (p *Pair) subscribe(ctx context.Context, c *pgx.Conn, database string, oid uint32) error {
 	from := fmt.Sprintf("host=%s port=%d user=%s dbname=%s application_name=%s", settings.QuoteConninfo(p.Sockets), session.Port,
 		settings.QuoteConninfo(p.Superuser), settings.QuoteConninfo(database), p.name())
 	with := fmt.Sprintf("copy_data = %t, create_slot = %[1]t, slot_name = '%s', streaming = off", !p.Back, p.slot(oid))
-	if p.Install.Major >= 16 {
-		with += ", run_as_owner = true" // else row security of a table's owner would apply
+	if p.Install.Major >= ownersWrite {
+		with += ", run_as_owner = false"
 	}
 	_, err := c.Exec(ctx, fmt.Sprintf("CREATE SUBSCRIPTION %[1]s CONNECTION '%[2]s' PUBLICATION %[1]s WITH (%[3]s)", p.name(), strings.ReplaceAll(from, "'", "''"), with))
 	return err
