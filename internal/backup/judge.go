@@ -168,7 +168,7 @@ func judgeAge(f Facts) []Finding {
 	}
 	for _, b := range f.Catalog.Backups {
 		if b.Failed {
-			out = append(out, Finding{Problem, fmt.Sprintf("the backup %s has pages with wrong checksums", b.Label), "the copy of " + cmp.Or(b.Node, "the primary") + " had them when it was made", "coterie seed NAME --verify for each replica, and coterie backup run --type full from a sound one"})
+			out = append(out, Finding{Problem, fmt.Sprintf("the backup %s has pages with wrong checksums", b.Label), "the copy of " + cmp.Or(b.Node, "the primary") + " had them when it was made", "coterie replica seed NAME --verify for each replica, and coterie backup run --type full from a sound one"})
 		}
 	}
 	return out

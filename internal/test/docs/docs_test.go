@@ -197,6 +197,29 @@ func TestFlagsInMessagesExist(t *testing.T) {
 	}
 }
 
+// TestFormerNamesAreNotSaid holds that neither a message nor a page tells its reader to run a command by a name that it
+// had before, which help does not list.
+func TestFormerNamesAreNotSaid(t *testing.T) {
+	former := regexp.MustCompile(`coterie (?:token|remove|resume|seed) [^\n]{0,40}`)
+	looked := 0
+	for path, text := range sources(t) {
+		if looked++; strings.HasSuffix(path, "_test.go") {
+			continue
+		}
+		if line := former.FindString(text); line != "" {
+			t.Errorf("%s says %q: it is below coterie member or coterie replica", path, line)
+		}
+	}
+	for page, text := range pages(t) {
+		if line := former.FindString(text); line != "" && page != "CHANGELOG.md" {
+			t.Errorf("%s says %q: it is below coterie member or coterie replica", page, line)
+		}
+	}
+	if looked < 500 {
+		t.Errorf("only %d files read", looked)
+	}
+}
+
 // commands lists the command lines of a page: lines of its code blocks, and code within sentences.
 func commands(text string) []string {
 	var found []string
