@@ -188,7 +188,17 @@ func ownNode(dir string, uid int) error {
 	return fail.Refusedf("%s is the node of user %s and is not given to user %s: run this as %[2]s", dir, name, ServerUserName)
 }
 
-// give changes the owner of a directory, and of nothing that has taken its place since it was looked at.
+// GiveDirectory gives a new, empty directory to the user.
+func GiveDirectory(dir string, u User) error {
+	if err := give(dir, u.UID, u.GID); err != nil {
+		return fmt.Errorf("give %s to user %s: %w", dir, u.Name, err)
+	}
+	return nil
+}
+
+// give changes the owner of a directory, and of nothing that has taken its place since it was looked at: what is there
+// belongs to the user already, or is root's and a node directory or empty. The user itself may be able to put a link
+// there, to a directory of root that is neither.
 func give(dir string, uid, gid int) error {
 	real, err := filepath.EvalSymlinks(dir)
 	if err != nil {
@@ -199,6 +209,19 @@ func give(dir string, uid, gid int) error {
 		return err
 	}
 	defer func() { _ = f.Close() }()
+	st, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if owner := int(st.Sys().(*syscall.Stat_t).Uid); owner != uid {
+		names, err := f.Readdirnames(-1)
+		if err != nil {
+			return err
+		}
+		if owner != 0 || len(names) > 0 && !slices.Contains(names, config.File) {
+			return fail.Refusedf("another directory has taken its place, %s; who could do that? Nothing was given away", real)
+		}
+	}
 	return f.Chown(uid, gid)
 }
 

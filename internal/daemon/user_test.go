@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -35,5 +36,39 @@ func TestNodeOfAnotherUser(t *testing.T) {
 	st, err := os.Stat(dir)
 	if err != nil || int(st.Sys().(*syscall.Stat_t).Uid) != theirs {
 		t.Errorf("the directory belongs to another user now: %+v, %v", st, err)
+	}
+}
+
+// TestGiveLooksAtWhatItGives puts a link to a directory of root in the place of one that is given to a user, as that
+// user can where it owns the parent. Only an empty directory, a node's, and the user's own are given.
+func TestGiveLooksAtWhatItGives(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("NOT RUN: only root gives directories away")
+	}
+	const to = 54321
+	for name, c := range map[string]struct {
+		file  string // in the directory
+		owner int
+		given bool
+	}{
+		"empty": {"", 0, true}, "a node": {config.File, 0, true}, "root's": {"passwd", 0, false}, "its own": {"file", to, true}, "another user's": {"", to + 1, false},
+	} {
+		real, link := t.TempDir(), filepath.Join(t.TempDir(), "node")
+		if c.file != "" {
+			if err := os.WriteFile(filepath.Join(real, c.file), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := errors.Join(os.Chown(real, c.owner, 0), os.Symlink(real, link)); err != nil {
+			t.Fatal(err)
+		}
+		err := GiveDirectory(link, User{UID: to, GID: to, Name: "server"})
+		st, serr := os.Stat(real)
+		if serr != nil {
+			t.Fatal(serr)
+		}
+		if uid := int(st.Sys().(*syscall.Stat_t).Uid); (err == nil) != c.given || c.given && uid != to || !c.given && uid != c.owner {
+			t.Errorf("%s: it belongs to %d, %v", name, uid, err)
+		}
 	}
 }

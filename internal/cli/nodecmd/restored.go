@@ -75,8 +75,8 @@ func (r *Restored) GiveDir(c *cobra.Command, args []string) (done bool, err erro
 	if err := os.MkdirAll(r.Dir, 0o700); err != nil {
 		return true, fmt.Errorf("make %s: %w", r.Dir, err)
 	}
-	if err := os.Chown(r.Dir, u.UID, u.GID); err != nil {
-		return true, fmt.Errorf("give %s to the server's user: %w", r.Dir, err)
+	if err := daemon.GiveDirectory(r.Dir, u); err != nil {
+		return true, err
 	}
 	return true, AsServerUser(c.Context(), c.OutOrStdout(), c.ErrOrStderr(), args)
 }
