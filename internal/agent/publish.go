@@ -142,6 +142,7 @@ func (a *Agent) Known() availability.Facts {
 	}
 	f := availability.Facts{View: *v, Members: map[ag.ReplicaID]availability.Member{}}
 	if r := a.routes.Load(); r != nil {
+		f.Routes = r
 		// a primary that died has said that it is open
 		f.Open = r.WriteOpen && r.Primary == v.Record.Epoch.Leader && (r.Primary == v.Self || slices.Contains(v.Reach, r.Primary))
 	}

@@ -13,6 +13,7 @@ type Facts struct {
 	View    ag.View
 	Open    bool                    // the primary takes writes, by its own last report or, on itself, by its decision
 	Members map[ag.ReplicaID]Member // last reports, this node's own among them
+	Routes  *ag.Routes              // by which this node sends sessions; nil: not known
 	// Voters are the ids of the voting members by the quorum's own list; nil: not known, or the quorum is external.
 	Voters []uint64
 	// Stray is how the quorum's list of members and the configuration differ, if they do for longer than a change of

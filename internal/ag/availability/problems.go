@@ -39,6 +39,9 @@ func (f Facts) problems(r Report) []Problem {
 		id := string(x.ID)
 		add(Warning, id, "coterie member replace "+id+" makes a token for its successor; coterie member remove "+id+" gives it up", "%s was taken out to be replaced, and no node has joined in its place", id)
 	}
+	if why := f.unread(r); why != "" {
+		add(Warning, group, "coterie routing show says why each replica is passed over", "%s", why)
+	}
 	for _, why := range f.Logins {
 		add(Warning, string(v.Self), mendLogins(string(v.Self)), "%s", why)
 	}
@@ -57,6 +60,33 @@ func (f Facts) problems(r Report) []Problem {
 	}
 	slices.SortStableFunc(out, func(a, b Problem) int { return strings.Compare(string(a.Severity), string(b.Severity)) }) // Critical before Warning
 	return out
+}
+
+// unread returns how readers fare where no replica takes them that the routing list of the primary names; "": one does,
+// none is named, or a change of the primary has only just ended.
+func (f Facts) unread(r Report) string {
+	v, leader := f.View, f.View.Record.Epoch.Leader
+	if f.Routes == nil || !r.Writable || v.Group.Draft || v.Since > 0 && v.Since < turning || f.handsOver() || f.Routes.Primary != leader {
+		return ""
+	}
+	var named []string
+	for _, id := range slices.Concat(f.Routes.ReadList...) {
+		if x := string(id); id != leader && !slices.Contains(named, x) {
+			named = append(named, x)
+		}
+	}
+	_, _, ok := f.Routes.Pick(ag.ReadOnly, 0)
+	_, _, other := f.Routes.Pick(ag.ReadOnly, 0, leader)
+	p, _ := v.Group.Replica(leader)
+	switch {
+	case len(named) == 0 || other:
+		return ""
+	case !ok:
+		return fmt.Sprintf("no replica takes readers, and sessions that ask for one wait and are refused: the routing list of %s names %s", leader, strings.Join(named, ", "))
+	case len(p.Options.RoutingList) == 0: // by default the primary is the last entry, and what ails the others is said
+		return ""
+	}
+	return fmt.Sprintf("readers go to the primary, since no other replica of its routing list takes them: the list of %s names %s", leader, strings.Join(named, ", "))
 }
 
 func (f Facts) nextWithoutPrimary() string {

@@ -3,6 +3,7 @@ package availability
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
 )
@@ -61,6 +62,50 @@ func TestRefusedClientsOfAnotherMember(t *testing.T) {
 		}
 		if got := strings.Join(found, "; "); got != want || Assess(f).Level != Degraded {
 			t.Errorf("on %s: %s %q, want %q", self, Assess(f).Level, got, want)
+		}
+	}
+}
+
+// TestNoReplicaTakesReaders holds that a routing list that names no usable replica is a problem, and that the default
+// list is none, whose last entry is the primary.
+func TestNoReplicaTakesReaders(t *testing.T) {
+	t.Parallel()
+	refused, onPrimary := "no replica takes readers", "readers go to the primary"
+	for name, c := range map[string]struct {
+		list     [][]ag.ReplicaID // of the primary a; nil: the default
+		only     ag.PrimaryAllow
+		readable bool
+		since    time.Duration
+		want     string
+	}{
+		"b takes them":                      {list: [][]ag.ReplicaID{{"b"}}, readable: true},
+		"b does not":                        {list: [][]ag.ReplicaID{{"b"}}, want: refused},
+		"b does not, and a is listed":       {list: [][]ag.ReplicaID{{"b"}, {"a"}}, want: onPrimary},
+		"only a is listed":                  {list: [][]ag.ReplicaID{{"a"}}},
+		"by default":                        {},
+		"by default, and a takes none":      {only: ag.PrimaryAllowReadWrite, want: refused},
+		"a has led for a second":            {list: [][]ag.ReplicaID{{"b"}}, since: time.Second},
+		"a has led for a minute":            {list: [][]ag.ReplicaID{{"b"}}, since: time.Minute, want: refused},
+		"a is listed beside b, in one set":  {list: [][]ag.ReplicaID{{"b", "a"}}, want: onPrimary},
+		"a replica that the group has not":  {list: [][]ag.ReplicaID{{"x"}}, readable: true, want: refused},
+		"b takes them, behind one without":  {list: [][]ag.ReplicaID{{"x"}, {"b"}}, readable: true},
+		"b takes them, and a is in the set": {list: [][]ag.ReplicaID{{"a", "b"}}, readable: true},
+	} {
+		v := ag.View{Self: "a", Quorum: true, Reach: []ag.ReplicaID{"b"}, Since: c.since}
+		v.Group.Replicas = []ag.Replica{{ID: "a", AvailabilityMode: ag.SynchronousCommit}, {ID: "b", AvailabilityMode: ag.SynchronousCommit}}
+		v.Group.Replicas[0].Options.RoutingList, v.Group.Replicas[0].Options.PrimaryAllow = c.list, c.only
+		v.Record.Epoch = ag.EpochRecord{Epoch: 1, Phase: ag.PhaseLead, Leader: "a"}
+		f := Facts{View: v, Open: true, Members: map[ag.ReplicaID]Member{
+			"a": {Data: ag.DataPresent, Server: ag.ServerWritable, Streams: []ag.ReplicaID{"b"}}, "b": {Data: ag.DataPresent, Server: ag.ServerRecovery},
+		}, Routes: &ag.Routes{Primary: "a", WriteOpen: true, ReadList: v.Group.ReadList("a"), Targets: []ag.Target{{ID: "a", Healthy: true}, {ID: "b", Healthy: true, Readable: c.readable}}}}
+		found := ""
+		for _, p := range Assess(f).Problems {
+			if strings.Contains(p.Finding, "readers") {
+				found += p.Finding
+			}
+		}
+		if (c.want == "") != (found == "") || !strings.HasPrefix(found, c.want) {
+			t.Errorf("%s: %q, want %q", name, found, c.want)
 		}
 	}
 }
