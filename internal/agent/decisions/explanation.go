@@ -17,7 +17,10 @@ type Explanation struct {
 	Now     []Forecast              `json:"now"`
 	// NotReady is why the primary's death would not be survived without a person, by the judgement of the node that was
 	// asked; "": it would be, or that is not known.
-	NotReady  string     `json:"not_ready,omitempty"`
+	NotReady string `json:"not_ready,omitempty"`
+	// NoPrimary is why no primary leads now, by the judgement of the node that was asked; "": one does. The forecast is
+	// then what happens now.
+	NoPrimary string     `json:"no_primary,omitempty"`
 	Decisions []Decision `json:"decisions,omitempty"` // all there are, if asked for
 }
 

@@ -129,7 +129,7 @@ func printExplanation(w io.Writer, e *decisions.Explanation, how detail) error {
 	for _, id := range slices.Sorted(maps.Keys(e.Missing)) {
 		_, _ = fmt.Fprintf(w, "\n%s did not answer, so what it decided is not in this: %s\n", id, reason(e.Missing[id]))
 	}
-	printForecast(w, e.Now, e.NotReady)
+	printForecast(w, e)
 	switch {
 	case how.all:
 		_, _ = fmt.Fprintln(w, "\nEvery decision that is remembered:")
@@ -288,16 +288,25 @@ func reason(text string) string {
 }
 
 // printForecast prints what each node would do. A node's own conditions do not include its need of others, such as a
-// majority of the votes: notReady is the judgement of that.
-func printForecast(w io.Writer, now []decisions.Forecast, notReady string) {
-	if len(now) == 0 {
+// majority of the votes: NotReady is the judgement of that.
+func printForecast(w io.Writer, e *decisions.Explanation) {
+	switch {
+	case len(e.Now) == 0 && e.NoPrimary != "":
+		_, _ = fmt.Fprintf(w, "\nWhat happens next is not known here: %s. Run coterie explain on another member.\n", e.NoPrimary)
 		return
+	case len(e.Now) == 0:
+		return
+	case e.NoPrimary == "":
+		_, _ = fmt.Fprintln(w, "\nIf the primary failed now:")
+		if e.NotReady != "" {
+			_, _ = fmt.Fprintf(w, "  automatic failover is not ready: %s\n", e.NotReady)
+		}
+	case strings.HasSuffix(e.NotReady, "takes over now"):
+		_, _ = fmt.Fprintf(w, "\nNo primary leads now: %s. %s.\n", e.NoPrimary, e.NotReady)
+	default:
+		_, _ = fmt.Fprintf(w, "\nNo primary leads now: %s.\n  nobody takes over without a person: %s\n", e.NoPrimary, e.NotReady)
 	}
-	_, _ = fmt.Fprintln(w, "\nIf the primary failed now:")
-	if notReady != "" {
-		_, _ = fmt.Fprintf(w, "  automatic failover is not ready: %s\n", notReady)
-	}
-	for _, o := range now {
+	for _, o := range e.Now {
 		var not []string
 		for i, c := range o.Checks {
 			if !c.Holds && (o.Leads || i != 2) { // a forecast is about the time after the leader's death, so a living leader is not an obstacle
@@ -309,7 +318,7 @@ func printForecast(w io.Writer, now []decisions.Forecast, notReady string) {
 			_, _ = fmt.Fprintf(w, "  %s leads\n", o.Node)
 		case o.Leads:
 			_, _ = fmt.Fprintf(w, "  %s leads, but not for long: not so: %s\n", o.Node, strings.Join(not, "; "))
-		case len(not) == 0 && notReady != "":
+		case len(not) == 0 && e.NotReady != "":
 			_, _ = fmt.Fprintf(w, "  %s itself could take over\n", o.Node)
 		case len(not) == 0:
 			_, _ = fmt.Fprintf(w, "  %s would take over\n", o.Node)

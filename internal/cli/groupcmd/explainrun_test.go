@@ -116,7 +116,7 @@ func TestForecast(t *testing.T) {
 	yes, no := ag.Check{Condition: "sees a majority", Holds: true}, ag.Check{Condition: "is in V", Seen: "V is n1"}
 	living := ag.Check{Condition: "the leader is silent", Seen: "0s"}
 	var b strings.Builder
-	printForecast(&b, nil, "no majority")
+	printForecast(&b, &decisions.Explanation{NotReady: "no majority"})
 	if b.Len() > 0 {
 		t.Errorf("of nothing: %q", b.String())
 	}
@@ -126,7 +126,7 @@ func TestForecast(t *testing.T) {
 		{Node: "n2", Checks: []ag.Check{yes, yes, living}},
 		{Node: "n3", Checks: []ag.Check{no, yes, living}},
 	}
-	printForecast(&b, now, "")
+	printForecast(&b, &decisions.Explanation{Now: now})
 	want := `
 If the primary failed now:
   n1 leads
@@ -138,7 +138,7 @@ If the primary failed now:
 		t.Errorf("%s\nwant %s", b.String(), want)
 	}
 	b.Reset()
-	printForecast(&b, now[2:], "1 of 3 votes would be left")
+	printForecast(&b, &decisions.Explanation{Now: now[2:], NotReady: "1 of 3 votes would be left"})
 	want = `
 If the primary failed now:
   automatic failover is not ready: 1 of 3 votes would be left
@@ -147,6 +147,31 @@ If the primary failed now:
 `
 	if b.String() != want {
 		t.Errorf("%s\nwant %s", b.String(), want)
+	}
+}
+
+// TestForecastAfterTheDeath holds that a primary which has failed is told as that, with whether another takes over.
+func TestForecastAfterTheDeath(t *testing.T) {
+	t.Parallel()
+	for notReady, want := range map[string]string{
+		"it is switched off for maintenance": "No primary leads now: the primary n1 does not answer.\n  nobody takes over without a person: it is switched off for maintenance\n  n2 itself could take over\n",
+		"n2 takes over now":                  "No primary leads now: the primary n1 does not answer. n2 takes over now.\n  n2 itself could take over\n",
+	} {
+		var b strings.Builder
+		printForecast(&b, &decisions.Explanation{Now: []decisions.Forecast{{Node: "n2"}}, NotReady: notReady, NoPrimary: "the primary n1 does not answer"})
+		if got := strings.TrimPrefix(b.String(), "\n"); got != want {
+			t.Errorf("%s\nwant %s", got, want)
+		}
+	}
+}
+
+// TestForecastOfARemovedNode holds that a node that was removed forecasts nothing.
+func TestForecastOfARemovedNode(t *testing.T) {
+	t.Parallel()
+	var b strings.Builder
+	printForecast(&b, &decisions.Explanation{NotReady: "x", NoPrimary: "this node is no member of the group any more"})
+	if got := b.String(); got != "\nWhat happens next is not known here: this node is no member of the group any more. Run coterie explain on another member.\n" {
+		t.Error(got)
 	}
 }
 

@@ -84,8 +84,15 @@ func (s *Service) Explain() any {
 	}
 	told[s.Self] = own
 	e.Tell(told)
-	if r := s.Availability(); !r.Ready() {
+	r := s.Availability()
+	if !r.Ready() {
 		e.NotReady = strings.TrimPrefix(r.Automatic, "not ready: ")
+	}
+	if r.Primary == "" {
+		e.NoPrimary = r.Because
+	}
+	if r.Removed {
+		e.Now = nil // the node takes part in nothing, and knows of nothing
 	}
 	return e
 }

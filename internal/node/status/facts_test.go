@@ -363,8 +363,19 @@ func TestExplain(t *testing.T) {
 	if !ok || e.Node != "a" || len(e.Missing) != 1 || e.Missing["c"] != errTest.Error() || len(e.Asked) != 3 {
 		t.Errorf("%+v", e)
 	}
+	if e.NoPrimary != "" {
+		t.Errorf("a primary leads, and the explanation says %q", e.NoPrimary)
+	}
 	if e.NotReady == "" || "not ready: "+e.NotReady != b.Availability().Automatic {
 		t.Errorf("automatic failover: %q, and by the status %q", e.NotReady, b.Availability().Automatic)
+	}
+	b.agent.view.Reach, b.agent.view.Record.Epoch.Leader = []ag.ReplicaID{"c", "w"}, "b"
+	if e, _ := b.Explain().(decisions.Explanation); e.NoPrimary != "the primary b does not answer" {
+		t.Errorf("the primary is dead, and the explanation says %q", e.NoPrimary)
+	}
+	b.disowned, b.agent.view.Reach = true, nil
+	if e, _ := b.Explain().(decisions.Explanation); e.Now != nil || !strings.Contains(e.NoPrimary, "no member of the group any more") {
+		t.Errorf("a node that was removed forecasts %+v, %q", e.Now, e.NoPrimary)
 	}
 	if d := b.Decisions(); len(d) != 1 || d[0].Rule != ag.RuleLead || d[0].Because != "all is well" || d[0].Epoch != 7 {
 		t.Errorf("%+v", d)
