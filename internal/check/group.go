@@ -101,6 +101,9 @@ func judgeCertificate(name string, left time.Duration) Finding {
 	return f
 }
 
+// removed begins the finding of a node that the group does not have any more.
+const removed = "this node is no member of the group any more"
+
 // FindGroup returns what is wrong with the group, as coterie status says it, and the replicas that could not lead.
 func FindGroup(ctx context.Context, dir string) ([]Finding, error) {
 	l, err := config.NewLayout(dir)
@@ -121,6 +124,9 @@ func FindGroup(ctx context.Context, dir string) ([]Finding, error) {
 		if p[0] == "Critical" {
 			f.Level, f.Why = Problem, "clients have no service, or the next failure takes it away"
 		}
+		if strings.HasPrefix(f.What, removed) {
+			f.Why = "clients that connect here are served by nobody; the group itself may be well"
+		}
 		if p[2] != nil {
 			f.Run = fmt.Sprint(p[2])
 		}
@@ -137,14 +143,14 @@ func FindGroup(ctx context.Context, dir string) ([]Finding, error) {
 	}
 	out = append(out, listener...)
 	never, err := rowsOf(ctx, cl, `SELECT name, failover_mode FROM coterie.replicas
-WHERE availability_mode = 'SYNCHRONOUS_COMMIT' AND join_state = 'JOINED' AND role <> 'PRIMARY' AND (failover_mode <> 'AUTOMATIC' OR suspended)`)
+WHERE availability_mode = 'SYNCHRONOUS_COMMIT' AND join_state = 'JOINED' AND role <> 'PRIMARY' AND failover_mode <> 'AUTOMATIC' AND NOT suspended`)
 	if err != nil {
 		return nil, err
 	}
 	for _, r := range never {
 		out = append(out, Finding{
-			Level: Warning, What: fmt.Sprintf("%v is synchronous, and can never take over by itself (FAILOVER_MODE = %v, or suspended)", r[0], r[1]),
-			Why: "commits wait for it, and it does not help availability", Run: fmt.Sprintf("coterie replica set %v failover_mode=AUTOMATIC, or coterie replica resume %[1]v", r[0]),
+			Level: Warning, What: fmt.Sprintf("%v is synchronous, and can never take over by itself (FAILOVER_MODE = %v)", r[0], r[1]),
+			Why: "commits wait for it, and it does not help availability", Run: fmt.Sprintf("coterie replica set %v failover_mode=AUTOMATIC", r[0]),
 		})
 	}
 	if len(out) == 0 {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/admin/console"
+	"github.com/coteriedb/coterie/internal/ag/availability"
 	"github.com/coteriedb/coterie/internal/cli/clitest"
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/etcd/standalone"
@@ -109,7 +110,7 @@ func TestFindGroup(t *testing.T) {
 	a.OnSQL("availability_group_listener_ip_addresses", []string{"ip_address", "state_desc"}, []any{"10.0.0.9", "OFFLINE"})
 	a.OnSQL("state = 'FAILED'", []string{"node", "address", "problem"}, []any{"n1", "10.0.1.9/24", "no right; run it by the unit"})
 	a.OnSQL("state = 'OFFLINE'", []string{"problem"}, []any{"no device is in 10.0.0.0/24"})
-	a.OnSQL("failover_mode <> 'AUTOMATIC' OR suspended", []string{"name", "failover_mode"}, []any{"n2", "MANUAL"})
+	a.OnSQL("failover_mode <> 'AUTOMATIC' AND NOT suspended", []string{"name", "failover_mode"}, []any{"n2", "MANUAL"})
 	found, err := FindGroup(t.Context(), a.Layout.Dir)
 	if err != nil {
 		t.Fatal(err)
@@ -120,7 +121,7 @@ func TestFindGroup(t *testing.T) {
 		"problem n1 does not serve 10.0.1.9/24 of the listener: no right",
 		"problem no address of the listener is up: no device is in 10.0.0.0/24",
 		"warning the listener's name 127.0.0.1 leads to 127.0.0.1, and the listener is at 10.0.0.9",
-		"warning n2 is synchronous, and can never take over by itself (FAILOVER_MODE = MANUAL, or suspended)",
+		"warning n2 is synchronous, and can never take over by itself (FAILOVER_MODE = MANUAL)",
 	}
 	if got := said(found); !slices.Equal(got, want) {
 		t.Errorf("found\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
@@ -128,6 +129,33 @@ func TestFindGroup(t *testing.T) {
 	for _, f := range found {
 		if f.Why == "" || f.Run == "" {
 			t.Errorf("%s: no reason, or nothing to run", f.What)
+		}
+	}
+}
+
+// TestRemovedNodeIsNoDeadGroup holds that a node which was removed is told as that: its group is not called dead, and
+// coterie recover, which would make another group of it, is not named.
+func TestRemovedNodeIsNoDeadGroup(t *testing.T) {
+	t.Parallel()
+	a := clitest.NewAgent(t)
+	c := config.Config{
+		Node: "n3", Kind: "witness", Group: "0d9c6d8e-7e47-4b8a-8a4e-0123456789ab", GroupName: "shop",
+		Endpoint: config.Address{Listen: "127.0.0.1:5022", Advertise: "127.0.0.1:5022"}, HTTP: config.Address{Listen: "127.0.0.1:8008", Advertise: "127.0.0.1:8008"},
+	}
+	if err := c.Save(a.Layout.Dir); err != nil {
+		t.Fatal(err)
+	}
+	a.SetStatus(api.Status{Node: "n3", Availability: availability.Report{Removed: true, Because: "this node is no member of the group any more"}})
+	a.OnSQL("", []string{"none"})
+	a.OnSQL("FROM coterie.problems", []string{"severity", "finding", "run"}, []any{"Critical", "this node is no member of the group any more: what it shows is what it saw last", "coterie status on a member of the group"})
+	quorum, err := FindQuorum(t.Context(), a.Layout.Dir)
+	group, errGroup := FindGroup(t.Context(), a.Layout.Dir)
+	if err != nil || errGroup != nil || len(quorum) != 1 || len(group) != 1 {
+		t.Fatalf("%+v, %v; %+v, %v", quorum, err, group, errGroup)
+	}
+	for _, f := range append(quorum, group...) {
+		if f.Level != Problem || !strings.HasPrefix(f.What, "this node is no member") || strings.Contains(f.Run, "recover") || !strings.Contains(f.Run, "on a member") || strings.Contains(f.Why, "no service") {
+			t.Errorf("%+v", f)
 		}
 	}
 }

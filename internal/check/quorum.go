@@ -69,6 +69,11 @@ func findEmbedded(ctx context.Context, dir string) ([]Finding, error) {
 	switch {
 	case err != nil:
 		f.What += "; no agent answers here, so its list of members was not compared with the configuration"
+	case st.Availability.Removed:
+		f = Finding{
+			Level: Problem, What: st.Availability.Because, Why: "the quorum of its former group does not answer it any more",
+			Run: "coterie check quorum on a member of the group; to bring this machine back: coterie join in an empty directory",
+		}
 	case st.Availability.QuorumDiffers != "":
 		f = Finding{
 			Level: Problem, What: st.Availability.QuorumDiffers, Why: "the votes that are counted are not those that exist: a failure that looks survivable may not be",

@@ -58,6 +58,9 @@ func ask(c *cobra.Command) (api.Status, *api.Client, error) {
 		return api.Status{}, nil, err
 	}
 	s, err := cl.Status(c.Context())
+	if err == nil && s.Availability.Removed {
+		return s, cl, fail.Unhealthyf("%s was removed from the group: it knows nothing of the group's maintenance; run the command on a member", s.Node)
+	}
 	return s, cl, cli.NoAgent(c, err)
 }
 

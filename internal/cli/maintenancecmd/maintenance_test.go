@@ -9,7 +9,9 @@ import (
 	"github.com/coteriedb/coterie/internal/admin/console"
 	"github.com/coteriedb/coterie/internal/admin/ddl"
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/ag/availability"
 	"github.com/coteriedb/coterie/internal/cli/clitest"
+	"github.com/coteriedb/coterie/internal/lib/fail"
 )
 
 // TestMaintenance holds which statement each command runs, and what it prints.
@@ -78,5 +80,17 @@ func TestValueHasTheTime(t *testing.T) {
 	now := time.Date(2026, 11, 25, 6, 0, 0, 0, time.FixedZone("", 3600))
 	if v, err := value(now, 90*time.Minute, "disk"); err != nil || v != "N'until 2026-11-25T06:30:00Z: disk'" {
 		t.Error(v, err)
+	}
+}
+
+// TestMaintenanceOnARemovedNode holds that a node which was removed says that, and not what it saw last.
+func TestMaintenanceOnARemovedNode(t *testing.T) {
+	a := clitest.NewAgent(t)
+	a.SetStatus(api.Status{Node: "n3", Group: "orders", Availability: availability.Report{Removed: true}})
+	for _, args := range [][]string{nil, {"on"}, {"off"}, {"off", "--all"}} {
+		r := clitest.Run(t, Maintenance(), a.Layout.Dir, args...)
+		if fail.KindOf(r.Err) != fail.Unhealthy || !strings.Contains(r.Err.Error(), "n3 was removed from the group") || r.Out != "" || len(a.Asked("SQL")) > 0 {
+			t.Errorf("%v: %v\n%s", args, r.Err, r.Out)
+		}
 	}
 }

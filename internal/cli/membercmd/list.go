@@ -86,7 +86,7 @@ func entries(st api.Status) []entry {
 		if r.Name == st.Node {
 			e.State += " (this node)"
 		}
-		if r.Connected != "CONNECTED" {
+		if r.Connected != "CONNECTED" && !st.Availability.Removed { // nobody answers a node that was removed
 			e.Next = fmt.Sprintf("%s does not answer: start it; if its machine is lost, coterie member replace %[1]s", r.Name)
 		}
 		all = append(all, e)

@@ -75,7 +75,7 @@ func (e Executor) Execute(ctx context.Context, who console.Principal, s ddl.Stat
 	start := time.Now()
 	r, err := e.execute(ctx, s)
 	if err != nil {
-		err = withSQLState(err)
+		err = e.withSQLState(err)
 	}
 	if s.Kind() != ddl.KindReport {
 		if err == nil {
@@ -122,8 +122,11 @@ func (s *Service) note(who console.Principal, operation string, took time.Durati
 }
 
 // withSQLState gives the errors of the management paths a state.
-func withSQLState(err error) error {
+func (s *Service) withSQLState(err error) error {
 	if errors.Is(err, etcd.ErrNoQuorum) {
+		if s.Status.Removed() {
+			return s.removed()
+		}
 		return fail.Numberedf(988, "no majority of the quorum answers: nothing was changed").WithHint("SELECT * FROM sys.dm_hadr_cluster_members")
 	}
 	return err

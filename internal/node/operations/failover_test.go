@@ -90,7 +90,7 @@ func TestFailoverRefusals(t *testing.T) {
 			continue
 		}
 		var told *console.Error
-		if !errors.As(withSQLState(err), &told) || told.State != tt.state || told.Number != tt.number {
+		if !errors.As(newBed(t).withSQLState(err), &told) || told.State != tt.state || told.Number != tt.number {
 			t.Errorf("%s: a statement is told %+v, want %s, %d", tt.name, told, tt.state, tt.number)
 			continue
 		}
@@ -128,10 +128,11 @@ func TestFailoverToAnyNamesTheReason(t *testing.T) {
 func TestWithSQLState(t *testing.T) {
 	t.Parallel()
 	var told fail.Error
-	if !errors.As(withSQLState(etcd.ErrNoQuorum), &told) || told.Number != 988 || told.Kind != fail.Unhealthy {
+	b := newBed(t)
+	if !errors.As(b.withSQLState(etcd.ErrNoQuorum), &told) || told.Number != 988 || told.Kind != fail.Unhealthy {
 		t.Errorf("no quorum: %+v", told)
 	}
-	if err := withSQLState(etcd.ErrClosed); !errors.Is(err, etcd.ErrClosed) {
+	if err := b.withSQLState(etcd.ErrClosed); !errors.Is(err, etcd.ErrClosed) {
 		t.Errorf("another: %v", err)
 	}
 }
@@ -493,5 +494,20 @@ func TestFailoverWithoutQuorum(t *testing.T) {
 	_, err := b.Failover(t.Context(), api.FailoverRequest{To: "b"})
 	if fail.KindOf(err) != fail.Unhealthy || b.store.x.Op != nil || b.agent.woken > 0 {
 		t.Errorf("%v, %s", err, b.store.x.Op)
+	}
+}
+
+// TestRemovedNodeSaysSo holds that a failover and a statement on a node which was removed tell that, and what to run,
+// and not that the quorum is lost, also where the node was down when it was removed.
+func TestRemovedNodeSaysSo(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	b.store.readErr, b.status.removed = etcd.ErrNoQuorum, true
+	_, failover := b.Failover(t.Context(), api.FailoverRequest{To: "b"})
+	_, _, statement := b.run(t, "ALTER AVAILABILITY GROUP DemoAG SET (MAINTENANCE = ON)")
+	for what, err := range map[string]error{"failover": failover, "statement": statement} {
+		if err == nil || !strings.Contains(err.Error(), "a was removed from the group") || !strings.Contains(err.Error(), "on a member, such as b") || fail.KindOf(err) != fail.Unhealthy {
+			t.Errorf("%s: %v", what, err)
+		}
 	}
 }

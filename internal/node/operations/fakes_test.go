@@ -390,6 +390,8 @@ type fakeStatus struct {
 	then  []catalog.Facts // the next answers after facts
 	noted []string
 	acts  []catalog.Act
+
+	removed bool
 }
 
 func (s *fakeStatus) Facts(context.Context) catalog.Facts {
@@ -399,6 +401,7 @@ func (s *fakeStatus) Facts(context.Context) catalog.Facts {
 	}
 	return f
 }
+func (s *fakeStatus) Removed() bool                         { return s.removed }
 func (s *fakeStatus) Version() string                       { return "15.9" }
 func (s *fakeStatus) NoteAct(_ *slog.Logger, a catalog.Act) { s.acts = append(s.acts, a) }
 func (s *fakeStatus) NoteStatement(user, text string)       { s.noted = append(s.noted, user+": "+text) }

@@ -283,10 +283,8 @@ func TestRemoveRefuses(t *testing.T) {
 		"without a quorum": {"b", func(b *bed) { b.store.readErr = etcd.ErrNoQuorum }, fail.Unhealthy, etcd.ErrNoQuorum.Error()},
 		"on a node that was removed": {"b", func(b *bed) {
 			b.store.readErr = fmt.Errorf("read: %w: rpc error", etcd.ErrNoQuorum)
-			g := b.group()
-			g.Replicas = slices.Clone(g.Replicas)[1:]
-			b.Members.Set(g)
-		}, fail.Unhealthy, "a is no member of the group any more; run it on a member"},
+			b.status.removed = true
+		}, fail.Unhealthy, "a was removed from the group and can change nothing of it; run the command on a member"},
 		"it is never dropped":   {"b", nil, fail.Unhealthy, "has dropped b"},
 		"the vote is not taken": {"w", func(b *bed) { b.store.removeErr = errTest }, fail.Ordinary, "take the vote of w"},
 		"gone in this moment":   {"c", func(b *bed) { b.store.overtaken, b.store.other = 1, func() { b.leaves("c") } }, fail.Usage, "the group has no member c"},

@@ -55,12 +55,24 @@ func (s *Service) noQuorum(err error) error {
 		return err
 	}
 	s.Logger.Warn("no majority of the quorum answers what an administrator asks for", "err", err)
-	if g := s.Members.Group(); g != nil && g.ID != "" {
-		if _, in := g.Replica(s.Self); !in {
-			return fail.Unhealthyf("%s is no member of the group any more; run it on a member", s.Self)
-		}
+	if s.Status.Removed() {
+		return s.removed()
 	}
 	return fail.Unhealthyf("no majority of the quorum answers %s: %w; see coterie status, and log/agent.log", s.Self, etcd.ErrNoQuorum)
+}
+
+// removed returns the error of what is asked of a node that is no member any more.
+func (s *Service) removed() error {
+	members := ""
+	if g := s.Members.Group(); g != nil {
+		for _, r := range g.Replicas {
+			if r.ID != s.Self && members == "" {
+				members = ", such as " + string(r.ID)
+			}
+		}
+	}
+	return fail.Unhealthyf("%s was removed from the group and can change nothing of it; run the command on a member%s; to bring this machine back: coterie join in an empty directory",
+		s.Self, members)
 }
 
 // chosen returns the synchronized secondary that leads after a planned failover without a named target; "" if none may.

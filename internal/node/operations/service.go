@@ -101,6 +101,7 @@ type Seeds interface {
 type Status interface {
 	Facts(ctx context.Context) catalog.Facts
 	Version() string
+	Removed() bool // whether the group does not have this node any more
 	NoteStatement(user, text string)
 	NoteAct(log *slog.Logger, a catalog.Act)
 	NoteFailover(e ag.Epoch, what, because string)

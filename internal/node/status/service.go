@@ -177,6 +177,9 @@ func (s *Service) said(snap *agent.Snapshot, id ag.ReplicaID) agent.Status {
 	return snap.Statuses[id]
 }
 
+// Removed reports whether the group does not have this node any more, as far as this node knows.
+func (s *Service) Removed() bool { return s.Availability().Removed }
+
 // Availability returns the judgement of the group. Everything that says how the group is says this.
 func (s *Service) Availability() availability.Report {
 	f := s.Agent.Known()
