@@ -133,6 +133,12 @@ type Setting struct {
 	Pending bool   `json:"pending,omitempty"` // another value waits for a restart
 }
 
+// marked reports whether a view shows a mark in the place of the value.
+func (s Setting) marked() bool {
+	name, _, _ := strings.Cut(s.Name, " ")
+	return s.Value != "" && ddl.MayBeSecret(name)
+}
+
 // MayBeSecret reports whether the value may hold a password or a key: by the setting's name, or because an extension or
 // a user has defined it, who may keep anything there. Behind its first word a name may have that of a role, a database
 // or a file.

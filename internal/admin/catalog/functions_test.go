@@ -61,6 +61,8 @@ func TestSecretValuesAreMarked(t *testing.T) {
 	for query, want := range map[string]string{
 		"select name, count(distinct value) from coterie.settings group by name order by 1":                       "archive_command|2\nprimary_conninfo written in /etc/x.conf|1\nrestore_command|1\nsynchronous_commit of role monkey|1\nwork_mem|1",
 		"select name, value from coterie.settings where node = 'a' and value not like 'hidden:%' order by 1":      "restore_command|\nsynchronous_commit of role monkey|off\nwork_mem|4MB",
+		"select name, hidden from coterie.settings where node = 'a' order by 1":                                   "archive_command|true\nprimary_conninfo written in /etc/x.conf|true\nrestore_command|false\nsynchronous_commit of role monkey|false\nwork_mem|false",
+		"select distinct hidden from coterie.parameters where name = 'archive_command'":                           "true",
 		"select count(distinct in_force), count(in_force) from coterie.parameters where name = 'archive_command'": "2|3",
 	} {
 		if got := ask(t, c, query); got != want {

@@ -181,7 +181,7 @@ var ownViews = []view{
 	},
 	{
 		schema: "coterie", name: "settings", about: "The settings of every server that answers, and the versions of its collations, without those that differ by nature or are for superusers only. A witness gets none that may hold a secret.",
-		columns: cols("node t, name t, value t, source t, pending_restart b"),
+		columns: cols("node t, name t, value t, source t, pending_restart b, hidden b"),
 		rows: func(f Facts) [][]any {
 			if f.Settings == nil {
 				return nil
@@ -190,7 +190,7 @@ var ownViews = []view{
 			all := f.Settings()
 			for _, r := range f.Group.Replicas {
 				for _, s := range all[r.ID] {
-					out = append(out, []any{string(r.ID), s.Name, shownValue(s), s.Source, bit(s.Pending)})
+					out = append(out, []any{string(r.ID), s.Name, shownValue(s), s.Source, bit(s.Pending), bit(s.marked())})
 				}
 			}
 			return out
@@ -200,7 +200,7 @@ var ownViews = []view{
 	{
 		schema: "coterie", name: "parameters",
 		about:   "The settings of PostgreSQL that the group has for each replica, and what the server says. A value that may hold a secret is NULL.",
-		columns: cols("node t, name t, value t, of_replica b, in_force t, pending_restart b"),
+		columns: cols("node t, name t, value t, of_replica b, in_force t, pending_restart b, hidden b"),
 		rows:    parameterRows,
 	},
 	{
@@ -247,8 +247,7 @@ var markKey = sync.OnceValue(func() []byte {
 // the same for the same value while this agent runs: servers that differ can be told. Behind its first word a name may
 // have that of a role, a database or a file.
 func shownValue(s Setting) string {
-	name, _, _ := strings.Cut(s.Name, " ")
-	if s.Value == "" || !ddl.MayBeSecret(name) {
+	if !s.marked() {
 		return s.Value
 	}
 	mark := hmac.New(sha256.New, markKey())
@@ -272,7 +271,7 @@ func parameterRows(f Facts) [][]any {
 		want := f.Group.ParametersOf(r.ID)
 		for _, name := range slices.Sorted(maps.Keys(want)) {
 			_, own := r.Options.Parameters[name]
-			row := []any{string(r.ID), name, want[name], bit(own), nil, nil}
+			row := []any{string(r.ID), name, want[name], bit(own), nil, nil, bit(ddl.MayBeSecret(name))}
 			if ddl.MayBeSecret(name) {
 				row[2] = nil
 			}

@@ -18,17 +18,20 @@ const about = `The settings of PostgreSQL that the group has for its servers: se
 joins later or is copied anew. Each replica judges a new value before it is written. A setting that needs a restart of PostgreSQL
 waits for one, and "coterie settings" says so. A replica may have a value of its own (--replica).
 
+A value that may be secret, as of archive_command, is shown as (hidden), and with --json its row has "hidden": true.
+
 What somebody sets by ALTER SYSTEM for a setting that the group has is put back within seconds; other settings are left alone.`
 
 // list shows each setting once if all replicas have the same, and once for each replica otherwise.
-const list = `SELECT name, value, replica, in_force, waits_for_restart FROM (
-  SELECT name, value, '(all)' AS replica, min(in_force) AS in_force, max(pending_restart) AS waits_for_restart, count(*) AS n
-  FROM coterie.parameters WHERE NOT of_replica GROUP BY name, value HAVING count(DISTINCT in_force) <= 1
-  UNION ALL SELECT name, value, node, in_force, pending_restart, 1 FROM coterie.parameters WHERE of_replica OR name IN (
+const list = `SELECT name, CASE WHEN hidden THEN '(hidden)' ELSE value END AS value, replica,
+  CASE WHEN hidden AND in_force <> '' THEN '(hidden)' ELSE in_force END AS in_force, waits_for_restart, hidden FROM (
+  SELECT name, value, '(all)' AS replica, min(in_force) AS in_force, max(pending_restart) AS waits_for_restart, hidden
+  FROM coterie.parameters WHERE NOT of_replica GROUP BY name, value, hidden HAVING count(DISTINCT in_force) <= 1
+  UNION ALL SELECT name, value, node, in_force, pending_restart, hidden FROM coterie.parameters WHERE of_replica OR name IN (
     SELECT name FROM coterie.parameters WHERE NOT of_replica GROUP BY name HAVING count(DISTINCT in_force) > 1)
 ) ORDER BY name, replica`
 
-const diff = `SELECT name, node, value, source, pending_restart FROM coterie.settings WHERE pending_restart
+const diff = `SELECT name, node, CASE WHEN hidden THEN '(hidden)' ELSE value END AS value, source, pending_restart, hidden FROM coterie.settings WHERE pending_restart
 OR name IN (SELECT name FROM coterie.settings GROUP BY name HAVING count(DISTINCT value) > 1) ORDER BY name, node`
 
 const answering = `SELECT DISTINCT node FROM coterie.settings`
@@ -79,7 +82,8 @@ func getCommand() *cobra.Command {
 				return err
 			}
 			name := strings.ReplaceAll(strings.ToLower(a[0]), "'", "''")
-			r, err := sqlrun.Ask(c, cl, "SELECT s.node, s.value, p.value AS group_has, s.source, s.pending_restart FROM coterie.settings s "+
+			r, err := sqlrun.Ask(c, cl, "SELECT s.node, CASE WHEN s.hidden THEN '(hidden)' ELSE s.value END AS value, "+
+				"CASE WHEN p.hidden THEN '(hidden)' ELSE p.value END AS group_has, s.source, s.pending_restart, s.hidden FROM coterie.settings s "+
 				"LEFT JOIN coterie.parameters p ON p.node = s.node AND p.name = s.name WHERE lower(s.name) = '"+name+"' ORDER BY s.node")
 			if err != nil {
 				return err
@@ -87,7 +91,7 @@ func getCommand() *cobra.Command {
 			if len(r.Rows) == 0 {
 				return fail.Usagef("no server that answers has a setting %s; SELECT DISTINCT name FROM coterie.settings in coterie sql lists them", a[0])
 			}
-			return sqlrun.Printer{C: c, JSON: asJSON}.Print(r)
+			return sqlrun.Printer{C: c, JSON: asJSON, ForJSON: sqlrun.ForJSON}.Print(r)
 		},
 	}
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")

@@ -50,13 +50,33 @@ func TestSilentReplicasAreNamed(t *testing.T) {
 	t.Parallel()
 	a := clitest.NewAgent(t)
 	a.SetStatus(api.Status{Node: "n1", Group: "g", Replicas: []api.Replica{{Name: "n1"}, {Name: "n2"}, {Name: "w", Mode: ag.ConfigurationOnly}}})
-	a.OnSQL("SELECT name, value, replica", []string{"name"}, []any{"work_mem"})
-	a.OnSQL("SELECT name, node, value", []string{"name"})
+	a.OnSQL("SELECT name, CASE WHEN hidden", []string{"name"}, []any{"work_mem"})
+	a.OnSQL("SELECT name, node, CASE WHEN hidden", []string{"name"})
 	a.OnSQL("SELECT DISTINCT node", []string{"node"}, []any{"n1"})
 	for _, args := range [][]string{nil, {"list"}, {"diff"}} {
 		r := clitest.Run(t, Settings(), a.Layout.Dir, args...)
 		if r.Code != 0 || strings.Count(r.Said, "does not say") != 1 || !strings.Contains(r.Said, "n2 does not say which settings it has") {
 			t.Errorf("%v: %+v", args, r)
+		}
+	}
+}
+
+// TestHiddenValues holds that a table has no column for what (hidden) says in it, and that JSON has a field.
+func TestHiddenValues(t *testing.T) {
+	t.Parallel()
+	a := clitest.NewAgent(t)
+	a.SetStatus(api.Status{Node: "n1", Group: "g", Replicas: []api.Replica{{Name: "n1"}}})
+	row := []any{"archive_command", "(hidden)", true}
+	a.OnSQL("SELECT name, CASE WHEN hidden", []string{"name", "value", "hidden"}, row)
+	a.OnSQL("SELECT name, node, CASE WHEN hidden", []string{"name", "value", "hidden"}, row)
+	a.OnSQL("SELECT s.node, CASE WHEN s.hidden", []string{"name", "value", "hidden"}, row)
+	a.OnSQL("SELECT DISTINCT node", []string{"node"}, []any{"n1"})
+	for _, args := range [][]string{{"list"}, {"diff"}, {"get", "archive_command"}} {
+		if r := clitest.Run(t, Settings(), a.Layout.Dir, args...); r.Err != nil || strings.Contains(r.Out, "HIDDEN") || strings.Contains(r.Out, "true") || !strings.Contains(r.Out, "(hidden)") {
+			t.Errorf("%v: %v\n%s", args, r.Err, r.Out)
+		}
+		if r := clitest.Run(t, Settings(), a.Layout.Dir, append(args, "--json")...); r.Err != nil || !strings.Contains(r.Out, `"hidden": true`) {
+			t.Errorf("%v: %v\n%s", args, r.Err, r.Out)
 		}
 	}
 }

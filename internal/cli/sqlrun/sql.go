@@ -100,7 +100,13 @@ type Printer struct {
 	names     bool // tables are headed by the names of columns, as a statement can use them, and not by words
 	// Empty is said in place of a table without rows; "": the heading is printed.
 	Empty string
+	// ForJSON is the name of a column that a table leaves out; "": it has all.
+	ForJSON string
 }
+
+// ForJSON is the name of the column that the commands print with --json only: whether a value is hidden, which a table
+// has in the value's place.
+const ForJSON = "hidden"
 
 // Run executes the statements of a text and prints their results. It stops at the first error.
 func (p Printer) Run(ctx context.Context, cl *api.Client, text string) error {
@@ -164,7 +170,7 @@ func Query(c *cobra.Command, query, none string, more ...func(*cobra.Command, *a
 		for _, notices := range more {
 			r.Notices = append(r.Notices, notices(c, cl, r)...)
 		}
-		return Printer{C: c, JSON: asJSON, Empty: none}.Print(r)
+		return Printer{C: c, JSON: asJSON, Empty: none, ForJSON: ForJSON}.Print(r)
 	}
 	return c
 }
@@ -247,6 +253,7 @@ func (p Printer) Print(r console.Result) error {
 		out.Flush()
 		return out.Error()
 	}
+	r = without(r, p.ForJSON)
 	t := tabwriter.NewWriter(cli.Out(p.C), 2, 8, 2, ' ', 0)
 	heading := strings.Join(headings(r), "\t")
 	if !p.names {
@@ -257,6 +264,19 @@ func (p Printer) Print(r console.Result) error {
 		_, _ = fmt.Fprintln(t, strings.Join(cells(row), "\t"))
 	}
 	return t.Flush()
+}
+
+// without returns the result without the column of that name, if it has one.
+func without(r console.Result, name string) console.Result {
+	i := slices.IndexFunc(r.Columns, func(c console.Column) bool { return c.Name == name })
+	if i < 0 {
+		return r
+	}
+	r.Columns, r.Rows = slices.Delete(slices.Clone(r.Columns), i, i+1), slices.Clone(r.Rows)
+	for j, row := range r.Rows {
+		r.Rows[j] = slices.Delete(slices.Clone(row), i, i+1)
+	}
+	return r
 }
 
 // printJSON prints the rows as objects.
