@@ -21,7 +21,7 @@ import (
 
 // CreateToken makes a join token that any replica of the group honours once.
 func (s *Service) CreateToken(ctx context.Context, req api.TokenRequest) (out api.TokenResult, err error) {
-	return s.token(ctx, req, "")
+	return s.token(ctx, req, "", s.endorsed)
 }
 
 // maxTokenLife is the longest time for which a token works: until then its text is as good as a password.
@@ -35,8 +35,8 @@ func checkTokenLife(ttl time.Duration) error {
 	return nil
 }
 
-// token makes a join token, for a node of that name if one is given.
-func (s *Service) token(ctx context.Context, req api.TokenRequest, member ag.ReplicaID) (out api.TokenResult, err error) {
+// token makes a join token, for a node of that name if one is given. Tokens that keep does not want are removed.
+func (s *Service) token(ctx context.Context, req api.TokenRequest, member ag.ReplicaID, keep func(etcd.Token) bool) (out api.TokenResult, err error) {
 	defer func() { err = s.noQuorum(err) }()
 	ca := s.PKI.CA()
 	if ca == nil {
@@ -63,7 +63,7 @@ func (s *Service) token(ctx context.Context, req api.TokenRequest, member ag.Rep
 	if err != nil {
 		return api.TokenResult{}, err
 	}
-	if err := s.Store.PutToken(ctx, etcd.Token{ID: stored.ID, Value: value, Expires: stored.Expires}, s.endorsed); err != nil {
+	if err := s.Store.PutToken(ctx, etcd.Token{ID: stored.ID, Value: value, Expires: stored.Expires}, keep); err != nil {
 		return api.TokenResult{}, fmt.Errorf("store the token: %w", err)
 	}
 	verb := "join"
@@ -120,7 +120,7 @@ func (s *Service) Admit(ctx context.Context, tokenID string, verify func([]byte)
 	if stored.Used && !again {
 		return none, &endpoint.RemoteError{Code: "token_used", Message: "this join token was used already; make another with coterie member add-token"}
 	}
-	if err := enlist(&x.Group, req, pin); err != nil { // refused before the token is spent
+	if err := enlist(&x.Group, req, pin, t.Member); err != nil { // refused before the token is spent
 		return none, err
 	}
 	if !signsAs(x.Group, req) {
@@ -140,7 +140,7 @@ func (s *Service) Admit(ctx context.Context, tokenID string, verify func([]byte)
 		if s.PKI.CA() != ca { // the joiner would not know what the others have come to believe meanwhile
 			return &endpoint.RemoteError{Code: endpoint.CodeUnavailable, Message: "the certificate authority is being rotated; try again"}
 		}
-		return enlist(g, req, pin)
+		return enlist(g, req, pin, t.Member)
 	})
 	if err != nil {
 		return none, err
@@ -164,8 +164,15 @@ func (s *Service) grant(ca *certs.CA, req endpoint.JoinRequest) (endpoint.JoinGr
 	return grant, err
 }
 
-// enlist adds the joiner to the configuration. A refusal is an *endpoint.RemoteError.
-func enlist(g *ag.Group, req endpoint.JoinRequest, pin string) error {
+// enlist adds the joiner to the configuration. successor is the name for which its token was made; "": for any. Where
+// the group does not await that member any more, the replacement was given up, or another node came first. A refusal
+// is an *endpoint.RemoteError.
+func enlist(g *ag.Group, req endpoint.JoinRequest, pin, successor string) error {
+	old, _ := g.Replica(req.ID)
+	if _, awaited := g.Awaiting(ag.ReplicaID(successor)); successor != "" && !awaited && old.KeyPin != pin { // else it asks again
+		return &endpoint.RemoteError{Code: endpoint.CodeTokenUsed, Message: fmt.Sprintf(
+			"this join token was made for a node in place of %s, whose replacement was given up or is done; make another with coterie member add-token", successor)}
+	}
 	if err := config.CheckName(string(req.ID)); err != nil {
 		return &endpoint.RemoteError{Code: endpoint.CodeRefused, Message: err.Error()}
 	}

@@ -3,6 +3,7 @@ package operations
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/endpoint"
 	"github.com/coteriedb/coterie/internal/endpoint/certs"
 	"github.com/coteriedb/coterie/internal/etcd"
 	"github.com/coteriedb/coterie/internal/lib/fail"
@@ -85,7 +87,10 @@ func (s *Service) Replace(ctx context.Context, req api.ReplaceRequest) (out api.
 	if !was.HasData() {
 		role = certs.KindWitness
 	}
-	return s.token(ctx, api.TokenRequest{Role: role, TTL: req.TTL}, req.Member)
+	return s.token(ctx, api.TokenRequest{Role: role, TTL: req.TTL}, req.Member, func(t etcd.Token) bool {
+		var stored endpoint.StoredToken // those of an earlier replacement of that name end as this one begins
+		return s.endorsed(t) && (awaited || json.Unmarshal(t.Value, &stored) == nil && stored.Member != string(req.Member))
+	})
 }
 
 // answerLimit bounds the wait for a sign of life of a member that is to be replaced.

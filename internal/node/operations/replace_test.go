@@ -2,6 +2,8 @@ package operations
 
 import (
 	"context"
+	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -161,6 +163,47 @@ func TestReplaceTwiceAtOnce(t *testing.T) {
 		}
 		if _, err := b.Replace(t.Context(), api.ReplaceRequest{Member: "b", TTL: time.Hour}); err != nil || len(b.group().Awaited) != 1 {
 			t.Errorf("%v, awaited %v", err, b.group().Awaited)
+		}
+	})
+}
+
+// TestTokenOfAReplacementGivenUp holds that a token for the successor of a member is refused once the replacement was
+// given up, and stays refused when the name is replaced another time.
+func TestTokenOfAReplacementGivenUp(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := bereaved(t, "c")
+		replace := func() string {
+			r, err := b.Replace(t.Context(), api.ReplaceRequest{Member: "c", TTL: time.Hour})
+			if err != nil {
+				t.Fatal(err)
+			}
+			token, err := endpoint.ParseToken(r.Token)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return token.ID
+		}
+		refused := func(when, id, code string) {
+			t.Helper()
+			var why *endpoint.RemoteError
+			_, err := b.Admit(t.Context(), id, proved, joiner(t, "c", certs.KindReplica))
+			if _, in := b.group().Replica("c"); in || !errors.As(err, &why) || why.Code != code {
+				t.Errorf("%s: %v", when, err)
+			}
+		}
+		first := replace()
+		if err := b.Remove(t.Context(), "c"); err != nil {
+			t.Fatal(err)
+		}
+		refused("given up", first, endpoint.CodeTokenUsed)
+		b.store.alter(func(x *etcd.Snapshot) {
+			x.Group.Replicas = append(slices.Clone(x.Group.Replicas), ag.Replica{ID: "c", Endpoint: "c:5022", KeyPin: "other", Major: 15, AvailabilityMode: ag.SynchronousCommit})
+		})
+		second := replace()
+		refused("of the replacement before", first, endpoint.CodeTokenUnknown)
+		if _, err := b.Admit(t.Context(), second, proved, joiner(t, "c", certs.KindReplica)); err != nil {
+			t.Errorf("the new token: %v", err)
 		}
 	})
 }
