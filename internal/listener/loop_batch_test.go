@@ -9,7 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/continuity"
 	"github.com/coteriedb/coterie/internal/listener/indoubt"
+	"github.com/coteriedb/coterie/internal/listener/socket"
+	"github.com/coteriedb/coterie/internal/listener/underway"
 )
 
 // A COMMIT that ends a batch and cannot be written to a dead server takes the question before it along. Of the batch
@@ -93,4 +96,30 @@ func TestCloseThatIsAnsweredBesideACommit(t *testing.T) {
 	if x.swallows('3', closed, false) || !x.swallows('3', closed, false) {
 		t.Error("the beginning of the answer to the question is not told from answers to the client")
 	}
+}
+
+// The rest of a message of which the client has got the beginning is passed on, and not taken for the beginning of
+// another one: nothing else may be written to the client between the two.
+func TestRestOfAMessageOnALoop(t *testing.T) {
+	l := batchingLoop(t)
+	ours, _ := givenAway(t)
+	backend, _ := givenAway(t)
+	x := &session{srv: l.srv, cut: make(chan struct{}), moving: newMoving(nil), raw: socket.NewBare(-1), backend: socket.NewBare(-1)}
+	x.work.Rules, x.work.Local = &underway.Rules{Continuity: func() bool { return true }}, true
+	x.work.Known.Follows = true
+	x.work.Knows(&continuity.State{Extensions: []string{"plpgsql 1.0"}})
+	x.work.Ready('I')
+	p := x.attach(l, ours, backend, func() {})
+	p.first(func() {
+		p.start()
+		p.forward(query("select 1"))
+		row := pgwire.AppendMessage(nil, 'D', append([]byte("\x00\x01\x00\x00\x20\x00"), make([]byte, 8<<10)...))
+		p.pass(row[:len(row)-4], 0) // a short one would be held until it is whole
+		p.pass(row[len(row)-4:len(row)-2], 0)
+		if len(p.held) > 0 {
+			t.Errorf("%q is kept from the client", p.held)
+		}
+		p.close()
+	})()
+	l.closeEnded()
 }

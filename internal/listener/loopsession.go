@@ -398,7 +398,7 @@ func (p *loopSession) pass(b []byte, seen int) {
 		}
 		b, seen = rest, 0
 	}
-	p.advance(&passing{b: b, at: seen})
+	p.advance(&passing{b: b, at: seen, tail: p.x.midMessage})
 }
 
 // advance carries on with a chunk of answers, and waits for confirmation in a goroutine where that is needed.
