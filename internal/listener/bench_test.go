@@ -36,9 +36,8 @@ func relaySelects(b *testing.B, known bool) {
 	reply = pgwire.AppendMessage(pgwire.AppendMessage(reply, '2', nil), 'T', make([]byte, 29))
 	reply = pgwire.AppendMessage(pgwire.AppendMessage(reply, 'D', make([]byte, 11)), 'C', []byte("SELECT 1\x00"))
 	reply = pgwire.AppendMessage(reply, 'Z', []byte{'I'})
-	var f pgwire.Framer
 	for b.Loop() {
-		if _, _, err := x.release(&f, request); err != nil {
+		if _, _, err := x.way.Release(&x.work, x, request); err != nil {
 			b.Fatal(err)
 		}
 		if _, err := x.pass(reply, 0); err != nil {

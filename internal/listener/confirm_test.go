@@ -13,6 +13,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/assert"
 	"github.com/coteriedb/coterie/internal/listener/gate"
+	"github.com/coteriedb/coterie/internal/listener/passage"
 	"github.com/coteriedb/coterie/internal/listener/serverlog"
 )
 
@@ -525,7 +526,7 @@ func TestWeakLogConfirmsAll(t *testing.T) {
 func TestAnswerThatPassedNoGate(t *testing.T) {
 	x := &session{gate: &gate.Reader{Config: gate.Config{Deadline: func() time.Duration { return 0 }}}}
 	pass := func() error {
-		_, _, err := x.advance(&passing{})
+		_, _, err := x.advance(&passage.Chunk{})
 		return err
 	}
 	if err := assert.Guard(pass); !assert.Violated(err) {

@@ -43,30 +43,26 @@ import (
 
 // moving is the part of a session that a move uses.
 type moving struct {
-	owner      *client            // its client; nil: the client is at another node
-	accepts    bool               // the listener of that node takes sessions back
-	outlives   bool               // and has them outlive this server
-	state      *continuity.State  // what the server told; nil: nothing, or something was forwarded since
-	refusal    string             // why it cannot be moved
-	inquiry    inquiry.Session    // what is asked of its server
-	stays      time.Duration      // CLOCK_BOOTTIME at which ContinueReaders left it behind; 0: never. Guarded by the lock of work
-	outlived   atomic.Bool        // its server is lost, and it leaves that
-	proved     indoubt.Outcome    // of the new session: the outcome of the COMMIT of the one before it
-	timelines  []ag.TimelineEntry // of its server, as the routes have them that led there
-	guarding   lone.Guarding      // of downstream: its first request is one that is executed again, and can write nothing
-	behind     []byte             // goes behind the first message of that, and is none of the client's: guarded by the lock of work
-	resumed    bool               // of the new session: it is in that transaction
-	spilled    bool               // of upstream: what the client sent was discarded
-	unanswered []byte             // of downstream: a question that was perhaps not forwarded by the other node
-	rest       []byte             // from the client, not forwarded when the session left its backend
-	given      []byte             // of downstream: what followed the message that gives the session back; nil: none came
-	err        error              // why it was not taken back
-	unresumed  error              // why no other one continues it
-	seen       Progress           // of a reader that has left: what its next copy must have replayed; zero: not asked yet
-	leave      chan struct{}      // closed when work.Leaving is set
-	left       chan struct{}      // closed when it has left, or has ended instead (over)
-	isOver     atomic.Bool        // left is closed
-	early      []byte             // of a session that continues another: bytes of the client that came before it
+	owner     *client            // its client; nil: the client is at another node
+	accepts   bool               // the listener of that node takes sessions back
+	outlives  bool               // and has them outlive this server
+	state     *continuity.State  // what the server told; nil: nothing, or something was forwarded since
+	refusal   string             // why it cannot be moved
+	inquiry   inquiry.Session    // what is asked of its server
+	stays     time.Duration      // CLOCK_BOOTTIME at which ContinueReaders left it behind; 0: never. Guarded by the lock of work
+	outlived  atomic.Bool        // its server is lost, and it leaves that
+	proved    indoubt.Outcome    // of the new session: the outcome of the COMMIT of the one before it
+	timelines []ag.TimelineEntry // of its server, as the routes have them that led there
+	resumed   bool               // of the new session: it is in that transaction
+	spilled   bool               // of upstream: what the client sent was discarded
+	rest      []byte             // from the client, not forwarded when the session left its backend
+	err       error              // why it was not taken back
+	unresumed error              // why no other one continues it
+	seen      Progress           // of a reader that has left: what its next copy must have replayed; zero: not asked yet
+	leave     chan struct{}      // closed when work.Leaving is set
+	left      chan struct{}      // closed when it has left, or has ended instead (over)
+	isOver    atomic.Bool        // left is closed
+	early     []byte             // of a session that continues another: bytes of the client that came before it
 }
 
 // newMoving returns the state of a session that nobody moves.
@@ -358,19 +354,19 @@ func (x *session) become(ctx context.Context, from *session, packet []byte) (new
 	if err != nil {
 		return nil, err
 	}
-	x.pid, x.realKey, x.recovery.On = g.PID(), g.Key, status[gate.HotStandby] == "on"
+	x.pid, x.realKey, x.way.Recovery.On = g.PID(), g.Key, status[gate.HotStandby] == "on"
 	x.id, x.key, x.longKey, x.since, x.addr = from.id, from.key, from.longKey, from.since, from.addr
-	x.copies = from.copies
+	x.way.Copies = from.way.Copies
 	x.use.Taint()
 	if x.moving.resumed {
-		x.confirmation.InBlock()
+		x.way.Confirmation.InBlock()
 	}
 	x.moving.early = slices.Concat(x.work.Continues(&from.work, x.moving.resumed), from.moving.rest)
 	if from.work.Guarded() {
-		if x.moving.behind, err = x.server().Guard(x.moving.early[0]); err != nil {
+		if x.way.Behind, err = x.server().Guard(x.moving.early[0]); err != nil {
 			return nil, err
 		}
-		x.moving.guarding.Begin(x.moving.early[0])
+		x.way.Guarding.Begin(x.moving.early[0])
 	}
 	return slices.Concat(was.News(status), was.Lost(x.pid), heard, told), nil
 }
@@ -448,7 +444,7 @@ func (x *session) prove(from *session) (told []byte, err error) {
 func (x *session) doubt(from *session) resume.Doubt {
 	return resume.Doubt{
 		Timelines: x.moving.timelines, Extensions: from.moving.state.Extensions, Unreplayed: from.work.Loss.Unreplayed,
-		Reads: from.confirmation.ConfirmsAll() || from.confirmation.Reads == startup.ReadsConfirmed,
+		Reads: from.way.Confirmation.ConfirmsAll() || from.way.Confirmation.Reads == startup.ReadsConfirmed,
 	}
 }
 

@@ -8,6 +8,9 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/passage"
 )
 
 // later runs a query in the background and returns a channel for its error.
@@ -95,7 +98,7 @@ func TestDrainFindsTheBoundaryInAPipeline(t *testing.T) {
 // An answer that arrives between the decision to hold a request and the wait leaves a transaction open that has to
 // end: the wait may not last as long as the drain.
 func TestAwaitLooksAgain(t *testing.T) {
-	d, holds := &activeDrain{over: make(chan struct{})}, time.NewTimer(time.Hour)
+	d, holds := &passage.Drain{Over: make(chan struct{})}, time.NewTimer(time.Hour)
 	defer holds.Stop()
 	x := &session{cut: make(chan struct{})}
 	x.work.Status.Store('T')
@@ -104,7 +107,7 @@ func TestAwaitLooksAgain(t *testing.T) {
 	select {
 	case <-done:
 	case <-time.After(60 * time.Second):
-		close(d.over)
+		close(d.Over)
 		t.Fatal("it waits for the end of the drain")
 	}
 }
@@ -204,13 +207,15 @@ func TestHeldRequestsHaveALimit(t *testing.T) {
 // A stream of logical replication has no end to wait for.
 func TestDrainDoesNotWaitForAStream(t *testing.T) {
 	g := newGroup(t, nil)
-	x := &session{srv: g.srv}
+	x := &session{srv: g.srv, client: sink{}}
 	x.work.Local = true
 	x.work.Owed.Store(1)
 	if !x.work.Busy() {
 		t.Error("a request under way is not busy")
 	}
-	x.observeAnswer('W', nil)
+	if _, err := x.pass(pgwire.AppendMessage(nil, 'W', []byte{0, 0, 0}), 0); err != nil {
+		t.Fatal(err)
+	}
 	if x.work.Busy() {
 		t.Error("a stream is waited for")
 	}

@@ -429,7 +429,7 @@ func TestStatementsAboutDatabasesAreCounted(t *testing.T) {
 	send := func(user string, times int) uint64 {
 		before := s.pool.Generation()
 		for range times {
-			(&session{srv: s, user: user}).observeUse('Q', []byte("drop database orders\x00"), true, true)
+			(&session{srv: s, user: user}).Uses('Q', []byte("drop database orders\x00"), true, true)
 		}
 		return s.pool.Generation() - before
 	}

@@ -14,8 +14,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/coteriedb/coterie/internal/lib/pgwire"
-	"github.com/coteriedb/coterie/internal/listener/gate"
 	"github.com/coteriedb/coterie/internal/listener/stmt"
 )
 
@@ -26,10 +24,11 @@ func FuzzFollow(f *testing.F) {
 		size = max(1, size&0xff)
 		verdicts := make([]stmt.Verdict, 0, 2)
 		for _, n := range []int{len(stream) + 1, size} {
-			x, fr := &session{srv: &Server{}, confirmation: gate.Answers{Guarded: true}}, pgwire.Framer{}
+			x := &session{srv: &Server{}}
+			x.way.Confirmation.Guarded = true
 			x.work.Local, x.work.OnPrimary = true, true
 			for rest := stream; len(rest) > 0; {
-				used, err := x.follow(&fr, rest[:min(n, len(rest))])
+				used, err := x.way.Follow(&x.work, x, rest[:min(n, len(rest))])
 				if err != nil {
 					return
 				}

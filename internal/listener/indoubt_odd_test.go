@@ -88,7 +88,7 @@ func TestAnswerOfACommitInPieces(t *testing.T) {
 					t.Errorf("%s, cut at %d: the outcome can be asked for: %v", c.name, cut, !c.known)
 				}
 			}
-			if !bytes.Equal(heard.b, c.heard) || len(kept) > 0 || x.midMessage {
+			if !bytes.Equal(heard.b, c.heard) || len(kept) > 0 || x.way.MidMessage {
 				t.Fatalf("%s, cut at %d: the client hears %.300q, and %q is left", c.name, cut, heard.b, kept)
 			}
 		}
@@ -234,15 +234,14 @@ func TestReleasedRequestIsNotKept(t *testing.T) {
 	x.work.Known.Follows = true
 	x.work.Status.Store('T')
 	commit := pgwire.AppendMessage(nil, 'Q', []byte("commit\x00"))
-	var f pgwire.Framer
-	if bad, err := x.forward(&f, slices.Clone(commit)); bad != nil || err != nil {
+	if bad, err := x.forward(slices.Clone(commit)); bad != nil || err != nil {
 		t.Fatal(bad, err)
 	}
 	if x.work.Owed.Load() != 1 || !bytes.Equal(sent.b, commit) || len(x.moving.rest) > 0 {
 		t.Errorf("%d answers are owed, the server has %q, and the next one is to get %q", x.work.Owed.Load(), sent.b, x.moving.rest)
 	}
 	next := pgwire.AppendMessage(nil, 'Q', []byte("begin\x00"))
-	if _, err := x.forward(&f, slices.Clone(next)); err != nil || !bytes.Equal(sent.b, commit) || !bytes.Equal(x.moving.rest, next) {
+	if _, err := x.forward(slices.Clone(next)); err != nil || !bytes.Equal(sent.b, commit) || !bytes.Equal(x.moving.rest, next) {
 		t.Errorf("%v: the server has %q, and the next one is to get %q", err, sent.b, x.moving.rest)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/listener/inquiry"
+	"github.com/coteriedb/coterie/internal/listener/passage"
 )
 
 // A drain is the listener's part in a planned failover (docs/internals/safety.md, "Planned failover"). While it lasts,
@@ -22,11 +23,6 @@ import (
 // the old server is asked for the state of each idle session (ReadStates). When it is closed, a session whose state is
 // known leaves its backend and keeps its client (CloseServer). A session also leaves a server that is lost, if its
 // state is known and nothing of it may have been committed without an answer (outlive). Others end.
-
-// activeDrain is a drain that is in force.
-type activeDrain struct {
-	over chan struct{} // closed at its end, when held requests continue
-}
 
 // drainPoll is how often a client is checked that sends its next request before the answer to the last: only that
 // answer shows whether its transaction has ended.
@@ -50,10 +46,10 @@ func (s *Server) Drain(on bool) {
 	d := s.drain.Load()
 	switch {
 	case on && d == nil:
-		s.drain.Store(&activeDrain{over: make(chan struct{})})
+		s.drain.Store(&passage.Drain{Over: make(chan struct{})})
 	case !on && d != nil:
 		s.drain.Store(nil)
-		close(d.over)
+		close(d.Over)
 	}
 }
 
@@ -323,7 +319,7 @@ func (s *Server) Moves(ctx context.Context) []ag.SessionMove { return s.inquirer
 // depart has the session leave its backend, if its state is known. It does not wait.
 func (x *session) depart() bool {
 	x.work.Lock()
-	ok := x.moving.state != nil && !x.work.Midway && x.work.Idle() && x.ended.Load() == nil && !x.terminated.Load()
+	ok := x.moving.state != nil && !x.work.Midway && x.work.Idle() && x.ended.Load() == nil && !x.way.Terminated.Load()
 	if ok {
 		x.startLeaving()
 	}
@@ -332,6 +328,27 @@ func (x *session) depart() bool {
 		x.Wake()
 	}
 	return ok
+}
+
+// Wake has the carrier of the session look whether it is to be asked, or leaves.
+func (x *session) Wake() {
+	if p := x.onLoop.Load(); p != nil {
+		x.reclaim()
+		p.loop.Post(p.guarded(func() { p.woken(); p.updateInterest() }))
+		return
+	}
+	_ = x.backend.SetReadDeadline(time.Unix(1, 0))
+}
+
+// woken is called by downstream when a read was interrupted. It reports whether the session leaves.
+func (x *session) woken(kept int) (leaves bool) {
+	_ = x.backend.SetReadDeadline(time.Time{})
+	if x.ended.Load() != nil || x.keepsBackend.Load() { // end, or upstream, may have set the deadline before it was cleared
+		_ = x.backend.SetReadDeadline(time.Unix(1, 0))
+		return false
+	}
+	x.askWanted(kept)
+	return x.work.Leaving.Load()
 }
 
 // startLeaving makes upstream stop. The caller holds the lock of work.
@@ -395,7 +412,7 @@ func (x *session) outlive() bool {
 // interrupt notes what becomes of the request and the transaction of a session whose server is lost. It reports false
 // if the session ends by that. The caller holds the lock of work.
 func (x *session) interrupt() bool {
-	return !x.terminated.Load() && !x.fatalSent.Load() && x.work.Interrupt()
+	return !x.way.Terminated.Load() && !x.way.FatalSent.Load() && x.work.Interrupt()
 }
 
 // serverLost reports whether the session leaves a server that is lost. If it has ended meanwhile, the client is told.
@@ -407,17 +424,6 @@ func (x *session) serverLost() bool {
 		x.sendFinal(x.finalError(nil))
 	}
 	return true
-}
-
-// postmasterDied reports whether a message is the last of a backend whose postmaster has died, on a session that may
-// outlive that. The function that reports it is the same in every language of messages; another FATAL with the same
-// code is of an administrator who ends the session.
-func (x *session) postmasterDied(typ byte, message []byte) bool {
-	if typ != 'E' || !x.work.Known.Follows || len(message) < 5 {
-		return false
-	}
-	routine := pgwire.ErrorField(message[5:], 'R')
-	return pgwire.ErrorField(message[5:], 'V') == "FATAL" && (routine == "secure_read" || routine == "secure_write")
 }
 
 // unknown returns what an error adds for a session that did not outlive its server; "" if none might have.
@@ -451,7 +457,7 @@ func (x *session) detach(up <-chan struct{}) bool {
 	if c := x.moving.owner; c != nil {
 		c.noServer(true)
 	}
-	if x.moving.given != nil { // AFTER nothing else ends it: the other node waits for the end of the stream
+	if x.way.Given != nil { // AFTER nothing else ends it: the other node waits for the end of the stream
 		x.moving.err = x.takeBack()
 	}
 	x.forget()
@@ -470,5 +476,5 @@ func (x *session) detach(up <-chan struct{}) bool {
 func (x *session) leavesWhole() bool {
 	x.work.Lock()
 	defer x.work.Unlock()
-	return !x.midMessage && !x.moving.spilled && x.interrupt()
+	return !x.way.MidMessage && !x.moving.spilled && x.interrupt()
 }

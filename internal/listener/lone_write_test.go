@@ -375,7 +375,7 @@ func TestClientLeavesWhileItIsAskedForANumber(t *testing.T) {
 	_ = changes(conn, "insert into nothing values (1)")
 	waitFor(t, "the number is asked for", func() bool { return x.work.Writes() })
 	_ = conn.PgConn().Conn().Close()
-	waitFor(t, "its direction of the session has ended", x.terminated.Load)
+	waitFor(t, "its direction of the session has ended", x.way.Terminated.Load)
 }
 
 // A change whose number is not told in time was not sent, and its client hears so.

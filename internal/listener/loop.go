@@ -20,8 +20,8 @@ import (
 
 // An event loop carries the bytes of many sessions of the local server in one goroutine, with raw system calls. A
 // pair of goroutines per session would wake another thread for most messages (docs/adr/0040-event-loops.md has the
-// numbers). A loop decides nothing: every byte goes through the same functions of session as on the goroutines' path
-// (release, advance, gate.Answers, gate.Reader). Where one of those has to wait, a goroutine waits, and the loop
+// numbers). A loop decides nothing: every byte goes through the same functions as on the goroutines' path
+// (Passage.Release, Passage.Advance, gate.Reader). Where one of those has to wait, a goroutine waits, and the loop
 // continues with the other sessions. See loopsession.go for one session.
 
 // loop is one goroutine and what it carries. Everything but what is posted belongs to that goroutine.

@@ -10,7 +10,6 @@ import (
 
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/listener/continuity"
-	"github.com/coteriedb/coterie/internal/listener/indoubt"
 	"github.com/coteriedb/coterie/internal/listener/socket"
 	"github.com/coteriedb/coterie/internal/listener/underway"
 )
@@ -78,24 +77,6 @@ func TestBatchWhoseCommitIsNotWritten(t *testing.T) {
 			t.Errorf("the client hears %s", got)
 		}
 	})
-}
-
-// The answer to a Close may be on its way through downstream when a COMMIT is forwarded that ends the same batch. It is
-// not counted among those that come before the answer to the question, whose beginning would be taken for it.
-func TestCloseThatIsAnsweredBesideACommit(t *testing.T) {
-	x := &session{srv: &Server{}, moving: newMoving(nil)}
-	closed := pgwire.AppendMessage(nil, '3', nil)
-	x.work.Batched('C')
-	x.work.Batched('C')
-	if x.swallows('3', closed, false) {
-		t.Fatal("it is kept from the client, and nothing was asked")
-	}
-	x.work.Asking.Commit = indoubt.New(nil, 0).InBatch(x.work.Asking.Closes) // before downstream has observed the answer
-	x.work.Asking.Asks.Store(true)
-	x.observeAnswer('3', nil)
-	if x.swallows('3', closed, false) || !x.swallows('3', closed, false) {
-		t.Error("the beginning of the answer to the question is not told from answers to the client")
-	}
 }
 
 // The rest of a message of which the client has got the beginning is passed on, and not taken for the beginning of

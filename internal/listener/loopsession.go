@@ -8,10 +8,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/listener/eventloop"
 	"github.com/coteriedb/coterie/internal/listener/instead"
 	"github.com/coteriedb/coterie/internal/listener/offload"
+	"github.com/coteriedb/coterie/internal/listener/passage"
 	"github.com/coteriedb/coterie/internal/listener/socket"
 	"github.com/coteriedb/coterie/internal/listener/stmt"
 	"github.com/coteriedb/coterie/internal/listener/uring"
@@ -27,7 +27,6 @@ type loopSession struct {
 	tls             *tls.Conn        // of the client; nil: a plain connection
 	tlsConn         *eventloop.Below // below tls
 	tlsPending      bool             // tls may hold decrypted bytes that were not read yet
-	requests        pgwire.Framer
 	finished        func()           // releases what the session was counted under
 	started         bool             // its first step on the loop has begun
 	phase           phase            //
@@ -398,11 +397,12 @@ func (p *loopSession) pass(b []byte, seen int) {
 		}
 		b, seen = rest, 0
 	}
-	p.advance(&passing{b: b, at: seen, tail: p.x.midMessage})
+	c := p.x.way.Chunk(b, seen)
+	p.advance(&c)
 }
 
 // advance carries on with a chunk of answers, and waits for confirmation in a goroutine where that is needed.
-func (p *loopSession) advance(c *passing) {
+func (p *loopSession) advance(c *passage.Chunk) {
 	x := p.x
 	out, stake, err := x.advance(c)
 	if err != nil {
@@ -418,16 +418,15 @@ func (p *loopSession) advance(c *passing) {
 			return
 		}
 		x.bytesOut.Add(uint64(len(out)))
-		x.midMessage = false
+		x.way.MidMessage = false
 	}
 	if stake == stmt.NoEffect {
-		x.midMessage = c.from > c.begin
-		p.held = append(p.held[:0], c.kept()...)
+		x.way.MidMessage = c.Partly()
+		p.held = append(p.held[:0], c.Kept()...)
 		return
 	}
-	own := *c
-	own.b = append([]byte(nil), c.b...) // the loop's buffer is shared
-	p.awaitThen(func() error { return x.confirm(stake) }, func() { p.advance(&own) })
+	own := c.Owned() // the loop's buffer is shared
+	p.awaitThen(func() error { return x.confirm(stake) }, func() { p.advance(own) })
 }
 
 // awaitThen runs wait in a goroutine, and continues with then on the loop when it has returned without an error.

@@ -13,6 +13,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/listener/opening"
+	"github.com/coteriedb/coterie/internal/listener/passage"
 	"github.com/coteriedb/coterie/internal/listener/pool"
 	"github.com/coteriedb/coterie/internal/listener/socket"
 )
@@ -53,7 +54,7 @@ func (p *loopSession) received(b []byte, err error) {
 		return
 	}
 	if errors.Is(err, io.EOF) || x.ended.Load() == nil {
-		x.terminated.Store(true) // the client no longer reads errors
+		x.way.Terminated.Store(true) // the client no longer reads errors
 		if err := p.backend.FlushQueued(); err != nil {
 			p.sendFailed(&p.backend)
 		}
@@ -73,7 +74,7 @@ func (p *loopSession) noMoreRequests() {
 func (p *loopSession) forward(chunk []byte) {
 	x := p.x
 	for len(chunk) > 0 && x.ended.Load() == nil {
-		n, d, bad := x.release(&p.requests, chunk)
+		n, d, bad := x.way.Release(&x.work, x, chunk)
 		if bad != nil {
 			x.end(ending{"protocol", "invalid message length", true})
 			return
@@ -93,8 +94,8 @@ func (p *loopSession) forward(chunk []byte) {
 			p.hold(d, chunk)
 			return
 		}
-		out := x.work.Preceded(x.instead.Replaced(chunk[:n]))
-		p.altered.Goes(n, len(out), x.instead.Last)
+		out := x.way.Goes(&x.work, chunk[:n])
+		p.altered.Goes(n, len(out), x.way.Instead.Last)
 		if err := p.backend.Send(out, p.mayQueue()); err != nil {
 			p.sendFailed(&p.backend)
 			p.rest = append(p.rest, chunk[n:]...) // the next server gets it, if there is one
@@ -107,7 +108,7 @@ func (p *loopSession) forward(chunk []byte) {
 
 // hold keeps a request until the drain or the session ends. It waits only a moment if the client is still owed an
 // answer.
-func (p *loopSession) hold(d *activeDrain, chunk []byte) {
+func (p *loopSession) hold(d *passage.Drain, chunk []byte) {
 	x := p.x
 	p.rest = append([]byte(nil), chunk...)
 	if p.holdTimer == nil {
@@ -377,19 +378,21 @@ const maxFlushers = 256
 // mayFlush reports whether a statement of that role about a database may empty the pool.
 func (s *Server) mayFlush(user string) bool { return s.flushes.Spend(user, 1, boottime.Now()) }
 
-// observeUse follows the requests of the client of a local session (pool.Use.Request).
-func (x *session) observeUse(typ byte, text []byte, begun, whole bool) {
+// Uses follows the requests of the client of a local session (pool.Use.Request).
+func (x *session) Uses(typ byte, text []byte, begun, whole bool) {
 	if x.use.Request(typ, text, begun, whole) && x.srv.mayFlush(x.user) {
 		x.srv.pool.Flush("database")
 	}
 }
 
-// mayKeepBackend reports, when the client's Terminate arrives, whether its backend may serve another client. The
-// caller holds the lock of work.
-func (x *session) mayKeepBackend() bool {
+// KeepsBackend decides, when the client's Terminate arrives, whether its backend may serve another client. The caller
+// holds the lock of work.
+func (x *session) KeepsBackend() bool {
 	s := x.srv
-	return x.use.Clean() && x.work.Idle() && !x.work.Midway && x.ended.Load() == nil && !x.confirmation.Canceled() &&
+	may := x.use.Clean() && x.work.Idle() && !x.work.Midway && x.ended.Load() == nil && !x.way.Confirmation.Canceled() &&
 		s.drain.Load() == nil && s.cfg.Reuse()
+	x.keepsBackend.Store(may)
+	return may
 }
 
 // A backend is reset as soon as its client has left, on the session's loop (resetBackend) or by a goroutine
@@ -399,7 +402,7 @@ func (x *session) mayKeepBackend() bool {
 const resetStatement = "DISCARD ALL"
 
 // mayReturn reports, for a forgotten session, whether its backend is still as its client left it.
-func (x *session) mayReturn() bool { return x.ended.Load() == nil && !x.confirmation.Canceled() }
+func (x *session) mayReturn() bool { return x.ended.Load() == nil && !x.way.Confirmation.Canceled() }
 
 // returnBackend resets the backend and adds it to the pool. It owns the descriptor fd.
 func (x *session) returnBackend(fd int) {
@@ -423,7 +426,7 @@ func (x *session) returnBackend(fd int) {
 
 // resetBackend resets the backend of a client that has sent Terminate, and ends the session.
 func (p *loopSession) resetBackend() {
-	if p.awaiting || p.draining || p.x.moving.inquiry.Answering() || len(p.held) > 0 || p.backend.Full() || !p.x.answers.AtBoundary() {
+	if p.awaiting || p.draining || p.x.moving.inquiry.Answering() || len(p.held) > 0 || p.backend.Full() || !p.x.way.AnswersAtBoundary() {
 		p.close()
 		return
 	}

@@ -27,9 +27,9 @@ func (p *loopSession) canOffload() bool {
 		return false
 	case p.client.eof, p.backend.eof, p.client.Full(), p.backend.Full():
 		return false
-	case p.awaiting, p.draining, p.discarding, len(p.held) > 0, len(p.rest) > 0, !p.requests.AtBoundary(), !x.answers.AtBoundary():
+	case p.awaiting, p.draining, p.discarding, len(p.held) > 0, len(p.rest) > 0, !x.way.RequestsAtBoundary(), !x.way.AnswersAtBoundary():
 		return false
-	case x.work.Owed.Load() > 0, x.work.Unsynced.Load(), x.starting, x.work.Replicates, x.copies, x.moving.inquiry.Answering(), x.moving.inquiry.Wanted():
+	case x.work.Owed.Load() > 0, x.work.Unsynced.Load(), x.way.Starting, x.work.Replicates, x.way.Copies, x.moving.inquiry.Answering(), x.moving.inquiry.Wanted():
 		return false
 	}
 	return x.mayOffload()
@@ -38,8 +38,8 @@ func (p *loopSession) canOffload() bool {
 // mayOffload reports whether nothing requires the session on its loop: no end, no drain, no confirmation, no log of its
 // transaction. It is checked again when the session is offloaded.
 func (x *session) mayOffload() bool {
-	return x.ended.Load() == nil && !x.terminated.Load() && !x.fatalSent.Load() && x.srv.drain.Load() == nil && !x.work.Leaving.Load() && !x.work.Logs() &&
-		x.confirmation.Unattended()
+	return x.ended.Load() == nil && !x.way.Terminated.Load() && !x.way.FatalSent.Load() && x.srv.drain.Load() == nil && !x.work.Leaving.Load() && !x.work.Logs() &&
+		x.way.Confirmation.Unattended()
 }
 
 // beforeAnswer registers the sockets with the eBPF program just before the last response is written. A client does
@@ -93,7 +93,7 @@ func (p *loopSession) offload() {
 	p.setInterest(&p.client, unix.EPOLLRDHUP) // only the end of the stream is for the loop
 	p.setInterest(&p.backend, unix.EPOLLRDHUP)
 	k.SetDeadline()
-	x.confirmation.Idle()
+	x.way.Confirmation.Idle()
 	if !x.arm(d) {
 		p.updateInterest()
 		return
@@ -123,7 +123,7 @@ func (x *session) arm(d *offload.Session) bool {
 
 // slotFlags returns what the program has to check. open is false if the gate does not allow offloading now.
 func (x *session) slotFlags() (flags uint32, open bool) {
-	if x.confirmation.Guarded {
+	if x.way.Confirmation.Guarded {
 		flags |= offload.FlagGuarded
 	}
 	if x.gate == nil {
@@ -217,7 +217,7 @@ func (p *loopSession) applyRelayed() error {
 		x.work.Known.Unchanged.Forget()
 	}
 	for log := s.Log[:s.Logged]; len(log) > 0; {
-		used, err := x.follow(&p.requests, log)
+		used, err := x.way.Follow(&x.work, x, log)
 		if err != nil {
 			return err
 		}
@@ -226,7 +226,7 @@ func (p *loopSession) applyRelayed() error {
 	if s.Ups == s.Downs {
 		answered()
 		x.work.Status.Store(s.Status)
-		x.cycleEnded()
+		x.way.CycleEnded(&x.work)
 	} else {
 		x.work.Status.Store(s.Status)
 	}
@@ -338,7 +338,7 @@ func (s *Server) reclaimWhere(which func(*session) bool) {
 // reclaimGuarded reclaims the sessions with answers that may have to be confirmed. When it returns, none of their
 // answers passes in the kernel. A session that it does not meet was offloaded later, with nothing under way.
 func (s *Server) reclaimGuarded() {
-	s.reclaimWhere(func(x *session) bool { return x.confirmation.Guarded && x.work.Offloaded() })
+	s.reclaimWhere(func(x *session) bool { return x.way.Confirmation.Guarded && x.work.Offloaded() })
 }
 
 // GateMoved must be called when Gate may return less than before for another reason than time. After it returns, no

@@ -25,6 +25,7 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/hello"
 	"github.com/coteriedb/coterie/internal/listener/login"
 	"github.com/coteriedb/coterie/internal/listener/opening"
+	"github.com/coteriedb/coterie/internal/listener/passage"
 	"github.com/coteriedb/coterie/internal/listener/pool"
 	"github.com/coteriedb/coterie/internal/listener/ports"
 	"github.com/coteriedb/coterie/internal/listener/routing"
@@ -151,7 +152,7 @@ func (c *client) join(ctx context.Context, r routing.Route, lease *pool.Backend)
 	unhook := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	g, err := c.greet(x, warm, own.ClientAddr)
 	if err == nil && x.work.Replicates {
-		if bad := x.checkGreeting(g); bad != nil {
+		if bad := passage.CheckGreeting(&x.work, g.Bytes); bad != nil {
 			err = bad
 		}
 	}
@@ -226,7 +227,7 @@ func (c *client) newSession(r routing.Route, backend net.Conn) *session {
 	x.work.Rules, x.work.Promoted, x.work.OnPrimary = &c.srv.rules, x.promoted, c.Intent == ag.ReadWrite || r.FellBack
 	x.work.Replicates = c.Start.Replication == pgwire.ReplicationLogical
 	x.longKey = c.Start.Minor >= 2
-	x.confirmation.Rules, x.confirmation.Reads = c.srv.answerRules(), c.Start.Reads
+	x.way.Confirmation.Rules, x.way.Confirmation.Reads = c.srv.answerRules(), c.Start.Reads
 	x.work.Requests.Texts = x.work.PreparedText
 	x.work.Known.Unchanged.Brief = r.Local
 	x.work.Known.Follows, x.work.Application = c.mayOutlive(), c.Start.Setting(underway.ApplicationName)

@@ -209,7 +209,7 @@ func TestVerdictAgainstModel(t *testing.T) {
 			seed = 179565 // an unnamed statement whose Parse was skipped keeps its old meaning
 		}
 		r := rand.New(rand.NewPCG(seed, 1))
-		x, f := &session{srv: &Server{}}, pgwire.Framer{}
+		x := &session{srv: &Server{}}
 		x.work.Local, x.work.OnPrimary = true, true
 		x.work.Status.Store('I')
 		m := &pgModel{status: 'I', named: map[string]string{}, portals: map[string]string{}}
@@ -231,7 +231,7 @@ func TestVerdictAgainstModel(t *testing.T) {
 			n := 1 + r.IntN(len(wire))
 			piece := wire[:n]
 			for len(piece) > 0 {
-				used, err := x.follow(&f, piece)
+				used, err := x.way.Follow(&x.work, x, piece)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -307,17 +307,17 @@ func TestVerdicts(t *testing.T) {
 		{"SHOW", 'I', q("show work_mem"), stmt.Aborted},
 		{"what nobody knows", 'T', q("frobnicate"), stmt.Unknown},
 	} {
-		x, f := &session{srv: &Server{}}, pgwire.Framer{}
+		x := &session{srv: &Server{}}
 		x.work.Local, x.work.OnPrimary = true, true
 		x.work.Ready(c.status)
 		for b := c.wire; len(b) > 0; {
-			used, err := x.follow(&f, b)
+			used, err := x.way.Follow(&x.work, x, b)
 			if err != nil {
 				t.Fatal(err)
 			}
 			b = b[used:]
 		}
-		x.work.Midway = !f.AtBoundary()
+		x.work.Midway = !x.way.RequestsAtBoundary()
 		if v, _ := x.judge(); v != c.want {
 			t.Errorf("%s: verdict %d, want %d", c.name, v, c.want)
 		}

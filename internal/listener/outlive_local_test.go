@@ -304,7 +304,7 @@ func TestGuardedSessionIsNotAsked(t *testing.T) {
 	defer func() { _, _ = ours.Close(), backend.Close() }()
 	x := &session{srv: &Server{}, moving: newMoving(&client{}), backend: ours, cut: make(chan struct{})}
 	x.work.Status.Store('I')
-	x.moving.guarding.Begin('P')
+	x.way.Guarding.Begin('P')
 	send := func([]byte) error { t.Error("it is asked"); return nil }
 	why := make(chan string, 1)
 	go func() {
@@ -322,7 +322,7 @@ func TestGuardedSessionIsNotAsked(t *testing.T) {
 		t.Error("it does not wait")
 	}
 	asked := false
-	x.moving.guarding.Takes('Z')
+	x.way.Guarding.Takes('Z')
 	x.ask(true, func([]byte) error { asked = true; return nil })
 	if !asked {
 		t.Error("it is not asked afterwards either")

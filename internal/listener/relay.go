@@ -1,24 +1,21 @@
 package listener
 
 import (
-	"bytes"
 	"context"
 	"errors"
+	"io"
 	"os"
-	"slices"
 	"time"
 
-	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/assert"
-	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/listener/gate"
-	"github.com/coteriedb/coterie/internal/listener/giveback"
 	"github.com/coteriedb/coterie/internal/listener/inquiry"
+	"github.com/coteriedb/coterie/internal/listener/instead"
 	"github.com/coteriedb/coterie/internal/listener/lone"
+	"github.com/coteriedb/coterie/internal/listener/passage"
 	"github.com/coteriedb/coterie/internal/listener/socket"
 	"github.com/coteriedb/coterie/internal/listener/startup"
 	"github.com/coteriedb/coterie/internal/listener/stmt"
-	"github.com/coteriedb/coterie/internal/listener/underway"
 )
 
 // relay carries bytes both ways until either side ends, and returns when both directions have. It reports whether the
@@ -42,7 +39,7 @@ func (x *session) relay() (moved bool) {
 	if x.work.Leaving.Load() && x.ended.Load() == nil && x.detach(up) {
 		return true
 	}
-	keeps := x.keepsBackend.Load() && !x.moving.inquiry.Answering() && x.answers.AtBoundary() && x.in.Buffered() == 0
+	keeps := x.keepsBackend.Load() && !x.moving.inquiry.Answering() && x.way.AnswersAtBoundary() && x.in.Buffered() == 0
 	if !keeps {
 		_ = x.backend.Close()
 	}
@@ -101,7 +98,7 @@ func (x *session) stops(err error, kept int) bool {
 	switch {
 	case err != nil && x.keepsBackend.Load() && x.ended.Load() == nil:
 		return true
-	case x.moving.given != nil && x.ended.Load() == nil:
+	case x.way.Given != nil && x.ended.Load() == nil:
 		x.work.Lock()
 		x.startLeaving()
 		x.work.Unlock()
@@ -120,95 +117,12 @@ func (x *session) stops(err error, kept int) bool {
 	return false
 }
 
-// passing is a chunk of answers on its way to the client.
-type passing struct {
-	b      []byte
-	at     int  // bytes that the framer has seen
-	from   int  // bytes that were handed out to be written
-	begin  int  // where the current message begins
-	piece  int  // where the part of it begins that the framer has seen last
-	asked  bool // confirmed once: the confirmation came after the read, so it covers all of b
-	judged bool // the current message is whole and was checked
-	tail   bool // its beginning was passed on with an earlier chunk
-	looked bool // at the server's log, after the read
-}
-
-// advance follows a chunk to its end, or to an answer that must be confirmed before it is sent. In the second case s
-// is not NoEffect, and the caller calls again after the confirmation. out is to be written first. Both data paths go
-// through this function.
-func (x *session) advance(p *passing) (out []byte, s stmt.Effect, err error) {
-	assert.That(p.from <= p.begin && p.begin <= p.at, "bytes of an answer are passed on before they are checked")
+// advance follows a chunk of answers, which have passed the gate (Passage.Advance). Both data paths go through this
+// function.
+func (x *session) advance(c *passage.Chunk) (out []byte, s stmt.Effect, err error) {
 	assert.That(x.gate == nil || x.gate.Passed(), "bytes of an answer have not passed the gate")
-	for p.judged || p.at < len(p.b) {
-		if whole, err := x.frames(p); err != nil {
-			return nil, stmt.NoEffect, err
-		} else if !whole {
-			break
-		}
-		typ, body := x.answers.Type(), x.answers.Kept()
-		if x.isLast(typ, p) {
-			p.b, p.at = p.b[:p.begin], p.begin
-			break
-		}
-		if x.isOfPromoted(typ, body) {
-			return nil, stmt.NoEffect, errPromoted
-		}
-		if x.work.Writes() && x.holdsAnswer(typ, p) {
-			continue
-		}
-		if x.moving.guarding.Takes(typ) || x.work.MayBeOfQuestion(typ) && x.swallows(typ, p.b[p.begin:p.at], p.tail) {
-			p.b, p.at = append(p.b[:p.begin], p.b[p.at:]...), p.begin
-			continue // it was held until it was whole
-		}
-		if s := x.confirmation.AtStake(typ, body, &p.looked); !p.asked && s != stmt.NoEffect {
-			p.asked, p.judged = true, true
-			out, p.from = p.b[p.from:p.begin], p.begin
-			return out, s, nil
-		}
-		p.judged = false
-		x.work.Answering(typ)
-		x.work.Answered(typ, p.b[p.piece:p.at], true)
-		x.observeAnswer(typ, body)
-		p.begin, p.tail = p.at, false
-	}
-	end := x.sendable(p)
-	out, p.from = p.b[p.from:end], end
-	return out, stmt.NoEffect, nil
+	return x.way.Advance(&x.work, x, c)
 }
-
-// sendable returns the end of what the client gets of a chunk that was followed to its end: without the beginning of a
-// message that must be whole first, or else with what is held of the answer before it.
-func (x *session) sendable(p *passing) (end int) {
-	switch part := p.b[p.begin:]; {
-	case len(part) == 0:
-	case x.answers.HoldsBack() || !p.tail && (x.work.HoldsPart(part) || x.moving.guarding.Holds(part)):
-		return p.begin
-	case !p.tail && x.work.Writes():
-		p.insert(x.work.PassHeld())
-	}
-	return len(p.b)
-}
-
-// frames follows the chunk to the end of the current message. It reports whether that is whole.
-func (x *session) frames(p *passing) (whole bool, err error) {
-	if p.judged {
-		return true, nil
-	}
-	used, whole, err := x.answers.Next(p.b[p.at:])
-	if err != nil {
-		return false, err
-	}
-	if p.piece, p.at = p.at, p.at+used; !whole {
-		x.work.Answering(x.answers.Type())
-		if p.tail || !x.work.MaySwallow(p.b[p.begin:p.at]) {
-			x.work.Answered(x.answers.Type(), p.b[p.piece:p.at], false)
-		}
-	}
-	return whole, nil
-}
-
-// kept returns what the next chunk begins with: an answer that is checked when it is whole.
-func (p *passing) kept() []byte { return p.b[p.from:] }
 
 // pass writes b to the client and holds answers that have to be confirmed. The framer has seen the first seen bytes
 // before. kept is how many bytes, now at the front of b, are left for the next chunk.
@@ -224,7 +138,7 @@ func (x *session) pass(b []byte, seen int) (kept int, err error) {
 		}
 		b, seen = rest, 0
 	}
-	p := passing{b: b, at: seen, tail: x.midMessage}
+	p := x.way.Chunk(b, seen)
 	for {
 		out, stake, err := x.advance(&p)
 		if err != nil {
@@ -234,8 +148,8 @@ func (x *session) pass(b []byte, seen int) (kept int, err error) {
 			return 0, err
 		}
 		if stake == stmt.NoEffect {
-			x.midMessage = p.from > p.begin
-			return copy(all, p.kept()), nil
+			x.way.MidMessage = p.Partly()
+			return copy(all, p.Kept()), nil
 		}
 		if err := x.confirm(stake); err != nil {
 			return 0, err
@@ -251,7 +165,7 @@ func (x *session) write(b []byte) error {
 		return errClient
 	}
 	x.bytesOut.Add(uint64(len(b)))
-	x.midMessage = false // if the caller stops here; pass sets it again
+	x.way.MidMessage = false // if the caller stops here; pass sets it again
 	return nil
 }
 
@@ -261,7 +175,7 @@ func (x *session) confirm(s stmt.Effect) error {
 	began := time.Now()
 	x.srv.counts.Held.Add(1)
 	defer func() { x.srv.counts.HeldTime.Add(int64(time.Since(began))) }()
-	err := x.confirmation.Confirm(s, gate.Questions{
+	err := x.way.Confirmation.Confirm(s, gate.Questions{
 		Durable: func() error { return x.within(x.durable) },
 		Leads: func() error {
 			return x.within(func(ctx context.Context) error { _, err := x.srv.leads.Ask(ctx); return err })
@@ -305,162 +219,6 @@ func (x *session) within(f func(context.Context) error) error {
 	return f(ctx)
 }
 
-// observeAnswer follows an answer of PostgreSQL.
-func (x *session) observeAnswer(typ byte, body []byte) {
-	switch typ {
-	case 'Z':
-		if len(body) > 0 {
-			if x.starting {
-				x.starting = false
-				x.started()
-			}
-			x.work.Ready(body[0])
-		}
-		x.cycleEnded()
-	case 'W': // CopyBothResponse
-		x.work.StreamBegins()
-	case 'C':
-		if x.work.Known.Follows {
-			x.work.Asking.Changed(body)
-		}
-		x.confirmation.CommandEnded(body)
-	case 'V', 's':
-		x.confirmation.Returned()
-	case 'N':
-		x.confirmation.Notice(body)
-	case 'S', 'A': // a setting has changed, or a notification arrived
-		x.use.Taint()
-		if typ != 'S' {
-			break
-		}
-		if x.work.Reported(body); x.posesAsMember(body) {
-			x.end(ending{"replication", startup.RefuseMember().Message, true})
-		}
-	case 'K':
-		x.observeKey(body)
-	case 'E':
-		x.confirmation.Failed()
-		if v := pgwire.ErrorField(body, 'V'); v == "FATAL" || v == "PANIC" {
-			x.fatalSent.Store(true)
-		}
-	}
-}
-
-// swallows reports whether a message of the server answers the question that went before a request. Of a tail the
-// client has got the beginning.
-func (x *session) swallows(typ byte, message []byte, tail bool) bool {
-	swallow, refused := x.work.Swallows(typ, message, tail)
-	if refused {
-		x.srv.log.Warn("the question for the number of a transaction has failed", "session", x.id, "user", x.user, "sqlstate", x.work.Asking.State)
-	}
-	return swallow
-}
-
-// wouldWrite reports whether a message of the server tells that a request that is executed again would have written. It
-// ends the session: at its first execution it may have.
-func (x *session) wouldWrite(typ byte, body []byte) bool {
-	if !x.moving.guarding.On() || typ != 'E' || !x.work.OnPrimary || pgwire.ErrorField(body, 'C') != lone.ReadOnly {
-		return false
-	}
-	x.end(ending{reason: "hidden write", why: "its server was lost, and the query writes by a function that a view or an operator calls"})
-	return true
-}
-
-// holdsAnswer takes the current message of a chunk from what goes to the client, if it answers the question for a
-// number, or the change that is not committed yet.
-func (x *session) holdsAnswer(typ byte, p *passing) bool {
-	before, held := x.work.HoldsAnswer(typ, p.b[p.begin:p.at], p.tail)
-	if held {
-		p.b, p.at = append(p.b[:p.begin], p.b[p.at:]...), p.begin
-	}
-	p.insert(before)
-	return held
-}
-
-// insert puts bytes that were checked before the current message.
-func (p *passing) insert(b []byte) {
-	if n := len(b); n > 0 {
-		p.b = slices.Concat(p.b[:p.begin], b, p.b[p.begin:])
-		p.begin, p.at, p.piece = p.begin+n, p.at+n, p.piece+n
-	}
-}
-
-// errPromoted means that an answer must be discarded: it is of a server that was promoted under the session.
-var errPromoted = errors.New("the replica was promoted")
-
-// promotedUnder is the end of a session whose answer shows that.
-var promotedUnder = ending{reason: endPromoted, why: "its replica was promoted"}
-
-// isOfPromoted reports whether a message shows that the session must get nothing more of its server: recovery has ended
-// there, or a query that is executed again would have written.
-func (x *session) isOfPromoted(typ byte, body []byte) bool {
-	if x.recovery.Over(typ, body) {
-		x.end(promotedUnder)
-		return true
-	}
-	return x.wouldWrite(typ, body)
-}
-
-// isLast reports whether the client gets nothing of the current message or of what follows it: the other node gives the
-// session back by it, or PostgreSQL says by it that its postmaster died.
-func (x *session) isLast(typ byte, p *passing) bool {
-	if typ == giveback.Message && x.fromNode() {
-		x.moving.given = append([]byte{}, p.b[p.at:]...)
-		if q, asked := x.work.NotAsked(); asked {
-			x.moving.unanswered = q
-		}
-		return true
-	}
-	return x.postmasterDied(typ, p.b[p.begin:p.at])
-}
-
-// observeKey notes the backend's cancel key. Only relayed sessions see it here: others have it from the greeting.
-func (x *session) observeKey(body []byte) {
-	key := bytes.Clone(body)
-	x.backendKey.Store(&key)
-}
-
-// fromNode reports whether the backend is behind another node's listener.
-func (x *session) fromNode() bool { return !x.work.Local && !x.relayed }
-
-// The goroutine that reads the server's answers also asks the server for the session's state (package inquiry).
-
-// Inquiry and the following methods are what package inquiry needs of a session.
-func (x *session) Inquiry() *inquiry.Session { return &x.moving.inquiry }
-
-// Underway returns what is under way in the session.
-func (x *session) Underway() *underway.Work { return &x.work }
-
-// Facts returns what is asked about the session now.
-func (x *session) Facts() inquiry.Facts {
-	return inquiry.Facts{
-		Move:    ag.SessionMove{Replica: x.replica, User: x.user, Database: x.database, Client: x.addr, Since: x.since},
-		Carried: x.bytesIn.Load() + x.bytesOut.Load(), Process: x.backendPID(), Relayed: x.relayed, Over: x.ended.Load() != nil,
-		Immovable: x.moving.immovable(x.relayed), Ended: x.cut, Left: x.moving.left,
-	}
-}
-
-// Wake has the carrier of the session look whether it is to be asked, or leaves.
-func (x *session) Wake() {
-	if p := x.onLoop.Load(); p != nil {
-		x.reclaim()
-		p.loop.Post(p.guarded(func() { p.woken(); p.updateInterest() }))
-		return
-	}
-	_ = x.backend.SetReadDeadline(time.Unix(1, 0))
-}
-
-// woken is called by downstream when a read was interrupted. It reports whether the session leaves.
-func (x *session) woken(kept int) (leaves bool) {
-	_ = x.backend.SetReadDeadline(time.Time{})
-	if x.ended.Load() != nil || x.keepsBackend.Load() { // end, or upstream, may have set the deadline before it was cleared
-		_ = x.backend.SetReadDeadline(time.Unix(1, 0))
-		return false
-	}
-	x.askWanted(kept)
-	return x.work.Leaving.Load()
-}
-
 // askWanted sends the question that waits, if one does.
 func (x *session) askWanted(kept int) {
 	if x.moving.inquiry.Wanted() {
@@ -471,8 +229,8 @@ func (x *session) askWanted(kept int) {
 // ask sends the question that waits. boundary is whether no message of the server has begun.
 func (x *session) ask(boundary bool, send func([]byte) error) {
 	x.moving.inquiry.Ask(&x.work, inquiry.Point{
-		Opening: x.starting,
-		Between: boundary && x.answers.AtBoundary() && !x.moving.guarding.On(), // the question's Sync would end what guard has begun
+		Opening: x.way.Starting,
+		Between: boundary && x.way.AnswersAtBoundary() && !x.way.Guarding.On(), // the question's Sync would end what guard has begun
 	}, send)
 }
 
@@ -480,12 +238,257 @@ func (x *session) ask(boundary bool, send func([]byte) error) {
 func (x *session) answered(b []byte) (rest, aside []byte, err error) {
 	return x.moving.inquiry.Take(b, func(status map[string]string, unanswered []byte) error {
 		if unanswered != nil {
-			x.moving.unanswered = unanswered
+			x.way.Unanswered = unanswered
 		}
-		if on := status[gate.HotStandby]; on == "" || !x.recovery.Over('S', []byte(gate.HotStandby+"\x00"+on)) {
+		if on := status[gate.HotStandby]; on == "" || !x.way.Recovery.Over('S', []byte(gate.HotStandby+"\x00"+on)) {
 			return nil
 		}
-		x.end(promotedUnder)
-		return errPromoted
+		x.Ends(passage.Promoted)
+		return passage.ErrPromoted
 	})
+}
+
+// upstream carries requests to PostgreSQL.
+func (x *session) upstream() {
+	var buf socket.Buffer // small while little passes
+	defer buf.Free()
+	if early := x.moving.early; len(early) > 0 {
+		x.moving.early = nil
+		if bad, _ := x.forward(early); bad != nil {
+			x.end(ending{"protocol", "invalid message length", true})
+		}
+	}
+	for n := 0; ; {
+		buf.Fit(n, 0)
+		var err error
+		n, err = x.client.Read(buf.B)
+		if n > 0 && x.ended.Load() == nil {
+			x.bytesIn.Add(uint64(n))
+			if bad, werr := x.forward(buf.B[:n]); bad != nil {
+				x.end(ending{"protocol", "invalid message length", true})
+			} else if werr != nil && x.ended.Load() == nil {
+				// downstream reads what PostgreSQL still had to say, then its end
+				n, _ := io.Copy(io.Discard, x.client)
+				x.moving.spilled = x.moving.spilled || n > 0
+				return
+			}
+		}
+		if x.keepsBackend.Load() {
+			_ = x.backend.SetReadDeadline(time.Unix(1, 0)) // downstream has nothing more to wait for
+			return
+		}
+		if x.work.Leaving.Load() && (err == nil || errors.Is(err, os.ErrDeadlineExceeded)) {
+			return
+		}
+		if err != nil {
+			if errors.Is(err, io.EOF) || x.ended.Load() == nil {
+				x.way.Terminated.Store(true) // the client no longer reads errors
+				socket.HalfClose(x.backend)
+			}
+			return
+		}
+	}
+}
+
+// forward carries a chunk of the client's bytes to PostgreSQL. During a drain it stops at the end of what is in
+// progress. bad is a violation of the protocol, err a failed write.
+func (x *session) forward(chunk []byte) (bad, err error) {
+	var holds *time.Timer // set with the first wait: a request is held for at most HoldMax
+	for len(chunk) > 0 && x.ended.Load() == nil {
+		var w *lone.Write
+		if x.way.RequestsAtBoundary() {
+			var over bool
+			if w, over = x.asksNumber(chunk); over {
+				return nil, nil
+			}
+		}
+		n, d, bad := x.way.Release(&x.work, x, chunk)
+		if bad != nil {
+			return bad, nil
+		}
+		if n == 0 && x.work.Leaving.Load() { // what was released counts as sent: the next server must not get it
+			x.moving.rest = append(x.moving.rest, chunk...)
+			return nil, nil
+		}
+		if x.ended.Load() != nil || x.keepsBackend.Load() { // the outcome may have been decided without what release has just counted
+			return nil, nil
+		}
+		if n > 0 {
+			if err := x.send(w, chunk, n); err != nil {
+				return nil, err
+			}
+			chunk = chunk[n:]
+			continue
+		}
+		if holds == nil {
+			holds = time.NewTimer(x.srv.cfg.HoldMax)
+			defer holds.Stop()
+			x.srv.counts.Drained.Add(1)
+		}
+		x.await(d, holds)
+	}
+	return nil, nil
+}
+
+// send sends the n bytes of chunk that were released. w is the change that they are, if its number was asked for, else
+// nil.
+func (x *session) send(w *lone.Write, chunk []byte, n int) error {
+	out := x.way.Goes(&x.work, chunk[:n])
+	if w != nil && n == len(chunk) {
+		out = x.work.ChangeRequest(w, out)
+	}
+	sent, err := x.backend.Write(out)
+	if err == nil {
+		return nil
+	}
+	if w == nil || sent == 0 { // else the status of its number tells
+		x.work.Unsent(min(n, x.way.Instead.Last.OfClient(len(out)-sent)))
+	}
+	x.moving.rest = append(x.moving.rest, chunk[n:]...) // the next server gets it, if there is one
+	return err
+}
+
+// await waits for the end of the drain or of the session, or only for a moment if the request may be released before
+// that. The answer that the request waited for may arrive after release has looked, and leave a transaction open.
+func (x *session) await(d *passage.Drain, holds *time.Timer) {
+	var poll <-chan time.Time
+	if !x.work.Idle() {
+		t := time.NewTimer(drainPoll)
+		defer t.Stop()
+		poll = t.C
+	}
+	select {
+	case <-d.Over:
+	case <-x.cut:
+	case <-x.moving.leave:
+	case <-x.moving.left: // its backend has ended itself
+	case <-poll:
+	case <-holds.C:
+		x.end(ending{reason: "held", why: "the planned failover took too long"})
+	}
+}
+
+// asksNumber has the server tell the number of the transaction of the change that the client's bytes b are, if they are
+// one, before that is sent. w is the change if its number is known, or if the question was canceled. With over nothing
+// of b is to be sent: the client has left, or the session has ended.
+func (x *session) asksNumber(b []byte) (w *lone.Write, over bool) {
+	if x.work.Status.Load() != 'I' || !x.work.OnPrimary || !x.FromNode() || !x.srv.rules.Replays() {
+		return nil, false
+	}
+	if w = x.work.BeginsChange(b); w == nil {
+		return nil, false
+	}
+	question := lone.Question()
+	for range 2 { // the second is a Sync, if the question fails
+		if _, err := x.backend.Write(question); err != nil {
+			return nil, false // downstream sees that
+		}
+		if !x.awaitsNumber(w) {
+			return nil, true
+		}
+		var canceled bool
+		if question, canceled = x.work.QuestionAnswered(w); canceled {
+			return w, false
+		}
+		if question == nil {
+			break
+		}
+	}
+	known, failed := x.work.NumberTold(w)
+	if failed {
+		x.srv.log.Warn("the question for the number of a transaction has failed", "session", x.id, "user", x.user)
+	}
+	if !known {
+		return nil, false
+	}
+	return w, false
+}
+
+// awaitsNumber waits for the answer to the question for the number of a change. It reports false if the client has left
+// meanwhile, or if the server was silent for as long as a session waits for the next one: the change was not sent, and
+// the client hears so.
+func (x *session) awaitsNumber(w *lone.Write) bool {
+	deadline, look := time.NewTimer(max(x.srv.cfg.HoldMax, x.srv.cfg.ConnectWait)), time.NewTicker(x.srv.inquirer.Times.Tick)
+	defer deadline.Stop()
+	defer look.Stop()
+	for {
+		select {
+		case <-w.Done:
+		case <-x.cut:
+		case <-x.moving.leave:
+		case <-x.moving.left:
+		case <-look.C:
+			if _, gone := socket.Peek(x.raw); !gone {
+				continue
+			}
+			return false
+		case <-deadline.C:
+			x.work.Unbegun()
+			x.end(ending{reason: "silent", why: "its server has not answered in time"})
+			return false
+		}
+		return true
+	}
+}
+
+// The methods below are what package passage needs of a session.
+
+// Ended reports whether the session has ended.
+func (x *session) Ended() bool { return x.ended.Load() != nil }
+
+// Ends ends the session for what its bytes say.
+func (x *session) Ends(with passage.End) { x.end(byItsBytes[with]) }
+
+// byItsBytes are the endings of sessions by what their bytes say.
+var byItsBytes = map[passage.End]ending{
+	passage.Promoted:    {reason: endPromoted, why: "its replica was promoted"},
+	passage.HiddenWrite: {reason: "hidden write", why: "its server was lost, and the query writes by a function that a view or an operator calls"},
+	passage.Member:      {"replication", startup.RefuseMember().Message, true},
+	passage.OutOfTurn:   {"replication", "a session of logical replication takes one command at a time", true},
+}
+
+// FromNode reports whether the backend is behind another node's listener.
+func (x *session) FromNode() bool { return !x.work.Local && !x.relayed }
+
+// Drain returns the drain that is in force; nil: none is.
+func (x *session) Drain() *passage.Drain { return x.srv.drain.Load() }
+
+// Forwarded notes that a chunk of the client is forwarded. The caller holds the lock of work.
+func (x *session) Forwarded() {
+	x.moving.state = nil
+	x.moving.inquiry.Forwarded()
+}
+
+// Started ends the turn of the session to start.
+func (x *session) Started() { x.turnOver() }
+
+// Taints notes that the backend must serve no other client.
+func (x *session) Taints() { x.use.Taint() }
+
+// NumberRefused logs that the server does not tell the number of a transaction.
+func (x *session) NumberRefused() {
+	x.srv.log.Warn("the question for the number of a transaction has failed", "session", x.id, "user", x.user, "sqlstate", x.work.Asking.State)
+}
+
+// Changes follows a piece of a message that goes to the local server, for statements that change a setting of the
+// group, or weaken commits of other sessions (docs/internals/postgresql.md, "Settings of the agent"). It reports
+// whether it has ended the session for that message.
+func (x *session) Changes(p instead.Piece) (over bool) {
+	if x.srv.cfg.Reserved == nil || !x.work.Local {
+		return false
+	}
+	bad := x.way.Instead.Follow(p, x.srv.refuse)
+	if bad == nil {
+		return false
+	}
+	x.srv.counts.Reject(endSetting)
+	x.srv.log.Warn("a change of a setting is refused", "session", x.id, "user", x.user, "reason", bad.Message)
+	if !p.HasHeader {
+		x.end(ending{reason: endSetting, why: bad.Message + "; " + bad.Hint})
+	}
+	return !p.HasHeader
+}
+
+func (s *Server) refuse(c stmt.Change) *stmt.Refusal {
+	return stmt.Refuse(c, s.cfg.Reserved, s.cfg.RelaxedCommit != nil && s.cfg.RelaxedCommit())
 }

@@ -37,7 +37,7 @@ func (s *Server) ServeBackend(ctx context.Context, conn net.Conn, socketDir stri
 	defer unhook()
 	// Until it has a backend, a panic finds the connection in its place.
 	x := &session{srv: s, relayed: true, since: time.Now(), client: conn, raw: conn, backend: conn, cut: make(chan struct{}), moving: newMoving(nil)}
-	x.confirmation.Rules, x.work.Rules, x.work.Promoted = s.answerRules(), &s.rules, x.promoted
+	x.way.Confirmation.Rules, x.work.Rules, x.work.Promoted = s.answerRules(), &s.rules, x.promoted
 	defer func() { _ = conn.Close() }()
 	defer x.rescue("relayed")
 	if bad := x.serveRelayed(ctx, socketDir); bad != nil {
@@ -65,7 +65,7 @@ func (x *session) serveRelayed(ctx context.Context, socketDir string) *pgwire.Er
 		if bad := x.startRelayed(ctx); bad != nil {
 			return bad
 		}
-		defer x.started()
+		defer x.turnOver()
 	}
 	if cancel {
 		defer s.cancelRelayed(packet[4:])()
@@ -146,7 +146,7 @@ func (x *session) startRelayed(ctx context.Context) *pgwire.Error {
 	if err != nil {
 		return pgwire.Fatal("starting", pgwire.StateCannotConnect, "too many sessions are being started on this replica")
 	}
-	x.starting, x.started = true, done
+	x.way.Starting, x.turnOver = true, done
 	return nil
 }
 
@@ -157,7 +157,7 @@ func (x *session) readHello(packet []byte) *pgwire.Error {
 		return bad
 	}
 	x.user, x.database, x.addr, x.tls, x.intent, x.work.Replicates = h.User, h.Database, h.ClientAddr, h.TLS, h.Intent, h.Replicates
-	x.moving.accepts, x.moving.outlives, x.confirmation.Reads = h.Moves, h.Outlives, h.Reads
+	x.moving.accepts, x.moving.outlives, x.way.Confirmation.Reads = h.Moves, h.Outlives, h.Reads
 	if bad := x.srv.guarantees().Check(h.Reads, h.Intent); bad != nil {
 		return bad
 	}
@@ -180,7 +180,7 @@ func (s *Server) cancelRelayed(key []byte) (delivered func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, x := range s.sessions {
-		if known := x.backendKey.Load(); known != nil && bytes.Equal(*known, key) {
+		if known := x.way.Key.Load(); known != nil && bytes.Equal(*known, key) {
 			return x.cancelStarts()
 		}
 	}
@@ -189,7 +189,7 @@ func (s *Server) cancelRelayed(key []byte) (delivered func()) {
 
 // backendPID returns the process of the session's backend on this node.
 func (x *session) backendPID() uint32 {
-	if key := x.backendKey.Load(); key != nil && len(*key) >= 4 {
+	if key := x.way.Key.Load(); key != nil && len(*key) >= 4 {
 		return binary.BigEndian.Uint32(*key)
 	}
 	return x.pid
@@ -210,7 +210,7 @@ func (x *session) leftToNode() bool {
 
 // takeBack takes a session that its node gives back.
 func (x *session) takeBack() error {
-	st, rest, err := giveback.Take(x.backend, x.in, x.moving.given, x.moving.unanswered)
+	st, rest, err := giveback.Take(x.backend, x.in, x.way.Given, x.way.Unanswered)
 	if err != nil {
 		return err
 	}
@@ -309,7 +309,7 @@ func (s *Server) Cancel(ctx context.Context, key CancelKey) bool {
 
 // cancelStarts must be called before a cancel request for the session is forwarded, and delivered after its delivery.
 func (x *session) cancelStarts() (delivered func()) {
-	delivered = x.confirmation.CancelStarts()
+	delivered = x.way.Confirmation.CancelStarts()
 	x.reclaim()
 	return delivered
 }

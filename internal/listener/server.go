@@ -6,9 +6,10 @@
 // produced as primary is passed after the gate's deadline. It must not know the quorum store, certificates between
 // nodes, or how a replica is reached: Config brings functions for those, and routes arrive as immutable ag.Routes.
 //
-// Start reading at open.go (the opening of a session), then session.go, relay.go and upstream.go. loop.go and
-// loopsession.go are the same relay for sessions on event loops, many on one thread; offload.go hands them to the
-// kernel. leave.go and continue.go have a session leave its server and go on at another one.
+// Start reading at open.go (the opening of a session), then session.go and relay.go. Package passage has what becomes
+// of each chunk of bytes. loop.go and loopsession.go are the same relay for sessions on event loops, many on one
+// thread; offload.go hands them to the kernel. leave.go and continue.go have a session leave its server and go on at
+// another one.
 package listener
 
 import (
@@ -37,6 +38,7 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/lag"
 	"github.com/coteriedb/coterie/internal/listener/login"
 	"github.com/coteriedb/coterie/internal/listener/offload"
+	"github.com/coteriedb/coterie/internal/listener/passage"
 	"github.com/coteriedb/coterie/internal/listener/pool"
 	"github.com/coteriedb/coterie/internal/listener/ports"
 	"github.com/coteriedb/coterie/internal/listener/startup"
@@ -53,7 +55,7 @@ type Server struct {
 	flushes        *admission.Budget // statements that empty the pool
 	counts         counters.Counters
 	pool           pool.Pool
-	drain          atomic.Pointer[activeDrain] // nil: no drain
+	drain          atomic.Pointer[passage.Drain] // nil: no drain
 	inquirer       inquiry.Inquirer[*session]
 	readerPatience time.Duration
 	rules          underway.Rules              // by which sessions go on at another server

@@ -25,9 +25,10 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/counters"
 	"github.com/coteriedb/coterie/internal/listener/gate"
 	"github.com/coteriedb/coterie/internal/listener/indoubt"
-	"github.com/coteriedb/coterie/internal/listener/instead"
+	"github.com/coteriedb/coterie/internal/listener/inquiry"
 	"github.com/coteriedb/coterie/internal/listener/lostblock"
 	"github.com/coteriedb/coterie/internal/listener/opening"
+	"github.com/coteriedb/coterie/internal/listener/passage"
 	"github.com/coteriedb/coterie/internal/listener/pool"
 	"github.com/coteriedb/coterie/internal/listener/resume"
 	"github.com/coteriedb/coterie/internal/listener/routing"
@@ -53,38 +54,26 @@ type session struct {
 	fellBack       bool
 	entry          int // place in the routing list; 0: the list was not used
 	pid            uint32
-	realKey        [8]byte                // the backend's own cancel key
-	backendKey     atomic.Pointer[[]byte] // the same of a relayed session: pid and secret
-	key            CancelKey              // minted here, the client's
-	longKey        bool                   // the key has 32 bytes: protocol 3.2
+	realKey        [8]byte   // the backend's own cancel key, unless the session is relayed
+	key            CancelKey // minted here, the client's
+	longKey        bool      // the key has 32 bytes: protocol 3.2
 
 	client      net.Conn // raw or TLS; written by downstream only
 	raw         net.Conn // under client
 	backend     net.Conn
 	gate        *gate.Reader  // nil: the backend is not local
 	in          *bufio.Reader // from the backend, through the gate
-	started     func()        // of a relayed session: ends its turn to start
+	turnOver    func()        // of a relayed session: ends its turn to start
 	backendFrom string
 	use         pool.Use // of its backend
 
-	instead instead.Watch // of upstream: for statements that are refused
-
-	// Fields of downstream:
-	answers      pgwire.Framer
-	starting     bool         // the session holds a turn to start, and its backend is not ready yet
-	confirmation gate.Answers // some of it is for other goroutines
-	midMessage   bool         // the client has received half a message
-	recovery     gate.Recovery
-
-	work               underway.Work // as the two directions have seen it
-	terminated         atomic.Bool   // the client sent Terminate
-	fatalSent          atomic.Bool   // PostgreSQL sent a FATAL error itself
+	work               underway.Work   // as the two directions have seen it
+	way                passage.Passage // of its bytes
 	bytesIn, bytesOut  atomic.Uint64
 	ended              atomic.Pointer[ending]
 	cut                chan struct{}               // closed when ended is set
 	onLoop             atomic.Pointer[loopSession] // nil: goroutines carry the session
 	registered, closed atomic.Bool
-	copies             bool        // it has prepared a statement that may be a COPY; upstream's own
 	keepsBackend       atomic.Bool // the client sent Terminate, and its backend is kept
 	moving             moving
 }
@@ -127,7 +116,8 @@ func (x *session) setGate(local bool, done <-chan struct{}) {
 		all := gate.Config{Deadline: x.srv.cfg.Gate, Hold: x.srv.cfg.GateHold, Counts: &x.srv.counts}
 		x.gate = &gate.Reader{Config: all, Conn: x.backend, Done: done, Lost: &x.moving.outlived}
 	}
-	x.confirmation.Guarded = local && x.srv.cfg.Durable != nil && (x.work.OnPrimary || x.confirmation.Reads == startup.ReadsDurable)
+	x.way.Pooled = local && x.srv.cfg.Fingerprint != nil
+	x.way.Confirmation.Guarded = local && x.srv.cfg.Durable != nil && (x.work.OnPrimary || x.way.Confirmation.Reads == startup.ReadsDurable)
 }
 
 // roleHolds reports whether the local server still has the role for which the session was opened. The caller holds
@@ -184,7 +174,7 @@ func (s *Server) activate(a *attempts.Attempt, x *session) bool {
 // mint replaces the backend's cancel key in the greeting by a key of the listener.
 func (x *session) mint(g opening.Greeting) []byte {
 	assert.That(g.KeyAt >= 5 && g.KeyAt+8 <= len(g.Bytes), "a greeting has no cancel key")
-	x.recovery.Greeted(g.Bytes)
+	x.way.Recovery.Greeted(g.Bytes)
 	binary.BigEndian.PutUint32(g.Bytes[g.KeyAt:], x.key.PID)
 	binary.BigEndian.PutUint32(g.Bytes[g.KeyAt+4:], x.key.Secret)
 	if !x.longKey {
@@ -259,15 +249,7 @@ func (x *session) close() {
 }
 
 // lingers reports whether the client may still have something to read that a reset of its connection would destroy.
-func (x *session) lingers() bool { return x.ended.Load() != nil || !x.terminated.Load() }
-
-// cycleEnded is called at ReadyForQuery.
-func (x *session) cycleEnded() {
-	// owed is read last, so nothing ran at some moment after all counted cancel requests had been delivered.
-	if x.confirmation.CycleEnded(x.work.Status.Load() != 'I') && x.work.Owed.Load() <= 0 && !x.work.Unsynced.Load() {
-		x.confirmation.Clear()
-	}
-}
+func (x *session) lingers() bool { return x.ended.Load() != nil || !x.way.Terminated.Load() }
 
 // promoted reports whether the server of a session that was opened on a secondary may have become a primary since. A
 // request that was forwarded may then have been executed as a write.
@@ -318,7 +300,7 @@ func (x *session) outcomeError(why string) *pgwire.Error {
 func (x *session) passFailed(err error) *pgwire.Error {
 	switch {
 	case errors.Is(err, errClient):
-	case errors.Is(err, gate.ErrUnconfirmed), errors.Is(err, gate.ErrClosed), errors.Is(err, errPromoted):
+	case errors.Is(err, gate.ErrUnconfirmed), errors.Is(err, gate.ErrClosed), errors.Is(err, passage.ErrPromoted):
 		return x.finalError(err)
 	default:
 		x.srv.log.Error("PostgreSQL sent an invalid message", "session", x.id, "error", err)
@@ -340,7 +322,7 @@ func (x *session) finalError(err error) *pgwire.Error {
 	case errors.Is(err, gate.ErrUnconfirmed):
 		why = "the synchronous secondaries did not confirm a commit in time"
 		x.end(ending{reason: endUnconfirmed, why: why})
-	case x.terminated.Load() || x.fatalSent.Load():
+	case x.way.Terminated.Load() || x.way.FatalSent.Load():
 		return nil
 	default:
 		x.end(ending{reason: endLost, why: why})
@@ -350,7 +332,7 @@ func (x *session) finalError(err error) *pgwire.Error {
 	}
 	last := x.outcomeError(why)
 	x.srv.log.Info("session cut", "session", x.id, "replica", x.replica, "user", x.user, "reason", why, "sqlstate", last.Code)
-	if x.midMessage || x.fatalSent.Load() || x.terminated.Load() || x.leftToNode() {
+	if x.way.MidMessage || x.way.FatalSent.Load() || x.way.Terminated.Load() || x.leftToNode() {
 		return nil
 	}
 	return last
@@ -399,6 +381,21 @@ func (x *session) info() SessionInfo {
 		info.Outlook = func() continuity.Outlook { return x.work.Outlook(x.replica, x.user) }
 	}
 	return info
+}
+
+// Inquiry and the following methods are what package inquiry needs of a session.
+func (x *session) Inquiry() *inquiry.Session { return &x.moving.inquiry }
+
+// Underway returns what is under way in the session.
+func (x *session) Underway() *underway.Work { return &x.work }
+
+// Facts returns what is asked about the session now.
+func (x *session) Facts() inquiry.Facts {
+	return inquiry.Facts{
+		Move:    ag.SessionMove{Replica: x.replica, User: x.user, Database: x.database, Client: x.addr, Since: x.since},
+		Carried: x.bytesIn.Load() + x.bytesOut.Load(), Process: x.backendPID(), Relayed: x.relayed, Over: x.ended.Load() != nil,
+		Immovable: x.moving.immovable(x.relayed), Ended: x.cut, Left: x.moving.left,
+	}
 }
 
 // path returns which data path serves the session.

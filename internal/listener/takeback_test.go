@@ -50,7 +50,7 @@ func TestSessionThatIsAskedComesBack(t *testing.T) {
 		for _, body := range [][]byte{[]byte(giveback.Version), state.Bytes(), c.rest} {
 			b = pgwire.AppendMessage(b, giveback.Message, body)
 		}
-		if kept, err := x.pass(b, 0); kept != 0 || err != nil || x.moving.given == nil || len(client.b) > 0 {
+		if kept, err := x.pass(b, 0); kept != 0 || err != nil || x.way.Given == nil || len(client.b) > 0 {
 			t.Fatalf("%s: %d bytes are left, %v; the client hears %q", c.name, kept, err, client.b)
 		}
 		err := x.takeBack()

@@ -85,7 +85,7 @@ var rules = []rule{
 	{"endpoint/link/linktest", []string{"endpoint/link", "lib/"}, "a link between two ends of one process"},
 	{
 		"listener",
-		[]string{"ag", "config", "lib/", "listener/address", "listener/attempts", "listener/auth", "listener/cancelkey", "listener/clientcert", "listener/continuity", "listener/counters", "listener/encryption", "listener/eventloop", "listener/fingerprint", "listener/gate", "listener/giveback", "listener/guessing", "listener/hba", "listener/hello", "listener/indoubt", "listener/inquiry", "listener/instead", "listener/known", "listener/lag", "listener/login", "listener/lone", "listener/lostblock", "listener/offload", "listener/opening", "listener/pool", "listener/ports", "listener/preauth", "listener/prospect", "listener/replay", "listener/resume", "listener/routing", "listener/scram", "listener/serverlog", "listener/sessionstate", "listener/socket", "listener/startup", "listener/stmt", "listener/underway", "listener/uring"},
+		[]string{"ag", "config", "lib/", "listener/address", "listener/attempts", "listener/auth", "listener/cancelkey", "listener/clientcert", "listener/continuity", "listener/counters", "listener/encryption", "listener/eventloop", "listener/fingerprint", "listener/gate", "listener/giveback", "listener/guessing", "listener/hba", "listener/hello", "listener/indoubt", "listener/inquiry", "listener/instead", "listener/known", "listener/lag", "listener/login", "listener/lone", "listener/lostblock", "listener/offload", "listener/opening", "listener/passage", "listener/pool", "listener/ports", "listener/preauth", "listener/prospect", "listener/replay", "listener/resume", "listener/routing", "listener/scram", "listener/serverlog", "listener/sessionstate", "listener/socket", "listener/startup", "listener/stmt", "listener/underway", "listener/uring"},
 		"adapters do not know each other: the consumer declares the interface it needs",
 	},
 	{"listener/address", []string{"lib/"}, "an open address knows no client"},
@@ -131,6 +131,11 @@ var rules = []rule{
 		"listener/inquiry",
 		[]string{"ag", "lib/boottime", "listener/continuity", "listener/hello", "listener/known", "listener/prospect", "listener/underway"},
 		"a question does not know who carries the session that is asked",
+	},
+	{
+		"listener/passage",
+		[]string{"lib/assert", "lib/pgwire", "listener/gate", "listener/giveback", "listener/instead", "listener/lone", "listener/startup", "listener/stmt", "listener/underway"},
+		"a chunk of bytes does not know who carries it",
 	},
 	{"listener/lostblock", []string{"lib/pgwire", "listener/stmt"}, "pure: bytes of a client in, bytes for it out"},
 	{
