@@ -3,6 +3,9 @@ package membership
 import (
 	"fmt"
 	"log/slog"
+	"net"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -111,6 +114,44 @@ func (m *Members) Others() (others []ag.Replica) {
 func (m *Members) Address(id ag.ReplicaID) (string, bool) {
 	r, ok := m.Replica(id)
 	return r.Endpoint, ok
+}
+
+// Witnesses returns those of the names and addresses that the certificate of a witness may have: none at which clients
+// reach the group. Clients believe every certificate of the group's authority, for the names in it.
+func (m *Members) Witnesses(hosts []string) []string {
+	g := m.group.Load()
+	if g == nil {
+		return nil
+	}
+	var taken []string
+	take := func(addresses ...string) {
+		for _, a := range addresses {
+			if host, _, err := net.SplitHostPort(a); err == nil {
+				taken = append(taken, host)
+			}
+		}
+	}
+	for _, r := range g.Replicas {
+		if r.HasData() {
+			take(r.Endpoint, r.Listener, r.ReadOnly, r.HTTP)
+		}
+	}
+	for _, l := range g.Options.Listeners {
+		taken = append(taken, l.Name)
+		for _, a := range l.Addresses {
+			ip, _, _ := strings.Cut(a, "/")
+			taken = append(taken, ip)
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(hosts), func(h string) bool {
+		return slices.ContainsFunc(taken, func(t string) bool { return sameHost(h, t) })
+	})
+}
+
+// sameHost reports whether two texts are the same name or address.
+func sameHost(a, b string) bool {
+	x, y := net.ParseIP(a), net.ParseIP(b)
+	return strings.EqualFold(a, b) || x != nil && y != nil && x.Equal(y)
 }
 
 // Authorize decides by the configuration which peer may open what here. A witness may use the quorum and control, and

@@ -29,6 +29,22 @@ func members() *Members {
 	return m
 }
 
+// TestNamesOfAWitness holds that no certificate of a witness names what clients believe to be the group.
+func TestNamesOfAWitness(t *testing.T) {
+	t.Parallel()
+	m, g := members(), group()
+	if got := New("n1", config.Layout{}, slog.New(slog.DiscardHandler)).Witnesses([]string{"d"}); got != nil {
+		t.Errorf("without a group: %v", got)
+	}
+	g.Replicas[1].Listener, g.Replicas[1].ReadOnly, g.Replicas[1].HTTP = "b2.example:5432", "[2001:db8::7]:5433", "b3:8008"
+	g.Options.Listeners = []ag.Listener{{Name: "sales", Addresses: []string{"10.0.0.9/24"}}}
+	m.Set(g)
+	asked := []string{"d", "a", "B2.Example", "2001:db8:0::7", "b3", "Sales", "10.0.0.9", "10.0.0.8", "::ffff:10.0.0.9"}
+	if got := strings.Join(m.Witnesses(asked), " "); got != "d 10.0.0.8" {
+		t.Error(got)
+	}
+}
+
 // TestAuthorize holds which peer may open what; everything that the configuration does not name is refused.
 func TestAuthorize(t *testing.T) {
 	t.Parallel()

@@ -157,6 +157,9 @@ func (s *Service) Admit(ctx context.Context, tokenID string, verify func([]byte)
 
 // grant returns the certificates of the joiner, and for a replica the secrets that replicas share.
 func (s *Service) grant(ca *certs.CA, req endpoint.JoinRequest) (endpoint.JoinGrant, error) {
+	if req.Kind == certs.KindWitness {
+		req.Hosts = s.Members.Witnesses(req.Hosts)
+	}
 	grant, err := endpoint.Admit(ca, req)
 	if err == nil && req.Kind == certs.KindReplica {
 		grant.Salts, err = certs.Salts(s.Layout.PKI())

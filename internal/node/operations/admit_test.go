@@ -3,7 +3,9 @@ package operations
 import (
 	"context"
 	"crypto/ecdsa"
+	"crypto/x509"
 	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"strings"
 	"testing"
@@ -111,10 +113,21 @@ func TestAdmit(t *testing.T) {
 	}
 	b.store.overtaken = 2
 	witness := joiner(t, "x", certs.KindWitness)
-	witness.Major = 0
+	witness.Major, witness.Hosts = 0, []string{"x.example", "sales-clients"}
+	g := b.group()
+	g.Options.Listeners = []ag.Listener{{Name: "sales-clients"}}
+	b.Members.Set(g)
 	grant, err := b.Admit(t.Context(), b.token(t, certs.KindWitness, time.Hour), proved, witness)
 	if r := b.replica("x"); err != nil || r.HasData() || len(grant.CAKeyPEM) > 0 {
 		t.Errorf("a witness, against other writers: %+v, authority's key: %v, %v", r, len(grant.CAKeyPEM) > 0, err)
+	}
+	block, _ := pem.Decode(grant.CertPEM)
+	if block == nil {
+		t.Fatal("no certificate")
+	}
+	c, err := x509.ParseCertificate(block.Bytes)
+	if err != nil || c.VerifyHostname("x.example") != nil || c.VerifyHostname("sales-clients") == nil {
+		t.Errorf("the witness's certificate names %v, %v", c.DNSNames, err)
 	}
 }
 

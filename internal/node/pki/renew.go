@@ -45,7 +45,11 @@ func (s *Service) RenewFor(_ context.Context, peer certs.Identity, csr []byte) (
 	if err != nil {
 		return nil, err
 	}
-	chain, err := ca.RenewFor(peer, r.KeyPin, csr, []string{host})
+	hosts := []string{host}
+	if peer.Kind == certs.KindWitness {
+		hosts = s.Members.Witnesses(hosts)
+	}
+	chain, err := ca.RenewFor(peer, r.KeyPin, csr, hosts)
 	if err != nil {
 		return nil, err
 	}
