@@ -1,6 +1,7 @@
 package provision
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -114,24 +115,23 @@ func (s *StoppedNode) Account(ctx context.Context) (a recovery.Account, history 
 	a.Copy, known = held.Is(inside)
 	a.MaxTLI = began.TLI
 	switch {
-	case bad.Copy != "" && bad.Copy == a.Copy:
-		a.Unfit = "its copy is under quarantine: " + bad.Why
 	case own.Repairing():
-		a.Unfit = "its copy was being rewound or seeded"
+		a.Unfit, a.Copy = "its copy was being rewound or seeded", "" // there is no whole one
 	case err != nil || !known:
 		a.Unfit = "what is in its data directory is not the copy that this node holds"
 	}
 	if a.Unfit != "" {
 		return a, nil, nil
 	}
+	if bad.Copy != "" && bad.Copy == a.Copy { // it may have what no other copy has: where it ends is told all the same
+		a.Unfit = "its copy is under quarantine: " + bad.Why
+	}
 	if a.Position, err = pg.EndOfWAL(ctx); err != nil {
-		a.Unfit = err.Error()
+		a.Unfit = cmp.Or(a.Unfit, err.Error())
 		return a, nil, nil
 	}
 	a.MaxTLI = max(a.MaxTLI, a.Position.Timeline)
-	if began.TLI != 0 && began.TLI == a.Position.Timeline {
-		a.Unled = began.From
-	}
+	a.Unled = began.Unled(a.Position)
 	history, err = pg.History(ctx, a.Position.Timeline)
 	return a, history, err
 }

@@ -367,8 +367,12 @@ func TestUnfitCopies(t *testing.T) {
 		if err != nil || (a.Unfit == "") != (tt.says == "") || !strings.Contains(a.Unfit, tt.says) {
 			t.Errorf("%q: %+v, %v", tt.says, a, err)
 		}
-		if a.Unfit != "" && a.Position.LSN != 0 {
-			t.Errorf("%q: it has a position", tt.says)
+		quarantined := strings.HasPrefix(tt.says, "quarantine")
+		if a.Unfit != "" && (a.Position.LSN != 0) != quarantined {
+			t.Errorf("%q: its copy ends at %s", tt.says, a.Position)
+		}
+		if repaired := strings.HasPrefix(tt.says, "rewound"); (a.Copy == "") != repaired {
+			t.Errorf("%q: copy %q", tt.says, a.Copy)
 		}
 		if err := tt.undo(); err != nil {
 			t.Fatal(err)

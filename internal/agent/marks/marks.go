@@ -1,6 +1,7 @@
 package marks
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -44,17 +45,28 @@ func (c Copy) Is(inside ag.CopyID) (id ag.CopyID, known bool) {
 type Promotion struct {
 	Epoch ag.Epoch    `json:"epoch"`
 	TLI   ag.Timeline `json:"tli"`
-	// From is where the log ended before this promotion, and before those that did not come to lead either. Nothing
-	// behind it was acknowledged.
-	From ag.Position `json:"from,omitzero"`
+	// From is where the log ended before this promotion, and before those that did not come to lead either, of which
+	// First is the first timeline. Nothing behind From was acknowledged.
+	From  ag.Position `json:"from,omitzero"`
+	First ag.Timeline `json:"first,omitempty"` // 0: TLI
 }
 
 // Next returns the mark of a promotion that begins where the log ends at a position, in place of p.
 func (p Promotion) Next(e ag.Epoch, tli ag.Timeline, at ag.Position) Promotion {
-	if p.TLI == at.Timeline && p.From.Timeline != 0 {
-		at = p.From
+	if from := p.Unled(at); from.Timeline != 0 {
+		return Promotion{e, tli, from, cmp.Or(p.First, p.TLI)}
 	}
-	return Promotion{e, tli, at}
+	return Promotion{e, tli, at, tli}
+}
+
+// Unled returns up to where a log counts that ends at a position; the zero value if all of it counts, as far as the
+// mark tells. A promotion that was marked, and had not begun when its node died, leaves the log on the timeline of an
+// earlier one.
+func (p Promotion) Unled(at ag.Position) ag.Position {
+	if at.Timeline < cmp.Or(p.First, p.TLI) || at.Timeline > p.TLI {
+		return ag.Position{}
+	}
+	return p.From
 }
 
 // Promise is the highest epoch that this node promised, and the candidate to which it gave its seal of it. No other one

@@ -35,8 +35,17 @@ func TestPromotionBegins(t *testing.T) {
 	first := Promotion{}.Next(5, 7, at(4, 100))
 	again := first.Next(6, 8, at(7, 130))
 	other := first.Next(9, 12, at(10, 300))
-	if first != (Promotion{5, 7, at(4, 100)}) || again != (Promotion{6, 8, at(4, 100)}) || other != (Promotion{9, 12, at(10, 300)}) {
+	if first != (Promotion{5, 7, at(4, 100), 7}) || again != (Promotion{6, 8, at(4, 100), 7}) || other != (Promotion{9, 12, at(10, 300), 12}) {
 		t.Errorf("%+v, %+v, %+v", first, again, other)
+	}
+	// the second was marked, and had not begun
+	if third := again.Next(7, 9, at(7, 130)); third != (Promotion{7, 9, at(4, 100), 7}) || again.Unled(at(7, 130)) != at(4, 100) || third.Unled(at(7, 130)) != at(4, 100) {
+		t.Errorf("after one that had not begun: %+v", third)
+	}
+	for _, is := range []ag.Position{at(4, 100), at(4, 170), at(10, 300)} { // the tail of an earlier leader was fetched; it follows a later one
+		if from := again.Unled(is); from != (ag.Position{}) {
+			t.Errorf("a log that ends at %s counts up to %s", is, from)
+		}
 	}
 	if old := (Promotion{Epoch: 5, TLI: 7}).Next(6, 8, at(7, 130)); old.From != at(7, 130) {
 		t.Errorf("after a mark of an earlier version: %+v", old)
