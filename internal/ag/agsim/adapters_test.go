@@ -121,6 +121,9 @@ var slips = []slip{
 	{"a recovery counts somebody in V", "ag/recovery/recovery.go", []string{"V: []ag.Member{}, Timelines: q.History", "V: []ag.Member{{ID: q.Lead, Copy: mine.Copy}}, Timelines: q.History"}, "TestRecoveryTakesNothingBack"},
 	{"a recovery leaves automatic failover on", "ag/recovery/recovery.go", []string{"			old.FailoverMode = ag.Manual\n", "			_ = ag.Manual\n"}, "TestRecoveryTakesNothingBack"},
 	{"a recovery throws a copy away that is ahead of the chosen one", "ag/recovery/recovery.go", []string{"(old.Suspended || slices.Contains(r.Ahead, old.ID))", "old.Suspended"}, "TestRecoverySparesWhoIsAhead"},
+	{"a recovery takes the record that a member has seen for its copy", "ag/recovery/recovery.go", []string{"	switch {\n	case a.ID == mine.ID || a.Copy == \"\":", "	switch {\n	case a.Seq != mine.Seq:\n		return a.Copy != \"\" && a.Seq > mine.Seq\n	case a.ID == mine.ID || a.Copy == \"\":"}, "TestRecordsAreNoCopies"},
+	{"a recovery takes the record that a member has seen for its copy, in a history", "ag/recovery/recovery.go", []string{"	switch {\n	case a.ID == mine.ID || a.Copy == \"\":", "	switch {\n	case a.Seq != mine.Seq:\n		return a.Copy != \"\" && a.Seq > mine.Seq\n	case a.ID == mine.ID || a.Copy == \"\":"}, "ag/agsim:TestSim"},
+	{"a promotion that was marked and had not begun makes a log count behind earlier ones", "agent/marks/marks.go", []string{"	if at.Timeline < cmp.Or(p.First, p.TLI) || at.Timeline > p.TLI {", "	if at.Timeline != p.TLI {"}, "TestPromotionBegins"},
 	{"a recovery goes on without a member's word", "ag/recovery/recovery.go", []string{"	case len(missing) > 0:\n", "	case len(missing) > len(q.Group.Replicas):\n"}, "TestRecoveryIsRefused"},
 }
 

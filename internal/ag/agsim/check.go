@@ -2,9 +2,11 @@ package agsim
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/ag/planguard"
+	recoveries "github.com/coteriedb/coterie/internal/ag/recovery"
 )
 
 // This file is what must hold in every world. S1 and so on are the properties of docs/internals/safety.md,
@@ -251,6 +253,70 @@ func (m *Model) check(w *World) {
 		fail("V has %d members and k is %d: %d of them lack the acknowledged commit %s, or were removed (RemovedCountsForNothing)",
 			size, w.state.k, lacking, m.logs.position(w.acked))
 	}
+}
+
+// lostQuorum is what a person finds if all members end now, some with their disks, and the quorum's store with them.
+// The person has one of the others lead, by what they say. If that one is not told to be behind another, it has every
+// acknowledged commit that another has; but a copy that a forced failover left may not know that another one was forced
+// after it, and made good again what was given up. Without forced failovers one of them is told to be behind nobody who
+// may lead (RecoveryLosesNothing).
+func (s *Sim) lostQuorum() {
+	if s.losses.IntN(100) != 0 || s.backwards {
+		return
+	}
+	m, g := s.m, ag.Group{ID: "g"}
+	var said []recoveries.Account
+	var lost []ag.ReplicaID
+	for i, r := range m.group.Replicas {
+		switch {
+		case s.w.settings.removed.has(i):
+			continue
+		case s.losses.IntN(3) == 0:
+			lost = append(lost, r.ID)
+		default:
+			said = append(said, s.account(i))
+		}
+		g.Replicas = append(g.Replicas, r)
+	}
+	best, fit := ag.ReplicaID(""), func(a recoveries.Account) bool { return a.Unfit == "" && a.Copy != "" }
+	for _, a := range said {
+		r, err := recoveries.Recover(recoveries.Request{Group: g, Lead: a.ID, Accounts: said, Lost: lost, History: m.logs.timelines(s.w.nodes[index(a.ID)].log)})
+		if err == nil && !slices.ContainsFunc(said, func(b recoveries.Account) bool { return fit(b) && slices.Contains(r.Ahead, b.ID) }) {
+			best = a.ID
+		}
+		log := s.w.nodes[index(a.ID)].log
+		if err != nil || len(r.Ahead) > 0 || s.w.ackEpoch > 0 && !m.logs.in(log, s.w.state.basis) && !m.logs.in(s.w.state.basis, log) {
+			continue
+		}
+		has := func(id ag.ReplicaID) wal { return m.logs.common(s.w.acked, s.w.nodes[index(id)].log) }
+		for _, b := range said {
+			if b.Copy != "" && m.logs.depth(has(b.ID)) > m.logs.depth(has(a.ID)) {
+				fail("%s would lead after the loss of the quorum at %s, with %s as no loss, which has the acknowledged commit %s (RecoveryLosesNothing)",
+					a.ID, a.Position, b.ID, m.logs.position(has(b.ID)))
+			}
+		}
+	}
+	if best == "" && s.w.ackEpoch == 0 && slices.ContainsFunc(said, fit) {
+		fail("whoever would lead after the loss of the quorum, another is told to be ahead: %+v (RecoveryLosesNothing)", said)
+	}
+}
+
+// account is what node i says from its disk (StoppedNode.Account in package provision).
+func (s *Sim) account(i int) recoveries.Account {
+	n, seen := &s.w.nodes[i], s.seen[i]
+	a := recoveries.Account{Group: "g", ID: names[i], Promised: ag.Epoch(n.promised), Epoch: ag.Epoch(seen.epoch), Seq: uint64(seen.seq), MaxTLI: ag.Timeline(n.began)}
+	if n.data != present {
+		a.Unfit = "it has no whole copy"
+		return a
+	}
+	if n.quarantine || n.renew {
+		a.Unfit = "its copy is under quarantine"
+	}
+	a.Copy, a.Position = n.copy.id(), s.m.logs.position(n.log)
+	if a.MaxTLI = max(a.MaxTLI, a.Position.Timeline); s.m.unled(n) {
+		a.Unled = s.m.logs.position(n.from.log)
+	}
+	return a
 }
 
 // lacking counts the members of V whose copy exists and lacks the commit.

@@ -224,7 +224,7 @@ func (m *Model) remove(w *World) {
 func (m *Model) rejoin(w *World, i int) {
 	n, c := &w.nodes[i], &w.settings
 	w.wipe(i)
-	n.copy, n.promised, n.began, n.gone, n.bare, n.ill, n.stood, n.up = 0, 0, 0, 0, 0, healthy, false, true
+	n.copy, n.promised, n.began, n.from, n.gone, n.bare, n.ill, n.stood, n.up = 0, 0, 0, begun{}, 0, 0, healthy, false, true
 	for _, s := range []*set{&c.removed, &c.suspended, &c.async, &c.manual, &c.maintained} {
 		*s &^= one(i)
 	}

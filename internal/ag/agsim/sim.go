@@ -22,16 +22,17 @@ func ticks(d time.Duration) int { return int(d / tick) }
 
 // Sim is one run.
 type Sim struct {
-	m     *Model
-	w     World
-	rng   *rand.Rand
-	doubt *rand.Rand // of suspicions
-	moves *rand.Rand // of operators who change the members and the timing
-	heirs *rand.Rand // of machines that are lost, and replaced
-	now   int
-	odds  odds
-	trace func(string)
-	well  bool // no faults any more
+	m      *Model
+	w      World
+	rng    *rand.Rand
+	doubt  *rand.Rand // of suspicions
+	moves  *rand.Rand // of operators who change the members and the timing
+	heirs  *rand.Rand // of machines that are lost, and replaced
+	losses *rand.Rand // of quorums that are lost, which changes nothing in the run
+	now    int
+	odds   odds
+	trace  func(string)
+	well   bool // no faults any more
 
 	epochRev, stateRev, leadRev int
 	late                        []lateCommit
@@ -113,6 +114,7 @@ func (m *Model) Run(seed uint64, trace func(string)) (err error) {
 	if s.draw(); m.only != (odds{}) {
 		s.odds = m.only
 	}
+	s.losses = rand.New(rand.NewPCG(seed, 4))
 	s.drawSuspicion(seed)
 	s.drawMoves(seed)
 	s.drawReplacements(seed)
@@ -165,6 +167,7 @@ func (s *Sim) tick() {
 			k--
 		}
 	}
+	s.lostQuorum()
 	s.acks()
 	if s.w.letter.kind != noLetter && s.chance(200) { // some are very late
 		m.arrive(&s.w, s.chance(3000))

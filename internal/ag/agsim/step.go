@@ -23,7 +23,7 @@ func (m *Model) look(w *World, i int, e env) {
 	n.known = max(n.known, e.epoch.epoch)
 	holds := e.epoch.leader == uint8(i+1) && e.epoch.phase == lead
 	if holds && n.server == writable && n.armed == e.epoch.epoch {
-		n.leading, n.began = e.epoch.epoch, 0
+		n.leading, n.began, n.from = e.epoch.epoch, 0, begun{}
 	}
 	if n.leading != 0 && (!holds || n.leading != e.epoch.epoch || n.server != writable) && n.busy.kind != handing {
 		w.stopLeading(i)
@@ -93,6 +93,7 @@ func (m *Model) begin(w *World, i int, e env, p ag.Plan) {
 			w.hold(i)
 		case ag.Promote:
 			b.kind, b.tli, b.sync = promoting, uint16(a.TLI), setting{setOf(a.Sync.P), uint8(a.Sync.N)}
+			b.from = m.begins(n, b.tli)
 			if !m.keepsReaders() {
 				m.endSessions(w, i, readersOnly)
 			}
@@ -300,7 +301,7 @@ func (m *Model) promote(w *World, i int, b pending) {
 	if n.quarantine {
 		fail("%s promotes a copy whose storage lost a write (F35)", names[i])
 	}
-	n.promised, n.began, n.half, n.unfitToRead = b.at, b.tli, false, false
+	n.promised, n.began, n.from, n.half, n.unfitToRead = b.at, b.tli, m.begins(n, b.tli), false, false
 	w.hold(i)
 	m.checkTimeline(w, b.tli)
 	n.log = m.logs.append(n.log, b.tli, m.writer(i, b.at))
@@ -329,7 +330,7 @@ func (m *Model) endRepair(w *World, i int, b pending) {
 		return
 	}
 	w.copies++
-	n.copy, n.data, n.log, n.noRewind, n.refused, n.began = w.copies, present, s.log, false, false, 0
+	n.copy, n.data, n.log, n.noRewind, n.refused, n.began, n.from = w.copies, present, s.log, false, false, 0, begun{}
 	n.unfitToRead, n.half = false, false
 	n.renew = false
 }

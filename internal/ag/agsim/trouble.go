@@ -361,10 +361,24 @@ func (w *World) crash(i int) {
 	n.withheld, n.known, n.fresh = 0, 0, true
 }
 
+// begins returns the mark of a promotion to that timeline that begins (marks.Promotion.Next).
+func (m *Model) begins(n *node, tli uint16) begun {
+	if m.unled(n) {
+		return n.from
+	}
+	return begun{n.log, tli}
+}
+
+// unled reports whether the log goes on behind a promotion that did not come to lead (marks.Promotion.Unled).
+func (m *Model) unled(n *node) bool {
+	tli := m.logs.tli(n.log)
+	return n.began != 0 && n.from.first <= tli && tli <= n.began
+}
+
 // halfPromoted leaves the mark of a promotion that ends before it has done anything.
 func (n *node) halfPromoted() {
 	if n.busy.kind == promoting && n.promised <= n.busy.at && n.data == present {
-		n.began = n.busy.tli
+		n.began, n.from = n.busy.tli, n.busy.from
 	}
 }
 

@@ -169,6 +169,12 @@ type setting struct {
 	n uint8
 }
 
+// begun is where a log ended before promotions, and the timeline of the first of them.
+type begun struct {
+	log   wal
+	first uint16
+}
+
 type dataState uint8
 
 const (
@@ -248,6 +254,7 @@ type pending struct {
 	state              stateRec
 	at                 uint16 // epoch it was decided in
 	tli                uint16
+	from               begun
 	sync               setting
 	other              uint8 // source or target
 }
@@ -261,6 +268,7 @@ type node struct {
 	copy     copyID
 	promised uint16
 	began    uint16 // the timeline of the last promotion that was begun
+	from     begun  // of that promotion, and of those before it that did not come to lead either
 	armed    uint16
 	lease    uint16 // epoch of a valid lease
 	source   uint8

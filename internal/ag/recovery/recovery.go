@@ -29,13 +29,34 @@ type Account struct {
 	Unfit string `json:"unfit,omitempty"`
 }
 
-// Newer orders accounts by how much of the group's history their copies hold: by the later record seen, then by
-// position.
+// Newer orders accounts by how much of the group's history their copies hold: by position, and where that is the same,
+// by the later record seen. A record says nothing of a copy: the agent of a copy that is far behind, or suspended, sees
+// what the last leader wrote when the furthest copy went down.
 func (a Account) Newer(b Account) int {
-	if c := cmp.Compare(a.Seq, b.Seq); c != 0 {
-		return c
+	return cmp.Or(a.counts().Compare(b.counts()), cmp.Compare(a.Seq, b.Seq))
+}
+
+// ahead reports whether the copy of an account may hold acknowledged commits that the chosen one lacks. Of two logs on
+// one timeline one is the beginning of the other. Timeline ids grow with the epochs. So a log on an earlier one has
+// nothing beyond that was acknowledged. It may have, if failovers were forced and the chosen copy was left by one: then
+// that one's history does not pass through the other's timeline, and the other's member may have seen a later record.
+// Of a copy whose end cannot be read only the record tells.
+func (q Request) ahead(a, mine Account) bool {
+	at, to := a.counts(), mine.counts()
+	switch {
+	case a.ID == mine.ID || a.Copy == "":
+		return false
+	case at.Timeline == to.Timeline && at.LSN != 0:
+		return at.LSN > to.LSN
+	case at.Timeline > to.Timeline:
+		return true
 	}
-	return a.counts().Compare(b.counts())
+	return a.Seq > mine.Seq && !q.passes(at.Timeline)
+}
+
+// passes reports whether the history of the chosen copy passes through a timeline.
+func (q Request) passes(tli ag.Timeline) bool {
+	return slices.ContainsFunc(q.History, func(t ag.TimelineEntry) bool { return tli != 0 && (t.TLI == tli || t.Parent == tli) })
 }
 
 // counts returns up to where what the copy holds may have been acknowledged.
@@ -93,7 +114,7 @@ func Recover(q Request) (Recovery, error) {
 	var tli ag.Timeline
 	for _, a := range q.Accounts {
 		epoch, seq, tli = max(epoch, a.Promised, a.Epoch), max(seq, a.Seq), max(tli, a.MaxTLI, a.Position.Timeline)
-		if a.ID != q.Lead && a.Copy != "" && a.Newer(mine) > 0 {
+		if q.ahead(a, mine) {
 			r.Ahead = append(r.Ahead, a.ID)
 		}
 	}

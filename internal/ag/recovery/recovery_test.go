@@ -22,7 +22,7 @@ func account(id ag.ReplicaID, promised, seen ag.Epoch, seq uint64, lsn ag.LSN) A
 }
 
 func TestRecoveryTakesNothingBack(t *testing.T) {
-	a, b := account("a", 4, 5, 17, 100), account("b", 8, 5, 16, 200)
+	a, b := account("a", 4, 5, 17, 100), account("b", 8, 5, 16, 50)
 	b.MaxTLI = 6 // it began a promotion that no other member knows of
 	r, err := Recover(Request{Group: lostGroup(), Lead: "a", Accounts: []Account{a, b}, Lost: []ag.ReplicaID{"w"}, History: []ag.TimelineEntry{{TLI: 3}}})
 	if err != nil {
@@ -50,8 +50,10 @@ func TestRecoveryTakesNothingBack(t *testing.T) {
 // TestRecoverySparesWhoIsAhead holds that the administrator may choose the shorter copy, and that the longer one is not
 // discarded for it.
 func TestRecoverySparesWhoIsAhead(t *testing.T) {
+	forced := account("b", 1, 1, 17, 50)
+	forced.Position.Timeline = 4
 	for name, b := range map[string]Account{
-		"later record": account("b", 1, 1, 18, 50), "longer log": account("b", 1, 1, 17, 101),
+		"longer log": account("b", 1, 1, 17, 101), "longer log, which an earlier record counts": account("b", 1, 1, 9, 101), "later timeline": forced,
 	} {
 		r, err := Recover(Request{Group: lostGroup(), Lead: "a", Accounts: []Account{account("a", 4, 5, 17, 100), b}, Lost: []ag.ReplicaID{"w"}})
 		if err != nil {
@@ -61,6 +63,53 @@ func TestRecoverySparesWhoIsAhead(t *testing.T) {
 		if !slices.Equal(r.Ahead, []ag.ReplicaID{"b"}) || !m.Suspended {
 			t.Errorf("%s: %+v", name, r)
 		}
+	}
+}
+
+// TestRecordsAreNoCopies holds that what a member has seen of the record does not stand for its copy. The secondary b
+// goes down first, and the primary writes into the record that it does without b. An asynchronous or suspended replica
+// c sees that, and has hardly anything. Then the primary is lost, with the store.
+func TestRecordsAreNoCopies(t *testing.T) {
+	g := lostGroup()
+	g.Replicas[2] = ag.Replica{ID: "c", AvailabilityMode: ag.AsynchronousCommit, FailoverMode: ag.Manual}
+	b, c := account("b", 4, 4, 17, 100), account("c", 4, 4, 18, 10)
+	for lead, ahead := range map[ag.ReplicaID][]ag.ReplicaID{"b": nil, "c": {"b"}} {
+		r, err := Recover(Request{Group: g, Lead: lead, Accounts: []Account{b, c}, Lost: []ag.ReplicaID{"a"}})
+		if err != nil || !slices.Equal(r.Ahead, ahead) {
+			t.Errorf("%s leads: %v is ahead, %v", lead, r.Ahead, err)
+		}
+		if other, _ := r.Group.Replica("b"); other.Suspended != (lead == "c") {
+			t.Errorf("%s leads, and the copy of b is to be kept: %t", lead, other.Suspended)
+		}
+	}
+	if b.Newer(c) <= 0 {
+		t.Error("c is said to be newer")
+	}
+	// Timeline 7 leaves timeline 3 at 90: the rest of timeline 3 was not acknowledged, or a forced failover gave it up.
+	// A copy on another timeline may be of an epoch that was forced later.
+	d := account("d", 7, 7, 18, 95)
+	d.Position.Timeline = 7
+	leaves := []ag.TimelineEntry{{TLI: 3}, {TLI: 7, Parent: 3, Switch: 90}}
+	for _, tt := range []struct {
+		seq   uint64
+		tli   ag.Timeline
+		lsn   ag.LSN
+		ahead bool
+	}{{17, 3, 80, false}, {17, 3, 99, false}, {19, 3, 80, false}, {19, 3, 99, false}, {17, 5, 80, false}, {19, 5, 80, true}, {17, 8, 80, true}} {
+		q, c := Request{History: leaves}, account("c", 7, 8, tt.seq, tt.lsn)
+		c.Position.Timeline = tt.tli
+		if got := q.ahead(c, d); got != tt.ahead {
+			t.Errorf("%+v: ahead: %t", tt, got)
+		}
+	}
+	b.Unfit = "its copy is under quarantine" // a person may come to trust it
+	unread := account("b", 4, 4, 19, 0)
+	unread.Unfit = "its WAL cannot be read"
+	if r, err := Recover(Request{Group: g, Lead: "c", Accounts: []Account{unread, c}, Lost: []ag.ReplicaID{"a"}}); err != nil || !slices.Equal(r.Ahead, []ag.ReplicaID{"b"}) {
+		t.Errorf("its WAL cannot be read: %v is ahead, %v", r.Ahead, err)
+	}
+	if r, err := Recover(Request{Group: g, Lead: "c", Accounts: []Account{b, c}, Lost: []ag.ReplicaID{"a"}}); err != nil || !slices.Equal(r.Ahead, []ag.ReplicaID{"b"}) {
+		t.Errorf("%v is ahead, %v", r.Ahead, err)
 	}
 }
 

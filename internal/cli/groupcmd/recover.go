@@ -83,7 +83,11 @@ func accountCommand() *cobra.Command {
 
 func describeAccount(a recovery.Account) string {
 	if a.Unfit != "" {
-		return fmt.Sprintf("%s: promised epoch %d, saw epoch %d with state %d; cannot lead: %s", a.ID, a.Promised, a.Epoch, a.Seq, a.Unfit)
+		end := ""
+		if a.Position.LSN != 0 {
+			end = "; its copy ends at " + copyEnd(a)
+		}
+		return fmt.Sprintf("%s: promised epoch %d, saw epoch %d with state %d%s; cannot lead: %s", a.ID, a.Promised, a.Epoch, a.Seq, end, a.Unfit)
 	}
 	return fmt.Sprintf("%s: promised epoch %d, saw epoch %d with state %d; its copy ends at %s", a.ID, a.Promised, a.Epoch, a.Seq, copyEnd(a))
 }
@@ -148,9 +152,13 @@ func confirmRecovery(c *cobra.Command, group string, p provision.RecoveryPlan, o
 	if err := printRecovery(c, p); err != nil {
 		return err
 	}
-	if ahead := p.Recovery.Ahead; len(ahead) > 0 && !ok.loss {
-		return fail.Refusedf("the copy of %s goes further than the one of %s: with %[2]s as the leader, commits that only the other has are lost; nothing was changed. "+
-			"Run coterie recover lead on %[1]s instead, or add --allow-data-loss", ahead[0], p.Recovery.Epoch.Leader)
+	if a, is := furthest(p); is && !ok.loss {
+		instead := fmt.Sprintf("Run coterie recover lead on %s instead, or add --allow-data-loss", a.ID)
+		if a.Unfit != "" {
+			instead = fmt.Sprintf("%s cannot lead: %s. Add --allow-data-loss to go on without what only it has", a.ID, a.Unfit)
+		}
+		return fail.Refusedf("the copy of %s goes further than the one of %s: with %[2]s as the leader, commits that only the other has are lost; nothing was changed. %s",
+			a.ID, p.Recovery.Epoch.Leader, instead)
 	}
 	if ok.yes {
 		return nil
@@ -161,6 +169,20 @@ func confirmRecovery(c *cobra.Command, group string, p provision.RecoveryPlan, o
 	return cli.Confirm(c, group, "\nThis is not undone. Type the group's name (%s) to go on:", group)
 }
 
+// furthest returns the account of the member that is ahead of the one that is to lead, and further than others; before
+// those that cannot lead. is is false if none is ahead.
+func furthest(p provision.RecoveryPlan) (f recovery.Account, is bool) {
+	for _, a := range p.Accounts {
+		if !slices.Contains(p.Recovery.Ahead, a.ID) {
+			continue
+		}
+		if better := (a.Unfit == "") != (f.Unfit == ""); !is || better && a.Unfit == "" || !better && a.Newer(f) > 0 {
+			f, is = a, true
+		}
+	}
+	return f, is
+}
+
 // printRecovery prints the plan as a table.
 func printRecovery(c *cobra.Command, p provision.RecoveryPlan) error {
 	w := tabwriter.NewWriter(c.ErrOrStderr(), 0, 0, 3, ' ', 0)
@@ -168,12 +190,12 @@ func printRecovery(c *cobra.Command, p provision.RecoveryPlan) error {
 	for _, a := range p.Accounts {
 		at, then := copyEnd(a), "follows"
 		switch {
+		case slices.Contains(p.Recovery.Ahead, a.ID):
+			then = "is AHEAD: suspended until coterie replica resume; what it has beyond the leader is LOST to the group"
 		case a.Copy == "" || a.Unfit != "":
 			at = "-"
 		case a.ID == p.Recovery.Epoch.Leader:
 			then = "leads"
-		case slices.Contains(p.Recovery.Ahead, a.ID):
-			then = "is AHEAD: suspended until coterie replica resume; what it has beyond the leader is LOST to the group"
 		}
 		_, _ = fmt.Fprintf(w, "%s\t%s\tepoch %d, state %d\tepoch %d\t%s\n", a.ID, at, a.Epoch, a.Seq, a.Promised, then)
 	}

@@ -36,6 +36,17 @@ func TestRecoverLeadNeedsConsentToLoss(t *testing.T) {
 	if _, err := confirm(plan, consent{loss: true}); err == nil || !strings.Contains(err.Error(), "add --yes") {
 		t.Errorf("--allow-data-loss alone: %v", err)
 	}
+	unfit := plan
+	unfit.Accounts = append(unfit.Accounts, recovery.Account{ID: "n3", Copy: "z", Position: ag.Position{Timeline: 1, LSN: 9}, Unfit: "its copy is under quarantine"})
+	unfit.Recovery.Ahead = []ag.ReplicaID{"n3", "n2"}
+	if _, err := confirm(unfit, consent{yes: true}); err == nil || !strings.Contains(err.Error(), "recover lead on n2") {
+		t.Errorf("one that can lead is named first: %v", err)
+	}
+	unfit.Recovery.Ahead = []ag.ReplicaID{"n3"}
+	table, err = confirm(unfit, consent{yes: true})
+	if err == nil || !strings.Contains(err.Error(), "n3 cannot lead: its copy is under quarantine") || strings.Contains(err.Error(), "instead") || !strings.Contains(table, "AHEAD") {
+		t.Errorf("it is under quarantine: %v\n%s", err, table)
+	}
 	plan.Recovery.Ahead = nil
 	if _, err := confirm(plan, consent{yes: true}); err != nil {
 		t.Errorf("nothing is lost: %v", err)

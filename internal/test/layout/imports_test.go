@@ -24,7 +24,7 @@ var rules = []rule{
 	{"ag/availability", []string{"ag"}, "a judgement of the group asks the decision, and nothing else"},
 	{"ag/planguard", []string{"ag"}, "a check of decisions is as pure as they are"},
 	{"ag/silence", nil, "a judgement of intervals knows nothing of those who are silent"},
-	{"ag/agsim", []string{"ag", "ag/planguard"}, "the explorer runs the decision and nothing else"},
+	{"ag/agsim", []string{"ag", "ag/planguard", "ag/recovery"}, "the explorer runs the decision, and asks what a recovery would keep; nothing else"},
 	{"lib", []string{"lib/"}, "a library that knows the product is not a library"},
 	{"config", []string{"lib/"}, "the layout of a node directory depends on nobody"},
 
