@@ -51,6 +51,12 @@ func alter(u usage, n int, clauseOf func([]string) (string, error)) *cobra.Comma
 	return c
 }
 
+// explained returns the command with a text for its help that says more than its short one.
+func explained(c *cobra.Command, long string) *cobra.Command {
+	c.Long = long
+	return c
+}
+
 // runClause runs a clause of ALTER AVAILABILITY GROUP on the node's group.
 func runClause(c *cobra.Command, clause string, noWait, asJSON bool) error {
 	cl, err := cli.Client(c)
@@ -140,10 +146,11 @@ func groupCommand() *cobra.Command {
 	c := &cobra.Command{Use: "group", GroupID: "group", Short: "Show and change the group's options"}
 	c.AddCommand(
 		show("Show the group's options", "SELECT option, value, is_set, verdict FROM coterie.options WHERE replica IS NULL AND (is_set OR verdict <> 'accepted, no effect')"),
-		alter(usage{"set OPTION=VALUE…", "Change options of the group", "  coterie group set db_failover=ON commit_rule=ALL"}, 1, func(a []string) (string, error) {
+		explained(alter(usage{"set OPTION=VALUE…", "Change options of the group", "  coterie group set db_failover=ON commit_rule=ALL"}, 1, func(a []string) (string, error) {
 			list, err := assignments(a)
 			return "SET (" + list + ")", err
-		}),
+		}), `Changes options of the group, as ALTER AVAILABILITY GROUP … SET does. coterie group show lists them with their values,
+docs/language.md (Options) says what each does and which values it has.`),
 		cli.Former(addDatabase("add DATABASE")), cli.Former(removeDatabase("remove DATABASE")),
 	)
 	return c
@@ -175,13 +182,15 @@ func replicaCommand() *cobra.Command {
 	list.Use, list.Aliases = "list", []string{"show", "ls"}
 	c.AddCommand(
 		list, Resume(), Seed(),
-		alter(usage{"set NAME OPTION=VALUE…", "Change options of a replica", "  coterie replica set n2 availability_mode=ASYNCHRONOUS_COMMIT failover_mode=MANUAL\n  coterie replica set n2 secondary.allow_connections=NO backup_priority=90"}, 2, func(a []string) (string, error) {
+		explained(alter(usage{"set NAME OPTION=VALUE…", "Change options of a replica", "  coterie replica set n2 availability_mode=ASYNCHRONOUS_COMMIT failover_mode=MANUAL\n  coterie replica set n2 secondary.allow_connections=NO backup_priority=90"}, 2, func(a []string) (string, error) {
 			list, err := placed(a[1:])
 			return "MODIFY REPLICA ON " + ddl.Literal(a[0]) + " WITH (" + list + ")", err
-		}),
-		alter(usage{"add NAME", "Make a joined node a replica again; it then joins", "  coterie replica add n3"}, 1, func(a []string) (string, error) {
+		}), `Changes options of a replica, as ALTER AVAILABILITY GROUP … MODIFY REPLICA does. Those of SECONDARY_ROLE and PRIMARY_ROLE begin with
+secondary. and primary. SELECT * FROM coterie.options, in coterie sql, has their values; docs/language.md (Options) says what each does.`),
+		explained(alter(usage{"add NAME", "Make a node of the group a replica again", "  coterie replica add n3"}, 1, func(a []string) (string, error) {
 			return "ADD REPLICA ON " + ddl.Literal(a[0]), nil
-		}),
+		}), `Makes a member that is no replica any more, as after coterie replica remove, a replica again. It gets a copy once JOIN has been run on
+it, in coterie sql: ALTER AVAILABILITY GROUP name JOIN.`),
 		alter(usage{"remove NAME", "End a replica's part in the group; its node keeps its vote and its copy", "  coterie replica remove n3"}, 1, func(a []string) (string, error) {
 			return "REMOVE REPLICA ON " + ddl.Literal(a[0]), nil
 		}),

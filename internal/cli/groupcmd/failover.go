@@ -47,8 +47,9 @@ transactions wait and running ones end, the target catches up, the primary stops
 secondary. Sessions move to the new primary with their state and keep their clients. Those that cannot be moved are closed: idle ones with
 SQLSTATE 57P01, those whose transaction was not begun yet with 40001; either may connect again at once. A request waits 8 s at most.
 
-Transactions that still run after --drain make it give up, with nothing changed, or are cut if --cut is given. Until the target leads,
-any failure ends with the old primary leading on, in the same epoch. The steps are shown as they happen.
+Transactions that still run after --drain make it give up, with nothing changed, or are cut if --cut is given. Until the record
+names the target, any failure ends with the old primary leading on, in the same epoch. If the target dies after that, the old primary or
+another synchronized secondary takes over. The steps are shown as they happen.
 
 --allow-data-loss promotes a replica that may lack acknowledged commits, when the primary is gone for good. The other copies are left
 as they are, suspended, until coterie replica resume brings each back; what they had beyond the new primary is kept in their forked/ directory.
