@@ -11,11 +11,23 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// PrintJSON prints v as indented JSON on standard output.
+// PrintJSON prints v as indented JSON on standard output, with all control characters as \u009b: some terminals obey
+// those that JSON may have as they are.
 func PrintJSON(c *cobra.Command, v any) error {
-	e := json.NewEncoder(c.OutOrStdout())
-	e.SetIndent("", "  ")
-	return e.Encode(v)
+	text, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return err
+	}
+	var b strings.Builder
+	for _, r := range string(text) {
+		if r != '\n' && unicode.IsControl(r) {
+			fmt.Fprintf(&b, "\\u%04x", r)
+			continue
+		}
+		b.WriteRune(r)
+	}
+	_, err = fmt.Fprintln(c.OutOrStdout(), b.String())
+	return err
 }
 
 // Say prints a message for the user on standard error, with its control characters escaped. Standard output is for
@@ -26,6 +38,20 @@ func Say(c *cobra.Command, format string, a ...any) {
 
 // Out returns the command's standard output for text. Control characters in it are escaped, see Printable.
 func Out(c *cobra.Command) io.Writer { return textWriter{c.OutOrStdout()} }
+
+// Err is Out for the standard error.
+func Err(c *cobra.Command) io.Writer { return textWriter{c.ErrOrStderr()} }
+
+// Data returns the command's standard output for data that a program or a person reads. On a terminal its control
+// characters are escaped.
+func Data(c *cobra.Command) io.Writer { return data(c.OutOrStdout(), IsTerminal(c.OutOrStdout())) }
+
+func data(w io.Writer, terminal bool) io.Writer {
+	if terminal {
+		return textWriter{w}
+	}
+	return w
+}
 
 // textWriter escapes the control characters of a text.
 type textWriter struct{ to io.Writer }

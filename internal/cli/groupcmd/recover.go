@@ -185,7 +185,7 @@ func furthest(p provision.RecoveryPlan) (f recovery.Account, is bool) {
 
 // printRecovery prints the plan as a table.
 func printRecovery(c *cobra.Command, p provision.RecoveryPlan) error {
-	w := tabwriter.NewWriter(c.ErrOrStderr(), 0, 0, 3, ' ', 0)
+	w := tabwriter.NewWriter(cli.Err(c), 0, 0, 3, ' ', 0)
 	_, _ = fmt.Fprintln(w, "MEMBER\tCOPY ENDS AT\tLAST RECORD SEEN\tPROMISED\tAFTERWARDS")
 	for _, a := range p.Accounts {
 		at, then := copyEnd(a), "follows"

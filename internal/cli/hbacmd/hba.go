@@ -96,7 +96,7 @@ func showCommand() *cobra.Command {
 				return sqlrun.Printer{C: c, JSON: asJSON, Empty: noRules}.Print(r)
 			}
 			for _, row := range r.Rows {
-				if _, err := fmt.Fprintln(c.OutOrStdout(), row[1]); err != nil {
+				if _, err := fmt.Fprintln(cli.Data(c), row[1]); err != nil {
 					return err
 				}
 			}

@@ -234,7 +234,6 @@ func (p Printer) Print(r console.Result) error {
 	for _, n := range r.Notices {
 		cli.Say(p.C, "%s: %s", n.Severity, n.Message)
 	}
-	w := p.C.OutOrStdout()
 	switch {
 	case p.JSON:
 		return p.printJSON(r)
@@ -245,7 +244,7 @@ func (p Printer) Print(r console.Result) error {
 		cli.Say(p.C, "%s", p.Empty)
 		return nil
 	case p.csv:
-		out := csv.NewWriter(w)
+		out := csv.NewWriter(cli.Data(p.C))
 		_ = out.Write(headings(r))
 		for _, row := range r.Rows {
 			_ = out.Write(cells(row))

@@ -18,6 +18,7 @@ import (
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/admin/batch"
 	"github.com/coteriedb/coterie/internal/admin/ddl"
+	"github.com/coteriedb/coterie/internal/cli"
 )
 
 // Keys as the bytes that a terminal in raw mode sends.
@@ -201,7 +202,7 @@ func (p Printer) runInterruptibly(k *keyboard, cl *api.Client, text string) {
 	case ctx.Err() != nil:
 		_, _ = fmt.Fprintln(p.C.OutOrStdout(), "interrupted: what was recorded stays, and is not waited for; a new session begins, without the settings of the old one")
 	case err != nil:
-		_, _ = fmt.Fprintln(p.C.OutOrStdout(), "ERROR: "+err.Error())
+		_, _ = fmt.Fprintln(cli.Out(p.C), "ERROR: "+err.Error())
 	}
 }
 
