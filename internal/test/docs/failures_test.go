@@ -73,3 +73,19 @@ func TestStatesOfKinds(t *testing.T) {
 		}
 	}
 }
+
+// TestStatefulLibrariesAreListed holds that docs/continuity.md names each extension whose use ends a session in a
+// failover. The page has the procedural languages by their proper names.
+func TestStatefulLibrariesAreListed(t *testing.T) {
+	m := regexp.MustCompile("stateful = strings.Fields\\(`([^`]+)`\\)").FindStringSubmatch(source(t, "internal/listener/continuity/library.go"))
+	if m == nil {
+		t.Fatal("the list of libraries is not where it was")
+	}
+	page := pages(t)["docs/continuity.md"]
+	for _, name := range strings.Fields(m[1]) {
+		language := "PL/" + strings.TrimRight(strings.TrimPrefix(name, "pl"), "0123456789")
+		if !strings.Contains(page, name) && !strings.Contains(strings.ToLower(page), strings.ToLower(language)) {
+			t.Errorf("a session that has used %s ends in a failover, and docs/continuity.md does not say so", name)
+		}
+	}
+}
