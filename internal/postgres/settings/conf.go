@@ -23,7 +23,7 @@ func Reserved(name string) (instead string, reserved bool) {
 		return "A copy is made from a backup by coterie replica seed NAME --from DIRECTORY.", true
 	}
 	if strings.HasPrefix(name, "recovery_") && name != "recovery_prefetch" && name != "recovery_init_sync_method" {
-		return "Recover to a point in time in a server outside of the group, and adopt it as a new group: coterie init --adopt.", true
+		return "coterie restore makes a new group of a backup, as it was at a point in time; what another tool has restored is adopted by coterie init --adopt.", true
 	}
 	return "", false
 }
