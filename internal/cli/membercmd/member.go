@@ -73,7 +73,7 @@ member. If it ends before it is done, run it again: it continues. On a terminal 
 				return err
 			}
 			if awaited {
-				cli.Say(c, "the replacement of %s is given up: nobody is awaited by that name; a token that was made for it works until it expires", a[0])
+				cli.Say(c, "the replacement of %s is given up: nobody is awaited by that name; a token that was made for it is refused", a[0])
 			} else {
 				cli.Say(c, "%s is not a member any more", a[0])
 			}

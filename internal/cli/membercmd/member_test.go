@@ -146,7 +146,7 @@ func TestRemoveGivesAReplacementUp(t *testing.T) {
 	a := clitest.NewAgent(t)
 	a.SetStatus(api.Status{Node: "n1", Awaited: []ag.ReplicaID{"n3"}})
 	a.On("Remove", func(any) (any, error) { return nil, nil })
-	for name, want := range map[string]string{"n3": "the replacement of n3 is given up", "n2": "n2 is not a member any more"} {
+	for name, want := range map[string]string{"n3": "the replacement of n3 is given up: nobody is awaited by that name; a token that was made for it is refused", "n2": "n2 is not a member any more"} {
 		if r := clitest.Run(t, Remove(), a.Layout.Dir, name, "--yes"); r.Err != nil || !strings.HasPrefix(r.Said, want) {
 			t.Errorf("%s: %+v", name, r)
 		}
