@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/agent/marks"
 	"github.com/coteriedb/coterie/internal/lib/assert"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 	"github.com/coteriedb/coterie/internal/lib/fault"
@@ -262,7 +263,7 @@ func (a *Agent) promote(ctx context.Context, act ag.Promote, at ag.Position) (fu
 		return nil, fmt.Errorf("epoch %d was promised since", promised)
 	}
 	if promised < act.Epoch {
-		if err := a.cfg.Marks.SetPromised(act.Epoch); err != nil {
+		if err := a.cfg.Marks.SetPromise(marks.Promise{Epoch: act.Epoch, To: a.cfg.Self}); err != nil {
 			return nil, err
 		}
 	}

@@ -100,7 +100,7 @@ func (s *sealer) follow(ctx context.Context, leader ag.Replica, e ag.Epoch) erro
 		return fmt.Errorf("epoch %d was promised to a candidate; WAL of epoch %d is not taken", promised, e)
 	}
 	if e > promised {
-		if err := s.marks.SetPromised(e); err != nil {
+		if err := s.marks.SetPromise(marks.Promise{Epoch: e, To: leader.ID}); err != nil { // no candidate of this epoch is sealed from now on
 			return err
 		}
 	}

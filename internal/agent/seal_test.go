@@ -69,6 +69,28 @@ func TestEpochIsPromisedToOneCandidate(t *testing.T) {
 	})
 }
 
+// A member that follows the leader of an epoch gives its seal of that epoch to nobody: a candidate of it is one of
+// another story, and would end the stream on which the leader's commits are acknowledged.
+func TestFollowerSealsNoSecondLeader(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		e := l.epoch()
+		l.wait("b is fed", 10*time.Second, func() bool { return l.counted("b") })
+		for range 2 {
+			if _, err := l.agents["b"].Seal(context.Background(), agent.SealRequest{Epoch: e, Candidate: "c"}); err == nil || !strings.Contains(err.Error(), "already promised to a") {
+				t.Errorf("a second leader of the epoch: %v", err)
+			}
+			if s := l.agents["b"].View().Local; s.Source != "a" || s.SourceEp != e {
+				t.Errorf("b is fed by %s in epoch %d", s.Source, s.SourceEp)
+			}
+			l.stop("b")
+			l.start("b")
+			l.wait("b is fed again", 30*time.Second, func() bool {
+				return l.counted("b") && l.agents["b"].View() != nil && l.agents["b"].View().Local.Source == "a"
+			})
+		}
+	})
+}
+
 func TestSealWaitsForTheWalreceiver(t *testing.T) {
 	inBubble(t, func(l *lab) {
 		e := l.epoch()

@@ -69,8 +69,9 @@ func (p Promotion) Unled(at ag.Position) ag.Position {
 	return p.From
 }
 
-// Promise is the highest epoch that this node promised, and the candidate to which it gave its seal of it. No other one
-// gets that seal: in a store that keeps its promises none asks, for one candidate alone claims an epoch.
+// Promise is the highest epoch that this node promised, and the candidate to which it gave its seal of it, or the
+// leader that it followed first. No other one gets that seal: in a store that keeps its promises none asks, for one
+// candidate alone claims an epoch.
 type Promise struct {
 	Epoch ag.Epoch     `json:"epoch"`
 	To    ag.ReplicaID `json:"candidate,omitempty"` // "": it gave none
