@@ -8,8 +8,9 @@ import (
 
 // The limits of a group's size.
 const (
-	MaxMembers = 10 // the primary, eight secondaries and a witness
-	MaxVoters  = 5
+	MaxReplicas = 9               // the primary and eight secondaries
+	MaxMembers  = MaxReplicas + 1 // and a witness
+	MaxVoters   = 5
 )
 
 // RefusalReason is why a member cannot be added to the group, in the words of the protocol between nodes.
@@ -17,7 +18,7 @@ type RefusalReason string
 
 // The reasons for which Enlist refuses a member.
 const (
-	RefusedFull    RefusalReason = "refused"          // the group has MaxMembers members
+	RefusedFull    RefusalReason = "refused"          // the group has MaxMembers members, or MaxReplicas with data
 	RefusedName    RefusalReason = "name_taken"       // the name or the endpoint belongs to another member
 	RefusedVersion RefusalReason = "version_mismatch" // the group runs another PostgreSQL major version
 )
@@ -50,6 +51,9 @@ func (g *Group) Enlist(r Replica) error {
 	}
 	if len(g.Replicas) >= MaxMembers {
 		return &EnlistError{RefusedFull, "the group has its primary, eight secondaries and a witness; remove a member first"}
+	}
+	if r.HasData() && g.copies() >= MaxReplicas {
+		return &EnlistError{RefusedFull, "the group has its primary and eight secondaries; only a witness can join, or remove a replica first"}
 	}
 	for _, other := range g.Replicas {
 		if other.HasData() && r.HasData() && other.Major != r.Major {
@@ -85,6 +89,16 @@ func kindOf(r Replica) string {
 		return "replica"
 	}
 	return "witness"
+}
+
+// copies counts the members that have data.
+func (g *Group) copies() (n int) {
+	for _, r := range g.Replicas {
+		if r.HasData() {
+			n++
+		}
+	}
+	return n
 }
 
 // Await takes a member out of the configuration, and keeps its name and settings for the node that replaces it. The

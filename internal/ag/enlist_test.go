@@ -128,16 +128,29 @@ func TestEnlistAgain(t *testing.T) {
 	}
 }
 
-// The largest group has MaxMembers members, of which MaxVoters vote.
+// The largest group has MaxReplicas replicas and a witness, of which MaxVoters vote.
 func TestEnlistUntilFull(t *testing.T) {
 	g := &Group{}
 	for i := range MaxMembers {
-		if err := g.Enlist(member(ReplicaID(fmt.Sprintf("n%d", i)))); err != nil {
+		name := ReplicaID(fmt.Sprintf("n%d", i))
+		if i == MaxReplicas {
+			refusedFor(t, g.Enlist(member(name)), "only a witness can join")
+			name = "w"
+		}
+		if err := g.Enlist(member(name)); err != nil {
 			t.Fatal(err)
 		}
 		if v := g.Voters(); v%2 == 0 || v > MaxVoters || v < min(i, MaxVoters) {
 			t.Errorf("%d members: %d voters", i+1, v)
 		}
+	}
+	refusedFor(t, g.Enlist(member("w2")), "eight secondaries and a witness")
+}
+
+func refusedFor(t *testing.T, err error, why string) {
+	t.Helper()
+	if refused := (*EnlistError)(nil); !errors.As(err, &refused) || refused.Reason != RefusedFull || !strings.Contains(refused.Message, why) {
+		t.Errorf("%v, not refused for %q", err, why)
 	}
 }
 
