@@ -65,6 +65,7 @@ func TestRefusals(t *testing.T) {
 			sql("SELECT 1")(t, data)
 			conf("wal_level = replica\n")(t, data)
 		}, nil, []string{"ran with wal_level=minimal"}},
+		{"sockets for some", conf("unix_socket_permissions = 0770\n"), nil, []string{"unix_socket_permissions = 0770 keeps users"}},
 		{"unreadable", conf("nonsense = 1\n"), nil, []string{"configuration cannot be read"}},
 		{"elsewhere", conf("data_directory = '/elsewhere'\n"), nil, []string{"configuration"}},
 		{"slot", sql("SELECT pg_create_physical_replication_slot('old', true)"), nil, []string{"physical replication slots, so standbys or backup tools stream from this cluster: old"}},

@@ -239,8 +239,20 @@ func (x *inspection) checkSettings(ctx context.Context) bool {
 			x.Sockets = append(x.Sockets, d)
 		}
 	}
+	x.checkSockets(get("unix_socket_permissions"))
 	x.ArchiveMode, x.ArchiveCommand, x.SyncNames = get("archive_mode"), get("archive_command"), get("synchronous_standby_names")
 	return true
+}
+
+// checkSockets refuses sockets whose mode keeps users of the machine away: on those of the listener the rules alone
+// decide who may log in, and a rule like "local all all trust" may rest on the mode.
+func (x *inspection) checkSockets(permissions string) {
+	mode, err := strconv.ParseUint(permissions, 0, 32) // in decimal digits, or in octal ones behind a 0
+	if len(x.Sockets) == 0 || err == nil && mode&0o002 != 0 {
+		return
+	}
+	x.refuse(fmt.Sprintf("unix_socket_permissions = %04o keeps users of this machine from the cluster's sockets, and every user may connect to those of the listener, where the rules decide", mode),
+		"have the rules of type local in pg_hba.conf ask every user for a proof, as peer and scram-sha-256 do and trust does not, and set unix_socket_permissions = 0777; or set unix_socket_directories = '' if no client uses a socket")
 }
 
 // checkClientCertificates finds the authorities of client certificates and their revocation lists. It refuses lists
