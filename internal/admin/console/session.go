@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -34,10 +35,11 @@ const (
 type Session struct {
 	backend  Backend
 	who      Principal
-	settings map[string]string // by lower-case name
-	first    map[string]string // the settings as the session began
-	local    map[string]string // what settings had that were set for the transaction
-	changed  []string          // settings that are to be reported to the client
+	settings map[string]string  // by lower-case name
+	first    map[string]string  // the settings as the session began
+	local    map[string]*string // what settings had that were set for the transaction; nil: they were not set
+	before   map[string]string  // the settings as the transaction began
+	changed  []string           // settings that are to be reported to the client
 	tx       byte
 	limits   Limits
 
@@ -338,6 +340,9 @@ func (s *Session) begin(w []string) (Result, error) {
 	case s.tx != txIdle:
 		r.Notices = []Notice{{"WARNING", "there is already a transaction in progress"}}
 	}
+	if s.tx == txIdle {
+		s.before = maps.Clone(s.settings)
+	}
 	s.tx = txOpen
 	return r, nil
 }
@@ -352,7 +357,7 @@ func (s *Session) end(word string) Result {
 		r.Notices = []Notice{{"WARNING", "there is no transaction in progress"}}
 	}
 	s.tx, s.doomed = txIdle, false
-	s.restore()
+	s.endSettings(tag == "COMMIT")
 	return r
 }
 
@@ -367,6 +372,9 @@ func (s *Session) language(ctx context.Context, text string) (Result, error) {
 	}
 	if err := s.Permit(st); err != nil {
 		return Result{}, err
+	}
+	if s.settings[readOnly] == "on" && st.Kind() != ddl.KindReport {
+		return Result{}, Errorf("25006", "cannot execute %s in a read-only transaction", st.Verb()).WithHint("SET default_transaction_read_only = off")
 	}
 	r, err := s.backend.Execute(ctx, s.who, st)
 	if err == nil && s.tx == txOpen && st.Kind() != ddl.KindReport {

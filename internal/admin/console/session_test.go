@@ -123,3 +123,69 @@ func TestResultsAreJSON(t *testing.T) {
 		t.Errorf("%v, %s", err, b)
 	}
 }
+
+// TestSettingsEndWithTheirTransaction holds that SET LOCAL ends with its transaction, also for a name that was not set
+// before, that SET ends with one that is rolled back, and that it stays after COMMIT.
+func TestSettingsEndWithTheirTransaction(t *testing.T) {
+	t.Parallel()
+	for script, want := range map[string]string{
+		"BEGIN; SET LOCAL app.x = 'a'; COMMIT":                                "none",
+		"BEGIN; SET LOCAL app.x = 'a'; ROLLBACK":                              "none",
+		"BEGIN; SET app.x = 'a'; COMMIT":                                      "a",
+		"BEGIN; SET app.x = 'a'; ROLLBACK":                                    "none",
+		"SET app.x = 'a'; BEGIN; SET app.x = 'b'; ROLLBACK":                   "a",
+		"SET app.x = 'a'; BEGIN; SET LOCAL app.x = 'b'; COMMIT":               "a",
+		"BEGIN; SET LOCAL app.x = 'a'; SET app.x = 'b'; COMMIT":               "b",
+		"BEGIN; SET app.x = 'a'; SET LOCAL app.x = 'b'; COMMIT":               "a",
+		"SET app.x = 'a'; BEGIN; RESET ALL; ROLLBACK":                         "a",
+		"SET app.x = 'a'; BEGIN; SET app.x = 'b'; BEGIN; ROLLBACK":            "a",
+		"SET app.x = 'a'; BEGIN; SET app.x = 'b'; SELECT bad syntax; COMMIT":  "a",
+		"BEGIN; SET LOCAL TIME ZONE 'Europe/Berlin'; COMMIT; SET app.x = 'c'": "c",
+	} {
+		s := NewSession(newWorld(t), Principal{User: "me", May: ddl.MayLook})
+		for text := range strings.SplitSeq(script, "; ") {
+			if _, err := s.Run(t.Context(), text); err != nil && !strings.Contains(text, "bad") {
+				t.Errorf("%s: %s: %v", script, text, err)
+			}
+			if strings.Contains(text, "bad") {
+				s.tx = txFailed
+			}
+		}
+		got, had := s.settings["app.x"]
+		if !had {
+			got = "none"
+		}
+		if got != want || s.settings["timezone"] != "UTC" {
+			t.Errorf("%s: app.x is %s, want %s; the time zone is %s", script, got, want, s.settings["timezone"])
+		}
+	}
+}
+
+// TestReadOnlySessions holds that default_transaction_read_only is honoured: a statement that changes something is
+// refused as PostgreSQL refuses one, and reports go on.
+func TestReadOnlySessions(t *testing.T) {
+	t.Parallel()
+	s := NewSession(newWorld(t), Principal{User: "me", May: ddl.MayAdminister})
+	change := "ALTER AVAILABILITY GROUP shop SET (COMMIT_RULE = ALL)"
+	for _, on := range []string{"on", "TRUE", "1", "y"} {
+		if _, err := s.Run(t.Context(), "SET default_transaction_read_only = "+on); err != nil {
+			t.Fatal(err)
+		}
+		var refused *Error
+		if _, err := s.Run(t.Context(), change); !errors.As(err, &refused) || refused.State != "25006" {
+			t.Errorf("%s: %v", on, err)
+		}
+		if _, err := s.Run(t.Context(), "SELECT 1"); err != nil {
+			t.Errorf("%s: %v", on, err)
+		}
+		if _, err := s.Run(t.Context(), "SET SESSION default_transaction_read_only TO off"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Run(t.Context(), change); err != nil {
+			t.Errorf("%s, then off: %v", on, err)
+		}
+	}
+	if _, err := s.Run(t.Context(), "SET default_transaction_read_only = maybe"); err == nil {
+		t.Error("a value that is neither on nor off is taken")
+	}
+}

@@ -42,8 +42,23 @@ func versionNumber(v string) string {
 	return major + strings.Repeat("0", 4-len(minor)) + minor
 }
 
+// readOnly is the setting under which the console executes no statement that changes something, as PostgreSQL does.
+const readOnly = "default_transaction_read_only"
+
+// boolean returns on or off for a value of a setting that is one of both; "": it is neither.
+func boolean(value string) string {
+	switch v := strings.ToLower(value); {
+	case v == "1" || v == "on" || v != "" && (strings.HasPrefix("true", v) || strings.HasPrefix("yes", v)):
+		return "on"
+	case v == "0" || v == "of" || v == "off" || v != "" && (strings.HasPrefix("false", v) || strings.HasPrefix("no", v)):
+		return "off"
+	}
+	return ""
+}
+
 // quiet are settings of PostgreSQL that drivers, poolers and dumps send on their own. Like those of defaults they are
-// accepted without a word, and but for statement_timeout no setting changes what a statement does here.
+// accepted without a word, and but for statement_timeout and default_transaction_read_only no setting changes what a
+// statement does here.
 var quiet = []string{
 	"lock_timeout", "idle_in_transaction_session_timeout", "idle_session_timeout", "transaction_timeout", "synchronous_commit", "session_replication_role",
 	"check_function_bodies", "xmloption", "default_tablespace", "default_table_access_method", "synchronize_seqscans", "quote_all_identifiers", "geqo", "jit",
@@ -101,11 +116,12 @@ func (s *Session) set(text string) (Result, error) {
 	case slices.ContainsFunc([]string{"TRANSACTION", "SESSION", "CONSTRAINTS", "ROLE"}, func(w string) bool { return strings.EqualFold(fields[0], w) }):
 		return Result{Tag: verb}, nil
 	case strings.EqualFold(fields[0], "NAMES") && len(fields) > 1:
-		return Result{Tag: verb}, s.assign("client_encoding", unquote(fields[1]))
+		return s.give(Result{Tag: verb}, "client_encoding", unquote(fields[1]), local)
 	case strings.EqualFold(fields[0], "TIME") && len(fields) > 2:
-		return Result{Tag: verb}, s.assign("TimeZone", unquote(fields[2]))
+		return s.give(Result{Tag: verb}, "TimeZone", unquote(fields[2]), local)
 	}
 	if verb == "RESET" {
+		delete(s.local, strings.ToLower(fields[0]))
 		return Result{Tag: verb}, s.assign(fields[0], s.first[strings.ToLower(fields[0])])
 	}
 	name, value, ok := strings.Cut(rest, "=")
@@ -136,11 +152,16 @@ func (s *Session) give(r Result, name, value string, local bool) (Result, error)
 	if err := s.assign(name, value); err != nil {
 		return Result{}, err
 	}
-	if _, again := s.local[key]; local && had && !again {
+	if _, again := s.local[key]; !local {
+		delete(s.local, key) // it holds beyond the transaction
+	} else if !again {
 		if s.local == nil {
-			s.local = map[string]string{}
+			s.local = map[string]*string{}
 		}
-		s.local[key] = old
+		s.local[key] = nil
+		if had {
+			s.local[key] = &old
+		}
 	}
 	_, known := s.first[key]
 	if !known && !slices.Contains(quiet, key) && !strings.Contains(key, ".") {
@@ -152,12 +173,26 @@ func (s *Session) give(r Result, name, value string, local bool) (Result, error)
 // reset gives every setting the value that it had when the session began.
 func (s *Session) reset() { s.settings, s.local = maps.Clone(s.first), nil }
 
-// restore takes back what was set for the transaction.
-func (s *Session) restore() {
-	for key, value := range s.local {
-		_ = s.assign(key, value) // it had that value before
+// endSettings ends the transaction for the settings: after COMMIT what was set for it alone is taken back, after
+// ROLLBACK all that was set in it.
+func (s *Session) endSettings(committed bool) {
+	next := s.before
+	if committed || next == nil {
+		next = maps.Clone(s.settings)
+		for key, value := range s.local {
+			if value == nil {
+				delete(next, key)
+			} else {
+				next[key] = *value
+			}
+		}
 	}
-	s.local = nil
+	for key, value := range s.settings {
+		if was, had := next[key]; !had || was != value {
+			s.changed = append(s.changed, key)
+		}
+	}
+	s.settings, s.local, s.before = next, nil, nil
 }
 
 // otherRole reports whether what follows SET takes the rights of another role.
@@ -208,6 +243,10 @@ func (s *Session) assign(name, value string) error {
 			return Errorf("22023", "the console speaks UTF8 only, not %.20q", value)
 		}
 		value = "UTF8"
+	case readOnly:
+		if value = boolean(value); value == "" {
+			return Errorf("22023", "parameter %q requires a Boolean value", key)
+		}
 	case "statement_timeout":
 		if _, ok := durationOf(value); !ok {
 			return Errorf("22023", "invalid value for parameter \"statement_timeout\": %.40q", value).WithHint("milliseconds, or a number with us, ms, s, min, h or d")
