@@ -12,6 +12,8 @@ import (
 	"regexp"
 	"syscall"
 	"time"
+
+	"github.com/coteriedb/coterie/internal/lib/unixuser"
 )
 
 // Layout has the paths in a node directory and in its run directory.
@@ -65,7 +67,7 @@ func (l Layout) Make() error {
 			return err
 		}
 		if owner := int(st.Sys().(*syscall.Stat_t).Uid); owner != os.Getuid() || !st.IsDir() {
-			return fmt.Errorf("%s belongs to user %d, not to %d who runs this node; remove it or run as its owner", d, owner, os.Getuid())
+			return fmt.Errorf("%s belongs to user %s, not to %s who runs this node; remove it or run as its owner", d, unixuser.Name(owner), unixuser.Name(os.Getuid()))
 		}
 	}
 	pruneRuns(filepath.Dir(l.Run), time.Now().Add(-runLife))

@@ -27,6 +27,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lab/mirror"
 	"github.com/coteriedb/coterie/internal/lib/durable"
 	"github.com/coteriedb/coterie/internal/lib/fail"
+	"github.com/coteriedb/coterie/internal/lib/unixuser"
 )
 
 // role is the superuser that the lab's connection strings name.
@@ -208,7 +209,7 @@ func notWritableByOthers(path string, st os.FileInfo) error {
 	owner := int(st.Sys().(*syscall.Stat_t).Uid)
 	switch {
 	case owner != os.Getuid():
-		return fail.Refusedf("%s belongs to user %d and not to you; run this as its owner, or choose another directory with --dir", path, owner)
+		return fail.Refusedf("%s belongs to user %s and not to you; run this as its owner, or choose another directory with --dir", path, unixuser.Name(owner))
 	case st.Mode().Perm()&0o002 != 0:
 		return fail.Refusedf("%s may be written by every user; run chmod o-w %s if you know what is in it, or choose another directory with --dir", path, path)
 	}
@@ -342,7 +343,7 @@ func ownedByUs(path string) error {
 		return err
 	}
 	if owner := int(st.Sys().(*syscall.Stat_t).Uid); owner != os.Getuid() {
-		return fail.Refusedf("%s belongs to user %d and not to you; run this as its owner, or choose another directory with --dir", path, owner)
+		return fail.Refusedf("%s belongs to user %s and not to you; run this as its owner, or choose another directory with --dir", path, unixuser.Name(owner))
 	}
 	return nil
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/durable"
 	"github.com/coteriedb/coterie/internal/lib/fail"
 	"github.com/coteriedb/coterie/internal/lib/fault"
+	"github.com/coteriedb/coterie/internal/lib/unixuser"
 	"github.com/coteriedb/coterie/internal/node/pgserver"
 	"github.com/coteriedb/coterie/internal/postgres"
 	"github.com/coteriedb/coterie/internal/postgres/adopt"
@@ -97,7 +98,7 @@ func CheckKeep(l config.Layout, cfg config.Config, to string) error {
 			"or leave --keep-data away and copy the directory afterwards", from, parent)
 	}
 	if syscall.Access(parent, 2|1) != nil {
-		return fail.Refusedf("user %d, who owns the data, cannot make %s; nothing was changed: make %s writable to that user first, or choose another directory", os.Geteuid(), to, parent)
+		return fail.Refusedf("user %s, who owns the data, cannot make %s; nothing was changed: make %s writable to that user first, or choose another directory", unixuser.Name(os.Geteuid()), to, parent)
 	}
 	return nil
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/backup"
 	"github.com/coteriedb/coterie/internal/lib/fail"
+	"github.com/coteriedb/coterie/internal/lib/unixuser"
 )
 
 // ErrNoAgent is returned when no agent serves the node directory. It is a fail.Error.
@@ -89,8 +90,8 @@ func checkAgent(c net.Conn, owner int) error {
 		return err
 	}
 	if uid != owner && uid != 0 {
-		return fmt.Errorf("%s belongs to user %d, and the node to user %d: it is not this node's agent, and nothing was sent to it; "+
-			"remove the directory that the socket is in, then start the agent", c.RemoteAddr(), uid, owner)
+		return fmt.Errorf("%s belongs to user %s, and the node to user %s: it is not this node's agent, and nothing was sent to it; "+
+			"remove the directory that the socket is in, then start the agent", c.RemoteAddr(), unixuser.Name(uid), unixuser.Name(owner))
 	}
 	return nil
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/check"
 	"github.com/coteriedb/coterie/internal/config"
+	"github.com/coteriedb/coterie/internal/lib/unixuser"
 	"github.com/coteriedb/coterie/internal/listener/clientcert"
 	"github.com/coteriedb/coterie/internal/listener/hba"
 )
@@ -264,8 +265,8 @@ func judgeFiles(l config.Layout) []check.Finding {
 		owner := int(st.Sys().(*syscall.Stat_t).Uid)
 		if st.Mode().Perm()&forbidden != 0 || owner != l.Owner() && owner != 0 {
 			out = append(out, check.Finding{
-				Level: check.Problem, What: fmt.Sprintf("%s has mode %04o and belongs to user %d", path, st.Mode().Perm(), owner),
-				Why: "another user may read or change it, and with it the node", Run: fmt.Sprintf("chmod go= %s; chown %d %[1]s", path, l.Owner()),
+				Level: check.Problem, What: fmt.Sprintf("%s has mode %04o and belongs to user %s", path, st.Mode().Perm(), unixuser.Name(owner)),
+				Why: "another user may read or change it, and with it the node", Run: fmt.Sprintf("chmod go= %s; chown %s %[1]s", path, unixuser.Name(l.Owner())),
 			})
 		}
 	}

@@ -1,5 +1,5 @@
-// Package unixuser connects to Unix sockets as another user of this machine, as root may. A server that judges its
-// clients by their credentials, as PostgreSQL's peer method does, sees that user.
+// Package unixuser connects to Unix sockets as another user of this machine, as root may, and names users. A server
+// that judges its clients by their credentials, as PostgreSQL's peer method does, sees that user.
 package unixuser
 
 import (

@@ -13,6 +13,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/coteriedb/coterie/internal/lib/unixuser"
 	"github.com/coteriedb/coterie/internal/test/ports"
 )
 
@@ -92,7 +93,7 @@ func TestRefusals(t *testing.T) {
 			if err := os.Chown(data, 1, 1); err != nil {
 				t.Fatal(err)
 			}
-		}, nil, []string{"belongs to user 1"}},
+		}, nil, []string{"belongs to user " + unixuser.Name(1)}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir := b.cluster(t, false)

@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+
+	"github.com/coteriedb/coterie/internal/lib/unixuser"
 )
 
 // RefusedError is a reason not to adopt a cluster, with the remedy.
@@ -87,7 +89,7 @@ func (c *Cluster) checkOwner(uid int) error {
 		return refuse(fmt.Sprintf("%s is not a directory that can be read here", c.Data), "check the path, and that the user who runs the server may enter its parents")
 	}
 	if owner := int(st.Sys().(*syscall.Stat_t).Uid); owner != uid {
-		return refuse(fmt.Sprintf("%s belongs to user %d, the server would run as user %d", c.Data, owner, uid), "run this as the owner of the data directory (root runs servers as user postgres)")
+		return refuse(fmt.Sprintf("%s belongs to user %s, the server would run as user %s", c.Data, unixuser.Name(owner), unixuser.Name(uid)), "run this as the owner of the data directory (root runs servers as user postgres)")
 	}
 	return nil
 }
