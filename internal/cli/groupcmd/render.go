@@ -220,16 +220,37 @@ func state(r api.Replica) string {
 		return "quarantine"
 	case r.Suspended:
 		return "suspended"
-	case r.Busy == "sync": // it settles for which secondaries commits wait; the word alone would be read as synchronized
-		return "setting sync"
 	case r.Busy != "":
-		return r.Busy
+		return doing(r.Busy)
 	case r.Ill != "":
 		return "ill"
 	case r.Server == ag.ServerDown || r.Server == ag.ServerStarting:
 		return strings.ToLower(string(r.Server))
 	}
 	return "running"
+}
+
+// doing returns what a long action of a node does, as the state of the node.
+func doing(action string) string {
+	switch action {
+	case "start":
+		return "starting"
+	case "stop":
+		return "stopping"
+	case "restart-server":
+		return "restarting"
+	case "promote":
+		return "promoting"
+	case "rewind":
+		return "rewinding"
+	case "seed":
+		return "copying"
+	case "hand-over":
+		return "handing over"
+	case "sync": // it settles for which secondaries commits wait
+		return "setting sync"
+	}
+	return action
 }
 
 func synchronization(r api.Replica) string {

@@ -418,7 +418,7 @@ func (d dashboard) printReplicas(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 2, 8, 3, ' ', 0)
 	_, _ = fmt.Fprintln(t, "\nREPLICA\tROLE\tSYNCHRONIZATION\tMODE\tFAILOVER\tPOSITION\tBEHIND\tREADINESS\tLOSS\tRECOVERY\tCONNECTED\tNOW")
 	for _, r := range s.Replicas {
-		mode, pos, lag, now, sync := string(r.Mode), r.Position.String(), "-", r.Because, string(r.Sync)
+		mode, role, pos, lag, now, sync := string(r.Mode), string(r.Role), r.Position.String(), "-", r.Because, string(r.Sync)
 		if r.LagBytes != nil && r.Role != ag.RolePrimary {
 			lag = units.Bytes(*r.LagBytes)
 		}
@@ -426,7 +426,7 @@ func (d dashboard) printReplicas(w io.Writer) error {
 			now = r.Progress
 		}
 		if r.Mode == ag.ConfigurationOnly {
-			mode, pos, sync = "witness", "-", "-"
+			mode, role, pos, sync = "-", "witness", "-", "-"
 		}
 		name := string(r.Name)
 		if r.Name == s.Node {
@@ -439,7 +439,7 @@ func (d dashboard) printReplicas(w io.Writer) error {
 			sync += " (" + string(r.Join) + ")"
 		}
 		ready, loss, recovery := d.estimates(string(r.Name))
-		_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", name, r.Role, sync, mode, r.FailoverMode, pos, lag, ready, loss, recovery, r.Connected, now)
+		_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", name, role, sync, mode, r.FailoverMode, pos, lag, ready, loss, recovery, r.Connected, now)
 	}
 	return t.Flush()
 }

@@ -116,7 +116,7 @@ func TestStatusText(t *testing.T) {
 		"n1":       "n1 PRIMARY SYNCHRONIZED SYNCHRONOUS_COMMIT AUTOMATIC 0:0/0 - - - - CONNECTED", // a primary is behind nobody
 		"n2":       "n2 * SECONDARY SYNCHRONIZED SYNCHRONOUS_COMMIT AUTOMATIC 0:0/0 - No Data Loss 0s 1.5s CONNECTED streams",
 		"n3":       "n3 SECONDARY SYNCHRONIZING (SUSPENDED) ASYNCHRONOUS_COMMIT MANUAL 0:0/0 3.0 MiB Data Loss 12.25s - CONNECTED rewinding",
-		"w":        "w - witness - - - - - DISCONNECTED",
+		"w":        "w witness - - - - - - - DISCONNECTED",
 		"shop":     "shop n2 SYNCHRONIZED No Data Loss",
 		"Critical": "Critical Replica Connection State w w is not connected",
 		"of":       "of the primary's 12 sessions a planned failover would keep 11, the death of its node 8, of its PostgreSQL alone 9 (coterie check continuity)",
@@ -423,5 +423,15 @@ func TestFailoverToUnderMaintenance(t *testing.T) {
 	r.Maintenance = &ag.Maintenance{}
 	if got := d.failoverTo(r); got != "refused" {
 		t.Error(got)
+	}
+}
+
+// TestStatesAreWordsOfAState holds that what a node does is told as its state, and not as an order.
+func TestStatesAreWordsOfAState(t *testing.T) {
+	t.Parallel()
+	for busy, want := range map[string]string{"start": "starting", "seed": "copying", "hand-over": "handing over", "sync": "setting sync", "": "running"} {
+		if got := state(api.Replica{Connected: "CONNECTED", Busy: busy}); got != want {
+			t.Errorf("%s: %s, want %s", busy, got, want)
+		}
 	}
 }

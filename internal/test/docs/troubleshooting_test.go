@@ -145,7 +145,11 @@ func wordsOfTheTable(t *testing.T) (words []string) {
 	_, table, _ := strings.Cut(source(t, "internal/cli/groupcmd/render.go"), "\nfunc state(")
 	add(`return "([A-Za-z?][^"]*)"`, table)
 	add(`append\(notes, "([^"]+)"\)`, table)
-	add(`job\{"([a-z-]+)"`, strings.ReplaceAll(source(t, "internal/agent/act.go"), `job{"sync"`, "")) // shown as setting sync
+	for _, m := range regexp.MustCompile(`job\{"([a-z-]+)"`).FindAllStringSubmatch(source(t, "internal/agent/act.go"), -1) {
+		if !strings.Contains(table, `case "`+m[1]+`":`) {
+			t.Errorf("the table of coterie status has no word for the action %s", m[1])
+		}
+	}
 	return words
 }
 
