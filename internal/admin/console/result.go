@@ -8,6 +8,7 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/coteriedb/coterie/internal/admin/ddl"
 	"github.com/coteriedb/coterie/internal/admin/dialect"
@@ -229,4 +230,39 @@ type Backend interface {
 	Query(ctx context.Context, who Principal, q Question, to Rows) error
 	// Version returns PostgreSQL's version in this group, as server_version shows it.
 	Version() string
+}
+
+// How old the answer about a role may be for a statement that changes nothing, and how long a role may take to be
+// looked up.
+const (
+	lookEvery = time.Minute
+	lookTime  = 7 * time.Second
+)
+
+// Look returns what a session's role may do now, MayNothing if it may not log in any more. last is what it had, which
+// counts where no role can change: the group has no primary, and no replica can be asked. An error means that none
+// could be asked otherwise.
+type Look func(ctx context.Context, last ddl.Privilege) (ddl.Privilege, error)
+
+// renew looks the session's role up if the last answer is older than age. For a statement that acts age is 0, and it is
+// refused if the role cannot be looked up.
+func (s *Session) renew(ctx context.Context, age time.Duration) error {
+	if s.look == nil {
+		return nil
+	}
+	if time.Since(s.looked) >= age {
+		ctx, cancel := context.WithTimeout(ctx, lookTime)
+		may, err := s.look(ctx, s.who.May)
+		cancel()
+		switch {
+		case err == nil:
+			s.who.May, s.looked = may, time.Now()
+		case age == 0:
+			return Errorf("57P03", "the role cannot be looked up now, and without that nothing is changed").WithHint("Try again. coterie sql on a node needs no role.")
+		}
+	}
+	if s.who.May < ddl.MayLook {
+		return Errorf("42501", "role %q may not use the console any more", s.who.User)
+	}
+	return nil
 }

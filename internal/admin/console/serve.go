@@ -36,6 +36,7 @@ type Hello struct {
 	PID      uint32            // with Secret, the key of the client's cancel requests
 	Secret   uint32
 	Cancel   <-chan struct{} // requests to cancel the running statement; ignored while none runs. nil: there are none
+	Look     Look            // looks the role up again; nil: it keeps what it had
 	Places   *Places         // of the node's console; nil: as for a console of its own
 	Logger   *slog.Logger
 }
@@ -58,6 +59,7 @@ func Serve(ctx context.Context, conn net.Conn, b Backend, hello Hello) (err erro
 		ctx: ctx, conn: conn, b: pgproto3.NewBackend(conn, conn), s: NewSession(b, hello.Who),
 		statements: map[string]*prepared{}, portals: map[string]*portal{},
 	}
+	w.s.look, w.s.looked = hello.Look, time.Now()
 	w.hello, w.s.interrupt, w.s.limits = hello, hello.Cancel, hello.Places.limits
 	w.s.late = func() { hello.Places.late.Add(1) }
 	w.b.SetMaxBodyLen(maxMessage)

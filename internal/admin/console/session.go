@@ -7,7 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -51,32 +51,9 @@ type Session struct {
 	doomed    bool                     // the transaction can only be rolled back
 
 	interrupt <-chan struct{} // requests to cancel the running statement; nil: there are none
+	look      Look            // nil: the role keeps what it had
+	looked    time.Time       // when the role was last looked up
 	late      func()          // is told of a statement that took too long; nil: nobody is
-}
-
-var errInterrupted = errors.New("canceling statement due to user request")
-
-// interruptible returns a context that ends when the client cancels the running statement. The caller calls stop after
-// the statement.
-func (s *Session) interruptible(ctx context.Context) (out context.Context, stop func()) {
-	interrupt := s.interrupt
-	if interrupt == nil {
-		return ctx, func() {}
-	}
-	select {
-	case <-interrupt: // it arrived while nothing ran
-	default:
-	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		select {
-		case <-interrupt:
-			cancel(errInterrupted)
-		case <-ctx.Done():
-		}
-	})
-	return ctx, func() { cancel(nil); wg.Wait() }
 }
 
 // NewSession returns a session of the principal.
@@ -149,7 +126,11 @@ func (s *Session) run(ctx context.Context, text string, args []any, to Rows) (Re
 	if s.tx == txFailed && kind != kindEnd {
 		return Result{}, Errorf("25P02", "current transaction is aborted, commands ignored until end of transaction block")
 	}
-	r, err := s.dispatch(ctx, kind, text, args, to)
+	var r Result
+	err := s.renew(ctx, lookEvery)
+	if err == nil {
+		r, err = s.dispatch(ctx, kind, text, args, to)
+	}
 	switch cause := context.Cause(ctx); {
 	case err == nil:
 	case errors.Is(cause, errInterrupted):
@@ -369,6 +350,11 @@ func (s *Session) language(ctx context.Context, text string) (Result, error) {
 	}
 	if n, ok := st.Action.(ddl.Needless); ok {
 		return Result{Tag: n.Words, Notices: []Notice{{"WARNING", "not needed, and nothing was done: " + n.Why()}}}, nil
+	}
+	if st.Kind() != ddl.KindReport {
+		if err := s.renew(ctx, 0); err != nil {
+			return Result{}, err
+		}
 	}
 	if err := s.Permit(st); err != nil {
 		return Result{}, err

@@ -1,9 +1,11 @@
 package console
 
 import (
+	"context"
 	"errors"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/admin/ddl"
@@ -53,4 +55,29 @@ func durationOf(v string) (time.Duration, bool) {
 		ms = 1 // zero would be none
 	}
 	return time.Duration(ms) * time.Millisecond, true
+}
+
+var errInterrupted = errors.New("canceling statement due to user request")
+
+// interruptible returns a context that ends when the client cancels the running statement. The caller calls stop after
+// the statement.
+func (s *Session) interruptible(ctx context.Context) (out context.Context, stop func()) {
+	interrupt := s.interrupt
+	if interrupt == nil {
+		return ctx, func() {}
+	}
+	select {
+	case <-interrupt: // it arrived while nothing ran
+	default:
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		select {
+		case <-interrupt:
+			cancel(errInterrupted)
+		case <-ctx.Done():
+		}
+	})
+	return ctx, func() { cancel(nil); wg.Wait() }
 }

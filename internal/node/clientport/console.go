@@ -34,6 +34,9 @@ func (p *Port) serveConsole(ctx context.Context, conn net.Conn, hello listener.C
 	who.Via, who.From = console.ViaSQL, hello.Client
 	if err := console.Serve(ctx, conn, p.c.Console(), console.Hello{
 		Who: who, Settings: hello.Settings, PID: hello.Key.PID, Secret: hello.Key.Secret, Cancel: hello.Cancel, Places: p.consoles,
+		Look: func(ctx context.Context, last ddl.Privilege) (ddl.Privilege, error) {
+			return p.mayNow(ctx, hello.User, last)
+		},
 		Logger: p.c.Logger.With("part", "console"),
 	}); err != nil {
 		p.c.Logger.Debug("console session ended", "user", hello.User, "err", err)
@@ -75,6 +78,21 @@ func (p *Port) Look(ctx context.Context, user string) (Account, error) {
 		return Account{Principal: console.Principal{User: user, May: ddl.MayNothing}}, err
 	}
 	return Account{principalOf(user, role), sha256.Sum256([]byte(role.Password))}, nil
+}
+
+// mayNow returns what a role of a session may do now, as console.Look. An expired password ends no session.
+func (p *Port) mayNow(ctx context.Context, user string, last ddl.Privilege) (ddl.Privilege, error) {
+	role, err := p.consoleRole(ctx, user)
+	switch {
+	case err != nil:
+		if routes := p.routes.Load(); routes == nil || !routes.WriteOpen {
+			return last, nil
+		}
+		return last, err
+	case !role.Found || !role.CanLogin:
+		return ddl.MayNothing, nil
+	}
+	return principalOf(user, role).May, nil
 }
 
 // ClientCAs returns the authorities of client certificates; nil: no client is asked for one.

@@ -210,3 +210,34 @@ func TestLook(t *testing.T) {
 		}
 	}
 }
+
+// TestMayNow holds what a role in a session of the console may do later: an expired password ends no session, and
+// where nobody can be asked the last answer counts only while the group has no primary.
+func TestMayNow(t *testing.T) {
+	t.Parallel()
+	past, silent := time.Now().Add(-time.Minute), errors.New("the server starts")
+	for name, tt := range map[string]struct {
+		role    login.Role
+		err     error
+		primary bool
+		want    ddl.Privilege
+		fails   bool
+	}{
+		"it may operate":            {login.Role{CanLogin: true, MemberOf: []string{"coterie_operator"}}, nil, true, ddl.MayOperate, false},
+		"its password has expired":  {login.Role{CanLogin: true, ValidUntil: &past, MemberOf: []string{"coterie_viewer"}}, nil, true, ddl.MayLook, false},
+		"it has NOLOGIN":            {login.Role{MemberOf: []string{"coterie_operator"}}, nil, true, ddl.MayNothing, false},
+		"it is gone":                {login.Role{}, login.ErrNoRole, true, ddl.MayNothing, false},
+		"nobody answers":            {login.Role{}, silent, true, ddl.MayAdminister, true},
+		"nobody answers, or leads":  {login.Role{}, silent, false, ddl.MayAdminister, false},
+		"it lost all while no lead": {login.Role{CanLogin: true}, nil, false, ddl.MayNothing, false},
+	} {
+		n := primary()
+		n.server.role, n.server.roleErr = tt.role, tt.err
+		n.peers.role = func(ag.ReplicaID) (login.Role, time.Duration, error) { return login.Role{}, 0, silent }
+		p := n.port(t)
+		p.Publish(&ag.Routes{Primary: "n1", WriteOpen: tt.primary})
+		if may, err := p.mayNow(t.Context(), "olaf", ddl.MayAdminister); may != tt.want || (err != nil) != tt.fails {
+			t.Errorf("%s: %v, %v", name, may, err)
+		}
+	}
+}
