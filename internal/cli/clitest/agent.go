@@ -43,6 +43,7 @@ type table struct {
 	contains string
 	result   console.Result
 	err      *console.Error
+	late     bool // it is answered when the client has gone
 }
 
 // NewNode makes a node directory without a configuration and without an agent, which is removed when the test ends.
@@ -138,6 +139,11 @@ func (a *Agent) OnStatement(contains, tag string) {
 // RefuseSQL makes statements that contain the text fail.
 func (a *Agent) RefuseSQL(contains string, with console.Error) {
 	a.answer(table{contains: contains, err: &with})
+}
+
+// DelaySQL leaves statements that contain the text without an answer for as long as their client waits.
+func (a *Agent) DelaySQL(contains string) {
+	a.answer(table{contains: contains, late: true})
 }
 
 func (a *Agent) answer(t table) {
@@ -283,13 +289,18 @@ func (n node) Set(_ context.Context, r api.SettingsRequest) error {
 	return err
 }
 
-func (n node) SQL(_ context.Context, text string) (any, error) {
+func (n node) SQL(ctx context.Context, text string) (any, error) {
 	n.a.mu.Lock()
-	defer n.a.mu.Unlock()
 	n.a.asked = append(n.a.asked, Request{"SQL", text})
-	for _, t := range n.a.tables {
+	tables := n.a.tables
+	n.a.mu.Unlock()
+	for _, t := range tables {
 		if !strings.Contains(text, t.contains) {
 			continue
+		}
+		if t.late {
+			<-ctx.Done()
+			return nil, ctx.Err()
 		}
 		if t.err != nil {
 			b, err := json.Marshal(t.err)

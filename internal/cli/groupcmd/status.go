@@ -200,6 +200,9 @@ func (d *dashboard) askViews(c *cobra.Command, cl *api.Client) error {
 		{backupQuery, d.addBackup},
 	} {
 		r, err := sqlrun.AskWithin(ctx, c, cl, q.text)
+		if err != nil && ctx.Err() != nil && c.Context().Err() == nil {
+			return ctx.Err() // the text of err is that of a command that changes something
+		}
 		if err != nil {
 			return err
 		}

@@ -435,3 +435,15 @@ func TestStatesAreWordsOfAState(t *testing.T) {
 		}
 	}
 }
+
+// TestViewsThatAreLate holds that a status whose views are late says that, and nothing of how far something came.
+func TestViewsThatAreLate(t *testing.T) {
+	t.Parallel()
+	a := clitest.NewAgent(t)
+	a.SetStatus(threeNodes())
+	a.DelaySQL("SELECT")
+	r := clitest.Run(t, Status(), a.Layout.Dir)
+	if !strings.Contains(r.Out, "not known: the views have not answered within 3s") || strings.Contains(r.Out, "how far") {
+		t.Errorf("%v\n%s", r.Err, r.Out)
+	}
+}
