@@ -413,11 +413,69 @@ func TestDefinitionsThatChange(t *testing.T) {
 		"ALTER TABLE t ADD y int", "CREATE TABLE t2 (i int)", "ALTER TABLE t REPLICA IDENTITY FULL", "GRANT SELECT ON t TO r", "ALTER ROLE r PASSWORD 'x'", "ALTER TYPE e ADD VALUE 'b'", "DROP INDEX ix",
 		"CREATE FUNCTION f() RETURNS int LANGUAGE sql AS 'SELECT 1'", "ALTER DATABASE postgres SET work_mem = '1MB'", "ALTER SEQUENCE s INCREMENT 5", "COMMENT ON TABLE t IS 'c'", "CREATE VIEW v AS SELECT 1",
 		"CREATE POLICY p ON t", "ALTER TABLE t ALTER x SET DEFAULT 'd'", "CREATE SCHEMA sc", "GRANT r TO CURRENT_USER",
+		"GRANT EXECUTE ON FUNCTION pg_catalog.pg_read_file(text) TO r", "REVOKE EXECUTE ON FUNCTION pg_catalog.pg_sleep(float8) FROM PUBLIC", "GRANT SELECT ON pg_catalog.pg_authid TO r",
+		"GRANT SELECT (rolpassword) ON pg_catalog.pg_authid TO r", "REVOKE USAGE ON LANGUAGE plpgsql FROM PUBLIC", "REVOKE USAGE ON TYPE pg_catalog.int4 FROM PUBLIC", "ALTER SEQUENCE s OWNED BY t.i",
+		"CREATE TEXT SEARCH CONFIGURATION c (COPY = simple)", "ALTER TEXT SEARCH CONFIGURATION c DROP MAPPING FOR url", "CREATE OPERATOR FAMILY fam USING btree", "ALTER OPERATOR FAMILY fam USING btree RENAME TO fam2",
+		"ALTER OPERATOR FAMILY fam2 USING btree ADD FUNCTION 1 (int4, int8) btint48cmp(int4, int8)", "CREATE ACCESS METHOD am TYPE INDEX HANDLER bthandler", "CREATE TEXT SEARCH TEMPLATE tt (LEXIZE = dsimple_lexize)",
+		"ALTER EXTENSION plpgsql ADD FUNCTION f()", "CREATE PUBLICATION pub", "ALTER PUBLICATION pub ADD TABLE t", "ALTER TABLE t2 ADD PRIMARY KEY (i)", "ALTER TABLE t2 SET UNLOGGED", "CREATE RULE ru AS ON DELETE TO t2 DO ALSO NOTHING",
+		"ALTER TABLE t2 ENABLE ALWAYS RULE ru", "CREATE DATABASE other", "CREATE ROLE late", "CREATE TYPE row2 AS (i int, x text)", "ALTER TABLE t2 ADD x text, ALTER x SET STATISTICS 7", "CREATE STATISTICS st ON i, x FROM t2",
 	} {
 		if w.exec(t, "", s); now() == was {
 			t.Errorf("%s is not found", s)
 		}
 		was = now()
+	}
+	if w.blue.Major < 15 {
+		return
+	}
+	for _, s := range []string{"ALTER PUBLICATION pub ADD TABLES IN SCHEMA sc", "GRANT SET ON PARAMETER log_statement TO r"} {
+		if w.exec(t, "", s); now() == was {
+			t.Errorf("%s is not found", s)
+		}
+		was = now()
+	}
+}
+
+// TestObstacleBeforeDefine holds that what cannot go along is found where it is made between the first look and the
+// definitions, and that the fingerprint finds it if it is made behind them.
+func TestObstacleBeforeDefine(t *testing.T) {
+	if !asServer(t) {
+		return
+	}
+	w := newTwins(t)
+	w.exec(t, "", "CREATE TABLE t (i int PRIMARY KEY)", "CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'")
+	if f, err := w.Look(t.Context()); err != nil || len(f.Obstacles) > 0 {
+		t.Fatalf("%q, %v", f.Obstacles, err)
+	}
+	if err := w.Start(t.Context(), 3); err != nil {
+		t.Fatal(err)
+	}
+	obstacles := []struct{ does, undoes, want string }{
+		{"CREATE UNLOGGED TABLE u (i int PRIMARY KEY)", "DROP TABLE u", "table public.u is unlogged"},
+		{"CREATE TABLE bare (i int)", "DROP TABLE bare", "table public.bare has no primary key"},
+		{"CREATE TRIGGER tr BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION f(); ALTER TABLE t ENABLE ALWAYS TRIGGER tr", "DROP TRIGGER tr ON t", "trigger tr of public.t fires in replication"},
+		{"SELECT lo_create(7)", "SELECT lo_unlink(7)", "1 large objects"},
+		{"CREATE DATABASE shut ALLOW_CONNECTIONS false", "DROP DATABASE shut", "database shut takes no connections"},
+	}
+	for _, o := range obstacles {
+		w.exec(t, "", o.does)
+		if _, err := w.Define(t.Context()); err == nil || !strings.Contains(err.Error(), o.want) {
+			t.Errorf("after %s: %v", o.does, err)
+		}
+		w.exec(t, "", o.undoes)
+	}
+	w.exec(t, "", "CREATE TABLE late (i int PRIMARY KEY)")
+	print, err := w.Define(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range obstacles {
+		w.exec(t, "", o.does)
+		now, err := w.Fingerprint(t.Context(), []string{"postgres", "template1"})
+		if carried := w.Carried(t.Context(), []string{"postgres", "template1"}); err != nil || now == print && carried == nil {
+			t.Errorf("%s behind the definitions is not found: %v", o.does, err)
+		}
+		w.exec(t, "", o.undoes)
 	}
 }
 

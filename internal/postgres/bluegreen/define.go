@@ -25,7 +25,8 @@ import (
 const maxGlobals = 256 << 20
 
 // Define gives green the roles and the definitions of blue, and returns the fingerprint of those. Definitions that
-// change meanwhile are an error.
+// change meanwhile are an error, and so is what cannot go along: it may have been made since the first look. As that
+// comes after the fingerprint, whatever is made later changes it.
 func (p *Pair) Define(ctx context.Context) (was string, err error) {
 	databases, err := p.Databases(ctx)
 	if err != nil {
@@ -33,6 +34,13 @@ func (p *Pair) Define(ctx context.Context) (was string, err error) {
 	}
 	if was, err = p.Fingerprint(ctx, databases); err != nil {
 		return "", err
+	}
+	f, err := p.Look(ctx)
+	if err != nil {
+		return "", err
+	}
+	if len(f.Obstacles) > 0 {
+		return "", fmt.Errorf("what cannot go along was made since the upgrade was asked for: %s", strings.Join(f.Obstacles, "; "))
 	}
 	if err := p.globals(ctx); err != nil {
 		return "", fmt.Errorf("take the roles over: %w", err)
@@ -150,10 +158,15 @@ func permanent(column string) string {
 	return fmt.Sprintf(`JOIN pg_class c ON c.oid = x.%s JOIN pg_namespace n ON n.oid = c.relnamespace AND n.nspname !~ '^pg_(toast_)?temp' WHERE c.oid >= 16384`, column)
 }
 
+// rightsOf is the rights to what every cluster has.
+func rightsOf(catalog, id, acl string) string {
+	return fmt.Sprintf("SELECT '%[1]s', x.%[2]s::text, x.%[3]s::text FROM %[1]s x WHERE x.%[2]s < 16384 AND x.%[3]s IS NOT NULL", catalog, id, acl)
+}
+
 // definitions has the rows of the catalogs of a database that a person's change of a definition changes. pg_class has
 // numbers that are no definitions. The publication for the way back counts: without it rows would be left out.
 var definitions = strings.Join([]string{
-	`SELECT 'pg_class' AS k, c.oid::text AS id, concat_ws(' ', c.relnamespace, c.relname, c.relowner, c.relkind, c.relpersistence, c.relreplident, c.relispartition, c.relrowsecurity,
+	`SELECT 'pg_class' AS k, c.oid::text AS id, concat_ws(' ', c.relnamespace, c.relname, c.relowner, c.relkind, c.relpersistence, c.relreplident, c.relispartition, c.relrowsecurity, c.reltablespace, c.relam, c.reloftype,
 		c.relforcerowsecurity, c.reloptions::text, c.relacl::text, pg_get_expr(c.relpartbound, c.oid)) AS v FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 		WHERE c.oid >= 16384 AND n.nspname !~ '^pg_(toast|temp)'`,
 	rowsOf("pg_attribute", "x.attrelid::text || ' ' || x.attnum", permanent("attrelid")),
@@ -179,15 +192,25 @@ var definitions = strings.Join([]string{
 	rowsOf("pg_ts_config", "x.oid", "WHERE x.oid >= 16384"), rowsOf("pg_ts_dict", "x.oid", "WHERE x.oid >= 16384"), rowsOf("pg_transform", "x.oid", ""),
 	rowsOf("pg_publication", "x.oid", "WHERE x.pubname <> '"+forth+"'"), rowsOf("pg_publication_rel", "x.oid", "JOIN pg_publication p ON p.oid = x.prpubid WHERE p.pubname <> '"+forth+"'"),
 	rowsOf("pg_subscription", "x.oid", "WHERE x.subname NOT IN ('"+forth+"', '"+back+"')"),
+	rowsOf("pg_am", "x.oid", "WHERE x.oid >= 16384"), rowsOf("pg_opfamily", "x.oid", "WHERE x.oid >= 16384"), rowsOf("pg_amop", "x.oid", "WHERE x.oid >= 16384"), rowsOf("pg_amproc", "x.oid", "WHERE x.oid >= 16384"),
+	rowsOf("pg_ts_parser", "x.oid", "WHERE x.oid >= 16384"), rowsOf("pg_ts_template", "x.oid", "WHERE x.oid >= 16384"),
+	rowsOf("pg_ts_config_map", "x.mapcfg::oid::text || ' ' || x.maptokentype || ' ' || x.mapseqno", "WHERE x.mapcfg::oid >= 16384"),
+	rightsOf("pg_class", "oid", "relacl"), rightsOf("pg_attribute", "attrelid", "attacl"), rightsOf("pg_proc", "oid", "proacl"), rightsOf("pg_type", "oid", "typacl"), rightsOf("pg_language", "oid", "lanacl"),
+	`SELECT 'pg_depend', concat_ws(' ', x.classid, x.objid, x.objsubid, x.refobjid), x.deptype::text FROM pg_depend x WHERE x.objid >= 16384 AND x.deptype IN ('e', 'x')`,
 	rowsOf("pg_description", "x.classoid::text || ' ' || x.objoid || ' ' || x.objsubid", "WHERE x.objoid >= 16384"), rowsOf("pg_seclabel", "x.objoid", ""),
 }, " UNION ALL ")
 
 // clusterwide is definitions of what is the whole cluster's.
 var clusterwide = strings.Join([]string{
-	`SELECT 'pg_database' AS k, oid::text AS id, concat_ws(' ', datname, datdba, datallowconn, datistemplate, datconnlimit, datacl::text) AS v FROM pg_database`,
+	`SELECT 'pg_database' AS k, oid::text AS id, concat_ws(' ', datname, datdba, datallowconn, datistemplate, datconnlimit, dattablespace, datacl::text) AS v FROM pg_database`,
 	rowsOf("pg_authid", "x.oid", "WHERE x.oid >= 16384 OR x.oid = 10"), rowsOf("pg_auth_members", "x.roleid::text || ' ' || x.member", ""),
-	rowsOf("pg_db_role_setting", "x.setdatabase::text || ' ' || x.setrole", ""), rowsOf("pg_tablespace", "x.oid", ""), rowsOf("pg_shdescription", "x.objoid", "WHERE x.objoid >= 16384"),
+	rowsOf("pg_db_role_setting", "x.setdatabase::text || ' ' || x.setrole", ""), rowsOf("pg_tablespace", "x.oid", ""), rowsOf("pg_shseclabel", "x.objoid", ""), rowsOf("pg_shdescription", "x.objoid", "WHERE x.objoid >= 16384"),
 }, " UNION ALL ")
+
+// since15 adds a catalog to definitions that PostgreSQL has from version 15 on.
+func since15(definitions, catalog string) string {
+	return definitions + " UNION ALL " + rowsOf(catalog, "x.oid", "")
+}
 
 // Fingerprint is a number of the definitions on blue, of the whole cluster and of databases.
 func (p *Pair) Fingerprint(ctx context.Context, databases []string) (string, error) {
@@ -196,19 +219,26 @@ func (p *Pair) Fingerprint(ctx context.Context, databases []string) (string, err
 
 func fingerprint(ctx context.Context, open opener, databases []string) (string, error) {
 	var all []string
-	take := func(sql string) func(*pgx.Conn) error {
+	take := func(sql, later string) func(*pgx.Conn) error {
 		return func(c *pgx.Conn) error {
+			var version int
+			if err := c.QueryRow(ctx, "SELECT current_setting('server_version_num')::int / 10000").Scan(&version); err != nil {
+				return err
+			}
+			if version >= 15 {
+				sql = since15(sql, later)
+			}
 			var sum string
 			err := c.QueryRow(ctx, "SELECT coalesce(md5(string_agg(md5(k || ' ' || id || ' ' || coalesce(v, '')), '' ORDER BY k, id, v)), '') FROM ("+sql+") a").Scan(&sum)
 			all = append(all, sum)
 			return err
 		}
 	}
-	if err := in(ctx, open, "", take(clusterwide)); err != nil {
+	if err := in(ctx, open, "", take(clusterwide, "pg_parameter_acl")); err != nil {
 		return "", fmt.Errorf("look at the definitions: %w", err)
 	}
 	for _, d := range databases {
-		if err := in(ctx, open, d, take(definitions)); err != nil {
+		if err := in(ctx, open, d, take(definitions, "pg_publication_namespace")); err != nil {
 			return "", fmt.Errorf("look at the definitions: %w", err)
 		}
 	}
