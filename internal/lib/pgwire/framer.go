@@ -29,9 +29,9 @@ func (f *Framer) Type() byte { return f.head[0] }
 func (f *Framer) Kept() []byte { return f.keep[:f.nkeep] }
 
 // HoldsBack reports whether the current message must be whole before any of it is passed on: a short CommandComplete or
-// ReadyForQuery.
+// ReadyForQuery. Of a longer one it is false from the end of the header to the end of the message.
 func (f *Framer) HoldsBack() bool {
-	short := f.nhead < len(f.head) || f.left <= uint32(len(f.keep))
+	short := f.nhead < len(f.head) || binary.BigEndian.Uint32(f.head[1:])-4 <= uint32(len(f.keep))
 	return f.nhead > 0 && short && (f.head[0] == 'C' || f.head[0] == 'Z')
 }
 

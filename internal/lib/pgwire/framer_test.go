@@ -36,3 +36,26 @@ func FuzzFramer(f *testing.F) {
 		}
 	})
 }
+
+// TestHoldsBack holds that a message is short by its whole length: the end of a long one is not held, of which the
+// beginning was passed on.
+func TestHoldsBack(t *testing.T) {
+	for _, c := range []struct {
+		typ   byte
+		size  int
+		holds bool
+	}{{'C', 0, true}, {'C', 9, true}, {'C', 64, true}, {'C', 65, false}, {'C', 200, false}, {'Z', 1, true}, {'Z', 300, false}, {'D', 9, false}} {
+		var f Framer
+		if f.HoldsBack() {
+			t.Error("it holds between two messages")
+		}
+		message := AppendMessage(nil, c.typ, make([]byte, c.size))
+		for i := range message {
+			_, whole, err := f.Next(message[i : i+1])
+			want := c.holds || i < 4 && c.typ != 'D'
+			if err != nil || f.HoldsBack() != (want && !whole) {
+				t.Errorf("%c with a body of %d bytes: after %d it is held: %v, %v", c.typ, c.size, i+1, !want, err)
+			}
+		}
+	}
+}

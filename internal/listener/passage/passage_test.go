@@ -27,6 +27,7 @@ type fake struct {
 	refuses  string // a text for which the session ends
 	ends     []End
 	heard    []string
+	kept     []byte // what the next chunk begins with
 }
 
 func newFake() *fake {
@@ -130,11 +131,13 @@ func TestRelease(t *testing.T) {
 // pass passes b on, in chunks of at most that size, and returns what the client gets. Each answer at stake is
 // confirmed.
 func (f *fake) pass(b []byte, size int) (got []byte, stakes int, err error) {
-	var kept []byte
-	for len(b) > 0 {
-		n := min(size, len(b))
-		c := f.Chunk(slices.Concat(kept, b[:n]), len(kept))
-		b = b[n:]
+	return f.passes(slices.Collect(slices.Chunk(b, size))...)
+}
+
+// passes is pass for these chunks.
+func (f *fake) passes(chunks ...[]byte) (got []byte, stakes int, err error) {
+	for _, b := range chunks {
+		c := f.Chunk(slices.Concat(f.kept, b), len(f.kept))
 		for {
 			out, s, err := f.Advance(&f.work, f, &c)
 			if err != nil {
@@ -146,7 +149,7 @@ func (f *fake) pass(b []byte, size int) (got []byte, stakes int, err error) {
 			stakes++
 			c = *c.Owned()
 		}
-		f.MidMessage, kept = c.Partly(), bytes.Clone(c.Kept())
+		f.MidMessage, f.kept = c.Partly(), bytes.Clone(c.Kept())
 	}
 	return got, stakes, nil
 }
@@ -241,6 +244,30 @@ func TestTail(t *testing.T) {
 	out, _, err := f.Advance(&f.work, f, &c)
 	if err != nil || string(out) != "CC" || !c.Partly() || len(c.Kept()) > 0 {
 		t.Errorf("the client gets %q, %q is kept, it has half a message: %v, %v", out, c.Kept(), c.Partly(), err)
+	}
+}
+
+// TestTailOfALongCommandComplete holds that the end of a CommandComplete that is too long to be held is passed on as it
+// arrives. The session is not between two messages until then, and its end is not taken for a message.
+func TestTailOfALongCommandComplete(t *testing.T) {
+	asked := slices.Concat(m('1', ""), m('2', ""), m('D', "\x00\x01\x00\x00\x00\x1c741 000000010000000000000001"), m('C', "SELECT 1\x00"), m('3', ""))
+	done := m('C', "INSERT 0 1"+strings.Repeat("x", 5<<10)+"\x00")
+	for _, writes := range []bool{false, true} { // whether the answer to a change is held, but for long messages
+		for _, last := range []int{1, 3, 4, 30, 64, 99} {
+			f := newFake()
+			if writes {
+				f.work.Change(query("insert into t values (1)"))
+				if got, _, err := f.passes(asked); err != nil || len(got) > 0 {
+					t.Fatalf("of the answer to the question the client gets %q, %v", got, err)
+				}
+			}
+			for _, b := range [][]byte{done[:len(done)-100], done[len(done)-100 : len(done)-last], done[len(done)-last:]} {
+				got, _, err := f.passes(b)
+				if whole := len(b) == last; err != nil || !bytes.Equal(got, b) || len(f.kept) > 0 || f.MidMessage == whole {
+					t.Errorf("writes %v, the last %d bytes come alone: of %d the client gets %d, it has half a message: %v, %v", writes, last, len(b), len(got), f.MidMessage, err)
+				}
+			}
+		}
 	}
 }
 
