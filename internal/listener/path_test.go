@@ -253,6 +253,16 @@ func fakeBackend(t *testing.T, serve func(net.Conn)) func(context.Context, ag.Re
 // fakeServer is fakeBackend with the directory of the server's socket. Clients are served concurrently.
 func fakeServer(t *testing.T, serve func(net.Conn)) (dial func(context.Context, ag.ReplicaID, BackendHello) (net.Conn, error), dir string) {
 	t.Helper()
+	return unixServer(t, func(conn net.Conn) {
+		if _, err := pgwire.ReadPacket(conn, 10_000); err == nil {
+			serve(conn)
+		}
+	})
+}
+
+// unixServer is fakeServer, but the startup packet is left to serve.
+func unixServer(t *testing.T, serve func(net.Conn)) (dial func(context.Context, ag.ReplicaID, BackendHello) (net.Conn, error), dir string) {
+	t.Helper()
 	dir = t.TempDir()
 	path := filepath.Join(dir, socketName)
 	l, err := net.Listen("unix", path)
@@ -267,9 +277,7 @@ func fakeServer(t *testing.T, serve func(net.Conn)) (dial func(context.Context, 
 				return
 			}
 			running.Go(func() {
-				if _, err := pgwire.ReadPacket(conn, 10_000); err == nil {
-					serve(conn)
-				}
+				serve(conn)
 				_ = conn.Close()
 			})
 		}

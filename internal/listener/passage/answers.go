@@ -21,7 +21,6 @@ type Chunk struct {
 	at     int  // bytes that the framer has seen
 	from   int  // bytes that were handed out to be written
 	begin  int  // where the current message begins
-	piece  int  // where the part of it begins that the framer has seen last
 	asked  bool // confirmed once: the confirmation came after the read, so it covers all of b
 	judged bool // the current message is whole and was checked
 	tail   bool // its beginning was passed on with an earlier chunk
@@ -49,7 +48,7 @@ func (c *Chunk) Owned() *Chunk {
 func (c *Chunk) insert(b []byte) {
 	if n := len(b); n > 0 {
 		c.b = slices.Concat(c.b[:c.begin], b, c.b[c.begin:])
-		c.begin, c.at, c.piece = c.begin+n, c.at+n, c.piece+n
+		c.begin, c.at = c.begin+n, c.at+n
 	}
 }
 
@@ -66,7 +65,7 @@ var ErrPromoted = errors.New("the replica was promoted")
 func (p *Passage) Advance(w *underway.Work, h Host, c *Chunk) (out []byte, s stmt.Effect, err error) {
 	assert.That(c.from <= c.begin && c.begin <= c.at, "bytes of an answer are passed on before they are checked")
 	for c.judged || c.at < len(c.b) {
-		if whole, err := p.frames(w, c); err != nil {
+		if whole, err := p.frames(c); err != nil {
 			return nil, stmt.NoEffect, err
 		} else if !whole {
 			break
@@ -94,7 +93,7 @@ func (p *Passage) Advance(w *underway.Work, h Host, c *Chunk) (out []byte, s stm
 		}
 		c.judged = false
 		w.Answering(typ)
-		w.Answered(typ, c.b[c.piece:c.at], true)
+		w.Answered(typ, c.b[c.begin:c.at], true)
 		p.observe(w, h, typ, body)
 		c.begin, c.tail = c.at, false
 	}
@@ -106,18 +105,28 @@ func (p *Passage) Advance(w *underway.Work, h Host, c *Chunk) (out []byte, s stm
 // sendable returns the end of what the client gets of a chunk that was followed to its end: without the beginning of a
 // message that must be whole first, or else with what is held of the answer before it.
 func (p *Passage) sendable(w *underway.Work, c *Chunk) (end int) {
-	switch part := c.b[c.begin:]; {
+	part := c.b[c.begin:]
+	switch {
 	case len(part) == 0:
-	case p.answers.HoldsBack() || !c.tail && (w.HoldsPart(part) || p.Guarding.Holds(part)):
+		return len(c.b)
+	case !c.tail && p.holdsPart(w, part):
 		return c.begin
 	case !c.tail && w.Writes():
 		c.insert(w.PassHeld())
 	}
+	w.Answering(p.answers.Type())
+	w.Answered(p.answers.Type(), c.b[c.begin:], false)
 	return len(c.b)
 }
 
+// holdsPart reports whether the current message, of which part is the beginning, must be whole before any of it is
+// passed on.
+func (p *Passage) holdsPart(w *underway.Work, part []byte) bool {
+	return p.answers.HoldsBack() || w.HoldsPart(part) || p.Guarding.Holds(part) || mayBeOfDeath(w, part)
+}
+
 // frames follows the chunk to the end of the current message. It reports whether that is whole.
-func (p *Passage) frames(w *underway.Work, c *Chunk) (whole bool, err error) {
+func (p *Passage) frames(c *Chunk) (whole bool, err error) {
 	if c.judged {
 		return true, nil
 	}
@@ -125,12 +134,7 @@ func (p *Passage) frames(w *underway.Work, c *Chunk) (whole bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	if c.piece, c.at = c.at, c.at+used; !whole {
-		w.Answering(p.answers.Type())
-		if c.tail || !w.MaySwallow(c.b[c.begin:c.at]) {
-			w.Answered(p.answers.Type(), c.b[c.piece:c.at], false)
-		}
-	}
+	c.at += used
 	return whole, nil
 }
 
@@ -224,19 +228,7 @@ func (p *Passage) isLast(w *underway.Work, h Host, typ byte, c *Chunk) bool {
 		}
 		return true
 	}
-	return postmasterDied(w, typ, c.b[c.begin:c.at])
-}
-
-// postmasterDied reports whether a message is the last of a backend whose postmaster has died, on a session that may
-// outlive that. The function that reports it is the same in every language of messages; another FATAL with the same
-// code is of an administrator who ends the session.
-func postmasterDied(w *underway.Work, typ byte, message []byte) bool {
-	if typ != 'E' || !w.Known.Follows || len(message) < headerLength {
-		return false
-	}
-	body := message[headerLength:]
-	routine := pgwire.ErrorField(body, 'R')
-	return pgwire.ErrorField(body, 'V') == "FATAL" && (routine == "secure_read" || routine == "secure_write")
+	return !c.tail && postmasterDied(w, typ, c.b[c.begin:c.at])
 }
 
 // Streams of logical replication must not pass for a member. PostgreSQL counts the acknowledgements of any walsender

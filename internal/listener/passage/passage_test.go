@@ -210,22 +210,6 @@ func TestGivenBack(t *testing.T) {
 	}
 }
 
-// TestPostmasterDied holds that the client gets nothing of the error by which a backend tells that its postmaster has
-// died, if its session may outlive that.
-func TestPostmasterDied(t *testing.T) {
-	for routine, ends := range map[string]bool{"secure_read": true, "secure_write": true, "ProcessInterrupts": false} {
-		for _, follows := range []bool{true, false} {
-			f := newFake()
-			f.work.Known.Follows = follows
-			last := m('E', "SFATAL\x00VFATAL\x00C57P01\x00Mterminating\x00R"+routine+"\x00\x00")
-			got, _, err := f.pass(append(m('Z', "I"), last...), 1<<20)
-			if hidden := len(got) == len(m('Z', "I")); err != nil || hidden != (ends && follows) || f.FatalSent.Load() == hidden {
-				t.Errorf("%s, follows %v: the client gets %q, %v", routine, follows, got, err)
-			}
-		}
-	}
-}
-
 // TestTail holds that the rest of a message is not taken for the beginning of one: the client has half a message until
 // it has that, and nothing else may be written to it.
 func TestTail(t *testing.T) {
