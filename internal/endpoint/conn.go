@@ -36,6 +36,7 @@ type Conn struct {
 	e        *Endpoint
 	peer     certs.Identity
 	pin      string
+	hosts    []string // the names of the peer's certificate, on accepted connections
 	class    Class
 	inbound  bool
 	since    time.Time

@@ -205,6 +205,15 @@ type stream struct {
 
 type streamKey struct{}
 
+// CallersHosts returns the names and addresses in the certificate of the member whose request runs with ctx, without
+// those that every certificate has. Elsewhere there are none.
+func CallersHosts(ctx context.Context) []string {
+	if s, ok := ctx.Value(streamKey{}).(*stream); ok {
+		return s.hosts
+	}
+	return nil
+}
+
 // oneStream is a listener that yields one connection and then waits until that is closed.
 type oneStream struct {
 	ctx  context.Context

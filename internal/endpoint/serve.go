@@ -164,7 +164,7 @@ func (e *Endpoint) identify(c *Conn, cs tls.ConnectionState) error {
 	}
 	var err error
 	c.peer, err = e.cfg.Node.Verify(cs.PeerCertificates[0], certForClient)
-	c.pin = certs.KeyPin(cs.PeerCertificates[0])
+	c.pin, c.hosts = certs.KeyPin(cs.PeerCertificates[0]), certs.HostsOf(cs.PeerCertificates[0])
 	c.key = countKey{c.class, c.peer.String()}
 	return err
 }

@@ -9,6 +9,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -186,5 +187,21 @@ func TestLoadNodeRefuses(t *testing.T) {
 	otherPEM, _ := pemKey(other)
 	if _, err := parseNode(chain, otherPEM, ca.CertPEM, time.Now()); err == nil {
 		t.Error("a foreign key was loaded")
+	}
+}
+
+// TestJoinHosts holds that names are joined without repetition, the first ones first, and never more than a certificate
+// may carry.
+func TestJoinHosts(t *testing.T) {
+	t.Parallel()
+	if got := JoinHosts([]string{"a", "b"}, []string{"b", "c", "a"}); strings.Join(got, " ") != "a b c" {
+		t.Error(got)
+	}
+	var many []string
+	for i := range maxHosts {
+		many = append(many, fmt.Sprintf("h%d", i))
+	}
+	if got := JoinHosts([]string{"new"}, many); len(got) != maxHosts || got[0] != "new" || ValidateHosts(got) != nil {
+		t.Errorf("%d names: %v", len(got), got)
 	}
 }

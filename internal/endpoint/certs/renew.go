@@ -210,10 +210,10 @@ func renewOwn(pkiDir string, life time.Duration) (renewed []string, err error) {
 			if err != nil {
 				return nil, err
 			}
-			return ca.IssueNode(id, old.PublicKey, hostsOf(old))
+			return ca.IssueNode(id, old.PublicKey, HostsOf(old))
 		}},
 		{fileListenerCert, func(old *x509.Certificate) ([]byte, error) {
-			return ca.issueListener(old.PublicKey, hostsOf(old))
+			return ca.issueListener(old.PublicKey, HostsOf(old))
 		}},
 	} {
 		done, err := renewFile(pkiDir, f.name, newTrust(all...), f.issue)
@@ -261,8 +261,8 @@ func readCertificate(dir, name string) (*x509.Certificate, error) {
 	return x509.ParseCertificate(block.Bytes)
 }
 
-// hostsOf returns the names and addresses of a certificate, without those that every certificate has.
-func hostsOf(c *x509.Certificate) (hosts []string) {
+// HostsOf returns the names and addresses of a certificate, without those that every certificate has.
+func HostsOf(c *x509.Certificate) (hosts []string) {
 	for _, name := range c.DNSNames {
 		if name != "localhost" {
 			hosts = append(hosts, name)
@@ -271,6 +271,17 @@ func hostsOf(c *x509.Certificate) (hosts []string) {
 	for _, ip := range c.IPAddresses {
 		if !ip.IsLoopback() {
 			hosts = append(hosts, ip.String())
+		}
+	}
+	return hosts
+}
+
+// JoinHosts returns the names of both, each once, and as many as a certificate may carry.
+func JoinHosts(first, then []string) []string {
+	var hosts []string
+	for _, h := range slices.Concat(first, then) {
+		if !slices.Contains(hosts, h) && len(hosts) < maxHosts {
+			hosts = append(hosts, h)
 		}
 	}
 	return hosts
@@ -326,7 +337,7 @@ func NameListener(pkiDir string, hosts []string) (done bool, unnamed []string, e
 	if err != nil {
 		return false, unnamed, fmt.Errorf("%s: %w", fileListenerCert, err)
 	}
-	has := hostsOf(old)
+	has := HostsOf(old)
 	slices.Sort(has)
 	slices.Sort(named)
 	if named = slices.Compact(named); slices.Equal(has, named) || newTrust(believed...).issuer(old) == nil {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/endpoint"
 	"github.com/coteriedb/coterie/internal/endpoint/certs"
 	"github.com/coteriedb/coterie/internal/node/rpc"
 )
@@ -31,8 +32,9 @@ func (s *Service) askForCertificate(ctx context.Context, csr []byte) ([]byte, er
 }
 
 // RenewFor signs a member's request, for the key and the address that the group's configuration has of that member. Any
-// other key is refused.
-func (s *Service) RenewFor(_ context.Context, peer certs.Identity, csr []byte) ([]byte, error) {
+// other key is refused. A witness keeps the names of its certificate, by which its console is reached, but for those at
+// which clients reach the group.
+func (s *Service) RenewFor(ctx context.Context, peer certs.Identity, csr []byte) ([]byte, error) {
 	ca := s.ca.Load()
 	if ca == nil {
 		return nil, errors.New("a witness does not hold the authority's key: ask a replica")
@@ -47,7 +49,7 @@ func (s *Service) RenewFor(_ context.Context, peer certs.Identity, csr []byte) (
 	}
 	hosts := []string{host}
 	if peer.Kind == certs.KindWitness {
-		hosts = s.Members.Witnesses(hosts)
+		hosts = s.Members.Witnesses(certs.JoinHosts(hosts, endpoint.CallersHosts(ctx)))
 	}
 	chain, err := ca.RenewFor(peer, r.KeyPin, csr, hosts)
 	if err != nil {

@@ -21,20 +21,21 @@ import (
 )
 
 // TestWitnessAsksForCertificate: a witness does not hold the authority's key. A replica signs for it, over a real
-// connection, for the key and the address in the group's configuration, and for no other.
+// connection, for the key and the address in the group's configuration and for the names that the witness has, but for
+// those at which clients reach the group, and for no other key.
 func TestWitnessAsksForCertificate(t *testing.T) {
 	t.Parallel()
 	ca := authority(t, "0d5a8f7e-6f0b-4f0e-9d0c-6a4f1f5c2b11")
 	dirs := map[ag.ReplicaID]string{}
-	member := func(kind string, id ag.ReplicaID) *certs.Node {
+	member := func(kind string, id ag.ReplicaID, hosts ...string) *certs.Node {
 		dirs[id] = t.TempDir()
-		n, err := certs.CreateNode(dirs[id], ca, certs.Identity{Group: ca.Group, Kind: kind, ID: id}, nil)
+		n, err := certs.CreateNode(dirs[id], ca, certs.Identity{Group: ca.Group, Kind: kind, ID: id}, hosts)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return n
 	}
-	replica, witness, second := member(certs.KindReplica, "n1"), member(certs.KindWitness, "w1"), member(certs.KindWitness, "w2")
+	replica, witness, second := member(certs.KindReplica, "n1"), member(certs.KindWitness, "w1", "10.0.0.7", "w1.example", "sales-clients"), member(certs.KindWitness, "w2")
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -43,7 +44,7 @@ func TestWitnessAsksForCertificate(t *testing.T) {
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
-	group := &ag.Group{ID: ca.Group, Replicas: []ag.Replica{
+	group := &ag.Group{ID: ca.Group, Options: ag.Options{Listeners: []ag.Listener{{Name: "sales-clients"}}}, Replicas: []ag.Replica{
 		{ID: "n0", Endpoint: gone, KeyPin: replica.Pin, AvailabilityMode: ag.SynchronousCommit},
 		{ID: "w1", Endpoint: "10.0.0.9:5022", KeyPin: witness.Pin, AvailabilityMode: ag.ConfigurationOnly},
 		{ID: "w2", Endpoint: "10.0.0.8:5022", KeyPin: second.Pin, AvailabilityMode: ag.ConfigurationOnly},
@@ -81,6 +82,9 @@ func TestWitnessAsksForCertificate(t *testing.T) {
 	}
 	if certs.KeyPin(c) != witness.Pin || c.URIs[0].String() != witness.Identity.String() || c.VerifyHostname("10.0.0.9") != nil {
 		t.Errorf("the certificate is for %s, %v", c.URIs[0], c.IPAddresses)
+	}
+	if got := strings.Join(certs.HostsOf(c), " "); got != "w1.example 10.0.0.9 10.0.0.7" {
+		t.Errorf("the witness was admitted with two more names, and had the listener's; the new certificate names %s", got)
 	}
 	if _, err := w.askForCertificate(ctx, requestOf(t, dirs["w2"])); err == nil || !strings.Contains(err.Error(), "not for the key") {
 		t.Errorf("another member's key was signed: %v", err)
