@@ -165,6 +165,7 @@ func (n *node) newQuorum() *quorum.Service {
 func (n *node) openPKI() (*pki.Service, error) {
 	return pki.Open(pki.Config{
 		Self: n.self, Group: ag.GroupID(n.cfg.Group), Dir: n.layout.PKI(), Replica: n.cfg.Kind == "replica", Logger: n.log, Members: n.members,
+		CallersHosts: endpoint.CallersHosts,
 		AskCertificate: func(ctx context.Context, r ag.Replica, csr []byte) ([]byte, error) {
 			return rpc.Call(ctx, n.control, r, rpc.Renew, csr)
 		},

@@ -28,6 +28,7 @@ type Config struct {
 	AskCertificate func(ctx context.Context, of ag.Replica, csr []byte) (chain []byte, err error)
 	AskKey         func(ctx context.Context, of ag.Replica, pin string) (key []byte, err error)
 
+	CallersHosts func(ctx context.Context) []string                  // the names in the certificate of the member whose call runs with ctx
 	Renewed      func() error                                        // puts a renewed certificate of the listener into use
 	Snapshot     func() *agent.Snapshot                              // nil before the agent's first read of the record
 	Tell         func(ctx context.Context, step ag.MemberStep) error // as endorsement.Service.Tell

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
-	"github.com/coteriedb/coterie/internal/endpoint"
 	"github.com/coteriedb/coterie/internal/endpoint/certs"
 	"github.com/coteriedb/coterie/internal/node/rpc"
 )
@@ -49,7 +48,7 @@ func (s *Service) RenewFor(ctx context.Context, peer certs.Identity, csr []byte)
 	}
 	hosts := []string{host}
 	if peer.Kind == certs.KindWitness {
-		hosts = s.Members.Witnesses(certs.JoinHosts(hosts, endpoint.CallersHosts(ctx)))
+		hosts = s.Members.Witnesses(certs.JoinHosts(hosts, s.CallersHosts(ctx)))
 	}
 	chain, err := ca.RenewFor(peer, r.KeyPin, csr, hosts)
 	if err != nil {

@@ -51,7 +51,7 @@ func TestWitnessAsksForCertificate(t *testing.T) {
 		{ID: "n1", KeyPin: replica.Pin, AvailabilityMode: ag.SynchronousCommit},
 	}}
 	log := slog.New(slog.DiscardHandler)
-	n := &Service{Config: Config{Self: "n1", Logger: log, Members: membership.New("n1", config.Layout{}, log)}}
+	n := &Service{Config: Config{Self: "n1", Logger: log, CallersHosts: endpoint.CallersHosts, Members: membership.New("n1", config.Layout{}, log)}}
 	n.ca.Store(ca)
 	group.Replicas[3].Endpoint = serving(t, replica, n.Members.Authorize, func(e *endpoint.Endpoint) {
 		rpc.Handle(endpoint.NewControl(e), rpc.Renew, n.RenewFor)
