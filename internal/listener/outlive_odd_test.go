@@ -35,18 +35,31 @@ func TestLargeStateIsRefused(t *testing.T) {
 // A question that fails leaves nothing in the session, and the next one succeeds.
 func TestQuestionThatFails(t *testing.T) {
 	_, near := farPrimary(t)
-	conn := near.mustDial(near.rw, "user=postgres")
+	near.role("asked", "login")
+	conn := near.mustDial(near.rw, "user=asked")
 	near.known()
-	near.do(conn, "set statement_timeout = 1")
-	time.Sleep(time.Second)
-	near.do(conn, "set statement_timeout = 0")
+	const function = "function pg_catalog.pg_listening_channels()" // the question calls it
+	far := near.servers["a"]
+	far.sql(t, "revoke execute on "+function+" from public")
+	defer far.sql(t, "grant execute on "+function+" to public")
+	near.do(conn, "set my.x = 'kept'")
+	x, last, failed := near.sessionOf(conn.PgConn().Conn()), time.Time{}, -1
+	waitFor(t, "two questions have failed", func() bool {
+		x.work.Lock()
+		defer x.work.Unlock()
+		if k := &x.work.Known; k.Told == nil && !k.Next.Equal(last) { // the first time, it may be under way
+			last, failed = k.Next, failed+1
+		}
+		return failed == 2
+	})
+	far.sql(t, "grant execute on "+function+" to public")
 	near.known()
 	if got := near.one(conn, "select coalesce(string_agg(name, ' '), '') from pg_prepared_statements where name like 'coterie%'"); got != "" {
 		t.Errorf("it leaves %q", got)
 	}
 	near.known()
 	near.dies()
-	if got := near.one(conn, "select current_setting('cluster_name')"); got != "b" {
+	if got := near.one(conn, "select current_setting('cluster_name') || ' ' || current_setting('my.x')"); got != "b kept" {
 		t.Error(got)
 	}
 }
