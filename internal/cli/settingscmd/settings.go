@@ -19,6 +19,7 @@ joins later or is copied anew. Each replica judges a new value before it is writ
 waits for one, and "coterie settings" says so. A replica may have a value of its own (--replica).
 
 A value that may be secret, as of archive_command, is shown as (hidden), and with --json its row has "hidden": true.
+"coterie settings diff" says beside that which servers have the same: (hidden, same), (hidden, differs), (hidden, same as n1).
 
 What somebody sets by ALTER SYSTEM for a setting that the group has is put back within seconds; other settings are left alone.`
 
@@ -31,7 +32,12 @@ const list = `SELECT name, CASE WHEN hidden THEN '(hidden)' ELSE value END AS va
     SELECT name FROM coterie.parameters WHERE NOT of_replica GROUP BY name HAVING count(DISTINCT in_force) > 1)
 ) ORDER BY name, replica`
 
-const diff = `SELECT name, node, CASE WHEN hidden THEN '(hidden)' ELSE value END AS value, source, pending_restart, hidden FROM coterie.settings WHERE pending_restart
+// diff says of values that may be secret which servers have the same: all of them, or the ones after which one.
+const diff = `SELECT name, node, CASE WHEN hidden THEN CASE
+  WHEN (SELECT count(DISTINCT o.value) FROM coterie.settings o WHERE o.name = s.name) = 1 THEN '(hidden, same)'
+  WHEN (SELECT min(o.node) FROM coterie.settings o WHERE o.name = s.name AND o.value = s.value) = node THEN '(hidden, differs)'
+  ELSE '(hidden, same as ' || (SELECT min(o.node) FROM coterie.settings o WHERE o.name = s.name AND o.value = s.value) || ')' END
+  ELSE value END AS value, source, pending_restart, hidden FROM coterie.settings s WHERE pending_restart
 OR name IN (SELECT name FROM coterie.settings GROUP BY name HAVING count(DISTINCT value) > 1) ORDER BY name, node`
 
 const answering = `SELECT DISTINCT node FROM coterie.settings`

@@ -1,10 +1,13 @@
 package settingscmd
 
 import (
+	"context"
+	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/coteriedb/coterie/internal/admin/api"
+	"github.com/coteriedb/coterie/internal/admin/catalog"
 	"github.com/coteriedb/coterie/internal/admin/ddl"
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/cli/clitest"
@@ -78,5 +81,46 @@ func TestHiddenValues(t *testing.T) {
 		if r := clitest.Run(t, Settings(), a.Layout.Dir, append(args, "--json")...); r.Err != nil || !strings.Contains(r.Out, `"hidden": true`) {
 			t.Errorf("%v: %v\n%s", args, r.Err, r.Out)
 		}
+	}
+}
+
+// rows keeps what a query answers, as lines.
+type rows []string
+
+func (r *rows) Columns([]catalog.Column) error { return nil }
+func (r *rows) Notice(string)                  {}
+func (r *rows) Row(values []any) error {
+	*r = append(*r, fmt.Sprintf("%v %v %v", values[0], values[1], values[2]))
+	return nil
+}
+
+// TestServersWithHiddenValuesAreCompared holds that settings diff says which servers agree in a value that may be
+// secret.
+func TestServersWithHiddenValuesAreCompared(t *testing.T) {
+	t.Parallel()
+	var f catalog.Facts
+	f.Group.Replicas = []ag.Replica{{ID: "n1"}, {ID: "n2"}, {ID: "n3"}, {ID: "n4"}}
+	of := func(command, open string) []catalog.Setting {
+		return []catalog.Setting{
+			{Name: "archive_command", Value: command}, {Name: "restore_command", Value: "cp", Pending: true}, {Name: "ssl_passphrase_command", Value: "x"},
+			{Name: "work_mem", Value: open},
+		}
+	}
+	f.Settings = func() map[ag.ReplicaID][]catalog.Setting {
+		return map[ag.ReplicaID][]catalog.Setting{"n1": of("a", "1MB"), "n2": of("b", "1MB"), "n3": of("a", "2MB"), "n4": of("", "1MB")}
+	}
+	c := catalog.New(func(context.Context) catalog.Facts { return f })
+	defer c.Close()
+	var got rows
+	if err := c.Query(t.Context(), catalog.Question{User: "me", Text: diff}, &got); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		"archive_command n1 (hidden, differs)", "archive_command n2 (hidden, differs)", "archive_command n3 (hidden, same as n1)", "archive_command n4 ",
+		"restore_command n1 (hidden, same)", "restore_command n2 (hidden, same)", "restore_command n3 (hidden, same)", "restore_command n4 (hidden, same)",
+		"work_mem n1 1MB", "work_mem n2 1MB", "work_mem n3 2MB", "work_mem n4 1MB",
+	}
+	if strings.Join(got, "\n") != strings.Join(want, "\n") {
+		t.Errorf("it says\n%s", strings.Join(got, "\n"))
 	}
 }
