@@ -328,7 +328,10 @@ func (f Facts) VerifyRouting() []Routed {
 		}
 		if routes == nil {
 			why := "the node does not answer"
-			if f.Nodes[r.ID].Connected {
+			switch {
+			case f.Availability.Removed:
+				why = "not known: the node that answers was removed from the group"
+			case f.Nodes[r.ID].Connected:
 				why = "its agent has just started, and has made no routes yet"
 			}
 			out = append(out, Routed{Node: r.ID, Passed: []string{why}})

@@ -123,7 +123,8 @@ func TestWhatOperatorsSee(t *testing.T) {
 	}
 }
 
-// TestRoutingOfAnAgentThatStarts holds that a node which answers and has no routes yet is not said to be silent.
+// TestRoutingOfAnAgentThatStarts holds that a node which answers and has no routes yet is not said to be silent,
+// and none is by a node that was removed, which nobody answers.
 func TestRoutingOfAnAgentThatStarts(t *testing.T) {
 	t.Parallel()
 	f := demo()
@@ -133,6 +134,12 @@ func TestRoutingOfAnAgentThatStarts(t *testing.T) {
 	for _, w := range f.VerifyRouting() {
 		if want := why[w.Node]; want != "" && (len(w.Passed) != 1 || w.Passed[0] != want) {
 			t.Errorf("%+v, want %q", w, want)
+		}
+	}
+	f.Availability.Removed = true
+	for _, w := range f.VerifyRouting() {
+		if w.Node == "b" && (len(w.Passed) != 1 || w.Passed[0] != "not known: the node that answers was removed from the group") {
+			t.Errorf("of a node that was removed, b is said to be %q", w.Passed)
 		}
 	}
 }

@@ -104,13 +104,9 @@ func (d dashboard) problems(b *strings.Builder) {
 	}
 }
 
-// head prints what holds for the whole group.
-func (d dashboard) head(b *strings.Builder) {
+// state prints how the group is, whom commits wait for, and whether the quorum answers.
+func (d dashboard) state(b *strings.Builder) {
 	s := d.Status
-	if s.Draft {
-		writeWrapped(b, "", fmt.Sprintf("no group yet: CREATE AVAILABILITY GROUP makes it, in coterie sql on %s", s.Primary))
-		return
-	}
 	primary, ready := "no primary", "ready"
 	if s.Primary != "" && s.WriteOpen {
 		primary = "primary " + string(s.Primary)
@@ -141,6 +137,20 @@ func (d dashboard) head(b *strings.Builder) {
 		commits = "No writes, so no commits" // a stopped server waits for nobody, which is no lack of protection
 	}
 	_, _ = fmt.Fprintf(b, "%s   %s   epoch %d, timeline %d\n", commits, quorum, s.Epoch, s.Timeline)
+}
+
+// head prints what holds for the whole group.
+func (d dashboard) head(b *strings.Builder) {
+	s := d.Status
+	if s.Draft {
+		writeWrapped(b, "", fmt.Sprintf("no group yet: CREATE AVAILABILITY GROUP makes it, in coterie sql on %s", s.Primary))
+		return
+	}
+	if s.Availability.Removed {
+		_, _ = fmt.Fprintf(b, "Group %s   this node was removed from it: what follows is what it saw last, epoch %d\n", s.Group, s.Epoch)
+	} else {
+		d.state(b)
+	}
 	if url := address(s.Replicas, func(r api.Replica) string { return r.Listener }); url != "" {
 		_, _ = fmt.Fprintf(b, "Connect  postgresql://%s/\n", url)
 	}

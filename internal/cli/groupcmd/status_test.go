@@ -212,6 +212,26 @@ func TestStatusOfAStoppedPrimary(t *testing.T) {
 	}
 }
 
+// TestStatusOfARemovedNode holds that a node which was removed says so above everything else, and nothing of a group
+// that it does not see.
+func TestStatusOfARemovedNode(t *testing.T) {
+	t.Parallel()
+	a := clitest.NewAgent(t)
+	s := threeNodes()
+	s.WriteOpen, s.Quorum, s.Voters, s.Availability.Removed, s.Availability.Level = false, false, 3, true, availability.Down
+	a.SetStatus(s)
+	answerViews(a)
+	r := clitest.Run(t, Status(), a.Layout.Dir)
+	if r.Code != 3 || !strings.HasPrefix(r.Out, "Group shop   this node was removed from it: what follows is what it saw last, epoch 7\n") {
+		t.Errorf("exit code %d\n%s", r.Code, r.Out)
+	}
+	for _, other := range []string{"DOWN", "quorum", "ommits", "automatic failover"} {
+		if strings.Contains(r.Out, other) {
+			t.Errorf("it speaks of %q\n%s", other, r.Out)
+		}
+	}
+}
+
 // TestStatusOfADroppedDatabase holds that a registered database which is gone is a problem, once for all replicas.
 func TestStatusOfADroppedDatabase(t *testing.T) {
 	t.Parallel()

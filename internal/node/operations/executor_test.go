@@ -343,7 +343,7 @@ func TestRoutingAfterARestart(t *testing.T) {
 	}
 	b.status.facts, b.status.then = facts(time.Millisecond, false), []catalog.Facts{facts(time.Second, false), facts(time.Second, true), {}}
 	r, _, err := b.run(t, "VERIFY ROUTING")
-	if err != nil || len(r.Rows) != 2*len(g.Replicas) || r.Rows[0][2] != "a" {
+	if err != nil || len(r.Rows) != 2*len(g.Replicas) || r.Rows[0][2] != "a" || r.Rows[0][3] != nil {
 		t.Errorf("after the start: %+v, %v", r.Rows, err)
 	}
 	b.status.facts, b.status.then = facts(time.Hour, false), []catalog.Facts{facts(time.Hour, true)}

@@ -215,7 +215,10 @@ func (e Executor) runReport(ctx context.Context, s ddl.Statement) (console.Resul
 		for _, t := range e.settled(ctx, f).VerifyRouting() {
 			var target, entry any
 			if t.Target != "" {
-				target, entry = string(t.Target), int64(t.Entry)
+				target = string(t.Target)
+			}
+			if t.Entry > 0 {
+				entry = int64(t.Entry)
 			}
 			r.Rows = append(r.Rows, []any{string(t.Node), string(t.Intent), target, entry, strings.Join(t.Passed, "; ")})
 		}
