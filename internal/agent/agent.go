@@ -50,9 +50,9 @@ type Config struct {
 	// Fence is how long this host takes to fence a server; 0: not measured. The group's profile must allow for it.
 	Fence time.Duration
 	// NoVote returns why this node does not cast its vote in the quorum although it has one; "": it does, or has none.
-	// NoLogins returns why clients are refused here that the configuration would admit. Both may be nil.
-	NoVote   func() string
-	NoLogins func() []string
+	// NoLogins returns which clients are refused and why, Unserved why the listener is not served here. All may be nil.
+	NoVote             func() string
+	NoLogins, Unserved func() []string
 	// Relays returns the pairs of members whose connections this node relays. nil: it relays none.
 	Relays func() [][2]ag.ReplicaID
 	// Copying describes the copy to this node that is under way or is to continue, for the node that asked for it.

@@ -51,6 +51,7 @@ type Status struct {
 
 	NoVote      string        `json:"no_vote,omitempty"`     // why its vote in the quorum is not cast; "": it is, or it has none
 	NoLogins    []string      `json:"no_logins,omitempty"`   // why its listener refuses clients that the configuration would admit
+	Unserved    []string      `json:"unserved,omitempty"`    // why the group's listener is not served there where it should be
 	Incarnation string        `json:"incarnation,omitempty"` // of the agent that reports
 	Place       string        `json:"place,omitempty"`       // Config.Place
 	Beat        uint64        `json:"beat,omitempty"`        // how many statuses that agent has published
@@ -59,13 +60,24 @@ type Status struct {
 	Copying json.RawMessage `json:"copying,omitempty"` // Config.Copying
 }
 
-// noLoginText bounds each text of Status.NoLogins, in bytes.
-const noLoginText = 400
+// reasonText bounds each text of Status.NoLogins and Status.Unserved, in bytes.
+const reasonText = 400
+
+// reasons returns what of says, nil: nothing, in texts of bounded length: a file of rules may be wrong in many lines.
+func reasons(of func() []string) (out []string) {
+	if of == nil {
+		return nil
+	}
+	for _, why := range of() {
+		out = append(out, strings.ToValidUTF8(why[:min(len(why), reasonText)], ""))
+	}
+	return out
+}
 
 // Key identifies what is worth publishing at once. Two statuses with one key differ only in positions and progress.
 func (s Status) Key() string {
 	key := fmt.Sprint(s.Epoch, s.Rule, s.Role, s.Data, s.Server, s.Copy, s.Readable, s.Open, s.Stream, s.Busy, s.Members, s.SyncP, s.SyncN, s.Config)
-	key += fmt.Sprint(s.Ill != "", s.Concern != "", s.Quarantine, s.StoodDown, s.NoVote != "", s.NoLogins, s.Copying != nil, s.Mute, s.Why != "", s.Sees, s.Relay, s.storageStates())
+	key += fmt.Sprint(s.Ill != "", s.Concern != "", s.Quarantine, s.StoodDown, s.NoVote != "", s.NoLogins, s.Unserved, s.Copying != nil, s.Mute, s.Why != "", s.Sees, s.Relay, s.storageStates())
 	if s.HandOver != nil {
 		key += s.HandOver.Op
 	}
@@ -90,11 +102,7 @@ func (a *Agent) status(v ag.View, p ag.Plan) Status {
 	if a.cfg.NoVote != nil {
 		s.NoVote = a.cfg.NoVote()
 	}
-	if a.cfg.NoLogins != nil {
-		for _, why := range a.cfg.NoLogins() { // a file of rules may be wrong in many lines
-			s.NoLogins = append(s.NoLogins, strings.ToValidUTF8(why[:min(len(why), noLoginText)], ""))
-		}
-	}
+	s.NoLogins, s.Unserved = reasons(a.cfg.NoLogins), reasons(a.cfg.Unserved)
 	if a.cfg.Copying != nil {
 		s.Copying = a.cfg.Copying()
 	}
@@ -166,7 +174,7 @@ func (a *Agent) Own() *Status { return a.own.Load() }
 func (s Status) member() availability.Member {
 	m := availability.Member{
 		Copy: s.Copy, Data: s.Data, Server: s.Server, Position: s.Position, Sync: ag.Sync{P: s.SyncP, N: s.SyncN}, Waits: s.Waits, WaitsWhy: s.Why,
-		Sees: s.Sees, Relays: s.Relay, Ill: s.Ill, Quarantine: s.Quarantine, NoVote: s.NoVote, NoLogins: s.NoLogins, Busy: s.Busy, Progress: s.Progress,
+		Sees: s.Sees, Relays: s.Relay, Ill: s.Ill, Quarantine: s.Quarantine, NoVote: s.NoVote, NoLogins: s.NoLogins, Unserved: s.Unserved, Busy: s.Busy, Progress: s.Progress,
 		Storage: s.trouble(),
 	}
 	for _, x := range s.Members {

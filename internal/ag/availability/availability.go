@@ -49,6 +49,7 @@ type Member struct {
 	Quarantine string
 	NoVote     string   // why its member of the quorum does not run; "": it does
 	NoLogins   []string // why its listener refuses clients that the configuration would admit
+	Unserved   []string // why the group's listener is not served there where it should be
 	Busy       string
 	Progress   string
 	Storage    []Trouble // what is wrong with the mirrors that its data stands on

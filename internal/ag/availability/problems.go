@@ -213,9 +213,12 @@ func (f Facts) memberProblems(x ag.Replica) []Problem {
 	if m.NoVote != "" {
 		add(Warning, "", "%s does not vote: %s", id, m.NoVote)
 	}
-	if x.ID != v.Self { // of itself a node knows Facts.Logins, which are of this moment
+	if x.ID != v.Self { // of itself a node knows Facts.Logins and Facts.Unserved, which are of this moment
 		for _, why := range m.NoLogins {
 			add(Warning, mendLogins(id), "clients of %s: %s", id, why)
+		}
+		for _, why := range m.Unserved {
+			add(Warning, "on "+id+": coterie check says what to do", "clients of %s: %s", id, why)
 		}
 	}
 	for _, t := range m.Storage {

@@ -35,27 +35,27 @@ func TestTroubleOfStorage(t *testing.T) {
 	}
 }
 
-// TestRefusedClientsOfAnotherMember holds that a member which refuses clients is a problem on every node, the witness
-// included, and that the node itself says it once.
+// TestRefusedClientsOfAnotherMember holds that a member which refuses clients, or does not serve the listener, is a
+// problem on every node, the witness included, and that the node itself says it once.
 func TestRefusedClientsOfAnotherMember(t *testing.T) {
 	t.Parallel()
-	why := "nobody is admitted: listener rules in /x"
+	why, idle := "nobody is admitted: listener rules in /x", "*:1433 of the listener is not served here: taken"
 	for _, self := range []ag.ReplicaID{"a", "b", "w"} {
 		v := ag.View{Self: self, Quorum: true, Reach: []ag.ReplicaID{"a", "b", "w"}}
 		v.Group.Replicas = []ag.Replica{{ID: "a", AvailabilityMode: ag.SynchronousCommit}, {ID: "b", AvailabilityMode: ag.SynchronousCommit}, {ID: "w", AvailabilityMode: ag.ConfigurationOnly}}
 		v.Record.Epoch = ag.EpochRecord{Epoch: 1, Phase: ag.PhaseLead, Leader: "a"}
 		f := Facts{View: v, Open: true, Members: map[ag.ReplicaID]Member{
-			"a": {Data: ag.DataPresent, Server: ag.ServerWritable, Streams: []ag.ReplicaID{"b"}}, "b": {Data: ag.DataPresent, Server: ag.ServerRecovery, NoLogins: []string{why}}, "w": {},
+			"a": {Data: ag.DataPresent, Server: ag.ServerWritable, Streams: []ag.ReplicaID{"b"}}, "b": {Data: ag.DataPresent, Server: ag.ServerRecovery, NoLogins: []string{why}, Unserved: []string{idle}}, "w": {},
 		}}
-		want := "clients of b: " + why
+		want := "clients of b: " + why + "; clients of b: " + idle
 		if self == "b" {
-			f.Logins, want = []string{why}, why
+			f.Logins, f.Unserved, want = []string{why}, []string{idle}, why+"; "+idle
 		}
 		var found []string
 		for _, p := range Assess(f).Problems {
-			if strings.Contains(p.Finding, why) {
+			if strings.Contains(p.Finding, why) || strings.Contains(p.Finding, idle) {
 				found = append(found, p.Finding)
-				if p.Target != "b" || !strings.Contains(p.Run, "on b: ") {
+				if p.Target != "b" || self != "b" && !strings.Contains(p.Run, "on b: ") {
 					t.Errorf("on %s: %+v", self, p)
 				}
 			}
