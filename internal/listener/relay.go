@@ -443,6 +443,7 @@ func (x *session) Ends(with passage.End) { x.end(byItsBytes[with]) }
 var byItsBytes = map[passage.End]ending{
 	passage.Promoted:    {reason: endPromoted, why: "its replica was promoted"},
 	passage.HiddenWrite: {reason: "hidden write", why: "its server was lost, and the query writes by a function that a view or an operator calls"},
+	passage.OpenBlock:   {reason: "open block", why: "its server was lost, and a cancel request has come when the query was over that was executed again"},
 	passage.Member:      {"replication", startup.RefuseMember().Message, true},
 	passage.OutOfTurn:   {"replication", "a session of logical replication takes one command at a time", true},
 }

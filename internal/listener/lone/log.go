@@ -244,12 +244,14 @@ func Holds(part []byte) bool {
 // message of that type, and the type of the last message of their answer. They are in the transaction of the first
 // request, which can write nothing then: not even by a function that was not seen (ReadOnly). The listener reads the
 // answer. The messages behind go behind the first message, if it is a Query: it is in a block. From PostgreSQL 18 on
-// neither a Query nor a Sync behind it would end a transaction that extended messages have begun.
+// neither a Query nor a Sync behind it would end a transaction that extended messages have begun. A statement sets the
+// access mode, and not BEGIN: the snapshot comes first then, and DEFERRABLE waits for nothing that it did not before.
 func Guard(typ byte) (b []byte, last byte, behind []byte) {
+	const set = "select pg_catalog.set_config('transaction_read_only', 'on', true)"
 	if typ == 'Q' {
-		return pgwire.AppendMessage(nil, 'Q', []byte("BEGIN READ ONLY\x00")), 'Z', pgwire.AppendMessage(nil, 'Q', []byte("COMMIT\x00"))
+		return pgwire.AppendMessage(nil, 'Q', []byte("BEGIN; "+set+"\x00")), 'Z', pgwire.AppendMessage(nil, 'Q', []byte("COMMIT\x00"))
 	}
-	b = pgwire.AppendMessage(nil, 'P', []byte("\x00select pg_catalog.set_config('transaction_read_only', 'on', true)\x00\x00\x00"))
+	b = pgwire.AppendMessage(nil, 'P', []byte("\x00"+set+"\x00\x00\x00"))
 	b = pgwire.AppendMessage(b, 'B', make([]byte, 8))
 	b = pgwire.AppendMessage(b, 'E', make([]byte, 5))
 	b = pgwire.AppendMessage(b, 'C', []byte{'S', 0}) // the client has no unnamed statement
@@ -288,6 +290,12 @@ func (g *Guarding) Takes(typ byte) (swallow bool) {
 		return g.ended
 	}
 	return false
+}
+
+// StaysOpen reports whether a message of the answer tells that the block has not ended: a cancel request has ended its
+// COMMIT. The client has begun no transaction.
+func (g *Guarding) StaysOpen(typ byte, body []byte) bool {
+	return g.on && g.ended && typ == 'Z' && !bytes.Equal(body, []byte{'I'})
 }
 
 // ReadOnly is the SQLSTATE of a statement that would have written behind Guard. It may have, at its first execution.

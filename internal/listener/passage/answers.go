@@ -201,13 +201,15 @@ func holdsAnswer(w *underway.Work, typ byte, c *Chunk) bool {
 }
 
 // isOfPromoted returns for what the session ends by a message, after which it must get nothing more of its server:
-// recovery has ended there, or a query that is executed again would have written.
+// recovery has ended there, or a query that is executed again would have written, or is left in a block.
 func (p *Passage) isOfPromoted(w *underway.Work, typ byte, body []byte) End {
 	switch {
 	case p.Recovery.Over(typ, body):
 		return Promoted
 	case p.wouldWrite(w, typ, body):
 		return HiddenWrite
+	case p.Guarding.StaysOpen(typ, body):
+		return OpenBlock
 	}
 	return 0
 }

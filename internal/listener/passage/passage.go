@@ -66,6 +66,7 @@ type End uint8
 const (
 	Promoted    End = iota + 1 // its server was promoted under it
 	HiddenWrite                // a request that is executed again would have written
+	OpenBlock                  // the block around a request that is executed again has not ended
 	Member                     // a stream of logical replication goes by the name of a member
 	OutOfTurn                  // a session of logical replication sends a command before the previous one is over
 )

@@ -161,6 +161,7 @@ func TestAdvance(t *testing.T) {
 	name := m('S', "application_name\x00cot_2\x00")
 	died := m('E', "SFATAL\x00VFATAL\x00C57P01\x00Mterminating\x00Rsecure_read\x00\x00")
 	standby := m('S', "in_hot_standby\x00off\x00")
+	canceled := m('E', "SERROR\x00VERROR\x00C57014\x00Mcanceling\x00\x00")
 	wrote := m('E', "SERROR\x00VERROR\x00C25006\x00Mcannot execute\x00\x00")
 	for _, c := range []struct {
 		name   string
@@ -182,6 +183,8 @@ func TestAdvance(t *testing.T) {
 		{"an error", nil, wrote, wrote, nil, func(f *fake) bool { return !f.FatalSent.Load() && len(f.ends) == 0 }},
 		{"its server was promoted", func(f *fake) { f.Recovery.On = true }, append(answer[:len(answer):len(answer)], standby...), nil, ErrPromoted, func(f *fake) bool { return slices.Equal(f.ends, []End{Promoted}) }},
 		{"a query that is executed again writes", func(f *fake) { f.Guarding.Begin('P') }, wrote, nil, ErrPromoted, func(f *fake) bool { return slices.Equal(f.ends, []End{HiddenWrite}) }},
+		{"a query that is executed again leaves a block", func(f *fake) { f.Guarding.Begin('Q') }, slices.Concat(done, m('Z', "T"), canceled, m('Z', "E")), nil, ErrPromoted, func(f *fake) bool { return slices.Equal(f.ends, []End{OpenBlock}) }},
+		{"a query that is executed again is canceled", func(f *fake) { f.Guarding.Begin('Q') }, slices.Concat(canceled, m('Z', "E"), m('C', "ROLLBACK\x00"), ready), append(canceled, ready...), nil, func(f *fake) bool { return len(f.ends) == 0 }},
 		{"a message that gives nothing back", nil, m(giveback.Message, ""), m(giveback.Message, ""), nil, func(f *fake) bool { return f.Given == nil }},
 	} {
 		for _, size := range []int{1, 3, 1 << 20} {
