@@ -41,6 +41,7 @@ type Session struct {
 	before   map[string]string  // the settings as the transaction began
 	changed  []string           // settings that are to be reported to the client
 	tx       byte
+	reads    bool // the transaction only reads
 	limits   Limits
 
 	variables map[string]dialect.Value // of the running batch, by name
@@ -230,7 +231,7 @@ func (s *Session) dispatch(ctx context.Context, k kind, text string, args []any,
 	case kindQuery:
 		return Result{Tag: "SELECT"}, s.backend.Query(ctx, s.who, Question{text, args, s.values()}, to)
 	case kindBegin:
-		return s.begin(words(text, 2))
+		return s.begin(words(text, 64))
 	case kindEnd:
 		word := words(text, 1)[0]
 		if s.doomed && word != "ROLLBACK" && word != "ABORT" {
@@ -322,9 +323,10 @@ func (s *Session) begin(w []string) (Result, error) {
 		r.Notices = []Notice{{"WARNING", "there is already a transaction in progress"}}
 	}
 	if s.tx == txIdle {
-		s.before = maps.Clone(s.settings)
+		s.before, s.reads = maps.Clone(s.settings), s.settings[readOnly] == "on"
 	}
 	s.tx = txOpen
+	s.access(w)
 	return r, nil
 }
 
@@ -337,7 +339,7 @@ func (s *Session) end(word string) Result {
 	if s.tx == txIdle {
 		r.Notices = []Notice{{"WARNING", "there is no transaction in progress"}}
 	}
-	s.tx, s.doomed = txIdle, false
+	s.tx, s.doomed, s.reads = txIdle, false, false
 	s.endSettings(tag == "COMMIT")
 	return r
 }
@@ -359,8 +361,12 @@ func (s *Session) language(ctx context.Context, text string) (Result, error) {
 	if err := s.Permit(st); err != nil {
 		return Result{}, err
 	}
-	if s.settings[readOnly] == "on" && st.Kind() != ddl.KindReport {
-		return Result{}, Errorf("25006", "cannot execute %s in a read-only transaction", st.Verb()).WithHint("SET default_transaction_read_only = off")
+	if s.readsOnly() && st.Kind() != ddl.KindReport {
+		e := Errorf("25006", "cannot execute %s in a read-only transaction", st.Verb())
+		if s.tx != txIdle {
+			return Result{}, e.WithHint("end the transaction, and SET default_transaction_read_only = off if it began as the session's do")
+		}
+		return Result{}, e.WithHint("SET default_transaction_read_only = off")
 	}
 	r, err := s.backend.Execute(ctx, s.who, st)
 	if err == nil && s.tx == txOpen && st.Kind() != ddl.KindReport {

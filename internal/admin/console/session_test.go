@@ -189,3 +189,70 @@ func TestReadOnlySessions(t *testing.T) {
 		t.Error("a value that is neither on nor off is taken")
 	}
 }
+
+// TestReadOnlyTransactions holds that a transaction which only reads, by any of the statements for it, refuses what
+// changes something, and that the next one is as the session's are.
+func TestReadOnlyTransactions(t *testing.T) {
+	t.Parallel()
+	const change, on, off = "ALTER AVAILABILITY GROUP shop SET (COMMIT_RULE = ALL)", "SET default_transaction_read_only = on", "SET default_transaction_read_only = off"
+	for script, refused := range map[string]bool{
+		"BEGIN":           false,
+		"BEGIN READ ONLY": true,
+		"begin transaction isolation level serializable, read only":                                 true,
+		"START TRANSACTION READ ONLY":                                                               true,
+		"START TRANSACTION READ ONLY, READ WRITE":                                                   false,
+		"BEGIN; SET TRANSACTION READ ONLY":                                                          true,
+		"BEGIN; SET LOCAL transaction_read_only TO yes":                                             true,
+		"BEGIN READ ONLY; SET TRANSACTION READ WRITE":                                               false,
+		"BEGIN; SET TRANSACTION ISOLATION LEVEL READ COMMITTED":                                     false,
+		"BEGIN READ ONLY; COMMIT":                                                                   false,
+		"BEGIN READ ONLY; ROLLBACK; BEGIN":                                                          false,
+		"SET TRANSACTION READ ONLY":                                                                 false, // as PostgreSQL: outside of a block it says that it does nothing
+		"SET TRANSACTION READ ONLY; BEGIN":                                                          false,
+		"SET transaction_read_only = on":                                                            false,
+		"SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY":                                      true,
+		"SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL SERIALIZABLE, READ ONLY; BEGIN": true,
+		"SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY; RESET ALL":                           false,
+		on + "; SET SESSION CHARACTERISTICS AS TRANSACTION READ WRITE":                              false,
+		on + "; BEGIN":                             true,
+		on + "; BEGIN READ WRITE":                  false,
+		on + "; BEGIN READ WRITE; COMMIT":          true,
+		on + "; BEGIN; " + off:                     true,
+		on + "; BEGIN; " + off + "; COMMIT; BEGIN": false,
+		"BEGIN; " + on:                             false, // for the transactions that begin
+	} {
+		s := NewSession(newWorld(t), Principal{User: "me", May: ddl.MayAdminister})
+		var said []Notice
+		for _, text := range strings.Split(script, "; ") {
+			r, err := s.Run(t.Context(), text)
+			if err != nil {
+				t.Fatalf("%s: %v", script, err)
+			}
+			said = append(said, r.Notices...)
+		}
+		if idle := strings.HasPrefix(strings.ToLower(script), "set transaction"); idle != (len(said) > 0) {
+			t.Errorf("%s: it says %v", script, said)
+		}
+		shown, err := s.Run(t.Context(), "SHOW transaction_read_only")
+		if want := map[bool]string{true: "on", false: "off"}[refused]; err != nil || shown.Rows[0][0] != want {
+			t.Errorf("%s: shown as %v, %v", script, shown.Rows, err)
+		}
+		if _, err := s.Run(t.Context(), "SELECT 1"); err != nil {
+			t.Errorf("%s: a query: %v", script, err)
+		}
+		_, err = s.Run(t.Context(), change)
+		if state := ""; err != nil {
+			if state = AsError(err).State; !refused || state != "25006" {
+				t.Errorf("%s: %s %v", script, state, err)
+			}
+		} else if refused {
+			t.Errorf("%s: it was changed", script)
+		}
+	}
+	s := NewSession(newWorld(t), Principal{User: "me", May: ddl.MayAdminister})
+	for _, text := range []string{"BEGIN", "SET transaction_read_only = maybe"} {
+		if _, err := s.Run(t.Context(), text); (err != nil) != strings.Contains(text, "maybe") {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}

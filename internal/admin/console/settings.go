@@ -42,8 +42,55 @@ func versionNumber(v string) string {
 	return major + strings.Repeat("0", 4-len(minor)) + minor
 }
 
-// readOnly is the setting under which the console executes no statement that changes something, as PostgreSQL does.
-const readOnly = "default_transaction_read_only"
+// The settings under which the console executes no statement that changes something, as PostgreSQL does: of the
+// transactions that begin, and of the one that is open.
+const (
+	readOnly   = "default_transaction_read_only"
+	txReadOnly = "transaction_read_only"
+)
+
+// readsOnly reports whether a statement that changes something is refused now.
+func (s *Session) readsOnly() bool {
+	if s.tx == txIdle {
+		return s.settings[readOnly] == "on"
+	}
+	return s.reads
+}
+
+// accessOf returns on if READ ONLY is among the words of a statement, off for READ WRITE; "": neither is. The last one
+// counts.
+func accessOf(words []string) (access string) {
+	for i := 1; i < len(words); i++ {
+		switch strings.ToUpper(words[i-1] + " " + words[i]) {
+		case "READ ONLY":
+			access = "on"
+		case "READ WRITE":
+			access = "off"
+		}
+	}
+	return access
+}
+
+// access gives the open transaction the mode that a statement names, if it names one.
+func (s *Session) access(words []string) {
+	if a := accessOf(words); a != "" {
+		s.reads = a == "on"
+	}
+}
+
+// mode executes SET TRANSACTION, and SET SESSION CHARACTERISTICS for the transactions that begin. Isolation changes
+// nothing here.
+func (s *Session) mode(fields []string, rest string) (Result, error) {
+	modes := strings.FieldsFunc(rest, func(r rune) bool { return !wordRune(r) })
+	switch a := accessOf(modes); {
+	case a == "":
+	case !strings.EqualFold(fields[0], "TRANSACTION"):
+		return s.give(Result{Tag: "SET"}, readOnly, a, false)
+	default:
+		return s.give(Result{Tag: "SET"}, txReadOnly, a, true)
+	}
+	return Result{Tag: "SET"}, nil
+}
 
 // boolean returns on or off for a value of a setting that is one of both; "": it is neither.
 func boolean(value string) string {
@@ -57,7 +104,7 @@ func boolean(value string) string {
 }
 
 // quiet are settings of PostgreSQL that drivers, poolers and dumps send on their own. Like those of defaults they are
-// accepted without a word, and but for statement_timeout and default_transaction_read_only no setting changes what a
+// accepted without a word, and but for statement_timeout and those of read-only transactions no setting changes what a
 // statement does here.
 var quiet = []string{
 	"lock_timeout", "idle_in_transaction_session_timeout", "idle_session_timeout", "transaction_timeout", "synchronous_commit", "session_replication_role",
@@ -113,6 +160,8 @@ func (s *Session) set(text string) (Result, error) {
 	case verb == "SET" && otherMeaning(fields):
 		return Result{}, Errorf("0A000", "SET %s is not supported in the console: the statements behind it would mean what they mean without it", strings.ToUpper(strings.Join(fields, " "))).
 			WithHint("leave it out, and write the statements so that they do not depend on it")
+	case verb == "SET" && (strings.EqualFold(fields[0], "TRANSACTION") || strings.EqualFold(fields[0], "SESSION")):
+		return s.mode(fields, rest)
 	case slices.ContainsFunc([]string{"TRANSACTION", "SESSION", "CONSTRAINTS", "ROLE"}, func(w string) bool { return strings.EqualFold(fields[0], w) }):
 		return Result{Tag: verb}, nil
 	case strings.EqualFold(fields[0], "NAMES") && len(fields) > 1:
@@ -145,7 +194,16 @@ func (s *Session) set(text string) (Result, error) {
 func (s *Session) give(r Result, name, value string, local bool) (Result, error) {
 	key := strings.ToLower(strings.Trim(name, `"`))
 	old, had := s.settings[key]
-	if local && s.tx == txIdle {
+	switch a := boolean(value); {
+	case key == txReadOnly && a == "":
+		return Result{}, Errorf("22023", "parameter %q requires a Boolean value", key)
+	case key == txReadOnly && s.tx == txIdle:
+		r.Notices = []Notice{{"WARNING", "SET TRANSACTION can only be used in transaction blocks: SET " + readOnly + " is for those that begin"}}
+		return r, nil
+	case key == txReadOnly:
+		s.reads = a == "on"
+		return r, nil
+	case local && s.tx == txIdle:
 		r.Notices = []Notice{{"WARNING", "SET LOCAL can only be used in transaction blocks"}}
 		return r, nil
 	}
@@ -251,7 +309,7 @@ func (s *Session) assign(name, value string) error {
 		if _, ok := durationOf(value); !ok {
 			return Errorf("22023", "invalid value for parameter \"statement_timeout\": %.40q", value).WithHint("milliseconds, or a number with us, ms, s, min, h or d")
 		}
-	case "server_version", "server_version_num", "is_superuser", "session_authorization", "server_encoding", "integer_datetimes", "in_hot_standby":
+	case "server_version", "server_version_num", "is_superuser", "session_authorization", "server_encoding", "integer_datetimes", "in_hot_standby", txReadOnly:
 		return Errorf("55P02", "parameter %q cannot be changed", key)
 	}
 	if _, known := s.settings[key]; !known && len(s.settings) >= maxSettings {
@@ -280,6 +338,9 @@ func showName(text string) string {
 func (s *Session) show(text string) (Result, error) {
 	name := showName(text)
 	v, ok := s.settings[name]
+	if name == txReadOnly && s.readsOnly() {
+		v = "on"
+	}
 	if !ok {
 		return Result{}, Errorf("42704", "unrecognized configuration parameter %.60q", name).
 			WithHint("PostgreSQL's settings: SELECT * FROM coterie.settings; the options of the group: SELECT * FROM coterie.options")
