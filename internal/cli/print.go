@@ -86,15 +86,3 @@ func Printable(text string) string {
 	}
 	return b.String()
 }
-
-// WaitsFor returns, for people, what commits wait for: "1 of n2, n3" for the agent's "1 of [n2 n3]".
-func WaitsFor(text string) string {
-	k, members, ok := strings.Cut(strings.TrimSuffix(text, "]"), " of [")
-	if !ok {
-		return text
-	}
-	if members == "" {
-		return "no secondary"
-	}
-	return k + " of " + strings.ReplaceAll(members, " ", ", ")
-}

@@ -10,7 +10,6 @@ import (
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/ag/availability"
-	"github.com/coteriedb/coterie/internal/cli"
 	"github.com/coteriedb/coterie/internal/lib/units"
 )
 
@@ -132,7 +131,7 @@ func (d dashboard) state(b *strings.Builder) {
 	case !s.Quorum:
 		quorum += " does NOT answer: this is what the node saw last"
 	}
-	commits := "Commits wait for " + cli.WaitsFor(s.WaitsFor)
+	commits := "Commits wait for " + s.WaitsFor
 	if s.Primary == "" || !s.WriteOpen {
 		commits = "No writes, so no commits" // a stopped server waits for nobody, which is no lack of protection
 	}

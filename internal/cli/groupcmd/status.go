@@ -415,7 +415,7 @@ func (d dashboard) printReplicas(w io.Writer) error {
 		_, _ = fmt.Fprintf(w, "no group yet: CREATE AVAILABILITY GROUP makes it, in coterie sql on %s\n", primary)
 	}
 	_, _ = fmt.Fprintf(w, "group %s   primary %s   epoch %d %s   timeline %d\n", s.Group, primary, s.Epoch, s.Phase, s.Timeline)
-	_, _ = fmt.Fprintf(w, "quorum %s (%s)   commits wait for %s   automatic failover: %s\n", quorum, votes, cli.WaitsFor(s.WaitsFor), s.FailoverReady)
+	_, _ = fmt.Fprintf(w, "quorum %s (%s)   commits wait for %s   automatic failover: %s\n", quorum, votes, s.WaitsFor, s.FailoverReady)
 	printBlocked(w, s.Availability)
 	printUnderWay(w, s)
 	t := tabwriter.NewWriter(w, 2, 8, 3, ' ', 0)

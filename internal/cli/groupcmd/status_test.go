@@ -26,7 +26,7 @@ func threeNodes() api.Status {
 	behind := int64(3 << 20)
 	return api.Status{
 		Group: "shop", Node: "n2", Epoch: 7, Phase: ag.PhaseLead, Primary: "n1", WriteOpen: true, Quorum: true, Voters: 4,
-		WaitsFor: "1 of n2 n3", FailoverReady: "ready", Timeline: 3,
+		WaitsFor: "1 of n2, n3", FailoverReady: "ready", Timeline: 3,
 		Replicas: []api.Replica{
 			{Name: "n1", Role: ag.RolePrimary, Mode: ag.SynchronousCommit, FailoverMode: ag.Automatic, Sync: ag.Synchronized, Connected: "CONNECTED", LagBytes: &behind},
 			{Name: "n2", Role: ag.RoleSecondary, Mode: ag.SynchronousCommit, FailoverMode: ag.Automatic, Sync: ag.Synchronized, Connected: "CONNECTED", Because: "streams"},
@@ -112,7 +112,7 @@ func TestStatusText(t *testing.T) {
 	}
 	for word, want := range map[string]string{
 		"group":    "group shop primary n1 epoch 7 LEAD timeline 3",
-		"quorum":   "quorum ok (4 voters) commits wait for 1 of n2 n3 automatic failover: ready",
+		"quorum":   "quorum ok (4 voters) commits wait for 1 of n2, n3 automatic failover: ready",
 		"n1":       "n1 PRIMARY SYNCHRONIZED SYNCHRONOUS_COMMIT AUTOMATIC 0:0/0 - - - - CONNECTED", // a primary is behind nobody
 		"n2":       "n2 * SECONDARY SYNCHRONIZED SYNCHRONOUS_COMMIT AUTOMATIC 0:0/0 - No Data Loss 0s 1.5s CONNECTED streams",
 		"n3":       "n3 SECONDARY SYNCHRONIZING (SUSPENDED) ASYNCHRONOUS_COMMIT MANUAL 0:0/0 3.0 MiB Data Loss 12.25s - CONNECTED rewinding",
@@ -203,7 +203,7 @@ func TestStatusOfAStoppedPrimary(t *testing.T) {
 	t.Parallel()
 	a := clitest.NewAgent(t)
 	s := threeNodes()
-	s.WriteOpen, s.Quorum, s.WaitsFor, s.Voters = false, false, "0 of []", 3
+	s.WriteOpen, s.Quorum, s.WaitsFor, s.Voters = false, false, "no secondary", 3
 	a.SetStatus(s)
 	answerViews(a)
 	r := clitest.Run(t, Status(), a.Layout.Dir)
@@ -311,7 +311,7 @@ func TestStatusShort(t *testing.T) {
 	t.Parallel()
 	base := func() api.Status {
 		s := threeNodes()
-		s.Version, s.Voters, s.WaitsFor = "15.18", 3, "1 of [n2 n3]"
+		s.Version, s.Voters, s.WaitsFor = "15.18", 3, "1 of n2, n3"
 		for i, r := range s.Replicas {
 			s.Replicas[i].Endpoint = "10.0.0." + string(rune('1'+i)) + ":5022"
 			if r.Mode != ag.ConfigurationOnly {
@@ -331,7 +331,7 @@ func TestStatusShort(t *testing.T) {
 		Finding: "no commit is acknowledged for 20 s: commits wait for 1 of n2, n3, and n2, n3 do not acknowledge; REQUIRED_SYNCHRONIZED_SECONDARIES_TO_COMMIT asks for 1",
 	}}}
 	alone := base()
-	alone.FailoverReady, alone.Voters, alone.WaitsFor, alone.Replicas = "not ready: no secondary is synchronized", 1, "0 of []", alone.Replicas[:1]
+	alone.FailoverReady, alone.Voters, alone.WaitsFor, alone.Replicas = "not ready: no secondary is synchronized", 1, "no secondary", alone.Replicas[:1]
 	const connect = `Connect  postgresql://10.0.0.1:5432,10.0.0.2:5432,10.0.0.3:5432/
 to read  postgresql://10.0.0.1:5433,10.0.0.2:5433,10.0.0.3:5433/
 

@@ -157,7 +157,7 @@ func headLine(s lab.Status) string {
 	if s.Primary != nil {
 		primary = *s.Primary
 	}
-	return fmt.Sprintf("primary %s   epoch %d   %d votes   commits wait for %s   automatic failover: %s", primary, s.Epoch, s.Voters, cli.WaitsFor(s.WaitsFor), s.Failover)
+	return fmt.Sprintf("primary %s   epoch %d   %d votes   commits wait for %s   automatic failover: %s", primary, s.Epoch, s.Voters, s.WaitsFor, s.Failover)
 }
 
 func printLab(c *cobra.Command, l *lab.Lab, asJSON bool) error {

@@ -28,11 +28,11 @@ func both(a, b string, there, back linkem.Shape) []linkem.Stats {
 func TestHeadLine(t *testing.T) {
 	t.Parallel()
 	n1 := "n1"
-	s := lab.Status{Group: "lab", Primary: &n1, Epoch: 3, Voters: 3, WaitsFor: "0 of []", Failover: "ready"}
+	s := lab.Status{Group: "lab", Primary: &n1, Epoch: 3, Voters: 3, WaitsFor: "no secondary", Failover: "ready"}
 	if got := headLine(s); got != "primary n1   epoch 3   3 votes   commits wait for no secondary   automatic failover: ready" {
 		t.Error(got)
 	}
-	s.WaitsFor, s.Primary = "1 of [n2 n3]", nil
+	s.WaitsFor, s.Primary = "1 of n2, n3", nil
 	if got := headLine(s); !strings.Contains(got, "primary none takes writes") || !strings.Contains(got, "wait for 1 of n2, n3 ") {
 		t.Error(got)
 	}

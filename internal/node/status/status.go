@@ -52,7 +52,7 @@ func (s *Service) Status() api.Status {
 	}
 	out.Links, out.Relays = s.connections()
 	leader := s.said(snap, e.Leader)
-	out.WaitsFor = fmt.Sprintf("%d of %v", leader.SyncN, leader.SyncP)
+	out.WaitsFor = waitsFor(leader.SyncN, leader.SyncP)
 	out.Availability = s.Availability()
 	out.FailoverReady = out.Availability.Automatic
 	out.WriteOpen = out.WriteOpen && out.Availability.Writable
@@ -206,4 +206,16 @@ func (s *Service) process() *api.Process {
 		p.Sessions = len(l.Sessions())
 	}
 	return p
+}
+
+// waitsFor returns what commits wait for, as people list it: 1 of n2, n3.
+func waitsFor(n int, members []ag.ReplicaID) string {
+	if len(members) == 0 {
+		return "no secondary"
+	}
+	names := make([]string, len(members))
+	for i, id := range members {
+		names[i] = string(id)
+	}
+	return fmt.Sprintf("%d of %s", n, strings.Join(names, ", "))
 }

@@ -22,7 +22,7 @@ func TestStatus(t *testing.T) {
 	b.noVote = "its disk is full"
 	s := b.Status()
 	if s.Group != "DemoAG" || s.Node != "a" || s.Epoch != 7 || s.Phase != ag.PhaseLead || !s.Quorum || s.Primary != "a" || !s.WriteOpen || s.SyncCount != 1 ||
-		s.Rule != ag.RuleLead || s.Because != "all is well" || s.WaitsFor != "1 of [b]" || s.Authority != "pin" || s.Rotation != nil || !strings.HasSuffix(s.AnswersUntil, " left") {
+		s.Rule != ag.RuleLead || s.Because != "all is well" || s.WaitsFor != "1 of b" || s.Authority != "pin" || s.Rotation != nil || !strings.HasSuffix(s.AnswersUntil, " left") {
 		t.Errorf("the group: %+v", s)
 	}
 	if len(s.Links) != 1 || len(s.Relays) != 1 || s.Relays[0] != (api.Relay{From: "c", To: "b", Since: time.Unix(9, 0)}) {
@@ -282,6 +282,16 @@ func TestOperationWithoutWhoCarriesItOut(t *testing.T) {
 		b.agent.view.Op, b.agent.view.Self, b.agent.view.Reach = tt.op, tt.self, tt.reach
 		if got := b.Status().Operation; got != tt.want {
 			t.Errorf("%+v seen by %s, which reaches %v: %q, want %q", tt.op, tt.self, tt.reach, got, tt.want)
+		}
+	}
+}
+
+// TestWaitsFor holds how the status, JSON included, says what commits wait for.
+func TestWaitsFor(t *testing.T) {
+	t.Parallel()
+	for want, members := range map[string][]ag.ReplicaID{"no secondary": nil, "1 of n2": {"n2"}, "1 of n2, n3": {"n2", "n3"}} {
+		if got := waitsFor(1, members); got != want {
+			t.Errorf("%v: %q, want %q", members, got, want)
 		}
 	}
 }
