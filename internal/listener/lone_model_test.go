@@ -22,18 +22,7 @@ import (
 // gets that stays, message by message; or an error that tells the truth. Nothing is left behind in the session.
 func TestLoneRequestsAreTheSame(t *testing.T) {
 	far, near := farPrimary(t)
-	near.role("mover", "login")
-	near.role("lender", "")
-	defer sameSchemas(t, near)()
-	for _, s := range near.servers {
-		s.sql(t, "drop table if exists public.written cascade", "create table public.written (x int)", "grant all on public.written to public",
-			"create or replace function public.writes() returns int language plpgsql as $$begin insert into public.written values (1); return 1; end$$",
-			"create or replace function public.seems_stable() returns int stable language plpgsql as $$begin return public.writes(); end$$",
-			"create view public.writing as select public.seems_stable() as x", "create view public.locking as select pg_advisory_lock(7) is null as x", "create view public.numbered as select pg_current_xact_id() is null as x",
-			"grant select on public.writing, public.locking, public.numbered to public")
-		defer s.sql(t, "select pg_terminate_backend(pid) from pg_stat_activity where wait_event = 'PgSleep'", "drop table public.written cascade",
-			"drop view public.writing, public.locking, public.numbered", "drop function public.seems_stable, public.writes")
-	}
+	defer loneSchemas(t, near)()
 	ends := map[string]int{}
 	_, scripts := runScripts(t, 60, func(r *rand.Rand) bool {
 		l := &loneScript{t: t, far: far, near: near, r: r, ends: ends}
@@ -46,16 +35,54 @@ func TestLoneRequestsAreTheSame(t *testing.T) {
 	}
 }
 
+// TestLoneRequestsOfTheOwnServer is the same of sessions of the node's own listener whose PostgreSQL dies.
+func TestLoneRequestsOfTheOwnServer(t *testing.T) {
+	ownPaths(t, func(t *testing.T, g *group, with string) {
+		defer loneSchemas(t, g)()
+		ends := map[string]int{}
+		_, scripts := runScripts(t, 12, func(r *rand.Rand) bool {
+			l := &loneScript{t: t, near: g, with: " " + with, r: r, ends: ends}
+			l.run()
+			return true
+		})
+		t.Logf("%d scripts: %v, %d requests were executed again; %v", scripts, ends, g.srv.Stats().Repeated, g.srv.Stats().Unmoved)
+	})
+}
+
+// loneSchemas makes what the scripts use, on each server. remove drops it.
+func loneSchemas(t *testing.T, g *group) (remove func()) {
+	t.Helper()
+	g.role("mover", "login")
+	g.role("lender", "")
+	tables := sameSchemas(t, g)
+	for _, s := range g.servers {
+		s.sql(t, "drop table if exists public.written cascade", "create table public.written (x int)", "grant all on public.written to public",
+			"create or replace function public.writes() returns int language plpgsql as $$begin insert into public.written values (1); return 1; end$$",
+			"create or replace function public.seems_stable() returns int stable language plpgsql as $$begin return public.writes(); end$$",
+			"create view public.writing as select public.seems_stable() as x", "create view public.numbered as select pg_current_xact_id() is null as x",
+			"grant select on public.writing, public.numbered to public")
+	}
+	return func() {
+		for _, s := range g.servers {
+			s.sql(t, "select pg_terminate_backend(pid) from pg_stat_activity where wait_event = 'PgSleep'", "drop table public.written cascade",
+				"drop view public.writing, public.numbered", "drop function public.seems_stable, public.writes")
+		}
+		tables()
+	}
+}
+
 // loneScript is a script under way.
 type loneScript struct {
 	t            *testing.T
-	far, near    *group
+	far, near    *group // far is nil: the session's server is at its own node
+	with         string
 	r            *rand.Rand
 	moved, stays *pgx.Conn
 	sets         []string
 	request      []byte
 	shown        []string // what the request has
 	sleeps       bool
+	part         bool // only a part of the first message arrives before the death
 	ends         map[string]int
 }
 
@@ -84,7 +111,7 @@ func (l *loneScript) statement() string {
 		return slowOnA
 	}
 	if l.r.IntN(20) == 0 {
-		return l.pick("set local work_mem = '3MB'", "begin", "commit", "rollback", "set transaction isolation level serializable", "copy (values (1), (2)) to stdout", "execute by_text", "table locking",
+		return l.pick("set local work_mem = '3MB'", "begin", "commit", "rollback", "set transaction isolation level serializable", "copy (values (1), (2)) to stdout", "execute by_text",
 			"table writing", "listen c1", "unlisten *", "declare c cursor for values (1)", "declare c cursor with hold for values (1), (2)", "fetch 1 from held", "deallocate by_text", "insert into written values (1)",
 			"select nextval('public.none')", "select x from t for share", "savepoint s", "set my.x = '2'", "selec", "select 'a\\'", "select '\\x01'::bytea, date '2024-02-01'")
 	}
@@ -162,7 +189,7 @@ func (l *loneScript) left(c *pgx.Conn) string {
 func (l *loneScript) begin() {
 	t := l.t
 	user := l.pick("mover", "postgres")
-	l.moved = l.near.mustDial(l.near.rw, "user="+user)
+	l.moved = l.near.mustDial(l.near.rw, "user="+user+l.with)
 	var err error
 	if l.stays, err = pgx.Connect(t.Context(), "host="+l.near.servers["c"].dir+" dbname=postgres user="+user); err != nil {
 		t.Fatal(err)
@@ -197,8 +224,17 @@ func (l *loneScript) run() {
 	l.begin()
 	defer func() {
 		_ = errors.Join(l.moved.Close(context.Background()), l.stays.Close(context.Background()))
-		waitFor(t, "its session has ended", func() bool { return len(l.near.srv.Sessions())+len(l.far.srv.Sessions()) == 0 })
-		l.near.returns(l.far)
+		waitFor(t, "its session has ended", func() bool {
+			return len(l.near.srv.Sessions()) == 0 && (l.far == nil || len(l.far.srv.Sessions()) == 0)
+		})
+		if l.far != nil {
+			l.near.returns(l.far)
+			return
+		}
+		back := *l.near.routes.Load()
+		back.Epoch, back.Primary = back.Epoch+1, "a"
+		l.near.publish(&back)
+		l.near.srv.CloseEpoch(back.Epoch, "the primary has changed")
 	}()
 	before, other := l.left(l.moved), l.left(l.stays)
 	if before != other {
@@ -234,7 +270,11 @@ func (l *loneScript) judge(got, want []string, before string, known, canceled bo
 	fatal := slices.ContainsFunc([]string{"08007", "57P01", "40001"}, func(code string) bool { return strings.Contains(last, `VFATAL\x00C`+code) })
 	switch {
 	case fatal && known:
-		l.ends["ended"]++
+		_, code, _ := strings.Cut(last, `VFATAL\x00C`)
+		l.ends["ended with "+code[:5]]++
+		if l.part {
+			bad("a part of a message had arrived", lines(got), lines(want))
+		}
 		return
 	case fatal:
 		l.ends["ended, not known"]++
@@ -291,6 +331,7 @@ func (l *loneScript) dying(canceled bool) (got []string) {
 	if l.r.IntN(3) == 0 {
 		at = l.r.IntN(at + 1)
 	}
+	l.part = at < 1+int(binary.BigEndian.Uint32(l.request[1:])) && (l.request[0] == 'Q' || l.request[0] == 'P')
 	cancel := func(when int) {
 		if canceled && l.r.IntN(3) == when {
 			ctx, end := context.WithTimeout(l.t.Context(), 10*time.Second)
@@ -314,9 +355,16 @@ func (l *loneScript) dying(canceled bool) (got []string) {
 		time.Sleep(time.Duration(l.r.IntN(4)) * time.Millisecond)
 	}
 	cancel(0)
-	if l.r.IntN(2) == 0 {
-		l.near.dies()
-	} else {
+	switch l.r.IntN(2) {
+	case 0:
+		l.die()
+	default:
+		if l.far == nil {
+			l.near.serverDies()
+			cancel(1)
+			l.near.succeeds()
+			break
+		}
 		epoch := l.near.routes.Load().Epoch + 1
 		l.near.loses()
 		cancel(1)
@@ -325,10 +373,22 @@ func (l *loneScript) dying(canceled bool) (got []string) {
 	}
 	_, _ = conn.Write(l.request[at:])
 	cancel(2)
-	l.far.srv.CutBusy("the node is dead")
+	if l.far != nil {
+		l.far.srv.CutBusy("the node is dead")
+	}
 	got = <-heard
 	l.near.servers["a"].sql(l.t, fmt.Sprintf("select pg_terminate_backend(%d, 5000)", x.pid)) // it may hold a snapshot
 	return got
+}
+
+// die has the server die at once.
+func (l *loneScript) die() {
+	if l.far != nil {
+		l.near.dies()
+		return
+	}
+	l.near.serverDies()
+	l.near.succeeds()
 }
 
 // cutWithin is the end of a stream within a message.

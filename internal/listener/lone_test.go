@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/lib/pgwire"
 )
 
 // slowOn is a query that takes long on one server and returns at once, with that server's name, on another.
@@ -154,6 +155,41 @@ func TestRequestBehindARepeatedQuery(t *testing.T) {
 	}
 	if n := value[int](t, watch, "select count(*)::int from behind"); n != 1 {
 		t.Errorf("%d rows are committed", n)
+	}
+}
+
+// A message of which the server has got only a part was not executed, whatever it is: it goes on at the next one.
+func TestMessageInPart(t *testing.T) {
+	far, near := farPrimary(t)
+	set := pgwire.AppendMessage(nil, 'Q', []byte("set my.x = 'whole'; select current_setting('my.x')\x00"))
+	prepare := pgwire.AppendMessage(pgwire.AppendMessage(nil, 'P', []byte("new\x00select 1\x00\x00\x00")), 'S', nil)
+	for _, c := range []struct {
+		request []byte
+		at      int
+		want    string
+	}{{set, 3, "CTDCZ"}, {set, 30, "CTDCZ"}, {set, len(set) - 1, "CTDCZ"}, {prepare, 9, "1Z"}} {
+		conn := near.mustDial(near.rw, "user=postgres")
+		near.known()
+		near.unasked()
+		x, raw := near.sessionOf(conn.PgConn().Conn()), conn.PgConn().Conn()
+		before := x.bytesIn.Load()
+		_, err := raw.Write(c.request[:c.at])
+		must(t, err)
+		waitFor(t, "a part has come", func() bool { return x.bytesIn.Load() == before+uint64(c.at) }) //nolint:gosec // few
+		x.work.Lock()                                                                                 // it is forwarded
+		x.work.Unlock()
+		near.dies()
+		waitFor(t, "the session has moved or ended", func() bool { return near.sessionOf(raw) != x })
+		_, _ = raw.Write(c.request[c.at:])
+		types := ""
+		for _, m := range heardOf(t, raw) {
+			types += m[:1]
+		}
+		if types != c.want {
+			t.Errorf("%d bytes of %.40q: the client hears %s, want %s", c.at, c.request, types, c.want)
+		}
+		_ = conn.Close(context.Background())
+		near.returns(far)
 	}
 }
 

@@ -63,6 +63,9 @@ func (u *Unchanged) Known(statements map[string]string, unicode bool) {
 // back.
 func (u *Unchanged) Holds() bool { return u.asked && !u.changed && !u.partial }
 
+// HeldBefore is Holds before the message of which a part has arrived: its server executes nothing of that.
+func (u *Unchanged) HeldBefore() bool { return u.asked && !u.changed }
+
 // WasAsked reports whether the server was ever asked.
 func (u *Unchanged) WasAsked() bool { return u.asked }
 

@@ -25,7 +25,7 @@ func (w *Work) facts() prospect.Session {
 	k := &w.Known
 	s := prospect.Session{
 		Continuity: w.Rules.Continues(), Streams: w.Replicates || w.Streams, Follows: k.Follows, Local: w.Local,
-		Texts: w.Tracker.Why(), Unchanged: k.Unchanged.Holds(), Asked: k.Unchanged.WasAsked(), Told: k.Told != nil, Refusal: k.Refusal, Stays: k.Stays,
+		Texts: w.Tracker.Why(), Unchanged: k.Unchanged.Holds() || w.Lone.On() && k.Unchanged.HeldBefore(), Asked: k.Unchanged.WasAsked(), Told: k.Told != nil, Refusal: k.Refusal, Stays: k.Stays,
 	}
 	if kernel := w.Kernel.Load(); kernel != nil {
 		s.Relayed, s.Unseen = kernel.Relayed(), kernel.RelayedTexts()
