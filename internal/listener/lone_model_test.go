@@ -30,7 +30,7 @@ func TestLoneRequestsAreTheSame(t *testing.T) {
 		return true
 	})
 	t.Logf("%d scripts: %v, %d requests were executed again; %v", scripts, ends, near.srv.Stats().Repeated, near.srv.Stats().Unmoved)
-	if ends["the same"] < scripts/3 || int(near.srv.Stats().Repeated) < scripts/10 { //nolint:gosec // few
+	if ends["the same"] < scripts/3 || int(near.srv.Stats().Repeated) < scripts/10 {
 		t.Error("too few went on")
 	}
 }
@@ -175,10 +175,12 @@ func (l *loneScript) make() {
 // left is what the request leaves behind in a session.
 func (l *loneScript) left(c *pgx.Conn) string {
 	var all []string
-	for _, s := range []string{"select name, setting from pg_settings where source = 'session' and name <> 'is_superuser' order by name", "select name, statement from pg_prepared_statements order by name",
+	for _, s := range []string{
+		"select name, setting from pg_settings where source = 'session' and name <> 'is_superuser' order by name", "select name, statement from pg_prepared_statements order by name",
 		"select current_setting('my.x', true), current_user, session_user, current_setting('transaction_read_only'), current_setting('transaction_isolation'), current_setting('transaction_deferrable')",
 		"select pg_current_xact_id_if_assigned() is null, now() = statement_timestamp()", "select locktype, mode, objid from pg_locks where pid = pg_backend_pid() and locktype = 'advisory'",
-		"select name, is_holdable from pg_cursors where name <> '' order by name", "select pg_listening_channels() order by 1"} {
+		"select name, is_holdable from pg_cursors where name <> '' order by name", "select pg_listening_channels() order by 1",
+	} {
 		seen, _ := observe(l.t, c.PgConn(), s)
 		all = append(all, seen)
 	}

@@ -175,9 +175,11 @@ func TestMessageInPart(t *testing.T) {
 		before := x.bytesIn.Load()
 		_, err := raw.Write(c.request[:c.at])
 		must(t, err)
-		waitFor(t, "a part has come", func() bool { return x.bytesIn.Load() == before+uint64(c.at) }) //nolint:gosec // few
-		x.work.Lock()                                                                                 // it is forwarded
-		x.work.Unlock()
+		waitFor(t, "a part has come, and is forwarded", func() bool {
+			x.work.Lock()
+			defer x.work.Unlock()
+			return x.bytesIn.Load() == before+uint64(c.at)
+		})
 		near.dies()
 		waitFor(t, "the session has moved or ended", func() bool { return near.sessionOf(raw) != x })
 		_, _ = raw.Write(c.request[c.at:])

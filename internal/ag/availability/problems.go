@@ -190,6 +190,17 @@ func mendLogins(id string) string {
 	return "on " + id + ": mend what it says; the files are read again by themselves, coterie.yaml after coterie restart"
 }
 
+// refusedClients returns why a member refuses clients.
+func refusedClients(id string, m Member) (out []Problem) {
+	for _, why := range m.NoLogins {
+		out = append(out, Problem{Warning, id, fmt.Sprintf("clients of %s: %s", id, why), mendLogins(id)})
+	}
+	for _, why := range m.Unserved {
+		out = append(out, Problem{Warning, id, fmt.Sprintf("clients of %s: %s", id, why), "on " + id + ": coterie check says what to do"})
+	}
+	return out
+}
+
 // memberProblems returns at most one root cause for a member, beside its maintenance, the loss of its vote, the clients
 // that it refuses and its storage.
 func (f Facts) memberProblems(x ag.Replica) []Problem {
@@ -214,12 +225,7 @@ func (f Facts) memberProblems(x ag.Replica) []Problem {
 		add(Warning, "", "%s does not vote: %s", id, m.NoVote)
 	}
 	if x.ID != v.Self { // of itself a node knows Facts.Logins and Facts.Unserved, which are of this moment
-		for _, why := range m.NoLogins {
-			add(Warning, mendLogins(id), "clients of %s: %s", id, why)
-		}
-		for _, why := range m.Unserved {
-			add(Warning, "on "+id+": coterie check says what to do", "clients of %s: %s", id, why)
-		}
+		out = append(out, refusedClients(id, m)...)
 	}
 	for _, t := range m.Storage {
 		add(Warning, t.Run, "%s: %s", id, t.Finding)

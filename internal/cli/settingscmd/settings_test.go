@@ -102,7 +102,9 @@ func TestServersWithHiddenValuesAreCompared(t *testing.T) {
 	f.Group.Replicas = []ag.Replica{{ID: "n1"}, {ID: "n2"}, {ID: "n3"}, {ID: "n4"}}
 	of := func(command, open string) []catalog.Setting {
 		return []catalog.Setting{
-			{Name: "archive_command", Value: command}, {Name: "restore_command", Value: "cp", Pending: true}, {Name: "ssl_passphrase_command", Value: "x"},
+			{Name: "archive_command", Value: command},
+			{Name: "restore_command", Value: "cp", Pending: true},
+			{Name: "ssl_passphrase_command", Value: "x"},
 			{Name: "work_mem", Value: open},
 		}
 	}
