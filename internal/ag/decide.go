@@ -81,7 +81,7 @@ func Decide(v View) Plan {
 		return v.fence(RuleFenceForeign, v.whyContradicts())
 	case v.is(PhaseLead) && v.Local.Server == ServerWritable && len(v.Local.Doubled) > 0:
 		return Plan{
-			Rule: RuleDoubled, Because: fmt.Sprintf("a walsender of %s is not the member's: what it acknowledges counts, and no member has it", listed(v.Local.Doubled)), Open: v.open(),
+			Rule: RuleDoubled, Because: fmt.Sprintf("a walsender of %s is not the member's: what it acknowledges counts, and no member has it", Names(v.Local.Doubled)), Open: v.open(),
 			Actions: []Action{EndStreams{Members: v.Local.Doubled}},
 		}
 	case !v.Quorum:

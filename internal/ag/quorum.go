@@ -96,11 +96,11 @@ func NextSync(v *View) SyncStep {
 	case v.Local.Attached && !cur.Proven && (cur.N == 0 || streams(cur.P)):
 		return SyncStep{Prove: true, Because: "left by another agent: what is in force is proven before anything is recorded"}
 	case v.Local.Attached && !cur.Proven && slices.ContainsFunc(cur.P, func(id ReplicaID) bool { return !v.lost(id) }):
-		return SyncStep{Because: fmt.Sprintf("left by another agent: waiting for one of %s to stream, to prove what is in force", listed(cur.P))}
+		return SyncStep{Because: fmt.Sprintf("left by another agent: waiting for one of %s to stream, to prove what is in force", Names(cur.P))}
 	case !st.Holds(want) || !st.Setting.Same(want.Setting()):
 		return announce(v, st, want)
 	case !cur.Setting().Same(want.Setting()):
-		return SyncStep{Set: &want, Because: fmt.Sprintf("commits shall wait for %d of %s", want.N, listed(want.P))}
+		return SyncStep{Set: &want, Because: fmt.Sprintf("commits shall wait for %d of %s", want.N, Names(want.P))}
 	}
 	if m, changed := changedCopy(v); changed {
 		return shed(st, m, fmt.Sprintf("%s holds another copy now", m.ID))
@@ -109,7 +109,7 @@ func NextSync(v *View) SyncStep {
 		return shed(st, m, fmt.Sprintf("%s says that its copy is gone, or is to be dropped", m.ID))
 	}
 	if !cur.Proven && want.N > 0 && !streams(want.P) {
-		return SyncStep{Because: fmt.Sprintf("waiting for one of %s to stream", listed(want.P))}
+		return SyncStep{Because: fmt.Sprintf("waiting for one of %s to stream", Names(want.P))}
 	}
 	if !cur.Proven {
 		return SyncStep{Prove: true, Because: "the setting is not yet proven to be in force"}
@@ -123,18 +123,18 @@ func NextSync(v *View) SyncStep {
 	ms, k := membersOf(v, there), max(0, min(want.N-(len(want.P)-len(there)), flushedBy(v, there, cur.Barrier)))
 	switch {
 	case v.allLost(want.P):
-		return SyncStep{Because: fmt.Sprintf("no commit is acknowledged: REQUIRED_SYNCHRONIZED_SECONDARIES_TO_COMMIT asks for %d of %s, and none of them streams", want.N, listed(want.P))}
+		return SyncStep{Because: fmt.Sprintf("no commit is acknowledged: REQUIRED_SYNCHRONIZED_SECONDARIES_TO_COMMIT asks for %d of %s, and none of them streams", want.N, Names(want.P))}
 	case sameSet(ms, st.V) && k == st.K:
 		if k < want.N {
-			return SyncStep{Because: fmt.Sprintf("waiting for %d of %s to flush %s", want.N, listed(want.P), cur.Barrier)}
+			return SyncStep{Because: fmt.Sprintf("waiting for %d of %s to flush %s", want.N, Names(want.P), cur.Barrier)}
 		}
 		return SyncStep{}
 	case k < max(min(st.K, want.N), min(1, want.N)):
-		return SyncStep{Because: fmt.Sprintf("waiting for %d of %s to flush %s before the record changes", want.N, listed(want.P), cur.Barrier)}
+		return SyncStep{Because: fmt.Sprintf("waiting for %d of %s to flush %s before the record changes", want.N, Names(want.P), cur.Barrier)}
 	}
 	next := st.Clone()
 	next.V, next.K = ms, k
-	return SyncStep{State: &next, Because: fmt.Sprintf("V = %s, k = %d: flushed up to barrier %s", listed(want.P), k, cur.Barrier)}
+	return SyncStep{State: &next, Because: fmt.Sprintf("V = %s, k = %d: flushed up to barrier %s", Names(want.P), k, cur.Barrier)}
 }
 
 // changedCopy returns a member of V that streams with another copy than the one that V names. The acknowledgements of
@@ -189,7 +189,7 @@ func announce(v *View, st State, want Sync) SyncStep {
 	next := st.Clone()
 	next.Setting = want.Setting()
 	if st.Holds(want) {
-		return SyncStep{State: &next, Because: fmt.Sprintf("recorded before PostgreSQL is told to wait for %d of %s", want.N, listed(want.P))}
+		return SyncStep{State: &next, Because: fmt.Sprintf("recorded before PostgreSQL is told to wait for %d of %s", want.N, Names(want.P))}
 	}
 	for _, m := range st.V {
 		if !slices.Contains(want.P, m.ID) && next.K > want.N {
@@ -205,7 +205,7 @@ func announce(v *View, st State, want Sync) SyncStep {
 		}
 		next.K = min(next.K, want.N)
 	}
-	return SyncStep{State: &next, Because: fmt.Sprintf("recorded before PostgreSQL is told to wait for %d of %s", want.N, listed(want.P))}
+	return SyncStep{State: &next, Because: fmt.Sprintf("recorded before PostgreSQL is told to wait for %d of %s", want.N, Names(want.P))}
 }
 
 // wantedSync returns the setting that the group should have now. P holds the members that stream closely enough, and
@@ -419,13 +419,4 @@ func Names(ids []ReplicaID) string {
 		texts[i] = string(id)
 	}
 	return strings.Join(texts, ", ")
-}
-
-// listed returns names as people list them: n1, n2.
-func listed(ids []ReplicaID) string {
-	var names []string
-	for _, id := range ids {
-		names = append(names, string(id))
-	}
-	return strings.Join(names, ", ")
 }

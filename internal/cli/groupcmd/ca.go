@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -153,12 +152,8 @@ func watchRotation(ctx context.Context, c *cobra.Command, cl *api.Client, r api.
 }
 
 func describeRotation(r api.Rotation) string {
-	names := make([]string, len(r.WaitsFor))
-	for i, id := range r.WaitsFor {
-		names[i] = string(id)
-	}
 	what := map[ag.RotationPhase]string{
 		ag.RotationTrust: "members learn to believe it", ag.RotationIssue: "members get certificates of it", ag.RotationDrop: "members forget the old one",
 	}
-	return fmt.Sprintf("to %.16s…, phase %s (%s), waits for %s", r.Pin, r.Phase, what[r.Phase], strings.Join(names, " "))
+	return fmt.Sprintf("to %.16s…, phase %s (%s), waits for %s", r.Pin, r.Phase, what[r.Phase], ag.Names(r.WaitsFor))
 }

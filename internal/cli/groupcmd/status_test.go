@@ -182,7 +182,7 @@ func TestStatusWithoutWrites(t *testing.T) {
 	for _, want := range []string{
 		"primary none (n1 led last)", "quorum NONE: what follows is what this node saw last, of https://e1:2379 https://e2:2379 (external etcd, members: 3)",
 		"under way: failover, n1 -> n2", "n2 confirms each commit once more while it is primary: log_destination has no stderr",
-		"rotation of the certificate authority, to 0123456789abcdef…, phase ISSUE (members get certificates of it), waits for n3 w",
+		"rotation of the certificate authority, to 0123456789abcdef…, phase ISSUE (members get certificates of it), waits for n3, w",
 		"databases and issues are not known: n3 does not answer", "n1 is ILL: its disk is full", "n2 is under QUARANTINE: a write was lost",
 		"n3: slow (no failure at this FAILURE_CONDITION_LEVEL)", "w does not VOTE in the quorum: its disk is slow", "n1 gave up the leadership at 12:00:00",
 	} {

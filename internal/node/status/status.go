@@ -208,14 +208,10 @@ func (s *Service) process() *api.Process {
 	return p
 }
 
-// waitsFor returns what commits wait for, as people list it: 1 of n2, n3.
+// waitsFor returns what commits wait for: 1 of n2, n3.
 func waitsFor(n int, members []ag.ReplicaID) string {
 	if len(members) == 0 {
 		return "no secondary"
 	}
-	names := make([]string, len(members))
-	for i, id := range members {
-		names[i] = string(id)
-	}
-	return fmt.Sprintf("%d of %s", n, strings.Join(names, ", "))
+	return fmt.Sprintf("%d of %s", n, ag.Names(members))
 }
