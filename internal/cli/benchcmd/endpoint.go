@@ -16,7 +16,7 @@ func benchEndpointCommand() *cobra.Command {
 	var o endpointbench.EndpointOptions
 	var out sampleOutput
 	c := &cobra.Command{
-		Use: "endpoint", Short: "What the link between replicas saves over slow and lossy networks, and costs over short ones",
+		Use: "endpoint", Short: "Measure the link between replicas: savings over slow and lossy networks, cost over short ones",
 		Long: `Makes two real servers, in two network namespaces with an emulated link between them, and measures the published workload of a
 replication tunnel by plain TCP with cubic, plain TCP with BBR by route, ssh -C where there is an sshd, and by this program's link, one after the
 other; then commits one by one, commits under load, bulk, and, without namespaces, what the link costs on one machine. The published workload is always of its published size; of the rest nobody published conditions, so there

@@ -180,7 +180,7 @@ func benchCommit() *cobra.Command {
 	var total int
 	var compression, cells []string
 	c := &cobra.Command{
-		Use: "commit", Short: "What a synchronous commit costs: the insert matrix", Args: cli.Args(0, "no arguments"),
+		Use: "commit", Short: "Measure the cost of a synchronous commit: the insert matrix", Args: cli.Args(0, "no arguments"),
 		Long: `Inserts the same number of rows in one transaction, in many, and one by one, waiting for the secondaries or not, without and with compression of
 the link. Beside it stands the physical floor, measured in the same run: the round trip to the nearest secondary and its disk. As root the
 lab's links are of 1 Gbit/s and 0.5 ms. With --target-a and --target-b the first is the asynchronous arm.` + targetHelp,

@@ -14,7 +14,7 @@ func benchListenerCommand() *cobra.Command {
 	var o listenerbench.ListenerOptions
 	var out sampleOutput
 	c := &cobra.Command{
-		Use: "listener", Short: "What the listener costs beside a direct connection, HAProxy and PgBouncer",
+		Use: "listener", Short: "Measure the listener beside a direct connection, HAProxy and PgBouncer",
 		Long: `Makes a throw-away server and puts before it a listener with fixed routes in a process of its own, HAProxy and PgBouncer where they are
 installed, and nothing. Then pgbench goes to each of them in turn, round by round, all on this machine: the ratios are of runs of the same
 round. HAProxy and PgBouncer reach the server by TCP, as they do where it is another machine; the listener by its private socket, as it does

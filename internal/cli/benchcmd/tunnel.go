@@ -21,7 +21,7 @@ func benchTunnel() *cobra.Command {
 	var payloads []string
 	o := experiment.TunnelOptions{Tunnel: workload.PublishedTunnel}
 	c := &cobra.Command{
-		Use: "tunnel", Short: "What compression of the link gives: 10,000 rows, a commit per 250", Args: cli.Args(0, "no arguments"),
+		Use: "tunnel", Short: "Measure the compression of the link: 10,000 rows, a commit per 250", Args: cli.Args(0, "no arguments"),
 		Long: `Inserts rows with one long column, a commit per 250, on a primary with synchronous secondaries behind a narrow link, with LOG_COMPRESSION OFF and
 AUTO, with constant rows, with text and with random ones in turns. The links of the lab are of 20 Mbit/s and 20 ms unless --link says otherwise, which needs root.` + targetHelp,
 		RunE: func(c *cobra.Command, _ []string) (err error) {

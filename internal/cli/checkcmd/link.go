@@ -19,7 +19,7 @@ const checkLinkTime = 10 * time.Second
 func checkLink() *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
-		Use: "link A B", Short: "What the way between two members measures, and how WAL is carried by it for that reason",
+		Use: "link A B", Short: "Show the measurements of the link between two members, and how WAL is carried over it for that reason",
 		Long: `Prints round trip, loss, rate, the transport chosen for the WAL between two members, and why it was chosen. A is asked, from any node
 (--node). Where no WAL flows between the two, the way is measured by a few calls, and what is printed is the choice that AUTO would begin with. Exit
 code 3 if one of them does not answer.`,
