@@ -79,9 +79,9 @@ chaos: setup ## kill, stop, cut and cancel on real nodes, every fault once for e
 		go run ./scripts/gotest -timeout 120m -count=1 -v -run 'TestEndToEndChaos$$' ./internal/test/e2e $(ARGS)
 
 .PHONY: storm
-storm: setup ## MINUTES (20) of faults that overlap, on any nodes, drawn from the SEED: kills, pauses, cuts, disks, clocks, changes of the configuration, forced failovers; writes docs/results/storm.txt (root)
+storm: setup ## for each SEED, MINUTES (20) of faults that overlap, on any nodes, drawn from it: kills, pauses, cuts, disks, clocks, changes of the configuration, forced failovers; writes docs/results/storm.txt (root)
 	@COTERIE_LONG=1 COTERIE_STORM_SEED='$(or $(SEED),1)' COTERIE_STORM_MINUTES='$(or $(MINUTES),20)' COTERIE_STORM_RECORD='$(CURDIR)/docs/results/storm.txt' \
-		go run ./scripts/gotest -timeout 120m -count=1 -v -run 'TestEndToEndStorm$$' ./internal/test/e2e $(ARGS)
+		go run ./scripts/gotest -timeout 180m -count=1 -v -run 'TestEndToEndStorm$$' ./internal/test/e2e $(ARGS)
 
 .PHONY: crashpoints
 crashpoints: setup ## end a process of a real group at every named crash point in turn, and judge every row; writes docs/results/crashpoints.txt (POINTS='promote seal': only those that begin so)

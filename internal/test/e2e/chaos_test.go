@@ -73,17 +73,27 @@ func TestEndToEndChaos(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("NOT RUN: networks of their own need root")
 	}
-	seeds := strings.Fields(cmp.Or(os.Getenv("COTERIE_CHAOS_SEED"), "1"))
+	seeds := chosenSeeds(t, "COTERIE_CHAOS_SEED")
 	minutes := setting(t, "COTERIE_CHAOS_MINUTES", chaosMinutes)
 	var told strings.Builder
-	for _, text := range seeds {
+	for _, seed := range seeds {
+		t.Run("seed "+strconv.FormatUint(seed, 10), func(t *testing.T) { told.WriteString(play(t, seed, minutes)) })
+	}
+	record(t, "make chaos SEED='"+strings.Trim(fmt.Sprint(seeds), "[]")+"'", "COTERIE_CHAOS_RECORD", told.String())
+}
+
+// chosenSeeds returns the numbers that an environment variable names, 1 if it names none.
+func chosenSeeds(t *testing.T, variable string) []uint64 {
+	t.Helper()
+	var seeds []uint64
+	for _, text := range strings.Fields(cmp.Or(os.Getenv(variable), "1")) {
 		seed, err := strconv.ParseUint(text, 10, 64)
 		if err != nil {
-			t.Fatalf("COTERIE_CHAOS_SEED: %v", err)
+			t.Fatalf("%s: %v", variable, err)
 		}
-		t.Run("seed "+text, func(t *testing.T) { told.WriteString(play(t, seed, minutes)) })
+		seeds = append(seeds, seed)
 	}
-	record(t, "make chaos SEED='"+strings.Join(seeds, " ")+"'", "COTERIE_CHAOS_RECORD", told.String())
+	return seeds
 }
 
 // play plays one order of the faults: each at least once if minutes is 0, else as many as fit into that time. It

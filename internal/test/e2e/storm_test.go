@@ -30,11 +30,22 @@ func TestEndToEndStorm(t *testing.T) {
 	if err := faultfs.Possible(); err != nil {
 		t.Skip("NOT RUN:", err)
 	}
-	seed := uint64(setting(t, "COTERIE_STORM_SEED", 1))
+	seeds := chosenSeeds(t, "COTERIE_STORM_SEED")
+	var told strings.Builder
+	for _, seed := range seeds {
+		t.Run("seed "+strconv.FormatUint(seed, 10), func(t *testing.T) { told.WriteString(rage(t, seed)) })
+	}
+	record(t, "make storm SEED='"+strings.Trim(fmt.Sprint(seeds), "[]")+"'", "COTERIE_STORM_RECORD", told.String())
+}
+
+// rage plays the storm of one seed. It returns which faults were applied and what the judges found.
+func rage(t *testing.T, seed uint64) string {
 	s := &storm{chaos: chaos{group: newGroup(t, lab.Options{Net: lab.NetNamespaces, Disks: true, Witness: true}), rng: rand.New(rand.NewPCG(seed, 1))}, seed: seed}
+	minutes := setting(t, "COTERIE_STORM_MINUTES", stormMinutes)
+	s.say(t, "seed %d, %d minutes", seed, minutes)
 	s.begin(t, seed)
 	squalls := 0
-	for ends := time.Now().Add(time.Duration(setting(t, "COTERIE_STORM_MINUTES", stormMinutes)) * time.Minute); time.Now().Before(ends) && !t.Failed(); {
+	for ends := time.Now().Add(time.Duration(minutes) * time.Minute); time.Now().Before(ends) && !t.Failed(); {
 		squalls++
 		s.squall(t, squalls)
 		s.intruder.verify(t, s.ReadWrite())
@@ -45,7 +56,7 @@ func TestEndToEndStorm(t *testing.T) {
 	}
 	s.judgeAll(t, squalls)
 	s.down(t)
-	record(t, "make storm SEED="+strconv.FormatUint(seed, 10), "COTERIE_STORM_RECORD", s.told.String())
+	return s.told.String()
 }
 
 type storm struct {
