@@ -152,8 +152,9 @@ func (g *greenNode) look(ctx context.Context, u major.Upgrade, f *major.GreenFac
 		if err != nil {
 			return err
 		}
-		if g.printed = time.Now(); now != u.Print {
-			f.Changed = bluegreen.ErrChanged.Error()
+		g.printed = time.Now()
+		if err := bluegreen.Changed(u.Print, now); err != nil {
+			f.Changed = err.Error()
 		}
 	}
 	if u.Stage == major.Defined {

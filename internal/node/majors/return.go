@@ -190,8 +190,13 @@ func (r *returning) look(ctx context.Context, u major.Upgrade, f *major.ReturnFa
 		if err != nil {
 			return err
 		}
-		if r.printed = time.Now(); now != u.Return.Print {
+		r.printed = time.Now()
+		switch err := bluegreen.Changed(u.Return.Print, now); {
+		case errors.Is(err, bluegreen.ErrChanged):
 			f.Changed = "definitions of tables, roles or other objects have changed since the group passed"
+			return nil
+		case err != nil:
+			f.Changed = err.Error()
 			return nil
 		}
 	}

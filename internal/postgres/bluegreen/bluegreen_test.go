@@ -349,7 +349,7 @@ func TestPair(t *testing.T) {
 		}
 		return err
 	}
-	if err := finish("other"); !errors.Is(err, bluegreen.ErrChanged) || w.Over() {
+	if err := finish(print + "0"); !errors.Is(err, bluegreen.ErrChanged) || w.Over() {
 		t.Fatalf("other definitions: %v", err)
 	}
 	began := time.Now()

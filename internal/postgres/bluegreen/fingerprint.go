@@ -2,6 +2,9 @@ package bluegreen
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -72,13 +75,34 @@ func since15(definitions, catalog string) string {
 	return definitions + " UNION ALL " + rowsOf(catalog, "x.oid", "")
 }
 
-// Fingerprint is a number of the definitions on blue, of the whole cluster and of databases.
+// ErrChanged means that definitions on blue are others than green has.
+var ErrChanged = errors.New("the definitions of tables, roles or other objects have changed since the copy began")
+
+// ErrOtherCatalogs means that a fingerprint was taken by a version of Coterie that looks at other catalogs.
+var ErrOtherCatalogs = errors.New("Coterie was updated and compares other catalogs now, so it cannot be told whether definitions have changed")
+
+// Changed returns ErrChanged if the definitions are others now than when the fingerprint then was taken, and
+// ErrOtherCatalogs if the two fingerprints cannot be compared.
+func Changed(then, now string) error {
+	looksAt, _, _ := strings.Cut(now, ".")
+	switch {
+	case then == now:
+		return nil
+	case !strings.HasPrefix(then, looksAt+"."):
+		return ErrOtherCatalogs
+	}
+	return ErrChanged
+}
+
+// Fingerprint is a number of the definitions on blue, of the whole cluster and of databases, to be compared by Changed.
+// Before it stands a number of the catalogs that it looks at.
 func (p *Pair) Fingerprint(ctx context.Context, databases []string) (string, error) {
 	return fingerprint(ctx, p.Blue, databases)
 }
 
 func fingerprint(ctx context.Context, open opener, databases []string) (string, error) {
-	var all []string
+	looksAt := sha256.Sum256([]byte(clusterwide + definitions))
+	all := []string{hex.EncodeToString(looksAt[:8])}
 	take := func(sql, later string) func(*pgx.Conn) error {
 		return func(c *pgx.Conn) error {
 			var version int

@@ -267,11 +267,11 @@ func (p *Pair) Finish(ctx context.Context, x string, s Shape) (next uint64, err 
 	return next, p.End(true)
 }
 
-// same returns ErrChanged if definitions on blue have changed.
+// same returns an error if definitions on blue have changed, or may have.
 func (p *Pair) same(ctx context.Context, s Shape) error {
 	now, err := p.Fingerprint(ctx, s.Databases)
-	if err == nil && now != s.Print {
-		err = ErrChanged
+	if err == nil {
+		err = Changed(s.Print, now)
 	}
 	return err
 }
@@ -321,9 +321,6 @@ func (p *Pair) last(ctx context.Context, s Shape) (next uint64, err error) {
 
 // Over reports whether the replication was ended, so that green cannot follow blue any more.
 func (p *Pair) Over() bool { return p.over.Load() }
-
-// ErrChanged means that definitions on blue are others than green has.
-var ErrChanged = errors.New("the definitions of tables, roles or other objects have changed since the copy began")
 
 // confirmed waits until green has flushed what blue has up to x, in each database.
 func (p *Pair) confirmed(ctx context.Context, x string) error {
