@@ -204,6 +204,13 @@ type Revisions struct {
 	Lead  int64 `json:"lead"`
 }
 
+// Counts reports whether the record rests on a copy of a replica, or may come to: it is one of V or of those that the
+// epoch starts with, it led last or is to lead, or it is the copy of the leader before.
+func (r Record) Counts(m Member) bool {
+	e, s := r.Epoch, r.State
+	return slices.Contains(slices.Concat(s.V, e.V, []Member{{s.Leader, s.Copy}, {e.Leader, e.Copy}, s.Former}), m)
+}
+
 // InV returns V's entry for the replica.
 func (s State) InV(id ReplicaID) (Member, bool) {
 	i := slices.IndexFunc(s.V, func(m Member) bool { return m.ID == id })

@@ -159,8 +159,7 @@ type Agent struct {
 	distrusted   atomic.Bool // the copy is under quarantine
 	checked      atomic.Bool // the copy was checked: it is as far as the group last saw it
 	away         bool        // the data directory does not hold this node's copy, and no repair is under way
-	held         chan heldWAL
-	comparing    bool // the files are asked whether they hold what this copy had
+	past         pastCopy
 	seenSelf     bool // this agent has read back what it published
 	crashReports chan CrashReport
 	suspended    chan struct{}
@@ -205,7 +204,7 @@ func New(c Config) (*Agent, error) {
 		seals: map[ag.ReplicaID]ag.SealReport{}, sealing: map[ag.ReplicaID]ag.Epoch{}, unsealed: map[ag.ReplicaID]unsealed{},
 		failed: map[string]time.Duration{}, history: decisions.NewLog(), writer: asyncwriter.NewQueue(writerQueue),
 		trust: make(chan chan<- string), crashReports: make(chan CrashReport, 4), suspended: make(chan struct{}, 1), acknowledged: make(chan struct{}, 1),
-		held: make(chan heldWAL, 1),
+		past: pastCopy{held: make(chan heldWAL, 1)},
 	}
 	if c.Store == nil || c.Peers == nil || c.Sessions == nil || c.Marks == nil {
 		return nil, errors.New("agent: Store, Peers, Sessions and Marks are required")
@@ -376,7 +375,7 @@ func (a *Agent) profile() ag.Profile {
 	if s := a.snapshot.Load(); s != nil {
 		return profileOf(s.Group)
 	}
-	return ag.Profiles["default"]
+	return profileOf(ag.Group{})
 }
 
 func profileOf(g ag.Group) ag.Profile {

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
@@ -194,6 +195,9 @@ func (a *Agent) leaveToOther() error {
 // was restored from an older state: it no longer holds what it acknowledged, so it becomes another copy, which nobody
 // counts on (docs/internals/safety.md, "Copies").
 //
+// The reports of its earlier copies count as well: a node that is put back to one state twice comes back with the copy
+// from before the first time, and the record may still have its name.
+//
 // A copy that ends earlier may nevertheless hold what it said: a crash leaves the beginning of a record, before which
 // recovery ends. So the files decide.
 func (a *Agent) checkPast(ctx context.Context, v ag.View) {
@@ -204,23 +208,58 @@ func (a *Agent) checkPast(ctx context.Context, v ag.View) {
 		return
 	}
 	at := v.Local.Position
-	st, ok := a.snapshot.Load().Statuses[v.Self]
-	if !ok || st.Copy != v.Local.Copy || !behind(at, st.Position) {
+	was, said := a.snapshot.Load().Statuses[v.Self].past(v.Local.Copy)
+	if !said || !behind(at, was) {
 		a.checked.Store(true)
 		return
 	}
 	select {
-	case held := <-a.held:
-		a.comparing = false
-		if held.pos == st.Position {
+	case held := <-a.past.held:
+		a.past.comparing = false
+		if held.pos == was {
 			a.judgePast(v, held)
 		}
 	default:
-		if !a.comparing {
-			a.comparing = true
-			a.children.Go(func() { a.compare(ctx, st.Position) })
+		if !a.past.comparing {
+			a.past.comparing = true
+			a.children.Go(func() { a.compare(ctx, was) })
 		}
 	}
+}
+
+// past returns how far a copy was when the node last reported it; said is false if it did not, or long ago.
+func (s Status) past(id ag.CopyID) (at ag.Position, said bool) {
+	if s.Copy == id {
+		return s.Position, id != ""
+	}
+	at, said = s.Former[id]
+	return at, said
+}
+
+// keepPast has a status say, too, what the one before it said and must not be forgotten: how far the present copy was,
+// until that is compared, and how far those were that it replaces.
+func (a *Agent) keepPast(s *Status, before Status, r ag.Record) {
+	if was, said := before.past(s.Copy); said && (!a.checked.Load() || s.Copy == a.past.renamed) && behind(s.Position, was) {
+		s.Position = was
+	}
+	former := maps.Clone(before.Former)
+	if former == nil {
+		former = map[ag.CopyID]ag.Position{}
+	}
+	former[before.Copy] = before.Position
+	maps.DeleteFunc(former, func(id ag.CopyID, _ ag.Position) bool {
+		return id == "" || id == s.Copy || !r.Counts(ag.Member{ID: a.cfg.Self, Copy: id})
+	})
+	if s.Former = nil; len(former) > 0 {
+		s.Former = former
+	}
+}
+
+// pastCopy is what this node learns of how far its copy was. The loop owns it.
+type pastCopy struct {
+	held      chan heldWAL
+	comparing bool      // the files are asked whether they hold what this copy had
+	renamed   ag.CopyID // what the copy was called that was found to be older than it was; "": none was
 }
 
 // heldWAL is whether the files hold WAL up to a position.
@@ -239,7 +278,7 @@ func (a *Agent) compare(ctx context.Context, pos ag.Position) {
 		held, err := a.cfg.Instance.Holds(c, pos)
 		cancel()
 		if err == nil {
-			a.held <- heldWAL{pos, held} // there is room: the loop asks once at a time
+			a.past.held <- heldWAL{pos, held} // there is room: the loop asks once at a time
 			a.Wake()
 			return
 		}
@@ -267,6 +306,7 @@ func (a *Agent) judgePast(v ag.View, was heldWAL) {
 		a.log.Error("the copy was not marked as another one; it seals nothing until it is", "err", err)
 		return
 	}
+	a.past.renamed = v.Local.Copy // the view has it still, and what was said of it stands
 	a.checked.Store(true)
 	a.Wake()
 }

@@ -21,25 +21,28 @@ import (
 
 // Status is what a node reports about itself to the group.
 type Status struct {
-	Epoch    ag.Epoch                `json:"epoch"`
-	Rule     ag.Rule                 `json:"rule"`
-	Because  string                  `json:"because"`
-	Role     ag.Role                 `json:"role"`
-	Data     ag.DataState            `json:"data"`
-	Server   ag.ServerState          `json:"server"`
-	Copy     ag.CopyID               `json:"copy,omitempty"`
-	Position ag.Position             `json:"position"`
-	Readable bool                    `json:"readable"`           // takes read-only sessions as a secondary
-	Open     bool                    `json:"open"`               // takes writes
-	Stream   bool                    `json:"streaming"`          // a WAL stream from the leader is open
-	Busy     string                  `json:"busy,omitempty"`     // the long action under way
-	Progress string                  `json:"progress,omitempty"` // of that action
-	Members  []ag.Member             `json:"members,omitempty"`  // as primary: members whose stream is open
-	Flushed  map[ag.ReplicaID]ag.LSN `json:"flushed,omitempty"`
-	SyncP    []ag.ReplicaID          `json:"sync_members,omitempty"`
-	SyncN    int                     `json:"sync_count"`
-	Config   int64                   `json:"config_revision"`     // of the configuration on which this node acts
-	HandOver *Outcome                `json:"hand_over,omitempty"` // of the last planned failover that this node had to carry out
+	Epoch    ag.Epoch       `json:"epoch"`
+	Rule     ag.Rule        `json:"rule"`
+	Because  string         `json:"because"`
+	Role     ag.Role        `json:"role"`
+	Data     ag.DataState   `json:"data"`
+	Server   ag.ServerState `json:"server"`
+	Copy     ag.CopyID      `json:"copy,omitempty"`
+	Position ag.Position    `json:"position"`
+	// Former is how far copies were that this node held before the present one, as it last reported: those that the
+	// record still counts. One may come back, as from a snapshot of the whole node.
+	Former   map[ag.CopyID]ag.Position `json:"former,omitempty"`
+	Readable bool                      `json:"readable"`           // takes read-only sessions as a secondary
+	Open     bool                      `json:"open"`               // takes writes
+	Stream   bool                      `json:"streaming"`          // a WAL stream from the leader is open
+	Busy     string                    `json:"busy,omitempty"`     // the long action under way
+	Progress string                    `json:"progress,omitempty"` // of that action
+	Members  []ag.Member               `json:"members,omitempty"`  // as primary: members whose stream is open
+	Flushed  map[ag.ReplicaID]ag.LSN   `json:"flushed,omitempty"`
+	SyncP    []ag.ReplicaID            `json:"sync_members,omitempty"`
+	SyncN    int                       `json:"sync_count"`
+	Config   int64                     `json:"config_revision"`     // of the configuration on which this node acts
+	HandOver *Outcome                  `json:"hand_over,omitempty"` // of the last planned failover that this node had to carry out
 
 	Mute  []ag.ReplicaID    `json:"mute,omitempty"`      // as primary: members whose stream is open and that do not acknowledge
 	Waits time.Duration     `json:"waits_ns,omitempty"`  // as primary: how long commits have waited for acknowledgements that do not come; 0: they do not
@@ -108,9 +111,7 @@ func (a *Agent) status(v ag.View, p ag.Plan) Status {
 	}
 	if snap := a.snapshot.Load(); snap != nil {
 		s.Config = snap.GroupRev
-		if was, ok := snap.Statuses[v.Self]; ok && !a.checked.Load() && was.Copy == s.Copy && behind(s.Position, was.Position) {
-			s.Position = was.Position // until checkPast has compared it: it must not be forgotten
-		}
+		a.keepPast(&s, snap.Statuses[v.Self], v.Record)
 	}
 	s.Sees = append([]ag.ReplicaID{}, v.Reach...)
 	if a.cfg.Relays != nil {

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
@@ -185,4 +186,97 @@ func TestDiskThatComesBackOlder(t *testing.T) {
 			})
 		})
 	}
+}
+
+// save returns what puts a whole node, whose agent and server it ends, back to what it is now: the data directory and
+// the marks beside it.
+func (l *lab) save(id ag.ReplicaID) (restore func()) {
+	l.Helper()
+	synctest.Wait() // no file is being replaced
+	marks, data := filepath.Join(l.TempDir(), "marks"), l.Node(id).Save()
+	if err := os.CopyFS(marks, os.DirFS(l.dirs[id])); err != nil {
+		l.Fatal(err)
+	}
+	return func() {
+		l.kill(id)
+		data()
+		if err := errors.Join(os.RemoveAll(l.dirs[id]), os.CopyFS(l.dirs[id], os.DirFS(marks))); err != nil {
+			l.Fatal(err)
+		}
+	}
+}
+
+// An administrator puts a node back to one state of it twice, as from a snapshot of the machine. The first time its
+// copy becomes another one. The second time it has the name again that the record counts, and is the older copy all the
+// same.
+func TestRestoredTwice(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		c := l.Node("c")
+		l.Cut("a", "b", true)
+		was, restore := c.State().Copy, l.save("c")
+		l.write("a")                // c alone has it
+		time.Sleep(7 * time.Second) // c has reported since, and a still counts b
+		l.kill("a")
+		l.kill("b")
+		for range 3 {
+			restore()
+			l.start("c")
+			l.wait("c has another copy", time.Minute, func() bool { return c.State().Copy != was })
+			time.Sleep(10 * time.Second)
+		}
+		l.start("b")
+		for range 200 {
+			if time.Sleep(100 * time.Millisecond); l.leads("b") || l.leads("c") {
+				l.Fatalf("a replica leads without %v", append(l.Lost("b"), l.Lost("c")...))
+			}
+		}
+		l.start("a")
+		l.write(l.leader(time.Minute, "b", "c"))
+	})
+}
+
+// A primary that is put back to one state twice does not lead again as if nothing had been lost.
+func TestPrimaryRestoredTwice(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		was, restore := l.Node("a").State().Copy, l.save("a")
+		l.write("a")
+		time.Sleep(7 * time.Second)
+		for _, id := range l.ids {
+			l.kill(id)
+		}
+		for range 2 {
+			restore()
+			l.start("a")
+			l.wait("a has another copy", time.Minute, func() bool { return l.Node("a").State().Copy != was })
+			time.Sleep(20 * time.Second)
+			if l.leads("a") {
+				t.Fatalf("it leads without %v", l.Lost("a"))
+			}
+		}
+		l.start("b")
+		l.start("c")
+		l.write(l.leader(time.Minute, "a"))
+	})
+}
+
+// A node that is put back, and then comes back as it was before that, holds everything, and counts.
+func TestRestoredByMistake(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		c := l.Node("c")
+		l.Cut("a", "b", true)
+		was, older := c.State().Copy, l.save("c")
+		l.write("a") // c alone has it
+		time.Sleep(7 * time.Second)
+		l.kill("a")
+		l.kill("b")
+		newest := l.save("c")
+		older()
+		l.start("c")
+		l.wait("c has another copy", time.Minute, func() bool { return c.State().Copy != was })
+		time.Sleep(10 * time.Second)
+		newest()
+		l.start("c")
+		l.start("b")
+		l.write(l.leader(time.Minute, "a"))
+	})
 }

@@ -26,10 +26,11 @@ func TestSwarm(t *testing.T) {
 }
 
 func (l *lab) swarm(r *rand.Rand) {
+	back := map[ag.ReplicaID]func() bool{}
 	for i := range 25 {
 		id := l.ids[r.IntN(len(l.ids))]
 		n := l.Node(id)
-		switch r.IntN(12) {
+		switch r.IntN(15) {
 		case 0, 1:
 			l.Isolate(id, true)
 		case 2, 3:
@@ -52,6 +53,12 @@ func (l *lab) swarm(r *rand.Rand) {
 			n.Hang(r.IntN(2) == 0)
 		case 11:
 			n.StuckReaders(r.IntN(2) == 0)
+		case 12, 13, 14:
+			if back[id] == nil {
+				back[id] = l.saved(id)
+			} else if back[id]() {
+				l.start(id)
+			}
 		}
 		for range r.IntN(20) {
 			_ = l.WriteWithin(l.ids[r.IntN(len(l.ids))], time.Duration(1+r.IntN(300))*time.Millisecond)
@@ -81,6 +88,23 @@ func (l *lab) swarm(r *rand.Rand) {
 	l.write(next)
 	for _, id := range l.ids {
 		l.wait("clients are served where they may be", time.Minute, func() bool { return l.undisturbed(id, next) })
+	}
+}
+
+// saved returns a function that puts a node back to what it is now, and reports whether it has. It does so only if the
+// node has reported since that its copy was further: of the last seconds nobody knows that. The copy that led last
+// stays: it may be the only one.
+func (l *lab) saved(id ag.ReplicaID) (back func() bool) {
+	was, restore := l.Node(id).State(), l.save(id)
+	done := false
+	return func() bool {
+		now := l.Record.Snapshot()
+		st := now.Statuses[id]
+		done = done || st.Copy == was.Copy && st.Position.Timeline == was.Position.Timeline && st.Position.LSN > was.Position.LSN
+		if done = done && now.Record.State.Leader != id; done {
+			restore()
+		}
+		return done
 	}
 }
 

@@ -184,6 +184,18 @@ func (n *Node) GiveDisk(lost int, id ag.CopyID) {
 	})
 }
 
+// Save returns what puts the data directory, whose server is down then, back to what it is now.
+func (n *Node) Save() (restore func()) {
+	n.w.mu.Lock()
+	defer n.w.mu.Unlock()
+	data, inside, log, tls := n.data, n.inside, slices.Clone(n.log), slices.Clone(n.tls)
+	return func() {
+		n.locked(func() {
+			n.data, n.inside, n.log, n.tls, n.begun = data, inside, slices.Clone(log), slices.Clone(tls), 0
+		})
+	}
+}
+
 // Crash kills the server as a bug would.
 func (n *Node) Crash() { n.locked(func() { n.stopped("killed by signal 9") }) }
 
