@@ -130,7 +130,7 @@ func (i *Instance) rememberConflicts() error {
 // or buffer-pin conflict is with a session that holds a snapshot; a lock conflict is with those that block it.
 const blockersQuery = `
 SELECT b.pid, coalesce(b.usename::text, ''), coalesce(b.datname::text, '')
-FROM pg_stat_activity s JOIN pg_stat_activity b ON b.backend_type = 'client backend' AND b.application_name <> $1
+FROM pg_stat_activity s JOIN pg_stat_activity b ON b.backend_type = 'client backend' AND (b.application_name = $1 AND b.usename = session_user) IS NOT TRUE
 WHERE s.backend_type = 'startup'
   AND (s.wait_event LIKE 'RecoveryConflict%' AND b.backend_xmin IS NOT NULL
     OR s.wait_event_type = 'BufferPin' AND b.state <> 'idle'
@@ -186,7 +186,7 @@ func (i *Instance) endBlockersOnce(ctx context.Context) (n int, err error) {
 const writersQuery = `
 SELECT pid, coalesce(backend_type, ''), coalesce(usename::text, ''), coalesce(datname::text, '')
 FROM pg_stat_activity
-WHERE pid <> pg_backend_pid() AND application_name IS DISTINCT FROM $1
+WHERE pid <> pg_backend_pid() AND (application_name = $1 AND usename = session_user) IS NOT TRUE
   AND (backend_type = 'client backend' AND state <> 'idle'
     OR backend_type NOT IN ('client backend', 'walsender', 'walreceiver', 'walwriter', 'checkpointer', 'background writer', 'startup',
        'archiver', 'logger', 'autovacuum launcher', 'autovacuum worker', 'logical replication launcher', 'slotsync worker', 'walsummarizer',

@@ -208,15 +208,24 @@ func testSlotAdvances(t *testing.T, p, s *server) {
 	}
 }
 
-// testConflicts holds that a long read on the secondary delays replay until PauseConflicts cancels it.
+// testConflicts holds that a long read on the secondary delays replay until PauseConflicts cancels it. The reader gives
+// its session the name of the agent's.
 func testConflicts(t *testing.T, p, s *server) {
 	ctx := t.Context()
 	s.sql("ALTER SYSTEM SET max_standby_streaming_delay = '-1'", "SELECT pg_reload_conf()")
+	p.sql("CREATE ROLE reader LOGIN", "GRANT SELECT ON t TO reader")
+	made := p.observe().Flush
+	s.waitFor("the role", func(context.Context) error {
+		if o := s.observe(); o.Replay < made {
+			return fmt.Errorf("at %s of %s", o.Replay, made)
+		}
+		return nil
+	})
 	c, err := s.server.ConnConfig("postgres")
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.RuntimeParams["application_name"] = "reader"
+	c.User = "reader"
 	reader, err := pgx.ConnectConfig(ctx, c)
 	if err != nil {
 		t.Fatal(err)

@@ -102,11 +102,11 @@ FROM pg_stat_wal_receiver`
 const walsendersQuery = `
 SELECT pid, coalesce(application_name, ''), coalesce(usename::text, ''), coalesce(host(client_addr), ''), coalesce(state, ''), coalesce(sync_state, ''), sent_lsn::text, write_lsn::text,
        flush_lsn::text, replay_lsn::text, reply_time
-FROM pg_stat_replication WHERE application_name IS DISTINCT FROM $1 ORDER BY application_name, pid`
+FROM pg_stat_replication WHERE (application_name = $1 AND usename = session_user) IS NOT TRUE ORDER BY application_name, pid`
 
 // namesQuery is what tells whose a walsender is. It is asked ten times a second, and its rows are not sorted.
 const namesQuery = `
-SELECT pid, coalesce(application_name, ''), coalesce(state, '') FROM pg_stat_replication WHERE application_name IS DISTINCT FROM $1`
+SELECT pid, coalesce(application_name, ''), coalesce(state, '') FROM pg_stat_replication WHERE (application_name = $1 AND usename = session_user) IS NOT TRUE`
 
 const slotsQuery = `
 SELECT slot_name, slot_type, active, coalesce(active_pid, 0), restart_lsn::text, coalesce(wal_status, ''), temporary

@@ -1,6 +1,10 @@
 package postgres
 
 import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -35,8 +39,64 @@ func TestSettingsOfADatabase(t *testing.T) {
 		return got
 	}
 	want := run("postgres", "CREATE ROLE owner", "CREATE DATABASE theirs OWNER owner")
-	run("postgres", "SET ROLE owner", "ALTER DATABASE theirs SET standard_conforming_strings = off", "ALTER DATABASE theirs SET role = owner", "ALTER DATABASE theirs SET search_path = evil")
+	run("postgres", "SET ROLE owner", "ALTER DATABASE theirs SET standard_conforming_strings = off", "ALTER DATABASE theirs SET role = owner", "ALTER DATABASE theirs SET search_path = evil", "ALTER DATABASE theirs SET local_preload_libraries = none")
 	if got := run("theirs"); got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
+}
+
+// TestNameOfTheAgent has a role give its sessions the name of the agent's. They are ended as others are, and seen: only
+// a session of the superuser is the agent's.
+func TestNameOfTheAgent(t *testing.T) {
+	p := newPrimary(t, false)
+	p.sql("CREATE ROLE sly LOGIN REPLICATION")
+	as := func(user string, more map[string]string) *pgx.Conn {
+		t.Helper()
+		c, err := p.server.ConnConfig("postgres")
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.User = user
+		maps.Copy(c.RuntimeParams, more)
+		if more["replication"] != "" {
+			c.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol
+			delete(c.RuntimeParams, "search_path")
+		}
+		conn, err := pgx.ConnectConfig(t.Context(), c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { session.Close(conn) })
+		return conn
+	}
+	begin := func(c *pgx.Conn) {
+		t.Helper()
+		if _, err := c.Exec(t.Context(), "BEGIN; SELECT 1"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	writer, own := as("sly", nil), as(p.server.Superuser, nil)
+	begin(writer)
+	begin(own)
+	if err := p.EndWriters(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if writer.Ping(t.Context()) == nil || own.Ping(t.Context()) != nil {
+		t.Error("the session of the role goes on, or the agent's was ended")
+	}
+
+	stream := as("sly", map[string]string{"replication": "true"})
+	go func() { // ends with the connection
+		_, _ = stream.PgConn().Exec(context.WithoutCancel(t.Context()), "START_REPLICATION PHYSICAL 0/1000000").ReadAll()
+	}()
+	p.waitFor("the stream to be seen", func(ctx context.Context) error {
+		if o := p.observe(); !slices.ContainsFunc(o.Replication, func(w Walsender) bool { return w.User == "sly" }) {
+			return errors.New("it is not")
+		}
+		named, err := p.Walsenders(ctx)
+		if err == nil && len(named) == 0 {
+			err = errors.New("it is not, by its name")
+		}
+		return err
+	})
 }

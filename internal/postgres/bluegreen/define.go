@@ -55,11 +55,14 @@ func (p *Pair) Define(ctx context.Context) (was string, err error) {
 	return was, err
 }
 
+// toolSettings override what the owner of a database may have set for it.
+const toolSettings = "-c synchronous_commit=local -c statement_timeout=0 -c lock_timeout=0 -c role=none -c default_transaction_read_only=off -c local_preload_libraries="
+
 // tool is a program of green's version.
 func (p *Pair) tool(ctx context.Context, name, sockets string, args ...string) *exec.Cmd {
 	args = append([]string{"-h", sockets, "-p", strconv.Itoa(session.Port), "-U", p.Superuser, "--no-password"}, args...)
 	cmd := exec.CommandContext(ctx, filepath.Join(p.Install.BinDir, name), args...)
-	cmd.Env, cmd.Dir, cmd.WaitDelay = append(programs.ToolEnv(), "PGOPTIONS=-c synchronous_commit=local -c statement_timeout=0 -c lock_timeout=0 -c role=none"), p.Work, 10*time.Second
+	cmd.Env, cmd.Dir, cmd.WaitDelay = append(programs.ToolEnv(), "PGOPTIONS="+toolSettings), p.Work, 10*time.Second
 	return cmd
 }
 

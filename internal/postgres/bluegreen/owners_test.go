@@ -57,3 +57,30 @@ func TestOwnersWriteTheirRows(t *testing.T) {
 	}
 	w.has(t, "postgres", "SELECT rolsuper FROM pg_roles WHERE rolname = 'owner'", "false")
 }
+
+// TestSettingsOfAnOwner has the owner of a database make its sessions read-only, and load a library that is not there,
+// which must not keep the group from an upgrade: definitions and rows are taken over all the same.
+func TestSettingsOfAnOwner(t *testing.T) {
+	if !asServer(t) {
+		return
+	}
+	w := newTwins(t)
+	w.exec(t, "", "CREATE ROLE owner", "CREATE DATABASE theirs OWNER owner")
+	w.exec(t, "theirs", "CREATE TABLE t (i int PRIMARY KEY)", "INSERT INTO t VALUES (1)", "SET ROLE owner", "ALTER DATABASE theirs SET default_transaction_read_only = on",
+		"ALTER DATABASE theirs SET local_preload_libraries = none")
+	w.filled(t)
+	w.exec(t, "theirs", "INSERT INTO t VALUES (2)")
+	n := 0
+	err := retry.Until(t.Context(), 50*time.Millisecond, func() (bool, error) {
+		c, err := w.Green(t.Context(), "theirs")
+		if err != nil {
+			return false, err
+		}
+		defer session.Close(c)
+		err = c.QueryRow(t.Context(), "SELECT count(*) FROM public.t").Scan(&n)
+		return n == 2, err
+	})
+	if err != nil {
+		t.Fatalf("%d rows: %v", n, err)
+	}
+}

@@ -44,4 +44,4 @@ func quiet(ctx context.Context, c *pgx.Conn) (next uint64, err error) {
 
 // others ends the workers of autovacuum and all sessions that are not of an agent, and waits until they have ended.
 const others = `SELECT pg_terminate_backend(pid, 2000) FROM pg_stat_activity
-	WHERE backend_type = 'autovacuum worker' OR backend_type = 'client backend' AND application_name <> $1 AND pid <> pg_backend_pid()`
+	WHERE backend_type = 'autovacuum worker' OR backend_type = 'client backend' AND (application_name = $1 AND usename = session_user) IS NOT TRUE AND pid <> pg_backend_pid()`

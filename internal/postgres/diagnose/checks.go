@@ -74,9 +74,9 @@ const blocked = `SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'cli
 	HAVING count(*) >= current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
 			- coalesce(current_setting('reserved_connections', true)::int, 0)
 		AND bool_and(state LIKE 'idle in transaction%' OR state = 'active' AND wait_event_type IN ('Lock', 'LWLock', 'BufferPin'))
-			FILTER (WHERE application_name <> $1)
-		AND bool_or(state = 'active') FILTER (WHERE application_name <> $1)
-		AND max(state_change) FILTER (WHERE application_name <> $1) < clock_timestamp() - interval '2 seconds'`
+			FILTER (WHERE (application_name = $1 AND usename = session_user) IS NOT TRUE)
+		AND bool_or(state = 'active') FILTER (WHERE (application_name = $1 AND usename = session_user) IS NOT TRUE)
+		AND max(state_change) FILTER (WHERE (application_name = $1 AND usename = session_user) IS NOT TRUE) < clock_timestamp() - interval '2 seconds'`
 
 // Commit commits an empty transaction with an id, and waits for this server's disk only. It returns ErrBlocked if that
 // succeeded and no other session can work.

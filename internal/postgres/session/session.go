@@ -39,8 +39,8 @@ func (v Server) Version() int {
 
 // Params are the settings of the agent's sessions (docs/internals/postgresql.md, "Sessions of the agent"). They
 // override the settings of roles and databases: these sessions do not time out, do not wait for secondaries, do not
-// find other users' functions, stay the superuser's, and read a quoted text as it was quoted. The owner of a database
-// may set all of these for it.
+// find other users' functions, load no library, stay the superuser's, and read a quoted text as it was quoted. The
+// owner of a database may set all of these for it; a library that is not there would lock even the superuser out.
 func (v Server) Params() map[string]string {
 	p := map[string]string{
 		"application_name":                    Name,
@@ -55,6 +55,7 @@ func (v Server) Params() map[string]string {
 		"datestyle":                           "ISO",
 		"role":                                "none",
 		"standard_conforming_strings":         "on",
+		"local_preload_libraries":             "",
 	}
 	if v.Version() >= 17 {
 		p["transaction_timeout"] = "0"
