@@ -146,6 +146,9 @@ func (l *look) sides(ctx context.Context, v *ag.View) error {
 	case len(missing) > 0:
 		l.obstacle("the programs of PostgreSQL %d on %s are not complete: %s", l.req.To, l.s.Self, strings.Join(missing, ", "))
 	}
+	if why := pgupgrade.Unsafe(to); why != "" {
+		l.obstacle("%s on %s", why, l.s.Self)
+	}
 	l.u.To.Version, l.u.To.BinDir = to.Version, to.BinDir
 	l.plan.From = api.MajorSide{Major: now.Major, Version: now.Version, BinDir: now.BinDir, Data: l.u.From.Data}
 	l.plan.To = api.MajorSide{Major: l.req.To, Version: to.Version, BinDir: to.BinDir, Data: l.u.To.Data}
@@ -325,6 +328,7 @@ func (l *look) contents(ctx context.Context) (err error) {
 	l.plan.Size, l.u.To.Initdb = l.old.Size, l.old.Initdb
 	l.plan.Obstacles = append(l.plan.Obstacles, l.old.Obstacles...)
 	l.archive()
+	l.owners()
 	need := int64(emptyRoom)
 	l.plan.Outage = fixedTime
 	if !l.req.Link {
@@ -353,6 +357,20 @@ func (l *look) contents(ctx context.Context) (err error) {
 		}
 	}
 	return nil
+}
+
+// owners says whose functions the superuser may run. No way is known to take definitions over without that.
+func (l *look) owners() {
+	const most = 50
+	names := l.old.Owners
+	if len(names) == 0 {
+		return
+	}
+	more := ""
+	if n := len(names) - most; n > 0 {
+		names, more = names[:most], fmt.Sprintf(" and %d more", n)
+	}
+	l.note("the superuser of the new cluster takes the definitions over, and functions and domains that others have made may run as the superuser then. Go on only if you trust their owners with every database: %s%s", strings.Join(names, ", "), more)
 }
 
 // archive looks at the archive. That of this group's backups stays: its tool refuses WAL of another cluster, until it

@@ -3,6 +3,7 @@ package majors
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
@@ -100,6 +101,21 @@ func TestArchive(t *testing.T) {
 		l.archive()
 		if all := strings.Join(l.plan.Obstacles, "\n"); (all == "") != (c.says == "") || !strings.Contains(all, c.says) || l.u.Archive != c.kept || (len(l.plan.Notes) > 0) != c.kept {
 			t.Errorf("%+v: %+v", c, l.plan)
+		}
+	}
+}
+
+// TestOwnersAreNamed holds that a look names the roles whose functions the superuser may run, and not without end.
+func TestOwnersAreNamed(t *testing.T) {
+	for _, n := range []int{0, 1, 50, 70} {
+		l := &look{}
+		for i := range n {
+			l.old.Owners = append(l.old.Owners, fmt.Sprint("r", i))
+		}
+		l.owners()
+		all := strings.Join(l.plan.Notes, "\n")
+		if (all == "") != (n == 0) || n > 0 && !strings.Contains(all, "r0") || strings.Contains(all, "and 20 more") != (n == 70) || strings.Contains(all, "r50") {
+			t.Errorf("%d owners: %s", n, all)
 		}
 	}
 }

@@ -127,6 +127,41 @@ func TestRealServerWhatDoesNotGoAlong(t *testing.T) {
 	}
 }
 
+// TestRealServerOwners has a role that is no superuser plant functions that take all rights where one runs them. The
+// look has to name the role as long as PostgreSQL runs them while it takes the definitions over.
+func TestRealServerOwners(t *testing.T) {
+	if os.Getenv("COTERIE_LONG") == "" {
+		t.Skip("runs pg_upgrade; COTERIE_LONG=1 runs it")
+	}
+	if !asServer(t, t.Name()) {
+		return
+	}
+	c := newCluster(t)
+	if d := c.describe(t); len(d.Owners) > 0 {
+		t.Errorf("owners in a cluster that has none: %q", d.Owners)
+	}
+	c.exec(t, `CREATE ROLE "sly one"`, "CREATE ROLE honest", `CREATE SCHEMA s AUTHORIZATION "sly one"`, "GRANT CREATE ON SCHEMA public TO honest", "SET ROLE honest", "CREATE TABLE public.plain (i int)",
+		"RESET ROLE", `SET ROLE "sly one"`,
+		`CREATE FUNCTION s.takes() RETURNS void LANGUAGE plpgsql AS $f$ BEGIN
+			IF (SELECT rolsuper FROM pg_catalog.pg_roles WHERE rolname = current_user) THEN ALTER ROLE "sly one" SUPERUSER; END IF; END $f$`,
+		"CREATE FUNCTION s.hides(i int) RETURNS bool IMMUTABLE LANGUAGE plpgsql AS $f$ BEGIN PERFORM s.takes(); RETURN true; END $f$",
+		"CREATE TABLE s.parent (i int) PARTITION BY LIST (i)", "CREATE TABLE s.part (i int CHECK (s.hides(1)))", "ALTER TABLE s.parent ATTACH PARTITION s.part FOR VALUES IN (1)")
+	if d := c.describe(t); len(d.Owners) != 1 || d.Owners[0] != "sly one" {
+		t.Errorf("owners %q", d.Owners)
+	}
+	c.stop(t, c.job.Old)
+	if err := c.job.Make(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	c.start(t, c.job.New)
+	conn := c.connect(t, "postgres")
+	defer func() { _ = conn.Close(context.WithoutCancel(t.Context())) }()
+	var took bool
+	if err := conn.QueryRow(t.Context(), "SELECT rolsuper FROM pg_roles WHERE rolname = 'sly one'").Scan(&took); err != nil || !took {
+		t.Errorf("the function did not run as the superuser (%v): PostgreSQL %s may have mended that, and the look need not name owners for it", err, c.job.New.Install.Version)
+	}
+}
+
 // describe looks at the running server.
 func (c *cluster) describe(t *testing.T) pgupgrade.Cluster {
 	t.Helper()

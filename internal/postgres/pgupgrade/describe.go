@@ -26,6 +26,7 @@ type Cluster struct {
 	Size       int64    // of its databases, in bytes
 	Extensions []string // in any database
 	Libraries  []string // that its servers load at their start
+	Owners     []string // other roles than superusers with functions or domains, which the new cluster's superuser may run
 	Obstacles  []string // what cannot go along
 	Archive    Archive
 }
@@ -73,8 +74,10 @@ func Describe(ctx context.Context, open func(ctx context.Context, database strin
 			return c, err
 		}
 	}
-	slices.Sort(c.Extensions)
-	c.Extensions = slices.Compact(c.Extensions)
+	for _, list := range []*[]string{&c.Extensions, &c.Owners} {
+		slices.Sort(*list)
+		*list = slices.Compact(*list)
+	}
 	return c, nil
 }
 
@@ -189,17 +192,27 @@ func (c *Cluster) lookInto(ctx context.Context, open func(ctx context.Context, d
 		return fmt.Errorf("look into database %s: %w", database, err)
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
-	rows, err := conn.Query(ctx, "SELECT extname::text FROM pg_extension WHERE extname <> 'plpgsql'")
-	if err != nil {
-		return fmt.Errorf("look into database %s: %w", database, err)
+	for _, q := range []struct {
+		sql string
+		to  *[]string
+	}{{"SELECT extname::text FROM pg_extension WHERE extname <> 'plpgsql'", &c.Extensions}, {owners, &c.Owners}} {
+		rows, err := conn.Query(ctx, q.sql)
+		if err != nil {
+			return fmt.Errorf("look into database %s: %w", database, err)
+		}
+		names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil {
+			return fmt.Errorf("look into database %s: %w", database, err)
+		}
+		*q.to = append(*q.to, names...)
 	}
-	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		return fmt.Errorf("look into database %s: %w", database, err)
-	}
-	c.Extensions = append(c.Extensions, names...)
 	return nil
 }
+
+// owners are the roles whose functions and checks of domains the superuser may run who restores the definitions of a
+// database. PostgreSQL evaluates what is constant in a check, a generated column, a bound of a partition or the initial
+// value of an aggregate while it takes that over, as the user who says so. An extension may have been given members.
+const owners = `SELECT DISTINCT r.rolname::text FROM (SELECT proowner FROM pg_proc UNION SELECT typowner FROM pg_type WHERE typtype = 'd') x (owner) JOIN pg_roles r ON r.oid = x.owner WHERE NOT r.rolsuper`
 
 // Lacks lists the extensions and libraries that an installation does not have. known is false where the installation
 // has no pg_config to say where they would be.

@@ -61,6 +61,19 @@ func Missing(from, to programs.Install) (names []string) {
 	return names
 }
 
+// repaired are the first minor releases whose pg_dump leaves no line break in what it writes about a name. With an
+// earlier one the owner of an object can put a statement, or a command of psql, into its name (CVE-2025-8715): the
+// superuser executes it when the definitions are taken over, or this process's user does.
+var repaired = map[int]int{15: 14, 16: 10, 17: 6}
+
+// Unsafe returns why the programs of an installation must not take definitions over; "": they may.
+func Unsafe(to programs.Install) string {
+	if least, ok := repaired[to.Major]; ok && to.Num < to.Major*10000+least {
+		return fmt.Sprintf("the pg_dump of PostgreSQL %s has the owner of an object run commands as this node's user by the object's name (CVE-2025-8715); install %d.%d or later", to.Version, to.Major, least)
+	}
+	return ""
+}
+
 func there(path string) bool {
 	_, err := os.Lstat(path)
 	return err == nil

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/coteriedb/coterie/internal/postgres/pgupgrade"
+	"github.com/coteriedb/coterie/internal/postgres/programs"
 )
 
 // TestForeignDirectories holds that no look and no upgrade removes a directory that it has not made, or ends a process
@@ -58,6 +59,18 @@ func TestForeignDirectories(t *testing.T) {
 			if _ = process.Wait(); process.ProcessState.Sys().(syscall.WaitStatus).Signal() != syscall.SIGTERM {
 				t.Errorf("%s at %s: a process was ended there: %v", c.name, place, process.ProcessState)
 			}
+		}
+	}
+}
+
+// TestUnsafePrograms holds that programs are refused whose pg_dump lets the owner of an object run commands.
+func TestUnsafePrograms(t *testing.T) {
+	for version, unsafe := range map[programs.Install]bool{
+		{Major: 15, Num: 150013}: true, {Major: 15, Num: 150014}: false, {Major: 16, Num: 160009}: true, {Major: 16, Num: 160010}: false,
+		{Major: 17, Num: 170000}: true, {Major: 17, Num: 170005}: true, {Major: 17, Num: 170006}: false, {Major: 18, Num: 180000}: false, {}: false,
+	} {
+		if why := pgupgrade.Unsafe(version); (why != "") != unsafe {
+			t.Errorf("%d: %q", version.Num, why)
 		}
 	}
 }
