@@ -40,6 +40,9 @@ func TestSettingsOfADatabase(t *testing.T) {
 	}
 	want := run("postgres", "CREATE ROLE owner", "CREATE DATABASE theirs OWNER owner")
 	run("postgres", "SET ROLE owner", "ALTER DATABASE theirs SET standard_conforming_strings = off", "ALTER DATABASE theirs SET role = owner", "ALTER DATABASE theirs SET search_path = evil", "ALTER DATABASE theirs SET local_preload_libraries = none")
+	if faults, err := p.Databases(t.Context(), []string{"theirs"}); err != nil || len(faults) > 0 { // they have the group fail over
+		t.Errorf("faults of the database %v, %v", faults, err)
+	}
 	if got := run("theirs"); got != want {
 		t.Errorf("%s, want %s", got, want)
 	}

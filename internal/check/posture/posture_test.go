@@ -305,7 +305,7 @@ func TestRoles(t *testing.T) {
 	defer func() { _ = conn.Close(context.Background()) }()
 	if _, err := conn.Exec(t.Context(), `CREATE ROLE boss SUPERUSER LOGIN PASSWORD 'x'; CREATE ROLE reader LOGIN; CREATE ROLE readers; GRANT pg_read_server_files TO readers; GRANT readers TO reader;
 CREATE ROLE copier REPLICATION; CREATE ROLE old PASSWORD 'md5d41d8cd98f00b204e9800998ecf8427e'; CREATE EXTENSION postgres_fdw;
-CREATE SERVER self FOREIGN DATA WRAPPER postgres_fdw; CREATE USER MAPPING FOR reader SERVER self OPTIONS (password_required 'false');
+CREATE SERVER self FOREIGN DATA WRAPPER postgres_fdw; CREATE USER MAPPING FOR reader SERVER self OPTIONS (password_required 'FALSE');
 UPDATE pg_language SET lanpltrusted = false WHERE lanname = 'plpgsql'; CREATE FUNCTION f() RETURNS int LANGUAGE plpgsql AS 'BEGIN RETURN 1; END'`); err != nil {
 		t.Fatal(err)
 	}
@@ -328,5 +328,46 @@ CREATE ROLE nina LOGIN PASSWORD 'x'; CREATE ROLE vito LOGIN IN ROLE coterie_view
 	}
 	if f := questions[0].judge(slices.Repeat([]string{"x"}, 13)); !strings.HasSuffix(f.What, "and 3 more") {
 		t.Error(f.What)
+	}
+}
+
+// TestOwnerHidesNothing has the owner of a database set for it what a look would see less by, or fail.
+func TestOwnerHidesNothing(t *testing.T) {
+	if testing.Short() {
+		t.Skip("runs a real server")
+	}
+	t.Parallel()
+	s, err := pgtest.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Remove() })
+	cfg, err := pgx.ParseConfig(s.DSN())
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := pgx.ConnectConfig(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(context.Background()) }()
+	for _, sql := range []string{
+		"CREATE ROLE owner", "CREATE DATABASE theirs OWNER owner", "SET ROLE owner", "ALTER DATABASE theirs SET role = owner", "ALTER DATABASE theirs SET local_preload_libraries = none",
+		"ALTER DATABASE theirs SET statement_timeout = 1",
+	} {
+		if _, err := conn.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cfg.Database, cfg.RuntimeParams = "theirs", params()
+	look, err := pgx.ConnectConfig(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = look.Close(context.Background()) }()
+	var got string
+	err = look.QueryRow(t.Context(), "SELECT concat_ws(' ', (SELECT rolsuper FROM pg_roles WHERE rolname = current_user), current_setting('transaction_read_only'), current_setting('statement_timeout'))").Scan(&got)
+	if err != nil || got != "t on 10s" {
+		t.Errorf("%q, %v", got, err)
 	}
 }

@@ -3,6 +3,7 @@ package posture
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"slices"
@@ -13,6 +14,7 @@ import (
 	"github.com/coteriedb/coterie/internal/check"
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/lib/unixuser"
+	"github.com/coteriedb/coterie/internal/postgres/session"
 )
 
 // question asks the server for names, and says what they mean.
@@ -55,7 +57,7 @@ AND EXISTS (SELECT 1 FROM pg_proc p WHERE p.prolang = l.oid AND p.proname NOT LI
 	},
 	{
 		query: `SELECT current_database() || '.' || srvname || ' (' || usename || ')' FROM pg_user_mappings
-WHERE umoptions::text ~ 'password_required=(false|off|0|no)' ORDER BY 1`,
+WHERE umoptions::text ~* 'password_required=(false|off|0)' ORDER BY 1`,
 		each: true, what: "user mappings with password_required=false", good: "no user mapping does without a password",
 		why: "by the server's socket, which trusts its user, they lead to any role", run: "DROP USER MAPPING, or require a password",
 	},
@@ -114,7 +116,7 @@ func ask(ctx context.Context, l config.Layout, user, database, query string) ([]
 		return nil, err
 	}
 	cfg.Host, cfg.User, cfg.Database = l.Sockets(), user, database
-	cfg.RuntimeParams = map[string]string{"search_path": "pg_catalog", "application_name": "coterie check", "statement_timeout": "10s", "default_transaction_read_only": "on"}
+	cfg.RuntimeParams = params()
 	if os.Getuid() == 0 {
 		cfg.DialFunc = func(_ context.Context, _, address string) (net.Conn, error) { return unixuser.Dial(address, l.Owner()) }
 	}
@@ -128,4 +130,11 @@ func ask(ctx context.Context, l config.Layout, user, database, query string) ([]
 		return nil, err
 	}
 	return pgx.CollectRows(rows, pgx.RowTo[string])
+}
+
+// params are the settings of a look. They override those of a database, by which its owner could hide something.
+func params() map[string]string {
+	p := session.Server{}.Params()
+	maps.Copy(p, map[string]string{"application_name": "coterie check", "statement_timeout": "10s", "default_transaction_read_only": "on"})
+	return p
 }
