@@ -267,7 +267,7 @@ var rules = []rule{
 	},
 	{"provision/preflight", []string{"check", "endpoint", "endpoint/certs", "postgres", "postgres/", "ag", "config", "lib/"}, "there is no group and no node yet"},
 	{"check", []string{"backup", "backup/planfile", "node", "node/", "admin/", "etcd", "etcd/embedded", "postgres", "postgres/", "endpoint", "ag", "config", "lib/"}, "probes look at what a node is made of"},
-	{"check/posture", []string{"check", "node/hooks", "node/webhooks", "admin/api", "listener/hba", "listener/clientcert", "ag", "config", "lib/"}, "judges what a node is exposed to, by what an administrator could look at"},
+	{"check/posture", []string{"check", "node/hooks", "node/webhooks", "admin/api", "listener/hba", "listener/clientcert", "postgres/session", "ag", "config", "lib/"}, "judges what a node is exposed to, by what an administrator could look at; its sessions are as the agent's, so that no owner changes them"},
 	{"support", []string{"lib/"}, "reads files and removes secrets, and asks nobody"},
 	{"cli/supportcmd", []string{"cli", "cli/sqlrun", "support", "admin/api", "admin/console", "config", "lib/"}, "a command parses and prints"},
 	{"cli", []string{"admin/api", "ag", "config", "lib/"}, "what commands share"},
