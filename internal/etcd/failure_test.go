@@ -3,6 +3,7 @@ package etcd
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -70,5 +71,59 @@ func TestMemberOnFullDisk(t *testing.T) {
 	began := time.Now()
 	if err := full.Close(); !errors.Is(err, embedded.ErrFailed) || time.Since(began) > 5*time.Second {
 		t.Errorf("closing it: %v after %v", err, time.Since(began))
+	}
+}
+
+// TestDamagedFilesEndNoProcess: damage that etcd meets in a goroutine of its own is found before etcd looks, and is
+// told from a torn end of the log and from a database that is not made yet.
+func TestDamagedFilesEndNoProcess(t *testing.T) {
+	rewrite := func(pattern string, change func([]byte) []byte) func(dir string) error {
+		return func(dir string) error {
+			found, err := filepath.Glob(filepath.Join(dir, "member", pattern))
+			if err != nil || len(found) == 0 {
+				return fmt.Errorf("no %s: %w", pattern, err)
+			}
+			b, err := os.ReadFile(found[0])
+			if err != nil {
+				return err
+			}
+			return os.WriteFile(found[0], change(b), 0o600)
+		}
+	}
+	overwrite := func(from, to int) func([]byte) []byte {
+		return func(b []byte) []byte {
+			if to == 0 {
+				to = len(b)
+			}
+			copy(b[from:to], strings.Repeat("damaged ", to/8+1))
+			return b
+		}
+	}
+	shorten := func(to int) func([]byte) []byte { return func(b []byte) []byte { return b[:to] } }
+	for name, c := range map[string]struct {
+		spoil   func(dir string) error
+		corrupt bool
+	}{
+		"a record of the log":   {rewrite("wal/*.wal", overwrite(100, 400)), true},
+		"an empty log":          {rewrite("wal/*.wal", shorten(0)), true},
+		"pages of the database": {rewrite("snap/db", overwrite(8192, 0)), true},
+		"all of the database":   {rewrite("snap/db", overwrite(0, 0)), true},
+		"half a database":       {rewrite("snap/db", shorten(5000)), true},
+		"a database not made":   {rewrite("snap/db", shorten(0)), false},
+		"nothing":               {func(string) error { return nil }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newCluster(t, "n1").nodes["n1"]
+			n.stop()
+			ok(t, c.spoil(n.config.Dir))
+			m, err := embedded.Start(testContext(t), n.config)
+			if err == nil {
+				ok(t, m.Ready(testContext(t)))
+				ok(t, m.Close())
+			}
+			if errors.Is(err, embedded.ErrCorrupt) != c.corrupt || errors.Is(err, embedded.ErrFailed) != c.corrupt || (err != nil) != c.corrupt {
+				t.Errorf("it starts with %v", err)
+			}
+		})
 	}
 }

@@ -129,6 +129,9 @@ func Start(ctx context.Context, c Config) (*Member, error) {
 			return nil, fmt.Errorf("start the quorum member: %w", err)
 		}
 	}
+	if err := checkFiles(c.Dir); err != nil {
+		return nil, fmt.Errorf("start the quorum member: %w", err)
+	}
 	if err := m.start(ctx, cfg); err != nil {
 		return nil, fmt.Errorf("start the quorum member: %w", err)
 	}
@@ -281,7 +284,7 @@ func (m *Member) start(ctx context.Context, cfg *embed.Config) error {
 func startEtcd(cfg *embed.Config) (e *embed.Etcd, err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			err = fmt.Errorf("etcd gave up: %v", p)
+			err = fmt.Errorf("%w: %v", ErrFailed, p)
 		}
 	}()
 	return embed.StartEtcd(cfg)

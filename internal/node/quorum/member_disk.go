@@ -81,6 +81,8 @@ func (s *Service) supervise(ctx context.Context, has bool) (done bool, err error
 			return true, s.restartMember(ctx, m)
 		}
 		return s.watchMember(m)
+	case errors.Is(s.failed, embedded.ErrCorrupt): // no start of it can succeed: see replaceMember
+		return false, nil
 	case s.failed != nil:
 		return true, s.restartAgent(ctx)
 	case has && s.wasMember():
@@ -117,7 +119,7 @@ func (s *Service) lowOn(free int64) string {
 func (s *Service) suspendMember(why string) {
 	s.member.Store(nil)
 	s.store.Refresh()
-	text := fmt.Sprintf("%s; the quorum's member begins again by itself %s", why, s.beginsAgain())
+	text := why + "; " + s.beginsAgain()
 	if old := s.missing.Swap(&text); old == nil {
 		s.Logger.Error("this node does not vote in the quorum", "because", text)
 	}
@@ -125,15 +127,21 @@ func (s *Service) suspendMember(why string) {
 
 // beginsAgain returns when the member that does not run is started, and what helps it.
 func (s *Service) beginsAgain() string {
-	room := fmt.Sprintf("when %d MB are free there", startAbove>>20)
+	again, room := "the quorum's member begins again by itself ", fmt.Sprintf("when %d MB are free there", startAbove>>20)
 	switch {
 	case s.failed == nil:
+	case errors.Is(s.failed, embedded.ErrCorrupt) && s.Node.Kind == "witness":
+		return fmt.Sprintf("run coterie member replace %s on a replica, and here coterie destroy and what the first command prints", s.self)
+	case errors.Is(s.failed, embedded.ErrCorrupt) && len(s.Members.Voters()) < 2:
+		return "stop this agent, and found the quorum anew: coterie recover"
+	case errors.Is(s.failed, embedded.ErrCorrupt):
+		return "another member begins in its place by itself, once a majority of the other votes answers"
 	case errors.Is(s.failed, embedded.ErrNoSpace):
 		room += fmt.Sprintf(", and %s after it gave up at the earliest", age(fullPause))
 	default:
-		return fmt.Sprintf("%s after it gave up; log/agent.log has more", age(brokenPause))
+		return again + fmt.Sprintf("%s after it gave up; log/agent.log has more", age(brokenPause))
 	}
-	return room + ": remove what does not belong on that disk, or enlarge it"
+	return again + room + ": remove what does not belong on that disk, or enlarge it"
 }
 
 // age returns a pause of whole minutes as people say it.

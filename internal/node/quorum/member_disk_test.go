@@ -163,8 +163,72 @@ func TestNoVoteSaysWhenItVotesAgain(t *testing.T) {
 		"10 min after it gave up; log/agent.log has more":                       embedded.ErrFailed,
 	} {
 		s := Service{failed: failed}
-		if got := s.beginsAgain(); !strings.HasPrefix(got, want) {
+		if got := s.beginsAgain(); !strings.HasPrefix(strings.TrimPrefix(got, "the quorum's member begins again by itself "), want) {
 			t.Errorf("%v: %s", failed, got)
 		}
+	}
+}
+
+// TestDamagedMemberIsReplaced: a member whose files are damaged costs a replica its vote until a majority of the others
+// answers. Then the quorum removes it, and another one begins in its place. The agent is never restarted for it.
+func TestDamagedMemberIsReplaced(t *testing.T) {
+	damaged := fmt.Errorf("%w: %w", embedded.ErrFailed, embedded.ErrCorrupt)
+	b := newBed(t)
+	b.mark(t)
+	b.startErr = damaged
+	if err := b.startMember(t.Context()); err != nil || !strings.Contains(b.NoVote(), "another member begins in its place by itself") {
+		t.Fatalf("%q, %v", b.NoVote(), err)
+	}
+	turn := func() {
+		t.Helper()
+		b.clock = b.clock.Add(brokenPause)
+		if err := b.membershipTurn(t.Context()); err != nil || b.restarts > 0 {
+			t.Fatalf("%d restarts, %v", b.restarts, err)
+		}
+		b.snap.Group = b.etcd.group // as the agent reads it
+	}
+	b.view.Quorum = false
+	turn()
+	b.view.Quorum = true
+	b.alter(func(g *ag.Group) { g.Replicas[0].Suspended = true }) // its removal is under way
+	turn()
+	if b.etcd.group.Replicas[0].EtcdID != 1 || len(b.etcd.removed) > 0 || !b.wasMember() {
+		t.Fatalf("without a majority, or while it is removed: %+v, removed %v", b.etcd.group.Replicas[0], b.etcd.removed)
+	}
+	b.alter(func(g *ag.Group) { g.Replicas[0].Suspended = false })
+	turn()
+	if b.etcd.group.Replicas[0].EtcdID != 0 || !slices.Equal(b.etcd.removed, []uint64{1}) || !b.wasMember() {
+		t.Fatalf("%+v, removed %v, still a member %v", b.etcd.group.Replicas[0], b.etcd.removed, b.wasMember())
+	}
+	turn()
+	if b.wasMember() || b.NoVote() != "" {
+		t.Fatalf("its files are there: %v, %q", b.wasMember(), b.NoVote())
+	}
+	b.startErr = nil
+	turn()
+	if b.etcd.group.Replicas[0].EtcdID != 7 || b.running() == nil {
+		t.Errorf("%+v", b.etcd.group.Replicas[0])
+	}
+
+	w := newBed(t)
+	w.mark(t)
+	w.startErr, w.Node.Kind = damaged, "witness"
+	w.alter(func(g *ag.Group) { g.Replicas[0].AvailabilityMode = ag.ConfigurationOnly })
+	if err := w.startMember(t.Context()); err != nil || !strings.Contains(w.NoVote(), "coterie member replace n1") {
+		t.Errorf("a witness: %q, %v", w.NoVote(), err)
+	}
+	if err := w.membershipTurn(t.Context()); err != nil || len(w.etcd.removed) > 0 {
+		t.Errorf("a witness removed %v, %v", w.etcd.removed, err)
+	}
+
+	alone := newBed(t)
+	alone.mark(t)
+	alone.startErr = damaged
+	alone.alter(noOtherVotes)
+	if err := alone.startMember(t.Context()); err != nil || !strings.Contains(alone.NoVote(), "coterie recover") {
+		t.Errorf("the only voter: %q, %v", alone.NoVote(), err)
+	}
+	if err := alone.membershipTurn(t.Context()); err != nil || len(alone.etcd.removed) > 0 {
+		t.Errorf("the only voter removed %v, %v", alone.etcd.removed, err)
 	}
 }

@@ -4,11 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"path/filepath"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/agent"
 	"github.com/coteriedb/coterie/internal/etcd/embedded"
 	"github.com/coteriedb/coterie/internal/lib/durable"
 	"github.com/coteriedb/coterie/internal/lib/fault"
@@ -53,6 +57,9 @@ func (s *Service) membershipTurn(ctx context.Context) error {
 	}
 	if done, err := s.supervise(ctx, ok && self.EtcdID != 0); done {
 		return err
+	}
+	if errors.Is(s.failed, embedded.ErrCorrupt) {
+		return s.replaceMember(ctx, snap, self)
 	}
 	switch {
 	case ok && self.Voter && self.EtcdID == 0 && m != nil && errors.Is(m.Err(), embedded.ErrRemoved):
@@ -143,15 +150,48 @@ func (s *Service) voteTaken(ctx context.Context, id uint64) error {
 	})
 }
 
+// replaceMember begins with another member after the files of this node's are damaged. The quorum removes the old one
+// first: it has lost what it promised by its votes. A node without other voters has nobody who could do that, and a
+// witness cannot write the configuration.
+func (s *Service) replaceMember(ctx context.Context, snap *agent.Snapshot, self ag.Replica) error {
+	v := s.View()
+	if !self.Voter || self.Suspended || !self.HasData() || v == nil || !v.Quorum {
+		return nil
+	}
+	if self.EtcdID != 0 {
+		if snap.Group.Voting() < 2 {
+			return nil
+		}
+		if err := s.takeVote(ctx, self.EtcdID); err != nil {
+			return fmt.Errorf("take the vote of the member whose files are damaged: %w", err)
+		}
+		fault.Point("vote.replaced") // the quorum has removed the damaged member; the configuration counts its vote
+		return s.voteTaken(ctx, self.EtcdID)
+	}
+	fault.Point("vote.uncounted") // nobody counts the damaged member; its files are there
+	if err := s.dropMember(); err != nil {
+		return err
+	}
+	s.Logger.Warn("the damaged files of this node's quorum member are removed", "because", s.failed)
+	s.failed = nil
+	s.missing.Store(nil)
+	return nil
+}
+
 // giveBackVote has the quorum count this node's member no more. The member MUST run until then: without it the others
 // may be no majority, and could never take its vote.
 func (s *Service) giveBackVote(ctx context.Context, m member) error {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	if err := s.calls.RemoveMember(ctx, m.ID()); err != nil {
+	if err := s.takeVote(ctx, m.ID()); err != nil {
 		return fmt.Errorf("give this node's vote back: %w", err)
 	}
 	return nil
+}
+
+// takeVote has the quorum remove a member of this node.
+func (s *Service) takeVote(ctx context.Context, id uint64) error {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	return s.calls.RemoveMember(ctx, id)
 }
 
 // stopVoting closes a member that the group has removed, and deletes its log, which must never be used again.
@@ -160,9 +200,27 @@ func (s *Service) stopVoting(m member) error {
 	s.store.Refresh()
 	err := m.Close()
 	s.Logger.Info("this node does not vote in the quorum any more")
-	// The mark first: a node that has it, and no log, does not start (embedded.ErrLost).
-	if unmarked := durable.Remove(s.Layout.MemberMark()); unmarked != nil {
-		return errors.Join(err, unmarked)
+	return errors.Join(err, s.dropMember())
+}
+
+// dropMember deletes the log of a member that the quorum has removed. The mark goes first: a node that has it, and no
+// log, does not start (embedded.ErrLost).
+func (s *Service) dropMember() error {
+	if err := durable.Remove(s.Layout.MemberMark()); err != nil {
+		return err
 	}
-	return errors.Join(err, os.RemoveAll(s.Layout.Etcd()))
+	fault.Point("vote.unmarked") // no mark says that this node had a member; the files of the member are there
+	left, err := os.ReadDir(s.Layout.Etcd())
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for _, e := range left { // the directory itself may be a file system of its own
+		if err := os.RemoveAll(filepath.Join(s.Layout.Etcd(), e.Name())); err != nil {
+			return err
+		}
+	}
+	if err := os.Remove(s.Layout.Etcd()); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.EBUSY) {
+		return err
+	}
+	return nil
 }

@@ -47,6 +47,7 @@ var Scenarios = []Scenario{
 		"rotate.key", "rotate.fetched", "rotate.changed", "rotate.done", "rotate.preferred", "renew.written",
 	}},
 	{"a lost member is replaced", []string{"replace.removed"}},
+	{"the quorum's store of a member is damaged", []string{"vote.replaced", "vote.uncounted", "vote.unmarked"}},
 	{"a member is removed and joins again", []string{
 		"remove.suspended", "remove.dropped", "remove.unvoted", "remove.unlisted", "remove.settled", "admit.spent", "admit.listed",
 		"join.identity", "join.listener", "join.group", "vote.learner", "vote.unnamed", "vote.launched", "vote.promoted",

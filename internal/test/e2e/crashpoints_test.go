@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"os"
@@ -73,9 +74,33 @@ var plays = map[string]deed{
 	"a lost member is replaced": func(t *testing.T, c *crash, was lab.Status) {
 		c.replaced(t, secondaries(was)[1], func(x string) { c.kill(t, x) })
 	},
+	"the quorum's store of a member is damaged": func(t *testing.T, c *crash, was lab.Status) {
+		x := secondaries(was)[0]
+		c.kill(t, x)
+		damageStore(t, filepath.Join(c.node(x), "etcd", "member", "snap", "db"))
+		c.again(t, x)
+	},
 	"the authority is rotated": func(t *testing.T, c *crash, was lab.Status) {
 		c.command(t, "ca", "rotate", "--node", c.node(*was.Primary))
 	},
+}
+
+// damageStore overwrites every page of a member's database but the first two, by which it would not be one.
+func damageStore(t *testing.T, path string) {
+	t.Helper()
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	st, err := f.Stat()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const kept = 2 * 4096
+	if _, err := f.WriteAt(bytes.Repeat([]byte("damaged "), int(st.Size()-kept)/8), kept); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // unwritten are the scenarios in which nobody may write: they may lose what was not replicated yet.
