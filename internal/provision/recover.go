@@ -11,7 +11,9 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
@@ -236,10 +238,13 @@ func (s *StoppedNode) Follow() error {
 }
 
 // putMemberAside renames the directory of the old quorum member, so that a new one can be made. The old directory is
-// kept.
+// kept. One that is a file system of its own keeps its name, and what is in it gets another.
 func (s *StoppedNode) putMemberAside() error {
-	aside := s.Layout.Etcd() + ".lost-" + time.Now().UTC().Format("20060102T150405Z")
-	err := durable.Rename(s.Layout.Etcd(), aside)
+	aside := ".lost-" + time.Now().UTC().Format("20060102T150405Z")
+	err := durable.Rename(s.Layout.Etcd(), s.Layout.Etcd()+aside)
+	if errors.Is(err, syscall.EBUSY) || errors.Is(err, syscall.EXDEV) {
+		err = durable.Rename(filepath.Join(s.Layout.Etcd(), "member"), filepath.Join(s.Layout.Etcd(), "member"+aside))
+	}
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil
 	}

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/coteriedb/coterie/internal/ag"
@@ -200,6 +201,34 @@ func TestFollow(t *testing.T) {
 
 // TestRecoverLead checks a whole recovery on a member with data: the refusals before it, its files, and that it can be
 // run again after a crash between any two of them.
+// TestMemberAsideOfItsOwnDisk holds that a member whose directory is a file system of its own is put aside on it.
+func TestMemberAsideOfItsOwnDisk(t *testing.T) {
+	l := witnessNode(t)
+	if err := os.MkdirAll(l.Etcd(), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Mount("tmpfs", l.Etcd(), "tmpfs", 0, "size=1m"); err != nil {
+		t.Skipf("no tmpfs: %v", err)
+	}
+	t.Cleanup(func() { _ = syscall.Unmount(l.Etcd(), syscall.MNT_DETACH) })
+	put(t, filepath.Join(l.Etcd(), "member", "snap", "db"), "old quorum")
+	put(t, l.MemberMark(), "{}")
+	s, err := LockStopped(t.Context(), l.Dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Release()
+	for range 2 {
+		if err := s.Follow(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	kept, err := filepath.Glob(filepath.Join(l.Etcd(), "member.lost-*"))
+	if len(kept) != 1 || err != nil || exists(t, filepath.Join(l.Etcd(), "member")) || exists(t, l.MemberMark()) {
+		t.Errorf("kept %v, %v", kept, err)
+	}
+}
+
 func TestRecoverLead(t *testing.T) {
 	n := firstNode(t, stoppedServer(t))
 	if err := FoundGroup(t.Context(), n); err != nil {
