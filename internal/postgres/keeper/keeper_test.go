@@ -432,6 +432,26 @@ func TestForeignPidIsLeftAlone(t *testing.T) {
 	}
 }
 
+// TestTornLocksAreRemoved holds that a server starts although its postmaster, or the machine, ended between making a
+// lock and writing it. What names a process, as that of a single-user server, is left to PostgreSQL.
+func TestTornLocksAreRemoved(t *testing.T) {
+	t.Parallel()
+	for content, torn := range map[string]bool{"": true, "\x00\x00\x00\x00": true, "0\n": true, "-7\n/data\n": false, "1": false} {
+		n := newNode(t)
+		pid, lock := filepath.Join(n.pgdata, "postmaster.pid"), filepath.Join(n.run, "pg", ".s.PGSQL.5432.lock")
+		must(t, os.MkdirAll(filepath.Dir(lock), 0o700))
+		for _, path := range []string{pid, lock} {
+			must(t, os.WriteFile(path, []byte(content), 0o600))
+		}
+		must(t, dropTornLocks(discard, n.pgdata, n.run))
+		for _, path := range []string{pid, lock} {
+			if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) != torn {
+				t.Errorf("%q in %s: %v", content, filepath.Base(path), err)
+			}
+		}
+	}
+}
+
 // TestFloodOfQuestionsFencesNothing sends an armed agent's connection far more requests than the keeper may leave
 // unanswered, first from many callers and then from a peer that reads no answer for a while.
 func TestFloodOfQuestionsFencesNothing(t *testing.T) {

@@ -183,3 +183,40 @@ func dropSocketLock(of datadir.PIDFile) error {
 	}
 	return nil
 }
+
+// dropTornLocks removes locks without a process: PostgreSQL, or the machine, has ended between making such a file and
+// writing it. PostgreSQL refuses to start while one is there, whatever runs. It MUST be called only when no server
+// works in pgdata (endLeftovers), and run is the run directory of the node, below which its server has its sockets.
+func dropTornLocks(log *slog.Logger, pgdata, run string) error {
+	locks, err := filepath.Glob(filepath.Join(run, "*", ".s.PGSQL.*.lock"))
+	if err != nil {
+		return err
+	}
+	for _, path := range append(locks, filepath.Join(pgdata, "postmaster.pid")) {
+		if !isTorn(path) {
+			continue
+		}
+		log.Warn("removing a lock of PostgreSQL that names no process", "file", path)
+		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("remove a lock that names no process: %w", err)
+		}
+	}
+	return nil
+}
+
+// isTorn reports whether a lock does not begin with the number of a process. Single-user servers write a negative one.
+func isTorn(path string) bool {
+	f, err := os.Open(path)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = f.Close() }()
+	b := make([]byte, 64)
+	n, err := io.ReadFull(f, b)
+	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+		return false // PostgreSQL will report the problem
+	}
+	first, _, _ := strings.Cut(string(b[:n]), "\n")
+	pid, err := strconv.Atoi(strings.TrimSpace(first))
+	return err != nil || pid == 0
+}

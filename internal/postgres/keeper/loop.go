@@ -32,14 +32,15 @@ const (
 // keeper is the whole state. Only the goroutine of run touches it, and run never blocks. The disk goroutine handles
 // files, so that a failing disk cannot delay a fence.
 type keeper struct {
-	log   *slog.Logger
-	dir   string // NODE/keeper
-	fork  proc.Forker
-	alarm *alarm
-	out   *memlog.Log // what servers say; nil: it goes to the disk at once
-	disk  chan diskJob
-	inbox chan func()   // functions of other goroutines, to be run in the loop
-	gone  chan struct{} // closed when the loop has ended
+	log    *slog.Logger
+	dir    string // NODE/keeper
+	runDir string // of the node
+	fork   proc.Forker
+	alarm  *alarm
+	out    *memlog.Log // what servers say; nil: it goes to the disk at once
+	disk   chan diskJob
+	inbox  chan func()   // functions of other goroutines, to be run in the loop
+	gone   chan struct{} // closed when the loop has ended
 
 	counted   int           // processes below this one, as last counted
 	countedAt time.Duration // boottime of that

@@ -89,7 +89,7 @@ func serve(log *slog.Logger, nodeDir, runDir string) error {
 		return err
 	}
 	k := &keeper{
-		log: log, dir: dir, fork: proc.StartForker(), alarm: alarm,
+		log: log, dir: dir, runDir: runDir, fork: proc.StartForker(), alarm: alarm,
 		disk: make(chan diskJob, 256), inbox: make(chan func()), gone: make(chan struct{}),
 	}
 	if k.out, err = memlog.New(); err != nil {

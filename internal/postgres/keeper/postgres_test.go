@@ -191,6 +191,8 @@ func TestPostgres(t *testing.T) {
 	if e = <-k.Exits(); e.Clean {
 		t.Errorf("exit %+v", e)
 	}
+	t.Log("locks of a postmaster that ended before it had written them")
+	must(t, os.WriteFile(filepath.Join(c.pgdata, "postmaster.pid"), nil, 0o600))
 	c.start(k, false, 0) // unplanned starts come up as a standby
 	if got := c.query("SELECT pg_is_in_recovery()"); got != "t" {
 		t.Errorf("pg_is_in_recovery is %s", got)

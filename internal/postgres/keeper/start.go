@@ -106,6 +106,9 @@ func (k *keeper) prepare(s *starting, memory remembered) error {
 	if err := endLeftovers(ctx, k.log, req.PGData, req.Postgres); err != nil {
 		return refuse(ErrBusy, "%v", err)
 	}
+	if err := dropTornLocks(k.log, req.PGData, k.runDir); err != nil {
+		return err
+	}
 	fault.Point("keeper.emptied") // no process of an older server is left; the keeper has not noted the new one
 	if err := durable.ReplaceJSON(filepath.Join(k.dir, "state"), memory); err != nil {
 		return err
