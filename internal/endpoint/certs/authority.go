@@ -34,6 +34,7 @@ const (
 	caLifetime   = 10 * 365 * 24 * time.Hour
 	leafLifetime = 90 * 24 * time.Hour // they are renewed: see Renewer
 	clockSkew    = time.Hour           // certificates begin this early, so that a node whose clock is behind accepts them
+	caSkew       = caLifetime / 10     // so does an authority, which cannot be renewed if the clock was ahead when it was made
 	maxHosts     = 32
 	dnsLabel     = `[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?`
 )
@@ -159,6 +160,7 @@ func NewCA(group ag.GroupID, name string) (*CA, error) {
 		return nil, err
 	}
 	tmpl.URIs = []*url.URL{{Scheme: "coterie", Host: string(group)}}
+	tmpl.NotBefore = now().Add(-caSkew)
 	tmpl.IsCA, tmpl.BasicConstraintsValid, tmpl.MaxPathLenZero = true, true, true
 	tmpl.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageCRLSign
 	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, key.Public(), key)
@@ -324,12 +326,11 @@ func template(life time.Duration, cn string) (*x509.Certificate, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make a serial number: %w", err)
 	}
-	now := time.Now()
 	return &x509.Certificate{
 		SerialNumber:       serial.Add(serial, big.NewInt(1)),
 		Subject:            pkix.Name{CommonName: cn},
-		NotBefore:          now.Add(-min(clockSkew, life/10)),
-		NotAfter:           now.Add(life),
+		NotBefore:          now().Add(-min(clockSkew, life/10)),
+		NotAfter:           now().Add(life),
 		SignatureAlgorithm: x509.ECDSAWithSHA256,
 	}, nil
 }

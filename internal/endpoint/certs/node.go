@@ -164,11 +164,12 @@ func parseNode(chain, keyPEM, caPEM []byte, now time.Time) (*Node, error) {
 	leaf := pair.Leaf
 	if now.After(leaf.NotAfter) {
 		return nil, fmt.Errorf("the node's certificate expired on %s, while no agent ran here that could renew it. On a replica: coterie member remove %s, then coterie member add-token --role witness; "+
-			"here: remove this node directory and run the command that token create prints", leaf.NotAfter.Format(time.DateTime), leaf.Subject.CommonName)
+			"here: remove this node directory and run the command that add-token prints", leaf.NotAfter.Format(time.DateTime), leaf.Subject.CommonName)
 	}
 	if now.Before(leaf.NotBefore) {
-		return nil, fmt.Errorf("the node's certificate is valid from %s on, and this machine's clock says %s: set the clock",
-			leaf.NotBefore.Format(time.DateTime), now.Format(time.DateTime))
+		return nil, fmt.Errorf("the node's certificate is valid from %s on, and this machine's clock says %s: set the clock. If it is right, the clock was ahead when a replica signed the certificate: "+
+			"run coterie member replace %s on a replica, and here coterie destroy and what the first command prints",
+			leaf.NotBefore.Format(time.DateTime), now.Format(time.DateTime), leaf.Subject.CommonName)
 	}
 	n := &Node{Pin: KeyPin(leaf)}
 	n.trust.Store(newTrust(all...))

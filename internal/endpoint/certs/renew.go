@@ -37,6 +37,13 @@ func renewalTime(c *x509.Certificate) time.Time {
 	return c.NotBefore.Add(life*2/3 + life/10*time.Duration(share)/1000)
 }
 
+// isDue reports whether a certificate is renewed now: its time has come, or it is not valid yet, as after a clock that
+// was ahead was set right.
+func isDue(c *x509.Certificate) bool {
+	t := now()
+	return t.Before(c.NotBefore) || !t.Before(renewalTime(c))
+}
+
 // Renewer keeps the certificates in a node's pki directory from expiring. Their keys do not change, so neither do the
 // pins in the configuration.
 type Renewer struct {
@@ -66,11 +73,16 @@ func (r *Renewer) Run(ctx context.Context) error {
 			r.Logger.Warn("certificates are not as they should be", "expires", r.Node.NotAfter(), "error", err, "retry_in", renewRetry)
 		}
 		// A timer does not run while the machine sleeps and knows nothing of a clock that is set. So the time of day,
-		// without the monotonic clock, decides.
-		due := now().Round(0).Add(next)
-		for left := next; left > 0; left = due.Sub(now().Round(0)) {
+		// without the monotonic clock, decides. Where it goes back, what was awaited may be far away.
+		seen := now().Round(0)
+		due := seen.Add(next)
+		for left := next; left > 0; left = due.Sub(seen) {
 			if retry.Sleep(ctx, min(left, renewGlance)) != nil {
 				return nil
+			}
+			last := seen
+			if seen = now().Round(0); seen.Before(last) {
+				break
 			}
 		}
 	}
@@ -81,7 +93,7 @@ var now = time.Now
 
 // round renews due certificates and returns how long to wait for the next check.
 func (r *Renewer) round(ctx context.Context) (next time.Duration, err error) {
-	if !now().Before(renewalTime(r.Node.cert.Load().Leaf)) || ownsAuthority(r.Dir) {
+	if isDue(r.Node.cert.Load().Leaf) || ownsAuthority(r.Dir) {
 		if err := r.Renew(ctx); err != nil {
 			return renewRetry, err
 		}
@@ -227,7 +239,7 @@ func renewOwn(pkiDir string, life time.Duration) (renewed []string, err error) {
 	return renewed, nil
 }
 
-// renewFile replaces one certificate if an authority of the group issued it, and it is due or not of the issuing
+// renewFile replaces one certificate if an authority of the group issued it, and it is due (isDue) or not of the issuing
 // authority.
 func renewFile(dir, name string, believed *trust, issue func(*x509.Certificate) ([]byte, error)) (done bool, err error) {
 	old, err := readCertificate(dir, name)
@@ -238,7 +250,7 @@ func renewFile(dir, name string, believed *trust, issue func(*x509.Certificate) 
 		return false, err
 	}
 	by := believed.issuer(old)
-	if by == nil || by.Equal(believed.cas[0]) && now().Before(renewalTime(old)) {
+	if by == nil || by.Equal(believed.cas[0]) && !isDue(old) {
 		return false, nil
 	}
 	chain, err := issue(old)

@@ -128,6 +128,52 @@ func TestRenewerFollowsTheClock(t *testing.T) {
 	})
 }
 
+// Certificates that were renewed while the clock was ahead are renewed again within seconds once the clock is right, by a
+// replica that runs and by one that starts: no node accepts them before their time. The authority of a group that was
+// founded then is valid at once.
+func TestRenewerFollowsTheClockBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var ahead atomic.Int64
+		now = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
+		defer func() { now = time.Now }()
+		dir, n := aNodeDir(t, newTestCA(t, groupA), KindReplica)
+		r := &Renewer{Dir: dir, Node: n, Logger: slog.New(slog.DiscardHandler)}
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() { _ = r.Run(ctx) }()
+		early := func(file string) bool { return time.Now().Before(leafIn(t, dir, file).NotBefore) }
+		time.Sleep(time.Minute)
+		ahead.Store(int64(100 * 24 * time.Hour))
+		time.Sleep(2 * renewGlance)
+		if !early(fileNodeCert) || !early(fileListenerCert) {
+			t.Error("nothing was renewed by the clock that is ahead")
+		}
+		ahead.Store(0)
+		time.Sleep(2 * renewGlance)
+		if early(fileNodeCert) || early(fileListenerCert) || time.Now().Before(n.cert.Load().Leaf.NotBefore) {
+			t.Error("certificates that are not valid yet are kept")
+		}
+		cancel()
+		synctest.Wait()
+
+		ahead.Store(int64(300 * 24 * time.Hour))
+		late, _ := NewCA(groupA, "late")
+		chain, err := late.IssueNode(n.Identity, leafIn(t, dir, fileNodeCert).PublicKey, nil)
+		if err := errors.Join(err, late.Save(dir), writeFile(dir, fileNodeCert, chain, 0o644)); err != nil {
+			t.Fatal(err)
+		}
+		ahead.Store(0)
+		if _, err := LoadNode(dir); err == nil || !strings.Contains(err.Error(), "coterie member replace") {
+			t.Errorf("before it is renewed: %v", err)
+		}
+		if _, err := RenewOwn(dir); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := LoadNode(dir); err != nil {
+			t.Errorf("a group that was founded while the clock was ahead: %v", err)
+		}
+	})
+}
+
 // Certificates that live for two minutes are renewed at the time of each, whichever is due first.
 func TestRenewerLooksAtBoth(t *testing.T) {
 	for range 20 { // their times are drawn
