@@ -28,10 +28,13 @@ const (
 	fullPause, brokenPause = time.Minute, 10 * time.Minute
 )
 
-// NoVote returns why this node's member does not run; "" if it runs, or if the node has none.
+// NoVote returns why this node's member does not run, or has not come to vote for a while; "" if it votes, or if the node
+// has none.
 func (s *Service) NoVote() string {
-	if why := s.missing.Load(); why != nil {
-		return *why
+	for _, why := range []*string{s.missing.Load(), s.waiting.Load()} {
+		if why != nil {
+			return *why
+		}
 	}
 	return ""
 }

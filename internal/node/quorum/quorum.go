@@ -52,6 +52,8 @@ type Service struct {
 	trusted atomic.Pointer[string] // the authorities that the member trusts: those of the time when it was started
 	missing atomic.Pointer[string] // why the member does not run although the group knows it; nil: it runs, or there is none
 
+	waiting atomic.Pointer[string] // why this node does not come to vote, though it is to; nil: it votes, is not to, or has just begun
+
 	// Set by Open.
 	etcd  *etcd.Store
 	calls calls // the part of etcd that Service itself calls
@@ -60,6 +62,7 @@ type Service struct {
 	// The fields below are used by Open, and then by Run's goroutine only.
 	failed    error     // why the member that ran in this process gave up; nil: none did
 	restarted time.Time // when a member failed, or a restart of the agent was last tried
+	waits     time.Time // since when the node has not come to vote; zero: it need not
 	counted   time.Time // when the members of an external quorum were last counted
 
 	roster  atomic.Pointer[Roster]

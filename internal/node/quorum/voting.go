@@ -30,12 +30,37 @@ func (s *Service) Run(ctx context.Context) error {
 	lister.Go(func() { retry.Every(ctx, rosterEvery, func() { s.rosterTurn(ctx) }) })
 	logged := ""
 	retry.Every(ctx, turnEvery, func() {
-		if err := s.membershipTurn(ctx); err != nil && ctx.Err() == nil && err.Error() != logged {
+		err := s.membershipTurn(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		s.noteWait(err)
+		if err != nil && err.Error() != logged {
 			logged = err.Error()
 			s.Logger.Warn("quorum membership not settled yet", "err", err)
 		}
 	})
 	return nil
+}
+
+// noteWait has the status say why this node, which is to vote, has not come to it for a while. err is that of the last
+// turn.
+func (s *Service) noteWait(err error) {
+	snap := s.Snapshot()
+	if err != nil && snap != nil {
+		if self, ok := snap.Group.Replica(s.self); ok && self.Voter && self.EtcdID == 0 {
+			if s.waits.IsZero() {
+				s.waits = s.now()
+			}
+			if s.now().Sub(s.waits) >= rosterPatience {
+				text := err.Error()
+				s.waiting.Store(&text)
+			}
+			return
+		}
+	}
+	s.waits = time.Time{}
+	s.waiting.Store(nil)
 }
 
 // membershipTurn takes one step towards the part in the quorum that the configuration wants.

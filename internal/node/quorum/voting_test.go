@@ -61,6 +61,33 @@ func TestMembershipTurnWaits(t *testing.T) {
 	}
 }
 
+// TestWaitForAVoteIsTold holds that the status says what keeps a member from voting, once that lasts, and no longer than
+// it lasts.
+func TestWaitForAVoteIsTold(t *testing.T) {
+	b := newBed(t)
+	b.alter(func(g *ag.Group) { g.Replicas[0].EtcdID = 0 })
+	why := errors.New("n2 is to vote first")
+	b.noteWait(why)
+	b.clock = b.clock.Add(rosterPatience - 1)
+	if b.noteWait(why); b.NoVote() != "" {
+		t.Errorf("at once: %q", b.NoVote())
+	}
+	b.clock = b.clock.Add(1)
+	if b.noteWait(why); b.NoVote() != why.Error() {
+		t.Errorf("after a while: %q", b.NoVote())
+	}
+	if b.noteWait(nil); b.NoVote() != "" {
+		t.Errorf("once it gets on: %q", b.NoVote())
+	}
+	b.alter(func(g *ag.Group) { g.Replicas[0].EtcdID = 1 })
+	b.clock = b.clock.Add(rosterPatience)
+	b.noteWait(why)
+	b.clock = b.clock.Add(rosterPatience)
+	if b.noteWait(why); b.NoVote() != "" {
+		t.Errorf("of a member that votes: %q", b.NoVote())
+	}
+}
+
 // TestMembershipTurnLeaves: a member whose vote was taken is closed and its log deleted. A configuration without
 // members, which no group has, deletes nothing.
 func TestMembershipTurnLeaves(t *testing.T) {
