@@ -87,13 +87,19 @@ func admitsStrangers(l config.Layout, c config.Config) bool {
 }
 
 // judgeConsoleName returns whether the certificate of the client ports, which the console has too, is for the name by
-// which others reach it.
+// which others reach it. A witness has no client ports: its console has the certificate of the node.
 func judgeConsoleName(l config.Layout, c config.Config) check.Finding {
 	host, _, err := net.SplitHostPort(c.HTTPS.Advertise)
 	if err != nil || host == "" {
 		return ok("https: it has the certificate of the client ports")
 	}
 	path := filepath.Join(l.PKI(), "listener.crt")
+	run := "set https.advertise in coterie.yaml to a name or an address of this node's other ports, or add a listener of that name; then coterie restart"
+	if c.Kind == "witness" {
+		path = filepath.Join(l.PKI(), "node.crt")
+		run = "a witness keeps the names that it was admitted with, but for those at which clients reach the group: stop it, run coterie member replace " + c.Node +
+			" on a replica, and here coterie destroy and what the first command prints"
+	}
 	b, err := os.ReadFile(path)
 	if err != nil {
 		return failed("the certificate of https", err)
@@ -110,7 +116,7 @@ func judgeConsoleName(l config.Layout, c config.Config) check.Finding {
 		return check.Finding{
 			Level: check.Warning, What: fmt.Sprintf("https: the certificate is not for %s, by which the console is reached", host),
 			Why: "a browser warns, and people who are used to that do not see another's certificate",
-			Run: "set https.advertise in coterie.yaml to a name or an address of this node's other ports, or add a listener of that name; then coterie restart",
+			Run: run,
 		}
 	}
 	return ok("https: the certificate is for %s; browsers believe it with the authority that coterie ca prints", host)

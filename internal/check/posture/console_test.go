@@ -9,6 +9,7 @@ import (
 	"math/big"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/coteriedb/coterie/internal/check"
@@ -40,6 +41,19 @@ func TestJudgeConsole(t *testing.T) {
 	}
 	c.HTTPS = config.Address{Listen: "10.0.0.5:8443", Advertise: "console.example:8443"}
 	expect(t, judgeConsole(l, c), "ok https 10.0.0.5:8443: TLS 1.3 and a login, and bound to an inner address", "warning https: the certificate is not for console.example")
+	// a witness has no certificate but its own
+	if err := os.Rename(filepath.Join(l.PKI(), "listener.crt"), filepath.Join(l.PKI(), "node.crt")); err != nil {
+		t.Fatal(err)
+	}
+	w := c
+	w.Kind, w.Node = "witness", "w1"
+	found := judgeConsole(l, w)[1:]
+	expect(t, found, "warning https: the certificate is not for console.example")
+	if !strings.Contains(found[0].Run, "coterie member replace w1") {
+		t.Errorf("%+v", found)
+	}
+	w.HTTPS.Advertise = "db1:8443"
+	expect(t, judgeConsole(l, w)[1:], "ok https: the certificate is for db1")
 	if err := os.WriteFile(filepath.Join(l.PKI(), "listener.crt"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -239,8 +239,8 @@ func renewOwn(pkiDir string, life time.Duration) (renewed []string, err error) {
 	return renewed, nil
 }
 
-// renewFile replaces one certificate if an authority of the group issued it, and it is due (isDue) or not of the issuing
-// authority.
+// renewFile replaces one certificate if an authority of the group issued it, and it is due (isDue) or not of the
+// issuing authority.
 func renewFile(dir, name string, believed *trust, issue func(*x509.Certificate) ([]byte, error)) (done bool, err error) {
 	old, err := readCertificate(dir, name)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -128,8 +128,8 @@ func TestRenewerFollowsTheClock(t *testing.T) {
 	})
 }
 
-// Certificates that were renewed while the clock was ahead are renewed again within seconds once the clock is right, by a
-// replica that runs and by one that starts: no node accepts them before their time. The authority of a group that was
+// Certificates that were renewed while the clock was ahead are renewed again within seconds once the clock is right, by
+// a replica that runs and by one that starts: no node accepts them before their time. The authority of a group that was
 // founded then is valid at once.
 func TestRenewerFollowsTheClockBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -23,7 +23,8 @@ var ErrCorrupt = errors.New("the files of the quorum member are damaged")
 const lockWait = time.Second
 
 // checkFiles reads the member's log and its database before etcd does. etcd reads the database in a goroutine of its
-// own, which ends the whole process when a page is damaged. What cannot be read for another reason is etcd's to report.
+// own, which ends the whole process when a page is damaged. A file that cannot be read for another reason is no error
+// here: etcd reports it.
 func checkFiles(dir string) error {
 	for _, f := range []struct {
 		path  string

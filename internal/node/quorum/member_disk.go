@@ -28,8 +28,8 @@ const (
 	fullPause, brokenPause = time.Minute, 10 * time.Minute
 )
 
-// NoVote returns why this node's member does not run, or has not come to vote for a while; "" if it votes, or if the node
-// has none.
+// NoVote returns why this node's member does not run, or has not come to vote for a while; "" if it votes, or if the
+// node has none.
 func (s *Service) NoVote() string {
 	for _, why := range []*string{s.missing.Load(), s.waiting.Load()} {
 		if why != nil {

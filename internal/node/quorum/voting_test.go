@@ -61,8 +61,8 @@ func TestMembershipTurnWaits(t *testing.T) {
 	}
 }
 
-// TestWaitForAVoteIsTold holds that the status says what keeps a member from voting, once that lasts, and no longer than
-// it lasts.
+// TestWaitForAVoteIsTold holds that the status says why a member does not come to vote, once that lasts, and no longer
+// than it lasts.
 func TestWaitForAVoteIsTold(t *testing.T) {
 	b := newBed(t)
 	b.alter(func(g *ag.Group) { g.Replicas[0].EtcdID = 0 })

@@ -433,7 +433,7 @@ func TestForeignPidIsLeftAlone(t *testing.T) {
 }
 
 // TestTornLocksAreRemoved holds that a server starts although its postmaster, or the machine, ended between making a
-// lock and writing it. What names a process, as that of a single-user server, is left to PostgreSQL.
+// lock and writing it. A lock that names a process, as that of a single-user server does, is left to PostgreSQL.
 func TestTornLocksAreRemoved(t *testing.T) {
 	t.Parallel()
 	for content, torn := range map[string]bool{"": true, "\x00\x00\x00\x00": true, "0\n": true, "-7\n/data\n": false, "1": false} {
