@@ -61,6 +61,9 @@ func (a *Agent) reseed(ctx context.Context, v ag.View, source ag.ReplicaID) (fun
 		return nil, err
 	}
 	if v.Local.Data == ag.DataPresent {
+		if err := a.stillUncounted(ctx, v); err != nil {
+			return nil, err
+		}
 		if err := a.keepFork(ctx, v); err != nil {
 			return nil, err
 		}
@@ -75,6 +78,26 @@ func (a *Agent) reseed(ctx context.Context, v ag.View, source ag.ReplicaID) (fun
 	}
 	fault.Point("seed.done") // the copy is installed; the marks know the old one
 	return a.repaired(boottime.Now()), a.newCopy(id, v)
+}
+
+// stillUncounted looks at the record once more, now that the server is down and streams nothing (S5). The leader may
+// have come to count this copy since the decision, or be about to by what it saw of the stream: it writes within the
+// time of one call of the store.
+func (a *Agent) stillUncounted(ctx context.Context, v ag.View) error {
+	if err := retry.Sleep(ctx, v.Profile.Request); err != nil {
+		return err
+	}
+	c, cancel := context.WithTimeout(ctx, v.Profile.Request)
+	defer cancel()
+	now, err := a.cfg.Store.Read(c)
+	if err != nil {
+		return fmt.Errorf("look whether the record counts this copy: %w", err)
+	}
+	m, in := now.Record.State.InV(v.Self)
+	if in && m.Copy == v.Local.Copy || now.Record.Epoch.Epoch != v.Record.Epoch.Epoch {
+		return errors.New("the record counts this copy by now, or is of another epoch; it is not replaced yet")
+	}
+	return nil
 }
 
 // stopForRepair stops the server and points the upstream at the source, from which the repair reads.

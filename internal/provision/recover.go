@@ -133,8 +133,8 @@ func (s *StoppedNode) Account(ctx context.Context) (a recovery.Account, history 
 		return a, nil, nil
 	}
 	a.MaxTLI = max(a.MaxTLI, a.Position.Timeline)
-	a.Unled = began.Unled(a.Position)
 	history, err = pg.History(ctx, a.Position.Timeline)
+	a.Unled = began.UnledIn(history, a.Position)
 	return a, history, err
 }
 

@@ -69,6 +69,18 @@ func (p Promotion) Unled(at ag.Position) ag.Position {
 	return p.From
 }
 
+// UnledIn is Unled of a log whose history is known, which tells where the log left the timeline before the promotion.
+// From may be lower, by what the server had received and not replayed when the promotion began.
+func (p Promotion) UnledIn(history []ag.TimelineEntry, at ag.Position) ag.Position {
+	from := p.Unled(at)
+	for _, t := range history {
+		if from.Timeline != 0 && t.TLI == cmp.Or(p.First, p.TLI) {
+			return ag.Position{Timeline: t.Parent, LSN: t.Switch}
+		}
+	}
+	return from
+}
+
 // Promise is the highest epoch that this node promised, and the candidate to which it gave its seal of it, or the
 // leader that it followed first. No other one gets that seal: in a store that keeps its promises none asks, for one
 // candidate alone claims an epoch.

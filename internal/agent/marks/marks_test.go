@@ -52,6 +52,32 @@ func TestPromotionBegins(t *testing.T) {
 	}
 }
 
+// A promotion replays everything that its server had received, and the mark may not know all of that. The history has
+// the place, also of the first of several promotions.
+func TestPromotionLeavesWhereItsHistorySays(t *testing.T) {
+	at := func(tli ag.Timeline, lsn ag.LSN) ag.Position { return ag.Position{Timeline: tli, LSN: lsn} }
+	p := Promotion{}.Next(5, 7, at(4, 100))
+	again := p.Next(6, 8, at(7, 190))
+	h := []ag.TimelineEntry{{TLI: 4, Parent: 2, Switch: 50}, {TLI: 7, Parent: 4, Switch: 180}}
+	then := append(h, ag.TimelineEntry{TLI: 8, Parent: 7, Switch: 190})
+	for _, tt := range []struct {
+		mark     Promotion
+		history  []ag.TimelineEntry
+		at, left ag.Position
+	}{
+		{p, h, at(7, 185), at(4, 180)},
+		{again, then, at(8, 195), at(4, 180)},
+		{again, h, at(7, 190), at(4, 180)}, // the second had not begun
+		{p, h[:1], at(4, 180), at(0, 0)},   // nor had the first
+		{p, nil, at(7, 185), at(4, 100)},
+		{Promotion{}, h, at(7, 185), at(0, 0)},
+	} {
+		if left := tt.mark.UnledIn(tt.history, tt.at); left != tt.left {
+			t.Errorf("%+v, a log that ends at %s: it counts up to %s, not %s", tt.mark, tt.at, left, tt.left)
+		}
+	}
+}
+
 func TestMarksAreKept(t *testing.T) {
 	dir := t.TempDir()
 	m := Open(dir)
