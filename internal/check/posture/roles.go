@@ -45,6 +45,12 @@ var questions = []question{
 		why: "they may drop or advance the slots cot_* of the group, which makes a secondary need a new copy; a rule for replication lets them read everything", run: "ALTER ROLE … NOREPLICATION for those that need it not",
 	},
 	{
+		query: `SELECT r.rolname FROM pg_roles r WHERE NOT r.rolsuper AND (r.rolcreaterole AND current_setting('server_version_num')::int < 160000 OR EXISTS (SELECT 1 FROM pg_auth_members m
+JOIN pg_roles g ON g.oid = m.roleid WHERE g.rolname IN ('coterie_viewer', 'coterie_operator', 'coterie_admin') AND m.admin_option AND pg_has_role(r.oid, m.member, 'MEMBER'))) ORDER BY 1`,
+		what: "roles that may grant themselves the roles of the console, and before PostgreSQL 16 every role but superusers", good: "only superusers grant the roles of the console",
+		why: "an administrator of the console makes join tokens, and with one a machine has the group's data", run: "ALTER ROLE … NOCREATEROLE; REVOKE ADMIN OPTION FOR coterie_admin FROM …",
+	},
+	{
 		query: "SELECT rolname FROM pg_authid WHERE rolpassword LIKE 'md5%' ORDER BY 1",
 		what:  "roles with an MD5 password", good: "no password is kept as MD5",
 		why: "the stored hash suffices for a login", run: "set password_encryption to scram-sha-256, and their passwords anew",
