@@ -129,9 +129,6 @@ func Start(ctx context.Context, c Config) (*Member, error) {
 			return nil, fmt.Errorf("start the quorum member: %w", err)
 		}
 	}
-	if err := checkFiles(c.Dir); err != nil {
-		return nil, fmt.Errorf("start the quorum member: %w", err)
-	}
 	if err := m.start(ctx, cfg); err != nil {
 		return nil, fmt.Errorf("start the quorum member: %w", err)
 	}
@@ -254,6 +251,10 @@ func (m *Member) start(ctx context.Context, cfg *embed.Config) error {
 	}
 	done := make(chan result, 1)
 	go func() {
+		if err := checkFiles(cfg.Dir); err != nil {
+			done <- result{nil, err}
+			return
+		}
 		e, err := startEtcd(cfg)
 		done <- result{e, err}
 	}()

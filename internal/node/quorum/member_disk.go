@@ -26,6 +26,8 @@ const (
 	// fullPause and brokenPause are the least time between two restarts of the agent for a member that failed, on a
 	// full disk and for another reason.
 	fullPause, brokenPause = time.Minute, 10 * time.Minute
+	// startLimit is how long the start of the member may take: on a disk that hangs it keeps the agent from serving.
+	startLimit = 2 * time.Minute
 )
 
 // NoVote returns why this node's member does not run, or has not come to vote for a while; "" if it votes, or if the
@@ -62,7 +64,12 @@ func (s *Service) startMember(ctx context.Context) error {
 		s.suspendMember(s.lowOn(free))
 		return nil
 	}
-	err = s.launch(ctx, embedded.Config{Token: s.Node.Group}) // its error tells what is wrong with a missing directory
+	limited, cancel := context.WithTimeout(ctx, startLimit)
+	defer cancel()
+	err = s.launch(limited, embedded.Config{Token: s.Node.Group}) // its error tells what is wrong with a missing directory
+	if err != nil && limited.Err() != nil && ctx.Err() == nil {
+		err = fmt.Errorf("%w: %w", embedded.ErrFailed, err)
+	}
 	if errors.Is(err, embedded.ErrFailed) {
 		s.memberFailed(err)
 		return nil

@@ -1,10 +1,12 @@
 package quorum
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/etcd/embedded"
@@ -231,4 +233,20 @@ func TestDamagedMemberIsReplaced(t *testing.T) {
 	if err := alone.membershipTurn(t.Context()); err != nil || len(alone.etcd.removed) > 0 {
 		t.Errorf("the only voter removed %v, %v", alone.etcd.removed, err)
 	}
+}
+
+// TestHangingStartCostsTheVote holds that a member whose start hangs, as on a disk that does not answer, keeps the
+// agent waiting for a while only.
+func TestHangingStartCostsTheVote(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBed(t)
+		b.mark(t)
+		b.Service.start = func(ctx context.Context, _ embedded.Config) (member, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}
+		if err := b.startMember(t.Context()); err != nil || !strings.Contains(b.NoVote(), "10 min after it gave up") {
+			t.Errorf("%q, %v", b.NoVote(), err)
+		}
+	})
 }
