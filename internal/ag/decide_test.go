@@ -579,6 +579,8 @@ func TestReadable(t *testing.T) {
 		{"refused by its leader", func(v *View) { v.Local.Refused = true }, false},
 		{"quarantined", func(v *View) { v.Local.Quarantine = "an fsync failed" }, false},
 		{"to be made anew", func(v *View) { v.Local.Renew = "resumed" }, false},
+		{"its server answers no new connection", func(v *View) { v.Local.Health = Health{Level: 2, Because: "no answer"} }, false},
+		{"its disk is full", func(v *View) { v.Local.Health = Health{Level: 4, Because: "full"} }, true},
 	} {
 		v := following()
 		if tt.edit(&v); v.Readable() != tt.want {

@@ -19,6 +19,10 @@ type Health struct {
 	Database string `json:"database,omitempty"`
 }
 
+// Unresponsive reports whether the server, as far as it runs, answers no new connection. The sessions that it has may
+// live on.
+func (h Health) Unresponsive() bool { return h.Level == 1 || h.Level == 2 }
+
 // illness returns why this node is too ill to lead, by the group's options; "" if it is well enough.
 func (v *View) illness() string { return v.Group.Options.Illness(v.Local.Health) }
 

@@ -304,9 +304,10 @@ func (v *View) Unreadable() string {
 	return ""
 }
 
-// Readable reports whether this node's server may take read-only sessions as a secondary's.
+// Readable reports whether this node's server may take read-only sessions as a secondary's. One that answers no new
+// connection takes none, and keeps those that it has.
 func (v *View) Readable() bool {
-	return v.Local.Server == ServerRecovery && v.Busy == "" && v.Unreadable() == ""
+	return v.Local.Server == ServerRecovery && v.Busy == "" && v.Unreadable() == "" && !v.Local.Health.Unresponsive()
 }
 
 // ForkPoint returns where this copy's WAL leaves the leader's history. It is the copy's position if it does not leave

@@ -47,6 +47,7 @@ type Space struct {
 type Wellness struct {
 	Ill        string           `json:"ill,omitempty"`        // the failures at the group's FAILURE_CONDITION_LEVEL
 	Concern    string           `json:"concern,omitempty"`    // the failures at a higher level only
+	Silent     bool             `json:"silent,omitempty"`     // its server runs, and answers no new connection
 	Quarantine string           `json:"quarantine,omitempty"` // why the copy is not trusted
 	StoodDown  string           `json:"stood_down,omitempty"` // when it last gave up the leadership for its health or a crash, as long as that counts
 	Space      []Space          `json:"space,omitempty"`
@@ -56,9 +57,8 @@ type Wellness struct {
 // wellness returns this node's health as the view has it.
 func (a *Agent) wellness(v ag.View) Wellness {
 	f := a.findings()
-	w := Wellness{
-		Ill: v.Group.Options.Illness(v.Local.Health), Quarantine: v.Local.Quarantine, StoodDown: v.Local.StoodDown, Space: f.Space, Storage: f.Storage,
-	}
+	w := Wellness{Ill: v.Group.Options.Illness(v.Local.Health), Quarantine: v.Local.Quarantine, StoodDown: v.Local.StoodDown, Space: f.Space, Storage: f.Storage}
+	w.Silent = v.Local.Health.Unresponsive()
 	if w.Ill == "" {
 		w.Concern = v.Local.Health.Because
 	}

@@ -80,7 +80,7 @@ func reasons(of func() []string) (out []string) {
 // Key identifies what is worth publishing at once. Two statuses with one key differ only in positions and progress.
 func (s Status) Key() string {
 	key := fmt.Sprint(s.Epoch, s.Rule, s.Role, s.Data, s.Server, s.Copy, s.Readable, s.Open, s.Stream, s.Busy, s.Members, s.SyncP, s.SyncN, s.Config)
-	key += fmt.Sprint(s.Ill != "", s.Concern != "", s.Quarantine, s.StoodDown, s.NoVote != "", s.NoLogins, s.Unserved, s.Copying != nil, s.Mute, s.Why != "", s.Sees, s.Relay, s.storageStates())
+	key += fmt.Sprint(s.Ill != "", s.Silent, s.Concern != "", s.Quarantine, s.StoodDown, s.NoVote != "", s.NoLogins, s.Unserved, s.Copying != nil, s.Mute, s.Why != "", s.Sees, s.Relay, s.storageStates())
 	if s.HandOver != nil {
 		key += s.HandOver.Op
 	}

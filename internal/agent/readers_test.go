@@ -76,3 +76,27 @@ func TestGivenUpFailoverReturnsReaders(t *testing.T) {
 		l.leader(time.Minute, "a", "b")
 	})
 }
+
+// A secondary whose server answers no new connection takes no reader, at this node or any other, and ends none that it
+// has. It takes them again once the server answers.
+func TestSilentServerTakesNoReader(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		l.write("a")
+		serves := func() bool { own, told := l.readable("c"); return own && told }
+		l.wait("c serves readers", time.Minute, serves)
+		before := len(l.Node("c").State().Events)
+		l.probes["c"].find(silent())
+		l.wait("no reader is sent to c", 10*time.Second, func() bool {
+			own, told := l.readable("c")
+			at, _ := l.Node("b").State().Routes.Target("c")
+			return !own && !told && !at.Readable
+		})
+		for _, e := range l.Node("c").State().Events[before:] {
+			if strings.Contains(e, "close readers") || strings.Contains(e, "continue readers") {
+				t.Errorf("c did %q to the readers that it had", e)
+			}
+		}
+		l.probes["c"].find(agent.Findings{})
+		l.wait("c serves readers again", 10*time.Second, serves)
+	})
+}

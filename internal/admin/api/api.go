@@ -298,6 +298,7 @@ type Replica struct {
 	Allow        ag.AllowConnections `json:"allow_connections,omitempty"` // of its secondary role; "": READ_ONLY
 	Join         ag.JoinState        `json:"join_state,omitempty"`        // "": a replica of the group
 	Ill          string              `json:"ill,omitempty"`               // the problem that counts as a failure at the group's FAILURE_CONDITION_LEVEL
+	Silent       bool                `json:"silent,omitempty"`            // its server runs, and answers no new connection
 	Concern      string              `json:"concern,omitempty"`           // a problem that would count at a higher level
 	Quarantine   string              `json:"quarantine,omitempty"`        // why its copy is not trusted
 	NoVote       string              `json:"no_vote,omitempty"`           // why it does not vote in the quorum

@@ -20,7 +20,7 @@ type check func(Status, Replica) bool
 var checks = func() map[string]check {
 	primary := func(s Status, r Replica) bool { return s.Primary == r.Name && s.WriteOpen }
 	secondary := func(s Status, r Replica) bool {
-		return r.Role == ag.RoleSecondary && r.Server == ag.ServerRecovery && !r.Suspended && r.Maintenance == nil && r.Quarantine == "" && !s.Availability.Removed
+		return r.Role == ag.RoleSecondary && r.Server == ag.ServerRecovery && !r.Silent && !r.Suspended && r.Maintenance == nil && r.Quarantine == "" && !s.Availability.Removed
 	}
 	replica := func(s Status, r Replica) bool { return secondary(s, r) && r.Allow != ag.AllowNo }
 	sync := func(s Status, r Replica) bool { return secondary(s, r) && s.Quorum && r.Sync == ag.Synchronized }
@@ -33,7 +33,7 @@ var checks = func() map[string]check {
 		"/replica": replica, "/synchronous": sync, "/sync": sync, "/quorum": sync, "/asynchronous": async, "/async": async,
 		"/read-only": either(primary, replica), "/read-only-sync": either(primary, sync), "/read-only-quorum": either(primary, sync),
 		"/health": func(_ Status, r Replica) bool {
-			return r.Mode == ag.ConfigurationOnly || r.Server == ag.ServerRecovery || r.Server == ag.ServerWritable
+			return r.Mode == ag.ConfigurationOnly || !r.Silent && (r.Server == ag.ServerRecovery || r.Server == ag.ServerWritable)
 		},
 		"/liveness": func(Status, Replica) bool { return true },
 		"/readiness": func(s Status, r Replica) bool {

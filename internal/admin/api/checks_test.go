@@ -46,6 +46,9 @@ func TestHealthChecks(t *testing.T) {
 	removed.Availability.Removed = true
 	doubted.Replicas = []Replica{synchronized.Replicas[0]}
 	doubted.Replicas[0].Quarantine = "its storage lost a write"
+	silent := synchronized
+	silent.Replicas = []Replica{synchronized.Replicas[0]}
+	silent.Replicas[0].Silent = true
 	for _, tt := range []struct {
 		st           Status
 		method, path string
@@ -77,6 +80,11 @@ func TestHealthChecks(t *testing.T) {
 		{behind, "GET", "/async", 200},
 		{behind, "GET", "/read-only?lag=6MiB", 200},
 		{behind, "GET", "/health", 200},
+		{silent, "GET", "/health", 503},
+		{silent, "GET", "/replica", 503},
+		{silent, "GET", "/read-only", 503},
+		{silent, "GET", "/sync", 503},
+		{silent, "GET", "/liveness", 200},
 		{suspended, "GET", "/replica", 503},
 		{maintained, "GET", "/replica", 503},
 		{closed, "GET", "/replica", 503},

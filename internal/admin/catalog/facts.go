@@ -42,7 +42,8 @@ type Node struct {
 	Sync      ag.SyncState   `json:"synchronization_state"`
 	Data      ag.DataState   `json:"data"`
 	Server    ag.ServerState `json:"server"`
-	Position  ag.Position    `json:"position"` // end of WAL held durably
+	Silent    bool           `json:"silent,omitempty"` // its server runs, and answers no new connection
+	Position  ag.Position    `json:"position"`         // end of WAL held durably
 	Replay    ag.LSN         `json:"replay"`
 	Open      bool           `json:"open"`
 	Streaming bool           `json:"streaming"` // it receives WAL from the leader

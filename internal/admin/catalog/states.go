@@ -382,7 +382,7 @@ func (f Facts) notReadable(id ag.ReplicaID, routes *ag.Routes) string {
 		return "ALLOW_CONNECTIONS = NO"
 	case !t.Healthy:
 		return "does not answer"
-	case !t.Readable && f.Nodes[id].Connected && f.Nodes[id].Server != ag.ServerRecovery: // whatever it has decided to do
+	case !t.Readable && f.Nodes[id].Connected && (f.Nodes[id].Server != ag.ServerRecovery || f.Nodes[id].Silent): // whatever it has decided to do
 		return "its server does not answer"
 	case !t.Readable && f.Nodes[id].Because != "":
 		return "takes no readers at present: " + f.Nodes[id].Because

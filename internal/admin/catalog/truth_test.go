@@ -147,14 +147,17 @@ func TestRoutingOfAnAgentThatStarts(t *testing.T) {
 // TestRoutingPassesOverAHungServer holds that a replica whose server hangs is not said to be passed over since it
 // follows the primary, as its agent goes on to want.
 func TestRoutingPassesOverAHungServer(t *testing.T) {
-	f := demo()
-	changeNode(&f, "b", func(n *Node) {
-		n.Role, n.Server, n.Because = ag.RoleResolving, ag.ServerStarting, "follows a in epoch 7"
-	})
-	f.Nodes["a"].Routes.Targets[1].Readable = false
-	for _, w := range f.VerifyRouting() {
-		if w.Node == "a" && w.Intent == ag.ReadOnly && (len(w.Passed) == 0 || w.Passed[0] != "b: its server does not answer") {
-			t.Errorf("%q", w.Passed)
+	for _, hangs := range []func(*Node){
+		func(n *Node) { n.Role, n.Server = ag.RoleResolving, ag.ServerStarting },
+		func(n *Node) { n.Silent = true },
+	} {
+		f := demo()
+		changeNode(&f, "b", func(n *Node) { hangs(n); n.Because = "follows a in epoch 7" })
+		f.Nodes["a"].Routes.Targets[1].Readable = false
+		for _, w := range f.VerifyRouting() {
+			if w.Node == "a" && w.Intent == ag.ReadOnly && (len(w.Passed) == 0 || w.Passed[0] != "b: its server does not answer") {
+				t.Errorf("%q", w.Passed)
+			}
 		}
 	}
 }

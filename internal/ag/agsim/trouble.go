@@ -403,7 +403,7 @@ func (m *Model) restore(w *World, i int, depth uint16) {
 func (m *Model) addHealth(v *ag.View, w *World, i int, e *env) {
 	n := &w.nodes[i]
 	if n.ill != healthy {
-		v.Local.Health = ag.Health{Level: 1, Because: "the server does not answer", Restart: n.ill == curable}
+		v.Local.Health = ag.Health{Level: ag.DefaultConditionLevel, Because: "the server does not answer", Restart: n.ill == curable}
 	}
 	if n.quarantine {
 		v.Local.Quarantine = "an fsync failed"

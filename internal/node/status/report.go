@@ -89,6 +89,7 @@ func (s *Service) Report(ctx context.Context) catalog.Node {
 		return out
 	}
 	out.Role, out.Data, out.Server, out.Busy = v.Role(), v.Local.Data, v.Local.Server, v.Busy
+	out.Silent = v.Local.Health.Unresponsive()
 	if p := s.Agent.Plan(); p != nil {
 		out.Because, out.Open = p.Because, p.Open
 	}
