@@ -275,29 +275,6 @@ func (c Config) checkPaths() (errs []error) {
 	return errs
 }
 
-func (c Config) checkPorts() (errs []error) {
-	if c.Endpoint.Listen == "" {
-		errs = append(errs, errors.New("endpoint.listen is missing"))
-	}
-	check := func(name string, addresses ...string) {
-		for _, a := range addresses {
-			if err := checkPort(a); err != nil {
-				errs = append(errs, fmt.Errorf("%s.listen: %w", name, err))
-			}
-		}
-	}
-	for name, a := range map[string]Address{"endpoint": c.Endpoint, "http": c.HTTP, "https": c.HTTPS} {
-		if a.Listen != "" {
-			check(name, a.Listen)
-		}
-	}
-	for name, a := range map[string]Address{"read_write": c.ReadWrite, "read_only": c.ReadOnly} {
-		addresses, _ := a.Places()
-		check(name, addresses...)
-	}
-	return errs
-}
-
 // Save writes the configuration into dir, durably.
 func (c Config) Save(dir string) error {
 	if err := c.Validate(); err != nil {

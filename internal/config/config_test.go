@@ -21,6 +21,12 @@ func TestListenAddresses(t *testing.T) {
 		{":5022", ":5432", "", both, "http.listen: "},
 		{":5022", "127.0.0.1:5432,::1:5432", "", "", "read_write.listen: "},
 		{":5022", ":5432", "5433", "", "read_only.listen: "},
+		{":5022", ":5022", "", "", "read_write.listen: :5022 is also bound by endpoint.listen (:5022)"},
+		{":5022", "127.0.0.1:5432", "0.0.0.0:5432", "", "read_only.listen: 0.0.0.0:5432 is also bound by read_write.listen (127.0.0.1:5432)"},
+		{":5022", ":5432", "", "[::1]:5432", "http.listen: [::1]:5432 is also bound by read_write.listen"},
+		{":5022", "127.0.0.1:5432,127.0.0.1:5432", "", "", "read_write.listen: 127.0.0.1:5432 is also bound by"},
+		{"127.0.0.1:0", "127.0.0.1:0", "127.0.0.1:0", "", ""},
+		{"127.0.0.1:5022", "127.0.0.2:5022", "[::]:5022", "", ""},
 	} {
 		err := Config{
 			Node: "n1", Kind: "witness", Group: "g", Endpoint: Address{Listen: c.endpoint}, ReadWrite: Address{Listen: c.readWrite},

@@ -71,6 +71,7 @@ func (f *NodeFlags) config(ctx context.Context, kind string) (config.Config, err
 	if host == "" {
 		host = provision.OwnAddress(ctx)
 	}
+	used := map[string]string{} // by flag
 	for _, p := range []struct {
 		flag string
 		in   string
@@ -92,6 +93,12 @@ func (f *NodeFlags) config(ctx context.Context, kind string) (config.Config, err
 		if err := provision.PortFree(ctx, p.in); err != nil {
 			return c, fmt.Errorf("--%s %s cannot be used: %w; stop the program that uses it or choose another port", p.flag, p.in, err)
 		}
+		for flag, at := range used {
+			if config.Overlap(at, p.in) {
+				return c, fail.Usagef("--%s and --%s cannot both be %s: choose another port for one of them", flag, p.flag, p.in)
+			}
+		}
+		used[p.flag] = p.in
 		*p.out = config.Address{Listen: p.in, Advertise: net.JoinHostPort(host, port)}
 	}
 	if path := provision.DefaultSocket(c.ReadWrite, provision.DefaultSocketDir, "/etc/postgresql"); path != "" && kind == "replica" {
