@@ -231,7 +231,7 @@ func (s *Session) dispatch(ctx context.Context, k kind, text string, args []any,
 	case kindQuery:
 		return Result{Tag: "SELECT"}, s.backend.Query(ctx, s.who, Question{text, args, s.values()}, to)
 	case kindBegin:
-		return s.begin(words(text, 64))
+		return s.begin(words(withoutComments(text), 64))
 	case kindEnd:
 		word := words(text, 1)[0]
 		if s.doomed && word != "ROLLBACK" && word != "ABORT" {

@@ -71,6 +71,30 @@ func accessOf(words []string) (access string) {
 	return access
 }
 
+// withoutComments puts a blank in the place of each comment of a statement that has no texts in quotes.
+func withoutComments(text string) string {
+	var b strings.Builder
+	depth := 0 // of nested comments
+	for i := 0; i < len(text); i++ {
+		switch rest := text[i:]; {
+		case strings.HasPrefix(rest, "/*"):
+			depth++
+			i++
+		case depth > 0 && strings.HasPrefix(rest, "*/"):
+			depth--
+			i++
+			b.WriteByte(' ')
+		case depth > 0:
+		case strings.HasPrefix(rest, "--"):
+			line, _, _ := strings.Cut(rest, "\n")
+			i += len(line) - 1
+		default:
+			b.WriteByte(text[i])
+		}
+	}
+	return b.String()
+}
+
 // access gives the open transaction the mode that a statement names, if it names one.
 func (s *Session) access(words []string) {
 	if a := accessOf(words); a != "" {
@@ -81,7 +105,7 @@ func (s *Session) access(words []string) {
 // mode executes SET TRANSACTION, and SET SESSION CHARACTERISTICS for the transactions that begin. Isolation changes
 // nothing here.
 func (s *Session) mode(fields []string, rest string) (Result, error) {
-	modes := strings.FieldsFunc(rest, func(r rune) bool { return !wordRune(r) })
+	modes := strings.FieldsFunc(withoutComments(rest), func(r rune) bool { return !wordRune(r) })
 	switch a := accessOf(modes); {
 	case a == "":
 	case !strings.EqualFold(fields[0], "TRANSACTION"):
