@@ -150,6 +150,9 @@ func (p *Pinger) once(ctx context.Context, all bool) {
 	slices.Sort(next.Reached)
 	slices.Sort(next.refuses)
 	next.heard = maps.Clone(p.reach.Load().heard)
+	maps.DeleteFunc(next.heard, func(id ag.ReplicaID, _ time.Time) bool { // another node may join by the name of one that left
+		return !slices.ContainsFunc(members, func(r ag.Replica) bool { return r.ID == id })
+	})
 	for _, id := range next.Reached {
 		next.heard[id] = time.Now()
 	}

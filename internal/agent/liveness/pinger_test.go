@@ -63,6 +63,33 @@ func TestMemberThatSendsHeartbeatsNeedNotBePinged(t *testing.T) {
 	rounds(6, 6, true, "a stream that ended")
 }
 
+// TestSilenceIsOfTheNodeThatJoined holds that a node which joins by the name of one that has left is not said to be
+// silent for as long as that one.
+func TestSilenceIsOfTheNodeThatJoined(t *testing.T) {
+	members := []ag.Replica{{ID: "a"}}
+	var answer error
+	p := NewPinger(PingConfig{
+		Ping:    func(context.Context, ag.Replica) error { return answer },
+		Members: func() []ag.Replica { return members },
+		Beats:   func(ag.ReplicaID, time.Duration) bool { return false },
+		Profile: func() ag.Profile { return ag.Profile{Beat: time.Hour} },
+		Changed: func() {},
+	}, NewHeartbeater(HeartbeatConfig{}))
+	p.once(t.Context(), true)
+	answer = ErrRefused
+	p.once(t.Context(), true)
+	if p.Reach().Heard("a").IsZero() {
+		t.Error("it was heard, and is a member")
+	}
+	for _, now := range [][]ag.Replica{{}, {{ID: "a"}}} {
+		members = now
+		p.once(t.Context(), true)
+		if at := p.Reach().Heard("a"); !at.IsZero() {
+			t.Errorf("with %d members, a was heard at %v", len(now), at)
+		}
+	}
+}
+
 // TestBeats holds that a heartbeat of long ago is no sign of life.
 func TestBeats(t *testing.T) {
 	v := NewVoter(nil, func() {}, slog.New(slog.DiscardHandler))
