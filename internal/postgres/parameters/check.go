@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -40,7 +41,31 @@ func (s Server) Check(ctx context.Context, name, value string) error {
 	if name == "shared_buffers" {
 		return fitsMemory(out)
 	}
+	if slices.Contains(onlyGrow, name) {
+		return s.noLess(ctx, name, out)
+	}
 	return nil
+}
+
+// onlyGrow are the settings of which a standby must not have less than its primary.
+var onlyGrow = []string{"max_connections", "max_locks_per_transaction", "max_prepared_transactions", "max_wal_senders", "max_worker_processes"}
+
+// noLess returns an error if the running server has more of a setting that only grows: it would go on with what it has,
+// also after a restart. A server that does not run, or does not answer, is not asked again.
+func (s Server) noLess(ctx context.Context, name, value string) error {
+	text, err := s.Text(ctx, "SELECT setting FROM pg_settings WHERE name = "+settings.QuoteLiteral(name))
+	if err != nil {
+		return nil //nolint:nilerr // a value must be mendable while the server does not start
+	}
+	has, err := strconv.Atoi(text)
+	want, bad := strconv.Atoi(value)
+	if err != nil || bad != nil || want >= has {
+		return nil //nolint:nilerr // PostgreSQL has judged it
+	}
+	return fail.Error{
+		Kind: fail.Refused, Hint: fmt.Sprintf("choose %d or more; coterie settings unset %s gives the server's own configuration back", has, name),
+		Err: fmt.Errorf("%s only grows in a running group: the server has %d, and keeps it, also after a restart: a standby with less than its primary stops replaying", name, has),
+	}
 }
 
 // judged has the server's program read its configuration with that value, and returns the value as it understands it.
