@@ -112,6 +112,26 @@ func ArgsBetween(least, most int, what string) cobra.PositionalArgs {
 	}
 }
 
+// MemberName returns the name of a member that a person typed as the group spells it: its case does not count, nor does
+// the domain of its host, as in statements.
+func MemberName(typed string) string {
+	host, _, _ := strings.Cut(strings.ToLower(typed), ".")
+	return host
+}
+
+// OneReplica accepts one argument, the name of a member or replica.
+func OneReplica(what string) cobra.PositionalArgs {
+	return func(c *cobra.Command, a []string) error {
+		if err := Args(1, what)(c, a); err != nil {
+			return err
+		}
+		if a[0] == "" {
+			return fail.Usagef("%s needs %s, and that is empty; nothing was done", c.CommandPath(), what)
+		}
+		return nil
+	}
+}
+
 // unknownCommand returns the usage error for a command that c does not have.
 func unknownCommand(c *cobra.Command, typed string) error {
 	if do := instead(c, typed); do != "" {
@@ -160,6 +180,7 @@ var elsewhere = map[string]string{
 	"upgrade": "install the new program, then coterie restart on one node after the other: docs/how-to/upgrade.md", "rewind": "a diverged node is rewound by itself; coterie replica resume NAME continues a suspended one",
 
 	"config show": "cat coterie.yaml in the node directory; coterie group show and coterie settings show what the group has", "config get": "cat coterie.yaml in the node directory",
+	"settings reset": "coterie settings unset NAME", "settings show": "coterie settings list", "settings remove": "coterie settings unset NAME", "settings delete": "coterie settings unset NAME",
 	"config set": "edit coterie.yaml in the node directory, then coterie config check and coterie restart", "config edit": "edit coterie.yaml in the node directory, then coterie config check and coterie restart",
 
 	"member add": "coterie member add-token, then coterie join TOKEN on the new machine", "member leave": "coterie leave, on the member itself",

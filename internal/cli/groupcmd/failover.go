@@ -62,7 +62,7 @@ answers, else after its silence, 6.5 s by default. With --now it opens at once, 
 			if err != nil {
 				return err
 			}
-			req.To = ag.ReplicaID(to)
+			req.To = ag.ReplicaID(cli.MemberName(to))
 			if away {
 				if again, err := goesAway(c, cl, req); !again {
 					return err

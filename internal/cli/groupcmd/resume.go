@@ -18,7 +18,7 @@ import (
 func Resume() *cobra.Command {
 	var trust, asJSON bool
 	c := &cobra.Command{
-		Use: "resume NAME", Short: "Let a suspended or quarantined replica follow again", Args: cli.Args(1, "the replica's name"),
+		Use: "resume NAME", Short: "Let a suspended or quarantined replica follow again", Args: cli.OneReplica("the replica's name"),
 		Long: `Continues the data movement of a replica that a forced failover suspended, or that is under quarantine because its storage lost a write.
 A copy that went another way than the new primary is brought back by rewinding it or copying it anew; what only it had is kept in its
 forked/ directory. A copy under quarantine is made anew.
@@ -31,26 +31,27 @@ lets a replica that gave up the leadership for its health, or because its server
 			if err != nil {
 				return err
 			}
+			id := ag.ReplicaID(cli.MemberName(a[0]))
 			ctx, cancel := context.WithTimeout(c.Context(), 30*time.Second)
 			defer cancel()
 			if trust {
-				was, err := cl.Trust(ctx, ag.ReplicaID(a[0]))
+				was, err := cl.Trust(ctx, id)
 				if err != nil {
 					return cli.NoAgent(c, err)
 				}
 				if was != "" {
-					cli.Say(c, "%s is trusted again (it was under quarantine: %s)", a[0], was)
+					cli.Say(c, "%s is trusted again (it was under quarantine: %s)", id, was)
 				}
 			}
-			if !trust && followsAlready(ctx, cl, ag.ReplicaID(a[0])) {
-				cli.Say(c, "%s is not suspended, and its copy is trusted; nothing was changed", a[0])
-				return resumed(c, a[0], false, asJSON)
+			if !trust && followsAlready(ctx, cl, id) {
+				cli.Say(c, "%s is not suspended, and its copy is trusted; nothing was changed", id)
+				return resumed(c, id, false, asJSON)
 			}
-			if err := cl.Resume(ctx, ag.ReplicaID(a[0])); err != nil {
+			if err := cl.Resume(ctx, id); err != nil {
 				return cli.NoAgent(c, err)
 			}
-			cli.Say(c, "%s follows again", a[0])
-			return resumed(c, a[0], true, asJSON)
+			cli.Say(c, "%s follows again", id)
+			return resumed(c, id, true, asJSON)
 		},
 	}
 	c.Flags().BoolVar(&trust, "trust", false, "keep a copy under quarantine as it is, and forget crashes and ills")
@@ -59,7 +60,7 @@ lets a replica that gave up the leadership for its health, or because its server
 }
 
 // resumed prints the JSON document of coterie replica resume, if it is asked for.
-func resumed(c *cobra.Command, name string, changed, asJSON bool) error {
+func resumed(c *cobra.Command, name ag.ReplicaID, changed, asJSON bool) error {
 	if !asJSON {
 		return nil
 	}
@@ -70,7 +71,7 @@ func resumed(c *cobra.Command, name string, changed, asJSON bool) error {
 func followsAlready(ctx context.Context, cl *api.Client, id ag.ReplicaID) bool {
 	s, err := cl.Status(ctx)
 	i := slices.IndexFunc(s.Replicas, func(r api.Replica) bool { return r.Name == id })
-	return err == nil && s.Quorum && i >= 0 && s.Replicas[i].Connected == "CONNECTED" && !s.Replicas[i].Suspended && s.Replicas[i].Quarantine == "" && s.Replicas[i].Join == ""
+	return err == nil && s.Quorum && i >= 0 && s.Replicas[i].Connected == "CONNECTED" && s.Replicas[i].Mode != ag.ConfigurationOnly && !s.Replicas[i].Suspended && s.Replicas[i].Quarantine == "" && s.Replicas[i].Join == ""
 }
 
 // printHealth prints the replicas with problems below a status, each with the command that helps.

@@ -48,13 +48,13 @@ is only read; what is right in it does not travel.
 
 Copies under way and those before: SELECT * FROM sys.dm_hadr_automatic_seeding, and for its progress sys.dm_hadr_physical_seeding_stats.`,
 		Example: "  coterie replica seed n3 --watch\n  coterie replica seed n3 --verify\n  coterie replica seed n3 --full --watch\n  coterie replica seed n3 --from /mnt/restored/pgdata --watch\n  coterie replica seed n3 --cancel",
-		Args:    cli.Args(1, "the replica's name"),
+		Args:    cli.OneReplica("the replica's name"),
 		RunE: func(c *cobra.Command, a []string) error {
 			cl, err := cli.Client(c)
 			if err != nil {
 				return err
 			}
-			o.req.Replica = ag.ReplicaID(a[0])
+			o.req.Replica = ag.ReplicaID(cli.MemberName(a[0]))
 			return o.run(c, cl)
 		},
 	}

@@ -58,27 +58,30 @@ func Remove() *cobra.Command {
 		Long: `Takes a member out: the primary stops counting it, its vote is taken, its certificate is refused, its replication slot is dropped. Its
 own node directory is left as it is; coterie leave there goes on with it and keeps the data, coterie destroy removes it. Run it on any other
 member. If it ends before it is done, run it again: it continues. On a terminal it asks for the name; a script gives --yes.`,
-		Args: cli.Args(1, "the member's name"),
+		Args: cli.OneReplica("the member's name"),
 		RunE: func(c *cobra.Command, a []string) error {
 			cl, err := cli.Client(c)
 			if err != nil {
 				return err
 			}
-			if err := confirm(c, a[0], yes, "%s leaves the group: its copy no longer counts, its vote is taken, and it can come back only by joining anew. Type its name to go on:"); err != nil {
-				return err
-			}
+			id := ag.ReplicaID(cli.MemberName(a[0]))
 			st, err := cl.Status(c.Context())
-			awaited := err == nil && slices.Contains(st.Awaited, ag.ReplicaID(a[0]))
-			if err := within(c, "coterie member remove "+a[0], func(ctx context.Context) error { return cl.Remove(ctx, ag.ReplicaID(a[0])) }); err != nil {
+			if err := known(st, id, err); err != nil {
 				return err
 			}
-			if awaited {
-				cli.Say(c, "the replacement of %s is given up: nobody is awaited by that name; a token that was made for it is refused", a[0])
+			if err := confirm(c, string(id), yes, "%s leaves the group: its copy no longer counts, its vote is taken, and it can come back only by joining anew. Type its name to go on:"); err != nil {
+				return err
+			}
+			if err := within(c, "coterie member remove "+string(id), func(ctx context.Context) error { return cl.Remove(ctx, id) }); err != nil {
+				return err
+			}
+			if slices.Contains(st.Awaited, id) {
+				cli.Say(c, "the replacement of %s is given up: nobody is awaited by that name; a token that was made for it is refused", id)
 			} else {
-				cli.Say(c, "%s is not a member any more", a[0])
+				cli.Say(c, "%s is not a member any more", id)
 			}
 			if asJSON {
-				return cli.PrintJSON(c, map[string]any{"member": a[0], "removed": true})
+				return cli.PrintJSON(c, map[string]any{"member": id, "removed": true})
 			}
 			return nil
 		},
@@ -86,6 +89,16 @@ member. If it ends before it is done, run it again: it continues. On a terminal 
 	c.Flags().BoolVar(&yes, "yes", false, "do not ask for the name")
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return c
+}
+
+// known returns an error if a node that is in touch with its group has no member of that name, before a person is asked
+// to confirm what cannot be done. Without such a status, the agent answers.
+func known(st api.Status, id ag.ReplicaID, err error) error {
+	is := slices.ContainsFunc(st.Replicas, func(r api.Replica) bool { return r.Name == id }) || slices.Contains(st.Awaited, id)
+	if err != nil || is || !st.Quorum || st.Availability.Removed || st.Availability.QuorumDiffers != "" {
+		return nil
+	}
+	return fail.Usagef("the group has no member %q; nothing was changed (see coterie member list)", id)
 }
 
 // confirm has a person type the member's name. A script says --yes.
@@ -157,24 +170,29 @@ refused. Run it on any replica.
 If it ends before it prints the token, or the token has expired, run it again: until a node has joined by the name it makes another one.
 coterie member remove NAME gives the replacement up.`,
 		Example: "  coterie member replace n3               # prints the command for the new machine",
-		Args:    cli.Args(1, "the member's name"),
+		Args:    cli.OneReplica("the member's name"),
 		RunE: func(c *cobra.Command, a []string) error {
 			cl, err := cli.Client(c)
 			if err != nil {
 				return err
 			}
-			if err := confirm(c, a[0], yes, "%s leaves the group for good, and a new node takes its name. Type it to go on:"); err != nil {
+			id := ag.ReplicaID(cli.MemberName(a[0]))
+			st, err := cl.Status(c.Context())
+			if err := known(st, id, err); err != nil {
+				return err
+			}
+			if err := confirm(c, string(id), yes, "%s leaves the group for good, and a new node takes its name. Type it to go on:"); err != nil {
 				return err
 			}
 			var r api.TokenResult
-			err = within(c, "coterie member replace "+a[0], func(ctx context.Context) (err error) {
-				r, err = cl.Replace(ctx, api.ReplaceRequest{Member: ag.ReplicaID(a[0]), TTL: ttl})
+			err = within(c, "coterie member replace "+string(id), func(ctx context.Context) (err error) {
+				r, err = cl.Replace(ctx, api.ReplaceRequest{Member: id, TTL: ttl})
 				return err
 			})
 			if err != nil {
 				return err
 			}
-			return printToken(c, r, "the machine that replaces "+a[0], asJSON)
+			return printToken(c, r, "the machine that replaces "+string(id), asJSON)
 		},
 	}
 	c.Flags().DurationVar(&ttl, "ttl", time.Hour, "how long the token works")

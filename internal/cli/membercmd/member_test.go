@@ -63,6 +63,25 @@ func TestMember(t *testing.T) {
 	clitest.Run(t, Member(), a.Layout.Dir, "remove", "n1", "--yes").Refused(t, 4, "n1 is the primary")
 }
 
+// TestNamesOfMembers holds that names ignore case, as in statements, and that a member which the group does not have is
+// refused before anybody is asked to confirm.
+func TestNamesOfMembers(t *testing.T) {
+	t.Parallel()
+	a := clitest.NewAgent(t)
+	a.SetStatus(api.Status{Node: "n1", Quorum: true, Replicas: []api.Replica{{Name: "n1"}, {Name: "n3"}}})
+	a.On("Remove", func(any) (any, error) { return nil, nil }) //nolint:nilnil // the method has no answer
+	if r := clitest.Run(t, Member(), a.Layout.Dir, "remove", "N3", "--yes"); r.Err != nil || r.Said != "n3 is not a member any more\n" {
+		t.Errorf("%v, said %q", r.Err, r.Said)
+	}
+	for _, verb := range []string{"remove", "replace"} {
+		clitest.Run(t, Member(), a.Layout.Dir, verb, "n4").Refused(t, 2, `the group has no member "n4"; nothing was changed`)
+		clitest.Run(t, Member(), a.Layout.Dir, verb, "").Refused(t, 2, "needs the member's name, and that is empty")
+	}
+	if diff := cmp.Diff([]any{ag.ReplicaID("n3")}, a.Asked("Remove")); diff != "" {
+		t.Error(diff)
+	}
+}
+
 // TestMoment holds that a time on another day has its date.
 func TestMoment(t *testing.T) {
 	t.Parallel()

@@ -48,7 +48,7 @@ it gives the leadership away first, by a planned failover. Readers of a replica 
 				if o.all || o.pending {
 					return fail.Usagef("%s or --all or --pending: choose one", a[0])
 				}
-				o.name = ag.ReplicaID(a[0])
+				o.name = ag.ReplicaID(cli.MemberName(a[0]))
 			}
 			cl, err := cli.Client(c)
 			if err != nil {
@@ -114,7 +114,7 @@ func restart(c *cobra.Command, cl *api.Client, req api.RestartRequest, asJSON bo
 	defer cancel()
 	for {
 		s, err := cl.Status(ctx)
-		if err == nil && s.Restarted(time.Since(began)) && (s.WriteOpen || !was.WriteOpen) {
+		if err == nil && s.Restarted(time.Since(began)) && (s.WriteOpen || !was.WriteOpen || s.Availability.Removed) {
 			if was.Primary == was.Node && (s.Primary != s.Node || s.Epoch != was.Epoch) {
 				return fail.Unhealthyf("the agent restarted, but the leadership moved: %s leads epoch %d; see coterie explain", s.Primary, s.Epoch)
 			}

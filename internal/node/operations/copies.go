@@ -52,6 +52,9 @@ func (s *Service) SuspendSelf(ctx context.Context) error {
 func setSuspended(g *ag.Group, id ag.ReplicaID, why ag.SuspendReason) error {
 	for i := range g.Replicas {
 		if g.Replicas[i].ID == id {
+			if !g.Replicas[i].HasData() {
+				return fail.Refusedf("%s is a witness and holds no data", id)
+			}
 			if why == "" && g.Replicas[i].Join != "" {
 				return fail.Refusedf("%s is no replica of the group; on it run: coterie sql -c 'ALTER AVAILABILITY GROUP %s JOIN'", id, ddl.Brackets(g.Name))
 			}

@@ -42,6 +42,7 @@ func TestResume(t *testing.T) {
 		"suspended":        {"b", nil, ""},
 		"not suspended":    {"c", nil, ""},
 		"nobody":           {"z", nil, "the group has no member z"},
+		"a witness":        {"c", func(b *bed) { b.store.x.Group.Replicas[2].AvailabilityMode = ag.ConfigurationOnly }, "c is a witness and holds no data"},
 		"not a replica":    {"b", func(b *bed) { b.store.x.Group.Replicas[1].Join = ag.NotJoined }, "ALTER AVAILABILITY GROUP [DemoAG] JOIN"},
 		"detached":         {"b", func(b *bed) { b.store.x.Group.Replicas[1].Join = ag.Detached }, "is no replica of the group"},
 		"quarantined":      {"b", func(b *bed) { b.quarantine("b") }, ""},
