@@ -31,6 +31,9 @@ func NewGroup() ag.GroupID { return ag.GroupID(uuid.NewString()) }
 // EmptyLayout returns the layout of the node directory dir. It is refused if the directory is not empty, cannot be
 // listed, or is where another user could change it or put another one in its place.
 func EmptyLayout(dir string) (config.Layout, error) {
+	if dir == "" { // it would be the working directory
+		return config.Layout{}, fail.Usagef("--node names no directory; nothing was changed")
+	}
 	l, err := config.NewLayout(dir)
 	if err != nil {
 		return l, err

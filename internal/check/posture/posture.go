@@ -35,7 +35,9 @@ func Find(ctx context.Context, dir string) ([]check.Finding, error) {
 		return nil, err
 	}
 	out := append(judgePorts(l, c), judgeConsole(l, c)...)
-	out = append(out, judgeRules(l, c)...)
+	if c.Kind != "witness" { // it has no clients
+		out = append(out, judgeRules(l, c)...)
+	}
 	out = append(out, judgeClientCertificates(c)...)
 	out = append(out, judgeFiles(l)...)
 	out = append(append(out, judgeHooks(l)...), judgeWebhooks(l, c)...)
@@ -47,8 +49,15 @@ func Find(ctx context.Context, dir string) ([]check.Finding, error) {
 			local = r.Local
 		}
 	}
-	if err != nil || local == nil {
-		return append(out, failed("processes and roles", errors.New("no agent runs here; start it with coterie agent"))), nil
+	switch {
+	case err == nil && local == nil && s.Availability.Removed:
+		return append(out, failed("processes and roles", errors.New("this node is no member of its group any more"))), nil
+	case errors.Is(err, api.ErrNoAgent):
+		return append(out, failed("processes and roles", errors.New("no agent runs here; start it with coterie agent --node "+l.Dir))), nil
+	case err != nil:
+		return append(out, failed("processes and roles", fmt.Errorf("the agent did not answer: %w", err))), nil
+	case local == nil:
+		return append(out, failed("processes and roles", errors.New("the agent has only just started, and does not say yet"))), nil
 	}
 	out = append(out, judgeWitnesses(s)...)
 	out = append(out, judgeConfiguration(s.Configuration))
@@ -96,6 +105,9 @@ func judgePorts(l config.Layout, c config.Config) []check.Finding {
 			Level: check.Warning, What: fmt.Sprintf("http %s: status and metrics in clear text, without a login, to everybody who reaches it", strings.Join(addresses, ", ")),
 			Why: "it tells the names, addresses and state of all members", Run: "set http.listen in coterie.yaml to an inner address such as 127.0.0.1:8008, or let a firewall admit the monitoring only; then coterie restart",
 		})
+	}
+	if c.Kind == "witness" { // it has no clients
+		return out
 	}
 	if tls := (check.Finding{
 		Level: check.Warning, What: "clients may log in without TLS", Why: "what they ask and what is answered can be read on the network; the password cannot",

@@ -54,6 +54,9 @@ func TestJudgePorts(t *testing.T) {
 	t.Parallel()
 	c := config.Config{Endpoint: config.Address{Listen: ":5022"}, ReadWrite: config.Address{Listen: ":5432,/run/x"}, HTTP: config.Address{Listen: ":8008"}}
 	expect(t, judgePorts(config.Layout{}, c), "ok endpoint :5022", "ok read_write :5432:", "warning http :8008", "warning clients may log in without TLS")
+	if all := strings.Join(said(judgePorts(config.Layout{}, config.Config{Kind: "witness", Endpoint: config.Address{Listen: ":5022"}})), "\n"); strings.Contains(all, "clients") {
+		t.Errorf("a witness, which has no clients: %s", all)
+	}
 	c.HTTP.Listen, c.TLSOnly = "10.1.2.3:8008", true
 	expect(t, judgePorts(config.Layout{}, c), "ok http 10.1.2.3:8008", "ok clients need TLS")
 	c.HTTP.Listen = ""

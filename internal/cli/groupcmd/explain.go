@@ -127,7 +127,12 @@ func printExplanation(w io.Writer, e *decisions.Explanation, how detail) error {
 		_, _ = fmt.Fprintf(w, "\nThose who do not answer %s may have changed the leadership since: ask another node, too.\n", e.Node)
 	}
 	for _, id := range slices.Sorted(maps.Keys(e.Missing)) {
-		_, _ = fmt.Fprintf(w, "\n%s did not answer, so what it decided is not in this: %s\n", id, reason(e.Missing[id]))
+		why := reason(e.Missing[id])
+		said := "did not answer"
+		if strings.HasSuffix(why, "is not a member of this group") { // it answered, and knows this node no more
+			said = "does not tell this node"
+		}
+		_, _ = fmt.Fprintf(w, "\n%s %s, so what it decided is not in this: %s\n", id, said, why)
 	}
 	printForecast(w, e)
 	switch {

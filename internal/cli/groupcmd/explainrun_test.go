@@ -102,6 +102,7 @@ func TestMissing(t *testing.T) {
 		"call decisions on n3: dial 127.0.0.1:5022: dial tcp 127.0.0.1:5022: connect: connection refused": "n3 did not answer, so what it decided is not in this: connection refused",
 		"call decisions on n3: context deadline exceeded":                                                 "n3 did not answer, so what it decided is not in this: no answer in time",
 		"it is down": "n3 did not answer, so what it decided is not in this: it is down",
+		"call decisions on n3: db3 is not a member of this group": "n3 does not tell this node, so what it decided is not in this: db3 is not a member of this group",
 	} {
 		var b strings.Builder
 		err := printExplanation(&b, &decisions.Explanation{Node: "n1", Missing: map[ag.ReplicaID]string{"n3": text}}, detail{})

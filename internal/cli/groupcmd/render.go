@@ -199,7 +199,7 @@ func (d dashboard) members(b *strings.Builder) {
 		if host == "" {
 			host = r.Endpoint
 		}
-		_, _ = fmt.Fprintf(t, "%s%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", mark, r.Name, role(r), state(r), host, synchronization(r), lag(r), d.failoverTo(r), d.note(r))
+		_, _ = fmt.Fprintf(t, "%s%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", mark, r.Name, d.role(r), d.doing(r), host, d.synchronization(r), lag(r), d.failoverTo(r), d.note(r))
 	}
 	_ = t.Flush()
 	b.WriteString("\n")
@@ -212,11 +212,23 @@ func (d dashboard) members(b *strings.Builder) {
 	}
 }
 
-func role(r api.Replica) string {
+// role returns the role of a member. A node that was removed knows of none: the members do not answer it.
+func (d dashboard) role(r api.Replica) string {
+	if d.Availability.Removed && r.Mode != ag.ConfigurationOnly {
+		return "?"
+	}
 	if r.Mode == ag.ConfigurationOnly {
 		return "witness"
 	}
 	return strings.ToLower(string(r.Role))
+}
+
+// doing returns the state of a member.
+func (d dashboard) doing(r api.Replica) string {
+	if d.Availability.Removed {
+		return "not known"
+	}
+	return state(r)
 }
 
 func state(r api.Replica) string {
@@ -262,7 +274,10 @@ func doing(action string) string {
 	return action
 }
 
-func synchronization(r api.Replica) string {
+func (d dashboard) synchronization(r api.Replica) string {
+	if d.Availability.Removed && r.Mode != ag.ConfigurationOnly {
+		return "?"
+	}
 	switch {
 	case r.Mode == ag.ConfigurationOnly || r.Role == ag.RolePrimary:
 		return "-"
@@ -290,6 +305,8 @@ func lag(r api.Replica) string {
 func (d dashboard) failoverTo(r api.Replica) string {
 	i := slices.IndexFunc(d.Health, func(h replicaHealth) bool { return h.Replica == string(r.Name) })
 	switch {
+	case d.Availability.Removed && r.Mode != ag.ConfigurationOnly:
+		return "?"
 	case i < 0 || r.Name == d.Primary || r.Mode == ag.ConfigurationOnly:
 		return "-"
 	case r.Connected != "CONNECTED":

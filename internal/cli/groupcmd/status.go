@@ -313,6 +313,8 @@ func (d dashboard) verdict(down bool) string {
 // level returns the state of the group in one word.
 func (d dashboard) level(down bool) string {
 	switch {
+	case d.Availability.Removed:
+		return "not known"
 	case down:
 		return "DOWN"
 	case d.Availability.Level == "":

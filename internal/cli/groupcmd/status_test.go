@@ -225,10 +225,15 @@ func TestStatusOfARemovedNode(t *testing.T) {
 	if r.Code != 3 || !strings.HasPrefix(r.Out, "Group shop   this node was removed from it: what follows is what it saw last, epoch 7\n") {
 		t.Errorf("exit code %d\n%s", r.Code, r.Out)
 	}
-	for _, other := range []string{"DOWN", "quorum", "ommits", "automatic failover"} {
+	for _, other := range []string{"DOWN", "quorum", "ommits", "automatic failover", "NO ANSWER", "no loss", "resolving"} {
 		if strings.Contains(r.Out, other) {
 			t.Errorf("it speaks of %q\n%s", other, r.Out)
 		}
+	}
+	s.Availability.Problems = []availability.Problem{{Severity: availability.Critical, Finding: "this node is no member of the group any more"}}
+	a.SetStatus(s)
+	if r := clitest.Run(t, Status(), a.Layout.Dir, "--check"); r.Code != 3 || r.Out != "not known: this node is no member of the group any more\n" {
+		t.Errorf("--check: exit code %d, %q", r.Code, r.Out)
 	}
 }
 

@@ -369,7 +369,11 @@ func (x *leaving) foretold(p plan, d provision.Departure) (steps []string) {
 	case !p.forced:
 		steps = append(steps, fmt.Sprintf("another member removes %s from the group %s", d.Node, d.Group))
 	}
-	steps = append(steps, "the agent and PostgreSQL stop")
+	stops := "the agent and PostgreSQL stop"
+	if x.cfg.PostgreSQL == nil {
+		stops = "the agent stops"
+	}
+	steps = append(steps, stops)
 	if d.Data != "" {
 		steps = append(steps, "PostgreSQL replays the WAL that is here, and its recovery ends", "the group's marks are taken out of "+x.cfg.PostgreSQL.Data)
 	}

@@ -66,7 +66,7 @@ func TestLeaveChangesNothing(t *testing.T) {
 	a.SetStatus(seenBy("w", nil))
 	r := clitest.Run(t, Leave(), a.Layout.Dir, "--dry-run", "--json")
 	var out outcome
-	if err := json.Unmarshal([]byte(r.Out), &out); err != nil || r.Code != 0 || !out.DryRun || out.Completed || !strings.HasPrefix(out.Steps[0], "another member removes w") {
+	if err := json.Unmarshal([]byte(r.Out), &out); err != nil || r.Code != 0 || !out.DryRun || out.Completed || !strings.HasPrefix(out.Steps[0], "another member removes w") || out.Steps[1] != "the agent stops" {
 		t.Errorf("a dry run: %+v, %v, %+v", r, err, out)
 	}
 	if _, err := os.Stat(a.Layout.LeavingFile()); err == nil || len(a.Asked("Leave")) > 0 {
