@@ -101,6 +101,9 @@ func (f Facts) nextWithoutPrimary() string {
 	if f.answers(leader) && f.View.Record.Epoch.Phase == ag.PhaseLead && (f.handsOver() || f.Members[leader].Server != ag.ServerRecovery) {
 		return "wait some seconds; if it lasts: coterie explain, the secondaries that do not answer, and log/postgres.log on " + string(leader)
 	}
+	if f.answers(leader) && (f.View.Record.Epoch.Phase == ag.PhaseSeal || f.View.Record.Epoch.Phase == ag.PhasePromote) {
+		return "wait: it takes some seconds; if it lasts: coterie explain, the members that do not answer, and log/postgres.log on " + string(leader)
+	}
 	if f.forecastTakeover(leader).Outcome != Stops {
 		return "wait: a failover is under way; coterie explain"
 	}
@@ -246,9 +249,9 @@ func (f Facts) memberProblems(x ag.Replica) []Problem {
 	case x.Suspended:
 		add(Warning, "coterie replica resume "+id, "data movement of %s is suspended", id)
 	case m.Ill != "":
-		add(Warning, "", "%s is ill: %s", id, m.Ill)
+		add(Warning, "coterie check on "+id+"; log/postgres.log there; docs/health.md says what each ill is", "%s is ill: %s", id, m.Ill)
 	case m.Busy == "seed" || m.Busy == "rewind":
-		add(Warning, "coterie replica seed "+id+" --watch", "%s is being made a copy again: %s", id, m.Progress)
+		add(Warning, "coterie replica seed "+id+" --watch", "%s is being made a copy: %s", id, m.Progress)
 	case m.Data == ag.DataForeign && f.left(x):
 		add(Warning, fmt.Sprintf("on %s: coterie upgrade major --to %d", leader, f.major(leader)), "%s holds a copy of the cluster of PostgreSQL %d, which the group has left", id, x.Major)
 	case m.Data != "" && m.Data != ag.DataPresent:

@@ -238,6 +238,10 @@ func TestNextWithoutPrimary(t *testing.T) {
 			}
 			return dead(f)
 		}, "the primary a does not answer", "start a; or coterie maintenance off --all, and b takes over without loss", true},
+		"the first promotion": {func(f Facts) Facts {
+			f.View.Record.Epoch.Phase, f.View.Record.State.V, f.View.Record.State.K = ag.PhasePromote, nil, 0
+			return f
+		}, "a failover is under way: PROMOTE of epoch", "wait: it takes some seconds; if it lasts: coterie explain, the members that do not answer, and log/postgres.log on a", false},
 		"nobody is counted": {func(f Facts) Facts {
 			f.View.Record.State.V, f.View.Record.State.K, f.View.Group.Maintenance = nil, 0, &ag.Maintenance{}
 			return dead(f)
