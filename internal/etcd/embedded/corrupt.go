@@ -11,6 +11,7 @@ import (
 	"time"
 
 	bolt "go.etcd.io/bbolt"
+	bolterrors "go.etcd.io/bbolt/errors"
 	"go.etcd.io/etcd/server/v3/storage/wal"
 	"go.uber.org/zap"
 )
@@ -50,7 +51,7 @@ func checkFile(path string, check func(string) error) (err error) {
 	}()
 	err = check(path)
 	var refused syscall.Errno
-	if errors.As(err, &refused) || errors.Is(err, fs.ErrNotExist) || errors.Is(err, bolt.ErrTimeout) {
+	if errors.As(err, &refused) || errors.Is(err, fs.ErrNotExist) || errors.Is(err, bolterrors.ErrTimeout) {
 		return nil
 	}
 	return err
