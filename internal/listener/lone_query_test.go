@@ -87,8 +87,12 @@ func TestLoneQueryIsAnsweredAsByPostgreSQL(t *testing.T) {
 		"create view asked.q_view as select id, x from asked.q where x < 50 with check option",
 		"create table asked.q_none (id int, x int)", "create table asked.q_other (id int, x int)",
 		"create function asked.noise() returns trigger language plpgsql as 'begin raise notice ''now %'', tg_op; perform pg_notify(''noise'', tg_op); return new; end'",
+		"create function asked.late() returns trigger language plpgsql as $$begin raise '%', repeat('late ', 3000); end$$",
 		"create table asked.q_noisy (id int, x int)", "create trigger noise before insert on asked.q_noisy for each row execute function asked.noise()",
-		"create table asked.q_ref (id int, x int references asked.q deferrable initially deferred)")
+		"create table asked.q_ref (id int, x int references asked.q deferrable initially deferred)",
+		"create function asked.long() returns trigger language plpgsql as $$begin if new.x < 0 then raise notice '%', repeat('n', 9000); end if; if abs(new.x) > 1 then raise '%', repeat('long ', 3000); end if; return new; end$$",
+		"create table asked.q_long (id int, x int)", "create trigger long before insert or update on asked.q_long for each row execute function asked.long()",
+		"create constraint trigger late after delete on asked.q_long deferrable initially deferred for each row execute function asked.late()")
 	defer a.sql(t, "drop schema asked cascade")
 	texts := []string{
 		"insert into q_ref values (2, 77)", "insert into q_ref values (2, 77) returning x", "insert into q values (1, 1) returning x",
@@ -97,8 +101,12 @@ func TestLoneQueryIsAnsweredAsByPostgreSQL(t *testing.T) {
 		"with w as (select 1 as delete) select 1 / (id - 1) from q for no key update",
 		"insert into q_ref select n, 77 from generate_series(1, 3000) n returning id, x, repeat('x', 10)",
 	}
+	for _, x := range []string{"1", "-1", "2", "-2"} { // errors and notices that are too long to be held
+		texts = append(texts, "insert into q_long values (1, "+x+")", "insert into q_long values (1, 1), (2, "+x+") returning *", "with w as (insert into q_long values (1, "+x+") returning x) select x from w")
+	}
+	texts = append(texts, "delete from q_long", "delete from q_long returning x", "delete from q_long returning repeat('x', 9000)", "update q_long set x = 2 returning x")
 	r := rand.New(rand.NewPCG(1, 2))
-	for len(texts) < 120 {
+	for len(texts) < 136 {
 		texts = append(texts, aChange(r))
 	}
 	asked := near.answersAs(texts)
@@ -131,7 +139,7 @@ func (g *group) answersAs(texts []string) (asked int) {
 	g.unasked()
 	x := g.sessionOf(conn.PgConn().Conn())
 	reset := func() {
-		_ = answered(t, direct, "begin; truncate q_other, q, q_none, q_noisy, q_ref; insert into q_other values (1, 1); truncate q, q_ref; "+
+		_ = answered(t, direct, "begin; truncate q_other, q, q_none, q_noisy, q_ref, q_long; insert into q_other values (1, 1); insert into q_long values (1, 1), (2, 1); truncate q, q_ref; "+
 			"insert into q values (1, 5), (2, 6), (3, 8); insert into q_ref values (1, null); alter sequence q_s restart; commit")
 	}
 	for _, text := range texts {

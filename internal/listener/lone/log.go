@@ -157,7 +157,7 @@ func (l *Log) Fate(text func(name string) (text string, known bool)) Fate {
 	switch {
 	case !l.on:
 		return Doubtful
-	case l.write != nil && len(l.sent) <= l.unsent: // it was to be sent
+	case l.write != nil && len(l.sent) <= l.unsent && l.write.Untold(): // it was to be sent
 		return Repeated
 	case len(l.sent) == 0:
 		return Doubtful

@@ -92,16 +92,13 @@ func (w *Write) Pending() []byte {
 // canceled is the SQLSTATE of a statement that a cancel request or a timeout has ended.
 const canceled = "57014"
 
-// Take takes a message of the server of that type, header included; of a tail the client has the beginning. With
-// swallow the client must not get it now. before is what it gets before it.
-func (w *Write) Take(typ byte, message []byte, tail bool) (before []byte, swallow bool) {
-	var body []byte
-	if !tail {
-		body = message[headerLength:]
-	}
-	fatal := typ == 'E' && !tail && pgwire.ErrorField(body, 'V') != "ERROR"
+// Take takes a message of the server of that type, header included. With swallow the client must not get it now. before
+// is what it gets before it.
+func (w *Write) Take(typ byte, message []byte) (before []byte, swallow bool) {
+	body := message[headerLength:]
+	fatal := typ == 'E' && pgwire.ErrorField(body, 'V') != "ERROR"
 	switch {
-	case typ == 'N' && !w.told && !tail: // the client may have asked for messages of each statement
+	case typ == 'N' && !w.told: // the client may have asked for messages of each statement
 		return nil, pgwire.ErrorField(body, 'V') != "WARNING"
 	case typ == 'N' || typ == 'S' || typ == 'A':
 		return nil, false
@@ -117,17 +114,14 @@ func (w *Write) Take(typ byte, message []byte, tail bool) (before []byte, swallo
 		return nil, true
 	case w.simple && (typ == '1' || typ == '2' || typ == '3' || typ == 'n'): // a Query has no such answers
 		return nil, true
-	case w.simple && typ == 'C' && !tail:
+	case w.simple && typ == 'C':
 		w.tag, w.whole = bytes.Clone(message), true
 		return nil, true
 	case typ == 'Z':
 		return append(w.Pass(), w.tag...), false
 	}
-	if w.simple && typ == 'E' {
-		w.fails()
-	}
-	w.rows = w.rows || typ == 'D'
-	if w.passed || tail || len(w.held)+len(message) > maxAnswer {
+	w.precedes(typ)
+	if w.passed || len(w.held)+len(message) > maxAnswer {
 		return w.Pass(), false
 	}
 	w.whole = typ == 'C'
@@ -135,8 +129,27 @@ func (w *Write) Take(typ byte, message []byte, tail bool) (before []byte, swallo
 	return nil, true
 }
 
-// fails leaves out what PostgreSQL does not send before the error of a Query.
-func (w *Write) fails() {
+// Begins takes the beginning of a message of that type that is too long to be held. The client gets it with all that
+// follows of it, and before it what is returned. If it is not of the change, it is of the question: the change is not
+// sent then, as its client has got that in the place of its answer.
+func (w *Write) Begins(typ byte) (before []byte) {
+	switch {
+	case typ == 'N' || typ == 'S' || typ == 'A':
+		return nil
+	case !w.told:
+		w.told, w.failed, w.canceled = true, true, true
+		close(w.Done)
+	}
+	w.precedes(typ)
+	return w.Pass()
+}
+
+// precedes notes a message of the answer, before which PostgreSQL does not send what was held if it is the error of a
+// Query.
+func (w *Write) precedes(typ byte) {
+	if w.rows = w.rows || typ == 'D'; typ != 'E' || !w.simple {
+		return
+	}
 	if w.tag = nil; w.late && !w.rows {
 		w.held = nil // the description of its rows
 	}

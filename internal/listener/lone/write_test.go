@@ -110,7 +110,7 @@ func TestTake(t *testing.T) {
 		w := NewWrite(c.simple)
 		var heard []byte
 		for _, b := range c.messages {
-			before, swallow := w.Take(b[0], b, false)
+			before, swallow := w.Take(b[0], b)
 			if heard = append(heard, before...); !swallow {
 				heard = append(heard, b...)
 			}
@@ -121,6 +121,57 @@ func TestTake(t *testing.T) {
 		}
 		if w.Xid != 0 && w.Timeline != 2 {
 			t.Errorf("%s: timeline %d", c.name, w.Timeline)
+		}
+	}
+}
+
+// Of a message that is too long to be held the client gets the beginning at once, and so all of it. If it is the error
+// of the question, the change is not sent, here or at the next server.
+func TestLongMessages(t *testing.T) {
+	question := [][]byte{m('1', ""), m('2', ""), m('D', "\x00\x01\x00\x00\x00\x1f"+"741 000000020000000000000003"), m('C', "SELECT 1\x00"), m('3', "")}
+	rows, none, tag, row, idle := m('T', "\x00\x00"), m('n', ""), m('C', "UPDATE 1\x00"), m('D', "\x00\x01\x00\x00\x00\x011"), m('Z', "I")
+	for _, c := range []struct {
+		name   string
+		before [][]byte
+		typ    byte
+		after  [][]byte
+		heard  []byte
+		late   bool
+		told   bool // the client has got a part of the answer
+	}{
+		{"an error before the first row", append(question, rows), 'E', [][]byte{idle}, idle, true, true},
+		{"an error of a Query that sends rows as it finds them", append(question, rows), 'E', [][]byte{idle}, slices.Concat(rows, idle), false, true},
+		{"an error behind rows", append(question, rows, row), 'E', [][]byte{idle}, slices.Concat(rows, row, idle), true, true},
+		{"an error as it commits", append(question, none, tag), 'E', [][]byte{idle}, idle, false, true},
+		{"a row", append(question, rows), 'D', [][]byte{tag, idle}, slices.Concat(rows, tag, idle), true, true},
+		{"a notice", append(question, rows), 'N', [][]byte{row}, nil, true, false},
+		{"a notice of the question", nil, 'N', question, nil, true, false},
+		{"an error of the question", [][]byte{m('1', "")}, 'E', [][]byte{idle, m('3', ""), idle}, idle, true, true},
+	} {
+		var l Log
+		w := l.Ask(new(Memory), query("update t set x = 1"))
+		w.late = c.late
+		var heard []byte
+		takes := func(messages [][]byte) {
+			for _, b := range messages {
+				before, swallow := w.Take(b[0], b)
+				if heard = append(heard, before...); !swallow {
+					heard = append(heard, b...)
+				}
+			}
+		}
+		takes(c.before)
+		heard = append(heard, w.Begins(c.typ)...)
+		if w.Canceled() {
+			if l.Fate(text) != Doubtful {
+				t.Errorf("%s: the change goes to the next server, and the client has heard of an error", c.name)
+			}
+			if len(w.Request(query("update t set x = 1"))) != len(w.Synced()) {
+				t.Errorf("%s: the change is sent", c.name)
+			}
+		}
+		if takes(c.after); !bytes.Equal(heard, c.heard) || w.Untold() == c.told || w.Asked() {
+			t.Errorf("%s: heard %q, want %q, untold %v, asked %v", c.name, heard, c.heard, w.Untold(), w.Asked())
 		}
 	}
 }

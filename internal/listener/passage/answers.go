@@ -79,7 +79,7 @@ func (p *Passage) Advance(w *underway.Work, h Host, c *Chunk) (out []byte, s stm
 			h.Ends(end)
 			return nil, stmt.NoEffect, ErrPromoted
 		}
-		if w.Writes() && holdsAnswer(w, typ, c) {
+		if !c.tail && w.Writes() && holdsAnswer(w, typ, c) {
 			continue
 		}
 		if p.Guarding.Takes(typ) || w.MayBeOfQuestion(typ) && swallows(w, h, typ, c) {
@@ -112,7 +112,7 @@ func (p *Passage) sendable(w *underway.Work, c *Chunk) (end int) {
 	case !c.tail && p.holdsPart(w, part):
 		return c.begin
 	case !c.tail && w.Writes():
-		c.insert(w.PassHeld())
+		c.insert(w.PassHeld(p.answers.Type()))
 	}
 	w.Answering(p.answers.Type())
 	w.Answered(p.answers.Type(), c.b[c.begin:], false)
@@ -192,7 +192,7 @@ func swallows(w *underway.Work, h Host, typ byte, c *Chunk) bool {
 // holdsAnswer takes the current message of a chunk from what goes to the client, if it answers the question for a
 // number, or the change that is not committed yet.
 func holdsAnswer(w *underway.Work, typ byte, c *Chunk) bool {
-	before, held := w.HoldsAnswer(typ, c.b[c.begin:c.at], c.tail)
+	before, held := w.HoldsAnswer(typ, c.b[c.begin:c.at])
 	if held {
 		c.takeOut()
 	}

@@ -200,7 +200,7 @@ func TestChange(t *testing.T) {
 		w := lone.NewWrite(false)
 		for b := join(row("741 000000010000000000000001"), m('3', ""), c.answer); len(b) > 0; {
 			n := 1 + int(binary.BigEndian.Uint32(b[1:]))
-			_, _ = w.Take(b[0], b[:n], false)
+			_, _ = w.Take(b[0], b[:n])
 			b = b[n:]
 		}
 		if c.passed {

@@ -82,10 +82,10 @@ func (w *Work) Swallows(typ byte, message []byte, tail bool) (swallow, refused b
 	return w.Asking.Swallows(typ, message, tail)
 }
 
-// HoldsPart reports whether a message with that beginning must be whole before it is passed on: for Swallows, or so
-// that an error can follow the part of the answer to a query that the client has got.
+// HoldsPart reports whether a message with that beginning must be whole before it is passed on: for Swallows or
+// HoldsAnswer, or so that an error can follow the part of the answer to a query that the client has got.
 func (w *Work) HoldsPart(part []byte) bool {
-	return w.MaySwallow(part) || w.keeps.Load() && lone.Holds(part)
+	return w.MaySwallow(part) || (w.keeps.Load() || w.writes.Load()) && lone.Holds(part)
 }
 
 // MaySwallow reports whether Swallows has to see a message with that beginning whole.
@@ -175,23 +175,24 @@ func (w *Work) ChangeRequest(c *lone.Write, b []byte) []byte {
 func (w *Work) Writes() bool { return w.writes.Load() }
 
 // HoldsAnswer reports whether a message of the server is held: it answers the question for a number, or the change that
-// is not committed yet. Of a tail the client has got the beginning. before is what the client gets before it.
-func (w *Work) HoldsAnswer(typ byte, message []byte, tail bool) (before []byte, held bool) {
+// is not committed yet. before is what the client gets before it.
+func (w *Work) HoldsAnswer(typ byte, message []byte) (before []byte, held bool) {
 	w.Lock()
 	defer w.Unlock()
 	c := w.Lone.Write()
 	if c == nil {
 		return nil, false
 	}
-	return c.Take(typ, message, tail)
+	return c.Take(typ, message)
 }
 
-// PassHeld returns what is held of an answer, before a message that is not held.
-func (w *Work) PassHeld() []byte {
+// PassHeld returns what is held of an answer and goes before a message of that type, which is too long to be held. The
+// client gets its beginning.
+func (w *Work) PassHeld(typ byte) []byte {
 	w.Lock()
 	defer w.Unlock()
 	if c := w.Lone.Write(); c != nil {
-		return c.Pass()
+		return c.Begins(typ)
 	}
 	return nil
 }

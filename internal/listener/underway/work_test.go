@@ -196,7 +196,7 @@ func TestChange(t *testing.T) {
 	if known, failed := w.NumberTold(c); known || failed {
 		t.Errorf("before the answer: %v, %v", known, failed)
 	}
-	if before, held := w.HoldsAnswer('E', m('E', "SERROR\x00VERROR\x00C42501\x00\x00"), false); !held || before != nil {
+	if before, held := w.HoldsAnswer('E', m('E', "SERROR\x00VERROR\x00C42501\x00\x00")); !held || before != nil {
 		t.Errorf("the client gets %q of a question that fails", before)
 	}
 	if synced, canceled := w.QuestionAnswered(c); canceled || len(synced) == 0 {
