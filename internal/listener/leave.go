@@ -426,7 +426,12 @@ func (x *session) serverLost() bool {
 	return true
 }
 
-// unknown returns what an error adds for a session that did not outlive its server; "" if none might have.
+// halfMessage is why a session ends whose client has got the beginning of a message that its server did not end. It
+// hears nothing else: an error would be taken for the rest of the message, and a rest that is made up for data.
+const halfMessage = "its client had got half a message"
+
+// unknown returns what an error adds for a session that did not outlive its server; "" if none might have. Its caller
+// has read the server's answers.
 func (x *session) unknown() string {
 	if !x.work.Known.Follows || !x.srv.rules.Continues() {
 		return ""
@@ -434,6 +439,9 @@ func (x *session) unknown() string {
 	x.work.Lock()
 	why, _ := x.work.WouldEnd()
 	x.work.Unlock()
+	if x.way.MidMessage {
+		why = halfMessage
+	}
 	why = cmp.Or(why, "it was ending")
 	x.srv.counts.NotMoved(why)
 	return " (its session could not be continued: " + why + ")"

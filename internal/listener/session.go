@@ -327,12 +327,14 @@ func (x *session) finalError(err error) *pgwire.Error {
 	default:
 		x.end(ending{reason: endLost, why: why})
 	}
-	if e := x.ended.Load(); e.reason == endLost || e.reason == endEpoch {
+	switch e := x.ended.Load(); {
+	case e.reason == endLost, e.reason == endEpoch, x.way.MidMessage && (e.reason == endReplica || e.reason == endDrain):
 		why += x.unknown()
 	}
 	last := x.outcomeError(why)
-	x.srv.log.Info("session cut", "session", x.id, "replica", x.replica, "user", x.user, "reason", why, "sqlstate", last.Code)
-	if x.way.MidMessage || x.way.FatalSent.Load() || x.way.Terminated.Load() || x.leftToNode() {
+	untold := x.way.MidMessage || x.way.FatalSent.Load() || x.way.Terminated.Load() || x.leftToNode()
+	x.srv.log.Info("session cut", "session", x.id, "replica", x.replica, "user", x.user, "reason", why, "sqlstate", last.Code, "told", !untold)
+	if untold {
 		return nil
 	}
 	return last
@@ -355,6 +357,8 @@ func (x *session) whyUnknown() indoubt.Reason {
 	switch {
 	case e != nil && e.reason == endUnconfirmed:
 		return indoubt.ReasonUnconfirmed
+	case x.way.MidMessage:
+		return indoubt.ReasonCut
 	case errors.Is(unresumed, resume.ErrAnswerLost):
 		return indoubt.ReasonAnswer
 	case errors.Is(unresumed, resume.ErrNotTheSame):

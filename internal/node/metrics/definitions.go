@@ -167,7 +167,7 @@ var clients = Section{"Clients of this node's listener", []Definition{
 	{"coterie_transactions_replayed_total", Counter, "", nil, "Transactions that were open on a lost server and were executed again on the new primary (CONTINUITY = REPLAY)."},
 	{"coterie_transactions_not_replayed_total", Counter, "", labels("reason"), "Transactions that failed with 40001 instead, by the reason."},
 	{"coterie_commits_in_doubt_total", Counter, "", labels("outcome"), "Requests whose answer was lost with their server, by the outcome: committed and aborted are proved by the new primary; of unknown the client got 08007."},
-	{"coterie_outcomes_unknown_total", Counter, "", labels("reason"), "Requests of which the client got 08007, by the reason: state (the session would not have outlived its server), statement (outside a transaction block), not asked (its number), not told (by the server that was lost), answer cut, answer lost, not proved, no server, unconfirmed (by the synchronous secondaries)."},
+	{"coterie_outcomes_unknown_total", Counter, "", labels("reason"), "Requests of which the client got 08007, or whose connection was closed within a message, by the reason: state (the session would not have outlived its server), statement (outside a transaction block), not asked (its number), not told (by the server that was lost), answer cut, answer lost, not proved, no server, unconfirmed (by the synchronous secondaries)."},
 	{"coterie_requests_held_total", Counter, "", nil, "Requests that a planned failover held."},
 	{"coterie_answers_held_total", Counter, "", nil, "Answers that the gate held, because the right to act as the primary was not certain."},
 	{"coterie_answers_held_seconds_total", Counter, seconds, nil, "How long, in all."},
