@@ -355,6 +355,7 @@ func (x *session) become(ctx context.Context, from *session, packet []byte) (new
 		return nil, err
 	}
 	x.pid, x.realKey, x.way.Recovery.On = g.PID(), g.Key, status[gate.HotStandby] == "on"
+	x.work.ReadOnly = status[continuity.ReadOnly] == "on"
 	x.id, x.key, x.longKey, x.since, x.addr = from.id, from.key, from.longKey, from.since, from.addr
 	x.way.Copies = from.way.Copies
 	x.use.Taint()

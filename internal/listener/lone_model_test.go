@@ -176,7 +176,8 @@ func (l *loneScript) make() {
 func (l *loneScript) left(c *pgx.Conn) string {
 	var all []string
 	for _, s := range []string{
-		"select name, setting from pg_settings where source = 'session' and name <> 'is_superuser' order by name", "select name, statement from pg_prepared_statements order by name",
+		// A question for the state of a session whose transactions are READ ONLY by default sets the last of them.
+		"select name, setting from pg_settings where source = 'session' and name not in ('is_superuser', 'transaction_deferrable') order by name", "select name, statement from pg_prepared_statements order by name",
 		"select current_setting('my.x', true), current_user, session_user, current_setting('transaction_read_only'), current_setting('transaction_isolation'), current_setting('transaction_deferrable')",
 		"select pg_current_xact_id_if_assigned() is null, now() = statement_timestamp()", "select locktype, mode, objid from pg_locks where pid = pg_backend_pid() and locktype = 'advisory'",
 		"select name, is_holdable from pg_cursors where name <> '' order by name", "select pg_listening_channels() order by 1",

@@ -322,6 +322,7 @@ func (x *session) reclaim() {
 func (x *session) cameBack() {
 	x.work.Lock()
 	x.work.Kernel.Store(nil)
+	x.work.Asking.Worked() // what it has relayed was not seen
 	x.work.Unlock()
 	x.srv.offloadedNow.Done()
 }

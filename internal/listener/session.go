@@ -2,6 +2,7 @@ package listener
 
 import (
 	"bufio"
+	"bytes"
 	"cmp"
 	"crypto/tls"
 	"encoding/binary"
@@ -175,6 +176,7 @@ func (s *Server) activate(a *attempts.Attempt, x *session) bool {
 func (x *session) mint(g opening.Greeting) []byte {
 	assert.That(g.KeyAt >= 5 && g.KeyAt+8 <= len(g.Bytes), "a greeting has no cancel key")
 	x.way.Recovery.Greeted(g.Bytes)
+	x.work.ReadOnly = bytes.Contains(g.Bytes, []byte(continuity.ReadOnly+"\x00on\x00"))
 	binary.BigEndian.PutUint32(g.Bytes[g.KeyAt:], x.key.PID)
 	binary.BigEndian.PutUint32(g.Bytes[g.KeyAt+4:], x.key.Secret)
 	if !x.longKey {

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
@@ -84,14 +85,28 @@ union all select '` + rowRefusal + `', 'its role cannot see every setting that i
 // loginUser is the user that has logged in, whatever SET SESSION AUTHORIZATION says.
 const loginUser = `(select a.usesysid from pg_catalog.pg_stat_get_activity(pg_catalog.pg_backend_pid()) a)`
 
+// notDeferred is the statement before a question in its transaction, by whose snapshot it would wait for the
+// transactions of other sessions: where SERIALIZABLE, READ ONLY and DEFERRABLE are the session's defaults. It holds for
+// that transaction only. SET TRANSACTION does the same, and warns outside a block.
+const notDeferred = "set transaction_deferrable = off"
+
+// ReadOnly is the setting by which transactions of a session are READ ONLY, unless they say otherwise.
+const ReadOnly = "default_transaction_read_only"
+
 // Question returns the requests that ask a backend for the state of its session. names are settings with a dot, which
-// no view lists. The requests leave the session's unnamed statement as it is. Their answer ends with one ReadyForQuery.
-func Question(names []string) []byte {
-	b := pgwire.AppendMessage(nil, 'C', pgwire.AppendCString([]byte{'S'}, ownStatement)) // an earlier question that failed has left it
+// no view lists. readOnly is whether its transactions are READ ONLY by default. The requests leave the session's
+// unnamed statement as it is. Their answer ends with one ReadyForQuery.
+func Question(names []string, readOnly bool) []byte {
+	closed := pgwire.AppendMessage(nil, 'C', pgwire.AppendCString([]byte{'S'}, ownStatement))
+	b := slices.Clone(closed) // an earlier question that failed has left it
+	if readOnly {
+		b = appendParse(b, ownStatement, notDeferred, nil)
+		b = appendBind(b, ownStatement)
+		b = append(pgwire.AppendMessage(b, 'E', []byte{0, 0, 0, 0, 0}), closed...)
+	}
 	b = appendParse(b, ownStatement, question, []uint32{textArray, textArray, text})
 	b = appendBind(b, ownStatement, list(names), list(reported), ownStatement)
-	b = pgwire.AppendMessage(b, 'E', []byte{0, 0, 0, 0, 0})
-	b = pgwire.AppendMessage(b, 'C', pgwire.AppendCString([]byte{'S'}, ownStatement))
+	b = append(pgwire.AppendMessage(b, 'E', []byte{0, 0, 0, 0, 0}), closed...)
 	return pgwire.AppendMessage(b, 'S', nil)
 }
 

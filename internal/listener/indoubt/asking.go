@@ -10,7 +10,7 @@ import (
 )
 
 // Asking decides for one session whether the number of its open transaction is asked for before a request, and follows
-// the answers. One goroutine at a time may call it, but for Asks and Changed.
+// the answers. One goroutine at a time may call it, but for Asks, Ended and Worked.
 type Asking struct {
 	// Commit is the one that was forwarded last, or another request behind a probe, until its answer; nil: none was.
 	Commit *Commit
@@ -25,6 +25,7 @@ type Asking struct {
 	// State is the SQLSTATE by which it has.
 	State string
 
+	worked  atomic.Bool // the open transaction may have done more than to begin and to show settings
 	wrote   atomic.Bool // the open transaction has changed rows, and its number was not asked for since
 	number  Number      // of the open transaction, as long as stmt.Requests.Endings returns endings
 	endings uint64
@@ -47,6 +48,7 @@ type Request struct {
 type Question struct {
 	Early   bool // the request is none that ends its transaction
 	InBatch bool // it is the end of a batch
+	empty   bool // its transaction has done nothing, and nothing is asked
 	done    []byte
 }
 
@@ -54,8 +56,13 @@ type Question struct {
 // be asked for once the server is lost, or with an earlier request of a transaction that has changed rows. A COMMIT
 // that is sent to a server which is lost already then has a number, too. Nothing is under way but a batch that a COMMIT
 // ends, if there is one.
+//
+// A transaction that has done nothing is not asked. It is known to have written nothing, and the question would take
+// its snapshot, for which a SERIALIZABLE READ ONLY DEFERRABLE one waits for the transactions of other sessions. With
+// AND CHAIN it is asked for its settings all the same.
 func (a *Asking) Wants(b []byte, r *Request) (q Question, wants bool) {
 	q.done, q.InBatch = a.Ends(b, r), r.Unsynced
+	q.empty = q.done != nil && !q.InBatch && !a.worked.Load() && !Chains(q.done)
 	q.Early = q.done == nil && a.early(b, r)
 	return q, q.done != nil || q.Early
 }
@@ -121,6 +128,8 @@ func (a *Asking) Ask(q Question, endings uint64) []byte {
 	case q.Early:
 		a.Commit, a.number, a.endings = Early(a.Timeline), Number{}, endings
 		a.wrote.Store(false)
+	case q.empty:
+		a.Commit = Empty(q.done)
 	case !q.InBatch && a.Known(endings) != 0 && !Chains(q.done):
 		a.Commit = Numbered(q.done, a.number)
 	default:
@@ -135,12 +144,19 @@ func (a *Asking) Ask(q Question, endings uint64) []byte {
 	return a.Commit.Probe()
 }
 
-// Changed notes the body of a CommandComplete, by whose command the open transaction may have got a number.
-func (a *Asking) Changed(body []byte) {
-	if stmt.ChangedRows(stmt.CommandTag(body)) {
+// Ended notes the body of a CommandComplete, by whose command the open transaction may have got a number.
+func (a *Asking) Ended(body []byte) {
+	tag := stmt.CommandTag(body)
+	if !a.worked.Load() && !stmt.DoesNothing(tag) {
+		a.Worked()
+	}
+	if stmt.ChangedRows(tag) {
 		a.wrote.Store(true)
 	}
 }
+
+// Worked notes that the open transaction may have done something.
+func (a *Asking) Worked() { a.worked.Store(true) }
 
 // BatchBegins notes the first of the messages that have no Sync yet. busy is whether an answer is owed to the client.
 func (a *Asking) BatchBegins(busy bool) {
@@ -164,6 +180,7 @@ func (a *Asking) Ready(status byte) {
 	if status == 'I' {
 		a.number, a.endings = Number{}, 0
 		a.wrote.Store(false)
+		a.worked.Store(false)
 	}
 }
 
@@ -186,7 +203,7 @@ func (a *Asking) Swallows(typ byte, message []byte, tail bool) (swallow, refused
 	if n := d.Number(); n.Timeline != 0 && swallow {
 		a.number, a.Timeline = n, n.Timeline
 	}
-	if d.Known() {
+	if d.Known() && !d.empty {
 		a.Timeline = d.Timeline
 	}
 	if d.Refused() && !a.Refused {

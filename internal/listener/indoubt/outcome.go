@@ -25,10 +25,10 @@ func (o Outcome) String() string {
 
 // Question returns the request that asks a new primary for the status of the transaction. Its answer is one row of four
 // columns, of which the first two are for Read. pg_xact_status fails for a number that was never given, which the first
-// branch avoids.
+// branch avoids. A session that is DEFERRABLE by default must not wait for the transactions of others.
 func (c *Commit) Question() []byte {
 	xid := fmt.Sprintf("'%d'::pg_catalog.xid8", c.Xid)
-	text := "SELECT CASE WHEN " + xid + " OPERATOR(pg_catalog.>=) pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot()) THEN '" + statusFuture +
+	text := "SET transaction_deferrable = off; SELECT CASE WHEN " + xid + " OPERATOR(pg_catalog.>=) pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot()) THEN '" + statusFuture +
 		"' ELSE pg_catalog.pg_xact_status(" + xid + ") END, pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_insert_lsn()), '', ''"
 	return pgwire.AppendMessage(nil, 'Q', pgwire.AppendCString(nil, text))
 }

@@ -47,6 +47,7 @@ type Commit struct {
 	settings [len(characteristics)]string
 	asks     []ask  // questions whose answer has not ended
 	numbered bool   // Xid was told
+	empty    bool   // its transaction has done nothing: it has no number on any timeline
 	batch    *batch // the COMMIT is the end of a batch; nil: it is a request of its own
 	answered bool   // the probe was, to its end
 	failed   bool   // it has failed, and the transaction with it
@@ -73,6 +74,11 @@ func Early(timeline ag.Timeline) *Commit { return New(nil, timeline) }
 // Numbered returns a COMMIT of a transaction whose number is known. There is no probe before it. It is not AND CHAIN.
 func Numbered(done []byte, n Number) *Commit {
 	return &Commit{done: done, Xid: n.Xid, Timeline: n.Timeline, numbered: true, answered: true}
+}
+
+// Empty returns a COMMIT of a transaction that has done nothing. There is no probe before it. It is not AND CHAIN.
+func Empty(done []byte) *Commit {
+	return &Commit{done: done, empty: true, numbered: true, answered: true}
 }
 
 // Chains reports whether the answer that Done has returned is that of COMMIT AND CHAIN.
@@ -157,7 +163,7 @@ func (c *Commit) Answered() bool { return c.answered || c.failed || c.batch.void
 // Known reports whether the outcome can be asked for: the probe was answered, and the answer to the COMMIT has not said
 // it. Its beginning may have come: a server that is killed in order sends what it has.
 func (c *Commit) Known() bool {
-	return len(c.done) > 0 && c.answered && !c.failed && !c.told && c.numbered && c.Timeline != 0 && c.begins()
+	return len(c.done) > 0 && c.answered && !c.failed && !c.told && c.numbered && (c.Timeline != 0 || c.empty) && c.begins()
 }
 
 // Refused reports whether the probe has failed, and would fail again. A cancel request or a timeout is of one

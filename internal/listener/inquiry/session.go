@@ -112,7 +112,7 @@ func (s *Session) Ask(w *underway.Work, at Point, send func([]byte) error) {
 	}
 	s.asked, s.forwarded = q, false
 	w.Known.Asked()
-	q.sent = continuity.Question(append([]string{hello.ClientAddr}, w.Tracker.Names()...))
+	q.sent = continuity.Question(append([]string{hello.ClientAddr}, w.Tracker.Names()...), w.ReadOnly)
 	if err := send(q.sent); err != nil {
 		q.err = err
 		close(q.done)

@@ -154,10 +154,11 @@ func (p *Passage) observe(w *underway.Work, h Host, typ byte, body []byte) {
 		w.StreamBegins()
 	case 'C':
 		if w.Known.Follows {
-			w.Asking.Changed(body)
+			w.Asking.Ended(body)
 		}
 		p.Confirmation.CommandEnded(body)
 	case 'V', 's':
+		w.Asking.Worked()
 		p.Confirmation.Returned()
 	case 'N':
 		p.Confirmation.Notice(body)
@@ -172,6 +173,7 @@ func (p *Passage) observe(w *underway.Work, h Host, typ byte, body []byte) {
 		key := bytes.Clone(body)
 		p.Key.Store(&key)
 	case 'E':
+		w.Asking.Worked()
 		p.Confirmation.Failed()
 		if v := pgwire.ErrorField(body, 'V'); v == "FATAL" || v == "PANIC" {
 			p.FatalSent.Store(true)

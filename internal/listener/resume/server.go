@@ -56,10 +56,10 @@ func (s Server) exchange(requests []byte, n int) (*continuity.Answer, error) {
 // status has what the server has reported, and gets what it reports now. With across the server may be of another major
 // version. It returns the notifications that have come, and what the server tells of the session.
 func (s Server) Restore(was *continuity.State, unlisted []string, status map[string]string, across bool) (heard []byte, again *continuity.State, err error) {
-	question := continuity.Question(append(unlisted, was.Names()...))
+	names := append(unlisted, was.Names()...)
 	var states [2]continuity.State
 	for i := range states {
-		a, err := s.exchange(question, 1)
+		a, err := s.exchange(continuity.Question(names, status[continuity.ReadOnly] == "on"), 1)
 		if err != nil {
 			return nil, nil, err
 		}

@@ -59,6 +59,15 @@ func equalFold(text []byte, name string) bool {
 	return true
 }
 
+// DoesNothing reports whether a command with that tag has read and written nothing, and has taken no snapshot.
+func DoesNothing(tag []byte) bool {
+	switch string(tag) {
+	case "BEGIN", "START TRANSACTION", "SHOW", "SAVEPOINT", "RELEASE":
+		return true
+	}
+	return false
+}
+
 // ChangedRows reports whether a command with that tag has changed rows, so that its transaction has a number.
 func ChangedRows(tag []byte) bool {
 	verb, rows, _ := bytes.Cut(tag, []byte{' '})

@@ -109,6 +109,7 @@ func (w *Work) Continues(from *Work, resumed bool) (again []byte) {
 	}
 	if resumed {
 		w.Requests = from.Requests.Resumed()
+		w.Asking.Worked()
 		if from.Loss.Replays {
 			w.log().Repeats()
 		}

@@ -54,8 +54,11 @@ func (w *Work) Reported(body []byte) {
 	defer w.Unlock()
 	w.Tracker.Reported(string(name))
 	w.Known.Unchanged.Doubt()
-	if string(name) == ApplicationName {
-		w.Application = string(bytes.TrimRight(value, "\x00"))
+	switch value := string(bytes.TrimRight(value, "\x00")); string(name) {
+	case ApplicationName:
+		w.Application = value
+	case continuity.ReadOnly:
+		w.ReadOnly = value == "on"
 	}
 }
 

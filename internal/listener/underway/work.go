@@ -55,6 +55,7 @@ type Work struct {
 	Tracker     sessionstate.Tracker
 	Known       known.State
 	Application string   // application_name
+	ReadOnly    bool     // its transactions are READ ONLY by default
 	by          string   // keywords of the statement for which Tracker refuses
 	leaves      []string // keywords of statements that may have left something in the session
 

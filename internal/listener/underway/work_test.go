@@ -160,6 +160,20 @@ func TestProbe(t *testing.T) {
 		t.Error("a server is asked that tells none")
 	}
 	w.Known.Told.Tells = true
+	for _, tag := range []string{"BEGIN", "SHOW", "SAVEPOINT", "RELEASE"} {
+		w.Asking.Ended([]byte(tag + "\x00"))
+	}
+	if w.Probe(commit); len(w.Preceded(nil)) > 0 {
+		t.Error("the number of a transaction is asked for that has done nothing")
+	}
+	if w.sends(commit); !w.Provable() || !w.Interrupt() || !w.Loss.Doubtful || w.Asking.Commit.Xid != 0 {
+		t.Errorf("the outcome of a transaction that has done nothing is not known: %+v", w.Loss)
+	}
+	w.Ready('I')
+	w.sends(query("begin; select 1"))
+	w.Asking.Ended([]byte("BEGIN\x00"))
+	w.Asking.Ended([]byte("SELECT 1\x00"))
+	w.Ready('T')
 	w.Probe(commit)
 	if out := w.Preceded(commit); len(out) <= len(commit) || string(w.Preceded(commit)) != string(commit) {
 		t.Errorf("%q goes to the server", out)
@@ -176,6 +190,31 @@ func TestProbe(t *testing.T) {
 	}
 	if w.Ready('I'); w.Asking.Asks.Load() {
 		t.Error("the question goes on after the answer to the COMMIT")
+	}
+}
+
+// A transaction of which the answers were not all seen may have done something.
+func TestProbeOfWhatWasNotSeen(t *testing.T) {
+	commit := query("commit")
+	for name, unseen := range map[string]func(w *Work) *Work{
+		"an error":           func(w *Work) *Work { w.Asking.Worked(); return w },
+		"COMMIT AND CHAIN":   func(w *Work) *Work { w.Asking.Ended([]byte("COMMIT\x00")); return w },
+		"ROLLBACK to a name": func(w *Work) *Work { w.Asking.Ended([]byte("ROLLBACK\x00")); return w },
+		"executed again": func(w *Work) *Work {
+			next := followed(false)
+			next.Continues(w, true)
+			next.Status.Store('T')
+			return next
+		},
+	} {
+		w := followed(false)
+		w.sends(query("begin"))
+		w.Asking.Ended([]byte("BEGIN\x00"))
+		w.Ready('T')
+		w = unseen(w)
+		if w.Probe(commit); len(w.Preceded(nil)) == 0 {
+			t.Errorf("%s: its number is not asked for", name)
+		}
 	}
 }
 
