@@ -178,6 +178,7 @@ type Session struct {
 	NodeLoss    Prospect `json:"node_loss,omitzero"`
 	ServerLoss  Prospect `json:"server_loss,omitzero"`
 	Transaction Prospect `json:"transaction,omitzero"`
+	Commit      Prospect `json:"commit,omitzero"`
 	Statement   string   `json:"by,omitempty"`
 }
 
@@ -188,17 +189,18 @@ type Outlook struct {
 	User        string       `json:"user"`
 	Others      bool         `json:"others,omitempty"` // of several applications and users, which are not named
 	Sessions    int          `json:"sessions"`
-	Failover    Prospect     `json:"failover"`     // in a planned failover of their server's role
-	NodeLoss    Prospect     `json:"node_loss"`    // if the node of their server died
-	ServerLoss  Prospect     `json:"server_loss"`  // if their server alone died
-	Transaction Prospect     `json:"transaction"`  // of their open transaction, if they outlived their server; zero: they have none
-	Statement   string       `json:"by,omitempty"` // keywords of the statement by which they are not kept
+	Failover    Prospect     `json:"failover"`        // in a planned failover of their server's role
+	NodeLoss    Prospect     `json:"node_loss"`       // if the node of their server died
+	ServerLoss  Prospect     `json:"server_loss"`     // if their server alone died
+	Transaction Prospect     `json:"transaction"`     // of their open transaction, if they outlived their server; zero: they have none
+	Commit      Prospect     `json:"commit,omitzero"` // of a COMMIT whose answer is lost with their server; zero: they commit nothing there
+	Statement   string       `json:"by,omitempty"`    // keywords of the statement by which they are not kept
 }
 
 // Prospect is what would become of a session.
 type Prospect struct {
-	Fate string `json:"fate"`          // KEPT, LIKELY or ENDS
-	Why  string `json:"why,omitempty"` // the reason if it is not KEPT
+	Fate string `json:"fate"`          // KEPT, LIKELY or ENDS; of a COMMIT PROVED or UNKNOWN
+	Why  string `json:"why,omitempty"` // the reason if it is neither KEPT nor PROVED
 }
 
 // OwnerCoverage is what became known of the sessions of an application and user in a day.

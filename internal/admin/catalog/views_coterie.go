@@ -115,20 +115,20 @@ var ownViews = []view{
 	{
 		schema: "coterie", name: "sessions", about: "Clients' sessions at the listeners of all nodes that answer.",
 		columns: cols("node t, session_id i8, user_name t, database_name t, client t, tls t, tls_name t, tls_identity t, intent t, list_entry i8, replica t, state t, since ts, bytes_in i8, bytes_out i8, pid i8, path t, backend t, " +
-			"failover t, failover_reason t, node_loss t, node_loss_reason t, server_loss t, server_loss_reason t, open_transaction t, open_transaction_reason t, statement t"),
+			"failover t, failover_reason t, node_loss t, node_loss_reason t, server_loss t, server_loss_reason t, open_transaction t, open_transaction_reason t, commit_in_doubt t, commit_in_doubt_reason t, statement t"),
 		rows: perNode(func(n Node) []Session { return n.Sessions }, func(s Session) []any {
 			return []any{
 				int64(s.ID), s.User, s.Database, s.Client, orNull(s.TLS), orNull(s.TLSName), orNull(s.Identity), string(s.Intent), orNull(int64(s.Entry)), string(s.Replica), s.State, timeText(s.Since),
 				int64(s.In), int64(s.Out), int64(s.PID), orNull(s.Path), orNull(s.Backend),
 				orNull(s.Failover.Fate), orNull(s.Failover.Why), orNull(s.NodeLoss.Fate), orNull(s.NodeLoss.Why), orNull(s.ServerLoss.Fate), orNull(s.ServerLoss.Why),
-				orNull(s.Transaction.Fate), orNull(s.Transaction.Why), orNull(s.Statement),
+				orNull(s.Transaction.Fate), orNull(s.Transaction.Why), orNull(s.Commit.Fate), orNull(s.Commit.Why), orNull(s.Statement),
 			}
 		}),
 	},
 	{
 		schema: "coterie", name: "continuity", about: "Clients' sessions at the listeners of all nodes that answer, by application, user and what would become of them: in a planned failover now, and if their server died now. From the memory of the listeners: no server is asked.",
 		columns: cols("node t, replica t, application_name t, user_name t, sessions i8, failover t, failover_reason t, node_loss t, node_loss_reason t, server_loss t, server_loss_reason t, " +
-			"open_transaction t, open_transaction_reason t, statement t, failover_pct f, node_loss_pct f, server_loss_pct f"),
+			"open_transaction t, open_transaction_reason t, commit_in_doubt t, commit_in_doubt_reason t, statement t, failover_pct f, node_loss_pct f, server_loss_pct f"),
 		rows: continuityRows,
 	},
 	{

@@ -233,7 +233,8 @@ func continuityRows(f Facts) (out [][]any) {
 			}
 			out = append(out, []any{
 				string(r.ID), string(o.Replica), application, user, int64(o.Sessions), o.Failover.Fate, orNull(o.Failover.Why), o.NodeLoss.Fate, orNull(o.NodeLoss.Why),
-				o.ServerLoss.Fate, orNull(o.ServerLoss.Why), orNull(o.Transaction.Fate), orNull(o.Transaction.Why), orNull(o.Statement), pct(s.failover), pct(s.node), pct(s.server),
+				o.ServerLoss.Fate, orNull(o.ServerLoss.Why), orNull(o.Transaction.Fate), orNull(o.Transaction.Why),
+				orNull(o.Commit.Fate), orNull(o.Commit.Why), orNull(o.Statement), pct(s.failover), pct(s.node), pct(s.server),
 			})
 		}
 	}

@@ -17,10 +17,17 @@ const (
 	Ends   Fate = "ENDS"
 )
 
+// The fates of a COMMIT whose answer is lost with its server. Proved: the client gets its answer, or 40001 if it did
+// not happen. Unproved: the client gets 08007.
+const (
+	Proved   Fate = "PROVED"
+	Unproved Fate = "UNKNOWN"
+)
+
 // Prospect is what would become of a session, and why it would not be kept.
 type Prospect struct {
 	Fate Fate
-	Why  string // why it is not Kept
+	Why  string // why it is neither Kept nor Proved
 }
 
 // Outlook is what would become of a session in each event.
@@ -31,6 +38,7 @@ type Outlook struct {
 	Node              Prospect // if the node of its server died
 	Server            Prospect // if its server alone died
 	Transaction       Prospect // of its open transaction, if its server died and the session went on; zero: it has none
+	Commit            Prospect // of a COMMIT whose answer was lost with its server; zero: it commits nothing there
 	Statement         string   // the keywords of the statement by which it would not be kept; "": not known
 	Others            bool     // it stands for several applications and users, which it does not name
 }
@@ -68,7 +76,7 @@ func Groups(list []Outlook, most int) []Group {
 		for _, g := range groups[most:] {
 			rest[Outlook{
 				Replica: g.Replica, Failover: Prospect{Fate: g.Failover.Fate}, Node: Prospect{Fate: g.Node.Fate}, Server: Prospect{Fate: g.Server.Fate},
-				Transaction: Prospect{Fate: g.Transaction.Fate}, Others: true,
+				Transaction: Prospect{Fate: g.Transaction.Fate}, Commit: Prospect{Fate: g.Commit.Fate}, Others: true,
 			}] += g.Sessions
 		}
 		groups = append(groups[:most], sorted(rest, byName)...)
@@ -98,5 +106,6 @@ func byName(a, b Group) int {
 		cmp.Compare(a.Failover.Why, b.Failover.Why), cmp.Compare(a.Node.Why, b.Node.Why), cmp.Compare(a.Server.Why, b.Server.Why), cmp.Compare(a.Statement, b.Statement),
 		cmp.Compare(a.Node.Fate, b.Node.Fate), cmp.Compare(a.Server.Fate, b.Server.Fate),
 		cmp.Compare(a.Transaction.Fate, b.Transaction.Fate), cmp.Compare(a.Transaction.Why, b.Transaction.Why),
+		cmp.Compare(a.Commit.Fate, b.Commit.Fate), cmp.Compare(a.Commit.Why, b.Commit.Why),
 	)
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/listener/continuity"
+	"github.com/coteriedb/coterie/internal/listener/indoubt"
 	"github.com/coteriedb/coterie/internal/listener/lone"
 	"github.com/coteriedb/coterie/internal/listener/replay"
 	"github.com/coteriedb/coterie/internal/listener/stmt"
@@ -83,6 +84,7 @@ func (w *Work) Outlook(id ag.ReplicaID, user string) continuity.Outlook {
 	if o.Server.Fate == continuity.Kept {
 		o.Transaction = w.transaction()
 	}
+	o.Commit = w.commit()
 	if o.Node = o.Server; w.Local {
 		o.Node = continuity.Prospect{Fate: continuity.Ends, Why: "it came through the listener of that node"}
 	}
@@ -121,6 +123,25 @@ func (w *Work) transaction() continuity.Prospect {
 		}
 	}
 	return continuity.Prospect{Fate: continuity.Ends, Why: why}
+}
+
+// commit returns what would become of the request under way if its answer were lost with the server now, or of a COMMIT
+// that were sent next. The caller holds the lock.
+func (w *Work) commit() continuity.Prospect {
+	unknown := func(why indoubt.Reason) continuity.Prospect {
+		return continuity.Prospect{Fate: continuity.Unproved, Why: string(why)}
+	}
+	switch {
+	case !w.OnPrimary || w.Replicates || w.Streams:
+		return continuity.Prospect{}
+	case w.Unfit() != "":
+		return unknown(indoubt.ReasonState)
+	case !w.Known.Told.Tells || w.Asking.Refused:
+		return unknown(indoubt.ReasonNotAsked)
+	case w.Requests.Verdict() == stmt.Unknown && w.loneFate() == lone.Doubtful && !w.Provable():
+		return unknown(w.WhyUnknown())
+	}
+	return continuity.Prospect{Fate: continuity.Proved}
 }
 
 // The fates of a session whose transaction a planned failover cuts.

@@ -322,3 +322,48 @@ func TestOutlook(t *testing.T) {
 		t.Error("a client outlives the node of its listener")
 	}
 }
+
+// The outlook has what a client would hear of a COMMIT whose answer is lost with the server, and why.
+func TestOutlookOfCommits(t *testing.T) {
+	commit := query("commit")
+	inBlock := func(w *Work) {
+		w.sends(query("begin"))
+		w.Asking.Worked()
+		w.Ready('T')
+	}
+	told := func(w *Work) {
+		for _, b := range [][]byte{m('V', "\x00\x00\x00\x03741"), m('Z', "T"), m('V', "\x00\x00\x00\x18000000020000000000000003"), m('Z', "T")} {
+			_, _ = w.Swallows(b[0], b, false)
+		}
+	}
+	for _, c := range []struct {
+		name string
+		with func(w *Work)
+		want continuity.Prospect
+	}{
+		{"idle", func(*Work) {}, continuity.Prospect{Fate: continuity.Proved}},
+		{"a reader", func(w *Work) { w.OnPrimary = false }, continuity.Prospect{}},
+		{"CONTINUITY = OFF", func(w *Work) { w.Rules.Continuity = func() bool { return false } }, continuity.Prospect{Fate: continuity.Unproved, Why: "state"}},
+		{"a server that tells no number", func(w *Work) { w.Known.Told.Tells = false }, continuity.Prospect{Fate: continuity.Unproved, Why: "not asked"}},
+		{"a server that has refused", func(w *Work) { w.Asking.Refused = true }, continuity.Prospect{Fate: continuity.Unproved, Why: "not asked"}},
+		{"a query", func(w *Work) { w.sends(query("select 1")) }, continuity.Prospect{Fate: continuity.Proved}},
+		{"a change", func(w *Work) { w.sends(query("update t set x = 1")) }, continuity.Prospect{Fate: continuity.Unproved, Why: "statement"}},
+		{"in a block", inBlock, continuity.Prospect{Fate: continuity.Proved}},
+		{"a COMMIT in a text", func(w *Work) { inBlock(w); w.sends(query("commit; select 1")) }, continuity.Prospect{Fate: continuity.Unproved, Why: "not asked"}},
+		{"a COMMIT", func(w *Work) { inBlock(w); w.Probe(commit); w.sends(commit) }, continuity.Prospect{Fate: continuity.Unproved, Why: "not told"}},
+		{"a COMMIT with its number", func(w *Work) { inBlock(w); w.Probe(commit); w.sends(commit); told(w) }, continuity.Prospect{Fate: continuity.Proved}},
+		{"a COMMIT whose answer has begun", func(w *Work) {
+			inBlock(w)
+			w.Probe(commit)
+			w.sends(commit)
+			told(w)
+			_, _ = w.Swallows('C', m('C', "COMMIT\x00"), false)
+		}, continuity.Prospect{Fate: continuity.Unproved, Why: "answer cut"}},
+	} {
+		w := followed(false)
+		c.with(w)
+		if got := w.Outlook("a", "app").Commit; got != c.want {
+			t.Errorf("%s: %+v, want %+v", c.name, got, c.want)
+		}
+	}
+}

@@ -233,6 +233,7 @@ func (s *Service) reportSessions(out *catalog.Node) {
 		if x.Outlook != nil {
 			o := x.Outlook()
 			shown.Failover, shown.NodeLoss, shown.ServerLoss, shown.Transaction = prospect(o.Failover), prospect(o.Node), prospect(o.Server), prospect(o.Transaction)
+			shown.Commit = prospect(o.Commit)
 			shown.Statement = o.Statement
 		}
 		out.Sessions = append(out.Sessions, shown)
@@ -265,7 +266,7 @@ func outlooks(list []listener.ContinuityGroup) (out []catalog.Outlook) {
 	for _, g := range list {
 		out = append(out, catalog.Outlook{
 			Replica: ag.ReplicaID(g.Replica), Application: g.Application, User: g.User, Others: g.Others, Sessions: g.Sessions, Statement: g.Statement,
-			Failover: prospect(g.Failover), NodeLoss: prospect(g.Node), ServerLoss: prospect(g.Server), Transaction: prospect(g.Transaction),
+			Failover: prospect(g.Failover), NodeLoss: prospect(g.Node), ServerLoss: prospect(g.Server), Transaction: prospect(g.Transaction), Commit: prospect(g.Commit),
 		})
 	}
 	return out
