@@ -280,9 +280,9 @@ func (r *Requests) Resumed() Requests {
 	return Requests{status: 'T', named: r.named, unknown: r.unknown, unnamed: classCommit, portal: classCommit, portals: classCommit}
 }
 
-// SyncIgnored notes that PostgreSQL ignored a Sync because it arrived during COPY.
-func (r *Requests) SyncIgnored() {
-	r.open, r.batch = r.open[:0], classCommit
+// SyncsIgnored notes that PostgreSQL ignored the last n Sync messages because they arrived during COPY.
+func (r *Requests) SyncsIgnored(n int) {
+	r.open, r.batch = r.open[:max(0, len(r.open)-n)], classCommit
 	r.endings++
 }
 

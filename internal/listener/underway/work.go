@@ -41,15 +41,15 @@ type Work struct {
 	Leaving    atomic.Bool                     // it leaves its backend
 
 	// The following is seen by the two directions. Status is that of the last ReadyForQuery. Owed counts Query, Sync
-	// and FunctionCall without one. Unsynced: extended messages were forwarded without a Sync after them. bySync: a
-	// Sync was counted in Owed.
-	Status           atomic.Uint32
-	Owed             atomic.Int32
-	Unsynced, bySync atomic.Bool
-	Midway           bool          // a request is partly forwarded: guarded by the lock, as are the next three
-	Streams          bool          // a stream of logical replication, which has no end to wait for
-	Held             bool          // a request waits that was not forwarded at all
-	Requests         stmt.Requests // forwarded, and not answered
+	// and FunctionCall without one. Unsynced: extended messages were forwarded without a Sync after them.
+	Status   atomic.Uint32
+	Owed     atomic.Int32
+	Unsynced atomic.Bool
+	syncs    int32         // Sync messages behind the last message that could begin a COPY: guarded by the lock
+	Midway   bool          // a request is partly forwarded: guarded by the lock, as are the next three
+	Streams  bool          // a stream of logical replication, which has no end to wait for
+	Held     bool          // a request waits that was not forwarded at all
+	Requests stmt.Requests // forwarded, and not answered
 
 	// The following is known for its next server, guarded by the lock.
 	Tracker     sessionstate.Tracker
@@ -115,24 +115,35 @@ func (w *Work) State() string {
 func (w *Work) Requested(typ byte) {
 	switch typ {
 	case 'Q', 'F':
-		w.bySync.Store(false)
+		w.syncs = 0
 		w.Owed.Add(1)
 		if w.Lone.Write() != nil { // the question before it had no Sync
 			w.Unsynced.Store(false)
 		}
 	case 'S':
-		w.bySync.Store(true)
+		w.syncs++
 		w.Unsynced.Store(false)
 		w.Owed.Add(1)
-	case 'P', 'B', 'E', 'D', 'C', 'H':
+	case 'P', 'B', 'E', 'D', 'C':
+		w.syncs = 0
+		w.Batched(typ)
+	case 'H': // PostgreSQL ignores it during COPY, too
 		w.Batched(typ)
 	case 'c', 'f':
-		if w.bySync.Load() {
-			w.Requests.SyncIgnored()
-			w.Owed.Store(0) // PostgreSQL ignored that Sync: it came during COPY, and another one follows
-			w.Unsynced.Store(true)
-		}
+		w.copied()
 	}
+}
+
+// copied notes the end of what the client sends for a COPY. PostgreSQL has ignored a Sync that came during that, and
+// another one follows. Answers to requests before the COPY are still to come. The caller holds the lock.
+func (w *Work) copied() {
+	if w.syncs == 0 {
+		return
+	}
+	w.Requests.SyncsIgnored(int(w.syncs))
+	w.Owed.Add(-min(w.syncs, w.Owed.Load()))
+	w.syncs = 0
+	w.Unsynced.Store(true)
 }
 
 // Batched follows a message of the client that has no answer of its own kind to end with. The caller holds the lock.

@@ -1,6 +1,7 @@
 package underway
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/coteriedb/coterie/internal/ag"
@@ -364,6 +365,34 @@ func TestOutlookOfCommits(t *testing.T) {
 		c.with(w)
 		if got := w.Outlook("a", "app").Commit; got != c.want {
 			t.Errorf("%s: %+v, want %+v", c.name, got, c.want)
+		}
+	}
+}
+
+// A COPY of the extended protocol leaves the answers outstanding that it does not answer itself: PostgreSQL ignores a
+// Sync while the client sends, and answers those before and behind that.
+func TestRequestsAroundACopy(t *testing.T) {
+	begin := [][]byte{m('P', "\x00copy t from stdin\x00\x00\x00"), m('B', "\x00\x00\x00\x00\x00\x00\x00\x00"), m('E', "\x00\x00\x00\x00\x00")}
+	sync, flush, data, done := m('S', ""), m('H', ""), m('d', "1\n"), m('c', "")
+	for _, c := range []struct {
+		name string
+		sent [][]byte
+		owed int32
+	}{
+		{"a Sync behind it", slices.Concat(begin, [][]byte{data, done, sync}), 1},
+		{"a Sync within it", slices.Concat(begin, [][]byte{sync, data, done, sync}), 1},
+		{"two within it, and a Flush", slices.Concat(begin, [][]byte{sync, sync, flush, data, done, sync}), 1},
+		{"a request before it", slices.Concat([][]byte{sync}, begin, [][]byte{data, done, sync}), 2},
+		{"a request before it, and a Sync within it", slices.Concat([][]byte{query("select 1")}, begin, [][]byte{sync, data, done, sync}), 2},
+		{"it fails", slices.Concat([][]byte{sync}, begin, [][]byte{sync, m('f', "no\x00"), sync}), 2},
+	} {
+		w := followed(false)
+		w.sends(c.sent...)
+		for n := c.owed; n >= 0; n-- {
+			if w.Owed.Load() != n || w.Idle() != (n == 0) {
+				t.Errorf("%s: %d answers are owed, idle %v; want %d", c.name, w.Owed.Load(), w.Idle(), n)
+			}
+			w.Ready('I')
 		}
 	}
 }
