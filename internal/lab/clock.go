@@ -23,6 +23,13 @@ const clockName = "lab-clocks"
 // clockTurn is how long a new program has the true time at most, on an idle machine.
 const clockTurn = 300 * time.Millisecond
 
+// How long a process is waited for that cannot be stopped or changed just now: by a command, and by the keeper of
+// clocks, which comes back to it.
+const (
+	clockPatience = 5 * time.Second
+	clockGlance   = 50 * time.Millisecond
+)
+
 // ClockStatus is the wall clock of a node.
 type ClockStatus struct {
 	Offset    time.Duration `json:"offset_ns"` // from the true time
@@ -48,23 +55,38 @@ func (l *Lab) Clock(node string, offset time.Duration) (ClockStatus, error) {
 		return ClockStatus{}, err
 	}
 	defer unlock()
+	if err := l.changeClock(n, offset); err != nil {
+		return ClockStatus{}, err
+	}
+	return l.clockStatus(n, offset)
+}
+
+// changeClock notes the offset and sets it. A process that could not be shifted is left to the keeper of clocks.
+func (l *Lab) changeClock(n Node, offset time.Duration) error {
+	release, err := l.lockClocks()
+	if err != nil {
+		return err
+	}
+	defer release()
 	clocks, err := l.clocks()
 	if err != nil {
-		return ClockStatus{}, err
+		return err
 	}
 	clocks[n.Name] = offset
 	if err := durable.ReplaceJSON(l.clocksFile(), clocks); err != nil {
-		return ClockStatus{}, err
+		return err
 	}
-	if err := l.setClocks(n, offset); err != nil {
-		return ClockStatus{}, err
+	err = l.setClocks(n, offset, clockPatience)
+	if err != nil || offset != 0 {
+		err = errors.Join(err, l.keepClocks())
 	}
-	if offset != 0 {
-		if err := l.keepClocks(); err != nil {
-			return ClockStatus{}, err
-		}
-	}
-	return l.clockStatus(n, offset)
+	return err
+}
+
+// lockClocks waits until nobody else sets clocks: the keeper of clocks would set an offset again that it has read, and
+// that was changed meanwhile.
+func (l *Lab) lockClocks() (release func(), err error) {
+	return lockFile(context.Background(), filepath.Join(l.dir, ".clocks.lock"), networkTimeout)
 }
 
 func (l *Lab) clocksFile() string { return filepath.Join(l.dir, "clocks.json") }
@@ -86,30 +108,30 @@ func (l *Lab) clocks() (map[string]time.Duration, error) {
 	return out, nil
 }
 
-// setClocks gives every process of the node the offset.
-func (l *Lab) setClocks(n Node, offset time.Duration) error {
+// setClocks gives every process of the node the offset, also those after one that could not be shifted.
+func (l *Lab) setClocks(n Node, offset, patience time.Duration) error {
 	t, err := l.find(n)
 	if err != nil {
 		return err
 	}
+	var errs []error
 	for _, p := range t.all {
-		if err := p.setClock(offset); err != nil {
-			if errors.Is(err, os.ErrPermission) {
-				return fail.Refusedf("this user may not change the clock of %s (%s); run this as root, or with kernel.yama.ptrace_scope = 0", n.Name, err)
-			}
-			return err
+		err := p.setClock(offset, patience)
+		if errors.Is(err, os.ErrPermission) {
+			return fail.Refusedf("this user may not change the clock of %s (%s); run this as root, or with kernel.yama.ptrace_scope = 0", n.Name, err)
 		}
+		errs = append(errs, err)
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // setClock stops the process for a moment and shifts its clock. A process that has the offset, or has ended, is left as
 // it is.
-func (p process) setClock(offset time.Duration) error {
+func (p process) setClock(offset, patience time.Duration) error {
 	if is, err := faketime.Offset(p.pid); err == nil && is == offset {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	var err error
 	_ = retry.Until(ctx, time.Millisecond, func() (bool, error) { // at its end the error of the last attempt counts
@@ -206,29 +228,52 @@ func (l *Lab) endClocks() error {
 	return errors.Join(p.signal(syscall.SIGTERM), awaitGone([]process{*p}, 10*time.Second))
 }
 
-// keepWrongClocks looks for programs of the nodes which have another time than their node. It
-// returns when no clock is wrong any more, the lab does not exist any more, or ctx is done.
+// keepWrongClocks looks for programs of the nodes which have another time than their node. It returns when no clock is
+// wrong any more and every process has the true time, the lab does not exist any more, or ctx is done.
 func keepWrongClocks(ctx context.Context, dir string) error {
 	l, err := Open(dir)
 	if err != nil {
 		return err
 	}
-	err = retry.Until(ctx, clockTurn, func() (bool, error) {
-		clocks, err := l.clocks()
-		if err != nil || !wrong(clocks) {
-			return true, err
-		}
-		for _, n := range l.Nodes() {
-			if offset, ok := clocks[n.Name]; ok {
-				_ = l.setClocks(n, offset) // a clock that could not be shifted now is tried again at the next turn
-			}
-		}
-		return false, nil
-	})
+	err = retry.Until(ctx, clockTurn, l.keepClocksOnce)
 	if ctx.Err() != nil {
 		return nil
 	}
 	return err
+}
+
+// keepClocksOnce is one turn of the keeper of clocks. It reports whether nothing is left to do.
+func (l *Lab) keepClocksOnce() (over bool, err error) {
+	over = true
+	for _, n := range l.Nodes() {
+		offset, err := l.keepClock(n)
+		if errors.Is(err, errClocks) {
+			return true, err
+		}
+		over = over && err == nil && offset == 0
+	}
+	return over, nil
+}
+
+// errClocks means that the offsets of a lab cannot be read.
+var errClocks = errors.New("the clocks of the lab")
+
+// keepClock gives the node's processes its offset, which it returns.
+func (l *Lab) keepClock(n Node) (time.Duration, error) {
+	release, err := l.lockClocks()
+	if err != nil {
+		return 0, errors.Join(errClocks, err)
+	}
+	defer release()
+	clocks, err := l.clocks()
+	if err != nil {
+		return 0, errors.Join(errClocks, err)
+	}
+	offset, ok := clocks[n.Name]
+	if !ok {
+		return 0, nil
+	}
+	return offset, l.setClocks(n, offset, clockGlance)
 }
 
 // clockStatus counts the node's processes by their clocks.

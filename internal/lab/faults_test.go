@@ -10,6 +10,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/lab/cgroup"
 	"github.com/coteriedb/coterie/internal/lab/faultfs"
+	"github.com/coteriedb/coterie/internal/lib/durable"
 )
 
 // emptyLab is a lab without a group.
@@ -89,6 +90,43 @@ func TestNoDisks(t *testing.T) {
 	}
 	if _, err := l.Clock("n1", 1500*time.Millisecond); err == nil {
 		t.Error("half a second was accepted")
+	}
+}
+
+// TestClockIsReadUnderItsLock holds that the keeper of clocks sets no offset that a command has changed since it was
+// read: it would shift the processes again that were put right, and nothing would put them right a second time.
+func TestClockIsReadUnderItsLock(t *testing.T) {
+	l := emptyLab(t, Options{})
+	n, err := l.node("n1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := durable.ReplaceJSON(l.clocksFile(), map[string]time.Duration{"n1": -3 * time.Hour}); err != nil {
+		t.Fatal(err)
+	}
+	release, err := l.lockClocks()
+	if err != nil {
+		t.Fatal(err)
+	}
+	kept := make(chan time.Duration)
+	go func() {
+		offset, err := l.keepClock(n)
+		if err != nil {
+			t.Error(err)
+		}
+		kept <- offset
+	}()
+	select {
+	case <-kept:
+		t.Error("the keeper of clocks did not wait")
+	case <-time.After(100 * time.Millisecond): // it waits, or has not begun
+	}
+	if err := durable.ReplaceJSON(l.clocksFile(), map[string]time.Duration{"n1": 0}); err != nil {
+		t.Fatal(err)
+	}
+	release()
+	if offset := <-kept; offset != 0 {
+		t.Errorf("the keeper of clocks set %v, which was changed", offset)
 	}
 }
 
