@@ -160,8 +160,8 @@ func (t *tail) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// last returns the last line.
+// last returns the last line, without the name of the program with which its errors begin.
 func (t *tail) last() string {
 	lines := strings.Split(string(bytes.TrimSpace(t.text)), "\n")
-	return strings.TrimSpace(lines[len(lines)-1])
+	return strings.TrimPrefix(strings.TrimSpace(lines[len(lines)-1]), "coterie: ")
 }

@@ -88,7 +88,7 @@ while [ "$1" != --id ]; do shift; done; echo "{\"id\":\"$2\",\"ended\":\"2026-11
 // one.
 func TestEnds(t *testing.T) {
 	t.Parallel()
-	j, stop := jobs(t, "echo first >&2; echo 'no repository' >&2; exit 4")
+	j, stop := jobs(t, "echo first >&2; echo 'coterie: no repository' >&2; exit 4")
 	if _, err := j.Start(request); err != nil {
 		t.Fatal(err)
 	}
