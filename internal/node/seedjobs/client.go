@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"syscall"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/admin/api"
@@ -147,7 +148,10 @@ func call[T any](ctx context.Context, to ag.Replica, ask func(context.Context) (
 	if errors.As(err, &known) {
 		return out, known
 	}
-	if err != nil {
+	switch {
+	case errors.Is(err, syscall.ECONNREFUSED): // it has not got the request
+		return out, fail.Error{Kind: fail.Unhealthy, Hint: "on it: systemctl status coterie, or start its agent", Err: fmt.Errorf("%s does not answer; nothing was changed", to.ID)}
+	case err != nil:
 		return out, fail.Unhealthyf("ask %s: %v", to.ID, err)
 	}
 	return out, nil

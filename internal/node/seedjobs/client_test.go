@@ -3,7 +3,9 @@ package seedjobs
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -78,6 +80,17 @@ func TestRequestsTravel(t *testing.T) {
 	}
 	if ops, err := there.List(t.Context(), "n3"); err != nil || len(ops) != 2 {
 		t.Errorf("on the node itself: %+v, %v", ops, err)
+	}
+}
+
+// TestRequestOfADeadAgent holds that a node whose agent does not run is said not to answer, with what to do.
+func TestRequestOfADeadAgent(t *testing.T) {
+	t.Parallel()
+	_, err := call(t.Context(), ag.Replica{ID: "n3"}, func(context.Context) (int, error) {
+		return 0, fmt.Errorf("call seed on n3: %w", syscall.ECONNREFUSED)
+	})
+	if kindOf(err) != "unhealthy" || err.Error() != "n3 does not answer; nothing was changed (on it: systemctl status coterie, or start its agent)" {
+		t.Errorf("%v", err)
 	}
 }
 
