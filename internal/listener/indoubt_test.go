@@ -254,6 +254,17 @@ func (r *replicas) caughtUp() {
 	})
 }
 
+// receiver returns the number of b's process that receives WAL. It is waited for: b may have replayed everything that
+// its copy came with before that process is seen.
+func (r *replicas) receiver() (pid int) {
+	r.t.Helper()
+	waitFor(r.t, "b receives WAL", func() bool {
+		pid = asked[int](r.t, r.b, "select coalesce(max(pid), 0) from pg_stat_wal_receiver")
+		return pid != 0
+	})
+	return pid
+}
+
 // deafen stops what brings b WAL, or lets it go on.
 func (r *replicas) deafen(on bool) {
 	r.t.Helper()
@@ -261,8 +272,7 @@ func (r *replicas) deafen(on bool) {
 	if on {
 		sig = syscall.SIGSTOP
 	}
-	pid := asked[int](r.t, r.b, "select pid from pg_stat_wal_receiver")
-	if err := syscall.Kill(pid, sig); err != nil {
+	if err := syscall.Kill(r.receiver(), sig); err != nil {
 		r.t.Fatal(err)
 	}
 }
@@ -274,7 +284,7 @@ func (r *replicas) promote(deaf bool) {
 	pid, replays := 0, 0
 	const startup = "select pid from pg_stat_activity where backend_type = 'startup'"
 	if deaf {
-		pid, replays = asked[int](r.t, r.b, "select pid from pg_stat_wal_receiver"), asked[int](r.t, r.b, startup)
+		pid, replays = r.receiver(), asked[int](r.t, r.b, startup)
 	}
 	r.a.kill()
 	if deaf {
