@@ -432,6 +432,25 @@ func TestForeignPidIsLeftAlone(t *testing.T) {
 	}
 }
 
+// TestStrangerWithThePidOfASingleUserServer holds that a server starts although the lock that a killed single-user
+// server left behind names a process of another program by now.
+func TestStrangerWithThePidOfASingleUserServer(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	stranger := exec.Command("sleep", "60")
+	must(t, stranger.Start())
+	defer func() { _ = stranger.Process.Kill(); _ = stranger.Wait() }()
+	lock := filepath.Join(n.pgdata, "postmaster.pid")
+	must(t, os.WriteFile(lock, fmt.Appendf(nil, "-%d\n%s\n%d\n5432\n\n", stranger.Process.Pid, n.pgdata, time.Now().Unix()), 0o600))
+	must(t, dropForeignPidFile(discard, n.pgdata, datadir.ReadPIDFile(n.pgdata)))
+	if _, err := os.Stat(lock); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the lock is left: %v", err)
+	}
+	if !alive(stranger.Process.Pid) {
+		t.Error("the stranger was killed")
+	}
+}
+
 // TestTornLocksAreRemoved holds that a server starts although its postmaster, or the machine, ended between making a
 // lock and writing it. A lock that names a process, as that of a single-user server does, is left to PostgreSQL.
 func TestTornLocksAreRemoved(t *testing.T) {

@@ -71,9 +71,10 @@ func ReadPIDFile(pgdata string) PIDFile {
 		p.inode = st.Ino
 	}
 	lines := strings.Split(string(b), "\n")
-	if p.PID, err = strconv.Atoi(strings.TrimSpace(lines[0])); err != nil || p.PID < 0 {
-		p.PID = 0 // single-user servers write a negative number
+	if p.PID, err = strconv.Atoi(strings.TrimSpace(lines[0])); err != nil {
+		p.PID = 0
 	}
+	p.PID = max(p.PID, -p.PID) // a single-user server writes it negative, and PostgreSQL heeds that file as any other
 	if len(lines) >= 5 && filepath.IsAbs(lines[4]) {
 		if port, err := strconv.ParseUint(lines[3], 10, 16); err == nil {
 			p.Socket = filepath.Join(lines[4], fmt.Sprintf(".s.PGSQL.%d", port))
