@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -250,7 +251,10 @@ func (i *Instance) replayAll(ctx context.Context, standby bool, prepared int) er
 	cmd.Env = programs.ToolEnv()
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = 10 * time.Second
-	out, err := cmd.CombinedOutput() // standard input is /dev/null: it recovers and leaves
+	var said bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &said, &said
+	err := programs.RunBound(cmd) // standard input is /dev/null: it recovers and leaves
+	out := said.Bytes()
 	i.keepLog("recovery", out)
 	if err != nil && ctx.Err() != nil {
 		return context.Cause(ctx)

@@ -234,7 +234,10 @@ func (i *Instance) recover(ctx context.Context) error {
 	cmd.Env = programs.ToolEnv()
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = 10 * time.Second
-	out, err := cmd.CombinedOutput() // standard input is /dev/null: it recovers and leaves
+	var said bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &said, &said
+	err := programs.RunBound(cmd) // standard input is /dev/null: it recovers and leaves
+	out := said.Bytes()
 	i.keepLog("recovery", out)
 	fault.Point("rewind.recovered") // the copy is recovered to its own end; standby.signal is away
 	if serr := i.createStandbySignal(); serr != nil {

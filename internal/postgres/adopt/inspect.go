@@ -184,7 +184,7 @@ func livePostmaster(data string) (pid int, live bool) {
 		return 0, false
 	}
 	first, _, _ := strings.Cut(string(b), "\n")
-	if pid, err = strconv.Atoi(strings.TrimSpace(first)); err != nil || pid <= 0 {
+	if pid, err = strconv.Atoi(strings.TrimPrefix(strings.TrimSpace(first), "-")); err != nil || pid <= 0 { // a single-user server writes it negative
 		return 0, false
 	}
 	err = syscall.Kill(pid, 0)

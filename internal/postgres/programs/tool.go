@@ -59,7 +59,7 @@ type Tool struct {
 	Dir  string // its working directory; "": that of this process
 }
 
-// Run is RunLines for the tool.
+// Run is RunLines for the tool. The tool is killed when this process ends.
 func (t Tool) Run(ctx context.Context, each func(string)) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, t.Path, t.Args...)
 	cmd.Env, cmd.Dir = ToolEnv(), t.Dir
@@ -85,7 +85,7 @@ func (t Tool) Run(ctx context.Context, each func(string)) ([]byte, error) {
 		}
 		_, _ = io.Copy(io.Discard, r) // a line too long for the scanner must not block the tool
 	}()
-	err := cmd.Run()
+	err := RunBound(cmd)
 	_ = w.Close() // of a pipe: never fails
 	<-read
 	if ctx.Err() != nil {

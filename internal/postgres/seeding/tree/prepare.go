@@ -236,15 +236,15 @@ func refuseForeign(target string, entries []os.DirEntry, marked bool) error {
 	return nil
 }
 
-// refuseRunning refuses a directory whose postmaster lives: the keeper stops it before Prepare. A process that merely
-// has the same id as a former server has another working directory.
+// refuseRunning refuses a directory whose server lives: the keeper stops it before Prepare. A process that merely has
+// the same id as a former server has another working directory.
 func refuseRunning(target string) error {
 	text, err := os.ReadFile(filepath.Join(target, "postmaster.pid"))
 	if err != nil {
 		return fileio.IgnoreMissing(err)
 	}
 	line, _, _ := strings.Cut(string(text), "\n")
-	pid, err := strconv.Atoi(strings.TrimSpace(line))
+	pid, err := strconv.Atoi(strings.TrimPrefix(strings.TrimSpace(line), "-")) // a single-user server writes it negative
 	if err != nil {
 		return nil // torn by a crash; no server runs under it
 	}
