@@ -86,6 +86,8 @@ type Replica struct {
 	Major            int              `json:"major,omitempty"`      // PostgreSQL major version, 0 for the witness
 	Allow            AllowConnections `json:"secondary_allow,omitempty"`
 	Options          ReplicaOptions   `json:"options,omitzero"`
+
+	later later
 }
 
 // JoinState is how far a node of the quorum has become a replica of the group; "": it is one.
@@ -160,6 +162,8 @@ type Group struct {
 	SignedOnly bool `json:"signed_only,omitempty"`
 	// SignedRecord means that every member's program signs the record: none without signatures is used any more.
 	SignedRecord bool `json:"signed_record,omitempty"`
+
+	later later // of this object; so in its parts
 }
 
 // Timeout returns the SESSION_TIMEOUT of a replica: its own, or the group's.
@@ -257,6 +261,8 @@ type Options struct {
 	Listeners          []Listener `json:"listeners,omitempty"`
 	// Recorded holds accepted options that have no effect here, by their name in the language.
 	Recorded map[string]string `json:"recorded,omitempty"`
+
+	later later
 }
 
 // Continuity is what happens to client sessions in a failover.
@@ -377,6 +383,8 @@ type ReplicaOptions struct {
 	Maintenance *Maintenance `json:"maintenance,omitempty"`
 	// Parameters are settings of PostgreSQL that this replica's server has, in place of the group's.
 	Parameters map[string]string `json:"parameters,omitempty"`
+
+	later later
 }
 
 // PrimaryAllow is which intents a replica takes as the primary: ALL (also for "") or READ_WRITE, which refuses read
@@ -409,6 +417,8 @@ type Rotation struct {
 	Phase       RotationPhase `json:"phase"`
 	Done        []ReplicaID   `json:"done,omitempty"` // members that have completed the phase
 	Hold        bool          `json:"hold,omitempty"` // TRUST does not end without an administrator: clients must learn of the new authority, too
+
+	later later
 }
 
 // Held reports whether the rotation waits for an administrator, even after all members have completed the phase.

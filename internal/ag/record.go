@@ -1,7 +1,11 @@
 package ag
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
+	"maps"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -286,4 +290,120 @@ func (p Profile) Validate() error {
 			p.Name, time.Duration(left).Round(time.Millisecond), time.Duration(right).Round(time.Millisecond), p.Observer, p.Lease, p.Fence, Rho)
 	}
 	return nil
+}
+
+// later has what a later version of the program has written in an object, and this one does not know: by its name. A
+// change by this one writes it back as it was. Else a member that is not updated yet would take back, unseen, what an
+// administrator has set at one that is; and those that know it would refuse the result if it may not be taken back.
+type later map[string]json.RawMessage
+
+// The names that this version knows in each object of a configuration.
+var (
+	groupNames   = append(namesIn(reflect.TypeFor[Group]()), "signature") // that is of the stored value, not of what it says
+	replicaNames = namesIn(reflect.TypeFor[Replica]())
+	optionNames  = namesIn(reflect.TypeFor[Options]())
+	ownNames     = namesIn(reflect.TypeFor[ReplicaOptions]())
+	turnNames    = namesIn(reflect.TypeFor[Rotation]())
+)
+
+func namesIn(t reflect.Type) (names []string) {
+	for _, f := range reflect.VisibleFields(t) {
+		if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name != "" {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// read decodes an object into known, and returns what is left of it.
+func read(b []byte, known any, names []string) (later, error) {
+	var all later
+	if err := errors.Join(json.Unmarshal(b, known), json.Unmarshal(b, &all)); err != nil {
+		return nil, err
+	}
+	maps.DeleteFunc(all, func(name string, _ json.RawMessage) bool {
+		return slices.ContainsFunc(names, func(n string) bool { return strings.EqualFold(n, name) })
+	})
+	if len(all) == 0 {
+		return nil, nil
+	}
+	return all, nil
+}
+
+// write encodes an object whose known part is known.
+func (l later) write(known any) ([]byte, error) {
+	b, err := json.Marshal(known)
+	if err != nil || len(l) == 0 {
+		return b, err
+	}
+	rest, err := json.Marshal(map[string]json.RawMessage(l)) // in the order of the names
+	if err != nil || len(b) == len("{}") {
+		return rest, err
+	}
+	return slices.Concat(b[:len(b)-1], []byte(","), rest[1:]), nil
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (g *Group) UnmarshalJSON(b []byte) (err error) {
+	type known Group
+	g.later, err = read(b, (*known)(g), groupNames)
+	return err
+}
+
+// MarshalJSON implements json.Marshaler.
+func (g Group) MarshalJSON() ([]byte, error) {
+	type known Group
+	return g.later.write(known(g))
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (r *Replica) UnmarshalJSON(b []byte) (err error) {
+	type known Replica
+	r.later, err = read(b, (*known)(r), replicaNames)
+	return err
+}
+
+// MarshalJSON implements json.Marshaler.
+func (r Replica) MarshalJSON() ([]byte, error) {
+	type known Replica
+	return r.later.write(known(r))
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (o *Options) UnmarshalJSON(b []byte) (err error) {
+	type known Options
+	o.later, err = read(b, (*known)(o), optionNames)
+	return err
+}
+
+// MarshalJSON implements json.Marshaler.
+func (o Options) MarshalJSON() ([]byte, error) {
+	type known Options
+	return o.later.write(known(o))
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (o *ReplicaOptions) UnmarshalJSON(b []byte) (err error) {
+	type known ReplicaOptions
+	o.later, err = read(b, (*known)(o), ownNames)
+	return err
+}
+
+// MarshalJSON implements json.Marshaler.
+func (o ReplicaOptions) MarshalJSON() ([]byte, error) {
+	type known ReplicaOptions
+	return o.later.write(known(o))
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (r *Rotation) UnmarshalJSON(b []byte) (err error) {
+	type known Rotation
+	r.later, err = read(b, (*known)(r), turnNames)
+	return err
+}
+
+// MarshalJSON implements json.Marshaler.
+func (r Rotation) MarshalJSON() ([]byte, error) {
+	type known Rotation
+	return r.later.write(known(r))
 }
