@@ -107,7 +107,8 @@ func Open(c Config) (*Controller, error) {
 		err = json.Unmarshal(b, &d.request)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("what was asked of this node's copy: %w", err)
+		return nil, fmt.Errorf("what was asked of this node's copy is in %s and cannot be read: %w; without that file the node starts as if nothing had been asked, "+
+			"and a copy whose seeding was cancelled is made after all", d.file(), err)
 	}
 	return d, nil
 }

@@ -115,7 +115,7 @@ func TestRequestThatCannotBeRead(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "seed-wish.json"), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Open(Config{Self: "n3", StateDir: dir, Logger: slog.New(slog.DiscardHandler)}); err == nil || !strings.Contains(err.Error(), "what was asked of this node's copy") {
+	if _, err := Open(Config{Self: "n3", StateDir: dir, Logger: slog.New(slog.DiscardHandler)}); err == nil || !strings.Contains(err.Error(), filepath.Join(dir, "seed-wish.json")+" and cannot be read") {
 		t.Errorf("%v", err)
 	}
 }
