@@ -323,8 +323,10 @@ UPDATE pg_language SET lanpltrusted = false WHERE lanname = 'plpgsql'; CREATE FU
 	if version >= 160000 { // CREATEROLE grants only what it has made
 		clerk = nil
 	}
-	expect(t, judge(), slices.Concat([]string{"warning superusers with a password: boss",
-		"warning roles that may read or write the server's files, or run programs as its user: reader, readers", "warning roles with REPLICATION: copier"}, clerk,
+	expect(t, judge(), slices.Concat([]string{
+		"warning superusers with a password: boss",
+		"warning roles that may read or write the server's files, or run programs as its user: reader, readers", "warning roles with REPLICATION: copier",
+	}, clerk,
 		[]string{"warning roles with an MD5 password: old", "warning functions in untrusted languages: postgres.plpgsql", "warning user mappings with password_required=false: postgres.self (reader)"})...)
 	if _, err := conn.Exec(t.Context(), `CREATE ROLE coterie_operator; CREATE ROLE chief; CREATE ROLE deputy IN ROLE chief; GRANT coterie_operator TO chief WITH ADMIN OPTION; ALTER ROLE clerk NOCREATEROLE`); err != nil {
 		t.Fatal(err)

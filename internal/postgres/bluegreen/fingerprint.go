@@ -79,7 +79,7 @@ func since15(definitions, catalog string) string {
 var ErrChanged = errors.New("the definitions of tables, roles or other objects have changed since the copy began")
 
 // ErrOtherCatalogs means that a fingerprint was taken by a version of Coterie that looks at other catalogs.
-var ErrOtherCatalogs = errors.New("Coterie was updated and compares other catalogs now, so it cannot be told whether definitions have changed")
+var ErrOtherCatalogs = errors.New("the definitions were noted by a version of Coterie that compares other catalogs, so it cannot be told whether they have changed")
 
 // Changed returns ErrChanged if the definitions are others now than when the fingerprint then was taken, and
 // ErrOtherCatalogs if the two fingerprints cannot be compared.
