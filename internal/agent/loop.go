@@ -375,10 +375,13 @@ func (a *Agent) holdLease(v ag.View) {
 }
 
 // outranked returns why this node leads no more, whatever the store shows it; "": nothing was heard of that. Of two
-// replicas that the store shows two leaders of one epoch, both give up.
+// replicas that the store shows two leaders of one epoch, both give up, and of two that founded a quorum each.
 func (a *Agent) outranked(e ag.EpochRecord) string {
 	if later := a.guard.HeardEpoch(); later > e.Epoch {
 		return fmt.Sprintf("a replica has seen epoch %d, which the store does not show this node", later)
+	}
+	if err := a.guard.HeardRival(); err != nil {
+		return err.Error()
 	}
 	if other := a.guard.HeardLeader(e.Epoch, a.cfg.Self); other != "" && e.Leader == a.cfg.Self {
 		return fmt.Sprintf("the store shows a replica that %s leads this epoch", other)

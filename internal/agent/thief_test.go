@@ -3,6 +3,7 @@ package agent_test
 import (
 	"context"
 	"math"
+	"strings"
 	"testing"
 	"time"
 
@@ -72,6 +73,37 @@ func TestStolenWitnessTellsTwoLeadersOfAnEpoch(t *testing.T) {
 		})
 		l.Cut("a", "b", false)
 		l.rejoins()
+	})
+}
+
+// Two recoveries on two members found two quorums in one epoch, and each leader's renewals succeed. When they reach
+// each other, both end, and stay so: each may have acknowledged what the other does not have. Each says why.
+func TestTwoFoundersOfAnEpoch(t *testing.T) {
+	inBubbleWithWitness(t, func(l *lab) {
+		l.forked(true)
+		l.wait("b leads", 30*time.Second, func() bool { return l.leads("b") })
+		l.Node("a").Crash()
+		l.wait("both lead one epoch", 30*time.Second, func() bool {
+			a, b := l.agents["a"].View().Record.Epoch, l.agents["b"].View().Record.Epoch
+			return a.Epoch == b.Epoch && a.Leader == "a" && b.Leader == "b" && l.answers("a") && l.answers("b")
+		})
+		l.Record.Name(7, 8)
+		time.Sleep(5 * time.Second)
+		if !l.answers("a") || !l.answers("b") {
+			t.Fatal("they do not both lead while they know nothing of each other")
+		}
+		l.Cut("a", "b", false)
+		l.wait("neither answers", 10*time.Second, func() bool { return !l.answers("a") && !l.answers("b") })
+		for end := boottime.Now() + time.Minute; boottime.Now() < end; time.Sleep(50 * time.Millisecond) {
+			if l.answers("a") || l.answers("b") {
+				t.Fatal("one goes on without an operator's word")
+			}
+		}
+		for _, id := range []ag.ReplicaID{"a", "b"} {
+			if v := l.agents[id].View(); !strings.Contains(v.Untrusted, "in another quorum of the group") {
+				t.Errorf("%s does not say why it ended: %q", id, v.Untrusted)
+			}
+		}
 	})
 }
 

@@ -71,6 +71,17 @@ func (r *Record) Fork(ids ...ag.ReplicaID) {
 	r.fork = other
 }
 
+// Name gives the store that Fork left its own identity, and the one that it made another. So they are two that were
+// founded beside each other.
+func (r *Record) Name(left, made uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.snap.StoreID = left
+	r.fork.mu.Lock()
+	defer r.fork.mu.Unlock()
+	r.fork.snap.StoreID = made
+}
+
 // Rejoin ends what Fork began: every store holds this record again.
 func (r *Record) Rejoin() {
 	r.mu.Lock()

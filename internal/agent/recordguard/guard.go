@@ -112,6 +112,40 @@ func (g *Guard) HeardLeader(e ag.Epoch, self ag.ReplicaID) ag.ReplicaID {
 	return ""
 }
 
+// HeardRival returns an error if by another replica's word the group has a second store, in which a replica leads this
+// epoch or a later one; nil: none was heard of. The error wraps ErrUntrusted. A recovery enters an epoch above all that
+// the members knew. So an earlier one in another store is the memory of a quorum that was lost, and two stores of one
+// epoch were founded beside each other. Each may have acknowledged what the other does not have: of
+// one epoch neither goes on, until an operator decides.
+func (g *Guard) HeardRival() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.rival(g.seen)
+}
+
+// rivalError is an ErrUntrusted of a store that has not gone back: the group has two.
+type rivalError struct {
+	leader ag.ReplicaID
+	epoch  ag.Epoch
+}
+
+// Error implements error.
+func (e rivalError) Error() string {
+	return fmt.Sprintf("%s leads epoch %d in another quorum of the group, which was founded beside this one: stop both, and run coterie recover with the accounts of both", e.leader, e.epoch)
+}
+
+// Is implements the interface of errors.Is.
+func (rivalError) Is(target error) bool { return target == ErrUntrusted }
+
+func (g *Guard) rival(now marks.Seen) error {
+	for _, p := range g.peers {
+		if s := p.leads; p.replica && now.Store != 0 && s.Store != 0 && s.Store != now.Store && s.Epoch >= now.Epoch && s.Leader != "" {
+			return rivalError{s.Leader, s.Epoch}
+		}
+	}
+	return nil
+}
+
 // CheckMonotonic refuses a record that is older than one seen before, with an error that wraps ErrUntrusted. asked is
 // the boottime at which the record was requested. Reports of other members of that moment or before it count as well,
 // because a store that keeps its promises returns everything that any member has read. A record of another store is
@@ -130,6 +164,9 @@ func (g *Guard) CheckMonotonic(now marks.Seen, asked time.Duration) error {
 		return fmt.Errorf("%w: it is store %x, and the record was in store %x", ErrUntrusted, now.Store, was.Store)
 	case now.Rev < was.Rev:
 		return fmt.Errorf("%w: it is at revision %d, and revision %d was seen", ErrUntrusted, now.Rev, was.Rev)
+	}
+	if err := g.rival(now); err != nil {
+		return err
 	}
 	for id, p := range g.peers {
 		for _, h := range p.reports {

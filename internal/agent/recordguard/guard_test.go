@@ -99,3 +99,37 @@ func TestWhatAMemberClaims(t *testing.T) {
 		t.Errorf("what a replica has seen does not count: %v", err)
 	}
 }
+
+// Another store of the group is a rival if a replica leads this epoch or a later one in it, by a replica's word. A
+// member that was not told of a recovery remembers an earlier epoch of the lost store, which ends nobody.
+func TestRivalStore(t *testing.T) {
+	b, w := ag.Replica{ID: "b", AvailabilityMode: ag.SynchronousCommit}, ag.Replica{ID: "w", AvailabilityMode: ag.ConfigurationOnly}
+	now := marks.Seen{Epoch: 9, Seq: 18, Store: 7, Leader: "a"}
+	for _, tt := range []struct {
+		name  string
+		from  ag.Replica
+		said  marks.Seen
+		rival bool
+	}{
+		{"another founder of the epoch", b, marks.Seen{Epoch: 9, Seq: 18, Store: 8, Leader: "b"}, true},
+		{"one with an earlier state", b, marks.Seen{Epoch: 9, Seq: 3, Store: 8, Leader: "b"}, true},
+		{"a later epoch there", b, marks.Seen{Epoch: 10, Seq: 18, Store: 8, Leader: "c"}, true},
+		{"the lost store", b, marks.Seen{Epoch: 8, Seq: 17, Store: 5, Leader: "b"}, false},
+		{"a store where none leads", b, marks.Seen{Epoch: 9, Seq: 18, Store: 8}, false},
+		{"a store that was forgotten", b, marks.Seen{Epoch: 9, Seq: 18, Leader: "b"}, false},
+		{"this store", b, marks.Seen{Epoch: 9, Seq: 18, Store: 7, Leader: "a"}, false},
+		{"a witness", w, marks.Seen{Epoch: 9, Seq: 18, Store: 8, Leader: "b"}, false},
+	} {
+		g := New(now)
+		g.Hear(tt.from, tt.said)
+		if err := g.HeardRival(); (err != nil) != tt.rival || err != nil && !errors.Is(err, ErrUntrusted) {
+			t.Errorf("%s: %v", tt.name, err)
+		}
+		if err := g.CheckMonotonic(now, 0); (err != nil) != tt.rival {
+			t.Errorf("%s: the store is believed: %v", tt.name, err)
+		}
+		if g.Among(nil); g.HeardRival() != nil {
+			t.Errorf("%s: a word outlasts its member", tt.name)
+		}
+	}
+}
