@@ -8,6 +8,7 @@ import (
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/admin/catalog"
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/ag/recovery"
 	"github.com/coteriedb/coterie/internal/agent"
 	"github.com/coteriedb/coterie/internal/agent/decisions"
 	"github.com/coteriedb/coterie/internal/agent/marks"
@@ -25,6 +26,26 @@ func (n *node) serveHeart(ctx context.Context, peer certs.Identity, conn net.Con
 	}
 }
 
+// claim returns which quorum this node belongs to or founds.
+func (n *node) claim() recovery.Claim {
+	own := n.quorum.Founds()
+	select {
+	case <-n.ready:
+	default:
+		return own
+	}
+	v, seen := n.agent.View(), n.agent.Seen()
+	switch {
+	case v != nil && v.Quorum && v.Record.Epoch.Epoch >= own.Epoch:
+		return recovery.Claim{Epoch: v.Record.Epoch.Epoch, Leader: v.Record.Epoch.Leader, Founds: own.Founds, Answers: true}
+	case own.Founds:
+		return own
+	case seen.Store == 0: // forgotten for the new quorum
+		return recovery.Claim{}
+	}
+	return recovery.Claim{Epoch: seen.Epoch, Leader: seen.Leader}
+}
+
 // serveControl offers this node's methods to the other nodes.
 func (n *node) serveControl() {
 	rpc.Handle(n.control, rpc.Ping, func(context.Context, certs.Identity, rpc.Nothing) (marks.Seen, error) {
@@ -35,6 +56,7 @@ func (n *node) serveControl() {
 			return marks.Seen{}, nil // the node answers, and has seen nothing yet
 		}
 	})
+	rpc.Handle(n.control, rpc.Claim, func(context.Context, certs.Identity, rpc.Nothing) (recovery.Claim, error) { return n.claim(), nil })
 	gate := rpc.Gate{To: n.control, Ready: n.ready}
 	rpc.Handle(gate, rpc.Seal, func(ctx context.Context, peer certs.Identity, req agent.SealRequest) (r ag.SealReport, err error) {
 		if err := rpc.InOwnName(peer, req.Candidate); err != nil {

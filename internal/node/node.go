@@ -15,6 +15,7 @@ import (
 	"github.com/coteriedb/coterie/internal/admin/catalog"
 	"github.com/coteriedb/coterie/internal/admin/web"
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/ag/recovery"
 	"github.com/coteriedb/coterie/internal/agent"
 	"github.com/coteriedb/coterie/internal/agent/marks"
 	"github.com/coteriedb/coterie/internal/config"
@@ -155,9 +156,16 @@ func (n *node) newQuorum() *quorum.Service {
 		TrustedCAs: func() string { return n.pki.TrustedCAs() },
 		Endorser:   func() etcd.Endorser { return n.judge },
 		Tell:       n.tell,
-		Snapshot:   func() *agent.Snapshot { return n.agent.Snapshot() },
-		View:       func() *ag.View { return n.agent.View() },
-		Restart:    func(ctx context.Context) error { return n.agent.Restart(ctx, agent.RestartOptions{}) },
+		AskClaim: func(ctx context.Context, r ag.Replica) (recovery.Claim, error) {
+			claim, err := rpc.Call(ctx, n.control, r, rpc.Claim, rpc.Nothing{})
+			if rpc.Disowns(err) {
+				return recovery.Claim{Disowns: true}, nil
+			}
+			return claim, err
+		},
+		Snapshot: func() *agent.Snapshot { return n.agent.Snapshot() },
+		View:     func() *ag.View { return n.agent.View() },
+		Restart:  func(ctx context.Context) error { return n.agent.Restart(ctx, agent.RestartOptions{}) },
 	})
 }
 

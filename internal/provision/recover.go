@@ -100,6 +100,15 @@ func (s *StoppedNode) Account(ctx context.Context) (a recovery.Account, history 
 		return a, nil, err
 	}
 	a.Promised, a.Epoch, a.Seq = promised, seen.Epoch, seen.Seq
+	if recovery.Recovered(s.Group) {
+		a.Store = seen.Store
+	}
+	switch f, err := membership.ReadFounding(s.Layout); {
+	case err == nil:
+		a.Founds = f.Epoch.Epoch
+	case !errors.Is(err, fs.ErrNotExist):
+		return a, nil, err
+	}
 	if s.cfg.Kind != "replica" {
 		a.Unfit = "it is a witness and holds no data"
 		return a, nil, nil
@@ -223,13 +232,28 @@ func (s *StoppedNode) Refound(r recovery.Recovery) error {
 	// Without a token of its own the new quorum would have the identity of the old one: the same member founds it at
 	// the same address.
 	f := membership.Founding{Group: r.Group, Epoch: r.Epoch, State: r.State, Token: fmt.Sprintf("%s-%d", s.cfg.Group, r.Epoch.Epoch)}
+	if was, err := membership.ReadFounding(s.Layout); err == nil {
+		f.Gone = was.Gone // the configuration may not have them any more
+	}
+	for _, old := range s.Group.Replicas {
+		if _, stays := r.Group.Replica(old.ID); !stays {
+			f.Gone = append(f.Gone, old)
+		}
+	}
 	return errors.Join(membership.SaveGroup(s.Layout, f.Group), durable.ReplaceJSON(s.Layout.FoundingFile(), f))
 }
 
-// Follow makes this member forget the lost quorum, so that it joins the new one at its next start.
-func (s *StoppedNode) Follow() error {
+// Follow makes this member forget the lost quorum, so that it joins the new one at its next start. A member that is to
+// found a quorum itself does so only if it is to give that up: it has not led yet, so it has acknowledged nothing.
+func (s *StoppedNode) Follow(giveUpLead bool) error {
 	if _, err := os.Stat(s.Layout.FoundingFile()); err == nil {
-		return fail.Refusedf("this member is to found the new quorum at its next start (coterie recover lead was run here); it follows nobody")
+		if !giveUpLead {
+			return fail.Refusedf("this member is to found the new quorum at its next start (coterie recover lead was run here); it follows nobody. " +
+				"If another member is to lead instead, add --give-up-lead")
+		}
+		if err := durable.Remove(s.Layout.FoundingFile()); err != nil {
+			return err
+		}
 	}
 	// The configuration of the new quorum may have a lower number than one of the lost quorum that this member saw.
 	g := s.Group

@@ -278,6 +278,7 @@ func (s *Sim) lostQuorum() {
 		}
 		g.Replicas = append(g.Replicas, r)
 	}
+	s.recoveredTwice(recoveries.Request{Group: g, Accounts: said, Lost: lost})
 	best, fit := ag.ReplicaID(""), func(a recoveries.Account) bool { return a.Unfit == "" && a.Copy != "" }
 	for _, a := range said {
 		r, err := recoveries.Recover(recoveries.Request{Group: g, Lead: a.ID, Accounts: said, Lost: lost, History: m.logs.timelines(s.w.nodes[index(a.ID)].log)})
@@ -298,6 +299,46 @@ func (s *Sim) lostQuorum() {
 	}
 	if best == "" && s.w.ackEpoch == 0 && slices.ContainsFunc(said, fit) {
 		fail("whoever would lead after the loss of the quorum, another is told to be ahead: %+v (RecoveryLosesNothing)", said)
+	}
+}
+
+// recoveredTwice is a person who runs the recovery on two members. The account of the first bars the second. If the
+// person took the accounts before, both lead: then their histories have two timeline ids, and whichever of them leads
+// after a later recovery, the other one is told to be ahead.
+func (s *Sim) recoveredTwice(q recoveries.Request) {
+	by := map[ag.ReplicaID]recoveries.Recovery{}
+	for _, a := range q.Accounts {
+		q.Lead = a.ID
+		if r, err := recoveries.Recover(q); err == nil {
+			by[a.ID] = r
+		}
+	}
+	for a, first := range by {
+		for b, second := range by {
+			if a == b {
+				continue
+			}
+			barred, after := q, q
+			barred.Lead, after.Lead = b, b
+			barred.Accounts, after.Accounts = slices.Clone(q.Accounts), slices.Clone(q.Accounts)
+			barred.Accounts[slices.IndexFunc(q.Accounts, func(x recoveries.Account) bool { return x.ID == a })].Founds = first.Epoch.Epoch
+			if _, err := recoveries.Recover(barred); err == nil {
+				fail("%s and %s are to found a quorum each (RecoveryLosesNothing)", a, b)
+			}
+			for i := range after.Accounts {
+				switch x := &after.Accounts[i]; x.ID {
+				case a:
+					x.Epoch, x.Seq, x.Store, x.Unled, x.Position.Timeline = first.Epoch.Epoch, first.State.Seq, 1, ag.Position{}, first.Epoch.TLI
+				case b:
+					x.Epoch, x.Seq, x.Store, x.Unled, x.Position.Timeline = second.Epoch.Epoch, second.State.Seq+1, 2, ag.Position{}, second.Epoch.TLI
+					x.Position.LSN = second.Epoch.From.LSN + 1<<20
+				}
+			}
+			if r, err := recoveries.Recover(after); first.Epoch.TLI == second.Epoch.TLI || err != nil || !slices.Contains(r.Ahead, a) {
+				fail("%s and %s founded a quorum each, on timelines %d and %d, and %s is to lead: %v is ahead, %v (RecoveryLosesNothing)",
+					a, b, first.Epoch.TLI, second.Epoch.TLI, b, r.Ahead, err)
+			}
+		}
 	}
 }
 

@@ -25,6 +25,10 @@ type Account struct {
 	// Unled is where the copy left the group's history for a promotion that is not known to have come to lead; zero: it
 	// did not. Nothing that it has beyond was acknowledged.
 	Unled ag.Position `json:"unled,omitzero"`
+	// Founds is the epoch of a recovery that was begun on this member: it founds a quorum at its next start. 0: none.
+	Founds ag.Epoch `json:"founds,omitempty"`
+	// Store is the identity of the store of the record that it saw, in a group that was recovered before; 0: unknown.
+	Store uint64 `json:"store,omitempty"`
 	// Unfit is the reason why its copy cannot lead; empty if it can. A witness holds no copy.
 	Unfit string `json:"unfit,omitempty"`
 }
@@ -40,18 +44,26 @@ func (a Account) Newer(b Account) int {
 // one timeline one is the beginning of the other. Timeline ids grow with the epochs. So a log on an earlier one has
 // nothing beyond that was acknowledged. It may have, if failovers were forced and the chosen copy was left by one: then
 // that one's history does not pass through the other's timeline, and the other's member may have seen a later record.
-// Of a copy whose end cannot be read only the record tells.
+// Of a copy whose end cannot be read only the record tells. Of two quorums that were founded beside each other each may
+// have acknowledged what the other does not have.
 func (q Request) ahead(a, mine Account) bool {
 	at, to := a.counts(), mine.counts()
 	switch {
 	case a.ID == mine.ID || a.Copy == "":
 		return false
+	case a.rivals(mine):
+		return true
 	case at.Timeline == to.Timeline && at.LSN != 0:
 		return at.LSN > to.LSN
 	case at.Timeline > to.Timeline:
 		return true
 	}
 	return a.Seq > mine.Seq && !q.passes(at.Timeline)
+}
+
+// rivals reports whether an account is of a quorum that the chosen member knows nothing of.
+func (a Account) rivals(mine Account) bool {
+	return a.Store != 0 && mine.Store != 0 && a.Store != mine.Store && a.Epoch >= mine.Epoch
 }
 
 // passes reports whether the history of the chosen copy passes through a timeline.
@@ -90,9 +102,16 @@ type Recovery struct {
 // configuration of the lost store, which a member may have seen and the chosen one not, counts as a later one.
 const serials = 1 << 32
 
+// Recovered reports whether a configuration comes from a recovery.
+func Recovered(g ag.Group) bool { return g.Serial >= serials }
+
 // mostSkipped bounds how many timeline ids a recovery leaves out. A promotion makes a file for each, and refuses where
 // they are too many. Candidates that outbid each other for days without a choice raise the epoch, and use no id.
 const mostSkipped = 10_000
+
+// apart is the distance of the timeline ids that two members would give to the epochs of their recoveries from the same
+// accounts. Two histories with one timeline id would be taken for one.
+const apart = 100
 
 // ErrUnsafe means that the recovery may not be made as requested.
 var ErrUnsafe = errors.New("this recovery would not be safe")
@@ -122,6 +141,7 @@ func Recover(q Request) (Recovery, error) {
 	// An epoch uses one timeline id at most, and few epochs use one. The members that are left know theirs. So no id
 	// that any member used, lost members included, is above this one.
 	tli += ag.Timeline(min(epoch, mostSkipped))
+	tli += ag.Timeline(slices.IndexFunc(q.Group.Replicas, func(r ag.Replica) bool { return r.ID == q.Lead }) * apart)
 	for _, old := range q.Group.Replicas {
 		if slices.Contains(q.Lost, old.ID) {
 			continue
@@ -154,6 +174,9 @@ func (q Request) check() (mine Account, err error) {
 			return mine, fmt.Errorf("there are two accounts of %s", a.ID)
 		case slices.Contains(q.Lost, a.ID):
 			return mine, fmt.Errorf("%s is given up for lost, and yet there is an account of it", a.ID)
+		case a.Founds != 0 && a.ID != q.Lead:
+			return mine, fmt.Errorf("%s is to found a new quorum itself, in epoch %d: coterie recover lead was run there. Both would lead. "+
+				"Start %[1]s and have this member follow it; or run coterie recover follow --give-up-lead on %[1]s, and take its account again", a.ID, a.Founds)
 		}
 		said[a.ID] = true
 		if a.ID == q.Lead {

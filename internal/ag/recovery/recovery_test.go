@@ -166,3 +166,65 @@ func TestRecoveryIsRefused(t *testing.T) {
 		}
 	}
 }
+
+// TestTwoRecoveries holds what keeps two recoveries of one group apart, which an operator runs on two members: the
+// account of the first bars the second; their histories have two timeline ids, so that neither is taken for the
+// beginning of the other; and a later recovery says that each has what the other lacks.
+func TestTwoRecoveries(t *testing.T) {
+	accounts := []Account{account("a", 4, 5, 17, 100), account("b", 8, 5, 16, 100)}
+	request := func(lead ag.ReplicaID) Request {
+		return Request{Group: lostGroup(), Lead: lead, Accounts: accounts, Lost: []ag.ReplicaID{"w"}}
+	}
+	byA, err1 := Recover(request("a"))
+	byB, err2 := Recover(request("b"))
+	if err := errors.Join(err1, err2); err != nil {
+		t.Fatal(err)
+	}
+	if byA.Epoch.Epoch != byB.Epoch.Epoch || byA.Epoch.TLI == byB.Epoch.TLI {
+		t.Errorf("one timeline for two histories: %+v and %+v", byA.Epoch, byB.Epoch)
+	}
+	if !Recovered(byA.Group) || Recovered(lostGroup()) {
+		t.Error("a recovered group is not known by its number")
+	}
+	accounts[0].Founds = 9
+	if _, err := Recover(request("a")); err != nil {
+		t.Errorf("it cannot be repeated: %v", err)
+	}
+	if _, err := Recover(request("b")); !errors.Is(err, ErrUnsafe) || !strings.Contains(err.Error(), "a is to found a new quorum itself, in epoch 9") {
+		t.Errorf("a second founder: %v", err)
+	}
+	for i := range accounts { // both have led since
+		accounts[i].Founds, accounts[i].Epoch, accounts[i].Seq, accounts[i].Store = 0, 9, 18, uint64(7+i)
+		accounts[i].Position.Timeline = []ag.Timeline{byA.Epoch.TLI, byB.Epoch.TLI}[i]
+	}
+	for lead, other := range map[ag.ReplicaID]ag.ReplicaID{"a": "b", "b": "a"} {
+		q := request(lead)
+		mine := accounts[slices.IndexFunc(accounts, func(a Account) bool { return a.ID == lead })]
+		q.History = []ag.TimelineEntry{{TLI: 3}, {TLI: mine.Position.Timeline, Parent: 3, Switch: 100}}
+		if r, err := Recover(q); err != nil || !slices.Equal(r.Ahead, []ag.ReplicaID{other}) || r.Epoch.Epoch != 10 {
+			t.Errorf("%s leads: %v is ahead, %v", lead, r.Ahead, err)
+		}
+	}
+}
+
+// TestClaims holds which claims keep a member from founding.
+func TestClaims(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		c    Claim
+		bars bool
+	}{
+		{"nothing is known", Claim{}, false},
+		{"the lost quorum's last leader", Claim{Epoch: 8, Leader: "b"}, false},
+		{"a later epoch than any account knew", Claim{Epoch: 9, Leader: "b"}, true},
+		{"another founder", Claim{Epoch: 9, Leader: "b", Founds: true}, true},
+		{"one whose recovery knew less", Claim{Epoch: 6, Leader: "b", Founds: true}, true},
+		{"the lost quorum answers", Claim{Epoch: 5, Leader: "b", Answers: true}, true},
+		{"a member follows this one already", Claim{Epoch: 9, Leader: "a", Answers: true}, false},
+		{"a member that gave this one up", Claim{Disowns: true}, true},
+	} {
+		if why := tt.c.Bars("b", "a", 9); (why != "") != tt.bars {
+			t.Errorf("%s: %q", tt.name, why)
+		}
+	}
+}

@@ -28,6 +28,8 @@ because nothing that could say who holds which commits is to be trusted any more
     It shows how far every copy is, and asks. Then start its agent.
  4. On each of the others: coterie recover follow. Then start its agent.
 
+Run step 3 on one member only. A member that founds a quorum asks the others first, and ends if another one is founded beside it.
+
 The group gets an epoch above all that were ever promised. Members that are given up for lost leave it: they must never be started
 again from what they have (join them anew). Two of them, with their old quorum intact, would lead the group a second time.
 Automatic failover is off afterwards; ALTER AVAILABILITY GROUP … MODIFY REPLICA ON … WITH (FAILOVER_MODE = AUTOMATIC) turns it on again.`,
@@ -82,6 +84,11 @@ func accountCommand() *cobra.Command {
 }
 
 func describeAccount(a recovery.Account) string {
+	if a.Founds != 0 {
+		then := a
+		then.Founds = 0
+		return fmt.Sprintf("%s; it is to found a new quorum in epoch %d at its next start: no other member may", describeAccount(then), a.Founds)
+	}
 	if a.Unfit != "" {
 		end := ""
 		if a.Position.LSN != 0 {
@@ -206,7 +213,8 @@ func printRecovery(c *cobra.Command, p provision.RecoveryPlan) error {
 }
 
 func followCommand() *cobra.Command {
-	return &cobra.Command{
+	var giveUp bool
+	c := &cobra.Command{
 		Use: "follow", Short: "Make this stopped member forget the lost quorum, and join the new one at its next start", Args: cli.Args(0, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			s, err := openStopped(c)
@@ -214,11 +222,13 @@ func followCommand() *cobra.Command {
 				return err
 			}
 			defer s.Release()
-			if err := s.Follow(); err != nil {
+			if err := s.Follow(giveUp); err != nil {
 				return err
 			}
 			cli.Say(c, "%s has forgotten the lost quorum; start its agent: systemctl start coterie, or coterie agent --node %s", s.Self, s.Layout.Dir)
 			return nil
 		},
 	}
+	c.Flags().BoolVar(&giveUp, "give-up-lead", false, "take back coterie recover lead, which was run here before: another member leads instead")
+	return c
 }

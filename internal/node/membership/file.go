@@ -18,6 +18,20 @@ type Founding struct {
 	State ag.State       `json:"state"`
 	// Token distinguishes this quorum from an earlier one of the group; "" if no earlier one existed.
 	Token string `json:"token,omitempty"`
+	// Gone are the members that a recovery gave up for lost. None may answer when the quorum is founded.
+	Gone []ag.Replica `json:"gone,omitempty"`
+}
+
+// ReadFounding returns the founding record of the node with this layout; the error is fs.ErrNotExist if there is none.
+func ReadFounding(l config.Layout) (f Founding, err error) {
+	b, err := os.ReadFile(l.FoundingFile())
+	if err != nil {
+		return f, err
+	}
+	if err := json.Unmarshal(b, &f); err != nil {
+		return f, fmt.Errorf("%s: %w", l.FoundingFile(), err)
+	}
+	return f, nil
 }
 
 // ReadGroup returns the group's configuration as the node with this layout last saw it.

@@ -3,7 +3,6 @@ package quorum
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -13,6 +12,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/ag/recovery"
 	"github.com/coteriedb/coterie/internal/agent"
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/endpoint/certs"
@@ -37,20 +37,23 @@ type Config struct {
 	TrustedCAs func() string                                                 // names the authorities that this node trusts now
 	Endorser   func() etcd.Endorser                                          // signs and verifies the configuration
 	Tell       func(ctx context.Context, step ag.MemberStep) error           // as endorsement.Service.Tell
+	AskClaim   func(context.Context, ag.Replica) (recovery.Claim, error)     // asks a member for its Claim
 
 	Snapshot func() *agent.Snapshot      // nil before the agent's first read of the record
 	View     func() *ag.View             // nil before the agent's first turn
 	Restart  func(context.Context) error // restarts the agent in place
 }
 
-// Service is this node's part in the quorum. Before Open has returned, only ServeClient, ServePeer and NoVote may be
-// called. Run may be called once, after Open.
+// Service is this node's part in the quorum. Before Open has returned, only ServeClient, ServePeer, Founds and NoVote
+// may be called. Run may be called once, after Open.
 type Service struct {
 	Config
 	self    ag.ReplicaID
 	member  atomic.Pointer[member] // nil: none runs
 	trusted atomic.Pointer[string] // the authorities that the member trusts: those of the time when it was started
 	missing atomic.Pointer[string] // why the member does not run although the group knows it; nil: it runs, or there is none
+
+	founds atomic.Pointer[recovery.Claim] // this node's own, if it founded a quorum by a recovery since it started
 
 	waiting atomic.Pointer[string] // why this node does not come to vote, though it is to; nil: it votes, is not to, or has just begun
 
@@ -134,9 +137,8 @@ func (s *Service) Open(ctx context.Context) error {
 	}
 	s.etcd, s.calls = store, store
 	s.store = &Store{etcd: store, self: s.self, member: s.running, voters: s.Members.Voters, pin: s.Pin, external: s.external()}
-	founder := s.Layout.FoundingFile()
-	if _, err := os.Stat(founder); err == nil {
-		if err := s.foundGroup(ctx, founder); err != nil {
+	if _, err := os.Stat(s.Layout.FoundingFile()); err == nil {
+		if err := s.foundGroup(ctx); err != nil {
 			return err
 		}
 	} else if s.wasMember() {
@@ -173,14 +175,15 @@ func (s *Service) running() member {
 }
 
 // foundGroup starts the first member and writes the first record. After a crash it can be called again.
-func (s *Service) foundGroup(ctx context.Context, path string) error {
-	b, err := os.ReadFile(path)
+func (s *Service) foundGroup(ctx context.Context) error {
+	f, err := membership.ReadFounding(s.Layout)
 	if err != nil {
 		return err
 	}
-	var f membership.Founding
-	if err := json.Unmarshal(b, &f); err != nil {
-		return fmt.Errorf("%s: %w", path, err)
+	if f.Token != "" {
+		if err := s.mayFound(ctx, f); err != nil {
+			return err
+		}
 	}
 	if s.external() {
 		return s.foundExternal(ctx, f)
@@ -206,7 +209,7 @@ func (s *Service) foundGroup(ctx context.Context, path string) error {
 	if _, readErr := s.calls.Read(ctx); readErr != nil {
 		return errors.Join(err, readErr)
 	}
-	return durable.Remove(path)
+	return durable.Remove(s.Layout.FoundingFile())
 }
 
 // launch starts the member. Of c, only New, Token and Initial are used.

@@ -32,12 +32,15 @@ func (p *Peers) Disowned() bool {
 // (membership.Members.Authorize).
 const notMember = "is not a member of this group"
 
+// Disowns reports whether an error is the answer of a member that this node is no member of its group.
+func Disowns(err error) bool { return err != nil && strings.Contains(err.Error(), notMember) }
+
 // heed remembers a member's answer to a ping.
 func (p *Peers) heed(id ag.ReplicaID, err error) {
 	switch {
 	case err == nil:
 		p.disowned.Delete(id)
-	case strings.Contains(err.Error(), notMember):
+	case Disowns(err):
 		p.disowned.Store(id, true)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/admin/catalog"
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/ag/recovery"
 	"github.com/coteriedb/coterie/internal/agent"
 	"github.com/coteriedb/coterie/internal/agent/decisions"
 	"github.com/coteriedb/coterie/internal/agent/marks"
@@ -20,6 +21,8 @@ import (
 var (
 	// Ping answers with the newest record that the node has seen, as soon as the node answers at all.
 	Ping = Method[Nothing, marks.Seen]{"ping", members}
+	// Claim asks a member which quorum it belongs to or founds, also before the node is complete.
+	Claim = Method[Nothing, recovery.Claim]{"claim", replicas}
 	// Seal asks a member for its promise, and for the end of its WAL.
 	Seal = Method[agent.SealRequest, ag.SealReport]{"seal", replicas}
 	// Position asks a member how far its copy is.

@@ -170,7 +170,7 @@ var rules = []rule{
 	{"daemon", []string{"config", "lib/"}, "a process knows no group"},
 	{
 		"node",
-		[]string{"node/", "agent", "agent/", "etcd", "etcd/embedded", "postgres", "postgres/", "endpoint", "endpoint/", "listener", "listener/", "admin/", "backup", "ag", "config", "lib/"},
+		[]string{"node/", "agent", "agent/", "etcd", "etcd/embedded", "postgres", "postgres/", "endpoint", "endpoint/", "listener", "listener/", "admin/", "backup", "ag", "ag/recovery", "config", "lib/"},
 		"node joins the adapters, and knows neither commands nor those who make directories",
 	},
 	{
@@ -231,14 +231,14 @@ var rules = []rule{
 	},
 	{
 		"node/quorum",
-		[]string{"node/membership", "agent", "endpoint/certs", "etcd", "etcd/embedded", "ag", "config", "lib/"},
+		[]string{"node/membership", "agent", "endpoint/certs", "etcd", "etcd/embedded", "ag", "ag/recovery", "config", "lib/"},
 		"a service of a node gets what is above it as functions, and knows no other service",
 	},
 	{
 		"node/rpc",
 		[]string{
 			"agent", "agent/decisions", "agent/liveness", "agent/marks", "admin/api", "admin/catalog", "backup", "endpoint", "endpoint/certs", "listener",
-			"postgres/login", "postgres/seeding", "ag", "lib/",
+			"postgres/login", "postgres/seeding", "ag", "ag/recovery", "lib/",
 		},
 		"names what travels between nodes, and knows no service",
 	},
