@@ -44,6 +44,7 @@ type Conn struct {
 	cancel   context.CancelFunc // ends the handler's context; nil on dialled connections
 	once     sync.Once
 	via      ag.ReplicaID                 // the member that relays a dialled connection
+	relayed  bool                         // an accepted connection came by way of another member
 	relayTo  atomic.Pointer[ag.ReplicaID] // the member that an accepted one is relayed to
 	bucket   atomic.Pointer[bucket]       // limits a copy's bytes; nil: no limit
 	over     chan struct{}                // closed once it is released; copies only
@@ -297,6 +298,9 @@ func (e *Endpoint) greet(c *Conn) error {
 func (e *Endpoint) clientTLS(c *Conn, want ag.ReplicaID) *tls.Config {
 	config := e.baseTLS()
 	config.NextProtos = []string{c.class.proto()}
+	if c.via != "" { // a member of an earlier version takes the other one
+		config.NextProtos = []string{c.class.relayedProto(), c.class.proto()}
+	}
 	config.InsecureSkipVerify = true // VerifyConnection below verifies chain, group and identity
 	config.VerifyConnection = func(cs tls.ConnectionState) error {
 		if len(cs.PeerCertificates) == 0 {
@@ -309,7 +313,7 @@ func (e *Endpoint) clientTLS(c *Conn, want ag.ReplicaID) *tls.Config {
 		if want != "" && id.ID != want {
 			return fmt.Errorf("%w: it is %s, wanted was %s", ErrIdentity, id.ID, want)
 		}
-		if cs.NegotiatedProtocol != c.class.proto() {
+		if !slices.Contains(config.NextProtos, cs.NegotiatedProtocol) {
 			return fmt.Errorf("%s does not serve class %s", id.ID, c.class)
 		}
 		c.peer, c.pin = id, certs.KeyPin(cs.PeerCertificates[0])

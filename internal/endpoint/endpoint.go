@@ -46,13 +46,19 @@ func (c Class) proto() string {
 	return "coterie-" + string(c) + "/1"
 }
 
+// relayedProto returns the ALPN protocol of a connection of the class that goes by way of another member. It comes from
+// that member's address.
+func (c Class) relayedProto() string { return c.proto() + relayedMark }
+
+const relayedMark = "-relayed"
+
 // classOf returns the class of a negotiated protocol.
 func classOf(proto string) Class {
 	if proto == "" {
 		return ClassEtcdPeer
 	}
 	for _, c := range append([]Class{ClassJoin}, ordered...) {
-		if c.proto() == proto {
+		if c.proto() == proto || c.relayedProto() == proto && slices.Contains(relayedClasses, c) {
 			return c
 		}
 	}
@@ -383,6 +389,9 @@ func (e *Endpoint) memberTLS(classes []Class) *tls.Config {
 	base.ClientAuth = tls.RequireAndVerifyClientCert // identify reads the identity
 	for _, class := range classes {
 		if e.handlers[class] != nil {
+			if slices.Contains(relayedClasses, class) { // first: the other side offers the plain one too
+				base.NextProtos = append(base.NextProtos, class.relayedProto())
+			}
 			base.NextProtos = append(base.NextProtos, class.proto())
 		}
 	}

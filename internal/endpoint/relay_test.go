@@ -14,6 +14,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/endpoint/certs"
+	"github.com/coteriedb/coterie/internal/lib/admission"
 )
 
 // street stands between a node and another one's port: it accepts, and passes bytes on while it is open. Closed, it is
@@ -145,7 +146,7 @@ func TestRelay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.Via() != "w" || c.Peer().ID != "b" || c.Kind() != KindTCP || c.ConnectionState().NegotiatedProtocol != ClassWAL.proto() {
+	if c.Via() != "w" || c.Peer().ID != "b" || c.Kind() != KindTCP || c.ConnectionState().NegotiatedProtocol != ClassWAL.relayedProto() {
 		t.Errorf("%s by way of %q", c.Peer().ID, c.Via())
 	}
 	secret := bytes.Repeat([]byte("nobody may read this "), 50_000)
@@ -172,6 +173,24 @@ func TestRelay(t *testing.T) {
 	if c, err := x.dial(t, ClassWAL); err != nil || c.Via() != "" {
 		t.Errorf("after that: %v", err)
 	}
+}
+
+// TestAddressOfARelay holds that a member which comes by way of another one does not make the relay's address one of
+// members: it would keep the places of members after the relay was removed.
+func TestAddressOfARelay(t *testing.T) {
+	t.Parallel()
+	x := newTriangle(t)
+	c, err := x.dial(t, ClassWAL)
+	if err != nil || c.Via() != "w" {
+		t.Fatal(err)
+	}
+	roundTrip(t, c)
+	key := admission.Key(&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if x.b.handshakes.rate.Known(key) {
+		t.Error("the address of the relay is known as a member's")
+	}
+	x.direct.open.Store(true)
+	waitFor(t, "the address to be known by a direct connection", func() bool { return x.b.handshakes.rate.Known(key) })
 }
 
 // A relayed connection goes back to the direct path also when that is another one than at first: the member has moved.

@@ -10,6 +10,7 @@ import (
 	"net"
 	"runtime/debug"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -126,7 +127,9 @@ func (e *Endpoint) serveAuthenticated(ctx context.Context, c *Conn) {
 		_ = c.Close()
 		return
 	}
-	e.handshakes.met(c.raw.RemoteAddr(), c.peer, c.pin)
+	if !c.relayed { // that address is the relay's, which may be removed while this member stays
+		e.handshakes.met(c.raw.RemoteAddr(), c.peer, c.pin)
+	}
 	if err := c.SetDeadline(time.Time{}); err != nil {
 		return
 	}
@@ -143,7 +146,7 @@ func (e *Endpoint) authenticate(ctx context.Context, c *Conn, server *tls.Conn) 
 		return err
 	}
 	cs := server.ConnectionState()
-	c.class = classOf(cs.NegotiatedProtocol)
+	c.class, c.relayed = classOf(cs.NegotiatedProtocol), strings.HasSuffix(cs.NegotiatedProtocol, relayedMark)
 	if err := tune(c.raw, c.class); err != nil {
 		return err
 	}
