@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"os"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -13,7 +15,7 @@ import (
 )
 
 // TestSettingsOfADatabase holds that the owner of a database cannot have the agent's sessions there read a text
-// otherwise than it was quoted, act as another role, or find other functions.
+// otherwise than it was quoted, act as another role, or find other functions, or lock them out.
 func TestSettingsOfADatabase(t *testing.T) {
 	p := newPrimary(t, false)
 	run := func(database string, statements ...string) (got string) {
@@ -39,12 +41,73 @@ func TestSettingsOfADatabase(t *testing.T) {
 		return got
 	}
 	want := run("postgres", "CREATE ROLE owner", "CREATE DATABASE theirs OWNER owner")
-	run("postgres", "SET ROLE owner", "ALTER DATABASE theirs SET standard_conforming_strings = off", "ALTER DATABASE theirs SET role = owner", "ALTER DATABASE theirs SET search_path = evil", "ALTER DATABASE theirs SET local_preload_libraries = none")
+	run("postgres", "SET ROLE owner", "ALTER DATABASE theirs SET standard_conforming_strings = off", "ALTER DATABASE theirs SET role = owner", "ALTER DATABASE theirs SET search_path = evil", "ALTER DATABASE theirs SET local_preload_libraries = none", "ALTER DATABASE theirs SET client_encoding = latin1")
+	if p.server.Version() >= 15 {
+		run("postgres", "GRANT SET ON PARAMETER session_preload_libraries TO owner", "SET ROLE owner", "ALTER DATABASE theirs SET session_preload_libraries = none")
+	}
 	if faults, err := p.Databases(t.Context(), []string{"theirs"}); err != nil || len(faults) > 0 { // they have the group fail over
 		t.Errorf("faults of the database %v, %v", faults, err)
 	}
 	if got := run("theirs"); got != want {
 		t.Errorf("%s, want %s", got, want)
+	}
+}
+
+// TestDatabaseOfTheAgent has the owner of the database postgres lock the agent out of it. It goes on in template1.
+func TestDatabaseOfTheAgent(t *testing.T) {
+	p := newPrimary(t, false)
+	p.sql("CREATE ROLE owner; ALTER DATABASE postgres OWNER TO owner")
+	c, err := p.server.ConnConfig("template1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := pgx.ConnectConfig(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer session.Close(conn)
+	if _, err := conn.Exec(t.Context(), "SET ROLE owner; ALTER DATABASE postgres ALLOW_CONNECTIONS false"); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Answer(t.Context()); err != nil {
+		t.Errorf("the server is taken for ill: %v", err)
+	}
+	if faults, err := p.Databases(t.Context(), nil); err != nil || len(faults) > 0 {
+		t.Errorf("faults of the databases %v, %v", faults, err)
+	}
+}
+
+// TestLockedDatabase has the owner of a database lock it, so that a login there waits. The fault of another database is
+// found all the same, also beside many databases that are newer.
+func TestLockedDatabase(t *testing.T) {
+	p := newPrimary(t, false)
+	for _, sql := range []string{"CREATE ROLE owner CREATEDB", "CREATE DATABASE locked OWNER owner", "CREATE DATABASE sound"} {
+		p.sql(sql)
+	}
+	var oid string
+	err := p.server.Fresh(t.Context(), func(c *pgx.Conn) error {
+		return c.QueryRow(t.Context(), "SELECT oid::text FROM pg_database WHERE datname = 'sound'").Scan(&oid)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(p.path("base", oid)); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
+	defer cancel()
+	err = p.server.Fresh(ctx, func(c *pgx.Conn) error {
+		if _, err := c.Exec(ctx, "BEGIN; SET ROLE owner; ALTER DATABASE locked RENAME TO away"); err != nil {
+			t.Fatal(err)
+		}
+		faults, err := p.Databases(ctx, nil)
+		if len(faults) != 1 || faults[0].Database != "sound" {
+			t.Errorf("found %v", faults)
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
 	}
 }
 

@@ -41,7 +41,8 @@ func (k *Checks) path(elem ...string) string {
 	return filepath.Join(append([]string{*k.dataDir.Load()}, elem...)...)
 }
 
-// maxDatabases bounds the databases of one check.
+// maxDatabases bounds the databases of one check. Those are looked into that have been there for the longest: a role
+// that makes many databases hides no fault of another's.
 const maxDatabases = 32
 
 // Answer opens a new connection and runs a trivial query. A server that refuses because it is starting or stopping has
@@ -117,7 +118,7 @@ func (k *Checks) Databases(ctx context.Context, names []string) ([]Fault, error)
 		rows, err := conn.Query(ctx, `SELECT d.datname, d.oid::oid,
 			CASE WHEN d.dattablespace = 1663 THEN '' ELSE pg_tablespace_location(d.dattablespace) END
 			FROM pg_database d WHERE d.datallowconn AND (cardinality($1::text[]) = 0 OR d.datname = ANY($1))
-			ORDER BY d.datname LIMIT $2`, append([]string{}, names...), maxDatabases)
+			ORDER BY d.oid LIMIT $2`, append([]string{}, names...), maxDatabases)
 		if err != nil {
 			return err
 		}
@@ -144,8 +145,11 @@ func (k *Checks) Databases(ctx context.Context, names []string) ([]Fault, error)
 	return faults, ctx.Err()
 }
 
-// lookInto reads in one database and, unless the server is a standby, writes.
+// lookInto reads in one database and, unless the server is a standby, writes. It gives a database up that takes long:
+// the owner of one can lock it, and would have the check end before it comes to the others.
 func (k *Checks) lookInto(ctx context.Context, name string) error {
+	ctx, cancel := context.WithTimeout(ctx, session.Limit)
+	defer cancel()
 	cfg, err := k.server.ConnConfig(name)
 	if err != nil {
 		return err

@@ -39,8 +39,9 @@ func (v Server) Version() int {
 
 // Params are the settings of the agent's sessions (docs/internals/postgresql.md, "Sessions of the agent"). They
 // override the settings of roles and databases: these sessions do not time out, do not wait for secondaries, do not
-// find other users' functions, load no library, stay the superuser's, and read a quoted text as it was quoted. The
-// owner of a database may set all of these for it; a library that is not there would lock even the superuser out.
+// find other users' functions, load no library, stay the superuser's, and read a quoted text as it was quoted, in
+// UTF-8. The owner of a database may set all of these for it, session_preload_libraries where it was granted that; a
+// library that is not there would lock even the superuser out.
 func (v Server) Params() map[string]string {
 	p := map[string]string{
 		"application_name":                    Name,
@@ -55,7 +56,9 @@ func (v Server) Params() map[string]string {
 		"datestyle":                           "ISO",
 		"role":                                "none",
 		"standard_conforming_strings":         "on",
+		"client_encoding":                     "UTF8",
 		"local_preload_libraries":             "",
+		"session_preload_libraries":           "",
 	}
 	if v.Version() >= 17 {
 		p["transaction_timeout"] = "0"
@@ -90,7 +93,14 @@ func (v Server) ConnConfig(database string) (*pgx.ConnConfig, error) {
 	return c, nil
 }
 
-// Connect opens a session in the database postgres, or in template1 if postgres was dropped.
+// absent reports whether a login failed because the database is not there, or takes no connections, which its owner may
+// have it do.
+func absent(err error) bool {
+	var pg *pgconn.PgError
+	return errors.As(err, &pg) && (pg.Code == "3D000" || pg.Code == "55000")
+}
+
+// Connect opens a session in the database postgres, or in template1 if postgres was dropped or takes no connections.
 func (v Server) Connect(ctx context.Context, change func(*pgx.ConnConfig)) (*pgx.Conn, error) {
 	for _, database := range []string{"postgres", "template1"} {
 		c, err := v.ConnConfig(database)
@@ -104,7 +114,7 @@ func (v Server) Connect(ctx context.Context, change func(*pgx.ConnConfig)) (*pgx
 		if err == nil {
 			return conn, nil
 		}
-		if pg := (*pgconn.PgError)(nil); !errors.As(err, &pg) || pg.Code != "3D000" || database == "template1" {
+		if !absent(err) || database == "template1" {
 			return nil, fmt.Errorf("connect to PostgreSQL in %s: %w", v.SocketDir, err)
 		}
 	}
