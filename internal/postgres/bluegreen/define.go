@@ -56,7 +56,7 @@ func (p *Pair) Define(ctx context.Context) (was string, err error) {
 }
 
 // toolSettings override what the owner of a database may have set for it.
-const toolSettings = "-c synchronous_commit=local -c statement_timeout=0 -c lock_timeout=0 -c role=none -c default_transaction_read_only=off -c local_preload_libraries="
+const toolSettings = "-c synchronous_commit=local -c statement_timeout=0 -c lock_timeout=0 -c role=none -c default_transaction_read_only=off -c local_preload_libraries= -c session_preload_libraries="
 
 // tool is a program of green's version.
 func (p *Pair) tool(ctx context.Context, name, sockets string, args ...string) *exec.Cmd {

@@ -397,6 +397,9 @@ func subscribed(ctx context.Context, c *pgx.Conn, name string) (there, enabled b
 
 // sequences returns the statements that give each sequence the value that it has here.
 func sequences(ctx context.Context, c *pgx.Conn) (set []string, err error) {
+	if err := tablesOnly(ctx, c); err != nil {
+		return nil, err
+	}
 	rows, err := c.Query(ctx, `SELECT format('SELECT format(''SELECT setval(%%L, %%s, %%L)'', %L, last_value, is_called) FROM %I.%I', format('%I.%I', n.nspname, c.relname), n.nspname, c.relname)
 		FROM `+mine+` AND c.relkind = 'S' AND c.relpersistence <> 't' ORDER BY c.oid`)
 	if err != nil {
@@ -406,6 +409,19 @@ func sequences(ctx context.Context, c *pgx.Conn) (set []string, err error) {
 	if err != nil {
 		return nil, err
 	}
+	return valuesOf(ctx, c, ask)
+}
+
+// tablesOnly has a session read no view and no foreign table of users from now on: the owner of a sequence could put
+// one in its place after it was listed, whose functions would run as the superuser. Servers of before August 2024 have
+// not the setting.
+func tablesOnly(ctx context.Context, c *pgx.Conn) error {
+	_, err := c.Exec(ctx, "SELECT set_config(name, 'view, foreign-table', false) FROM pg_settings WHERE name = 'restrict_nonsystem_relation_kind'")
+	return err
+}
+
+// valuesOf asks for the statements of sequences.
+func valuesOf(ctx context.Context, c *pgx.Conn, ask []string) (set []string, err error) {
 	const chunk = 200
 	for len(ask) > 0 {
 		n := min(chunk, len(ask))
