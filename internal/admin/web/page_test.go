@@ -168,3 +168,37 @@ func TestOpenAPI(t *testing.T) {
 		check(x.path, strings.ToLower(x.method), "200", text)
 	}
 }
+
+// TestOpenAPINamesTheRole asks for every path in each role, and holds that the description names the least role that is
+// let through, or none where a viewer is.
+func TestOpenAPINamesTheRole(t *testing.T) {
+	t.Parallel()
+	var doc struct {
+		Paths map[string]map[string]struct {
+			Summary string `json:"summary"`
+		} `json:"paths"`
+	}
+	if err := json.Unmarshal(openAPIDocument, &doc); err != nil {
+		t.Fatal(err)
+	}
+	roles := []struct{ user, named string }{{"vera", ""}, {"olaf", "(coterie_operator)"}, {"anna", "(coterie_admin)"}}
+	for _, x := range routes {
+		if x.public {
+			continue
+		}
+		said, least := doc.Paths[x.path][strings.ToLower(x.method)].Summary, "nobody"
+		for _, r := range slices.Backward(roles) {
+			b := serve(t, newGroup())
+			b.logIn(r.user)
+			path, body := x.example()
+			if code, _, _ := b.do(x.method, path, body); code != 401 && code != 403 {
+				least = r.named
+			}
+		}
+		for _, r := range roles[1:] {
+			if strings.Contains(said, r.named) != (least == r.named) {
+				t.Errorf("%s %s: the least role that is let through is %q, and the description says %q", x.method, x.path, least, said)
+			}
+		}
+	}
+}
