@@ -32,7 +32,7 @@ func (v *View) WhyClaim() []Check {
 	}
 	return []Check{
 		{"a majority of the quorum answers", v.Quorum, yes(v.Quorum, "it does", "it does not")},
-		{"somebody else leads", e.Phase == PhaseLead && e.Leader != v.Self, fmt.Sprintf("%s of epoch %d by %s", e.Phase, e.Epoch, e.Leader)},
+		{"somebody else leads", e.Phase == PhaseLead && e.Leader != v.Self, v.seenOfEpoch()},
 		{"the leader is silent, has released, or was seen to die", v.silent() || v.votes() != nil, v.seenOfLeader()},
 		{"commits are on at least one secondary (k ≥ 1)", st.K >= 1, fmt.Sprintf("k = %d of %d counted", st.K, len(st.V))},
 		{"this copy is one of those that are counted", in && m.Copy == v.Local.Copy, yes(in && m.Copy == v.Local.Copy, "it is", yes(in, "another copy of this replica is", "it is not synchronized"))},
@@ -50,6 +50,11 @@ func yes(is bool, then, otherwise string) string {
 		return then
 	}
 	return otherwise
+}
+
+func (v *View) seenOfEpoch() string {
+	e := v.Record.Epoch
+	return fmt.Sprintf("%s of epoch %d by %s%s", e.Phase, e.Epoch, e.Leader, yes(e.Leader == v.Self && v.Self != "", ", which is this node itself", ""))
 }
 
 func (v *View) seenOfLeader() string {

@@ -6,6 +6,16 @@ import (
 	"time"
 )
 
+// TestWhyClaimOfTheLastLeader holds that the last leader itself is not told that somebody else of its own name leads.
+func TestWhyClaimOfTheLastLeader(t *testing.T) {
+	for self, want := range map[ReplicaID]string{"a": "LEAD of epoch 1 by a, which is this node itself", "b": "LEAD of epoch 1 by a"} {
+		v := View{Self: self, Record: Record{Epoch: EpochRecord{Epoch: 1, Phase: PhaseLead, Leader: "a"}}}
+		if c := v.WhyClaim()[1]; c.Seen != want || c.Holds != (self == "b") {
+			t.Errorf("at %s: %+v", self, c)
+		}
+	}
+}
+
 // TestWhyClaimIsMayClaim holds the words and the rule together, on views made at random of what matters to either.
 func TestWhyClaimIsMayClaim(t *testing.T) {
 	claims := 0
