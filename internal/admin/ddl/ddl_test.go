@@ -171,6 +171,8 @@ var refusals = []struct{ text, want string }{
 	{"ALTER AVAILABILITY GROUP g FROB", "Msg 102: line 1, column 28: incorrect syntax near 'FROB': expected " + alterations},
 	{"ALTER AVAILABILITY GROUP g\n  SET (DB_FAILOVER = MAYBE)", "Msg 102: line 2, column 22: incorrect syntax near 'MAYBE': expected ON or OFF"},
 	{"ALTER AVAILABILITY GROUP g SET (FAILURE_CONDITION_LEVEL = 6)", "line 1, column 59: FAILURE_CONDITION_LEVEL = 6 is out of range: expected a number from 1 to 5"},
+	{"ALTER AVAILABILITY GROUP g SET (SESSION_TIMEOUT = 10s)", "line 1, column 53: SESSION_TIMEOUT takes a number without a unit: it is in seconds, as SESSION_TIMEOUT = 10"},
+	{"ALTER AVAILABILITY GROUP g SET (HEALTH_CHECK_TIMEOUT = 5000ms, DB_FAILOVER = ON)", "line 1, column 60: HEALTH_CHECK_TIMEOUT takes a number without a unit: it is in milliseconds, as HEALTH_CHECK_TIMEOUT = 5000"},
 	{"ALTER AVAILABILITY GROUP g SET (BASIC)", "line 1, column 33: BASIC can be given to CREATE AVAILABILITY GROUP only"},
 	{"ALTER AVAILABILITY GROUP g SET (DB_FAILOVER = ON, DB_FAILOVER = OFF)", "line 1, column 51: DB_FAILOVER is given twice"},
 	{"ALTER AVAILABILITY GROUP g MODIFY REPLICA ON 'a' WITH (PRIMARY_ROLE (READ_ONLY_ROUTING_LIST = (('a',('b')))))", "line 1, column 101: sets in a routing list cannot be nested more than once"},

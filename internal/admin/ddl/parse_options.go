@@ -146,6 +146,9 @@ func (p *parser) argument(v Value, o Option) (Value, *Error) {
 
 var units = map[string]int64{"KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30}
 
+// unitNames are the units of numbers that are written without one, in words.
+var unitNames = map[string]string{"s": "seconds", "ms": "milliseconds"}
+
 func (p *parser) numberValue(o Option) (Value, *Error) {
 	t := p.tok()
 	want := "a number from " + itoa(o.Min) + " to " + itoa(o.Max)
@@ -164,6 +167,9 @@ func (p *parser) numberValue(o Option) (Value, *Error) {
 		} else {
 			n *= f
 		}
+	}
+	if next, unit := p.tok(), unitNames[o.Unit]; unit != "" && next.kind == tokWord && next.from == t.end {
+		return Value{}, next.pos.errorf(StateSyntax, "%s takes a number without a unit: it is in %s, as %s = %d", o.Name, unit, o.Name, n)
 	}
 	if n < o.Min || n > o.Max {
 		return Value{}, t.pos.errorf(StateInvalid, "%s = %d is out of range: expected %s", o.Name, n, want)
