@@ -316,6 +316,9 @@ func second(text, first string) string {
 // begin begins a transaction.
 func (s *Session) begin(w []string) (Result, error) {
 	r := Result{Tag: w[0]}
+	if r.Tag == "START" {
+		r.Tag = "START TRANSACTION" // as PostgreSQL answers it
+	}
 	switch {
 	case s.tx != txIdle && len(w) > 1 && w[1] == "TRAN":
 		return Result{}, Errorf("0A000", "BEGIN TRAN within a transaction is not supported in the console").WithHint("COMMIT the first one: a transaction holds nothing back here")

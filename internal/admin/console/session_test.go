@@ -190,6 +190,17 @@ func TestReadOnlySessions(t *testing.T) {
 	}
 }
 
+// TestBeginTags holds that the beginning of a transaction is answered as PostgreSQL does.
+func TestBeginTags(t *testing.T) {
+	t.Parallel()
+	for text, tag := range map[string]string{"BEGIN": "BEGIN", "start transaction": "START TRANSACTION", "START TRANSACTION READ ONLY": "START TRANSACTION"} {
+		s := NewSession(newWorld(t), Principal{User: "me", May: ddl.MayLook})
+		if r, err := s.Run(t.Context(), text); err != nil || r.Tag != tag {
+			t.Errorf("%q: %q, %v", text, r.Tag, err)
+		}
+	}
+}
+
 // TestReadOnlyTransactions holds that a transaction which only reads, by any of the statements for it, refuses what
 // changes something, and that the next one is as the session's are.
 func TestReadOnlyTransactions(t *testing.T) {
