@@ -30,7 +30,7 @@ const (
 // refuse returns an error if the peer, as its certificate names it, is not one of the callers.
 func (c callers) refuse(peer certs.Identity, method string) error {
 	if c == replicas && peer.Kind != certs.KindReplica {
-		return fail.Refusedf("%s is a witness, and only a replica may ask for %q: run the command on a replica", peer.ID, method)
+		return fail.Refusedf("%s is a witness, which is not told that, and may not ask for it: run the command on a replica", peer.ID)
 	}
 	return nil
 }
