@@ -32,7 +32,7 @@ func (s *Service) Failover(ctx context.Context, req api.FailoverRequest) (api.Fa
 	}
 	to, err := failoverTarget(x, req.To, req.AllowDataLoss)
 	if err != nil {
-		return api.FailoverResult{}, err
+		return api.FailoverResult{}, s.orSilent(x, req.To, err)
 	}
 	if req.DryRun && req.AllowDataLoss { // no session moves, and the primary may be dead
 		return api.FailoverResult{From: x.Record.Epoch.Leader, To: to, Epoch: x.Record.Epoch.Epoch, DryRun: true}, ableToLead(x, to)

@@ -250,6 +250,28 @@ func TestFailover(t *testing.T) {
 	}
 }
 
+// TestFailoverToADeadReplica holds that a replica which is not synchronized and does not answer is not waited for.
+func TestFailoverToADeadReplica(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		to    ag.ReplicaID
+		reach []ag.ReplicaID
+		says  string
+	}{
+		"it answers":       {"b", []ag.ReplicaID{"b", "c", "w"}, "it is not SYNCHRONIZED, and commits could be lost"},
+		"it does not":      {"b", []ag.ReplicaID{"c", "w"}, "it does not answer a"},
+		"a witness is one": {"w", []ag.ReplicaID{"c"}, "is a witness"},
+	} {
+		b := newBed(t)
+		b.store.alter(func(x *etcd.Snapshot) { x.Record.State.V = nil })
+		b.agent.view.Reach = c.reach
+		_, err := b.Failover(t.Context(), api.FailoverRequest{To: c.to})
+		if err == nil || fail.KindOf(err) != fail.Refused || !strings.Contains(err.Error(), c.says) || strings.Contains(err.Error(), "wait for it") != (name == "it answers") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 // TestForcedFailoverIsRefusedBeforehand: nothing is written for a replica that says that it cannot lead. One under
 // quarantine stays suspended, since to be resumed would mean that its copy is to be made anew.
 func TestForcedFailoverIsRefusedBeforehand(t *testing.T) {

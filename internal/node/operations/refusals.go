@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -154,9 +155,24 @@ func failoverTarget(x etcd.Snapshot, to ag.ReplicaID, force bool) (ag.ReplicaID,
 			"%s cannot become the primary of availability group %q: it commits asynchronously, and commits could be lost", to, group.Name)
 	case !isCounted || record.State.K == 0:
 		return "", refuse(41142, advice{"wait for it, or accept the loss with --allow-data-loss", "wait until it is SYNCHRONIZED; FORCE_FAILOVER_ALLOW_DATA_LOSS accepts the loss of commits"},
-			"%s cannot become the primary of availability group %q: it is not SYNCHRONIZED, and commits could be lost", to, group.Name)
+			"%s cannot become the primary of availability group %q: %w, and commits could be lost", to, group.Name, errNotCounted)
 	}
 	return to, nil
+}
+
+// errNotCounted is in the refusal of a replica that may not have every commit.
+var errNotCounted = errors.New("it is not SYNCHRONIZED")
+
+// orSilent returns the refusal of a failover to a named replica. Of one that is not synchronized and does not answer
+// this node it says so: to wait would not help.
+func (s *Service) orSilent(x etcd.Snapshot, to ag.ReplicaID, err error) error {
+	v := s.Agent.View()
+	var r *refusal
+	if !errors.As(err, &r) || !errors.Is(r.statement.Err, errNotCounted) || v == nil || to == "" || to == s.Self || slices.Contains(v.Reach, to) {
+		return err
+	}
+	return refuse(41142, advice{"start its node first: coterie status; or name another replica with --to", "start its node first, or fail over to another replica"},
+		"%s cannot become the primary of availability group %q: it does not answer %s", to, x.Group.Name, s.Self)
 }
 
 // electing is how long the rest of a removal waits for the quorum, whose leader may have been the member: the others
