@@ -58,7 +58,7 @@ func TestGroupFromTheBrowser(t *testing.T) {
 		cmpopts.IgnoreFields(ag.Replica{}, "Endpoint", "Listener", "ReadOnly", "HTTP", "KeyPin", "EtcdID"), cmpopts.EquateEmpty(),
 		cmpopts.SortSlices(func(a, b ag.Replica) bool { return a.ID < b.ID }),
 	}
-	if diff := cmp.Diff(made, again.configuration(t, "n1"), own); diff != "" {
+	if diff := cmp.Diff(made, again.configuration(t, "n1"), own, everyField); diff != "" {
 		t.Errorf("the wizard and its script make different groups (-wizard +script):\n%s", diff)
 	}
 	again.makesOnce(t, b)
