@@ -25,6 +25,7 @@ type prospects struct {
 	Server      int      `json:"kept_when_server_dies"`
 	Open        int      `json:"transactions_open"`           // of sessions that would be kept when the server dies
 	Replayed    int      `json:"transactions_executed_again"` // of these
+	Unknown     int      `json:"commits_unknown"`             // sessions whose client would not hear how a COMMIT ended
 	Not         []notice `json:"not_kept,omitempty"`
 }
 
@@ -42,12 +43,15 @@ const (
 	nodeDies    = "node dies"
 	serverDies  = "PostgreSQL dies"
 	ofOpen      = "open transaction, if either dies"
+	ofCommit    = "commit in doubt, 08007"
 	restOfNode  = "(the rest)"
 	notKeptFate = "ENDS"
+	unknownFate = "UNKNOWN"
 )
 
 const continuityQuery = `SELECT coalesce(application_name, '` + restOfNode + `'), coalesce(user_name, '` + restOfNode + `'), replica, sessions,
-failover, failover_reason, node_loss, node_loss_reason, server_loss, server_loss_reason, statement, open_transaction, open_transaction_reason FROM coterie.continuity`
+failover, failover_reason, node_loss, node_loss_reason, server_loss, server_loss_reason, statement, open_transaction, open_transaction_reason,
+commit_in_doubt, commit_in_doubt_reason FROM coterie.continuity`
 
 func checkContinuityCommand() *cobra.Command {
 	var asJSON, history bool
@@ -122,6 +126,10 @@ func prospectsOf(rows [][]any) []prospects {
 			p.Open += n
 			p.add(&p.Replayed, n, notice{Event: ofOpen, Reason: cell(12)}, fate)
 		}
+		if cell(13) == unknownFate {
+			p.Unknown += n
+			p.note(n, notice{Event: ofCommit, Reason: cell(14)})
+		}
 	}
 	list := []prospects{}
 	for _, p := range byOwner {
@@ -139,6 +147,11 @@ func (p *prospects) add(kept *int, n int, why notice, fate string) {
 		*kept += n
 		return
 	}
+	p.note(n, why)
+}
+
+// note counts n sessions of a notice.
+func (p *prospects) note(n int, why notice) {
 	i := slices.IndexFunc(p.Not, func(x notice) bool {
 		return x.Event == why.Event && x.Reason == why.Reason && x.Statement == why.Statement
 	})

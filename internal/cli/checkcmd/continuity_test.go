@@ -11,12 +11,12 @@ import (
 func TestCheckContinuity(t *testing.T) {
 	t.Parallel()
 	a := clitest.NewAgent(t)
-	columns := strings.Fields("a u r n f fr n nr s sr st ot otr")
+	columns := strings.Fields("a u r n f fr n nr s sr st ot otr cd cdr")
 	a.OnSQL("coterie.continuity", columns,
-		[]any{"shop", "app", "n1", 3, "KEPT", nil, "KEPT", nil, "KEPT", nil, nil, "ENDS", "CONTINUITY = SESSION"},
-		[]any{"shop", "app", "n1", 2, "LIKELY", "its server will be asked", "ENDS", "it came through the listener of that node", "KEPT", nil, nil, "KEPT", nil},
-		[]any{"shop", "app", "n1", 1, "ENDS", "it has temporary objects", "ENDS", "it has temporary objects", "ENDS", "it has temporary objects", "CREATE TEMP TABLE", nil, nil},
-		[]any{"", "cron", "n1", 1, "KEPT", nil, "KEPT", nil, "KEPT", nil, nil, nil, nil},
+		[]any{"shop", "app", "n1", 3, "KEPT", nil, "KEPT", nil, "KEPT", nil, nil, "ENDS", "CONTINUITY = SESSION", "UNKNOWN", "not asked"},
+		[]any{"shop", "app", "n1", 2, "LIKELY", "its server will be asked", "ENDS", "it came through the listener of that node", "KEPT", nil, nil, "KEPT", nil, "PROVED", nil},
+		[]any{"shop", "app", "n1", 1, "ENDS", "it has temporary objects", "ENDS", "it has temporary objects", "ENDS", "it has temporary objects", "CREATE TEMP TABLE", nil, nil, "PROVED", nil},
+		[]any{"", "cron", "n1", 1, "KEPT", nil, "KEPT", nil, "KEPT", nil, nil, nil, nil, nil, nil},
 	)
 	r := clitest.Run(t, Check(), a.Layout.Dir, "continuity")
 	if r.Err != nil {
@@ -29,6 +29,7 @@ func TestCheckContinuity(t *testing.T) {
 		"shop app n1 6 5 (83 %) 3 (50 %) 5 (83 %)",
 		"",
 		"shop app n1 3 open transaction, if either dies: CONTINUITY = SESSION",
+		"shop app n1 3 commit in doubt, 08007: not asked",
 		"shop app n1 2 node dies: it came through the listener of that node",
 		"shop app n1 1 planned failover: it has temporary objects (CREATE TEMP TABLE)",
 	} {
@@ -37,7 +38,7 @@ func TestCheckContinuity(t *testing.T) {
 		}
 	}
 	var list []prospects
-	if r := clitest.Run(t, Check(), a.Layout.Dir, "continuity", "--json"); r.Err != nil || json.Unmarshal([]byte(r.Out), &list) != nil || len(list) != 2 || len(list[1].Not) != 5 || list[1].Open != 5 || list[1].Replayed != 2 {
+	if r := clitest.Run(t, Check(), a.Layout.Dir, "continuity", "--json"); r.Err != nil || json.Unmarshal([]byte(r.Out), &list) != nil || len(list) != 2 || len(list[1].Not) != 6 || list[1].Unknown != 3 || list[1].Open != 5 || list[1].Replayed != 2 {
 		t.Errorf("%v: %s", r.Err, r.Out)
 	}
 }
