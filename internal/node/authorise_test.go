@@ -17,6 +17,7 @@ import (
 	"github.com/coteriedb/coterie/internal/endpoint"
 	"github.com/coteriedb/coterie/internal/endpoint/certs"
 	"github.com/coteriedb/coterie/internal/node/membership"
+	"github.com/coteriedb/coterie/internal/node/quorum"
 )
 
 // TestWhoMayOpenWhat dials every class of stream as every kind of peer, over TLS, at an endpoint that asks the node as
@@ -125,7 +126,10 @@ func called(t *testing.T, ready chan struct{}) (*endpoint.Control, ag.Replica) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := &node{self: "n1", members: membership.New("n1", config.Layout{}, slog.New(slog.DiscardHandler)), ready: ready}
+	n := &node{
+		self: "n1", members: membership.New("n1", config.Layout{}, slog.New(slog.DiscardHandler)), ready: ready,
+		quorum: quorum.New(quorum.Config{Layout: config.Layout{Dir: t.TempDir()}, Logger: slog.New(slog.DiscardHandler)}),
+	}
 	addr := serving(t, self, func(certs.Identity, string, endpoint.Class) error { return nil }, nil, func(e *endpoint.Endpoint) {
 		n.control = endpoint.NewControl(e)
 		n.serveControl()

@@ -226,6 +226,7 @@ func testConflicts(t *testing.T, p, s *server) {
 		t.Fatal(err)
 	}
 	c.User = "reader"
+	delete(c.RuntimeParams, "session_preload_libraries") // a superuser's to set
 	reader, err := pgx.ConnectConfig(ctx, c)
 	if err != nil {
 		t.Fatal(err)

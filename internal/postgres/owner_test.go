@@ -123,6 +123,7 @@ func TestNameOfTheAgent(t *testing.T) {
 			t.Fatal(err)
 		}
 		c.User = user
+		delete(c.RuntimeParams, "session_preload_libraries") // a superuser's to set
 		maps.Copy(c.RuntimeParams, more)
 		if more["replication"] != "" {
 			c.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol

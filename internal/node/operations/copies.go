@@ -52,7 +52,7 @@ func (s *Service) SuspendSelf(ctx context.Context) error {
 func setSuspended(g *ag.Group, id ag.ReplicaID, why ag.SuspendReason) error {
 	for i := range g.Replicas {
 		if g.Replicas[i].ID == id {
-			if !g.Replicas[i].HasData() {
+			if why != ag.SuspendRemoval && !g.Replicas[i].HasData() {
 				return fail.Refusedf("%s is a witness and holds no data", id)
 			}
 			if why == "" && g.Replicas[i].Join != "" {
