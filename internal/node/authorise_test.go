@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/ag/recovery"
 	"github.com/coteriedb/coterie/internal/agent/marks"
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/endpoint"
@@ -139,8 +140,8 @@ func called(t *testing.T, ready chan struct{}) (*endpoint.Control, ag.Replica) {
 	return c, ag.Replica{ID: "n1", Endpoint: addr}
 }
 
-// A node answers before all of its parts exist. It answers pings, and every other call of the table is offered and
-// waits as long as its caller.
+// A node answers before all of its parts exist. It answers pings, and says whether it founds a quorum; every other call
+// of the table is offered and waits as long as its caller.
 func TestMethodsWaitForTheNode(t *testing.T) {
 	t.Parallel()
 	control, self := called(t, make(chan struct{}))
@@ -150,9 +151,13 @@ func TestMethodsWaitForTheNode(t *testing.T) {
 	if err := control.Call(ctx, self, "ping", nil, &seen); err != nil || seen != (marks.Seen{}) {
 		t.Errorf("a ping: %+v, %v", seen, err)
 	}
+	var claim recovery.Claim
+	if err := control.Call(ctx, self, "claim", nil, &claim); err != nil || claim != (recovery.Claim{}) {
+		t.Errorf("a claim: %+v, %v", claim, err)
+	}
 	var calls sync.WaitGroup
 	for _, method := range methods(t) {
-		if method == "ping" {
+		if method == "ping" || method == "claim" {
 			continue
 		}
 		calls.Go(func() {
