@@ -47,8 +47,10 @@ func TestWhatALaterVersionWroteStays(t *testing.T) {
 // taken for unknown.
 func TestAConfigurationOfThisVersion(t *testing.T) {
 	one := 1
-	g := Group{ID: "g", Required: &one, Serial: 4, SignedOnly: true, Maintenance: &Maintenance{Reason: "r"}, Rotation: &Rotation{Pin: "p"}, Parameters: map[string]string{"a": "b"},
-		Replicas: []Replica{{ID: "n1", EtcdID: 5, Options: ReplicaOptions{BackupPriority: &one, RoutingList: [][]ReplicaID{{"n1"}}}}}, Options: Options{Listeners: []Listener{{Name: "l"}}}}
+	g := Group{
+		ID: "g", Required: &one, Serial: 4, SignedOnly: true, Maintenance: &Maintenance{Reason: "r"}, Rotation: &Rotation{Pin: "p"}, Parameters: map[string]string{"a": "b"},
+		Replicas: []Replica{{ID: "n1", EtcdID: 5, Options: ReplicaOptions{BackupPriority: &one, RoutingList: [][]ReplicaID{{"n1"}}}}}, Options: Options{Listeners: []Listener{{Name: "l"}}},
+	}
 	text, err := json.Marshal(g)
 	var again Group
 	if err := json.Unmarshal(text, &again); err != nil || !reflect.DeepEqual(again, g) {

@@ -28,7 +28,7 @@ const (
 )
 
 // refuse returns an error if the peer, as its certificate names it, is not one of the callers.
-func (c callers) refuse(peer certs.Identity, method string) error {
+func (c callers) refuse(peer certs.Identity) error {
 	if c == replicas && peer.Kind != certs.KindReplica {
 		return fail.Refusedf("%s is a witness, which is not told that, and may not ask for it: run the command on a replica", peer.ID)
 	}
@@ -73,7 +73,7 @@ type Registrar interface {
 // refused before f is called.
 func Handle[Req, Resp any](r Registrar, m Method[Req, Resp], f func(ctx context.Context, peer certs.Identity, req Req) (Resp, error)) {
 	r.Handle(m.name, func(ctx context.Context, peer certs.Identity, body json.RawMessage) (any, error) {
-		if err := m.from.refuse(peer, m.name); err != nil {
+		if err := m.from.refuse(peer); err != nil {
 			return nil, err
 		}
 		var req Req
