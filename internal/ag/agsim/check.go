@@ -306,15 +306,20 @@ func (s *Sim) lostQuorum() {
 // person took the accounts before, both lead: then their histories have two timeline ids, and whichever of them leads
 // after a later recovery, the other one is told to be ahead.
 func (s *Sim) recoveredTwice(q recoveries.Request) {
-	by := map[ag.ReplicaID]recoveries.Recovery{}
+	type lead struct {
+		id ag.ReplicaID
+		recoveries.Recovery
+	}
+	var leads []lead
 	for _, a := range q.Accounts {
 		q.Lead = a.ID
 		if r, err := recoveries.Recover(q); err == nil {
-			by[a.ID] = r
+			leads = append(leads, lead{a.ID, r})
 		}
 	}
-	for a, first := range by {
-		for b, second := range by {
+	for _, first := range leads {
+		for _, second := range leads {
+			a, b := first.id, second.id
 			if a == b {
 				continue
 			}
