@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"os"
 	"slices"
@@ -14,27 +15,34 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/session"
 )
 
+// agentsIn opens a session as the agent's are, in a database.
+func agentsIn(t *testing.T, p *server, database string) *pgx.Conn {
+	t.Helper()
+	c, err := p.server.ConnConfig(database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := pgx.ConnectConfig(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return conn
+}
+
 // TestSettingsOfADatabase holds that the owner of a database cannot have the agent's sessions there read a text
 // otherwise than it was quoted, act as another role, or find other functions, or lock them out.
 func TestSettingsOfADatabase(t *testing.T) {
 	p := newPrimary(t, false)
 	run := func(database string, statements ...string) (got string) {
 		t.Helper()
-		c, err := p.server.ConnConfig(database)
-		if err != nil {
-			t.Fatal(err)
-		}
-		conn, err := pgx.ConnectConfig(t.Context(), c)
-		if err != nil {
-			t.Fatal(err)
-		}
+		conn := agentsIn(t, p, database)
 		defer session.Close(conn)
 		for _, sql := range statements {
 			if _, err := conn.Exec(t.Context(), sql); err != nil {
 				t.Fatalf("%s: %v", sql, err)
 			}
 		}
-		err = conn.QueryRow(t.Context(), `SELECT concat_ws(' ', current_user, session_user, current_setting('search_path'), length('\\'))`).Scan(&got)
+		err := conn.QueryRow(t.Context(), `SELECT concat_ws(' ', current_user, session_user, current_setting('search_path'), length('\\'))`).Scan(&got)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -57,14 +65,7 @@ func TestSettingsOfADatabase(t *testing.T) {
 func TestDatabaseOfTheAgent(t *testing.T) {
 	p := newPrimary(t, false)
 	p.sql("CREATE ROLE owner; ALTER DATABASE postgres OWNER TO owner")
-	c, err := p.server.ConnConfig("template1")
-	if err != nil {
-		t.Fatal(err)
-	}
-	conn, err := pgx.ConnectConfig(t.Context(), c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := agentsIn(t, p, "template1")
 	defer session.Close(conn)
 	if _, err := conn.Exec(t.Context(), "SET ROLE owner; ALTER DATABASE postgres ALLOW_CONNECTIONS false"); err != nil {
 		t.Fatal(err)
@@ -81,7 +82,11 @@ func TestDatabaseOfTheAgent(t *testing.T) {
 // found all the same, also beside many databases that are newer.
 func TestLockedDatabase(t *testing.T) {
 	p := newPrimary(t, false)
-	for _, sql := range []string{"CREATE ROLE owner CREATEDB", "CREATE DATABASE locked OWNER owner", "CREATE DATABASE sound"} {
+	made := []string{"CREATE ROLE owner CREATEDB", "CREATE DATABASE locked OWNER owner", "CREATE DATABASE sound"}
+	for i := range 32 { // as many as one check looks into, with names before that of the other one
+		made = append(made, fmt.Sprintf("CREATE DATABASE many%02d OWNER owner", i))
+	}
+	for _, sql := range append(made, "CHECKPOINT") { // nothing is to be written into the directory that is removed
 		p.sql(sql)
 	}
 	var oid string
@@ -94,7 +99,7 @@ func TestLockedDatabase(t *testing.T) {
 	if err := os.RemoveAll(p.path("base", oid)); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	err = p.server.Fresh(ctx, func(c *pgx.Conn) error {
 		if _, err := c.Exec(ctx, "BEGIN; SET ROLE owner; ALTER DATABASE locked RENAME TO away"); err != nil {
