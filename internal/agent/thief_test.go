@@ -61,16 +61,21 @@ func TestStolenWitnessTellsTwoStories(t *testing.T) {
 	}
 }
 
+// bothLead waits until a and b, which do not reach each other, lead one epoch by two stories of the store.
+func (l *lab) bothLead() {
+	l.forked(true)
+	l.wait("b leads", 30*time.Second, func() bool { return l.leads("b") })
+	l.Node("a").Crash()
+	l.wait("both lead one epoch", 30*time.Second, func() bool {
+		a, b := l.agents["a"].View().Record.Epoch, l.agents["b"].View().Record.Epoch
+		return a.Epoch == b.Epoch && a.Leader == "a" && b.Leader == "b" && l.answers("a") && l.answers("b")
+	})
+}
+
 // The two stories are of one epoch: each replica was told that it leads it. They give it up when they reach each other.
 func TestStolenWitnessTellsTwoLeadersOfAnEpoch(t *testing.T) {
 	inBubbleWithWitness(t, func(l *lab) {
-		l.forked(true)
-		l.wait("b leads", 30*time.Second, func() bool { return l.leads("b") })
-		l.Node("a").Crash()
-		l.wait("both lead one epoch", 30*time.Second, func() bool {
-			a, b := l.agents["a"].View().Record.Epoch, l.agents["b"].View().Record.Epoch
-			return a.Epoch == b.Epoch && a.Leader == "a" && b.Leader == "b" && l.answers("a") && l.answers("b")
-		})
+		l.bothLead()
 		l.Cut("a", "b", false)
 		l.rejoins()
 	})
@@ -80,13 +85,7 @@ func TestStolenWitnessTellsTwoLeadersOfAnEpoch(t *testing.T) {
 // each other, both end, and stay so: each may have acknowledged what the other does not have. Each says why.
 func TestTwoFoundersOfAnEpoch(t *testing.T) {
 	inBubbleWithWitness(t, func(l *lab) {
-		l.forked(true)
-		l.wait("b leads", 30*time.Second, func() bool { return l.leads("b") })
-		l.Node("a").Crash()
-		l.wait("both lead one epoch", 30*time.Second, func() bool {
-			a, b := l.agents["a"].View().Record.Epoch, l.agents["b"].View().Record.Epoch
-			return a.Epoch == b.Epoch && a.Leader == "a" && b.Leader == "b" && l.answers("a") && l.answers("b")
-		})
+		l.bothLead()
 		l.Record.Name(7, 8)
 		time.Sleep(5 * time.Second)
 		if !l.answers("a") || !l.answers("b") {

@@ -266,19 +266,26 @@ func TestFind(t *testing.T) {
 		"problem requests of operators in the quorum's store were refused since the agent started: 1,")
 }
 
-const createsRoles = "warning roles that may grant themselves the roles of the console, and before PostgreSQL 16 every role but superusers: "
-
-// TestRoles asks a real server, which has one of everything that the probe looks for, and before that nothing.
-func TestRoles(t *testing.T) {
+// realServer starts a server of the test's own.
+func realServer(t *testing.T) *pgtest.Server {
+	t.Helper()
 	if testing.Short() {
 		t.Skip("runs a real server")
 	}
-	t.Parallel()
 	s, err := pgtest.New()
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = s.Remove() })
+	return s
+}
+
+const createsRoles = "warning roles that may grant themselves the roles of the console, and before PostgreSQL 16 every role but superusers: "
+
+// TestRoles asks a real server, which has one of everything that the probe looks for, and before that nothing.
+func TestRoles(t *testing.T) {
+	t.Parallel()
+	s := realServer(t)
 	judge := func() (out []check.Finding) {
 		t.Helper()
 		conn, err := pgx.Connect(t.Context(), s.DSN())
@@ -355,15 +362,8 @@ CREATE ROLE nina LOGIN PASSWORD 'x'; CREATE ROLE vito LOGIN IN ROLE coterie_view
 
 // TestOwnerHidesNothing has the owner of a database set for it what a look would see less by, or fail.
 func TestOwnerHidesNothing(t *testing.T) {
-	if testing.Short() {
-		t.Skip("runs a real server")
-	}
 	t.Parallel()
-	s, err := pgtest.New()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = s.Remove() })
+	s := realServer(t)
 	cfg, err := pgx.ParseConfig(s.DSN())
 	if err != nil {
 		t.Fatal(err)
