@@ -22,6 +22,7 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/lone"
 	"github.com/coteriedb/coterie/internal/listener/lostblock"
 	"github.com/coteriedb/coterie/internal/listener/opening"
+	"github.com/coteriedb/coterie/internal/listener/passage"
 	"github.com/coteriedb/coterie/internal/listener/replay"
 	"github.com/coteriedb/coterie/internal/listener/resume"
 	"github.com/coteriedb/coterie/internal/listener/routing"
@@ -54,8 +55,7 @@ type moving struct {
 	proved    indoubt.Outcome    // of the new session: the outcome of the COMMIT of the one before it
 	timelines []ag.TimelineEntry // of its server, as the routes have them that led there
 	resumed   bool               // of the new session: it is in that transaction
-	spilled   bool               // of upstream: what the client sent was discarded
-	rest      []byte             // from the client, not forwarded when the session left its backend
+	rest      passage.Rest       // from the client, not forwarded when the session left its backend
 	err       error              // why it was not taken back
 	unresumed error              // why no other one continues it
 	seen      Progress           // of a reader that has left: what its next copy must have replayed; zero: not asked yet
@@ -362,7 +362,7 @@ func (x *session) become(ctx context.Context, from *session, packet []byte) (new
 	if x.moving.resumed {
 		x.way.Confirmation.InBlock()
 	}
-	x.moving.early = slices.Concat(x.work.Continues(&from.work, x.moving.resumed), from.moving.rest)
+	x.moving.early = slices.Concat(x.work.Continues(&from.work, x.moving.resumed), from.moving.rest.B)
 	if from.work.Guarded() {
 		if x.way.Behind, err = x.server().Guard(x.moving.early[0]); err != nil {
 			return nil, err
@@ -473,7 +473,7 @@ func (c *client) lose(x *session, err error) {
 	x.dropKey()
 	why := "its session could not be moved to the new primary: " + err.Error()
 	bad := lostblock.Final(stmt.Idle, why)
-	if len(x.moving.rest) > 0 || x.work.Owed.Load() > 0 || x.work.Unsynced.Load() { // the other node has forwarded nothing of it
+	if len(x.moving.rest.B) > 0 || x.work.Owed.Load() > 0 || x.work.Unsynced.Load() { // the other node has forwarded nothing of it
 		bad = lostblock.NotBegun(why)
 	}
 	switch {

@@ -484,5 +484,5 @@ func (x *session) detach(up <-chan struct{}) bool {
 func (x *session) leavesWhole() bool {
 	x.work.Lock()
 	defer x.work.Unlock()
-	return !x.way.MidMessage && !x.moving.spilled && x.interrupt()
+	return !x.way.MidMessage && !x.moving.rest.Spilled && x.interrupt()
 }

@@ -38,7 +38,7 @@ type loopSession struct {
 	draining        bool             // a goroutine waits for the end of the drain
 	holdTimer       *time.Timer      // ends that wait at HoldMax
 	endTimer        *time.Timer      // ends the wait for a client that has to read the rest of a message
-	discarding      bool             // further bytes of the client are discarded
+	discarding      bool             // the backend takes no more: further bytes of the client are for the next one
 	kernel          *offload.Session // not nil once the eBPF program knows the session; others than the loop read it, too
 	lent            bool             // kernel has left the loop, with the client
 	notOffloadable  bool             // the session is never offloaded

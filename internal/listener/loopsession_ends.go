@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -40,7 +41,9 @@ func (p *loopSession) fromClient() {
 // received handles what was read from the client, or the end of its stream.
 func (p *loopSession) received(b []byte, err error) {
 	x := p.x
-	x.moving.spilled = x.moving.spilled || p.discarding && len(b) > 0
+	if p.discarding && p.phase == relaying {
+		_, _ = x.moving.rest.Write(b) // never fails
+	}
 	if len(b) > 0 && p.phase == relaying && !p.discarding && x.ended.Load() == nil {
 		x.bytesIn.Add(uint64(len(b)))
 		p.forward(b)
@@ -290,7 +293,7 @@ func (p *loopSession) leave() {
 		p.close()
 		return
 	}
-	x.moving.rest = p.rest
+	x.moving.rest.B = slices.Concat(p.rest, x.moving.rest.B)
 	_, _ = socket.Write(p.backend.FD, pgwire.AppendMessage(nil, 'X', nil))
 	c, finished := x.moving.owner, p.finished
 	p.finished = func() {}

@@ -268,8 +268,7 @@ func (x *session) upstream() {
 				x.end(ending{"protocol", "invalid message length", true})
 			} else if werr != nil && x.ended.Load() == nil {
 				// downstream reads what PostgreSQL still had to say, then its end
-				n, _ := io.Copy(io.Discard, x.client)
-				x.moving.spilled = x.moving.spilled || n > 0
+				_, _ = io.Copy(&x.moving.rest, x.client)
 				return
 			}
 		}
@@ -307,7 +306,7 @@ func (x *session) forward(chunk []byte) (bad, err error) {
 			return bad, nil
 		}
 		if n == 0 && x.work.Leaving.Load() { // what was released counts as sent: the next server must not get it
-			x.moving.rest = append(x.moving.rest, chunk...)
+			x.moving.rest.B = append(x.moving.rest.B, chunk...)
 			return nil, nil
 		}
 		if x.ended.Load() != nil || x.keepsBackend.Load() { // the outcome may have been decided without what release has just counted
@@ -344,7 +343,7 @@ func (x *session) send(w *lone.Write, chunk []byte, n int) error {
 	if w == nil || sent == 0 { // else the status of its number tells
 		x.work.Unsent(min(n, x.way.Instead.Last.OfClient(len(out)-sent)))
 	}
-	x.moving.rest = append(x.moving.rest, chunk[n:]...) // the next server gets it, if there is one
+	x.moving.rest.B = append(x.moving.rest.B, chunk[n:]...) // the next server gets it, if there is one
 	return err
 }
 

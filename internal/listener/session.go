@@ -441,7 +441,7 @@ func (c *client) tellLoss(x *session) bool {
 	_ = c.Raw.SetDeadline(time.Time{})
 	switch {
 	case err == nil:
-		x.work.Loss.Open, x.moving.rest = false, rest
+		x.work.Loss.Open, x.moving.rest.B = false, rest
 		return true
 	case errors.Is(err, errStopping), errors.Is(err, pgwire.ErrProtocol):
 		x.work.Loss.Failed = true
@@ -459,7 +459,7 @@ var errStopping = errors.New("the listener of this node is stopping")
 func (c *client) answerLost(x *session) (rest []byte, err error) {
 	r := lostblock.Reply{Why: x.work.Loss.Unreplayed, Statements: x.moving.state.Texts()}
 	var buf [socket.SmallBuffer]byte
-	for b, done := x.moving.rest, false; ; {
+	for b, done := x.moving.rest.B, false; ; {
 		var used int
 		var out []byte
 		if used, out, done, err = r.Feed(b); err != nil {

@@ -54,8 +54,8 @@ func TestSessionThatIsAskedComesBack(t *testing.T) {
 			t.Fatalf("%s: %d bytes are left, %v; the client hears %q", c.name, kept, err, client.b)
 		}
 		err := x.takeBack()
-		if c.fails != (err != nil) || err == nil && !bytes.Equal(x.moving.rest, c.want) {
-			t.Errorf("%s: %q is to be forwarded, %v", c.name, x.moving.rest, err)
+		if c.fails != (err != nil) || err == nil && !bytes.Equal(x.moving.rest.B, c.want) {
+			t.Errorf("%s: %q is to be forwarded, %v", c.name, x.moving.rest.B, err)
 		}
 		if err == nil {
 			if _, ours := x.moving.state.Statements[lone.OwnStatement]; ours || len(x.moving.state.Statements) != 1 {
