@@ -20,7 +20,7 @@ type Claim struct {
 
 // Bars returns why the member self may not found a quorum that begins with epoch e, by the claim of the member from;
 // "": the claim is no reason. That of a member which follows the new quorum already is none, nor is a memory of the
-// lost one.
+// lost one. That self leads an earlier epoch there does not make the quorum the new one: it may elect another leader.
 //
 // The founder that asks has acknowledged nothing yet, and the other one may have. So the later founding is refused,
 // whichever epoch is greater.
@@ -28,7 +28,7 @@ func (c Claim) Bars(from, self ag.ReplicaID, e ag.Epoch) string {
 	switch {
 	case c.Disowns:
 		return fmt.Sprintf("the agent of %s runs, and says that this node is no member: it may have been given up for lost there", from)
-	case c.Leader == "" || c.Leader == self:
+	case c.Leader == "" || c.Leader == self && c.Epoch >= e:
 		return ""
 	case c.Founds:
 		return fmt.Sprintf("%s is to found a new quorum, too, or has done so, in epoch %d (coterie recover lead was run there)", from, c.Epoch)

@@ -221,6 +221,9 @@ func TestClaims(t *testing.T) {
 		{"one whose recovery knew less", Claim{Epoch: 6, Leader: "b", Founds: true}, true},
 		{"the lost quorum answers", Claim{Epoch: 5, Leader: "b", Answers: true}, true},
 		{"a member follows this one already", Claim{Epoch: 9, Leader: "a", Answers: true}, false},
+		{"the quorum that this one led answers", Claim{Epoch: 8, Leader: "a", Answers: true}, true},
+		{"another founder's, which this one came to lead", Claim{Epoch: 8, Leader: "a", Founds: true, Answers: true}, true},
+		{"this one led the lost quorum", Claim{Epoch: 8, Leader: "a"}, false},
 		{"a member that gave this one up", Claim{Disowns: true}, true},
 	} {
 		if why := tt.c.Bars("b", "a", 9); (why != "") != tt.bars {
