@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"syscall"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/etcd/embedded"
 )
 
@@ -142,7 +144,7 @@ func (s *Service) beginsAgain() string {
 	case s.failed == nil:
 	case errors.Is(s.failed, embedded.ErrCorrupt) && s.Node.Kind == "witness":
 		return fmt.Sprintf("run coterie member replace %s on a replica, and here coterie destroy and what the first command prints", s.self)
-	case errors.Is(s.failed, embedded.ErrCorrupt) && len(s.Members.Voters()) < 2:
+	case errors.Is(s.failed, embedded.ErrCorrupt) && s.majorityNeeds():
 		return "stop this agent, and found the quorum anew: coterie recover"
 	case errors.Is(s.failed, embedded.ErrCorrupt):
 		return "another member begins in its place by itself, once a majority of the other votes answers"
@@ -152,6 +154,13 @@ func (s *Service) beginsAgain() string {
 		return again + fmt.Sprintf("%s after it gave up; log/agent.log has more", age(brokenPause))
 	}
 	return again + room + ": remove what does not belong on that disk, or enlarge it"
+}
+
+// majorityNeeds reports whether the members that vote are no majority without this node: it is one of two, or the only
+// one.
+func (s *Service) majorityNeeds() bool {
+	voters := s.Members.Voters()
+	return len(voters) <= 2 && slices.ContainsFunc(voters, func(r ag.Replica) bool { return r.ID == s.self })
 }
 
 // age returns a pause of whole minutes as people say it.

@@ -235,6 +235,34 @@ func TestDamagedMemberIsReplaced(t *testing.T) {
 	}
 }
 
+// TestDamagedMemberOfFewVotes holds that nobody waits for a majority which the damaged member was part of, and that
+// nobody is told to found a quorum anew beside one that goes on.
+func TestDamagedMemberOfFewVotes(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		votes []bool // of n1, whose member is damaged, n2 and w1
+		want  string
+	}{
+		{"one of three", []bool{true, true, true}, "another member begins in its place"},
+		{"one of two", []bool{true, true, false}, "coterie recover"},
+		{"the only one", []bool{true, false, false}, "coterie recover"},
+		{"two others", []bool{false, true, true}, "another member begins in its place"},
+		{"one other", []bool{false, true, false}, "another member begins in its place"},
+	} {
+		b := newBed(t)
+		b.alter(func(g *ag.Group) {
+			for i, votes := range c.votes {
+				if !votes {
+					g.Replicas[i].EtcdID = 0
+				}
+			}
+		})
+		if b.failed = embedded.ErrCorrupt; !strings.Contains(b.beginsAgain(), c.want) {
+			t.Errorf("%s: %s", c.name, b.beginsAgain())
+		}
+	}
+}
+
 // TestHangingStartCostsTheVote holds that a member whose start hangs, as on a disk that does not answer, keeps the
 // agent waiting for a while only.
 func TestHangingStartCostsTheVote(t *testing.T) {
