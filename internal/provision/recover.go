@@ -166,6 +166,9 @@ func decodeAccount(text string) (a recovery.Account, err error) {
 			err = errors.New("more than one account")
 		}
 	}
+	if ok && err != nil && strings.Contains(err.Error(), "unknown field") { // encoding/json has no type for it
+		return a, fail.Usagef("%.40s… says what this version of coterie does not know: %w. Install here the version that printed it, and run this again", text, err)
+	}
 	if !ok || err != nil {
 		return a, fail.Usagef("%.40s… is not what coterie recover account prints; copy the whole line", text)
 	}

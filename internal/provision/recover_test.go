@@ -106,6 +106,10 @@ func TestAccountText(t *testing.T) {
 		if err != nil && len(err.Error()) > 200 {
 			t.Errorf("%s: %d bytes are repeated", name, len(err.Error()))
 		}
+		// A later version may say what keeps the recovery from being made.
+		if newer := name == "an unknown field"; err != nil && strings.Contains(err.Error(), "Install here the version that printed it") != newer {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 
