@@ -136,7 +136,7 @@ func (s *Service) Open(ctx context.Context) error {
 		return fmt.Errorf("quorum: %w", err)
 	}
 	s.etcd, s.calls = store, store
-	s.store = &Store{etcd: store, self: s.self, member: s.running, voters: s.Members.Voters, pin: s.Pin, external: s.external()}
+	s.store = &Store{etcd: store, self: s.self, member: s.running, voters: s.mayVote, pin: s.Pin, external: s.external()}
 	if _, err := os.Stat(s.Layout.FoundingFile()); err == nil {
 		if err := s.foundGroup(ctx); err != nil {
 			return err

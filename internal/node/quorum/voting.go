@@ -119,6 +119,15 @@ func (s *Service) comesBack() bool {
 	return err == nil
 }
 
+// mayVote returns the members that vote, as far as this node knows. One that comes back knows the configuration of the
+// lost quorum, or of one that it was to found itself: the founder of the new one need not vote in it. So it asks all.
+func (s *Service) mayVote() []ag.Replica {
+	if g := s.Members.Group(); g != nil && s.comesBack() {
+		return g.Replicas
+	}
+	return s.Members.Voters()
+}
+
 // waitsFor returns the member that is to become a voter before this one; "": none. Members become voters one at a time,
 // in the order of the configuration. The quorum accepts one learner at a time, and a rejected second learner stays in
 // its members' connections for ever.

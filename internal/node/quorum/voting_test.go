@@ -61,6 +61,26 @@ func TestMembershipTurnWaits(t *testing.T) {
 	}
 }
 
+// TestComesBackToAnyFounder holds that a node which follows a new quorum asks every other member for it: by what the
+// node knows the founder does not vote, or nobody does, as after it gave up to found one itself.
+func TestComesBackToAnyFounder(t *testing.T) {
+	for name, votes := range map[string][]uint64{"the founder did not vote": {1, 0, 3}, "no vote is known": {0, 0, 0}} {
+		b := newBed(t)
+		b.alter(func(g *ag.Group) {
+			for i, id := range votes {
+				g.Replicas[i].Voter, g.Replicas[i].EtcdID = id != 0, id
+			}
+		})
+		if err := os.WriteFile(b.Layout.ComebackFile(), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		s := Store{self: "n1", member: b.running, voters: b.mayVote}
+		if names, last := s.endpoints(""); !slices.Equal(names, []string{"n2"}) || !slices.Equal(last, []string{"w1"}) {
+			t.Errorf("%s: it asks %v, then %v", name, names, last)
+		}
+	}
+}
+
 // TestWaitForAVoteIsTold holds that the status says why a member does not come to vote, once that lasts, and no longer
 // than it lasts.
 func TestWaitForAVoteIsTold(t *testing.T) {
