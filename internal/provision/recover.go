@@ -254,7 +254,7 @@ func (s *StoppedNode) Follow(giveUpLead bool) error {
 			return fail.Refusedf("this member is to found the new quorum at its next start (coterie recover lead was run here); it follows nobody. " +
 				"If another member is to lead instead, add --give-up-lead")
 		}
-		if err := durable.Remove(s.Layout.FoundingFile()); err != nil {
+		if err := s.giveUpLead(); err != nil {
 			return err
 		}
 	}
@@ -262,6 +262,24 @@ func (s *StoppedNode) Follow(giveUpLead bool) error {
 	g := s.Group
 	g.Serial = 0
 	return errors.Join(s.putMemberAside(), s.forgetStore(), membership.SaveGroup(s.Layout, g), durable.Replace(s.Layout.ComebackFile(), nil, 0o600))
+}
+
+// giveUpLead takes Refound back, as far as Follow does not. The configuration has the members again that were given up
+// for lost: one of them may lead.
+func (s *StoppedNode) giveUpLead() error {
+	f, err := membership.ReadFounding(s.Layout)
+	if err != nil {
+		return err
+	}
+	for _, r := range f.Gone {
+		if _, in := s.Group.Replica(r.ID); !in {
+			s.Group.Replicas = append(s.Group.Replicas, r)
+		}
+	}
+	if err := membership.SaveGroup(s.Layout, s.Group); err != nil { // nothing else knows them
+		return err
+	}
+	return durable.Remove(s.Layout.FoundingFile())
 }
 
 // putMemberAside renames the directory of the old quorum member, so that a new one can be made. The old directory is

@@ -306,8 +306,15 @@ func TestRecoverLead(t *testing.T) {
 	if err := s.Follow(false); kindOf(err) != fail.Refused {
 		t.Errorf("it leads and is to follow: %v", err)
 	}
+	if s.Group, err = membership.ReadGroup(l); err != nil { // as the next command does
+		t.Fatal(err)
+	}
 	if err := s.Follow(true); err != nil || exists(t, l.FoundingFile()) || !exists(t, l.ComebackFile()) {
 		t.Errorf("it gives up to lead: %v", err)
+	}
+	known, err := membership.ReadGroup(l)
+	if _, in := known.Replica("w"); err != nil || !in {
+		t.Errorf("it does not know whom it gave up for lost: %+v, %v", known.Replicas, err)
 	}
 }
 
