@@ -141,8 +141,10 @@ func Recover(q Request) (Recovery, error) {
 	// An epoch uses one timeline id at most, and few epochs use one. The members that are left know theirs. So no id
 	// that any member used, lost members included, is above this one.
 	tli += ag.Timeline(min(epoch, mostSkipped))
-	tli += ag.Timeline(slices.IndexFunc(q.Group.Replicas, func(r ag.Replica) bool { return r.ID == q.Lead }) * apart)
 	for _, old := range q.Group.Replicas {
+		if old.ID < q.Lead { // the members may know each other in different orders
+			tli += apart
+		}
 		if slices.Contains(q.Lost, old.ID) {
 			continue
 		}

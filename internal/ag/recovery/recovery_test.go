@@ -1,6 +1,7 @@
 package recovery
 
 import (
+	"cmp"
 	"errors"
 	"slices"
 	"strings"
@@ -172,6 +173,7 @@ func TestRecoveryIsRefused(t *testing.T) {
 // beginning of the other; and a later recovery says that each has what the other lacks.
 func TestTwoRecoveries(t *testing.T) {
 	accounts := []Account{account("a", 4, 5, 17, 100), account("b", 8, 5, 16, 100)}
+	rank := map[ag.ReplicaID]int{"b": 1, "a": 2, "w": 3}
 	request := func(lead ag.ReplicaID) Request {
 		return Request{Group: lostGroup(), Lead: lead, Accounts: accounts, Lost: []ag.ReplicaID{"w"}}
 	}
@@ -182,6 +184,12 @@ func TestTwoRecoveries(t *testing.T) {
 	}
 	if byA.Epoch.Epoch != byB.Epoch.Epoch || byA.Epoch.TLI == byB.Epoch.TLI {
 		t.Errorf("one timeline for two histories: %+v and %+v", byA.Epoch, byB.Epoch)
+	}
+	other := request("b")
+	other.Group.Replicas = slices.Clone(other.Group.Replicas)
+	slices.SortFunc(other.Group.Replicas, func(x, y ag.Replica) int { return cmp.Compare(rank[x.ID], rank[y.ID]) })
+	if r, err := Recover(other); err != nil || r.Epoch.TLI != byB.Epoch.TLI {
+		t.Errorf("where b knows the members in another order: %+v, %v", r.Epoch, err)
 	}
 	if !Recovered(byA.Group) || Recovered(lostGroup()) {
 		t.Error("a recovered group is not known by its number")
