@@ -86,5 +86,5 @@ func answersThough(ctx context.Context, r ag.Replica) string {
 		return ""
 	}
 	_ = conn.Close()
-	return fmt.Sprintf("%s was given up for lost, and something answers at %s: stop its agent", r.ID, r.Endpoint)
+	return fmt.Sprintf("%s was given up for lost, and something answers at %s: stop its agent, or what else takes connections there", r.ID, r.Endpoint)
 }
