@@ -155,7 +155,7 @@ const minVoters = 3
 // Answers returns what a leader of the group declares: no voters if a takeover is to rest on silence alone.
 func (g Group) Answers(p Profile) Answer {
 	few := g.Voters() < minVoters || g.External > 0 && g.External < minVoters
-	if g.Options.Detection() == DetectStrict || g.Options.CommitBarrier == BarrierStrict || few {
+	if g.Options.Detection() == DetectStrict || g.Options.Strict() || few {
 		return Answer{}
 	}
 	a := Answer{Lease: p.Answer}

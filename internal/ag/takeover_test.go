@@ -146,6 +146,18 @@ func TestUnknownDetectionIsStrict(t *testing.T) {
 	}
 }
 
+// TestUnknownBarrierIsStrict checks that a barrier that a later version has written counts as the stronger one.
+func TestUnknownBarrierIsStrict(t *testing.T) {
+	g := Group{Replicas: []Replica{{ID: "a", Voter: true}, {ID: "b", Voter: true}, {ID: "c", Voter: true}}}
+	if len(g.Answers(Profiles["default"]).Voters) != 3 {
+		t.Fatal("a group without options rests on silence alone")
+	}
+	g.Options.CommitBarrier = "OATH"
+	if !g.Options.Strict() || len(g.Answers(Profiles["default"]).Voters) != 0 {
+		t.Errorf("strict: %v, answers %+v", g.Options.Strict(), g.Answers(Profiles["default"]))
+	}
+}
+
 func TestVoteSaysWhatItWaitedFor(t *testing.T) {
 	c := Decide(suspicious()).Commit
 	if x := c.Vote; x == nil || x.Member != "b" || x.Epoch != 3 || x.Incarnation != "a-1" || x.Waited != 400*time.Millisecond {

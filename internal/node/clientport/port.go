@@ -281,7 +281,7 @@ func (p *Port) backend(ctx context.Context, id ag.ReplicaID, _ listener.BackendH
 // strict reports whether the group wants every commit confirmed by the listener (COMMIT_BARRIER = STRICT).
 func (p *Port) strict() bool {
 	g := p.c.Group()
-	return g != nil && g.Options.CommitBarrier == ag.BarrierStrict
+	return g != nil && g.Options.Strict()
 }
 
 // continuity reports whether sessions survive a failover (CONTINUITY = SESSION or REPLAY).

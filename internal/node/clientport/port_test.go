@@ -341,6 +341,9 @@ func TestGroupOptions(t *testing.T) {
 	if !p.strict() || !p.reuse() || p.nodeNumber() != 15 {
 		t.Errorf("set, and removed from the group: strict %v, reuse %v, number %d", p.strict(), p.reuse(), p.nodeNumber())
 	}
+	if n.group.Options.CommitBarrier = "OATH"; !p.strict() {
+		t.Error("a barrier of a later version counts as none")
+	}
 	n.group = nil
 	if p.strict() || p.reuse() || p.nodeNumber() != 15 {
 		t.Errorf("no group: strict %v, reuse %v, number %d", p.strict(), p.reuse(), p.nodeNumber())
