@@ -363,8 +363,8 @@ func (o Options) Detection() FailureDetection {
 	return DetectStrict
 }
 
-// Strict reports whether every commit is confirmed before a client is told of it (COMMIT_BARRIER = STRICT). A value that
-// this version does not know counts as the most careful one.
+// Strict reports whether every commit is confirmed before a client is told of it (COMMIT_BARRIER = STRICT). A value
+// that this version does not know counts as the most careful one.
 func (o Options) Strict() bool { return o.CommitBarrier != "" }
 
 // ReplicaOptions are the options of one replica beside its modes. The zero value means the defaults.

@@ -6,9 +6,10 @@ import (
 	"io"
 	"strings"
 	"unicode"
-	"unicode/utf8"
 
 	"github.com/spf13/cobra"
+
+	"github.com/coteriedb/coterie/internal/lib/termtext"
 )
 
 // PrintJSON prints v as indented JSON on standard output, with all control characters as \u009b: some terminals obey
@@ -64,25 +65,13 @@ func (w textWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Printable returns the text with each control character but newline and tab, and each byte that is not UTF-8, written
-// as its code: \x1b. Names in a group are chosen by clients (a TLS server name, an application's name), and a terminal
-// obeys control characters.
-func Printable(text string) string {
-	unsafe := func(r rune) bool { return r != '\n' && r != '\t' && (r == utf8.RuneError || unicode.IsControl(r)) }
-	if strings.IndexFunc(text, unsafe) < 0 {
-		return text
-	}
-	var b strings.Builder
-	for i, r := range text {
-		_, size := utf8.DecodeRuneInString(text[i:])
-		switch {
-		case r == utf8.RuneError && size == 1:
-			fmt.Fprintf(&b, "\\x%02x", text[i])
-		case r != utf8.RuneError && unsafe(r):
-			fmt.Fprintf(&b, "\\x%02x", r)
-		default:
-			b.WriteRune(r)
-		}
-	}
-	return b.String()
-}
+// Printable returns a text with each character that a terminal obeys, and each that is not seen, written as its code:
+// \x1b. Names in a group are chosen by clients (a TLS server name, an application's name).
+func Printable(text string) string { return termtext.Printable(text) }
+
+// Cell is Printable for a text within a line: line breaks and tabs are escaped as well.
+func Cell(text string) string { return termtext.Cell(text) }
+
+// Linef prints a line, or a row of a table, in which each value stays in its line and its column: see termtext.Linef.
+// Use it wherever a value is a name, or the text of another program.
+func Linef(w io.Writer, format string, a ...any) { termtext.Linef(w, format, a...) }

@@ -440,15 +440,15 @@ func (x *enabling) report(out enabled) error {
 		return cli.PrintJSON(x.c, out)
 	}
 	w := cli.Out(x.c)
-	_, _ = fmt.Fprintf(w, "pgBackRest %s, stanza %s in %s, %d full backups are kept\n", out.Version, out.Plan.Stanza, out.Plan.Repository, out.Plan.Retention)
+	cli.Linef(w, "pgBackRest %s, stanza %s in %s, %d full backups are kept\n", out.Version, out.Plan.Stanza, out.Plan.Repository, out.Plan.Retention)
 	for _, s := range out.Steps {
-		_, _ = fmt.Fprintf(w, "  %s\n", s)
+		cli.Linef(w, "  %s\n", s)
 	}
 	if len(out.Next) > 0 {
 		_, _ = fmt.Fprintln(w, "to be done:")
 	}
 	for _, s := range out.Next {
-		_, _ = fmt.Fprintf(w, "  %s\n", s)
+		cli.Linef(w, "  %s\n", s)
 	}
 	return nil
 }

@@ -83,19 +83,19 @@ func (x *work) list(p backup.Plan, have backup.Catalog, asJSON bool) error {
 
 func (l listed) print(w io.Writer) error {
 	if l.Problem != "" {
-		_, _ = fmt.Fprintf(w, "%s: %s\n", l.Repository, l.Problem)
+		cli.Linef(w, "%s: %s\n", l.Repository, l.Problem)
 	}
 	if l.Running && !slices.ContainsFunc(l.Nodes, func(n nodeState) bool { return n.Running != nil }) {
 		_, _ = fmt.Fprintln(w, "a backup is under way")
 	}
 	for _, n := range l.Nodes {
 		for _, line := range n.lines() {
-			_, _ = fmt.Fprintln(w, line)
+			cli.Linef(w, "%s\n", line)
 		}
 	}
 	if len(l.Backups) == 0 {
-		_, err := fmt.Fprintf(w, "no backups in %s, stanza %s\n", l.Repository, l.Stanza)
-		return err
+		cli.Linef(w, "no backups in %s, stanza %s\n", l.Repository, l.Stanza)
+		return nil
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
 	_, _ = fmt.Fprintln(t, "BACKUP\tTYPE\tMADE ON\tENDED\tTOOK\tDATABASE\tIN THE REPOSITORY\t")
@@ -104,11 +104,11 @@ func (l listed) print(w io.Writer) error {
 		if b.Failed {
 			note = "pages with wrong checksums"
 		}
-		_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%v\t%s\t%s\t%s\n", b.Label, b.Kind, cmp.Or(b.Node, "-"), b.Ended.Local().Format("2006-01-02 15:04:05 -07:00"), b.Ended.Sub(b.Started).Round(time.Second),
+		cli.Linef(t, "%s\t%s\t%s\t%s\t%v\t%s\t%s\t%s\n", b.Label, b.Kind, cmp.Or(b.Node, "-"), b.Ended.Local().Format("2006-01-02 15:04:05 -07:00"), b.Ended.Sub(b.Started).Round(time.Second),
 			units.Bytes(b.Size), units.Bytes(b.Stored), note)
 	}
 	for _, g := range l.Gaps {
-		_, _ = fmt.Fprintf(t, "missing: %d segments of WAL, from %s to %s\n", g.Count, g.From, g.To)
+		cli.Linef(t, "missing: %d segments of WAL, from %s to %s\n", g.Count, g.From, g.To)
 	}
 	return t.Flush()
 }

@@ -97,16 +97,16 @@ func (x *work) listOthers(asJSON bool, none error) error {
 		return cli.PrintJSON(x.c, listed{Nodes: nodes})
 	}
 	w := cli.Out(x.c)
-	_, _ = fmt.Fprintf(w, "no backups are enabled on %s; coterie backup list shows them on another replica\n", x.cfg.Node)
+	cli.Linef(w, "no backups are enabled on %s; coterie backup list shows them on another replica\n", x.cfg.Node)
 	for _, n := range nodes {
 		switch {
 		case n.Label != "":
-			_, _ = fmt.Fprintf(w, "%s: the last backup in %s is %s, which ended %s, made on %s\n", n.Node, n.Repository, n.Label, n.Last, cmp.Or(n.MadeOn, "a replica that is not known"))
+			cli.Linef(w, "%s: the last backup in %s is %s, which ended %s, made on %s\n", n.Node, n.Repository, n.Label, n.Last, cmp.Or(n.MadeOn, "a replica that is not known"))
 		case n.Enabled:
-			_, _ = fmt.Fprintf(w, "%s: no backup is known in %s\n", n.Node, n.Repository)
+			cli.Linef(w, "%s: no backup is known in %s\n", n.Node, n.Repository)
 		}
 		for _, line := range n.lines() {
-			_, _ = fmt.Fprintln(w, line)
+			cli.Linef(w, "%s\n", line)
 		}
 	}
 	return nil

@@ -341,10 +341,10 @@ func (x *restoring) fill(ctx context.Context, tool *pgbackrest.Tool, p nodecmd.P
 // foretell prints the steps of a run without --dry-run.
 func (x *restoring) foretell(r backup.Recovery, from backup.Backup) error {
 	w := cli.Out(x.c)
-	_, _ = fmt.Fprintf(w, "restore %s, a %s backup of %s that ended %s, from %s, stanza %s\n", r.Label, from.Kind, units.Bytes(from.Size),
+	cli.Linef(w, "restore %s, a %s backup of %s that ended %s, from %s, stanza %s\n", r.Label, from.Kind, units.Bytes(from.Size),
 		from.Ended.UTC().Format("2006-01-02 15:04:05Z07:00"), x.plan.Repository, x.plan.Stanza)
-	_, _ = fmt.Fprintf(w, "replay WAL up to %s, on timeline %d\n", r.Target, r.Timeline)
-	_, _ = fmt.Fprintf(w, "make the group %s, of PostgreSQL %d, with its first node in %s\n", x.Group, x.Major, x.Dir)
+	cli.Linef(w, "replay WAL up to %s, on timeline %d\n", r.Target, r.Timeline)
+	cli.Linef(w, "make the group %s, of PostgreSQL %d, with its first node in %s\n", x.Group, x.Major, x.Dir)
 	cli.Say(x.c, "nothing was changed")
 	return nil
 }

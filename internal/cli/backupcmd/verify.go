@@ -258,10 +258,10 @@ func (x *work) reportDrill(d drill, asJSON bool) error {
 		return cli.PrintJSON(x.c, d)
 	}
 	w := cli.Out(x.c)
-	_, _ = fmt.Fprintf(w, "%s can be restored up to %s: %s in %.0f s, recovery %.0f s\n", d.Backup, d.Target, units.Bytes(d.Bytes), d.Restore, d.Recovery)
+	cli.Linef(w, "%s can be restored up to %s: %s in %.0f s, recovery %.0f s\n", d.Backup, d.Target, units.Bytes(d.Bytes), d.Restore, d.Recovery)
 	for _, name := range slices.Sorted(maps.Keys(d.Databases)) {
 		n := d.Databases[name]
-		_, _ = fmt.Fprintf(w, "  %-20s %d of %d tables read, %d rows\n", name, n.Read, n.Tables, n.Rows)
+		cli.Linef(w, "  %-20s %d of %d tables read, %d rows\n", name, n.Read, n.Tables, n.Rows)
 	}
 	return nil
 }

@@ -114,12 +114,12 @@ func printFindings(c *cobra.Command, found []check.Finding, asJSON bool) error {
 		return cli.PrintJSON(c, found)
 	}
 	for _, f := range found {
-		if _, err := fmt.Fprintf(cli.Out(c), "%-8s %s: %s\n", f.Level, f.Area, f.What); err != nil {
+		if _, err := fmt.Fprintf(cli.Out(c), "%-8s %s: %s\n", f.Level, f.Area, cli.Cell(f.What)); err != nil {
 			return err
 		}
 		for _, more := range []string{f.Why, f.Run} {
 			if more != "" {
-				_, _ = fmt.Fprintf(cli.Out(c), "         %s\n", more)
+				cli.Linef(cli.Out(c), "         %s\n", more)
 			}
 		}
 	}

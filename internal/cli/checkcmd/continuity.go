@@ -170,7 +170,7 @@ func printProspects(c *cobra.Command, list []prospects) error {
 	t := tabwriter.NewWriter(cli.Out(c), 2, 8, 2, ' ', 0)
 	_, _ = fmt.Fprintln(t, "APPLICATION\tUSER\tSERVER\tSESSIONS\tKEPT IN A PLANNED FAILOVER\tIF THE NODE DIES\tIF POSTGRESQL DIES")
 	for _, p := range list {
-		_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\t%s\t%s\n", named(p.Application), p.User, p.Replica, p.Sessions, share(p.Failover, p.Sessions), share(p.Node, p.Sessions), share(p.Server, p.Sessions))
+		cli.Linef(t, "%s\t%s\t%s\t%d\t%s\t%s\t%s\n", named(p.Application), p.User, p.Replica, p.Sessions, share(p.Failover, p.Sessions), share(p.Node, p.Sessions), share(p.Server, p.Sessions))
 	}
 	_, _ = fmt.Fprintln(t)
 	for _, p := range list {
@@ -179,7 +179,7 @@ func printProspects(c *cobra.Command, list []prospects) error {
 			if x.Statement != "" {
 				reason += " (" + x.Statement + ")"
 			}
-			_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s: %s\n", named(p.Application), p.User, p.Replica, x.Sessions, x.Event, strings.TrimSpace(reason))
+			cli.Linef(t, "%s\t%s\t%s\t%d\t%s: %s\n", named(p.Application), p.User, p.Replica, x.Sessions, x.Event, strings.TrimSpace(reason))
 		}
 	}
 	return t.Flush()

@@ -89,12 +89,12 @@ func printDaily(c *cobra.Command, list []daily) error {
 	t := tabwriter.NewWriter(cli.Out(c), 2, 8, 2, ' ', 0)
 	_, _ = fmt.Fprintln(t, "APPLICATION\tUSER\tDAY\tSESSIONS\tKEPT IN A PLANNED FAILOVER\tIF THE NODE DIES\tIF POSTGRESQL DIES\tTRANSACTIONS EXECUTED AGAIN")
 	for _, d := range list {
-		_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", named(d.Application), d.User, d.Day, few(d.Sessions), percent(d.Failover), percent(d.Node), percent(d.Server), percent(d.Replayed))
+		cli.Linef(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", named(d.Application), d.User, d.Day, few(d.Sessions), percent(d.Failover), percent(d.Node), percent(d.Server), percent(d.Replayed))
 	}
 	_, _ = fmt.Fprintln(t)
 	for _, d := range list {
 		for _, x := range d.Not {
-			_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%s: %s\n", named(d.Application), d.User, d.Day, x.Event, x.Reason)
+			cli.Linef(t, "%s\t%s\t%s\t%s: %s\n", named(d.Application), d.User, d.Day, x.Event, x.Reason)
 		}
 	}
 	return t.Flush()

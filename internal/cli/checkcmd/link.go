@@ -85,7 +85,7 @@ func describeLink(self ag.ReplicaID, l api.Link) string {
 	}
 	var b strings.Builder
 	for _, line := range lines {
-		fmt.Fprintf(&b, "%-13s %s\n", line[0], line[1])
+		cli.Linef(&b, "%-13s %s\n", line[0], line[1])
 	}
 	return b.String()
 }

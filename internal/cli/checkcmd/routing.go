@@ -253,7 +253,7 @@ func printLogins(c *cobra.Command, found []login, asJSON bool) error {
 			if l.Entry > 0 {
 				entry = fmt.Sprint(l.Entry)
 			}
-			_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%.1f ms\n", l.Node, l.Carrier, who, entry, strings.Join(l.Passed, "; "), l.Took)
+			cli.Linef(t, "%s\t%s\t%s\t%s\t%s\t%.1f ms\n", l.Node, l.Carrier, who, entry, strings.Join(l.Passed, "; "), l.Took)
 		}
 		if err := t.Flush(); err != nil {
 			return err

@@ -78,7 +78,7 @@ func answer(next words) cobra.CompletionFunc {
 		var out []string
 		for _, w := range next(c, before) {
 			if strings.HasPrefix(strings.ToLower(w), strings.ToLower(typed)) {
-				out = append(out, cli.Printable(w))
+				out = append(out, cli.Cell(w))
 			}
 			if strings.HasSuffix(w, "=") {
 				directive |= cobra.ShellCompDirectiveNoSpace

@@ -124,7 +124,7 @@ func printExplanation(w io.Writer, e *decisions.Explanation, how detail) error {
 	}
 	printSince(w, e)
 	if len(e.Missing) > 0 && len(e.Missing) >= len(e.Asked) {
-		_, _ = fmt.Fprintf(w, "\nThose who do not answer %s may have changed the leadership since: ask another node, too.\n", e.Node)
+		cli.Linef(w, "\nThose who do not answer %s may have changed the leadership since: ask another node, too.\n", e.Node)
 	}
 	for _, id := range slices.Sorted(maps.Keys(e.Missing)) {
 		why := reason(e.Missing[id])
@@ -132,7 +132,7 @@ func printExplanation(w io.Writer, e *decisions.Explanation, how detail) error {
 		if strings.HasSuffix(why, "is not a member of this group") { // it answered, and knows this node no more
 			said = "does not tell this node"
 		}
-		_, _ = fmt.Fprintf(w, "\n%s %s, so what it decided is not in this: %s\n", id, said, why)
+		cli.Linef(w, "\n%s %s, so what it decided is not in this: %s\n", id, said, why)
 	}
 	printForecast(w, e)
 	switch {
@@ -160,7 +160,7 @@ func printSince(w io.Writer, e *decisions.Explanation) {
 		}
 	}
 	if times > 0 {
-		_, _ = fmt.Fprintf(w, "\n%s has taken its own leadership again since (%d×), at last in epoch %d: %s\n  coterie explain --epoch %[3]d\n", last.To, times, last.Epoch, last.Reason)
+		cli.Linef(w, "\n%s has taken its own leadership again since (%d×), at last in epoch %d: %s\n  coterie explain --epoch %[3]d\n", last.To, times, last.Epoch, last.Reason)
 	}
 }
 
@@ -179,13 +179,13 @@ func printChange(w io.Writer, c decisions.Change, how detail) {
 	case strings.HasPrefix(c.Reason, "planned"):
 		kind = "Planned failover"
 	}
-	_, _ = fmt.Fprintf(w, "%s: %s -> %s, epoch %d -> %d\n", kind, c.From, c.To, c.Before, c.Epoch)
-	_, _ = fmt.Fprintf(w, "  why      %s\n", c.Reason)
+	cli.Linef(w, "%s: %s -> %s, epoch %d -> %d\n", kind, c.From, c.To, c.Before, c.Epoch)
+	cli.Linef(w, "  why      %s\n", c.Reason)
 	for _, d := range story(c) {
-		_, _ = fmt.Fprintf(w, "  %-8s %s %s: %s\n", d.Node, d.At.Local().Format("15:04:05.000"), d.Rule.Meaning(), d.Because)
+		cli.Linef(w, "  %-8s %s %s: %s\n", d.Node, d.At.Local().Format("15:04:05.000"), d.Rule.Meaning(), d.Because)
 	}
 	if took := took(c); took != "" {
-		_, _ = fmt.Fprintf(w, "  took     %s\n", took)
+		cli.Linef(w, "  took     %s\n", took)
 	}
 	if how.steps {
 		_, _ = fmt.Fprintln(w, "\nStep by step, in the order of the group's record:")
@@ -220,9 +220,9 @@ func printSteps(w io.Writer, ds []decisions.Decision, how detail) error {
 	t := tabwriter.NewWriter(w, 2, 8, 2, ' ', 0)
 	_, _ = fmt.Fprintln(t, "  EPOCH\tREV\tNODE\tITS CLOCK\tRULE\tWHAT IT DID, AND WHY")
 	for _, d := range ds {
-		_, _ = fmt.Fprintf(t, "  %d\t%d\t%s\t%s\t%s\t%s: %s\n", d.Epoch, d.Revision(), d.Node, d.At.Local().Format("15:04:05.000"), d.Rule, d.Rule.Meaning(), d.Because)
+		cli.Linef(t, "  %d\t%d\t%s\t%s\t%s\t%s: %s\n", d.Epoch, d.Revision(), d.Node, d.At.Local().Format("15:04:05.000"), d.Rule, d.Rule.Meaning(), d.Because)
 		if how.views {
-			_, _ = fmt.Fprintf(t, "  \t\t\t\t\t  saw %s\n", saw(d.View))
+			cli.Linef(t, "  \t\t\t\t\t  saw %s\n", saw(d.View))
 		}
 	}
 	return t.Flush()
@@ -297,19 +297,19 @@ func reason(text string) string {
 func printForecast(w io.Writer, e *decisions.Explanation) {
 	switch {
 	case len(e.Now) == 0 && e.NoPrimary != "":
-		_, _ = fmt.Fprintf(w, "\nWhat happens next is not known here: %s. Run coterie explain on another member.\n", e.NoPrimary)
+		cli.Linef(w, "\nWhat happens next is not known here: %s. Run coterie explain on another member.\n", e.NoPrimary)
 		return
 	case len(e.Now) == 0:
 		return
 	case e.NoPrimary == "":
 		_, _ = fmt.Fprintln(w, "\nIf the primary failed now:")
 		if e.NotReady != "" {
-			_, _ = fmt.Fprintf(w, "  automatic failover is not ready: %s\n", e.NotReady)
+			cli.Linef(w, "  automatic failover is not ready: %s\n", e.NotReady)
 		}
 	case strings.HasSuffix(e.NotReady, "takes over now"):
-		_, _ = fmt.Fprintf(w, "\nNo primary leads now: %s. %s.\n", e.NoPrimary, e.NotReady)
+		cli.Linef(w, "\nNo primary leads now: %s. %s.\n", e.NoPrimary, e.NotReady)
 	default:
-		_, _ = fmt.Fprintf(w, "\nNo primary leads now: %s.\n  nobody takes over without a person: %s\n", e.NoPrimary, e.NotReady)
+		cli.Linef(w, "\nNo primary leads now: %s.\n  nobody takes over without a person: %s\n", e.NoPrimary, e.NotReady)
 	}
 	for _, o := range e.Now {
 		var not []string
@@ -320,15 +320,15 @@ func printForecast(w io.Writer, e *decisions.Explanation) {
 		}
 		switch {
 		case o.Leads && len(not) == 0:
-			_, _ = fmt.Fprintf(w, "  %s leads\n", o.Node)
+			cli.Linef(w, "  %s leads\n", o.Node)
 		case o.Leads:
-			_, _ = fmt.Fprintf(w, "  %s leads, but not for long: not so: %s\n", o.Node, strings.Join(not, "; "))
+			cli.Linef(w, "  %s leads, but not for long: not so: %s\n", o.Node, strings.Join(not, "; "))
 		case len(not) == 0 && e.NotReady != "":
-			_, _ = fmt.Fprintf(w, "  %s itself could take over\n", o.Node)
+			cli.Linef(w, "  %s itself could take over\n", o.Node)
 		case len(not) == 0:
-			_, _ = fmt.Fprintf(w, "  %s would take over\n", o.Node)
+			cli.Linef(w, "  %s would take over\n", o.Node)
 		default:
-			_, _ = fmt.Fprintf(w, "  %s would not take over, for want of: %s\n", o.Node, strings.Join(not, "; "))
+			cli.Linef(w, "  %s would not take over, for want of: %s\n", o.Node, strings.Join(not, "; "))
 		}
 	}
 }

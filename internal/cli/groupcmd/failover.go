@@ -174,7 +174,7 @@ func showMoves(c *cobra.Command, r api.FailoverResult) error {
 		} else {
 			lost++
 		}
-		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", s.Replica, s.User, s.Database, s.Client, s.Since.UTC().Format(time.RFC3339), would)
+		cli.Linef(w, "%s\t%s\t%s\t%s\t%s\t%s\n", s.Replica, s.User, s.Database, s.Client, s.Since.UTC().Format(time.RFC3339), would)
 	}
 	if err := w.Flush(); err != nil {
 		return err

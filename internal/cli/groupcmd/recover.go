@@ -204,10 +204,10 @@ func printRecovery(c *cobra.Command, p provision.RecoveryPlan) error {
 		case a.ID == p.Recovery.Epoch.Leader:
 			then = "leads"
 		}
-		_, _ = fmt.Fprintf(w, "%s\t%s\tepoch %d, state %d\tepoch %d\t%s\n", a.ID, at, a.Epoch, a.Seq, a.Promised, then)
+		cli.Linef(w, "%s\t%s\tepoch %d, state %d\tepoch %d\t%s\n", a.ID, at, a.Epoch, a.Seq, a.Promised, then)
 	}
 	for _, id := range p.Gone {
-		_, _ = fmt.Fprintf(w, "%s\tunknown\tunknown\tunknown\tleaves the group; must never be started again as it is\n", id)
+		cli.Linef(w, "%s\tunknown\tunknown\tunknown\tleaves the group; must never be started again as it is\n", id)
 	}
 	return w.Flush()
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/ag/availability"
+	"github.com/coteriedb/coterie/internal/cli"
 	"github.com/coteriedb/coterie/internal/lib/units"
 )
 
@@ -43,7 +44,7 @@ func (d dashboard) short() string {
 	}
 	for _, r := range d.Replicas { // no problems of the group, and worth knowing
 		if r.Concern != "" {
-			writeWrapped(&b, "\n"+string(r.Name)+": ", r.Concern+" (no failure at this FAILURE_CONDITION_LEVEL)")
+			writeWrapped(&b, "\n"+cli.Cell(string(r.Name))+": ", r.Concern+" (no failure at this FAILURE_CONDITION_LEVEL)")
 		}
 		if r.StoodDown != "" {
 			writeWrapped(&b, "\n", fmt.Sprintf("%s gave up the leadership at %s, and is not chosen before others for now; coterie replica resume %s --trust forgets it", r.Name, r.StoodDown, r.Name))
@@ -117,7 +118,7 @@ func (d dashboard) state(b *strings.Builder) {
 	if s.Version != "" {
 		version = "   PostgreSQL " + s.Version
 	}
-	_, _ = fmt.Fprintf(b, "Group %s   %s   %s%s   automatic failover: %s\n", s.Group, d.level(!s.WriteOpen || s.Availability.Level == availability.Down), primary, version, ready)
+	cli.Linef(b, "Group %s   %s   %s%s   automatic failover: %s\n", s.Group, d.level(!s.WriteOpen || s.Availability.Level == availability.Down), primary, version, ready)
 	quorum := fmt.Sprintf("quorum of %d votes", s.Voters)
 	if s.Voters == 1 {
 		quorum = "quorum of 1 vote"
@@ -135,7 +136,7 @@ func (d dashboard) state(b *strings.Builder) {
 	if s.Primary == "" || !s.WriteOpen {
 		commits = "No writes, so no commits" // a stopped server waits for nobody, which is no lack of protection
 	}
-	_, _ = fmt.Fprintf(b, "%s   %s   epoch %d, timeline %d\n", commits, quorum, s.Epoch, s.Timeline)
+	cli.Linef(b, "%s   %s   epoch %d, timeline %d\n", commits, quorum, s.Epoch, s.Timeline)
 }
 
 // head prints what holds for the whole group.
@@ -146,19 +147,19 @@ func (d dashboard) head(b *strings.Builder) {
 		return
 	}
 	if s.Availability.Removed {
-		_, _ = fmt.Fprintf(b, "Group %s   this node was removed from it: what follows is what it saw last, epoch %d\n", s.Group, s.Epoch)
+		cli.Linef(b, "Group %s   this node was removed from it: what follows is what it saw last, epoch %d\n", s.Group, s.Epoch)
 	} else {
 		d.state(b)
 	}
 	if url := address(s.Replicas, func(r api.Replica) string { return r.Listener }); url != "" {
-		_, _ = fmt.Fprintf(b, "Connect  postgresql://%s/\n", url)
+		cli.Linef(b, "Connect  postgresql://%s/\n", url)
 	}
 	if url := address(s.Replicas, func(r api.Replica) string { return r.ReadOnly }); url != "" {
-		_, _ = fmt.Fprintf(b, "to read  postgresql://%s/\n", url)
+		cli.Linef(b, "to read  postgresql://%s/\n", url)
 	}
 	for _, line := range []struct{ about, text string }{
 		{"under way: failover, ", s.Operation},
-		{string(s.Node) + " confirms each commit once more while it is primary: ", s.LogWeakness},
+		{cli.Cell(string(s.Node)) + " confirms each commit once more while it is primary: ", s.LogWeakness},
 	} {
 		if line.text != "" {
 			writeWrapped(b, line.about, line.text)
@@ -199,7 +200,7 @@ func (d dashboard) members(b *strings.Builder) {
 		if host == "" {
 			host = r.Endpoint
 		}
-		_, _ = fmt.Fprintf(t, "%s%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", mark, r.Name, d.role(r), d.doing(r), host, d.synchronization(r), lag(r), d.failoverTo(r), d.note(r))
+		cli.Linef(t, "%s%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", mark, r.Name, d.role(r), d.doing(r), host, d.synchronization(r), lag(r), d.failoverTo(r), d.note(r))
 	}
 	_ = t.Flush()
 	b.WriteString("\n")

@@ -2,7 +2,6 @@ package groupcmd
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"slices"
 	"time"
@@ -79,17 +78,17 @@ func printHealth(w io.Writer, s api.Status) {
 	for _, r := range s.Replicas {
 		switch {
 		case r.Quarantine != "":
-			_, _ = fmt.Fprintf(w, "\n%s is under QUARANTINE: %s\n  coterie replica resume %s makes its copy anew; coterie replica resume %s --trust keeps it\n", r.Name, r.Quarantine, r.Name, r.Name)
+			cli.Linef(w, "\n%s is under QUARANTINE: %s\n  coterie replica resume %s makes its copy anew; coterie replica resume %s --trust keeps it\n", r.Name, r.Quarantine, r.Name, r.Name)
 		case r.Ill != "":
-			_, _ = fmt.Fprintf(w, "\n%s is ILL: %s\n", r.Name, r.Ill)
+			cli.Linef(w, "\n%s is ILL: %s\n", r.Name, r.Ill)
 		case r.Concern != "":
-			_, _ = fmt.Fprintf(w, "\n%s: %s (no failure at this FAILURE_CONDITION_LEVEL)\n", r.Name, r.Concern)
+			cli.Linef(w, "\n%s: %s (no failure at this FAILURE_CONDITION_LEVEL)\n", r.Name, r.Concern)
 		}
 		if r.NoVote != "" {
-			_, _ = fmt.Fprintf(w, "\n%s does not VOTE in the quorum: %s\n", r.Name, r.NoVote)
+			cli.Linef(w, "\n%s does not VOTE in the quorum: %s\n", r.Name, r.NoVote)
 		}
 		if r.StoodDown != "" {
-			_, _ = fmt.Fprintf(w, "\n%s gave up the leadership at %s\n  it does not do so again for now, nor is it chosen before others; coterie replica resume %s --trust forgets it\n",
+			cli.Linef(w, "\n%s gave up the leadership at %s\n  it does not do so again for now, nor is it chosen before others; coterie replica resume %s --trust forgets it\n",
 				r.Name, r.StoodDown, r.Name)
 		}
 	}

@@ -127,9 +127,9 @@ func (o *seedFlags) follow(c *cobra.Command, cl *api.Client, op seeding.Operatio
 		if line := seedLine(op); !o.json && line != said && line != "" {
 			said = line
 			if bar {
-				_, _ = fmt.Fprintf(out, "\r%s\x1b[K", cli.Printable(line))
+				_, _ = fmt.Fprintf(out, "\r%s\x1b[K", cli.Cell(line))
 			} else {
-				_, _ = fmt.Fprintln(cli.Out(c), line)
+				cli.Linef(cli.Out(c), "%s\n", line)
 			}
 		}
 		if retry.Sleep(c.Context(), every) != nil {

@@ -284,7 +284,7 @@ func showStatus(c *cobra.Command, cl *api.Client, o statusOptions) error {
 	case o.asJSON:
 		err = cli.PrintJSON(c, d)
 	case o.check:
-		_, err = fmt.Fprintln(cli.Out(c), d.verdict(down))
+		_, err = fmt.Fprintln(cli.Out(c), cli.Cell(d.verdict(down)))
 	case o.wide:
 		err = d.render(cli.Out(c))
 	default:
@@ -337,7 +337,7 @@ func watchStatus(c *cobra.Command, cl *api.Client, o statusOptions) error {
 		if err != nil {
 			_, _ = fmt.Fprintln(&page, err)
 		}
-		_, _ = fmt.Fprintf(&page, "\n%s; every second until Ctrl-C", time.Now().Format("15:04:05"))
+		cli.Linef(&page, "\n%s; every second until Ctrl-C", time.Now().Format("15:04:05"))
 		// The end of each line and the rest of the screen are cleared, instead of the whole screen, which would
 		// flicker.
 		text := strings.ReplaceAll(cli.Printable(page.String()), "\n", "\x1b[K\r\n")
@@ -365,13 +365,13 @@ func (d dashboard) render(w io.Writer) error {
 	if len(d.Databases) > 0 {
 		_, _ = fmt.Fprintln(t, "\nDATABASE\tREPLICA\tSYNCHRONIZATION\tFAILOVER READINESS")
 		for _, x := range d.Databases {
-			_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", x.Database, x.Replica, x.Sync, readiness(x.Ready))
+			cli.Linef(t, "%s\t%s\t%s\t%s\n", x.Database, x.Replica, x.Sync, readiness(x.Ready))
 		}
 	}
 	if len(d.Issues) > 0 {
 		_, _ = fmt.Fprintln(t, "\nSEVERITY\tPOLICY\tTARGET\tISSUE")
 		for _, x := range d.Issues {
-			_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", x.Severity, x.Policy, x.Target, x.Finding)
+			cli.Linef(t, "%s\t%s\t%s\t%s\n", x.Severity, x.Policy, x.Target, x.Finding)
 		}
 	}
 	if err := t.Flush(); err != nil {
@@ -379,12 +379,12 @@ func (d dashboard) render(w io.Writer) error {
 	}
 	switch {
 	case d.Unknown != "":
-		_, _ = fmt.Fprintf(w, "\ndatabases and issues are not known: %s\n", d.Unknown)
+		cli.Linef(w, "\ndatabases and issues are not known: %s\n", d.Unknown)
 	case len(d.Issues) == 0 && len(d.Availability.Problems) == 0 && !d.Draft:
 		_, _ = fmt.Fprintln(w, "\nno issues")
 	}
 	if k := d.Continuity; k != nil {
-		_, _ = fmt.Fprintf(w, "\nof the primary's %d sessions a planned failover would keep %d, the death of its node %d, of its PostgreSQL alone %d (coterie check continuity)\n", k.Sessions, k.Failover, k.Node, k.Server)
+		cli.Linef(w, "\nof the primary's %d sessions a planned failover would keep %d, the death of its node %d, of its PostgreSQL alone %d (coterie check continuity)\n", k.Sessions, k.Failover, k.Node, k.Server)
 	}
 	printHealth(w, d.Status)
 	return nil
@@ -414,10 +414,10 @@ func (d dashboard) printReplicas(w io.Writer) error {
 		}
 	}
 	if s.Draft {
-		_, _ = fmt.Fprintf(w, "no group yet: CREATE AVAILABILITY GROUP makes it, in coterie sql on %s\n", primary)
+		cli.Linef(w, "no group yet: CREATE AVAILABILITY GROUP makes it, in coterie sql on %s\n", primary)
 	}
-	_, _ = fmt.Fprintf(w, "group %s   primary %s   epoch %d %s   timeline %d\n", s.Group, primary, s.Epoch, s.Phase, s.Timeline)
-	_, _ = fmt.Fprintf(w, "quorum %s (%s)   commits wait for %s   automatic failover: %s\n", quorum, votes, s.WaitsFor, s.FailoverReady)
+	cli.Linef(w, "group %s   primary %s   epoch %d %s   timeline %d\n", s.Group, primary, s.Epoch, s.Phase, s.Timeline)
+	cli.Linef(w, "quorum %s (%s)   commits wait for %s   automatic failover: %s\n", quorum, votes, s.WaitsFor, s.FailoverReady)
 	printBlocked(w, s.Availability)
 	printUnderWay(w, s)
 	t := tabwriter.NewWriter(w, 2, 8, 3, ' ', 0)
@@ -444,7 +444,7 @@ func (d dashboard) printReplicas(w io.Writer) error {
 			sync += " (" + string(r.Join) + ")"
 		}
 		ready, loss, recovery := d.estimates(string(r.Name))
-		_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", name, role, sync, mode, r.FailoverMode, pos, lag, ready, loss, recovery, r.Connected, now)
+		cli.Linef(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", name, role, sync, mode, r.FailoverMode, pos, lag, ready, loss, recovery, r.Connected, now)
 	}
 	return t.Flush()
 }
@@ -452,20 +452,20 @@ func (d dashboard) printReplicas(w io.Writer) error {
 // printUnderWay prints what is done to the group now, and that commits are confirmed once more.
 func printUnderWay(w io.Writer, s api.Status) {
 	if s.LogWeakness != "" {
-		_, _ = fmt.Fprintf(w, "%s confirms each commit once more while it is primary: %s\n", s.Node, s.LogWeakness)
+		cli.Linef(w, "%s confirms each commit once more while it is primary: %s\n", s.Node, s.LogWeakness)
 	}
 	if s.Operation != "" {
-		_, _ = fmt.Fprintf(w, "under way: failover, %s\n", s.Operation)
+		cli.Linef(w, "under way: failover, %s\n", s.Operation)
 	}
 	if s.Rotation != nil {
-		_, _ = fmt.Fprintf(w, "under way: rotation of the certificate authority, %s\n", describeRotation(*s.Rotation))
+		cli.Linef(w, "under way: rotation of the certificate authority, %s\n", describeRotation(*s.Rotation))
 	}
 }
 
 // printBlocked prints a line if no commit is acknowledged.
 func printBlocked(w io.Writer, r availability.Report) {
 	if r.Blocked {
-		_, _ = fmt.Fprintf(w, "NO COMMIT IS ACKNOWLEDGED, for %s: %s\n", availability.Age(time.Duration(r.BlockedSeconds*float64(time.Second))), r.Because)
+		cli.Linef(w, "NO COMMIT IS ACKNOWLEDGED, for %s: %s\n", availability.Age(time.Duration(r.BlockedSeconds*float64(time.Second))), r.Because)
 	}
 }
 

@@ -127,6 +127,27 @@ func TestStatusText(t *testing.T) {
 	}
 }
 
+// TestNamesStayInTheirLine checks that no name, and no text of a server, makes a line or a column of a status, also by
+// characters that are not seen.
+func TestNamesStayInTheirLine(t *testing.T) {
+	t.Parallel()
+	a := clitest.NewAgent(t)
+	s := threeNodes()
+	const fake = "x\nn9\tPRIMARY\u202e\u2028y"
+	s.Replicas[1].Because, s.WaitsFor, s.Operation = fake, fake, fake
+	s.Replicas[1].Concern, s.Replicas[0].Listener = fake, fake
+	a.SetStatus(s)
+	answerViews(a)
+	a.OnSQL("dm_hadr_database_replica_cluster_states", []string{"database_name", "replica", "sync", "ready"}, []any{fake, "n2", "SYNCHRONIZED", true})
+	a.OnSQL("FROM coterie.policies", []string{"severity", "policy", "target", "finding"}, []any{"Critical", "P", fake, fake})
+	for _, how := range [][]string{{"--wide"}, {}, {"--check"}} {
+		r := clitest.Run(t, Status(), a.Layout.Dir, how...)
+		if line(r.Out, "n9") != "" || strings.ContainsAny(r.Out, "\u202e\u2028") || line(r.Out, "n2")+line(r.Out, "*")+line(r.Out, "healthy") == "" {
+			t.Errorf("%v:\n%s", how, r.Out)
+		}
+	}
+}
+
 // TestStatusNamesRelaxedDefaults checks that the status says whose commits a failover loses, once for all nodes.
 func TestStatusNamesRelaxedDefaults(t *testing.T) {
 	t.Parallel()

@@ -122,7 +122,7 @@ func sayUp(c *cobra.Command, l *lab.Lab, took time.Duration) {
 
 func sayByHand(c *cobra.Command, l *lab.Lab) error {
 	w := c.OutOrStdout()
-	_, _ = fmt.Fprintf(w, "An empty lab is in %s. Form its group by hand, each node in a terminal of its own; every TOKEN works once:\n\n", l.Dir())
+	cli.Linef(w, "An empty lab is in %s. Form its group by hand, each node in a terminal of its own; every TOKEN works once:\n\n", l.Dir())
 	for _, line := range l.ByHand() {
 		_, _ = fmt.Fprintln(w, line)
 	}
@@ -169,7 +169,7 @@ func printLab(c *cobra.Command, l *lab.Lab, asJSON bool) error {
 		return cli.PrintJSON(c, s)
 	}
 	w := c.OutOrStdout()
-	_, _ = fmt.Fprint(w, headLine(s), "\n\n")
+	cli.Linef(w, "%s\n\n", headLine(s))
 	t := tabwriter.NewWriter(w, 2, 8, 3, ' ', 0)
 	_, _ = fmt.Fprintln(t, "NODE\tROLE\tSYNCHRONIZATION\tCONNECTED\tPROCESSES\tAGENT\tKEEPER\tPOSTGRES\tNOW")
 	for _, r := range append(s.Replicas, s.Witnesses...) {
@@ -177,20 +177,20 @@ func printLab(c *cobra.Command, l *lab.Lab, asJSON bool) error {
 		if r.Listener == nil {
 			sync, role = "-", "witness"
 		}
-		_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.Name, role, sync, r.Connected, r.State, pid(r.PIDs.Agent), pid(r.PIDs.Keeper),
+		cli.Linef(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.Name, role, sync, r.Connected, r.State, pid(r.PIDs.Agent), pid(r.PIDs.Keeper),
 			pid(r.PIDs.Postgres), r.Now+nodeFaults(r))
 	}
 	if err := t.Flush(); err != nil {
 		return err
 	}
-	_, _ = fmt.Fprintf(w, "\nread-write  %s\nread-only   %s\n", s.Listener.ReadWrite, s.Listener.ReadOnly)
+	cli.Linef(w, "\nread-write  %s\nread-only   %s\n", s.Listener.ReadWrite, s.Listener.ReadOnly)
 	for _, r := range s.Replicas {
 		if r.Console != "" && r.AgentAnswers {
-			_, _ = fmt.Fprintf(w, "console     %s in a browser, with user and password of the lines above\n", r.Console)
+			cli.Linef(w, "console     %s in a browser, with user and password of the lines above\n", r.Console)
 			break
 		}
 	}
-	_, _ = fmt.Fprintf(w, "nodes are in %s\n", s.Dir)
+	cli.Linef(w, "nodes are in %s\n", s.Dir)
 	return printNetwork(w, s)
 }
 
@@ -260,7 +260,7 @@ func labLogs() *cobra.Command {
 					_ = e.Encode(line) // standard output is closed when this fails
 					return
 				}
-				_, _ = fmt.Fprintf(w, "%s %s: %s\n", line.Node, line.File, line.Line)
+				_, _ = fmt.Fprintf(w, "%s %s: %s\n", line.Node, line.File, cli.Printable(line.Line))
 			})
 		},
 	}

@@ -1,7 +1,6 @@
 package maintenancecmd
 
 import (
-	"fmt"
 	"strings"
 	"time"
 
@@ -76,15 +75,15 @@ func show(c *cobra.Command, s api.Status, asJSON bool) error {
 		return cli.PrintJSON(c, now)
 	}
 	if s.Maintenance != nil {
-		_, _ = fmt.Fprintf(cli.Out(c), "%s: automatic failover is off for maintenance %s\n", s.Group, s.Maintenance)
+		cli.Linef(cli.Out(c), "%s: automatic failover is off for maintenance %s\n", s.Group, s.Maintenance)
 	}
 	for _, r := range s.Replicas {
 		if r.Maintenance != nil {
-			_, _ = fmt.Fprintf(cli.Out(c), "%s: out of routing, and no target of failovers, %s\n", r.Name, r.Maintenance)
+			cli.Linef(cli.Out(c), "%s: out of routing, and no target of failovers, %s\n", r.Name, r.Maintenance)
 		}
 	}
 	if s.Maintenance == nil && len(now.Replicas) == 0 {
-		_, _ = fmt.Fprintf(cli.Out(c), "%s: no maintenance is under way\n", s.Group)
+		cli.Linef(cli.Out(c), "%s: no maintenance is under way\n", s.Group)
 	}
 	return nil
 }

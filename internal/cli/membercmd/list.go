@@ -43,7 +43,7 @@ func list() *cobra.Command {
 			w := tabwriter.NewWriter(cli.Out(c), 0, 0, 3, ' ', 0)
 			_, _ = fmt.Fprintln(w, "MEMBER\tKIND\tROLE\tVOTE\tENDPOINT\tSTATE")
 			for _, e := range all {
-				_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", cli.Printable(string(e.Name)), e.Kind, e.Role, cli.Printable(e.Vote), cli.Printable(e.Endpoint), e.State)
+				cli.Linef(w, "%s\t%s\t%s\t%s\t%s\t%s\n", e.Name, e.Kind, e.Role, e.Vote, e.Endpoint, e.State)
 			}
 			if err := w.Flush(); err != nil {
 				return err

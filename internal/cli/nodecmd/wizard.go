@@ -62,7 +62,7 @@ var errNoAnswer = errors.New("the answers ended before the questions; nothing wa
 // ask repeats the question until accept takes the answer. An empty answer means the default.
 func (w *wizard) ask(question, otherwise string, accept func(string) error) (string, error) {
 	for {
-		_, _ = fmt.Fprintf(w.out, "%s [%s]: ", question, otherwise)
+		cli.Linef(w.out, "%s [%s]: ", question, otherwise)
 		if !w.in.Scan() {
 			return "", errors.Join(w.in.Err(), errNoAnswer)
 		}
@@ -80,7 +80,7 @@ func (w *wizard) ask(question, otherwise string, accept func(string) error) (str
 		if err == nil {
 			return a, nil
 		}
-		_, _ = fmt.Fprintf(w.out, "  %v\n", err)
+		cli.Linef(w.out, "  %v\n", err)
 	}
 }
 
@@ -105,7 +105,7 @@ func inRange(least, most int) func(string) error {
 }
 
 // page prints the heading of a page.
-func (w *wizard) page(n int, title string) { _, _ = fmt.Fprintf(w.out, "\n%d. %s\n", n, title) }
+func (w *wizard) page(n int, title string) { cli.Linef(w.out, "\n%d. %s\n", n, title) }
 
 // plan asks all questions and returns the plan. self is the name of this node.
 func (w *wizard) plan(self string) (p plan, err error) {
@@ -140,7 +140,7 @@ func (w *wizard) plan(self string) (p plan, err error) {
 	}
 	w.page(4, "Replicas")
 	p.replicas = []plannedReplica{{name: self, mode: ag.SynchronousCommit, failover: ag.Automatic}}
-	_, _ = fmt.Fprintf(w.out, "%s is the first: SYNCHRONOUS_COMMIT, AUTOMATIC\n", self)
+	cli.Linef(w.out, "%s is the first: SYNCHRONOUS_COMMIT, AUTOMATIC\n", self)
 	for err == nil && len(p.replicas) < 10 {
 		host := text("Host of the next node, none to end", "none", anything)
 		if host == "" {
@@ -295,10 +295,10 @@ func (w *wizard) validate(ctx context.Context, dir string, p plan, ports []strin
 		if !w.tty {
 			colour, mark = "", ""
 		}
-		_, _ = fmt.Fprintf(w.out, "  %s%-8s%s %s: %s\n", colour, f.Level, mark, f.Area, f.What)
+		cli.Linef(w.out, "  %s%-8s%s %s: %s\n", colour, f.Level, mark, f.Area, f.What)
 		for _, more := range []string{f.Why, f.Run} {
 			if more != "" {
-				_, _ = fmt.Fprintf(w.out, "           %s\n", more)
+				cli.Linef(w.out, "           %s\n", more)
 			}
 		}
 	}

@@ -3,6 +3,7 @@ package sqlrun
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"net"
 	"net/http"
 	"os"
@@ -12,7 +13,26 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/coteriedb/coterie/internal/admin/api"
+	"github.com/coteriedb/coterie/internal/admin/console"
 )
+
+// TestValuesStayInTheirCell holds that a name with a line break or a tab makes no line and no column of a table, and is
+// as it was in JSON.
+func TestValuesStayInTheirCell(t *testing.T) {
+	const name = "a\nn1  PRIMARY\t\u202e"
+	r := console.Result{Columns: []console.Column{{Name: "database"}, {Name: "n"}}, Rows: [][]any{{name, 1}}}
+	var out bytes.Buffer
+	c := &cobra.Command{}
+	c.SetOut(&out)
+	if err := (Printer{C: c}).Print(r); err != nil || out.String() != "DATABASE                N\na\\nn1  PRIMARY\\t\\u202e  1\n" {
+		t.Errorf("%v: %q", err, out.String())
+	}
+	out.Reset()
+	var rows []map[string]any
+	if err := (Printer{C: c, JSON: true}).Print(r); err != nil || json.Unmarshal(out.Bytes(), &rows) != nil || rows[0]["database"] != name {
+		t.Errorf("%v: %q", err, out.String())
+	}
+}
 
 // TestErrorsAreShownPrintable holds that a name in an error, which a client of the group has chosen, is escaped where a
 // person types statements.

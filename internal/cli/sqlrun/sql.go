@@ -254,15 +254,23 @@ func (p Printer) Print(r console.Result) error {
 	}
 	r = without(r, p.ForJSON)
 	t := tabwriter.NewWriter(cli.Out(p.C), 2, 8, 2, ' ', 0)
-	heading := strings.Join(headings(r), "\t")
+	heading := row(headings(r))
 	if !p.names {
 		heading = strings.ToUpper(strings.ReplaceAll(heading, "_", " "))
 	}
 	_, _ = fmt.Fprintln(t, heading)
-	for _, row := range r.Rows {
-		_, _ = fmt.Fprintln(t, strings.Join(cells(row), "\t"))
+	for _, values := range r.Rows {
+		_, _ = fmt.Fprintln(t, row(cells(values)))
 	}
 	return t.Flush()
+}
+
+// row returns the line of a table. A value with a line break or a tab stays in its cell.
+func row(values []string) string {
+	for i, v := range values {
+		values[i] = cli.Cell(v)
+	}
+	return strings.Join(values, "\t")
 }
 
 // without returns the result without the column of that name, if it has one.

@@ -306,12 +306,12 @@ func (x *upgrading) show(u major.Upgrade) error {
 	if dir := majors.Left(x.layout, u); dir != "" {
 		s.Next = "the group goes on with the old cluster, but " + dir + " of the new one could not be removed: see log/agent.log for the reason; the next start of the agent tries again"
 	}
-	_, _ = fmt.Fprintf(w, "%s   from PostgreSQL %s to %s, asked for %s\n", s.Phase, s.From, s.To, s.Asked.Local().Format(time.DateTime))
+	cli.Linef(w, "%s   from PostgreSQL %s to %s, asked for %s\n", s.Phase, s.From, s.To, s.Asked.Local().Format(time.DateTime))
 	if s.Phase == major.Copying && s.Progress != "" {
-		_, _ = fmt.Fprintln(w, s.Progress)
+		cli.Linef(w, "%s\n", s.Progress)
 	}
 	if s.Why != "" {
-		_, _ = fmt.Fprintf(w, "because %s\n", s.Why)
+		cli.Linef(w, "because %s\n", s.Why)
 	}
 	if line := returns(u); line != "" {
 		_, _ = fmt.Fprintln(w, line)
@@ -319,7 +319,7 @@ func (x *upgrading) show(u major.Upgrade) error {
 	if underWay(u) && x.idle() {
 		s.Next = "no agent runs: start it, and it goes on: coterie agent --node " + x.layout.Dir
 	}
-	_, _ = fmt.Fprintf(w, "%s\n", s.Next)
+	cli.Linef(w, "%s\n", s.Next)
 	return nil
 }
 
@@ -401,17 +401,17 @@ func remaining(u major.Upgrade) []string {
 // print prints a plan.
 func (x *upgrading) print(p api.MajorPlan) {
 	w := cli.Out(x.c)
-	_, _ = fmt.Fprintf(w, "from   PostgreSQL %s in %s, %s of data\n", p.From.Version, p.From.Data, units.Bytes(p.Size))
-	_, _ = fmt.Fprintf(w, "to     PostgreSQL %s in %s, by %s, %s free\n", cmp.Or(p.To.Version, fmt.Sprint(p.To.Major)), p.To.Data, p.Mode, units.Bytes(p.Free))
-	_, _ = fmt.Fprintf(w, "outage about %v without writes, more with very many tables\n", p.Outage.Round(time.Second))
+	cli.Linef(w, "from   PostgreSQL %s in %s, %s of data\n", p.From.Version, p.From.Data, units.Bytes(p.Size))
+	cli.Linef(w, "to     PostgreSQL %s in %s, by %s, %s free\n", cmp.Or(p.To.Version, fmt.Sprint(p.To.Major)), p.To.Data, p.Mode, units.Bytes(p.Free))
+	cli.Linef(w, "outage about %v without writes, more with very many tables\n", p.Outage.Round(time.Second))
 	for i, s := range p.Steps {
-		_, _ = fmt.Fprintf(w, "%d. %s\n", i+1, s)
+		cli.Linef(w, "%d. %s\n", i+1, s)
 	}
 	for _, n := range p.Notes {
-		_, _ = fmt.Fprintf(w, "note: %s\n", n)
+		cli.Linef(w, "note: %s\n", n)
 	}
 	for _, o := range p.Obstacles {
-		_, _ = fmt.Fprintf(w, "obstacle: %s\n", o)
+		cli.Linef(w, "obstacle: %s\n", o)
 	}
 }
 

@@ -6,12 +6,15 @@ import (
 	"io"
 	"slices"
 	"strings"
+
+	"github.com/coteriedb/coterie/internal/lib/termtext"
 )
 
-// printer writes a report and ignores write errors, because the report goes to a person's terminal.
+// printer writes a report, each value in its line, and ignores write errors, because the report goes to a person's
+// terminal.
 type printer struct{ w io.Writer }
 
-func (p printer) line(format string, a ...any) { _, _ = fmt.Fprintf(p.w, format+"\n", a...) }
+func (p printer) line(format string, a ...any) { termtext.Linef(p.w, format+"\n", a...) }
 
 func (p printer) fact(name, value string) {
 	p.line("  %-14s %s", name, cmp.Or(value, "none"))
