@@ -8,12 +8,17 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
+	"os/signal"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/coteriedb/coterie/internal/node/events"
 )
@@ -188,6 +193,54 @@ func TestACommandThatDoesNotEnd(t *testing.T) {
 	running.Wait()
 	if got := r.Counts(); got.Failed != 1 || got.Done != 0 {
 		t.Errorf("%+v", got)
+	}
+}
+
+// TestAFileSystemThatHangs holds that a command which hangs while it is executed is given up, and that the agent goes
+// on meanwhile: its garbage is collected, which stops every goroutine.
+func TestAFileSystemThatHangs(t *testing.T) {
+	dir := directory(t, map[string]string{"hangs": "exit 0"})
+	file, err := os.Open(filepath.Join(dir, "hangs"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = file.Close() }()
+	asked := make(chan os.Signal, 1)
+	signal.Notify(asked, syscall.SIGIO)
+	defer signal.Stop(asked)
+	if _, err := unix.FcntlInt(file.Fd(), unix.F_SETLEASE, unix.F_WRLCK); err != nil {
+		t.Skip("NOT RUN: the file system has no leases:", err)
+	}
+	release := sync.OnceFunc(func() { _, _ = unix.FcntlInt(file.Fd(), unix.F_SETLEASE, unix.F_UNLCK) })
+	defer release()
+	r := New(dir, os.Getuid(), quiet, slog.New(slog.DiscardHandler))
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	told := make(chan struct{})
+	go func() {
+		defer close(told)
+		r.tell(ctx, events.Event{})
+	}()
+	select {
+	case <-asked: // who executes the file waits for the lease now, as for a file server
+	case <-time.After(patience):
+		t.Fatal("it is not executed")
+	}
+	began := time.Now()
+	runtime.GC()
+	if took := time.Since(began); took > 10*time.Second {
+		t.Errorf("the agent stood still for %v", took)
+	}
+	stop()
+	<-told
+	if took := time.Since(began); took > 20*time.Second || r.Counts() != (Counts{Failed: 1}) {
+		t.Errorf("%v, %+v", took, r.Counts())
+	}
+	release()
+	for end := time.Now().Add(patience); r.Counts().Done == 0; time.Sleep(10 * time.Millisecond) {
+		if r.tell(t.Context(), events.Event{}); time.Now().After(end) {
+			t.Fatal("it is not run again after its file system answers")
+		}
 	}
 }
 

@@ -12,7 +12,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -28,7 +27,13 @@ const (
 	commandTime = 10 * time.Second
 	lookEvery   = time.Second
 	pipeTime    = time.Second
+	stuckTime   = 2 * time.Second // for how long one that was killed, or a directory that is read, is waited for
 )
+
+// start is what starts a command, in its directory: $0 and $1. The agent itself neither enters the directory nor
+// executes the file: while a new process does that, the Go runtime cannot stop the other goroutines of this one, so
+// that a file system which hangs would have the whole agent hang at the next collection of garbage.
+const start = `cd "$1" && unset PWD OLDPWD SHLVL && exec "$0"`
 
 // Runner runs the commands. Make it with New.
 type Runner struct {
@@ -39,12 +44,13 @@ type Runner struct {
 
 	waiting chan events.Event
 	counts  struct{ done, failed, dropped atomic.Uint64 }
+	stuck   map[string]chan struct{} // by its name, a command that did not end when it was killed; closed when it has
 }
 
 // New returns a runner of the commands in dir, which owner runs, for what list returns from now on: what the node
 // remembers, from memory, the oldest first.
 func New(dir string, owner int, list func() []events.Event, log *slog.Logger) *Runner {
-	r := &Runner{dir: dir, owner: owner, log: log, waiting: make(chan events.Event, maxWaiting)}
+	r := &Runner{dir: dir, owner: owner, log: log, waiting: make(chan events.Event, maxWaiting), stuck: map[string]chan struct{}{}}
 	if _, err := List(dir, owner); !errors.Is(err, fs.ErrNotExist) {
 		r.feed = events.NewFeed(list)
 	}
@@ -59,17 +65,24 @@ func (r *Runner) Counts() Counts {
 	return Counts{r.counts.done.Load(), r.counts.failed.Load(), r.counts.dropped.Load()}
 }
 
-// Run runs the commands for what has happened since New, until ctx is done; it kills one that runs then. Where there
-// was no directory there is nothing to do.
+// Run runs the commands for what has happened since New, until ctx is done; it kills one that runs then. It does not
+// wait for a file system that hangs. Where there was no directory there is nothing to do.
 func (r *Runner) Run(ctx context.Context) error {
 	if r.feed == nil {
 		<-ctx.Done()
 		return nil
 	}
-	var working sync.WaitGroup
-	working.Go(func() { r.work(ctx) })
-	defer working.Wait()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		r.work(ctx)
+	}()
 	retry.Every(ctx, lookEvery, r.look)
+	select {
+	case <-ended:
+	case <-time.After(2 * stuckTime):
+		r.log.Warn("hooks.d does not answer, and is not waited for", "directory", r.dir)
+	}
 	return nil
 }
 
@@ -130,23 +143,57 @@ func (r *Runner) tell(ctx context.Context, e events.Event) {
 func (r *Runner) execute(ctx context.Context, name string, e events.Event, input []byte) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, commandTime, errors.New("it took longer than "+commandTime.String()))
 	defer cancel()
-	c := exec.CommandContext(ctx, filepath.Join(r.dir, name))
-	c.Dir, c.WaitDelay = r.dir, pipeTime
+	if former := r.stuck[name]; former != nil {
+		select {
+		case <-former:
+			delete(r.stuck, name)
+		default:
+			return errors.New("its run for an earlier event was killed and has not ended: the file system of the command, or of what it uses, hangs")
+		}
+	}
+	c := exec.CommandContext(ctx, "/bin/sh", "-c", start, filepath.Join(r.dir, name), r.dir)
+	c.WaitDelay = pipeTime
 	c.Env = []string{"PATH=/usr/local/bin:/usr/bin:/bin", "LANG=C.UTF-8", "COTERIE_GROUP=" + plain(e.Group), "COTERIE_MEMBER=" + plain(e.Node), "COTERIE_EVENT=" + plain(e.Kind)}
 	c.Stdin = bytes.NewReader(input)
 	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	c.Cancel = func() error { return syscall.Kill(-c.Process.Pid, syscall.SIGKILL) }
-	err := c.Start()
-	if err == nil {
-		// The agent's own score, which it would inherit, has the kernel end PostgreSQL before it when memory runs out.
-		_ = os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", c.Process.Pid), []byte("0"), 0)
-		err = c.Wait()
-		_ = syscall.Kill(-c.Process.Pid, syscall.SIGKILL) // what it left running; usually nothing
+	if err := c.Start(); err != nil {
+		return err
 	}
+	// The agent's own score, which it would inherit, has the kernel end PostgreSQL before it when memory runs out.
+	_ = os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", c.Process.Pid), []byte("0"), 0)
+	err := r.wait(ctx, name, c)
+	_ = syscall.Kill(-c.Process.Pid, syscall.SIGKILL) // what it left running; usually nothing
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
+	var exit *exec.ExitError
+	if errors.As(err, &exit) && (exit.ExitCode() == 126 || exit.ExitCode() == 127) {
+		return fmt.Errorf("%w, as of a program that cannot be started: look at its first line", err)
+	}
 	return err
+}
+
+// wait waits for the end of a command. One that was killed, and does not end because the kernel waits for a file
+// system, is left to itself, and its name is remembered.
+func (r *Runner) wait(ctx context.Context, name string, c *exec.Cmd) error {
+	var err error
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		err = c.Wait()
+	}()
+	select {
+	case <-ended:
+		return err
+	case <-ctx.Done():
+	}
+	select {
+	case <-ended:
+	case <-time.After(stuckTime):
+		r.stuck[name] = ended
+	}
+	return context.Cause(ctx)
 }
 
 // plain returns a text without bytes that end it or a line.
