@@ -44,7 +44,7 @@ func (a *Agent) jobOf(v ag.View, act ag.Action) (job, bool) {
 	case ag.Stop:
 		return job{"stop", e, stopBudget, a.stopStuck}, true
 	case ag.Promote:
-		return job{"promote", act.Epoch, promoteBudget, func(ctx context.Context) (func(), error) { return a.promote(ctx, act, v.Local.Position) }}, true
+		return job{"promote", act.Epoch, promoteBudget, a.promotion(v, act)}, true
 	case ag.SetSync:
 		return job{"sync", e, syncBudget, func(ctx context.Context) (func(), error) { return a.setSync(ctx, v, act.Sync) }}, true
 	case ag.ProveSync:
@@ -245,8 +245,9 @@ func (a *Agent) endStreams(ctx context.Context, members []ag.ReplicaID) {
 	}
 }
 
-// promote carries out ag.Promote, whose doc states the order. at is where the log ends.
-func (a *Agent) promote(ctx context.Context, act ag.Promote, at ag.Position) (func(), error) {
+// promote carries out ag.Promote, whose doc states the order. from is where the chosen log ends, and at where it ends
+// here.
+func (a *Agent) promote(ctx context.Context, act ag.Promote, from, at ag.Position) (func(), error) {
 	if !a.checked.Load() { // it may be older than the copy that was chosen
 		return nil, errNotChecked
 	}
@@ -273,11 +274,11 @@ func (a *Agent) promote(ctx context.Context, act ag.Promote, at ag.Position) (fu
 	}
 	fault.Point("promote.sealed") // older sources are closed; readers are still here
 	a.cfg.Sessions.CloseReaders("this replica is being promoted; the readers' place is on a secondary")
-	a.showProgress("protecting")
-	if !a.preset.Is(ctx, act.Epoch, act.Sync) {
-		if err := a.preset.Put(ctx, act.Epoch, act.Sync); err != nil {
-			return nil, fmt.Errorf("put the synchronous setting in force before promotion: %w", err)
-		}
+	if err := a.replayRest(ctx, from); err != nil {
+		return nil, err
+	}
+	if err := a.protect(ctx, act); err != nil {
+		return nil, err
 	}
 	fault.Point("promote.protected") // PostgreSQL has the synchronous setting; the keeper is not armed
 	a.showProgress("arming")

@@ -284,6 +284,35 @@ func (a *Agent) noSeal(ans sealAnswer) {
 	a.log.Log(context.Background(), level, "no seal", "member", ans.member, "epoch", ans.epoch, "again_in", u.pause, "err", ans.err)
 }
 
+// promotion returns a job that promotes this node's server.
+func (a *Agent) promotion(v ag.View, act ag.Promote) func(context.Context) (func(), error) {
+	from, at := v.Record.Epoch.From, v.Local.Position
+	return func(ctx context.Context) (func(), error) { return a.promote(ctx, act, from, at) }
+}
+
+// replayRest has the chosen server replay the rest of its log BEFORE the keeper gets a deadline for it. The claim is
+// renewed only when replay moves, and one record may take longer than the lease. Without a deadline another candidate
+// may bid more meanwhile; with one the server would be killed, and begin again where it began, each time.
+func (a *Agent) replayRest(ctx context.Context, end ag.Position) error {
+	a.showProgress("replaying")
+	if err := a.cfg.Instance.CatchUp(ctx, end.LSN); err != nil {
+		return fmt.Errorf("replay before the promotion: %w", err)
+	}
+	return nil
+}
+
+// protect puts the setting in force with which the epoch of a promotion begins.
+func (a *Agent) protect(ctx context.Context, act ag.Promote) error {
+	a.showProgress("protecting")
+	if a.preset.Is(ctx, act.Epoch, act.Sync) {
+		return nil
+	}
+	if err := a.preset.Put(ctx, act.Epoch, act.Sync); err != nil {
+		return fmt.Errorf("put the synchronous setting in force before promotion: %w", err)
+	}
+	return nil
+}
+
 // PrepareTakeover answers the primary that prepares a planned failover to this node; the endpoint calls it. It puts the
 // synchronous setting of the next epoch before the server now. In recovery the setting has no effect, and the promotion
 // need not wait for it.

@@ -119,6 +119,26 @@ func TestSealDoesNotWaitForReplay(t *testing.T) {
 	})
 }
 
+// TestLongReplayEndsNoServer holds that a failover comes to its end where both copies that may lead have a record to
+// replay that takes longer than any lease. A server with a deadline would be killed for it, and begin again, for good.
+func TestLongReplayEndsNoServer(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		l.write("a")
+		l.Node("b").SlowReplay(30 * time.Second)
+		l.Node("c").SlowReplay(30 * time.Second)
+		l.kill("a")
+		next := l.leader(time.Minute, "a")
+		l.write(next)
+		for _, id := range []ag.ReplicaID{"b", "c"} {
+			if f := l.Node(id).State().Fences; len(f) > 0 {
+				t.Errorf("%s: %v", id, f)
+			}
+		}
+		l.start("a")
+		l.formed(next, time.Minute)
+	})
+}
+
 func TestSealOfAMemberWhoseServerIsDown(t *testing.T) {
 	inBubble(t, func(l *lab) {
 		l.Node("b").Fail("start", errors.New("no"))

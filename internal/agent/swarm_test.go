@@ -30,7 +30,7 @@ func (l *lab) swarm(r *rand.Rand) {
 	for i := range 25 {
 		id := l.ids[r.IntN(len(l.ids))]
 		n := l.Node(id)
-		switch r.IntN(15) {
+		switch r.IntN(16) {
 		case 0, 1:
 			l.Isolate(id, true)
 		case 2, 3:
@@ -59,6 +59,8 @@ func (l *lab) swarm(r *rand.Rand) {
 			} else if back[id]() {
 				l.start(id)
 			}
+		case 15:
+			n.SlowReplay(time.Duration(r.IntN(12)) * time.Second)
 		}
 		for range r.IntN(20) {
 			_ = l.WriteWithin(l.ids[r.IntN(len(l.ids))], time.Duration(1+r.IntN(300))*time.Millisecond)
@@ -67,6 +69,7 @@ func (l *lab) swarm(r *rand.Rand) {
 	}
 	for _, id := range l.ids {
 		l.Node(id).Hang(false)
+		l.Node(id).SlowReplay(0)
 		l.Isolate(id, false)
 		if l.ends[id] == nil {
 			l.start(id)

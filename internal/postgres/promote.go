@@ -17,6 +17,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/fault"
 	"github.com/coteriedb/coterie/internal/lib/retry"
 	"github.com/coteriedb/coterie/internal/postgres/programs"
+	"github.com/coteriedb/coterie/internal/postgres/session"
 )
 
 // ErrTimeline means that a promotion did not, or could not, take the requested timeline id. If the server has left
@@ -107,12 +108,71 @@ func createEmpty(path string) error {
 	return errors.Join(err, f.Close())
 }
 
+// catchUpStill is for how long a server waits for WAL that it does not have, and replays nothing, until it is taken for
+// having replayed all that it can.
+const catchUpStill = time.Second
+
+// CatchUp waits until the server in recovery has replayed what it has: up to end, and whatever it finds behind that.
+// Records that the server cannot read are not waited for, and a pause is ended. PostgreSQL replays all of that before
+// it leaves recovery. That may take hours, and one record minutes. A server that is killed meanwhile begins again at
+// its last restartpoint, so this is waited for BEFORE the server gets a deadline.
+func (i *Instance) CatchUp(ctx context.Context, end ag.LSN) error {
+	var last ag.LSN
+	for still := time.Now(); ; {
+		r, err := i.replay(ctx)
+		switch {
+		case err != nil:
+			return fmt.Errorf("wait for replay up to %s: %w", end, err)
+		case !r.recovery:
+			return nil
+		case r.at != last || !r.waits:
+			last, still = r.at, time.Now()
+		}
+		if r.waits && (r.at >= end || time.Since(still) >= catchUpStill) {
+			return nil
+		}
+		if err := retry.Sleep(ctx, pollInterval); err != nil {
+			return fmt.Errorf("replayed up to %s of %s: %w", r.at, end, err)
+		}
+	}
+}
+
+// replaying is where the replay of a server is.
+type replaying struct {
+	recovery bool
+	at       ag.LSN
+	waits    bool // for WAL that it does not have
+}
+
+const replayQuery = `
+SELECT r.yes, pg_last_wal_replay_lsn()::text, CASE WHEN r.yes THEN pg_is_wal_replay_paused() ELSE false END,
+       EXISTS (SELECT FROM pg_stat_activity WHERE backend_type = 'startup' AND (wait_event LIKE 'RecoveryWal%' OR wait_event = 'RecoveryRetrieveRetryInterval'))
+FROM (SELECT pg_is_in_recovery() AS yes) r`
+
+// replay looks where the replay of the server is, and has one that is paused go on.
+func (i *Instance) replay(ctx context.Context) (r replaying, err error) {
+	ctx, cancel := context.WithTimeout(ctx, session.Limit)
+	defer cancel()
+	err = i.main.Do(ctx, func(c *pgx.Conn) error {
+		r = replaying{}
+		var paused bool
+		if err := c.QueryRow(ctx, replayQuery).Scan(&r.recovery, lsn(&r.at), &paused, &r.waits); err != nil || !paused {
+			return err
+		}
+		r.waits = false
+		_, err := c.Exec(ctx, "SELECT pg_wal_replay_resume()")
+		return err
+	})
+	return r, err
+}
+
 // leaveRecovery requests promotion and waits for its end. It does not use the wait of pg_promote, which polls ten times
-// a second. kept is the number after the last transaction that was replayed before. The server replays what it has
-// before it is promoted, so waiting for that first takes no time. Its promotion would end a pause, too.
+// a second. It leaves the session to others between two looks: the server is observed meanwhile. kept is the number
+// after the last transaction that was replayed before. The server replays what it has before it is promoted, so waiting
+// for that first takes no time. Its promotion would end a pause, too.
 func (i *Instance) leaveRecovery(ctx context.Context, o Observation) (kept uint64, err error) {
 	err = i.main.Do(ctx, func(c *pgx.Conn) error {
-		sent, recovery := false, true
+		sent := false
 		if o.ReplayPaused {
 			_, _ = c.Exec(ctx, "SELECT pg_wal_replay_resume()") // fails once it is being promoted
 		}
@@ -128,18 +188,17 @@ func (i *Instance) leaveRecovery(ctx context.Context, o Observation) (kept uint6
 		if !sent {
 			return errors.New("the postmaster could not be told")
 		}
-		for {
-			if err := c.QueryRow(ctx, "SELECT pg_is_in_recovery()").Scan(&recovery); err != nil {
-				return err
-			}
-			if !recovery {
-				return nil
-			}
-			if err := retry.Sleep(ctx, pollInterval); err != nil {
-				return err
-			}
-		}
+		return nil
 	})
+	for recovery := true; err == nil; {
+		err = i.main.Do(ctx, func(c *pgx.Conn) error { return c.QueryRow(ctx, "SELECT pg_is_in_recovery()").Scan(&recovery) })
+		if err == nil && !recovery {
+			return kept, nil
+		}
+		if err == nil {
+			err = retry.Sleep(ctx, pollInterval)
+		}
+	}
 	return kept, err
 }
 

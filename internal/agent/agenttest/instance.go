@@ -9,6 +9,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent"
+	"github.com/coteriedb/coterie/internal/lib/boottime"
 	"github.com/coteriedb/coterie/internal/lib/retry"
 )
 
@@ -61,7 +62,7 @@ func (i *instance) Observe(ctx context.Context) (o agent.Observation, err error)
 			w := *i.written
 			o.Written = &w
 		}
-		if i.torn {
+		if i.torn || i.recovery && boottime.Now() < i.replayed {
 			o.Replay--
 		}
 	})
@@ -98,11 +99,34 @@ func (i *instance) History(_ context.Context, tli ag.Timeline) (h []ag.TimelineE
 	return h, nil
 }
 
+// CatchUp waits for replay. It ends with the server, as a session does.
+func (i *instance) CatchUp(ctx context.Context, _ ag.LSN) error {
+	i.w.mu.Lock()
+	was := i.pid
+	i.w.mu.Unlock()
+	for {
+		if err := i.running(ctx); err != nil {
+			return err
+		}
+		i.w.mu.Lock()
+		pid, waits := i.pid, i.recovery && boottime.Now() < i.replayed
+		i.w.mu.Unlock()
+		switch {
+		case pid != was:
+			return errors.New("the server has ended")
+		case !waits:
+			return nil
+		}
+		_ = retry.Sleep(ctx, 5*time.Millisecond)
+	}
+}
+
+// Promote replays what there is first, however long it takes.
 func (i *instance) Promote(ctx context.Context, tli ag.Timeline) (end ag.LSN, xids ag.Xids, err error) {
 	if err := i.n().begin(ctx, "promote"); err != nil {
 		return 0, ag.Xids{}, err
 	}
-	if err := i.running(ctx); err != nil {
+	if err := i.CatchUp(ctx, 0); err != nil {
 		return 0, ag.Xids{}, err
 	}
 	i.n().locked(func() {

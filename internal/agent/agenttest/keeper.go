@@ -34,7 +34,7 @@ func (k *keeper) Start(_ context.Context, generation uint64) (err error) {
 			k.pids++
 			k.starts++
 			k.pid, k.generation, k.recovery, k.hung, k.streamed = 100+k.pids, generation, true, false, false
-			k.announced = k.inside
+			k.announced, k.replayed = k.inside, boottime.Now()+k.redo
 		}
 	})
 	return err

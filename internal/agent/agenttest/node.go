@@ -41,6 +41,8 @@ type Node struct {
 	silent    time.Duration // boottime since which its walreceiver hangs; 0: it does not
 	streamed  bool          // it has received something since its start
 	torn      bool          // the last record that it received is not replayed
+	redo      time.Duration // what replaying the last record takes after each start
+	replayed  time.Duration // boottime at which it is replayed
 	syncP     []ag.ReplicaID
 	written   *ag.Sync // the setting in the file, where it is another one than that in force
 	syncN     int
@@ -242,6 +244,11 @@ func (n *Node) flushed() ag.Position {
 
 // Torn makes the last record received one that no node has whole: it cannot be replayed.
 func (n *Node) Torn(on bool) { n.locked(func() { n.torn = on }) }
+
+// SlowReplay has the server need that long, from now and from each start on, to replay its last record.
+func (n *Node) SlowReplay(d time.Duration) {
+	n.locked(func() { n.redo, n.replayed = d, boottime.Now()+d })
+}
 
 // WriteSyncByHand lets another program write a setting that the next reload puts in force.
 func (n *Node) WriteSyncByHand(p []ag.ReplicaID, k int) {
