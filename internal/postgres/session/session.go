@@ -51,6 +51,9 @@ func (v Server) Params() map[string]string {
 		"idle_in_transaction_session_timeout": "0",
 		"search_path":                         "pg_catalog",
 		"default_transaction_read_only":       "off",
+		"default_transaction_isolation":       "read committed", // a standby refuses every question that is serializable
+		"default_transaction_deferrable":      "off",
+		"jit":                                 "off", // costs of an owner's choice would have each question compiled for a second
 		"synchronous_commit":                  "local",
 		"client_min_messages":                 "warning",
 		"datestyle":                           "ISO",
