@@ -18,6 +18,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/endpoint/certs"
 	"github.com/coteriedb/coterie/internal/lib/rawconn"
+	"github.com/coteriedb/coterie/internal/lib/retry"
 )
 
 // keepAlive notices a dead peer of a silent connection within about ten seconds.
@@ -291,6 +292,34 @@ func (e *Endpoint) greet(c *Conn) error {
 		return &RefusedError{Peer: c.peer, Class: c.class, Message: refusal}
 	}
 	return nil
+}
+
+// Answers returns nil if that member is at addr: what answers there proves by its key that it is, whether or not it
+// takes this node for a member. Anybody may take connections at an address that a member has left.
+func Answers(ctx context.Context, node *certs.Node, addr string, member ag.ReplicaID) (err error) {
+	for range answersTries { // in a flood a member may have no place for a handshake
+		var network *net.OpError
+		if err = answers(ctx, node, addr, member); err == nil || errors.Is(err, ErrIdentity) || errors.As(err, &network) && network.Op == "dial" || retry.Sleep(ctx, answersPause) != nil {
+			return err
+		}
+	}
+	return err
+}
+
+const (
+	answersTries = 3
+	answersPause = 200 * time.Millisecond
+)
+
+func answers(ctx context.Context, node *certs.Node, addr string, member ag.ReplicaID) error {
+	var d net.Dialer
+	raw, err := d.DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = raw.Close() }()
+	e := &Endpoint{cfg: Config{Node: node}}
+	return tls.Client(raw, e.clientTLS(&Conn{raw: raw, e: e, class: ClassControl}, member)).HandshakeContext(ctx)
 }
 
 // clientTLS verifies the peer by its identity in place of a host name; InsecureSkipVerify turns off the check of the

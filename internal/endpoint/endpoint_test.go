@@ -87,6 +87,42 @@ func TestWrongIdentity(t *testing.T) {
 	}
 }
 
+// TestAnswers holds that a member answers, also one that takes the node for none of the group, and nobody else does.
+func TestAnswers(t *testing.T) {
+	ca := newTestCA(t, groupA)
+	asks := newTestNode(t, ca, "b")
+	var rules allow
+	rules.refuse("b")
+	at := func(n *certs.Node) string {
+		return start(t, Config{Node: n, Authorize: rules.authorize, Handlers: map[Class]Handler{ClassControl: echo}}).Addr().String()
+	}
+	open, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = open.Close() }()
+	go func() {
+		for c, err := open.Accept(); err == nil; c, err = open.Accept() {
+			_ = c.Close()
+		}
+	}()
+	for name, tt := range map[string]struct {
+		addr    string
+		answers bool
+	}{
+		"the member":                {at(newTestNode(t, ca, "a")), true},
+		"another member":            {at(newTestNode(t, ca, "c")), false},
+		"a member of another group": {at(newTestNode(t, newTestCA(t, groupB), "a")), false},
+		"the authority's namesake":  {at(newTestNode(t, newTestCA(t, groupA), "a")), false},
+		"an open port":              {open.Addr().String(), false},
+		"nobody":                    {"127.0.0.1:1", false},
+	} {
+		if err := Answers(t.Context(), asks, tt.addr, "a"); (err == nil) != tt.answers {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 func TestRefusedByTheRecord(t *testing.T) {
 	ca := newTestCA(t, groupA)
 	var rules allow

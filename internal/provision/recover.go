@@ -9,9 +9,9 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -20,6 +20,8 @@ import (
 	"github.com/coteriedb/coterie/internal/ag/recovery"
 	"github.com/coteriedb/coterie/internal/agent/marks"
 	"github.com/coteriedb/coterie/internal/config"
+	"github.com/coteriedb/coterie/internal/endpoint"
+	"github.com/coteriedb/coterie/internal/endpoint/certs"
 	"github.com/coteriedb/coterie/internal/lib/durable"
 	"github.com/coteriedb/coterie/internal/lib/fail"
 	"github.com/coteriedb/coterie/internal/node/membership"
@@ -205,22 +207,28 @@ func (s *StoppedNode) Plan(ctx context.Context, texts, lost []string) (p Recover
 	if p.Recovery, err = recovery.Recover(recovery.Request{Group: s.Group, Lead: s.Self, Accounts: p.Accounts, Lost: p.Gone, History: history}); err != nil {
 		return p, fail.Refusedf("%w", err)
 	}
-	return p, s.noneAnswers(ctx)
+	return p, s.noneAnswers(ctx, p.Gone)
 }
 
-// noneAnswers refuses while the port of any other member is open. Its agent runs, so the quorum may not be lost at all.
-func (s *StoppedNode) noneAnswers(ctx context.Context) error {
+// noneAnswers refuses while any other member answers. Its agent runs, so the quorum may not be lost at all. A program
+// that does not prove to be that member only has its address. A witness that is given up for lost may be stolen, and
+// its thief would not stop it.
+func (s *StoppedNode) noneAnswers(ctx context.Context, lost []ag.ReplicaID) error {
+	node, err := certs.LoadNode(s.Layout.PKI())
+	if err != nil {
+		return fmt.Errorf("ask whether another member runs: %w", err)
+	}
 	for _, r := range s.Group.Replicas {
-		if r.ID == s.Self {
+		if r.ID == s.Self || !r.HasData() && slices.Contains(lost, r.ID) {
 			continue
 		}
-		d := net.Dialer{Timeout: 2 * time.Second}
-		conn, err := d.DialContext(ctx, "tcp", r.Endpoint)
+		asking, cancel := context.WithTimeout(ctx, 2*time.Second)
+		err := endpoint.Answers(asking, node, r.Endpoint, r.ID)
+		cancel()
 		if err != nil {
 			continue
 		}
-		_ = conn.Close()
-		return fail.Refusedf("the agent of %s runs: something answers at %s. Stop it first: while it runs it may lead, or promise something. If the group is "+
+		return fail.Refusedf("the agent of %s runs: it answers at %s. Stop it first: while it runs it may lead, or promise something. If the group is "+
 			"well, nothing is to be recovered; see coterie status there", r.ID, r.Endpoint)
 	}
 	return nil

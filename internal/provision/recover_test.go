@@ -1,8 +1,10 @@
 package provision
 
 import (
+	"context"
 	"encoding/base64"
 	"errors"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -15,6 +17,8 @@ import (
 	"github.com/coteriedb/coterie/internal/ag/recovery"
 	"github.com/coteriedb/coterie/internal/agent/marks"
 	"github.com/coteriedb/coterie/internal/config"
+	"github.com/coteriedb/coterie/internal/endpoint"
+	"github.com/coteriedb/coterie/internal/endpoint/certs"
 	"github.com/coteriedb/coterie/internal/lib/fail"
 	"github.com/coteriedb/coterie/internal/node/membership"
 )
@@ -239,13 +243,9 @@ func TestRecoverLead(t *testing.T) {
 		t.Fatal(err)
 	}
 	l := n.Layout
-	busy, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = busy.Close() }()
+	runs, stolen, strangers := answers(t, l, "n2", certs.KindReplica), answers(t, l, "w", certs.KindWitness), answers(t, l, "n9", certs.KindReplica)
 	g := members()
-	g.Replicas[1].Endpoint = busy.Addr().String()
+	g.Replicas[1].Endpoint, g.Replicas[2].Endpoint = runs, stolen
 	own := marks.Open(l.State())
 	if err := errors.Join(membership.SaveGroup(l, g), os.Remove(l.FoundingFile()), own.SetPromised(4), own.SetSeen(marks.Seen{Epoch: 3, Seq: 20, Store: 9, Rev: 9})); err != nil {
 		t.Fatal(err)
@@ -292,14 +292,18 @@ func TestRecoverLead(t *testing.T) {
 	if exists(t, l.FoundingFile()) || !exists(t, filepath.Join(l.Etcd(), "db")) {
 		t.Fatal("a refusal changed the node")
 	}
-	if err := busy.Close(); err != nil {
+	s.Group.Replicas[1].Endpoint = strangers // has the address of n2 by now, and bars nothing
+	if err := membership.SaveGroup(l, s.Group); err != nil {
 		t.Fatal(err)
+	}
+	if _, err := s.Plan(t.Context(), []string{n2, w}, nil); kindOf(err) != fail.Refused || !strings.Contains(err.Error(), "the agent of w runs") {
+		t.Errorf("the witness runs: %v", err)
 	}
 	founder := text(recovery.Account{Group: testGroup, ID: "n2", Promised: 6, Epoch: 3, Seq: 20, Founds: 7})
 	if _, err := s.Plan(t.Context(), []string{founder}, []string{"w"}); kindOf(err) != fail.Refused || !strings.Contains(err.Error(), "n2 is to found a new quorum itself, in epoch 7") {
 		t.Errorf("recover lead was run on n2: %v", err)
 	}
-	refoundTwice(t, s, []string{n2, text(own1)}, []string{"w"})
+	refoundTwice(t, s, []string{n2, text(own1)}, []string{"w"}) // whose thief lets it run
 	if a, _, err := s.Account(t.Context()); err != nil || a.Founds != 7 {
 		t.Errorf("the account of a founder: %+v, %v", a, err)
 	}
@@ -316,6 +320,35 @@ func TestRecoverLead(t *testing.T) {
 	if _, in := known.Replica("w"); err != nil || !in {
 		t.Errorf("it does not know whom it gave up for lost: %+v, %v", known.Replicas, err)
 	}
+}
+
+// answers listens as the agent of that member does. Its certificate is of the authority of the node with layout l.
+func answers(t *testing.T, l config.Layout, id ag.ReplicaID, kind string) string {
+	t.Helper()
+	ca, err := certs.LoadCA(l.PKI())
+	if err != nil {
+		t.Fatal(err)
+	}
+	node, err := certs.CreateNode(t.TempDir(), ca, certs.Identity{Group: testGroup, Kind: kind, ID: id}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := endpoint.New(endpoint.Config{
+		Node: node, Listen: "127.0.0.1:0", Logger: slog.New(slog.DiscardHandler),
+		Authorize: func(certs.Identity, string, endpoint.Class) error { return nil },
+		Handlers:  map[endpoint.Class]endpoint.Handler{endpoint.ClassControl: func(context.Context, certs.Identity, net.Conn) {}},
+	})
+	if err := e.Listen(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	served := make(chan error, 1)
+	go func() { served <- e.Serve(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		<-served
+	})
+	return e.Addr().String()
 }
 
 // refoundTwice recovers, then again after the loss of each file that the recovery writes, as by a crash before it.

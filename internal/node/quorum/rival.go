@@ -3,7 +3,6 @@ package quorum
 import (
 	"context"
 	"fmt"
-	"net"
 	"strings"
 	"sync"
 	"time"
@@ -57,7 +56,7 @@ func (s *Service) mayFound(ctx context.Context, f membership.Founding) error {
 		}
 	}
 	for _, r := range f.Gone {
-		asking.Go(func() { bar(answersThough(ctx, r)) })
+		asking.Go(func() { bar(s.answersThough(ctx, r)) })
 	}
 	asking.Wait()
 	if len(why) > 0 {
@@ -77,14 +76,18 @@ func (s *Service) askRival(ctx context.Context, r ag.Replica, e ag.Epoch) string
 	return claim.Bars(r.ID, s.self, e)
 }
 
-// answersThough returns that a member which was given up for lost is there; "": nothing takes connections at its
-// address. It is no member any more, so it cannot be asked.
-func answersThough(ctx context.Context, r ag.Replica) string {
-	var d net.Dialer
-	conn, err := d.DialContext(ctx, "tcp", r.Endpoint)
-	if err != nil {
+// answersThough returns that a replica which was given up for lost is there; "": it is not. It is no member any more,
+// so it cannot be asked. A stranger that has its address by now bars nothing. Nor does a witness: it may have been
+// given up because it is stolen, and leads nothing without a replica.
+func (s *Service) answersThough(ctx context.Context, r ag.Replica) string {
+	err := s.Answers(ctx, r)
+	switch {
+	case err != nil:
+		s.Logger.Info("a member that was given up for lost does not answer", "member", r.ID, "address", r.Endpoint, "err", err)
+		return ""
+	case !r.HasData():
+		s.Logger.Warn("a witness that was given up for lost answers, and is not heeded", "member", r.ID, "address", r.Endpoint)
 		return ""
 	}
-	_ = conn.Close()
-	return fmt.Sprintf("%s was given up for lost, and something answers at %s: stop its agent, or what else takes connections there", r.ID, r.Endpoint)
+	return fmt.Sprintf("%s was given up for lost, and answers at %s: stop its agent", r.ID, r.Endpoint)
 }

@@ -3,7 +3,6 @@ package quorum
 import (
 	"context"
 	"errors"
-	"net"
 	"os"
 	"slices"
 	"strings"
@@ -96,24 +95,30 @@ func TestTwoFoundAtOnce(t *testing.T) {
 	}
 }
 
-// A member that was given up for lost and answers keeps a quorum from being founded beside it.
+// A replica that was given up for lost and proves that it is there keeps a quorum from being founded beside it. A
+// stranger at its address does not, nor does a witness, which may be stolen.
 func TestLostMemberAnswers(t *testing.T) {
-	b := newBed(t)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	b.recovered(t, ag.Replica{ID: "n3", Endpoint: l.Addr().String()})
-	b.AskClaim = func(context.Context, ag.Replica) (recovery.Claim, error) { return recovery.Claim{}, errTest }
-	f, err := membership.ReadFounding(b.Layout)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := b.mayFound(t.Context(), f); err == nil || !strings.Contains(err.Error(), "n3 was given up for lost") {
-		t.Errorf("it answers: %v", err)
-	}
-	_ = l.Close()
-	if err := b.mayFound(t.Context(), f); err != nil {
-		t.Errorf("it is gone: %v", err)
+	replica, witness := ag.Replica{ID: "n3", AvailabilityMode: ag.SynchronousCommit}, ag.Replica{ID: "w3", AvailabilityMode: ag.ConfigurationOnly}
+	for _, tt := range []struct {
+		name string
+		gone ag.Replica
+		err  error
+		says string
+	}{
+		{"it answers", replica, nil, "n3 was given up for lost"},
+		{"a stranger does, or nobody", replica, errTest, ""},
+		{"a witness answers", witness, nil, ""},
+	} {
+		b := newBed(t)
+		b.recovered(t, tt.gone)
+		b.AskClaim = func(context.Context, ag.Replica) (recovery.Claim, error) { return recovery.Claim{}, errTest }
+		b.Answers = func(context.Context, ag.Replica) error { return tt.err }
+		f, err := membership.ReadFounding(b.Layout)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := b.mayFound(t.Context(), f); (err == nil) != (tt.says == "") || err != nil && !strings.Contains(err.Error(), tt.says) {
+			t.Errorf("%s: %v", tt.name, err)
+		}
 	}
 }
