@@ -26,6 +26,9 @@ func FindBackup(ctx context.Context, dir string) ([]Finding, error) {
 	if found, err := absent(l); found != nil || err != nil {
 		return found, err
 	}
+	if isWitness(l) {
+		return []Finding{{Level: OK, What: "a witness holds no data, and makes no backups: coterie check backup on a replica looks at them"}}, nil
+	}
 	p, tool, err := planfile.Open(l)
 	if errors.Is(err, planfile.ErrNone) {
 		return []Finding{{Level: OK, What: "no backups are enabled on this node", Run: "coterie backup enable, if no other tool makes them"}}, nil

@@ -1,11 +1,10 @@
 package check
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"slices"
 	"time"
@@ -16,29 +15,44 @@ import (
 	"github.com/coteriedb/coterie/internal/postgres/keeper"
 )
 
-// ProfileOf returns the lease profile of the group as the node in dir knows it; the default profile if dir holds no
-// node, and "" if this user may not read it.
-func ProfileOf(dir string) string {
+// ProfileOf returns the lease profile of the group as the node in dir knows it. Where there is no node it is "",
+// without an error.
+func ProfileOf(dir string) (string, error) {
 	l, err := config.NewLayout(dir)
 	if err != nil {
-		return "default"
+		return "", err
+	}
+	if found, err := absent(l); found != nil || err != nil {
+		return "", err
 	}
 	var g ag.Group
 	b, err := os.ReadFile(l.GroupFile())
-	if errors.Is(err, fs.ErrPermission) {
-		return ""
+	if err == nil {
+		err = json.Unmarshal(b, &g)
 	}
-	if err != nil || json.Unmarshal(b, &g) != nil || g.Profile == "" {
-		return "default"
+	if err != nil {
+		return "", fmt.Errorf("which lease profile the group has is not known, since %s cannot be read: %w", l.GroupFile(), err)
 	}
-	return g.Profile
+	return cmp.Or(g.Profile, defaultProfile), nil
 }
+
+// defaultProfile is the lease profile of a new group.
+const defaultProfile = "default"
 
 // fenceRounds is the number of measurements of the time to fence, of which the worst is used.
 const fenceRounds = 3
 
 // FindFence measures the time to fence and compares every lease profile with it (docs/internals/safety.md, "Keeper").
-func FindFence(ctx context.Context, profile string) ([]Finding, error) {
+// Where there is no node in dir, the profile of a new group counts as in use.
+func FindFence(ctx context.Context, dir string) ([]Finding, error) {
+	if l, err := config.NewLayout(dir); err == nil && isWitness(l) {
+		return []Finding{{Level: OK, What: "a witness has no server that would be fenced"}}, nil
+	}
+	profile, unknown := ProfileOf(dir)
+	whose := "; it is the group's"
+	if profile == "" && unknown == nil {
+		profile, whose = defaultProfile, "; a new group has it"
+	}
 	var all []time.Duration
 	for range fenceRounds {
 		d, err := keeper.MeasureFence(ctx, fencetime.Processes)
@@ -59,17 +73,17 @@ func FindFence(ctx context.Context, profile string) ([]Finding, error) {
 	}
 	slices.Sort(names)
 	for _, name := range names {
-		out = append(out, judgeProfile(ag.Profiles[name], worst, name == profile))
+		out = append(out, judgeProfile(ag.Profiles[name], worst, name == profile, whose))
 	}
-	return out, nil
+	return out, unknown
 }
 
 // judgeProfile compares a profile with the worst measured time to fence. The finding shows the calculation. Only the
 // group's own profile can be a reason to act.
-func judgeProfile(p ag.Profile, worst time.Duration, inUse bool) Finding {
+func judgeProfile(p ag.Profile, worst time.Duration, inUse bool, whose string) Finding {
 	f := Finding{Level: OK, What: fmt.Sprintf("profile %s allows %v for it", p.Name, p.Fence)}
 	if inUse {
-		f.What += "; it is the group's"
+		f.What += whose
 	}
 	if worst <= p.Fence {
 		return f

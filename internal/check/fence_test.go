@@ -22,7 +22,7 @@ func TestJudgeProfile(t *testing.T) {
 		{"fast", 600 * time.Millisecond, false, OK, "holds all the same"},
 		{"fast", 2 * time.Second, false, OK, "not to be used on this host"},
 	} {
-		f := judgeProfile(ag.Profiles[tt.profile], tt.worst, tt.inUse)
+		f := judgeProfile(ag.Profiles[tt.profile], tt.worst, tt.inUse, "")
 		if f.Level != tt.want || !strings.Contains(f.Why, tt.why) {
 			t.Errorf("%s at %v: %+v", tt.profile, tt.worst, f)
 		}

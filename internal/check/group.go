@@ -34,9 +34,15 @@ const (
 func absent(l config.Layout) ([]Finding, error) {
 	_, err := os.Stat(filepath.Join(l.Dir, config.File))
 	if errors.Is(err, fs.ErrNotExist) {
-		return []Finding{{Level: OK, What: "there is no node in " + l.Dir}}, nil
+		return []Finding{{Level: OK, What: "there is no node in " + l.Dir, Run: "coterie init or coterie join makes one; --node DIR names another directory"}}, nil
 	}
 	return nil, err
+}
+
+// isWitness reports whether the node is a witness, as far as its configuration can be read.
+func isWitness(l config.Layout) bool {
+	c, err := config.Load(l.Dir)
+	return err == nil && c.Kind == "witness"
 }
 
 // rejoin is what helps a node whose certificates are lost.

@@ -289,22 +289,40 @@ func TestFindQuorum(t *testing.T) {
 func TestProfileOf(t *testing.T) {
 	t.Parallel()
 	l := clitest.NewNode(t)
-	for text, want := range map[string]string{"": "default", "{": "default", "{}": "default", `{"profile": "wan"}`: "wan"} {
+	if got, err := ProfileOf(l.Dir); got != "" || err != nil {
+		t.Errorf("without a node: %q, %v", got, err)
+	}
+	write(t, filepath.Join(l.Dir, config.File), "")
+	if got, err := ProfileOf(l.Dir); got != "" || err == nil {
+		t.Errorf("a node that does not have the group's configuration: %q, %v", got, err)
+	}
+	for text, want := range map[string]string{"": "", "{": "", "{}": "default", `{"profile": "wan"}`: "wan"} {
 		write(t, l.GroupFile(), text)
-		if got := ProfileOf(l.Dir); got != want {
-			t.Errorf("%q: %s, want %s", text, got, want)
+		if got, err := ProfileOf(l.Dir); got != want || (err == nil) != (want != "") {
+			t.Errorf("%q: %q, %v, want %q", text, got, err, want)
 		}
 	}
 	if os.Getuid() != 0 {
 		if err := os.Chmod(l.GroupFile(), 0); err != nil {
 			t.Fatal(err)
 		}
-		if got := ProfileOf(l.Dir); got != "" {
-			t.Errorf("a file that may not be read: %s", got)
+		if got, err := ProfileOf(l.Dir); got != "" || err == nil {
+			t.Errorf("a file that may not be read: %s, %v", got, err)
 		}
 	}
-	if got := ProfileOf(t.TempDir()); got != "default" {
-		t.Errorf("without a node: %s", got)
+}
+
+// TestWitnessHasNoServer checks that a witness is told nothing of a server's fence and backups, which it does not have.
+func TestWitnessHasNoServer(t *testing.T) {
+	t.Parallel()
+	a := node(t, "node: n3\nkind: witness\ngroup: 3b5ee5a4-4c9c-4b7c-9d7e-2f6f6c6c2c11\ngroup_name: g\nendpoint: {listen: ':5022'}\nhttp: {listen: ':8008'}\n")
+	for want, find := range map[string]func() ([]Finding, error){
+		"ok a witness has no server that would be fenced":                                                   func() ([]Finding, error) { return FindFence(t.Context(), a.Layout.Dir) },
+		"ok a witness holds no data, and makes no backups: coterie check backup on a replica looks at them": func() ([]Finding, error) { return FindBackup(t.Context(), a.Layout.Dir) },
+	} {
+		if found, err := find(); err != nil || !slices.Equal(said(found), []string{want}) || found[0].Run != "" {
+			t.Errorf("%+v, %v, want %s", found, err, want)
+		}
 	}
 }
 
@@ -313,7 +331,10 @@ func TestFindFence(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts hundreds of processes")
 	}
-	found, err := FindFence(t.Context(), "wan")
+	l := clitest.NewNode(t)
+	write(t, filepath.Join(l.Dir, config.File), "")
+	write(t, l.GroupFile(), `{"profile": "wan"}`)
+	found, err := FindFence(t.Context(), l.Dir)
 	if err != nil || len(found) != 4 || !strings.HasPrefix(found[0].What, "fencing 200 processes took ") {
 		t.Fatalf("%+v, %v", found, err)
 	}
@@ -321,6 +342,9 @@ func TestFindFence(t *testing.T) {
 		if strings.Contains(f.What, "; it is the group's") != strings.Contains(f.What, "profile wan ") {
 			t.Errorf("%s", f.What)
 		}
+	}
+	if found, err = FindFence(t.Context(), t.TempDir()); err != nil || len(found) != 4 || !strings.Contains(strings.Join(said(found), "\n"), "; a new group has it") {
+		t.Errorf("without a node: %+v, %v", found, err)
 	}
 }
 

@@ -38,6 +38,36 @@ func Client(c *cobra.Command) (*api.Client, error) {
 	return api.NewClient(l.AgentSock(), l.Owner()), nil
 }
 
+// PerhapsNode returns the node directory of a command that has an answer before there is a node, too. It is refused if
+// the user has named a directory that is no node's, or if the nodes of this machine are elsewhere.
+func PerhapsNode(c *cobra.Command) (string, error) {
+	dir := Node(c)
+	if dir == "" {
+		return "", fail.Usagef("--node names no directory; see %s --help", c.CommandPath())
+	}
+	named := c.Flags().Changed("node") || os.Getenv("COTERIE_NODE") != ""
+	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) && (named || len(nodes()) > 0) {
+		return "", noDirectory(dir)
+	}
+	switch {
+	case hasLeft(dir):
+		return "", leftNode(dir)
+	case named && !isNode(dir):
+		return "", notNode(dir)
+	}
+	return dir, nil
+}
+
+// leftNode returns the error for the directory of a node that has left its group.
+func leftNode(dir string) error {
+	return fail.Unhealthyf("%s is no node any more: it has left its group, or was released; its data is an ordinary data directory, and coterie join in an empty directory makes a new node", dir)
+}
+
+// notNode returns the error for a directory that is no node's.
+func notNode(dir string) error {
+	return fail.Usagef("%s is not a node directory: it has no coterie.yaml; name one with --node DIR or by COTERIE_NODE, or make one with coterie init", dir)
+}
+
 // nodes returns the node directories on this machine; tests replace it.
 var nodes = config.Nodes
 
@@ -122,9 +152,9 @@ func NoAgent(c *cobra.Command, err error) error {
 	var answered fail.Error
 	switch {
 	case errors.Is(err, api.ErrNoAgent) && hasLeft(dir):
-		return fail.Unhealthyf("%s is no node any more: it has left its group, or was released; its data is an ordinary data directory, and coterie join in an empty directory makes a new node", dir)
+		return leftNode(dir)
 	case errors.Is(err, api.ErrNoAgent) && !isNode(dir):
-		return fail.Usagef("%s is not a node directory: it has no coterie.yaml; name one with --node DIR or by COTERIE_NODE, or make one with coterie init", dir)
+		return notNode(dir)
 	case errors.As(err, &answered) && !errors.Is(err, api.ErrNoAgent):
 		return err
 	case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET):

@@ -28,7 +28,7 @@ func Find(ctx context.Context, dir string) ([]check.Finding, error) {
 		return nil, err
 	}
 	if _, err := os.Stat(filepath.Join(l.Dir, config.File)); errors.Is(err, os.ErrNotExist) {
-		return []check.Finding{{Level: check.OK, What: "there is no node in " + l.Dir}}, nil
+		return []check.Finding{{Level: check.OK, What: "there is no node in " + l.Dir, Run: "coterie init or coterie join makes one; --node DIR names another directory"}}, nil
 	}
 	c, err := config.Load(l.Dir)
 	if err != nil {

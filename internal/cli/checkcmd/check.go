@@ -29,7 +29,7 @@ func checks(dir string) *check.Registry {
 	r.Add("storage", time.Minute, func(ctx context.Context) ([]check.Finding, error) {
 		return check.FindStorage(ctx, dir, &storage.Reader{})
 	})
-	r.Add("fence", 3*time.Minute, func(ctx context.Context) ([]check.Finding, error) { return check.FindFence(ctx, check.ProfileOf(dir)) })
+	r.Add("fence", 3*time.Minute, func(ctx context.Context) ([]check.Finding, error) { return check.FindFence(ctx, dir) })
 	return r
 }
 
@@ -42,7 +42,7 @@ func Check() *cobra.Command {
 		Long: `Looks at this node and prints what it finds, each with why it matters and what to run. Without an area it looks at all of them.
 
 fence    how long this host takes until nothing of a server is alive (200 processes that do not obey, three times), and which lease
-         profiles allow for that
+         profiles allow for that; a witness has no server
 quorum   whether the endpoints of an external etcd answer, how fast, and how many members it has
 certificates
          how long this node's certificates hold
@@ -83,6 +83,9 @@ Exit code 3 when there is a problem, or something could not be checked.`,
 				if !slices.Contains(r.Areas(), a) {
 					return fail.Usagef("there is nothing called %s to check; choose from: %s", a, strings.Join(r.Areas(), ", "))
 				}
+			}
+			if _, err := cli.PerhapsNode(c); err != nil {
+				return err
 			}
 			return report(c, r.Run(c.Context(), areas...), asJSON)
 		},

@@ -2,8 +2,10 @@ package checkcmd
 
 import (
 	"encoding/json"
+	"errors"
 	"io"
 	"net"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -40,13 +42,36 @@ func TestCheckRefusals(t *testing.T) {
 	}
 }
 
+// TestCheckOfNoNode checks that a directory which is named, and is no node's, is not found healthy.
+func TestCheckOfNoNode(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	at := func(name string) string { return filepath.Join(dir, name) }
+	if err := errors.Join(os.Mkdir(at("empty"), 0o700), os.Mkdir(at("left"), 0o700), os.WriteFile(at("left/"+config.File+".left"), nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]struct {
+		code int
+		says string
+	}{
+		"none":  {2, "there is no node directory " + at("none") + "; name one with --node DIR"},
+		"empty": {2, at("empty") + " is not a node directory: it has no coterie.yaml"},
+		"left":  {3, at("left") + " is no node any more"},
+	} {
+		for _, how := range [][]string{{}, {"--json"}, {"fence"}} {
+			clitest.Run(t, Check(), dir, append(how, "--node", at(name))...).Refused(t, want.code, want.says)
+		}
+	}
+	clitest.Run(t, Check(), dir, "--node", "").Refused(t, 2, "--node names no directory")
+}
+
 // TestCheckPrints checks the findings of areas as text and as JSON, and that only what is worse than a warning ends
 // with exit code 3.
 func TestCheckPrints(t *testing.T) {
 	t.Parallel()
 	a := clitest.NewAgent(t)
-	if r := clitest.Run(t, Check(), a.Layout.Dir, "group", "certificates"); r.Err != nil || !strings.HasPrefix(r.Out, "ok       certificates: there is no node in ") {
-		t.Errorf("without a node: %v\n%s", r.Err, r.Out)
+	if r := clitest.Run(t, Check(), a.Layout.Dir, "group", "certificates"); r.Err != nil || !strings.HasPrefix(r.Out, "ok       certificates: there is no node in ") || !strings.Contains(r.Out, "coterie init") {
+		t.Errorf("before there is a node, and with no directory named: %v\n%s", r.Err, r.Out)
 	}
 	if err := durable.Replace(filepath.Join(a.Layout.Dir, config.File), nil, 0o600); err != nil {
 		t.Fatal(err)
