@@ -67,6 +67,27 @@ func promoting() View {
 	return v
 }
 
+// TestOutbidWaitsLonger: where none of many promotions came to LEAD, each more is left more time, but for the last
+// leader, which can lead at once.
+func TestOutbidWaitsLonger(t *testing.T) {
+	for tries, want := range map[Epoch]time.Duration{
+		1: ProgressTimeout, patientTries: ProgressTimeout, patientTries + 1: 2 * ProgressTimeout, patientTries + 3: 8 * ProgressTimeout, 10_000: mostTries * ProgressTimeout,
+	} {
+		v := sealing()
+		v.Record.Epoch.Epoch, v.Record.Epoch.Leader, v.Seals = v.Record.State.Epoch+tries, "c", nil
+		for silence, rule := range map[time.Duration]Rule{want - time.Millisecond: RuleStandBy, want: RuleOutbid} {
+			v.Silence = silence
+			if p := Decide(v); p.Rule != rule {
+				t.Errorf("%d epochs after the last LEAD, %v without progress: %s (%s)", tries, silence, p.Rule, p.Because)
+			}
+		}
+		v.Silence, v.Record.State.Leader, v.Record.State.Copy = ProgressTimeout, "b", "B"
+		if p := Decide(v); p.Rule != RuleOutbid {
+			t.Errorf("%d epochs after its own, the last leader: %s (%s)", tries, p.Rule, p.Because)
+		}
+	}
+}
+
 // TestCandidateThatWaitsStartsItsServer: with its server down who led last cannot outbid itself, and would go by the
 // seals of this epoch for ever.
 func TestCandidateThatWaitsStartsItsServer(t *testing.T) {

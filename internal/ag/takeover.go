@@ -80,6 +80,25 @@ func (v *View) mayRetake() bool {
 	return v.is(PhaseLead) && v.ledLast() && v.Local.Server == ServerRecovery && (!v.released() || v.Silence >= ReleaseGrace && !v.yields())
 }
 
+// The pause before a candidate or a promotion is outbid doubles with each epoch beyond patientTries since the last
+// LEAD, up to mostTries times.
+const (
+	patientTries = 4
+	mostTries    = 16
+)
+
+// outbidAfter returns how long the holder of an epoch that has not come to LEAD may show no progress before a replica
+// bids more that did not lead last. The first epochs follow each other soon. If none of them came to LEAD, all that may
+// lead have the same trouble, such as a long replay or storage that hangs. Each more takes another timeline id, and
+// PostgreSQL has a file for every id that is skipped.
+func (v *View) outbidAfter() time.Duration {
+	pause := v.Profile.Progress()
+	for tries, n := int64(v.epoch())-int64(v.Record.State.Epoch), 1; tries > patientTries && n < mostTries; tries, n = tries-1, 2*n {
+		pause *= 2
+	}
+	return pause
+}
+
 func (v *View) mayOutbid() bool {
 	e := v.Record.Epoch
 	if e.Phase == PhaseLead || v.Silence < v.Profile.Progress() || v.Local.Server == ServerWritable {
@@ -87,6 +106,9 @@ func (v *View) mayOutbid() bool {
 	}
 	if v.ledLast() && v.Local.Server == ServerRecovery {
 		return true
+	}
+	if v.Silence < v.outbidAfter() {
+		return false
 	}
 	if v.Group.Maintenance != nil && e.Leader == v.Record.State.Leader {
 		return false // the last leader comes back: no takeover has begun

@@ -274,7 +274,7 @@ func (a *Agent) promote(ctx context.Context, act ag.Promote, from, at ag.Positio
 	}
 	fault.Point("promote.sealed") // older sources are closed; readers are still here
 	a.cfg.Sessions.CloseReaders("this replica is being promoted; the readers' place is on a secondary")
-	if err := a.replayRest(ctx, from); err != nil {
+	if err := a.replayRest(ctx, from, act.TLI); err != nil {
 		return nil, err
 	}
 	if err := a.protect(ctx, act); err != nil {

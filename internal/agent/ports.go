@@ -99,8 +99,9 @@ type Instance interface {
 	Holds(ctx context.Context, pos ag.Position) (bool, error)
 	// History returns the timelines that lead to tli, oldest first, tli last.
 	History(ctx context.Context, tli ag.Timeline) ([]ag.TimelineEntry, error)
-	// CatchUp waits until the server in recovery has replayed all that it has and can replay, up to end at least.
-	CatchUp(ctx context.Context, end ag.LSN) error
+	// CatchUp does what may take long before a promotion to a timeline. It returns when the server in recovery has
+	// replayed all that it has and can replay, up to end at least.
+	CatchUp(ctx context.Context, end ag.Position, tli ag.Timeline) error
 	// Promote leaves recovery on exactly that timeline, and returns the flushed end of recovery, and of the numbers of
 	// transactions there what is known.
 	Promote(ctx context.Context, tli ag.Timeline) (ag.LSN, ag.Xids, error)

@@ -293,9 +293,9 @@ func (a *Agent) promotion(v ag.View, act ag.Promote) func(context.Context) (func
 // replayRest has the chosen server replay the rest of its log BEFORE the keeper gets a deadline for it. The claim is
 // renewed only when replay moves, and one record may take longer than the lease. Without a deadline another candidate
 // may bid more meanwhile; with one the server would be killed, and begin again where it began, each time.
-func (a *Agent) replayRest(ctx context.Context, end ag.Position) error {
+func (a *Agent) replayRest(ctx context.Context, end ag.Position, tli ag.Timeline) error {
 	a.showProgress("replaying")
-	if err := a.cfg.Instance.CatchUp(ctx, end.LSN); err != nil {
+	if err := a.cfg.Instance.CatchUp(ctx, end, tli); err != nil {
 		return fmt.Errorf("replay before the promotion: %w", err)
 	}
 	return nil

@@ -124,10 +124,14 @@ func TestSealDoesNotWaitForReplay(t *testing.T) {
 func TestLongReplayEndsNoServer(t *testing.T) {
 	inBubble(t, func(l *lab) {
 		l.write("a")
-		l.Node("b").SlowReplay(30 * time.Second)
-		l.Node("c").SlowReplay(30 * time.Second)
+		l.Node("b").SlowReplay(3 * time.Minute)
+		l.Node("c").SlowReplay(3 * time.Minute)
+		before := l.epoch()
 		l.kill("a")
-		next := l.leader(time.Minute, "a")
+		next := l.leader(4*time.Minute, "a")
+		if now := l.epoch(); now > before+20 {
+			t.Errorf("epoch %d after %d: each takes a timeline id", now, before)
+		}
 		l.write(next)
 		for _, id := range []ag.ReplicaID{"b", "c"} {
 			if f := l.Node(id).State().Fences; len(f) > 0 {

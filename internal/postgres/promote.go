@@ -71,12 +71,13 @@ func (i *Instance) Promote(ctx context.Context, tli ag.Timeline, budget time.Dur
 	return p.LSN, xids, nil
 }
 
-// skipTo makes tli the id that PostgreSQL will choose next.
+// skipTo makes tli the id that PostgreSQL will choose next. Marks below it that are there stay: after many promotions
+// that were given up, making all of them takes longer than a lease.
 func (i *Instance) skipTo(current, tli ag.Timeline) error {
 	if tli <= current || tli-current > maxSkip {
 		return fmt.Errorf("the server replays timeline %d: %w", current, ErrTimeline)
 	}
-	if err := i.removeTrailingSkips(); err != nil {
+	if err := i.removeTrailingSkips(tli); err != nil {
 		return err
 	}
 	files, err := i.historyFiles()
@@ -88,35 +89,42 @@ func (i *Instance) skipTo(current, tli ag.Timeline) error {
 			return fmt.Errorf("timeline %d has a history file here already: %w", known, ErrTimeline)
 		}
 	}
+	made := false
 	for id := current + 1; id < tli; id++ {
 		if _, ok := files[id]; ok {
 			continue
 		}
+		made = true
 		if err := createEmpty(i.historyPath(id)); err != nil {
 			return fmt.Errorf("mark timeline %d as skipped: %w", id, err)
 		}
 	}
+	if !made {
+		return nil
+	}
 	return syncPath(i.path("pg_wal"))
 }
 
+// createEmpty leaves it to the caller to flush the directory, which is all that there is of an empty file.
 func createEmpty(path string) error {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}
-	err = f.Sync()
-	return errors.Join(err, f.Close())
+	return f.Close()
 }
 
-// catchUpStill is for how long a server waits for WAL that it does not have, and replays nothing, until it is taken for
-// having replayed all that it can.
+// catchUpStill is for how long a server that waits for WAL has replayed nothing until it is taken for having replayed
+// all that it can. One that cannot read what it has waits again and again, with a look at that in between.
 const catchUpStill = time.Second
 
-// CatchUp waits until the server in recovery has replayed what it has: up to end, and whatever it finds behind that.
+// CatchUp does what may take long before a promotion to the timeline tli. It marks the timelines that are skipped, and
+// waits until the server in recovery has replayed what it has: up to end, and whatever it finds behind that.
 // Records that the server cannot read are not waited for, and a pause is ended. PostgreSQL replays all of that before
 // it leaves recovery. That may take hours, and one record minutes. A server that is killed meanwhile begins again at
 // its last restartpoint, so this is waited for BEFORE the server gets a deadline.
-func (i *Instance) CatchUp(ctx context.Context, end ag.LSN) error {
+func (i *Instance) CatchUp(ctx context.Context, end ag.Position, tli ag.Timeline) error {
+	marked := tli <= end.Timeline+1
 	var last ag.LSN
 	for still := time.Now(); ; {
 		r, err := i.replay(ctx)
@@ -125,10 +133,15 @@ func (i *Instance) CatchUp(ctx context.Context, end ag.LSN) error {
 			return fmt.Errorf("wait for replay up to %s: %w", end, err)
 		case !r.recovery:
 			return nil
-		case r.at != last || !r.waits:
+		case !marked:
+			if err := i.skipTo(end.Timeline, tli); err != nil {
+				return fmt.Errorf("promote to timeline %d: %w", tli, err)
+			}
+			marked = true
+		case r.at != last:
 			last, still = r.at, time.Now()
 		}
-		if r.waits && (r.at >= end || time.Since(still) >= catchUpStill) {
+		if r.waits && (r.at >= end.LSN || time.Since(still) >= catchUpStill) {
 			return nil
 		}
 		if err := retry.Sleep(ctx, pollInterval); err != nil {
@@ -253,7 +266,7 @@ func (i *Instance) EndRecovery(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := i.removeTrailingSkips(); err != nil { // the server would follow the skipped id
+	if err := i.removeTrailingSkips(0); err != nil { // the server would follow the skipped id
 		return err
 	}
 	standby := c.State == "shut down in recovery" || c.State == "in archive recovery"

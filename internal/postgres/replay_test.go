@@ -3,12 +3,15 @@ package postgres
 import (
 	"context"
 	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/retry"
 	"github.com/coteriedb/coterie/internal/postgres/session"
 )
@@ -32,11 +35,12 @@ func TestSlowReplay(t *testing.T) {
 		return f(c)
 	}
 
+	at := func(l ag.LSN) ag.Position { return ag.Position{Timeline: 1, LSN: l} }
 	target := s.receivesOnly(p, "INSERT INTO t VALUES (2)")
-	if err := within(10*time.Second, func(c context.Context) error { return s.CatchUp(c, target) }); err != nil || s.observe().Replay < target {
+	if err := within(10*time.Second, func(c context.Context) error { return s.CatchUp(c, at(target), 2) }); err != nil || s.observe().Replay < target {
 		t.Errorf("replay was paused: %v, replayed %s of %s", err, s.observe().Replay, target)
 	}
-	if err := within(10*time.Second, func(c context.Context) error { return s.CatchUp(c, target+1<<30) }); err != nil {
+	if err := within(10*time.Second, func(c context.Context) error { return s.CatchUp(c, at(target+1<<30), 2) }); err != nil {
 		t.Errorf("waits for what the server does not have: %v", err)
 	}
 
@@ -48,7 +52,7 @@ func TestSlowReplay(t *testing.T) {
 	defer session.Close(reader)
 	holdUp(t, p, s, reader)
 	target = p.observe().Flush
-	if err := within(1500*time.Millisecond, func(c context.Context) error { return s.CatchUp(c, target) }); !errors.Is(err, context.DeadlineExceeded) {
+	if err := within(1500*time.Millisecond, func(c context.Context) error { return s.CatchUp(c, at(target), 2) }); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("replay is held up: %v", err)
 	}
 	promoted := make(chan error, 1)
@@ -66,7 +70,7 @@ func TestSlowReplay(t *testing.T) {
 	if err := <-promoted; err != nil {
 		t.Error(err)
 	}
-	if err := within(time.Second, func(c context.Context) error { return s.CatchUp(c, target+1<<30) }); err != nil {
+	if err := within(time.Second, func(c context.Context) error { return s.CatchUp(c, at(target+1<<30), 2) }); err != nil {
 		t.Errorf("no recovery is under way: %v", err)
 	}
 }
@@ -84,4 +88,29 @@ func holdUp(t *testing.T, p, s *server, reader *pgx.Conn) {
 		}
 		return nil
 	})
+}
+
+// TestSkippedTimelinesStay holds that a promotion which follows one that was given up makes only the marks that are not
+// there: after an hour of such promotions, making all of them takes longer than a lease.
+func TestSkippedTimelinesStay(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, "pg_wal"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	i := New(Config{PGData: dir})
+	var was os.FileInfo
+	for _, tli := range []ag.Timeline{5, 9, 3} {
+		if err := i.skipTo(1, tli); err != nil {
+			t.Fatal(err)
+		}
+		files, err := i.historyFiles()
+		if _, beyond := files[tli]; err != nil || len(files) != int(tli)-2 || beyond {
+			t.Errorf("before timeline %d these are skipped: %v, %v", tli, files, err)
+		}
+		now, err := os.Stat(i.historyPath(2))
+		if err != nil || was != nil && !now.ModTime().Equal(was.ModTime()) {
+			t.Errorf("timeline 2 was marked again for timeline %d: %v", tli, err)
+		}
+		was = now
+	}
 }

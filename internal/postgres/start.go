@@ -28,7 +28,7 @@ func (i *Instance) PrepareStart(ctx context.Context, set map[string]*string) err
 	if err := i.WriteHBA(); err != nil {
 		return err
 	}
-	if err := i.removeTrailingSkips(); err != nil {
+	if err := i.removeTrailingSkips(0); err != nil {
 		return fmt.Errorf("start PostgreSQL: %w", err)
 	}
 	keep, err := i.ownSync()
@@ -46,9 +46,9 @@ func (i *Instance) PrepareStart(ctx context.Context, set map[string]*string) err
 	return i.createStandbySignal()
 }
 
-// removeTrailingSkips removes the empty history files above the newest timeline that exists here. Those below it must
-// stay: a secondary requests the history file of every id up to the newest.
-func (i *Instance) removeTrailingSkips() error {
+// removeTrailingSkips removes the empty history files above the newest timeline that exists here, from least on. Those
+// below it must stay: a secondary requests the history file of every id up to the newest.
+func (i *Instance) removeTrailingSkips(least ag.Timeline) error {
 	files, err := i.historyFiles()
 	if err != nil {
 		return err
@@ -60,7 +60,7 @@ func (i *Instance) removeTrailingSkips() error {
 	slices.Sort(tlis)
 	removed := false
 	for _, tli := range slices.Backward(tlis) {
-		if files[tli] > 0 {
+		if files[tli] > 0 || tli < least {
 			break
 		}
 		if err := os.Remove(i.historyPath(tli)); err != nil {

@@ -100,7 +100,7 @@ func (i *instance) History(_ context.Context, tli ag.Timeline) (h []ag.TimelineE
 }
 
 // CatchUp waits for replay. It ends with the server, as a session does.
-func (i *instance) CatchUp(ctx context.Context, _ ag.LSN) error {
+func (i *instance) CatchUp(ctx context.Context, _ ag.Position, _ ag.Timeline) error {
 	i.w.mu.Lock()
 	was := i.pid
 	i.w.mu.Unlock()
@@ -126,7 +126,7 @@ func (i *instance) Promote(ctx context.Context, tli ag.Timeline) (end ag.LSN, xi
 	if err := i.n().begin(ctx, "promote"); err != nil {
 		return 0, ag.Xids{}, err
 	}
-	if err := i.CatchUp(ctx, 0); err != nil {
+	if err := i.CatchUp(ctx, ag.Position{}, 0); err != nil {
 		return 0, ag.Xids{}, err
 	}
 	i.n().locked(func() {
