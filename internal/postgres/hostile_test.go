@@ -135,3 +135,59 @@ func asksAll(ctx context.Context, s *server) error {
 	ask("end of whole records", err2)
 	return err
 }
+
+// TestNamesOfRolesAndDatabases has a role whose name, and whose database's, is no text in UTF-8: a database that takes
+// any bytes lets every role with CREATEDB make such a name. The agent's questions are answered all the same, also where
+// its own database is such a one.
+func TestNamesOfRolesAndDatabases(t *testing.T) {
+	p := newPrimary(t, false)
+	as := func(user, database string) *pgx.Conn {
+		t.Helper()
+		c, err := p.server.ConnConfig(database)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.User, c.RuntimeParams["client_encoding"] = user, "SQL_ASCII"
+		if user != p.server.Superuser {
+			delete(c.RuntimeParams, "session_preload_libraries")
+		}
+		conn, err := pgx.ConnectConfig(t.Context(), c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return conn
+	}
+	run := func(database string, statements ...string) {
+		t.Helper()
+		conn := as(p.server.Superuser, database)
+		defer session.Close(conn)
+		for _, sql := range statements {
+			if _, err := conn.Exec(t.Context(), sql); err != nil {
+				t.Fatalf("%s: %v", sql, err)
+			}
+		}
+	}
+	const name, bytes = "caf\xe9 \"'\n\x1b", " TEMPLATE template0 ENCODING 'SQL_ASCII' LC_COLLATE 'C' LC_CTYPE 'C'"
+	quoted := pgx.Identifier{name}.Sanitize()
+	run("template1", "CREATE ROLE owner", "CREATE DATABASE sound", "CREATE DATABASE bytes"+bytes)
+	run("bytes", "CREATE ROLE "+quoted+" LOGIN", "CREATE DATABASE "+quoted+bytes+" OWNER "+quoted)
+	for _, of := range []string{"UTF8", "SQL_ASCII"} {
+		writer := as(name, name)
+		defer session.Close(writer)
+		if _, err := writer.Exec(t.Context(), "BEGIN; SELECT pg_current_xact_id()"); err != nil {
+			t.Fatal(err)
+		}
+		if err := asksAll(t.Context(), p); err != nil {
+			t.Errorf("in a database of %s: %v", of, err)
+		}
+		if writer.Ping(t.Context()) == nil {
+			t.Errorf("in a database of %s: a session that writes was not ended", of)
+		}
+		if err := p.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if of == "UTF8" {
+			run("template1", "DROP DATABASE postgres", "CREATE DATABASE postgres"+bytes)
+		}
+	}
+}

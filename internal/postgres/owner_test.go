@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -171,4 +172,62 @@ func TestNameOfTheAgent(t *testing.T) {
 		}
 		return err
 	})
+}
+
+// TestQueueBeforeTheAgentsDatabase has the owner of the database postgres try to drop it, again and again, which locks
+// it for 5 s each. The agent is answered meanwhile: a server that did not answer it would be failed over.
+func TestQueueBeforeTheAgentsDatabase(t *testing.T) {
+	p := newPrimary(t, false)
+	p.sql("CREATE ROLE owner; ALTER DATABASE postgres OWNER TO owner")
+	stop, end := context.WithCancel(t.Context())
+	var queue sync.WaitGroup
+	defer queue.Wait()
+	defer end()
+	for range 4 {
+		conn := agentsIn(t, p, "template1")
+		if _, err := conn.Exec(t.Context(), "SET ROLE owner"); err != nil {
+			t.Fatal(err)
+		}
+		queue.Go(func() {
+			defer session.Close(conn)
+			for stop.Err() == nil {
+				_, _ = conn.Exec(stop, "DROP DATABASE postgres") // it is in use
+			}
+		})
+	}
+	held := "SELECT count(*) >= 3 FROM pg_locks WHERE locktype = 'object' AND classid = 'pg_database'::regclass AND mode = 'AccessExclusiveLock' AND NOT granted"
+	p.waitFor("the queue", func(ctx context.Context) error {
+		return p.main.Do(ctx, func(c *pgx.Conn) error {
+			var yes bool
+			if err := c.QueryRow(ctx, held).Scan(&yes); err != nil || yes {
+				return err
+			}
+			return errors.New("it is not there yet")
+		})
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
+	defer cancel()
+	if err := p.Answer(ctx); err != nil {
+		t.Errorf("the server is taken for ill: %v", err)
+	}
+	if err := p.Commit(ctx); err != nil {
+		t.Errorf("a commit: %v", err)
+	}
+}
+
+// TestProbeInADatabaseThatWarns holds that a warning of the login, as of the collations of another operating system, is
+// not taken for a wait that was cut short.
+func TestProbeInADatabaseThatWarns(t *testing.T) {
+	p := newPrimary(t, false)
+	if p.server.Version() < 15 {
+		t.Skip("no database has a version of its collation")
+	}
+	p.sql("UPDATE pg_database SET datcollversion = 'another'")
+	done, _, err := p.ProbeCommit(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		t.Errorf("nobody is waited for: %v", err)
+	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -108,10 +109,11 @@ func (i *Instance) loadTime(ctx context.Context) (t time.Time, err error) {
 // wait was cut short is an error, whatever the server reported to the client.
 func (i *Instance) ProbeCommit(ctx context.Context) (done <-chan error, pid int, err error) {
 	var cancelled error // written and read by the session's own goroutine only, once connected
-	conn, err := i.server.Connect(ctx, func(c *pgx.ConnConfig) {
+	var begun atomic.Pointer[pgconn.PgConn]
+	conn, err := i.server.Brief(ctx, func(c *pgx.ConnConfig) {
 		c.RuntimeParams["synchronous_commit"] = "on"
-		c.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) {
-			if n.SeverityUnlocalized == "WARNING" { // "canceling wait for synchronous replication"
+		c.OnNotice = func(from *pgconn.PgConn, n *pgconn.Notice) {
+			if n.SeverityUnlocalized == "WARNING" && begun.Load() == from { // "canceling wait for synchronous replication", and none of the login's
 				cancelled = errors.New(n.Message)
 			}
 		}
@@ -119,6 +121,7 @@ func (i *Instance) ProbeCommit(ctx context.Context) (done <-chan error, pid int,
 	if err != nil {
 		return nil, 0, fmt.Errorf("probe commit: %w", err)
 	}
+	begun.Store(conn.PgConn())
 	result := make(chan error, 1)
 	go func() {
 		defer session.Close(conn)

@@ -93,8 +93,18 @@ func (v Server) ConnConfig(database string) (*pgx.ConnConfig, error) {
 		return nil, err
 	}
 	c.RuntimeParams, c.Password, c.TLSConfig, c.Fallbacks = v.Params(), "", nil, nil
+	c.AfterConnect = func(ctx context.Context, conn *pgconn.PgConn) error {
+		if conn.ParameterStatus("server_encoding") != anyBytes || c.RuntimeParams["replication"] != "" {
+			return nil
+		}
+		return conn.Exec(ctx, "SET client_encoding = "+anyBytes).Close()
+	}
 	return c, nil
 }
+
+// anyBytes is the encoding of a database that takes any bytes for text. PostgreSQL refuses to tell those as UTF8 that
+// are none, as in the name of a role or of another database: the question would have no answer.
+const anyBytes = "SQL_ASCII"
 
 // absent reports whether a login failed because the database is not there, or takes no connections, which its owner may
 // have it do.
@@ -103,35 +113,98 @@ func absent(err error) bool {
 	return errors.As(err, &pg) && (pg.Code == "3D000" || pg.Code == "55000")
 }
 
+// The databases of the agent's sessions: the other one where the first was dropped or takes no connections.
+const usual, other = "postgres", "template1"
+
 // Connect opens a session in the database postgres, or in template1 if postgres was dropped or takes no connections.
 func (v Server) Connect(ctx context.Context, change func(*pgx.ConnConfig)) (*pgx.Conn, error) {
-	for _, database := range []string{"postgres", "template1"} {
-		c, err := v.ConnConfig(database)
-		if err != nil {
-			return nil, fmt.Errorf("connect to PostgreSQL in %s: %w", v.SocketDir, err)
-		}
-		if change != nil {
-			change(c)
-		}
-		conn, err := pgx.ConnectConfig(ctx, c)
-		if err == nil {
-			return conn, nil
-		}
-		if !absent(err) || database == "template1" {
-			return nil, fmt.Errorf("connect to PostgreSQL in %s: %w", v.SocketDir, err)
-		}
+	conn, err := v.connect(ctx, usual, change)
+	if absent(err) {
+		return v.connect(ctx, other, change)
 	}
-	panic("unreachable")
+	return conn, err
+}
+
+func (v Server) connect(ctx context.Context, database string, change func(*pgx.ConnConfig)) (*pgx.Conn, error) {
+	c, err := v.ConnConfig(database)
+	if err != nil {
+		return nil, fmt.Errorf("connect to PostgreSQL in %s: %w", v.SocketDir, err)
+	}
+	if change != nil {
+		change(c)
+	}
+	conn, err := pgx.ConnectConfig(ctx, c)
+	if err != nil {
+		return nil, fmt.Errorf("connect to PostgreSQL in %s: %w", v.SocketDir, err)
+	}
+	return conn, nil
 }
 
 // Fresh runs f in a new session, which has the settings in force in the postmaster now.
 func (v Server) Fresh(ctx context.Context, f func(*pgx.Conn) error) error {
-	conn, err := v.Connect(ctx, nil)
+	conn, err := v.Brief(ctx, nil)
 	if err != nil {
 		return err
 	}
 	defer Close(conn)
 	return f(conn)
+}
+
+// locked is the time of a login after which another database is tried, too.
+const locked = 700 * time.Millisecond
+
+// Brief is Connect for a short session, which also tries template1 where the login in postgres takes long: its owner
+// may have it locked, by one DROP DATABASE after another, each of which waits for the agent's sessions. Nobody can make
+// a database while a session is open in template1.
+func (v Server) Brief(ctx context.Context, change func(*pgx.ConnConfig)) (*pgx.Conn, error) {
+	type result struct {
+		conn     *pgx.Conn
+		err      error
+		database string
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel() // a session that is open does not depend on it
+	results := make(chan result, 2)
+	running := 0
+	try := func(database string) {
+		running++
+		go func() {
+			conn, err := v.connect(ctx, database, change)
+			results <- result{conn, err, database}
+		}()
+	}
+	defer func() {
+		go func(late int) {
+			for range late {
+				if r := <-results; r.conn != nil {
+					Close(r.conn)
+				}
+			}
+		}(running)
+	}()
+	try(usual)
+	wait := time.NewTimer(locked)
+	defer wait.Stop()
+	var last error
+	for both := false; running > 0; {
+		select {
+		case <-wait.C:
+			if !both {
+				both = true
+				try(other)
+			}
+		case r := <-results:
+			running--
+			if r.err == nil || r.database == usual && !absent(r.err) {
+				return r.conn, r.err
+			}
+			if last = r.err; !both {
+				both = true
+				try(other)
+			}
+		}
+	}
+	return nil, last
 }
 
 // Close closes a connection and waits for the server a second at most.
