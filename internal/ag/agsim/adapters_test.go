@@ -123,7 +123,7 @@ var slips = []slip{
 	{"a recovery enters an epoch that somebody has promised", "ag/recovery/recovery.go", []string{"max(epoch, a.Promised, a.Epoch)", "max(epoch, a.Epoch)"}, "TestRecoveryTakesNothingBack"},
 	{"a recovery allots a timeline id that a lost member may have used", "ag/recovery/recovery.go", []string{"	tli += ag.Timeline(min(epoch, mostSkipped))\n", "	tli++\n"}, "TestRecoveryTakesNothingBack"},
 	{"a recovery is begun on a second member", "ag/recovery/recovery.go", []string{"case a.Founds != 0 && a.ID != q.Lead:", "case a.Founds != 0 && a.ID == \"\":"}, "TestTwoRecoveries"},
-	{"two recoveries begin two histories with one timeline id", "ag/recovery/recovery.go", []string{"			tli += apart\n", "			tli += 0 * apart\n"}, "ag/agsim:TestSim"},
+	{"two recoveries begin two histories with one timeline id", "ag/recovery/recovery.go", []string{"			tli += distance\n", "			tli += 0 * distance\n"}, "ag/agsim:TestSim"},
 	{"a recovery takes a founder of the same epoch for one that follows", "ag/recovery/recovery.go", []string{"	case a.rivals(mine):\n		return true\n", ""}, "TestTwoRecoveries"},
 	{"a member founds a quorum without asking the others", "node/quorum/quorum.go", []string{"	if f.Token != \"\" {\n		if err := s.mayFound", "	if f.Token == \"-\" {\n		if err := s.mayFound"}, "TestFounderAsksTheOthers"},
 	{"a member asks whether others found before it tells that it does", "node/quorum/rival.go", []string{"	if err != nil || f.Token == \"\" {", "	if err != nil || f.Token != \"\" {", "	s.founds.Store(&own)\n", "	defer s.founds.Store(&own)\n"}, "TestFounderAsksTheOthers"},

@@ -259,7 +259,8 @@ func (m *Model) check(w *World) {
 // The person has one of the others lead, by what they say. If that one is not told to be behind another, it has every
 // acknowledged commit that another has; but a copy that a forced failover left may not know that another one was forced
 // after it, and made good again what was given up. Without forced failovers one of them is told to be behind nobody who
-// may lead (RecoveryLosesNothing).
+// may lead, but for copies of earlier timelines, of which it is told that they went apart, and has all that these have
+// (RecoveryLosesNothing).
 func (s *Sim) lostQuorum() {
 	if s.losses.IntN(100) != 0 || s.backwards {
 		return
@@ -279,14 +280,21 @@ func (s *Sim) lostQuorum() {
 		g.Replicas = append(g.Replicas, r)
 	}
 	s.recoveredTwice(recoveries.Request{Group: g, Accounts: said, Lost: lost})
-	best, fit := ag.ReplicaID(""), func(a recoveries.Account) bool { return a.Unfit == "" && a.Copy != "" }
+	best, forced := ag.ReplicaID(""), s.w.ackEpoch > 0
+	fit := func(a recoveries.Account) bool { return a.Unfit == "" && a.Copy != "" }
 	for _, a := range said {
 		r, err := recoveries.Recover(recoveries.Request{Group: g, Lead: a.ID, Accounts: said, Lost: lost, History: m.logs.timelines(s.w.nodes[index(a.ID)].log)})
-		if err == nil && !slices.ContainsFunc(said, func(b recoveries.Account) bool { return fit(b) && slices.Contains(r.Ahead, b.ID) }) {
+		behind := func(b recoveries.Account) bool {
+			return slices.Contains(r.Ahead, b.ID) && !slices.Contains(r.Apart, b.ID)
+		}
+		if err == nil && !slices.ContainsFunc(said, func(b recoveries.Account) bool { return fit(b) && behind(b) }) {
 			best = a.ID
 		}
 		log := s.w.nodes[index(a.ID)].log
-		if err != nil || len(r.Ahead) > 0 || s.w.ackEpoch > 0 && !m.logs.in(log, s.w.state.basis) && !m.logs.in(s.w.state.basis, log) {
+		switch {
+		case err != nil, slices.ContainsFunc(said, behind), forced && len(r.Apart) > 0:
+			continue
+		case forced && !m.logs.in(log, s.w.state.basis) && !m.logs.in(s.w.state.basis, log):
 			continue
 		}
 		has := func(id ag.ReplicaID) wal { return m.logs.common(s.w.acked, s.w.nodes[index(id)].log) }
@@ -297,7 +305,7 @@ func (s *Sim) lostQuorum() {
 			}
 		}
 	}
-	if best == "" && s.w.ackEpoch == 0 && slices.ContainsFunc(said, fit) {
+	if best == "" && !forced && slices.ContainsFunc(said, fit) {
 		fail("whoever would lead after the loss of the quorum, another is told to be ahead: %+v (RecoveryLosesNothing)", said)
 	}
 }

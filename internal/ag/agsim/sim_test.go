@@ -83,6 +83,8 @@ func TestSimHistories(t *testing.T) {
 		{"who led last was down, and went by a seal of a copy that is gone", trioAll, odds{distrust: 60, wipe: 30}, 1462},
 		{"a session is placed by what an agent said that has ended", shapeOf(175900), odds{}, 175900},
 		{"the store has gone back, and voters are replaced", shapeOf(72152), odds{}, 72152},
+		{"a diverged copy saw what a lost leader wrote, and another one led between them", shapeOf(176897), odds{}, 176897},
+		{"the same, where the furthest copy saw less", shapeOf(196732), odds{}, 196732},
 		{"a lost machine went on, and voted in the name of its successor", trio, odds{replace: 300, suspicion: 600, lostAnswer: 3000}, 60},
 		{"the same among five", five, odds{replace: 300, suspicion: 600, lostAnswer: 3000}, 52},
 	} {

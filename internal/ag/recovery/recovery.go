@@ -61,6 +61,14 @@ func (q Request) ahead(a, mine Account) bool {
 	return a.Seq > mine.Seq && !q.passes(at.Timeline)
 }
 
+// apart reports, of a copy that is ahead, whether the chosen one may hold commits that it lacks. It may if their
+// quorums were founded beside each other, or if it is on a later timeline: an ordinary failover keeps every
+// acknowledged commit on that, and only a forced one makes the earlier timeline the group's history again. The accounts
+// do not tell which of the two it was.
+func (a Account) apart(mine Account) bool {
+	return a.rivals(mine) || mine.counts().Timeline > a.counts().Timeline && a.counts().LSN != 0
+}
+
 // rivals reports whether an account is of a quorum that the chosen member knows nothing of.
 func (a Account) rivals(mine Account) bool {
 	return a.Store != 0 && mine.Store != 0 && a.Store != mine.Store && a.Epoch >= mine.Epoch
@@ -96,6 +104,9 @@ type Recovery struct {
 	// Ahead lists the members whose copies may hold commits that the chosen copy lacks. They are suspended until a
 	// person resumes them.
 	Ahead []ag.ReplicaID
+	// Apart lists those of Ahead whose copy and the chosen one may each hold commits that the other lacks: no choice is
+	// known to keep all.
+	Apart []ag.ReplicaID
 }
 
 // serials is how far the number of the configuration jumps at a recovery. No group makes so many changes, so that no
@@ -109,9 +120,9 @@ func Recovered(g ag.Group) bool { return g.Serial >= serials }
 // they are too many. Candidates that outbid each other for days without a choice raise the epoch, and use no id.
 const mostSkipped = 10_000
 
-// apart is the distance of the timeline ids that two members would give to the epochs of their recoveries from the same
-// accounts. Two histories with one timeline id would be taken for one.
-const apart = 100
+// distance is how far the timeline ids lie apart that two members would give to the epochs of their recoveries from the
+// same accounts. Two histories with one timeline id would be taken for one.
+const distance = 100
 
 // ErrUnsafe means that the recovery may not be made as requested.
 var ErrUnsafe = errors.New("this recovery would not be safe")
@@ -135,6 +146,9 @@ func Recover(q Request) (Recovery, error) {
 		epoch, seq, tli = max(epoch, a.Promised, a.Epoch), max(seq, a.Seq), max(tli, a.MaxTLI, a.Position.Timeline)
 		if q.ahead(a, mine) {
 			r.Ahead = append(r.Ahead, a.ID)
+			if a.apart(mine) {
+				r.Apart = append(r.Apart, a.ID)
+			}
 		}
 	}
 	epoch++
@@ -143,7 +157,7 @@ func Recover(q Request) (Recovery, error) {
 	tli += ag.Timeline(min(epoch, mostSkipped))
 	for _, old := range q.Group.Replicas {
 		if old.ID < q.Lead { // the members may know each other in different orders
-			tli += apart
+			tli += distance
 		}
 		if slices.Contains(q.Lost, old.ID) {
 			continue

@@ -114,6 +114,26 @@ func TestRecordsAreNoCopies(t *testing.T) {
 	}
 }
 
+// TestCopiesThatWentApart holds that two copies of which each may have what the other lacks are told as such. Here b
+// led timeline 3 for a moment, c was promoted behind what both had, and only b saw what a third one wrote last. The
+// same accounts come about where a third one was promoted by force from what b had.
+func TestCopiesThatWentApart(t *testing.T) {
+	b, c := account("b", 2, 4, 19, 12), account("c", 3, 3, 18, 124)
+	b.Position.Timeline, c.Position.Timeline = 3, 4
+	g := lostGroup()
+	g.Replicas[2] = ag.Replica{ID: "c", AvailabilityMode: ag.SynchronousCommit, FailoverMode: ag.Automatic, Voter: true}
+	left := func(tli ag.Timeline) []ag.TimelineEntry {
+		return []ag.TimelineEntry{{TLI: 2}, {TLI: tli, Parent: 2, Switch: 11}}
+	}
+	for lead, want := range map[ag.ReplicaID]Recovery{"c": {Ahead: []ag.ReplicaID{"b"}, Apart: []ag.ReplicaID{"b"}}, "b": {Ahead: []ag.ReplicaID{"c"}}} {
+		tli := map[ag.ReplicaID]ag.Timeline{"b": 3, "c": 4}[lead]
+		r, err := Recover(Request{Group: g, Lead: lead, Accounts: []Account{b, c}, Lost: []ag.ReplicaID{"a"}, History: left(tli)})
+		if err != nil || !slices.Equal(r.Ahead, want.Ahead) || !slices.Equal(r.Apart, want.Apart) {
+			t.Errorf("%s leads: %v is ahead, %v went apart, %v", lead, r.Ahead, r.Apart, err)
+		}
+	}
+}
+
 // TestUnledPromotionIsNoLead holds that what a copy wrote in a promotion which did not come to lead does not make it
 // further than one with more of what the group acknowledged.
 func TestUnledPromotionIsNoLead(t *testing.T) {

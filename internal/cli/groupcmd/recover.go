@@ -160,6 +160,9 @@ func confirmRecovery(c *cobra.Command, group string, p provision.RecoveryPlan, o
 		return err
 	}
 	if a, is := furthest(p); is && !ok.loss {
+		if slices.Contains(p.Recovery.Apart, a.ID) {
+			return wentApart(p, a)
+		}
 		instead := fmt.Sprintf("Run coterie recover lead on %s instead, or add --allow-data-loss", a.ID)
 		if a.Unfit != "" {
 			instead = fmt.Sprintf("%s cannot lead: %s. Add --allow-data-loss to go on without what only it has", a.ID, a.Unfit)
@@ -174,6 +177,20 @@ func confirmRecovery(c *cobra.Command, group string, p provision.RecoveryPlan, o
 		return fail.Refusedf("commits may be lost, and two primaries are possible if a member that is called lost is not; add --yes to do it from a script")
 	}
 	return cli.Confirm(c, group, "\nThis is not undone. Type the group's name (%s) to go on:", group)
+}
+
+// wentApart returns the refusal of a leader beside the copy of an account, where neither is known to have all that the
+// other has: the advice to take the other one would be given there as well.
+func wentApart(p provision.RecoveryPlan, a recovery.Account) error {
+	lead := p.Recovery.Epoch.Leader
+	mine := p.Accounts[slices.IndexFunc(p.Accounts, func(m recovery.Account) bool { return m.ID == lead })]
+	choose := fmt.Sprintf("If no failover was forced since they went apart, the copy on the later timeline has every acknowledged commit: that of %s. "+
+		"After a forced failover, take the one that followed the last primary", lead)
+	if a.Store != mine.Store {
+		choose = "Two quorums were founded beside each other, and what only the one that does not lead acknowledged is lost"
+	}
+	return fail.Refusedf("the copies of %s (it ends at %s) and %s (%s) went apart, and each may hold commits that the other lacks; nothing was changed. %s. "+
+		"To lead with %[1]s, add --allow-data-loss: the copy of %[3]s is kept as it is until coterie replica resume", lead, copyEnd(mine), a.ID, copyEnd(a), choose)
 }
 
 // furthest returns the account of the member that is ahead of the one that is to lead, and further than others; before
@@ -199,6 +216,9 @@ func printRecovery(c *cobra.Command, p provision.RecoveryPlan) error {
 		switch {
 		case slices.Contains(p.Recovery.Ahead, a.ID):
 			then = "is AHEAD: suspended until coterie replica resume; what it has beyond the leader is LOST to the group"
+			if slices.Contains(p.Recovery.Apart, a.ID) {
+				then = "WENT APART: suspended until coterie replica resume; what it has and the leader has not is LOST to the group"
+			}
 		case a.Copy == "" || a.Unfit != "":
 			at = "-"
 		case a.ID == p.Recovery.Epoch.Leader:

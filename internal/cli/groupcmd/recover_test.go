@@ -47,7 +47,20 @@ func TestRecoverLeadNeedsConsentToLoss(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "n3 cannot lead: its copy is under quarantine") || strings.Contains(err.Error(), "instead") || !strings.Contains(table, "AHEAD") {
 		t.Errorf("it is under quarantine: %v\n%s", err, table)
 	}
-	plan.Recovery.Ahead = nil
+	plan.Recovery.Apart = []ag.ReplicaID{"n2"}
+	plan.Accounts[0].Position.Timeline = 4
+	table, err = confirm(plan, consent{yes: true})
+	if err == nil || !strings.Contains(err.Error(), "later timeline") || !strings.Contains(err.Error(), "that of n1") || strings.Contains(err.Error(), "recover lead on") || !strings.Contains(table, "APART") {
+		t.Errorf("each may have what the other lacks: %v\n%s", err, table)
+	}
+	plan.Accounts[1].Store = 7
+	if _, err = confirm(plan, consent{yes: true}); err == nil || !strings.Contains(err.Error(), "Two quorums") {
+		t.Errorf("two quorums were founded: %v", err)
+	}
+	if _, err = confirm(plan, consent{yes: true, loss: true}); err != nil {
+		t.Errorf("--yes --allow-data-loss, after a quorum was founded twice: %v", err)
+	}
+	plan.Recovery.Ahead, plan.Recovery.Apart = nil, nil
 	if _, err := confirm(plan, consent{yes: true}); err != nil {
 		t.Errorf("nothing is lost: %v", err)
 	}
