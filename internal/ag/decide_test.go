@@ -314,13 +314,13 @@ func TestLeadStartsWithNothingItDoesNotKnow(t *testing.T) {
 	if c.Epoch.Phase != PhaseLead || s.Epoch != 4 || s.Leader != "b" || s.Copy != "B" || len(s.V) != 0 || s.K != 0 || s.Seq != 8 {
 		t.Errorf("lead = %+v", s)
 	}
-	want := []TimelineEntry{{TLI: 1}, {TLI: 4, Parent: 1, Switch: 100, Epoch: 3}, {TLI: 5, Parent: 4, Switch: 200, Epoch: 4}}
+	want := []TimelineEntry{{TLI: 1}, {TLI: 4, Parent: 1, Switch: 100, Epoch: 3}, {TLI: 5, Parent: 4, Switch: 200, Epoch: 4, Leader: "b"}}
 	if !slices.Equal(s.Timelines, want) {
 		t.Errorf("timelines = %v, want %v", s.Timelines, want)
 	}
 	v.Local.History[2].Switch = 195 // the bytes between are the beginning of a record
 	st := *Decide(v).Commit.State
-	if got := st.Timelines[2]; got != (TimelineEntry{TLI: 5, Parent: 4, Switch: 195, Epoch: 4, Until: 200}) {
+	if got := st.Timelines[2]; got != (TimelineEntry{TLI: 5, Parent: 4, Switch: 195, Epoch: 4, Leader: "b", Until: 200}) {
 		t.Errorf("timeline = %+v", got)
 	}
 	for lsn, want := range map[LSN]bool{195: false, 198: false, 200: false, 201: true} {

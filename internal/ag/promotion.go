@@ -406,11 +406,11 @@ func (v *View) history() []TimelineEntry {
 	for i := range h {
 		for _, old := range v.Record.State.Timelines {
 			if old.TLI == h[i].TLI {
-				h[i].Epoch, h[i].Until, h[i].Xids, h[i].Reused = old.Epoch, old.Until, old.Xids, old.Reused
+				h[i].Epoch, h[i].Leader, h[i].Until, h[i].Xids, h[i].Reused = old.Epoch, old.Leader, old.Until, old.Xids, old.Reused
 			}
 		}
 		if e := v.Record.Epoch; h[i].TLI == e.TLI {
-			h[i].Epoch, h[i].Xids = v.epoch(), v.Local.Xids
+			h[i].Epoch, h[i].Leader, h[i].Xids = v.epoch(), v.Self, v.Local.Xids
 			if e.From.Timeline == h[i].Parent && e.From.LSN > h[i].Switch {
 				h[i].Until = e.From.LSN
 			}

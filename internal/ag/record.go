@@ -84,6 +84,8 @@ type TimelineEntry struct {
 	Parent Timeline `json:"parent"`
 	Switch LSN      `json:"switch_lsn"` // where it leaves its parent
 	Epoch  Epoch    `json:"epoch"`
+	// Leader is the replica that led the epoch; "": it is not known, as of epochs that earlier versions led.
+	Leader ReplicaID `json:"leader,omitempty"`
 	// Until is how far the promoted copy had its parent's WAL, if that is beyond Switch: the beginning of a record
 	// whose end it never received. A copy that has no more of the parent's WAL has the same bytes, and can follow.
 	Until LSN `json:"until,omitempty"`

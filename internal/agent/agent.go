@@ -221,7 +221,7 @@ func New(c Config) (*Agent, error) {
 	a.pinger = liveness.NewPinger(liveness.PingConfig{Ping: a.ping, Members: a.others, Beats: a.voter.Beats, Profile: a.profile, Changed: a.Wake}, a.heartbeats)
 	a.seal = &sealer{
 		self: c.Self, marks: c.Marks, instance: c.Instance, keeper: c.Keeper, upstream: c.Upstream, lease: a.lease,
-		log: c.Logger, turn: make(chan struct{}, 1), distrusted: a.unpromotable, checked: a.checked.Load,
+		log: c.Logger, guard: a.guard, turn: make(chan struct{}, 1), distrusted: a.unpromotable, checked: a.checked.Load,
 	}
 	a.seal.turn <- struct{}{}
 	a.preset = a.presets()

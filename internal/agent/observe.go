@@ -45,7 +45,7 @@ func (a *Agent) observe(ctx context.Context) ag.View {
 	wg.Wait()
 	if readErr == nil {
 		a.guard.Among(snap.Group.Replicas)
-		readErr = a.guard.CheckMonotonic(a.seenOf(snap), asked)
+		readErr = a.guard.CheckMonotonic(a.seenOf(snap), snap.Record.State.Timelines, asked)
 	}
 	if errors.Is(readErr, recordguard.ErrUntrusted) || errors.Is(readErr, ErrForged) {
 		v.Untrusted = readErr.Error()
@@ -185,9 +185,16 @@ func (a *Agent) watched() liveness.Watched {
 // seenOf returns what a snapshot says about the record's progress. A revision is remembered, and one below it refused
 // from then on: no later one is taken over from a witness's member, which a thief may have.
 func (a *Agent) seenOf(s Snapshot) marks.Seen {
-	now := marks.Seen{Epoch: s.Record.Epoch.Epoch, Seq: s.Record.State.Seq, Store: s.StoreID, Rev: s.StoreRev}
-	if s.Record.Epoch.Phase == ag.PhaseLead {
-		now.Leader = s.Record.Epoch.Leader
+	e, st := s.Record.Epoch, s.Record.State
+	now := marks.Seen{Epoch: e.Epoch, Seq: st.Seq, Store: s.StoreID, Rev: s.StoreRev}
+	if e.Phase != ag.PhaseSeal && e.Leader != a.cfg.Self { // its own promotion has a mark, and its disk is not to be kept from that
+		now.Chosen = e.Leader
+	}
+	if e.Phase == ag.PhaseLead {
+		now.Leader = e.Leader
+	}
+	if st.Epoch != 0 { // 0: the state is one with which a recovery or a major upgrade begins
+		now.Led, now.By = st.Epoch, st.Leader
 	}
 	if s.ByWitness {
 		now.Rev = min(now.Rev, a.guard.Latest().Rev)

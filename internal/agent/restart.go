@@ -397,7 +397,7 @@ func (a *Agent) takeOver(ctx context.Context, ks KeeperState) error {
 	if err != nil {
 		return err
 	}
-	if err := a.guard.CheckMonotonic(a.seenOf(snap), asked); err != nil {
+	if err := a.guard.CheckMonotonic(a.seenOf(snap), snap.Record.State.Timelines, asked); err != nil {
 		return err
 	}
 	e, l := snap.Record.Epoch, snap.Record.Lead

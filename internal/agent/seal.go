@@ -13,6 +13,7 @@ import (
 	"github.com/coteriedb/coterie/internal/agent/lease"
 	"github.com/coteriedb/coterie/internal/agent/marks"
 	"github.com/coteriedb/coterie/internal/agent/preset"
+	"github.com/coteriedb/coterie/internal/agent/recordguard"
 	"github.com/coteriedb/coterie/internal/lib/assert"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 	"github.com/coteriedb/coterie/internal/lib/fault"
@@ -32,6 +33,7 @@ type sealer struct {
 	upstream Upstream
 	lease    *lease.Lease
 	log      *slog.Logger
+	guard    *recordguard.Guard
 
 	checked    func() bool   // the copy was checked: it is as far as the group last saw it
 	distrusted func() bool   // the copy may hold the longest log, but must not be promoted
@@ -86,7 +88,9 @@ func (s *sealer) enter(ctx context.Context) error {
 
 func (s *sealer) leave() { s.turn <- struct{}{} }
 
-// follow points the upstream at the leader of an epoch, unless a later one was promised.
+// follow points the upstream at the leader of an epoch, unless a later one was promised. That it leads MUST be on disk
+// BEFORE WAL is taken from it: a store that tells two stories may name another leader of the epoch later, which lacks
+// what the first one acknowledged by this copy (docs/internals/safety.md, "Untrusted store").
 func (s *sealer) follow(ctx context.Context, leader ag.Replica, e ag.Epoch) error {
 	if err := s.enter(ctx); err != nil {
 		return err
@@ -98,6 +102,9 @@ func (s *sealer) follow(ctx context.Context, leader ag.Replica, e ag.Epoch) erro
 	}
 	if e < promised {
 		return fmt.Errorf("epoch %d was promised to a candidate; WAL of epoch %d is not taken", promised, e)
+	}
+	if err := s.guard.Pin(e, leader.ID, s.marks.SetSeen); err != nil {
+		return err
 	}
 	if e > promised {
 		if err := s.marks.SetPromise(marks.Promise{Epoch: e, To: leader.ID}); err != nil { // no candidate of this epoch is sealed from now on

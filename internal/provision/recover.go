@@ -316,5 +316,6 @@ func (s *StoppedNode) forgetStore() error {
 		return err
 	}
 	seen.Store, seen.Rev = 0, 0
+	seen.Chosen, seen.Led, seen.By = "", 0, "" // an operator has decided which story of an epoch is kept
 	return own.SetSeen(seen)
 }

@@ -24,7 +24,7 @@ func decideAndCheck(v ag.View) ag.Plan {
 // checkAck is called when a server reports a commit to its client.
 func (m *Model) checkAck(w *World, i int, c wal, by setting) {
 	n := &w.nodes[i]
-	if n.armed < w.ackEpoch {
+	if n.armed < w.ackEpoch || m.stories {
 		return // a failover was forced since: the loss of this commit was accepted
 	}
 	if n.armed < w.state.epoch && !m.logs.in(c, w.state.basis) {
@@ -52,6 +52,9 @@ func (m *Model) checkLead(w *World, i int) {
 		m.led[w.epoch.epoch] = true
 	}
 	log := w.state.basis
+	if m.stories {
+		return
+	}
 	if w.epoch.forced {
 		w.acked = m.logs.common(w.acked, log)
 		w.ackEpoch = w.epoch.epoch
@@ -194,7 +197,7 @@ func (m *Model) checkSilent(w *World, b pending) {
 
 // checkTimeline is called when a server is promoted: no timeline id may be used twice.
 func (m *Model) checkTimeline(w *World, tli uint16) {
-	if tli < 64 {
+	if tli < 64 && !m.stories {
 		if w.used>>tli&1 == 1 {
 			fail("timeline %d was used twice", tli)
 		}
@@ -206,7 +209,7 @@ func (m *Model) checkTimeline(w *World, tli uint16) {
 // copy that serves readers is a state of the leader's history (S7).
 func (m *Model) checkReadable(w *World, i int, e env, v *ag.View) {
 	n := &w.nodes[i]
-	if e.noQuorum || w.epoch.phase != lead || e.epoch != w.epoch || e.state != w.state {
+	if e.noQuorum || m.stories || w.epoch.phase != lead || e.epoch != w.epoch || e.state != w.state {
 		return
 	}
 	inHistory := m.logs.in(n.log, w.state.basis) || m.logs.in(w.state.basis, n.log)

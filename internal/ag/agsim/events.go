@@ -328,3 +328,93 @@ func (m *Model) nodeLine(w *World, i int) string {
 	}
 	return s
 }
+
+// The next part is a store that goes back in time, or tells two stories, where there are clocks.
+
+// mark is the latest record that a node has seen; it is on its disk.
+type mark struct {
+	epoch  uint16
+	seq    int
+	chosen uint8 // counted from 1, as leaders are
+	led    uint16
+	by     uint8
+}
+
+// judge refuses a record that is older than one seen before, or names another leader of an epoch.
+func (s *Sim) judge(i int) (trusted bool) {
+	e, st := s.w.epoch, s.w.state
+	was, now := s.seen[i], mark{epoch: e.epoch, seq: s.seq, led: st.epoch, by: st.leader}
+	if e.phase != seal {
+		now.chosen = e.leader
+	}
+	other := was.chosen != 0 && now.epoch == was.epoch && now.chosen != was.chosen || now.led == was.led && now.by != was.by && was.by != 0
+	switch {
+	case (now.epoch < was.epoch || now.seq < was.seq) && s.m.flaw != flawBelieve, other && s.m.flaw != flawSecond:
+		return false
+	}
+	s.seen[i] = now
+	return true
+}
+
+// tale is how far a store that tells two stories has come: the replica that leads is cut off, and then the only one
+// that the store answers, with the record of that moment. Another one has come to lead meanwhile, and is dead.
+type tale struct {
+	then  moment
+	epoch uint16 // that the other one leads; 0: none does yet
+	who   int    // counted from 1; 0: it has not begun
+	told  bool   // to all that live
+}
+
+// tell takes the next step of a tale. In the end the others are told who leads, by the story that they do not know.
+func (s *Sim) tell() {
+	t, all := &s.tale, set(1<<s.m.n-1)
+	if s.odds.stories == 0 || s.well || t.told {
+		return
+	}
+	leads := s.w.epoch.phase == lead
+	switch {
+	case t.who == 0 && leads && s.chance(s.odds.stories):
+		t.who, t.then = int(s.w.epoch.leader), moment{s.w.epoch, s.w.state, s.seq}
+		s.say("%s is cut off", names[t.who-1])
+		s.apart(t.who - 1)
+	case t.who == 0 || !leads || int(s.w.epoch.leader) == t.who && t.epoch == 0:
+	case t.epoch == 0 && s.chance(1000):
+		t.epoch = s.w.epoch.epoch
+		s.say("the store has %s know nothing of epoch %d, and the others of what it does", names[t.who-1], t.epoch)
+		s.crash(int(s.w.epoch.leader)-1, 2*troubled)
+		s.goBackTo(t.then)
+		s.cutStore = all &^ one(t.who-1)
+	case t.epoch != 0 && int(s.w.epoch.leader) == t.who:
+		t.told = true
+		s.say("all are told that %s leads epoch %d", names[t.who-1], s.w.epoch.epoch)
+		s.cutStore, s.cut = 0, [maxMembers]set{}
+	}
+}
+
+// apart cuts node i off from all others, and from the store.
+func (s *Sim) apart(i int) {
+	all := set(1<<s.m.n - 1)
+	s.cutStore |= one(i)
+	s.cut[i] = all &^ one(i)
+	for j := range s.m.n {
+		if j != i {
+			s.cut[j] |= one(i)
+		}
+	}
+}
+
+// checkSource is called when a node follows a leader: in one epoch it is always the same one. Commits of the first one
+// may rest on this node's copy, and the second one lacks them.
+func (m *Model) checkSource(w *World, i, leader int, epoch uint16) {
+	if !m.stories || w.epoch.phase != lead {
+		return
+	}
+	if m.followed == nil {
+		m.followed = map[[2]uint16]int{}
+	}
+	at := [2]uint16{uint16(i), epoch}
+	if was, ok := m.followed[at]; ok && was != leader {
+		fail("%s follows %s in epoch %d, in which it followed %s (OneLeaderOfAnEpoch)", names[i], names[leader], epoch, names[was])
+	}
+	m.followed[at] = leader
+}

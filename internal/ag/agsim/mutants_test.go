@@ -283,6 +283,7 @@ var decisionMutants = []mutant{
 	{name: "a copy whose storage lost a write is promoted", group: trio, seeds: 2000, because: "F35", flaw: flawDistrusted, decide: see(func(v *ag.View) {
 		v.Local.Quarantine, v.Local.Health = "", ag.Health{}
 	})},
+	{name: "a store that names another leader of an epoch is believed", group: trio, seeds: 400, only: odds{stories: 300}, because: "OneLeaderOfAnEpoch", flaw: flawSecond, decide: ag.Decide},
 	{name: "a record older than one seen before is believed", group: five, seeds: 20000, flaw: flawBelieve, decide: ag.Decide},
 	{name: "a member whose copy is to be dropped is waited for", group: trioAll, first: 2774, seeds: 6000, only: odds{distrust: 100, crash: 60, serverCrash: 60, planned: 80}, because: "healed", decide: see(func(v *ag.View) {
 		for i := range v.Streams {

@@ -58,6 +58,7 @@ type Sim struct {
 	past      []moment
 	backwards bool             // the store has gone back in time
 	seen      [maxMembers]mark // durable
+	tale      tale
 }
 
 // simNode is the clocks' and timers' state of a node.
@@ -119,6 +120,7 @@ func (m *Model) Run(seed uint64, trace func(string)) (err error) {
 	s.drawMoves(seed)
 	s.drawReplacements(seed)
 	m.altered = s.odds.alter+s.odds.remove+s.odds.profile+s.odds.strict+s.odds.replace > 0
+	m.stories = s.odds.stories > 0
 	m.loose = s.odds.suspend > 0 || s.odds.distrust > 0 || m.altered
 	defer func() {
 		switch r := recover().(type) {
@@ -167,6 +169,7 @@ func (s *Sim) tick() {
 			k--
 		}
 	}
+	s.tell()
 	s.lostQuorum()
 	s.acks()
 	if s.w.letter.kind != noLetter && s.chance(200) { // some are very late

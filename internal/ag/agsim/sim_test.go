@@ -114,6 +114,7 @@ func TestSimOf(t *testing.T) {
 		"lost members, and other faults":       {replace: 100, crash: 40, serverCrash: 20, cutPeer: 40, cutStore: 20, planned: 60, lostAnswer: 2000, suspend: 20, alter: 60, forced: 20, reject: 60},
 		"timing that changes":                  {profile: 100, strict: 60, unsure: 2000, remove: 40, crash: 40, cutPeer: 40, cutStore: 40, pause: 40, reject: 60, forced: 20, restart: 30},
 		"the same, and crashes":                {distrust: 60, wipe: 30, crash: 40, serverCrash: 40},
+		"a store that tells two stories":       {stories: 300},
 		"the same, and planned failovers":      {distrust: 60, wipe: 30, planned: 80, giveUp: 3000, hang: 2000},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -340,6 +340,7 @@ func (m *Model) follow(w *World, i, leader int, epoch uint16) {
 	if epoch < n.promised && m.flaw != flawPromise {
 		return
 	}
+	m.checkSource(w, i, leader, epoch)
 	n.promised = max(n.promised, epoch)
 	w.hold(i)
 	n.source, n.sourceEp, n.refused = uint8(leader+1), epoch, false

@@ -11,7 +11,7 @@ import (
 type odds struct {
 	crash, serverCrash, pause, cutStore, cutPeer, reject, storeDown, wipe, planned, forced, suspend, lostAnswer, badRewind, hang int
 	ill, distrust, foreign, twice, restart, giveUp, back, suspicion, tear, delay, alter                                          int
-	remove, profile, strict, unsure, replace                                                                                     int
+	remove, profile, strict, unsure, replace, stories                                                                            int
 }
 
 func (s *Sim) chance(of10000 int) bool { return s.rng.IntN(10000) < of10000 }
@@ -171,6 +171,10 @@ func (s *Sim) goBack() {
 			return
 		}
 	}
+	s.goBackTo(then)
+}
+
+func (s *Sim) goBackTo(then moment) {
 	s.say("the store is restored to %v of epoch %d", phases[then.epoch.phase], then.epoch.epoch)
 	s.backwards, s.m.astray = true, true
 	s.w.epoch, s.w.state, s.seq = then.epoch, then.state, then.seq
@@ -182,22 +186,6 @@ func (s *Sim) goBack() {
 		b := &s.w.nodes[i].busy
 		b.staleEpoch, b.staleState, b.staleLead = true, true, true
 	}
-}
-
-// mark is the latest record that a node has seen; it is on its disk.
-type mark struct {
-	epoch uint16
-	seq   int
-}
-
-// judge refuses a record older than one seen before.
-func (s *Sim) judge(i int) (trusted bool) {
-	was, now := s.seen[i], mark{s.w.epoch.epoch, s.seq}
-	if (now.epoch < was.epoch || now.seq < was.seq) && s.m.flaw != flawBelieve {
-		return false
-	}
-	s.seen[i] = now
-	return true
 }
 
 // person ends quarantines, and illnesses end without help. Where a leader is needed, the person trusts a copy as it is.

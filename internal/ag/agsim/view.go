@@ -26,6 +26,8 @@ type Model struct {
 	seenBy   func(i int) env          // what node i knows of the record; nil: all of it
 	led      map[uint16]bool          // where there are clocks: the epochs that entered LEAD
 	altered  bool                     // the configuration changes while the group runs
+	stories  bool                     // the store tells two: what rests on the record is not checked, but that no node believes both
+	followed map[[2]uint16]int        // where it does: whom a node followed in an epoch
 	loose    bool                     // the meaning of REQUIRED changes while the group runs: checked at rest only
 }
 
@@ -50,6 +52,7 @@ const (
 	flawDetached           // a keeper whose agent restarts in place ignores every deadline
 	flawResume             // a hand-over whose answer was lost is given up like any other
 	flawBelieve            // a record that is older than one seen before is believed
+	flawSecond             // a record that names another leader of an epoch is believed
 	flawReadable           // a copy that has diverged serves readers
 	flawReadersStay        // readers of a copy that has diverged are not ended
 	flawHidden             // a cancelled wait is seen only in what the session is sent, and it hides that (F1)

@@ -71,6 +71,26 @@ func (r *Record) Fork(ids ...ag.ReplicaID) {
 	r.fork = other
 }
 
+// Forked returns the record that Fork made.
+func (r *Record) Forked() *Record {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.fork
+}
+
+// Mislead has the store of one more member hold the record that Fork made.
+func (r *Record) Mislead(id ag.ReplicaID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.fork.mu.Lock()
+	defer r.fork.mu.Unlock()
+	i := slices.IndexFunc(r.stores, func(s *Store) bool { return s.id == id })
+	r.stores[i].shared.Store(r.fork)
+	r.fork.stores = append(r.fork.stores, r.stores[i])
+	r.stores = slices.Delete(r.stores, i, i+1)
+	r.fork.changed()
+}
+
 // Name gives the store that Fork left its own identity, and the one that it made another. So they are two that were
 // founded beside each other.
 func (r *Record) Name(left, made uint64) {

@@ -211,6 +211,11 @@ type Seen struct {
 	Store  uint64       `json:"store,omitempty"`
 	Rev    int64        `json:"store_revision,omitempty"`
 	Leader ag.ReplicaID `json:"leader,omitempty"` // the replica that leads the epoch; "": none does yet
+	// Chosen is the replica that is promoted in the epoch, or leads it; "": none was chosen yet, or this node. Led is
+	// the latest epoch that came to be led, and By its leader. In a store that keeps its promises an epoch has one.
+	Chosen ag.ReplicaID `json:"chosen,omitempty"`
+	Led    ag.Epoch     `json:"led,omitempty"`
+	By     ag.ReplicaID `json:"led_by,omitempty"`
 }
 
 // Seen returns the latest record seen; the zero value if there was none.

@@ -20,11 +20,15 @@ import (
 var ErrUntrusted = errors.New("the quorum's store is older than what this node has seen")
 
 // Guard remembers the latest record seen, in memory at once and on disk within a moment (Keep). A failover does not
-// wait for the disk: a crash in between loses one step of many, and every other member has seen that step too. Make it
-// with New. All methods may be called from any goroutine.
+// wait for the disk: a crash in between loses one step of many, and every other member has seen that step too. But
+// nobody is followed before the disk has who leads (Pin). Make it with New. All methods may be called from any
+// goroutine.
 type Guard struct {
-	mu    sync.Mutex // guards seen and peers
+	writing sync.Mutex // held while the disk gets what was seen; taken before mu
+
+	mu    sync.Mutex // guards seen, saved and peers
 	seen  marks.Seen
+	saved marks.Seen // as it is on disk
 	peers map[ag.ReplicaID]*peer
 
 	changed chan struct{} // seen is to be written to disk
@@ -54,7 +58,7 @@ func (p *peer) later(store uint64) ag.Epoch {
 
 // New returns a guard that has seen a record.
 func New(seen marks.Seen) *Guard {
-	return &Guard{seen: seen, peers: map[ag.ReplicaID]*peer{}, changed: make(chan struct{}, 1)}
+	return &Guard{seen: seen, saved: seen, peers: map[ag.ReplicaID]*peer{}, changed: make(chan struct{}, 1)}
 }
 
 // Hear records what another member has seen, and reports whether it is a replica that has seen a later epoch than this
@@ -146,14 +150,51 @@ func (g *Guard) rival(now marks.Seen) error {
 	return nil
 }
 
-// CheckMonotonic refuses a record that is older than one seen before, with an error that wraps ErrUntrusted. asked is
-// the boottime at which the record was requested. Reports of other members of that moment or before it count as well,
-// because a store that keeps its promises returns everything that any member has read. A record of another store is
-// refused too.
+// secondLeaderError is an ErrUntrusted of a store that tells another story of an epoch than it told this node before.
+// Commits that the first leader acknowledged may be on this copy, and the second one lacks them.
+type secondLeaderError struct {
+	epoch  ag.Epoch
+	was    ag.ReplicaID
+	leader ag.ReplicaID // "": none is chosen any more
+}
+
+// Error implements error.
+func (e secondLeaderError) Error() string {
+	now := "none"
+	if e.leader != "" {
+		now = string(e.leader)
+	}
+	return fmt.Sprintf("the quorum's store tells of two leaders of epoch %d: of %s before, and of %s now: each may have acknowledged what the other lacks; run coterie recover with the accounts of all members, or have this node join anew if nothing of its copy is needed", e.epoch, e.was, now)
+}
+
+// Is implements the interface of errors.Is.
+func (secondLeaderError) Is(target error) bool { return target == ErrUntrusted }
+
+// oneLeader refuses a record that tells of another leader of an epoch than the one before. history has the leaders of
+// earlier epochs, as far as versions that write them led.
+func oneLeader(was, now marks.Seen, history []ag.TimelineEntry) error {
+	if was.Chosen != "" && now.Epoch == was.Epoch && now.Chosen != was.Chosen {
+		return secondLeaderError{was.Epoch, was.Chosen, now.Chosen}
+	}
+	if was.Led != 0 && now.Led == was.Led && now.By != was.By {
+		return secondLeaderError{was.Led, was.By, now.By}
+	}
+	for _, t := range history {
+		if was.Led != 0 && t.Epoch == was.Led && t.Leader != "" && t.Leader != was.By {
+			return secondLeaderError{was.Led, was.By, t.Leader}
+		}
+	}
+	return nil
+}
+
+// CheckMonotonic refuses a record that is older than one seen before, or contradicts it, with an error that wraps
+// ErrUntrusted. history is that of the record's state. asked is the boottime at which the record was requested. Reports
+// of other members of that moment or before it count as well, because a store that keeps its promises returns
+// everything that any member has read. A record of another store is refused too.
 //
 // One caller at a time may read a record and have it checked. Of two reads under way at once, the later one might end
 // first.
-func (g *Guard) CheckMonotonic(now marks.Seen, asked time.Duration) error {
+func (g *Guard) CheckMonotonic(now marks.Seen, history []ag.TimelineEntry, asked time.Duration) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	was := g.seen
@@ -165,7 +206,7 @@ func (g *Guard) CheckMonotonic(now marks.Seen, asked time.Duration) error {
 	case now.Rev < was.Rev:
 		return fmt.Errorf("%w: it is at revision %d, and revision %d was seen", ErrUntrusted, now.Rev, was.Rev)
 	}
-	if err := g.rival(now); err != nil {
+	if err := errors.Join(g.rival(now), oneLeader(was, now, history)); err != nil {
 		return err
 	}
 	for id, p := range g.peers {
@@ -191,7 +232,7 @@ func (g *Guard) CheckMonotonic(now marks.Seen, asked time.Duration) error {
 func (g *Guard) Remember(s marks.Seen) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.seen = s
+	g.seen, g.saved = s, s
 }
 
 // Latest returns the latest record seen.
@@ -203,7 +244,6 @@ func (g *Guard) Latest() marks.Seen {
 
 // Keep saves the latest record seen whenever it changes, until ctx is done, and then once more.
 func (g *Guard) Keep(ctx context.Context, save func(marks.Seen) error, log *slog.Logger) {
-	saved := g.Latest()
 	for {
 		ended := false
 		select {
@@ -211,15 +251,49 @@ func (g *Guard) Keep(ctx context.Context, save func(marks.Seen) error, log *slog
 		case <-ctx.Done():
 			ended = true
 		}
-		if now := g.Latest(); now != saved {
-			if err := save(now); err != nil {
-				log.Warn("the record seen was not remembered", "err", err)
-			} else {
-				saved = now
-			}
+		if err := g.persist(save); err != nil {
+			log.Warn("the record seen was not remembered", "err", err)
 		}
 		if ended {
 			return
 		}
 	}
+}
+
+func (g *Guard) persist(save func(marks.Seen) error) error {
+	g.writing.Lock()
+	defer g.writing.Unlock()
+	g.mu.Lock()
+	now, saved := g.seen, g.saved
+	g.mu.Unlock()
+	if now == saved {
+		return nil
+	}
+	if err := save(now); err != nil {
+		return err
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.saved = now
+	return nil
+}
+
+// Pin returns nil once the disk has that this replica leads the epoch, so that this node follows no other leader of it,
+// not even after a crash. As a rule the disk has it since the replica was chosen, before it was promoted. While none is
+// chosen there is nothing to keep.
+func (g *Guard) Pin(e ag.Epoch, leader ag.ReplicaID, save func(marks.Seen) error) error {
+	g.mu.Lock()
+	now, saved := g.seen, g.saved
+	g.mu.Unlock()
+	switch {
+	case now.Epoch != e:
+		return fmt.Errorf("the record is of epoch %d by now, and not of epoch %d", now.Epoch, e)
+	case now.Chosen == "": // a candidate fetches what it lacks
+		return nil
+	case now.Chosen != leader:
+		return secondLeaderError{e, now.Chosen, leader}
+	case saved.Epoch == e && saved.Chosen == leader:
+		return nil
+	}
+	return g.persist(save)
 }

@@ -31,7 +31,7 @@ func TestAnotherStoreIsNotBelieved(t *testing.T) {
 		{"an earlier epoch", snap(3, 11, 7, 140), false},
 	}
 	for _, s := range steps {
-		if err := g.CheckMonotonic(s.snap, 0); (err == nil) != s.ok || err != nil && !errors.Is(err, ErrUntrusted) {
+		if err := g.CheckMonotonic(s.snap, nil, 0); (err == nil) != s.ok || err != nil && !errors.Is(err, ErrUntrusted) {
 			t.Errorf("%s: %v", s.name, err)
 		}
 	}
@@ -82,11 +82,11 @@ func TestWhatAMemberClaims(t *testing.T) {
 	if g.Hear(b, now) || g.HeardEpoch() != 3 {
 		t.Errorf("epoch %d was heard of", g.HeardEpoch())
 	}
-	if err := g.CheckMonotonic(now, math.MaxInt64); !errors.Is(err, ErrUntrusted) {
+	if err := g.CheckMonotonic(now, nil, math.MaxInt64); !errors.Is(err, ErrUntrusted) {
 		t.Errorf("what the witness has seen does not count: %v", err)
 	}
 	g.Among([]ag.Replica{b})
-	if err := g.CheckMonotonic(now, math.MaxInt64); err != nil {
+	if err := g.CheckMonotonic(now, nil, math.MaxInt64); err != nil {
 		t.Errorf("after it was removed: %v", err)
 	}
 	if g.Hear(b, marks.Seen{Epoch: 5, Seq: 1, Store: 8}) || g.HeardEpoch() != 0 {
@@ -95,7 +95,7 @@ func TestWhatAMemberClaims(t *testing.T) {
 	if !g.Hear(b, marks.Seen{Epoch: 6, Seq: 1, Store: 7}) || g.HeardEpoch() != 6 {
 		t.Errorf("epoch %d was heard of", g.HeardEpoch())
 	}
-	if err := g.CheckMonotonic(now, math.MaxInt64); !errors.Is(err, ErrUntrusted) {
+	if err := g.CheckMonotonic(now, nil, math.MaxInt64); !errors.Is(err, ErrUntrusted) {
 		t.Errorf("what a replica has seen does not count: %v", err)
 	}
 }
@@ -125,11 +125,92 @@ func TestRivalStore(t *testing.T) {
 		if err := g.HeardRival(); (err != nil) != tt.rival || err != nil && !errors.Is(err, ErrUntrusted) {
 			t.Errorf("%s: %v", tt.name, err)
 		}
-		if err := g.CheckMonotonic(now, 0); (err != nil) != tt.rival {
+		if err := g.CheckMonotonic(now, nil, 0); (err != nil) != tt.rival {
 			t.Errorf("%s: the store is believed: %v", tt.name, err)
 		}
 		if g.Among(nil); g.HeardRival() != nil {
 			t.Errorf("%s: a word outlasts its member", tt.name)
 		}
+	}
+}
+
+// An epoch has one leader, in the record and in the history that a later one gives: as long as this node knows which.
+func TestEpochHasOneLeader(t *testing.T) {
+	b := func(e ag.Epoch, seq uint64, chosen, by ag.ReplicaID, led ag.Epoch) marks.Seen {
+		return marks.Seen{Epoch: e, Seq: seq, Store: 7, Chosen: chosen, Led: led, By: by}
+	}
+	history := func(leader ag.ReplicaID) []ag.TimelineEntry {
+		return []ag.TimelineEntry{{TLI: 2, Epoch: 2, Leader: "a"}, {TLI: 3, Epoch: 3, Leader: leader}, {TLI: 4, Epoch: 4, Leader: "c"}}
+	}
+	led := b(3, 9, "b", "b", 3)
+	for _, tt := range []struct {
+		name     string
+		was, now marks.Seen
+		history  []ag.TimelineEntry
+		ok       bool
+	}{
+		{"the same", led, b(3, 10, "b", "b", 3), history("b")[:2], true},
+		{"another one leads", led, b(3, 10, "a", "a", 3), history("a")[:2], false},
+		{"another one was chosen first", b(3, 9, "b", "a", 2), b(3, 9, "c", "a", 2), history("b")[:1], false},
+		{"none is chosen any more", led, b(3, 9, "", "a", 2), nil, false},
+		{"the chosen one comes to lead", b(3, 9, "b", "a", 2), led, nil, true},
+		{"another one led, says a candidate", led, b(4, 10, "", "a", 3), nil, false},
+		{"a candidate", led, b(4, 9, "", "b", 3), nil, true},
+		{"a later leader", led, b(4, 10, "c", "c", 4), history("b"), true},
+		{"a later leader, after another one", led, b(4, 10, "c", "c", 4), history("a"), false},
+		{"a later leader, of a version that does not tell", led, b(4, 10, "c", "c", 4), history(""), true},
+		{"a later leader, after a forced failover that dropped the epoch", led, b(5, 11, "c", "c", 5), history("b")[:1], true},
+		{"the mark is of an earlier version", marks.Seen{Epoch: 3, Seq: 9, Store: 7, Leader: "b"}, b(3, 10, "a", "a", 3), nil, true},
+		{"a recovery begins", led, b(9, 10, "a", "", 0), history("a"), false},
+		{"a recovery begins, and this node was told", marks.Seen{Epoch: 3, Seq: 9}, b(9, 10, "a", "", 0), history("a"), true},
+	} {
+		if err := New(tt.was).CheckMonotonic(tt.now, tt.history, 0); (err == nil) != tt.ok || err != nil && !errors.Is(err, ErrUntrusted) {
+			t.Errorf("%s: %v", tt.name, err)
+		}
+	}
+}
+
+// The disk gets who leads before that one is followed, and gets it once. An error is an error.
+func TestPin(t *testing.T) {
+	var disk marks.Seen
+	var full error
+	writes := 0
+	save := func(s marks.Seen) error {
+		if full == nil {
+			disk = s
+			writes++
+		}
+		return full
+	}
+	g := New(marks.Seen{Epoch: 3, Seq: 9})
+	if err := g.Pin(3, "b", save); err != nil || writes != 0 {
+		t.Errorf("none is chosen: %v after %d writes", err, writes)
+	}
+	promoted := marks.Seen{Epoch: 4, Seq: 9, Chosen: "b"}
+	if err := g.CheckMonotonic(promoted, nil, 0); err != nil {
+		t.Fatal(err)
+	}
+	if full = errors.New("full"); !errors.Is(g.Pin(4, "b", save), full) {
+		t.Error("a disk that is full counts as one that has it")
+	}
+	full = nil
+	for range 2 {
+		if err := g.Pin(4, "b", save); err != nil || writes != 1 || disk != promoted {
+			t.Errorf("%v after %d writes of %+v", err, writes, disk)
+		}
+	}
+	if err := g.CheckMonotonic(marks.Seen{Epoch: 4, Seq: 10, Chosen: "b", Leader: "b", Led: 4, By: "b"}, nil, 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := g.Pin(4, "b", save); err != nil || writes != 1 {
+		t.Errorf("it is written again, while it is waited for: %v, %d", err, writes)
+	}
+	if g.Pin(4, "c", save) == nil || g.Pin(3, "b", save) == nil || writes != 1 {
+		t.Error("another leader, or one of an earlier epoch, may be followed")
+	}
+	after := New(marks.Seen{})
+	after.Remember(disk)
+	if err := after.Pin(4, "b", save); err != nil || writes != 1 {
+		t.Errorf("after a restart: %v after %d writes", err, writes)
 	}
 }
