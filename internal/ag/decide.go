@@ -55,7 +55,7 @@ const (
 	RuleRewind       Rule = "rewind"        // diverged: back to the group's history
 	RuleAwaitDrop    Rule = "await-drop"    // this copy is still counted in V: the record must drop it first
 	RuleStart        Rule = "start"         // start as standby
-	RuleReread       Rule = "reread"        // it cannot read what it received: restarted, it fetches that again
+	RuleReread       Rule = "reread"        // it cannot replay what it received: restarted, it fetches that again, or has the settings that it needs
 	RuleFollow       Rule = "follow"        // stream from the leader of this epoch
 	RuleStandBy      Rule = "stand-by"      // streaming, or waiting for a leader
 )

@@ -144,7 +144,7 @@ var meanings = map[Rule]string{
 	RuleRewind:       "brought its copy back to the group's history",
 	RuleAwaitDrop:    "waited until its copy is no longer counted, before it touches it",
 	RuleStart:        "started its server",
-	RuleReread:       "stopped its server, which could not read what it had received",
+	RuleReread:       "stopped its server, which could not replay what it had received",
 	RuleFollow:       "followed the new primary",
 	RuleStandBy:      "stood by",
 }

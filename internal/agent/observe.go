@@ -473,6 +473,9 @@ func (s *stuck) look(o Observation, up UpstreamStatus, now time.Duration) string
 	if o.Replay > s.where {
 		s.starts = 0
 	}
+	if o.InRecovery && o.Short != "" {
+		return "its server has paused replay, and does not continue before it is started again: " + o.Short
+	}
 	still := o.InRecovery && o.Streamed && o.Replay < o.Flushed.LSN && o.Flushed == s.at && o.Replay == s.replay
 	asks := up.Connected || up.Held || up.Source == ""
 	if !still || asks {

@@ -137,6 +137,34 @@ func (i *Instance) raise(set map[string]string) {
 	}
 }
 
+// short returns which settings of the server in recovery are below those of its primary, which pg_control has as soon
+// as their record is replayed; "": none is known to be. PostgreSQL pauses replay for it, and ends where that goes on.
+// A server that is started again has as much (raise).
+func (i *Instance) short(ctx context.Context) string {
+	c, err := i.Control(ctx)
+	if err != nil {
+		return ""
+	}
+	var out []string
+	err = i.main.Do(ctx, func(conn *pgx.Conn) error {
+		out = nil
+		for _, name := range slices.Sorted(maps.Keys(c.Settings)) {
+			var has int
+			if err := conn.QueryRow(ctx, "SELECT setting::int FROM pg_settings WHERE name = $1", name).Scan(&has); err != nil {
+				return err
+			}
+			if has < c.Settings[name] {
+				out = append(out, fmt.Sprintf("%s is %d here and %d on the primary", name, has, c.Settings[name]))
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return ""
+	}
+	return strings.Join(out, ", ")
+}
+
 // hasReturnSlots reports whether the copy has slots by which an old cluster follows (internal/postgres/bluegreen). With
 // another wal_level than logical a server with one does not start.
 func (i *Instance) hasReturnSlots() bool {

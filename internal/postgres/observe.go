@@ -27,6 +27,7 @@ type Observation struct {
 	SegmentSize     int
 	BlockSize       int
 	ReplayPaused    bool
+	Short           string // why replay was paused by the server itself: settings that are below the primary's
 	WalReceiver     *WalReceiver
 	SyncNames       string // synchronous_standby_names in force in the observing session
 	SyncSource      string // file that value comes from
@@ -142,6 +143,9 @@ func (i *Instance) Observe(ctx context.Context) (Observation, error) {
 		return Observation{}, fmt.Errorf("observe PostgreSQL: %w", err)
 	}
 	o.Whole = i.whole(ctx, o)
+	if o.ReplayPaused {
+		o.Short = i.short(ctx)
+	}
 	return o, nil
 }
 

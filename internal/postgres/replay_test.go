@@ -3,9 +3,11 @@ package postgres
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -112,5 +114,42 @@ func TestSkippedTimelinesStay(t *testing.T) {
 			t.Errorf("timeline 2 was marked again for timeline %d: %v", tli, err)
 		}
 		was = now
+	}
+}
+
+// TestPausedForSettings holds that a secondary says for which settings PostgreSQL has paused its replay, that it has
+// them once it is started again, and that a pause that somebody asked for is no such.
+func TestPausedForSettings(t *testing.T) {
+	ctx := t.Context()
+	p := newPrimary(t, false)
+	p.sql("CREATE TABLE t (v int)")
+	if err := p.EnsureSlots(ctx, []string{"cot_n2"}, nil); err != nil {
+		t.Fatal(err)
+	}
+	s := p.clone("cot_n2")
+	s.start(false)
+	s.streams(p)
+	s.receivesOnly(p, "INSERT INTO t VALUES (1)")
+	if o := s.observe(); !o.ReplayPaused || o.Short != "" {
+		t.Errorf("paused by a person: %+v", o)
+	}
+	s.sql("SELECT pg_wal_replay_resume()")
+	s.streams(p)
+
+	p.kill(syscall.SIGINT)
+	p.Config().Extra["max_connections"] = "300"
+	p.start(true)
+	p.sql("INSERT INTO t VALUES (2)")
+	s.waitFor("replay to be paused", func(context.Context) error {
+		if o := s.observe(); !strings.HasPrefix(o.Short, "max_connections is ") || !strings.HasSuffix(o.Short, " here and 300 on the primary") {
+			return fmt.Errorf("paused %v for %q", o.ReplayPaused, o.Short)
+		}
+		return nil
+	})
+	s.kill(syscall.SIGINT)
+	s.start(false)
+	s.streams(p)
+	if o := s.observe(); o.ReplayPaused || o.Short != "" {
+		t.Errorf("started again: %+v", o)
 	}
 }

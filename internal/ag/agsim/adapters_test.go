@@ -86,6 +86,7 @@ var slips = []slip{
 	{"a stream of logical replication goes by a member's name", "listener/passage/answers.go", []string{"return w.Replicates && ", "return false && "}, "listener:TestLogicalStreamIsNoMember"},
 	{"a stream of logical replication begins by a name that nobody has seen yet", "listener/passage/requests.go", []string{"typ == 'Q' && w.Owed.Load() > 0", "typ == 'Q' && w.Owed.Load() < 0"}, "listener:TestReplication"},
 	{"what a standby's files held before counts as received", "postgres/pgfiles/walrecord.go", []string{" || err == nil && rec.next > limit", ""}, "TestWALEnd"},
+	{"a secondary with less than its primary stays paused", "agent/observe.go", []string{"o.InRecovery && o.Short != \"\"", "!o.InRecovery && o.Short != \"\""}, "TestStuck"},
 	{"a server gets its deadline while it has WAL to replay", "agent/act.go", []string{"if err := a.replayRest(ctx, from, act.TLI); err != nil {", "if err := error(nil); err != nil {"}, "TestLongReplayEndsNoServer"},
 	{"the session of observation is kept until a server has left recovery", "postgres/promote.go", []string{"		return nil\n	})\n	for recovery := true;", "		for c.QueryRow(ctx, \"SELECT pg_is_in_recovery()\").Scan(&sent) == nil && sent {\n			_ = retry.Sleep(ctx, pollInterval)\n		}\n		return nil\n	})\n	for recovery := true;"}, "TestSlowReplay"},
 	{"a promotion that follows one that was given up marks all skipped timelines again", "postgres/promote.go", []string{"i.removeTrailingSkips(tli)", "i.removeTrailingSkips(0)"}, "TestSkippedTimelinesStay"},
