@@ -165,9 +165,10 @@ func databaseCommand() *cobra.Command {
 }
 
 func addDatabase(line string) *cobra.Command {
-	return alter(usage{line, "Register a database, and create it where it is absent", "  coterie database add shop"}, 1, func(a []string) (string, error) {
+	return explained(alter(usage{line, "Register a database, and create it where it is absent", "  coterie database add shop"}, 1, func(a []string) (string, error) {
 		return "ADD DATABASE " + ddl.Brackets(a[0]), nil
-	})
+	}), `Registers a database with the group, as ALTER AVAILABILITY GROUP … ADD DATABASE does, and creates it on the primary if it is absent.
+The name keeps its case, as with createdb: Orders is another database than orders.`)
 }
 
 func removeDatabase(line string) *cobra.Command {

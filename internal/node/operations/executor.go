@@ -187,7 +187,7 @@ func (e Executor) change(ctx context.Context, s ddl.Statement) (console.Result, 
 			r.Notices = append(r.Notices, console.Notice{Severity: "NOTICE", Message: n.Message})
 		}
 		for _, name := range created {
-			r.Notices = append(r.Notices, console.Notice{Severity: "NOTICE", Message: fmt.Sprintf("database %s was created", name)})
+			r.Notices = append(r.Notices, console.Notice{Severity: "NOTICE", Message: fmt.Sprintf("database %s was created", name) + e.near(ctx, x, name)})
 		}
 		if reflect.DeepEqual(next, x.Group) {
 			return r, nil // it is so already
@@ -271,6 +271,23 @@ func (e Executor) createDatabases(ctx context.Context, x etcd.Snapshot, next ag.
 		}
 	}
 	return made, nil
+}
+
+// near returns what to say of a database that was created, if another one differs from it by the case of letters alone.
+func (e Executor) near(ctx context.Context, x etcd.Snapshot, name string) string {
+	others := slices.Clone(x.Group.Options.Databases)
+	for _, d := range e.Status.Facts(ctx).Nodes[x.Record.Epoch.Leader].Databases {
+		others = append(others, d.Name)
+	}
+	i := slices.IndexFunc(others, func(other string) bool { return other != name && strings.EqualFold(other, name) })
+	if i < 0 {
+		return ""
+	}
+	undo := fmt.Sprintf(`REMOVE DATABASE %s, and DROP DATABASE "%s" on the primary`, ddl.Brackets(name), strings.ReplaceAll(name, `"`, `""`))
+	if !slices.Contains(x.Group.Options.Databases, others[i]) {
+		undo += ", and ADD DATABASE " + ddl.Brackets(others[i])
+	}
+	return fmt.Sprintf("; it is another one than %s, because a name keeps its case here, as one in quotes does in PostgreSQL. If you meant that one: %s", others[i], undo)
 }
 
 // CreateDatabase creates a database on this node, which must be the primary, unless the database exists.

@@ -202,6 +202,24 @@ func TestCreateDatabases(t *testing.T) {
 	}
 }
 
+// TestCreateNearDatabase holds that a database which differs from another one by case alone is said to be one of its
+// own.
+func TestCreateNearDatabase(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	b.store.x.Record.Epoch.Leader = "a"
+	b.server.databases = []string{"shop"}
+	b.status.facts.Nodes = map[ag.ReplicaID]catalog.Node{"a": {Databases: []catalog.Database{{Name: "shop"}}}}
+	const differs = "NOTICE: database Shop was created; it is another one than shop, because a name keeps its case here, as one in quotes does in PostgreSQL. " +
+		`If you meant that one: REMOVE DATABASE [Shop], and DROP DATABASE "Shop" on the primary, and ADD DATABASE [shop]`
+	if _, notices, err := b.run(t, alter+"ADD DATABASE [Shop] WITH NOWAIT"); err != nil || notices != differs {
+		t.Errorf("%q, %v", notices, err)
+	}
+	if _, notices, err := b.run(t, alter+"ADD DATABASE [till] WITH NOWAIT"); err != nil || notices != "NOTICE: database till was created" {
+		t.Errorf("%q, %v", notices, err)
+	}
+}
+
 // TestFailoverStatement holds what FAILOVER and FORCE_FAILOVER_ALLOW_DATA_LOSS ask for and say.
 func TestFailoverStatement(t *testing.T) {
 	t.Parallel()
