@@ -151,6 +151,9 @@ type Config struct {
 	// Confirm returns nil if this node leads according to a majority that was asked after the call (reads = confirmed).
 	// Nil = such sessions are refused.
 	Confirm func(context.Context) error
+	// Removed reports whether the group does not have this node any more. Logins do not wait then for a replica that
+	// serves them. Nil = it has.
+	Removed func() bool
 	// Fingerprint asks the local server for the fingerprint of a login of the role to the database. Pooled backends are
 	// given to clients only as long as it is the same. Nil = no pool.
 	Fingerprint func(ctx context.Context, user, database string) (LoginFingerprint, error)

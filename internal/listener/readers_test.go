@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -50,6 +52,45 @@ func TestRefusalsHaveTheirNumbers(t *testing.T) {
 	}
 	if st := g.srv.Stats(); st.FellBack != 0 {
 		t.Errorf("%d fell back", st.FellBack)
+	}
+}
+
+// A node that was removed from its group has nobody wait for a replica, and tells strangers nothing of the others: not
+// who waits already, and not where the routes still name a primary that answers this node no more.
+func TestRemovedNodeAnswersAtOnce(t *testing.T) {
+	var removed atomic.Bool
+	g := newGroup(t, func(c *Config) {
+		c.Rules, c.ConnectWait, c.Removed = trustAll, time.Minute, removed.Load
+		c.Backend = func(context.Context, ag.ReplicaID, BackendHello) (net.Conn, error) {
+			return nil, errors.New("10.0.0.2:5022: n1 is not a member of this group")
+		}
+	})
+	nobody, gone := *fullRoutes(1), *fullRoutes(1)
+	nobody.Primary, nobody.WriteOpen, nobody.Targets = "", false, nil
+	g.publish(&nobody)
+	waits := make(chan error, 1)
+	go func() {
+		_, err := g.dial(g.rw, "user=postgres")
+		waits <- err
+	}()
+	waitFor(t, "a client waits", func() bool { return g.srv.Stats().Waiting == 1 })
+	began := time.Now()
+	removed.Store(true)
+	failed := []error{<-waits}
+	for _, address := range []string{g.rw, g.ro} {
+		_, err := g.dial(address, "user=postgres")
+		failed = append(failed, err)
+	}
+	gone.Primary = "b"
+	g.publish(&gone)
+	_, err := g.dial(g.rw, "user=postgres")
+	for _, err := range append(failed, err) {
+		if sqlstate(err) != "57P03" || !strings.Contains(err.Error(), "this node was removed from its availability group and serves no sessions") || strings.Contains(err.Error(), "10.0.0.2") {
+			t.Errorf("%v", err)
+		}
+	}
+	if took := time.Since(began); took > 20*time.Second {
+		t.Errorf("they waited for %v", took)
 	}
 }
 

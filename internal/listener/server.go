@@ -148,7 +148,7 @@ func (s *Server) loginConfig() login.Config {
 			BackendHandshake: cfg.Limits.BackendHandshake, ShutdownMessage: cfg.Limits.ShutdownMessage,
 		},
 		Life: s.life, Log: s.log, Counts: &s.counts, Certificate: cfg.Certificate, ClientCAs: cfg.ClientCAs, CheckClient: cfg.CheckClient,
-		Routes: func() *ag.Routes { return cfg.Routes() }, Changed: cfg.Changed, Holding: s.holding, Attempts: &s.attempts,
+		Routes: func() *ag.Routes { return cfg.Routes() }, Changed: cfg.Changed, Holding: s.holding, Removed: cfg.Removed, Attempts: &s.attempts,
 		Verifier: func(ctx context.Context, id ag.ReplicaID, user string) (Role, error) {
 			return cfg.Verifier(ctx, id, user)
 		},

@@ -35,6 +35,7 @@ func (n *node) newClientPort() *clientport.Port {
 		Gate:     func() time.Duration { return n.agent.Gate() },
 		Lease:    func() time.Duration { return n.agent.LeaseUntil() },
 		Read:     func(ctx context.Context) (agent.Snapshot, error) { return n.ports.Read(ctx) },
+		Removed:  func() bool { return n.status.Removed() },
 		Server: func() clientport.Server {
 			if n.pg == nil {
 				return nil

@@ -2,6 +2,7 @@ package groupcmd
 
 import (
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -211,6 +212,41 @@ func (d dashboard) members(b *strings.Builder) {
 		}
 		b.WriteString(line + "\n")
 	}
+}
+
+// replicaTable prints a line for each node. A node that was removed knows no more than their names.
+func (d dashboard) replicaTable(w io.Writer) error {
+	s := d.Status
+	t := tabwriter.NewWriter(w, 2, 8, 3, ' ', 0)
+	_, _ = fmt.Fprintln(t, "\nREPLICA\tROLE\tSYNCHRONIZATION\tMODE\tFAILOVER\tPOSITION\tBEHIND\tREADINESS\tLOSS\tRECOVERY\tCONNECTED\tNOW")
+	for _, r := range s.Replicas {
+		mode, role, pos, lag, now, sync := string(r.Mode), string(r.Role), r.Position.String(), "-", r.Because, string(r.Sync)
+		if r.LagBytes != nil && r.Role != ag.RolePrimary {
+			lag = units.Bytes(*r.LagBytes)
+		}
+		if r.Progress != "" {
+			now = r.Progress
+		}
+		if r.Mode == ag.ConfigurationOnly {
+			mode, role, pos, sync = "-", "witness", "-", "-"
+		}
+		name := string(r.Name)
+		if r.Name == s.Node {
+			name += " *"
+		}
+		if r.Suspended && r.Join == "" {
+			sync += " (SUSPENDED)"
+		}
+		if r.Join != "" && r.Mode != ag.ConfigurationOnly {
+			sync += " (" + string(r.Join) + ")"
+		}
+		ready, loss, recovery := d.estimates(string(r.Name))
+		if s.Availability.Removed {
+			r.Connected, role, sync, pos, lag, ready, loss, recovery, now = "not known", "?", "?", "?", "?", "?", "?", "?", ""
+		}
+		cli.Linef(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", name, role, sync, mode, r.FailoverMode, pos, lag, ready, loss, recovery, r.Connected, now)
+	}
+	return t.Flush()
 }
 
 // role returns the role of a member. A node that was removed knows of none: the members do not answer it.

@@ -15,14 +15,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/coteriedb/coterie/internal/admin/api"
-	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/ag/availability"
 	"github.com/coteriedb/coterie/internal/check"
 	"github.com/coteriedb/coterie/internal/cli"
 	"github.com/coteriedb/coterie/internal/cli/sqlrun"
 	"github.com/coteriedb/coterie/internal/lib/fail"
 	"github.com/coteriedb/coterie/internal/lib/retry"
-	"github.com/coteriedb/coterie/internal/lib/units"
 )
 
 // Status returns the command status.
@@ -358,7 +356,7 @@ func readiness(noLoss bool) string {
 }
 
 func (d dashboard) render(w io.Writer) error {
-	if err := d.printReplicas(w); err != nil {
+	if err := d.printReplicas(w); err != nil || d.Availability.Removed {
 		return err
 	}
 	t := tabwriter.NewWriter(w, 2, 8, 3, ' ', 0)
@@ -413,6 +411,13 @@ func (d dashboard) printReplicas(w io.Writer) error {
 			quorum += ", of " + strings.Join(s.QuorumEndpoints, " ")
 		}
 	}
+	if s.Availability.Removed {
+		cli.Linef(w, "group %s   %s was removed from it: what follows is what it saw last, epoch %d\n", s.Group, s.Node, s.Epoch)
+		for _, p := range s.Availability.Problems {
+			cli.Linef(w, "%s\n  run: %s\n", p.Finding, p.Run)
+		}
+		return d.replicaTable(w)
+	}
 	if s.Draft {
 		cli.Linef(w, "no group yet: CREATE AVAILABILITY GROUP makes it, in coterie sql on %s\n", primary)
 	}
@@ -420,33 +425,7 @@ func (d dashboard) printReplicas(w io.Writer) error {
 	cli.Linef(w, "quorum %s (%s)   commits wait for %s   automatic failover: %s\n", quorum, votes, s.WaitsFor, s.FailoverReady)
 	printBlocked(w, s.Availability)
 	printUnderWay(w, s)
-	t := tabwriter.NewWriter(w, 2, 8, 3, ' ', 0)
-	_, _ = fmt.Fprintln(t, "\nREPLICA\tROLE\tSYNCHRONIZATION\tMODE\tFAILOVER\tPOSITION\tBEHIND\tREADINESS\tLOSS\tRECOVERY\tCONNECTED\tNOW")
-	for _, r := range s.Replicas {
-		mode, role, pos, lag, now, sync := string(r.Mode), string(r.Role), r.Position.String(), "-", r.Because, string(r.Sync)
-		if r.LagBytes != nil && r.Role != ag.RolePrimary {
-			lag = units.Bytes(*r.LagBytes)
-		}
-		if r.Progress != "" {
-			now = r.Progress
-		}
-		if r.Mode == ag.ConfigurationOnly {
-			mode, role, pos, sync = "-", "witness", "-", "-"
-		}
-		name := string(r.Name)
-		if r.Name == s.Node {
-			name += " *"
-		}
-		if r.Suspended && r.Join == "" {
-			sync += " (SUSPENDED)"
-		}
-		if r.Join != "" && r.Mode != ag.ConfigurationOnly {
-			sync += " (" + string(r.Join) + ")"
-		}
-		ready, loss, recovery := d.estimates(string(r.Name))
-		cli.Linef(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", name, role, sync, mode, r.FailoverMode, pos, lag, ready, loss, recovery, r.Connected, now)
-	}
-	return t.Flush()
+	return d.replicaTable(w)
 }
 
 // printUnderWay prints what is done to the group now, and that commits are confirmed once more.

@@ -253,6 +253,15 @@ func TestStatusOfARemovedNode(t *testing.T) {
 	}
 	s.Availability.Problems = []availability.Problem{{Severity: availability.Critical, Finding: "this node is no member of the group any more"}}
 	a.SetStatus(s)
+	r = clitest.Run(t, Status(), a.Layout.Dir, "--wide")
+	if r.Code != 3 || !strings.HasPrefix(r.Out, "group shop   n2 was removed from it: what follows is what it saw last, epoch 7\nthis node is no member of the group any more\n  run: ") || line(r.Out, "n1") != "n1 ? ? SYNCHRONOUS_COMMIT AUTOMATIC ? ? ? ? ? not known" {
+		t.Errorf("--wide: exit code %d, %s", r.Code, r.Out)
+	}
+	for _, other := range []string{"PRIMARY", "quorum", "SYNCHRONIZED", "sessions", "Data Loss", "issues"} {
+		if strings.Contains(r.Out, other) {
+			t.Errorf("--wide: it speaks of %q\n%s", other, r.Out)
+		}
+	}
 	if r := clitest.Run(t, Status(), a.Layout.Dir, "--check"); r.Code != 3 || r.Out != "not known: this node is no member of the group any more\n" {
 		t.Errorf("--check: exit code %d, %q", r.Code, r.Out)
 	}

@@ -55,6 +55,8 @@ type Config struct {
 	Routes  func() *ag.Routes
 	Changed func() <-chan struct{}
 	Holding func() <-chan struct{}
+	// Removed reports whether the group does not have this node any more: nobody waits for a replica then. Nil: it has.
+	Removed func() bool
 	// Near reports whether a copy is at most that far behind. Nil: coterie.max_lag is not available.
 	Near func(ctx context.Context, id ag.ReplicaID, most time.Duration) bool
 	// Verifier returns role facts from a replica. Attempts ends a question whose replica has lost its role.

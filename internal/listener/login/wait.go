@@ -106,6 +106,9 @@ func (c *Client) route(ctx context.Context, p *loginBudget) (routing.Route, erro
 		if bad := routing.NeverServed(c.srv.Routes(), c.Intent); bad != nil {
 			return routing.Route{}, bad
 		}
+		if c.srv.removed() {
+			return routing.Route{}, routing.Removed()
+		}
 		if err := c.sleep(ctx, p, next, goneCheck); err != nil {
 			return routing.Route{}, err
 		}
@@ -113,6 +116,9 @@ func (c *Client) route(ctx context.Context, p *loginBudget) (routing.Route, erro
 	}
 	return r, nil
 }
+
+// removed reports whether the group does not have this node any more.
+func (s *Logins) removed() bool { return s.Removed != nil && s.Removed() }
 
 func (s *Logins) addWaiting(n int) {
 	s.mu.Lock()
@@ -125,6 +131,9 @@ func (s *Logins) addWaiting(n int) {
 func (c *Client) retry(ctx context.Context, p *loginBudget, r routing.Route, err error) error {
 	if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
 		return outOfFiles() // waiting clients, each with the descriptor that another one needs, could all wait in vain
+	}
+	if c.srv.removed() {
+		return routing.Removed()
 	}
 	p.last = err
 	c.srv.Log.Debug("session not opened yet", "user", c.Start.User, "intent", c.Intent, "error", err)

@@ -100,6 +100,14 @@ func NeverServed(routes *ag.Routes, intent ag.Intent) *pgwire.Error {
 	return bad
 }
 
+// Removed returns the error of a node that was removed from its group, which waiting would not change. Clients hear it
+// that have proved nothing, so it names no member and no address.
+func Removed() *pgwire.Error {
+	bad := pgwire.Fatal("removed", pgwire.StateCannotConnect, "this node was removed from its availability group and serves no sessions")
+	bad.Hint = "Connect to a member of the group, and take this node out of the connection string; \"coterie status\" here says what to do with the node."
+	return bad
+}
+
 // NoReplica returns the error that no replica serves an intent. maxLag is by how much a copy may be behind, 0 for no
 // limit; unreached is whether a replica was named and its PostgreSQL did not answer. The numbers are those of the same
 // errors in SQL Server.

@@ -41,6 +41,7 @@ type Config struct {
 	Gate     func() time.Duration                          // as listener.Config.Gate
 	Lease    func() time.Duration                          // BOOTTIME until which this node may act as the primary
 	Read     func(context.Context) (agent.Snapshot, error) // asks the quorum
+	Removed  func() bool                                   // whether the group does not have this node any more
 
 	Server   func() Server                                       // this node's PostgreSQL; nil on a witness
 	Log      *serverlog.Reader                                   // what that says of cancelled waits
@@ -154,7 +155,7 @@ func (p *Port) listenerConfig() (listener.Config, error) {
 	c := listener.Config{
 		ReadWrite: strings.Join(readWrite, ","), ReadOnly: n.ReadOnly.Listen, Rules: p.firstRules(), Logger: p.c.Logger.With("part", "listener"),
 		Certificate: p.cert.Load, ClientCAs: p.authorities, CheckClient: p.checkClient, Routes: p.routes.Load, Changed: p.Changed,
-		Backend: p.backend, Verifier: p.verifier, Gate: p.c.Gate, Node: p.nodeNumber(), ForwardCancel: p.forwardCancel,
+		Removed: p.c.Removed, Backend: p.backend, Verifier: p.verifier, Gate: p.c.Gate, Node: p.nodeNumber(), ForwardCancel: p.forwardCancel,
 		NameClient: n.NameClients, AuthStaleness: n.AuthStaleness, NoKernelPath: n.NoKernelPath,
 		Console: p.serveConsole, ConsoleRole: p.consoleRole,
 		// The listener has a default for each limit that coterie.yaml does not name.

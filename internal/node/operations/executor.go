@@ -44,6 +44,9 @@ func (e Executor) Describe(ctx context.Context, who console.Principal, query str
 
 // Query runs a query on the views and sends its rows as they come.
 func (e Executor) Query(ctx context.Context, who console.Principal, q console.Question, to console.Rows) error {
+	if e.Status.Removed() {
+		to.Notice(fmt.Sprintf("%s was removed from the group: these rows are what it saw last, and it is no member any more; run the query on a member%s. %s", e.Self, e.another(), afterRemoval))
+	}
 	return queryFailed(e.Views.Query(ctx, catalog.Question{User: who.User, Text: q.SQL, Args: q.Args, Variables: q.Variables}, rowsFor{to}))
 }
 

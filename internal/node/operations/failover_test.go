@@ -11,6 +11,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/admin/console"
+	"github.com/coteriedb/coterie/internal/admin/ddl"
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent"
 	"github.com/coteriedb/coterie/internal/etcd"
@@ -531,5 +532,9 @@ func TestRemovedNodeSaysSo(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "a was removed from the group") || !strings.Contains(err.Error(), "on a member, such as b") || fail.KindOf(err) != fail.Unhealthy {
 			t.Errorf("%s: %v", what, err)
 		}
+	}
+	r, err := console.NewSession(Executor{b.Service}, console.Principal{User: "ann", May: ddl.MayAdminister}).Run(t.Context(), "SELECT name FROM coterie.replicas")
+	if err != nil || len(r.Rows) != 1 || len(r.Notices) != 1 || !strings.Contains(r.Notices[0].Message, "a was removed from the group: these rows are what it saw last") || !strings.Contains(r.Notices[0].Message, "coterie join in an empty directory") {
+		t.Errorf("a query: %+v, %v", r, err)
 	}
 }

@@ -62,18 +62,25 @@ func (s *Service) noQuorum(err error) error {
 	return fail.Unhealthyf("no majority of the quorum answers %s: %w; see coterie status, and log/agent.log", s.Self, etcd.ErrNoQuorum)
 }
 
+// afterRemoval is what to do with a node that is no member any more.
+const afterRemoval = "To take the node apart: coterie leave; to bring this machine back: coterie join in an empty directory"
+
 // removed returns the error of what is asked of a node that is no member any more.
 func (s *Service) removed() error {
-	members := ""
+	return fail.Unhealthyf("%s was removed from the group and can change nothing of it; run the command on a member%s; to bring this machine back: coterie join in an empty directory",
+		s.Self, s.another())
+}
+
+// another returns another member than this node, as an example.
+func (s *Service) another() string {
 	if g := s.Members.Group(); g != nil {
 		for _, r := range g.Replicas {
-			if r.ID != s.Self && members == "" {
-				members = ", such as " + string(r.ID)
+			if r.ID != s.Self {
+				return ", such as " + string(r.ID)
 			}
 		}
 	}
-	return fail.Unhealthyf("%s was removed from the group and can change nothing of it; run the command on a member%s; to bring this machine back: coterie join in an empty directory",
-		s.Self, members)
+	return ""
 }
 
 // chosen returns the synchronized secondary that leads after a planned failover without a named target; "" if none may.

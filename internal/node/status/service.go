@@ -178,21 +178,33 @@ func (s *Service) said(snap *agent.Snapshot, id ag.ReplicaID) agent.Status {
 }
 
 // Removed reports whether the group does not have this node any more, as far as this node knows.
-func (s *Service) Removed() bool { return s.Availability().Removed }
+func (s *Service) Removed() bool { return s.removed(s.known()) }
 
-// Availability returns the judgement of the group. Everything that says how the group is says this.
-func (s *Service) Availability() availability.Report {
+// known returns what the agent knows. The group is that of the file before the first turn.
+func (s *Service) known() availability.Facts {
 	f := s.Agent.Known()
 	f.View.Self = s.Self
 	if g := s.Members.Group(); f.View.Group.ID == "" && g != nil { // nothing was read yet since the agent began
 		f.View.Group = *g
 	}
+	return f
+}
+
+// removed reports whether the group does not have this node any more, by its configuration or by what members say.
+func (s *Service) removed(f availability.Facts) bool {
+	if len(f.View.Group.Replicas) == 0 {
+		return false
+	}
+	_, in := f.View.Group.Replica(s.Self)
+	return !in || len(f.View.Reach) == 0 && s.Disowned()
+}
+
+// Availability returns the judgement of the group. Everything that says how the group is says this.
+func (s *Service) Availability() availability.Report {
+	f := s.known()
 	f.Voters, f.Stray = s.Roster()
 	f.Logins, f.Unserved = s.Clients.LoginProblems(), s.Clients.Unserved()
 	f.Refused, f.Untold = s.Endorsed.Problem(), s.Untold()
-	if g := f.View.Group; len(g.Replicas) > 0 {
-		_, in := g.Replica(s.Self)
-		f.Removed = !in || len(f.View.Reach) == 0 && s.Disowned()
-	}
+	f.Removed = s.removed(f)
 	return availability.Assess(f)
 }
