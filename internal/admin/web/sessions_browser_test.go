@@ -16,7 +16,7 @@ func used() *group {
 	g := charted()
 	now := time.Now().UTC()
 	at := func(d time.Duration) string { return now.Add(-d).Format(time.RFC3339Nano) }
-	sessions := rows{{"node", "session_id", "user_name", "database_name", "client", "tls", "tls_identity", "intent", "list_entry", "replica", "state", "since", "bytes_in", "bytes_out", "pid", "path", "backend", "failover", "failover_reason", "node_loss", "node_loss_reason", "server_loss", "open_transaction", "open_transaction_reason", "statement"}}
+	sessions := rows{{"node", "session_id", "user_name", "database_name", "client", "tls", "tls_identity", "intent", "list_entry", "replica", "state", "since", "bytes_in", "bytes_out", "pid", "path", "backend", "failover", "failover_reason", "node_loss", "node_loss_reason", "server_loss", "open_transaction", "open_transaction_reason", "statement", "commit_in_doubt", "commit_in_doubt_reason"}}
 	for i := range 120 {
 		node, replica, intent, state, loss, why := fmt.Sprint("n", i%3+1), "n1", "READ_WRITE", []string{"active", "idle", "idle", "idle in transaction"}[i%4], "KEPT", any(nil)
 		if i%5 < 2 {
@@ -25,14 +25,17 @@ func used() *group {
 		if node == replica {
 			loss, why = "ENDS", "it came through the listener of that node"
 		}
-		user, tx := "shop", any(nil)
+		user, tx, doubt, doubtWhy := "shop", any(nil), any(nil), any(nil)
 		if i%20 == 0 {
 			user = evil
 		}
 		if i%4 == 3 {
-			tx = "ENDS"
+			tx, doubt = "ENDS", "PROVED"
 		}
-		sessions = append(sessions, []any{node, int64(i), user, "orders", fmt.Sprintf("10.1.%d.%d:5%04d", i%7, i%250, i), "TLSv1.3", nil, intent, nil, replica, state, at(time.Duration(i*i) * time.Second), int64(i * 1000), int64(i * 9000), int64(4000 + i), []string{"kernel", "loop"}[i%2], "own", "LIKELY", "nothing known is against it", loss, why, "KEPT", tx, nil, nil})
+		if i%24 == 3 {
+			doubt, doubtWhy = "UNKNOWN", "not asked"
+		}
+		sessions = append(sessions, []any{node, int64(i), user, "orders", fmt.Sprintf("10.1.%d.%d:5%04d", i%7, i%250, i), "TLSv1.3", nil, intent, nil, replica, state, at(time.Duration(i*i) * time.Second), int64(i * 1000), int64(i * 9000), int64(4000 + i), []string{"kernel", "loop"}[i%2], "own", "LIKELY", "nothing known is against it", loss, why, "KEPT", tx, nil, nil, doubt, doubtWhy})
 	}
 	routed := rows{{"node", "at", "readers", "routed", "routed_pct"}}
 	for i := range 50 {
@@ -41,12 +44,12 @@ func used() *group {
 	g.tables = map[string]rows{
 		"coterie.sessions": sessions, "coterie.routed": routed, "coterie.continuity_history": lastWeek(now),
 		"coterie.continuity": {
-			{"node", "replica", "application_name", "user_name", "sessions", "failover", "failover_reason", "node_loss", "node_loss_reason", "server_loss", "server_loss_reason", "open_transaction", "statement"},
-			{"n1", "n1", "checkout", "shop", int64(170), "LIKELY", "nothing known is against it", "ENDS", "it came through the listener of that node", "KEPT", nil, nil, nil},
-			{"n2", "n1", "checkout", "shop", int64(60), "KEPT", nil, "KEPT", nil, "KEPT", nil, "KEPT", nil},
-			{"n2", "n1", evil, evil, int64(20), "ENDS", "it has temporary objects", "ENDS", "it has temporary objects", "ENDS", "it has temporary objects", nil, "CREATE TEMP TABLE"},
-			{"n3", "n3", "", "report", int64(40), "KEPT", nil, "KEPT", nil, "KEPT", nil, "ENDS", nil},
-			{"n3", "n1", nil, nil, int64(7), "KEPT", nil, "KEPT", nil, "ENDS", "its state is not known", nil, nil},
+			{"node", "replica", "application_name", "user_name", "sessions", "failover", "failover_reason", "node_loss", "node_loss_reason", "server_loss", "server_loss_reason", "open_transaction", "statement", "commit_in_doubt", "commit_in_doubt_reason"},
+			{"n1", "n1", "checkout", "shop", int64(170), "LIKELY", "nothing known is against it", "ENDS", "it came through the listener of that node", "KEPT", nil, nil, nil, nil, nil},
+			{"n2", "n1", "checkout", "shop", int64(60), "KEPT", nil, "KEPT", nil, "KEPT", nil, "KEPT", nil, "PROVED", nil},
+			{"n2", "n1", evil, evil, int64(20), "ENDS", "it has temporary objects", "ENDS", "it has temporary objects", "ENDS", "it has temporary objects", nil, "CREATE TEMP TABLE", "UNKNOWN", "statement"},
+			{"n3", "n3", "", "report", int64(40), "KEPT", nil, "KEPT", nil, "KEPT", nil, "ENDS", nil, "UNKNOWN", "not asked"},
+			{"n3", "n1", nil, nil, int64(7), "KEPT", nil, "KEPT", nil, "ENDS", "its state is not known", nil, nil, nil, nil},
 		},
 		"coterie.routes": {
 			{"node", "target", "is_primary", "healthy", "readable", "list_entry", "epoch", "fell_back", "lagged"},
@@ -95,6 +98,7 @@ func TestSessionsInABrowser(t *testing.T) {
 	p.says("n2 and n3 in turn, then n1", "the primary alone", "n3: no readers taken", "n1, which does not answer it", "CREATE TEMP TABLE", "The first 100 of 120 are shown", "Planned failover 99.7 % kept", "least 62.5 %", "it has temporary objects", "Its node dies 75 % kept", "PostgreSQL dies 100 % kept", "Open transactions none was open", "Of 297 sessions 120 are listed", evil)
 	p.Eval("[...document.querySelectorAll('.chip')].find(b => b.innerText.startsWith('Idle in a transaction')).click()", nil)
 	p.Await(pageTime, "[...document.querySelectorAll('[aria-label=Sessions] tbody tr')].length === 30")
+	p.says("0 % not asked", "0 % statement", "COMMIT would get 08007 5")
 	p.Type("#find", "img src")
 	p.Await(pageTime, "document.querySelector('[aria-label=Sessions]') === null && document.body.innerText.includes('No session is of this kind')")
 	p.Eval("[...document.querySelectorAll('.chip')].find(b => b.innerText.startsWith('All')).click()", nil)

@@ -151,8 +151,13 @@ function continuity(app, groups) {
   const by = new Map();
   for (const g of groups ?? []) {
     const others = g.application_name === null, key = others ? 'others' : JSON.stringify([g.application_name, g.user_name]);
-    const x = by.get(key) ?? { $key: key, application: g.application_name, user: g.user_name, sessions: 0, ends: { failover: 0, node_loss: 0, server_loss: 0 }, why: new Map() };
+    const x = by.get(key) ?? { $key: key, application: g.application_name, user: g.user_name, sessions: 0, ends: { failover: 0, node_loss: 0, server_loss: 0 }, why: new Map(), commits: 0, unknown: 0, unknownWhy: new Map() };
     x.sessions += g.sessions;
+    if (g.commit_in_doubt) x.commits += g.sessions;
+    if (g.commit_in_doubt === 'UNKNOWN') {
+      x.unknown += g.sessions;
+      if (g.commit_in_doubt_reason) x.unknownWhy.set(g.commit_in_doubt_reason, { n: (x.unknownWhy.get(g.commit_in_doubt_reason)?.n ?? 0) + g.sessions });
+    }
     for (const k of kinds) if (g[k] === 'ENDS') x.ends[k] += g.sessions;
     const why = g[`${kinds.find((k) => g[k] === 'ENDS')}_reason`];
     if (why) x.why.set(why, { n: (x.why.get(why)?.n ?? 0) + g.sessions, statement: g.statement ?? x.why.get(why)?.statement });
@@ -168,6 +173,7 @@ function continuity(app, groups) {
     { label: 'Its node dies', title: 'share that is kept', cell: share('node_loss') },
     { label: 'PostgreSQL dies', title: 'share that is kept', cell: share('server_loss') },
     { label: 'Most frequent reason', class: 'now', cell: (r) => reason(r.why) },
+    { label: 'COMMIT in doubt', wide: true, title: 'share that would hear the truth of a COMMIT whose answer is lost with the server; the others get 08007', cell: (r) => (r.commits === 0 ? '–' : [part(r.commits - r.unknown, r.commits), r.unknown > 0 && quietly([' ', [...r.unknownWhy].sort((a, b) => b[1].n - a[1].n)[0]?.[0] ?? 'the reason is not told'])]) },
   ], rows, 'There are no sessions of clients.', lacking(app, 'coterie.continuity'));
 }
 
@@ -183,7 +189,7 @@ function part(kept, all) {
     s('svg', { viewBox: '0 0 48 8', 'aria-hidden': 'true' }, s('rect', { class: 'whole', width: 48, height: 8, rx: 2 }), share > 0 && s('rect', { class: 'some', width: Math.max(2, Math.round(48 * share)), height: 8, rx: 2 })), `${Math.floor(100 * share)} %`);
 }
 
-const filters = { '': ['All', () => true], write: ['Read-write', (r) => !readOnly(r)], read: ['Read-only', readOnly], active: ['Active', (r) => r.state === 'active'], open: ['Idle in a transaction', (r) => r.state === 'idle in transaction'], ends: ['Would end', (r) => kinds.some((k) => r[k] === 'ENDS')] };
+const filters = { '': ['All', () => true], write: ['Read-write', (r) => !readOnly(r)], read: ['Read-only', readOnly], active: ['Active', (r) => r.state === 'active'], open: ['Idle in a transaction', (r) => r.state === 'idle in transaction'], ends: ['Would end', (r) => kinds.some((k) => r[k] === 'ENDS')], doubt: ['COMMIT would get 08007', (r) => r.commit_in_doubt === 'UNKNOWN'] };
 
 const fates = { KEPT: ['good', 'kept'], LIKELY: ['good', 'likely kept'], ENDS: ['bad', 'ends'] };
 
@@ -206,6 +212,7 @@ function single(app, all, groups) {
     { id: 'node_loss', label: 'Node dies', cell: fate('node_loss') },
     { id: 'server_loss', label: 'PostgreSQL dies', off: true, cell: fate('server_loss') },
     { id: 'transaction', label: 'Its transaction', off: true, cell: (r) => (r.open_transaction ? h('span', { title: r.open_transaction_reason }, r.open_transaction === 'KEPT' ? 'goes on' : 'fails with 40001') : '–') },
+    { id: 'commit', label: 'COMMIT in doubt', off: true, title: 'what its client would hear of a COMMIT whose answer is lost with the server', cell: (r) => (r.commit_in_doubt ? h('span', { title: r.commit_in_doubt_reason }, state(...(r.commit_in_doubt === 'PROVED' ? ['good', 'the truth'] : ['warn', `08007: ${r.commit_in_doubt_reason ?? 'the reason is not told'}`]))) : '–') },
     { id: 'statement', label: 'Statement', off: true, title: 'for which it is not kept', cell: (r) => (r.statement ? h('code', null, r.statement) : '–') },
     { id: 'path', label: 'Path', off: true, cell: (r) => r.path ?? '–' },
     { id: 'backend', label: 'Backend', off: true, cell: (r) => r.backend ?? '–' },
