@@ -99,3 +99,19 @@ func sentence(s string) string {
 	}
 	return strings.TrimSuffix(s, ".") + "."
 }
+
+// TestDefaultsAreToldOnce checks that no flag's help tells a default beside the one that its words tell.
+func TestDefaultsAreToldOnce(t *testing.T) {
+	var visit func(c *cobra.Command)
+	visit = func(c *cobra.Command) {
+		for line := range strings.Lines(c.NonInheritedFlags().FlagUsages()) {
+			if strings.Count(line, "(default") > 1 || strings.Contains(line, "(default 0s)") {
+				t.Errorf("%s: %s", c.CommandPath(), line)
+			}
+		}
+		for _, below := range c.Commands() {
+			visit(below)
+		}
+	}
+	visit(newRoot())
+}

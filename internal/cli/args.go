@@ -89,6 +89,9 @@ func Once(c *cobra.Command) {
 	c.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
 		if _, list := f.Value.(pflag.SliceValue); !list && f.Value.Type() != "bool" && f.Value.Type() != "count" {
 			f.Value = &once{Value: f.Value}
+			if f.DefValue == "0s" { // pflag leaves this out of --help where it knows the type
+				f.DefValue = "0"
+			}
 		}
 	})
 	for _, below := range c.Commands() {

@@ -74,6 +74,8 @@ it on every node, and --undo DIR removes it; so for coterie backup verify --rest
 	x.add(c)
 	x.AddFlags(c)
 	fl := c.Flags()
+	fl.Lookup("repo").Usage = "the repository: an absolute directory, or s3://BUCKET/PREFIX (default: that of the node)"
+	fl.Lookup("stanza").Usage = "name of the old group's part of the repository (default: that of the node; with --repo the only one)"
 	fl.StringVar(&x.to, "to", "", "a time, a position, the name of a restore point, or latest")
 	fl.StringVar(&x.Dir, "new-group", "", "the node directory of the new group, which is empty or does not exist")
 	fl.StringVar(&x.Group, "group", "", "the name of the new group (default: that of the stanza, with _restored behind it)")

@@ -39,6 +39,8 @@ type Place struct {
 func (r *Restored) AddFlags(c *cobra.Command) {
 	r.add(c, true)
 	r.addServer(c)
+	c.Flags().Lookup("pg-major").Usage = "PostgreSQL major version: that of the backup, and no other"
+	c.Flags().Lookup("superuser").Usage = `the bootstrap superuser of the cluster that was backed up (default "postgres")`
 	c.Flags().StringVar(&r.Profile, "profile", "default", "lease profile: default, fast or wan")
 }
 
@@ -85,6 +87,9 @@ func (r *Restored) GiveDir(c *cobra.Command, args []string) (done bool, err erro
 func (r *Restored) Check(ctx context.Context) error {
 	if _, err := r.config(ctx, "replica"); err != nil {
 		return err
+	}
+	if r.major != 0 && r.major != r.Major {
+		return fail.Usagef("--pg-major %d: the backup is of PostgreSQL %d, and is restored to that; leave the flag away", r.major, r.Major)
 	}
 	r.major = r.Major
 	_, err := r.Install(ctx)

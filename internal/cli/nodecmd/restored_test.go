@@ -62,3 +62,16 @@ func TestNothingIsRestoredInVain(t *testing.T) {
 		}
 	}
 }
+
+// TestRestoreKeepsTheMajorVersion holds that another version than the backup's is refused, and not left out.
+func TestRestoreKeepsTheMajorVersion(t *testing.T) {
+	r := &Restored{Dir: filepath.Join(t.TempDir(), "n1"), Group: "orders", Major: 15}
+	c := &cobra.Command{}
+	r.AddFlags(c)
+	if err := c.ParseFlags([]string{"--name", "n1", "--pg-major", "16"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Check(t.Context()); fail.KindOf(err) != fail.Usage || !strings.Contains(err.Error(), "--pg-major 16: the backup is of PostgreSQL 15") {
+		t.Error(err)
+	}
+}
