@@ -95,7 +95,7 @@ SELECT 'collation version of ICU', pg_collation_actual_version(oid), 'the operat
 UNION ALL
 SELECT 'synchronous_commit of ' || concat_ws(' in ', 'role ' || quote_ident(r.rolname), 'database ' || quote_ident(d.datname)), split_part(c, '=', 2),
        'ALTER ROLE or ALTER DATABASE', false
-    FROM pg_db_role_setting s LEFT JOIN pg_roles r ON r.oid = s.setrole LEFT JOIN pg_database d ON d.oid = s.setdatabase, unnest(s.setconfig) c
+    FROM pg_db_role_setting s LEFT JOIN pg_roles r ON r.oid = s.setrole LEFT JOIN pg_database d ON d.oid = s.setdatabase, unnest(CASE WHEN pg_column_size(s.setconfig) <= 8192 THEN s.setconfig END) c
     WHERE split_part(c, '=', 1) = 'synchronous_commit' AND (r.oid IS NOT NULL OR d.oid IS NOT NULL)
 UNION ALL
 SELECT 'synchronous_commit of all roles', split_part(c, '=', 2), 'ALTER ROLE', false

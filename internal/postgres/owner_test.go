@@ -231,3 +231,30 @@ func TestProbeInADatabaseThatWarns(t *testing.T) {
 		t.Errorf("nobody is waited for: %v", err)
 	}
 }
+
+// TestLargeSettingsOfARole has a role give itself settings that the server takes long to unpack. They are not read at
+// logins, which would all wait, and what they might say counts as said.
+func TestLargeSettingsOfARole(t *testing.T) {
+	p := newPrimary(t, false)
+	p.sql("CREATE ROLE large LOGIN", "CREATE ROLE usual LOGIN", "ALTER ROLE large SET default_transaction_read_only = on", "ALTER ROLE usual SET default_transaction_read_only = on")
+	conn := agentsIn(t, p, "template1")
+	defer session.Close(conn)
+	_, err := conn.Exec(t.Context(), "SET ROLE large; DO $$ BEGIN EXECUTE 'ALTER ROLE large SET search_path = ''' || repeat('x', 16 << 20) || ''''; END $$")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for role, large := range map[string]bool{"usual": false, "large": true} {
+		if set, err := p.Defaults(t.Context(), role, "postgres"); err != nil || len(set) > 0 == large {
+			t.Errorf("defaults of %s: %v, %v", role, set, err)
+		}
+		if f, err := p.Fingerprint(t.Context(), role, "postgres"); err != nil || f.NotReusable != large || f.Exclusive {
+			t.Errorf("fingerprint of %s: %+v, %v", role, f, err)
+		}
+	}
+	if log, err := p.LogSettings(t.Context()); err != nil || len(log.Defaults) != 1 || log.Defaults[0].Of != "role large" || len(log.Defaults[0].Value) > 100 {
+		t.Errorf("settings of the log: %.1000v, %v", log, err)
+	}
+	if _, err := p.Settings(t.Context()); err != nil {
+		t.Error(err)
+	}
+}

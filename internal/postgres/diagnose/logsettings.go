@@ -18,15 +18,17 @@ type LogSettings struct {
 // LogDefault is a default of a role that is no superuser, or of a database.
 type LogDefault struct{ Of, Name, Value string }
 
-// logSettings returns rows of a kind, a name, a value and an owner. logging_collector takes a restart, so its value in
-// the files is not in force. Grants on parameters exist since PostgreSQL 15.
+// logSettings returns rows of a kind, a name, a value and an owner. Settings of a role that take more than 64 KB on the
+// disk would take seconds to be unpacked: they count as ones that hide messages. logging_collector takes a restart, so
+// its value in the files is not in force. Grants on parameters exist since PostgreSQL 15.
 const (
 	logSettings = `WITH names(name) AS (VALUES ('log_min_messages'), ('lc_messages'), ('log_destination'))
 SELECT 'value', name, current_setting(name), '' FROM (TABLE names UNION ALL VALUES ('logging_collector')) n
 UNION ALL SELECT 'value', lower(f.name), f.setting, '' FROM pg_file_settings f JOIN names n ON lower(f.name) = n.name WHERE f.applied
 UNION ALL SELECT 'default', lower(split_part(c, '=', 1)), substr(c, strpos(c, '=') + 1),
 	concat_ws(' in ', 'role ' || r.rolname, 'database ' || d.datname)
-	FROM pg_db_role_setting s LEFT JOIN pg_roles r ON r.oid = s.setrole LEFT JOIN pg_database d ON d.oid = s.setdatabase, unnest(s.setconfig) c
+	FROM pg_db_role_setting s LEFT JOIN pg_roles r ON r.oid = s.setrole LEFT JOIN pg_database d ON d.oid = s.setdatabase,
+		unnest(CASE WHEN pg_column_size(s.setconfig) <= 65536 THEN s.setconfig ELSE '{log_min_messages=not known: there are too many settings to be read}' END) c
 	WHERE NOT coalesce(r.rolsuper, false) AND lower(split_part(c, '=', 1)) IN (TABLE names)`
 	logGrants = `
 UNION ALL SELECT 'granted', p.parname, '', '' FROM pg_parameter_acl p WHERE p.parname IN ('log_min_messages', 'lc_messages', 'log_destination', 'logging_collector')

@@ -18,6 +18,8 @@ type Fingerprint struct {
 	NotReusable bool   // the session's role is set for the role or the database, and DISCARD ALL does not restore it
 }
 
+// Settings that are too large to be read (defaultsQuery) may set the role.
+//
 // A changed row has another xmin or, in the same transaction, another ctid.
 const fingerprintQuery = `
 WITH RECURSIVE granted(oid, mark) AS (
@@ -30,7 +32,7 @@ SELECT concat_ws(' ', pg_postmaster_start_time(), pg_conf_load_time(), pg_is_in_
        coalesce(s.fixed, false)
 FROM pg_authid a, pg_database d, LATERAL (
     SELECT string_agg(xmin::text || ctid, ' ' ORDER BY setdatabase, setrole) AS mark,
-           bool_or(EXISTS (SELECT FROM unnest(setconfig) c WHERE lower(split_part(c, '=', 1)) IN ('role', 'session_authorization'))) AS fixed
+           bool_or(CASE WHEN pg_column_size(setconfig) > 8192 THEN true ELSE EXISTS (SELECT FROM unnest(setconfig) c WHERE lower(split_part(c, '=', 1)) IN ('role', 'session_authorization')) END) AS fixed
     FROM pg_db_role_setting WHERE setdatabase IN (0, d.oid) AND setrole IN (0, a.oid)) s
 WHERE a.rolname = $1 AND d.datname = $2`
 

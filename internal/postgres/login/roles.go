@@ -115,11 +115,13 @@ func (r *Roles) Verifier(ctx context.Context, user string) (Role, error) {
 	return role, nil
 }
 
-// A setting of the pair takes precedence over one of the role, of the database, and of all.
+// Defaults that take more than 8 KB on the disk are not read: every role may give itself some of hundreds of MB, and
+// the server would need seconds to unpack them, for each client that gives the name and for those behind it. A setting
+// of the pair takes precedence over one of the role, of the database, and of all.
 const defaultsQuery = `
 SELECT split_part(d.text, '=', 1), substr(d.text, strpos(d.text, '=') + 1)
 FROM (SELECT CASE WHEN setrole <> 0 AND setdatabase <> 0 THEN 3 WHEN setrole <> 0 THEN 2 WHEN setdatabase <> 0 THEN 1 ELSE 0 END AS rank, c AS text
-      FROM pg_db_role_setting, unnest(setconfig) c
+      FROM pg_db_role_setting, unnest(CASE WHEN pg_column_size(setconfig) <= 8192 THEN setconfig END) c
       WHERE setrole IN (0, (SELECT oid FROM pg_roles WHERE rolname = $1))
         AND setdatabase IN (0, (SELECT oid FROM pg_database WHERE datname = $2))) d
 WHERE split_part(d.text, '=', 1) IN ('default_transaction_read_only', 'coterie.intent', 'coterie.max_lag')
