@@ -8,6 +8,21 @@ import (
 	"github.com/coteriedb/coterie/internal/lab"
 )
 
+// testRaisedBySome holds that the secondaries of a primary that has more of a setting than they have, because only it
+// was restarted since the setting was raised, go on by themselves: PostgreSQL pauses their replay.
+func testRaisedBySome(t *testing.T, g *group, await func(want string)) {
+	t.Helper()
+	first := secondaries(g.ready(t))[0]
+	g.says(t, first, "ALTER AVAILABILITY GROUP lab SET PARAMETER max_connections = 170")
+	must(t, "restart", "--postgres", first, "--node", g.node(first))
+	g.ready(t)
+	must(t, "failover", "--to", first, "--node", g.node(first))
+	await("n1=170 n2=170 n3=170")
+	for _, id := range secondaries(g.ready(t)) {
+		g.replayed(t, first, id)
+	}
+}
+
 // TestEndToEndSettings sets settings of PostgreSQL for a group, and holds that every server has them: at once, or after
 // a rolling restart those that need one.
 func TestEndToEndSettings(t *testing.T) {
@@ -48,6 +63,7 @@ func TestEndToEndSettings(t *testing.T) {
 	if now := g.ready(t); *now.Primary == *s.Primary {
 		t.Errorf("%s restarted and leads as before", *s.Primary)
 	}
+	testRaisedBySome(t, g, func(want string) { t.Helper(); await("max_connections", want) })
 	g.says(t, other, "ALTER AVAILABILITY GROUP lab RESET PARAMETER work_mem, archive_command")
 	await("work_mem", "n1=4MB n2=4MB n3=32MB")
 	g.down(t)
