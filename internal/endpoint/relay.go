@@ -27,6 +27,7 @@ const (
 	relayConnect  = 3 * time.Second        // for the relay's own connection
 	relayPause    = 5 * time.Second        // before relays that failed are tried again
 	relayReturn   = 2 * time.Second        // between attempts to connect directly
+	relayDrain    = 5 * time.Second        // without a byte, after which a pipe of which one end has ended is closed
 	relayBuffer   = 32 << 10               // bytes held for each direction of a pipe
 	maxPipes      = 64                     // pipes of one relay, all members together
 	maxMemberName = 64                     // bytes
@@ -356,10 +357,46 @@ func (e *Endpoint) serveRelay(ctx context.Context, peer certs.Identity, conn net
 	e.relayCache.total.Add(1)
 	defer context.AfterFunc(ctx, func() { _ = to.Close() })()
 	e.log.Info("relaying between two members", "from", peer.ID, "to", c.relays())
-	var wg sync.WaitGroup
-	wg.Go(func() { e.pipe(to, c) })
-	e.pipe(c, to)
-	wg.Wait()
+	both := pipes{half: make(chan struct{}), over: make(chan struct{})}
+	var ways, watch sync.WaitGroup
+	ways.Go(func() { e.pipe(to, c, &both) })
+	ways.Go(func() { e.pipe(c, to, &both) })
+	watch.Go(func() {
+		if both.drained() {
+			_ = to.Close()
+			_ = c.Close()
+		}
+	})
+	ways.Wait()
+	close(both.over)
+	watch.Wait()
+}
+
+// pipes are the two directions of a relayed connection.
+type pipes struct {
+	moved atomic.Int64  // bytes, both directions together
+	half  chan struct{} // closed when one direction has ended
+	over  chan struct{} // closed when both have
+	once  sync.Once     // closes half
+}
+
+// drained waits until one direction has ended and no more bytes come, and returns true; or false once both have ended.
+// A member that is stopped does not see that a connection to it ends, and would hold it for as long as it is.
+func (p *pipes) drained() bool {
+	select {
+	case <-p.half:
+	case <-p.over:
+		return false
+	}
+	for was := int64(-1); was != p.moved.Load(); {
+		was = p.moved.Load()
+		select {
+		case <-time.After(relayDrain):
+		case <-p.over:
+			return false
+		}
+	}
+	return true
 }
 
 // relays returns the member that an accepted connection is relayed to, "" if none.
@@ -417,8 +454,9 @@ func (e *Endpoint) mayRelay(c *Conn) error {
 }
 
 // pipe copies one direction and forwards its end.
-func (e *Endpoint) pipe(to, from net.Conn) {
-	_, err := io.CopyBuffer(counted{to, &e.relayCache.sent}, struct{ io.Reader }{from}, make([]byte, relayBuffer))
+func (e *Endpoint) pipe(to, from net.Conn, both *pipes) {
+	defer both.once.Do(func() { close(both.half) })
+	_, err := io.CopyBuffer(counted{to, []*atomic.Int64{&e.relayCache.sent, &both.moved}}, struct{ io.Reader }{from}, make([]byte, relayBuffer))
 	if half, ok := to.(interface{ CloseWrite() error }); err == nil && ok && half.CloseWrite() == nil {
 		return
 	}
@@ -429,11 +467,13 @@ func (e *Endpoint) pipe(to, from net.Conn) {
 // counted counts what is written.
 type counted struct {
 	io.Writer
-	n *atomic.Int64
+	in []*atomic.Int64
 }
 
 func (c counted) Write(p []byte) (int, error) {
 	n, err := c.Writer.Write(p)
-	c.n.Add(int64(n))
+	for _, sum := range c.in {
+		sum.Add(int64(n))
+	}
 	return n, err
 }

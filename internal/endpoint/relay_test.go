@@ -211,6 +211,31 @@ func TestRelayToAMemberThatMoved(t *testing.T) {
 	}
 }
 
+// A member that is stopped takes connections and says nothing, nor does it see that they end. The relay does not keep
+// what was given up: else its places would be taken, and the next pair of members would get none.
+func TestRelayToAStoppedMember(t *testing.T) {
+	t.Parallel()
+	x := newTriangle(t)
+	x.beyond.open.Store(false)
+	for range 3 {
+		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		if _, err := x.a.dialRelay(ctx, Relay{"w", x.w.Addr().String()}, ClassWAL, "b"); err == nil {
+			t.Error("a member that says nothing is reached")
+		}
+		cancel()
+	}
+	if r := x.w.Relayed(); r.Total != 3 {
+		t.Errorf("counted: %+v", r)
+	}
+	waitFor(t, "the relay to end them", func() bool { return x.w.Relayed().Open == 0 })
+	x.beyond.open.Store(true)
+	c, err := x.dial(t, ClassWAL)
+	if err != nil || c.Via() != "w" {
+		t.Fatalf("once the member goes on: %v", err)
+	}
+	roundTrip(t, c)
+}
+
 // A member that leaves loses the connections relayed to it and for it.
 func TestRelayIsRevoked(t *testing.T) {
 	t.Parallel()
