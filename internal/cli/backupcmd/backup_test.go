@@ -62,7 +62,7 @@ func fitness(a *clitest.Agent, primary ag.ReplicaID, unfit string) {
 	if unfit != "" {
 		why = unfit
 	}
-	a.OnSQL("SELECT node, is_primary, unfit", []string{"node", "is_primary", "unfit"}, []any{"n1", primary == "n1", nil}, []any{"n2", primary == "n2", why})
+	a.OnSQL("SELECT node, is_primary, unfit", []string{"node", "is_primary", "unfit", "enabled"}, []any{"n1", primary == "n1", nil, true}, []any{"n2", primary == "n2", why, true})
 }
 
 // marks has the fake of the tool keep the marks of owners: repo-put and repo-get.
@@ -370,8 +370,18 @@ func TestRunHere(t *testing.T) {
 	if now := underway.Read(a.Layout.Backup()); now.ID != "mine" || now.UnderWay() || !strings.Contains(now.Failure, "it went away") {
 		t.Errorf("%+v", now)
 	}
-	a.OnSQL("SELECT node, is_primary, unfit", []string{"node", "is_primary", "unfit"}, []any{"n1", true, "it is under maintenance"}, []any{"n2", false, nil})
+	a.OnSQL("SELECT node, is_primary, unfit", []string{"node", "is_primary", "unfit", "enabled"}, []any{"n1", true, "it is under maintenance", true}, []any{"n2", false, nil, true})
 	clitest.Run(t, Backup(), a.Layout.Dir, "run", "--here").Refused(t, 3, "no backup can be made on n1 now: it is under maintenance")
+}
+
+// TestRunWithoutBackups holds that no backup is begun elsewhere where no replica has backups enabled.
+func TestRunWithoutBackups(t *testing.T) {
+	a := enabledNode(t, "n1", "exit 1")
+	a.On("BackupRun", func(any) (any, error) { t.Error("asked for"); return backup.Run{}, nil })
+	a.OnSQL("SELECT node, is_primary, unfit", []string{"node", "is_primary", "unfit", "enabled"}, []any{"n1", true, nil, false}, []any{"n2", false, nil, false})
+	for _, how := range []string{"--type=full", "--if-preferred", "--here"} {
+		clitest.Run(t, Backup(), a.Layout.Dir, "run", how).Refused(t, 4, "no replica that answers has backups enabled: coterie backup enable --repo")
+	}
 }
 
 // TestRunOnTheReplicaOfThePreference holds which node a job on the primary n1 finds for each preference: it makes the

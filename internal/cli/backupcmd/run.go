@@ -192,9 +192,12 @@ func (x *work) places(st api.Status) (backup.Place, error) {
 	if err != nil {
 		return backup.Place{}, err
 	}
-	fitness, err := sqlrun.Ask(x.c, x.client, "SELECT node, is_primary, unfit FROM coterie.backup")
+	fitness, err := sqlrun.Ask(x.c, x.client, "SELECT node, is_primary, unfit, enabled FROM coterie.backup")
 	if err != nil {
 		return backup.Place{}, err
+	}
+	if len(fitness.Rows) > 0 && !slices.ContainsFunc(fitness.Rows, func(row []any) bool { return row[3] == true || text(row[3]) == "1" }) {
+		return backup.Place{}, fail.Refusedf("no replica that answers has backups enabled: coterie backup enable --repo DIR|s3://BUCKET/PREFIX, on the primary first")
 	}
 	p, priority := backup.Place{}, map[string]int{}
 	for _, row := range options.Rows {

@@ -74,7 +74,7 @@ func runClause(c *cobra.Command, clause string, noWait, asJSON bool) error {
 func show(short, query string) *cobra.Command {
 	var asJSON, asScript bool
 	c := &cobra.Command{
-		Use: "show", Short: short, Args: cli.Args(0, "no arguments"),
+		Use: "show", Aliases: []string{"list", "ls"}, Short: short, Args: cli.Args(0, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			cl, err := cli.Client(c)
 			if err != nil {

@@ -3,6 +3,7 @@ package restartcmd
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"time"
 
@@ -96,6 +97,11 @@ type replaced struct {
 	TookNS time.Duration `json:"took_ns"`
 }
 
+// knowsItself reports whether the status has the node that answered: its configuration may not.
+func knowsItself(s api.Status) bool {
+	return slices.ContainsFunc(s.Replicas, func(r api.Replica) bool { return r.Name == s.Node })
+}
+
 // restart asks the agent to restart and waits until the new agent answers. A moved leadership is an unhealthy error.
 func restart(c *cobra.Command, cl *api.Client, req api.RestartRequest, asJSON bool) error {
 	was, err := cl.Status(c.Context())
@@ -108,6 +114,9 @@ func restart(c *cobra.Command, cl *api.Client, req api.RestartRequest, asJSON bo
 			return cli.NoAgent(c, err)
 		}
 		// The agent ended before its answer was read.
+	}
+	if was.Availability.Removed && !knowsItself(was) {
+		return fail.Unhealthyf("the agent of %s was told to restart; whether it has done so is not known, since %[1]s was removed from the group: see log/agent.log, and coterie status", was.Node)
 	}
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(c.Context(), successorBudget)
