@@ -32,7 +32,7 @@ const noListener = "the group has no named listener: clients use the nodes' port
 func listenerShow() *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
-		Use: "show", Short: "Show the listener, its addresses, and every node's ports", Args: cli.Args(0, "no arguments"),
+		Use: "show", Aliases: []string{"list", "ls"}, Short: "Show the listener, its addresses, and every node's ports", Args: cli.Args(0, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			cl, err := cli.Client(c)
 			if err != nil {

@@ -75,3 +75,12 @@ func TestPortsAreNamed(t *testing.T) {
 		}
 	}
 }
+
+// TestListIsShow holds that every noun that is shown takes the word by which others are listed.
+func TestListIsShow(t *testing.T) {
+	for _, c := range Clauses() {
+		if below, _, err := c.Find([]string{"list"}); err != nil || below == c {
+			t.Errorf("%s takes no list: %v", c.Name(), err)
+		}
+	}
+}
