@@ -211,6 +211,32 @@ func TestMoveRefusesWhatWouldBeLost(t *testing.T) {
 	}
 }
 
+// Settings that take long to be unpacked are not read when a session is asked: those of another database do not keep it
+// from moving, and its own do.
+func TestMoveBesideLargeSettings(t *testing.T) {
+	g := movingGroup(t, nil)
+	large := func(of string) string {
+		return "do $$ begin execute 'alter " + of + " set search_path = ''' || repeat('x', 4 << 20) || ''''; end $$"
+	}
+	g.do(g.mustDial(g.rw, "user=postgres"), "create database theirs", large("database theirs"))
+	conn := g.mustDial(g.rw, "user=postgres")
+	g.do(conn, "select 1")
+	g.failOver("b")
+	if got := g.one(conn, "select current_setting('cluster_name')"); got != "b" {
+		t.Errorf("it is at %q", got)
+	}
+	g.failOver("a")
+	conn = g.mustDial(g.rw, "user=postgres")
+	g.do(g.mustDial(g.rw, "user=postgres"), "drop database theirs", large("role postgres"))
+	g.do(conn, "select 1")
+	g.failOver("b")
+	if _, err := conn.Exec(t.Context(), "select 1"); err == nil || !strings.Contains(err.Error(), "too large to be read") {
+		t.Errorf("its own settings: %v", err)
+	}
+	g.failOver("a")
+	g.do(g.mustDial(g.rw, "user=postgres"), "alter role postgres reset search_path")
+}
+
 // The kernel relays texts that are not looked at. A session with prepared statements is moved from there, others end.
 func TestMoveFromTheKernel(t *testing.T) {
 	g := offloadGroup(t, func(c *Config) { c.Continuity = always })

@@ -54,8 +54,9 @@ const question = `select '` + rowSetting + `', s.name, pg_catalog.current_settin
 union all select '` + rowSetting + `', n, pg_catalog.current_setting(n, true), ''
 	from pg_catalog.unnest($1::pg_catalog.text[]) n where pg_catalog.current_setting(n, true) is not null
 union all select '` + rowSetting + `', n.name, pg_catalog.current_setting(n.name, true), ''
-	from (select pg_catalog.split_part(c, '=', 1) as name from pg_catalog.pg_db_role_setting d, pg_catalog.unnest(d.setconfig) c
-		where d.setrole operator(pg_catalog.=) 0::pg_catalog.oid or d.setrole operator(pg_catalog.=) ` + loginUser + `) n
+	from (select pg_catalog.split_part(c, '=', 1) as name from pg_catalog.pg_db_role_setting d,
+			pg_catalog.unnest(case when pg_catalog.pg_column_size(d.setconfig) operator(pg_catalog.<=) 8192 then d.setconfig end) c
+		where ` + itsDefaults + `) n
 	where pg_catalog.strpos(n.name, '.') operator(pg_catalog.>) 0 and pg_catalog.current_setting(n.name, true) is not null
 union all select '` + rowReported + `', n, pg_catalog.current_setting(n, true), ''
 	from pg_catalog.unnest($2::pg_catalog.text[]) n where pg_catalog.current_setting(n, true) is not null
@@ -74,6 +75,8 @@ union all select '` + rowRuleless + `', '', '', '' where not exists (select from
 union all select '` + rowRefusal + `', 'it has temporary objects', '', '' where exists (select from pg_catalog.pg_depend d
 	where d.refclassid operator(pg_catalog.=) 'pg_catalog.pg_namespace'::pg_catalog.regclass::pg_catalog.oid
 		and d.refobjid operator(pg_catalog.=) pg_catalog.pg_my_temp_schema() and d.refobjid operator(pg_catalog.<>) 0::pg_catalog.oid)
+union all select '` + rowRefusal + `', 'its role or database has settings that are too large to be read', '', '' where exists (select
+	from pg_catalog.pg_db_role_setting d where pg_catalog.pg_column_size(d.setconfig) operator(pg_catalog.>) 8192 and ` + itsDefaults + `)
 union all select '` + rowRefusal + `', 'it holds an advisory lock', '', '' where exists (select from pg_catalog.pg_locks l
 	where l.pid operator(pg_catalog.=) pg_catalog.pg_backend_pid() and l.locktype operator(pg_catalog.=) 'advisory')
 union all select '` + rowRefusal + `', 'it has a cursor WITH HOLD', '', ''
@@ -81,6 +84,12 @@ union all select '` + rowRefusal + `', 'it has a cursor WITH HOLD', '', ''
 union all select '` + rowRefusal + `', 'its role cannot see every setting that it may have changed', '', ''
 	where not pg_catalog.pg_has_role('pg_read_all_settings', 'usage')
 		and exists (select from pg_catalog.pg_roles r where r.rolsuper and r.oid operator(pg_catalog.=) ` + loginUser + `)`
+
+// itsDefaults chooses the rows of pg_db_role_setting that apply to the session. Those of other databases would take
+// long where an owner has made them large, and every session is asked within the 2 s of a planned failover.
+const itsDefaults = `d.setdatabase operator(pg_catalog.=) any (array[0::pg_catalog.oid, (select b.oid from pg_catalog.pg_database b
+		where b.datname operator(pg_catalog.=) pg_catalog.current_database())])
+	and d.setrole operator(pg_catalog.=) any (array[0::pg_catalog.oid, ` + loginUser + `])`
 
 // loginUser is the user that has logged in, whatever SET SESSION AUTHORIZATION says.
 const loginUser = `(select a.usesysid from pg_catalog.pg_stat_get_activity(pg_catalog.pg_backend_pid()) a)`
