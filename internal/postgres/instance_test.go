@@ -207,6 +207,17 @@ func testSlots(t *testing.T, p *server) {
 			}
 		}
 	}
+	// One that cannot be made does not keep the others from it, and each is named.
+	err := p.EnsureSlots(ctx, []string{"cot_N2", "cot_n3", "cot_N4", "cot_n5"}, nil)
+	if err == nil || !strings.Contains(err.Error(), "cot_N2") || !strings.Contains(err.Error(), "cot_N4") || strings.Contains(err.Error(), "cot_n5") {
+		t.Errorf("slots whose names PostgreSQL does not take: %v", err)
+	}
+	if diff := cmp.Diff([]string{"cot_n3", "cot_n5", "cot_seed_1", "mine"}, names()); diff != "" {
+		t.Errorf("slots beside those that cannot be made (-want +got):\n%s", diff)
+	}
+	if err := p.EnsureSlots(ctx, nil, nil); err != nil {
+		t.Error(err)
+	}
 	p.sql("SELECT pg_drop_replication_slot('cot_seed_1'), pg_drop_replication_slot('mine')")
 }
 

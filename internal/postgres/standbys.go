@@ -154,7 +154,8 @@ func (i *Instance) WaitingInSyncRep(ctx context.Context, pid int) bool {
 // slots named cot_* that are not wanted are dropped, except those of seeding windows. In recovery each inactive wanted
 // slot is advanced to its minimum, so that this copy keeps what any other would need to follow it, and no more
 // (docs/internals/postgresql.md, "Slots"). A slot is never advanced beyond this copy's last restartpoint: a member that
-// is rewound from this copy begins at the last checkpoint that both have, which is no older.
+// is rewound from this copy begins at the last checkpoint that both have, which is no older. A slot that fails does not
+// keep the others from being made; the error names each.
 func (i *Instance) EnsureSlots(ctx context.Context, want []string, min map[string]ag.LSN) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -163,6 +164,7 @@ func (i *Instance) EnsureSlots(ctx context.Context, want []string, min map[strin
 		return fmt.Errorf("replication slots: %w", err)
 	}
 	have := map[string]Slot{}
+	var failed []error
 	for _, s := range o.Slots {
 		have[s.Name] = s
 		stray := strings.HasPrefix(s.Name, settings.ApplicationPrefix) && !strings.HasPrefix(s.Name, settings.SeedSlotPrefix) && !slices.Contains(want, s.Name)
@@ -170,16 +172,17 @@ func (i *Instance) EnsureSlots(ctx context.Context, want []string, min map[strin
 			continue
 		}
 		if err := i.exec(ctx, "SELECT pg_drop_replication_slot($1)", s.Name); err != nil {
-			return fmt.Errorf("drop replication slot %s: %w", s.Name, err)
+			failed = append(failed, fmt.Errorf("drop replication slot %s: %w", s.Name, err))
+			continue
 		}
 		i.log.Info("dropped a replication slot of no member", "slot", s.Name, "restart_lsn", s.Restart)
 	}
 	for _, name := range want {
 		if err := i.ensureSlot(ctx, name, have, o, min[name]); err != nil {
-			return fmt.Errorf("replication slot %s: %w", name, err)
+			failed = append(failed, fmt.Errorf("replication slot %s: %w", name, err))
 		}
 	}
-	return nil
+	return errors.Join(failed...)
 }
 
 func (i *Instance) ensureSlot(ctx context.Context, name string, have map[string]Slot, o Observation, to ag.LSN) error {
