@@ -338,3 +338,64 @@ func (a *Agent) judgePast(v ag.View, was heldWAL) {
 func behind(at, was ag.Position) bool {
 	return at.Timeline < was.Timeline || at.Timeline == was.Timeline && at.LSN < was.LSN
 }
+
+// otherHasAll waits until the other cluster has what this server has flushed, and returns where that ends.
+func (h *handover) otherHasAll(ctx context.Context, c ClusterSwitch) (ag.LSN, error) {
+	h.step("waiting until the other cluster has everything")
+	ctx, cancel := context.WithTimeout(ctx, switchQuiet)
+	defer cancel()
+	if err := h.a.cfg.Instance.EndWriters(ctx); err != nil {
+		return 0, err
+	}
+	x, err := h.a.cfg.Instance.FlushLSN(ctx)
+	if err != nil {
+		return 0, err
+	}
+	return x, c.Quiet(ctx, x)
+}
+
+// passOn has the group pass to the other cluster. The loop rests meanwhile, and then begins with that as with a copy
+// that was made anew.
+func (h *handover) passOn(life context.Context, c ClusterSwitch) (applied func(), err error) {
+	a := h.a
+	t := a.task.Load()
+	began := boottime.Now()
+	t.stage.Store(switchPassing)
+	for time.Duration(a.turned.Load()) <= began { // a view that is being made might have this cluster and the record of the other
+		if retry.Sleep(life, 5*time.Millisecond) != nil {
+			t.stage.Store(restartNone)
+			return h.goOn(life, context.Cause(life))
+		}
+	}
+	passed, err := c.Pass()
+	if err != nil {
+		<-life.Done() // the stage stays until another agent takes the place of this one
+		return nil, err
+	}
+	if !passed {
+		t.stage.Store(restartNone)
+		ctx, cancel := context.WithTimeout(context.Background(), startBudget)
+		defer cancel()
+		return h.goOn(ctx, errors.New("the group did not pass to the other cluster"))
+	}
+	a.lease.Void()
+	ctx, cancel := context.WithTimeout(context.Background(), commitBudget)
+	defer cancel()
+	if err := a.cfg.Keeper.Disarm(ctx, h.v.Record.Epoch.Epoch); err != nil {
+		a.log.Warn("keeper not disarmed", "err", err)
+	}
+	a.lease.SetDisarmed()
+	fresh := a.repaired(boottime.Now())
+	return func() {
+		fresh()
+		a.serving, a.running, a.up = serving{}, running{}, false
+		a.startRetry = 0
+		a.answered.Store(0)
+	}, nil
+}
+
+// passing reports whether the group is passing to another cluster of this node, or it is not known whether it has.
+func (a *Agent) passing() bool {
+	t := a.task.Load()
+	return t != nil && t.name == clusterTask && t.stage.Load() == switchPassing
+}

@@ -170,7 +170,7 @@ func (a *Agent) observeHealth(v *ag.View) {
 	}
 	a.target.Store(&ProbeTarget{
 		Data:    (v.Local.Data == ag.DataPresent || v.Local.Server == ag.ServerWritable) && !a.busyWith("seed", "rewind"),
-		Running: pid != 0 && pid == c.answered && v.Local.Server != ag.ServerDown && !a.busyWith("seed", "rewind", "hand-over", clusterTask),
+		Running: pid != 0 && pid == c.answered && v.Local.Server != ag.ServerDown && !a.busyWith("seed", "rewind", "hand-over", clusterTask, againTask),
 		PID:     pid, Writable: v.Local.Server == ag.ServerWritable, Options: v.Group.Options, Databases: v.Group.Options.Databases,
 	})
 	f := a.findings()

@@ -436,7 +436,7 @@ func (a *Agent) busyWith(names ...string) bool {
 	return t != nil && slices.Contains(names, t.name)
 }
 
-func (a *Agent) handingOver() bool { return a.busyWith("hand-over", clusterTask) }
+func (a *Agent) handingOver() bool { return a.busyWith("hand-over", clusterTask, againTask) }
 
 func compare(x, y ag.ReplicaID) int {
 	switch {

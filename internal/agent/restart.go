@@ -120,7 +120,7 @@ const switchPassing = 1
 
 // ClusterSwitch is how the cluster of a primary's node is replaced by another one while sessions wait.
 type ClusterSwitch struct {
-	Drain time.Duration // how long running transactions may take to end; 0: 10 s
+	RestartOptions
 	// Quiet is called when no transaction runs, no answer leaves and nothing else writes. x is how far the server has
 	// flushed, with every acknowledged commit. It returns when the other cluster has all of that.
 	Quiet func(ctx context.Context, x ag.LSN) error
@@ -132,17 +132,18 @@ type ClusterSwitch struct {
 
 type switchRequest struct {
 	ClusterSwitch
-	done chan error
+	again bool // the server is only restarted
+	done  chan error
 }
 
 // SwitchCluster replaces the cluster of this node, which leads. After an error the group has the one before, unless the
 // error is of Pass. Any goroutine may call it.
 func (a *Agent) SwitchCluster(ctx context.Context, c ClusterSwitch) error {
-	r := switchRequest{c, make(chan error, 1)}
+	r := switchRequest{c, false, make(chan error, 1)}
 	return awaited(ctx, a.switches, r, r.done, "the switch goes on by itself")
 }
 
-// beginSwitch is the loop's part of SwitchCluster.
+// beginSwitch is the loop's part of SwitchCluster and RestartPrimary.
 func (a *Agent) beginSwitch(ctx context.Context, r switchRequest) {
 	v := a.view.Load()
 	switch t := a.task.Load(); {
@@ -156,9 +157,17 @@ func (a *Agent) beginSwitch(ctx context.Context, r switchRequest) {
 		r.done <- errors.New("this node does not lead, or is about to hand over")
 		return
 	}
-	generation := a.generation + 1
-	a.work(ctx, job{clusterTask, v.Record.Epoch.Epoch, handOverBudget, func(ctx context.Context) (func(), error) {
-		applied, err := a.switchCluster(ctx, *v, r.ClusterSwitch, generation)
+	generation, task := a.generation+1, clusterTask
+	if r.again {
+		task = againTask
+	}
+	a.work(ctx, job{task, v.Record.Epoch.Epoch, handOverBudget, func(ctx context.Context) (func(), error) {
+		h := &handover{a: a, v: *v, op: ag.Op{To: v.Self, Drain: r.Drain, Cut: r.Cut}, generation: generation}
+		act := h.switchCluster
+		if r.again {
+			act = h.restart
+		}
+		applied, err := act(ctx, r.ClusterSwitch)
 		r.done <- err
 		return applied, err
 	}})
@@ -168,8 +177,8 @@ func (a *Agent) beginSwitch(ctx context.Context, r switchRequest) {
 }
 
 // switchCluster is a planned failover (see handover) to another cluster of the same node.
-func (a *Agent) switchCluster(ctx context.Context, v ag.View, c ClusterSwitch, generation uint64) (applied func(), err error) {
-	h := &handover{a: a, v: v, op: ag.Op{To: v.Self, Drain: c.Drain}, generation: generation}
+func (h *handover) switchCluster(ctx context.Context, c ClusterSwitch) (applied func(), err error) {
+	a, v := h.a, h.v
 	a.cfg.Sessions.Hold(true)
 	defer a.cfg.Sessions.Hold(false)
 	a.cfg.Sessions.Drain(true)
@@ -205,79 +214,76 @@ func (a *Agent) switchCluster(ctx context.Context, v ag.View, c ClusterSwitch, g
 	return h.goOn(ctx, err)
 }
 
-// otherHasAll waits until the other cluster has what this server has flushed, and returns where that ends.
-func (h *handover) otherHasAll(ctx context.Context, c ClusterSwitch) (ag.LSN, error) {
-	h.step("waiting until the other cluster has everything")
-	ctx, cancel := context.WithTimeout(ctx, switchQuiet)
+// againTask is the name of the task of RestartPrimary.
+const againTask = "restart-primary"
+
+// RestartPrimary restarts the server of this node, which leads, in the same epoch: as a planned failover that is given
+// up when the server has stopped. New transactions wait meanwhile. After an error the server runs as before, or was
+// restarted, unless the error says otherwise. Any goroutine may call it.
+func (a *Agent) RestartPrimary(ctx context.Context, o RestartOptions) error {
+	r := switchRequest{ClusterSwitch{RestartOptions: o}, true, make(chan error, 1)}
+	return awaited(ctx, a.switches, r, r.done, "the restart of the server goes on by itself")
+}
+
+// restart stops the server in order and starts it again. Checkpoints come first, while it serves.
+func (h *handover) restart(ctx context.Context, _ ClusterSwitch) (applied func(), err error) {
+	a := h.a
+	h.step("preparing: checkpoint")
+	if err := a.checkpoints(ctx); err != nil {
+		return nil, err
+	}
+	a.cfg.Sessions.Hold(true)
+	defer a.cfg.Sessions.Hold(false)
+	a.cfg.Sessions.Drain(true)
+	defer a.cfg.Sessions.Drain(false)
+	if err := h.drain(ctx); err != nil {
+		return nil, err
+	}
+	h.readStates(ctx)
+	a.task.Load().shut.Store(true)
+	a.cfg.Sessions.GateMoved()
+	a.Wake()
+	a.cfg.Sessions.CloseServer("the server of " + string(h.v.Self) + " restarts; connect again")
+	x, err := h.endWriters(ctx)
+	if err != nil {
+		return nil, err
+	}
+	h.step("stopping the server")
+	h.dropStale(x, "it does not keep up while the server of the primary restarts")
+	h.killed = true
+	clean, err := a.cfg.Keeper.Stop(ctx, stopBudget)
+	if err == nil && !clean {
+		err = errors.New("the server did not end in order, and was started again")
+	}
+	h.killed = !clean
+	return h.goOn(ctx, err)
+}
+
+// endWriters ends what else writes here, and returns how far the server has flushed.
+func (h *handover) endWriters(ctx context.Context) (ag.LSN, error) {
+	ctx, cancel := context.WithTimeout(ctx, quietBudget)
 	defer cancel()
 	if err := h.a.cfg.Instance.EndWriters(ctx); err != nil {
 		return 0, err
 	}
-	x, err := h.a.cfg.Instance.FlushLSN(ctx)
-	if err != nil {
-		return 0, err
-	}
-	return x, c.Quiet(ctx, x)
+	return h.a.cfg.Instance.FlushLSN(ctx)
 }
 
-// passOn has the group pass to the other cluster. The loop rests meanwhile, and then begins with that as with a copy
-// that was made anew.
-func (h *handover) passOn(life context.Context, c ClusterSwitch) (applied func(), err error) {
-	a := h.a
-	t := a.task.Load()
-	began := boottime.Now()
-	t.stage.Store(switchPassing)
-	for time.Duration(a.turned.Load()) <= began { // a view that is being made might have this cluster and the record of the other
-		if retry.Sleep(life, 5*time.Millisecond) != nil {
-			t.stage.Store(restartNone)
-			return h.goOn(life, context.Cause(life))
-		}
-	}
-	passed, err := c.Pass()
-	if err != nil {
-		<-life.Done() // the stage stays until another agent takes the place of this one
-		return nil, err
-	}
-	if !passed {
-		t.stage.Store(restartNone)
-		ctx, cancel := context.WithTimeout(context.Background(), startBudget)
-		defer cancel()
-		return h.goOn(ctx, errors.New("the group did not pass to the other cluster"))
-	}
-	a.lease.Void()
-	ctx, cancel := context.WithTimeout(context.Background(), commitBudget)
-	defer cancel()
-	if err := a.cfg.Keeper.Disarm(ctx, h.v.Record.Epoch.Epoch); err != nil {
-		a.log.Warn("keeper not disarmed", "err", err)
-	}
-	a.lease.SetDisarmed()
-	fresh := a.repaired(boottime.Now())
-	return func() {
-		fresh()
-		a.serving, a.running, a.up = serving{}, running{}, false
-		a.startRetry = 0
-		a.answered.Store(0)
-	}, nil
-}
-
-// goOn starts the server again in the same epoch.
+// goOn starts the server again in the same epoch. why is returned where that succeeds.
 func (h *handover) goOn(ctx context.Context, why error) (applied func(), err error) {
 	a, v := h.a, h.v
 	end, again := h.leadAgain(ctx)
 	if again != nil {
-		return func() { a.sync.Proven = false }, fmt.Errorf("%w; %s could not go on either: %w", why, v.Self, again)
+		if why == nil {
+			why = errors.New("the server was stopped")
+		}
+		return func() { a.sync.Proven = false }, fmt.Errorf("%w; %s could not go on: %w", why, v.Self, again)
 	}
 	return func() {
 		a.sync, a.tried = ag.Sync{P: v.Local.Sync.P, N: v.Local.Sync.N}, nil
 		a.restart = end
 		a.answered.Store(0)
 	}, why
-}
-
-// passing reports whether the group is passing to another cluster of this node, or it is not known whether it has.
-func (a *Agent) passing() bool {
-	t := a.task.Load()
-	return t != nil && t.name == clusterTask && t.stage.Load() == switchPassing
 }
 
 // Restart makes this agent end with ErrRestart while its server keeps running. A secondary's agent ends at once; a
@@ -328,7 +334,7 @@ func (a *Agent) beginRestart(ctx context.Context, r restartRequest) (leave bool)
 
 // restarting returns the stage of the restart under way.
 func (a *Agent) restarting() int32 {
-	if t := a.task.Load(); t != nil && t.name != clusterTask {
+	if t := a.task.Load(); t != nil && t.name == restartTask {
 		return t.stage.Load()
 	}
 	return restartNone

@@ -77,7 +77,7 @@ func TestSwitchThatIsGivenUp(t *testing.T) {
 		busy  int
 		stops bool
 	}{
-		"transactions do not end":        {is: agent.ClusterSwitch{Drain: time.Second}, busy: 1},
+		"transactions do not end":        {is: agent.ClusterSwitch{RestartOptions: agent.RestartOptions{Drain: time.Second}}, busy: 1},
 		"the other has not got all":      {is: agent.ClusterSwitch{Quiet: func(context.Context, ag.LSN) error { return no }}},
 		"it has not passed":              {is: agent.ClusterSwitch{Pass: func() (bool, error) { return false, nil }}, stops: true},
 		"the server ends not in order":   {is: agent.ClusterSwitch{Pass: func() (bool, error) { t.Error("it passes"); return false, nil }}, stops: true},
@@ -102,6 +102,47 @@ func TestSwitchThatIsGivenUp(t *testing.T) {
 				if s := l.Node("a").State(); l.epoch() != was || (s.Starts != starts) != c.stops || len(s.Fences) > 0 {
 					t.Errorf("epoch %d after %d, %d starts after %d, fences %v", l.epoch(), was, s.Starts, starts, s.Fences)
 				}
+			})
+		})
+	}
+}
+
+// The server of a primary restarts in place: in the same epoch, once, and what was written stays. A server that does
+// not end in order is started again, too. While transactions run it is not touched.
+func TestRestartOfThePrimarysServer(t *testing.T) {
+	for name, c := range map[string]struct {
+		o     agent.RestartOptions
+		busy  int
+		crash bool
+		says  bool // an error is returned
+		stops bool
+	}{
+		"nothing runs":                 {stops: true},
+		"transactions do not end":      {o: agent.RestartOptions{Drain: time.Second}, busy: 1, says: true},
+		"the server ends not in order": {crash: true, says: true, stops: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(l *lab) {
+				l.write("a")
+				was, starts := l.epoch(), l.Node("a").State().Starts
+				if c.crash {
+					l.Node("a").Before("stop", l.Node("a").Crash)
+				}
+				l.Node("a").Busy(c.busy)
+				ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+				defer cancel()
+				if err := l.agents["a"].RestartPrimary(ctx, c.o); (err != nil) != c.says {
+					t.Error(err)
+				}
+				l.Node("a").Busy(0)
+				l.wait("a is open again", 20*time.Second, func() bool { return l.WriteWithin("a", time.Second) == nil && l.Node("a").State().Routes.WriteOpen })
+				if s := l.Node("a").State(); l.epoch() != was || (s.Starts == starts+1) != c.stops || len(s.Fences) > 0 {
+					t.Errorf("epoch %d after %d, %d starts after %d, fences %v", l.epoch(), was, s.Starts, starts, s.Fences)
+				}
+				if err := l.agents["b"].RestartPrimary(ctx, c.o); err == nil {
+					t.Error("a secondary restarts as a primary")
+				}
+				l.formed("a", time.Minute)
 			})
 		})
 	}

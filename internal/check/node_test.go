@@ -215,8 +215,8 @@ func TestFindSettings(t *testing.T) {
 	t.Parallel()
 	a := node(t, "")
 	a.SetStatus(api.Status{Node: "n1", LogWeakness: "log_destination is syslog; set it to stderr"})
-	a.OnSQL("pending_restart", []string{"node", "name", "value", "pending_restart"},
-		[]any{"n1", "max_connections", "200", false}, []any{"n2", "max_connections", "100", false}, []any{"n2", "work_mem", "4MB", true})
+	a.OnSQL("pending_restart", []string{"node", "name", "value", "pending_restart", "source"}, []any{"n1", "max_connections", "200", false, ""},
+		[]any{"n2", "max_connections", "100", false, ""}, []any{"n2", "work_mem", "4MB", true, "configuration file"})
 	a.OnSQL("EXISTS (SELECT 1", []string{"name", "primary", "known"}, []any{"n1", 1, 1}, []any{"n2", 0, true}, []any{"n3", false, 0})
 	a.OnSQL("written in", []string{"name", "value"}, []any{"synchronous_commit of role app", "off"}, []any{"synchronous_commit", "on"})
 	found, err := FindSettings(t.Context(), a.Layout.Dir)

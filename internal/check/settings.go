@@ -15,11 +15,12 @@ import (
 // serverSetting is a setting of a server, as the console shows it.
 type serverSetting struct {
 	node, name, value string
-	pending           bool // another value waits for a restart
+	pending           bool   // another value waits for a restart
+	source            string // where the value is from, or why the server keeps it
 }
 
 // settingsThatDiffer selects the settings whose values differ between servers, and those that wait for a restart.
-const settingsThatDiffer = `SELECT node, name, value, pending_restart FROM coterie.settings WHERE pending_restart
+const settingsThatDiffer = `SELECT node, name, value, pending_restart, source FROM coterie.settings WHERE pending_restart
 OR name IN (SELECT name FROM coterie.settings GROUP BY name HAVING count(DISTINCT value) > 1) ORDER BY name, node`
 
 // FindSettings compares the settings of the group's servers.
@@ -38,7 +39,7 @@ func FindSettings(ctx context.Context, dir string) ([]Finding, error) {
 	}
 	var all []serverSetting
 	for _, r := range rows {
-		all = append(all, serverSetting{fmt.Sprint(r[0]), fmt.Sprint(r[1]), fmt.Sprint(r[2]), r[3] == true})
+		all = append(all, serverSetting{fmt.Sprint(r[0]), fmt.Sprint(r[1]), fmt.Sprint(r[2]), r[3] == true, fmt.Sprint(r[4])})
 	}
 	who, err := rowsOf(ctx, cl, serversThatCount)
 	if err != nil {
@@ -165,10 +166,7 @@ func judgeSetting(of []serverSetting, primary string) []Finding {
 		values = append(values, fmt.Sprintf("%s on %s", orEmpty(s.value), s.node))
 		different = different || s.value != of[0].value
 		if s.pending {
-			out = append(out, Finding{
-				Level: Warning, What: fmt.Sprintf("%s of %s was changed, and the change waits for a restart of its server", name, s.node),
-				Why: "until then " + orEmpty(s.value) + " is in force", Run: "coterie restart --postgres --pending, which restarts one server after the other",
-			})
+			out = append(out, waitsForRestart(s))
 		}
 	}
 	if !different {
@@ -199,6 +197,22 @@ func judgeSetting(of []serverSetting, primary string) []Finding {
 		f.Run = "upgrade the others, the primary last"
 	}
 	return append(out, f)
+}
+
+// waitsForRestart returns the finding for a setting that was changed and is not in force.
+func waitsForRestart(s serverSetting) Finding {
+	f := Finding{
+		Level: Warning, What: fmt.Sprintf("%s of %s was changed, and the change waits for a restart of its server", s.name, s.node),
+		Why: "until then " + orEmpty(s.value) + " is in force", Run: "coterie restart --postgres --pending, which restarts one server after the other",
+	}
+	switch {
+	case strings.HasPrefix(s.source, api.KeptWhile+" the primary"):
+		f.Why = fmt.Sprintf("%s is %s: no secondary may have less than the primary, which has to restart first", orEmpty(s.value), s.source)
+	case strings.HasPrefix(s.source, api.KeptWhile):
+		f.Why = fmt.Sprintf("%s is %s", orEmpty(s.value), s.source)
+		f.Run = "SELECT * FROM pg_prepared_xacts, and end them; then coterie restart --postgres --pending"
+	}
+	return f
 }
 
 // belowPrimary returns the servers whose value is below the primary's, for the settings of atLeastPrimarys.

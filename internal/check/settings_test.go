@@ -25,7 +25,7 @@ func TestThePrimaryIsSelected(t *testing.T) {
 
 func TestJudgeSettings(t *testing.T) {
 	on := func(name, a, b, c string) []serverSetting {
-		return []serverSetting{{"a", name, a, false}, {"b", name, b, false}, {"c", name, c, false}}
+		return []serverSetting{{"a", name, a, false, ""}, {"b", name, b, false, ""}, {"c", name, c, false, ""}}
 	}
 	for _, tt := range []struct {
 		all  []serverSetting
@@ -43,7 +43,9 @@ func TestJudgeSettings(t *testing.T) {
 		{on("server_version", "15.18", "15.18", "15.17"), Warning, "the primary last"},
 		{on("coterie.hba", "1 rule, 12", "1 rule, 12", "2 rules, 34"), Warning, "coterie hba set FILE"},
 		{on("coterie.client_ca", "none", "12ab", "12ab"), Warning, "make client_ca in coterie.yaml"},
-		{[]serverSetting{{"b", "max_connections", "100", true}}, Warning, "waits for a restart"},
+		{[]serverSetting{{"b", "max_connections", "100", true, "configuration file"}}, Warning, "waits for a restart"},
+		{[]serverSetting{{"b", "max_connections", "100", true, "kept while the primary has 100"}}, Warning, "which has to restart first"},
+		{[]serverSetting{{"b", "max_connections", "100", true, "kept while there are prepared transactions"}}, Warning, "pg_prepared_xacts"},
 	} {
 		found := judgeSettings(tt.all, "a")
 		text := ""

@@ -167,6 +167,9 @@ func (n *node) serveStatements(gate rpc.Gate) {
 	rpc.Handle(gate, rpc.RestartServer, func(ctx context.Context, _ certs.Identity, _ rpc.Nothing) (none rpc.Nothing, err error) {
 		return none, n.operate.RestartServer(ctx)
 	})
+	rpc.Handle(gate, rpc.RestartPrimary, func(ctx context.Context, _ certs.Identity, r api.RestartRequest) (none rpc.Nothing, err error) {
+		return none, n.operate.RestartPrimary(ctx, r)
+	})
 	rpc.Handle(gate, rpc.CheckParameters, func(ctx context.Context, _ certs.Identity, values map[string]string) ([]string, error) {
 		return n.operate.CheckParameters(ctx, values)
 	})

@@ -3,6 +3,7 @@ package postgres
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"os"
@@ -20,21 +21,19 @@ import (
 
 	"github.com/coteriedb/coterie/internal/lib/durable"
 	"github.com/coteriedb/coterie/internal/postgres/parameters"
+	"github.com/coteriedb/coterie/internal/postgres/pgfiles"
 	"github.com/coteriedb/coterie/internal/postgres/programs"
 	"github.com/coteriedb/coterie/internal/postgres/session"
 	"github.com/coteriedb/coterie/internal/postgres/settings"
 )
 
-// The floors of Args leave room for the members' slots and streams, seeding windows and backup tools. They keep a
-// little WAL for a copy that has no slot yet. More would only lengthen rewinds, which copy all WAL that is kept. The
-// WAL that members need is kept by their slots (EnsureSlots).
-const (
-	minWalSenders = 20
-	minSlots      = 20
-	minWalKeepMB  = 64
-)
+// minWalKeepMB is a little WAL for a copy that has no slot yet. More would only lengthen rewinds, which copy all WAL
+// that is kept. The WAL that members need is kept by their slots (EnsureSlots). The other floors of Args are
+// parameters.Least.
+const minWalKeepMB = 64
 
-// Args returns the arguments, without the program's name (see Binary), with which the server must be started. They take
+// Args returns the arguments, without the program's name (see Binary), with which the server must be started as a
+// standby. They take
 // precedence over every file and over ALTER SYSTEM (docs/internals/postgresql.md, "Command line"), so they contain only
 // what must never differ. Limits are raised to what the group needs, and never lowered below the values in the
 // instance's own files.
@@ -42,17 +41,33 @@ const (
 // synchronous_standby_names and max_standby_*_delay are absent on purpose: the agent changes them in a running server.
 // hot_standby_feedback is the administrator's.
 func (i *Instance) Args() []string {
+	args, _ := i.args(false)
+	return args
+}
+
+// StartArgs returns the arguments for a start that follows at once: as Args, or for a server that leads on. Only the
+// latter lowers a limit below what pg_control says (docs/internals/postgresql.md, "Command line"). The limits are on
+// the disk before the server can replay anything with them.
+func (i *Instance) StartArgs(primary bool) ([]string, error) {
+	args, limits := i.args(primary)
+	if err := i.rememberLimits(limits); err != nil {
+		return nil, fmt.Errorf("start PostgreSQL: remember its limits: %w", err)
+	}
+	return args, nil
+}
+
+func (i *Instance) args(primary bool) (args []string, limits map[string]int) {
 	set := maps.Clone(i.Config().Extra)
 	if set == nil {
 		set = map[string]string{}
 	}
-	i.raise(set)
+	limits = i.raise(set, primary)
 	maps.Copy(set, i.constants())
-	args := []string{"-D", i.Config().PGData}
+	args = []string{"-D", i.Config().PGData}
 	for _, name := range slices.Sorted(maps.Keys(set)) {
 		args = append(args, "-c", name+"="+set[name])
 	}
-	return args
+	return args, limits
 }
 
 func (i *Instance) constants() map[string]string {
@@ -102,14 +117,17 @@ func (i *Instance) constants() map[string]string {
 	return c
 }
 
-// raise adds the settings that have a floor, if the instance's own value is lower.
-func (i *Instance) raise(set map[string]string) {
+// raise adds the settings that have a floor, if the instance's own value is lower. It returns what the limits are then.
+func (i *Instance) raise(set map[string]string, primary bool) (limits map[string]int) {
 	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Second)
 	defer cancel()
-	floors := map[string]int{"max_wal_senders": minWalSenders, "max_replication_slots": minSlots, "wal_keep_size": minWalKeepMB}
+	floors := map[string]int{"wal_keep_size": minWalKeepMB}
+	maps.Copy(floors, parameters.Least)
+	for _, name := range parameters.Limits {
+		floors[name] = max(floors[name], 0)
+	}
 	if c, err := i.Control(ctx); err == nil {
-		// A standby whose value is below the primary's pauses replay or does not start.
-		for name, n := range c.Settings {
+		for name, n := range i.limitFloors(ctx, c, primary) {
 			floors[name] = max(floors[name], n)
 		}
 		if !c.DataChecksums {
@@ -119,9 +137,16 @@ func (i *Instance) raise(set map[string]string) {
 		i.log.Warn("pg_control not readable, limits are not compared with it", "error", err)
 	}
 	i.boundRetention(ctx, set, floors)
+	limits = map[string]int{}
 	for name, floor := range floors {
 		own, err := i.fileSetting(ctx, name)
 		n, nerr := strconv.Atoi(own)
+		if slices.Contains(parameters.Limits, name) {
+			limits[name] = max(n, floor)
+		}
+		if floor == 0 { // as it is in the files
+			continue
+		}
 		if err != nil || nerr != nil || n < floor {
 			set[name] = strconv.Itoa(max(n, floor))
 			if name == "wal_keep_size" {
@@ -135,6 +160,82 @@ func (i *Instance) raise(set map[string]string) {
 	if i.hasReturnSlots() {
 		set["wal_level"] = "logical"
 	}
+	return limits
+}
+
+// limitFloors returns below which values the limits of the server must not be at this start. A standby must have what
+// its primary had (pg_control), and what the WAL needs that it replays first: pg_control tells the newest values, and
+// WAL behind the last restartpoint may be of a primary that had more. A primary that was stopped in order has no WAL
+// to replay, so only its prepared transactions need what it had.
+func (i *Instance) limitFloors(ctx context.Context, c pgfiles.Control, primary bool) map[string]int {
+	if primary && c.State == "shut down" && !i.hasPrepared() {
+		return nil
+	}
+	floors := maps.Clone(c.Settings)
+	before := i.rememberedLimits()
+	less := func(name string) bool { return floors[name] < before[name] }
+	if slices.ContainsFunc(parameters.Limits, less) && i.limitsChange(ctx, c) {
+		for name, n := range before {
+			floors[name] = max(floors[name], n)
+		}
+	}
+	return floors
+}
+
+// hasPrepared reports whether a server that was stopped in order has prepared transactions.
+func (i *Instance) hasPrepared() bool {
+	entries, err := os.ReadDir(i.path("pg_twophase"))
+	return err != nil || len(entries) > 0
+}
+
+// limitsScan bounds the look through the WAL that a start replays. Values that are not known by then count as changed.
+const limitsScan = 5 * time.Second
+
+// limitsChange reports whether the limits of the primary change in the WAL that the stopped server replays first, as
+// far as it is here.
+func (i *Instance) limitsChange(ctx context.Context, c pgfiles.Control) bool {
+	ctx, cancel := context.WithTimeout(ctx, limitsScan)
+	defer cancel()
+	if exists(i.path("backup_label")) { // the replay begins where it says
+		return true
+	}
+	tips, err := i.tips(ctx, c)
+	if err != nil {
+		return true
+	}
+	for _, l := range tips {
+		w := pgfiles.OpenWAL(i.path("pg_wal"), c, l)
+		changes, err := pgfiles.SettingsChange(ctx, w, c.Redo)
+		w.Close()
+		if changes || err != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// limitsFile has the limits with which the server was started last. It is in the data directory: a copy and a rewound
+// one get those of the server from which their WAL is.
+func (i *Instance) limitsFile() string { return i.path("coterie.limits") }
+
+func (i *Instance) rememberedLimits() map[string]int {
+	var m map[string]int
+	content, err := os.ReadFile(i.limitsFile())
+	if err != nil || json.Unmarshal(content, &m) != nil {
+		return nil
+	}
+	return m
+}
+
+func (i *Instance) rememberLimits(m map[string]int) error {
+	if maps.Equal(m, i.rememberedLimits()) {
+		return nil
+	}
+	content, err := json.Marshal(m)
+	if err != nil {
+		return err
+	}
+	return durable.Replace(i.limitsFile(), content, 0o600)
 }
 
 // short returns which settings of the server in recovery are below those of its primary, which pg_control has as soon

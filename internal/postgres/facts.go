@@ -1,14 +1,18 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/postgres/parameters"
+	"github.com/coteriedb/coterie/internal/postgres/pgfiles"
 	"github.com/coteriedb/coterie/internal/postgres/session"
 )
 
@@ -27,9 +31,14 @@ type ServerFacts struct {
 }
 
 // Facts reads what the views show of a running server.
-type Facts struct{ s *session.Session }
+type Facts struct {
+	s       *session.Session
+	control func(context.Context) (pgfiles.Control, error)
+}
 
-func newFacts(s *session.Session) *Facts { return &Facts{s} }
+func newFacts(s *session.Session, control func(context.Context) (pgfiles.Control, error)) *Facts {
+	return &Facts{s, control}
+}
 
 // ServerFacts reads them, in the session that serves logins.
 func (v *Facts) ServerFacts(ctx context.Context) (f ServerFacts, err error) {
@@ -123,11 +132,61 @@ func (v *Facts) Settings(ctx context.Context) (out []Setting, err error) {
 		if err != nil {
 			return err
 		}
-		out, err = collectSettings(ctx, tx)
+		limits, err := v.limits(ctx, tx)
+		if err == nil {
+			out, err = collectSettings(ctx, tx)
+		}
+		for k := range out {
+			if l, is := limits[out[k].Name]; is {
+				out[k].Pending, out[k].Source = l.pending, cmp.Or(l.kept, out[k].Source)
+			}
+		}
 		return errors.Join(err, tx.Rollback(ctx))
 	})
 	if err != nil {
 		return nil, fmt.Errorf("ask the server for its settings: %w", err)
+	}
+	return out, nil
+}
+
+// limit is what is shown of one of the limits in the place of what PostgreSQL says.
+type limit struct {
+	pending bool
+	kept    string // why the server has more than is wanted, in the place of where the value is from; "": it has not
+}
+
+// limits returns the settings of which a standby needs as much as its primary. PostgreSQL does not say of them that
+// another value waits for a restart where the command line has one.
+func (v *Facts) limits(ctx context.Context, tx pgx.Tx) (map[string]limit, error) {
+	var text string
+	var recovery, prepared bool
+	err := tx.QueryRow(ctx, "SELECT ("+parameters.LimitsQuery+"), pg_is_in_recovery(), EXISTS (SELECT FROM pg_prepared_xacts)").Scan(&text, &recovery, &prepared)
+	if err != nil {
+		return nil, err
+	}
+	found, err := parameters.ParseLimits(text)
+	if err != nil {
+		return nil, err
+	}
+	var primary map[string]int
+	if recovery && slices.ContainsFunc(found, func(l parameters.Limit) bool { return l.Has > l.Wanted }) {
+		if c, err := v.control(ctx); err == nil {
+			primary = c.Settings
+		}
+	}
+	out := map[string]limit{}
+	for _, l := range found {
+		one := limit{pending: l.Waits()}
+		switch {
+		case l.Has <= l.Wanted || !slices.Contains(parameters.Limits, l.Name):
+		case primary[l.Name] > l.Wanted:
+			one.kept = fmt.Sprintf("kept while the primary has %d", primary[l.Name])
+		case !recovery && prepared:
+			one.kept = "kept while there are prepared transactions"
+		default:
+			one.kept = "kept until a restart"
+		}
+		out[l.Name] = one
 	}
 	return out, nil
 }

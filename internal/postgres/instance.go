@@ -80,7 +80,7 @@ func New(c Config) *Instance {
 		main: session.New(server), auth: session.New(server), repl: session.NewReplication(server), wal: session.New(server), watch: session.New(server),
 	}
 	i.cfg.Store(&c)
-	i.Roles, i.Facts, i.Checks = login.New(server, i.auth), newFacts(i.auth), diagnose.New(server, c.PGData)
+	i.Roles, i.Facts, i.Checks = login.New(server, i.auth), newFacts(i.auth, i.Control), diagnose.New(server, c.PGData)
 	return i
 }
 

@@ -205,7 +205,11 @@ func (s *server) launch(primary bool) {
 		s.t.Fatal(err)
 	}
 	defer log.Close()
-	s.cmd = exec.Command(s.Binary(), s.Args()...)
+	args, err := s.StartArgs(primary)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.cmd = exec.Command(s.Binary(), args...)
 	s.cmd.Stdout, s.cmd.Stderr = log, log
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGQUIT}
 	if err := s.cmd.Start(); err != nil {

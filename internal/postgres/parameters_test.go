@@ -33,7 +33,8 @@ func TestParametersOfAServer(t *testing.T) {
 		{"listen_addresses", "*", fail.Refused, "set by the agent"},
 		{"shared_buffers", "100TB", fail.Usage, "shared_buffers"},
 		{"shared_buffers", "7TB", fail.Refused, "of memory"},
-		{"max_connections", "1", fail.Refused, "max_connections only grows in a running group: the server has "},
+		{"max_connections", "50", "", ""},
+		{"max_connections", "10", fail.Refused, "max_connections = 10 leaves too little room: 3 are reserved"},
 		{"max_prepared_transactions", "0", "", ""},
 		{"shared_preload_libraries", "nosuchlibrary", fail.Refused, "not installed on this host"},
 	} {

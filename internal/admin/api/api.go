@@ -120,7 +120,15 @@ type RestartRequest struct {
 	// Server restarts PostgreSQL instead, of a secondary: Replica, or this node for "".
 	Server  bool         `json:"server,omitempty"`
 	Replica ag.ReplicaID `json:"replica,omitempty"`
+	// InPlace restarts the server of Replica, which must be the primary, with the leadership where it is.
+	InPlace bool `json:"in_place,omitempty"`
 }
+
+// KeptSource begins the source of a setting of which a server has more than is wanted, and says why it has.
+const KeptSource = "kept"
+
+// KeptWhile begins it where no restart of that server helps yet.
+const KeptWhile = "kept while"
 
 // BackupRunRequest is the request for a backup on a replica.
 type BackupRunRequest struct {

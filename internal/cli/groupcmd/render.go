@@ -295,7 +295,7 @@ func doing(action string) string {
 		return "starting"
 	case "stop":
 		return "stopping"
-	case "restart-server":
+	case "restart-server", "restart-primary":
 		return "restarting"
 	case "promote":
 		return "promoting"

@@ -38,7 +38,9 @@ is fenced and another replica takes over. Where a client must see nothing of it,
 
 With --postgres it is PostgreSQL that restarts, of this node or of NAME, as changed settings may need: --pending chooses the replicas that
 wait for it, --all every replica. They restart one after the other, each when the one before is as well as it was, the primary last:
-it gives the leadership away first, by a planned failover. Readers of a replica that restarts are closed and may connect again.`,
+it gives the leadership away first, by a planned failover. Where a setting is lowered of which no secondary may have less than the primary,
+such as max_connections, the primary restarts before them, in place: it leads on, its sessions are closed, and new transactions wait.
+Readers of a replica that restarts are closed and may connect again.`,
 		Example: "  coterie restart\n  coterie restart --drain 30s --cut\n  coterie restart --postgres n2\n  coterie restart --postgres --pending",
 		Args:    cli.ArgsBetween(0, 1, "[NAME]"),
 		RunE: func(c *cobra.Command, a []string) error {

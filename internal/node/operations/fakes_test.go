@@ -312,6 +312,11 @@ func (a *fakeAgent) Trust(context.Context) (string, error) { a.trusted++; return
 
 func (a *fakeAgent) RestartServer(context.Context) error { a.servers++; return a.err }
 
+func (a *fakeAgent) RestartPrimary(_ context.Context, o agent.RestartOptions) error {
+	a.restarts = append(a.restarts, o)
+	return a.err
+}
+
 func (a *fakeAgent) Restart(_ context.Context, o agent.RestartOptions) error {
 	a.restarts = append(a.restarts, o)
 	return a.err
@@ -330,16 +335,19 @@ func (p *fakePKI) Identity() *certs.Node { return p.node }
 // fakeServer has databases. It takes every setting of PostgreSQL but those with a reason in refuses, and needs a
 // restart for max_connections.
 type fakeServer struct {
-	databases []string
-	err       error
-	refuses   map[string]error
-	checked   []string
+	checkpoints int
+	databases   []string
+	err         error
+	refuses     map[string]error
+	checked     []string
 }
 
 func (s *fakeServer) CheckParameter(_ context.Context, name, value string) (bool, error) {
 	s.checked = append(s.checked, name+"="+value)
 	return name == "max_connections", s.refuses[name]
 }
+
+func (s *fakeServer) Checkpoint(context.Context) error { s.checkpoints++; return nil }
 
 func (s *fakeServer) CreateDatabase(_ context.Context, name string) (bool, error) {
 	if s.err != nil || slices.Contains(s.databases, name) {

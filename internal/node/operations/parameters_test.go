@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/ag"
@@ -62,7 +63,7 @@ func TestParametersAreJudgedFirst(t *testing.T) {
 		},
 		"a smaller value would not be in force": {
 			text: "SET PARAMETER max_connections = 50", there: func(ag.ReplicaID, map[string]string) ([]string, error) { return []string{"max_connections"}, nil },
-			notices: "max_connections: only grows in a running group", written: true,
+			notices: "max_connections: no secondary may have less than the primary", written: true,
 		},
 		"commits would not wait": {
 			text: "SET PARAMETER synchronous_commit = LOCAL", there: func(ag.ReplicaID, map[string]string) ([]string, error) { return nil, nil },
@@ -155,9 +156,28 @@ func TestRestartOfAServer(t *testing.T) {
 	if err := b.Restart(t.Context(), api.RestartRequest{Server: true, Replica: "nobody"}); fail.KindOf(err) != fail.Usage {
 		t.Errorf("of nobody: %v", err)
 	}
+	// In place, the primary's restarts, here or where it is, and a checkpoint follows.
+	in := api.RestartRequest{Server: true, InPlace: true, Drain: time.Second, Cut: true}
+	if err := b.Restart(t.Context(), in); err != nil || len(b.agent.restarts) != 1 || b.agent.restarts[0] != (agent.RestartOptions{Drain: time.Second, Cut: true}) || b.server.checkpoints != 1 {
+		t.Errorf("in place: %v, %+v, %d checkpoints", err, b.agent.restarts, b.server.checkpoints)
+	}
+	b.calls["restart-primary"] = func(_ context.Context, to ag.ReplicaID, _ any) (any, error) {
+		asked = append(asked, to)
+		return struct{}{}, nil
+	}
+	in.Replica = "b"
+	if err := b.Restart(t.Context(), in); err != nil || len(asked) != 2 || len(b.agent.restarts) != 1 {
+		t.Errorf("in place on another: %v, %v", err, asked)
+	}
+	if in.Replica = "nobody"; fail.KindOf(b.Restart(t.Context(), in)) != fail.Usage {
+		t.Error("in place of nobody")
+	}
 	b.agent.view.Local.Server, b.agent.view.Record.Epoch.Leader, b.agent.err = ag.ServerRecovery, "b", errors.New("this node is busy")
 	if err := b.RestartServer(t.Context()); fail.KindOf(err) != fail.Unhealthy || !strings.Contains(err.Error(), "busy") {
 		t.Errorf("of a busy node: %v", err)
+	}
+	if err := b.RestartPrimary(t.Context(), in); fail.KindOf(err) != fail.Refused {
+		t.Errorf("in place of a secondary: %v", err)
 	}
 	b.Server = nil
 	if err := b.RestartServer(t.Context()); fail.KindOf(err) != fail.Refused {

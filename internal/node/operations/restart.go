@@ -17,6 +17,9 @@ import (
 // Restart has the agent replace itself, also a witness's, or, if the request says so, restarts the PostgreSQL server of
 // a secondary, here or on another node.
 func (s *Service) Restart(ctx context.Context, req api.RestartRequest) error {
+	if req.Server && req.InPlace {
+		return s.restartPrimaryOf(ctx, req)
+	}
 	if req.Server {
 		return s.restartServerOf(ctx, req.Replica)
 	}
@@ -45,6 +48,57 @@ func (s *Service) restartServerOf(ctx context.Context, id ag.ReplicaID) error {
 		return fail.Unhealthyf("%s does not answer, so it is not known whether its server was restarted; see coterie status", id)
 	}
 	return err
+}
+
+// restartPrimaryOf is RestartPrimary, here or on another node.
+func (s *Service) restartPrimaryOf(ctx context.Context, req api.RestartRequest) error {
+	if req.Replica == "" || req.Replica == s.Self {
+		return s.RestartPrimary(ctx, req)
+	}
+	g := s.Members.Group()
+	if g == nil {
+		return fail.Unhealthyf("this node has not seen its group yet; try again in a moment")
+	}
+	r, ok := g.Replica(req.Replica)
+	if !ok {
+		return fail.Usagef("the group has no replica %s", req.Replica)
+	}
+	ctx, cancel := context.WithTimeout(ctx, req.Drain+inPlace+checkpointTime)
+	defer cancel()
+	_, err := rpc.Call(ctx, s.Calls, r, rpc.RestartPrimary, req)
+	if isSilence(err) {
+		return fail.Unhealthyf("%s does not answer, so it is not known whether its server was restarted; see coterie status", req.Replica)
+	}
+	return err
+}
+
+const (
+	// inPlace is how long a restart in place may take beside the wait for running transactions.
+	inPlace = 5 * time.Minute
+	// checkpointTime is how long the checkpoint after it may take before nobody waits for it.
+	checkpointTime = time.Minute
+)
+
+// RestartPrimary restarts the PostgreSQL server of this node, which must be the primary, without another one leading
+// meanwhile. It returns when the server writes again, and what a secondary's server needs to start with less of a
+// setting is in the WAL: the change, and a checkpoint behind it.
+func (s *Service) RestartPrimary(ctx context.Context, req api.RestartRequest) error {
+	if s.Server == nil {
+		return fail.Refusedf("%s is a witness: it has no PostgreSQL", s.Self)
+	}
+	if v := s.Agent.View(); v == nil || v.Role() != ag.RolePrimary {
+		return fail.Refusedf("%s is not the primary; nothing was changed", s.Self)
+	}
+	s.Logger.Info("PostgreSQL of the primary is restarted in place, as an administrator asked")
+	if err := s.Agent.RestartPrimary(ctx, agent.RestartOptions{Drain: req.Drain, Cut: req.Cut}); err != nil {
+		return fail.Unhealthyf("PostgreSQL of %s was not restarted in order: %w; see coterie status", s.Self, err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, checkpointTime)
+	defer cancel()
+	if err := s.Server.Checkpoint(ctx); err != nil {
+		s.Logger.Warn("no checkpoint after the restart: secondaries keep the larger values of settings until one", "err", err)
+	}
+	return nil
 }
 
 const (

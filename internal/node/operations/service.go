@@ -65,6 +65,7 @@ type Agent interface {
 	Trust(ctx context.Context) (was string, err error)
 	Restart(ctx context.Context, o agent.RestartOptions) error
 	RestartServer(ctx context.Context) error
+	RestartPrimary(ctx context.Context, o agent.RestartOptions) error
 }
 
 // PKI is the part of *pki.Service that a Service uses. While it is locked, nothing else changes the authorities in the
@@ -79,6 +80,7 @@ type PKI interface {
 type Server interface {
 	CreateDatabase(ctx context.Context, name string) (made bool, err error)
 	CheckParameter(ctx context.Context, name, value string) (restart bool, err error)
+	Checkpoint(ctx context.Context) error
 }
 
 // Clients is the part of *clientport.Port that a Service uses.

@@ -146,8 +146,8 @@ func (e Executor) checkParameters(ctx context.Context, old, next ag.Group) (noti
 	if waits = slices.Compact(waits); len(waits) > 0 {
 		notice("%s: in force when each server has been restarted; coterie check settings names those that wait", strings.Join(waits, ", "))
 	}
-	if grow := slices.DeleteFunc(waits, func(name string) bool { return !slices.Contains(onlyGrow, name) }); len(grow) > 0 {
-		notice("%s: only grows in a running group: a server keeps the larger value of its copy, also after a restart", strings.Join(grow, ", "))
+	if grow := slices.DeleteFunc(waits, func(name string) bool { return !slices.Contains(limits, name) }); len(grow) > 0 {
+		notice("%s: no secondary may have less than the primary; coterie restart --postgres --pending restarts the servers in an order that keeps to it", strings.Join(grow, ", "))
 	}
 	return notices, nil
 }
@@ -165,8 +165,8 @@ func isSilence(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, syscall.ECONNREFUSED)
 }
 
-// onlyGrow are the settings of which a standby must not have less than its primary.
-var onlyGrow = []string{"max_connections", "max_locks_per_transaction", "max_prepared_transactions", "max_wal_senders", "max_worker_processes"}
+// limits are the settings of which a standby must not have less than its primary.
+var limits = []string{"max_connections", "max_locks_per_transaction", "max_prepared_transactions", "max_wal_senders", "max_worker_processes"}
 
 // newValues returns the values of next that are not in old.
 func newValues(old, next map[string]string) map[string]string {

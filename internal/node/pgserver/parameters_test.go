@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/coteriedb/coterie/internal/ag"
@@ -132,7 +133,13 @@ func TestUnvouchedParameters(t *testing.T) {
 func TestPendingRestarts(t *testing.T) {
 	p, _, _, down := parametersBed(t)
 	answer := "2"
-	p.Server.Text = func(context.Context, string) (string, error) { return answer, *down }
+	limits := `[["max_connections","150","150"]]`
+	p.Server.Text = func(_ context.Context, sql string) (string, error) {
+		if strings.Contains(sql, "json_agg") {
+			return limits, *down
+		}
+		return answer, *down
+	}
 	if n, ok := p.PendingRestarts(); ok {
 		t.Errorf("%d before the server was asked", n)
 	}
@@ -149,5 +156,13 @@ func TestPendingRestarts(t *testing.T) {
 		if n, ok := p.PendingRestarts(); ok != step.known || ok && n != step.want {
 			t.Errorf("%+v: %d, %v", step, n, ok)
 		}
+	}
+	// Of the limits one is raised, one lowered, and one has what every server has at least.
+	limits, answer, *down = `[["max_connections","150","100"],["max_worker_processes","8","16"],["max_wal_senders","20","10"],["max_locks_per_transaction","64","0x40"]]`, "1", nil
+	if !p.countPending(t.Context()) {
+		t.Error("the server says it")
+	}
+	if n, ok := p.PendingRestarts(); !ok || n != 3 {
+		t.Errorf("with limits: %d, %v", n, ok)
 	}
 }

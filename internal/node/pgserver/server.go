@@ -102,7 +102,10 @@ func (s *Server) start(ctx context.Context, r keeper.StartRequest) error {
 	if err := s.pg.PrepareStart(ctx, set); err != nil {
 		return err
 	}
-	r.Postgres, r.PGData, r.Args, r.Env = s.pg.Binary(), s.pg.Config().PGData, s.pg.Args(), serverEnv(s.layout.Dir)
+	if r.Args, err = s.pg.StartArgs(r.Leader); err != nil {
+		return err
+	}
+	r.Postgres, r.PGData, r.Env = s.pg.Binary(), s.pg.Config().PGData, serverEnv(s.layout.Dir)
 	r.LogFile = filepath.Join(s.layout.Log(), "postgres.log")
 	s.pg.MarkLogs(r.LogFile)
 	s.log.ServerStarts()

@@ -66,6 +66,8 @@ var (
 	CheckParameters = Method[map[string]string, []string]{"check-settings", replicas}
 	// RestartServer asks a secondary to restart its PostgreSQL server.
 	RestartServer = Method[Nothing, Nothing]{"restart-server", replicas}
+	// RestartPrimary asks the primary to restart its PostgreSQL server in place.
+	RestartPrimary = Method[api.RestartRequest, Nothing]{"restart-primary", replicas}
 	// MajorPrograms asks a replica for its programs of another major version.
 	MajorPrograms = Method[api.MajorNeeds, api.MajorPrograms]{"major-programs", replicas}
 	// MajorFollow asks a replica to take a copy of the cluster that the group has passed to.

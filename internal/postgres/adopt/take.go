@@ -180,6 +180,7 @@ func (a *Adopted) Undo(clean func() error) error {
 	}
 	step("remove the members' slots", removeMemberSlots(a.Data))
 	step("remove the copy's mark", os.Remove(filepath.Join(a.Data, "coterie.copy")))
+	step("remove what its server's limits were", os.Remove(filepath.Join(a.Data, "coterie.limits")))
 	if a.Start.Conf != "" && a.Start.Absent {
 		step("restore start.conf", os.Remove(a.Start.Conf))
 	} else if a.Start.Conf != "" {

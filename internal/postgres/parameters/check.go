@@ -6,7 +6,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -41,31 +40,10 @@ func (s Server) Check(ctx context.Context, name, value string) error {
 	if name == "shared_buffers" {
 		return fitsMemory(out)
 	}
-	if slices.Contains(onlyGrow, name) {
-		return s.noLess(ctx, name, out)
+	if name == "max_connections" {
+		return s.roomForSessions(ctx, out)
 	}
 	return nil
-}
-
-// onlyGrow are the settings of which a standby must not have less than its primary.
-var onlyGrow = []string{"max_connections", "max_locks_per_transaction", "max_prepared_transactions", "max_wal_senders", "max_worker_processes"}
-
-// noLess returns an error if the running server has more of a setting that only grows: it would go on with what it has,
-// also after a restart. A server that does not run, or does not answer, is not asked again.
-func (s Server) noLess(ctx context.Context, name, value string) error {
-	text, err := s.Text(ctx, "SELECT setting FROM pg_settings WHERE name = "+settings.QuoteLiteral(name))
-	if err != nil {
-		return nil //nolint:nilerr // a value must be mendable while the server does not start
-	}
-	has, err := strconv.Atoi(text)
-	want, bad := strconv.Atoi(value)
-	if err != nil || bad != nil || want >= has {
-		return nil //nolint:nilerr // PostgreSQL has judged it
-	}
-	return fail.Error{
-		Kind: fail.Refused, Hint: fmt.Sprintf("choose %d or more; coterie settings unset %s gives the server's own configuration back", has, name),
-		Err: fmt.Errorf("%s only grows in a running group: the server has %d, and keeps it, also after a restart: a standby with less than its primary stops replaying", name, has),
-	}
 }
 
 // judged has the server's program read its configuration with that value, and returns the value as it understands it.
@@ -142,9 +120,19 @@ func (s Server) NeedsRestart(ctx context.Context, name string) (bool, error) {
 }
 
 // PendingRestarts returns how many settings have another value in the files that waits for a restart of the server.
-// A setting that the command line overrides is none of them.
+// Of the settings that the command line overrides only the limits are counted, which a restart may change.
 func (s Server) PendingRestarts(ctx context.Context) (int, error) {
-	text, err := s.Text(ctx, "SELECT count(*)::text FROM pg_settings WHERE pending_restart AND source <> 'command line'")
+	limits, err := s.limits(ctx)
+	if err != nil {
+		return 0, err
+	}
+	wait, names := 0, make([]string, 0, len(limits))
+	for _, l := range limits {
+		if names = append(names, settings.QuoteLiteral(l.Name)); l.Waits() {
+			wait++
+		}
+	}
+	text, err := s.Text(ctx, "SELECT count(*)::text FROM pg_settings WHERE pending_restart AND source <> 'command line' AND name NOT IN ("+strings.Join(append(names, "''"), ", ")+")")
 	if err != nil {
 		return 0, err
 	}
@@ -152,7 +140,7 @@ func (s Server) PendingRestarts(ctx context.Context) (int, error) {
 	if err != nil {
 		return 0, fmt.Errorf("the settings that wait for a restart: %w", err)
 	}
-	return n, nil
+	return n + wait, nil
 }
 
 // RunsPrograms reports whether a setting can have the server run a program, load a library, or write a file of

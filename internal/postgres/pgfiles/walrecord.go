@@ -125,4 +125,32 @@ func isSwitch(body []byte) bool {
 	return body[17] == rmXLOG && body[16]&0xF0 == switchInfo
 }
 
+// SettingsChange reports whether the WAL from start on, where a record begins, has a record of changed settings that a
+// standby must follow, as max_connections. Where not even the record at start is here, nobody knows, which is an error.
+func SettingsChange(ctx context.Context, w *WAL, start ag.LSN) (bool, error) {
+	r := recordReader{files: w}
+	at, prev := start, ag.LSN(0)
+	for n := 0; ; n++ {
+		if n%1024 == 0 && ctx.Err() != nil {
+			return false, context.Cause(ctx)
+		}
+		rec, err := r.read(at, prev, n > 0)
+		switch {
+		case errors.Is(err, ErrNoWAL) && n > 0:
+			return false, nil
+		case err != nil:
+			return false, err
+		case isSettings(r.body):
+			return true, nil
+		}
+		at, prev = rec.next, rec.start
+	}
+}
+
+// isSettings reports whether the record is XLOG_PARAMETER_CHANGE.
+func isSettings(body []byte) bool {
+	const rmXLOG, parameterChange = 0, 0x60
+	return body[17] == rmXLOG && body[16]&0xF0 == parameterChange
+}
+
 func align8(n int) ag.LSN { return ag.LSN(n+7) &^ 7 }

@@ -17,6 +17,7 @@ type walBuilder struct {
 	tli  ag.Timeline
 	data []byte // from position 1 MiB (segment 1) on
 	prev ag.LSN
+	info byte // of the records that follow
 }
 
 var testControl = Control{WalSegmentSize: 1 << 20, WalBlockSize: 8192}
@@ -60,6 +61,7 @@ func (b *walBuilder) record(n, cut int, flags uint16) (start ag.LSN) {
 	}
 	binary.LittleEndian.PutUint32(rec, uint32(len(rec)))
 	binary.LittleEndian.PutUint64(rec[8:], uint64(b.prev))
+	rec[16] = b.info
 	crc := crc32.Update(crc32.Checksum(rec[recordHeader:], castagnoli), castagnoli, rec[:20])
 	binary.LittleEndian.PutUint32(rec[20:], crc)
 	for left := rec; len(left) > cut; {
@@ -255,5 +257,33 @@ func TestHolds(t *testing.T) {
 	b.prev = 8
 	if b.record(500, 100, 0); holds(b, whole+200) {
 		t.Error("what follows is of a former life, and is held")
+	}
+}
+
+// A change of settings is found wherever it lies behind the start, and not before it. WAL that is not here is an error.
+func TestSettingsChange(t *testing.T) {
+	b := newWAL(t)
+	b.record(100, 0, 0)
+	before := b.record(100, 0, 0)
+	for range 500 {
+		b.record(5000, 0, 0)
+	}
+	b.info = 0x60
+	b.record(28, 0, 0)
+	b.info = 0
+	behind := b.record(100, 0, 0)
+	b.record(9000, 0, 0)
+	b.write()
+	for start, want := range map[ag.LSN]bool{testStart: true, before: true, behind: false} {
+		w := OpenWAL(b.dir, testControl, NewLineage(1, nil))
+		if got, err := SettingsChange(t.Context(), w, start); err != nil || got != want {
+			t.Errorf("from %s: %v, %v", start, got, err)
+		}
+		w.Close()
+	}
+	w := OpenWAL(b.dir, testControl, NewLineage(1, nil))
+	defer w.Close()
+	if _, err := SettingsChange(t.Context(), w, 100<<20); err == nil {
+		t.Error("WAL that is not here has no change")
 	}
 }

@@ -23,6 +23,87 @@ func testRaisedBySome(t *testing.T, g *group, await func(want string)) {
 	}
 }
 
+// TestEndToEndLowering lowers settings of which no secondary may have less than the primary, and raises another one
+// with them, in a running group. Once the leadership changes in the middle: the replica that leads then has more
+// than another one, which goes on replaying all the same.
+func TestEndToEndLowering(t *testing.T) {
+	long(t)
+	g := newGroup(t, lab.Options{})
+	s := g.ready(t)
+	was := *s.Primary
+	n := secondaries(s)
+	has := func(name string) string {
+		r, err := g.answered(t, was, "SELECT string_agg(value, ' ') FROM (SELECT value FROM coterie.settings WHERE name = '"+name+"' ORDER BY node)")
+		if err != nil {
+			return err.Error()
+		}
+		return fmt.Sprint(r.Rows[0][0])
+	}
+	await := func(name, want string) {
+		t.Helper()
+		last := ""
+		defer func() { t.Logf("%s is %s", name, last) }()
+		g.await(t, name+" to be "+want, func(lab.Status) bool { last = has(name); return last == want })
+	}
+	restart := func(of ...string) {
+		t.Helper()
+		a := must(t, append([]string{"restart", "--postgres", "--node", g.node(n[0])}, of...)...)
+		t.Log(a.out, a.err)
+	}
+	set := func(connections, workers int) {
+		t.Helper()
+		g.says(t, n[0], fmt.Sprintf("ALTER AVAILABILITY GROUP lab SET PARAMETER max_connections = %d, max_worker_processes = %d", connections, workers))
+	}
+	set(150, 16)
+	restart("--pending")
+	await("max_connections", "150 150 150")
+	g.ready(t)
+
+	set(120, 24)
+	restart("--pending")
+	await("max_connections", "120 120 120")
+	await("max_worker_processes", "24 24 24")
+	if now := g.ready(t); now.Epoch < s.Epoch {
+		t.Errorf("epoch %d", now.Epoch)
+	}
+
+	// The primary and one secondary have less, and the other one leads then.
+	s = g.ready(t)
+	lead, rest := *s.Primary, secondaries(s)
+	set(100, 24)
+	restart(lead)
+	restart(rest[0])
+	g.until(t, "two have less", func() bool { return strings.Count(has("max_connections"), "100") == 2 })
+	g.ready(t)
+	must(t, "failover", "--to", rest[1], "--node", g.node(rest[1]))
+	sql(t, g.ReadWrite(), "CREATE TABLE after_it (v int)")
+	await("max_connections", "120 120 120")
+	if now := g.ready(t); *now.Primary != rest[1] {
+		t.Errorf("%s leads", *now.Primary)
+	}
+	restart("--pending")
+	await("max_connections", "100 100 100")
+	g.ready(t)
+
+	// A primary that has less dies, and comes back as a secondary of one that has more.
+	s = g.ready(t)
+	lead = *s.Primary
+	set(90, 24)
+	restart(lead)
+	g.ready(t)
+	if err := g.Kill(lead, lab.WhatNode); err != nil {
+		t.Fatal(err)
+	}
+	g.newPrimary(t, s)
+	g.revive(t, lead)
+	was = lead
+	await("max_connections", "100 100 100")
+	restart("--all")
+	await("max_connections", "90 90 90")
+	g.judge(t)
+	g.down(t)
+}
+
 // TestEndToEndSettings sets settings of PostgreSQL for a group, and holds that every server has them: at once, or after
 // a rolling restart those that need one.
 func TestEndToEndSettings(t *testing.T) {
