@@ -182,7 +182,7 @@ func TestDecide(t *testing.T) {
 		{"enough seals, and the last leader may still answer", sealing(), func(v *View) { v.Sealed, v.Reach = 0, []ReplicaID{"a", "c"} }, RuleSeal},
 		{"enough seals, and everybody asked has answered", sealing(), func(v *View) { v.Sealed = 0 }, RuleChoose},
 		{"enough seals", sealing(), func(*View) {}, RuleChoose},
-		{"the last leader's own seal suffices", sealing(), func(v *View) { v.Seals[1] = SealReport{"a", "A", 4, Position{4, 220}, true} }, RuleChoose},
+		{"the last leader's own seal suffices", sealing(), func(v *View) { v.Seals[1] = SealReport{"a", "A", 4, Position{4, 220}, true, false} }, RuleChoose},
 		{"with k of 0 members cannot suffice", sealing(), func(v *View) { v.Record.State.K = 0 }, RuleSeal},
 		{"the longest log may not be promoted", manual(), func(*View) {}, RuleFetch}, // more of these in TestFetchTail
 		{"chosen", promoting(), func(*View) {}, RulePromote},

@@ -74,15 +74,25 @@ func (v *View) transferee() bool {
 	})
 }
 
-// yields reports whether this node, being ill, leaves a free leadership to the others for now.
+// yields reports whether this node leaves a free leadership to the others for now: it is ill, or has long to replay
+// while another member has not.
 func (v *View) yields() bool {
-	if v.illness() == "" {
+	if v.illness() == "" && !(v.Local.Late && v.othersReady()) {
 		return false
 	}
 	if v.released() {
 		return v.Silence < IllGrace
 	}
 	return v.Silence < v.Patience()+IllGrace
+}
+
+// othersReady reports whether another member may lead that has little to replay. It may not have the longest log, and
+// fetches the rest of it before it is promoted.
+func (v *View) othersReady() bool {
+	return slices.ContainsFunc(v.Record.State.V, func(m Member) bool {
+		return m.ID != v.Self && m.ID != v.Record.Epoch.Leader && v.reaches(m.ID) && v.mayLead(m.ID) &&
+			!slices.Contains(v.Late, m.ID) && !slices.Contains(v.Unfit, m.ID)
+	})
 }
 
 // defers reports whether this node leaves a released leadership to others, because it lately gave up the leadership

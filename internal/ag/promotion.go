@@ -3,13 +3,14 @@ package ag
 import (
 	"fmt"
 	"slices"
+	"time"
 )
 
 // sealOrChoose gathers seals and, with enough of them, chooses the best copy.
 func (v *View) sealOrChoose() Plan {
 	best, enough := v.best()
 	st, ask := v.Record.State, AskSeals{Epoch: v.epoch(), Members: v.askable()}
-	if from, ok := v.tail(); ok && !enough {
+	if from, ok := v.tail(); ok && (!enough || v.sooner(from)) {
 		return v.fetchTail(from, ask)
 	}
 	if !enough || v.Sealed < SealGrace && len(v.Seals) < len(ask.Members) {
@@ -130,14 +131,17 @@ func (v *View) SealsSuffice() bool {
 	return enough
 }
 
-// better prefers the longer log. Among equals it prefers a copy that may be promoted, then this node, which needs no
-// message.
+// better prefers the longer log. Among equals it prefers a copy that may be promoted, then one that has little to
+// replay, then this node, which needs no message.
 func (s SealReport) better(t SealReport, self ReplicaID) bool {
 	if c := s.Position.Compare(t.Position); c != 0 {
 		return c > 0
 	}
 	if s.Promotable != t.Promotable {
 		return s.Promotable
+	}
+	if s.Late != t.Late {
+		return t.Late
 	}
 	return s.Member == self
 }
@@ -180,12 +184,25 @@ func (v *View) tail() (from SealReport, ok bool) {
 	return from, v.Record.State.begins(in.ofV[i].Position, from.Position)
 }
 
+// tailPatience is how long a candidate tries to fetch the end of a log that could be promoted as well.
+const tailPatience = 3 * time.Second
+
+// sooner reports whether this copy is to be promoted in place of the furthest one, which has long to replay, once it
+// has the end of its log.
+func (v *View) sooner(furthest SealReport) bool {
+	own := slices.IndexFunc(v.Seals, func(s SealReport) bool { return s.Member == v.Self })
+	return furthest.Late && own >= 0 && !v.Seals[own].Late && v.Local.Server == ServerRecovery && v.reaches(furthest.Member) && v.Sealed < tailPatience
+}
+
 // fetchTail streams from the member with the longest log, in the epoch that is being sealed, until this copy is as far.
 // No copy is chosen before that.
 func (v *View) fetchTail(from SealReport, ask AskSeals) Plan {
 	p := Plan{
 		Rule: RuleFetch, Actions: []Action{ask},
 		Because: fmt.Sprintf("%s has the longest log, up to %s, and may not be promoted: fetching what this copy lacks of it", from.Member, from.Position),
+	}
+	if from.Promotable {
+		p.Because = fmt.Sprintf("%s has the longest log, up to %s, and long to replay: fetching what this copy lacks of it", from.Member, from.Position)
 	}
 	if !v.reaches(from.Member) {
 		p.Because = fmt.Sprintf("%s has the longest log, up to %s, and does not answer: this copy waits for what it lacks of it; start that node, or force a failover and lose it",

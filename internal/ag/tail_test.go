@@ -39,7 +39,7 @@ func TestFetchTail(t *testing.T) {
 		{"its own copy ends where a timeline ends", func(v *View) { v.Seals[0].Position, v.Local.Position = Position{1, 100}, Position{1, 100} }, RuleFetch},
 		{"the longest log is on no timeline that is known", func(v *View) { v.Seals[1].Position = Position{6, 10} }, RuleSeal},
 		{"the last leader answers and may be promoted", func(v *View) {
-			v.Seals = append(v.Seals, SealReport{"a", "A", 4, Position{4, 210}, true})
+			v.Seals = append(v.Seals, SealReport{"a", "A", 4, Position{4, 210}, true, false})
 		}, RuleChoose},
 		{"as many as are needed are not as far", func(v *View) { v.Record.State.K = 2 }, RuleChoose},
 		{"forced", func(v *View) { v.Op = Op{Kind: OpForced, To: "b", Epoch: 4} }, RuleForce},
@@ -88,6 +88,66 @@ func TestChosenAtTheEndOfTheTail(t *testing.T) {
 	v.Local.Source, v.Local.SourceEp, v.Local.Position.LSN = "c", 4, 210
 	if e := Decide(v).Commit.Epoch; e.Leader != "b" || e.From != (Position{4, 210}) || e.Copy != "B" {
 		t.Errorf("chosen: %+v", e)
+	}
+}
+
+// TestACopyThatHasLongToReplay holds that a copy with little to replay is promoted where it has the end of the log, or
+// can get it soon, and that no longer log is left aside.
+func TestACopyThatHasLongToReplay(t *testing.T) {
+	ahead := func(v *View) { v.Seals[1].Position.LSN, v.Seals[1].Late = 210, true }
+	fetched := func(v *View) { v.Local.Source, v.Local.SourceEp, v.Local.Position.LSN = "c", 4, 210 }
+	for _, tt := range []struct {
+		name string
+		edit func(*View)
+		rule Rule
+		lead ReplicaID
+	}{
+		{"the furthest copy is late", ahead, RuleFetch, ""},
+		{"fetched", func(v *View) { ahead(v); fetched(v) }, RuleChoose, "b"},
+		{"it does not come soon", func(v *View) { ahead(v); v.Sealed = tailPatience }, RuleChoose, "c"},
+		{"it cannot be fetched from", func(v *View) { ahead(v); v.Reach = nil }, RuleChoose, "c"},
+		{"this copy is late, too", func(v *View) { ahead(v); v.Seals[0].Late = true }, RuleChoose, "c"},
+		{"this copy is no beginning of it", func(v *View) { ahead(v); v.Seals[0].Position, v.Local.Position = Position{1, 101}, Position{1, 101} }, RuleChoose, "c"},
+		{"this server is down", func(v *View) { ahead(v); v.Local.Server = ServerDown }, RuleChoose, "c"},
+		{"of two equal logs this one is late", func(v *View) { v.Seals[1].Position.LSN, v.Seals[0].Late = 200, true }, RuleChoose, "c"},
+		{"of two equal logs the other one is late", func(v *View) { v.Seals[1].Position.LSN, v.Seals[1].Late = 200, true }, RuleChoose, "b"},
+		{"both are late", func(v *View) { v.Seals[1].Position.LSN, v.Seals[0].Late, v.Seals[1].Late = 200, true, true }, RuleChoose, "b"},
+		{"this log is late and the longest", func(v *View) { v.Seals[0].Late = true }, RuleChoose, "b"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			v := sealing()
+			v.Record.State.Timelines = manual().Record.State.Timelines
+			tt.edit(&v)
+			p := Decide(v)
+			if p.Rule != tt.rule || tt.lead != "" && p.Commit.Epoch.Leader != tt.lead {
+				t.Errorf("%s: %s, %+v", p.Rule, p.Because, p.Commit)
+			}
+		})
+	}
+}
+
+// TestOneThatHasLongToReplayYields holds that such a replica claims only where no other one is ready.
+func TestOneThatHasLongToReplayYields(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		edit func(*View)
+		want bool
+	}{
+		{"another one is ready", func(*View) {}, true},
+		{"for long", func(v *View) { v.Silence = v.Patience() + IllGrace }, false},
+		{"it has little to replay", func(v *View) { v.Local.Late = false }, false},
+		{"the other one is late, too", func(v *View) { v.Late = []ReplicaID{"c"} }, false},
+		{"the other one is ill", func(v *View) { v.Unfit = []ReplicaID{"c"} }, false},
+		{"the other one is out of reach", func(v *View) { v.Reach = []ReplicaID{"a"} }, false},
+		{"only a person promotes the other one", func(v *View) { v.Group.Replicas[2].FailoverMode = Manual }, false},
+		{"commits count on no other one", func(v *View) { v.Record.State.V = v.Record.State.V[:1] }, false},
+	} {
+		v := following()
+		v.Reach, v.Silence, v.Local.Late = []ReplicaID{"c"}, v.Patience(), true
+		tt.edit(&v)
+		if reaches := v.reaches("c"); v.yields() != tt.want || reaches && v.mayClaim() == tt.want {
+			t.Errorf("%s: yields %t, claims %t", tt.name, v.yields(), v.mayClaim())
+		}
 	}
 }
 

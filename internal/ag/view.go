@@ -68,6 +68,7 @@ type Local struct {
 	Attached bool            `json:"attached,omitempty"` // another agent left the server running, and the setting of its commits is not proven yet
 	Restart  LSN             `json:"restart,omitempty"`  // the end of its WAL when the server was restarted within the epoch; 0: it was not
 
+	Late       bool   `json:"late,omitempty"`     // more than LateReplay of its WAL is not replayed
 	Stuck      string `json:"stuck,omitempty"`    // why this standby does not continue before it is restarted; "": it continues, or waits for its source
 	Renew      string `json:"renew,omitempty"`    // why the copy must be replaced although it has not diverged; "": it need not
 	Withheld   string `json:"withheld,omitempty"` // why no copy is made here for now although one is needed; "": one may be made
@@ -96,8 +97,13 @@ type SealReport struct {
 	Copy       CopyID    `json:"copy"`
 	Epoch      Epoch     `json:"epoch"`
 	Position   Position  `json:"position"`
-	Promotable bool      `json:"promotable"` // its PostgreSQL could be promoted now
+	Promotable bool      `json:"promotable"`     // its PostgreSQL could be promoted now
+	Late       bool      `json:"late,omitempty"` // and would have to replay more than LateReplay first
 }
+
+// LateReplay is how many bytes of WAL a copy may have without having replayed them before its promotion is said to take
+// long. A server replays some ten or hundred megabytes in a second.
+const LateReplay LSN = 64 << 20
 
 // OpKind is the kind of an operator's request.
 type OpKind string
@@ -147,6 +153,7 @@ type View struct {
 	Local      Local         `json:"local"`
 	Reach      []ReplicaID   `json:"reach"`           // other members that gave a sign of life lately
 	Unfit      []ReplicaID   `json:"unfit,omitempty"` // members that an ill primary should not leave the leadership to, by their own reports
+	Late       []ReplicaID   `json:"late,omitempty"`  // members that have more than LateReplay to replay, by their own reports
 	Seals      []SealReport  `json:"seals,omitempty"`
 	Sealed     time.Duration `json:"sealed"` // since enough seals were in; 0 if they are not
 	Streams    []Stream      `json:"streams,omitempty"`

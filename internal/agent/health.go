@@ -188,7 +188,7 @@ func (a *Agent) observeHealth(v *ag.View) {
 	v.Local.Quarantine, v.Local.Renew = c.quarantine(), c.renewal(v.Local.Copy)
 	a.noteSeedRequests(v)
 	v.Local.StoodDown = a.stoodDown(time.Now())
-	v.Unfit = a.unfit(*v)
+	v.Unfit, v.Late = a.unfit(*v), a.late(*v)
 }
 
 func (a *Agent) findings() Findings {

@@ -306,7 +306,7 @@ func (a *Agent) observeServer(ctx context.Context, l *ag.Local, ks KeeperState) 
 	}
 	a.up, a.upAt, a.observed = true, boottime.Now(), o
 	l.Position = o.Position
-	l.Server = ag.ServerRecovery
+	l.Server, l.Late = ag.ServerRecovery, late(o, o.Position)
 	l.Stuck = a.stuck.look(o, a.cfg.Upstream.Status(), boottime.Now())
 	if !o.InRecovery {
 		l.Server = ag.ServerWritable

@@ -37,6 +37,7 @@ type Status struct {
 	Stream   bool                      `json:"streaming"`          // a WAL stream from the leader is open
 	Busy     string                    `json:"busy,omitempty"`     // the long action under way
 	Progress string                    `json:"progress,omitempty"` // of that action
+	Late     bool                      `json:"late,omitempty"`     // it has long to replay
 	Members  []ag.Member               `json:"members,omitempty"`  // as primary: members whose stream is open
 	Flushed  map[ag.ReplicaID]ag.LSN   `json:"flushed,omitempty"`
 	SyncP    []ag.ReplicaID            `json:"sync_members,omitempty"`
@@ -121,7 +122,7 @@ func (a *Agent) status(v ag.View, p ag.Plan) Status {
 		return s
 	}
 	s.Wellness, s.Fence = a.wellness(v), a.cfg.Fence
-	s.Readable = v.Readable() && !a.releasing(&v)
+	s.Readable, s.Late = v.Readable() && !a.releasing(&v), v.Local.Late
 	s.Stream = a.cfg.Upstream.Status().Connected && v.Local.Server == ag.ServerRecovery
 	if v.Local.Server == ag.ServerWritable {
 		s.SyncP, s.SyncN = v.Local.Sync.P, v.Local.Sync.N

@@ -195,13 +195,30 @@ func (s *sealer) report(ctx context.Context, req SealRequest) (ag.SealReport, er
 		case gone: // WAL that is received but not replayed counts; replay may have ended within a record and is not waited for
 			s.readersLose(true)
 			r.Position, err = s.instance.EndOfWAL(ctx)
-			r.Promotable = err == nil && !s.distrusted()
+			r.Promotable, r.Late = err == nil && !s.distrusted(), late(obs, r.Position)
 			return r, err
 		}
 		if retry.Sleep(ctx, 5*time.Millisecond) != nil {
 			return r, fmt.Errorf("the walreceiver did not end: %w", ctx.Err())
 		}
 	}
+}
+
+// late reports whether a standby with so much WAL would have to replay for long before it is promoted.
+func late(o Observation, end ag.Position) bool {
+	return o.InRecovery && end.LSN > o.Replay+ag.LateReplay
+}
+
+// late returns the members that report to have long to replay.
+func (a *Agent) late(v ag.View) (out []ag.ReplicaID) {
+	if snap := a.snapshot.Load(); snap != nil {
+		for _, r := range v.Group.Replicas {
+			if r.ID != v.Self && snap.Statuses[r.ID].Late {
+				out = append(out, r.ID)
+			}
+		}
+	}
+	return out
 }
 
 type sealAnswer struct {

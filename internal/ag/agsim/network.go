@@ -20,6 +20,7 @@ type letter struct {
 	copy     copyID
 	unfit    bool
 	torn     bool
+	late     bool
 	over     bool // its stream has ended since
 }
 
@@ -108,12 +109,15 @@ func (m *Model) mail(w *World, ev event) {
 // takeSeal notes the seal of member j.
 func (n *node) takeSeal(j int, l letter) {
 	n.seals |= one(j)
-	n.torn &^= one(j)
+	n.torn, n.late = n.torn&^one(j), n.late&^one(j)
 	if l.unfit {
 		n.unfit |= one(j)
 	}
 	if l.torn {
 		n.torn |= one(j)
+	}
+	if l.late {
+		n.late |= one(j)
 	}
 	n.sealLog[j], n.sealCpy[j] = l.log, l.copy
 }

@@ -122,7 +122,7 @@ func (m *Model) detach(w *World, i int) {
 	n.takes, n.unfitToRead = 0, false
 	n.inPlace, n.up = away, false
 	n.busy = pending{}
-	n.seals, n.unfit, n.torn, n.sealEp = 0, 0, 0, 0
+	n.seals, n.unfit, n.torn, n.late, n.sealEp = 0, 0, 0, 0, 0
 	n.sealLog, n.sealCpy = [maxMembers]wal{}, [maxMembers]copyID{}
 	n.withheld, n.known, n.fresh = 0, 0, true
 	w.stopLeading(i)

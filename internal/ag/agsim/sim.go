@@ -29,6 +29,7 @@ type Sim struct {
 	moves  *rand.Rand // of operators who change the members and the timing
 	heirs  *rand.Rand // of machines that are lost, and replaced
 	losses *rand.Rand // of quorums that are lost, which changes nothing in the run
+	lags   *rand.Rand // of copies that have long to replay
 	now    int
 	odds   odds
 	trace  func(string)
@@ -115,10 +116,13 @@ func (m *Model) Run(seed uint64, trace func(string)) (err error) {
 	if s.draw(); m.only != (odds{}) {
 		s.odds = m.only
 	}
-	s.losses = rand.New(rand.NewPCG(seed, 4))
+	s.losses, s.lags = rand.New(rand.NewPCG(seed, 4)), rand.New(rand.NewPCG(seed, 5))
 	s.drawSuspicion(seed)
 	s.drawMoves(seed)
 	s.drawReplacements(seed)
+	if seed%5 == 4 && m.only == (odds{}) {
+		s.odds.slow = 100
+	}
 	m.altered = s.odds.alter+s.odds.remove+s.odds.profile+s.odds.strict+s.odds.replace > 0
 	m.stories = s.odds.stories > 0
 	m.loose = s.odds.suspend > 0 || s.odds.distrust > 0 || m.altered
@@ -170,6 +174,7 @@ func (s *Sim) tick() {
 		}
 	}
 	s.tell()
+	s.lag()
 	s.lostQuorum()
 	s.acks()
 	if s.w.letter.kind != noLetter && s.chance(200) { // some are very late

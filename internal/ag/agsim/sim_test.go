@@ -113,6 +113,7 @@ func TestSimOf(t *testing.T) {
 		"members that are lost and replaced":   {replace: 300, suspicion: 600, lostAnswer: 3000},
 		"lost members, and other faults":       {replace: 100, crash: 40, serverCrash: 20, cutPeer: 40, cutStore: 20, planned: 60, lostAnswer: 2000, suspend: 20, alter: 60, forced: 20, reject: 60},
 		"timing that changes":                  {profile: 100, strict: 60, unsure: 2000, remove: 40, crash: 40, cutPeer: 40, cutStore: 40, pause: 40, reject: 60, forced: 20, restart: 30},
+		"copies that have long to replay":      {slow: 200, crash: 60, serverCrash: 20, cutPeer: 40, cutStore: 20, suspicion: 200, hang: 1000},
 		"the same, and crashes":                {distrust: 60, wipe: 30, crash: 40, serverCrash: 40},
 		"a store that tells two stories":       {stories: 300},
 		"the same, and planned failovers":      {distrust: 60, wipe: 30, planned: 80, giveUp: 3000, hang: 2000},

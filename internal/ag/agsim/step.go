@@ -17,7 +17,7 @@ func (m *Model) look(w *World, i int, e env) {
 		return
 	}
 	if n.sealEp != e.epoch.epoch {
-		n.seals, n.unfit, n.torn, n.sealEp = 0, 0, 0, e.epoch.epoch
+		n.seals, n.unfit, n.torn, n.late, n.sealEp = 0, 0, 0, 0, e.epoch.epoch
 		n.sealLog, n.sealCpy = [maxMembers]wal{}, [maxMembers]copyID{}
 	}
 	n.known = max(n.known, e.epoch.epoch)
@@ -416,7 +416,7 @@ func (m *Model) giveSeal(w *World, i, j int) (l letter) {
 	}
 	return letter{
 		kind: sealGiven, from: uint8(j + 1), to: uint8(i + 1), epoch: e, log: n.log, copy: n.copy,
-		unfit: (n.quarantine || n.renew) && m.flaw != flawDistrusted, torn: n.half,
+		unfit: (n.quarantine || n.renew) && m.flaw != flawDistrusted, torn: n.half, late: n.slow && n.server == recovery,
 	}
 }
 

@@ -11,7 +11,16 @@ import (
 type odds struct {
 	crash, serverCrash, pause, cutStore, cutPeer, reject, storeDown, wipe, planned, forced, suspend, lostAnswer, badRewind, hang int
 	ill, distrust, foreign, twice, restart, giveUp, back, suspicion, tear, delay, alter                                          int
-	remove, profile, strict, unsure, replace, stories                                                                            int
+	remove, profile, strict, unsure, replace, stories, slow                                                                      int
+}
+
+// lag has copies come to have long to replay, or have it done.
+func (s *Sim) lag() {
+	for i := range s.m.n {
+		if n := &s.w.nodes[i]; s.odds.slow > 0 && s.lags.IntN(10000) < s.odds.slow {
+			n.slow = !n.slow
+		}
+	}
 }
 
 func (s *Sim) chance(of10000 int) bool { return s.rng.IntN(10000) < of10000 }
@@ -342,7 +351,7 @@ func (w *World) crash(i int) {
 	w.stop(i)
 	w.hold(i)
 	n.busy, n.armed, n.lease, n.opened, n.inPlace, n.takes, n.unfitToRead = pending{}, 0, 0, 0, settled, 0, false
-	n.seals, n.unfit, n.torn, n.sealEp = 0, 0, 0, 0
+	n.seals, n.unfit, n.torn, n.late, n.sealEp = 0, 0, 0, 0, 0
 	n.sealLog, n.sealCpy = [maxMembers]wal{}, [maxMembers]copyID{}
 	n.noRewind = false
 	n.feeds, n.feedTo = 0, 0
@@ -403,6 +412,7 @@ func (m *Model) addHealth(v *ag.View, w *World, i int, e *env) {
 	if n.stood {
 		v.Local.StoodDown = "lately"
 	}
+	v.Local.Late = n.slow && n.server == recovery
 	if n.foreign && n.server == writable {
 		v.Local.Foreign = "synchronous_standby_names"
 	}
@@ -412,6 +422,9 @@ func (m *Model) addHealth(v *ag.View, w *World, i int, e *env) {
 	for j := range m.n {
 		if o := &w.nodes[j]; j != i && (o.ill != healthy || o.quarantine || o.stood) {
 			v.Unfit = append(v.Unfit, names[j])
+		}
+		if j != i && w.nodes[j].slow {
+			v.Late = append(v.Late, names[j])
 		}
 	}
 }

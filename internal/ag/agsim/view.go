@@ -248,7 +248,7 @@ func (m *Model) view(w *World, i int, e env) ag.View {
 			if n.seals.has(j) {
 				r := ag.SealReport{
 					Member: names[j], Copy: n.sealCpy[j].id(), Epoch: ag.Epoch(n.sealEp),
-					Position: m.logs.position(n.sealLog[j]), Promotable: !n.unfit.has(j),
+					Position: m.logs.position(n.sealLog[j]), Promotable: !n.unfit.has(j), Late: n.late.has(j),
 				}
 				if n.torn.has(j) && m.flaw == flawTornSeal {
 					r.Position.LSN++

@@ -320,6 +320,8 @@ type node struct {
 
 	half    bool // the beginning of a record has arrived, and not its end
 	torn    set  // of the members that sealed: those that have received more than whole records
+	slow    bool // it has long to replay
+	late    set  // of the members that sealed: those that had
 	seals   set  // the members that answered it, as a candidate of the epoch in sealEp
 	unfit   set  // of them, those that may not be promoted
 	sealEp  uint16
