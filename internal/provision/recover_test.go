@@ -346,7 +346,7 @@ func answers(t *testing.T, l config.Layout, id ag.ReplicaID, kind string) string
 	go func() { served <- e.Serve(ctx) }()
 	t.Cleanup(func() {
 		cancel()
-		<-served
+		_ = <-served
 	})
 	return e.Addr().String()
 }
