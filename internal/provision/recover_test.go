@@ -342,11 +342,14 @@ func answers(t *testing.T, l config.Layout, id ag.ReplicaID, kind string) string
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	served := make(chan error, 1)
-	go func() { served <- e.Serve(ctx) }()
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		_ = e.Serve(ctx)
+	}()
 	t.Cleanup(func() {
 		cancel()
-		_ = <-served
+		<-served
 	})
 	return e.Addr().String()
 }
