@@ -175,11 +175,36 @@ func (i *Instance) limitFloors(ctx context.Context, c pgfiles.Control, primary b
 	before := i.rememberedLimits()
 	less := func(name string) bool { return floors[name] < before[name] }
 	if slices.ContainsFunc(parameters.Limits, less) && i.limitsChange(ctx, c) {
-		for name, n := range before {
-			floors[name] = max(floors[name], n)
-		}
+		return larger(floors, before)
 	}
 	return floors
+}
+
+// formerLimits returns the limits that the WAL of the stopped server may need: those that pg_control tells, and those
+// that the server had last.
+func (i *Instance) formerLimits(c pgfiles.Control) map[string]int {
+	return larger(c.Settings, i.rememberedLimits())
+}
+
+// limitArgs returns arguments with those limits, for a server in single-user mode: the files may say less by now.
+func limitArgs(limits map[string]int) (args []string) {
+	for _, name := range slices.Sorted(maps.Keys(limits)) {
+		if n := limits[name]; n > 0 {
+			args = append(args, "-c", fmt.Sprintf("%s=%d", name, n))
+		}
+	}
+	return args
+}
+
+// larger returns the larger one of each limit.
+func larger(a, b map[string]int) map[string]int {
+	out := map[string]int{}
+	for _, m := range []map[string]int{a, b} {
+		for name, n := range m {
+			out[name] = max(out[name], n)
+		}
+	}
+	return out
 }
 
 // hasPrepared reports whether a server that was stopped in order has prepared transactions.
@@ -214,8 +239,8 @@ func (i *Instance) limitsChange(ctx context.Context, c pgfiles.Control) bool {
 	return false
 }
 
-// limitsFile has the limits with which the server was started last. It is in the data directory: a copy and a rewound
-// one get those of the server from which their WAL is.
+// limitsFile has the limits with which the server was started last. It is in the data directory: a copy gets
+// those of the server from which its WAL is. A rewound one has the larger ones of that server and its own.
 func (i *Instance) limitsFile() string { return i.path("coterie.limits") }
 
 func (i *Instance) rememberedLimits() map[string]int {

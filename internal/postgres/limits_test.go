@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/coteriedb/coterie/internal/postgres/session"
 )
 
 // limitOf returns what the views show of a setting: the value, why the server keeps it, and whether a restart is
@@ -166,4 +168,56 @@ func TestLimits(t *testing.T) {
 	s.start(false)
 	follows(s, third)
 	is(s, "the follower of a server that has more", "150 kept while the primary has 150, pending", "24", "20 kept while the primary has 20, pending")
+}
+
+// TestRewindWithFormerLimits holds that a copy is recovered and rewound with what its server had. The files say less
+// already, as does the source, and the WAL since the last common checkpoint has more prepared transactions than that.
+func TestRewindWithFormerLimits(t *testing.T) {
+	ctx := t.Context()
+	p := newPrimary(t, false)
+	lower := func(s *server) { s.sql("ALTER SYSTEM SET max_prepared_transactions = 2", "SELECT pg_reload_conf()") }
+	p.sql("ALTER SYSTEM SET max_prepared_transactions = 20")
+	p.again(true, syscall.SIGINT)
+	p.sql("CREATE TABLE t (v int)")
+	if err := p.EnsureSlots(ctx, []string{"cot_n2"}, nil); err != nil {
+		t.Fatal(err)
+	}
+	s := p.clone("cot_n2")
+	s.start(false)
+	s.streams(p)
+	for n := range 12 {
+		p.sql("BEGIN", fmt.Sprintf("INSERT INTO t VALUES (%d)", n), fmt.Sprintf("PREPARE TRANSACTION 'p%d'", n))
+	}
+	s.streams(p)
+	if _, _, err := s.Promote(ctx, 2, 30*time.Second); err != nil {
+		t.Fatal(err)
+	}
+	lower(p)
+	p.sql("INSERT INTO t VALUES (-1)")
+	p.kill(syscall.SIGQUIT)
+
+	for n := range 12 {
+		s.sql(fmt.Sprintf("COMMIT PREPARED 'p%d'", n))
+	}
+	lower(s)
+	if err := s.EnsureSlots(ctx, []string{"cot_n1"}, nil); err != nil {
+		t.Fatal(err)
+	}
+	s.again(true, syscall.SIGINT)
+	if got := limitOf(t, s, "max_prepared_transactions"); got != "2" {
+		t.Fatalf("the source has %s", got)
+	}
+	source := fmt.Sprintf("host=%s port=%d user=postgres dbname=postgres", s.cfg.Load().SocketDir, session.Port)
+	if err := p.Rewind(ctx, RewindOptions{SourceConninfo: source}); err != nil {
+		t.Fatal(err)
+	}
+	c := p.Config()
+	c.UpstreamDir, c.Slot = s.Config().SocketDir, "cot_n1"
+	p.cfg.Store(&c)
+	p.start(false)
+	s.sql("INSERT INTO t VALUES (12)")
+	p.streams(s)
+	if got := p.value("SELECT count(*)::text FROM t WHERE v >= 0"); got != "13" {
+		t.Errorf("the rewound copy has %s rows", got)
+	}
 }

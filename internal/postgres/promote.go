@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -283,7 +282,7 @@ func (i *Instance) EndRecovery(ctx context.Context) error {
 	if c.State == "shut down" {
 		return durable.Remove(i.path("recovery.signal"))
 	}
-	if err := i.replayAll(ctx, standby, c.Settings["max_prepared_transactions"]); err != nil {
+	if err := i.replayAll(ctx, standby, i.formerLimits(c)); err != nil {
 		return errors.Join(fmt.Errorf("end recovery: %w", err), i.standbyAgain())
 	}
 	if c, err = i.Control(ctx); err != nil {
@@ -305,16 +304,17 @@ func (i *Instance) standbyAgain() error {
 }
 
 // replayAll runs PostgreSQL in single-user mode until it has recovered and shut down.
-func (i *Instance) replayAll(ctx context.Context, standby bool, prepared int) error {
+func (i *Instance) replayAll(ctx context.Context, standby bool, limits map[string]int) error {
 	args := []string{"--single", "-D", i.Config().PGData}
 	for _, set := range []string{
 		"config_file=" + i.configFile(), "data_directory=" + i.Config().PGData, "hba_file=" + i.Config().HBAFile, "ident_file=" + i.identFile(),
 		"primary_conninfo=", "primary_slot_name=", "archive_mode=off", "synchronous_standby_names=", "hot_standby=off",
-		"recovery_target=", "recovery_target_timeline=latest", "recovery_min_apply_delay=0", "max_prepared_transactions=" + strconv.Itoa(prepared),
+		"recovery_target=", "recovery_target_timeline=latest", "recovery_min_apply_delay=0",
 		"max_slot_wal_keep_size=-1",
 	} {
 		args = append(args, "-c", set)
 	}
+	args = append(args, limitArgs(limits)...)
 	restore := "restore_command="
 	if standby { // archive recovery needs one; there is no archive
 		restore += "exit 1"

@@ -42,6 +42,9 @@ type rewindMark struct {
 	Phase    string    `json:"phase"`
 	AutoConf *string   `json:"auto_conf"` // the node's own postgresql.auto.conf, which pg_rewind replaces by the source's
 	Since    time.Time `json:"since"`
+	// Limits are what the copy's server had. pg_rewind replaces that, too, and the WAL that is replayed first may be
+	// older than the source's values.
+	Limits map[string]int `json:"limits,omitempty"`
 }
 
 // The phases of a rewind. Only the middle one, in which pg_rewind writes, cannot be repeated.
@@ -115,7 +118,7 @@ func (i *Instance) beginRewind(ctx context.Context, o RewindOptions, mark *rewin
 		}
 	}
 	if mark == nil {
-		mark = &rewindMark{Phase: phaseRecover, Since: time.Now().UTC()}
+		mark = &rewindMark{Phase: phaseRecover, Since: time.Now().UTC(), Limits: i.formerLimits(c)}
 		own, err := os.ReadFile(i.autoConf())
 		if err == nil {
 			s := string(own)
@@ -132,7 +135,7 @@ func (i *Instance) beginRewind(ctx context.Context, o RewindOptions, mark *rewin
 		return mark, nil
 	}
 	o.Progress("recovering the copy up to its own end")
-	return mark, i.recover(ctx)
+	return mark, i.recover(ctx, c)
 }
 
 // sharedSegment reports whether other timelines have a file of the segment that the primary writes.
@@ -221,16 +224,20 @@ func (i *Instance) forkFrom(ctx context.Context, source *pgx.Conn) (fork ag.Posi
 
 // recover performs crash recovery in single-user mode. pg_rewind would do the same, but before 15 without the
 // configuration file of a Debian cluster, and it would remove WAL that it needs afterwards.
-func (i *Instance) recover(ctx context.Context) error {
+func (i *Instance) recover(ctx context.Context, c pgfiles.Control) error {
 	if err := durable.Remove(i.path("standby.signal")); err != nil { // single-user mode refuses to be a standby
 		return err
 	}
 	fault.Point("rewind.nosignal") // standby.signal is away for the recovery; recovery has not begun
-	cmd := exec.CommandContext(ctx, i.Binary(), "--single", "-D", i.Config().PGData,
-		"-c", "config_file="+i.configFile(), "-c", "data_directory="+i.Config().PGData,
-		"-c", "hba_file="+i.Config().HBAFile, "-c", "ident_file="+i.identFile(),
+	args := []string{
+		"--single", "-D", i.Config().PGData,
+		"-c", "config_file=" + i.configFile(), "-c", "data_directory=" + i.Config().PGData,
+		"-c", "hba_file=" + i.Config().HBAFile, "-c", "ident_file=" + i.identFile(),
 		"-c", "restore_command=", "-c", "archive_mode=off", "-c", "synchronous_standby_names=",
-		"-c", "wal_keep_size=1TB", "-c", "max_slot_wal_keep_size=-1", "template1")
+		"-c", "wal_keep_size=1TB", "-c", "max_slot_wal_keep_size=-1",
+	}
+	args = append(args, limitArgs(i.formerLimits(c))...)
+	cmd := exec.CommandContext(ctx, i.Binary(), append(args, "template1")...)
 	cmd.Env = programs.ToolEnv()
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = 10 * time.Second
@@ -291,6 +298,9 @@ func (i *Instance) finishRewind(mark *rewindMark) error {
 		return err
 	}
 	if err := durable.Replace(i.autoConf(), []byte(edited), 0o600); err != nil {
+		return err
+	}
+	if err := i.rememberLimits(larger(i.rememberedLimits(), mark.Limits)); err != nil {
 		return err
 	}
 	fault.Point("rewind.conf") // this node's settings are back; standby.signal is not
