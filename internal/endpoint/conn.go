@@ -295,7 +295,8 @@ func (e *Endpoint) greet(c *Conn) error {
 }
 
 // Answers returns nil if that member is at addr: what answers there proves by its key that it is, whether or not it
-// takes this node for a member. Anybody may take connections at an address that a member has left.
+// takes this node for a member. Anybody may take connections at an address that a member has left. A member whose
+// certificate has expired is there all the same, and so is one whose certificate a wrong clock finds invalid.
 func Answers(ctx context.Context, node *certs.Node, addr string, member ag.ReplicaID) (err error) {
 	for range answersTries { // in a flood a member may have no place for a handshake
 		var network *net.OpError
@@ -305,6 +306,10 @@ func Answers(ctx context.Context, node *certs.Node, addr string, member ag.Repli
 	}
 	return err
 }
+
+// ErrSilent means that something takes connections at an address and says nothing: a process that is stopped or
+// overloaded, or a firewall.
+var ErrSilent = errors.New("it takes connections and says nothing")
 
 const (
 	answersTries = 3
@@ -319,7 +324,22 @@ func answers(ctx context.Context, node *certs.Node, addr string, member ag.Repli
 	}
 	defer func() { _ = raw.Close() }()
 	e := &Endpoint{cfg: Config{Node: node}}
-	return tls.Client(raw, e.clientTLS(&Conn{raw: raw, e: e, class: ClassControl}, member)).HandshakeContext(ctx)
+	config := e.clientTLS(&Conn{raw: raw, e: e, class: ClassControl}, member)
+	config.VerifyConnection = func(cs tls.ConnectionState) error {
+		if len(cs.PeerCertificates) == 0 {
+			return errors.New("the peer shows no certificate")
+		}
+		id, err := node.Issued(cs.PeerCertificates[0], certForServer)
+		if err == nil && id.ID != member {
+			err = fmt.Errorf("%w: it is %s, wanted was %s", ErrIdentity, id.ID, member)
+		}
+		return err
+	}
+	err = tls.Client(raw, config).HandshakeContext(ctx)
+	if ctx.Err() != nil && err != nil {
+		return fmt.Errorf("%w: %w", ErrSilent, err)
+	}
+	return err
 }
 
 // clientTLS verifies the peer by its identity in place of a host name; InsecureSkipVerify turns off the check of the

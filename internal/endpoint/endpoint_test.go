@@ -106,11 +106,16 @@ func TestAnswers(t *testing.T) {
 			_ = c.Close()
 		}
 	}()
+	brief := *ca
+	brief.Life = time.Second
+	expired := at(newTestNode(t, &brief, "a"))
+	time.Sleep(brief.Life)
 	for name, tt := range map[string]struct {
 		addr    string
 		answers bool
 	}{
 		"the member":                {at(newTestNode(t, ca, "a")), true},
+		"one that has expired":      {expired, true},
 		"another member":            {at(newTestNode(t, ca, "c")), false},
 		"a member of another group": {at(newTestNode(t, newTestCA(t, groupB), "a")), false},
 		"the authority's namesake":  {at(newTestNode(t, newTestCA(t, groupA), "a")), false},
@@ -121,6 +126,21 @@ func TestAnswers(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+	soon, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if err := Answers(soon, asks, silent(t), "a"); !errors.Is(err, ErrSilent) {
+		t.Errorf("one that says nothing: %v", err)
+	}
+}
+
+// silent returns an address at which connections are taken, and nothing is said.
+func silent(t *testing.T) string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	return l.Addr().String()
 }
 
 func TestRefusedByTheRecord(t *testing.T) {

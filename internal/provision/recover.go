@@ -211,8 +211,8 @@ func (s *StoppedNode) Plan(ctx context.Context, texts, lost []string) (p Recover
 }
 
 // noneAnswers refuses while any other member answers. Its agent runs, so the quorum may not be lost at all. A program
-// that does not prove to be that member only has its address. A witness that is given up for lost may be stolen, and
-// its thief would not stop it.
+// that does not prove to be that member only has its address; but of a member that is not given up for lost, its
+// silence may be that of its agent. A witness that is given up for lost may be stolen, and its thief would not stop it.
 func (s *StoppedNode) noneAnswers(ctx context.Context, lost []ag.ReplicaID) error {
 	node, err := certs.LoadNode(s.Layout.PKI())
 	if err != nil {
@@ -225,7 +225,11 @@ func (s *StoppedNode) noneAnswers(ctx context.Context, lost []ag.ReplicaID) erro
 		asking, cancel := context.WithTimeout(ctx, 2*time.Second)
 		err := endpoint.Answers(asking, node, r.Endpoint, r.ID)
 		cancel()
-		if err != nil {
+		switch {
+		case errors.Is(err, endpoint.ErrSilent) && !slices.Contains(lost, r.ID):
+			return fail.Refusedf("something takes connections at %s, the address of %s, and says nothing, as an agent does that is stopped by a signal or overloaded. "+
+				"End its agent, or whatever else is there, and run this again", r.Endpoint, r.ID)
+		case err != nil:
 			continue
 		}
 		return fail.Refusedf("the agent of %s runs: it answers at %s. Stop it first: while it runs it may lead, or promise something. If the group is "+

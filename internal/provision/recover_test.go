@@ -292,6 +292,15 @@ func TestRecoverLead(t *testing.T) {
 	if exists(t, l.FoundingFile()) || !exists(t, filepath.Join(l.Etcd(), "db")) {
 		t.Fatal("a refusal changed the node")
 	}
+	stopped, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = stopped.Close() }()
+	s.Group.Replicas[1].Endpoint = stopped.Addr().String()
+	if _, err := s.Plan(t.Context(), []string{n2, w}, nil); kindOf(err) != fail.Refused || !strings.Contains(err.Error(), "says nothing") {
+		t.Errorf("the agent of n2 is stopped by a signal: %v", err)
+	}
 	s.Group.Replicas[1].Endpoint = strangers // has the address of n2 by now, and bars nothing
 	if err := membership.SaveGroup(l, s.Group); err != nil {
 		t.Fatal(err)
