@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -132,8 +133,12 @@ func performance(t *testing.T) string {
 				continue
 			}
 			met := "yes"
-			if !f.met {
+			number, _, _ := strings.Cut(f.value, " ")
+			switch v, err := strconv.ParseFloat(number, 64); {
+			case !f.met:
 				met = "**missed**"
+			case err == nil && (g.Better == "lower" && v > g.Goal || g.Better == "higher" && v < g.Goal):
+				met = "within its interval"
 			}
 			fmt.Fprintf(&out, "| %s | %s | %s | %s %s | %s | %s | `%s` |\n", g.What, f.value, strings.Replace(strings.Trim(f.between, "[]"), ",", " to", 1), f.goal, g.Unit, met,
 				cmp.Or(strings.Trim(f.date+" "+f.commit, " "), "-"), f.command)
