@@ -187,11 +187,11 @@ func (v *View) tail() (from SealReport, ok bool) {
 // tailPatience is how long a candidate tries to fetch the end of a log that could be promoted as well.
 const tailPatience = 3 * time.Second
 
-// sooner reports whether this copy is to be promoted in place of the furthest one, which has long to replay, once it
-// has the end of its log.
+// sooner reports whether this copy is to be promoted in place of the furthest one, which could be promoted and has long
+// to replay, once it has the end of its log.
 func (v *View) sooner(furthest SealReport) bool {
 	own := slices.IndexFunc(v.Seals, func(s SealReport) bool { return s.Member == v.Self })
-	return furthest.Late && own >= 0 && !v.Seals[own].Late && v.Local.Server == ServerRecovery && v.reaches(furthest.Member) && v.Sealed < tailPatience
+	return furthest.Late && furthest.Promotable && own >= 0 && !v.Seals[own].Late && v.Local.Server == ServerRecovery && v.reaches(furthest.Member) && v.Sealed < tailPatience
 }
 
 // fetchTail streams from the member with the longest log, in the epoch that is being sealed, until this copy is as far.

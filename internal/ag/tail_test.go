@@ -106,6 +106,10 @@ func TestACopyThatHasLongToReplay(t *testing.T) {
 		{"fetched", func(v *View) { ahead(v); fetched(v) }, RuleChoose, "b"},
 		{"it does not come soon", func(v *View) { ahead(v); v.Sealed = tailPatience }, RuleChoose, "c"},
 		{"it cannot be fetched from", func(v *View) { ahead(v); v.Reach = nil }, RuleChoose, "c"},
+		{"it may not be promoted, and is not needed", func(v *View) {
+			ahead(v)
+			v.Seals[1].Promotable, v.Record.State.K = false, 2
+		}, RuleChoose, "b"},
 		{"this copy is late, too", func(v *View) { ahead(v); v.Seals[0].Late = true }, RuleChoose, "c"},
 		{"this copy is no beginning of it", func(v *View) { ahead(v); v.Seals[0].Position, v.Local.Position = Position{1, 101}, Position{1, 101} }, RuleChoose, "c"},
 		{"this server is down", func(v *View) { ahead(v); v.Local.Server = ServerDown }, RuleChoose, "c"},

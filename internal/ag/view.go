@@ -153,7 +153,7 @@ type View struct {
 	Local      Local         `json:"local"`
 	Reach      []ReplicaID   `json:"reach"`           // other members that gave a sign of life lately
 	Unfit      []ReplicaID   `json:"unfit,omitempty"` // members that an ill primary should not leave the leadership to, by their own reports
-	Late       []ReplicaID   `json:"late,omitempty"`  // members that have more than LateReplay to replay, by their own reports
+	Late       []ReplicaID   `json:"late,omitempty"`  // members that have more than LateReplay to replay, or no standby that runs, by their own reports
 	Seals      []SealReport  `json:"seals,omitempty"`
 	Sealed     time.Duration `json:"sealed"` // since enough seals were in; 0 if they are not
 	Streams    []Stream      `json:"streams,omitempty"`

@@ -209,11 +209,11 @@ func late(o Observation, end ag.Position) bool {
 	return o.InRecovery && end.LSN > o.Replay+ag.LateReplay
 }
 
-// late returns the members that report to have long to replay.
+// late returns the members that are not known to be ready: they report to have long to replay, or no standby that runs.
 func (a *Agent) late(v ag.View) (out []ag.ReplicaID) {
 	if snap := a.snapshot.Load(); snap != nil {
 		for _, r := range v.Group.Replicas {
-			if r.ID != v.Self && snap.Statuses[r.ID].Late {
+			if s := snap.Statuses[r.ID]; r.ID != v.Self && (s.Late || s.Server != ag.ServerRecovery) {
 				out = append(out, r.ID)
 			}
 		}
