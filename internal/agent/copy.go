@@ -344,10 +344,7 @@ func (h *handover) otherHasAll(ctx context.Context, c ClusterSwitch) (ag.LSN, er
 	h.step("waiting until the other cluster has everything")
 	ctx, cancel := context.WithTimeout(ctx, switchQuiet)
 	defer cancel()
-	if err := h.a.cfg.Instance.EndWriters(ctx); err != nil {
-		return 0, err
-	}
-	x, err := h.a.cfg.Instance.FlushLSN(ctx)
+	x, err := h.endWriters(ctx)
 	if err != nil {
 		return 0, err
 	}

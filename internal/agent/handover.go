@@ -314,10 +314,7 @@ func (h *handover) quiet(ctx context.Context) (ag.LSN, error) {
 	h.step("waiting until " + string(h.op.To) + " has everything")
 	ctx, cancel := context.WithTimeout(ctx, quietBudget)
 	defer cancel()
-	if err := h.a.cfg.Instance.EndWriters(ctx); err != nil {
-		return 0, err
-	}
-	x, err := h.a.cfg.Instance.FlushLSN(ctx)
+	x, err := h.endWriters(ctx)
 	if err != nil {
 		return 0, err
 	}

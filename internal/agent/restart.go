@@ -244,7 +244,9 @@ func (h *handover) restart(ctx context.Context, _ ClusterSwitch) (applied func()
 	a.cfg.Sessions.GateMoved()
 	a.Wake()
 	a.cfg.Sessions.CloseServer("the server of " + string(h.v.Self) + " restarts; connect again")
-	x, err := h.endWriters(ctx)
+	ending, cancel := context.WithTimeout(ctx, quietBudget)
+	defer cancel()
+	x, err := h.endWriters(ending)
 	if err != nil {
 		return nil, err
 	}
@@ -261,8 +263,6 @@ func (h *handover) restart(ctx context.Context, _ ClusterSwitch) (applied func()
 
 // endWriters ends what else writes here, and returns how far the server has flushed.
 func (h *handover) endWriters(ctx context.Context) (ag.LSN, error) {
-	ctx, cancel := context.WithTimeout(ctx, quietBudget)
-	defer cancel()
 	if err := h.a.cfg.Instance.EndWriters(ctx); err != nil {
 		return 0, err
 	}
