@@ -33,10 +33,9 @@ import (
 const minWalKeepMB = 64
 
 // Args returns the arguments, without the program's name (see Binary), with which the server must be started as a
-// standby. They take
-// precedence over every file and over ALTER SYSTEM (docs/internals/postgresql.md, "Command line"), so they contain only
-// what must never differ. Limits are raised to what the group needs, and never lowered below the values in the
-// instance's own files.
+// standby. They take precedence over every file and over ALTER SYSTEM (docs/internals/postgresql.md, "Command line"),
+// so they contain only what must never differ. Limits are raised to what the group needs, and never lowered below the
+// values in the instance's own files.
 //
 // synchronous_standby_names and max_standby_*_delay are absent on purpose: the agent changes them in a running server.
 // hot_standby_feedback is the administrator's.

@@ -118,10 +118,10 @@ func createEmpty(path string) error {
 const catchUpStill = time.Second
 
 // CatchUp does what may take long before a promotion to the timeline tli. It marks the timelines that are skipped, and
-// waits until the server in recovery has replayed what it has: up to end, and whatever it finds behind that.
-// Records that the server cannot read are not waited for, and a pause is ended. PostgreSQL replays all of that before
-// it leaves recovery. That may take hours, and one record minutes. A server that is killed meanwhile begins again at
-// its last restartpoint, so this is waited for BEFORE the server gets a deadline.
+// waits until the server in recovery has replayed what it has: up to end, and whatever it finds behind that. Records
+// that the server cannot read are not waited for, and a pause is ended. PostgreSQL replays all of that before it leaves
+// recovery. That may take hours, and one record minutes. A server that is killed meanwhile begins again at its last
+// restartpoint, so this is waited for BEFORE the server gets a deadline.
 func (i *Instance) CatchUp(ctx context.Context, end ag.Position, tli ag.Timeline) error {
 	marked := tli <= end.Timeline+1
 	var last ag.LSN
