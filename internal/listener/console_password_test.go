@@ -9,15 +9,20 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/listener/guessing"
 	"github.com/coteriedb/coterie/internal/listener/hba"
+	"github.com/coteriedb/coterie/internal/listener/routing"
 )
 
 // passwordServer returns a listener that serves nothing and knows some roles of the console.
@@ -86,6 +91,33 @@ func TestCheckPassword(t *testing.T) {
 		if state != tt.want {
 			t.Errorf("%d: %s with %q from %s: %v", i, tt.user, tt.password, tt.at, err)
 		}
+	}
+}
+
+// A node that was removed from its group says so, in the words of a login to any other database, where it can ask no
+// server about a role of the console: by a password over TLS, and at the client port.
+func TestRemovedNodeTellsTheConsoleSo(t *testing.T) {
+	t.Parallel()
+	s := passwordServer(t, "host coterie all all trust\n")
+	s.logins.Removed = func() bool { return true }
+	s.logins.Console = func(context.Context, net.Conn, ConsoleHello) { t.Error("a role that nobody knows has a console") }
+	_, byPassword := s.CheckPassword(t.Context(), PasswordLogin{User: "lost", Password: "right", Client: from("127.0.0.1")})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.Serve(ctx) }()
+	rw, _ := s.Addrs()
+	_, atPort := pgx.Connect(ctx, "host=127.0.0.1 user=lost dbname=coterie sslmode=disable port="+strconv.Itoa(rw[0].(*net.TCPAddr).Port))
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	want := routing.Removed()
+	if bad, ok := pgwire.AsError(byPassword); !ok || bad.Code != want.Code || bad.Message != want.Message || bad.Hint != want.Hint {
+		t.Errorf("by a password: %v", byPassword)
+	}
+	var bad *pgconn.PgError
+	if !errors.As(atPort, &bad) || bad.Code != want.Code || bad.Message != want.Message || bad.Hint != want.Hint {
+		t.Errorf("at the client port: %v", atPort)
 	}
 }
 

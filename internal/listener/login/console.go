@@ -13,6 +13,7 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/cancelkey"
 	"github.com/coteriedb/coterie/internal/listener/guessing"
 	"github.com/coteriedb/coterie/internal/listener/hba"
+	"github.com/coteriedb/coterie/internal/listener/routing"
 )
 
 // ConsoleDatabase is the name of the administrators' console, a database without a PostgreSQL.
@@ -44,9 +45,7 @@ func (c *Client) console(ctx context.Context, rule hba.Rule) error {
 	cancel()
 	done()
 	if err != nil {
-		bad := pgwire.Fatal("console", pgwire.StateCannotConnect, "the role %q could not be looked up", c.Start.User)
-		bad.Hint = "The console needs one replica whose server runs to log in; \"coterie sql\" on a node needs none."
-		return errors.Join(bad, fmt.Errorf("console: %w", err))
+		return errors.Join(c.srv.roleUnknown(c.Start.User), fmt.Errorf("console: %w", err))
 	}
 	if err := c.admit(ctx, rule, role); err != nil {
 		return err
@@ -69,6 +68,17 @@ func (c *Client) console(ctx context.Context, rule hba.Rule) error {
 	defer c.srv.consoles.Remove(key)
 	c.srv.Console(ctx, c.Conn, ConsoleHello{User: c.Start.User, Role: role, Settings: settings, Key: key, Cancel: ask, Client: c.Address()})
 	return nil
+}
+
+// roleUnknown returns the error of a login to the console whose role no server could be asked for. On a node that was
+// removed from its group it is that of a login to any other database: no server will be there later.
+func (s *Logins) roleUnknown(user string) *pgwire.Error {
+	if s.removed() {
+		return routing.Removed()
+	}
+	bad := pgwire.Fatal("console", pgwire.StateCannotConnect, "the role %q could not be looked up", pgwire.Clip(user))
+	bad.Hint = "The console needs one replica whose server runs to log in; \"coterie sql\" on a node needs none."
+	return bad
 }
 
 // ConsoleFunc serves a console session on an authenticated connection. It returns when the session has ended.
@@ -100,9 +110,7 @@ func (s *Logins) CheckPassword(ctx context.Context, l PasswordLogin) (Role, erro
 	role, err := s.ConsoleRole(asking, l.User)
 	cancel()
 	if err != nil {
-		bad := pgwire.Fatal("console", pgwire.StateCannotConnect, "the role %q could not be looked up", pgwire.Clip(l.User))
-		bad.Hint = "The console needs one replica whose server runs to log in."
-		return Role{}, errors.Join(bad, err)
+		return Role{}, errors.Join(s.roleUnknown(l.User), err)
 	}
 	select {
 	case s.checks <- struct{}{}:
