@@ -194,18 +194,20 @@ type TokenResult struct {
 
 // Status is the group as one node knows it.
 type Status struct {
-	Group     string       `json:"group"`
-	Version   string       `json:"postgresql,omitempty"` // version of PostgreSQL, of the answering node or, on a witness, the major of a replica
-	Draft     bool         `json:"draft,omitempty"`      // the nodes have joined each other, and the group does not exist yet
-	GroupID   ag.GroupID   `json:"group_id"`
-	Node      ag.ReplicaID `json:"node"`
-	Epoch     ag.Epoch     `json:"epoch"`
-	Phase     ag.Phase     `json:"phase"`
-	Primary   ag.ReplicaID `json:"primary,omitempty"`
-	WriteOpen bool         `json:"write_open"`
-	Quorum    bool         `json:"quorum"`
-	Voters    int          `json:"voters"`
-	External  int          `json:"external_quorum,omitempty"` // voting members of the administrator's etcd; 0: the quorum is embedded
+	Group   string       `json:"group"`
+	Version string       `json:"postgresql,omitempty"` // version of PostgreSQL, of the answering node or, on a witness, the major of a replica
+	Draft   bool         `json:"draft,omitempty"`      // the nodes have joined each other, and the group does not exist yet
+	GroupID ag.GroupID   `json:"group_id"`
+	Node    ag.ReplicaID `json:"node"`
+	// Uptime is how long the answering agent has run. A node that was removed from its group is not in Replicas.
+	Uptime    time.Duration `json:"uptime_ns,omitempty"`
+	Epoch     ag.Epoch      `json:"epoch"`
+	Phase     ag.Phase      `json:"phase"`
+	Primary   ag.ReplicaID  `json:"primary,omitempty"`
+	WriteOpen bool          `json:"write_open"`
+	Quorum    bool          `json:"quorum"`
+	Voters    int           `json:"voters"`
+	External  int           `json:"external_quorum,omitempty"` // voting members of the administrator's etcd; 0: the quorum is embedded
 	// QuorumEndpoints are where the answering node reaches an external quorum.
 	QuorumEndpoints []string      `json:"quorum_endpoints,omitempty"`
 	Profile         string        `json:"profile"`
@@ -278,10 +280,7 @@ type Rotation struct {
 }
 
 // Restarted reports whether the answering agent was started less than ago before its answer.
-func (s Status) Restarted(ago time.Duration) bool {
-	p := s.self().Local
-	return p != nil && p.Uptime < ago
-}
+func (s Status) Restarted(ago time.Duration) bool { return s.Uptime > 0 && s.Uptime < ago }
 
 // Witness reports whether the answering node is a witness, which has no PostgreSQL.
 func (s Status) Witness() bool { return s.self().Mode == ag.ConfigurationOnly }

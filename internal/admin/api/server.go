@@ -120,7 +120,7 @@ func (s *Server) serve(ctx context.Context, l net.Listener, h http.Handler, idle
 
 // public returns the status without the directories and processes of this host.
 func public(st Status) Status {
-	st.Replicas = slices.Clone(st.Replicas)
+	st.Replicas, st.Uptime = slices.Clone(st.Replicas), 0
 	for i := range st.Replicas {
 		st.Replicas[i].Local = nil
 	}

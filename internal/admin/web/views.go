@@ -324,7 +324,7 @@ func refuseQuery(w http.ResponseWriter, err error) {
 // other consoles.
 func (s *Server) statusDocument() []byte {
 	st := s.c.Status()
-	st.Replicas = slices.Clone(st.Replicas)
+	st.Replicas, st.Uptime = slices.Clone(st.Replicas), 0
 	for i := range st.Replicas {
 		st.Replicas[i].Local, st.Replicas[i].Console = nil, s.consoles.at(st.Replicas[i].Name)
 	}

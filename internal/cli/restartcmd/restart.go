@@ -3,7 +3,7 @@ package restartcmd
 import (
 	"context"
 	"errors"
-	"slices"
+	"fmt"
 	"strings"
 	"time"
 
@@ -99,9 +99,15 @@ type replaced struct {
 	TookNS time.Duration `json:"took_ns"`
 }
 
-// knowsItself reports whether the status has the node that answered: its configuration may not.
-func knowsItself(s api.Status) bool {
-	return slices.ContainsFunc(s.Replicas, func(r api.Replica) bool { return r.Name == s.Node })
+// beside returns what there is to say beside that an agent was restarted.
+func beside(s api.Status) string {
+	switch {
+	case s.Availability.Removed:
+		return fmt.Sprintf("; %s was removed from the group and serves nobody. To take the node apart: coterie leave; to bring this machine back: coterie join in an empty directory", s.Node)
+	case s.Witness():
+		return ""
+	}
+	return "; PostgreSQL went on"
 }
 
 // restart asks the agent to restart and waits until the new agent answers. A moved leadership is an unhealthy error.
@@ -117,9 +123,6 @@ func restart(c *cobra.Command, cl *api.Client, req api.RestartRequest, asJSON bo
 		}
 		// The agent ended before its answer was read.
 	}
-	if was.Availability.Removed && !knowsItself(was) {
-		return fail.Unhealthyf("the agent of %s was told to restart; whether it has done so is not known, since %[1]s was removed from the group: see log/agent.log, and coterie status", was.Node)
-	}
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(c.Context(), successorBudget)
 	defer cancel()
@@ -132,11 +135,7 @@ func restart(c *cobra.Command, cl *api.Client, req api.RestartRequest, asJSON bo
 			if asJSON {
 				return cli.PrintJSON(c, replaced{s.Node, s.Epoch, time.Since(began)})
 			}
-			goesOn := "; PostgreSQL went on"
-			if s.Witness() {
-				goesOn = ""
-			}
-			cli.Say(c, "the agent of %s was restarted in %v%s", s.Node, time.Since(began).Round(time.Millisecond), goesOn)
+			cli.Say(c, "the agent of %s was restarted in %v%s", s.Node, time.Since(began).Round(time.Millisecond), beside(s))
 			return nil
 		}
 		if retry.Sleep(ctx, 20*time.Millisecond) != nil {

@@ -15,7 +15,7 @@ import (
 
 // Status answers from memory: the last view, the last reports of the others, the last pings.
 func (s *Service) Status() api.Status {
-	out := api.Status{Group: s.Node.GroupName, GroupID: ag.GroupID(s.Node.Group), Node: s.Self}
+	out := api.Status{Group: s.Node.GroupName, GroupID: ag.GroupID(s.Node.Group), Node: s.Self, Uptime: s.Agent.Uptime()}
 	v, snap := s.lastSeen()
 	if v.Group.Name != "" {
 		out.Group = v.Group.Name // CREATE AVAILABILITY GROUP may have named it anew

@@ -256,7 +256,11 @@ func TestRemovedWhileDown(t *testing.T) {
 		t.Errorf("b answers, and c does not: %+v", st.Replicas)
 	}
 	b.agent.view.Reach, b.disowned = nil, true
-	r := b.Status().Availability
+	st := b.Status()
+	r := st.Availability
+	if st.Uptime <= 0 {
+		t.Error("the status does not say how long the agent has run, by which its restart is found")
+	}
 	if !r.Removed || len(r.Problems) != 1 || strings.Contains(r.Next, "recover") {
 		t.Errorf("the others say that it is no member: %+v", r)
 	}
