@@ -20,6 +20,9 @@ import (
 // refuses to run as root.
 const ServerUserName = config.ServerUser
 
+// makeServerUser is the command that makes ServerUserName on a machine without PostgreSQL, as distributions make it.
+const makeServerUser = "useradd --system --user-group --no-create-home --home-dir /var/lib/postgresql --shell /bin/bash " + ServerUserName
+
 // User is a user of this host.
 type User struct {
 	UID, GID int
@@ -32,7 +35,8 @@ type User struct {
 func ServerUser() (User, error) {
 	u, err := user.Lookup(ServerUserName)
 	if err != nil {
-		return User{}, fmt.Errorf("there is no user %s, and PostgreSQL refuses to run as root: install PostgreSQL, or run this as an ordinary user", ServerUserName)
+		return User{}, fmt.Errorf("there is no user %s, as which a node runs: install PostgreSQL or Coterie's package, or make the user (a witness needs no more) by: %s; "+
+			"or run this as an ordinary user, since PostgreSQL refuses to run as root", ServerUserName, makeServerUser)
 	}
 	uid, err1 := strconv.Atoi(u.Uid)
 	gid, err2 := strconv.Atoi(u.Gid)

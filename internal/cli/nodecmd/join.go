@@ -35,7 +35,7 @@ input, --token-file from a file; COTERIE_JOIN_TOKEN may hold it, too.`
 	if witness {
 		kind, use, short = "witness", "witness TOKEN", "Join a group as a witness: a vote without data"
 		long = `Makes this machine a witness of the group whose token is given: it votes in the quorum and holds no data, so that two replicas can tell
-which of them may lead. It needs no PostgreSQL. The agent is started as by coterie join. Make the token on a replica with: coterie member
+which of them may lead. It needs no PostgreSQL, only the user that a node runs as: the packages make it. The agent is started as by coterie join. Make the token on a replica with: coterie member
 add-token --role witness`
 	}
 	c := &cobra.Command{

@@ -5,6 +5,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -18,8 +19,9 @@ type installer struct {
 	t         *testing.T
 	left      []step
 	deb, tar  *machine
-	dist      string // where the release is made
-	installed string // where it is on the machines
+	witness   *machine // has no PostgreSQL, and not its user
+	dist      string   // where the release is made
+	installed string   // where it is on the machines
 }
 
 // next types the next block, which must be for that place, and returns its output.
@@ -43,6 +45,8 @@ func (x *installer) next(at string) string {
 		out = string(made)
 	case "tarball":
 		out = x.typed(x.tar, text)
+	case "witness":
+		out = x.typed(x.witness, text)
 	default:
 		out = x.typed(x.deb, text)
 	}
@@ -91,9 +95,12 @@ func TestInstallPage(t *testing.T) {
 	}
 	x := &installer{t: t, left: steps(t, installPage), dist: filepath.Join(root, "dist"), installed: "/root/dist"}
 	x.next("build")
-	for n, m := range map[int]**machine{1: &x.deb, 2: &x.tar} {
+	for n, m := range map[int]**machine{1: &x.deb, 2: &x.tar, 3: &x.witness} {
 		*m = bareMachine(t, wire, "i", n)
 		run1(t, "cp", "-r", x.dist, filepath.Join((*m).root, x.installed))
+		if *m == x.witness {
+			(*m).forgetPostgres()
+		}
 		(*m).boot()
 	}
 
@@ -124,6 +131,7 @@ func TestInstallPage(t *testing.T) {
 		}
 	}
 
+	x.witnessed()
 	x.next("node")
 	x.next("node")
 	const second = "/var/lib/coterie-billing"
@@ -142,6 +150,39 @@ func TestInstallPage(t *testing.T) {
 		}
 	}
 	x.deb.run("sh", "-c", "ls /var/lib/coterie/coterie.yaml "+second+"/coterie.yaml")
+}
+
+// forgetPostgres removes PostgreSQL and its user from a machine that is off.
+func (m *machine) forgetPostgres() {
+	m.t.Helper()
+	run1(m.t, "rm", "-rf", filepath.Join(m.root, "usr/lib/postgresql"), filepath.Join(m.root, "usr/bin/pg_config"))
+	for _, file := range []string{"passwd", "shadow", "group", "gshadow"} {
+		run1(m.t, "sed", "-i", "/^postgres:/d", filepath.Join(m.root, "etc", file))
+	}
+}
+
+// witnessed makes a witness on a machine without PostgreSQL: with the program alone it prints the command that makes
+// the user; the package makes it.
+func (x *installer) witnessed() {
+	x.t.Helper()
+	said := strings.Fields(x.next("node"))
+	token := said[slices.Index(said, "witness")+1]
+	base := "coterie_0.1.0-dev_linux_" + runtime.GOARCH
+	out, err := x.witness.command("sh", "-c", "cd "+x.installed+" && tar -xzf "+base+".tar.gz && "+base+"/coterie witness "+token).CombinedOutput()
+	makes := x.left[1].text
+	if err == nil || !strings.Contains(string(out), "by: "+strings.TrimSpace(makes)+"; ") {
+		x.t.Errorf("without the user: %v\n%s", err, out)
+	}
+	x.left[0].text = strings.ReplaceAll(x.left[0].text, "TOKEN", token)
+	x.next("witness")
+	x.left = x.left[1:] // the user is there; TestPostinstallMakesTheUser holds what it is like
+	if got := x.witness.run("systemctl", "is-active", "coterie"); got != "active" {
+		x.t.Errorf("the witness's unit is %s", got)
+	}
+	x.deb.until("the group has the witness", func() bool {
+		out, err := x.deb.command("coterie", "status").Output()
+		return err == nil && strings.Contains(string(out), x.witness.name)
+	})
 }
 
 // replaced holds that a package replaces nothing that runs, and that the page's last block replaces the agent alone.
