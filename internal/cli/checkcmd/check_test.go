@@ -32,7 +32,7 @@ func TestCheckRefusals(t *testing.T) {
 		"--preflight":                   "--preflight needs the hosts",
 		"--preflight --http 8008 db2":   `"8008": address 8008: missing port`,
 		"--answer --endpoint nonsense":  `"nonsense"`,
-		"link n1":                       "needs the names of two members",
+		"link n1":                       "needs the names of two replicas",
 		"link n1 n2 n3":                 `does not know what to do with "n3"`,
 		"backup-preferred n1":           `does not know what to do with "n1"`,
 		"routing n1":                    `does not know what to do with "n1"`,
@@ -118,7 +118,7 @@ func TestCheckLink(t *testing.T) {
 	if r.Err != nil || !strings.HasPrefix(r.Out, "round trip    1.5 ms\n") {
 		t.Errorf("%v\n%s", r.Err, r.Out)
 	}
-	r = clitest.Run(t, Check(), a.Layout.Dir, "link", "n1", "n2", "--json")
+	r = clitest.Run(t, Check(), a.Layout.Dir, "link", "N1", "n2.example.com", "--json")
 	var l api.Link
 	if err := json.Unmarshal([]byte(r.Out), &l); err != nil || l.RTT != 1.5 || l.Peer != "n2" {
 		t.Errorf("%v\n%s", err, r.Out)

@@ -19,11 +19,11 @@ const checkLinkTime = 10 * time.Second
 func checkLink() *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
-		Use: "link A B", Short: "Show the measurements of the link between two members, and how WAL is carried over it for that reason",
-		Long: `Prints round trip, loss, rate, the transport chosen for the WAL between two members, and why it was chosen. A is asked, from any node
+		Use: "link A B", Short: "Show the measurements of the link between two replicas, and how WAL is carried over it for that reason",
+		Long: `Prints round trip, loss, rate, the transport chosen for the WAL between two replicas, and why it was chosen. A is asked, from any node
 (--node). Where no WAL flows between the two, the way is measured by a few calls, and what is printed is the choice that AUTO would begin with. Exit
 code 3 if one of them does not answer.`,
-		Args: cli.Args(2, "the names of two members"),
+		Args: cli.Args(2, "the names of two replicas"),
 		RunE: func(c *cobra.Command, names []string) error {
 			cl, err := cli.Client(c)
 			if err != nil {
@@ -31,8 +31,8 @@ code 3 if one of them does not answer.`,
 			}
 			ctx, cancel := context.WithTimeout(c.Context(), checkLinkTime)
 			defer cancel()
-			from := ag.ReplicaID(names[0])
-			l, err := cl.Link(ctx, api.LinkRequest{From: from, To: ag.ReplicaID(names[1])})
+			from, to := ag.ReplicaID(cli.MemberName(names[0])), ag.ReplicaID(cli.MemberName(names[1]))
+			l, err := cl.Link(ctx, api.LinkRequest{From: from, To: to})
 			if err != nil {
 				return cli.NoAgent(c, err)
 			}

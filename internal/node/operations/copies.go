@@ -3,6 +3,7 @@ package operations
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/admin/api"
@@ -10,6 +11,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/fail"
 	"github.com/coteriedb/coterie/internal/node/rpc"
+	"github.com/coteriedb/coterie/internal/node/walstream"
 )
 
 // Trust ends the quarantine of a replica's copy as it is.
@@ -78,4 +80,62 @@ func (s *Service) CancelSeeding(ctx context.Context, id ag.ReplicaID) (any, erro
 // Seedings lists a replica's copies and verifications.
 func (s *Service) Seedings(ctx context.Context, id ag.ReplicaID) (any, error) {
 	return s.Seeds.List(ctx, id)
+}
+
+// Link returns what the path between two replicas is like. The first one is asked.
+func (s *Service) Link(ctx context.Context, req api.LinkRequest) (a api.Link, err error) {
+	from, err := s.checkLink(req)
+	if err != nil {
+		return a, err
+	}
+	if req.From == s.Self {
+		return s.Path(ctx, req.To)
+	}
+	ctx, cancel := context.WithTimeout(ctx, walstream.PathLimit)
+	defer cancel()
+	return rpc.Call(ctx, s.Calls, from, rpc.Link, req.To)
+}
+
+// checkLink refuses to describe what is no link of WAL between two replicas, with a command that describes one.
+func (s *Service) checkLink(req api.LinkRequest) (from ag.Replica, err error) {
+	if s.Status.Removed() {
+		return from, s.removed()
+	}
+	g := s.Members.Group()
+	if g == nil {
+		return from, fail.Unhealthyf("this node has not seen its group yet; try again in a moment")
+	}
+	var ends []ag.ReplicaID // the replicas among the two, then the others
+	for _, id := range []ag.ReplicaID{req.From, req.To} {
+		r, known := g.Replica(id)
+		if !known {
+			var names []ag.ReplicaID
+			for _, r := range g.Replicas {
+				names = append(names, r.ID)
+			}
+			return from, fail.Numberedf(41167, "the group has no member %s: its members are %s", id, ag.Names(names))
+		}
+		if r.HasData() && !slices.Contains(ends, id) {
+			ends = append(ends, id)
+		}
+	}
+	if len(ends) == 2 {
+		from, _ = g.Replica(req.From)
+		return from, nil
+	}
+	for _, r := range g.Replicas {
+		if r.HasData() && !slices.Contains(ends, r.ID) {
+			ends = append(ends, r.ID)
+		}
+	}
+	instead := "the group has no two replicas yet"
+	if len(ends) > 1 {
+		instead = fmt.Sprintf("run coterie check link %s %s", ends[0], ends[1])
+	}
+	for _, id := range []ag.ReplicaID{req.From, req.To} {
+		if r, _ := g.Replica(id); !r.HasData() {
+			return from, fail.Usagef("%s is a witness, and no WAL flows to it; %s", id, instead)
+		}
+	}
+	return from, fail.Usagef("%s has no link to itself; %s", req.From, instead)
 }

@@ -19,7 +19,6 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/fault"
 	"github.com/coteriedb/coterie/internal/lib/retry"
 	"github.com/coteriedb/coterie/internal/node/rpc"
-	"github.com/coteriedb/coterie/internal/node/walstream"
 )
 
 // notHere returns the refusal of a witness, which has no key of the group's authority: it can neither admit members nor
@@ -469,23 +468,4 @@ func (s *Service) unlist(ctx context.Context, id ag.ReplicaID, await bool) (unvo
 			return unvote, err
 		}
 	}
-}
-
-// Link returns what the path between two members is like. The first one is asked.
-func (s *Service) Link(ctx context.Context, req api.LinkRequest) (a api.Link, err error) {
-	for _, id := range []ag.ReplicaID{req.From, req.To} {
-		if _, known := s.Members.Replica(id); !known {
-			return a, fail.Usagef("%s is not a member of this group", id)
-		}
-	}
-	if req.From == req.To {
-		return a, fail.Usagef("name two members")
-	}
-	if req.From == s.Self {
-		return s.Path(ctx, req.To)
-	}
-	ctx, cancel := context.WithTimeout(ctx, walstream.PathLimit)
-	defer cancel()
-	from, _ := s.Members.Replica(req.From)
-	return rpc.Call(ctx, s.Calls, from, rpc.Link, req.To)
 }

@@ -477,14 +477,22 @@ func TestLink(t *testing.T) {
 	}{
 		{"a", "b", "b", ""},
 		{"b", "a", "asked b", ""},
-		{"a", "z", "", "z is not a member"},
-		{"z", "a", "", "z is not a member"},
-		{"b", "b", "", "two members"},
+		{"a", "z", "", "the group has no member z: its members are a, b, c, w"},
+		{"z", "a", "", "the group has no member z: its members are a, b, c, w"},
+		{"b", "b", "", "b has no link to itself; run coterie check link b a"},
+		{"a", "a", "", "a has no link to itself; run coterie check link a b"},
+		{"w", "w", "", "w is a witness, and no WAL flows to it; run coterie check link a b"},
+		{"b", "w", "", "w is a witness, and no WAL flows to it; run coterie check link b a"},
+		{"w", "b", "", "w is a witness, and no WAL flows to it; run coterie check link b a"},
 	} {
 		l, err := b.Link(t.Context(), api.LinkRequest{From: tt.from, To: tt.to})
 		if l.Peer != tt.peer || (err == nil) != (tt.refused == "") || err != nil && (fail.KindOf(err) != fail.Usage || !strings.Contains(err.Error(), tt.refused)) {
 			t.Errorf("from %s to %s: %+v, %v", tt.from, tt.to, l, err)
 		}
+	}
+	b.status.removed = true
+	if _, err := b.Link(t.Context(), api.LinkRequest{From: "b", To: "c"}); fail.KindOf(err) != fail.Unhealthy || !strings.Contains(err.Error(), "a was removed from the group") {
+		t.Errorf("on a node that was removed: %v", err)
 	}
 }
 
