@@ -171,17 +171,22 @@ func (e secondLeaderError) Error() string {
 func (secondLeaderError) Is(target error) bool { return target == ErrUntrusted }
 
 // oneLeader refuses a record that tells of another leader of an epoch than the one before. history has the leaders of
-// earlier epochs, as far as versions that write them led.
+// earlier epochs, as far as versions that write them led. Nobody but the replica that is chosen in an epoch comes to
+// lead it. So one that was pinned counts as its leader: the disk may not have got more than that before a crash.
 func oneLeader(was, now marks.Seen, history []ag.TimelineEntry) error {
 	if was.Chosen != "" && now.Epoch == was.Epoch && now.Chosen != was.Chosen {
 		return secondLeaderError{was.Epoch, was.Chosen, now.Chosen}
 	}
-	if was.Led != 0 && now.Led == was.Led && now.By != was.By {
-		return secondLeaderError{was.Led, was.By, now.By}
-	}
-	for _, t := range history {
-		if was.Led != 0 && t.Epoch == was.Led && t.Leader != "" && t.Leader != was.By {
+	told := append([]ag.TimelineEntry{{Epoch: now.Led, Leader: now.By}}, history...)
+	for _, t := range told {
+		if t.Epoch == 0 || t.Leader == "" {
+			continue
+		}
+		if was.Led == t.Epoch && was.By != t.Leader {
 			return secondLeaderError{was.Led, was.By, t.Leader}
+		}
+		if was.Chosen != "" && was.Epoch == t.Epoch && was.Chosen != t.Leader {
+			return secondLeaderError{was.Epoch, was.Chosen, t.Leader}
 		}
 	}
 	return nil
@@ -242,17 +247,25 @@ func (g *Guard) Latest() marks.Seen {
 	return g.seen
 }
 
-// Keep saves the latest record seen whenever it changes, until ctx is done, and then once more.
+// keepAgain is the pause before a save that failed is tried again.
+const keepAgain = 5 * time.Second
+
+// Keep saves the latest record seen whenever it changes, until ctx is done, and then once more. A save that failed is
+// tried again: while nothing more happens, a crash would have this node forget what it saw last.
 func (g *Guard) Keep(ctx context.Context, save func(marks.Seen) error, log *slog.Logger) {
+	var again <-chan time.Time
 	for {
 		ended := false
 		select {
 		case <-g.changed:
+		case <-again:
 		case <-ctx.Done():
 			ended = true
 		}
+		again = nil
 		if err := g.persist(save); err != nil {
 			log.Warn("the record seen was not remembered", "err", err)
+			again = time.After(keepAgain)
 		}
 		if ended {
 			return

@@ -1,9 +1,14 @@
 package recordguard
 
 import (
+	"context"
 	"errors"
+	"log/slog"
 	"math"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent/marks"
@@ -160,6 +165,10 @@ func TestEpochHasOneLeader(t *testing.T) {
 		{"a later leader, after another one", led, b(4, 10, "c", "c", 4), history("a"), false},
 		{"a later leader, of a version that does not tell", led, b(4, 10, "c", "c", 4), history(""), true},
 		{"a later leader, after a forced failover that dropped the epoch", led, b(5, 11, "c", "c", 5), history("b")[:1], true},
+		{"the chosen one, of which no more is known, did not lead", b(3, 9, "b", "a", 2), b(4, 9, "", "a", 2), history("b")[:1], true},
+		{"the chosen one led, says a candidate", b(3, 9, "b", "a", 2), b(4, 10, "", "b", 3), history("b")[:2], true},
+		{"another one led than was chosen, says a candidate", b(3, 9, "b", "a", 2), b(4, 10, "", "a", 3), nil, false},
+		{"a later leader, after another one than was chosen", b(3, 9, "b", "a", 2), b(4, 10, "c", "c", 4), history("a"), false},
 		{"the mark is of an earlier version", marks.Seen{Epoch: 3, Seq: 9, Store: 7, Leader: "b"}, b(3, 10, "a", "a", 3), nil, true},
 		{"a recovery begins", led, b(9, 10, "a", "", 0), history("a"), false},
 		{"a recovery begins, and this node was told", marks.Seen{Epoch: 3, Seq: 9}, b(9, 10, "a", "", 0), history("a"), true},
@@ -168,6 +177,41 @@ func TestEpochHasOneLeader(t *testing.T) {
 			t.Errorf("%s: %v", tt.name, err)
 		}
 	}
+}
+
+// A disk that was full gets what was seen when it has room again, also if nothing more happens. A crash later would
+// have this node forget who came to lead.
+func TestKeepTriesAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := New(marks.Seen{Epoch: 3, Seq: 9})
+		led := marks.Seen{Epoch: 3, Seq: 10, Chosen: "b", Leader: "b", Led: 3, By: "b"}
+		var disk atomic.Pointer[marks.Seen]
+		var full atomic.Bool
+		full.Store(true)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			g.Keep(ctx, func(s marks.Seen) error {
+				if full.Load() {
+					return errors.New("full")
+				}
+				disk.Store(&s)
+				return nil
+			}, slog.New(slog.DiscardHandler))
+		}()
+		if err := g.CheckMonotonic(led, nil, 0); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		full.Store(false)
+		time.Sleep(time.Minute)
+		if s := disk.Load(); s == nil || *s != led {
+			t.Errorf("the disk has %+v", s)
+		}
+		cancel()
+		<-ended
+	})
 }
 
 // The disk gets who leads before that one is followed, and gets it once. An error is an error.
