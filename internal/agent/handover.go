@@ -433,9 +433,11 @@ func (h *handover) leadAgain(ctx context.Context) (end ag.LSN, err error) {
 		}
 		_ = retry.Sleep(ctx, 5*time.Millisecond)
 	}
+	fault.Point("again.started") // the server writes again; the gate is shut, and the setting is not known to be in force
 	if err := a.cfg.Instance.SetSync(ctx, was.P, was.N, h.v.Record.Epoch.Epoch); err != nil {
 		return 0, err
 	}
+	fault.Point("again.inforce") // PostgreSQL has the setting; where the log ends that must be replicated is not known
 	return a.cfg.Instance.FlushLSN(ctx)
 }
 

@@ -146,15 +146,12 @@ func (a *Agent) SwitchCluster(ctx context.Context, c ClusterSwitch) error {
 // beginSwitch is the loop's part of SwitchCluster and RestartPrimary.
 func (a *Agent) beginSwitch(ctx context.Context, r switchRequest) {
 	v := a.view.Load()
-	switch t := a.task.Load(); {
-	case t != nil:
+	if err := a.maySwitch(v); err != nil {
+		r.done <- err
+		return
+	}
+	if t := a.task.Load(); t != nil {
 		r.done <- fmt.Errorf("this node is busy (%s); try again when that has ended", t.name)
-		return
-	case v == nil:
-		r.done <- errJustBegun
-		return
-	case !v.Quorum || v.Record.Epoch.Leader != v.Self || v.Record.Epoch.Phase != ag.PhaseLead || v.Local.Server != ag.ServerWritable || v.Op.ID != "":
-		r.done <- errors.New("this node does not lead, or is about to hand over")
 		return
 	}
 	generation, task := a.generation+1, clusterTask
@@ -174,6 +171,17 @@ func (a *Agent) beginSwitch(ctx context.Context, r switchRequest) {
 	if a.task.Load() == nil {
 		r.done <- errFailedJustNow
 	}
+}
+
+// maySwitch returns why the server of this node is not replaced or restarted as a primary's; nil: it may be.
+func (a *Agent) maySwitch(v *ag.View) error {
+	switch {
+	case v == nil:
+		return errJustBegun
+	case !v.Quorum || v.Record.Epoch.Leader != v.Self || v.Record.Epoch.Phase != ag.PhaseLead || v.Local.Server != ag.ServerWritable || v.Op.ID != "":
+		return errors.New("this node does not lead, or is about to hand over")
+	}
+	return nil
 }
 
 // switchCluster is a planned failover (see handover) to another cluster of the same node.
@@ -217,21 +225,34 @@ func (h *handover) switchCluster(ctx context.Context, c ClusterSwitch) (applied 
 // againTask is the name of the task of RestartPrimary.
 const againTask = "restart-primary"
 
+// againBudget is how long the server may take to come back, while this node holds the lease and nobody else can lead.
+const againBudget = time.Minute
+
 // RestartPrimary restarts the server of this node, which leads, in the same epoch: as a planned failover that is given
 // up when the server has stopped. New transactions wait meanwhile. After an error the server runs as before, or was
 // restarted, unless the error says otherwise. Any goroutine may call it.
+//
+// The checkpoints before it run here and not on the worker: they can take minutes, and the bookkeeping of commits, the
+// probes of the server and a failover must not wait for them.
 func (a *Agent) RestartPrimary(ctx context.Context, o RestartOptions) error {
+	if err := a.maySwitch(a.view.Load()); err != nil {
+		return err
+	}
+	a.log.Info("preparing a restart of the primary's server", "drain", o.Drain, "cut", o.Cut)
+	a.showProgress("preparing: checkpoint")
+	preparing, cancel := context.WithTimeout(ctx, prepareBudget)
+	defer cancel()
+	if err := a.checkpoints(preparing); err != nil {
+		a.progress.Store(nil)
+		return fmt.Errorf("checkpoint before the restart: %w", err)
+	}
 	r := switchRequest{ClusterSwitch{RestartOptions: o}, true, make(chan error, 1)}
 	return awaited(ctx, a.switches, r, r.done, "the restart of the server goes on by itself")
 }
 
-// restart stops the server in order and starts it again. Checkpoints come first, while it serves.
+// restart stops the server in order and starts it again. Checkpoints were made before, while it served.
 func (h *handover) restart(ctx context.Context, _ ClusterSwitch) (applied func(), err error) {
 	a := h.a
-	h.step("preparing: checkpoint")
-	if err := a.checkpoints(ctx); err != nil {
-		return nil, err
-	}
 	a.cfg.Sessions.Hold(true)
 	defer a.cfg.Sessions.Hold(false)
 	a.cfg.Sessions.Drain(true)
@@ -240,6 +261,7 @@ func (h *handover) restart(ctx context.Context, _ ClusterSwitch) (applied func()
 		return nil, err
 	}
 	h.readStates(ctx)
+	fault.Point("again.drained") // no transaction runs; the gate is open
 	a.task.Load().shut.Store(true)
 	a.cfg.Sessions.GateMoved()
 	a.Wake()
@@ -250,6 +272,7 @@ func (h *handover) restart(ctx context.Context, _ ClusterSwitch) (applied func()
 	if err != nil {
 		return nil, err
 	}
+	fault.Point("again.quiet") // the gate is shut and nothing writes; the server runs
 	h.step("stopping the server")
 	h.dropStale(x, "it does not keep up while the server of the primary restarts")
 	h.killed = true
@@ -258,6 +281,9 @@ func (h *handover) restart(ctx context.Context, _ ClusterSwitch) (applied func()
 		err = errors.New("the server did not end in order, and was started again")
 	}
 	h.killed = !clean
+	fault.Point("again.stopped") // the server is stopped; the record says that it leads
+	ctx, cancel = context.WithTimeout(ctx, againBudget)
+	defer cancel()
 	return h.goOn(ctx, err)
 }
 

@@ -148,6 +148,56 @@ func TestRestartOfThePrimarysServer(t *testing.T) {
 	}
 }
 
+// The checkpoint before the restart may take minutes. Meanwhile the primary does what it does at other times: a member
+// that has died is no longer counted, and nobody waits for the restart. When nobody asks for it any more, it is not
+// carried out.
+func TestCheckpointBeforeARestartHoldsNothingUp(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		l.write("a")
+		starts := l.Node("a").State().Starts
+		l.Node("a").Stall("checkpoint", true)
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		asked := make(chan error, 1)
+		go func() { asked <- l.agents["a"].RestartPrimary(ctx, agent.RestartOptions{}) }()
+		time.Sleep(time.Second)
+		l.kill("c")
+		l.wait("c is not counted", 30*time.Second, func() bool { return !l.counted("c") })
+		l.write("a")
+		l.start("c")
+		l.formed("a", time.Minute)
+		cancel()
+		if err := <-asked; err == nil {
+			t.Error("no error of a restart that was given up")
+		}
+		l.Node("a").Stall("checkpoint", false)
+		time.Sleep(5 * time.Second)
+		l.write("a")
+		if s := l.Node("a").State(); s.Starts != starts {
+			t.Errorf("the server was restarted: %d starts after %d", s.Starts, starts)
+		}
+	})
+}
+
+// A server that does not come back after a restart in place is not waited for until the budget of the whole is over,
+// while its node holds the lease: another one leads.
+func TestServerThatDoesNotComeBackFromARestart(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		l.write("a")
+		l.Node("a").Stall("start-primary", true)
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+		defer cancel()
+		asked := make(chan error, 1)
+		go func() { asked <- l.agents["a"].RestartPrimary(ctx, agent.RestartOptions{}) }()
+		l.wait("another one leads", 2*time.Minute, func() bool { return l.leads("b") || l.leads("c") })
+		if err := <-asked; err == nil || ctx.Err() != nil {
+			t.Errorf("who asked is told %v", err)
+		}
+		l.Node("a").Stall("start-primary", false)
+		l.wait("a comes back", time.Minute, func() bool { return l.counted("a") })
+	})
+}
+
 // Only a node that leads can switch.
 func TestSwitchOfASecondary(t *testing.T) {
 	inBubble(t, func(l *lab) {

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/coteriedb/coterie/internal/lib/durable"
+	"github.com/coteriedb/coterie/internal/lib/fault"
 	"github.com/coteriedb/coterie/internal/postgres/parameters"
 	"github.com/coteriedb/coterie/internal/postgres/pgfiles"
 	"github.com/coteriedb/coterie/internal/postgres/programs"
@@ -259,7 +260,11 @@ func (i *Instance) rememberLimits(m map[string]int) error {
 	if err != nil {
 		return err
 	}
-	return durable.Replace(i.limitsFile(), content, 0o600)
+	if err := durable.Replace(i.limitsFile(), content, 0o600); err != nil {
+		return err
+	}
+	fault.Point("limits.noted") // the limits are on the disk; no server has had them
+	return nil
 }
 
 // short returns which settings of the server in recovery are below those of its primary, which pg_control has as soon

@@ -161,6 +161,7 @@ func (k *keeper) launch(s *starting) (int, error) {
 		if err := datadir.DropStandbySignal(s.req.PGData); err != nil {
 			return 0, err
 		}
+		fault.Point("keeper.unsignalled") // standby.signal is away; no server runs
 	} else if !datadir.HasStandbySignal(s.req.PGData) {
 		return 0, refuse(ErrRefused, "standby.signal vanished from %s while the start was prepared", s.req.PGData)
 	}

@@ -36,6 +36,9 @@ var Scenarios = []Scenario{
 	{"the primary's agent restarts in place", []string{
 		"restart.announced", "restart.rested", "keeper.detached", "restart.detached", "attach.renewed", "attach.extended", "attach.rewritten",
 	}},
+	{"the primary's server restarts in place", []string{
+		"again.drained", "again.quiet", "again.stopped", "limits.noted", "keeper.unsignalled", "again.started", "again.inforce",
+	}},
 	{"a diverged primary comes back", []string{
 		"repair.stopped", "rewind.kept", "rewind.marked", "rewind.begun", "rewind.nosignal", "rewind.recovered", "rewind.phase", "rewind.ran", "rewind.finish",
 		"rewind.conf", "rewind.signal", "rewind.done", "copy.inside", "copy.marked", "copy.unpromoted",

@@ -26,8 +26,9 @@ const comes = 90 * time.Second
 // crash is a group whose processes can be ended at a point.
 type crash struct {
 	*group
-	points faults.Directory
-	told   strings.Builder // a line for each point
+	points  faults.Directory
+	lowered int             // how often max_connections was
+	told    strings.Builder // a line for each point
 }
 
 // deed does something to the group, which is ready, so that a process comes to the point. A step that fails because
@@ -61,6 +62,15 @@ var plays = map[string]deed{
 	},
 	"the primary's agent restarts in place": func(t *testing.T, c *crash, was lab.Status) {
 		c.command(t, "restart", "--node", c.node(*was.Primary))
+	},
+	"the primary's server restarts in place": func(t *testing.T, c *crash, was lab.Status) {
+		c.lowered++
+		c.says(t, *was.Primary, fmt.Sprintf("ALTER AVAILABILITY GROUP lab SET PARAMETER max_connections = %d", 100-c.lowered))
+		c.until(t, "the server waits for a restart", func() bool {
+			r, err := c.answered(t, *was.Primary, "SELECT count(*) FROM coterie.settings WHERE name = 'max_connections' AND pending_restart AND node = '"+*was.Primary+"'")
+			return err == nil && fmt.Sprint(r.Rows[0][0]) == "1"
+		})
+		c.command(t, "restart", "--postgres", *was.Primary, "--node", c.node(*was.Primary))
 	},
 	"a diverged primary comes back": func(t *testing.T, c *crash, _ lab.Status) {
 		old, _ := c.diverge(t)
