@@ -300,7 +300,7 @@ func (e *Endpoint) greet(c *Conn) error {
 func Answers(ctx context.Context, node *certs.Node, addr string, member ag.ReplicaID) (err error) {
 	for range answersTries { // in a flood a member may have no place for a handshake
 		var network *net.OpError
-		if err = answers(ctx, node, addr, member); err == nil || errors.Is(err, ErrIdentity) || errors.As(err, &network) && network.Op == "dial" || retry.Sleep(ctx, answersPause) != nil {
+		if err = answers(ctx, node, addr, member); err == nil || errors.Is(err, ErrIdentity) || errors.Is(err, ErrNamesake) || errors.As(err, &network) && network.Op == "dial" || retry.Sleep(ctx, answersPause) != nil {
 			return err
 		}
 	}
@@ -310,6 +310,11 @@ func Answers(ctx context.Context, node *certs.Node, addr string, member ag.Repli
 // ErrSilent means that something takes connections at an address and says nothing: a process that is stopped or
 // overloaded, or a firewall.
 var ErrSilent = errors.New("it takes connections and says nothing")
+
+// ErrNamesake means that something names itself as the member of the group that is looked for, by a certificate of an
+// authority that is not known here: the group may have another one since this node was away. Anybody can make such a
+// certificate, so it proves nothing; but a member that runs must not be taken for a stranger.
+var ErrNamesake = errors.New("it names itself as that member, by a certificate of an authority that is not known here")
 
 const (
 	answersTries = 3
@@ -330,8 +335,11 @@ func answers(ctx context.Context, node *certs.Node, addr string, member ag.Repli
 			return errors.New("the peer shows no certificate")
 		}
 		id, err := node.Issued(cs.PeerCertificates[0], certForServer)
-		if err == nil && id.ID != member {
-			err = fmt.Errorf("%w: it is %s, wanted was %s", ErrIdentity, id.ID, member)
+		switch {
+		case errors.Is(err, certs.ErrAuthority) && id.ID == member:
+			return ErrNamesake
+		case err == nil && id.ID != member:
+			return fmt.Errorf("%w: it is %s, wanted was %s", ErrIdentity, id.ID, member)
 		}
 		return err
 	}

@@ -126,6 +126,19 @@ func TestAnswers(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+	for name, tt := range map[string]struct {
+		node     *certs.Node
+		namesake bool
+	}{
+		"of another authority of the group":        {newTestNode(t, newTestCA(t, groupA), "a"), true},
+		"another member, of another authority":     {newTestNode(t, newTestCA(t, groupA), "c"), false},
+		"of another group":                         {newTestNode(t, newTestCA(t, groupB), "a"), false},
+		"another member, of the group's authority": {newTestNode(t, ca, "c"), false},
+	} {
+		if err := Answers(t.Context(), asks, at(tt.node), "a"); err == nil || errors.Is(err, ErrNamesake) != tt.namesake {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
 	soon, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	if err := Answers(soon, asks, silent(t), "a"); !errors.Is(err, ErrSilent) {

@@ -163,9 +163,7 @@ func (n *node) newQuorum() *quorum.Service {
 			}
 			return claim, err
 		},
-		Answers: func(ctx context.Context, r ag.Replica) error {
-			return endpoint.Answers(ctx, n.pki.Identity(), r.Endpoint, r.ID)
-		},
+		Answers:  n.stillThere,
 		Snapshot: func() *agent.Snapshot { return n.agent.Snapshot() },
 		View:     func() *ag.View { return n.agent.View() },
 		Restart:  func(ctx context.Context) error { return n.agent.Restart(ctx, agent.RestartOptions{}) },

@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"net"
 	"time"
 
@@ -122,5 +123,14 @@ func (p clientPeers) Durable(ctx context.Context, to ag.Replica, e ag.Epoch, lsn
 
 func (p clientPeers) Cancel(ctx context.Context, to ag.Replica, key listener.CancelKey) error {
 	_, err := rpc.Call(ctx, p.n.control, to, rpc.Cancel, key)
+	return err
+}
+
+// stillThere returns nil if a member that was given up for lost is at its address, or may be.
+func (n *node) stillThere(ctx context.Context, r ag.Replica) error {
+	err := endpoint.Answers(ctx, n.pki.Identity(), r.Endpoint, r.ID)
+	if errors.Is(err, endpoint.ErrNamesake) { // it may be the member, in a group with another authority
+		return nil
+	}
 	return err
 }

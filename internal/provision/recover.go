@@ -212,9 +212,11 @@ func (s *StoppedNode) Plan(ctx context.Context, texts, lost []string) (p Recover
 
 // noneAnswers refuses while any other member answers. Its agent runs, so the quorum may not be lost at all. A program
 // that does not prove to be that member only has its address; but of a member that is not given up for lost, its
-// silence may be that of its agent. A witness that is given up for lost may be stolen, and its thief would not stop it.
+// silence may be that of its agent. One that only names itself as the member may be it too, if the group has another
+// authority than this node knows: a group goes on without a node that was away, and nobody is to lead beside it. A
+// witness that is given up for lost may be stolen, and its thief would not stop it.
 func (s *StoppedNode) noneAnswers(ctx context.Context, lost []ag.ReplicaID) error {
-	node, err := certs.LoadNode(s.Layout.PKI())
+	node, err := certs.LoadAnyTime(s.Layout.PKI())
 	if err != nil {
 		return fmt.Errorf("ask whether another member runs: %w", err)
 	}
@@ -229,6 +231,9 @@ func (s *StoppedNode) noneAnswers(ctx context.Context, lost []ag.ReplicaID) erro
 		case errors.Is(err, endpoint.ErrSilent) && !slices.Contains(lost, r.ID):
 			return fail.Refusedf("something takes connections at %s, the address of %s, and says nothing, as an agent does that is stopped by a signal or overloaded. "+
 				"End its agent, or whatever else is there, and run this again", r.Endpoint, r.ID)
+		case errors.Is(err, endpoint.ErrNamesake):
+			return fail.Refusedf("something answers at %s and names itself as %s of this group, by a certificate of an authority that is not known here. If the authority was rotated while this node was away, "+
+				"the group lives without it: see coterie status there. Otherwise stop what answers there, or cut it off, and run this again", r.Endpoint, r.ID)
 		case err != nil:
 			continue
 		}

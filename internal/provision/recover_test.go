@@ -12,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/ag/recovery"
@@ -329,6 +330,64 @@ func TestRecoverLead(t *testing.T) {
 	if _, in := known.Replica("w"); err != nil || !in {
 		t.Errorf("it does not know whom it gave up for lost: %+v, %v", known.Replicas, err)
 	}
+}
+
+// TestWhoAnswersANodeThatWasAway holds that a member that runs bars a recovery also on a node whose own certificate has
+// expired, and on one that was away while the group's authority was rotated.
+func TestWhoAnswersANodeThatWasAway(t *testing.T) {
+	l, ca := newAuthority(t)
+	runs := answers(t, l, "n2", certs.KindReplica)
+	s := &StoppedNode{Layout: l, Self: "n1", Group: members()}
+	s.Group.Replicas = s.Group.Replicas[:2]
+	s.Group.Replicas[1].Endpoint = runs
+	refused := func(what, says string) {
+		t.Helper()
+		for _, lost := range [][]ag.ReplicaID{nil, {"n2"}} {
+			if err := s.noneAnswers(t.Context(), lost); kindOf(err) != fail.Refused || !strings.Contains(err.Error(), says) {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+	}
+	if _, err := certs.CreateNode(l.PKI(), ca, certs.Identity{Group: testGroup, Kind: certs.KindReplica, ID: "n1"}, nil); err != nil {
+		t.Fatal(err)
+	}
+	refused("n2 runs", "the agent of n2 runs")
+
+	ca.Life = time.Second
+	if _, err := certs.CreateNode(l.PKI(), ca, certs.Identity{Group: testGroup, Kind: certs.KindReplica, ID: "n1"}, nil); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(ca.Life)
+	if _, err := certs.LoadNode(l.PKI()); err == nil {
+		t.Fatal("the certificate has not expired")
+	}
+	refused("the own certificate has expired", "the agent of n2 runs")
+
+	other, _ := newAuthority(t)
+	s.Group.Replicas[1].Endpoint = answers(t, other, "n2", certs.KindReplica)
+	refused("the authority is another one", "of an authority that is not known here")
+	s.Group.Replicas[1].Endpoint = answers(t, other, "n9", certs.KindReplica)
+	if err := s.noneAnswers(t.Context(), nil); err != nil {
+		t.Errorf("a stranger answers: %v", err)
+	}
+}
+
+// newAuthority returns the layout of a node with an authority of its own of the group.
+func newAuthority(t *testing.T) (config.Layout, *certs.CA) {
+	t.Helper()
+	l, err := FreshDir(filepath.Join(t.TempDir(), "n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(l.Run) })
+	ca, err := certs.NewCA(testGroup, "orders")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.MkdirAll(l.PKI(), 0o700), ca.Save(l.PKI())); err != nil {
+		t.Fatal(err)
+	}
+	return l, ca
 }
 
 // answers listens as the agent of that member does. Its certificate is of the authority of the node with layout l.

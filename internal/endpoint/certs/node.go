@@ -128,15 +128,21 @@ func saveNode(pkiDir string, chain, caPEM []byte, key *ecdsa.PrivateKey) (*Node,
 }
 
 // LoadNode reads this node's identity from pkiDir and checks that the group's other nodes would accept it.
-func LoadNode(pkiDir string) (*Node, error) {
-	n, err := loadNode(pkiDir)
+func LoadNode(pkiDir string) (*Node, error) { return loaded(pkiDir, time.Now()) }
+
+// LoadAnyTime is LoadNode whatever the time is, for a node that only asks who is there: other nodes do not accept a
+// certificate that has expired, and prove themselves before they see it.
+func LoadAnyTime(pkiDir string) (*Node, error) { return loaded(pkiDir, time.Time{}) }
+
+func loaded(pkiDir string, now time.Time) (*Node, error) {
+	n, err := loadNode(pkiDir, now)
 	if err != nil {
 		return nil, fmt.Errorf("load the node's identity from %s: %w", pkiDir, err)
 	}
 	return n, nil
 }
 
-func loadNode(pkiDir string) (*Node, error) {
+func loadNode(pkiDir string, now time.Time) (*Node, error) {
 	caPEM, err := os.ReadFile(filepath.Join(pkiDir, fileCACert))
 	if err != nil {
 		return nil, err
@@ -149,9 +155,10 @@ func loadNode(pkiDir string) (*Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	return parseNode(chain, keyPEM, caPEM, time.Now())
+	return parseNode(chain, keyPEM, caPEM, now)
 }
 
+// parseNode checks a node's identity at a time; the zero time: at none.
 func parseNode(chain, keyPEM, caPEM []byte, now time.Time) (*Node, error) {
 	all, err := parseAuthorities(caPEM)
 	if err != nil {
@@ -166,14 +173,18 @@ func parseNode(chain, keyPEM, caPEM []byte, now time.Time) (*Node, error) {
 		return nil, fmt.Errorf("the node's certificate expired on %s, while no agent ran here that could renew it. On a replica: coterie member remove %s, then coterie member add-token --role witness; "+
 			"here: remove this node directory and run the command that add-token prints", leaf.NotAfter.Format(time.DateTime), leaf.Subject.CommonName)
 	}
-	if now.Before(leaf.NotBefore) {
+	if !now.IsZero() && now.Before(leaf.NotBefore) {
 		return nil, fmt.Errorf("the node's certificate is valid from %s on, and this machine's clock says %s: set the clock. If it is right, the clock was ahead when a replica signed the certificate: "+
 			"run coterie member replace %s on a replica, and here coterie destroy and what the first command prints",
 			leaf.NotBefore.Format(time.DateTime), now.Format(time.DateTime), leaf.Subject.CommonName)
 	}
 	n := &Node{Pin: KeyPin(leaf)}
 	n.trust.Store(newTrust(all...))
-	if n.Identity, err = n.Verify(leaf, x509.ExtKeyUsageServerAuth); err != nil {
+	check := n.Verify
+	if now.IsZero() {
+		check = n.Issued
+	}
+	if n.Identity, err = check(leaf, x509.ExtKeyUsageServerAuth); err != nil {
 		return nil, err
 	}
 	// Every handshake includes the authority: a joiner that knows only its pin must see it.
@@ -203,7 +214,8 @@ func (n *Node) Verify(leaf *x509.Certificate, usage x509.ExtKeyUsage) (Identity,
 }
 
 // Issued is Verify whatever the time is: it takes a certificate that has expired, or is not valid yet by this host's
-// clock, for what tells who is there. It allows nothing.
+// clock, for what tells who is there. It allows nothing. One that none of the authorities here has signed is an
+// ErrAuthority; if it names a node of the group all the same, that is returned too.
 func (n *Node) Issued(leaf *x509.Certificate, usage x509.ExtKeyUsage) (Identity, error) {
 	return n.trust.Load().issued(leaf, usage)
 }

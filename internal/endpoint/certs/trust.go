@@ -56,11 +56,15 @@ func (t *trust) verify(leaf *x509.Certificate, usage x509.ExtKeyUsage) (Identity
 
 // issued is verify whatever the time is.
 func (t *trust) issued(leaf *x509.Certificate, usage x509.ExtKeyUsage) (Identity, error) {
+	id, err := t.named(leaf)
 	if t.issuer(leaf) == nil || !slices.Contains(leaf.ExtKeyUsage, usage) {
-		return Identity{}, errors.New("the certificate is not of this group: none of its authorities has signed it for that use")
+		return id, ErrAuthority
 	}
-	return t.named(leaf)
+	return id, err
 }
+
+// ErrAuthority means that a certificate is of no authority that is trusted here.
+var ErrAuthority = errors.New("the certificate is not of this group: none of the authorities that are known here has signed it for that use")
 
 // named returns the node that a certificate names, which must be of the group.
 func (t *trust) named(leaf *x509.Certificate) (Identity, error) {

@@ -38,7 +38,7 @@ type Config struct {
 	Endorser   func() etcd.Endorser                                          // signs and verifies the configuration
 	Tell       func(ctx context.Context, step ag.MemberStep) error           // as endorsement.Service.Tell
 	AskClaim   func(context.Context, ag.Replica) (recovery.Claim, error)     // asks a member for its Claim
-	Answers    func(context.Context, ag.Replica) error                       // nil: a former member proves that it is at its address
+	Answers    func(context.Context, ag.Replica) error                       // nil: a former member is at its address, or may be
 
 	Snapshot func() *agent.Snapshot      // nil before the agent's first read of the record
 	View     func() *ag.View             // nil before the agent's first turn
