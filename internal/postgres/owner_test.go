@@ -178,13 +178,25 @@ func TestNameOfTheAgent(t *testing.T) {
 // it for 5 s each. The agent is answered meanwhile: a server that did not answer it would be failed over.
 func TestQueueBeforeTheAgentsDatabase(t *testing.T) {
 	p := newPrimary(t, false)
+	defer queueBefore(t, p, "template1")()
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
+	defer cancel()
+	if err := p.Answer(ctx); err != nil {
+		t.Errorf("the server is taken for ill: %v", err)
+	}
+	if err := p.Commit(ctx); err != nil {
+		t.Errorf("a commit: %v", err)
+	}
+}
+
+// queueBefore has the owner of the database postgres try to drop it, in sessions of another one, until end.
+func queueBefore(t *testing.T, p *server, from string) (end func()) {
+	t.Helper()
 	p.sql("CREATE ROLE owner; ALTER DATABASE postgres OWNER TO owner")
-	stop, end := context.WithCancel(t.Context())
+	stop, cancel := context.WithCancel(t.Context())
 	var queue sync.WaitGroup
-	defer queue.Wait()
-	defer end()
 	for range 4 {
-		conn := agentsIn(t, p, "template1")
+		conn := agentsIn(t, p, from)
 		if _, err := conn.Exec(t.Context(), "SET ROLE owner"); err != nil {
 			t.Fatal(err)
 		}
@@ -205,13 +217,45 @@ func TestQueueBeforeTheAgentsDatabase(t *testing.T) {
 			return errors.New("it is not there yet")
 		})
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
-	defer cancel()
-	if err := p.Answer(ctx); err != nil {
-		t.Errorf("the server is taken for ill: %v", err)
+	return func() {
+		cancel()
+		queue.Wait()
 	}
-	if err := p.Commit(ctx); err != nil {
-		t.Errorf("a commit: %v", err)
+}
+
+// TestProbeBesideANewDatabase holds that a commit by which the agent proves a setting, and which waits for secondaries
+// that do not confirm it, does not keep anybody from making a database, also where its session is in template1.
+func TestProbeBesideANewDatabase(t *testing.T) {
+	p := newPrimary(t, false)
+	for _, sql := range []string{"CREATE DATABASE sound", "ALTER SYSTEM SET synchronous_standby_names = 'nobody'", "SELECT pg_reload_conf()"} {
+		p.sql(sql)
+	}
+	maker := agentsIn(t, p, "sound")
+	defer session.Close(maker)
+	defer queueBefore(t, p, "sound")()
+	done, pid, err := p.ProbeCommit(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.waitFor("the probe to wait", func(ctx context.Context) error {
+		if !p.WaitingInSyncRep(ctx, pid) {
+			return errors.New("it does not yet")
+		}
+		return nil
+	})
+	var in string
+	if err := maker.QueryRow(t.Context(), "SELECT datname FROM pg_stat_activity WHERE pid = $1", pid).Scan(&in); err != nil || in != "template1" {
+		t.Fatalf("the test is of a probe in template1: %s, %v", in, err)
+	}
+	if _, err := maker.Exec(t.Context(), "CREATE DATABASE another"); err != nil {
+		t.Errorf("beside the probe: %v", err)
+	}
+	select {
+	case err = <-done:
+	default:
+	}
+	if err == nil {
+		t.Error("the probe goes on, or its commit is said to be confirmed")
 	}
 }
 

@@ -104,9 +104,14 @@ func (i *Instance) loadTime(ctx context.Context) (t time.Time, err error) {
 	return t, err
 }
 
+// probeInTemplate is how long a probe may wait in template1, where nobody can make a database meanwhile. The agent
+// looks for less than that whether the probe waits, and then begins another one.
+const probeInTemplate = 3 * time.Second
+
 // ProbeCommit starts a tiny commit that waits for the synchronous secondaries, in a session of its own with that pid.
-// The channel receives its outcome once: nil if they confirmed the commit. The session ends with ctx. A commit whose
-// wait was cut short is an error, whatever the server reported to the client.
+// The channel receives its outcome once: nil if they confirmed the commit. The session ends with ctx, or soon where it
+// would be in the way of others. A commit whose wait was cut short is an error, whatever the server reported to the
+// client.
 func (i *Instance) ProbeCommit(ctx context.Context) (done <-chan error, pid int, err error) {
 	var cancelled error // written and read by the session's own goroutine only, once connected
 	var begun atomic.Pointer[pgconn.PgConn]
@@ -122,8 +127,13 @@ func (i *Instance) ProbeCommit(ctx context.Context) (done <-chan error, pid int,
 		return nil, 0, fmt.Errorf("probe commit: %w", err)
 	}
 	begun.Store(conn.PgConn())
+	end := func() {}
+	if session.InTemplate(conn) {
+		ctx, end = context.WithTimeout(ctx, probeInTemplate)
+	}
 	result := make(chan error, 1)
 	go func() {
+		defer end()
 		defer session.Close(conn)
 		_, err := conn.PgConn().Exec(ctx, "SELECT pg_logical_emit_message(true, 'coterie', 'probe')").ReadAll()
 		if err == nil {

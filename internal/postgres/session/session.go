@@ -207,6 +207,10 @@ func (v Server) Brief(ctx context.Context, change func(*pgx.ConnConfig)) (*pgx.C
 	return nil, last
 }
 
+// InTemplate reports whether a session of Brief is in template1. PostgreSQL waits 5 s for the end of such a session,
+// then refuses to make a database.
+func InTemplate(conn *pgx.Conn) bool { return conn.Config().Database == other }
+
 // Close closes a connection and waits for the server a second at most.
 func Close(conn *pgx.Conn) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
