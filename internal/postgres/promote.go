@@ -125,7 +125,8 @@ const catchUpStill = time.Second
 func (i *Instance) CatchUp(ctx context.Context, end ag.Position, tli ag.Timeline) error {
 	marked := tli <= end.Timeline+1
 	var last ag.LSN
-	for still := time.Now(); ; {
+	began := time.Now()
+	for still := began; ; {
 		r, err := i.replay(ctx)
 		switch {
 		case err != nil:
@@ -143,10 +144,16 @@ func (i *Instance) CatchUp(ctx context.Context, end ag.Position, tli ag.Timeline
 		if r.waits && (r.at >= end.LSN || time.Since(still) >= catchUpStill) {
 			return nil
 		}
-		if err := retry.Sleep(ctx, pollInterval); err != nil {
+		if err := retry.Sleep(ctx, catchUpPause(time.Since(began))); err != nil {
 			return fmt.Errorf("replayed up to %s of %s: %w", r.at, end, err)
 		}
 	}
+}
+
+// catchUpPause returns the pause between two looks of CatchUp, which grows with the time that it has waited. So a long
+// replay is not disturbed, and the wait is a twentieth longer at most.
+func catchUpPause(waited time.Duration) time.Duration {
+	return min(max(pollInterval, waited/20), time.Second)
 }
 
 // replaying is where the replay of a server is.

@@ -77,6 +77,21 @@ func TestSlowReplay(t *testing.T) {
 	}
 }
 
+// TestCatchUpLooksSeldom holds that a replay of hours is looked at a few thousand times, and that its end is seen soon
+// after it all the same.
+func TestCatchUpLooksSeldom(t *testing.T) {
+	looks := 0
+	for since := time.Duration(0); since < 3*time.Hour; since += catchUpPause(since) {
+		if pause := catchUpPause(since); pause < pollInterval || pause > max(pollInterval, since/10) || pause > time.Second {
+			t.Fatalf("after %v the pause is %v", since, pause)
+		}
+		looks++
+	}
+	if looks > 12_000 {
+		t.Errorf("%d looks in three hours", looks)
+	}
+}
+
 // holdUp has a reader of the secondary hold up its replay.
 func holdUp(t *testing.T, p, s *server, reader *pgx.Conn) {
 	t.Helper()
