@@ -285,6 +285,9 @@ func (s Status) Restarted(ago time.Duration) bool { return s.Uptime > 0 && s.Upt
 // Witness reports whether the answering node is a witness, which has no PostgreSQL.
 func (s Status) Witness() bool { return s.self().Mode == ag.ConfigurationOnly }
 
+// RoleWitness is the role of a witness in a Status: it looks for no primary, and never is one.
+const RoleWitness ag.Role = "WITNESS"
+
 // Replica is one member in a Status.
 type Replica struct {
 	Name         ag.ReplicaID        `json:"name"`

@@ -116,6 +116,14 @@ func (f Facts) role(r ag.Replica) ag.Role {
 	return n.Role
 }
 
+// roleWord returns the role of a node, or that it is a witness, which has none.
+func (f Facts) roleWord(r ag.Replica) string {
+	if !r.HasData() {
+		return "WITNESS"
+	}
+	return string(f.role(r))
+}
+
 // syncState returns the state of a copy. The primary is always SYNCHRONIZED. Nothing is while the leader answers and is
 // no primary, even where its server still sends what it has.
 func (f Facts) syncState(r ag.Replica) ag.SyncState {

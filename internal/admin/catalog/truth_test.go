@@ -92,8 +92,10 @@ var truths = map[string]struct {
 	"two names that differ in case": {func(f *Facts) {
 		changeNode(f, "a", func(n *Node) { n.Databases = []Database{{5, "Shop"}, {6, "shop"}} })
 	}, "SELECT DB_ID('shop'), DB_ID('Shop'), DB_ID('SHOP'), sys.fn_hadr_is_primary_replica('SHOP')", "6|5|NULL|NULL"},
-	"the server of this node is down": {isDown, "SELECT DATABASEPROPERTYEX('shop', 'Status'), DATABASEPROPERTYEX('none', 'Status')", "OFFLINE|NULL"},
-	"a witness has no databases":      {func(f *Facts) { f.Self = "w" }, "SELECT DATABASEPROPERTYEX('shop', 'Status'), DB_ID('shop')", "NULL|16384"},
+	"the server of this node is down":       {isDown, "SELECT DATABASEPROPERTYEX('shop', 'Status'), DATABASEPROPERTYEX('none', 'Status')", "OFFLINE|NULL"},
+	"a witness is one":                      {func(f *Facts) { isDead(f, "c") }, "SELECT name, role, connected FROM coterie.replicas", "a|PRIMARY|t\nb|SECONDARY|t\nc|RESOLVING|f\nw|WITNESS|t"},
+	"a witness that does not answer is one": {func(f *Facts) { isDead(f, "w") }, "SELECT role, connected FROM coterie.replicas WHERE name = 'w'", "WITNESS|f"},
+	"a witness has no databases":            {func(f *Facts) { f.Self = "w" }, "SELECT DATABASEPROPERTYEX('shop', 'Status'), DB_ID('shop')", "NULL|16384"},
 	"no backups on a fenced primary": {
 		func(f *Facts) { isFenced(f); f.Group.Options.BackupPreference = ag.BackupPrimary },
 		"SELECT sys.fn_hadr_backup_is_preferred_replica('shop')", "0",

@@ -327,7 +327,7 @@ func ownReplicas(f Facts) [][]any {
 			join = "JOINED"
 		}
 		row := []any{
-			string(r.ID), string(f.role(r)), nil, f.replicaHealth(r).code().desc, string(r.AvailabilityMode), string(r.FailoverMode), join, bit(n.Connected),
+			string(r.ID), f.roleWord(r), nil, f.replicaHealth(r).code().desc, string(r.AvailabilityMode), string(r.FailoverMode), join, bit(n.Connected),
 			bit(r.Suspended), orNull(string(r.SuspendedBy)), bit(f.Group.Votes(r)), nil, nil, nil, bit(f.failoverReady(r)), orNull(n.Progress),
 			orNull(n.Because), nil, nil, nil, r.Endpoint, orNull(r.Listener), orNull(r.ReadOnly), orNull(r.HTTP), nil, orNull(n.Console),
 		}

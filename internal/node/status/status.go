@@ -144,14 +144,17 @@ func (s *Service) replica(v ag.View, snap *agent.Snapshot, r ag.Replica, head ag
 		out.Local = s.process()
 	} else if !slices.Contains(v.Reach, r.ID) {
 		out.Role, out.Connected, out.Server, out.Busy, out.Progress, out.Because = ag.RoleResolving, "DISCONNECTED", "", "", "", "does not answer"
+	}
+	if !r.HasData() {
+		out.Role = api.RoleWitness
+		return out
+	}
+	if out.Connected != "CONNECTED" {
 		return out
 	}
 	// It reported that before it hung or died.
 	if out.Role == "" || out.Role == ag.RolePrimary && (r.ID != v.Record.Epoch.Leader || !mine && st.Epoch != v.Record.Epoch.Epoch) {
 		out.Role = ag.RoleResolving
-	}
-	if !r.HasData() {
-		return out
 	}
 	out.Sync = syncState(v, st, out)
 	if head.LSN != 0 && out.Position.LSN != 0 {

@@ -266,6 +266,20 @@ func TestRemovedWhileDown(t *testing.T) {
 	}
 }
 
+// TestRoleOfAWitness holds that a witness is told as one, whether it answers or not: it looks for no primary.
+func TestRoleOfAWitness(t *testing.T) {
+	t.Parallel()
+	for self, reach := range map[ag.ReplicaID][]ag.ReplicaID{"a": {"b", "w"}, "b": {"a"}} {
+		b := newBed(t)
+		b.agent.view.Self, b.agent.view.Reach = self, reach
+		for _, r := range b.Status().Replicas {
+			if (r.Role == api.RoleWitness) != (r.Name == "w") {
+				t.Errorf("%s reaches %v: %s is %s", self, reach, r.Name, r.Role)
+			}
+		}
+	}
+}
+
 // TestOperationWithoutWhoCarriesItOut holds that no failover is told to be under way which nobody carries out.
 func TestOperationWithoutWhoCarriesItOut(t *testing.T) {
 	t.Parallel()
