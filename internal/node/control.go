@@ -170,7 +170,7 @@ func (n *node) serveStatements(gate rpc.Gate) {
 	rpc.Handle(gate, rpc.RestartPrimary, func(ctx context.Context, _ certs.Identity, r api.RestartRequest) (none rpc.Nothing, err error) {
 		return none, n.operate.RestartPrimary(ctx, r)
 	})
-	rpc.Handle(gate, rpc.CheckParameters, func(ctx context.Context, _ certs.Identity, values map[string]string) ([]string, error) {
-		return n.operate.CheckParameters(ctx, values)
+	rpc.Handle(gate, rpc.CheckParameters, func(ctx context.Context, _ certs.Identity, change map[string]*string) ([]string, error) {
+		return n.operate.CheckParameters(ctx, change)
 	})
 }

@@ -436,3 +436,9 @@ func (i *Instance) CheckParameter(ctx context.Context, name, value string) (rest
 	}
 	return p.NeedsRestart(ctx, name)
 }
+
+// CheckRoom returns an error if a change of settings would leave the server too little room for sessions. A setting
+// without a value is taken back.
+func (i *Instance) CheckRoom(ctx context.Context, change map[string]*string) error {
+	return i.Parameters().CheckRoom(ctx, change)
+}

@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"errors"
 	"maps"
 	"slices"
 	"strings"
@@ -34,7 +35,6 @@ func TestParametersOfAServer(t *testing.T) {
 		{"shared_buffers", "100TB", fail.Usage, "shared_buffers"},
 		{"shared_buffers", "7TB", fail.Refused, "of memory"},
 		{"max_connections", "50", "", ""},
-		{"max_connections", "10", fail.Refused, "max_connections = 10 leaves too little room: 3 are reserved"},
 		{"max_prepared_transactions", "0", "", ""},
 		{"shared_preload_libraries", "nosuchlibrary", fail.Refused, "not installed on this host"},
 	} {
@@ -96,4 +96,52 @@ func TestParametersOfAServer(t *testing.T) {
 			t.Errorf("after a restart %s is %q, %v", name, got, err)
 		}
 	}
+}
+
+// TestRoomForSessions holds that a server keeps room for sessions beside those that are reserved, whichever of the
+// settings changes, alone or with others, and is taken back. The values in the files count, not those in force.
+func TestRoomForSessions(t *testing.T) {
+	s := newPrimary(t, false)
+	p := s.Parameters()
+	const most, superuser = "max_connections", "superuser_reserved_connections"
+	for _, tt := range []struct{ before, change, says, hint string }{
+		{"", most + "=10", "max_connections = 10 leaves too little room: 3 are reserved by superuser_reserved_connections = 3", "choose max_connections = 23 or more"},
+		{"", most + "=23", "", ""},
+		{"", superuser + "=100", "PostgreSQL would not start: max_connections = 100 must be more than the 100 that are reserved by superuser_reserved_connections = 100", "choose max_connections = 120 or more, or reserve 80 or less"},
+		{"", superuser + "=81", "max_connections = 100 leaves too little room: 81 are reserved", "or reserve 80 or less"},
+		{"", superuser + "=80", "", ""},
+		{"", superuser + "=100 " + most + "=120", "", ""},
+		{"", superuser + "=30 " + most + "=40", "max_connections = 40 leaves too little room: 30 are reserved", "choose max_connections = 50 or more"},
+		{superuser + "=60", most + "=70", "max_connections = 70 leaves too little room: 60 are reserved", "choose max_connections = 80 or more"},
+		{superuser + "=200 " + most + "=300", most, "PostgreSQL would not start: max_connections = 100 must be more than the 200", "choose max_connections = 220 or more"},
+		{superuser + "=200 " + most + "=300", most + " " + superuser, "", ""},
+		{most + "=15", superuser + "=2", "", ""}, // there is more room than before
+		{"", "work_mem=1MB", "", ""},
+	} {
+		ours := []string{most, superuser}
+		if _, err := p.Apply(t.Context(), pairs(tt.before), ours); err != nil {
+			t.Fatal(err)
+		}
+		change := map[string]*string{}
+		for _, word := range strings.Fields(tt.change) {
+			name, value, given := strings.Cut(word, "=")
+			if change[name] = nil; given {
+				change[name] = &value
+			}
+		}
+		err := p.CheckRoom(t.Context(), change)
+		var bad fail.Error
+		if tt.says == "" && err != nil || tt.says != "" && (!errors.As(err, &bad) || bad.Kind != fail.Refused || !strings.Contains(err.Error(), tt.says) || !strings.Contains(bad.Hint, tt.hint)) {
+			t.Errorf("%s after %s: %v", tt.change, tt.before, err)
+		}
+	}
+}
+
+func pairs(text string) map[string]string {
+	out := map[string]string{}
+	for _, word := range strings.Fields(text) {
+		name, value, _ := strings.Cut(word, "=")
+		out[name] = value
+	}
+	return out
 }

@@ -347,6 +347,13 @@ func (s *fakeServer) CheckParameter(_ context.Context, name, value string) (bool
 	return name == "max_connections", s.refuses[name]
 }
 
+func (s *fakeServer) CheckRoom(_ context.Context, change map[string]*string) error {
+	if v, given := change["max_connections"]; given && v == nil {
+		return s.refuses["no max_connections"]
+	}
+	return nil
+}
+
 func (s *fakeServer) Checkpoint(context.Context) error { s.checkpoints++; return nil }
 
 func (s *fakeServer) CreateDatabase(_ context.Context, name string) (bool, error) {

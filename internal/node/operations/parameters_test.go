@@ -78,7 +78,13 @@ func TestParametersAreJudgedFirst(t *testing.T) {
 			b.server.refuses = tt.here
 			if tt.there != nil {
 				b.calls["check-settings"] = func(_ context.Context, to ag.ReplicaID, in any) (any, error) {
-					return tt.there(to, in.(map[string]string))
+					values := map[string]string{}
+					for name, value := range in.(map[string]*string) {
+						if value != nil {
+							values[name] = *value
+						}
+					}
+					return tt.there(to, values)
 				}
 			}
 			was := b.store.rev
@@ -96,10 +102,27 @@ func TestParametersAreJudgedFirst(t *testing.T) {
 	}
 }
 
+// TestTakingBackASettingIsJudged holds that the replicas judge what remains for sessions where a setting is taken back.
+func TestTakingBackASettingIsJudged(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	b.calls["check-settings"] = func(context.Context, ag.ReplicaID, any) (any, error) { return []string(nil), nil }
+	if _, _, err := b.run(t, alter+"SET PARAMETER max_connections = 300, work_mem = '1MB' WITH NOWAIT"); err != nil {
+		t.Fatal(err)
+	}
+	b.server.refuses = map[string]error{"no max_connections": fail.Refusedf("too little room")}
+	if _, _, err := b.run(t, alter+"RESET PARAMETER max_connections WITH NOWAIT"); fail.KindOf(err) != fail.Refused || !strings.Contains(err.Error(), "too little room") {
+		t.Errorf("%v", err)
+	}
+	if _, _, err := b.run(t, alter+"RESET PARAMETER work_mem WITH NOWAIT"); err != nil {
+		t.Errorf("another setting: %v", err)
+	}
+}
+
 func TestAWitnessJudgesNoParameters(t *testing.T) {
 	b := newBed(t)
 	b.Server = nil
-	if _, err := b.CheckParameters(t.Context(), map[string]string{"work_mem": "1MB"}); fail.KindOf(err) != fail.Refused {
+	if _, err := b.CheckParameters(t.Context(), map[string]*string{"work_mem": new(string)}); fail.KindOf(err) != fail.Refused {
 		t.Error(err)
 	}
 }

@@ -80,6 +80,7 @@ type PKI interface {
 type Server interface {
 	CreateDatabase(ctx context.Context, name string) (made bool, err error)
 	CheckParameter(ctx context.Context, name, value string) (restart bool, err error)
+	CheckRoom(ctx context.Context, change map[string]*string) error
 	Checkpoint(ctx context.Context) error
 }
 

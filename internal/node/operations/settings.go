@@ -101,19 +101,19 @@ const checkTime = 20 * time.Second
 func (e Executor) checkParameters(ctx context.Context, old, next ag.Group) (notices []console.Notice, err error) {
 	ctx, cancel := context.WithTimeout(ctx, checkTime)
 	defer cancel()
-	asked := map[ag.ReplicaID]map[string]string{}
+	asked := map[ag.ReplicaID]map[string]*string{}
 	var replicas []ag.Replica
 	for _, r := range next.Replicas {
-		if values := newValues(old.ParametersOf(r.ID), next.ParametersOf(r.ID)); len(values) > 0 && r.HasData() {
-			asked[r.ID] = values
+		if change := changeOf(old.ParametersOf(r.ID), next.ParametersOf(r.ID)); len(change) > 0 && r.HasData() {
+			asked[r.ID] = change
 			replicas = append(replicas, r)
 		}
 	}
 	if len(replicas) == 0 {
 		return nil, nil
 	}
-	for _, values := range asked {
-		if err := relaxes(next, values); err != nil {
+	for _, change := range asked {
+		if err := relaxes(next, change); err != nil {
 			return nil, err
 		}
 	}
@@ -168,21 +168,35 @@ func isSilence(err error) bool {
 // limits are the settings of which a standby must not have less than its primary.
 var limits = []string{"max_connections", "max_locks_per_transaction", "max_prepared_transactions", "max_wal_senders", "max_worker_processes"}
 
-// newValues returns the values of next that are not in old.
-func newValues(old, next map[string]string) map[string]string {
-	out := map[string]string{}
+// sessions are the settings by which a server has room for sessions.
+var sessions = []string{"max_connections", "superuser_reserved_connections", "reserved_connections"}
+
+// changeOf returns the values of next that are not in old. Of the settings by which a server has room for sessions it
+// has those that are taken back, too, without a value: what else is configured may be too little.
+func changeOf(old, next map[string]string) map[string]*string {
+	out := map[string]*string{}
 	for name, value := range next {
 		if before, had := old[name]; !had || before != value {
-			out[name] = value
+			out[name] = &value
+		}
+	}
+	for _, name := range sessions {
+		_, had := old[name]
+		if _, has := next[name]; had && !has {
+			out[name] = nil
 		}
 	}
 	return out
 }
 
 // relaxes refuses a default of synchronous_commit with which commits are acknowledged before a secondary has them.
-func relaxes(g ag.Group, values map[string]string) error {
-	value, given := values["synchronous_commit"]
-	if !given || g.Options.AllowRelaxedCommit || slices.Contains([]string{"on", "remote_apply", "true", "yes", "1"}, strings.ToLower(value)) {
+func relaxes(g ag.Group, change map[string]*string) error {
+	given := change["synchronous_commit"]
+	if given == nil {
+		return nil
+	}
+	value := *given
+	if g.Options.AllowRelaxedCommit || slices.Contains([]string{"on", "remote_apply", "true", "yes", "1"}, strings.ToLower(value)) {
 		return nil
 	}
 	return fail.Error{
@@ -193,12 +207,18 @@ func relaxes(g ag.Group, values map[string]string) error {
 
 // CheckParameters returns an error if this node's server could not have one of the settings, and the names of those
 // that take effect only at its next start.
-func (s *Service) CheckParameters(ctx context.Context, values map[string]string) (restart []string, err error) {
+func (s *Service) CheckParameters(ctx context.Context, change map[string]*string) (restart []string, err error) {
 	if s.Server == nil {
 		return nil, fail.Refusedf("a witness has no PostgreSQL")
 	}
-	if len(values) > 1000 {
-		return nil, fail.Usagef("%d settings at once", len(values))
+	if len(change) > 1000 {
+		return nil, fail.Usagef("%d settings at once", len(change))
+	}
+	values := map[string]string{}
+	for name, value := range change {
+		if value != nil {
+			values[name] = *value
+		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(values)) {
 		later, err := s.Server.CheckParameter(ctx, name, values[name])
@@ -208,6 +228,9 @@ func (s *Service) CheckParameters(ctx context.Context, values map[string]string)
 		if later {
 			restart = append(restart, name)
 		}
+	}
+	if err := s.Server.CheckRoom(ctx, change); err != nil {
+		return nil, err
 	}
 	return restart, s.Vouch(values)
 }

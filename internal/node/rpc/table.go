@@ -63,7 +63,7 @@ var (
 	CreateDatabase = Method[string, bool]{"database", replicas}
 	// CheckParameters asks a replica whether its server could have these settings, by name; the answer is the names
 	// that take effect only at its next start.
-	CheckParameters = Method[map[string]string, []string]{"check-settings", replicas}
+	CheckParameters = Method[map[string]*string, []string]{"check-settings", replicas}
 	// RestartServer asks a secondary to restart its PostgreSQL server.
 	RestartServer = Method[Nothing, Nothing]{"restart-server", replicas}
 	// RestartPrimary asks the primary to restart its PostgreSQL server in place.

@@ -40,9 +40,6 @@ func (s Server) Check(ctx context.Context, name, value string) error {
 	if name == "shared_buffers" {
 		return fitsMemory(out)
 	}
-	if name == "max_connections" {
-		return s.roomForSessions(ctx, out)
-	}
 	return nil
 }
 

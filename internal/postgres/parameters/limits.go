@@ -3,6 +3,7 @@ package parameters
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -74,21 +75,76 @@ func (s Server) limits(ctx context.Context) ([]Limit, error) {
 // for clients.
 const agentSessions = 20
 
-// roomForSessions returns an error if a max_connections would leave no room beside the reserved sessions, with which a
-// server does not start, or too little. A server that does not answer is not asked again: a value must be mendable
+// sessions are the settings by which a server has room for clients: it does not start unless the first is more than the
+// others together, of which the last is there from PostgreSQL 16 on. From 12 on max_wal_senders does not count.
+var sessions = []string{"max_connections", "superuser_reserved_connections", "reserved_connections"}
+
+// sessionsQuery returns each of sessions as the server's next start would read it, with and without the group's value.
+var sessionsQuery = func() string {
+	last := func(files string) string {
+		return "coalesce((SELECT f.setting FROM pg_catalog.pg_file_settings f WHERE lower(f.name) = s.name" + files + " ORDER BY f.seqno DESC LIMIT 1), s.boot_val)"
+	}
+	var names []string
+	for _, name := range sessions {
+		names = append(names, settings.QuoteLiteral(name))
+	}
+	return "SELECT coalesce(json_agg(json_build_array(s.name, " + last("") + ", " + last(" AND f.sourcefile NOT LIKE '%/postgresql.auto.conf'") + ")), '[]')::text FROM pg_catalog.pg_settings s WHERE s.name IN (" + strings.Join(names, ", ") + ")"
+}()
+
+// CheckRoom returns an error if a change of settings would leave the server no room for sessions, or too little. A
+// setting without a value is taken back. A server that does not answer is not asked again: a value must be mendable
 // while it does not start.
-func (s Server) roomForSessions(ctx context.Context, value string) error {
-	text, err := s.Text(ctx, "SELECT sum(setting::int)::text FROM pg_settings WHERE name IN ('superuser_reserved_connections', 'reserved_connections')")
+func (s Server) CheckRoom(ctx context.Context, change map[string]*string) error {
+	if !slices.ContainsFunc(sessions, func(name string) bool { _, is := change[name]; return is }) {
+		return nil
+	}
+	text, err := s.Text(ctx, sessionsQuery)
 	if err != nil {
 		return nil //nolint:nilerr // see above
 	}
-	reserved, err := strconv.Atoi(text)
-	want, bad := strconv.Atoi(value)
-	if err != nil || bad != nil || want >= reserved+agentSessions {
-		return nil //nolint:nilerr // PostgreSQL has judged it
+	var rows [][3]string
+	if err := json.Unmarshal([]byte(text), &rows); err != nil {
+		return fmt.Errorf("the room for sessions of the server: %w", err)
 	}
-	return fail.Error{
-		Kind: fail.Refused, Hint: fmt.Sprintf("choose %d or more", reserved+agentSessions),
-		Err: fmt.Errorf("max_connections = %d leaves too little room: %d are reserved, and the agent has sessions of its own", want, reserved),
+	now, next := map[string]int{}, map[string]int{}
+	for _, r := range rows {
+		name, will := r[0], r[1]
+		if value, changes := change[name]; changes && value == nil {
+			will = r[2]
+		} else if changes {
+			if will, err = s.judged(ctx, name, *value); err != nil {
+				return err
+			}
+		}
+		is, err1 := strconv.Atoi(strings.TrimSpace(r[1]))
+		n, err2 := strconv.Atoi(strings.TrimSpace(will))
+		if err1 != nil || err2 != nil {
+			return nil //nolint:nilerr // a file has it in another way: PostgreSQL has judged it
+		}
+		now[name], next[name] = is, n
 	}
+	return roomFor(now, next)
+}
+
+// roomFor returns an error if a server with the values of next has too little room for sessions, and not more than with
+// those of now.
+func roomFor(now, next map[string]int) error {
+	left := func(of map[string]int) int { return of[sessions[0]] - of[sessions[1]] - of[sessions[2]] }
+	room, most := left(next), next[sessions[0]]
+	if room >= agentSessions || room > max(left(now), 0) {
+		return nil
+	}
+	sum := fmt.Sprintf("%s = %d", sessions[1], next[sessions[1]])
+	if n, has := next[sessions[2]]; has {
+		sum += fmt.Sprintf(" and %s = %d", sessions[2], n)
+	}
+	why := fmt.Sprintf("max_connections = %d leaves too little room: %d are reserved by %s, which leaves %d, and the agent has sessions of its own", most, most-room, sum, room)
+	if room <= 0 {
+		why = fmt.Sprintf("PostgreSQL would not start: max_connections = %d must be more than the %d that are reserved by %s", most, most-room, sum)
+	}
+	hint := fmt.Sprintf("choose max_connections = %d or more", most-room+agentSessions)
+	if most > agentSessions {
+		hint += fmt.Sprintf(", or reserve %d or less", most-agentSessions)
+	}
+	return fail.Error{Kind: fail.Refused, Hint: hint, Err: errors.New(why)}
 }
