@@ -1,6 +1,7 @@
 package hooks
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -170,6 +171,32 @@ func TestACommandGetsTheEvent(t *testing.T) {
 		}
 		if time.Now().After(end) {
 			t.Fatal("what it started goes on")
+		}
+	}
+}
+
+// TestACommandThatIsNotStarted holds that the log blames the first line of a command only where that is to blame.
+func TestACommandThatIsNotStarted(t *testing.T) {
+	const itself = "it was started and ended so itself"
+	for name, tt := range map[string]struct{ text, says, not string }{
+		"no such interpreter":     {"#!/no/such/program -x\necho\n", `the program "/no/such/program" of its first line cannot be started: no such file`, itself},
+		"of another system":       {"#!/bin/sh\r\necho\r\n", `the program "/bin/sh\r" of its first line`, itself},
+		"interpreter no program":  {"#!/etc/passwd\n", `the program "/etc/passwd" of its first line cannot be started: permission denied`, itself},
+		"env finds nothing":       {"#!/usr/bin/env nosuchprogram\n", itself, "first line"},
+		"a script finds nothing":  {"#!/bin/sh\nnosuchprogram\n", "exit status 127: " + itself, "first line"},
+		"a script ends so":        {"#!/bin/sh\nexit 126\n", "exit status 126: " + itself, "first line"},
+		"a script without a word": {"nosuchprogram\n", "is a script in which a program was not found", "first line"},
+		"another exit code":       {"#!/bin/sh\nexit 3\n", "exit status 3", "126"},
+	} {
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, "x"), []byte(tt.text), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		var log bytes.Buffer
+		New(dir, os.Getuid(), quiet, slog.New(slog.NewJSONHandler(&log, nil))).tell(t.Context(), events.Event{})
+		var line struct{ Err string }
+		if err := json.Unmarshal(log.Bytes(), &line); err != nil || !strings.Contains(line.Err, tt.says) || strings.Contains(line.Err, tt.not) {
+			t.Errorf("%s: %v %s", name, err, line.Err)
 		}
 	}
 }

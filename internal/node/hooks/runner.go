@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -15,6 +16,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/coteriedb/coterie/internal/lib/retry"
 	"github.com/coteriedb/coterie/internal/node/events"
@@ -34,6 +37,9 @@ const (
 // executes the file: while a new process does that, the Go runtime cannot stop the other goroutines of this one, so
 // that a file system which hangs would have the whole agent hang at the next collection of garbage.
 const start = `cd "$1" && unset PWD OLDPWD SHLVL && exec "$0"`
+
+// searched is where commands find programs.
+const searched = "/usr/local/bin:/usr/bin:/bin"
 
 // Runner runs the commands. Make it with New.
 type Runner struct {
@@ -153,7 +159,7 @@ func (r *Runner) execute(ctx context.Context, name string, e events.Event, input
 	}
 	c := exec.CommandContext(ctx, "/bin/sh", "-c", start, filepath.Join(r.dir, name), r.dir)
 	c.WaitDelay = pipeTime
-	c.Env = []string{"PATH=/usr/local/bin:/usr/bin:/bin", "LANG=C.UTF-8", "COTERIE_GROUP=" + plain(e.Group), "COTERIE_MEMBER=" + plain(e.Node), "COTERIE_EVENT=" + plain(e.Kind)}
+	c.Env = []string{"PATH=" + searched, "LANG=C.UTF-8", "COTERIE_GROUP=" + plain(e.Group), "COTERIE_MEMBER=" + plain(e.Node), "COTERIE_EVENT=" + plain(e.Kind)}
 	c.Stdin = bytes.NewReader(input)
 	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	c.Cancel = func() error { return syscall.Kill(-c.Process.Pid, syscall.SIGKILL) }
@@ -169,9 +175,37 @@ func (r *Runner) execute(ctx context.Context, name string, e events.Event, input
 	}
 	var exit *exec.ExitError
 	if errors.As(err, &exit) && (exit.ExitCode() == 126 || exit.ExitCode() == 127) {
-		return fmt.Errorf("%w, as of a program that cannot be started: look at its first line", err)
+		said := make(chan string, 1)
+		go func() { said <- notStarted(filepath.Join(r.dir, name)) }() // ends when the file system does not hang any more
+		select {
+		case why := <-said:
+			return fmt.Errorf("%w: %s", err, why)
+		case <-time.After(stuckTime):
+		}
 	}
 	return err
+}
+
+// notStarted returns why a command ended as one does that cannot be started. The command itself may have ended so: a
+// shell and env do where a program is not found.
+func notStarted(path string) string {
+	f, err := os.Open(path)
+	if err != nil {
+		return "it could not be read afterwards: " + err.Error()
+	}
+	defer func() { _ = f.Close() }()
+	begin := make([]byte, 256) // the kernel reads no more
+	n, _ := io.ReadFull(f, begin)
+	line, _, _ := bytes.Cut(begin[:n], []byte("\n"))
+	script, is := bytes.CutPrefix(line, []byte("#!"))
+	words := strings.FieldsFunc(string(script), func(c rune) bool { return c == ' ' || c == '\t' })
+	if !is || len(words) == 0 {
+		return "it cannot be started here, or is a script in which a program was not found or may not be executed"
+	}
+	if err := unix.Access(words[0], unix.X_OK); err != nil {
+		return fmt.Sprintf("the program %q of its first line cannot be started: %v", words[0], err)
+	}
+	return "it was started and ended so itself, as a shell or env does where a program is not found (127) or may not be executed (126); its PATH is " + searched
 }
 
 // wait waits for the end of a command. One that was killed, and does not end because the kernel waits for a file
