@@ -124,8 +124,24 @@ func BecomeServerUser(dir string) error {
 	if err != nil {
 		return err
 	}
-	argv := append(slices.Clone(os.Args), "--node", abs) // the last --node wins; an absolute path does not depend on the working directory
+	argv := withNode(os.Args, abs) // an absolute path does not depend on the working directory
 	return fmt.Errorf("as user %s: %w", ServerUserName, reexec(exe, argv, env))
+}
+
+// withNode returns a command line that names the node directory once, where it named it in whatever way or not at all.
+func withNode(args []string, dir string) []string {
+	var out, rest []string
+	for i := 0; i < len(args); i++ {
+		switch a := args[i]; {
+		case a == "--":
+			rest, i = args[i:], len(args)
+		case a == "--node":
+			i++
+		case !strings.HasPrefix(a, "--node="):
+			out = append(out, a)
+		}
+	}
+	return append(append(out, "--node", dir), rest...)
 }
 
 // prepareFor gives the node directory and the parent of the run directories to the user. A path that the user cannot

@@ -72,3 +72,19 @@ func TestGiveLooksAtWhatItGives(t *testing.T) {
 		}
 	}
 }
+
+// TestTheNodeIsNamedOnce holds that the command line of an agent names its directory once, which process lists show.
+func TestTheNodeIsNamedOnce(t *testing.T) {
+	for given, want := range map[string]string{
+		"coterie agent":                         "coterie agent --node /n",
+		"coterie agent --node n":                "coterie agent --node /n",
+		"coterie --node=n agent -v":             "coterie agent -v --node /n",
+		"coterie --node a agent --node b":       "coterie agent --node /n",
+		"coterie join --name n1 --node n tok":   "coterie join --name n1 tok --node /n",
+		"coterie join --node n --name n1 -- -x": "coterie join --name n1 --node /n -- -x",
+	} {
+		if got := strings.Join(withNode(strings.Fields(given), "/n"), " "); got != want {
+			t.Errorf("%s: %s", given, got)
+		}
+	}
+}
