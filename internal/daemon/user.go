@@ -3,6 +3,7 @@ package daemon
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/user"
 	"path/filepath"
@@ -161,14 +162,8 @@ func prepareFor(dir string, uid, gid int) error {
 			return err
 		}
 	}
-	for parent := filepath.Dir(abs); ; parent = filepath.Dir(parent) {
-		st, err := os.Stat(parent)
-		if err == nil && !mayEnter(st, uid, gid) {
-			return fail.Refusedf("user %s cannot enter %s, which %s is in: run chmod o+x %s, or choose another --node directory", ServerUserName, parent, abs, parent)
-		}
-		if parent == "/" {
-			break
-		}
+	if err := reachable(abs, uid, gid, "--node"); err != nil {
+		return err
 	}
 	if err := os.MkdirAll(filepath.Dir(abs), 0o755); err != nil { //nolint:gosec // the user must be able to enter it
 		return err
@@ -191,6 +186,19 @@ func prepareFor(dir string, uid, gid int) error {
 	return os.Lchown(run, uid, gid)
 }
 
+// reachable refuses a directory that the user cannot enter. flag is the one that names another.
+func reachable(dir string, uid, gid int, flag string) error {
+	for parent := filepath.Dir(dir); ; parent = filepath.Dir(parent) {
+		st, err := os.Stat(parent)
+		if err == nil && !mayEnter(st, uid, gid) {
+			return fail.Refusedf("user %s cannot enter %s, which %s is in: run chmod o+x %s, or choose another %s directory", ServerUserName, parent, dir, parent, flag)
+		}
+		if parent == "/" {
+			return nil
+		}
+	}
+}
+
 // ownNode refuses the node directory of another user than that one and root: its node could not run any more.
 func ownNode(dir string, uid int) error {
 	st, err := os.Stat(dir)
@@ -208,12 +216,60 @@ func ownNode(dir string, uid int) error {
 	return fail.Refusedf("%s is the node of user %s and is not given to user %s: run this as %[2]s", dir, name, ServerUserName)
 }
 
-// GiveDirectory gives a new, empty directory to the user.
-func GiveDirectory(dir string, u User) error {
-	if err := give(dir, u.UID, u.GID); err != nil {
-		return fmt.Errorf("give %s to user %s: %w", dir, u.Name, err)
+// MakeDirectory makes a directory for the user, with its parents, or gives it an empty one that is there. takeBack puts
+// the disk back as it was, but for directories that are not empty by then. flag is the one that names the directory.
+func MakeDirectory(dir string, u User, flag string) (takeBack func(), err error) {
+	if err := reachable(dir, u.UID, u.GID, flag); err != nil {
+		return nil, err
 	}
-	return nil
+	was, err := os.Stat(dir)
+	if _, there := os.Lstat(dir); err != nil && there == nil { // a link to nothing
+		return nil, err
+	}
+	var made []string // the deepest first
+	for d := dir; errors.Is(err, os.ErrNotExist); _, err = os.Lstat(d) {
+		made = append(made, d)
+		d = filepath.Dir(d)
+	}
+	takeBack = func() {
+		for _, d := range made {
+			_ = os.Remove(d)
+		}
+		if len(made) == 0 {
+			_ = giveBack(dir, was)
+		}
+	}
+	err = errors.Join(err, os.MkdirAll(filepath.Dir(dir), 0o755), os.MkdirAll(dir, 0o700)) //nolint:gosec // the user must be able to enter the parents
+	if err == nil {
+		err = give(dir, u.UID, u.GID)
+	}
+	if err != nil {
+		takeBack()
+		return nil, fmt.Errorf("make %s for user %s: %w", dir, u.Name, err)
+	}
+	return takeBack, nil
+}
+
+// giveBack makes the owner and the mode of an empty directory what they were.
+func giveBack(dir string, was os.FileInfo) error {
+	real, err := filepath.EvalSymlinks(dir)
+	if err != nil {
+		return err
+	}
+	f, err := os.OpenFile(real, os.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NOFOLLOW, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	is, err := f.Stat()
+	if err != nil || !os.SameFile(is, was) {
+		return err
+	}
+	if names, err := f.Readdirnames(1); len(names) > 0 || !errors.Is(err, io.EOF) {
+		return err
+	}
+	own := was.Sys().(*syscall.Stat_t)
+	return errors.Join(f.Chown(int(own.Uid), int(own.Gid)), f.Chmod(was.Mode().Perm()))
 }
 
 // give changes the owner of a directory, and of nothing that has taken its place since it was looked at: what is there

@@ -65,7 +65,7 @@ func (r *Restored) CheckDir() error {
 }
 
 // GiveDir makes the node directory and gives it to the server's user, if this process is root. args are run as that
-// user then, and done is true.
+// user then, and done is true. Where they fail and leave nothing in the directory, the disk is as it was before.
 func (r *Restored) GiveDir(c *cobra.Command, args []string) (done bool, err error) {
 	if os.Getuid() != 0 {
 		return false, nil
@@ -74,13 +74,15 @@ func (r *Restored) GiveDir(c *cobra.Command, args []string) (done bool, err erro
 	if err != nil {
 		return true, err
 	}
-	if err := os.MkdirAll(r.Dir, 0o700); err != nil {
-		return true, fmt.Errorf("make %s: %w", r.Dir, err)
-	}
-	if err := daemon.GiveDirectory(r.Dir, u); err != nil {
+	takeBack, err := daemon.MakeDirectory(r.Dir, u, "--new-group")
+	if err != nil {
 		return true, err
 	}
-	return true, AsServerUser(c.Context(), c.OutOrStdout(), c.ErrOrStderr(), args)
+	if err := AsServerUser(c.Context(), c.OutOrStdout(), c.ErrOrStderr(), args); err != nil {
+		takeBack()
+		return true, err
+	}
+	return true, nil
 }
 
 // Check looks for problems of the new node before anything is restored.
