@@ -155,12 +155,12 @@ func fileOf(in io.Reader, file string) (a ddl.SetHBA, err error) {
 		return a, fail.Usagef("%s has more than %d bytes", nameOf(file), maxFile)
 	}
 	text = bytes.TrimPrefix(text, []byte("\ufeff")) // which editors put before a text
-	rules, err := hba.Parse(strings.NewReader(string(text)))
+	_, err = hba.Parse(strings.NewReader(string(text)))
+	if errors.Is(err, hba.ErrNoRule) {
+		return a, fail.Usagef("%s has no rule, and would let nobody in; coterie hba unset takes the group's rules back", nameOf(file))
+	}
 	if err != nil {
 		return a, fail.Usagef("%s cannot be used; nothing was changed:\n  %s", nameOf(file), strings.ReplaceAll(err.Error(), "\n", "\n  "))
-	}
-	if len(rules) == 0 {
-		return a, fail.Usagef("%s has no rule, and would let nobody in; coterie hba unset takes the group's rules back", nameOf(file))
 	}
 	a = ddl.RulesOf(string(text))
 	var bad *ddl.Error

@@ -51,7 +51,7 @@ func (l PasswordLogin) Judge(role Role, database string, rules []hba.Rule, mockS
 	}
 	proved := verifier.Matches(l.Password)
 	rule, ok := hba.Match(rules, hba.Login{
-		TLS: true, Addr: l.Client.AddrPort().Addr().Unmap().WithZone(""), User: l.User, Database: database, MemberOf: role.MemberOf,
+		TLS: true, Addr: l.Client.AddrPort().Addr().Unmap().WithZone(""), User: l.User, Database: database, MemberOf: role.Memberships(l.User),
 	})
 	switch {
 	case !ok:

@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"net"
 	"os/user"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -35,6 +36,15 @@ type Role struct {
 	MemberOf    []string      // roles of which it is a member, directly or not
 	Rounds      int           // of the verifier that stands in for a missing one; 0 = PostgreSQL's default
 	Age         time.Duration // how old these facts may be: 0 on a primary, Server.Age on a secondary
+}
+
+// Memberships returns the roles of which rules count the role of that name as a member: itself and those that it was
+// granted, or none if it does not exist.
+func (r *Role) Memberships(name string) []string {
+	if !r.Found {
+		return nil
+	}
+	return append(slices.Clip(r.MemberOf), name)
 }
 
 // Kinds of authentication request.

@@ -22,7 +22,7 @@ func TestDigest(t *testing.T) {
 	}
 	seen := map[string]string{}
 	for _, text := range []string{
-		"", "host all all all scram-sha-256", "hostssl all all all scram-sha-256", "host shop all all scram-sha-256", "host \"all\" all all scram-sha-256",
+		"host all all all scram-sha-256", "hostssl all all all scram-sha-256", "host shop all all scram-sha-256", "host \"all\" all all scram-sha-256",
 		"host all shop all scram-sha-256", "host all +shop all scram-sha-256", "host all all 10.0.0.0/8 scram-sha-256", "host all all 10.0.0.0/9 scram-sha-256",
 		"host all all samehost scram-sha-256", "host all all samenet scram-sha-256", "host all all all md5", "hostssl all all all scram-sha-256 clientcert=verify-ca",
 		"hostssl all all all scram-sha-256 clientcert=verify-full", "host all a,b all md5", "host a,b all all md5", "host all /^a all md5",
@@ -40,7 +40,7 @@ func TestDigest(t *testing.T) {
 func TestAdmits(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]bool{
-		"": false, "local all all peer": false, "host all all all reject\nlocal all all peer": false, "host all all all reject\nhost all all ::1/128 md5": true,
+		"local all all peer": false, "host all all all reject\nlocal all all peer": false, "host all all all reject\nhost all all ::1/128 md5": true,
 	} {
 		rules, err := Parse(strings.NewReader(text))
 		if err != nil || Admits(rules) != want {

@@ -59,6 +59,14 @@ func (n Name) role() (string, bool) {
 	return strings.CutPrefix(n.Text, "+")
 }
 
+// file returns the file that @file means.
+func (n Name) file() (string, bool) {
+	if n.Quoted || len(n.Text) < 2 {
+		return "", false
+	}
+	return strings.CutPrefix(n.Text, "@")
+}
+
 // is reports whether the name matches a database or user.
 func (n Name) is(text string) bool {
 	if n.Match != nil {
@@ -79,6 +87,16 @@ type Rule struct {
 	SameNet    bool         // an address in a network of this machine
 	Method     Method
 	ClientCert string // "", "verify-ca" or "verify-full": demanded in addition to the method
+}
+
+// Pattern returns the first name of the rule that is a regular expression; "" if there is none.
+func (r *Rule) Pattern() string {
+	for _, n := range slices.Concat(r.Databases, r.Users) {
+		if n.Match != nil {
+			return n.Text
+		}
+	}
+	return ""
 }
 
 // AskForCertificates reports whether a rule requires a client certificate.
@@ -105,7 +123,7 @@ func OverTLS(rules []Rule) []Rule {
 
 // Parse reads rules in the newest grammar of pg_hba.conf. Every line that the listener cannot honour exactly is an
 // error that names the line; no line is skipped. The error joins those of all lines. Lists in files (@file) are an
-// error.
+// error, and so is a text without rules.
 func Parse(r io.Reader) ([]Rule, error) { return parse(r, nil) }
 
 // ParseFile is Parse for a file. Lists in files are looked for beside it.
@@ -123,147 +141,66 @@ func ParseFile(path string) ([]Rule, error) {
 	})
 }
 
-// listFile reads names from a file, separated by white space, lines or commas. A missing file is an error here; in
-// PostgreSQL it matches no name.
-func listFile(path string) ([]Name, error) {
-	f, err := regular.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = f.Close() }()
-	text, err := io.ReadAll(io.LimitReader(f, maxRules+1))
-	if err != nil {
-		return nil, err
-	}
-	if len(text) > maxRules {
-		return nil, fmt.Errorf("more than %d bytes", maxRules)
-	}
-	var names []Name
-	for line := range strings.Lines(string(text)) {
-		fields, err := splitFields(strings.TrimRight(strings.ReplaceAll(line, "\r", ""), "\n, "))
-		if err != nil {
-			return nil, err
-		}
-		for _, f := range fields {
-			names = append(names, f...)
-		}
-	}
-	return names, nil
-}
+// ErrNoRule means that a text has no rule. PostgreSQL does not start with such a file.
+var ErrNoRule = errors.New("there is no rule: nobody would be admitted")
 
 // listed reads the names of a list in a file; nil: there are no such lists.
 type listed func(name string) ([]Name, error)
 
 func parse(r io.Reader, files listed) ([]Rule, error) {
-	text, err := io.ReadAll(io.LimitReader(r, maxRules+1))
+	text, err := readAll(r)
 	if err != nil {
 		return nil, fmt.Errorf("read rules: %w", err)
 	}
-	if len(text) > maxRules {
-		return nil, fmt.Errorf("read rules: more than %d bytes", maxRules)
-	}
 	var rules []Rule
 	var bad []error
-	lines := strings.Split(string(text), "\n")
-	for i := 0; i < len(lines); i++ {
-		number := i + 1
-		line, last := joined(lines, i)
-		i = last
-		fields, err := splitFields(line)
-		if err == nil && len(fields) > 0 {
-			var rule Rule
-			if rule, err = parseRule(fields, files); err == nil {
-				rule.Line = number
-				rules = append(rules, rule)
-			}
-		}
-		if err != nil {
-			bad = append(bad, fmt.Errorf("line %d: %w", number, err))
+	for _, line := range judge(text, files) {
+		rules = append(rules, line.Rule)
+		if line.Err != nil {
+			bad = append(bad, fmt.Errorf("line %d: %w", line.Number, line.Err))
 		}
 	}
-	if len(bad) > 0 {
+	switch {
+	case len(bad) > 0:
 		return nil, errors.Join(bad...)
+	case len(rules) == 0:
+		return nil, ErrNoRule
 	}
 	return rules, nil
 }
 
-// joined returns the line at i with those that continue it, because each before them ends with a backslash, and the
-// index of the last one.
-func joined(lines []string, i int) (line string, last int) {
-	var b strings.Builder
-	for ; ; i++ {
-		part := strings.TrimSuffix(lines[i], "\r")
-		continued := strings.HasSuffix(part, "\\") && i+1 < len(lines)
-		if continued {
-			part = strings.TrimSuffix(part, "\\")
-		}
-		b.WriteString(part)
-		if !continued {
-			return b.String(), i
-		}
-	}
+// Line is a line of a file of rules that is not empty, with those that continue it.
+type Line struct {
+	Number int    // of the first of them
+	Text   string // without their ends
+	Rule   Rule
+	Err    error // why there is no such rule here; nil: there is
 }
 
-// splitFields splits a line into fields, and a field at its commas. Quotes keep white space, commas and # literal.
-func splitFields(line string) ([][]Name, error) {
-	var fields [][]Name
-	var list []Name
-	for i := 0; ; {
-		for i < len(line) && (line[i] == ' ' || line[i] == '\t') {
-			i++
-		}
-		if i == len(line) || line[i] == '#' {
-			if list != nil {
-				return nil, errors.New("the line ends after a comma")
-			}
-			return fields, nil
-		}
-		name, next, err := hbaToken(line, i)
-		if err != nil {
-			return nil, err
-		}
-		list = append(list, name)
-		i = next
-		if i < len(line) && line[i] == ',' {
-			i++
-			continue
-		}
-		fields = append(fields, list)
-		list = nil
-	}
-}
+// Lines judges each line of a text as Parse does.
+func Lines(text string) []Line { return judge(text, nil) }
 
-// hbaToken reads the token that begins at i, and returns where it ends: at white space, a comma, # or the end.
-func hbaToken(line string, i int) (Name, int, error) {
-	var text []byte
-	start, quoted, inside := i, line[i] == '"', false
-	for i < len(line) && (inside || !strings.ContainsRune(" \t,#", rune(line[i]))) {
-		if line[i] != '"' {
-			text = append(text, line[i])
-			i++
+func judge(text string, files listed) (out []Line) {
+	for number, text := range joined(text) {
+		line := Line{Number: number, Text: text}
+		fields, err := splitFields(text)
+		if err == nil && len(fields) == 0 {
 			continue
 		}
-		if inside && i+1 < len(line) && line[i+1] == '"' {
-			text = append(text, '"')
-			i += 2
-			continue
+		if err == nil {
+			line.Rule, err = parseRule(fields, files)
+			line.Rule.Line = number
 		}
-		inside = !inside
-		i++
+		line.Err = err
+		out = append(out, line)
 	}
-	if inside {
-		return Name{}, i, errors.New("a quote is not closed")
-	}
-	if i == start {
-		return Name{}, i, errors.New("a name is missing before a comma")
-	}
-	return Name{Text: string(text), Quoted: quoted}, i, nil
+	return out
 }
 
 func parseRule(fields [][]Name, files listed) (Rule, error) {
 	var r Rule
-	if first := fields[0][0]; strings.HasPrefix(first.Text, "include") && !first.Quoted {
-		return r, fmt.Errorf("%s is not supported: put the rules of that file here", first.Text)
+	if isInclude(fields) {
+		return r, fmt.Errorf("%s is not supported: put the rules of that file here", fields[0][0].Text)
 	}
 	kind, err := single(fields, 0, "connection type")
 	if err != nil {
@@ -308,19 +245,22 @@ func single(fields [][]Name, i int, what string) (string, error) {
 	if len(fields[i]) != 1 {
 		return "", fmt.Errorf("the %s may not be a list", what)
 	}
+	if file, isFile := fields[i][0].file(); isFile {
+		return "", fmt.Errorf("the %s may not come from a file, as @%s: write it", what, file)
+	}
 	return fields[i][0].Text, nil
 }
 
 // nameList checks the names of a field, and replaces files by the names in them.
 func nameList(names []Name, what string, files listed) (out []Name, err error) {
 	for _, n := range names {
-		file, isFile := strings.CutPrefix(n.Text, "@")
+		file, isFile := n.file()
 		switch {
 		case n.Text == "", n.Text == "+" && !n.Quoted:
 			return nil, fmt.Errorf("empty %s name", what)
-		case isFile && !n.Quoted && files == nil:
+		case isFile && files == nil:
 			return nil, fmt.Errorf("%s %s: lists in files are not supported here: write the names", what, n.Text)
-		case isFile && !n.Quoted:
+		case isFile:
 			more, err := files(file)
 			if err == nil {
 				more, err = nameList(more, what, nil)
@@ -376,6 +316,9 @@ func (r *Rule) parseAddress(fields [][]Name, i int) (int, error) {
 	if err != nil {
 		return i, err
 	}
+	if addr.Zone() != "" {
+		return i, fmt.Errorf("address %q: a zone (%%) decides nothing: write the address without it", text)
+	}
 	bits, ok := maskBits(mask, addr.BitLen())
 	if !ok {
 		return i, fmt.Errorf("mask %q does not fit the address %s, or is not a run of ones", mask, addr)
@@ -386,7 +329,7 @@ func (r *Rule) parseAddress(fields [][]Name, i int) (int, error) {
 
 func maskBits(mask string, length int) (int, bool) {
 	addr, err := netip.ParseAddr(mask)
-	if err != nil || addr.BitLen() != length {
+	if err != nil || addr.BitLen() != length || addr.Zone() != "" {
 		return 0, false
 	}
 	ones, size := net.IPMask(addr.AsSlice()).Size()

@@ -1,6 +1,7 @@
 package hba
 
 import (
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -61,8 +62,13 @@ func TestParseHBARefuses(t *testing.T) {
 		"host all all all":                                   "method is missing",
 		"host all all all magic":                             "unknown method",
 		`host all "open all md5`:                             "quote",
-		"host all, ":                                         "comma",
-		"host ,a all all md5":                                "comma",
+		"host all, ":                                         "needs type",
+		"host all \x00all all md5":                           "a NUL byte",
+		"host @dbs,a all all md5":                            "lists in files",
+		"host all all @nets md5":                             "may not come from a file",
+		"host all all fe80::1%lo ffff:: md5":                 "zone",
+		"host all all fe80::1 ffff::%lo md5":                 "mask",
+		`"include" other.conf`:                               "include",
 		"include other.conf":                                 "include",
 		"include_dir conf.d":                                 "include_dir",
 		"host,local all all all md5":                         "may not be a list",
@@ -152,6 +158,11 @@ func TestNamesOfRules(t *testing.T) {
 		}
 		return path
 	}
+	write("empty", "# nothing\n")
+	write("includes", "include dbs\n")
+	write("nul", "a\x00\n")
+	write("nested", "@dbs\n")
+	write("folded", "o\\\nne\rtwo\r\r\n,three \\")
 	write("dbs", "one, two\n# nothing\nthree \"four 4\"\n")
 	rules, err := ParseFile(write("hba", "host @dbs all all trust\nhost all +admins all md5\nhost samerole all all scram-sha-256\nhost \"/^db\\d+$\" /^app_ all trust\nhost all \"+literal\" all reject\n"))
 	if err != nil {
@@ -169,9 +180,11 @@ func TestNamesOfRules(t *testing.T) {
 		{Login{User: "u", Database: "four 4"}, 1},
 		{Login{User: "u", Database: "dbs"}, 0},
 		{Login{User: "u", Database: "x", MemberOf: []string{"admins"}}, 2},
-		{Login{User: "admins", Database: "x"}, 2},
+		{Login{User: "admins", Database: "x", MemberOf: []string{"admins"}}, 2},
+		{Login{User: "admins", Database: "x"}, 0}, // there is no such role
 		{Login{User: "u", Database: "team", MemberOf: []string{"team"}}, 3},
-		{Login{User: "u", Database: "u"}, 3},
+		{Login{User: "u", Database: "u", MemberOf: []string{"u"}}, 3},
+		{Login{User: "u", Database: "u"}, 0},
 		{Login{User: "app_web", Database: "db12"}, 4},
 		{Login{User: "app_web", Database: "db12x"}, 0},
 		{Login{User: "my_app_", Database: "db1"}, 0},
@@ -184,8 +197,16 @@ func TestNamesOfRules(t *testing.T) {
 			t.Errorf("%+v matched line %d, want %d", c.l, r.Line, c.line)
 		}
 	}
-	if _, err := ParseFile(write("hba", "host @missing all all md5\n")); err == nil || !strings.Contains(err.Error(), "@missing") {
-		t.Errorf("a list that is not there: %v", err)
+	for list, why := range map[string]string{
+		"missing": "@missing", "empty": "the list is empty", "includes": "include is not supported", "nul": "a NUL byte", "nested": "lists in files are not supported",
+	} {
+		if _, err := ParseFile(write("hba", "host @"+list+" all all md5\n")); err == nil || !strings.Contains(err.Error(), why) {
+			t.Errorf("the list %s: %v", list, err)
+		}
+	}
+	rules, err = ParseFile(write("hba", "host @folded all all md5\n"))
+	if err != nil || fmt.Sprint(rules[0].Databases) != "[{one false <nil>} {two false <nil>} {three false <nil>}]" {
+		t.Errorf("%v %v", rules, err)
 	}
 }
 
@@ -210,16 +231,29 @@ func FuzzHBA(f *testing.F) {
 	})
 }
 
-// TestContinuedLines: a backslash at the end of a line joins the next one, and a file of such lines takes no long.
+// TestContinuedLines: a backslash at the end of a line joins the next one, as in PostgreSQL, and a file of such lines
+// takes no long.
 func TestContinuedLines(t *testing.T) {
 	for text, want := range map[string]string{
-		"local \\\nall \\\r\nall peer\n":     "local all all peer",
-		"local all all peer\\":               `local all all peer\`,
-		"local all all peer\\\n":             "local all all peer",
-		"local all all peer\nlocal a b peer": "local all all peer",
+		"local \\\nall \\\r\nall peer\n":          "1 local all all peer",
+		"local all all peer\\":                    "1 local all all peer",
+		"local all all peer\\\n":                  "1 local all all peer",
+		"local all all peer\nlocal a b peer":      "1 local all all peer|2 local a b peer",
+		"local all \\\r\r\nall peer\r\r\n\nlocal": "1 local all all peer|4 local",
+		"local all\rall peer\r":                   "1 local all\rall peer",
+		"local a\\\\\n\\\nall":                    "1 local a\\all",
+		"local a\\\\\n\nall":                      "1 local a\\|3 all",
+		"# no \\\nlocal all all trust\nlocal":     "1 # no local all all trust|3 local",
+		"\\":                                      "",
 	} {
-		if line, _ := joined(strings.Split(text, "\n"), 0); line != want {
-			t.Errorf("%q: %q, want %q", text, line, want)
+		var lines []string
+		for n, line := range joined(text) {
+			if line != "" {
+				lines = append(lines, fmt.Sprint(n, " ", line))
+			}
+		}
+		if got := strings.Join(lines, "|"); got != want {
+			t.Errorf("%q: %q, want %q", text, got, want)
 		}
 	}
 	rules, err := Parse(strings.NewReader("local a\\\nll all peer\n\nhost all\\\n all \\\nall trust\n"))
@@ -230,7 +264,7 @@ func TestContinuedLines(t *testing.T) {
 	took := time.Hour
 	for i := 0; i < 3 && took > time.Second; i++ { // the machine may have been busy
 		began := time.Now()
-		if _, err := Parse(strings.NewReader(long)); err != nil {
+		if _, err := Parse(strings.NewReader(long)); err == nil || !strings.Contains(err.Error(), "no rule") {
 			t.Fatal(err)
 		}
 		took = min(took, time.Since(began))

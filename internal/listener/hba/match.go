@@ -16,11 +16,11 @@ type Login struct {
 	User        string
 	Database    string
 	Replication pgwire.Replication
-	MemberOf    []string // roles of which the user is a member, if a rule depends on them
+	MemberOf    []string // roles of which the user is a member, itself included if it exists; if a rule depends on them
 }
 
 // member reports whether the user is that role, or a direct or indirect member of it.
-func (l *Login) member(role string) bool { return l.User == role || slices.Contains(l.MemberOf, role) }
+func (l *Login) member(role string) bool { return slices.Contains(l.MemberOf, role) }
 
 // NeedsMemberships reports whether matching these rules needs the memberships of the user.
 func NeedsMemberships(rules []Rule) bool {

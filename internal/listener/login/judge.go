@@ -24,7 +24,7 @@ func (c *Client) memberships(ctx context.Context) ([]string, error) {
 		}
 		role, err := c.judge(ctx, r)
 		if err == nil {
-			return role.MemberOf, nil
+			return role.Memberships(c.Start.User), nil
 		}
 		if _, final := pgwire.AsError(err); final {
 			return nil, err
