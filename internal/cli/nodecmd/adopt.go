@@ -137,9 +137,9 @@ func (x *adoption) inspect(c *cobra.Command, group string) error {
 	}
 	x.report, err = adopt.Inspect(ctx, cluster, adopt.Options{
 		BinDir: x.install.BinDir, NodeDir: x.layout.Dir, DropStandbys: x.dropStandbys, Superuser: x.node.superuser,
-		CheckRule: func(line string) error { _, err := hba.Parse(strings.NewReader(line)); return err },
-		CheckCRL:  func(path string) error { _, err := clientcert.Open(path, nil); return err },
-		Overrides: func() map[string]string { return commandLine(x.pg.Args()) },
+		JudgeRules: func(text string) []adopt.Rule { return judgeRules(text, cluster.Major) },
+		CheckCRL:   func(path string) error { _, err := clientcert.Open(path, nil); return err },
+		Overrides:  func() map[string]string { return commandLine(x.pg.Args()) },
 	})
 	if err != nil {
 		return err

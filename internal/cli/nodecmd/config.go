@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"path/filepath"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/clientcert"
 	"github.com/coteriedb/coterie/internal/listener/hba"
 	"github.com/coteriedb/coterie/internal/node/webhooks"
+	"github.com/coteriedb/coterie/internal/postgres/adopt"
 )
 
 // verdict is what coterie config check --json prints of a file. One that is not good ends the command with exit code 2.
@@ -92,4 +94,19 @@ func checkFiles(dir string, cfg config.Config) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// judgeRules judges the rules of a cluster of that major version of PostgreSQL. A name that begins with a slash is a
+// regular expression to the listener, and to PostgreSQL from 16 on.
+func judgeRules(text string, major int) (out []adopt.Rule) {
+	for _, line := range hba.Lines(text) {
+		r := adopt.Rule{Line: line.Number, Text: strings.TrimSpace(line.Text)}
+		if line.Err != nil {
+			r.Problem = line.Err.Error()
+		} else if name := line.Rule.Pattern(); name != "" && major < 16 {
+			r.Problem = fmt.Sprintf("%s is a name to PostgreSQL %d, and a regular expression to the listener", name, major)
+		}
+		out = append(out, r)
+	}
+	return out
 }

@@ -2,6 +2,7 @@ package nodecmd
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -127,6 +128,24 @@ func TestConfigCheckReadsTheRules(t *testing.T) {
 	for _, c := range []config.Config{{HBA: filepath.Join(dir, "absent")}, {ClientCA: rules}} {
 		if err := checkFiles(dir, c); err == nil || !strings.Contains(err.Error(), "cannot be used") {
 			t.Errorf("%+v: %v", c, err)
+		}
+	}
+}
+
+// TestRulesOfACluster holds which rules of a cluster that is adopted are refused: before 16 a name that begins with a
+// slash is no regular expression. Lines are joined as PostgreSQL joins them.
+func TestRulesOfACluster(t *testing.T) {
+	const text = "# none\nhost all /^a all md5\nlocal \\\r\r\n all all ldap\nhost all all samenet md5\\"
+	for major, want := range map[int]string{
+		15: "2 /^a is a name to PostgreSQL 15, and a regular expression to the listener|3 method ldap cannot be checked by the listener: use scram-sha-256 or cert|5 ",
+		16: "2 |3 method ldap cannot be checked by the listener: use scram-sha-256 or cert|5 ",
+	} {
+		var got []string
+		for _, r := range judgeRules(text, major) {
+			got = append(got, fmt.Sprint(r.Line, " ", r.Problem))
+		}
+		if strings.Join(got, "|") != want {
+			t.Errorf("PostgreSQL %d: %q", major, got)
 		}
 	}
 }

@@ -23,8 +23,9 @@ type Options struct {
 	DropStandbys bool // drop physical slots rather than refuse the cluster
 	// Superuser is the bootstrap superuser by the administrator's word; "": it is read from the catalogs.
 	Superuser string
-	// CheckRule returns the reason why the listener cannot honour one line of pg_hba.conf, or "".
-	CheckRule func(line string) error
+	// JudgeRules returns the rules in the text of pg_hba.conf, with the reasons for which the listener cannot honour
+	// some.
+	JudgeRules func(text string) []Rule
 	// CheckCRL returns the reason why the listener cannot use the revocation lists at a path, or nil.
 	CheckCRL func(path string) error
 	// Overrides are the settings that will be on the server's command line.

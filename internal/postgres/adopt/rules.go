@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strings"
 )
 
 // Rule is one line of pg_hba.conf and the result of judging it.
@@ -30,21 +29,13 @@ func (x *inspection) checkRules() {
 		x.refuse(fmt.Sprintf("hba_file cannot be read: %v", err), "make %s readable to the user who runs the server", x.HBAFile)
 		return
 	}
-	lines := strings.Split(string(b), "\n")
-	for i := 0; i < len(lines); i++ {
-		r := Rule{Line: i + 1, Text: strings.TrimSuffix(lines[i], "\r")}
-		for strings.HasSuffix(r.Text, "\\") && i+1 < len(lines) {
-			i++
-			r.Text = strings.TrimSuffix(r.Text, "\\") + strings.TrimSuffix(lines[i], "\r")
-		}
-		r.Text = strings.TrimSpace(r.Text)
-		if r.Text == "" || strings.HasPrefix(r.Text, "#") {
-			continue
-		}
-		if err := x.opt.CheckRule(r.Text); err != nil {
-			r.Problem = strings.TrimPrefix(err.Error(), "line 1: ")
+	x.Rules = x.opt.JudgeRules(string(b))
+	for _, r := range x.Rules {
+		if r.Problem != "" {
 			x.refuse(fmt.Sprintf("%s, line %d: %s", x.HBAFile, r.Line, r.Problem), "change or remove that line; it reads: %s", r.Text)
 		}
-		x.Rules = append(x.Rules, r)
+	}
+	if len(x.Rules) == 0 {
+		x.refuse(x.HBAFile+" has no rule, so that nobody could log in", "add one")
 	}
 }
