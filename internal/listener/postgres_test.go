@@ -1,6 +1,7 @@
 package listener
 
 import (
+	"cmp"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -37,6 +38,7 @@ type server struct {
 	name, dir string // dir holds data/ and is the socket directory
 	cmd       *exec.Cmd
 	args      []string // further ones
+	port      string   // empty: 5432
 	log       *os.File // its standard error
 }
 
@@ -158,7 +160,7 @@ func startServers() error {
 func (s *server) start(bin string) error {
 	var err error
 	s.cmd = exec.Command(filepath.Join(bin, "postgres"), append([]string{
-		"-D", s.dir + "/data", "-c", "listen_addresses=", "-c", "port=5432",
+		"-D", s.dir + "/data", "-c", "listen_addresses=", "-c", "port=" + cmp.Or(s.port, "5432"),
 		"-c", "unix_socket_directories=" + s.dir, "-c", "unix_socket_permissions=0777", "-c", "fsync=off", "-c", "cluster_name=" + s.name,
 		"-c", "shared_buffers=16MB", "-c", "max_connections=60", "-c", "logging_collector=off", "-c", "wal_level=logical",
 	}, s.args...)...)
@@ -236,7 +238,7 @@ func (s *server) stop() {
 }
 
 func (s *server) connect(ctx context.Context, database string) (*pgx.Conn, error) {
-	return pgx.Connect(ctx, "host="+s.dir+" user=postgres dbname="+database)
+	return pgx.Connect(ctx, "host="+s.dir+" port="+cmp.Or(s.port, "5432")+" user=postgres dbname="+database)
 }
 
 // sql runs statements on the server directly, without the listener.
