@@ -69,6 +69,9 @@ type Config struct {
 	// NoKernelPath makes the listener relay every request itself, even if the kernel could pass simple ones from socket
 	// to socket.
 	NoKernelPath bool `yaml:"no_kernel_path,omitempty"`
+	// NoVirtualAddresses keeps this node from changing the addresses of its host: the group's virtual addresses are
+	// never put up here, also where the agent has the right to.
+	NoVirtualAddresses bool `yaml:"no_virtual_addresses,omitempty"`
 	// Limits are the limits of this node's listener.
 	Limits Limits `yaml:"limits,omitempty"`
 	// AuthStaleness is the maximum age of a copy whose roles may decide about a reader's login while the primary does

@@ -38,7 +38,9 @@ var built = sync.OnceValues(func() (exe string, err error) {
 		return "", err
 	}
 	exe = filepath.Join(programDir, "coterie")
-	if out, err := exec.Command("go", "build", "-o", exe, "../../cmd/coterie").CombinedOutput(); err != nil {
+	build := exec.Command("go", "build", "-o", exe, "../../cmd/coterie")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0") // as it is released: with C, the servers would inherit the agents' capabilities
+	if out, err := build.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build: %w\n%s", err, out)
 	}
 	return exe, nil

@@ -1,9 +1,12 @@
 package lab
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/coteriedb/coterie/internal/config"
 )
 
 // TestOpenTrustsNobodyElse holds that a lab which another user could have written is refused, and that root runs no
@@ -49,6 +52,38 @@ func TestOpenTrustsNobodyElse(t *testing.T) {
 		l, err := Open(dir)
 		if (err == nil) != tt.opens || l != nil && (l.d.Exe == exe) != tt.exe {
 			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestKeepOffAddresses holds that coterie.yaml gets the line once, keeps what it has, its owner and its mode, and that
+// nothing is written where the file is a link out of the node's directory.
+func TestKeepOffAddresses(t *testing.T) {
+	for text, want := range map[string]string{
+		"node: n1\n":      "node: n1\nno_virtual_addresses: true\n",
+		"node: n1 # mine": "node: n1 # mine\nno_virtual_addresses: true\n",
+		"no_virtual_addresses: false\nnode: n1\n":  "no_virtual_addresses: false\nnode: n1\n",
+		"# no_virtual_addresses: true\nnode: n1\n": "# no_virtual_addresses: true\nnode: n1\nno_virtual_addresses: true\n",
+	} {
+		n := Node{Dir: t.TempDir()}
+		path := filepath.Join(n.Dir, config.File)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			if err := keepOffAddresses(n); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if b, err := os.ReadFile(path); err != nil || string(b) != want {
+			t.Errorf("%q became %q, %v", text, b, err)
+		}
+		outside := filepath.Join(t.TempDir(), "passwd")
+		if err := errors.Join(os.WriteFile(outside, nil, 0o600), os.Remove(path), os.Symlink(outside, path)); err != nil {
+			t.Fatal(err)
+		}
+		if err := keepOffAddresses(n); err == nil {
+			t.Error("a link out of the node's directory was followed")
 		}
 	}
 }

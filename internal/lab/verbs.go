@@ -1,12 +1,15 @@
 package lab
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -171,7 +174,10 @@ func (l *Lab) startAgent(n Node) (<-chan error, error) {
 	start := func() error { return l.startCapped(n, cmd) }
 	in := func(f func() error) error { return l.within(n, f) }
 	if !l.Namespaced() {
-		in = withoutNetwork
+		if err := keepOffAddresses(n); err != nil {
+			return nil, err
+		}
+		in = withoutPackets
 	}
 	if err := in(start); err != nil {
 		return nil, err
@@ -181,15 +187,47 @@ func (l *Lab) startAgent(n Node) (<-chan error, error) {
 	return ended, nil
 }
 
-// withoutNetwork starts an agent that cannot change this host's own network, also if root starts it: a virtual address
-// of a lab is for nodes with a network of their own.
-func withoutNetwork(start func() error) error {
+// keepOffAddresses has coterie.yaml keep the node from putting up virtual addresses: on the loopback interface they
+// would be this host's own. The agent has CAP_NET_ADMIN, with which it could, for the path through the kernel. A line
+// that is there already is left as it is.
+func keepOffAddresses(n Node) error {
+	root, err := os.OpenRoot(n.Dir)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = root.Close() }()
+	f, err := root.OpenFile(config.File, os.O_RDWR|os.O_APPEND, 0) // appended to, it keeps its owner and its comments
+	if err != nil {
+		return fmt.Errorf("keep the node off this host's addresses: %w", err)
+	}
+	defer func() { _ = f.Close() }()
+	b, err := io.ReadAll(io.LimitReader(f, maxDescription))
+	if err != nil {
+		return fmt.Errorf("keep the node off this host's addresses: %w", err)
+	}
+	if addressesLine.Match(b) {
+		return nil
+	}
+	line := "no_virtual_addresses: true\n"
+	if !bytes.HasSuffix(b, []byte("\n")) {
+		line = "\n" + line
+	}
+	if _, err := f.WriteString(line); err != nil {
+		return fmt.Errorf("keep the node off this host's addresses: %w", err)
+	}
+	return nil
+}
+
+// addressesLine is the line of coterie.yaml that lets or keeps a node from putting up virtual addresses.
+var addressesLine = regexp.MustCompile(`(?m)^no_virtual_addresses:`)
+
+// withoutPackets starts an agent that can send no packets of its own making on this host's devices, also if root starts
+// it: only virtual addresses are announced by such. It keeps the other capabilities that a real node has.
+func withoutPackets(start func() error) error {
 	done := make(chan error)
 	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends, and its lack of capabilities with it
-		for _, c := range []uintptr{unix.CAP_NET_ADMIN, unix.CAP_NET_RAW} {
-			_ = unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0) // only root can, and only root's programs have them
-		}
+		runtime.LockOSThread()                                          // and never unlocked: the thread ends, and its lack of the capability with it
+		_ = unix.Prctl(unix.PR_CAPBSET_DROP, unix.CAP_NET_RAW, 0, 0, 0) // only root can, and only root's programs have it
 		done <- start()
 	}()
 	return <-done

@@ -16,6 +16,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/endpoint/certs"
+	"github.com/coteriedb/coterie/internal/lib/boottime"
 	"github.com/coteriedb/coterie/internal/listener/vip"
 )
 
@@ -33,7 +34,7 @@ type binder interface {
 type ListenerAddresses struct {
 	port   *Port
 	server binder
-	holder *vip.Holder // nil: the kernel's network cannot be reached
+	holder *vip.Holder // nil: the kernel's network cannot be reached, or coterie.yaml keeps this node from changing it
 	served atomic.Pointer[[]catalog.Place]
 	said   map[string]string // problems by address, as the log has them; run's own
 	unread bool              // a certificate was issued and could not be read back; run's own
@@ -43,6 +44,9 @@ type ListenerAddresses struct {
 func (p *Port) newAddresses(server binder) *ListenerAddresses {
 	a := &ListenerAddresses{port: p, server: server, said: map[string]string{}, log: p.c.Logger}
 	a.served.Store(&[]catalog.Place{})
+	if p.c.Node.NoVirtualAddresses {
+		return a
+	}
 	holder, err := vip.New(vip.Config{
 		Listed: func() []netip.Prefix { return prefixes(p.groupListener()) }, Until: p.addressesUntil, Changed: p.Changed,
 		Leaving: func(left netip.Addr) {
@@ -182,11 +186,29 @@ func listenAt(l ag.Listener, own []string) (out []string) {
 // places returns the addresses and ports of the listener as they are on this node.
 func (a *ListenerAddresses) places() []catalog.Place {
 	out := slices.Clone(*a.served.Load())
+	if a.port.c.Node.NoVirtualAddresses {
+		return append(out, a.keptOff()...)
+	}
 	if a.holder == nil {
 		return out
 	}
 	for _, held := range a.holder.Addresses() {
 		out = append(out, catalog.Place{Address: held.Prefix.String(), State: string(held.State), Device: held.Device, Problem: held.Problem})
+	}
+	return out
+}
+
+// keptOff returns the virtual addresses that coterie.yaml keeps off this node. They have failed where it is their turn.
+func (a *ListenerAddresses) keptOff() (out []catalog.Place) {
+	until := a.port.addressesUntil()
+	for _, prefix := range prefixes(a.port.groupListener()) {
+		p := catalog.Place{Address: prefix.String(), State: string(vip.Offline)}
+		if until > 0 && boottime.Until(until) > 0 {
+			p.State = string(vip.Failed)
+			p.Problem = fmt.Sprintf("no_virtual_addresses in %s keeps this node from putting up %s: clients reach it by its own address; "+
+				"take the line out and restart the agent, unless this is a lab on the loopback interface, whose nodes must not change this host's addresses", config.File, prefix.Addr())
+		}
+		out = append(out, p)
 	}
 	return out
 }

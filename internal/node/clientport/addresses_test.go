@@ -9,11 +9,14 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/coteriedb/coterie/internal/admin/catalog"
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/endpoint/certs"
+	"github.com/coteriedb/coterie/internal/lib/boottime"
+	"github.com/coteriedb/coterie/internal/listener/vip"
 )
 
 // TestListenAt holds where the group's listener is served beside the addresses of the node itself.
@@ -131,5 +134,29 @@ func TestAddressesUntil(t *testing.T) {
 	p.routes.Store(nil)
 	if got := p.addressesUntil(); got != 0 {
 		t.Errorf("no routes: until %v", got)
+	}
+}
+
+// TestVirtualAddressesAreKeptOff holds that a node whose coterie.yaml says so never reaches for the host's network, and
+// says why an address is not up where it is the primary.
+func TestVirtualAddressesAreKeptOff(t *testing.T) {
+	t.Parallel()
+	n := primary()
+	p := n.port(t, func(c *config.Config) { c.ReadWrite.Listen, c.NoVirtualAddresses = "10.0.0.1:5432", true })
+	n.group.Options.Listeners = []ag.Listener{{Name: "sales.example", Addresses: []string{"10.0.0.8/24"}, Port: 1433}}
+	a := p.newAddresses(&fakeBinder{})
+	if a.holder != nil {
+		t.Error("it holds addresses")
+	}
+	for leads, want := range map[bool]vip.State{true: vip.Failed, false: vip.Offline} {
+		p.c.Lease = func() time.Duration { return 0 }
+		if leads {
+			p.routes.Store(&ag.Routes{Primary: "n1"})
+			p.c.Lease = func() time.Duration { return boottime.Now() + time.Minute }
+		}
+		places := a.places()
+		if len(places) != 1 || places[0].Address != "10.0.0.8/24" || places[0].State != string(want) || strings.Contains(places[0].Problem, "no_virtual_addresses in coterie.yaml") != leads {
+			t.Errorf("it leads %v: %+v", leads, places)
+		}
 	}
 }
