@@ -42,6 +42,7 @@ type loopSession struct {
 	kernel          *offload.Session // not nil once the eBPF program knows the session; others than the loop read it, too
 	lent            bool             // kernel has left the loop, with the client
 	notOffloadable  bool             // the session is never offloaded
+	wasOffloaded    bool             // it was, and is counted
 	patience        offload.Patience // after how many answers it is offloaded
 	stuckSince      time.Time        // since when the client's socket has room and the kernel writes nothing
 	single          bool             // the request that blocks backend is a Query
@@ -126,6 +127,7 @@ func (x *session) attach(l *loop, client, backend int, finished func()) *loopSes
 	p.backend.open(p, backend)
 	x.onLoop.Store(p)
 	l.carried.Add(1)
+	x.srv.counts.Carry(PathLoop)
 	return p
 }
 

@@ -99,6 +99,10 @@ func (p *loopSession) offload() {
 		return
 	}
 	x.srv.counts.Offloaded.Add(1)
+	if !p.wasOffloaded {
+		p.wasOffloaded = true
+		x.srv.counts.Carry(PathKernel)
+	}
 	x.srv.offloadedNow.Add()
 	s.AwaitOutside() // a piece that arrived before raised no event
 	if atomic.LoadUint64(&s.UpLeft) != d.UpRead || atomic.LoadUint64(&s.DownLeft) != d.DownRead {

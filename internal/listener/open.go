@@ -243,6 +243,9 @@ func (c *client) carry(x *session, finished func()) {
 	if x.toLoop(finished) {
 		return
 	}
+	if !x.relayed {
+		c.srv.counts.Carry(PathGoroutines)
+	}
 	go func() { // on a new stack: this one has grown with the handshake
 		moved := false
 		func() {

@@ -33,6 +33,7 @@ type Stats struct {
 	Drained         uint64            // times a request was held by a planned failover
 	Queued          uint64            // times a session waited for its turn to start
 	LoopLogins      uint64            // logins completed by an event loop
+	Carried         map[string]uint64 // sessions of clients here, by each path that has begun to carry them
 	Offloaded       uint64            // times a session was offloaded to the kernel
 	KernelPath      map[string]uint64 // times one came back, by reason
 	RelayedByKernel uint64            // requests relayed by the kernel, of sessions that came back
@@ -66,6 +67,7 @@ type Counters struct {
 
 	mu         sync.Mutex
 	rejected   map[string]uint64    // guarded by mu, as are all fields below
+	carried    map[string]uint64    //
 	refused    map[string]uint64    //
 	cut        map[string]uint64    //
 	unmoved    map[string]uint64    //
@@ -83,6 +85,9 @@ func (c *Counters) Refuse(bad *pgwire.Error) {
 	c.Reject(bad.Reason)
 	c.add(&c.refused, bad.Code)
 }
+
+// Carry counts a session that a path begins to carry: PathKernel, PathLoop or PathGoroutines.
+func (c *Counters) Carry(path string) { c.add(&c.carried, path) }
 
 // End counts a session that the listener ended.
 func (c *Counters) End(reason string) { c.add(&c.cut, reason) }
@@ -162,6 +167,6 @@ func (c *Counters) Stats() Stats {
 	st.Rejected, st.Refused, st.Cut, st.Routed = maps.Clone(c.rejected), maps.Clone(c.refused), maps.Clone(c.cut), maps.Clone(c.routed)
 	st.Moved, st.Unmoved = c.Moved.Load(), maps.Clone(c.unmoved)
 	st.Replayed, st.Repeated, st.Unreplayed, st.Doubts = c.Replayed.Load(), c.Repeated.Load(), maps.Clone(c.unreplayed), maps.Clone(c.doubts)
-	st.Unknown = maps.Clone(c.unknowns)
+	st.Unknown, st.Carried = maps.Clone(c.unknowns), maps.Clone(c.carried)
 	return st
 }

@@ -44,16 +44,19 @@ func TestReasons(t *testing.T) {
 	c.NotReplayed("an answer differs")
 	c.Doubt("committed")
 	c.Unknown("cut")
+	c.Carry(PathLoop)
+	c.Carry(PathLoop)
+	c.Carry(PathKernel)
 	c.Route(RoutedKey{"b", ag.ReadOnly}, false)
 	c.Route(RoutedKey{"a", ag.ReadOnly}, true)
 	st := c.Stats()
 	c.End("drain")
 	for what, got := range map[string]map[string]uint64{
-		"rejected": st.Rejected, "refused": st.Refused, "cut": st.Cut, "unmoved": st.Unmoved, "unreplayed": st.Unreplayed, "doubts": st.Doubts, "unknown": st.Unknown,
+		"rejected": st.Rejected, "refused": st.Refused, "cut": st.Cut, "unmoved": st.Unmoved, "unreplayed": st.Unreplayed, "doubts": st.Doubts, "unknown": st.Unknown, "carried": st.Carried,
 	} {
 		want := map[string]map[string]uint64{
 			"rejected": {"timeout": 1, "rule": 2}, "refused": {"28000": 2}, "cut": {"drain": 1}, "unmoved": {"it has temporary objects": 1},
-			"unreplayed": {"an answer differs": 1}, "doubts": {"committed": 1}, "unknown": {"cut": 1},
+			"unreplayed": {"an answer differs": 1}, "doubts": {"committed": 1}, "unknown": {"cut": 1}, "carried": {"loop": 2, "kernel": 1},
 		}[what]
 		if !maps.Equal(got, want) {
 			t.Errorf("%s: %v, want %v", what, got, want)

@@ -72,6 +72,9 @@ func (s sink) sessions(c Clients) {
 	for key, n := range c.Sessions {
 		count[key] += n
 	}
+	for _, p := range paths {
+		s.count("coterie_sessions_carried_total", c.Carried[p], p)
+	}
 	for key, n := range count {
 		s.set("coterie_sessions", float64(n), string(key.Intent), key.Path, key.State)
 	}

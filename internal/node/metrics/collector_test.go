@@ -160,7 +160,7 @@ func TestValues(t *testing.T) {
 		"coterie_settings_pending_restart": 2, "coterie_fences_total": 1, "coterie_backup_last_success_age_seconds": 3600, "coterie_archive_waiting_segments": 3, "coterie_archive_failures_total": 4, "coterie_archive_failing": 1, "coterie_archive_behind_seconds": 60, "coterie_archive_waiting_bytes": 48, "coterie_archive_full_in_seconds": 90, "coterie_last_fence_timestamp_seconds": 7, `coterie_seedings{state="FAILED"}`: 1,
 		`coterie_seedings{state="COMPLETED"}`: 0, "coterie_seeding_done_bytes": 5, "coterie_sessions_open": 4,
 		`coterie_sessions{intent="READ_WRITE",path="kernel",state="active"}`: 3, `coterie_sessions{intent="READ_ONLY",path="loop",state="idle"}`: 0,
-		"coterie_sessions_for_others": 1, "coterie_logins_total": 5, `coterie_refusals_total{sqlstate="53300"}`: 2, `coterie_refusals_total{sqlstate="28P01"}`: 0,
+		`coterie_sessions_carried_total{path="kernel"}`: 2, `coterie_sessions_carried_total{path="goroutines"}`: 0, "coterie_sessions_for_others": 1, "coterie_logins_total": 5, `coterie_refusals_total{sqlstate="53300"}`: 2, `coterie_refusals_total{sqlstate="28P01"}`: 0,
 		`coterie_refusals_total{sqlstate="other"}`: 4, "coterie_routed_pct": 50, "coterie_routed_ratio": 0.75, "coterie_answers_held_total": 9,
 		"coterie_answers_held_seconds_total": 1.5, `coterie_sessions_back_from_kernel_total{reason="cold"}`: 1, `coterie_backends_taken_total{from="ahead"}`: 1,
 		"coterie_relayed_bytes_total": 3, `coterie_link_sent_bytes{peer="b"}`: 120, `coterie_link_compression_ratio{peer="b"}`: 2,

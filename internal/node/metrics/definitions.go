@@ -145,6 +145,7 @@ var server = Section{"PostgreSQL on this node", []Definition{
 var clients = Section{"Clients of this node's listener", []Definition{
 	{"coterie_sessions_open", Gauge, "", nil, "Sessions."},
 	{"coterie_sessions", Gauge, "", labels("intent", "path", "state"), "Sessions of clients that are connected here. Path: kernel, loop or goroutines carry their bytes."},
+	{"coterie_sessions_carried_total", Counter, "", labels("path"), "Sessions of clients that are or were connected here, by each path that carried them for a while: kernel, loop or goroutines. One that was moved to another server counts again."},
 	{"coterie_sessions_for_others", Gauge, "", nil, "Sessions on this node's server whose client is connected to another node."},
 	{"coterie_sessions_accepted_total", Counter, "", nil, "Connections that were accepted."},
 	{"coterie_connections_unauthenticated", Gauge, "", nil, "Connections whose client is not authenticated yet."},

@@ -71,7 +71,7 @@ func everything() Facts {
 			Stats: listener.Stats{
 				Accepted: 5, Rejected: map[string]uint64{"gone": 1}, Refused: map[string]uint64{"53300": 2, "3D000": 4}, Cut: map[string]uint64{"gate": 1},
 				Routed:     map[listener.RoutedKey]uint64{{Intent: ag.ReadOnly, Replica: "b"}: 2, {Intent: ag.ReadWrite, Replica: "a"}: 3},
-				LastMinute: []listener.Second{{Readers: 2, Routed: 2}, {Readers: 2, Routed: 1}}, KernelPath: map[string]uint64{"cold": 1}, Unmoved: map[string]uint64{"cursor": 1}, Unreplayed: map[string]uint64{"too long": 1}, Doubts: map[string]uint64{"committed": 1}, Unknown: map[string]uint64{"state": 1},
+				LastMinute: []listener.Second{{Readers: 2, Routed: 2}, {Readers: 2, Routed: 1}}, KernelPath: map[string]uint64{"cold": 1}, Carried: map[string]uint64{"kernel": 2}, Unmoved: map[string]uint64{"cursor": 1}, Unreplayed: map[string]uint64{"too long": 1}, Doubts: map[string]uint64{"committed": 1}, Unknown: map[string]uint64{"state": 1},
 				Pool: listener.PoolStats{Dropped: map[string]uint64{"old": 1}, Ahead: 1}, Gated: 9, GatedTime: 1500 * time.Millisecond, Open: 4,
 			},
 			Sessions: map[Sessions]int{{ag.ReadWrite, listener.PathKernel, "active"}: 3}, Others: 1,
