@@ -18,31 +18,42 @@ import (
 
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
-	"github.com/coteriedb/coterie/internal/listener/offload"
+	"github.com/coteriedb/coterie/internal/listener/offload/offloadtest"
 	"github.com/coteriedb/coterie/internal/listener/startup"
 )
 
-// needKernel skips a test where sessions cannot be offloaded.
-func needKernel(t *testing.T) {
+// dataPaths returns the data paths that carry sessions here. A subtest is skipped, or fails, for one that is missing.
+func dataPaths(t *testing.T) []string {
 	t.Helper()
-	if err := kernelPath(); err != nil {
-		t.Skipf("NOT RUN: %v", err)
+	paths := []string{PathLoop, PathGoroutines}
+	if t.Run("the kernel's path", offloadtest.Need); offloadtest.Missing() == nil {
+		paths = append(paths, PathKernel)
 	}
+	return paths
 }
 
-// kernelPath returns why sessions cannot be offloaded here; nil if they can.
-func kernelPath() error {
-	k, err := offload.New(offload.Config{})
-	if err == nil {
-		k.Close()
+// carried checks that the path has carried at least that share of the sessions of the group's clients, and no other
+// path any, but for the loop on which a session begins that the kernel takes over.
+func (g *group) carried(t *testing.T, path string, share float64) {
+	t.Helper()
+	path = strings.TrimSuffix(path, strings.TrimPrefix(writingSingly, PathLoop))
+	n := g.srv.Stats().Carried
+	all := n[PathLoop] + n[PathGoroutines] // each begins there
+	if all == 0 || float64(n[path]) < share*float64(all) {
+		t.Errorf("the path %s carried %d of %d sessions, want at least %.0f %%: %v", path, n[path], all, 100*share, n)
 	}
-	return err
+	for other, m := range n {
+		if other != path && m > 0 && (path != PathKernel || other != PathLoop) {
+			t.Errorf("sessions that are for the path %s were carried by %s: %v", path, other, n)
+		}
+	}
+	t.Logf("%s: of %d sessions each path carried %v", path, all, n)
 }
 
 // offloadGroup is a group whose sessions are offloaded after their first answer.
 func offloadGroup(t *testing.T, change func(*Config)) *group {
 	t.Helper()
-	needKernel(t)
+	offloadtest.Need(t)
 	return newGroup(t, func(c *Config) {
 		trusting(c)
 		c.offloadAfter = 1

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -19,6 +20,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/listener/auth"
+	"github.com/coteriedb/coterie/internal/listener/offload/offloadtest"
 	"github.com/coteriedb/coterie/internal/listener/startup"
 )
 
@@ -43,7 +45,7 @@ func TestOnOtherPaths(t *testing.T) {
 	for _, path := range []string{PathGoroutines, writingSingly, PathKernel} {
 		t.Run(path, func(t *testing.T) {
 			if path == PathKernel {
-				needKernel(t)
+				offloadtest.Need(t)
 			}
 			cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run", relayTests, "-test.timeout", "10m")
 			cmd.Env = append(os.Environ(), pathEnv+"="+path)
@@ -62,6 +64,9 @@ func TestBothPaths(t *testing.T) {
 		t.Skip("one path was chosen")
 	}
 	for _, path := range []string{PathGoroutines, writingSingly, PathKernel} {
+		if path == PathKernel && !slices.Contains(dataPaths(t), path) {
+			continue
+		}
 		t.Setenv(pathEnv, path)
 		for name, test := range map[string]func(*testing.T){
 			"gate": TestGateHoldsBytes, "hold": TestEndOfSessionEndsTheHold, "strict": TestStrictBarrier, "drain": TestDrainHoldsWhatIsNew, "drain in a pipeline": TestDrainFindsTheBoundaryInAPipeline,

@@ -6,16 +6,19 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/offload/offloadtest"
 	"github.com/coteriedb/coterie/internal/listener/startup"
 )
 
@@ -184,56 +187,84 @@ func forgetTables(body []byte) {
 	}
 }
 
+// offloadedPipelines is the share of the pipelines' sessions that the kernel carries for a while at least, and
+// relayedRequests is how many requests of each it passes on its own on average. The others come back for most of what
+// they say, and soon.
+const (
+	offloadedPipelines = 0.5
+	relayedRequests    = 2
+)
+
 // The state machine of messages against its model, by random pipelines, on each data path.
 func TestRandomPipelines(t *testing.T) {
 	seeds := uint64(12)
 	if os.Getenv("COTERIE_LONG") != "" {
 		seeds = 250
 	}
+	server := newGroup(t, trusting).servers["a"]
+	direct := filepath.Join(server.dir, ".s.PGSQL.5432")
+	answers := make(map[uint64][]byte)
+	for seed := range seeds {
+		want, crashed := newPipeline(seed, 60).run(t, "unix", direct, seed)
+		if !crashed {
+			answers[seed] = want
+			continue
+		}
+		t.Logf("seed %d: PostgreSQL has closed the connection", seed) // there are conversations that a version of it does not survive
+		waitFor(t, "PostgreSQL is there again", func() bool {
+			conn, err := server.connect(t.Context(), "postgres")
+			if err == nil {
+				_ = conn.Close(t.Context())
+			}
+			return err == nil
+		})
+	}
+	for i, path := range []string{PathLoop, PathGoroutines, writingSingly, PathKernel} {
+		t.Run(path, func(t *testing.T) {
+			if path == PathKernel {
+				offloadtest.Need(t)
+			}
+			pipelinesOn(t, path, answers, uint64(i)*1000)
+		})
+	}
+}
+
+// pipelinesOn has the conversations of these seeds by one path, which must give these answers.
+func pipelinesOn(t *testing.T, path string, answers map[uint64][]byte, timing uint64) {
+	t.Helper()
 	logged := &bytes.Buffer{}
-	log := slog.New(slog.NewTextHandler(logged, nil))
-	t.Cleanup(func() { // when the groups are gone
+	t.Cleanup(func() { // when the group is gone
 		if t.Failed() {
 			t.Log(logged.String())
 		}
 	})
-	paths := []string{PathLoop, PathGoroutines, writingSingly, PathKernel}
-	groups := make(map[string]*group)
-	for _, path := range paths {
-		groups[path] = newGroup(t, func(c *Config) {
-			c.Logger = log.With("path", path)
-			c.Rules, c.singleWrites, c.NoKernelPath = trustAll, path == writingSingly, path != PathKernel
-			if c.offloadAfter = 1; path == PathGoroutines {
-				c.Loops = -1
-			}
-		})
-	}
-	direct := filepath.Join(groups[PathLoop].servers["a"].dir, ".s.PGSQL.5432")
-	for seed := range seeds {
-		p := newPipeline(seed, 60)
-		want, crashed := p.run(t, "unix", direct, seed)
-		if crashed { // there are conversations that a version of PostgreSQL does not survive
-			t.Logf("seed %d: PostgreSQL has closed the connection", seed)
-			waitFor(t, "PostgreSQL is there again", func() bool {
-				conn, err := groups[PathLoop].servers["a"].connect(t.Context(), "postgres")
-				if err == nil {
-					_ = conn.Close(t.Context())
-				}
-				return err == nil
-			})
-			continue
+	g := newGroup(t, func(c *Config) {
+		c.Logger = slog.New(slog.NewTextHandler(logged, nil)).With("path", path)
+		c.Rules, c.singleWrites, c.NoKernelPath = trustAll, path == writingSingly, path != PathKernel
+		if c.offloadAfter = 1; path == PathGoroutines {
+			c.Loops = -1
 		}
-		for i, path := range paths {
-			got, _ := p.run(t, "tcp", groups[path].rw, seed+uint64(i)*1000)
-			if !bytes.Equal(got, want) {
-				n := 0
-				for n < min(len(got), len(want)) && got[n] == want[n] {
-					n++
-				}
-				t.Errorf("seed %d by %s: %d bytes instead of %d, different from byte %d on:\n%.200q\ndirectly:\n%.200q", seed, path, len(got), len(want), n, got[max(0, n-40):], want[max(0, n-40):])
+	})
+	for _, seed := range slices.Sorted(maps.Keys(answers)) {
+		want := answers[seed]
+		got, _ := newPipeline(seed, 60).run(t, "tcp", g.rw, seed+timing)
+		if !bytes.Equal(got, want) {
+			n := 0
+			for n < min(len(got), len(want)) && got[n] == want[n] {
+				n++
 			}
+			t.Errorf("seed %d: %d bytes instead of %d, different from byte %d on:\n%.200q\ndirectly:\n%.200q", seed, len(got), len(want), n, got[max(0, n-40):], want[max(0, n-40):])
 		}
 	}
-	st := groups[PathKernel].srv.Stats()
+	if path != PathKernel {
+		g.carried(t, path, 1)
+		return
+	}
+	g.carried(t, path, offloadedPipelines)
+	waitFor(t, "no session is left", func() bool { return g.srv.Stats().Open == 0 }) // the kernel's count is taken when one comes back
+	st := g.srv.Stats()
 	t.Logf("%d requests passed inside the kernel, of sessions that came back for %v", st.RelayedByKernel, st.KernelPath)
+	if n := relayedRequests * len(answers); st.RelayedByKernel < uint64(n) {
+		t.Errorf("the kernel passed %d requests of %d sessions, want at least %d", st.RelayedByKernel, len(answers), n)
+	}
 }

@@ -51,11 +51,7 @@ func promotedServer(conn net.Conn) {
 // A session that began on a standby is ended by the first answer that shows a promotion, and nothing of that answer
 // passes, on each data path. Its outcome is not known: it may have written.
 func TestPromotionUnderASession(t *testing.T) {
-	paths := []string{PathLoop, PathGoroutines}
-	if kernelPath() == nil {
-		paths = append(paths, PathKernel)
-	}
-	for _, path := range paths {
+	for _, path := range dataPaths(t) {
 		for _, request := range []string{"insert, then the status", "insert", "function that writes"} {
 			if path == PathKernel && request == "insert" {
 				continue // the kernel passes whole answers on, and PostgreSQL's have the status in them
@@ -92,6 +88,7 @@ func TestPromotionUnderASession(t *testing.T) {
 					t.Errorf("heard %c %q, %v", typ, body, err)
 				}
 				waitFor(t, "it is counted", func() bool { return g.srv.Stats().Cut["promoted"] == 1 })
+				g.carried(t, path, 1)
 			})
 		}
 	}

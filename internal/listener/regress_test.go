@@ -23,6 +23,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lab/pgtest"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
+	"github.com/coteriedb/coterie/internal/listener/offload/offloadtest"
 	"github.com/coteriedb/coterie/internal/postgres/login"
 	"github.com/coteriedb/coterie/internal/test/ports"
 )
@@ -55,6 +56,9 @@ func TestPostgresOwnTests(t *testing.T) {
 			for _, path := range []string{PathLoop, PathGoroutines, writingSingly, PathKernel} {
 				files, routines := openFiles(t), runtime.NumGoroutine()
 				t.Run(path, func(t *testing.T) {
+					if path == PathKernel {
+						offloadtest.Need(t)
+					}
 					got := s.run(t, source, path)
 					t.Log(got)
 					for _, name := range slices.Sorted(maps.Keys(want)) {

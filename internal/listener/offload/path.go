@@ -53,6 +53,9 @@ const (
 // ErrUnavailable is why sessions cannot be offloaded.
 var ErrUnavailable = errors.New("no path through the kernel")
 
+// ErrUnsupported is beside ErrUnavailable where no process of this machine could have sessions offloaded.
+var ErrUnsupported = errors.New("this machine cannot have one")
+
 // Config is what a path needs to know.
 type Config struct {
 	Sessions int                  // how many sessions there may be
@@ -64,9 +67,6 @@ type Config struct {
 // New loads the program and its maps. It fails where the kernel, or this process's rights, do not allow that; sessions
 // are then relayed by the loop.
 func New(cfg Config) (k *Path, err error) {
-	if err := supported(); err != nil {
-		return nil, err
-	}
 	k = &Path{cfg: cfg}
 	defer func() {
 		if err != nil {
@@ -74,6 +74,9 @@ func New(cfg Config) (k *Path, err error) {
 			k, err = nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
 		}
 	}()
+	if err = supported(); err != nil {
+		return k, err
+	}
 	n := uint32(min(maxSessions, max(16, cfg.Sessions)))
 	k.directions = k.newMap(&err, ebpf.MapSpec{Name: "coterie_ways", Type: ebpf.Hash, KeySize: 8, ValueSize: 8, MaxEntries: 4 * n})
 	k.peers = k.newMap(&err, ebpf.MapSpec{Name: "coterie_peers", Type: ebpf.SockHash, KeySize: 4, ValueSize: 4, MaxEntries: 3 * n})
@@ -154,20 +157,20 @@ func (k *Path) Close() {
 func supported() error {
 	var u unix.Utsname
 	if err := unix.Uname(&u); err != nil {
-		return fmt.Errorf("%w: %w", ErrUnavailable, err)
+		return err
 	}
 	var major, minor int
 	release := unix.ByteSliceToString(u.Release[:])
 	if _, err := fmt.Sscanf(release, "%d.%d", &major, &minor); err != nil || major < 6 || major == 6 && minor < 16 {
-		return fmt.Errorf("%w: Linux %s, it takes 6.16", ErrUnavailable, release)
+		return fmt.Errorf("%w: Linux %s, it takes 6.16", ErrUnsupported, release)
 	}
 	offsets, err := os.ReadFile("/proc/self/timens_offsets") // the program uses the machine's clock
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("%w: %w", ErrUnavailable, err)
+		return err
 	}
 	for line := range strings.Lines(string(offsets)) {
 		if f := strings.Fields(line); len(f) == 3 && (f[1] != "0" || f[2] != "0") {
-			return fmt.Errorf("%w: a time namespace has a clock of its own", ErrUnavailable)
+			return fmt.Errorf("%w: a time namespace has a clock of its own", ErrUnsupported)
 		}
 	}
 	return nil

@@ -25,7 +25,7 @@ type offsets struct{ files, table, list, inode, size int32 }
 var kernelOffsets = sync.OnceValues(func() (o offsets, err error) {
 	spec, err := btf.LoadSpec("/sys/kernel/btf/vmlinux") // btf.LoadKernelSpec would keep it for good
 	if err != nil {
-		return o, fmt.Errorf("types of the kernel: %w", err)
+		return o, fmt.Errorf("%w: types of the kernel: %w", ErrUnsupported, err)
 	}
 	for _, f := range []struct {
 		to           *int32

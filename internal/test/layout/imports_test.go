@@ -148,6 +148,7 @@ var rules = []rule{
 	{"listener/stmt", leaves, "satellites have a reason of their own to change"},
 	{"listener/serverlog", leaves, "satellites have a reason of their own to change"},
 	{"listener/offload", leaves, "satellites have a reason of their own to change"},
+	{"listener/offload/offloadtest", []string{"listener/offload"}, "a look whether the kernel can be used, for tests"},
 	{"listener/uring", leaves, "satellites have a reason of their own to change"},
 	{"listener/vip", leaves, "satellites have a reason of their own to change"},
 	{"admin", leaves, "adapters do not know each other: the consumer declares the interface it needs"},
