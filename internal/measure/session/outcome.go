@@ -35,7 +35,8 @@ func (o Outcome) String() string {
 }
 
 // Classify returns the outcome that err means for a statement that is a transaction of its own, and the SQLSTATE. For
-// an error that did not come from a server it returns a word instead (timeout, reset, eof, refused, not-sent, client).
+// an error that did not come from a server it returns a word instead (timeout, reset, eof, closed, refused, not-sent,
+// client).
 //
 // An ERROR proves a rollback, and so does class 40 ("transaction rollback") at any severity: a listener that gives a
 // session up answers 40001 only for a transaction that was not committed. Other FATALs do not: a backend that is
@@ -54,6 +55,9 @@ func Classify(err error) (Outcome, string) {
 			return Fail, pg.Code
 		}
 		return Unknown, pg.Code
+	}
+	if errors.Is(err, pgconn.ErrConnClosed) { // pgx says so, and that nothing was sent, also if a Query's answer was lost
+		return Unknown, "closed"
 	}
 	if pgconn.SafeToRetry(err) {
 		return Fail, "not-sent"

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -164,5 +165,47 @@ func TestConnectGivesUpOnlyWhereWaitingIsVain(t *testing.T) {
 		if got := hopeless(fmt.Errorf("connect: %w", &pgconn.PgError{Code: code})); got != want {
 			t.Errorf("%s: %t, want %t", code, got, want)
 		}
+	}
+}
+
+// TestLostAnswer holds that a statement is in doubt whose server has it and goes away, by whichever protocol it was
+// sent: pgx says of some of them that they were never sent.
+func TestLostAnswer(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var served sync.WaitGroup
+	defer served.Wait()
+	defer func() { _ = l.Close() }()
+	served.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = conn.Read(make([]byte, 10_000)) // the startup packet
+			_, _ = conn.Write([]byte("R\x00\x00\x00\x08\x00\x00\x00\x00Z\x00\x00\x00\x05I"))
+			_, _ = conn.Read(make([]byte, 10_000)) // the statement
+			_ = conn.Close()
+		}
+	})
+	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeSimpleProtocol, pgx.QueryExecModeExec, pgx.QueryExecModeCacheStatement} {
+		s, err := New(Options{DSN: "postgres://u@" + l.Addr().String() + "/db?sslmode=disable"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Connect(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		outcome, state, err := s.Do(t.Context(), func(ctx context.Context, conn *pgx.Conn) error {
+			_, err := conn.Exec(ctx, "insert into t values (1)", mode)
+			return err
+		})
+		if outcome != Unknown || err == nil {
+			t.Errorf("%v: %v %s, %v", mode, outcome, state, err)
+		}
+		s.Close()
 	}
 }
