@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -26,12 +27,16 @@ const (
 	none      = -1 // slot of such a register
 )
 
+// briefly is how often a watcher looks that ends its session then.
+const briefly = 40
+
 const appName = "coterie register"
 
 // Options describe the clients and their operations.
 type Options struct {
 	ReadWrite []string      // libpq URIs; the clients take them in turn. Where one names several hosts, they are tried in turn
 	ReadOnly  []string      // of replicas; each gets a watcher of the count, beside those of ReadWrite
+	Brief     []string      // those of both whose watchers end their session after briefly looks, and begin another
 	Clients   int           // of the registers
 	Every     time.Duration // from one operation of a client to its next
 	Timeout   time.Duration // after which the outcome of an operation is unknown
@@ -103,7 +108,11 @@ func (l *Load) Run(ctx context.Context) error {
 		start(i, l.o.ReadWrite[i%len(l.o.ReadWrite)], l.client)
 	}
 	start(0, l.o.ReadWrite[0], l.counter)
-	for i, dsn := range append(append([]string{}, l.o.ReadWrite...), l.o.ReadOnly...) {
+	for i, dsn := range slices.Concat(l.o.ReadWrite, l.o.ReadOnly) {
+		if slices.Contains(l.o.Brief, dsn) {
+			start(i, dsn, l.briefWatcher)
+			continue
+		}
 		start(i, dsn, l.watcher)
 	}
 	l.group.Wait()
@@ -236,6 +245,18 @@ func (l *Load) counter(_ context.Context, s *session.Session, _ int) func(contex
 			l.acknowledged.Store(n)
 		}
 		return out == session.OK
+	}
+}
+
+// briefWatcher is a watcher whose sessions are brief.
+func (l *Load) briefWatcher(ctx context.Context, s *session.Session, id int) func(context.Context) bool {
+	look, looks := l.watcher(ctx, s, id), 0
+	return func(ctx context.Context) bool {
+		if looks++; looks%briefly == 0 {
+			s.Drop()
+			return true
+		}
+		return look(ctx)
 	}
 }
 

@@ -15,7 +15,8 @@ import (
 )
 
 // canceller inserts rows and has half of the statements cancelled, most of them while the commit waits, in sessions
-// that hide PostgreSQL's warning of that in random spellings. Acknowledged rows must exist.
+// that hide PostgreSQL's warning of that in random spellings. Half of the sessions have no TLS, for the kernel's path.
+// Acknowledged rows must exist.
 type canceller struct {
 	dsn       string
 	rng       *rand.Rand
@@ -56,7 +57,7 @@ func (c *canceller) run(ctx context.Context) {
 		each, cancel := context.WithTimeout(context.WithoutCancel(ctx), 15*time.Second)
 		err := error(nil)
 		if conn == nil {
-			if conn, err = pgx.Connect(each, c.dsn); err == nil {
+			if conn, err = pgx.Connect(each, c.pick(c.dsn, plain(c.dsn, valuesInText))); err == nil {
 				err = c.hide(each, conn)
 			}
 		}

@@ -40,6 +40,7 @@ type chaos struct {
 	running  chan error
 	cut      *canceller
 	intruder *intruder
+	paths    *pathCount
 	told     strings.Builder // the text of a record of the run
 }
 
@@ -114,6 +115,7 @@ func play(t *testing.T, seed uint64, minutes int) string {
 		c.say(t, "NOT RUN within %d min: %s", minutes, f.name)
 	}
 	c.stop(t)
+	c.say(t, "%s", c.paths.judge(t))
 	c.judgeAll(t, done)
 	c.down(t)
 	return c.told.String() + "\n"
@@ -142,7 +144,13 @@ func (c *chaos) begin(t *testing.T, seed uint64) {
 		o.ReadWrite = append(o.ReadWrite, r.Listener.ReadWrite)
 		o.ReadOnly = append(o.ReadOnly, r.Listener.ReadOnly)
 	}
+	writers, readers := len(o.ReadWrite), len(o.ReadOnly)
+	o.ReadWrite, o.ReadOnly = withPlain(o.ReadWrite), withPlain(o.ReadOnly)
+	o.Brief = slices.Concat(o.ReadWrite[writers:], o.ReadOnly[readers:])
 	c.keepReadersAway(t, s)
+	if c.paths == nil {
+		c.paths = c.countPaths(t)
+	}
 	c.load = register.New(o)
 	if err := c.load.Prepare(t.Context()); err != nil {
 		t.Fatal(err)

@@ -52,6 +52,7 @@ func rage(t *testing.T, seed uint64) string {
 		s.intruder.verify(t, s.ReadWrite())
 	}
 	s.stop(t)
+	s.say(t, "%s", s.paths.judge(t))
 	if s.eras > 0 {
 		s.say(t, "what came after the last forced failover, with the faults of all:")
 	}
