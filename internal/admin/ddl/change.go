@@ -245,6 +245,9 @@ func (c *change) settings(list []Setting, place func(Setting) Place) *Error {
 			return refusal(s.pos, o)
 		}
 		c.pos = s.pos
+		if bad := c.ofData(in, s.Name); bad != nil {
+			return bad
+		}
 		if bad := o.set(c, s.Value); bad != nil {
 			return bad
 		}
@@ -257,6 +260,20 @@ func (c *change) settings(list []Setting, place func(Setting) Place) *Error {
 		}
 	}
 	return nil
+}
+
+// ofData refuses an option of a witness that means something only where data is.
+func (c *change) ofData(in Place, name string) *Error {
+	if in == InGroup || c.replica.HasData() || slices.Contains([]string{"ENDPOINT_URL", "AVAILABILITY_MODE", "FAILOVER_MODE", "MAINTENANCE"}, name) {
+		return nil
+	}
+	var replicas []ag.ReplicaID
+	for _, r := range c.group.Replicas {
+		if r.HasData() && r.Part() {
+			replicas = append(replicas, r.ID)
+		}
+	}
+	return c.pos.errorf(StateInvalid, "%s is a witness: it holds no data, and %s would change nothing", c.replica.ID, name).WithHint("name a replica: %s", ag.Names(replicas))
 }
 
 func order(s Setting) int {

@@ -200,6 +200,18 @@ var refusals = []struct{ text, want string }{
 	},
 	{"ALTER AVAILABILITY GROUP DemoAG MODIFY REPLICA ON 'srv153' WITH (PRIMARY_ROLE (READ_ONLY_ROUTING_LIST = ('wit')))", "line 1, column 80: wit is a witness: it has nothing to read"},
 	{
+		"ALTER AVAILABILITY GROUP DemoAG MODIFY REPLICA ON 'wit' WITH (BACKUP_PRIORITY = 90)",
+		"line 1, column 63: wit is a witness: it holds no data, and BACKUP_PRIORITY would change nothing (name a replica: srv153, srv154, srv155)",
+	},
+	{
+		"ALTER AVAILABILITY GROUP DemoAG MODIFY REPLICA ON 'wit' WITH (SECONDARY_ROLE (ALLOW_CONNECTIONS = NO))",
+		"line 1, column 79: wit is a witness: it holds no data, and ALLOW_CONNECTIONS would change nothing (name a replica: srv153, srv154, srv155)",
+	},
+	{
+		"ALTER AVAILABILITY GROUP DemoAG MODIFY REPLICA ON 'wit' WITH (PRIMARY_ROLE (READ_ONLY_ROUTING_LIST = ('srv154')))",
+		"line 1, column 77: wit is a witness: it holds no data, and READ_ONLY_ROUTING_LIST would change nothing (name a replica: srv153, srv154, srv155)",
+	},
+	{
 		"ALTER AVAILABILITY GROUP DemoAG MODIFY REPLICA ON 'srv154' WITH (SECONDARY_ROLE (READ_ONLY_ROUTING_URL = 'srv154'))",
 		"line 1, column 82: READ_ONLY_ROUTING_URL is N'srv154'; expected TCP://host:port",
 	},
