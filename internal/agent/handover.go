@@ -19,6 +19,7 @@ const (
 	drainBudget    = 10 * time.Second
 	cutBudget      = time.Second
 	releaseBudget  = time.Second
+	aheadBudget    = 30 * time.Second
 	stateBudget    = 2 * time.Second
 	quietBudget    = 2 * time.Second
 	stopServer     = time.Second
@@ -73,8 +74,9 @@ func (a *Agent) prepare(ctx context.Context, v ag.View, op ag.Op) {
 		if err == nil {
 			err = a.checkpoints(ctx)
 		}
-		if err == nil { // the conditions may have changed during the checkpoint
-			err = a.checkTarget(ctx, *a.view.Load(), op.To)
+		if err == nil {
+			a.readAhead(ctx, a.aheadTold)
+			err = a.checkTarget(ctx, *a.view.Load(), op.To) // the conditions may have changed meanwhile
 		}
 		if life.Err() != nil {
 			return // a successor of this agent prepares it anew; in another epoch it is void
@@ -151,6 +153,8 @@ func (a *Agent) awaitFlush(ctx context.Context, r ag.Replica, to ag.LSN, budget 
 
 // checkpoints make the checkpoint of the shutdown short.
 func (a *Agent) checkpoints(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, prepareBudget)
+	defer cancel()
 	for range 2 {
 		began := boottime.Now()
 		if err := a.cfg.Instance.Checkpoint(ctx); err != nil {
@@ -162,6 +166,22 @@ func (a *Agent) checkpoints(ctx context.Context) error {
 		a.showProgress("preparing: second checkpoint")
 	}
 	return nil
+}
+
+// readAhead has the states of sessions read while they go on: a drain holds their requests, and has stateBudget for
+// all.
+// Only a primary has such sessions.
+func (a *Agent) readAhead(ctx context.Context, told func(asked, of int)) {
+	if a.lease.Armed() == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, aheadBudget)
+	defer cancel()
+	a.cfg.Sessions.ReadAhead(ctx, told)
+}
+
+func (a *Agent) aheadTold(asked, of int) {
+	a.showProgress(fmt.Sprintf("preparing: reading the state of sessions, %d of %d", asked, of))
 }
 
 // notePrepared takes over the result of a preparation. The loop calls it.

@@ -49,6 +49,9 @@ func TestPlannedFailover(t *testing.T) {
 		if want := []string{"hold true", "drain true", "read states", "close server: planned failover to c", "drain false", "hold false"}; !slices.Equal(told, want) {
 			t.Errorf("sessions were told %q", s.Events)
 		}
+		if ahead := slices.Index(s.Events, "read ahead"); ahead < 0 || ahead > slices.Index(s.Events, "hold true") {
+			t.Errorf("the states of sessions were not read while they went on: %q", s.Events)
+		}
 		told = l.Node("c").State().Events
 		moved := slices.Index(told, "continue readers")
 		ended := slices.IndexFunc(told, func(e string) bool { return strings.HasPrefix(e, "close readers") })

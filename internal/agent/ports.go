@@ -271,6 +271,10 @@ type Sessions interface {
 	Busy() int
 	// CutBusy ends those sessions.
 	CutBusy(why string)
+	// ReadAhead asks this node's server for the state of its sessions while they go on, so that ReadStates has few left
+	// to ask. told is called now and then with how many were asked, of how many. It returns at the latest when ctx
+	// ends.
+	ReadAhead(ctx context.Context, told func(asked, of int))
 	// ReadStates asks this node's server for the state of its sessions, so that CloseServer can move them. It is called
 	// during a drain, when nothing is busy any more, and returns at the latest when ctx ends.
 	ReadStates(ctx context.Context)

@@ -240,12 +240,11 @@ func (a *Agent) RestartPrimary(ctx context.Context, o RestartOptions) error {
 	}
 	a.log.Info("preparing a restart of the primary's server", "drain", o.Drain, "cut", o.Cut)
 	a.showProgress("preparing: checkpoint")
-	preparing, cancel := context.WithTimeout(ctx, prepareBudget)
-	defer cancel()
-	if err := a.checkpoints(preparing); err != nil {
+	if err := a.checkpoints(ctx); err != nil {
 		a.progress.Store(nil)
 		return fmt.Errorf("checkpoint before the restart: %w", err)
 	}
+	a.readAhead(ctx, a.aheadTold)
 	r := switchRequest{ClusterSwitch{RestartOptions: o}, true, make(chan error, 1)}
 	return awaited(ctx, a.switches, r, r.done, "the restart of the server goes on by itself")
 }
@@ -316,6 +315,7 @@ func (h *handover) goOn(ctx context.Context, why error) (applied func(), err err
 // primary's ends AFTER no transaction runs and the record and the keeper know of the restart. After an error everything
 // is as before. Any goroutine may call it.
 func (a *Agent) Restart(ctx context.Context, o RestartOptions) error {
+	a.readAhead(ctx, func(int, int) {})
 	r := restartRequest{o, make(chan error, 1)}
 	select {
 	case a.restarts <- r:

@@ -23,6 +23,7 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/lostblock"
 	"github.com/coteriedb/coterie/internal/listener/opening"
 	"github.com/coteriedb/coterie/internal/listener/passage"
+	"github.com/coteriedb/coterie/internal/listener/release"
 	"github.com/coteriedb/coterie/internal/listener/replay"
 	"github.com/coteriedb/coterie/internal/listener/resume"
 	"github.com/coteriedb/coterie/internal/listener/routing"
@@ -47,9 +48,7 @@ type moving struct {
 	owner     *client            // its client; nil: the client is at another node
 	accepts   bool               // the listener of that node takes sessions back
 	outlives  bool               // and has them outlive this server
-	state     *continuity.State  // what the server told; nil: nothing, or something was forwarded since
-	refusal   string             // why it cannot be moved
-	inquiry   inquiry.Session    // what is asked of its server
+	inquiry   inquiry.Session    // what is asked of its server, and what that told for its move
 	stays     time.Duration      // CLOCK_BOOTTIME at which ContinueReaders left it behind; 0: never. Guarded by the lock of work
 	outlived  atomic.Bool        // its server is lost, and it leaves that
 	proved    indoubt.Outcome    // of the new session: the outcome of the COMMIT of the one before it
@@ -140,7 +139,7 @@ func (c *client) again(x *session) *session {
 		c.lose(x, x.moving.err)
 		return nil
 	}
-	if why := x.work.PlanReplay(x.moving.state); why != "" {
+	if why := x.work.PlanReplay(x.moving.inquiry.State); why != "" {
 		x.notReplayed(why)
 	}
 	if x.work.Loss.Replays {
@@ -172,13 +171,6 @@ func (c *client) again(x *session) *session {
 	return y
 }
 
-// A move that did not succeed is tried again after movePause while there is no route, and ever more seldom while the
-// replica of the route refuses: hundreds of sessions may wait for the same one.
-const (
-	movePause    = 20 * time.Millisecond
-	movePauseMax = 250 * time.Millisecond
-)
-
 // moveWait returns how long the session waits for its next server: as long as a request in a planned failover, or as a
 // login where its server is lost.
 func (x *session) moveWait() time.Duration {
@@ -187,20 +179,6 @@ func (x *session) moveWait() time.Duration {
 		return cfg.HoldMax
 	}
 	return max(cfg.HoldMax, cfg.ConnectWait)
-}
-
-// pause waits for the next try. It reports false if there is none.
-func (c *client) pause(ctx context.Context, next <-chan struct{}, wait time.Duration) bool {
-	t := time.NewTimer(wait)
-	defer t.Stop()
-	select {
-	case <-next:
-	case <-t.C:
-	case <-ctx.Done():
-	case <-c.srv.closed:
-		return false
-	}
-	return ctx.Err() == nil
 }
 
 // handsOver reports whether the route of a reader that has left its replica leads to the primary that is about to hand
@@ -219,36 +197,60 @@ func (s *Server) epoch() ag.Epoch {
 
 // onward opens the session that continues x where the routes lead.
 func (c *client) onward(x *session) (*session, error) {
-	s := c.srv
-	ctx, cancel := context.WithTimeout(c.unserved, x.moveWait())
-	defer cancel()
-	last, wait := errors.New("no replica takes it"), movePause
-	left := s.epoch()
+	place := c.srv.order.Enter(func() bool { return x.holds() || c.speaks() }, x.moveWait())
+	defer place.Leave()
+	last, left := errors.New("no replica takes it"), c.srv.epoch()
 	for {
-		r, next, ok := s.logins.Pick(ctx, &c.Proved)
-		if wait *= 2; !ok {
-			wait = movePause
+		y, next, err := c.tryOnward(x, place, left)
+		if y != nil {
+			return y, nil
 		}
-		if ok && !x.handsOver(r, left) {
-			y, err := c.openAgain(ctx, r, x)
-			if err == nil {
-				return y, nil
+		switch last = cmp.Or(err, last); {
+		case err == nil:
+		case errors.Is(err, errClient), errors.Is(err, resume.ErrNotTheSame):
+			return nil, err
+		case x.work.Loss.Tried && x.work.Loss.Replays:
+			if tried := (resume.TriedError{}); !errors.As(err, &tried) {
+				last = resume.ErrLost
 			}
-			c.log.Debug("session not moved yet", "session", x.id, "replica", r.ID, "error", err)
-			if last = err; errors.Is(err, errClient) || errors.Is(err, resume.ErrNotTheSame) {
-				return nil, err
-			}
-			if x.work.Loss.Tried && x.work.Loss.Replays {
-				if tried := (resume.TriedError{}); !errors.As(err, &tried) {
-					last = resume.ErrLost
-				}
-				return nil, last
-			}
+			return nil, last
 		}
-		if _, gone := socket.Peek(c.Raw); gone || !c.pause(ctx, next, min(wait, movePauseMax)) {
+		if _, gone := socket.Peek(c.Raw); gone || !place.Pause(c.unserved, next, err != nil) {
 			return nil, c.overBy(last)
 		}
 	}
+}
+
+// tryOnward is one try of onward. It returns neither a session nor an error where there is no route; next is closed
+// when another one makes sense.
+func (c *client) tryOnward(x *session, place *release.Place, left ag.Epoch) (y *session, next <-chan struct{}, err error) {
+	ctx, cancel := context.WithTimeout(c.unserved, place.Left())
+	defer cancel()
+	r, next, ok := c.srv.logins.Pick(ctx, &c.Proved)
+	if !ok || x.handsOver(r, left) {
+		return nil, next, nil
+	}
+	done, err := place.Turn(ctx)
+	if err == nil {
+		y, err = c.openAgain(ctx, r, x)
+		done()
+	}
+	if err != nil {
+		c.log.Debug("session not moved yet", "session", x.id, "replica", r.ID, "error", err)
+	}
+	return y, next, err
+}
+
+// holds reports whether the client of a session that has left its server waits for an answer.
+func (x *session) holds() bool {
+	l := &x.work.Loss
+	return len(x.moving.rest.B) > 0 || x.work.Owed.Load() > 0 || x.work.Unsynced.Load() || l.Interrupted || l.Doubtful || l.Replays || l.Fate != 0
+}
+
+// speaks reports whether the client has sent something that was not read.
+func (c *client) speaks() bool {
+	waiting, _ := socket.Peek(c.Raw)
+	return waiting
 }
 
 // A reader that goes on at another copy sees nothing there go back: the copy that it has left had replayed no more than
@@ -340,7 +342,7 @@ func (x *session) become(ctx context.Context, from *session, packet []byte) (new
 	if err != nil {
 		return nil, err
 	}
-	was := from.moving.state
+	was := from.moving.inquiry.State
 	status := continuity.Greeting(g.Bytes)
 	// A session that leaves its server idle may go on at another version: nothing of it is asked for or executed again.
 	heard, again, err := x.server().Restore(was, []string{hello.ClientAddr}, status, !from.moving.outlived.Load())
@@ -417,7 +419,7 @@ func (x *session) resumeBlock(ctx context.Context, from *session) (told []byte, 
 func (x *session) executeAgain(ctx context.Context, from *session) (told []byte, err error) {
 	ctx, cancel := context.WithTimeout(ctx, x.srv.cfg.HoldMax/2)
 	defer cancel()
-	run, err := x.server().Execute(ctx, from.work.Log, from.moving.state.Extensions)
+	run, err := x.server().Execute(ctx, from.work.Log, from.moving.inquiry.State.Extensions)
 	from.work.Loss.Tried = err != nil || run.Requests() > 0
 	if tried := (resume.TriedError{}); errors.As(err, &tried) && tried.Why == replay.Differs {
 		x.srv.log.Info("answer differs", "session", from.id, "request", run.Requests())
@@ -444,7 +446,7 @@ func (x *session) prove(from *session) (told []byte, err error) {
 // doubt returns what this session's server needs to know of from.
 func (x *session) doubt(from *session) resume.Doubt {
 	return resume.Doubt{
-		Timelines: x.moving.timelines, Extensions: from.moving.state.Extensions, Unreplayed: from.work.Loss.Unreplayed,
+		Timelines: x.moving.timelines, Extensions: from.moving.inquiry.State.Extensions, Unreplayed: from.work.Loss.Unreplayed,
 		Reads: from.way.Confirmation.ConfirmsAll() || from.way.Confirmation.Reads == startup.ReadsConfirmed,
 	}
 }

@@ -36,7 +36,7 @@ func (s *Server) Drain(on bool) {
 	}
 	if on {
 		for _, x := range s.localSessions() {
-			x.cannotMove("") // until ReadStates
+			x.moving.inquiry.Drained(&x.work, boottime.Now())
 		}
 		defer s.inquirer.End() // AFTER a new one can see the drain
 		defer s.reclaimWhere(func(x *session) bool { return x.work.Offloaded() })
@@ -138,8 +138,8 @@ func (s *Server) noteLeftBehind() {
 		x.work.Lock()
 		if !x.work.Leaving.Load() {
 			x.moving.stays = now
-			if x.moving.refusal == "" {
-				x.moving.refusal = inquiry.Busy
+			if x.moving.inquiry.Refusal == "" {
+				x.moving.inquiry.Refusal = inquiry.Busy
 			}
 		}
 		x.work.Unlock()
@@ -276,6 +276,15 @@ func (s *Server) leaveUnlisted(r *ag.Routes, since map[ag.ReplicaID]time.Time) (
 	return left
 }
 
+// ReadAhead asks the local server for the state of each of its sessions while they go on, so that a drain need not ask
+// again those of which no request was forwarded since. told is called now and then with how many were asked, of how
+// many.
+func (s *Server) ReadAhead(ctx context.Context, told func(asked, of int)) {
+	if s.rules.Continues() && s.drain.Load() == nil {
+		s.inquirer.ReadAhead(ctx, s.localSessions(), told)
+	}
+}
+
 // ReadStates asks the local server for the state of each of its sessions, during a drain, as long as ctx allows. It
 // returns when all have answered or cannot.
 func (s *Server) ReadStates(ctx context.Context) {
@@ -290,25 +299,8 @@ func (s *Server) ReadRelayedStates(ctx context.Context) {
 // readStates asks for the state of each session in the list.
 func (s *Server) readStates(ctx context.Context, list []*session) {
 	if s.rules.Continues() {
-		s.inquirer.Each(ctx, list, func(x *session) { x.keepState(ctx) }, (*session).cannotMove)
+		s.inquirer.ReadStates(ctx, list)
 	}
-}
-
-// keepState has the state of the session read, for its move.
-func (x *session) keepState(ctx context.Context) {
-	x.cannotMove(errInternal.Error()) // if this panics
-	st, why := inquiry.Read(ctx, x)
-	x.work.Lock()
-	defer x.work.Unlock()
-	if x.moving.refusal = why; why == "" && st != nil && x.moving.inquiry.Holds() { // nil: it has left, or ended
-		x.moving.state = st
-	}
-}
-
-func (x *session) cannotMove(why string) {
-	x.work.Lock()
-	x.moving.state, x.moving.refusal = nil, why
-	x.work.Unlock()
 }
 
 // Moves asks the local server for the state of each of its sessions, and returns which of them a planned failover would
@@ -319,7 +311,7 @@ func (s *Server) Moves(ctx context.Context) []ag.SessionMove { return s.inquirer
 // depart has the session leave its backend, if its state is known. It does not wait.
 func (x *session) depart() bool {
 	x.work.Lock()
-	ok := x.moving.state != nil && !x.work.Midway && x.work.Idle() && x.ended.Load() == nil && !x.way.Terminated.Load()
+	ok := x.moving.inquiry.State != nil && !x.work.Midway && x.work.Idle() && x.ended.Load() == nil && !x.way.Terminated.Load()
 	if ok {
 		x.startLeaving()
 	}
@@ -358,6 +350,12 @@ func (x *session) startLeaving() {
 	}
 }
 
+// Hundreds of sessions take longer to leave a server than a few.
+const (
+	leaveEach    = 5 * time.Millisecond
+	leaveLongest = 3 * time.Second
+)
+
 // moveServer has those sessions of the local server leave that can be moved, and waits a moment until they have.
 func (s *Server) moveServer(ctx context.Context) {
 	var leaving []*session
@@ -366,7 +364,7 @@ func (s *Server) moveServer(ctx context.Context) {
 			leaving = append(leaving, x)
 		}
 	}
-	t := time.NewTimer(leaveTimeout)
+	t := time.NewTimer(leaveTimeout + min(time.Duration(len(leaving))*leaveEach, leaveLongest))
 	defer t.Stop()
 	for _, x := range leaving {
 		select {
@@ -384,10 +382,10 @@ func (s *Server) moveServer(ctx context.Context) {
 func (x *session) unmoved(why string) ending {
 	x.work.Lock()
 	defer x.work.Unlock()
-	if x.moving.refusal != "" {
-		kind, _, _ := strings.Cut(x.moving.refusal, ":") // without what a server added
+	if x.moving.inquiry.Refusal != "" {
+		kind, _, _ := strings.Cut(x.moving.inquiry.Refusal, ":") // without what a server added
 		x.srv.counts.NotMoved(kind)
-		why += " (its session could not be moved: " + x.moving.refusal + ")"
+		why += " (its session could not be moved: " + x.moving.inquiry.Refusal + ")"
 	}
 	return ending{reason: "planned failover", why: why}
 }
@@ -403,7 +401,7 @@ func (x *session) outlive() bool {
 	if x.work.Leaving.Load() || x.ended.Load() != nil || !x.interrupt() {
 		return false
 	}
-	x.moving.state, x.work.Requests.Sealed = x.work.Known.Told, true
+	x.moving.inquiry.State, x.work.Requests.Sealed = x.work.Known.Told, true
 	x.moving.outlived.Store(true)
 	x.startLeaving()
 	return true

@@ -314,7 +314,7 @@ func (p *loopSession) backendDropped() {
 
 // stay ends a session that was to leave its backend and cannot.
 func (x *session) stay(why string) {
-	x.cannotMove(why)
+	x.moving.inquiry.Refuse(&x.work, why)
 	x.end(x.unmoved("planned failover"))
 }
 

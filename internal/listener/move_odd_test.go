@@ -195,8 +195,8 @@ func TestMoveOfAnotherNodesSessionKeepsItsBytes(t *testing.T) {
 	near.drained()
 	near.srv.ReadStates(t.Context())
 	for _, x := range near.srv.localSessions() {
-		if st := x.moving.state; st == nil || st.Settings["my.q"] != "kept" {
-			t.Errorf("state %+v, refusal %q", st, x.moving.refusal)
+		if st := x.moving.inquiry.State; st == nil || st.Settings["my.q"] != "kept" {
+			t.Errorf("state %+v, refusal %q", st, x.moving.inquiry.Refusal)
 		}
 	}
 	near.srv.Drain(false)

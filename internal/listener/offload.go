@@ -216,6 +216,7 @@ func (p *loopSession) applyRelayed() error {
 		x.work.Tracker.Unseen()
 	}
 	if s.Ups != d.Began { // all but the last were answered; they used no named statement or portal
+		x.Forwarded()
 		answered()
 		x.work.Requests.ForgetUnnamed()
 		x.work.Known.Unchanged.Forget()

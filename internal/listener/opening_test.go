@@ -126,7 +126,7 @@ func TestSilentServersHoldNobodyUp(t *testing.T) {
 	read := func() (n int) {
 		for _, x := range g.srv.localSessions() {
 			x.work.Lock()
-			n += b2i(x.moving.state != nil)
+			n += b2i(x.moving.inquiry.State != nil)
 			x.work.Unlock()
 		}
 		return n

@@ -322,17 +322,18 @@ func TestHeldRequestOfALostBackend(t *testing.T) {
 // ends, does not take that state away.
 func TestStateOfASessionThatLeaves(t *testing.T) {
 	x, p := lentSession(t)
+	s := x.srv
 	x.work.Kernel.Store(nil)
 	x.moving.owner = &client{}
 	over := make(chan struct{})
-	go func() { defer close(over); x.keepState(t.Context()) }()
+	go func() { defer close(over); s.inquirer.ReadStates(t.Context(), []*session{x}) }()
 	waitFor(t, "it is asked", func() bool { return x.moving.inquiry.Wanted() })
 	x.work.Lock()
-	x.moving.state = &continuity.State{}
+	x.moving.inquiry.State = &continuity.State{}
 	x.work.Unlock()
 	x.moving.over()
 	<-over
-	if x.moving.state == nil {
+	if x.moving.inquiry.State == nil {
 		t.Error("it has left without its state")
 	}
 	p.kernel = nil

@@ -11,6 +11,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/listener/continuity"
+	"github.com/coteriedb/coterie/internal/listener/release"
 	"github.com/coteriedb/coterie/internal/listener/underway"
 )
 
@@ -214,7 +215,7 @@ func TestMovesAreTriedEverMoreSeldom(t *testing.T) {
 	near.publish(pairRoutes(1, "b", "a")) // it would take sessions
 	const tries = 9
 	waitFor(t, "it was tried again and again", func() bool { return len(near.hellos) >= tries })
-	if took := time.Since(began); took < tries*movePauseMax/2 {
+	if took := time.Since(began); took < tries*release.LongestPause/2 {
 		t.Errorf("%d times in %v", tries, took)
 	}
 	near.dies()

@@ -131,8 +131,8 @@ func TestPanicWhileAStateIsRead(t *testing.T) {
 	x.work.Local = true
 	s.sessions[x.id] = x
 	s.ReadStates(t.Context())
-	if x.moving.state != nil || x.moving.refusal != errInternal.Error() {
-		t.Errorf("%+v, %q", x.moving.state, x.moving.refusal)
+	if x.moving.inquiry.State != nil || x.moving.inquiry.Refusal != errInternal.Error() {
+		t.Errorf("%+v, %q", x.moving.inquiry.State, x.moving.inquiry.Refusal)
 	}
 	if moves := s.Moves(t.Context()); len(moves) != 1 || moves[0].Why != errInternal.Error() {
 		t.Errorf("%+v", moves)

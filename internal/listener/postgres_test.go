@@ -285,6 +285,8 @@ type group struct {
 	cuts    bool                     // those nodes are dead
 	rw, ro  string                   // addresses
 	hellos  chan BackendHello
+
+	failovers int // planned ones
 }
 
 // pathEnv chooses the data path of all groups: TestOnOtherPaths runs the relay tests again with it.

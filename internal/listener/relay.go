@@ -454,10 +454,7 @@ func (x *session) FromNode() bool { return !x.work.Local && !x.relayed }
 func (x *session) Drain() *passage.Drain { return x.srv.drain.Load() }
 
 // Forwarded notes that a chunk of the client is forwarded. The caller holds the lock of work.
-func (x *session) Forwarded() {
-	x.moving.state = nil
-	x.moving.inquiry.Forwarded()
-}
+func (x *session) Forwarded() { x.moving.inquiry.Forwarded() }
 
 // Started ends the turn of the session to start.
 func (x *session) Started() { x.turnOver() }

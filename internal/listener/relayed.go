@@ -198,7 +198,7 @@ func (x *session) backendPID() uint32 {
 // giveBack gives a session that has left its backend to the listener of its client.
 func (x *session) giveBack() {
 	defer x.moving.over()
-	giveback.Give(x.raw, x.moving.state, x.moving.rest.B)
+	giveback.Give(x.raw, x.moving.inquiry.State, x.moving.rest.B)
 }
 
 // leftToNode reports whether the listener of the client's node judges what became of the session: it hears of its end
@@ -215,7 +215,7 @@ func (x *session) takeBack() error {
 		return err
 	}
 	delete(st.Statements, lone.OwnStatement)
-	x.moving.state, x.moving.rest.B = st, append(rest, x.moving.rest.B...)
+	x.moving.inquiry.State, x.moving.rest.B = st, append(rest, x.moving.rest.B...)
 	x.work.Tracker.Remember(st.Names())
 	for _, q := range st.Statements { // they may set more of them
 		x.work.Tracker.Message('P', []byte("named\x00"+q.Text), true, true)

@@ -41,6 +41,7 @@ import (
 	"github.com/coteriedb/coterie/internal/listener/passage"
 	"github.com/coteriedb/coterie/internal/listener/pool"
 	"github.com/coteriedb/coterie/internal/listener/ports"
+	"github.com/coteriedb/coterie/internal/listener/release"
 	"github.com/coteriedb/coterie/internal/listener/startup"
 	"github.com/coteriedb/coterie/internal/listener/underway"
 )
@@ -66,6 +67,7 @@ type Server struct {
 	loops        atomic.Pointer[[]*loop] // nil: no loops, or not yet
 	offloadedNow offload.Watch           // offloaded sessions
 	starting     chan struct{}           // holds a token for each session that the local server is starting
+	order        *release.Order          // of sessions that have left their server
 
 	life context.Context // ends when the server must stop at once
 	stop context.CancelCauseFunc
@@ -98,6 +100,7 @@ func New(cfg Config) (*Server, error) {
 		readerPatience: readerPatience,
 		flushes:        admission.NewBudget(eachFlush, allFlushes, maxFlushers),
 	}
+	s.order = release.New(s.closed)
 	s.rules.Continuity, s.rules.Replay = full.Continuity, full.Replay
 	s.pool.Config = pool.Config{
 		Size: full.Limits.PoolSize, Ahead: full.Limits.PoolAhead, Unused: pool.Unused, Oldest: pool.Oldest, Answer: pool.Answer,

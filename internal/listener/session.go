@@ -457,7 +457,7 @@ var errStopping = errors.New("the listener of this node is stopping")
 
 // answerLost reads the client's next request and answers it. rest is what the client's next server gets.
 func (c *client) answerLost(x *session) (rest []byte, err error) {
-	r := lostblock.Reply{Why: x.work.Loss.Unreplayed, Statements: x.moving.state.Texts()}
+	r := lostblock.Reply{Why: x.work.Loss.Unreplayed, Statements: x.moving.inquiry.State.Texts()}
 	var buf [socket.SmallBuffer]byte
 	for b, done := x.moving.rest.B, false; ; {
 		var used int
@@ -485,7 +485,7 @@ func (c *client) answerLost(x *session) (rest []byte, err error) {
 	if r.Terminated {
 		return nil, errClient
 	}
-	maps.DeleteFunc(x.moving.state.Statements, func(name string, _ continuity.Statement) bool {
+	maps.DeleteFunc(x.moving.inquiry.State.Statements, func(name string, _ continuity.Statement) bool {
 		_, open := r.Statements[name]
 		return !open
 	})

@@ -58,8 +58,8 @@ func TestSessionThatIsAskedComesBack(t *testing.T) {
 			t.Errorf("%s: %q is to be forwarded, %v", c.name, x.moving.rest.B, err)
 		}
 		if err == nil {
-			if _, ours := x.moving.state.Statements[lone.OwnStatement]; ours || len(x.moving.state.Statements) != 1 {
-				t.Errorf("%s: its statements are %v", c.name, x.moving.state.Statements)
+			if _, ours := x.moving.inquiry.State.Statements[lone.OwnStatement]; ours || len(x.moving.inquiry.State.Statements) != 1 {
+				t.Errorf("%s: its statements are %v", c.name, x.moving.inquiry.State.Statements)
 			}
 		}
 		_, _ = near.Close(), far.Close()

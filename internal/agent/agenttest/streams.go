@@ -167,10 +167,11 @@ func (s *sessions) CloseLocal(why string)             { s.note("close local: %s"
 func (s *sessions) CloseReaders(why string)           { s.note("close readers: %s", why) }
 func (s *sessions) Hold(on bool)                      { s.note("hold %v", on) }
 
-func (s *sessions) Drain(on bool)                     { s.note("drain %v", on) }
-func (s *sessions) ReadStates(context.Context)        { s.note("read states") }
-func (s *sessions) ReadRelayedStates(context.Context) { s.note("read relayed states") }
-func (s *sessions) CloseServer(why string)            { s.note("close server: %s", why) }
+func (s *sessions) Drain(on bool)                             { s.note("drain %v", on) }
+func (s *sessions) ReadAhead(context.Context, func(int, int)) { s.note("read ahead") }
+func (s *sessions) ReadStates(context.Context)                { s.note("read states") }
+func (s *sessions) ReadRelayedStates(context.Context)         { s.note("read relayed states") }
+func (s *sessions) CloseServer(why string)                    { s.note("close server: %s", why) }
 
 // ContinueReaders waits until ctx ends while the node has StuckReaders.
 func (s *sessions) ContinueReaders(ctx context.Context) {

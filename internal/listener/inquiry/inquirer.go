@@ -15,7 +15,8 @@ import (
 const (
 	// keepPerTick is how many sessions of this node are asked for their state at once, to be known.
 	keepPerTick = 10
-	// AtOnce is how many sessions are asked at once otherwise: each costs the server some milliseconds of a processor.
+	// AtOnce is how many sessions are asked at once while they wait: each costs the server some milliseconds of a
+	// processor.
 	AtOnce = 16
 	// turnTime is how long a session that does not answer keeps others waiting. Its own answer is waited for further.
 	turnTime = 250 * time.Millisecond
@@ -82,10 +83,10 @@ func (i *Inquirer[H]) Unknown(now time.Time) (list []H) {
 	return list
 }
 
-// Each calls read for each session of the list, for AtOnce of them at a time, and a few more if some do not answer. It
+// Each calls read for each session of the list, for atOnce of them at a time, and a few more if some do not answer. It
 // calls late for those whose turn has not come before ctx ends. It returns when all have returned.
-func (i *Inquirer[H]) Each(ctx context.Context, list []H, read func(H), late func(h H, why string)) {
-	turns := make(chan struct{}, AtOnce)
+func (i *Inquirer[H]) Each(ctx context.Context, atOnce int, list []H, read func(H), late func(h H, why string)) {
+	turns := make(chan struct{}, atOnce)
 	var all sync.WaitGroup
 	for _, h := range list {
 		all.Go(func() {

@@ -96,7 +96,7 @@ func TestEach(t *testing.T) {
 		over := make(chan struct{})
 		go func() {
 			defer close(over)
-			among().Each(ctx, list, func(*fake) {
+			among().Each(ctx, AtOnce, list, func(*fake) {
 				begun.Add(1)
 				<-ctx.Done()
 			}, func(_ *fake, why string) {

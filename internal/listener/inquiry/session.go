@@ -21,6 +21,7 @@ import (
 
 // Session is a session of which the state is asked. Its zero value was not asked yet.
 type Session struct {
+	Kept
 	wants     atomic.Pointer[question] // is to be asked by who reads the server's answers
 	asked     *question                // of that one: the answer is arriving
 	forwarded bool                     // a request was forwarded since the server was asked: guarded by the lock of Work
@@ -75,10 +76,7 @@ func (s *Session) Answering() bool { return s.asked != nil }
 
 // Forwarded notes that a request is forwarded: an earlier answer does not hold any more. The caller holds the lock of
 // Work.
-func (s *Session) Forwarded() { s.forwarded = true }
-
-// Holds reports whether nothing was forwarded since the server was asked. The caller holds the lock of Work.
-func (s *Session) Holds() bool { return !s.forwarded }
+func (s *Session) Forwarded() { s.forwarded, s.State, s.ahead = true, nil, 0 }
 
 // Point is where in the stream of a session a question would go now.
 type Point struct {
@@ -209,7 +207,10 @@ func (q *question) libraries(h Host, local bool) string {
 
 // Read asks the session's backend for its state. It returns the reason if the session cannot be moved; neither, if it
 // has ended or left.
-func Read(ctx context.Context, h Host) (st *continuity.State, why string) {
+func Read(ctx context.Context, h Host) (st *continuity.State, why string) { return read(ctx, h, false) }
+
+// read is Read. patient has it wait until the session is idle for a moment, as long as ctx allows.
+func read(ctx context.Context, h Host, patient bool) (st *continuity.State, why string) {
 	w := h.Underway()
 	w.Lock()
 	why, streams := w.Tracker.Why(), w.Streams || w.Replicates
@@ -223,7 +224,7 @@ func Read(ctx context.Context, h Host) (st *continuity.State, why string) {
 		return nil, immovable
 	}
 	for {
-		st, why, again := readOnce(ctx, h)
+		st, why, again := readOnce(ctx, h, patient)
 		if !again || ctx.Err() != nil {
 			return st, why
 		}
@@ -232,9 +233,9 @@ func Read(ctx context.Context, h Host) (st *continuity.State, why string) {
 }
 
 // readOnce asks once, and returns why the session cannot be moved. again: an earlier question is still being answered.
-func readOnce(ctx context.Context, h Host) (st *continuity.State, why string, again bool) {
+func readOnce(ctx context.Context, h Host, patient bool) (st *continuity.State, why string, again bool) {
 	s, w := h.Inquiry(), h.Underway()
-	q := &question{done: make(chan struct{})}
+	q := &question{patient: patient, done: make(chan struct{})}
 	s.wants.Store(q)
 	h.Wake()
 	f := h.Facts()

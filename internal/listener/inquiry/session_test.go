@@ -175,10 +175,10 @@ func TestReadIsBounded(t *testing.T) {
 func TestForwarded(t *testing.T) {
 	f := newFake()
 	f.session.Forwarded()
-	if _, why := Read(t.Context(), f); why != "" || !f.session.Holds() {
+	if _, why := Read(t.Context(), f); why != "" || f.session.forwarded {
 		t.Errorf("%q: what was forwarded before the question counts", why)
 	}
-	if f.session.Forwarded(); f.session.Holds() {
+	if f.session.Forwarded(); !f.session.forwarded {
 		t.Error("a request does not count")
 	}
 }

@@ -81,6 +81,13 @@ func (p *Port) CutBusy(why string) {
 	}
 }
 
+// ReadAhead implements agent.Sessions.
+func (p *Port) ReadAhead(ctx context.Context, told func(asked, of int)) {
+	if s := p.server.Load(); s != nil {
+		s.ReadAhead(ctx, told)
+	}
+}
+
 // ReadStates implements agent.Sessions.
 func (p *Port) ReadStates(ctx context.Context) {
 	if s := p.server.Load(); s != nil {
