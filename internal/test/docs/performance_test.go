@@ -13,7 +13,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/bench/suite"
 	"github.com/coteriedb/coterie/internal/measure/goals"
+	benchreport "github.com/coteriedb/coterie/internal/measure/report"
 )
 
 var update = flag.Bool("update", false, "write the generated parts of the documentation anew")
@@ -40,18 +42,22 @@ var (
 // figures reads the results, and returns for each goal the figure of the latest run.
 func figures(t *testing.T) map[string]figure {
 	t.Helper()
+	texts := reports(t)
 	paths, err := filepath.Glob(filepath.Join(root, "docs/results/*.txt"))
 	if err != nil || len(paths) == 0 {
 		t.Fatal(err, len(paths))
 	}
-	found := map[string]figure{}
 	for _, path := range paths {
 		text, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)
 		}
+		texts[filepath.Base(path)] = string(text)
+	}
+	found := map[string]figure{}
+	for file, text := range texts {
 		var run figure
-		for line := range strings.Lines(string(text)) {
+		for line := range strings.Lines(text) {
 			if m := headLine.FindStringSubmatch(strings.TrimSpace(line)); m != nil {
 				run.read(t, m[1], m[2])
 				continue
@@ -61,12 +67,36 @@ func figures(t *testing.T) map[string]figure {
 				continue
 			}
 			f := run
-			f.file = filepath.Base(path)
+			f.file = file
 			f.value, f.between, f.goal, f.met = m[2]+" "+strings.TrimSpace(m[3]), m[4], m[5], m[6] == "met"
 			if known, ok := found[m[1]]; !ok || !f.at.Before(known.at) {
 				found[m[1]] = f
 			}
 		}
+	}
+	return found
+}
+
+// reports returns the figures of the reports that are kept as a report, as the command prints them below a head.
+func reports(t *testing.T) map[string]string {
+	t.Helper()
+	paths, err := filepath.Glob(filepath.Join(root, "docs/results/*/result.json"))
+	if err != nil || len(paths) == 0 {
+		t.Fatal(err, len(paths))
+	}
+	found := map[string]string{}
+	for _, path := range paths {
+		r, err := benchreport.Load(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var out strings.Builder
+		commit, _, _ := strings.Cut(r.Version, "-")
+		fmt.Fprintf(&out, "date: %s\ncommit: %s\ncommand: %s\n", r.Ended.Format("2006-01-02 15:04"), commit, strings.TrimPrefix(r.Command, "bin/"))
+		if _, err := goals.Report(&out, "experiments", suite.ExperimentFigures(r)); err != nil {
+			t.Fatal(err)
+		}
+		found[filepath.Base(filepath.Dir(path))] = out.String()
 	}
 	return found
 }
@@ -129,7 +159,8 @@ func performance(t *testing.T) string {
 				continue
 			}
 			if !ok {
-				fmt.Fprintf(&out, "| %s | not on record | | %s | | | `make bench-%s` |\n", g.What, "", g.Bench)
+				sign := map[string]string{"lower": "≤", "higher": "≥"}[g.Better]
+				fmt.Fprintf(&out, "| %s | not on record | | %s %v %s | | | `make %s` |\n", g.What, sign, g.Goal, g.Unit, target(g.Bench))
 				continue
 			}
 			met := "yes"
@@ -149,6 +180,23 @@ func performance(t *testing.T) string {
 		out.WriteString(strings.Join(busy, ""))
 	}
 	return out.String()
+}
+
+// target returns the target of make that measures the goals of a benchmark.
+func target(bench string) string {
+	if bench == "experiments" {
+		return "results"
+	}
+	return "bench-" + bench
+}
+
+// TestTargetsOfThePerformancePage holds that make has each target that the page names.
+func TestTargetsOfThePerformancePage(t *testing.T) {
+	for _, m := range regexp.MustCompile("`make ([a-z-]+)`").FindAllStringSubmatch(pages(t)["docs/performance.md"], -1) {
+		if !strings.Contains(source(t, "Makefile"), "\n"+m[1]+":") {
+			t.Errorf("make has no target %s", m[1])
+		}
+	}
 }
 
 // generated holds the part of a page between its marks against what the results say, and writes it with -update.
