@@ -9,8 +9,14 @@ import (
 // faultRow is a row of the catalogue: its number, and the cell with its tests.
 var faultRow = regexp.MustCompile(`(?m)^\| (F\d\db?) \|.*\| ([^|]+) \|$`)
 
-// TestEveryFaultIsAnswered checks that the catalogue has every number once, and that each names a test that exists or
-// says why there is none.
+// real are the tests on real nodes in the cell of a row; reason is what it says behind its last test.
+var (
+	real   = regexp.MustCompile("\\breal\\b[^:;|]*: `Test|[Rr]eal, [^:;|]*: `Test")
+	reason = regexp.MustCompile("^[^`]*$|`[^`.]*\\. ([^`]{20,})$")
+)
+
+// TestEveryFaultIsAnswered checks that the catalogue has every number once, that each names only tests that exist, and
+// that it names one on real nodes or says why there is none.
 func TestEveryFaultIsAnswered(t *testing.T) {
 	there := tests(t)
 	found := map[string]bool{}
@@ -20,8 +26,8 @@ func TestEveryFaultIsAnswered(t *testing.T) {
 		}
 		found[m[1]] = true
 		named := testName.FindAllStringSubmatch(m[2], -1)
-		if len(named) == 0 && len(m[2]) < 20 {
-			t.Errorf("%s has no test and no reason", m[1])
+		if !real.MatchString(m[2]) && !reason.MatchString(m[2]) {
+			t.Errorf("%s has no test on real nodes and does not say why: %s", m[1], m[2])
 		}
 		for _, n := range named {
 			if !there[n[1]] {
