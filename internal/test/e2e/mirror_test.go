@@ -71,6 +71,9 @@ func (g *group) healMirror(t *testing.T, node string) {
 	}
 }
 
+// sideSeen is the time in which every node tells that a side of a mirror under load is lost.
+const sideSeen = 10 * time.Second
+
 func oneSide(t *testing.T, g *group) {
 	was := g.ready(t)
 	primary, other := *was.Primary, secondaries(was)[0]
@@ -78,7 +81,11 @@ func oneSide(t *testing.T, g *group) {
 	for _, side := range []string{"second", "first"} { // what one side lacked, it has when the other is lost
 		g.mirror(t, primary, func(d mirror.Disk) error { return d.Break(side) })
 		took := g.storageProblem(t, primary, primary, "is degraded: ")
-		t.Logf("the loss of the %s side was seen by its node after %v, by another one after %v more", side, took, g.storageProblem(t, other, primary, "the other side serves"))
+		more := g.storageProblem(t, other, primary, "the other side serves")
+		t.Logf("the loss of the %s side was seen by its node after %v, by another one after %v more", side, took, more)
+		if took+more > sideSeen {
+			t.Errorf("the loss of the %s side was seen by another node after %v, allowed are %v", side, took+more, sideSeen)
+		}
 		g.acknowledged(t, 100)
 		if a := coterie(t, "check", "storage", "--node", g.node(primary)); a.code != 3 || !strings.Contains(a.out, "lacks writes that failed") {
 			t.Errorf("check storage: exit code %d\n%s%s", a.code, a.out, a.err)
