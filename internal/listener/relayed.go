@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
@@ -205,7 +206,7 @@ func (x *session) giveBack() {
 // by the end of the stream.
 func (x *session) leftToNode() bool {
 	e := x.ended.Load()
-	return x.relayed && x.moving.outlives && e != nil && (e.reason == endLost || e.reason == endEpoch || e.reason == endReplica || e.reason == endDrain)
+	return x.relayed && x.moving.outlives && e != nil && slices.Contains([]string{endLost, endEpoch, endReplica, endDrain, stopping.reason}, e.reason)
 }
 
 // takeBack takes a session that its node gives back.

@@ -31,9 +31,14 @@ func Restart() *cobra.Command {
 		Use: "restart [NAME]", GroupID: "node", Short: "Restart this node's agent while its PostgreSQL goes on; or PostgreSQL, with --postgres",
 		Long: `Replaces the running agent by the program as it is installed now, for an upgrade or a changed coterie.yaml, without stopping PostgreSQL.
 
-A secondary's server is not touched, and a witness has none. On the primary new transactions wait and running ones end first, as in a planned failover. Then the
-sessions of its own listener are closed and may connect again at once; those that came through another node's listener go on, if they
-can be moved. The leadership stays where it is, in the same epoch. If the new agent has not taken over within three seconds, the server
+On every node the sessions of its own listener end (57P01) and may connect again at once: readers, and on a secondary also writers that it
+passed on to the primary. Its ports, its console among them, do not answer for a moment, and a backup that it makes ends.
+
+A secondary's server goes on. Its readers that came through another node's listener go on at another secondary, if they can be moved, else
+they get what a lost server gives them. Replication and commits that count on it wait for its stream. A witness has no server.
+
+On the primary new transactions wait and running ones end first, as in a planned failover. Sessions that came through another node's
+listener go on at the same server, if they can be moved. The leadership stays where it is, in the same epoch. If the new agent has not taken over within three seconds, the server
 is fenced and another replica takes over. Where a client must see nothing of it, make another replica the primary first: coterie failover.
 
 With --postgres it is PostgreSQL that restarts, of this node or of NAME, as changed settings may need: --pending chooses the replicas that

@@ -2,8 +2,11 @@ package e2e
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -11,6 +14,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lab"
@@ -82,10 +86,39 @@ func restartPrimary(t *testing.T, g *group) {
 	g.judgeAndGoOn(t)
 }
 
+// restartSecondary restarts a secondary's agent. Its server goes on. The sessions of its own listener end, those of
+// writers there too; readers by another node's listener go on at another secondary, and writers notice nothing.
 func restartSecondary(t *testing.T, g *group) {
 	was := g.ready(t)
+	node, primary := secondaries(was)[0], *was.Primary
+	sql(t, g.ReadWrite(), "CREATE TABLE IF NOT EXISTS counted (session text, n int, PRIMARY KEY (session, n))")
+	own := []*survivor{g.survivor(t, node, "own writer"), g.survivingReader(t, node, "own reader")}
+	far := []*survivor{g.survivor(t, primary, "far writer")}
+	for n := range 4 { // some of them on that secondary
+		far = append(far, g.survivingReader(t, primary, fmt.Sprintf("far reader %d", n)))
+	}
+	g.await(t, "the state of each of them to be known", func(lab.Status) bool {
+		r, err := g.answered(t, primary, fmt.Sprintf("SELECT node_loss FROM coterie.continuity WHERE node = '%s' AND replica = '%s'", primary, node))
+		return err == nil && len(r.Rows) > 0 && !slices.ContainsFunc(r.Rows, func(row []any) bool { return row[0] != "KEPT" })
+	})
 	began := time.Now()
-	must(t, "restart", "--node", g.node(secondaries(was)[0]))
+	must(t, "restart", "--node", g.node(node))
+	for _, x := range own {
+		var answered *pgconn.PgError
+		if _, err := x.conn.Exec(t.Context(), "SELECT 1"); !errors.As(err, &answered) || answered.Code != "57P01" {
+			t.Errorf("%s, of the listener that ended: %v", x.name, err)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	for _, x := range far {
+		all.Go(func() { x.work(ctx, t) })
+	}
+	defer all.Wait()
+	defer cancel()
+	for _, x := range far {
+		x.advances(t)
+	}
 	g.acknowledged(t, 20)
 	t.Logf("longest gap %v", g.ledger.OutageBetween(began, time.Now()).Longest.Round(time.Millisecond))
 	g.same(t, was)
