@@ -226,3 +226,20 @@ func (w *watcher) none(primary string, others []string) {
 		w.t.Errorf("/primary of a secondary without a primary: %s", got)
 	}
 }
+
+// TestOpenPathsAreDocumented holds that the page names each document that the port without a login shows.
+func TestOpenPathsAreDocumented(t *testing.T) {
+	text := source(t, "internal/admin/api/server.go")
+	_, text, _ = strings.Cut(text, "func (s *Server) open() ")
+	text, _, found := strings.Cut(text, "func (s Status) self()")
+	_, page, told := strings.Cut(pages(t)["docs/how-to/monitor.md"], "### What a stranger sees")
+	paths := regexp.MustCompile(`"GET (/[^"]+)"`).FindAllStringSubmatch(text, -1)
+	if !found || !told || len(paths) < 3 {
+		t.Fatalf("%d paths found", len(paths))
+	}
+	for _, m := range paths {
+		if !strings.Contains(page, "`"+m[1]+"`") {
+			t.Errorf("the page does not name %s", m[1])
+		}
+	}
+}
