@@ -173,4 +173,7 @@ func (n *node) serveStatements(gate rpc.Gate) {
 	rpc.Handle(gate, rpc.CheckParameters, func(ctx context.Context, _ certs.Identity, change map[string]*string) ([]string, error) {
 		return n.operate.CheckParameters(ctx, change)
 	})
+	rpc.Handle(gate, rpc.WeighParameters, func(ctx context.Context, _ certs.Identity, values map[string]string) (rpc.Weight, error) {
+		return n.operate.WeighParameters(ctx, values)
+	})
 }

@@ -442,3 +442,16 @@ func (i *Instance) CheckParameter(ctx context.Context, name, value string) (rest
 func (i *Instance) CheckRoom(ctx context.Context, change map[string]*string) error {
 	return i.Parameters().CheckRoom(ctx, change)
 }
+
+// Weigh returns the memory of this host, and the arithmetic if the server may take more than that with the settings. It
+// returns an error if the server would not start.
+func (i *Instance) Weigh(ctx context.Context, values map[string]string) (host uint64, warning string, err error) {
+	if !parameters.InDemand(values) {
+		return 0, "", nil
+	}
+	d, err := i.Parameters().Demand(ctx, values)
+	if err != nil {
+		return 0, "", err
+	}
+	return d.Host, d.Warning(), d.Refused()
+}

@@ -43,6 +43,10 @@ func TestParametersOfAServer(t *testing.T) {
 			t.Errorf("%s = %q: %v", tt.name, tt.value, err)
 		}
 	}
+	d, err := p.Demand(t.Context(), map[string]string{"work_mem": "64MB", "max_connections": "150", "shared_buffers": "96MB"})
+	if err != nil || d.WorkMem != 64<<20 || d.Connections != 150 || d.SharedBuffers != 96<<20 || d.WALBuffers != 3<<20 || d.Maintenance != 64<<20 || d.Workers != 3 || d.Host == 0 {
+		t.Errorf("%+v, %v", d, err)
+	}
 	want := map[string]string{"work_mem": "64MB", "max_connections": "150", "log_line_prefix": "it's \\ %m", "search_path": `a, "B,c", public`}
 	apply := func(want map[string]string, ours ...string) []string {
 		t.Helper()

@@ -340,6 +340,13 @@ type fakeServer struct {
 	err         error
 	refuses     map[string]error
 	checked     []string
+	host        uint64 // memory
+	heavy       string // the warning of Weigh
+	weighs      error
+}
+
+func (s *fakeServer) Weigh(context.Context, map[string]string) (uint64, string, error) {
+	return s.host, s.heavy, s.weighs
 }
 
 func (s *fakeServer) CheckParameter(_ context.Context, name, value string) (bool, error) {

@@ -13,6 +13,7 @@ import (
 	"github.com/coteriedb/coterie/internal/agent"
 	"github.com/coteriedb/coterie/internal/etcd"
 	"github.com/coteriedb/coterie/internal/lib/fail"
+	"github.com/coteriedb/coterie/internal/node/rpc"
 )
 
 // TestParametersAreJudgedFirst holds that nothing is written before each replica that answers has taken the values that
@@ -116,6 +117,27 @@ func TestTakingBackASettingIsJudged(t *testing.T) {
 	}
 	if _, _, err := b.run(t, alter+"RESET PARAMETER work_mem WITH NOWAIT"); err != nil {
 		t.Errorf("another setting: %v", err)
+	}
+}
+
+// TestMemoryOfTheSmallestHost holds that settings that need more memory together than a host has are told of, with the
+// arithmetic of the smallest host, and refused where a server would not start.
+func TestMemoryOfTheSmallestHost(t *testing.T) {
+	const set = alter + "SET PARAMETER max_connections = 5000 WITH NOWAIT"
+	b := newBed(t)
+	b.calls["check-settings"] = func(context.Context, ag.ReplicaID, any) (any, error) { return []string{}, nil }
+	b.calls["weigh-settings"] = func(context.Context, ag.ReplicaID, any) (any, error) {
+		return rpc.Weight{Host: 1 << 30, Warning: "its sum"}, nil
+	}
+	b.server.host, b.server.heavy = 2<<30, "our sum"
+	_, notices, err := b.run(t, set)
+	if err != nil || !strings.Contains(notices, ": its sum") || strings.Contains(notices, "our sum") {
+		t.Errorf("%v: %s", err, notices)
+	}
+	b.server.weighs = fail.Refusedf("it would not start")
+	was := b.store.rev
+	if _, _, err := b.run(t, alter+"SET PARAMETER max_connections = 6000 WITH NOWAIT"); fail.KindOf(err) != fail.Refused || b.store.rev != was {
+		t.Errorf("refused: %v", err)
 	}
 }
 

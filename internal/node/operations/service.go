@@ -81,6 +81,7 @@ type Server interface {
 	CreateDatabase(ctx context.Context, name string) (made bool, err error)
 	CheckParameter(ctx context.Context, name, value string) (restart bool, err error)
 	CheckRoom(ctx context.Context, change map[string]*string) error
+	Weigh(ctx context.Context, values map[string]string) (host uint64, warning string, err error)
 	Checkpoint(ctx context.Context) error
 }
 

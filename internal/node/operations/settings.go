@@ -138,6 +138,7 @@ func (e Executor) checkParameters(ctx context.Context, old, next ag.Group) (noti
 		}
 		notice("%s did not say whether its server takes the settings: %v", id, plainly(err))
 	}
+	notices = append(notices, e.weigh(ctx, replicas, asked)...)
 	var waits []string
 	for _, names := range answers {
 		waits = append(waits, names...)
@@ -150,6 +151,27 @@ func (e Executor) checkParameters(ctx context.Context, old, next ag.Group) (noti
 		notice("%s: no secondary may have less than the primary; coterie restart --postgres --pending restarts the servers in an order that keeps to it", strings.Join(grow, ", "))
 	}
 	return notices, nil
+}
+
+// weigh returns a notice if a server may take more memory than its host has with the settings that it would get: of the
+// smallest host. A replica that does not say, as one of an earlier version, is not told of: it has judged each setting.
+func (e Executor) weigh(ctx context.Context, replicas []ag.Replica, asked map[ag.ReplicaID]map[string]*string) []console.Notice {
+	answers, _ := rpc.Each(ctx, replicas, func(ctx context.Context, r ag.Replica) (rpc.Weight, error) {
+		if r.ID == e.Self {
+			return e.WeighParameters(ctx, given(asked[r.ID]))
+		}
+		return rpc.Call(ctx, e.Calls, r, rpc.WeighParameters, given(asked[r.ID]))
+	})
+	var least ag.ReplicaID
+	for _, id := range slices.Sorted(maps.Keys(answers)) {
+		if w := answers[id]; w.Warning != "" && (least == "" || w.Host < answers[least].Host) {
+			least = id
+		}
+	}
+	if least == "" {
+		return nil
+	}
+	return []console.Notice{{Severity: "NOTICE", Message: fmt.Sprintf("on %s: %s", least, answers[least].Warning)}}
 }
 
 // plainly returns the error of a call to another member in words for an administrator.
@@ -214,12 +236,7 @@ func (s *Service) CheckParameters(ctx context.Context, change map[string]*string
 	if len(change) > 1000 {
 		return nil, fail.Usagef("%d settings at once", len(change))
 	}
-	values := map[string]string{}
-	for name, value := range change {
-		if value != nil {
-			values[name] = *value
-		}
-	}
+	values := given(change)
 	for _, name := range slices.Sorted(maps.Keys(values)) {
 		later, err := s.Server.CheckParameter(ctx, name, values[name])
 		if err != nil {
@@ -232,7 +249,30 @@ func (s *Service) CheckParameters(ctx context.Context, change map[string]*string
 	if err := s.Server.CheckRoom(ctx, change); err != nil {
 		return nil, err
 	}
+	if _, _, err := s.Server.Weigh(ctx, values); fail.KindOf(err) == fail.Refused { // all together; else each was judged
+		return nil, err
+	}
 	return restart, s.Vouch(values)
+}
+
+// given returns the values of a change, without the settings that it takes back.
+func given(change map[string]*string) map[string]string {
+	values := map[string]string{}
+	for name, value := range change {
+		if value != nil {
+			values[name] = *value
+		}
+	}
+	return values
+}
+
+// WeighParameters returns how much memory this node's server would take with the settings.
+func (s *Service) WeighParameters(ctx context.Context, values map[string]string) (rpc.Weight, error) {
+	if s.Server == nil {
+		return rpc.Weight{}, fail.Refusedf("a witness has no PostgreSQL")
+	}
+	host, warning, err := s.Server.Weigh(ctx, values)
+	return rpc.Weight{Host: host, Warning: warning}, err
 }
 
 const (

@@ -64,6 +64,8 @@ var (
 	// CheckParameters asks a replica whether its server could have these settings, by name; the answer is the names
 	// that take effect only at its next start.
 	CheckParameters = Method[map[string]*string, []string]{"check-settings", replicas}
+	// WeighParameters asks a replica how much memory its server would take with these settings, by name.
+	WeighParameters = Method[map[string]string, Weight]{"weigh-settings", replicas}
 	// RestartServer asks a secondary to restart its PostgreSQL server.
 	RestartServer = Method[Nothing, Nothing]{"restart-server", replicas}
 	// RestartPrimary asks the primary to restart its PostgreSQL server in place.
@@ -115,6 +117,12 @@ type RoleThatLooks struct {
 	Looks    bool          // it may log in, and look at the console
 	MemberOf []string      // nil unless Looks
 	Age      time.Duration // how old the copy may be that says so
+}
+
+// Weight is the memory of a replica's host in bytes, and the arithmetic if its server may take more than that; else "".
+type Weight struct {
+	Host    uint64 `json:"host"`
+	Warning string `json:"warning,omitempty"`
 }
 
 // DurableRequest is a position of the history that a secondary streams from the primary in that epoch.
