@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -110,7 +111,8 @@ func judgeCertificate(name string, left time.Duration) Finding {
 // removed begins the finding of a node that the group does not have any more.
 const removed = "this node is no member of the group any more"
 
-// FindGroup returns what is wrong with the group, as coterie status says it, and the replicas that could not lead.
+// FindGroup returns what is wrong with the group, as coterie status says it, the replicas that could not lead, and
+// what the death of each member would lead to.
 func FindGroup(ctx context.Context, dir string) ([]Finding, error) {
 	l, err := config.NewLayout(dir)
 	if err != nil {
@@ -162,7 +164,11 @@ WHERE availability_mode = 'SYNCHRONOUS_COMMIT' AND join_state = 'JOINED' AND rol
 	if len(out) == 0 {
 		out = append(out, Finding{Level: OK, What: "the group takes writes, acknowledges commits, and misses nothing"})
 	}
-	return out, nil
+	if slices.ContainsFunc(out, func(f Finding) bool { return strings.HasPrefix(f.What, removed) }) {
+		return out, nil
+	}
+	deaths, err := findDeaths(ctx, cl)
+	return append(out, deaths...), err
 }
 
 // judgeNames returns findings for the URLs whose host has no address. The URLs are rows of replica, option and value.

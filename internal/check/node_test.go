@@ -111,6 +111,7 @@ func TestFindGroup(t *testing.T) {
 	a.OnSQL("state = 'FAILED'", []string{"node", "address", "problem"}, []any{"n1", "10.0.1.9/24", "no right; run it by the unit"})
 	a.OnSQL("state = 'OFFLINE'", []string{"problem"}, []any{"no device is in 10.0.0.0/24"})
 	a.OnSQL("failover_mode <> 'AUTOMATIC' AND NOT suspended", []string{"name", "failover_mode"}, []any{"n2", "MANUAL"})
+	a.OnSQL("FROM coterie.failures", []string{"none"})
 	found, err := FindGroup(t.Context(), a.Layout.Dir)
 	if err != nil {
 		t.Fatal(err)
@@ -191,7 +192,7 @@ func TestViewsThatFail(t *testing.T) {
 		"settings": func(dir string) ([]Finding, error) { return FindSettings(t.Context(), dir) },
 	}
 	for view, area := range map[string]string{
-		"FROM coterie.problems": "group", "FROM coterie.options": "group", "availability_group_listeners": "group", "listener_ip_addresses": "group",
+		"FROM coterie.problems": "group", "FROM coterie.failures": "group", "FROM coterie.options": "group", "availability_group_listeners": "group", "listener_ip_addresses": "group",
 		"state = 'FAILED'": "group", "state = 'OFFLINE'": "group", "failover_mode <> 'AUTOMATIC'": "group",
 		"pending_restart": "settings", "EXISTS (SELECT 1": "settings", "written in": "settings",
 	} {

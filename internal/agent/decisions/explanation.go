@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/ag/availability"
 )
 
 // Explanation is the answer of a node's management socket to GET explain, which coterie explain prints.
@@ -20,8 +21,10 @@ type Explanation struct {
 	NotReady string `json:"not_ready,omitempty"`
 	// NoPrimary is why no primary leads now, by the judgement of the node that was asked; "": one does. The forecast is
 	// then what happens now.
-	NoPrimary string     `json:"no_primary,omitempty"`
-	Decisions []Decision `json:"decisions,omitempty"` // all there are, if asked for
+	NoPrimary string `json:"no_primary,omitempty"`
+	// Failures are what the death of each member would lead to, by the judgement of the node that was asked.
+	Failures  []availability.Failure `json:"failures,omitempty"`
+	Decisions []Decision             `json:"decisions,omitempty"` // all there are, if asked for
 }
 
 // Forecast is what a node would do if the primary failed now, with the conditions for it.

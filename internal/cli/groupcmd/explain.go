@@ -27,10 +27,10 @@ func Explain() *cobra.Command {
 	var epoch uint64
 	var verbose int
 	c := &cobra.Command{
-		Use: "explain", GroupID: "group", Short: "Say why the last failover happened, or did not", Args: cli.Args(0, "no arguments"),
-		Long: `Says why the leadership changed hands the last time, in a few lines, and what would happen if the primary failed now. It asks every
-member in reach, and names those that did not answer. Where this node's agent does not run, it reads what that left on disk, without the
-other members.
+		Use: "explain", GroupID: "group", Short: "Explain the last failover, or why none happened", Args: cli.Args(0, "no arguments"),
+		Long: `Says why the leadership changed hands the last time, in a few lines, what would happen if the primary failed now, and what the death of
+each member would lead to. It asks every member in reach, and names those that did not answer. Where this node's agent does not run, it
+reads what that left on disk, without the other members.
 
 -v adds every step with its rule, -vv also what each node saw when it decided. The order of the steps is that of the group's record: by
 epoch, then by revision. Times are of each node's own clock; clocks of two nodes are never compared.
@@ -135,6 +135,9 @@ func printExplanation(w io.Writer, e *decisions.Explanation, how detail) error {
 		cli.Linef(w, "\n%s %s, so what it decided is not in this: %s\n", id, said, why)
 	}
 	printForecast(w, e)
+	if err := printDeaths(w, e.Failures); err != nil {
+		return err
+	}
 	switch {
 	case how.all:
 		_, _ = fmt.Fprintln(w, "\nEvery decision that is remembered:")

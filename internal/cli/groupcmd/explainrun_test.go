@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/ag/availability"
 	"github.com/coteriedb/coterie/internal/agent/decisions"
 	"github.com/coteriedb/coterie/internal/cli/clitest"
 )
@@ -148,6 +149,28 @@ If the primary failed now:
 `
 	if b.String() != want {
 		t.Errorf("%s\nwant %s", b.String(), want)
+	}
+}
+
+// TestExplainTellsEachDeath holds that what each death would lead to is told beside what the replicas would do.
+func TestExplainTellsEachDeath(t *testing.T) {
+	t.Parallel()
+	a := clitest.NewAgent(t)
+	e := decisions.Explanation{Node: "n1", Asked: []ag.ReplicaID{"n1"}, Now: []decisions.Forecast{{Node: "n1", Leads: true}, {Node: "n2"}}, Failures: []availability.Failure{
+		{Member: "n1", Outcome: availability.Survived, Primary: "n2"}, {Member: "n2", Outcome: availability.Blocked, Primary: "n1", Because: "n1 would lead, and commits wait for 1 of n2"},
+	}}
+	a.On("Explain", func(any) (any, error) { return e, nil })
+	r := clitest.Run(t, Explain(), a.Layout.Dir)
+	want := `If the primary failed now:
+  n1 leads
+  n2 would take over
+
+DEATH OF   OUTCOME    THEN
+n1         SURVIVED   n2 would lead, and commits would be acknowledged
+n2         BLOCKED    n1 would lead, and commits wait for 1 of n2
+`
+	if r.Err != nil || !strings.Contains(r.Out, want) {
+		t.Errorf("%v\n%s\nwant\n%s", r.Err, r.Out, want)
 	}
 }
 

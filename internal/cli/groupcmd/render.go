@@ -11,6 +11,7 @@ import (
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/ag/availability"
+	"github.com/coteriedb/coterie/internal/check"
 	"github.com/coteriedb/coterie/internal/cli"
 	"github.com/coteriedb/coterie/internal/lib/units"
 )
@@ -138,6 +139,21 @@ func (d dashboard) state(b *strings.Builder) {
 		commits = "No writes, so no commits" // a stopped server waits for nobody, which is no lack of protection
 	}
 	cli.Linef(b, "%s   %s   epoch %d, timeline %d\n", commits, quorum, s.Epoch, s.Timeline)
+	if text := check.Survives(s.Availability.Failures); text != "" && s.Availability.Level != availability.Down {
+		writeWrapped(b, "The group ", text)
+	}
+}
+
+// printDeaths prints what the death of each member would lead to.
+func printDeaths(w io.Writer, failures []availability.Failure) error {
+	t := tabwriter.NewWriter(w, 2, 8, 3, ' ', 0)
+	for i, f := range failures {
+		if i == 0 {
+			_, _ = fmt.Fprintln(t, "\nDEATH OF\tOUTCOME\tTHEN")
+		}
+		cli.Linef(t, "%s\t%s\t%s\n", f.Member, f.Outcome, check.Then(f))
+	}
+	return t.Flush()
 }
 
 // head prints what holds for the whole group.

@@ -28,11 +28,11 @@ func Status() *cobra.Command {
 	var o statusOptions
 	c := &cobra.Command{
 		Use: "status", GroupID: "group", Short: "Show the group as this node knows it",
-		Long: `Shows whether the group takes writes, what commits wait for, the replicas, how to connect, and what is wrong: root causes, the worst
-first, each with what to run. Every node answers from its own memory, whatever else is dead; estimates and pending restarts come from the
+		Long: `Shows whether the group takes writes, what commits wait for, whose death the group survives now, the replicas, how to connect, and what
+is wrong: root causes, the worst first, each with what to run. Every node answers from its own memory, whatever else is dead; estimates and pending restarts come from the
 views and may take a moment when a node hangs. The line with * is the node that answers.
 
---wide adds positions, modes, the databases and the policies. --json prints everything; its field "format" is 1 and grows when a field is
+--wide adds positions, modes, what the death of each member would lead to, the databases and the policies. --json prints everything; its field "format" is 1 and grows when a field is
 removed or changes its meaning.
 
 Exit codes: 3 when there is no primary that takes writes, or when no commit is acknowledged. With --check, which prints one line, also 5
@@ -52,7 +52,7 @@ when the group is degraded: a problem is shown and clients have their service. 0
 	}
 	c.Flags().BoolVar(&o.asJSON, "json", false, "print JSON")
 	c.Flags().BoolVar(&o.watch, "watch", false, "refresh in place every second until Ctrl-C")
-	c.Flags().BoolVar(&o.wide, "wide", false, "show positions, modes, databases and policies as well, in long lines")
+	c.Flags().BoolVar(&o.wide, "wide", false, "show positions, modes, the outcome of each death, databases and policies as well, in long lines")
 	c.Flags().BoolVar(&o.check, "check", false, "print one line; exit code 0 healthy, 3 no service, 5 degraded")
 	return c
 }
@@ -357,6 +357,9 @@ func readiness(noLoss bool) string {
 
 func (d dashboard) render(w io.Writer) error {
 	if err := d.printReplicas(w); err != nil || d.Availability.Removed {
+		return err
+	}
+	if err := printDeaths(w, d.Availability.Failures); err != nil {
 		return err
 	}
 	t := tabwriter.NewWriter(w, 2, 8, 3, ' ', 0)

@@ -148,6 +148,23 @@ func TestNamesStayInTheirLine(t *testing.T) {
 	}
 }
 
+// TestWideTellsEachDeath holds that the long status has the list of what each death would lead to.
+func TestWideTellsEachDeath(t *testing.T) {
+	t.Parallel()
+	a := clitest.NewAgent(t)
+	s := threeNodes()
+	s.Availability.Failures = []availability.Failure{
+		{Member: "n2", Outcome: availability.Survived, Primary: "n1"}, {Member: "w", Outcome: availability.Gone, Because: "it does not answer"},
+	}
+	a.SetStatus(s)
+	answerViews(a)
+	r := clitest.Run(t, Status(), a.Layout.Dir, "--wide")
+	want := "DEATH OF   OUTCOME    THEN\nn2         SURVIVED   n1 would lead, and commits would be acknowledged\nw          DOWN       it does not answer\n"
+	if !strings.Contains(r.Out, want) {
+		t.Errorf("%s\nwant\n%s", r.Out, want)
+	}
+}
+
 // TestStatusNamesRelaxedDefaults checks that the status says whose commits a failover loses, once for all nodes.
 func TestStatusNamesRelaxedDefaults(t *testing.T) {
 	t.Parallel()
@@ -357,6 +374,12 @@ func TestStatusShort(t *testing.T) {
 		s.Availability = availability.Report{Level: availability.Healthy, Primary: "n1", Writable: true, Automatic: availability.Ready}
 		return s
 	}
+	deaths := func(of ...availability.Outcome) (out []availability.Failure) {
+		for i, o := range of {
+			out = append(out, availability.Failure{Member: base().Replicas[i].Name, Outcome: o, Because: "and why"})
+		}
+		return out
+	}
 	degraded, down := base(), base()
 	degraded.Replicas[3].Connected, degraded.Availability.Level = "DISCONNECTED", availability.Degraded
 	degraded.Availability.Problems = []availability.Problem{{Severity: availability.Warning, Target: "w", Finding: "w does not answer for 10 s", Run: "on w: systemctl status coterie, or start its agent"}}
@@ -365,7 +388,11 @@ func TestStatusShort(t *testing.T) {
 		Severity: availability.Critical, Target: "shop", Run: "start the secondaries that do not acknowledge; coterie explain",
 		Finding: "no commit is acknowledged for 20 s: commits wait for 1 of n2, n3, and n2, n3 do not acknowledge; REQUIRED_SYNCHRONIZED_SECONDARIES_TO_COMMIT asks for 1",
 	}}}
-	alone := base()
+	degraded.Availability.Failures = deaths(availability.Survived, availability.Blocked, availability.Survived, availability.Gone)
+	down.Availability.Failures = deaths(availability.Blocked, availability.Blocked, availability.Survived)
+	healthy, alone := base(), base()
+	healthy.Availability.Failures = deaths(availability.Survived, availability.Survived, availability.Survived, availability.Survived)
+	alone.Availability.Failures = deaths(availability.Stops)
 	alone.FailoverReady, alone.Voters, alone.WaitsFor, alone.Replicas = "not ready: no secondary is synchronized", 1, "no secondary", alone.Replicas[:1]
 	const connect = `Connect  postgresql://10.0.0.1:5432,10.0.0.2:5432,10.0.0.3:5432/
 to read  postgresql://10.0.0.1:5433,10.0.0.2:5433,10.0.0.3:5433/
@@ -376,8 +403,9 @@ to read  postgresql://10.0.0.1:5433,10.0.0.2:5433,10.0.0.3:5433/
 		want, check string
 		code        int // of --check
 	}{
-		"healthy": {base(), `Group shop   healthy   primary n1   PostgreSQL 15.18   automatic failover: ready
+		"healthy": {healthy, `Group shop   healthy   primary n1   PostgreSQL 15.18   automatic failover: ready
 Commits wait for 1 of n2, n3   quorum of 3 votes   epoch 7, timeline 3
+The group survives the death of any one of n1, n2, n3, w
 ` + connect + `  NAME  ROLE       STATE    HOST           SYNC   LAG      FAILOVER TO IT  NOTE
   n1    primary    running  10.0.0.1:5432  -      -        -
 * n2    secondary  running  10.0.0.2:5432  sync   ?        no loss, 1 s
@@ -388,6 +416,7 @@ no problems
 `, "healthy", 0},
 		"alone": {alone, `Group shop   healthy   primary n1   PostgreSQL 15.18   automatic failover: NOT READY
 Commits wait for no secondary   quorum of 1 vote   epoch 7, timeline 3
+The group does not survive the death of n1: no primary would take writes
 Connect  postgresql://10.0.0.1:5432/
 to read  postgresql://10.0.0.1:5433/
 
@@ -399,6 +428,7 @@ automatic failover is not ready: no secondary is synchronized
 `, "healthy", 0},
 		"degraded": {degraded, `Group shop   degraded   primary n1   PostgreSQL 15.18   automatic failover: ready
 Commits wait for 1 of n2, n3   quorum of 3 votes   epoch 7, timeline 3
+The group survives the death of any one of n1, n3; not of n2: commits would wait
 ` + connect + `  NAME  ROLE       STATE      HOST           SYNC   LAG      FAILOVER TO IT  NOTE
   n1    primary    running    10.0.0.1:5432  -      -        -
 * n2    secondary  running    10.0.0.2:5432  sync   ?        no loss, 1 s

@@ -91,8 +91,9 @@ func (s *Service) Explain() any {
 	if r.Primary == "" {
 		e.NoPrimary = r.Because
 	}
+	e.Failures = r.Failures
 	if r.Removed {
-		e.Now = nil // the node takes part in nothing, and knows of nothing
+		e.Now, e.Failures = nil, nil // the node takes part in nothing, and knows of nothing
 	}
 	return e
 }
