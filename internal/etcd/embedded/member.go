@@ -104,6 +104,7 @@ type Member struct {
 	failure  *failure
 	grpc     atomic.Pointer[grpc.Server] // set once it serves clients
 	services *services
+	founded  atomic.Pointer[time.Time] // of the first start of this member; nil: it was started before
 
 	closeOnce sync.Once
 	closeErr  error
@@ -128,6 +129,9 @@ func Start(ctx context.Context, c Config) (*Member, error) {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return nil, fmt.Errorf("start the quorum member: %w", err)
 		}
+	}
+	if !was.Started {
+		m.founded.Store(new(time.Now()))
 	}
 	if err := m.start(ctx, cfg); err != nil {
 		return nil, fmt.Errorf("start the quorum member: %w", err)
@@ -209,7 +213,7 @@ func (m *Member) config(c Config) (*embed.Config, error) {
 	cfg.GRPCAdditionalServerOptions = []grpc.ServerOption{grpc.StaticStreamWindowSize(windowBytes), grpc.StaticConnWindowSize(windowBytes)}
 	cfg.EnableGRPCGateway = false
 	cfg.ServiceRegister = m.serveClients
-	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(newZap(c.Logger, m.removed, m.failure))
+	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(newZap(zapToSlog{log: c.Logger, removed: m.removed, young: m.young}, m.failure))
 	return cfg, nil
 }
 
@@ -289,6 +293,12 @@ func startEtcd(cfg *embed.Config) (e *embed.Etcd, err error) {
 		}
 	}()
 	return embed.StartEtcd(cfg)
+}
+
+// young reports whether the member was started for the first time, less than foundingTime ago.
+func (m *Member) young() bool {
+	t := m.founded.Load()
+	return t != nil && time.Since(*t) < foundingTime
 }
 
 // ID returns the member's id in the quorum.
