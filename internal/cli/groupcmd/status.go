@@ -35,7 +35,7 @@ views and may take a moment when a node hangs. The line with * is the node that 
 --wide adds positions, modes, what the death of each member would lead to, the databases and the policies. --json prints everything; its field "format" is 1 and grows when a field is
 removed or changes its meaning.
 
-Exit codes: 3 when there is no primary that takes writes, or when no commit is acknowledged. With --check, which prints one line, also 5
+Exit codes: 3 when there is no primary that takes writes, when no commit is acknowledged, or when no majority of the quorum answers. With --check, which prints one line, also 5
 when the group is degraded: a problem is shown and clients have their service. 0 otherwise.`,
 		Example: "  coterie status\n  coterie status --check || echo wake somebody",
 		Args:    cli.Args(0, "no arguments"),
@@ -159,6 +159,7 @@ func look(c *cobra.Command, cl *api.Client) (dashboard, error) {
 		return dashboard{}, cli.NoAgent(c, err)
 	}
 	d := dashboard{Format: 1, Status: s}
+	d.believe()
 	if err := d.askViews(c, cl); err != nil {
 		d.Unknown = strings.TrimSpace(err.Error())
 		if errors.Is(err, context.DeadlineExceeded) {
@@ -166,6 +167,20 @@ func look(c *cobra.Command, cl *api.Client) (dashboard, error) {
 		}
 	}
 	return d, nil
+}
+
+// believe puts what the answering node has itself found before what others have reported to it: a node that no majority
+// answers does not know for long whether the primary that it saw last still takes writes.
+func (d *dashboard) believe() {
+	r := &d.Availability
+	if d.Quorum || d.Draft || r.Removed || r.Untrusted != "" || !d.WriteOpen || r.Level == availability.Down {
+		return
+	}
+	p := availability.Problem{
+		Severity: availability.Critical, Target: d.Group, Run: "start the members that do not answer; if most of them are lost for good: coterie recover --help",
+		Finding: fmt.Sprintf("no majority of the quorum answers this node, so it is not known whether %s still takes writes", d.Primary),
+	}
+	r.Level, r.Next, r.Problems = availability.Down, p.Run, slices.Insert(r.Problems, 0, p)
 }
 
 func (d *dashboard) askViews(c *cobra.Command, cl *api.Client) error {

@@ -236,6 +236,32 @@ func TestStatusWithoutWrites(t *testing.T) {
 	}
 }
 
+// TestStatusJustAfterTheQuorumIsLost holds that a node which no majority answers says that first, with exit code 3. The
+// last report of the primary may be young then, and the member that does not answer is not the worst of it.
+func TestStatusJustAfterTheQuorumIsLost(t *testing.T) {
+	t.Parallel()
+	a := clitest.NewAgent(t)
+	s := threeNodes()
+	s.Quorum = false
+	s.Availability = availability.Report{Level: availability.Degraded, Primary: "n1", Writable: true, Problems: []availability.Problem{
+		{Severity: availability.Warning, Target: "w", Finding: "w does not answer", Run: "start it"},
+	}}
+	a.SetStatus(s)
+	answerViews(a)
+	const want = "no majority of the quorum answers this node, so it is not known whether n1 still takes writes"
+	if r := clitest.Run(t, Status(), a.Layout.Dir, "--check"); r.Code != 3 || r.Out != "DOWN: "+want+"\n" {
+		t.Errorf("--check: exit code %d, %q", r.Code, r.Out)
+	}
+	r := clitest.Run(t, Status(), a.Layout.Dir)
+	first := "Critical  " + want
+	if r.Code != 3 || !strings.Contains(r.Out, "Group shop   DOWN ") || !strings.Contains(strings.Join(strings.Fields(r.Out), " "), "Problems Critical "+want) || strings.Index(r.Out, first) > strings.Index(r.Out, "w does not answer") {
+		t.Errorf("exit code %d\n%s", r.Code, r.Out)
+	}
+	if r := clitest.Run(t, Status(), a.Layout.Dir, "--json"); r.Code != 3 || !strings.Contains(r.Out, want) || !strings.Contains(r.Out, `"level": "down"`) {
+		t.Errorf("--json: exit code %d\n%s", r.Code, r.Out)
+	}
+}
+
 // TestStatusOfAStoppedPrimary holds that a group without writes is not said to commit without waiting for anybody.
 func TestStatusOfAStoppedPrimary(t *testing.T) {
 	t.Parallel()
