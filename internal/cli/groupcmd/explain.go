@@ -318,20 +318,48 @@ func printForecast(w io.Writer, e *decisions.Explanation) {
 		var not []string
 		for i, c := range o.Checks {
 			if !c.Holds && (o.Leads || i != 2) { // a forecast is about the time after the leader's death, so a living leader is not an obstacle
-				not = append(not, fmt.Sprintf("%s (%s)", c.Condition, c.Seen))
+				not = append(not, fmt.Sprintf("%s (%s)", contrary(c.Condition), c.Seen))
 			}
 		}
 		switch {
 		case o.Leads && len(not) == 0:
 			cli.Linef(w, "  %s leads\n", o.Node)
 		case o.Leads:
-			cli.Linef(w, "  %s leads, but not for long: not so: %s\n", o.Node, strings.Join(not, "; "))
+			cli.Linef(w, "  %s leads, but not for long: %s\n", o.Node, strings.Join(not, "; "))
 		case len(not) == 0 && e.NotReady != "":
 			cli.Linef(w, "  %s itself could take over\n", o.Node)
 		case len(not) == 0:
 			cli.Linef(w, "  %s would take over\n", o.Node)
 		default:
-			cli.Linef(w, "  %s would not take over, for want of: %s\n", o.Node, strings.Join(not, "; "))
+			cli.Linef(w, "  %s would not take over: %s\n", o.Node, strings.Join(not, "; "))
 		}
 	}
+}
+
+// contraries are the conditions of a leadership as sentences for the case that they do not hold.
+var contraries = map[string]string{
+	"a majority of the quorum answers":                                             "no majority of the quorum answers it",
+	"somebody else leads":                                                          "no other replica leads",
+	"the leader is silent, has released, or was seen to die":                       "the leader is not silent",
+	"commits are on at least one secondary (k ≥ 1)":                                "commits wait for no secondary, so it may lack some",
+	"this copy is one of those that are counted":                                   "commits do not wait for its copy",
+	"this copy is sound":                                                           "its copy is not sound",
+	"this replica may lead by itself":                                              "it may not take over without a person",
+	"enough members answer to seal the epoch":                                      "too few members answer it",
+	"it is well, or nobody else came forward":                                      "it is ill, and leaves the leadership to others",
+	"automatic failover is not switched off":                                       "automatic failover is switched off",
+	"the record names it, in this epoch":                                           "the record names another leadership",
+	"its lease holds":                                                              "its lease has ended",
+	"its server is writable":                                                       "its server does not take writes",
+	"nobody changed reserved settings behind it":                                   "reserved settings of its server were changed",
+	"it is well, or nobody could take over":                                        "it is ill, and another replica could take over",
+	"it did not itself give up the leadership lately, or nobody else came forward": "it gave up the leadership lately, and leaves it to others",
+}
+
+// contrary returns a condition that does not hold as a sentence.
+func contrary(condition string) string {
+	if s, ok := contraries[condition]; ok {
+		return s
+	}
+	return "this is not so: " + condition
 }

@@ -124,7 +124,7 @@ func TestForecast(t *testing.T) {
 	}
 	now := []decisions.Forecast{
 		{Node: "n1", Leads: true, Checks: []ag.Check{yes}},
-		{Node: "n4", Leads: true, Checks: []ag.Check{yes, no}},
+		{Node: "n4", Leads: true, Checks: []ag.Check{yes, {Condition: "its lease holds", Seen: "it ran out"}}},
 		{Node: "n2", Checks: []ag.Check{yes, yes, living}},
 		{Node: "n3", Checks: []ag.Check{no, yes, living}},
 	}
@@ -132,9 +132,9 @@ func TestForecast(t *testing.T) {
 	want := `
 If the primary failed now:
   n1 leads
-  n4 leads, but not for long: not so: is in V (V is n1)
+  n4 leads, but not for long: its lease has ended (it ran out)
   n2 would take over
-  n3 would not take over, for want of: is in V (V is n1)
+  n3 would not take over: this is not so: is in V (V is n1)
 `
 	if b.String() != want {
 		t.Errorf("%s\nwant %s", b.String(), want)
@@ -145,7 +145,7 @@ If the primary failed now:
 If the primary failed now:
   automatic failover is not ready: 1 of 3 votes would be left
   n2 itself could take over
-  n3 would not take over, for want of: is in V (V is n1)
+  n3 would not take over: this is not so: is in V (V is n1)
 `
 	if b.String() != want {
 		t.Errorf("%s\nwant %s", b.String(), want)
@@ -171,6 +171,17 @@ n2         BLOCKED    n1 would lead, and commits wait for 1 of n2
 `
 	if r.Err != nil || !strings.Contains(r.Out, want) {
 		t.Errorf("%v\n%s\nwant\n%s", r.Err, r.Out, want)
+	}
+}
+
+// TestEveryConditionHasItsContrary holds that explain has a sentence for each condition that does not hold.
+func TestEveryConditionHasItsContrary(t *testing.T) {
+	t.Parallel()
+	v := ag.View{Self: "n1"}
+	for _, c := range append(v.WhyClaim(), v.WhyLead()...) {
+		if contraries[c.Condition] == "" {
+			t.Errorf("no sentence for: not %q", c.Condition)
+		}
 	}
 }
 

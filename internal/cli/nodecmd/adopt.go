@@ -368,7 +368,7 @@ func runAs(ctx context.Context, u daemon.User, out, errOut io.Writer, args []str
 // Release returns the command release, which gives an adopted cluster back.
 func Release() *cobra.Command {
 	c := &cobra.Command{
-		Use: "release", GroupID: "node", Short: "Give an adopted cluster back, as it was found",
+		Use: "release", GroupID: "node", Short: "Release an adopted cluster: return it to standalone operation",
 		Long: `Undoes coterie init --adopt on the only node of a group, whose agent is stopped; of a node that leaves others behind, coterie leave
 does the same, after it has asked them. It restores who starts the cluster and the settings that the group had
 reserved, removes standby.signal and what marks the data as the group's, and says how to start it. The data stays as it is. The node

@@ -138,7 +138,7 @@ func Init() *cobra.Command {
 	c := &cobra.Command{
 		Use:     "init",
 		GroupID: "node",
-		Short:   "Found a group: make its first node here",
+		Short:   "Create a new group; this machine becomes its first node",
 		Long: `Makes this machine the first node of a new availability group: a new database cluster with data checksums, the group's certificate
 authority, and the record. Then it starts the agent and prints the command with which the next node joins. Root on a machine that has the
 service unit starts it by the unit; otherwise, and with --interactive or --adopt, the agent stays in the foreground. --no-start only makes

@@ -55,7 +55,7 @@ var node = Section{"The node", []Definition{
 	{"coterie_storage_resync_bytes_per_second", Gauge, speed, labels("directory"), "Its rate."},
 	{"coterie_log_rotations_total", Counter, "", nil, "Files of the agent's log that were replaced because they were large."},
 	{"coterie_log_rotation_failures_total", Counter, "", nil, "Times that a large file of the agent's log could not be replaced."},
-	{"coterie_http_refused_total", Counter, "", nil, "Connections refused at the HTTP port for want of a place."},
+	{"coterie_http_refused_total", Counter, "", nil, "Connections refused at the HTTP port since it had as many as it takes."},
 	{"coterie_https_refused_total", Counter, "", nil, "Connections refused at the port of the console in the browser."},
 	{"coterie_https_sessions_open", Gauge, "", nil, "Sessions of the console in the browser."},
 	{"coterie_https_limit_reached_total", Counter, "", labels("limit"), "Times that a limit of the console in the browser was reached."},
