@@ -230,12 +230,13 @@ func TestFiguresOfTheReadme(t *testing.T) {
 	have, beside := figures(t), peers(t)
 	patroni := fmt.Sprintf("Patroni %s at its defaults: %.0f s; at its shortest times: %.0f s ¹", versionOf(t, "bench-failover-peers.txt", "Patroni"),
 		median(beside["patroni"]), median(beside["patroni-floor"]))
+	lost := fmt.Sprintf("Patroni: %d rows ¹", peersLost(t))
 	rows := []struct{ what, name, peer string }{
 		{"primary node killed: time without writes (p50)", "node-death-outage-p50", patroni},
 		{"planned failover: time without writes (p50)", "planned-outage-p50", ""},
-		{"acknowledged rows lost in these runs", "node-death-rows-lost", ""},
+		{"acknowledged rows lost in these runs", "node-death-rows-lost", lost},
 		{"`pgbench -S` of 8 clients through the listener, to direct connections", "listener-select-8", "%s"},
-		{"first copy of 2 GB at 1 Gbit/s, to `pg_basebackup` at its best", "metro-pgbench-to-best", ""},
+		{"first copy of 2 GB at 1 Gbit/s, to `pg_basebackup` at its best", "metro-pgbench-to-best", copiesBeside(t, have["metro-pgbench-to-best"])},
 	}
 	var out strings.Builder
 	out.WriteString("| | Coterie | for comparison |\n|---|---|---|\n")

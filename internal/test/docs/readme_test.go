@@ -154,6 +154,49 @@ func peers(t *testing.T) map[string][]float64 {
 	return found
 }
 
+// peersLost returns how many acknowledged rows Patroni's clusters lost in the runs beside Coterie's.
+func peersLost(t *testing.T) (rows int) {
+	t.Helper()
+	found := regexp.MustCompile(`(?m)^ +run \d+/\d+: patroni(?:-floor)?: p\d killed, outage \d+ ms, lost (\d+)`).FindAllStringSubmatch(source(t, "docs/results/bench-failover-peers.txt"), -1)
+	if len(found) < 8 {
+		t.Fatalf("only %d runs of Patroni are on record", len(found))
+	}
+	for _, m := range found {
+		n, err := strconv.Atoi(m[1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		rows += n
+	}
+	return rows
+}
+
+// copiesBeside returns how long pg_basebackup took in the run of a figure of copies at 1 Gbit/s: compressed by zstd,
+// which is its best, and as it is.
+func copiesBeside(t *testing.T, f figure) string {
+	t.Helper()
+	_, run, found := strings.Cut(source(t, "docs/results/"+f.file), "\ndate:    "+f.at.Format("2006-01-02 15:04"))
+	if !found {
+		t.Fatalf("docs/results/%s has no run of %v", f.file, f.at)
+	}
+	run, _, _ = strings.Cut(run, "\nmetro-pgbench-to-best ")
+	took := map[string][]float64{}
+	for _, m := range regexp.MustCompile(`(?m)^metro +pg_basebackup (none|server-zstd)\S* +(\d+\.\d+) `).FindAllStringSubmatch(run, -1) {
+		s, err := strconv.ParseFloat(m[2], 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		took[m[1]] = append(took[m[1]], s)
+	}
+	for _, how := range []string{"none", "server-zstd"} {
+		slices.Sort(took[how])
+		if len(took[how]) == 0 {
+			t.Fatalf("the run of %v has no copy by pg_basebackup %s", f.at, how)
+		}
+	}
+	return fmt.Sprintf("`pg_basebackup` with zstd: %.1f s; as it is: %.1f s, same run", median(took["server-zstd"]), median(took["none"]))
+}
+
 // median is that of the benchmark: the lower one of two in the middle.
 func median(sorted []float64) float64 { return sorted[(len(sorted)-1)/2] }
 
