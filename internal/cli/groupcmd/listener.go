@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -83,9 +84,14 @@ func listenerCommand() *cobra.Command {
 	return c
 }
 
-func isPort(s string) bool { return s != "" && strings.Trim(s, "0123456789") == "" }
+func isPort(s string) bool {
+	n, err := strconv.ParseUint(s, 10, 16)
+	return err == nil && n > 0
+}
 
-func noPort(s string) error { return fail.Usagef("%q is not a port from 1 to 65535", s) }
+func noPort(s string) error {
+	return fail.Usagef("%q is not a port from 1 to 65535; give a number such as 5432; coterie listener show has the ports in use", s)
+}
 
 // listenerAdded returns the clause that adds a listener. a has its name and optionally its port.
 func listenerAdded(a, addresses []string) (string, error) {

@@ -23,6 +23,9 @@ func TestListenerClauses(t *testing.T) {
 		{add("o-l", "1433"), nil, "ADD LISTENER N'o-l' (PORT = 1433)"},
 		{add("l", "1433"), []string{"10.0.1.99/20", "fd00::9"}, "ADD LISTENER N'l' (WITH IP ((N'10.0.1.99', N'255.255.240.0'), (N'fd00::9')), PORT = 1433)"},
 		{add("l"), []string{"fd00::9/64"}, "ADD LISTENER N'l' (WITH IP ((N'fd00::9')))"},
+		{add("x", "99999"), nil, ""},
+		{add("x", "0"), nil, ""},
+		{set("x", "65536"), nil, ""},
 		{add("l"), []string{"10.0.1.99"}, ""}, // the prefix length is missing
 		{add("l"), []string{"fd00::9/48"}, ""},
 		{add("l"), []string{"N'10.0.0.9')"}, ""},

@@ -110,7 +110,11 @@ func (f *NodeFlags) config(ctx context.Context, kind string) (config.Config, err
 // Install finds the PostgreSQL installation that the flags select: by default the newest one.
 func (f *NodeFlags) Install(ctx context.Context) (programs.Install, error) {
 	if f.binDir != "" {
-		return programs.Inspect(ctx, f.binDir)
+		in, err := programs.Inspect(ctx, f.binDir)
+		if err != nil && ctx.Err() == nil {
+			err = fail.Usagef("--pg-bindir %s: %w; name the directory that has postgres and initdb, such as /usr/lib/postgresql/15/bin, or leave the flag away to use the newest that is found", f.binDir, err)
+		}
+		return in, err
 	}
 	found, err := programs.Find(ctx)
 	if err != nil {
@@ -123,8 +127,12 @@ func (f *NodeFlags) Install(ctx context.Context) (programs.Install, error) {
 		}
 		have = append(have, in.Version)
 	}
-	if len(have) > 0 {
-		return programs.Install{}, fmt.Errorf("PostgreSQL %d is not installed here; found %s", f.major, strings.Join(have, ", "))
+	switch {
+	case f.major != 0 && (f.major < programs.MinMajor || f.major > programs.MaxMajor):
+		return programs.Install{}, fail.Usagef("PostgreSQL %d is not supported, %d to %d are; found here: %s. Choose one of them with --pg-major, or leave the flag away to use the newest",
+			f.major, programs.MinMajor, programs.MaxMajor, cmp.Or(strings.Join(have, ", "), "none"))
+	case len(have) > 0:
+		return programs.Install{}, fail.Usagef("PostgreSQL %d is not installed here; found here: %s. Install it, as with apt-get install postgresql-%[1]d, or name its directory with --pg-bindir", f.major, strings.Join(have, ", "))
 	}
 	return programs.Install{}, errors.New("no PostgreSQL server (14 to 18) found; install it, as with apt-get install postgresql, or name its directory with --pg-bindir")
 }

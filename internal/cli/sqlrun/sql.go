@@ -81,16 +81,24 @@ func readScript(c *cobra.Command, file string) (string, error) {
 	if file != "" && file != "-" {
 		f, err := os.Open(file)
 		if err != nil {
-			return "", fail.Usagef("%w", err)
+			return "", unreadable(err)
 		}
 		defer func() { _ = f.Close() }()
 		in = f
 	}
 	b, err := io.ReadAll(io.LimitReader(in, maxScript+1))
-	if len(b) > maxScript {
-		return "", fail.Usagef("the script has more than %d bytes", maxScript)
+	switch {
+	case len(b) > maxScript:
+		return "", fail.Usagef("the script has more than %d bytes; split it, and run the parts one after the other with -f", maxScript)
+	case err != nil && file != "" && file != "-": // a directory
+		return "", unreadable(err)
 	}
 	return string(b), err
+}
+
+// unreadable returns the error of a file of statements that cannot be read.
+func unreadable(err error) error {
+	return fail.Usagef("the statements of -f cannot be read: %w; nothing was run. Name a file that you may read, or - for standard input", err)
 }
 
 // Printer runs statements and prints their results.

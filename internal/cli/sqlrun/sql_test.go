@@ -14,11 +14,21 @@ import (
 
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/admin/console"
+	"github.com/coteriedb/coterie/internal/cli/clitest"
 	"github.com/coteriedb/coterie/internal/lib/fail"
 )
 
 // TestKindOfARefusedStatement holds that a statement which fails ends its command with the exit code of the kind that
 // its SQLSTATE tells.
+// TestFileThatCannotBeRead holds that a file of statements which is none is a mistake, told with what to name instead.
+func TestFileThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	a := clitest.NewAgent(t)
+	for _, file := range []string{"/nonexistent.sql", t.TempDir()} {
+		clitest.Run(t, SQL(), a.Layout.Dir, "-f", file).Refused(t, 2, "Name a file that you may read, or - for standard input")
+	}
+}
+
 func TestKindOfARefusedStatement(t *testing.T) {
 	t.Parallel()
 	sock := filepath.Join(t.TempDir(), "s")

@@ -45,6 +45,9 @@ func (s *Service) token(ctx context.Context, req api.TokenRequest, member ag.Rep
 	if err := checkTokenLife(req.TTL); err != nil {
 		return api.TokenResult{}, err
 	}
+	if req.Role != certs.KindReplica && req.Role != certs.KindWitness {
+		return api.TokenResult{}, fail.Usagef("a token is for a replica or a witness, not for %q; nothing was made. Run coterie member add-token, or with --role witness", req.Role)
+	}
 	var addresses []string
 	for _, r := range s.Members.Group().Replicas {
 		if r.HasData() {
@@ -57,7 +60,7 @@ func (s *Service) token(ctx context.Context, req api.TokenRequest, member ag.Rep
 	}
 	text, stored, err := endpoint.NewToken(ca, endpoint.TokenOptions{Role: req.Role, Member: string(member), Addresses: addresses, Quorum: quorum}, req.TTL)
 	if err != nil {
-		return api.TokenResult{}, fail.Error{Kind: fail.Usage, Err: err}
+		return api.TokenResult{}, fail.Usagef("%w; nothing was made. coterie status --json shows the members with their addresses", err)
 	}
 	value, err := json.Marshal(stored)
 	if err != nil {

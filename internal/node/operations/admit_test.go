@@ -295,7 +295,7 @@ func TestCreateToken(t *testing.T) {
 			t.Errorf("%s: stored is %+v", role, stored)
 		}
 	}
-	if _, err := b.CreateToken(t.Context(), api.TokenRequest{Role: "king", TTL: time.Hour}); err == nil {
+	if _, err := b.CreateToken(t.Context(), api.TokenRequest{Role: "king", TTL: time.Hour}); fail.KindOf(err) != fail.Usage || !strings.Contains(err.Error(), "Run coterie member add-token") {
 		t.Error("a token for no kind of node")
 	}
 	b.store.tokenErr = etcd.ErrNoQuorum
