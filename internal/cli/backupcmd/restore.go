@@ -59,12 +59,15 @@ Nothing is restored into a group that is there. Rows that somebody deleted come 
 the new group takes the place of the old one, with the old one's addresses.
 
 A restore that is killed leaves what it has restored so far in its directory, and a mark there. coterie status and coterie backup list tell
-it on every node, and --undo DIR removes it; so for coterie backup verify --restore.`,
+it on every node, and --undo DIR removes it; so for coterie backup verify --restore.` + nodecmd.AboutJSON,
 		Example: "  coterie restore --to '2026-11-25 12:00:00+00' --new-group /var/lib/coterie2 --dry-run\n" +
 			"  coterie restore --repo /backup --stanza orders --to latest --new-group /var/lib/coterie --group orders2\n" +
 			"  coterie restore --undo /var/lib/coterie2",
 		RunE: func(c *cobra.Command, _ []string) error {
 			x.c = c
+			if asked, _ := c.Flags().GetBool("json"); asked && (x.undo != "" || x.dryRun) {
+				return fail.Usagef("--json tells of a node that was made: leave it away with --undo and --dry-run, which make none")
+			}
 			if x.undo != "" {
 				return x.takeBack()
 			}

@@ -2,6 +2,8 @@ package groupcmd
 
 import (
 	"context"
+	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -22,6 +24,7 @@ import (
 
 // CA returns the command ca, which prints the group's CA certificate or rotates the authority.
 func CA() *cobra.Command {
+	var asJSON bool
 	c := &cobra.Command{
 		Use:     "ca",
 		GroupID: "group",
@@ -34,7 +37,9 @@ listener with it:
 
 The certificates of nodes and listeners hold for 90 days and are renewed by themselves after two thirds of that; the authority's holds
 for ten years, and coterie ca rotate replaces it. While that goes on, both authorities are printed. coterie check says how long each
-certificate has left.`,
+certificate has left.
+
+--json prints authorities: a list with pin (of its key, as in coterie status --json), subject, not_before, not_after and pem of each.`,
 		Example: "  coterie ca > group.crt",
 		Args:    cli.Args(0, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -51,12 +56,48 @@ certificate has left.`,
 			if err != nil {
 				return err
 			}
+			if asJSON {
+				list, err := authoritiesIn(b)
+				if err != nil {
+					return fmt.Errorf("%s: %w; coterie check security says more", file, err)
+				}
+				return cli.PrintJSON(c, map[string]any{"authorities": list})
+			}
 			_, err = cli.Out(c).Write(b)
 			return err
 		},
 	}
+	c.Flags().BoolVar(&asJSON, "json", false, "print JSON: each authority with its pin, its dates and its certificate")
 	c.AddCommand(rotateCommand())
 	return c
+}
+
+// authority is an authority of the group, as coterie ca --json prints it.
+type authority struct {
+	Pin       string    `json:"pin"`
+	Subject   string    `json:"subject"`
+	NotBefore time.Time `json:"not_before"`
+	NotAfter  time.Time `json:"not_after"`
+	PEM       string    `json:"pem"`
+}
+
+// authoritiesIn returns the authorities whose certificates are in a file.
+func authoritiesIn(b []byte) (out []authority, err error) {
+	for {
+		block, rest := pem.Decode(b)
+		if block == nil {
+			break
+		}
+		x, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return nil, err
+		}
+		out, b = append(out, authority{certs.KeyPin(x), x.Subject.String(), x.NotBefore, x.NotAfter, string(pem.EncodeToMemory(block))}), rest
+	}
+	if len(out) == 0 {
+		return nil, errors.New("there is no certificate in it")
+	}
+	return out, nil
 }
 
 func rotateCommand() *cobra.Command {

@@ -20,6 +20,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/ag/availability"
 	"github.com/coteriedb/coterie/internal/cli/clitest"
+	"github.com/coteriedb/coterie/internal/endpoint/certs"
 	"github.com/coteriedb/coterie/internal/lib/fail"
 	"github.com/coteriedb/coterie/internal/lib/retry"
 )
@@ -319,6 +320,34 @@ func TestCA(t *testing.T) {
 	}
 	if r := clitest.Run(t, CA(), a.Layout.Dir); r.Err != nil || r.Out != "-----BEGIN\nPEM\n" {
 		t.Errorf("%v %q", r.Err, r.Out)
+	}
+}
+
+// TestCAAsJSON holds that a script gets the pin, the dates and the certificate of each authority.
+func TestCAAsJSON(t *testing.T) {
+	t.Parallel()
+	a := clitest.NewAgent(t)
+	ca, err := certs.NewCA("0d9c6d8e-7e47-4b8a-8a4e-0123456789ab", "g")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := ca.Save(a.Layout.PKI()); err != nil {
+		t.Fatal(err)
+	}
+	plain := clitest.Run(t, CA(), a.Layout.Dir)
+	r := clitest.Run(t, CA(), a.Layout.Dir, "--json")
+	var got struct{ Authorities []authority }
+	if err := json.Unmarshal([]byte(r.Out), &got); err != nil || r.Err != nil || len(got.Authorities) != 1 {
+		t.Fatalf("%v, %v: %s", err, r.Err, r.Out)
+	}
+	if x := got.Authorities[0]; x.Pin != ca.Pin() || !x.NotAfter.Equal(ca.Cert.NotAfter) || x.PEM != plain.Out {
+		t.Errorf("%+v, want %s and %q", x, ca.Pin(), plain.Out)
+	}
+	if err := os.WriteFile(filepath.Join(a.Layout.PKI(), "ca.crt"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if r := clitest.Run(t, CA(), a.Layout.Dir, "--json"); r.Err == nil || r.Out != "" {
+		t.Errorf("of an empty file: %q", r.Out)
 	}
 }
 

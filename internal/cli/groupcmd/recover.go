@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/ag/recovery"
 	"github.com/coteriedb/coterie/internal/cli"
 	"github.com/coteriedb/coterie/internal/config"
@@ -129,12 +130,45 @@ func leadCommand() *cobra.Command {
 	c.Flags().StringArrayVar(&texts, "account", nil, "what coterie recover account printed on another member (repeat)")
 	c.Flags().StringArrayVar(&lost, "lost", nil, "a member that is gone for good, and leaves the group (repeat)")
 	c.Flags().BoolVar(&ok.yes, "yes", false, "do not ask")
+	c.Flags().BoolVar(&ok.json, "json", false, "print JSON: node, epoch, directory, start (its command), follow, lost and ahead (members)")
 	c.Flags().BoolVar(&ok.loss, "allow-data-loss", false, "lead although another member's copy goes further: what only that one has is lost")
 	return c
 }
 
-// consent is what the user agreed to in advance.
-type consent struct{ yes, loss bool }
+// consent is what the user agreed to in advance, and whether the outcome is printed as a document.
+type consent struct{ yes, loss, json bool }
+
+// refounded is what coterie recover lead --json prints.
+type refounded struct {
+	Node      ag.ReplicaID   `json:"node"` // leads from its next start on
+	Epoch     ag.Epoch       `json:"epoch"`
+	Directory string         `json:"directory"`
+	Start     string         `json:"start"`          // the command that starts it
+	Follow    []ag.ReplicaID `json:"follow"`         // members on which coterie recover follow comes next
+	Lost      []ag.ReplicaID `json:"lost,omitempty"` // left the group, and must never be started again as they are
+	// Ahead have commits that the group has not any more: suspended until coterie replica resume.
+	Ahead []ag.ReplicaID `json:"ahead,omitempty"`
+}
+
+func refoundedAs(self ag.ReplicaID, dir string, p provision.RecoveryPlan) refounded {
+	r := refounded{Node: self, Epoch: p.Recovery.Epoch.Epoch, Directory: dir, Start: startCommand(dir), Follow: []ag.ReplicaID{}, Lost: p.Gone, Ahead: p.Recovery.Ahead}
+	for _, m := range p.Recovery.Group.Replicas {
+		if m.ID != self {
+			r.Follow = append(r.Follow, m.ID)
+		}
+	}
+	return r
+}
+
+// startCommand returns the command that starts the node of a directory.
+func startCommand(dir string) string { return "coterie agent --node " + dir }
+
+// following is what coterie recover follow --json prints.
+type following struct {
+	Node      ag.ReplicaID `json:"node"`
+	Directory string       `json:"directory"`
+	Start     string       `json:"start"` // the command that starts it
+}
 
 // recoverLead founds the new quorum on this node, after the user has confirmed the plan and its losses.
 func recoverLead(c *cobra.Command, s *provision.StoppedNode, plan provision.RecoveryPlan, ok consent) error {
@@ -143,6 +177,9 @@ func recoverLead(c *cobra.Command, s *provision.StoppedNode, plan provision.Reco
 	}
 	if err := s.Refound(plan.Recovery); err != nil {
 		return err
+	}
+	if ok.json {
+		return cli.PrintJSON(c, refoundedAs(s.Self, s.Layout.Dir, plan))
 	}
 	cli.Say(c, "%s leads epoch %d from its next start on: systemctl start coterie, or coterie agent --node %s", s.Self, plan.Recovery.Epoch.Epoch, s.Layout.Dir)
 	for _, m := range plan.Recovery.Group.Replicas {
@@ -233,7 +270,7 @@ func printRecovery(c *cobra.Command, p provision.RecoveryPlan) error {
 }
 
 func followCommand() *cobra.Command {
-	var giveUp bool
+	var giveUp, asJSON bool
 	c := &cobra.Command{
 		Use: "follow", Short: "Make this stopped member forget the lost quorum, and join the new one at its next start", Args: cli.Args(0, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -245,10 +282,14 @@ func followCommand() *cobra.Command {
 			if err := s.Follow(giveUp); err != nil {
 				return err
 			}
+			if asJSON {
+				return cli.PrintJSON(c, following{s.Self, s.Layout.Dir, startCommand(s.Layout.Dir)})
+			}
 			cli.Say(c, "%s has forgotten the lost quorum; start its agent: systemctl start coterie, or coterie agent --node %s", s.Self, s.Layout.Dir)
 			return nil
 		},
 	}
+	c.Flags().BoolVar(&asJSON, "json", false, "print JSON: node, directory and start (its command)")
 	c.Flags().BoolVar(&giveUp, "give-up-lead", false, "take back coterie recover lead, which was run here before: another member leads instead")
 	return c
 }

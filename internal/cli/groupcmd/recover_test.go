@@ -2,6 +2,7 @@ package groupcmd
 
 import (
 	"bytes"
+	"encoding/json"
 	"strings"
 	"testing"
 
@@ -63,5 +64,25 @@ func TestRecoverLeadNeedsConsentToLoss(t *testing.T) {
 	plan.Recovery.Ahead, plan.Recovery.Apart = nil, nil
 	if _, err := confirm(plan, consent{yes: true}); err != nil {
 		t.Errorf("nothing is lost: %v", err)
+	}
+}
+
+// TestRefoundedAsJSON holds that a script learns who follows, who must never be started again, and whose commits are
+// lost to the group.
+func TestRefoundedAsJSON(t *testing.T) {
+	plan := provision.RecoveryPlan{
+		Recovery: recovery.Recovery{Epoch: ag.EpochRecord{Leader: "n1", Epoch: 9}, Ahead: []ag.ReplicaID{"n2"}, Group: ag.Group{Replicas: []ag.Replica{{ID: "n1"}, {ID: "n2"}}}},
+		Gone:     []ag.ReplicaID{"n3"},
+	}
+	text, err := json.Marshal(refoundedAs("n1", "/n1", plan))
+	const want = `{"node":"n1","epoch":9,"directory":"/n1","start":"coterie agent --node /n1","follow":["n2"],"lost":["n3"],"ahead":["n2"]}`
+	if err != nil || string(text) != want {
+		t.Errorf("%s, %v", text, err)
+	}
+	for name, want := range map[string]bool{"lead": true, "follow": true, "account": true} {
+		c, _, err := Recover().Find([]string{name})
+		if err != nil || (c.Flags().Lookup("json") != nil) != want {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }

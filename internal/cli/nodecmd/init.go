@@ -34,6 +34,7 @@ func (f *NodeFlags) add(c *cobra.Command, founds bool) {
 	fl.StringVar(&f.ReadOnly, "read-only", ":5433", "port for clients that only read; empty: none")
 	fl.StringVar(&f.HTTP, "http", ":8008", "port for health checks and metrics; empty: none")
 	fl.StringVar(&f.HTTPS, "https", "", "port for the console in the browser and the API, with TLS and a login; empty: none")
+	fl.Bool("json", false, "print JSON: the node that was made, and the token for the next one")
 	fl.BoolVar(&f.noStart, "no-start", false, "make the node directory only; start it later with coterie agent")
 }
 
@@ -156,7 +157,7 @@ With --interactive it asks, as the New Availability Group wizard does: name, hea
 listener and seeding; then a validation page, a summary, and the choice to make the group or to write the script that makes it.
 
 With --adopt it takes an existing, cleanly stopped cluster under management in place instead; it first prints what it found and
-changes nothing until --yes is given. coterie release gives the cluster back.`,
+changes nothing until --yes is given. coterie release gives the cluster back.` + aboutJSON,
 		Example: `  coterie init --group orders                        # on the first machine
   coterie init --node /tmp/n1 --endpoint 127.0.0.1:7022 --read-write 127.0.0.1:7432 --read-only 127.0.0.1:7433 --http 127.0.0.1:7008`,
 		Args: cli.Args(0, "no arguments"),
@@ -167,6 +168,9 @@ changes nothing until --yes is given. coterie release gives the cluster back.`,
 			}
 			if !groupName.MatchString(group) {
 				return fail.Usagef("--group %q: a group's name has letters, digits, and _ - . between them, 128 at most", group)
+			}
+			if asJSON(c) && (a.target != "" || interactive) {
+				return fail.Usagef("--json is not for --adopt and --interactive, which print for people; coterie status --json tells of the node afterwards")
 			}
 			if a.target != "" {
 				return adoptNode(c, &f, &a, newGroup{dir: dir, name: group, profile: profile})

@@ -39,7 +39,7 @@ which of them may lead. It needs no PostgreSQL, only the user that a node runs a
 add-token --role witness`
 	}
 	c := &cobra.Command{
-		Use: use, GroupID: "node", Short: short, Long: long, Args: cli.ArgsBetween(0, 1, "a join token"),
+		Use: use, GroupID: "node", Short: short, Long: long + aboutJSON, Args: cli.ArgsBetween(0, 1, "a join token"),
 		RunE: func(c *cobra.Command, a []string) error {
 			dir, _ := c.Flags().GetString("node")
 			text, err := tokenText(c, a, tokenFile)

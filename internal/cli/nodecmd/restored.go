@@ -35,6 +35,9 @@ type Place struct {
 	Node, Data, BinDir, Superuser string
 }
 
+// AboutJSON says in a help what --json prints of a node that was restored.
+const AboutJSON = aboutJSON
+
 // AddFlags adds the flags of a node.
 func (r *Restored) AddFlags(c *cobra.Command) {
 	r.add(c, true)

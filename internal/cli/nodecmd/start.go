@@ -40,6 +40,9 @@ func startAnd(c *cobra.Command, dir string, noStart bool, then func(ctx context.
 			how = "systemctl enable --now " + unit
 		}
 		cli.Say(c, "made %s; start it with: %s", abs, how)
+		if asJSON(c) {
+			return printMade(c, abs, made{Start: how})
+		}
 		return nil
 	}
 	cli.Say(c, "starting the agent in the foreground; Ctrl-C stops it in order, coterie agent --node %s starts it again", abs)
@@ -54,6 +57,58 @@ func startAnd(c *cobra.Command, dir string, noStart bool, then func(ctx context.
 	cancel()
 	wg.Wait()
 	return err
+}
+
+// made is what --json prints of a node that was made: once it is up, or, with --no-start, once it can be started.
+type made struct {
+	Node      string        `json:"node"`
+	Kind      string        `json:"kind"` // replica or witness
+	Group     string        `json:"group"`
+	GroupID   string        `json:"group_id"`
+	Directory string        `json:"directory"`
+	Addresses madeAddresses `json:"addresses"`
+	Started   bool          `json:"started"`
+	Start     string        `json:"start"`          // the command that starts it, or starts it again
+	Next      *nextNode     `json:"next,omitempty"` // how the next node joins; absent where this node cannot say
+}
+
+// madeAddresses are the addresses at which others reach a node. One that a node has not is absent.
+type madeAddresses struct {
+	Endpoint  string `json:"endpoint"`
+	ReadWrite string `json:"read_write,omitempty"`
+	ReadOnly  string `json:"read_only,omitempty"`
+	HTTP      string `json:"http,omitempty"`
+	HTTPS     string `json:"https,omitempty"`
+}
+
+// nextNode is the token with which the next node joins.
+type nextNode struct {
+	Command string    `json:"command"`
+	Token   string    `json:"token"`
+	Expires time.Time `json:"expires"`
+}
+
+// aboutJSON says in the help of a command what its --json prints.
+const aboutJSON = `
+
+--json prints one document when the node is up or, with --no-start, when it is made: node, kind, group, group_id, directory, addresses,
+started, start (the command that starts it, or starts it again) and next (command, token and expires of a token for another node).`
+
+// asJSON reports whether a command that makes a node was asked for a document.
+func asJSON(c *cobra.Command) bool {
+	is, err := c.Flags().GetBool("json")
+	return err == nil && is
+}
+
+// printMade prints the document of a node, with what its configuration says.
+func printMade(c *cobra.Command, abs string, m made) error {
+	cfg, err := config.Load(abs)
+	if err != nil {
+		return err
+	}
+	m.Node, m.Kind, m.Group, m.GroupID, m.Directory = cfg.Node, cfg.Kind, cfg.GroupName, cfg.Group, abs
+	m.Addresses = madeAddresses{cfg.Endpoint.Advertise, cfg.ReadWrite.Advertise, cfg.ReadOnly.Advertise, cfg.HTTP.Advertise, cfg.HTTPS.Advertise}
+	return cli.PrintJSON(c, m)
 }
 
 // throughUnit makes the node by running this command again with --no-start, starts its service unit, and prints the
@@ -71,7 +126,7 @@ func throughUnit(c *cobra.Command, dir string) (bool, error) {
 	if err != nil {
 		return true, err
 	}
-	made := exec.CommandContext(c.Context(), exe, append(slices.Clone(os.Args[1:]), "--no-start")...)
+	made := exec.CommandContext(c.Context(), exe, append(slices.Clone(os.Args[1:]), "--no-start", "--json=false")...) // the document is printed when it is up
 	made.Stdout, made.Stderr = c.OutOrStdout(), c.ErrOrStderr()
 	if err := made.Run(); err != nil {
 		var exit *exec.ExitError
@@ -160,9 +215,15 @@ func awaitNext(ctx context.Context, c *cobra.Command, abs string) error {
 	r, err := nextToken(ctx, cl, abs)
 	if err != nil {
 		cli.Say(c, "to admit the next node, run on a replica: coterie member add-token")
+		if asJSON(c) {
+			return printMade(c, abs, made{Started: true, Start: "coterie agent --node " + abs})
+		}
 		return nil //nolint:nilerr // a witness cannot make tokens; the message names the place that can
 	}
 	cli.Say(c, "the next node joins, until %s, with:", r.Expires.Local().Format("15:04"))
+	if asJSON(c) {
+		return printMade(c, abs, made{Started: true, Start: "coterie agent --node " + abs, Next: &nextNode{r.Command, r.Token, r.Expires}})
+	}
 	_, err = fmt.Fprintln(c.OutOrStdout(), r.Command)
 	return err
 }
