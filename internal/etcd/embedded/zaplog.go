@@ -26,10 +26,12 @@ const foundingTime = time.Minute
 // are made only while a member joins: the caller repeats them, and its error says what the last answer was.
 func expected(message, err string, young bool) bool {
 	switch message {
-	case "failed to update storage version":
+	case "failed to update storage version", "Failed to detect schema version":
 		return young && strings.Contains(err, "missing term information")
 	case "rejecting promote learner: learner is not ready":
 		return true
+	case "failed to promote a member":
+		return strings.Contains(err, "can only promote a learner member which is in sync with leader")
 	case "rejecting member add request; not enough healthy members",
 		"rejecting member add request; local member has not been connected to majority peers, reconfigure breaks active quorum":
 		return strings.Contains(err, "unhealthy cluster")
