@@ -318,7 +318,7 @@ func printForecast(w io.Writer, e *decisions.Explanation) {
 		var not []string
 		for i, c := range o.Checks {
 			if !c.Holds && (o.Leads || i != 2) { // a forecast is about the time after the leader's death, so a living leader is not an obstacle
-				not = append(not, fmt.Sprintf("%s (%s)", contrary(c.Condition), c.Seen))
+				not = append(not, contrary(c))
 			}
 		}
 		switch {
@@ -356,10 +356,14 @@ var contraries = map[string]string{
 	"it did not itself give up the leadership lately, or nobody else came forward": "it gave up the leadership lately, and leaves it to others",
 }
 
-// contrary returns a condition that does not hold as a sentence.
-func contrary(condition string) string {
-	if s, ok := contraries[condition]; ok {
+// contrary returns a condition that does not hold as a sentence, with what was seen if that says more.
+func contrary(c ag.Check) string {
+	s, ok := contraries[c.Condition]
+	switch {
+	case !ok:
+		s = "this is not so: " + c.Condition
+	case c.Seen == "it does not":
 		return s
 	}
-	return "this is not so: " + condition
+	return fmt.Sprintf("%s (%s)", s, c.Seen)
 }

@@ -178,6 +178,9 @@ n2         BLOCKED    n1 would lead, and commits wait for 1 of n2
 func TestEveryConditionHasItsContrary(t *testing.T) {
 	t.Parallel()
 	v := ag.View{Self: "n1"}
+	if got := contrary(v.WhyClaim()[0]); got != "no majority of the quorum answers it" {
+		t.Error(got)
+	}
 	for _, c := range append(v.WhyClaim(), v.WhyLead()...) {
 		if contraries[c.Condition] == "" {
 			t.Errorf("no sentence for: not %q", c.Condition)

@@ -180,6 +180,9 @@ func (d *dashboard) believe() {
 		Severity: availability.Critical, Target: d.Group, Run: "start the members that do not answer; if most of them are lost for good: coterie recover --help",
 		Finding: fmt.Sprintf("no majority of the quorum answers this node, so it is not known whether %s still takes writes", d.Primary),
 	}
+	if d.Primary == d.Node {
+		p.Finding = "no majority of the quorum answers this node, which takes no writes any more when its lease ends"
+	}
 	r.Level, r.Next, r.Problems = availability.Down, p.Run, slices.Insert(r.Problems, 0, p)
 }
 

@@ -257,6 +257,13 @@ func TestStatusJustAfterTheQuorumIsLost(t *testing.T) {
 	if r.Code != 3 || !strings.Contains(r.Out, "Group shop   DOWN ") || !strings.Contains(strings.Join(strings.Fields(r.Out), " "), "Problems Critical "+want) || strings.Index(r.Out, first) > strings.Index(r.Out, "w does not answer") {
 		t.Errorf("exit code %d\n%s", r.Code, r.Out)
 	}
+	s.Node = "n1"
+	b := clitest.NewAgent(t)
+	b.SetStatus(s)
+	answerViews(b)
+	if r := clitest.Run(t, Status(), b.Layout.Dir, "--check"); r.Code != 3 || r.Out != "DOWN: no majority of the quorum answers this node, which takes no writes any more when its lease ends\n" {
+		t.Errorf("on the primary: exit code %d, %q", r.Code, r.Out)
+	}
 	if r := clitest.Run(t, Status(), a.Layout.Dir, "--json"); r.Code != 3 || !strings.Contains(r.Out, want) || !strings.Contains(r.Out, `"level": "down"`) {
 		t.Errorf("--json: exit code %d\n%s", r.Code, r.Out)
 	}
