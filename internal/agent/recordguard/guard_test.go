@@ -169,6 +169,7 @@ func TestEpochHasOneLeader(t *testing.T) {
 		{"the chosen one led, says a candidate", b(3, 9, "b", "a", 2), b(4, 10, "", "b", 3), history("b")[:2], true},
 		{"another one led than was chosen, says a candidate", b(3, 9, "b", "a", 2), b(4, 10, "", "a", 3), nil, false},
 		{"a later leader, after another one than was chosen", b(3, 9, "b", "a", 2), b(4, 10, "c", "c", 4), history("a"), false},
+		{"a later leader, after another one than led while the next one was decided on", b(4, 9, "", "b", 3), b(5, 10, "c", "c", 5), history("a"), false},
 		{"the mark is of an earlier version", marks.Seen{Epoch: 3, Seq: 9, Store: 7, Leader: "b"}, b(3, 10, "a", "a", 3), nil, true},
 		{"a recovery begins", led, b(9, 10, "a", "", 0), history("a"), false},
 		{"a recovery begins, and this node was told", marks.Seen{Epoch: 3, Seq: 9}, b(9, 10, "a", "", 0), history("a"), true},
