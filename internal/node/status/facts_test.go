@@ -369,12 +369,15 @@ func TestExplain(t *testing.T) {
 	if e.NotReady == "" || "not ready: "+e.NotReady != b.Availability().Automatic {
 		t.Errorf("automatic failover: %q, and by the status %q", e.NotReady, b.Availability().Automatic)
 	}
+	if want := b.Availability().Failures; len(want) == 0 || !slices.Equal(e.Failures, want) {
+		t.Errorf("what each death would lead to: %+v, and by the status %+v", e.Failures, want)
+	}
 	b.agent.view.Reach, b.agent.view.Record.Epoch.Leader = []ag.ReplicaID{"c", "w"}, "b"
 	if e, _ := b.Explain().(decisions.Explanation); e.NoPrimary != "the primary b does not answer" {
 		t.Errorf("the primary is dead, and the explanation says %q", e.NoPrimary)
 	}
 	b.disowned, b.agent.view.Reach = true, nil
-	if e, _ := b.Explain().(decisions.Explanation); e.Now != nil || !strings.Contains(e.NoPrimary, "no member of the group any more") {
+	if e, _ := b.Explain().(decisions.Explanation); e.Now != nil || e.Failures != nil || !strings.Contains(e.NoPrimary, "no member of the group any more") {
 		t.Errorf("a node that was removed forecasts %+v, %q", e.Now, e.NoPrimary)
 	}
 	if d := b.Decisions(); len(d) != 1 || d[0].Rule != ag.RuleLead || d[0].Because != "all is well" || d[0].Epoch != 7 {
