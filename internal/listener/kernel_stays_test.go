@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
+	"github.com/coteriedb/coterie/internal/listener/continuity"
 	"github.com/coteriedb/coterie/internal/listener/inquiry"
 	"github.com/coteriedb/coterie/internal/listener/offload"
 	"github.com/coteriedb/coterie/internal/listener/startup"
@@ -103,6 +104,31 @@ func TestKernelPathKnowsTheLast(t *testing.T) {
 			}
 			_ = conn.Close()
 		})
+	}
+}
+
+// A state that was read before the kernel passed requests on does not hold.
+func TestKernelPathChangesStates(t *testing.T) {
+	g := offloadGroup(t, nil)
+	conn, x := g.offloadedSession()
+	back := func() {
+		x.reclaim()
+		waitFor(t, "it is back", func() bool { return !x.work.Offloaded() })
+	}
+	for _, asks := range []bool{false, true} {
+		waitFor(t, "it is lent anew", func() bool { back(); g.ask(conn, "select 1"); return x.work.Offloaded() })
+		x.work.Lock()
+		x.moving.inquiry.State = &continuity.State{}
+		x.work.Unlock()
+		if asks {
+			g.ask(conn, "select 1")
+		}
+		back()
+		x.work.Lock()
+		if held := x.moving.inquiry.State != nil; held == asks {
+			t.Errorf("a request was passed on: %v; the state holds: %v", asks, held)
+		}
+		x.work.Unlock()
 	}
 }
 
