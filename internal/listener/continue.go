@@ -113,12 +113,6 @@ func (c *client) overBy(err error) error {
 	return cmp.Or(context.Cause(c.unserved), err)
 }
 
-// takesBack reports whether that replica is behind another node's listener, which may have to give sessions back.
-func (c *client) takesBack(id ag.ReplicaID) bool {
-	r := c.srv.cfg.Routes()
-	return r != nil && r.Self != id && c.mayOutlive()
-}
-
 // mayOutlive reports whether sessions of the client may outlive their server.
 func (c *client) mayOutlive() bool {
 	return c.srv.rules.Continues() && c.Start.Replication == pgwire.ReplicationNone
@@ -187,14 +181,6 @@ func (x *session) handsOver(r routing.Route, left ag.Epoch) bool {
 	return !x.work.OnPrimary && !x.moving.outlived.Load() && r.FellBack && r.ID != x.replica && r.Epoch == left
 }
 
-// epoch returns the epoch of the routes in force; 0 if there are none.
-func (s *Server) epoch() ag.Epoch {
-	if r := s.cfg.Routes(); r != nil {
-		return r.Epoch
-	}
-	return 0
-}
-
 // onward opens the session that continues x where the routes lead.
 func (c *client) onward(x *session) (*session, error) {
 	place := c.srv.order.Enter(func() bool { return x.holds() || c.speaks() }, x.moveWait())
@@ -230,20 +216,35 @@ func (c *client) tryOnward(x *session, place *release.Place, left ag.Epoch) (y *
 	if !ok || x.handsOver(r, left) {
 		return nil, next, nil
 	}
-	done, err := place.Turn(ctx)
-	if err == nil {
-		y, err = c.openAgain(ctx, r, x)
-		done()
-	}
-	if err != nil {
+	if y, err = c.inTurn(ctx, r, next, x, place); err != nil {
 		c.log.Debug("session not moved yet", "session", x.id, "replica", r.ID, "error", err)
 	}
 	return y, next, err
 }
 
-// holds reports whether the client of a session that has left its server waits for an answer.
+// inTurn opens the session that continues x when its turn has come. It returns none if the routes have changed by then.
+func (c *client) inTurn(ctx context.Context, r routing.Route, changed <-chan struct{}, x *session, place *release.Place) (*session, error) {
+	done, err := place.Turn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	select {
+	case <-changed:
+		return nil, nil //nolint:nilnil // neither is there, as in tryOnward
+	default:
+	}
+	ctx, cancel := context.WithTimeout(ctx, place.Try())
+	defer cancel()
+	return c.openAgain(ctx, r, x)
+}
+
+// holds reports whether the client of a session that has left its server waits for an answer, or for notifications.
 func (x *session) holds() bool {
-	l := &x.work.Loss
+	l, st := &x.work.Loss, x.moving.inquiry.State
+	if st != nil && len(st.Channels) > 0 {
+		return true
+	}
 	return len(x.moving.rest.B) > 0 || x.work.Owed.Load() > 0 || x.work.Unsynced.Load() || l.Interrupted || l.Doubtful || l.Replays || l.Fate != 0
 }
 

@@ -124,6 +124,7 @@ func TestSessionsOfOtherNodesOutliveARestart(t *testing.T) {
 	near.publish(led)
 	conn, held, own := near.mustDial(near.rw, "user=postgres"), near.mustDial(near.rw, "user=postgres"), far.mustDial(far.rw, "user=postgres")
 	near.do(conn, "set my.x = 'kept'", "prepare p as select 'prepared'")
+	far.srv.ReadAhead(t.Context(), func(int, int) {})
 	far.srv.Drain(true)
 	far.drained()
 	waits := later(held, "select 1")

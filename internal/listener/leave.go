@@ -33,8 +33,6 @@ const drainPoll = time.Millisecond
 func (s *Server) Drain(on bool) {
 	if on {
 		defer s.pool.Flush("drain") // after logins can see the drain
-	}
-	if on {
 		for _, x := range s.localSessions() {
 			x.moving.inquiry.Drained(&x.work, boottime.Now())
 		}
@@ -291,9 +289,15 @@ func (s *Server) ReadStates(ctx context.Context) {
 	s.readStates(ctx, s.localSessions())
 }
 
-// ReadRelayedStates is ReadStates for the sessions of other nodes' clients, which are given back to those nodes.
+// ReadRelayedStates is ReadStates for the sessions of other nodes' clients, which are given back to those nodes. Nobody
+// will be there to continue the others, and what was read of them ahead does not count.
 func (s *Server) ReadRelayedStates(ctx context.Context) {
-	s.readStates(ctx, slices.DeleteFunc(s.localSessions(), func(x *session) bool { return !x.relayed }))
+	s.readStates(ctx, slices.DeleteFunc(s.localSessions(), func(x *session) bool {
+		if !x.relayed {
+			x.moving.inquiry.Forget(&x.work)
+		}
+		return !x.relayed
+	}))
 }
 
 // readStates asks for the state of each session in the list.
@@ -354,27 +358,34 @@ func (x *session) startLeaving() {
 const (
 	leaveEach    = 5 * time.Millisecond
 	leaveLongest = 3 * time.Second
+	leaveLook    = 50 * time.Millisecond
 )
 
 // moveServer has those sessions of the local server leave that can be moved, and waits a moment until they have.
 func (s *Server) moveServer(ctx context.Context) {
-	var leaving []*session
-	for _, x := range s.localSessions() {
-		if x.depart() {
-			leaving = append(leaving, x)
+	awaitLeft(ctx, slices.DeleteFunc(s.localSessions(), func(x *session) bool { return !x.depart() }))
+}
+
+// awaitLeft waits until those sessions have left, or none has for leaveTimeout. The rest is ended then.
+func awaitLeft(ctx context.Context, leaving []*session) {
+	last := time.Now()
+	end := last.Add(leaveTimeout + min(time.Duration(len(leaving))*leaveEach, leaveLongest))
+	for {
+		n := len(leaving)
+		if leaving = slices.DeleteFunc(leaving, (*session).hasLeft); len(leaving) < n {
+			last = time.Now()
 		}
-	}
-	t := time.NewTimer(leaveTimeout + min(time.Duration(len(leaving))*leaveEach, leaveLongest))
-	defer t.Stop()
-	for _, x := range leaving {
-		select {
-		case <-x.moving.left:
-		case <-x.cut:
-		case <-t.C:
-			return // what has not left is ended
-		case <-ctx.Done():
+		if len(leaving) == 0 || ctx.Err() != nil || time.Since(last) >= leaveTimeout || time.Now().After(end) {
 			return
 		}
+		t := time.NewTimer(leaveLook)
+		select {
+		case <-leaving[0].moving.left:
+		case <-leaving[0].cut:
+		case <-t.C:
+		case <-ctx.Done():
+		}
+		t.Stop()
 	}
 }
 

@@ -2,13 +2,16 @@ package listener
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/listener/continuity"
 )
 
 // lostOrSame checks that a session either has kept what query shows, or was ended with a reason.
@@ -262,4 +265,42 @@ func TestMoveBackToTheSameServer(t *testing.T) {
 	if st := g.srv.Stats(); st.Moved < 3 {
 		t.Errorf("%+v", st)
 	}
+}
+
+// TestWhoseClientWaits: a client that listens to channels waits, too: what is sent there until its session has moved is
+// lost to it.
+func TestWhoseClientWaits(t *testing.T) {
+	x := new(session)
+	x.moving.inquiry.State = &continuity.State{Channels: []string{continuity.LostChannel}}
+	if !x.holds() {
+		t.Error("a session that listens is an idle one")
+	}
+	if x.moving.inquiry.State.Channels = nil; x.holds() {
+		t.Error("an idle session waits")
+	}
+}
+
+// TestOneThatDoesNotLeave: hundreds of sessions are waited for while they leave, and a moment longer for one that does
+// not.
+func TestOneThatDoesNotLeave(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const each = leaveEach
+		var all []*session
+		for n := range 200 {
+			x := &session{moving: newMoving(nil), cut: make(chan struct{})}
+			if all = append(all, x); n > 0 {
+				time.AfterFunc(time.Duration(n)*each, x.moving.over)
+			}
+		}
+		began := time.Now()
+		awaitLeft(t.Context(), slices.Clone(all))
+		if took := time.Since(began); took < 199*each || took > 199*each+leaveTimeout+leaveLook || !all[199].hasLeft() {
+			t.Errorf("it took %v", took)
+		}
+		began = time.Now()
+		awaitLeft(t.Context(), slices.Clone(all))
+		if took := time.Since(began); took != leaveTimeout {
+			t.Errorf("one that does not leave is waited for %v", took)
+		}
+	})
 }

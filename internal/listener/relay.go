@@ -240,6 +240,9 @@ func (x *session) answered(b []byte) (rest, aside []byte, err error) {
 		if unanswered != nil {
 			x.way.Unanswered = unanswered
 		}
+		if len(status) > 0 { // the server has loaded its configuration: what was read before is of another one
+			x.moving.inquiry.Forget(&x.work)
+		}
 		if on := status[gate.HotStandby]; on == "" || !x.way.Recovery.Over('S', []byte(gate.HotStandby+"\x00"+on)) {
 			return nil
 		}

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/listener/cancelkey"
 	"github.com/coteriedb/coterie/internal/listener/giveback"
@@ -313,4 +314,10 @@ func (x *session) cancelStarts() (delivered func()) {
 	delivered = x.way.Confirmation.CancelStarts()
 	x.reclaim()
 	return delivered
+}
+
+// takesBack reports whether that replica is behind another node's listener, which may have to give sessions back.
+func (c *client) takesBack(id ag.ReplicaID) bool {
+	r := c.srv.cfg.Routes()
+	return r != nil && r.Self != id && c.mayOutlive()
 }

@@ -478,3 +478,23 @@ func (s *Server) Continuity() []ContinuityGroup {
 	}
 	return continuity.Groups(outlooks, maxGroups)
 }
+
+// epoch returns the epoch of the routes in force; 0 if there are none.
+func (s *Server) epoch() ag.Epoch {
+	if r := s.cfg.Routes(); r != nil {
+		return r.Epoch
+	}
+	return 0
+}
+
+// hasLeft reports whether the session has left its server, or has ended.
+func (x *session) hasLeft() bool {
+	select {
+	case <-x.moving.left:
+		return true
+	case <-x.cut:
+		return true
+	default:
+		return false
+	}
+}

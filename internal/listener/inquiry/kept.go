@@ -23,6 +23,8 @@ const (
 	aheadBusy = 50 * time.Millisecond
 	// aheadAtOnce is how many sessions are asked ahead at once: other sessions work meanwhile.
 	aheadAtOnce = 4
+	// aheadLook is how often it is looked whether another inquiry is over.
+	aheadLook = 10 * time.Millisecond
 	// aheadTold is after how many sessions who has asked hears of it.
 	aheadTold = 50
 )
@@ -41,12 +43,24 @@ func (k *Kept) Refuse(w *underway.Work, why string) {
 	w.Unlock()
 }
 
+// Forget has the session stay where it is, unless it is asked again.
+func (k *Kept) Forget(w *underway.Work) { k.set(w, Kept{}) }
+
+// set replaces what is kept, unless the session leaves its server: the next one is opened with what it has.
+func (k *Kept) set(w *underway.Work, to Kept) {
+	w.Lock()
+	defer w.Unlock()
+	if !w.Leaving.Load() {
+		*k = to
+	}
+}
+
 // Drained notes that a drain begins to hold the requests of the session. An answer that was read ahead stays, if it
 // holds.
 func (k *Kept) Drained(w *underway.Work, now time.Duration) {
 	w.Lock()
 	defer w.Unlock()
-	if k.ahead == 0 || now-k.ahead > aheadFor {
+	if !w.Leaving.Load() && (k.ahead == 0 || now-k.ahead > aheadFor) {
 		*k = Kept{}
 	}
 }
@@ -67,17 +81,19 @@ func (i *Inquirer[H]) ReadStates(ctx context.Context, list []H) {
 			unknown = append(unknown, h)
 		}
 	}
-	ask := func(h H) {
-		i.keep(h, func() (*continuity.State, string) { return Read(ctx, h) }, 0)
-	}
-	i.Each(ctx, AtOnce, unknown, ask, func(h H, why string) { h.Inquiry().Refuse(h.Underway(), why) })
+	late := func(h H, why string) { h.Inquiry().set(h.Underway(), Kept{Refusal: why}) }
+	i.Each(ctx, AtOnce, unknown, func(h H) { i.keep(ctx, h, 0) }, late)
 }
 
 // ReadAhead has the states of those sessions read while they go on, as long as ctx allows. told is called now and then
-// with how many were asked, of how many. A drain that begins ends it.
+// with how many were asked, of how many. A drain that begins ends it. It begins when no other inquiry is under way.
 func (i *Inquirer[H]) ReadAhead(ctx context.Context, list []H, told func(asked, of int)) {
-	if !i.mu.TryLock() { // an inquiry of Moves is under way; the drain asks
-		return
+	for !i.mu.TryLock() {
+		select {
+		case <-time.After(aheadLook):
+		case <-ctx.Done():
+			return
+		}
 	}
 	defer i.mu.Unlock()
 	ctx, cancel := context.WithCancel(ctx)
@@ -97,22 +113,25 @@ func (i *Inquirer[H]) ReadAhead(ctx context.Context, list []H, told func(asked, 
 		}
 		c, end := context.WithTimeout(ctx, patience)
 		defer end()
-		i.keep(h, func() (*continuity.State, string) { return read(c, h, true) }, boottime.Now())
+		i.keep(c, h, boottime.Now())
 	}
 	i.Each(ctx, aheadAtOnce, list, ask, func(H, string) {})
 }
 
-// keep keeps what ask learns of the session. ahead is the time at which it is asked while it goes on, or 0.
-func (i *Inquirer[H]) keep(h H, ask func() (*continuity.State, string), ahead time.Duration) {
+// keep keeps what the session tells. ahead is the time at which it is asked while it goes on, or 0.
+func (i *Inquirer[H]) keep(ctx context.Context, h H, ahead time.Duration) {
 	s, w := h.Inquiry(), h.Underway()
-	s.Refuse(w, i.Panicked) // if this panics
-	st, why := ask()
+	s.set(w, Kept{Refusal: i.Panicked}) // if this panics
+	q, why := read(ctx, h, ahead != 0)
 	w.Lock()
 	defer w.Unlock()
-	if s.Refusal = why; st == nil || s.forwarded { // nil: it has left or ended, or was not asked
+	if w.Leaving.Load() {
+		return
+	}
+	if s.Refusal = why; q == nil || q.after != s.forwards { // nil: it has left or ended, or was not asked
 		return
 	}
 	if s.ahead = ahead; why == "" {
-		s.State = st
+		s.State = &q.state
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/coteriedb/coterie/internal/lib/boottime"
+	"github.com/coteriedb/coterie/internal/listener/continuity"
 	"github.com/coteriedb/coterie/internal/listener/offload"
 )
 
@@ -85,6 +86,58 @@ func TestReadAheadOfABusySession(t *testing.T) {
 	})
 }
 
+// TestForwardedBeforeItIsKept: what was told does not hold if something is forwarded before it is kept, though the
+// session has been asked again meanwhile for another reason.
+func TestForwardedBeforeItIsKept(t *testing.T) {
+	f := newFake()
+	f.asFacts = func() {
+		if f.sent != 1 { // the answer has arrived
+			return
+		}
+		f.asFacts = nil
+		f.work.Lock()
+		f.session.Forwarded()
+		f.work.Unlock()
+		Keep(t.Context(), f, times)
+	}
+	i := among(f)
+	i.ReadAhead(t.Context(), []*fake{f}, func(int, int) {})
+	if f.sent != 2 || f.session.State != nil {
+		t.Errorf("after %d questions its state is %v", f.sent, f.session.State)
+	}
+	if drains(i, boottime.Now(), f); f.sent != 3 || f.session.State == nil {
+		t.Errorf("after %d questions its state is %v", f.sent, f.session.State)
+	}
+}
+
+// TestStateOfASessionThatLeaves: the state with which a session leaves its server stays, whatever is to be read of it.
+func TestStateOfASessionThatLeaves(t *testing.T) {
+	f, state := newFake(), &continuity.State{User: "ann"}
+	i := among(f)
+	f.session.State = state
+	f.work.Leaving.Store(true)
+	close(f.left)
+	i.ReadAhead(t.Context(), []*fake{f}, func(int, int) {})
+	if f.session.State != state {
+		t.Error("it has no state after it was to be read ahead")
+	}
+	drains(i, boottime.Now(), f)
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 20 { // its turn may come though
+		i.ReadStates(over, []*fake{f})
+	}
+	f.session.Forget(&f.work)
+	if f.session.State != state || f.session.Refusal != "" {
+		t.Errorf("it has the state %v after a drain, and %q", f.session.State, f.session.Refusal)
+	}
+	f = newFake()
+	i.ReadAhead(t.Context(), []*fake{f}, func(int, int) {})
+	if f.session.Forget(&f.work); f.session.State != nil || f.session.known(&f.work) {
+		t.Error("a state that was read ahead is not forgotten")
+	}
+}
+
 // TestReadAheadEnds holds that nothing is asked ahead during a drain, or beside an inquiry of Moves; that a drain ends
 // the asking; and that its caller hears how far it is.
 func TestReadAheadEnds(t *testing.T) {
@@ -95,10 +148,15 @@ func TestReadAheadEnds(t *testing.T) {
 		i.ReadAhead(t.Context(), []*fake{f}, func(int, int) {})
 		i.Draining = func() bool { return false }
 		i.mu.Lock()
-		i.ReadAhead(t.Context(), []*fake{f}, func(int, int) {})
-		i.mu.Unlock()
+		short, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		i.ReadAhead(short, []*fake{f}, func(int, int) {})
 		if f.sent != 0 {
 			t.Errorf("%d questions", f.sent)
+		}
+		time.AfterFunc(time.Second, i.mu.Unlock)
+		if i.ReadAhead(t.Context(), []*fake{f}, func(int, int) {}); f.sent != 1 {
+			t.Error("it is not asked once the inquiry of Moves is over")
 		}
 		var all []*fake
 		for range aheadTold + 1 {

@@ -22,9 +22,9 @@ import (
 // Session is a session of which the state is asked. Its zero value was not asked yet.
 type Session struct {
 	Kept
-	wants     atomic.Pointer[question] // is to be asked by who reads the server's answers
-	asked     *question                // of that one: the answer is arriving
-	forwarded bool                     // a request was forwarded since the server was asked: guarded by the lock of Work
+	wants    atomic.Pointer[question] // is to be asked by who reads the server's answers
+	asked    *question                // of that one: the answer is arriving
+	forwards uint64                   // how often something of the client was forwarded: guarded by the lock of Work
 }
 
 // Host is the session that is asked, as far as this package needs it.
@@ -51,6 +51,7 @@ type question struct {
 	answer  continuity.Answer
 	patient bool          // it is asked once the session is idle
 	sent    []byte        // the requests
+	after   uint64        // what Session.forwards was
 	done    chan struct{} // closed when state and err are set
 	state   continuity.State
 	err     error
@@ -76,7 +77,10 @@ func (s *Session) Answering() bool { return s.asked != nil }
 
 // Forwarded notes that a request is forwarded: an earlier answer does not hold any more. The caller holds the lock of
 // Work.
-func (s *Session) Forwarded() { s.forwarded, s.State, s.ahead = true, nil, 0 }
+func (s *Session) Forwarded() {
+	s.forwards++
+	s.State, s.ahead = nil, 0
+}
 
 // Point is where in the stream of a session a question would go now.
 type Point struct {
@@ -108,7 +112,7 @@ func (s *Session) Ask(w *underway.Work, at Point, send func([]byte) error) {
 		close(q.done)
 		return
 	}
-	s.asked, s.forwarded = q, false
+	s.asked, q.after = q, s.forwards
 	w.Known.Asked()
 	q.sent = continuity.Question(append([]string{hello.ClientAddr}, w.Tracker.Names()...), w.ReadOnly)
 	if err := send(q.sent); err != nil {
@@ -207,10 +211,17 @@ func (q *question) libraries(h Host, local bool) string {
 
 // Read asks the session's backend for its state. It returns the reason if the session cannot be moved; neither, if it
 // has ended or left.
-func Read(ctx context.Context, h Host) (st *continuity.State, why string) { return read(ctx, h, false) }
+func Read(ctx context.Context, h Host) (st *continuity.State, why string) {
+	q, why := read(ctx, h, false)
+	if q == nil {
+		return nil, why
+	}
+	return &q.state, why
+}
 
-// read is Read. patient has it wait until the session is idle for a moment, as long as ctx allows.
-func read(ctx context.Context, h Host, patient bool) (st *continuity.State, why string) {
+// read is Read; it returns the question that was answered. patient has it wait until the session is idle for a moment,
+// as long as ctx allows.
+func read(ctx context.Context, h Host, patient bool) (q *question, why string) {
 	w := h.Underway()
 	w.Lock()
 	why, streams := w.Tracker.Why(), w.Streams || w.Replicates
@@ -224,18 +235,18 @@ func read(ctx context.Context, h Host, patient bool) (st *continuity.State, why 
 		return nil, immovable
 	}
 	for {
-		st, why, again := readOnce(ctx, h, patient)
+		q, why, again := readOnce(ctx, h, patient)
 		if !again || ctx.Err() != nil {
-			return st, why
+			return q, why
 		}
 		time.Sleep(retry) // the question of one who has gone is still being answered
 	}
 }
 
 // readOnce asks once, and returns why the session cannot be moved. again: an earlier question is still being answered.
-func readOnce(ctx context.Context, h Host, patient bool) (st *continuity.State, why string, again bool) {
+func readOnce(ctx context.Context, h Host, patient bool) (q *question, why string, again bool) {
 	s, w := h.Inquiry(), h.Underway()
-	q := &question{patient: patient, done: make(chan struct{})}
+	q = &question{patient: patient, done: make(chan struct{})}
 	s.wants.Store(q)
 	h.Wake()
 	f := h.Facts()
@@ -258,7 +269,7 @@ func readOnce(ctx context.Context, h Host, patient bool) (st *continuity.State, 
 	if why = q.immovable(w, libraries); why == "" && w.Requests.UnnamedWaits() {
 		why = prospect.Unnamed
 	}
-	return &q.state, why, false
+	return q, why, false
 }
 
 // immovable returns why a session whose state was read cannot be moved; "" if it can. libraries is what is said of

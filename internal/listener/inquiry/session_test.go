@@ -31,6 +31,7 @@ type fake struct {
 	reply       []byte
 	sent        int
 	wake        func() // nil: it looks at once
+	asFacts     func() // when its facts are asked for
 }
 
 func newFake(rows ...[]string) *fake {
@@ -45,7 +46,12 @@ func newFake(rows ...[]string) *fake {
 
 func (f *fake) Inquiry() *Session        { return &f.session }
 func (f *fake) Underway() *underway.Work { return &f.work }
-func (f *fake) Facts() Facts             { return f.facts }
+func (f *fake) Facts() Facts {
+	if f.asFacts != nil {
+		f.asFacts()
+	}
+	return f.facts
+}
 
 func (f *fake) Wake() {
 	if f.wake != nil {
@@ -169,18 +175,6 @@ func TestReadIsBounded(t *testing.T) {
 			t.Errorf("%q; it is still to be asked: %v", why, f.session.Wanted())
 		}
 	})
-}
-
-// TestForwarded holds that a request after the question makes its answer worthless.
-func TestForwarded(t *testing.T) {
-	f := newFake()
-	f.session.Forwarded()
-	if _, why := Read(t.Context(), f); why != "" || f.session.forwarded {
-		t.Errorf("%q: what was forwarded before the question counts", why)
-	}
-	if f.session.Forwarded(); !f.session.forwarded {
-		t.Error("a request does not count")
-	}
 }
 
 // TestQuestionThatIsNotSent holds that a failed write is heard of at once.

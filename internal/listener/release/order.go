@@ -47,9 +47,10 @@ func New(closed <-chan struct{}) *Order {
 type Place struct {
 	o     *Order
 	asks  func() bool   // whether its client waits
+	idle  time.Time     // when it was last seen that it does not
 	most  time.Duration // for which a client may wait
 	began time.Time
-	since time.Time // when it was first seen that the client waits; zero: it does not
+	since time.Time // from when on the client waits, at the latest by asks; zero: it does not
 	pause time.Duration
 }
 
@@ -68,13 +69,22 @@ func (p *Place) Leave() {
 	}
 }
 
-// waits reports whether the client waits, and notes since when. One that waits does so until the session has a server.
+// waits reports whether the client waits, and notes since when: perhaps since it was seen last that it does not. One
+// that waits does so until the session has a server.
 func (p *Place) waits() bool {
-	if p.since.IsZero() && p.asks() {
-		p.since = time.Now()
-		p.o.waiting.Add(1)
+	if !p.since.IsZero() {
+		return true
 	}
-	return !p.since.IsZero()
+	now := time.Now()
+	if !p.asks() {
+		p.idle = now
+		return false
+	}
+	if p.since = p.idle; p.since.IsZero() {
+		p.since = now
+	}
+	p.o.waiting.Add(1)
+	return true
 }
 
 // Left is how long the session may still be without a server; 0 or less: no longer.
@@ -84,6 +94,12 @@ func (p *Place) Left() time.Duration {
 	}
 	return max(idleFor, p.most) - time.Since(p.began)
 }
+
+// Try is how long one try may take: the client may begin to wait meanwhile.
+func (p *Place) Try() time.Duration { return min(p.Left(), p.most) }
+
+// ErrClosed means that the listener closes.
+var ErrClosed = errors.New("the listener of this node is stopping")
 
 // Turn waits until the session is to be opened. The caller calls done when it is, or when that has failed.
 func (p *Place) Turn(ctx context.Context) (done func(), err error) {
@@ -102,6 +118,9 @@ func (p *Place) Turn(ctx context.Context) (done func(), err error) {
 		case <-ctx.Done():
 			t.Stop()
 			return nil, ctx.Err()
+		case <-p.o.closed:
+			t.Stop()
+			return nil, ErrClosed
 		}
 	}
 	if p.Left() <= 0 {

@@ -80,7 +80,7 @@ func TestOneThatBeginsToWait(t *testing.T) {
 		if _, err := p.Turn(t.Context()); err != nil || time.Since(began) > yields/2+look {
 			t.Errorf("it went after %v: %v", time.Since(began), err)
 		}
-		if left := p.Left(); left != most {
+		if left := p.Left(); left > most || left < most-look {
 			t.Errorf("its client may wait %v", left)
 		}
 		time.Sleep(most)
@@ -91,6 +91,44 @@ func TestOneThatBeginsToWait(t *testing.T) {
 		cancel()
 		if _, err := enter(t, o, never).Turn(ctx); !errors.Is(err, context.Canceled) {
 			t.Errorf("%v", err)
+		}
+	})
+}
+
+// TestOneThatBeginsToWaitDuringATry: no try takes longer than a client may wait that begins to wait with it, and the
+// time of the try counts.
+func TestOneThatBeginsToWaitDuringATry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := New(make(chan struct{}))
+		var speaks atomic.Bool
+		p := enter(t, o, speaks.Load)
+		done, err := p.Turn(t.Context())
+		if err != nil || p.Try() != most {
+			t.Fatalf("a try may take %v: %v", p.Try(), err)
+		}
+		time.AfterFunc(most/4, func() { speaks.Store(true) })
+		time.Sleep(most / 2) // in which the try fails
+		done()
+		if left := p.Try(); left != most/2 {
+			t.Errorf("its client may have waited %v, and may wait %v", most/2, left)
+		}
+	})
+}
+
+// TestTurnEnds: nobody waits for a turn whose listener closes.
+func TestTurnEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		closed := make(chan struct{})
+		o := New(closed)
+		for range idleAtOnce {
+			if _, err := enter(t, o, never).Turn(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.AfterFunc(time.Second, func() { close(closed) })
+		began := time.Now()
+		if _, err := enter(t, o, never).Turn(t.Context()); !errors.Is(err, ErrClosed) || time.Since(began) != time.Second {
+			t.Errorf("after %v: %v", time.Since(began), err)
 		}
 	})
 }
