@@ -156,6 +156,7 @@ func TestEpochHasOneLeader(t *testing.T) {
 	}{
 		{"the same", led, b(3, 10, "b", "b", 3), history("b")[:2], true},
 		{"another one leads", led, b(3, 10, "a", "a", 3), history("a")[:2], false},
+		{"it is not told any more who leads", led, b(3, 10, "b", "", 3), nil, false},
 		{"another one was chosen first", b(3, 9, "b", "a", 2), b(3, 9, "c", "a", 2), history("b")[:1], false},
 		{"none is chosen any more", led, b(3, 9, "", "a", 2), nil, false},
 		{"the chosen one comes to lead", b(3, 9, "b", "a", 2), led, nil, true},
