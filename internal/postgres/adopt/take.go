@@ -229,7 +229,7 @@ func removeMemberSlots(data string) error {
 	slots, err := os.ReadDir(dir)
 	for _, s := range slots {
 		if strings.HasPrefix(s.Name(), "cot_") {
-			err = errors.Join(err, os.RemoveAll(filepath.Join(dir, s.Name()))) //nolint:gosec // of the recorded data directory
+			err = errors.Join(err, os.RemoveAll(filepath.Join(dir, s.Name())))
 		}
 	}
 	return err
