@@ -252,11 +252,7 @@ func MakeDirectory(dir string, u User, flag string) (takeBack func(), err error)
 
 // giveBack makes the owner and the mode of an empty directory what they were.
 func giveBack(dir string, was os.FileInfo) error {
-	real, err := filepath.EvalSymlinks(dir)
-	if err != nil {
-		return err
-	}
-	f, err := os.OpenFile(real, os.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NOFOLLOW, 0)
+	f, err := openReal(dir)
 	if err != nil {
 		return err
 	}
@@ -272,15 +268,20 @@ func giveBack(dir string, was os.FileInfo) error {
 	return errors.Join(f.Chown(int(own.Uid), int(own.Gid)), f.Chmod(was.Mode().Perm()))
 }
 
+// openReal opens the directory to which a path leads. A link that takes its place meanwhile is not followed.
+func openReal(dir string) (*os.File, error) {
+	real, err := filepath.EvalSymlinks(dir)
+	if err != nil {
+		return nil, err
+	}
+	return os.OpenFile(real, os.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NOFOLLOW, 0)
+}
+
 // give changes the owner of a directory, and of nothing that has taken its place since it was looked at: what is there
 // belongs to the user already, or is root's and a node directory or empty. The user itself may be able to put a link
 // there, to a directory of root that is neither.
 func give(dir string, uid, gid int) error {
-	real, err := filepath.EvalSymlinks(dir)
-	if err != nil {
-		return err
-	}
-	f, err := os.OpenFile(real, os.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NOFOLLOW, 0)
+	f, err := openReal(dir)
 	if err != nil {
 		return err
 	}
@@ -295,7 +296,7 @@ func give(dir string, uid, gid int) error {
 			return err
 		}
 		if owner != 0 || len(names) > 0 && !slices.Contains(names, config.File) {
-			return fail.Refusedf("another directory has taken its place, %s; who could do that? Nothing was given away", real)
+			return fail.Refusedf("another directory has taken its place, %s; who could do that? Nothing was given away", f.Name())
 		}
 	}
 	return f.Chown(uid, gid)
