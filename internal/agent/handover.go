@@ -169,8 +169,7 @@ func (a *Agent) checkpoints(ctx context.Context) error {
 }
 
 // readAhead has the states of sessions read while they go on: a drain holds their requests, and has stateBudget for
-// all.
-// Only a primary has such sessions.
+// all of them. Only a primary has such sessions.
 func (a *Agent) readAhead(ctx context.Context, told func(asked, of int)) {
 	if a.lease.Armed() == 0 {
 		return

@@ -389,6 +389,13 @@ func (a *Agent) outranked(e ag.EpochRecord) string {
 	return ""
 }
 
+// endPreparing takes back the progress of a preparation that is over. A task that runs shows its own.
+func (a *Agent) endPreparing() {
+	if a.task.Load() == nil {
+		a.progress.Store(nil)
+	}
+}
+
 // startGrace is how long a starting server counts as making progress. It reports neither its progress nor its position.
 const startGrace = time.Minute
 

@@ -139,6 +139,7 @@ type switchRequest struct {
 // SwitchCluster replaces the cluster of this node, which leads. After an error the group has the one before, unless the
 // error is of Pass. Any goroutine may call it.
 func (a *Agent) SwitchCluster(ctx context.Context, c ClusterSwitch) error {
+	a.readAhead(ctx, func(int, int) {})
 	r := switchRequest{c, false, make(chan error, 1)}
 	return awaited(ctx, a.switches, r, r.done, "the switch goes on by itself")
 }
@@ -240,8 +241,8 @@ func (a *Agent) RestartPrimary(ctx context.Context, o RestartOptions) error {
 	}
 	a.log.Info("preparing a restart of the primary's server", "drain", o.Drain, "cut", o.Cut)
 	a.showProgress("preparing: checkpoint")
+	defer a.endPreparing()
 	if err := a.checkpoints(ctx); err != nil {
-		a.progress.Store(nil)
 		return fmt.Errorf("checkpoint before the restart: %w", err)
 	}
 	a.readAhead(ctx, a.aheadTold)

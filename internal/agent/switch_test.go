@@ -160,7 +160,7 @@ func TestCheckpointBeforeARestartHoldsNothingUp(t *testing.T) {
 		defer cancel()
 		asked := make(chan error, 1)
 		go func() { asked <- l.agents["a"].RestartPrimary(ctx, agent.RestartOptions{}) }()
-		time.Sleep(time.Second)
+		l.wait("it says what it prepares", 10*time.Second, func() bool { return l.agents["a"].Own().Progress == "preparing: checkpoint" })
 		l.kill("c")
 		l.wait("c is not counted", 30*time.Second, func() bool { return !l.counted("c") })
 		l.write("a")
@@ -170,6 +170,7 @@ func TestCheckpointBeforeARestartHoldsNothingUp(t *testing.T) {
 		if err := <-asked; err == nil {
 			t.Error("no error of a restart that was given up")
 		}
+		l.wait("it says that it prepares nothing any more", time.Minute, func() bool { return l.agents["a"].Own().Progress == "" })
 		l.Node("a").Stall("checkpoint", false)
 		time.Sleep(5 * time.Second)
 		l.write("a")

@@ -177,7 +177,7 @@ func oneLeader(was, now marks.Seen, history []ag.TimelineEntry) error {
 	if was.Chosen != "" && now.Epoch == was.Epoch && now.Chosen != was.Chosen {
 		return secondLeaderError{was.Epoch, was.Chosen, now.Chosen}
 	}
-	if was.Led != 0 && now.Led == was.Led && now.By != was.By { // also where it is not told any more: what is forgotten is not compared
+	if was.Led != 0 && now.Led == was.Led && now.By != was.By { // also where it is not told any more: a leader that is forgotten is not compared
 		return secondLeaderError{was.Led, was.By, now.By}
 	}
 	told := append([]ag.TimelineEntry{{Epoch: now.Led, Leader: now.By}}, history...)
