@@ -31,12 +31,12 @@ const drainPoll = time.Millisecond
 // Drain makes new transactions on the local server wait (true), or lets them continue (false). A request waits for at
 // most HoldMax, then its session is ended with 40001.
 func (s *Server) Drain(on bool) {
+	for _, x := range s.localSessions() {
+		x.moving.inquiry.Drained(&x.work, on, boottime.Now())
+	}
 	if on {
 		defer s.pool.Flush("drain") // after logins can see the drain
-		for _, x := range s.localSessions() {
-			x.moving.inquiry.Drained(&x.work, boottime.Now())
-		}
-		defer s.inquirer.End() // AFTER a new one can see the drain
+		defer s.inquirer.End()      // AFTER a new one can see the drain
 		defer s.reclaimWhere(func(x *session) bool { return x.work.Offloaded() })
 	}
 	s.mu.Lock()
@@ -290,7 +290,7 @@ func (s *Server) ReadStates(ctx context.Context) {
 }
 
 // ReadRelayedStates is ReadStates for the sessions of other nodes' clients, which are given back to those nodes. Nobody
-// will be there to continue the others, and what was read of them ahead does not count.
+// will be there to continue the others: their states that were read ahead do not count.
 func (s *Server) ReadRelayedStates(ctx context.Context) {
 	s.readStates(ctx, slices.DeleteFunc(s.localSessions(), func(x *session) bool {
 		if !x.relayed {

@@ -55,12 +55,17 @@ func (k *Kept) set(w *underway.Work, to Kept) {
 	}
 }
 
-// Drained notes that a drain begins to hold the requests of the session. An answer that was read ahead stays, if it
-// holds.
-func (k *Kept) Drained(w *underway.Work, now time.Duration) {
+// Drained notes that a drain begins to hold the requests of the session, or is over. At its beginning an answer that
+// was read ahead stays, if it holds. At its end nobody needs the state of a session that stays; the reason for which it
+// cannot be moved is kept.
+func (k *Kept) Drained(w *underway.Work, on bool, now time.Duration) {
 	w.Lock()
 	defer w.Unlock()
-	if !w.Leaving.Load() && (k.ahead == 0 || now-k.ahead > aheadFor) {
+	switch {
+	case w.Leaving.Load():
+	case !on:
+		k.State, k.ahead = nil, 0
+	case k.ahead == 0 || now-k.ahead > aheadFor:
 		*k = Kept{}
 	}
 }

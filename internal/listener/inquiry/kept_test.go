@@ -14,7 +14,7 @@ import (
 // drains is a drain of those sessions, as a listener has it.
 func drains(i *Inquirer[*fake], now time.Duration, sessions ...*fake) {
 	for _, f := range sessions {
-		f.session.Drained(&f.work, now)
+		f.session.Drained(&f.work, true, now)
 	}
 	i.ReadStates(context.Background(), sessions)
 }
@@ -131,7 +131,14 @@ func TestStateOfASessionThatLeaves(t *testing.T) {
 	if f.session.State != state || f.session.Refusal != "" {
 		t.Errorf("it has the state %v after a drain, and %q", f.session.State, f.session.Refusal)
 	}
+	if f.session.Drained(&f.work, false, 0); f.session.State != state {
+		t.Error("it has no state after the drain")
+	}
 	f = newFake()
+	i.ReadAhead(t.Context(), []*fake{f}, func(int, int) {})
+	if f.session.Drained(&f.work, false, 0); f.session.State != nil || f.session.known(&f.work) {
+		t.Error("the state of a session that stays is kept after a drain")
+	}
 	i.ReadAhead(t.Context(), []*fake{f}, func(int, int) {})
 	if f.session.Forget(&f.work); f.session.State != nil || f.session.known(&f.work) {
 		t.Error("a state that was read ahead is not forgotten")

@@ -130,8 +130,8 @@ func (p *Place) Turn(ctx context.Context) (done func(), err error) {
 }
 
 // Pause waits for the next try, which makes sense when next is closed; nil means to poll. refused is whether a replica
-// has refused the session. It reports false if there is no other try: ctx or the
-// order has ended, or the session's time is over.
+// has refused the session. It reports false if there is no other try: ctx or the order has ended, or the
+// session's time is over.
 func (p *Place) Pause(ctx context.Context, next <-chan struct{}, refused bool) bool {
 	if p.pause *= 2; !refused || p.pause == 0 {
 		p.pause = pause
