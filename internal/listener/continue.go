@@ -245,7 +245,7 @@ func (x *session) holds() bool {
 	if st != nil && len(st.Channels) > 0 {
 		return true
 	}
-	return len(x.moving.rest.B) > 0 || x.work.Owed.Load() > 0 || x.work.Unsynced.Load() || l.Interrupted || l.Doubtful || l.Replays || l.Fate != 0
+	return len(x.moving.rest.B) > 0 || x.work.Owed.Load() > 0 || x.work.Unsynced.Load() || l.Interrupted || l.Doubtful || l.Replays || l.Fate != lone.Doubtful
 }
 
 // speaks reports whether the client has sent something that was not read.
