@@ -372,7 +372,7 @@ func (l *Lab) ByHand() []string {
 		if n.Witness {
 			kind, verb = "witness", "witness"
 		}
-		out = append(out, quote([]string{l.d.Exe, "token", "create", "--role", kind, "--node", nodes[0].Dir}),
+		out = append(out, quote([]string{l.d.Exe, "member", "add-token", "--role", kind, "--node", nodes[0].Dir}),
 			quote(append(at(n), verb))+" TOKEN "+quote(n.flags()))
 	}
 	return out
