@@ -33,17 +33,13 @@ var spoken = map[string][]string{
 
 var verb = regexp.MustCompile(`%[-+#0-9.]*[a-zA-Z]`)
 
-// TestEveryFindingHasAnEntry holds that docs/troubleshooting.md has each finding of coterie status: the longest piece
-// of its text between the names that are put in, to its first semicolon, colon or bracket.
+// TestEveryFindingHasAnEntry holds that docs/troubleshooting.md has each finding of coterie status, by pieceOf.
 func TestEveryFindingHasAnEntry(t *testing.T) {
 	page := strings.ReplaceAll(pages(t)[troubleshooting], "`", "")
 	checked := 0
 	for file, functions := range spoken {
 		for _, text := range textsOf(t, file, functions) {
-			piece := slices.MaxFunc(verb.Split(text, -1), func(a, b string) int { return len(strings.TrimSpace(a)) - len(strings.TrimSpace(b)) })
-			piece, _, _ = strings.Cut(strings.Trim(piece, " \n.,:;\""), ";")
-			piece, _, _ = strings.Cut(piece, " (")
-			piece, _, _ = strings.Cut(piece, ": ")
+			piece := pieceOf(text)
 			if len(piece) < 8 {
 				continue
 			}
@@ -56,6 +52,16 @@ func TestEveryFindingHasAnEntry(t *testing.T) {
 	if checked < 30 {
 		t.Errorf("only %d findings found: the functions have other names now", checked)
 	}
+}
+
+// pieceOf returns the longest piece of a text between the names that are put in, to its first semicolon, colon or
+// bracket.
+func pieceOf(text string) string {
+	piece := slices.MaxFunc(verb.Split(text, -1), func(a, b string) int { return len(strings.TrimSpace(a)) - len(strings.TrimSpace(b)) })
+	piece, _, _ = strings.Cut(strings.Trim(piece, " \n.,:;\""), ";")
+	piece, _, _ = strings.Cut(piece, " (")
+	piece, _, _ = strings.Cut(piece, ": ")
+	return piece
 }
 
 // textsOf returns what these functions say: the format of a problem that is added, and what is returned.
