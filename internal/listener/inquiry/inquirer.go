@@ -36,7 +36,8 @@ type Inquirer[H Host] struct {
 	Sheltered func(what string, f func()) // runs f; a panic in it ends nothing else
 	Rescued   func(h H, f func())         // runs f; a panic in it ends the session
 	Panicked  string                      // why a session cannot be moved of which the reading panicked
-	mu        sync.Mutex                  // held while sessions are asked for Moves
+	mu        sync.Mutex                  // held while sessions are asked for Moves or ahead
+	first     atomic.Int32                // how many wait to ask ahead: Moves asks no session meanwhile
 	cancel    atomic.Pointer[context.CancelFunc]
 }
 
@@ -121,7 +122,7 @@ func (i *Inquirer[H]) Moves(ctx context.Context) []ag.SessionMove {
 	defer cancel()
 	list := []ag.SessionMove{}
 	var all sync.WaitGroup
-	asks := i.mu.TryLock()
+	asks := i.first.Load() == 0 && i.mu.TryLock()
 	if asks {
 		defer i.mu.Unlock()
 		i.cancel.Store(&cancel) // BEFORE the check for a drain

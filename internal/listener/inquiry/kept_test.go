@@ -192,3 +192,27 @@ func TestReadAheadEnds(t *testing.T) {
 		}
 	})
 }
+
+// TestReadAheadGoesFirst: once the inquiry that is under way is over, the next one is that ahead of a failover, however
+// often others are asked for.
+func TestReadAheadGoesFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		i := among(f)
+		i.mu.Lock()
+		over := make(chan struct{})
+		go func() {
+			defer close(over)
+			i.ReadAhead(t.Context(), []*fake{f}, func(int, int) {})
+		}()
+		synctest.Wait()
+		i.mu.Unlock()
+		if m := one(t, i.Moves(t.Context())); m.Why != "another inquiry is under way; ask again" {
+			t.Errorf("an inquiry went first: %+v", m)
+		}
+		<-over
+		if m := one(t, i.Moves(t.Context())); m.Why != "" {
+			t.Errorf("%+v", m)
+		}
+	})
+}
