@@ -241,22 +241,34 @@ func TestMoveBesideLargeSettings(t *testing.T) {
 	g.do(g.mustDial(g.rw, "user=postgres"), "alter role postgres reset search_path")
 }
 
-// The kernel relays texts that are not looked at. A session with prepared statements is moved from there, others end.
+// A session is moved from the kernel whatever it has sent, because texts that matter for its state are left to the loop.
 func TestMoveFromTheKernel(t *testing.T) {
 	g := offloadGroup(t, func(c *Config) { c.Continuity = always })
-	prepared, texts := g.mustDial(g.rw, "user=postgres"), g.mustDial(g.rw, "user=postgres")
+	prepared, texts, own, odd := g.mustDial(g.rw, "user=postgres"), g.mustDial(g.rw, "user=postgres"), g.mustDial(g.rw, "user=postgres"), g.mustDial(g.rw, "user=postgres")
 	if _, err := prepared.Prepare(t.Context(), "named", "select current_setting('cluster_name') || $1"); err != nil {
 		t.Fatal(err)
 	}
-	for i := range 50 {
+	sends := func(c *pgx.Conn, times int, sql ...string) {
+		for range times {
+			for _, s := range sql {
+				must(t, <-later(c, s))
+			}
+		}
+	}
+	for range 50 {
 		if got := g.one(prepared, "named", "!"); got != "a!" {
 			t.Fatalf("it returns %q", got)
 		}
-		if i < 10 {
-			must(t, <-later(texts, "select 1"))
-		}
 	}
-	if st := g.srv.Stats(); st.Offloaded == 0 {
+	for _, c := range []*pgx.Conn{texts, own, odd} {
+		sends(c, 10, "begin", "select 1", "commit")
+	}
+	sends(own, 1, "set my.own = 'kept'")
+	sends(odd, 1, "select setseed(0.5)")
+	for _, c := range []*pgx.Conn{texts, own, odd} {
+		sends(c, 10, "begin", "select 1", "commit")
+	}
+	if st := g.srv.Stats(); st.Offloaded < 4 || st.RelayedByKernel < 50 {
 		t.Fatalf("%+v", st)
 	}
 	g.failOver("b")
@@ -265,7 +277,11 @@ func TestMoveFromTheKernel(t *testing.T) {
 			t.Fatalf("it returns %q", got)
 		}
 	}
-	if _, err := texts.Exec(t.Context(), "select 1"); err == nil || !strings.Contains(err.Error(), "the kernel has relayed") {
+	sends(texts, 10, "begin", "select 1", "commit")
+	if got := g.one(own, "select current_setting('cluster_name') || current_setting('my.own')"); got != "bkept" {
+		t.Errorf("it returns %q", got)
+	}
+	if _, err := odd.Exec(t.Context(), "select 1"); err == nil || !strings.Contains(err.Error(), "it has set the seed of random") {
 		t.Errorf("%v; %+v", err, g.srv.Stats())
 	}
 }

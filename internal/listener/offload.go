@@ -32,7 +32,14 @@ func (p *loopSession) canOffload() bool {
 	case x.work.Owed.Load() > 0, x.work.Unsynced.Load(), x.way.Starting, x.work.Replicates, x.way.Copies, x.moving.inquiry.Answering(), x.moving.inquiry.Wanted():
 		return false
 	}
-	return x.mayOffload()
+	return x.mayOffload() && !x.followed()
+}
+
+// followed reports whether the session is kept on its loop because its state is known there.
+func (x *session) followed() bool {
+	x.work.Lock()
+	defer x.work.Unlock()
+	return x.work.Rules.Continues() && x.work.Known.Followed()
 }
 
 // mayOffload reports whether nothing requires the session on its loop: no end, no drain, no confirmation, no log of its
@@ -89,7 +96,7 @@ func (p *loopSession) offload() {
 	d.Base, d.Began = base-s.DownBytes, d.Ups
 	s.Downs = s.Ups // the loop has passed on the rest
 	s.UpTaken, s.DownTaken, s.DownLimit = d.UpRead, d.DownRead, s.DownBytes+offload.MaxUnread
-	s.Flags, s.Logged, s.Why, s.Status, s.Texts = flags, 0, offload.WhyCalled, x.work.Status.Load(), 0
+	s.Flags, s.Logged, s.Why, s.Status = flags, 0, offload.WhyCalled, x.work.Status.Load()
 	p.setInterest(&p.client, unix.EPOLLRDHUP) // only the end of the stream is for the loop
 	p.setInterest(&p.backend, unix.EPOLLRDHUP)
 	k.SetDeadline()
@@ -212,10 +219,7 @@ func (p *loopSession) applyRelayed() error {
 		x.work.Owed.Store(0)
 		x.work.Requests.Answered(byte(s.Status), true)
 	}
-	if s.Texts != 0 && s.Ups != d.Began {
-		x.work.Tracker.Unseen()
-	}
-	if s.Ups != d.Began { // all but the last were answered; they used no named statement or portal
+	if s.Ups != d.Began { // all but the last were answered; they used no named portal, and texts of no interest to Tracker
 		x.Forwarded()
 		answered()
 		x.work.Requests.ForgetUnnamed()
@@ -236,6 +240,14 @@ func (p *loopSession) applyRelayed() error {
 		x.work.Status.Store(s.Status)
 	}
 	return nil
+}
+
+// carried returns how many bytes the session has carried in each direction.
+func (x *session) carried() (in, out uint64) {
+	if k := x.work.Kernel.Load(); k != nil {
+		in, out = k.Passed()
+	}
+	return in + x.bytesIn.Load(), out + x.bytesOut.Load()
 }
 
 // awaitBacklog blocks writes to the client until the kernel has delivered what it accepted for that client. again is

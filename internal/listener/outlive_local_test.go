@@ -17,6 +17,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/listener/inquiry"
 	"github.com/coteriedb/coterie/internal/listener/known"
+	"github.com/coteriedb/coterie/internal/listener/offload/offloadtest"
 	"github.com/coteriedb/coterie/internal/listener/socket"
 	"github.com/coteriedb/coterie/internal/listener/startup"
 )
@@ -31,8 +32,12 @@ func ownPaths(t *testing.T, f func(t *testing.T, g *group, with string), change 
 		PathLoop:          {func(*Config) {}, "sslmode=disable"},
 		PathLoop + " TLS": {func(c *Config) { c.Certificate = func() *tls.Certificate { return cert } }, "sslmode=require"},
 		PathGoroutines:    {func(c *Config) { c.Loops = -1 }, "sslmode=disable"},
+		PathKernel:        {func(c *Config) { c.NoKernelPath, c.offloadAfter = false, 1 }, "sslmode=disable"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			if name == PathKernel {
+				offloadtest.Need(t)
+			}
 			g := movingGroup(t, func(cfg *Config) {
 				cfg.keepTick = 5 * time.Millisecond
 				c.change(cfg)
@@ -232,13 +237,14 @@ func TestOutlivingTheOwnServerIsTheSame(t *testing.T) {
 	})
 }
 
-// A session that the kernel relays is not called back to be asked. Its state is not known once it has relayed anything.
-func TestSessionsInTheKernelAreLeftThere(t *testing.T) {
-	g := offloadGroup(t, func(c *Config) { c.Continuity, c.keepTick = always, time.Millisecond })
+// A session that the kernel relays is called back once it is idle, and asked. It stays on its loop, where it is
+// followed, until it has sent a thousand requests.
+func TestSessionsInTheKernelAreAskedOnceIdle(t *testing.T) {
+	g := offloadGroup(t, func(c *Config) { c.Continuity, c.keepTick = always, 50*time.Millisecond })
 	conn := g.begin((&startup.Message{User: "postgres", Database: "postgres"}).Packet())
 	readUntil(t, conn, 'Z')
 	x := g.sessionOf(conn)
-	why := func() string {
+	ends := func() string {
 		x.work.Lock()
 		defer x.work.Unlock()
 		why, _ := x.work.WouldEnd()
@@ -246,18 +252,25 @@ func TestSessionsInTheKernelAreLeftThere(t *testing.T) {
 	}
 	waitFor(t, "the kernel carries it", func() bool { // it may be asked before that
 		g.ask(conn, "select 1")
-		return strings.Contains(why(), "kernel")
+		return strings.Contains(ends(), "kernel")
 	})
-	before := g.srv.Stats().Offloaded
-	for end := time.Now().Add(100 * time.Millisecond); time.Now().Before(end); { // a question would come every millisecond
-		g.srv.inquirer.Unknown(time.Now())
+	waitFor(t, "it is known", func() bool { return ends() == "" })
+	if x.path() != PathLoop {
+		t.Errorf("it is with %s", x.path())
 	}
-	if after := g.srv.Stats().Offloaded; after != before || x.path() != PathKernel {
-		t.Errorf("it was lent %d times more, and is with %s", after-before, x.path())
+	x.work.Lock()
+	x.work.Known.Next = time.Now().Add(time.Hour)
+	x.work.Unlock()
+	for range 1000 {
+		g.ask(conn, "select 1")
 	}
-	if got := why(); !strings.Contains(got, "kernel") {
-		t.Errorf("it would end because %q", got)
+	if why := ends(); why != "" || x.path() != PathLoop {
+		t.Errorf("it is with %s, and would end because %q", x.path(), why)
 	}
+	waitFor(t, "the kernel carries it again", func() bool {
+		g.ask(conn, "select 1")
+		return strings.Contains(ends(), "kernel")
+	})
 }
 
 // A change that a loop could not write to its dead server is executed at the next primary: nobody else has it.

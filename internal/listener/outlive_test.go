@@ -107,7 +107,7 @@ func (g *group) stateKnown(conn *pgx.Conn) bool {
 	}
 	x.work.Lock()
 	defer x.work.Unlock()
-	return x.work.Known.Told != nil && x.work.Known.Unchanged.Holds()
+	return x.work.Known.Told != nil && x.work.Known.Unchanged.Holds() && !x.work.RelayedUnseen()
 }
 
 // knownStates returns of how many sessions the state is known.
@@ -116,7 +116,7 @@ func (g *group) knownStates() (n int) {
 	defer g.srv.mu.Unlock()
 	for _, x := range g.srv.sessions {
 		x.work.Lock()
-		if x.work.Known.Told != nil && x.work.Known.Unchanged.Holds() {
+		if x.work.Known.Told != nil && x.work.Known.Unchanged.Holds() && !x.work.RelayedUnseen() {
 			n++
 		}
 		x.work.Unlock()

@@ -14,7 +14,6 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/listener/continuity"
 	"github.com/coteriedb/coterie/internal/listener/inquiry"
-	"github.com/coteriedb/coterie/internal/listener/sessionstate"
 )
 
 // outlookCase is a session of an application of its own, brought into a state.
@@ -196,7 +195,7 @@ func TestOutlookInTheKernel(t *testing.T) {
 		t.Fatalf("it is with %s", x.path())
 	}
 	list := g.srv.Continuity()
-	if len(list) != 1 || list[0].Failover != (continuity.Prospect{Fate: continuity.Ends, Why: sessionstate.WhyUnseen}) {
+	if len(list) != 1 || list[0].Failover != (continuity.Prospect{Fate: continuity.Likely, Why: "its server will be asked"}) {
 		t.Errorf("%+v", list)
 	}
 	if x.path() != PathKernel {

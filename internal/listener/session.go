@@ -373,11 +373,7 @@ func (x *session) whyUnknown() indoubt.Reason {
 
 // info returns the session as status and views show it.
 func (x *session) info() SessionInfo {
-	in, out := x.bytesIn.Load(), x.bytesOut.Load()
-	if k := x.work.Kernel.Load(); k != nil {
-		up, down := k.Passed()
-		in, out = in+up, out+down
-	}
+	in, out := x.carried()
 	info := SessionInfo{
 		ID: x.id, User: x.user, Database: x.database, ClientAddr: x.addr, TLS: x.tls, TLSName: x.asked, Identity: x.identity, Intent: x.intent, Entry: x.entry, Replica: x.replica,
 		Epoch: x.epoch, PID: x.pid, State: x.work.State(), Since: x.since, Relayed: x.relayed,
@@ -397,9 +393,10 @@ func (x *session) Underway() *underway.Work { return &x.work }
 
 // Facts returns what is asked about the session now.
 func (x *session) Facts() inquiry.Facts {
+	in, out := x.carried()
 	return inquiry.Facts{
 		Move:    ag.SessionMove{Replica: x.replica, User: x.user, Database: x.database, Client: x.addr, Since: x.since},
-		Carried: x.bytesIn.Load() + x.bytesOut.Load(), Process: x.backendPID(), Relayed: x.relayed, Over: x.ended.Load() != nil,
+		Carried: in + out, Process: x.backendPID(), Relayed: x.relayed, Over: x.ended.Load() != nil,
 		Immovable: x.moving.immovable(x.relayed), Ended: x.cut, Left: x.moving.left,
 	}
 }

@@ -156,11 +156,11 @@ func Due(h Host, now time.Time, t known.Times, draining bool) (at time.Time, ask
 	w.Lock()
 	defer w.Unlock()
 	k := &w.Known
-	unknown := k.Unknown(f.Move.Since, t.Tick) && w.Tracker.Why() == "" && !f.Over && !w.Leaving.Load()
+	unknown := (k.Unknown(f.Move.Since, t.Tick) || w.RelayedUnseen()) && w.Tracker.Why() == "" && !f.Over && !w.Leaving.Load()
 	switch {
 	case !unknown || !w.Local:
 		return k.Next, unknown
-	case w.Offloaded() || f.Relayed || draining: // one in the kernel is left there
+	case f.Relayed || draining:
 		return k.Next, false
 	}
 	return k.IdleUntil(now, f.Carried, t.Idle), true

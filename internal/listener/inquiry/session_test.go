@@ -15,6 +15,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/listener/continuity"
 	"github.com/coteriedb/coterie/internal/listener/known"
+	"github.com/coteriedb/coterie/internal/listener/offload"
 	"github.com/coteriedb/coterie/internal/listener/prospect"
 	"github.com/coteriedb/coterie/internal/listener/underway"
 )
@@ -301,6 +302,7 @@ func TestDue(t *testing.T) {
 		{"at another node", func(f *fake) { f.work.Local = false }, false, true, times.Tick},
 		{"a drain asks for itself", func(*fake) {}, true, false, times.Tick},
 		{"a drain here is none of another node's", func(f *fake) { f.work.Local = false }, true, true, times.Tick},
+		{"in the kernel", func(f *fake) { f.work.Kernel.Store(&offload.Session{Slot: new(offload.Slot)}) }, false, true, times.Idle},
 		{"of another node's client", func(f *fake) { f.facts.Relayed = true }, false, false, times.Tick},
 		{"ended", func(f *fake) { f.facts.Over = true }, false, false, times.Tick},
 		{"leaving", func(f *fake) { f.work.Leaving.Store(true) }, false, false, times.Tick},
@@ -320,6 +322,10 @@ func TestDue(t *testing.T) {
 	}
 	if _, asks := Due(f, now, times, false); asks {
 		t.Error("one that is known is asked")
+	}
+	f.work.Kernel.Store(&offload.Session{Slot: &offload.Slot{Ups: 1}})
+	if _, asks := Due(f, now, times, false); !asks {
+		t.Error("one that the kernel has relayed something of is not asked")
 	}
 }
 

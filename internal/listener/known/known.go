@@ -18,7 +18,7 @@ const (
 
 // A session of the local server is asked for its state once it has been idle for Idle. At most maxFollowed texts are
 // looked at then: a session that sends more is busy, and is asked again once it is idle. So following costs next to
-// nothing.
+// nothing. After as many requests the kernel may relay it.
 const (
 	Idle        = 5 * time.Second
 	maxFollowed = 1000
@@ -42,10 +42,21 @@ type State struct {
 	bytes uint64    // that it had carried when they were counted last
 	since time.Time // it has carried none since
 	texts int       // that were looked at since its state was read
+
+	requests int // since then
+}
+
+// Followed reports whether the state is known, and the session not so busy that following it would cost much. The
+// kernel, which follows nothing, does not relay such a session.
+func (k *State) Followed() bool {
+	return k.Told != nil && k.requests <= maxFollowed && k.Unchanged.Holds()
 }
 
 // Message follows a piece of a message of the client.
 func (k *State) Message(typ byte, piece []byte, begun, whole bool) {
+	if begun && (typ == 'Q' || typ == 'B') {
+		k.requests++
+	}
 	if (typ == 'Q' || typ == 'P') && k.Unchanged.Brief && k.Unchanged.Holds() {
 		if k.texts++; k.texts > maxFollowed {
 			k.Unchanged.Forget()
@@ -77,7 +88,7 @@ func (k *State) IdleUntil(now time.Time, carried uint64, idle time.Duration) tim
 
 // Asked notes that the server is asked now.
 func (k *State) Asked() {
-	k.Told, k.Refusal, k.Stays, k.texts = nil, "", "", 0
+	k.Told, k.Refusal, k.Stays, k.texts, k.requests = nil, "", "", 0, 0
 	k.Unchanged.Asked()
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/btf"
 )
 
 // The kernel runs this program for each piece of a stream that arrives on one of the two sockets of a known session.
@@ -33,7 +34,6 @@ const (
 	slotStatus     = 92
 	slotWhy        = 96
 	slotSingle     = 100
-	slotTexts      = 104
 	slotLog        = 128
 	slotSize       = 2048
 )
@@ -108,6 +108,9 @@ func program(maps descriptors) asm.Instructions {
 	p.request()
 	p.answer(maps.common)
 	p.leave(maps.peers, maps.bell)
+	whole, text := functions()
+	p.textFunction(maps.slots, text)
+	p.list[0] = btf.WithFuncMetadata(p.list[0].WithSymbol(whole.Name), whole)
 	return p.list
 }
 
@@ -201,47 +204,32 @@ func (p *assembly) request() {
 	}
 	p.add(asm.LongJump(p.back(whyPart)))
 
-	// A text: an ALTER is found by its beginning.
 	p.at("query")
-	p.add(
-		asm.LoadMem(asm.R1, rBase, 5, asm.Word),
-		asm.HostTo(asm.BE, asm.R1, asm.Word),
-		asm.Or.Imm(asm.R1, 0x20202020),
-	)
-	p.ofDatabases()
-	p.add(asm.Mov.Imm(asm.R1, 1), asm.LongJump("text"))
-	p.at("parsed")
-	p.add(asm.Mov.Imm(asm.R1, 0))
-	p.at("text")
-	p.add(asm.StoreMem(rSlot, slotSingle, asm.R1, asm.Word), asm.Mov.Imm(asm.R1, 1), asm.StoreMem(rSlot, slotTexts, asm.R1, asm.Word), asm.Mov.Imm(asm.R0, 0))
-	p.at("scan")
-	p.add(
-		asm.Mov.Reg(asm.R1, rBase),
-		asm.Add.Reg(asm.R1, asm.R0),
-		asm.LoadMem(asm.R1, asm.R1, 0, asm.Word),
-		asm.HostTo(asm.BE, asm.R1, asm.Word),
-		asm.Or.Imm(asm.R1, 0x20202020),
-		asm.JEq.Imm32(asm.R1, 0x616c7465, p.back(whyText)), // alte: an ALTER may be refused, wherever it stands
-		asm.Add.Imm(asm.R0, 1),
-		asm.JGE.Imm(asm.R0, longestRequest, "forward"),
-		asm.JLT.Reg(asm.R0, rLen, "scan"),
-		asm.LongJump("forward"),
-	)
+	p.add(asm.Mov.Imm(asm.R2, 5))
+	p.text()
+	p.add(asm.Mov.Imm(asm.R1, 1), asm.LongJump("single"))
 	p.at("executed")
-	p.add(asm.Mov.Imm(asm.R1, 0), asm.StoreMem(rSlot, slotSingle, asm.R1, asm.Word))
-	p.at("forward")
-	p.add(asm.StoreMem(rSlot, slotLogged, rLen, asm.Word))
+	p.add(asm.Mov.Imm(asm.R1, 0))
+	p.at("single")
+	p.add(asm.StoreMem(rSlot, slotSingle, asm.R1, asm.Word), asm.StoreMem(rSlot, slotLogged, rLen, asm.Word))
 	p.count(slotUps, slotUpBytes)
 	p.add(asm.LongJump("redirect"))
 }
 
-// requestPart checks one message of a request, which begins at R0. R5 is whether an earlier message has a text.
+// text leaves the request to the loop if the text matters that begins at R2.
+func (p *assembly) text() {
+	p.add(
+		asm.LoadMem(asm.R1, asm.RFP, atIndex, asm.Word),
+		asm.Mov.Reg(asm.R3, rLen),
+		asm.Call.Label("text"),
+		asm.JNE.Imm(asm.R0, 0, p.back(whyText)),
+	)
+}
+
+// requestPart checks one message of a request, which begins at R0.
 func (p *assembly) requestPart(i int) {
 	next := fmt.Sprintf("part-%d", i+1)
 	p.at(fmt.Sprintf("part-%d", i))
-	if i == 0 {
-		p.add(asm.Mov.Imm(asm.R5, 0))
-	}
 	p.add(
 		asm.Mov.Reg(asm.R1, rLen),
 		asm.Sub.Imm(asm.R1, 5),
@@ -254,6 +242,7 @@ func (p *assembly) requestPart(i int) {
 		asm.HostTo(asm.BE, asm.R1, asm.Word),
 		asm.JLT.Imm(asm.R1, 4, p.back(whyOther)),
 		asm.JGT.Imm(asm.R1, longestRequest, p.back(whyPart)),
+		asm.StoreMem(asm.RFP, atOffset, asm.R0, asm.DWord),
 		asm.Add.Reg(asm.R0, asm.R1),
 		asm.Add.Imm(asm.R0, 1),
 		asm.JGT.Reg(asm.R0, rLen, p.back(whyPart)),
@@ -279,40 +268,27 @@ func (p *assembly) requestPart(i int) {
 		asm.LongJump(p.back(whyOther)),
 	)
 	p.at(sync)
-	p.add(
-		asm.JNE.Reg(asm.R0, rLen, p.back(whyPipelined)),
-		asm.JNE.Imm(asm.R5, 0, "parsed"),
-		asm.LongJump("executed"),
-	)
+	p.add(asm.JNE.Reg(asm.R0, rLen, p.back(whyPipelined)), asm.LongJump("executed"))
 	p.at(parse) // of the unnamed statement; a COPY may ask for more than this request, and a text that begins without a letter may be one
 	p.add(
-		asm.Mov.Imm(asm.R5, 1),
+		asm.JNE.Imm(asm.R4, 0, p.back(whyOther)),
 		asm.LoadMem(asm.R1, asm.R2, 6, asm.Word),
 		asm.HostTo(asm.BE, asm.R1, asm.Word),
-		asm.Or.Imm(asm.R1, 0x20202020),
-		asm.JEq.Imm32(asm.R1, 0x636f7079, p.back(whyText)), // copy
-	)
-	p.ofDatabases()
-	p.add(
-		asm.LSh.Imm(asm.R1, 32),
-		asm.RSh.Imm(asm.R1, 56),
+		asm.Or.Imm(asm.R1, smallLetters),
+		asm.JEq.Imm(asm.R1, window("copy"), p.back(whyText)),
+		asm.RSh.Imm(asm.R1, 24),
 		asm.JLT.Imm(asm.R1, 'a', p.back(whyText)),
 		asm.JGT.Imm(asm.R1, 'z', p.back(whyText)),
+		asm.LoadMem(asm.R2, asm.RFP, atOffset, asm.DWord),
+		asm.Add.Imm(asm.R2, 6),
+		asm.StoreMem(asm.RFP, atOffset, asm.R0, asm.DWord),
 	)
+	p.text()
+	p.add(asm.LoadMem(asm.R0, asm.RFP, atOffset, asm.DWord), asm.LongJump(plain))
 	p.at(named) // a named portal stays open
 	p.add(asm.JNE.Imm(asm.R4, 0, p.back(whyOther)))
 	p.at(plain)
 	p.add(asm.Mov.Reg(asm.R0, asm.R0))
-}
-
-// ofDatabases leaves statements to the loop that may need a database without other sessions
-// (stmt.NeedsDatabaseAlone): the pool drops its backends for them. R1 has the first four letters in lower case.
-func (p *assembly) ofDatabases() {
-	p.add(
-		asm.JEq.Imm32(asm.R1, 0x64726f70, p.back(whyText)), // drop
-		asm.JEq.Imm32(asm.R1, 0x63726561, p.back(whyText)), // create
-		asm.JEq.Imm32(asm.R1, 0x616c7465, p.back(whyText)), // alter
-	)
 }
 
 // answer checks what PostgreSQL has sent.

@@ -23,8 +23,7 @@ type Slot struct {
 	Status                               uint32 // of the last ReadyForQuery
 	Why                                  uint32 // why the session came back
 	Single                               uint32 // the last request was a Query
-	Texts                                uint32 // 1: a request with a text was relayed since the listener cleared this
-	_                                    [slotLog - 108]byte
+	_                                    [slotLog - 104]byte
 	Log                                  [slotSize - slotLog]byte // the last request that was relayed
 }
 
@@ -47,7 +46,7 @@ func (s *Slot) reset() {
 	s.Armed, s.Flags = 0, 0
 	s.Ups, s.Downs, s.upBytes, s.DownBytes = 0, 0, 0, 0
 	s.UpLeft, s.UpTaken, s.DownLeft, s.DownTaken, s.DownLimit = 0, 0, 0, 0, 0
-	s.Logged, s.Status, s.Why, s.Single, s.Texts = 0, 0, 0, 0, 0
+	s.Logged, s.Status, s.Why, s.Single = 0, 0, 0, 0
 	clear(s.Log[:])
 }
 
@@ -89,11 +88,6 @@ func (d *Session) Passed() (up, down uint64) {
 	return atomic.LoadUint64(&d.Slot.upBytes) - d.UpBytes.Load(), atomic.LoadUint64(&d.Slot.DownBytes) - d.DownBytes.Load()
 }
 
-// RelayedTexts reports whether the kernel has relayed a text since it took the session over. The caller keeps others
-// from arming the slot meanwhile, and the session from coming back.
-func (d *Session) RelayedTexts() bool {
-	return atomic.LoadUint32(&d.Slot.Texts) != 0 && d.Relayed()
-}
-
-// Relayed reports whether the kernel has relayed a request since then, in the same way.
+// Relayed reports whether the kernel has relayed a request since it took the session over. The caller keeps others from
+// arming the slot meanwhile, and the session from coming back.
 func (d *Session) Relayed() bool { return atomic.LoadUint64(&d.Slot.Ups) != d.Began }

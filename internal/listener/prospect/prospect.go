@@ -5,7 +5,6 @@ import (
 
 	"github.com/coteriedb/coterie/internal/listener/continuity"
 	"github.com/coteriedb/coterie/internal/listener/lone"
-	"github.com/coteriedb/coterie/internal/listener/sessionstate"
 )
 
 // Unnamed is why a session cannot be moved between a Parse and a Bind of the unnamed statement.
@@ -18,8 +17,7 @@ type Session struct {
 	Follows    bool   // its state is followed
 	Local      bool   // its server is that of this node
 	Texts      string // why it may not be moved by the client's texts; "": it may
-	Relayed    bool   // the kernel has relayed requests of it,
-	Unseen     bool   // among them texts
+	Relayed    bool   // the kernel has relayed requests of it
 	Asked      bool   // its server was asked for its state
 	Unchanged  bool   // nothing may have changed that since
 	Told       bool   // the server has told a state that can be moved
@@ -96,8 +94,6 @@ func (s *Session) InFailover(busy, unnamed bool) continuity.Prospect {
 		return ends("it was opened while CONTINUITY was OFF")
 	case s.Texts != "":
 		return ends(s.Texts)
-	case s.Unseen:
-		return ends(sessionstate.WhyUnseen)
 	case known && s.Stays != "":
 		return ends(s.Stays)
 	case busy:

@@ -51,12 +51,6 @@ func (t *Tracker) Reported(name string) {
 // IntervalStyle or TimeZone than the session has now.
 func (t *Tracker) Turned() bool { return t.turns }
 
-// WhyUnseen is why a session cannot be moved whose texts passed without being followed.
-const WhyUnseen = "the kernel has relayed texts of its statements, which were not looked at"
-
-// Unseen notes that texts of the client passed that were not followed.
-func (t *Tracker) Unseen() { t.refuse(WhyUnseen) }
-
 // Message follows a piece of the body of a Query ('Q') or a Parse ('P'). begun means that it is the beginning, whole
 // that it reaches the end.
 func (t *Tracker) Message(typ byte, piece []byte, begun, whole bool) {

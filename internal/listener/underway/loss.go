@@ -23,14 +23,10 @@ type Loss struct {
 // facts returns what is known of the session for a judgement of its future. The caller holds the lock.
 func (w *Work) facts() prospect.Session {
 	k := &w.Known
-	s := prospect.Session{
+	return prospect.Session{
 		Continuity: w.Rules.Continues(), Streams: w.Replicates || w.Streams, Follows: k.Follows, Local: w.Local,
-		Texts: w.Tracker.Why(), Unchanged: k.Unchanged.Holds() || w.Lone.On() && k.Unchanged.HeldBefore(), Asked: k.Unchanged.WasAsked(), Told: k.Told != nil, Refusal: k.Refusal, Stays: k.Stays,
+		Relayed: w.RelayedUnseen(), Texts: w.Tracker.Why(), Unchanged: k.Unchanged.Holds() || w.Lone.On() && k.Unchanged.HeldBefore(), Asked: k.Unchanged.WasAsked(), Told: k.Told != nil, Refusal: k.Refusal, Stays: k.Stays,
 	}
-	if kernel := w.Kernel.Load(); kernel != nil {
-		s.Relayed, s.Unseen = kernel.Relayed(), kernel.RelayedTexts()
-	}
-	return s
 }
 
 // Unfit returns why the session would end with its server, whatever is under way; "": it would not. The caller holds
