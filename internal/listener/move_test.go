@@ -122,8 +122,8 @@ func (g *group) shows(conn *pgx.Conn, want map[string]string) {
 	}
 }
 
-// movedOne holds that the one session, which listens to coterie_lost, has moved and none was cut. pid is the process of
-// its client's cancel key.
+// movedOne holds that the one session, which listens to coterie_lost, has moved and none was cut. pid is the process
+// of its client's cancel key.
 func (g *group) movedOne(conn *pgx.Conn, pid uint32) {
 	g.t.Helper()
 	ctx, cancel := context.WithTimeout(g.t.Context(), 60*time.Second)
@@ -215,8 +215,8 @@ func TestMoveRefusesWhatWouldBeLost(t *testing.T) {
 	}
 }
 
-// Settings that take long to be unpacked are not read when a session is asked: those of another database do not keep it
-// from moving, and its own do.
+// Settings that take long to be unpacked are not read when a session is asked: those of another database do not keep
+// it from moving, and its own do.
 func TestMoveBesideLargeSettings(t *testing.T) {
 	g := movingGroup(t, nil)
 	large := func(of string) string {
@@ -241,7 +241,8 @@ func TestMoveBesideLargeSettings(t *testing.T) {
 	g.do(g.mustDial(g.rw, "user=postgres"), "alter role postgres reset search_path")
 }
 
-// A session is moved from the kernel whatever it has sent, because texts that matter for its state are left to the loop.
+// A session is moved from the kernel whatever it has sent, because texts that matter for its state are left to the
+// loop.
 func TestMoveFromTheKernel(t *testing.T) {
 	g := offloadGroup(t, func(c *Config) { c.Continuity = always })
 	prepared, texts, own, odd := g.mustDial(g.rw, "user=postgres"), g.mustDial(g.rw, "user=postgres"), g.mustDial(g.rw, "user=postgres"), g.mustDial(g.rw, "user=postgres")

@@ -56,8 +56,8 @@ func (k *Kept) set(w *underway.Work, to Kept) {
 }
 
 // Drained notes that a drain begins to hold the requests of the session, or is over. At its beginning an answer that
-// was read ahead stays, if it holds. At its end nobody needs the state of a session that stays; the reason for which it
-// cannot be moved is kept.
+// was read ahead stays, if it holds. At its end nobody needs the state of a session that stays; the reason for which
+// it cannot be moved is kept.
 func (k *Kept) Drained(w *underway.Work, on bool, now time.Duration) {
 	w.Lock()
 	defer w.Unlock()
@@ -78,7 +78,8 @@ func (k *Kept) known(w *underway.Work) bool {
 	return k.ahead != 0 && !w.Offloaded()
 }
 
-// ReadStates has the states of those sessions read for their move, as long as ctx allows. A drain holds their requests.
+// ReadStates has the states of those sessions read for their move, as long as ctx allows. A drain holds their
+// requests.
 func (i *Inquirer[H]) ReadStates(ctx context.Context, list []H) {
 	var unknown []H
 	for _, h := range list {
@@ -91,8 +92,8 @@ func (i *Inquirer[H]) ReadStates(ctx context.Context, list []H) {
 }
 
 // ReadAhead has the states of those sessions read while they go on, as long as ctx allows. told is called now and then
-// with how many were asked, of how many. A drain that begins ends it. It begins when the inquiry that is under way is over:
-// one after the other would keep it from its turn, and anyone who may see sessions can ask for those.
+// with how many were asked, of how many. A drain that begins ends it. It begins when the inquiry that is under way is
+// over: one after the other would keep it from its turn, and anyone who may see sessions can ask for those.
 func (i *Inquirer[H]) ReadAhead(ctx context.Context, list []H, told func(asked, of int)) {
 	i.first.Add(1)
 	defer i.first.Add(-1)

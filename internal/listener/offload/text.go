@@ -15,8 +15,8 @@ import (
 var firstWords = []string{"set", "rese", "load", "prep", "do", "--", "/*", "drop", "crea", "alte"}
 
 // These words matter wherever they stand. An ALTER may be refused. The others are parts of currval, lastval, setseed,
-// set_config, dblink_connect and pg_replication_origin_session_setup, whose effects no view of the server shows, and the
-// beginning of a name in Unicode escapes. Each has the length of a window, or two, but for the last one.
+// set_config, dblink_connect and pg_replication_origin_session_setup, whose effects no view of the server shows, and
+// the beginning of a name in Unicode escapes. Each has the length of a window, or two, but for the last one.
 var (
 	lowWords  = []string{"alte", "nk_c", "n_origin"} // begin with a letter before r
 	highWords = []string{"rrva", "stva", "tsee", "set_conf"}
@@ -39,8 +39,8 @@ func window(s string) (w int32) {
 func behind(s string) int32 { return int32(8 * (4 - len(s))) }
 
 // functions describes the program and its function to the kernel. The function is a global one: the verifier checks it
-// once, for any arguments. As a part of the program it would be checked for every message that can have a text, in every
-// state that the program can be in there, which takes more instructions than the verifier allows.
+// once, for any arguments. As a part of the program it would be checked for every message that can have a text, in
+// every state that the program can be in there, which takes more instructions than the verifier allows.
 func functions() (program, text *btf.Func) {
 	number := &btf.Int{Name: "unsigned int", Size: 4}
 	return &btf.Func{Name: "coterie_relay", Linkage: btf.GlobalFunc, Type: &btf.FuncProto{
@@ -50,12 +50,11 @@ func functions() (program, text *btf.Func) {
 		}}
 }
 
-// textFunction adds a function of the program. R1 is the index of the slot with the copy of the request, R2 where a text
-// begins in that, R3 the length of the request. R0 becomes 0 if the text may pass.
+// textFunction adds a function of the program. R1 is the index of the slot with the copy of the request, R2 where a
+// text begins in that, R3 the length of the request. R0 becomes 0 if the text may pass.
 //
-// It steps over the space at the beginning and compares the first word. Then it looks at each byte up to the 0 at the
-// end. R0 is whether a comment was met: one before a parenthesis may stand between a function's name and it. Behind a
-// semicolon there may be nothing but space.
+// It looks at the first word, and at each byte up to the 0 at the end. A comment before a parenthesis may stand
+// between a function's name and it. Behind a semicolon there may be nothing but space.
 func (p *assembly) textFunction(slots int, described *btf.Func) {
 	p.at("text")
 	begin := len(p.list)
@@ -74,6 +73,17 @@ func (p *assembly) textFunction(slots int, described *btf.Func) {
 		asm.Mov.Imm(asm.R0, 0),
 	)
 	p.list[begin] = btf.WithFuncMetadata(p.list[begin], described)
+	p.textBeginning()
+	p.textScan()
+	p.textRest()
+	p.at("text-passes")
+	p.add(asm.Mov.Imm(asm.R0, 0), asm.Return())
+	p.at("text-matters")
+	p.add(asm.Mov.Imm(asm.R0, 1), asm.Return())
+}
+
+// textBeginning steps over space and compares the first word.
+func (p *assembly) textBeginning() {
 	p.at("text-space")
 	p.textByte()
 	p.textIsSpace("text-space-next", "text-word")
@@ -89,7 +99,10 @@ func (p *assembly) textFunction(slots int, described *btf.Func) {
 			asm.JEq.Imm(asm.R5, window(word), "text-matters"),
 		)
 	}
+}
 
+// textScan looks at each byte. R0 is whether a comment was met.
+func (p *assembly) textScan() {
 	p.at("text-scan")
 	p.textByte()
 	p.add(asm.JEq.Imm(asm.R5, 0, "text-passes"))
@@ -122,17 +135,15 @@ func (p *assembly) textFunction(slots int, described *btf.Func) {
 	p.add(asm.Mov.Imm(asm.R0, 1), asm.Ja.Label("text-next"))
 	p.at("text-call")
 	p.add(asm.JEq.Imm(asm.R0, 0, "text-next"), asm.Ja.Label("text-matters"))
+}
 
+// textRest looks for anything but space behind a semicolon.
+func (p *assembly) textRest() {
 	p.at("text-end")
 	p.add(asm.Add.Imm(asm.R2, 1))
 	p.textByte()
 	p.add(asm.JEq.Imm(asm.R5, 0, "text-passes"))
 	p.textIsSpace("text-end", "text-matters")
-
-	p.at("text-passes")
-	p.add(asm.Mov.Imm(asm.R0, 0), asm.Return())
-	p.at("text-matters")
-	p.add(asm.Mov.Imm(asm.R0, 1), asm.Return())
 }
 
 // textWords compares the window in R4 at R2 with words.
@@ -158,8 +169,8 @@ func (p *assembly) textWords(words []string) {
 
 // textByte loads the byte of the text at R2 to R5. Behind the request there is no text.
 //
-// Each turn of a loop begins here. The first instruction ends loops that do not end, which these do. It has the verifier
-// look at a turn for any position at once, and not at a thousand turns, which takes a third of a second.
+// Each turn of a loop begins here. The first instruction ends loops that do not end, which these do. It has the
+// verifier look at a turn for any position at once, and not at a thousand turns, which takes a third of a second.
 func (p *assembly) textByte() {
 	p.add(
 		asm.Instruction{OpCode: asm.OpCode(asm.JumpClass).SetJumpOp(asm.JCOND), Src: asm.PseudoMayGoto, Offset: -1}.WithReference("text-matters"),

@@ -78,15 +78,15 @@ type Work struct {
 // Offloaded reports whether the kernel relays the session.
 func (w *Work) Offloaded() bool { return w.Kernel.Load() != nil }
 
-// RelayedUnseen reports whether the kernel relays the session and has relayed requests since it took it over. The caller
-// holds the lock.
+// RelayedUnseen reports whether the kernel relays the session and has relayed requests since it took it over. The
+// caller holds the lock.
 func (w *Work) RelayedUnseen() bool {
 	kernel := w.Kernel.Load()
 	return kernel != nil && kernel.Relayed()
 }
 
-// Idle reports whether nothing is owed to the client and no transaction is open. Status is read last: an answer changes
-// it before it counts as delivered, so an answer that is no longer owed has left its status.
+// Idle reports whether nothing is owed to the client and no transaction is open. Status is read last: an answer
+// changes it before it counts as delivered, so an answer that is no longer owed has left its status.
 func (w *Work) Idle() bool {
 	if k := w.Kernel.Load(); k != nil {
 		if s := k.Slot; w.Kernel.Load() != nil { // a session that comes back has correct counters before Kernel is cleared
