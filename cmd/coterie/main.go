@@ -33,6 +33,7 @@ import (
 	"github.com/coteriedb/coterie/internal/cli/sqlrun"
 	"github.com/coteriedb/coterie/internal/cli/supportcmd"
 	"github.com/coteriedb/coterie/internal/cli/upgradecmd"
+	"github.com/coteriedb/coterie/internal/daemon"
 	"github.com/coteriedb/coterie/internal/lab"
 	"github.com/coteriedb/coterie/internal/lib/buildinfo"
 	"github.com/coteriedb/coterie/internal/lib/capabilities"
@@ -59,7 +60,7 @@ func main() {
 // helpers returns the functions that child processes of this program run.
 func helpers() reexec.Helpers {
 	h := lab.Helpers()
-	for _, add := range []func() (string, reexec.Helper){outage.ForwarderHelper, linkbench.Network, endpointbench.Node, listenerbench.Node, seedbench.Target} {
+	for _, add := range []func() (string, reexec.Helper){daemon.TakeBackHelper, outage.ForwarderHelper, linkbench.Network, endpointbench.Node, listenerbench.Node, seedbench.Target} {
 		name, run := add()
 		h[name] = run
 	}

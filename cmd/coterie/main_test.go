@@ -30,13 +30,13 @@ func TestHelpersAreNoCommands(t *testing.T) {
 	}
 	for _, name := range []string{
 		"bench-copier", "bench-endpoint-node", "bench-listener-node", "bench-network", "bench-seeding-target",
-		"lab-clocks", "lab-disk", "lab-network", "lab-reaper", "lab-role",
+		"lab-clocks", "lab-disk", "lab-network", "lab-reaper", "lab-role", "take-back",
 	} {
 		if helpers()[name] == nil {
 			t.Errorf("no helper has the name %s", name)
 		}
 	}
-	if n := len(helpers()); n != 10 {
+	if n := len(helpers()); n != 11 {
 		t.Errorf("%d helpers", n)
 	}
 }

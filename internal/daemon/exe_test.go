@@ -57,7 +57,7 @@ func TestPrepareForForeignDirectory(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "passwd"), []byte("x"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := prepareFor(dir, os.Getuid()+1, os.Getgid()+1); !strings.Contains(fmt.Sprint(err), "not a node directory") {
+	if _, err := prepareFor(dir, os.Getuid()+1, os.Getgid()+1); !strings.Contains(fmt.Sprint(err), "not a node directory") {
 		t.Fatalf("error %v", err)
 	}
 	st, err := os.Stat(dir)
@@ -85,7 +85,7 @@ func TestPrepareForPlaceOfOthers(t *testing.T) {
 		if err := make(dir); err != nil {
 			t.Fatal(err)
 		}
-		if err := prepareFor(dir, os.Getuid(), os.Getgid()); !strings.Contains(fmt.Sprint(err), "every user may write to") && !strings.Contains(fmt.Sprint(err), "not a node directory") {
+		if _, err := prepareFor(dir, os.Getuid(), os.Getgid()); !strings.Contains(fmt.Sprint(err), "every user may write to") && !strings.Contains(fmt.Sprint(err), "not a node directory") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

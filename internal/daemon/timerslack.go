@@ -20,9 +20,9 @@ const timerSlack = time.Millisecond
 // slackEnv is the environment variable that marks a process which was executed again for its slack.
 const slackEnv = "COTERIE_SLACK_ASKED"
 
-// reexec replaces this process, as capabilities.Exec does, by one with timer slack. Only a new program has the slack in
+// execute replaces this process, as capabilities.Exec does, by one with timer slack. Only a new program has the slack in
 // all of its threads.
-func reexec(exe string, argv, env []string) error {
+func execute(exe string, argv, env []string) error {
 	runtime.LockOSThread() // the new program inherits the slack of the calling thread
 	defer runtime.UnlockOSThread()
 	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(timerSlack), 0, 0, 0) // a refusal costs only processor time
@@ -39,7 +39,7 @@ func EnsureTimerSlack() error {
 		return os.Unsetenv(slackEnv)
 	}
 	if exe, err := os.Executable(); err == nil {
-		_ = reexec(exe, os.Args, append(os.Environ(), slackEnv+"=1"))
+		_ = execute(exe, os.Args, append(os.Environ(), slackEnv+"=1"))
 	}
 	return nil
 }

@@ -3,7 +3,6 @@ package daemon
 import (
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/user"
 	"path/filepath"
@@ -80,16 +79,23 @@ func (u User) Groups() ([]int, error) {
 
 // BecomeServerUser gives the node directory to ServerUser and becomes that user, if this process is root. It does not
 // return then, except with an error: it executes the program again, which also makes the program's own files in /proc
-// readable to it.
-func BecomeServerUser(dir string) error {
+// readable to it. The process that this becomes calls TakeBack once the node is made, or was not.
+func BecomeServerUser(dir string) (err error) {
 	if os.Getuid() != 0 {
+		hideTaker()
 		return nil
 	}
 	u, err := ServerUser()
 	if err != nil {
 		return err
 	}
-	if err := prepareFor(dir, u.UID, u.GID); err != nil {
+	was, err := prepareFor(dir, u.UID, u.GID)
+	if err != nil {
+		return err
+	}
+	defer was.takeBack() // not reached where this process becomes another
+	taker, err := was.leave()
+	if err != nil {
 		return err
 	}
 	exe, err := ReachableExe(u.UID)
@@ -116,6 +122,7 @@ func BecomeServerUser(dir string) error {
 		}
 	}
 	env = append(env, "HOME="+u.Home, "USER="+ServerUserName)
+	env = append(env, taker...)
 	if _, err := os.ReadDir("."); err != nil { // the server's user may be unable to read the administrator's working directory
 		if err := os.Chdir("/"); err != nil {
 			return err
@@ -126,7 +133,7 @@ func BecomeServerUser(dir string) error {
 		return err
 	}
 	argv := withNode(os.Args, abs) // an absolute path does not depend on the working directory
-	return fmt.Errorf("as user %s: %w", ServerUserName, reexec(exe, argv, env))
+	return fmt.Errorf("as user %s: %w", ServerUserName, execute(exe, argv, env))
 }
 
 // withNode returns a command line that names the node directory once, where it named it in whatever way or not at all.
@@ -146,44 +153,49 @@ func withNode(args []string, dir string) []string {
 }
 
 // prepareFor gives the node directory and the parent of the run directories to the user. A path that the user cannot
-// enter is refused.
-func prepareFor(dir string, uid, gid int) error {
+// enter is refused. It returns what the disk was like before, which is as it was if this fails.
+func prepareFor(dir string, uid, gid int) (was before, err error) {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
-		return err
+		return was, err
 	}
 	fresh := true
 	if entries, err := os.ReadDir(abs); err == nil && len(entries) > 0 {
 		fresh = false
 		if _, err := os.Stat(filepath.Join(abs, config.File)); err != nil {
-			return fail.Refusedf("%s is not a node directory and not empty: it is not given to user %s; choose another --node directory", abs, ServerUserName)
+			return was, fail.Refusedf("%s is not a node directory and not empty: it is not given to user %s; choose another --node directory", abs, ServerUserName)
 		}
 		if err := ownNode(abs, uid); err != nil {
-			return err
+			return was, err
 		}
 	}
 	if err := reachable(abs, uid, gid, "--node"); err != nil {
-		return err
+		return was, err
 	}
-	if err := os.MkdirAll(filepath.Dir(abs), 0o755); err != nil { //nolint:gosec // the user must be able to enter it
-		return err
+	if was, err = lookBefore(abs); err != nil {
+		return was, err
 	}
-	if err := os.MkdirAll(abs, 0o700); err != nil {
-		return err
+	defer func() {
+		if err != nil {
+			was.takeBack()
+		}
+	}()
+	if err := makePrivate(abs); err != nil {
+		return was, err
 	}
 	if fresh { // also what was made on the way there is looked at; an existing node is as its administrator left it
 		if err := config.CheckPlace(abs); err != nil {
-			return fail.Refusedf("%s is not given to user %s: %w", abs, ServerUserName, err)
+			return was, fail.Refusedf("%s is not given to user %s: %w", abs, ServerUserName, err)
 		}
 	}
 	if err := give(abs, uid, gid); err != nil {
-		return fmt.Errorf("give %s to user %s: %w", abs, ServerUserName, err)
+		return was, fmt.Errorf("give %s to user %s: %w", abs, ServerUserName, err)
 	}
 	run := "/run/coterie"
 	if err := os.MkdirAll(run, 0o755); err != nil { //nolint:gosec // private files are in directories below it
-		return nil //nolint:nilerr // without /run, the run directory is in /tmp
+		return was, nil //nolint:nilerr // without /run, the run directory is in /tmp
 	}
-	return os.Lchown(run, uid, gid)
+	return was, os.Lchown(run, uid, gid)
 }
 
 // reachable refuses a directory that the user cannot enter. flag is the one that names another.
@@ -214,58 +226,6 @@ func ownNode(dir string, uid int) error {
 		name = u.Username
 	}
 	return fail.Refusedf("%s is the node of user %s and is not given to user %s: run this as %[2]s", dir, name, ServerUserName)
-}
-
-// MakeDirectory makes a directory for the user, with its parents, or gives it an empty one that is there. takeBack puts
-// the disk back as it was, but for directories that are not empty by then. flag is the one that names the directory.
-func MakeDirectory(dir string, u User, flag string) (takeBack func(), err error) {
-	if err := reachable(dir, u.UID, u.GID, flag); err != nil {
-		return nil, err
-	}
-	was, err := os.Stat(dir)
-	if _, there := os.Lstat(dir); err != nil && there == nil { // a link to nothing
-		return nil, err
-	}
-	var made []string // the deepest first
-	for d := dir; errors.Is(err, os.ErrNotExist); _, err = os.Lstat(d) {
-		made = append(made, d)
-		d = filepath.Dir(d)
-	}
-	takeBack = func() {
-		for _, d := range made {
-			_ = os.Remove(d)
-		}
-		if len(made) == 0 {
-			_ = giveBack(dir, was)
-		}
-	}
-	err = errors.Join(err, os.MkdirAll(filepath.Dir(dir), 0o755), os.MkdirAll(dir, 0o700)) //nolint:gosec // the user must be able to enter the parents
-	if err == nil {
-		err = give(dir, u.UID, u.GID)
-	}
-	if err != nil {
-		takeBack()
-		return nil, fmt.Errorf("make %s for user %s: %w", dir, u.Name, err)
-	}
-	return takeBack, nil
-}
-
-// giveBack makes the owner and the mode of an empty directory what they were.
-func giveBack(dir string, was os.FileInfo) error {
-	f, err := openReal(dir)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = f.Close() }()
-	is, err := f.Stat()
-	if err != nil || !os.SameFile(is, was) {
-		return err
-	}
-	if names, err := f.Readdirnames(1); len(names) > 0 || !errors.Is(err, io.EOF) {
-		return err
-	}
-	own := was.Sys().(*syscall.Stat_t)
-	return errors.Join(f.Chown(int(own.Uid), int(own.Gid)), f.Chmod(was.Mode().Perm()))
 }
 
 // openReal opens the directory to which a path leads. A link that takes its place meanwhile is not followed.

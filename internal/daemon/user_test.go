@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -30,7 +29,7 @@ func TestNodeOfAnotherUser(t *testing.T) {
 	if err := os.Chown(dir, theirs, theirs); err != nil {
 		t.Fatal(err)
 	}
-	err = prepareFor(dir, servers, servers)
+	_, err = prepareFor(dir, servers, servers)
 	if fail.KindOf(err) != fail.Refused || !strings.Contains(err.Error(), "is the node of user") {
 		t.Errorf("%v", err)
 	}
@@ -71,66 +70,6 @@ func TestGiveLooksAtWhatItGives(t *testing.T) {
 		if uid := int(st.Sys().(*syscall.Stat_t).Uid); (err == nil) != c.given || c.given && uid != to || !c.given && uid != c.owner {
 			t.Errorf("%s: it belongs to %d, %v", name, uid, err)
 		}
-	}
-}
-
-// TestADirectoryIsTakenBack holds that a directory which was made or given for a command that failed is taken back,
-// with its parents, and that nothing is that has something in it by then.
-func TestADirectoryIsTakenBack(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("only root can give directories away")
-	}
-	const to = 65533
-	u := User{UID: to, GID: to, Name: "server"}
-	base := t.TempDir()
-	for d := base; d != "/" && d != os.TempDir(); d = filepath.Dir(d) {
-		if err := os.Chmod(d, 0o755); err != nil {
-			t.Fatal(err)
-		}
-	}
-	there := filepath.Join(base, "there")
-	if err := os.Mkdir(there, 0o750); err != nil {
-		t.Fatal(err)
-	}
-	state := func(path string) string {
-		st, err := os.Lstat(path)
-		if err != nil {
-			return "none"
-		}
-		return fmt.Sprintf("%d %o", st.Sys().(*syscall.Stat_t).Uid, st.Mode().Perm())
-	}
-	deep := filepath.Join(base, "new", "deep", "n1")
-	for _, dir := range []string{there, deep} {
-		was := state(dir)
-		takeBack, err := MakeDirectory(dir, u, "--new-group")
-		if err != nil || state(dir) == was {
-			t.Fatalf("%s: %s, %v", dir, state(dir), err)
-		}
-		if dir == deep && state(filepath.Dir(dir)) != "0 755" {
-			t.Errorf("its parent is %s", state(filepath.Dir(dir)))
-		}
-		if err := os.Chmod(dir, 0o700); err != nil { // as a new node makes it
-			t.Fatal(err)
-		}
-		if takeBack(); state(dir) != was || dir == deep && state(filepath.Join(base, "new")) != "none" {
-			t.Errorf("%s is %s, and was %s", dir, state(dir), was)
-		}
-		if takeBack, err = MakeDirectory(dir, u, "--new-group"); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(dir, "x"), nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if takeBack(); state(dir) == was {
-			t.Errorf("%s, which is not empty, is %s", dir, state(dir))
-		}
-	}
-	private := filepath.Join(base, "private")
-	if err := os.Mkdir(private, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := MakeDirectory(filepath.Join(private, "n1"), u, "--new-group"); err == nil || !strings.Contains(err.Error(), "chmod o+x "+private) || state(filepath.Join(private, "n1")) != "none" {
-		t.Errorf("where the user cannot enter: %v", err)
 	}
 }
 

@@ -77,8 +77,11 @@ func adoptNode(c *cobra.Command, f *NodeFlags, a *adoptFlags, g newGroup) error 
 		if done, err := adoptAsRoot(c, g.dir, a); done || err != nil {
 			return err
 		}
-		return daemon.BecomeServerUser(g.dir) // returns only with an error
 	}
+	if err := daemon.BecomeServerUser(g.dir); err != nil {
+		return err
+	}
+	defer daemon.TakeBack()
 	x := &adoption{adoptFlags: a, node: f}
 	var err error
 	if x.layout, err = config.NewLayout(g.dir); err != nil {
@@ -99,6 +102,7 @@ func adoptNode(c *cobra.Command, f *NodeFlags, a *adoptFlags, g newGroup) error 
 	if err := x.take(c, g.profile); err != nil {
 		return err
 	}
+	daemon.TakeBack()
 	return startOrSay(c, g.dir, f.noStart)
 }
 

@@ -189,10 +189,9 @@ changes nothing until --yes is given. coterie release gives the cluster back.` +
 					return err
 				}
 			}
-			if err := daemon.BecomeServerUser(dir); err != nil {
-				return err
-			}
-			if err := initNode(c, &f, newGroup{dir: dir, name: group, profile: profile, draft: noGroup}); err != nil {
+			if err := makeNode(dir, func() error {
+				return initNode(c, &f, newGroup{dir: dir, name: group, profile: profile, draft: noGroup})
+			}); err != nil {
 				return err
 			}
 			return startOrSay(c, dir, f.noStart)
@@ -230,6 +229,16 @@ func (f *NodeFlags) check(ctx context.Context, kind, dir string, group ag.GroupI
 	}
 	_, err = provision.ReachQuorum(ctx, cfg, cmp.Or(group, provision.NewGroup()), group == "")
 	return err
+}
+
+// makeNode has the user that runs the node make it. A directory that root made for it is taken back if it is empty
+// afterwards.
+func makeNode(dir string, run func() error) error {
+	if err := daemon.BecomeServerUser(dir); err != nil {
+		return err
+	}
+	defer daemon.TakeBack()
+	return run()
 }
 
 // newGroup describes the group that init makes, and the directory of its first node.

@@ -12,7 +12,6 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/cli"
 	"github.com/coteriedb/coterie/internal/config"
-	"github.com/coteriedb/coterie/internal/daemon"
 	"github.com/coteriedb/coterie/internal/endpoint"
 	"github.com/coteriedb/coterie/internal/endpoint/certs"
 	"github.com/coteriedb/coterie/internal/lib/fail"
@@ -61,13 +60,12 @@ add-token --role witness`
 					return err
 				}
 			}
-			if err := daemon.BecomeServerUser(dir); err != nil {
-				return err
-			}
-			if err := forgetToken(); err != nil { // the server, which this process may start, does not get it
-				return err
-			}
-			if err := joinNode(c, dir, &f, t); err != nil {
+			if err := makeNode(dir, func() error {
+				if err := forgetToken(); err != nil { // the server, which this process may start, does not get it
+					return err
+				}
+				return joinNode(c, dir, &f, t)
+			}); err != nil {
 				return err
 			}
 			return startOrSay(c, dir, f.noStart)

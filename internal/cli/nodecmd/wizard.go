@@ -23,7 +23,6 @@ import (
 	"github.com/coteriedb/coterie/internal/cli"
 	"github.com/coteriedb/coterie/internal/cli/sqlrun"
 	"github.com/coteriedb/coterie/internal/config"
-	"github.com/coteriedb/coterie/internal/daemon"
 	"github.com/coteriedb/coterie/internal/lib/fail"
 	"github.com/coteriedb/coterie/internal/lib/retry"
 	"github.com/coteriedb/coterie/internal/provision/preflight"
@@ -310,21 +309,30 @@ func initInteractive(c *cobra.Command, dir string, f *NodeFlags, profile string)
 	if err := f.check(c.Context(), "replica", dir, ""); err != nil {
 		return err
 	}
-	if err := daemon.BecomeServerUser(dir); err != nil {
+	var p plan
+	var made bool
+	if err := makeNode(dir, func() (err error) {
+		p, made, err = askAndMake(c, dir, f, profile)
+		return err
+	}); err != nil || !made {
 		return err
 	}
+	return startAnd(c, dir, f.noStart, p.form)
+}
+
+// askAndMake asks for a group, and makes its first node unless it is told to do less.
+func askAndMake(c *cobra.Command, dir string, f *NodeFlags, profile string) (p plan, made bool, err error) {
 	w := &wizard{in: bufio.NewScanner(io.LimitReader(c.InOrStdin(), 64<<10)), out: c.OutOrStdout(), tty: term.IsTerminal(int(os.Stdin.Fd()))}
-	p, err := w.plan(f.name)
-	if err != nil {
-		return err
+	if p, err = w.plan(f.name); err != nil {
+		return p, false, err
 	}
 	ports, err := f.PortNumbers()
 	if err != nil {
-		return err
+		return p, false, err
 	}
 	fine, err := w.validate(c.Context(), dir, p, ports)
 	if err != nil {
-		return err
+		return p, false, err
 	}
 	w.page(8, "Summary")
 	_, _ = fmt.Fprintf(w.out, "%s\n", p.script())
@@ -335,37 +343,37 @@ func initInteractive(c *cobra.Command, dir string, f *NodeFlags, profile string)
 	}
 	what, err := w.ask("create makes it, script writes the file, quit leaves all as it is", otherwise, oneOf("create", "script", "quit"))
 	if err != nil {
-		return err
+		return p, false, err
 	}
 	switch strings.ToLower(what) {
 	case "quit":
-		return fail.Refusedf("nothing was made")
+		return p, false, fail.Refusedf("nothing was made")
 	case "script":
 		path, err := w.ask("File to write", "group.sql", nonEmpty)
 		if err != nil {
-			return err
+			return p, false, err
 		}
 		if err := os.WriteFile(path, []byte(p.script()), 0o644); err != nil { //nolint:gosec // statements contain no secrets
-			return fmt.Errorf("%w; this runs as the server's user: name a directory that it may write to", err)
+			return p, false, fmt.Errorf("%w; this runs as the server's user: name a directory that it may write to", err)
 		}
 		cli.Say(c, "wrote %s", path)
-		return nil
+		return p, false, nil
 	}
 	if err := initNode(c, f, newGroup{dir: dir, name: p.group, profile: profile, draft: true}); err != nil {
-		return err
+		return p, false, err
 	}
 	if f.noStart {
 		abs, err := filepath.Abs(dir)
 		if err != nil {
-			return err
+			return p, true, err
 		}
 		path := filepath.Join(abs, "group.sql")
 		if err := os.WriteFile(path, []byte(p.script()), 0o600); err != nil {
-			return err
+			return p, true, err
 		}
 		cli.Say(c, "once all nodes have joined: coterie sql --node %s -f %s", abs, path)
 	}
-	return startAnd(c, dir, f.noStart, p.form)
+	return p, true, nil
 }
 
 // form admits the planned nodes, waits until all have joined, and makes the group.
