@@ -124,8 +124,8 @@ func (v *View) sound() bool {
 // That of a replica keeps its copy from being promoted, as FAILOVER_MODE = MANUAL does, and readers away from it. It
 // keeps its vote, and commits may wait for it.
 type Maintenance struct {
-	Until  time.Time `json:"until,omitzero"` // by the clock of the member that ends it; zero: an administrator does
-	Reason string    `json:"reason,omitempty"`
+	Until  time.Time `json:"until,omitzero"`   // by the clock of the member that ends it; zero: an administrator does
+	Reason string    `json:"reason,omitempty"` // as the administrator has given it; "": none
 }
 
 // String says until when, and the reason.

@@ -50,8 +50,8 @@ func ParseLSN(s string) (LSN, error) {
 
 // Position is a place in the history of the data. Two positions can be compared only if they lie on one history.
 type Position struct {
-	Timeline Timeline `json:"tli"`
-	LSN      LSN      `json:"lsn"`
+	Timeline Timeline `json:"tli"` // PostgreSQL's
+	LSN      LSN      `json:"lsn"` // a byte position in the WAL; PostgreSQL prints it as two hexadecimal halves
 }
 
 // String prints the position as timeline:LSN, as in 3:0/15C05B0.
@@ -74,8 +74,8 @@ func (p Position) Compare(q Position) int {
 
 // Member is an entry of V: a replica together with the copy it held when it was admitted.
 type Member struct {
-	ID   ReplicaID `json:"id"`
-	Copy CopyID    `json:"copy"`
+	ID   ReplicaID `json:"id"`   // the name of the member
+	Copy CopyID    `json:"copy"` // of its data directory: a UUID
 }
 
 // TimelineEntry allots one timeline id to one epoch (docs/internals/safety.md, "Timelines").

@@ -34,6 +34,7 @@ type Status struct {
 	Former   map[ag.CopyID]ag.Position `json:"former,omitempty"`
 	Readable bool                      `json:"readable"`           // takes read-only sessions as a secondary
 	Open     bool                      `json:"open"`               // takes writes
+	Leads    time.Time                 `json:"leads,omitzero"`     // as primary: since when it leads Epoch; zero: it is not known
 	Stream   bool                      `json:"streaming"`          // a WAL stream from the leader is open
 	Busy     string                    `json:"busy,omitempty"`     // the long action under way
 	Progress string                    `json:"progress,omitempty"` // of that action
@@ -125,6 +126,7 @@ func (a *Agent) status(v ag.View, p ag.Plan) Status {
 	s.Readable, s.Late = v.Readable() && !a.releasing(&v), v.Local.Late
 	s.Stream = a.cfg.Upstream.Status().Connected && v.Local.Server == ag.ServerRecovery
 	if v.Local.Server == ag.ServerWritable {
+		s.Leads = a.history.LeadsSince(s.Epoch)
 		s.SyncP, s.SyncN = v.Local.Sync.P, v.Local.Sync.N
 		s.Waits, s.Why = v.CommitsWait()
 		s.Flushed = map[ag.ReplicaID]ag.LSN{}

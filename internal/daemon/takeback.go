@@ -13,7 +13,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/reexec"
 )
 
-// before tells how a directory for a user was on the disk before it was made or given to that user.
+// before is how a directory for a user was on the disk before it was made or given to that user.
 type before struct {
 	Dir  string
 	Made []string // the directories that were missing, the deepest first; none if Dir was there

@@ -20,8 +20,8 @@ const timerSlack = time.Millisecond
 // slackEnv is the environment variable that marks a process which was executed again for its slack.
 const slackEnv = "COTERIE_SLACK_ASKED"
 
-// execute replaces this process, as capabilities.Exec does, by one with timer slack. Only a new program has the slack in
-// all of its threads.
+// execute replaces this process, as capabilities.Exec does, by one with timer slack. Only a new program has the slack
+// in all of its threads.
 func execute(exe string, argv, env []string) error {
 	runtime.LockOSThread() // the new program inherits the slack of the calling thread
 	defer runtime.UnlockOSThread()

@@ -194,47 +194,56 @@ type TokenResult struct {
 
 // Status is the group as one node knows it.
 type Status struct {
-	Group   string       `json:"group"`
-	Version string       `json:"postgresql,omitempty"` // version of PostgreSQL, of the answering node or, on a witness, the major of a replica
-	Draft   bool         `json:"draft,omitempty"`      // the nodes have joined each other, and the group does not exist yet
-	GroupID ag.GroupID   `json:"group_id"`
-	Node    ag.ReplicaID `json:"node"`
-	// Uptime is how long the answering agent has run. A node that was removed from its group is not in Replicas.
-	Uptime    time.Duration `json:"uptime_ns,omitempty"`
-	Epoch     ag.Epoch      `json:"epoch"`
-	Phase     ag.Phase      `json:"phase"`
-	Primary   ag.ReplicaID  `json:"primary,omitempty"`
-	WriteOpen bool          `json:"write_open"`
-	Quorum    bool          `json:"quorum"`
-	Voters    int           `json:"voters"`
-	External  int           `json:"external_quorum,omitempty"` // voting members of the administrator's etcd; 0: the quorum is embedded
-	// QuorumEndpoints are where the answering node reaches an external quorum.
+	Group string `json:"group"` // the name of the group
+	// Version is the version of PostgreSQL of the answering node or, on a witness, the major version of a replica; "":
+	// it is not known.
+	Version string       `json:"postgresql,omitempty"`
+	Draft   bool         `json:"draft,omitempty"` // the nodes have joined each other, and the group does not exist yet
+	GroupID ag.GroupID   `json:"group_id"`        // a UUID
+	Node    ag.ReplicaID `json:"node"`            // the member that answers
+	// Uptime is how long the answering agent has run; 0: it begins.
+	Uptime time.Duration `json:"uptime_ns,omitempty"`
+	Epoch  ag.Epoch      `json:"epoch"` // of the leadership; it grows with each change of it
+	Phase  ag.Phase      `json:"phase"` // SEAL: a candidate asks for the lead; PROMOTE: its server is promoted
+	// Primary is where the listeners send writers, also while it takes no writes; "": no primary is known.
+	Primary ag.ReplicaID `json:"primary,omitempty"`
+	// PrimarySince is since when the primary leads this epoch, by its own clock. A restart of its agent in place is
+	// no interruption; nil: no primary leads, or it is not known.
+	PrimarySince *time.Time `json:"primary_since,omitempty"`
+	WriteOpen    bool       `json:"write_open"`                // the primary takes writes
+	Quorum       bool       `json:"quorum"`                    // a majority of the quorum answers this node
+	Voters       int        `json:"voters"`                    // votes in the quorum, those of members that do not answer among them
+	External     int        `json:"external_quorum,omitempty"` // voting members of the administrator's etcd; 0: the quorum is embedded
+	// QuorumEndpoints are where the answering node reaches an external quorum; nil: the quorum is embedded.
 	QuorumEndpoints []string      `json:"quorum_endpoints,omitempty"`
-	Profile         string        `json:"profile"`
-	CommitRule      ag.CommitRule `json:"commit_rule"`
-	Required        int           `json:"required_synchronized_secondaries"`
-	SyncMembers     []ag.Member   `json:"v"`
-	SyncCount       int           `json:"k"`
-	WaitsFor        string        `json:"commits_wait_for"`
-	FailoverReady   string        `json:"automatic_failover"` // ready, or why not
+	Profile         string        `json:"profile"`     // the lease profile: default, fast or wan
+	CommitRule      ag.CommitRule `json:"commit_rule"` // how many synchronous secondaries a commit waits for
+	// Required is how many of the synchronous secondaries there are a commit must wait for at least. With fewer it
+	// waits.
+	Required int `json:"required_synchronized_secondaries"`
+	// SyncMembers are the members of which k have each acknowledged commit, beside the primary.
+	SyncMembers   []ag.Member `json:"v"`
+	SyncCount     int         `json:"k"`                  // see v
+	WaitsFor      string      `json:"commits_wait_for"`   // what commits wait for, for people
+	FailoverReady string      `json:"automatic_failover"` // ready, or why not
 	// Awaited are the members that were taken out to be replaced, and whose successors have not joined.
 	Awaited []ag.ReplicaID `json:"awaited,omitempty"`
 	// Availability is the judgement of the group: whether it takes writes and acknowledges commits, which failures it
 	// survives, and what is wrong.
 	Availability availability.Report `json:"availability"`
 	// LogWeakness is why the log of the answering node's server cannot be relied on to tell of cancelled waits, and
-	// what to change. As primary the node has each commit confirmed once more then. Empty: it can be.
+	// what to change. As primary the node has each commit confirmed once more then; "": it can be.
 	LogWeakness  string      `json:"log_weakness,omitempty"`
-	Timeline     ag.Timeline `json:"timeline"`
-	Rule         ag.Rule     `json:"rule"` // the last decision of this node
-	Because      string      `json:"because"`
-	Operation    string      `json:"operation,omitempty"`
-	Replicas     []Replica   `json:"replicas"`
-	AnswersUntil string      `json:"lease,omitempty"`  // of this node, as primary
-	Links        []Link      `json:"links,omitempty"`  // that carry WAL from or to this node
-	Relays       []Relay     `json:"relays,omitempty"` // connections of others that this node relays
-	Authority    string      `json:"authority"`        // pin of the authority that issued this node's certificate
-	Rotation     *Rotation   `json:"authority_rotation,omitempty"`
+	Timeline     ag.Timeline `json:"timeline"`                     // PostgreSQL's, of the epoch
+	Rule         ag.Rule     `json:"rule"`                         // the last decision of this node
+	Because      string      `json:"because"`                      // why it decided so
+	Operation    string      `json:"operation,omitempty"`          // a failover under way, for people; "": none is
+	Replicas     []Replica   `json:"replicas"`                     // the members, witnesses too
+	AnswersUntil string      `json:"lease,omitempty"`              // how long this node may lead without a renewal, for people; "": it is not the primary
+	Links        []Link      `json:"links,omitempty"`              // that carry WAL from or to this node
+	Relays       []Relay     `json:"relays,omitempty"`             // connections of others that this node relays
+	Authority    string      `json:"authority"`                    // pin of the authority that issued this node's certificate
+	Rotation     *Rotation   `json:"authority_rotation,omitempty"` // of the group's certificate authority; nil: none is under way
 	// Maintenance is why no automatic failover begins; nil: it may.
 	Maintenance *ag.Maintenance `json:"maintenance,omitempty"`
 	// Configuration is what the answering node knows of the group's signed configuration.
@@ -247,34 +256,35 @@ type Status struct {
 
 // Refusals are values of one kind that a node found in the quorum's store and refused since its agent started.
 type Refusals struct {
-	Refused uint64     `json:"refused"`
-	Why     string     `json:"why,omitempty"` // the last one was refused
-	At      *time.Time `json:"at,omitempty"`  // by the node's own clock
+	Refused uint64     `json:"refused"`       // how many
+	Why     string     `json:"why,omitempty"` // the last one was refused; "": none was
+	At      *time.Time `json:"at,omitempty"`  // by the node's own clock; nil: none was
 }
 
 // Configuration is how far the group uses signed configurations only, and which others a node has refused.
 type Configuration struct {
-	Serial       uint64         `json:"serial"` // of the configuration in use
-	SignedOnly   bool           `json:"signed_only"`
-	SignedRecord bool           `json:"signed_record"`       // so is the record of who leads and which members hold what
-	WaitsFor     []ag.ReplicaID `json:"waits_for,omitempty"` // as primary: the members that did not say that their programs sign
-	Refused      uint64         `json:"refused"`             // configurations refused since the agent started
-	Why          string         `json:"why,omitempty"`       // the last one was refused
-	At           *time.Time     `json:"at,omitempty"`        // by the node's own clock
-	Stands       bool           `json:"stands,omitempty"`    // the store still holds it
+	Serial       uint64 `json:"serial"`        // of the configuration in use
+	SignedOnly   bool   `json:"signed_only"`   // no configuration without a replica's signature is used any more
+	SignedRecord bool   `json:"signed_record"` // so is the record of who leads and which members hold what
+	// WaitsFor are the members, seen by the primary, that did not say that their programs sign.
+	WaitsFor []ag.ReplicaID `json:"waits_for,omitempty"`
+	Refused  uint64         `json:"refused"`          // configurations refused since the agent started
+	Why      string         `json:"why,omitempty"`    // the last one was refused; "": none was
+	At       *time.Time     `json:"at,omitempty"`     // by the node's own clock; nil: none was
+	Stands   bool           `json:"stands,omitempty"` // the store still holds it
 }
 
 // Relay is a connection between two other members that the answering node relays.
 type Relay struct {
-	From  ag.ReplicaID `json:"from"`
-	To    ag.ReplicaID `json:"to"`
-	Since time.Time    `json:"since"`
+	From  ag.ReplicaID `json:"from"`  // a member
+	To    ag.ReplicaID `json:"to"`    // the other
+	Since time.Time    `json:"since"` // by the answering node's clock
 }
 
 // Rotation is a change of the group's certificate authority under way.
 type Rotation struct {
-	Pin      string           `json:"pin"` // of the new authority's key
-	Phase    ag.RotationPhase `json:"phase"`
+	Pin      string           `json:"pin"`            // of the new authority's key
+	Phase    ag.RotationPhase `json:"phase"`          // trust the new authority, get certificates of it, drop the old one
 	Held     bool             `json:"held,omitempty"` // it waits for coterie ca rotate without --hold
 	WaitsFor []ag.ReplicaID   `json:"waits_for"`      // the members that have not completed the phase
 }
@@ -290,67 +300,70 @@ const RoleWitness ag.Role = "WITNESS"
 
 // Replica is one member in a Status.
 type Replica struct {
-	Name         ag.ReplicaID        `json:"name"`
-	Role         ag.Role             `json:"role"`
-	Mode         ag.AvailabilityMode `json:"availability_mode"`
-	FailoverMode ag.FailoverMode     `json:"failover_mode"`
-	Sync         ag.SyncState        `json:"synchronization_state"`
-	Connected    string              `json:"connected_state"` // CONNECTED or DISCONNECTED
-	Position     ag.Position         `json:"position"`
-	LagBytes     *int64              `json:"lag_bytes"` // behind the primary; null while not known
-	Server       ag.ServerState      `json:"server,omitempty"`
-	Data         ag.DataState        `json:"data,omitempty"`
-	Busy         string              `json:"busy,omitempty"`
-	Progress     string              `json:"progress,omitempty"`
-	Because      string              `json:"because,omitempty"`
-	Voter        bool                `json:"voter"`
-	Suspended    bool                `json:"suspended,omitempty"`
-	Allow        ag.AllowConnections `json:"allow_connections,omitempty"` // of its secondary role; "": READ_ONLY
-	Join         ag.JoinState        `json:"join_state,omitempty"`        // "": a replica of the group
-	Ill          string              `json:"ill,omitempty"`               // the problem that counts as a failure at the group's FAILURE_CONDITION_LEVEL
-	Silent       bool                `json:"silent,omitempty"`            // its server runs, and answers no new connection
-	Concern      string              `json:"concern,omitempty"`           // a problem that would count at a higher level
-	Quarantine   string              `json:"quarantine,omitempty"`        // why its copy is not trusted
-	NoVote       string              `json:"no_vote,omitempty"`           // why it does not vote in the quorum
-	StoodDown    string              `json:"stood_down,omitempty"`        // when it last gave up the leadership for its health or a crash
-	Endpoint     string              `json:"endpoint"`
-	Listener     string              `json:"listener,omitempty"`
-	ReadOnly     string              `json:"read_only,omitempty"`
-	HTTP         string              `json:"http,omitempty"`
-	Console      string              `json:"console,omitempty"`     // host:port, as its node has said; only a node with a console tells it
-	Maintenance  *ag.Maintenance     `json:"maintenance,omitempty"` // why it takes no readers and does not take over
-	Local        *Process            `json:"process,omitempty"`     // of the answering node only
+	Name         ag.ReplicaID        `json:"name"`                            // of the member
+	Role         ag.Role             `json:"role"`                            // RESOLVING: it is neither, or does not answer; WITNESS: it holds no data
+	Mode         ag.AvailabilityMode `json:"availability_mode"`               // CONFIGURATION_ONLY: a witness
+	FailoverMode ag.FailoverMode     `json:"failover_mode"`                   // whether it may become the primary without a person
+	Sync         ag.SyncState        `json:"synchronization_state,omitempty"` // of its data; "": a witness, which has none
+	Connected    string              `json:"connected_state"`                 // CONNECTED or DISCONNECTED
+	Position     ag.Position         `json:"position"`                        // of its WAL; that of a witness is zero
+	LagBytes     *int64              `json:"lag_bytes"`                       // behind the primary; nil: not known, or a witness
+	Server       ag.ServerState      `json:"server,omitempty"`                // what its PostgreSQL does; "": it does not answer, or is a witness
+	Data         ag.DataState        `json:"data,omitempty"`                  // what its data directory has; "": it does not tell, or is a witness
+	Busy         string              `json:"busy,omitempty"`                  // the long action under way, as seed, rewind or promote; "": none is
+	Progress     string              `json:"progress,omitempty"`              // of that action, for people; "": none is known
+	Because      string              `json:"because,omitempty"`               // why it does what it does; "": it has not told
+	Voter        bool                `json:"voter"`                           // it has a vote in the quorum
+	Suspended    bool                `json:"suspended,omitempty"`             // data movement to it is suspended
+	Allow        ag.AllowConnections `json:"allow_connections,omitempty"`     // of its secondary role; "": READ_ONLY
+	Join         ag.JoinState        `json:"join_state,omitempty"`            // it is a node of the quorum, and no replica of the group yet; "": it is one
+	// Ill is the problem that counts as a failure at the group's FAILURE_CONDITION_LEVEL; "": there is none.
+	Ill        string `json:"ill,omitempty"`
+	Silent     bool   `json:"silent,omitempty"`     // its server runs, and answers no new connection
+	Concern    string `json:"concern,omitempty"`    // a problem that would count at a higher level; "": there is none
+	Quarantine string `json:"quarantine,omitempty"` // why its copy is not trusted; "": it is
+	NoVote     string `json:"no_vote,omitempty"`    // why its vote in the quorum is not cast; "": it is, or it has none
+	// StoodDown is when it last gave up the leadership for its health or a crash, and why, as long as that counts;
+	// "": it has not.
+	StoodDown   string          `json:"stood_down,omitempty"`
+	Endpoint    string          `json:"endpoint"`              // host:port for other nodes
+	Listener    string          `json:"listener,omitempty"`    // host:port for clients that write; "": it has none
+	ReadOnly    string          `json:"read_only,omitempty"`   // host:port for clients that read; "": it has none
+	HTTP        string          `json:"http,omitempty"`        // host:port of health checks and metrics; "": it has none
+	Console     string          `json:"console,omitempty"`     // host:port of the console in the browser; "": it has none, or has not told
+	Maintenance *ag.Maintenance `json:"maintenance,omitempty"` // why it takes no readers and does not take over; nil: it is not under maintenance
+	Local       *Process        `json:"process,omitempty"`     // of the answering node; nil: another member
 }
 
 // Link is a link that carries WAL, as the answering node sees it.
 type Link struct {
-	Peer       ag.ReplicaID `json:"peer"`
-	Idle       bool         `json:"idle,omitempty"` // no WAL flows; the fields show what AUTO would choose
-	Dialled    bool         `json:"dialled"`        // by this node
-	Transport  string       `json:"transport"`      // of the main leg: tcp or quic
-	Congestion string       `json:"congestion"`     // the controller in force on it
-	Via        ag.ReplicaID `json:"via,omitempty"`  // the member that relays it, as the two cannot connect to each other
-	Legs       []string     `json:"legs"`
-	Twice      bool         `json:"small_frames_twice"`
-	Reason     string       `json:"reason,omitempty"` // reason of that choice, known to the node that dialled
-	RTT        float64      `json:"round_trip_ms"`
-	Packets    uint64       `json:"packets"` // of the last ten seconds, both directions
-	Lost       uint64       `json:"lost"`    // of those
-	Rate       int64        `json:"rate"`    // estimated bandwidth of the main leg in bytes per second, from its latest traffic; 0: unknown
-	Carried    int64        `json:"carried"` // bytes per second that this link or an earlier one to the peer carried while saturated; 0: never saturated
+	Peer       ag.ReplicaID `json:"peer"`               // the other member
+	Idle       bool         `json:"idle,omitempty"`     // no WAL flows; the fields show what AUTO would choose
+	Dialled    bool         `json:"dialled"`            // by this node
+	Transport  string       `json:"transport"`          // of the main leg: tcp or quic
+	Congestion string       `json:"congestion"`         // the controller in force on it
+	Via        ag.ReplicaID `json:"via,omitempty"`      // the member that relays it, as the two cannot connect to each other; "": it is direct
+	Legs       []string     `json:"legs"`               // the connections of which it is made, for people
+	Twice      bool         `json:"small_frames_twice"` // small frames are sent on two legs
+	Reason     string       `json:"reason,omitempty"`   // of that choice; "": the node that did not dial does not know
+	RTT        float64      `json:"round_trip_ms"`      // of the main leg
+	Packets    uint64       `json:"packets"`            // of the last ten seconds, both directions
+	Lost       uint64       `json:"lost"`               // of those
+	Rate       int64        `json:"rate"`               // estimated bandwidth of the main leg in bytes per second, from its latest traffic; 0: unknown
+	Carried    int64        `json:"carried"`            // bytes per second that this link or an earlier one to the peer carried while saturated; 0: never saturated
 
-	Codec           string      `json:"codec"`           // codec of the data that this node sends
-	Sent            uint64      `json:"sent_bytes"`      // bytes before encoding
-	SentEncoded     uint64      `json:"sent_encoded"`    // bytes after encoding
-	Ratio           float64     `json:"ratio"`           // of sent_bytes to sent_encoded
-	EncodeSeconds   float64     `json:"encode_seconds"`  // spent on encoding
-	Received        uint64      `json:"received_bytes"`  // bytes after decoding
-	ReceivedEncoded uint64      `json:"received_coded"`  // bytes before decoding
-	DecodeSeconds   float64     `json:"decode_seconds"`  // spent on decoding
-	SentTwice       uint64      `json:"sent_twice"`      // bytes of second copies and of redundant shards
-	Resent          uint64      `json:"resent"`          // bytes sent again after the loss of a leg
-	Doubles         uint64      `json:"doubles_dropped"` // frames that arrived more than once
-	Events          []LinkEvent `json:"events,omitempty"`
+	Codec           string      `json:"codec"`            // codec of the data that this node sends
+	Sent            uint64      `json:"sent_bytes"`       // bytes before encoding
+	SentEncoded     uint64      `json:"sent_encoded"`     // bytes after encoding
+	Ratio           float64     `json:"ratio"`            // of sent_bytes to sent_encoded
+	EncodeSeconds   float64     `json:"encode_seconds"`   // spent on encoding
+	Received        uint64      `json:"received_bytes"`   // bytes after decoding
+	ReceivedEncoded uint64      `json:"received_coded"`   // bytes before decoding
+	DecodeSeconds   float64     `json:"decode_seconds"`   // spent on decoding
+	SentTwice       uint64      `json:"sent_twice"`       // bytes of second copies and of redundant shards
+	Resent          uint64      `json:"resent"`           // bytes sent again after the loss of a leg
+	Doubles         uint64      `json:"doubles_dropped"`  // frames that arrived more than once
+	Events          []LinkEvent `json:"events,omitempty"` // the last changes of the link
 }
 
 // LinkRequest names two members.
@@ -361,18 +374,18 @@ type LinkRequest struct {
 
 // LinkEvent is a change of a link, with its reason.
 type LinkEvent struct {
-	At     time.Time `json:"at"`
-	What   string    `json:"what"`
-	Reason string    `json:"reason"`
+	At     time.Time `json:"at"`     // by the answering node's clock
+	What   string    `json:"what"`   // what changed
+	Reason string    `json:"reason"` // why
 }
 
 // Process names the operating-system side of the answering node.
 type Process struct {
-	Dir      string        `json:"dir"`
-	Sockets  string        `json:"sockets"` // directory of PostgreSQL's private socket, which only the server's user can use
-	Agent    int           `json:"agent"`
-	Keeper   int           `json:"keeper,omitempty"`
-	Postgres int           `json:"postgres,omitempty"`
-	Uptime   time.Duration `json:"uptime_ns"`
-	Sessions int           `json:"sessions"`
+	Dir      string        `json:"dir"`                // the node directory
+	Sockets  string        `json:"sockets"`            // directory of PostgreSQL's private socket, which only the server's user can use
+	Agent    int           `json:"agent"`              // process number
+	Keeper   int           `json:"keeper,omitempty"`   // process number; 0: it does not run, or a witness
+	Postgres int           `json:"postgres,omitempty"` // process number; 0: it does not run, or a witness
+	Uptime   time.Duration `json:"uptime_ns"`          // of the agent
+	Sessions int           `json:"sessions"`           // of clients, at its listener
 }

@@ -80,10 +80,10 @@ const (
 
 // Problem is one root cause, with what to do.
 type Problem struct {
-	Severity Severity `json:"severity"`
-	Target   string   `json:"target"` // a member, or the group
-	Finding  string   `json:"finding"`
-	Run      string   `json:"run,omitempty"` // the next thing to do
+	Severity Severity `json:"severity"`      // how bad it is
+	Target   string   `json:"target"`        // a member, or the group
+	Finding  string   `json:"finding"`       // what is wrong, and why
+	Run      string   `json:"run,omitempty"` // the next thing to do; "": nothing
 }
 
 // Outcome is what a failure would lead to.
@@ -99,25 +99,25 @@ const (
 
 // Failure is the forecast for the death of one member.
 type Failure struct {
-	Member  ag.ReplicaID `json:"member"`
-	Outcome Outcome      `json:"outcome"`
-	Primary ag.ReplicaID `json:"primary,omitempty"` // afterwards
-	Because string       `json:"because,omitempty"` // why it is not survived
+	Member  ag.ReplicaID `json:"member"`            // that would die
+	Outcome Outcome      `json:"outcome"`           // BLOCKED: commits would wait; STOPS: no primary would take writes; DOWN: it does not answer now
+	Primary ag.ReplicaID `json:"primary,omitempty"` // afterwards; "": none
+	Because string       `json:"because,omitempty"` // why it is not survived; "": it is
 }
 
 // Report is the judgement.
 type Report struct {
-	Level    Level        `json:"level"`
-	Primary  ag.ReplicaID `json:"primary,omitempty"`
-	Writable bool         `json:"writable"`
-	// Blocked means that the primary is there and that no commit of it is acknowledged.
+	Level    Level        `json:"level"`             // the state of the group in one word
+	Primary  ag.ReplicaID `json:"primary,omitempty"` // the primary that leads; "": none does
+	Writable bool         `json:"writable"`          // a primary takes writes
+	// Blocked is whether the primary is there and no commit of it is acknowledged.
 	Blocked        bool      `json:"commits_blocked"`
-	BlockedSeconds float64   `json:"commits_blocked_seconds,omitempty"`
-	Because        string    `json:"because,omitempty"`  // why it takes no writes, or acknowledges no commits
-	Automatic      string    `json:"automatic_failover"` // "ready", or "not ready: " and why
-	Failures       []Failure `json:"failures"`
-	Problems       []Problem `json:"problems"` // root causes, the worst first
-	Next           string    `json:"next,omitempty"`
+	BlockedSeconds float64   `json:"commits_blocked_seconds,omitempty"` // for how long; 0: they are not
+	Because        string    `json:"because,omitempty"`                 // why it takes no writes, or acknowledges no commits; "": it does both
+	Automatic      string    `json:"automatic_failover"`                // "ready", or "not ready: " and why
+	Failures       []Failure `json:"failures"`                          // what the death of each member would lead to
+	Problems       []Problem `json:"problems"`                          // root causes, the worst first
+	Next           string    `json:"next,omitempty"`                    // what to run for the first problem; "": nothing
 	// QuorumDiffers is how the quorum's list of members and the configuration differ; "": they do not.
 	QuorumDiffers string `json:"quorum_differs,omitempty"`
 	// Untrusted is why this node does not believe the quorum's store; "": it does.

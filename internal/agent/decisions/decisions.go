@@ -54,6 +54,7 @@ type Log struct {
 	count map[ag.Rule]uint64
 	rule  ag.Rule // the last that fired
 	moves failovers
+	leads tenure
 	last  string
 	calm  string // the last everyday decision that was written
 	seq   uint64
@@ -71,6 +72,7 @@ func (d *Log) Open(dir string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.path = filepath.Join(dir, "decisions.jsonl")
+	d.leads.open(dir)
 	d.kept = kept[max(0, len(kept)-decisionsKept):]
 	if n := len(d.kept); n > 0 {
 		d.seq = d.kept[n-1].Seq
@@ -121,6 +123,7 @@ func (d *Log) Note(v ag.View, p ag.Plan) (made Decision, isNew, keep bool) {
 		d.count[p.Rule]++
 	}
 	d.moves.note(v, p.Open, boottime.Now())
+	d.leads.note(v, p.Open)
 	key := fmt.Sprint(p.Rule, v.Record.Epoch.Epoch, v.Record.Epoch.Phase, v.Local.Server, v.Quorum, p.Open)
 	if p.Rule != ag.RuleSeal && p.Rule != ag.RuleBusy && p.Rule != ag.RuleSync && p.Rule != ag.RuleQuarantined {
 		key += p.Because
@@ -150,6 +153,9 @@ func (d *Log) Note(v ag.View, p ag.Plan) (made Decision, isNew, keep bool) {
 func (d *Log) Write(x Decision) error {
 	if d.path == "" {
 		return nil
+	}
+	if err := d.writeTenure(); err != nil {
+		return fmt.Errorf("record since when this node leads: %w", err)
 	}
 	line, err := json.Marshal(x)
 	if err != nil {

@@ -273,6 +273,42 @@ func TestMembers(t *testing.T) {
 	}
 }
 
+// TestResumeOfAWellReplica holds that nothing is asked for a replica with which nothing is wrong, and that for others
+// what was done is said.
+func TestResumeOfAWellReplica(t *testing.T) {
+	t.Parallel()
+	well := api.Replica{Name: "n1", Role: ag.RolePrimary, Mode: ag.SynchronousCommit, Connected: "CONNECTED"}
+	stood, suspended := well, well
+	stood.StoodDown, suspended.Suspended = "12:00 for a crash", true
+	for _, tt := range []struct {
+		r          api.Replica
+		args, said string
+		asks       string
+	}{
+		{well, "n1", "n1 is not suspended, and its copy is trusted; nothing was changed\n", ""},
+		{well, "n1 --trust", "n1 is not suspended, and its copy is trusted; nothing was changed\n", ""},
+		{stood, "n1", "nothing was changed\nit gave up the leadership at 12:00 for a crash; to forget that: coterie replica resume n1 --trust\n", ""},
+		{stood, "n1 --trust", "it is forgotten that n1 gave up the leadership at 12:00 for a crash: it may be chosen again at once\n", "Trust"},
+		{suspended, "n1", "n1 follows again\n", "Resume"},
+		{suspended, "n1 --trust", "n1 follows again\n", "Trust Resume"},
+	} {
+		a := clitest.NewAgent(t)
+		a.SetStatus(api.Status{Quorum: true, Primary: "n1", Replicas: []api.Replica{tt.r}})
+		a.On("Trust", func(any) (any, error) { return "", nil })
+		a.On("Resume", func(any) (any, error) { return nil, nil }) //nolint:nilnil // the method has no answer
+		r := clitest.Run(t, Resume(), a.Layout.Dir, strings.Fields(tt.args)...)
+		var asked []string
+		for _, m := range []string{"Trust", "Resume"} {
+			if len(a.Asked(m)) > 0 {
+				asked = append(asked, m)
+			}
+		}
+		if r.Err != nil || !strings.HasSuffix(r.Said, tt.said) || strings.Join(asked, " ") != tt.asks {
+			t.Errorf("%s: %v, said %q, asked for %v", tt.args, r.Err, r.Said, asked)
+		}
+	}
+}
+
 func TestRotate(t *testing.T) {
 	t.Parallel()
 	const pin = "0123456789abcdef0123"

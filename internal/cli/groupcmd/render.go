@@ -7,6 +7,7 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode/utf8"
 
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/ag"
@@ -120,7 +121,17 @@ func (d dashboard) state(b *strings.Builder) {
 	if s.Version != "" {
 		version = "   PostgreSQL " + s.Version
 	}
-	cli.Linef(b, "Group %s   %s   %s%s   automatic failover: %s\n", s.Group, d.level(!s.WriteOpen || s.Availability.Level == availability.Down), primary, version, ready)
+	first := func(primary string) string {
+		return fmt.Sprintf("Group %s   %s   %s%s   automatic failover: %s", s.Group, d.level(!s.WriteOpen || s.Availability.Level == availability.Down), primary, version, ready)
+	}
+	leads := func(layout string) string {
+		if primary == "no primary" {
+			return ""
+		}
+		return since(s, time.Now(), layout)
+	}
+	line, said := fitting(func(layout string) string { return first(primary + leads(layout)) }, first(primary))
+	cli.Linef(b, "%s\n", line)
 	quorum := fmt.Sprintf("quorum of %d votes", s.Voters)
 	if s.Voters == 1 {
 		quorum = "quorum of 1 vote"
@@ -138,10 +149,40 @@ func (d dashboard) state(b *strings.Builder) {
 	if s.Primary == "" || !s.WriteOpen {
 		commits = "No writes, so no commits" // a stopped server waits for nobody, which is no lack of protection
 	}
-	cli.Linef(b, "%s   %s   epoch %d, timeline %d\n", commits, quorum, s.Epoch, s.Timeline)
+	line = fmt.Sprintf("%s   %s   epoch %d, timeline %d", commits, quorum, s.Epoch, s.Timeline)
+	if !said && leads("") != "" {
+		line, _ = fitting(func(layout string) string { return line + ", primary" + leads(layout) }, line)
+	}
+	cli.Linef(b, "%s\n", line)
 	if text := check.Survives(s.Availability.Failures); text != "" && s.Availability.Level != availability.Down {
 		writeWrapped(b, "The group ", text)
 	}
+}
+
+// sinceLayouts are how a day and a time are printed, the longest first.
+var sinceLayouts = []string{"2006-01-02 15:04:05", "2006-01-02 15:04", "2006-01-02"}
+
+// fitting returns the line with the longest layout that fits into the width, and whether one does; else that without.
+func fitting(with func(layout string) string, without string) (line string, fits bool) {
+	for _, layout := range sinceLayouts {
+		if line := with(layout); utf8.RuneCountInString(line) <= columns {
+			return line, true
+		}
+	}
+	return without, false
+}
+
+// since returns since when the primary leads, in local time, without the day where it is that of now; "" if it is not
+// known.
+func since(s api.Status, now time.Time, layout string) string {
+	if s.PrimarySince == nil {
+		return ""
+	}
+	at := s.PrimarySince.In(now.Location())
+	if at.Format(time.DateOnly) == now.Format(time.DateOnly) {
+		layout = time.TimeOnly
+	}
+	return " since " + at.Format(layout)
 }
 
 // printDeaths prints what the death of each member would lead to.

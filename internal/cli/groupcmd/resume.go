@@ -33,6 +33,14 @@ lets a replica that gave up the leadership for its health, or because its server
 			id := ag.ReplicaID(cli.MemberName(a[0]))
 			ctx, cancel := context.WithTimeout(c.Context(), 30*time.Second)
 			defer cancel()
+			r, well := wellAlready(ctx, cl, id)
+			if well && (!trust || r.StoodDown == "") {
+				cli.Say(c, "%s is not suspended, and its copy is trusted; nothing was changed", id)
+				if r.StoodDown != "" {
+					cli.Say(c, "it gave up the leadership at %s; to forget that: coterie replica resume %s --trust", r.StoodDown, id)
+				}
+				return resumed(c, id, false, asJSON)
+			}
 			if trust {
 				was, err := cl.Trust(ctx, id)
 				if err != nil {
@@ -41,10 +49,10 @@ lets a replica that gave up the leadership for its health, or because its server
 				if was != "" {
 					cli.Say(c, "%s is trusted again (it was under quarantine: %s)", id, was)
 				}
-			}
-			if !trust && followsAlready(ctx, cl, id) {
-				cli.Say(c, "%s is not suspended, and its copy is trusted; nothing was changed", id)
-				return resumed(c, id, false, asJSON)
+				if well {
+					cli.Say(c, "it is forgotten that %s gave up the leadership at %s: it may be chosen again at once", id, r.StoodDown)
+					return resumed(c, id, true, asJSON)
+				}
 			}
 			if err := cl.Resume(ctx, id); err != nil {
 				return cli.NoAgent(c, err)
@@ -66,11 +74,15 @@ func resumed(c *cobra.Command, name ag.ReplicaID, changed, asJSON bool) error {
 	return cli.PrintJSON(c, map[string]any{"replica": name, "changed": changed})
 }
 
-// followsAlready reports whether a replica is known, and known to be neither suspended nor under quarantine.
-func followsAlready(ctx context.Context, cl *api.Client, id ag.ReplicaID) bool {
+// wellAlready returns a replica, and whether it is known to be neither suspended nor under quarantine.
+func wellAlready(ctx context.Context, cl *api.Client, id ag.ReplicaID) (r api.Replica, well bool) {
 	s, err := cl.Status(ctx)
 	i := slices.IndexFunc(s.Replicas, func(r api.Replica) bool { return r.Name == id })
-	return err == nil && s.Quorum && i >= 0 && s.Replicas[i].Connected == "CONNECTED" && s.Replicas[i].Mode != ag.ConfigurationOnly && !s.Replicas[i].Suspended && s.Replicas[i].Quarantine == "" && s.Replicas[i].Join == ""
+	if err != nil || !s.Quorum || i < 0 {
+		return r, false
+	}
+	r = s.Replicas[i]
+	return r, r.Connected == "CONNECTED" && r.Mode != ag.ConfigurationOnly && !r.Suspended && r.Quarantine == "" && r.Join == ""
 }
 
 // printHealth prints the replicas with problems below a status, each with the command that helps.

@@ -33,7 +33,7 @@ is wrong: root causes, the worst first, each with what to run. Every node answer
 views and may take a moment when a node hangs. The line with * is the node that answers.
 
 --wide adds positions, modes, what the death of each member would lead to, the databases and the policies. --json prints everything; its field "format" is 1 and grows when a field is
-removed or changes its meaning.
+removed or changes its meaning; docs/reference/status.md has each field.
 
 Exit codes: 3 when there is no primary that takes writes, when no commit is acknowledged, or when no majority of the quorum answers. With --check, which prints one line, also 5
 when the group is degraded: a problem is shown and clients have their service. 0 otherwise.`,
@@ -65,63 +65,65 @@ const exitDegraded = 5
 
 // dashboard is the output of coterie status: the status from the agent's memory, and the rows of the views.
 type dashboard struct {
-	Format int `json:"format"`
+	Format int `json:"format"` // of this document: 1
 	api.Status
 	Restart []string `json:"pending_restart,omitempty"` // nodes with a setting that waits for a restart of their server
 	// Relaxed are defaults with which commits are acknowledged before a secondary has them.
 	Relaxed   []string         `json:"relaxed_defaults,omitempty"`
-	Health    []replicaHealth  `json:"health,omitempty"`
-	Databases []databaseHealth `json:"databases,omitempty"`
-	Issues    []issue          `json:"issues,omitempty"`
+	Health    []replicaHealth  `json:"health,omitempty"`    // what a failover to each replica would cost
+	Databases []databaseHealth `json:"databases,omitempty"` // each registered database on each replica, 200 at most
+	// Issues are the policies that find something, 50 at most: the SQL Server way to tell what is wrong.
+	Issues []issue `json:"issues,omitempty"`
 	// Continuity is how many of the primary's sessions would be kept; nil: not known, or there are none.
 	Continuity *continuity `json:"continuity,omitempty"`
 	// Archive is what is wrong with the archive of the group's WAL.
 	Archive []availability.Problem `json:"archive,omitempty"`
-	Backup  *backupPlace           `json:"backup,omitempty"` // nil: no backups are enabled, or the views did not answer
-	Unknown string                 `json:"views,omitempty"`  // why the views did not answer
+	Backup  *backupPlace           `json:"backup,omitempty"` // the newest backup, and the next; nil: no backups are enabled
+	// Unknown is why the views did not answer. Without them pending_restart, relaxed_defaults, health, databases,
+	// issues, continuity, archive and backup are absent; "": they did.
+	Unknown string `json:"views,omitempty"`
 }
 
 // replicaHealth is a replica's failover readiness and the estimated cost of a failover to it, in seconds. nil means
 // unknown.
 type replicaHealth struct {
-	Replica  string   `json:"replica"`
-	Ready    bool     `json:"no_data_loss"`
-	Loss     *float64 `json:"estimated_data_loss_seconds"`
-	Recovery *float64 `json:"estimated_recovery_seconds"`
+	Replica  string   `json:"replica"`                     // its name
+	Ready    bool     `json:"no_data_loss"`                // a failover to it loses nothing
+	Loss     *float64 `json:"estimated_data_loss_seconds"` // in seconds; nil: not known
+	Recovery *float64 `json:"estimated_recovery_seconds"`  // in seconds, until it takes writes; nil: not known
 }
 
 // continuity is how many sessions of the primary there are, and how many of them a planned failover now would keep, and
 // the death of its node or of its server alone.
 type continuity struct {
-	Sessions int `json:"sessions"`
-	Failover int `json:"kept_in_failover"`
-	Node     int `json:"kept_when_node_dies"`
-	Server   int `json:"kept_when_server_dies"`
+	Sessions int `json:"sessions"`              // of clients, on the primary
+	Failover int `json:"kept_in_failover"`      // of those, in a planned failover
+	Node     int `json:"kept_when_node_dies"`   // of those, when its node dies
+	Server   int `json:"kept_when_server_dies"` // of those, when only its server dies
 }
 
 // backupPlace is the newest backup, and where the next one is made.
 type backupPlace struct {
-	Label string    `json:"label,omitempty"` // "": there is none
-	Ended time.Time `json:"ended,omitzero"`
-	Node  string    `json:"made_on,omitempty"` // "": it is not known
-	Next  string    `json:"next_on,omitempty"` // "": no replica can make one
-	// Running are the backups that are being made, and Interrupted the restores that were interrupted, for people.
-	Running     []string `json:"under_way,omitempty"`
-	Interrupted []string `json:"interrupted_restores,omitempty"`
+	Label       string    `json:"label,omitempty"`                // its name in the repository; "": there is none
+	Ended       time.Time `json:"ended,omitzero"`                 // when it ended; zero: there is none
+	Node        string    `json:"made_on,omitempty"`              // the replica that made it; "": it is not known
+	Next        string    `json:"next_on,omitempty"`              // the replica that makes the next one; "": no replica can
+	Running     []string  `json:"under_way,omitempty"`            // backups that are being made, for people
+	Interrupted []string  `json:"interrupted_restores,omitempty"` // restores that were interrupted, for people
 }
 
 type databaseHealth struct {
-	Database string `json:"database"`
-	Replica  string `json:"replica"`
-	Sync     string `json:"synchronization_state"`
-	Ready    bool   `json:"no_data_loss"`
+	Database string `json:"database"`              // its name
+	Replica  string `json:"replica"`               // the name of the replica
+	Sync     string `json:"synchronization_state"` // of the database there
+	Ready    bool   `json:"no_data_loss"`          // a failover to the replica loses nothing of it
 }
 
 type issue struct {
-	Severity string `json:"severity"`
-	Policy   string `json:"policy"`
-	Target   string `json:"target"`
-	Finding  string `json:"finding"`
+	Severity string `json:"severity"` // of the policy
+	Policy   string `json:"policy"`   // its name
+	Target   string `json:"target"`   // a member, a database on a member, or the group
+	Finding  string `json:"finding"`  // what it found
 }
 
 // The queries of a dashboard. Their columns are the fields of the structs above.
@@ -441,6 +443,9 @@ func (d dashboard) printReplicas(w io.Writer) error {
 	}
 	if s.Draft {
 		cli.Linef(w, "no group yet: CREATE AVAILABILITY GROUP makes it, in coterie sql on %s\n", primary)
+	}
+	if s.Availability.Primary == s.Primary {
+		primary += since(s, time.Now(), sinceLayouts[0])
 	}
 	cli.Linef(w, "group %s   primary %s   epoch %d %s   timeline %d\n", s.Group, primary, s.Epoch, s.Phase, s.Timeline)
 	cli.Linef(w, "quorum %s (%s)   commits wait for %s   automatic failover: %s\n", quorum, votes, s.WaitsFor, s.FailoverReady)

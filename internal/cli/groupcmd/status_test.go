@@ -504,6 +504,47 @@ Problems
 }
 
 // TestResumeOfOneThatFollows holds that resuming what is not suspended changes nothing, and says so.
+// TestStatusSaysSinceWhenThePrimaryLeads holds that it does so within the width of a screen, and in full in long lines.
+func TestStatusSaysSinceWhenThePrimaryLeads(t *testing.T) {
+	t.Parallel()
+	earlier := time.Date(2020, 2, 3, 4, 5, 6, 0, time.Local)
+	for name, tt := range map[string]struct {
+		group, waits string
+		since        *time.Time
+		want         string // a part of the first two lines
+	}{
+		"not known": {"shop", "1 of n2, n3", nil, "primary n1   PostgreSQL"},
+		"earlier":   {"s", "1 of n2, n3", &earlier, "primary n1 since 2020-02-03 04:05   PostgreSQL"},
+		"less room": {"shop", "1 of n2, n3", &earlier, "primary n1 since 2020-02-03   PostgreSQL"},
+		"line two":  {"the group of the orders", "1 of n2", &earlier, "epoch 7, timeline 3, primary since 2020-02-03"},
+		"no room":   {"the group of the orders", "1 of n2, n3, n4, n5, n6, n7", &earlier, "epoch 7, timeline 3\n"},
+	} {
+		a := clitest.NewAgent(t)
+		s := threeNodes()
+		s.Group, s.Version, s.WaitsFor, s.PrimarySince = tt.group, "15.18", tt.waits, tt.since
+		s.Availability = availability.Report{Level: availability.Healthy, Primary: "n1", Writable: true, Automatic: availability.Ready}
+		a.SetStatus(s)
+		answerViews(a)
+		r := clitest.Run(t, Status(), a.Layout.Dir)
+		head := strings.Join(strings.SplitAfter(r.Out, "\n")[:2], "")
+		if since := strings.Contains(head, "since 2020"); !strings.Contains(head, tt.want) || strings.Contains(tt.want, "since 2020") != since || since && len(head) > 202 {
+			t.Errorf("%s: no %q within 100 columns in\n%s", name, tt.want, head)
+		}
+		r = clitest.Run(t, Status(), a.Layout.Dir, "--wide")
+		if want := "primary n1 since 2020-02-03 04:05:06   epoch"; strings.Contains(r.Out, want) != (tt.since != nil) {
+			t.Errorf("%s: %q, in --wide\n%s", name, want, r.Out)
+		}
+		r = clitest.Run(t, Status(), a.Layout.Dir, "--json")
+		if strings.Contains(r.Out, `"primary_since": "2020-`) != (tt.since != nil) {
+			t.Errorf("%s: --json\n%s", name, r.Out)
+		}
+	}
+	now := time.Now()
+	if got, want := since(api.Status{PrimarySince: &now}, now, sinceLayouts[0]), " since "+now.Format(time.TimeOnly); got != want {
+		t.Errorf("today: %q, want %q", got, want)
+	}
+}
+
 func TestResumeOfOneThatFollows(t *testing.T) {
 	t.Parallel()
 	a := clitest.NewAgent(t)

@@ -1,6 +1,7 @@
 package maintenancecmd
 
 import (
+	"slices"
 	"strings"
 	"time"
 
@@ -119,7 +120,7 @@ func offCommand() *cobra.Command {
 		Example: "  coterie maintenance off\n  coterie maintenance off n2\n  coterie maintenance off --all",
 		RunE: func(c *cobra.Command, a []string) error {
 			if !all {
-				return change(c, a, "OFF", asJSON)
+				return end(c, a, asJSON)
 			}
 			if len(a) > 0 {
 				return fail.Usagef("%s or --all: choose one", a[0])
@@ -176,6 +177,38 @@ func change(c *cobra.Command, names []string, value string, asJSON bool) error {
 		return err
 	}
 	return show(c, s, asJSON)
+}
+
+// end ends the maintenance of the group, or of the replica that is named, and says so where there is none.
+func end(c *cobra.Command, names []string, asJSON bool) error {
+	was, _, err := ask(c)
+	if err != nil {
+		return err
+	}
+	under := was.Maintenance != nil
+	what, others := "the group "+was.Group, []string{}
+	for _, r := range was.Replicas {
+		if r.Maintenance != nil {
+			others = append(others, "coterie maintenance off "+string(r.Name))
+		}
+	}
+	if len(names) > 0 {
+		what, others = names[0], nil
+		i := slices.IndexFunc(was.Replicas, func(r api.Replica) bool { return string(r.Name) == names[0] })
+		under = i < 0 || was.Replicas[i].Maintenance != nil // a name that the group does not have is refused
+		if was.Maintenance != nil {
+			others = append(others, "coterie maintenance off")
+		}
+	}
+	if err := change(c, names, "OFF", asJSON); err != nil || under {
+		return err
+	}
+	said := what + " was not under maintenance: nothing was changed"
+	if len(others) > 0 {
+		said += "; what is above ends with: " + strings.Join(others, ", ")
+	}
+	cli.Say(c, "%s", said)
+	return nil
 }
 
 // alter runs a clause of ALTER AVAILABILITY GROUP, and passes its notices on.

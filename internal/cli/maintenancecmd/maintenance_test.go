@@ -51,6 +51,33 @@ func TestMaintenance(t *testing.T) {
 	}
 }
 
+// TestOffWhereNoneIs holds that the end of a maintenance that is not is told as such, with what ends the one that is.
+func TestOffWhereNoneIs(t *testing.T) {
+	group, replica := &ag.Maintenance{Reason: "disk"}, &ag.Maintenance{}
+	for name, tt := range map[string]struct {
+		s    api.Status
+		args []string
+		said string
+	}{
+		"no replica":       {api.Status{Replicas: []api.Replica{{Name: "n2"}}}, []string{"n2"}, "n2 was not under maintenance: nothing was changed\n"},
+		"the group":        {api.Status{Maintenance: group, Replicas: []api.Replica{{Name: "n2"}}}, []string{"n2"}, "n2 was not under maintenance: nothing was changed; what is above ends with: coterie maintenance off\n"},
+		"no group":         {api.Status{Replicas: []api.Replica{{Name: "n2"}}}, nil, "the group orders was not under maintenance: nothing was changed\n"},
+		"a replica":        {api.Status{Replicas: []api.Replica{{Name: "n2", Maintenance: replica}}}, nil, "the group orders was not under maintenance: nothing was changed; what is above ends with: coterie maintenance off n2\n"},
+		"that one":         {api.Status{Replicas: []api.Replica{{Name: "n2", Maintenance: replica}}}, []string{"n2"}, ""},
+		"that group":       {api.Status{Maintenance: group}, nil, ""},
+		"a foreign member": {api.Status{}, []string{"n9"}, ""},
+	} {
+		a := clitest.NewAgent(t)
+		tt.s.Group = "orders"
+		a.SetStatus(tt.s)
+		a.OnStatement("MAINTENANCE", "ALTER AVAILABILITY GROUP")
+		r := clitest.Run(t, Maintenance(), a.Layout.Dir, append([]string{"off"}, tt.args...)...)
+		if r.Err != nil || r.Said != tt.said {
+			t.Errorf("%s: %v, %q", name, r.Err, r.Said)
+		}
+	}
+}
+
 // TestRefusals holds that mistakes run nothing, and that a refusal of the node keeps its exit code.
 func TestRefusals(t *testing.T) {
 	a := clitest.NewAgent(t)

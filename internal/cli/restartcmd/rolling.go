@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/coteriedb/coterie/internal/admin/api"
+	"github.com/coteriedb/coterie/internal/admin/ddl"
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/cli"
 	"github.com/coteriedb/coterie/internal/cli/sqlrun"
@@ -72,8 +73,11 @@ func restartServers(c *cobra.Command, cl *api.Client, o serverOptions) error {
 	done := []restarted{}
 	for {
 		st, left, err := r.next()
-		if err != nil {
+		if err != nil && len(done) > 0 {
 			return fmt.Errorf("%w; %d were restarted before", err, len(done))
+		}
+		if err != nil {
+			return err
 		}
 		if st == nil {
 			break
@@ -133,7 +137,7 @@ func (r rolling) next() (*step, int, error) {
 	}
 	all, known := r.left(s, waits)
 	if r.o.name != "" && !known && !r.o.pending {
-		return nil, 0, fail.Usagef("the group has no replica %s with PostgreSQL", r.o.name)
+		return nil, 0, noServer(s, r.o.name)
 	}
 	if len(all) == 0 {
 		return nil, 0, nil
@@ -157,6 +161,22 @@ func (r rolling) next() (*step, int, error) {
 	first := slices.MinFunc(all, func(a, b api.Replica) int { return rank(a) - rank(b) })
 	w := waits[first.Name]
 	return &step{first.Name, first.Name == s.Primary && lowers, first.Name != s.Primary && len(w.held) > 0 && len(waits[s.Primary].lower) == 0}, len(all), nil
+}
+
+// noServer returns why a member has no PostgreSQL that this command could restart.
+func noServer(s api.Status, id ag.ReplicaID) error {
+	var have []string
+	for _, m := range s.Replicas {
+		switch {
+		case m.Name == id && m.Mode == ag.ConfigurationOnly:
+			return fail.Refusedf("%s is a witness, which has no PostgreSQL; to restart its agent run there: coterie restart", id)
+		case m.Name == id:
+			return fail.Refusedf("%s has not joined the group, so its PostgreSQL is not restarted; on it run: coterie sql -c 'ALTER AVAILABILITY GROUP %s JOIN'", id, ddl.Brackets(s.Group))
+		case m.Mode != ag.ConfigurationOnly && m.Join == "":
+			have = append(have, string(m.Name))
+		}
+	}
+	return fail.Usagef("the group has no member %s; the replicas with PostgreSQL are %s", id, strings.Join(have, ", "))
 }
 
 // left returns the replicas that are still to be restarted. One is restarted again if another restart would change

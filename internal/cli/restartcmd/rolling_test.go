@@ -53,6 +53,31 @@ func (g *servers) restart(x any) (any, error) {
 
 // TestRollingOrder holds in which order servers restart, and how often, where a setting is lowered of which no
 // secondary may have less than the primary.
+// TestNoServer holds that a restart of what has no PostgreSQL is refused with what to run instead.
+func TestNoServer(t *testing.T) {
+	t.Parallel()
+	a := clitest.NewAgent(t)
+	a.OnSQL("pending_restart", []string{"node", "name", "source"})
+	a.SetStatus(api.Status{Group: "orders", Node: "w", Primary: "n1", Replicas: []api.Replica{
+		{Name: "n1", Mode: ag.SynchronousCommit}, {Name: "n2", Mode: ag.SynchronousCommit, Join: ag.Detached}, {Name: "w", Mode: ag.ConfigurationOnly},
+	}})
+	for _, tt := range []struct {
+		args []string
+		code int
+		says string
+	}{
+		{[]string{"w"}, 4, "w is a witness, which has no PostgreSQL; to restart its agent run there: coterie restart"},
+		{nil, 4, "w is a witness, which has no PostgreSQL; to restart its agent run there: coterie restart"},
+		{[]string{"n2"}, 4, "n2 has not joined the group, so its PostgreSQL is not restarted; on it run: coterie sql -c 'ALTER AVAILABILITY GROUP [orders] JOIN'"},
+		{[]string{"n9"}, 2, "the group has no member n9; the replicas with PostgreSQL are n1"},
+	} {
+		r := clitest.Run(t, Restart(), a.Layout.Dir, append([]string{"--postgres"}, tt.args...)...)
+		if r.Refused(t, tt.code, tt.says); r.Err != nil && r.Err.Error() != tt.says {
+			t.Errorf("%q has more than that", r.Err)
+		}
+	}
+}
+
 func TestRollingOrder(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -57,6 +57,9 @@ func (s *Service) Status() api.Status {
 	out.FailoverReady = out.Availability.Automatic
 	out.WriteOpen = out.WriteOpen && out.Availability.Writable
 	withoutPrimary(&out, e.Leader)
+	if since := leader.Leads; out.Primary == e.Leader && leader.Epoch == e.Epoch && !since.IsZero() {
+		out.PrimarySince = &since
+	}
 	if s.Log != nil && !s.Log.Unread() {
 		out.LogWeakness = s.Log.Weakness()
 	}
@@ -146,7 +149,7 @@ func (s *Service) replica(v ag.View, snap *agent.Snapshot, r ag.Replica, head ag
 		out.Role, out.Connected, out.Server, out.Busy, out.Progress, out.Because = ag.RoleResolving, "DISCONNECTED", "", "", "", "does not answer"
 	}
 	if !r.HasData() {
-		out.Role = api.RoleWitness
+		out.Role, out.Sync = api.RoleWitness, ""
 		return out
 	}
 	if out.Connected != "CONNECTED" {

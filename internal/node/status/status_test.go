@@ -41,7 +41,19 @@ func TestStatus(t *testing.T) {
 	if x := r["c"]; x.Role != ag.RoleResolving || x.Connected != "DISCONNECTED" || x.Because != "does not answer" || x.Sync != ag.NotSynchronizing {
 		t.Errorf("c: %+v", x)
 	}
-	if x := r["w"]; x.Sync != ag.NotSynchronizing || x.LagBytes != nil {
+	if s.PrimarySince != nil {
+		t.Errorf("the primary does not say since when it leads, and does since %v", s.PrimarySince)
+	}
+	led := time.Date(2026, 11, 26, 9, 0, 0, 0, time.UTC)
+	b.status("a", func(s *agent.Status) { s.Leads = led })
+	if s := b.Status(); s.PrimarySince == nil || !s.PrimarySince.Equal(led) {
+		t.Errorf("it leads since %v", s.PrimarySince)
+	}
+	b.status("a", func(s *agent.Status) { s.Epoch = 6 })
+	if s := b.Status(); s.PrimarySince != nil {
+		t.Errorf("in an earlier epoch it led since %v", s.PrimarySince)
+	}
+	if x := r["w"]; x.Sync != "" || x.LagBytes != nil {
 		t.Errorf("w: %+v", x)
 	}
 }

@@ -287,7 +287,7 @@ var rules = []rule{
 	{"cli/clitest", []string{"cli", "admin/", "ag", "backup", "config", "lib/"}, "a fake agent, for tests of commands"},
 	{"cli/leavecmd", []string{"cli", "cli/nodecmd", "provision", "postgres/adopt", "admin/api", "ag", "config", "lib/"}, "a command parses and prints"},
 	{"cli/membercmd", []string{"cli", "cli/nodecmd", "admin/api", "ag", "endpoint/certs", "lib/"}, "a command parses and prints"},
-	{"cli/restartcmd", []string{"cli", "cli/sqlrun", "admin/api", "ag", "lib/"}, "a command parses and prints"},
+	{"cli/restartcmd", []string{"cli", "cli/sqlrun", "admin/api", "admin/ddl", "ag", "lib/"}, "a command parses and prints"},
 	{"cli/upgradecmd", []string{"cli", "node/majors", "admin/api", "ag", "ag/major", "config", "lib/"}, "a command parses and prints"},
 	{"cli/hbacmd", []string{"cli", "cli/sqlrun", "admin/api", "admin/console", "admin/ddl", "ag", "listener/hba", "lib/"}, "a command parses and prints"},
 	{"cli/settingscmd", []string{"cli", "cli/sqlrun", "admin/api", "admin/console", "admin/ddl", "ag", "lib/"}, "a command parses and prints"},

@@ -16,7 +16,7 @@ export function topology(app) {
   const tall = narrow.matches;
   const place = tall ? below(rest.length, Boolean(from)) : beside(rest.length, Boolean(from));
   const lines = from ? rest.filter((r) => r.availability_mode !== 'CONFIGURATION_ONLY').map((r) => edge(place, rest.indexOf(r), r, from, app, tall)) : [];
-  const label = from ? `${from.name} is the primary; ${rest.map((r) => `${r.name}: ${(r.synchronization_state ?? '').toLowerCase()}`).join(', ')}` : 'there is no primary';
+  const label = from ? `${from.name} is the primary; ${rest.map((r) => `${r.name}: ${(r.synchronization_state ?? 'a witness').toLowerCase()}`).join(', ')}` : 'there is no primary';
   return s('svg', { class: `topology${tall ? ' tall' : ''}`, viewBox: `0 0 ${place.width} ${place.height}`, role: 'img', 'aria-label': label },
     lines, from && node(place.primary, from, st), rest.map((r, i) => node(place.others[i], r, st)));
 }
