@@ -58,8 +58,8 @@ func blocksOf(t *testing.T, text string) []block {
 			blocks = append(blocks, block{kind, m[2]})
 		case m[1] == "sql":
 			blocks = append(blocks, block{m[1], m[2]})
-		case m[1] == "sql client": // by psql
-			blocks = append(blocks, block{"client", m[2]})
+		case strings.HasPrefix(m[1], "sql "): // by psql
+			blocks = append(blocks, block{strings.TrimPrefix(m[1], "sql "), m[2]})
 		case m[1] != "":
 			t.Fatalf("a block of the page is marked %q and would not be run", m[1])
 		}
