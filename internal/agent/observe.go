@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -74,7 +75,7 @@ func (a *Agent) observe(ctx context.Context) ag.View {
 			v.Seals = append(v.Seals, s)
 		}
 	}
-	slices.SortFunc(v.Seals, func(x, y ag.SealReport) int { return compare(x.Member, y.Member) })
+	slices.SortFunc(v.Seals, func(x, y ag.SealReport) int { return cmp.Compare(x.Member, y.Member) })
 	if len(v.Seals) > 0 && v.SealsSuffice() {
 		if a.sealedAt == 0 {
 			a.sealedAt = boottime.Now()
@@ -438,16 +439,6 @@ func (a *Agent) busyWith(names ...string) bool {
 
 func (a *Agent) handingOver() bool { return a.busyWith("hand-over", clusterTask, againTask) }
 
-func compare(x, y ag.ReplicaID) int {
-	switch {
-	case x < y:
-		return -1
-	case x > y:
-		return 1
-	}
-	return 0
-}
-
 // stuckAfter is how long a standby may make no progress before it is restarted. It doubles, up to stuckMost, with every
 // restart that did not help.
 const (
@@ -455,11 +446,13 @@ const (
 	stuckMost  = 5 * time.Minute
 )
 
+// pausedAfter is that time while replay is paused. After a failover a new primary may wait for this standby.
+const pausedAfter = time.Second
+
 // stuck detects a standby that cannot read what it has received and does not ask for it again. The startup process of
 // PostgreSQL assumes that the log continues to the position that the last walreceiver has flushed. If a record before
-// that is unreadable, it ends each new walreceiver before that has connected, and reads the same bytes again
-// (WaitForWALToBecomeAvailable in xlogrecovery.c; the log says "invalid record length" or "unexpected pageaddr" every
-// wal_retrieve_retry_interval). After a restart it knows of no flushed end, and fetches the whole segment again.
+// that is unreadable, it ends each new walreceiver before that has connected (WaitForWALToBecomeAvailable in
+// xlogrecovery.c). Nor does it ask for one while replay is paused. After a restart it does, from the segment's beginning.
 type stuck struct {
 	at     ag.Position   // end of what had been received when that last changed
 	replay ag.LSN        // end of what had been replayed then
@@ -482,14 +475,22 @@ func (s *stuck) look(o Observation, up UpstreamStatus, now time.Duration) string
 		s.at, s.replay, s.since = o.Flushed, o.Replay, now
 		return ""
 	}
-	if now-s.since < min(stuckAfter<<min(s.starts, 10), stuckMost) {
+	patience := min(stuckAfter<<min(s.starts, 10), stuckMost)
+	if o.Paused {
+		patience = pausedAfter
+	}
+	if now-s.since < patience {
 		return ""
 	}
 	again := ""
 	if s.starts > 0 {
 		again = fmt.Sprintf("; %d starts did not help: see PostgreSQL's log, and coterie replica seed NAME makes the copy anew", s.starts)
 	}
-	return fmt.Sprintf("its server has replayed up to %s of %s, cannot read on, and does not ask for it again%s", o.Replay, o.Flushed.LSN, again)
+	why := "cannot read on"
+	if o.Paused {
+		why = "has its replay paused since its stream broke"
+	}
+	return fmt.Sprintf("its server has replayed up to %s of %s, %s, and does not ask for more%s", o.Replay, o.Flushed.LSN, why, again)
 }
 
 // restarted records that the server was stopped for this reason.

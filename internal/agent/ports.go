@@ -75,9 +75,10 @@ type Observation struct {
 	Streamed   bool // a walreceiver has received something since the server started and had replayed all it had
 	// Short is why the server has paused its replay: settings that are below the primary's. Started again it has as
 	// much. "": it has not.
-	Short string
-	P     []ag.ReplicaID
-	N     int
+	Short  string
+	Paused bool // replay is paused, by an administrator if not for Short: it goes on when one says so
+	P      []ag.ReplicaID
+	N      int
 	// Written is the setting that is in force after the next reload, which any session may ask for; nil: not known. N
 	// is -1 if it is not one of the agent's.
 	Written   *ag.Sync

@@ -28,7 +28,8 @@ func TestStuck(t *testing.T) {
 		{"it follows nobody", halted, UpstreamStatus{}, false},
 		{"all that came is replayed", with(func(o *Observation) { o.Replay = 300 }), follows, false},
 		{"it has not streamed since its start", with(func(o *Observation) { o.Streamed = false }), follows, false},
-		{"its settings are below the primary's", with(func(o *Observation) { o.Short = "max_connections is 100 here and 300 on the primary" }), UpstreamStatus{Source: "n1", Connected: true}, true},
+		{"replay was paused by hand, and its stream broke", with(func(o *Observation) { o.Paused = true }), follows, true},
+		{"its settings are below the primary's", with(func(o *Observation) { o.Short, o.Paused = "max_connections is 100 here and 300 on the primary", true }), UpstreamStatus{Source: "n1", Connected: true}, true},
 		{"a primary", with(func(o *Observation) { o.InRecovery = false }), follows, false},
 	} {
 		var s stuck

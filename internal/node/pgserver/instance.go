@@ -114,7 +114,7 @@ func (i *Instance) Observe(ctx context.Context) (agent.Observation, error) {
 func (i *Instance) observation(o postgres.Observation) agent.Observation {
 	out := agent.Observation{
 		InRecovery: o.InRecovery, Position: o.Whole, Flushed: ag.Position{Timeline: o.Timeline, LSN: o.Flush}, Replay: o.Replay,
-		Receiving: o.WalReceiver != nil, Streamed: o.Receive != 0, Short: o.Short, Waiters: o.SyncRepWaiters,
+		Receiving: o.WalReceiver != nil, Streamed: o.Receive != 0, Short: o.Short, Paused: o.ReplayPaused, Waiters: o.SyncRepWaiters,
 	}
 	out.Doubled = i.notOurs(o.Replication)
 	if o.WalReceiver != nil && o.WalReceiver.ReceivedTLI > out.Flushed.Timeline {
