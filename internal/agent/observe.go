@@ -452,7 +452,7 @@ const pausedAfter = time.Second
 // stuck detects a standby that cannot read what it has received and does not ask for it again. The startup process of
 // PostgreSQL assumes that the log continues to the position that the last walreceiver has flushed. If a record before
 // that is unreadable, it ends each new walreceiver before that has connected (WaitForWALToBecomeAvailable in
-// xlogrecovery.c). Nor does it ask for one while replay is paused. After a restart it does, from the segment's beginning.
+// xlogrecovery.c). While replay is paused, it starts none. After a restart it fetches the whole segment again.
 type stuck struct {
 	at     ag.Position   // end of what had been received when that last changed
 	replay ag.LSN        // end of what had been replayed then

@@ -8,8 +8,8 @@ import (
 	"github.com/coteriedb/coterie/internal/lab"
 )
 
-// TestEndToEndPaused pauses the replay of every secondary, and kills the primary. One of them leads, with everything that
-// was acknowledged. The other one, whose stream broke, is started again, and the log says why.
+// TestEndToEndPaused pauses the replay of every secondary, and kills the primary. One of them leads, with everything
+// that was acknowledged. The other one, whose stream broke, is started again, and the log says why.
 func TestEndToEndPaused(t *testing.T) {
 	long(t)
 	g := newGroup(t, lab.Options{})

@@ -80,7 +80,7 @@ func (g *group) stray(t *testing.T, from, name string) {
 	}
 }
 
-// confirms says that everything up to that position is written, flushed and replayed.
+// confirms tells the server that everything up to that position is written, flushed and replayed.
 func confirms(conn *pgconn.PgConn, end uint64) {
 	update := []byte{'r'}
 	for range 3 {
