@@ -9,6 +9,24 @@ import (
 
 var heldBy = regexp.MustCompile("`((?:Test|Fuzz)[A-Za-z0-9]+)`")
 
+// TestProtectionsAreHeld checks that each threat of the table at the beginning of SECURITY.md names a test.
+func TestProtectionsAreHeld(t *testing.T) {
+	_, text, _ := strings.Cut(pages(t)["SECURITY.md"], "## What is protected")
+	text, _, _ = strings.Cut(text, "\n## ")
+	rows := 0
+	for line := range strings.Lines(text) {
+		if !strings.HasPrefix(line, "| ") || strings.HasPrefix(line, "| threat ") {
+			continue
+		}
+		if rows++; !heldBy.MatchString(line) {
+			t.Errorf("no test: %s", line)
+		}
+	}
+	if rows < 10 {
+		t.Errorf("%d threats", rows)
+	}
+}
+
 // TestThreatModel checks that SECURITY.md says of every adversary how far it gets and where it ends, and that each
 // *cannot* names a test. That the tests exist is checked for all pages.
 func TestThreatModel(t *testing.T) {

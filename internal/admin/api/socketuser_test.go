@@ -1,0 +1,87 @@
+package api
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestSocketIsForTheNodesUser holds that another user of the machine gets no answer at the management socket, even where
+// the modes of its file and directory let that user connect.
+func TestSocketIsForTheNodesUser(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("SKIPPED: needs root, to connect as another user")
+	}
+	dir := t.TempDir()
+	socket := filepath.Join(dir, "s")
+	ctx, cancel := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() { served <- NewServer(&refusing{}, slog.New(slog.DiscardHandler)).ServeAdmin(ctx, socket) }()
+	defer func() {
+		cancel()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	}()
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		if _, err := os.Stat(socket); err == nil || time.Now().After(end) {
+			break
+		}
+	}
+	if info, err := os.Stat(socket); err != nil || info.Mode().Perm()&0o077 != 0 {
+		t.Errorf("the socket: %v, %v", info, err)
+	}
+	for d := dir; d != os.TempDir() && d != "/"; d = filepath.Dir(d) {
+		if err := os.Chmod(d, 0o755); err != nil { //nolint:gosec // so that the check of the user is all that there is
+			t.Fatal(err)
+		}
+	}
+	if err := os.Chmod(socket, 0o777); err != nil { //nolint:gosec // the same
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		user    int
+		answers bool
+	}{{65534, false}, {0, true}} {
+		if got, err := asks(socket, tt.user); (got != "") != tt.answers {
+			t.Errorf("user %d hears %q, %v", tt.user, got, err)
+		}
+	}
+}
+
+// asks returns what the socket answers to a request of that user.
+func asks(socket string, user int) (string, error) {
+	type connected struct {
+		c   net.Conn
+		err error
+	}
+	made := make(chan connected)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine, and the user with it
+		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, uintptr(user), uintptr(user), uintptr(user)); errno != 0 {
+			made <- connected{nil, errno}
+			return
+		}
+		c, err := net.Dial("unix", socket) //nolint:noctx // on this machine
+		made <- connected{c, err}
+	}()
+	m := <-made
+	if m.err != nil {
+		return "", m.err
+	}
+	defer func() { _ = m.c.Close() }()
+	_ = m.c.SetDeadline(time.Now().Add(10 * time.Second))
+	if _, err := io.WriteString(m.c, "GET /nothing HTTP/1.0\r\n\r\n"); err != nil {
+		return "", err
+	}
+	answer, err := io.ReadAll(m.c)
+	return string(answer), err
+}
