@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestSocketIsForTheNodesUser holds that another user of the machine gets no answer at the management socket, even where
-// the modes of its file and directory let that user connect.
+// TestSocketIsForTheNodesUser holds that another user of the machine gets no answer at the management socket, even
+// where the modes of its file and directory let that user connect.
 func TestSocketIsForTheNodesUser(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("SKIPPED: needs root, to connect as another user")
