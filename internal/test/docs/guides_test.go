@@ -88,9 +88,8 @@ var unmarked = map[string]struct {
 	blocks int
 	why    string
 }{
-	"README.md":               {1, "the same commands are those of docs/tutorials/three-machines.md"},
+	"README.md":               {1, "TestCommandsOfTheReadmeAreTyped finds them in a tutorial that is typed"},
 	"docs/adopting.md":        {4, "internal/postgres/adopt reads them from the page"},
-	"docs/bench.md":           {2, "minutes to hours; the commands are checked against the program's flags"},
 	"docs/how-to/backup.md":   {7, "internal/test/e2e types those for a store, and does what the others do"},
 	"docs/how-to/hammerdb.md": {1, "internal/test/e2e reads them, where HammerDB is installed"},
 	"docs/how-to/pgbench.md":  {1, "internal/test/e2e does the same on addresses of its own"},

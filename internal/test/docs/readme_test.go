@@ -217,3 +217,23 @@ func runs(n int) string {
 	}
 	return fmt.Sprintf("%d runs", n)
 }
+
+// TestCommandsOfTheReadmeAreTyped holds that the README's commands for a group of three are those of the tutorial,
+// which a test types on three machines. Its statements are shorter.
+func TestCommandsOfTheReadmeAreTyped(t *testing.T) {
+	_, section, _ := strings.Cut(pages(t)["README.md"], "\n## Create a group of three\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	tutorial, same := pages(t)["docs/tutorials/three-machines.md"], 0
+	for _, b := range fence.FindAllStringSubmatch(section, -1) {
+		for line := range strings.Lines(b[2]) {
+			if command := remark.ReplaceAllString(strings.TrimSpace(line), ""); !strings.HasPrefix(command, "psql ") {
+				if same++; !strings.Contains(tutorial, "\n"+command+"\n") {
+					t.Errorf("%s is not in the tutorial", command)
+				}
+			}
+		}
+	}
+	if same != 5 {
+		t.Errorf("%d commands found, not 5", same)
+	}
+}
