@@ -21,6 +21,7 @@ type serverOptions struct {
 	req                api.RestartRequest
 	name               ag.ReplicaID // "": this node's
 	all, pending, json bool
+	dryRun             bool
 }
 
 // Restart returns the command restart, which replaces the agent and keeps PostgreSQL running, or restarts PostgreSQL.
@@ -45,11 +46,14 @@ With --postgres it is PostgreSQL that restarts, of this node or of NAME, as chan
 wait for it, --all every replica. They restart one after the other, each when the one before is as well as it was, the primary last:
 it gives the leadership away first, by a planned failover. Where a setting is lowered of which no secondary may have less than the primary,
 such as max_connections, the primary restarts before them, in place: it leads on, its sessions are closed, and new transactions wait.
-Readers of a replica that restarts are closed and may connect again.`,
-		Example: "  coterie restart\n  coterie restart --drain 30s --cut\n  coterie restart --postgres n2\n  coterie restart --postgres --pending",
+Readers of a replica that restarts are closed and may connect again.
+
+With --dry-run it says in which order that would be, and what each restart would do, and changes nothing. Interrupted, it asks for no
+further restart; the one that was asked for goes on, and the same command begins anew.`,
+		Example: "  coterie restart\n  coterie restart --drain 30s --cut\n  coterie restart --postgres n2\n  coterie restart --postgres --pending\n  coterie restart --postgres --all --dry-run",
 		Args:    cli.ArgsBetween(0, 1, "[NAME]"),
 		RunE: func(c *cobra.Command, a []string) error {
-			if !postgres && (len(a) > 0 || o.all || o.pending) {
+			if !postgres && (len(a) > 0 || o.all || o.pending || o.dryRun) {
 				return fail.Usagef("coterie restart alone restarts this node's agent, and PostgreSQL goes on; to restart PostgreSQL: %s", withPostgres(a, o))
 			}
 			if len(a) > 0 {
@@ -74,6 +78,7 @@ Readers of a replica that restarts are closed and may connect again.`,
 	c.Flags().BoolVar(&postgres, "postgres", false, "restart PostgreSQL, not the agent")
 	c.Flags().BoolVar(&o.all, "all", false, "with --postgres: of every replica, one after the other, the primary last")
 	c.Flags().BoolVar(&o.pending, "pending", false, "with --postgres: of the replicas with a setting that waits for a restart")
+	c.Flags().BoolVar(&o.dryRun, "dry-run", false, "with --postgres: say what would be done, and change nothing")
 	c.Flags().BoolVar(&o.json, "json", false, "print JSON")
 	c.Flags().DurationVar(&o.req.Drain, "drain", 10*time.Second, "how long running transactions may take to end, on the primary")
 	c.Flags().BoolVar(&o.req.Cut, "cut", false, "cut transactions that still run then, instead of giving up")
@@ -86,7 +91,7 @@ func withPostgres(a []string, o serverOptions) string {
 	for _, f := range []struct {
 		given bool
 		flag  string
-	}{{o.all, "--all"}, {o.pending, "--pending"}, {o.json, "--json"}} {
+	}{{o.all, "--all"}, {o.pending, "--pending"}, {o.dryRun, "--dry-run"}, {o.json, "--json"}} {
 		if f.given {
 			words = append(words, f.flag)
 		}

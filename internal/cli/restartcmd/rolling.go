@@ -70,6 +70,9 @@ func restartServers(c *cobra.Command, cl *api.Client, o serverOptions) error {
 	if r.o.name == "" && !o.all && !o.pending {
 		r.o.name = s.Node
 	}
+	if o.dryRun {
+		return r.foretell(s)
+	}
 	done := []restarted{}
 	for {
 		st, left, err := r.next()
@@ -84,7 +87,11 @@ func restartServers(c *cobra.Command, cl *api.Client, o serverOptions) error {
 		}
 		cli.Say(c, "%d of %d: %s", len(done)+1, len(done)+left, st.id)
 		began := time.Now()
-		if err := r.one(*st); err != nil {
+		err = r.one(*st)
+		if c.Context().Err() != nil {
+			return fail.Unhealthyf("interrupted: %d of %d were restarted before, and what was asked of %s goes on; the same command begins anew, and --pending in the place of --all leaves out what no longer waits", len(done), len(done)+left, st.id)
+		}
+		if err != nil {
 			return fmt.Errorf("%w; %d of %d were restarted before", err, len(done), len(done)+left)
 		}
 		took := time.Since(began)
@@ -135,6 +142,11 @@ func (r rolling) next() (*step, int, error) {
 	if err != nil && (r.o.pending || len(r.times) == 0 && r.o.all) {
 		return nil, 0, err
 	}
+	return r.choose(s, waits)
+}
+
+// choose is next in a group of that status, in which that waits.
+func (r rolling) choose(s api.Status, waits map[ag.ReplicaID]waiting) (*step, int, error) {
 	all, known := r.left(s, waits)
 	if r.o.name != "" && !known && !r.o.pending {
 		return nil, 0, noServer(s, r.o.name)

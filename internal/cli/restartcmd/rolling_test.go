@@ -1,6 +1,7 @@
 package restartcmd
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -51,8 +52,6 @@ func (g *servers) restart(x any) (any, error) {
 	return nil, nil
 }
 
-// TestRollingOrder holds in which order servers restart, and how often, where a setting is lowered of which no
-// secondary may have less than the primary.
 // TestNoServer holds that a restart of what has no PostgreSQL is refused with what to run instead.
 func TestNoServer(t *testing.T) {
 	t.Parallel()
@@ -78,6 +77,8 @@ func TestNoServer(t *testing.T) {
 	}
 }
 
+// TestRollingOrder holds in which order servers restart, and how often, where a setting is lowered of which no
+// secondary may have less than the primary, and that --dry-run foretells it.
 func TestRollingOrder(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -105,10 +106,45 @@ func TestRollingOrder(t *testing.T) {
 			}})
 			g.a.On("Restart", g.restart)
 			g.show()
+			foretold := clitest.Run(t, Restart(), g.a.Layout.Dir, "--postgres", c.args, "--dry-run", "--json")
+			var plan []planned
+			if err := json.Unmarshal([]byte(foretold.Out), &plan); err != nil || len(g.order) > 0 {
+				t.Errorf("%v: %q, and restarted %q", err, foretold.Out, g.order)
+			}
+			var order []string
+			for _, p := range plan {
+				if order = append(order, string(p.Replica)); (p.How == inPlace) != (p.Replica == "n1") {
+					t.Errorf("%+v", p)
+				}
+			}
+			if got := strings.Join(order, " "); got != c.want {
+				t.Errorf("foretold %q, want %q", got, c.want)
+			}
 			r := clitest.Run(t, Restart(), g.a.Layout.Dir, append([]string{"--postgres"}, c.args)...)
 			if got := strings.Join(g.order, " "); r.Err != nil || got != c.want {
 				t.Errorf("%v: %q, want %q\n%s%s", r.Err, got, c.want, r.Out, r.Said)
 			}
 		})
+	}
+}
+
+// TestForetoldRestarts holds what --dry-run says of a group in which nothing waits: the primary comes last, after it has
+// given the leadership away.
+func TestForetoldRestarts(t *testing.T) {
+	t.Parallel()
+	a := clitest.NewAgent(t)
+	a.OnSQL("pending_restart", []string{"node", "name", "source"}, []any{"n2", "wal_buffers", "configuration file"})
+	a.SetStatus(api.Status{Node: "n2", Primary: "n1", Replicas: []api.Replica{
+		{Name: "n1", Mode: ag.SynchronousCommit}, {Name: "n2", Mode: ag.SynchronousCommit}, {Name: "n3", Mode: ag.AsynchronousCommit}, {Name: "w", Mode: ag.ConfigurationOnly},
+	}})
+	r := clitest.Run(t, Restart(), a.Layout.Dir, "--postgres", "--all", "--dry-run")
+	want := "1 of 3: n3, a secondary: its readers are closed and may connect again\n" +
+		"2 of 3: n2, a secondary: its readers are closed and may connect again; for wal_buffers\n" +
+		"3 of 3: n1, the primary: it gives the leadership away by a planned failover and restarts as a secondary\n"
+	if r.Err != nil || r.Out != want || !strings.Contains(r.Said, "nothing was changed") {
+		t.Errorf("%v\n%s%s", r.Err, r.Out, r.Said)
+	}
+	if r := clitest.Run(t, Restart(), a.Layout.Dir, "--all", "--dry-run"); r.Err == nil || !strings.Contains(r.Err.Error(), "coterie restart --postgres --all --dry-run") {
+		t.Errorf("%v", r.Err)
 	}
 }
