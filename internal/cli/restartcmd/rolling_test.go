@@ -128,8 +128,8 @@ func TestRollingOrder(t *testing.T) {
 	}
 }
 
-// TestForetoldRestarts holds what --dry-run says of a group in which nothing waits: the primary comes last, after it has
-// given the leadership away.
+// TestForetoldRestarts holds what --dry-run says of a group in which one server waits: the primary comes last, after it
+// has given the leadership away.
 func TestForetoldRestarts(t *testing.T) {
 	t.Parallel()
 	a := clitest.NewAgent(t)
