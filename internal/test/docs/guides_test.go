@@ -22,6 +22,7 @@ var guides = []struct{ page, kinds string }{
 	{"docs/operating.md", "machines n1 others n1 w external any any any left lead follow sql n1 n3 n3 n1 any any"},
 	{"docs/connecting.md", "primary sql any any sql client"},
 	{"docs/continuity.md", "sql sql"},
+	{"docs/coming-from-sql-server.md", "sql"},
 	{"docs/how-to/console.md", "founding any any superuser certificate api changes"},
 	{"docs/how-to/notify.md", "host any host"},
 	{"docs/seeding.md", "any any sql any"},
@@ -209,7 +210,7 @@ func (h *hand) at(node, text string) string {
 func (h *hand) psql(statement string) string {
 	h.t.Helper()
 	dsn := fmt.Sprintf("postgresql://app@127.0.0.1:%d,127.0.0.1:%d,127.0.0.1:%d/orders", h.ports["n1"], h.ports["n2"], h.ports["n3"])
-	return h.run("psql -XAtq -v ON_ERROR_STOP=1 -d '" + dsn + "' <<'END'\n" + statement + "\nEND\n")
+	return h.run("psql -XAtq -v ON_ERROR_STOP=1 -d '" + dsn + "' <<'TYPED'\n" + statement + "\nTYPED\n")
 }
 
 // status returns the state of the lab, as far as it can be read.
@@ -321,13 +322,13 @@ func (h *hand) typed(b block) (out string) {
 	h.t.Helper()
 	switch {
 	case b.kind == "sql":
-		return h.at("n1", "coterie sql -f - <<'END'\n"+b.text+"END\n")
+		return h.at("n1", "coterie sql -f - <<'TYPED'\n"+strings.ReplaceAll(b.text, "'shop'", "'orders'")+"TYPED\n")
 	case b.kind == "client":
 		return h.psql("create table accounts (id int, balance int);\n" + b.text)
 	case b.kind == "primary":
 		return h.role(b.text)
 	case b.kind == "superuser":
-		h.run("cat > typed.sql <<'END'\n" + b.text + "END\n")
+		h.run("cat > typed.sql <<'TYPED'\n" + b.text + "TYPED\n")
 		return h.answered("runuser -u postgres -- psql -X -v ON_ERROR_STOP=1 -h " + h.socket() + " -f " + filepath.Join(h.dir, "typed.sql"))
 	case b.kind == "host":
 		h.wrap(filepath.Join(h.dir, "mail"), "cat > /dev/null\n")
