@@ -10,7 +10,7 @@ import (
 )
 
 // longest is how many words a sentence may have. CONTRIBUTING.md asks for about 25.
-const longest = 35
+const longest = 32
 
 // forReaders are the pages of those who use a group. Generated pages have the texts of screens and grammars.
 var forReaders = []string{"README.md", "SUPPORT.md", "SECURITY.md", "examples/README.md", "docs/*.md", "docs/tutorials/*.md", "docs/how-to/*.md", "docs/releases/*.md"}
