@@ -3,6 +3,7 @@ package listener
 import (
 	"bytes"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -242,4 +243,51 @@ func TestKernelPathAfterANotification(t *testing.T) {
 	resume()
 	readUntil(t, conn, 'A')
 	g.untilOffloaded(t, conn)
+}
+
+// A session that the kernel relays is not moved between a Parse and a Bind of the unnamed statement, whatever came
+// between them, and is moved after the Bind or a Query.
+func TestMoveFromTheKernelOfAnUnnamedStatement(t *testing.T) {
+	g := offloadGroup(t, func(c *Config) { c.Continuity = always })
+	sync := pgwire.AppendMessage(nil, 'S', nil)
+	described := pgwire.AppendMessage(nil, 'P', append(pgwire.AppendCString(pgwire.AppendCString(nil, ""), "select 42"), 0, 0))
+	described = append(pgwire.AppendMessage(described, 'D', []byte{'S', 0}), sync...)
+	other := pgwire.AppendMessage(pgwire.AppendMessage(nil, 'B', []byte("\x00named\x00\x00\x00\x00\x00\x00\x00")), 'E', make([]byte, 5))
+	bound := append(pgwire.AppendMessage(pgwire.AppendMessage(nil, 'B', make([]byte, 8)), 'E', make([]byte, 5)), sync...)
+	for name, c := range map[string]struct {
+		loop, kernel [][]byte
+		moves        bool
+	}{
+		"nothing":               {nil, nil, true},
+		"parsed":                {nil, [][]byte{described, sync}, false},
+		"parsed, another bound": {nil, [][]byte{described, append(other, sync...), sync}, false},
+		"parsed on the loop":    {[][]byte{described}, [][]byte{sync, sync}, false},
+		"bound":                 {nil, [][]byte{described, bound, sync}, true},
+		"bound, of the loop's":  {[][]byte{described}, [][]byte{bound, sync}, true},
+		"a Query after it":      {[][]byte{described}, [][]byte{query("select 1"), sync}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			conn, x := g.onLoop()
+			_, _ = conn.Write(append(pgwire.AppendMessage(nil, 'P', []byte("named\x00select 1\x00\x00\x00")), sync...))
+			readUntilEnd(t, conn)
+			g.untilOffloaded(t, conn)
+			if len(c.loop) > 0 {
+				x.reclaim()
+				waitFor(t, "it is back", func() bool { return !x.work.Offloaded() })
+			}
+			for _, request := range slices.Concat(c.loop, c.kernel) {
+				_, _ = conn.Write(request)
+				readUntilEnd(t, conn)
+			}
+			if x.path() != PathKernel {
+				t.Fatalf("it is with %s", x.path())
+			}
+			g.failOver("b")
+			_, _ = conn.Write(query("select 1"))
+			if typ, body, err := pgwire.ReadMessage(conn, 1<<20); (typ == 'T') != c.moves || err != nil {
+				t.Errorf("moves: %v; it is told %c %q, %v", c.moves, typ, body, err)
+			}
+			g.failOver("a")
+		})
+	}
 }

@@ -128,6 +128,9 @@ func (x *session) arm(d *offload.Session) bool {
 		x.work.Kernel.Store(nil)
 		return false
 	}
+	if d.Slot.Parsed = 0; x.work.Requests.UnnamedWaits() {
+		d.Slot.Parsed = 1
+	}
 	atomic.StoreUint32(&d.Slot.Armed, 1)
 	return true
 }
@@ -222,7 +225,7 @@ func (p *loopSession) applyRelayed() error {
 	if s.Ups != d.Began { // all but the last were answered; they used no named portal, and texts of no interest to Tracker
 		x.Forwarded()
 		answered()
-		x.work.Requests.ForgetUnnamed()
+		x.work.Requests.ForgetUnnamed(s.Parsed != 0)
 		x.work.Known.Unchanged.Forget()
 	}
 	for log := s.Log[:s.Logged]; len(log) > 0; {

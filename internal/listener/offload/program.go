@@ -34,6 +34,7 @@ const (
 	slotStatus     = 92
 	slotWhy        = 96
 	slotSingle     = 100
+	slotParsed     = 104
 	slotLog        = 128
 	slotSize       = 2048
 )
@@ -207,6 +208,7 @@ func (p *assembly) request() {
 	p.at("query")
 	p.add(asm.Mov.Imm(asm.R2, 5))
 	p.text()
+	p.parsed(0)
 	p.add(asm.Mov.Imm(asm.R1, 1), asm.LongJump("single"))
 	p.at("executed")
 	p.add(asm.Mov.Imm(asm.R1, 0))
@@ -224,6 +226,12 @@ func (p *assembly) text() {
 		asm.Call.Label("text"),
 		asm.JNE.Imm(asm.R0, 0, p.back(whyText)),
 	)
+}
+
+// parsed notes whether the unnamed statement was parsed and not bound since. It may be noted of a request that is left
+// to the loop: that follows the same messages then.
+func (p *assembly) parsed(waits int32) {
+	p.add(asm.Mov.Imm(asm.R1, waits), asm.StoreMem(rSlot, slotParsed, asm.R1, asm.Word))
 }
 
 // requestPart checks one message of a request, which begins at R0.
@@ -255,12 +263,12 @@ func (p *assembly) requestPart(i int) {
 		)
 		p.at("part-0-other")
 	}
-	sync, named, parse, plain := next+"-sync", next+"-named", next+"-parse", next+"-plain"
+	sync, bind, named, parse, plain := next+"-sync", next+"-bind", next+"-named", next+"-parse", next+"-plain"
 	p.add(
 		asm.JEq.Imm(asm.R3, 'S', sync),
 		asm.JLT.Imm(asm.R1, 5, p.back(whyOther)), // no body
 		asm.LoadMem(asm.R4, asm.R2, 5, asm.Byte), // the first byte of a name
-		asm.JEq.Imm(asm.R3, 'B', named),
+		asm.JEq.Imm(asm.R3, 'B', bind),
 		asm.JEq.Imm(asm.R3, 'E', named),
 		asm.JEq.Imm(asm.R3, 'P', parse),
 		asm.JEq.Imm(asm.R3, 'D', plain),
@@ -284,7 +292,17 @@ func (p *assembly) requestPart(i int) {
 		asm.StoreMem(asm.RFP, atOffset, asm.R0, asm.DWord),
 	)
 	p.text()
+	p.parsed(1)
 	p.add(asm.LoadMem(asm.R0, asm.RFP, atOffset, asm.DWord), asm.LongJump(plain))
+	p.at(bind) // of the unnamed statement, or another one
+	p.add(
+		asm.JNE.Imm(asm.R4, 0, p.back(whyOther)),
+		asm.JLT.Imm(asm.R1, 6, p.back(whyOther)),
+		asm.LoadMem(asm.R4, asm.R2, 6, asm.Byte),
+		asm.JNE.Imm(asm.R4, 0, plain),
+	)
+	p.parsed(0)
+	p.add(asm.LongJump(plain))
 	p.at(named) // a named portal stays open
 	p.add(asm.JNE.Imm(asm.R4, 0, p.back(whyOther)))
 	p.at(plain)

@@ -23,7 +23,8 @@ type Slot struct {
 	Status                               uint32 // of the last ReadyForQuery
 	Why                                  uint32 // why the session came back
 	Single                               uint32 // the last request was a Query
-	_                                    [slotLog - 104]byte
+	Parsed                               uint32 // the unnamed statement was parsed, and not bound since
+	_                                    [slotLog - 108]byte
 	Log                                  [slotSize - slotLog]byte // the last request that was relayed
 }
 
@@ -46,7 +47,7 @@ func (s *Slot) reset() {
 	s.Armed, s.Flags = 0, 0
 	s.Ups, s.Downs, s.upBytes, s.DownBytes = 0, 0, 0, 0
 	s.UpLeft, s.UpTaken, s.DownLeft, s.DownTaken, s.DownLimit = 0, 0, 0, 0, 0
-	s.Logged, s.Status, s.Why, s.Single = 0, 0, 0, 0
+	s.Logged, s.Status, s.Why, s.Single, s.Parsed = 0, 0, 0, 0, 0
 	clear(s.Log[:])
 }
 

@@ -16,7 +16,8 @@ func TestSlotLayout(t *testing.T) {
 		"downLeft": {unsafe.Offsetof(s.DownLeft), slotDownLeft}, "downTaken": {unsafe.Offsetof(s.DownTaken), slotDownTaken},
 		"downLimit": {unsafe.Offsetof(s.DownLimit), slotDownLimit}, "logged": {unsafe.Offsetof(s.Logged), slotLogged},
 		"status": {unsafe.Offsetof(s.Status), slotStatus}, "why": {unsafe.Offsetof(s.Why), slotWhy}, "single": {unsafe.Offsetof(s.Single), slotSingle},
-		"log": {unsafe.Offsetof(s.Log), slotLog}, "size": {unsafe.Sizeof(s), slotSize},
+		"parsed": {unsafe.Offsetof(s.Parsed), slotParsed},
+		"log":    {unsafe.Offsetof(s.Log), slotLog}, "size": {unsafe.Sizeof(s), slotSize},
 	} {
 		if got[0] != got[1] {
 			t.Errorf("%s is at %d, the program has it at %d", name, got[0], got[1])
@@ -39,7 +40,7 @@ func TestSlotResetsWhileARunIsInside(t *testing.T) {
 		t.Errorf("%d runs are said to be inside, generation %d", s.inside, s.generation)
 	}
 	for i, b := range all {
-		known := i >= slotGeneration && i < slotGeneration+4 || i >= slotSingle+4 && i < slotLog
+		known := i >= slotGeneration && i < slotGeneration+4 || i >= slotParsed+4 && i < slotLog
 		if !known && b != 0 {
 			t.Errorf("byte %d is %#x", i, b)
 		}

@@ -226,7 +226,7 @@ func TestEndings(t *testing.T) {
 	}
 	var r Requests
 	was := r.Endings()
-	if r.ForgetUnnamed(); r.Endings() == was {
+	if r.ForgetUnnamed(false); r.Endings() == was {
 		t.Error("what the kernel has relayed ends nothing")
 	}
 }
