@@ -24,6 +24,7 @@ type Session struct {
 	Kept
 	wants    atomic.Pointer[question] // is to be asked by who reads the server's answers
 	asked    *question                // of that one: the answer is arriving
+	last     *question                // that was asked: guarded by the lock of Work
 	forwards uint64                   // how often something of the client was forwarded: guarded by the lock of Work
 }
 
@@ -112,7 +113,7 @@ func (s *Session) Ask(w *underway.Work, at Point, send func([]byte) error) {
 		close(q.done)
 		return
 	}
-	s.asked, q.after = q, s.forwards
+	s.asked, s.last, q.after = q, q, s.forwards
 	w.Known.Asked()
 	q.sent = continuity.Question(append([]string{hello.ClientAddr}, w.Tracker.Names()...), w.ReadOnly)
 	if err := send(q.sent); err != nil {
@@ -190,6 +191,7 @@ func Keep(ctx context.Context, h Host, t known.Times) {
 	w.Lock()
 	defer w.Unlock()
 	k := &w.Known
+	answered = answered && s.last == q // else it may have changed before it was asked again
 	k.Over(time.Now(), t, answered)
 	if !answered {
 		return

@@ -288,6 +288,28 @@ func TestKeep(t *testing.T) {
 	})
 }
 
+// TestKeepOfAnOldAnswer holds that an answer is not taken for the state of a session that was asked again since: it may
+// have changed in between.
+func TestKeepOfAnOldAnswer(t *testing.T) {
+	f, facts := newFake(), 0
+	f.asFacts = func() {
+		if facts++; facts < 2 { // it waits for the answer still
+			return
+		}
+		f.asFacts = nil
+		f.follow("set work_mem = '9MB'")
+		if _, why := Read(t.Context(), f); why != "" || f.sent != 2 {
+			t.Errorf("%q after %d questions", why, f.sent)
+		}
+	}
+	if Keep(t.Context(), f, times); f.work.Known.Told != nil || f.work.Known.Refusal != "" {
+		t.Errorf("%+v", f.work.Known)
+	}
+	if at, asks := Due(f, time.Now(), times, false); !asks || time.Until(at) <= 0 {
+		t.Errorf("asked again: %v, after %v", asks, time.Until(at))
+	}
+}
+
 // TestDue holds when a session is asked beforehand.
 func TestDue(t *testing.T) {
 	now := time.Now()
