@@ -168,8 +168,8 @@ func isLetter(c byte) bool { return c|0x20 >= 'a' && c|0x20 <= 'z' }
 func textThatMatters(random *rand.Rand) string {
 	words := []string{
 		"set", "reset", "load", "prepare", "do", "seed", "setseed", "set_config", "currval", "lastval", "dblink_connect", "dblink_connect_u",
-		"pg_replication_origin_session_setup", "select", "update", "local", "session", "my.x", "'my.x'", "a.b", "x", "1", "--", "/*", "*/", "(", ")", ";", ";",
-		",", "=", "'", `"`, `U&"`, "$$", "begin", "alter", "commit", "\x80", "é", "\x00",
+		"pg_replication_origin_session_setup", "pg_backup_start", "select", "update", "local", "session", "my.x", "'my.x'", "a.b", "x", "1", "--", "/*", "*/", "(", ")", ";", ";",
+		",", "=", "'", `"`, `U&"`, `&"`, "uescape", "$$", "begin", "alter", "commit", "\x80", "é", "\x00",
 	}
 	gaps := []string{"", "", " ", " ", " ", "\n", "\t", "\r\n", "\f", "\v", "\u00a0", "."}
 	var b strings.Builder

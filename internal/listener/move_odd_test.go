@@ -2,6 +2,7 @@ package listener
 
 import (
 	"context"
+	"encoding/binary"
 	"slices"
 	"strings"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/lib/pgwire"
 	"github.com/coteriedb/coterie/internal/listener/continuity"
 )
 
@@ -48,7 +50,8 @@ func TestMoveKeepsSettingsHoweverTheyAreSet(t *testing.T) {
 		"set my.x = 'kept'", "set /* a */ my.x = 'kept'", "set -- a\n my.x = 'kept'",
 		"set session /* a */ my.x = 'kept'", "set my . x = 'kept'", `set "my" . "x" to 'kept'`, `set U&"m\0079".x = 'kept'`,
 		"select set_config -- a\n('my.x', 'kept', false)", `select U&"s\0065t_config"('my.x', 'kept', false)`,
-		"select pg_catalog. set_config('my.x', 'kept', false)",
+		"select pg_catalog. set_config('my.x', 'kept', false)", "set /* a /* b */ c */ my.x = 'kept'",
+		"select '--', set_config -- a\n('my.x', 'kept', false)", `select U&"set!005fconfig" uescape '!' ('my.x', 'kept', false)`,
 	} {
 		for _, protocol := range []string{"simple", "extended"} {
 			conn := g.mustDial(g.rw, "user=postgres")
@@ -62,6 +65,48 @@ func TestMoveKeepsSettingsHoweverTheyAreSet(t *testing.T) {
 			g.lostOrSame(conn, "select current_setting('my.x', true)", "kept")
 			g.failOver("a")
 		}
+	}
+}
+
+// A function that is called by a message of the protocol, as by PQfn of libpq, is one that is called by a text.
+func TestMoveOfFunctionCalls(t *testing.T) {
+	g := movingGroup(t, nil)
+	for name, c := range map[string]struct {
+		arguments []string
+		why       string // "": it moves
+	}{
+		"set_config":                          {[]string{"my.x", "kept", "f"}, "set_config"},
+		"setseed":                             {[]string{"0.5"}, "seed"},
+		"pg_backup_start":                     {[]string{"test", "t"}, "backup"},
+		"pg_replication_origin_session_setup": {[]string{"test"}, "origin"},
+		"currval":                             {[]string{"numbers"}, "currval"},
+		"lastval":                             {nil, "currval"},
+		"char_length":                         {[]string{"test"}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			conn, _ := g.onLoop()
+			g.servers["a"].sql(t, "drop sequence if exists numbers", "create sequence numbers", "select pg_replication_origin_create('test') where to_regclass('numbers') is not null and not exists (select from pg_replication_origin)")
+			g.ask(conn, "select nextval('numbers')")
+			control, err := g.servers["a"].connect(t.Context(), "postgres")
+			must(t, err)
+			defer func() { _ = control.Close(t.Context()) }()
+			number := value[uint32](t, control, "select min(oid::int) from pg_proc where pronamespace = 'pg_catalog'::regnamespace and proname = $1", name)
+			body := binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint32(nil, number), 0)
+			body = binary.BigEndian.AppendUint16(body, uint16(len(c.arguments)))
+			for _, a := range c.arguments {
+				body = append(binary.BigEndian.AppendUint32(body, uint32(len(a))), a...)
+			}
+			_, _ = conn.Write(pgwire.AppendMessage(nil, 'F', binary.BigEndian.AppendUint16(body, 0)))
+			readUntil(t, conn, 'V')
+			readUntil(t, conn, 'Z')
+			g.failOver("b")
+			_, _ = conn.Write(query("select 1"))
+			switch typ, body, err := pgwire.ReadMessage(conn, 1<<20); {
+			case err != nil, c.why == "" && typ != 'T', c.why != "" && (typ != 'E' || !strings.Contains(string(body), c.why)):
+				t.Errorf("it is told %c %q, %v; want %q", typ, body, err, c.why)
+			}
+			g.failOver("a")
+		})
 	}
 }
 

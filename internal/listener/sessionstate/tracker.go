@@ -2,6 +2,7 @@ package sessionstate
 
 import (
 	"bytes"
+	"encoding/binary"
 	"slices"
 	"strings"
 )
@@ -24,6 +25,8 @@ type Tracker struct {
 	turns bool     // a setting by which constants are read has changed since
 	skips bool     // the name of a statement, which stands before its text, goes on
 	body  bool     // the text is a program
+
+	escaped bool // the text has a name in Unicode escapes
 }
 
 // Names returns the settings with a dot in their name that the session may have set. No view of the server lists them.
@@ -51,9 +54,13 @@ func (t *Tracker) Reported(name string) {
 // IntervalStyle or TimeZone than the session has now.
 func (t *Tracker) Turned() bool { return t.turns }
 
-// Message follows a piece of the body of a Query ('Q') or a Parse ('P'). begun means that it is the beginning, whole
-// that it reaches the end.
+// Message follows a piece of the body of a Query ('Q'), a Parse ('P') or a FunctionCall ('F'). begun means that it is
+// the beginning, whole that it reaches the end.
 func (t *Tracker) Message(typ byte, piece []byte, begun, whole bool) {
+	if typ == 'F' {
+		t.function(piece, begun)
+		return
+	}
 	if begun {
 		t.skips = typ == 'P'
 	}
@@ -77,11 +84,12 @@ func (t *Tracker) Text(piece []byte, begun, whole bool) {
 	}
 	text := piece
 	if begun {
-		t.start, t.body = true, false
+		t.start, t.body, t.escaped = true, false, false
 	} else if len(t.tail) > 0 {
 		text = append(t.tail, piece...)
 	}
 	t.calls(text)
+	t.escapes(text)
 	switch {
 	case t.body:
 		t.program(text)
@@ -100,8 +108,60 @@ func (t *Tracker) Text(piece []byte, begun, whole bool) {
 		t.tail = nil
 		return
 	}
-	t.start = t.start && len(text) <= overlap
-	t.tail = bytes.Clone(text[max(0, len(text)-overlap):])
+	tail, all := ending(text)
+	t.tail, t.start = tail, t.start && all
+}
+
+// ending returns the end of a text, with a gap of any length as one byte, so that what stands before it stays in sight.
+// all is whether that is the whole text.
+func ending(text []byte) (end []byte, all bool) {
+	n, gap := len(text), false
+	for n > 0 && (len(end) < overlap || gap) {
+		n--
+		c := text[n]
+		was := gap
+		switch gap = strings.IndexByte(space, c) >= 0; {
+		case !gap || !was:
+			end = append(end, c)
+		case c == '\n' || c == '\r': // it ends a comment
+			end[len(end)-1] = c
+		}
+	}
+	slices.Reverse(end)
+	return end, n == 0
+}
+
+// escapes refuses a name in Unicode escapes whose sign stands behind it: UESCAPE and a literal in any spelling.
+func (t *Tracker) escapes(text []byte) {
+	for rest := text; !t.escaped; {
+		i := bytes.Index(rest, []byte(`&"`))
+		if i < 0 {
+			return
+		}
+		t.escaped = i > 0 && rest[i-1]|0x20 == 'u'
+		rest = rest[i+2:]
+	}
+	if bytes.Contains(bytes.ToLower(text), []byte("uescape")) {
+		t.refuse("a name was written in Unicode escapes with a sign of its own")
+	}
+}
+
+// function looks at a FunctionCall by the number of its function, which is the same in every version.
+func (t *Tracker) function(piece []byte, begun bool) {
+	if !begun {
+		return
+	}
+	if len(piece) < 4 {
+		t.refuse("it has called a function by a message in parts")
+		return
+	}
+	t.called(functions[binary.BigEndian.Uint32(piece)], nil)
+}
+
+// functions are those of PostgreSQL whose effects no view shows. Those of extensions have other numbers everywhere, and
+// are known by their libraries.
+var functions = map[uint32]string{
+	1575: "currval", 2559: "lastval", 1599: "setseed", 2078: "set_config", 2172: "pg_backup_start", 6006: "pg_replication_origin_session_setup",
 }
 
 // calls looks at what is called in the text: at the name before each parenthesis.
@@ -112,34 +172,46 @@ func (t *Tracker) calls(text []byte) {
 			return
 		}
 		at += i
-		t.called(text[:at], text[at+1:])
+		t.behind(text[:at], text[at+1:])
 		at++
 	}
 }
 
-// called looks at one call. before ends with the name and what may stand behind a name.
-func (t *Tracker) called(before, arguments []byte) {
-	for {
-		name := bytes.TrimRight(before, space+`"`)
-		if len(name) == 0 {
-			return
-		}
-		t.call(name, arguments)
-		if quoted := bytes.TrimRight(before, space); len(quoted) > len(name) {
-			if begin := bytes.LastIndexByte(name, '"'); begin > 0 && name[begin-1] == '&' {
-				t.refuse("a call was written with a name in Unicode escapes")
-			}
-		}
+// behind looks at one call. before ends with the name and what may stand behind a name.
+func (t *Tracker) behind(before, arguments []byte) {
+	for len(before) > 0 {
+		name := t.callee(before, arguments)
 		if !bytes.ContainsAny(before[len(name):], "\r\n") {
 			return
 		}
+		before = nil
 		line := bytes.LastIndexAny(name, "\r\n") + 1
-		comment := bytes.Index(name[line:], []byte("--"))
-		if comment < 0 {
-			return
+		for at := line; ; at++ { // the name may stand before a comment; a sign of one before that may be in quotes
+			i := bytes.Index(name[at:], []byte("--"))
+			if i < 0 {
+				break
+			}
+			if at += i; len(bytes.TrimRight(name[line:at], space+`"`)) == 0 {
+				before = name[:at] // it may stand in the line before
+			} else {
+				t.callee(name[:at], arguments)
+			}
 		}
-		before = name[:line+comment] // the name may stand before it
 	}
+}
+
+// callee looks at one call, whose name stands at the end of before, but for space. It returns before without that.
+func (t *Tracker) callee(before, arguments []byte) (name []byte) {
+	if name = bytes.TrimRight(before, space+`"`); len(name) == 0 {
+		return name
+	}
+	t.call(name, arguments)
+	if quoted := bytes.TrimRight(before, space); len(quoted) > len(name) {
+		if begin := bytes.LastIndexByte(name, '"'); begin > 1 && name[begin-1] == '&' && name[begin-2]|0x20 == 'u' {
+			t.refuse("a call was written with a name in Unicode escapes")
+		}
+	}
+	return name
 }
 
 // space are the bytes that PostgreSQL takes for space between words.
@@ -159,17 +231,24 @@ func (t *Tracker) call(before, arguments []byte) {
 		return
 	}
 	switch len(name) {
-	case len("currval"), len("set_config"), len("dblink_connect"), len("dblink_connect_u"), len("pg_replication_origin_session_setup"):
+	case len("currval"), len("set_config"), len("dblink_connect"), len("pg_backup_start"), len("dblink_connect_u"), len("pg_replication_origin_session_setup"):
 	default: // lastval and setseed are as long as currval
 		return
 	}
-	switch strings.ToLower(string(name)) {
+	t.called(strings.ToLower(string(name)), arguments)
+}
+
+// called looks at a call of the function of that name. Without arguments in sight set_config may set anything.
+func (t *Tracker) called(name string, arguments []byte) {
+	switch name {
 	case "currval", "lastval":
 		t.refuse("it has used currval or lastval")
 	case "setseed":
 		t.refuse("it has set the seed of random")
 	case "dblink_connect", "dblink_connect_u":
 		t.refuse("it has opened a connection by dblink")
+	case "pg_backup_start":
+		t.refuse("it has begun a backup")
 	case "pg_replication_origin_session_setup":
 		t.refuse("it has a replication origin")
 	case "set_config":
@@ -314,15 +393,31 @@ func afterSpace(text []byte) []byte {
 		case bytes.HasPrefix(text, []byte("--")):
 			end = bytes.IndexAny(text, "\r\n")
 		case bytes.HasPrefix(text, []byte("/*")):
-			if end = bytes.Index(text, []byte("*/")); end >= 0 {
-				end += 2
-			}
+			end = commentEnd(text)
 		}
 		if end < 0 {
 			return text
 		}
 		text = text[end:]
 	}
+}
+
+// commentEnd returns where the comment ends with which the text begins, and those within it; -1: it does not.
+func commentEnd(text []byte) int {
+	for i, depth := 0, 0; i+1 < len(text); i++ {
+		switch string(text[i : i+2]) {
+		case "/*":
+			depth++
+			i++
+		case "*/":
+			depth--
+			i++
+		}
+		if depth == 0 {
+			return i + 1
+		}
+	}
+	return -1
 }
 
 func nextWord(text []byte) (word string, rest []byte) {

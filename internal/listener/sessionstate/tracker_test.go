@@ -1,6 +1,7 @@
 package sessionstate
 
 import (
+	"encoding/binary"
 	"slices"
 	"strings"
 	"testing"
@@ -12,44 +13,51 @@ func TestTrackerFindsNamesAndReasons(t *testing.T) {
 		names string
 		why   string // a part of it
 	}{
-		"select 1":                                              {},
-		"select f(1), g (2)":                                    {},
-		"set my.tenant = '42'":                                  {names: "my.tenant"},
-		"  SET  SESSION  my.Tenant to 42":                       {names: "my.Tenant"},
-		"set local my.a.b = 1":                                  {names: "my.a.b"},
-		`set "my"."x" = 1`:                                      {names: "my.x"},
-		"reset my.x":                                            {names: "my.x"},
-		"reset all; reset work_mem; RESET a.b":                  {names: "a.b"},
-		"do $$ begin reset a.b; end $$":                         {names: "a.b"},
-		"set work_mem = '1MB'":                                  {},
-		"select 1; set a.b = 1; set c.d = 2":                    {names: "a.b c.d"},
-		"update t set a.b = 1":                                  {},
-		"select set_config('app.user', $1, false)":              {names: "app.user"},
-		"select pg_catalog.set_config ( 'app.user', 'x', true)": {names: "app.user"},
-		`select "set_config"('app.user','x',true)`:              {names: "app.user"},
-		"select set_config('work_mem','1MB',false)":             {},
-		"select set_config('my.' || 'x', $2, false)":            {why: "set_config"},
-		"select set_config($1, $2, false)":                      {why: "set_config"},
-		"select set_config/**/('a.b','',false)":                 {why: "comment"},
-		"select CURRVAL('s')":                                   {why: "currval"},
-		"select lastval()":                                      {why: "lastval"},
-		"select setseed(0.5)":                                   {why: "seed"},
-		"load 'auto_explain'":                                   {why: "library"},
-		"do $$ begin set a.b = 1; end $$":                       {names: "a.b"},
-		"do $$ begin perform set_config('a.c','',true); end $$": {names: "a.c"},
-		"/* x */ set a.b = 1":                                   {names: "a.b"},
-		"-- x\nset a.b = 1":                                     {names: "a.b"},
-		"select dblink_connect('x')":                            {why: "dblink"},
-		"set /* a */ my.x = 1":                                  {names: "my.x"},
-		"set session -- a\n my . \"x\" = 1":                     {names: "my.x"},
-		`set "my"."odd name" = 1`:                               {why: "unusual"},
-		`set U&"m\0079".x = 1`:                                  {why: "unusual"},
-		"\vset\vmy.x = 1":                                       {names: "my.x"},
-		"set seed = 0.5":                                        {why: "seed"},
-		"select set_config('seed', '0.5', false)":               {why: "seed"},
-		"select set_config -- a\n('my.x', '1', false)":          {names: "my.x"},
-		"select set_config -- a\n-- b\n('my.x', '1', false)":    {names: "my.x"},
-		`select U&"s\0065t_config"('my.x', '1', false)`:         {why: "escapes"},
+		"select 1":                                                     {},
+		"select f(1), g (2)":                                           {},
+		"set my.tenant = '42'":                                         {names: "my.tenant"},
+		"  SET  SESSION  my.Tenant to 42":                              {names: "my.Tenant"},
+		"set local my.a.b = 1":                                         {names: "my.a.b"},
+		`set "my"."x" = 1`:                                             {names: "my.x"},
+		"reset my.x":                                                   {names: "my.x"},
+		"reset all; reset work_mem; RESET a.b":                         {names: "a.b"},
+		"do $$ begin reset a.b; end $$":                                {names: "a.b"},
+		"set work_mem = '1MB'":                                         {},
+		"select 1; set a.b = 1; set c.d = 2":                           {names: "a.b c.d"},
+		"update t set a.b = 1":                                         {},
+		"select set_config('app.user', $1, false)":                     {names: "app.user"},
+		"select pg_catalog.set_config ( 'app.user', 'x', true)":        {names: "app.user"},
+		`select "set_config"('app.user','x',true)`:                     {names: "app.user"},
+		"select set_config('work_mem','1MB',false)":                    {},
+		"select set_config('my.' || 'x', $2, false)":                   {why: "set_config"},
+		"select set_config($1, $2, false)":                             {why: "set_config"},
+		"select set_config/**/('a.b','',false)":                        {why: "comment"},
+		"select CURRVAL('s')":                                          {why: "currval"},
+		"select lastval()":                                             {why: "lastval"},
+		"select setseed(0.5)":                                          {why: "seed"},
+		"load 'auto_explain'":                                          {why: "library"},
+		"do $$ begin set a.b = 1; end $$":                              {names: "a.b"},
+		"do $$ begin perform set_config('a.c','',true); end $$":        {names: "a.c"},
+		"/* x */ set a.b = 1":                                          {names: "a.b"},
+		"-- x\nset a.b = 1":                                            {names: "a.b"},
+		"select dblink_connect('x')":                                   {why: "dblink"},
+		"set /* a */ my.x = 1":                                         {names: "my.x"},
+		"set session -- a\n my . \"x\" = 1":                            {names: "my.x"},
+		`set "my"."odd name" = 1`:                                      {why: "unusual"},
+		`set U&"m\0079".x = 1`:                                         {why: "unusual"},
+		"\vset\vmy.x = 1":                                              {names: "my.x"},
+		"set seed = 0.5":                                               {why: "seed"},
+		"select set_config('seed', '0.5', false)":                      {why: "seed"},
+		"select set_config -- a\n('my.x', '1', false)":                 {names: "my.x"},
+		"select set_config -- a\n-- b\n('my.x', '1', false)":           {names: "my.x"},
+		`select U&"s\0065t_config"('my.x', '1', false)`:                {why: "escapes"},
+		"select U&\"set!005fconfig\" uescape '!' ('my.x', '1', false)": {why: "escapes"},
+		`select U&"s\0065t" from t`:                                    {},
+		"select '--', set_config -- a\n('my.x', '1', false)":           {names: "my.x"},
+		"select set_config -- -- a\n -- b -- c\n('my.x', 'x', false)":  {names: "my.x"},
+		"select 1 where -- setting --\n(a = 1)":                        {},
+		"set /* a /* b */ c */ my.x = 1":                               {names: "my.x"},
+		"select pg_catalog.pg_backup_start('x')":                       {why: "backup"},
 	} {
 		var whole Tracker
 		whole.Text([]byte(text+"\x00"), true, true)
@@ -93,6 +101,38 @@ func TestTrackerFollowsPieces(t *testing.T) {
 		if tr.Why() == "" {
 			t.Fatalf("cut at %d: currval is not seen", cut)
 		}
+	}
+}
+
+// Space of any length may stand between what belongs together, also where pieces end.
+func TestTrackerFollowsGapsBetweenPieces(t *testing.T) {
+	for _, text := range []string{"~set my.tenant = 1", "select 1;~set my.tenant = 1", "select set_config~('my.tenant', '', false)", "select set_config--~\n~('my.tenant', '', false)"} {
+		text = strings.ReplaceAll(text, "~", strings.Repeat(" \t", overlap))
+		for _, piece := range []int{1, 7, overlap - 1, overlap, overlap + 1, 2*overlap + 20} {
+			var tr Tracker
+			for at := 0; at < len(text); at += piece {
+				tr.Text([]byte(text)[at:min(at+piece, len(text))], at == 0, at+piece >= len(text))
+			}
+			if !slices.Contains(tr.Names(), "my.tenant") && tr.Why() == "" {
+				t.Errorf("%.20q in pieces of %d: names %q", text, piece, tr.Names())
+			}
+		}
+	}
+}
+
+// A function that is called by a message, without a text, is one like another.
+func TestTrackerFollowsFunctionCalls(t *testing.T) {
+	for number, why := range map[uint32]string{1575: "currval", 2559: "lastval", 1599: "seed", 2078: "set_config", 2172: "backup", 6006: "origin", 952: "", 70_000: ""} {
+		var tr Tracker
+		tr.Message('F', append(binary.BigEndian.AppendUint32(nil, number), 0, 0, 0, 0, 0, 0), true, false)
+		tr.Message('F', []byte{0, 0, 7, 0xcf, 0, 0}, false, true)
+		if (tr.Why() == "") != (why == "") || !strings.Contains(tr.Why(), why) {
+			t.Errorf("function %d: %q", number, tr.Why())
+		}
+	}
+	var tr Tracker
+	if tr.Message('F', []byte{0, 0}, true, false); tr.Why() == "" {
+		t.Error("one in parts is not refused")
 	}
 }
 

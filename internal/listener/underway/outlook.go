@@ -22,10 +22,10 @@ const maxLeaves = 4
 // the lock.
 func (w *Work) Follow(typ byte, piece []byte, begun, whole bool) {
 	follows := w.Known.Follows
-	if (w.Local || follows) && (typ == 'Q' || typ == 'P') {
+	if (w.Local || follows) && (typ == 'Q' || typ == 'P' || typ == 'F') {
 		fine := w.Tracker.Why() == ""
 		w.Tracker.Message(typ, piece, begun, whole)
-		if begun {
+		if begun && typ != 'F' {
 			w.noteStatement(typ, piece, fine)
 		}
 	}
