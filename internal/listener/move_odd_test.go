@@ -144,6 +144,7 @@ func TestMoveSeesTemporaryObjects(t *testing.T) {
 		"create text search configuration pg_temp.c (copy = simple)", "create view pg_temp.v as select 1", "create sequence pg_temp.s",
 		"create domain pg_temp.d as int", "create function pg_temp.f() returns int language sql as 'select 1'",
 		"do $$ begin create temp table t (x int); end $$", "set seed = 0.5", "select set_config('seed', '0.5', false)",
+		"select pg_create_physical_replication_slot('passing', false, true)",
 	} {
 		conn := g.mustDial(g.rw, "user=postgres")
 		g.do(conn, statement)

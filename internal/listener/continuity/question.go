@@ -79,6 +79,8 @@ union all select '` + rowRefusal + `', 'its role or database has settings that a
 	from pg_catalog.pg_db_role_setting d where pg_catalog.pg_column_size(d.setconfig) operator(pg_catalog.>) 8192 and ` + itsDefaults + `)
 union all select '` + rowRefusal + `', 'it holds an advisory lock', '', '' where exists (select from pg_catalog.pg_locks l
 	where l.pid operator(pg_catalog.=) pg_catalog.pg_backend_pid() and l.locktype operator(pg_catalog.=) 'advisory')
+union all select '` + rowRefusal + `', 'it has a temporary replication slot', '', '' where exists (select from pg_catalog.pg_get_replication_slots() s
+	where s.temporary and s.active_pid operator(pg_catalog.=) pg_catalog.pg_backend_pid())
 union all select '` + rowRefusal + `', 'it has a cursor WITH HOLD', '', ''
 	where exists (select from pg_catalog.pg_cursors c where c.is_holdable)
 union all select '` + rowRefusal + `', 'its role cannot see every setting that it may have changed', '', ''
