@@ -84,7 +84,7 @@ func (u *UnderWay) WouldEnd() (why string, cut bool) {
 // InFailover returns what would become of the session in a planned failover. busy is whether something is under way,
 // unnamed whether the unnamed statement was parsed and not executed.
 func (s *Session) InFailover(busy, unnamed bool) continuity.Prospect {
-	known := s.Unchanged && (s.Told || s.Refusal != "")
+	known := s.Unchanged && !s.Relayed && (s.Told || s.Refusal != "")
 	switch {
 	case !s.Continuity:
 		return ends("CONTINUITY = OFF")

@@ -79,6 +79,8 @@ func TestInFailover(t *testing.T) {
 		"it has texts":            {func(s *Session) { s.Texts = "it listens to channels" }, true, false, continuity.Ends, "it listens to channels"},
 		"a library":               {func(s *Session) { s.Stays = "its process has loaded plperl: more" }, false, false, continuity.Ends, "its process has loaded plperl"},
 		"a library, and changed":  {func(s *Session) { s.Stays, s.Unchanged = "its process has loaded plperl", false }, false, false, continuity.Likely, "its server will be asked"},
+		"a library, and relayed":  {func(s *Session) { s.Stays, s.Relayed = "its process has loaded plperl", true }, false, false, continuity.Likely, "its server will be asked"},
+		"relayed":                 {func(s *Session) { s.Relayed = true }, false, false, continuity.Likely, "its server will be asked"},
 		"only its server is lost": {func(s *Session) { s.Told, s.Refusal = false, "an extension keeps state" }, false, false, continuity.Kept, ""},
 	} {
 		s := fit()
