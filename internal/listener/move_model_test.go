@@ -74,11 +74,24 @@ func observe(t *testing.T, conn *pgconn.PgConn, statement string) (seen string, 
 // TestMovedSessionsAreTheSame executes random scripts on a session that is moved at a random boundary, and on one that
 // is not. Everything that a client can see is the same, or the move was refused.
 func TestMovedSessionsAreTheSame(t *testing.T) {
-	g := movingGroup(t, nil)
+	movedAreTheSame(t, movingGroup(t, nil), 40)
+}
+
+// The same of sessions that the kernel relays whenever it can.
+func TestSessionsMovedFromTheKernelAreTheSame(t *testing.T) {
+	g := offloadGroup(t, func(c *Config) { c.Continuity = always })
+	movedAreTheSame(t, g, 20)
+	if st := g.srv.Stats(); st.RelayedByKernel < 50 {
+		t.Errorf("the kernel has relayed %d requests", st.RelayedByKernel)
+	}
+}
+
+func movedAreTheSame(t *testing.T, g *group, n int) {
+	t.Helper()
 	g.role("mover", "login")
 	g.role("lender", "")
 	defer sameSchemas(t, g)()
-	refused, scripts := runScripts(t, 40, func(r *rand.Rand) bool { return sameWhenMoved(t, g, stateScript(r), r.IntN(30)) })
+	refused, scripts := runScripts(t, n, func(r *rand.Rand) bool { return sameWhenMoved(t, g, stateScript(r), r.IntN(30)) })
 	if refused > scripts/2 {
 		t.Errorf("%d of %d moves were refused: %v", refused, scripts, g.srv.Stats().Unmoved)
 	}
