@@ -193,9 +193,14 @@ func Keep(ctx context.Context, h Host, t known.Times) {
 	k := &w.Known
 	answered = answered && s.last == q // else it may have changed before it was asked again
 	k.Over(time.Now(), t, answered)
-	if !answered {
-		return
+	if answered {
+		q.tell(w, libraries)
 	}
+}
+
+// tell notes what the answer to the last question of a session says of it. The caller holds the lock of w.
+func (q *question) tell(w *underway.Work, libraries string) {
+	k := &w.Known
 	k.Stays = q.immovable(w, "")
 	if k.Refusal = q.immovable(w, libraries); k.Refusal == "" {
 		k.Learn(&q.state)
@@ -268,6 +273,9 @@ func readOnce(ctx context.Context, h Host, patient bool) (q *question, why strin
 	libraries := q.libraries(h, true)
 	w.Lock()
 	defer w.Unlock()
+	if w.Known.Follows && s.last == q { // else it would be known no more for being asked
+		q.tell(w, libraries)
+	}
 	if why = q.immovable(w, libraries); why == "" && w.Requests.UnnamedWaits() {
 		why = prospect.Unnamed
 	}

@@ -288,6 +288,27 @@ func TestKeep(t *testing.T) {
 	})
 }
 
+// TestWhoeverAsksIsHeard holds that a session stays known when somebody else asks for its state, and one becomes known
+// by that.
+func TestWhoeverAsksIsHeard(t *testing.T) {
+	f := newFake()
+	for range 2 {
+		if _, why := Read(t.Context(), f); why != "" || f.work.Known.Told == nil {
+			t.Errorf("%q; %+v", why, f.work.Known)
+		}
+		Keep(t.Context(), f, times)
+	}
+	f.reply = told([]string{"user", "ann"}, []string{"refusal", "it holds an advisory lock"})
+	if _, why := Read(t.Context(), f); f.work.Known.Told != nil || f.work.Known.Refusal != why || f.work.Known.Stays != why {
+		t.Errorf("%q; %+v", why, f.work.Known)
+	}
+	f = newFake()
+	f.work.Known.Follows = false
+	if _, why := Read(t.Context(), f); why != "" || f.work.Known.Told != nil {
+		t.Errorf("one that is not followed: %q; %+v", why, f.work.Known)
+	}
+}
+
 // TestKeepOfAnOldAnswer holds that an answer is not taken for the state of a session that was asked again since: it may
 // have changed in between.
 func TestKeepOfAnOldAnswer(t *testing.T) {

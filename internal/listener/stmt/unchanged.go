@@ -33,8 +33,8 @@ func (u *Unchanged) Asked() {
 	u.asked, u.changed, u.safe, u.bound, u.by = true, false, nil, nil, ""
 }
 
-// Forget notes that messages passed that were not followed.
-func (u *Unchanged) Forget() { *u = Unchanged{Brief: u.Brief} }
+// Forget notes that messages passed that were not followed: they may have changed what was asked for.
+func (u *Unchanged) Forget() { *u = Unchanged{Brief: u.Brief, asked: u.asked, changed: u.asked} }
 
 // Doubt notes that something else shows a change.
 func (u *Unchanged) Doubt() { u.changed = true }
