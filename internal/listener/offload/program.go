@@ -234,6 +234,18 @@ func (p *assembly) parsed(waits int32) {
 	p.add(asm.Mov.Imm(asm.R1, waits), asm.StoreMem(rSlot, slotParsed, asm.R1, asm.Word))
 }
 
+// bind checks a Bind, whose header and portal's name requestPart has loaded, and goes on at plain.
+func (p *assembly) bind(plain string) {
+	p.add(
+		asm.JNE.Imm(asm.R4, 0, p.back(whyOther)),
+		asm.JLT.Imm(asm.R1, 6, p.back(whyOther)),
+		asm.LoadMem(asm.R4, asm.R2, 6, asm.Byte), // the first byte of the statement's name
+		asm.JNE.Imm(asm.R4, 0, plain),
+	)
+	p.parsed(0)
+	p.add(asm.LongJump(plain))
+}
+
 // requestPart checks one message of a request, which begins at R0.
 func (p *assembly) requestPart(i int) {
 	next := fmt.Sprintf("part-%d", i+1)
@@ -294,15 +306,8 @@ func (p *assembly) requestPart(i int) {
 	p.text()
 	p.parsed(1)
 	p.add(asm.LoadMem(asm.R0, asm.RFP, atOffset, asm.DWord), asm.LongJump(plain))
-	p.at(bind) // of the unnamed statement, or another one
-	p.add(
-		asm.JNE.Imm(asm.R4, 0, p.back(whyOther)),
-		asm.JLT.Imm(asm.R1, 6, p.back(whyOther)),
-		asm.LoadMem(asm.R4, asm.R2, 6, asm.Byte),
-		asm.JNE.Imm(asm.R4, 0, plain),
-	)
-	p.parsed(0)
-	p.add(asm.LongJump(plain))
+	p.at(bind)
+	p.bind(plain)
 	p.at(named) // a named portal stays open
 	p.add(asm.JNE.Imm(asm.R4, 0, p.back(whyOther)))
 	p.at(plain)

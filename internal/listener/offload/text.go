@@ -16,7 +16,8 @@ var firstWords = []string{"set", "rese", "load", "prep", "do", "--", "/*", "drop
 
 // These words matter wherever they stand. An ALTER may be refused. The others are parts of currval, lastval, setseed,
 // set_config, dblink_connect, pg_backup_start and pg_replication_origin_session_setup, whose effects no view of the
-// server shows, and the beginning of a name in Unicode escapes. Each has the length of a window, or two, but for the last one.
+// server shows, and the beginning of a name in Unicode escapes. Each has the length of a window, or two, but for the
+// last one.
 var (
 	lowWords  = []string{"alte", "nk_c", "ackup_st", "n_origin"} // begin with a letter before r
 	highWords = []string{"rrva", "stva", "tsee", "set_conf"}

@@ -258,7 +258,8 @@ func (r *Requests) bound(kept []byte) {
 }
 
 // ForgetUnnamed notes that the kernel relayed requests that were not seen here. They prepared no named statement, and
-// used no named portal. The unnamed statement is unknown afterwards; waits is whether it was parsed and not bound since.
+// used no named portal. The unnamed statement is unknown afterwards. waits is whether it was parsed and not bound
+// since.
 func (r *Requests) ForgetUnnamed(waits bool) {
 	r.unnamed, r.mixed, r.waits = classCommit, true, waits
 	r.endings++
