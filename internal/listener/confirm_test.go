@@ -377,6 +377,37 @@ func TestCancelledPipeline(t *testing.T) {
 	}
 }
 
+// A COMMIT in the middle of a batch is not acknowledged either, though its answer arrives long before the end: a long
+// answer follows it.
+func TestCancelledCommitWithinABatch(t *testing.T) {
+	p := thePair(t)
+	g := p.group(t, func(c *Config) { c.GateHold = 300 * time.Millisecond })
+	p.reset(t)
+	conn := g.mustDial(g.rw, "user=postgres synchronous_commit=on")
+	sqlOn(t, conn, "select 1")
+	p.relay.freeze(true)
+	pipe := conn.PgConn().StartPipeline(t.Context())
+	for _, sql := range []string{"begin", "insert into acks values (1)", "commit", "select repeat('x', 1000000)"} {
+		pipe.SendQueryParams(sql, nil, nil, nil, nil)
+	}
+	must(t, pipe.Sync())
+	p.inSyncRep(t, conn.PgConn().PID())
+	protocolCancel(t, p, conn)
+	for {
+		r, err := pipe.GetResults()
+		if err != nil || r == nil {
+			return
+		}
+		if rr, ok := r.(*pgconn.ResultReader); ok {
+			if tag, err := rr.Close(); err != nil {
+				return
+			} else if tag.String() == "COMMIT" {
+				t.Fatal("the COMMIT is acknowledged with a frozen standby")
+			}
+		}
+	}
+}
+
 func TestEndOfSessionEndsTheHold(t *testing.T) {
 	p := thePair(t)
 	g := p.group(t, func(c *Config) { c.GateHold = time.Minute })

@@ -115,3 +115,24 @@ func TestEvidenceNamesRuleAndCode(t *testing.T) {
 		}
 	}
 }
+
+// TestEachPromiseHasAMistake checks that each promise names a deliberate mistake that its tests find.
+func TestEachPromiseHasAMistake(t *testing.T) {
+	text := pages(t)["docs/internals/evidence.md"]
+	begins := promise.FindAllStringIndex(text, -1)
+	for i, at := range begins {
+		end := len(text)
+		if i+1 < len(begins) {
+			end = begins[i+1][0]
+		}
+		item, _, _ := strings.Cut(text[at[0]:end], "\n## ")
+		named := false
+		for _, m := range italic.FindAllStringSubmatch(bold.ReplaceAllString(item, ""), -1) {
+			named = named || !notMutant[strings.Join(strings.Fields(m[1]), " ")]
+		}
+		if !named {
+			first, _, _ := strings.Cut(item, "\n")
+			t.Errorf("no mistake shows that the tests of this promise can fail: %s", first)
+		}
+	}
+}
