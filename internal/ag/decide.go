@@ -91,7 +91,7 @@ func Decide(v View) Plan {
 	case v.mayAcknowledge():
 		return v.acknowledge()
 	case !v.me().HasData():
-		return Plan{Rule: RuleWitness, Because: "this member votes and holds no data"}
+		return Plan{Rule: RuleWitness, Because: v.whyNoData()}
 	case v.mustHold():
 		return Plan{Rule: RuleHoldSealed, Because: fmt.Sprintf("epoch %d is being formed", v.epoch()), Actions: []Action{Hold{}}}
 	case v.mustStepDown():
@@ -410,4 +410,12 @@ func (v *View) Diverged() bool {
 	}
 	began := v.Local.Began
 	return began != 0 && !slices.ContainsFunc(tls, func(t TimelineEntry) bool { return t.TLI == began })
+}
+
+// whyNoData says of a witness whether it votes.
+func (v *View) whyNoData() string {
+	if v.Group.Votes(v.me()) {
+		return "this member votes and holds no data"
+	}
+	return "this member holds no data, and has no vote now"
 }

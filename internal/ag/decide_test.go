@@ -622,3 +622,19 @@ func TestRole(t *testing.T) {
 		}
 	}
 }
+
+// TestWitnessSaysWhetherItVotes holds that a witness of an even number of members, which has no vote, does not say that
+// it votes.
+func TestWitnessSaysWhetherItVotes(t *testing.T) {
+	t.Parallel()
+	v := following()
+	m := &v.Group.Replicas[1]
+	m.AvailabilityMode, m.Voter, m.EtcdID = ConfigurationOnly, true, 9
+	if p := Decide(v); p.Because != "this member votes and holds no data" {
+		t.Errorf("with a vote: %s", p.Because)
+	}
+	m.Voter = false
+	if p := Decide(v); p.Because != "this member holds no data, and has no vote now" {
+		t.Errorf("without: %s", p.Because)
+	}
+}

@@ -96,7 +96,7 @@ func NextSync(v *View) SyncStep {
 	case v.Local.Attached && !cur.Proven && (cur.N == 0 || streams(cur.P)):
 		return SyncStep{Prove: true, Because: "left by another agent: what is in force is proven before anything is recorded"}
 	case v.Local.Attached && !cur.Proven && slices.ContainsFunc(cur.P, func(id ReplicaID) bool { return !v.lost(id) }):
-		return SyncStep{Because: fmt.Sprintf("left by another agent: waiting for one of %s to stream, to prove what is in force", Names(cur.P))}
+		return SyncStep{Because: fmt.Sprintf("left by another agent: waiting for %s to stream, to prove what is in force", oneOf(cur.P))}
 	case !st.Holds(want) || !st.Setting.Same(want.Setting()):
 		return announce(v, st, want)
 	case !cur.Setting().Same(want.Setting()):
@@ -109,7 +109,7 @@ func NextSync(v *View) SyncStep {
 		return shed(st, m, fmt.Sprintf("%s says that its copy is gone, or is to be dropped", m.ID))
 	}
 	if !cur.Proven && want.N > 0 && !streams(want.P) {
-		return SyncStep{Because: fmt.Sprintf("waiting for one of %s to stream", Names(want.P))}
+		return SyncStep{Because: fmt.Sprintf("waiting for %s to stream", oneOf(want.P))}
 	}
 	if !cur.Proven {
 		return SyncStep{Prove: true, Because: "the setting is not yet proven to be in force"}
@@ -410,6 +410,14 @@ func (v *View) CommitsWait() (since time.Duration, because string) {
 		because += fmt.Sprintf("; REQUIRED_SYNCHRONIZED_SECONDARIES_TO_COMMIT asks for %d", required)
 	}
 	return since, because
+}
+
+// oneOf returns ids as a text of which one is meant: a, or one of a, b, c.
+func oneOf(ids []ReplicaID) string {
+	if len(ids) == 1 {
+		return string(ids[0])
+	}
+	return "one of " + Names(ids)
 }
 
 // Names returns ids as a text: a, b, c.

@@ -16,6 +16,7 @@ import (
 	"github.com/coteriedb/coterie/internal/agent/recordguard"
 	"github.com/coteriedb/coterie/internal/lib/assert"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
+	"github.com/coteriedb/coterie/internal/lib/fail"
 	"github.com/coteriedb/coterie/internal/lib/fault"
 	"github.com/coteriedb/coterie/internal/lib/retry"
 )
@@ -344,15 +345,15 @@ func (a *Agent) PrepareTakeover(ctx context.Context, req TakeoverRequest) error 
 	v := a.view.Load()
 	switch {
 	case a.cfg.Instance == nil || v == nil:
-		return errors.New("this node has no data, or has just started")
+		return fail.Refusedf("it has no data, or has just started")
 	case v.Record.Epoch.Epoch != req.Epoch || v.Record.Epoch.Leader != req.From:
-		return fmt.Errorf("this node knows of epoch %d of %s", v.Record.Epoch.Epoch, v.Record.Epoch.Leader)
+		return fail.Refusedf("it knows of epoch %d of %s", v.Record.Epoch.Epoch, v.Record.Epoch.Leader)
 	case v.Local.Server != ag.ServerRecovery || v.Local.Source != req.From:
-		return fmt.Errorf("its server is %s and does not follow %s", v.Local.Server, req.From)
+		return fail.Refusedf("its server is %s and does not follow %s; try again when it does", v.Local.Server, req.From)
 	case v.Local.Quarantine != "":
-		return errors.New("its copy is quarantined: " + v.Local.Quarantine)
+		return fail.Refusedf("its copy is quarantined: %s", v.Local.Quarantine)
 	case v.Busy != "":
-		return errors.New("it is busy: " + v.Busy)
+		return fail.Refusedf("it is busy: %s; try again when that has ended", v.Busy)
 	}
 	if err := a.seal.enter(ctx); err != nil {
 		return err

@@ -106,6 +106,8 @@ func Args(n int, what string) cobra.PositionalArgs { return ArgsBetween(n, n, wh
 func ArgsBetween(least, most int, what string) cobra.PositionalArgs {
 	return func(c *cobra.Command, a []string) error {
 		switch {
+		case most == 0 && len(a) > 0 && c.HasAvailableSubCommands():
+			return fail.Usagef("%s has no command %q; it has %s, see %s --help", c.CommandPath(), a[0], strings.Join(below(c), ", "), c.CommandPath())
 		case most >= 0 && len(a) > most:
 			return fail.Usagef("%s needs %s, and does not know what to do with %q; see %s --help", c.CommandPath(), what, strings.Join(a[most:], " "), c.CommandPath())
 		case len(a) < least:
@@ -113,6 +115,16 @@ func ArgsBetween(least, most int, what string) cobra.PositionalArgs {
 		}
 		return nil
 	}
+}
+
+// below returns the names of the commands below one.
+func below(c *cobra.Command) (names []string) {
+	for _, sub := range c.Commands() {
+		if sub.IsAvailableCommand() {
+			names = append(names, sub.Name())
+		}
+	}
+	return names
 }
 
 // MemberName returns the name of a member that a person typed as the group spells it: its case does not count, nor does

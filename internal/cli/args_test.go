@@ -9,6 +9,20 @@ import (
 	"github.com/coteriedb/coterie/internal/cli"
 )
 
+// TestArgsOfACommandWithOthersBelow holds that a mistyped command is answered with those that there are.
+func TestArgsOfACommandWithOthersBelow(t *testing.T) {
+	c := &cobra.Command{Use: "settings", Args: cli.Args(0, "no arguments"), RunE: func(*cobra.Command, []string) error { return nil }}
+	for _, name := range []string{"set", "unset"} {
+		c.AddCommand(&cobra.Command{Use: name, RunE: func(*cobra.Command, []string) error { return nil }})
+	}
+	if err := c.Args(c, []string{"reset", "work_mem"}); err == nil || err.Error() != `settings has no command "reset"; it has set, unset, see settings --help` {
+		t.Error(err)
+	}
+	if err := c.Args(c, nil); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestArgs checks that the error for a wrong number of arguments names the missing or the superfluous ones.
 func TestArgs(t *testing.T) {
 	c := &cobra.Command{Use: "kill NODE"}

@@ -193,20 +193,37 @@ func (c *change) suspend(server, database string, on bool) *Error {
 		}
 		whom = append(whom, m)
 	}
+	var stopped []ag.ReplicaID
 	for _, m := range whom {
 		if !m.HasData() || m.Join != "" {
 			return c.pos.errorf(StateWrongState, "no data moves to %s", m.ID)
 		}
 		if m.Suspended == on {
-			c.notice("%s is %s already", m.ID, map[bool]string{true: "suspended", false: "not suspended"}[on])
+			c.notice("%s is %s: nothing was changed", m.ID, map[bool]string{true: "suspended already", false: "not suspended"}[on])
 			continue
 		}
 		m.Suspended, m.SuspendedBy = on, ""
 		if on {
 			m.SuspendedBy = ag.SuspendUser
+			stopped = append(stopped, m.ID)
 		}
 	}
+	c.noticeSuspended(stopped)
 	return nil
+}
+
+// noticeSuspended tells whose data movement was stopped, and what commits wait for until it goes on.
+func (c *change) noticeSuspended(stopped []ag.ReplicaID) {
+	if len(stopped) == 0 {
+		return
+	}
+	c.notice("data movement of %s is suspended until RESUME: no readers there, and no part in commits", ag.Names(stopped))
+	left := func(r ag.Replica) bool {
+		return r.ID != c.context.Primary && r.AvailabilityMode == ag.SynchronousCommit && r.Join == "" && !r.Suspended
+	}
+	if !slices.ContainsFunc(c.group.Replicas, left) {
+		c.notice("no synchronous secondary is left: commits wait for none until RESUME, and no replica takes over by itself")
+	}
 }
 
 func (c *change) addListener(l Listener) *Error {

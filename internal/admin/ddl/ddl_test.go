@@ -232,6 +232,7 @@ var refusals = []struct{ text, want string }{
 	{"ALTER AVAILABILITY GROUP DemoAG ADD REPLICA ON 'srv154'", "Msg 35282: line 1, column 48: availability replica N'srv154' is in availability group N'DemoAG' already (MODIFY REPLICA ON changes its options)"},
 	{"ALTER AVAILABILITY GROUP DemoAG ADD REPLICA ON 'SRV156.contoso.com'", "Msg 41167: line 1, column 48: no node N'SRV156.contoso.com' has joined (coterie member add-token here, then coterie join TOKEN --name srv156 there)"},
 	{"ALTER AVAILABILITY GROUP DemoAG REMOVE DATABASE x", "Msg 35281: line 1, column 1: database N'x' is not in availability group N'DemoAG' (its databases are: none registered)"},
+	{"SUSPEND", "line 1, column 1: SUSPEND alone would stop data movement of every secondary where the primary is (SUSPEND REPLICA ON N'name' for one; ALTER AVAILABILITY GROUP ... SUSPEND for all)"},
 	{"ALTER DATABASE x SET HADR SUSPEND", "Msg 35239: line 1, column 1: SET HADR SUSPEND failed: database N'x' is not in availability group N'DemoAG' (ALTER AVAILABILITY GROUP [DemoAG] SUSPEND needs no database)"},
 	{"ALTER AVAILABILITY GROUP DemoAG ADD DATABASE a, b, a", "Msg 35280: line 1, column 1: database N'a' is in availability group N'DemoAG' already"},
 	{"ALTER AVAILABILITY GROUP DemoAG MODIFY REPLICA ON 'srv153' WITH (BACKUP_PRIORITY = 1), 'SRV153' WITH (BACKUP_PRIORITY = 2)", "Msg 35282: line 1, column 88: replica N'SRV153' is given twice"},
@@ -391,6 +392,23 @@ func TestTraceFlags(t *testing.T) {
 }
 
 // TestLifeOfAReplica runs CREATE, JOIN, REMOVE, ADD and DROP on nodes without a group.
+// TestSuspendSaysWhatItStops holds that a suspension tells whose data movement it stops, and when commits wait for no
+// secondary because of it.
+func TestSuspendSaysWhatItStops(t *testing.T) {
+	const none = "no synchronous secondary is left: commits wait for none until RESUME, and no replica takes over by itself"
+	g, said := run(t, demo(), onPrimary, "SUSPEND REPLICA ON N'SRV154'")
+	if want := []string{"data movement of srv154 is suspended until RESUME: no readers there, and no part in commits"}; !slices.Equal(said, want) {
+		t.Errorf("one: %q", said)
+	}
+	_, said = run(t, g, onPrimary, "ALTER AVAILABILITY GROUP DemoAG SUSPEND")
+	if want := []string{"srv154 is suspended already: nothing was changed", "data movement of srv155 is suspended until RESUME: no readers there, and no part in commits", none}; !slices.Equal(said, want) {
+		t.Errorf("the rest: %q", said)
+	}
+	if _, said = run(t, g, onPrimary, "RESUME"); len(said) != 1 || said[0] != "srv155 is not suspended: nothing was changed" {
+		t.Errorf("RESUME: %q", said)
+	}
+}
+
 func TestLifeOfAReplica(t *testing.T) {
 	g := nodesOf(demo())
 	g, _ = run(t, g, onPrimary, "CREATE AVAILABILITY GROUP Sales FOR DATABASE shop REPLICA ON 'srv153' WITH (PRIMARY_ROLE (READ_ONLY_ROUTING_LIST = ('srv154'))), 'srv154', 'wit' LISTENER 'l' (PORT = 1433)")

@@ -13,31 +13,6 @@ const (
 	maxEntries = 64 // of any list
 )
 
-// Owns reports whether a statement that begins like text belongs to this language, whatever follows.
-func Owns(text string) bool {
-	tokens, bad := lex(text)
-	if bad != nil {
-		return false
-	}
-	p := parser{tokens: tokens}
-	if _, _, needless := p.needless(); needless {
-		return true
-	}
-	switch {
-	case p.tok().is("DBCC"), p.tok().is("SCRIPT"):
-		return true
-	case p.tok().is("VERIFY"), p.tok().is("SEED"), p.tok().is("CANCEL"), p.tok().is("SUSPEND"), p.tok().is("RESUME"):
-		return true
-	case p.tok().is("EXPLAIN"):
-		return p.ahead(1).is("FAILOVER")
-	case p.tok().is("CREATE"), p.tok().is("DROP"):
-		return p.ahead(1).is("AVAILABILITY")
-	case p.tok().is("ALTER"):
-		return p.ahead(1).is("AVAILABILITY") || p.ahead(1).is("DATABASE")
-	}
-	return false
-}
-
 // Parse parses exactly one statement, which may end with a semicolon. The error is an *Error.
 func Parse(text string) (Statement, error) {
 	tokens, bad := lexStatement(text)
@@ -87,6 +62,9 @@ func (p *parser) statement() (Statement, *Error) {
 		if p.take("AVAILABILITY", "GROUP") {
 			_, bad = p.name("the group's name")
 		}
+	case p.tok().is("SUSPEND") && !p.ahead(1).is("REPLICA"):
+		bad = p.tok().pos.errorf(StateSyntax, "SUSPEND alone would stop data movement of every secondary where the primary is").
+			WithHint("SUSPEND REPLICA ON N'name' for one; ALTER AVAILABILITY GROUP ... SUSPEND for all")
 	case p.tok().is("SEED"), p.tok().is("CANCEL"), p.tok().is("SUSPEND"), p.tok().is("RESUME"):
 		s.Action, bad = p.movement()
 	default:

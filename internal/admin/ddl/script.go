@@ -252,3 +252,28 @@ func (s Statement) Checked() (Statement, error) {
 	}
 	return read, nil
 }
+
+// Owns reports whether a statement that begins like text belongs to this language, whatever follows.
+func Owns(text string) bool {
+	tokens, bad := lex(text)
+	if bad != nil {
+		return false
+	}
+	p := parser{tokens: tokens}
+	if _, _, needless := p.needless(); needless {
+		return true
+	}
+	switch {
+	case p.tok().is("DBCC"), p.tok().is("SCRIPT"):
+		return true
+	case p.tok().is("VERIFY"), p.tok().is("SEED"), p.tok().is("CANCEL"), p.tok().is("SUSPEND"), p.tok().is("RESUME"):
+		return true
+	case p.tok().is("EXPLAIN"):
+		return p.ahead(1).is("FAILOVER")
+	case p.tok().is("CREATE"), p.tok().is("DROP"):
+		return p.ahead(1).is("AVAILABILITY")
+	case p.tok().is("ALTER"):
+		return p.ahead(1).is("AVAILABILITY") || p.ahead(1).is("DATABASE")
+	}
+	return false
+}

@@ -251,7 +251,7 @@ func (f Facts) memberProblems(x ag.Replica) []Problem {
 	case m.Ill != "":
 		add(Warning, "coterie check on "+id+"; log/postgres.log there; docs/health.md says what each ill is", "%s is ill: %s", id, m.Ill)
 	case m.Busy == "seed" || m.Busy == "rewind":
-		add(Warning, "coterie replica seed "+id+" --watch", "%s is being made a copy: %s", id, m.Progress)
+		add(Warning, "coterie replica seed "+id+" --watch", "the copy of %s is being made%s", id, after(m.Progress))
 	case m.Data == ag.DataForeign && f.left(x):
 		add(Warning, fmt.Sprintf("on %s: coterie upgrade major --to %d", leader, f.major(leader)), "%s holds a copy of the cluster of PostgreSQL %d, which the group has left", id, x.Major)
 	case m.Data != "" && m.Data != ag.DataPresent:
@@ -270,6 +270,14 @@ func (f Facts) memberProblems(x ag.Replica) []Problem {
 		add(Warning, "coterie explain; coterie check link "+string(leader)+" "+id, "%s receives nothing from the primary %s, or does not acknowledge it", id, leader)
 	}
 	return out
+}
+
+// after returns a text that follows another after a colon, if it says anything.
+func after(text string) string {
+	if text == "" {
+		return ""
+	}
+	return ": " + text
 }
 
 // Age returns a duration as people say it: 8 s, 3 min, 2 h, 4 d.

@@ -314,13 +314,9 @@ func printForecast(w io.Writer, e *decisions.Explanation) {
 	default:
 		cli.Linef(w, "\nNo primary leads now: %s.\n  nobody takes over without a person: %s\n", e.NoPrimary, e.NotReady)
 	}
+	several := ableToLead(e.Now) > 1
 	for _, o := range e.Now {
-		var not []string
-		for i, c := range o.Checks {
-			if !c.Holds && (o.Leads || i != 2) { // a forecast is about the time after the leader's death, so a living leader is not an obstacle
-				not = append(not, contrary(c))
-			}
-		}
+		not := lacks(o)
 		switch {
 		case o.Leads && len(not) == 0:
 			cli.Linef(w, "  %s leads\n", o.Node)
@@ -328,12 +324,34 @@ func printForecast(w io.Writer, e *decisions.Explanation) {
 			cli.Linef(w, "  %s leads, but not for long: %s\n", o.Node, strings.Join(not, "; "))
 		case len(not) == 0 && e.NotReady != "":
 			cli.Linef(w, "  %s itself could take over\n", o.Node)
+		case len(not) == 0 && several:
+			cli.Linef(w, "  %s could take over\n", o.Node)
 		case len(not) == 0:
 			cli.Linef(w, "  %s would take over\n", o.Node)
 		default:
 			cli.Linef(w, "  %s would not take over: %s\n", o.Node, strings.Join(not, "; "))
 		}
 	}
+}
+
+// lacks returns the conditions of a leadership that do not hold for a node, as sentences.
+func lacks(o decisions.Forecast) (not []string) {
+	for i, c := range o.Checks {
+		if !c.Holds && (o.Leads || i != 2) { // a forecast is about the time after the leader's death, so a living leader is not an obstacle
+			not = append(not, contrary(c))
+		}
+	}
+	return not
+}
+
+// ableToLead returns how many nodes that do not lead could take over.
+func ableToLead(all []decisions.Forecast) (n int) {
+	for _, o := range all {
+		if !o.Leads && len(lacks(o)) == 0 {
+			n++
+		}
+	}
+	return n
 }
 
 // contraries are the conditions of a leadership as sentences for the case that they do not hold.

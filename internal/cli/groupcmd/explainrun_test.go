@@ -140,6 +140,11 @@ If the primary failed now:
 		t.Errorf("%s\nwant %s", b.String(), want)
 	}
 	b.Reset()
+	printForecast(&b, &decisions.Explanation{Now: []decisions.Forecast{now[2], {Node: "n5", Checks: now[2].Checks}}}) // one of them will
+	if want := "\nIf the primary failed now:\n  n2 could take over\n  n5 could take over\n"; b.String() != want {
+		t.Errorf("%s\nwant %s", b.String(), want)
+	}
+	b.Reset()
 	printForecast(&b, &decisions.Explanation{Now: now[2:], NotReady: "1 of 3 votes would be left"})
 	want = `
 If the primary failed now:

@@ -153,6 +153,10 @@ func (d dashboard) state(b *strings.Builder) {
 	if !said && leads("") != "" {
 		line, _ = fitting(func(layout string) string { return line + ", primary" + leads(layout) }, line)
 	}
+	if utf8.RuneCountInString(line) > columns {
+		cli.Linef(b, "%s\n", commits)
+		line = fmt.Sprintf("%s   epoch %d, timeline %d", quorum, s.Epoch, s.Timeline)
+	}
 	cli.Linef(b, "%s\n", line)
 	if text := check.Survives(s.Availability.Failures); text != "" && s.Availability.Level != availability.Down {
 		writeWrapped(b, "The group ", text)
@@ -427,6 +431,12 @@ func (d dashboard) note(r api.Replica) string {
 	}
 	if r.Mode != ag.ConfigurationOnly && r.FailoverMode == ag.Manual {
 		notes = append(notes, "manual")
+	}
+	if !r.Voter && d.Voters > 1 && r.Connected == "CONNECTED" {
+		notes = append(notes, "no vote")
+	}
+	if r.Allow == ag.AllowNo && r.Role == ag.RoleSecondary {
+		notes = append(notes, "no readers")
 	}
 	if r.Progress != "" {
 		notes = append(notes, r.Progress)

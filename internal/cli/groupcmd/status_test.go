@@ -28,10 +28,10 @@ func threeNodes() api.Status {
 		Group: "shop", Node: "n2", Epoch: 7, Phase: ag.PhaseLead, Primary: "n1", WriteOpen: true, Quorum: true, Voters: 4,
 		WaitsFor: "1 of n2, n3", FailoverReady: "ready", Timeline: 3,
 		Replicas: []api.Replica{
-			{Name: "n1", Role: ag.RolePrimary, Mode: ag.SynchronousCommit, FailoverMode: ag.Automatic, Sync: ag.Synchronized, Connected: "CONNECTED", LagBytes: &behind},
-			{Name: "n2", Role: ag.RoleSecondary, Mode: ag.SynchronousCommit, FailoverMode: ag.Automatic, Sync: ag.Synchronized, Connected: "CONNECTED", Because: "streams"},
-			{Name: "n3", Role: ag.RoleSecondary, Mode: ag.AsynchronousCommit, FailoverMode: ag.Manual, Sync: ag.Synchronizing, Connected: "CONNECTED", LagBytes: &behind, Progress: "rewinding", Suspended: true},
-			{Name: "w", Mode: ag.ConfigurationOnly, Connected: "DISCONNECTED"},
+			{Name: "n1", Voter: true, Role: ag.RolePrimary, Mode: ag.SynchronousCommit, FailoverMode: ag.Automatic, Sync: ag.Synchronized, Connected: "CONNECTED", LagBytes: &behind},
+			{Name: "n2", Voter: true, Role: ag.RoleSecondary, Mode: ag.SynchronousCommit, FailoverMode: ag.Automatic, Sync: ag.Synchronized, Connected: "CONNECTED", Because: "streams"},
+			{Name: "n3", Voter: true, Role: ag.RoleSecondary, Mode: ag.AsynchronousCommit, FailoverMode: ag.Manual, Sync: ag.Synchronizing, Connected: "CONNECTED", LagBytes: &behind, Progress: "rewinding", Suspended: true},
+			{Name: "w", Voter: true, Mode: ag.ConfigurationOnly, Connected: "DISCONNECTED"},
 		},
 	}
 }
@@ -278,7 +278,7 @@ func TestStatusOfAStoppedPrimary(t *testing.T) {
 	a.SetStatus(s)
 	answerViews(a)
 	r := clitest.Run(t, Status(), a.Layout.Dir)
-	if !strings.Contains(r.Out, "No writes, so no commits   quorum of 3 votes does NOT answer") || strings.Contains(r.Out, "no secondary") {
+	if !strings.Contains(r.Out, "No writes, so no commits\nquorum of 3 votes does NOT answer: this is what the node saw last   epoch 7, timeline 3\n") || strings.Contains(r.Out, "no secondary") {
 		t.Error(r.Out)
 	}
 }
@@ -404,6 +404,7 @@ func TestStatusShort(t *testing.T) {
 			}
 		}
 		s.Replicas[2].Progress, s.Replicas[2].Suspended, s.Replicas[3].Connected = "", false, "CONNECTED"
+		s.Replicas[1].Allow, s.Replicas[3].Voter = ag.AllowNo, false
 		s.Availability = availability.Report{Level: availability.Healthy, Primary: "n1", Writable: true, Automatic: availability.Ready}
 		return s
 	}
@@ -441,9 +442,9 @@ Commits wait for 1 of n2, n3   quorum of 3 votes   epoch 7, timeline 3
 The group survives the death of any one of n1, n2, n3, w
 ` + connect + `  NAME  ROLE       STATE    HOST           SYNC   LAG      FAILOVER TO IT  NOTE
   n1    primary    running  10.0.0.1:5432  -      -        -
-* n2    secondary  running  10.0.0.2:5432  sync   ?        no loss, 1 s
+* n2    secondary  running  10.0.0.2:5432  sync   ?        no loss, 1 s    no readers
   n3    secondary  running  10.0.0.3:5432  async  3.0 MiB  may lose data   restart pending, manual
-  w     witness    running  10.0.0.4:5022  -      -        -
+  w     witness    running  10.0.0.4:5022  -      -        -               no vote
 
 no problems
 `, "healthy", 0},
@@ -464,7 +465,7 @@ Commits wait for 1 of n2, n3   quorum of 3 votes   epoch 7, timeline 3
 The group survives the death of any one of n1, n3; not of n2: commits would wait
 ` + connect + `  NAME  ROLE       STATE      HOST           SYNC   LAG      FAILOVER TO IT  NOTE
   n1    primary    running    10.0.0.1:5432  -      -        -
-* n2    secondary  running    10.0.0.2:5432  sync   ?        no loss, 1 s
+* n2    secondary  running    10.0.0.2:5432  sync   ?        no loss, 1 s    no readers
   n3    secondary  running    10.0.0.3:5432  async  3.0 MiB  may lose data   restart pending, manual
   w     witness    NO ANSWER  10.0.0.4:5022  -      -        -
 
@@ -476,9 +477,9 @@ Problems
 Commits wait for 1 of n2, n3   quorum of 3 votes   epoch 7, timeline 3
 ` + connect + `  NAME  ROLE       STATE    HOST           SYNC   LAG      FAILOVER TO IT  NOTE
   n1    primary    running  10.0.0.1:5432  -      -        -
-* n2    secondary  running  10.0.0.2:5432  sync   ?        no loss, 1 s
+* n2    secondary  running  10.0.0.2:5432  sync   ?        no loss, 1 s    no readers
   n3    secondary  running  10.0.0.3:5432  async  3.0 MiB  may lose data   restart pending, manual
-  w     witness    running  10.0.0.4:5022  -      -        -
+  w     witness    running  10.0.0.4:5022  -      -        -               no vote
 
 Problems
   Critical  no commit is acknowledged for 20 s: commits wait for 1 of n2, n3, and n2, n3 do not

@@ -91,6 +91,9 @@ func restartServers(c *cobra.Command, cl *api.Client, o serverOptions) error {
 		if c.Context().Err() != nil {
 			return fail.Unhealthyf("interrupted: %d of %d were restarted before, and what was asked of %s goes on; the same command begins anew, and --pending in the place of --all leaves out what no longer waits", len(done), len(done)+left, st.id)
 		}
+		if err != nil && len(done)+left == 1 {
+			return err
+		}
 		if err != nil {
 			return fmt.Errorf("%w; %d of %d were restarted before", err, len(done), len(done)+left)
 		}
@@ -153,6 +156,9 @@ func (r rolling) choose(s api.Status, waits map[ag.ReplicaID]waiting) (*step, in
 	}
 	if len(all) == 0 {
 		return nil, 0, nil
+	}
+	if !s.Quorum {
+		return nil, 0, fail.Unhealthyf("no majority of the quorum answers %s, so no server is restarted; start the members that do not answer, see coterie status", s.Node)
 	}
 	lowers := slices.ContainsFunc(all, func(m api.Replica) bool { return m.Name == s.Primary && waits[m.Name].lowers() })
 	rank := func(m api.Replica) int {

@@ -68,6 +68,7 @@ func TestNoServer(t *testing.T) {
 		{[]string{"w"}, 4, "w is a witness, which has no PostgreSQL; to restart its agent run there: coterie restart"},
 		{nil, 4, "w is a witness, which has no PostgreSQL; to restart its agent run there: coterie restart"},
 		{[]string{"n2"}, 4, "n2 has not joined the group, so its PostgreSQL is not restarted; on it run: coterie sql -c 'ALTER AVAILABILITY GROUP [orders] JOIN'"},
+		{[]string{"n1"}, 3, "no majority of the quorum answers w, so no server is restarted; start the members that do not answer, see coterie status"},
 		{[]string{"n9"}, 2, "the group has no member n9; the replicas with PostgreSQL are n1"},
 	} {
 		r := clitest.Run(t, Restart(), a.Layout.Dir, append([]string{"--postgres"}, tt.args...)...)
@@ -101,7 +102,7 @@ func TestRollingOrder(t *testing.T) {
 			of := func(id ag.ReplicaID, role ag.Role, server ag.ServerState) api.Replica {
 				return api.Replica{Name: id, Role: role, Server: server, Mode: ag.SynchronousCommit, Sync: ag.Synchronized}
 			}
-			g.a.SetStatus(api.Status{Node: "n2", Primary: "n1", Replicas: []api.Replica{
+			g.a.SetStatus(api.Status{Quorum: true, Node: "n2", Primary: "n1", Replicas: []api.Replica{
 				of("n1", ag.RolePrimary, ag.ServerWritable), of("n2", ag.RoleSecondary, ag.ServerRecovery), of("n3", ag.RoleSecondary, ag.ServerRecovery),
 			}})
 			g.a.On("Restart", g.restart)

@@ -1,6 +1,7 @@
 package majors
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -411,7 +413,7 @@ func (l *look) others(ctx context.Context) {
 		a, ok := answers[id]
 		switch {
 		case !ok:
-			l.obstacle("%s does not say whether it has PostgreSQL %d: %v", id, l.req.To, failed[id])
+			l.obstacle("%s does not say whether it has PostgreSQL %d: %v", id, l.req.To, rpc.Plainly(failed[id]))
 		case a.Why != "":
 			l.obstacle("%s: %s", id, a.Why)
 		default:
@@ -458,7 +460,7 @@ func (l *look) steps() {
 	}
 	add("the group passes to the new cluster, in one transaction: copies of PostgreSQL %d do not count any more", l.u.From.Major)
 	if required := l.s.Status().Required; required > 0 {
-		add("PostgreSQL %s starts on %s; it takes writes when %d of the others have a copy of the new cluster", l.u.To.Version, l.s.Self, required)
+		add("PostgreSQL %s starts on %s; it takes writes when %d of the others have a copy of the new cluster", cmp.Or(l.u.To.Version, strconv.Itoa(l.req.To)), l.s.Self, required)
 	} else {
 		add("PostgreSQL %s starts on %s and takes writes, without another copy of them at first", l.u.To.Version, l.s.Self)
 	}

@@ -53,7 +53,7 @@ func TestChange(t *testing.T) {
 		written bool
 	}{
 		"at once":                {text: "SET (COMMIT_RULE = ALL)", written: true},
-		"not waited for":         {text: "SUSPEND REPLICA ON N'b' WITH NOWAIT", written: true},
+		"not waited for":         {text: "SUSPEND REPLICA ON N'b' WITH NOWAIT", notices: "NOTICE: data movement of b is suspended until RESUME", written: true},
 		"so already":             {text: "SET (COMMIT_RULE = ALL)", before: func(b *bed) { b.store.x.Group.CommitRule = ag.RuleAll }},
 		"against other writers":  {text: "SET (COMMIT_RULE = ALL)", before: func(b *bed) { b.store.overtaken = 2 }, written: true},
 		"until it is read":       {text: "SET (COMMIT_RULE = ALL)", before: func(b *bed) { b.agent.stale.Store(true) }, then: func(b *bed) { b.agent.stale.Store(false) }, took: time.Second, written: true},
@@ -64,7 +64,7 @@ func TestChange(t *testing.T) {
 			text: "SUSPEND REPLICA ON N'b'", then: func(b *bed) {
 				b.store.alter(func(x *etcd.Snapshot) { x.Record.State.V = nil })
 			},
-			took: time.Second, written: true,
+			took: time.Second, written: true, notices: "NOTICE: data movement of b is suspended until RESUME",
 		},
 		"never dropped": {text: "SUSPEND REPLICA ON N'b'", took: effectLimit, notices: "b still counts for commits", written: true},
 	} {

@@ -73,11 +73,18 @@ func newBed(t *testing.T) *bed {
 	if err := layout.Make(); err != nil {
 		t.Fatal(err)
 	}
+	own := config.Config{
+		Node: "a", Kind: "replica", Group: string(groupID), Endpoint: config.Address{Listen: "127.0.0.1:5022", Advertise: "127.0.0.1:5022"},
+		PostgreSQL: &config.PostgreSQL{BinDir: "/usr/bin", Data: layout.Data()},
+	}
+	if err := own.Save(layout.Dir); err != nil {
+		t.Fatal(err)
+	}
 	log := slog.New(slog.DiscardHandler)
 	members := membership.New("a", layout, log)
 	members.Set(g)
 	b.Service = New(Config{
-		Self: "a", Node: config.Config{Node: "a", Group: string(groupID)}, Layout: layout, Logger: log, Members: members,
+		Self: "a", Node: own, Layout: layout, Logger: log, Members: members,
 		Store: b.store, Update: b.store.update, Agent: b.agent, PKI: b.pki, Server: b.server, Clients: b.clients, Seeds: b.seeds, Calls: b.calls,
 		Status: b.status, Views: fakeViews{},
 		Path:         func(_ context.Context, to ag.ReplicaID) (api.Link, error) { return api.Link{Peer: to}, nil },

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -13,6 +15,7 @@ import (
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent/marks"
+	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/etcd"
 	"github.com/coteriedb/coterie/internal/lib/fail"
 )
@@ -493,6 +496,40 @@ func TestLink(t *testing.T) {
 	b.status.removed = true
 	if _, err := b.Link(t.Context(), api.LinkRequest{From: "b", To: "c"}); fail.KindOf(err) != fail.Unhealthy || !strings.Contains(err.Error(), "a was removed from the group") {
 		t.Errorf("on a node that was removed: %v", err)
+	}
+}
+
+// TestRestartWithABadConfiguration holds that an agent goes on where its successor could not start: a mistyped line of
+// coterie.yaml would else stop the node, and a primary would lose the leadership.
+func TestRestartWithABadConfiguration(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct{ old, new, says string }{
+		"an unknown key":  {"node: a", "nod: a", `unknown field "nod"`},
+		"no YAML":         {"node: a", "node: [a", "coterie.yaml"},
+		"another name":    {"node: a", "node: b", `coterie.yaml is now of replica "b" of group`},
+		"another group":   {"group: " + string(groupID), "group: 5", "of group 5, and this node is"},
+		"a wrong port":    {"127.0.0.1:5022", "127.0.0.1:70000", "70000"},
+		"nothing changed": {"", "", ""},
+	} {
+		b := newBed(t)
+		path := filepath.Join(b.Layout.Dir, config.File)
+		text, err := os.ReadFile(path)
+		if err != nil || !strings.Contains(string(text), tt.old) {
+			t.Fatalf("%v: %s", err, text)
+		}
+		if err := os.WriteFile(path, []byte(strings.ReplaceAll(string(text), tt.old, tt.new)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		err = b.Restart(t.Context(), api.RestartRequest{})
+		if tt.says == "" {
+			if err != nil || len(b.agent.restarts) != 1 {
+				t.Errorf("%s: %v", name, err)
+			}
+			continue
+		}
+		if fail.KindOf(err) != fail.Refused || !strings.Contains(err.Error(), tt.says) || !strings.Contains(err.Error(), "coterie config check --node "+b.Layout.Dir) || len(b.agent.restarts) != 0 {
+			t.Errorf("%s: restarted %d times, %v", name, len(b.agent.restarts), err)
+		}
 	}
 }
 

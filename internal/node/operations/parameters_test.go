@@ -234,10 +234,10 @@ func TestRestartOfAServer(t *testing.T) {
 func TestSilentMembersPlainly(t *testing.T) {
 	t.Parallel()
 	late := fmt.Errorf("call restart-server on b: dial b:5022: %w", context.DeadlineExceeded)
-	if got := plainly(late).Error(); got != "it does not answer" {
+	if got := rpc.Plainly(late).Error(); got != "it does not answer" {
 		t.Error(got)
 	}
-	if other := errors.New("the disk is full"); !errors.Is(plainly(other), other) {
+	if other := errors.New("the disk is full"); !errors.Is(rpc.Plainly(other), other) {
 		t.Error("another error is not told as it is")
 	}
 	b := newBed(t)

@@ -9,6 +9,7 @@ import (
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent"
+	"github.com/coteriedb/coterie/internal/config"
 	"github.com/coteriedb/coterie/internal/lib/fail"
 	"github.com/coteriedb/coterie/internal/lib/retry"
 	"github.com/coteriedb/coterie/internal/node/rpc"
@@ -23,8 +24,27 @@ func (s *Service) Restart(ctx context.Context, req api.RestartRequest) error {
 	if req.Server {
 		return s.restartServerOf(ctx, req.Replica)
 	}
+	if err := s.startsAgain(); err != nil {
+		return err
+	}
 	if err := s.Agent.Restart(ctx, agent.RestartOptions{Drain: req.Drain, Cut: req.Cut}); err != nil {
 		return fail.Unhealthyf("not restarted, everything goes on as before: %w", err)
+	}
+	return nil
+}
+
+// startsAgain returns an error if the next agent could not start with coterie.yaml as it is now. The node would stop,
+// and on the primary the leadership move.
+func (s *Service) startsAgain() error {
+	const nothing = "nothing was restarted, and everything goes on as before: "
+	run := "coterie config check --node " + s.Layout.Dir
+	cfg, err := config.Load(s.Layout.Dir)
+	if err != nil {
+		return fail.Refusedf(nothing+"the next agent could not start: %w\nmend it, and look with: %s", err, run)
+	}
+	if cfg.Node != s.Node.Node || cfg.Group != s.Node.Group || cfg.Kind != s.Node.Kind {
+		return fail.Refusedf(nothing+"coterie.yaml is now of %s %q of group %s, and this node is %s %q of group %s, whose certificates it has; mend it, and look with: %s",
+			cfg.Kind, cfg.Node, cfg.Group, s.Node.Kind, s.Node.Node, s.Node.Group, run)
 	}
 	return nil
 }
@@ -44,7 +64,7 @@ func (s *Service) restartServerOf(ctx context.Context, id ag.ReplicaID) error {
 	ctx, cancel := context.WithTimeout(ctx, backAgain+callTime)
 	defer cancel()
 	_, err := rpc.Call(ctx, s.Calls, r, rpc.RestartServer, rpc.Nothing{})
-	if isSilence(err) {
+	if rpc.IsSilence(err) {
 		return fail.Unhealthyf("%s does not answer, so it is not known whether its server was restarted; see coterie status", id)
 	}
 	return err
@@ -66,7 +86,7 @@ func (s *Service) restartPrimaryOf(ctx context.Context, req api.RestartRequest) 
 	ctx, cancel := context.WithTimeout(ctx, req.Drain+inPlace+checkpointTime)
 	defer cancel()
 	_, err := rpc.Call(ctx, s.Calls, r, rpc.RestartPrimary, req)
-	if isSilence(err) {
+	if rpc.IsSilence(err) {
 		return fail.Unhealthyf("%s does not answer, so it is not known whether its server was restarted; see coterie status", req.Replica)
 	}
 	return err

@@ -2,12 +2,10 @@ package operations
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/admin/api"
@@ -136,7 +134,7 @@ func (e Executor) checkParameters(ctx context.Context, old, next ag.Group) (noti
 				return nil, fmt.Errorf("in place of %s, which did not say (%w): %w", id, failed[id], err)
 			}
 		}
-		notice("%s did not say whether its server takes the settings: %v", id, plainly(err))
+		notice("%s did not say whether its server takes the settings: %v", id, rpc.Plainly(err))
 	}
 	notices = append(notices, e.weigh(ctx, replicas, asked)...)
 	var waits []string
@@ -172,19 +170,6 @@ func (e Executor) weigh(ctx context.Context, replicas []ag.Replica, asked map[ag
 		return nil
 	}
 	return []console.Notice{{Severity: "NOTICE", Message: fmt.Sprintf("on %s: %s", least, answers[least].Warning)}}
-}
-
-// plainly returns the error of a call to another member in words for an administrator.
-func plainly(err error) error {
-	if isSilence(err) {
-		return errors.New("it does not answer")
-	}
-	return err
-}
-
-// isSilence reports whether the error of a call to another member means that it does not answer.
-func isSilence(err error) bool {
-	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, syscall.ECONNREFUSED)
 }
 
 // limits are the settings of which a standby must not have less than its primary.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"syscall"
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/endpoint"
@@ -45,7 +46,7 @@ type Caller interface {
 
 // Call runs a method at another node. ctx must have a deadline. The errors are those of endpoint.Control.Call: after an
 // error of Dial nothing was sent; after any other it is unknown whether the method ran. An answer with a kind of
-// failure is the same fail.Error here.
+// failure is the same fail.Error here, and the text of another error is that of the other node.
 func Call[Req, Resp any](ctx context.Context, c Caller, to ag.Replica, m Method[Req, Resp], req Req) (resp Resp, err error) {
 	var in, out any = req, &resp
 	if _, none := in.(Nothing); none {
@@ -60,8 +61,31 @@ func Call[Req, Resp any](ctx context.Context, c Caller, to ag.Replica, m Method[
 		if known := fail.FromRemote(remote.Code, remote.Message); known != nil {
 			return resp, known
 		}
+		if remote.Code == endpoint.CodeError {
+			return resp, answered{remote}
+		}
 	}
 	return resp, err
+}
+
+// answered is the error of a method that ran at another node: its text alone, as that node says it to people.
+type answered struct{ remote *endpoint.RemoteError }
+
+func (a answered) Error() string { return a.remote.Message }
+
+func (a answered) Unwrap() error { return a.remote }
+
+// Plainly returns the error of a call in words for an administrator.
+func Plainly(err error) error {
+	if IsSilence(err) {
+		return errors.New("it does not answer")
+	}
+	return err
+}
+
+// IsSilence reports whether the error of a call means that the other node does not answer.
+func IsSilence(err error) bool {
+	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, syscall.ECONNREFUSED)
 }
 
 // Registrar offers a method to the other nodes under its name; *endpoint.Control is one.

@@ -67,19 +67,19 @@ func TestTypedCall(t *testing.T) {
 	}
 }
 
-// TestKindsTravel holds that an answer with a kind of failure is that failure at the caller, and that any other error
-// stays as it is.
+// TestKindsTravel holds that an answer with a kind of failure is that failure at the caller, that an error without one
+// has the text of the other node, and that any other error stays as it is.
 func TestKindsTravel(t *testing.T) {
 	t.Parallel()
 	w, m := wire{}, Method[Nothing, Nothing]{"m", members}
-	for code, want := range map[string]fail.Kind{"API_REFUSED": fail.Refused, "API_USAGE": fail.Usage, "token_used": fail.Ordinary} {
+	for code, want := range map[string]fail.Kind{"API_REFUSED": fail.Refused, "API_USAGE": fail.Usage, "token_used": fail.Ordinary, "error": fail.Ordinary} {
 		answer := &endpoint.RemoteError{Code: code, Message: "text"}
 		Handle(w, m, func(context.Context, certs.Identity, Nothing) (Nothing, error) {
 			return Nothing{}, fmt.Errorf("call m: %w", answer)
 		})
 		_, err := Call(t.Context(), w, ag.Replica{}, m, Nothing{})
 		var remote *endpoint.RemoteError
-		if kind := fail.KindOf(err); kind != want || errors.As(err, &remote) != (want == fail.Ordinary) || want != fail.Ordinary && err.Error() != "text" {
+		if kind := fail.KindOf(err); kind != want || errors.As(err, &remote) != (want == fail.Ordinary) || (want != fail.Ordinary || code == "error") != (err.Error() == "text") {
 			t.Errorf("%s arrives as %s: %v", code, kind, err)
 		}
 	}

@@ -88,7 +88,7 @@ func (s *Service) Explain() any {
 	if !r.Ready() {
 		e.NotReady = strings.TrimPrefix(r.Automatic, "not ready: ")
 	}
-	if r.Primary == "" {
+	if v := s.Agent.View(); r.Primary == "" || !r.Writable && v != nil && !v.Quorum { // the record may still name this node as the leader
 		e.NoPrimary = r.Because
 	}
 	e.Failures = r.Failures

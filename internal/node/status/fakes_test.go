@@ -110,6 +110,7 @@ type fakeAgent struct {
 	view      *ag.View
 	snap      *agent.Snapshot
 	own       *agent.Status
+	shut      bool // no writes are taken
 	plan      *ag.Plan
 	decisions []decisions.Decision
 	failovers decisions.Failovers
@@ -123,7 +124,7 @@ func (a *fakeAgent) Known() (f availability.Facts) {
 	if a.snap == nil {
 		return availability.Facts{View: *a.view, Members: map[ag.ReplicaID]availability.Member{}}
 	}
-	f = availability.Facts{View: *a.view, Open: true, Members: map[ag.ReplicaID]availability.Member{}}
+	f = availability.Facts{View: *a.view, Open: !a.shut, Members: map[ag.ReplicaID]availability.Member{}}
 	for id, s := range a.snap.Statuses {
 		f.Members[id] = availability.Member{
 			Copy: s.Copy, Data: s.Data, Server: s.Server, Position: s.Position, Sync: ag.Sync{P: s.SyncP, N: s.SyncN}, Waits: s.Waits, WaitsWhy: s.Why,

@@ -58,6 +58,20 @@ func TestStatus(t *testing.T) {
 	}
 }
 
+// TestExplainWithoutAQuorum holds that the forecast is of a group without a primary where no majority answers: the
+// record may still name this node as the leader.
+func TestExplainWithoutAQuorum(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	if e, ok := b.Explain().(decisions.Explanation); !ok || e.NoPrimary != "" {
+		t.Errorf("with a quorum: %q", e.NoPrimary)
+	}
+	b.agent.view.Quorum, b.agent.shut = false, true // its lease has ended
+	if e, ok := b.Explain().(decisions.Explanation); !ok || !strings.Contains(e.NoPrimary, "no majority") {
+		t.Errorf("without: %q", e.NoPrimary)
+	}
+}
+
 // TestOwnWordsWithoutAQuorum holds that a node which cannot reach the store shows itself as it is, not as it last wrote
 // there.
 func TestOwnWordsWithoutAQuorum(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -116,6 +117,18 @@ func absent(err error) bool {
 // The databases of the agent's sessions: the other one where the first was dropped or takes no connections.
 const usual, other = "postgres", "template1"
 
+// noSocket is the error of a session with a server that does not run.
+type noSocket struct {
+	dir string
+	err error
+}
+
+func (n noSocket) Error() string {
+	return "PostgreSQL does not run, or has only begun to: there is no socket in " + n.dir
+}
+
+func (n noSocket) Unwrap() error { return n.err }
+
 // Connect opens a session in the database postgres, or in template1 if postgres was dropped or takes no connections.
 func (v Server) Connect(ctx context.Context, change func(*pgx.ConnConfig)) (*pgx.Conn, error) {
 	conn, err := v.connect(ctx, usual, change)
@@ -134,6 +147,9 @@ func (v Server) connect(ctx context.Context, database string, change func(*pgx.C
 		change(c)
 	}
 	conn, err := pgx.ConnectConfig(ctx, c)
+	if errors.Is(err, syscall.ENOENT) {
+		return nil, noSocket{v.SocketDir, err}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("connect to PostgreSQL in %s: %w", v.SocketDir, err)
 	}

@@ -1,6 +1,10 @@
 package session
 
-import "testing"
+import (
+	"errors"
+	"syscall"
+	"testing"
+)
 
 // TestConnConfigIgnoresTheEnvironment holds that no variable for clients of PostgreSQL in the environment of the agent
 // says how it reaches its own server, or keeps it from that.
@@ -19,5 +23,15 @@ func TestConnConfigIgnoresTheEnvironment(t *testing.T) {
 				t.Errorf("%+v", c.Config)
 			}
 		})
+	}
+}
+
+// TestNoServer holds that a session with a server that does not run says so, instead of naming system calls.
+func TestNoServer(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	_, err := Server{SocketDir: dir, Superuser: "postgres"}.Connect(t.Context(), nil)
+	if err == nil || err.Error() != "PostgreSQL does not run, or has only begun to: there is no socket in "+dir || !errors.Is(err, syscall.ENOENT) {
+		t.Error(err)
 	}
 }

@@ -21,7 +21,7 @@ const yesNo = (v) => (v === null || v === undefined ? dash() : v ? 'yes' : 'no')
 const replicaColumns = (app) => [
   { id: 'name', label: 'Name', cell: (r) => [r.name, r.name === app.me?.node && h('span', { class: 'quiet' }, ' this node')] },
   { id: 'role', label: 'Role', cell: (r) => role(witness(r) ? 'witness' : r.role) },
-  { id: 'state', label: 'State', cell: (r) => (witness(r) ? state(r.connected ? 'good' : 'bad', r.connected ? 'votes' : 'does not answer') : state(r.connected ? toneOfSync(r) : 'bad', r.connected ? words(r.synchronization_state) : 'does not answer')) },
+  { id: 'state', label: 'State', cell: (r) => (witness(r) ? state(r.connected ? 'good' : 'bad', r.connected ? (r.voter ? 'votes' : 'has no vote') : 'does not answer') : state(r.connected ? toneOfSync(r) : 'bad', r.connected ? words(r.synchronization_state) : 'does not answer')) },
   { id: 'mode', label: 'Mode', wide: true, cell: (r) => [words(r.availability_mode).replace(' commit', ''), h('span', { class: 'quiet' }, ` · ${words(r.failover_mode)}`)] },
   { id: 'behind', label: 'Not received', right: true, title: 'WAL that the replica has not flushed yet (send queue)', cell: ofSecondary((r) => bytes(r.behind_bytes)) },
   { id: 'redo', label: 'Not replayed', right: true, title: 'WAL that it has and has not replayed yet (redo queue)', cell: ofSecondary((r) => bytes(r.redo)) },

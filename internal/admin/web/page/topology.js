@@ -38,7 +38,7 @@ function node([x, y], r, st) {
   const witness = r.availability_mode === 'CONFIGURATION_ONLY';
   const gone = r.connected_state === 'DISCONNECTED';
   const tone = gone || r.role === 'RESOLVING' && !witness ? 'bad' : witness || r.synchronization_state === 'SYNCHRONIZED' ? 'good' : r.availability_mode === 'ASYNCHRONOUS_COMMIT' ? 'calm' : 'warn';
-  const line = gone ? 'does not answer' : witness ? 'votes, holds no data' : r.busy ? `${r.busy}: ${r.progress ?? ''}` : (r.synchronization_state ?? '').toLowerCase();
+  const line = gone ? 'does not answer' : witness ? (r.voter ? 'votes, holds no data' : 'no vote, no data') : r.busy ? `${r.busy}: ${r.progress ?? ''}` : (r.synchronization_state ?? '').toLowerCase();
   return s('g', { class: `node ${tone}${r.name === st.primary ? ' primary' : ''}${gone ? ' gone' : ''}`, 'data-key': r.name, transform: `translate(${x} ${y})` },
     s('rect', { width: W, height: H, rx: 8 }),
     s('text', { class: 'name', x: 14, y: 25 }, r.name),
