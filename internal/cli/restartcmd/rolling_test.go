@@ -135,7 +135,7 @@ func TestForetoldRestarts(t *testing.T) {
 	t.Parallel()
 	a := clitest.NewAgent(t)
 	a.OnSQL("pending_restart", []string{"node", "name", "source"}, []any{"n2", "wal_buffers", "configuration file"})
-	a.SetStatus(api.Status{Node: "n2", Primary: "n1", Replicas: []api.Replica{
+	a.SetStatus(api.Status{Quorum: true, Node: "n2", Primary: "n1", Replicas: []api.Replica{
 		{Name: "n1", Mode: ag.SynchronousCommit}, {Name: "n2", Mode: ag.SynchronousCommit}, {Name: "n3", Mode: ag.AsynchronousCommit}, {Name: "w", Mode: ag.ConfigurationOnly},
 	}})
 	r := clitest.Run(t, Restart(), a.Layout.Dir, "--postgres", "--all", "--dry-run")
