@@ -1,6 +1,7 @@
 package listener
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -192,4 +193,41 @@ func textThatMatters(random *rand.Rand) string {
 		b.WriteString(gaps[random.IntN(len(gaps))] + w)
 	}
 	return b.String()
+}
+
+// TestKernelPassesNoOddRequest: what is at the edge of what the program looks at, or no whole text, is left to the loop
+// if it may matter.
+func TestKernelPassesNoOddRequest(t *testing.T) {
+	k := newKernelPath(t)
+	for size := 1010; size <= 1030; size++ { // of the request
+		for end, passes := range map[string]bool{"'": true, "';": true, "' ; ": true, "';x": false, "',setseed(1)": false, "',pg_backup_start('x')": false, "'/*(": false, `',u&"`: false} {
+			sql := "select '"
+			sql += strings.Repeat("x", size-len(query(sql+end))) + end
+			if got := k.passes(query(sql)); got != (passes && size <= 1024) {
+				t.Errorf("a request of %d bytes that ends with %q passes: %v", size, end, got)
+			}
+			extended := parses(sql)
+			extended = append(extended[:len(extended)-5], parses("select 2")...)
+			if got := k.passes(extended); got != (passes && len(extended) <= 1024) {
+				t.Errorf("one of %d bytes in two texts, of which the first ends with %q, passes: %v", len(extended), end, got)
+			}
+		}
+	}
+	message, sync := pgwire.AppendMessage, pgwire.AppendMessage(nil, 'S', nil)
+	function := message(nil, 'F', make([]byte, 10))
+	for name, request := range map[string][]byte{
+		"no body": message(nil, 'Q', nil), "no end": message(nil, 'Q', []byte("select 1")), "no end, and more": append(message(nil, 'P', []byte("\x00set my.x = 1")), sync...),
+		"a function": function, "two queries": append(query("select 1"), query("select 2")...), "a query in a batch": append(parses("select 1")[:20], query("select 2")...),
+		"a named statement": append(message(nil, 'P', []byte("p\x00select 1\x00\x00\x00")), sync...), "a named portal": append(message(nil, 'B', []byte("p\x00\x00\x00\x00\x00\x00\x00\x00")), sync...),
+		"a Bind that is too short": append(message(nil, 'B', []byte{0}), sync...), "copied": append(message(nil, 'd', []byte("x")), sync...), "no Sync": parses("select 1")[:30],
+		"behind the end of a Parse": append(message(nil, 'P', []byte("\x00;set my.x = 1")), append(message(nil, 'P', []byte("\x00select 1\x00\x00\x00")), sync...)...),
+		"nine messages":             append(bytes.Repeat(message(nil, 'D', []byte{'P', 0}), 8), sync...),
+	} {
+		if k.passes(request) {
+			t.Errorf("%s: it passes", name)
+		}
+	}
+	if behind := message(nil, 'Q', []byte("select 1\x00set my.x = 1\x00")); !k.passes(behind) { // PostgreSQL refuses it
+		t.Error("bytes behind a text are looked at")
+	}
 }
