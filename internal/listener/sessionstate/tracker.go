@@ -9,10 +9,11 @@ import (
 
 // Bounds of a Tracker.
 const (
-	maxNames = 64  // names of settings that are remembered
-	maxName  = 128 // bytes of one
-	overlap  = 160 // bytes of a piece that are looked at again with the next one
-	maxSet   = 512 // bytes behind a SET in which the name of its setting must end
+	maxNames = 64      // names of settings that are remembered
+	maxName  = 128     // bytes of one
+	overlap  = 160     // bytes of a piece that are looked at again with the next one
+	maxSet   = 512     // bytes behind a SET in which the name of its setting must end
+	maxLine  = 4 << 10 // bytes in which a name and the comments behind it are looked for where a piece ends
 )
 
 // Tracker follows one session. Its zero value is a session that has sent nothing.
@@ -109,7 +110,17 @@ func (t *Tracker) Text(piece []byte, begun, whole bool) {
 		return
 	}
 	tail, all := ending(text)
+	if callsBehind(text) && !callsBehind(tail) {
+		t.refuse("a call was written with a long comment before its parenthesis")
+	}
 	t.tail, t.start = tail, t.start && all
+}
+
+// callsBehind reports whether a parenthesis in the next line would call a function that matters.
+func callsBehind(text []byte) bool {
+	var t Tracker
+	t.behind(append(bytes.Clone(text[max(0, len(text)-maxLine):]), '\n'), nil)
+	return t.why != ""
 }
 
 // ending returns the end of a text, with a gap of any length as one byte, so that what stands before it stays in sight.

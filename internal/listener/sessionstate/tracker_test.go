@@ -106,8 +106,8 @@ func TestTrackerFollowsPieces(t *testing.T) {
 
 // Space of any length may stand between what belongs together, also where pieces end.
 func TestTrackerFollowsGapsBetweenPieces(t *testing.T) {
-	for _, text := range []string{"~set my.tenant = 1", "select 1;~set my.tenant = 1", "select set_config~('my.tenant', '', false)", "select set_config--~\n~('my.tenant', '', false)"} {
-		text = strings.ReplaceAll(text, "~", strings.Repeat(" \t", overlap))
+	for _, text := range []string{"~set my.tenant = 1", "select 1;~set my.tenant = 1", "select set_config~('my.tenant', '', false)", "select set_config--~\n~('my.tenant', '', false)", "select set_config--#\n('my.tenant', '', false)", "select set_config -- #\n--#\n~('my.tenant', '', false)"} {
+		text = strings.ReplaceAll(strings.ReplaceAll(text, "~", strings.Repeat(" \t", overlap)), "#", strings.Repeat("x", 2*overlap))
 		for _, piece := range []int{1, 7, overlap - 1, overlap, overlap + 1, 2*overlap + 20} {
 			var tr Tracker
 			for at := 0; at < len(text); at += piece {
