@@ -49,7 +49,7 @@ func TestKernelPathInAStorm(t *testing.T) {
 	var all sync.WaitGroup
 	var list []*storming
 	for n := range clients {
-		c := &storming{g: g, n: n, r: rand.New(rand.NewPCG(seed, uint64(n))), ended: map[string]int{}} //nolint:gosec // of a test
+		c := &storming{g: g, n: n, r: rand.New(rand.NewPCG(seed, uint64(n))), ended: map[string]int{}}
 		list = append(list, c)
 		all.Go(func() {
 			for over.Err() == nil && !t.Failed() {
@@ -78,7 +78,7 @@ func TestKernelPathInAStorm(t *testing.T) {
 // storm troubles the sessions until over ends. The failovers to b move them, those back to a take their server away.
 func (g *group) storm(over context.Context, seed uint64, all *sync.WaitGroup) {
 	every := func(pause time.Duration, f func(x *session, r *rand.Rand)) {
-		r := rand.New(rand.NewPCG(seed, uint64(pause))) //nolint:gosec // of a test
+		r := rand.New(rand.NewPCG(seed, uint64(pause)))
 		all.Go(func() {
 			for over.Err() == nil {
 				if list := g.srv.localSessions(); len(list) > 0 {

@@ -37,10 +37,10 @@ func newKernelPath(t *testing.T) *kernelPath {
 	k.path, err = offload.New(offload.Config{Woken: func(uint32) {}})
 	must(t, err)
 	t.Cleanup(k.path.Close)
-	door, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // on this machine
+	door, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	defer func() { _ = door.Close() }()
-	k.client, err = net.Dial("tcp", door.Addr().String()) //nolint:noctx // on this machine
+	k.client, err = net.Dial("tcp", door.Addr().String())
 	must(t, err)
 	middle, err := door.Accept()
 	must(t, err)
@@ -92,7 +92,7 @@ func (k *kernelPath) passes(request []byte) bool {
 	}
 	for n := 0; n < len(got); {
 		m, err := unix.Read(k.middle, got[n:])
-		if err == unix.EAGAIN { //nolint:errorlint // an errno as it is returned
+		if err == unix.EAGAIN {
 			time.Sleep(5 * time.Microsecond)
 			continue
 		}
@@ -136,7 +136,7 @@ func TestKernelPassesNoTextThatMatters(t *testing.T) {
 		rounds = 20_000
 	}
 	seed := uint64(time.Now().UnixNano())
-	random := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // of a test
+	random := rand.New(rand.NewPCG(seed, 1))
 	passed := 0
 	for range rounds {
 		sql := textThatMatters(random)

@@ -44,11 +44,10 @@ func behind(s string) int32 { return int32(8 * (4 - len(s))) }
 // every state that the program can be in there, which takes more instructions than the verifier allows.
 func functions() (program, text *btf.Func) {
 	number := &btf.Int{Name: "unsigned int", Size: 4}
-	return &btf.Func{Name: "coterie_relay", Linkage: btf.GlobalFunc, Type: &btf.FuncProto{
-			Return: number, Params: []btf.FuncParam{{Name: "piece", Type: &btf.Pointer{Target: &btf.Struct{Name: "__sk_buff"}}}},
-		}}, &btf.Func{Name: "text", Linkage: btf.GlobalFunc, Type: &btf.FuncProto{
-			Return: number, Params: []btf.FuncParam{{Name: "slot", Type: number}, {Name: "begin", Type: number}, {Name: "length", Type: number}},
-		}}
+	piece := btf.FuncParam{Name: "piece", Type: &btf.Pointer{Target: &btf.Struct{Name: "__sk_buff"}}}
+	whole := &btf.FuncProto{Return: number, Params: []btf.FuncParam{piece}}
+	part := &btf.FuncProto{Return: number, Params: []btf.FuncParam{{Name: "slot", Type: number}, {Name: "begin", Type: number}, {Name: "length", Type: number}}}
+	return &btf.Func{Name: "coterie_relay", Linkage: btf.GlobalFunc, Type: whole}, &btf.Func{Name: "text", Linkage: btf.GlobalFunc, Type: part}
 }
 
 // textFunction adds a function of the program. R1 is the index of the slot with the copy of the request, R2 where a
