@@ -40,11 +40,11 @@ func TestSocketIsForTheNodesUser(t *testing.T) {
 		t.Errorf("the socket: %v, %v", info, err)
 	}
 	for d := dir; d != os.TempDir() && d != "/"; d = filepath.Dir(d) {
-		if err := os.Chmod(d, 0o755); err != nil { //nolint:gosec // so that the check of the user is all that there is
+		if err := os.Chmod(d, 0o755); err != nil { // the check of the user is all that there is then
 			t.Fatal(err)
 		}
 	}
-	if err := os.Chmod(socket, 0o777); err != nil { //nolint:gosec // the same
+	if err := os.Chmod(socket, 0o777); err != nil {
 		t.Fatal(err)
 	}
 	for _, tt := range []struct {
@@ -70,7 +70,7 @@ func asks(socket string, user int) (string, error) {
 			made <- connected{nil, errno}
 			return
 		}
-		c, err := net.Dial("unix", socket) //nolint:noctx // on this machine
+		c, err := net.Dial("unix", socket)
 		made <- connected{c, err}
 	}()
 	m := <-made
