@@ -74,7 +74,9 @@ func (r rolling) foretell(s api.Status) error {
 		if len(p.Settings) > 0 {
 			waits = "; for " + strings.Join(p.Settings, ", ")
 		}
-		fmt.Fprintf(r.c.OutOrStdout(), "%d of %d: %s, %s%s\n", i+1, len(plan), p.Replica, p.says(), waits)
+		if _, err := fmt.Fprintf(cli.Out(r.c), "%d of %d: %s, %s%s\n", i+1, len(plan), p.Replica, p.says(), waits); err != nil {
+			return err
+		}
 	}
 	cli.Say(r.c, "nothing was changed")
 	return nil

@@ -117,17 +117,17 @@ func absent(err error) bool {
 // The databases of the agent's sessions: the other one where the first was dropped or takes no connections.
 const usual, other = "postgres", "template1"
 
-// noSocket is the error of a session with a server that does not run.
-type noSocket struct {
+// noSocketError is the error of a session with a server that does not run.
+type noSocketError struct {
 	dir string
 	err error
 }
 
-func (n noSocket) Error() string {
+func (n noSocketError) Error() string {
 	return "PostgreSQL does not run, or has only begun to: there is no socket in " + n.dir
 }
 
-func (n noSocket) Unwrap() error { return n.err }
+func (n noSocketError) Unwrap() error { return n.err }
 
 // Connect opens a session in the database postgres, or in template1 if postgres was dropped or takes no connections.
 func (v Server) Connect(ctx context.Context, change func(*pgx.ConnConfig)) (*pgx.Conn, error) {
@@ -148,7 +148,7 @@ func (v Server) connect(ctx context.Context, database string, change func(*pgx.C
 	}
 	conn, err := pgx.ConnectConfig(ctx, c)
 	if errors.Is(err, syscall.ENOENT) {
-		return nil, noSocket{v.SocketDir, err}
+		return nil, noSocketError{v.SocketDir, err}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("connect to PostgreSQL in %s: %w", v.SocketDir, err)
