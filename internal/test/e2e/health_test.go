@@ -63,7 +63,7 @@ func postmasterHangs(t *testing.T, g *group) {
 	if err != nil || member(st, victim).StoodDown == "" {
 		t.Errorf("the status does not say that %s stood down: %+v, %v", victim, member(st, victim), err)
 	}
-	if a := must(t, "resume", victim, "--trust", "--node", g.node(victim)); !strings.Contains(a.out+a.err, "follows again") {
+	if a := must(t, "resume", victim, "--trust", "--node", g.node(victim)); !strings.Contains(a.out+a.err, "it may be chosen again at once") {
 		t.Errorf("%s%s", a.out, a.err)
 	}
 	g.judgeAndGoOn(t)
