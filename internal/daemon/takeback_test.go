@@ -48,15 +48,16 @@ func placeOf(t *testing.T) (base string, state func(path string) string) {
 	}
 }
 
-// commandEnv names, to the process that plays a command, the directory that it is given, and what it does with it.
+// commandEnv says, to the process that plays a command, what it does with the directory that --node names.
 const commandEnv = "COTERIE_DAEMON_COMMAND"
 
 // TestCommandChild is what root becomes: a command of the server's user, which makes a node or is refused.
 func TestCommandChild(t *testing.T) {
-	dir, does, ok := strings.Cut(os.Getenv(commandEnv), " ")
-	if !ok {
+	does := os.Getenv(commandEnv)
+	if does == "" {
 		t.Skip("it is a part of TestARefusedCommandLeavesNothing")
 	}
+	dir := flag.Lookup("node").Value.String()
 	if err := BecomeServerUser(dir); err != nil { // the first time, this does not return
 		t.Fatal(err)
 	}
@@ -94,8 +95,8 @@ func TestARefusedCommandLeavesNothing(t *testing.T) {
 				}
 				dir := filepath.Join(base, path)
 				was := state(dir)
-				cmd := exec.Command(os.Args[0], "-test.run", "^TestCommandChild$", "-test.v")
-				cmd.Env = append(os.Environ(), commandEnv+"="+dir+" "+does)
+				cmd := exec.Command(os.Args[0], "-test.run", "^TestCommandChild$", "-test.v", "--node", dir)
+				cmd.Env = append(os.Environ(), commandEnv+"="+does)
 				out, err := cmd.CombinedOutput()
 				parent := filepath.Join(base, "new")
 				for end := time.Now().Add(10 * time.Second); does == "dies" && (state(dir) != was || state(parent) != "none") && time.Now().Before(end); {
