@@ -158,13 +158,17 @@ func Due(h Host, now time.Time, t known.Times, draining bool) (at time.Time, ask
 	defer w.Unlock()
 	k := &w.Known
 	unknown := (k.Unknown(f.Move.Since, t.Tick) || w.RelayedUnseen()) && w.Tracker.Why() == "" && !f.Over && !w.Leaving.Load()
-	switch {
-	case !unknown || !w.Local:
+	if !w.Local {
 		return k.Next, unknown
-	case f.Relayed || draining:
+	}
+	idle := k.IdleUntil(now, f.Carried, t.Idle)
+	if !unknown || f.Relayed || draining {
 		return k.Next, false
 	}
-	return k.IdleUntil(now, f.Carried, t.Idle), true
+	if idle.Before(k.Next) {
+		return k.Next, true
+	}
+	return idle, true
 }
 
 // Keep asks for the state of the session, once it is idle for a moment, and notes it as known.

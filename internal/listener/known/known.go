@@ -74,16 +74,17 @@ func (k *State) Unknown(since time.Time, tick time.Duration) bool {
 	return !k.Unchanged.Holds() || k.Told == nil && k.Refusal == ""
 }
 
-// IdleUntil returns when a session of the local server that has carried so many bytes is to be asked, at the earliest
-// at Next.
+// IdleUntil returns when a session of the local server that has carried so many bytes will have been idle for so long.
+// What it has sent before counts for nothing once it has.
 func (k *State) IdleUntil(now time.Time, carried uint64, idle time.Duration) time.Time {
 	if carried != k.bytes || k.since.IsZero() {
 		k.bytes, k.since = carried, now
 	}
-	if at := k.since.Add(idle); !at.Before(k.Next) {
-		return at
+	at := k.since.Add(idle)
+	if !at.After(now) {
+		k.texts, k.requests = 0, 0
 	}
-	return k.Next
+	return at
 }
 
 // Asked notes that the server is asked now.

@@ -76,7 +76,24 @@ func TestIdleness(t *testing.T) {
 	if at := k.IdleUntil(now.Add(time.Second), 11, Idle); !at.Equal(now.Add(time.Second + Idle)) {
 		t.Errorf("it has carried something after a second, and is asked after %v", at.Sub(now))
 	}
-	if k.Next = now.Add(time.Hour); k.IdleUntil(now, 11, Idle) != k.Next {
-		t.Error("it is asked before its time")
+}
+
+// TestIdlenessForgetsRequests holds that a session may send as many requests as before once it was idle.
+func TestIdlenessForgetsRequests(t *testing.T) {
+	var k State
+	k.Unchanged.Brief = true
+	k.Asked()
+	k.Learn(&continuity.State{})
+	now := time.Now()
+	for turn := range 3 {
+		for range maxFollowed {
+			k.Message('Q', []byte("select 1\x00"), true, true)
+		}
+		if !k.Followed() {
+			t.Fatalf("it is not followed in turn %d", turn)
+		}
+		k.IdleUntil(now, uint64(turn), Idle)
+		now = now.Add(Idle)
+		k.IdleUntil(now, uint64(turn), Idle)
 	}
 }
