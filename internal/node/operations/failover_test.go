@@ -37,6 +37,14 @@ func restored(x *etcd.Snapshot) {
 	x.Statuses = map[ag.ReplicaID]json.RawMessage{"a": json.RawMessage(`{"copy": "A2", "server": "RECOVERY"}`)}
 }
 
+// both makes b and c synchronized, with what each says of itself.
+func both(b, c string) func(*etcd.Snapshot) {
+	return func(x *etcd.Snapshot) {
+		x.Record.State.V = []ag.Member{{ID: "b"}, {ID: "c"}}
+		x.Statuses = map[ag.ReplicaID]json.RawMessage{"b": json.RawMessage(b), "c": json.RawMessage(c)}
+	}
+}
+
 // TestFailoverRefusals holds what is known before a failover begins, with the kind that a command is told and the
 // SQLSTATE and number that a statement is told. Each names what to run instead in either language.
 func TestFailoverRefusals(t *testing.T) {
@@ -54,6 +62,8 @@ func TestFailoverRefusals(t *testing.T) {
 	}{
 		{"to a synchronized one", "b", false, nil, none, "", 0, "b"},
 		{"to the first synchronized one", "", false, nil, none, "", 0, "b"},
+		{"to any, of which the first still starts", "", false, both(`{"server": "STARTING"}`, `{"server": "RECOVERY"}`), none, "", 0, "c"},
+		{"to any, of which no server is known to run", "", false, both("", `{"server": "RECOVERY", "quarantine": "checksums"}`), none, "", 0, "b"},
 		{"to any, of which none is synchronized", "", false, func(x *etcd.Snapshot) { x.Record.State.V = nil }, unhealthy, "57P03", 0, ""},
 		{"to any, by force, of which none is synchronized", "", true, func(x *etcd.Snapshot) { x.Record.State.V = nil }, unhealthy, "57P03", 0, ""},
 		{"to the primary", "a", false, nil, refused, "55000", 41122, ""},

@@ -1,6 +1,7 @@
 package operations
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -84,13 +85,19 @@ func (s *Service) another() string {
 }
 
 // chosen returns the synchronized secondary that leads after a planned failover without a named target; "" if none may.
-func chosen(x etcd.Snapshot) ag.ReplicaID {
+// One whose server runs comes before one that is counted still or already, such as the primary of before.
+func chosen(x etcd.Snapshot) (id ag.ReplicaID) {
 	for _, m := range x.Record.State.V {
-		if r, _ := x.Group.Replica(m.ID); r.Options.Maintenance == nil {
+		if r, _ := x.Group.Replica(m.ID); r.Options.Maintenance != nil {
+			continue
+		}
+		var st agent.Status
+		if json.Unmarshal(x.Statuses[m.ID], &st) == nil && st.Server == ag.ServerRecovery && st.Quarantine == "" {
 			return m.ID
 		}
+		id = cmp.Or(id, m.ID)
 	}
-	return ""
+	return id
 }
 
 // counted returns the names of the secondaries that the record counts.
