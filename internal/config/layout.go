@@ -103,7 +103,7 @@ func pruneRuns(parent string, since time.Time) {
 				continue
 			}
 		default:
-			if _, err := os.Lstat(string(owner)); !errors.Is(err, os.ErrNotExist) { //nolint:gosec // asks only whether it is there
+			if _, err := os.Lstat(string(owner)); !errors.Is(err, os.ErrNotExist) {
 				continue
 			}
 		}

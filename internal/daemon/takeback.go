@@ -30,15 +30,15 @@ type owned struct {
 // lookBefore looks at the place of a directory.
 func lookBefore(dir string) (before, error) {
 	b := before{Dir: dir}
-	st, err := os.Stat(dir)                                    //nolint:gosec // the administrator says where the node is
-	if _, there := os.Lstat(dir); err != nil && there == nil { //nolint:gosec // a link to nothing; the administrator says where the node is
+	st, err := os.Stat(dir)
+	if _, there := os.Lstat(dir); err != nil && there == nil { // a link to nothing
 		return b, err
 	}
 	if err == nil {
 		b.Own = ownership(st)
 		return b, nil
 	}
-	for d := dir; errors.Is(err, os.ErrNotExist); _, err = os.Lstat(d) { //nolint:gosec // the administrator says where the node is
+	for d := dir; errors.Is(err, os.ErrNotExist); _, err = os.Lstat(d) {
 		b.Made = append(b.Made, d)
 		d = filepath.Dir(d)
 	}

@@ -162,7 +162,7 @@ func prepareFor(dir string, uid, gid int) (was before, err error) {
 	fresh := true
 	if entries, err := os.ReadDir(abs); err == nil && len(entries) > 0 {
 		fresh = false
-		if _, err := os.Stat(filepath.Join(abs, config.File)); err != nil { //nolint:gosec // the administrator says where the node is
+		if _, err := os.Stat(filepath.Join(abs, config.File)); err != nil {
 			return was, fail.Refusedf("%s is not a node directory and not empty: it is not given to user %s; choose another --node directory", abs, ServerUserName)
 		}
 		if err := ownNode(abs, uid); err != nil {
@@ -201,7 +201,7 @@ func prepareFor(dir string, uid, gid int) (was before, err error) {
 // reachable refuses a directory that the user cannot enter. flag is the one that names another.
 func reachable(dir string, uid, gid int, flag string) error {
 	for parent := filepath.Dir(dir); ; parent = filepath.Dir(parent) {
-		st, err := os.Stat(parent) //nolint:gosec // the administrator says where the node is
+		st, err := os.Stat(parent)
 		if err == nil && !mayEnter(st, uid, gid) {
 			return fail.Refusedf("user %s cannot enter %s, which %s is in: run chmod o+x %s, or choose another %s directory", ServerUserName, parent, dir, parent, flag)
 		}
@@ -213,7 +213,7 @@ func reachable(dir string, uid, gid int, flag string) error {
 
 // ownNode refuses the node directory of another user than that one and root: its node could not run any more.
 func ownNode(dir string, uid int) error {
-	st, err := os.Stat(dir) //nolint:gosec // the administrator says where the node is
+	st, err := os.Stat(dir)
 	if err != nil {
 		return err
 	}
@@ -234,7 +234,7 @@ func openReal(dir string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	return os.OpenFile(real, os.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NOFOLLOW, 0) //nolint:gosec // the administrator says where the node is
+	return os.OpenFile(real, os.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NOFOLLOW, 0)
 }
 
 // give changes the owner of a directory, and of nothing that has taken its place since it was looked at: what is there

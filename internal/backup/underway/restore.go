@@ -52,7 +52,7 @@ func BeginRestore(at string, r backup.Restore) (_ *Mark, err error) {
 	}()
 	var paths []string // the node's first: its word of a directory without a mark is forgotten, a mark that no node knows stays
 	if at != "" {
-		if err := os.Mkdir(filepath.Join(at, restoresDir), 0o700); err != nil && !errors.Is(err, fs.ErrExist) { //nolint:gosec // the directory of the node that an administrator names
+		if err := os.Mkdir(filepath.Join(at, restoresDir), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 			return nil, err
 		}
 		paths = append(paths, nodeFile(at, r.ID))

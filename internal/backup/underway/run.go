@@ -43,7 +43,7 @@ type Run struct {
 
 // Begin notes in a node's directory of backups that one is made. It is refused while another process makes one there.
 func Begin(dir string, r backup.Run) (*Run, error) {
-	f, err := os.OpenFile(filepath.Join(dir, runLock), os.O_CREATE|os.O_RDWR, 0o600) //nolint:gosec // the directory of the node that an administrator names
+	f, err := os.OpenFile(filepath.Join(dir, runLock), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("note the backup: %w", err)
 	}
@@ -74,7 +74,7 @@ func hold(f *os.File) error {
 
 // held reports whether a process holds the lock of the file.
 func held(path string) bool {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0) //nolint:gosec // as in Begin
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return false
 	}
@@ -134,7 +134,7 @@ func Read(dir string) (r backup.Run) {
 
 // readJSON reads a small regular file.
 func readJSON(path string, into any) error {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0) //nolint:gosec // as in Begin
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return err
 	}

@@ -103,7 +103,7 @@ func Shift(pid int, offset time.Duration) error {
 // open finds the vDSO of a process.
 func open(pid, flag int) (*vdso, error) {
 	dir := filepath.Join("/proc", strconv.Itoa(pid))
-	b, err := os.ReadFile(filepath.Join(dir, "auxv")) //nolint:gosec // a directory of /proc, by number
+	b, err := os.ReadFile(filepath.Join(dir, "auxv"))
 	if err != nil {
 		return nil, err
 	}
@@ -117,7 +117,7 @@ func open(pid, flag int) (*vdso, error) {
 	if v.start == 0 {
 		return nil, os.ErrNotExist // a process that is ending, or a thread of the kernel
 	}
-	if v.mem, err = os.OpenFile(filepath.Join(dir, "mem"), flag, 0); err != nil { //nolint:gosec // the same
+	if v.mem, err = os.OpenFile(filepath.Join(dir, "mem"), flag, 0); err != nil {
 		return nil, err
 	}
 	if v.end, err = v.size(); err != nil {
@@ -204,7 +204,7 @@ func clear(pid int, jumps map[uint64][]byte) error {
 		return err
 	}
 	for _, file := range files {
-		b, err := os.ReadFile(file) //nolint:gosec // a file of /proc that was listed there
+		b, err := os.ReadFile(file)
 		if err != nil {
 			return err
 		}
