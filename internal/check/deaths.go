@@ -17,6 +17,9 @@ var without = map[availability.Outcome]string{
 	availability.Stops:   "no primary would take writes",
 }
 
+// fewer is why such a finding matters.
+const fewer = "the group survives fewer failures than it was made for"
+
 // Survives returns in one sentence, without its subject, whose death the group survives now and whose it does not; "":
 // nothing is known, or no member answers. A member that is dead already is left out.
 func Survives(failures []availability.Failure) string {
@@ -74,8 +77,8 @@ func Then(f availability.Failure) string {
 }
 
 // findDeaths returns what the death of each member would lead to now. None of it is a fault by itself: what is wrong is
-// among the problems.
-func findDeaths(ctx context.Context, cl *api.Client) ([]Finding, error) {
+// among the problems. Beside such, a death that is not survived is a warning.
+func findDeaths(ctx context.Context, cl *api.Client, beside Level) ([]Finding, error) {
 	rows, err := rowsOf(ctx, cl, "SELECT member, outcome, primary_replica, because FROM coterie.failures")
 	if err != nil {
 		return nil, err
@@ -92,11 +95,20 @@ func findDeaths(ctx context.Context, cl *api.Client) ([]Finding, error) {
 		failures = append(failures, f)
 	}
 	var out []Finding
+	all := OK
 	for _, f := range failures {
-		out = append(out, Finding{Level: OK, What: fmt.Sprintf("if %s died now: %s: %s", f.Member, f.Outcome, Then(f))})
+		x := Finding{Level: OK, What: fmt.Sprintf("if %s died now: %s: %s", f.Member, f.Outcome, Then(f))}
+		if f.Outcome != availability.Survived && beside != OK {
+			x.Level, x.Why, x.Run, all = Warning, fewer, "coterie status; coterie explain", Warning
+		}
+		out = append(out, x)
 	}
 	if what := Survives(failures); what != "" {
-		out = slices.Insert(out, 0, Finding{Level: OK, What: "the group " + what})
+		x := Finding{Level: all, What: "the group " + what}
+		if all != OK {
+			x.Why, x.Run = fewer, "coterie status; coterie explain"
+		}
+		out = slices.Insert(out, 0, x)
 	}
 	return out, nil
 }

@@ -2,6 +2,7 @@ package check
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/coteriedb/coterie/internal/ag"
@@ -48,6 +49,13 @@ func TestFindGroupTellsEachDeath(t *testing.T) {
 	} {
 		if !slices.ContainsFunc(found, func(f Finding) bool { return f.What == want }) {
 			t.Errorf("no %q in %+v", want, found)
+		}
+	}
+	a.OnSQL("FROM coterie.problems", []string{"severity", "finding", "run"}, []any{"Warning", "n3 does not answer", nil})
+	found, err = FindGroup(t.Context(), a.Layout.Dir)
+	for what, want := range map[string]Level{"if n1 died": OK, "if n2 died": Warning, "the group survives": Warning} {
+		if !slices.ContainsFunc(found, func(f Finding) bool { return strings.HasPrefix(f.What, what) && f.Level == want }) {
+			t.Errorf("%s is no %s beside a problem: %+v, %v", what, want, found, err)
 		}
 	}
 	a.OnSQL("FROM coterie.problems", []string{"severity", "finding", "run"}, []any{"Critical", removed, nil})

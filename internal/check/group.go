@@ -128,7 +128,7 @@ func FindGroup(ctx context.Context, dir string) ([]Finding, error) {
 	}
 	var out []Finding
 	for _, p := range problems {
-		f := Finding{Level: Warning, What: fmt.Sprint(p[1]), Why: "the group survives fewer failures than it was made for", Run: "coterie status; coterie explain"}
+		f := Finding{Level: Warning, What: fmt.Sprint(p[1]), Why: fewer, Run: "coterie status; coterie explain"}
 		if p[0] == "Critical" {
 			f.Level, f.Why = Problem, "clients have no service, or the next failure takes it away"
 		}
@@ -167,7 +167,7 @@ WHERE availability_mode = 'SYNCHRONOUS_COMMIT' AND join_state = 'JOINED' AND rol
 	if slices.ContainsFunc(out, func(f Finding) bool { return strings.HasPrefix(f.What, removed) }) {
 		return out, nil
 	}
-	deaths, err := findDeaths(ctx, cl)
+	deaths, err := findDeaths(ctx, cl, Worst(out))
 	return append(out, deaths...), err
 }
 

@@ -1,6 +1,7 @@
 package status
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"strconv"
@@ -81,8 +82,12 @@ func (s *Service) published(id ag.ReplicaID, st agent.Status) catalog.Node {
 	}
 }
 
-// Version returns PostgreSQL's, of this node or, on a witness, of a replica's major.
-func (s *Service) Version() string {
+// Version returns that of PostgreSQL that this node's console gives as its own: version, or the oldest of those that
+// every driver knows.
+func (s *Service) Version() string { return cmp.Or(s.version(), "15") }
+
+// version returns PostgreSQL's, of this node or, on a witness, of a replica's major; "": it is not known.
+func (s *Service) version() string {
 	if s.Server != nil {
 		return s.Server.Version()
 	}
@@ -93,5 +98,5 @@ func (s *Service) Version() string {
 			}
 		}
 	}
-	return "15"
+	return ""
 }

@@ -20,7 +20,7 @@ func (s *Service) Status() api.Status {
 	if v.Group.Name != "" {
 		out.Group = v.Group.Name // CREATE AVAILABILITY GROUP may have named it anew
 	}
-	out.Draft, out.Version = v.Group.Draft, s.Version()
+	out.Draft, out.Version = v.Group.Draft, s.version()
 	e, st := v.Record.Epoch, v.Record.State
 	out.Epoch, out.Phase, out.Quorum, out.Voters, out.Profile = e.Epoch, e.Phase, v.Quorum, v.Group.Voting(), v.Group.Profile
 	out.External = v.Group.External
