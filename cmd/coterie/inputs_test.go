@@ -28,6 +28,8 @@ func TestInputs(t *testing.T) {
 		"replcia show":              {2, "did you mean coterie replica"},
 		"jion x":                    {2, "did you mean coterie join"},
 		"switchover":                {2, "coterie failover --to NAME is a planned failover"},
+		"swichover":                 {2, "coterie failover --to NAME is a planned failover"},
+		"replica reinnit":           {2, "coterie replica seed NAME --full"},
 		"switchover --to n2":        {2, "coterie failover --to NAME is a planned failover"},
 		"list":                      {2, "coterie member list its members"},
 		"topology":                  {2, "coterie status shows the members"},

@@ -235,8 +235,24 @@ func instead(c *cobra.Command, typed string) string {
 	for _, name := range c.SuggestionsFor(typed) {
 		paths = append(paths, c.CommandPath()+" "+name)
 	}
-	if len(paths) == 0 {
+	if len(paths) > 0 {
+		return "did you mean " + strings.Join(paths, ", or ")
+	}
+	return mistyped(below, strings.ToLower(typed))
+}
+
+// mistyped returns what to run instead of a word that is nearly one of elsewhere; "" if it is near none. Cobra measures
+// for it, as it does for real commands.
+func mistyped(below, typed string) string {
+	known := &cobra.Command{SuggestionsMinimumDistance: 1}
+	for path := range elsewhere {
+		if word, is := strings.CutPrefix(path, below); is && !strings.Contains(word, " ") && len(word) >= 5 { // short words are near too many
+			known.AddCommand(&cobra.Command{Use: word, Run: func(*cobra.Command, []string) {}})
+		}
+	}
+	near := known.SuggestionsFor(typed)
+	if len(near) != 1 || typed == "" {
 		return ""
 	}
-	return "did you mean " + strings.Join(paths, ", or ")
+	return elsewhere[below+near[0]]
 }
