@@ -406,7 +406,7 @@ func (h *handover) commit(ctx context.Context, final ag.Position, clean bool) er
 		e.V, e.K = h.v.HandoverSyncSet(h.op.To)
 	}
 	e.Reason = ag.PlannedFrom(a.cfg.Self)
-	ctx, cancel := context.WithTimeout(ctx, commitBudget)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitBudget) // the new epoch cancels this action, maybe before the answer
 	defer cancel()
 	guard := ag.Revisions{Epoch: h.v.Record.Revs.Epoch, State: h.v.Record.Revs.State, Lead: -1}
 	if err := a.cfg.Store.Commit(ctx, ag.Commit{Guard: guard, Epoch: &e}); err != nil {
@@ -414,7 +414,7 @@ func (h *handover) commit(ctx context.Context, final ag.Position, clean bool) er
 	}
 	fault.Point("handover.named") // the record names the target; the keeper here is armed
 	a.lease.Void()
-	ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), commitBudget) // the new epoch cancels this action
+	ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), commitBudget)
 	defer cancel()
 	if err := a.cfg.Keeper.Disarm(ctx, h.v.Record.Epoch.Epoch); err != nil {
 		a.log.Warn("keeper not disarmed", "err", err)

@@ -310,6 +310,22 @@ func TestPlannedFailoverOfUnknownOutcome(t *testing.T) {
 	})
 }
 
+// TestPlannedFailoverIsKnownToHaveHappened: the old primary may see the new epoch before the store has answered that it
+// was written. It waits for that answer, and reports what is true.
+func TestPlannedFailoverIsKnownToHaveHappened(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		l.write("a")
+		l.Node("a").Before("stop", func() { l.Node("a").Store.Inject("commit", agenttest.Fault{Answers: time.Second}) })
+		l.plan("c")
+		if o := l.Record.Snapshot().Statuses["a"].HandOver; o == nil || o.Error != "" {
+			t.Errorf("it is said of the failover: %+v", o)
+		}
+		l.leader(10*time.Second, "a", "b")
+		l.formed("c", time.Minute)
+		l.write("c")
+	})
+}
+
 // A server that did not stop in order may have WAL that no other member has. It is taken over only with every
 // acknowledged commit, and the next epoch does not start with its copy.
 func TestPlannedFailoverWithAHardStop(t *testing.T) {

@@ -244,6 +244,7 @@ type Fault struct {
 	Late      time.Duration // the call takes effect after this
 	Before    func()        // is done before it takes effect
 	LoseReply bool          // it takes effect and its answer is lost
+	Answers   time.Duration // its answer comes so long after it took effect
 	Err       error         // it has no effect and ends in this error
 }
 
@@ -337,7 +338,7 @@ func (s *Store) call(ctx context.Context, name string, do func() error) error {
 		f.Before()
 	}
 	err := do()
-	if f.LoseReply {
+	if f.LoseReply || f.Answers > 0 && retry.Sleep(ctx, f.Answers) != nil {
 		<-ctx.Done()
 		return errors.Join(ErrUnreachable, agent.ErrUnknown, ctx.Err())
 	}
