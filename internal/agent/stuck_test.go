@@ -73,3 +73,15 @@ func TestStuckWaitsLonger(t *testing.T) {
 		t.Errorf("at another place after %v", got)
 	}
 }
+
+// TestPausedStandbyIsStartedSoon holds that a standby which asks for no WAL because its replay is paused is started again
+// after a second: after a failover a new primary may wait for it.
+func TestPausedStandbyIsStartedSoon(t *testing.T) {
+	var s stuck
+	o := Observation{InRecovery: true, Streamed: true, Paused: true, Flushed: ag.Position{Timeline: 2, LSN: 300}, Replay: 200}
+	for at, want := range []string{0: "", 1: "has its replay paused since its stream broke"} {
+		if got := s.look(o, UpstreamStatus{Source: "n1"}, time.Hour+time.Duration(at)*pausedAfter); (got == "") != (want == "") || !strings.Contains(got, want) {
+			t.Errorf("after %d s: %q", at, got)
+		}
+	}
+}

@@ -4,14 +4,12 @@ import (
 	"context"
 	"io"
 	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
-	"runtime"
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/coteriedb/coterie/internal/lib/unixuser"
 )
 
 // TestSocketIsForTheNodesUser holds that another user of the machine gets no answer at the management socket, even
@@ -59,29 +57,15 @@ func TestSocketIsForTheNodesUser(t *testing.T) {
 
 // asks returns what the socket answers to a request of that user.
 func asks(socket string, user int) (string, error) {
-	type connected struct {
-		c   net.Conn
-		err error
-	}
-	made := make(chan connected)
-	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine, and the user with it
-		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, uintptr(user), uintptr(user), uintptr(user)); errno != 0 {
-			made <- connected{nil, errno}
-			return
-		}
-		c, err := net.Dial("unix", socket)
-		made <- connected{c, err}
-	}()
-	m := <-made
-	if m.err != nil {
-		return "", m.err
-	}
-	defer func() { _ = m.c.Close() }()
-	_ = m.c.SetDeadline(time.Now().Add(10 * time.Second))
-	if _, err := io.WriteString(m.c, "GET /nothing HTTP/1.0\r\n\r\n"); err != nil {
+	c, err := unixuser.Dial(socket, user)
+	if err != nil {
 		return "", err
 	}
-	answer, err := io.ReadAll(m.c)
+	defer func() { _ = c.Close() }()
+	_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+	if _, err := io.WriteString(c, "GET /nothing HTTP/1.0\r\n\r\n"); err != nil {
+		return "", err
+	}
+	answer, err := io.ReadAll(c)
 	return string(answer), err
 }

@@ -148,7 +148,7 @@ func (r rolling) next() (*step, int, error) {
 	return r.choose(s, waits)
 }
 
-// choose is next in a group of that status, in which that waits.
+// choose returns what next returns, for a group with that status and what waits on its servers.
 func (r rolling) choose(s api.Status, waits map[ag.ReplicaID]waiting) (*step, int, error) {
 	all, known := r.left(s, waits)
 	if r.o.name != "" && !known && !r.o.pending {

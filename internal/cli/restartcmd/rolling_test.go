@@ -1,6 +1,7 @@
 package restartcmd
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -147,5 +148,31 @@ func TestForetoldRestarts(t *testing.T) {
 	}
 	if r := clitest.Run(t, Restart(), a.Layout.Dir, "--all", "--dry-run"); r.Err == nil || !strings.Contains(r.Err.Error(), "coterie restart --postgres --all --dry-run") {
 		t.Errorf("%v", r.Err)
+	}
+}
+
+// TestInterruptedRestarts holds that an interrupted command asks for no further restart, and says what was done and how
+// to go on.
+func TestInterruptedRestarts(t *testing.T) {
+	t.Parallel()
+	ctx, interrupt := context.WithCancel(t.Context())
+	defer interrupt()
+	g := &servers{a: clitest.NewAgent(t)}
+	of := func(id ag.ReplicaID, role ag.Role, server ag.ServerState) api.Replica {
+		return api.Replica{Name: id, Role: role, Server: server, Mode: ag.SynchronousCommit, Sync: ag.Synchronized}
+	}
+	g.a.SetStatus(api.Status{Quorum: true, Node: "n2", Primary: "n1", Replicas: []api.Replica{
+		of("n1", ag.RolePrimary, ag.ServerWritable), of("n2", ag.RoleSecondary, ag.ServerRecovery), of("n3", ag.RoleSecondary, ag.ServerRecovery),
+	}})
+	g.show()
+	g.a.On("Restart", func(x any) (any, error) {
+		defer interrupt()
+		g.order = append(g.order, string(x.(api.RestartRequest).Replica))
+		return nil, nil
+	})
+	r := clitest.RunIn(ctx, Restart(), g.a.Layout.Dir, "--postgres", "--all")
+	const says = "interrupted: 0 of 3 were restarted before, and what was asked of n2 goes on; the same command begins anew"
+	if got := strings.Join(g.order, " "); r.Err == nil || !strings.HasPrefix(r.Err.Error(), says) || got != "n2" {
+		t.Errorf("%v; restarted %q", r.Err, got)
 	}
 }

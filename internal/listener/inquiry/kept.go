@@ -93,7 +93,7 @@ func (i *Inquirer[H]) ReadStates(ctx context.Context, list []H) {
 
 // ReadAhead has the states of those sessions read while they go on, as long as ctx allows. told is called now and then
 // with how many were asked, of how many. A drain that begins ends it. It begins when the inquiry that is under way is
-// over: one after the other would keep it from its turn, and anyone who may see sessions can ask for those.
+// over, and before any other: those who may see sessions can ask for one inquiry after another.
 func (i *Inquirer[H]) ReadAhead(ctx context.Context, list []H, told func(asked, of int)) {
 	i.first.Add(1)
 	defer i.first.Add(-1)

@@ -75,7 +75,7 @@ func (k *State) Unknown(since time.Time, tick time.Duration) bool {
 }
 
 // IdleUntil returns when a session of the local server that has carried so many bytes will have been idle for so long.
-// Requests before that count for nothing then.
+// Once it has been, the requests before that are not counted any more.
 func (k *State) IdleUntil(now time.Time, carried uint64, idle time.Duration) time.Time {
 	if carried != k.bytes || k.since.IsZero() {
 		k.bytes, k.since = carried, now
