@@ -74,8 +74,8 @@ func TestStuckWaitsLonger(t *testing.T) {
 	}
 }
 
-// TestPausedStandbyIsStartedSoon holds that a standby which asks for no WAL because its replay is paused is started again
-// after a second: after a failover a new primary may wait for it.
+// TestPausedStandbyIsStartedSoon holds that a standby which asks for no WAL because its replay is paused is started
+// again after a second: after a failover a new primary may wait for it.
 func TestPausedStandbyIsStartedSoon(t *testing.T) {
 	var s stuck
 	o := Observation{InRecovery: true, Streamed: true, Paused: true, Flushed: ag.Position{Timeline: 2, LSN: 300}, Replay: 200}

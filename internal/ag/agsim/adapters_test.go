@@ -77,6 +77,7 @@ var slips = []slip{
 	{"a seal leaves an older primary running (agent)", "agent/seal.go", []string{"armed != 0 && armed < req.Epoch", "armed > req.Epoch"}, "TestSealFencesAnOlderPrimary"},
 	{"a hand-over given up leads again without asking the record", "agent/handover.go", []string{"	if err := h.stillLeads(ctx); err != nil {\n		return 0, err\n	}\n", ""}, "TestPlannedFailoverThatCannotBeUndone"},
 	{"a hand-over of unknown outcome is given up", "agent/handover.go", []string{"if errors.Is(err, ErrUnknown) {", "if false {"}, "TestPlannedFailoverOfUnknownOutcome"},
+	{"a hand-over does not wait for the answer to its own write", "agent/handover.go", []string{"ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitBudget)", "ctx, cancel := context.WithTimeout(ctx, commitBudget)"}, "TestPlannedFailoverIsKnownToHaveHappened"},
 	{"a setting whose outcome is unknown is taken for unchanged", "agent/act.go", []string{"return func() { a.sync.Proven, a.tried = false, &s }, err", "return nil, err"}, "TestSettingOfUnknownOutcome"},
 	{"an answer passes a gate that nobody looks at when it has come", "listener/loopsession.go", []string{"		open, err := x.gate.Look()\n", "		open, err := true, error(nil)\n"}, "TestGateHoldsBytes"},
 	{"an answer passes a gate that was looked at before it came, on goroutines", "listener/gate/reader.go", []string{
