@@ -75,16 +75,33 @@ func (g *group) offloadedSession() (net.Conn, *session) {
 	g.ask(conn, "select 1")
 	var x *session
 	waitFor(g.t, "the kernel carries it", func() bool {
-		g.srv.mu.Lock()
-		defer g.srv.mu.Unlock()
-		for _, s := range g.srv.sessions {
-			if s.addr == local && s.work.Offloaded() {
-				x = s
-			}
-		}
-		return x != nil
+		x = g.sessionFrom(local)
+		return x != nil && x.work.Offloaded()
 	})
 	return conn, x
+}
+
+// sessionFrom returns the session of the client with that address, or nil.
+func (g *group) sessionFrom(address string) *session {
+	g.srv.mu.Lock()
+	defer g.srv.mu.Unlock()
+	for _, x := range g.srv.sessions {
+		if x.addr == address {
+			return x
+		}
+	}
+	return nil
+}
+
+// relayedByKernel reports whether the kernel has relayed requests of the client since it got the session last.
+func (g *group) relayedByKernel(c *pgx.Conn) bool {
+	x := g.sessionFrom(c.PgConn().Conn().LocalAddr().String())
+	if x == nil {
+		return false
+	}
+	x.work.Lock()
+	defer x.work.Unlock()
+	return x.work.RelayedUnseen()
 }
 
 // ask sends a Query and reads up to its end.
