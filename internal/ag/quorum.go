@@ -60,15 +60,41 @@ func (g Group) CommitTarget(secondaries int) (n, required int) {
 	return max(n, required), required
 }
 
-// syncSecondaries returns the members whose acknowledgement counts while primary leads.
+// syncSecondaries returns the members whose acknowledgement counts while primary leads. A suspended member does not
+// count, unless too few others are left for the REQUIRED that a person has set: then commits wait for it.
 func (g Group) syncSecondaries(primary ReplicaID) []ReplicaID {
-	var ids []ReplicaID
+	var ids, suspended []ReplicaID
 	for i := range g.Replicas {
-		if r := &g.Replicas[i]; r.ID != primary && r.AvailabilityMode == SynchronousCommit && !r.Suspended {
+		switch r := &g.Replicas[i]; {
+		case r.ID == primary || r.AvailabilityMode != SynchronousCommit:
+		case !r.Suspended:
 			ids = append(ids, r.ID)
+		case r.Join == "" && r.SuspendedBy != SuspendPartner && r.SuspendedBy != SuspendRemoval:
+			suspended = append(suspended, r.ID)
 		}
 	}
+	if g.Required != nil {
+		ids = append(ids, suspended[:min(len(suspended), max(0, *g.Required-len(ids)))]...)
+	}
 	return ids
+}
+
+// RequiredBeside returns how many secondaries a commit must wait for now while that replica leads.
+func (g Group) RequiredBeside(primary ReplicaID) int {
+	_, required := g.CommitTarget(len(g.syncSecondaries(primary)))
+	return required
+}
+
+// TakePart returns how many synchronous replicas beside one take part in commits, or will once they have joined.
+// Suspended ones do not.
+func (g Group) TakePart(beside ReplicaID) int {
+	n := 0
+	for i := range g.Replicas {
+		if r := &g.Replicas[i]; r.ID != beside && r.Part() && r.AvailabilityMode == SynchronousCommit && (!r.Suspended || r.Join == NotJoined) {
+			n++
+		}
+	}
+	return n
 }
 
 // SyncStep is the next step that brings PostgreSQL's setting and the record's (V, k) to what the group wants. At most

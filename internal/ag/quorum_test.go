@@ -58,6 +58,42 @@ func TestCommitTarget(t *testing.T) {
 	}
 }
 
+// TestSuspendedAndRequired holds that a suspended member is not waited for, unless too few others are left for the
+// REQUIRED that a person has set.
+func TestSuspendedAndRequired(t *testing.T) {
+	suspended := func(why SuspendReason, required int, which ...int) Group {
+		g := group(3, false, RuleQuorum)
+		for _, i := range which {
+			g.Replicas[i].Suspended, g.Replicas[i].SuspendedBy = true, why
+		}
+		if required >= 0 {
+			g.Required = &required
+		}
+		return g
+	}
+	for _, tt := range []struct {
+		name           string
+		group          Group
+		want           []ReplicaID
+		required, part int
+	}{
+		{"nobody is", suspended(SuspendUser, 2), []ReplicaID{"b", "c"}, 2, 2},
+		{"by default they are not waited for", suspended(SuspendUser, -1, 1, 2), nil, 0, 0},
+		{"nor while another one is enough", suspended(SuspendUser, 1, 1), []ReplicaID{"c"}, 1, 1},
+		{"where two are asked for", suspended(SuspendUser, 2, 1), []ReplicaID{"c", "b"}, 2, 1},
+		{"one of two", suspended("", 1, 1, 2), []ReplicaID{"b"}, 1, 0},
+		{"after a forced failover", suspended(SuspendPartner, 1, 1, 2), nil, 0, 0},
+		{"that are to be removed", suspended(SuspendRemoval, 1, 1, 2), nil, 0, 0},
+	} {
+		if got := tt.group.syncSecondaries("a"); !slices.Equal(got, tt.want) {
+			t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
+		}
+		if r, part := tt.group.RequiredBeside("a"), tt.group.TakePart("a"); r != tt.required || part != tt.part {
+			t.Errorf("%s: %d required, %d take part, want %d, %d", tt.name, r, part, tt.required, tt.part)
+		}
+	}
+}
+
 // TestHoldsAgainstEnumeration compares the arithmetic with an enumeration of all sets. Holds is true exactly when each
 // acknowledging set has k members of V, and then each sealing set meets each acknowledging set.
 func TestHoldsAgainstEnumeration(t *testing.T) {

@@ -44,7 +44,7 @@ var sysViews = []view{
 				cluster = code{2, "NONE"}
 			}
 			return one(f, string(g.ID), g.Name, nil, nil, int64(g.Options.Level()), g.Options.HealthWait().Milliseconds(), p.n, p.desc, int64(3), bit(basic),
-				bit(g.Options.Recorded["DTC_SUPPORT"] == "PER_DB"), bit(!g.Options.NoDBFailover), int64(0), cluster.n, cluster.desc, f.required(),
+				bit(g.Options.Recorded["DTC_SUPPORT"] == "PER_DB"), bit(!g.Options.NoDBFailover), int64(0), cluster.n, cluster.desc, int64(f.Group.RequiredBeside(f.Record.Epoch.Leader)),
 				int64(f.Record.State.Seq), int64(1), nil)
 		},
 	},
@@ -237,18 +237,6 @@ var sysViews = []view{
 			return out
 		},
 	},
-}
-
-func (f Facts) required() int64 {
-	leader := f.Record.Epoch.Leader
-	n := 0
-	for _, r := range f.members() {
-		if r.ID != leader && r.AvailabilityMode == ag.SynchronousCommit {
-			n++
-		}
-	}
-	_, required := f.Group.CommitTarget(n)
-	return int64(required)
 }
 
 func (f Facts) configured(r ag.Replica) []any {

@@ -353,9 +353,8 @@ func (c *change) removeReplica(server string) *Error {
 			o.RoutingList = nil
 		}
 	}
-	if n := max(syncReplicas(*c.group)-1, 0); c.group.Required != nil && *c.group.Required > n {
-		return c.pos.errorf(StateInvalid, "REQUIRED_SYNCHRONIZED_SECONDARIES_TO_COMMIT is %d and %d synchronous secondaries would be left", *c.group.Required, n).
-			WithHint("lower it first")
+	if bad := c.keepsRequired(); bad != nil {
+		return bad
 	}
 	c.notice("%s stays a node of the quorum and keeps its copy as it is; coterie member remove %s takes it out for good", m.ID, m.ID)
 	return nil

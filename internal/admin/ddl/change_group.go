@@ -209,6 +209,9 @@ func (c *change) suspend(server, database string, on bool) *Error {
 		}
 	}
 	c.noticeSuspended(stopped)
+	if len(stopped) > 0 {
+		return c.keepsRequired()
+	}
 	return nil
 }
 
@@ -218,10 +221,7 @@ func (c *change) noticeSuspended(stopped []ag.ReplicaID) {
 		return
 	}
 	c.notice("data movement of %s is suspended until RESUME: no readers there, and no part in commits", ag.Names(stopped))
-	left := func(r ag.Replica) bool {
-		return r.ID != c.context.Primary && r.AvailabilityMode == ag.SynchronousCommit && r.Join == "" && !r.Suspended
-	}
-	if !slices.ContainsFunc(c.group.Replicas, left) {
+	if c.takePart() == 0 {
 		c.notice("no synchronous secondary is left: commits wait for none until RESUME, and no replica takes over by itself")
 	}
 }

@@ -225,7 +225,7 @@ var refusals = []struct{ text, want string }{
 	},
 	{
 		"ALTER AVAILABILITY GROUP DemoAG SET (REQUIRED_SYNCHRONIZED_SECONDARIES_TO_COMMIT = 3)",
-		"line 1, column 38: the group has 2 synchronous secondaries; requiring 3 would stop every commit (make another replica SYNCHRONOUS_COMMIT first)",
+		"line 1, column 38: 2 of the secondaries take part in commits; requiring 3 would stop every commit (make another replica SYNCHRONOUS_COMMIT, or RESUME a suspended one, first)",
 	},
 	{"ALTER AVAILABILITY GROUP DemoAG REMOVE REPLICA ON 'srv153'", "Msg 35284: line 1, column 1: availability replica N'srv153' cannot be removed: it is the primary (fail over first)"},
 	{"ALTER AVAILABILITY GROUP DemoAG REMOVE REPLICA ON 'srv1'", "Msg 35283: line 1, column 1: availability replica N'srv1' is not in availability group N'DemoAG' (its replicas are srv153, srv154, srv155, wit)"},
@@ -391,7 +391,6 @@ func TestTraceFlags(t *testing.T) {
 	}
 }
 
-// TestLifeOfAReplica runs CREATE, JOIN, REMOVE, ADD and DROP on nodes without a group.
 // TestSuspendSaysWhatItStops holds that a suspension tells whose data movement it stops, and when commits wait for no
 // secondary because of it.
 func TestSuspendSaysWhatItStops(t *testing.T) {
@@ -409,6 +408,34 @@ func TestSuspendSaysWhatItStops(t *testing.T) {
 	}
 }
 
+// TestRequiredIsKept holds that no statement takes a secondary out of commits that a REQUIRED which was set asks for.
+func TestRequiredIsKept(t *testing.T) {
+	g, _ := run(t, demo(), onPrimary, "ALTER AVAILABILITY GROUP DemoAG SET (REQUIRED_SYNCHRONIZED_SECONDARIES_TO_COMMIT = 1)")
+	g, _ = run(t, g, onPrimary, "SUSPEND REPLICA ON N'SRV154'")
+	const most = "0 of the 1 secondaries that REQUIRED_SYNCHRONIZED_SECONDARIES_TO_COMMIT asks for would be left"
+	for statement, want := range map[string]string{
+		"ALTER AVAILABILITY GROUP DemoAG SUSPEND":                    most,
+		"SUSPEND REPLICA ON N'SRV155'":                               most,
+		"ALTER AVAILABILITY GROUP DemoAG REMOVE REPLICA ON 'srv155'": most,
+		"ALTER AVAILABILITY GROUP DemoAG MODIFY REPLICA ON 'srv155' WITH (AVAILABILITY_MODE = ASYNCHRONOUS_COMMIT)": most,
+		"ALTER AVAILABILITY GROUP DemoAG SET (REQUIRED_SYNCHRONIZED_SECONDARIES_TO_COMMIT = 2)":                     "1 of the secondaries take part in commits; requiring 2 would stop every commit",
+	} {
+		s, err := Parse(statement)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := s.Change(g, onPrimary); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", statement, err)
+		}
+	}
+	if g, _ := run(t, g, onPrimary, "ALTER AVAILABILITY GROUP DemoAG REMOVE REPLICA ON 'srv154'"); g.TakePart("srv153") != 1 {
+		t.Errorf("%d take part", g.TakePart("srv153"))
+	}
+	g, _ = run(t, g, onPrimary, "ALTER AVAILABILITY GROUP DemoAG SET (REQUIRED_SYNCHRONIZED_SECONDARIES_TO_COMMIT = DEFAULT)")
+	run(t, g, onPrimary, "ALTER AVAILABILITY GROUP DemoAG SUSPEND")
+}
+
+// TestLifeOfAReplica runs CREATE, JOIN, REMOVE, ADD and DROP on nodes without a group.
 func TestLifeOfAReplica(t *testing.T) {
 	g := nodesOf(demo())
 	g, _ = run(t, g, onPrimary, "CREATE AVAILABILITY GROUP Sales FOR DATABASE shop REPLICA ON 'srv153' WITH (PRIMARY_ROLE (READ_ONLY_ROUTING_LIST = ('srv154'))), 'srv154', 'wit' LISTENER 'l' (PORT = 1433)")

@@ -124,23 +124,32 @@ func setRequired(c *change, v Value) *Error {
 		c.group.Required = nil
 		return nil
 	}
-	n, most := int(v.number()), syncReplicas(*c.group)-1
-	if n > max(most, 0) {
-		return c.pos.errorf(StateInvalid, "the group has %d synchronous secondaries; requiring %d would stop every commit", max(most, 0), n).
-			WithHint("make another replica SYNCHRONOUS_COMMIT first")
+	n, most := int(v.number()), c.takePart()
+	if n > most {
+		return c.pos.errorf(StateInvalid, "%d of the secondaries take part in commits; requiring %d would stop every commit", most, n).
+			WithHint("make another replica SYNCHRONOUS_COMMIT, or RESUME a suspended one, first")
 	}
 	c.group.Required = &n
 	return nil
 }
 
-func syncReplicas(g ag.Group) int {
-	n := 0
-	for _, r := range g.Replicas {
-		if r.Part() && r.AvailabilityMode == ag.SynchronousCommit {
-			n++
-		}
+// takePart returns how many synchronous secondaries take part in commits. While no replica is known to be the primary
+// one of them will be.
+func (c *change) takePart() int {
+	if _, ok := c.group.Replica(c.context.Primary); ok {
+		return c.group.TakePart(c.context.Primary)
 	}
-	return n
+	return max(c.group.TakePart("")-1, 0)
+}
+
+// keepsRequired refuses a change that leaves fewer synchronous secondaries than the REQUIRED that was set.
+func (c *change) keepsRequired() *Error {
+	n := c.takePart()
+	if c.group.Required == nil || *c.group.Required <= n {
+		return nil
+	}
+	return c.pos.errorf(StateInvalid, "%d of the %d secondaries that REQUIRED_SYNCHRONIZED_SECONDARIES_TO_COMMIT asks for would be left", n, *c.group.Required).
+		WithHint("ALTER AVAILABILITY GROUP %s SET (REQUIRED_SYNCHRONIZED_SECONDARIES_TO_COMMIT = %d) first", Brackets(c.group.Name), n)
 }
 
 func setHealthTimeout(c *change, v Value) *Error {

@@ -197,9 +197,8 @@ func setMode(c *change, v Value) *Error {
 		r.FailoverMode = ag.Manual
 		c.notice("%s commits asynchronously from now on, so its failover mode is MANUAL", r.ID)
 	}
-	if n := syncReplicas(*c.group) - 1; c.group.Required != nil && *c.group.Required > max(n, 0) {
-		return c.pos.errorf(StateInvalid, "REQUIRED_SYNCHRONIZED_SECONDARIES_TO_COMMIT is %d and %d synchronous secondaries would be left", *c.group.Required, max(n, 0)).
-			WithHint("lower it first")
+	if mode == ag.AsynchronousCommit {
+		return c.keepsRequired()
 	}
 	return nil
 }

@@ -51,7 +51,7 @@ var chapters = []struct {
 	},
 	{
 		"SET", "ALTER AVAILABILITY GROUP name SET ( option [ , … ] )", "Changes options of the group. More than one may be given.",
-		[]example{{"srv153", "ALTER AVAILABILITY GROUP [DemoAG] SET (REQUIRED_SYNCHRONIZED_SECONDARIES_TO_COMMIT = 1)"}, {"srv153", "ALTER AVAILABILITY GROUP [DemoAG] SET (COMMIT_RULE = ALL, FAILURE_DETECTION = STRICT)"}},
+		[]example{{"srv153", "ALTER AVAILABILITY GROUP [DemoAG] SET (REQUIRED_SYNCHRONIZED_SECONDARIES_TO_COMMIT = 1)"}, {"srv153", "ALTER AVAILABILITY GROUP [DemoAG] SET (COMMIT_RULE = ALL, FAILURE_DETECTION = STRICT)"}, {"srv153", "ALTER AVAILABILITY GROUP [DemoAG] SET (REQUIRED_SYNCHRONIZED_SECONDARIES_TO_COMMIT = DEFAULT)"}},
 	},
 	{
 		"SET PARAMETER, RESET PARAMETER",
@@ -110,7 +110,7 @@ ALTER AVAILABILITY GROUP name RESET HBA`,
 	{
 		"SUSPEND and RESUME", `ALTER AVAILABILITY GROUP name { SUSPEND | RESUME } [ REPLICA ON 'replica' ]
 ALTER DATABASE name SET HADR { SUSPEND | RESUME | OFF | AVAILABILITY GROUP = name }`,
-		"Stops and continues data movement: to the replica that is named, else to the one on which it runs, else, on the primary, to all. A suspended copy takes no readers and does not count for commits. SET HADR OFF is refused: one replica cannot leave a database out.",
+		"Stops and continues data movement: to the replica that is named, else to the one on which it runs, else, on the primary, to all. A suspended copy takes no readers and does not count for commits. A REQUIRED_SYNCHRONIZED_SECONDARIES_TO_COMMIT that was set is kept: what would leave fewer is refused. SET HADR OFF is refused: one replica cannot leave a database out.",
 		[]example{{"srv154", "ALTER DATABASE [shop] SET HADR SUSPEND"}, {"srv154", "ALTER DATABASE [shop] SET HADR RESUME"}, {"srv153", "ALTER AVAILABILITY GROUP [DemoAG] SUSPEND REPLICA ON N'SRV155'"}, {"srv153", "RESUME REPLICA ON N'SRV155'"}, {"srv155", "ALTER DATABASE [shop] SET HADR AVAILABILITY GROUP = [DemoAG]"}},
 	},
 	{

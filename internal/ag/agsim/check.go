@@ -127,14 +127,23 @@ func (m *Model) checkFollowed(w *World, i int, e env, p ag.Plan) {
 // these has been silent for its session timeout.
 func (m *Model) checkServes(w *World, i int, e env, g ag.Group) {
 	n := &w.nodes[i]
-	var eligible, heard set
+	var eligible, suspended, heard set
 	for _, r := range g.Replicas {
 		j := index(r.ID)
-		if j != i && r.AvailabilityMode == ag.SynchronousCommit && !r.Suspended {
+		switch {
+		case j == i || r.AvailabilityMode != ag.SynchronousCommit:
+		case r.Suspended:
+			suspended |= one(j)
+		default:
 			eligible |= one(j)
 		}
 		if n.streams.has(j) && e.silent[j] < g.Timeout(r) {
 			heard |= one(j)
+		}
+	}
+	if g.Required != nil { // one that was set is kept: commits wait for suspended members where there are no others
+		for j := 0; j < m.n && eligible.size() < *g.Required; j++ {
+			eligible |= suspended & one(j)
 		}
 	}
 	want, required := g.CommitTarget(eligible.size())

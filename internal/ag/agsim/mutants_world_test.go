@@ -69,6 +69,12 @@ var operatorMutants = []mutant{
 			v.Group.Replicas[i].Suspended = false
 		}
 	})},
+	{name: "a suspension lowers the REQUIRED that was set", group: trio, bounds: Bounds{Epochs: 1, Changes: 2, States: 400_000}, because: "ConfigurationIsFollowed", decide: see(func(v *ag.View) {
+		v.Group.Replicas = slices.Clone(v.Group.Replicas)
+		for i := range v.Group.Replicas {
+			v.Group.Replicas[i].SuspendedBy = ag.SuspendRemoval // such a one is not waited for
+		}
+	})},
 	{name: "commits wait for an asynchronous member", group: trio, bounds: Bounds{Epochs: 1, Changes: 1, States: 400_000}, because: "ConfigurationIsFollowed", decide: see(func(v *ag.View) {
 		v.Group.Replicas = slices.Clone(v.Group.Replicas)
 		for i := range v.Group.Replicas {

@@ -179,7 +179,8 @@ func (m *Model) expire(w *World, i int) {
 // mayRemove reports whether an operator who wants to take member i out is not refused at once.
 func (m *Model) mayRemove(w *World, i int) bool {
 	copies := m.copiesIn(w.settings)
-	return w.removing == 0 && !w.settings.removed.has(i) && int(w.epoch.leader) != i+1 && (copies > 2 || !m.group.Replicas[i].HasData())
+	return w.removing == 0 && !w.settings.removed.has(i) && int(w.epoch.leader) != i+1 && (copies > 2 || !m.group.Replicas[i].HasData()) &&
+		(w.settings.required == 0 || copies-2 >= int(w.settings.required)-1)
 }
 
 // copiesIn returns how many members with data the group has.

@@ -149,19 +149,14 @@ func (s *Service) remove(ctx context.Context, id ag.ReplicaID, how removal) erro
 		_, err := s.takeStrays(ctx, x.Group)
 		return errors.Join(err, s.Update(ctx, func(g *ag.Group) error { g.Forget(id); return nil }))
 	}
+	if err := keepsRequired(x.Group, x.Record.Epoch.Leader, id); err != nil {
+		return err
+	}
 	again := map[bool]string{false: "coterie member remove ", true: "coterie member replace "}[how.await] + string(id)
 	if err := s.handVoteOn(ctx, x, r); err != nil {
 		return err
 	}
-	err = s.Update(ctx, func(g *ag.Group) error {
-		if how.leaves {
-			if err := keepsCopy(*g, x.Record, id); err != nil {
-				return err
-			}
-		}
-		return setSuspended(g, id, ag.SuspendRemoval)
-	})
-	if err != nil {
+	if err := s.suspendToRemove(ctx, x.Record, id, how); err != nil {
 		return err
 	}
 	fault.Point("remove.suspended") // the member is suspended; the primary still counts it
@@ -193,6 +188,32 @@ func (s *Service) remove(ctx context.Context, id ag.ReplicaID, how removal) erro
 		s.Logger.Warn("the status of a removed member is left behind", "member", id, "err", err)
 	}
 	return nil
+}
+
+// suspendToRemove takes a member out of commits, unless it is needed there now.
+func (s *Service) suspendToRemove(ctx context.Context, r ag.Record, id ag.ReplicaID, how removal) error {
+	return s.Update(ctx, func(g *ag.Group) error {
+		if how.leaves {
+			if err := keepsCopy(*g, r, id); err != nil {
+				return err
+			}
+		}
+		if err := keepsRequired(*g, r.Epoch.Leader, id); err != nil {
+			return err
+		}
+		return setSuspended(g, id, ag.SuspendRemoval)
+	})
+}
+
+// keepsRequired refuses the removal of a secondary without which too few are left for a REQUIRED that was set.
+func keepsRequired(g ag.Group, primary, id ag.ReplicaID) error {
+	g.Replicas = slices.DeleteFunc(slices.Clone(g.Replicas), func(r ag.Replica) bool { return r.ID == id })
+	n := g.TakePart(primary)
+	if g.Required == nil || *g.Required <= n {
+		return nil
+	}
+	return fail.Refusedf("without %s the group has %d of the %d secondaries that REQUIRED_SYNCHRONIZED_SECONDARIES_TO_COMMIT asks for, so it stays. "+
+		"Let another replica join first; or accept that commits wait for fewer: coterie group set required_synchronized_secondaries_to_commit=%[2]d", id, n, *g.Required)
 }
 
 // keepsCopy refuses that a synchronized secondary leaves while the others are suspended, or are not counted: of two

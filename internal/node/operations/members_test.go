@@ -282,6 +282,10 @@ func TestRemoveRefuses(t *testing.T) {
 			b.onlyVote("b")
 			b.store.x.Record.Epoch.Leader = ""
 		}, fail.Unhealthy, "nothing was changed"},
+		"REQUIRED asks for it": {"b", func(b *bed) {
+			two := 2
+			b.store.alter(func(x *etcd.Snapshot) { x.Group.Required = &two })
+		}, fail.Refused, "without b the group has 1 of the 2 secondaries"},
 		"nobody":           {"z", nil, fail.Usage, "the group has no member z"},
 		"without a quorum": {"b", func(b *bed) { b.store.readErr = etcd.ErrNoQuorum }, fail.Unhealthy, etcd.ErrNoQuorum.Error()},
 		"on a node that was removed": {"b", func(b *bed) {

@@ -47,8 +47,9 @@ func setRequired(g *ag.Group, required *int) error {
 		g.Required = nil
 		return nil
 	}
-	if most := g.SynchronousBeside("") - 1; *required > most {
-		return fail.Refusedf("the group has %d synchronous secondaries; requiring %d would stop every commit", most, *required)
+	if most := max(g.TakePart("")-1, 0); *required > most {
+		return fail.Refusedf("%d of the secondaries take part in commits; requiring %d would stop every commit. "+
+			"Make another replica SYNCHRONOUS_COMMIT first, or resume a suspended one", most, *required)
 	}
 	g.Required = required
 	return nil

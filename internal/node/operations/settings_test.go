@@ -48,7 +48,7 @@ func TestSet(t *testing.T) {
 		"no rule":            {api.SettingsRequest{CommitRule: rule("MOST"), Required: required(1)}, fail.Usage, "QUORUM or ALL"},
 		"too short":          {api.SettingsRequest{CommitRule: rule(ag.RuleAll), SessionTimeout: timeout(time.Second)}, fail.Usage, "between 2 s and 10 min"},
 		"too long":           {api.SettingsRequest{SessionTimeout: timeout(time.Hour)}, fail.Usage, "between 2 s and 10 min"},
-		"more than there is": {api.SettingsRequest{CommitRule: rule(ag.RuleAll), Required: required(3)}, fail.Refused, "2 synchronous secondaries; requiring 3"},
+		"more than there is": {api.SettingsRequest{CommitRule: rule(ag.RuleAll), Required: required(3)}, fail.Refused, "2 of the secondaries take part in commits; requiring 3"},
 	} {
 		b := newBed(t)
 		b.store.x.Group.Required, b.store.x.Group.CommitRule = required(1), ag.RuleQuorum

@@ -28,7 +28,7 @@ func (s *Service) Status() api.Status {
 		out.QuorumEndpoints = q.Endpoints
 	}
 	out.CommitRule, out.SyncMembers, out.SyncCount, out.Timeline = v.Group.CommitRule, st.V, st.K, st.Basis.Timeline
-	_, out.Required = v.Group.CommitTarget(v.Group.SynchronousBeside(st.Leader))
+	out.Required = v.Group.RequiredBeside(st.Leader)
 	if v.Op.Epoch == e.Epoch && v.Op.ID != "" && carriedOut(*v) {
 		out.Operation = fmt.Sprintf("%s to %s", strings.ToLower(string(v.Op.Kind)), v.Op.To)
 	}
