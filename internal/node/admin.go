@@ -9,6 +9,7 @@ import (
 
 	"github.com/coteriedb/coterie/internal/admin/web"
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/lib/buildinfo"
 	"github.com/coteriedb/coterie/internal/node/endorsement"
 	"github.com/coteriedb/coterie/internal/node/events"
 	"github.com/coteriedb/coterie/internal/node/hooks"
@@ -167,6 +168,7 @@ func (n *node) newOperations() *operations.Service {
 	c := operations.Config{
 		Self: n.self, Node: n.cfg, Layout: n.layout, Logger: n.log, Members: n.members, Store: n.store, Update: n.quorum.UpdateGroup, Agent: n.agent, PKI: n.pki,
 		Clients: n.clients, Seeds: n.seedOps, Calls: n.control, Status: n.status, Views: n.views, Path: n.paths().Describe, GroupChanged: n.groupChanged,
+		Installed: buildinfo.Installed,
 	}
 	if n.pg != nil {
 		c.Server, c.Vouch = n.pg, n.params.Vouch

@@ -37,6 +37,12 @@ func (a *admin) Restart(ctx context.Context, req api.RestartRequest) (err error)
 	return a.operate.Restart(ctx, req)
 }
 
+// RestartAgent implements api.Node.
+func (a *admin) RestartAgent(ctx context.Context, req api.AgentRequest) (err error) {
+	defer func(began time.Time) { a.note("restart agent", req, began, err) }(time.Now())
+	return a.operate.RestartAgent(ctx, req)
+}
+
 // CreateToken implements api.Node.
 func (a *admin) CreateToken(ctx context.Context, req api.TokenRequest) (r api.TokenResult, err error) {
 	defer func(began time.Time) { a.note("token", req, began, err) }(time.Now())

@@ -12,7 +12,7 @@ import (
 // is one of those below, which only read, or is in audited.go. A statement is noted where it is executed.
 func TestCommandsAreAudited(t *testing.T) {
 	t.Parallel()
-	reads := []string{"Status", "Decisions", "Lineage", "Explain", "Seedings", "BackupActivity", "Link", "SQL", "Metrics"}
+	reads := []string{"Status", "Decisions", "Lineage", "Explain", "Seedings", "BackupActivity", "Link", "Programs", "SQL", "Metrics"}
 	var audited, asked []string
 	for path, visit := range map[string]func(ast.Node) bool{
 		"audited.go": func(n ast.Node) bool {

@@ -170,6 +170,13 @@ func (n *node) serveStatements(gate rpc.Gate) {
 	rpc.Handle(gate, rpc.RestartPrimary, func(ctx context.Context, _ certs.Identity, r api.RestartRequest) (none rpc.Nothing, err error) {
 		return none, n.operate.RestartPrimary(ctx, r)
 	})
+	rpc.Handle(gate, rpc.Program, func(ctx context.Context, _ certs.Identity, _ rpc.Nothing) (api.Program, error) {
+		return n.operate.OwnProgram(ctx), nil
+	})
+	rpc.Handle(gate, rpc.RestartAgent, func(ctx context.Context, peer certs.Identity, r api.AgentRequest) (none rpc.Nothing, err error) {
+		n.log.Info("the agent is to restart, as an administrator asked", "at", peer.ID)
+		return none, n.operate.RestartOwnAgent(ctx, r)
+	})
 	rpc.Handle(gate, rpc.CheckParameters, func(ctx context.Context, _ certs.Identity, change map[string]*string) ([]string, error) {
 		return n.operate.CheckParameters(ctx, change)
 	})

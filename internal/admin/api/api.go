@@ -32,6 +32,11 @@ type Node interface {
 	Failover(ctx context.Context, req FailoverRequest) (FailoverResult, error)
 	// Restart replaces the agent by a new one while its PostgreSQL server keeps running.
 	Restart(ctx context.Context, req RestartRequest) error
+	// Programs returns the version of each member's agent, and of the program that a restart of it would begin.
+	Programs(ctx context.Context) ([]Program, error)
+	// RestartAgent has a member's agent replace itself, as Restart does here. It returns when that was asked for; on
+	// the primary, when no transaction runs any more.
+	RestartAgent(ctx context.Context, req AgentRequest) error
 	// Major looks at, begins, follows or takes back a major upgrade of PostgreSQL. One that was begun goes on after the
 	// answer.
 	Major(ctx context.Context, req MajorRequest) (MajorPlan, error)

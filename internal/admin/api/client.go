@@ -125,6 +125,17 @@ func (c *Client) Restart(ctx context.Context, r RestartRequest) error {
 	return c.call(ctx, "POST", "restart", r, nil)
 }
 
+// Programs returns the versions of the members' agents and of what is installed on their machines.
+func (c *Client) Programs(ctx context.Context) ([]Program, error) {
+	var all []Program
+	return all, c.call(ctx, "POST", "programs", struct{}{}, &all)
+}
+
+// RestartAgent requests the restart of a member's agent. The answer may be lost with the agent of this node.
+func (c *Client) RestartAgent(ctx context.Context, r AgentRequest) error {
+	return c.call(ctx, "POST", "restart-agent", r, nil)
+}
+
 // Major makes a request about a major upgrade of PostgreSQL.
 func (c *Client) Major(ctx context.Context, r MajorRequest) (MajorPlan, error) {
 	var out MajorPlan
@@ -259,7 +270,11 @@ func (c *Client) call(ctx context.Context, method, path string, in, out any) err
 	dec := json.NewDecoder(io.LimitReader(resp.Body, 16<<20))
 	if resp.StatusCode != http.StatusOK {
 		var e failure
-		if err := dec.Decode(&e); err != nil || e.Message == "" {
+		err := dec.Decode(&e)
+		if err != nil && resp.StatusCode == http.StatusNotFound {
+			return fail.Refusedf("the agent of this node is of a version that does not know this command; nothing was changed. To replace it by the installed program, run here: coterie restart")
+		}
+		if err != nil || e.Message == "" {
 			return fmt.Errorf("the agent answered %s", resp.Status)
 		}
 		return fail.Error{Kind: e.Kind, Number: e.Number, Err: errors.New(e.Message)}

@@ -59,6 +59,8 @@ func (s *Server) ServeAdmin(ctx context.Context, path string) error {
 	mux.HandleFunc("GET /api/v1/explain", func(w http.ResponseWriter, _ *http.Request) { write(w, http.StatusOK, s.m.Explain()) })
 	handle(mux, "POST /api/v1/failover", func(ctx context.Context, r FailoverRequest) (any, error) { return s.m.Failover(ctx, r) })
 	handle(mux, "POST /api/v1/restart", func(ctx context.Context, r RestartRequest) (any, error) { return nil, s.m.Restart(ctx, r) })
+	handle(mux, "POST /api/v1/programs", func(ctx context.Context, _ struct{}) (any, error) { return s.m.Programs(ctx) })
+	handle(mux, "POST /api/v1/restart-agent", func(ctx context.Context, r AgentRequest) (any, error) { return nil, s.m.RestartAgent(ctx, r) })
 	handle(mux, "POST /api/v1/major", func(ctx context.Context, r MajorRequest) (any, error) { return s.m.Major(ctx, r) })
 	handle(mux, "POST /api/v1/token", func(ctx context.Context, r TokenRequest) (any, error) { return s.m.CreateToken(ctx, r) })
 	handle(mux, "POST /api/v1/authority/rotate", func(ctx context.Context, r RotateRequest) (any, error) { return s.m.RotateAuthority(ctx, r) })

@@ -221,6 +221,15 @@ func (n node) Restart(_ context.Context, r api.RestartRequest) error {
 	return err
 }
 
+func (n node) Programs(context.Context) ([]api.Program, error) {
+	return reply[[]api.Program](n.a, "Programs", nil)
+}
+
+func (n node) RestartAgent(_ context.Context, r api.AgentRequest) error {
+	_, err := reply[any](n.a, "RestartAgent", r)
+	return err
+}
+
 func (n node) Major(_ context.Context, r api.MajorRequest) (api.MajorPlan, error) {
 	return reply[api.MajorPlan](n.a, "Major", r)
 }

@@ -89,6 +89,7 @@ func newBed(t *testing.T) *bed {
 		Status: b.status, Views: fakeViews{},
 		Path:         func(_ context.Context, to ag.ReplicaID) (api.Link, error) { return api.Link{Peer: to}, nil },
 		Vouch:        func(map[string]string) error { return nil },
+		Installed:    func(context.Context) (string, error) { return "0.2.0", nil },
 		GroupChanged: func(g ag.Group) { b.changed = append(b.changed, g) },
 	})
 	return b

@@ -10,6 +10,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent"
 	"github.com/coteriedb/coterie/internal/config"
+	"github.com/coteriedb/coterie/internal/lib/buildinfo"
 	"github.com/coteriedb/coterie/internal/lib/fail"
 	"github.com/coteriedb/coterie/internal/lib/retry"
 	"github.com/coteriedb/coterie/internal/node/rpc"
@@ -47,6 +48,90 @@ func (s *Service) startsAgain() error {
 			cfg.Kind, cfg.Node, cfg.Group, s.Node.Kind, s.Node.Node, s.Node.Group, run)
 	}
 	return nil
+}
+
+// Programs returns the versions of all members' agents and of what is installed beside each, in the group's order.
+func (s *Service) Programs(ctx context.Context) ([]api.Program, error) {
+	g := s.Members.Group()
+	if g == nil {
+		return nil, fail.Unhealthyf("this node has not seen its group yet; try again in a moment")
+	}
+	ctx, cancel := context.WithTimeout(ctx, programTime)
+	defer cancel()
+	own := make(chan api.Program, 1)
+	go func() { own <- s.OwnProgram(ctx) }()
+	others := slices.DeleteFunc(slices.Clone(g.Replicas), func(r ag.Replica) bool { return r.ID == s.Self })
+	answers, failed := rpc.Each(ctx, others, func(ctx context.Context, r ag.Replica) (api.Program, error) {
+		return rpc.Call(ctx, s.Calls, r, rpc.Program, rpc.Nothing{})
+	})
+	all := []api.Program{}
+	for _, r := range g.Replicas {
+		p, ok := answers[r.ID]
+		switch err := failed[r.ID]; {
+		case r.ID == s.Self:
+			p = <-own
+		case ok:
+			p.Node = r.ID
+		case rpc.IsUnknown(err):
+			p = api.Program{Node: r.ID, Older: true, Problem: "its agent is of a version that does not say it"}
+		default:
+			p = api.Program{Node: r.ID, Silent: true, Problem: rpc.Plainly(err).Error()}
+		}
+		all = append(all, p)
+	}
+	return all, nil
+}
+
+// OwnProgram returns the version of this agent, and of the program that its restart would begin.
+func (s *Service) OwnProgram(ctx context.Context) api.Program {
+	p := api.Program{Node: s.Self, Running: buildinfo.String()}
+	installed, err := s.Installed(ctx)
+	if err != nil {
+		p.Problem = err.Error()
+	}
+	p.Installed = installed
+	return p
+}
+
+// RestartAgent has the agent of this or another member replace itself. An answer that is lost with that agent is no
+// error: whether it was replaced is seen by its version.
+func (s *Service) RestartAgent(ctx context.Context, req api.AgentRequest) error {
+	if req.Node == "" || req.Node == s.Self {
+		return s.RestartOwnAgent(ctx, req)
+	}
+	g := s.Members.Group()
+	if g == nil {
+		return fail.Unhealthyf("this node has not seen its group yet; try again in a moment")
+	}
+	r, ok := g.Replica(req.Node)
+	if !ok {
+		return fail.Usagef("the group has no member %s", req.Node)
+	}
+	ctx, cancel := context.WithTimeout(ctx, req.Drain+inPlace)
+	defer cancel()
+	_, err := rpc.Call(ctx, s.Calls, r, rpc.RestartAgent, req)
+	switch {
+	case err == nil || rpc.IsCut(err):
+		return nil
+	case rpc.IsUnknown(err):
+		return fail.Refusedf("the agent of %[1]s is of a version that cannot be asked for it; on %[1]s run: coterie restart", req.Node)
+	case rpc.IsSilence(err):
+		return fail.Unhealthyf("%s does not answer, so it is not known whether its agent restarts; see coterie status", req.Node)
+	}
+	return err
+}
+
+// RestartOwnAgent has this agent replace itself, as another node or a command has asked. The primary's does so only if
+// the request allows that, and that of a secondary only while commits have another one.
+func (s *Service) RestartOwnAgent(ctx context.Context, req api.AgentRequest) error {
+	if v := s.Agent.View(); v != nil && v.Role() == ag.RolePrimary {
+		if !req.Leads {
+			return fail.Refusedf("%s is the primary; nothing was changed. Make another replica the primary first: coterie failover", s.Self)
+		}
+	} else if err := s.dispensable(); err != nil {
+		return err
+	}
+	return s.Restart(ctx, api.RestartRequest{Drain: req.Drain, Cut: req.Cut})
 }
 
 func (s *Service) restartServerOf(ctx context.Context, id ag.ReplicaID) error {
@@ -91,6 +176,9 @@ func (s *Service) restartPrimaryOf(ctx context.Context, req api.RestartRequest) 
 	}
 	return err
 }
+
+// programTime is how long the members may take to say their versions.
+const programTime = 15 * time.Second
 
 const (
 	// inPlace is how long a restart in place may take beside the wait for running transactions.

@@ -40,6 +40,7 @@ type Config struct {
 
 	Path         func(ctx context.Context, to ag.ReplicaID) (api.Link, error) // as walstream.Paths.Describe
 	Vouch        func(values map[string]string) error                         // as pgserver.Parameters.Vouch; nil on a witness
+	Installed    func(ctx context.Context) (string, error)                    // as buildinfo.Installed
 	GroupChanged func(g ag.Group)                                             // takes a configuration over that was just written
 }
 

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"syscall"
 
 	"github.com/coteriedb/coterie/internal/ag"
@@ -86,6 +88,18 @@ func Plainly(err error) error {
 // IsSilence reports whether the error of a call means that the other node does not answer.
 func IsSilence(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, syscall.ECONNREFUSED)
+}
+
+// IsUnknown reports whether the error of a call means that the other node's version does not know the method.
+func IsUnknown(err error) bool {
+	var remote *endpoint.RemoteError
+	return errors.As(err, &remote) && remote.Code == endpoint.CodeUnknownMethod
+}
+
+// IsCut reports whether the error of a call means that the connection ended before the answer, as it does when the
+// other agent ends.
+func IsCut(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) || errors.Is(err, net.ErrClosed)
 }
 
 // Registrar offers a method to the other nodes under its name; *endpoint.Control is one.

@@ -70,6 +70,10 @@ var (
 	RestartServer = Method[Nothing, Nothing]{"restart-server", replicas}
 	// RestartPrimary asks the primary to restart its PostgreSQL server in place.
 	RestartPrimary = Method[api.RestartRequest, Nothing]{"restart-primary", replicas}
+	// Program asks a member for the version of its agent, and of the program that is installed there.
+	Program = Method[Nothing, api.Program]{"program", members}
+	// RestartAgent asks a member to replace its agent by the installed program.
+	RestartAgent = Method[api.AgentRequest, Nothing]{"restart-agent", replicas}
 	// MajorPrograms asks a replica for its programs of another major version.
 	MajorPrograms = Method[api.MajorNeeds, api.MajorPrograms]{"major-programs", replicas}
 	// MajorFollow asks a replica to take a copy of the cluster that the group has passed to.
