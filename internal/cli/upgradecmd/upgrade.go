@@ -86,11 +86,11 @@ type state struct {
 // Upgrade returns the command upgrade.
 func Upgrade() *cobra.Command {
 	c := &cobra.Command{
-		Use: "upgrade", GroupID: "group", Short: "Give the group another major version of PostgreSQL", Args: cli.Args(0, "a subcommand: major"),
-		Long: "Upgrades what the group runs. A minor version of PostgreSQL needs no command but coterie restart --postgres --all, and Coterie itself coterie restart.",
+		Use: "upgrade", GroupID: "group", Short: "Give the group another version of Coterie, or another major version of PostgreSQL", Args: cli.Args(0, "a subcommand: agents or major"),
+		Long: "Upgrades what the group runs: Coterie itself by coterie upgrade agents, PostgreSQL to another major version by coterie upgrade major. A minor version of PostgreSQL needs no command but coterie restart --postgres --all.",
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	c.AddCommand(majorCommand())
+	c.AddCommand(agentsCommand(), majorCommand())
 	return c
 }
 

@@ -20,7 +20,7 @@ var howTo = []struct{ page, kinds string }{
 	{"docs/how-to/maintenance.md", "any any sql"},
 	{"docs/how-to/support-bundle.md", "any any"},
 	{"docs/how-to/settings.md", "any sql any"},
-	{"docs/how-to/upgrade.md", "secondary any former any major major major major major major set any"},
+	{"docs/how-to/upgrade.md", "any secondary any major major major major major major set any"},
 	{"docs/how-to/restore.md", "set server set server set server server adopt"},
 	{"docs/how-to/leave.md", "set stays set stays server"},
 }
@@ -61,6 +61,9 @@ func TestHowToPages(t *testing.T) {
 	h.run("create table notes (id int primary key, t text)")
 	h.run("insert into notes select i, 'kept' from generate_series(1, 1000) i")
 	for _, p := range howTo {
+		if p.page == "docs/how-to/upgrade.md" {
+			h.install("0.2.0-test")
+		}
 		for i, b := range blocksOf(t, pages(t)[p.page]) {
 			h.settle()
 			start := time.Now()
@@ -68,6 +71,9 @@ func TestHowToPages(t *testing.T) {
 			if p.page == "docs/how-to/restore.md" && strings.Contains(b.text, "pg_verifybackup") {
 				h.run("delete from notes where id % 2 = 0") // the mistake
 			}
+		}
+		if p.page == "docs/how-to/upgrade.md" {
+			h.runs("0.2.0-test")
 		}
 		if p.page == "docs/how-to/leave.md" {
 			break
@@ -86,7 +92,6 @@ type manual struct {
 	*reader
 	group  string            // the connection string of the lab
 	values map[string]string // what the reader sets in place of a page's examples
-	former string            // the node that was the primary before the failover of a page
 	ended  bool              // whether the group has been given up
 	newer  programs.Install  // another major version to which the group can be upgraded; zero: none is here
 }
@@ -147,6 +152,29 @@ func newHowTo(t *testing.T) *manual {
 	return h
 }
 
+// install replaces the program by one that is of another version, as a package manager does. Running
+// agents go on.
+func (h *manual) install(version string) {
+	h.t.Helper()
+	bin := program(h.t)
+	build := exec.CommandContext(h.t.Context(), "go", "build", "-ldflags", "-X github.com/coteriedb/coterie/internal/lib/buildinfo.Version="+version, "-o", bin+".new", "github.com/coteriedb/coterie/cmd/coterie")
+	if out, err := build.CombinedOutput(); err != nil {
+		h.t.Fatalf("%v: %s", err, out)
+	}
+	if err := os.Rename(bin+".new", bin); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+// runs checks that every agent is of that version.
+func (h *manual) runs(version string) {
+	h.t.Helper()
+	out := h.reader.run("COTERIE_NODE=" + filepath.Join(h.dir, "lab", "n1") + " coterie upgrade agents --dry-run")
+	if strings.Count(out, ": runs "+version+" ") != 3 {
+		h.t.Errorf("not every agent was upgraded:\n%s", out)
+	}
+}
+
 // wrap writes a program of the shell.
 func (h *manual) wrap(path, text string) {
 	h.t.Helper()
@@ -204,7 +232,7 @@ func (h *manual) block(b block) string {
 	if primary == "n1" {
 		other = "n2"
 	}
-	at := map[string]string{"secondary": other, "any": primary, "major": primary, "sql": primary, "former": h.former, "stays": h.values["stays"]}[b.kind]
+	at := map[string]string{"secondary": other, "any": primary, "major": primary, "sql": primary, "stays": h.values["stays"]}[b.kind]
 	switch {
 	case b.kind == "set":
 		return h.set(b.text, primary, other)
@@ -217,7 +245,6 @@ func (h *manual) block(b block) string {
 	case strings.Contains(b.text, "coterie member remove"):
 		h.ended = true
 	}
-	h.former = primary
 	if at != "" {
 		b.text = "export COTERIE_NODE=" + filepath.Join(h.dir, "lab", at) + "\n" + b.text
 	}
