@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/coteriedb/coterie/internal/lab"
@@ -67,6 +68,12 @@ func upgradeFrom(t *testing.T, old string) {
 	u.runsProgram(t, "n1", exe)
 	u.runsProgram(t, "n2", old)
 	u.use(t, exe)
+	if a := u.agents(t, "n1"); a.code != 4 || !strings.Contains(a.err, "n2, n3 run a version of Coterie that cannot be asked by another node; there, one after the other, run coterie restart") {
+		t.Errorf("members of an earlier program: %d, %s", a.code, a.err)
+	}
+	if a := u.agents(t, "n2"); a.code != 4 || !strings.Contains(a.err, "the agent of this node is of a version that does not know this command; nothing was changed.") {
+		t.Errorf("on a node of an earlier program: %d, %s", a.code, a.err)
+	}
 	if s, err := u.status(t, "n1"); err != nil || s.Configuration.SignedOnly {
 		t.Errorf("with two members of the earlier program the configuration is to be signed: %v", err)
 	}
