@@ -124,6 +124,8 @@ func (l look) known() error {
 			return fail.Refusedf("%s could not begin another agent: %s; install the program there again", p.Node, p.Problem)
 		}
 	}
+	slices.Sort(silent)
+	slices.Sort(older)
 	switch {
 	case len(silent) > 0:
 		return fail.Unhealthyf("%s %s, and while a member is missing no other one is restarted; start it, or take it out: coterie member remove %s. To restart single agents all the same, run on their nodes: coterie restart",
