@@ -277,6 +277,9 @@ func (p *parser) statement() []Statement {
 		return nil
 	}
 	switch {
+	case first.Is("GO"): // one on a line of its own has ended its batch
+		p.fail(first.Pos, ddl.StateSyntax, "incorrect syntax near 'GO': it is not alone on its line", "GO ends a batch on a line of its own, with or without a number; a semicolon ends a statement")
+		return nil
 	case first.Is("DECLARE") && strings.HasPrefix(p.tok(1).Text, "@"):
 		p.declare(&s)
 	case first.Is("DECLARE") && p.at+1 < len(p.t):

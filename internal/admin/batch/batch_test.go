@@ -117,6 +117,7 @@ func TestParse(t *testing.T) {
 
 		"RAISERROR('x', 16, 1" + strings.Repeat(", 5", 21) + ")": "RAISERROR with more than 20 values is not supported",
 
+		"PRINT 'a'; GO\nPRINT 'b'":             "incorrect syntax near 'GO': it is not alone on its line",
 		"PRINT":                                "incorrect syntax near the end: expected an expression",
 		"SELECT 'x":                            "unclosed quotation mark, expected '",
 		strings.Repeat("IF 1 = 1 ", 40) + "GO": "too many statements are nested in one another",

@@ -143,8 +143,9 @@ func readable(text string) bool {
 		return err == nil
 	case kindQuery:
 		return dialect.Check(text) == nil
-	case kindUnknown:
-		return len(words(text, 1)) == 0
+	case kindUnknown: // also a sign alone
+		tokens, err := ddl.Tokens(text)
+		return err == nil && len(tokens) == 0
 	default:
 		return true
 	}

@@ -176,6 +176,7 @@ func TestBatchesInPieces(t *testing.T) {
 var unreadableScripts = map[string]string{
 	"%s; SELCT 1": "0A000", "%s\nSELCT 1": "42601", "%s; ALTER AVAILABILITY GROUP shop FROB": "42601", "%s\nGO\nSELECT name FORM sys.databases": "42601",
 	"IF 1 = 1 %s ELSE SELECT 1 +": "42601", "IF 1 = 1 BEGIN %s END\nPRINT 'a' +": "42601", "DECLARE @x int = 1\n%s\nIF 1 = 1 THEN PRINT 'x'": "42601",
+	"%s; GO": "42601", "%s; GO\nPRINT 'x'": "42601", "%s; GO SELECT 1": "42601", "%s; =": "0A000",
 	"%s\nEXEC sp_who2": "0A000", "%s\nWAITFOR DELAY '00:00:05'": "0A000",
 	"%s\nDECLARE @x int = 1 +": "42601", "DECLARE @x int\n%s\nSET @x = 1 +": "42601", "DECLARE @x sysname\n%s\nSELECT @x = name FROM sys.databases WHERE": "42601",
 	"%s\nRAISERROR('x', 1 +, 1)": "42601",
