@@ -198,6 +198,8 @@ type Principal struct {
 	May  ddl.Privilege
 	Via  Via
 	From string // the client's address; "" where there is none
+
+	Reads string // what a statement that changes something is refused with: where to send it instead; "": it needs its role
 }
 
 // Via is the way by which a statement came.

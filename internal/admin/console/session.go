@@ -392,6 +392,8 @@ func (p Principal) permit(st ddl.Statement) *Error {
 	switch needs := st.Needs(); {
 	case needs <= p.May:
 		return nil
+	case p.Reads != "": // a role that is granted would change nothing
+		return Errorf("42501", "permission denied: %s changes the group, and this way is for reading only, with every role", st.Verb()).WithHint(p.Reads)
 	case needs == ddl.MayConfigureServers:
 		return Errorf("42501", "permission denied: settings of PostgreSQL and rules for logins need a superuser, since some run programs on the servers or let superusers in").
 			WithHint("log in as a superuser, or run coterie settings set or coterie hba set on a node")

@@ -104,8 +104,34 @@ func (s *Server) routed() http.Handler {
 			return
 		}
 		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+		if _, pattern := mux.Handler(r); pattern == "" {
+			unserved(mux, w, r)
+			return
+		}
 		mux.ServeHTTP(w, r)
 	})
+}
+
+// unserved answers a request that no path takes: with the methods of its path, or that there is no such path.
+func unserved(mux *http.ServeMux, w http.ResponseWriter, r *http.Request) {
+	var allowed []string
+	for _, method := range []string{http.MethodGet, http.MethodPost, http.MethodDelete} {
+		other := *r
+		other.Method = method
+		_, pattern := mux.Handler(&other)
+		if name := r.URL.Path; pattern == "GET /" && name != "/" && files()[name].kind == "" {
+			continue // the page has no such file
+		}
+		if pattern != "" {
+			allowed = append(allowed, method)
+		}
+	}
+	if len(allowed) == 0 {
+		refuse(w, http.StatusNotFound, &console.Error{State: "42704", Message: "there is nothing at this path", Hint: "/api/v1/openapi.json lists the paths of the API."})
+		return
+	}
+	w.Header().Set("Allow", strings.Join(allowed, ", "))
+	refuse(w, http.StatusMethodNotAllowed, &console.Error{State: "42601", Message: "this path does not take " + r.Method, Hint: "It takes " + strings.Join(allowed, ", ") + "."})
 }
 
 // asksFromElsewhere reports whether a page of another origin, on another port of this host too, asks the API. Such a

@@ -197,6 +197,9 @@ func (s *Server) listOptions(w http.ResponseWriter, _ *http.Request, _ *session)
 	answer(w, http.StatusOK, list)
 }
 
+// changesElsewhere says where a statement belongs that a query must not be.
+const changesElsewhere = "A change has a path of its own, such as POST /api/v1/failover; /api/v1/openapi.json lists them. Statements run in coterie sql, and in psql on the database coterie."
+
 // query runs one query of a session's user, with the rights of a viewer.
 func (s *Server) query(w http.ResponseWriter, r *http.Request, n *session) {
 	var in struct {
@@ -218,7 +221,7 @@ func (s *Server) query(w http.ResponseWriter, r *http.Request, n *session) {
 	defer leave() // once the answer is written: it is in memory until then
 	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 	from, _, _ := net.SplitHostPort(r.RemoteAddr)
-	t, err := s.run(r.Context(), console.Principal{User: n.who.User, May: ddl.MayLook, Via: console.ViaAPI, From: from}, in.SQL)
+	t, err := s.run(r.Context(), console.Principal{User: n.who.User, May: ddl.MayLook, Via: console.ViaAPI, From: from, Reads: changesElsewhere}, in.SQL)
 	if err != nil {
 		refuseQuery(w, err)
 		return

@@ -332,6 +332,19 @@ func TestWhoMayReadWhat(t *testing.T) {
 			t.Errorf("GET %s: %d", path, code)
 		}
 	}
+	for _, x := range []struct {
+		method, path, allow string
+		code                int
+	}{
+		{"POST", "/api/v1/nothing", "", 404}, {"PATCH", "/x", "", 404}, {"DELETE", "/api/v1/views/coterie.replicas", "GET", 405},
+		{"PUT", "/api/v1/session", "GET, POST, DELETE", 405}, {"POST", "/", "GET", 405},
+	} {
+		code, text, h := b.do(x.method, x.path, "{}")
+		var doc problem
+		if err := json.Unmarshal(text, &doc); code != x.code || err != nil || doc.Error == nil || h.Get("Allow") != x.allow {
+			t.Errorf("%s %s: %d %s %q: %v", x.method, x.path, code, text, h.Get("Allow"), err)
+		}
+	}
 	b.cookie = &http.Cookie{Name: b.s.cookieName(), Value: "guessed"}
 	if code, _, _ := b.do("GET", "/api/v1/status", ""); code != 401 {
 		t.Errorf("with a guessed secret: %d", code)
@@ -345,7 +358,7 @@ func TestQueriesChangeNothing(t *testing.T) {
 	b := serve(t, g)
 	b.logIn("anna")
 	for _, text := range []string{"ALTER AVAILABILITY GROUP [g] FAILOVER", "ALTER AVAILABILITY GROUP [g] FORCE_FAILOVER_ALLOW_DATA_LOSS", "DROP AVAILABILITY GROUP [g]"} {
-		if code, body, _ := b.do("POST", "/api/v1/query", fmt.Sprintf(`{"sql":%q}`, text)); code != 403 {
+		if code, body, _ := b.do("POST", "/api/v1/query", fmt.Sprintf(`{"sql":%q}`, text)); code != 403 || !bytes.Contains(body, []byte("for reading only")) || bytes.Contains(body, []byte("GRANT")) {
 			t.Errorf("%s: %d %s", text, code, body)
 		}
 	}
