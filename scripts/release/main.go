@@ -145,7 +145,7 @@ func (r *release) build(ctx context.Context, to, arch string) error {
 
 // common makes the files that are the same for every architecture: manual pages, completions, units and texts.
 func (r *release) common(ctx context.Context, dir string) error {
-	for _, d := range []string{"man", "completions", "fail2ban", "prometheus", "grafana", "firewalld", "ufw"} {
+	for _, d := range []string{"man", "completions", "fail2ban", "prometheus", "grafana", "firewalld", "ufw", "apparmor"} {
 		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil { //nolint:gosec // for everybody
 			return err
 		}
@@ -194,7 +194,7 @@ func (r *release) common(ctx context.Context, dir string) error {
 var documents = map[string]string{
 	"LICENSE": "LICENSE", "README.md": "README.md", "CHANGELOG.md": "CHANGELOG.md", "packaging/fail2ban/coterie.conf": "fail2ban/coterie.conf",
 	"packaging/prometheus/scrape.yml": "prometheus/scrape.yml", "packaging/prometheus/coterie.rules.yml": "prometheus/coterie.rules.yml",
-	"packaging/grafana/coterie.json": "grafana/coterie.json", "packaging/ufw/coterie": "ufw/coterie",
+	"packaging/grafana/coterie.json": "grafana/coterie.json", "packaging/ufw/coterie": "ufw/coterie", "packaging/apparmor/coterie": "apparmor/coterie",
 	"packaging/firewalld/coterie.xml": "firewalld/coterie.xml", "packaging/firewalld/coterie-monitoring.xml": "firewalld/coterie-monitoring.xml",
 }
 

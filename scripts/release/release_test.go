@@ -125,7 +125,7 @@ func TestRelease(t *testing.T) {
 		"-rwxr-xr-x root/root", "./usr/bin/coterie", "./usr/lib/systemd/system/coterie.service", "./usr/lib/systemd/system/coterie@.service", "./usr/share/man/man1/coterie.1.gz",
 		"./usr/share/man/man1/coterie-support-bundle.1.gz", "./usr/share/bash-completion/completions/coterie", "./usr/share/zsh/vendor-completions/_coterie",
 		"./usr/share/fish/vendor_completions.d/coterie.fish", "./usr/share/doc/coterie/copyright",
-		"./usr/lib/firewalld/services/coterie.xml", "./usr/lib/firewalld/services/coterie-monitoring.xml", "./etc/ufw/applications.d/coterie",
+		"./usr/lib/firewalld/services/coterie.xml", "./usr/lib/firewalld/services/coterie-monitoring.xml", "./etc/ufw/applications.d/coterie", "./etc/apparmor.d/coterie",
 	} {
 		if !strings.Contains(content, has) {
 			t.Errorf("no %s in\n%s", has, content)
