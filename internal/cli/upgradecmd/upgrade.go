@@ -87,7 +87,7 @@ type state struct {
 func Upgrade() *cobra.Command {
 	c := &cobra.Command{
 		Use: "upgrade", GroupID: "group", Short: "Give the group another version of Coterie, or another major version of PostgreSQL", Args: cli.Args(0, "a subcommand: agents or major"),
-		Long: "Upgrades what the group runs: Coterie itself by coterie upgrade agents, PostgreSQL to another major version by coterie upgrade major. A minor version of PostgreSQL needs no command but coterie restart --postgres --all.",
+		Long: "Upgrades what the group runs: Coterie itself, or PostgreSQL to another major version. A minor version of PostgreSQL needs no command but coterie restart --postgres --all.",
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.AddCommand(agentsCommand(), majorCommand())
