@@ -192,9 +192,9 @@ func answerTo(t *testing.T, conn io.ReadWriter, pieces [][]byte) (code, text str
 	}
 }
 
-// TestRefusalsByGrammar has PostgreSQL execute random statements, directly and through the listener. What directly
-// changes a setting of the group, or lowers a default of synchronous_commit, is refused by the listener in that
-// spelling, and nothing else is.
+// TestRefusalsByGrammar has PostgreSQL execute random statements, directly and through the listener. A statement
+// that directly changes a setting of the group, or lowers a default of synchronous_commit, is refused by the listener
+// in that spelling, and no other is.
 func TestRefusalsByGrammar(t *testing.T) {
 	for _, loops := range []int{0, -1} {
 		t.Run(map[int]string{0: PathLoop, -1: PathGoroutines}[loops], func(t *testing.T) {

@@ -197,7 +197,7 @@ func (s *Server) listOptions(w http.ResponseWriter, _ *http.Request, _ *session)
 	answer(w, http.StatusOK, list)
 }
 
-// changesElsewhere says where a statement belongs that a query must not be.
+// changesElsewhere is the hint at where a statement belongs that a query must not be.
 const changesElsewhere = "A change has a path of its own, such as POST /api/v1/failover; /api/v1/openapi.json lists them. Statements run in coterie sql, and in psql on the database coterie."
 
 // query runs one query of a session's user, with the rights of a viewer.
