@@ -450,6 +450,8 @@ func queryError(err error) error {
 	}
 	e := &Error{State: "42601", Message: text}
 	switch {
+	case strings.Contains(text, "is not supported in the console"):
+		e.State = "0A000"
 	case strings.Contains(text, "no such table"):
 		e.State, e.Hint = "42P01", "SELECT table_schema, table_name FROM information_schema.tables lists what there is; the data is in other databases"
 	case strings.Contains(text, "no such column"):

@@ -299,7 +299,9 @@ func (w *writer) argument(e *expr, i int, text string, t Type) string {
 		return w.asString(text, t)
 	case kind == 't' && t.Kind != Time:
 		hasPart(e, t)
-		return "co_time(" + text + ", 0, 0)"
+		return fmt.Sprintf("co_time(%s, %d, 0)", text, zoneless)
+	case e.text == "isdate" && (t.Kind == Date || t.Kind == Clock || t.Kind == Time && t.Scale >= 10):
+		panic(unsupported("ISDATE of a value that is not a text or a datetime", "the value is a "+kindNames[t.Kind]+" already"))
 	case kind == 'x' && e.text == "format":
 		if t.Kind == Text || t.Kind == Clock || t.Kind == Bit || t.Kind == UUID {
 			panic(unsupported("FORMAT of a "+kindNames[t.Kind], "PostgreSQL's format() is not there; CONCAT joins texts"))

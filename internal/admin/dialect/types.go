@@ -276,7 +276,7 @@ func timeTarget(t typeName, arg func(int, int) int) (target, *Error) {
 	}
 	switch t.name {
 	case "smalldatetime":
-		out.a = 1
+		out.a = 1 + zoneless
 		return out, nil
 	case "datetime":
 		out.a = 2
@@ -288,8 +288,14 @@ func timeTarget(t typeName, arg func(int, int) int) (target, *Error) {
 	if len(t.args) > 0 {
 		out.a = 10 + n
 	}
+	if t.name != "timestamptz" {
+		out.a += zoneless
+	}
 	return out, nil
 }
+
+// zoneless is added to the rounding of a time where a text with an offset from UTC is refused: T-SQL keeps the offset.
+const zoneless = 100
 
 // textTarget returns the conversion to a string of T-SQL, whose length is 30 where none is given, or of PostgreSQL.
 func textTarget(t typeName, postgres bool, arg func(int, int) int) (target, *Error) {

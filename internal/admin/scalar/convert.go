@@ -2,6 +2,7 @@ package scalar
 
 import (
 	"database/sql/driver"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -39,14 +40,15 @@ var conversions = map[string]Function{
 	"co_fixed": {-1, strict(fixed), false},
 }
 
-// try makes a function strict in its first argument, and its errors NULL if the argument i is 1.
+// try makes a function strict in its first argument, and its errors NULL if the argument i is 1: not those of values of
+// which it is not known what they are to T-SQL.
 func try(i int, f func([]driver.Value) (driver.Value, error)) func([]driver.Value) (driver.Value, error) {
 	return func(a []driver.Value) (driver.Value, error) {
 		if a[0] == nil {
 			return nil, nil
 		}
 		v, err := f(a)
-		if err != nil && integer(a[i]) == 1 {
+		if err != nil && integer(a[i]) == 1 && !errors.Is(err, errNotHere) {
 			return nil, nil
 		}
 		return v, err

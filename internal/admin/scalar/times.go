@@ -10,14 +10,11 @@ import (
 )
 
 var times = map[string]Function{
-	"co_time":    {3, try(2, toTime), false},
-	"co_date":    {2, try(1, toDate), false},
-	"co_clock":   {3, try(2, toClock), false},
-	"co_elapsed": {2, strict(elapsed), false},
-	"co_isdate": {1, func(a []driver.Value) (driver.Value, error) {
-		_, err := timeOf(a[0])
-		return bit(a[0] != nil && err == nil), nil
-	}, false},
+	"co_time":         {3, try(2, toTime), false},
+	"co_date":         {2, try(1, toDate), false},
+	"co_clock":        {3, try(2, toClock), false},
+	"co_elapsed":      {2, strict(elapsed), false},
+	"co_isdate":       {1, isDate, false},
 	"co_datediff":     {3, strict(func(a []driver.Value) (driver.Value, error) { return dateDiff(a, math.MaxInt32) }), false},
 	"co_datediff_big": {3, strict(func(a []driver.Value) (driver.Value, error) { return dateDiff(a, math.MaxInt64) }), false},
 	"co_dateadd":      {3, strict(dateAdd), false},
@@ -62,10 +59,18 @@ func partOf(v driver.Value) (string, error) {
 	return part, nil
 }
 
+// timeOf returns a value as a time: one of the engine, of ISO 8601, or a text in a form that T-SQL reads.
 func timeOf(v driver.Value) (time.Time, error) {
 	t, ok := parseTime(v)
 	if s, isText := v.(string); !ok && isText {
-		t, ok = written(strings.TrimSpace(s))
+		r, err := written(s)
+		switch {
+		case errors.Is(err, errNotHere):
+			return t, err
+		case r.short:
+			return t, fmt.Errorf("the year of %.40q %w, as T-SQL and PostgreSQL take it for another one: write it with four digits", s, errNotHere)
+		}
+		t, ok = r.t, err == nil
 	}
 	if !ok {
 		return t, fmt.Errorf("conversion failed when converting %.40q to a time: write it as 2026-11-21 12:00:00", text(v))
@@ -73,34 +78,21 @@ func timeOf(v driver.Value) (time.Time, error) {
 	return t, nil
 }
 
-// written reads a time as both languages do in the United States, and a time of day, which is one of the first day of
-// 1900 in T-SQL.
-func written(s string) (time.Time, bool) {
-	if len(s) < len("0:00") || len(s) > 40 || !strings.ContainsAny(s[:1], "0123456789ADFJMNOSadfjmnos") {
-		return time.Time{}, false
-	}
-	s = strings.ToUpper(s)
-	for _, clock := range []string{"15:04", "15:04:05.999999999", "3:04PM", "3:04 PM", "3:04:05.999999999PM", "3:04:05.999999999 PM", ""} {
-		if t, err := time.Parse(clock, s); err == nil && clock != "" {
-			return t.AddDate(1900, 0, 0), true
-		}
-		for _, day := range []string{"1/2/2006", "1-2-2006", "2006/1/2", "2006-1-2", "Jan 2 2006", "Jan 2, 2006", "2 Jan 2006", "January 2 2006", "January 2, 2006", "2 January 2006"} {
-			if t, err := time.Parse(strings.TrimSpace(day+" "+clock), s); err == nil {
-				return t, true
-			}
-		}
-	}
-	return time.Time{}, false
-}
-
 // epoch is the zero of numbers that become times, which are days.
 var epoch = time.Date(1900, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// toTime converts to a time: value, rounding (1: to minutes; 10 and more: to so many digits of a second), whether
-// errors are NULL.
+// toTime converts to a time: value, rounding (1: to minutes; 10 and more: to so many digits of a second; 100 more: of
+// T-SQL, in which a time keeps its offset from UTC), whether errors are NULL.
 func toTime(a []driver.Value) (driver.Value, error) {
 	var t time.Time
 	var err error
+	rounding := integer(a[1])
+	if rounding >= 100 {
+		if err = inUTC(a[0]); err != nil {
+			return nil, err
+		}
+		rounding -= 100
+	}
 	switch x := a[0].(type) {
 	case int64, float64:
 		days, _ := real(x)
@@ -120,7 +112,7 @@ func toTime(a []driver.Value) (driver.Value, error) {
 		return nil, err
 	}
 	first, last := 1, 9999
-	switch rounding := integer(a[1]); {
+	switch {
 	case rounding == 1:
 		t, first, last = t.Round(time.Minute), 1900, 2078
 	case rounding == 2:
@@ -138,6 +130,9 @@ func toDate(a []driver.Value) (driver.Value, error) {
 	if text(a[0]) == "" {
 		return "1900-01-01", nil
 	}
+	if err := inUTC(a[0]); err != nil {
+		return nil, err
+	}
 	t, err := timeOf(a[0])
 	if err != nil {
 		return nil, err
@@ -149,6 +144,9 @@ func toDate(a []driver.Value) (driver.Value, error) {
 func toClock(a []driver.Value) (driver.Value, error) {
 	if s, isText := a[0].(string); isText && strings.TrimSpace(s) == "" {
 		a = []driver.Value{"00:00", a[1]} // as in T-SQL
+	}
+	if err := inUTC(a[0]); err != nil {
+		return nil, err
 	}
 	t, err := timeOf(a[0])
 	if err != nil {
