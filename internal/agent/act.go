@@ -131,6 +131,10 @@ func (a *Agent) carryOut(v ag.View, op ag.Op) func(context.Context) (func(), err
 		if err != nil {
 			o.Error = err.Error()
 		}
+		if err != nil && !errors.Is(err, ErrUnknown) { // otherwise the record tells whether it took place
+			made := a.history.GiveUp(v, op.To, err)
+			a.writeLater(func() error { return a.history.Write(made) })
+		}
 		a.children.Go(func() { a.endOp(rev, o) }) // the next plan does not wait for it
 		return func() {
 			a.prep.ready = false // once is enough, however long it takes until the request is closed

@@ -275,7 +275,7 @@ func (h *handover) drain(ctx context.Context) error {
 		busy = h.awaitIdle(ctx, cutBudget)
 	}
 	if busy > 0 {
-		return fmt.Errorf("%d transactions still run after %v; allow longer with --drain, or end them with --cut", busy, budget)
+		return fmt.Errorf("%d transactions still run after %v; end them and ask again, or from a shell: coterie failover with --drain allows longer, with --cut it ends them", busy, budget)
 	}
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent"
 	"github.com/coteriedb/coterie/internal/agent/agenttest"
+	"github.com/coteriedb/coterie/internal/agent/decisions"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 )
 
@@ -161,6 +162,11 @@ func TestPlannedFailoverAbandonedAfterTheStop(t *testing.T) {
 				}
 				if o := l.Record.Snapshot().Statuses["a"].HandOver; o == nil || o.Error == "" || o.Refused {
 					t.Errorf("the outcome is %+v", o)
+				}
+				if !slices.ContainsFunc(l.agents["a"].Decisions(), func(d decisions.Decision) bool {
+					return d.GivenUp && d.Meaning() == "gave up a planned failover" && strings.HasPrefix(d.Because, "planned failover to c: given up, a leads again")
+				}) {
+					t.Error("its decisions do not say that it gave the failover up")
 				}
 				tls := l.Record.Snapshot().Record.State.Timelines
 				if last := tls[len(tls)-1]; last.Reused != killed {

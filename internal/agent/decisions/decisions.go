@@ -27,8 +27,21 @@ type Decision struct {
 	Rule    ag.Rule      `json:"rule"`
 	Because string       `json:"because"`
 	Epoch   ag.Epoch     `json:"epoch"`
-	Open    bool         `json:"open,omitempty"` // writes were allowed
+	Open    bool         `json:"open,omitempty"`     // writes were allowed
+	GivenUp bool         `json:"given_up,omitempty"` // it did not come to its end, and Because says why
 	View    ag.View      `json:"view"`
+}
+
+// Meaning describes in a sentence what the node did. Of a planned failover it says the beginning: the decision is
+// recorded before it is known how that ends.
+func (d Decision) Meaning() string {
+	switch {
+	case d.GivenUp:
+		return "gave up a planned failover"
+	case d.Rule == ag.RuleHandOver:
+		return "began a planned failover"
+	}
+	return d.Rule.Meaning()
 }
 
 // Revision returns the last revision of the record that the decision saw. It is the only order between decisions of
@@ -46,8 +59,8 @@ const (
 	longDecision  = 256 << 10
 )
 
-// Log is the bounded record of decisions. Note, Kept, Transitions and Failovers may be called from any goroutine; only
-// one goroutine calls Write.
+// Log is the bounded record of decisions. Note, GiveUp, Kept, Transitions and Failovers may be called from any
+// goroutine; only one goroutine calls Write.
 type Log struct {
 	mu    sync.Mutex // guards the fields below
 	kept  []Decision
@@ -132,12 +145,7 @@ func (d *Log) Note(v ag.View, p ag.Plan) (made Decision, isNew, keep bool) {
 		return Decision{}, false, false
 	}
 	d.last = key
-	d.seq++
-	made = Decision{Node: v.Self, Seq: d.seq, At: time.Now(), Rule: p.Rule, Because: p.Because, Epoch: v.Record.Epoch.Epoch, Open: p.Open, View: v.Slim()}
-	d.kept = append(d.kept, made)
-	if len(d.kept) > decisionsKept {
-		d.kept = slices.Delete(d.kept, 0, len(d.kept)-decisionsKept)
-	}
+	made = d.keep(Decision{Rule: p.Rule, Because: p.Because, Open: p.Open}, v)
 	switch p.Rule {
 	case ag.RuleBusy, ag.RuleSync:
 	case ag.RuleServe, ag.RuleStandBy, ag.RuleWitness:
@@ -147,6 +155,24 @@ func (d *Log) Note(v ag.View, p ag.Plan) (made Decision, isNew, keep bool) {
 		keep, d.calm = true, ""
 	}
 	return made, true, keep
+}
+
+// GiveUp records that a planned failover which was begun with the view was given up.
+func (d *Log) GiveUp(v ag.View, to ag.ReplicaID, why error) Decision {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.keep(Decision{Rule: ag.RuleHandOver, Because: fmt.Sprintf("planned failover to %s: %v", to, why), GivenUp: true}, v)
+}
+
+// keep adds a decision that was made with the view. The caller holds mu.
+func (d *Log) keep(x Decision, v ag.View) Decision {
+	d.seq++
+	x.Node, x.Seq, x.At, x.Epoch, x.View = v.Self, d.seq, time.Now(), v.Record.Epoch.Epoch, v.Slim()
+	d.kept = append(d.kept, x)
+	if len(d.kept) > decisionsKept {
+		d.kept = slices.Delete(d.kept, 0, len(d.kept)-decisionsKept)
+	}
+	return x
 }
 
 // Write appends a decision to the file, durably.

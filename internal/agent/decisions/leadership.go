@@ -68,12 +68,18 @@ func Changes(all []Decision) []Change {
 }
 
 // Tell adds to a change the decisions that belong to it, from the end of the previous epoch to what the members did in
-// the new one. Repeated decisions with the same reason appear once. Of serving only the opening of the gate appears.
+// the new one. Repeated decisions with the same reason appear once. Of serving only the opening of the gate appears. A
+// planned failover that was given up does not appear: it led to no change.
 func (c Change) Tell(all []Decision) Change {
 	c.Decision = nil
 	opened, last := false, map[ag.ReplicaID]Decision{}
 	for _, d := range all {
 		if d.Epoch < c.Before || d.Epoch > c.Epoch || d.Epoch == c.Before && !ends(d) {
+			continue
+		}
+		if d.GivenUp {
+			c.Decision = slices.DeleteFunc(c.Decision, func(x Decision) bool { return x.Rule == ag.RuleHandOver && x.Node == d.Node && x.Epoch == d.Epoch })
+			delete(last, d.Node)
 			continue
 		}
 		opens := !opened && d.Rule == ag.RuleServe && d.Open && d.Epoch == c.Epoch && d.Node == c.To

@@ -1,6 +1,7 @@
 package decisions
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -59,5 +60,50 @@ func TestARestartIsNoFailover(t *testing.T) {
 	}
 	if c := Changes(all[:1]); len(c) != 0 {
 		t.Errorf("%+v", c)
+	}
+}
+
+// TestAFailoverThatWasGivenUp: a planned failover that was given up is told as such, and the next one, to the same
+// replica, is explained by its own decision.
+func TestAFailoverThatWasGivenUp(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	d := NewLog()
+	if err := d.Open(dir); err != nil {
+		t.Fatal(err)
+	}
+	v := ag.View{Self: "a", Quorum: true}
+	v.Record.Epoch = ag.EpochRecord{Epoch: 1, Phase: ag.PhaseLead, Leader: "a"}
+	begin := func() Decision {
+		made, isNew, keep := d.Note(v, ag.Plan{Rule: ag.RuleHandOver, Because: "planned failover to b"})
+		if !isNew || !keep {
+			t.Fatal("it is not recorded")
+		}
+		return made
+	}
+	written := []Decision{begin(), d.GiveUp(v, "b", errors.New("given up, a serves on"))}
+	serve, _, _ := d.Note(v, ag.Plan{Rule: ag.RuleServe, Because: "well", Open: true})
+	written = append(written, serve, begin())
+	for _, x := range written {
+		if err := d.Write(x); err != nil {
+			t.Fatal(err)
+		}
+	}
+	read, err := Read(dir)
+	if err != nil || len(read) != 4 {
+		t.Fatalf("%d decisions, %v", len(read), err)
+	}
+	if m := read[0].Meaning(); m != "began a planned failover" {
+		t.Error(m)
+	}
+	if x := read[1]; x.Meaning() != "gave up a planned failover" || x.Because != "planned failover to b: given up, a serves on" || x.Node != "a" || x.Epoch != 1 {
+		t.Errorf("%s: %+v", x.Meaning(), x)
+	}
+	told := Change{Epoch: 2, Before: 1, From: "a", To: "b"}.Tell(read).Decision
+	if len(told) != 1 || told[0].Seq != read[3].Seq {
+		t.Errorf("told %+v, want only the decision %d", told, read[3].Seq)
+	}
+	if told = (Change{Epoch: 2, Before: 1, From: "a", To: "b"}).Tell(read[:3]).Decision; len(told) != 0 {
+		t.Errorf("a failover that was given up is told as a part of another: %+v", told)
 	}
 }

@@ -185,7 +185,7 @@ func printChange(w io.Writer, c decisions.Change, how detail) {
 	cli.Linef(w, "%s: %s -> %s, epoch %d -> %d\n", kind, c.From, c.To, c.Before, c.Epoch)
 	cli.Linef(w, "  why      %s\n", c.Reason)
 	for _, d := range story(c) {
-		cli.Linef(w, "  %-8s %s %s: %s\n", d.Node, d.At.Local().Format("15:04:05.000"), d.Rule.Meaning(), d.Because)
+		cli.Linef(w, "  %-8s %s %s: %s\n", d.Node, d.At.Local().Format("15:04:05.000"), d.Meaning(), d.Because)
 	}
 	if took := took(c); took != "" {
 		cli.Linef(w, "  took     %s\n", took)
@@ -223,7 +223,7 @@ func printSteps(w io.Writer, ds []decisions.Decision, how detail) error {
 	t := tabwriter.NewWriter(w, 2, 8, 2, ' ', 0)
 	_, _ = fmt.Fprintln(t, "  EPOCH\tREV\tNODE\tITS CLOCK\tRULE\tWHAT IT DID, AND WHY")
 	for _, d := range ds {
-		cli.Linef(t, "  %d\t%d\t%s\t%s\t%s\t%s: %s\n", d.Epoch, d.Revision(), d.Node, d.At.Local().Format("15:04:05.000"), d.Rule, d.Rule.Meaning(), d.Because)
+		cli.Linef(t, "  %d\t%d\t%s\t%s\t%s\t%s: %s\n", d.Epoch, d.Revision(), d.Node, d.At.Local().Format("15:04:05.000"), d.Rule, d.Meaning(), d.Because)
 		if how.views {
 			cli.Linef(t, "  \t\t\t\t\t  saw %s\n", saw(d.View))
 		}

@@ -76,7 +76,7 @@ func (s *Service) Journal() catalog.Journal {
 func (s *Service) Events() (out []catalog.Event) {
 	for _, d := range s.Agent.Decisions() {
 		if kind, ok := eventKinds[d.Rule]; ok {
-			out = append(out, catalog.Event{At: d.At, Epoch: d.Epoch, Kind: kind, What: d.Rule.Meaning(), Because: clipText(d.Because)})
+			out = append(out, catalog.Event{At: d.At, Epoch: d.Epoch, Kind: kind, What: d.Meaning(), Because: clipText(d.Because)})
 		}
 	}
 	if s.Links != nil {
