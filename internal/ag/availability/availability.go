@@ -226,7 +226,35 @@ func (f Facts) whyNotWritable() string {
 	case f.Members[e.Leader].Server != ag.ServerWritable:
 		return fmt.Sprintf("the server of the primary %s is %s", e.Leader, f.Members[e.Leader].Server)
 	}
-	return fmt.Sprintf("%s has become the primary and is not open for writes yet", e.Leader)
+	why := fmt.Sprintf("%s has become the primary and is not open for writes yet", e.Leader)
+	if left, required, missing := f.lacksRequired(); len(missing) > 0 {
+		return fmt.Sprintf("%s: commits must wait for %d (REQUIRED_SYNCHRONIZED_SECONDARIES_TO_COMMIT), and of its synchronous secondaries %d can acknowledge, without %s",
+			why, required, left, ag.Names(missing))
+	}
+	return why
+}
+
+// lacksRequired returns how many secondaries could acknowledge commits of the leader, where those are fewer than are
+// required, and which are missing. During a change of the primary each that answers could; after it, each that streams.
+func (f Facts) lacksRequired() (left, required int, missing []ag.ReplicaID) {
+	v := f.View
+	leader := v.Record.Epoch.Leader
+	required = v.Group.RequiredBeside(leader)
+	for _, x := range v.Group.Replicas {
+		if x.ID == leader || !x.HasData() || x.AvailabilityMode != ag.SynchronousCommit {
+			continue
+		}
+		settled := v.Since >= turning && f.answers(leader)
+		if !x.Suspended && f.answers(x.ID) && (!settled || slices.Contains(f.Members[leader].Streams, x.ID)) {
+			left++
+		} else {
+			missing = append(missing, x.ID)
+		}
+	}
+	if left >= required {
+		return left, required, nil
+	}
+	return left, required, missing
 }
 
 // automatic returns whether a replica would take over if the primary died now, or why not.

@@ -97,6 +97,10 @@ func (f Facts) nextWithoutPrimary() string {
 		return "start the members that do not answer; if most of them are lost for good: coterie recover --help"
 	}
 	leader := f.View.Record.Epoch.Leader
+	if left, _, missing := f.lacksRequired(); len(missing) > 0 && f.waitsToOpen() {
+		return fmt.Sprintf("start %s (a suspended one: coterie replica resume NAME); or have commits wait for fewer, so that it opens at once: coterie group set required_synchronized_secondaries_to_commit=%d",
+			ag.Names(missing), left)
+	}
 	// A leader that follows another one has lost its copy, and does not come back as a primary by itself.
 	if f.answers(leader) && f.View.Record.Epoch.Phase == ag.PhaseLead && (f.handsOver() || f.Members[leader].Server != ag.ServerRecovery) {
 		return "wait some seconds; if it lasts: coterie explain, the secondaries that do not answer, and log/postgres.log on " + string(leader)
@@ -111,6 +115,12 @@ func (f Facts) nextWithoutPrimary() string {
 		return next
 	}
 	return "start the members that do not answer; coterie explain; with the loss accepted: coterie failover --to NAME --allow-data-loss"
+}
+
+// waitsToOpen reports whether the leader has come to lead, and its server takes writes that it lets no client make yet.
+func (f Facts) waitsToOpen() bool {
+	e := f.View.Record.Epoch
+	return e.Phase == ag.PhaseLead && f.answers(e.Leader) && !f.handsOver() && f.Members[e.Leader].Server == ag.ServerWritable
 }
 
 // nextInMaintenance returns what to run where only maintenance, of the group or of replicas, keeps a replica from

@@ -38,7 +38,7 @@ func (s *Service) Facts(ctx context.Context) catalog.Facts {
 	}
 	// A node without a quorum may have routes to a primary that is fenced by now, though its agent answers.
 	f.WriteOpen = f.WriteOpen && f.Availability.Writable
-	if f.Availability.Primary == "" {
+	if !f.Availability.Writable { // one that is not open yet has routes to itself, which no other node has
 		f.Primary = ""
 	}
 	f.Journals = sync.OnceValue(func() map[ag.ReplicaID]catalog.Journal { return s.journals(ctx, f.Group, v.Reach) })

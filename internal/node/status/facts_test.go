@@ -235,6 +235,21 @@ func TestFactsWithoutAQuorum(t *testing.T) {
 	}
 }
 
+// TestFactsOfAPrimaryThatIsNotOpen: a node that leads and lets no client in yet names no primary that takes sessions,
+// as every other node does.
+func TestFactsOfAPrimaryThatIsNotOpen(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	if f := b.Facts(t.Context()); f.Primary != "a" || f.Self != "a" || !f.WriteOpen {
+		t.Fatalf("before: primary %q, takes writes %v", f.Primary, f.WriteOpen)
+	}
+	b.agent.shut = true
+	b.clients.routes = &ag.Routes{Primary: "a"}
+	if f := b.Facts(t.Context()); f.Primary != "" || f.WriteOpen {
+		t.Errorf("primary %q, takes writes %v", f.Primary, f.WriteOpen)
+	}
+}
+
 // TestVersion holds that a witness tells a replica's major version, of which it knows no more.
 func TestVersion(t *testing.T) {
 	t.Parallel()

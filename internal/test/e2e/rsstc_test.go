@@ -34,7 +34,7 @@ var layouts = []layout{
 	{"three synchronous replicas", lab.Options{}, map[int][]outcome{
 		0: {{"primary", "manual failover, maybe loss", "automatic, R/W, no loss", writes}, {"secondary", "R/W, no automatic failover later", "R/W, automatic failover later", writes}},
 		1: {{"primary", "automatic, R/W", "automatic, R/W", writes}, {"secondary", "R/W, no automatic failover later", "R/W, automatic failover later; then commits wait", writes}},
-		2: {{"primary", "automatic, not writable until it returns", "automatic, commits wait until it returns", waits}, {"secondary", "not available", "commits wait until it returns", waits}},
+		2: {{"primary", "automatic, not writable until it returns", "automatic, not open until it returns", waits}, {"secondary", "not available", "commits wait until it returns", waits}},
 	}},
 	{"two synchronous replicas", lab.Options{Replicas: 2}, map[int][]outcome{
 		0: {{"primary", "manual failover, maybe loss", "waits for it; forced failover, maybe loss", waits}, {"secondary", "R/W, exposed", "R/W, exposed", writes}},
@@ -48,7 +48,7 @@ var layouts = []layout{
 			{"secondary and witness", "not available", "not available until one returns", waits},
 		},
 		1: {
-			{"primary", "automatic, not writable until it returns", "automatic, commits wait until it returns", waits},
+			{"primary", "automatic, not writable until it returns", "automatic, not open until it returns", waits},
 			{"secondary", "not available", "commits wait until it returns", waits},
 			{"witness", "R/W, no automatic failover", "R/W, no automatic failover", writes},
 			{"secondary and witness", "not available", "not available until both return", waits},
