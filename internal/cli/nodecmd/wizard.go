@@ -53,7 +53,9 @@ func (r plannedReplica) witness() bool { return r.mode == ag.ConfigurationOnly }
 type wizard struct {
 	in  *bufio.Scanner
 	out io.Writer
-	tty bool
+
+	tty     bool // the answers are typed
+	colours bool // out shows colours
 }
 
 var errNoAnswer = errors.New("the answers ended before the questions; nothing was made")
@@ -236,6 +238,17 @@ func (p plan) script() string {
 	return b.String()
 }
 
+// write writes the script to a file.
+func (p plan) write(path string) error {
+	if path == "" {
+		return errors.New("name a file")
+	}
+	if err := os.WriteFile(path, []byte(p.script()), 0o644); err != nil { //nolint:gosec // statements contain no secrets
+		return fmt.Errorf("%w; this runs as the server's user: name a file in a directory that it may write to", err)
+	}
+	return nil
+}
+
 // check applies the statements to the configuration that the group will have. A refusal is thus found before anything
 // is made.
 func (p plan) check() []check.Finding {
@@ -263,7 +276,11 @@ func (p plan) check() []check.Finding {
 		}
 		g = next
 	}
-	out = append(out, check.Finding{Level: check.OK, What: fmt.Sprintf("%d statements make the group", len(p.statements()))})
+	made := "1 statement makes the group"
+	if n := len(p.statements()); n > 1 {
+		made = fmt.Sprintf("%d statements make the group", n)
+	}
+	out = append(out, check.Finding{Level: check.OK, What: made})
 	if len(p.replicas) == 2 {
 		out = append(out, check.Finding{
 			Level: check.Warning, What: "two nodes", Why: "they cannot tell a dead primary from a cut link: only the one that has the vote can take over", Run: "add a witness or a third replica",
@@ -286,22 +303,24 @@ func (w *wizard) validate(ctx context.Context, dir string, p plan, ports []strin
 		r.Add(x.host, preflight.Limit, func(ctx context.Context) ([]check.Finding, error) { return preflight.Other(ctx, own, x.host, ports) })
 	}
 	found := r.Run(ctx)
+	w.findings(found)
+	return !check.Worst(found).Worse(check.Warning), nil
+}
+
+// findings prints what the validation found.
+func (w *wizard) findings(found []check.Finding) {
 	for _, f := range found {
-		colour, mark := map[check.Level]string{check.OK: "\x1b[32m", check.Warning: "\x1b[33m"}[f.Level], "\x1b[0m"
-		if colour == "" {
-			colour = "\x1b[31m"
+		colour, off := map[check.Level]string{check.OK: "\x1b[32m", check.Warning: "\x1b[33m", check.Problem: "\x1b[31m"}[f.Level], "\x1b[0m"
+		if !w.colours {
+			colour, off = "", ""
 		}
-		if !w.tty {
-			colour, mark = "", ""
-		}
-		cli.Linef(w.out, "  %s%-8s%s %s: %s\n", colour, f.Level, mark, f.Area, f.What)
+		cli.Linef(w.out, "  "+colour+"%-8s"+off+" %s: %s\n", f.Level, f.Area, f.What) // a value would have its colour escaped
 		for _, more := range []string{f.Why, f.Run} {
 			if more != "" {
 				cli.Linef(w.out, "           %s\n", more)
 			}
 		}
 	}
-	return !check.Worst(found).Worse(check.Warning), nil
 }
 
 // initInteractive runs the wizard. It then makes the node and the group, or writes the script.
@@ -322,7 +341,9 @@ func initInteractive(c *cobra.Command, dir string, f *NodeFlags, profile string)
 
 // askAndMake asks for a group, and makes its first node unless it is told to do less.
 func askAndMake(c *cobra.Command, dir string, f *NodeFlags, profile string) (p plan, made bool, err error) {
-	w := &wizard{in: bufio.NewScanner(io.LimitReader(c.InOrStdin(), 64<<10)), out: c.OutOrStdout(), tty: term.IsTerminal(int(os.Stdin.Fd()))}
+	w := &wizard{
+		in: bufio.NewScanner(io.LimitReader(c.InOrStdin(), 64<<10)), out: c.OutOrStdout(), tty: term.IsTerminal(int(os.Stdin.Fd())), colours: cli.Colours(c.OutOrStdout()),
+	}
 	if p, err = w.plan(f.name); err != nil {
 		return p, false, err
 	}
@@ -349,12 +370,9 @@ func askAndMake(c *cobra.Command, dir string, f *NodeFlags, profile string) (p p
 	case "quit":
 		return p, false, fail.Refusedf("nothing was made")
 	case "script":
-		path, err := w.ask("File to write", "group.sql", nonEmpty)
+		path, err := w.ask("File to write", "group.sql", p.write)
 		if err != nil {
 			return p, false, err
-		}
-		if err := os.WriteFile(path, []byte(p.script()), 0o644); err != nil { //nolint:gosec // statements contain no secrets
-			return p, false, fmt.Errorf("%w; this runs as the server's user: name a directory that it may write to", err)
 		}
 		cli.Say(c, "wrote %s", path)
 		return p, false, nil

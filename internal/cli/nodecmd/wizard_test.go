@@ -4,6 +4,8 @@ import (
 	"bufio"
 	"bytes"
 	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -85,5 +87,37 @@ func TestWizardDefaults(t *testing.T) {
 	}
 	if check.Worst(p.check()) != check.Problem {
 		t.Error("one node twice")
+	}
+}
+
+// TestWizardColours holds that the levels of findings are coloured on a terminal, and that a value which has colours of
+// its own has them escaped.
+func TestWizardColours(t *testing.T) {
+	found := []check.Finding{{Level: check.OK, Area: "group", What: "fine"}, {Level: check.Problem, Area: "h\x1b[5m", What: "bad", Why: "so"}}
+	for colours, want := range map[bool]string{
+		true:  "  \x1b[32mok      \x1b[0m group: fine\n  \x1b[31mproblem \x1b[0m h\\x1b[5m: bad\n           so\n",
+		false: "  ok       group: fine\n  problem  h\\x1b[5m: bad\n           so\n",
+	} {
+		var out bytes.Buffer
+		(&wizard{out: &out, colours: colours}).findings(found)
+		if got := out.String(); got != want {
+			t.Errorf("%v: %q, want %q", colours, got, want)
+		}
+	}
+}
+
+// TestWizardAsksForAnotherFile holds that a file which cannot be written ends nothing: the answers stay, and another
+// one is asked for.
+func TestWizardAsksForAnotherFile(t *testing.T) {
+	p, _, err := asked(t, "", "", "", "", "", "", "", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "group.sql")
+	var out bytes.Buffer
+	w := &wizard{in: bufio.NewScanner(strings.NewReader(filepath.Join(path, "none", "x.sql") + "\n" + path + "\n")), out: &out}
+	got, err := w.ask("File to write", "group.sql", p.write)
+	if text, bad := os.ReadFile(path); err != nil || got != path || bad != nil || string(text) != p.script() || !strings.Contains(out.String(), "may write to") {
+		t.Errorf("%q, %v, %v: %s", got, err, bad, out.String())
 	}
 }
