@@ -204,8 +204,12 @@ func dateTrunc(a []driver.Value) (driver.Value, error) {
 	switch text(a[0]) {
 	case "year":
 		t = time.Date(y, 1, 1, 0, 0, 0, 0, time.UTC)
+	case "quarter":
+		t = time.Date(y, m-(m-1)%3, 1, 0, 0, 0, 0, time.UTC)
 	case "month":
 		t = time.Date(y, m, 1, 0, 0, 0, 0, time.UTC)
+	case "week": // it begins on Monday
+		t = time.Date(y, m, d-int(t.Weekday()+6)%7, 0, 0, 0, 0, time.UTC)
 	case "day":
 		t = time.Date(y, m, d, 0, 0, 0, 0, time.UTC)
 	case "hour":

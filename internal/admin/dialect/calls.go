@@ -88,7 +88,7 @@ datediff_big 3 3 co_datediff_big stt bigint
 dateadd 3 3 co_dateadd snt time
 datepart 2 2 co_datepart st int
 datename 2 2 co_datename st text
-datetrunc 2 2 date_trunc st time
+datetrunc 2 2 co_datetrunc st time
 date_trunc 2 2 date_trunc st time
 date_part 2 2 extract_field x float
 extract_field 2 2 extract_field x float

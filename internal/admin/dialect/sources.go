@@ -266,7 +266,7 @@ func (w *writer) noTable(schema, name string) *Error {
 	}
 	for _, full := range w.env.Names {
 		of, known, _ := strings.Cut(full, ".")
-		if (schema == "" || strings.EqualFold(schema, of)) && alike(known, strings.ToLower(name)) {
+		if (schema == "" || strings.EqualFold(schema, of)) && Alike(known, strings.ToLower(name)) {
 			e.Hint = "perhaps " + full
 			break
 		}
@@ -373,13 +373,15 @@ func (w *writer) withTies(q *query, limit *expr, outer *scope) (string, []Column
 		} else if k.e.kind == exResult {
 			text = texts[byName[strings.ToLower(k.e.text)]]
 		}
+		key := quoteName("k" + strconv.Itoa(len(keys))) // in a query of its own, as it may have a window, too
+		inner = append(inner, text+" AS "+key)
 		if k.desc {
-			text += " DESC"
+			key += " DESC"
 		}
 		if k.nulls != "" {
-			text += " NULLS " + k.nulls
+			key += " NULLS " + k.nulls
 		}
-		keys = append(keys, text)
+		keys = append(keys, key)
 	}
 	for i, text := range texts {
 		c := quoteName("c" + strconv.Itoa(i))
@@ -393,8 +395,8 @@ func (w *writer) withTies(q *query, limit *expr, outer *scope) (string, []Column
 		done()
 	}
 	rank := quoteName(w.newName())
-	inner = append(inner, "rank() OVER (ORDER BY "+strings.Join(keys, ", ")+") AS "+rank)
-	return w.note("SELECT " + strings.Join(names, ", ") + " FROM (SELECT " + strings.Join(inner, ", ") + from + where + w.tail(sel, s) + ") WHERE " +
+	ranked := "rank() OVER (ORDER BY " + strings.Join(keys, ", ") + ") AS " + rank
+	return w.note("SELECT " + strings.Join(names, ", ") + " FROM (SELECT *, " + ranked + " FROM (SELECT " + strings.Join(inner, ", ") + from + where + w.tail(sel, s) + ")) WHERE " +
 		rank + " <= " + w.count(limit, outer) + " ORDER BY " + rank), columns
 }
 

@@ -173,7 +173,7 @@ func noColumn(shown, name string, in []*bound) *Error {
 	e := Errorf("42703", "no such column: %.60s", shown)
 	for _, b := range in {
 		for _, c := range b.columns {
-			if alike(strings.ToLower(c.Name), strings.ToLower(name)) {
+			if Alike(strings.ToLower(c.Name), strings.ToLower(name)) {
 				return e.withHint("perhaps " + b.name + "." + c.Name)
 			}
 		}
@@ -189,9 +189,9 @@ func (e *Error) quoted(x *expr) *Error {
 	return e
 }
 
-// alike reports whether two names differ by one letter, by two that one of them has more, or by two that have changed
+// Alike reports whether two names differ by one letter, by two that one of them has more, or by two that have changed
 // places.
-func alike(a, b string) bool {
+func Alike(a, b string) bool {
 	if len(a) > len(b) {
 		a, b = b, a
 	}

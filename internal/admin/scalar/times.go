@@ -17,6 +17,7 @@ var times = map[string]Function{
 	"co_isdate":       {1, isDate, false},
 	"co_datediff":     {3, strict(func(a []driver.Value) (driver.Value, error) { return dateDiff(a, math.MaxInt32) }), false},
 	"co_datediff_big": {3, strict(func(a []driver.Value) (driver.Value, error) { return dateDiff(a, math.MaxInt64) }), false},
+	"co_datetrunc":    {2, strict(dateTrunc), false},
 	"co_dateadd":      {3, strict(dateAdd), false},
 	"co_datepart":     {2, strict(datePart), false},
 	"co_datename":     {2, strict(dateName), false},
@@ -309,6 +310,41 @@ func datePart(a []driver.Value) (driver.Value, error) {
 		"millisecond": t.Nanosecond() / 1e6, "microsecond": t.Nanosecond() / 1e3, "nanosecond": t.Nanosecond(), "iso_week": iso,
 	}[part]
 	return int64(n), nil
+}
+
+// dateTrunc is DATETRUNC, in a session whose weeks begin on Sunday.
+func dateTrunc(a []driver.Value) (driver.Value, error) {
+	part, err := partOf(a[0])
+	if err != nil {
+		return nil, err
+	}
+	t, err := timeOf(a[1])
+	if err != nil {
+		return nil, err
+	}
+	y, m, d := t.Date()
+	switch part {
+	case "year":
+		m, d = 1, 1
+	case "quarter":
+		m, d = m-(m-1)%3, 1
+	case "month":
+		d = 1
+	case "week":
+		d -= int(t.Weekday())
+	case "iso_week":
+		d -= int(t.Weekday()+6) % 7
+	case "day", "dayofyear":
+	case "hour", "minute", "second", "millisecond", "microsecond":
+		unit := map[string]time.Duration{"hour": time.Hour, "minute": time.Minute, "second": time.Second, "millisecond": time.Millisecond, "microsecond": time.Microsecond}[part]
+		return t.Truncate(unit).Format(TimeLayout), nil
+	default:
+		return nil, fmt.Errorf("unit %s is not supported by DATETRUNC", part)
+	}
+	if t = time.Date(y, m, d, 0, 0, 0, 0, time.UTC); t.Year() < 1 {
+		return nil, fmt.Errorf("truncating the time caused an overflow")
+	}
+	return t.Format(TimeLayout), nil
 }
 
 func dateName(a []driver.Value) (driver.Value, error) {
