@@ -79,6 +79,7 @@ func TestParse(t *testing.T) {
 	for _, tt := range []struct{ text, want string }{
 		{"DECLARE @a int, @b AS varchar(10) = 'x,y', @c decimal(10, 2)", "declare @a <int> , @b <varchar(10)> 'x,y', @c <decimal(10, 2)> , "},
 		{"SET @a = 1 + (2) SELECT @a", "set @a <> 1 + (2), ; SELECT @a"},
+		{"ALTER AVAILABILITY GROUP g JOIN\nSET @a = 2", "ALTER AVAILABILITY GROUP g JOIN; set @a <> 2, "},
 		{"SET @a += 2", "set @a <> @a + (2), "},
 		{"SELECT @a = count(*), @b = max(x) FROM t WHERE y = 1", "set @a <> count(*), @b <> max(x), FROM t WHERE y = 1"},
 		{"SELECT TOP (1) @a = x FROM t ORDER BY x SELECT @a", "set @a <> x, (TOP (1)) FROM t ORDER BY x; SELECT @a"},

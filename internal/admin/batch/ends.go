@@ -80,7 +80,7 @@ func (p *parser) ended(i int, word string, query bool) bool {
 	switch {
 	case p.nested > 0 && (t.Is("ELSE") || t.Is("END")):
 		return true
-	case word == "ALTER" && t.Is("SET"):
+	case word == "ALTER" && t.Is("SET") && (i+1 >= len(p.t) || !strings.HasPrefix(p.t[i+1].Text, "@")): // else it is one of a variable
 		return false
 	}
 	return p.begins(i, query && (t.Is("SELECT") || p.nested > 0) || short[word] || word == "SET" && p.switches(i))

@@ -302,6 +302,9 @@ func notHere(text string) error {
 	case "ELSE":
 		return Errorf("42601", "incorrect syntax near 'ELSE'").WithHint("an IF and its ELSE belong into one text: " + inPieces)
 	}
+	if word := second(text, name); word != "" && word != "AVAILABILITY" && dialect.Alike("AVAILABILITY", word) {
+		return Errorf("42601", "incorrect syntax near '%s'", word).WithHint("perhaps " + name + " AVAILABILITY GROUP")
+	}
 	return Errorf("0A000", "%s is not a statement of the console", name).WithHint(hint)
 }
 

@@ -41,6 +41,12 @@ func (p *parser) statement() (Statement, *Error) {
 		s.Action = Needless{words}
 		return s, nil
 	}
+	for _, t := range p.tokens[p.at:] {
+		if t.kind == tokWord && strings.HasPrefix(t.text, "@") { // as in T-SQL, no statement of groups has one
+			return s, t.pos.errorf(StateNotSupported, "the variable %s is not taken in a statement of the group", clip(t.text)).
+				WithHint("write the name itself or the value; IF chooses between statements, and the shell puts one together")
+		}
+	}
 	switch {
 	case p.take("CREATE"):
 		bad = p.create(&s)
