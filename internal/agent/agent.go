@@ -156,9 +156,10 @@ type Agent struct {
 	refusal  refusal       // the last refusal
 
 	cond         condition
-	distrusted   atomic.Bool // the copy is under quarantine
-	checked      atomic.Bool // the copy was checked: it is as far as the group last saw it
-	away         bool        // the data directory does not hold this node's copy, and no repair is under way
+	distrusted   atomic.Bool                      // the copy is under quarantine
+	quarantined  atomic.Pointer[marks.Quarantine] // the mark on disk
+	checked      atomic.Bool                      // the copy was checked: it is as far as the group last saw it
+	away         bool                             // the data directory does not hold this node's copy, and no repair is under way
 	past         pastCopy
 	seenSelf     bool // this agent has read back what it published
 	crashReports chan CrashReport

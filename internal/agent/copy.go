@@ -396,3 +396,58 @@ func (a *Agent) passing() bool {
 	t := a.task.Load()
 	return t != nil && t.name == clusterTask && t.stage.Load() == switchPassing
 }
+
+// The next functions are the quarantine's mark on disk, and its end.
+
+func (a *Agent) endQuarantine() {
+	a.cond.mark = marks.Quarantine{}
+	a.distrusted.Store(false)
+	if a.cfg.Probes != nil {
+		a.cfg.Probes.Forget()
+	}
+	a.writeLater(a.cfg.Marks.ClearQuarantine)
+}
+
+// markAgain is how soon the mark of a quarantine is written again that a disk did not take.
+const markAgain = 2 * time.Second
+
+// saveQuarantine writes the mark down. keepQuarantine tries it again until that was done.
+func (a *Agent) saveQuarantine() {
+	m := a.cond.mark
+	a.cond.tried = boottime.Now()
+	a.writeLater(func() error {
+		err := a.cfg.Marks.SetQuarantine(m)
+		if err == nil {
+			a.quarantined.Store(&m)
+		}
+		return err
+	})
+}
+
+// Trust ends the quarantine of this node's copy without a new one: an operator has checked the storage and accepts the
+// risk. It returns why the copy was under quarantine.
+func (a *Agent) Trust(ctx context.Context) (string, error) {
+	answer := make(chan string, 1)
+	select {
+	case a.trust <- answer:
+	case <-ctx.Done():
+		return "", ctx.Err()
+	}
+	a.Wake()
+	select {
+	case why := <-answer:
+		return why, nil
+	case <-ctx.Done():
+		return "", ctx.Err()
+	}
+}
+
+func (a *Agent) trusted(answer chan<- string) {
+	c := &a.cond
+	why := c.mark.Why
+	c.crashes, c.stood, c.quick = nil, nil, 0
+	a.endQuarantine()
+	a.writeLater(func() error { return a.cfg.Marks.SetStandDowns(nil) })
+	a.log.Warn("trusted again by an operator", "was", why)
+	answer <- why
+}

@@ -145,6 +145,7 @@ type condition struct {
 	liveFrom time.Duration    // boottime of the last start
 	answered int              // pid of the server that answered
 	mark     marks.Quarantine // zero: the copy is trusted
+	tried    time.Duration    // boottime at which the mark was last written, or was to be
 	asking   bool             // the group is being told about the quarantine
 	autopsy  time.Duration    // boottime up to which a start waits for the reason of the server's end
 	gone     refusal          // the source that no longer keeps the WAL which this copy needs
@@ -159,6 +160,7 @@ func (a *Agent) loadCondition() error {
 	}
 	a.cond.mark, err = a.cfg.Marks.Quarantine()
 	a.distrusted.Store(a.cond.mark.Why != "")
+	a.quarantined.Store(new(a.cond.mark))
 	return err
 }
 
@@ -374,11 +376,6 @@ func (a *Agent) distrust(why string) {
 // its server would find no room for WAL. The answer to a candidate's seal request says so. Any goroutine may call it.
 func (a *Agent) unpromotable() bool { return a.distrusted.Load() || a.findings().NoRoom != "" }
 
-func (a *Agent) saveQuarantine() {
-	m := a.cond.mark
-	a.writeLater(func() error { return a.cfg.Marks.SetQuarantine(m) })
-}
-
 // quarantine returns why the copy is not trusted; once an operator has resumed it, renewal returns why it must be made
 // anew instead.
 func (c *condition) quarantine() string {
@@ -431,6 +428,9 @@ func (a *Agent) keepQuarantine(ctx context.Context, v ag.View) {
 		c.asking = false
 	default:
 	}
+	if w := a.quarantined.Load(); c.mark.Why != "" && (w == nil || *w != c.mark) && boottime.Now()-c.tried >= markAgain {
+		a.saveQuarantine() // the disk that lost a write did not take the mark, either
+	}
 	me, ok := v.Group.Replica(v.Self)
 	switch {
 	case c.mark.Why == "" || !v.Quorum || !ok:
@@ -460,41 +460,4 @@ func (a *Agent) askToSuspend(ctx context.Context) {
 	}
 	a.suspended <- struct{}{} // there is room: only one goroutine asks at a time
 	a.Wake()
-}
-
-func (a *Agent) endQuarantine() {
-	a.cond.mark = marks.Quarantine{}
-	a.distrusted.Store(false)
-	if a.cfg.Probes != nil {
-		a.cfg.Probes.Forget()
-	}
-	a.writeLater(a.cfg.Marks.ClearQuarantine)
-}
-
-// Trust ends the quarantine of this node's copy without a new one: an operator has checked the storage and accepts the
-// risk. It returns why the copy was under quarantine.
-func (a *Agent) Trust(ctx context.Context) (string, error) {
-	answer := make(chan string, 1)
-	select {
-	case a.trust <- answer:
-	case <-ctx.Done():
-		return "", ctx.Err()
-	}
-	a.Wake()
-	select {
-	case why := <-answer:
-		return why, nil
-	case <-ctx.Done():
-		return "", ctx.Err()
-	}
-}
-
-func (a *Agent) trusted(answer chan<- string) {
-	c := &a.cond
-	why := c.mark.Why
-	c.crashes, c.stood, c.quick = nil, nil, 0
-	a.endQuarantine()
-	a.writeLater(func() error { return a.cfg.Marks.SetStandDowns(nil) })
-	a.log.Warn("trusted again by an operator", "was", why)
-	answer <- why
 }

@@ -2,6 +2,8 @@ package agent_test
 
 import (
 	"context"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -12,6 +14,7 @@ import (
 	"github.com/coteriedb/coterie/internal/agent"
 	"github.com/coteriedb/coterie/internal/agent/marks"
 	"github.com/coteriedb/coterie/internal/lib/boottime"
+	"github.com/coteriedb/coterie/internal/lib/durable"
 )
 
 // probes find what a test tells them to.
@@ -193,6 +196,32 @@ func TestALostWriteIsQuarantined(t *testing.T) {
 		if q, err := marks.Open(l.dirs["a"]).Quarantine(); err != nil || q.Why != "" {
 			t.Errorf("%+v, %v", q, err)
 		}
+	})
+}
+
+// The disk that lost a write may not take the mark of the quarantine, either. It is written once the disk is well.
+func TestMarkOfAQuarantineIsTriedAgain(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		blocks := filepath.Join(l.dirs["c"], "quarantine.json"+durable.Suffix)
+		if err := os.Mkdir(blocks, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		l.probes["c"].find(agent.Findings{Lost: "fsync: EIO"})
+		l.wait("c is quarantined", 20*time.Second, func() bool {
+			r, _ := l.Record.Snapshot().Group.Replica("c")
+			return r.Suspended && l.agents["c"].View().Local.Quarantine != ""
+		})
+		time.Sleep(30 * time.Second)
+		if q, err := marks.Open(l.dirs["c"]).Quarantine(); err != nil || q.Why != "" {
+			t.Fatalf("it was written: %+v %v", q, err)
+		}
+		if err := os.Remove(blocks); err != nil {
+			t.Fatal(err)
+		}
+		l.wait("the mark is written", 10*time.Second, func() bool {
+			q, err := marks.Open(l.dirs["c"]).Quarantine()
+			return err == nil && q.Why == "fsync: EIO" && q.Suspended
+		})
 	})
 }
 

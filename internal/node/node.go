@@ -348,7 +348,7 @@ func (n *node) openEndpoint(run func(string, func(context.Context) error)) error
 func (n *node) openAgent(run func(string, func(context.Context) error)) error {
 	n.peers = &rpc.Peers{Control: n.control, Endpoint: n.endpoint}
 	c := agent.Config{
-		Self: n.self, Incarnation: n.incarnation, Place: config.Place(n.layout), Marks: marks.Open(n.layout.State()), Store: n.ports, Peers: n.peers,
+		Self: n.self, Incarnation: n.incarnation, Place: config.Place(n.layout), Marks: marks.Open(n.layout.State()).Beside(n.layout.Run), Store: n.ports, Peers: n.peers,
 		Sessions: n.clients, Logger: n.log.With("part", "agent"), OnGroup: n.groupChanged, NoVote: n.quorum.NoVote, NoLogins: n.clients.LoginProblems, Unserved: n.clients.Unserved,
 		Relays: n.relayed, Remembered: n.members.Group,
 	}

@@ -16,10 +16,20 @@ import (
 
 // Marks are the durable facts of a node outside its data directory. Each is one small file that is replaced by rename
 // AFTER fsync, so that a crash leaves either the old or the new one.
-type Marks struct{ dir string }
+type Marks struct {
+	dir    string
+	beside string // "": none
+}
 
 // Open returns the marks kept in dir, which must exist.
-func Open(dir string) *Marks { return &Marks{dir} }
+func Open(dir string) *Marks { return &Marks{dir: dir} }
+
+// Beside keeps the mark of a quarantine in another directory as well, which is on no disk that may fail: it outlives
+// the agent, and not the machine. It returns m.
+func (m *Marks) Beside(dir string) *Marks {
+	m.beside = dir
+	return m
+}
 
 // Dir returns the directory of the marks.
 func (m *Marks) Dir() string { return m.dir }
@@ -162,16 +172,38 @@ type Quarantine struct {
 	Renew     bool      `json:"renew"`     // an operator has resumed it since: the copy must be made anew
 }
 
+const quarantineFile = "quarantine.json"
+
 // Quarantine returns the mark; the zero value if the copy is trusted.
 func (m *Marks) Quarantine() (Quarantine, error) {
-	return readMark[Quarantine](m, "quarantine.json")
+	q, err := readMark[Quarantine](m, quarantineFile)
+	if m.beside == "" || q.Why != "" {
+		return q, err
+	}
+	second, err2 := readMark[Quarantine](Open(m.beside), quarantineFile)
+	if second.Why != "" {
+		return second, nil
+	}
+	return q, errors.Join(err, err2)
 }
 
-// SetQuarantine stores the mark.
-func (m *Marks) SetQuarantine(q Quarantine) error { return m.write("quarantine.json", q) }
+// SetQuarantine stores the mark. If the disk does not take it, it is kept beside, and the error says why.
+func (m *Marks) SetQuarantine(q Quarantine) error {
+	var err2 error
+	if m.beside != "" {
+		err2 = Open(m.beside).write(quarantineFile, q)
+	}
+	return errors.Join(m.write(quarantineFile, q), err2)
+}
 
 // ClearQuarantine removes the mark.
-func (m *Marks) ClearQuarantine() error { return m.clear("quarantine.json") }
+func (m *Marks) ClearQuarantine() error {
+	var err2 error
+	if m.beside != "" {
+		err2 = Open(m.beside).clear(quarantineFile)
+	}
+	return errors.Join(m.clear(quarantineFile), err2)
+}
 
 func (m *Marks) clear(name string) error {
 	if err := durable.Remove(filepath.Join(m.dir, name)); err != nil {

@@ -169,3 +169,35 @@ func TestMarkThatCannotBeWrittenLeavesTheOldOne(t *testing.T) {
 		t.Errorf("%d, %v", e, err)
 	}
 }
+
+// The mark of a quarantine that its disk does not take is kept beside, for the next agent, and removed from there too.
+func TestQuarantineBesideADiskThatFails(t *testing.T) {
+	dir, beside := t.TempDir(), t.TempDir()
+	m := Open(dir).Beside(beside)
+	blocks := filepath.Join(dir, "quarantine.json"+durable.Suffix)
+	if err := os.Mkdir(blocks, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	want := Quarantine{Copy: "C", Why: "fsync: EIO"}
+	if err := m.SetQuarantine(want); err == nil {
+		t.Error("no error")
+	}
+	if q, err := Open(dir).Beside(beside).Quarantine(); q != want || err != nil {
+		t.Errorf("%+v %v", q, err)
+	}
+	if err := os.Remove(blocks); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.SetQuarantine(want); err != nil {
+		t.Fatal(err)
+	}
+	if q, err := Open(dir).Quarantine(); q != want || err != nil {
+		t.Errorf("%+v %v", q, err)
+	}
+	if err := m.ClearQuarantine(); err != nil {
+		t.Fatal(err)
+	}
+	if q, err := m.Quarantine(); q != (Quarantine{}) || err != nil {
+		t.Errorf("%+v %v", q, err)
+	}
+}
