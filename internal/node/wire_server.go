@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/node/fencetime"
 	"github.com/coteriedb/coterie/internal/node/pgserver"
 	"github.com/coteriedb/coterie/internal/node/walstream"
@@ -81,6 +82,18 @@ func (n *node) probeTarget() health.Target {
 	t := n.agent.Target()
 	return health.Target{
 		Data: t.Data, Running: t.Running, PID: t.PID, Writable: t.Writable, Wait: t.Options.HealthWait(), Level: t.Options.Level(),
-		Databases: t.Databases, DBOff: t.Options.NoDBFailover,
+		Databases: t.Databases, DBOff: t.Options.NoDBFailover, Unusual: unusualHang(t.Options),
 	}
+}
+
+// unusualHang returns after which time a hang of the primary's server or disk may count before HEALTH_CHECK_TIMEOUT.
+func unusualHang(o ag.Options) time.Duration {
+	switch o.Detection() {
+	case ag.DetectFast:
+		return health.UnusualFloor
+	case ag.DetectAdaptive:
+		return max(health.UnusualFloor, o.SilenceFloor)
+	case ag.DetectStrict:
+	}
+	return 0
 }

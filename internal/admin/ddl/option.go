@@ -240,7 +240,7 @@ var groupOptions = []Option{
 	},
 	{
 		Name: "HEALTH_CHECK_TIMEOUT", Place: InGroup, Form: Number, Min: 1000, Max: 4294967295, Unit: "ms", Default: "10000", Verdict: InEffect,
-		About: "For how long a probe of the primary may go unanswered. With a notice below 15000, the least that SQL Server takes, unless it is the default.",
+		About: "For how long a probe of the primary may go unanswered at most; one that is unusual for the host counts sooner, unless FAILURE_DETECTION is STRICT. With a notice below 15000, the least that SQL Server takes, unless it is the default.",
 		set:   setHealthTimeout,
 		get: func(g ag.Group, _ ag.Replica) (Value, bool) {
 			return number(g.Options.HealthTimeout.Milliseconds()), g.Options.HealthTimeout != 0

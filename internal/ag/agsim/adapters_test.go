@@ -164,6 +164,9 @@ var slips = []slip{
 	{"a recovery takes the record that a member has seen for its copy, in a history", "ag/recovery/recovery.go", []string{"	switch {\n	case a.ID == mine.ID || a.Copy == \"\":", "	switch {\n	case a.Seq != mine.Seq:\n		return a.Copy != \"\" && a.Seq > mine.Seq\n	case a.ID == mine.ID || a.Copy == \"\":"}, "ag/agsim:TestSim"},
 	{"a promotion that was marked and had not begun makes a log count behind earlier ones", "agent/marks/marks.go", []string{"	if at.Timeline < cmp.Or(p.First, p.TLI) || at.Timeline > p.TLI {", "	if at.Timeline != p.TLI {"}, "TestPromotionBegins"},
 	{"a recovery goes on without a member's word", "ag/recovery/recovery.go", []string{"	case len(missing) > 0:\n", "	case len(missing) > len(q.Group.Replicas):\n"}, "TestRecoveryIsRefused"},
+	{"the mark of a quarantine that the disk did not take is not tried again", "agent/health.go", []string{"(w == nil || *w != c.mark) && ", "w == nil && "}, "agent:TestMarkOfAQuarantineIsTriedAgain"},
+	{"a primary's disk that hangs while its counters move counts as dead", "postgres/health/judge.go", []string{"lasts < limit || p.progress(now, limit/2)", "lasts < limit"}, "TestUnusualHangOfAPlace"},
+	{"a hang counts as unusual before it is known what is usual", "postgres/health/probe.go", []string{"	if !known {\n\t\treturn wait, longest\n\t}\n", "	_ = known\n"}, "TestUnusualHangOfAPlace"},
 }
 
 // apply returns the file with the mistake in it.

@@ -45,7 +45,7 @@ func (m *Monitor) judge(t Target, now time.Duration) Report {
 		if space.Total != 0 {
 			r.Space = append(r.Space, space)
 		}
-		found = append(found, p.judge(t.Wait, now))
+		found = append(found, p.judge(t, now))
 		if w.WAL && space.Total != 0 && space.Free < walSegment {
 			r.NoRoom = fmt.Sprintf("%s (%s) has %s free; PostgreSQL needs at least %s for its next WAL file", w.Name, w.Dir, size(space.Free), size(walSegment))
 		}
@@ -73,7 +73,7 @@ func (m *Monitor) inOrder() []*place {
 func (m *Monitor) judgeAnswer(t Target, now time.Duration) ag.Health {
 	lasts, fails, err := m.answer.trouble(now)
 	if lasts < t.Wait {
-		return ag.Health{}
+		return m.judgeSilence(t, now, lasts)
 	}
 	if fails > 0 && errors.Is(err, ErrExhausted) {
 		return ag.Health{Level: levelModerate, Because: fmt.Sprintf("PostgreSQL has had no room for a superuser's connection for %s: %v", round(lasts), err)}
@@ -88,6 +88,24 @@ func (m *Monitor) judgeAnswer(t Target, now time.Duration) ag.Health {
 		why += "; its postmaster is stopped"
 	case err != nil && !errors.Is(err, context.DeadlineExceeded):
 		why += ": " + err.Error()
+	}
+	return ag.Health{Level: levelUnresponsive, Because: why, Restart: true}
+}
+
+// judgeSilence reports a primary that has not answered for longer than is usual here, before HEALTH_CHECK_TIMEOUT. An
+// answer may be late for want of processors or of a disk; an attempt that failed tells why, and waits for the limit.
+func (m *Monitor) judgeSilence(t Target, now, lasts time.Duration) ag.Health {
+	_, fails, _ := m.answer.trouble(now)
+	if !t.Writable || t.Unusual == 0 || fails > 0 {
+		return ag.Health{}
+	}
+	limit, longest := m.answer.unusual(now, t.Unusual, t.Wait)
+	if stopped := m.stopped(t.PID); lasts < limit || !stopped && (m.busy() || m.disks()) {
+		return ag.Health{}
+	}
+	why := fmt.Sprintf("PostgreSQL has not answered a new connection for %s, and took %s at most in the last day", round(lasts), longest.Round(time.Millisecond))
+	if m.stopped(t.PID) {
+		why += "; its postmaster is stopped"
 	}
 	return ag.Health{Level: levelUnresponsive, Because: why, Restart: true}
 }
@@ -116,19 +134,27 @@ func (m *Monitor) judgeBases(now time.Duration) string {
 	return fmt.Sprintf("database %s is not online: %s", f[0].Name, f[0].Err)
 }
 
-func (p *place) judge(wait, now time.Duration) ag.Health {
+func (p *place) judge(t Target, now time.Duration) ag.Health {
 	w, space := p.now()
 	lasts, fails, err := p.trouble(now)
-	moves := lasts > 0 && p.progress(now, wait/2) // counted from the first failure, long before it matters
+	moves := lasts > 0 && p.progress(now, t.Wait/2) // counted from the first failure, long before it matters
+	hangs := fmt.Sprintf("%s does not answer: writing, syncing and reading 8 KiB in %s has not ended for %s", w.Name, w.Dir, round(lasts))
 	switch {
-	case fails >= sure && errors.Is(err, syscall.ENOSPC), space.Total != 0 && space.Free < w.Floor && fails == 0 && lasts < wait:
+	case fails >= sure && errors.Is(err, syscall.ENOSPC), space.Total != 0 && space.Free < w.Floor && fails == 0 && lasts < t.Wait:
 		return ag.Health{Level: levelModerate, Because: fmt.Sprintf("%s is full: %s has %s free of %s", w.Name, w.Dir, size(space.Free), size(space.Total))}
 	case fails >= sure:
 		return ag.Health{Level: levelCritical, Because: fmt.Sprintf("%s cannot be written and read: %v", w.Name, err)}
-	case fails == 0 && lasts >= wait && (!moves || lasts >= patient*wait):
-		return ag.Health{Level: levelCritical, Because: fmt.Sprintf("%s does not answer: writing, syncing and reading 8 KiB in %s has not ended for %s", w.Name, w.Dir, round(lasts))}
+	case fails == 0 && lasts >= t.Wait && (!moves || lasts >= patient*t.Wait):
+		return ag.Health{Level: levelCritical, Because: hangs}
 	}
-	return ag.Health{}
+	if !t.Writable || t.Unusual == 0 || fails > 0 || lasts == 0 {
+		return ag.Health{}
+	}
+	limit, longest := p.unusual(now, p.leastUnusual(t.Unusual), t.Wait)
+	if lasts < limit || p.progress(now, limit/2) {
+		return ag.Health{}
+	}
+	return ag.Health{Level: levelCritical, Because: fmt.Sprintf("%s, and took %s at most in the last day", hangs, longest.Round(time.Millisecond))}
 }
 
 // round shortens a duration so that it stays equal for a while: a report with no news then compares equal.

@@ -54,12 +54,15 @@ type Place struct {
 
 // Target is what the Monitor watches at this moment.
 type Target struct {
-	Data      bool // the data directory contains a copy, and nothing is rewriting it
-	Running   bool // the server runs and has answered since its start, so that silence is a finding
-	PID       int  // of its postmaster
-	Writable  bool
-	Wait      time.Duration // HEALTH_CHECK_TIMEOUT
-	Level     int           // FAILURE_CONDITION_LEVEL: the costlier probes run only where they count
+	Data     bool // the data directory contains a copy, and nothing is rewriting it
+	Running  bool // the server runs and has answered since its start, so that silence is a finding
+	PID      int  // of its postmaster
+	Writable bool
+	Wait     time.Duration // HEALTH_CHECK_TIMEOUT
+	Level    int           // FAILURE_CONDITION_LEVEL: the costlier probes run only where they count
+	// Unusual is how long a hang of a primary lasts at least until it counts before Wait, as unusual here. It is at
+	// least UnusualFloor; 0: only Wait counts.
+	Unusual   time.Duration
 	Databases []string
 	DBOff     bool // DB_FAILOVER = OFF
 }
@@ -102,6 +105,7 @@ type Monitor struct {
 	forgets atomic.Uint64 // calls of Forget
 
 	busy    func() bool    // the machine has no processor to spare
+	disks   func() bool    // its disks have no time to spare
 	stopped func(int) bool // the process is stopped
 	look    func(ctx context.Context, dirs ...string) []storage.Volume
 
@@ -118,7 +122,7 @@ type Monitor struct {
 
 // New returns a Monitor that knows nothing yet.
 func New(c Config) *Monitor {
-	m := &Monitor{cfg: c, places: map[string]*place{}, left: map[string]*place{}, busy: busyProcessors, stopped: processStopped, look: (&storage.Reader{}).Look}
+	m := &Monitor{cfg: c, places: map[string]*place{}, left: map[string]*place{}, busy: busyProcessors, disks: busyDisks, stopped: processStopped, look: (&storage.Reader{}).Look}
 	m.answer, m.commit, m.bases, m.list, m.under = &probe{}, &probe{}, &probe{}, &probe{}, &probe{}
 	m.report.Store(&Report{})
 	return m
@@ -143,6 +147,7 @@ const (
 	probesPerWait = 3
 	fastest       = 500 * time.Millisecond
 	slowest       = 5 * time.Second
+	keen          = 1500 * time.Millisecond // of a primary whose unusual hangs count
 	basesEvery    = 10 * time.Second
 	glance        = 250 * time.Millisecond
 	leaveAfter    = time.Second // an attempt that does not return does not keep the agent from ending
@@ -198,6 +203,9 @@ func (m *Monitor) all() []*probe {
 // attempt begins the probes that are due.
 func (m *Monitor) attempt(ctx context.Context, t Target, now time.Duration) {
 	every := min(max(t.Wait/probesPerWait, fastest), slowest)
+	if t.Writable && t.Unusual > 0 {
+		every = min(every, keen)
+	}
 	begin := func(p *probe, s schedule, try func(context.Context) error) {
 		if p.due(now, s.every) {
 			m.begin(ctx, p, s.limit, try)

@@ -33,6 +33,8 @@ type fake struct {
 	asked  int
 }
 
+func idle() bool { return false }
+
 func fine(context.Context) error { return nil }
 
 func hang(ctx context.Context) error {
@@ -86,23 +88,34 @@ func watch(t *testing.T, level int, test func(f *fake, m *Monitor, target *runni
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{answer: fine, commit: fine}
 		target := &running{t: Target{Data: true, Running: true, Writable: true, Wait: 10 * time.Second, Level: level}}
-		m := New(Config{Server: f, Logger: slog.New(slog.DiscardHandler), Found: func() {}, Target: target.get})
-		m.busy, m.stopped = func() bool { return false }, func(int) bool { return false }
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error, 1)
-		go func() { done <- m.Run(ctx) }()
-		defer func() {
-			cancel()
-			if err := <-done; err != nil {
-				t.Error(err)
-			}
-		}()
+		m := newWatched(f, target)
+		defer m.runs(t)()
 		time.Sleep(15 * time.Second)
 		if r := m.Report(); r.Level != 0 || r.Database != "" {
 			t.Fatalf("ill from the start: %+v", r)
 		}
 		test(f, m, target)
 	})
+}
+
+// newWatched returns a monitor on an idle machine.
+func newWatched(f *fake, target *running) *Monitor {
+	m := New(Config{Server: f, Logger: slog.New(slog.DiscardHandler), Found: func() {}, Target: target.get})
+	m.busy, m.disks, m.stopped = idle, idle, func(int) bool { return false }
+	return m
+}
+
+// runs runs the monitor until the function that it returns is called.
+func (m *Monitor) runs(t *testing.T) (end func()) {
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- m.Run(ctx) }()
+	return func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
 }
 
 // becomes waits for a level and returns after how long it was reached.
@@ -273,7 +286,7 @@ func try(p *place, times int) (err error) {
 func TestPlace(t *testing.T) {
 	dir := t.TempDir()
 	w := Place{Name: "the WAL directory", Dir: dir, Has: "archive_status", Floor: 1, WAL: true}
-	judged := func(p *place) int { return p.judge(10*time.Second, boottime.Now()).Level }
+	judged := func(p *place) int { return p.judge(Target{Wait: 10 * time.Second}, boottime.Now()).Level }
 	p := testPlace(t, w)
 	if err := try(p, 1); !errors.Is(err, os.ErrNotExist) || judged(p) != 0 {
 		t.Errorf("an empty mount point: %v, level %d after one failure", err, judged(p))
@@ -306,7 +319,7 @@ func TestAPlaceThatHangs(t *testing.T) {
 	p := testPlace(t, Place{Name: "the WAL directory", Dir: t.TempDir()})
 	now := boottime.Now()
 	p.due(now-11*time.Second, 0)
-	if h := p.judge(10*time.Second, now); h.Level != levelCritical || h.Restart {
+	if h := p.judge(Target{Wait: 10 * time.Second}, now); h.Level != levelCritical || h.Restart {
 		t.Errorf("%+v", h)
 	}
 	file := filepath.Join(t.TempDir(), "stat")
@@ -318,11 +331,11 @@ func TestAPlaceThatHangs(t *testing.T) {
 	p.dev = device{path: file}
 	for i := range 3 { // the disk is slow, but it does complete something
 		counters(i + 2)
-		if h := p.judge(10*time.Second, now+time.Duration(i)*time.Second); h.Level != 0 {
+		if h := p.judge(Target{Wait: 10 * time.Second}, now+time.Duration(i)*time.Second); h.Level != 0 {
 			t.Errorf("%+v", h)
 		}
 	}
-	if h := p.judge(10*time.Second, now+20*time.Second); h.Level != levelCritical {
+	if h := p.judge(Target{Wait: 10 * time.Second}, now+20*time.Second); h.Level != levelCritical {
 		t.Errorf("it stands still: %+v", h)
 	}
 }

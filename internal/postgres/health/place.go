@@ -65,6 +65,16 @@ func (p *place) progress(now, within time.Duration) bool {
 	return p.dev.look(now, within)
 }
 
+// leastUnusual returns after which time a hang is unusual at the soonest.
+func (p *place) leastUnusual(floor time.Duration) time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.dev.path == "" {
+		return max(blindFloor, floor)
+	}
+	return floor
+}
+
 // try reads the free space, then writes, syncs and reads a block. No context ends a system call: an attempt on a dead
 // disk hangs.
 func (p *place) try(context.Context) error {

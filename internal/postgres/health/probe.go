@@ -15,6 +15,7 @@ type probe struct {
 	bad   time.Duration // when the first attempt began that failed since the last success; 0: the last attempt succeeded
 	fails int           // failed attempts since the last success
 	err   error         // of the last failed attempt
+	usual rhythm        // of the attempts that succeeded
 }
 
 // due reports whether the next attempt begins now, and records that it does.
@@ -39,6 +40,10 @@ func (p *probe) ended(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if err == nil {
+		now := boottime.Now()
+		if p.since != 0 {
+			p.usual.took(now, now-p.since)
+		}
 		p.bad, p.fails, p.err = 0, 0, nil
 	} else {
 		if p.bad == 0 {
@@ -61,6 +66,18 @@ func (p *probe) trouble(now time.Duration) (lasts time.Duration, fails int, err 
 		return 0, 0, nil
 	}
 	return now - from, p.fails, p.err
+}
+
+// unusual returns how long an attempt may take until that is unusual here, at least floor, and the longest one of the
+// last day. It is never more than wait, and wait while too little is known.
+func (p *probe) unusual(now, floor, wait time.Duration) (limit, longest time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	longest, known := p.usual.longest(now)
+	if !known {
+		return wait, longest
+	}
+	return min(max(floor, timesUsual*longest), wait), longest
 }
 
 // forgive subtracts from all durations a time in which this process did not run.
