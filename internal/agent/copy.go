@@ -68,11 +68,14 @@ func (a *Agent) reseed(ctx context.Context, v ag.View, source ag.ReplicaID) (fun
 			return nil, err
 		}
 	}
-	if err := a.cfg.Marks.SetRepairing(source); err != nil {
-		return nil, err
+	begins := func() error {
+		if err := a.cfg.Marks.SetRepairing(source); err != nil {
+			return err
+		}
+		fault.Point("seed.marked") // the mark of the repair is on disk; nothing is changed
+		return nil
 	}
-	fault.Point("seed.marked") // the mark of the repair is on disk; nothing is changed
-	id, err := a.cfg.Seeder.Seed(ctx, from, v.Record.Epoch.Epoch, a.showProgress)
+	id, err := a.cfg.Seeder.Seed(ctx, SeedJob{from, v.Record.Epoch.Epoch, v.Local.Renew, begins}, a.showProgress)
 	if err != nil {
 		return nil, fmt.Errorf("seed from %s: %w", source, err)
 	}

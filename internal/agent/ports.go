@@ -291,7 +291,17 @@ type Sessions interface {
 
 // Seeder fills this node's data directory from another replica.
 type Seeder interface {
-	Seed(ctx context.Context, from ag.Replica, e ag.Epoch, progress func(string)) (ag.CopyID, error)
+	Seed(ctx context.Context, job SeedJob, progress func(string)) (ag.CopyID, error)
+}
+
+// SeedJob is a copy that the plan asks for.
+type SeedJob struct {
+	From  ag.Replica // the primary of Epoch
+	Epoch ag.Epoch
+	// Because is why a whole copy is given up; empty if there is none. A request of an operator that was withdrawn
+	// since is no reason any more: the copy is not begun then.
+	Because string
+	Begins  func() error // is called before the first byte changes; none changes where it fails
 }
 
 // SeedRequests are the requests of operators for a new copy on this node. The loop asks at every turn: both methods

@@ -201,14 +201,17 @@ func (n *Node) Seeder() agent.Seeder { return (*seeder)(n) }
 
 type seeder Node
 
-func (s *seeder) Seed(ctx context.Context, from ag.Replica, _ ag.Epoch, progress func(string)) (ag.CopyID, error) {
+func (s *seeder) Seed(ctx context.Context, job agent.SeedJob, progress func(string)) (ag.CopyID, error) {
 	n := (*Node)(s)
 	n.locked(func() { n.seeds++ })
 	if err := n.begin(ctx, "seed"); err != nil {
 		return "", err
 	}
+	if err := job.Begins(); err != nil {
+		return "", err
+	}
 	progress("copying")
-	if err := n.copyFrom(ctx, from.ID); err != nil {
+	if err := n.copyFrom(ctx, job.From.ID); err != nil {
 		return "", errors.Join(errors.New("seeding failed"), err)
 	}
 	id := agent.NewCopyID()

@@ -230,6 +230,10 @@ func (o *seedFlags) outcome(c *cobra.Command, op seeding.Operation) error {
 	case op.State == seeding.Completed:
 		cli.Say(c, "%s: copied from %s (%s) in %v: %s of files, %s of them were there, on the wire %s, attempts: %d; codec %s", name, op.Source, op.Chosen, took,
 			units.Bytes(p.Total), units.Bytes(p.Same), wireText(p), op.Attempts, p.Codec)
+	case op.State == seeding.Cancelled && op.Attempts == 0 && op.Report == nil && o.cancel:
+		cli.Say(c, "%s: cancelled before anything changed; coterie replica seed %s --full asks for it again", name, name)
+	case op.State == seeding.Cancelled && op.Report != nil && o.cancel:
+		cli.Say(c, "%s: the verification is cancelled; nothing was changed", name)
 	case op.State == seeding.Cancelled && o.cancel:
 		cli.Say(c, "%s: cancelled; coterie replica seed %s goes on with what has arrived", name, name)
 	case op.State == seeding.Cancelled:

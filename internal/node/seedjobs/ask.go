@@ -65,7 +65,7 @@ func (c *Controller) Ask(ctx context.Context, req api.SeedRequest) (seeding.Oper
 		return seeding.Operation{}, err
 	}
 	fault.Point("seed.asked") // the operator's request is on disk; the agent does not know of it
-	c.failures, c.retryAt = 0, time.Time{}
+	c.failures, c.retryAt, c.withdrawn = 0, time.Time{}, ""
 	c.begin(r.Because)
 	c.Wake()
 	op, _ := c.journal.Last()
@@ -119,9 +119,14 @@ func (c *Controller) Cancel() (seeding.Operation, error) {
 	if v := c.View(); op.Report == nil && (v == nil || v.Local.Data != ag.DataPresent || c.cancel != nil || !c.request.Asked) {
 		next.Cancelled = time.Now().Format(time.DateTime)
 	}
+	withdrawn := c.withdrawn
+	if op.Report == nil && next.Cancelled == "" {
+		withdrawn = c.request.Because
+	}
 	if err := c.save(next); err != nil {
 		return op, err
 	}
+	c.withdrawn = withdrawn
 	end := c.cancel
 	if op.Report != nil {
 		end = c.stop

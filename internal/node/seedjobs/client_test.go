@@ -169,7 +169,10 @@ func TestLastKnownCopy(t *testing.T) {
 	if said := c.Copying(); said != nil {
 		t.Errorf("nothing was ever copied: %s", said)
 	}
-	_, a := c.start(t.Context(), ag.Replica{ID: "n1"}, "the primary")
+	_, a, err := c.start(t.Context(), ag.Replica{ID: "n1"}, "the primary", "")
+	if err != nil {
+		t.Fatal(err)
+	}
 	c.show(a.op, progress.Progress{Phase: progress.PhaseCopy, Done: 3 << 20, Total: 9 << 20, Wire: 1 << 20, Rate: 1e6, Pace: 1e6})
 	status := agent.Status{Copying: c.Copying()}
 	heard := time.Date(2026, 1, 2, 3, 4, 5, 0, time.Local)

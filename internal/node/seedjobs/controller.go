@@ -58,15 +58,16 @@ type Controller struct {
 	run   func(context.Context, seeding.Options) (seeding.Result, error)
 	check func(context.Context, source.VerifyOptions) (pagesum.Report, error)
 
-	mu       sync.Mutex              // guards the fields below
-	request  Request                 // the one that is open; zero: none
-	open     string                  // the operation that has not ended; "": none
-	cancel   context.CancelCauseFunc // of the attempt under way; nil: none
-	stop     context.CancelCauseFunc // of the verification under way, beside which an attempt may begin; nil: none
-	failures int                     // in a row, in epoch
-	epoch    ag.Epoch                // of the last failure
-	retryAt  time.Time               // no attempt begins before
-	failed   string                  // why the last attempt failed
+	mu        sync.Mutex              // guards the fields below
+	request   Request                 // the one that is open; zero: none
+	withdrawn string                  // the reason of a request that was cancelled before its attempt began; "": none since the last request
+	open      string                  // the operation that has not ended; "": none
+	cancel    context.CancelCauseFunc // of the attempt under way; nil: none
+	stop      context.CancelCauseFunc // of the verification under way, beside which an attempt may begin; nil: none
+	failures  int                     // in a row, in epoch
+	epoch     ag.Epoch                // of the last failure
+	retryAt   time.Time               // no attempt begins before
+	failed    string                  // why the last attempt failed
 }
 
 // Request is what an operator asked for. It is kept on disk until it is done.

@@ -94,7 +94,7 @@ func TestRequestIsKeptUntilItIsMet(t *testing.T) {
 	c.run = func(_ context.Context, o seeding.Options) (seeding.Result, error) {
 		return seeding.Result{Copy: "c2"}, nil
 	}
-	if cp, err := c.Seed(t.Context(), ag.Replica{ID: "n1"}, 7, func(string) {}); err != nil || cp != "c2" {
+	if cp, err := c.Seed(t.Context(), agent.SeedJob{From: ag.Replica{ID: "n1"}, Epoch: 7, Begins: noted}, func(string) {}); err != nil || cp != "c2" {
 		t.Fatalf("%q, %v", cp, err)
 	}
 	if why := c.ReseedReason("c1"); why != "" {
@@ -186,7 +186,10 @@ func TestRefusedRequests(t *testing.T) {
 func TestRequestsBesideAnAttempt(t *testing.T) {
 	t.Parallel()
 	c := secondary().open(t, t.TempDir())
-	_, a := c.start(t.Context(), ag.Replica{ID: "n1"}, "the primary")
+	_, a, err := c.start(t.Context(), ag.Replica{ID: "n1"}, "the primary", "")
+	if err != nil {
+		t.Fatal(err)
+	}
 	if op, err := c.Ask(t.Context(), api.SeedRequest{}); err != nil || op.ID != a.op {
 		t.Errorf("the same again: %+v, %v", op, err)
 	}
@@ -204,7 +207,10 @@ func TestPauseAfterFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := secondary().open(t, t.TempDir())
 		fail := func(e ag.Epoch, interrupted bool) time.Duration {
-			_, a := c.start(t.Context(), ag.Replica{ID: "n1"}, "the primary")
+			_, a, err := c.start(t.Context(), ag.Replica{ID: "n1"}, "the primary", "")
+			if err != nil {
+				t.Error(err)
+			}
 			a.epoch = e
 			c.finish(a, interrupted, errors.New("the disk is slow"))
 			return time.Until(c.retryAt)
@@ -255,7 +261,7 @@ func TestCancelledCopyStaysCancelled(t *testing.T) {
 	if _, err := c.Cancel(); kindOf(err) != "refused" || !strings.Contains(err.Error(), "nothing is being copied to n3") {
 		t.Errorf("nothing is under way, and cancelled: %v", err)
 	}
-	ctx, a := c.start(t.Context(), ag.Replica{ID: "n1"}, "the primary")
+	ctx, a, _ := c.start(t.Context(), ag.Replica{ID: "n1"}, "the primary", "")
 	op, err := c.Cancel()
 	if err != nil || op.ID != a.op || op.State != seeding.Cancelled || !errors.Is(context.Cause(ctx), seeding.ErrCancelled) {
 		t.Fatalf("%+v, %v; the attempt: %v", op, err, context.Cause(ctx))
@@ -270,7 +276,7 @@ func TestCancelledCopyStaysCancelled(t *testing.T) {
 		}
 	}
 	next := n.open(t, dir)
-	if ctx, _ := next.start(t.Context(), ag.Replica{ID: "n1"}, "the primary"); !errors.Is(context.Cause(ctx), seeding.ErrCancelled) {
+	if ctx, _, _ := next.start(t.Context(), ag.Replica{ID: "n1"}, "the primary", ""); !errors.Is(context.Cause(ctx), seeding.ErrCancelled) {
 		t.Error("an attempt that was decided before continues")
 	}
 	next.cancel = nil
@@ -395,7 +401,7 @@ func TestCopyBesideAVerification(t *testing.T) {
 			}
 			return seeding.Result{}, context.Cause(ctx)
 		}
-		_, err := c.Seed(t.Context(), ag.Replica{ID: "n1"}, 7, func(string) {})
+		_, err := c.Seed(t.Context(), agent.SeedJob{From: ag.Replica{ID: "n1"}, Epoch: 7, Begins: noted}, func(string) {})
 		op, _ := c.journal.Last()
 		if errors.Is(err, seeding.ErrCancelled) != cancelled || (err != nil) != cancelled || (op.State == seeding.Cancelled) != cancelled || !op.State.Ended() {
 			t.Errorf("cancelled %t: %+v, %v", cancelled, op, err)

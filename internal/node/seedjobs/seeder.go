@@ -23,16 +23,25 @@ type attempt struct {
 	from, leader ag.Replica // from is leader, or a secondary
 }
 
-// Seed fills the data directory from the primary of epoch e, or from a secondary in its place, and returns the id of
-// the copy. note gets a line of progress now and then. It implements agent.Seeder.
-func (c *Controller) Seed(ctx context.Context, leader ag.Replica, e ag.Epoch, note func(string)) (ag.CopyID, error) {
-	from, why := c.chooseSource(leader)
-	ctx, a := c.start(ctx, from, why)
-	a.epoch, a.leader = e, leader
-	r, err := c.copy(ctx, a, func(p progress.Progress) {
-		c.show(a.op, p)
-		note(Line(p))
-	})
+// Seed fills the data directory from the primary that the job names, or from a secondary in its place, and returns the
+// id of the copy. note gets a line of progress now and then. It implements agent.Seeder.
+func (c *Controller) Seed(ctx context.Context, job agent.SeedJob, note func(string)) (ag.CopyID, error) {
+	from, why := c.chooseSource(job.From)
+	ctx, a, err := c.start(ctx, from, why, job.Because)
+	if err != nil {
+		return "", err
+	}
+	a.epoch, a.leader = job.Epoch, job.From
+	var r seeding.Result
+	if err = context.Cause(ctx); err == nil {
+		err = job.Begins()
+	}
+	if err == nil {
+		r, err = c.copy(ctx, a, func(p progress.Progress) {
+			c.show(a.op, p)
+			note(Line(p))
+		})
+	}
 	c.finish(a, ctx.Err() != nil && !errors.Is(context.Cause(ctx), seeding.ErrCancelled), err)
 	if err != nil {
 		return "", err
@@ -44,11 +53,15 @@ func (c *Controller) Seed(ctx context.Context, leader ag.Replica, e ag.Epoch, no
 	return r.Copy, c.ForgetRewind() // a rewind of the copy that was replaced is void
 }
 
-// start records that an attempt begins. The context that it returns is cancelled by Cancel.
-func (c *Controller) start(ctx context.Context, from ag.Replica, why string) (context.Context, attempt) {
-	ctx, cancel := context.WithCancelCause(ctx)
+// start records that an attempt begins. The context that it returns is cancelled by Cancel. It fails where because is
+// a request that was withdrawn after the agent decided: the agent stops the server meanwhile, and that takes a while.
+func (c *Controller) start(ctx context.Context, from ag.Replica, why, because string) (context.Context, attempt, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if because != "" && because == c.withdrawn {
+		return ctx, attempt{}, fmt.Errorf("the request for a new copy was %w, and nothing of this one was changed", seeding.ErrCancelled)
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
 	c.begin("the data directory held no copy that could be used")
 	c.cancel = cancel
 	if c.request.Cancelled != "" { // after the agent decided and before now
@@ -59,7 +72,7 @@ func (c *Controller) start(ctx context.Context, from ag.Replica, why string) (co
 		o.Attempts++
 		o.Progress = progress.Progress{}
 	})
-	return ctx, attempt{op: c.open, request: c.request, from: from}
+	return ctx, attempt{op: c.open, request: c.request, from: from}, nil
 }
 
 // show records the progress of an operation.

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent"
 	"github.com/coteriedb/coterie/internal/postgres/seeding"
@@ -95,11 +96,11 @@ func TestSeedFromASecondary(t *testing.T) {
 	}
 	var lines []string
 	note := func(line string) { lines = append(lines, line) }
-	if _, err := c.Seed(t.Context(), n.view.Group.Replicas[0], 7, note); !errors.Is(err, cut) || forgotten != 0 {
+	if _, err := c.Seed(t.Context(), agent.SeedJob{From: n.view.Group.Replicas[0], Epoch: 7, Begins: noted}, note); !errors.Is(err, cut) || forgotten != 0 {
 		t.Errorf("the first: %v, %d marks removed", err, forgotten)
 	}
 	fail = nil
-	if cp, err := c.Seed(t.Context(), n.view.Group.Replicas[0], 7, note); err != nil || cp != "c2" || forgotten != 1 {
+	if cp, err := c.Seed(t.Context(), agent.SeedJob{From: n.view.Group.Replicas[0], Epoch: 7, Begins: noted}, note); err != nil || cp != "c2" || forgotten != 1 {
 		t.Errorf("the second: %q, %v, %d marks removed", cp, err, forgotten)
 	}
 	if got := strings.Join(lines, ","); got != "copying,copying" || len(dialled) != 3 || dialled[0] != "n2" || dialled[1] != "n1" || dialled[2] != "n1" {
@@ -137,7 +138,7 @@ func TestSeedingMode(t *testing.T) {
 			ran = true
 			return seeding.Result{}, nil
 		}
-		_, err := c.Seed(t.Context(), ag.Replica{ID: "n1"}, 7, func(string) {})
+		_, err := c.Seed(t.Context(), agent.SeedJob{From: ag.Replica{ID: "n1"}, Epoch: 7, Begins: noted}, func(string) {})
 		if ran != tt.allowed || errors.Is(err, seeding.ErrForbidden) == tt.allowed {
 			t.Errorf("%s: ran %v, %v", name, ran, err)
 		}
@@ -154,7 +155,7 @@ func TestSeedInterrupted(t *testing.T) {
 		stop()
 		return seeding.Result{}, ctx.Err()
 	}
-	if _, err := c.Seed(ctx, ag.Replica{ID: "n1"}, 7, func(string) {}); err == nil {
+	if _, err := c.Seed(ctx, agent.SeedJob{From: ag.Replica{ID: "n1"}, Epoch: 7, Begins: noted}, func(string) {}); err == nil {
 		t.Error("it was made")
 	}
 	if op, _ := c.journal.Last(); op.Failure == nil || op.Failure.State != "INTERRUPTED" || c.failures != 0 || c.BlockedReason(7) != "" {
@@ -166,13 +167,50 @@ func TestSeedInterrupted(t *testing.T) {
 		}
 		return seeding.Result{}, context.Cause(ctx)
 	}
-	if _, err := c.Seed(t.Context(), ag.Replica{ID: "n1"}, 7, func(string) {}); !errors.Is(err, seeding.ErrCancelled) {
+	if _, err := c.Seed(t.Context(), agent.SeedJob{From: ag.Replica{ID: "n1"}, Epoch: 7, Begins: noted}, func(string) {}); !errors.Is(err, seeding.ErrCancelled) {
 		t.Errorf("cancelled: %v", err)
 	}
 	if op, _ := c.journal.Last(); op.State != seeding.Cancelled || op.Failure != nil && op.Failure.State == "INTERRUPTED" {
 		t.Errorf("cancelled: %+v", op)
 	}
 }
+
+// TestCancelledWhileTheServerStops holds that a request that is cancelled after the agent decided, and before the
+// attempt begins, leaves the copy as it is; the next request is met.
+func TestCancelledWhileTheServerStops(t *testing.T) {
+	t.Parallel()
+	n := secondary()
+	n.view.Local.Data = ag.DataPresent
+	c := n.open(t, t.TempDir())
+	runs, marked := 0, 0
+	c.run = func(context.Context, seeding.Options) (seeding.Result, error) {
+		runs++
+		return seeding.Result{Copy: "c2"}, nil
+	}
+	begins := func() error { marked++; return nil }
+	if _, err := c.Ask(t.Context(), api.SeedRequest{Full: true}); err != nil {
+		t.Fatal(err)
+	}
+	because := c.ReseedReason("c1") // the agent decides by it, and stops the server
+	if _, err := c.Cancel(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Seed(t.Context(), agent.SeedJob{From: ag.Replica{ID: "n1"}, Epoch: 7, Because: because, Begins: begins}, func(string) {}); !errors.Is(err, seeding.ErrCancelled) || runs != 0 || marked != 0 {
+		t.Errorf("after the cancel: %v, %d copies made, %d marks of a repair", err, runs, marked)
+	}
+	if op, _ := c.journal.Last(); op.State != seeding.Cancelled || op.Attempts != 0 || len(c.journal.List()) != 1 {
+		t.Errorf("the operation is %+v of %d", op, len(c.journal.List()))
+	}
+	if _, err := c.Ask(t.Context(), api.SeedRequest{Full: true}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Seed(t.Context(), agent.SeedJob{From: ag.Replica{ID: "n1"}, Epoch: 7, Because: c.ReseedReason("c1"), Begins: begins}, func(string) {}); err != nil || runs != 1 || marked != 1 {
+		t.Errorf("asked again: %v, %d copies made, %d marks of a repair", err, runs, marked)
+	}
+}
+
+// noted stands for the mark of a repair on disk.
+func noted() error { return nil }
 
 // TestFollows holds when a secondary serves copies: while its own is sound and follows the primary of the epoch in
 // force.
