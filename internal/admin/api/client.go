@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"strconv"
 	"syscall"
+	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/backup"
@@ -26,6 +27,8 @@ type Client struct {
 	http   http.Client
 	socket string
 	owner  int
+
+	look, silent time.Duration // lookEvery and silentLimit; tests shorten them
 
 	session bool // the statements of SQL are those of one session
 	asked   int  // of them so far
@@ -48,7 +51,7 @@ func (c *Client) Close() { c.http.CloseIdleConnections() }
 // the socket may lie below /tmp, where another user could have made it first. A call to any other process fails before
 // anything is sent.
 func NewClient(socket string, owner int) *Client {
-	return &Client{socket: socket, owner: owner, http: http.Client{Transport: &http.Transport{
+	return &Client{socket: socket, owner: owner, look: lookEvery, silent: silentLimit, http: http.Client{Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return dial(ctx, socket, owner)
@@ -249,6 +252,9 @@ func (c *Client) call(ctx context.Context, method, path string, in, out any) err
 		}
 		body = bytes.NewReader(b)
 	}
+	asked := ctx
+	ctx, done := c.watch(ctx)
+	defer done()
 	req, err := http.NewRequestWithContext(ctx, method, "http://agent/api/v1/"+path, body)
 	if err != nil {
 		return err
@@ -260,8 +266,11 @@ func (c *Client) call(ctx context.Context, method, path string, in, out any) err
 	if errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ECONNREFUSED) {
 		return ErrNoAgent
 	}
-	if err != nil && errors.Is(ctx.Err(), context.Canceled) {
+	switch {
+	case err != nil && errors.Is(asked.Err(), context.Canceled):
 		return interrupted(method)
+	case err != nil && errors.Is(context.Cause(ctx), errSilent):
+		return c.silence(method)
 	}
 	if err != nil {
 		return fmt.Errorf("ask the agent: %w", err)
@@ -282,8 +291,10 @@ func (c *Client) call(ctx context.Context, method, path string, in, out any) err
 	if out == nil {
 		return nil
 	}
-	if err := dec.Decode(out); err != nil && errors.Is(ctx.Err(), context.Canceled) {
+	if err := dec.Decode(out); err != nil && errors.Is(asked.Err(), context.Canceled) {
 		return interrupted(method)
+	} else if err != nil && errors.Is(context.Cause(ctx), errSilent) {
+		return c.silence(method)
 	} else if err != nil {
 		return err
 	}

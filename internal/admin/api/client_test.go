@@ -4,13 +4,17 @@ import (
 	"context"
 	"errors"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/coteriedb/coterie/internal/lib/fail"
 )
 
 // TestInterruptedCall holds that a caller who does not wait is told in plain words what that means for what it asked.
@@ -47,6 +51,58 @@ func TestInterruptedCall(t *testing.T) {
 			t.Errorf("%v, want %s", err, want)
 		}
 	}
+}
+
+// TestSilentAgent holds that a request whose agent answers nothing ends, with what that means for what was asked.
+func TestSilentAgent(t *testing.T) {
+	t.Parallel()
+	c := serving(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+	c.look, c.silent = 5*time.Millisecond, 20*time.Millisecond
+	_, err := c.Failover(t.Context(), FailoverRequest{})
+	for _, want := range []string{"has answered nothing for 20ms", "may be carried out when it goes on", "systemctl restart coterie"} {
+		if fail.KindOf(err) != fail.Unhealthy || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+	if _, err := c.Status(t.Context()); err == nil || !strings.Contains(err.Error(), "nothing was changed") {
+		t.Errorf("a question: %v", err)
+	}
+}
+
+// TestBusyAgent holds that an agent is waited for that answers anything else meanwhile, if only that there is no such
+// path.
+func TestBusyAgent(t *testing.T) {
+	t.Parallel()
+	looks := make(chan struct{}, 100)
+	c := serving(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodHead {
+			looks <- struct{}{}
+			http.NotFound(w, r)
+			return
+		}
+		for range 5 {
+			<-looks
+		}
+		_, _ = w.Write([]byte(`{"Primary":"n2"}`))
+	})
+	c.look, c.silent = time.Millisecond, time.Minute
+	if _, err := c.Failover(t.Context(), FailoverRequest{}); err != nil {
+		t.Error(err)
+	}
+}
+
+// serving returns a client of an agent that answers so.
+func serving(t *testing.T, answer http.HandlerFunc) *Client {
+	t.Helper()
+	socket := filepath.Join(t.TempDir(), "agent.sock")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := &http.Server{Handler: answer}
+	go func() { _ = srv.Serve(l) }()
+	t.Cleanup(func() { _ = srv.Close() })
+	return NewClient(socket, os.Getuid())
 }
 
 // TestClientAsksOnlyTheNodesUser checks that a client sends nothing to a process that made the agent's socket as
