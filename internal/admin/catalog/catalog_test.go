@@ -217,6 +217,7 @@ func TestAnswers(t *testing.T) {
 		{"select a.cntr_value, b.cntr_value from sys.dm_os_performance_counters a join sys.dm_os_performance_counters b using (instance_name) where a.counter_name = 'Bytes Sent to Replica/sec' and b.counter_name = 'Bytes Sent to Transport/sec'", "1000|400"},
 		{"select counter_name, cntr_value from sys.dm_os_performance_counters where instance_name = 'shop:c' and counter_name like '%Queue' order by 1", "Log Send Queue|2\nRecovery Queue|1"},
 		{"select max(case when counter_name = 'Transaction Delay' then cntr_value end) * 1.0 / max(case when counter_name = 'Mirrored Write Transactions/sec' then cntr_value end) from sys.dm_os_performance_counters where instance_name = 'shop'", "3"},
+		{"select counter_name, cntr_value, cntr_type from sys.dm_os_performance_counters where instance_name = 'shop:c' and counter_name like '%Bytes%/sec' order by 1", "Log Bytes Received/sec|16384|272696576\nRedone Bytes/sec|15360|272696576"},
 		{"select counter_name, cntr_value from sys.dm_os_performance_counters where object_name like '%Sync Commit' order by 2", "Delay p50 (us)|2000\nDelay mean (us)|3000\nDelay p95 (us)|8000\nDelay p99 (us)|9000"},
 		{"select node, rule, revision from coterie.decisions order by 1", "a|serve|40\nc|follow|40"},
 		{"select node, kind, what, because from coterie.events", "a|statement|ALTER AVAILABILITY GROUP|by me"},

@@ -411,7 +411,7 @@ var counterViews = []view{
 	},
 	{
 		schema: "sys", name: "dm_os_performance_counters",
-		about:   "Counters of replicas and databases. Those of type 272696576 grow from the start of the primary's agent on: two readings make a rate. Sync Commit is of the last minute or two, in microseconds.",
+		about:   "Counters of replicas and databases. Those of type 272696576 grow, and two readings make a rate: most from 0 at the start of the primary's agent on. Log Bytes Received and Redone Bytes are the position in WAL that the secondary has received and replayed. Sync Commit is of the last minute or two, in microseconds.",
 		columns: cols("object_name t, counter_name t, instance_name t, cntr_value i8, cntr_type i4"),
 		rows:    counters,
 	},
@@ -446,8 +446,10 @@ func counters(f Facts) [][]any {
 			add("Database Replica", "Log Send Queue", name, counterValue, behind(f.head(), p.sent))
 			add("Database Replica", "Recovery Queue", name, counterValue, behind(p.flushed, p.replayed))
 			add("Database Replica", "Redo Bytes Remaining", name, counterValue, int64(max(p.flushed, p.replayed)-p.replayed))
-			add("Database Replica", "Redone Bytes/sec", name, counterValue, int64(f.Nodes[r.ID].LogRate))
-			add("Database Replica", "Log Bytes Received/sec", name, counterSum, int64(p.flushed))
+			if p.known || p.streamed { // positions, so that a rate is true after another primary, too
+				add("Database Replica", "Redone Bytes/sec", name, counterSum, int64(p.replayed))
+				add("Database Replica", "Log Bytes Received/sec", name, counterSum, int64(p.flushed))
+			}
 		}
 	}
 	if c := f.Nodes[leader].Commits; c != nil {
