@@ -122,7 +122,7 @@ func (c *change) removeDatabase(name string) *Error {
 		return bad
 	}
 	c.group.Options.Databases = without(c.group.Options.Databases, name)
-	c.notice("the database stays, and stays replicated: the whole instance is")
+	c.notice("no database is dropped: one with the name %s stays, and stays replicated, as the whole instance is", Brackets(name)) // it may be dropped or renamed
 	return nil
 }
 

@@ -307,7 +307,8 @@ func TestListsAndAddresses(t *testing.T) {
 	if !cmp.Equal(g.Options.Databases, []string{"a", "b"}) {
 		t.Errorf("databases %v", g.Options.Databases)
 	}
-	if g, _ = run(t, g, onPrimary, "ALTER AVAILABILITY GROUP DemoAG REMOVE DATABASE a, b"); g.Options.Databases != nil {
+	var said []string
+	if g, said = run(t, g, onPrimary, "ALTER AVAILABILITY GROUP DemoAG REMOVE DATABASE a, b"); g.Options.Databases != nil || !strings.Contains(strings.Join(said, " "), "one with the name [a] stays") {
 		t.Errorf("databases %v", g.Options.Databases)
 	}
 	g, _ = run(t, g, onPrimary, "ALTER AVAILABILITY GROUP DemoAG MODIFY REPLICA ON 'srv153' WITH (BACKUP_PRIORITY = 1), 'srv154' WITH (BACKUP_PRIORITY = 2, SECONDARY_ROLE (READ_ONLY_ROUTING_URL = 'TCP://x:1'))")
@@ -332,7 +333,7 @@ func TestListsAndAddresses(t *testing.T) {
 	if _, _, err := s.Change(g, onPrimary); err == nil || !strings.Contains(err.Error(), "is the only address of listener N'l'") {
 		t.Errorf("the last address: %v", err)
 	}
-	_, said := run(t, demo(), Context{Self: "srv154", Primary: "srv153"}, "ALTER AVAILABILITY GROUP DemoAG JOIN WITH (CLUSTER_TYPE = EXTERNAL)")
+	_, said = run(t, demo(), Context{Self: "srv154", Primary: "srv153"}, "ALTER AVAILABILITY GROUP DemoAG JOIN WITH (CLUSTER_TYPE = EXTERNAL)")
 	if len(said) != 2 || !strings.Contains(said[0], "CLUSTER_TYPE: accepted") {
 		t.Errorf("said %q", said)
 	}
@@ -371,7 +372,7 @@ func TestTraceFlags(t *testing.T) {
 	if r, _ := g.Replica("srv155"); r.Options.LogCompression != "OFF" || r.FailoverMode != ag.Manual {
 		t.Errorf("got %+v", r)
 	}
-	if !strings.Contains(said[0], "LOG_COMPRESSION = OFF) of asynchronous replicas") {
+	if text := strings.Join(said, " "); len(said) != 2 || !strings.Contains(text, "LOG_COMPRESSION = OFF) of asynchronous replicas") {
 		t.Errorf("said %q", said)
 	}
 	g, _ = run(t, g, onPrimary, "DBCC TRACEOFF (9592)")
@@ -507,6 +508,16 @@ func TestNoticeOfAShortTimeout(t *testing.T) {
 	for value, want := range map[string]bool{"9000": true, "10000": false, "14999": true, "15000": false} {
 		_, notices := run(t, demo(), onPrimary, "ALTER AVAILABILITY GROUP DemoAG SET (HEALTH_CHECK_TIMEOUT = "+value+")")
 		if got := strings.Contains(strings.Join(notices, " "), "SQL Server takes"); got != want {
+			t.Errorf("%s: %v", value, notices)
+		}
+	}
+}
+
+// TestNoticeOfOptionsOfLinks holds that a statement which does not wait for open links says so, where it changes one.
+func TestNoticeOfOptionsOfLinks(t *testing.T) {
+	for value, want := range map[string]bool{"LOG_COMPRESSION = OFF": true, "TRANSPORT = QUIC": true, "LOG_COMPRESSION = AUTO": false, "TRANSPORT = AUTO": false, "SEED_COMPRESSION = OFF": false} {
+		_, notices := run(t, demo(), onPrimary, "ALTER AVAILABILITY GROUP DemoAG MODIFY REPLICA ON 'srv155' WITH ("+value+")")
+		if got := strings.Contains(strings.Join(notices, " "), "open links take it"); got != want {
 			t.Errorf("%s: %v", value, notices)
 		}
 	}

@@ -2,6 +2,7 @@ package ddl
 
 import (
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -78,7 +79,7 @@ var replicaOptions = []Option{
 			return number(int64(r.Options.SessionTimeout / time.Second)), r.Options.SessionTimeout != 0
 		},
 	},
-	codec("LOG_COMPRESSION", "How the replica's log stream is compressed.", func(r *ag.Replica) *string { return &r.Options.LogCompression }),
+	onLinks(codec("LOG_COMPRESSION", "How the replica's log stream is compressed.", func(r *ag.Replica) *string { return &r.Options.LogCompression })),
 	codec("SEED_COMPRESSION", "How a copy is compressed on its way to the replica.", func(r *ag.Replica) *string { return &r.Options.SeedCompression }),
 	{
 		Name: "SEED_MAX_RATE", Place: InReplica, Form: Number, Min: 0, Max: 1 << 40, Unit: "bytes/s", Default: "0", Verdict: InEffect,
@@ -88,14 +89,33 @@ var replicaOptions = []Option{
 			return number(r.Options.SeedMaxRate), r.Options.SeedMaxRate != 0
 		},
 	},
-	{
+	onLinks(Option{
 		Name: "TRANSPORT", Place: InReplica, Form: Word, Words: []string{"AUTO", "TCP", "QUIC"}, Default: "AUTO", Verdict: InEffect,
 		About: "What carries the replica's log stream.",
 		set:   func(c *change, v Value) *Error { c.replica.Options.Transport = unlessAuto(v.Text); return nil },
 		get: func(_ ag.Group, r ag.Replica) (Value, bool) {
 			return word(r.Options.Transport), r.Options.Transport != ""
 		},
-	},
+	}),
+}
+
+// onLinks is an option that open links look at by themselves: the statement that sets it does not wait for them.
+func onLinks(o Option) Option {
+	set := o.set
+	o.About += " Open links take it within about a second."
+	o.set = func(c *change, v Value) *Error {
+		was := c.replica.Options
+		if bad := set(c, v); bad != nil {
+			return bad
+		}
+		later := Notice{Message: o.Name + " is recorded; open links take it within about a second: coterie.streams has what they use"}
+		now := c.replica.Options
+		if c.context.announce && (now.LogCompression != was.LogCompression || now.Transport != was.Transport) && !slices.Contains(*c.notices, later) {
+			*c.notices = append(*c.notices, later) // once for all replicas
+		}
+		return nil
+	}
+	return o
 }
 
 func unlessAuto(s string) string {

@@ -146,7 +146,7 @@ with psql or any driver, or given to ` + "`coterie sql`" + ` on a node, which ne
 - A name is bare, in ` + "`[brackets]` or in `\"quotes\"`; a string is `'…'` or `N'…'`" + `. Keywords in any case. ` + "`--` and `/* */`" + ` are remarks; an option of the shell that is typed as one, such as ` + "`FAILOVER --force`" + `, is refused. Semicolons, and lines with GO alone, separate statements.
 - A replica is named by its host name, as typed in SQL Server: ` + "`N'SRV153.contoso.com'`" + ` is the node srv153.
 - A statement is one compare-and-swap of the configuration: it is done, or nothing is. It may be typed on any node. **WITH STRICT** refuses what belongs to the primary elsewhere (41140).
-- It returns when it has its effect, at most 90 s later; **WITH NOWAIT** when it is accepted.
+- It returns when it has its effect, at most 90 s later, or tells in a notice what comes later by itself; **WITH NOWAIT** when it is accepted.
 - Errors carry a place, what was expected, and the number of SQL Server's message where there is one.
 - Members of coterie_viewer may look, those of coterie_operator also fail over, suspend and resume, those of coterie_admin and superusers do everything. The roles are made with the group.
 - One group is one PostgreSQL instance, replicated whole.
