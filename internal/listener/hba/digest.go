@@ -4,6 +4,8 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"net/netip"
+	"slices"
 )
 
 // Digest returns a short text that two lists of rules share if they decide alike: the same rules in the same order,
@@ -28,6 +30,26 @@ func Admits(rules []Rule) bool {
 	for _, r := range rules {
 		if r.Type != TypeLocal && r.Method != MethodReject {
 			return true
+		}
+	}
+	return false
+}
+
+// AdmitsFrom reports whether a rule may admit a client that comes from the address. A rule for addresses of the machine
+// counts, as each node has others.
+func AdmitsFrom(rules []Rule, addr netip.Addr) bool {
+	for _, r := range rules {
+		if r.Type == TypeLocal || !r.SameHost && !r.SameNet && !r.matchesAddress(addr.Unmap()) {
+			continue
+		}
+		if r.Method != MethodReject {
+			return true
+		}
+		all := func(names []Name) bool {
+			return slices.ContainsFunc(names, func(n Name) bool { return n.keyword("all") })
+		}
+		if r.Type == TypeHost && !r.SameHost && !r.SameNet && all(r.Databases) && all(r.Users) {
+			return false // of what comes from there nothing gets to a rule below
 		}
 	}
 	return false

@@ -5,6 +5,8 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io"
+	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/coteriedb/coterie/internal/admin/catalog"
@@ -45,13 +47,16 @@ func (p *Port) Settings() []catalog.Setting {
 // JudgeRules returns an error if no listener could honour rules of a group, which names the lines. Rules that let
 // nobody in from the network are no error, since a node's own user is admitted by the management socket: warnings tell
 // of them.
-func (*Port) JudgeRules(text string) (warnings []string, err error) {
+func (*Port) JudgeRules(text string, from []netip.Addr) (warnings []string, err error) {
 	rules, err := hba.Parse(strings.NewReader(text))
 	if err != nil {
 		return nil, err
 	}
-	if !hba.Admits(rules) {
+	switch admitted := func(a netip.Addr) bool { return hba.AdmitsFrom(rules, a) }; {
+	case !hba.Admits(rules):
 		warnings = append(warnings, "these rules admit nobody from the network; RESET HBA takes them back, also by coterie sql on a node")
+	case len(from) > 0 && !slices.ContainsFunc(from, admitted):
+		warnings = append(warnings, fmt.Sprintf("these rules admit no address from which a session or a member comes now, such as %s; RESET HBA takes them back, also by coterie sql on a node", from[0]))
 	}
 	if hba.AskForCertificates(rules) {
 		warnings = append(warnings, "rules that ask for a client's certificate let nobody in on a node whose coterie.yaml names no client_ca")

@@ -1,6 +1,7 @@
 package clientport
 
 import (
+	"net/netip"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -66,9 +67,18 @@ func TestJudgeRules(t *testing.T) {
 		"local all all peer\nhost all all all ldap\n": "line 2: method ldap",
 		"host all @admins all md5\n":                  "line 1: ",
 		"host all all all reject\n":                   "admit nobody from the network",
-		"hostssl all all all cert\n":                  "no client_ca",
+
+		"host all all 10.0.0.0/8 md5\n":    "no address from which a session or a member comes now, such as 192.0.2.7",
+		"host all all 192.0.2.0/24 md5\n":  "",
+		"host all all fd00::/8 md5\n":      "",
+		"host all app samenet md5\n":       "",
+		"hostssl app app 192.0.2.7/32 md5": "",
+
+		"host all all all reject\nhost all all 192.0.2.0/24 md5\n": "no address from which",
+		"host all app all reject\nhost all all 192.0.2.0/24 md5\n": "",
+		"hostssl all all all cert\n":                               "no client_ca",
 	} {
-		warnings, err := primary().port(t).JudgeRules(text)
+		warnings, err := primary().port(t).JudgeRules(text, []netip.Addr{netip.MustParseAddr("192.0.2.7"), netip.MustParseAddr("fd00::7")})
 		said := strings.Join(warnings, "\n")
 		if err != nil {
 			said = err.Error()

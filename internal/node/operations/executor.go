@@ -176,7 +176,7 @@ func (e Executor) change(ctx context.Context, s ddl.Statement) (console.Result, 
 		if err != nil {
 			return r, err
 		}
-		told, err := e.checkRules(x.Group, next)
+		told, err := e.checkRules(ctx, x.Group, next)
 		if err != nil {
 			return r, err
 		}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -385,9 +386,14 @@ type fakeClients struct {
 	err       error
 	warnings  []string // of JudgeRules
 	badRules  error    // of JudgeRules
+
+	from []netip.Addr // that JudgeRules was asked about
 }
 
-func (c *fakeClients) JudgeRules(string) ([]string, error) { return c.warnings, c.badRules }
+func (c *fakeClients) JudgeRules(_ string, from []netip.Addr) ([]string, error) {
+	c.from = from
+	return c.warnings, c.badRules
+}
 
 func (c *fakeClients) Routes() *ag.Routes { return c.routes }
 func (c *fakeClients) Restart() error     { c.restarted++; return c.err }

@@ -2,10 +2,14 @@ package operations
 
 import (
 	"errors"
+	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
 
+	"github.com/coteriedb/coterie/internal/admin/catalog"
 	"github.com/coteriedb/coterie/internal/admin/console"
+	"github.com/coteriedb/coterie/internal/ag"
 )
 
 // TestRulesAreJudgedFirst holds that rules which no listener could honour are not written, and that what an
@@ -34,5 +38,26 @@ func TestRulesAreJudgedFirst(t *testing.T) {
 		if !strings.Contains(notices, tt.warned) || b.store.x.Group.HBA != tt.after {
 			t.Errorf("%s: %q, and the group has %q", text, notices, b.store.x.Group.HBA)
 		}
+	}
+}
+
+// TestRulesAreHeldAgainstPresentClients holds from which addresses clients come: those of the sessions of every node,
+// and those of the members, by their devices where an endpoint is a name.
+func TestRulesAreHeldAgainstPresentClients(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	for i := range b.store.x.Group.Replicas {
+		b.store.x.Group.Replicas[i].Endpoint = "192.0.2." + string(rune('1'+i)) + ":5022"
+	}
+	b.store.x.Group.Replicas[1].Endpoint = "db2.example:5022"
+	b.status.facts = catalog.Facts{Nodes: map[ag.ReplicaID]catalog.Node{
+		"a": {Sessions: []catalog.Session{{Client: "198.51.100.9:40000"}, {Client: "local"}, {Client: "[fd00::9]:40000"}}},
+		"b": {Networks: []netip.Prefix{netip.MustParsePrefix("203.0.113.5/24")}},
+	}}
+	if _, _, err := b.run(t, alter+"SET HBA (N'host all all all md5') WITH NOWAIT"); err != nil {
+		t.Fatal(err)
+	}
+	if got := fmt.Sprint(b.clients.from); got != "[198.51.100.9 fd00::9 192.0.2.1 203.0.113.5 192.0.2.3 192.0.2.4]" {
+		t.Error(got)
 	}
 }

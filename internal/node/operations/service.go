@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"log/slog"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -91,8 +92,9 @@ type Clients interface {
 	Routes() *ag.Routes
 	Restart() error
 	Moves(ctx context.Context) []ag.SessionMove
-	// JudgeRules returns an error if no listener could honour the rules, or what an administrator may not expect.
-	JudgeRules(text string) (warnings []string, err error)
+	// JudgeRules returns an error if no listener could honour the rules, or what an administrator may not expect. Clients
+	// come from those addresses at present.
+	JudgeRules(text string, from []netip.Addr) (warnings []string, err error)
 }
 
 // Seeds is the part of *seedjobs.Client that a Service uses.

@@ -4,11 +4,14 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"net"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/admin/api"
+	"github.com/coteriedb/coterie/internal/admin/catalog"
 	"github.com/coteriedb/coterie/internal/admin/console"
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/agent"
@@ -297,11 +300,11 @@ func (s *Service) RunMaintenance(ctx context.Context) error {
 }
 
 // checkRules refuses rules for logins that no listener could honour, before they are written.
-func (e Executor) checkRules(old, next ag.Group) (notices []console.Notice, err error) {
+func (e Executor) checkRules(ctx context.Context, old, next ag.Group) (notices []console.Notice, err error) {
 	if next.HBA == old.HBA || next.HBA == "" {
 		return nil, nil
 	}
-	warnings, err := e.Clients.JudgeRules(next.HBA)
+	warnings, err := e.Clients.JudgeRules(next.HBA, origins(next, e.Status.Facts(ctx).Nodes))
 	if err != nil {
 		refused := console.Errorf("F0000", "the rules cannot be used: %s", strings.ReplaceAll(err.Error(), "\n", "; "))
 		refused.Hint = "nothing was changed; correct those lines"
@@ -311,4 +314,25 @@ func (e Executor) checkRules(old, next ag.Group) (notices []console.Notice, err 
 		notices = append(notices, console.Notice{Severity: "WARNING", Message: w})
 	}
 	return notices, nil
+}
+
+// origins returns the addresses from which sessions come now, and from which those on members would.
+func origins(g ag.Group, nodes map[ag.ReplicaID]catalog.Node) (out []netip.Addr) {
+	for _, r := range g.Replicas {
+		n := nodes[r.ID]
+		for _, s := range n.Sessions {
+			if at, err := netip.ParseAddrPort(s.Client); err == nil {
+				out = append(out, at.Addr())
+			}
+		}
+		host, _, _ := net.SplitHostPort(r.Endpoint)
+		if at, err := netip.ParseAddr(host); err == nil {
+			out = append(out, at)
+			continue
+		}
+		for _, p := range n.Networks { // its endpoint is a name
+			out = append(out, p.Addr())
+		}
+	}
+	return out
 }
