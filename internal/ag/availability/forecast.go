@@ -278,6 +278,8 @@ func (f Facts) hinders(dead ag.ReplicaID) string {
 		return "the primary has the vote that decides, and two nodes cannot tell a dead primary from a cut link; add a witness or a third replica"
 	case len(able) == 0:
 		return "no synchronized secondary may take over by itself (FAILOVER_MODE = MANUAL, suspended, or under maintenance)"
+	case !f.majority(votes, of) && len(f.mute()) > 0:
+		return fmt.Sprintf("without the primary %d of %d votes would be left, which is no majority; mend what keeps %s from voting", votes, of, oneOf(f.mute()))
 	case !f.majority(votes, of):
 		return fmt.Sprintf("without the primary %d of %d votes would be left, which is no majority; start the members that do not answer", votes, of)
 	case len(there) < st.SealsNeeded():

@@ -55,8 +55,17 @@ func (f Facts) problems(r Report) []Problem {
 		add(Warning, group, "coterie maintenance off", "automatic failover is switched off for maintenance %s", *m)
 	} else if r.Writable && !v.Group.Draft && f.wantsAutomatic() && !r.Ready() && f.Stray == "" {
 		add(Warning, group, "", "automatic failover is %s", r.Automatic)
-	} else if x, ok := f.endsWrites(r); ok {
-		add(Warning, group, "coterie failover --to "+string(x.Member)+", or add a witness or a third replica", "the death of %s, which is not the primary, would end writes: %s", x.Member, x.Because)
+	} else if ends := f.endsWrites(r); len(ends) > 0 {
+		if mute := f.mute(); len(mute) > 0 {
+			var all []ag.ReplicaID
+			for _, x := range ends {
+				all = append(all, x.Member)
+			}
+			add(Warning, group, "mend what keeps "+oneOf(mute)+" from voting", "while %s does not vote, the death of %s would end writes", oneOf(mute), oneOf(all))
+		} else {
+			x := ends[0]
+			add(Warning, group, "coterie failover --to "+string(x.Member)+", or add a witness or a third replica", "the death of %s, which is not the primary, would end writes: %s", x.Member, x.Because)
+		}
 	}
 	slices.SortStableFunc(out, func(a, b Problem) int { return strings.Compare(string(a.Severity), string(b.Severity)) }) // Critical before Warning
 	return out
@@ -94,6 +103,9 @@ func (f Facts) nextWithoutPrimary() string {
 		return "a person decides who leads: coterie recover --help"
 	}
 	if !f.View.Quorum {
+		if !slices.ContainsFunc(f.View.Group.Replicas, func(x ag.Replica) bool { return x.Voter && !f.answers(x.ID) }) {
+			return "coterie status on each member says whether it votes; where one does not though its disk is sound again: coterie restart there"
+		}
 		return "start the members that do not answer; if most of them are lost for good: coterie recover --help"
 	}
 	leader := f.View.Record.Epoch.Leader
@@ -165,19 +177,38 @@ func (f Facts) wantsAutomatic() bool {
 	})
 }
 
-// endsWrites returns the forecast of a secondary whose death the primary would not outlive, where nothing else is said
-// of the votes: of two replicas, the one that has the only vote.
-func (f Facts) endsWrites(r Report) (Failure, bool) {
+// endsWrites returns the forecasts of the secondaries whose death the primary would not outlive, where nothing else is
+// said of the votes: of two replicas, the one that has the only vote; of three, both while the primary has no vote.
+func (f Facts) endsWrites(r Report) (out []Failure) {
 	if !r.Writable || !r.Ready() || f.View.Group.Draft {
-		return Failure{}, false
+		return nil
 	}
 	for _, x := range r.Failures {
 		m, _ := f.View.Group.Replica(x.Member)
 		if x.Outcome == Stops && x.Member != r.Primary && m.HasData() {
-			return x, true
+			out = append(out, x)
 		}
 	}
-	return Failure{}, false
+	return out
+}
+
+// mute returns the voters that answer and do not vote.
+func (f Facts) mute() (ids []ag.ReplicaID) {
+	for _, x := range f.View.Group.Replicas {
+		if x.Voter && f.answers(x.ID) && f.Members[x.ID].NoVote != "" {
+			ids = append(ids, x.ID)
+		}
+	}
+	return ids
+}
+
+// oneOf returns names as people say them: n1 or n2.
+func oneOf(ids []ag.ReplicaID) string {
+	var names []string
+	for _, id := range ids {
+		names = append(names, string(id))
+	}
+	return strings.Join(names, " or ")
 }
 
 // notStarted begins the progress of a member that does not start its server for a reason that it names.

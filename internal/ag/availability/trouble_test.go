@@ -1,6 +1,7 @@
 package availability
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -120,4 +121,30 @@ func TestReceiversOfEvents(t *testing.T) {
 		}
 	}
 	t.Errorf("%+v", Assess(f).Problems)
+}
+
+// TestTroubleOfAVote holds that a primary which does not vote is named as the reason why the death of any secondary
+// would end writes, and that no failover is recommended for it; and that nobody is sent to start members that answer.
+func TestTroubleOfAVote(t *testing.T) {
+	t.Parallel()
+	f := edit(threeReplicas(), "a", func(m *Member) { m.NoVote = "3 MB are free in etcd" })
+	want := Problem{Warning, "g", "while a does not vote, the death of b or c would end writes", "mend what keeps a from voting"}
+	r := Assess(f)
+	if !slices.Contains(r.Problems, want) {
+		t.Errorf("%+v, want %+v", r.Problems, want)
+	}
+	for _, p := range r.Problems {
+		if strings.Contains(p.Run, "failover") || strings.Contains(p.Run, "add a witness") {
+			t.Errorf("%+v", p)
+		}
+	}
+	f = threeReplicas()
+	f.View.Quorum, f.Open = false, false
+	if next := f.nextWithoutPrimary(); !strings.Contains(next, "coterie restart there") || strings.Contains(next, "do not answer") {
+		t.Errorf("all answer: %s", next)
+	}
+	f.View.Reach = []ag.ReplicaID{"b"}
+	if next := f.nextWithoutPrimary(); !strings.HasPrefix(next, "start the members that do not answer") {
+		t.Errorf("one is silent: %s", next)
+	}
 }

@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"syscall"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/etcd/embedded"
+	"github.com/coteriedb/coterie/internal/lib/durable"
 )
 
 // A full disk below etcd/ must cost no more than this node's vote: the agent, the server and the other nodes continue.
@@ -30,6 +32,8 @@ const (
 	fullPause, brokenPause = time.Minute, 10 * time.Minute
 	// startLimit is how long the start of the member may take: on a disk that hangs it keeps the agent from serving.
 	startLimit = 2 * time.Minute
+	// writeLimit is how long a disk on which the member gave up may take for a small file before it counts as hanging.
+	writeLimit = 2 * time.Second
 )
 
 // NoVote returns why this node's member does not run, or has not come to vote for a while; "" if it votes, or if the
@@ -56,6 +60,27 @@ func freeBytes(dir string) (int64, error) {
 		return 0, fmt.Errorf("the room in %s: %w", dir, err)
 	}
 	return int64(st.Bavail) * st.Bsize, nil
+}
+
+// writes reports whether a file can be written and synced in dir now. A disk that hangs cannot: the attempt that waits
+// for it is the only one.
+func (s *Service) writes(dir string) bool {
+	if !s.trying.CompareAndSwap(false, true) {
+		return false
+	}
+	done := make(chan error, 1)
+	go func() {
+		defer s.trying.Store(false)
+		path := filepath.Join(dir, "probe.tmp")
+		err := durable.Replace(path, []byte("probe\n"), 0o600)
+		done <- errors.Join(err, os.Remove(path))
+	}()
+	select {
+	case err := <-done:
+		return err == nil
+	case <-time.After(writeLimit):
+		return false
+	}
 }
 
 // startMember starts the member that this node had, if there is space for it. It returns nil if there is none: the node
@@ -151,7 +176,7 @@ func (s *Service) beginsAgain() string {
 	case errors.Is(s.failed, embedded.ErrNoSpace):
 		room += fmt.Sprintf(", and %s after it gave up at the earliest", age(fullPause))
 	default:
-		return again + fmt.Sprintf("%s after it gave up; log/agent.log has more", age(brokenPause))
+		return again + fmt.Sprintf("%s after it gave up, or %s where no majority answers; at once, when its disk is sound: coterie restart on %s; log/agent.log has more", age(brokenPause), age(fullPause), s.self)
 	}
 	return again + room + ": remove what does not belong on that disk, or enlarge it"
 }
@@ -174,13 +199,17 @@ func (s *Service) memberFailed(why error) {
 
 // restartAgent restarts the agent in place once the disk has space again, so that the member can be started.
 func (s *Service) restartAgent(ctx context.Context) error {
-	pause := brokenPause
-	if errors.Is(s.failed, embedded.ErrNoSpace) {
+	pause, v := brokenPause, s.View()
+	alone := v != nil && !v.Quorum // nothing is lost by a restart that fails again, and everything waits for this vote
+	if errors.Is(s.failed, embedded.ErrNoSpace) || alone {
 		pause = fullPause
 	}
 	free, err := s.freeBytes(s.Layout.Etcd())
 	if err != nil || free < startAbove || s.now().Sub(s.restarted) < pause {
 		return err
+	}
+	if !errors.Is(s.failed, embedded.ErrNoSpace) && alone && !s.writes(s.Layout.Etcd()) {
+		return nil
 	}
 	s.restarted = s.now()
 	s.Logger.Warn("the agent restarts in place, so that its quorum member can start again", "because", s.failed)

@@ -3,6 +3,7 @@ package quorum
 import (
 	"context"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -79,6 +80,38 @@ func TestSuperviseFailed(t *testing.T) {
 			t.Errorf("%s: it was started again", name)
 		}
 	}
+}
+
+// TestSuperviseWithoutAMajority: where no majority answers, a member that gave up begins again within a minute, once
+// its disk takes writes.
+func TestSuperviseWithoutAMajority(t *testing.T) {
+	b := newBed(t)
+	m := b.run(t)
+	m.err, b.free = embedded.ErrFailed, startAbove
+	b.view.Quorum = false
+	turn := func(what string, after int64, want int) {
+		t.Helper()
+		b.clock = b.clock.Add(seconds(after))
+		if done, err := b.supervise(t.Context(), true); !done || err != nil || b.restarts != want {
+			t.Errorf("%s: done %v, %d restarts, want %d, %v", what, done, b.restarts, want, err)
+		}
+	}
+	turn("it gives up", 0, 0)
+	turn("before the pause has passed", 59, 0)
+	dir := b.Layout.Etcd()
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	turn("its disk takes no writes", 60, 0)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	turn("it takes them again", 1, 1)
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+	b.view.Quorum = true
+	turn("a majority answers", 61, 1)
 }
 
 // TestSuperviseLeavesAlone: a node without a member of its own, and one that the configuration does not know, start
@@ -160,11 +193,11 @@ func swapDone(g *ag.Group) {
 // if there is room again.
 func TestNoVoteSaysWhenItVotesAgain(t *testing.T) {
 	for want, failed := range map[string]error{
-		"when 16 MB are free there: remove":                                     nil,
-		"when 16 MB are free there, and 1 min after it gave up at the earliest": fmt.Errorf("%w: %w", embedded.ErrFailed, embedded.ErrNoSpace),
-		"10 min after it gave up; log/agent.log has more":                       embedded.ErrFailed,
+		"when 16 MB are free there: remove":                                                                                   nil,
+		"when 16 MB are free there, and 1 min after it gave up at the earliest":                                               fmt.Errorf("%w: %w", embedded.ErrFailed, embedded.ErrNoSpace),
+		"10 min after it gave up, or 1 min where no majority answers; at once, when its disk is sound: coterie restart on n1": embedded.ErrFailed,
 	} {
-		s := Service{failed: failed}
+		s := Service{failed: failed, self: "n1"}
 		if got := s.beginsAgain(); !strings.HasPrefix(strings.TrimPrefix(got, "the quorum's member begins again by itself "), want) {
 			t.Errorf("%v: %s", failed, got)
 		}

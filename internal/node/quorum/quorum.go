@@ -70,7 +70,8 @@ type Service struct {
 	counted   time.Time // when the members of an external quorum were last counted
 
 	roster  atomic.Pointer[Roster]
-	strayed time.Time // when the list of members and the configuration were first seen to differ; zero: they do not
+	trying  atomic.Bool // a write on the disk of a member that gave up is under way
+	strayed time.Time   // when the list of members and the configuration were first seen to differ; zero: they do not
 
 	// Tests replace these.
 	start     func(context.Context, embedded.Config) (member, error)
