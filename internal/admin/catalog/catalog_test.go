@@ -363,6 +363,11 @@ var changes = []struct {
 		n.LogRate = 10
 		f.Nodes["b"] = n
 	}, "select estimated_recovery from coterie.replicas where name = 'b'", "0"},
+	{"much to lose, at the rate of a primary that has become idle", func(f *Facts) {
+		a, c, before := f.Nodes["a"], f.Nodes["c"], noon.Add(-30*time.Second)
+		a.LogRate, a.Position.LSN, c.Commit = 22, 0x1000000, &before
+		f.Nodes["a"], f.Nodes["c"] = a, c
+	}, "select estimated_data_loss_by_rate from coterie.replicas where name = 'c'", "30"},
 	{"the primary is silent, and a copy has its last commit that is known", func(f *Facts) {
 		n := f.Nodes["a"]
 		n.Connected, n.Stale, n.Position.LSN = false, time.Second, 0x4000

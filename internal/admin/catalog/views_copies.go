@@ -265,7 +265,8 @@ func (f Facts) dataLoss(r ag.Replica) any {
 }
 
 // dataLossByRate returns the same estimate in seconds by another formula: the WAL that the copy lacks, divided by the
-// rate of its generation.
+// rate of its generation. All of that WAL was written since the commit that the copy replayed last, whatever the rate is
+// now: that of a primary which has become idle would make days of it.
 func (f Facts) dataLossByRate(r ag.Replica) any {
 	p, rate := f.positionsOf(r), f.Nodes[f.Record.Epoch.Leader].LogRate
 	queue := behind(f.head(), p.flushed)
@@ -280,7 +281,11 @@ func (f Facts) dataLossByRate(r ag.Replica) any {
 	case rate <= 0:
 		return nil
 	}
-	return float64(queue) * 1024 / rate
+	seconds := float64(queue) * 1024 / rate
+	if here := f.Nodes[r.ID].Commit; here != nil {
+		seconds = min(seconds, max(f.Now.Sub(*here).Seconds(), 0))
+	}
+	return seconds
 }
 
 // silent reports whether what is known of the primary's log is from before now.
