@@ -120,6 +120,49 @@ func TestContainerCommands(t *testing.T) {
 	}
 }
 
+// TestContainerSignals holds that a stop which arrives while an agent restarts is not lost: the node gives the
+// leadership away, and then its agent is told. coterie is a stand-in.
+func TestContainerSignals(t *testing.T) {
+	here := newContainer(t, "n1", 0)
+	bin := filepath.Join(here.home, "bin")
+	mkdir(t, bin)
+	fake := "#!/bin/sh\necho \"$1\" >&2\ncase $1 in\nagent) trap 'exit 6' TERM; while :; do sleep 0.05; done ;;\nrestart) sleep 1 ;;\nesac\n"
+	if err := os.WriteFile(filepath.Join(bin, "coterie"), []byte(fake), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(here.node(), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	here.put(t, here.node()+"/coterie.yaml", "group_name: orders\n")
+	cmd := here.command(t, []string{"PATH=" + bin + ":" + os.Getenv("PATH"), "COTERIE_NODE=" + here.node(), "COTERIE_WITHOUT_VOLUME=yes"})
+	out, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	here.cmd, here.ended = cmd, make(chan struct{})
+	at := map[string]syscall.Signal{"agent\n": syscall.SIGHUP, "agent\nrestart\n": syscall.SIGTERM}
+	var said []byte
+	for b := make([]byte, 64); ; {
+		n, err := out.Read(b)
+		said = append(said, b[:n]...)
+		if s, ok := at[string(said)]; ok && n > 0 {
+			delete(at, string(said))
+			signal(t, cmd.Process.Pid, s)
+		}
+		if err != nil {
+			break
+		}
+	}
+	_ = cmd.Wait()
+	close(here.ended)
+	if code := cmd.ProcessState.ExitCode(); code != 6 || string(said) != "agent\nrestart\nfailover\n" {
+		t.Errorf("%d, %q", code, said)
+	}
+}
+
 // TestEndToEndContainers runs a group of two replicas and a witness by the entrypoint of the image: the first starts, a
 // restart of the agent, a stop, which moves the leadership, a second start, and a container that is killed. As root
 // each container has its own processes, and its volume is a mount.
