@@ -39,7 +39,7 @@ func steps(t *testing.T, path string) (found []step) {
 func TestPagesOfMachinesCanBeRead(t *testing.T) {
 	for path, want := range map[string]string{
 		tutorial:    "packages each db1 db2 db3 db1 db1 client loop db1 db2 db1 client db1",
-		installPage: "build deb rpm node tarball node node witness account node node node",
+		installPage: "build deb rpm node tarball node node witness account node node apparmor node",
 	} {
 		var places []string
 		for _, s := range steps(t, path) {
