@@ -130,10 +130,7 @@ func (a *Agent) carryOut(v ag.View, op ag.Op) func(context.Context) (func(), err
 		o := Outcome{Op: op.ID}
 		if err != nil {
 			o.Error = err.Error()
-		}
-		if err != nil && !errors.Is(err, ErrUnknown) { // otherwise the record tells whether it took place
-			made := a.history.GiveUp(v, op.To, err)
-			a.writeLater(func() error { return a.history.Write(made) })
+			a.givenUp(v, op.To, err)
 		}
 		a.children.Go(func() { a.endOp(rev, o) }) // the next plan does not wait for it
 		return func() {

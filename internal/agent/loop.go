@@ -485,3 +485,12 @@ func (a *Agent) chores(ctx context.Context) {
 		cancel()
 	}
 }
+
+// givenUp notes in the history that a planned failover was given up. Of an unknown outcome the record will tell.
+func (a *Agent) givenUp(v ag.View, to ag.ReplicaID, err error) {
+	if errors.Is(err, ErrUnknown) {
+		return
+	}
+	made := a.history.GiveUp(v, to, err)
+	a.writeLater(func() error { return a.history.Write(made) })
+}

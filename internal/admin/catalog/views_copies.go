@@ -265,8 +265,8 @@ func (f Facts) dataLoss(r ag.Replica) any {
 }
 
 // dataLossByRate returns the same estimate in seconds by another formula: the WAL that the copy lacks, divided by the
-// rate of its generation. All of that WAL was written since the commit that the copy replayed last, whatever the rate is
-// now: that of a primary which has become idle would make days of it.
+// rate of its generation. All of that WAL was written since the commit that the copy replayed last, whatever the rate
+// is now: that of a primary which has become idle would make days of it.
 func (f Facts) dataLossByRate(r ag.Replica) any {
 	p, rate := f.positionsOf(r), f.Nodes[f.Record.Epoch.Leader].LogRate
 	queue := behind(f.head(), p.flushed)

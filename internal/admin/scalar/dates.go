@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// errNotHere is the error of a text that SQL Server may take for a time and this package does not: it is never NULL, and
-// no answer of ISDATE.
+// errNotHere is the error of a text that SQL Server may take for a time and this package does not: it is never NULL,
+// and no answer of ISDATE.
 var errNotHere = errors.New("is not supported in the console")
 
 // form is a form in which T-SQL reads a date and a time of day, in us_english. Its groups are named.
@@ -51,8 +51,8 @@ type reading struct {
 	short  bool // the year has two digits, which T-SQL and PostgreSQL take for another century
 }
 
-// written reads a text as T-SQL does in the United States. Texts that T-SQL refuses are errors; so are those of which it
-// is not known here, with errNotHere.
+// written reads a text as T-SQL does in the United States. Texts that T-SQL refuses are errors; so are those of which
+// it is not known here, with errNotHere.
 func written(text string) (reading, error) {
 	s := blanks.ReplaceAllString(strings.ToUpper(strings.Trim(text, " ")), " ")
 	if s == "" || len(s) > 60 {
@@ -82,7 +82,7 @@ func written(text string) (reading, error) {
 
 var errNoTime = errors.New("no time")
 
-// fieldsOf returns the time of the fields of a form. What they leave out is that of the first of January 1900.
+// fieldsOf returns the time of the fields of a form. The first of January 1900 stands for fields that it lacks.
 func fieldsOf(fields map[string]string) (reading, error) {
 	number := func(name string, otherwise int) int {
 		if n, err := strconv.Atoi(fields[name]); err == nil {

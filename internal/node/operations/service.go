@@ -92,8 +92,8 @@ type Clients interface {
 	Routes() *ag.Routes
 	Restart() error
 	Moves(ctx context.Context) []ag.SessionMove
-	// JudgeRules returns an error if no listener could honour the rules, or what an administrator may not expect. Clients
-	// come from those addresses at present.
+	// JudgeRules returns an error if no listener could honour the rules, or what an administrator may not expect.
+	// Clients come from those addresses at present.
 	JudgeRules(text string, from []netip.Addr) (warnings []string, err error)
 }
 

@@ -59,6 +59,6 @@ func TestEndToEndStalledDisk(t *testing.T) {
 	g.down(t)
 }
 
-// stalledMost is how long the failover from a stalled disk may take, on a busy machine. The disk has no counters, so five
-// seconds are unusual at the soonest, and HEALTH_CHECK_TIMEOUT is ten.
+// stalledMost is how long the failover from a stalled disk may take, on a busy machine. The disk has no counters, so
+// five seconds are unusual at the soonest, and HEALTH_CHECK_TIMEOUT is ten.
 const stalledMost = 9 * time.Second
