@@ -58,18 +58,16 @@ func (s *Service) Programs(ctx context.Context) ([]api.Program, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, programTime)
 	defer cancel()
-	own := make(chan api.Program, 1)
-	go func() { own <- s.OwnProgram(ctx) }()
-	others := slices.DeleteFunc(slices.Clone(g.Replicas), func(r ag.Replica) bool { return r.ID == s.Self })
-	answers, failed := rpc.Each(ctx, others, func(ctx context.Context, r ag.Replica) (api.Program, error) {
+	answers, failed := rpc.Each(ctx, g.Replicas, func(ctx context.Context, r ag.Replica) (api.Program, error) {
+		if r.ID == s.Self {
+			return s.OwnProgram(ctx), nil
+		}
 		return rpc.Call(ctx, s.Calls, r, rpc.Program, rpc.Nothing{})
 	})
 	all := []api.Program{}
 	for _, r := range g.Replicas {
 		p, ok := answers[r.ID]
 		switch err := failed[r.ID]; {
-		case r.ID == s.Self:
-			p = <-own
 		case ok:
 			p.Node = r.ID
 		case rpc.IsUnknown(err):
