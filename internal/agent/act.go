@@ -495,5 +495,3 @@ func (a *Agent) taskEnded(r taskResult) (leave bool) {
 	}
 	return false
 }
-
-func (a *Agent) showProgress(s string) { a.progress.Store(&s) }

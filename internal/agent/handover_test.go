@@ -127,6 +127,22 @@ func TestPlannedFailoverAbandonedBeforeTheStop(t *testing.T) {
 	}
 }
 
+// A secondary whose databases are not all online is refused as the target.
+func TestPlannedFailoverToACopyWithoutADatabase(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		was := l.epoch()
+		l.probes["c"].find(agent.Findings{Health: ag.Health{Database: "database shop is not online: its directory is gone"}, Offline: []string{"shop"}})
+		l.wait("c says so", time.Minute, func() bool { return slices.Equal(l.Record.Snapshot().Statuses["c"].Offline, []string{"shop"}) })
+		l.plan("c")
+		if o := l.Record.Snapshot().Statuses["a"].HandOver; o == nil || !o.Refused || !strings.Contains(o.Error, "c is not ready: database shop is not online: its directory is gone; coterie replica seed c --full") {
+			t.Errorf("the outcome is %+v", o)
+		}
+		if l.epoch() != was || !l.leads("a") {
+			t.Errorf("epoch %d", l.epoch())
+		}
+	})
+}
+
 // After the stop the primary starts again where it stopped: same epoch, same timeline, no promotion. It lets no client
 // read before its WAL is replicated.
 func TestPlannedFailoverAbandonedAfterTheStop(t *testing.T) {

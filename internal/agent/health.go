@@ -33,6 +33,7 @@ type Findings struct {
 	Space  []Space
 	// Storage is what the directories with data stand on.
 	Storage []storage.Volume
+	Offline []string // the databases that are not online
 }
 
 // Space is the room for PostgreSQL in one directory.
@@ -52,25 +53,18 @@ type Wellness struct {
 	StoodDown  string           `json:"stood_down,omitempty"` // when it last gave up the leadership for its health or a crash, as long as that counts
 	Space      []Space          `json:"space,omitempty"`
 	Storage    []storage.Volume `json:"storage,omitempty"` // what the directories with data stand on
+	Offline    []string         `json:"offline,omitempty"` // the databases that are not online there
 }
 
 // wellness returns this node's health as the view has it.
 func (a *Agent) wellness(v ag.View) Wellness {
 	f := a.findings()
-	w := Wellness{Ill: v.Group.Options.Illness(v.Local.Health), Quarantine: v.Local.Quarantine, StoodDown: v.Local.StoodDown, Space: f.Space, Storage: f.Storage}
+	w := Wellness{Ill: v.Group.Options.Illness(v.Local.Health), Quarantine: v.Local.Quarantine, StoodDown: v.Local.StoodDown, Space: f.Space, Storage: f.Storage, Offline: f.Offline}
 	w.Silent = v.Local.Health.Unresponsive()
 	if w.Ill == "" {
 		w.Concern = v.Local.Health.Because
 	}
 	return w
-}
-
-// storageStates has the states of the volumes. They are worth publishing when they change; counts of errors are not.
-func (w Wellness) storageStates() (out []storage.State) {
-	for _, v := range w.Storage {
-		out = append(out, v.State)
-	}
-	return out
 }
 
 // trouble returns what is wrong with the storage, for the judgement of the group. A state that this user may not ask,

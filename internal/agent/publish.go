@@ -17,6 +17,7 @@ import (
 	"github.com/coteriedb/coterie/internal/lib/boottime"
 	"github.com/coteriedb/coterie/internal/lib/fault"
 	"github.com/coteriedb/coterie/internal/lib/retry"
+	"github.com/coteriedb/coterie/internal/lib/storage"
 )
 
 // Status is what a node reports about itself to the group.
@@ -82,7 +83,7 @@ func reasons(of func() []string) (out []string) {
 // Key identifies what is worth publishing at once. Two statuses with one key differ only in positions and progress.
 func (s Status) Key() string {
 	key := fmt.Sprint(s.Epoch, s.Rule, s.Role, s.Data, s.Server, s.Copy, s.Readable, s.Open, s.Stream, s.Busy, s.Members, s.SyncP, s.SyncN, s.Config)
-	key += fmt.Sprint(s.Ill != "", s.Silent, s.Concern != "", s.Quarantine, s.StoodDown, s.NoVote != "", s.NoLogins, s.Unserved, s.Copying != nil, s.Mute, s.Why != "", s.Sees, s.Relay, s.storageStates())
+	key += fmt.Sprint(s.Ill != "", s.Offline, s.Silent, s.Concern != "", s.Quarantine, s.StoodDown, s.NoVote != "", s.NoLogins, s.Unserved, s.Copying != nil, s.Mute, s.Why != "", s.Sees, s.Relay, s.storageStates())
 	if s.HandOver != nil {
 		key += s.HandOver.Op
 	}
@@ -178,7 +179,7 @@ func (a *Agent) Own() *Status { return a.own.Load() }
 func (s Status) member() availability.Member {
 	m := availability.Member{
 		Copy: s.Copy, Data: s.Data, Server: s.Server, Position: s.Position, Sync: ag.Sync{P: s.SyncP, N: s.SyncN}, Waits: s.Waits, WaitsWhy: s.Why,
-		Sees: s.Sees, Relays: s.Relay, Ill: s.Ill, Quarantine: s.Quarantine, NoVote: s.NoVote, NoLogins: s.NoLogins, Unserved: s.Unserved, Busy: s.Busy, Progress: s.Progress,
+		Sees: s.Sees, Relays: s.Relay, Ill: s.Ill, Offline: s.Offline, Quarantine: s.Quarantine, NoVote: s.NoVote, NoLogins: s.NoLogins, Unserved: s.Unserved, Busy: s.Busy, Progress: s.Progress,
 		Storage: s.trouble(),
 	}
 	for _, x := range s.Members {
@@ -398,4 +399,14 @@ func (a *Agent) report(ctx context.Context, v ag.View, p ag.Plan) {
 		return
 	}
 	a.statusAt, a.statusWas = now, key
+}
+
+func (a *Agent) showProgress(s string) { a.progress.Store(&s) }
+
+// storageStates has the states of the volumes. They are worth publishing when they change; counts of errors are not.
+func (w Wellness) storageStates() (out []storage.State) {
+	for _, v := range w.Storage {
+		out = append(out, v.State)
+	}
+	return out
 }

@@ -352,6 +352,8 @@ func (a *Agent) PrepareTakeover(ctx context.Context, req TakeoverRequest) error 
 		return fail.Refusedf("its server is %s and does not follow %s; try again when it does", v.Local.Server, req.From)
 	case v.Local.Quarantine != "":
 		return fail.Refusedf("its copy is quarantined: %s", v.Local.Quarantine)
+	case v.Local.Health.Database != "":
+		return fail.Refusedf("%s; coterie replica seed %s --full, or SEED REPLICA, makes its copy anew", v.Local.Health.Database, v.Self)
 	case v.Busy != "":
 		return fail.Refusedf("it is busy: %s; try again when that has ended", v.Busy)
 	}

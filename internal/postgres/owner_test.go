@@ -100,6 +100,13 @@ func TestLockedDatabase(t *testing.T) {
 	if err := os.RemoveAll(p.path("base", oid)); err != nil {
 		t.Fatal(err)
 	}
+	found, err := p.Databases(t.Context(), nil)
+	if err != nil || len(found) != 1 || found[0].Database != "sound" {
+		t.Errorf("without its directory: %v, %v", found, err)
+	}
+	if err := os.Mkdir(p.path("base", oid), 0o700); err != nil { // as replay makes it again, empty
+		t.Fatal(err)
+	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	err = p.server.Fresh(ctx, func(c *pgx.Conn) error {

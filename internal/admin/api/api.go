@@ -323,11 +323,13 @@ type Replica struct {
 	Allow        ag.AllowConnections `json:"allow_connections,omitempty"`     // of its secondary role; "": READ_ONLY
 	Join         ag.JoinState        `json:"join_state,omitempty"`            // it is a node of the quorum, and no replica of the group yet; "": it is one
 	// Ill is the problem that counts as a failure at the group's FAILURE_CONDITION_LEVEL; "": there is none.
-	Ill        string `json:"ill,omitempty"`
-	Silent     bool   `json:"silent,omitempty"`     // its server runs, and answers no new connection
-	Concern    string `json:"concern,omitempty"`    // a problem that would count at a higher level; "": there is none
-	Quarantine string `json:"quarantine,omitempty"` // why its copy is not trusted; "": it is
-	NoVote     string `json:"no_vote,omitempty"`    // why its vote in the quorum is not cast; "": it is, or it has none
+	Ill string `json:"ill,omitempty"`
+	// Offline are the databases that are not online there: their files are missing or cannot be read.
+	Offline    []string `json:"offline,omitempty"`
+	Silent     bool     `json:"silent,omitempty"`     // its server runs, and answers no new connection
+	Concern    string   `json:"concern,omitempty"`    // a problem that would count at a higher level; "": there is none
+	Quarantine string   `json:"quarantine,omitempty"` // why its copy is not trusted; "": it is
+	NoVote     string   `json:"no_vote,omitempty"`    // why its vote in the quorum is not cast; "": it is, or it has none
 	// StoodDown is when it last gave up the leadership for its health or a crash, and why, as long as that counts;
 	// "": it has not.
 	StoodDown   string          `json:"stood_down,omitempty"`

@@ -20,7 +20,8 @@ type check func(Status, Replica) bool
 var checks = func() map[string]check {
 	primary := func(s Status, r Replica) bool { return s.Primary == r.Name && s.WriteOpen }
 	secondary := func(s Status, r Replica) bool {
-		return r.Role == ag.RoleSecondary && r.Server == ag.ServerRecovery && !r.Silent && !r.Suspended && r.Maintenance == nil && r.Quarantine == "" && !s.Availability.Removed
+		return r.Role == ag.RoleSecondary && r.Server == ag.ServerRecovery && !r.Silent && !r.Suspended && r.Maintenance == nil && r.Quarantine == "" &&
+			len(r.Offline) == 0 && !s.Availability.Removed
 	}
 	replica := func(s Status, r Replica) bool { return secondary(s, r) && r.Allow != ag.AllowNo }
 	sync := func(s Status, r Replica) bool { return secondary(s, r) && s.Quorum && r.Sync == ag.Synchronized }

@@ -49,6 +49,9 @@ func TestHealthChecks(t *testing.T) {
 	silent := synchronized
 	silent.Replicas = []Replica{synchronized.Replicas[0]}
 	silent.Replicas[0].Silent = true
+	without := synchronized
+	without.Replicas = []Replica{synchronized.Replicas[0]}
+	without.Replicas[0].Offline = []string{"shop"}
 	for _, tt := range []struct {
 		st           Status
 		method, path string
@@ -86,6 +89,9 @@ func TestHealthChecks(t *testing.T) {
 		{silent, "GET", "/sync", 503},
 		{silent, "GET", "/liveness", 200},
 		{suspended, "GET", "/replica", 503},
+		{without, "GET", "/replica", 503},
+		{without, "GET", "/sync", 503},
+		{without, "GET", "/health", 200},
 		{maintained, "GET", "/replica", 503},
 		{closed, "GET", "/replica", 503},
 		{closed, "GET", "/read-only", 503},

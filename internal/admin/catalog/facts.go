@@ -52,6 +52,7 @@ type Node struct {
 	Because   string         `json:"because,omitempty"`
 	Streams   []Stream       `json:"streams,omitempty"` // streams to the others, if it is the primary
 	Databases []Database     `json:"databases,omitempty"`
+	Offline   []string       `json:"offline,omitempty"` // those that are not online: their files are missing or cannot be read
 	Sessions  []Session      `json:"sessions,omitempty"`
 	Outlooks  []Outlook      `json:"outlooks,omitempty"` // of all its sessions
 	Coverage  []Coverage     `json:"coverage,omitempty"` // by hour of the last week, oldest first

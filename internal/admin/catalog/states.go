@@ -80,8 +80,8 @@ func DatabaseHealth(mode ag.AvailabilityMode, s ag.SyncState) Health {
 	return NotHealthy
 }
 
-// replicaHealth returns the worst health of the replica's databases, which are in one instance and so in one state. A
-// witness has none.
+// replicaHealth returns the worst health of the replica's databases, which are in one instance and so in one state,
+// except those that it does not have. A witness has none.
 func (f Facts) replicaHealth(r ag.Replica) Health {
 	switch {
 	case !r.HasData():
@@ -90,6 +90,10 @@ func (f Facts) replicaHealth(r ag.Replica) Health {
 		}
 		return NotHealthy
 	case r.Join != "":
+		return NotHealthy
+	}
+	registered := func(d Database) bool { return slices.Contains(f.Group.Options.Databases, d.Name) }
+	if len(f.Nodes[r.ID].Offline) > 0 || slices.ContainsFunc(f.databases(), func(d Database) bool { return registered(d) && f.absent(r, d) }) {
 		return NotHealthy
 	}
 	return DatabaseHealth(r.AvailabilityMode, f.syncState(r))
@@ -169,9 +173,12 @@ func (f Facts) hasVote(r ag.Replica) bool {
 
 // failoverReady reports whether a failover to the copy would lose no acknowledged commit. That the record counts it is
 // not enough: of the counted copies k have every acknowledged commit, and another one may lack the last of them. One
-// that is SYNCHRONIZED receives them before it leads.
+// that is SYNCHRONIZED receives them before it leads. One whose databases are not all online must not lead.
 func (f Facts) failoverReady(r ag.Replica) bool {
 	e, s := f.Record.Epoch, f.Record.State
+	if len(f.Nodes[r.ID].Offline) > 0 {
+		return false
+	}
 	if r.ID == e.Leader && e.Phase != ag.PhaseSeal {
 		return true
 	}
@@ -305,6 +312,8 @@ func (f Facts) hinders(r ag.Replica) string {
 		return "its failover mode is MANUAL"
 	case !f.Nodes[r.ID].Connected:
 		return "it does not answer"
+	case len(f.Nodes[r.ID].Offline) > 0:
+		return "these databases are not online there: " + strings.Join(f.Nodes[r.ID].Offline, ", ")
 	case !f.failoverReady(r):
 		if _, counted := f.Record.State.InV(r.ID); counted && f.Record.State.K > 0 {
 			return "it may lack acknowledged commits: the record counts it, and it does not receive from the primary"

@@ -49,6 +49,10 @@ func isDropped(f *Facts) {
 	}
 }
 
+func isOffline(f *Facts) {
+	changeNode(f, "a", func(n *Node) { n.Offline = []string{"shop"} })
+}
+
 func isDown(f *Facts) {
 	changeNode(f, "a", func(n *Node) { n.Role, n.Server, n.Databases = ag.RoleResolving, ag.ServerDown, nil })
 }
@@ -85,10 +89,18 @@ var truths = map[string]struct {
 		changeNode(f, "a", func(n *Node) { n.Commit = nil })
 		changeNode(f, "c", func(n *Node) { n.Commit = &old })
 	}, askTimes, "a|11:59:00|NULL|NULL|NULL\nb|NULL|NULL|NULL|NULL\nc|11:59:00|60|11:59:59|0"},
-	"a registered database was dropped": {isDropped, askCopies, "a|NOT SYNCHRONIZING|NOT_HEALTHY|OFFLINE\nb|NOT SYNCHRONIZING|NOT_HEALTHY|OFFLINE\nc|NOT SYNCHRONIZING|NOT_HEALTHY|OFFLINE"},
-	"functions of one that was dropped": {isDropped, "SELECT DB_ID('shop'), sys.fn_hadr_is_primary_replica('shop'), DATABASEPROPERTYEX('shop', 'Status'), (SELECT MAX(CAST(is_failover_ready AS int) + CAST(is_database_joined AS int)) FROM sys.dm_hadr_database_replica_cluster_states)", "NULL|NULL|NULL|0"},
-	"policies of one that was dropped":  {isDropped, "SELECT DISTINCT finding FROM coterie.policies WHERE target LIKE 'shop on %' AND ok = 0", "it is registered, and the server has no such database that takes connections"},
-	"names without regard to case":      {func(*Facts) {}, "SELECT sys.fn_hadr_is_primary_replica('SHOP'), DB_ID('Shop'), sys.fn_hadr_backup_is_preferred_replica('SHOP')", "1|16384|0"},
+	"a registered database was dropped":      {isDropped, askCopies, "a|NOT SYNCHRONIZING|NOT_HEALTHY|OFFLINE\nb|NOT SYNCHRONIZING|NOT_HEALTHY|OFFLINE\nc|NOT SYNCHRONIZING|NOT_HEALTHY|OFFLINE"},
+	"a copy without a database is not ready": {isOffline, askReady, "b,c"},
+	"a copy without a database": {isOffline, "SELECT r.replica_server_name, c.is_failover_ready, c.is_database_joined, s.database_state_desc, s.synchronization_health_desc, h.synchronization_health_desc " +
+		"FROM sys.dm_hadr_database_replica_cluster_states c JOIN sys.dm_hadr_database_replica_states s ON s.replica_id = c.replica_id AND s.group_database_id = c.group_database_id " +
+		"JOIN sys.dm_hadr_availability_replica_states h ON h.replica_id = c.replica_id JOIN sys.availability_replicas r ON r.replica_id = c.replica_id " +
+		"WHERE c.database_name = 'shop' AND r.replica_server_name IN ('a', 'b') ORDER BY 1",
+		"a|f|f|OFFLINE|NOT_HEALTHY|NOT_HEALTHY\nb|t|t|ONLINE|HEALTHY|HEALTHY"},
+	"policies of a copy without a database":          {isOffline, "SELECT DISTINCT finding FROM coterie.policies WHERE target = 'shop on a' AND ok = 0", "it is not online there: its files are missing or cannot be read"},
+	"health where a registered database was dropped": {isDropped, "SELECT synchronization_health_desc, (SELECT MIN(synchronization_health) FROM sys.dm_hadr_availability_replica_states WHERE replica_id IN (SELECT replica_id FROM sys.availability_replicas WHERE replica_server_name = 'b')) FROM sys.dm_hadr_availability_group_states", "NOT_HEALTHY|0"},
+	"functions of one that was dropped":              {isDropped, "SELECT DB_ID('shop'), sys.fn_hadr_is_primary_replica('shop'), DATABASEPROPERTYEX('shop', 'Status'), (SELECT MAX(CAST(is_failover_ready AS int) + CAST(is_database_joined AS int)) FROM sys.dm_hadr_database_replica_cluster_states)", "NULL|NULL|NULL|0"},
+	"policies of one that was dropped":               {isDropped, "SELECT DISTINCT finding FROM coterie.policies WHERE target LIKE 'shop on %' AND ok = 0", "it is registered, and the server has no such database that takes connections"},
+	"names without regard to case":                   {func(*Facts) {}, "SELECT sys.fn_hadr_is_primary_replica('SHOP'), DB_ID('Shop'), sys.fn_hadr_backup_is_preferred_replica('SHOP')", "1|16384|0"},
 	"two names that differ in case": {func(f *Facts) {
 		changeNode(f, "a", func(n *Node) { n.Databases = []Database{{5, "Shop"}, {6, "shop"}} })
 	}, "SELECT DB_ID('shop'), DB_ID('Shop'), DB_ID('SHOP'), sys.fn_hadr_is_primary_replica('SHOP')", "6|5|NULL|NULL"},

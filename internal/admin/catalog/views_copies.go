@@ -188,11 +188,20 @@ var offline = code{6, "OFFLINE"}
 // maxListed is the most databases that a node reports.
 const maxListed = 1000
 
-// absent reports whether the server of the replica answers and lists no such database, as after DROP DATABASE of one
-// that is registered.
-func (f Facts) absent(r ag.Replica, d Database) bool {
-	list := f.Nodes[r.ID].Databases
-	return len(list) > 0 && len(list) < maxListed && !slices.ContainsFunc(list, func(x Database) bool { return x.Name == d.Name })
+// absent reports whether the replica says that the database is not online there, or its server answers and lists no
+// such database, as after DROP DATABASE of one that is registered.
+func (f Facts) absent(r ag.Replica, d Database) bool { return f.absence(r, d) != "" }
+
+// absence returns why a database is absent; "": it is not.
+func (f Facts) absence(r ag.Replica, d Database) string {
+	n := f.Nodes[r.ID]
+	switch {
+	case slices.Contains(n.Offline, d.Name):
+		return "it is not online there: its files are missing or cannot be read"
+	case len(n.Databases) > 0 && len(n.Databases) < maxListed && !slices.ContainsFunc(n.Databases, func(x Database) bool { return x.Name == d.Name }):
+		return "it is registered, and the server has no such database that takes connections"
+	}
+	return ""
 }
 
 func databaseState(n Node, role ag.Role) code {

@@ -464,8 +464,8 @@ func (f Facts) replicaPolicies(r ag.Replica, add func(name, level, severity, tar
 	for _, d := range f.databases() {
 		target := d.Name + " on " + id
 		add("Availability database suspension state", "database", "Warning", target, r.Suspended, "suspended %s", suspendedBy(r))
-		if f.absent(r, d) {
-			add("Availability database join state", "database", "Warning", target, true, "it is registered, and the server has no such database that takes connections")
+		if why := f.absence(r, d); why != "" {
+			add("Availability database join state", "database", "Warning", target, true, "%s", why)
 			continue
 		}
 		add("Availability database join state", "database", "Warning", target, n.Data == ag.DataEmpty || n.Data == ag.DataPartial, "the copy is %s", n.Data)

@@ -46,6 +46,7 @@ type Member struct {
 	Relays     [][2]ag.ReplicaID // the pairs of members whose connections it relays
 	Silent     time.Duration     // since its last sign of life; 0: not known
 	Ill        string
+	Offline    []string // the databases that are not online there
 	Quarantine string
 	NoVote     string   // why its member of the quorum does not run; "": it does
 	NoLogins   []string // why its listener refuses clients that the configuration would admit

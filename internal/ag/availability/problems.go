@@ -289,6 +289,12 @@ func (f Facts) memberProblems(x ag.Replica) []Problem {
 		add(Warning, run, "%s is being taken out of the group: its data movement is suspended", id)
 	case x.Suspended:
 		add(Warning, "coterie replica resume "+id, "data movement of %s is suspended", id)
+	case len(m.Offline) > 0 && m.Ill != "":
+		run := "coterie replica seed " + id + " --full (in SQL: SEED REPLICA ON N'" + id + "') makes its copy anew, once the disk under it is sound"
+		if x.ID == leader {
+			run = "coterie failover to a secondary that has it, then coterie replica seed " + id + " --full (in SQL: SEED REPLICA ON N'" + id + "'), once the disk there is sound"
+		}
+		add(Warning, run, "%s is ill: %s", id, m.Ill)
 	case m.Ill != "":
 		add(Warning, "coterie check on "+id+"; log/postgres.log there; docs/health.md says what each ill is", "%s is ill: %s", id, m.Ill)
 	case m.Busy == "seed" || m.Busy == "rewind":

@@ -148,3 +148,20 @@ func TestTroubleOfAVote(t *testing.T) {
 		t.Errorf("one is silent: %s", next)
 	}
 }
+
+// TestACopyWithoutADatabase: a copy whose databases are not all online is a problem that a new copy mends; where it
+// leads, a failover comes first.
+func TestACopyWithoutADatabase(t *testing.T) {
+	t.Parallel()
+	for id, want := range map[ag.ReplicaID]string{
+		"b": "coterie replica seed b --full (in SQL: SEED REPLICA ON N'b')", "a": "coterie failover to a secondary that has it, then coterie replica seed a --full (in SQL: SEED REPLICA ON N'a')",
+	} {
+		f := edit(threeReplicas(), id, func(m *Member) {
+			m.Ill, m.Offline = "database shop is not online: its directory is gone", []string{"shop"}
+		})
+		r := Assess(f)
+		if r.Level != Degraded || len(r.Problems) == 0 || r.Problems[0].Target != string(id) || !strings.Contains(r.Problems[0].Finding, "is ill: database shop is not online") || !strings.HasPrefix(r.Problems[0].Run, want) {
+			t.Errorf("%s: %s, %+v", id, r.Level, r.Problems)
+		}
+	}
+}

@@ -36,7 +36,7 @@ func NewProbes(pg *postgres.Instance, serverLog string, c health.Config) *Probes
 // Report returns what the probes found last.
 func (p *Probes) Report() agent.Findings {
 	r := p.Monitor.Report()
-	f := agent.Findings{Health: r.Health, Lost: r.Lost, NoRoom: r.NoRoom, Storage: r.Storage}
+	f := agent.Findings{Health: r.Health, Lost: r.Lost, NoRoom: r.NoRoom, Storage: r.Storage, Offline: r.Offline}
 	for _, s := range r.Space {
 		f.Space = append(f.Space, agent.Space(s))
 	}

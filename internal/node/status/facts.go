@@ -77,7 +77,7 @@ func (s *Service) Facts(ctx context.Context) catalog.Facts {
 // published has the last facts that a node published which does not answer now.
 func (s *Service) published(id ag.ReplicaID, st agent.Status) catalog.Node {
 	return catalog.Node{
-		Role: ag.RoleResolving, Data: st.Data, Position: st.Position, Because: "does not answer", Storage: st.Storage,
+		Role: ag.RoleResolving, Data: st.Data, Position: st.Position, Because: "does not answer", Storage: st.Storage, Offline: st.Offline,
 		Seedings: seedings(seedjobs.LastKnown(id, st, s.Agent.Heard(id))),
 	}
 }

@@ -96,6 +96,7 @@ func (s *Service) Report(ctx context.Context) catalog.Node {
 	if snap := s.Agent.Snapshot(); snap != nil {
 		st := s.said(snap, s.Self)
 		out.Progress, out.Streaming, out.Storage = st.Progress, st.Stream, st.Storage
+		out.Offline = st.Offline
 	}
 	if s.Seedings != nil {
 		out.Seedings = seedings(s.Seedings())

@@ -141,6 +141,7 @@ func (s *Service) replica(v ag.View, snap *agent.Snapshot, r ag.Replica, head ag
 	if mine {
 		out.NoVote = s.NoVote()
 	}
+	out.Offline = st.Offline
 	out.Ill, out.Silent, out.Concern, out.Quarantine, out.StoodDown = st.Ill, st.Silent, st.Concern, st.Quarantine, st.StoodDown
 	if mine {
 		out.Role, out.Position, out.Server, out.Data, out.Busy = v.Role(), v.Local.Position, v.Local.Server, v.Local.Data, v.Busy

@@ -130,13 +130,12 @@ func (k *Checks) Databases(ctx context.Context, names []string) ([]Fault, error)
 	}
 	var faults []Fault
 	for _, d := range all {
-		if err := k.lookInto(ctx, d.Name); err != nil {
-			if isFault(err) {
-				faults = append(faults, Fault{d.Name, err.Error()})
-			}
+		err := k.lookInto(ctx, d.Name)
+		if isFault(err) {
+			faults = append(faults, Fault{d.Name, err.Error()})
 			continue
 		}
-		if d.Dir == "" {
+		if d.Dir == "" && !isDropped(err) {
 			if err := readable(k.path("base", fmt.Sprint(d.OID), "PG_VERSION")); err != nil {
 				faults = append(faults, Fault{d.Name, err.Error()})
 			}
@@ -191,6 +190,12 @@ func isFault(err error) bool {
 		return strings.Contains(pg.Detail, "base/") || strings.Contains(pg.Detail, "pg_tblspc/")
 	}
 	return false
+}
+
+// isDropped reports whether an error means that the database was dropped after it was listed.
+func isDropped(err error) bool {
+	var pg *pgconn.PgError
+	return errors.As(err, &pg) && (pg.Code == "3D000" || pg.Code == "57P04")
 }
 
 var errUnreadable = errors.New("unreadable")

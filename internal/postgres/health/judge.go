@@ -35,7 +35,7 @@ func (m *Monitor) judge(t Target, now time.Duration) Report {
 	var found []ag.Health
 	if t.Running {
 		found = append(found, m.judgeAnswer(t, now), m.judgeCommit(t, now))
-		r.Database = m.judgeBases(now)
+		r.Database, r.Offline = m.judgeBases(now)
 	}
 	for _, p := range m.inOrder() {
 		w, space := p.now()
@@ -125,13 +125,17 @@ func (m *Monitor) judgeCommit(t Target, now time.Duration) ag.Health {
 	return h
 }
 
-func (m *Monitor) judgeBases(now time.Duration) string {
+// judgeBases returns what is wrong with the first database that is not online, and the names of all that are not.
+func (m *Monitor) judgeBases(now time.Duration) (why string, names []string) {
 	_, fails, err := m.bases.trouble(now)
 	var f basesError
 	if fails < sure || !errors.As(err, &f) {
-		return ""
+		return "", nil
 	}
-	return fmt.Sprintf("database %s is not online: %s", f[0].Name, f[0].Err)
+	for _, x := range f {
+		names = append(names, x.Name)
+	}
+	return fmt.Sprintf("database %s is not online: %s", f[0].Name, f[0].Err), names
 }
 
 func (p *place) judge(t Target, now time.Duration) ag.Health {

@@ -75,6 +75,7 @@ type Report struct {
 	Space  []Space // of each place, as last seen
 	// Storage is what the places stand on, each volume once.
 	Storage []storage.Volume
+	Offline []string // the databases that are not online
 
 	forgot uint64 // calls of Forget that it includes
 }
@@ -213,14 +214,17 @@ func (m *Monitor) attempt(ctx context.Context, t Target, now time.Duration) {
 	}
 	if m.running != t.Running { // another server, or none: earlier results do not apply
 		m.running = t.Running
-		m.answer, m.commit, m.bases = &probe{}, &probe{}, &probe{}
+		m.answer, m.commit = &probe{}, &probe{}
+		if t.Running && t.Writable { // a secondary's databases are those of before, until a look says otherwise
+			m.bases = &probe{}
+		}
 	}
 	if t.Running {
 		begin(m.answer, schedule{every, t.Wait}, m.cfg.Server.Answer)
 		if t.Writable && t.Level >= levelAny {
 			begin(m.commit, schedule{every, t.Wait}, m.cfg.Server.Commit)
 		}
-		if t.Writable && !t.DBOff {
+		if !t.DBOff { // a secondary's, too: it must not come to lead without them
 			look := func(ctx context.Context) error { return m.lookIntoBases(ctx, t.Databases) }
 			begin(m.bases, schedule{max(every, basesEvery), 2 * basesEvery}, look)
 		}
@@ -229,6 +233,9 @@ func (m *Monitor) attempt(ctx context.Context, t Target, now time.Duration) {
 		m.replace(*next)
 	}
 	if !t.Data {
+		if len(m.places) > 0 { // the copy is being replaced, and its databases with it
+			m.bases = &probe{}
+		}
 		m.replace(nil)
 		return
 	}
@@ -300,7 +307,7 @@ func (m *Monitor) replace(list []Place) {
 
 func (m *Monitor) publish(r Report) {
 	old := m.report.Swap(&r)
-	if old.Health == r.Health && old.Lost == r.Lost && (old.NoRoom == "") == (r.NoRoom == "") {
+	if old.Health == r.Health && slices.Equal(old.Offline, r.Offline) && old.Lost == r.Lost && (old.NoRoom == "") == (r.NoRoom == "") {
 		return
 	}
 	switch {

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -246,6 +247,34 @@ func TestADatabaseThatIsNotOnline(t *testing.T) {
 		time.Sleep(25 * time.Second)
 		if r := m.Report(); !strings.Contains(r.Database, "shop") || r.Level != 0 {
 			t.Errorf("%+v", r)
+		}
+	})
+}
+
+// TestADatabaseOfASecondary: a secondary looks for its databases, too, and names those that are not online.
+func TestADatabaseOfASecondary(t *testing.T) {
+	watch(t, 3, func(f *fake, m *Monitor, target *running) {
+		target.mu.Lock()
+		target.t.Writable = false
+		target.mu.Unlock()
+		f.set(func(f *fake) {
+			f.faults = []DatabaseFault{{"shop", "its directory is gone"}, {"crm", "its directory is gone"}}
+		})
+		time.Sleep(25 * time.Second)
+		if r := m.Report(); !strings.Contains(r.Database, "shop") || !slices.Equal(r.Offline, []string{"shop", "crm"}) {
+			t.Errorf("%+v", r)
+		}
+		target.run(false)
+		time.Sleep(time.Second)
+		target.run(true)
+		time.Sleep(time.Second)
+		if r := m.Report(); len(r.Offline) != 2 {
+			t.Errorf("its server was started again: %+v", r)
+		}
+		f.set(func(f *fake) { f.faults = nil })
+		time.Sleep(15 * time.Second)
+		if r := m.Report(); r.Database != "" || len(r.Offline) > 0 {
+			t.Errorf("they are back: %+v", r)
 		}
 	})
 }
