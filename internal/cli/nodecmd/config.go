@@ -31,8 +31,36 @@ type verdict struct {
 // Config returns the command config.
 func Config() *cobra.Command {
 	c := &cobra.Command{Use: "config", GroupID: "node", Short: "Look at this node's configuration file"}
-	c.AddCommand(configCheck())
+	c.AddCommand(configCheck(), configSocket())
 	return c
+}
+
+// configSocket returns the command that names the socket of one node, which is not alone on every machine.
+func configSocket() *cobra.Command {
+	return &cobra.Command{
+		Use: "socket", Short: "Print the directory of the private socket of this node's PostgreSQL", Args: cli.Args(0, "no arguments"),
+		Long: `Prints the directory in which the server of this node has its socket, for psql -h. Only the node's user can use it, and only on this machine; clients use the listener.
+Where several nodes run on a machine, --node says which.`,
+		Example: "  runuser -u postgres -- psql -h $(coterie config socket)\n  runuser -u postgres -- psql -h $(coterie config socket --node /srv/n2)",
+		RunE: func(c *cobra.Command, _ []string) error {
+			dir := cli.Node(c)
+			cfg, err := config.Load(dir)
+			switch {
+			case errors.Is(err, fs.ErrPermission):
+				return cli.NoAgent(c, err)
+			case err != nil:
+				return fail.Error{Kind: fail.Usage, Err: err}
+			case cfg.Kind == "witness":
+				return fail.Refusedf("%s is a witness, which has no PostgreSQL: name the node of a replica with --node", cfg.Node)
+			}
+			l, err := config.NewLayout(dir)
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintln(c.OutOrStdout(), l.Sockets())
+			return err
+		},
+	}
 }
 
 func configCheck() *cobra.Command {

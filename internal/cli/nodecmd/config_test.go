@@ -149,3 +149,32 @@ func TestRulesOfACluster(t *testing.T) {
 		}
 	}
 }
+
+// TestConfigSocket holds that a node on a machine with several is asked for the directory of its own server's socket,
+// without an agent.
+func TestConfigSocket(t *testing.T) {
+	t.Parallel()
+	dirs := map[string]string{}
+	for _, name := range []string{"n1", "n2"} {
+		dir := t.TempDir()
+		text := "node: " + name + "\nkind: replica\ngroup: 0d9e8c5a\ngroup_name: sales\nendpoint:\n  listen: :5022\nread_write:\n  listen: :5432\nread_only:\n  listen: :5433\npostgresql:\n  bin_dir: /usr/bin\n  data: " + dir + "/pgdata\n"
+		if err := os.WriteFile(filepath.Join(dir, config.File), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		l, err := config.NewLayout(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := clitest.Run(t, Config(), dir, "socket")
+		if r.Err != nil || r.Out != l.Sockets()+"\n" || dirs[r.Out] != "" {
+			t.Errorf("%s: %q, %v", name, r.Out, r.Err)
+		}
+		dirs[r.Out] = name
+	}
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, config.File), []byte("node: w\nkind: witness\ngroup: 0d9e8c5a\ngroup_name: sales\nendpoint:\n  listen: :5022\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	clitest.Run(t, Config(), dir, "socket").Refused(t, 4, "has no PostgreSQL")
+	clitest.Run(t, Config(), t.TempDir(), "socket").Refused(t, 2, config.File)
+}

@@ -388,7 +388,7 @@ func (h *hand) external(text string) string {
 // role types the block that makes a role, whose password is asked for, and makes rows that must stay.
 func (h *hand) role(text string) string {
 	h.t.Helper()
-	out := h.answered(strings.ReplaceAll(text, "/run/coterie/*/pg", h.socket()))
+	out := h.answered(strings.ReplaceAll(text, "$(coterie config socket)", h.socket()))
 	h.psql("create table notes as select i, 'kept' as t from generate_series(1, 1000) i")
 	return out
 }

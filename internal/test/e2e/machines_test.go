@@ -305,7 +305,7 @@ func (ms site) form(t *testing.T) {
 // login makes a user and returns how clients reach the group: by every address, the certificate verified.
 func (ms site) login(t *testing.T) string {
 	t.Helper()
-	dir := ms[0].run("sh", "-c", "ls -d /run/coterie/*/pg")
+	dir := ms[0].run("coterie", "config", "socket")
 	ms[0].run("runuser", "-u", "postgres", "--", "psql", "-Xqh", dir, "-c", "create role app superuser login password 'not a secret'")
 	ca := filepath.Join(root, "group.crt")
 	if err := os.WriteFile(ca, []byte(ms[0].run("coterie", "ca")+"\n"), 0o600); err != nil {
