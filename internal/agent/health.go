@@ -144,6 +144,8 @@ type condition struct {
 	autopsy  time.Duration    // boottime up to which a start waits for the reason of the server's end
 	gone     refusal          // the source that no longer keeps the WAL which this copy needs
 	noRoom   string           // logged once
+	awaited  *ag.Sync         // the members that commits wait for; nil: not seen yet
+	awaits   time.Duration    // boottime since which they wait for these; 0: since before this agent saw them
 }
 
 // loadCondition reads what outlives an agent.

@@ -93,6 +93,19 @@ func (s Status) Key() string {
 	return key
 }
 
+// waits returns for how long commits have waited for members that are silent for so long: not longer than they wait for
+// them at all. Before a change of the setting, commits were acknowledged without them.
+func (c *condition) waits(now ag.Sync, silent, at time.Duration) time.Duration {
+	if c.awaited != nil && (c.awaited.N != now.N || !slices.Equal(c.awaited.P, now.P)) {
+		c.awaits = at
+	}
+	c.awaited = &ag.Sync{P: slices.Clone(now.P), N: now.N}
+	if c.awaits == 0 {
+		return silent
+	}
+	return min(silent, at-c.awaits)
+}
+
 func (a *Agent) status(v ag.View, p ag.Plan) Status {
 	s := Status{
 		Incarnation: a.cfg.Incarnation, Place: a.cfg.Place, Epoch: v.Record.Epoch.Epoch, Rule: p.Rule, Because: p.Because, Role: v.Role(), Data: v.Local.Data, Server: v.Local.Server,
@@ -130,6 +143,7 @@ func (a *Agent) status(v ag.View, p ag.Plan) Status {
 		s.Leads = a.history.LeadsSince(s.Epoch)
 		s.SyncP, s.SyncN = v.Local.Sync.P, v.Local.Sync.N
 		s.Waits, s.Why = v.CommitsWait()
+		s.Waits = a.cond.waits(v.Local.Sync, s.Waits, boottime.Now())
 		s.Flushed = map[ag.ReplicaID]ag.LSN{}
 		for _, st := range v.Streams {
 			if st.Open {

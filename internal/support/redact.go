@@ -62,7 +62,11 @@ var patterns = []pattern{
 	{names, regexp.MustCompile(`(?is)([\w.-]*` + secretName + `[\w.-]*\s+)` + quotedValue), "${1}" + removed},                       // PASSWORD 'x'
 	{names, regexp.MustCompile(`(?is)([\w.-]*` + secretName + `[\w.-]*\\?["']?\s*(?:=>|:=|[:=])[ \t]*)` + value), "${1}" + removed}, // password = x
 	{names, regexp.MustCompile(`(?i)(--?[\w-]*` + secretName + `[\w-]*[ \t]+)` + value), "${1}" + removed},                          // --password x
-	{":*: :54 :64", regexp.MustCompile(`(?m)^([^\s:#]+:(?:\d+|\*):[^:\s]*:[^:\s]*:)\S+$`), "${1}" + removed},                        // a line of .pgpass
+	{"command", regexp.MustCompile(`(?im)(\bparameter "[\w.]*_command" changed to )".*"$`), "${1}" + removed},                       // as PostgreSQL logs it
+	{"command", regexp.MustCompile(`(?im)(\bfailed [\w ]*command was: ).*$`), "${1}" + removed},                                     // a detail of PostgreSQL
+	{"_command", regexp.MustCompile(`(?is)(\b[\w.-]*_command\b\\?["']?\s*(?:=>|:=|[:=]|\bto\b)?[ \t]*)` + quotedValue), "${1}" + removed},
+	{"_command", regexp.MustCompile(`(?i)(\b[\w.-]*_command\b\\?["']?\s*(?:=>|:=|[:=]|\bto\b)[ \t]*)(?:"(?:[^"\\]|\\.)*"|\\"(?:[^"\\]|\\[^"])*\\"|[^\s"'\\\[][^\n]*)`), "${1}" + removed},
+	{":*: :54 :64", regexp.MustCompile(`(?m)^([^\s:#]+:(?:\d+|\*):[^:\s]*:[^:\s]*:)\S+$`), "${1}" + removed}, // a line of .pgpass
 }
 
 // Text returns the text without secrets.
@@ -97,7 +101,9 @@ func (r *Redactor) replace(text *[]byte, p pattern) {
 	}
 }
 
-var isSecret = regexp.MustCompile(`(?i)` + secretName)
+// isSecret finds the names whose values are removed whatever they look like. The command of a setting may have a
+// password in any form.
+var isSecret = regexp.MustCompile(`(?i)` + secretName + `|_command$`)
 
 // JSON returns a document without secrets, indented. Strings are looked at as they are when they are decoded.
 func (r *Redactor) JSON(document []byte) ([]byte, error) {

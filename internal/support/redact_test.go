@@ -50,6 +50,14 @@ var planted = []string{
 	`curl --token hunter2 https://example.org`,
 	`tool --db-password 'hunter2 x'`,
 	`ssl_passphrase_command = 'echo hunter2'`,
+	`archive_command = '/bin/true hunter2'`,
+	`archive_command = '/bin/true ''hunter2'''`,
+	`ALTER SYSTEM SET restore_command TO 'cp hunter2'`,
+	`{"parameters":{"archive_command":"/bin/true hunter2"}}`,
+	`level=INFO msg=x change="archive_command=/bin/true hunter2"`,
+	`2026-11-28 15:00:00 UTC [7] LOG:  parameter "archive_command" changed to "/bin/true "hunter2" x"`,
+	`2026-11-28 15:00:00 UTC [7] LOG:  parameter "ssl_passphrase_command" changed to "echo hunter2"`,
+	`2026-11-28 15:00:00 UTC [7] DETAIL:  The failed archive command was: /bin/true hunter2`,
 	`level=INFO msg=x err="dial: password=hunter2 refused"`,
 	`level=INFO msg=x err="conninfo password=\"hunter2 b\" refused"`,
 	`api_key: hunter2`,
@@ -84,6 +92,8 @@ func TestSecretsAreRemoved(t *testing.T) {
 		{"name": "my.secret", "in_force": mark},
 		{"name": "ssl_passphrase_command", "setting": mark, "group_value": mark},
 		{"tokens": []string{mark}},
+		{"name": "archive_command", "value": mark},
+		{"parameters": map[string]any{"archive_command": mark}},
 		{"secret_hash": mark},
 		{"deep": map[string]any{"Password": mark}},
 	} {
@@ -107,6 +117,8 @@ func TestTellingTextsStay(t *testing.T) {
 		`pki/node.key 0600`,
 		`key_pin: 7f83b1657ff1fc53b92dc18148a1d65dfc2d4b1fa3d677284addd200126d9069`,
 		`listen: :5022`,
+		`LOG:  parameter "work_mem" changed to "64MB"`,
+		`level=INFO msg="archive_command is not set" node=n2`,
 		`http://10.0.0.1:8008/metrics`,
 	} {
 		r := &Redactor{}

@@ -23,7 +23,7 @@ type Change struct {
 	Switch           ag.LSN // where the timeline leaves its parent
 	Leader           ag.ReplicaID
 	Reason           string
-	At               time.Time // when the answering node saw it, by its own clock
+	At               time.Time // when the answering node saw it, or of the present primary when it began to lead; zero: it is not known
 }
 
 // maxChanges is how many promotions /history has. A document of so many is about 20 KB.
@@ -156,11 +156,19 @@ func historyOf(l Lineage) [][]any {
 		}
 		line := []any{c.Parent, c.Switch, c.Reason}
 		if c.Leader != "" {
-			line = append(line, c.At.UTC().Format(time.RFC3339Nano), c.Leader)
+			line = append(line, when(c.At), c.Leader)
 		}
 		lines = append(lines, line)
 	}
 	return lines[max(0, len(lines)-maxChanges):]
+}
+
+// when returns a time as Patroni writes it; nil where it is not known.
+func when(at time.Time) any {
+	if at.IsZero() {
+		return nil
+	}
+	return at.UTC().Format(time.RFC3339Nano)
 }
 
 func leads(st Status, r Replica) bool { return r.Name == st.Primary && r.Role == ag.RolePrimary }

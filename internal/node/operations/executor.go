@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 	"github.com/coteriedb/coterie/internal/admin/console"
 	"github.com/coteriedb/coterie/internal/admin/ddl"
 	"github.com/coteriedb/coterie/internal/ag"
+	"github.com/coteriedb/coterie/internal/agent"
 	"github.com/coteriedb/coterie/internal/etcd"
 	"github.com/coteriedb/coterie/internal/lib/fail"
 	"github.com/coteriedb/coterie/internal/node/rpc"
@@ -204,11 +206,39 @@ func (e Executor) change(ctx context.Context, s ddl.Statement) (console.Result, 
 		}
 		e.Agent.Wake()
 		r.Notices = append(r.Notices, e.homeless(ctx, x.Group, next)...)
+		r.Notices = append(r.Notices, stalls(x, next)...)
 		if !s.NoWait {
 			r.Notices = append(r.Notices, e.await(ctx, x.Group, next, rev)...)
 		}
 		return r, nil
 	}
+}
+
+// stalls returns a notice where a change of what commits need stops them, since too few secondaries acknowledge at
+// present.
+func stalls(x etcd.Snapshot, next ag.Group) []console.Notice {
+	leader := x.Record.Epoch.Leader
+	_, was := x.Group.CommitTarget(x.Group.TakePart(leader))
+	_, needs := next.CommitTarget(next.TakePart(leader))
+	var st agent.Status
+	if err := json.Unmarshal(x.Statuses[leader], &st); err != nil || needs <= was {
+		return nil
+	}
+	there := 0
+	for _, m := range st.Members {
+		if r, ok := next.Replica(m.ID); ok && r.AvailabilityMode == ag.SynchronousCommit && !slices.Contains(st.Mute, m.ID) {
+			there++
+		}
+	}
+	if there >= needs {
+		return nil
+	}
+	back := "DEFAULT"
+	if x.Group.Required != nil {
+		back = strconv.Itoa(*x.Group.Required)
+	}
+	return []console.Notice{{Severity: "WARNING", Message: fmt.Sprintf("no commit is acknowledged from now on: %d secondaries must acknowledge, and %d do at present; "+
+		"start the others, or go back by REQUIRED_SYNCHRONIZED_SECONDARIES_TO_COMMIT = %s", needs, there, back)}}
 }
 
 // homeless returns a notice for each virtual address that a change adds and that a replica could not hold as the

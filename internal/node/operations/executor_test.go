@@ -96,6 +96,41 @@ func TestChange(t *testing.T) {
 	}
 }
 
+// TestChangeThatStopsCommits holds that a change which asks for more secondaries than acknowledge at present says so,
+// with the way back, and that others do not.
+func TestChangeThatStopsCommits(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		required int // -1: not set
+		value    string
+		streams  []ag.Member
+		mute     []ag.ReplicaID
+		warned   bool
+	}{
+		"nobody acknowledges":         {0, "1", nil, nil, true},
+		"it streams, and is silent":   {0, "1", []ag.Member{{ID: "b"}}, []ag.ReplicaID{"b"}, true},
+		"it acknowledges":             {0, "1", []ag.Member{{ID: "b"}}, nil, false},
+		"less is asked for":           {1, "0", nil, nil, false},
+		"as much as before":           {1, "1", nil, nil, false},
+		"the default asks for as few": {0, "DEFAULT", []ag.Member{{ID: "b"}}, nil, false},
+	} {
+		b := newBed(t)
+		b.store.alter(func(x *etcd.Snapshot) {
+			x.Group.Required = &tt.required
+			said, err := json.Marshal(agent.Status{Members: tt.streams, Mute: tt.mute})
+			if err != nil {
+				t.Fatal(err)
+			}
+			x.Statuses = map[ag.ReplicaID]json.RawMessage{"a": said}
+		})
+		_, notices, err := b.run(t, alter+"SET (REQUIRED_SYNCHRONIZED_SECONDARIES_TO_COMMIT = "+tt.value+") WITH NOWAIT")
+		warned := strings.Contains(notices, "WARNING: no commit is acknowledged from now on: 1 secondaries must acknowledge, and 0 do at present; start the others, or go back by REQUIRED_SYNCHRONIZED_SECONDARIES_TO_COMMIT = 0")
+		if err != nil || warned != tt.warned {
+			t.Errorf("%s: %q, %v", name, notices, err)
+		}
+	}
+}
+
 // TestChangeRefuses holds that nothing is written where a statement, the hosts, the primary or the quorum do not allow
 // it.
 func TestChangeRefuses(t *testing.T) {

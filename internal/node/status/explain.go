@@ -43,8 +43,8 @@ func (s *Service) Decisions() []api.Decision {
 	return all
 }
 
-// Lineage answers from memory. The leader, the reason and the time of a promotion are known for as long as a decision
-// of its epoch is kept.
+// Lineage answers from memory. The leader and the reason of a promotion are known for as long as a decision of its
+// epoch is kept; its time, too, if this node saw it, and of the present one by the report of the primary.
 func (s *Service) Lineage() api.Lineage {
 	out := api.Lineage{SystemID: s.Members.SystemID()}
 	v := s.Agent.View()
@@ -52,10 +52,24 @@ func (s *Service) Lineage() api.Lineage {
 		return out
 	}
 	led := map[ag.Epoch]api.Change{}
-	for _, d := range s.Agent.Decisions() {
+	for i, d := range s.Agent.Decisions() {
 		e := d.View.Record.Epoch
-		if _, known := led[e.Epoch]; !known && e.Phase == ag.PhaseLead {
-			led[e.Epoch] = api.Change{Leader: e.Leader, Reason: clipText(e.Reason), At: d.At}
+		if _, known := led[e.Epoch]; known || e.Phase != ag.PhaseLead {
+			continue
+		}
+		c := api.Change{Leader: e.Leader, Reason: clipText(e.Reason)}
+		if i > 0 { // the first one that is kept was made when this node came to see the epoch, or later
+			c.At = d.At
+		}
+		led[e.Epoch] = c
+	}
+	if e := v.Record.Epoch; e.Phase == ag.PhaseLead {
+		if snap := s.Agent.Snapshot(); snap != nil {
+			if st := snap.Statuses[e.Leader]; st.Epoch == e.Epoch && !st.Leads.IsZero() {
+				c := led[e.Epoch]
+				c.Leader, c.Reason, c.At = e.Leader, clipText(e.Reason), st.Leads
+				led[e.Epoch] = c
+			}
 		}
 	}
 	for _, t := range v.Record.State.Timelines {

@@ -266,6 +266,15 @@ func TestLineage(t *testing.T) {
 	if got := b.Lineage().Changes; !slices.Equal(got, want) {
 		t.Errorf("%+v, want %+v", got, want)
 	}
+	b.agent.decisions = b.agent.decisions[1:] // of a node that started when that epoch had long begun
+	if got := b.Lineage().Changes[2]; got.Leader != "a" || !got.At.IsZero() {
+		t.Errorf("the start of this node is no promotion: %+v", got)
+	}
+	b.agent.view.Record.Epoch = ag.EpochRecord{Epoch: 7, Phase: ag.PhaseLead, Leader: "a", Reason: "planned failover from b"}
+	b.agent.snap.Statuses["a"] = agent.Status{Epoch: 7, Leads: time.Unix(1, 0)}
+	if got := b.Lineage().Changes[2]; got.Leader != "a" || !got.At.Equal(time.Unix(1, 0)) {
+		t.Errorf("as the primary reports it: %+v", got)
+	}
 	b.agent.view = nil
 	if got := b.Lineage(); len(got.Changes) != 0 {
 		t.Errorf("before the first turn: %+v", got)
