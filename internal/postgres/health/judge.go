@@ -92,21 +92,18 @@ func (m *Monitor) judgeAnswer(t Target, now time.Duration) ag.Health {
 	return ag.Health{Level: levelUnresponsive, Because: why, Restart: true}
 }
 
-// judgeSilence reports a primary that has not answered for longer than is usual here, before HEALTH_CHECK_TIMEOUT. An
-// answer may be late for want of processors or of a disk; an attempt that failed tells why, and waits for the limit.
+// judgeSilence reports a primary whose postmaster is stopped and has not answered for longer than is usual here, before
+// HEALTH_CHECK_TIMEOUT. Of another postmaster it is not known whether it hangs: its new process may wait for a lock
+// that VACUUM FULL holds on a catalog, for a processor, or for a disk.
 func (m *Monitor) judgeSilence(t Target, now, lasts time.Duration) ag.Health {
-	_, fails, _ := m.answer.trouble(now)
-	if !t.Writable || t.Unusual == 0 || fails > 0 {
+	if !t.Writable || t.Unusual == 0 {
 		return ag.Health{}
 	}
 	limit, longest := m.answer.unusual(now, t.Unusual, t.Wait)
-	if stopped := m.stopped(t.PID); lasts < limit || !stopped && (m.busy() || m.disks()) {
+	if lasts < limit || !m.stopped(t.PID) {
 		return ag.Health{}
 	}
-	why := fmt.Sprintf("PostgreSQL has not answered a new connection for %s, and took %s at most in the last day", round(lasts), longest.Round(time.Millisecond))
-	if m.stopped(t.PID) {
-		why += "; its postmaster is stopped"
-	}
+	why := fmt.Sprintf("PostgreSQL has not answered a new connection for %s, and took %s at most in the last day; its postmaster is stopped", round(lasts), longest.Round(time.Millisecond))
 	return ag.Health{Level: levelUnresponsive, Because: why, Restart: true}
 }
 

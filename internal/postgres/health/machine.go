@@ -22,13 +22,6 @@ func busyProcessors() bool {
 	return err == nil && pressure(string(b)) >= busyAt
 }
 
-// busyDisks reports whether everything on the machine waits for its disks.
-func busyDisks() bool {
-	b, err := os.ReadFile("/proc/pressure/io")
-	_, full, _ := strings.Cut(string(b), "full ")
-	return err == nil && pressure(full) >= busyAt
-}
-
 // pressure reads the first avg10 of a pressure file.
 func pressure(s string) float64 {
 	_, rest, _ := strings.Cut(s, "avg10=")

@@ -106,7 +106,6 @@ type Monitor struct {
 	forgets atomic.Uint64 // calls of Forget
 
 	busy    func() bool    // the machine has no processor to spare
-	disks   func() bool    // its disks have no time to spare
 	stopped func(int) bool // the process is stopped
 	look    func(ctx context.Context, dirs ...string) []storage.Volume
 
@@ -123,7 +122,7 @@ type Monitor struct {
 
 // New returns a Monitor that knows nothing yet.
 func New(c Config) *Monitor {
-	m := &Monitor{cfg: c, places: map[string]*place{}, left: map[string]*place{}, busy: busyProcessors, disks: busyDisks, stopped: processStopped, look: (&storage.Reader{}).Look}
+	m := &Monitor{cfg: c, places: map[string]*place{}, left: map[string]*place{}, busy: busyProcessors, stopped: processStopped, look: (&storage.Reader{}).Look}
 	m.answer, m.commit, m.bases, m.list, m.under = &probe{}, &probe{}, &probe{}, &probe{}, &probe{}
 	m.report.Store(&Report{})
 	return m

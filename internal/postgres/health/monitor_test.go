@@ -32,6 +32,8 @@ type fake struct {
 	faults []DatabaseFault
 	places []Place
 	asked  int
+
+	stopped bool // its postmaster
 }
 
 func idle() bool { return false }
@@ -52,7 +54,7 @@ func (f *fake) set(change func(*fake)) {
 func (f *fake) get() fake {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return fake{answer: f.answer, commit: f.commit, faults: f.faults, places: f.places, asked: f.asked}
+	return fake{answer: f.answer, commit: f.commit, faults: f.faults, places: f.places, asked: f.asked, stopped: f.stopped}
 }
 
 func (f *fake) Answer(ctx context.Context) error {
@@ -102,7 +104,7 @@ func watch(t *testing.T, level int, test func(f *fake, m *Monitor, target *runni
 // newWatched returns a monitor on an idle machine.
 func newWatched(f *fake, target *running) *Monitor {
 	m := New(Config{Server: f, Logger: slog.New(slog.DiscardHandler), Found: func() {}, Target: target.get})
-	m.busy, m.disks, m.stopped = idle, idle, func(int) bool { return false }
+	m.busy, m.stopped = idle, func(int) bool { return f.get().stopped }
 	return m
 }
 
