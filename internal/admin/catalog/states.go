@@ -380,7 +380,25 @@ func (f Facts) routeReader(node ag.ReplicaID, routes *ag.Routes) Routed {
 			w.Passed = append(w.Passed, fmt.Sprintf("%s: %s", id, f.notReadable(id, routes)))
 		}
 	}
+	if ok {
+		return w
+	}
+	if len(slices.Concat(routes.ReadList...)) == 0 {
+		w.Passed = append(w.Passed, "the routing list names no replica")
+	}
+	if p := routes.Primary; p != "" && f.writesOnly(p) && !slices.Contains(slices.Concat(routes.ReadList...), p) {
+		w.Passed = append(w.Passed, fmt.Sprintf("%s: %s", p, writesOnly))
+	}
 	return w
+}
+
+// writesOnly is why a primary takes no readers.
+const writesOnly = "the primary takes sessions that write only (ALLOW_CONNECTIONS = READ_WRITE)"
+
+// writesOnly reports whether a replica takes no readers while it is the primary.
+func (f Facts) writesOnly(id ag.ReplicaID) bool {
+	r, _ := f.Group.Replica(id)
+	return r.Options.PrimaryAllow == ag.PrimaryAllowReadWrite
 }
 
 func (f Facts) notReadable(id ag.ReplicaID, routes *ag.Routes) string {
@@ -389,6 +407,8 @@ func (f Facts) notReadable(id ag.ReplicaID, routes *ag.Routes) string {
 	switch {
 	case !found:
 		return "no such replica"
+	case id == routes.Primary && routes.WriteOpen && f.writesOnly(id):
+		return writesOnly
 	case id == routes.Primary:
 		return "the primary is not open"
 	case r.Suspended:

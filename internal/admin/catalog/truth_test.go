@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -172,6 +173,25 @@ func TestRoutingPassesOverAHungServer(t *testing.T) {
 			if w.Node == "a" && w.Intent == ag.ReadOnly && (len(w.Passed) == 0 || w.Passed[0] != "b: its server does not answer") {
 				t.Errorf("%q", w.Passed)
 			}
+		}
+	}
+}
+
+// TestRoutingThatNamesNobody holds that a reader whom nobody takes is told why, where the routing list is NONE and the
+// primary takes sessions that write only.
+func TestRoutingThatNamesNobody(t *testing.T) {
+	f := demo()
+	for i := range f.Group.Replicas {
+		if r := &f.Group.Replicas[i]; r.ID == "a" {
+			r.Options.RoutingNone, r.Options.PrimaryAllow = true, ag.PrimaryAllowReadWrite
+		}
+	}
+	routes := f.Nodes["a"].Routes
+	routes.ReadList = f.Group.ReadList("a")
+	for _, w := range f.VerifyRouting() {
+		want := []string{"the routing list names no replica", "a: the primary takes sessions that write only (ALLOW_CONNECTIONS = READ_WRITE)"}
+		if w.Node == "a" && w.Intent == ag.ReadOnly && (w.Target != "" || !slices.Equal(w.Passed, want)) {
+			t.Errorf("%q: %q", w.Target, w.Passed)
 		}
 	}
 }

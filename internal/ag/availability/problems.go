@@ -88,6 +88,8 @@ func (f Facts) unread(r Report) string {
 	_, _, other := f.Routes.Pick(ag.ReadOnly, 0, leader)
 	p, _ := v.Group.Replica(leader)
 	switch {
+	case len(named) == 0 && !ok && p.Options.PrimaryAllow == ag.PrimaryAllowReadWrite:
+		return fmt.Sprintf("no replica takes readers, and sessions that ask for one are refused: the routing list of %s names no other replica, and it takes sessions that write only (ALLOW_CONNECTIONS = READ_WRITE)", leader)
 	case len(named) == 0 || other:
 		return ""
 	case !ok:

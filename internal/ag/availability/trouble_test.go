@@ -74,6 +74,7 @@ func TestNoReplicaTakesReaders(t *testing.T) {
 	refused, onPrimary := "no replica takes readers", "readers go to the primary"
 	for name, c := range map[string]struct {
 		list     [][]ag.ReplicaID // of the primary a; nil: the default
+		none     bool             // the list is NONE
 		only     ag.PrimaryAllow
 		readable bool
 		since    time.Duration
@@ -83,6 +84,7 @@ func TestNoReplicaTakesReaders(t *testing.T) {
 		"b does not":                        {list: [][]ag.ReplicaID{{"b"}}, want: refused},
 		"b does not, and a is listed":       {list: [][]ag.ReplicaID{{"b"}, {"a"}}, want: onPrimary},
 		"only a is listed":                  {list: [][]ag.ReplicaID{{"a"}}},
+		"NONE, and a takes none":            {none: true, only: ag.PrimaryAllowReadWrite, want: refused},
 		"by default":                        {},
 		"by default, and a takes none":      {only: ag.PrimaryAllowReadWrite, want: refused},
 		"a has led for a second":            {list: [][]ag.ReplicaID{{"b"}}, since: time.Second},
@@ -95,6 +97,7 @@ func TestNoReplicaTakesReaders(t *testing.T) {
 		v := ag.View{Self: "a", Quorum: true, Reach: []ag.ReplicaID{"b"}, Since: c.since}
 		v.Group.Replicas = []ag.Replica{{ID: "a", AvailabilityMode: ag.SynchronousCommit}, {ID: "b", AvailabilityMode: ag.SynchronousCommit}}
 		v.Group.Replicas[0].Options.RoutingList, v.Group.Replicas[0].Options.PrimaryAllow = c.list, c.only
+		v.Group.Replicas[0].Options.RoutingNone = c.none
 		v.Record.Epoch = ag.EpochRecord{Epoch: 1, Phase: ag.PhaseLead, Leader: "a"}
 		f := Facts{View: v, Open: true, Members: map[ag.ReplicaID]Member{
 			"a": {Data: ag.DataPresent, Server: ag.ServerWritable, Streams: []ag.ReplicaID{"b"}}, "b": {Data: ag.DataPresent, Server: ag.ServerRecovery},

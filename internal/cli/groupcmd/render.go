@@ -89,9 +89,22 @@ func (d dashboard) dropped() (out []availability.Problem) {
 // databaseJoinPolicy is the policy that finds a registered database which was dropped.
 const databaseJoinPolicy = "Availability database join state"
 
+// weigh adds what the views tell and the agent's judgement does not know. A group of which a problem is shown is not
+// healthy.
+func (d *dashboard) weigh() {
+	r := &d.Availability
+	r.Problems = append(slices.Clip(r.Problems), d.dropped()...)
+	if all := d.causes(); len(all) > 0 && (r.Level == availability.Healthy || r.Level == "") {
+		r.Level = availability.Degraded
+		if r.Next == "" {
+			r.Next = all[0].Run
+		}
+	}
+}
+
 // causes returns what is wrong, the worst first.
 func (d dashboard) causes() []availability.Problem {
-	return append(append(slices.Clone(d.Availability.Problems), d.dropped()...), d.Archive...)
+	return append(slices.Clone(d.Availability.Problems), d.Archive...)
 }
 
 // problems prints what is wrong, if anything is, with what to run.

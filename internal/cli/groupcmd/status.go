@@ -168,6 +168,7 @@ func look(c *cobra.Command, cl *api.Client) (dashboard, error) {
 			d.Unknown = fmt.Sprintf("the views have not answered within %v", viewsLimit)
 		}
 	}
+	d.weigh()
 	return d, nil
 }
 
@@ -322,7 +323,7 @@ func showStatus(c *cobra.Command, cl *api.Client, o statusOptions) error {
 // verdict returns the state of the group in one line.
 func (d dashboard) verdict(down bool) string {
 	level := d.level(down)
-	if p := d.Availability.Problems; len(p) > 0 {
+	if p := d.causes(); len(p) > 0 {
 		return level + ": " + p[0].Finding
 	}
 	return level

@@ -333,6 +333,12 @@ func TestStatusOfADroppedDatabase(t *testing.T) {
 	if strings.Count(r.Out, "the database stock is registered") != 1 || !strings.Contains(r.Out, "coterie database remove stock") || strings.Contains(r.Out, "no problems") {
 		t.Error(r.Out)
 	}
+	if !strings.Contains(r.Out, "degraded") || strings.Contains(r.Out, "healthy") {
+		t.Errorf("a problem is shown of a group that is called healthy:\n%s", r.Out)
+	}
+	if r := clitest.Run(t, Status(), a.Layout.Dir, "--check"); !errors.Is(r.Err, cli.ExitError{Code: 5}) || !strings.HasPrefix(r.Out, "degraded: the database stock is registered") {
+		t.Errorf("--check: exit code %d, %q", r.Code, r.Out)
+	}
 }
 
 func TestStatusOfNoGroupYet(t *testing.T) {

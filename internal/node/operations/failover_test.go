@@ -122,6 +122,9 @@ func TestFailoverToAnyNamesTheReason(t *testing.T) {
 		"every synchronized secondary is under maintenance: b (coterie maintenance off NAME": maintained,
 		"has no primary at the moment": func(x *etcd.Snapshot) { x.Record.Epoch.Phase, x.Record.State.V = ag.PhaseSeal, nil },
 		"no secondary is synchronized": func(x *etcd.Snapshot) { x.Record.State.V = nil },
+		"its data movement is suspended, and commits could be lost (coterie replica resume c, and wait until it is SYNCHRONIZED)": func(x *etcd.Snapshot) {
+			to, x.Group.Replicas[2].Suspended = "c", true
+		},
 		"it commits asynchronously, and commits could be lost (coterie replica set c AVAILABILITY_MODE=SYNCHRONOUS_COMMIT": func(x *etcd.Snapshot) {
 			to, x.Group.Replicas[2].AvailabilityMode = "c", ag.AsynchronousCommit
 		},

@@ -167,6 +167,9 @@ func failoverTarget(x etcd.Snapshot, to ag.ReplicaID, force bool) (ag.ReplicaID,
 	case r.AvailabilityMode == ag.AsynchronousCommit:
 		return "", refuse(41142, advice{"coterie replica set " + string(to) + " AVAILABILITY_MODE=SYNCHRONOUS_COMMIT, and wait for it; or accept the loss with --allow-data-loss", "MODIFY REPLICA … WITH (AVAILABILITY_MODE = SYNCHRONOUS_COMMIT), and wait until it is SYNCHRONIZED; FORCE_FAILOVER_ALLOW_DATA_LOSS accepts the loss of commits"},
 			"%s cannot become the primary of availability group %q: it commits asynchronously, and commits could be lost", to, group.Name)
+	case r.Suspended:
+		return "", refuse(41142, advice{"coterie replica resume " + string(to) + ", and wait until it is SYNCHRONIZED", "ALTER AVAILABILITY GROUP … RESUME on it, and wait until it is SYNCHRONIZED"},
+			"%s cannot become the primary of availability group %q: its data movement is suspended, and commits could be lost", to, group.Name)
 	case !isCounted || record.State.K == 0:
 		return "", refuse(41142, advice{"wait for it, or accept the loss with --allow-data-loss", "wait until it is SYNCHRONIZED; FORCE_FAILOVER_ALLOW_DATA_LOSS accepts the loss of commits"},
 			"%s cannot become the primary of availability group %q: %w, and commits could be lost", to, group.Name, errNotCounted)
