@@ -96,6 +96,7 @@ Exit codes: 0 ok, 1 error, 2 usage, 3 unhealthy, 4 refused for safety; coterie s
 	root.AddCommand(backupcmd.Backup(), backupcmd.Restore(), settingscmd.Settings(), hbacmd.HBA(), maintenancecmd.Maintenance(), mancmd.Man(), supportcmd.Bundle())
 	root.AddCommand(labcmd.Lab()...)
 	root.AddCommand(labcmd.Demo(), benchcmd.Bench())
+	cli.KnowHelp(root)
 	cli.NeedCommand(root)
 	cli.Once(root)
 	completion.Add(root)

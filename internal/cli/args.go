@@ -36,6 +36,24 @@ func NeedCommand(c *cobra.Command) {
 	c.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }
 }
 
+// KnowHelp has the command help refuse what is no command.
+func KnowHelp(root *cobra.Command) {
+	root.SetHelpCommand(&cobra.Command{
+		Use: "help [COMMAND]", Short: "Show the help of a command", Args: cobra.ArbitraryArgs,
+		RunE: func(c *cobra.Command, a []string) error {
+			found, rest, err := c.Root().Find(a)
+			if err != nil || found == nil {
+				return unknownCommand(c.Root(), strings.Join(a, " "))
+			}
+			if len(rest) > 0 {
+				return unknownCommand(found, rest[0])
+			}
+			found.InitDefaultHelpFlag()
+			return found.Help()
+		},
+	})
+}
+
 // Former makes a command one that help and references do not show: an earlier spelling of another one, or a second one.
 func Former(c *cobra.Command) *cobra.Command {
 	c.Hidden, c.GroupID = true, ""
@@ -169,7 +187,7 @@ var elsewhere = map[string]string{
 	"pause":   "coterie maintenance on switches automatic failover off",
 	"unpause": "coterie maintenance off switches automatic failover on again",
 	"reload":  "coterie listener restart reads the rules of the listener anew, coterie restart the configuration of a node",
-	"history": "coterie explain --all tells the changes of leadership, and SELECT * FROM coterie.timelines the timelines",
+	"history": "coterie sql -c 'SELECT * FROM coterie.timelines' lists the changes of leadership, and coterie explain tells the last ones",
 	"events":  "coterie explain --all, and SELECT * FROM coterie.events in coterie sql",
 	"why":     "coterie explain", "monitor": "coterie status --watch, and docs/how-to/monitor.md", "watch": "coterie status --watch", "top": "coterie status --watch",
 	"show-config": "coterie group show shows the options of the group, coterie settings the settings of PostgreSQL",

@@ -112,7 +112,7 @@ func TestCheckLink(t *testing.T) {
 	t.Parallel()
 	a := clitest.NewAgent(t)
 	a.On("Link", func(any) (any, error) {
-		return api.Link{Peer: "n2", Transport: "tcp", Legs: []string{"tcp bbr"}, RTT: 1.5}, nil
+		return api.Link{Peer: "n2", Transport: "tcp", Legs: []string{"tcp bbr"}, RTT: 1.5, Reason: "little is lost"}, nil
 	})
 	r := clitest.Run(t, Check(), a.Layout.Dir, "link", "n1", "n2")
 	if r.Err != nil || !strings.HasPrefix(r.Out, "round trip    1.5 ms\n") {
@@ -127,6 +127,17 @@ func TestCheckLink(t *testing.T) {
 		if in != (api.LinkRequest{From: "n1", To: "n2"}) {
 			t.Errorf("asked for %+v", in)
 		}
+	}
+	// The end that did not dial does not know why, nor who relays.
+	a.On("Link", func(in any) (any, error) {
+		if in.(api.LinkRequest).From == "n2" {
+			return api.Link{Peer: "n1", Via: "n3", Legs: []string{"tcp by n3"}, Reason: "the two do not see each other"}, nil
+		}
+		return api.Link{Peer: "n2", Legs: []string{"tcp bbr"}}, nil
+	})
+	r = clitest.Run(t, Check(), a.Layout.Dir, "link", "n1", "n2")
+	if r.Err != nil || !strings.Contains(r.Out, "open: tcp by n3\n") || !strings.Contains(r.Out, "chosen at n2, which dialled: the two do not see each other") {
+		t.Errorf("of the end that was dialled: %v\n%s", r.Err, r.Out)
 	}
 	a.On("Link", func(any) (any, error) { return nil, fail.Unhealthyf("n1 does not answer") })
 	clitest.Run(t, Check(), a.Layout.Dir, "link", "n1", "n2").Refused(t, 3, "n1 does not answer")
@@ -147,7 +158,7 @@ rate          unknown
 transport     tcp; open: tcp
 small frames  once
 compression   OFF at n1, ratio 1 so far
-reason        chosen at n2, which dialled: ask there
+reason        chosen at n2, which dialled: coterie check link n2 n1
 `,
 		},
 		"a lossy one": {

@@ -36,6 +36,9 @@ code 3 if one of them does not answer.`,
 			if err != nil {
 				return cli.NoAgent(c, err)
 			}
+			if l.Reason == "" && !l.Idle {
+				l = askDialler(ctx, cl, from, l)
+			}
 			if asJSON {
 				return cli.PrintJSON(c, l)
 			}
@@ -45,6 +48,20 @@ code 3 if one of them does not answer.`,
 	}
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return c
+}
+
+// askDialler adds what only the other end of a link knows, which dialled: why it is as it is, and who relays it. Where
+// that end does not answer, the link is returned as it was.
+func askDialler(ctx context.Context, cl *api.Client, self ag.ReplicaID, l api.Link) api.Link {
+	there, err := cl.Link(ctx, api.LinkRequest{From: l.Peer, To: self})
+	if err != nil || there.Idle || there.Reason == "" {
+		return l
+	}
+	l.Reason = "chosen at " + string(l.Peer) + ", which dialled: " + there.Reason
+	if there.Via != "" {
+		l.Via, l.Legs = there.Via, there.Legs
+	}
+	return l
 }
 
 func describeLink(self ag.ReplicaID, l api.Link) string {
@@ -68,7 +85,7 @@ func describeLink(self ag.ReplicaID, l api.Link) string {
 	}
 	reason := l.Reason
 	if reason == "" {
-		reason = "chosen at " + string(l.Peer) + ", which dialled: ask there"
+		reason = fmt.Sprintf("chosen at %s, which dialled: coterie check link %s %s", l.Peer, l.Peer, self)
 	}
 	lines := [][2]string{
 		{"round trip", fmt.Sprintf("%.3g ms", l.RTT)},

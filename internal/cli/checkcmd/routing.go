@@ -69,7 +69,7 @@ answered, which entry of the routing list won, and which were passed over, with 
 from ~/.pgpass, as psql does.
 
 With --dry-run, and where nobody can log in, it shows what the listeners would do by the routes in force there. Exit code 3 when a
-session found no replica, or another one than its intent asks for.`,
+session found no replica, or another one than its intent asks for, and when nobody could log in.`,
 		Example: "  PGPASSWORD=… coterie check routing --user app --database shop\n  coterie check routing --dry-run",
 		Args:    cli.Args(0, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -85,6 +85,7 @@ session found no replica, or another one than its intent asks for.`,
 			if err != nil {
 				return err
 			}
+			nowhere := false
 			if !dry {
 				found, err := routingTest{c, cl, s, routes, user, database}.logins()
 				if err == nil {
@@ -94,11 +95,15 @@ session found no replica, or another one than its intent asks for.`,
 					return err
 				}
 				cli.Say(c, "%v\nlogged in nowhere: name a role with --user, its password in PGPASSWORD. What follows is what the routes in force say.", err)
+				nowhere = true
 			}
 			if err := (sqlrun.Printer{C: c, JSON: asJSON}).Print(routes); err != nil {
 				return err
 			}
-			return routingVerdict(routes)
+			if err := routingVerdict(routes); err != nil || !nowhere {
+				return err
+			}
+			return fail.Unhealthyf("no session was tried; to look at the routes alone: coterie check routing --dry-run")
 		},
 	}
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
@@ -134,7 +139,7 @@ func (x routingTest) logins() ([]login, error) {
 			err := x.try(&l, address, k)
 			var refused *pgconn.PgError
 			if errors.As(err, &refused) && (strings.HasPrefix(refused.Code, "28") || refused.Code == "3D000") {
-				return nil, fmt.Errorf("login through %s: %s", r.Name, refused.Message)
+				return nil, fail.Unhealthyf("login through %s: %s; the password is taken from PGPASSWORD or ~/.pgpass", r.Name, refused.Message)
 			}
 			if err != nil {
 				l.Error = strings.TrimSpace(err.Error())

@@ -177,9 +177,9 @@ func TestLoginsRefused(t *testing.T) {
 	t.Parallel()
 	a := routed(t, listen(t, &pgproto3.ErrorResponse{Severity: "FATAL", Code: "28P01", Message: "password authentication failed"}))
 	r := clitest.Run(t, Check(), a.Layout.Dir, "routing", "--user", "app")
-	r.Refused(t, 1, "login through n1: password authentication failed")
+	r.Refused(t, 3, "login through n1: password authentication failed")
 	r = clitest.Run(t, Check(), a.Layout.Dir, "routing")
-	if r.Err != nil || !strings.Contains(r.Said, "logged in nowhere: name a role with --user") || !strings.Contains(r.Out, "READ_WRITE") {
+	if r.Code != 3 || !strings.Contains(r.Err.Error(), "no session was tried") || !strings.Contains(r.Said, "logged in nowhere: name a role with --user") || !strings.Contains(r.Out, "READ_WRITE") {
 		t.Errorf("%v, said %q\n%s", r.Err, r.Said, r.Out)
 	}
 	a.OnSQL("VERIFY ROUTING", []string{"node", "intent", "target", "entry", "passed"}, []any{"n2", "READ_ONLY", nil, nil, "n1 is away"})

@@ -112,6 +112,29 @@ func assignments(list []string) (string, error) {
 	return strings.Join(out, ", "), nil
 }
 
+// ofRole returns a usage error if an assignment is that of an option which a replica has only in its roles.
+func ofRole(assignment string) error {
+	name, value, _ := strings.Cut(assignment, "=")
+	var roles []string
+	for _, o := range ddl.Options() {
+		if !strings.EqualFold(o.Name, name) {
+			continue
+		}
+		switch o.Place {
+		case ddl.InSecondary:
+			roles = append(roles, "secondary."+strings.ToLower(name)+"="+value)
+		case ddl.InPrimary:
+			roles = append(roles, "primary."+strings.ToLower(name)+"="+value)
+		default:
+			return nil
+		}
+	}
+	if len(roles) == 0 {
+		return nil // it is not known at all: the parser says so
+	}
+	return fail.Usagef("%s is an option of a replica's role: write %s", strings.ToLower(name), strings.Join(roles, " or "))
+}
+
 // placed sorts assignments into options of the replica and of its roles: secondary.X=… and primary.X=….
 func placed(list []string) (string, error) {
 	var own, secondary, primary []string
@@ -122,6 +145,9 @@ func placed(list []string) (string, error) {
 		case strings.EqualFold(place, "primary"):
 			primary = append(primary, rest)
 		default:
+			if err := ofRole(place); err != nil {
+				return "", err
+			}
 			own = append(own, a)
 		}
 	}

@@ -98,6 +98,10 @@ func TestFailover(t *testing.T) {
 	if err := json.Unmarshal([]byte(r.Out), &result); err != nil || r.Err != nil || result.Epoch != 8 || !strings.Contains(r.Said, "warning: n3 opens at once") || strings.Contains(r.Said, "rewinding") {
 		t.Errorf("%v %v %q %q", err, r.Err, r.Out, r.Said)
 	}
+	r = clitest.Run(t, Failover(), a.Layout.Dir, "--to", "n2", "--allow-data-loss", "--yes")
+	if r.Err != nil || !strings.Contains(r.Said, "suspended until you look at what only their copies have: n3; coterie replica resume NAME keeps that") {
+		t.Errorf("a forced failover does not say who is suspended: %v %q", r.Err, r.Said)
+	}
 	a.SetStatus(s)
 	// This node is n2, and the primary is n1: nothing is to be moved away from here.
 	r = clitest.Run(t, Failover(), a.Layout.Dir, "--away")
@@ -128,6 +132,7 @@ func TestFailover(t *testing.T) {
 	want := []any{
 		api.FailoverRequest{To: "n2", Drain: time.Minute, Cut: true},
 		api.FailoverRequest{To: "n3", Drain: 10 * time.Second, AllowDataLoss: true, Now: true},
+		api.FailoverRequest{To: "n2", Drain: 10 * time.Second, AllowDataLoss: true},
 		api.FailoverRequest{Drain: 10 * time.Second},
 		api.FailoverRequest{To: "n2", Drain: 10 * time.Second},
 	}
@@ -190,6 +195,10 @@ func TestClauses(t *testing.T) {
 		{[]string{"group", "drop"}, "", `unknown command "drop"`},
 		{[]string{"replica", "add", "n'3"}, of + "ADD REPLICA ON N'n''3'", ""},
 		{[]string{"replica", "remove", "n3"}, of + "REMOVE REPLICA ON N'n3'", ""},
+		{
+			[]string{"replica", "set", "n2", "allow_connections=NO"}, "",
+			"allow_connections is an option of a replica's role: write secondary.allow_connections=NO or primary.allow_connections=NO",
+		},
 		{
 			[]string{"replica", "set", "n2", "Secondary.allow_connections=NO", "backup_priority=90", "PRIMARY.allow_connections=READ_WRITE", "secondary.read_only_routing_url='TCP://a:1'"},
 			of + "MODIFY REPLICA ON N'n2' WITH (BACKUP_PRIORITY = 90, SECONDARY_ROLE (ALLOW_CONNECTIONS = NO, READ_ONLY_ROUTING_URL = N'TCP://a:1'), PRIMARY_ROLE (ALLOW_CONNECTIONS = READ_WRITE))", "",

@@ -90,7 +90,11 @@ answers, else after its silence, 6.5 s by default. With --now it opens at once, 
 			if asJSON {
 				return cli.PrintJSON(c, r)
 			}
-			return told(c, r, closed)
+			if err := told(c, r, closed); err != nil || !req.AllowDataLoss {
+				return err
+			}
+			saySuspended(c, cl)
+			return nil
 		},
 	}
 	c.Flags().StringVar(&to, "to", "", "the replica that is to lead (default for a planned failover: the first synchronized one)")
@@ -115,6 +119,23 @@ func told(c *cobra.Command, r api.FailoverResult, closed string) error {
 		cli.Say(c, "%s", closed)
 	}
 	return nil
+}
+
+// saySuspended names the replicas that a forced failover has suspended, as far as this node knows them, and what to do.
+func saySuspended(c *cobra.Command, cl *api.Client) {
+	s, err := cl.Status(c.Context())
+	if err != nil {
+		return // the failover is done, and coterie status says it later
+	}
+	var names []string
+	for _, r := range s.Replicas {
+		if r.Suspended {
+			names = append(names, string(r.Name))
+		}
+	}
+	if len(names) > 0 {
+		cli.Say(c, "suspended until you look at what only their copies have: %s; coterie replica resume NAME keeps that in forked/ there, and has the replica follow", strings.Join(names, ", "))
+	}
 }
 
 // openBudget is how long a new primary is waited for to take writes. Its commits may wait for the old one to follow.

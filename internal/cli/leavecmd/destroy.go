@@ -21,8 +21,7 @@ import (
 // destroying is one run of coterie destroy: the node leaves, and its directory is erased.
 type destroying struct {
 	leaving
-	thisNode bool
-	part     string // what root has its owner do: partLeave, partErase; "": this is not run by root
+	part string // what root has its owner do: partLeave, partErase; "": this is not run by root
 }
 
 // The parts of the command that root has the node's owner do: between them root does what only root can.

@@ -61,7 +61,7 @@ func TestDestroyChangesNothing(t *testing.T) {
 		"one that does not answer":   {seenBy("w", func(st *api.Status) { st.Replicas[2].Connected = "DISCONNECTED" }), []string{"--yes"}, 4, "n3 (does not answer)"},
 		"the primary":                {seenBy("n1", nil), []string{"--yes", "--this-node"}, 4, "coterie failover --to n2"},
 		"the only other copy":        {seenBy("n2", func(st *api.Status) { drop(st, "n3") }), []string{"--yes", "--this-node"}, 4, " --leave-one-copy"},
-		"no quorum":                  {seenBy("w", func(st *api.Status) { st.Quorum = false }), []string{"--yes", "--this-node"}, 3, " --force"},
+		"no quorum":                  {seenBy("w", func(st *api.Status) { st.Quorum = false }), []string{"--yes", "--this-node"}, 3, " --this-node --force"},
 		"nobody can be asked":        {seenBy("w", nil), []string{"--this-node"}, 4, "say --yes"},
 		"nobody can be asked, alone": {seenBy("w", alone), nil, 4, "say --yes"},
 		"data of a witness":          {seenBy("w", alone), []string{"--yes", "--keep-data", "/srv/data"}, 2, "holds no data"},

@@ -40,9 +40,10 @@ type leaving struct {
 	destroy                    bool // it is a run of coterie destroy
 	steps                      []string
 
-	layout config.Layout
-	cfg    config.Config
-	client *api.Client
+	layout   config.Layout
+	cfg      config.Config
+	client   *api.Client
+	thisNode bool // of destroy: the group goes on
 }
 
 // outcome is the JSON document of coterie leave.
@@ -97,7 +98,11 @@ func (x *leaving) noRoom(err error) error {
 
 // command returns the command that this is a run of.
 func (x *leaving) command() string {
-	return (&provision.Departure{Destroy: x.destroy}).Command(x.layout)
+	c := (&provision.Departure{Destroy: x.destroy}).Command(x.layout)
+	if x.thisNode {
+		c += " --this-node"
+	}
+	return c
 }
 
 // open finds the node, and returns the record of its departure; nil if there is none.

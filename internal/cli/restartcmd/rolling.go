@@ -274,8 +274,8 @@ func (r rolling) one(st step) error {
 		})
 	}
 	if s.Primary == id {
-		if !slices.ContainsFunc(s.Replicas, func(m api.Replica) bool { return m.Name != id && m.Sync == ag.Synchronized }) {
-			return fail.Refusedf("%s is the primary, and no synchronized secondary could lead meanwhile; with an outage: systemctl restart coterie there", id)
+		if err := r.awaitHeir(s, id); err != nil {
+			return err
 		}
 		out, err := r.cl.Failover(ctx, api.FailoverRequest{Drain: r.req.Drain, Cut: r.req.Cut})
 		if err != nil {
@@ -297,6 +297,41 @@ func (r rolling) one(st step) error {
 	return r.await(id, "be "+string(was.Sync)+" again", func(m api.Replica) bool {
 		return m.Role == ag.RolePrimary || m.Server == ag.ServerRecovery && m.Sync == was.Sync // a failover may have made it lead
 	})
+}
+
+// heirBudget is how long a secondary that answers may take to be synchronized, as after the restart of its server that
+// somebody else has begun; tests shorten it.
+var heirBudget = 30 * time.Second
+
+// awaitHeir waits until a synchronized secondary could lead in the place of the primary. None is waited for where no
+// other synchronous replica answers.
+func (r rolling) awaitHeir(s api.Status, id ag.ReplicaID) error {
+	for end, said := time.Now().Add(heirBudget), false; ; {
+		var coming []string
+		for _, m := range s.Replicas {
+			switch {
+			case m.Name == id || m.Mode != ag.SynchronousCommit:
+			case m.Sync == ag.Synchronized:
+				return nil
+			case m.Connected == "CONNECTED" && !m.Suspended:
+				coming = append(coming, string(m.Name))
+			}
+		}
+		if len(coming) == 0 || time.Now().After(end) {
+			return fail.Refusedf("%s is the primary, and no synchronized secondary could lead meanwhile: if another restart is under way, let it end and run this again; with an outage: systemctl restart coterie there", id)
+		}
+		if !said {
+			cli.Say(r.c, "waiting for %s to be synchronized, so that it can lead meanwhile", strings.Join(coming, " or "))
+			said = true
+		}
+		if err := retry.Sleep(r.c.Context(), 300*time.Millisecond); err != nil {
+			return err
+		}
+		var err error
+		if s, err = r.cl.Status(r.c.Context()); err != nil {
+			return cli.NoAgent(r.c, err)
+		}
+	}
 }
 
 // await waits until a replica is as it should be, for a few looks in succession: what this node knows of another may be

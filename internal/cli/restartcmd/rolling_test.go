@@ -1,16 +1,21 @@
 package restartcmd
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/spf13/cobra"
+
 	"github.com/coteriedb/coterie/internal/admin/api"
 	"github.com/coteriedb/coterie/internal/ag"
 	"github.com/coteriedb/coterie/internal/cli/clitest"
+	"github.com/coteriedb/coterie/internal/lib/fail"
 )
 
 // servers is a group of which n1 is the primary, with what waits for a restart on each server.
@@ -174,5 +179,29 @@ func TestInterruptedRestarts(t *testing.T) {
 	const says = "interrupted: 0 of 3 were restarted before, and what was asked of n2 goes on; the same command begins anew"
 	if got := strings.Join(g.order, " "); r.Err == nil || !strings.HasPrefix(r.Err.Error(), says) || got != "n2" {
 		t.Errorf("%v; restarted %q", r.Err, got)
+	}
+}
+
+// TestPrimaryWaitsForAnHeir holds that the restart of a primary waits for a secondary whose server somebody else
+// restarts, and is refused at once where no other replica answers.
+func TestPrimaryWaitsForAnHeir(t *testing.T) {
+	t.Parallel()
+	a := clitest.NewAgent(t)
+	with := func(sync ag.SyncState, connected string) api.Status {
+		return api.Status{Primary: "n1", Replicas: []api.Replica{
+			{Name: "n1", Mode: ag.SynchronousCommit}, {Name: "n2", Mode: ag.SynchronousCommit, Sync: sync, Connected: connected}, {Name: "w", Mode: ag.ConfigurationOnly, Connected: "CONNECTED"},
+		}}
+	}
+	a.SetStatus(with(ag.Synchronizing, "CONNECTED"), with(ag.Synchronized, "CONNECTED"))
+	var said bytes.Buffer
+	c := &cobra.Command{}
+	c.SetContext(t.Context())
+	c.SetErr(&said)
+	r := rolling{c: c, cl: api.NewClient(a.Layout.AgentSock(), os.Getuid())}
+	if err := r.awaitHeir(with(ag.Synchronizing, "CONNECTED"), "n1"); err != nil || !strings.Contains(said.String(), "waiting for n2 to be synchronized") {
+		t.Errorf("%v, said %q", err, said.String())
+	}
+	if err := r.awaitHeir(with(ag.NotSynchronizing, "DISCONNECTED"), "n1"); fail.KindOf(err) != fail.Refused || !strings.Contains(err.Error(), "if another restart is under way") {
+		t.Errorf("nobody answers: %v", err)
 	}
 }

@@ -199,7 +199,7 @@ func (x *upgrading) begin() error {
 	if x.req.BlueGreen {
 		cli.Say(x.c, "looking at the group, its databases and the new programs")
 	} else {
-		cli.Say(x.c, "looking at the group, and running pg_upgrade --check")
+		cli.Say(x.c, "looking at the group; where nothing stands in the way, pg_upgrade --check runs, too")
 	}
 	plan, err := x.cl.Major(x.c.Context(), req)
 	if err != nil {

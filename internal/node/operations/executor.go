@@ -306,17 +306,18 @@ func (e Executor) createDatabases(ctx context.Context, x etcd.Snapshot, next ag.
 	return made, nil
 }
 
-// near returns what to say of a database that was created, if another one differs from it by the case of letters alone.
+// near returns what to say of a database that was created: how it is undone, as after a mistyped name, and whether
+// another one differs from it by the case of letters alone.
 func (e Executor) near(ctx context.Context, x etcd.Snapshot, name string) string {
 	others := slices.Clone(x.Group.Options.Databases)
 	for _, d := range e.Status.Facts(ctx).Nodes[x.Record.Epoch.Leader].Databases {
 		others = append(others, d.Name)
 	}
 	i := slices.IndexFunc(others, func(other string) bool { return other != name && strings.EqualFold(other, name) })
-	if i < 0 {
-		return ""
-	}
 	undo := fmt.Sprintf(`REMOVE DATABASE %s, and DROP DATABASE "%s" on the primary`, ddl.Brackets(name), strings.ReplaceAll(name, `"`, `""`))
+	if i < 0 {
+		return ", since the primary had none of that name. If you meant another one: " + undo
+	}
 	if !slices.Contains(x.Group.Options.Databases, others[i]) {
 		undo += ", and ADD DATABASE " + ddl.Brackets(others[i])
 	}
