@@ -254,7 +254,7 @@ func (f Facts) unfitForBackup(r ag.Replica) string {
 	case f.role(r) == ag.RoleSecondary && f.syncState(r) != ag.Synchronized && f.syncState(r) != ag.Synchronizing:
 		return "it does not receive from the primary"
 	case enabled && (b == nil || !b.Enabled):
-		return "it has no backups enabled: coterie backup enable there"
+		return noBackups
 	case enabled && f.role(r) == ag.RoleSecondary && !b.Secondary:
 		return "its version of coterie makes backups of a primary only"
 	case enabled && b.Problem != "":

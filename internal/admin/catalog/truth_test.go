@@ -99,9 +99,17 @@ var truths = map[string]struct {
 		"a|f|f|OFFLINE|NOT_HEALTHY|NOT_HEALTHY\nb|t|t|ONLINE|HEALTHY|HEALTHY"},
 	"policies of a copy without a database":          {isOffline, "SELECT DISTINCT finding FROM coterie.policies WHERE target = 'shop on a' AND ok = 0", "it is not online there: its files are missing or cannot be read"},
 	"health where a registered database was dropped": {isDropped, "SELECT synchronization_health_desc, (SELECT MIN(synchronization_health) FROM sys.dm_hadr_availability_replica_states WHERE replica_id IN (SELECT replica_id FROM sys.availability_replicas WHERE replica_server_name = 'b')) FROM sys.dm_hadr_availability_group_states", "NOT_HEALTHY|0"},
-	"functions of one that was dropped":              {isDropped, "SELECT DB_ID('shop'), sys.fn_hadr_is_primary_replica('shop'), DATABASEPROPERTYEX('shop', 'Status'), (SELECT MAX(CAST(is_failover_ready AS int) + CAST(is_database_joined AS int)) FROM sys.dm_hadr_database_replica_cluster_states)", "NULL|NULL|NULL|0"},
-	"policies of one that was dropped":               {isDropped, "SELECT DISTINCT finding FROM coterie.policies WHERE target LIKE 'shop on %' AND ok = 0", "it is registered, and the server has no such database that takes connections"},
-	"names without regard to case":                   {func(*Facts) {}, "SELECT sys.fn_hadr_is_primary_replica('SHOP'), DB_ID('Shop'), sys.fn_hadr_backup_is_preferred_replica('SHOP')", "1|16384|0"},
+	"where a partial copy ends means nothing": {func(f *Facts) { changeNode(f, "c", func(n *Node) { n.Data = ag.DataPartial }) },
+		"SELECT name, position, replayed, behind_bytes FROM coterie.replicas WHERE name = 'c'", "c|NULL|NULL|NULL"},
+	"no replica has backups enabled": {func(f *Facts) {
+		f.Group.Options.BackupPreference = ag.BackupSecondary
+		for id := range f.Nodes {
+			changeNode(f, id, func(n *Node) { n.Backup = &Backup{} })
+		}
+	}, "SELECT count(*), max(CAST(preferred AS int)), max(unfit) FROM coterie.backup WHERE node = 'b'", "1|0|it has no backups enabled: coterie backup enable there"},
+	"functions of one that was dropped": {isDropped, "SELECT DB_ID('shop'), sys.fn_hadr_is_primary_replica('shop'), DATABASEPROPERTYEX('shop', 'Status'), (SELECT MAX(CAST(is_failover_ready AS int) + CAST(is_database_joined AS int)) FROM sys.dm_hadr_database_replica_cluster_states)", "NULL|NULL|NULL|0"},
+	"policies of one that was dropped":  {isDropped, "SELECT DISTINCT finding FROM coterie.policies WHERE target LIKE 'shop on %' AND ok = 0", "it is registered, and the server has no such database that takes connections"},
+	"names without regard to case":      {func(*Facts) {}, "SELECT sys.fn_hadr_is_primary_replica('SHOP'), DB_ID('Shop'), sys.fn_hadr_backup_is_preferred_replica('SHOP')", "1|16384|0"},
 	"two names that differ in case": {func(f *Facts) {
 		changeNode(f, "a", func(n *Node) { n.Databases = []Database{{5, "Shop"}, {6, "shop"}} })
 	}, "SELECT DB_ID('shop'), DB_ID('Shop'), DB_ID('SHOP'), sys.fn_hadr_is_primary_replica('SHOP')", "6|5|NULL|NULL"},

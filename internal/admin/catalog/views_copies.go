@@ -85,6 +85,9 @@ type positions struct {
 func (f Facts) positionsOf(r ag.Replica) positions {
 	n := f.Nodes[r.ID]
 	p := positions{flushed: n.Position.LSN, replayed: n.Replay, end: n.Position.LSN, sent: n.Position.LSN, known: n.Position.LSN != 0}
+	if n.Data == ag.DataPartial || n.Data == ag.DataEmpty { // where such a copy ends means nothing
+		return positions{}
+	}
 	for _, s := range f.Nodes[f.Record.Epoch.Leader].Streams {
 		if s.Member == r.ID && s.Open {
 			p.streamed, p.flushed, p.replayed = true, max(p.flushed, s.Flush), max(p.replayed, s.Apply)
@@ -392,6 +395,9 @@ func (s Seeding) sourceID(g ag.GroupID) string {
 	return uuid.NewSHA1(namespace, []byte("coterie seeding from "+string(s.Source)+" "+string(g)+" "+s.ID)).String()
 }
 
+// noBackups is why no backup is made of a replica that has none enabled.
+const noBackups = "it has no backups enabled: coterie backup enable there"
+
 var backupView = view{
 	schema: "coterie", name: "backup", about: "The group's backups and the archiving of its WAL, as each replica that answers sees them.",
 	columns: cols("node t, enabled b, tool t, version t, stanza t, repository t, problem t, last_backup ts, last_backup_label t, is_primary b, archiving b, archived i8, " +
@@ -405,7 +411,11 @@ var backupView = view{
 				continue
 			}
 			row := append([]any{string(r.ID)}, n.Backup.row()...)
-			row = append(row, orNull(n.Backup.LastNode), bit(f.PreferredForBackup(r.ID)), orNull(f.unfitForBackup(r)))
+			unfit := f.unfitForBackup(r)
+			if unfit == "" && !n.Backup.Enabled {
+				unfit = noBackups
+			}
+			row = append(row, orNull(n.Backup.LastNode), bit(unfit == "" && f.PreferredForBackup(r.ID)), orNull(unfit))
 			out = append(out, append(row, n.Backup.underWay()...))
 		}
 		return out

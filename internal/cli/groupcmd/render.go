@@ -275,7 +275,7 @@ func (d dashboard) members(b *strings.Builder) {
 		if host == "" {
 			host = r.Endpoint
 		}
-		cli.Linef(t, "%s%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", mark, r.Name, d.role(r), d.doing(r), host, d.synchronization(r), lag(r), d.failoverTo(r), d.note(r))
+		cli.Linef(t, "%s%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", mark, r.Name, d.role(r), d.doing(r), host, d.synchronization(r), d.lag(r), d.failoverTo(r), d.note(r))
 	}
 	_ = t.Flush()
 	b.WriteString("\n")
@@ -296,7 +296,7 @@ func (d dashboard) replicaTable(w io.Writer) error {
 	for _, r := range s.Replicas {
 		mode, role, pos, lag, now, sync := string(r.Mode), string(r.Role), r.Position.String(), "-", r.Because, string(r.Sync)
 		if r.LagBytes != nil && r.Role != ag.RolePrimary {
-			lag = units.Bytes(*r.LagBytes)
+			lag = units.Bytes(*r.LagBytes) + d.heard()
 		}
 		if r.Progress != "" {
 			now = r.Progress
@@ -402,14 +402,24 @@ func (d dashboard) synchronization(r api.Replica) string {
 	return "no"
 }
 
-func lag(r api.Replica) string {
+// lag returns how far a copy is behind the primary. Where none leads, that is a comparison with what the last one told
+// while it lived, which may have written more since.
+func (d dashboard) lag(r api.Replica) string {
 	switch {
 	case r.Mode == ag.ConfigurationOnly || r.Role == ag.RolePrimary:
 		return "-"
 	case r.LagBytes == nil || r.Connected != "CONNECTED":
 		return "?"
 	}
-	return units.Bytes(*r.LagBytes)
+	return units.Bytes(*r.LagBytes) + d.heard()
+}
+
+// heard marks a lag behind a primary that does not lead any more; "": one leads.
+func (d dashboard) heard() string {
+	if d.Availability.Level == availability.Down && d.Availability.Primary == "" {
+		return ", as last heard"
+	}
+	return ""
 }
 
 // failoverTo returns the cost of a failover to a replica.
@@ -422,7 +432,7 @@ func (d dashboard) failoverTo(r api.Replica) string {
 		return "-"
 	case r.Connected != "CONNECTED":
 		return "?"
-	case r.Maintenance != nil:
+	case r.Maintenance != nil, r.Data == ag.DataPartial, r.Data == ag.DataEmpty:
 		return "refused"
 	case !d.Health[i].Ready:
 		return "may lose data"

@@ -613,3 +613,25 @@ func TestViewsThatAreLate(t *testing.T) {
 		t.Errorf("%v\n%s", r.Err, r.Out)
 	}
 }
+
+// TestFailoverToAPartialCopy holds that a failover to a copy that is not whole is said to be refused, as it is.
+func TestFailoverToAPartialCopy(t *testing.T) {
+	t.Parallel()
+	for data, want := range map[ag.DataState]string{ag.DataPartial: "refused", ag.DataEmpty: "refused", ag.DataPresent: "may lose data"} {
+		d := dashboard{Health: []replicaHealth{{Replica: "n2"}}}
+		if got := d.failoverTo(api.Replica{Name: "n2", Connected: "CONNECTED", Data: data}); got != want {
+			t.Errorf("%s: %q, want %q", data, got, want)
+		}
+	}
+}
+
+// TestLagBehindADeadPrimary holds that a lag behind a primary that does not lead any more is marked as old.
+func TestLagBehindADeadPrimary(t *testing.T) {
+	t.Parallel()
+	for primary, want := range map[ag.ReplicaID]string{"n1": "0 B", "": "0 B, as last heard"} {
+		d := dashboard{Status: api.Status{Availability: availability.Report{Level: availability.Down, Primary: primary}}}
+		if got := d.lag(api.Replica{Name: "n2", Role: ag.RoleSecondary, Connected: "CONNECTED", LagBytes: new(int64)}); got != want {
+			t.Errorf("primary %q: %q, want %q", primary, got, want)
+		}
+	}
+}

@@ -177,7 +177,7 @@ func ableToLead(x etcd.Snapshot, to ag.ReplicaID) error {
 	case err != nil, st.Data == "", st.Data == ag.DataPresent:
 		return nil
 	}
-	return refuse(41142, advice{"wait for its copy: coterie status; or name another replica with --to", "wait for its copy, or force another replica"},
+	return refuse(41142, advice{"coterie replica seed NAME makes its copy whole, unless one is under way; or name another replica with --to", "SEED REPLICA makes its copy whole, unless one is under way; or force another replica"},
 		"%s cannot become the primary: its data directory is %s", to, st.Data)
 }
 

@@ -546,6 +546,12 @@ func TestRemovedNodeSaysSo(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
+	reached := b.agent.view.Reach
+	b.agent.view.Reach = nil
+	if _, err := b.Failover(t.Context(), api.FailoverRequest{To: "b"}); err == nil || strings.Contains(err.Error(), "such as") {
+		t.Errorf("a member that does not answer is recommended: %v", err)
+	}
+	b.agent.view.Reach = reached
 	r, err := console.NewSession(Executor{b.Service}, console.Principal{User: "ann", May: ddl.MayAdminister}).Run(t.Context(), "SELECT name FROM coterie.replicas")
 	if err != nil || len(r.Rows) != 1 || len(r.Notices) != 1 || !strings.Contains(r.Notices[0].Message, "a was removed from the group: these rows are what it saw last") || !strings.Contains(r.Notices[0].Message, "coterie join in an empty directory") {
 		t.Errorf("a query: %+v, %v", r, err)

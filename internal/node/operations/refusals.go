@@ -72,11 +72,12 @@ func (s *Service) removed() error {
 		s.Self, s.another())
 }
 
-// another returns another member than this node, as an example.
+// another returns another member that answers this node, as an example; "": none is known to.
 func (s *Service) another() string {
-	if g := s.Members.Group(); g != nil {
+	v := s.Agent.View()
+	if g := s.Members.Group(); g != nil && v != nil {
 		for _, r := range g.Replicas {
-			if r.ID != s.Self {
+			if r.ID != s.Self && slices.Contains(v.Reach, r.ID) {
 				return ", such as " + string(r.ID)
 			}
 		}

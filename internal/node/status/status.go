@@ -161,7 +161,7 @@ func (s *Service) replica(v ag.View, snap *agent.Snapshot, r ag.Replica, head ag
 		out.Role = ag.RoleResolving
 	}
 	out.Sync = syncState(v, st, out)
-	if head.LSN != 0 && out.Position.LSN != 0 {
+	if head.LSN != 0 && out.Position.LSN != 0 && out.Data != ag.DataPartial && out.Data != ag.DataEmpty {
 		lag := max(int64(head.LSN)-int64(out.Position.LSN), 0)
 		out.LagBytes = &lag
 	}

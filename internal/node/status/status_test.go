@@ -35,6 +35,12 @@ func TestStatus(t *testing.T) {
 	if p := r["a"].Local; r["a"].Role != ag.RolePrimary || r["a"].Sync != ag.Synchronized || r["a"].NoVote != b.noVote || p == nil || p.Keeper != 11 || p.Postgres != 12 || p.Sessions != 3 {
 		t.Errorf("a: %+v, %+v", r["a"], p)
 	}
+	b.agent.snap.Statuses["b"] = agent.Status{Data: ag.DataPartial, Server: ag.ServerRecovery, Position: ag.Position{Timeline: 1, LSN: 1}}
+	for _, x := range b.Status().Replicas {
+		if x.Name == "b" && x.LagBytes != nil {
+			t.Errorf("a partial copy is %d bytes behind", *x.LagBytes)
+		}
+	}
 	if x := r["b"]; x.Role != ag.RoleSecondary || x.Sync != ag.Synchronized || x.Connected != "CONNECTED" || x.LagBytes == nil || *x.LagBytes != 100 || x.Local != nil {
 		t.Errorf("b: %+v", x)
 	}
