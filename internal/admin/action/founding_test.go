@@ -60,7 +60,7 @@ func TestFounding(t *testing.T) {
 		{apart(), "n1", `{"group":"g","replicas":[{"replica":""}]}`, "PROBLEM replica is missing"},
 		{apart(), "n1", `{"group":"` + strings.Repeat("x", 64) + `","replicas":[{"replica":"n1"}]}`, "PROBLEM Msg 103"},
 		{apart(), "n1", `{"group":"a\u0000b","replicas":[{"replica":"n1"}]}`, "PROBLEM "},
-		{apart(), "n1", only(`,"options":{"REQUIRED_SYNCHRONIZED_SECONDARIES_TO_COMMIT":1}`), "PROBLEM the group has 0 synchronous secondaries"},
+		{apart(), "n1", only(`,"options":{"REQUIRED_SYNCHRONIZED_SECONDARIES_TO_COMMIT":1}`), "PROBLEM 0 of the secondaries take part in commits"},
 		{apart(), "n1", only(`,"options":{"work_mem":"64MB"}`), "PROBLEM N'work_mem' is not an option here"},
 		{apart(), "n1", only(`,"options":{"DB_FAILOVER":"OFF) FOR DATABASE x --"}`), "PROBLEM "},
 		{apart(), "n1", only(`,"databases":["template1"]`), "PROBLEM template1 is a template"},

@@ -162,10 +162,24 @@ func (s *Service) replica(v ag.View, snap *agent.Snapshot, r ag.Replica, head ag
 	}
 	out.Sync = syncState(v, st, out)
 	if head.LSN != 0 && out.Position.LSN != 0 && out.Data != ag.DataPartial && out.Data != ag.DataEmpty {
-		lag := max(int64(head.LSN)-int64(out.Position.LSN), 0)
+		lag := behind(head.LSN, max(out.Position.LSN, streamed(v, r.ID)))
 		out.LagBytes = &lag
 	}
 	return out
+}
+
+// streamed returns what a member has on disk as its stream from this primary tells, which is more recent than its own
+// report; 0 if it tells nothing.
+func streamed(v ag.View, id ag.ReplicaID) ag.LSN {
+	if v.Record.Epoch.Leader != v.Self {
+		return 0
+	}
+	for _, s := range v.Streams {
+		if s.Member == id && s.Open {
+			return s.Flush
+		}
+	}
+	return 0
 }
 
 // Seeding reports whether Status shows a replica whose copy is being made, without making a status.

@@ -64,6 +64,35 @@ func TestStatus(t *testing.T) {
 	}
 }
 
+// TestLagByTheStream holds that the primary tells by its streams what a member lacks: the member's own report may be
+// some seconds old. Another node has that report only.
+func TestLagByTheStream(t *testing.T) {
+	lag := func(b *bed) int64 {
+		for _, x := range b.Status().Replicas {
+			if x.Name == "b" && x.LagBytes != nil {
+				return *x.LagBytes
+			}
+		}
+		return -1
+	}
+	b := newBed(t)
+	head := b.agent.view.Local.Position.LSN
+	for _, tt := range []struct {
+		stream ag.Stream
+		want   int64
+	}{
+		{ag.Stream{Member: "b", Open: true, Flush: head - 7}, 7},
+		{ag.Stream{Member: "b", Open: true, Flush: head}, 0},
+		{ag.Stream{Member: "b", Flush: head}, 100},
+		{ag.Stream{Member: "c", Open: true, Flush: head}, 100},
+	} {
+		b.agent.view.Streams = []ag.Stream{tt.stream}
+		if got := lag(b); got != tt.want {
+			t.Errorf("%+v: %d bytes behind, want %d", tt.stream, got, tt.want)
+		}
+	}
+}
+
 // TestExplainWithoutAQuorum holds that the forecast is of a group without a primary where no majority answers: the
 // record may still name this node as the leader.
 func TestExplainWithoutAQuorum(t *testing.T) {
