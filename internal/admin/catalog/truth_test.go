@@ -92,15 +92,19 @@ var truths = map[string]struct {
 	}, askTimes, "a|11:59:00|NULL|NULL|NULL\nb|NULL|NULL|NULL|NULL\nc|11:59:00|60|11:59:59|0"},
 	"a registered database was dropped":      {isDropped, askCopies, "a|NOT SYNCHRONIZING|NOT_HEALTHY|OFFLINE\nb|NOT SYNCHRONIZING|NOT_HEALTHY|OFFLINE\nc|NOT SYNCHRONIZING|NOT_HEALTHY|OFFLINE"},
 	"a copy without a database is not ready": {isOffline, askReady, "b,c"},
-	"a copy without a database": {isOffline, "SELECT r.replica_server_name, c.is_failover_ready, c.is_database_joined, s.database_state_desc, s.synchronization_health_desc, h.synchronization_health_desc " +
-		"FROM sys.dm_hadr_database_replica_cluster_states c JOIN sys.dm_hadr_database_replica_states s ON s.replica_id = c.replica_id AND s.group_database_id = c.group_database_id " +
-		"JOIN sys.dm_hadr_availability_replica_states h ON h.replica_id = c.replica_id JOIN sys.availability_replicas r ON r.replica_id = c.replica_id " +
-		"WHERE c.database_name = 'shop' AND r.replica_server_name IN ('a', 'b') ORDER BY 1",
-		"a|f|f|OFFLINE|NOT_HEALTHY|NOT_HEALTHY\nb|t|t|ONLINE|HEALTHY|HEALTHY"},
+	"a copy without a database": {
+		isOffline, "SELECT r.replica_server_name, c.is_failover_ready, c.is_database_joined, s.database_state_desc, s.synchronization_health_desc, h.synchronization_health_desc " +
+			"FROM sys.dm_hadr_database_replica_cluster_states c JOIN sys.dm_hadr_database_replica_states s ON s.replica_id = c.replica_id AND s.group_database_id = c.group_database_id " +
+			"JOIN sys.dm_hadr_availability_replica_states h ON h.replica_id = c.replica_id JOIN sys.availability_replicas r ON r.replica_id = c.replica_id " +
+			"WHERE c.database_name = 'shop' AND r.replica_server_name IN ('a', 'b') ORDER BY 1",
+		"a|f|f|OFFLINE|NOT_HEALTHY|NOT_HEALTHY\nb|t|t|ONLINE|HEALTHY|HEALTHY",
+	},
 	"policies of a copy without a database":          {isOffline, "SELECT DISTINCT finding FROM coterie.policies WHERE target = 'shop on a' AND ok = 0", "it is not online there: its files are missing or cannot be read"},
 	"health where a registered database was dropped": {isDropped, "SELECT synchronization_health_desc, (SELECT MIN(synchronization_health) FROM sys.dm_hadr_availability_replica_states WHERE replica_id IN (SELECT replica_id FROM sys.availability_replicas WHERE replica_server_name = 'b')) FROM sys.dm_hadr_availability_group_states", "NOT_HEALTHY|0"},
-	"where a partial copy ends means nothing": {func(f *Facts) { changeNode(f, "c", func(n *Node) { n.Data = ag.DataPartial }) },
-		"SELECT name, position, replayed, behind_bytes FROM coterie.replicas WHERE name = 'c'", "c|NULL|NULL|NULL"},
+	"where a partial copy ends means nothing": {
+		func(f *Facts) { changeNode(f, "c", func(n *Node) { n.Data = ag.DataPartial }) },
+		"SELECT name, position, replayed, behind_bytes FROM coterie.replicas WHERE name = 'c'", "c|NULL|NULL|NULL",
+	},
 	"no replica has backups enabled": {func(f *Facts) {
 		f.Group.Options.BackupPreference = ag.BackupSecondary
 		for id := range f.Nodes {

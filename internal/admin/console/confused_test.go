@@ -38,7 +38,7 @@ var confused = []struct{ text, state, says, run string }{
 	{"help", "0A000", "HELP is not a statement of the console", "docs/language.md"},
 	{"quit", "0A000", "QUIT is not a statement of the console", "\\q"},
 	{"ALTER AVALABILITY GROUP shop FAILOVER", "42601", "incorrect syntax near 'AVALABILITY'", "perhaps ALTER AVAILABILITY GROUP"},
-	{"DROP AVAILABILTY GROUP shop", "42601", "incorrect syntax near 'AVAILABILTY'", "perhaps DROP AVAILABILITY GROUP"},
+	{"DROP AVAILABILITYY GROUP shop", "42601", "incorrect syntax near 'AVAILABILITYY'", "perhaps DROP AVAILABILITY GROUP"},
 	{"DECLARE @ag sysname = N'shop'; ALTER AVAILABILITY GROUP @ag FAILOVER", "0A000", "the variable @ag is not taken", "write the name itself"},
 	{"ALTER AVAILABILITY GROUP shop MODIFY REPLICA ON @r WITH (BACKUP_PRIORITY = 20)", "0A000", "the variable @r is not taken", "write the name itself"},
 	{"KILL 53", "0A000", "KILL is not a statement of the console", "pg_terminate_backend"},

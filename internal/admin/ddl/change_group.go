@@ -208,22 +208,20 @@ func (c *change) suspend(server, database string, on bool) *Error {
 			stopped = append(stopped, m.ID)
 		}
 	}
-	c.noticeSuspended(stopped)
-	if len(stopped) > 0 {
-		return c.keepsRequired()
-	}
-	return nil
+	return c.haveStopped(stopped)
 }
 
-// noticeSuspended tells whose data movement was stopped, and what commits wait for until it goes on.
-func (c *change) noticeSuspended(stopped []ag.ReplicaID) {
+// haveStopped tells whose data movement was stopped, and what commits wait for until it goes on. It refuses to leave
+// too few secondaries for them.
+func (c *change) haveStopped(stopped []ag.ReplicaID) *Error {
 	if len(stopped) == 0 {
-		return
+		return nil
 	}
 	c.notice("data movement of %s is suspended until RESUME: no readers there, and no part in commits", ag.Names(stopped))
 	if c.takePart() == 0 {
 		c.notice("no synchronous secondary is left: commits wait for none until RESUME, and no replica takes over by itself")
 	}
+	return c.keepsRequired()
 }
 
 func (c *change) addListener(l Listener) *Error {

@@ -414,19 +414,19 @@ func TestRequiredIsKept(t *testing.T) {
 	g, _ := run(t, demo(), onPrimary, "ALTER AVAILABILITY GROUP DemoAG SET (REQUIRED_SYNCHRONIZED_SECONDARIES_TO_COMMIT = 1)")
 	g, _ = run(t, g, onPrimary, "SUSPEND REPLICA ON N'SRV154'")
 	const most = "0 of the 1 secondaries that REQUIRED_SYNCHRONIZED_SECONDARIES_TO_COMMIT asks for would be left"
-	for statement, want := range map[string]string{
-		"ALTER AVAILABILITY GROUP DemoAG SUSPEND":                    most,
-		"SUSPEND REPLICA ON N'SRV155'":                               most,
-		"ALTER AVAILABILITY GROUP DemoAG REMOVE REPLICA ON 'srv155'": most,
-		"ALTER AVAILABILITY GROUP DemoAG MODIFY REPLICA ON 'srv155' WITH (AVAILABILITY_MODE = ASYNCHRONOUS_COMMIT)": most,
-		"ALTER AVAILABILITY GROUP DemoAG SET (REQUIRED_SYNCHRONIZED_SECONDARIES_TO_COMMIT = 2)":                     "1 of the secondaries take part in commits; requiring 2 would stop every commit",
+	for _, tt := range []struct{ statement, want string }{
+		{"ALTER AVAILABILITY GROUP DemoAG SUSPEND", most},
+		{"SUSPEND REPLICA ON N'SRV155'", most},
+		{"ALTER AVAILABILITY GROUP DemoAG REMOVE REPLICA ON 'srv155'", most},
+		{"ALTER AVAILABILITY GROUP DemoAG MODIFY REPLICA ON 'srv155' WITH (AVAILABILITY_MODE = ASYNCHRONOUS_COMMIT)", most},
+		{"ALTER AVAILABILITY GROUP DemoAG SET (REQUIRED_SYNCHRONIZED_SECONDARIES_TO_COMMIT = 2)", "1 of the secondaries take part in commits; requiring 2 would stop every commit"},
 	} {
-		s, err := Parse(statement)
+		s, err := Parse(tt.statement)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, _, err := s.Change(g, onPrimary); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v", statement, err)
+		if _, _, err := s.Change(g, onPrimary); err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: %v", tt.statement, err)
 		}
 	}
 	if g, _ := run(t, g, onPrimary, "ALTER AVAILABILITY GROUP DemoAG REMOVE REPLICA ON 'srv154'"); g.TakePart("srv153") != 1 {

@@ -336,8 +336,11 @@ func TestWhoMayReadWhat(t *testing.T) {
 		method, path, allow string
 		code                int
 	}{
-		{"POST", "/api/v1/nothing", "", 404}, {"PATCH", "/x", "", 404}, {"DELETE", "/api/v1/views/coterie.replicas", "GET", 405},
-		{"PUT", "/api/v1/session", "GET, POST, DELETE", 405}, {"POST", "/", "GET", 405},
+		{"POST", "/api/v1/nothing", "", 404},
+		{"PATCH", "/x", "", 404},
+		{"DELETE", "/api/v1/views/coterie.replicas", "GET", 405},
+		{"PUT", "/api/v1/session", "GET, POST, DELETE", 405},
+		{"POST", "/", "GET", 405},
 	} {
 		code, text, h := b.do(x.method, x.path, "{}")
 		var doc problem

@@ -291,14 +291,8 @@ func (f Facts) memberProblems(x ag.Replica) []Problem {
 		add(Warning, run, "%s is being taken out of the group: its data movement is suspended", id)
 	case x.Suspended:
 		add(Warning, "coterie replica resume "+id, "data movement of %s is suspended", id)
-	case len(m.Offline) > 0 && m.Ill != "":
-		run := "coterie replica seed " + id + " --full (in SQL: SEED REPLICA ON N'" + id + "') makes its copy anew, once the disk under it is sound"
-		if x.ID == leader {
-			run = "coterie failover to a secondary that has it, then coterie replica seed " + id + " --full (in SQL: SEED REPLICA ON N'" + id + "'), once the disk there is sound"
-		}
-		add(Warning, run, "%s is ill: %s", id, m.Ill)
 	case m.Ill != "":
-		add(Warning, "coterie check on "+id+"; log/postgres.log there; docs/health.md says what each ill is", "%s is ill: %s", id, m.Ill)
+		add(Warning, cure(m, id, x.ID == leader), "%s is ill: %s", id, m.Ill)
 	case m.Busy == "seed" || m.Busy == "rewind":
 		add(Warning, "coterie replica seed "+id+" --watch", "the copy of %s is being made%s", id, after(m.Progress))
 	case m.Data == ag.DataForeign && f.left(x):
@@ -319,6 +313,17 @@ func (f Facts) memberProblems(x ag.Replica) []Problem {
 		add(Warning, "coterie explain; coterie check link "+string(leader)+" "+id, "%s receives nothing from the primary %s, or does not acknowledge it", id, leader)
 	}
 	return out
+}
+
+// cure returns what to run where a member is ill. A copy that lacks files is made anew.
+func cure(m Member, id string, leads bool) string {
+	switch {
+	case len(m.Offline) == 0:
+		return "coterie check on " + id + "; log/postgres.log there; docs/health.md says what each ill is"
+	case leads:
+		return "coterie failover to a secondary that has it, then coterie replica seed " + id + " --full (in SQL: SEED REPLICA ON N'" + id + "'), once the disk there is sound"
+	}
+	return "coterie replica seed " + id + " --full (in SQL: SEED REPLICA ON N'" + id + "') makes its copy anew, once the disk under it is sound"
 }
 
 // after returns a text that follows another after a colon, if it says anything.

@@ -220,16 +220,20 @@ func TestNextWithoutPrimary(t *testing.T) {
 			f.View.Op = ag.Op{ID: "1", Kind: ag.OpPlanned, To: "b", Epoch: 0}
 			return primary(f, func(m *Member) { m.Streams = []ag.ReplicaID{"b", "c"} })
 		}, "a has become the primary and is not open for writes yet", "wait some seconds", false},
-		"fewer secondaries answer than are required": {func(f Facts) Facts {
-			f.View.Group.Required, f.View.Reach = new(2), []ag.ReplicaID{"a"}
-			return f
-		}, "a has become the primary and is not open for writes yet: commits must wait for 2 (REQUIRED_SYNCHRONIZED_SECONDARIES_TO_COMMIT), and of its synchronous secondaries 1 can acknowledge, without c",
-			"start c (a suspended one: coterie replica resume NAME); or have commits wait for fewer, so that it opens at once: coterie group set required_synchronized_secondaries_to_commit=1", true},
-		"fewer stream than are required, and it has had its time": {func(f Facts) Facts {
-			f.View.Group.Required, f.View.Since = new(1), time.Minute
-			return f
-		}, "a has become the primary and is not open for writes yet: commits must wait for 1 (REQUIRED_SYNCHRONIZED_SECONDARIES_TO_COMMIT), and of its synchronous secondaries 0 can acknowledge, without b, c",
-			"start b, c (a suspended one: coterie replica resume NAME); or have commits wait for fewer, so that it opens at once: coterie group set required_synchronized_secondaries_to_commit=0", true},
+		"fewer secondaries answer than are required": {
+			func(f Facts) Facts {
+				f.View.Group.Required, f.View.Reach = new(2), []ag.ReplicaID{"a"}
+				return f
+			}, "a has become the primary and is not open for writes yet: commits must wait for 2 (REQUIRED_SYNCHRONIZED_SECONDARIES_TO_COMMIT), and of its synchronous secondaries 1 can acknowledge, without c",
+			"start c (a suspended one: coterie replica resume NAME); or have commits wait for fewer, so that it opens at once: coterie group set required_synchronized_secondaries_to_commit=1", true,
+		},
+		"fewer stream than are required, and it has had its time": {
+			func(f Facts) Facts {
+				f.View.Group.Required, f.View.Since = new(1), time.Minute
+				return f
+			}, "a has become the primary and is not open for writes yet: commits must wait for 1 (REQUIRED_SYNCHRONIZED_SECONDARIES_TO_COMMIT), and of its synchronous secondaries 0 can acknowledge, without b, c",
+			"start b, c (a suspended one: coterie replica resume NAME); or have commits wait for fewer, so that it opens at once: coterie group set required_synchronized_secondaries_to_commit=0", true,
+		},
 		"the primary is dead": {dead, "the primary a does not answer", "wait: a failover is under way", true},
 		"the same in maintenance": {func(f Facts) Facts {
 			f.View.Group.Maintenance = &ag.Maintenance{Reason: "new switches"}

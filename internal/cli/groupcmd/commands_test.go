@@ -196,7 +196,8 @@ func TestClauses(t *testing.T) {
 		{[]string{"replica", "add", "n'3"}, of + "ADD REPLICA ON N'n''3'", ""},
 		{[]string{"replica", "remove", "n3"}, of + "REMOVE REPLICA ON N'n3'", ""},
 		{
-			[]string{"replica", "set", "n2", "allow_connections=NO"}, "",
+			[]string{"replica", "set", "n2", "allow_connections=NO"},
+			"",
 			"allow_connections is an option of a replica's role: write secondary.allow_connections=NO or primary.allow_connections=NO",
 		},
 		{
