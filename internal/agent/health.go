@@ -156,7 +156,6 @@ func (a *Agent) loadCondition() error {
 	}
 	a.cond.mark, err = a.cfg.Marks.Quarantine()
 	a.distrusted.Store(a.cond.mark.Why != "")
-	a.quarantined.Store(new(a.cond.mark))
 	return err
 }
 

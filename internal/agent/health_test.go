@@ -225,6 +225,31 @@ func TestMarkOfAQuarantineIsTriedAgain(t *testing.T) {
 	})
 }
 
+// A mark that the disk did not take is kept beside. The next agent believes it, and writes it to the disk.
+func TestMarkOfAQuarantineBesideTheDisk(t *testing.T) {
+	inBubble(t, func(l *lab) {
+		l.stop("c")
+		l.suspend("c", true) // the group was told, so nothing of the mark changes
+		m, beside := marks.Open(l.dirs["c"]), l.TempDir()
+		held, err := m.Copy()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := marks.Open(beside).SetQuarantine(marks.Quarantine{Copy: held.Copy, Why: "fsync: EIO", Suspended: true}); err != nil {
+			t.Fatal(err)
+		}
+		l.wrap = func(c *agent.Config) { c.Marks = marks.Open(l.dirs["c"]).Beside(beside) }
+		l.start("c")
+		l.wait("the mark is on the disk", 10*time.Second, func() bool {
+			q, err := m.Quarantine()
+			return err == nil && q.Why == "fsync: EIO"
+		})
+		if why := l.agents["c"].View().Local.Quarantine; why != "fsync: EIO" {
+			t.Errorf("it is trusted: %q", why)
+		}
+	})
+}
+
 // A server is not started before the log of the last one was read, however long that takes: its storage may have lost a
 // write.
 func TestALostWriteIsNoticedBeforeTheNextStart(t *testing.T) {

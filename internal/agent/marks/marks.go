@@ -174,17 +174,19 @@ type Quarantine struct {
 
 const quarantineFile = "quarantine.json"
 
-// Quarantine returns the mark; the zero value if the copy is trusted.
+// Quarantine returns the mark; the zero value if the copy is trusted. One that is kept beside counts for the copy that
+// it names only: another one may have come in its place, on another disk.
 func (m *Marks) Quarantine() (Quarantine, error) {
 	q, err := readMark[Quarantine](m, quarantineFile)
 	if m.beside == "" || q.Why != "" {
 		return q, err
 	}
 	second, err2 := readMark[Quarantine](Open(m.beside), quarantineFile)
-	if second.Why != "" {
+	held, err3 := m.Copy()
+	if ours := second.Copy != "" && (second.Copy == held.Copy || second.Copy == held.Next); ours && second.Why != "" {
 		return second, nil
 	}
-	return q, errors.Join(err, err2)
+	return q, errors.Join(err, err2, err3)
 }
 
 // SetQuarantine stores the mark. If the disk does not take it, it is kept beside, and the error says why.

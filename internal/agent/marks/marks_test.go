@@ -178,12 +178,18 @@ func TestQuarantineBesideADiskThatFails(t *testing.T) {
 	if err := os.Mkdir(blocks, 0o700); err != nil {
 		t.Fatal(err)
 	}
+	if err := m.SetCopy(Copy{Copy: "C"}); err != nil {
+		t.Fatal(err)
+	}
 	want := Quarantine{Copy: "C", Why: "fsync: EIO"}
 	if err := m.SetQuarantine(want); err == nil {
 		t.Error("no error")
 	}
 	if q, err := Open(dir).Beside(beside).Quarantine(); q != want || err != nil {
 		t.Errorf("%+v %v", q, err)
+	}
+	if q, err := Open(t.TempDir()).Beside(beside).Quarantine(); q != (Quarantine{}) || err != nil {
+		t.Errorf("on another disk: %+v %v", q, err)
 	}
 	if err := os.Remove(blocks); err != nil {
 		t.Fatal(err)
