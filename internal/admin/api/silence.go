@@ -25,7 +25,9 @@ var errSilent = errors.New("the agent answers nothing")
 // it.
 func (c *Client) watch(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
+	ended := make(chan struct{})
 	go func() {
+		defer close(ended)
 		heard := time.Now()
 		for retry.Sleep(ctx, c.look) == nil {
 			if c.answers(ctx) {
@@ -35,7 +37,10 @@ func (c *Client) watch(ctx context.Context) (context.Context, context.CancelFunc
 			}
 		}
 	}()
-	return ctx, func() { cancel(nil) }
+	return ctx, func() {
+		cancel(nil)
+		<-ended
+	}
 }
 
 // answers reports whether the agent answers a question for a path that it does not have within the time of a look. An
