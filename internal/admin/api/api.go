@@ -9,6 +9,7 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/coteriedb/coterie/internal/ag"
@@ -296,6 +297,15 @@ type Rotation struct {
 
 // Restarted reports whether the answering agent was started less than ago before its answer.
 func (s Status) Restarted(ago time.Duration) bool { return s.Uptime > 0 && s.Uptime < ago }
+
+// Replica returns a member.
+func (s Status) Replica(id ag.ReplicaID) (Replica, bool) {
+	i := slices.IndexFunc(s.Replicas, func(r Replica) bool { return r.Name == id })
+	if i < 0 {
+		return Replica{}, false
+	}
+	return s.Replicas[i], true
+}
 
 // Witness reports whether the answering node is a witness, which has no PostgreSQL.
 func (s Status) Witness() bool { return s.self().Mode == ag.ConfigurationOnly }

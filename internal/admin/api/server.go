@@ -137,11 +137,10 @@ func (s *Server) readPaths(mux *http.ServeMux) {
 }
 
 func (s Status) self() Replica {
-	i := slices.IndexFunc(s.Replicas, func(r Replica) bool { return r.Name == s.Node })
-	if i < 0 {
-		return Replica{Name: s.Node, Role: ag.RoleResolving}
+	if r, ok := s.Replica(s.Node); ok {
+		return r
 	}
-	return s.Replicas[i]
+	return Replica{Name: s.Node, Role: ag.RoleResolving}
 }
 
 func handle[T any](mux *http.ServeMux, pattern string, f func(context.Context, T) (any, error)) {

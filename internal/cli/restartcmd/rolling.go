@@ -1,7 +1,6 @@
 package restartcmd
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -264,7 +263,7 @@ func (r rolling) one(st step) error {
 	if err != nil {
 		return cli.NoAgent(r.c, err)
 	}
-	was, _ := replicaOf(s, id)
+	was, _ := s.Replica(id)
 	if st.inPlace {
 		if err := r.cl.Restart(ctx, api.RestartRequest{Server: true, Replica: id, InPlace: true, Drain: r.req.Drain, Cut: r.req.Cut}); err != nil {
 			return err
@@ -334,33 +333,7 @@ func (r rolling) awaitHeir(s api.Status, id ag.ReplicaID) error {
 	}
 }
 
-// await waits until a replica is as it should be, for a few looks in succession: what this node knows of another may be
-// a second old.
+// await waits until a replica is as it should be.
 func (r rolling) await(id ag.ReplicaID, what string, is func(api.Replica) bool) error {
-	ctx, cancel := context.WithTimeout(r.c.Context(), backBudget)
-	defer cancel()
-	began, said, good := time.Now(), time.Now(), 0
-	for good < 8 {
-		s, err := r.cl.Status(ctx)
-		m, _ := replicaOf(s, id)
-		if good++; err != nil || !is(m) {
-			good = 0
-		}
-		if time.Since(said) > 3*time.Second {
-			said = time.Now()
-			cli.Say(r.c, "waiting for %s to %s … %v (%s)", id, what, time.Since(began).Round(time.Second), m.Sync)
-		}
-		if retry.Sleep(ctx, 200*time.Millisecond) != nil {
-			return fail.Unhealthyf("%s did not %s within %v; see coterie status", id, what, backBudget)
-		}
-	}
-	return nil
-}
-
-func replicaOf(s api.Status, id ag.ReplicaID) (api.Replica, bool) {
-	i := slices.IndexFunc(s.Replicas, func(m api.Replica) bool { return m.Name == id })
-	if i < 0 {
-		return api.Replica{}, false
-	}
-	return s.Replicas[i], true
+	return cli.AwaitReplica(r.c, r.cl, cli.Awaited{ID: id, What: what, Limit: backBudget}, func(_ api.Status, m api.Replica) bool { return is(m) })
 }

@@ -229,7 +229,7 @@ func cmpNone(names []string) string {
 // one replaces the agent of one node. A primary gives the leadership away first, or restarts in place.
 func (x *upgradingAgents) one(l look, a agentLine) error {
 	ctx := x.c.Context()
-	was, _ := memberOf(l.s, a.Node)
+	was, _ := l.s.Replica(a.Node)
 	if a.How == afterFailover {
 		if err := x.giveAway(l, a); err != nil {
 			return err
@@ -249,7 +249,7 @@ func (x *upgradingAgents) one(l look, a agentLine) error {
 	if err := x.replaced(a); err != nil {
 		return err
 	}
-	if err := x.await(a.Node, "be as well as before", func(s api.Status, m api.Replica) bool { return s.Quorum && asWell(m, was) }); err != nil {
+	if err := cli.AwaitReplica(x.c, x.cl, cli.Awaited{ID: a.Node, What: "be as well as before", Limit: x.wait}, func(s api.Status, m api.Replica) bool { return s.Quorum && asWell(m, was) }); err != nil {
 		return err
 	}
 	s, err := x.cl.Status(ctx)
@@ -272,7 +272,7 @@ func (x *upgradingAgents) giveAway(l look, a agentLine) error {
 	}
 	x.result.Failover = &moved{a.Node, out.To}
 	cli.Say(x.c, "%s leads now; %s was the primary", out.To, a.Node)
-	return x.await(a.Node, "follow the new primary", func(s api.Status, m api.Replica) bool {
+	return cli.AwaitReplica(x.c, x.cl, cli.Awaited{ID: a.Node, What: "follow the new primary", Limit: x.wait}, func(s api.Status, m api.Replica) bool {
 		return s.Quorum && m.Role == ag.RoleSecondary && m.Sync == ag.Synchronized
 	})
 }
@@ -319,27 +319,4 @@ func (x *upgradingAgents) replaced(a agentLine) error {
 			return fail.Unhealthyf("%s %v after its agent was asked to restart; look at log/agent.log in its node directory, or journalctl -u coterie, and coterie status", said, budget)
 		}
 	}
-}
-
-// await waits until a member is as it should be, for a few looks in succession: what this node knows of another may be
-// a second old.
-func (x *upgradingAgents) await(id ag.ReplicaID, what string, is func(api.Status, api.Replica) bool) error {
-	ctx, cancel := context.WithTimeout(x.c.Context(), x.wait)
-	defer cancel()
-	began, said, good := time.Now(), time.Now(), 0
-	for good < 8 {
-		s, err := x.cl.Status(ctx)
-		m, _ := memberOf(s, id)
-		if good++; err != nil || !is(s, m) {
-			good = 0
-		}
-		if time.Since(said) > 3*time.Second {
-			said = time.Now()
-			cli.Say(x.c, "waiting for %s to %s … %v (%s)", id, what, time.Since(began).Round(time.Second), m.Sync)
-		}
-		if retry.Sleep(ctx, 200*time.Millisecond) != nil {
-			return fail.Unhealthyf("%s did not %s within %v; see coterie status", id, what, x.wait)
-		}
-	}
-	return nil
 }

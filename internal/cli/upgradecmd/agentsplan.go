@@ -68,7 +68,7 @@ func (l look) order() (out []agentLine) {
 		if !p.Changed() || l.upgraded[p.Node] {
 			continue
 		}
-		m, _ := memberOf(l.s, p.Node)
+		m, _ := l.s.Replica(p.Node)
 		a := agentLine{Node: p.Node, How: asSecondary, Running: p.Running, Installed: p.Installed, State: stateWaits}
 		switch {
 		case m.Mode == ag.ConfigurationOnly:
@@ -182,14 +182,6 @@ func (l look) mayLead() (out []ag.ReplicaID) {
 		}
 	}
 	return out
-}
-
-func memberOf(s api.Status, id ag.ReplicaID) (api.Replica, bool) {
-	i := slices.IndexFunc(s.Replicas, func(m api.Replica) bool { return m.Name == id })
-	if i < 0 {
-		return api.Replica{}, false
-	}
-	return s.Replicas[i], true
 }
 
 func plural(of []string, one, more string) string {
